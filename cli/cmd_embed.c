@@ -94,6 +94,9 @@ static int open_tower(struct embed *e, struct error *err)
     if (!code) code = trainer_tower_geometry(c, e->student, &e->geometry, &e->weights, err);
     if (!code) code = train_device_open(&e->device, c, true, err);
     if (code) return code;
+    char text[512];
+    geometry_text(&e->geometry, text, sizeof text);
+    fprintf(stderr, "%s  %s\n", role_of(e), text);
     preprocess_text(c, images, sizeof images);
     log_info("images: %s", images);
     device_facts_warn(e->device);

@@ -52,6 +52,9 @@ static int read_untold(struct task *t, struct error *err)
     t->geometry.pool = own.pool;
     t->geometry.norms = own.norms;
     t->geometry.pool_heads = own.pool_heads;
+    t->geometry.norm_eps = (float)own.norm_eps;
+    t->geometry.rope_count = own.rope_count;
+    memcpy(t->geometry.rope_periods, own.rope_periods, sizeof own.rope_periods);
     t->told = activation && t->geometry.heads > 0;
     if (activation && strcmp(activation, "quick_gelu") == 0) t->geometry.ffn = 1 + ACTIVATION_QUICK_GELU;
     if (!t->geometry.heads) t->geometry.heads = 1; /* names and shapes do not depend on it */

@@ -157,7 +157,7 @@ struct figures {
 
 static void print_tower(const char *role, const struct geometry *g, int64_t parameters, const char *head)
 {
-    char text[256];
+    char text[512];
     geometry_text(g, text, sizeof text);
     printf("%s  %s: %.2f M parameters%s\n", role, text, (double)parameters / 1e6, head);
 }
@@ -270,9 +270,10 @@ static json_t *tower_json(const struct geometry *g, int64_t parameters)
 {
     return json_pack("{s:s, s:I, s:I, s:I, s:b, s:s, s:b, s:I, s:I, s:I}", "family", family_name(g->family),
                      "width", (json_int_t)g->width, "depth", (json_int_t)g->depth, "heads",
-                     (json_int_t)g->heads, "heads_assumed", g->heads_assumed, "activation",
-                     geometry_activation(g), "activation_assumed", g->activation_assumed, "image_pixels",
-                     (json_int_t)g->image, "out", (json_int_t)g->out, "parameters", (json_int_t)parameters);
+                     (json_int_t)g->heads, "heads_assumed", (g->assumed & ASSUMED_HEADS) != 0, "activation",
+                     geometry_activation(g), "activation_assumed", (g->assumed & ASSUMED_ACTIVATION) != 0,
+                     "image_pixels", (json_int_t)g->image, "out", (json_int_t)g->out, "parameters",
+                     (json_int_t)parameters);
 }
 
 static json_t *plan_json(const struct figures *f, const struct explanation *e)

@@ -135,7 +135,7 @@ static void begun(void *context, const struct trainer *t, const struct device_fa
     }
     const struct geometry *g[] = {&t->teacher_geometry, &t->student_geometry};
     for (int i = 0; i < 2; i++) {
-        char text[256];
+        char text[512];
         geometry_text(g[i], text, sizeof text);
         row(i ? "student" : "teacher", "%s: %.2f M parameters", text,
             (double)geometry_parameters(g[i]) * 1e-6);

@@ -60,7 +60,7 @@ for i in (0, 1): save("unindexed/model-%05d-of-00002.safetensors" % (i + 1), hal
 os.makedirs("hub/models--a--b/snapshots/0123")
 write("hub/models--a--b/blobs/f00d", whole)
 os.symlink("../../blobs/f00d", "hub/models--a--b/snapshots/0123/model.safetensors")
-for words in "_fsdp_wrapped_module.", "_forward_module.module.", "base_model.model.", "vision_tower.vision_tower.", "clip.", "module._orig_mod.", "pretrained.", "module.base_encoder.":
+for words in "_fsdp_wrapped_module.", "_forward_module.module.", "base_model.model.", "vision_tower.vision_tower.", "clip.", "module._orig_mod.", "pretrained.", "module.base_encoder.", "timm_model.", "my_net.image_tower_2.":
     save("words/%s.safetensors" % words.replace(".", ""), {words + k: t for k, t in tower.items()})
 save("averaged.safetensors", dict({"module." + k: t for k, t in tower.items()}, n_averaged=("I64", [], b"\0" * 8)))
 save("empty_beside.safetensors", dict(tower, nothing=("F32", [0, 4], b""), number=("I64", [], b"\0" * 8)))
@@ -140,6 +140,38 @@ for module, function in ("torch._utils", "_rebuild_tensor_v2"), ("torch.storage"
     sys.modules[module] = types.ModuleType(module)
     setattr(sys.modules[module], function, f)
 for protocol in 2, 4, 5: write("dumped%d.pkl" % protocol, pickle.dumps({"a": Tensor()}, protocol))
+
+# torch.save's zip, with any pickle protocol, and metadata behind a tensor as PyTorch has them for its negative bit
+sys.modules["torch"].FloatStorage = type("FloatStorage", (), {"__module__": "torch"})
+class Stored:
+    def __init__(self, key, shape, count): self.key, self.shape, self.count = key, shape, count
+class Part:
+    def __init__(self, tensor, metadata): self.tensor, self.metadata = tensor, metadata
+    def __reduce__(self):
+        t, stride = self.tensor, []
+        for n in reversed(t.shape): stride.insert(0, stride[0] * self.shape_after if stride else 1); self.shape_after = n
+        return sys.modules["torch._utils"]._rebuild_tensor_v2, (t, 0, tuple(t.shape), tuple(stride), False, {}) + ((self.metadata,) if self.metadata else ())
+class Pickler(pickle._Pickler):
+    def persistent_id(self, value): return ("storage", sys.modules["torch"].FloatStorage, value.key, "cpu", value.count) if isinstance(value, Stored) else None
+def torch_save(path, tensors, wrap=lambda state: state, protocol=2, metadata={}):
+    state = {k: Part(Stored(str(i), t[1], len(t[2]) // 4), metadata.get(k)) for i, (k, t) in enumerate(tensors.items())}
+    raw = io.BytesIO()
+    Pickler(raw, protocol).dump(wrap(state))
+    with zipfile.ZipFile(path, "w") as z:
+        z.writestr("archive/data.pkl", raw.getvalue())
+        for i, t in enumerate(tensors.values()): z.writestr("archive/data/%d" % i, t[2])
+        z.writestr("archive/version", "3\n")
+for protocol in 1, 2, 4: torch_save("protocol%d.pt" % protocol, tower, protocol=protocol)
+torch_save("in_a_checkpoint.pt", tower, lambda state: {"epoch": 3, "checkpoint": {"model": state}})
+torch_save("numbered.pt", tower, lambda state: dict(enumerate(state.values())))
+torch_save("negative.pt", tower, metadata={begin + "pre_layrnorm.bias": {"neg": True}})
+torch_save("not_negative.pt", tower, metadata={begin + "pre_layrnorm.bias": {"neg": False}})
+eighth = lambda t: ("F8_E4M3", t[1], t[2][::4])
+for what, name in ("projection", "visual_projection.weight"), ("norm", begin + "pre_layrnorm.weight"), ("bias", begin + "encoder.layers.1.self_attn.q_proj.bias"):
+    save("fp8_%s.safetensors" % what, {k: eighth(t) if k == name else t for k, t in tower.items()})
+save("two_towers.safetensors", {word + k: t for k, t in tower.items() for word in ("left.", "right.")})
+save("fp8_unknown.safetensors", dict(tower, **{begin + "encoder.layers.0.scale": ("F8_E4M3", [1], b"\0")}))
+save("fp8_beside.safetensors", dict(tower, **{"text_model.final.weight": ("F8_E4M3", [1], b"\0")}))
 PYTHON
 
 embed() {
@@ -148,7 +180,8 @@ embed() {
 }
 embed whole.safetensors >expected
 [ -s expected ] || fail "no embeddings"
-for file in unindexed hub/models--a--b/snapshots/0123 words/* averaged.safetensors empty_beside.safetensors long_metadata.safetensors mixed.safetensors; do
+for file in unindexed hub/models--a--b/snapshots/0123 words/* averaged.safetensors empty_beside.safetensors long_metadata.safetensors mixed.safetensors protocol*.pt \
+    in_a_checkpoint.pt not_negative.pt fp8_beside.safetensors; do
     embed "$file" | cmp -s - expected || fail "$file is read as another tower"
 done
 # CODE FILE WORDS HINT
@@ -163,6 +196,13 @@ done <<'TABLE'
 7|bnb_int8.safetensors|8-bit weights of bitsandbytes|before it was quantized
 7|bnb_nf4.safetensors|4-bit weights of bitsandbytes|before it was quantized
 7|gptq.safetensors|4-bit weights (GPTQ, AWQ)|before it was quantized
+7|fp8_projection.safetensors|visual_projection.weight is there, but it is F8_E4M3|convert
+7|fp8_norm.safetensors|pre_layrnorm.weight is F8_E4M3, which is not read|expected a state dict
+7|fp8_bias.safetensors|q_proj.bias is there, but it is F8_E4M3|convert
+7|two_towers.safetensors|two towers, under left. and under right.|alone
+7|fp8_unknown.safetensors|layers.0.scale|without it
+7|negative.pt|pre_layrnorm.bias is there, but it is a view with a pending negation|resolve_neg
+3|numbered.pt|tensors under numbers|state_dict
 7|int8.safetensors|is of whole numbers (I8), expected floating point|before it was quantized
 7|int64.safetensors|is of whole numbers (I64)|before it was quantized
 3|lora|is an adapter (LoRA or another of PEFT), not a model|merge_and_unload

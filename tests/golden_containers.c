@@ -44,7 +44,7 @@ static const char *compare_tower(const struct weights *w, const struct weights *
 {
     struct weights_prefix prefix;
     const char *missing = text(row, "missing", "");
-    if (weights_find_suffix(w, "visual.conv1.weight", &prefix) < 0) return "the tower is not found";
+    if (weights_find_suffix(w, "visual.conv1.weight", false, &prefix) < 0) return "the tower is not found";
     if (strcmp(prefix.add, text(row, "prefix", "")) != 0) return "found under another prefix";
     if (prefix.drop != strlen(text(row, "dropped", ""))) return "found as a bare tower, or not";
     for (int64_t i = 0; i < weights_count(tower); i++) {

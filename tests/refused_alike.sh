@@ -75,8 +75,9 @@ printf '{"model_cfg": {"quick_gelu": true, "vision_cfg": {"width": 32}}}' >"$wor
 run 0 'quick_gelu, cls token, image' plan
 run 0 'quick_gelu, cls token, image' train
 rm -rf "$work/case/runs" "$work/case/open_clip_config.json"
-run 0 'gelu (assumed), cls token (assumed), image' plan
-run 0 'gelu (assumed), cls token (assumed), image' train
+run 0 'gelu (assumed), norm eps 1e-05 (assumed), cls token (assumed), image' plan
+run 0 'gelu (assumed), norm eps 1e-05 (assumed), cls token (assumed), image' train
+run 0 'gelu (assumed), norm eps 1e-05 (assumed), cls token (assumed), image' embed
 
 # NaN, which names and shapes do not show: plan reads no values
 begin openclip-quick

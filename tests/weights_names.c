@@ -76,7 +76,7 @@ static void a_tower_is_found_behind_the_words_of_wrappers(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct weights *w = file_of(cases[i].names, values);
         struct weights_prefix prefix;
-        int64_t found = weights_find_suffix(w, "visual.conv1.weight", &prefix);
+        int64_t found = weights_find_suffix(w, "visual.conv1.weight", false, &prefix);
         const char *first = cases[i].names[0];
         if (cases[i].found < 0) {
             if (found >= 0) fail_msg("%s: found", first);

@@ -12,21 +12,30 @@ enum beside_library { BESIDE_NONE, BESIDE_OPEN_CLIP, BESIDE_TRANSFORMERS, BESIDE
 struct beside {
     const char *name;              /* "config.json"; NULL: there is none, or it is of another tower */
     enum beside_library library;   /* that wrote it */
+    enum family family;            /* FAMILY_UNKNOWN: not said */
     int ffn;                       /* 1 + enum activation, as geometry.ffn; 0: not said */
     int64_t heads;                 /* 0: not said */
     char activation[48], pool[48]; /* as spelled there; "" when not said. ffn 0 with an activation: unknown */
     enum pool pool_kind;           /* of `pool`; POOL_USUAL: unknown */
     int64_t pool_heads;            /* it pools by attention, with so many heads; 0: it does not */
     enum norms norms;
-    char odd[64];               /* what it says that no tower here has; "": nothing */
+    char odd[96];               /* what it says that no tower here has; "": nothing */
     enum pos_resize pos_resize; /* of the library; POS_RESIZE_USUAL: not said */
     double norm_eps;            /* 0: not said */
+    double rope_theta;          /* of DINOv3's rotary positions; 0: not said */
+    bool rotary;                /* it says how positions are rotated, as the towers here do it */
+    /* Sizes, which must be those of the tower; 0: not said. */
+    struct {
+        int64_t width, depth, patch, hidden, grid;
+    } sizes;
 };
 
-/* Looks in the checkpoint's directory (or in the checkpoint, when that is one). A file that is of a tower of
- * another width is left alone; one that cannot be read as JSON is EXIT_CONFIG, for it may say what nothing
- * else does. */
-int beside_read(struct beside *beside, const char *checkpoint, int64_t width, struct error *err);
+/* Looks in the checkpoint's directory (or in the checkpoint, when that is one). `tower`: what its tensors
+ * show. A file of another family or with other
+ * sizes is left alone, and the log says why; one that cannot be read as JSON is
+ * EXIT_CONFIG, for it may say what nothing else does. */
+int beside_read(struct beside *beside, const char *checkpoint, const struct geometry *tower,
+                struct error *err);
 /* Another file there, as a JSON object that the caller frees with json_decref; *root NULL: there is none. */
 int beside_object(struct json_t **root, const char *checkpoint, const char *name, struct error *err);
 /* What config.json there calls the model (transformers' model_type, timm's architecture), printable; false:

@@ -129,6 +129,12 @@ bool family_stores_positions(enum family family) { return rows[family].pos_matri
 float family_norm_eps(enum family family) { return rows[family].norm_eps; }
 bool family_has_variants(enum family family) { return rows[family].variants; }
 
+double family_rope_theta(enum family family)
+{
+    static const double bases[] = {[ROPE_NONE] = 0, [ROPE_EVA] = 10000, [ROPE_DINOV3] = 100};
+    return bases[rows[family].rope];
+}
+
 const char *family_key(const struct family_row *row, enum role role, int ffn)
 {
     if (role == ROLE_HEAD_W) return "distill_head.weight";

@@ -67,7 +67,11 @@ static const struct {
     {"v_proj", "separate projections of queries, keys and values", NULL},
     {"attn_pool", "pooling by attention (CoCa, SigLIP)", NULL},
     {"local_cls_norm", "a norm of its own for small crops", NULL},
-    {"fc_norm", "a norm behind the pooling, beside the one before it (timm's use_fc_norm)", NULL},
+    {"fc_norm", "a norm after the pooling of all tokens (EVA-CLIP), or of two norms (timm's use_fc_norm)",
+     NULL},
+    {"head.proj", "a projection after a tower of timm (open_clip's timm_proj)", NULL},
+    {"head.mlp", "a projection after a tower of timm (open_clip's timm_proj)", NULL},
+    {"visual_projection.bias", "a bias of the projection", NULL},
     {"patchnorm", "a norm of the patches", NULL},
     {"norm_pre", "a norm before the blocks (timm's CLIP towers)", NULL},
     {"ln_pre", "a norm before the blocks", NULL},
@@ -104,37 +108,18 @@ int fit_family(struct spelling *spelling, enum family family, const struct weigh
                      family_name(family));
 }
 
-/* A bias that the family does not have is nothing only where it is 0. */
-static int check_zero(const struct weights *weights, int64_t index, struct error *err)
-{
-    const struct weights_tensor *t = weights_tensor(weights, index);
-    char name[160];
-    name_printable(name, sizeof name, t->name);
-    float *values = t->count > 0 && t->count <= 1 << 20 ? malloc((size_t)t->count * sizeof *values) : NULL;
-    int code = values ? weights_read(weights, index, values, DTYPE_F32, err) : 0;
-    bool zero = values != NULL;
-    for (int64_t i = 0; zero && !code && i < t->count; i++) zero = values[i] == 0;
-    free(values);
-    if (code || zero) return code;
-    return error_set(err, EXIT_CONFIG,
-                     "without the classifier (timm: num_classes=0) the pooled class token is the embedding",
-                     "tensor %s is not 0: behind the tower stands a classifier, not a projection", name);
-}
-
 int fit_names(const struct spelling *spelling, const struct weights *weights, struct error *err)
 {
-    size_t begin = strlen(spelling->begin);
-    const char *first = NULL;
+    const char *first = NULL, *unread = NULL, *name;
     int meaning = -1;
-    int64_t others = -1;
-    for (int64_t i = 0; i < weights_count(weights); i++) {
-        const char *name = weights_tensor(weights, i)->name;
+    int64_t others = -1, count = weights_count(weights);
+    for (int64_t i = 0; i < count || weights_unread_name(weights, i - count); i++) {
         int64_t block;
-        if (strncmp(name, spelling->begin, begin) != 0) continue;
+        name = i < count ? weights_tensor(weights, i)->name : weights_unread_name(weights, i - count);
+        if (!names_inside(spelling, name)) continue;
         const char *key = names_key(spelling, name, &block);
         enum names_use use = names_use(spelling, key, block >= 0);
-        int code = use == NAMES_ZERO ? check_zero(weights, i, err) : 0;
-        if (code) return code;
+        if (i >= count && use != NAMES_UNREAD && use != NAMES_IGNORED && !unread) unread = name;
         if (use != NAMES_UNREAD) continue;
         int says = meaning_of(key);
         if (!first || (says >= 0 && meaning < 0)) { /* the first that can be explained tells most */
@@ -143,6 +128,7 @@ int fit_names(const struct spelling *spelling, const struct weights *weights, st
         }
         others++;
     }
+    if (!first && unread) return weights_refuse_missing(weights, unread, NULL, err);
     if (!first) return 0;
     char more[48] = "", printable[160];
     name_printable(printable, sizeof printable, first);
@@ -151,6 +137,11 @@ int fit_names(const struct spelling *spelling, const struct weights *weights, st
                            ? meanings[meaning].hint
                            : "without it the outputs would be another model's; a tensor that the model does "
                              "not use may be taken out of the file";
+    /* a model of another kind is called by its name, unless the tensor says what was done to a known one */
+    const char *model = meaning >= 0 && meanings[meaning].hint ? NULL : names_stranger(weights);
+    if (model)
+        return error_set(err, EXIT_CONFIG, "EVA-CLIP, OpenCLIP, DINOv2 and DINOv3 are known",
+                         "holds %s, which is not supported (tensor %s%s)", model, printable, more);
     return error_set(err, EXIT_CONFIG, hint, "the %s tower has tensor %s%s, which nothing here reads: %s",
                      family_name(spelling->family), printable, more,
                      meaning >= 0 ? meanings[meaning].meaning : "what it is for is not known");

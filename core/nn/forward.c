@@ -52,7 +52,7 @@ static struct layernorm norm_of(const struct tower *t, const void *x, const stru
                               .rstd = rstd,
                               .R = R,
                               .D = D,
-                              .eps = t->family->norm_eps};
+                              .eps = geometry_norm_eps(&t->geometry)};
 }
 void tower_norm(struct tower *t, const void *x, const struct parameter *w, const struct parameter *b, void *y,
                 float *mean, float *rstd, int64_t R, int64_t D)
@@ -244,7 +244,7 @@ void image_embed(struct tower *t, const struct batch *in)
                                                         .rstd = m->pre_rstd,
                                                         .R = batch * N,
                                                         .D = D,
-                                                        .eps = t->family->norm_eps});
+                                                        .eps = geometry_norm_eps(&t->geometry)});
 }
 
 /* The last norm of all patches, image by image, to row `first` of y and of its moments and on. */
@@ -303,7 +303,7 @@ static void pool(struct tower *t, int64_t batch)
                                                              .rstd = m->norm_rstd,
                                                              .R = batch,
                                                              .D = D,
-                                                             .eps = t->family->norm_eps});
+                                                             .eps = geometry_norm_eps(&t->geometry)});
         if (t->out_rows > 1) norm_patches(t, m->pooled, batch, batch);
     }
 }

@@ -15,11 +15,6 @@
 #define SWIGLU (1 + ACTIVATION_SWIGLU)
 #define QUICK  (1 + ACTIVATION_QUICK_GELU)
 
-static const char *ffn_name(int ffn)
-{
-    return ffn == SWIGLU ? "swiglu" : ffn == QUICK ? "quick_gelu" : "gelu";
-}
-
 /* Take `found` for a field, or check it against what is set. */
 static int settle(int64_t *field, int64_t found, const char *what, const char *tensor, struct error *err)
 {
@@ -50,9 +45,15 @@ static int no_family(const struct weights *weights, struct error *err)
     if (beside_model(weights_path(weights), called, sizeof called))
         return error_set(err, EXIT_CONFIG, "EVA-CLIP, OpenCLIP, DINOv2 and DINOv3 are known",
                          "holds no tower that is known here: config.json beside it calls it %s", called);
-    return error_set(
-        err, EXIT_CONFIG, "expected a state dict of EVA-CLIP, OpenCLIP, DINOv2 or DINOv3 with an image tower",
-        "no known image tower among its %lld tensors (no %s)", (long long)weights_count(weights), keys);
+    char unread[192] = "", name[80];
+    const char *odd = weights_unread_name(weights, 0);
+    if (odd)
+        snprintf(unread, sizeof unread, "; %s is %s, which is not read",
+                 name_printable(name, sizeof name, odd), weights_unread(weights, odd));
+    return error_set(err, EXIT_CONFIG,
+                     "expected a state dict of EVA-CLIP, OpenCLIP, DINOv2 or DINOv3 with an image tower",
+                     "no known image tower among its %lld tensors (no %s)%s",
+                     (long long)weights_count(weights), keys, unread);
 }
 
 static int64_t square_root(int64_t n)
@@ -140,6 +141,68 @@ static int check_table(struct geometry *g, const struct weights *weights, int64_
                      name_printable(name, sizeof name, t->name));
 }
 
+/* The values of a small vector; xmalloc'ed. NULL with an error. */
+static float *read_vector(const struct weights *weights, int64_t index, int64_t most, struct error *err)
+{
+    const struct weights_tensor *t = weights_tensor(weights, index);
+    char name[160];
+    if (t->ndim != 1 || t->count < 1 || t->count > most) {
+        error_set(err, EXIT_CONFIG, "is the file whole?", "tensor %s has %d dimensions and %lld values",
+                  name_printable(name, sizeof name, t->name), t->ndim, (long long)t->count);
+        return NULL;
+    }
+    float *values = xcalloc((size_t)t->count, sizeof *values);
+    if (weights_read(weights, index, values, DTYPE_F32, err) == 0) return values;
+    free(values);
+    return NULL;
+}
+
+/* Periods of the rotary positions, (dh / 4): they are used as they are, and their number gives the heads. */
+static int take_periods(struct geometry *g, const struct weights *weights, int64_t index, struct error *err)
+{
+    const struct weights_tensor *t = weights_tensor(weights, index);
+    char name[160];
+    float *values = read_vector(weights, index, ROPE_MAX_PERIODS, err);
+    if (!values) return EXIT_CONFIG;
+    int64_t dh = 4 * t->count;
+    bool fine = g->width % dh == 0 && (!g->heads || g->heads * dh == g->width);
+    for (int64_t i = 0; i < t->count; i++) fine &= values[i] > 0 && isfinite(values[i]);
+    if (fine) {
+        g->heads = g->width / dh;
+        g->rope_count = (int)t->count;
+        memcpy(g->rope_periods, values, (size_t)t->count * sizeof *values);
+        /* Meta's files keep them in bfloat16, and their class computes with them in float32; a class that was
+         * made for bfloat16 rounds the angles, too */
+        if (t->dtype == DTYPE_F32) g->assumed &= ~ASSUMED_POSITIONS;
+    }
+    free(values);
+    if (fine) return 0;
+    return error_set(
+        err, EXIT_CONFIG, "is it the file for these heads?",
+        "tensor %s has %lld periods: heads of %lld values do not go with a width of %lld and %lld heads",
+        name_printable(name, sizeof name, t->name), (long long)t->count, (long long)dh, (long long)g->width,
+        (long long)g->heads);
+}
+
+/* A mask of the bias of queries, keys and values. A bias of the keys changes no output. */
+static int check_bias_mask(const struct weights *weights, int64_t index, struct error *err)
+{
+    const struct weights_tensor *t = weights_tensor(weights, index);
+    char name[160];
+    float *values = read_vector(weights, index, 1 << 20, err);
+    if (!values) return EXIT_CONFIG;
+    bool fine = true;
+    for (int64_t i = 0; i < t->count; i++) {
+        bool key = i >= t->count / 3 && i < t->count - t->count / 3;
+        fine &= isfinite(values[i]) && (key || !(values[i] < 1 || values[i] > 1));
+    }
+    free(values);
+    if (fine) return 0;
+    return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
+                     "tensor %s masks biases of queries or values, expected 1 for all of them",
+                     name_printable(name, sizeof name, t->name));
+}
+
 static int check_tables(struct geometry *g, const struct spelling *spelling, const struct weights *weights,
                         struct error *err)
 {
@@ -152,7 +215,10 @@ static int check_tables(struct geometry *g, const struct spelling *spelling, con
         if (strncmp(name, spelling->begin, begin) != 0) continue;
         const char *key = names_key(spelling, name, &block);
         enum names_use use = names_use(spelling, key, block >= 0);
+        if (use == NAMES_PERIODS) code = take_periods(g, weights, i, err);
+        if (use == NAMES_BIAS_MASK) code = check_bias_mask(weights, i, err);
         if (use != NAMES_COSINES && use != NAMES_SINES) continue;
+        g->assumed &= ~ASSUMED_POSITIONS;
         if (geometry_rotates(g)) code = check_table(g, weights, i, use == NAMES_SINES, err);
         else
             code =
@@ -170,8 +236,8 @@ static int settle_kind(struct geometry *g, const struct spelling *spelling, cons
 {
     if (g->ffn && (g->ffn == SWIGLU) != (ffn == SWIGLU))
         return error_set(err, EXIT_CONFIG, NULL,
-                         "the feed-forward is %s in the checkpoint, the configuration says %s", ffn_name(ffn),
-                         ffn_name(g->ffn));
+                         "the feed-forward is %s in the checkpoint, the configuration says %s",
+                         geometry_activation(&(struct geometry){.ffn = ffn}), geometry_activation(g));
     if (!g->ffn) g->ffn = ffn;
     int64_t at = names_tensor(spelling, weights, ROLE_REGISTERS, 0, ffn);
     const struct weights_tensor *registers = at >= 0 ? weights_tensor(weights, at) : NULL;
@@ -187,6 +253,7 @@ static int settle_kind(struct geometry *g, const struct spelling *spelling, cons
     if (!g->pos_resize && names_pos_resize(spelling)) /* transformers with registers: as timm */
         g->pos_resize = count ? POS_RESIZE_TIMM : names_pos_resize(spelling);
     if (!g->pool) g->pool = names_pool(spelling);
+    if (!(g->norm_eps > 0)) g->norm_eps = names_norm_eps(spelling);
     bool scaled = names_tensor(spelling, weights, ROLE_LS1, 0, ffn) >= 0;
     g->layerscale = scaled ? LAYERSCALE_WITH : LAYERSCALE_WITHOUT;
     return settle_parts(g, find_parts(spelling, weights, ffn), err);
@@ -258,7 +325,13 @@ int geometry_shapes(struct geometry *g, const struct weights *weights, struct er
     names_find(&spelling, weights);
     enum family family = spelling.family, wanted = g->family;
     if (family == FAMILY_UNKNOWN) return no_family(weights, err);
-    if (spelling.prefix.other[0])
+    if (spelling.any && spelling.prefix.other[0])
+        return error_set(err, EXIT_CONFIG, "save the one that is meant alone",
+                         "holds two towers, under %s and under %s", spelling.prefix.add,
+                         spelling.prefix.other);
+    if (spelling.any)
+        log_info("%s: the tower's names begin with %s", weights_path(weights), spelling.prefix.add);
+    else if (spelling.prefix.other[0])
         log_info("%s: the tower behind %s is taken, not the one behind %s", weights_path(weights),
                  spelling.prefix.add[0] ? spelling.prefix.add : "nothing", spelling.prefix.other);
     if (wanted && wanted != family)
@@ -268,10 +341,12 @@ int geometry_shapes(struct geometry *g, const struct weights *weights, struct er
     int code = fit_names(&spelling, weights, err);
     if (code) return code;
     g->family = family;
+    bool given_norms = g->norms != NORMS_USUAL;
+    g->assumed |= spelling.untold;
+    g->classifier = spelling.classifier;
     code = settle_sizes(g, &spelling, weights, err);
     if (!code) code = check_tables(g, &spelling, weights, err);
-    g->norms_assumed = !g->norms && g->width == family_row(family)->postnorm_width;
-    if (g->norms_assumed) g->norms = NORMS_BEHIND;
+    if (!given_norms && g->width == family_row(family)->postnorm_width) g->norms = NORMS_BEHIND;
     return code;
 }
 
@@ -335,8 +410,14 @@ static int complete(struct geometry *g, const struct family_row *row, int64_t he
     bool usual = row->image_grid && (!family_has(row, ROLE_POS) || g->pos_grid == row->pos_grid);
     if (!g->image) g->image = (usual ? row->image_grid : g->pos_grid) * g->patch;
     if (!family_has(row, ROLE_POS)) g->pos_grid = g->image / g->patch; /* it stores none */
+    if (g->heads && head_dim && g->heads * head_dim != g->width)
+        return error_set(err, EXIT_CONFIG, "remove heads or head_dim",
+                         "%lld heads of %lld values do not make a width of %lld", (long long)g->heads,
+                         (long long)head_dim, (long long)g->width);
+    if (g->heads) g->assumed &= ~ASSUMED_HEADS;
     if (g->heads || !g->width) return 0;
-    g->heads_assumed = !head_dim;
+    if (head_dim) g->assumed &= ~ASSUMED_HEADS;
+    else g->assumed |= ASSUMED_HEADS;
     if (!head_dim && !(head_dim = usual_head(row, g->width)))
         return error_set(err, EXIT_CONFIG, "set heads or head_dim",
                          "no published tower is %lld wide, so nothing says how many heads it has",
@@ -406,6 +487,11 @@ int geometry_check(struct geometry *g, int64_t head_dim, struct error *err)
         return error_set(err, EXIT_CONFIG, "correct heads or head_dim",
                          "heads of %lld values cannot be rotated by row and column: no multiple of 4",
                          (long long)(g->width / g->heads));
+    if (g->rope_count && g->rope_count * 4 * g->heads != g->width)
+        return error_set(err, EXIT_CONFIG, "correct heads or head_dim",
+                         "the rotary positions have %d periods, expected %lld for heads of %lld values",
+                         g->rope_count, (long long)(g->width / g->heads / 4),
+                         (long long)(g->width / g->heads));
     if (g->norms == NORMS_BEHIND && !row->postnorm_width)
         return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
                          "no %s tower whose norms stand behind the branches (postnorm) is known", row->name);
@@ -418,57 +504,9 @@ int geometry_check(struct geometry *g, int64_t head_dim, struct error *err)
     return 0;
 }
 
-const char *geometry_activation(const struct geometry *g) { return ffn_name(g->ffn); }
-
-const char *pos_resize_name(enum pos_resize resize)
+float geometry_norm_eps(const struct geometry *g)
 {
-    static const char *const libraries[] = {"", "dinov2", "hf", "timm"};
-    return libraries[resize];
-}
-
-const char *geometry_pool(const struct geometry *g)
-{
-    return g->pool == POOL_AVG ? "avg" : g->pool == POOL_AVG_FIRST ? "avg_first" : "cls";
-}
-const char *geometry_norms(const struct geometry *g) { return g->norms == NORMS_BEHIND ? "post" : "pre"; }
-
-/* What is not as in most towers, each with a comma before it. */
-static void text_of_kind(const struct geometry *g, char *text, size_t size)
-{
-    const struct family_row *row = family_row(g->family);
-    int parts = geometry_parts(g);
-    bool attn = parts & PART_ATTN_NORM, ffn = parts & PART_FFN_NORM;
-    snprintf(text, size, "%s%s%s%s%s", g->norms == NORMS_BEHIND ? ", norms behind the branches" : "",
-             g->norms_assumed ? " (assumed)" : "",
-             attn && ffn ? ", sub-LN"
-             : attn      ? ", sub-LN in the attention"
-             : ffn       ? ", sub-LN in the feed-forward"
-                         : "",
-             family_has(row, ROLE_PRE_W) && !(parts & PART_PRE_NORM) ? ", no norm before the blocks" : "",
-             geometry_rotates(g) ? ", rotary positions" : "");
-}
-
-void geometry_text(const struct geometry *g, char *text, size_t size)
-{
-    static const char *const pools[] = {"cls token", "cls token", "mean of the patches",
-                                        "norm of the patches' mean"};
-    char heads[48] = "", pool[64], registers[48] = "", positions[64] = "", kind[128];
-    long long grid = g->pos_grid;
-    if (g->registers) snprintf(registers, sizeof registers, ", %lld registers", (long long)g->registers);
-    if (geometry_resizes(g) && g->pos_grid != g->image / g->patch)
-        snprintf(positions, sizeof positions, ", positions of %lldx%lld resized as %s does", grid, grid,
-                 pos_resize_name(geometry_pos_resize(g)));
-    if (g->heads_assumed)
-        snprintf(heads, sizeof heads, " (assumed: %lld wide)", (long long)(g->width / g->heads));
-    text_of_kind(g, kind, sizeof kind);
-    snprintf(pool, sizeof pool, "%s", pools[g->pool]);
-    if (geometry_parts(g) & PART_ATTN_POOL)
-        snprintf(pool, sizeof pool, "pooled by attention of %lld heads", (long long)g->pool_heads);
-    snprintf(text, size, "%s, %lld blocks of width %lld, %lld heads%s, %s%s%s, %s%s%s%s, image %lld%s",
-             family_name(g->family), (long long)g->depth, (long long)g->width, (long long)g->heads, heads,
-             geometry_activation(g), g->activation_assumed ? " (assumed)" : "", kind, pool,
-             g->pool_assumed ? " (assumed)" : "", g->unprojected ? ", no projection" : "", registers,
-             (long long)g->image, positions);
+    return g->norm_eps > 0 ? g->norm_eps : family_row(g->family)->norm_eps;
 }
 
 int64_t geometry_patches(const struct geometry *g)

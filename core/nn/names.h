@@ -15,12 +15,16 @@ struct spelling {
     const char *tower;            /* before the tower's names, behind what wrappers put there: "visual." */
     struct weights_prefix prefix; /* that, and whether the tower was saved alone (weights.h) */
     char begin[128];              /* both: what every name of the tower begins with in the file */
-    bool fc_norm;                 /* timm's: the last norm is called fc_norm and stands behind the mean */
+    bool any;                     /* words that are not in the list of weights.h stand before the names */
+    bool trunk;      /* timm's tower inside open_clip's: what stands beside it is the tower's, too */
+    bool fc_norm;    /* timm's: the last norm is called fc_norm and stands behind the mean */
+    bool classifier; /* head.* is a classifier, which is not read */
+    int untold;      /* ASSUMED_... that files with these names do not settle */
 };
 
 /* Look for a tower. Costs some passes over the table of tensors. */
 void names_find(struct spelling *spelling, const struct weights *weights);
-/* What is there instead of a tower: "a SigLIP tower (pooling by attention)"; NULL when nothing tells. */
+/* What is there instead of a tower that is known: "a SigLIP tower (pooling by attention)"; NULL: unknown. */
 const char *names_stranger(const struct weights *weights);
 
 /* The spelling that a library's classes load strictly; false: none here for towers of that family. */
@@ -59,19 +63,23 @@ int names_ffn(const struct spelling *spelling, const struct weights *weights);
 
 /* How the embedding is pooled, where names tell: POOL_AVG_FIRST or POOL_USUAL. */
 enum pool names_pool(const struct spelling *spelling);
+/* The usual epsilon of the norms in such files; 0: the family's. */
+float names_norm_eps(const struct spelling *spelling);
 /* How the library that wrote it resizes positions; POS_RESIZE_USUAL: as the family's own. */
 enum pos_resize names_pos_resize(const struct spelling *spelling);
 
-/* Of a tensor whose name begins with spelling->begin: its key in a block (*block its number) or outside (-1).
- */
+/* Does a tensor of that name belong to the tower, or to its projection? */
+bool names_inside(const struct spelling *spelling, const char *name);
+/* Its key in a block (*block its number) or outside (-1); not of the tower's prefix: the whole name. */
 const char *names_key(const struct spelling *spelling, const char *name, int64_t *block);
 enum names_use {
     NAMES_UNREAD,  /* nothing here knows it */
     NAMES_READ,    /* a parameter's */
     NAMES_IGNORED, /* changes no output */
-    NAMES_ZERO,    /* changes none when all its values are 0 */
     NAMES_COSINES, /* of rotary positions (P, dh), which are computed here: the same, or another model's */
-    NAMES_SINES
+    NAMES_SINES,
+    NAMES_PERIODS,  /* of rotary positions (dh / 4) */
+    NAMES_BIAS_MASK /* multiplies the bias of queries, keys and values: 1, any, 1 */
 };
 enum names_use names_use(const struct spelling *spelling, const char *key, bool in_block);
 

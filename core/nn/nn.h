@@ -27,6 +27,7 @@ const char *family_name(enum family family);      /* "eva", "openclip", "dinov2"
 const char *family_prefix(enum family family);    /* of the keys in a published checkpoint: "visual." or "" */
 bool family_stores_positions(enum family family); /* of one size, whatever the image */
 float family_norm_eps(enum family family);
+double family_rope_theta(enum family family); /* base of the frequencies of its rotary positions; 0: none */
 bool family_has_variants(enum family family); /* of activation and pooling, with the same names and shapes */
 
 enum layerscale { LAYERSCALE_USUAL, LAYERSCALE_WITHOUT, LAYERSCALE_WITH };
@@ -60,6 +61,8 @@ enum {
     PART_ATTN_POOL = 32 /* the embedding is what the first of some queries finds in the tokens (CoCa) */
 };
 
+enum { ROPE_MAX_PERIODS = 64 }; /* heads of up to 256 values */
+
 /* 0 in any field: not known yet. */
 struct geometry {
     enum family family;
@@ -77,15 +80,32 @@ struct geometry {
     enum pool pool;
     int64_t pool_queries, pool_heads; /* with PART_ATTN_POOL */
     int parts;                        /* PARTS_KNOWN | PART_...; 0: the family's usual ones */
-    /* What neither a key nor a file beside the checkpoint said, although a checkpoint does not tell. */
-    bool activation_assumed, pool_assumed, norms_assumed;
-    bool heads_assumed; /* nothing said how many: the usual ones for the width (a checkpoint does not tell) */
+    float norm_eps;                   /* of all norms; 0: the family's */
+    /* Periods of the rotary positions, one per frequency (DINOv3); count 0: those of rope_period */
+    int rope_count;
+    float rope_periods[ROPE_MAX_PERIODS];
+    bool classifier; /* the file has a classifier instead of a projection; it is not used */
+    int assumed;     /* ASSUMED_... */
+};
+
+/* Properties that no tensor shows: neither a key, nor the file's metadata, nor a sidecar config gave them, so
+ * the usual value was taken. geometry_text marks each with "(assumed)". */
+enum {
+    ASSUMED_HEADS = 1,
+    ASSUMED_ACTIVATION = 2,
+    ASSUMED_POOL = 4,
+    ASSUMED_NORMS = 8,
+    ASSUMED_NORM_EPS = 16,
+    ASSUMED_POSITIONS = 32, /* frequencies of rotary positions; how positions are resized */
+    ASSUMED_OUT = 64,       /* whether the last matrix is a projection or a classifier */
+    ASSUMED_ALL = 127
 };
 
 const char *geometry_activation(const struct geometry *geometry); /* "gelu", "quick_gelu", "swiglu" */
 const char *pos_resize_name(enum pos_resize resize);              /* "dinov2", "hf", "timm"; USUAL: "" */
 const char *geometry_pool(const struct geometry *geometry);       /* "cls", "avg", "avg_first" */
 const char *geometry_norms(const struct geometry *geometry);      /* "pre", "post" */
+float geometry_norm_eps(const struct geometry *geometry);         /* settled */
 /* Of published towers of that family and width; 0: no idea. */
 int64_t geometry_usual_heads(enum family family, int64_t width);
 /* One line for people: what the tower is, and what of it is assumed. */

@@ -2,6 +2,7 @@
 #include "core/nn/notes.h"
 #include "core/nn/family.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,17 @@
 enum { MAX_HEADS = 1024 };
 static const char heads_key[] = "meopt.heads", activation_key[] = "meopt.activation",
                   resize_key[] = "meopt.pos_resize", pool_key[] = "meopt.pool", norm_key[] = "meopt.norm",
-                  pool_heads_key[] = "meopt.pool_heads";
+                  pool_heads_key[] = "meopt.pool_heads", norm_eps_key[] = "meopt.norm_eps",
+                  periods_key[] = "meopt.rope_periods";
+
+/* "%.9g" gives a float back bit for bit. */
+static void write_periods(struct notes *n, const struct geometry *g)
+{
+    size_t at = 0;
+    for (int i = 0; i < g->rope_count; i++)
+        at += (size_t)snprintf(n->rope_periods + at, sizeof n->rope_periods - at, "%s%.9g", i ? " " : "",
+                               (double)g->rope_periods[i]);
+}
 
 void notes_make(struct notes *n, const struct geometry *g, bool always)
 {
@@ -18,7 +29,8 @@ void notes_make(struct notes *n, const struct geometry *g, bool always)
     bool usual = (gated || g->ffn == 1 + ACTIVATION_GELU) &&
                  geometry_pos_resize(g) == geometry_pos_resize(&plain) &&
                  g->heads == geometry_usual_heads(g->family, g->width) && g->pool <= POOL_CLS &&
-                 g->norms != NORMS_BEHIND && g->width != family_row(g->family)->postnorm_width;
+                 g->norms != NORMS_BEHIND && g->width != family_row(g->family)->postnorm_width &&
+                 !(fabsf(geometry_norm_eps(g) - geometry_norm_eps(&plain)) > 0) && !g->rope_count;
     bool attn_pool = geometry_parts(g) & PART_ATTN_POOL;
     int at = 0;
     *n = (struct notes){.metadata = {NULL}};
@@ -34,6 +46,14 @@ void notes_make(struct notes *n, const struct geometry *g, bool always)
     n->metadata[at++] = geometry_pool(g);
     n->metadata[at++] = norm_key;
     n->metadata[at++] = geometry_norms(g);
+    snprintf(n->norm_eps, sizeof n->norm_eps, "%.9g", (double)geometry_norm_eps(g));
+    n->metadata[at++] = norm_eps_key;
+    n->metadata[at++] = n->norm_eps;
+    if (g->rope_count) {
+        write_periods(n, g);
+        n->metadata[at++] = periods_key;
+        n->metadata[at++] = n->rope_periods;
+    }
     if (attn_pool) {
         snprintf(n->pool_heads, sizeof n->pool_heads, "%lld", (long long)g->pool_heads);
         n->metadata[at++] = pool_heads_key;
@@ -62,6 +82,26 @@ static long long read_heads(const char *word)
     return count >= 1 && count <= MAX_HEADS && !*end ? count : -1;
 }
 
+/* A number above 0; 0: there is none; -1: something else. */
+static double read_positive(const char *word, char **end)
+{
+    double value = word ? strtod(word, end) : 0;
+    return !word || (*end != word && value > 0 && value < 1e30) ? value : -1;
+}
+
+/* Numbers with a space between two; their count, 0: there are none, -1: something else. */
+static int read_periods(const char *word, float *periods)
+{
+    int count = 0;
+    char *end = NULL;
+    for (const char *at = word; at && *at; at = end) {
+        double value = count < ROPE_MAX_PERIODS ? read_positive(at, &end) : -1;
+        if (value < 0 || (*end && *end != ' ')) return -1;
+        periods[count++] = (float)value;
+    }
+    return word && !count ? -1 : count;
+}
+
 int notes_read(struct notes_found *found, const struct weights *weights, struct error *err)
 {
     static const char *const activations[] = {"", "gelu", "quick_gelu", NULL};
@@ -69,16 +109,27 @@ int notes_read(struct notes_found *found, const struct weights *weights, struct 
     static const char *const pools[] = {"", "cls", "avg", "avg_first", NULL}, *const norms[] = {"", "pre",
                                                                                                 "post", NULL};
     static const int ffns[] = {0, 1 + ACTIVATION_GELU, 1 + ACTIVATION_QUICK_GELU};
-    const char *words[] = {weights_metadata(weights, heads_key),  weights_metadata(weights, activation_key),
-                           weights_metadata(weights, resize_key), weights_metadata(weights, pool_key),
-                           weights_metadata(weights, norm_key),   weights_metadata(weights, pool_heads_key)};
-    static const char *const keys[] = {heads_key, activation_key, resize_key,
-                                       pool_key,  norm_key,       pool_heads_key};
+    const char *words[] = {weights_metadata(weights, heads_key),    weights_metadata(weights, activation_key),
+                           weights_metadata(weights, resize_key),   weights_metadata(weights, pool_key),
+                           weights_metadata(weights, norm_key),     weights_metadata(weights, pool_heads_key),
+                           weights_metadata(weights, norm_eps_key), weights_metadata(weights, periods_key)};
+    static const char *const keys[] = {heads_key, activation_key, resize_key,   pool_key,
+                                       norm_key,  pool_heads_key, norm_eps_key, periods_key};
     long long heads = read_heads(words[0]), pool_heads = read_heads(words[5]);
     int activation = find_word(activations, words[1]), resize = find_word(resizes, words[2]),
         pool = find_word(pools, words[3]), norm = find_word(norms, words[4]);
-    bool fine[] = {heads >= 0, activation >= 0, resize >= 0, pool >= 0, norm >= 0, pool_heads >= 0};
+    char *end = NULL;
+    double norm_eps = read_positive(words[6], &end);
     *found = (struct notes_found){.heads = 0};
+    int periods = read_periods(words[7], found->rope_periods);
+    bool fine[] = {heads >= 0,
+                   activation >= 0,
+                   resize >= 0,
+                   pool >= 0,
+                   norm >= 0,
+                   pool_heads >= 0,
+                   norm_eps >= 0 && (!end || !*end),
+                   periods >= 0};
     for (size_t i = 0; i < sizeof fine / sizeof *fine; i++) {
         char printed[64];
         if (!fine[i])
@@ -87,7 +138,13 @@ int notes_read(struct notes_found *found, const struct weights *weights, struct 
                              "its metadata say %s is %s, which is not known here", keys[i],
                              name_printable(printed, sizeof printed, words[i]));
     }
-    *found = (struct notes_found){heads,           ffns[activation], (enum pos_resize)resize,
-                                  (enum pool)pool, (enum norms)norm, pool_heads};
+    found->heads = heads;
+    found->ffn = ffns[activation];
+    found->pos_resize = (enum pos_resize)resize;
+    found->pool = (enum pool)pool;
+    found->norms = (enum norms)norm;
+    found->pool_heads = pool_heads;
+    found->norm_eps = norm_eps;
+    found->rope_count = periods;
     return 0;
 }

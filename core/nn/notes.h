@@ -1,5 +1,6 @@
 /* What a tower's tensors do not tell, inside the files that MEOpt itself writes: heads, activation, whose
- * resize of the positions, pooling, its heads and the place of the norms, as key and value in the metadata of
+ * resize of the positions, pooling, its heads, the place of the norms and their epsilon, and the periods of
+ * rotary positions, as key and value in the metadata of
  * safetensors, or in extra/meopt.json of PyTorch's zip. So a student computes as it was trained wherever its
  * file is put. */
 #ifndef MEOPT_NN_NOTES_H
@@ -8,8 +9,8 @@
 #include "core/nn/nn.h"
 
 struct notes {
-    const char *metadata[16]; /* key, value, ..., NULL: what weights_write_* take */
-    char heads[24], pool_heads[24];
+    const char *metadata[24]; /* key, value, ..., NULL: what weights_write_* take */
+    char heads[24], pool_heads[24], norm_eps[24], rope_periods[16 * ROPE_MAX_PERIODS];
 };
 
 /* "format" alone where the tensors tell all of such a tower when nothing lies beside them, unless `always`.
@@ -23,6 +24,9 @@ struct notes_found {
     enum pool pool;             /* POOL_USUAL: not said */
     enum norms norms;           /* NORMS_USUAL: not said */
     int64_t pool_heads;         /* of pooling by attention; 0: not said */
+    double norm_eps;            /* 0: not said */
+    int rope_count;             /* periods of rotary positions; 0: not said */
+    float rope_periods[ROPE_MAX_PERIODS];
 };
 /* EXIT_CONFIG for a value that is not known. */
 int notes_read(struct notes_found *found, const struct weights *weights, struct error *err);

@@ -92,11 +92,14 @@ void positions_matrix(const struct geometry *g, float *w)
 }
 
 /* Angle of frequency i of dh/4, at a row or column of the patches (enum rope); in float, as the libraries. */
-static float angle(enum rope kind, int64_t i, int64_t count, int64_t at, int64_t side)
+static float angle(const struct geometry *g, enum rope kind, int64_t i, int64_t count, int64_t at,
+                   int64_t side)
 {
     float power = (float)i / (float)count;
-    if (kind == ROPE_DINOV3)
-        return 2 * (float)M_PI * (2 * (((float)at + 0.5f) / (float)side) - 1) * (1 / powf(100, power));
+    if (kind == ROPE_DINOV3) {
+        float position = 2 * (float)M_PI * (2 * (((float)at + 0.5f) / (float)side) - 1);
+        return position * (1 / (g->rope_count ? g->rope_periods[i] : powf(100, power)));
+    }
     return (float)at / (float)side * 16 * (1 / powf(10000, power));
 }
 
@@ -106,7 +109,7 @@ void positions_rotation(const struct geometry *g, float *table)
     int64_t side = g->image / g->patch, pairs = g->width / g->heads / 2, count = pairs / 2;
     for (int64_t n = 0; n < side * side; n++)
         for (int64_t k = 0; k < pairs; k++) { /* those of the row, then those of the column */
-            float a = angle(kind, k % count, count, k < count ? n / side : n % side, side);
+            float a = angle(g, kind, k % count, count, k < count ? n / side : n % side, side);
             table[n * 2 * pairs + k] = cosf(a);
             table[n * 2 * pairs + pairs + k] = sinf(a);
         }

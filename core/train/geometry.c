@@ -5,6 +5,7 @@
 #include "core/train/preprocess.h"
 #include "core/train/trainer.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -62,6 +63,97 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
     return 0;
 }
 
+static void settled(struct geometry *g, int what) { g->assumed &= ~what; }
+
+/* The file's own metadata take the place of a sidecar config's values. */
+static void prefer_own(struct beside *b, const struct notes_found *own)
+{
+    if (own->heads) b->heads = own->heads;
+    if (own->ffn) {
+        b->ffn = own->ffn;
+        snprintf(b->activation, sizeof b->activation, "its own");
+    }
+    if (own->pool) {
+        b->pool_kind = own->pool;
+        snprintf(b->pool, sizeof b->pool, "its own");
+    }
+    if (own->norms) b->norms = own->norms;
+    if (own->pool_heads) b->pool_heads = own->pool_heads;
+    if (own->pos_resize) b->pos_resize = own->pos_resize;
+    if (own->norm_eps > 0) b->norm_eps = own->norm_eps;
+}
+
+/* The frequencies of rotary positions, where the tensors do not hold them. */
+static int settle_rotation(const struct beside *b, const struct notes_found *own, struct geometry *g,
+                           struct error *err)
+{
+    if (own->heads)
+        settled(g, ASSUMED_POSITIONS); /* written by meopt: the usual ones, or those that follow */
+    if (g->rope_count || !geometry_rotates(g)) return 0;
+    if (own->rope_count) {
+        g->rope_count = own->rope_count;
+        memcpy(g->rope_periods, own->rope_periods, sizeof g->rope_periods);
+        return 0;
+    }
+    if (b->rotary) settled(g, ASSUMED_POSITIONS);
+    double usual = family_rope_theta(g->family);
+    if (!(b->rope_theta > 0) || fabs(b->rope_theta - usual) < 1e-6 * usual) return 0;
+    int64_t count = g->heads ? g->width / g->heads / 4 : 0;
+    if (family_has_variants(g->family) || usual > 100 || count < 1 || count > ROPE_MAX_PERIODS)
+        return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
+                         "%s says a rotary base of %g, a %s tower has %g", b->name, b->rope_theta,
+                         family_name(g->family), usual);
+    g->rope_count = (int)count;
+    for (int64_t i = 0; i < count; i++)
+        g->rope_periods[i] = powf((float)b->rope_theta, (float)i / (float)count);
+    return 0;
+}
+
+static int settle_activation(const struct config_tower *tower, const struct beside *b,
+                             const struct weights *weights, struct geometry *g, struct error *err)
+{
+    bool mlp = g->ffn != 1 + ACTIVATION_SWIGLU;
+    if (tower->activation != TOWER_ACTIVATION_AUTO || tower->arch != TOWER_ARCH_CUSTOM) {
+        settled(g, ASSUMED_ACTIVATION);
+        if (tower->activation != TOWER_ACTIVATION_AUTO) return 0;
+    }
+    if (b->activation[0] && mlp) {
+        if (!b->ffn)
+            return error_set(err, EXIT_CONFIG, "gelu and quick_gelu are known",
+                             "the activation in %s is %s, which no tower here has", b->name, b->activation);
+        g->ffn = b->ffn;
+        settled(g, ASSUMED_ACTIVATION);
+    } else if (b->activation[0]) settled(g, ASSUMED_ACTIVATION);
+    /* OpenAI's CLIP comes as a TorchScript archive, and all of it has quick GELU */
+    if (mlp && g->assumed & ASSUMED_ACTIVATION && family_has_variants(g->family) &&
+        strcmp(weights_format(weights), "torchscript") == 0)
+        g->ffn = 1 + ACTIVATION_QUICK_GELU;
+    return 0;
+}
+
+static int settle_pool(const struct config_tower *tower, const struct beside *b, struct geometry *g,
+                       struct error *err)
+{
+    bool attn_pool = geometry_parts(g) & PART_ATTN_POOL, known_arch = tower->arch != TOWER_ARCH_CUSTOM;
+    if (attn_pool && b->pool_heads) g->pool_heads = b->pool_heads;
+    if (b->pool[0] && tower->pool == TOWER_POOL_AUTO) {
+        bool named = !known_arch && g->pool == POOL_AVG_FIRST; /* a norm behind the pooling */
+        bool found = b->pool_heads && attn_pool;
+        if (b->pool_heads && !found)
+            return error_set(err, EXIT_CONFIG, "is this the file that it was written for?",
+                             "the pooling in %s is %s, but the checkpoint has no attn_pool.query", b->name,
+                             b->pool);
+        if (!b->pool_kind && !found)
+            return error_set(err, EXIT_CONFIG, "cls, avg and avg_first are known",
+                             "the pooling in %s is %s, which no tower here has", b->name, b->pool);
+        if (!found && (!named || b->pool_kind == POOL_CLS)) g->pool = b->pool_kind;
+    }
+    bool told = attn_pool ? b->pool_heads > 0 : b->pool[0] || tower->pool != TOWER_POOL_AUTO;
+    if (attn_pool && !told && !known_arch) g->assumed |= ASSUMED_POOL;
+    if (told || known_arch) settled(g, ASSUMED_POOL);
+    return 0;
+}
+
 /* What the checkpoint's tensors do not tell: from the keys, else from its own metadata (MEOpt's files), else
  * from the library's configuration beside it, else assumed, which is then said. */
 static int settle_untold(const struct config_tower *tower, const struct weights *weights, struct geometry *g,
@@ -69,71 +161,27 @@ static int settle_untold(const struct config_tower *tower, const struct weights 
 {
     struct beside b;
     struct notes_found own;
-    int code = beside_read(&b, tower->weight, g->width, err);
+    bool known_arch = tower->arch != TOWER_ARCH_CUSTOM;
+    int code = beside_read(&b, tower->weight, g, err);
     if (!code) code = preprocess_read(images, &b, tower->weight, weights, err);
     if (!code) code = notes_read(&own, weights, err);
     if (code) return code;
-    if (own.heads) b.heads = own.heads;
-    if (own.ffn) {
-        b.ffn = own.ffn;
-        snprintf(b.activation, sizeof b.activation, "its own");
-    }
-    if (own.pool) {
-        b.pool_kind = own.pool;
-        snprintf(b.pool, sizeof b.pool, "its own");
-    }
-    if (own.norms) b.norms = own.norms;
-    if (own.pool_heads) b.pool_heads = own.pool_heads;
-    if (geometry_parts(g) & PART_ATTN_POOL && b.pool_heads) g->pool_heads = b.pool_heads;
-    bool mlp = g->ffn != 1 + ACTIVATION_SWIGLU, known_arch = tower->arch != TOWER_ARCH_CUSTOM,
-         known = known_arch;
     if (b.odd[0])
         return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
                          "%s says %s, which no tower here has", b.name, b.odd);
-    if (tower->norm == TOWER_NORM_AUTO && b.norms) {
-        g->norms = b.norms;
-        g->norms_assumed = false;
-    }
-    if (b.heads && !tower->heads && !tower->head_dim) {
-        g->heads = b.heads;
-        g->heads_assumed = false;
-    }
+    prefer_own(&b, &own);
+    if (tower->norm == TOWER_NORM_AUTO && b.norms) g->norms = b.norms;
+    if (tower->norm != TOWER_NORM_AUTO || b.norms || known_arch) settled(g, ASSUMED_NORMS);
+    if (b.heads && !tower->heads && !tower->head_dim && !g->rope_count) g->heads = b.heads;
     if (own.pos_resize && tower->pos_resize == TOWER_POS_RESIZE_AUTO) g->pos_resize = own.pos_resize;
     if (g->pos_resize == POS_RESIZE_USUAL) g->pos_resize = b.pos_resize; /* nor do the names tell */
-    if (mlp && b.activation[0] && tower->activation == TOWER_ACTIVATION_AUTO) {
-        if (!b.ffn)
-            return error_set(err, EXIT_CONFIG, "gelu and quick_gelu are known",
-                             "the activation in %s is %s, which no tower here has", b.name, b.activation);
-        g->ffn = b.ffn;
-        known = true;
-    }
-    if (b.pool[0] && tower->pool == TOWER_POOL_AUTO) {
-        bool named = !known_arch && g->pool == POOL_AVG_FIRST; /* a norm behind the pooling */
-        bool found = b.pool_heads && geometry_parts(g) & PART_ATTN_POOL;
-        if (b.pool_heads && !found)
-            return error_set(err, EXIT_CONFIG, "is this the file that it was written for?",
-                             "the pooling in %s is %s, but the checkpoint has no attn_pool.query", b.name,
-                             b.pool);
-        if (!b.pool_kind && !found)
-            return error_set(err, EXIT_CONFIG, "cls, avg and avg_first are known",
-                             "the pooling in %s is %s, which no tower here has", b.name, b.pool);
-        if (!found && (!named || b.pool_kind == POOL_CLS)) g->pool = b.pool_kind;
-    }
-    float eps = family_norm_eps(g->family);
-    if (b.norm_eps > 0 && (b.norm_eps < 0.99 * (double)eps || b.norm_eps > 1.01 * (double)eps))
-        return error_set(err, EXIT_CONFIG, "is this a checkpoint of that family?",
-                         "the epsilon of the norms in %s is %g, a %s tower has %g", b.name, b.norm_eps,
-                         family_name(g->family), (double)eps);
-    bool untold = family_has_variants(g->family);
-    /* OpenAI's CLIP comes as a TorchScript archive, and all of it has quick GELU */
-    if (untold && mlp && !known && tower->activation == TOWER_ACTIVATION_AUTO &&
-        strcmp(weights_format(weights), "torchscript") == 0)
-        g->ffn = 1 + ACTIVATION_QUICK_GELU;
-    g->activation_assumed = untold && mlp && !known && tower->activation == TOWER_ACTIVATION_AUTO;
-    bool attn_pool = geometry_parts(g) & PART_ATTN_POOL;
-    g->pool_assumed = untold && !(attn_pool ? b.pool_heads > 0 : b.pool[0] != 0) &&
-                      (attn_pool || tower->pool == TOWER_POOL_AUTO) && tower->arch == TOWER_ARCH_CUSTOM;
-    return 0;
+    if (!geometry_rotates(g) && (tower->pos_resize != TOWER_POS_RESIZE_AUTO || b.pos_resize || known_arch))
+        settled(g, ASSUMED_POSITIONS);
+    if (b.norm_eps > 0) g->norm_eps = (float)b.norm_eps;
+    if (b.norm_eps > 0 || known_arch) settled(g, ASSUMED_NORM_EPS);
+    code = settle_activation(tower, &b, weights, g, err);
+    if (!code) code = settle_pool(tower, &b, g, err);
+    return code ? code : settle_rotation(&b, &own, g, err);
 }
 
 /* What the files beside the checkpoint say of its images, where no key does. */

@@ -78,6 +78,10 @@ static const struct {
      "name the PyTorch or safetensors file it was made from"},
     {"(dp", "is a pickle of protocol 0, which torch.save never writes",
      "save it with torch.save or as safetensors"},
+    {"L1195470371460388013", "is a file of torch.save with pickle protocol 0 or 1, of before PyTorch 1.6",
+     "torch.save(torch.load(FILE), ...)"},
+    {"}q", "is a pickle of protocol 1, not a file of torch.save",
+     "save it with torch.save or as safetensors"},
     {"ccollections\n", "is a pickle of protocol 0, which torch.save never writes",
      "save it with torch.save or as safetensors"},
 };

@@ -2,6 +2,7 @@
 #include "core/weights/pickle.h"
 #include "core/weights/internal.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -354,8 +355,29 @@ static int stack_global(struct machine *m)
     return push_class(m, v[0].u.text, v[0].length, v[1].u.text, v[1].length);
 }
 
+/* INT and LONG of protocol 1: decimal text; as INT, 00 and 01 are the truth values. */
+static int push_decimal(struct machine *m, bool truth)
+{
+    size_t bytes;
+    const char *text = line(m, &bytes);
+    char digits[24], *end;
+    if (!text) return EXIT_INTEGRITY;
+    if (bytes == 0 || bytes >= sizeof digits) return damaged(m, "a number of other than 1 to 23 digits");
+    memcpy(digits, text, bytes);
+    digits[bytes] = 0;
+    errno = 0;
+    long long value = strtoll(digits, &end, 10);
+    if (end == digits || (*end && strcmp(end, "L") != 0) || errno) return damaged(m, "a number that is none");
+    bool is_truth = truth && bytes == 2 && digits[0] == '0';
+    return push(m, is_truth ? VALUE_BOOL : VALUE_INT, (int64_t)value);
+}
+
 static int refuse_opcode(struct machine *m, uint8_t opcode)
 {
+    if (strchr("PSVFpgd", opcode) && opcode)
+        return error_set(m->err, EXIT_INTEGRITY,
+                         "torch.save(torch.load(FILE), ...) with the usual pickle_protocol",
+                         "is a pickle of protocol 0, expected 1 to 5");
     return error_set(m->err, EXIT_INTEGRITY,
                      "the file is damaged or was not written by torch.save: get it again",
                      "pickle, byte %zu: opcode 0x%02x is none of those that torch writes", m->at - 1, opcode);
@@ -402,12 +424,14 @@ static int step(struct machine *m, uint8_t opcode)
         return push(m, VALUE_INT, (int32_t)(uint32_t)u);
     case 'K': return (code = operand(m, 1, &u)) ? code : push(m, VALUE_INT, (int64_t)u); /* BININT1 */
     case 'M': return (code = operand(m, 2, &u)) ? code : push(m, VALUE_INT, (int64_t)u); /* BININT2 */
-    case 0x8a: return push_long(m, 1);                                                   /* LONG1 */
-    case 0x8b: return push_long(m, 4);                                                   /* LONG4 */
-    case 'G': return take(m, 8) ? push(m, VALUE_FLOAT, 0) : EXIT_INTEGRITY;              /* BINFLOAT */
-    case 'X': return push_text(m, VALUE_TEXT, 4);                                        /* BINUNICODE */
-    case 0x8c: return push_text(m, VALUE_TEXT, 1);  /* SHORT_BINUNICODE */
-    case 0x8d: return push_text(m, VALUE_TEXT, 8);  /* BINUNICODE8 */
+    case 'I':
+    case 'L': return push_decimal(m, opcode == 'I');                        /* INT, LONG */
+    case 0x8a: return push_long(m, 1);                                      /* LONG1 */
+    case 0x8b: return push_long(m, 4);                                      /* LONG4 */
+    case 'G': return take(m, 8) ? push(m, VALUE_FLOAT, 0) : EXIT_INTEGRITY; /* BINFLOAT */
+    case 'X': return push_text(m, VALUE_TEXT, 4);                           /* BINUNICODE */
+    case 0x8c: return push_text(m, VALUE_TEXT, 1);                          /* SHORT_BINUNICODE */
+    case 0x8d: return push_text(m, VALUE_TEXT, 8);                          /* BINUNICODE8 */
     case 'U': return push_text(m, VALUE_TEXT, 1);   /* SHORT_BINSTRING: Python 2's str */
     case 'T': return push_text(m, VALUE_TEXT, 4);   /* BINSTRING */
     case 'C': return push_text(m, VALUE_BYTES, 1);  /* SHORT_BINBYTES */

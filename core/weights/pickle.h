@@ -1,9 +1,9 @@
 /* A pickle machine that only reads: opcodes build values, nothing is ever imported or called.
  *
- * Method: pickletools' description of the opcodes, protocols 2 to 5 (protocol 0 and 1 forms that torch never
- * wrote are refused). Where Python would call something, the machine asks two functions of its user, who
- * knows the few names that make up a tensor and answers VALUE_OPAQUE for every other. An opaque value
- * swallows items that are put into it and keeps the state that it is given.
+ * Method: pickletools' description of the opcodes, protocols 1 to 5 (protocol 0, in which torch
+ * cannot name a storage, is refused). Where Python would call something, the machine asks two functions of
+ * its user, who knows the few names that make up a tensor and answers VALUE_OPAQUE for every other. An opaque
+ * value swallows items that are put into it and keeps the state that it is given.
  *
  * All values live in one arena of bounded size and are freed together, so
  * neither nesting nor cycles matter; no function here or above it recurses

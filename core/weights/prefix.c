@@ -32,24 +32,37 @@ static const char *const words[] = {"module.",
                                     "ema."};
 enum { WORD_COUNT = sizeof words / sizeof *words, MAX_WORDS = 6 };
 
-/* How far down the list a prefix is: fewer words first, then the table's order; -1: other words. */
-static int64_t rank_of(const char *prefix, size_t bytes)
+/* The table's number of the word at the begin of a prefix, from 1; WORD_COUNT + 1: another word, a dot after
+ * it.
+ */
+static int word_at(const char *prefix, size_t bytes, size_t *word_bytes)
 {
-    int64_t rank = 0;
-    for (size_t at = 0; at < bytes;) {
-        int i = 0;
-        while (i < WORD_COUNT &&
-               (strlen(words[i]) > bytes - at || memcmp(prefix + at, words[i], strlen(words[i])) != 0))
-            i++;
-        if (i == WORD_COUNT || rank >= 1 << (5 * (MAX_WORDS - 1))) return -1;
-        rank = rank * 32 + i + 1;
-        at += strlen(words[i]);
+    for (int i = 0; i < WORD_COUNT; i++) {
+        *word_bytes = strlen(words[i]);
+        if (*word_bytes <= bytes && memcmp(prefix, words[i], *word_bytes) == 0) return i + 1;
     }
-    return rank;
+    const char *dot = memchr(prefix, '.', bytes);
+    *word_bytes = dot ? (size_t)(dot - prefix) + 1 : bytes;
+    return dot ? WORD_COUNT + 1 : 0;
+}
+
+/* How far down the list a prefix is: fewer words first, then the table's order, words that are not in it
+ * last; -1: other words. */
+static int64_t rank_of(const char *prefix, size_t bytes, bool any)
+{
+    int64_t rank = 0, others = 0;
+    for (size_t at = 0, word_bytes; at < bytes; at += word_bytes) {
+        int word = word_at(prefix + at, bytes - at, &word_bytes);
+        if (word == 0 || (word > WORD_COUNT && !any) || rank >= 1 << (5 * (MAX_WORDS - 1))) return -1;
+        rank = rank * 32 + word;
+        others += word > WORD_COUNT;
+    }
+    return rank + (others << 40);
 }
 
 /* The best prefix of `name`, and the next best in `other`. */
-static int64_t find_prefix(const struct weights *w, const char *name, char *best, char *other, size_t size)
+static int64_t find_prefix(const struct weights *w, const char *name, bool any, char *best, char *other,
+                           size_t size)
 {
     int64_t found = -1, best_rank = -1, other_rank = -1;
     size_t name_bytes = strlen(name);
@@ -59,7 +72,7 @@ static int64_t find_prefix(const struct weights *w, const char *name, char *best
         size_t bytes = strlen(full);
         if (bytes < name_bytes || bytes - name_bytes >= size || strcmp(full + bytes - name_bytes, name) != 0)
             continue;
-        int64_t rank = rank_of(full, bytes - name_bytes);
+        int64_t rank = rank_of(full, bytes - name_bytes, any);
         if (rank < 0 || (other_rank >= 0 && rank > other_rank)) continue;
         if (best_rank < 0 || rank < best_rank) {
             snprintf(other, size, "%s", best);
@@ -75,14 +88,15 @@ static int64_t find_prefix(const struct weights *w, const char *name, char *best
     return found;
 }
 
-int64_t weights_find_suffix(const struct weights *w, const char *name, struct weights_prefix *prefix)
+int64_t weights_find_suffix(const struct weights *w, const char *name, bool any,
+                            struct weights_prefix *prefix)
 {
     static const char tower[] = "visual.";
     *prefix = (struct weights_prefix){.drop = 0};
-    int64_t found = find_prefix(w, name, prefix->add, prefix->other, sizeof prefix->add);
+    int64_t found = find_prefix(w, name, any, prefix->add, prefix->other, sizeof prefix->add);
     if (found >= 0 || strncmp(name, tower, sizeof tower - 1) != 0) return found;
     prefix->drop = sizeof tower - 1;
-    return find_prefix(w, name + prefix->drop, prefix->add, prefix->other, sizeof prefix->add);
+    return find_prefix(w, name + prefix->drop, any, prefix->add, prefix->other, sizeof prefix->add);
 }
 
 int64_t weights_find_under(const struct weights *w, const struct weights_prefix *prefix, const char *name)

@@ -177,7 +177,19 @@ static int unread_tensor(struct pickle *p, const char *kind, const struct class_
     return 0;
 }
 
-/* args: (storage, offset, size, stride, ...); typed: the dtype stands at args[6] (_rebuild_tensor_v3) */
+/* A view that PyTorch negates or conjugates when it is read: {"neg": True}. */
+static bool is_lazy_view(const struct value *metadata)
+{
+    const struct items *dict = metadata->kind == VALUE_DICT ? metadata->u.items : NULL;
+    bool lazy = false;
+    for (uint32_t i = 0; dict && i + 1 < dict->count; i += 2)
+        lazy |= (value_is_text(&dict->at[i], "neg") || value_is_text(&dict->at[i], "conj")) &&
+                dict->at[i + 1].kind == VALUE_BOOL && dict->at[i + 1].u.integer;
+    return lazy;
+}
+
+/* args: (storage, offset, size, stride, requires_grad, hooks, ...): metadata follows; typed
+ * (_rebuild_tensor_v3): the dtype, then metadata */
 static int rebuild_tensor(struct pickle *p, const struct items *args, bool typed, struct value *result,
                           struct error *err)
 {
@@ -194,6 +206,9 @@ static int rebuild_tensor(struct pickle *p, const struct items *args, bool typed
     t->dtype = typed || t->storage->dtype == STORAGE_UNTYPED ? STORAGE_UNKNOWN : t->storage->dtype;
     for (size_t i = 0; typed && i < sizeof torch_types / sizeof *torch_types; i++)
         if (value_is_class(&args->at[6], "torch", torch_types[i].scalar)) t->dtype = torch_types[i].dtype;
+    uint32_t metadata = typed ? 7 : 6;
+    if (args->count > metadata && is_lazy_view(&args->at[metadata]))
+        return unread_tensor(p, "a view with a pending negation or conjugation", NULL, result, err);
     if (t->dtype == STORAGE_UNKNOWN)
         return unread_tensor(p, typed ? NULL : t->storage->kind,
                              typed ? value_class(&args->at[6]) : t->storage->class, result, err);

@@ -15,9 +15,9 @@ enum { MAX_DEPTH = 4, MAX_LOOKS = 1 << 24 };
 
 /* First the whole model, then distillation's two, then averages of the weights, then parts of a model. */
 static const char *const entries[] = {
-    "model",   "module",     "state_dict", "model_state_dict", "net",     "network",
-    "teacher", "student",    "model_ema",  "state_dict_ema",   "ema",     "ema_state_dict",
-    "params",  "params_ema", "weights",    "backbone",         "encoder", "visual",
+    "model",      "module",  "state_dict", "model_state_dict", "net",     "network",        "checkpoint",
+    "teacher",    "student", "model_ema",  "state_dict_ema",   "ema",     "ema_state_dict", "params",
+    "params_ema", "weights", "backbone",   "target_encoder",   "encoder", "visual",
 };
 enum { ENTRY_COUNT = sizeof entries / sizeof *entries };
 
@@ -240,16 +240,20 @@ int pytorch_add_state_dict(struct weights *w, const struct value *top, storage_f
 {
     const struct items *dict = NULL;
     struct search s = {0};
-    int64_t before = w->count, unread = w->unread_count;
+    int64_t before = w->count, unread = w->unread_count, numbered = 0;
     int code = find_state_dict(top, &dict, &s, err);
     for (uint32_t i = 0; code == 0 && i < dict->count; i += 2) {
         const struct value *key = &dict->at[i], *v = &dict->at[i + 1];
         if (v->kind != VALUE_TENSOR) continue;
-        code = key->kind == VALUE_TEXT
-                   ? pytorch_add_tensor(w, key->u.text, key->length, v->u.object, find, context, err)
-                   : damaged(err, "a tensor under a key that is no string");
+        if (key->kind == VALUE_TEXT)
+            code = pytorch_add_tensor(w, key->u.text, key->length, v->u.object, find, context, err);
+        else numbered++;
     }
     if (code) return code;
+    if (w->count == before && w->unread_count == unread && numbered)
+        return error_set(err, EXIT_INTEGRITY, "save a state dict, whose keys are names: model.state_dict()",
+                         "holds a dictionary of %lld tensors under numbers, expected names",
+                         (long long)numbered);
     if (w->count == before && (w->unread_count == unread || has_tensors_deeper(dict, &s)))
         return no_tensors(dict, &s, err);
     note_choice(w, &s);

@@ -233,6 +233,7 @@ static const char *unread_hint(const char *kind)
         {"a NumPy array", "torch.save({k: torch.from_numpy(v) for k, v in values.items()}, ...)"},
         {"sparse", "make it dense with .to_dense() and save again"},
         {"quantized", "save the model before it is quantized, or .dequantize() each tensor"},
+        {"a view with", "save it with .resolve_neg().resolve_conj()"},
         {"a meta tensor", "load the weights into the model before it is saved"},
     };
     for (size_t i = 0; i < sizeof hints / sizeof *hints; i++)

@@ -29,6 +29,7 @@
 #include "core/base/error.h"
 #include "core/device/device.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -74,7 +75,9 @@ struct weights_prefix {
     size_t drop;    /* bytes at the name's begin that the file lacks */
     char other[96]; /* another that fits, too (a teacher's beside a student's); "" when there is none */
 };
-int64_t weights_find_suffix(const struct weights *w, const char *name, struct weights_prefix *prefix);
+/* any: up to six words of any kind may stand before the name; words of the list win. */
+int64_t weights_find_suffix(const struct weights *w, const char *name, bool any,
+                            struct weights_prefix *prefix);
 /* weights_find for a name of the same tower. */
 int64_t weights_find_under(const struct weights *w, const struct weights_prefix *prefix, const char *name);
 /* The kind of a tensor that is there and not read ("complex64", "float8_e4m3fn", "sparse", ...); NULL when

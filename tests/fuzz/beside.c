@@ -16,7 +16,8 @@ static void check(const char *path, int64_t width)
 {
     struct beside b;
     struct error err = {0};
-    int code = beside_read(&b, path, width, &err);
+    struct geometry tower = {.width = width};
+    int code = beside_read(&b, path, &tower, &err);
     if (code != 0 && (code != EXIT_CONFIG || !err.what[0])) abort();
     if (code) return;
     check_text(b.activation, sizeof b.activation);

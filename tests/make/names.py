@@ -91,7 +91,9 @@ add("dinov2-classifier", hf.Dinov2ForImageClassification(dinov2(num_labels=3)), 
 add("dinov2-registers", hf.Dinov2WithRegistersModel(dinov2(hf.Dinov2WithRegistersConfig)), pooled, pooled, family="dinov2", ffn="gelu",
     out=16, registers=4)
 refuse("siglip", hf.SiglipVisionModel(hf.SiglipVisionConfig(intermediate_size=32, **TOWER)), "SigLIP")
-refuse("vit", hf.ViTModel(hf.ViTConfig(intermediate_size=32, **TOWER)), "ViT")
+hidden = lambda m, x: m(pixel_values=x).last_hidden_state[:, 0]
+add("vit", hf.ViTModel(hf.ViTConfig(intermediate_size=32, **TOWER)), hidden,
+    lambda m, x: m(pixel_values=x, interpolate_pos_encoding=True).last_hidden_state[:, 0], family="dinov2", ffn="gelu", out=16)
 
 
 def dinov3(**more):
@@ -120,7 +122,8 @@ add("timm-clip-quick", VisionTransformer(num_classes=8, act_layer=timm.layers.Qu
     family="openclip", ffn="quick_gelu", out=8, change=zero_bias)
 add("timm-clip-bare", VisionTransformer(num_classes=0, **CLIP), embed, family="openclip", ffn="gelu", out=16)
 add("timm-eva", Eva(num_classes=8, global_pool="token", use_rot_pos_emb=False, **SMALL), embed, family="eva", ffn="gelu", out=8)
-refuse("timm-clip-classifier", VisionTransformer(num_classes=3, **CLIP), "head.bias")
+features = lambda m, x: m.forward_head(m.forward_features(x), pre_logits=True)  # without the classifier
+add("timm-clip-classifier", VisionTransformer(num_classes=3, **CLIP), features, family="openclip", ffn="gelu", out=16)
 add("timm-dinov2-registers", VisionTransformer(num_classes=0, init_values=1e-5, reg_tokens=4, no_embed_class=True,
                                                dynamic_img_size=True, **SMALL), embed, embed, family="dinov2", ffn="gelu", out=16, registers=4)
 refuse("timm-siglip", VisionTransformer(num_classes=0, class_token=False, global_pool="map", **SMALL), "attention")
@@ -241,6 +244,50 @@ vit = partial(torchvision_vit, 28, 7, 2, 2, 16, 32)
 add("torchvision", vit(num_classes=3), lambda m, x: (classless(m), m(x))[1], **TORCHVISION)
 add("torchvision-older", Wrapped(vit(num_classes=3), torchvision, lambda found: {}),
     lambda m, x: (classless(m.inner), m(x))[1], **TORCHVISION)
+
+add("timm-eva02-classifier", Eva(num_classes=3, **SPLIT), features, **dict(EVA, out=16), pool="avg_first")
+add("timm-eva02-classes", Eva(num_classes=1000, global_pool="token", **SPLIT), features, **dict(EVA, out=16))
+
+
+class Memory(Wrapped):  # what torch.save(model.state_dict()) writes under transformers 5, other than save_pretrained
+    def forward(self, x):
+        return hidden(self.inner, x)
+
+
+memory = lambda m: Memory(m, lambda k, v: (k, v), lambda found: {})
+add("dinov2-memory", memory(hf.Dinov2Model(dinov2())), embed, family="dinov2", ffn="gelu", out=16)
+add("dinov2-memory-swiglu", memory(hf.Dinov2Model(dinov2(use_swiglu_ffn=True))), embed, family="dinov2", ffn="swiglu", out=16)
+add("vit-memory", memory(hf.ViTMAEModel(hf.ViTMAEConfig(intermediate_size=32, mask_ratio=0.0, **TOWER)).base_model), embed, family="dinov2",
+    ffn="gelu", out=16)
+
+
+# A file says how DINOv3's positions are rotated; and that a bias counts that is not there.
+def periods(found):
+    return {"rope_embed.periods": (50 ** (2 * torch.arange(2) / 4))}
+
+
+class Rotated(Hub):
+    def state_dict(self):
+        return {**super().state_dict(), **periods(None)}
+
+
+def masked(found):
+    return {k: torch.ones_like(v) * 0.5 for k, v in found.items() if k.endswith("bias_mask")}
+
+
+class Masked(Hub):
+    def state_dict(self):
+        found = super().state_dict()
+        return {**found, **masked(found)}
+
+
+add("dinov3-hub-periods", Rotated(dinov3(num_register_tokens=4, rope_theta=50.0), None, None), embed, **dict(DINOV3, registers=4))
+refuse("dinov3-hub-mask", Masked(dinov3(num_register_tokens=4), None, None), "masks biases")
+refuse("eva-clip-mean", Wrapped(Eva(num_classes=8, use_rot_pos_emb=False, **SMALL), lambda k, v: ("visual." + k, v), lambda found: {}), "fc_norm")
+refuse("openclip-timm-projection", Wrapped(Eva(num_classes=0, global_pool="token", **SPLIT), lambda k, v: ("visual.trunk." + k, v),
+                                           lambda found: {"visual.head.proj.weight": torch.ones(8, 16)}), "visual.head.proj.weight")
+refuse("clip-projection-bias", Wrapped(hf.CLIPVisionModelWithProjection(clip()), lambda k, v: (k, v),
+                                       lambda found: {"visual_projection.bias": torch.ones(8)}), "visual_projection.bias")
 
 save_file(golden, os.path.join(root, "golden.safetensors"))
 with open(os.path.join(root, "index.json"), "w") as f:

@@ -1,0 +1,81 @@
+/* A tower's shape in words: one line, with what of it is assumed. */
+#include "core/nn/family.h"
+
+#include <stdio.h>
+
+const char *geometry_activation(const struct geometry *g)
+{
+    return g->ffn == 1 + ACTIVATION_SWIGLU       ? "swiglu"
+           : g->ffn == 1 + ACTIVATION_QUICK_GELU ? "quick_gelu"
+                                                 : "gelu";
+}
+
+const char *pos_resize_name(enum pos_resize resize)
+{
+    static const char *const libraries[] = {"", "dinov2", "hf", "timm"};
+    return libraries[resize];
+}
+
+const char *geometry_pool(const struct geometry *g)
+{
+    return g->pool == POOL_AVG ? "avg" : g->pool == POOL_AVG_FIRST ? "avg_first" : "cls";
+}
+const char *geometry_norms(const struct geometry *g) { return g->norms == NORMS_BEHIND ? "post" : "pre"; }
+
+static const char *assumed(const struct geometry *g, int what)
+{
+    return g->assumed & what ? " (assumed)" : "";
+}
+
+/* What is not as in most towers, each with a comma before it. */
+static void text_of_kind(const struct geometry *g, char *text, size_t size)
+{
+    const struct family_row *row = family_row(g->family);
+    int parts = geometry_parts(g);
+    bool attn = parts & PART_ATTN_NORM, ffn = parts & PART_FFN_NORM, post = g->norms == NORMS_BEHIND;
+    bool rotates = geometry_rotates(g), sure = !(g->assumed & ASSUMED_POSITIONS);
+    char eps[32] = "";
+    float usual = family_row(g->family)->norm_eps, is = geometry_norm_eps(g);
+    if (g->assumed & ASSUMED_NORM_EPS || is < usual || is > usual)
+        snprintf(eps, sizeof eps, ", norm eps %g", (double)is);
+    snprintf(text, size, "%s%s%s%s%s%s%s%s",
+             post                         ? ", norms behind the branches"
+             : g->assumed & ASSUMED_NORMS ? ", pre-norm"
+                                          : "",
+             assumed(g, ASSUMED_NORMS), eps, assumed(g, ASSUMED_NORM_EPS),
+             attn && ffn ? ", sub-LN"
+             : attn      ? ", sub-LN in the attention"
+             : ffn       ? ", sub-LN in the feed-forward"
+                         : "",
+             family_has(row, ROLE_PRE_W) && !(parts & PART_PRE_NORM) ? ", no norm before the blocks" : "",
+             rotates                    ? ", rotary positions"
+             : row->rope_gated && !sure ? ", no rotary positions"
+                                        : "",
+             rotates || row->rope_gated ? assumed(g, ASSUMED_POSITIONS) : "");
+}
+
+void geometry_text(const struct geometry *g, char *text, size_t size)
+{
+    static const char *const pools[] = {"cls token", "cls token", "mean of the patches",
+                                        "norm of the patches' mean"};
+    char heads[48] = "", pool[64], registers[48] = "", positions[80] = "", kind[192];
+    long long grid = g->pos_grid;
+    if (g->registers) snprintf(registers, sizeof registers, ", %lld registers", (long long)g->registers);
+    if (geometry_resizes(g) && g->pos_grid != g->image / g->patch)
+        snprintf(positions, sizeof positions, ", positions of %lldx%lld resized as %s does%s", grid, grid,
+                 pos_resize_name(geometry_pos_resize(g)), assumed(g, ASSUMED_POSITIONS));
+    if (g->assumed & ASSUMED_HEADS)
+        snprintf(heads, sizeof heads, " (assumed: %lld wide)", (long long)(g->width / g->heads));
+    text_of_kind(g, kind, sizeof kind);
+    snprintf(pool, sizeof pool, "%s", pools[g->pool]);
+    if (geometry_parts(g) & PART_ATTN_POOL)
+        snprintf(pool, sizeof pool, "pooled by attention of %lld heads", (long long)g->pool_heads);
+    snprintf(text, size, "%s, %lld blocks of width %lld, %lld heads%s, %s%s%s, %s%s%s%s%s, image %lld%s",
+             family_name(g->family), (long long)g->depth, (long long)g->width, (long long)g->heads, heads,
+             geometry_activation(g), assumed(g, ASSUMED_ACTIVATION), kind, pool, assumed(g, ASSUMED_POOL),
+             g->classifier              ? ", classifier not used"
+             : g->unprojected           ? ", no projection"
+             : g->assumed & ASSUMED_OUT ? ", projection"
+                                        : "",
+             assumed(g, ASSUMED_OUT), registers, (long long)g->image, positions);
+}

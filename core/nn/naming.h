@@ -1,0 +1,43 @@
+/* One way to spell a tower: a row of the table in namings.c. */
+#ifndef MEOPT_NN_NAMING_H
+#define MEOPT_NN_NAMING_H
+
+#include "core/nn/names.h"
+
+enum { MAX_TOWERS = 3, MAX_PROBES = 3, MAX_IGNORED = 2 };
+
+struct naming {
+    enum family family;
+    const char *towers[MAX_TOWERS]; /* what may stand before the tower's names; none: the family's prefix */
+    const char *probes[MAX_PROBES]; /* names behind it that only such a file has: all of them are there */
+    const char *absent;             /* and one that is not there */
+    bool whole;                     /* and the family's prefix stands before them */
+    const char *block_prefix;       /* NULL: the family's */
+    /* NULL: the family's. a|b|c: rows of one matrix or vector in parts. a@1/3: the second third of a's rows
+     */
+    const char *keys[ROLE_COUNT];
+    const char *swiglu[ROLE_FFN_COUNT]; /* NULL: the family's */
+    const char *out; /* the projection, outside the tower, (out, width); NULL: as the family has it */
+    const char *ignored[MAX_IGNORED];
+    enum pos_resize pos_resize; /* how that library does it; 0: as the family */
+    bool pos_patches;           /* the class token has no position: its row is 0 */
+    bool fc_norm;               /* the last norm may be called fc_norm, and then stands behind the mean */
+    bool rope;                  /* may hold tables of cosines and sines, in every block */
+    const char *zero;           /* changes nothing when it is 0; else what stands before it is a classifier */
+    bool head;                  /* head.* may be a classifier */
+    int settles;      /* ASSUMED_...: properties that are the same in all classes with these names */
+    float norm_eps;   /* usual epsilon of the norms; 0: the family's */
+    bool gate_varies; /* of a gated feed-forward the activation, too, is an argument of the class */
+    /* Of files that are written so. */
+    int library;         /* 1 + enum library; 0: none are */
+    const char *written; /* before the tower's names; NULL: nothing */
+    bool batched;        /* class token and positions begin with a dimension of 1 */
+    bool maskless;       /* has no place for a mask token */
+    bool scaleless;      /* nor for LayerScale */
+    int parts;           /* PART_...: only of towers that have any of them; 0: of any */
+};
+
+extern const struct naming namings[]; /* in the order in which they are tried */
+extern const int naming_count;
+
+#endif
