@@ -4,9 +4,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -150,4 +152,15 @@ int thread_start(pthread_t *thread, void *(*run)(void *), void *context)
     int failed = pthread_create(thread, NULL, run, context);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return failed;
+}
+
+int descriptors_allow(int count)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return count;
+    if (limit.rlim_cur < (rlim_t)count && limit.rlim_cur < limit.rlim_max) {
+        rlim_t wanted = (rlim_t)count < limit.rlim_max ? (rlim_t)count : limit.rlim_max;
+        if (setrlimit(RLIMIT_NOFILE, &(struct rlimit){wanted, limit.rlim_max}) == 0) limit.rlim_cur = wanted;
+    }
+    return limit.rlim_cur > INT_MAX ? INT_MAX : (int)limit.rlim_cur;
 }

@@ -25,6 +25,9 @@ int process_signal(int descriptor, int signal);
  * it. */
 int byte_lock(int descriptor, int64_t at);
 bool byte_is_free(int descriptor, int64_t at); /* false where that cannot be known */
+/* Raises the soft limit of descriptors towards `count`, as far as the hard one goes; how many there may be.
+ */
+int descriptors_allow(int count);
 /* This and all higher descriptors. */
 void close_from(int descriptor);
 /* A thread that takes no signals: those are for the threads of the program. 0, or an error number. */

@@ -13,6 +13,7 @@ struct hub *hub_create(const struct hub_options *options, double now)
 {
     struct hub *hub = xcalloc(1, sizeof *hub);
     hub->options = *options;
+    if (hub->options.strangers < 1) hub->options.strangers = HUB_STRANGERS + options->size;
     hub->since = now;
     hub->gone = -1;
     hub->ranks = xcalloc((size_t)options->size, sizeof *hub->ranks);
@@ -61,6 +62,17 @@ int hub_verdict(const struct hub *hub, int *rank, struct error *err)
 
 /* ---- connections ---- */
 
+int hub_drop_stranger(struct hub *hub)
+{
+    int oldest = -1;
+    for (int i = 0; i < hub->peer_count; i++) {
+        const struct hub_peer *p = &hub->peers[i];
+        if (p->used && p->rank < 0 && (oldest < 0 || p->since < hub->peers[oldest].since)) oldest = i;
+    }
+    if (oldest >= 0) hub_ended(hub, oldest, 0);
+    return oldest;
+}
+
 int hub_peer(struct hub *hub, double now)
 {
     int strangers = 0, found = -1;
@@ -69,7 +81,7 @@ int hub_peer(struct hub *hub, double now)
         if (!p->used && found < 0) found = i;
         strangers += p->used && p->rank < 0;
     }
-    if (strangers >= HUB_STRANGERS_MAX + hub->options.size) return -1;
+    if (strangers >= hub->options.strangers) found = hub_drop_stranger(hub);
     if (found < 0) {
         found = hub->peer_count++;
         hub->peers = xrealloc(hub->peers, (size_t)hub->peer_count * sizeof *hub->peers);
@@ -280,6 +292,9 @@ void hub_take(struct hub *hub, int peer, const void *data, size_t bytes, double 
     int found = 0;
     if (p->closing) return;
     wire_append(&p->in, data, bytes);
+    if (p->rank < 0 && p->in.bytes >= WIRE_HEADER_BYTES + WIRE_KEY_BYTES && /* HELLO begins with it */
+        !same_key(p->in.data + WIRE_HEADER_BYTES, hub->options.key))
+        p->closing = true;
     while (!p->closing &&
            (found = wire_next(p->in.data + at, p->in.bytes - at, WIRE_TO_HUB_BYTES, &m, &taken)) == 1) {
         if (!hear(hub, peer, &m, now)) {

@@ -21,7 +21,7 @@
 #include "core/base/error.h"
 #include "core/dist/wire.h"
 
-enum { HUB_STRANGERS_MAX = 64, HUB_SILENT_SECONDS = 10, HUB_STUCK_SECONDS = 20, HUB_HELLO_SECONDS = 5 };
+enum { HUB_STRANGERS = 64, HUB_SILENT_SECONDS = 10, HUB_STUCK_SECONDS = 20, HUB_HELLO_SECONDS = 5 };
 
 struct hub_phase {
     const char *name; /* "computing a step" */
@@ -35,6 +35,7 @@ struct hub_options {
     uint8_t key[WIRE_KEY_BYTES];
     struct rank_facts expected; /* program_crc, version and config_hash that all ranks must have */
     double join_seconds;        /* for all ranks to be there */
+    int strangers;              /* connections that have not shown the key, at most */
     const struct hub_phase *phases;
     int phase_count;
 };
@@ -55,9 +56,12 @@ struct hub;
 struct hub *hub_create(const struct hub_options *options, double now);
 void hub_free(struct hub *hub);
 
-/* Connections, by a number that this gives; -1: too many strangers, close it. */
+/* Connections, by a number that this gives. Where there are too many that have not shown the key, it is that
+ * of the oldest of them, which is forgotten: its connection is to be closed. */
 int hub_peer(struct hub *hub, double now);
 void hub_take(struct hub *hub, int peer, const void *data, size_t bytes, double now);
+/* Forgets the oldest connection that has not shown the key, for want of descriptors: its number; -1: none. */
+int hub_drop_stranger(struct hub *hub);
 /* The connection has ended, or is to be forgotten. */
 void hub_ended(struct hub *hub, int peer, double now);
 /* What is to be sent to this one; the caller calls wire_drop with what has gone. */

@@ -17,7 +17,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SERVE_TICK_MS = 250, SERVE_READ_BYTES = 16384 };
+enum {
+    SERVE_TICK_MS = 250,
+    SERVE_READ_BYTES = 16384,
+    SERVE_AT_ONCE = 64, /* connections that are let in before those that are there are heard */
+    SERVE_DEAF_SECONDS = 1,
+    SERVE_SPARE = 64 /* descriptors of this process for everything else */
+};
 
 struct hub_server {
     struct hub *hub;
@@ -27,30 +33,13 @@ struct hub_server {
     ino_t inode;
     int listening, ending; /* an eventfd */
     int *fds, count;       /* of the hub's peers; -1: none */
+    double deaf_until;     /* no connection is accepted before, for want of descriptors */
     struct pollfd *waits;
     pthread_t thread;
     pthread_mutex_t mutex;
 };
 
 /* ---- in the thread, with the mutex ---- */
-
-static void let_come(struct hub_server *s, double now)
-{
-    int fd, on = 1;
-    while ((fd = accept4(s->listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
-        int peer = hub_peer(s->hub, now);
-        if (peer < 0) {
-            close(fd);
-            continue;
-        }
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-        for (; s->count <= peer; s->count++) {
-            s->fds = xrealloc(s->fds, (size_t)(s->count + 1) * sizeof *s->fds);
-            s->fds[s->count] = -1;
-        }
-        s->fds[peer] = fd;
-    }
-}
 
 static void let_go(struct hub_server *s, int peer, double now)
 {
@@ -71,6 +60,39 @@ static void read_from(struct hub_server *s, int peer, double now)
             let_go(s, peer, now);
             return;
         }
+    }
+}
+
+/* Close to the limit of descriptors: the oldest stranger goes, or for a while nobody is let in. */
+static bool make_room(struct hub_server *s, double now)
+{
+    int peer = hub_drop_stranger(s->hub);
+    if (peer >= 0) {
+        close(s->fds[peer]);
+        s->fds[peer] = -1;
+    } else s->deaf_until = now + SERVE_DEAF_SECONDS;
+    return peer >= 0;
+}
+
+/* A few at a time, each heard at once: who has the key shows it with the first bytes, and is no stranger
+ * then. */
+static void let_come(struct hub_server *s, double now)
+{
+    int fd, on = 1;
+    for (int i = 0; i < SERVE_AT_ONCE && now >= s->deaf_until; i++) {
+        fd = accept4(s->listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE) && make_room(s, now)) continue;
+        if (fd < 0 && errno == ECONNABORTED) continue;
+        if (fd < 0) return;
+        int peer = hub_peer(s->hub, now);
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        for (; s->count <= peer; s->count++) {
+            s->fds = xrealloc(s->fds, (size_t)(s->count + 1) * sizeof *s->fds);
+            s->fds[s->count] = -1;
+        }
+        if (s->fds[peer] >= 0) close(s->fds[peer]); /* the oldest stranger's */
+        s->fds[peer] = fd;
+        read_from(s, peer, now);
     }
 }
 
@@ -95,7 +117,7 @@ static int gather_waits(struct hub_server *s)
 {
     s->waits = xrealloc(s->waits, (size_t)(s->count + 2) * sizeof *s->waits);
     s->waits[0] = (struct pollfd){s->ending, POLLIN, 0};
-    s->waits[1] = (struct pollfd){s->listening, POLLIN, 0};
+    s->waits[1] = (struct pollfd){clock_seconds() < s->deaf_until ? -1 : s->listening, POLLIN, 0};
     for (int i = 0; i < s->count; i++) {
         bool more = s->fds[i] >= 0 && hub_output(s->hub, i)->bytes > 0;
         s->waits[2 + i] = (struct pollfd){s->fds[i], (short)(POLLIN | (more ? POLLOUT : 0)), 0};
@@ -165,6 +187,19 @@ static void server_free(struct hub_server *s)
     free(s);
 }
 
+/* Each rank is a connection, and there is room for some that have not shown the key. */
+static int count_descriptors(struct hub_options *o, struct error *err)
+{
+    int strangers = HUB_STRANGERS + o->size, least = o->size + 1 + SERVE_SPARE,
+        allowed = descriptors_allow(least + strangers);
+    if (allowed < least)
+        return error_set(err, EXIT_FAILED,
+                         "raise it where the ranks are started: 'ulimit -n', or LimitNOFILE",
+                         "%d ranks need %d file descriptors, the hard limit is %d", o->size, least, allowed);
+    o->strangers = allowed - least + 1 < strangers ? allowed - least + 1 : strangers;
+    return 0;
+}
+
 int hub_server_start(struct hub_server **server, const struct hub_options *options, bool one_host,
                      const char *file, const char *run, bool resume, struct error *err)
 {
@@ -173,7 +208,8 @@ int hub_server_start(struct hub_server **server, const struct hub_options *optio
     s->listening = -1;
     s->ending = eventfd(0, EFD_CLOEXEC);
     *server = NULL;
-    int code = s->ending < 0 ? error_errno(err, EXIT_FAILED, NULL, "no event to end a thread") : 0;
+    int code = s->ending < 0 ? error_errno(err, EXIT_FAILED, NULL, "no event to end a thread")
+                             : count_descriptors(&own, err);
     if (!code && run && strlen(run) >= sizeof s->place.run)
         code = error_set(err, EXIT_FAILED, NULL, "the path of the run is longer than %zu bytes",
                          sizeof s->place.run - 1);

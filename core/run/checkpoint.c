@@ -3,6 +3,7 @@
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
+#include "core/base/platform.h"
 #include "core/base/progress.h"
 #include "core/base/retry.h"
 
@@ -12,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -303,24 +303,14 @@ static int compare(const struct checkpoint *c, enum depth depth, const struct ch
     return share->end ? share->end(share->context, c, code, err) : code;
 }
 
-/* A checkpoint of a thousand ranks has as many files. */
-static void allow_descriptors(int count)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-    if (limit.rlim_cur > (rlim_t)count + SPARE_DESCRIPTORS) return;
-    limit.rlim_cur = (rlim_t)count + SPARE_DESCRIPTORS;
-    if (limit.rlim_cur > limit.rlim_max) limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 /* Each file of records, c->records. */
 static int open_records(struct checkpoint *c, struct error *err)
 {
     int code = 0;
     c->records = xcalloc((size_t)c->writers, sizeof *c->records);
     for (int i = 0; i < c->writers; i++) c->records[i] = -1;
-    allow_descriptors(c->writers);
+    descriptors_allow(c->writers +
+                      SPARE_DESCRIPTORS); /* a checkpoint of a thousand ranks has as many files */
     for (int i = 0; i < c->writers && !code; i++) {
         char *name = checkpoint_records_name(i, c->writers), *path = path_join(c->directory, name);
         code = checkpoint_open_part(path, &c->records[i], err);
