@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 enum {
-    CHUNK = 8192,        /* holds a metric line of many cards */
     SILENT_SECONDS = 60, /* with a supervisor, which tells every second; seconds differ between hosts */
     PATIENCE_SECONDS = 1200,
     JUDGED_SECONDS = 30, /* a verdict takes some hundred reads */
@@ -48,29 +47,6 @@ static int64_t mark_of(const struct run_brief *b, const char *name, struct stat 
     return mark;
 }
 
-/* The first whole line behind `at` (the last one of all with `end`), into *line. */
-static bool line_at(int fd, int64_t at, bool from_start, bool last, struct metric_line *line)
-{
-    char buffer[CHUNK];
-    ssize_t n = retry_read(fd, buffer, sizeof buffer, at);
-    bool found = false;
-    char *p = buffer;
-    if (n <= 0) return false;
-    if (!from_start) {
-        p = memchr(buffer, '\n', (size_t)n);
-        if (!p) return false;
-        p++;
-    }
-    for (char *stop; (stop = memchr(p, '\n', (size_t)(buffer + n - p))) != NULL; p = stop + 1) {
-        struct metric_line l;
-        if (!metric_line_parse(&l, p, (size_t)(stop - p))) continue;
-        *line = l;
-        found = true;
-        if (!last) break;
-    }
-    return found;
-}
-
 /* metrics.jsonl, -1 when it cannot be read. The kernel is to bring no more of it than is asked for. */
 static int open_metrics(const struct run_brief *b, struct stat *st)
 {
@@ -90,8 +66,7 @@ static void take_metrics(struct run_brief *b)
     int fd = open_metrics(b, &st);
     b->last = (struct metric_line){.step = -1, .epoch = -1, .loss = NAN, .images_per_s = NAN, .step_ms = NAN};
     if (fd < 0) return;
-    int64_t end = st.st_size > CHUNK ? st.st_size - CHUNK : 0;
-    if (line_at(fd, end, end == 0, true, &l)) b->last = l;
+    if (metric_line_last(fd, st.st_size, &l)) b->last = l;
     bool over = run_status_over(&b->status);
     if (!over && (double)st.st_mtim.tv_sec > b->last_sign) b->last_sign = (double)st.st_mtim.tv_sec;
     close(fd);
@@ -107,7 +82,7 @@ static bool take_losses(struct run_brief *b)
     int fd = open_metrics(b, &st);
     if (fd < 0) return true;
     for (int i = 0; i < BRIEF_LOSSES - 1; i++)
-        if (line_at(fd, st.st_size / BRIEF_LOSSES * i, i == 0, false, &l)) b->losses[i] = (float)l.loss;
+        if (metric_line_at(fd, st.st_size / BRIEF_LOSSES * i, &l)) b->losses[i] = (float)l.loss;
     b->losses[BRIEF_LOSSES - 1] = (float)b->last.loss;
     close(fd);
     return true;

@@ -24,6 +24,7 @@ enum {
     SAMPLES = FOLLOW_POINTS / 2,
     REFRESH_BYTES = 8 << 20,
     TAIL = 64 << 10,
+    LAST_LINES = 8,        /* at least, that are read of the end */
     LEAST_ROOM = 64 << 10, /* bytes: less is a full disk */
     GLANCES = 32
 };
@@ -327,16 +328,12 @@ static void sample(struct follow *f, int64_t size)
     int64_t end = size - f->end_bytes, line_bytes = 0, lines = 0;
     int64_t seen = -1;
     double ms = 0;
-    char buffer[4096];
     for (int i = 0; i < f->places; i++) {
-        ssize_t n = retry_read(f->metrics.fd, buffer, sizeof buffer, end / f->places * i);
-        char *start = i == 0 ? buffer : n > 0 ? memchr(buffer, '\n', (size_t)n) : NULL;
-        if (start && i) start++;
-        char *stop = start && n > 0 ? memchr(start, '\n', (size_t)(buffer + n - start)) : NULL;
         struct metric_line l;
-        if (!stop || !metric_line_parse(&l, start, (size_t)(stop - start)) || l.step <= seen) continue;
+        int64_t bytes = metric_line_at(f->metrics.fd, end / f->places * i, &l);
+        if (!bytes || l.step <= seen) continue;
         seen = l.step;
-        line_bytes += stop + 1 - start;
+        line_bytes += bytes;
         lines++;
         if (isfinite(l.step_ms)) ms += l.step_ms;
         add_point(f, &l);
@@ -348,7 +345,8 @@ static void sample(struct follow *f, int64_t size)
     f->stride = (int)(all / f->point_count) + 1;
     f->seconds = ms / (double)lines * all * 1e-3;
     for (int i = 0; i < f->point_count; i++) f->points[i].seconds = f->seconds * (i + 1) / f->point_count;
-    tail_seek(&f->metrics, end, true);
+    int64_t last = LAST_LINES * line_bytes / lines; /* lines of many ranks are long */
+    tail_seek(&f->metrics, last > f->end_bytes && last < size ? size - last : end, true);
 }
 
 static void take_metrics(struct follow *f)
@@ -463,17 +461,9 @@ void follow_close(struct follow *f)
 bool follow_last(const char *directory, struct metric_line *line)
 {
     struct tail t;
-    bool found = false;
-    size_t bytes;
     tail_init(&t, directory, "metrics.jsonl");
     int64_t size = tail_look(&t, NULL);
-    if (size > TAIL) tail_seek(&t, size - TAIL, true);
-    for (const char *text; size >= 0 && (text = tail_line(&t, &bytes)) != NULL;) {
-        struct metric_line l;
-        if (!metric_line_parse(&l, text, bytes)) continue;
-        *line = l;
-        found = true;
-    }
+    bool found = size > 0 && metric_line_last(t.fd, size, line) > 0;
     tail_free(&t);
     return found;
 }

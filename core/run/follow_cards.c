@@ -216,10 +216,10 @@ static void forget(struct follow *f)
 /* Of a long file: one line at each of some places; then all of its end. */
 static void sample(struct follow *f, int64_t size)
 {
-    char *buffer = xmalloc(TAIL_LINE_BYTES);
+    char *buffer = xmalloc(CARDS_LINE_BYTES);
     int places = f->places < PLACES ? f->places : PLACES;
     for (int i = 0; i < places; i++) {
-        ssize_t n = retry_read(f->card_tail.fd, buffer, TAIL_LINE_BYTES, (size - f->end_bytes) / places * i);
+        ssize_t n = retry_read(f->card_tail.fd, buffer, CARDS_LINE_BYTES, (size - f->end_bytes) / places * i);
         char *start = n > 0 ? memchr(buffer, '\n', (size_t)n) : NULL,
              *stop = start ? memchr(start + 1, '\n', (size_t)(buffer + n - start - 1)) : NULL;
         if (!stop) continue;

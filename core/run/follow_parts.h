@@ -5,6 +5,8 @@
 
 #include "core/run/follow.h"
 
+enum { CARDS_LINE_BYTES = 64 << 10 }; /* of cards.jsonl, at most: the cards of one node */
+
 #include <jansson.h>
 
 double follow_number(const json_t *object, const char *key); /* NAN without */

@@ -69,7 +69,7 @@ static void take_past_readings(struct follow *f, double step)
     json_t *last = NULL;
     size_t bytes;
     if (size < 0) return;
-    int64_t at = place_of(t, size, step, TAIL_LINE_BYTES);
+    int64_t at = place_of(t, size, step, CARDS_LINE_BYTES);
     tail_seek(t, at, at > 0);
     for (const char *text; (text = tail_line(t, &bytes)) != NULL && metric_step(text, bytes) <= step;) {
         json_decref(last);

@@ -1,5 +1,7 @@
 /* One line of metrics.jsonl: see metric_line.h. */
 #include "core/run/metric_line.h"
+#include "core/base/file.h"
+#include "core/base/retry.h"
 
 #include <float.h>
 #include <math.h>
@@ -267,4 +269,51 @@ double metric_step(const char *text, size_t bytes)
 {
     const char *at = memmem(text, bytes, "\"step\":", 7);
     return at ? metric_number(at + 7, text + bytes, &(const char *){NULL}) : -1;
+}
+
+/* ---- in a file ---- */
+
+enum { FIRST_READ_BYTES = 8192, MOST_READ_BYTES = 4 << 20 /* of one line: of thousands of ranks */ };
+
+/* In n bytes of a file: bytes of the first line that is whole, or of the last; 0: there is none. */
+static int64_t find(struct metric_line *line, const char *buffer, size_t n, bool from_start, bool last)
+{
+    const char *p = from_start ? buffer : memchr(buffer, '\n', n), *end = buffer + n;
+    int64_t found = 0;
+    if (p && !from_start) p++;
+    for (const char *stop; p && (stop = memchr(p, '\n', (size_t)(end - p))) != NULL && (last || !found);
+         p = stop + 1) {
+        struct metric_line l;
+        if (!metric_line_parse(&l, p, (size_t)(stop - p))) continue;
+        *line = l;
+        found = stop + 1 - p;
+    }
+    return found;
+}
+
+int64_t metric_line_at(int fd, int64_t at, struct metric_line *line)
+{
+    int64_t found = 0;
+    bool more = true;
+    for (size_t room = FIRST_READ_BYTES; more && !found && room <= MOST_READ_BYTES; room *= 8) {
+        char *buffer = xmalloc(room);
+        ssize_t n = retry_read(fd, buffer, room, at);
+        if (n > 0) found = find(line, buffer, (size_t)n, at == 0, false);
+        more = n == (ssize_t)room;
+        free(buffer);
+    }
+    return found;
+}
+
+int64_t metric_line_last(int fd, int64_t size, struct metric_line *line)
+{
+    int64_t found = 0, at = 1;
+    for (size_t room = FIRST_READ_BYTES; at > 0 && !found && room <= MOST_READ_BYTES; room *= 8) {
+        char *buffer = xmalloc(room);
+        at = size > (int64_t)room ? size - (int64_t)room : 0;
+        ssize_t n = retry_read(fd, buffer, room, at);
+        if (n > 0) found = find(line, buffer, (size_t)n, at == 0, true);
+        free(buffer);
+    }
+    return found;
 }

@@ -32,4 +32,9 @@ double metric_number(const char *text, const char *end, const char **after);
 /* "step":N of any line of ours: metrics, events, readings of cards; -1: none. */
 double metric_step(const char *text, size_t bytes);
 
+/* The first whole line of an open file that begins behind `at` (0: there); the last one of its `size` bytes.
+ * Bytes of the line, 0: there is none. No more is read than it takes. */
+int64_t metric_line_at(int fd, int64_t at, struct metric_line *line);
+int64_t metric_line_last(int fd, int64_t size, struct metric_line *line);
+
 #endif

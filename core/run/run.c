@@ -6,6 +6,7 @@
 #include "core/base/platform.h"
 #include "core/run/metric_line.h"
 #include "core/run/status.h"
+#include "core/run/tail.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -381,23 +382,30 @@ int run_last_saved(const struct run *run, int64_t *step, struct error *err)
     return code;
 }
 
-/* Foreign lines before the step stay: readers pass over them. */
+/* Foreign lines before the step stay: readers pass over them. A line at a time: there may be many. */
 int run_truncate_metrics(struct run *run, int64_t step, struct error *err)
 {
-    char *path = run_path(run, "metrics.jsonl"), *text = NULL;
-    size_t bytes = 0, keep = 0;
-    int code = file_read(path, (size_t)1 << 34, &text, &bytes, err);
-    for (size_t at = 0; !code && at < bytes;) {
-        char *end = memchr(text + at, '\n', bytes - at);
-        if (!end) break;
+    static const char name[] = "metrics.jsonl";
+    struct tail t;
+    size_t bytes;
+    int64_t keep = 0;
+    int code = 0;
+    char *path = run_path(run, name);
+    tail_init(&t, run->directory, name);
+    if (tail_look(&t, NULL) < 0) code = file_below_error(run->directory, name, "read the metrics", err);
+    for (const char *text; !code && (text = tail_line(&t, &bytes)) != NULL;) {
         struct metric_line line;
-        bool counts = metric_line_parse(&line, text + at, (size_t)(end - text) - at);
+        bool counts = metric_line_parse(&line, text, bytes);
         if (counts && line.step > step) break;
-        at = (size_t)(end - text) + 1;
-        if (counts) keep = at;
+        if (counts) keep = tail_place(&t);
     }
-    if (!code) code = file_shorten(run->metrics, (int64_t)keep, path, err);
-    free(text);
+    if (!code && t.failed) {
+        errno = t.failed;
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot read the metrics");
+        error_at(err, path, 0, 0);
+    }
+    if (!code) code = file_shorten(run->metrics, keep, path, err);
+    tail_free(&t);
     free(path);
     return code;
 }

@@ -3,13 +3,14 @@
 #include "core/base/file.h"
 #include "core/base/retry.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { BUFFER = 4 * TAIL_LINE_BYTES };
+enum { FIRST_BUFFER = 256 << 10, LARGEST_BUFFER = 2 * TAIL_LINE_BYTES };
 
 void tail_init(struct tail *t, const char *directory, const char *name)
 {
@@ -59,7 +60,9 @@ static bool tail_fill(struct tail *t)
     if (t->begin < t->end) memmove(t->buffer, t->buffer + t->begin, t->end - t->begin);
     t->end -= t->begin;
     t->begin = t->line = 0;
-    ssize_t n = retry_read(t->fd, t->buffer + t->end, BUFFER - t->end, t->at);
+    if (t->end > t->room / 2 && t->room < LARGEST_BUFFER) t->buffer = xrealloc(t->buffer, t->room *= 2);
+    ssize_t n = retry_read(t->fd, t->buffer + t->end, t->room - t->end, t->at);
+    if (n < 0) t->failed = errno;
     if (n <= 0) return false;
     t->end += (size_t)n;
     t->at += n;
@@ -69,7 +72,7 @@ static bool tail_fill(struct tail *t)
 const char *tail_line(struct tail *t, size_t *bytes)
 {
     size_t looked = 0; /* without a newline */
-    if (!t->buffer) t->buffer = xmalloc(BUFFER);
+    if (!t->buffer) t->buffer = xmalloc(t->room = FIRST_BUFFER);
     do {
         char *from = t->buffer + t->begin, *newline;
         while (t->end - t->begin > looked &&
@@ -94,5 +97,7 @@ const char *tail_line(struct tail *t, size_t *bytes)
     } while (tail_fill(t));
     return NULL;
 }
+
+int64_t tail_place(const struct tail *t) { return t->at - (int64_t)(t->end - t->begin); }
 
 void tail_back(struct tail *t) { t->begin = t->line; }

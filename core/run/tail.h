@@ -15,16 +15,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { TAIL_LINE_BYTES = 64 << 10 }; /* a longer line is none of ours: it is skipped */
+enum { TAIL_LINE_BYTES = 2 << 20 }; /* 4,096 ranks in a line of metrics; a longer one is skipped */
 
 struct tail {
     char *directory, *name;
     int fd;
-    int64_t at; /* in the file, behind the buffer's end */
-    char *buffer;
+    int64_t at;   /* in the file, behind the buffer's end */
+    char *buffer; /* (room) */
+    size_t room;
     size_t begin, end, line; /* what is not given yet; where the line given last began */
     bool inside;             /* what comes up to the next newline is not the whole line */
     int64_t skipped;         /* lines too long, since tail_init */
+    int failed;              /* errno of a read that failed; 0: none has */
 };
 
 void tail_init(struct tail *t, const char *directory, const char *name);
@@ -40,6 +42,8 @@ int64_t tail_look(struct tail *t, bool *anew);
 void tail_seek(struct tail *t, int64_t at, bool inside);
 /* The next whole line, without its newline, valid until the next call; NULL when there is none yet. */
 const char *tail_line(struct tail *t, size_t *bytes);
+/* Where in the file the line that comes next begins. */
+int64_t tail_place(const struct tail *t);
 /* Give the last line again. */
 void tail_back(struct tail *t);
 
