@@ -100,7 +100,7 @@ static void tell_wait(const char *what, double ms)
 static int bench_steps(struct trainer *t, const struct config *c, int64_t steps,
                        struct device_profile *profile, struct found *f, struct error *err)
 {
-    int64_t values = t->micro * 3 * t->student_geometry.image * t->student_geometry.image;
+    int64_t values = (int64_t)(trainer_input_bytes(t, t->micro) / sizeof(float));
     struct synthetic s = {xmalloc((size_t)values * sizeof *s.images),
                           xcalloc((size_t)t->micro, sizeof *s.ids)};
     for (int64_t i = 0; i < values; i++) s.images[i] = (float)((i * 2654435761u >> 7) % 2001) * 1e-3f - 1;

@@ -55,11 +55,14 @@ static void put_key(int key)
 }
 
 static const char *const sections[][2] = {
-    {"model", "Both towers."},
+    {"model", "The teacher, and both towers where they are of one family."},
     {"model_t", "The teacher."},
     {"model_s", "The student."},
     {"loss", "What is minimised."},
     {"data", "The images."},
+    {"data_s", "The images of a student that sees them in another way than its teacher, such as one of "
+               "another family.\n"
+               "Each is decoded once; random crops are of the same box."},
     {"train", "How long, in what pieces, at what precision."},
     {"optim", "The optimizer.\nFormats and presets are explained in\n.Xr meopt-optimizers 7 ."},
     {"device", "Where to compute."},

@@ -97,7 +97,7 @@ static int open_tower(struct embed *e, struct error *err)
     char text[512];
     geometry_text(&e->geometry, text, sizeof text);
     fprintf(stderr, "%s  %s\n", role_of(e), text);
-    preprocess_text(c, images, sizeof images);
+    preprocess_text(c, e->student, images, sizeof images);
     log_info("images: %s", images);
     device_facts_warn(e->device);
     enum dtype type = trainer_tower_type(e->student ? &c->model_s : &c->model_t);
@@ -122,7 +122,7 @@ static int open_tower(struct embed *e, struct error *err)
 
 static int open_images(struct embed *e, struct error *err)
 {
-    struct data_options images = train_data_options(&e->config);
+    struct data_options images = train_tower_images(&e->config, e->student);
     images.whole = true;
     images.shuffle = images.augment = false;
     int code = data_open(&e->data, &images, err);

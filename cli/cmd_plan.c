@@ -215,7 +215,8 @@ static void print_plan(const struct figures *f)
     print_tower("teacher", &p->teacher, p->teacher_parameters, "");
     print_tower("student", &p->student, p->student_parameters,
                 p->student_parameters != geometry_parameters(&p->student) ? " with its head" : "");
-    printf("images   %s\n", p->images);
+    for (int i = 0; i <= p->two; i++)
+        printf("images   %s%s\n", !p->two ? "" : i ? "student: " : "teacher: ", p->images[i]);
     printf("batch    %lld images a step and rank, %lld a forward%s\n", (long long)p->batch,
            (long long)p->micro, p->from_checkpoints ? "" : "; geometry from arch, no checkpoint read");
     char clipping[320];
@@ -287,7 +288,8 @@ static json_t *plan_json(const struct figures *f, const struct explanation *e)
                   "student", tower_json(&p->student, p->student_parameters), "batch_images",
                   (json_int_t)p->batch, "micro_batch_images", (json_int_t)p->micro, "peak_bytes",
                   (json_int_t)p->use.peak_total_bytes, "classes", classes);
-    json_object_set_new(root, "preprocessing", json_string(p->images));
+    json_object_set_new(root, "preprocessing", json_string(p->images[0]));
+    json_object_set_new(root, "preprocessing_student", json_string(p->images[p->two]));
     json_object_set_new(root, "host_classes", memory_beside_json(&p->use, PLACE_HOST));
     json_object_set_new(root, "file_classes", memory_beside_json(&p->use, PLACE_FILE));
     char clipping[320];

@@ -144,9 +144,12 @@ static int begin(const struct arguments *args, struct train_ranks *ranks, char *
     *resume = *directory != NULL;
     code = train_rehearse(&config, err); /* before a directory is made */
     if (!code && !*resume) {
-        char images[320];
-        preprocess_text(&config, images, sizeof images);
-        log_info("images: %s", images);
+        bool two = preprocess_two(&config);
+        for (int i = 0; i <= two; i++) {
+            char images[320];
+            preprocess_text(&config, i, images, sizeof images);
+            log_info("images%s: %s", !two ? "" : i ? " of the student" : " of the teacher", images);
+        }
     }
     if (*resume) {
         if (!code) code = go_on(&config, *directory, argument_text(args, "from", NULL) != NULL, lock, err);

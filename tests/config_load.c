@@ -154,7 +154,8 @@ static void what_cannot_stand_together_is_refused(void **state)
                                       "train: {micro_batch: 3}",
                                       "optim: {pure_bf16: true}\ntrain: {precision: fp32}",
                                       "model: {family: eva}\nloss: {tokens: cls+patch}",
-                                      "model_t: {arch: eva01_g14}\nmodel_s: {arch: dinov2_vitl14}",
+                                      "model_s: {arch: dinov2_vitl14, family: eva}",
+                                      "model: {family: eva}\nmodel_t: {arch: dinov2_vitl14}",
                                       "optim: {min_lr: 1}",
                                       "model_s: {width: 64, heads: 3}",
                                       "data: {flip: true}"};

@@ -119,7 +119,7 @@ static void files_beside_a_checkpoint_say_it(void **state)
         struct geometry g;
         struct error err;
         if (settled(&c, &g, CLIP, files, NULL, &err)) fail_msg("%s: %s", rows[i].text, err.what);
-        preprocess_text(&c, text, sizeof text);
+        preprocess_text(&c, false, text, sizeof text);
         assert_string_equal(text, rows[i].says);
         assert_int_equal(g.image, c.data.image_size);
         /* what is written down is read again as the same */
@@ -127,7 +127,7 @@ static void files_beside_a_checkpoint_say_it(void **state)
         struct config again;
         assert_int_equal(config_load_text(&again, "again.yaml", resolved, strlen(resolved), NULL, 0, &err),
                          0);
-        struct preprocess was = train_preprocess(&c), is = train_preprocess(&again);
+        struct preprocess was = train_preprocess(&c, false), is = train_preprocess(&again, false);
         assert_true(preprocess_same(&was, &is));
         config_free(&again);
         config_free(&c);
@@ -179,7 +179,7 @@ static void what_is_not_known_here_is_refused_unless_keys_say_it(void **state)
         config_free(&c);
         if (rows[i][1][0] == '[') continue; /* no JSON object is refused in any case */
         assert_int_equal(settled(&c, &g, CLIP, files, keys, &err), 0);
-        preprocess_text(&c, text, sizeof text);
+        preprocess_text(&c, false, text, sizeof text);
         assert_string_equal(
             text, "56 px, shorter side to 64 by bicubic as PIL does, crop of the centre, mean 0.1 0.2 0.3, "
                   "std 0.229 0.224 0.225, as the configuration says");
@@ -201,7 +201,7 @@ static void keys_stand_above_the_files(void **state)
     struct geometry g;
     struct error err;
     assert_int_equal(settled(&c, &g, CLIP, files, keys, &err), 0);
-    preprocess_text(&c, text, sizeof text);
+    preprocess_text(&c, false, text, sizeof text);
     assert_string_equal(
         text, "112 px, both sides to 112 by box as transformers does, crop of the centre, mean 0.5 0.5 0.5, "
               "std 0.25 0.25 0.25, as config.json says");

@@ -70,7 +70,8 @@ struct config_tower {
     enum tower_pos_resize pos_resize;
     enum tower_dtype dtype; /* of values and frozen weights; auto is resolved */
     enum tower_init init;
-    enum tower_place place; /* of its weights */
+    enum tower_place place;   /* of its weights */
+    enum model_family family; /* model_s: where it is another than model.family; else auto */
 };
 
 /* What images pass through on their way to a tower. "", auto and 0: as its files or its family say. */
@@ -88,7 +89,7 @@ struct config {
     char *stem;      /* file name without .yaml */
 
     struct {
-        enum model_family family; /* auto only until config_resolve knows better */
+        enum model_family family; /* the teacher's; auto only until config_resolve knows better */
     } model;
     struct config_tower model_t, model_s;
 
@@ -113,6 +114,11 @@ struct config {
         double max_bad;   /* share of undecodable images that is fatal */
         bool shuffle;
     } data;
+
+    struct {                         /* where the student sees images in another way than the teacher */
+        int64_t image_size;          /* 0: the same */
+        struct config_images images; /* "", auto, 0: the same */
+    } data_s;
 
     struct {
         int64_t epochs;
@@ -175,7 +181,8 @@ struct config {
         char *name; /* "" for CONFIG-UTCTIME */
     } run;
 
-    char images_from[80]; /* where the preprocessing is from, for people; "" until it is settled */
+    char images_from[2][80]; /* where the preprocessing of teacher and student is from, for people; "" until
+                                it is settled */
 
     struct config_origin {
         enum { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_OVERRIDE, ORIGIN_RESOLVED } from;
@@ -213,6 +220,8 @@ bool config_accumulates(const struct config *config);
 int64_t config_memory(const struct config *config);
 bool config_clips(const struct config *config);
 
+/* How images of that family's towers are usually made. */
+enum data_pipeline config_usual_pipeline(enum model_family family);
 /* Was the key written in the file or on the command line? */
 bool config_given(const struct config *config, const char *key);
 /* Three finite numbers with commas or spaces between them; false: no such text. */

@@ -113,7 +113,9 @@ static void suggest(char *hint, size_t size, const char *section, const char *le
         if (near) snprintf(hint, size, "did you mean %s? (keys that begin with x- are ignored)", near);
         else
             snprintf(hint, size,
-                     "sections are model, model_t, model_s, loss, data, train, optim, device, run; keys that "
+                     "sections are model, model_t, model_s, loss, data, data_s, train, optim, device, dist, "
+                     "run; keys "
+                     "that "
                      "begin with x- are ignored");
         return;
     }

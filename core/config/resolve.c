@@ -29,6 +29,14 @@ static enum model_family arch_family(enum tower_arch arch)
     return MODEL_FAMILY_AUTO;
 }
 
+/* Of a tower, as far as the keys say; AUTO: not. */
+static enum model_family tower_family(const struct config *c, const struct config_tower *t)
+{
+    if (t->family) return t->family;
+    enum model_family family = arch_family(t->arch);
+    return family ? family : c->model.family;
+}
+
 bool config_given(const struct config *c, const char *key)
 {
     const struct config_origin *origin = &c->origins[config_key_index(key)];
@@ -44,6 +52,8 @@ static bool changed(const struct config *c, const char *name)
     free(text);
     return differs;
 }
+
+enum data_pipeline config_usual_pipeline(enum model_family family) { return usual[family].pipeline; }
 
 bool config_accumulates(const struct config *c)
 {
@@ -86,7 +96,9 @@ bool config_clips(const struct config *c)
 void resolve_defaults(struct config *c)
 {
     if (c->model.family == MODEL_FAMILY_AUTO) c->model.family = arch_family(c->model_t.arch);
-    if (c->model.family == MODEL_FAMILY_AUTO) c->model.family = arch_family(c->model_s.arch);
+    if (c->model.family == MODEL_FAMILY_AUTO &&
+        (!c->model_t.weight[0] || c->model_t.init == TOWER_INIT_RANDOM))
+        c->model.family = tower_family(c, &c->model_s);
     struct config_tower *towers[] = {&c->model_t, &c->model_s};
     for (int i = 0; i < 2; i++)
         if (towers[i]->dtype == TOWER_DTYPE_AUTO)
@@ -117,12 +129,14 @@ static void check_tower(const struct config *c, const struct config_tower *t, co
                         combination_bad bad, void *context)
 {
     char key[64], sentence[200];
-    enum model_family family = arch_family(t->arch);
+    enum model_family family = arch_family(t->arch), is = tower_family(c, t),
+                      said = t->family || t == &c->model_s ? t->family : c->model.family;
     snprintf(key, sizeof key, "%s.arch", section);
-    if (family != MODEL_FAMILY_AUTO && c->model.family != family) {
-        snprintf(sentence, sizeof sentence, "%s is %s, of family %s, but the other says %s", key,
-                 tower_arch_names[t->arch], model_family_names[family], model_family_names[c->model.family]);
-        bad(context, key, true, "teacher and student are of one family", sentence);
+    if (family && said && said != family) {
+        snprintf(sentence, sizeof sentence, "%s is %s, of family %s, but %s says %s", key,
+                 tower_arch_names[t->arch], model_family_names[family],
+                 t == &c->model_s ? "model_s.family" : "model.family", model_family_names[said]);
+        bad(context, key, true, "leave the family out", sentence);
     }
     int64_t heads = t->heads, head_dim = t->head_dim, width = t->width;
     snprintf(key, sizeof key, "%s.heads", section);
@@ -136,16 +150,19 @@ static void check_tower(const struct config *c, const struct config_tower *t, co
         bad(context, key, true, "leave head_dim out", sentence);
     }
     snprintf(key, sizeof key, "%s.ffn", section);
-    if (t->ffn == TOWER_FFN_SWIGLU && c->model.family != MODEL_FAMILY_AUTO && !usual[c->model.family].gated)
+    if (t->ffn == TOWER_FFN_SWIGLU && is && !usual[is].gated)
         bad(context, key, true, "leave it out", "no tower of that family has swiglu");
     snprintf(key, sizeof key, "%s.activation", section);
     if (t->ffn == TOWER_FFN_SWIGLU && t->activation != TOWER_ACTIVATION_AUTO)
         bad(context, key, true, "leave it out", "swiglu has an activation of its own");
     snprintf(key, sizeof key, "%s.patch", section);
-    if (t->patch && c->data.image_size && c->data.image_size % t->patch) {
-        snprintf(sentence, sizeof sentence, "data.image_size %lld is not a multiple of %s %lld",
-                 (long long)c->data.image_size, key, (long long)t->patch);
-        bad(context, "data.image_size", true, "choose a multiple of the patch", sentence);
+    bool own = t == &c->model_s && c->data_s.image_size;
+    const char *size_key = own ? "data_s.image_size" : "data.image_size";
+    long long size = own ? c->data_s.image_size : c->data.image_size;
+    if (t->patch && size && size % t->patch) {
+        snprintf(sentence, sizeof sentence, "%s %lld is not a multiple of %s %lld", size_key, size, key,
+                 (long long)t->patch);
+        bad(context, size_key, true, "choose a multiple of the patch", sentence);
     }
 }
 
@@ -242,10 +259,12 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
 {
     char sentence[240];
     check_images("data", &c->data.images, bad, context);
+    check_images("data_s", &c->data_s.images, bad, context);
     check_tower(c, &c->model_t, "model_t", bad, context);
     check_tower(c, &c->model_s, "model_s", bad, context);
-    if (c->loss.tokens == LOSS_TOKENS_CLS_PATCH && c->model.family != MODEL_FAMILY_AUTO &&
-        !usual[c->model.family].patch_tokens)
+    enum model_family teacher = c->model.family, student = tower_family(c, &c->model_s);
+    if (c->loss.tokens == LOSS_TOKENS_CLS_PATCH &&
+        ((teacher && !usual[teacher].patch_tokens) || (student && !usual[student].patch_tokens)))
         bad(context, "loss.tokens", true, "use cls", "only dinov2 and dinov3 give patch tokens");
     if (c->loss.type == LOSS_TYPE_COSINE && c->loss.reduction == LOSS_REDUCTION_SUM_DIM)
         bad(context, "loss.reduction", true, "use mean", "a cosine has no dimensions to sum over");

@@ -101,8 +101,11 @@ CHOICE_LISTS(CHOICE_SIZE)
                "library whose rounding the resize and the crop have: see IMAGES", field.resize_as)
 
 const struct config_key config_keys[] = {
-    CHOICE_ALIAS("model.family", model_family, "eva_clip=eva|open_clip=openclip", "auto", GEOMETRY,
-                 "kind of both towers; auto: from arch or the checkpoint's keys", model.family),
+    CHOICE_ALIAS(
+        "model.family", model_family, "eva_clip=eva|open_clip=openclip", "auto", GEOMETRY,
+        "kind of the teacher, and of the student where model_s.family is auto; auto: from arch or the "
+        "checkpoint's keys",
+        model.family),
     TOWER("model_t", "teacher", model_t),
     CHOICE("model_t.init", tower_init, "checkpoint", "train",
            "the teacher's values; random: a geometry to measure with", model_t.init),
@@ -112,6 +115,10 @@ const struct config_key config_keys[] = {
      "the host's memory, from where each block comes while the one before it computes",
      false, ENUM_AT(tower_place, model_t.place)},
     TOWER("model_s", "student", model_s),
+    CHOICE_ALIAS("model_s.family", model_family, "eva_clip=eva|open_clip=openclip", "auto", GEOMETRY,
+                 "kind of the student where it is another than the teacher's; auto: from its arch, its "
+                 "checkpoint where model.family is auto, else model.family",
+                 model_s.family),
     CHOICE("model_s.init", tower_init, "checkpoint", "train", "where the student starts", model_s.init),
     {"model_s.place", CONFIG_CHOICE, NULL, tower_place_names, NULL, 0, 0, "resident", "train plan bench",
      "the same of the student's weights; streamed: of one rank, with gradients: release", false,
@@ -160,6 +167,13 @@ const struct config_key config_keys[] = {
     REAL("data.max_bad", "share", 0, 1, "0.01", "train embed",
          "share of undecodable images above which training stops", data.max_bad),
     BOOL("data.shuffle", "true", "train", "new order every epoch, from train.seed", data.shuffle),
+
+    INT("data_s.image_size", "pixels", 0, 4096, "0", GEOMETRY,
+        "side of the student's input; 0: data.image_size, where that is 0 as the files beside its checkpoint "
+        "say, "
+        "else the teacher's",
+        data_s.image_size),
+    IMAGES("data_s", data_s.images),
 
     INT("train.epochs", "epochs", 1, 1000000, "10", "train plan", "passes over the images", train.epochs),
     INT("train.steps", "steps", 0, 1e12, "0", "train plan",

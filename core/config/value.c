@@ -430,9 +430,10 @@ static enum value_verdict read_choice(int key, const char *text, struct value *v
 
 bool value_takes_list(int key)
 {
-    static const size_t lists[] = {offsetof(struct config, device.cards),
-                                   offsetof(struct config, data.images.mean),
-                                   offsetof(struct config, data.images.std)};
+    static const size_t lists[] = {
+        offsetof(struct config, device.cards), offsetof(struct config, data.images.mean),
+        offsetof(struct config, data.images.std), offsetof(struct config, data_s.images.mean),
+        offsetof(struct config, data_s.images.std)};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         if (config_keys[key].offset == lists[i]) return true;
     return false;

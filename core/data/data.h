@@ -62,6 +62,8 @@ struct data_options {
     const char *include, *exclude; /* patterns of list.h; NULL: none */
     int64_t image_size;            /* S */
     struct preprocess preprocess;
+    int64_t student_size; /* the student sees the same images in another way; 0: both see the same */
+    struct preprocess student;
     bool augment, flip; /* random resized crop, horizontal flip */
     double crop_scale_min, crop_scale_max;
     bool shuffle; /* false: file order */
@@ -77,12 +79,17 @@ struct data_options {
 };
 
 struct data_batch {
-    const float *images; /* (count, 3, S, S), normalised */
+    const float *images; /* (count, 3, S, S), normalised; with student_size: see data_chunk */
     const int64_t *ids;  /* number of each image in the list; whole: -1, and zeros, for one that is bad */
     int64_t count;
     int64_t epoch;
     double wait_ms; /* that data_next waited for it; 0 where it was there */
 };
+
+/* With student_size a batch is made of chunks of data_chunk() floats, one of each micro-batch: (micro, 3, S,
+ * S) for the teacher, and from data_student_at() on (micro, 3, student_size, student_size). */
+int64_t data_student_at(const struct data_options *options);
+int64_t data_chunk(const struct data_options *options);
 
 struct data;
 int data_open(struct data **data, const struct data_options *options, struct error *err);

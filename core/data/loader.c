@@ -58,10 +58,49 @@ int64_t data_epoch_batches(const struct data *d) { return d->epoch_batches; }
 
 int64_t data_bad_allowed(double max_bad, int64_t images) { return 1 + (int64_t)(max_bad * (double)images); }
 
-/* Of an image that is decoded and resized. */
-static size_t pixel_bytes(const struct data *d)
+enum { ALIGNED = 16 }; /* floats */
+static int64_t aligned(int64_t count) { return (count + ALIGNED - 1) / ALIGNED * ALIGNED; }
+
+int64_t data_student_at(const struct data_options *o)
+{
+    return aligned(o->micro * 3 * o->image_size * o->image_size);
+}
+
+int64_t data_chunk(const struct data_options *o)
+{
+    if (!o->student_size) return o->micro * 3 * o->image_size * o->image_size;
+    return data_student_at(o) + aligned(o->micro * 3 * o->student_size * o->student_size);
+}
+
+/* Of an image that is decoded and resized for the teacher, or for both. */
+static size_t teacher_bytes(const struct data *d)
 {
     return preprocess_bytes(&d->options.preprocess, d->options.image_size);
+}
+static size_t student_place(const struct data *d) { return (size_t)aligned((int64_t)teacher_bytes(d)); }
+static size_t pixel_bytes(const struct data *d)
+{
+    const struct data_options *o = &d->options;
+    return o->student_size ? student_place(d) + preprocess_bytes(&o->student, o->student_size)
+                           : teacher_bytes(d);
+}
+
+/* From decoded and resized pixels to a slot of a batch; pixels NULL: zeros. */
+static void put_sample(const struct data *d, float *batch, int64_t slot, const uint8_t *pixels)
+{
+    const struct data_options *o = &d->options;
+    const struct view {
+        const struct preprocess *how;
+        int64_t side, at;
+        size_t place;
+    } views[] = {{&o->preprocess, o->image_size, 0, 0},
+                 {&o->student, o->student_size, data_student_at(o), student_place(d)}};
+    for (const struct view *v = views; v < views + (o->student_size ? 2 : 1); v++) {
+        int64_t values = 3 * v->side * v->side;
+        float *to = batch + slot / o->micro * data_chunk(o) + v->at + slot % o->micro * values;
+        if (pixels) image_normalize(pixels + v->place, v->how, (int)v->side, to);
+        else memset(to, 0, (size_t)values * sizeof *to);
+    }
 }
 
 /* Samples in batch b; 0 behind the end of a whole pass. */
@@ -111,22 +150,29 @@ static int64_t image_at(const struct data *d, int64_t batch, int64_t slot, int64
 /* What becomes of an image. */
 enum outcome { LOADED, UNDECODABLE, UNREADABLE };
 
+/* Both views of an image are of the same box. */
+static int prepare(const struct data_options *o, const struct image *image, const struct preprocess *how,
+                   int64_t side, int64_t epoch, int64_t id, uint8_t *to, struct error *err)
+{
+    return o->augment ? image_prepare_random(image, how, (int)side, o->crop_scale_min, o->crop_scale_max,
+                                             o->flip, o->seed, (uint64_t)epoch, (uint64_t)id, to, err)
+                      : image_prepare(image, how, (int)side, to, err);
+}
+
 /* Decoded and resized, pixel_bytes(d) */
 static enum outcome load_once(const struct data *d, const char *path, int64_t id, int64_t epoch, uint8_t *rgb,
                               struct error *err)
 {
     const struct data_options *o = &d->options;
-    int side = (int)o->image_size;
     char *bytes = NULL;
     size_t size = 0;
     struct image image = {0};
     int code = image_read(d->root, d->list.names[id], &bytes, &size, err);
     bool read = !code || errno == 0; /* an error of the file itself is not the system's */
     if (!code) code = image_decode(&image, (const uint8_t *)bytes, size, err);
-    if (!code && o->augment)
-        code = image_prepare_random(&image, &o->preprocess, side, o->crop_scale_min, o->crop_scale_max,
-                                    o->flip, o->seed, (uint64_t)epoch, (uint64_t)id, rgb, err);
-    else if (!code) code = image_prepare(&image, &o->preprocess, side, rgb, err);
+    if (!code) code = prepare(o, &image, &o->preprocess, o->image_size, epoch, id, rgb, err);
+    if (!code && o->student_size)
+        code = prepare(o, &image, &o->student, o->student_size, epoch, id, rgb + student_place(d), err);
     if (code) error_at(err, path, 0, 0);
     image_free(&image);
     free(bytes);
@@ -189,8 +235,8 @@ static void work_kept(struct data *d, uint8_t *rgb)
         pthread_cond_wait(&d->changed, &d->lock);
 }
 
-/* One sample into its place: its image, or the next position's that can be decoded; in a whole pass zeros,
- * and -1 for its number. False: the loading has failed, or stops. */
+/* One sample into its place in the batch `to`: its image, or the next position's that can be decoded; in a
+ * whole pass zeros, and -1 for its number. False: the loading has failed, or stops. */
 static bool load_sample(struct data *d, int64_t batch, int64_t slot, uint8_t *rgb, float *to, int64_t *number)
 {
     const struct data_options *o = &d->options;
@@ -200,7 +246,7 @@ static bool load_sample(struct data *d, int64_t batch, int64_t slot, uint8_t *rg
         const uint8_t *kept = d->kept ? d->kept[id] : NULL;
         enum outcome outcome = kept ? LOADED : load_image(d, id, epoch, rgb, &err);
         if (outcome == LOADED) {
-            image_normalize(kept ? kept : rgb, &o->preprocess, (int)o->image_size, to);
+            put_sample(d, to, slot, kept ? kept : rgb);
             *number = id;
             return true;
         }
@@ -211,7 +257,7 @@ static bool load_sample(struct data *d, int64_t batch, int64_t slot, uint8_t *rg
         pthread_mutex_unlock(&d->lock);
         if (give_up) return false;
         if (o->whole && any) {
-            memset(to, 0, (size_t)(3 * o->image_size * o->image_size) * sizeof *to);
+            put_sample(d, to, slot, NULL);
             *number = -1;
             return true;
         }
@@ -230,7 +276,6 @@ static void *work(void *argument)
 {
     struct data *d = argument;
     const struct data_options *o = &d->options;
-    int64_t pixels = 3 * o->image_size * o->image_size;
     uint8_t *rgb = xmalloc(pixel_bytes(d));
     processors_stay("", -1); /* the thread that began this one may have settled on a node */
     pthread_mutex_lock(&d->lock);
@@ -245,7 +290,7 @@ static void *work(void *argument)
         d->next_sample++;
         pthread_mutex_unlock(&d->lock);
         int64_t buffer = batch % d->depth, id;
-        bool there = load_sample(d, batch, slot, rgb, d->images[buffer] + slot * pixels, &id);
+        bool there = load_sample(d, batch, slot, rgb, d->images[buffer], &id);
         pthread_mutex_lock(&d->lock);
         if (!there) break;
         d->ids[buffer][slot] = id;
@@ -304,9 +349,11 @@ int data_open(struct data **data, const struct data_options *options, struct err
     d->bad = xcalloc((size_t)d->list.count, 1);
     if (!options->augment && !options->whole && d->list.count <= KEEP_BYTES / (int64_t)pixel_bytes(d))
         d->kept = xcalloc((size_t)d->list.count, sizeof *d->kept);
+    int64_t floats = options->student_size ? (options->batch + d->options.micro - 1) / d->options.micro *
+                                                 data_chunk(&d->options)
+                                           : options->batch * 3 * options->image_size * options->image_size;
     for (int64_t i = 0; i < d->depth; i++) {
-        d->images[i] =
-            malloc((size_t)(options->batch * 3 * options->image_size * options->image_size) * sizeof(float));
+        d->images[i] = malloc((size_t)floats * sizeof(float));
         d->ids[i] = xcalloc((size_t)options->batch, sizeof **d->ids);
         if (!d->images[i]) {
             data_close(d);

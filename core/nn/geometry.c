@@ -335,9 +335,10 @@ int geometry_shapes(struct geometry *g, const struct weights *weights, struct er
         log_info("%s: the tower behind %s is taken, not the one behind %s", weights_path(weights),
                  spelling.prefix.add[0] ? spelling.prefix.add : "nothing", spelling.prefix.other);
     if (wanted && wanted != family)
-        return error_set(err, EXIT_CONFIG, "correct the weight path, or model.family",
-                         "holds a %s tower, the configuration says %s", family_name(family),
-                         family_name(wanted));
+        return error_set(
+            err, EXIT_CONFIG,
+            "correct the weight path, or model.family; a student of another family has model_s.family",
+            "holds a %s tower, the configuration says %s", family_name(family), family_name(wanted));
     int code = fit_names(&spelling, weights, err);
     if (code) return code;
     g->family = family;

@@ -12,13 +12,13 @@
 #include <string.h>
 #include <unistd.h>
 
-struct data_options train_data_options(const struct config *c)
+struct data_options train_tower_images(const struct config *c, bool student)
 {
     return (struct data_options){.root = c->data.root,
                                  .include = c->data.include,
                                  .exclude = c->data.exclude,
-                                 .image_size = c->data.image_size,
-                                 .preprocess = train_preprocess(c),
+                                 .image_size = train_image_size(c, student),
+                                 .preprocess = train_preprocess(c, student),
                                  .augment = c->data.augment,
                                  .flip = c->data.flip == 1,
                                  .crop_scale_min = c->data.crop_scale_min,
@@ -31,6 +31,16 @@ struct data_options train_data_options(const struct config *c)
                                  .workers = c->data.workers,
                                  .prefetch = c->data.prefetch,
                                  .max_bad = c->data.max_bad};
+}
+
+struct data_options train_data_options(const struct config *c)
+{
+    bool two = preprocess_two(c), both = two && !c->train.cache_teacher;
+    struct data_options options = train_tower_images(c, two && !both);
+    if (!both) return options;
+    options.student_size = train_image_size(c, true);
+    options.student = train_preprocess(c, true);
+    return options;
 }
 
 int train_device_open(struct device **device, const struct config *c, bool limited, struct error *err)

@@ -7,8 +7,11 @@
 #include "core/data/data.h"
 #include "core/device/device.h"
 
-/* data_options of a configuration whose family is known. */
+/* What a resolved configuration trains on: the images of teacher and student, of the student alone where the
+ * teacher's outputs are cached. */
 struct data_options train_data_options(const struct config *config);
+/* The images of one of the towers. */
+struct data_options train_tower_images(const struct config *config, bool student);
 /* The device of an experiment: device.type, the first of
  * device.cards, device.memory_limit (limited false: without). */
 int train_device_open(struct device **device, const struct config *config, bool limited, struct error *err);

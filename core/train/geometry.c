@@ -37,7 +37,9 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
         int code = geometry_preset(tower_arch_names[tower->arch], g, err);
         if (code) return code;
     }
-    g->family = g->family ? g->family : (enum family)c->model.family;
+    bool open = tower == &c->model_s && from_file && !config_given(c, "model.family"); /* its file says it */
+    if (!g->family) g->family = (enum family)tower->family;
+    if (!g->family && !open) g->family = (enum family)c->model.family;
     const struct {
         int64_t *field, given;
     } fields[] = {{&g->width, tower->width},      {&g->depth, tower->depth}, {&g->heads, tower->heads},
@@ -52,14 +54,6 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
     g->pos_resize = (enum pos_resize)tower->pos_resize;
     if (tower->pool) g->pool = (enum pool)tower->pool;
     if (tower->norm) g->norms = (enum norms)tower->norm;
-    if (c->data.image_size) {
-        /* a random tower has positions for its image, unless its family stores those of another */
-        if (!from_file && g->image && g->image != c->data.image_size && !family_stores_positions(g->family) &&
-            !tower->pos_grid)
-            g->pos_grid = c->data.image_size / (g->patch ? g->patch : 14);
-        else if (from_file && !tower->pos_grid) g->pos_grid = 0; /* the file's */
-        g->image = c->data.image_size;
-    }
     return 0;
 }
 
@@ -184,34 +178,65 @@ static int settle_untold(const struct config_tower *tower, const struct weights 
     return code ? code : settle_rotation(&b, &own, g, err);
 }
 
-/* What the files beside the checkpoint say of its images, where no key does. */
-static int settle_images(const struct config *c, const struct preprocess_found *images, struct geometry *g,
-                         struct error *err)
+/* Side of the input as the keys say it; 0: they do not. */
+static int64_t size_given(const struct config *c, const struct config_tower *tower,
+                          const struct geometry *teacher)
 {
-    if (config_given(c, "data.pipeline")) return 0;
-    if (images->odd[0])
+    if (tower == &c->model_s && c->data_s.image_size) return c->data_s.image_size;
+    return teacher && !config_given(c, "data.image_size") ? 0 : c->data.image_size;
+}
+
+/* A tower without a file: the teacher's size where they are of one family. A random tower has positions for
+ * its image, unless its family stores those of another. */
+static void size_random(const struct config_tower *tower, int64_t size, const struct geometry *teacher,
+                        struct geometry *g)
+{
+    if (!size && teacher && (!g->family || g->family == teacher->family || !g->image)) size = teacher->image;
+    if (!g->family && teacher) g->family = teacher->family;
+    if (!size) return;
+    if (g->image && g->image != size && !family_stores_positions(g->family) && !tower->pos_grid)
+        g->pos_grid = size / (g->patch ? g->patch : 14);
+    g->image = size;
+}
+
+/* Of a tower with a file: as the keys, else the files beside it say, else the teacher's where they are of one
+ * family, else that of its positions. */
+static int size_of_file(const struct config *c, int64_t size, const struct preprocess_found *images,
+                        const struct geometry *teacher, struct geometry *g, struct error *err)
+{
+    bool read = !config_given(c, "data.pipeline");
+    if (read && images->odd[0])
         return error_set(err, EXIT_CONFIG, "set data.pipeline, and the keys of data that differ from it",
                          "the preprocessing in %s is not known here: %s", images->from, images->odd);
-    if (!g->image) g->image = images->side;
+    if (size) g->image = size;
+    else if (read && images->side && !g->image) g->image = images->side;
+    else if (teacher && teacher->family == g->family && g->patch && teacher->image % g->patch == 0)
+        g->image = teacher->image;
     return 0;
 }
 
-static int settle(struct config *c, const struct config_tower *tower, const char *role, bool random,
-                  struct geometry *g, struct weights **weights, struct preprocess_found *images,
+/* teacher: of a student that is beside one, else NULL. */
+static int settle(struct config *c, const struct config_tower *tower, const struct geometry *teacher,
+                  bool random, struct geometry *g, struct weights **weights, struct preprocess_found *images,
                   struct error *err)
 {
     bool from_file = !random && tower->weight[0] && tower->init != TOWER_INIT_RANDOM;
+    int64_t size = size_given(c, tower, teacher);
     *images = (struct preprocess_found){.from = ""};
     int code = describe(c, tower, from_file, g, err);
     if (code) return code;
     if (!from_file && !random && tower->init != TOWER_INIT_RANDOM)
         return error_set(err, EXIT_CONFIG, "set model.weight_t and model.weight_s",
-                         "the %s has no checkpoint", role);
-    if (!from_file) return geometry_check(g, tower->head_dim, err);
+                         "the %s has no checkpoint", tower == &c->model_s ? "student" : "teacher");
+    if (!from_file) {
+        size_random(tower, size, teacher, g);
+        return geometry_check(g, tower->head_dim, err);
+    }
+    if ((size || teacher) && !tower->pos_grid) g->pos_grid = 0; /* the file's */
     if ((code = weights_open(weights, tower->weight, err)) != 0) return code;
     code = geometry_shapes(g, *weights, err);
     if (!code) code = settle_untold(tower, *weights, g, images, err);
-    if (!code) code = settle_images(c, images, g, err);
+    if (!code) code = size_of_file(c, size, images, teacher, g, err);
     if (!code) code = geometry_check(g, tower->head_dim, err);
     if (!code) code = geometry_fits(g, 0, *weights, err);
     if (code && err && !err->file[0]) error_at(err, tower->weight, 0, 0);
@@ -223,10 +248,24 @@ int trainer_check_checkpoint(struct config *c, bool student, struct error *err)
     struct geometry g;
     struct weights *weights = NULL;
     struct preprocess_found images;
-    int code = settle(c, student ? &c->model_s : &c->model_t, student ? "student" : "teacher", false, &g,
-                      &weights, &images, err);
+    int code = settle(c, student ? &c->model_s : &c->model_t, NULL, false, &g, &weights, &images, err);
     weights_close(weights);
     return code;
+}
+
+/* Do the two outputs go together? */
+static int check_pair(const struct config *c, const struct geometry *teacher, const struct geometry *student,
+                      struct error *err)
+{
+    if (c->loss.head == LOSS_HEAD_NONE && teacher->out != student->out)
+        return error_set(err, EXIT_CONFIG, "loss.head: auto or linear",
+                         "the student's output has %lld values, the teacher's %lld, and loss.head is none",
+                         (long long)student->out, (long long)teacher->out);
+    if (c->loss.tokens == LOSS_TOKENS_CLS_PATCH && geometry_patches(teacher) != geometry_patches(student))
+        return error_set(err, EXIT_CONFIG, "loss.tokens: cls, or a data_s.image_size with as many patches",
+                         "the teacher has %lld patches, the student %lld, and loss.tokens is cls+patch",
+                         (long long)geometry_patches(teacher), (long long)geometry_patches(student));
+    return 0;
 }
 
 int trainer_geometry(struct config *c, bool random, struct geometry *teacher, struct geometry *student,
@@ -235,19 +274,17 @@ int trainer_geometry(struct config *c, bool random, struct geometry *teacher, st
     *teacher_weights = *student_weights = NULL;
     struct preprocess_found images[2];
     bool pipeline_given = config_given(c, "data.pipeline");
-    int code = settle(c, &c->model_t, "teacher", random, teacher, teacher_weights, &images[0], err);
+    int code = settle(c, &c->model_t, NULL, random, teacher, teacher_weights, &images[0], err);
     if (!code && !c->data.image_size) c->data.image_size = teacher->image;
-    if (!code) code = settle(c, &c->model_s, "student", random, student, student_weights, &images[1], err);
-    if (!code && teacher->image != student->image)
-        code = error_set(err, EXIT_CONFIG, "both towers see the same image: set data.image_size",
-                         "the teacher takes images of %lld px, the student of %lld px",
-                         (long long)teacher->image, (long long)student->image);
+    if (!code) code = settle(c, &c->model_s, teacher, random, student, student_weights, &images[1], err);
+    if (!code && student->family != teacher->family && !c->model_s.family)
+        code = config_assign(c, "model_s.family", family_name(student->family), err);
     if (!code) code = config_resolve(c, (enum model_family)teacher->family, err);
     if (!code) code = preprocess_assign(c, &images[0], pipeline_given, err);
-    if (!code && c->loss.head == LOSS_HEAD_NONE && teacher->out != student->out)
-        code = error_set(err, EXIT_CONFIG, "loss.head: auto or linear",
-                         "the student's output has %lld values, the teacher's %lld, and loss.head is none",
-                         (long long)student->out, (long long)teacher->out);
+    if (!code)
+        code = preprocess_assign_student(c, &images[1], pipeline_given, teacher, student,
+                                         *student_weights != NULL, err);
+    if (!code) code = check_pair(c, teacher, student, err);
     if (code) {
         weights_close(*teacher_weights);
         weights_close(*student_weights);
@@ -256,28 +293,38 @@ int trainer_geometry(struct config *c, bool random, struct geometry *teacher, st
     return code;
 }
 
+/* A student's images are those of its teacher, unless its own file says otherwise: then both are looked at.
+ * The keys of a run say all of it. */
+static bool needs_teacher(const struct config *c)
+{
+    if (!c->model_t.weight[0] || c->model_t.init == TOWER_INIT_RANDOM) return false;
+    bool size = config_given(c, "data.image_size");
+    return !size || (!config_given(c, "data.pipeline") && access(c->model_t.weight, R_OK) == 0);
+}
+
 int trainer_tower_geometry(struct config *c, bool student, struct geometry *g, struct weights **weights,
                            struct error *err)
 {
     struct preprocess_found images;
-    bool pipeline_given = config_given(c, "data.pipeline");
-    int code = 0;
+    struct geometry other;
+    struct weights *others = NULL;
     *weights = NULL;
-    if (student && !c->data.image_size && c->model_t.weight[0] && c->model_t.init != TOWER_INIT_RANDOM) {
-        struct weights *teacher = NULL; /* the student sees the images that the teacher takes */
-        code = settle(c, &c->model_t, "teacher", false, g, &teacher, &images, err);
-        if (!code) c->data.image_size = g->image;
-        weights_close(teacher);
+    int code;
+    if (student && needs_teacher(c)) {
+        code = trainer_geometry(c, false, &other, g, &others, weights, err);
+        weights_close(others);
+    } else {
+        bool pipeline_given = config_given(c, "data.pipeline");
+        code = settle(c, student ? &c->model_s : &c->model_t, NULL, false, g, weights, &images, err);
+        if (!code && !c->data.image_size) c->data.image_size = g->image;
+        if (!code)
+            code = config_resolve(c, c->model.family ? c->model.family : (enum model_family)g->family, err);
+        if (!code) code = preprocess_assign(c, &images, pipeline_given, err);
+        if (!code && student) memcpy(c->images_from[1], c->images_from[0], sizeof c->images_from[0]);
     }
-    if (!code)
-        code = settle(c, student ? &c->model_s : &c->model_t, student ? "student" : "teacher", false, g,
-                      weights, &images, err);
     if (!code && !*weights)
         code = error_set(err, EXIT_CONFIG, NULL, "the %s has no checkpoint: its values are random",
                          student ? "student" : "teacher");
-    if (!code && !c->data.image_size) c->data.image_size = g->image;
-    if (!code) code = config_resolve(c, (enum model_family)g->family, err);
-    if (!code) code = preprocess_assign(c, &images, pipeline_given, err);
     if (code) {
         weights_close(*weights);
         *weights = NULL;

@@ -40,8 +40,8 @@ static void phase(const struct train_listener *listener, enum train_phase at)
 struct feed {
     struct data *data;
     struct data_batch batch;
-    bool last; /* no step behind this one */
-    int64_t micro, pixels;
+    bool last;            /* no step behind this one */
+    int64_t micro, chunk; /* images and floats of a micro-batch */
 };
 
 static int feed_give(void *context, int64_t index, struct batch *batch, const int64_t **ids,
@@ -50,7 +50,7 @@ static int feed_give(void *context, int64_t index, struct batch *batch, const in
     struct feed *f = context;
     (void)err;
     progress_mark();
-    batch->input = f->batch.images + index * f->micro * f->pixels;
+    batch->input = f->batch.images + index * f->chunk;
     *ids = f->batch.ids + index * f->micro;
     return 0;
 }
@@ -475,10 +475,8 @@ static int go_on(struct run *run, struct trainer *t, int64_t *from, struct error
 /* Everything is there: to the run's files and to who listens, then train. */
 static int train(struct course *w, const char *event, json_t *identity, json_t **changed, struct error *err)
 {
-    const struct config *c = w->t->config;
     struct data *data = w->feed.data;
     w->feed.micro = w->t->micro;
-    w->feed.pixels = 3 * c->data.image_size * c->data.image_size;
     struct device_fact start[START_ROWS];
     const char *telemetry =
         w->listener->telemetry ? w->listener->telemetry(w->listener->context, w->t->device) : "";
@@ -527,6 +525,7 @@ static int load(struct course *w, struct config *c, const struct train_resume *h
         options.batch = w->t->batch;
         options.micro = w->t->micro;
         options.global = w->t->images;
+        w->feed.chunk = data_chunk(&options);
         code = data_open(&w->feed.data, &options, err);
         if (!code && leads(w)) data_tell(w->feed.data);
     }

@@ -66,7 +66,8 @@ static void count(struct plan *p, const struct trainer *t)
     const struct config *c = t->config;
     p->teacher = t->teacher_geometry;
     p->student = t->student_geometry;
-    preprocess_text(c, p->images, sizeof p->images);
+    p->two = preprocess_two(c);
+    for (int i = 0; i < 2; i++) preprocess_text(c, i, p->images[i], sizeof p->images[i]);
     p->teacher_parameters = geometry_parameters(&p->teacher);
     for (int i = 0; i < t->student->parameter_count; i++) {
         const struct parameter *q = &t->student->parameters[i];
@@ -99,8 +100,8 @@ static int rehearse(struct trainer *t, struct error *err)
 {
     struct device *dev = t->device;
     struct tower *s = t->student;
-    const struct batch batch = {t->input, t->micro};
-    int code = t->teacher ? tower_forward_bound(t->teacher, &batch, err) : 0;
+    const struct batch batch = {trainer_student_input(t), t->micro};
+    int code = t->teacher ? tower_forward_bound(t->teacher, &(struct batch){t->input, t->micro}, err) : 0;
     if (!code) code = tower_forward_bound(s, &batch, err);
     if (code) return code;
     const float *target = t->teacher ? t->teacher->out : t->target;

@@ -15,7 +15,8 @@ struct plan {
     int rank;              /* of which this is the plan */
     struct memory_use use; /* of its device; peaks are what counts */
     struct geometry teacher, student;
-    char images[320];                               /* what they pass through, for people (preprocess.h) */
+    bool two;            /* preprocessings, else the student's is the teacher's */
+    char images[2][320]; /* the teacher's and the student's, for people (preprocess.h) */
     int64_t teacher_parameters, student_parameters; /* the student's with its head */
     int64_t trained_parameters;
     int64_t batch, micro;          /* images per step and per forward, of one rank */

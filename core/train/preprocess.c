@@ -329,11 +329,48 @@ static void take_keys(struct preprocess *how, const struct config_images *images
     if (images->crop_pct > 0) how->crop_pct = images->crop_pct;
 }
 
-struct preprocess train_preprocess(const struct config *c)
+/* The keys of a section that were given, not those that were assigned here. */
+static struct config_images given_of(const struct config *c, const char *section,
+                                     const struct config_images *all)
 {
-    struct preprocess how = c->data.pipeline == DATA_PIPELINE_DINOV2 ? preprocess_dinov2 : preprocess_clip;
+    static char none[] = "";
+    struct config_images given = *all;
+    char key[32];
+#define DROP(name, empty)                                                                                    \
+    snprintf(key, sizeof key, "%s." #name, section);                                                         \
+    if (!config_given(c, key)) given.name = empty
+    DROP(mean, none);
+    DROP(std, none);
+    DROP(interpolation, DATA_INTERPOLATION_AUTO);
+    DROP(resize, DATA_RESIZE_AUTO);
+    DROP(resize_as, DATA_RESIZE_AS_AUTO);
+    DROP(crop_pct, 0);
+#undef DROP
+    return given;
+}
+
+static const struct preprocess *pipeline(enum data_pipeline pipeline)
+{
+    return pipeline == DATA_PIPELINE_DINOV2 ? &preprocess_dinov2 : &preprocess_clip;
+}
+
+struct preprocess train_preprocess(const struct config *c, bool student)
+{
+    struct preprocess how = *pipeline(c->data.pipeline);
     take_keys(&how, &c->data.images);
+    if (student) take_keys(&how, &c->data_s.images);
     return how;
+}
+
+int64_t train_image_size(const struct config *c, bool student)
+{
+    return student && c->data_s.image_size ? c->data_s.image_size : c->data.image_size;
+}
+
+bool preprocess_two(const struct config *c)
+{
+    struct preprocess teacher = train_preprocess(c, false), student = train_preprocess(c, true);
+    return train_image_size(c, false) != train_image_size(c, true) || !preprocess_same(&teacher, &student);
 }
 
 const char *float_text(char *text, size_t size, float value)
@@ -374,30 +411,62 @@ static int assign(struct config *c, const char *section, const struct preprocess
     return code;
 }
 
+static void note_origin(struct config *c, bool student, const struct preprocess_found *found,
+                        bool pipeline_given, enum data_pipeline usual)
+{
+    char *text = c->images_from[student];
+    size_t size = sizeof c->images_from[0];
+    if (pipeline_given) snprintf(text, size, "as the configuration says");
+    else if (found->from[0]) snprintf(text, size, "as %s says", found->from);
+    else snprintf(text, size, "(assumed: as data.pipeline %s has them)", data_pipeline_names[usual]);
+}
+
 int preprocess_assign(struct config *c, const struct preprocess_found *found, bool pipeline_given,
                       struct error *err)
 {
-    struct preprocess usual = train_preprocess(c), is = found->how;
-    take_keys(&is, &c->data.images);
-    if (pipeline_given) snprintf(c->images_from, sizeof c->images_from, "as the configuration says");
-    else if (!found->from[0])
-        snprintf(c->images_from, sizeof c->images_from, "(assumed: as data.pipeline %s has them)",
-                 data_pipeline_names[c->data.pipeline]);
-    else snprintf(c->images_from, sizeof c->images_from, "as %s says", found->from);
+    struct config_images given = given_of(c, "data", &c->data.images);
+    struct preprocess usual = *pipeline(c->data.pipeline), is = found->how;
+    note_origin(c, false, found, pipeline_given, c->data.pipeline);
+    take_keys(&usual, &given);
+    take_keys(&is, &given);
     if (pipeline_given || !found->from[0] || preprocess_same(&usual, &is)) return 0;
     return assign(c, "data", &is, err);
 }
 
-void preprocess_text(const struct config *c, char *text, size_t size)
+int preprocess_assign_student(struct config *c, const struct preprocess_found *found, bool pipeline_given,
+                              const struct geometry *teacher, const struct geometry *student, bool file,
+                              struct error *err)
 {
-    struct preprocess how = train_preprocess(c);
+    struct preprocess before = train_preprocess(c, false), is = before;
+    struct config_images both = given_of(c, "data", &c->data.images),
+                         own = given_of(c, "data_s", &c->data_s.images);
+    enum data_pipeline usual = config_usual_pipeline((enum model_family)student->family);
+    bool says = found->from[0] && !pipeline_given, apart = teacher->family != student->family;
+    if (says || (file && apart && !pipeline_given)) {
+        is = says ? found->how : *pipeline(usual);
+        take_keys(&is, &both);
+        note_origin(c, true, found, false, usual);
+    } else memcpy(c->images_from[1], c->images_from[0], sizeof c->images_from[0]);
+    take_keys(&is, &own);
+    char size[24];
+    snprintf(size, sizeof size, "%lld", (long long)student->image);
+    int code = 0;
+    if (student->image != c->data.image_size && !c->data_s.image_size)
+        code = config_assign(c, "data_s.image_size", size, err);
+    return code || preprocess_same(&before, &is) ? code : assign(c, "data_s", &is, err);
+}
+
+void preprocess_text(const struct config *c, bool student, char *text, size_t size)
+{
+    struct preprocess how = train_preprocess(c, student);
+    int64_t side = train_image_size(c, student);
     char mean[80], std[80], resized[64];
     three_text(mean, sizeof mean, how.mean, " ");
     three_text(std, sizeof std, how.std, " ");
     snprintf(resized, sizeof resized, "%s %d by %s as %s does, ",
              how.resize == RESIZE_SQUASH ? "both sides to" : "shorter side to",
-             preprocess_resized(&how, c->data.image_size), data_interpolation_names[1 + how.resample],
+             preprocess_resized(&how, side), data_interpolation_names[1 + how.resample],
              how.as == RESIZE_AS_PIL ? "PIL" : "transformers");
-    snprintf(text, size, "%lld px, %scrop of the centre, mean %s, std %s, %s", (long long)c->data.image_size,
-             how.resize == RESIZE_EXACT ? "not resized, " : resized, mean, std, c->images_from);
+    snprintf(text, size, "%lld px, %scrop of the centre, mean %s, std %s, %s", (long long)side,
+             how.resize == RESIZE_EXACT ? "not resized, " : resized, mean, std, c->images_from[student]);
 }

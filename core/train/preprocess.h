@@ -19,15 +19,23 @@ struct preprocess_found {
 int preprocess_read(struct preprocess_found *found, const struct beside *beside, const char *checkpoint,
                     const struct weights *weights, struct error *err);
 
-/* The keys of a resolved configuration. */
-struct preprocess train_preprocess(const struct config *config);
+/* The keys of a resolved configuration, for one of the towers. */
+struct preprocess train_preprocess(const struct config *config, bool student);
+int64_t train_image_size(const struct config *config, bool student);
+/* Do teacher and student see an image in two ways? */
+bool preprocess_two(const struct config *config);
 /* Writes what was found into the keys that were not given; pipeline_given: data.pipeline was, so the files do
  * not count. The configuration is resolved. */
 int preprocess_assign(struct config *config, const struct preprocess_found *found, bool pipeline_given,
                       struct error *err);
+/* The same for the student's keys, where what it sees is not what the teacher sees: as its own files say,
+ * else, of another family (and of a file), as that family usually has them. */
+int preprocess_assign_student(struct config *config, const struct preprocess_found *found,
+                              bool pipeline_given, const struct geometry *teacher,
+                              const struct geometry *student, bool file, struct error *err);
 /* As few digits as bring the same float back. */
 const char *float_text(char *text, size_t size, float value);
 /* One line for people: what it is, and where it is from. */
-void preprocess_text(const struct config *config, char *text, size_t size);
+void preprocess_text(const struct config *config, bool student, char *text, size_t size);
 
 #endif

@@ -19,7 +19,7 @@ static void take_input(struct trainer *t, const struct batch *host)
         t->next_input = t->input;
         t->input = taken;
     } else {
-        dev->upload(dev, t->input, host->input, geometry_input_bytes(&t->student_geometry, host->count));
+        dev->upload(dev, t->input, host->input, trainer_input_bytes(t, host->count));
     }
     t->sent.input = NULL;
     if (t->next_input) dev->queues->record(dev, t->taken, NULL);
@@ -40,8 +40,7 @@ static void send_ahead(struct trainer *t, int64_t index, int64_t done, const str
     if (!host.input) return;
     struct device *dev = t->device;
     dev->queues->wait(dev, t->copies, t->taken);
-    dev->queues->upload(dev, t->copies, t->next_input, host.input,
-                        geometry_input_bytes(&t->student_geometry, host.count));
+    dev->queues->upload(dev, t->copies, t->next_input, host.input, trainer_input_bytes(t, host.count));
     dev->queues->record(dev, t->arrived, t->copies);
     t->sent = host;
 }
@@ -247,7 +246,8 @@ int step_forward(struct trainer *t, int64_t index, int64_t done, int64_t count,
     int64_t outs = count * t->student->out_rows * t->student->out_width;
     int code = prepare(t, index, count, source, &target, err);
     if (code) return code;
-    if ((code = tower_forward_bound(t->student, &(struct batch){t->input, count}, err)) != 0) return code;
+    if ((code = tower_forward_bound(t->student, &(struct batch){trainer_student_input(t), count}, err)) != 0)
+        return code;
     dev->ops->fill(dev, t->dout, 0, (size_t)outs * sizeof(float));
     dev->ops->fill(dev, sums, 0, 2 * sizeof *sums);
     distill_loss(dev, &t->loss, t->student->out, target, t->dout, sums, sums + 1,
@@ -313,8 +313,8 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
     int code = 0;
     if (t->twice) {
         r.measure = true;
-        if ((code = tower_backward(t->student, &(struct batch){t->input, count}, t->dout, true, true,
-                                   on_group, &r, err)) != 0)
+        if ((code = tower_backward(t->student, &(struct batch){trainer_student_input(t), count}, t->dout,
+                                   true, true, on_group, &r, err)) != 0)
             return code;
         r.measure = false;
         if ((code = step_read_sums(t, sums_to(t, t->student->group_count - 1), err)) != 0 ||
@@ -329,8 +329,8 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
     /* both backward passes give the same, and the first has shown that it is finite */
     if (meopt_step_begin(t->opt, step, lr, t->twice ? 0 : 2, &library))
         return trainer_library_error(&library, err);
-    code =
-        tower_backward(t->student, &(struct batch){t->input, count}, t->dout, true, true, on_group, &r, err);
+    code = tower_backward(t->student, &(struct batch){trainer_student_input(t), count}, t->dout, true, true,
+                          on_group, &r, err);
     if (r.by_group) step_send_found(t); /* read with the results of the step, for which its end waits */
     int ended = meopt_step_end(t->opt, &stats, &library);
     if (!code && r.by_group && (!ended || ended == MEOPT_NOT_FINITE)) code = add_squares(&r, err);
@@ -390,12 +390,12 @@ static int step_alone(struct trainer *t, int64_t step, double lr, const struct b
         if (code) break;
         done += count;
         if (!t->release)
-            code = tower_backward(t->student, &(struct batch){t->input, count}, t->dout, index == 0,
-                                  done == t->batch, NULL, NULL, err);
+            code = tower_backward(t->student, &(struct batch){trainer_student_input(t), count}, t->dout,
+                                  index == 0, done == t->batch, NULL, NULL, err);
         else if (accumulates) {
             struct release r = {.t = t, .accumulate = true, .step = step};
-            code = tower_backward(t->student, &(struct batch){t->input, count}, t->dout, true, true, on_group,
-                                  &r, err);
+            code = tower_backward(t->student, &(struct batch){trainer_student_input(t), count}, t->dout, true,
+                                  true, on_group, &r, err);
         } else code = step_released(t, step, lr, count, result, err);
     }
     if (!code && !t->release) code = step_kept(t, step, lr, result, err);
@@ -459,7 +459,9 @@ int trainer_loss_variants(struct trainer *t, const struct batch_source *source,
     struct device *dev = t->device;
     int code = prepare(t, 0, t->micro, source, &target, err);
     if (code) return code;
-    if ((code = tower_forward_bound(t->student, &(struct batch){t->input, t->micro}, err)) != 0) return code;
+    if ((code = tower_forward_bound(t->student, &(struct batch){trainer_student_input(t), t->micro}, err)) !=
+        0)
+        return code;
     for (int i = 0; i < LOSS_VARIANTS; i++) {
         dev->ops->fill(dev, t->sums, 0, 2 * sizeof(double));
         distill_loss(dev, &rows[i].options, t->student->out, target, NULL, t->sums, t->sums + 1, 1, t->micro,

@@ -485,8 +485,8 @@ static int backward(struct many_pass *r, int64_t count, struct error *err)
     int code = 0;
     r->waiting = -1;
     if (count)
-        code = tower_backward(t->student, &(struct batch){t->input, count}, t->dout, true, true, on_group, r,
-                              err);
+        code = tower_backward(t->student, &(struct batch){trainer_student_input(t), count}, t->dout, true,
+                              true, on_group, r, err);
     for (int group = t->student->group_count - 1; group >= 0 && !count && !code; group--) {
         if (t->many->shard) code = shard_need(t->many->shard, group, group - 1, err);
         if (!code) code = on_group(r, group, err);

@@ -291,7 +291,7 @@ static int compute_all(struct pass *p, int64_t at_once, int64_t pixels, struct e
 int teacher_cache_fill(struct trainer *t, const char *path, teacher_cache_tick tick, void *context,
                        struct error *err)
 {
-    struct data_options options = train_data_options(t->config);
+    struct data_options options = train_tower_images(t->config, false);
     struct pass p = {.t = t,
                      .ranks = &t->ranks,
                      .path = path,

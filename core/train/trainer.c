@@ -2,6 +2,7 @@
 #include "core/train/internal.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/train/preprocess.h"
 #include "core/train/stream.h"
 
 #include <assert.h>
@@ -373,12 +374,27 @@ static int check_combination(const struct trainer *t, struct error *err)
     return 0;
 }
 
+size_t trainer_input_bytes(const struct trainer *t, int64_t count)
+{
+    return t->student_at ? t->chunk_bytes : geometry_input_bytes(&t->student_geometry, count);
+}
+
+const void *trainer_student_input(const struct trainer *t) { return (const char *)t->input + t->student_at; }
+
 static int create_buffers(struct trainer *t, struct error *err)
 {
     size_t outs = (size_t)(t->micro * t->student->out_rows * t->student->out_width) * sizeof(float);
-    size_t scratch = t->student->scratch_bytes, input = geometry_input_bytes(&t->student_geometry, t->micro);
+    size_t scratch = t->student->scratch_bytes, input;
     const struct device_queues *queues = t->device->queues;
     if (t->teacher && t->teacher->scratch_bytes > scratch) scratch = t->teacher->scratch_bytes;
+    struct data_options images = {.micro = t->micro,
+                                  .image_size = t->teacher_geometry.image,
+                                  .student_size = t->student_geometry.image};
+    if (t->teacher && preprocess_two(t->config)) {
+        t->student_at = (size_t)data_student_at(&images) * sizeof(float);
+        t->chunk_bytes = (size_t)data_chunk(&images) * sizeof(float);
+    }
+    input = trainer_input_bytes(t, t->micro);
     device_free(t->device, t->scratch); /* of the cached teacher, which is gone */
     device_free(t->device, t->input);
     t->scratch = t->input = NULL;

@@ -54,7 +54,8 @@ struct trainer {
     int64_t batch, micro; /* images per step and per forward, of this rank */
     int64_t images;       /* per step, of all ranks */
     void *scratch;
-    void *input;      /* of a micro-batch */
+    void *input; /* of a micro-batch: the teacher's and, student_at bytes behind, the student's */
+    size_t student_at, chunk_bytes; /* 0: both see the same, or the teacher is gone */
     void *next_input; /* the same, filled while the card computes; NULL on a device that cannot copy beside
                          its operations */
     struct device_queue *copies;          /* on which it travels */
@@ -112,6 +113,11 @@ struct batch_source {
     const void *(*coming)(void *context);
     void *context;
 };
+
+/* What batch->input of `count` images is read as, in bytes: with two preprocessings always a whole chunk
+ * (data_chunk). And where the student's images are in it. */
+size_t trainer_input_bytes(const struct trainer *trainer, int64_t count);
+const void *trainer_student_input(const struct trainer *trainer);
 
 /* One optimizer step, counted from 1. EXIT_DIVERGED when loss or gradient is not finite: with gradients kept,
  * or released with clip_mode exact, no weight has changed then. */
