@@ -97,7 +97,7 @@ static const struct wrong corpus[] = {
     {"train:\n  cache_teacher: true\ndata:\n  augment: true\n", 2, 3, "fixed crops", "data.augment: false"},
     {"optim:\n  pure_bf16: true\ntrain:\n  precision: fp32\n", 2, 3, "precision fp32", "bf16"},
     {"model:\n  family: eva\nloss:\n  tokens: cls+patch\n", 4, 3, "patch tokens", "cls"},
-    {"model_t:\n  arch: eva01_g14_plus\nmodel_s:\n  arch: dinov2_vitl14\n", 4, 3, "family", "one family"},
+    {"model_s:\n  arch: dinov2_vitl14\n  family: eva\n", 2, 3, "of family dinov2", "family"},
     {"optim:\n  lr: 1.0e-4\n  min_lr: 1.0e-3\n", 3, 3, "above optim.lr", "ends"},
     {"data:\n  crop_scale_min: 0.9\n  crop_scale_max: 0.5\n", 2, 3, "above", "swap"},
     {"model_s:\n  width: 100\n  heads: 3\n", 3, 3, "not a multiple of 3 heads", "divide"},

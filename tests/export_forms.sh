@@ -42,13 +42,14 @@ train() { # NAME KEYS...
 }
 # The tensors alone: the header in front of them names the checkpoint.
 tensors() { tail -c +$(($(od -An -tu8 -N8 "$1") + 9)) "$1" >"$2"; }
-# The student that `file` holds, as large as its images and larger; with the keys in `told`.
+# The student that `file` holds, as large as its images and larger; with the keys in `told`. Images are resized as they were in
+# training, though transformers' own rounding is what it says.
 embed() {
     file=$1 out=$2
     rm -f "$out"
     for size in 28 42; do
         quietly "$MEOPT" embed c.yaml model.weight_t="$tower" model_t.heads=2 $told model.weight_s="$file" \
-            data.image_size=$size --role student --out embedded.safetensors
+            data.image_size=$size data.resize_as=pil --role student --out embedded.safetensors
         tensors embedded.safetensors part
         cat part >>"$out"
     done

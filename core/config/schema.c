@@ -101,11 +101,9 @@ CHOICE_LISTS(CHOICE_SIZE)
                "library whose rounding the resize and the crop have: see IMAGES", field.resize_as)
 
 const struct config_key config_keys[] = {
-    CHOICE_ALIAS(
-        "model.family", model_family, "eva_clip=eva|open_clip=openclip", "auto", GEOMETRY,
-        "kind of the teacher, and of the student where model_s.family is auto; auto: from arch or the "
-        "checkpoint's keys",
-        model.family),
+    CHOICE_ALIAS("model.family", model_family, "eva_clip=eva|open_clip=openclip", "auto", GEOMETRY,
+                 "kind of both towers, but for model_s.family; auto: from arch or the checkpoint's keys",
+                 model.family),
     TOWER("model_t", "teacher", model_t),
     CHOICE("model_t.init", tower_init, "checkpoint", "train",
            "the teacher's values; random: a geometry to measure with", model_t.init),
