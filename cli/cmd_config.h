@@ -20,6 +20,8 @@ void config_origin_text(char *dst, size_t size, const struct config *config, int
 int config_key_named(const char *name, struct error *err);
 /* One JSON document and a newline on stdout; takes the reference. */
 void print_json(json_t *root);
+/* A path as JSON, escaped where it is not UTF-8. */
+json_t *path_json(const char *path);
 /* A diff on stdout: as it is into a pipe, with controls escaped (and colours) on a terminal. */
 void print_diff(const char *diff);
 /* Colour on this stream: a terminal, no NO_COLOR, no TERM=dumb. */

@@ -63,6 +63,15 @@ void print_json(json_t *root)
     json_decref(root);
 }
 
+json_t *path_json(const char *path)
+{
+    json_t *text = json_string(path);
+    char *shown = text ? NULL : xmalloc(4 * strlen(path) + 1);
+    if (!text) text = json_string(name_printable(shown, 4 * strlen(path) + 1, path));
+    free(shown);
+    return text;
+}
+
 bool colour_wanted(FILE *stream)
 {
     const char *no = getenv("NO_COLOR"), *ours = getenv("MEOPT_NO_COLOR"), *term = getenv("TERM");
@@ -96,10 +105,10 @@ int config_key_named(const char *name, struct error *err)
 {
     int key = config_key_index(name);
     if (key >= 0) return key;
-    const char *names[256] = {NULL};
+    const char *names[256] = {NULL}, *near = config_synonym(name);
     int count = 0;
     for (; count < config_key_count && count < 256; count++) names[count] = config_keys[count].name;
-    const char *near = value_nearest(name, names, count);
+    if (!near) near = value_nearest(name, names, count);
     char hint[160] = "'meopt config list' names all keys";
     if (near) snprintf(hint, sizeof hint, "did you mean %s?", near);
     error_set(err, EXIT_CONFIG, hint, "%s is not a key", name);
@@ -257,6 +266,33 @@ static void check_problem(void *context, bool fatal, const struct error *e)
 /* A file that training will look for. */
 static void check_missing(void *context, const struct error *e) { check_problem(context, false, e); }
 
+/* Keys that training requires, and that another file or the command line may still set. */
+static void check_unset(struct check *check, const char *path, const struct config *config)
+{
+    static const struct {
+        const char *key, *unless, *is; /* unless: another key does without it when it is not `is` */
+    } needed[] = {{"model_t.weight", "model_t.init", "checkpoint"},
+                  {"model_s.weight", "model_s.init", "checkpoint"},
+                  {"data.root", NULL, NULL}};
+    char keys[120] = "";
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+        char *value = config_value_plain(config, config_key_index(needed[i].key)),
+             *other =
+                 needed[i].unless ? config_value_plain(config, config_key_index(needed[i].unless)) : NULL;
+        size_t n = strlen(keys);
+        if (strcmp(value, "-") == 0 && (!other || strcmp(other, needed[i].is) == 0))
+            snprintf(keys + n, sizeof keys - n, "%s%s", n ? ", " : "", needed[i].key);
+        free(value);
+        free(other);
+    }
+    struct error e = {0};
+    if (!keys[0]) return;
+    error_set(&e, EXIT_CONFIG, "'meopt config new' writes a whole experiment",
+              "not set, and needed to train: %s", keys);
+    error_at(&e, path, 0, 0);
+    check_problem(check, false, &e);
+}
+
 /* --data: decodes every image. Within data.max_bad training runs, beyond it ends: problems are notes, then
  * one error. */
 static int check_data(struct check *check, const char *path, const struct config *config)
@@ -298,6 +334,7 @@ static int check_run(const struct arguments *args, struct error *err)
         } else {
             result =
                 config_examine(&config, args->operands[i], text, bytes, NULL, 0, check_problem, &check, &e);
+            if (result == 0) check_unset(&check, args->operands[i], &config);
             if (result == 0) train_files_there(&config, check_missing, &check, NULL);
             if (result == 0 && argument_flag(args, "data"))
                 result = check_data(&check, args->operands[i], &config);

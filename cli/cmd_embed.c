@@ -1,6 +1,7 @@
 /* meopt embed: a tower's output for every image, with the images' names, so that anybody can check it against
  * PyTorch, or search by it. Row i is of name i: an image that cannot be decoded has a row of NaN, or with
  * --skip-bad neither row nor name. */
+#include "cli/cmd_config.h"
 #include "cli/command.h"
 #include "cli/run_name.h"
 #include "core/base/file.h"
@@ -183,7 +184,7 @@ static int embed_all(struct embed *e, struct error *err)
     return code;
 }
 
-static int write_all(const struct embed *e, const char *out, struct error *err)
+static int write_all(const struct embed *e, const char *out, bool json, struct error *err)
 {
     char images[24], bad[24], weight[4096];
     snprintf(images, sizeof images, "%lld", (long long)e->rows);
@@ -205,8 +206,13 @@ static int write_all(const struct embed *e, const char *out, struct error *err)
                                            .data = e->names}};
     int code = weights_write_safetensors(out, tensors, 2, metadata, err);
     if (code) return code;
-    printf("%s: embeddings [%lld, %lld] of the %s, and the images' names\n", out, (long long)e->rows,
-           (long long)e->tower->out_width, role_of(e));
+    if (json)
+        print_json(json_pack("{s:o, s:s, s:I, s:I, s:I}", "path", path_json(out), "role", role_of(e),
+                             "images", (json_int_t)e->rows, "width", (json_int_t)e->tower->out_width, "bad",
+                             (json_int_t)e->bad));
+    else
+        printf("%s: embeddings [%lld, %lld] of the %s, and the images' names\n", out, (long long)e->rows,
+               (long long)e->tower->out_width, role_of(e));
     if (!e->bad || e->skip_bad) return 0;
     error_set(err, EXIT_FAILED, "mend them, or leave them out with --skip-bad",
               "%lld of %lld images cannot be decoded: their rows are NaN", (long long)e->bad,
@@ -223,7 +229,7 @@ static int embed_run(const struct arguments *args, struct error *err)
     if (!code) code = open_tower(&e, err);
     if (!code) code = open_images(&e, err);
     if (!code) code = embed_all(&e, err);
-    if (!code) code = write_all(&e, out, err);
+    if (!code) code = write_all(&e, out, argument_flag(args, "json"), err);
     free(e.values);
     free(e.names);
     data_close(e.data);
@@ -240,6 +246,7 @@ static const struct option options[] = {
      "safetensors file to write: embeddings (images, width), fp32, and names"},
     {"skip-bad", 0, OPTION_FLAG, NULL, NULL, 0, 0,
      "leave out images that cannot be decoded, whose rows are NaN else"},
+    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
     {0},
 };
 

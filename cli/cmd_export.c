@@ -1,4 +1,5 @@
 /* meopt export: the student of a run as a file that PyTorch opens, or as another library's model. */
+#include "cli/cmd_config.h"
 #include "cli/command.h"
 #include "cli/export_directory.h"
 #include "cli/export_hf.h"
@@ -211,7 +212,11 @@ static int export_in(const struct arguments *args, const char *run, struct error
     const char *out = argument_text(args, "out", NULL);
     t.out = out ? xstrdup(out) : path_join(t.run, formats[t.format].out);
     code = export_newest(&t, err);
-    if (!code)
+    if (!code && argument_flag(args, "json"))
+        print_json(json_pack("{s:o, s:o, s:I, s:s, s:o}", "path", path_json(t.out), "run", path_json(t.run),
+                             "step", (json_int_t)t.newest.step, "format", formats[t.format].name, "merge",
+                             t.merge ? path_json(t.merge) : json_null()));
+    else if (!code)
         printf("%s: the student at step %lld%s%s\n", t.out, (long long)t.newest.step, t.merge ? " in " : "",
                t.merge ? t.merge : "");
     free(t.out);
@@ -237,6 +242,7 @@ static const struct option options[] = {
     {"dtype", 0, OPTION_TEXT, "TYPE", "fp32|bf16", 0, 0, "of the student's values (default fp32)"},
     {"out", 'o', OPTION_TEXT, "FILE", NULL, 0, 0,
      "where (default in RUN, student.FORMAT for pt and safetensors)"},
+    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
     {0},
 };
 

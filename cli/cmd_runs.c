@@ -1,4 +1,5 @@
 /* meopt runs, stop, checkpoint, attach: what readers of run directories can do. */
+#include "cli/cmd_config.h"
 #include "cli/command.h"
 #include "cli/dash.h"
 #include "cli/dash_layout.h"
@@ -214,6 +215,12 @@ static bool may_be_restarted(const struct run_status *s)
     return run_status_over(s) && (!s->ended || s->exit_code == EXIT_RANK_LOST || s->exit_code > EXIT_SIGNAL);
 }
 
+static void stop_told(const char *directory, const char *asked, const struct run_status *s)
+{
+    print_json(json_pack("{s:o, s:s?, s:s, s:I}", "run", path_json(directory), "asked", asked, "state",
+                         s->state, "step", (json_int_t)s->step));
+}
+
 static int stop_in(const struct arguments *args, const char *directory, struct error *err)
 {
     bool at_once = argument_flag(args, "now");
@@ -226,10 +233,10 @@ static int stop_in(const struct arguments *args, const char *directory, struct e
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
         if ((code = run_status_read(&s, directory, err)) != 0) return code;
     }
-    if (run_status_over(&s)) {
-        log_info("%s has ended already: %s", directory, s.state);
-        return 0;
-    }
+    bool json = argument_flag(args, "json"), over = run_status_over(&s);
+    if (over && !json) log_info("%s has ended already: %s", directory, s.state);
+    if (over && json) stop_told(directory, NULL, &s);
+    if (over) return 0;
     code = run_request(directory, at_once ? "stop-now" : "stop", err);
     if (code) return code;
     warn_silent(directory);
@@ -239,8 +246,10 @@ static int stop_in(const struct arguments *args, const char *directory, struct e
     }
     if (at_once && !run_status_over(&s) && s.here && s.pid > 0)
         kill_worker(s.pid, directory); /* its supervisor is gone */
-    log_info("%s: asked to %s at step %lld", directory, at_once ? "stop at once" : "save and stop",
-             (long long)s.step);
+    if (json) stop_told(directory, at_once ? "stop-now" : "stop", &s);
+    else
+        log_info("%s: asked to %s at step %lld", directory, at_once ? "stop at once" : "save and stop",
+                 (long long)s.step);
     return 0;
 }
 
@@ -261,6 +270,7 @@ static int stop_run(const struct arguments *args, struct error *err) { return in
 static const struct option stop_options[] = {
     {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
     {"now", 0, OPTION_FLAG, NULL, NULL, 0, 0, "at once, without saving"},
+    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
     {0},
 };
 const struct command cmd_stop = {"stop", "RUN",   "ask a run to save and stop", NULL, stop_options, 1, 1,

@@ -112,6 +112,29 @@ static void warn_start(const struct device_fact start[START_ROWS], int rank)
         if (fact_warning(&start[i], text, sizeof text)[0]) log_warn("rank %d: %s", rank, text);
 }
 
+static bool is_default(int key, const char *text)
+{
+    const char *standard = config_keys[key].standard;
+    char *end, *standard_end;
+    double value = strtod(text, &end), usual = strtod(standard, &standard_end);
+    if (!*end && !*standard_end && end > text && standard_end > standard) return value == usual;
+    return strcmp(text, standard) == 0 || (!*standard && strcmp(text, "\"\"") == 0);
+}
+
+/* The settings that are not defaults; all of them when debugging. */
+static void tell_settings(const struct config *config)
+{
+    bool hidden = false;
+    for (int i = 0; config_keys[i].name; i++) {
+        if (!config_keys[i].numbers) continue;
+        char *text = config_value_text(config, i);
+        if (text[0] && (!is_default(i, text) || log_level >= LOG_DEBUG)) row(config_keys[i].name, "%s", text);
+        else hidden = true;
+        free(text);
+    }
+    if (hidden) row("other settings", "defaults; all are in the run's config.yaml");
+}
+
 static void begun(void *context, const struct trainer *t, const struct device_fact start[START_ROWS],
                   const struct data *data, int64_t from, int64_t total)
 {
@@ -150,11 +173,7 @@ static void begun(void *context, const struct trainer *t, const struct device_fa
     if (t->ranks.size > 1) row("ranks", "%d, %lld images a step", t->ranks.size, (long long)t->images);
     row("images", "%lld in %s", (long long)data_images(data), t->config->data.root);
     tell_start(start);
-    for (int i = 0; config_keys[i].name; i++) {
-        char *text = config_value_text(t->config, i);
-        if (text[0] && config_keys[i].numbers) row(config_keys[i].name, "%s", text);
-        free(text);
-    }
+    tell_settings(t->config);
     talk->longer = t->config->train.steps > 0 ? "train.steps" : "train.epochs";
     if (from < total) row("steps", "%lld to %lld", (long long)from + 1, (long long)total);
     else row("steps", "none: all %lld are made", (long long)total);

@@ -65,6 +65,7 @@ static void ask_to_go_on(struct dash *d)
 {
     int64_t newest = -1;
     struct error err = {0};
+    char word[100];
     double at = isfinite(d->cursor) ? d->cursor : INFINITY;
     if (dash_alive(d)) {
         snprintf(d->message, sizeof d->message, "it trains: x asks it to stop first");
@@ -76,6 +77,10 @@ static void ask_to_go_on(struct dash *d)
     else if (d->go_on_from < 0 && newest >= 0)
         snprintf(d->message, sizeof d->message, "no whole checkpoint at step %.0f or before it", at);
     else if (d->go_on_from < 0) snprintf(d->message, sizeof d->message, "it has no whole checkpoint");
+    else if (d->run->status.total > 0 && d->go_on_from >= d->run->status.total)
+        snprintf(d->message, sizeof d->message,
+                 "all %lld steps are made; for more: meopt train --resume %s --steps N",
+                 (long long)d->run->status.total, run_word(word, sizeof word, d->run->directory));
     else {
         d->branches = d->go_on_from < newest;
         d->asks.word = resume_word;
@@ -282,22 +287,15 @@ static void loop(struct dash *d, int *ended)
     }
 }
 
+/* How the run ended, in the terminal that the dashboard leaves. */
 static void farewell(const struct dash *d, int ended)
 {
     const struct follow *f = d->run;
-    char loss[24], bytes[24], time_text[24];
     if (!d->options->trains) return;
-    if (ended < 0) {
+    if (ended >= 0) dash_summary(f);
+    else
         log_info("the run goes on: 'meopt attach %s' opens it again, 'meopt stop %s' ends it", f->directory,
                  f->directory);
-        return;
-    }
-    printf("%s: %s, step %lld/%lld, loss %s, %s", f->directory, f->status.state, (long long)f->last.step,
-           (long long)f->status.total, dash_number(loss, sizeof loss, f->last.loss),
-           dash_duration(time_text, sizeof time_text, f->seconds));
-    if (f->card_count && f->cards[0].memory.peak_bytes > 0)
-        printf(", peak %s", dash_bytes(bytes, sizeof bytes, (double)f->cards[0].memory.peak_bytes));
-    printf("\n");
 }
 
 int dash_view(const struct dash_options *options, int *ended, struct error *err)

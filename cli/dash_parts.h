@@ -29,6 +29,11 @@ void dash_plot_draw(const struct dash_rect *r, struct dash_plot *p, const int *p
 /* Whether the last key came alone; if not, says that it is ignored. */
 bool dash_key_alone(struct dash *d);
 
+/* ---- dash_summary.c ---- */
+
+/* Prints on stdout what became of a run that has ended. */
+void dash_summary(const struct follow *run);
+
 /* ---- dash_settings.c ---- */
 
 /* What was kept of the last dashboard; once the screen is open. */

@@ -1,4 +1,5 @@
 /* meopt: the command line. Finds the command, parses by its table, runs it, prints the error, exits. */
+#include "cli/cmd_config.h"
 #include "cli/command.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
@@ -192,15 +193,20 @@ static int help_run(const struct arguments *args, struct error *err)
 
 static int version_run(const struct arguments *args, struct error *err)
 {
-    (void)args;
     (void)err;
-    printf("meopt %s\n", MEOPT_VERSION);
+    if (argument_flag(args, "json")) print_json(json_pack("{s:s}", "version", MEOPT_VERSION));
+    else printf("meopt %s\n", MEOPT_VERSION);
     return 0;
 }
 
 const struct command cmd_help = {
     "help", "[COMMAND]", "how to use meopt, a group of commands, or one", NULL, NULL, 0, 2, false, help_run};
-const struct command cmd_version = {"version", "", "print the version", NULL, NULL, 0, 0, false, version_run};
+static const struct option version_options[] = {
+    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
+    {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
+};
+const struct command cmd_version = {"version", "",    "print the version", NULL, version_options, 0,
+                                    0,         false, version_run};
 
 /* A missing descriptor 0, 1 or 2 would be the next file that is opened, and the talk would go there. Standard
  * input and output are opened the wrong way round, so that using them fails as without (gnulib's stdopen). */

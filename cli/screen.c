@@ -90,6 +90,16 @@ static void install(bool on)
     memory_out_calls(on ? give_back : NULL);
 }
 
+/* Terminals from before Unicode, whose locale says nothing of them. */
+static bool is_ascii_terminal(void)
+{
+    static const char *const families[] = {"vt1", "vt2", "vt3", "vt4", "vt5", "ansi", "wy", "cons25", "sun"};
+    const char *term = getenv("TERM");
+    for (size_t i = 0; term && i < sizeof families / sizeof *families; i++)
+        if (strncmp(term, families[i], strlen(families[i])) == 0) return true;
+    return false;
+}
+
 int screen_open(bool ascii, int timeout_ms, struct error *err)
 {
     if (!screen_possible()) return screen_refused("this", "", err);
@@ -109,7 +119,7 @@ int screen_open(bool ascii, int timeout_ms, struct error *err)
     set_escdelay(50);
     keys_begin();
     timeout(timeout_ms);
-    screen_ascii = ascii || strcmp(nl_langinfo(CODESET), "UTF-8") != 0;
+    screen_ascii = ascii || strcmp(nl_langinfo(CODESET), "UTF-8") != 0 || is_ascii_terminal();
     const char *no = getenv("NO_COLOR"), *ours = getenv("MEOPT_NO_COLOR");
     screen_colours = has_colors() && !(no && no[0]) && !(ours && ours[0]);
     if (screen_colours) {

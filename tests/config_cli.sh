@@ -68,6 +68,18 @@ grep -q 'did you mean optim.lr' err || fail "nearest key"
 expect 7 "$MEOPT" config set eva_clip.yaml train.micro_batch=5
 cmp eva_clip.yaml before.yaml || fail "a refused change wrote"
 expect 2 "$MEOPT" config set eva_clip.yaml optim.lr
+# what other programs call a key, wherever it stands; and what an experiment needs
+"$MEOPT" config list --json >keys.json
+for word in learning_rate Warmup wd optimizer max-steps bs gradient_accumulation_steps amp gradient_checkpointing save_steps num_workers img_size data_path teacher gpus output_dir; do
+    expect 7 "$MEOPT" config set eva_clip.yaml $word=1
+    python3 -c 'import json, re, sys; assert re.search(r"did you mean ([a-z_.]*)", open("err").read()).group(1) in json.load(open("keys.json"))' || fail "$word: $(cat err)"
+done
+printf 'train:\n  learning_rate: 1.0e-3\n' >other.yaml
+expect 7 "$MEOPT" config check other.yaml
+grep -q 'did you mean optim.lr?' err || fail "learning_rate below train: $(cat err)"
+: >empty.yaml
+expect 0 "$MEOPT" config check empty.yaml
+grep -q 'model_t.weight, model_s.weight, data.root' err || fail "an empty experiment: $(cat err)"
 expect 7 "$MEOPT" config get nothing.yaml optim.lr
 expect 0 "$MEOPT" config diff eva_clip.yaml
 grep -q 'optim.lr' out && fail "a value equal to the default is no difference"

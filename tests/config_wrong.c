@@ -23,7 +23,7 @@ static const struct wrong corpus[] = {
     {"model_s:\n  drop_path: 0.1\n", 2, 3, "model_s.drop_path is not a key", "no drop path"},
     {"model_t:\n  drop_path: 0\n", 2, 3, "model_t.drop_path is not a key", "did you mean"},
     {"optim:\n  pure_bf16: true\nmodel_s:\n  dtype: fp32\n", 2, 3, "model_s.dtype fp32", "bf16"},
-    {"optim:\n  learning_rate: 0.1\n", 2, 3, "is not a key", "config list"},
+    {"optim:\n  learning_rate: 0.1\n", 2, 3, "is not a key", "did you mean optim.lr?"},
     {"optim:\n  LR: 0.1\n", 2, 3, "is not a key", "optim.lr"},
     {"optim:\n  momentun: 0.1\n", 2, 3, "is not a key", "optim.momentum"},
     {"optim:\n  use-meopt: true\n", 2, 3, "is not a key", "optim.use_meopt"},

@@ -66,7 +66,11 @@ static void add_loss(struct sentence *s)
     char words[200];
     if (!now) return;
     double change = 100 * (now->mean / before->mean - 1);
-    if (fabs(change) < 0.0005) snprintf(words, sizeof words, "the same converged loss (%.4g)", now->mean);
+    if (now->mean >= 10 * before->mean)
+        snprintf(words, sizeof words, "%.3g times the converged loss (%.5g instead of %.5g)",
+                 now->mean / before->mean, now->mean, before->mean);
+    else if (fabs(change) < 0.0005)
+        snprintf(words, sizeof words, "the same converged loss (%.4g)", now->mean);
     else
         snprintf(words, sizeof words, "converged loss %+.2g %% (%.5g instead of %.5g)", change, now->mean,
                  before->mean);

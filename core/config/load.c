@@ -89,6 +89,11 @@ static void suggest(char *hint, size_t size, const char *section, const char *le
         return;
     }
     size_t n = strlen(section);
+    const char *synonym = config_synonym(leaf);
+    if (synonym && config_key_index(full) < 0) {
+        snprintf(hint, size, "did you mean %s?", synonym);
+        return;
+    }
     if (n && strcmp(section, "model") == 0) {
         names[count++] = "weight_t";
         names[count++] = "weight_s";

@@ -38,6 +38,10 @@ bool value_plain_safe(const char *text, bool flow);
 /* In double quotes, malloc'ed. */
 char *value_quoted(const char *text);
 
+/* The key that other programs call so ("learning_rate", "bs"), NULL when there is none; regardless of case,
+ * and of
+ * - for _. */
+const char *config_synonym(const char *word);
 /* Nearest name, regardless of case, within a third of its length; NULL when there is none. */
 const char *value_nearest(const char *word, const char *const *names, int count);
 

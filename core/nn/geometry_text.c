@@ -70,9 +70,10 @@ void geometry_text(const struct geometry *g, char *text, size_t size)
     snprintf(pool, sizeof pool, "%s", pools[g->pool]);
     if (geometry_parts(g) & PART_ATTN_POOL)
         snprintf(pool, sizeof pool, "pooled by attention of %lld heads", (long long)g->pool_heads);
-    snprintf(text, size, "%s, %lld blocks of width %lld, %lld heads%s, %s%s%s, %s%s%s%s%s, image %lld%s",
-             family_name(g->family), (long long)g->depth, (long long)g->width, (long long)g->heads, heads,
-             geometry_activation(g), assumed(g, ASSUMED_ACTIVATION), kind, pool, assumed(g, ASSUMED_POOL),
+    snprintf(text, size, "%s, %lld block%s of width %lld, %lld head%s%s, %s%s%s, %s%s%s%s%s, image %lld%s",
+             family_name(g->family), (long long)g->depth, g->depth == 1 ? "" : "s", (long long)g->width,
+             (long long)g->heads, g->heads == 1 ? "" : "s", heads, geometry_activation(g),
+             assumed(g, ASSUMED_ACTIVATION), kind, pool, assumed(g, ASSUMED_POOL),
              g->classifier              ? ", classifier not used"
              : g->unprojected           ? ", no projection"
              : g->assumed & ASSUMED_OUT ? ", projection"
