@@ -49,7 +49,7 @@ struct embedding {
     const float *bias;      /* (D) of the patches, which they lack (device.h: biases_apart). NULL: none */
     const float *cls, *pos; /* (D), (N-Q, D) */
     const float *registers; /* (Q, D); NULL with Q 0 */
-    void *tokens;           /* type (B, N, D) */
+    float *tokens;          /* (B, N, D): the residual stream */
     int64_t B, N, D, Q;
 };
 struct embedding_gradient {
@@ -61,10 +61,11 @@ struct embedding_gradient {
     int64_t B, N, D, Q;
 };
 
-/* y = (x - mean) * rstd * weight + bias over rows of D. forward computes mean and rstd and keeps them for
- * backward; apply reads them: the normalised output again, recomputed instead of stored. */
+/* y = xhat * weight + bias over rows of D, xhat = (x - mean) * rstd rounded to hat_type. forward computes
+ * mean and rstd, and stores them and xhat; apply reads them: the normalized output again, recomputed instead
+ * of stored, from xhat where it was stored, else from x. */
 struct layernorm {
-    enum dtype type;
+    enum dtype type, x_type; /* of y; of x */
     const void *x;
     int64_t x_stride;           /* elements between rows of x: pooling normalises only the cls rows */
     const float *weight, *bias; /* (D) */
@@ -72,14 +73,16 @@ struct layernorm {
     float *mean, *rstd;         /* (R) */
     int64_t R, D;
     float eps;
+    enum dtype hat_type; /* F32: not rounded */
+    void *hat;           /* hat_type (R, D). NULL: not stored */
 };
 struct branch_gradient;
 struct layernorm_gradient {
-    enum dtype type;
-    const void *dy, *x; /* type (R, D); x as in forward */
+    enum dtype type, x_type; /* of dy and to; of x */
+    const void *dy, *x;      /* (R, D); x as in forward */
     int64_t x_stride;
-    const float *weight, *mean, *rstd;
-    float *dx; /* += */
+    const float *weight, *mean, *rstd; /* mean NULL: x is xhat */
+    float *dx;                         /* += */
     int64_t dx_stride;
     float *dweight, *dbias; /* (D) += */
     int64_t R, D;
@@ -162,15 +165,32 @@ struct attention_gradient {
     int64_t B, N, H, dh;
 };
 
-/* y = x + gamma * (branch + bias), and norm(y) in the same pass where that is wanted */
+/* The residual stream is fp32 while a pass computes it. Backward, and a block that is computed again, read a
+ * stored form of it: xhat of the norm that reads it (fp16 in a bf16 tower), with mean and rstd in fp32; or,
+ * post-norm, the stream rounded to the compute type. stored(x) is the value read back: xhat / rstd + mean. */
+struct stored_stream {
+    enum dtype type;
+    const void *x;            /* type (R, D) */
+    const float *mean, *rstd; /* (R); NULL: x is the stream itself */
+};
+/* What the second branch of a block reads, so that it can be computed again from what is stored of the
+ * block's input x: z = stored(x) + gamma * (branch + bias), normalized by the moments of x + gamma * (branch
+ * + bias). */
+struct second_input {
+    struct stored_stream from;
+    const struct layernorm *norm; /* of z; its x and x_type are not read, its y may be `branch` */
+    void *z;                      /* without norm: z, from.type (R, D), may be `branch` */
+};
+/* y = x + gamma * (branch + bias), and the input of the block's second branch where that is wanted */
 struct residual {
     enum dtype type;
-    const void *x, *branch; /* type (R, D) */
-    const float *bias;      /* (D), which branch lacks (device.h: biases_apart). NULL: none */
-    const float *gamma;     /* (D), NULL: 1 */
-    void *y;                /* may be x */
+    const float *x;     /* (R, D). NULL: computed again; no y, and the moments of `second` are read */
+    const void *branch; /* type (R, D) */
+    const float *bias;  /* (D), which branch lacks (device.h: biases_apart). NULL: none */
+    const float *gamma; /* (D), NULL: 1 */
+    float *y;           /* may be x; x with `second` */
     int64_t R, D;
-    const struct layernorm *norm; /* of y, dense; its y may be `branch`. NULL: none */
+    const struct second_input *second; /* NULL: not wanted */
 };
 
 /* x (R, D) in 8 bits (kernels/codes8.h): encode reads x, decode writes it. */

@@ -137,21 +137,21 @@ static void sum_up(const struct step *block, struct moved sums[CLASSES])
 }
 
 /* What a block moves of R D elements, by its operations (core/nn/forward.c, backward.c), bf16 but for the
- * gradient of the residual stream; and what is not proportional to R D: sums by shares of rows, moments of
+ * residual stream and its gradient; and what is not proportional to R D: sums by shares of rows, moments of
  * rows, weights. */
 static void expect(const struct tower_kind *kind, bool library, double bytes[CLASSES], int launches[CLASSES])
 {
     const double F = (double)HIDDEN / WIDTH, G = kind->swiglu ? 2 * F : F, scaled = kind->layerscale ? 2 : 0;
     const double shares = 2.0 * 64 * sizeof(float) / ROWS, moments = 2.0 * sizeof(float) / WIDTH,
                  square = (double)WIDTH / ROWS;
-    double x = 4 + 8 + 2 * (G + F) + 6; /* norm1; residual and norm2; activation; residual */
-    x += 4 + 2 + scaled;                /* dx into the feed-forward */
-    x += 4 * (G + F);                   /* dact, h -> dh, act */
-    x += 4 + 4;                         /* n2, n1 again */
-    x += 4 + 8 + 2 + scaled;            /* norm2's backward, and dx into attention */
-    x += 4 + 8;                         /* norm1's backward */
-    x += 6;                             /* sums of dqkv */
-    x += (1 + 5 + G + 3) * shares + 6 * moments + (kind->layerscale ? 6 * (1 + F) * square : 0);
+    double x = 8 + 16 + 2 * (G + F) + 10; /* norm1; residual and norm2; activation; residual */
+    x += 4 + 2 + scaled;                  /* dx into the feed-forward */
+    x += 4 * (G + F);                     /* dact, h -> dh, act */
+    x += 4 + 4;                           /* n2, n1 again */
+    x += 4 + 8 + 2 + scaled;              /* norm2's backward, and dx into attention */
+    x += 4 + 8;                           /* norm1's backward */
+    x += 6;                               /* sums of dqkv */
+    x += (1 + 5 + G + 3) * shares + 7 * moments + (kind->layerscale ? 6 * (1 + F) * square : 0);
     if (library) x += 2 * 3; /* the bias of q, k and v is put where the results will be added */
     bytes[ELEMENTWISE] = x;
     launches[ELEMENTWISE] = 17 + (kind->layerscale ? 2 : 0) + (library ? 1 : 0);

@@ -169,6 +169,25 @@ static double gradient_error(const struct weights *golden, const char *mode, con
     return error;
 }
 
+/* The residual stream behind each block. */
+static void check_blocks(const struct subject *s, const struct weights *golden, struct errors *e)
+{
+    struct tower *t = s->tower;
+    const struct batch batch = {s->images, s->batch};
+    char key[160];
+    int64_t n;
+    t->family->model->embed(t, &batch);
+    for (int64_t l = 0; l < t->geometry.depth; l++) {
+        t->family->model->block(t, &batch, l);
+        snprintf(key, sizeof key, "block.%lld.out", (long long)l);
+        double *reference = golden_tensor(golden, key, &n);
+        double *x = device_values(s->device, tower_stream(t), DTYPE_F32, n);
+        e->block = fmax(e->block, rel_l2(x, reference, n));
+        free(x);
+        free(reference);
+    }
+}
+
 /* Forward, loss and backward of one mode; errors are the worst over everything. */
 static void run_mode(struct subject *s, const struct weights *golden, const char *mode, struct errors *e)
 {
@@ -180,18 +199,11 @@ static void run_mode(struct subject *s, const struct weights *golden, const char
     char key[160];
     dev->ops->fill(dev, s->dout, 0, (size_t)(rows * width) * 4);
     dev->ops->fill(dev, s->sums, 0, 2 * sizeof(double));
+    check_blocks(s, golden, e);
     tower_forward(t, &(struct batch){s->images, s->batch});
     distill_loss(dev, &loss, t->out, s->target, s->dout, s->sums, s->sums + 1, 1, s->batch, t->out_rows,
                  width);
 
-    for (int64_t l = 0; l < t->geometry.depth; l++) {
-        snprintf(key, sizeof key, "block.%lld.out", (long long)l);
-        double *reference = golden_tensor(golden, key, &n);
-        double *x = device_values(dev, t->memory->x[l + 1], t->options.compute, n);
-        e->block = fmax(e->block, rel_l2(x, reference, n));
-        free(x);
-        free(reference);
-    }
     double *out = device_values(dev, t->out, DTYPE_F32, rows * width);
     double *reference =
         golden_tensor(golden, t->geometry.family >= FAMILY_DINOV2 ? "x_norm_clstoken" : "out", &n);

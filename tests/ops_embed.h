@@ -40,7 +40,7 @@ static void embed_forward_setup(struct trial *T)
     operand_add(T, IN, F32, D, 1);
     operand_add(T, IN, F32, (N - Q) * D, 1);
     operand_add(T, IN, F32, (Q ? Q : 1) * D, 1);
-    operand_add(T, OUT, T->t, B * N * D, 1);
+    operand_add(T, OUT, F32, B * N * D, 1);
     operand_add(T, IN, F32, D, 1);
 }
 static void embed_forward_call(struct trial *T)
@@ -61,7 +61,7 @@ static void embed_forward_reference(struct trial *T)
         else {
             double patch = X(0)[(b * (N - Q - 1) + n - Q - 1) * D + j] + (has_bias(T) ? X(5)[j] : 0);
             W(4)[i] = patch + pos;
-            S(4)[i] = has_bias(T) ? u32 * fabs(patch) : 0;
+            S(4)[i] = has_bias(T) ? 2 * u32 * fabs(patch) : 0;
         }
     }
 }

@@ -48,9 +48,9 @@ static void layernorm_forward_setup(struct trial *T)
 static void layernorm_forward_call(struct trial *T)
 {
     OPS->layernorm_forward(T->device,
-                           &(struct layernorm){T->t, .x = P(0), .x_stride = T->s[1] + T->s[2], .weight = P(1),
-                                               .bias = P(2), .y = P(3), .mean = P(4), .rstd = P(5), T->s[0],
-                                               T->s[1], 1e-6f});
+                           &(struct layernorm){T->t, T->t, .x = P(0), .x_stride = T->s[1] + T->s[2],
+                                               .weight = P(1), .bias = P(2), .y = P(3), .mean = P(4),
+                                               .rstd = P(5), T->s[0], T->s[1], 1e-6f});
 }
 static void layernorm_forward_reference(struct trial *T)
 {
@@ -78,7 +78,7 @@ static void layernorm_apply_setup(struct trial *T)
 }
 static void layernorm_apply_call(struct trial *T)
 {
-    OPS->layernorm_apply(T->device, &(struct layernorm){T->t, .x = P(0), .x_stride = T->s[1] + T->s[2],
+    OPS->layernorm_apply(T->device, &(struct layernorm){T->t, T->t, .x = P(0), .x_stride = T->s[1] + T->s[2],
                                                         .weight = P(1), .bias = P(2), .y = P(3), .mean = P(4),
                                                         .rstd = P(5), .R = T->s[0], .D = T->s[1]});
 }
@@ -111,10 +111,11 @@ static void layernorm_backward_setup(struct trial *T)
 static void layernorm_backward_call(struct trial *T)
 {
     int64_t stride = T->s[1] + T->s[2];
-    OPS->layernorm_backward(T->device, &(struct layernorm_gradient){
-                                           T->t, .dy = P(0), .x = P(1), .x_stride = stride, .weight = P(2),
-                                           .mean = P(3), .rstd = P(4), .dx = P(5), .dx_stride = stride,
-                                           .dweight = P(6), .dbias = P(7), T->s[0], T->s[1]});
+    OPS->layernorm_backward(T->device,
+                            &(struct layernorm_gradient){T->t, T->t, .dy = P(0), .x = P(1),
+                                                         .x_stride = stride, .weight = P(2), .mean = P(3),
+                                                         .rstd = P(4), .dx = P(5), .dx_stride = stride,
+                                                         .dweight = P(6), .dbias = P(7), T->s[0], T->s[1]});
 }
 static void layernorm_backward_reference(struct trial *T)
 {
@@ -275,55 +276,30 @@ static double activation_objective(struct trial *T)
     return sum;
 }
 
-/* residual_forward: R D, 1 gamma there | 2 bias there, norm; 0 x, 1 branch, 2 gamma, 3 y; of the norm, which
- * takes the branch's place, 4 weight, 5 bias, 6 mean, 7 rstd; 8 bias of the branch */
+/* residual_forward: R D, 1 gamma there | 2 bias there; 0 x, 1 branch, 2 gamma, 3 y, 4 bias of the branch */
 static bool residual_bias(const struct trial *T) { return (T->s[2] & 2) && takes_bias(T); }
 static void residual_forward_setup(struct trial *T)
 {
-    SIZES(R, D, unused, norm);
+    SIZES(R, D, unused, unused2);
+    operand_add(T, IN, F32, R * D, 1);
     operand_add(T, IN, T->t, R * D, 1);
-    operand_add(T, norm ? ADD : IN, T->t, R * D, 1);
     operand_add(T, IN, F32, D, 1);
-    operand_add(T, OUT, T->t, R * D, 1);
-    for (int i = 0; i < 2; i++) operand_add(T, IN, F32, D, 1);
-    for (int i = 0; i < 2; i++) operand_add(T, norm ? OUT : IN, F32, R, 1);
+    operand_add(T, OUT, F32, R * D, 1);
     operand_add(T, IN, F32, D, 1);
 }
 static void residual_forward_call(struct trial *T)
 {
-    struct layernorm norm = {T->t,      .x = P(3),    .x_stride = T->s[1], .weight = P(4), .bias = P(5),
-                             .y = P(1), .mean = P(6), .rstd = P(7),        T->s[0],        T->s[1],
-                             1e-6f};
-    OPS->residual_forward(T->device, &(struct residual){T->t, .x = P(0), .branch = P(1),
-                                                        .bias = residual_bias(T) ? P(8) : NULL,
-                                                        .gamma = T->s[2] & 1 ? P(2) : NULL, .y = P(3),
-                                                        T->s[0], T->s[1], T->s[3] ? &norm : NULL});
+    OPS->residual_forward(
+        T->device, &(struct residual){T->t, .x = P(0), .branch = P(1), .bias = residual_bias(T) ? P(4) : NULL,
+                                      .gamma = T->s[2] & 1 ? P(2) : NULL, .y = P(3), T->s[0], T->s[1]});
 }
 static void residual_forward_reference(struct trial *T)
 {
-    SIZES(R, D, gamma, norm);
+    SIZES(R, D, gamma, unused);
     for (int64_t i = 0; i < R * D; i++) {
-        double add = (X(1)[i] + (residual_bias(T) ? X(8)[i % D] : 0)) * (gamma & 1 ? X(2)[i % D] : 1);
+        double add = (X(1)[i] + (residual_bias(T) ? X(4)[i % D] : 0)) * (gamma & 1 ? X(2)[i % D] : 1);
         W(3)[i] = X(0)[i] + add;
         S(3)[i] = (gamma & 2 ? 3 : 2) * u32 * (fabs(add) + fabs(X(0)[i]));
-    }
-    for (int64_t r = 0; r < R && norm; r++) { /* of y as it was rounded: each value by less than `off` */
-        const double *y = W(3) + r * D;
-        double m, rstd, size = 0, e = loss((double)D);
-        row_moments(y, D, &m, &rstd);
-        for (int64_t j = 0; j < D; j++) size = fmax(size, fabs(y[j]));
-        double off = (unit(T->t) + 4 * u32) * size + e * size;
-        W(6)[r] = m;
-        S(6)[r] = off;
-        W(7)[r] = rstd;
-        S(7)[r] = rstd * (e + 2 * off * rstd + 4 * off * rstd * off * rstd);
-        for (int64_t j = 0; j < D; j++) {
-            double hat = (y[j] - m) * rstd;
-            W(1)[r * D + j] = hat * X(4)[j] + X(5)[j];
-            S(1)
-            [r * D + j] = fabs(X(4)[j]) * (2 * off * rstd + fabs(hat) * S(7)[r] / rstd) +
-                          e * (2 * size * rstd * fabs(X(4)[j]) + fabs(X(5)[j]));
-        }
     }
 }
 

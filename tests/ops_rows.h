@@ -144,10 +144,11 @@ static void layernorm_backward_then_call(struct trial *T)
     struct branch_gradient then = {T->t,          .dx = P(5),     .gamma = T->s[2] ? P(8) : NULL,
                                    .plain = P(9), .scaled = P(0), .sums = P(10),
                                    T->s[0],       T->s[1]};
-    OPS->layernorm_backward(T->device, &(struct layernorm_gradient){
-                                           T->t, .dy = P(0), .x = P(1), .x_stride = T->s[1], .weight = P(2),
-                                           .mean = P(3), .rstd = P(4), .dx = P(5), .dx_stride = T->s[1],
-                                           .dweight = P(6), .dbias = P(7), T->s[0], T->s[1], .then = &then});
+    OPS->layernorm_backward(
+        T->device,
+        &(struct layernorm_gradient){T->t, T->t, .dy = P(0), .x = P(1), .x_stride = T->s[1], .weight = P(2),
+                                     .mean = P(3), .rstd = P(4), .dx = P(5), .dx_stride = T->s[1],
+                                     .dweight = P(6), .dbias = P(7), T->s[0], T->s[1], .then = &then});
 }
 static void layernorm_backward_then_reference(struct trial *T)
 {
@@ -177,7 +178,7 @@ static void layernorm_backward_to_setup(struct trial *T)
 static void layernorm_backward_to_call(struct trial *T)
 {
     OPS->layernorm_backward(
-        T->device, &(struct layernorm_gradient){T->t, .dy = P(0), .x = P(1), .x_stride = T->s[1],
+        T->device, &(struct layernorm_gradient){T->t, T->t, .dy = P(0), .x = P(1), .x_stride = T->s[1],
                                                 .weight = P(2), .mean = P(3), .rstd = P(4), .dweight = P(6),
                                                 .dbias = P(7), T->s[0], T->s[1], .to = P(0)});
 }

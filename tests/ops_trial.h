@@ -4,6 +4,7 @@
 #define MEOPT_TESTS_OPS_TRIAL_H
 
 #include "core/device/device.h"
+#include "kernels/f16.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -71,12 +72,12 @@ static uint16_t to_bf16(double x)
 static void encode(enum dtype type, double x, void *p)
 {
     float f = (float)x;
-    uint16_t h = to_bf16(x);
+    uint16_t h = type == DTYPE_F16 ? f16_of(f) : to_bf16(x);            /* tests/scalars.c tries it */
     int32_t i = type == DTYPE_I32 || type == DTYPE_I8 ? (int32_t)x : 0; /* others may be NaN */
-    const void *from = type == DTYPE_F64    ? (void *)&x
-                       : type == F32        ? (void *)&f
-                       : type == DTYPE_BF16 ? (void *)&h
-                                            : (void *)&i;
+    const void *from = type == DTYPE_F64        ? (void *)&x
+                       : type == F32            ? (void *)&f
+                       : dtype_bytes(type) == 2 ? (void *)&h
+                                                : (void *)&i;
     memcpy(p, from, dtype_bytes(type));
 }
 static double decode(enum dtype type, const void *p)
@@ -89,6 +90,7 @@ static double decode(enum dtype type, const void *p)
     case DTYPE_F64: memcpy(&x, p, 8); return x;
     case DTYPE_I32: memcpy(&i, p, 4); return i;
     case DTYPE_I8: return *(const int8_t *)p;
+    case DTYPE_F16: memcpy(&h, p, 2); return (double)f16_value(h);
     case DTYPE_BF16: {
         memcpy(&h, p, 2);
         uint32_t bits = (uint32_t)h << 16;

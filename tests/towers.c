@@ -291,7 +291,7 @@ static void a_dry_tower_counts_two_buffers_as_a_real_one_takes_them(void **state
 /* Input: the embedded tokens themselves, F32 (count, N, D). */
 static void tokens_embed(struct tower *t, const struct batch *in)
 {
-    t->device->ops->copy(t->device, t->memory->x[0], in->input,
+    t->device->ops->copy(t->device, tower_stream(t), in->input,
                          (size_t)(in->count * t->tokens * t->geometry.width) * sizeof(float));
 }
 static void tokens_embed_backward(const struct pass *pass) { (void)pass; }
@@ -316,11 +316,12 @@ static void another_kind_of_input_is_another_embed_over_the_same_blocks(void **s
         const struct batch pixels = {image.images, BATCH};
         int64_t values = BATCH * t->tokens * t->geometry.width;
         float *embedded = upload(tokens.device, values, 3);
-        tower_forward(image.tower, &pixels);
-        void *x = downloaded(image.device, image.tower->memory->x[0], (size_t)values * sizeof(float));
+        image.tower->family->model->embed(image.tower, &pixels);
+        void *x = downloaded(image.device, tower_stream(image.tower), (size_t)values * sizeof(float));
         tokens.device->upload(tokens.device, embedded, x, (size_t)values * sizeof(float));
         free(x);
         const struct batch batch = {embedded, BATCH};
+        tower_forward(image.tower, &pixels);
         tower_forward(t, &batch);
         if (tower_backward(image.tower, &pixels, image.dout, true, true, NULL, NULL, &err) ||
             tower_backward(t, &batch, tokens.dout, true, true, NULL, NULL, &err))

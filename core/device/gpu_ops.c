@@ -132,16 +132,37 @@ static void gpu_resize_rows(struct device *dev, const float *w, const float *in,
                ARGUMENTS(&w, &in, &out, &n_out, &n_in, &D));
 }
 
+/* Kernels of a norm by types (kernels/gpu/rows.hip): F32, bf16, and fp16 of what is stored of the stream. */
+static const char *const norm_forward[2][2][2] = {
+    {{"layernorm_forward_f32_f32_f32", "layernorm_forward_f32_f32_f16"},
+     {"layernorm_forward_f32_bf16_f32", "layernorm_forward_f32_bf16_f16"}},
+    {{NULL, NULL}, {"layernorm_forward_bf16_bf16_f32", NULL}}};
+static const char *const norm_apply[3][2] = {{"layernorm_apply_f32_f32", NULL},
+                                             {NULL, "layernorm_apply_bf16_bf16"},
+                                             {NULL, "layernorm_apply_f16_bf16"}};
+static const char *const norm_backward[2][3] = {
+    {"layernorm_backward_f32_f32", NULL, "layernorm_backward_f32_f16"},
+    {"layernorm_backward_bf16_f32", "layernorm_backward_bf16_bf16", "layernorm_backward_bf16_f16"}};
+
+static int storage(struct device *dev, enum dtype t) { return t == DTYPE_F16 ? 2 : half(dev, t); }
+
 static void gpu_layernorm_forward(struct device *dev, const struct layernorm *given)
 {
     struct layernorm o = *given;
-    gpu_launch(dev, NAME("layernorm_forward", o.type), o.R, 1,
-               ARGUMENTS(&o.x, &o.x_stride, &o.weight, &o.bias, &o.y, &o.mean, &o.rstd, &o.D, &o.eps));
+    gpu_launch(
+        dev, norm_forward[half(dev, o.x_type)][half(dev, o.type)][o.hat_type == DTYPE_F16], o.R, 1,
+        ARGUMENTS(&o.x, &o.x_stride, &o.weight, &o.bias, &o.y, &o.mean, &o.rstd, &o.hat, &o.D, &o.eps));
 }
 static void gpu_layernorm_apply(struct device *dev, const struct layernorm *given)
 {
     struct layernorm o = *given;
-    gpu_launch(dev, NAME("layernorm_apply", o.type), o.R, 1,
+    if (o.hat) {
+        o.x = o.hat;
+        o.x_type = o.hat_type;
+        o.x_stride = o.D;
+        o.mean = NULL;
+    }
+    gpu_launch(dev, norm_apply[storage(dev, o.x_type)][half(dev, o.type)], o.R, 1,
                ARGUMENTS(&o.x, &o.x_stride, &o.weight, &o.bias, &o.mean, &o.rstd, &o.y, &o.D));
 }
 /* sums, more and most (D) += the three parts of partial (shares, D); more and most may be NULL */
@@ -161,7 +182,7 @@ static void gpu_layernorm_backward(struct device *dev, const struct layernorm_gr
     int64_t shares = row_shares_of(o.R);
     float *partial = gpu_reserve(dev, (size_t)((then.plain ? 3 : 2) * shares * o.D) * sizeof *partial);
     if (!partial || o.R <= 0) return;
-    gpu_launch(dev, NAME("layernorm_backward", o.type), shares, 1,
+    gpu_launch(dev, norm_backward[half(dev, o.type)][storage(dev, o.x_type)], shares, 1,
                ARGUMENTS(&o.dy, &o.x, &o.x_stride, &o.weight, &o.mean, &o.rstd, &o.dx, &o.dx_stride, &o.to,
                          &then.plain, &then.scaled, &then.gamma, &partial, &o.R, &o.D));
     add_shares(dev, partial, o.dweight, o.dbias, then.sums, shares, o.D);
@@ -242,15 +263,16 @@ static void gpu_activation_backward(struct device *dev, const struct activation_
 static void gpu_residual_forward(struct device *dev, const struct residual *given)
 {
     struct residual o = *given;
-    if (!o.norm) {
+    struct second_input s = o.second ? *o.second : (struct second_input){.z = NULL};
+    if (!s.norm) {
         gpu_launch(dev, NAME("residual_forward", o.type), gpu_blocks(dev, o.R * o.D), 1,
-                   ARGUMENTS(&o.x, &o.branch, &o.bias, &o.gamma, &o.y, &o.R, &o.D));
+                   ARGUMENTS(&o.x, &o.branch, &o.bias, &o.gamma, &o.y, &s.from.x, &s.z, &o.R, &o.D));
         return;
     }
-    struct layernorm n = *o.norm;
+    struct layernorm n = *s.norm;
     gpu_launch(dev, NAME("residual_norm", o.type), o.R, 1,
-               ARGUMENTS(&o.x, &o.branch, &o.bias, &o.gamma, &o.y, &n.weight, &n.bias, &n.y, &n.mean, &n.rstd,
-                         &o.D, &n.eps));
+               ARGUMENTS(&o.x, &o.branch, &o.bias, &o.gamma, &o.y, &s.from.x, &s.from.mean, &s.from.rstd,
+                         &n.weight, &n.bias, &n.y, &n.hat, &n.mean, &n.rstd, &o.D, &n.eps));
 }
 /* A group is 16 threads' (kernels/gpu/elementwise.hip). */
 static void launch_coded(struct device *dev, const char *kernel, const struct coded *given)

@@ -126,10 +126,10 @@ static double triad_rate(struct work *w, char *block, int64_t rows, bool *right)
     size_t each = (size_t)rows * D * 4;
     float ends[2], *gamma = (float *)(void *)(block + 3 * each);
     struct residual r = {.type = DTYPE_F32,
-                         .x = block,
+                         .x = (float *)(void *)block,
                          .branch = block + each,
                          .gamma = gamma,
-                         .y = block + 2 * each,
+                         .y = (float *)(void *)(block + 2 * each),
                          .R = rows,
                          .D = D};
     void *context[] = {w, &r};
@@ -144,7 +144,7 @@ static double triad_rate(struct work *w, char *block, int64_t rows, bool *right)
     memcpy(&x, (uint32_t[]){0x3C3C3C3Cu}, sizeof x);
     memcpy(&g, (uint32_t[]){0x40404040u}, sizeof g);
     work_fetch(dev, r.y, DTYPE_F32, 1, &ends[0]);
-    work_fetch(dev, (float *)r.y + rows * D - 1, DTYPE_F32, 1, &ends[1]);
+    work_fetch(dev, r.y + rows * D - 1, DTYPE_F32, 1, &ends[1]);
     *right = true;
     for (int i = 0; i < 2; i++) {
         double error = (double)ends[i] - ((double)x + (double)g * (double)x);

@@ -18,7 +18,9 @@ size_t attn_pool_lay(const struct tower *t, struct attn_pool_activations *k, cha
     size_t query = tower_place(&at, B * O * e), query_norm = tower_place(&at, B * O * e),
            qkv = tower_place(&at, 3 * R * O * e), attn = tower_place(&at, R * O * e),
            out = tower_place(&at, B * O * e), lse = tower_place(&at, R * (size_t)t->geometry.pool_heads * f),
-           moments = tower_place(&at, 2 * (B + R) * f);
+           moments = tower_place(&at, 2 * (B + R) * f),
+           key_hat = tower_place(
+               &at, t->options.gradients == GRADIENTS_NONE ? 0 : R * (size_t)t->geometry.width * e);
     if (!base) return at;
     float *mean = (float *)(void *)(base + moments);
     *k = (struct attn_pool_activations){.query = base + query,
@@ -30,7 +32,9 @@ size_t attn_pool_lay(const struct tower *t, struct attn_pool_activations *k, cha
                                         .query_mean = mean,
                                         .query_rstd = mean + B,
                                         .key_mean = mean + 2 * B,
-                                        .key_rstd = mean + 2 * B + R};
+                                        .key_rstd = mean + 2 * B + R,
+                                        .key_hat =
+                                            t->options.gradients == GRADIENTS_NONE ? NULL : base + key_hat};
     return at;
 }
 
@@ -62,7 +66,9 @@ void attn_pool_forward(struct tower *t, int64_t batch)
     for (int64_t i = 0; i < batch; i++)
         ops->cast(t->device, f32(P(QUERY)), DTYPE_F32, (char *)k->query + (size_t)i * row, e, O);
     tower_norm(t, k->query, P(Q_NORM_W), P(Q_NORM_B), k->query_norm, k->query_mean, k->query_rstd, batch, O);
-    tower_norm(t, m->x[t->geometry.depth], P(K_NORM_W), P(K_NORM_B), n, k->key_mean, k->key_rstd, R, D);
+    struct layernorm keys =
+        tower_stream_norm(t, P(K_NORM_W), P(K_NORM_B), k->key_hat, k->key_mean, k->key_rstd, R);
+    ops->layernorm_forward(t->device, &keys);
     ops->fill(t->device, qkv, 0, 3 * (size_t)R * row);
     linear(t, k->query_norm, O, P(Q_W), bias, qkv, N * 3 * O, batch);
     linear(t, n, D, P(K_W), bias + O, qkv + row, 3 * O, R);
@@ -90,7 +96,6 @@ void attn_pool_backward(const struct pass *pass, void *dy)
     size_t row = (size_t)O * dtype_bytes(e);
     char *n = m->scratch + m->t1_at, *dn = m->scratch + m->td_at,
          *da = m->scratch + m->region_at + tower_output_gradients(t), *dqkv = da + (size_t)R * row;
-    const void *x = m->x[t->geometry.depth];
     dev->ops->column_sums(dev, e, dy, P(PROJ_B)->grad, B, O);
     dev->ops->fill(dev, da, 0, (size_t)R * row);
     linear_backward(pass, dy, O, k->attn, N * O, P(PROJ_W), da, N * O, false, B);
@@ -105,27 +110,19 @@ void attn_pool_backward(const struct pass *pass, void *dy)
                                                                    .H = H,
                                                                    .dh = O / H});
     dev->ops->column_sums(dev, e, dqkv, P(QKV_B)->grad, R, 3 * O);
-    struct layernorm norm = {.type = e,
-                             .x = x,
-                             .x_stride = D,
-                             .weight = f32(P(K_NORM_W)),
-                             .bias = f32(P(K_NORM_B)),
-                             .y = n,
-                             .mean = k->key_mean,
-                             .rstd = k->key_rstd,
-                             .R = R,
-                             .D = D};
+    struct layernorm norm =
+        tower_stream_norm(t, P(K_NORM_W), P(K_NORM_B), k->key_hat, k->key_mean, k->key_rstd, R);
     dev->ops->layernorm_apply(dev, &norm);
     linear_backward(pass, dqkv + row, 3 * O, n, D, P(K_W), dn, D, false, R);
     linear_backward(pass, dqkv + 2 * row, 3 * O, n, D, P(V_W), dn, D, true, R);
     struct layernorm_gradient keys = {.type = e,
+                                      .x_type = m->stored,
                                       .dy = dn,
-                                      .x = x,
+                                      .x = k->key_hat,
                                       .x_stride = D,
                                       .weight = norm.weight,
-                                      .mean = k->key_mean,
                                       .rstd = k->key_rstd,
-                                      .dx = tower_stream_gradient(t),
+                                      .dx = tower_stream(t),
                                       .dx_stride = D,
                                       .dweight = P(K_NORM_W)->grad,
                                       .dbias = P(K_NORM_B)->grad,
@@ -134,6 +131,7 @@ void attn_pool_backward(const struct pass *pass, void *dy)
     dev->ops->layernorm_backward(dev, &keys);
     linear_backward(pass, dqkv, N * 3 * O, k->query_norm, O, P(Q_W), dy, O, false, B);
     struct layernorm_gradient query = {.type = e,
+                                       .x_type = e,
                                        .dy = dy,
                                        .x = k->query,
                                        .x_stride = O,

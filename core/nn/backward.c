@@ -7,11 +7,6 @@
  */
 #include "core/nn/tower.h"
 
-float *tower_stream_gradient(const struct tower *t)
-{
-    return (float *)(void *)(t->memory->scratch + t->memory->dx_at);
-}
-
 static void zero_small(const struct pass *pass, int group)
 {
     struct tower *t = pass->tower;
@@ -95,7 +90,7 @@ struct branch {
 static struct branch_gradient branch_entry(const struct pass *pass, const struct branch *branch, int64_t rows)
 {
     return (struct branch_gradient){.type = pass->tower->options.compute,
-                                    .dx = tower_stream_gradient(pass->tower),
+                                    .dx = tower_stream(pass->tower),
                                     .gamma = f32(branch->gamma),
                                     .plain = branch->dx,
                                     .scaled = branch->du,
@@ -135,8 +130,8 @@ static void branch_weight_gradient(const struct pass *pass, const struct branch 
 }
 
 /* y = norm(x) W^T + b: dn = dy W, dx += dnorm(dn), with the gradients of both; of b where it is given. n: the
- * norm as it was computed forward; its output is made again in n->y, where dn then takes its place. then: the
- * branch that dx enters next, or NULL. */
+ * norm of the stream as it was stored; its output is made again in n->y, where dn then takes its place. then:
+ * the branch that dx enters next, or NULL. */
 static void norm_linear_backward(const struct pass *pass, const void *dy, const struct layernorm *n,
                                  const struct parameter *norm_w, const struct parameter *norm_b,
                                  const struct parameter *w, const struct parameter *b,
@@ -147,13 +142,13 @@ static void norm_linear_backward(const struct pass *pass, const void *dy, const 
     ops->layernorm_apply(t->device, n);
     tower_linear_backward(pass, dy, n->y, w, b, n->y, n->R);
     ops->layernorm_backward(t->device, &(struct layernorm_gradient){.type = n->type,
+                                                                    .x_type = n->hat_type,
                                                                     .dy = n->y,
-                                                                    .x = n->x,
-                                                                    .x_stride = n->x_stride,
+                                                                    .x = n->hat,
+                                                                    .x_stride = n->D,
                                                                     .weight = n->weight,
-                                                                    .mean = n->mean,
                                                                     .rstd = n->rstd,
-                                                                    .dx = tower_stream_gradient(t),
+                                                                    .dx = tower_stream(t),
                                                                     .dx_stride = n->D,
                                                                     .dweight = norm_w->grad,
                                                                     .dbias = norm_b->grad,
@@ -174,7 +169,7 @@ static void stream_linear_backward(const struct pass *pass, const void *dy, cons
                                                    .k = out,
                                                    .a = dy,
                                                    .b = tower_matrix(t, w),
-                                                   .c = tower_stream_gradient(t),
+                                                   .c = tower_stream(t),
                                                    .lda = out,
                                                    .ldb = in,
                                                    .ldc = in,
@@ -190,6 +185,7 @@ void tower_norm_backward(const struct pass *pass, void *dy, const void *x, const
 {
     struct tower *t = pass->tower;
     t->device->ops->layernorm_backward(t->device, &(struct layernorm_gradient){.type = t->options.compute,
+                                                                               .x_type = t->options.compute,
                                                                                .dy = dy,
                                                                                .x = x,
                                                                                .x_stride = D,
@@ -211,7 +207,7 @@ static void branch_behind_entry(const struct pass *pass, const struct branch *br
     struct tower *t = pass->tower;
     int64_t D = branch->w->shape[0];
     enum dtype e = t->options.compute;
-    t->device->ops->cast(t->device, tower_stream_gradient(t), DTYPE_F32, branch->du, e, rows * D);
+    t->device->ops->cast(t->device, tower_stream(t), DTYPE_F32, branch->du, e, rows * D);
     tower_norm_backward(pass, branch->du, u, norm_w, norm_b, mean, rstd, rows, D);
     t->device->ops->column_sums(t->device, e, branch->du, branch->b->grad, rows, D);
 }
@@ -243,7 +239,7 @@ static void ffn_backward(const struct pass *pass, int64_t l, int64_t R, const st
     enum dtype e = t->options.compute;
     enum activation ffn = (enum activation)(t->geometry.ffn - 1);
     struct block_activations *k = &m->kept[l];
-    int64_t D = t->geometry.width, F = t->geometry.hidden;
+    int64_t F = t->geometry.hidden;
     const struct parameter *inner = P(ROLE_FFN_NORM_W), *b = P(ROLE_FC1_B);
     struct branch branch = branch_of(t, P(ROLE_FC2_W), P(ROLE_FC2_B), P(ROLE_LS2));
     /* the gradient of h takes h's place unless a second pass needs h; act takes that of its gradient, or,
@@ -277,16 +273,8 @@ static void ffn_backward(const struct pass *pass, int64_t l, int64_t R, const st
         stream_linear_backward(pass, gradient.dh, k->x_mid, P(ROLE_FC1_W), NULL, R);
         return;
     }
-    struct layernorm norm = {.type = e,
-                             .x = k->x_mid,
-                             .x_stride = D,
-                             .weight = f32(P(ROLE_NORM2_W)),
-                             .bias = f32(P(ROLE_NORM2_B)),
-                             .y = m->scratch + m->t1_at,
-                             .mean = k->mean2,
-                             .rstd = k->rstd2,
-                             .R = R,
-                             .D = D};
+    struct layernorm norm =
+        tower_stream_norm(t, P(ROLE_NORM2_W), P(ROLE_NORM2_B), k->x_mid, k->mean2, k->rstd2, R);
     norm_linear_backward(pass, gradient.dh, &norm, P(ROLE_NORM2_W), P(ROLE_NORM2_B), P(ROLE_FC1_W), NULL,
                          then);
 }
@@ -302,6 +290,7 @@ static void attention_branch_backward(const struct pass *pass, int64_t l, const 
     const void *a = k->attn;
     if (inner) {
         t->device->ops->layernorm_apply(t->device, &(struct layernorm){.type = t->options.compute,
+                                                                       .x_type = t->options.compute,
                                                                        .x = k->attn,
                                                                        .x_stride = D,
                                                                        .weight = f32(inner),
@@ -336,7 +325,7 @@ void tower_block_backward(const struct pass *pass, int64_t l)
 
     /* of the last block everything is still there, until a second pass */
     if (t->options.recompute == RECOMPUTE_BLOCK && (l < g->depth - 1 || t->options.backward_twice))
-        tower_block_forward(t, l, m->x[l], k, NULL, B);
+        tower_block_forward(t, l, B, true);
     struct branch branch = branch_of(t, P(ROLE_PROJ_W), P(ROLE_PROJ_B), P(ROLE_LS1));
     struct branch_gradient entry = branch_entry(pass, &branch, R);
     ffn_backward(pass, l, R, &entry);
@@ -359,16 +348,8 @@ void tower_block_backward(const struct pass *pass, int64_t l)
         stream_linear_backward(pass, dqkv, m->x[l], P(ROLE_QKV_W), qkv_bias, R);
         return;
     }
-    struct layernorm norm = {.type = e,
-                             .x = m->x[l],
-                             .x_stride = D,
-                             .weight = f32(P(ROLE_NORM1_W)),
-                             .bias = f32(P(ROLE_NORM1_B)),
-                             .y = m->scratch + m->t1_at,
-                             .mean = k->mean1,
-                             .rstd = k->rstd1,
-                             .R = R,
-                             .D = D};
+    struct layernorm norm =
+        tower_stream_norm(t, P(ROLE_NORM1_W), P(ROLE_NORM1_B), m->x[l], k->mean1, k->rstd1, R);
     norm_linear_backward(pass, dqkv, &norm, P(ROLE_NORM1_W), P(ROLE_NORM1_B), P(ROLE_QKV_W), qkv_bias, NULL);
 }
 #undef P

@@ -55,7 +55,7 @@ static void explain_block(const struct tower *t, int64_t block, tower_tensor tak
     size_t R = (size_t)(o->batch * t->tokens), D = (size_t)g->width, e = dtype_bytes(o->compute),
            G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
     int parts = geometry_parts(g);
-    size_t norms = 2 + (parts & PART_ATTN_NORM ? 1 : 0) + (parts & PART_FFN_NORM ? 1 : 0);
+    size_t norms = (parts & PART_ATTN_NORM ? 1 : 0) + (parts & PART_FFN_NORM ? 1 : 0);
     bool coded = o->saved == SAVED_8BIT;
     const struct {
         const char *name;
@@ -66,7 +66,7 @@ static void explain_block(const struct tower *t, int64_t block, tower_tensor tak
                 {"feed-forward before its activation",
                  coded ? R * G + tower_words(R, G) * sizeof(uint32_t) : R * G * e},
                 {"attention sums", (size_t)(o->batch * g->heads * t->tokens) * sizeof(float)},
-                {"means of norms", 2 * norms * R * sizeof(float)},
+                {"means of inner norms", 2 * norms * R * sizeof(float)},
                 {"branches before their norms", tower_norms_behind(t) ? 2 * R * D * e : 0}};
     char name[96];
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
@@ -86,8 +86,10 @@ static void explain_ends(const struct tower *t, tower_tensor take, void *context
            pooled = (size_t)geometry_pooled(g), kept = (size_t)t->patches + 1,
            stored = (size_t)(g->pos_grid * g->pos_grid) + 1;
     take(context, o->activations_class, "means of the last norm", 2 * normed * f);
+    take(context, o->activations_class, "input of the last norm", t->memory->norm_hat_bytes);
     take(context, o->activations_class, "output",
-         rows * (pooled * e + (o->target ? (size_t)g->out * e : 0) + (size_t)t->out_width * f));
+         rows * ((t->memory->pooled == t->out ? 0 : pooled * e) + (o->target ? (size_t)g->out * e : 0) +
+                 (size_t)t->out_width * f));
     if (tower_pools_by_attention(t))
         take(context, o->activations_class, "pooling by attention", attn_pool_lay(t, NULL, NULL, 0));
     if (t->resized) take(context, o->activations_class, "resized positions", kept * D * f * (frozen ? 1 : 2));
@@ -102,10 +104,12 @@ static void explain_activations(const struct tower *t, tower_tensor take, void *
     const struct tower_options *o = &t->options;
     size_t R = (size_t)(o->batch * t->tokens), D = (size_t)g->width, e = dtype_bytes(o->compute);
     if (o->gradients == GRADIENTS_NONE) return;
-    for (int64_t l = 0; l <= g->depth; l++) {
+    for (int64_t l = 0; l < g->depth; l++) {
         char name[64];
-        snprintf(name, sizeof name, "blocks.%lld.%s", (long long)l, "input (the last: output)");
+        snprintf(name, sizeof name, "blocks.%lld.input", (long long)l);
         take(context, o->activations_class, name, R * D * e);
+        snprintf(name, sizeof name, "blocks.%lld.means of norms", (long long)l);
+        take(context, o->activations_class, name, 4 * R * sizeof(float));
     }
     for (int64_t l = 0; l < g->depth; l++)
         if (o->recompute == RECOMPUTE_NONE || l == 0) explain_block(t, l, take, context);

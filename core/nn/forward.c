@@ -38,27 +38,47 @@ void tower_linear(struct tower *t, const void *x, const struct parameter *w, con
     tower_linear_apart(t, x, w->count / out, w, bias, y, out, y_type, rows);
 }
 
-static struct layernorm norm_of(const struct tower *t, const void *x, const struct parameter *w,
-                                const struct parameter *b, void *y, float *mean, float *rstd, int64_t R,
-                                int64_t D)
+float *tower_stream(const struct tower *t)
 {
+    return (float *)(void *)(t->memory->scratch + t->memory->dx_at);
+}
+
+void tower_norm(struct tower *t, const void *x, const struct parameter *w, const struct parameter *b, void *y,
+                float *mean, float *rstd, int64_t R, int64_t D)
+{
+    enum dtype e = t->options.compute;
+    t->device->ops->layernorm_forward(t->device, &(struct layernorm){.type = e,
+                                                                     .x_type = e,
+                                                                     .x = x,
+                                                                     .x_stride = D,
+                                                                     .weight = f32(w),
+                                                                     .bias = f32(b),
+                                                                     .y = y,
+                                                                     .mean = mean,
+                                                                     .rstd = rstd,
+                                                                     .R = R,
+                                                                     .D = D,
+                                                                     .eps = geometry_norm_eps(&t->geometry)});
+}
+
+struct layernorm tower_stream_norm(const struct tower *t, const struct parameter *w,
+                                   const struct parameter *b, void *hat, float *mean, float *rstd, int64_t R)
+{
+    const struct tower_memory *m = t->memory;
+    int64_t D = t->geometry.width;
     return (struct layernorm){.type = t->options.compute,
-                              .x = x,
+                              .x = tower_stream(t),
                               .x_stride = D,
                               .weight = f32(w),
                               .bias = f32(b),
-                              .y = y,
+                              .y = m->scratch + m->t1_at,
                               .mean = mean,
                               .rstd = rstd,
                               .R = R,
                               .D = D,
-                              .eps = geometry_norm_eps(&t->geometry)};
-}
-void tower_norm(struct tower *t, const void *x, const struct parameter *w, const struct parameter *b, void *y,
-                float *mean, float *rstd, int64_t R, int64_t D)
-{
-    struct layernorm norm = norm_of(t, x, w, b, y, mean, rstd, R, D);
-    t->device->ops->layernorm_forward(t->device, &norm);
+                              .eps = geometry_norm_eps(&t->geometry),
+                              .hat_type = m->stored,
+                              .hat = hat};
 }
 
 void tower_rotate(struct tower *t, void *qkv, int64_t batch, bool inverse)
@@ -93,17 +113,17 @@ void tower_decode(struct tower *t, const struct coded *kept, int64_t R)
     if (rows.codes) t->device->ops->decode(t->device, &rows);
 }
 
-/* y = x + gamma (branch + b), the branch (behind its norm, where that is behind, with b in it then) in t1;
- * then norm(y), unless NULL */
-static void end_branch(struct tower *t, const void *x, const struct parameter *b,
-                       const struct parameter *gamma, void *y, int64_t R, const struct layernorm *norm)
+/* x += gamma (branch + b), the branch (behind its norm, where that is behind, with b in it then) in t1; and
+ * what the second branch reads, unless NULL. again: the latter alone. */
+static void end_branch(struct tower *t, const struct parameter *b, const struct parameter *gamma, int64_t R,
+                       const struct second_input *second, bool again)
 {
-    int64_t D = t->geometry.width;
+    float *x = again ? NULL : tower_stream(t);
     t->device->ops->residual_forward(
         t->device,
         &(struct residual){t->options.compute, .x = x, .branch = t->memory->scratch + t->memory->t1_at,
                            .bias = tower_norms_behind(t) ? NULL : bias_later(t, b), .gamma = f32(gamma),
-                           .y = y, R, D, norm});
+                           .y = x, R, t->geometry.width, second});
 }
 
 /* The product at the end of a branch: u = a W^T, and b, which a norm behind it takes in, too. */
@@ -127,31 +147,41 @@ void tower_attention(struct tower *t, struct block_activations *k, int64_t batch
 }
 
 /* x_mid = x + gamma1 proj(a), a = attention(rotated(qkv)), qkv = linear(norm1(x)); with an inner norm
- * proj(norm(a)); with norms behind x + norm1(proj(a)), qkv = linear(x), else norm2(x_mid) in t1, too */
-static void attention_forward(struct tower *t, int64_t l, const void *x, struct block_activations *k,
-                              int64_t batch)
+ * proj(norm(a)); with norms behind x + norm1(proj(a)), qkv = linear(x), else norm2(x_mid) in t1, too. x and
+ * x_mid as they are stored, and the stream in fp32 goes on beside them; again: without it. */
+static void attention_forward(struct tower *t, int64_t l, struct block_activations *k, int64_t batch,
+                              bool again)
 {
     const struct geometry *g = &t->geometry;
+    const struct device_ops *ops = t->device->ops;
+    struct tower_memory *m = t->memory;
+    enum dtype e = t->options.compute;
     int64_t N = t->tokens, R = batch * N, D = g->width;
-    char *t1 = t->memory->scratch + t->memory->t1_at, *region = t->memory->scratch + t->memory->region_at;
+    char *t1 = m->scratch + m->t1_at, *region = m->scratch + m->region_at;
     const struct parameter *qkv_bias = P(ROLE_QKV_B) ? P(ROLE_QKV_B) : P(ROLE_Q_B);
-    const void *n = t1, *a = k->attn;
-    if (tower_norms_behind(t)) n = x;
-    else tower_norm(t, x, P(ROLE_NORM1_W), P(ROLE_NORM1_B), t1, k->mean1, k->rstd1, R, D);
-    tower_linear(t, n, P(ROLE_QKV_W), f32(qkv_bias), k->qkv, t->options.compute, R);
+    bool behind = tower_norms_behind(t);
+    struct layernorm norm1 = tower_stream_norm(t, P(ROLE_NORM1_W), P(ROLE_NORM1_B), m->x[l], k->mean1,
+                                               k->rstd1, R),
+                     norm2 = tower_stream_norm(t, P(ROLE_NORM2_W), P(ROLE_NORM2_B), k->x_mid, k->mean2,
+                                               k->rstd2, R);
+    struct second_input second = {.from = {m->stored, m->x[l], k->mean1, k->rstd1}, .norm = &norm2};
+    if (behind) {
+        if (!again) ops->cast(t->device, tower_stream(t), DTYPE_F32, m->x[l], e, R * D);
+        second = (struct second_input){.from = {m->stored, .x = m->x[l]}, .z = k->x_mid};
+    } else if (again) ops->layernorm_apply(t->device, &norm1);
+    else ops->layernorm_forward(t->device, &norm1);
+    tower_linear(t, behind ? m->x[l] : t1, P(ROLE_QKV_W), f32(qkv_bias), k->qkv, e, R);
     tower_rotate(t, k->qkv, batch, false);
     tower_attention(t, k, batch);
+    const void *a = k->attn;
     if (P(ROLE_ATTN_NORM_W)) {
         tower_norm(t, a, P(ROLE_ATTN_NORM_W), P(ROLE_ATTN_NORM_B), region, k->attn_mean, k->attn_rstd, R, D);
         a = region;
     }
     void *u = k->u1 ? k->u1 : t1;
     branch_linear(t, a, P(ROLE_PROJ_W), P(ROLE_PROJ_B), u, R);
-    struct layernorm norm2 =
-        norm_of(t, k->x_mid, P(ROLE_NORM2_W), P(ROLE_NORM2_B), t1, k->mean2, k->rstd2, R, D);
-    if (tower_norms_behind(t))
-        tower_norm(t, u, P(ROLE_NORM1_W), P(ROLE_NORM1_B), t1, k->mean1, k->rstd1, R, D);
-    end_branch(t, x, P(ROLE_PROJ_B), P(ROLE_LS1), k->x_mid, R, tower_norms_behind(t) ? NULL : &norm2);
+    if (behind) tower_norm(t, u, P(ROLE_NORM1_W), P(ROLE_NORM1_B), t1, k->mean1, k->rstd1, R, D);
+    end_branch(t, P(ROLE_PROJ_B), P(ROLE_LS1), R, &second, again);
 }
 
 void tower_activation(struct tower *t, int64_t l, const void *h, void *act, int64_t R)
@@ -166,9 +196,9 @@ void tower_activation(struct tower *t, int64_t l, const void *h, void *act, int6
                                               .F = t->geometry.hidden});
 }
 
-/* x_out = x_mid + gamma2 fc2(activation(fc1(norm2(x_mid)))), norm2(x_mid) in t1, an inner norm before fc2;
- * with norms behind x_mid + norm2(fc2(activation(fc1(x_mid)))) */
-static void ffn_forward(struct tower *t, int64_t l, struct block_activations *k, void *x_out, int64_t R)
+/* x += gamma2 fc2(activation(fc1(norm2(x_mid)))), norm2(x_mid) in t1, an inner norm before fc2; with norms
+ * behind x += norm2(fc2(activation(fc1(x_mid)))) */
+static void ffn_forward(struct tower *t, int64_t l, struct block_activations *k, int64_t R, bool again)
 {
     const struct geometry *g = &t->geometry;
     enum dtype e = t->options.compute;
@@ -178,7 +208,7 @@ static void ffn_forward(struct tower *t, int64_t l, struct block_activations *k,
     const void *n = behind ? k->x_mid : t1;
     tower_linear(t, n, P(ROLE_FC1_W), bias_at_once(t, P(ROLE_FC1_B)), k->h, e, R);
     tower_encode(t, &k->h8, R);
-    if (!x_out && !behind) return;
+    if (again && !behind) return;
     tower_activation(t, l, k->h, act, R);
     if (P(ROLE_FFN_NORM_W))
         tower_norm(t, act, P(ROLE_FFN_NORM_W), P(ROLE_FFN_NORM_B), act, k->ffn_mean, k->ffn_rstd, R,
@@ -186,23 +216,23 @@ static void ffn_forward(struct tower *t, int64_t l, struct block_activations *k,
     void *u = k->u2 ? k->u2 : t1;
     branch_linear(t, act, P(ROLE_FC2_W), P(ROLE_FC2_B), u, R);
     if (behind) tower_norm(t, u, P(ROLE_NORM2_W), P(ROLE_NORM2_B), t1, k->mean2, k->rstd2, R, D);
-    if (x_out) end_branch(t, k->x_mid, P(ROLE_FC2_B), P(ROLE_LS2), x_out, R, NULL);
+    if (!again) end_branch(t, P(ROLE_FC2_B), P(ROLE_LS2), R, NULL, false);
 }
 #undef P
 
-void tower_block_forward(struct tower *t, int64_t l, const void *x_in, struct block_activations *k,
-                         void *x_out, int64_t batch)
+void tower_block_forward(struct tower *t, int64_t l, int64_t batch, bool again)
 {
-    attention_forward(t, l, x_in, k, batch);
-    ffn_forward(t, l, k, x_out, batch * t->tokens);
+    struct block_activations *k = &t->memory->kept[l];
+    attention_forward(t, l, k, batch, again);
+    ffn_forward(t, l, k, batch * t->tokens, again);
 }
 
 void tower_block(struct tower *t, const struct batch *in, int64_t l)
 {
-    tower_block_forward(t, l, t->memory->x[l], &t->memory->kept[l], t->memory->x[l + 1], in->count);
+    tower_block_forward(t, l, in->count, false);
 }
 
-/* Patches, tokens, position embedding, ln_pre: images -> x[0] */
+/* Patches, tokens, position embedding, ln_pre: images -> x */
 void image_embed(struct tower *t, const struct batch *in)
 {
     struct device *dev = t->device;
@@ -221,94 +251,90 @@ void image_embed(struct tower *t, const struct batch *in)
     ops->patchify(dev, e, in->input, patches, batch, g->image, g->patch);
     tower_linear(t, patches, m->roles[ROLE_PATCH_W], bias_at_once(t, m->roles[ROLE_PATCH_B]), patch_out, e,
                  batch * t->patches);
-    bool pre = m->roles[ROLE_PRE_W] != NULL;
     ops->embed_forward(dev, &(struct embedding){.type = e,
                                                 .patches = patch_out,
                                                 .bias = bias_later(t, m->roles[ROLE_PATCH_B]),
                                                 .cls = f32(m->roles[ROLE_CLS]),
                                                 .pos = pos,
                                                 .registers = f32(m->roles[ROLE_REGISTERS]),
-                                                .tokens = pre ? m->tokens : m->x[0],
+                                                .tokens = tower_stream(t),
                                                 .B = batch,
                                                 .N = N,
                                                 .D = D,
                                                 .Q = g->registers});
-    if (pre)
-        ops->layernorm_forward(dev, &(struct layernorm){.type = e,
-                                                        .x = m->tokens,
-                                                        .x_stride = D,
-                                                        .weight = f32(m->roles[ROLE_PRE_W]),
-                                                        .bias = f32(m->roles[ROLE_PRE_B]),
-                                                        .y = m->x[0],
-                                                        .mean = m->pre_mean,
-                                                        .rstd = m->pre_rstd,
-                                                        .R = batch * N,
-                                                        .D = D,
-                                                        .eps = geometry_norm_eps(&t->geometry)});
+    if (!m->roles[ROLE_PRE_W]) return;
+    struct layernorm norm = tower_stream_norm(t, m->roles[ROLE_PRE_W], m->roles[ROLE_PRE_B], m->tokens,
+                                              m->pre_mean, m->pre_rstd, batch * N);
+    norm.type = DTYPE_F32;
+    norm.y = tower_stream(t);
+    ops->layernorm_forward(dev, &norm);
 }
 
-/* The last norm of all patches, image by image, to row `first` of y and of its moments and on. */
-static void norm_patches(struct tower *t, char *y, int64_t first, int64_t batch)
+/* Row `first` of the final norm's output, with `rows` rows behind it, is that of the stream's row `at`; the
+ * rows behind that are `stride` rows apart. */
+static void final_norm(struct tower *t, void *y, enum dtype y_type, int64_t first, int64_t rows, int64_t at,
+                       int64_t stride)
 {
     struct tower_memory *m = t->memory;
-    int64_t N = t->tokens, D = t->geometry.width;
-    size_t bytes = dtype_bytes(t->options.compute);
-    const char *x = m->x[t->geometry.depth];
-    for (int64_t i = 0; i < batch; i++) {
-        int64_t row = first + i * t->patches;
-        tower_norm(t, x + (size_t)(((i + 1) * N - t->patches) * D) * bytes, m->roles[ROLE_NORM_W],
-                   m->roles[ROLE_NORM_B], y + (size_t)(row * D) * bytes, m->norm_mean + row,
-                   m->norm_rstd + row, t->patches, D);
-    }
+    int64_t D = t->geometry.width;
+    char *hat = m->norm_hat, *out = y;
+    struct layernorm norm =
+        tower_stream_norm(t, m->roles[ROLE_NORM_W], m->roles[ROLE_NORM_B],
+                          hat ? hat + (size_t)(first * D) * dtype_bytes(m->norm_type) : NULL,
+                          m->norm_mean + first, m->norm_rstd + first, rows);
+    norm.type = y_type;
+    norm.y = out + (size_t)(first * D) * dtype_bytes(y_type);
+    norm.x = tower_stream(t) + at * D;
+    norm.x_stride = stride * D;
+    norm.hat_type = m->norm_type;
+    t->device->ops->layernorm_forward(t->device, &norm);
 }
 
-/* x[depth] -> pooled: what is wanted of it, behind the last norm */
+/* Of all patches, image by image, from row `first` of y on. */
+static void norm_patches(struct tower *t, void *y, enum dtype y_type, int64_t first, int64_t batch)
+{
+    int64_t N = t->tokens, P = t->patches;
+    for (int64_t i = 0; i < batch; i++) final_norm(t, y, y_type, first + i * P, P, (i + 1) * N - P, 1);
+}
+
+/* x -> pooled: what is wanted of it, behind the last norm */
 static void pool(struct tower *t, int64_t batch)
 {
     struct device *dev = t->device;
     struct tower_memory *m = t->memory;
+    enum dtype e = t->options.compute;
     int64_t N = t->tokens, D = t->geometry.width;
     const struct parameter *w = m->roles[ROLE_NORM_W], *b = m->roles[ROLE_NORM_B];
-    void *x = m->x[t->geometry.depth], *t1 = m->scratch + m->t1_at;
+    void *t1 = m->scratch + m->t1_at;
     if (tower_pools_by_attention(t)) {
         attn_pool_forward(t, batch);
         tower_norm(t, m->attn_pool.out, w, b, m->pooled, m->norm_mean, m->norm_rstd, batch, t->geometry.out);
         return;
     }
-    struct row_mean mean = {t->options.compute, .B = batch, .D = D};
+    struct layernorm norm = tower_stream_norm(t, w, b, NULL, m->norm_mean, m->norm_rstd, batch);
     switch (t->geometry.pool) {
     case POOL_AVG_FIRST:
-        mean.x = x;
-        mean.y = m->mean;
-        mean.N = N;
-        mean.skip = N - t->patches;
-        dev->ops->row_mean_forward(dev, &mean);
-        tower_norm(t, m->mean, w, b, m->pooled, m->norm_mean, m->norm_rstd, batch, D);
+        dev->ops->row_mean_forward(dev,
+                                   &(struct row_mean){DTYPE_F32, .x = tower_stream(t), .y = m->mean,
+                                                      .B = batch, .N = N, .D = D, .skip = N - t->patches});
+        norm.x = m->mean;
+        norm.hat_type = DTYPE_F32;
+        norm.type = m->pooled_type;
+        norm.y = m->pooled;
+        dev->ops->layernorm_forward(dev, &norm);
         return;
     case POOL_AVG:
-        norm_patches(t, t1, 0, batch);
-        mean.x = t1;
-        mean.y = m->pooled;
-        mean.N = t->patches;
-        dev->ops->row_mean_forward(dev, &mean);
+        norm_patches(t, t1, e, 0, batch);
+        dev->ops->row_mean_forward(
+            dev, &(struct row_mean){e, .x = t1, .y = m->pooled, .B = batch, .N = t->patches, .D = D});
         return;
     default: /* the class tokens of all images, then the patches image by image */
-        dev->ops->layernorm_forward(dev, &(struct layernorm){.type = t->options.compute,
-                                                             .x = x,
-                                                             .x_stride = N * D,
-                                                             .weight = f32(w),
-                                                             .bias = f32(b),
-                                                             .y = m->pooled,
-                                                             .mean = m->norm_mean,
-                                                             .rstd = m->norm_rstd,
-                                                             .R = batch,
-                                                             .D = D,
-                                                             .eps = geometry_norm_eps(&t->geometry)});
-        if (t->out_rows > 1) norm_patches(t, m->pooled, batch, batch);
+        final_norm(t, m->pooled, m->pooled_type, 0, batch, 0, N);
+        if (t->out_rows > 1) norm_patches(t, m->pooled, m->pooled_type, batch, batch);
     }
 }
 
-/* Pooling, projection, distillation head: x[depth] -> out */
+/* Pooling, projection, distillation head: x -> out */
 void image_head(struct tower *t, const struct batch *in)
 {
     struct device *dev = t->device;
@@ -340,7 +366,7 @@ void image_head(struct tower *t, const struct batch *in)
         y = to;
     }
     if (head) tower_linear(t, y, head, f32(m->roles[ROLE_HEAD_B]), t->out, DTYPE_F32, rows);
-    else if (!out) dev->ops->cast(dev, pooled, e, t->out, DTYPE_F32, rows * D);
+    else if (!out && pooled != t->out) dev->ops->cast(dev, pooled, e, t->out, DTYPE_F32, rows * D);
 }
 
 struct forward {

@@ -2,36 +2,45 @@
  * one before the first block to the embedding's parameters (backward.c has the blocks). */
 #include "core/nn/tower.h"
 
-/* dy -> dx of the patches, image by image, through the last norm: an image's P rows are `step` rows behind
- * those of the one before; their moments begin at `first`. */
-static void norm_patches_backward(const struct pass *pass, const char *dy, int64_t step, int64_t first)
+/* Through the final norm, dense rows of dy -> dx of the stream's row `at` and on, `stride` rows apart.
+ * `first`: the first of these rows as the norm was computed (forward.c, final_norm). */
+static void final_norm_backward(const struct pass *pass, const void *dy, enum dtype dy_type, int64_t first,
+                                int64_t rows, int64_t at, int64_t stride)
 {
     struct tower *t = pass->tower;
     struct tower_memory *m = t->memory;
-    int64_t N = t->tokens, D = t->geometry.width;
-    size_t bytes = dtype_bytes(t->options.compute);
+    int64_t D = t->geometry.width;
     const struct parameter *w = m->roles[ROLE_NORM_W], *b = m->roles[ROLE_NORM_B];
-    for (int64_t i = 0; i < pass->batch->count; i++) {
-        int64_t row = first + i * t->patches, at = ((i + 1) * N - t->patches) * D;
-        t->device->ops->layernorm_backward(
-            t->device,
-            &(struct layernorm_gradient){.type = t->options.compute,
-                                         .dy = dy + (size_t)(i * step * D) * bytes,
-                                         .x = (const char *)m->x[t->geometry.depth] + (size_t)at * bytes,
-                                         .x_stride = D,
-                                         .weight = f32(w),
-                                         .mean = m->norm_mean + row,
-                                         .rstd = m->norm_rstd + row,
-                                         .dx = tower_stream_gradient(t) + at,
-                                         .dx_stride = D,
-                                         .dweight = w->grad,
-                                         .dbias = b->grad,
-                                         .R = t->patches,
-                                         .D = D});
-    }
+    const char *hat = m->norm_hat;
+    t->device->ops->layernorm_backward(
+        t->device, &(struct layernorm_gradient){.type = dy_type,
+                                                .x_type = m->norm_type,
+                                                .dy = dy,
+                                                .x = hat + (size_t)(first * D) * dtype_bytes(m->norm_type),
+                                                .x_stride = D,
+                                                .weight = f32(w),
+                                                .rstd = m->norm_rstd + first,
+                                                .dx = tower_stream(t) + at * D,
+                                                .dx_stride = stride * D,
+                                                .dweight = w->grad,
+                                                .dbias = b->grad,
+                                                .R = rows,
+                                                .D = D});
 }
 
-/* pooled = what is wanted of x[depth], behind the last norm; dy its gradient (rows, D) -> dx (B, N, D)
+/* Of the patches, image by image: an image's P rows of dy are `step` rows behind those of the one before. */
+static void norm_patches_backward(const struct pass *pass, const char *dy, enum dtype dy_type, int64_t step,
+                                  int64_t first)
+{
+    const struct tower *t = pass->tower;
+    int64_t N = t->tokens, P = t->patches;
+    size_t image = (size_t)(step * t->geometry.width) * dtype_bytes(dy_type);
+    for (int64_t i = 0; i < pass->batch->count; i++)
+        final_norm_backward(pass, dy + (size_t)i * image, dy_type, first + i * P, P, (i + 1) * N - P, 1);
+}
+
+/* pooled = what is wanted of x, behind the last norm; dy its gradient (rows, D) of pooled_type -> dx (B, N,
+ * D)
  *
  *   the class token y = norm(x_0): dx_0 = dnorm(dy), of patches too where they are wanted, and 0 elsewhere
  *   y = norm(mean(x)): dx_n = dnorm(dy) / P of every patch
@@ -44,11 +53,11 @@ static void pool_backward(const struct pass *pass, char *dy)
     struct tower_memory *m = t->memory;
     enum dtype e = t->options.compute;
     int64_t B = pass->batch->count, N = t->tokens, D = t->geometry.width, skip = N - t->patches;
-    float *dx = tower_stream_gradient(t);
+    float *dx = tower_stream(t);
     char *td = m->scratch + m->td_at;
     const struct parameter *w = m->roles[ROLE_NORM_W], *b = m->roles[ROLE_NORM_B];
-    size_t all = (size_t)(B * N * D), bytes = dtype_bytes(e);
-    struct row_mean_gradient mean = {e, .dy = dy, .dx = dx, B, N, D, skip};
+    size_t all = (size_t)(B * N * D);
+    struct row_mean_gradient mean = {m->pooled_type, .dy = dy, .dx = dx, B, N, D, skip};
     dev->ops->fill(dev, dx, 0, all * sizeof *dx);
     if (tower_pools_by_attention(t)) {
         tower_norm_backward(pass, dy, m->attn_pool.out, w, b, m->norm_mean, m->norm_rstd, B, t->geometry.out);
@@ -57,36 +66,37 @@ static void pool_backward(const struct pass *pass, char *dy)
     }
     switch (t->geometry.pool) {
     case POOL_AVG_FIRST:
-        tower_norm_backward(pass, dy, m->mean, w, b, m->norm_mean, m->norm_rstd, B, D);
+        dev->ops->layernorm_backward(dev, &(struct layernorm_gradient){.type = m->pooled_type,
+                                                                       .dy = dy,
+                                                                       .x = m->mean,
+                                                                       .x_stride = D,
+                                                                       .weight = f32(w),
+                                                                       .mean = m->norm_mean,
+                                                                       .rstd = m->norm_rstd,
+                                                                       .dweight = w->grad,
+                                                                       .dbias = b->grad,
+                                                                       .R = B,
+                                                                       .D = D,
+                                                                       .to = dy});
         dev->ops->row_mean_backward(dev, &mean);
         return;
     case POOL_AVG:
         dev->ops->row_mean_backward(dev, &mean);
         dev->ops->cast(dev, dx, DTYPE_F32, td, e, (int64_t)all);
         dev->ops->fill(dev, dx, 0, all * sizeof *dx);
-        norm_patches_backward(pass, td + (size_t)(skip * D) * bytes, N, 0);
+        norm_patches_backward(pass, td + (size_t)(skip * D) * dtype_bytes(e), e, N, 0);
         return;
     default:
-        dev->ops->layernorm_backward(dev, &(struct layernorm_gradient){.type = e,
-                                                                       .dy = dy,
-                                                                       .x = m->x[t->geometry.depth],
-                                                                       .x_stride = N * D,
-                                                                       .weight = f32(w),
-                                                                       .mean = m->norm_mean,
-                                                                       .rstd = m->norm_rstd,
-                                                                       .dx = dx,
-                                                                       .dx_stride = N * D,
-                                                                       .dweight = w->grad,
-                                                                       .dbias = b->grad,
-                                                                       .R = B,
-                                                                       .D = D});
-        if (t->out_rows > 1) norm_patches_backward(pass, dy + (size_t)(B * D) * bytes, t->patches, B);
+        final_norm_backward(pass, dy, m->pooled_type, 0, B, 0, N);
+        if (t->out_rows > 1)
+            norm_patches_backward(pass, dy + (size_t)(B * D) * dtype_bytes(m->pooled_type), m->pooled_type,
+                                  t->patches, B);
     }
 }
 
 /* The output, backward: dout (rows, T or O) -> dx behind the last block; rows = B, or B*N with patch tokens.
  *
- *   out = head(y), y = project(pooled), pooled = norm(x[depth]) of the rows that are wanted
+ *   out = head(y), y = project(pooled), pooled = norm(x) of the rows that are wanted
  *     dy = dout W_head, dpooled = dy W_out, or dy P^T where y = pooled P with P (D, O): then dP = pooled^T dy
  *     then pool_backward
  */
@@ -96,12 +106,12 @@ void image_head_backward(const struct pass *pass)
     struct device *dev = t->device;
     struct tower_memory *m = t->memory;
     const struct geometry *g = &t->geometry;
-    enum dtype e = t->options.compute;
+    enum dtype e = t->options.compute, dy_type = m->pooled == t->out ? m->pooled_type : e;
     int64_t D = geometry_pooled(g), rows = pass->batch->count * t->out_rows;
     size_t bytes = dtype_bytes(e), step = ((size_t)(rows * t->out_width) * bytes + 63) & ~(size_t)63;
     char *region = m->scratch + m->region_at, *dy = region;
     const struct parameter *head = m->roles[ROLE_HEAD_W], *out = m->roles[ROLE_OUT_W];
-    dev->ops->cast(dev, pass->dout, DTYPE_F32, dy, e, rows * t->out_width);
+    dev->ops->cast(dev, pass->dout, DTYPE_F32, dy, dy_type, rows * t->out_width);
     if (head) {
         char *below = region + step;
         step += ((size_t)(rows * g->out) * bytes + 63) & ~(size_t)63;
@@ -133,13 +143,13 @@ void image_head_backward(const struct pass *pass)
 }
 
 /* The embedding, backward. tokens (B, N, D), row 0 of an image = cls + pos_0, then the registers, then
- * patch_i + pos_i with patch (B*P, D) = patches W^T + b; x[0] = tokens, or ln_pre(tokens).
+ * patch_i + pos_i with patch (B*P, D) = patches W^T + b; x = tokens, or ln_pre(tokens).
  *
  *   dcls = sum_b dtokens_b0, dpos_n = sum_b dtokens_bn, dpatch_bi = dtokens_bi, dregister_q = sum_b
  * dtokens_bq; W and b as in any linear pos = M stored where positions are resized, M (1 + P, 1 + pos_grid^2):
  * dstored = M^T dpos
  *
- * dtokens is dx, or dnorm(dx), made in dx's place from its cast. The images need no gradient. */
+ * dtokens is dx, or dnorm(dx) in dx's place. The images need no gradient. */
 void image_embed_backward(const struct pass *pass)
 {
     struct tower *t = pass->tower;
@@ -150,24 +160,21 @@ void image_embed_backward(const struct pass *pass)
     enum dtype e = t->options.compute;
     int64_t N = t->tokens, D = g->width, R = pass->batch->count * N;
     const struct parameter *registers = m->roles[ROLE_REGISTERS];
-    float *dx = tower_stream_gradient(t), *dpos = m->roles[ROLE_POS] ? m->roles[ROLE_POS]->grad : NULL;
-    void *td = m->scratch + m->td_at, *dpatch = m->scratch + m->t1_at, *patches = m->scratch + m->region_at;
+    float *dx = tower_stream(t), *dpos = m->roles[ROLE_POS] ? m->roles[ROLE_POS]->grad : NULL;
+    void *dpatch = m->scratch + m->t1_at, *patches = m->scratch + m->region_at;
     if (m->roles[ROLE_PRE_W]) {
-        ops->cast(dev, dx, DTYPE_F32, td, e, R * D);
-        ops->fill(dev, dx, 0, (size_t)(R * D) * sizeof *dx);
-        ops->layernorm_backward(dev, &(struct layernorm_gradient){.type = e,
-                                                                  .dy = td,
+        ops->layernorm_backward(dev, &(struct layernorm_gradient){.type = DTYPE_F32,
+                                                                  .x_type = m->stored,
+                                                                  .dy = dx,
                                                                   .x = m->tokens,
                                                                   .x_stride = D,
                                                                   .weight = f32(m->roles[ROLE_PRE_W]),
-                                                                  .mean = m->pre_mean,
                                                                   .rstd = m->pre_rstd,
-                                                                  .dx = dx,
-                                                                  .dx_stride = D,
                                                                   .dweight = m->roles[ROLE_PRE_W]->grad,
                                                                   .dbias = m->roles[ROLE_PRE_B]->grad,
                                                                   .R = R,
-                                                                  .D = D});
+                                                                  .D = D,
+                                                                  .to = dx});
     }
     if (t->resized) {
         dpos = m->dpos;

@@ -167,7 +167,18 @@ static struct coded lay_coded(const struct tower *t, char *base, size_t *at, siz
                           .D = (int64_t)D};
 }
 
-/* One block's kept tensors from `base` at *at; NULL base only counts. */
+/* The moments of a block's two norms, which are not computed again. */
+static void lay_moments(struct block_activations *k, char *base, size_t *at, size_t R)
+{
+    size_t here = tower_place(at, 4 * R * sizeof(float));
+    if (!base) return;
+    k->mean1 = (float *)(void *)(base + here);
+    k->rstd1 = k->mean1 + R;
+    k->mean2 = k->rstd1 + R;
+    k->rstd2 = k->mean2 + R;
+}
+
+/* One block's kept tensors but these from `base` at *at; NULL base only counts. */
 static void lay_block(const struct tower *t, struct block_activations *k, char *base, size_t *at)
 {
     const struct geometry *g = &t->geometry;
@@ -175,7 +186,7 @@ static void lay_block(const struct tower *t, struct block_activations *k, char *
            e = dtype_bytes(t->options.compute);
     size_t G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
     int parts = geometry_parts(g);
-    size_t norms = 2 + (parts & PART_ATTN_NORM ? 1 : 0) + (parts & PART_FFN_NORM ? 1 : 0);
+    size_t norms = (parts & PART_ATTN_NORM ? 1 : 0) + (parts & PART_FFN_NORM ? 1 : 0);
     bool coded = t->options.saved == SAVED_8BIT;
     size_t x_mid = tower_place(at, R * D * e), qkv = tower_place(at, 3 * R * D * e),
            attn = tower_place(at, coded ? 0 : R * D * e), h = tower_place(at, coded ? 0 : R * G * e);
@@ -192,11 +203,9 @@ static void lay_block(const struct tower *t, struct block_activations *k, char *
                                     .h = base + h,
                                     .h8 = h8,
                                     .lse = (float *)(void *)(base + lse)};
-    float **kept[] = {&k->mean1,     &k->rstd1,     &k->mean2,    &k->rstd2,
-                      &k->attn_mean, &k->attn_rstd, &k->ffn_mean, &k->ffn_rstd};
+    float **kept[] = {&k->attn_mean, &k->attn_rstd, &k->ffn_mean, &k->ffn_rstd};
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
-        bool inner = i >= 4, has = !inner || parts & (i < 6 ? PART_ATTN_NORM : PART_FFN_NORM);
-        if (!has) continue;
+        if (!(parts & (i < 2 ? PART_ATTN_NORM : PART_FFN_NORM))) continue;
         *kept[i] = moments;
         moments += R;
     }
@@ -206,8 +215,7 @@ static void lay_block(const struct tower *t, struct block_activations *k, char *
     }
 }
 
-/* A frozen tower keeps nothing: one residual stream,
- * and q,k,v and the feed-forward take turns in one region. */
+/* A frozen tower keeps nothing: q,k,v and the feed-forward take turns in one region. */
 static void lay_frozen_block(const struct tower *t, struct block_activations *k, char *base, size_t *at)
 {
     const struct geometry *g = &t->geometry;
@@ -215,18 +223,16 @@ static void lay_frozen_block(const struct tower *t, struct block_activations *k,
            e = dtype_bytes(t->options.compute);
     size_t G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
     size_t region = tower_place(at, larger(4 * R * D, R * G) * e);
-    size_t lse = tower_place(at, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float)),
-           stats = tower_place(at, 2 * R * sizeof(float));
+    size_t lse = tower_place(at, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float));
+    if (base)
+        *k = (struct block_activations){.qkv = base + region,
+                                        .attn = base + region + 3 * R * D * e,
+                                        .h = base + region,
+                                        .lse = (float *)(void *)(base + lse)};
+    lay_moments(k, base, at, R);
     if (!base) return;
-    float *moments = (float *)(void *)(base + stats);
-    *k = (struct block_activations){.qkv = base + region,
-                                    .attn = base + region + 3 * R * D * e,
-                                    .h = base + region,
-                                    .lse = (float *)(void *)(base + lse),
-                                    .mean1 = moments,
-                                    .rstd1 = moments + R};
-    k->mean2 = k->attn_mean = k->ffn_mean = k->mean1;
-    k->rstd2 = k->attn_rstd = k->ffn_rstd = k->rstd1;
+    k->attn_mean = k->ffn_mean = k->mean2;
+    k->attn_rstd = k->ffn_rstd = k->rstd2;
 }
 
 static int alloc_activations(struct tower *t, struct error *err)
@@ -240,7 +246,13 @@ static int alloc_activations(struct tower *t, struct error *err)
            rows = B * (size_t)t->out_rows;
     size_t positions = (size_t)(g->pos_grid * g->pos_grid) + 1, kept = (size_t)t->patches + 1;
     size_t normed = g->pool == POOL_AVG ? B * (size_t)t->patches : rows;
-    m->x = xcalloc((size_t)g->depth + 1, sizeof *m->x);
+    bool apart = m->roles[ROLE_OUT_W] || o->target || tower_pools_by_attention(t) || g->pool == POOL_AVG;
+    m->stored = tower_norms_behind(t) || o->compute != DTYPE_BF16 ? o->compute : DTYPE_F16;
+    m->norm_type = g->pool == POOL_AVG ? m->stored : DTYPE_F32;
+    m->pooled_type = apart ? o->compute : DTYPE_F32;
+    bool final = !frozen && g->pool != POOL_AVG_FIRST && !tower_pools_by_attention(t);
+    m->norm_hat_bytes = final ? normed * D * dtype_bytes(m->norm_type) : 0;
+    m->x = xcalloc((size_t)g->depth, sizeof *m->x);
     m->kept = xcalloc((size_t)g->depth, sizeof *m->kept);
     for (int pass = 0; pass < 2; pass++) {
         size_t at = 0;
@@ -249,14 +261,15 @@ static int alloc_activations(struct tower *t, struct error *err)
                pre_stats = pre ? tower_place(&at, 2 * R * f) : 0;
         size_t x = tower_place(&at, 0);
         if (!frozen)
-            for (int64_t l = 0; l <= g->depth; l++) tower_place(&at, R * D * e);
+            for (int64_t l = 0; l < g->depth; l++) tower_place(&at, R * D * e);
         size_t stream = (R * D * e + 63) & ~(size_t)63;
         for (int64_t l = 0; l < g->depth && !frozen; l++) {
             if (o->recompute == RECOMPUTE_NONE || l == 0) lay_block(t, &m->kept[l], base, &at);
             else m->kept[l] = m->kept[0];
+            lay_moments(&m->kept[l], base, &at, R);
         }
-        size_t norm_stats = tower_place(&at, 2 * normed * f),
-               pooled = tower_place(&at, rows * (size_t)geometry_pooled(g) * e);
+        size_t norm_stats = tower_place(&at, 2 * normed * f), norm_hat = tower_place(&at, m->norm_hat_bytes),
+               pooled = tower_place(&at, apart ? rows * (size_t)geometry_pooled(g) * e : 0);
         size_t projected = tower_place(&at, o->target ? rows * (size_t)g->out * e : 0),
                out = tower_place(&at, rows * (size_t)t->out_width * f);
         size_t pos = tower_place(&at, resized ? kept * D * f : 0),
@@ -264,7 +277,7 @@ static int alloc_activations(struct tower *t, struct error *err)
         size_t resize = tower_place(&at, resized ? kept * positions * f : 0);
         size_t rotation =
             tower_place(&at, geometry_rotates(g) ? (size_t)(t->patches * (g->width / g->heads)) * f : 0);
-        size_t mean = tower_place(&at, g->pool == POOL_AVG_FIRST ? B * D * e : 0);
+        size_t mean = tower_place(&at, g->pool == POOL_AVG_FIRST ? B * D * f : 0);
         if (tower_pools_by_attention(t)) at = attn_pool_lay(t, &m->attn_pool, base, at);
         if (!pass) {
             m->activations = device_alloc(t->device, o->activations_class, at,
@@ -275,17 +288,18 @@ static int alloc_activations(struct tower *t, struct error *err)
         m->tokens = pre && !frozen ? base + tokens : NULL;
         m->pre_mean = (float *)(void *)(base + pre_stats);
         m->pre_rstd = m->pre_mean + R;
-        for (int64_t l = 0; l <= g->depth && !frozen; l++) m->x[l] = base + x + (size_t)l * stream;
+        for (int64_t l = 0; l < g->depth && !frozen; l++) m->x[l] = base + x + (size_t)l * stream;
         m->norm_mean = (float *)(void *)(base + norm_stats);
         m->norm_rstd = m->norm_mean + normed;
-        m->pooled = base + pooled;
+        m->norm_hat = m->norm_hat_bytes ? base + norm_hat : NULL;
         m->projected = base + projected;
         t->out = (float *)(void *)(base + out);
+        m->pooled = apart ? (void *)(base + pooled) : t->out;
         m->pos = (float *)(void *)(base + pos);
         m->dpos = (float *)(void *)(base + dpos);
         m->resize = (float *)(void *)(base + resize);
         m->rotation = (float *)(void *)(base + rotation);
-        m->mean = base + mean;
+        m->mean = (float *)(void *)(base + mean);
     }
     return 0;
 }
@@ -312,18 +326,17 @@ static void lay_scratch(struct tower *t)
     m->t1_at = tower_place(&at, R * D * e);
     int parts = geometry_parts(g);
     size_t inner = parts & PART_FFN_NORM && !frozen ? R * F : 0; /* what the norm in the feed-forward saw */
-    size_t region = larger(R * F + inner, frozen ? parts & PART_ATTN_NORM ? R * D : 0 : 4 * R * D);
+    size_t region = larger(R * F + inner, (frozen ? 2 : 4) * R * D);
     region = larger(region, B * (size_t)t->patches * p) * e; /* patches */
     size_t pool =
         tower_pools_by_attention(t) ? 4 * R * (size_t)g->out * e : 0; /* gradients of its attention */
     region = larger(region, frozen ? 0 : tower_output_gradients(t) + pool);
     m->region_at = tower_place(&at, region);
+    m->dx_at = tower_place(&at, R * D * sizeof(float)); /* the residual stream, and its gradient */
     if (frozen) {
-        m->dx_at = tower_place(&at, R * D * e); /* the residual stream */
         m->dh_at = at;
         lay_frozen_block(t, NULL, NULL, &at);
     } else {
-        m->dx_at = tower_place(&at, R * D * sizeof(float));
         m->td_at = tower_place(&at, R * D * e);
         m->dh_at = tower_place(&at, o->saved == SAVED_8BIT ? R * larger(G, D) * e
                                     : o->backward_twice    ? R * G * e
@@ -463,10 +476,13 @@ void tower_bind_scratch(struct tower *t, void *scratch)
         }
         return;
     }
+    size_t attention =
+        (size_t)(t->options.batch * t->tokens * t->geometry.width) * /* behind its inner norm */
+        dtype_bytes(t->options.compute);
     for (int64_t l = 0; l < t->geometry.depth; l++) {
         size_t at = m->dh_at;
         lay_frozen_block(t, &m->kept[l], m->scratch, &at);
-        m->x[l] = m->kept[l].x_mid = m->scratch + m->dx_at;
+        m->x[l] = m->scratch + m->region_at + attention;
+        m->kept[l].x_mid = tower_norms_behind(t) ? m->scratch + m->t1_at : NULL;
     }
-    m->x[t->geometry.depth] = m->tokens = m->scratch + m->dx_at;
 }

@@ -7,13 +7,13 @@
 
 /* What a block keeps between forward and backward; t is the compute type. */
 struct block_activations {
-    void *x_mid;                          /* t (R, D) residual stream between attention and feed-forward */
+    void *x_mid;                          /* (R, D) input of the feed-forward, as x[l] is stored */
     void *qkv;                            /* t (R, 3D) */
     void *attn;                           /* t (R, D) attention output before its projection */
     void *h;                              /* t (R, F) or (R, 2F): feed-forward before the activation */
     float *lse;                           /* (B, H, N) */
     struct coded h8;                      /* with SAVED_8BIT: h; it and attn are in scratch, by turns */
-    float *mean1, *rstd1, *mean2, *rstd2; /* (R) */
+    float *mean1, *rstd1, *mean2, *rstd2; /* (R), of each block even where the rest is computed again */
     /* of some towers */
     float *attn_mean, *attn_rstd, *ffn_mean, *ffn_rstd; /* (R) of the norms inside the branches */
     void *u1, *u2;                                      /* t (R, D) branches before the norms behind them */
@@ -26,6 +26,7 @@ struct attn_pool_activations {
     void *out;                /* t (B, O): input of the last norm */
     float *lse;               /* (B, heads, N) */
     float *query_mean, *query_rstd, *key_mean, *key_rstd; /* (B), (R) */
+    void *key_hat;                                        /* (R, D) of the norm of the stream */
 };
 
 struct tower_memory {
@@ -38,19 +39,26 @@ struct tower_memory {
     size_t *weight_offset, *weight_bytes;    /* of each group's weights */
 
     void *activations; /* one allocation */
-    void *tokens;      /* t (R, D) input of the norm before the blocks, else NULL */
+    /* The stream is stored as xhat of the norm that reads it, in fp16 or F32 (operations.h), or post-norm in
+     * the compute type. A frozen tower stores only the input of the block that is computed. */
+    enum dtype stored;
+    void *tokens; /* stored (R, D) input of the norm before the blocks, else NULL */
     float *pre_mean, *pre_rstd;
-    void **x;                       /* (depth+1) of t (R, D): input of each block, output of the last */
-    struct block_activations *kept; /* (depth) with RECOMPUTE_NONE, else all entries alike */
+    void **x;                       /* (depth) of stored (R, D): input of each block */
+    struct block_activations *kept; /* (depth) with RECOMPUTE_NONE, else all alike but the moments */
     float *norm_mean, *norm_rstd;   /* (B*out_rows) */
-    void *pooled;                   /* t (B*out_rows, D) after the final norm */
-    void *projected;                /* t (B*out_rows, O): input of the distillation head, when projected */
-    float *pos;                     /* (1 + P, D) resized position embedding, where it is resized */
-    float *dpos;                    /* its gradient */
-    float *resize;                  /* (1 + P, 1+pos_grid^2) */
-    float *rotation;                /* (P, 2, dh/2) cosines and sines, where queries and keys are rotated */
+    enum dtype norm_type;           /* stored for many rows, F32 for few */
+    size_t norm_hat_bytes;
+    void *norm_hat;         /* norm_type (B*out_rows, D) of the final norm; NULL: frozen, or of none */
+    enum dtype pooled_type; /* t; F32 where it is the output */
+    void *pooled;           /* pooled_type (B*out_rows, D) after the final norm */
+    void *projected;        /* t (B*out_rows, O): input of the distillation head, when projected */
+    float *pos;             /* (1 + P, D) resized position embedding, where it is resized */
+    float *dpos;            /* its gradient */
+    float *resize;          /* (1 + P, 1+pos_grid^2) */
+    float *rotation;        /* (P, 2, dh/2) cosines and sines, where queries and keys are rotated */
     struct attn_pool_activations attn_pool;
-    void *mean; /* t (B, D) mean of the patches, with POOL_AVG_FIRST */
+    float *mean; /* (B, D) mean of the patches, with POOL_AVG_FIRST */
 
     /* scratch, bound by the caller; offsets by tower.c */
     char *scratch;
@@ -96,12 +104,12 @@ static inline size_t tower_place(size_t *at, size_t bytes)
 static inline size_t tower_words(size_t R, size_t D) { return R * ((D + CODES8_GROUP - 1) / CODES8_GROUP); }
 
 /* A model is three parts, there and back. They only issue operations, always the same ones for the same count
- * (device_issue). Between the parts stand the residual stream, x[l], and its gradient dx, F32 (R, D) in
- * scratch at dx_at; the backward ones complete the gradients of their group. */
+ * (device_issue). Between the parts is the residual stream x, and backward its gradient dx, both F32 (R, D)
+ * in scratch at dx_at (tower_stream); the backward ones complete the gradients of their group. */
 struct model {
-    void (*embed)(struct tower *, const struct batch *);            /* input -> x[0] */
-    void (*block)(struct tower *, const struct batch *, int64_t l); /* x[l] -> x[l+1] */
-    void (*head)(struct tower *, const struct batch *);             /* x[depth] -> out */
+    void (*embed)(struct tower *, const struct batch *);            /* input -> x */
+    void (*block)(struct tower *, const struct batch *, int64_t l); /* x -> x */
+    void (*head)(struct tower *, const struct batch *);             /* x -> out */
     void (*head_backward)(const struct pass *);                     /* dout -> dx */
     void (*block_backward)(const struct pass *, int64_t l);         /* dx -> dx */
     void (*embed_backward)(const struct pass *);                    /* dx -> nothing */
@@ -125,7 +133,12 @@ void tower_decode(struct tower *tower, const struct coded *kept, int64_t R);
 /* The matrix as the gemm wants it: itself, or cast into scratch. */
 const void *tower_matrix(struct tower *tower, const struct parameter *p);
 
-/* y = norm(x), rows of D; mean and rstd (R) are kept there */
+/* The residual stream in a forward pass, its gradient dx in a backward pass. */
+float *tower_stream(const struct tower *tower);
+/* The norm of the whole stream into t1, stored in `hat`. */
+struct layernorm tower_stream_norm(const struct tower *tower, const struct parameter *w,
+                                   const struct parameter *b, void *hat, float *mean, float *rstd, int64_t R);
+/* y = norm(x), rows of D of the compute type; mean and rstd (R) are kept there */
 void tower_norm(struct tower *tower, const void *x, const struct parameter *w, const struct parameter *b,
                 void *y, float *mean, float *rstd, int64_t R, int64_t D);
 /* Rotary positions of q and k in place, or of their gradients back; nothing where there are none. */
@@ -137,7 +150,7 @@ static inline bool tower_norms_behind(const struct tower *tower)
 
 /* Bytes of the gradients of output, head and projection in scratch, at region_at (image_head_backward). */
 size_t tower_output_gradients(const struct tower *tower);
-/* attn_pool.c: x[depth] -> attn_pool.out, and its gradient dy (B, O), overwritten, -> dx. */
+/* attn_pool.c: x -> attn_pool.out, and its gradient dy (B, O), overwritten, -> dx. */
 size_t attn_pool_lay(const struct tower *tower, struct attn_pool_activations *kept, char *base, size_t at);
 void attn_pool_forward(struct tower *tower, int64_t batch);
 void attn_pool_backward(const struct pass *pass, void *dy);
@@ -166,11 +179,7 @@ void tower_linear_backward(const struct pass *pass, const void *dy, const void *
 void tower_norm_backward(const struct pass *pass, void *dy, const void *x, const struct parameter *w,
                          const struct parameter *b, const float *mean, const float *rstd, int64_t R,
                          int64_t D);
-/* dx of the residual stream */
-float *tower_stream_gradient(const struct tower *tower);
-/* The forward pass of one block from x_in into kept and x_out;
- * x_out NULL: only what backward needs (recompute). */
-void tower_block_forward(struct tower *tower, int64_t block, const void *x_in, struct block_activations *kept,
-                         void *x_out, int64_t batch);
+/* The forward pass of one block. again: from what is stored of its input, only what backward needs. */
+void tower_block_forward(struct tower *tower, int64_t block, int64_t batch, bool again);
 
 #endif

@@ -43,11 +43,11 @@ void NAME(embed_forward)(const struct embedding *o)
     PARALLEL_FOR for (int64_t row = 0; row < o->B * N; row++)
     {
         int64_t b = row / N, n = row % N;
-        float in[PIECE], out[PIECE];
+        float in[PIECE];
         for (int64_t at = 0; at < D; at += PIECE) {
             int64_t count = piece(D, at);
             const float *x = cls + at, *p = pos ? pos + at : NULL;
-            float *y = piece_for(bf16, o->tokens, row * D + at, out);
+            float *y = o->tokens + row * D + at;
             if (n > Q) {
                 x = read_piece(bf16, o->patches, (b * patches + n - Q - 1) * D + at, count, in);
                 if (pos) p += (n - Q) * D;
@@ -55,7 +55,6 @@ void NAME(embed_forward)(const struct embedding *o)
             if (n && n <= Q) memcpy(y, o->registers + (n - 1) * D + at, (size_t)count * sizeof *y);
             else if (p) SIMD for (int64_t i = 0; i < count; i++) y[i] = x[i] + p[i];
             else memcpy(y, x, (size_t)count * sizeof *y);
-            write_piece(bf16, o->tokens, row * D + at, count, y);
         }
     }
 }
@@ -142,36 +141,6 @@ void NAME(rotate)(const struct rotation *o)
         for (int64_t h = 0; h < heads; h++)
             rotate_pairs(bf16, o->qkv, at + h * o->dh, o->dh, o->half, o->table + n * o->dh, sign);
     }
-}
-
-static void residual_row(const struct residual *o, int64_t row)
-{
-    int bf16 = o->type == DTYPE_BF16;
-    const float *gamma = o->gamma;
-    for (int64_t at = 0; at < o->D; at += PIECE) {
-        float a[PIECE], b[PIECE], out[PIECE];
-        int64_t count = piece(o->D, at), here = row * o->D + at;
-        const float *u = read_piece(bf16, o->x, here, count, a),
-                    *v = read_piece(bf16, o->branch, here, count, b), *g = gamma ? gamma + at : NULL;
-        float *w = piece_for(bf16, o->y, here, out);
-        if (gamma) SIMD for (int64_t i = 0; i < count; i++) w[i] = u[i] + g[i] * v[i];
-        else SIMD for (int64_t i = 0; i < count; i++) w[i] = u[i] + v[i];
-        write_piece(bf16, o->y, here, count, w);
-    }
-}
-
-/* The norm reads rows while they are in the first-level cache, where it is of these rows. */
-void NAME(residual_forward)(const struct residual *o)
-{
-    const struct layernorm *n = o->norm;
-    bool at_once = n && n->x == o->y && n->R == o->R && n->x_stride == o->D;
-    PARALLEL_FOR for (int64_t row = 0; row < o->R; row += NORM_ROWS)
-    {
-        int64_t end = row + NORM_ROWS < o->R ? row + NORM_ROWS : o->R;
-        for (int64_t r = row; r < end; r++) residual_row(o, r);
-        if (at_once) NAME(layernorm_rows)(n, row, end);
-    }
-    if (n && !at_once) NAME(layernorm_forward)(n);
 }
 
 /* n values of a group -> codes; returns the group's word */

@@ -1,27 +1,50 @@
-/* Layer norm, column sums and LayerScale: operations along rows, and sums over rows. See ops.h.
+/* Layer norm, residuals, column sums and LayerScale: operations along rows, and sums over rows. See ops.h.
  *
  * Sums over rows are taken in ROW_SHARES fixed shares, each by one thread, and the shares are added in order.
  */
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/vector.h"
 
-static void normalise(int bf16, const void *x, int64_t x_at, const float *weight, const float *bias,
-                      float mean, float rstd, void *y, int64_t y_at, int64_t D)
+/* y of `count` elements of a row, from xhat */
+static void affine_piece(const struct layernorm *o, int64_t row, int64_t at, int64_t count, const float *hat)
 {
-    for (int64_t at = 0; at < D; at += PIECE) {
-        float in[PIECE], out[PIECE];
-        int64_t count = piece(D, at);
-        const float *v = read_piece(bf16, x, x_at + at, count, in);
-        float *w = piece_for(bf16, y, y_at + at, out);
-        SIMD for (int64_t i = 0; i < count; i++) w[i] = (v[i] - mean) * rstd * weight[at + i] + bias[at + i];
-        write_piece(bf16, y, y_at + at, count, w);
+    int bf16 = storage_of(o->type);
+    float out[PIECE];
+    const float *weight = o->weight + at, *bias = o->bias + at;
+    float *w = piece_for(bf16, o->y, row * o->D + at, out);
+    SIMD for (int64_t i = 0; i < count; i++) w[i] = hat[i] * weight[i] + bias[i];
+    write_piece(bf16, o->y, row * o->D + at, count, w);
+}
+
+/* The same from x, by way of xhat as it is stored. */
+static void normalise_piece(const struct layernorm *o, int64_t row, int64_t at, int64_t count, const float *v)
+{
+    int hats = storage_of(o->hat_type);
+    float hat[PIECE], mean = o->mean[row], rstd = o->rstd[row];
+    uint16_t rounded[PIECE];
+    SIMD for (int64_t i = 0; i < count; i++) hat[i] = (v[i] - mean) * rstd;
+    if (o->hat) store_piece(hats, o->hat, row * o->D + at, count, hat);
+    if (o->hat) affine_piece(o, row, at, count, read_piece(hats, o->hat, row * o->D + at, count, hat));
+    else if (hats) {
+        write_piece(hats, rounded, 0, count, hat);
+        affine_piece(o, row, at, count, read_piece(hats, rounded, 0, count, hat));
+    } else affine_piece(o, row, at, count, hat);
+}
+static void normalise(const struct layernorm *o, int64_t row)
+{
+    int x_type = storage_of(o->x_type);
+    for (int64_t at = 0; at < o->D; at += PIECE) {
+        float in[PIECE];
+        int64_t count = piece(o->D, at);
+        const float *v = read_piece(x_type, o->x, row * o->x_stride + at, count, in);
+        normalise_piece(o, row, at, count, v);
     }
 }
 
 /* Means and reciprocal deviations of neighbouring rows at once: one row's sum is a chain of additions each of
  * which waits for the one before. A row that is not there is read as the last. Rows of bf16 up to KEPT stay
  * as floats in the first-level cache for the second pass. */
-enum { TOGETHER = NORM_ROWS, KEPT = 4 * PIECE };
+enum { TOGETHER = 4, KEPT = 4 * PIECE };
 static void moments(int bf16, const void *x, int64_t at, int64_t stride, int64_t rows, int64_t D, double eps,
                     float *mean, float *rstd)
 {
@@ -69,27 +92,81 @@ static void moments(int bf16, const void *x, int64_t at, int64_t stride, int64_t
     }
 }
 
-void NAME(layernorm_rows)(const struct layernorm *o, int64_t from, int64_t to)
-{
-    int bf16 = o->type == DTYPE_BF16;
-    int64_t stride = o->x_stride, D = o->D;
-    moments(bf16, o->x, from * stride, stride, to - from, D, (double)o->eps, o->mean + from, o->rstd + from);
-    for (int64_t r = from; r < to; r++)
-        normalise(bf16, o->x, r * stride, o->weight, o->bias, o->mean[r], o->rstd[r], o->y, r * D, D);
-}
-
 void NAME(layernorm_forward)(const struct layernorm *o)
 {
-    PARALLEL_FOR for (int64_t row = 0; row < o->R; row += NORM_ROWS)
-        NAME(layernorm_rows)(o, row, row + NORM_ROWS < o->R ? row + NORM_ROWS : o->R);
+    PARALLEL_FOR for (int64_t row = 0; row < o->R; row += TOGETHER)
+    {
+        int64_t end = row + TOGETHER < o->R ? row + TOGETHER : o->R;
+        moments(storage_of(o->x_type), o->x, row * o->x_stride, o->x_stride, end - row, o->D, (double)o->eps,
+                o->mean + row, o->rstd + row);
+        for (int64_t r = row; r < end; r++) normalise(o, r);
+    }
 }
 
 void NAME(layernorm_apply)(const struct layernorm *o)
 {
-    int64_t D = o->D;
+    int hats = storage_of(o->hat_type);
     PARALLEL_FOR for (int64_t row = 0; row < o->R; row++)
-        normalise(o->type == DTYPE_BF16, o->x, row * o->x_stride, o->weight, o->bias, o->mean[row],
-                  o->rstd[row], o->y, row * D, D);
+    {
+        if (!o->hat) normalise(o, row);
+        for (int64_t at = 0; o->hat && at < o->D; at += PIECE) {
+            float in[PIECE];
+            int64_t count = piece(o->D, at);
+            affine_piece(o, row, at, count, read_piece(hats, o->hat, row * o->D + at, count, in));
+        }
+    }
+}
+
+/* gamma * (branch + bias) of `count` elements of a row, whose branch has its bias already */
+static void scale_branch(const struct residual *o, int64_t row, int64_t at, int64_t count, float *u)
+{
+    float in[PIECE];
+    const float *v = read_piece(storage_of(o->type), o->branch, row * o->D + at, count, in);
+    if (!o->gamma) {
+        memcpy(u, v, (size_t)count * sizeof *u);
+        return;
+    }
+    const float *gamma = o->gamma + at;
+    SIMD for (int64_t i = 0; i < count; i++) u[i] = gamma[i] * v[i];
+}
+
+/* stored(x) + u */
+static void second_row(const struct residual *o, int64_t row)
+{
+    const struct second_input *s = o->second;
+    int stored = storage_of(s->from.type);
+    float mean = s->from.mean ? s->from.mean[row] : 0, deviation = s->from.mean ? 1 / s->from.rstd[row] : 1;
+    for (int64_t at = 0; at < o->D; at += PIECE) {
+        float u[PIECE], in[PIECE];
+        int64_t count = piece(o->D, at), here = row * o->D + at;
+        scale_branch(o, row, at, count, u);
+        const float *x = read_piece(stored, s->from.x, here, count, in);
+        SIMD for (int64_t i = 0; i < count; i++) u[i] += x[i] * deviation + mean;
+        if (s->norm) normalise_piece(s->norm, row, at, count, u);
+        else store_piece(stored, s->z, here, count, u);
+    }
+}
+
+/* All of some rows while they are in the first-level cache. */
+void NAME(residual_forward)(const struct residual *o)
+{
+    const struct layernorm *n = o->second ? o->second->norm : NULL;
+    int64_t D = o->D;
+    PARALLEL_FOR for (int64_t row = 0; row < o->R; row += TOGETHER)
+    {
+        int64_t end = row + TOGETHER < o->R ? row + TOGETHER : o->R;
+        for (int64_t r = row; r < end && o->x; r++)
+            for (int64_t at = 0; at < D; at += PIECE) {
+                float u[PIECE], *y = o->y + r * D + at;
+                const float *x = o->x + r * D + at;
+                int64_t count = piece(D, at);
+                scale_branch(o, r, at, count, u);
+                SIMD for (int64_t i = 0; i < count; i++) y[i] = x[i] + u[i];
+            }
+        if (n && o->x)
+            moments(0, o->y, row * D, D, end - row, D, (double)n->eps, n->mean + row, n->rstd + row);
+        for (int64_t r = row; r < end && o->second; r++) second_row(o, r);
+    }
 }
 
 void NAME(add_shares)(const float *shares, int64_t stride, int64_t columns, float *sums)
@@ -107,21 +184,24 @@ void NAME(add_shares)(const float *shares, int64_t stride, int64_t columns, floa
 /* One row of y = xhat w + b, xhat = (x - mean) rstd (D). mean and rstd move with x, too, by 1/D and by
  * -rstd^2 xhat_i / D for each x_i; so with g = dy w, the gradient of xhat,
  *   dx += rstd (g - mean(g) - xhat mean(g xhat))
- * and, for the share, dw += dy xhat, db += dy. With `to` the row goes there, from element to_at on. */
-static void backward_row(int bf16, const void *dy, int64_t dy_at, const void *x, int64_t x_at,
-                         const float *weight, float mean, float rstd, float *dx, void *to, int64_t to_at,
-                         int64_t D, float *share_w, float *share_b)
+ * and, for the share, dw += dy xhat, db += dy. With `to` the row goes there. */
+static void backward_row(const struct layernorm_gradient *o, int64_t row, float *share_w, float *share_b)
 {
+    int dys = storage_of(o->type), xs = storage_of(o->x_type);
+    int64_t D = o->D, x_at = row * o->x_stride, dy_at = row * D;
+    const float *weight = o->weight;
+    float *dx = o->to ? NULL : o->dx + row * o->dx_stride, rstd = o->rstd[row],
+          mean = o->mean ? o->mean[row] : 0, scale = o->mean ? rstd : 1;
     float b1[PIECE], b2[PIECE];
     double sum = 0, product = 0;
     for (int64_t at = 0; at < D; at += PIECE) {
         int64_t count = piece(D, at);
-        const float *v = read_piece(bf16, x, x_at + at, count, b1),
-                    *d = read_piece(bf16, dy, dy_at + at, count, b2), *w = weight + at;
+        const float *v = read_piece(xs, o->x, x_at + at, count, b1),
+                    *d = read_piece(dys, o->dy, dy_at + at, count, b2), *w = weight + at;
         float *sw = share_w + at, *sb = share_b + at, s = 0, p = 0;
 #pragma omp simd reduction(+ : s, p)
         for (int64_t i = 0; i < count; i++) {
-            float xhat = (v[i] - mean) * rstd, g = d[i] * w[i];
+            float xhat = (v[i] - mean) * scale, g = d[i] * w[i];
             s += g;
             p += g * xhat;
             sw[i] += d[i] * xhat;
@@ -133,18 +213,18 @@ static void backward_row(int bf16, const void *dy, int64_t dy_at, const void *x,
     float a = (float)(sum / (double)D), b = (float)(product / (double)D);
     for (int64_t at = 0; at < D; at += PIECE) {
         int64_t count = piece(D, at);
-        const float *v = read_piece(bf16, x, x_at + at, count, b1),
-                    *d = read_piece(bf16, dy, dy_at + at, count, b2), *w = weight + at;
-        if (to) {
+        const float *v = read_piece(xs, o->x, x_at + at, count, b1),
+                    *d = read_piece(dys, o->dy, dy_at + at, count, b2), *w = weight + at;
+        if (o->to) {
             float made[PIECE];
             SIMD for (int64_t i = 0; i < count; i++) made[i] =
-                rstd * (d[i] * w[i] - a - (v[i] - mean) * rstd * b);
-            store_piece(bf16, to, to_at + at, count, made);
+                rstd * (d[i] * w[i] - a - (v[i] - mean) * scale * b);
+            store_piece(dys, o->to, dy_at + at, count, made);
             continue;
         }
         float *out = dx + at;
         SIMD for (int64_t i = 0; i < count; i++) out[i] +=
-            rstd * (d[i] * w[i] - a - (v[i] - mean) * rstd * b);
+            rstd * (d[i] * w[i] - a - (v[i] - mean) * scale * b);
     }
 }
 
@@ -167,7 +247,6 @@ static void branch_row(const struct branch_gradient *o, int64_t row, float *shar
 /* What is made of a row enters the branch while it is in the first-level cache. */
 void NAME(layernorm_backward)(const struct layernorm_gradient *o, float *shares)
 {
-    int bf16 = o->type == DTYPE_BF16;
     int64_t R = o->R, D = o->D, columns = (o->then ? 3 : 2) * D;
     int64_t step = (R + ROW_SHARES - 1) / ROW_SHARES;
     PARALLEL_FOR for (int64_t s = 0; s < ROW_SHARES; s++)
@@ -175,8 +254,7 @@ void NAME(layernorm_backward)(const struct layernorm_gradient *o, float *shares)
         float *share = shares + s * columns;
         memset(share, 0, (size_t)columns * sizeof(float));
         for (int64_t row = s * step; row < (s + 1) * step && row < R; row++) {
-            backward_row(bf16, o->dy, row * D, o->x, row * o->x_stride, o->weight, o->mean[row], o->rstd[row],
-                         o->to ? NULL : o->dx + row * o->dx_stride, o->to, row * D, D, share, share + D);
+            backward_row(o, row, share, share + D);
             if (o->then) branch_row(o->then, row, share + 2 * D);
         }
     }

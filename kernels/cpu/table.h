@@ -18,9 +18,6 @@ void REST(embed_backward)(const struct embedding_gradient *);
 void REST(resize_rows)(const float *w, const float *in, float *out, int64_t n_out, int64_t n_in, int64_t D,
                        int transpose);
 void REST(layernorm_forward)(const struct layernorm *);
-/* rows from..to-1, at most NORM_ROWS, by one thread */
-enum { NORM_ROWS = 4 };
-void REST(layernorm_rows)(const struct layernorm *, int64_t from, int64_t to);
 void REST(layernorm_apply)(const struct layernorm *);
 /* sums[c] += column c of each of ROW_SHARES shares in order, which are `stride` floats apart */
 void REST(add_shares)(const float *shares, int64_t stride, int64_t columns, float *sums);

@@ -7,6 +7,8 @@
 #define MEOPT_KERNELS_CPU_VECTOR_H
 
 #include "kernels/bf16.h"
+#include "kernels/f16.h"
+#include "kernels/operations.h"
 
 #ifdef __AVX2__
 #include <immintrin.h>
@@ -75,11 +77,19 @@ static inline void narrow16(const float *values, uint16_t *to)
 }
 #endif
 
+/* How elements are stored: 0 as float, 1 as bf16, 2 as fp16. Functions that take `bf16` take the first two.
+ */
+static inline int storage_of(enum dtype type) { return type == DTYPE_F16 ? 2 : type == DTYPE_BF16; }
+
 /* n elements from element `at`: a pointer to floats, which may be `buffer` */
 static inline const float *read_piece(int bf16, const void *x, int64_t at, int64_t n, float *buffer)
 {
     if (!bf16) return (const float *)x + at;
     const uint16_t *h = (const uint16_t *)x + at;
+    if (bf16 == 2) {
+        SIMD for (int64_t i = 0; i < n; i++) buffer[i] = f16_value(h[i]);
+        return buffer;
+    }
     SIMD for (int64_t i = 0; i < n; i++) buffer[i] = widen_one(h[i]);
     return buffer;
 }
@@ -93,6 +103,10 @@ static inline void write_piece(int bf16, void *y, int64_t at, int64_t n, const f
     if (!bf16) return;
     uint16_t *h = (uint16_t *)y + at;
     int64_t whole = 0;
+    if (bf16 == 2) {
+        SIMD for (int64_t i = 0; i < n; i++) h[i] = f16_of(values[i]);
+        return;
+    }
 #if defined(__AVX512F__)
     whole = n & ~(int64_t)31;
     for (int64_t i = 0; i < whole; i += 32) narrow32(values + i, h + i);
@@ -105,7 +119,7 @@ static inline void write_piece(int bf16, void *y, int64_t at, int64_t n, const f
 /* values that were computed elsewhere to element `at` of y */
 static inline void store_piece(int bf16, void *y, int64_t at, int64_t n, const float *values)
 {
-    if (bf16) write_piece(1, y, at, n, values);
+    if (bf16) write_piece(bf16, y, at, n, values);
     else memcpy((float *)y + at, values, (size_t)n * sizeof *values);
 }
 /* sums += n elements from element `at` */

@@ -82,17 +82,17 @@ KERNEL(patchify_bf16, const float *images, bf16 *patches, int64_t B, int64_t S, 
 
 template <class T>
 DEVICE void embed_forward(const T *patch_out, const float *bias, const float *cls, const float *pos,
-                          const float *registers, T *tokens, int64_t B, int64_t N, int64_t D, int64_t Q)
+                          const float *registers, float *tokens, int64_t B, int64_t N, int64_t D, int64_t Q)
 {
     FOR_EACH_AT(w, 3, B * N * D, D, N)
     {
         int64_t i = w.i, d = w.at[0], n = w.at[1], b = w.at[2];
         if (n && n <= Q) {
-            store(tokens, i, registers[(n - 1) * D + d]);
+            tokens[i] = registers[(n - 1) * D + d];
             continue;
         }
         float x = n == 0 ? cls[d] : biased(patch_out, (b * (N - Q - 1) + n - Q - 1) * D + d, bias, d);
-        store(tokens, i, pos ? x + pos[(n == 0 ? 0 : n - Q) * D + d] : x);
+        tokens[i] = pos ? x + pos[(n == 0 ? 0 : n - Q) * D + d] : x;
     }
 }
 KERNEL(embed_forward_f32, const float *patch_out, const float *bias, const float *cls, const float *pos,
@@ -101,7 +101,7 @@ KERNEL(embed_forward_f32, const float *patch_out, const float *bias, const float
     embed_forward(patch_out, bias, cls, pos, registers, tokens, B, N, D, Q);
 }
 KERNEL(embed_forward_bf16, const bf16 *patch_out, const float *bias, const float *cls, const float *pos,
-       const float *registers, bf16 *tokens, int64_t B, int64_t N, int64_t D, int64_t Q)
+       const float *registers, float *tokens, int64_t B, int64_t N, int64_t D, int64_t Q)
 {
     embed_forward(patch_out, bias, cls, pos, registers, tokens, B, N, D, Q);
 }
@@ -235,23 +235,28 @@ DEVICE void row_mean_backward(const T *dy, float *dx, int64_t B, int64_t N, int6
 ROW_MEANS(f32, float)
 ROW_MEANS(bf16, bf16)
 
-/* y = x + gamma * (branch + bias); gamma NULL: 1 */
+/* y = x + gamma * (branch + bias); gamma NULL: 1. Where the stream is stored as it is, also z = stored +
+ * gamma * (branch + bias), which may be branch; x NULL: that alone. */
 template <class T>
-DEVICE void residual_forward(const T *x, const T *branch, const float *bias, const float *gamma, T *y,
-                             int64_t R, int64_t D)
+DEVICE void residual_forward(const float *x, const T *branch, const float *bias, const float *gamma, float *y,
+                             const T *stored, T *z, int64_t R, int64_t D)
 {
     FOR_EACH_AT(w, 2, R * D, D)
-    store(y, w.i, load(x, w.i) + (gamma ? gamma[w.at[0]] : 1.0f) * biased(branch, w.i, bias, w.at[0]));
+    {
+        float u = exact_mul(gamma ? gamma[w.at[0]] : 1.0f, biased(branch, w.i, bias, w.at[0]));
+        if (x) y[w.i] = exact_add(x[w.i], u);
+        if (stored) store(z, w.i, exact_add(load(stored, w.i), u));
+    }
 }
 KERNEL(residual_forward_f32, const float *x, const float *branch, const float *bias, const float *gamma,
-       float *y, int64_t R, int64_t D)
+       float *y, const float *stored, float *z, int64_t R, int64_t D)
 {
-    residual_forward(x, branch, bias, gamma, y, R, D);
+    residual_forward(x, branch, bias, gamma, y, stored, z, R, D);
 }
-KERNEL(residual_forward_bf16, const bf16 *x, const bf16 *branch, const float *bias, const float *gamma,
-       bf16 *y, int64_t R, int64_t D)
+KERNEL(residual_forward_bf16, const float *x, const bf16 *branch, const float *bias, const float *gamma,
+       float *y, const bf16 *stored, bf16 *z, int64_t R, int64_t D)
 {
-    residual_forward(x, branch, bias, gamma, y, R, D);
+    residual_forward(x, branch, bias, gamma, y, stored, z, R, D);
 }
 
 DEVICE uint32_t bits_of(float x)

@@ -7,14 +7,22 @@
 
 enum { WAVES = MAX_THREADS / 32 };
 
-template <class T>
-DEVICE void layernorm_forward(const T *x, int64_t stride, const float *weight, const float *bias, T *y,
-                              float *mean, float *rstd, int64_t D, float eps)
+/* y and, unless it is NULL, hat at element i, of xhat */
+template <class T, class H>
+DEVICE void normalized(T *y, H *hat, int64_t i, float xhat, float weight, float bias)
+{
+    float h = rounded(hat, xhat);
+    if (hat) store(hat, i, h);
+    store(y, i, h * weight + bias);
+}
+
+template <class X, class T, class H>
+DEVICE void layernorm_forward(const X *x, int64_t stride, const float *weight, const float *bias, T *y,
+                              float *mean, float *rstd, H *hat, int64_t D, float eps)
 {
     SHARED float partial[WAVES];
     int64_t row = BLOCK_X;
-    const T *in = x + row * stride;
-    T *out = y + row * D;
+    const X *in = x + row * stride;
     float sum = 0, squares = 0;
     for (int64_t d = THREAD; d < D; d += THREADS) sum += load(in, d);
     float m = block_sum(sum, partial) / (float)D;
@@ -23,19 +31,21 @@ DEVICE void layernorm_forward(const T *x, int64_t stride, const float *weight, c
         squares += c * c;
     }
     float r = 1.0f / sqrtf(block_sum(squares, partial) / (float)D + eps);
-    for (int64_t d = THREAD; d < D; d += THREADS) store(out, d, (load(in, d) - m) * r * weight[d] + bias[d]);
+    for (int64_t d = THREAD; d < D; d += THREADS)
+        normalized(y, hat, row * D + d, (load(in, d) - m) * r, weight[d], bias[d]);
     if (THREAD == 0) {
         mean[row] = m;
         rstd[row] = r;
     }
 }
 
-template <class T>
-DEVICE void layernorm_apply(const T *x, int64_t stride, const float *weight, const float *bias,
+/* mean NULL: x is xhat */
+template <class X, class T>
+DEVICE void layernorm_apply(const X *x, int64_t stride, const float *weight, const float *bias,
                             const float *mean, const float *rstd, T *y, int64_t D)
 {
     int64_t row = BLOCK_X;
-    float m = mean[row], r = rstd[row];
+    float m = mean ? mean[row] : 0.0f, r = mean ? rstd[row] : 1.0f;
     for (int64_t d = THREAD; d < D; d += THREADS)
         store(y, row * D + d, (load(x, row * stride + d) - m) * r * weight[d] + bias[d]);
 }
@@ -44,64 +54,70 @@ DEVICE void layernorm_apply(const T *x, int64_t stride, const float *weight, con
  * towers are, stay in registers from one pass over the row to the next; what is behind is read again. */
 enum { KEPT = 8 };
 
-/* y = x + gamma * (branch + bias), and norm(y), of what y was rounded to. n may be branch. */
-template <class T>
-DEVICE void residual_norm(const T *x, const T *branch, const float *branch_bias, const float *gamma, T *y,
-                          const float *weight, const float *bias, T *n, float *mean, float *rstd, int64_t D,
-                          float eps)
+/* y = x + gamma * (branch + bias), and norm(stored(x) + gamma * (branch + bias)) by y's moments; x NULL: by
+ * those that are there. n may be branch. */
+template <class T, class H>
+DEVICE void residual_norm(const float *x, const T *branch, const float *branch_bias, const float *gamma,
+                          float *y, const H *stored, const float *from_mean, const float *from_rstd,
+                          const float *weight, const float *bias, T *n, H *hat, float *mean, float *rstd,
+                          int64_t D, float eps)
 {
     SHARED float partial[WAVES];
-    int64_t row = BLOCK_X, behind = KEPT * THREADS + THREAD;
-    float kept[KEPT], sum = 0, squares = 0;
-    x += row * D;
-    branch += row * D;
-    y += row * D;
-    n += row * D;
+    int64_t row = BLOCK_X, at = row * D, behind = KEPT * THREADS + THREAD;
+    float added[KEPT], made[KEPT], sum = 0, squares = 0, m = mean[row], r = rstd[row];
+    float from = from_mean[row], deviation = 1.0f / from_rstd[row];
     UNROLLED for (int k = 0; k < KEPT; k++)
     {
         int64_t d = k * THREADS + THREAD;
-        kept[k] = d < D
-                      ? rounded(x, load(x, d) + (gamma ? gamma[d] : 1.0f) * biased(branch, d, branch_bias, d))
-                      : 0.0f;
+        added[k] = made[k] = 0;
+        if (d >= D) continue;
+        added[k] = exact_mul(gamma ? gamma[d] : 1.0f, biased(branch, at + d, branch_bias, d));
+        if (!x) continue;
+        made[k] = exact_add(x[at + d], added[k]);
+        y[at + d] = made[k];
+        sum += made[k];
+    }
+    if (x) {
+        for (int64_t d = behind; d < D; d += THREADS) {
+            y[at + d] = exact_add(x[at + d],
+                                  exact_mul(gamma ? gamma[d] : 1.0f, biased(branch, at + d, branch_bias, d)));
+            sum += y[at + d];
+        }
+        m = block_sum(sum, partial) / (float)D;
+        UNROLLED for (int k = 0; k < KEPT; k++)
+        {
+            if (k * THREADS + THREAD >= D) continue;
+            squares += (made[k] - m) * (made[k] - m);
+        }
+        for (int64_t d = behind; d < D; d += THREADS) squares += (y[at + d] - m) * (y[at + d] - m);
+        r = 1.0f / sqrtf(block_sum(squares, partial) / (float)D + eps);
+        if (THREAD == 0) {
+            mean[row] = m;
+            rstd[row] = r;
+        }
     }
     UNROLLED for (int k = 0; k < KEPT; k++)
     {
         int64_t d = k * THREADS + THREAD;
         if (d >= D) continue;
-        store(y, d, kept[k]);
-        sum += kept[k];
+        float z = exact_add(exact_add(exact_mul(load(stored, at + d), deviation), from), added[k]);
+        normalized(n, hat, at + d, (z - m) * r, weight[d], bias[d]);
     }
     for (int64_t d = behind; d < D; d += THREADS) {
-        store(y, d, load(x, d) + (gamma ? gamma[d] : 1.0f) * biased(branch, d, branch_bias, d));
-        sum += load(y, d);
-    }
-    float m = block_sum(sum, partial) / (float)D;
-    UNROLLED for (int k = 0; k < KEPT; k++)
-    {
-        if (k * THREADS + THREAD >= D) continue;
-        squares += (kept[k] - m) * (kept[k] - m);
-    }
-    for (int64_t d = behind; d < D; d += THREADS) squares += (load(y, d) - m) * (load(y, d) - m);
-    float r = 1.0f / sqrtf(block_sum(squares, partial) / (float)D + eps);
-    UNROLLED for (int k = 0; k < KEPT; k++)
-    {
-        int64_t d = k * THREADS + THREAD;
-        if (d < D) store(n, d, (kept[k] - m) * r * weight[d] + bias[d]);
-    }
-    for (int64_t d = behind; d < D; d += THREADS) store(n, d, (load(y, d) - m) * r * weight[d] + bias[d]);
-    if (THREAD == 0) {
-        mean[row] = m;
-        rstd[row] = r;
+        float u = exact_mul(gamma ? gamma[d] : 1.0f, biased(branch, at + d, branch_bias, d)),
+              z = exact_add(exact_add(exact_mul(load(stored, at + d), deviation), from), u);
+        normalized(n, hat, at + d, (z - m) * r, weight[d], bias[d]);
     }
 }
 
 /* dx += rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dy * weight; or written to `to`, which may be dy;
- * or dx enters a branch at once: plain = dx, scaled = gamma dx (plain or scaled may be dy).
+ * or dx enters a branch at once: plain = dx, scaled = gamma dx (plain or scaled may be dy). mean NULL: x is
+ * xhat.
  *
  * Share BLOCK_X of BLOCKS_X of the rows, one after another.
  * partial (2 or 3, shares, D): sums of dy * xhat, of dy, and of dx where it enters a branch. */
-template <class T>
-DEVICE void layernorm_backward(const T *dy, const T *x, int64_t stride, const float *weight,
+template <class T, class X>
+DEVICE void layernorm_backward(const T *dy, const X *x, int64_t stride, const float *weight,
                                const float *mean, const float *rstd, float *dx, int64_t dx_stride, T *to,
                                T *plain, T *scaled, const float *gamma, float *partial, int64_t R, int64_t D)
 {
@@ -116,14 +132,16 @@ DEVICE void layernorm_backward(const T *dy, const T *x, int64_t stride, const fl
         if (plain) of_dx[d] = 0;
     }
     for (int64_t row = begin; row < end; row++) {
-        float m = mean[row], r = rstd[row], sum = 0, product = 0, given[KEPT], centred[KEPT];
-        const T *g = dy + row * D, *v = x + row * stride;
+        float r = rstd[row], m = mean ? mean[row] : 0.0f, scale = mean ? r : 1.0f, sum = 0, product = 0,
+              given[KEPT], hat[KEPT];
+        const T *g = dy + row * D;
+        const X *v = x + row * stride;
         float *out = to ? nullptr : dx + row * dx_stride;
         UNROLLED for (int k = 0; k < KEPT; k++)
         {
             int64_t d = k * THREADS + THREAD;
             given[k] = d < D ? load(g, d) : 0.0f;
-            centred[k] = d < D ? load(v, d) - m : 0.0f;
+            hat[k] = d < D ? (load(v, d) - m) * scale : 0.0f;
         }
         UNROLLED for (int k = 0; k < KEPT; k++)
         {
@@ -131,15 +149,15 @@ DEVICE void layernorm_backward(const T *dy, const T *x, int64_t stride, const fl
             if (d >= D) continue;
             float w = given[k] * weight[d];
             sum += w;
-            product += w * centred[k] * r;
-            dweight[k] += given[k] * centred[k] * r;
+            product += w * hat[k];
+            dweight[k] += given[k] * hat[k];
             dbias[k] += given[k];
         }
         for (int64_t d = behind; d < D; d += THREADS) {
-            float one = load(g, d), c = load(v, d) - m, w = one * weight[d];
+            float one = load(g, d), c = (load(v, d) - m) * scale, w = one * weight[d];
             sum += w;
-            product += w * c * r;
-            of_weight[d] += one * c * r;
+            product += w * c;
+            of_weight[d] += one * c;
             of_bias[d] += one;
         }
         block_sums(sum, product, sums, products);
@@ -149,7 +167,7 @@ DEVICE void layernorm_backward(const T *dy, const T *x, int64_t stride, const fl
         {
             int64_t d = k * THREADS + THREAD;
             if (d >= D) continue;
-            float gradient = r * (given[k] * weight[d] - sum - centred[k] * r * product);
+            float gradient = r * (given[k] * weight[d] - sum - hat[k] * product);
             if (to) {
                 store(to, row * D + d, gradient);
                 continue;
@@ -162,7 +180,7 @@ DEVICE void layernorm_backward(const T *dy, const T *x, int64_t stride, const fl
             if (gamma) store(scaled, row * D + d, gamma[d] * gradient);
         }
         for (int64_t d = behind; d < D; d += THREADS) {
-            float gradient = r * (load(g, d) * weight[d] - sum - (load(v, d) - m) * r * product);
+            float gradient = r * (load(g, d) * weight[d] - sum - (load(v, d) - m) * scale * product);
             if (to) {
                 store(to, row * D + d, gradient);
                 continue;
@@ -232,29 +250,49 @@ KERNEL(add_shares, const float *partial, float *sums, float *more, float *most, 
     to[d] += sum;
 }
 
-#define ROWS(suffix, T)                                                                                      \
-    KERNEL(layernorm_forward_##suffix, const T *x, int64_t stride, const float *weight, const float *bias,   \
-           T *y, float *mean, float *rstd, int64_t D, float eps)                                             \
+#define NORM_FORWARD(name, X, T, H)                                                                          \
+    KERNEL(layernorm_forward_##name, const X *x, int64_t stride, const float *weight, const float *bias,     \
+           T *y, float *mean, float *rstd, H *hat, int64_t D, float eps)                                     \
     {                                                                                                        \
-        layernorm_forward(x, stride, weight, bias, y, mean, rstd, D, eps);                                   \
-    }                                                                                                        \
-    KERNEL(layernorm_apply_##suffix, const T *x, int64_t stride, const float *weight, const float *bias,     \
+        layernorm_forward(x, stride, weight, bias, y, mean, rstd, hat, D, eps);                              \
+    }
+#define NORM_APPLY(name, X, T)                                                                               \
+    KERNEL(layernorm_apply_##name, const X *x, int64_t stride, const float *weight, const float *bias,       \
            const float *mean, const float *rstd, T *y, int64_t D)                                            \
     {                                                                                                        \
         layernorm_apply(x, stride, weight, bias, mean, rstd, y, D);                                          \
-    }                                                                                                        \
-    KERNEL(residual_norm_##suffix, const T *x, const T *branch, const float *branch_bias,                    \
-           const float *gamma, T *y, const float *weight, const float *bias, T *n, float *mean, float *rstd, \
-           int64_t D, float eps)                                                                             \
-    {                                                                                                        \
-        residual_norm(x, branch, branch_bias, gamma, y, weight, bias, n, mean, rstd, D, eps);                \
-    }                                                                                                        \
-    KERNEL(layernorm_backward_##suffix, const T *dy, const T *x, int64_t stride, const float *weight,        \
+    }
+#define NORM_BACKWARD(name, T, X)                                                                            \
+    KERNEL(layernorm_backward_##name, const T *dy, const X *x, int64_t stride, const float *weight,          \
            const float *mean, const float *rstd, float *dx, int64_t dx_stride, T *to, T *plain, T *scaled,   \
            const float *gamma, float *partial, int64_t R, int64_t D)                                         \
     {                                                                                                        \
         layernorm_backward(dy, x, stride, weight, mean, rstd, dx, dx_stride, to, plain, scaled, gamma,       \
                            partial, R, D);                                                                   \
+    }
+/* Named by the types of x, y and hat; of x and y; of dy and x: gpu_ops.c has these tables. */
+NORM_FORWARD(f32_f32_f32, float, float, float)
+NORM_FORWARD(f32_f32_f16, float, float, f16)
+NORM_FORWARD(f32_bf16_f32, float, bf16, float)
+NORM_FORWARD(f32_bf16_f16, float, bf16, f16)
+NORM_FORWARD(bf16_bf16_f32, bf16, bf16, float)
+NORM_APPLY(f32_f32, float, float)
+NORM_APPLY(bf16_bf16, bf16, bf16)
+NORM_APPLY(f16_bf16, f16, bf16)
+NORM_BACKWARD(f32_f32, float, float)
+NORM_BACKWARD(f32_f16, float, f16)
+NORM_BACKWARD(bf16_f32, bf16, float)
+NORM_BACKWARD(bf16_bf16, bf16, bf16)
+NORM_BACKWARD(bf16_f16, bf16, f16)
+
+#define ROWS(suffix, T, H)                                                                                   \
+    KERNEL(residual_norm_##suffix, const float *x, const T *branch, const float *branch_bias,                \
+           const float *gamma, float *y, const H *stored, const float *from_mean, const float *from_rstd,    \
+           const float *weight, const float *bias, T *n, H *hat, float *mean, float *rstd, int64_t D,        \
+           float eps)                                                                                        \
+    {                                                                                                        \
+        residual_norm(x, branch, branch_bias, gamma, y, stored, from_mean, from_rstd, weight, bias, n, hat,  \
+                      mean, rstd, D, eps);                                                                   \
     }                                                                                                        \
     KERNEL(branch_gradient_##suffix, const float *dx, const float *gamma, T *plain, T *scaled,               \
            float *partial, int64_t R, int64_t D)                                                             \
@@ -265,8 +303,8 @@ KERNEL(add_shares, const float *partial, float *sums, float *more, float *most, 
     {                                                                                                        \
         column_sums(x, partial, R, D);                                                                       \
     }
-ROWS(f32, float)
-ROWS(bf16, bf16)
+ROWS(f32, float, float)
+ROWS(bf16, bf16, f16)
 
 /* Block j: dgamma_j += sum_k W_jk G_jk + b_j s_j; G_jk *= gamma_j; db_j = gamma_j s_j (db may be s). */
 template <class W, class G>

@@ -109,6 +109,8 @@ DEVICE float exact_sqrt(float a) { return __fsqrt_rn(a); }
 
 #define BF16_FN DEVICE
 #include "kernels/bf16.h"
+#define F16_FN DEVICE
+#include "kernels/f16.h"
 
 enum { MAX_THREADS = 256 };
 /* Rows that a thread with one column reads before it writes any of them: loads that do not wait for each
@@ -129,6 +131,11 @@ DEVICE float load(const bf16 *p, int64_t i)
     x.u = (uint32_t)p[i].bits << 16;
     return x.f;
 }
+/* fp16 likewise */
+struct f16 {
+    uint16_t bits;
+};
+DEVICE float load(const f16 *p, int64_t i) { return f16_value(p[i].bits); }
 /* x[i] and the bias of column d, where there is one */
 template <class T> DEVICE float biased(const T *x, int64_t i, const float *bias, int64_t d)
 {
@@ -145,6 +152,7 @@ DEVICE uint16_t bf16_bits(float f)
 }
 DEVICE void store(float *p, int64_t i, float x) { p[i] = x; }
 DEVICE void store(bf16 *p, int64_t i, float x) { p[i].bits = bf16_bits(x); }
+DEVICE void store(f16 *p, int64_t i, float x) { p[i].bits = f16_of(x); }
 /* x as it would be stored there and loaded again */
 DEVICE float rounded(const float *, float x) { return x; }
 DEVICE float rounded(const bf16 *, float x)
@@ -153,6 +161,7 @@ DEVICE float rounded(const bf16 *, float x)
     store(&stored, 0, x);
     return load(&stored, 0);
 }
+DEVICE float rounded(const f16 *, float x) { return f16_value(f16_of(x)); }
 
 /* Sums over a wave, then over a block;
  * every thread gets the result, in a fixed order (same bits each run). */
