@@ -49,7 +49,6 @@ static void row(const char *name, const char *format, ...)
 static void phase(void *context, enum train_phase at)
 {
     struct talk *talk = context;
-    if (at == PHASE_END) atomic_store(&talk->ranks.trainer, NULL); /* it is closed soon */
     atomic_store(&talk->report->phase, at);
     if (signals_asked(WISH_STOP)) atomic_store(&talk->report->stop_wanted, 1);
     atomic_fetch_add(&talk->report->marks, 1);
@@ -145,7 +144,6 @@ static void begun(void *context, const struct trainer *t, const struct device_fa
     atomic_store(&talk->report->step, from);
     atomic_store(&talk->report->total, total);
     talk->trainer = t;
-    atomic_store(&talk->ranks.trainer, t);
     talk->first_step = from;
     talk->begin = clock_seconds();
     if (talk->ranks.dist.rank > 0) {
@@ -348,7 +346,7 @@ static int worker_run(const struct arguments *args, struct error *err)
     if (code) report->err = *err;
     worker_ranks_leave(&talk.ranks, code, err);
     atomic_store(&report->ended, 1);
-    if (watched) err->what[0] = 0; /* the supervisor tells it */
+    if (watched || talk.ranks.reported) err->what[0] = 0; /* the supervisor tells it, or it was told */
     return code;
 }
 

@@ -29,7 +29,11 @@ int ranks_open(struct supervisor *v, struct error *err)
 {
     const struct supervised_ranks *r = &v->s->ranks;
     if (r->size < 2) return 0;
+    const char *log_hint = r->launched ? "its messages are in the output of the launcher (srun, mpirun)"
+                           : v->s->foreground ? "its messages are above"
+                                              : "its log says more: worker.log in the run directory";
     struct hub_options o = {.size = r->size,
+                            .log_hint = log_hint,
                             .expected = {.program_crc = meta_program_crc(), .config_hash = r->config_hash},
                             .join_seconds = RANKS_JOIN_SECONDS,
                             .phases = rank_phases,
@@ -64,6 +68,25 @@ static int find_bad(const struct supervisor *v)
     return -1;
 }
 
+static bool has_joined(struct supervisor *v, int i)
+{
+    struct hub_rank rank;
+    double silent, still;
+    return hub_server_rank(v->hub, i, &rank, &silent, &still);
+}
+
+/* Why worker i ended, which the hub does not know. */
+static int name_bad(struct supervisor *v, int i, struct error *err)
+{
+    struct error how;
+    int status = v->workers[i].status, code = end_cause(v, i, &how);
+    if (!WIFSIGNALED(status) || code == EXIT_HOST_MEMORY || v->asked == ASKED_NOW)
+        return error_set(err, code, how.hint, "rank %d: %s", i, how.what);
+    return error_set(err, EXIT_RANK_LOST, how.hint,
+                     "rank %d was ended by signal %d (%s) before it joined the others", i, WTERMSIG(status),
+                     strsignal(WTERMSIG(status)));
+}
+
 void ranks_judge(struct supervisor *v)
 {
     if (!v->hub) return;
@@ -72,9 +95,10 @@ void ranks_judge(struct supervisor *v)
         v->verdict = hub_server_verdict(v->hub, &v->lost, &v->why);
         if (!v->verdict && (bad = find_bad(v)) >= 0) { /* the hub will know, but for one that never joined */
             if (v->bad_since <= 0) v->bad_since = clock_seconds();
-            if (clock_seconds() - v->bad_since < RANKS_KNOWN_SECONDS) return;
-            v->verdict = end_cause(v, bad, &v->why);
+            if (has_joined(v, bad) && clock_seconds() - v->bad_since < RANKS_KNOWN_SECONDS) return;
+            v->verdict = name_bad(v, bad, &v->why);
             v->lost = bad;
+            hub_server_end(v->hub, bad, &v->why);
         }
         if (!v->verdict) return;
         v->verdict_at = clock_seconds();
@@ -103,6 +127,13 @@ static bool killed(const struct supervisor *v, int r, int *number)
     return true;
 }
 
+/* Rank r is one of ours and could not say how it ended (xmalloc). */
+static bool ran_out_of_memory(const struct supervisor *v, int r)
+{
+    return r >= 0 && r < v->count && !worker_lives(v, r) && WIFEXITED(v->workers[r].status) &&
+           WEXITSTATUS(v->workers[r].status) == EXIT_HOST_MEMORY;
+}
+
 int ranks_cause(struct supervisor *v, struct error *err)
 {
     struct error how;
@@ -114,6 +145,10 @@ int ranks_cause(struct supervisor *v, struct error *err)
         return end_cause(v, 0, err);
     }
     *err = v->why;
+    if (v->verdict == EXIT_RANK_LOST && ran_out_of_memory(v, v->lost)) {
+        end_cause(v, v->lost, &how);
+        return error_set(err, EXIT_HOST_MEMORY, how.hint, "rank %d ran out of memory: %s", v->lost, how.what);
+    }
     if (v->verdict != EXIT_RANK_LOST || !killed(v, v->lost, &number)) return v->verdict;
     code = end_cause(v, v->lost, &how);
     if (code == EXIT_HOST_MEMORY) { /* the kernel's doing */

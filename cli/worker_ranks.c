@@ -32,15 +32,36 @@ static void beat(void *context, struct rank_beat *b)
 static void lost(void *context, const struct error *why)
 {
     struct worker_ranks *w = context;
-    const struct trainer *t = atomic_load(&w->trainer);
     if (w->launched) log_warn("%s", why->what); /* else the supervisor writes to the same place */
-    if (t) dist_abort((struct dist *)(uintptr_t)&t->ranks, EXIT_RANK_LOST);
+    pthread_mutex_lock(&w->opening);
+    if (w->opened) dist_abort(w->opened, EXIT_RANK_LOST);
+    pthread_mutex_unlock(&w->opening);
+}
+
+static void opened(void *context, struct dist *dist)
+{
+    struct worker_ranks *w = context;
+    pthread_mutex_lock(&w->opening);
+    w->opened = dist;
+    pthread_mutex_unlock(&w->opening);
+}
+
+/* This process may not live for long: whoever can is told why. */
+static void failing(void *context, int code, const struct error *err)
+{
+    struct worker_ranks *w = context;
+    w->report->code = code;
+    w->report->err = *err;
+    atomic_store(&w->report->ended, 1);
+    if (w->launched) error_print(err);
+    w->reported = true;
+    worker_ranks_leave(w, code, err);
 }
 
 static int exchange(void *context, const char *name, const void *own, size_t bytes, void *all,
                     struct error *err)
 {
-    return heartbeat_exchange(context, name, own, bytes, all, err);
+    return heartbeat_exchange(((struct worker_ranks *)context)->heart, name, own, bytes, all, err);
 }
 
 /* The PCI id of its card, before anything is opened on it; "" for the processor. */
@@ -67,7 +88,8 @@ int worker_ranks_join(struct worker_ranks *w, const struct arguments *args, stru
     const char *file = argument_text(args, "join", NULL);
     struct launch launch = {.size = 1, .local_rank = -1};
     int code = file ? launch_read(&launch, NULL, NULL, err) : 0;
-    *w = (struct worker_ranks){.report = report, .launched = file != NULL};
+    *w = (struct worker_ranks){
+        .report = report, .launched = file != NULL, .opening = PTHREAD_MUTEX_INITIALIZER};
     w->dist = (struct dist_options){.rank = (int)argument_int(args, "rank", launch.rank),
                                     .size = (int)argument_int(args, "ranks", launch.size),
                                     .local_rank = (int)argument_int(args, "local-rank", launch.local_rank),
@@ -91,7 +113,9 @@ int worker_ranks_join(struct worker_ranks *w, const struct arguments *args, stru
     find_card(&o.facts, args);
     if ((code = heartbeat_join(&w->heart, &o, err)) != 0) return code;
     w->dist.exchange = exchange;
-    w->dist.context = w->heart;
+    w->dist.opened = opened;
+    w->dist.failing = failing;
+    w->dist.context = w;
     return 0;
 }
 
@@ -110,7 +134,6 @@ void worker_ranks_step(struct worker_ranks *w, const struct train_progress *p, c
 
 void worker_ranks_leave(struct worker_ranks *w, int code, const struct error *err)
 {
-    atomic_store(&w->trainer, NULL);
     heartbeat_leave(w->heart, code, code ? err->what : NULL);
     w->heart = NULL;
 }

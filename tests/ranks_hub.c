@@ -439,6 +439,23 @@ static void who_says_farewell_is_not_lost(void **state)
     assert_true(hub_output(hub, peers[0])->bytes > WIRE_HEADER_BYTES);
     close_hub();
 
+    join_all(3); /* all agree on the one that has failed, whoever says it first */
+    farewell(2, EXIT_FAILED, "rank 1 (host n1) cannot continue: bad images");
+    int lost;
+    struct error err = {0};
+    assert_int_equal(hub_verdict(hub, &lost, &err), EXIT_FAILED);
+    assert_int_equal(lost, 1);
+    assert_string_equal(err.what, "rank 1 (host n1) cannot continue: bad images");
+    close_hub();
+
+    join_all(3); /* who watches over the processes knows that one has ended */
+    error_set(&err, EXIT_RANK_LOST, NULL, "rank 1 was ended by signal 9");
+    hub_end(hub, 1, &err);
+    expect(EXIT_RANK_LOST, "rank 1 was ended by signal 9");
+    wire_drop(hub_output(hub, peers[0]), WIRE_HEADER_BYTES); /* the welcome */
+    assert_int_equal(told(peers[0]), WIRE_ABORT);
+    close_hub();
+
     join_all(3); /* who ends because it misses another one is not the lost one, if that one shows */
     farewell(0, EXIT_RANK_LOST, "rank 2 is missing");
     expect(0, NULL);

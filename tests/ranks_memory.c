@@ -362,8 +362,10 @@ static void a_resume(void **state)
     counted("resume");
 }
 
-int main(void)
+/* One argument: the name of the test. */
+int main(int argc, char **argv)
 {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_save), cmocka_unit_test(a_resume)};
     common = mmap(NULL, sizeof *common, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (common == MAP_FAILED) return 1;

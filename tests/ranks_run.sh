@@ -85,6 +85,36 @@ if [ "$mpi" ]; then
     "$MEOPT" train --resume runs/full --workers 3 >log 2>&1 || fail "with room it goes on from the start"
 fi
 
+# A rank that cannot go on between two steps: all save the last one, end with its reason, and go on from there.
+cp -r sample good
+find sample -name '*.jpg' | sort | awk 'NR % 8 == 4' | while read -r file; do head -c 200 "good/${file#sample/}" >"$file"; done
+train 1 bad 20 --workers 3
+grep -q '^meopt: rank [0-2] (host [^ ]*) cannot continue: 3 of 160 images cannot be decoded' log || fail "the rank with bad images is not named"
+made=$(wc -l <runs/bad/metrics.jsonl)
+if [ "$made" -lt 1 ] || [ "$(cat runs/bad/ckpt/LATEST)" != "$(printf 'step-%08d' "$made")" ]; then fail "$made steps were made, and saved: $(ls runs/bad/ckpt)"; fi
+"$MEOPT" train --resume runs/bad --workers 2 data.max_bad=0.5 >log 2>&1 || fail "where bad images are allowed it goes on"
+train 0 allowed 20 data.max_bad=0.5
+cmp runs/allowed/ckpt/step-00000020/model.safetensors runs/bad/ckpt/step-00000020/model.safetensors || fail "bad images: other weights than one rank"
+rm -r sample
+mv good sample
+# Requests are looked for by rank 0 alone.
+if command -v strace >/dev/null && strace -f -o /dev/null true 2>/dev/null; then
+    strace -f --seccomp-bpf -e trace=open,openat,unlink,unlinkat,execve -o trace "$MEOPT" train configs/quickstart_dinov2.yaml $same train.steps=40 --run-dir runs --name traced --workers 3 >log 2>&1 ||
+        fail "traced"
+    awk '/"--rank", "0"/ {first[$1]} /"--rank", "[12]"/ {follows[$1]} /"([^"]*\/)?request["\/]/ {looks[$1]}
+        END {for (p in follows) if (p in looks) exit 1; for (p in first) exit !(p in looks); exit 1}' trace || fail "another rank than 0 looks for requests"
+    rm trace
+fi
+if [ "$mpi" ]; then # one that fails alone, while it loads, says why before MPI ends it
+    head -c 65536 /dev/zero >shared
+    code=0
+    set -- "$MEOPT" train configs/quickstart_dinov2.yaml $same train.steps=4 device.type=cpu --no-dashboard --run-dir runs --name alone
+    timeout 60 mpirun -np 1 "$@" : -np 1 env LD_PRELOAD="$MEOPT_BUILD/tests/libfault.so" FAULT_SHARED="$work/shared" FAULT_UNDER="$work/configs/../sample" \
+        FAULT_CALL=open FAULT_K=1 FAULT_ERRNO=5 FAULT_EVER=1 "$@" >log 2>&1 || code=$?
+    [ "$code" = 1 ] || fail "exit $code, expected 1: rank 1 cannot read the weights"
+    grep -q '"message": "rank 1 (host .* Input/output error' runs/alone/state.json || fail "the reason is lost: $(cat runs/alone/state.json)"
+fi
+
 # A run of ranks, and one of them gets a signal once there is a checkpoint.
 rank_pid() { python3 -c 'import json, sys
 print([r["pid"] for r in json.load(open(sys.argv[1]))["ranks"] if r["rank"] == int(sys.argv[2])][0])' "runs/$1/live.json" "$2"; }
@@ -121,6 +151,24 @@ hurt() { # exit code, name, rank, signal, more. Beside other work a run may end 
     remains=$(left "$name")
     [ -z "$remains" ] || fail "left running: $remains"
 }
+# One that is killed before it has joined the others: it is slow to open the program's file.
+killed_early() {
+    rm -rf runs/early
+    # shellcheck disable=SC2086
+    FAULT_SLOW="open:3000000:/exe" LD_PRELOAD="$MEOPT_BUILD/tests/libfault.so" "$MEOPT" train configs/quickstart_dinov2.yaml $same --run-dir runs --name early --workers 3 >log 2>&1 &
+    supervisor=$!
+    found=
+    until [ "$found" ] || ended; do
+        sleep 0.05
+        found=$(grep -lz -e '^--rank$' /proc/[0-9]*/cmdline 2>/dev/null | while read -r file; do
+            tr '\0' ' ' <"$file" 2>/dev/null | grep -q "worker.*--rank 1 .*runs/early" && basename "$(dirname "$file")"; done || true)
+    done
+    kill -KILL $found || fail "rank 1 did not wait"
+    code=0
+    wait "$supervisor" || code=$?
+    [ "$code" = 14 ] && grep -q '^meopt: rank 1 was ended by signal 9 (Killed) before it joined' log || fail "killed before it joined: $code"
+}
+[ ! -f "$MEOPT_BUILD/tests/libfault.so" ] || killed_early
 total=5000
 hurt 14 killed 1 KILL --workers 3
 grep -q "^meopt: rank 1 (host .*, pid $(cat pid)) was ended by signal 9 (Killed)" log || fail "the rank that was killed is named"

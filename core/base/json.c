@@ -10,13 +10,13 @@
 
 static json_malloc_t json_malloc;
 static json_free_t json_free;
-static _Thread_local bool memory_was_out;
+static _Thread_local bool memory_was_out, parsing;
 
 static void *watched_malloc(size_t bytes)
 {
     void *p = json_malloc(bytes);
     if (!p) memory_was_out = true;
-    return p;
+    return p || !parsing ? p : xmalloc(bytes);
 }
 
 static void watch_malloc(void)
@@ -35,8 +35,9 @@ static void watch_memory(void)
 json_t *json_parse(const char *text, size_t bytes, size_t flags, json_error_t *why)
 {
     watch_memory();
+    parsing = true;
     json_t *root = json_loadb(text, bytes, flags, why);
-    if (!root && memory_was_out) why->text[0] = 0;
+    parsing = false;
     return root;
 }
 
@@ -77,12 +78,7 @@ static json_t *parse(char *text, size_t bytes, const char *path, struct error *e
     json_error_t why;
     json_t *root = json_parse(text, bytes, 0, &why);
     free(text);
-    if (!root && !why.text[0]) {
-        errno = ENOMEM;
-        error_errno(err, EXIT_HOST_MEMORY, NULL, "cannot read %s", path);
-        error_at(err, path, 0, 0);
-        errno = ENOMEM;
-    } else if (!root) {
+    if (!root) {
         error_set(err, EXIT_INTEGRITY, NULL, "is no JSON: %s", why.text);
         error_at(err, path, why.line, why.column);
         errno = 0;

@@ -12,8 +12,8 @@
  * that turn the direction of writing are escaped. */
 void json_print(FILE *out, const json_t *root, size_t flags);
 
-/* json_loadb, but a failed allocation is told from bad text: then NULL with why->text "". (jansson's lexer
- * reports it as a syntax error.) */
+/* json_loadb, but the process ends where memory is out (xmalloc): jansson 2.14 loses characters then, and
+ * reads beyond its buffer. */
 json_t *json_parse(const char *text, size_t bytes, size_t flags, json_error_t *why);
 
 /* json_dumps, but NULL when any allocation failed: jansson 2.14 leaves a key out then, and returns the rest.

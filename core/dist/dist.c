@@ -440,7 +440,7 @@ int dist_open(struct dist *dist, const struct dist_options *o, struct device *de
         dist_self(dist, device);
         return 0;
     }
-    *dist = (struct dist){.rank = o->rank, .size = o->size, .device = device};
+    *dist = (struct dist){.rank = o->rank, .size = o->size, .device = device, .options = *o};
     struct nccl_meeting meeting = {.together = false};
     int code = window_open(dist, SMALL_SLICE, err);
     if (!code && (o->kind == DIST_AUTO || o->kind == DIST_NCCL)) code = meet(dist, o, &meeting, err);
@@ -453,6 +453,7 @@ int dist_open(struct dist *dist, const struct dist_options *o, struct device *de
                                                   : dist_mpi_open,
                                  meeting.together ? (void *)&meeting : (void *)(uintptr_t)o, err);
     if (code) dist_close(dist);
+    else if (o->opened) o->opened(o->context, dist);
     return code;
 }
 
@@ -461,8 +462,15 @@ void dist_abort(struct dist *dist, int exit_code)
     if (dist->ops && dist->ops->abort) dist->ops->abort(dist, exit_code);
 }
 
+void dist_fail(struct dist *dist, int code, const struct error *err)
+{
+    if (dist->options.failing) dist->options.failing(dist->options.context, code, err);
+    dist_abort(dist, code);
+}
+
 void dist_close(struct dist *dist)
 {
+    if (dist->options.opened) dist->options.opened(dist->options.context, NULL);
     dist_thread_stop(dist);
     if (dist->device) window_close(dist);
     memset(dist, 0, sizeof *dist);

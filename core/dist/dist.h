@@ -39,6 +39,8 @@ enum dist_kind {
     DIST_NCCL   /* the library of the cards: RCCL, NCCL */
 };
 
+struct dist;
+
 /* How a process becomes a rank. Whoever launches it (core/dist/launch.h) says so. */
 struct dist_options {
     enum dist_kind kind;
@@ -49,6 +51,10 @@ struct dist_options {
      * ranks cannot meet in the cards' library. */
     int (*exchange)(void *context, const char *name, const void *own, size_t bytes, void *all,
                     struct error *err);
+    /* Optional. `opened`: from now on `dist` can be aborted from another thread; NULL: no longer. `failing`:
+     * dist_fail, before it ends the other ranks, and this process where MPI does so. */
+    void (*opened)(void *context, struct dist *dist);
+    void (*failing)(void *context, int code, const struct error *err);
     void *context;
 };
 
@@ -78,7 +84,6 @@ struct dist_header {
     uint32_t shape; /* checksum of its other arguments: offsets, type, operation, root */
 };
 
-struct dist;
 struct dist_sum;
 struct dist_ops {
     const char *name; /* "self", "local", "mpi", "nccl" */
@@ -109,12 +114,13 @@ struct dist {
     int rank, size;
     bool overlaps; /* what is begun goes on beside the device's computing; else it is waited for at once */
     struct device *device;
-    struct dist_window *window; /* through which arrays travel */
-    struct dist_thread *thread; /* that makes the back end's calls; NULL: the caller */
-    struct dist_header header;  /* of the collective that is under way, or the last one */
-    bool compared;              /* the headers of all ranks for it */
-    struct error broken;        /* the first failure of a collective: every later call returns it */
-    char host_why[128];         /* why not the cards' library, where some rank has a card; "" */
+    struct dist_window *window;  /* through which arrays travel */
+    struct dist_thread *thread;  /* that makes the back end's calls; NULL: the caller */
+    struct dist_header header;   /* of the collective that is under way, or the last one */
+    bool compared;               /* the headers of all ranks for it */
+    struct dist_options options; /* as it was opened with */
+    struct error broken;         /* the first failure of a collective: every later call returns it */
+    char host_why[128];          /* why not the cards' library, where some rank has a card; "" */
     void *state;
 };
 
@@ -136,6 +142,8 @@ void dist_close(struct dist *dist);
 int dist_reserve(struct dist *dist, int64_t longest, struct error *err);
 /* Tear the ranks down, from any thread: this rank's calls and the others' fail with EXIT_RANK_LOST. */
 void dist_abort(struct dist *dist, int exit_code);
+/* The same for an error that this rank alone has met: reported first, dist_options.failing. */
+void dist_fail(struct dist *dist, int code, const struct error *err);
 
 /* Sum over ranks of parts of an array that is cut among them at offsets (size + 1), in values, rising from
  * 0: rank q gets values offsets[q] to offsets[q + 1]. */

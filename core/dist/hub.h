@@ -38,6 +38,7 @@ struct hub_options {
     int strangers;              /* connections that have not shown the key, at most */
     const struct hub_phase *phases;
     int phase_count;
+    const char *log_hint; /* where messages of a rank that is gone can be read; NULL: none */
 };
 
 struct hub_rank {
@@ -78,6 +79,8 @@ bool hub_all_left(const struct hub *hub);
 /* EXIT_RANK_LOST, EXIT_CONFIG or a rank's own exit code with the reason, once the ranks have been told to
  * end; 0: no rank is lost. *rank: the one, -1 several. */
 int hub_verdict(const struct hub *hub, int *rank, struct error *err);
+/* The caller knows that this rank is lost, and why: the others are told to end. Not after a verdict. */
+void hub_end(struct hub *hub, int rank, const struct error *why);
 /* Rank r, for the dashboard. */
 const struct hub_rank *hub_rank(const struct hub *hub, int r);
 

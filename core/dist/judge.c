@@ -91,8 +91,7 @@ static void end_lost(struct hub *hub, int r, const char *how, const char *hint)
 
 static void end_gone(struct hub *hub)
 {
-    end_lost(hub, hub->gone, "is gone: its connection ended",
-             "its log says more: worker.log in the run directory");
+    end_lost(hub, hub->gone, "is gone: its connection ended", hub->options.log_hint);
 }
 
 void judge_gone(struct hub *hub, int r, double now)
@@ -106,9 +105,20 @@ void judge_gone(struct hub *hub, int r, double now)
 static void end_by(struct hub *hub, int r, const struct rank_bye *bye)
 {
     char who[256], why[560];
+    int named = -1, end = 0;
+    bool names = sscanf(bye->what, "rank %d (host %n", &named, &end) == 1 && end > 0;
+    if (names && named >= 0 && named < hub->options.size) {
+        judge_end(hub, bye->code, named, bye->what, NULL); /* all ranks agree on this one */
+        return;
+    }
     rank_name(who, sizeof who, r, &hub->ranks[r].facts);
     snprintf(why, sizeof why, "%.200s ended with exit code %d: %.300s", who, bye->code, bye->what);
     judge_end(hub, bye->code, r, why, NULL);
+}
+
+void hub_end(struct hub *hub, int rank, const struct error *why)
+{
+    judge_end(hub, why->code, rank, why->what, why->hint);
 }
 
 /* One that ends because it misses another one is not the one that is lost: that will show. */

@@ -267,6 +267,13 @@ int hub_server_verdict(struct hub_server *s, int *rank, struct error *err)
     return code;
 }
 
+void hub_server_end(struct hub_server *s, int rank, const struct error *why)
+{
+    pthread_mutex_lock(&s->mutex);
+    hub_end(s->hub, rank, why);
+    pthread_mutex_unlock(&s->mutex); /* and the thread sends it within SERVE_TICK_MS */
+}
+
 bool hub_server_all_left(struct hub_server *s)
 {
     pthread_mutex_lock(&s->mutex);

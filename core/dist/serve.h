@@ -19,6 +19,7 @@ const struct place *hub_server_place(const struct hub_server *server);
 bool hub_server_complete(struct hub_server *server);
 bool hub_server_all_left(struct hub_server *server);
 int hub_server_verdict(struct hub_server *server, int *rank, struct error *err);
+void hub_server_end(struct hub_server *server, int rank, const struct error *why); /* hub_end */
 /* What is known of rank r; offer and peer are not. `silent`, `still`: seconds since it was heard and has
  * moved. false: it never came. */
 bool hub_server_rank(struct hub_server *server, int r, struct hub_rank *rank, double *silent, double *still);

@@ -6,12 +6,12 @@
 #include "core/base/progress.h"
 #include "core/run/change.h"
 #include "core/run/checkpoint.h"
-#include "core/run/memory.h"
 #include "core/run/status.h"
 #include "core/train/advice.h"
 #include "core/train/experiment.h"
 #include "core/train/identity.h"
 #include "core/train/meta.h"
+#include "core/train/metrics.h"
 #include "core/train/signals.h"
 #include "core/train/snapshot.h"
 #include "core/train/teacher_cache.h"
@@ -61,59 +61,6 @@ static const void *feed_coming(void *context)
     return f->last ? NULL : data_peek(f->data);
 }
 
-/* What each rank says of its card. */
-struct card_told {
-    struct memory_use use;
-    char name[128];
-    double images_per_s; /* of its own images */
-};
-
-static json_t *card_json(const struct card_told *told, int rank)
-{
-    json_t *card = memory_json(&told->use);
-    json_object_set_new(card, "rank", json_integer(rank));
-    json_object_set_new(card, "device", json_string(told->name));
-    json_object_set_new(card, "images_per_s", json_real(told->images_per_s));
-    json_object_set_new(card, "busy_percent", json_null());
-    json_object_set_new(card, "temp_c", json_null());
-    json_object_set_new(card, "power_w", json_null());
-    return card;
-}
-
-/* Of all ranks, which make this call together. *cards: NULL on an error. */
-static int tell_cards(struct trainer *t, struct train_progress *p, json_t **cards, struct error *err)
-{
-    struct dist *ranks = &t->ranks;
-    struct card_told *told = xcalloc((size_t)ranks->size, sizeof *told);
-    told[ranks->rank].use = t->device->use;
-    told[ranks->rank].images_per_s = p->images_per_s * (double)t->batch / (double)t->images;
-    memcpy(told[ranks->rank].name, t->device->name, sizeof told->name);
-    int code = dist_gather_each(ranks, told, sizeof *told, err);
-    *cards = code ? NULL : json_array();
-    p->most_rank = 0;
-    for (int r = 0; r < ranks->size && *cards; r++) {
-        json_array_append_new(*cards, card_json(&told[r], r));
-        if (told[r].use.peak_total_bytes > told[p->most_rank].use.peak_total_bytes) p->most_rank = r;
-    }
-    p->most = told[p->most_rank].use;
-    free(told);
-    return code;
-}
-
-/* cards: of all ranks, taken over; NULL: not at this step */
-static int write_metric(struct run *run, const struct train_progress *p, json_t *cards, struct error *err)
-{
-    json_t *line = json_pack("{s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "step", (json_int_t)p->step,
-                             "epoch", (json_int_t)p->epoch, "loss", p->loss, "cosine", p->cosine, "lr", p->lr,
-                             "grad_norm", p->grad_norm, "images_per_s", p->images_per_s, "step_ms",
-                             p->step_ms, "data_wait_ms", p->data_wait_ms);
-    if (p->offload_wait_ms >= 0) json_object_set_new(line, "offload_wait_ms", json_real(p->offload_wait_ms));
-    if (p->stream_wait_ms >= 0) json_object_set_new(line, "stream_wait_ms", json_real(p->stream_wait_ms));
-    if (p->wide_groups) json_object_set_new(line, "wide_groups", json_integer((json_int_t)p->wide_groups));
-    if (cards) json_object_set_new(line, "cards", cards);
-    return run_metric(run, line, err);
-}
-
 /* From step `from` to `last` of `total`: what the steps of this process work with. */
 struct course {
     struct run *run;
@@ -129,6 +76,7 @@ struct course {
     unsigned borne;            /* 1 << enum told: its failure has been told */
     bool stepping;             /* in a step: the weights may be half of one, half of the next */
     bool alike;                /* what failed has failed on every rank, and each knows why */
+    double data_ms;            /* that the last call of data_next took */
     int rank, ranks;
     bool leave, save, change; /* what all ranks do now, because one of them was asked to */
 };
@@ -224,11 +172,11 @@ static void save_or_pause(struct course *w)
     if (save(w, &why)) tell_pause(w, &why);
 }
 
-/* Something else has failed between two steps: what is trained is not lost with it. */
+/* Something else has failed between two steps, and all ranks know: what is trained is not lost with it. */
 static void save_before_end(struct course *w)
 {
     struct error why = {0};
-    if (save(w, &why)) log_warn("cannot save before it ends: %s", why.what);
+    if (save(w, &why) && leads(w)) log_warn("cannot save before it ends: %s", why.what);
 }
 
 /* Behind the last step: what fails now is tried again for a moment, and is lost then. */
@@ -249,16 +197,23 @@ static int save_last(struct course *w, struct error *err)
     return code;
 }
 
-/* The next batch, and one optimizer step with it. */
+static int next_batch(struct course *w, struct error *err)
+{
+    double begin = clock_seconds();
+    phase(w->listener, PHASE_DATA);
+    int code = data_next(w->feed.data, &w->feed.batch, err);
+    w->data_ms = (clock_seconds() - begin) * 1e3;
+    return code;
+}
+
+/* One optimizer step with the batch. */
 static int one_step(struct course *w, struct error *err)
 {
     struct train_progress *p = &w->p;
     struct feed *feed = &w->feed;
     struct step_result result;
     double begin = clock_seconds();
-    phase(w->listener, PHASE_DATA);
-    int code = data_next(feed->data, &feed->batch, err);
-    if (code) return code;
+    int code = 0;
     if (p->step == 0 && w->listener->variants) {
         struct loss_variant variants[LOSS_VARIANTS];
         struct batch_source source = {.give = feed_give, .context = feed};
@@ -282,7 +237,7 @@ static int one_step(struct course *w, struct error *err)
     p->offload_wait_ms = result.offload_wait_ms;
     p->stream_wait_ms = result.stream_wait_ms;
     p->data_wait_ms = feed->batch.wait_ms;
-    p->step_ms = (clock_seconds() - begin) * 1e3;
+    p->step_ms = w->data_ms + (clock_seconds() - begin) * 1e3;
     p->images_per_s = (double)w->t->images / p->step_ms * 1e3;
     return 0;
 }
@@ -295,10 +250,10 @@ static int tell_step(struct course *w, struct error *err)
     json_t *cards = NULL;
     advice_stepped(&w->health, p->loss);
     if (p->step == 1 || p->step == w->last || p->step % w->t->config->train.log_every == 0) {
-        int code = tell_cards(w->t, p, &cards, err);
+        int code = metrics_cards(w->t, p, &cards, err);
         if (code) return code;
     }
-    if (leads(w)) bear(w, TOLD_METRICS, write_metric(w->run, p, cards, &why), &why);
+    if (leads(w)) bear(w, TOLD_METRICS, metrics_write(w->run, p, cards, &why), &why);
     else json_decref(cards);
     if (w->listener->step) w->listener->step(w->listener->context, p);
     if (clock_seconds() - w->state_at >= 1) tell_state(w, "training", -1);
@@ -316,16 +271,21 @@ static bool save_due(const struct course *w)
            (w->tried_at > 0 && clock_seconds() - w->tried_at >= PAUSE_SECONDS);
 }
 
-/* What was asked of one rank all do, at the same place; only the first looks at the clock. */
-static int agree(struct course *w, bool due, struct error *err)
+/* What was asked of one rank all do, at the same place; only the first looks at the clock. code, err: of this
+ * rank so far; where one has failed all get its error. */
+static int agree(struct course *w, bool due, int code, struct error *err)
 {
     enum signal_act act = signals_act(PHASE_STEP);
-    double wishes[] = {act == ACT_SAVE_LEAVE, act == ACT_SAVE || (due && leads(w)), act == ACT_CHANGE};
-    int code = dist_all_reduce(&w->t->ranks, DIST_MAX, wishes, 3, err);
+    double wishes[] = {act == ACT_SAVE_LEAVE, act == ACT_SAVE || (due && leads(w)), act == ACT_CHANGE,
+                       code != 0};
+    struct error own = code && err ? *err : (struct error){0};
+    int lost = dist_all_reduce(&w->t->ranks, DIST_MAX, wishes, 4, code ? NULL : err);
     w->leave = wishes[0] > 0;
     w->save = wishes[1] > 0;
     w->change = wishes[2] > 0;
-    return code;
+    if (code && lost) return code; /* the cause */
+    w->alike = !lost && wishes[3] > 0;
+    return w->alike ? dist_agree(&w->t->ranks, code, &own, "cannot continue", err) : lost;
 }
 
 /* Keys that may change while it trains, as the run's file has them now: of rank 0, for all. */
@@ -382,18 +342,23 @@ static int tell_end(struct course *w, int code, struct error *err)
 
 static int steps(struct course *w, struct error *err)
 {
-    int code = agree(w, false, err);
-    while (w->p.step < w->last && !code && !w->leave) {
-        if ((code = one_step(w, err)) != 0 || (code = tell_step(w, err)) != 0) break;
-        code = agree(w, save_due(w), err);
+    bool due = false;
+    int code = 0;
+    while (w->p.step < w->last && !code) {
+        code = agree(w, due, next_batch(w, err), err);
         if (!code && w->change) code = take_change(w, err);
-        if (code || !w->save || w->p.step >= w->last) continue;
-        signals_obeyed(WISH_SAVE);
-        save_or_pause(w);
-        code = agree(w, false, err);
+        if (!code && w->save && !w->leave) {
+            signals_obeyed(WISH_SAVE);
+            save_or_pause(w);
+            code = agree(w, false, 0, err);
+        }
+        if (code || w->leave) break;
+        if ((code = one_step(w, err)) == 0) code = tell_step(w, err);
+        due = save_due(w);
     }
-    if (!code && w->p.step > w->saved_step) w->alike = (code = save_last(w, err)) != EXIT_RANK_LOST;
-    else if (code && !w->stepping && w->p.step > w->saved_step && w->ranks == 1) save_before_end(w);
+    bool unsaved = !w->stepping && w->p.step > w->saved_step;
+    if (!code && unsaved) w->alike = (code = save_last(w, err)) != EXIT_RANK_LOST;
+    else if (code && unsaved && (w->ranks == 1 || w->alike)) save_before_end(w);
     if (!code && w->p.step < w->p.total) code = EXIT_STOPPED;
     phase(w->listener, PHASE_END);
     if (code == EXIT_DIVERGED && leads(w)) advice_diverged(&w->health, w->run, w->config, w->p.step, err);
@@ -556,7 +521,7 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
                        .ranks = ranks ? ranks->size : 1};
     struct run_status before;
     json_t *identity = identity_config(c), *changed = NULL;
-    signals_catch(run);
+    signals_catch(leads(&w) ? run : NULL);
     phase(listener, PHASE_LOAD);
     int code = how.resume ? identity_check(run, c, w.ranks, how.force, leads(&w), &changed, err) : 0;
     if (!code) code = load(&w, c, &how, ranks, &device, &changed, err);
@@ -575,7 +540,7 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
         code = tell_end(&w, code, err);
     }
     if (w.t && code && code != EXIT_STOPPED && code != EXIT_DIVERGED && !w.alike)
-        dist_abort(&w.t->ranks, code); /* what one rank alone has met the others cannot know */
+        dist_fail(&w.t->ranks, code, err); /* what one rank alone has met the others cannot know */
     /* not where this machine's own memory is out: what is planned takes some, too */
     bool no_room = device && code && device->memory_error.code == code && w.rank == 0 &&
                    (code == EXIT_CARD_MEMORY || device->limit_bytes);

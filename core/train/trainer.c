@@ -533,6 +533,7 @@ int trainer_create_among(struct trainer **trainer, struct config *config, struct
 fail:
     weights_close(teacher_weights);
     weights_close(student_weights);
+    if (code != EXIT_STOPPED) dist_fail(&t->ranks, code, err);
     trainer_close(t);
     return code;
 }

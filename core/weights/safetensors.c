@@ -2,8 +2,8 @@
  * bytes. The format's rules are enforced (github.com/huggingface/safetensors, "Format"): no duplicate names,
  * no overlap, no hole, nothing behind the last tensor. */
 #include "core/weights/internal.h"
+#include "core/base/json.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -146,7 +146,7 @@ int safetensors_open(struct weights *w, struct error *err)
         return error_set(err, EXIT_INTEGRITY, NULL, "safetensors header of %llu bytes, at most %zu are read",
                          (unsigned long long)header_bytes, SAFETENSORS_MAX_HEADER_BYTES);
     json_error_t where;
-    json_t *header = json_loadb((const char *)map->data + 8, header_bytes, JSON_REJECT_DUPLICATES, &where);
+    json_t *header = json_parse((const char *)map->data + 8, header_bytes, JSON_REJECT_DUPLICATES, &where);
     if (!header)
         return error_set(err, EXIT_INTEGRITY, "get the file again", "safetensors header, byte %d: %s",
                          where.position, where.text);

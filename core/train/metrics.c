@@ -1,0 +1,58 @@
+/* Lines of metrics.jsonl: see metrics.h. */
+#include "core/train/metrics.h"
+#include "core/base/file.h"
+#include "core/run/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What each rank says of its card. */
+struct card_told {
+    struct memory_use use;
+    char name[128];
+    double images_per_s; /* of its own images */
+};
+
+static json_t *card_json(const struct card_told *told, int rank)
+{
+    json_t *card = memory_json(&told->use);
+    json_object_set_new(card, "rank", json_integer(rank));
+    json_object_set_new(card, "device", json_string(told->name));
+    json_object_set_new(card, "images_per_s", json_real(told->images_per_s));
+    json_object_set_new(card, "busy_percent", json_null());
+    json_object_set_new(card, "temp_c", json_null());
+    json_object_set_new(card, "power_w", json_null());
+    return card;
+}
+
+int metrics_cards(struct trainer *t, struct train_progress *p, json_t **cards, struct error *err)
+{
+    struct dist *ranks = &t->ranks;
+    struct card_told *told = xcalloc((size_t)ranks->size, sizeof *told);
+    told[ranks->rank].use = t->device->use;
+    told[ranks->rank].images_per_s = p->images_per_s * (double)t->batch / (double)t->images;
+    memcpy(told[ranks->rank].name, t->device->name, sizeof told->name);
+    int code = dist_gather_each(ranks, told, sizeof *told, err);
+    *cards = code ? NULL : json_array();
+    p->most_rank = 0;
+    for (int r = 0; r < ranks->size && *cards; r++) {
+        json_array_append_new(*cards, card_json(&told[r], r));
+        if (told[r].use.peak_total_bytes > told[p->most_rank].use.peak_total_bytes) p->most_rank = r;
+    }
+    p->most = told[p->most_rank].use;
+    free(told);
+    return code;
+}
+
+int metrics_write(struct run *run, const struct train_progress *p, json_t *cards, struct error *err)
+{
+    json_t *line = json_pack("{s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "step", (json_int_t)p->step,
+                             "epoch", (json_int_t)p->epoch, "loss", p->loss, "cosine", p->cosine, "lr", p->lr,
+                             "grad_norm", p->grad_norm, "images_per_s", p->images_per_s, "step_ms",
+                             p->step_ms, "data_wait_ms", p->data_wait_ms);
+    if (p->offload_wait_ms >= 0) json_object_set_new(line, "offload_wait_ms", json_real(p->offload_wait_ms));
+    if (p->stream_wait_ms >= 0) json_object_set_new(line, "stream_wait_ms", json_real(p->stream_wait_ms));
+    if (p->wide_groups) json_object_set_new(line, "wide_groups", json_integer((json_int_t)p->wide_groups));
+    if (cards) json_object_set_new(line, "cards", cards);
+    return run_metric(run, line, err);
+}
