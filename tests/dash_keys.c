@@ -72,9 +72,9 @@ static void write_lines(const char *run, const char *mode, int64_t from, int64_t
 static void random_keys_never_break_it(void **state)
 {
     (void)state;
-    static const wint_t special[] = {KEY_UP,    KEY_DOWN, KEY_LEFT,   KEY_RIGHT, KEY_PPAGE,
-                                     KEY_NPAGE, KEY_BTAB, KEY_RESIZE, KEY_MOUSE};
-    static const char letters[] = "\t1234?hkjlrsbzfgp cxyn\x0c\x1b+-[]0to\n";
+    static const wint_t special[] = {KEY_UP,   KEY_DOWN,   KEY_LEFT,  KEY_RIGHT, KEY_PPAGE, KEY_NPAGE,
+                                     KEY_BTAB, KEY_RESIZE, KEY_MOUSE, KEY_HOME,  KEY_END};
+    static const char letters[] = "\t1234?hkjlrsbzfgp cxyn\x0c\x1b+-[]0to\n/Ne";
     setlocale(LC_ALL, "C.UTF-8");
     FILE *nowhere = fopen("/dev/null", "r+");
     SCREEN *screen = newterm("xterm-256color", nowhere, nowhere);
@@ -136,7 +136,7 @@ static void random_keys_never_break_it(void **state)
         }
         wint_t c = draw(3) ? (wint_t)letters[draw(sizeof letters - 1)]
                            : special[draw(sizeof special / sizeof *special)];
-        dash_key(&d, c >= KEY_MIN ? KEY_CODE_YES : OK, c);
+        dash_key(&d, c >= KEY_MIN ? KEY_CODE_YES : draw(8) ? OK : KEYS_PASTED, c);
         if (draw(10) == 0) resizeterm(1 + (int)draw(100), 1 + (int)draw(300));
         dash_draw(&d);
         assert_true(d.run->point_count <= FOLLOW_POINTS && d.run->card_count <= FOLLOW_CARDS &&
