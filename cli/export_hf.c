@@ -3,10 +3,13 @@
 #include "cli/export_hf.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
+#include "core/base/log.h"
 #include "core/nn/family.h"
 #include "core/train/preprocess.h"
 
 #include <jansson.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,14 +39,27 @@ static double ratio_of(const struct geometry *g)
     return hidden_of(g, ratio) == g->hidden ? ratio : 0;
 }
 
+static const char *plain_activation(const struct geometry *g)
+{
+    return g->ffn == 1 + ACTIVATION_SWIGLU ? "gelu" : geometry_activation(g);
+}
+
+/* As it is written in decimal: 1e-06, not the float next to it. */
+static double norm_eps(const struct geometry *g)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.7g", (double)geometry_norm_eps(g));
+    return strtod(text, NULL);
+}
+
 static json_t *dinov2(const struct geometry *g, double ratio)
 {
     bool registers = g->registers > 0;
     json_t *o = json_pack("{s:[s], s:s, s:b, s:s, s:b, s:f, s:f}", "architectures",
                           registers ? "Dinov2WithRegistersModel" : "Dinov2Model", "model_type",
                           registers ? "dinov2_with_registers" : "dinov2", "use_swiglu_ffn",
-                          g->ffn == 1 + ACTIVATION_SWIGLU, "hidden_act", "gelu", "qkv_bias", 1,
-                          "layer_norm_eps", 1e-6, "layerscale_value", 1.0);
+                          g->ffn == 1 + ACTIVATION_SWIGLU, "hidden_act", plain_activation(g), "qkv_bias", 1,
+                          "layer_norm_eps", norm_eps(g), "layerscale_value", 1.0);
     if (!o) return NULL;
     bool whole = ratio >= 1 && ratio <= 16 && ratio - (double)(int)ratio <= 0;
     json_object_set_new(o, "mlp_ratio", whole ? json_integer((int)ratio) : json_real(ratio));
@@ -51,14 +67,39 @@ static json_t *dinov2(const struct geometry *g, double ratio)
     return o;
 }
 
-static json_t *dinov3(const struct geometry *g)
+/* The base of DINOv3's periods, base^(i / count). Those of Meta's files are rounded to bfloat16, which
+ * transformers does not do. */
+static int rope_theta(const struct geometry *g, double *theta, struct error *err)
+{
+    enum { SAME, ROUNDED, OTHERS } are = SAME;
+    int n = g->rope_count;
+    *theta = 100;
+    if (n > 1) *theta = pow((double)g->rope_periods[n - 1], (double)n / (n - 1));
+    if (fabs(*theta - 100) < 2) *theta = 100;
+    for (int i = 0; i < n; i++) {
+        double usual = pow(*theta, (double)i / n), off = fabs((double)g->rope_periods[i] / usual - 1);
+        if (off > 1e-6 && are < ROUNDED) are = ROUNDED;
+        if (off > 1.0 / 128) are = OTHERS;
+    }
+    if (are == OTHERS)
+        return error_set(err, EXIT_CONFIG, "--format pt or safetensors",
+                         "transformers' DINOv3 has no rotary positions with the periods of this tower");
+    if (are == ROUNDED)
+        log_warn(
+            "transformers computes the periods of the rotary positions from a base of %g, in the file they "
+            "are rounded to bfloat16: embeddings may differ slightly",
+            *theta);
+    return 0;
+}
+
+static json_t *dinov3(const struct geometry *g, double theta)
 {
     bool gated = g->ffn == 1 + ACTIVATION_SWIGLU, bias = geometry_parts(g) & PART_QKV_BIAS;
     return json_pack("{s:[s], s:s, s:I, s:b, s:s, s:b, s:b, s:b, s:I, s:f, s:f}", "architectures",
                      "DINOv3ViTModel", "model_type", "dinov3_vit", "intermediate_size", (json_int_t)g->hidden,
-                     "use_gated_mlp", gated, "hidden_act", gated ? "silu" : "gelu", "query_bias", bias,
-                     "key_bias", 0, "value_bias", bias, "num_register_tokens", (json_int_t)g->registers,
-                     "layer_norm_eps", 1e-5, "rope_theta", 100.0);
+                     "use_gated_mlp", gated, "hidden_act", gated ? "silu" : geometry_activation(g),
+                     "query_bias", bias, "key_bias", 0, "value_bias", bias, "num_register_tokens",
+                     (json_int_t)g->registers, "layer_norm_eps", norm_eps(g), "rope_theta", theta);
 }
 
 static json_t *clip(const struct geometry *g)
@@ -66,8 +107,8 @@ static json_t *clip(const struct geometry *g)
     return json_pack("{s:[s], s:s, s:I, s:s, s:I, s:f, s:f}", "architectures",
                      g->unprojected ? "CLIPVisionModel" : "CLIPVisionModelWithProjection", "model_type",
                      "clip_vision_model", "intermediate_size", (json_int_t)g->hidden, "hidden_act",
-                     geometry_activation(g), "projection_dim", (json_int_t)g->out, "layer_norm_eps", 1e-5,
-                     "attention_dropout", 0.0);
+                     geometry_activation(g), "projection_dim", (json_int_t)g->out, "layer_norm_eps",
+                     norm_eps(g), "attention_dropout", 0.0);
 }
 
 static json_t *three(const float values[3])
@@ -110,11 +151,14 @@ int export_hf_write(const char *directory, const struct geometry *g, const struc
 {
     double ratio = ratio_of(g);
     bool family = g->family == FAMILY_DINOV2, positions = family_has(family_row(g->family), ROLE_POS);
+    double theta;
+    int code = rope_theta(g, &theta, err);
+    if (code) return code;
     if (family && ratio <= 0)
         return error_set(err, EXIT_CONFIG, "--format pt, safetensors or timm",
                          "transformers' DINOv2 has no feed-forward of %lld values for a width of %lld",
                          (long long)g->hidden, (long long)g->width);
-    json_t *o = family ? dinov2(g, ratio) : g->family == FAMILY_DINOV3 ? dinov3(g) : clip(g);
+    json_t *o = family ? dinov2(g, ratio) : g->family == FAMILY_DINOV3 ? dinov3(g, theta) : clip(g);
     if (o) {
         json_object_set_new(o, "hidden_size", json_integer((json_int_t)g->width));
         json_object_set_new(o, "num_hidden_layers", json_integer((json_int_t)g->depth));
@@ -126,7 +170,7 @@ int export_hf_write(const char *directory, const struct geometry *g, const struc
         json_object_set_new(o, "patch_size", json_integer((json_int_t)g->patch));
         json_object_set_new(o, "torch_dtype", json_string(bf16 ? "bfloat16" : "float32"));
     }
-    int code = write_object(directory, "config.json", o, err);
+    code = write_object(directory, "config.json", o, err);
     return code ? code : write_object(directory, "preprocessor_config.json", images(config), err);
 }
 

@@ -62,9 +62,9 @@ table() {
 }
 
 for name in clip clip-vision clip-projection timm-clip timm-clip-bare dinov2 dinov2-registers dinov2-giant timm-dinov2 \
-    timm-dinov2-registers timm-dinov2-giant timm-eva; do
-    tower=$names/$name
-    case $name in clip-projection | timm* | dinov2*) activation=gelu ;; *) activation=quick_gelu ;; esac
+    timm-dinov2-registers timm-dinov2-giant timm-eva vit dinov3 dinov2-quick_gelu; do
+    tower=$names/${name%-quick_gelu}
+    case $name in dinov2-quick_gelu) activation=quick_gelu ;; clip-projection | timm* | dinov* | vit) activation=gelu ;; *) activation=quick_gelu ;; esac
     case $name in *giant) activation=auto ;; esac
     case $name in timm-eva) resize=auto ;; *registers | timm*) resize=timm ;; *) resize=hf ;; esac
     train "$name" model.weight_t="$tower" model.weight_s="$tower" model_s.activation=$activation

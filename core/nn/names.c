@@ -245,6 +245,9 @@ bool names_library(struct spelling *s, enum library library, const struct geomet
     return false;
 }
 
+bool names_always_scales(const struct spelling *s) { return s->naming->scaled; }
+bool names_always_registers(const struct spelling *s) { return s->naming->registered; }
+
 bool names_leaves_out(const struct spelling *s, enum role role)
 {
     return (s->naming->maskless && role == ROLE_MASK) ||

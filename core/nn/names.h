@@ -33,6 +33,9 @@ bool names_library(struct spelling *spelling, enum library library, const struct
 /* The name of the part-th tensor of a parameter in such a file; false behind the last. */
 bool names_part(const struct spelling *spelling, enum role role, int64_t block, int ffn, int part, char *name,
                 size_t size);
+/* What its classes have that a tower may lack. */
+bool names_always_scales(const struct spelling *spelling);
+bool names_always_registers(const struct spelling *spelling);
 /* What of a tower a library has no place for. */
 bool names_leaves_out(const struct spelling *spelling, enum role role);
 /* A class token, and positions, are (1, 1, width) and (1, rows, width) there, whatever the family has. */

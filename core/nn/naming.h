@@ -32,6 +32,8 @@ struct naming {
     int library;         /* 1 + enum library; 0: none are */
     const char *written; /* before the tower's names; NULL: nothing */
     bool batched;        /* class token and positions begin with a dimension of 1 */
+    bool scaled;         /* its classes always have LayerScale: 1 for a tower without it */
+    bool registered;     /* its classes always have register tokens: none of them for a tower without */
     bool maskless;       /* has no place for a mask token */
     bool scaleless;      /* nor for LayerScale */
     int parts;           /* PART_...: only of towers that have any of them; 0: of any */

@@ -11,7 +11,8 @@
 /* Where the values of a row come from: `count` elements of a tensor from `first` on. */
 struct source {
     struct respell *respell;
-    const struct weights *weights; /* NULL: zeros */
+    const struct weights *weights; /* NULL: `filled` everywhere */
+    float filled;
     int64_t tensor, first, count;
     enum dtype dtype;
     bool transposed; /* the tensor has the row's dimensions the other way round */
@@ -96,7 +97,10 @@ static int make_values(const struct source *s, void **made, struct error *err)
     int code = 0;
     if (!(*made = calloc(bytes ? bytes : 1, 1)))
         code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for a tensor of %zu bytes", bytes);
-    else if (s->weights && s->added >= 0) code = add(s, *made, err);
+    else if (!s->weights)
+        for (int64_t i = 0; i < s->count; i++)
+            weights_convert((char *)*made + (size_t)i * size, s->dtype, &s->filled, DTYPE_F32, 1);
+    else if (s->added >= 0) code = add(s, *made, err);
     else if (s->transposed) transpose(*made, whole, s->count / s->columns, s->columns, size);
     else if (whole) memcpy(*made, (const char *)whole + (size_t)s->first * size, bytes);
     free(whole);
@@ -219,6 +223,22 @@ static int check_places(const struct spelling *as, enum library library, const s
     return 0;
 }
 
+/* Tensors that the library's classes have and the tower lacks, and that change no output. */
+static void add_neutral(struct respell *r, const struct geometry *g, const struct spelling *as)
+{
+    static const enum role scales[] = {ROLE_LS1, ROLE_LS2};
+    const int64_t registers[] = {1, 0, g->width};
+    char name[384];
+    for (int64_t l = 0; names_always_scales(as) && g->layerscale == LAYERSCALE_WITHOUT && l < g->depth; l++)
+        for (int i = 0; i < 2; i++) {
+            names_part(as, scales[i], l, g->ffn, 0, name, sizeof name);
+            add_row(r, name, 1, &g->width, (struct source){.dtype = r->dtype, .filled = 1, .added = -1});
+        }
+    if (!names_always_registers(as) || g->registers) return;
+    names_part(as, ROLE_REGISTERS, 0, g->ffn, 0, name, sizeof name);
+    add_row(r, name, 3, registers, (struct source){.dtype = r->dtype, .added = -1});
+}
+
 int respell_library(struct respell *r, const struct geometry *g, enum library library, struct error *err)
 {
     struct spelling as, own;
@@ -248,6 +268,7 @@ int respell_library(struct respell *r, const struct geometry *g, enum library li
         if (role == ROLE_OUT_W && names_zero(&as))
             add_row(r, names_zero(&as), 1, &g->out, (struct source){.dtype = r->dtype, .added = -1});
     }
+    if (!code) add_neutral(r, g, &as);
     free(list);
     return code;
 }
