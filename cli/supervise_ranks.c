@@ -15,11 +15,10 @@
 /* Ours that are left so long behind the verdict are killed: they have had HEARTBEAT_GRACE_SECONDS. */
 enum { RANKS_GRACE_SECONDS = 8, RANKS_JOIN_SECONDS = 120, RANKS_KNOWN_SECONDS = 3 };
 
-/* In the order of enum train_phase. A load, a pass of the teacher and the end have no pace to measure. */
-static const struct hub_phase rank_phases[PHASE_COUNT] = {
+const struct hub_phase rank_phases[PHASE_COUNT] = {
     [PHASE_LOAD] = {"loading weights", 600, false, false},
     [PHASE_TEACHER] = {"computing the teacher's outputs", 600, false, false},
-    [PHASE_DATA] = {"waiting for images", 120, false, false},
+    [PHASE_DATA] = {"waiting for images", 0, false, true},
     [PHASE_STEP] = {"computing a step", 600, true, false},
     [PHASE_SAVE] = {"saving a checkpoint", 0, false, true},
     [PHASE_END] = {"ending", 600, false, false},

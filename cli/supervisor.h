@@ -73,6 +73,11 @@ void workers_signal(const struct supervisor *v, int number);
 
 /* ---- supervise_ranks.c ---- */
 
+/* In the order of enum train_phase. A load, a pass of the teacher and the end have no pace to measure; a
+ * save, and a file system that stands still while images are read, take as long as they take, as with one
+ * rank alone. */
+extern const struct hub_phase rank_phases[PHASE_COUNT];
+
 /* The hub, and what the workers share; nothing for one rank alone. */
 int ranks_open(struct supervisor *v, struct error *err);
 void ranks_close(struct supervisor *v);

@@ -33,6 +33,14 @@ static void a_hang_is_told_by_the_measured_step(void **state)
     assert_true(hung_seconds(PHASE_SAVE, 1, 0, true) > 600); /* short steps say nothing of a save */
 }
 
+/* As with one rank alone: a file system that stands still for minutes ends no run. */
+static void a_rank_that_waits_for_images_is_not_stuck(void **state)
+{
+    (void)state;
+    for (int phase = 0; phase < PHASE_COUNT; phase++)
+        assert_int_equal(rank_phases[phase].exempt, phase == PHASE_DATA || phase == PHASE_SAVE);
+}
+
 static void memory_kills_are_counted(void **state)
 {
     (void)state;
@@ -48,6 +56,7 @@ int main(void)
         cmocka_unit_test(ten_minutes_are_no_hang),
         cmocka_unit_test(patience_follows_the_measured_step_and_the_bytes_to_write),
         cmocka_unit_test(a_hang_is_told_by_the_measured_step),
+        cmocka_unit_test(a_rank_that_waits_for_images_is_not_stuck),
         cmocka_unit_test(memory_kills_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

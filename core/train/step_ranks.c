@@ -37,7 +37,7 @@ struct many {
     float *sums[2];      /* of two groups by turns, what is stepped inside backward */
     float *kept; /* of all groups at kept_at: what further rounds add to, or is stepped behind the last */
     int64_t *kept_at;                /* (groups) */
-    double *losses;                  /* (rounds, ranks, 2) */
+    double *losses;                  /* (ranks, rounds, 2) */
     struct group *jobs;              /* (groups) */
     struct meopt_gradient *measured; /* (tensors) */
     int *group_of;                   /* (tensors) */
@@ -508,17 +508,19 @@ static int take_part(struct trainer *t, struct error *err)
 static int sum_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err)
 {
     struct many *m = t->many;
-    int64_t ranks = t->ranks.size, own = (t->batch + t->micro - 1) / t->micro, places = m->rounds * ranks;
+    int64_t ranks = t->ranks.size, own = (t->batch + t->micro - 1) / t->micro;
+    size_t bytes = 2 * (size_t)m->rounds * sizeof *m->losses;
+    double *mine = m->losses + 2 * m->rounds * t->ranks.rank;
     int code = step_read_sums(t, 2 * own, err);
     if (code) return code;
-    memset(m->losses, 0, 2 * (size_t)places * sizeof *m->losses);
-    for (int64_t i = 0; i < own; i++)
-        memcpy(m->losses + 2 * (i * ranks + t->ranks.rank), t->host_sums + 2 * i, 2 * sizeof *m->losses);
-    code = dist_all_reduce(&t->ranks, DIST_SUM, m->losses, (int)(2 * places), err);
-    for (int64_t p = 0; p < places && !code; p++) {
-        if (!isfinite(m->losses[2 * p])) return step_diverged(t, step, "the loss is not finite", false, err);
-        result->loss += m->losses[2 * p];
-        result->cosine += m->losses[2 * p + 1] / (double)t->images;
+    memset(mine, 0, bytes); /* where this rank has no micro-batch in the last round */
+    memcpy(mine, t->host_sums, 2 * (size_t)own * sizeof *mine);
+    code = dist_gather_each(&t->ranks, m->losses, bytes, err);
+    for (int64_t p = 0; p < m->rounds * ranks && !code; p++) {
+        const double *given = m->losses + 2 * (p % ranks * m->rounds + p / ranks);
+        if (!isfinite(given[0])) return step_diverged(t, step, "the loss is not finite", false, err);
+        result->loss += given[0];
+        result->cosine += given[1] / (double)t->images;
     }
     return code;
 }
