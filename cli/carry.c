@@ -17,7 +17,7 @@ static int measure_disk(double *gb_per_s, const char *directory, struct error *e
     char *buffers = NULL;
     int code = transfers_open(&t, directory, (int64_t)PIECE * PIECES, SLOTS, err);
     if (code) return code;
-    if (posix_memalign((void **)&buffers, transfers_alignment(t), (size_t)PIECE * SLOTS)) buffers = NULL;
+    if (posix_memalign((void **)&buffers, TRANSFER_ALIGNMENT, (size_t)PIECE * SLOTS)) buffers = NULL;
     if (!buffers) code = error_set(err, EXIT_HOST_MEMORY, NULL, "no memory to measure %s with", directory);
     else memset(buffers, 0x5a, (size_t)PIECE * SLOTS);
     double begin = clock_seconds();

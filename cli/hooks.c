@@ -202,6 +202,7 @@ static void child(const char *command, int input, int output, char **env)
     dup2(input, 0);
     dup2(output, 1);
     dup2(output, 2);
+    close_from(3); /* the ranks' shared memory is for workers */
     execle("/bin/sh", "sh", "-c", command, (char *)NULL, env);
     _exit(127);
 }

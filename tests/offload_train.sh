@@ -138,6 +138,8 @@ for ring in 0 1; do
     grep -q 'No space left' log || fail "full: the reason"
     failing 0 write 25 0 short # a short write is finished
     same whole "short$ring" 9
+    failing 0 write 1 22 unaligned # the file system wants larger pieces past the page cache: through it, then
+    same whole "unaligned$ring" 9
     [ "$ring" = 0 ] || { modern && grep -q 'moved by io_uring' log; } || continue
     failing 0 read 25 0 short_read
     same whole "short_read$ring" 9
@@ -155,3 +157,11 @@ for ring in 0 1; do
     failing 1 write 25 0 shorter ever # one that never gets further is not tried for ever
     [ "$ring" = 0 ] || failing 1 read 25 0 shorter_read ever
 done
+
+# A directory that is not there, because its disk is not mounted, is not made.
+code=0
+"$MEOPT" train "$work/configs/quickstart_dinov2.yaml" train.steps=2 --run-dir runs --name absent optim.offload=nvme \
+    optim.offload_dir="$work/absent" >log 2>&1 || code=$?
+[ "$code" != 0 ] || fail "a directory for states that is not there is no error"
+grep -q "$work/absent" log || fail "the directory that is not there is not named"
+[ ! -e "$work/absent" ] || fail "the directory that was not there was made"

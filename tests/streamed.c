@@ -214,7 +214,7 @@ static int working_file(char *path, size_t size)
         ssize_t n = readlink(path, target, sizeof target - 1);
         if (n <= 0) continue;
         target[n] = 0;
-        if (strstr(target, ".meopt-weights-")) return fd;
+        if (strstr(target, ".meopt-") || strstr(target, "/#")) return fd; /* a file without a name */
     }
     return -1;
 }

@@ -107,6 +107,10 @@ int file_shorten(int fd, int64_t bytes, const char *path, struct error *err);
 /* Whether nothing has this name. What cannot be asked now is not absent: to read it tells why. */
 bool file_absent(const char *path);
 
+/* A file without a name in this directory, open for reading and writing with these flags more: nothing is
+ * left of it when it is closed. -1 with errno. */
+int file_nameless(const char *directory, int flags);
+
 /* Does an open file lie in memory (tmpfs, ramfs), where what is moved to it saves none? */
 bool file_in_memory(int fd);
 

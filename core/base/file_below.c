@@ -10,6 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#ifndef O_TMPFILE /* glibc 2.19 */
+#define O_TMPFILE (020000000 | O_DIRECTORY)
+#endif
+
 enum { QUIET = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY };
 
 /* Opens the directory `part` in `at` and closes `at`. A link is ELOOP, as everywhere below. */
@@ -187,4 +191,17 @@ int file_rename_at(int at, const char *from, const char *to)
                 before.st_dev == after.st_dev && before.st_ino == after.st_ino;
     errno = saved;
     return done ? 0 : -1;
+}
+
+int file_nameless(const char *directory, int flags)
+{
+    int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
+    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT)) return fd;
+    char *path = xasprintf("%s/.meopt-XXXXXX", directory); /* O_TMPFILE is younger than some file systems */
+    fd = mkostemp(path, O_CLOEXEC | flags);
+    int why = errno;
+    if (fd >= 0) unlink(path);
+    free(path);
+    errno = why;
+    return fd;
 }

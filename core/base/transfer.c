@@ -3,6 +3,7 @@
 #include "core/base/transfer_engine.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/retry.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,56 +12,46 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#ifndef O_TMPFILE /* glibc 2.19 */
-#define O_TMPFILE (020000000 | O_DIRECTORY)
-#endif
-
 struct transfers {
     const struct transfer_engine *engine;
     void *state;
     char *directory;
     int fd, slots;
-    size_t alignment;
     bool direct, in_memory;
     bool *busy; /* (slots) */
 };
 
-/* A file without a name in this directory. O_TMPFILE is younger than some file systems. */
-static int nameless(const char *directory, int flags)
-{
-    int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
-    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT)) return fd;
-    char *path = xasprintf("%s/.meopt-offload.XXXXXX", directory);
-    fd = mkostemp(path, O_CLOEXEC | flags);
-    int why = errno;
-    if (fd >= 0) unlink(path);
-    free(path);
-    errno = why;
-    return fd;
-}
-
 static int open_file(struct transfers *t, struct error *err)
 {
-    t->fd = nameless(t->directory, O_DIRECT);
+    t->fd = file_nameless(t->directory, O_DIRECT);
     t->direct = t->fd >= 0;
-    if (t->fd < 0 && errno == EINVAL) t->fd = nameless(t->directory, 0);
+    if (t->fd < 0 && errno == EINVAL) t->fd = file_nameless(t->directory, 0);
     if (t->fd >= 0) return 0;
-    return error_errno(err, EXIT_FAILED, "give a directory on a local disk that may be written",
+    return error_errno(err, EXIT_FAILED,
+                       errno == ENOENT ? "make it, or mount its disk"
+                                       : "give a directory on a local disk that may be written",
                        "cannot make a file in %s", t->directory);
 }
 
-static void look_at_file(struct transfers *t)
+/* Whether the file takes pieces of TRANSFER_ALIGNMENT bytes past the page cache: one is written at an odd
+ * multiple of it, from a buffer that is not aligned better. What wants more goes through the page cache. */
+static int try_direct(struct transfers *t, struct error *err)
 {
-    t->alignment = TRANSFER_ALIGNMENT;
+    char *buffer;
     t->in_memory = file_in_memory(t->fd);
-#if defined STATX_DIOALIGN && __GLIBC_PREREQ(2, 28)
-    struct statx s;
-    if (!t->direct || statx(t->fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &s) != 0 ||
-        !(s.stx_mask & STATX_DIOALIGN))
-        return;
-    if (s.stx_dio_offset_align > t->alignment) t->alignment = s.stx_dio_offset_align;
-    if (s.stx_dio_mem_align > t->alignment) t->alignment = s.stx_dio_mem_align;
-#endif
+    if (!t->direct) return 0;
+    if (posix_memalign((void **)&buffer, 2 * TRANSFER_ALIGNMENT, 2 * TRANSFER_ALIGNMENT))
+        return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory to try the file in %s", t->directory);
+    memset(buffer, 0, 2 * TRANSFER_ALIGNMENT);
+    ssize_t n =
+        retry_write(t->fd, buffer + TRANSFER_ALIGNMENT, TRANSFER_ALIGNMENT, (int64_t)TRANSFER_ALIGNMENT);
+    int failed = n < 0 ? errno : 0;
+    free(buffer);
+    if (failed == EINVAL) {
+        int flags = fcntl(t->fd, F_GETFL);
+        t->direct = flags < 0 || fcntl(t->fd, F_SETFL, flags & ~O_DIRECT) != 0;
+    }
+    return file_shorten(t->fd, 0, t->directory, err); /* another failure is told where it matters */
 }
 
 /* All of its room, now: a disk that is too small is no news in the middle of a step. */
@@ -80,11 +71,11 @@ static void choose_engine(struct transfers *t)
     const char *wanted = getenv("MEOPT_URING"); /* 0: as where the kernel has none */
     t->engine = &transfer_uring;
     if (!(wanted && strcmp(wanted, "0") == 0) &&
-        t->engine->open(&t->state, t->fd, t->alignment, t->slots) == 0)
+        t->engine->open(&t->state, t->fd, TRANSFER_ALIGNMENT, t->slots) == 0)
         return;
 #endif
     t->engine = &transfer_threads;
-    errno = t->engine->open(&t->state, t->fd, t->alignment, t->slots);
+    errno = t->engine->open(&t->state, t->fd, TRANSFER_ALIGNMENT, t->slots);
 }
 
 int transfers_open(struct transfers **out, const char *directory, int64_t bytes, int slots, struct error *err)
@@ -101,9 +92,8 @@ int transfers_open(struct transfers **out, const char *directory, int64_t bytes,
     t->busy = busy;
     t->slots = slots;
     t->fd = -1;
-    int code = file_make_dirs(directory, err);
-    if (!code) code = open_file(t, err);
-    if (!code) look_at_file(t);
+    int code = open_file(t, err);
+    if (!code) code = try_direct(t, err);
     if (!code) code = take_room(t, bytes, err);
     if (!code) {
         choose_engine(t);
@@ -164,7 +154,6 @@ void transfers_close(struct transfers *t)
     free(t);
 }
 
-size_t transfers_alignment(const struct transfers *t) { return t->alignment; }
 const char *transfers_how(const struct transfers *t) { return t->engine->name; }
 bool transfers_direct(const struct transfers *t) { return t->direct; }
 bool transfers_in_memory(const struct transfers *t) { return t->in_memory; }

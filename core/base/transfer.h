@@ -22,7 +22,7 @@
 
 struct transfer {
     void *buffer;
-    size_t bytes; /* buffer, bytes and offset: multiples of transfers_alignment */
+    size_t bytes; /* buffer, bytes and offset: multiples of TRANSFER_ALIGNMENT */
     int64_t offset;
 };
 
@@ -42,8 +42,7 @@ bool transfers_idle(struct transfers *t, int slot);
 /* Waits for everything; NULL is fine. */
 void transfers_close(struct transfers *t);
 
-enum { TRANSFER_ALIGNMENT = 4096 }; /* what transfers_alignment is at least, and nearly everywhere */
-size_t transfers_alignment(const struct transfers *t);
+enum { TRANSFER_ALIGNMENT = 4096 }; /* a file that wants more goes through the page cache */
 /* "io_uring", "threads"; whether past the page cache; whether the directory is memory (tmpfs). */
 const char *transfers_how(const struct transfers *t);
 bool transfers_direct(const struct transfers *t);

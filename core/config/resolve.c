@@ -268,6 +268,9 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
         bad(context, "loss.tokens", true, "use cls", "only dinov2 and dinov3 give patch tokens");
     if (c->loss.type == LOSS_TYPE_COSINE && c->loss.reduction == LOSS_REDUCTION_SUM_DIM)
         bad(context, "loss.reduction", true, "use mean", "a cosine has no dimensions to sum over");
+    if (c->device.type == DEVICE_TYPE_CPU && config_cards(c, NULL) > 1)
+        bad(context, "device.cards", false, "--workers N trains N ranks on the processor",
+            "device.cards has no effect: device.type is cpu, which trains one rank");
     if (c->data.crop_scale_min > c->data.crop_scale_max)
         bad(context, "data.crop_scale_min", true, "swap them",
             "data.crop_scale_min is above data.crop_scale_max");

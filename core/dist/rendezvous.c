@@ -60,7 +60,15 @@ int place_write(const struct place *place, const char *path, struct error *err)
     if (fd < 0) code = error_errno(err, EXIT_FAILED, "may you write there?", "cannot write");
     else code = file_write_all(fd, whole, strlen(whole), side, err);
     if (fd >= 0 && close(fd) != 0 && !code) code = error_errno(err, EXIT_FAILED, NULL, "cannot write");
-    if (!code && rename(side, path) != 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot write");
+    if (!code && file_rename_at(AT_FDCWD, side, path) != 0)
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot write");
+    struct stat status;
+    if (!code && stat(path, &status) == 0 && status.st_uid != geteuid()) {
+        code = error_set(err, EXIT_FAILED, "train as a user whose files stay its own, not as root on NFS",
+                         "the file system gives files of user %u to user %u: ranks cannot trust them",
+                         (unsigned)geteuid(), (unsigned)status.st_uid);
+        unlink(path);
+    }
     if (code) {
         error_at(err, path, 0, 0);
         unlink(side);

@@ -76,15 +76,16 @@ static size_t place_of(const struct stream *s, const struct parameter *p)
 static int make_file(struct stream *s, const char *directory, struct error *err)
 {
     char hint[] = "train.scratch_dir: a directory on a disk with room";
-    s->path = path_join(directory, ".meopt-weights-XXXXXX");
-    s->fd = mkostemp(s->path, O_CLOEXEC);
+    char again[40];
+    s->path = path_join(directory, ".meopt-weights-"); /* for messages: it has no name */
+    s->fd = file_nameless(directory, 0);
     if (s->fd < 0) {
         int code = error_errno(err, EXIT_FAILED, hint, "cannot make a working file for streamed weights");
         return error_at(err, directory, 0, 0), code;
     }
     bool memory = file_in_memory(s->fd);
-    if (!memory) s->direct = open(s->path, O_RDWR | O_DIRECT | O_CLOEXEC);
-    unlink(s->path);
+    snprintf(again, sizeof again, "/proc/self/fd/%d", s->fd);
+    if (!memory) s->direct = open(again, O_RDWR | O_DIRECT | O_CLOEXEC);
     if (memory) log_warn("%s is in memory (tmpfs), where streamed weights save none: %s", directory, hint);
     /* what lies between tensors, and the k part of EVA's bias, is zero */
     int code = file_shorten(s->fd, (int64_t)s->bytes, s->path, err);
