@@ -4,9 +4,10 @@
 #
 #   sh tests/bits.sh [GROUP] [--record]    GROUP: avx2 (the default), native, hip, cuda; MEOPT_LONG=1: all rows of every group
 #
-# Bits also depend on what is not ours: the compiler, libm, libjpeg, oneDNN and what it makes of this processor. A table begins with a
-# fingerprint of these (tests/bits/arithmetic.c calls the libraries directly). Where no table has the fingerprint of this machine nothing
-# can be said: exit 77, naming the parts that differ. Where one has it, every bit must be as recorded.
+# Bits also depend on what is not ours: the compiler, libm, libjpeg, oneDNN and what it makes of this processor, and on the kernels that
+# meopt selects for it. A table begins with a fingerprint of these (tests/bits/arithmetic.c calls the libraries directly). Where no table
+# has the fingerprint of this machine nothing can be said: exit 77, naming the parts that differ. Where one has it, every bit must be as
+# recorded. MEOPT_CPU_ISA=SET selects the kernels of the group native, which are otherwise those that meopt selects.
 # --record adds the table of this machine, or replaces it: at a commit that is known to be good. Where other bits are wanted: record anew,
 # say why in the commit, and remove the tables of other machines, which are out of date then.
 set -eu
@@ -32,7 +33,7 @@ mkdir "$work/configs"
 cp "$MEOPT_SOURCE"/configs/quickstart*.yaml "$work/configs/"
 
 for name in $(env | sed -nE 's/^((FAKE|OMP|KMP|ONEDNN|DNNL)_[[:upper:]_]*|MEOPT_GRAPHS)=.*/\1/p'); do unset "$name"; done
-unset MEOPT_CPU_ISA
+[ "$group" = native ] || unset MEOPT_CPU_ISA
 export OMP_NUM_THREADS=2 OMP_DYNAMIC=false
 products=$MEOPT_SOURCE/tests/data/bits/products
 case $group in
@@ -52,7 +53,7 @@ fingerprint() {
     case $group in hip | cuda) echo "card $(compiler CXX)$(cached CMAKE_CXX_FLAGS)" ;; esac
     "$MEOPT_BUILD/tests/bits_arithmetic" "$products" "$work"/sample/COCO2014/train2014/*.jpg >"$work/arithmetic"
     case $group in # libraries and instructions that a group does not use do not matter to it
-    avx2) grep -v '^rcp14 ' "$work/arithmetic" ;;
+    avx2) grep -v '^kernels \|^rcp14 ' "$work/arithmetic" ;;
     native) cat "$work/arithmetic" ;;
     *) grep '^lib' "$work/arithmetic" ;;
     esac

@@ -1,12 +1,15 @@
-/* Arithmetic that is not ours, in numbers: what oneDNN, libm, libjpeg and the processor's approximations give
- * for fixed inputs, each called directly. The test `bits` compares weights only where these are what they
- * were when its table was recorded.
+/* Prints what the bits of a run depend on besides the code: the kernels that meopt selects on this processor,
+ * and what oneDNN, libm, libjpeg and the processor's approximations give for fixed inputs, each called
+ * directly. The test `bits` compares weights only where these are what they were when its table was recorded.
  *
  *     bits_arithmetic PRODUCTS IMAGE...     one line for each part: its name and a hash of its results
  *
  * PRODUCTS has a line for each matrix product, "sgemm|f32|bf16 TRANSPOSE_A TRANSPOSE_B M N K BIAS BETA OUT":
  * the kinds and shapes that the runs of the test ask for, through dnnl_sgemm or as a matmul primitive whose
  * result is OUT (f32 or bf16). One that oneDNN does not have is hashed as such. */
+#include "kernels/cpu/gemm_amx.h"
+#include "kernels/cpu/ops.h"
+
 #include <math.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdint.h>
@@ -231,6 +234,7 @@ static uint64_t hash_products(const char *path)
 int main(int argc, char **argv)
 {
     if (argc < 3) return 2;
+    printf("kernels %s%s\n", gemm_amx_available() ? "amx " : "", cpu_ops_select()->isa);
     printf("libm %016llx\n", (unsigned long long)hash_libm());
     printf("libjpeg %016llx\n", (unsigned long long)hash_jpeg(argv + 2, argc - 2));
 #ifdef __x86_64__
