@@ -483,6 +483,12 @@ static void products_of_what_is_not_finite_are_not(void **state)
     on_each(check_ends_of_products);
 }
 
+static void outliers_cost_products_no_precision(void **state)
+{
+    (void)state;
+    on_each(check_outliers);
+}
+
 int main(int argc, char **argv)
 {
     const char *card = getenv("MEOPT_TEST_DEVICE");
@@ -510,6 +516,7 @@ int main(int argc, char **argv)
         (struct CMUnitTest)cmocka_unit_test(codes_of_8_bits_are_the_same_everywhere_and_unbiased);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(what_is_not_finite_is_read_back_as_such);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(products_of_what_is_not_finite_are_not);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(outliers_cost_products_no_precision);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(work_issued_again_is_done_again);
     tests[count++] =
         (struct CMUnitTest)cmocka_unit_test(a_type_without_operations_is_told_and_nothing_is_done);

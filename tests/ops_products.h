@@ -1,5 +1,5 @@
-/* Products for tests/ops.c. Those by whole numbers (kernels/cpu/codes.h) are held to the very codes, in
- * float64 and to a sum of floats' error, and these to the bound that codes.h gives. */
+/* GEMMs for tests/ops.c. The integer GEMM (kernels/cpu/codes.h) is held to the very codes or to exact
+ * operands, in float64 and to a sum of floats' error, and codes to the bound that codes.h gives. */
 #ifndef MEOPT_TESTS_OPS_PRODUCTS_H
 #define MEOPT_TESTS_OPS_PRODUCTS_H
 
@@ -46,11 +46,11 @@ static void gemm_call(struct trial *T)
 }
 /* What codes.h makes of n elements along the inner dimension, as it is documented there; units: of each
  * element's block. */
+enum { CODE_BLOCK = 2 * 64 };
 static void code_along(const double *x, int64_t n, double *coded, double *units)
 {
-    enum { BLOCK = 2 * 64 };
-    for (int64_t from = 0; from < n; from += BLOCK) {
-        int64_t to = n < from + BLOCK ? n : from + BLOCK;
+    for (int64_t from = 0; from < n; from += CODE_BLOCK) {
+        int64_t to = n < from + CODE_BLOCK ? n : from + CODE_BLOCK;
         double largest = 0, squares = 0, products = 0, unit = 1;
         for (int64_t p = from; p < to; p++) {
             largest = fmax(largest, fabs(x[p]));
@@ -105,13 +105,15 @@ static void gemm_reference(struct trial *T)
                  b = along_of(X(1), g.n, g.k, g.transpose_b ? g.ldb : 1, g.transpose_b ? 1 : g.ldb);
     for (int64_t i = 0; i < g.m; i++)
         for (int64_t j = 0; j < g.n; j++) {
-            double sum = 0, exact = 0, size = 0, bound = 0, *c = &W(2)[i * g.ldc + j];
+            double sum = 0, exact = 0, either = 0, block = 0, size = 0, bound = 0, *c = &W(2)[i * g.ldc + j];
             for (int64_t p = 0; p < g.k; p++) {
                 int64_t at = i * g.k + p, bt = j * g.k + p;
                 double term = codes ? a.coded[at] * b.coded[bt] : a.x[at] * b.x[bt];
                 sum += term;
                 exact += a.x[at] * b.x[bt];
-                size += fabs(term);
+                block += term - a.x[at] * b.x[bt];
+                if (p % CODE_BLOCK == CODE_BLOCK - 1 || p + 1 == g.k) either += fabs(block), block = 0;
+                size += fmax(fabs(term), fabs(a.x[at] * b.x[bt]));
                 bound +=
                     (a.unit[at] * fabs(b.x[bt]) + b.unit[bt] * fabs(a.x[at]) + a.unit[at] * b.unit[bt] / 2) /
                     2;
@@ -120,10 +122,11 @@ static void gemm_reference(struct trial *T)
                 fail_msg("codes are off by %g, their bound is %g", fabs(sum - exact), bound);
             double old = (double)g.beta * *c, bias = g.bias || (T->s[3] & 4) ? X(3)[j] : 0;
             *c = (double)g.alpha * sum + old + bias;
-            S(2)[i * g.ldc + j] = loss((double)g.k) * size + 4 * u32 * (fabs(old) + fabs(bias));
+            double slack = loss((double)g.k) * size + 4 * u32 * (fabs(old) + fabs(bias));
             /* a card's library adds the bias in the type of C */
-            if (g.c_type == DTYPE_BF16 && T->device->kind != DEVICE_CPU)
-                S(2)[i * g.ldc + j] += u16 * fabs(bias);
+            if (g.c_type == DTYPE_BF16 && T->device->kind != DEVICE_CPU) slack += u16 * fabs(bias);
+            /* each block is multiplied as codes or, beside outliers, as floats */
+            S(2)[i * g.ldc + j] = slack + fabs((double)g.alpha) * either;
         }
     along_free(&a);
     along_free(&b);
@@ -188,6 +191,118 @@ static void check_ends_of_products(struct device *device, enum dtype t)
     free(b);
     free(c);
     free(word);
+}
+
+/* An operand's outliers: `size` times a normal number at the same inner channel of each of its rows, one or
+ * `many` in a block of 128, and what the other operand has there. */
+enum { MEETS_NORMAL, MEETS_ZEROS, MEETS_SMALL };
+struct outliers {
+    double size; /* 0: none */
+    int in;      /* 0 A, 1 B, 2 both, each at channels of its own */
+    int meets, many;
+};
+enum { OUTLIER_M = 38, OUTLIER_N = 70, OUTLIER_K = 700 };
+
+static void outlier_fill(double *x, double *other, int64_t rows, int64_t other_rows, const struct outliers *o,
+                         int64_t channel)
+{
+    for (int64_t block = 0; block < OUTLIER_K; block += 128)
+        for (int64_t n = 0; n < o->many; n++) {
+            int64_t p = block + (channel + n * 37 + block / 128 * 11) % 128;
+            if (p >= OUTLIER_K) continue;
+            for (int64_t r = 0; r < rows; r++) x[r * OUTLIER_K + p] *= o->size;
+            double factor = o->meets == MEETS_ZEROS ? 0 : o->meets == MEETS_SMALL ? 1 / o->size : 1;
+            for (int64_t r = 0; r < other_rows; r++) other[r * OUTLIER_K + p] *= factor;
+        }
+}
+
+/* Error of a product beside that of the same operands in float64, both as norms: of all, of the worst row and
+ * of the worst column. */
+static void outlier_errors(struct device *device, const struct outliers *o, int transposed, double worst[3])
+{
+    enum { M = OUTLIER_M, N = OUTLIER_N, K = OUTLIER_K };
+    struct error err;
+    double *a = malloc(M * K * sizeof *a), *b = malloc(N * K * sizeof *b), rows[M][2] = {{0}},
+           columns[N][2] = {{0}}, all[2] = {0};
+    uint16_t *words = malloc(N * K * sizeof *words);
+    float *c = malloc(M * N * sizeof *c);
+    assert_true(a && b && words && c);
+    random_state = 3;
+    for (int64_t i = 0; i < M * K; i++) a[i] = random_normal();
+    for (int64_t i = 0; i < N * K; i++) b[i] = random_normal();
+    if (o->size != 0 && o->in != 1) outlier_fill(a, b, M, N, o, 5);
+    if (o->size != 0 && o->in != 0) outlier_fill(b, a, N, M, o, 77);
+    bool ta = transposed & 1, tb = transposed & 2;
+    struct gemm g = {.m = M, .n = N, .k = K, .lda = ta ? M : K, .ldb = tb ? K : N, .ldc = N, .alpha = 1};
+    g.transpose_a = ta;
+    g.transpose_b = tb;
+    g.ab_type = DTYPE_BF16;
+    g.c_type = F32;
+    void *da = device_alloc(device, MEMORY_DATA, M * K * 2, "a", &err),
+         *db = device_alloc(device, MEMORY_DATA, N * K * 2, "b", &err),
+         *dc = device_alloc(device, MEMORY_DATA, M * N * 4, "c", &err);
+    for (int64_t i = 0; i < M; i++)
+        for (int64_t p = 0; p < K; p++) {
+            uint16_t *word = &words[ta ? p * M + i : i * K + p];
+            *word = to_bf16(a[i * K + p]);
+            a[i * K + p] = decode(DTYPE_BF16, word);
+        }
+    device->upload(device, da, words, M * K * 2);
+    for (int64_t j = 0; j < N; j++)
+        for (int64_t p = 0; p < K; p++) {
+            uint16_t *word = &words[tb ? j * K + p : p * N + j];
+            *word = to_bf16(b[j * K + p]);
+            b[j * K + p] = decode(DTYPE_BF16, word);
+        }
+    device->upload(device, db, words, N * K * 2);
+    g.a = da, g.b = db, g.c = dc;
+    device->ops->gemm(device, &g);
+    device->sync(device);
+    device->download(device, c, dc, M * N * 4);
+    for (int64_t i = 0; i < M; i++)
+        for (int64_t j = 0; j < N; j++) {
+            double sum = 0;
+            for (int64_t p = 0; p < K; p++) sum += a[i * K + p] * b[j * K + p];
+            double value[2] = {((double)c[i * N + j] - sum) * ((double)c[i * N + j] - sum), sum * sum};
+            for (int e = 0; e < 2; e++) all[e] += value[e], rows[i][e] += value[e], columns[j][e] += value[e];
+        }
+    worst[0] = sqrt(all[0] / all[1]);
+    worst[1] = worst[2] = 0;
+    for (int64_t i = 0; i < M; i++) worst[1] = fmax(worst[1], sqrt(rows[i][0] / rows[i][1]));
+    for (int64_t j = 0; j < N; j++) worst[2] = fmax(worst[2], sqrt(columns[j][0] / columns[j][1]));
+    device_free(device, da);
+    device_free(device, db);
+    device_free(device, dc);
+    free(a);
+    free(b);
+    free(words);
+    free(c);
+}
+
+/* Outliers cost a GEMM no precision, whatever they meet: 5e-4 is what codes_suffice in gemm.c promises of
+ * each tile. It estimates by the 6 or more sums of a row or column of a tile, so of a single row or column
+ * twice that is allowed. */
+static void check_outliers(struct device *device, enum dtype t)
+{
+    static const double sizes[] = {0, 30, 50, 100, 300, 1000, 3000, 1e4, 1e6};
+    if (t != DTYPE_BF16) return;
+    for (int row = 0; row < (int)(sizeof sizes / sizeof *sizes) * 18; row++) {
+        struct outliers o = {sizes[row / 18], row % 18 / 6, row % 3, row % 6 < 3 ? 1 : 6};
+        double worst[3];
+        outlier_errors(device, &o, (row + row / 4) % 4, worst);
+        if (worst[0] <= 5e-4 && worst[1] <= 1e-3 && worst[2] <= 1e-3) continue;
+        fail_msg("%s: outliers of %g in %s, %d in a block, which meet %s: off by %.1e, a row by %.1e, a "
+                 "column by %.1e",
+                 cpu_ops_select()->isa, o.size,
+                 o.in == 0   ? "A"
+                 : o.in == 1 ? "B"
+                             : "both",
+                 o.many,
+                 o.meets == MEETS_ZEROS   ? "zeros"
+                 : o.meets == MEETS_SMALL ? "small numbers"
+                                          : "others",
+                 worst[0], worst[1], worst[2]);
+    }
 }
 
 #endif

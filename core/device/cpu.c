@@ -6,6 +6,7 @@
  * scratch that it would use and returns, so that running one step on it gives the
  * memory plan. Its addresses are reserved without access: a stray read faults. */
 #include "core/device/cpu.h"
+#include "core/base/log.h"
 #include "kernels/cpu/attention_amx.h"
 #include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/gemm_onednn.h"
@@ -27,6 +28,7 @@ struct cpu {
     void *workspace;
     size_t workspace_bytes;
     bool dry;
+    int64_t float_tiles; /* of integer GEMMs, beside outliers */
 };
 
 static struct cpu *cpu_of(struct device *dev) { return dev->state; }
@@ -91,7 +93,12 @@ static void cpu_gemm(struct device *dev, const struct gemm *g)
     const struct cpu_ops *ops = cpu_of(dev)->ops;
     if (g->ab_type == DTYPE_BF16 || ops->gemm_fp32) {
         void *scratch = reserve(dev, gemm_scratch(thread_count()));
-        if (scratch) ops->gemm(g, scratch, thread_count());
+        int64_t tiles = scratch ? ops->gemm(g, scratch, thread_count()) : 0;
+        if (tiles && !cpu_of(dev)->float_tiles)
+            log_debug(
+                "kernels: outliers in a GEMM of %lld x %lld x %lld: %lld tiles of it multiplied as floats",
+                (long long)g->m, (long long)g->n, (long long)g->k, (long long)tiles);
+        cpu_of(dev)->float_tiles += tiles;
         return;
     }
     struct matmul product = matmul_of(g);
@@ -296,6 +303,9 @@ static const struct device_ops operations = {
 
 static void cpu_close(struct device *dev)
 {
+    if (cpu_of(dev)->float_tiles)
+        log_debug("kernels: %lld tiles of GEMMs multiplied as floats because of outliers",
+                  (long long)cpu_of(dev)->float_tiles);
     onednn_close(cpu_of(dev)->onednn);
     free(dev->state);
 }

@@ -20,7 +20,8 @@
  * where one stands above all others, largest / 16384. A unit by the largest alone has to leave room for a
  * block full of its like: beside one channel or token of 5,000 times the others, 127 others were lost, and
  * all to the same side. Beside what rounding the operands to bf16 cost, up to largest / 512, this is small,
- * but where A is large at one k and B is small at the same: RESULTS.md has figures. An infinity or NaN makes
+ * but where A is large at one k and B is small at the same: such tiles are multiplied as floats (Outliers,
+ * below, and gemm.c). An infinity or NaN makes
  * all sums of its block NaN. A block with |x| below 2^-60 or from 2^60 on has 2^11 u <= largest < 2^12 u, and
  * fewer bits below 2^-115. */
 #ifndef MEOPT_KERNELS_CPU_CODES_H
@@ -60,6 +61,12 @@ INLINE __m128i largest_eight(ints top)
     return _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
 }
 INLINE float sum_of(lanes x) { return _mm512_reduce_add_ps((__m512)x); }
+/* lanes l and l + 8 added up */
+INLINE void eight_sums(lanes x, float *sums)
+{
+    _mm256_storeu_ps(sums,
+                     _mm256_add_ps(_mm512_castps512_ps256((__m512)x), _mm512_extractf32x8_ps((__m512)x, 1)));
+}
 INLINE bool any_outside(lanes x, float least, float end)
 {
     return _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(least), _CMP_NGE_UQ) |
@@ -104,6 +111,7 @@ INLINE float sum_of(lanes x)
            two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
+INLINE void eight_sums(lanes x, float *sums) { _mm256_storeu_ps(sums, (__m256)x); }
 INLINE bool any_outside(lanes x, float least, float end)
 {
     return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps((__m256)x, _mm256_set1_ps(least), _CMP_NGE_UQ),
@@ -138,20 +146,13 @@ INLINE float inverse_of(uint32_t top, float squares)
     return float_one((254 - unit_exponent(top, squares)) << 23);
 }
 
-/* n series of `count` vectors, `next` words from series to series and `step` from vector to vector: of each
- * lane the sum of squares and, where one of these or of some of these may be beyond fp32, the largest
- * magnitudes */
-static __attribute__((noinline, cold)) void find_tops(const word *x, int n, int64_t next, int64_t step,
-                                                      int64_t count, ints *top)
+/* Sums of squares that show no scale: they, or some of theirs, may be beyond fp32. */
+static const float LEAST_SQUARES = 0x1p-119f, END_OF_SQUARES = 0x1p120f;
+
+/* n series of `count` vectors, `next` words from series to series and `step` from vector to vector: the sum
+ * of squares of each lane */
+INLINE void add_squares(const word *x, int n, int64_t next, int64_t step, int64_t count, lanes *squares)
 {
-    for (int v = 0; v < n; v++)
-        for (int64_t i = 0; i < count; i++) top[v] = larger(top[v], load_ints(x + i * step + v * next));
-}
-INLINE void find_extents(const word *x, int n, int64_t next, int64_t step, int64_t count, ints *top,
-                         lanes *squares)
-{
-    const word *begin = x;
-    bool outside = false;
 #pragma GCC unroll 8
     for (int v = 0; v < n; v++) squares[v] = (lanes){0};
     for (int64_t i = 0; i < count; i++, x += step)
@@ -161,12 +162,25 @@ INLINE void find_extents(const word *x, int n, int64_t next, int64_t step, int64
             squares[v] += first_of(pairs) * first_of(pairs);
             squares[v] += second_of(pairs) * second_of(pairs);
         }
+}
+
+/* The largest magnitudes of each lane, where its squares show no scale. */
+static __attribute__((noinline, cold)) void find_tops(const word *x, int n, int64_t next, int64_t step,
+                                                      int64_t count, ints *top)
+{
+    for (int v = 0; v < n; v++)
+        for (int64_t i = 0; i < count; i++) top[v] = larger(top[v], load_ints(x + i * step + v * next));
+}
+INLINE void tops_where_needed(const word *x, int n, int64_t next, int64_t step, int64_t count,
+                              const lanes *squares, ints *top)
+{
+    bool outside = false;
 #pragma GCC unroll 8
     for (int v = 0; v < n; v++) {
         top[v] = (ints){0};
-        outside |= any_outside(squares[v], 0x1p-119f, 0x1p120f);
+        outside |= any_outside(squares[v], LEAST_SQUARES, END_OF_SQUARES);
     }
-    if (outside) find_tops(begin, n, next, step, count, top);
+    if (outside) find_tops(x, n, next, step, count, top);
 }
 
 INLINE void code_words(word *x, int n, int64_t next, int64_t step, int64_t count, const lanes *up)
@@ -188,107 +202,185 @@ INLINE void tops_of(ints pairs, uint32_t *tops)
     }
 }
 
-enum { ROWS_WIDE = 8 }; /* ROWS, rounded up */
-INLINE void units_of_rows(const uint32_t top[ROWS_WIDE], const float squares[ROWS_WIDE], float units[ROWS],
-                          float inverse[ROWS_WIDE])
+/* Outliers. A block is coarse where its scale may be too large for its other elements: it is divided into
+ * CLASSES parts of 16 elements, and a quarter or more of those with any element but zeros have
+ *
+ *     sum of squares < 16 (512 u)^2
+ *
+ * Codes of 2^7 and more are exact, so rounding normal numbers of 512 u to codes has a variance of
+ * P(|z| < 2^7 / 512) / 12 = 1 / 60, an error of 2.5e-4. What a coarse block costs depends on the other
+ * operand and is judged by the result (codes_suffice in gemm.c). Up to 6 outliers in a block are found
+ * wherever they are. */
+enum { CLASSES = 8 };
+static const float COARSE = 0x1p22f;
+
+/* What is known of a block: its scale, the squared norm of its codes, below 0 where the block is coarse. */
+INLINE float norm_of(uint32_t top, float squares, float inverse, int coarse)
 {
-    float unit[ROWS_WIDE];
+    bool outside = !(squares >= LEAST_SQUARES && squares < END_OF_SQUARES) && top;
+    float norm = outside ? 0x1p30f : squares * inverse * inverse;
+    return coarse || outside ? -norm : norm;
+}
+/* n blocks, `stride` from class to class: whether each is coarse, `unit` its scale */
+INLINE void find_coarse(int n, const float *classes, int stride, const float *unit, int *coarse)
+{
+    SIMD for (int i = 0; i < n; i++)
+    {
+        float least = COARSE * unit[i] * unit[i];
+        int few = 0, seen = 0;
+#pragma GCC unroll 8
+        for (int c = 0; c < CLASSES; c++) {
+            float sum = classes[c * stride + i];
+            seen += sum > 0;
+            few += sum > 0 && sum < least;
+        }
+        coarse[i] = few > 0 && 4 * few >= seen;
+    }
+}
+
+enum { ROWS_WIDE = 8 }; /* ROWS, rounded up */
+/* The scales of rows. Returns whether one of them is coarse. */
+INLINE bool scale_rows(const uint32_t top[ROWS_WIDE], const float squares[ROWS_WIDE],
+                       const float classes[CLASSES * ROWS_WIDE], float units[ROWS], float norms[ROWS],
+                       float inverse[ROWS_WIDE])
+{
+    float unit[ROWS_WIDE], norm[ROWS_WIDE];
+    int coarse[ROWS_WIDE], any = 0;
     SIMD for (int r = 0; r < ROWS_WIDE; r++)
     {
         unit[r] = unit_of(top[r], squares[r]);
         inverse[r] = inverse_of(top[r], squares[r]);
     }
+    find_coarse(ROWS_WIDE, classes, ROWS_WIDE, unit, coarse);
+    SIMD for (int r = 0; r < ROWS_WIDE; r++) norm[r] = norm_of(top[r], squares[r], inverse[r], coarse[r]);
+    for (int r = 0; r < ROWS; r++) any |= norm[r] < 0;
     memcpy(units, unit, ROWS * sizeof *units);
+    memcpy(norms, norm, ROWS * sizeof *norms);
+    return any;
 }
 
-/* CODE_WORDS words of ROWS rows, `row` from row to row */
-INLINE void code_each(word *x, int64_t row, float units[ROWS])
+/* CODE_WORDS words of ROWS rows, `row` from row to row; a word's class is its place modulo 8 */
+INLINE bool code_each(word *x, int64_t row, float units[ROWS], float norms[ROWS])
 {
     ints top[ROWS];
     lanes squares[ROWS];
     uint32_t largest[ROWS_WIDE] = {0};
-    float sum[ROWS_WIDE] = {0}, inverse[ROWS_WIDE];
-    find_extents(x, ROWS, row, LANES, CODE_WORDS / LANES, top, squares);
+    float sum[ROWS_WIDE] = {0}, inverse[ROWS_WIDE], eight[ROWS_WIDE][CLASSES] = {{0}},
+          classes[CLASSES * ROWS_WIDE];
+    add_squares(x, ROWS, row, LANES, CODE_WORDS / LANES, squares);
+    tops_where_needed(x, ROWS, row, LANES, CODE_WORDS / LANES, squares, top);
     for (int r = 0; r < ROWS; r++) {
         __m128i rest = _mm_xor_si128(largest_eight(top[r]), _mm_set1_epi16(-1)); /* the least is found */
         largest[r] = 0xffff - (uint32_t)_mm_extract_epi16(_mm_minpos_epu16(rest), 0);
         sum[r] = sum_of(squares[r]);
+        eight_sums(squares[r], eight[r]);
     }
-    units_of_rows(largest, sum, units, inverse);
+    for (int c = 0; c < CLASSES; c++)
+        for (int r = 0; r < ROWS_WIDE; r++) classes[c * ROWS_WIDE + r] = eight[r][c];
+    bool coarse = scale_rows(largest, sum, classes, units, norms, inverse);
     for (int r = 0; r < ROWS; r++) {
         lanes up = inverse[r] - (lanes){0};
         code_words(x + r * row, 1, 0, LANES, CODE_WORDS / LANES, &up);
     }
+    return coarse;
 }
 
-/* CODE_WORDS words of ROWS rows, word by word of depth: in three vectors each lane has its row. */
-INLINE void code_group(word *x, float units[ROWS])
+/* CODE_WORDS words of ROWS rows, word by word of depth: in CYCLE words, which are whole vectors, each lane
+ * has its row, and its class. */
+INLINE bool code_group(word *x, float units[ROWS], float norms[ROWS])
 {
-    enum { CYCLE = 3 * LANES, ROOM = CYCLE + ROWS_WIDE - ROWS };
-    ints top[3];
-    lanes squares[3], up[3];
-    uint32_t tops[ROOM] = {0}, largest[ROWS_WIDE] = {0};
-    float sums[ROOM] = {0}, sum[ROWS_WIDE] = {0}, inverse[ROWS_WIDE], cycle[ROOM];
-    find_extents(x, 3, LANES, CYCLE, CODE_WORDS * ROWS / CYCLE, top, squares);
-    for (int v = 0; v < 3; v++) tops_of(top[v], tops + v * LANES);
+    enum { CYCLE = CLASSES * ROWS, SERIES = CYCLE / LANES, COUNT = CODE_WORDS / CLASSES };
+    ints top[SERIES];
+    lanes squares[SERIES], up[SERIES];
+    uint32_t tops[CYCLE + ROWS_WIDE] = {0}, largest[ROWS_WIDE] = {0};
+    float sums[CYCLE + ROWS_WIDE] = {0}, sum[ROWS_WIDE] = {0}, inverse[ROWS_WIDE], cycle[CYCLE + ROWS_WIDE],
+                       classes[CLASSES * ROWS_WIDE];
+    add_squares(x, SERIES, LANES, CYCLE, COUNT, squares);
+    tops_where_needed(x, SERIES, LANES, CYCLE, COUNT, squares, top);
+    for (int v = 0; v < SERIES; v++) tops_of(top[v], tops + v * LANES);
     memcpy(sums, squares, sizeof squares);
-    for (int l = 0; l < CYCLE; l += ROWS) SIMD for (int r = 0; r < ROWS_WIDE; r++)
+    for (int c = 0; c < CLASSES; c++) SIMD for (int r = 0; r < ROWS_WIDE; r++)
         {
-            largest[r] = tops[l + r] > largest[r] ? tops[l + r] : largest[r];
-            sum[r] += sums[l + r];
+            largest[r] = tops[c * ROWS + r] > largest[r] ? tops[c * ROWS + r] : largest[r];
+            sum[r] += sums[c * ROWS + r];
+            classes[c * ROWS_WIDE + r] = sums[c * ROWS + r];
         }
-    units_of_rows(largest, sum, units, inverse);
+    bool coarse = scale_rows(largest, sum, classes, units, norms, inverse);
     for (int l = 0; l < CYCLE; l += ROWS) /* what is written behind ROWS of them is written again */
         memcpy(cycle + l, inverse, sizeof inverse);
     memcpy(up, cycle, sizeof up);
-    code_words(x, 3, LANES, CYCLE, CODE_WORDS * ROWS / CYCLE, up);
+    code_words(x, SERIES, LANES, CYCLE, COUNT, up);
+    return coarse;
 }
 
-/* A panel of B, `depth` words by PANEL columns: units (blocks, PANEL) */
-static inline void code_panel(word *x, int64_t depth, float *units)
+/* A panel of B, `depth` words by PANEL columns: units, norms (blocks, PANEL). Classes are neighbours. Returns
+ * which blocks have a coarse column, a bit for each. */
+static inline unsigned code_panel(word *x, int64_t depth, float *units, float *norms)
 {
-    for (int64_t p = 0; p < depth; p += CODE_WORDS, x += CODE_WORDS * PANEL, units += PANEL) {
+    unsigned coarse = 0, block = 1;
+    for (int64_t p = 0; p < depth;
+         p += CODE_WORDS, x += CODE_WORDS * PANEL, units += PANEL, norms += PANEL, block <<= 1) {
         int64_t count = depth - p < CODE_WORDS ? depth - p : CODE_WORDS;
         ints top[VECTORS];
-        lanes squares[VECTORS], up[VECTORS];
+        lanes squares[VECTORS], class[CLASSES][VECTORS], up[VECTORS];
         uint32_t tops[PANEL];
-        float sums[PANEL], inverse[PANEL];
-        find_extents(x, VECTORS, LANES, PANEL, count, top, squares);
+        float sums[PANEL], inverse[PANEL], classes[CLASSES * PANEL];
+        int each[PANEL], any = 0;
+        for (int v = 0; v < VECTORS; v++) squares[v] = (lanes){0};
+        for (int64_t c = 0; c < CLASSES; c++) {
+            int64_t from = count * c / CLASSES, to = count * (c + 1) / CLASSES;
+            add_squares(x + from * PANEL, VECTORS, LANES, PANEL, to - from, class[c]);
+            for (int v = 0; v < VECTORS; v++) squares[v] += class[c][v];
+        }
+        tops_where_needed(x, VECTORS, LANES, PANEL, count, squares, top);
         for (int v = 0; v < VECTORS; v++) tops_of(top[v], tops + v * LANES);
         memcpy(sums, squares, sizeof squares);
+        memcpy(classes, class, sizeof class);
         SIMD for (int c = 0; c < PANEL; c++)
         {
             units[c] = unit_of(tops[c], sums[c]);
             inverse[c] = inverse_of(tops[c], sums[c]);
         }
+        find_coarse(PANEL, classes, PANEL, units, each);
+        SIMD for (int c = 0; c < PANEL; c++)
+        {
+            norms[c] = norm_of(tops[c], sums[c], inverse[c], each[c]);
+            any |= norms[c] < 0;
+        }
+        if (any) coarse |= block;
         memcpy(up, inverse, sizeof up);
         code_words(x, VECTORS, LANES, PANEL, count, up);
     }
+    return coarse;
 }
 
 /* `rows` rows of `depth` words: word (r, p) at x[r * row + p * step], either step or row is 1 and the other
- * `depth` or ROWS. Units (blocks, ROWS). */
-static inline void code_rows(word *x, int64_t rows, int64_t depth, int grouped, float *units)
+ * `depth` or ROWS. Units, norms (blocks, ROWS). Returns which blocks have a coarse row. */
+static inline unsigned code_rows(word *x, int64_t rows, int64_t depth, int grouped, float *units,
+                                 float *norms)
 {
     word few[CODE_WORDS * ROWS] = {0};
-    for (int64_t p = 0; p < depth; p += CODE_WORDS, units += ROWS) {
+    unsigned coarse = 0, block = 1;
+    for (int64_t p = 0; p < depth; p += CODE_WORDS, units += ROWS, norms += ROWS, block <<= 1) {
         int64_t count = depth - p < CODE_WORDS ? depth - p : CODE_WORDS;
-        bool whole = count == CODE_WORDS;
+        bool whole = count == CODE_WORDS, any;
         if (grouped) {
             word *at = x + p * ROWS;
             size_t bytes = (size_t)(count * ROWS) * sizeof *few;
             if (!whole) memcpy(few, at, bytes);
-            code_group(whole ? at : few, units);
+            any = code_group(whole ? at : few, units, norms);
             if (!whole) memcpy(at, few, bytes);
-        } else if (whole && rows == ROWS) code_each(x + p, depth, units);
+        } else if (whole && rows == ROWS) any = code_each(x + p, depth, units, norms);
         else {
             size_t bytes = (size_t)count * sizeof *few;
             if (!whole) memset(few, 0, sizeof few); /* not the block before this */
             for (int64_t r = 0; r < rows; r++) memcpy(few + r * CODE_WORDS, x + r * depth + p, bytes);
-            code_each(few, CODE_WORDS, units);
+            any = code_each(few, CODE_WORDS, units, norms);
             for (int64_t r = 0; r < rows; r++) memcpy(x + r * depth + p, few + r * CODE_WORDS, bytes);
         }
+        if (any) coarse |= block;
     }
+    return coarse;
 }
 
 /* ---- The product --------------------------------------------------------------------------------------- */
@@ -350,11 +442,17 @@ INLINE void coded_tile_of_rows(int rows, const word *a, int64_t row, int64_t ste
 
 #else
 enum { HAS_CODES = 0 };
-static inline void code_panel(word *x, int64_t depth, float *units) { (void)x, (void)depth, (void)units; }
-static inline void code_rows(word *x, int64_t rows, int64_t depth, int grouped, float *units)
+INLINE float sum_of(lanes x) { return x[0]; } /* these are never called */
+static inline unsigned code_panel(word *x, int64_t depth, float *units, float *norms)
+{
+    (void)x, (void)depth, (void)units, (void)norms;
+    return 0;
+}
+static inline unsigned code_rows(word *x, int64_t rows, int64_t depth, int grouped, float *units,
+                                 float *norms)
 {
     (void)rows, (void)grouped;
-    code_panel(x, depth, units);
+    return code_panel(x, depth, units, norms);
 }
 INLINE void coded_tile_of_rows(int rows, const word *a, int64_t row, int64_t step, const float *a_units,
                                const word *b, const float *b_units, float *c, int64_t depth, int add,

@@ -1,4 +1,4 @@
-/* C = alpha op(A) op(B) + beta C + bias, in fp32 or of bf16 by whole numbers (codes.h): see operations.h,
+/* C = alpha op(A) op(B) + beta C + bias, in fp32 or for bf16 as an integer GEMM (codes.h): see operations.h,
  * ops.h.
  *
  * Method (Goto, van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). A thread takes a
@@ -37,7 +37,21 @@ struct blocks {
     int64_t count_m, count_n;
     word *a, *b;
     float *a_units, *b_units; /* of codes: (groups, blocks, ROWS), (blocks, PANEL) */
+    float *a_norms, *b_norms; /* as the units */
+    unsigned char *a_coarse;  /* (groups): which blocks have a coarse row, a bit for each */
     float *c;
+    struct exact *exact;
+};
+
+/* Blocks that are multiplied as floats, because codes are not exact enough. */
+struct exact {
+    float *a, *b;    /* (ROWS, elements) or (elements, ROWS); (blocks, elements, PANEL) */
+    unsigned packed; /* which blocks are in b, a bit for each */
+    unsigned known;  /* of which blocks the panel's norms are added up */
+    struct norms {
+        float norm, variance;
+    } norms[BLOCKS];
+    int64_t count; /* of tiles so multiplied */
 };
 
 /* Of block `i` of `count` over n in units: where it begins. */
@@ -179,6 +193,129 @@ static inline struct source panel_of(const struct gemm *g, const struct part *p,
                           : source_from(p->b, p->from, column, p->inner, columns);
 }
 
+/* ---- Outliers ------------------------------------------------------------------------------------------ */
+
+/* Rounding a block to codes gives each a variance of at most 1/12, or 1/48 where the block is not coarse
+ * (codes.h): divided by e^2 for e = 5e-4. norm: as in codes.h. */
+INLINE float variance_of(float norm) { return norm < 0 ? 0x1.45855p18f : norm > 0 ? 0x1.45855p16f : 0; }
+
+/* Sums over the rows or the columns of a tile. */
+INLINE struct norms add_norms(const float *norms, int64_t count)
+{
+    lanes norm = {0}, variance = {0};
+    float all[LANES], varied[LANES];
+    struct norms sums = {0, 0};
+    for (int64_t at = 0; at < count; at += LANES) {
+        SIMD for (int l = 0; l < LANES; l++)
+        {
+            float x = at + l < count ? norms[at + l] : 0;
+            all[l] = fabsf(x);
+            varied[l] = variance_of(x);
+        }
+        norm += load_lanes(all);
+        variance += load_lanes(varied);
+    }
+    for (int l = 0; l < LANES; l++) sums.norm += norm[l], sums.variance += variance[l];
+    return sums;
+}
+
+/* Whether the rounding errors of codes are at most e of their sums of products s, by rows and by columns of a
+ * tile that are coarse. Rounding a gives s a variance of that of a's codes times |b|^2, and the other way:
+ *
+ *     sum of s^2 >= sum of (variance of a's |b|^2 + variance of b's |a|^2) / e^2 */
+static bool codes_suffice(int64_t rows, const float *sums, const float *a_norms, const float *b_norms,
+                          struct norms b)
+{
+    lanes column[VECTORS], row[ROWS];
+    for (int v = 0; v < VECTORS; v++) column[v] = (lanes){0};
+    for (int64_t i = 0; i < rows; i++) {
+        row[i] = (lanes){0};
+        for (int v = 0; v < VECTORS; v++) {
+            lanes s = load_lanes(sums + i * PANEL + v * LANES);
+            row[i] += s * s;
+            column[v] += s * s;
+        }
+    }
+    for (int64_t i = 0; i < rows; i++)
+        if (a_norms[i] < 0 && !(sum_of(row[i]) >= variance_of(a_norms[i]) * b.norm - a_norms[i] * b.variance))
+            return false;
+    struct norms a = add_norms(a_norms, rows);
+    int failed = 0;
+    float found[PANEL];
+    memcpy(found, column, sizeof found);
+    SIMD for (int j = 0; j < PANEL; j++) failed |=
+        b_norms[j] < 0 && !(found[j] >= variance_of(b_norms[j]) * a.norm - b_norms[j] * a.variance);
+    return !failed;
+}
+
+/* Of a group's rows and a panel's columns, a block's product in floats: its elements once more from the
+ * tensors. `at`: the block's first element in the part. */
+static __attribute__((noinline)) void exact_tile(const struct blocks *k, const struct part *now, int64_t at,
+                                                 int64_t row, int64_t rows, int64_t column, int64_t columns,
+                                                 float *sums)
+{
+    const struct gemm *g = k->g;
+    int64_t depth = least(2 * CODE_WORDS, now->inner - at), block = at / (2 * CODE_WORDS);
+    struct source a = g->transpose_a ? source_from(now->a, at, row, depth, rows)
+                                     : source_from(now->a, row, at, rows, depth),
+                  b = g->transpose_b ? source_from(now->b, column, now->from + at, columns, depth)
+                                     : source_from(now->b, now->from + at, column, depth, columns);
+    float *b_words = k->exact->b + block * 2 * CODE_WORDS * PANEL;
+    a.pairs = b.pairs = 0;
+    if (g->transpose_a) pack_groups(&a, depth, k->exact->a);
+    else pack_rows(&a, depth, k->exact->a, depth);
+    if (!(k->exact->packed >> block & 1)) {
+        if (g->transpose_b) pack_transposed(&b, depth, PANEL, b_words, PANEL);
+        else pack_down(&b, PANEL, b_words, PANEL);
+        k->exact->packed |= 1u << block;
+    }
+    tile_of_rows(0, (int)rows, VECTORS, k->exact->a, g->transpose_a ? 1 : depth, g->transpose_a ? ROWS : 1,
+                 b_words, PANEL, sums, PANEL, depth, 0, NULL);
+    k->exact->count++;
+}
+
+/* As coded_tile_of_rows, block by block; `coarse`: those with a coarse row or column, a bit for each. `row`
+ * within the block of C, `column` within C. */
+static __attribute__((noinline)) void careful_tile(const struct blocks *k, const struct part *now,
+                                                   unsigned coarse, int64_t row, int64_t rows, int64_t column,
+                                                   int64_t columns, float *c, int add,
+                                                   const struct fetch *fetch)
+{
+    static const struct fetch nothing;
+    float sums[ROWS * PANEL], ones[PANEL];
+    int64_t group = row / ROWS, a_row = k->g->transpose_a ? 1 : now->depth,
+            a_step = k->g->transpose_a ? ROWS : 1;
+    for (int j = 0; j < PANEL; j++) ones[j] = 1;
+    for (int64_t p = 0, block = 0; p < now->depth; p += CODE_WORDS, block++, add = 1, fetch = &nothing) {
+        const float *units = k->a_units + (group * BLOCKS + block) * ROWS,
+                    *b_units = k->b_units + block * PANEL,
+                    *norms = k->a_norms + (group * BLOCKS + block) * ROWS,
+                    *b_norms = k->b_norms + block * PANEL;
+        const word *a = k->a + group * GROUP(now->depth) + p * a_step, *b = k->b + p * PANEL;
+        int64_t depth = least(CODE_WORDS, now->depth - p);
+        bool check = coarse >> block & 1, exact = false;
+        coded_tile_of_rows((int)rows, a, a_row, a_step, check ? ones : units, b, check ? ones : b_units,
+                           check ? sums : c, depth, check ? 0 : add, fetch);
+        if (!check) continue;
+        if (!(k->exact->known >> block & 1)) k->exact->norms[block] = add_norms(b_norms, PANEL);
+        k->exact->known |= 1u << block;
+        if (!codes_suffice(rows, sums, norms, b_norms, k->exact->norms[block])) {
+            exact_tile(k, now, 2 * p, row, rows, column, columns, sums);
+            exact = true;
+        }
+        for (int64_t i = 0; i < rows; i++)
+            for (int v = 0; v < VECTORS; v++) {
+                float *to = c + i * PANEL + v * LANES;
+                lanes s = load_lanes(sums + i * PANEL + v * LANES),
+                      before = add ? load_lanes(to) : (lanes){0};
+                if (!exact) s *= units[i] * load_lanes(b_units + v * LANES);
+                *(words *)(void *)to = (words)(before + s);
+            }
+    }
+}
+
+/* ---- Blocks of C --------------------------------------------------------------------------------------- */
+
 /* rows x columns of C from (row, column) */
 static inline __attribute__((always_inline)) void
 multiply_block(const struct blocks *k, int pairs, int64_t row, int64_t column, int64_t rows, int64_t columns)
@@ -199,7 +336,11 @@ multiply_block(const struct blocks *k, int pairs, int64_t row, int64_t column, i
             float *c = k->c + at * rows; /* (rows, PANEL) */
             if (g->transpose_b) pack_transposed(&b, depth, PANEL, k->b, PANEL);
             else pack_down(&b, PANEL, k->b, PANEL);
-            if (HAS_CODES && pairs) code_panel(k->b, depth, k->b_units);
+            unsigned coarse = 0;
+            if (HAS_CODES && pairs) {
+                coarse = code_panel(k->b, depth, k->b_units, k->b_norms);
+                k->exact->packed = k->exact->known = 0;
+            }
             for (int64_t i = 0; i < groups; i++) {
                 int64_t r = i * ROWS, high = least(ROWS, rows - r);
                 word *a = k->a + i * GROUP(depth);
@@ -209,7 +350,9 @@ multiply_block(const struct blocks *k, int pairs, int64_t row, int64_t column, i
                     pack_rows(&s, depth, a, depth);
                 }
                 if (HAS_CODES && pairs && j == 0)
-                    code_rows(a, high, depth, g->transpose_a, k->a_units + i * BLOCKS * ROWS);
+                    k->a_coarse[i] = (unsigned char)code_rows(a, high, depth, g->transpose_a,
+                                                              k->a_units + i * BLOCKS * ROWS,
+                                                              k->a_norms + i * BLOCKS * ROWS);
                 fetch.count = 0;
                 if (p + 1 == parts)
                     expect_rows(g, row + r + ROWS, least(ROWS, rows - r - ROWS), column + at, count);
@@ -217,7 +360,10 @@ multiply_block(const struct blocks *k, int pairs, int64_t row, int64_t column, i
                     fetch_line(&fetch, c + (r + ROWS) * PANEL + v);
                 if (!last) fetch_share(&fetch, &next, i, groups);
                 if (p + 1 < parts) fetch_share(&fetch, &later.a, j * groups + i, panels * groups);
-                if (HAS_CODES && pairs)
+                if (HAS_CODES && pairs && (coarse | k->a_coarse[i]))
+                    careful_tile(k, &now, coarse | k->a_coarse[i], r, high, column + at, count, c + r * PANEL,
+                                 p > 0, &fetch);
+                else if (HAS_CODES && pairs)
                     coded_tile_of_rows((int)high, a, a_row, a_step, k->a_units + i * BLOCKS * ROWS, k->b,
                                        k->b_units, c + r * PANEL, depth, p > 0, &fetch);
                 else
@@ -240,13 +386,16 @@ static __attribute__((noinline)) void multiply(const struct blocks *k, int64_t i
     else multiply_block(k, 0, row, column, rows, columns);
 }
 
-void NAME(gemm)(const struct gemm *g, void *scratch, int threads)
+int64_t NAME(gemm)(const struct gemm *g, void *scratch, int threads)
 {
     struct blocks shared = {.g = g, .pairs = PAIRS_PAY && g->ab_type == DTYPE_BF16};
+    int64_t exact_tiles = 0;
     divide(&shared, threads);
-#pragma omp parallel num_threads(threads) if (threads > 1)
+#pragma omp parallel num_threads(threads) if (threads > 1) reduction(+ : exact_tiles)
     {
         struct blocks own = shared;
+        struct exact exact = {0};
+        unsigned char a_coarse[GEMM_ROWS / ROWS];
 #ifdef _OPENMP
         size_t thread = threads > 1 ? (size_t)omp_get_thread_num() : 0;
 #else
@@ -256,8 +405,16 @@ void NAME(gemm)(const struct gemm *g, void *scratch, int threads)
         own.b = own.a + GEMM_ROWS * GEMM_DEPTH + GEMM_GAPS;
         own.a_units = own.b + GEMM_DEPTH * GEMM_PANEL;
         own.b_units = own.a_units + GEMM_ROWS * BLOCKS;
-        own.c = own.a_units + GEMM_UNITS;
+        own.a_norms = own.a_units + GEMM_UNITS;
+        own.b_norms = own.b_units + GEMM_UNITS;
+        own.a_coarse = a_coarse;
+        exact.a = own.a_norms + GEMM_UNITS;
+        exact.b = exact.a + GEMM_EXACT;
+        own.exact = &exact;
+        own.c = exact.b + 2 * GEMM_DEPTH * GEMM_PANEL;
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < own.count_m * own.count_n; i++) multiply(&own, i);
+        exact_tiles += exact.count;
     }
+    return exact_tiles;
 }

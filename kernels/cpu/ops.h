@@ -31,8 +31,9 @@ struct cpu_ops {
     /* scratch: attention_scratch(N, dh, threads) */
     void (*attention_forward)(const struct attention *, void *scratch, int threads);
     void (*attention_backward)(const struct attention_gradient *, void *scratch, int threads);
-    /* scratch: gemm_scratch(threads) */
-    void (*gemm)(const struct gemm *, void *scratch, int threads);
+    /* scratch: gemm_scratch(threads). Returns how many tiles of blocks were multiplied as floats beside
+     * outliers, 0 without gemm_codes. */
+    int64_t (*gemm)(const struct gemm *, void *scratch, int threads);
     bool gemm_codes; /* those of bf16 are by whole numbers: codes.h */
     bool gemm_fp32;  /* for products of floats, too; else oneDNN's are faster */
     void (*rotate)(const struct rotation *);
@@ -72,9 +73,10 @@ enum {
     GEMM_PANEL = 64,
     GEMM_GAPS = 272,
     GEMM_BLOCK = 64, /* words of codes with one unit (codes.h) */
-    GEMM_UNITS = GEMM_DEPTH / GEMM_BLOCK * (GEMM_ROWS + GEMM_PANEL)
+    GEMM_UNITS = GEMM_DEPTH / GEMM_BLOCK * (GEMM_ROWS + GEMM_PANEL),
+    GEMM_EXACT = 1024, /* floats of a group's rows of a block, 2 * 64 * 6, and of the gap behind it */
 };
-size_t gemm_scratch(int threads);
+size_t gemm_scratch(int threads); /* whole cache lines for each thread */
 size_t attention_scratch(int64_t N, int64_t dh, int threads);
 
 /* The table of the set that this processor takes by itself, or of the one that MEOPT_CPU_ISA asks for and

@@ -32,7 +32,7 @@ static inline struct source source_from(struct source s, int64_t row, int64_t co
 /* pack_rows: the inner dimension runs along memory; `wide` words of each row, ld words between rows.
  * pack_down: it runs down the rows; rows (with pairs: every two) become one of `wide` words.
  * pack_transposed: it runs along memory and shall run down: `deep` rows of `tall` words, which is a multiple
- * of 16 (4 without AVX-512) and at least `rows`. */
+ * of 16 (4 without AVX-512) and at least `rows`. Always inlined: 4 % of an AVX2 GEMM's time. */
 
 #ifdef __AVX512F__
 
@@ -80,7 +80,7 @@ static inline void load_columns(const struct source *s, int64_t r, int64_t c, __
 }
 
 /* bf16 is transposed in pairs and widened afterwards: half the exchanges */
-static inline void pack_transposed(const struct source *s, int64_t deep, int64_t tall, word *to, int64_t ld)
+INLINE void pack_transposed(const struct source *s, int64_t deep, int64_t tall, word *to, int64_t ld)
 {
     int widen = s->bf16 && !s->pairs;
     struct source both = *s;
@@ -139,7 +139,7 @@ static inline void pack_down(const struct source *s, int64_t wide, word *to, int
     }
 }
 
-static inline void pack_transposed(const struct source *s, int64_t deep, int64_t tall, word *to, int64_t ld)
+INLINE void pack_transposed(const struct source *s, int64_t deep, int64_t tall, word *to, int64_t ld)
 {
     enum { SPAN = 64 };
     word four[4][SPAN];

@@ -24,7 +24,7 @@ void REST(add_shares)(const float *shares, int64_t stride, int64_t columns, floa
 void REST(layernorm_backward)(const struct layernorm_gradient *, float *shares);
 void REST(attention_forward)(const struct attention *, void *scratch, int threads);
 void REST(attention_backward)(const struct attention_gradient *, void *scratch, int threads);
-void NAME(gemm)(const struct gemm *, void *scratch, int threads);
+int64_t NAME(gemm)(const struct gemm *, void *scratch, int threads);
 void REST(rotate)(const struct rotation *);
 void REST(row_mean_forward)(const struct row_mean *);
 void REST(row_mean_backward)(const struct row_mean_gradient *);
