@@ -2,6 +2,7 @@
  * whether they are computed or looked up. */
 #include "core/device/device.h"
 #include "kernels/bf16.h"
+#include "kernels/cpu/select.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -23,6 +24,13 @@ static float widen(uint16_t half)
     float x;
     memcpy(&x, &bits, 4);
     return x;
+}
+
+static uint16_t bf16_from(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return bf16_of_bits(bits);
 }
 
 static void alike(const uint16_t *halves, const float *floats, int64_t n, const char *what, int kind)
@@ -82,18 +90,74 @@ static void bf16_has_the_results_of_floats(void **state)
     device_close(device);
 }
 
-static int with_instruction_set(void **state)
+/* Far from 0 the functions and their gradients are at their limits, whatever computes them. */
+static void limits_are_those_of_the_functions(void **state)
 {
-    return *state ? setenv("MEOPT_CPU_ISA", *state, 1) : unsetenv("MEOPT_CPU_ISA");
+    enum { N = 11 };
+    static const float far[N] = {INFINITY, 3e38f, 1e30f, 200, 90, -INFINITY, -3e38f, -1e30f, -200, -90, NAN};
+    struct device *device;
+    struct error err;
+    (void)state;
+    assert_int_equal(device_open(&device, "cpu", 0, &err), 0);
+    for (int k = ACTIVATION_GELU; k <= ACTIVATION_QUICK_GELU; k++)
+        for (int half = 0; half < 2; half++) {
+            bool gated = k == ACTIVATION_SWIGLU;
+            float out[N], gradient[2 * N], ones[N], in[2 * N];
+            uint16_t half_in[2 * N], half_ones[N], half_out[N], half_gradient[2 * N];
+            for (int i = 0; i < 2 * N; i++) in[i] = widen(half_in[i] = bf16_from(i < N ? far[i] : 0.5f));
+            for (int i = 0; i < N; i++) ones[i] = widen(half_ones[i] = bf16_from(1));
+            struct activation_gradient o = {.type = half ? DTYPE_BF16 : DTYPE_F32,
+                                            .kind = (enum activation)k,
+                                            .dy = half ? (void *)half_ones : ones,
+                                            .h = half ? (void *)half_in : in,
+                                            .dh = half ? (void *)half_gradient : gradient,
+                                            .act = half ? (void *)half_out : out,
+                                            .R = 1,
+                                            .F = N};
+            for (int backward = 0; backward < 2; backward++) {
+                struct activation_value forward = {
+                    .type = o.type, .kind = o.kind, .h = o.h, .y = o.act, .R = 1, .F = N};
+                if (backward) device->ops->activation_backward(device, &o);
+                else device->ops->activation_forward(device, &forward);
+                for (int i = 0; i < N; i++) {
+                    float value = half ? widen(half_out[i]) : out[i], x = in[i], factor = gated ? 0.5f : 1;
+                    float want = x > 0   ? x * factor
+                                 : x < 0 ? 0
+                                         : x,
+                          slope = x > 0   ? factor
+                                  : x < 0 ? 0
+                                          : x,
+                          gate = x > 0   ? x
+                                 : x < 0 ? 0
+                                         : x;
+                    float dx = half ? widen(half_gradient[i]) : gradient[i],
+                          dgate = gated ? half ? widen(half_gradient[N + i]) : gradient[N + i] : gate;
+                    assert_true(isnan(x) ? isnan(value) : value == want || fabsf(value - want) < 1e-36f);
+                    if (!backward) continue;
+                    assert_true(isnan(x) ? isnan(dx) : fabsf(dx - slope) < 1e-36f);
+                    assert_true(isnan(x) ? isnan(dgate) : dgate == gate || fabsf(dgate - gate) < 1e-36f);
+                }
+            }
+        }
+    device_close(device);
 }
+
+static int with_instruction_set(void **state) { return setenv("MEOPT_CPU_ISA", *state, 1); }
 
 int main(void)
 {
-    static char plain[] = "plain", avx2[] = "avx2";
-#define ON(isa)                                                                                              \
-    {                                                                                                        \
-        "bf16_has_the_results_of_floats", bf16_has_the_results_of_floats, with_instruction_set, NULL, isa    \
+    struct CMUnitTest tests[2 * CPU_SETS];
+    size_t count = 0;
+    for (enum cpu_set set = 0; set < CPU_SETS; set++) {
+        union {
+            const char *name;
+            void *state;
+        } isa = {cpu_set_names[set]};
+        if (!cpu_set_runs(set)) continue;
+        tests[count++] = (struct CMUnitTest){cpu_set_names[set], bf16_has_the_results_of_floats,
+                                             with_instruction_set, NULL, isa.state};
+        tests[count++] = (struct CMUnitTest){cpu_set_names[set], limits_are_those_of_the_functions,
+                                             with_instruction_set, NULL, isa.state};
     }
-    const struct CMUnitTest tests[] = {ON(NULL), ON(avx2), ON(plain)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return _cmocka_run_group_tests("activation", tests, count, NULL, NULL);
 }

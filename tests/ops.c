@@ -461,33 +461,18 @@ static void on_each(void (*check)(struct device *, enum dtype))
     unsetenv("MEOPT_CPU_ISA");
 }
 
-static void low_scores_have_finite_gradients(void **state)
-{
-    (void)state;
-    on_each(low_scores_have_gradients);
-}
-static void codes_of_8_bits_are_the_same_everywhere_and_unbiased(void **state)
-{
-    (void)state;
-    on_each(check_codes);
-}
-static void what_is_not_finite_is_read_back_as_such(void **state)
-{
-    (void)state;
-    on_each(check_codes_at_the_ends);
-}
-
-static void products_of_what_is_not_finite_are_not(void **state)
-{
-    (void)state;
-    on_each(check_ends_of_products);
-}
-
-static void outliers_cost_products_no_precision(void **state)
-{
-    (void)state;
-    on_each(check_outliers);
-}
+#define ON_EACH(test, check)                                                                                 \
+    static void test(void **state)                                                                           \
+    {                                                                                                        \
+        (void)state;                                                                                         \
+        on_each(check);                                                                                      \
+    }
+ON_EACH(low_scores_have_finite_gradients, low_scores_have_gradients)
+ON_EACH(codes_of_8_bits_are_the_same_everywhere_and_unbiased, check_codes)
+ON_EACH(what_is_not_finite_is_read_back_as_such, check_codes_at_the_ends)
+ON_EACH(products_of_what_is_not_finite_are_not, check_ends_of_products)
+ON_EACH(outliers_cost_products_no_precision, check_outliers)
+ON_EACH(empty_gemms_end, check_empty_gemms)
 
 int main(int argc, char **argv)
 {
@@ -496,7 +481,7 @@ int main(int argc, char **argv)
         time_operations(card ? card : "cpu", argc > 2 ? argv[2] : NULL, operations, OPERATIONS);
         return 0;
     }
-    struct CMUnitTest tests[SETS * (OPERATIONS + 1) + 8];
+    struct CMUnitTest tests[SETS * (OPERATIONS + 1) + 9];
     static struct variant variants[SETS * (OPERATIONS + 1)];
     size_t count = 0;
     for (size_t set = 0; set < (card ? 1 : SETS); set++)
@@ -517,6 +502,7 @@ int main(int argc, char **argv)
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(what_is_not_finite_is_read_back_as_such);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(products_of_what_is_not_finite_are_not);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(outliers_cost_products_no_precision);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(empty_gemms_end);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(work_issued_again_is_done_again);
     tests[count++] =
         (struct CMUnitTest)cmocka_unit_test(a_type_without_operations_is_told_and_nothing_is_done);

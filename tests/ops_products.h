@@ -305,4 +305,36 @@ static void check_outliers(struct device *device, enum dtype t)
     }
 }
 
+/* Without rows or columns nothing is written; without an inner dimension C = beta C + bias. */
+static void check_empty_gemms(struct device *device, enum dtype t)
+{
+    enum { M = 5, N = 7 };
+    struct error err;
+    float host[M * N], bias[N];
+    if (device->kind != DEVICE_CPU) return;
+    float *a = device_alloc(device, MEMORY_DATA, 64, "a", &err),
+          *c = device_alloc(device, MEMORY_DATA, sizeof host, "c", &err),
+          *d = device_alloc(device, MEMORY_DATA, sizeof bias, "bias", &err);
+    for (int i = 0; i < N; i++) bias[i] = (float)i;
+    device->upload(device, d, bias, sizeof bias);
+    for (int empty = 1; empty < 16; empty++) {
+        struct gemm g = {.m = empty & 1 ? 0 : M, .n = empty & 2 ? 0 : N, .k = empty & 4 ? 0 : 1};
+        g.a = a, g.b = a, g.c = c, g.bias = d;
+        g.lda = g.ldb = g.ldc = N;
+        g.ab_type = t, g.c_type = F32;
+        g.alpha = 3, g.beta = 2;
+        g.transpose_a = g.transpose_b = empty & 8;
+        if (!(empty & 7)) continue;
+        for (int i = 0; i < M * N; i++) host[i] = 10;
+        device->upload(device, c, host, sizeof host);
+        device->ops->gemm(device, &g);
+        device->sync(device);
+        device->download(device, host, c, sizeof host);
+        for (int i = 0; i < M * N; i++) assert_float_equal(host[i], g.m && g.n ? 20 + bias[i % N] : 10, 0);
+    }
+    device_free(device, a);
+    device_free(device, c);
+    device_free(device, d);
+}
+
 #endif

@@ -81,7 +81,8 @@ static int cpu_supports(const struct device *dev, const struct operation_shape *
 static void cpu_gemm(struct device *dev, const struct gemm *g)
 {
     if (!device_has_type(dev, g->ab_type) || !device_has_type(dev, g->c_type) || dev->pending.code) return;
-    if (g->ab_type == DTYPE_BF16 && gemm_amx_available()) {
+    if (g->m == 0 || g->n == 0) return;
+    if (g->ab_type == DTYPE_BF16 && g->k > 0 && gemm_amx_available()) {
         int threads = thread_count();
         void *scratch = reserve(dev, gemm_amx_workspace(g->m, g->n, g->k, threads));
         struct gemm_bf16 product = {
@@ -91,7 +92,7 @@ static void cpu_gemm(struct device *dev, const struct gemm *g)
         return;
     }
     const struct cpu_ops *ops = cpu_of(dev)->ops;
-    if (g->ab_type == DTYPE_BF16 || ops->gemm_fp32) {
+    if (g->ab_type == DTYPE_BF16 || ops->gemm_fp32 || g->k == 0) {
         void *scratch = reserve(dev, gemm_scratch(thread_count()));
         int64_t tiles = scratch ? ops->gemm(g, scratch, thread_count()) : 0;
         if (tiles && !cpu_of(dev)->float_tiles)

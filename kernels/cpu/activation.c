@@ -57,7 +57,7 @@ static inline void gelu_compute(int bf16, const void *h, void *y, int64_t at, in
     for (int64_t i = at; i < end; i += 16) {
         __mmask16 mask = mask16(end - i);
         __m512 density, x = load16(bf16, h, i, mask);
-        store16(bf16, y, i, mask, _mm512_mul_ps(x, normal_cdf16(x, &density)));
+        store16(bf16, y, i, mask, _mm512_mul_ps(not_below16(x), normal_cdf16(x, &density)));
     }
 }
 static inline void gelu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, void *act,
@@ -67,10 +67,10 @@ static inline void gelu_gradient_piece(int bf16, const void *dy, const void *h, 
         __mmask16 mask = mask16(end - i);
         __m512 density, x = load16(bf16, h, i, mask), g = load16(bf16, dy, i, mask),
                         cdf = normal_cdf16(x, &density);
-        __m512 slope =
-            _mm512_fmadd_ps(_mm512_mul_ps(x, constant16(0.39894228f)), density, cdf); /* 1 / sqrt(2 pi) */
+        __m512 slope = _mm512_fmadd_ps(_mm512_mul_ps(within16(x), constant16(0.39894228f)), density,
+                                       cdf); /* 1 / sqrt(2 pi) */
         store16(bf16, dh, i, mask, _mm512_mul_ps(g, slope));
-        if (act) store16(bf16, act, i, mask, _mm512_mul_ps(x, cdf));
+        if (act) store16(bf16, act, i, mask, _mm512_mul_ps(not_below16(x), cdf));
     }
 }
 static inline void quick_gelu_compute(int bf16, const void *h, void *y, int64_t at, int64_t end)
@@ -78,7 +78,8 @@ static inline void quick_gelu_compute(int bf16, const void *h, void *y, int64_t 
     for (int64_t i = at; i < end; i += 16) {
         __mmask16 mask = mask16(end - i);
         __m512 x = load16(bf16, h, i, mask);
-        store16(bf16, y, i, mask, _mm512_mul_ps(x, sigmoid16(_mm512_mul_ps(x, constant16(1.702f)))));
+        store16(bf16, y, i, mask,
+                _mm512_mul_ps(not_below16(x), sigmoid16(_mm512_mul_ps(x, constant16(1.702f)))));
     }
 }
 static inline void quick_gelu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, void *act,
@@ -88,9 +89,9 @@ static inline void quick_gelu_gradient_piece(int bf16, const void *dy, const voi
         __mmask16 mask = mask16(end - i);
         __m512 v = load16(bf16, h, i, mask), x = _mm512_mul_ps(v, constant16(1.702f)),
                g = load16(bf16, dy, i, mask), s = sigmoid16(x);
-        __m512 slope = _mm512_fmadd_ps(_mm512_mul_ps(x, s), _mm512_sub_ps(constant16(1.0f), s), s);
+        __m512 slope = _mm512_fmadd_ps(_mm512_mul_ps(within16(x), s), _mm512_sub_ps(constant16(1.0f), s), s);
         store16(bf16, dh, i, mask, _mm512_mul_ps(g, slope));
-        if (act) store16(bf16, act, i, mask, _mm512_mul_ps(v, s));
+        if (act) store16(bf16, act, i, mask, _mm512_mul_ps(not_below16(v), s));
     }
 }
 /* n outputs at `at` of y from x1 at `left` of h and x2 at left + F */
@@ -100,7 +101,7 @@ static inline void swiglu_piece(int bf16, const void *h, void *y, int64_t left, 
     for (int64_t i = 0; i < n; i += 16) {
         __mmask16 mask = mask16(n - i);
         __m512 x1 = load16(bf16, h, left + i, mask), x2 = load16(bf16, h, left + F + i, mask);
-        store16(bf16, y, at + i, mask, _mm512_mul_ps(_mm512_mul_ps(x1, sigmoid16(x1)), x2));
+        store16(bf16, y, at + i, mask, _mm512_mul_ps(_mm512_mul_ps(not_below16(x1), sigmoid16(x1)), x2));
     }
 }
 static inline void swiglu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, void *act,
@@ -110,8 +111,8 @@ static inline void swiglu_gradient_piece(int bf16, const void *dy, const void *h
         __mmask16 mask = mask16(n - i);
         __m512 x1 = load16(bf16, h, left + i, mask), x2 = load16(bf16, h, left + F + i, mask),
                d = load16(bf16, dy, at + i, mask);
-        __m512 s = sigmoid16(x1), silu = _mm512_mul_ps(x1, s);
-        __m512 slope = _mm512_fmadd_ps(silu, _mm512_sub_ps(constant16(1.0f), s), s);
+        __m512 s = sigmoid16(x1), silu = _mm512_mul_ps(not_below16(x1), s);
+        __m512 slope = _mm512_fmadd_ps(_mm512_mul_ps(within16(x1), s), _mm512_sub_ps(constant16(1.0f), s), s);
         store16(bf16, dh, left + i, mask, _mm512_mul_ps(_mm512_mul_ps(d, x2), slope));
         store16(bf16, dh, left + F + i, mask, _mm512_mul_ps(d, silu));
         if (act) store16(bf16, act, at + i, mask, _mm512_mul_ps(silu, x2));
@@ -120,6 +121,12 @@ static inline void swiglu_gradient_piece(int bf16, const void *dy, const void *h
 
 #else
 
+/* x times the sigmoid of z, 0 below -87 */
+static inline float silu_of(float x, float z)
+{
+    float product = x / (1.0f + exp_one(-z));
+    return z < -87.0f ? 0.0f : product;
+}
 static inline void gelu_compute(int bf16, const void *h, void *y, int64_t at, int64_t end)
 {
     float in[PIECE], out[PIECE];
@@ -129,7 +136,7 @@ static inline void gelu_compute(int bf16, const void *h, void *y, int64_t at, in
     SIMD for (int64_t i = 0; i < count; i++)
     {
         float density;
-        v[i] = x[i] * normal_cdf(x[i], &density);
+        v[i] = not_below(x[i]) * normal_cdf(x[i], &density);
     }
     write_piece(bf16, y, at, count, v);
 }
@@ -139,7 +146,7 @@ static inline void quick_gelu_compute(int bf16, const void *h, void *y, int64_t 
     int64_t count = end - at;
     const float *x = read_piece(bf16, h, at, count, in);
     float *v = piece_for(bf16, y, at, out);
-    SIMD for (int64_t i = 0; i < count; i++) v[i] = x[i] / (1.0f + exp_one(-1.702f * x[i]));
+    SIMD for (int64_t i = 0; i < count; i++) v[i] = silu_of(x[i], 1.702f * x[i]);
     write_piece(bf16, y, at, count, v);
 }
 
@@ -148,20 +155,20 @@ static inline void gelu_slopes(const float *x, float *slope, int64_t n)
     SIMD for (int64_t i = 0; i < n; i++)
     {
         float density, cdf = normal_cdf(x[i], &density);
-        slope[i] = cdf + x[i] * 0.39894228f * density; /* 1 / sqrt(2 pi) */
+        slope[i] = cdf + within(x[i]) * 0.39894228f * density; /* 1 / sqrt(2 pi) */
     }
 }
 static inline void silus(const float *x, float *silu, int64_t n)
 {
-    SIMD for (int64_t i = 0; i < n; i++) silu[i] = x[i] / (1.0f + exp_one(-x[i]));
+    SIMD for (int64_t i = 0; i < n; i++) silu[i] = silu_of(x[i], x[i]);
 }
 /* s and 1 + x (1 - s), s the sigmoid of x: quick GELU's of 1.702 h */
 static inline void sigmoids(const float *x, float *s, float *rest, int64_t n)
 {
     SIMD for (int64_t i = 0; i < n; i++)
     {
-        s[i] = 1.0f / (1.0f + exp_one(-x[i]));
-        rest[i] = 1.0f + x[i] * (1.0f - s[i]);
+        s[i] = silu_of(1.0f, x[i]);
+        rest[i] = 1.0f + within(x[i]) * (1.0f - s[i]);
     }
 }
 
@@ -287,7 +294,7 @@ static inline void swiglu_gradient_piece(int bf16, const void *dy, const void *h
     SIMD for (int64_t i = 0; i < n; i++)
     {
         o1[i] = g[i] * x2[i] * s[i] * rest[i];
-        o2[i] = g[i] * x1[i] * s[i];
+        o2[i] = g[i] * not_below(x1[i]) * s[i];
     }
     if (bf16) {
         write_piece(1, dh, left, n, o1);

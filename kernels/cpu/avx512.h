@@ -48,10 +48,15 @@ AVX512 __m512 reciprocal16(__m512 x)
     return _mm512_fmadd_ps(_mm512_fnmadd_ps(x, r, constant16(1.0f)), r, r);
 }
 
+/* not_below and within of vector.h */
+AVX512 __m512 not_below16(__m512 x) { return _mm512_max_ps(constant16(-100.0f), x); }
+AVX512 __m512 within16(__m512 x) { return _mm512_min_ps(constant16(100.0f), not_below16(x)); }
+
 /* normal_cdf of vector.h, the same formula */
 AVX512 __m512 normal_cdf16(__m512 x, __m512 *density)
 {
-    __m512 z = _mm512_abs_ps(x), e = exp16(_mm512_mul_ps(_mm512_mul_ps(x, constant16(-0.5f)), x));
+    __m512 z = _mm512_min_ps(constant16(100.0f), _mm512_abs_ps(x)),
+           e = exp16(_mm512_mul_ps(_mm512_mul_ps(x, constant16(-0.5f)), x));
     __m512 t = reciprocal16(_mm512_fmadd_ps(z, constant16(0.3275911f * 0.70710678f), constant16(1.0f)));
     __m512 q = _mm512_fmadd_ps(t, constant16(1.061405429f), constant16(-1.453152027f));
     q = _mm512_fmadd_ps(q, t, constant16(1.421413741f));
@@ -63,11 +68,12 @@ AVX512 __m512 normal_cdf16(__m512 x, __m512 *density)
                               q);
 }
 
-/* 1 / (1 + e^-x) */
+/* 1 / (1 + e^-x), 0 below -87 */
 AVX512 __m512 sigmoid16(__m512 x)
 {
-    __m512 e = exp16(_mm512_min_ps(constant16(80.0f), _mm512_sub_ps(_mm512_setzero_ps(), x)));
-    return reciprocal16(_mm512_add_ps(constant16(1.0f), e));
+    __m512 e = exp16(_mm512_min_ps(constant16(87.0f), _mm512_sub_ps(_mm512_setzero_ps(), x)));
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, constant16(-87.0f), _CMP_NLT_UQ),
+                               reciprocal16(_mm512_add_ps(constant16(1.0f), e)));
 }
 
 /* the first `left` of 16; none when left < 1 */

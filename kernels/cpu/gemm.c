@@ -322,7 +322,7 @@ multiply_block(const struct blocks *k, int pairs, int64_t row, int64_t column, i
 {
     const struct gemm *g = k->g;
     int64_t panels = (columns + PANEL - 1) / PANEL, groups = (rows + ROWS - 1) / ROWS;
-    int64_t parts = (((g->k + pairs) >> pairs) + GEMM_DEPTH - 1) / GEMM_DEPTH;
+    int64_t deep = (g->k + pairs) >> pairs, parts = deep > 0 ? (deep + GEMM_DEPTH - 1) / GEMM_DEPTH : 1;
     struct part now = part_of(g, pairs, parts, 0, row, rows);
     for (int64_t p = 0; p < parts; p++) {
         struct part later = p + 1 < parts ? part_of(g, pairs, parts, p + 1, row, rows) : now;
@@ -388,7 +388,7 @@ static __attribute__((noinline)) void multiply(const struct blocks *k, int64_t i
 
 int64_t NAME(gemm)(const struct gemm *g, void *scratch, int threads)
 {
-    struct blocks shared = {.g = g, .pairs = PAIRS_PAY && g->ab_type == DTYPE_BF16};
+    struct blocks shared = {.g = g, .pairs = PAIRS_PAY && g->ab_type == DTYPE_BF16 && g->k > 0};
     int64_t exact_tiles = 0;
     divide(&shared, threads);
 #pragma omp parallel num_threads(threads) if (threads > 1) reduction(+ : exact_tiles)

@@ -151,6 +151,10 @@ static inline float exp_one(float x)
     return x < -87.0f ? 0.0f : p;
 }
 
+/* x where functions of x that end in 0 or 1 have done so: 0 times it is 0. NaN stays. */
+static inline float not_below(float x) { return x < -100.0f ? -100.0f : x; }
+static inline float within(float x) { return x > 100.0f ? 100.0f : not_below(x); }
+
 /* Normal distribution function and density times sqrt(2 pi), from one exponential: Abramowitz and
  * Stegun 7.1.26 for erfc, absolute error 1.5e-7 / 2, relative accuracy kept in the negative tail. */
 static inline float normal_cdf(float x, float *density)
