@@ -14,12 +14,12 @@
 
 #ifdef FAKE_CUDA
 enum { TRANSPOSE = 1, F32 = CUBLAS_F32, BF16 = CUBLAS_BF16, COMPUTE = CUBLAS_COMPUTE_F32, REFUSED = 15 };
-#define ENTRIES        CUBLAS_ENTRIES
+#define ENTRIES(X)     CUBLAS_ENTRIES(X) CUBLAS_OPTIONAL(X)
 #define DRIVER_LIBRARY "MEOPT_CUDA_LIBRARY"
 #define DRIVER_WAIT    "cuStreamSynchronize"
 #else
 enum { TRANSPOSE = ROCBLAS_TRANSPOSE, F32 = ROCBLAS_F32, BF16 = ROCBLAS_BF16, COMPUTE = F32, REFUSED = 5 };
-#define ENTRIES        ROCBLAS_ENTRIES
+#define ENTRIES(X)     ROCBLAS_ENTRIES(X) ROCBLAS_OPTIONAL(X)
 #define DRIVER_LIBRARY "MEOPT_HIP_LIBRARY"
 #define DRIVER_WAIT    "hipStreamSynchronize"
 #endif
@@ -28,6 +28,7 @@ ENTRIES(DECLARED)
 #include "tests/fake_product.h"
 
 static void *product_stream;
+static bool exact; /* atomics, and reduced precision, are forbidden: else products are refused */
 /* the driver's, where it counts (tests/fake_traffic.h) */
 static void (*moved)(const char *what, long long read, long long written);
 
@@ -60,6 +61,7 @@ static int multiply(int m, int n, int k, float alpha, struct factor a, struct fa
     static int calls, refusable;
     const char *refuses = getenv("FAKE_BLAS_REFUSES"), *later = getenv("FAKE_BLAS_LATER"),
                *wrong = getenv("FAKE_BLAS_WRONG");
+    if (!exact) return REFUSED;
     if (refuses && atoi(refuses) == m && ++refusable >= (later ? atoi(later) : 1)) {
         fprintf(stderr, "fake BLAS refuses\n");
         return REFUSED;
@@ -86,6 +88,11 @@ static int multiply(int m, int n, int k, float alpha, struct factor a, struct fa
 int cublasCreate_v2(void **handle) { return create(handle); }
 int cublasDestroy_v2(void *handle) { return destroy(handle); }
 int cublasSetStream_v2(void *handle, void *stream) { return set_stream(handle, stream); }
+int cublasSetMathMode(void *handle, int mode)
+{
+    exact = mode == (CUBLAS_DEFAULT_MATH_MODE | CUBLAS_NO_REDUCED_PRECISION);
+    return !handle || !exact;
+}
 int cublasGemmEx(void *handle, int op_a, int op_b, int m, int n, int k, const void *alpha, const void *a,
                  int a_type, int lda, const void *b, int b_type, int ldb, const void *beta, void *c,
                  int c_type, int ldc, int compute_type, int algorithm)
@@ -100,6 +107,11 @@ int cublasGemmEx(void *handle, int op_a, int op_b, int m, int n, int k, const vo
 int rocblas_create_handle(void **handle) { return create(handle); }
 int rocblas_destroy_handle(void *handle) { return destroy(handle); }
 int rocblas_set_stream(void *handle, void *stream) { return set_stream(handle, stream); }
+int rocblas_set_atomics_mode(void *handle, int mode)
+{
+    exact = mode == ROCBLAS_NO_ATOMICS;
+    return !handle || !exact;
+}
 int rocblas_gemm_ex(void *handle, int op_a, int op_b, int m, int n, int k, const void *alpha, const void *a,
                     int a_type, int lda, const void *b, int b_type, int ldb, const void *beta, const void *c,
                     int c_type, int ldc, void *d, int d_type, int ldd, int compute_type, int algorithm,

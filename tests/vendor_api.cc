@@ -66,6 +66,9 @@ extern "C" {
 }
 #define ENTRY(member, symbol, arguments) SAME_CALL(symbol, decltype(cublas_api::member))
 CUBLAS_ENTRIES(ENTRY)
+CUBLAS_OPTIONAL(ENTRY)
+SAME_NUMBER(CUBLAS_DEFAULT_MATH, CUBLAS_DEFAULT_MATH_MODE)
+SAME_NUMBER(CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION, CUBLAS_NO_REDUCED_PRECISION)
 SAME_NUMBER(CUDA_R_32F, CUBLAS_F32)
 SAME_NUMBER(CUDA_R_16BF, CUBLAS_BF16)
 SAME_NUMBER(::CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_F32)
@@ -95,6 +98,8 @@ static_assert(offsetof(cublasLtMatmulHeuristicResult_t, algo) == 0, "the algorit
 #include <rocblas/rocblas.h>
 #define ENTRY(member, symbol, arguments) SAME_CALL(symbol, decltype(rocblas_api::member))
 ROCBLAS_ENTRIES(ENTRY)
+ROCBLAS_OPTIONAL(ENTRY)
+SAME_NUMBER(rocblas_atomics_not_allowed, ROCBLAS_NO_ATOMICS)
 SAME_NUMBER(rocblas_operation_none, ROCBLAS_NONE)
 SAME_NUMBER(rocblas_operation_transpose, ROCBLAS_TRANSPOSE)
 SAME_NUMBER(rocblas_datatype_f32_r, ROCBLAS_F32)

@@ -4,8 +4,8 @@
  * the sources are
  *
  *   rocBLAS     ROCm/rocBLAS library/include/internal/rocblas-functions.h (rocblas_gemm_ex),
- *               rocblas-auxiliary.h (handle, stream), rocblas-types.h (numbers); 2.x to 5.x and DTK alike
- *   hipBLASLt   ROCm/hipBLASLt library/include/hipblaslt/hipblaslt.h, library/include/hipblaslt-types.h;
+ *               rocblas-auxiliary.h (handle, stream, atomics), rocblas-types.h (numbers); 2.x to 5.x and DTK
+ * alike hipBLASLt   ROCm/hipBLASLt library/include/hipblaslt/hipblaslt.h, library/include/hipblaslt-types.h;
  *               types and operations are hipblas-common's and hip/library_types.h's since ROCm 6
  *   cuBLAS(Lt)  cublas_api.h, cublasLt.h, library_types.h of CUDA 11 and later
  */
@@ -33,15 +33,21 @@
        int lda, const void *b, int b_type, int ldb, const void *beta, void *c, int c_type, int ldc,          \
        int compute_type, int algorithm))
 
+/* Entries that a library may lack. */
+#define ROCBLAS_OPTIONAL(X) X(set_atomics, rocblas_set_atomics_mode, (void *handle, int mode))
+#define CUBLAS_OPTIONAL(X)  X(set_math, cublasSetMathMode, (void *handle, int mode))
+
 enum { ROCBLAS_NONE = 111, ROCBLAS_TRANSPOSE = 112, ROCBLAS_F32 = 151, ROCBLAS_BF16 = 168 };
+enum { ROCBLAS_NO_ATOMICS = 0 };
 enum { CUBLAS_F32 = 0, CUBLAS_BF16 = 14, CUBLAS_COMPUTE_F32 = 68, CUBLAS_ALGORITHM = -1 };
+enum { CUBLAS_DEFAULT_MATH_MODE = 0, CUBLAS_NO_REDUCED_PRECISION = 16 }; /* a mode, and a flag added to it */
 
 #define BLAS_MEMBER(member, symbol, arguments) int(*member) arguments;
 struct rocblas_api {
-    ROCBLAS_ENTRIES(BLAS_MEMBER)
+    ROCBLAS_ENTRIES(BLAS_MEMBER) ROCBLAS_OPTIONAL(BLAS_MEMBER)
 };
 struct cublas_api {
-    CUBLAS_ENTRIES(BLAS_MEMBER)
+    CUBLAS_ENTRIES(BLAS_MEMBER) CUBLAS_OPTIONAL(BLAS_MEMBER)
 };
 
 /* Behind hipblasLt and cublasLt: member, the rest of the name, arguments */

@@ -34,10 +34,15 @@ static const struct {
     enum driver_kind kind;
     const char *name;
     size_t at;
+    bool optional;
 } entries[] = {
-#define ROC_ROW(member, symbol, arguments)  {DRIVER_HIP, #symbol, offsetof(struct blas, roc.member)},
-#define CUDA_ROW(member, symbol, arguments) {DRIVER_CUDA, #symbol, offsetof(struct blas, cuda.member)},
-    ROCBLAS_ENTRIES(ROC_ROW) CUBLAS_ENTRIES(CUDA_ROW)};
+#define ROW(kind, field, symbol, optional)     {kind, #symbol, offsetof(struct blas, field), optional},
+#define ROC_ROW(member, symbol, arguments)     ROW(DRIVER_HIP, roc.member, symbol, false)
+#define ROC_OPTION(member, symbol, arguments)  ROW(DRIVER_HIP, roc.member, symbol, true)
+#define CUDA_ROW(member, symbol, arguments)    ROW(DRIVER_CUDA, cuda.member, symbol, false)
+#define CUDA_OPTION(member, symbol, arguments) ROW(DRIVER_CUDA, cuda.member, symbol, true)
+    ROCBLAS_ENTRIES(ROC_ROW) ROCBLAS_OPTIONAL(ROC_OPTION) CUBLAS_ENTRIES(CUDA_ROW)
+        CUBLAS_OPTIONAL(CUDA_OPTION)};
 
 static bool fill(struct blas *b, void *library)
 {
@@ -45,10 +50,21 @@ static bool fill(struct blas *b, void *library)
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
         if (entries[i].kind != b->kind) continue;
         void *p = dlsym(library, entries[i].name);
-        whole = whole && p;
+        whole = whole && (p || entries[i].optional);
         memcpy((char *)b + entries[i].at, &p, sizeof p);
     }
     return whole;
+}
+
+/* Sums in one order and in fp32. rocBLAS adds up parts of a sum with atomics unless told otherwise, in an
+ * order that changes from call to call (the default up to ROCm 5 and in DTK); cuBLAS may add up parts of a
+ * sum of bf16 operands in bf16. 0, or the library's code. */
+static int sum_exactly(struct blas *b)
+{
+    if (b->kind == DRIVER_HIP)
+        return b->roc.set_atomics ? b->roc.set_atomics(b->handle, ROCBLAS_NO_ATOMICS) : 0;
+    int mode = CUBLAS_DEFAULT_MATH_MODE | CUBLAS_NO_REDUCED_PRECISION;
+    return b->cuda.set_math ? b->cuda.set_math(b->handle, mode) : 0;
 }
 
 struct blas *blas_open(struct device *dev)
@@ -63,7 +79,9 @@ struct blas *blas_open(struct device *dev)
     snprintf(b->path, sizeof b->path, "%s", library.path);
     if (library.handle && fill(b, library.handle) &&
         (hip ? b->roc.create : b->cuda.create)(&b->handle) == 0) {
-        if ((hip ? b->roc.set_stream : b->cuda.set_stream)(b->handle, gpu->stream) == 0) return b;
+        if ((hip ? b->roc.set_stream : b->cuda.set_stream)(b->handle, gpu->stream) == 0 &&
+            sum_exactly(b) == 0)
+            return b;
         (hip ? b->roc.destroy : b->cuda.destroy)(b->handle);
     }
     if (library.handle) snprintf(gpu->blas_why, sizeof gpu->blas_why, "%.120s does not work", b->path);
