@@ -60,6 +60,13 @@ static void files_beside_a_checkpoint_say_it(void **state)
     static const struct {
         const char *name, *text, *says;
     } rows[] = {
+        {"open_clip_config.json",
+         "{\"embed_dim\": 16, \"vision_cfg\": {\"width\": 32, \"head_width\": 16, \"image_size\": 56}}",
+         "56 px, shorter side to 56 by bicubic as PIL does, crop of the centre, " CLIP_MEAN
+         "(assumed: as data.pipeline clip has them)"},
+        {"config.json", "{\"architecture\": \"vit_small_patch16_224\", \"num_features\": 32}",
+         "28 px, shorter side to 28 by bicubic as PIL does, crop of the centre, " CLIP_MEAN
+         "(assumed: as data.pipeline clip has them)"},
         {NULL, NULL,
          "28 px, shorter side to 28 by bicubic as PIL does, crop of the centre, " CLIP_MEAN
          "(assumed: as data.pipeline clip has them)"},

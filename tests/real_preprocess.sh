@@ -1,6 +1,7 @@
 #!/bin/sh
 # The preprocessing that files beside a checkpoint say (timm, open_clip, transformers), against each library's own transform
-# and model: embeddings within 1e-5, at the size that the file says and at sizes whose crop does not divide.
+# and model: embeddings within 1e-5 at the size that the file says and at sizes whose crop does not divide, and the losses of
+# pairs of different families.
 # Long: runs only with MEOPT_LONG=1. Needs a Python with these libraries (python.sh).
 set -eu
 [ "${MEOPT_LONG:-}" = 1 ] || { echo "skipped: long, set MEOPT_LONG=1"; exit 77; }
@@ -129,6 +130,55 @@ hf_case("dinov2vit", dinov2(), T.ViTImageProcessor(size={"height": 70, "width": 
 hf_case("dinov2deit", dinov2(), T.DeiTImageProcessor(size={"height": 80, "width": 80}, crop_size={"height": 70, "width": 70}), "torchvision")
 hf_case("dinov2siglip", dinov2(), T.SiglipImageProcessor(size={"height": 70, "width": 70}), "torchvision")
 hf_case("dinov3", dinov3(), T.DINOv3ViTImageProcessor(size={"height": 64, "width": 64}), "torchvision")
+
+# ---- a teacher and a student of different families: the loss of the first step, with a linear head where widths differ
+from safetensors.torch import load_file
+def pair(name, teacher, student, keys=()):
+    global failed, count
+    count += 1
+    (t_dir, t_transform, t_forward), (s_dir, s_transform, s_forward) = teacher, student
+    with torch.no_grad():
+        target = torch.cat([t_forward(t_transform(p)[None]) for p in pictures])
+        out = torch.cat([s_forward(s_transform(p)[None]) for p in pictures])
+    file = s_dir + "/model.safetensors"
+    if target.shape != out.shape:
+        torch.manual_seed(5)
+        weight, bias = torch.randn(target.shape[1], out.shape[1]) * .1, torch.randn(target.shape[1])
+        out = out @ weight.T + bias
+        tensors = dict(load_file(file), **{"distill_head.weight": weight, "distill_head.bias": bias})
+        file = s_dir + "/with_head.safetensors"
+        save_file(tensors, file)
+    want = torch.nn.functional.mse_loss(out, target).item()
+    open("c.yaml", "w").write('model: {weight_t: "%s/model.safetensors", weight_s: "%s"}\ndata: {root: images, max_bad: 0, shuffle: false}\ntrain: {batch_size: 6, steps: 1, precision: fp32}\n' % (t_dir, file))
+    run = subprocess.run([os.environ["MEOPT"], "train", "c.yaml", "--no-dashboard", "--name", name, *keys], capture_output=True, text=True)
+    if run.returncode: failed += 1; print("%s: %s" % (name, run.stderr)); return
+    mine = json.loads(open("runs/%s/metrics.jsonl" % name).readline())["loss"]
+    if not abs(mine - want) <= 1e-5 * want: failed += 1; print("%s: loss %.8g, expected %.8g" % (name, mine, want))
+    else: print("%-60s %.1e" % ("pair " + name, abs(mine - want) / want))
+def timm_tower(directory):
+    cfg = json.load(open(directory + "/config.json"))["pretrained_cfg"]
+    image, patch = cfg["input_size"][1], 16
+    model = timm.models.vision_transformer.VisionTransformer(img_size=image, patch_size=patch, embed_dim=64, depth=1, num_heads=1, num_classes=0)
+    model.load_state_dict(load_file(directory + "/model.safetensors"))
+    return directory, timm.data.create_transform(**timm.data.resolve_data_config(pretrained_cfg=cfg)), model.eval()
+def open_clip_tower(directory):
+    cfg = json.load(open(directory + "/open_clip_config.json"))
+    vision = cfg["model_cfg"]["vision_cfg"]
+    model = open_clip.CLIP(embed_dim=32, vision_cfg=vision, text_cfg=dict(context_length=8, vocab_size=64, width=32, heads=1, layers=1))
+    model.load_state_dict(load_file(directory + "/model.safetensors"))
+    return directory, open_clip.transform.image_transform_v2(open_clip.transform.PreprocessCfg(**dict(cfg["preprocess_cfg"], size=vision["image_size"])), is_train=False), model.eval().encode_image
+def hf_tower(directory, kind):
+    model, processor = kind.from_pretrained(directory).eval(), transformers.AutoImageProcessor.from_pretrained(directory)
+    return directory, lambda p: processor(p, return_tensors="pt")["pixel_values"][0], lambda x: model(pixel_values=x).pooler_output
+dino = hf_tower("dinov2", T.Dinov2Model)
+pair("dinov2_to_clip", dino, open_clip_tower("clip"))
+pair("dinov2_to_clipa", dino, open_clip_tower("clipa"))
+pair("dinov2_to_timm", dino, timm_tower("squash"))
+pair("clip_to_timm", open_clip_tower("clip"), timm_tower("lanczos"))
+pair("timm_to_clip", timm_tower("one"), open_clip_tower("siglip"))
+pair("clip_to_dinov2", open_clip_tower("clip"), dino)
+pair("dinov3_to_dinov2", hf_tower("dinov3", T.DINOv3ViTModel), dino)
+pair("dinov2_to_clip_cached", dino, open_clip_tower("clip"), ["train.cache_teacher=true"])
 print("%d cases, %d failed" % (count, failed))
 sys.exit(1 if failed else 0)
 PYTHON

@@ -307,6 +307,11 @@ int preprocess_read(struct preprocess_found *f, const struct beside *b, const ch
     snprintf(f->from, sizeof f->from, "%s", b->name);
     if (b->library == BESIDE_TIMM) read_timm(f, root);
     else read_open_clip(f, root);
+    /* a configuration of the model alone says at most the size */
+    bool says = b->library == BESIDE_TIMM ? value_of(root, "pretrained_cfg") ||
+                                                value_of(root, "input_size") || value_of(root, "mean")
+                                          : value_of(root, "preprocess_cfg") != NULL;
+    if (!says) *f = (struct preprocess_found){.side = b->library == BESIDE_TIMM ? 0 : f->side};
     json_decref(root);
     return 0;
 }
