@@ -160,7 +160,11 @@ for width, heads, more in (384, 6, {}), (1280, 20, dict(use_gated_mlp=True, hidd
     cfg = dict(hidden_size=width, num_hidden_layers=2, num_attention_heads=heads, image_size=224, patch_size=16, num_register_tokens=4)
     tower("transformers DINOv3ViTModel %d" % width, hf.DINOv3ViTModel(hf.DINOv3ViTConfig(**{**cfg, "intermediate_size": 4 * width, **more})), lambda m, x: m(pixel_values=x).pooler_output, 224, 320, save=pretrained)
 small = dict(hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=1)
-refused("transformers ViT", hf.ViTModel(hf.ViTConfig(**small)), "ViT")
+for cls in hf.ViTModel, hf.ViTMSNModel:
+    tower("transformers " + cls.__name__, cls(cls.config_class(num_hidden_layers=2)), lambda m, x: m(pixel_values=x, interpolate_pos_encoding=True).last_hidden_state[:, 0],
+          224, 288, save=pretrained)
+    tower("transformers %s in memory" % cls.__name__, cls(cls.config_class(num_hidden_layers=2)), lambda m, x: m(pixel_values=x).last_hidden_state[:, 0], 224)
+tower("transformers Dinov2Model in memory", hf.Dinov2Model(hf.Dinov2Config(num_hidden_layers=2)), pooled, 224)
 refused("transformers BEiT", hf.BeitModel(hf.BeitConfig(**small)), "BEiT")
 refused("transformers SigLIP", hf.SiglipVisionModel(hf.SiglipVisionConfig(**small)), "SigLIP")
 

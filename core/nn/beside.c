@@ -58,18 +58,32 @@ static void take_pool(struct beside *b, const char *name)
 
 static int64_t grid_of(int64_t image, int64_t patch) { return image > 0 && patch > 0 ? image / patch : 0; }
 
+/* Is it an architecture whose arguments are known: vit_SIZE_patchN_PIXELS, dino*, clip*, reg*; eva*, deit*?
+ */
+static bool known_architecture(const char *name)
+{
+    static const char *const kinds[] = {"dino", "clip", "reg"};
+    const char *at = strstr(name, "_patch");
+    if (begins(name, "eva") || begins(name, "deit")) return true;
+    if (!at) return false;
+    at += strlen("_patch");
+    at += strspn(at, "0123456789_");
+    bool known = !*at || at[-1] != '_';
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) known |= begins(at, kinds[i]);
+    return known;
+}
+
 /* What the name of an architecture of timm says. */
 static void timm_architecture(struct beside *b, const char *name)
 {
     bool eva = begins(name, "eva"), dinov3 = strstr(name, "dinov3") != NULL;
     if (strstr(name, "_rope_")) copy(b->odd, sizeof b->odd, "rotary positions of another kind");
-    b->norms = strstr(name, "eva02_enormous") ? NORMS_BEHIND
-               : strstr(name, "_rpn_")        ? NORMS_USUAL
-                                              : NORMS_BEFORE;
+    b->pos_resize = POS_RESIZE_TIMM;
+    if (!known_architecture(name)) return;
+    b->norms = strstr(name, "eva02_enormous") ? NORMS_BEHIND : NORMS_BEFORE;
     take_activation(b, strstr(name, "quickgelu") ? "quick_gelu" : "gelu");
     b->rotary = eva || dinov3;
     b->norm_eps = dinov3 || (strstr(name, "_clip_") && !eva) ? 1e-5 : 1e-6;
-    b->pos_resize = POS_RESIZE_TIMM;
 }
 
 /* A tower of timm inside a model of open_clip: of any size, its name says what else it is. */

@@ -6,7 +6,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    if (bytes && data[0] == 0x80) /* a pickle begins so, a zip never */
+    if (bytes && (data[0] == 0x80 || data[0] == '}')) /* a pickle begins so, a zip never */
         open_pickle(data, bytes, false);
     else open_bytes(data, bytes);
     return 0;
