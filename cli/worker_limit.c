@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -42,10 +43,27 @@ static void on_null_pointer(int number, siginfo_t *info, void *context)
     _exit(EXIT_HOST_MEMORY);
 }
 
+/* A library has called exit(), as libgomp does when it can start no thread: what it said is on stderr. */
+static void on_early_exit(int status, void *context)
+{
+    struct rlimit limit;
+    (void)context;
+    if (status != 1 || atomic_load(&worker_limited->ended)) return;
+    bool limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+    worker_limited->code = error_set(&worker_limited->err, limited ? EXIT_HOST_MEMORY : EXIT_FAILED,
+                                     limited ? "raise the limit: ulimit -v unlimited"
+                                             : "raise the limits on threads and memory (ulimit -u, -v)",
+                                     "a library ended the worker%s: its message stands before this one",
+                                     limited ? ", whose address space is limited (ulimit -v)" : "");
+    atomic_store(&worker_limited->ended, 1);
+    _exit(worker_limited->code);
+}
+
 void worker_watch_limit(struct worker_report *report)
 {
     struct rlimit limit;
-    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
     worker_limited = report;
+    on_exit(on_early_exit, NULL);
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
     sigaction(SIGSEGV, &(struct sigaction){.sa_sigaction = on_null_pointer, .sa_flags = SA_SIGINFO}, NULL);
 }
