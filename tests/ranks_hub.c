@@ -490,7 +490,7 @@ static void small_things_go_round(void **state)
     join_all(3);
     for (int r = 0; r < 3; r++) {
         struct wire_bytes out = {0};
-        char mine[8];
+        char mine[16];
         snprintf(mine, sizeof mine, "of %d", r);
         wire_drop(hub_output(hub, peers[r]), hub_output(hub, peers[r])->bytes);
         wire_put_offer(&out, "id", mine, sizeof mine);
