@@ -18,6 +18,7 @@ static void attention_forward_call(struct trial *T)
     OPS->attention_forward(T->device, &(struct attention){T->t, .qkv = P(0), .out = P(1), .lse = P(2),
                                                           T->s[0], T->s[1], T->s[2], T->s[3]});
 }
+enum { MOST_TOKENS = 1025 };
 /* Row i of head (b, h): probabilities into p, returns log-sum-exp; *ds bounds the error of a score. */
 static double attention_row(struct trial *T, int64_t b, int64_t h, int64_t i, double *p, double *ds)
 {
@@ -43,7 +44,7 @@ static double attention_row(struct trial *T, int64_t b, int64_t h, int64_t i, do
 static void attention_forward_reference(struct trial *T)
 {
     SIZES(B, N, H, dh);
-    double p[512], ds;
+    double p[MOST_TOKENS], ds;
     for (int64_t r = 0; r < B * H * N; r++) {
         int64_t b = r / (H * N), h = r / N % H, i = r % N;
         W(2)[r] = attention_row(T, b, h, i, p, &ds);
@@ -63,7 +64,7 @@ static void attention_forward_reference(struct trial *T)
 static double attention_objective(struct trial *T)
 {
     SIZES(B, N, H, dh);
-    double p[512], ds, sum = 0;
+    double p[MOST_TOKENS], ds, sum = 0;
     for (int64_t r = 0; r < B * H * N; r++) {
         int64_t b = r / (H * N), h = r / N % H, i = r % N;
         attention_row(T, b, h, i, p, &ds);
@@ -96,14 +97,14 @@ static void attention_backward_call(struct trial *T)
 static void attention_backward_reference(struct trial *T)
 {
     SIZES(B, N, H, dh);
-    double p[512], ds, scale = 1 / sqrt((double)dh);
+    double p[MOST_TOKENS], ds, scale = 1 / sqrt((double)dh);
     memset(W(4), 0, (size_t)T->o[4].count * sizeof(double));
     for (int64_t r = 0; r < B * H * N; r++) {
         int64_t b = r / (H * N), h = r / N % H, i = r % N;
         double lse = attention_row(T, b, h, i, p, &ds), delta = 0, delta_size = 0;
         double e = 2 * ds + loss((double)N) + 4 * u32 * fabs(lse) + (T->t == DTYPE_BF16 ? u16 : 0);
         const double *g = X(3) + ((b * N + i) * H + h) * dh;
-        double dp[512], dp_size[512];
+        double dp[MOST_TOKENS], dp_size[MOST_TOKENS];
         for (int64_t j = 0; j < N; j++) {
             const double *v = X(0) + (((b * N + j) * 3 + 2) * H + h) * dh;
             dp[j] = dp_size[j] = 0;

@@ -6,6 +6,7 @@
 #include "kernels/cpu/ops.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const struct {
     int64_t m, n, k;
@@ -102,6 +103,27 @@ static void own_name(const struct device *device, enum dtype type, char *name, s
     else snprintf(name, size, "own, %s%s", ops->isa, bf16 && ops->gemm_codes ? " (whole numbers)" : "");
 }
 
+/* Fills `bytes` with numbers between -1 and 1: constants take a processor less power than a training's
+ * operands, and so would be multiplied at a higher clock. */
+static void fill_operands(struct device *device, enum dtype type, char *block, size_t bytes)
+{
+    enum { COUNT = 1 << 14 };
+    float values[COUNT];
+    uint16_t halves[COUNT];
+    uint32_t x = 1;
+    for (int i = 0; i < COUNT; i++) {
+        uint32_t bits;
+        x = x * 1664525u + 1013904223u;
+        values[i] = (float)(int32_t)x * 0x1p-31f;
+        memcpy(&bits, &values[i], sizeof bits);
+        halves[i] = (uint16_t)(bits >> 16);
+    }
+    size_t done = COUNT * dtype_bytes(type);
+    device->upload(device, block, type == DTYPE_BF16 ? (void *)halves : values, done);
+    for (; done < bytes; done *= 2)
+        device->ops->copy(device, block + done, block, bytes - done < done ? bytes - done : done);
+}
+
 int device_gemm_peak(struct device *device, enum dtype type, int64_t by, struct gemm_peak *peak,
                      struct error *err)
 {
@@ -116,7 +138,7 @@ int device_gemm_peak(struct device *device, enum dtype type, int64_t by, struct 
     own_name(device, type, own, sizeof own);
     *peak = (struct gemm_peak){0};
     if (block) {
-        device->ops->fill(device, block, 0x3C, 3 * bytes); /* 0.01 and the like in either type */
+        fill_operands(device, type, block, 2 * bytes);
         if (by == 0) by = cpu ? 1 : divisor(device, type, block);
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
             int64_t m = shapes[i].m / by, n = shapes[i].n / by, k = shapes[i].k / by;
