@@ -164,6 +164,16 @@ static void what_nothing_tells_is_assumed_and_said(void **state)
     g = known("config.json", "{\"model_type\": \"clip\", \"vision_config\": {\"hidden_size\": 768}}",
               "model_t.heads=2");
     assert_true(g.assumed & ASSUMED_ACTIVATION && g.ffn == GELU);
+    /* of another depth, of another patch; with heads and head_dim that do not make the width */
+    static const char *const others[] = {OPEN_CLIP("true", ", \"layers\": 24"),
+                                         OPEN_CLIP("true", ", \"patch_size\": 32")};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        g = known("open_clip_config.json", others[i], "model_t.heads=2");
+        assert_true(g.assumed & ASSUMED_ACTIVATION && g.ffn == GELU);
+    }
+    struct error err;
+    assert_int_equal(teacher(&g, "open_clip_config.json", OPEN_CLIP("true", ""), "model_t.head_dim=5", &err),
+                     EXIT_CONFIG);
 }
 
 static void a_torchscript_archive_of_clip_has_quick_gelu(void **state)
