@@ -87,7 +87,7 @@ static void a_tensor_of_the_tower_that_nothing_reads_is_refused_by_name(void **s
                                          {"visual.rel_pos_bias.relative_position_bias_table", "relative"},
                                          {"visual.blocks.0.attn.norm.weight", "sub-LN"},
                                          {"visual.blocks.0.mlp.w4.weight", "SwiGLU"},
-                                         {"visual.fc_norm.weight", "behind the pooling"}};
+                                         {"visual.fc_norm.weight", "after the pooling"}};
     static const char *const openclip[][2] = {
         {"visual.transformer.resblocks.1.ls_1.scale", "LayerScale"},
         {"visual.attn_pool_contrastive.query", "attention"},
