@@ -132,7 +132,7 @@ static bool whole(const struct cursor *c) { return !c->bad && c->left == 0; }
 
 int wire_next(const uint8_t *data, size_t bytes, size_t max_payload, struct wire_message *m, size_t *taken)
 {
-    if (memcmp(data, magic, bytes < 4 ? bytes : 4) != 0) return -1;
+    if (bytes > 0 && memcmp(data, magic, bytes < 4 ? bytes : 4) != 0) return -1;
     if (bytes > 4 && data[4] != VERSION) return -1;
     if (bytes < WIRE_HEADER_BYTES) return 0;
     size_t payload = (size_t)number_at(data + 8, 4);
