@@ -137,6 +137,7 @@ enum { MOST_CHOSEN = 32 }; /* keys of one rung */
 
 struct figures {
     const char *chosen; /* keys that train.memory has chosen; NULL: none */
+    const char *chosen_note;
     const struct config *config;
     const struct plan *plan;
     struct card card;
@@ -222,7 +223,8 @@ static void print_plan(const struct figures *f)
     char clipping[320];
     trainer_clipping(f->config, clipping, sizeof clipping);
     printf("clipping %s\n", clipping);
-    if (f->chosen) printf("chosen   %s (by train.memory: %s)\n", f->chosen, f->config->train.memory);
+    if (f->chosen)
+        printf("chosen   %s (by train.memory: %s)%s\n", f->chosen, f->config->train.memory, f->chosen_note);
     printf("\n");
     printf("memory of %-15s MiB\n", p->rank ? "the largest" : "one rank");
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
@@ -452,6 +454,7 @@ static int plan_chosen(struct figures *f, struct config *config, struct plan *pl
     char *at, *keys;
     if (ladder->chosen < 0 || !ladder->rungs[ladder->chosen].keys[0]) return 0;
     f->chosen = ladder->rungs[ladder->chosen].keys;
+    f->chosen_note = ladder_note(&ladder->rungs[ladder->chosen]);
     keys = xstrdup(f->chosen);
     int count = 0;
     for (char *word = strtok_r(keys, " ", &at); word && count < MOST_CHOSEN; word = strtok_r(NULL, " ", &at))

@@ -114,8 +114,9 @@ void fit_print(const struct ladder *l, const char *path)
     printf("\nladder to %.2f GiB, %s\n  peak GiB    step s\n", (double)l->limit_bytes / GIB, speed);
     for (int i = 0; i < l->count; i++) {
         const struct rung *r = &l->rungs[i];
-        printf("  %8.2f  %8.3g   %s%s\n", (double)r->peak_bytes / GIB, r->step_s,
-               r->keys[0] ? r->keys : "(as it is)", i == l->chosen ? "  <- the fastest that fits" : "");
+        printf("  %8.2f  %8.3g   %s%s%s\n", (double)r->peak_bytes / GIB, r->step_s,
+               r->keys[0] ? r->keys : "(as it is)", ladder_note(r),
+               i == l->chosen ? "  <- the fastest that fits" : "");
     }
     if (l->chosen >= 0 && l->rungs[l->chosen].keys[0])
         printf("  to write them: meopt config set %s %s\n", path, l->rungs[l->chosen].keys);
@@ -125,10 +126,10 @@ json_t *fit_json(const struct ladder *l)
 {
     json_t *rungs = json_array();
     for (int i = 0; i < l->count; i++)
-        json_array_append_new(rungs,
-                              json_pack("{s:I, s:f, s:s, s:b}", "peak_bytes",
-                                        (json_int_t)l->rungs[i].peak_bytes, "step_s", l->rungs[i].step_s,
-                                        "keys", l->rungs[i].keys, "chosen", i == l->chosen));
+        json_array_append_new(
+            rungs, json_pack("{s:I, s:f, s:s, s:b, s:b}", "peak_bytes", (json_int_t)l->rungs[i].peak_bytes,
+                             "step_s", l->rungs[i].step_s, "keys", l->rungs[i].keys, "changes_numbers",
+                             ladder_note(&l->rungs[i])[0] != 0, "chosen", i == l->chosen));
     return json_pack("{s:I, s:f, s:f, s:b, s:b, s:o}", "limit_bytes", (json_int_t)l->limit_bytes, "gflops",
                      l->speed.gflops, "carried_gb_per_s", l->speed.carried_gb_per_s, "assumed",
                      l->speed.assumed, "carry_measured", l->speed.carry == CARRY_MEASURED, "rungs", rungs);
@@ -175,6 +176,7 @@ int fit_keys(char **keys, const struct config *config, const char *path, char **
         const struct rung *r = &l.rungs[l.chosen];
         log_info("train.memory %s%s: %s, %s at the peak", config->train.memory, ranks > 1 ? " a rank" : "",
                  r->keys[0] ? r->keys : "it fits as it is", amount(r->peak_bytes).text);
+        if (ladder_note(r)[0]) log_info("train.memory%s", ladder_note(r));
         if (r->keys[0]) *keys = xstrdup(r->keys);
     }
     ladder_free(&l);

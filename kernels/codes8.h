@@ -1,6 +1,7 @@
-/* 8 bits for values that are read once more: what a block keeps between forward and backward. A group of up
- * to 64 neighbours of a row has one scale, the largest magnitude / 127 (to the next bf16 above), and a value
- * x is kept as a whole number q from -127 to 127,
+/* 8 bits for values that are read once more: what a block keeps between forward and backward. A group is up
+ * to 64 neighbours of a row. Its largest value, the top, is kept apart in bf16, and has the code -128; so one
+ * outlier costs the others nothing. The others have one scale, their largest magnitude / 127 (to the next
+ * bf16 above), and a value x is kept as a whole number q from -127 to 127,
  *
  *     q = floor(x / scale + u),    read back as (q + 1/2 - u) scale,    0 <= u < 1 at random
  *
@@ -15,14 +16,16 @@
  * micro-batch, for a row knows of no other row. Sums are of whole numbers, each product is rounded once, and
  * no multiply-add is left to be fused: every device and instruction set gives the same bits.
  *
- * Where a value is not finite the scale of its group is a NaN, and all 64 are read back as that. A group
- * whose largest value is below 2^-100 is kept as zeros. x / scale is cut to 65536ths, which moves no mean by
+ * Where a value is not finite the scale of its group is a NaN, and all 64 are read back as that. Others whose
+ * largest value is below 2^-100 are kept as zeros. x / scale is cut to 65536ths, which moves no mean by
  * more than 2^-16 of a scale.
  *
  * The includer may define CODES8_FN, the qualifiers of a function, and CODES8_MUL, a product that is rounded
  * by itself. */
 #ifndef MEOPT_KERNELS_CODES8_H
 #define MEOPT_KERNELS_CODES8_H
+
+#include "kernels/bf16.h"
 
 #include <stdint.h>
 
@@ -31,7 +34,7 @@
 #define CODES8_MUL(a, b) ((a) * (b))
 #endif
 
-enum { CODES8_GROUP = 64 };
+enum { CODES8_GROUP = 64, CODES8_TOP = -128 };
 #define CODES8_NONE 0x7F800000u /* bits of a magnitude from here on: not finite */
 #define CODES8_TINY 0x0D800000u /* 2^-100 */
 #define CODES8_NAN  0x7FC00000u
@@ -41,7 +44,20 @@ CODES8_FN uint32_t codes8_add(uint32_t bits, uint32_t i)
 {
     return (bits ^ bits >> 16) * ((2 * i + 1) * 0x9E3779B1u);
 }
-/* The word of a group: the bits of its largest magnitude / 127 rounded up, and the seed. */
+/* Orders elements by magnitude, of equal ones the first: the largest is the top (of F32 six low bits are not
+ * compared). */
+CODES8_FN uint32_t codes8_key(uint32_t bits, uint32_t i)
+{
+    return (bits & 0x7FFFFFC0u) | (CODES8_GROUP - 1 - i);
+}
+CODES8_FN uint32_t codes8_top_index(uint32_t key) { return CODES8_GROUP - 1 - (key & (CODES8_GROUP - 1)); }
+/* bf16 of a top that is finite, and stays so */
+CODES8_FN uint16_t codes8_top(uint32_t bits)
+{
+    uint16_t h = bf16_of_bits(bits);
+    return (uint16_t)((h & 0x7FFFu) == 0x7F80u ? h - 1u : h);
+}
+/* The word of a group: the bits of the others' largest magnitude / 127 rounded up, and the seed. */
 CODES8_FN uint32_t codes8_word(uint32_t scale, uint32_t sum)
 {
     return ((scale + 0xFFFFu) & 0xFFFF0000u) | ((sum ^ sum >> 15) * 0x21F0AAADu) >> 16;

@@ -199,6 +199,7 @@ struct coded {
     void *x;         /* type (R, D) */
     int8_t *codes;   /* (R, D) */
     uint32_t *words; /* (R, ceil(D / 64)): scales and seeds */
+    uint16_t *tops;  /* (R, ceil(D / 64)): the largest value of each group, bf16 */
     int64_t R, D;
 };
 

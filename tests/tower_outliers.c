@@ -40,7 +40,7 @@ enum { TOWERS = sizeof towers / sizeof *towers };
 struct limit {
     double all, blocks;
 };
-enum outlier { NOTHING, STREAM, TOKENS, HIDDEN, NORM };
+enum outlier { NOTHING, STREAM, TOKENS, HIDDEN, NORM, GROUPS }; /* GROUPS: one hidden unit in each 64 */
 static const struct {
     const char *name;
     enum outlier what;
@@ -122,7 +122,9 @@ static double value(const struct parameter *p, int64_t i, double n, enum outlier
     case ROLE_NORM2_B: return 0.1 * n * (gamma ? size : 1);
     case ROLE_LS1:
     case ROLE_LS2: return 0.3 + 0.1 * n;
-    case ROLE_FC1_B: return what == HIDDEN && p->group == 2 && i == UNIT ? size : 0.1 * n;
+    case ROLE_FC1_B:
+        if (what == GROUPS && i % 64 == UNIT) return i & 64 ? size : -size;
+        return what == HIDDEN && p->group == 2 && i == UNIT ? size : 0.1 * n;
     default: break;
     }
     if (!p->matrix) return 0.1 * n;
@@ -168,7 +170,8 @@ static void set_values(const struct subject *s, enum outlier what, double size)
     }
 }
 
-static struct subject subject_open(struct geometry g, enum dtype compute, enum recompute recompute)
+static struct subject subject_open(struct geometry g, enum dtype compute, enum recompute recompute,
+                                   enum saved saved)
 {
     struct subject s = {0};
     struct error err = {0};
@@ -178,6 +181,7 @@ static struct subject subject_open(struct geometry g, enum dtype compute, enum r
                                     .grad_type = DTYPE_F32,
                                     .gradients = GRADIENTS_KEEP,
                                     .recompute = recompute,
+                                    .saved = saved,
                                     .weights_class = MEMORY_WEIGHTS,
                                     .activations_class = MEMORY_ACTIVATIONS};
     if (device_open(&s.device, "cpu", 0, &err) || geometry_check(&g, 0, &err) ||
@@ -253,8 +257,8 @@ static void outliers_cost_no_more_than_twice_what_autocast_pays(void **state)
     (void)state;
     int failures = 0;
     for (int k = 0; k < TOWERS; k++) {
-        struct subject exact = subject_open(towers[k].geometry, DTYPE_F32, RECOMPUTE_NONE),
-                       half = subject_open(towers[k].geometry, DTYPE_BF16, RECOMPUTE_NONE);
+        struct subject exact = subject_open(towers[k].geometry, DTYPE_F32, RECOMPUTE_NONE, SAVED_MINIMAL),
+                       half = subject_open(towers[k].geometry, DTYPE_BF16, RECOMPUTE_NONE, SAVED_MINIMAL);
         for (int c = 0; c < CASES; c++) {
             const struct limit *limit = &cases[c].autocast[k];
             set_values(&exact, cases[c].what, (double)cases[c].size);
@@ -279,8 +283,8 @@ static void what_is_computed_again_has_the_same_bits(void **state)
 {
     (void)state;
     for (int k = 0; k < TOWERS; k++) {
-        struct subject kept = subject_open(towers[k].geometry, DTYPE_BF16, RECOMPUTE_NONE),
-                       again = subject_open(towers[k].geometry, DTYPE_BF16, RECOMPUTE_BLOCK);
+        struct subject kept = subject_open(towers[k].geometry, DTYPE_BF16, RECOMPUTE_NONE, SAVED_MINIMAL),
+                       again = subject_open(towers[k].geometry, DTYPE_BF16, RECOMPUTE_BLOCK, SAVED_MINIMAL);
         set_values(&kept, STREAM, 3000);
         set_values(&again, STREAM, 3000);
         step(&kept);
@@ -298,9 +302,47 @@ static void what_is_computed_again_has_the_same_bits(void **state)
     }
 }
 
+/* What is kept in 8 bits beside an outlier: each matrix's gradient points where it does with all of it. */
+static void an_outlier_in_each_group_of_8_bits_turns_no_gradient(void **state)
+{
+    (void)state;
+    static const double sizes[] = {1, 30, 100, 300};
+    for (int k = 0; k < TOWERS; k++) {
+        struct subject whole = subject_open(towers[k].geometry, DTYPE_BF16, RECOMPUTE_NONE, SAVED_MINIMAL),
+                       coded = subject_open(towers[k].geometry, DTYPE_BF16, RECOMPUTE_NONE, SAVED_8BIT);
+        for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++) {
+            double worst = 1;
+            set_values(&whole, GROUPS, sizes[n]);
+            set_values(&coded, GROUPS, sizes[n]);
+            step(&whole);
+            step(&coded);
+            for (int i = 0; i < whole.tower->parameter_count; i++) {
+                const struct parameter *p = &whole.tower->parameters[i];
+                double xy = 0, xx = 0, yy = 0;
+                if (!p->trained || !p->matrix) continue;
+                float *x = gradients(&whole, p), *y = gradients(&coded, &coded.tower->parameters[i]);
+                for (int64_t j = 0; j < p->count; j++) {
+                    xy += (double)x[j] * (double)y[j];
+                    xx += (double)x[j] * (double)x[j];
+                    yy += (double)y[j] * (double)y[j];
+                }
+                worst = fmin(worst, xy / sqrt(xx * yy));
+                free(x);
+                free(y);
+            }
+            printf("%-14s outlier %3.0f in each group: worst cosine %.6f\n", towers[k].name, sizes[n], worst);
+            assert_true(worst >= 0.9999);
+        }
+        subject_close(&whole);
+        subject_close(&coded);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(outliers_cost_no_more_than_twice_what_autocast_pays),
-                                       cmocka_unit_test(what_is_computed_again_has_the_same_bits)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(outliers_cost_no_more_than_twice_what_autocast_pays),
+        cmocka_unit_test(what_is_computed_again_has_the_same_bits),
+        cmocka_unit_test(an_outlier_in_each_group_of_8_bits_turns_no_gradient)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -210,7 +210,8 @@ const struct config_key config_keys[] = {
     {"train.memory", CONFIG_TEXT, NULL, NULL, NULL, 0, 0, "", "train plan",
      "bytes that each rank of a new run is to fit into, as in 8GiB: the fastest of what 'meopt plan --fit' "
      "tells is written into its keys; auto: what the card, or a rank's part of the machine, has free then, "
-     "less a twentieth; not set: as the keys say",
+     "less a twentieth; not set: as the keys say; train.save_activations=8bit "
+     "among these keys changes the numbers of a run, and is reported as such",
      false, AT(train.memory)},
     {"train.scratch_dir", CONFIG_PATH, NULL, NULL, NULL, 0, 0, "", "train bench",
      "directory of the working files of streamed weights, one of each rank, past the page cache, which end "

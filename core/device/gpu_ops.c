@@ -279,7 +279,8 @@ static void launch_coded(struct device *dev, const char *kernel, const struct co
 {
     struct coded o = *given;
     int64_t threads = o.R * ((o.D + 63) / 64) * 16;
-    gpu_launch(dev, kernel, gpu_blocks(dev, threads), 1, ARGUMENTS(&o.x, &o.codes, &o.words, &o.R, &o.D));
+    gpu_launch(dev, kernel, gpu_blocks(dev, threads), 1,
+               ARGUMENTS(&o.x, &o.codes, &o.words, &o.tops, &o.R, &o.D));
 }
 static void gpu_encode(struct device *dev, const struct coded *o)
 {

@@ -64,7 +64,7 @@ static void explain_block(const struct tower *t, int64_t block, tower_tensor tak
                 {"queries, keys, values", 3 * R * D * e},
                 {"attention", coded ? 0 : R * D * e},
                 {"feed-forward before its activation",
-                 coded ? R * G + tower_words(R, G) * sizeof(uint32_t) : R * G * e},
+                 coded ? R * G + tower_groups(R, G) * (sizeof(uint32_t) + sizeof(uint16_t)) : R * G * e},
                 {"attention sums", (size_t)(o->batch * g->heads * t->tokens) * sizeof(float)},
                 {"means of inner norms", 2 * norms * R * sizeof(float)},
                 {"branches before their norms", tower_norms_behind(t) ? 2 * R * D * e : 0}};

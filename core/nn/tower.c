@@ -154,15 +154,18 @@ struct gradient_span tower_group_gradients(const struct tower *t, int group)
                                   .f32_bytes = m->small_bytes[group]};
 }
 
-/* Codes and words of (R, D) at `base`; x comes with the scratch. */
+/* Codes, words and tops of (R, D) at `base`; x comes with the scratch. */
 static struct coded lay_coded(const struct tower *t, char *base, size_t *at, size_t R, size_t D)
 {
-    size_t codes = tower_place(at, R * D), words = tower_place(at, tower_words(R, D) * sizeof(uint32_t));
+    size_t codes = tower_place(at, R * D), groups = tower_groups(R, D),
+           words = tower_place(at, groups * sizeof(uint32_t)),
+           tops = tower_place(at, groups * sizeof(uint16_t));
     struct coded none = {.type = t->options.compute};
     if (!base) return none;
     return (struct coded){.type = t->options.compute,
                           .codes = (int8_t *)(void *)(base + codes),
                           .words = (uint32_t *)(void *)(base + words),
+                          .tops = (uint16_t *)(void *)(base + tops),
                           .R = (int64_t)R,
                           .D = (int64_t)D};
 }

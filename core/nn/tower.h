@@ -101,7 +101,7 @@ static inline size_t tower_place(size_t *at, size_t bytes)
 }
 
 /* Groups of (R, D) in 8 bits. */
-static inline size_t tower_words(size_t R, size_t D) { return R * ((D + CODES8_GROUP - 1) / CODES8_GROUP); }
+static inline size_t tower_groups(size_t R, size_t D) { return R * ((D + CODES8_GROUP - 1) / CODES8_GROUP); }
 
 /* A model is three parts, there and back. They only issue operations, always the same ones for the same count
  * (device_issue). Between the parts is the residual stream x, and backward its gradient dx, both F32 (R, D)

@@ -94,8 +94,8 @@ void advice_memory(const struct run *run, const struct dist_options *ranks, size
         for (int i = 0; i < l.count; i++) {
             const struct rung *r = &l.rungs[i];
             if (!r->keys[0] || r->peak_bytes >= l.now.peak_bytes) continue;
-            log_info("  %10.1f MiB, step x %.2f: %s", (double)r->peak_bytes / 1048576.0,
-                     r->step_s / l.now.step_s, r->keys);
+            log_info("  %10.1f MiB, step x %.2f: %s%s", (double)r->peak_bytes / 1048576.0,
+                     r->step_s / l.now.step_s, r->keys, ladder_note(r));
             if (!best || l.chosen < 0 || i == l.chosen) best = r;
         }
         const char *says = l.chosen >= 0 ? "this fits" : "this needs least";

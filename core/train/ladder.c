@@ -196,6 +196,12 @@ int ladder_climb(struct ladder *l, const char *path, char **overrides, int count
     return code;
 }
 
+const char *ladder_note(const struct rung *rung)
+{
+    bool bits8 = strstr(rung->keys, "train.save_activations=8bit") != NULL;
+    return bits8 ? " (8-bit activations change the numbers of the run)" : "";
+}
+
 bool ladder_chooses(const char *key)
 {
     size_t n = strlen(key);

@@ -45,6 +45,8 @@ struct ladder {
 int ladder_climb(struct ladder *ladder, const char *path, char **overrides, int count,
                  const struct dist_options *ranks, size_t limit_bytes, const struct ladder_speed *speed,
                  struct error *err);
+/* A sentence in brackets where the keys of a rung change the numbers of a run, else "". */
+const char *ladder_note(const struct rung *rung);
 /* Is that a key of the rungs? */
 bool ladder_chooses(const char *key);
 void ladder_free(struct ladder *ladder);

@@ -143,30 +143,46 @@ void NAME(rotate)(const struct rotation *o)
     }
 }
 
-/* n values of a group -> codes; returns the group's word */
-static inline uint32_t encode_group(const float *x, int64_t n, int8_t *codes)
+/* n values of a group -> codes and top; returns the group's word */
+static inline uint32_t encode_group(const float *x, int64_t n, int8_t *codes, uint16_t *top)
 {
-    uint32_t largest = 0, sum = 0;
-    _Pragma("omp simd reduction(max : largest) reduction(+ : sum)") for (int64_t i = 0; i < n; i++)
+    float others[CODES8_GROUP];
+    uint32_t key = 0, sum = 0, largest = 0;
+    _Pragma("omp simd reduction(max : key) reduction(+ : sum)") for (int64_t i = 0; i < n; i++)
     {
-        uint32_t bits = bits_one(x[i]), magnitude = bits & 0x7FFFFFFFu;
-        largest = magnitude > largest ? magnitude : largest;
+        uint32_t bits = bits_one(x[i]), one = codes8_key(bits, (uint32_t)i);
+        key = one > key ? one : key;
         sum += codes8_add(bits, (uint32_t)i);
     }
-    if (largest >= CODES8_NONE || largest < CODES8_TINY) {
+    *top = 0;
+    if (key >= CODES8_NONE) {
         memset(codes, 0, (size_t)n);
-        return largest < CODES8_TINY ? 0 : CODES8_NAN;
+        return CODES8_NAN;
     }
-    uint32_t word = codes8_word(bits_one(float_one(largest) / 127.0f), sum);
-    float step = 65536.0f / float_one(codes8_scale_bits(word));
-    SIMD for (int64_t i = 0; i < n; i++) codes[i] = codes8_code(x[i], step, codes8_dither(word, (uint32_t)i));
+    int64_t at = codes8_top_index(key);
+    *top = codes8_top(bits_one(x[at]));
+    _Pragma("omp simd reduction(max : largest)") for (int64_t i = 0; i < n; i++)
+    {
+        others[i] = i == at ? 0 : x[i];
+        uint32_t magnitude = bits_one(others[i]) & 0x7FFFFFFFu;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    uint32_t word = 0;
+    if (largest < CODES8_TINY) memset(codes, 0, (size_t)n);
+    else {
+        word = codes8_word(bits_one(float_one(largest) / 127.0f), sum);
+        float step = 65536.0f / float_one(codes8_scale_bits(word));
+        SIMD for (int64_t i = 0; i < n; i++) codes[i] =
+            codes8_code(others[i], step, codes8_dither(word, (uint32_t)i));
+    }
+    codes[at] = CODES8_TOP;
     return word;
 }
-static inline void decode_group(const int8_t *codes, uint32_t word, int64_t n, float *y)
+static inline void decode_group(const int8_t *codes, uint32_t word, uint16_t top, int64_t n, float *y)
 {
-    float part = float_one(codes8_scale_bits(word)) * 0x1p-16f;
+    float part = float_one(codes8_scale_bits(word)) * 0x1p-16f, apart = widen_one(top);
     SIMD for (int64_t i = 0; i < n; i++) y[i] =
-        codes8_value(codes[i], part, codes8_dither(word, (uint32_t)i));
+        codes[i] == CODES8_TOP ? apart : codes8_value(codes[i], part, codes8_dither(word, (uint32_t)i));
 }
 
 void NAME(encode)(const struct coded *o)
@@ -180,7 +196,8 @@ void NAME(encode)(const struct coded *o)
         bool whole = left >= CODES8_GROUP;
         const float *x = read_piece(bf16, o->x, at, whole ? CODES8_GROUP : left, buffer);
         o->words[row * groups + g] =
-            whole ? encode_group(x, CODES8_GROUP, o->codes + at) : encode_group(x, left, o->codes + at);
+            whole ? encode_group(x, CODES8_GROUP, o->codes + at, o->tops + row * groups + g)
+                  : encode_group(x, left, o->codes + at, o->tops + row * groups + g);
     }
 }
 
@@ -192,11 +209,12 @@ void NAME(decode)(const struct coded *o)
     {
         float buffer[CODES8_GROUP];
         uint32_t word = o->words[row * groups + g];
+        uint16_t top = o->tops[row * groups + g];
         int64_t at = row * D + g * CODES8_GROUP, left = D - g * CODES8_GROUP;
         bool whole = left >= CODES8_GROUP;
         float *y = piece_for(bf16, o->x, at, buffer);
-        if (whole) decode_group(o->codes + at, word, CODES8_GROUP, y);
-        else decode_group(o->codes + at, word, left, y);
+        if (whole) decode_group(o->codes + at, word, top, CODES8_GROUP, y);
+        else decode_group(o->codes + at, word, top, left, y);
         write_piece(bf16, o->x, at, whole ? CODES8_GROUP : left, y);
     }
 }

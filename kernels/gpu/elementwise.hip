@@ -282,7 +282,8 @@ enum { CODERS = 16, CODED = CODES8_GROUP / CODERS };
 #define FOR_EACH_GROUP(first, groups)                                                                        \
     for (int64_t first = BLOCK_X * (THREADS / CODERS); first < (groups);                                     \
          first += BLOCKS_X * (THREADS / CODERS))
-template <class T> DEVICE void encode(const T *x, int8_t *codes, uint32_t *words, int64_t R, int64_t D)
+template <class T>
+DEVICE void encode(const T *x, int8_t *codes, uint32_t *words, uint16_t *tops, int64_t R, int64_t D)
 {
     int64_t in_row = (D + CODES8_GROUP - 1) / CODES8_GROUP, groups = R * in_row, g;
     int lane = THREAD % CODERS;
@@ -291,21 +292,39 @@ template <class T> DEVICE void encode(const T *x, int8_t *codes, uint32_t *words
         int64_t group = first + THREAD / CODERS, row = divide(group < groups ? group : 0, in_row, &g),
                 at = row * D + g * CODES8_GROUP, n = group < groups ? D - g * CODES8_GROUP : 0;
         float v[CODED];
-        uint32_t largest = 0, sum = 0;
+        uint32_t key = 0, sum = 0, largest = 0;
         UNROLLED for (int k = 0; k < CODED; k++)
         {
             int i = k * CODERS + lane;
             v[k] = i < n ? load(x, at + i) : 0;
-            uint32_t bits = bits_of(v[k]), magnitude = bits & 0x7FFFFFFFu;
+            if (i >= n) continue;
+            uint32_t one = codes8_key(bits_of(v[k]), (uint32_t)i);
+            key = one > key ? one : key;
+            sum += codes8_add(bits_of(v[k]), (uint32_t)i);
+        }
+        for (int mask = 1; mask < CODERS; mask *= 2) {
+            uint32_t other = (uint32_t)wave_xor((int)key, mask);
+            key = other > key ? other : key;
+            sum += (uint32_t)wave_xor((int)sum, mask);
+        }
+        bool finite = key < CODES8_NONE;
+        int top = (int)codes8_top_index(key);
+        UNROLLED for (int k = 0; k < CODED; k++)
+        {
+            int i = k * CODERS + lane;
+            if (i >= n) continue;
+            if (i == top) {
+                tops[group] = finite ? codes8_top(bits_of(v[k])) : (uint16_t)0;
+                v[k] = 0;
+            }
+            uint32_t magnitude = bits_of(v[k]) & 0x7FFFFFFFu;
             largest = magnitude > largest ? magnitude : largest;
-            if (i < n) sum += codes8_add(bits, (uint32_t)i);
         }
         for (int mask = 1; mask < CODERS; mask *= 2) {
             uint32_t other = (uint32_t)wave_xor((int)largest, mask);
             largest = other > largest ? other : largest;
-            sum += (uint32_t)wave_xor((int)sum, mask);
         }
-        bool finite = largest < CODES8_NONE, coded = finite && largest >= CODES8_TINY;
+        bool coded = finite && largest >= CODES8_TINY;
         uint32_t word = coded    ? codes8_word(bits_of(exact_div(float_of(largest), 127.0f)), sum)
                         : finite ? 0u
                                  : CODES8_NAN;
@@ -314,30 +333,36 @@ template <class T> DEVICE void encode(const T *x, int8_t *codes, uint32_t *words
         {
             int i = k * CODERS + lane;
             if (i >= n) continue;
-            codes[at + i] = coded ? codes8_code(v[k], step, codes8_dither(word, (uint32_t)i)) : (int8_t)0;
+            int8_t code = coded ? codes8_code(v[k], step, codes8_dither(word, (uint32_t)i)) : (int8_t)0;
+            codes[at + i] = finite && i == top ? (int8_t)CODES8_TOP : code;
         }
         if (lane == 0 && n > 0) words[group] = word;
     }
 }
-template <class T> DEVICE void decode(T *x, const int8_t *codes, const uint32_t *words, int64_t R, int64_t D)
+template <class T>
+DEVICE void decode(T *x, const int8_t *codes, const uint32_t *words, const bf16 *tops, int64_t R, int64_t D)
 {
     int64_t in_row = (D + CODES8_GROUP - 1) / CODES8_GROUP;
     FOR_EACH_AT(w, 2, R * D, D)
     {
-        uint32_t i = (uint32_t)(w.at[0] % CODES8_GROUP),
-                 word = words[w.at[1] * in_row + w.at[0] / CODES8_GROUP];
+        int64_t group = w.at[1] * in_row + w.at[0] / CODES8_GROUP;
+        uint32_t i = (uint32_t)(w.at[0] % CODES8_GROUP), word = words[group];
         float part = float_of(codes8_scale_bits(word)) * 0x1p-16f;
-        store(x, w.i, codes8_value(codes[w.i], part, codes8_dither(word, i)));
+        int8_t code = codes[w.i];
+        store(x, w.i,
+              code == CODES8_TOP ? load(tops, group) : codes8_value(code, part, codes8_dither(word, i)));
     }
 }
 #define CODED_AS(suffix, T)                                                                                  \
-    KERNEL(encode_##suffix, const T *x, int8_t *codes, uint32_t *words, int64_t R, int64_t D)                \
+    KERNEL(encode_##suffix, const T *x, int8_t *codes, uint32_t *words, uint16_t *tops, int64_t R,           \
+           int64_t D)                                                                                        \
     {                                                                                                        \
-        encode(x, codes, words, R, D);                                                                       \
+        encode(x, codes, words, tops, R, D);                                                                 \
     }                                                                                                        \
-    KERNEL(decode_##suffix, T *x, const int8_t *codes, const uint32_t *words, int64_t R, int64_t D)          \
+    KERNEL(decode_##suffix, T *x, const int8_t *codes, const uint32_t *words, const bf16 *tops, int64_t R,   \
+           int64_t D)                                                                                        \
     {                                                                                                        \
-        decode(x, codes, words, R, D);                                                                       \
+        decode(x, codes, words, tops, R, D);                                                                 \
     }
 CODED_AS(f32, float)
 CODED_AS(bf16, bf16)
