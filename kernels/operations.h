@@ -29,7 +29,9 @@ enum loss_kind { LOSS_MSE, LOSS_COSINE, LOSS_SMOOTH_L1 };
 
 /* C = alpha op(A) op(B) + beta C (+ bias), op(X) = X or X^T; accumulation in fp32 whatever the dtypes.
  * op(A) is (m, k), op(B) (k, n), C (m, n); A, B one dtype (F32 or BF16), C F32 or BF16.
- * Row strides lda, ldb, ldc in elements, of the matrices as stored. bias F32 (n) or NULL. */
+ * Row strides lda, ldb, ldc in elements, of the matrices as stored. bias F32 (n) or NULL.
+ * floats: not by an integer GEMM (kernels/cpu/codes.h), which is less exact beside outliers in many elements.
+ */
 struct gemm {
     int64_t m, n, k;
     bool transpose_a, transpose_b;
@@ -39,6 +41,7 @@ struct gemm {
     enum dtype ab_type, c_type;
     float alpha, beta;
     const float *bias;
+    bool floats;
 };
 
 /* tokens (B, N, D): row 0 = cls + pos[0], then Q registers as they are, row 1+Q+i = patches[i] + pos[1+i].
@@ -148,13 +151,15 @@ struct row_mean_gradient {
     int64_t B, N, D, skip;
 };
 
-/* out = softmax(q k^T / sqrt(dh)) v, statistics fp32. Never holds more than one head's N x N. */
+/* out = softmax(q k^T / sqrt(dh)) v, statistics fp32. Never holds more than one head's N x N.
+ * floats: on a CPU neither the probabilities nor dS are rounded to bf16, as instructions for bf16 do. */
 struct attention {
     enum dtype type;
     const void *qkv; /* type (B, N, 3, H, dh) */
     void *out;       /* type (B, N, H, dh) */
     float *lse;      /* (B, H, N): log-sum-exp of each row, kept for backward */
     int64_t B, N, H, dh;
+    bool floats;
 };
 struct attention_gradient {
     enum dtype type;
@@ -163,6 +168,7 @@ struct attention_gradient {
     const void *dout;
     void *dqkv; /* type (B, N, 3, H, dh) */
     int64_t B, N, H, dh;
+    bool floats;
 };
 
 /* The residual stream is fp32 while a pass computes it. Backward, and a block that is computed again, read a

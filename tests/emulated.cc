@@ -136,9 +136,9 @@ static void attention(int64_t B, int64_t N, int64_t H, int64_t dh)
     auto out2 = out, lse2 = lse, d2 = d;
     const cpu_ops *cpu = cpu_ops_select();
     void *scratch = aligned_alloc(64, (attention_scratch(N, dh, 1) + 63) & ~(size_t)63);
-    struct attention forward = {DTYPE_F32, qkv.data(), out2.data(), lse2.data(), B, N, H, dh};
-    attention_gradient backward = {DTYPE_F32, qkv.data(), out2.data(), lse2.data(), g.data(),
-                                   d2.data(), B,          N,           H,           dh};
+    struct attention forward = {DTYPE_F32, qkv.data(), out2.data(), lse2.data(), B, N, H, dh, false};
+    attention_gradient backward = {DTYPE_F32, qkv.data(), out2.data(), lse2.data(), g.data(), d2.data(),
+                                   B,         N,          H,           dh,          false};
     cpu->attention_forward(&forward, scratch, 1);
     cpu->attention_backward(&backward, scratch, 1);
     free(scratch);

@@ -4,7 +4,7 @@
  *
  * The limits are autocast's errors against float64 (tests/bench/tower_outliers.py makes the same towers and
  * prints them; PyTorch 2.15 on a CPU). What is exact comes from the tower in fp32 here, which differs from
- * float64 by less than 1e-6. */
+ * PyTorch by at most 5e-5 (golden_towers). */
 #include "core/base/file.h"
 #include "core/nn/tower.h"
 #include "kernels/bf16.h"
@@ -35,8 +35,7 @@ static const struct {
 };
 enum { TOWERS = sizeof towers / sizeof *towers };
 
-/* Autocast's relative error of all gradients together, and of the blocks' alone. No limit for the row where a
- * post-norm tower multiplies tokens that stand 1,000 times above the others: the integer GEMM (codes.h). */
+/* Autocast's relative error of all gradients together, and of the blocks' alone. */
 struct limit {
     double all, blocks;
 };
@@ -62,7 +61,7 @@ static const struct {
     {"tokens times 1,000",
      TOKENS,
      1000,
-     {{1.74e-5, 3.81e-3}, {4.45e-3, 4.42e-3}, {2.74e-3, 4.13e-3}, {INFINITY, INFINITY}}},
+     {{1.74e-5, 3.81e-3}, {4.45e-3, 4.42e-3}, {2.74e-3, 4.13e-3}, {3.30e-3, 2.89e-2}}},
     {"hidden unit 3,000",
      HIDDEN,
      3000,

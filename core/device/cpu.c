@@ -168,7 +168,7 @@ static void cpu_attention_forward(struct device *dev, const struct attention *o)
 {
     if (!device_has_type(dev, o->type)) return;
     int threads = thread_count();
-    if (is_bf16(o->type) && gemm_amx_available()) {
+    if (is_bf16(o->type) && !o->floats && gemm_amx_available()) {
         void *tiles = reserve(dev, attention_amx_scratch(o->N, o->dh) * (size_t)threads);
         if (tiles) attention_amx_forward(o, tiles, threads);
         return;
@@ -180,7 +180,7 @@ static void cpu_attention_backward(struct device *dev, const struct attention_gr
 {
     if (!device_has_type(dev, o->type)) return;
     int threads = thread_count();
-    if (is_bf16(o->type) && gemm_amx_available()) {
+    if (is_bf16(o->type) && !o->floats && gemm_amx_available()) {
         void *tiles = reserve(dev, attention_amx_scratch(o->N, o->dh) * (size_t)threads);
         if (tiles) attention_amx_backward(o, tiles, threads);
         return;

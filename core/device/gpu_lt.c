@@ -201,7 +201,8 @@ static bool probe(struct device *dev, bool second)
                      second ? DTYPE_F32 : DTYPE_BF16,
                      second ? 1 : 2,
                      second ? -1 : 0,
-                     second ? NULL : (const float *)(void *)pbias};
+                     second ? NULL : (const float *)(void *)pbias,
+                     false};
     dev->upload(dev, p, a, sizeof a);
     dev->upload(dev, pb, b, sizeof b);
     dev->upload(dev, pc, c, sizeof c);

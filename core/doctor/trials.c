@@ -50,12 +50,19 @@ static bool side_open(struct work *w, struct side *side, struct device *dev, con
     int64_t dh = s->width / s->heads;
     side->forward =
         (struct attention){s->type, side->part[QKV], side->part[OUT], (float *)(void *)side->part[LSE],
-                           images,  s->tokens,       s->heads,        dh};
-    side->backward = (struct attention_gradient){s->type,          side->part[QKV],
-                                                 side->part[OUT],  (float *)(void *)side->part[LSE],
-                                                 side->part[DOUT], side->part[DQKV],
-                                                 images,           s->tokens,
-                                                 s->heads,         dh};
+                           images,  s->tokens,       s->heads,        dh,
+                           false};
+    side->backward = (struct attention_gradient){s->type,
+                                                 side->part[QKV],
+                                                 side->part[OUT],
+                                                 (float *)(void *)side->part[LSE],
+                                                 side->part[DOUT],
+                                                 side->part[DQKV],
+                                                 images,
+                                                 s->tokens,
+                                                 s->heads,
+                                                 dh,
+                                                 false};
     return true;
 }
 

@@ -34,7 +34,8 @@ void tower_weight_gradient(const struct pass *pass, const void *dy, int64_t ldy,
                                                    .ab_type = t->options.compute,
                                                    .c_type = w->grad_type,
                                                    .alpha = 1,
-                                                   .beta = pass->first ? 0.0f : 1.0f});
+                                                   .beta = pass->first ? 0.0f : 1.0f,
+                                                   .floats = tower_norms_behind(t)});
 }
 
 void tower_input_gradient(const struct pass *pass, const void *dy, int64_t ldy, const struct parameter *w,
@@ -54,7 +55,8 @@ void tower_input_gradient(const struct pass *pass, const void *dy, int64_t ldy, 
                                                    .ab_type = t->options.compute,
                                                    .c_type = t->options.compute,
                                                    .alpha = 1,
-                                                   .beta = add ? 1.0f : 0.0f});
+                                                   .beta = add ? 1.0f : 0.0f,
+                                                   .floats = tower_norms_behind(t)});
 }
 
 void tower_linear_backward(const struct pass *pass, const void *dy, const void *x, const struct parameter *w,
@@ -176,7 +178,8 @@ static void stream_linear_backward(const struct pass *pass, const void *dy, cons
                                                    .ab_type = t->options.compute,
                                                    .c_type = DTYPE_F32,
                                                    .alpha = 1,
-                                                   .beta = 1});
+                                                   .beta = 1,
+                                                   .floats = tower_norms_behind(t)});
 }
 
 void tower_norm_backward(const struct pass *pass, void *dy, const void *x, const struct parameter *w,
@@ -342,7 +345,8 @@ void tower_block_backward(const struct pass *pass, int64_t l)
                                                                    .B = B,
                                                                    .N = N,
                                                                    .H = H,
-                                                                   .dh = D / H});
+                                                                   .dh = D / H,
+                                                                   .floats = tower_norms_behind(t)});
     tower_rotate(t, dqkv, B, true);
     if (tower_norms_behind(t)) {
         stream_linear_backward(pass, dqkv, m->x[l], P(ROLE_QKV_W), qkv_bias, R);

@@ -29,7 +29,8 @@ void tower_linear_apart(struct tower *t, const void *x, int64_t ldx, const struc
                                                    .ab_type = t->options.compute,
                                                    .c_type = y_type,
                                                    .alpha = 1,
-                                                   .bias = bias});
+                                                   .bias = bias,
+                                                   .floats = tower_norms_behind(t)});
 }
 void tower_linear(struct tower *t, const void *x, const struct parameter *w, const float *bias, void *y,
                   enum dtype y_type, int64_t rows)
@@ -143,7 +144,8 @@ void tower_attention(struct tower *t, struct block_activations *k, int64_t batch
                                                                      .B = batch,
                                                                      .N = t->tokens,
                                                                      .H = g->heads,
-                                                                     .dh = g->width / g->heads});
+                                                                     .dh = g->width / g->heads,
+                                                                     .floats = tower_norms_behind(t)});
 }
 
 /* x_mid = x + gamma1 proj(a), a = attention(rotated(qkv)), qkv = linear(norm1(x)); with an inner norm

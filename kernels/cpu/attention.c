@@ -9,7 +9,7 @@
  *
  * so there is no N x N, and one pass over each score. Words (product.h) are floats; where the processor
  * multiplies pairs of bf16 (AVX512-BF16) and the tensors are bf16, they are pairs: then P and dS are rounded
- * to bf16, as on AMX tiles. Sums and exponentials are fp32.
+ * to bf16, as on AMX tiles, unless the caller wants floats. Sums and exponentials are fp32.
  *
  * Rows of dh are zeros from dh to d (whole vectors), rows of N keys from N to n: d and n are multiples of 16.
  */
@@ -56,7 +56,7 @@ static float *carve(float **room, int64_t count)
 }
 
 /* All that attention_scratch counts; with floats, the two forms of an operand are one. */
-static struct head head_of(int bf16, int64_t N, int64_t H, int64_t dh, void *scratch)
+static struct head head_of(int bf16, bool floats, int64_t N, int64_t H, int64_t dh, void *scratch)
 {
 #ifdef _OPENMP
     size_t thread = (size_t)omp_get_thread_num();
@@ -64,7 +64,7 @@ static struct head head_of(int bf16, int64_t N, int64_t H, int64_t dh, void *scr
     size_t thread = 0;
 #endif
     float *room = (float *)(void *)((char *)scratch + thread * attention_scratch(N, dh, 1));
-    struct head h = {.bf16 = bf16, .pairs = HAS_PAIRS && bf16, .N = N, .dh = dh};
+    struct head h = {.bf16 = bf16, .pairs = HAS_PAIRS && bf16 && !floats, .N = N, .dh = dh};
     h.n = (N + 15) & ~(int64_t)15;
     h.d = (dh + 15) & ~(int64_t)15;
     h.nw = h.n >> h.pairs;
@@ -392,7 +392,7 @@ void NAME(attention_forward)(const struct attention *o, void *scratch, int threa
     (void)threads;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
     for (int64_t i = 0; i < o->B * o->H; i++) {
-        struct head h = head_of(o->type == DTYPE_BF16, o->N, o->H, o->dh, scratch);
+        struct head h = head_of(o->type == DTYPE_BF16, o->floats, o->N, o->H, o->dh, scratch);
         int64_t first = i / o->H * o->N, column = i % o->H * o->dh;
         forward_head(&h, o, first * h.qkv_row + column, first * h.out_row + column, o->lse + i * o->N);
     }
@@ -403,7 +403,7 @@ void NAME(attention_backward)(const struct attention_gradient *o, void *scratch,
     (void)threads;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
     for (int64_t i = 0; i < o->B * o->H; i++) {
-        struct head h = head_of(o->type == DTYPE_BF16, o->N, o->H, o->dh, scratch);
+        struct head h = head_of(o->type == DTYPE_BF16, o->floats, o->N, o->H, o->dh, scratch);
         int64_t first = i / o->H * o->N, column = i % o->H * o->dh;
         backward_head(&h, o, first * h.qkv_row + column, first * h.out_row + column, o->lse + i * o->N);
     }

@@ -388,7 +388,8 @@ static __attribute__((noinline)) void multiply(const struct blocks *k, int64_t i
 
 int64_t NAME(gemm)(const struct gemm *g, void *scratch, int threads)
 {
-    struct blocks shared = {.g = g, .pairs = PAIRS_PAY && g->ab_type == DTYPE_BF16 && g->k > 0};
+    struct blocks shared = {
+        .g = g, .pairs = PAIRS_PAY && g->ab_type == DTYPE_BF16 && g->k > 0 && !(HAS_CODES && g->floats)};
     int64_t exact_tiles = 0;
     divide(&shared, threads);
 #pragma omp parallel num_threads(threads) if (threads > 1) reduction(+ : exact_tiles)
