@@ -109,7 +109,7 @@ if [ "$mpi" ]; then # one that fails alone, while it loads, says why before MPI 
     head -c 65536 /dev/zero >shared
     code=0
     set -- "$MEOPT" train configs/quickstart_dinov2.yaml $same train.steps=4 device.type=cpu --no-dashboard --run-dir runs --name alone
-    timeout 60 mpirun -np 1 "$@" : -np 1 env LD_PRELOAD="$MEOPT_BUILD/tests/libfault.so" FAULT_SHARED="$work/shared" FAULT_UNDER="$work/configs/../sample" \
+    timeout 60 mpirun -np 1 "$@" : -np 1 env LD_LIBRARY_PATH="$MEOPT_BUILD/tests${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" LD_PRELOAD=libfault.so FAULT_SHARED="$work/shared" FAULT_UNDER="$work/configs/../sample" \
         FAULT_CALL=open FAULT_K=1 FAULT_ERRNO=5 FAULT_EVER=1 "$@" >log 2>&1 || code=$?
     [ "$code" = 1 ] || fail "exit $code, expected 1: rank 1 cannot read the weights"
     grep -q '"message": "rank 1 (host .* Input/output error' runs/alone/state.json || fail "the reason is lost: $(cat runs/alone/state.json)"
@@ -155,7 +155,7 @@ hurt() { # exit code, name, rank, signal, more. Beside other work a run may end 
 killed_early() {
     rm -rf runs/early
     # shellcheck disable=SC2086
-    FAULT_SLOW="open:3000000:/exe" LD_PRELOAD="$MEOPT_BUILD/tests/libfault.so" "$MEOPT" train configs/quickstart_dinov2.yaml $same --run-dir runs --name early --workers 3 >log 2>&1 &
+    FAULT_SLOW="open:3000000:/exe" LD_LIBRARY_PATH="$MEOPT_BUILD/tests${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" LD_PRELOAD=libfault.so "$MEOPT" train configs/quickstart_dinov2.yaml $same --run-dir runs --name early --workers 3 >log 2>&1 &
     supervisor=$!
     found=
     until [ "$found" ] || ended; do
