@@ -34,7 +34,7 @@ static void lost(void *context, const struct error *why)
     struct worker_ranks *w = context;
     if (w->launched) log_warn("%s", why->what); /* else the supervisor writes to the same place */
     pthread_mutex_lock(&w->opening);
-    if (w->opened) dist_abort(w->opened, EXIT_RANK_LOST);
+    if (w->opened) dist_abort(w->opened, why->code > 0 ? why->code : EXIT_RANK_LOST);
     pthread_mutex_unlock(&w->opening);
 }
 
