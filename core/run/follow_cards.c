@@ -15,7 +15,7 @@ enum { WHOLE_BYTES = 2 << 20, PLACES = FOLLOW_READINGS / 2 };
 static struct follow_card blank(int rank)
 {
     return (struct follow_card){.rank = rank,
-                                .memory = {-1, -1, {0}},
+                                .memory = {.now_bytes = -1, .peak_bytes = -1},
                                 .images_per_s = NAN,
                                 .waiting_percent = NAN,
                                 .used_bytes = NAN,
