@@ -429,9 +429,9 @@ static int find_limit(size_t *limit, const struct arguments *args, const struct 
                               : 0;
 }
 
-/* The memory options for so many bytes a rank, with their times; 0: none are wanted. */
-static int climb(struct ladder *ladder, const struct figures *f, const struct arguments *args, size_t limit,
-                 struct error *err)
+/* Finds the memory options and their times for `limit` bytes per rank; with 0 does nothing. */
+static int find_memory_options(struct ladder *ladder, const struct figures *f, const struct arguments *args,
+                               size_t limit, struct error *err)
 {
     struct dist_options ranks = {.rank = PLAN_LARGEST, .size = f->ranks};
     struct ladder_speed speed = ladder_assumed(f->config);
@@ -446,7 +446,7 @@ static int climb(struct ladder *ladder, const struct figures *f, const struct ar
                         &speed, err);
 }
 
-/* With train.memory the plan is that of the run: with the keys that training would choose. */
+/* With train.memory, plans again with the keys that training would choose. */
 static int plan_chosen(struct figures *f, struct config *config, struct plan *plan,
                        const struct arguments *args, const struct ladder *ladder, struct error *err)
 {
@@ -512,7 +512,7 @@ static int plan_run(const struct arguments *args, struct error *err)
     if (argument_flag(args, "measure") && f.gflops <= 0 && (code = measure(&f, err)) != 0) goto done;
     f.ranks = ranks_of(args, &config);
     if ((code = find_limit(&limit, args, &config, &f.card, err)) != 0) goto done;
-    if ((code = climb(&ladder, &f, args, limit, err)) != 0) goto done;
+    if ((code = find_memory_options(&ladder, &f, args, limit, err)) != 0) goto done;
     if (limit && !argument_text(args, "fit", NULL) &&
         (code = plan_chosen(&f, &config, &plan, args, &ladder, err)) != 0)
         goto done;

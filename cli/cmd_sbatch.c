@@ -28,8 +28,8 @@ static int check_word(const char *option, const char *text, struct error *err)
     return 0;
 }
 
-/* Seconds of a limit as sbatch reads it: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S. -1: none of these; INT64_MAX: no
- * limit. */
+/* Returns the seconds of a time limit as sbatch reads it: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S. -1: none of
+ * these; INT64_MAX: no limit. */
 static int64_t limit_seconds(const char *text)
 {
     int64_t parts[4] = {0}; /* days, then what the ':' separate */
@@ -256,14 +256,14 @@ static int check(const struct arguments *args, const char *name, struct error *e
         code = check_word(words[i], argument_text(args, words[i], NULL), err);
     if (!code && seconds < 0)
         code = error_set(err, EXIT_USAGE, "minutes, H:M:S, D-H or D-H:M:S, as in 1-12:00:00, or UNLIMITED",
-                         "--time %.100s is no limit of time that sbatch knows", limit);
+                         "--time %.100s is not a time limit that sbatch accepts", limit);
     if (!code && seconds <= warn)
         code = error_set(err, EXIT_USAGE, "raise --time or lower --warn",
                          "--warn %lld s before the end is before the job begins: --time %.100s has %lld s",
                          (long long)warn, limit, (long long)seconds);
     if (!code && memory && !is_memory(memory))
         code = error_set(err, EXIT_USAGE, "a number of MiB, or with K, M, G or T, as in 200G",
-                         "--mem %.100s is no size that sbatch knows", memory);
+                         "--mem %.100s is not a size that sbatch accepts", memory);
     bool varied = false;
     for (int i = 1; i < args->operand_count; i++) varied |= strstr(args->operands[i], "%a") != NULL;
     if (!code && array && !varied)
@@ -307,7 +307,7 @@ static int load_first(struct config *config, const struct arguments *args, struc
     int count = args->operand_count - 1, digits = array ? (int)strspn(array, "0123456789") : 0;
     if (array && !is_array(array))
         return error_set(err, EXIT_USAGE, "as in 0-4, 1,3,7 or 0-15%2 (two at a time)",
-                         "--array %.100s is no array that sbatch knows", array);
+                         "--array %.100s is not an array that sbatch accepts", array);
     char **overrides = xcalloc((size_t)count + 1, sizeof *overrides);
     for (int i = 0; i < count; i++) {
         overrides[i] = xstrdup(args->operands[i + 1]);

@@ -174,6 +174,11 @@ bool published_read(const char *tree, struct published *what)
     return f != NULL;
 }
 
+static const char *compare_stat(const struct stat *st, int64_t size)
+{
+    return !S_ISREG(st->st_mode) ? "is not a file" : st->st_size != size ? "has a different size" : NULL;
+}
+
 /* The reason why the file is not as listed, or NULL. */
 static const char *check_file(int tree, const char *path, uint32_t crc, int64_t size, uint8_t *buffer,
                               size_t room)
@@ -181,9 +186,7 @@ static const char *check_file(int tree, const char *path, uint32_t crc, int64_t 
     int fd = openat(tree, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     struct stat st;
     if (fd < 0) return errno == ENOENT || errno == ENOTDIR ? "is missing" : strerror(errno);
-    const char *why = fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) ? "is not a file"
-                      : st.st_size != size                        ? "has another size"
-                                                                  : NULL;
+    const char *why = fstat(fd, &st) != 0 ? "is not a file" : compare_stat(&st, size);
     uint32_t sum = 0;
     for (ssize_t n; !why && (n = retry_read(fd, buffer, room, -1)) != 0;) {
         if (n < 0) why = strerror(errno);
@@ -232,7 +235,7 @@ static const char *look_at_file(int tree, const char *path, int64_t size)
     struct stat st;
     if (fstatat(tree, path, &st, AT_SYMLINK_NOFOLLOW) != 0)
         return errno == ENOENT || errno == ENOTDIR ? "is missing" : strerror(errno);
-    return !S_ISREG(st.st_mode) ? "is not a file" : st.st_size != size ? "has another size" : NULL;
+    return compare_stat(&st, size);
 }
 
 int published_check(const char *tree, const struct published_pass *pass, struct published_damage *damage,

@@ -128,7 +128,8 @@ static void count_unread(struct walk *w, const char *name)
     w->unread[i < ENDINGS ? i : ENDINGS - 1].count++;
 }
 
-/* An entry below the root that cannot be listed, with errno: the error, or a report and 0. */
+/* Handles an entry below the root that cannot be listed (errno): returns the error, or reports it and returns
+ * 0. */
 static int unlisted(struct walk *w, const char *path, const char *what, const char *hint, struct error *err)
 {
     struct error problem = {0};
