@@ -1,14 +1,19 @@
-/* A partial archive: who works on it, what of it is there, and what the server said it is.
+/* A partial archive: the process that owns it, the bytes that have arrived, and the server's description of
+ * it.
  *
- * Beside the destination lies a private directory DEST/.meopt-fetch with, for the archive of a source NAME
- * (of which several may call their archives alike): NAME.part.OWNER   the bytes; OWNER is
- * HOST.PIDNAMESPACE.PID.START. The owner is in the name, because rename can have one winner only, on every
- * file system (flock silently succeeds on some); an unowned part is NAME.part NAME.state        what is there
- * for certain, also after a power cut: written after fdatasync of the part, replaced by rename, ends with its
- * own CRC-32C NAME.live         the same counters in a shared mapping, newer; they count only until the
- * machine is started again (SIGKILL loses no page of the cache, a power cut does) NAME.staging/     the
- * archive being unpacked Losing state or live costs time, never correctness: the checksum of the whole
- * decides.
+ * Files in DEST/.meopt-fetch, a private directory next to the destination, for the archive of a source NAME
+ * (several sources may use the same file name for their archives):
+ *
+ *     NAME.part.OWNER   the bytes, while process OWNER (HOST.PIDNAMESPACE.PID.START) writes them
+ *     NAME.part         the bytes, without an owner
+ *     NAME.state        the byte ranges that are on disk, also after a power cut
+ *     NAME.live         newer counters, in a shared mapping; valid until the machine restarts
+ *     NAME.staging/     the archive being unpacked
+ *
+ * The owner is part of the file name because a rename has exactly one winner on every file system, whereas
+ * flock() succeeds without locking on some. NAME.state is written after fdatasync() of the part, replaced by
+ * rename(), and ends with its own CRC-32C. NAME.live survives SIGKILL, because the page cache does; a power
+ * cut loses it. Losing either costs time, never correctness: the checksum of the whole archive decides.
  */
 #ifndef MEOPT_FETCH_PART_H
 #define MEOPT_FETCH_PART_H

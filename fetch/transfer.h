@@ -1,10 +1,12 @@
-/* Bringing the bytes of an archive into a claimed part, over a link that drops.
+/* Downloads the bytes of an archive into a claimed part and resumes after a lost connection.
  *
- * One GET at a time (or several ranges side by side), each asking for exactly the bytes that are missing,
- * with If-Range when the server gave a validator. No byte is written before the answer's status and
- * Content-Range have been compared with what was asked. A server that answers with the whole file, or another
- * one, makes the part begin anew, once said. Stalls, drops and busy servers are tried again: 8 times without
- * a new byte, with growing random pauses; Retry-After wins.
+ *   - One GET at a time, or several ranges in parallel. Each requests exactly the missing bytes, with
+ *     If-Range when the server gave a validator.
+ *   - No byte is written before status and Content-Range of the response have been compared with the request.
+ *   - A server that sends the whole file, or a different one, makes the part begin again; this is reported
+ *     once.
+ *   - Stalls, lost connections and busy servers are retried: 8 times without a new byte, with growing random
+ *     pauses. Retry-After takes precedence.
  */
 #ifndef MEOPT_FETCH_TRANSFER_H
 #define MEOPT_FETCH_TRANSFER_H

@@ -99,7 +99,7 @@ static inline double rel_l2(const double *a, const double *b, int64_t count)
     return n > 0 ? sqrt(d / n) : sqrt(d);
 }
 
-/* Run f for every sub-directory of fixtures/NAME, sorted. Fails when there is none. */
+/* Runs f for every directory in tests/data/NAME, sorted. Fails when there is none. */
 static inline void golden_each(const char *name, void (*f)(const char *dir))
 {
     char *root = golden_path(name, NULL, NULL);

@@ -120,7 +120,9 @@ static int by_value(const void *a, const void *b)
     return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b;
 }
 
-/* A gradient against the stored one, or against its sketch (fixtures/README.md). */
+/* Returns the error of a gradient against the stored one. Of a large gradient G, as (rows, columns), a
+ * sketch is stored: #row sum over j of G[i, j] cos(0.37 j + 0.1), #col sum over i of cos(0.53 i + 0.2) G[i,
+ * j], and #fro, its Frobenius norm. */
 static double gradient_error(const struct weights *golden, const char *mode, const struct parameter *p,
                              const double *grad)
 {
@@ -466,7 +468,7 @@ static void gradients_from_8_bits_point_where_they_did(void **state)
     golden_each("towers", each_file);
 }
 
-/* models.md 0: counted on the real classes. */
+/* Parameters counted on the classes of the original repositories. */
 static void presets_have_the_published_counts(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The house has one way through it (README "The way through the house"): a room includes only the rooms named in its
-# row here. A row is a room and what it may include, rooms or single headers; a room may always include itself.
+# The layers of the source (core/README.md): a module includes only the modules named in its
+# row here. A row is a module and the modules or single headers that it may include; a module may include itself.
 set -eu
 SOURCE=${MEOPT_SOURCE:-$(cd "$(dirname "$0")/.." && pwd)}
 rooms='
@@ -46,7 +46,7 @@ broken() {
                 for (k = 2; k <= n; k++) allowed[word[1] " " word[k]] = 1
             }
         }
-        !($1 in known) { print $3 ": " $1 " is a room without a row in tests/layers.sh"; next }
+        !($1 in known) { print $3 ": " $1 " is a module without a row in tests/layers.sh"; next }
         $1 != $2 && !(($1 " " $2) in allowed) && !(($1 " " $4) in allowed) { print $3 ": " $1 " must not include " $2 }'
 }
 
@@ -78,10 +78,10 @@ plant kernels/cpu core/device/device.h
 plant kernels/cpu core/base/error.h
 plant kernels/cpu tests/emulate.h
 plant core/unheard core/base/error.h
-# A card is core/device's own affair: its headers are included nowhere else in core/optim, core/nn and core/train.
+# Only core/device uses the headers of card drivers, not core/optim, core/nn and core/train.
 cards=$(cd "$SOURCE" && grep -nE '#include "core/device/(gpu|driver)' -r core/optim core/nn core/train core/run core/dist || true)
-[ -z "$cards" ] || { echo "a card is the affair of core/device alone:"; echo "$cards"; exit 1; }
+[ -z "$cards" ] || { echo "only core/device may include the headers of card drivers:"; echo "$cards"; exit 1; }
 # What a processor can do is asked in one file: a compiler's own answer knows the vendors of its time alone.
 asks=$(cd "$SOURCE" && grep -rlE '__builtin_cpu_[a-z]+ *\(|<cpuid\.h>|xgetbv' core cli fetch kernels)
 [ "$asks" = core/base/cpu.c ] || { echo "asked in more than core/base/cpu.c:"; echo "$asks"; exit 1; }
-echo "$count includes, every one on an arrow"
+echo "$count includes, all allowed"

@@ -195,8 +195,7 @@ static void plans_of_the_published_workloads(void **state)
     static const struct {
         const char *name;
         int64_t teacher, student;
-        double
-            teraflops; /* models.md: forward of the teacher, forward and backward of the student, 32 images */
+        double teraflops; /* forward of the teacher, forward and backward of the student, 32 images */
     } known[] = {{"eva_clip", 1012588928, 1012588928, 68.4},
                  {"open_clip", 1012645632, 632076800, 49.2},
                  {"dinov2", 1136480768, 305943040, 34.7}};

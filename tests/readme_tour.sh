@@ -24,7 +24,7 @@ END
 sed -i 's/^  arch: .*/  arch: dinov2_vits14/; s/image_size: 224/image_size: 56/' "$copy/configs/dinov2.yaml"
 sed -i 's/width: 512/width: 64/; s/depth: 7/depth: 2/; s/hidden: 2048/hidden: 256/; s/out: 512/out: 64/; s/steps: 40/steps: 6/' \
     "$copy/configs/quickstart_compare.yaml"
-sed -n '/^## A tour/,/^## Fetching/s/^    //p' "$copy/README.md" | sed 's/  .*//' >"$dir/lines"
+sed -n '/^## Tour/,/^## Documentation/s/^    //p' "$copy/README.md" | sed 's/  .*//' >"$dir/lines"
 [ "$(wc -l <"$dir/lines")" -ge 28 ] || fail "README's tour has $(wc -l <"$dir/lines") lines"
 PATH="$home/bin:$PATH"
 terminal 100 30 C.UTF-8 "HOME='$home' OMP_NUM_THREADS=2 PS1=" "sh -c 'cd \"$copy\"; stty -echo; exec sh'"

@@ -8,8 +8,8 @@
  * The order is a function of (seed, epoch, position) alone, so a run that resumes at step N, or has another
  * number of workers, sees the same images. Ranks share each batch in micro-batches, which they take in turns:
  * on any number of ranks the n-th micro-batch is of the same images. Decoding and resizing equal PIL and
- * torchvision bit for bit (models.md 3). Without augmentation a dataset of at most 16 MiB of resized bytes is
- * decoded once.
+ * torchvision bit for bit (tests/data/preprocess). Without augmentation a dataset of at most 16 MiB of
+ * resized bytes is decoded once.
  */
 #ifndef MEOPT_DATA_H
 #define MEOPT_DATA_H

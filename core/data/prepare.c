@@ -1,4 +1,5 @@
-/* From a decoded image to the input of a tower: resize, crop, normalise (models.md 3). */
+/* Turns a decoded image into the input of a tower: resize, crop, normalise, as torchvision's transforms do.
+ * The values below are those of CLIP (openai/CLIP, clip.py) and DINOv2 (dinov2/data/transforms.py). */
 #include "core/data/data.h"
 #include "core/base/file.h"
 #include "kernels/philox.h"

@@ -1,9 +1,9 @@
 /* A device: memory by class, and the operations of a transformer on it.
  *
- * Every byte has a class (design D2): all device memory comes from device_alloc, current and peak per class
- * are counted there and nowhere else. The device "dry" counts and hands out addresses without memory behind
- * them: `meopt plan` runs the same allocations on it as `meopt train` on a real device, so the plan equals
- * the measurement because it is the same code.
+ * Every byte has a class (enum memory_class): all device memory comes from device_alloc, current and peak
+ * per class are counted there and nowhere else. The device "dry" counts and hands out addresses without
+ * memory behind them: `meopt plan` runs the same allocations on it as `meopt train` on a real device, so
+ * the plan equals the measurement because it is the same code.
  *
  * Operations are slots of one table, filled by each back end (cpu.c from kernels/cpu, gpu.c from
  * kernels/gpu), same names and contracts. Pointers in their arguments are device memory, tensors are
@@ -79,7 +79,7 @@ struct device_ops {
     void (*embed_forward)(struct device *, const struct embedding *);
     void (*embed_backward)(struct device *, const struct embedding_gradient *);
     /* out (n_out, D) = w (n_out, n_in) @ in (n_in, D), all F32; transpose: out (n_in, D) += w^T @ in (n_out,
-     * D). The bicubic resize of a position embedding and its gradient (models.md 1c). */
+     * D). The bicubic resize of a position embedding and its gradient (positions.h). */
     void (*resize_rows)(struct device *, const float *w, const float *in, float *out, int64_t n_out,
                         int64_t n_in, int64_t D, bool transpose);
 

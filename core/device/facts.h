@@ -1,5 +1,5 @@
 /* What a device computes with, in words: the table at a run's start, meta.json and doctor show the same. A
- * fallback says what it costs, so that nothing is slow in silence (design D10). */
+ * fallback says what it costs, so that nothing is slow in silence. */
 #ifndef MEOPT_DEVICE_FACTS_H
 #define MEOPT_DEVICE_FACTS_H
 

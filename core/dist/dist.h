@@ -1,4 +1,4 @@
-/* Ranks as one: the collectives of a run (design D7).
+/* The collectives of a run.
  *
  *     struct dist_options o = {.rank = r, .size = n, .shared = fd};  // fd: dist_local_create, in the parent
  *     code = dist_open(&dist, &o, device, &err);                     // joins the others

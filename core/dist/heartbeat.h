@@ -1,15 +1,16 @@
-/* A rank's side of the hub (hub.h): it joins, beats once a second from a thread that touches neither card nor
- * MPI, hands small things round, and hears when the run is over.
+/* The client of the coordinator (hub.h) in each rank. It joins, sends a heartbeat once a second from a thread
+ * that uses neither the card nor MPI, exchanges small values, and receives the notice that the run is over.
  *
- *     struct heartbeat_options o = {.facts = me, .variable = getenv(PLACE_VARIABLE), .file = path, .seconds =
- * 120, .beat = tell, .lost = end_it, .context = c}; code = heartbeat_join(&h, &o, &err); // all ranks are
- * there, alike code = heartbeat_agree(h, "list of images", hash, &err);       // and have the same images
+ *     struct heartbeat_options o = {.facts = facts, .variable = getenv(PLACE_VARIABLE), .file = path,
+ *                                   .seconds = 120, .beat = fill_beat, .lost = abort_run, .context = c};
+ *     code = heartbeat_join(&h, &o, &err);                         // returns when all ranks have joined
+ *     code = heartbeat_agree(h, "list of images", hash, &err);     // fails unless all ranks have this value
  *     ... training ...
- *     heartbeat_leave(h, code, what);                                // says farewell
+ *     heartbeat_leave(h, code, what);                              // reports the exit code
  *
- * When the hub says that a rank is lost, or is gone itself, `lost` is called in a thread of its own, to tear
- * down what may hang (dist_abort); a process that has not ended HEARTBEAT_GRACE_SECONDS later is killed by
- * its own hand. Training therefore never waits for a rank that will not come.
+ * When the coordinator reports a lost rank, or the connection to it ends, a separate thread calls `lost`,
+ * which aborts operations that may hang (dist_abort). A process that is still running
+ * HEARTBEAT_GRACE_SECONDS later kills itself. Training therefore never waits for a rank that will not come.
  */
 #ifndef MEOPT_DIST_HEARTBEAT_H
 #define MEOPT_DIST_HEARTBEAT_H

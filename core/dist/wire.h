@@ -1,17 +1,21 @@
-/* What ranks and the hub (hub.h) say to each other over TCP: framed messages, little-endian, each parsed
- * within its bounds and by nobody obeyed before it has shown the run's key.
+/* Messages between ranks and the coordinator (hub.h) over TCP: framed, little-endian, each parsed within its
+ * bounds. No message is acted on before its sender has sent the run's key.
  *
- *     frame    magic "MEOR", version (1 B), type (1 B), 0 (2 B), payload bytes (4 B), CRC-32C of the payload
- * (4 B)
+ *     frame    magic        "MEOR"
+ *              version      1 byte
+ *              type         1 byte (enum wire_type)
+ *              zero         2 bytes
+ *              length       4 bytes, of the payload
+ *              checksum     4 bytes, CRC-32C of the payload
  *
- *     rank -> hub   HELLO    the key, then who it is (struct rank_facts)
- *                   BEAT     once a second: what it is at (struct rank_beat)
- *                   OFFER    a few bytes under a name, for all ranks
- *                   BYE      exit code and last word: the end of the connection is not a death
- *     hub -> rank   WELCOME  all ranks are there and agree
- *                   ALL      the offers of all ranks under that name, in rank order
- *                   ABORT    end now: exit code and why; also to one who is not let in
- *                   ASK      a beat at once: one of you is gone
+ *     rank -> hub   HELLO    the key, then struct rank_facts
+ *                   BEAT     once a second: struct rank_beat
+ *                   OFFER    a few named bytes for all ranks
+ *                   BYE      exit code and message: the end of the connection is not a failure
+ *     hub -> rank   WELCOME  all ranks have joined and agree
+ *                   ALL      the offers of all ranks with that name, in rank order
+ *                   ABORT    end now: exit code and reason; also sent to a rank that is refused
+ *                   ASK      send a beat at once: a rank was lost
  */
 #ifndef MEOPT_DIST_WIRE_H
 #define MEOPT_DIST_WIRE_H

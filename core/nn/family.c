@@ -1,4 +1,4 @@
-/* The families (models.md 0 to 2): see family.h. */
+/* The rows of the model families: see family.h. */
 #include "core/nn/family.h"
 #include "core/nn/tower.h"
 

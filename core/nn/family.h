@@ -1,4 +1,4 @@
-/* A model family: one row that says what its towers have and how its checkpoints spell it (design D5, D11).
+/* A model family: one row with the parts of its towers and the keys of its checkpoints.
  * Nothing in core/nn asks which family a tower is of; it asks the row. A family that differs in what is here
  * is one row more; one with another kind of input brings its own embed and head, too (struct model). */
 #ifndef MEOPT_NN_FAMILY_H

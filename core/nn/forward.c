@@ -1,5 +1,6 @@
-/* batch -> out. The equations are those of models.md section 1; all families run through the same lines,
- * with NULL where a family has no such parameter. */
+/* The forward pass, from a batch of images to the output. All families use the same code; a parameter that a
+ * family does not have is NULL. Source: the modules of open_clip, baaivision/EVA, facebookresearch/dinov2 and
+ * dinov3; tests/data/towers has their outputs. */
 #include "core/nn/tower.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* What a tower is: what a checkpoint's names and shapes determine (models.md 0-2). */
+/* The model configuration of a tower, as the names and shapes of a checkpoint's tensors determine it. */
 #include "core/base/log.h"
 #include "core/nn/beside.h"
 #include "core/nn/fit.h"

@@ -1,5 +1,5 @@
 /* Vision transformer towers: EVA01- and EVA02-CLIP, OpenCLIP, DINOv2 and DINOv3 as rows of one description,
- * forward and hand-written backward (no autograd, design D5).
+ * forward and hand-written backward (no autograd).
  *
  * Shapes in comments: B images of a micro-batch, N tokens (1 cls + registers + P patches), R = B*N rows, D
  * width, F hidden width of the feed-forward, O output width of the tower, T target width (the teacher's O).
@@ -139,8 +139,7 @@ bool geometry_rotates(const struct geometry *geometry); /* queries and keys have
 bool geometry_resizes(const struct geometry *geometry); /* positions pass through a resize matrix */
 int64_t
 geometry_parameters(const struct geometry *geometry); /* of the visual tower, without a distillation head */
-double
-geometry_forward_flops(const struct geometry *geometry); /* per image, 2 per multiply-add (models.md 7) */
+double geometry_forward_flops(const struct geometry *geometry);   /* per image, 2 per multiply-add */
 double geometry_attention_flops(const struct geometry *geometry); /* of it, attention's two products */
 /* What RECOMPUTE_BLOCK does again: blocks up to the feed-forward's activation.
  * The last block only for a second backward pass. */

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 
 /* Without antialias, A = -0.75: position d reads four around (d + 0.5) * scale - 0.5, indices clamped. The
- * hub's scale has an offset of 0.1 against rounding (models.md 1c). */
+ * original DINOv2 adds 0.1 to the grid size before it computes the scale, against rounding
+ * (interpolate_offset in dinov2/models/vision_transformer.py). */
 static void bicubic_taps(int64_t d, double scale_factor, int64_t grid, int64_t index[4], float weight[4])
 {
     float scale = (float)(1.0 / scale_factor), A = -0.75f;

@@ -1,4 +1,4 @@
-/* A tower's memory: every byte it will ever need, taken when it is made, by class (design D2). */
+/* The memory of a tower: allocated by class when the tower is made, all of it, so that a plan counts it. */
 #include "core/nn/parameters.h"
 #include "core/nn/positions.h"
 #include "core/base/file.h"
@@ -11,8 +11,9 @@ enum { PAGE = 4096 };
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
-/* EVA has a bias for q and v but none for k (models.md 1a): both live in one (3D) array with zeros between,
- * so that the gemm sees one bias. The array is taken at ROLE_Q_B; ROLE_V_B points into it. */
+/* EVA has a bias for q and v but none for k (baaivision/EVA, eva_vit_model.py: q_bias, v_bias). Both are
+ * stored in one (3D) array with zeros between them, so that the GEMM has one bias. The array is taken at
+ * ROLE_Q_B; ROLE_V_B points into it. */
 static int64_t stored_count(const struct parameter *p)
 {
     return p->role == ROLE_Q_B ? 3 * p->count : p->role == ROLE_V_B ? 0 : p->count;

@@ -1,4 +1,4 @@
-/* Checkpoints on disk: one is either whole or not there (design D8).
+/* Checkpoints on disk: a checkpoint is either complete or absent.
  *
  * ckpt/step-N/ holds model.safetensors (named tensors: PyTorch opens it as it is), optimizer.bin (records,
  * each behind its size in 8 bytes) and, written last, MANIFEST.json with the size and CRC-32C of both and

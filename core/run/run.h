@@ -1,4 +1,4 @@
-/* A run: one directory that readers (dashboard, compare, export) and the trainer share (design D1).
+/* A run: one directory that readers (dashboard, compare, export) and the trainer share.
  *
  *   config.yaml     the resolved configuration; a resumed run must have the same numbers
  *   meta.json       version, host, pid, start, geometry, memory plan; what a resume compares

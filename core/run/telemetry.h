@@ -1,11 +1,13 @@
-/* cards.jsonl: what the node's cards did while a run trained, a line every few seconds, kept with the run.
+/* cards.jsonl: readings of the node's cards while a run trains. It has one line every few seconds and stays
+ * with the run:
  *
- *     {"time":1700000000.0,"step":12,"cards":[{"rank":0,"name":"K100
- * AI","pci":"0000:04:00.0","mem_used_bytes":5e9,
- *       "mem_total_bytes":64e9,"process_bytes":4e9,"busy_percent":97,"temp_c":61,"power_w":310}, ...]}
+ *     {"time": 1700000000.0, "step": 12, "cards": [
+ *         {"rank": 0, "name": "K100 AI", "pci": "0000:04:00.0", "mem_used_bytes": 5e9, "mem_total_bytes":
+ *         64e9,
+ *          "process_bytes": 4e9, "busy_percent": 97, "temp_c": 61, "power_w": 310}, ...]}
  *
- * rank null: a card of the node that is not the run's. A reading that is not known is left out. The same
- * objects stand in live.json.
+ * "rank" is null for a card of the node that the run does not use. Unknown readings are left out. live.json
+ * contains the same objects.
  */
 #ifndef MEOPT_RUN_TELEMETRY_H
 #define MEOPT_RUN_TELEMETRY_H
@@ -22,12 +24,12 @@ struct telemetry_card {
     double used_bytes, total_bytes, process_bytes, busy_percent, temp_c, power_w; /* NAN: not known */
 };
 
-/* One of the objects above; text from outside comes out fit to be shown. */
+/* Reads one of the objects above; control characters in its texts are replaced. */
 void telemetry_card(struct telemetry_card *card, const json_t *object);
 
-/* Of the run's own cards, over all of its lines: mean share of the time that a card was busy, mean power of
- * all of them together, their energy, the highest temperature of one. NAN: never told. Pauses (60 s and more
- * between two lines) count for nothing. */
+/* Sums over all lines, for the run's own cards: mean share of the time that a card was busy, mean power of
+ * all cards together, their energy, the highest temperature of one card. NAN: not known. Pauses (60 s and
+ * more between two lines) are not counted. */
 struct telemetry_sum {
     double busy_percent, power_w, energy_wh, temp_c;
 };

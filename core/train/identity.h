@@ -1,10 +1,12 @@
-/* What must be the same when a run goes on: the keys that change its numbers (meta.json: config, config_hash)
- * and its images (meta.json: images, data_crc32c, data_samples_crc32c; data.list: their names and sizes) and
- * weights (content.h). Else the bits would not
- * be those of a run that never stopped, and nobody would know.
+/* The settings, images and weights that must not change when a run resumes: otherwise its numbers would
+ * differ from those of a run that was never stopped, without any notice.
  *
- *     json_t *identity = identity_config(config);            // as the run's file says it, before it is
- * resolved if (resume) code = identity_check(run, config, ranks, force, true, &changed, err);
+ *     settings   meta.json: config, config_hash
+ *     images     meta.json: images, data_crc32c, data_samples_crc32c; data.list: their names and sizes
+ *     weights    content.h
+ *
+ *     json_t *identity = identity_config(config);                // before the configuration is resolved
+ *     if (resume) code = identity_check(run, config, ranks, force, true, &changed, err);
  *     ... data_open ...
  *     code = identity_write_images(run, data_list(data), err);
  *     code = meta_write(run, trainer, data, total, start, identity, err);
@@ -20,31 +22,36 @@
  * Keys that do not change the numbers are compared for the record of what changed. */
 json_t *identity_config(const struct config *config);
 
-/* Compare with what the run was when it last began. What may change is told, what may not is EXIT_CONFIG with
- * the key, its values, or the names of images; `force`: keys between commas that may change all the same,
- * NULL for none; data.root stands for the images. *changed: {key: [before, now]}, NULL when nothing is; the
- * caller frees. On `ranks` ranks a step
- * must be of as many images as before; one of them tells. A run without meta.json has not begun yet. */
+/* Compares the configuration and images with those of the run's last start.
+ *
+ *   - A key that may change is logged. Any other difference is EXIT_CONFIG with the key and its values, or
+ *     the names of images.
+ *   - force: comma-separated keys that may change nevertheless, NULL for none; data.root stands for the
+ *     images.
+ *   - *changed: {key: [before, now]}, NULL without a difference; the caller frees.
+ *   - The number of images per step on `ranks` ranks must be the same. Only a rank with `tell` logs.
+ *   - A run without meta.json has not begun yet and is not compared. */
 int identity_check(const struct run *run, const struct config *config, int ranks, const char *force,
                    bool tell, json_t **changed, struct error *err);
 
-/* What computes it, beside what did when it last began (meta.json): another program, instruction set or
- * library may round otherwise, so that the numbers are not those of a run that never stopped. Told, and added
- * to *changed. start: of start.h; before meta_write. */
+/* Compares the program, instruction set and libraries with those of the run's last start (meta.json).
+ * Different ones may round differently, so that the numbers differ from those of a run that was never
+ * stopped. Logs each difference and adds it to *changed. start: from start.h; to be called before
+ * meta_write. */
 void identity_compare_start(const struct run *run, const json_t *start, json_t **changed);
 
-/* Compares the weights that were loaded into a tower ("teacher", "student") with those that the run has begun
+/* Compares the weights that were loaded into a tower ("teacher", "student") with those that the run began
  * with (meta.json: teacher_crc32c, teacher_model, ...). A difference is EXIT_CONFIG with the file's name,
- * unless `force` has the key of the file, or it is the student's, whose path was changed: its weights are the
- * checkpoint's. A run of a version that recorded none has nothing to compare. */
+ * unless `force` contains the key of the file. A student whose path changed is not compared: its weights
+ * come from the checkpoint. Neither is a run of a version that recorded no checksums. */
 int identity_check_weights(const struct run *run, const char *tower, const char *path,
                            const struct tower_content *content, const char *force, bool tell,
                            json_t **changed, struct error *err);
 
-/* May that key be another when the run goes on? */
+/* Returns whether the key may change on resume. */
 bool identity_may_change(const char *key, const char *force);
 
-/* data.list, when it does not say the same already. */
+/* Writes data.list unless it already has this content. */
 int identity_write_images(const struct run *run, const struct image_list *list, struct error *err);
 
 #endif

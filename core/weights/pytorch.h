@@ -1,6 +1,6 @@
 /* What PyTorch's pickles mean: storages, tensors, and the state dict among them.
  * Shared by the zip and the legacy container, which differ in where a storage's
- * bytes are. Source: torch/serialization.py, torch/_utils.py; models.md 4b. */
+ * bytes are. Source: torch/serialization.py, torch/_utils.py. */
 #ifndef MEOPT_WEIGHTS_PYTORCH_H
 #define MEOPT_WEIGHTS_PYTORCH_H
 

@@ -1,6 +1,6 @@
 /* PyTorch's legacy stream (before 1.6): five pickles in a row - magic number, protocol version, facts about
  * the machine, the object, the list of storage keys - and then, for each key, its element count (int64) and
- * its elements. No checksums. Source: torch/serialization.py, _legacy_save; models.md 4d. */
+ * its elements. No checksums. Source: torch/serialization.py, _legacy_save. */
 #include "core/weights/pytorch.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* PyTorch's zip format (torch >= 1.6): ROOT/data.pkl holds the pickle, ROOT/data/KEY the bytes of each
- * storage. Facts: models.md 4a; ROOT is whatever the file was called when it was saved. */
+/* Reads PyTorch's zip format (torch >= 1.6): ROOT/data.pkl is the pickle, ROOT/data/KEY has the bytes of each
+ * storage. ROOT is the name that the file had when it was saved. Source: torch/serialization.py (_save),
+ * caffe2/serialize/inline_container.cc. */
 #include "core/weights/pytorch.h"
 #include "core/weights/zip.h"
 

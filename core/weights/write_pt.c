@@ -1,7 +1,8 @@
-/* Writing PyTorch's zip format as torch.save does for an OrderedDict of CPU tensors: models.md 4a and 4b.
+/* Writes PyTorch's zip format as torch.save does for an OrderedDict of CPU tensors. Source:
+ * torch/serialization.py (_save), caffe2/serialize/inline_container.cc (PyTorchStreamWriter).
  *
- * Unlike torch, which streams, sizes and checksums stand in the local headers too, so that any unzip can
- * check the file. A zip64 field appears where a number needs it. */
+ * torch streams and leaves sizes and checksums out of the local headers. Here they are in them, so that any
+ * unzip can check the file. A zip64 field is written where a number needs one. */
 #include "core/weights/write.h"
 #include "core/base/json.h"
 

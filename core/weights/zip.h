@@ -1,9 +1,9 @@
-/* The zip container of torch.save: members stored as they are, found through the central directory.
+/* The zip container of torch.save: uncompressed members, found through the central directory.
  *
- * Format: APPNOTE.TXT 6.3.3 sections 4.3.7 (local header), 4.3.12 (central
- * directory), 4.3.14-16 (end records, zip64), 4.5.3 (zip64 extra field); models.md 4a
- * for what torch makes of it. torch writes local headers without sizes, so only the
- * central directory is believed, and the local header gives the place of the payload. */
+ * Format: APPNOTE.TXT 6.3.3 sections 4.3.7 (local header), 4.3.12 (central directory), 4.3.14-16 (end
+ * records, zip64), 4.5.3 (zip64 extra field). torch writes local headers without sizes
+ * (caffe2/serialize/inline_container.cc), so sizes come from the central directory alone; the local header
+ * only gives the offset of the payload. */
 #ifndef MEOPT_WEIGHTS_ZIP_H
 #define MEOPT_WEIGHTS_ZIP_H
 

@@ -1,29 +1,34 @@
-/* Inside kernels/cpu: products of bf16 by whole numbers, for the instruction set that is being compiled.
+/* Inside kernels/cpu: the integer GEMM of bf16 operands (block floating point), for the instruction set
+ * that is being compiled.
  *
- * A processor without a matrix unit multiplies 16-bit whole numbers at twice the rate of floats (VNNI's
- * vpdpwssd) or half as fast again (AVX2's vpmaddwd and vpaddd). So a pair of bf16 (product.h) becomes a pair
- * of codes: CODE_WORDS words of a row of A, or of a column of B, are a block x and share a unit u, and x_k is
- * taken as u times the nearest whole number (ties to even), wrong by at most u / 2. The unit is the least
- * power of two with
+ * A CPU without a matrix unit multiplies 16-bit integers at twice the rate of floats (VNNI: vpdpwssd) or at
+ * 1.5 times that rate (AVX2: vpmaddwd and vpaddd). So each pair of bf16 (product.h) becomes a pair of
+ * 16-bit integers, called codes. CODE_WORDS pairs of a row of A, or of a column of B, are a block x with
+ * one scale u. x_k is replaced by u times the nearest integer (ties to even), with an error of at most u /
+ * 2. The scale is the smallest power of two with
  *
  *     |x|^2 = sum over k of x_k^2 < 2^30 u^2
  *
- * so codes have 16 bits and, by Cauchy and Schwarz, every sum of products of codes is exact in 32. It is
- * scaled by both units and added to the sum of floats:
+ * By Cauchy and Schwarz every sum of products of codes then fits in 32 bits, and is exact. It is multiplied
+ * by both scales and added to the fp32 sum:
  *
- *     |error of c_ij| <= sum over k of (u_a |b_kj| + u_b |a_ik| + u_a u_b / 2) / 2  and fp32's of k / 128
- * sums
+ *     |error of c_ij| <= sum over k of (u_a |b_kj| + u_b |a_ik| + u_a u_b / 2) / 2
+ *                        and the rounding of k / 128 sums in fp32
  *
- * (block floating point: Wilkinson, "Rounding Errors in Algebraic Processes", 1963; Drumond et al., "Training
- * DNNs with Hybrid Block Floating Point", arXiv 1804.01526). A bf16 has 8 bits, so what is at least 2^7 u is
- * exact. Where all of a block are alike, u is at most largest / 1448; of normal numbers about largest / 5000;
- * where one stands above all others, largest / 16384. A unit by the largest alone has to leave room for a
- * block full of its like: beside one channel or token of 5,000 times the others, 127 others were lost, and
- * all to the same side. Beside what rounding the operands to bf16 cost, up to largest / 512, this is small,
- * but where A is large at one k and B is small at the same: such tiles are multiplied as floats (Outliers,
- * below, and gemm.c). An infinity or NaN makes
- * all sums of its block NaN. A block with |x| below 2^-60 or from 2^60 on has 2^11 u <= largest < 2^12 u, and
- * fewer bits below 2^-115. */
+ * Sources: Wilkinson, "Rounding Errors in Algebraic Processes", 1963; Drumond et al., "Training DNNs with
+ * Hybrid Block Floating Point", arXiv 1804.01526.
+ *
+ *   - A bf16 has 8 bits, so elements of at least 2^7 u are exact.
+ *   - If all elements of a block have the same magnitude, u is at most largest / 1448. Normal numbers: about
+ *     largest / 5000. One element much larger than the others: largest / 16384.
+ *   - A scale from the largest element alone would have to fit a block full of such elements. Next to one
+ *     channel or token of 5,000 times the others, the 127 others were lost, all in the same direction.
+ *   - The error is small next to that of rounding the operands to bf16 (up to largest / 512), unless A is
+ *     large at a k where B is small. Tiles where that happens are multiplied as floats (Outliers, below;
+ *     gemm.c).
+ *   - An infinity or NaN makes all sums of its block NaN.
+ *   - A block with |x| below 2^-60, or from 2^60 on, has 2^11 u <= largest < 2^12 u, and fewer bits below
+ *     2^-115. */
 #ifndef MEOPT_KERNELS_CPU_CODES_H
 #define MEOPT_KERNELS_CPU_CODES_H
 

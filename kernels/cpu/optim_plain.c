@@ -1,9 +1,9 @@
 /* The optimizer kernels for one instruction set:
- * kernels/cpu/optim_kernel.h compiled with its flags (CMakeLists.txt). */
+ * kernels/cpu/optim_kernel.h compiled with its flags (CMakeLists.txt). One copy of the loop serves all
+ * formats here: specialized copies take long to compile and pay only with vector instructions. */
 #if 1 /* everywhere */
-#define OPTIM_NAME(name)  name##_plain
-#define OPTIM_ONE_COPY    /* of the loop: a fast one is for processors that have the instructions, and those \
-                             take long to compile */
+#define OPTIM_NAME(name) name##_plain
+#define OPTIM_ONE_COPY
 #include "kernels/cpu/optim_kernel.h"
 
 const struct optim_kernels optim_kernels_plain = {"plain",

@@ -13,8 +13,7 @@
 
 #include <stdint.h>
 
-#if defined(MEOPT_EMULATE_WAVE) /* the emulation is included in front of each kernel: tests/CMakeLists.txt   \
-                                 */
+#if defined(MEOPT_EMULATE_WAVE) /* tests/CMakeLists.txt includes the emulation before each kernel */
 
 #elif defined(__HIP__) || defined(__HIPCC__) && !defined(__CUDACC__)
 
