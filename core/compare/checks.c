@@ -182,8 +182,9 @@ static bool was_clipped(const struct record *r)
     return limit > 0 && (r->largest_norm > limit || strcmp(clip_text(r, "optim.clip_mode"), "block") == 0);
 }
 
-/* Gradients that are released are clipped by another norm than gradients that are kept, unless told: it moved
- * the loss of 30 steps by 4 %, whatever the formats (tests/bench/RESULTS.md, the engine's three pairs). */
+/* Warns where one run released its gradients and the other kept them: by default these are clipped by
+ * different norms. That moved the loss of 30 steps by 4 %, with any formats (tests/bench/RESULTS.md, "Equal
+ * loss of the three pairs"). */
 void checks_warn(struct table *t)
 {
     static const char key[] = "optim.clip_mode";

@@ -31,8 +31,8 @@ static void count_carried(struct plan *p, const struct trainer *t)
                                                                 : p->trained_parameters * 4;
 }
 
-/* A value that is kept in 8 bits and read back takes the time of about so many operations of products: see
- * tests/bench/RESULTS.md. */
+/* The time to store a value in 8 bits and read it back, in operations of a GEMM (tests/bench/RESULTS.md,
+ * "Saved activations in 8 bits"). */
 enum { CODING_FLOPS = 400 };
 static double coding_flops(const struct trainer *t)
 {
