@@ -142,22 +142,6 @@ enum meopt_memory {
     MEOPT_MEMORY_KINDS
 };
 
-/* What adaptive precision measured in one tensor: see meopt_options.adapt_every. */
-struct meopt_report {
-    const char *tensor;
-    int64_t step;
-    double error; /* ||u(stored) - u(exact)|| / ||u(exact)||, u = the update before the learning rate, exact =
-                     of fp32 moments: what all roundings since the first step, or since the tensor was
-                     promoted, have come to */
-    double threshold;
-    int first_moment, second_moment; /* enum meopt_state_format while it was measured */
-    /* They differ from the above when the tensor was promoted, or went back. Over the threshold and the same:
-     * there was no memory to promote it; the step is made, and the next measurement tries again. */
-    int new_first_moment, new_second_moment;
-    double narrower_error; /* of a promoted tensor: what the format before would have, or what is still stored
-                              of its error if that is more; else -1 */
-};
-
 struct meopt_options {
     size_t size;              /* sizeof(struct meopt_options) of the caller; set by meopt_options_init */
     size_t tensor_size;       /* sizeof(struct meopt_tensor) of the caller; likewise */
@@ -176,12 +160,11 @@ struct meopt_options {
     int threads;                /* 0: as OpenMP decides; libmeopt-optim: the cores that meopt_create finds */
     int64_t small_count;        /* tensors of fewer elements stay fp32 altogether; default 4096 */
     int accumulator; /* enum meopt_state_format of gradient accumulators, or -1 for none (default) */
-    int adapt_every; /* every so many steps the error of the stored state is measured; 0: never (default). A
-                        tensor keeps up to 16 of its groups in fp32 for it, at most 53504 bytes */
-    double adapt_threshold; /* above it a tensor's state is promoted to the next wider format, and goes back
-                               when that one has half of it; default 0.1 */
-    void (*report)(void *context,
-                   const struct meopt_report *report); /* of each measurement, at a step's end; or NULL */
+    /* Formats that widened during a run (0.1.0) were removed. An interval other than 0 is MEOPT_BAD_ARGUMENT;
+     * the other two had no effect without it, and are not read. */
+    int reserved_adapt_every;
+    double reserved_adapt_threshold;
+    void (*reserved_report)(void);
     /* Memory; both NULL: the library's own. Blocks are 64-byte aligned. tensor: its name, for messages. */
     void *(*allocate)(void *context, int kind, size_t bytes, const char *tensor);
     void (*release)(void *context, int kind, void *p, size_t bytes);
@@ -190,8 +173,7 @@ struct meopt_options {
     struct meopt_device *device; /* where weights, states and gradients are; NULL: this machine's memory */
     /* Shards: replace `count` values by their sums over all handles that hold parts of the same tensors. Each
      * of them calls it at the same places with as many values: those of the norms of the tensors that LAMB
-     * steps and of all in meopt_gradient_norm and meopt_step_end, and there the errors of those that are
-     * measured (adapt_every).
+     * steps and of all in meopt_gradient_norm and meopt_step_end.
      * Non-zero: the call returns MEOPT_IO. NULL: nobody holds other parts. */
     int (*reduce)(void *context, double *values, size_t count);
     int bias_correction; /* apadam, apadamw, lamb: 1 (default), 0: moments as they are (apex has both) */
@@ -285,12 +267,12 @@ int meopt_create(struct meopt **opt, const struct meopt_options *options, const 
                  size_t count, struct meopt_error *err);
 void meopt_destroy(struct meopt *opt); /* NULL is fine */
 
-/* Bytes held now (promotion may have added some). */
+/* Bytes held now. */
 int meopt_held(const struct meopt *opt, struct meopt_bytes *bytes);
 int meopt_held_sized(size_t size, const struct meopt *opt, struct meopt_bytes *bytes);
 #define meopt_held(...) meopt_held_sized(sizeof(struct meopt_bytes), __VA_ARGS__)
 
-/* What is offloaded. Adaptive precision (adapt_every) keeps its states where they are: both is refused. */
+/* What is offloaded. */
 struct meopt_offload_info {
     size_t size;                  /* sizeof(struct meopt_offload_info) of the caller */
     int64_t moments, corrections; /* bytes that live elsewhere; meopt_held counts them, too */
@@ -482,8 +464,7 @@ int meopt_accumulate_tensors(struct meopt *opt, const size_t *tensors, const str
 
 /* One tensor's optimizer state (moments, scales, count of updates; weights are exported apart) as a
  * self-describing record with a checksum. In the same format the bits come back exactly; in another one
- * the values are converted, rounded to nearest. With adapt_every a promoted tensor comes back promoted.
- * Records come from anywhere: damage is MEOPT_BAD_STATE. */
+ * the values are converted, rounded to nearest. Records come from anywhere: damage is MEOPT_BAD_STATE. */
 size_t meopt_state_bytes(const struct meopt *opt, size_t tensor);
 int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_t bytes,
                      struct meopt_error *err);

@@ -96,8 +96,6 @@ lamb_clip quickstart optim.name=lamb optim.trust_clip=true optim.always_adapt=tr
 lamb_amp quickstart_openclip optim.name=lamb optim.use_meopt=false
 lion quickstart optim.name=lion
 lion_minimal quickstart_dinov2 optim.name=lion optim.preset=minimal
-adaptive quickstart optim.preset=minimal optim.adaptive=true optim.adaptive_every=1 optim.adaptive_threshold=1e-4
-adaptive_keep quickstart_dinov2 optim.adaptive=true optim.adaptive_every=2 optim.adaptive_threshold=1e-3 optim.gradients=keep
 weights_fp32 quickstart_dinov2 optim.weights=fp32 optim.state_m=8bit
 weights_fp32_copy quickstart optim.weights=fp32+copy
 weights_bf16_sr quickstart_openclip optim.weights=bf16_sr optim.state_m=bf16 optim.state_v=bf16

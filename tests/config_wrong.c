@@ -21,6 +21,7 @@ static const struct wrong corpus[] = {
     /* keys */
     {"optim:\n  wieght_decay: 0.1\n", 2, 3, "optim.wieght_decay is not a key", "optim.weight_decay"},
     {"model_s:\n  drop_path: 0.1\n", 2, 3, "model_s.drop_path is not a key", "no drop path"},
+    {"optim:\n  adaptive: true\n", 2, 3, "it was removed", "optim.preset"},
     {"model_t:\n  drop_path: 0\n", 2, 3, "model_t.drop_path is not a key", "did you mean"},
     {"optim:\n  pure_bf16: true\nmodel_s:\n  dtype: fp32\n", 2, 3, "model_s.dtype fp32", "bf16"},
     {"optim:\n  learning_rate: 0.1\n", 2, 3, "is not a key", "did you mean optim.lr?"},

@@ -17,10 +17,6 @@
 enum { LAUNCHES, GRAPHS, SYNCS, WAITS, UPLOADS, DOWNLOADS, COPIES, FILLS, CALLS };
 enum { MOST_SYNCS = 3, PIXELS = 3 * 28 * 28, BATCH = 2 };
 
-/* Each step measures, and promotes nothing. */
-#define ADAPTIVE                                                                                             \
-    "optim.preset=minimal optim.adaptive=true optim.adaptive_every=1 optim.adaptive_threshold=1000"
-
 /* Micro-batches that ranks take in turns; of one alone, too. */
 #define LARGE                                                                                                \
     MANY "model_s.width=192 model_s.hidden=384 model_s.depth=1 optim.gradients=release optim.name=lamb "     \
@@ -34,22 +30,16 @@ static const struct way {
     {"kept", "optim.gradients=keep", false},
     {"kept, micro-batches", "optim.gradients=keep train.micro_batch=1", false},
     {"kept, lamb", "optim.gradients=keep optim.name=lamb optim.use_meopt=false", false},
-    {"kept, adaptive, measured", "optim.gradients=keep " ADAPTIVE, false},
-    {"kept, micro-batches, adaptive lamb, measured",
-     "optim.gradients=keep optim.name=lamb train.micro_batch=1 " ADAPTIVE, true},
+    {"kept, micro-batches, lamb", "optim.gradients=keep optim.name=lamb train.micro_batch=1", true},
     {"released", "optim.gradients=release optim.clip_grad_norm=0", false},
-    {"released, clipped by the previous norm", "optim.gradients=release optim.clip_mode=previous", false},
-    {"the same, adaptive, measured", "optim.gradients=release optim.clip_mode=previous " ADAPTIVE, true},
-    {"released, clipped exactly", "optim.gradients=release optim.clip_mode=exact", false},
-    {"the same, adaptive, measured", "optim.gradients=release optim.clip_mode=exact " ADAPTIVE, true},
+    {"released, clipped by the previous norm", "optim.gradients=release optim.clip_mode=previous", true},
+    {"released, clipped exactly", "optim.gradients=release optim.clip_mode=exact", true},
     {"released, clipped by block", "optim.gradients=release optim.clip_mode=block", false},
     {"released, lamb", "optim.gradients=release optim.name=lamb optim.clip_mode=previous", false},
-    {"the same, clipped by block, adaptive, measured",
-     "optim.gradients=release optim.name=lamb optim.clip_mode=block " ADAPTIVE, true},
+    {"the same, clipped by block", "optim.gradients=release optim.name=lamb optim.clip_mode=block", true},
     {"accumulated", "optim.gradients=release train.micro_batch=1", false},
     {"accumulated, lion", "optim.gradients=release train.micro_batch=1 optim.name=lion", false},
-    {"accumulated, adaptive lamb, measured",
-     "optim.gradients=release train.micro_batch=1 optim.name=lamb " ADAPTIVE, true},
+    {"accumulated, lamb", "optim.gradients=release train.micro_batch=1 optim.name=lamb", true},
     {"cached teacher", "optim.gradients=release train.cache_teacher=true", true},
     {"in turns, released", MANY "optim.gradients=release optim.clip_mode=previous", false},
     {"in turns, kept", MANY "optim.gradients=keep", true},

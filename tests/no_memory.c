@@ -199,60 +199,6 @@ static void an_optimizer_tells_every_allocation_that_fails(void **state)
     assert_true(seen > 40);
 }
 
-/* Memory of the caller's that gives out when a tensor is promoted: the step is made, the tensor stays as it
- * is and is promoted when there is memory. */
-struct pool {
-    int left; /* allocations, -1: any number */
-    long held;
-};
-static void *pool_get(void *context, int kind, size_t bytes, const char *tensor)
-{
-    struct pool *pool = context;
-    (void)kind, (void)tensor;
-    if (!pool->left) return NULL;
-    pool->left -= pool->left > 0;
-    pool->held += (long)bytes;
-    return aligned_alloc(64, (bytes + 63) & ~(size_t)63);
-}
-static void pool_put(void *context, int kind, void *p, size_t bytes)
-{
-    (void)kind;
-    ((struct pool *)context)->held -= (long)bytes;
-    free(p);
-}
-
-static void a_promotion_without_memory_is_made_later(void **state)
-{
-    (void)state;
-    struct pool pool = {-1, 0};
-    struct meopt_options o;
-    struct meopt_error err;
-    struct meopt *opt;
-    struct meopt_tensor_info info;
-    meopt_options_init(&o, sizeof o, MEOPT_APADAMW);
-    o.first_moment = o.second_moment = MEOPT_STATE_4BIT;
-    o.adapt_every = 2;
-    o.adapt_threshold = 1e-9;
-    o.allocate = pool_get;
-    o.release = pool_put;
-    o.context = &pool;
-    assert_int_equal(meopt_create(&opt, &o, table, COUNT, &err), 0);
-    pool.left = 0;
-    long held = pool.held;
-    steps(opt, 1, 4);
-    assert_int_equal(pool.held, held);
-    meopt_info(opt, 0, &info);
-    assert_int_equal(info.first_moment, MEOPT_STATE_4BIT);
-    assert_int_equal(info.updates, 4);
-    pool.left = -1;
-    steps(opt, 5, 6);
-    meopt_info(opt, 0, &info);
-    assert_int_equal(info.first_moment, MEOPT_STATE_8BIT);
-    assert_int_equal(info.updates, 6);
-    meopt_destroy(opt);
-    assert_int_equal(pool.held, 0);
-}
-
 /* Two products of the CPU with their scratch: 0, or the code that the device tells. */
 static int products(struct error *err)
 {
@@ -309,7 +255,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_optimizer_tells_every_allocation_that_fails),
-        cmocka_unit_test(a_promotion_without_memory_is_made_later),
         cmocka_unit_test(a_product_that_fails_is_told_by_the_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,8 @@
 #!/bin/sh
 # A program that was built with an older header, or with a newer one, runs with this library: the structs of the headers of 0.1.0 (the
 # first, 7d78a49, and the last, 56d9ebd, in tests/data/headers), of today, and with a field more in each that may grow. All train to the
-# same weights, nothing is written behind a struct, and what the library does not know is refused unless it is 0.
+# same weights, nothing is written behind a struct, and what the library does not know is refused unless it is 0,
+# and so are the formats that widened during a run, which were removed.
 set -eu
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
@@ -60,6 +61,9 @@ int main(void)
     UNTOUCHED(o);
     try(meopt_options_preset(&o.is, "balanced", &err), &err);
     o.is.weight_decay = 0.1;
+#ifdef ADAPTIVE
+    o.is.adapt_threshold = 0.1; /* the default of those headers' libraries */
+#endif
     try(meopt_query(&o.is, table, 3, &bytes.is, &err), &err);
     UNTOUCHED(bytes);
     try(meopt_create(&opt, &o.is, table, 3, &err), &err);
@@ -105,6 +109,10 @@ int main(void)
     table[1].later = 1;
     DEMAND(meopt_create(&opt, &o.is, table, 3, &err) == MEOPT_BAD_ARGUMENT && strstr(err.message, "tensor 1"));
 #endif
+#ifdef ADAPTIVE
+    o.is.adapt_every = 100;
+    DEMAND(meopt_create(&opt, &o.is, table, 3, &err) == MEOPT_BAD_ARGUMENT && strstr(err.message, "adapt_every"));
+#endif
     return 0;
 }
 PROGRAM
@@ -124,6 +132,7 @@ for library in meopt-optim meopt; do
     for header in first last today later; do
         later=
         [ $header = later ] && later=-DLATER
+        grep -q adapt_every "$dir/$header/meopt.h" && ! grep -q reserved_adapt_every "$dir/$header/meopt.h" && later=-DADAPTIVE
         # shellcheck disable=SC2086
         "$cc" $sanitize $later -std=c11 -Wall -Wextra -Werror -I"$dir/$header" "$dir/program.c" -o "$dir/program" -L"$MEOPT_BUILD" -l$library
         LD_LIBRARY_PATH=$MEOPT_BUILD "$dir/program" >"$dir/$library.$header" || { echo "FAILED: lib$library, the $header header"; exit 1; }

@@ -1,6 +1,6 @@
 /* The optimizer on a card ($MEOPT_TEST_DEVICE) does to every byte what it does on the CPU: all rules and
  * formats, shards that begin at an odd group, short and misaligned ends, gradients that are not finite,
- * accumulators, promotion, saving and loading. */
+ * accumulators, saving and loading. */
 #include "core/base/file.h"
 #include "core/device/device.h"
 #include "core/meopt.h"
@@ -309,41 +309,6 @@ static void every_rule_and_format_has_the_cpu_s_bits(void **unused)
     printf("%d of %d combinations of rule, formats and kind of gradient: same bits\n", tried, number);
 }
 
-static void report(void *context, const struct meopt_report *r)
-{
-    int *promoted = context;
-    *promoted += r->new_first_moment != r->first_moment;
-}
-
-/* Also of steps that are refused, whole or a group, after which the samples are what they were; and where the
- * moments ask for the weights. */
-static void promotion_has_the_cpu_s_bits(void **unused)
-{
-    (void)unused;
-    static const int rules[] = {MEOPT_APADAMW, MEOPT_APADAM,  MEOPT_LAMB, MEOPT_APSGD,  MEOPT_LION,
-                                MEOPT_APADAM,  MEOPT_APADAMW, MEOPT_LAMB, MEOPT_APADAMW};
-    for (int mode = 0; mode < 9; mode++) {
-        struct meopt_options o;
-        int promoted = 0;
-        char what[64];
-        if (!getenv("MEOPT_LONG") && mode % 5 && mode != 7) continue; /* at once; several; clipped */
-        meopt_options_init(&o, sizeof o, rules[mode]);
-        o.weights = mode % 2 ? MEOPT_WEIGHTS_F32_COPY : MEOPT_WEIGHTS_24;
-        o.weight_decay = 0.05;
-        o.first_moment = o.second_moment = MEOPT_STATE_4BIT;
-        if (rules[mode] == MEOPT_APSGD) o.momentum = 0.9;
-        o.small_count = 64;
-        o.adapt_every = 2;
-        o.adapt_threshold = 1e-3;
-        if (mode == 1) o.accumulator = MEOPT_STATE_8BIT;
-        o.report = report;
-        o.context = &promoted;
-        snprintf(what, sizeof what, "promotion, mode %d", mode);
-        trial(o, 0, mode, what);
-        assert_true(promoted > 0 && promoted % 2 == 0);
-    }
-}
-
 /* The CPU tells at once; a card, which nobody waits for, when it is asked for the norm, and at the end of the
  * step. */
 static void a_bad_gradient_that_was_accumulated_is_told_by_norm_and_step(void **unused)
@@ -466,7 +431,6 @@ int main(void)
     if (!getenv("MEOPT_TEST_DEVICE")) return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_rule_and_format_has_the_cpu_s_bits),
-        cmocka_unit_test(promotion_has_the_cpu_s_bits),
         cmocka_unit_test(threads_step_the_tensors_of_one_handle),
         cmocka_unit_test(a_bad_gradient_that_was_accumulated_is_told_by_norm_and_step)};
     return cmocka_run_group_tests(tests, open_card, close_card);

@@ -1,7 +1,7 @@
 /* libmeopt as its header describes it: state that survives a restart bit by bit and goes from one format to
- * another, gradient accumulation, adaptive precision, shards, threads. */
+ * another, gradient accumulation, records of versions with adaptive precision, shards, threads. */
 #include "core/base/file.h"
-#include "core/optim/optim.h"
+#include "core/optim/state.h"
 #include "tests/optim_spans.h"
 #include "tests/optim_table.h"
 
@@ -311,60 +311,51 @@ static void accumulated_gradients_make_the_step_of_their_sum(void **state)
     }
 }
 
-struct heard {
-    int reports, promotions;
-    double largest;
-};
-static void hear(void *context, const struct meopt_report *r)
-{
-    struct heard *h = context;
-    h->reports++;
-    h->promotions += r->new_first_moment != r->first_moment;
-    h->largest = fmax(h->largest, r->error);
-    assert_string_equal(r->tensor, "layer.weight"); /* the bias is in fp32 already */
-}
-
-static void a_tensor_over_the_threshold_is_promoted(void **state)
+/* Records of versions that widened formats during a run: a wider format than the options', and measurements
+ * after the scales. The values count. */
+static void records_in_widened_formats_are_read(void **state)
 {
     (void)state;
-    static const struct {
-        int format;
-        double threshold;
-        int promotions;
-    } cases[] = {{MEOPT_STATE_4BIT, 0.1, 1},
-                 {MEOPT_STATE_8BIT, 0.1, 0},
-                 {MEOPT_STATE_8BIT, 1e-3, 2},
-                 {MEOPT_STATE_4BIT, 1e-9, 3}};
-    for (size_t k = 0; k < 4; k++)
-        for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++) {
-            struct heard heard = {0};
-            struct meopt_options o;
-            struct meopt_error err;
-            struct meopt *opt, *exact;
-            meopt_options_init(&o, sizeof o, rule);
-            assert_int_equal(meopt_create(&exact, &o, table, COUNT, &err), 0);
-            o.first_moment = o.second_moment = cases[k].format;
-            o.adapt_every = 2;
-            o.adapt_threshold = cases[k].threshold;
-            o.report = hear;
-            o.context = &heard;
-            assert_int_equal(meopt_create(&opt, &o, table, COUNT, &err), 0);
-            steps(opt, 1, 10);
-            steps(exact, 1, 10);
-            struct meopt_tensor_info info;
-            meopt_info(opt, 0, &info);
-            if (k < 2)
-                print_message("%s from %s: largest error %.3f, %d promotions, now %s\n",
-                              meopt_rule_name(rule), meopt_state_format_name(cases[k].format), heard.largest,
-                              heard.promotions, meopt_state_format_name(info.first_moment));
-            assert_true(heard.reports > 0);
-            if (cases[k].promotions < 2 && rule != MEOPT_LION && rule != MEOPT_APSGD)
-                assert_int_equal(heard.promotions, cases[k].promotions);
-            if (cases[k].threshold < 0.01)
-                assert_true(heard.promotions >= 1 && info.first_moment <= MEOPT_STATE_BF16);
-            meopt_destroy(opt);
-            meopt_destroy(exact);
-        }
+    enum { MEASURED = 24 + 3 * 1288 };
+    struct meopt_error err;
+    struct meopt *wide = make(MEOPT_APADAMW, "fp32", 7), *narrow = make(MEOPT_APADAMW, "balanced", 7),
+                 *same = make(MEOPT_APADAMW, "balanced", 7);
+    static float m[2][A], v[2][A];
+    steps(wide, 1, 3);
+    size_t bytes = meopt_state_bytes(wide, 0), part_bytes, joined_bytes;
+    uint8_t *record = calloc(1, bytes + MEASURED), *part, *joined;
+    struct record head;
+    assert_int_equal(meopt_state_save(wide, 0, record, bytes, &err), 0);
+    assert_int_equal(meopt_state_load(same, 0, record, bytes, &err), 0);
+    memcpy(&head, record, sizeof head);
+    head.flags = RECORD_PROMOTED | RECORD_SAMPLES;
+    memcpy(record, &head, sizeof head);
+    memset(record + bytes - 4, 0x5a, MEASURED);
+    bytes += MEASURED;
+    uint32_t crc = crc32c(0, record, bytes - 4);
+    memcpy(record + bytes - 4, &crc, 4);
+    assert_int_equal(meopt_state_load(narrow, 0, record, bytes, &err), 0);
+    struct meopt *loaded[] = {same, narrow};
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(meopt_moments_export(loaded[i], 0, 0, A, m[i], v[i], &err), 0);
+    assert_memory_equal(m[0], m[1], sizeof m[0]);
+    assert_memory_equal(v[0], v[1], sizeof v[0]);
+    assert_int_equal(meopt_state_cut(record, bytes, 64, 128, NULL, &part_bytes, &err), 0);
+    part = malloc(part_bytes);
+    assert_int_equal(meopt_state_cut(record, bytes, 64, 128, part, &part_bytes, &err), 0);
+    const void *whole = record;
+    assert_int_equal(meopt_state_join(&whole, &bytes, 1, NULL, &joined_bytes, &err), 0);
+    assert_int_equal(joined_bytes, bytes - MEASURED);
+    joined = malloc(joined_bytes);
+    assert_int_equal(meopt_state_join(&whole, &bytes, 1, joined, &joined_bytes, &err), 0);
+    assert_int_equal(meopt_state_load(narrow, 0, joined, joined_bytes, &err), 0);
+    record[bytes - 1] ^= 1;
+    assert_int_equal(meopt_state_load(narrow, 0, record, bytes, &err), MEOPT_BAD_STATE);
+    free(record);
+    free(part);
+    free(joined);
+    for (int i = 0; i < 2; i++) meopt_destroy(loaded[i]);
+    meopt_destroy(wide);
 }
 
 static void shards_make_the_bits_of_the_whole(void **state)
@@ -469,7 +460,7 @@ int main(void)
         cmocka_unit_test(momentum_of_the_largest_gradients_is_saved_and_loaded),
         cmocka_unit_test(damaged_state_is_refused_and_changes_nothing),
         cmocka_unit_test(accumulated_gradients_make_the_step_of_their_sum),
-        cmocka_unit_test(a_tensor_over_the_threshold_is_promoted),
+        cmocka_unit_test(records_in_widened_formats_are_read),
         cmocka_unit_test(shards_make_the_bits_of_the_whole),
         cmocka_unit_test(tensors_may_be_stepped_from_several_threads),
     };

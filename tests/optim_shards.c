@@ -1,6 +1,6 @@
 /* A tensor cut between two handles takes the step of the whole one, to the bit: random numbers go by the
  * whole tensor's elements (meopt_tensor.first), and what needs the whole tensor (LAMB's trust ratio, norms,
- * promotion) comes from sums over both (meopt_options.reduce). Two threads are the two ranks; the sums are
+ * clipping) comes from sums over both (meopt_options.reduce). Two threads are the two ranks; the sums are
  * made in their order. Each part is one chunk of the optimizer's own sums, so that even those are made alike.
  */
 #include "core/meopt.h"
@@ -59,7 +59,7 @@ static int reduce(void *context, double *values, size_t count)
     return sum.fails ? -1 : 0;
 }
 
-static struct meopt_options options_of(int rule, const char *preset, int adapt_every)
+static struct meopt_options options_of(int rule, const char *preset)
 {
     struct meopt_options o;
     struct meopt_error err;
@@ -69,8 +69,6 @@ static struct meopt_options options_of(int rule, const char *preset, int adapt_e
     o.momentum = rule == MEOPT_APSGD ? 0.9 : 0;
     o.seed = 7;
     o.threads = 1;
-    o.adapt_every = adapt_every;
-    o.adapt_threshold = 0.01; /* so low that every format of few bits is promoted */
     return o;
 }
 
@@ -164,18 +162,16 @@ static void two_parts_step_as_the_whole(void **state)
     static const char *const presets[] = {"fp32", "quality", "balanced", "minimal"};
     (void)state;
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
-        for (size_t p = 0; p < sizeof presets / sizeof *presets; p++)
-            for (int adapt = 0; adapt <= 3; adapt += 3) {
-                struct meopt_options o = options_of(rule, presets[p], adapt);
-                char what[64];
-                snprintf(what, sizeof what, "%s %s%s", meopt_rule_name(rule), presets[p],
-                         adapt ? " adaptive" : "");
-                alone = (struct rank){.number = -1};
-                train(&o, 0, WHOLE, &alone, whole);
-                train_ranks(&o, ranks, RANKS);
-                compare(what, RANKS);
-                assert_true(sum.calls >= STEPS * (rule == MEOPT_LAMB ? 3 : 2));
-            }
+        for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
+            struct meopt_options o = options_of(rule, presets[p]);
+            char what[64];
+            snprintf(what, sizeof what, "%s %s", meopt_rule_name(rule), presets[p]);
+            alone = (struct rank){.number = -1};
+            train(&o, 0, WHOLE, &alone, whole);
+            train_ranks(&o, ranks, RANKS);
+            compare(what, RANKS);
+            assert_true(sum.calls >= STEPS * (rule == MEOPT_LAMB ? 3 : 2));
+        }
 }
 
 /* The record of the whole from those of the parts, and back, byte by byte. */
@@ -210,27 +206,25 @@ static void parts_of_a_known_shape_step_as_the_whole(void **state)
     static const char *const presets[] = {"fp32", "quality", "balanced", "minimal"};
     (void)state;
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
-        for (size_t p = 0; p <= sizeof presets / sizeof *presets; p++)
-            for (int adapt = 0; adapt <= 3; adapt += 3) {
-                bool four_bits = p == sizeof presets / sizeof *presets;
-                struct meopt_options o = options_of(rule, presets[four_bits ? 2 : p], adapt);
-                if (four_bits) o.first_moment = o.second_moment = MEOPT_STATE_4BIT;
-                char what[64];
-                snprintf(what, sizeof what, "%s %s%s", meopt_rule_name(rule), four_bits ? "4bit" : presets[p],
-                         adapt ? " adaptive" : "");
-                alone = (struct rank){.number = -1, .part = true};
-                train(&o, 0, ODD, &alone, whole);
-                train_ranks(&o, ranks, PARTS);
-                compare(what, PARTS);
-                check_records(what);
-            }
+        for (size_t p = 0; p <= sizeof presets / sizeof *presets; p++) {
+            bool four_bits = p == sizeof presets / sizeof *presets;
+            struct meopt_options o = options_of(rule, presets[four_bits ? 2 : p]);
+            if (four_bits) o.first_moment = o.second_moment = MEOPT_STATE_4BIT;
+            char what[64];
+            snprintf(what, sizeof what, "%s %s", meopt_rule_name(rule), four_bits ? "4bit" : presets[p]);
+            alone = (struct rank){.number = -1, .part = true};
+            train(&o, 0, ODD, &alone, whole);
+            train_ranks(&o, ranks, PARTS);
+            compare(what, PARTS);
+            check_records(what);
+        }
 }
 
 static void records_that_are_no_parts_are_refused(void **state)
 {
     (void)state;
     struct meopt_error err = {0};
-    struct meopt_options o = options_of(MEOPT_APADAMW, "balanced", 0);
+    struct meopt_options o = options_of(MEOPT_APADAMW, "balanced");
     train_ranks(&o, ranks, PARTS);
     const void *records[PARTS] = {ranks[2].record, ranks[1].record, ranks[0].record};
     size_t sizes[PARTS] = {ranks[2].record_bytes, ranks[1].record_bytes, ranks[0].record_bytes};
@@ -252,7 +246,7 @@ static void records_that_are_no_parts_are_refused(void **state)
 static void a_bad_group_of_one_part_is_known_to_both(void **state)
 {
     (void)state;
-    struct meopt_options o = options_of(MEOPT_LAMB, "fp32", 0);
+    struct meopt_options o = options_of(MEOPT_LAMB, "fp32");
     float kept = gradients[2][PART + 100];
     gradients[2][PART + 100] = NAN;
     alone = (struct rank){.number = -1};
@@ -270,7 +264,7 @@ static void a_bad_group_of_one_part_is_known_to_both(void **state)
 static void a_sum_that_fails_is_an_error_of_the_call(void **state)
 {
     (void)state;
-    struct meopt_options o = options_of(MEOPT_LAMB, "balanced", 0);
+    struct meopt_options o = options_of(MEOPT_LAMB, "balanced");
     sum.fails = true;
     train_ranks(&o, ranks, RANKS);
     sum.fails = false;

@@ -57,7 +57,6 @@ static void every_way_of_a_step_has_the_bits_of_one_rank(void **state)
         "optim.gradients=release optim.clip_mode=exact train.micro_batch=4 train.recompute=block",
         "optim.gradients=release train.batch_size=5 train.micro_batch=5 " /* the last is shorter */
         "train.save_activations=8bit",
-        "optim.gradients=release optim.adaptive=true optim.adaptive_every=1 optim.adaptive_threshold=0.001",
     };
     static const int all[] = {2, 3, 4, 8, 0}, few[] = {2, 3, 0}, some[] = {3, 8, 0};
     bool thorough = getenv("MEOPT_LONG") != NULL;

@@ -50,9 +50,14 @@ struct config_key {
 };
 extern const struct config_key config_keys[]; /* ends with name NULL */
 extern const int config_key_count;
-/* Why a key of earlier versions is gone; NULL for any other name. Its one value that changed nothing, in
- * *value (may be NULL), is still taken, so that a run of such a version goes on. */
-const char *config_key_retired(const char *name, const char **value);
+/* A key of earlier versions. The value that changed nothing is accepted, so that a run of such a version can
+ * be resumed. */
+struct config_retired {
+    const char *name, *value; /* NULL: any value is accepted */
+    bool quiet;               /* without a warning: every run of those versions has it */
+    const char *why;
+};
+const struct config_retired *config_key_retired(const char *name); /* NULL: never was a key */
 int config_key_index(const char *name); /* -1 when there is none; knows other spellings of a whole key */
 const char *config_key_spelling(int key, int i); /* 0: its name, then others; NULL behind the last */
 /* The i-th choice of a CONFIG_CHOICE, CONFIG_BOOL or CONFIG_SWITCH key, NULL behind the last. */
@@ -157,9 +162,6 @@ struct config {
         enum optim_weights weights;        /* auto: as the preset */
         enum optim_state state_m, state_v; /* auto: as the preset */
         enum optim_gradients gradients;    /* auto is resolved */
-        bool adaptive;
-        int64_t adaptive_every; /* steps */
-        double adaptive_threshold;
         enum optim_offload offload;
         double offload_fraction; /* 0 to 1 */
         char *offload_dir;       /* "": the run's */

@@ -84,8 +84,8 @@ static void suggest(char *hint, size_t size, const char *section, const char *le
     int count = 0, section_count = section_names(sections, storage);
     char full[160];
     snprintf(full, sizeof full, "%s.%.100s", section, leaf);
-    if (config_key_retired(full, NULL)) {
-        snprintf(hint, size, "remove it: %s", config_key_retired(full, NULL));
+    if (config_key_retired(full)) {
+        snprintf(hint, size, "remove it: %s", config_key_retired(full)->why);
         return;
     }
     size_t n = strlen(section);
@@ -236,12 +236,16 @@ static void take_merge(struct load *l, const char *section, int node, int *merge
     }
 }
 
-/* A key of earlier versions with the value that changed nothing, as their runs say it. */
-static bool harmless(struct load *l, const char *key, int value_node)
+/* The row of a key of earlier versions whose value changed nothing, as their runs have it; else NULL. */
+static const struct config_retired *harmless(const char *key, const char *value)
 {
-    const char *value;
-    const struct node *v = &l->document.nodes[document_follow(&l->document, value_node)];
-    return config_key_retired(key, &value) && v->kind == NODE_SCALAR && strcmp(v->text, value) == 0;
+    const struct config_retired *r = config_key_retired(key);
+    return r && value && (!r->value || strcmp(r->value, value) == 0) ? r : NULL;
+}
+
+static const char *removed(const char *key)
+{
+    return config_key_retired(key) ? " any more: it was removed" : "";
 }
 
 static void take_section(struct load *l, const char *section, int mapping, int *merges, bool by_merge)
@@ -265,13 +269,16 @@ static void take_section(struct load *l, const char *section, int mapping, int *
             char full[160], hint[320];
             snprintf(full, sizeof full, "%s.%.100s", section, n->text);
             int key = strlen(n->text) > 100 || n->text_bytes != strlen(n->text) ? -1 : config_key_index(full);
-            if (key < 0 && harmless(l, full, n->next)) {
+            const struct node *v = &d->nodes[document_follow(d, n->next)];
+            const struct config_retired *gone =
+                key < 0 ? harmless(full, v->kind == NODE_SCALAR ? v->text : NULL) : NULL;
+            if (gone && !gone->quiet) {
                 problem(l, false, k, "remove it", "%s is not a key any more; %s changes nothing", full,
-                        d->nodes[document_follow(d, n->next)].text);
-            } else if (key < 0) {
+                        v->text);
+            } else if (key < 0 && !gone) {
                 suggest(hint, sizeof hint, section, n->text);
-                problem(l, true, k, hint, "%.100s is not a key", full);
-            } else {
+                problem(l, true, k, hint, "%.100s is not a key%s", full, removed(full));
+            } else if (key >= 0) {
                 take_value(l, key, k, n->next, by_merge);
             }
         }
@@ -347,12 +354,13 @@ static void take_override(struct load *l, const char *text)
         return;
     }
     char message[320], hint[320];
+    if (key < 0 && harmless(name, equals + 1)) return;
     if (key < 0) {
         char section[64];
         snprintf(section, sizeof section, "%.*s", (int)strcspn(name, "."), name);
         suggest(hint, sizeof hint, strchr(name, '.') ? section : "",
                 strchr(name, '.') ? strchr(name, '.') + 1 : name);
-        error_set(&e, EXIT_CONFIG, hint, "%.100s is not a key", name);
+        error_set(&e, EXIT_CONFIG, hint, "%.100s is not a key%s", name, removed(name));
         tell(l, true, &e);
         return;
     }

@@ -208,13 +208,6 @@ static void check_rule(const struct config *c, combination_bad bad, void *contex
                  optim_name_names[rule]);
         bad(context, "optim.state_v", false, "leave it out", sentence);
     }
-    if (c->optim.offload && c->optim.adaptive)
-        bad(context, "optim.adaptive", true,
-            "leave it out: states that lie elsewhere may be wide from the start, at no memory, as in "
-            "optim.state_m=bf16 optim.state_v=bf16",
-            "optim.adaptive begins narrow and widens states where they lie; those of optim.offload are in "
-            "pieces "
-            "of one size");
     if (!c->optim.offload && (changed(c, "optim.offload_fraction") || changed(c, "optim.offload_dir")))
         bad(context, changed(c, "optim.offload_dir") ? "optim.offload_dir" : "optim.offload_fraction", false,
             "set optim.offload", "it has no effect: optim.offload is none");

@@ -268,12 +268,6 @@ const struct config_key config_keys[] = {
     CHOICE("optim.gradients", optim_gradients, "auto", "train plan bench",
            "keep all, or step and free block by block inside backward; auto: release with use_meopt",
            optim.gradients),
-    BOOL("optim.adaptive", "false", "train",
-         "measure the error of quantized states, widen where it is too large", optim.adaptive),
-    INT("optim.adaptive_every", "steps", 1, 1e9, "100", "train", "steps between measurements",
-        optim.adaptive_every),
-    REAL("optim.adaptive_threshold", NULL, 0, 1000, "0.25", "train",
-         "relative error of an update above which a tensor's state is widened", optim.adaptive_threshold),
     {"optim.offload", CONFIG_CHOICE, NULL, optim_offload_names, NULL, 0, 0, "none", "train plan bench",
      "where moments and corrections lie between their steps; host: those of a card in this machine's memory; "
      "nvme: "
@@ -335,16 +329,19 @@ const char *config_key_spelling(int key, int i)
     return NULL;
 }
 
-static const struct {
-    const char *name, *value, *why;
-} retired[] = {{"model_s.drop_path", "0", "the towers have no drop path"}};
+#define WIDER                                                                                                \
+    "states keep their formats: choose wider ones with optim.preset, optim.state_m and optim.state_v"
 
-const char *config_key_retired(const char *name, const char **value)
+static const struct config_retired retired[] = {
+    {"model_s.drop_path", "0", false, "the towers have no drop path"},
+    {"optim.adaptive", "false", true, WIDER},
+    {"optim.adaptive_every", NULL, true, WIDER},
+    {"optim.adaptive_threshold", NULL, true, WIDER},
+};
+
+const struct config_retired *config_key_retired(const char *name)
 {
     for (size_t i = 0; i < sizeof retired / sizeof *retired; i++)
-        if (strcmp(name, retired[i].name) == 0) {
-            if (value) *value = retired[i].value;
-            return retired[i].why;
-        }
+        if (strcmp(name, retired[i].name) == 0) return &retired[i];
     return NULL;
 }

@@ -194,7 +194,7 @@ static int stepped(struct device *dev, struct meopt_options o, int64_t rows, int
     float *values = xmalloc((size_t)count * sizeof *values);
     void *gradient = values;
     o.device = (struct meopt_device *)dev;
-    o.accumulator = -1, o.adapt_every = 0;
+    o.accumulator = -1;
     int code = meopt_create(&opt, &o, &tensor, 1, library);
     for (int64_t i = 0; i < count; i++) values[i] = work_value(6, i) * 0.05f;
     if (!code) code = meopt_import(opt, 0, 0, count, values, library);

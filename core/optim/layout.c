@@ -1,6 +1,6 @@
 /* How many bytes each tensor takes, of what kind and where:
  * the same arithmetic for meopt_query and meopt_create. */
-#include "core/optim/adapt.h"
+#include "core/optim/optim.h"
 
 #include <string.h>
 
@@ -30,19 +30,13 @@ void layout_plan(struct layout *l, const struct meopt_options *o, const struct m
         wide_dims += tensor->shape[d] > 1;
     }
     bool keep = (tensor->flags & MEOPT_KEEP_F32) || wide_dims < 2 || l->count < o->small_count;
-    int64_t whole = optim_groups(l->count);
-    if (tensor->flags & MEOPT_PART) {
-        l->count = tensor->count;
-        l->first_sampled = tensor->first / OPTIM_GROUP;
-    }
+    if (tensor->flags & MEOPT_PART) l->count = tensor->count;
     l->groups = optim_groups(l->count);
     l->weights = keep ? WEIGHTS_F32 : o->weights;
     l->m = keep ? STATE_F32 : o->first_moment;
     l->v = keep ? STATE_F32 : o->second_moment;
     if (o->rule == MEOPT_APSGD || o->rule == MEOPT_LION) l->v = STATE_NONE;
     if (o->rule == MEOPT_APSGD && o->momentum == 0) l->m = STATE_NONE;
-    l->asked_m = l->m;
-    l->asked_v = l->v;
     l->accumulator = o->accumulator < 0 ? STATE_NONE : keep ? STATE_F32 : o->accumulator;
 
     size_t count = (size_t)l->count, groups = (size_t)l->groups;
@@ -50,8 +44,6 @@ void layout_plan(struct layout *l, const struct meopt_options *o, const struct m
     l->copy_bytes = l->weights == WEIGHTS_F32_COPY ? rounded(count * 2) : 0;
     l->correction_bytes = rounded(groups * optim_correction_bytes(l->weights));
     layout_state(l);
-    if (adapt_watches(o, l)) l->samples = samples_in(whole, l->first_sampled, l->groups);
-    l->samples_bytes = sample_rooms_at(&l->samples) + (size_t)l->samples.count * sizeof(struct sample_room);
     if (l->accumulator != STATE_NONE) {
         l->accumulator_scales_at = rounded(state_array_bytes(l->accumulator, l->groups));
         l->accumulator_bytes =
@@ -65,11 +57,11 @@ void layout_add(struct meopt_bytes *bytes, const struct layout *l, bool callers_
     bytes->weights += l->weight_bytes;
     bytes->copy += l->copy_bytes;
     bytes->correction += l->correction_bytes;
-    bytes->moments += l->state_bytes + l->samples_bytes;
+    bytes->moments += l->state_bytes;
     bytes->scales += l->scale_bytes;
     bytes->accumulators += l->accumulator_bytes;
-    bytes->total += l->weight_bytes + l->copy_bytes + l->correction_bytes + l->state_bytes +
-                    l->samples_bytes + l->accumulator_bytes;
+    bytes->total +=
+        l->weight_bytes + l->copy_bytes + l->correction_bytes + l->state_bytes + l->accumulator_bytes;
     bytes->callers += (callers_weights ? l->weight_bytes : 0) + (callers_copy ? l->copy_bytes : 0);
 }
 

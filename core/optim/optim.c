@@ -1,5 +1,4 @@
 /* The handle: creation from a table of tensors, memory, weights in and out. */
-#include "core/optim/adapt.h"
 #include "core/optim/offload.h"
 #include "core/base/file.h"
 #include "core/base/hash.h"
@@ -115,7 +114,6 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     t->decay = !(from->flags & MEOPT_NO_DECAY);
     t->shares = from->flags & MEOPT_SHARED_MEMORY;
     t->lr_scale = from->lr_scale;
-    t->trial = (struct trial){l->asked_m, l->asked_v, 0};
     t->key = fnv1a(t->name); /* its place in the table must not matter */
     if ((uintptr_t)from->weights % (l->weights <= WEIGHTS_F32_COPY ? 4 : 2) || (uintptr_t)from->copy % 2)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: weights at %p are misaligned", t->name,
@@ -132,7 +130,6 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     if (!status && !t->offloaded)
         status = tensor_get(opt, t, MEOPT_MEMORY_MOMENTS, l->state_bytes, &state, err);
     t->state = state;
-    if (!status) status = tensor_get(opt, t, MEOPT_MEMORY_MOMENTS, l->samples_bytes, &t->samples, err);
     if (!status)
         status = tensor_get(opt, t, MEOPT_MEMORY_ACCUMULATOR, l->accumulator_bytes, &t->accumulator, err);
     if (status) return status;
@@ -140,7 +137,6 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     if (t->own_copy) clear_block(opt, t, t->copy, l->copy_bytes);
     clear_block(opt, t, t->correction, l->correction_bytes);
     clear_block(opt, t, t->accumulator, l->accumulator_bytes);
-    clear_block(opt, t, t->samples, l->samples_bytes);
     state_clear(opt, t);
     return MEOPT_OK;
 }
@@ -209,7 +205,7 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
     opt->m_range4 = m_range(&o, STATE_4BIT);
     opt->tensors = calloc(count ? count : 1, sizeof *opt->tensors);
     status = opt->tensors ? MEOPT_OK : optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tensors", count);
-    size_t chunks = 0, places = 0, watched = 0;
+    size_t chunks = 0, places = 0;
     for (size_t i = 0; !status && i < count; i++) {
         struct meopt_tensor from;
         opt->count = i + 1;
@@ -218,9 +214,6 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
         opt->tensors[i].first_partial = chunks;
         chunks += (size_t)chunks_of(&opt->tensors[i]);
         places += optim_places(opt, &opt->tensors[i]);
-        opt->tensors[i].first_seen = opt->samples;
-        opt->samples += (size_t)opt->tensors[i].layout.samples.count;
-        watched += adapt_watches(&o, &opt->tensors[i].layout);
     }
     for (size_t i = 0; !status && i < count; i++)
         if (meopt_find(opt, opt->tensors[i].name) != (int64_t)i)
@@ -229,15 +222,13 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
     if (!status && !o.dry) status = refuse_overlap(opt, err);
     if (!status && !(opt->partials = calloc(chunks ? chunks : 1, sizeof *opt->partials)))
         status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu chunks", chunks);
-    if (!status && !(opt->sums = calloc(places + 2 + watched * adapt_values(), sizeof *opt->sums)))
+    if (!status && !(opt->sums = calloc(places + 2, sizeof *opt->sums)))
         status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu sums", places);
     if (!status) status = offload_create(opt, err);
     opt->options.offload_dir = NULL; /* the caller's */
     struct error why = {0};
     const struct device_optim *optim = opt->device->optim;
-    if (!status &&
-        (optim->create(opt->device, count, chunks, o.unite ? places : 0, &opt->work, &why) ||
-         (opt->samples && optim->create(opt->device, ADAPT_TASKS, ADAPT_TASKS, 0, &opt->shadows, &why))))
+    if (!status && optim->create(opt->device, count, chunks, o.unite ? places : 0, &opt->work, &why))
         status = optim_fail(err, MEOPT_NO_MEMORY, "%.200s", why.what);
     if (!status) status = optim_device_status(opt, err);
     if (status) {
@@ -257,15 +248,12 @@ void meopt_destroy(struct meopt *opt)
         struct tensor *t = &opt->tensors[i];
         const struct layout *l = &t->layout;
         memory_put(&opt->options, MEOPT_MEMORY_ACCUMULATOR, t->accumulator, l->accumulator_bytes);
-        memory_put(&opt->options, MEOPT_MEMORY_MOMENTS, t->samples, l->samples_bytes);
         memory_put(&opt->options, MEOPT_MEMORY_MOMENTS, t->state, l->state_bytes);
         memory_put(&opt->options, MEOPT_MEMORY_CORRECTION, t->correction, l->correction_bytes);
         if (t->own_copy) memory_put(&opt->options, MEOPT_MEMORY_COPY, t->copy, l->copy_bytes);
         if (t->own_weights) memory_put(&opt->options, MEOPT_MEMORY_WEIGHTS, t->weights, l->weight_bytes);
         free(t->name);
     }
-    if (opt->seen) opt->device->queues->host_free(opt->device, opt->seen);
-    opt->device->optim->destroy(opt->device, opt->shadows);
     opt->device->optim->destroy(opt->device, opt->work);
     free(opt->tensors);
     free(opt->partials);

@@ -8,28 +8,13 @@
 
 #include <stdbool.h>
 
-/* The sampled groups of a tensor: samples_in (core/optim/adapt.h). */
-struct samples {
-    int64_t of;           /* groups of the whole tensor */
-    int64_t first, count; /* number of the first that is here, and how many are */
-};
-
 /* How one tensor is kept: formats, and bytes of each block. Inside the state block m lies at 0, v and the
  * scales at the offsets; inside the accumulator block the scales at theirs. */
 struct layout {
     int64_t count, groups;
     int weights, m, v, accumulator; /* kernels/optim_task.h; STATE_NONE where there is none */
-    int asked_m, asked_v;           /* m and v as the options say: narrower where it was promoted */
-    struct samples samples;         /* core/optim/adapt.h; none where nothing is measured */
-    int64_t first_sampled;          /* group of the whole tensor that the first one here is */
     size_t weight_bytes, copy_bytes, correction_bytes, state_bytes, accumulator_bytes;
-    size_t v_at, scales_at, scale_bytes, accumulator_scales_at, samples_bytes;
-};
-
-/* The formats below those of a promoted tensor, in which its samples are kept too, and since which update. */
-struct trial {
-    int m, v;
-    int64_t since;
+    size_t v_at, scales_at, scale_bytes, accumulator_scales_at;
 };
 
 struct tensor {
@@ -47,13 +32,7 @@ struct tensor {
     void *weights, *copy, *correction, *accumulator;
     uint8_t *state;
     bool own_weights, own_copy;
-    bool offloaded; /* state and correction are not here: offload.h */
-    bool promoted;  /* state wider than the options ask */
-    void *samples;  /* twice layout.samples.count; `second`: the second ones count; and sample_room */
-    bool second;
-    size_t first_seen;     /* its samples in meopt.seen */
-    float root_scale, eps; /* of the step that the samples took last */
-    struct trial trial;
+    bool offloaded;      /* state and correction are not here: offload.h */
     int64_t updates;     /* steps taken */
     int64_t last_step;   /* number of the last of them, which the next one's is above; 0: any may come */
     int64_t accumulated; /* gradients added since the accumulator was last emptied */
@@ -67,7 +46,7 @@ static inline int64_t chunks_of(const struct tensor *t) { return optim_chunks(t-
 struct meopt {
     struct meopt_options options;
     struct device *device;               /* where the arrays are: the options', or this machine */
-    struct optim_work *work, *shadows;   /* the step's; of the samples of adaptive precision */
+    struct optim_work *work;             /* the step's */
     const struct optim_kernels *kernels; /* for what the host has copies of */
     struct tensor *tensors;
     size_t count;
@@ -81,9 +60,7 @@ struct meopt {
     int64_t step, wide_groups; /* of the last step that ended */
     double lr;
     int m_range8, m_range4;
-    size_t samples;          /* of all tensors */
-    void *seen;              /* those and what is stored, read from a card; NULL until it is measured first */
-    struct offload *offload; /* NULL: every state is where the weights are */
+    struct offload *offload;            /* NULL: every state is where the weights are */
     double offload_seen, offload_taken; /* bytes, while tensors are chosen */
 };
 
@@ -155,16 +132,13 @@ const struct meopt_options *tensor_options(const struct meopt *opt, const struct
                                            struct meopt_options *own);
 struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *tensor, double scale);
 
-/* Another state format for a tensor, values converted. */
-int state_convert(struct meopt *opt, struct tensor *tensor, int m, int v, struct meopt_error *err);
-
 /* Did the device fail? */
 int optim_device_status(const struct meopt *opt, struct meopt_error *err);
 
 /* A tensor as the host may touch it. On the CPU that is the tensor; on a card,
  * copies of the parts asked for (the other pointers are NULL). tensor_release
  * ends it, after bringing the parts back to the card when `changed`. */
-enum { PART_WEIGHTS = 1, PART_STATE = 2, PART_SAMPLES = 4 }; /* weights: with their copy and correction */
+enum { PART_WEIGHTS = 1, PART_STATE = 2 }; /* weights: with their copy and correction */
 int tensor_hold(const struct meopt *opt, const struct tensor *t, unsigned parts, struct tensor *host,
                 struct meopt_error *err);
 int tensor_release(const struct meopt *opt, const struct tensor *t, struct tensor *host, bool changed,

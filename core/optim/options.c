@@ -88,7 +88,6 @@ int meopt_options_init_sized(size_t tensor_size, struct meopt_options *options, 
         .momentum = rule == MEOPT_APSGD ? 0.9 : 0,
         .small_count = 4096,
         .accumulator = -1,
-        .adapt_threshold = 0.1,
         .bias_correction = 1,
         .grad_averaging = 1,
         .offload_fraction = 1,
@@ -163,8 +162,6 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
         {"dampening", o->dampening, 0, 1, "between 0 and 1"},
         {"threads", o->threads, 0, 4096, "between 0 and 4096"},
         {"small_count", (double)o->small_count, 0, 1e18, "not negative"},
-        {"adapt_every", o->adapt_every, 0, 1e9, "not negative"},
-        {"adapt_threshold", o->adapt_threshold, 0, 1e9, "not negative"},
         {"bias_correction", o->bias_correction, 0, 1, "0 or 1"},
         {"grad_averaging", o->grad_averaging, 0, 1, "0 or 1"},
         {"decoupled_decay", o->decoupled_decay, 0, 1, "0 or 1"},
@@ -182,9 +179,11 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
                           "offload to this machine's memory is for cards: without one the states are in it");
     if (o->offload == MEOPT_OFFLOAD_FILE && !o->dry && !o->offload_dir)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "offload to a file needs offload_dir, a directory for it");
-    if (o->offload && o->adapt_every)
+    if (o->reserved_adapt_every)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
-                          "adapt_every %d widens states where they lie: not with offload", o->adapt_every);
+                          "adapt_every is %d, expected 0: formats that widen during a run were removed; "
+                          "choose wider ones, as of meopt_options_preset \"quality\"",
+                          o->reserved_adapt_every);
     bool adam = o->rule == MEOPT_APADAM || o->rule == MEOPT_APADAMW || o->rule == MEOPT_LAMB;
     if (adam && OPTIM_LOW_BIT(o->second_moment) && o->beta1 * o->beta1 >= o->beta2)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,

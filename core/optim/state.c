@@ -1,8 +1,7 @@
 /* Optimizer state in and out: records of one tensor, the stream of all, conversion between formats.
  *
  * A record is a header, the bytes of m, of v (a pair: of both), of the scales, each as they lie in memory
- * (little-endian, padded to whole groups of 64), with adaptive precision the sampled groups, and a CRC-32C
- * over everything before it. Records are input
+ * (little-endian, padded to whole groups of 64), and a CRC-32C over everything before it. Records are input
  * from outside: every field is checked, and so is every value, before the tensor is touched.
  */
 #include "core/base/file.h"
@@ -32,8 +31,6 @@ static struct record record_of(const struct meopt *opt, const struct tensor *t)
                        .m = l->m,
                        .v = l->v,
                        .ndim = t->ndim,
-                       .flags = (t->promoted ? RECORD_PROMOTED : 0u) |
-                                (adapt_watches(&opt->options, l) ? RECORD_SAMPLES : 0u),
                        .first = t->first,
                        .updates = t->updates};
     memcpy(r.magic,
@@ -49,11 +46,6 @@ static struct record record_of(const struct meopt *opt, const struct tensor *t)
     r.v_bytes = (uint64_t)l->groups * each[1];
     r.scale_bytes = (uint64_t)l->groups * each[2];
     return r;
-}
-
-static size_t record_bytes(const struct record *r)
-{
-    return sizeof *r + (size_t)(r->m_bytes + r->v_bytes + r->scale_bytes) + record_samples_bytes(r) + 4;
 }
 
 size_t meopt_state_bytes(const struct meopt *opt, size_t tensor)
@@ -87,8 +79,6 @@ int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_
     }
     tensor_release(opt, t, &host, false, NULL);
     at += r.m_bytes + r.v_bytes + r.scale_bytes;
-    if (r.flags & RECORD_SAMPLES && (status = adapt_save(opt, t, at, err)) != 0) return status;
-    at += record_samples_bytes(&r);
     uint32_t crc = crc32c(0, record, (size_t)(at - (char *)record));
     memcpy(at, &crc, 4);
     return MEOPT_OK;
@@ -195,7 +185,7 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
     size_t each[3], groups = (size_t)l->groups;
     record_group_bytes(r, each);
     if (r->m_bytes != groups * each[0] || r->v_bytes != groups * each[1] ||
-        r->scale_bytes != groups * each[2] || record_bytes(r) != bytes)
+        r->scale_bytes != groups * each[2] || !record_fits(r, bytes))
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: %zu bytes do not fit its header", name,
                           bytes);
     uint32_t crc;
@@ -212,58 +202,16 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
     if (state_each(opt, &from, l->groups, values_good, NULL))
         return optim_fail(err, MEOPT_BAD_STATE,
                           "state of %.100s holds a NaN, an infinity or a negative second moment", name);
-    const char *why = NULL;
-    if (r->flags & RECORD_SAMPLES && adapt_watches(&opt->options, l))
-        why = adapt_check(opt, t, payload + r->m_bytes + r->v_bytes + r->scale_bytes);
-    return why ? optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: %s", name, why) : MEOPT_OK;
-}
-
-/* State memory of another format, cleared; the caller puts the old one back to where it came from. */
-static int state_reformat(struct meopt *opt, struct tensor *t, int m, int v, struct meopt_error *err)
-{
-    struct layout next = t->layout;
-    next.m = m;
-    next.v = v;
-    layout_state(&next);
-    uint8_t *state = NULL; /* a part may have no elements */
-    if (next.state_bytes) state = memory_get(&opt->options, MEOPT_MEMORY_MOMENTS, next.state_bytes, t->name);
-    if (!state && next.state_bytes)
-        return optim_fail(err, MEOPT_NO_MEMORY,
-                          "no memory to keep the state of %.100s in another format (%zu bytes)", t->name,
-                          next.state_bytes);
-    t->layout = next;
-    t->state = state;
-    t->promoted = m != next.asked_m || v != next.asked_v;
-    state_clear(opt, t);
     return MEOPT_OK;
 }
 
-/* What adaptive precision knows, of a part of nothing as well: its record has to fit those of the others. */
-static int samples_apply(const struct meopt *opt, struct tensor *t, const struct record *r,
-                         const char *payload, struct meopt_error *err)
-{
-    if (!adapt_watches(&opt->options, &t->layout)) return MEOPT_OK;
-    return r->flags & RECORD_SAMPLES ? adapt_load(opt, t, payload + r->m_bytes + r->v_bytes + r->scale_bytes,
-                                                  r->v == STATE_NONE && !record_is(r, RECORD_SPANS), err)
-                                     : adapt_restart(opt, t, false, err);
-}
-
-/* A promoted tensor comes back as wide as it was,
- * where precision is still adaptive: a resumed run goes on bit by bit. */
+/* The values of a checked record; those in another format are converted. */
 static int record_apply(struct meopt *opt, struct tensor *t, const struct record *r, const char *payload,
                         struct meopt_error *err)
 {
     t->updates = r->updates;
     t->last_step = 0;
-    if (r->flags & RECORD_PROMOTED && opt->options.adapt_every > 0 &&
-        (r->m != t->layout.m || r->v != t->layout.v)) {
-        uint8_t *before = t->state;
-        size_t bytes = t->layout.state_bytes;
-        int status = state_reformat(opt, t, r->m, r->v, err);
-        if (status) return status;
-        memory_put(&opt->options, MEOPT_MEMORY_MOMENTS, before, bytes);
-    }
-    if (!t->layout.state_bytes) return samples_apply(opt, t, r, payload, err);
+    if (!t->layout.state_bytes) return MEOPT_OK;
     const struct layout *l = &t->layout;
     int range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
     bool relative = OPTIM_LOW_BIT(l->m) && OPTIM_LOW_BIT(l->v) && !OPTIM_PAIR(l->m, l->v);
@@ -280,8 +228,7 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
         struct target target = {opt, task_of(opt, &host)};
         state_each(opt, &from, l->groups, values_store, &target);
     }
-    status = tensor_release(opt, t, &host, true, err);
-    return status ? status : samples_apply(opt, t, r, payload, err);
+    return tensor_release(opt, t, &host, true, err);
 }
 
 int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_t bytes,
@@ -293,26 +240,6 @@ int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_
     struct record r;
     int status = record_check(opt, &opt->tensors[tensor], record, bytes, &r, err);
     if (!status) status = record_apply(opt, &opt->tensors[tensor], &r, (const char *)record + sizeof r, err);
-    return status;
-}
-
-int state_convert(struct meopt *opt, struct tensor *t, int m, int v, struct meopt_error *err)
-{
-    struct tensor old = *t, from, to;
-    int status = tensor_hold(opt, &old, PART_STATE, &from, err);
-    if (status) return status;
-    if (!(status = state_reformat(opt, t, m, v, err))) {
-        if (!(status = tensor_hold(opt, t, PART_STATE, &to, err))) {
-            struct optim_task source = task_of(opt, &from);
-            struct target target = {opt, task_of(opt, &to)};
-            state_each(opt, &source, old.layout.groups, values_store, &target);
-            status = tensor_release(opt, t, &to, true, err);
-        }
-        struct tensor gone = status ? *t : old; /* moments that could not be written are kept as they were */
-        if (status) *t = old;
-        memory_put(&opt->options, MEOPT_MEMORY_MOMENTS, gone.state, gone.layout.state_bytes);
-    }
-    tensor_release(opt, &old, &from, false, NULL);
     return status;
 }
 

@@ -2,7 +2,7 @@
 #ifndef MEOPT_OPTIM_STATE_H
 #define MEOPT_OPTIM_STATE_H
 
-#include "core/optim/adapt.h"
+#include "core/optim/optim.h"
 
 #include <string.h>
 
@@ -11,9 +11,10 @@
 #define RECORD_PAIRS "MEOPTST2" /* the same on grids of other steps; read as optim_formats.h says */
 #define RECORD_PLAIN "MEOPTST1" /* neither; what is of 8 bits has codes of its own, with a scale a group */
 
+/* Records of versions that widened formats during a run. Neither is written any more. */
 enum record_flags {
-    RECORD_PROMOTED = 1, /* the formats are not what the options say: adaptive precision widened them */
-    RECORD_SAMPLES = 2   /* behind the scales struct sampled and the samples in these groups */
+    RECORD_PROMOTED = 1, /* the formats are wider than the options said */
+    RECORD_SAMPLES = 2   /* after the scales: measurements, which are not read */
 };
 
 struct record {
@@ -63,20 +64,15 @@ static inline void record_group_bytes(const struct record *r, size_t each[3])
     each[1] = 0;
 }
 
-/* Samples of the groups in a record, and what they take with their head; 0 where there are none. Of a part
- * whose shape is its own (meopt_tensor.first without MEOPT_PART) they are spread over it alone. */
-static inline struct samples record_samples(const struct record *r)
+/* Bytes of a record with its header and checksum, without measurements. */
+static inline size_t record_bytes(const struct record *r)
 {
-    size_t each[3];
-    record_group_bytes(r, each);
-    int64_t whole = optim_groups(record_elements(r)), groups = each[0] ? (int64_t)(r->m_bytes / each[0]) : 0;
-    return samples_in(whole, groups < whole ? r->first / OPTIM_GROUP : 0, groups);
+    return sizeof *r + (size_t)(r->m_bytes + r->v_bytes + r->scale_bytes) + sizeof(uint32_t);
 }
-static inline size_t record_samples_bytes(const struct record *r)
+/* Are these the bytes of the record? Measurements may follow the scales. */
+static inline bool record_fits(const struct record *r, size_t bytes)
 {
-    return r->flags & RECORD_SAMPLES
-               ? sizeof(struct sampled) + (size_t)record_samples(r).count * sizeof(struct sample)
-               : 0;
+    return r->flags & RECORD_SAMPLES ? bytes >= record_bytes(r) : bytes == record_bytes(r);
 }
 
 /* Scales of so many groups, or headers of pairs and spans, as a record of this version has them; groups: none

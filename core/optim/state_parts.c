@@ -8,10 +8,9 @@
 /* A record whose checksum is right, and where its three arrays lie. */
 struct opened {
     struct record r;
-    const char *arrays[4];
+    const char *arrays[3];
     size_t bytes[3];
-    int64_t groups;      /* of which those arrays are; 0 of a rule without moments */
-    const char *samples; /* struct sampled and those of these groups; NULL: none */
+    int64_t groups; /* of which those arrays are; 0 of a rule without moments */
 };
 
 static int record_open(struct opened *o, const void *record, size_t bytes, struct meopt_error *err)
@@ -27,7 +26,7 @@ static int record_open(struct opened *o, const void *record, size_t bytes, struc
         r->v < STATE_NONE || r->v > STATE_4BIT || r->ndim < 0 || r->ndim > 8 || r->first < 0 ||
         r->first >> 50 || r->flags > (RECORD_PROMOTED | RECORD_SAMPLES) || r->m_bytes > left ||
         r->v_bytes > left - r->m_bytes || r->scale_bytes > left - r->m_bytes - r->v_bytes ||
-        record_samples_bytes(r) != left - r->m_bytes - r->v_bytes - r->scale_bytes)
+        !record_fits(r, bytes))
         return optim_fail(err, MEOPT_BAD_STATE, "not a state of this version of libmeopt");
     if (crc != crc32c(0, record, bytes - 4))
         return optim_fail(err, MEOPT_BAD_STATE, "a state's checksum does not match");
@@ -38,14 +37,13 @@ static int record_open(struct opened *o, const void *record, size_t bytes, struc
     for (int i = 1; i < 3; i++) o->arrays[i] = o->arrays[i - 1] + o->bytes[i - 1];
     size_t each[3];
     record_group_bytes(r, each);
-    o->samples = r->flags & RECORD_SAMPLES ? o->arrays[2] + o->bytes[2] : NULL;
     o->groups = r->m == STATE_NONE ? 0 : (int64_t)(r->m_bytes / each[0]);
     return MEOPT_OK;
 }
 
 /* The header of `groups` groups from `first`; where its arrays go. */
 static int record_begin(struct record *r, int64_t first, int64_t groups, void *to, size_t *bytes,
-                        char *arrays[4], struct meopt_error *err)
+                        char *arrays[3], struct meopt_error *err)
 {
     size_t each[3], room = *bytes;
     record_group_bytes(r, each);
@@ -53,7 +51,8 @@ static int record_begin(struct record *r, int64_t first, int64_t groups, void *t
     r->m_bytes = (uint64_t)groups * each[0];
     r->v_bytes = (uint64_t)groups * each[1];
     r->scale_bytes = (uint64_t)groups * each[2];
-    *bytes = sizeof *r + (size_t)(r->m_bytes + r->v_bytes + r->scale_bytes) + record_samples_bytes(r) + 4;
+    r->flags &= ~(unsigned)RECORD_SAMPLES;
+    *bytes = record_bytes(r);
     if (!to) return MEOPT_OK;
     if (room < *bytes)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "a state of %zu bytes has no room in %zu", *bytes, room);
@@ -61,7 +60,6 @@ static int record_begin(struct record *r, int64_t first, int64_t groups, void *t
     arrays[0] = (char *)to + sizeof *r;
     arrays[1] = arrays[0] + r->m_bytes;
     arrays[2] = arrays[1] + r->v_bytes;
-    arrays[3] = arrays[2] + r->scale_bytes;
     return MEOPT_OK;
 }
 
@@ -78,22 +76,11 @@ static bool same_kind(const struct record *a, const struct record *b)
            a->updates == b->updates && a->flags == b->flags;
 }
 
-/* Those of a part, to their places in the whole. */
-static bool samples_join(const struct opened *part, const struct opened *first, char *to)
-{
-    struct samples s = record_samples(&part->r);
-    if (memcmp(part->samples, first->samples, sizeof(struct sampled)) != 0) return false;
-    memcpy(to, part->samples, sizeof(struct sampled));
-    memcpy(to + sizeof(struct sampled) + (size_t)s.first * sizeof(struct sample),
-           part->samples + sizeof(struct sampled), (size_t)s.count * sizeof(struct sample));
-    return true;
-}
-
 int meopt_state_join(const void *const *parts, const size_t *part_bytes, size_t count, void *to,
                      size_t *bytes, struct meopt_error *err)
 {
     struct opened first, part;
-    char *arrays[4] = {0};
+    char *arrays[3] = {0};
     size_t each[3];
     if (!parts || !part_bytes || !count || !bytes)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "no records to join, or nowhere to say their size");
@@ -111,9 +98,6 @@ int meopt_state_join(const void *const *parts, const size_t *part_bytes, size_t 
             return optim_fail(err, MEOPT_BAD_STATE, "states of %zu parts do not fit: number %zu from %lld",
                               count, i, (long long)part.r.first);
         for (int k = 0; k < 3; k++) memcpy(arrays[k] + (size_t)at * each[k], part.arrays[k], part.bytes[k]);
-        if (part.samples && !samples_join(&part, &first, arrays[3]))
-            return optim_fail(err, MEOPT_BAD_STATE, "states of %zu parts do not fit: samples of number %zu",
-                              count, i);
         at += part.groups;
     }
     if (at != groups)
@@ -127,7 +111,7 @@ int meopt_state_cut(const void *whole, size_t whole_bytes, int64_t first, int64_
                     size_t *bytes, struct meopt_error *err)
 {
     struct opened o;
-    char *arrays[4] = {0};
+    char *arrays[3] = {0};
     size_t each[3];
     if (!bytes) return optim_fail(err, MEOPT_BAD_ARGUMENT, "nowhere to say the size of the part");
     int status = record_open(&o, whole, whole_bytes, err);
@@ -141,13 +125,6 @@ int meopt_state_cut(const void *whole, size_t whole_bytes, int64_t first, int64_
     record_group_bytes(&o.r, each);
     for (int k = 0; k < 3 && groups; k++)
         memcpy(arrays[k], o.arrays[k] + (size_t)(first / OPTIM_GROUP) * each[k], (size_t)groups * each[k]);
-    if (o.samples) {
-        struct samples s = record_samples(&o.r);
-        memcpy(arrays[3], o.samples, sizeof(struct sampled));
-        memcpy(arrays[3] + sizeof(struct sampled),
-               o.samples + sizeof(struct sampled) + (size_t)s.first * sizeof(struct sample),
-               (size_t)s.count * sizeof(struct sample));
-    }
     record_end(to, *bytes);
     return MEOPT_OK;
 }

@@ -1,5 +1,4 @@
 /* The step: scalars of each tensor, the sweep over its groups, norms, clipping. */
-#include "core/optim/adapt.h"
 #include "core/optim/norm.h"
 #include "core/optim/offload.h"
 #include "kernels/optim_scale.h"
@@ -239,7 +238,6 @@ static int task_finish(const struct meopt *opt, struct tensor *t, bool accumulat
         opt->device->optim->clear(opt->device, t->accumulator, t->layout.accumulator_bytes, chunks_of(t),
                                   opt->options.threads);
     }
-    adapt_done(t);
     return t->found.bad_groups ? not_finite(err, t) : MEOPT_OK;
 }
 
@@ -283,8 +281,7 @@ static int step_named(struct meopt *opt, const size_t *tensors, const struct meo
         opt->device->optim->step(opt->device, opt->work, &sweep);
         return optim_fail(err, MEOPT_NOT_FINITE, "the gradient holds a NaN or an infinity");
     }
-    status = adapt_step(opt, tensors, tasks, count, how->clip, err);
-    if (!status) status = sweep_steps(opt, tensors, tasks, &sweep, err);
+    status = sweep_steps(opt, tensors, tasks, &sweep, err);
     if (!wait) opt->deferred = true;
     if (status) return status;
     if (sweep.bad >= 0) return not_finite(err, &opt->tensors[tensors[sweep.bad]]);
@@ -373,9 +370,7 @@ static int deferred_results(struct meopt *opt, struct meopt_error *err)
         if (!t->stepped) continue;
         t->found = partials_total(opt, t);
         t->last_step = opt->step - (t->found.bad_groups > 0);
-        if (!isinf(t->found.gradient_squares)) continue;
-        t->updates--; /* the check refused it */
-        adapt_done(t);
+        if (isinf(t->found.gradient_squares)) t->updates--; /* the check refused it */
     }
     return status;
 }
@@ -393,7 +388,6 @@ int meopt_step_end_sized(size_t size, struct meopt *opt, struct meopt_step_stats
     OPTIM_ENTER(opt);
     if (!opt->stepping) return optim_fail(err, MEOPT_BAD_ORDER, "no step was begun");
     opt->stepping = false;
-    adapt_fetch(opt);
     if (opt->deferred) {
         int status = deferred_results(opt, err);
         if (status) return status;
@@ -402,7 +396,6 @@ int meopt_step_end_sized(size_t size, struct meopt *opt, struct meopt_step_stats
     double squares = 0;
     int64_t bad = 0;
     int failed = gradient_sums(opt, stepped, NULL, true, &squares, &bad, &opt->wide_groups, err);
-    if (!failed) failed = adapt_measure(opt, err);
     if (failed) return failed;
     for (size_t i = 0; i < opt->count; i++) found.tensors += opt->tensors[i].stepped;
     found.grad_norm = sqrt(squares);

@@ -84,33 +84,6 @@ static struct tower_options teacher_options(const struct trainer *t)
     };
 }
 
-static void report(void *context, const struct meopt_report *r)
-{
-    (void)context;
-    if (r->first_moment == r->new_first_moment && r->second_moment == r->new_second_moment) {
-        if (r->error > r->threshold)
-            log_warn(
-                "step %lld: %s: state error %.3g of the update is over %.3g, and there is no memory for a "
-                "wider format: moments stay %s, %s",
-                (long long)r->step, r->tensor, r->error, r->threshold,
-                meopt_state_format_name(r->first_moment),
-                r->second_moment < 0 ? "none" : meopt_state_format_name(r->second_moment));
-        else
-            log_debug("step %lld: %s: state error %.3g of the update", (long long)r->step, r->tensor,
-                      r->error);
-        return;
-    }
-    const char *m = meopt_state_format_name(r->new_first_moment),
-               *v = r->new_second_moment < 0 ? "none" : meopt_state_format_name(r->new_second_moment);
-    if (r->error > r->threshold)
-        log_info("step %lld: %s: state error %.3g of the update is over %.3g: moments promoted to %s, %s",
-                 (long long)r->step, r->tensor, r->error, r->threshold, m, v);
-    else
-        log_info(
-            "step %lld: %s: %.3g of the update would be lost in %s, %s, of %.3g allowed: moments go back",
-            (long long)r->step, r->tensor, r->narrower_error, m, v, r->threshold);
-}
-
 int trainer_rule(enum optim_name name)
 {
     static const int rules[] = {[OPTIM_NAME_APADAM] = MEOPT_APADAM,
@@ -181,11 +154,6 @@ int trainer_optimizer(const struct trainer *t, struct meopt_options *o, struct e
     o->small_count = 0; /* the tower says which tensors are fp32, by their role: a matrix of few elements is
                            bf16 in its memory */
     if (t->release && t->micro < t->batch && !t->many) o->accumulator = MEOPT_STATE_BF16;
-    if (c->optim.adaptive) {
-        o->adapt_every = (int)c->optim.adaptive_every;
-        o->adapt_threshold = c->optim.adaptive_threshold;
-        o->report = report;
-    }
     return 0;
 }
 
