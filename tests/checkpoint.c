@@ -60,6 +60,16 @@ static void a_save_that_fails_leaves_what_was_there(void **state)
     expect(1, 1);
 }
 
+static void a_removed_run_stays_removed(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    assert_int_equal(file_remove_tree(directory, &err), 0);
+    assert_int_not_equal(save(1, 1, 1, &err), 0);
+    assert_int_not_equal(access(directory, F_OK), 0);
+    assert_int_equal(mkdir(directory, 0700), 0);
+}
+
 static void as_many_stay_as_are_kept(void **state)
 {
     (void)state;
@@ -382,6 +392,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_was_saved_comes_back, setup, teardown),
         cmocka_unit_test_setup_teardown(a_damaged_one_is_passed_over, setup, teardown),
         cmocka_unit_test_setup_teardown(a_save_that_fails_leaves_what_was_there, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_removed_run_stays_removed, setup, teardown),
         cmocka_unit_test_setup_teardown(as_many_stay_as_are_kept, setup, teardown),
         cmocka_unit_test_setup_teardown(the_newest_of_thousands_is_found, setup, teardown),
         cmocka_unit_test_setup_teardown(another_shape_is_refused, setup, teardown),

@@ -150,11 +150,11 @@ int checkpoint_save_part(const char *directory, int64_t step, int writer, int wr
 static int write_partial(const char *directory, const char *partial, int64_t step,
                          const struct checkpoint_content *content, struct error *err)
 {
-    char *tensors = path_join(partial, checkpoint_model);
+    char *tensors = path_join(partial, checkpoint_model), *below = path_join("ckpt", path_basename(partial));
     int writers = content->writers > 1 ? content->writers : 1;
     struct checkpoint_written *written = xcalloc((size_t)writers, sizeof *written);
     int code = file_remove_tree(partial, err);
-    if (!code) code = file_make_dirs(partial, err);
+    if (!code) code = file_make_dirs_below(directory, below, err); /* a removed run stays removed */
     if (!code)
         code = weights_write_safetensors(tensors, content->tensors, content->tensor_count, content->metadata,
                                          err);
@@ -166,6 +166,7 @@ static int write_partial(const char *directory, const char *partial, int64_t ste
         code = write_manifest(partial, step, content->more, writers, writers > 1 ? written : NULL, err);
     free(written);
     free(tensors);
+    free(below);
     return code;
 }
 
