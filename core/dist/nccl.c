@@ -177,12 +177,29 @@ static void drop_comm(struct nccl *n)
     n->comm = NULL;
 }
 
+/* Whether a header is missing and the library knows why: its failure ends what the card was given, and the
+ * space of a header that did not arrive has the zeros of send_headers. */
+static bool headers_lost(const struct dist *dist)
+{
+    const struct nccl *n = nccl_of(dist);
+    struct dist_header h;
+    int result = NCCL_SUCCESS, missing = 0;
+    for (int r = 0; r < dist->size; r++) {
+        memcpy(&h, dist->window->receive + (size_t)r * sizeof h, sizeof h);
+        missing += h.number == 0;
+    }
+    if (!missing || !n->comm) return false;
+    int asked = n->api->state(n->comm, &result);
+    return asked || (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS);
+}
+
 /* Compares the headers that are under way, once they are here. */
 static int compare_headers(struct dist *dist, struct error *err)
 {
     struct nccl *n = nccl_of(dist);
     if (!n->comparing || lane_ended(n->lane) != 0) return 0; /* an error of the card shows elsewhere */
     n->comparing = false;
+    if (headers_lost(dist)) return 0; /* comm_state reports the library's failure */
     int code = dist_compare(dist, dist->window->receive, sizeof dist->header, err);
     if (code) drop_comm(n);
     return code;
@@ -338,8 +355,9 @@ static int send_headers(struct dist *dist, struct error *err)
     struct dist_window *w = dist->window;
     size_t bytes = sizeof dist->header, all = bytes * (size_t)dist->size;
     struct nccl_group g;
-    memcpy(w->send, &dist->header, bytes);
-    int failed = lane_upload(n->lane, n->headers + all, w->send, bytes);
+    memset(w->send, 0, all); /* no header of an earlier collective is taken for one of this */
+    memcpy(w->send + all, &dist->header, bytes);
+    int failed = lane_upload(n->lane, n->headers, w->send, all + bytes);
     if (failed) return nccl_card_failed(dist, failed, err);
     int code = group_begin(dist, &g, err);
     if (code) return code;
@@ -386,7 +404,7 @@ static int nccl_reduce(struct dist *dist, const struct dist_sum *s, struct error
         int launched = own ? lane_sum(n->lane, &sum) : 0;
         if (launched) return nccl_card_failed(dist, launched, err);
     }
-    return nccl_finish(dist, err);
+    return code ? code : nccl_finish(dist, err);
 }
 
 static int nccl_gather(struct dist *dist, const void *own, void *p, const int64_t *offsets, struct error *err)
@@ -421,7 +439,7 @@ static int nccl_unite(struct dist *dist, void *p, size_t bytes, struct error *er
         if ((code = lane_unite(n->lane, n->parts, dist->size, (char *)p + at, slice)) != 0)
             return nccl_card_failed(dist, code, err);
     }
-    return nccl_finish(dist, err);
+    return code ? code : nccl_finish(dist, err);
 }
 
 /* Host memory: a way to the card and back. What goes stands at parts, what comes behind it. */
