@@ -46,12 +46,12 @@ stop
 
 mkdir "$dir/disk"
 if mount -t tmpfs -o size=256k none "$dir/disk" 2>/dev/null; then
-    trap '[ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null; umount "$dir/disk"; rm -rf "$dir"' EXIT
+    trap '[ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null || :; umount "$dir/disk"; rm -rf "$dir"' EXIT
     dash_run "$dir/disk/full" 1 20
     now=$(date +%s)
     sleep 600 &
     pid=$!
-    trap 'kill $pid 2>/dev/null; [ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null; umount "$dir/disk"; rm -rf "$dir"' EXIT
+    trap 'kill $pid 2>/dev/null || :; [ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null || :; umount "$dir/disk"; rm -rf "$dir"' EXIT
     printf '{"state":"training","step":20,"total_steps":80,"epoch":1,"pid":%d,"host":"elsewhere","time":%d,"exit_code":null}\n' $pid $((now - 40)) >"$dir/disk/full/state.json"
     printf '{"time":%d,"worker":{"state":"running","phase":"training"},"cards":[]}\n' $((now - 31)) >"$dir/disk/full/live.json"
     start 'attach disk/full'

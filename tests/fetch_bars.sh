@@ -4,7 +4,7 @@
 set -eu
 for tool in nginx openssl python3; do command -v $tool >/dev/null || { echo "skipped: no $tool"; exit 77; }; done
 . "$MEOPT_SOURCE/tests/tmux.sh"
-trap '[ ! -s "$dir/pid" ] || kill "$(cat "$dir/pid")" 2>/dev/null; [ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null; rm -rf "$dir"' EXIT
+trap '[ ! -s "$dir/pid" ] || kill "$(cat "$dir/pid")" 2>/dev/null || :; [ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null || :; rm -rf "$dir"' EXIT
 cd "$dir"
 openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out ca.pem -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 >/dev/null 2>&1
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')

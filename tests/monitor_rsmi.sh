@@ -112,7 +112,7 @@ hold() {
     rm -f "$dir/held"
     (sleep "$1"; exec "$print" lease "$first/mem_info_vram_used" >"$dir/held") &
     holder=$!
-    trap 'kill $holder 2>/dev/null; rm -rf "$dir"' EXIT
+    trap 'kill $holder 2>/dev/null || :; rm -rf "$dir"' EXIT
 }
 hold 0
 for _ in 1 2 3 4 5 6 7 8 9 10; do

@@ -2,7 +2,7 @@
 command -v tmux >/dev/null || { echo "no tmux"; exit 77; }
 dir=$(mktemp -d)
 socket= terminals=0
-trap '[ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null; rm -rf "$dir"' EXIT
+trap '[ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null || :; rm -rf "$dir"' EXIT
 fail() {
     echo "FAILED: $*" >&2
     [ -z "$socket" ] || tmux -L "$socket" capture-pane -p >&2 || true
