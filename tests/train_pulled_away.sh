@@ -65,7 +65,10 @@ resumes elsewhere
 name=follow
 begin follow
 mv follow followed
+worker=$(its_worker)
+kill -STOP "$worker" $pid # nothing comes or goes meanwhile
 cp -a followed decoy # as a new run of that name would be, for who looks only at the path
+kill -CONT $pid "$worker"
 rm -f decoy/live.json
 sums_of() { (cd "$1" && find . -type f ! -name .lock -exec cksum {} + | sort); }
 sums_of decoy >decoy.before
