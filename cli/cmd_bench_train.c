@@ -53,7 +53,7 @@ struct found {
 
 static void keep_better(struct gemm_peak *best, const struct gemm_peak *peak)
 {
-    if (gemm_peak_gflops(peak) > gemm_peak_gflops(best)) *best = *peak;
+    if (peak->gflops > best->gflops) *best = *peak;
 }
 
 /* The peaks of the matrix product, where they are higher than what is known; on a device of its own, so that
@@ -73,8 +73,8 @@ static int peak_of(const struct config *c, struct found *f, struct error *err)
     if (device_gemm_peak(device, DTYPE_F32, !wide && cpu ? 2 : 0, &fp32, err) == 0)
         keep_better(&f->fp32, &fp32);
     device_close(device);
-    f->peak = wide || gemm_peak_gflops(&f->fp32) > gemm_peak_gflops(&f->bf16) ? &f->fp32 : &f->bf16;
-    if (gemm_peak_gflops(f->peak) <= 0) f->peak = NULL;
+    f->peak = wide || f->fp32.gflops > f->bf16.gflops ? &f->fp32 : &f->bf16;
+    if (f->peak->gflops <= 0) f->peak = NULL;
     return 0;
 }
 
@@ -159,20 +159,19 @@ static json_t *wait_or_null(double ms) { return ms >= 0 ? json_real(ms) : json_n
 
 static void print_json(const struct found *f, bool profiled)
 {
-    double peak = f->peak ? gemm_peak_gflops(f->peak) : 0;
+    double peak = f->peak ? f->peak->gflops : 0;
     json_t *memory = memory_json(&f->use),
            *all = json_pack(
                "{s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:f, s:I, s:O, s:O, s:O, s:I, s:f, s:o, s:o}",
                "images_per_s", f->images, "gflops", f->gflops, "gemm_peak_gflops", rate_or_null(peak),
                "gemm_peak_of", f->peak ? json_string(f->peak->of) : json_null(), "gemm_peak_bf16_gflops",
-               rate_or_null(gemm_peak_gflops(&f->bf16)), "gemm_peak_fp32_gflops",
-               rate_or_null(gemm_peak_gflops(&f->fp32)), "gemm_ratio",
-               rate_or_null(f->peak ? f->gflops / peak : 0), "step_ms", f->seconds * 1e3, "peak_bytes",
-               (json_int_t)f->use.peak_total_bytes, "classes", json_object_get(memory, "classes"),
-               "host_classes", json_object_get(memory, "host_classes"), "file_classes",
-               json_object_get(memory, "file_classes"), "resident_bytes", (json_int_t)f->resident,
-               "processor_s", f->processor_s, "stream_wait_ms", wait_or_null(f->stream_ms), "offload_wait_ms",
-               wait_or_null(f->offload_ms));
+               rate_or_null(f->bf16.gflops), "gemm_peak_fp32_gflops", rate_or_null(f->fp32.gflops),
+               "gemm_ratio", rate_or_null(f->peak ? f->gflops / peak : 0), "step_ms", f->seconds * 1e3,
+               "peak_bytes", (json_int_t)f->use.peak_total_bytes, "classes",
+               json_object_get(memory, "classes"), "host_classes", json_object_get(memory, "host_classes"),
+               "file_classes", json_object_get(memory, "file_classes"), "resident_bytes",
+               (json_int_t)f->resident, "processor_s", f->processor_s, "stream_wait_ms",
+               wait_or_null(f->stream_ms), "offload_wait_ms", wait_or_null(f->offload_ms));
     if (profiled) {
         json_t *parts = json_object();
         char key[32];
@@ -193,8 +192,7 @@ static void print_json(const struct found *f, bool profiled)
 
 static void print_rate(const char *name, const struct gemm_peak *peak)
 {
-    if (gemm_peak_gflops(peak) > 0)
-        printf("%-11s %.1f GFLOP/s in this run (%s)\n", name, gemm_peak_gflops(peak), peak->of);
+    if (peak->gflops > 0) printf("%-11s %.1f GFLOP/s in this run (%s)\n", name, peak->gflops, peak->of);
     else printf("%-11s not measured\n", name);
 }
 
@@ -237,7 +235,7 @@ static void print_text(const struct found *f, bool profiled)
     print_rate("GEMM bf16", &f->bf16);
     print_rate("GEMM fp32", &f->fp32);
     if (f->peak)
-        printf("ratio       %.3f of %s\n", f->gflops / gemm_peak_gflops(f->peak),
+        printf("ratio       %.3f of %s\n", f->gflops / f->peak->gflops,
                f->peak == &f->bf16 ? "bf16" : "fp32");
     if (profiled) print_profile(f);
     for (int k = 0; k < MEMORY_CLASS_COUNT; k++)

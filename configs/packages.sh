@@ -3,7 +3,7 @@
 # when all is there. Asks for root through sudo when needed. `packages.sh test` adds what only the tests use,
 # `packages.sh test long` what only their long form does.
 set -eu
-packages="build-essential cmake ninja-build pkg-config libdnnl-dev libyaml-dev libcurl4-openssl-dev libarchive-dev
+packages="build-essential cmake ninja-build pkg-config libyaml-dev libcurl4-openssl-dev libarchive-dev
   libjpeg62-turbo-dev libpng-dev libwebp-dev zlib1g-dev libjansson-dev libssl-dev libncurses-dev liburing-dev ca-certificates"
 grep -qi ubuntu /etc/os-release && packages=$(echo "$packages" | sed 's/libjpeg62-turbo-dev/libjpeg-turbo8-dev/')
 [ "${1:-}" = test ] && packages="$packages libcmocka-dev clang clang-format libclang-rt-14-dev valgrind nginx-light tmux mandoc man-db locales

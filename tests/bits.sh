@@ -4,10 +4,9 @@
 #
 #   sh tests/bits.sh [GROUP] [--record]    GROUP: avx2 (the default), native, hip, cuda; MEOPT_LONG=1: all rows of every group
 #
-# Bits also depend on what is not ours: the compiler, libm, libjpeg, oneDNN and what it makes of this processor, and on the kernels that
-# meopt selects for it. A table begins with a fingerprint of these (tests/bits/arithmetic.c calls the libraries directly). Where no table
-# has the fingerprint of this machine nothing can be said: exit 77, naming the parts that differ. Where one has it, every bit must be as
-# recorded. MEOPT_CPU_ISA=SET selects the kernels of the group native, which are otherwise those that meopt selects.
+# Bits also depend on what is not ours: the compiler, libm, libjpeg, the processor's approximations, and on the kernels that meopt selects
+# for it. A table begins with a fingerprint of these (tests/bits/arithmetic.c calls the libraries directly). Where no table has the
+# fingerprint of this machine nothing can be said: exit 77, naming the parts that differ. Where one has it, every bit must be as recorded. MEOPT_CPU_ISA=SET selects the kernels of the group native, which are otherwise those that meopt selects.
 # --record adds the table of this machine, or replaces it: at a commit that is known to be good. Where other bits are wanted: record anew,
 # say why in the commit, and remove the tables of other machines, which are out of date then.
 set -eu
@@ -32,17 +31,16 @@ done
 mkdir "$work/configs"
 cp "$MEOPT_SOURCE"/configs/quickstart*.yaml "$work/configs/"
 
-for name in $(env | sed -nE 's/^((FAKE|OMP|KMP|ONEDNN|DNNL)_[[:upper:]_]*|MEOPT_GRAPHS)=.*/\1/p'); do unset "$name"; done
+for name in $(env | sed -nE 's/^((FAKE|OMP|KMP)_[[:upper:]_]*|MEOPT_GRAPHS)=.*/\1/p'); do unset "$name"; done
 [ "$group" = native ] || unset MEOPT_CPU_ISA
 export OMP_NUM_THREADS=2 OMP_DYNAMIC=false
-products=$MEOPT_SOURCE/tests/data/bits/products
 case $group in
-avx2) export MEOPT_CPU_ISA=avx2 ONEDNN_MAX_CPU_ISA=AVX2 device=cpu steps=4 batch=4 ;;
+avx2) export MEOPT_CPU_ISA=avx2 device=cpu steps=4 batch=4 ;;
 native) device=cpu steps=4 batch=4 ;;
 *) # on the host only images are decoded and resized; few steps, emulation is slow
     . "$MEOPT_SOURCE/tests/fake_cards.sh"
     export MEOPT_CPU_ISA=plain
-    products=/dev/null device=$group steps=2 batch=2
+    device=$group steps=2 batch=2
     ;;
 esac
 
@@ -51,7 +49,7 @@ cached() { sed -n "s/^$1:[A-Z]*=/$1=/p" "$MEOPT_BUILD/CMakeCache.txt" | tr '\n' 
 fingerprint() {
     echo "build $(uname -m) $(compiler C)$(cached CMAKE_BUILD_TYPE)$(cached CMAKE_C_FLAGS)$(cached MEOPT_OPENMP)$(cached MEOPT_SANITIZE)"
     case $group in hip | cuda) echo "card $(compiler CXX)$(cached CMAKE_CXX_FLAGS)" ;; esac
-    "$MEOPT_BUILD/tests/bits_arithmetic" "$products" "$work"/sample/COCO2014/train2014/*.jpg >"$work/arithmetic"
+    "$MEOPT_BUILD/tests/bits_arithmetic" "$work"/sample/COCO2014/train2014/*.jpg >"$work/arithmetic"
     case $group in # libraries and instructions that a group does not use do not matter to it
     avx2) grep -v '^kernels \|^rcp14 ' "$work/arithmetic" ;;
     native) cat "$work/arithmetic" ;;

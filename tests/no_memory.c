@@ -1,12 +1,11 @@
-/* Nothing in libmeopt ends the process: the k-th allocation fails, for every k, once or for good; so does the
- * k-th call of oneDNN. Every call answers with a status, nothing is left behind, and a call made again does
- * what it would have done. The linker lays the functions below between the library and libc or oneDNN
- * (--wrap). $MEOPT_TEST_DEVICE: the optimizer on a card. */
+/* Nothing in libmeopt ends the process: the k-th allocation fails, for every k, once or for good. Every
+ * call answers with a status, nothing is left behind, and a call made again does what it would have done. The
+ * linker lays the functions below between the library and libc (--wrap). $MEOPT_TEST_DEVICE: the optimizer on
+ * a card. */
 #include "core/device/device.h"
 #include "tests/optim_table.h"
 
 #include <errno.h>
-#include <oneapi/dnnl/dnnl.h>
 #include <stdatomic.h>
 
 static atomic_int fail_at; /* the how-many-th from now fails; 0: none */
@@ -63,27 +62,6 @@ void __wrap_free(void *p)
     if (p) live--;
     __real_free(p);
 }
-
-static atomic_int onednn_fail_at;
-#define ONEDNN(name, parameters, arguments)                                                                  \
-    dnnl_status_t __real_##name parameters;                                                                  \
-    dnnl_status_t __wrap_##name parameters;                                                                  \
-    dnnl_status_t __wrap_##name parameters                                                                   \
-    {                                                                                                        \
-        if (onednn_fail_at && --onednn_fail_at == 0) return dnnl_out_of_memory;                              \
-        return __real_##name arguments;                                                                      \
-    }
-ONEDNN(dnnl_engine_create, (dnnl_engine_t * engine, dnnl_engine_kind_t kind, size_t i), (engine, kind, i))
-ONEDNN(dnnl_stream_create, (dnnl_stream_t * stream, dnnl_engine_t engine, unsigned flags),
-       (stream, engine, flags))
-ONEDNN(dnnl_primitive_attr_create, (dnnl_primitive_attr_t * attr), (attr))
-ONEDNN(dnnl_post_ops_create, (dnnl_post_ops_t * ops), (ops))
-ONEDNN(dnnl_primitive_create, (dnnl_primitive_t * primitive, const_dnnl_primitive_desc_t desc),
-       (primitive, desc))
-ONEDNN(dnnl_primitive_execute,
-       (const_dnnl_primitive_t primitive, dnnl_stream_t stream, int count, const dnnl_exec_arg_t *args),
-       (primitive, stream, count, args))
-ONEDNN(dnnl_stream_wait, (dnnl_stream_t stream), (stream))
 
 /* Everything that an optimizer does in its life. */
 static unsigned char stream[1 << 20];
@@ -199,7 +177,7 @@ static void an_optimizer_tells_every_allocation_that_fails(void **state)
     assert_true(seen > 40);
 }
 
-/* Two products of the CPU with their scratch: 0, or the code that the device tells. */
+/* GEMMs of the CPU with their scratch: 0, or the code that the device tells. */
 static int products(struct error *err)
 {
     enum { N = 24 };
@@ -225,30 +203,26 @@ static int products(struct error *err)
 static void a_product_that_fails_is_told_by_the_device(void **state)
 {
     (void)state;
-    setenv("MEOPT_CPU_ISA", "avx2", 1); /* with AVX-512 products are our own, and take nothing */
     struct error err = {0};
     int seen = 0;
     assert_int_equal(products(&err), 0);
-    for (int what = 0; what < 2; what++)
-        for (int k = 1;; k++) {
-            long before = live;
-            for_good = failed = false;
-            fail_at = what ? 0 : k;
-            onednn_fail_at = what ? k : 0;
-            memset(&err, 0, sizeof err);
-            int code = products(&err);
-            bool was = what ? !onednn_fail_at : failed;
-            fail_at = onednn_fail_at = 0;
-            if (live != before) fail_msg("failure %d: %ld blocks are left", k, live - before);
-            if (!was) break;
-            seen++;
-            if (code != EXIT_FAILED && code != EXIT_HOST_MEMORY)
-                fail_msg("%s %d fails, the device tells %d %s", what ? "call" : "allocation", k, code,
-                         err.what);
-            assert_true(strlen(err.what) > 8);
-        }
+    for (int k = 1;; k++) {
+        long before = live;
+        for_good = failed = false;
+        fail_at = k;
+        memset(&err, 0, sizeof err);
+        int code = products(&err);
+        bool was = failed;
+        fail_at = 0;
+        if (live != before) fail_msg("allocation %d fails: %ld blocks are left", k, live - before);
+        if (!was) break;
+        seen++;
+        if (code != EXIT_HOST_MEMORY)
+            fail_msg("allocation %d fails, the device tells %d %s", k, code, err.what);
+        assert_true(strlen(err.what) > 8);
+    }
     print_message("%d failures\n", seen);
-    assert_true(seen > 20);
+    assert_true(seen >= 3); /* the device, its state, its scratch */
 }
 
 int main(void)

@@ -13,7 +13,7 @@ fail() { echo "FAILED: $1" >&2; tail -n 30 "$work/log" >&2; exit 1; }
 # Headers of others alone: beside them in /usr/include lie those of a newer glibc.
 mkdir -p "$work/include/openssl"
 for from in /usr/include /usr/include/x86_64-linux-gnu; do
-    for name in dnnl\*.h oneapi yaml.h jansson\*.h curl archive\*.h j\*.h libpng\*/png\*.h webp zlib.h zconf.h ncurses\*.h curses.h \
+    for name in yaml.h jansson\*.h curl archive\*.h j\*.h libpng\*/png\*.h webp zlib.h zconf.h ncurses\*.h curses.h \
         term.h unctrl.h liburing liburing.h; do
         for header in "$from"/$name; do [ ! -e "$header" ] || ln -sfn "$header" "$work/include/"; done
     done
@@ -43,10 +43,9 @@ END_OF_CC
 chmod +x "$work/cc"
 export ZIG="$zig" OLD="$work"
 export ZIG_GLOBAL_CACHE_DIR="${ZIG_GLOBAL_CACHE_DIR:-$work/cache}" ZIG_LOCAL_CACHE_DIR="$work/cache"
-dnnl=$(sed -n 's/^DNNL_LIBRARY:[A-Z]*=//p' "$MEOPT_BUILD/CMakeCache.txt")
+cmocka=$(sed -n 's/^CMOCKA_LIBRARY:[A-Z]*=//p' "$MEOPT_BUILD/CMakeCache.txt") # beside it are the other libraries
 cmake -S "$MEOPT_SOURCE" -B "$build" -G Ninja -DCMAKE_C_COMPILER="$work/cc" -DCMAKE_BUILD_TYPE=None -DCMAKE_C_FLAGS=-O0 \
-    -DCMAKE_EXE_LINKER_FLAGS=-Wl,--allow-shlib-undefined -DDNNL_LIBRARY="$dnnl" -DDNNL_INCLUDE_DIR=/usr/include \
-    -DCMAKE_LIBRARY_PATH="${dnnl%/*}" -DMEOPT_OPENMP=OFF -DMEOPT_MPI=OFF -DMEOPT_GPU_ARCHS=none -DBUILD_TESTING=OFF >"$work/log" 2>&1 ||
+    -DCMAKE_EXE_LINKER_FLAGS=-Wl,--allow-shlib-undefined -DCMAKE_LIBRARY_PATH="${cmocka%/*}" -DMEOPT_OPENMP=OFF -DMEOPT_MPI=OFF -DMEOPT_GPU_ARCHS=none -DBUILD_TESTING=OFF >"$work/log" 2>&1 ||
     fail "cmake"
 nice -n 10 ninja -C "$build" meopt meopt_optim >"$work/log" 2>&1 || { grep error: "$work/log" >&2; fail "it does not build"; }
 for file in meopt libmeopt-optim.so; do

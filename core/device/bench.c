@@ -2,7 +2,6 @@
 #include "core/device/bench.h"
 #include "core/base/clock.h"
 #include "kernels/cpu/gemm_amx.h"
-#include "kernels/cpu/gemm_onednn.h"
 #include "kernels/cpu/ops.h"
 
 #include <stdio.h>
@@ -16,42 +15,25 @@ static const struct {
               {2048, 1408, 6144, false, false},
               {1408, 6144, 2048, true, false}};
 
-struct product {
-    struct device *device;
-    struct gemm gemm;
-    struct onednn *onednn; /* NULL: the device's own */
-    void *scratch;
-};
-
-static bool library_able(struct onednn *onednn, const struct gemm *g, size_t scratch_bytes)
+static bool run(struct device *device, const struct gemm *g)
 {
-    struct matmul m = matmul_of(g);
-    return onednn_supports(onednn, &m) == ONEDNN_YES && onednn_scratch(onednn, &m) <= scratch_bytes;
-}
-
-static bool run(const struct product *p)
-{
-    if (p->onednn) {
-        struct matmul m = matmul_of(&p->gemm);
-        return onednn_run(p->onednn, &m, p->scratch);
-    }
-    p->device->ops->gemm(p->device, &p->gemm);
-    p->device->sync(p->device);
-    return !p->device->pending.code;
+    device->ops->gemm(device, g);
+    device->sync(device);
+    return !device->pending.code;
 }
 
 /* Best of at least 3 runs, as many as go in 0.15 s; 0 when one was not done. */
-static double rate(const struct product *p)
+static double rate(struct device *device, const struct gemm *g)
 {
     double best = 1e30, began = clock_seconds();
-    if (!run(p)) return 0;
+    if (!run(device, g)) return 0;
     for (int n = 0; n < 3 || (n < 30 && clock_seconds() - began < 0.15); n++) {
         double t = clock_seconds();
-        if (!run(p)) return 0;
+        if (!run(device, g)) return 0;
         t = clock_seconds() - t;
         if (t < best) best = t;
     }
-    return 2.0 * (double)p->gemm.m * (double)p->gemm.n * (double)p->gemm.k / best * 1e-9;
+    return 2.0 * (double)g->m * (double)g->n * (double)g->k / best * 1e-9;
 }
 
 /* What the shapes are divided by so that one product takes no
@@ -71,25 +53,10 @@ static int64_t divisor(struct device *device, enum dtype type, char *block)
                      .ab_type = type,
                      .c_type = type,
                      .alpha = 1};
-    struct product p = {device, g, NULL, NULL};
-    double largest_s = 2.0 * 2048 * 6144 * 1408 / (rate(&p) * 1e9);
+    double largest_s = 2.0 * 2048 * 6144 * 1408 / (rate(device, &g) * 1e9);
     int64_t by = 1;
     while (by < 32 && largest_s > 0.5 * (double)(by * by * by)) by *= 2;
     return largest_s < 30 ? 1 : by;
-}
-
-static void found(struct gemm_peak *peak, double *best, double gflops, const char *whose,
-                  const struct gemm *g)
-{
-    if (gflops > gemm_peak_gflops(peak))
-        snprintf(peak->of, sizeof peak->of, "%s, %lld x %lld x %lld", whose, (long long)g->m, (long long)g->n,
-                 (long long)g->k);
-    if (gflops > *best) *best = gflops;
-}
-
-double gemm_peak_gflops(const struct gemm_peak *peak)
-{
-    return peak->own_gflops > peak->library_gflops ? peak->own_gflops : peak->library_gflops;
 }
 
 /* Who does the device's own products, "own, avx512_vnni (whole numbers)". */
@@ -99,7 +66,6 @@ static void own_name(const struct device *device, enum dtype type, char *name, s
     bool bf16 = type == DTYPE_BF16;
     if (device->kind != DEVICE_CPU) snprintf(name, size, "own");
     else if (bf16 && gemm_amx_available()) snprintf(name, size, "own, AMX tiles");
-    else if (!bf16 && !ops->gemm_fp32) snprintf(name, size, "oneDNN");
     else snprintf(name, size, "own, %s%s", ops->isa, bf16 && ops->gemm_codes ? " (whole numbers)" : "");
 }
 
@@ -129,11 +95,9 @@ int device_gemm_peak(struct device *device, enum dtype type, int64_t by, struct 
 {
     enum { ELEMENTS = 2048 * 6144 };
     struct memory_use before = device->use;
-    size_t bytes = ELEMENTS * dtype_bytes(type), scratch_bytes = (size_t)64 << 20;
+    size_t bytes = ELEMENTS * dtype_bytes(type);
     bool cpu = device->kind == DEVICE_CPU;
-    struct onednn *onednn = cpu ? onednn_open() : NULL;
-    char *block = device_alloc(device, MEMORY_WORKSPACE, 3 * bytes + scratch_bytes,
-                               "operands of the peak measurement", err);
+    char *block = device_alloc(device, MEMORY_WORKSPACE, 3 * bytes, "operands of the peak measurement", err);
     char own[48];
     own_name(device, type, own, sizeof own);
     *peak = (struct gemm_peak){0};
@@ -156,16 +120,15 @@ int device_gemm_peak(struct device *device, enum dtype type, int64_t by, struct 
                              .ab_type = type,
                              .c_type = type,
                              .alpha = 1};
-            struct product p = {device, g, NULL, block + 3 * bytes};
-            found(peak, &peak->own_gflops, rate(&p), own, &g);
-            if (!cpu || !library_able(onednn, &g, scratch_bytes)) continue;
-            p.onednn = onednn;
-            found(peak, &peak->library_gflops, rate(&p), "oneDNN", &g);
+            double gflops = rate(device, &g);
+            if (gflops <= peak->gflops) continue;
+            peak->gflops = gflops;
+            snprintf(peak->of, sizeof peak->of, "%s, %lld x %lld x %lld", own, (long long)m, (long long)n,
+                     (long long)k);
         }
     }
     int code = block ? device_check(device, err) : err ? err->code : EXIT_HOST_MEMORY;
     device_free(device, block);
-    onednn_close(onednn);
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++) device->use.peak_bytes[c] = before.peak_bytes[c];
     device->use.peak_total_bytes = before.peak_total_bytes;
     return code;
@@ -176,7 +139,7 @@ double device_gemm_peak_gflops(struct device *device, enum dtype type)
     struct gemm_peak peak;
     struct error err;
     if (device_gemm_peak(device, type, 0, &peak, &err)) return 0;
-    return gemm_peak_gflops(&peak);
+    return peak.gflops;
 }
 
 double device_copy_rate(struct device *device, char *block, size_t bytes)

@@ -1,6 +1,5 @@
 /* The CPU back end: memory of this machine (host.c),
- * operations from kernels/cpu, products of bf16 on AMX tiles or in blocks of our own (gemm.c), of fp32 in
- * these with AVX-512, else by oneDNN.
+ * operations from kernels/cpu, GEMMs of bf16 on AMX tiles where the processor has them, all others by gemm.c.
  *
  * The dry device is the same code with `dry` set: every operation reserves the
  * scratch that it would use and returns, so that running one step on it gives the
@@ -9,12 +8,10 @@
 #include "core/base/log.h"
 #include "kernels/cpu/attention_amx.h"
 #include "kernels/cpu/gemm_amx.h"
-#include "kernels/cpu/gemm_onednn.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/select.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +21,6 @@
 
 struct cpu {
     const struct cpu_ops *ops;
-    struct onednn *onednn;
     void *workspace;
     size_t workspace_bytes;
     bool dry;
@@ -62,14 +58,6 @@ static bool idle(struct device *dev) { return cpu_of(dev)->dry || dev->pending.c
 /* Does an operation on elements of that type have anything to do? */
 static bool ready(struct device *dev, enum dtype t) { return device_has_type(dev, t) && !idle(dev); }
 
-static void onednn_failed(struct device *dev, const char *why)
-{
-    if (!dev->pending.code)
-        error_set(&dev->pending, errno == ENOMEM ? EXIT_HOST_MEMORY : EXIT_FAILED,
-                  "less memory for other programs, or another oneDNN", "a matrix product by oneDNN on %s: %s",
-                  dev->name, why);
-}
-
 static int cpu_supports(const struct device *dev, const struct operation_shape *shape, struct error *err)
 {
     (void)dev;
@@ -91,32 +79,12 @@ static void cpu_gemm(struct device *dev, const struct gemm *g)
         if (scratch) gemm_amx(&product, scratch, threads);
         return;
     }
-    const struct cpu_ops *ops = cpu_of(dev)->ops;
-    if (g->ab_type == DTYPE_BF16 || ops->gemm_fp32 || g->k == 0) {
-        void *scratch = reserve(dev, gemm_scratch(thread_count()));
-        int64_t tiles = scratch ? ops->gemm(g, scratch, thread_count()) : 0;
-        if (tiles && !cpu_of(dev)->float_tiles)
-            log_debug(
-                "kernels: outliers in a GEMM of %lld x %lld x %lld: %lld tiles of it multiplied as floats",
-                (long long)g->m, (long long)g->n, (long long)g->k, (long long)tiles);
-        cpu_of(dev)->float_tiles += tiles;
-        return;
-    }
-    struct matmul product = matmul_of(g);
-    struct cpu *cpu = cpu_of(dev);
-    errno = 0; /* that memory was out is known from here alone */
-    if (!cpu->onednn && !(cpu->onednn = onednn_open())) {
-        onednn_failed(dev, "no engine, or no memory");
-        return;
-    }
-    enum onednn_answer answer = onednn_supports(cpu->onednn, &product);
-    if (answer != ONEDNN_YES) {
-        onednn_failed(dev, answer == ONEDNN_NO ? "it has none of this shape" : onednn_why(cpu->onednn));
-        return;
-    }
-    size_t bytes = onednn_scratch(cpu->onednn, &product);
-    void *scratch = reserve(dev, bytes ? bytes : 64);
-    if (scratch && !onednn_run(cpu->onednn, &product, scratch)) onednn_failed(dev, onednn_why(cpu->onednn));
+    void *scratch = reserve(dev, gemm_scratch(thread_count()));
+    int64_t tiles = scratch ? cpu_of(dev)->ops->gemm(g, scratch, thread_count()) : 0;
+    if (tiles && !cpu_of(dev)->float_tiles)
+        log_debug("kernels: outliers in a GEMM of %lld x %lld x %lld: %lld tiles of it multiplied as floats",
+                  (long long)g->m, (long long)g->n, (long long)g->k, (long long)tiles);
+    cpu_of(dev)->float_tiles += tiles;
 }
 
 static void cpu_patchify(struct device *dev, enum dtype t, const float *images, void *patches, int64_t B,
@@ -307,7 +275,6 @@ static void cpu_close(struct device *dev)
     if (cpu_of(dev)->float_tiles)
         log_debug("kernels: %lld tiles of GEMMs multiplied as floats because of outliers",
                   (long long)cpu_of(dev)->float_tiles);
-    onednn_close(cpu_of(dev)->onednn);
     free(dev->state);
 }
 

@@ -7,7 +7,6 @@
 #include "kernels/cpu/optim.h"
 #include "kernels/cpu/select.h"
 
-#include <dnnl.h>
 #include <stdio.h>
 #include <string.h>
 #ifdef _OPENMP
@@ -25,10 +24,9 @@ static int threads(void)
 
 void cpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
 {
-    const dnnl_version_t *v = dnnl_version();
     const struct cpu_ops *ops = cpu_ops_select();
     bool plain = strcmp(ops->isa, "plain") == 0, tiles = gemm_amx_available();
-    char own[64], onednn[64];
+    char own[64];
     snprintf(facts[FACT_DEVICE].is, sizeof facts->is, "%s, %d thread%s", device->name, threads(),
              threads() == 1 ? "" : "s");
     snprintf(facts[FACT_DRIVER].is, sizeof facts->is, "none: the processor needs none");
@@ -39,12 +37,10 @@ void cpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
                  "everything is several times slower than with AVX2");
         snprintf(facts[FACT_KERNELS].mend, sizeof facts->mend, "%s", cpu_plain_mend());
     }
-    snprintf(onednn, sizeof onednn, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
     snprintf(own, sizeof own, "MEOpt's own, %s", ops->isa);
-    if (tiles || ops->gemm_codes || !ops->gemm_fp32)
+    if (tiles || ops->gemm_codes)
         snprintf(facts[FACT_PRODUCTS].is, sizeof facts->is, "bf16 %s%s%s, fp32 by %s", tiles ? "on " : "by ",
-                 tiles ? "AMX tiles" : own, ops->gemm_codes && !tiles ? " (whole numbers)" : "",
-                 ops->gemm_fp32 ? own : onednn);
+                 tiles ? "AMX tiles" : own, ops->gemm_codes && !tiles ? " (whole numbers)" : "", own);
     else snprintf(facts[FACT_PRODUCTS].is, sizeof facts->is, "%s", own);
     snprintf(facts[FACT_ATTENTION].is, sizeof facts->is, "%s%s", tiles ? "bf16 on AMX tiles, fp32 by " : "",
              ops->isa);

@@ -11,7 +11,6 @@
 #include "kernels/cpu/optim.h"
 #include "kernels/cpu/select.h"
 
-#include <dnnl.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <langinfo.h>
@@ -386,12 +385,10 @@ static void check_locale(struct doctor *d)
 static void check_libraries(struct doctor *d)
 {
     const char *uring = transfers_uring();
-    const dnnl_version_t *v = dnnl_version();
     int major, minor, patch;
     yaml_get_version(&major, &minor, &patch);
-    doctor_add(d, FINDING_OK, "oneDNN %d.%d.%d, libyaml %d.%d.%d, jansson %s, zlib %s, libpng %s", v->major,
-               v->minor, v->patch, major, minor, patch, JANSSON_VERSION, zlibVersion(),
-               png_get_libpng_ver(NULL));
+    doctor_add(d, FINDING_OK, "libyaml %d.%d.%d, jansson %s, zlib %s, libpng %s", major, minor, patch,
+               JANSSON_VERSION, zlibVersion(), png_get_libpng_ver(NULL));
     bool works = strcmp(uring, "io_uring") == 0; /* neither is wrong: the second costs some processor time */
     doctor_add(d, FINDING_OK, "states in a file (optim.offload nvme) are moved by %s%s",
                works ? uring : "threads: no io_uring, ", works ? "" : uring);

@@ -1,6 +1,6 @@
 /* bf16 matrix product on Intel AMX tiles (TDPBF16PS), fp32 accumulation.
  *
- * Why not oneDNN: the version that Debian 12 ships (2.6.3) leaves much of the tiles idle. bf16 GFLOP/s of two
+ * Rates in bf16 GFLOP/s of two
  * Sapphire Rapids threads, m, n, k = 2056, 6144, 1408 and the two gradients, each the best of two rounds
  * taken one after another (test_ops --time gemm; oneDNN in its place). Tiles fed from the
  * first-level cache: about 2200 a thread alone, but only about 1900 measured for two, so read these as rates

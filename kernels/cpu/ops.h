@@ -35,7 +35,6 @@ struct cpu_ops {
      * outliers, 0 without gemm_codes. */
     int64_t (*gemm)(const struct gemm *, void *scratch, int threads);
     bool gemm_codes; /* those of bf16 are by whole numbers: codes.h */
-    bool gemm_fp32;  /* for products of floats, too; else oneDNN's are faster */
     void (*rotate)(const struct rotation *);
     void (*row_mean_forward)(const struct row_mean *);
     void (*row_mean_backward)(const struct row_mean_gradient *);

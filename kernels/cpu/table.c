@@ -19,9 +19,6 @@ const struct cpu_ops NAME(cpu_ops) = {
     .attention_backward = REST(attention_backward),
     .gemm = NAME(gemm),
     .gemm_codes = HAS_CODES,
-#ifdef __AVX512F__
-    .gemm_fp32 = true,
-#endif
     .rotate = REST(rotate),
     .row_mean_forward = REST(row_mean_forward),
     .row_mean_backward = REST(row_mean_backward),

@@ -14,7 +14,6 @@
  */
 #include "core/meopt.h"
 
-#include <dnnl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,7 +67,13 @@ static float *weight[TENSORS], *gradient[TENSORS];
 /* C (m, n) = op(A) op(B) + beta C, row-major */
 static void gemm(char ta, char tb, int m, int n, int k, const float *a, const float *b, float beta, float *c)
 {
-    dnnl_sgemm(ta, tb, m, n, k, 1, a, ta == 'N' ? k : m, b, tb == 'N' ? n : k, beta, c, n);
+    static void *scratch;
+    if (!scratch) scratch = aligned_alloc(64, gemm_scratch(1));
+    struct gemm g = {
+        .m = m, .n = n, .k = k, .transpose_a = ta == 'T', .transpose_b = tb == 'T', .a = a, .b = b};
+    g.c = c, g.lda = ta == 'N' ? k : m, g.ldb = tb == 'N' ? n : k, g.ldc = n, g.alpha = 1, g.beta = beta;
+    g.ab_type = g.c_type = DTYPE_F32;
+    cpu_ops_select()->gemm(&g, scratch, 1);
 }
 
 /* y (BATCH, n) = x (BATCH, k) W^T + b, W (n, k);

@@ -1,21 +1,18 @@
-/* The products of training, alone: GFLOP/s of one thread by the processor's time, the best of many repeats,
- * at the widths of the three towers; ours and oneDNN's, bf16 and fp32, beside the best square product of
- * either in the same run. Other load on the machine spoils single repeats, not the best of many. See
- * products.sh. */
+/* The GEMMs of training, alone: GFLOP/s of one thread by the processor's time, the best of many repeats, at
+ * the widths of the three towers, bf16 and fp32, beside the best square GEMM of either in the same run. Other
+ * load on the machine spoils single repeats, not the best of many. See products.sh. */
 #include "core/device/device.h"
-#include "kernels/cpu/gemm_onednn.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-enum { WAYS = 4 }; /* ours, oneDNN's; of bf16, of fp32 */
-static const char *const ways[WAYS] = {"bf16", "fp32", "oneDNN bf16", "oneDNN fp32"};
+enum { WAYS = 2 };
+static const char *const ways[WAYS] = {"bf16", "fp32"};
 
 struct bench {
     struct device *device;
-    struct onednn *onednn;
-    char *a, *b, *c, *scratch;
+    char *a, *b, *c;
     size_t bytes;
     double seconds; /* for one way of one product */
 };
@@ -27,29 +24,18 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static int run(const struct bench *s, const struct gemm *g, int library)
-{
-    if (!library) {
-        s->device->ops->gemm(s->device, g);
-        return 1;
-    }
-    struct matmul m = matmul_of(g);
-    return onednn_supports(s->onednn, &m) == ONEDNN_YES && onednn_scratch(s->onednn, &m) <= s->bytes &&
-           onednn_run(s->onednn, &m, s->scratch);
-}
-
-/* GFLOP/s of each way; 0 where there is none. In turn, so that all see the same machine. */
+/* GFLOP/s of each way. In turn, so that all see the same machine. */
 static void rates(const struct bench *s, struct gemm g, double gflops[WAYS])
 {
     double best[WAYS] = {0};
     for (double spent = 0; spent < s->seconds * WAYS;)
         for (int way = 0; way < WAYS; way++) {
-            g.ab_type = g.c_type = way % 2 ? DTYPE_F32 : DTYPE_BF16;
+            g.ab_type = g.c_type = way ? DTYPE_F32 : DTYPE_BF16;
             double t = now();
-            int done = run(s, &g, way / 2);
+            s->device->ops->gemm(s->device, &g);
             t = now() - t;
             spent += t > 1e-4 ? t : s->seconds / 100;
-            if (done && (best[way] == 0 || t < best[way])) best[way] = t;
+            if (best[way] == 0 || t < best[way]) best[way] = t;
         }
     for (int way = 0; way < WAYS; way++)
         gflops[way] = best[way] > 0 ? 2.0 * (double)g.m * (double)g.n * (double)g.k / best[way] * 1e-9 : 0.0;
@@ -87,14 +73,12 @@ int main(int count, char **arguments)
     struct bench s = {.bytes = (size_t)256 << 20, .seconds = count > 1 ? atof(arguments[1]) : 0.3};
     struct error err;
     if (device_open(&s.device, "cpu", 0, &err)) return error_print(&err), 1;
-    char *block = device_alloc(s.device, MEMORY_WORKSPACE, 4 * s.bytes, "operands", &err);
-    s.onednn = onednn_open();
-    if (!block || !s.onednn) return 1;
-    s.device->ops->fill(s.device, block, 0x3C, 4 * s.bytes); /* 0.01 and the like in either type */
+    char *block = device_alloc(s.device, MEMORY_WORKSPACE, 3 * s.bytes, "operands", &err);
+    if (!block) return 1;
+    s.device->ops->fill(s.device, block, 0x3C, 3 * s.bytes); /* 0.01 and the like in either type */
     s.a = block;
     s.b = block + s.bytes;
     s.c = block + 2 * s.bytes;
-    s.scratch = block + 3 * s.bytes;
     printf("%-8s %5s %5s %5s", "product", "m", "n", "k");
     for (int way = 0; way < WAYS; way++) printf(" %12s", ways[way]);
     printf(" %8s\n", "of peak");
@@ -111,7 +95,6 @@ int main(int count, char **arguments)
                 rates(&s, g, gflops);
                 line(kinds[kind], &g, gflops, peak);
             }
-    onednn_close(s.onednn);
     device_free(s.device, block);
     device_close(s.device);
     return 0;

@@ -6,18 +6,10 @@
 set -eu
 cd "$(dirname "$0")/../.."
 build=${MEOPT_BUILD:-build}
-${CC:-cc} -O2 -D_GNU_SOURCE -I. tests/bench/products.c "$build/libmeopt.a" -o "$build/bench_products" -fopenmp -ldnnl -ljpeg -lpng -lwebp -lz -lyaml \
+${CC:-cc} -O2 -D_GNU_SOURCE -I. tests/bench/products.c "$build/libmeopt.a" -o "$build/bench_products" -fopenmp -ljpeg -lpng -lwebp -lz -lyaml \
     -ljansson -luring -lm -ldl
 export OMP_NUM_THREADS=1
 for set in ${MEOPT_SETS:-avx512_bf16 avx512_vnni avx512 avx2_vnni avx2 avx2_fma plain}; do
-    case $set in # what oneDNN may use beside it
-    avx512_bf16) library=AVX512_CORE_BF16 ;;
-    avx512_vnni) library=AVX512_CORE_VNNI ;;
-    avx512) library=AVX512_CORE ;;
-    avx2_vnni) library=AVX2_VNNI ;;
-    avx2 | avx2_fma) library=AVX2 ;;
-    plain) library=SSE41 ;;
-    esac
     echo "# $set"
-    MEOPT_CPU_ISA=$set ONEDNN_MAX_CPU_ISA=$library DNNL_MAX_CPU_ISA=$library "$build/bench_products" "$@"
+    MEOPT_CPU_ISA=$set "$build/bench_products" "$@"
 done

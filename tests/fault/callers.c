@@ -1,5 +1,5 @@
 /* Whose calls count: those of the program itself and of the libraries whose failing it must bear. libc, the
- * loader, OpenMP and oneDNN are let alone: what they do then is theirs. */
+ * loader and OpenMP are let alone: what they do then is theirs. */
 #include "shim.h"
 
 #include <link.h>
