@@ -45,10 +45,11 @@ struct gemm {
 };
 
 /* tokens (B, N, D): row 0 = cls + pos[0], then Q registers as they are, row 1+Q+i = patches[i] + pos[1+i].
- * Without positions (pos, dpos NULL) nothing is added. */
+ * Without positions (pos, dpos NULL) nothing is added. Without a class token (cls, dcls NULL) row q =
+ * register q, row Q+i = patches[i] + pos[i]; below, C is 1 or 0. */
 struct embedding {
     enum dtype type;
-    const void *patches;    /* type (B*(N-Q-1), D) */
+    const void *patches;    /* type (B*(N-Q-C), D) */
     const float *bias;      /* (D) of the patches, which they lack (device.h: biases_apart). NULL: none */
     const float *cls, *pos; /* (D), (N-Q, D) */
     const float *registers; /* (Q, D); NULL with Q 0 */
@@ -58,7 +59,7 @@ struct embedding {
 struct embedding_gradient {
     enum dtype type;
     const float *dtokens; /* (B, N, D) */
-    void *dpatches;       /* type (B*(N-Q-1), D) */
+    void *dpatches;       /* type (B*(N-Q-C), D) */
     float *dcls, *dpos;   /* (D), (N-Q, D), both += */
     float *dregisters;    /* (Q, D), += */
     int64_t B, N, D, Q;
@@ -141,7 +142,7 @@ struct rotation {
 struct row_mean {
     enum dtype type;
     const void *x; /* type */
-    void *y;       /* type */
+    float *y;
     int64_t B, N, D, skip;
 };
 struct row_mean_gradient {

@@ -44,10 +44,9 @@ static enum pos_resize resize_of(const char *name)
 
 static enum pool pool_of(const char *name)
 {
-    return !name                      ? POOL_USUAL
-           : strcmp(name, "avg") == 0 ? POOL_AVG
-           : strcmp(name, "cls") == 0 ? POOL_CLS
-                                      : POOL_AVG_FIRST;
+    struct geometry g = {.pool = POOL_CLS};
+    for (; name && g.pool < POOL_CLS_DIST && strcmp(geometry_pool(&g), name) != 0; g.pool++) continue;
+    return name ? g.pool : POOL_USUAL;
 }
 
 static int parts_of(json_t *list)
@@ -76,6 +75,7 @@ static struct geometry geometry_of(json_t *json)
         .out = integer(json, "out"),
         .ffn = ffn_of(json_string_value(json_object_get(json, "ffn"))),
         .registers = integer(json, "registers"),
+        .classless = json_is_true(json_object_get(json, "classless")),
         .pool_queries = integer(json, "pool_queries"),
         .pool_heads = integer(json, "pool_heads"),
         .layerscale = !json_object_get(json, "layerscale")                ? LAYERSCALE_USUAL
@@ -171,6 +171,12 @@ static double gradient_error(const struct weights *golden, const char *mode, con
     return error;
 }
 
+/* Are the patches' rows matched, too? */
+static bool has_patches(const struct geometry *g)
+{
+    return g->family >= FAMILY_DINOV2 && g->pool <= POOL_CLS;
+}
+
 /* The residual stream behind each block. */
 static void check_blocks(const struct subject *s, const struct weights *golden, struct errors *e)
 {
@@ -207,8 +213,7 @@ static void run_mode(struct subject *s, const struct weights *golden, const char
                  width);
 
     double *out = device_values(dev, t->out, DTYPE_F32, rows * width);
-    double *reference =
-        golden_tensor(golden, t->geometry.family >= FAMILY_DINOV2 ? "x_norm_clstoken" : "out", &n);
+    double *reference = golden_tensor(golden, has_patches(&t->geometry) ? "x_norm_clstoken" : "out", &n);
     e->out = fmax(e->out, rel_l2(out, reference, n));
     free(reference);
     if (t->out_rows > 1) {
@@ -261,14 +266,15 @@ static struct errors run(const char *dir, json_t *json, const char *file_name, e
     assert_true(inferred.family == g.family && inferred.image == g.image && inferred.patch == g.patch &&
                 inferred.pos_grid == g.pos_grid && inferred.width == g.width && inferred.depth == g.depth &&
                 inferred.heads == g.heads && inferred.hidden == g.hidden && inferred.out == g.out &&
-                inferred.ffn == g.ffn && inferred.registers == g.registers);
+                inferred.ffn == g.ffn && inferred.registers == g.registers &&
+                inferred.classless == g.classless);
     if (g.layerscale) assert_int_equal(inferred.layerscale, g.layerscale);
     if (g.parts) assert_int_equal(inferred.parts, g.parts);
     assert_int_equal(inferred.pool_queries, g.pool_queries);
     int64_t expected = integer(json, "params");
     assert_int_equal(geometry_parameters(&g), expected);
     s.batch = integer(json, "batch");
-    bool patches = g.family >= FAMILY_DINOV2;
+    bool patches = has_patches(&g);
     for (int with_patches = 0; with_patches <= patches; with_patches++) {
         struct tower_options options = {.batch = s.batch,
                                         .compute = compute,

@@ -30,13 +30,17 @@ static void patchify_reference(struct trial *T)
 }
 
 /* embed: B N D Q; 0 patches, 1 cls, 2 pos, 3 registers, 4 tokens. No positions with more than four registers;
- * forward 5 the patches' bias, on cards, with an odd N. */
+ * forward 5 the patches' bias, on cards, with an odd N. CLASSLESS + Q: no class token. */
+enum { CLASSLESS = 16 };
+#define EMBED_SIZES                                                                                          \
+    int64_t B = T->s[0], N = T->s[1], D = T->s[2], Q = T->s[3] % CLASSLESS, C = T->s[3] < CLASSLESS;         \
+    (void)B
 static bool has_bias(const struct trial *T) { return takes_bias(T) && T->s[1] % 2 == 1; }
-static bool has_positions(const struct trial *T) { return T->s[3] <= 4; }
+static bool has_positions(const struct trial *T) { return T->s[3] % CLASSLESS <= 4; }
 static void embed_forward_setup(struct trial *T)
 {
-    SIZES(B, N, D, Q);
-    operand_add(T, IN, T->t, B * (N - Q - 1) * D, 1);
+    EMBED_SIZES;
+    operand_add(T, IN, T->t, B * (N - Q - C) * D, 1);
     operand_add(T, IN, F32, D, 1);
     operand_add(T, IN, F32, (N - Q) * D, 1);
     operand_add(T, IN, F32, (Q ? Q : 1) * D, 1);
@@ -45,21 +49,23 @@ static void embed_forward_setup(struct trial *T)
 }
 static void embed_forward_call(struct trial *T)
 {
-    OPS->embed_forward(
-        T->device, &(struct embedding){T->t, .patches = P(0), .bias = has_bias(T) ? P(5) : NULL, .cls = P(1),
-                                       .pos = has_positions(T) ? P(2) : NULL, .registers = P(3),
-                                       .tokens = P(4), T->s[0], T->s[1], T->s[2], T->s[3]});
+    EMBED_SIZES;
+    OPS->embed_forward(T->device,
+                       &(struct embedding){T->t, .patches = P(0), .bias = has_bias(T) ? P(5) : NULL,
+                                           .cls = C ? P(1) : NULL, .pos = has_positions(T) ? P(2) : NULL,
+                                           .registers = P(3), .tokens = P(4), B, N, D, Q});
 }
 static void embed_forward_reference(struct trial *T)
 {
-    SIZES(B, N, D, Q);
+    EMBED_SIZES;
     for (int64_t i = 0; i < B * N * D; i++) {
         int64_t b = i / (N * D), n = i / D % N, j = i % D;
-        double pos = has_positions(T) && (n == 0 || n > Q) ? X(2)[(n == 0 ? 0 : n - Q) * D + j] : 0;
-        if (n == 0) W(4)[i] = X(1)[j] + pos;
-        else if (n <= Q) W(4)[i] = X(3)[(n - 1) * D + j];
+        bool is_register = n >= C && n < C + Q;
+        double pos = has_positions(T) && !is_register ? X(2)[(n < C ? 0 : n - Q) * D + j] : 0;
+        if (n < C) W(4)[i] = X(1)[j] + pos;
+        else if (is_register) W(4)[i] = X(3)[(n - C) * D + j];
         else {
-            double patch = X(0)[(b * (N - Q - 1) + n - Q - 1) * D + j] + (has_bias(T) ? X(5)[j] : 0);
+            double patch = X(0)[(b * (N - Q - C) + n - Q - C) * D + j] + (has_bias(T) ? X(5)[j] : 0);
             W(4)[i] = patch + pos;
             S(4)[i] = has_bias(T) ? 2 * u32 * fabs(patch) : 0;
         }
@@ -68,30 +74,31 @@ static void embed_forward_reference(struct trial *T)
 /* 0 dtokens, 1 dpatches, 2 dcls, 3 dpos, 4 dregisters */
 static void embed_backward_setup(struct trial *T)
 {
-    SIZES(B, N, D, Q);
+    EMBED_SIZES;
     operand_add(T, IN, F32, B * N * D, 1);
-    operand_add(T, OUT, T->t, B * (N - Q - 1) * D, 1);
+    operand_add(T, OUT, T->t, B * (N - Q - C) * D, 1);
     operand_add(T, ADD, F32, D, 1);
     operand_add(T, ADD, F32, (N - Q) * D, 1);
     operand_add(T, ADD, F32, (Q ? Q : 1) * D, 1);
 }
 static void embed_backward_call(struct trial *T)
 {
-    OPS->embed_backward(T->device,
-                        &(struct embedding_gradient){T->t, .dtokens = P(0), .dpatches = P(1), .dcls = P(2),
-                                                     .dpos = has_positions(T) ? P(3) : NULL,
-                                                     .dregisters = P(4), T->s[0], T->s[1], T->s[2], T->s[3]});
+    EMBED_SIZES;
+    OPS->embed_backward(T->device, &(struct embedding_gradient){T->t, .dtokens = P(0), .dpatches = P(1),
+                                                                .dcls = C ? P(2) : NULL,
+                                                                .dpos = has_positions(T) ? P(3) : NULL,
+                                                                .dregisters = P(4), B, N, D, Q});
 }
 static void embed_backward_reference(struct trial *T)
 {
-    SIZES(B, N, D, Q);
+    EMBED_SIZES;
     for (int64_t i = 0; i < B * N * D; i++) {
         int64_t b = i / (N * D), n = i / D % N, j = i % D;
         double d = X(0)[i];
-        bool is_register = n && n <= Q;
-        int64_t to = is_register ? 4 : 3, row = is_register ? n - 1 : n ? n - Q : 0;
-        if (n > Q) W(1)[(b * (N - Q - 1) + n - Q - 1) * D + j] = d;
-        if (n == 0) {
+        bool is_register = n >= C && n < C + Q;
+        int64_t to = is_register ? 4 : 3, row = is_register ? n - C : n < C ? 0 : n - Q;
+        if (n >= C + Q) W(1)[(b * (N - Q - C) + n - Q - C) * D + j] = d;
+        if (n < C) {
             W(2)[j] += d;
             S(2)[j] += loss((double)B) * (1 + fabs(d));
         }

@@ -123,7 +123,14 @@ for name, size, more in ("vit_small_patch14_dinov2", 518, {}), ("vit_small_patch
     keys = ("model_t.activation=quick_gelu",) if "quickgelu" in name else ()
     tower("timm %s, 2 blocks" % name, timm.create_model(name, depth=2, **classes, **more), plain, size, save=zero, keys=keys)
 tower("timm vit_base_patch16_224 (ImageNet), 2 blocks", timm.create_model("vit_base_patch16_224", depth=2, num_classes=0), plain, 224)
-for name, more in ("deit3_small_patch16_224", {}), ("beit_base_patch16_224", {}), ("resnet50", {}), ("vit_base_patch16_siglip_224", {}):
+for name, size in ("deit3_small_patch16_224", 224), ("deit3_huge_patch14_224", 224), ("flexivit_small", 240), ("vit_medium_patch16_gap_240", 240), \
+        ("vit_medium_patch16_reg4_gap_256", 256), ("vit_betwixt_patch16_reg4_gap_384", 384), ("vit_base_patch16_reg4_gap_256", 256), \
+        ("vit_so150m2_patch16_reg1_gap_256", 256), ("deit_tiny_distilled_patch16_224", 224), ("deit_base_distilled_patch16_384", 384):
+    tower("timm %s, 2 blocks" % name, timm.create_model(name, depth=2, num_classes=0), plain, size)
+features = lambda m, x: m.forward_head(m.forward_features(x), pre_logits=True)
+for name, size in ("vit_base_patch32_clip_224", 224), ("vit_large_patch14_clip_336", 336), ("vit_huge_patch14_clip_224", 224):
+    tower("timm %s with a classifier, 2 blocks" % name, timm.create_model(name, depth=2, num_classes=1000), features, size)
+for name, more in ("beit_base_patch16_224", {}), ("resnet50", {}), ("vit_base_patch16_siglip_224", {}):
     if name != "resnet50": more = dict(more, depth=1)
     refused("timm " + name, timm.create_model(name, **more))
 
@@ -165,6 +172,10 @@ for cls in hf.ViTModel, hf.ViTMSNModel:
           224, 288, save=pretrained)
     tower("transformers %s in memory" % cls.__name__, cls(cls.config_class(num_hidden_layers=2)), lambda m, x: m(pixel_values=x).last_hidden_state[:, 0], 224)
 tower("transformers Dinov2Model in memory", hf.Dinov2Model(hf.Dinov2Config(num_hidden_layers=2)), pooled, 224)
+tower("transformers DeiTModel", hf.DeiTModel(hf.DeiTConfig(num_hidden_layers=2), add_pooling_layer=False),
+      lambda m, x: m(pixel_values=x, interpolate_pos_encoding=True).last_hidden_state[:, 0], 224, 288, save=pretrained)
+tower("transformers CLIPForImageClassification", hf.CLIPForImageClassification(hf.CLIPConfig(text_config=text, vision_config=vision(768, 12, 32).to_dict(), num_labels=5)),
+      lambda m, x: m.vision_model(pixel_values=x).last_hidden_state[:, 1:].mean(1), 224, save=pretrained)
 refused("transformers BEiT", hf.BeitModel(hf.BeitConfig(**small)), "BEiT")
 refused("transformers SigLIP", hf.SiglipVisionModel(hf.SiglipVisionConfig(**small)), "SigLIP")
 

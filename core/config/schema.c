@@ -66,7 +66,9 @@ CHOICE_LISTS(CHOICE_SIZE)
                field.activation),                                                                            \
         CHOICE(section ".pool", tower_pool, "auto", GEOMETRY,                                                \
                "what is taken as embedding: the class token, the mean of the normalised patches, the norm "  \
-               "of the patches' mean; auto: from arch or as names and that file say, else cls",              \
+               "of the patches' mean or of all tokens' mean (avg_all), the mean of the patches without the " \
+               "last norm (avg_raw), the mean of the normalised class and distillation tokens; auto: from "  \
+               "arch or as names and that file say, else cls, and avg without a class token",                \
                field.pool),                                                                                  \
         CHOICE(section ".norm", tower_norm, "auto", GEOMETRY,                                                \
                "norms before the branches of a block or behind them; auto: from arch or as that file says, " \

@@ -58,13 +58,13 @@ static void take_pool(struct beside *b, const char *name)
 
 static int64_t grid_of(int64_t image, int64_t patch) { return image > 0 && patch > 0 ? image / patch : 0; }
 
-/* Is it an architecture whose arguments are known: vit_SIZE_patchN_PIXELS, dino*, clip*, reg*; eva*, deit*?
- */
+/* Is it an architecture whose arguments are known: vit_SIZE_patchN_PIXELS, dino*, clip*, reg*, gap*; eva*,
+ * deit*, flexivit*? */
 static bool known_architecture(const char *name)
 {
-    static const char *const kinds[] = {"dino", "clip", "reg"};
+    static const char *const kinds[] = {"dino", "clip", "reg", "gap"};
     const char *at = strstr(name, "_patch");
-    if (begins(name, "eva") || begins(name, "deit")) return true;
+    if (begins(name, "eva") || begins(name, "deit") || begins(name, "flexivit")) return true;
     if (!at) return false;
     at += strlen("_patch");
     at += strspn(at, "0123456789_");
@@ -151,6 +151,7 @@ static const struct hf_defaults {
     {"dinov3", FAMILY_DINOV3, 384, 6, "gelu", 1e-5},
     {"vit_msn", FAMILY_DINOV2, 768, 12, "gelu", 1e-6},
     {"vit", FAMILY_DINOV2, 768, 12, "gelu", 1e-12},
+    {"deit", FAMILY_DINOV2, 768, 12, "gelu", 1e-12},
 };
 
 static const struct hf_defaults *defaults_of(const char *type)
@@ -250,8 +251,7 @@ static void timm_arguments(struct beside *b, const json_t *root)
 static bool timm(struct beside *b, const json_t *root)
 {
     const char *architecture = text(root, "architecture"), *pool = text(root, "global_pool");
-    if (!begins(architecture, "vit_") && !begins(architecture, "deit") && !begins(architecture, "eva"))
-        return false;
+    if (!begins(architecture, "vit_") && !known_architecture(architecture)) return false;
     b->sizes.width = integer(root, "num_features");
     timm_architecture(b, architecture);
     if (*pool) take_pool(b, pool);

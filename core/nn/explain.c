@@ -82,14 +82,16 @@ static void explain_ends(const struct tower *t, tower_tensor take, void *context
     const struct tower_options *o = &t->options;
     bool frozen = o->gradients == GRADIENTS_NONE;
     size_t B = (size_t)o->batch, D = (size_t)g->width, e = dtype_bytes(o->compute), f = sizeof(float),
-           rows = B * (size_t)t->out_rows, normed = g->pool == POOL_AVG ? B * (size_t)t->patches : rows,
-           pooled = (size_t)geometry_pooled(g), kept = (size_t)t->patches + 1,
-           stored = (size_t)(g->pos_grid * g->pos_grid) + 1;
+           rows = B * (size_t)t->out_rows, normed = (size_t)tower_normed_rows(t),
+           pooled = (size_t)geometry_pooled(g), kept = (size_t)geometry_position_rows(g, g->image / g->patch),
+           stored = (size_t)geometry_position_rows(g, g->pos_grid);
     take(context, o->activations_class, "means of the last norm", 2 * normed * f);
     take(context, o->activations_class, "input of the last norm", t->memory->norm_hat_bytes);
     take(context, o->activations_class, "output",
          rows * ((t->memory->pooled == t->out ? 0 : pooled * e) + (o->target ? (size_t)g->out * e : 0) +
                  (size_t)t->out_width * f));
+    if (tower_averages_first(t) || tower_averages_last(t))
+        take(context, o->activations_class, "mean of the tokens", B * D * f);
     if (tower_pools_by_attention(t))
         take(context, o->activations_class, "pooling by attention", attn_pool_lay(t, NULL, NULL, 0));
     if (t->resized) take(context, o->activations_class, "resized positions", kept * D * f * (frozen ? 1 : 2));

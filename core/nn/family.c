@@ -92,7 +92,9 @@ static const struct family_row rows[FAMILY_COUNT] = {
                   [ROLE_QKV_B] = "attn.qkv.bias", [ROLE_LS1] = "ls1.gamma", [ROLE_LS2] = "ls2.gamma"},
          .swiglu = {"mlp.w12.weight", "mlp.w12.bias", "mlp.w3.weight", "mlp.w3.bias"},
          .ignored = {"head.", "linear_head.", "dino_head.", "ibot_head."}, /* behind the output */
+         .class_varies = true,
          .parts = PART_QKV_BIAS,
+         .varies = PART_QKV_BIAS,
          .norm_eps = 1e-6f,
          .layerscale = true,
          .pos_resize = POS_RESIZE_DINOV2,

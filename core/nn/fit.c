@@ -214,7 +214,7 @@ static int check_shape(const struct parameter *p, const struct values_place *pla
     int64_t wanted[4];
     memcpy(wanted, p->shape, sizeof wanted);
     wanted[0] /= place->parts;
-    if (place->zero_rows) wanted[p->ndim - 2] -= place->zero_rows;
+    if (p->ndim >= 2) wanted[p->ndim - 2] += place->held_rows - place->zero_rows;
     if (place->slices) wanted[0] *= place->slices;
     if (place->transposed) {
         wanted[0] = p->shape[1];

@@ -247,8 +247,8 @@ void image_embed(struct tower *t, const struct batch *in)
     void *patches = m->scratch + m->region_at, *patch_out = m->scratch + m->t1_at;
     const float *pos = f32(m->roles[ROLE_POS]);
     if (t->resized) {
-        ops->resize_rows(dev, m->resize, pos, m->pos, t->patches + 1, g->pos_grid * g->pos_grid + 1, D,
-                         false);
+        ops->resize_rows(dev, m->resize, pos, m->pos, geometry_position_rows(g, g->image / g->patch),
+                         geometry_position_rows(g, g->pos_grid), D, false);
         pos = m->pos;
     }
     ops->patchify(dev, e, in->input, patches, batch, g->image, g->patch);
@@ -293,11 +293,12 @@ static void final_norm(struct tower *t, void *y, enum dtype y_type, int64_t firs
     t->device->ops->layernorm_forward(t->device, &norm);
 }
 
-/* Of all patches, image by image, from row `first` of y on. */
-static void norm_patches(struct tower *t, void *y, enum dtype y_type, int64_t first, int64_t batch)
+/* Of `count` tokens of each image from its token `from` on, image by image, from row `first` of y on. */
+static void norm_tokens(struct tower *t, void *y, enum dtype y_type, int64_t first, int64_t from,
+                        int64_t count, int64_t batch)
 {
-    int64_t N = t->tokens, P = t->patches;
-    for (int64_t i = 0; i < batch; i++) final_norm(t, y, y_type, first + i * P, P, (i + 1) * N - P, 1);
+    for (int64_t i = 0; i < batch; i++)
+        final_norm(t, y, y_type, first + i * count, count, i * t->tokens + from, 1);
 }
 
 /* x -> pooled: what is wanted of it, behind the last norm */
@@ -315,25 +316,26 @@ static void pool(struct tower *t, int64_t batch)
         return;
     }
     struct layernorm norm = tower_stream_norm(t, w, b, NULL, m->norm_mean, m->norm_rstd, batch);
-    switch (t->geometry.pool) {
-    case POOL_AVG_FIRST:
-        dev->ops->row_mean_forward(dev,
-                                   &(struct row_mean){DTYPE_F32, .x = tower_stream(t), .y = m->mean,
-                                                      .B = batch, .N = N, .D = D, .skip = N - t->patches});
+    int64_t first, count;
+    geometry_averaged(&t->geometry, &first, &count);
+    if (tower_averages_first(t)) {
+        dev->ops->row_mean_forward(dev, &(struct row_mean){DTYPE_F32, .x = tower_stream(t), .y = m->mean,
+                                                           .B = batch, .N = N, .D = D, .skip = first});
         norm.x = m->mean;
         norm.hat_type = DTYPE_F32;
         norm.type = m->pooled_type;
         norm.y = m->pooled;
-        dev->ops->layernorm_forward(dev, &norm);
-        return;
-    case POOL_AVG:
-        norm_patches(t, t1, e, 0, batch);
+        if (t->geometry.pool != POOL_AVG_RAW) dev->ops->layernorm_forward(dev, &norm);
+        else dev->ops->cast(dev, m->mean, DTYPE_F32, m->pooled, m->pooled_type, batch * D);
+    } else if (tower_averages_last(t)) {
+        norm_tokens(t, t1, e, 0, first, count, batch);
         dev->ops->row_mean_forward(
-            dev, &(struct row_mean){e, .x = t1, .y = m->pooled, .B = batch, .N = t->patches, .D = D});
-        return;
-    default: /* the class tokens of all images, then the patches image by image */
+            dev, &(struct row_mean){e, .x = t1, .y = m->mean, .B = batch, .N = count, .D = D});
+        dev->ops->cast(dev, m->mean, DTYPE_F32, m->pooled, m->pooled_type, batch * D);
+    } else { /* the class tokens of all images, then the patches image by image */
         final_norm(t, m->pooled, m->pooled_type, 0, batch, 0, N);
-        if (t->out_rows > 1) norm_patches(t, m->pooled, m->pooled_type, batch, batch);
+        if (t->out_rows > 1)
+            norm_tokens(t, m->pooled, m->pooled_type, batch, N - t->patches, t->patches, batch);
     }
 }
 

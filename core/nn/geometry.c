@@ -43,6 +43,7 @@ static int complete(struct geometry *g, const struct family_row *row, int64_t he
     if (!g->patch) g->patch = row->patch ? row->patch : 14;
     if (!g->out && !projected(g)) g->out = g->width;
     if (!g->hidden && g->width) g->hidden = 4 * g->width;
+    if (!g->pool && g->classless && !(geometry_parts(g) & PART_ATTN_POOL)) g->pool = POOL_AVG;
     if (geometry_parts(g) & PART_ATTN_POOL && !g->pool_heads) g->pool_heads = 8; /* CLIPVisionCfg's */
     if (!g->pos_grid) g->pos_grid = row->pos_grid ? row->pos_grid : g->image / g->patch;
     bool usual = row->image_grid && (!family_has(row, ROLE_POS) || g->pos_grid == row->pos_grid);
@@ -130,6 +131,11 @@ int geometry_check(struct geometry *g, int64_t head_dim, struct error *err)
                          "the rotary positions have %d periods, expected %lld for heads of %lld values",
                          g->rope_count, (long long)(g->width / g->heads / 4),
                          (long long)(g->width / g->heads));
+    if ((g->classless && (g->pool == POOL_CLS || g->pool == POOL_CLS_DIST)) ||
+        (g->pool == POOL_CLS_DIST && !g->registers))
+        return error_set(err, EXIT_CONFIG, "pool: avg, avg_first, or no such key",
+                         "pool is %s, but the tower has no %s token", geometry_pool(g),
+                         g->classless ? "class" : "distillation");
     if (g->norms == NORMS_BEHIND && !row->postnorm_width)
         return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
                          "no %s tower whose norms stand behind the branches (postnorm) is known", row->name);
@@ -152,7 +158,19 @@ int64_t geometry_patches(const struct geometry *g)
     int64_t side = g->image / g->patch;
     return side * side;
 }
-int64_t geometry_tokens(const struct geometry *g) { return 1 + g->registers + geometry_patches(g); }
+int64_t geometry_tokens(const struct geometry *g)
+{
+    return !g->classless + g->registers + geometry_patches(g);
+}
+
+int64_t geometry_position_rows(const struct geometry *g, int64_t side) { return !g->classless + side * side; }
+
+void geometry_averaged(const struct geometry *g, int64_t *first, int64_t *count)
+{
+    int64_t N = geometry_tokens(g), P = geometry_patches(g);
+    *count = g->pool == POOL_AVG_ALL ? N : g->pool == POOL_CLS_DIST ? 2 : P;
+    *first = g->pool == POOL_AVG_ALL || g->pool == POOL_CLS_DIST ? 0 : N - P;
+}
 
 bool geometry_resizes(const struct geometry *g)
 {

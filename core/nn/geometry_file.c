@@ -240,6 +240,7 @@ static int settle_kind(struct geometry *g, const struct spelling *spelling, cons
     int64_t at = names_tensor(spelling, weights, ROLE_REGISTERS, 0, ffn);
     const struct weights_tensor *registers = at >= 0 ? weights_tensor(weights, at) : NULL;
     int64_t count = registers && registers->ndim == 3 ? registers->shape[1] : 0;
+    g->classless = spelling->classless;
     if (g->registers && count != g->registers)
         return error_set(err, EXIT_CONFIG, "is this the file for this arch?",
                          "%lld registers are in the checkpoint, the arch has %lld", (long long)count,
@@ -248,8 +249,9 @@ static int settle_kind(struct geometry *g, const struct spelling *spelling, cons
     at = names_tensor(spelling, weights, ROLE_POOL_QUERY, 0, ffn);
     const struct weights_tensor *queries = at >= 0 ? weights_tensor(weights, at) : NULL;
     g->pool_queries = queries && queries->ndim == 2 ? queries->shape[0] : 0;
+    bool positioned = names_place(spelling, weights, ROLE_POS, 0, ffn).held_rows > 0;
     if (!g->pos_resize && names_pos_resize(spelling)) /* transformers with registers: as timm */
-        g->pos_resize = count ? POS_RESIZE_TIMM : names_pos_resize(spelling);
+        g->pos_resize = count && !positioned ? POS_RESIZE_TIMM : names_pos_resize(spelling);
     if (!g->pool) g->pool = names_pool(spelling);
     if (!(g->norm_eps > 0)) g->norm_eps = names_norm_eps(spelling);
     bool scaled = names_tensor(spelling, weights, ROLE_LS1, 0, ffn) >= 0;
@@ -276,16 +278,17 @@ static int settle_positions(struct geometry *g, const struct spelling *spelling,
     if (!family_has(family_row(spelling->family), ROLE_POS)) return 0;
     int code = need(weights, spelling, ROLE_POS, ffn, &pos, err);
     if (code) return code;
-    int64_t others = 1 - names_place(spelling, weights, ROLE_POS, 0, ffn).zero_rows;
+    struct values_place place = names_place(spelling, weights, ROLE_POS, 0, ffn);
+    int64_t others = !spelling->classless - place.zero_rows + place.held_rows;
     int64_t grid = square_root(pos->shape[pos->ndim - 2] - others);
     if (grid < 1)
         return error_set(err, EXIT_CONFIG,
-                         others && square_root(pos->shape[pos->ndim - 2]) > 0
-                             ? "it is a square number: towers without a class token, or one without position "
-                               "(DeiT III, SigLIP, FlexiViT), are not known here"
+                         square_root(pos->shape[pos->ndim - 2]) > 0
+                             ? "it is a square number: no such tower without a class token, or with one "
+                               "without position, is known here"
                              : "positions of a square image are read, and with them that of the class token",
-                         "the position embedding has %lld rows, expected %sa square number",
-                         (long long)pos->shape[pos->ndim - 2], others ? "1 + " : "");
+                         "the position embedding has %lld rows, expected %lld + a square number",
+                         (long long)pos->shape[pos->ndim - 2], (long long)others);
     return settle(&g->pos_grid, grid, "pos_grid", pos->name, err);
 }
 

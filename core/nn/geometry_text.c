@@ -2,6 +2,7 @@
 #include "core/nn/family.h"
 
 #include <stdio.h>
+#include <string.h>
 
 const char *geometry_activation(const struct geometry *g)
 {
@@ -18,7 +19,8 @@ const char *pos_resize_name(enum pos_resize resize)
 
 const char *geometry_pool(const struct geometry *g)
 {
-    return g->pool == POOL_AVG ? "avg" : g->pool == POOL_AVG_FIRST ? "avg_first" : "cls";
+    static const char *const names[] = {"cls", "cls", "avg", "avg_first", "avg_all", "avg_raw", "cls_dist"};
+    return names[g->pool];
 }
 const char *geometry_norms(const struct geometry *g) { return g->norms == NORMS_BEHIND ? "post" : "pre"; }
 
@@ -56,11 +58,17 @@ static void text_of_kind(const struct geometry *g, char *text, size_t size)
 
 void geometry_text(const struct geometry *g, char *text, size_t size)
 {
-    static const char *const pools[] = {"cls token", "cls token", "mean of the patches",
-                                        "norm of the patches' mean"};
+    static const char *const pools[] = {"cls token",
+                                        "cls token",
+                                        "mean of the patches",
+                                        "norm of the patches' mean",
+                                        "norm of the mean of all tokens",
+                                        "mean of the patches before the last norm",
+                                        "mean of the cls and distillation tokens"};
     char heads[48] = "", pool[64], registers[48] = "", positions[80] = "", kind[192];
     long long grid = g->pos_grid;
     if (g->registers) snprintf(registers, sizeof registers, ", %lld registers", (long long)g->registers);
+    if (g->classless) strncat(registers, ", no cls token", sizeof registers - strlen(registers) - 1);
     if (geometry_resizes(g) && g->pos_grid != g->image / g->patch)
         snprintf(positions, sizeof positions, ", positions of %lldx%lld resized as %s does%s", grid, grid,
                  pos_resize_name(geometry_pos_resize(g)), assumed(g, ASSUMED_POSITIONS));

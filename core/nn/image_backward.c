@@ -28,23 +28,23 @@ static void final_norm_backward(const struct pass *pass, const void *dy, enum dt
                                                 .D = D});
 }
 
-/* Of the patches, image by image: an image's P rows of dy are `step` rows behind those of the one before. */
-static void norm_patches_backward(const struct pass *pass, const char *dy, enum dtype dy_type, int64_t step,
-                                  int64_t first)
+/* Of `count` tokens of each image from its token `from` on, image by image (forward.c, norm_tokens). */
+static void norm_tokens_backward(const struct pass *pass, const char *dy, enum dtype dy_type, int64_t first,
+                                 int64_t from, int64_t count)
 {
     const struct tower *t = pass->tower;
-    int64_t N = t->tokens, P = t->patches;
-    size_t image = (size_t)(step * t->geometry.width) * dtype_bytes(dy_type);
+    size_t image = (size_t)(count * t->geometry.width) * dtype_bytes(dy_type);
     for (int64_t i = 0; i < pass->batch->count; i++)
-        final_norm_backward(pass, dy + (size_t)i * image, dy_type, first + i * P, P, (i + 1) * N - P, 1);
+        final_norm_backward(pass, dy + (size_t)i * image, dy_type, first + i * count, count,
+                            i * t->tokens + from, 1);
 }
 
 /* pooled = what is wanted of x, behind the last norm; dy its gradient (rows, D) of pooled_type -> dx (B, N,
  * D)
  *
  *   the class token y = norm(x_0): dx_0 = dnorm(dy), of patches too where they are wanted, and 0 elsewhere
- *   y = norm(mean(x)): dx_n = dnorm(dy) / P of every patch
- *   y = mean(norm(x)): dx_n = dnorm(dy / P); that of the norms' outputs is made in dx, and moved to td
+ *   y = norm(mean(x)): dx_n = dnorm(dy) / count of every token in the mean; y = mean(x): dy / count
+ *   y = mean(norm(x)): dx_n = dnorm(dy / count); that of the norms' outputs is made in dx, and moved to td
  *   y = norm(a) of what attention pools: attn_pool_backward(dnorm(dy)) */
 static void pool_backward(const struct pass *pass, char *dy)
 {
@@ -52,45 +52,46 @@ static void pool_backward(const struct pass *pass, char *dy)
     struct device *dev = t->device;
     struct tower_memory *m = t->memory;
     enum dtype e = t->options.compute;
-    int64_t B = pass->batch->count, N = t->tokens, D = t->geometry.width, skip = N - t->patches;
+    int64_t B = pass->batch->count, N = t->tokens, D = t->geometry.width, first, count;
+    geometry_averaged(&t->geometry, &first, &count);
     float *dx = tower_stream(t);
     char *td = m->scratch + m->td_at;
     const struct parameter *w = m->roles[ROLE_NORM_W], *b = m->roles[ROLE_NORM_B];
     size_t all = (size_t)(B * N * D);
-    struct row_mean_gradient mean = {m->pooled_type, .dy = dy, .dx = dx, B, N, D, skip};
+    struct row_mean_gradient mean = {m->pooled_type, .dy = dy, .dx = dx, B, N, D, first};
     dev->ops->fill(dev, dx, 0, all * sizeof *dx);
     if (tower_pools_by_attention(t)) {
         tower_norm_backward(pass, dy, m->attn_pool.out, w, b, m->norm_mean, m->norm_rstd, B, t->geometry.out);
         attn_pool_backward(pass, dy);
         return;
     }
-    switch (t->geometry.pool) {
-    case POOL_AVG_FIRST:
-        dev->ops->layernorm_backward(dev, &(struct layernorm_gradient){.type = m->pooled_type,
-                                                                       .dy = dy,
-                                                                       .x = m->mean,
-                                                                       .x_stride = D,
-                                                                       .weight = f32(w),
-                                                                       .mean = m->norm_mean,
-                                                                       .rstd = m->norm_rstd,
-                                                                       .dweight = w->grad,
-                                                                       .dbias = b->grad,
-                                                                       .R = B,
-                                                                       .D = D,
-                                                                       .to = dy});
+    if (tower_averages_first(t)) {
+        struct layernorm_gradient norm = {.type = m->pooled_type,
+                                          .dy = dy,
+                                          .x = m->mean,
+                                          .x_stride = D,
+                                          .weight = f32(w),
+                                          .mean = m->norm_mean,
+                                          .rstd = m->norm_rstd,
+                                          .dweight = w->grad,
+                                          .dbias = b->grad,
+                                          .R = B,
+                                          .D = D,
+                                          .to = dy};
+        if (t->geometry.pool != POOL_AVG_RAW) dev->ops->layernorm_backward(dev, &norm);
         dev->ops->row_mean_backward(dev, &mean);
-        return;
-    case POOL_AVG:
+    } else if (tower_averages_last(t)) {
+        mean.N = count; /* the tokens of the mean alone, image by image */
+        mean.skip = 0;
         dev->ops->row_mean_backward(dev, &mean);
-        dev->ops->cast(dev, dx, DTYPE_F32, td, e, (int64_t)all);
+        dev->ops->cast(dev, dx, DTYPE_F32, td, e, B * count * D);
         dev->ops->fill(dev, dx, 0, all * sizeof *dx);
-        norm_patches_backward(pass, td + (size_t)(skip * D) * dtype_bytes(e), e, N, 0);
-        return;
-    default:
+        norm_tokens_backward(pass, td, e, 0, first, count);
+    } else {
         final_norm_backward(pass, dy, m->pooled_type, 0, B, 0, N);
         if (t->out_rows > 1)
-            norm_patches_backward(pass, dy + (size_t)(B * D) * dtype_bytes(m->pooled_type), m->pooled_type,
-                                  t->patches, B);
+            norm_tokens_backward(pass, dy + (size_t)(B * D) * dtype_bytes(m->pooled_type), m->pooled_type, B,
+                                 N - t->patches, t->patches);
     }
 }
 
@@ -147,7 +148,7 @@ void image_head_backward(const struct pass *pass)
  *
  *   dcls = sum_b dtokens_b0, dpos_n = sum_b dtokens_bn, dpatch_bi = dtokens_bi, dregister_q = sum_b
  * dtokens_bq; W and b as in any linear pos = M stored where positions are resized, M (1 + P, 1 + pos_grid^2):
- * dstored = M^T dpos
+ * dstored = M^T dpos; without a class token there is no row 0
  *
  * dtokens is dx, or dnorm(dx) in dx's place. The images need no gradient. */
 void image_embed_backward(const struct pass *pass)
@@ -158,8 +159,9 @@ void image_embed_backward(const struct pass *pass)
     struct tower_memory *m = t->memory;
     const struct geometry *g = &t->geometry;
     enum dtype e = t->options.compute;
-    int64_t N = t->tokens, D = g->width, R = pass->batch->count * N;
-    const struct parameter *registers = m->roles[ROLE_REGISTERS];
+    int64_t N = t->tokens, D = g->width, R = pass->batch->count * N,
+            positions = geometry_position_rows(g, g->image / g->patch);
+    const struct parameter *cls = m->roles[ROLE_CLS], *registers = m->roles[ROLE_REGISTERS];
     float *dx = tower_stream(t), *dpos = m->roles[ROLE_POS] ? m->roles[ROLE_POS]->grad : NULL;
     void *dpatch = m->scratch + m->t1_at, *patches = m->scratch + m->region_at;
     if (m->roles[ROLE_PRE_W]) {
@@ -178,12 +180,12 @@ void image_embed_backward(const struct pass *pass)
     }
     if (t->resized) {
         dpos = m->dpos;
-        ops->fill(dev, dpos, 0, (size_t)((t->patches + 1) * D) * sizeof *dpos);
+        ops->fill(dev, dpos, 0, (size_t)(positions * D) * sizeof *dpos);
     }
     ops->embed_backward(dev, &(struct embedding_gradient){.type = e,
                                                           .dtokens = dx,
                                                           .dpatches = dpatch,
-                                                          .dcls = m->roles[ROLE_CLS]->grad,
+                                                          .dcls = cls ? cls->grad : NULL,
                                                           .dpos = dpos,
                                                           .dregisters = registers ? registers->grad : NULL,
                                                           .B = pass->batch->count,
@@ -191,8 +193,8 @@ void image_embed_backward(const struct pass *pass)
                                                           .D = D,
                                                           .Q = g->registers});
     if (t->resized)
-        ops->resize_rows(dev, m->resize, m->dpos, m->roles[ROLE_POS]->grad, t->patches + 1,
-                         g->pos_grid * g->pos_grid + 1, D, true);
+        ops->resize_rows(dev, m->resize, m->dpos, m->roles[ROLE_POS]->grad, positions,
+                         geometry_position_rows(g, g->pos_grid), D, true);
     ops->patchify(dev, e, pass->batch->input, patches, pass->batch->count, g->image, g->patch);
     tower_linear_backward(pass, dpatch, patches, m->roles[ROLE_PATCH_W], m->roles[ROLE_PATCH_B], NULL,
                           pass->batch->count * t->patches);

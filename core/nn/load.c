@@ -67,6 +67,28 @@ static int take_slice(const struct parameter *p, const struct values_place *plac
     return code;
 }
 
+/* Positions without the rows that belong to the register tokens; or register tokens, and these rows added. */
+static int take_positioned(const struct parameter *p, const struct values_place *place,
+                           const struct weights *w, float *values, struct error *err)
+{
+    int64_t from = place->added >= 0 ? place->added : place->tensor[0], D = p->shape[p->ndim - 1],
+            count = weights_tensor(w, from)->count, held = count - p->count;
+    float *all = malloc((size_t)count * sizeof *all);
+    if (!all) return out_of_host_memory(count, err);
+    int code = weights_read(w, from, all, DTYPE_F32, err);
+    if (!code) code = weights_check_finite(w, from, all, DTYPE_F32, err);
+    if (place->added >= 0) {
+        if (!code) code = weights_read(w, place->tensor[0], values, DTYPE_F32, err);
+        if (!code) code = weights_check_finite(w, place->tensor[0], values, DTYPE_F32, err);
+        for (int64_t i = 0; i < p->count && !code; i++) values[i] += all[D + i];
+    } else if (!code) {
+        memcpy(values, all, (size_t)D * sizeof *values);
+        memcpy(values + D, all + D + held, (size_t)(p->count - D) * sizeof *values);
+    }
+    free(all);
+    return code;
+}
+
 /* The parameter's values from the file, its parts one behind the other. */
 static int take(const struct parameter *p, const struct values_place *place, const struct weights *w,
                 float *values, struct error *err)
@@ -74,6 +96,7 @@ static int take(const struct parameter *p, const struct values_place *place, con
     int64_t zeros = place->zero_rows * p->shape[p->ndim - 1], share = (p->count - zeros) / place->parts;
     float *as_stored = values + zeros;
     if (place->slices) return take_slice(p, place, w, values, err);
+    if (place->held_rows || place->added >= 0) return take_positioned(p, place, w, values, err);
     for (int64_t i = 0; i < zeros; i++) values[i] = 0;
     if (place->transposed && !(as_stored = malloc((size_t)p->count * sizeof *values)))
         return out_of_host_memory(p->count, err);

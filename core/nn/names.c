@@ -82,7 +82,7 @@ bool names_part(const struct spelling *s, enum role role, int64_t block, int ffn
 struct values_place names_place(const struct spelling *s, const struct weights *weights, enum role role,
                                 int64_t block, int ffn)
 {
-    struct values_place place = {.zero_rows = role == ROLE_POS && s->naming->pos_patches};
+    struct values_place place = {.zero_rows = role == ROLE_POS && s->slotless, .added = -1};
     const char *out = projection_outside(s);
     bool outside = role == ROLE_OUT_W && out, missing = false;
     const char *key = outside ? out : key_of(s, role, ffn);
@@ -92,6 +92,9 @@ struct values_place names_place(const struct spelling *s, const struct weights *
         place.slice = slice[1] - '0';
         place.slices = slice[3] - '0';
     }
+    if (role == ROLE_POS) place.held_rows = s->naming->pos_registers;
+    if (role == ROLE_REGISTERS && s->naming->pos_registers && weights)
+        place.added = find_key(s, weights, key_of(s, ROLE_POS, ffn));
     place.transposed = outside && family_row(s->family)->out_transposed;
     while (place.parts < NAMES_PARTS && part_of(key, place.parts, part, sizeof part)) {
         int64_t found = !weights         ? -1
@@ -148,7 +151,11 @@ int names_ffn(const struct spelling *s, const struct weights *weights)
     return 1 + (gated ? ACTIVATION_SWIGLU : ACTIVATION_GELU);
 }
 
-enum pool names_pool(const struct spelling *s) { return s->fc_norm ? POOL_AVG_FIRST : POOL_USUAL; }
+enum pool names_pool(const struct spelling *s)
+{
+    if (s->classifier && s->naming->classifier) return s->naming->classifier_pool;
+    return s->fc_norm ? (s->all_tokens ? POOL_AVG_ALL : POOL_AVG_FIRST) : s->naming->pool;
+}
 float names_norm_eps(const struct spelling *s) { return s->naming->norm_eps; }
 enum pos_resize names_pos_resize(const struct spelling *s)
 {
@@ -168,6 +175,8 @@ static int untold(const struct spelling *s, const struct weights *weights)
 static void find_classifier(struct spelling *s, const struct weights *weights)
 {
     static const int64_t classes[] = {10, 100, 101, 200, 365, 1000, 11821, 21841, 21843};
+    const char *beside = s->prefix.drop ? NULL : s->naming->classifier;
+    if (beside) s->classifier = weights_find_under(weights, &s->prefix, beside) >= 0;
     int64_t at = s->naming->head ? find_key(s, weights, "head.weight") : -1;
     if (at < 0 || s->trunk || (*s->tower && !s->prefix.drop)) return;
     const struct weights_tensor *t = weights_tensor(weights, at);
@@ -178,6 +187,20 @@ static void find_classifier(struct spelling *s, const struct weights *weights)
         s->classifier = s->fc_norm || usual;
         s->untold |= ASSUMED_OUT;
     }
+}
+
+/* A square number of positions is one for each patch: 1 + a square never is a square. */
+static void find_class_token(struct spelling *s, const struct weights *weights)
+{
+    bool varies = family_row(s->family)->class_varies;
+    int64_t at = varies ? find_key(s, weights, key_of(s, ROLE_POS, 1 + ACTIVATION_GELU)) : -1, side = 0;
+    const struct weights_tensor *pos = at < 0 ? NULL : weights_tensor(weights, at);
+    if (!pos || pos->ndim < 2) return;
+    int64_t rows = pos->shape[pos->ndim - 2];
+    while (side * side < rows) side++;
+    bool there = find_key(s, weights, key_of(s, ROLE_CLS, 1 + ACTIVATION_GELU)) >= 0;
+    s->classless = rows > 0 && side * side == rows && !there;
+    s->slotless = rows > 0 && side * side == rows && there;
 }
 
 static bool ends_with(const char *text, const char *end)
@@ -202,8 +225,10 @@ static bool fits(struct spelling *s, const struct naming *naming, const char *to
     s->trunk = strcmp(tower, "visual.trunk.") == 0 || ends_with(s->begin, "visual.trunk.");
     /* EVA-CLIP's own fc_norm stands behind the mean of all tokens, the class token among them */
     bool own = strcmp(tower, "visual.") == 0 && !s->prefix.drop;
-    s->fc_norm = naming->fc_norm && !own && find_key(s, weights, "norm.weight") < 0 &&
+    s->fc_norm = naming->fc_norm && find_key(s, weights, "norm.weight") < 0 &&
                  find_key(s, weights, "fc_norm.weight") >= 0;
+    s->all_tokens = s->fc_norm && (own || naming->all_tokens);
+    find_class_token(s, weights);
     s->untold = untold(s, weights);
     find_classifier(s, weights);
     return true;
@@ -239,6 +264,7 @@ bool names_library(struct spelling *s, enum library library, const struct geomet
         *s = (struct spelling){.family = g->family, .naming = n, .tower = ""};
         if (n->written) s->tower = n->written;
         s->fc_norm = n->fc_norm && g->pool == POOL_AVG_FIRST;
+        s->slotless = n->pos_patches && !g->classless;
         snprintf(s->begin, sizeof s->begin, "%s", s->tower);
         return true;
     }
@@ -284,7 +310,6 @@ static const struct {
     {{"self_attn.qkv.weight", "class_embedding"}, NULL, "a BLIP tower of transformers"},
     {{"preprocessor.patchifier"}, NULL, "an AIMv2 tower"},
     {{"rms_norm1"}, NULL, "an AIMv2 tower of transformers"},
-    {{"distillation_token"}, NULL, "a DeiT of transformers, which has a distillation token"},
     {{"decoder_embed.weight", "mask_token"},
      "norm_pre.weight",
      "a masked autoencoder (MAE) with its decoder"},
@@ -293,7 +318,7 @@ static const struct {
     {{"layernorm_before.weight"},
      "cls_token",
      "an I-JEPA or video model of transformers, which has no class token"},
-    {{"layernorm_before.weight"}, NULL, "a BEiT, Data2Vec or DeiT of transformers"},
+    {{"layernorm_before.weight"}, NULL, "a BEiT or Data2Vec of transformers"},
     {{"neck.0.weight", "rel_pos_h"}, NULL, "the image encoder of SAM"},
     {{"rel_pos_h"}, NULL, "a ViTDet or the image encoder of SAM"},
     {{"blocks_token_only"}, NULL, "a CaiT"},

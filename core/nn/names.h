@@ -18,7 +18,10 @@ struct spelling {
     bool any;                     /* words that are not in the list of weights.h stand before the names */
     bool trunk;      /* timm's tower inside open_clip's: what stands beside it is the tower's, too */
     bool fc_norm;    /* timm's: the last norm is called fc_norm and stands behind the mean */
-    bool classifier; /* head.* is a classifier, which is not read */
+    bool all_tokens; /* EVA-CLIP's: the mean of all tokens, the class token among them */
+    bool classless;  /* there is no class token */
+    bool slotless;   /* there is one, without a position */
+    bool classifier; /* head.* or classifier.* is a classifier, which is not read */
     int untold;      /* ASSUMED_... that files with these names do not settle */
 };
 
@@ -49,6 +52,8 @@ struct values_place {
     int64_t tensor[NAMES_PARTS]; /* indices; parts of the parameter's rows, in order. -1: not there */
     int parts;                   /* 0: such a tower has no such parameter */
     int zero_rows;               /* rows of 0 before those in the file */
+    int held_rows;               /* rows of the file's behind its first that belong to the register tokens */
+    int64_t added;               /* of register tokens: the tensor that holds their rows; -1: there is none */
     bool transposed;             /* stored (columns, rows) */
     int slice, slices;           /* slices > 0: the slice-th of as many equal parts of the tensor's rows */
     char first[384];             /* name in the file of the first part that is not there, else of the first */
@@ -64,7 +69,7 @@ int64_t names_tensor(const struct spelling *spelling, const struct weights *weig
 /* The feed-forward in the first block: 1 + ACTIVATION_SWIGLU or 1 + ACTIVATION_GELU. */
 int names_ffn(const struct spelling *spelling, const struct weights *weights);
 
-/* How the embedding is pooled, where names tell: POOL_AVG_FIRST or POOL_USUAL. */
+/* How the embedding is pooled, where names tell; else POOL_USUAL. */
 enum pool names_pool(const struct spelling *spelling);
 /* The usual epsilon of the norms in such files; 0: the family's. */
 float names_norm_eps(const struct spelling *spelling);

@@ -20,8 +20,13 @@ struct naming {
     const char *out; /* the projection, outside the tower, (out, width); NULL: as the family has it */
     const char *ignored[MAX_IGNORED];
     enum pos_resize pos_resize; /* how that library does it; 0: as the family */
-    bool pos_patches;           /* the class token has no position: its row is 0 */
+    bool pos_patches;           /* of files that are written so: the class token has no position */
+    int pos_registers;          /* so many register tokens have positions, behind that of the class token */
     bool fc_norm;               /* the last norm may be called fc_norm, and then stands behind the mean */
+    bool all_tokens;            /* and that is the mean of all tokens */
+    enum pool pool;             /* as its classes do; POOL_USUAL: the names do not tell */
+    const char *classifier;     /* beside the tower, with this name: it is not read */
+    enum pool classifier_pool;  /* what that classifier reads */
     bool rope;                  /* may hold tables of cosines and sines, in every block */
     const char *zero;           /* changes nothing when it is 0; else what stands before it is a classifier */
     bool head;                  /* head.* may be a classifier */

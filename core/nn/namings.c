@@ -17,9 +17,36 @@
     [ROLE_PROJ_W] = "attention.o_proj.weight", [ROLE_PROJ_B] = "attention.o_proj.bias"
 
 /* Its plain ViT. The embedding is the class token after the last norm; the pooler is behind it. */
+#define HF_VIT_NORMS                                                                                         \
+    [ROLE_NORM1_W] = "layernorm_before.weight", [ROLE_NORM1_B] = "layernorm_before.bias",                    \
+    [ROLE_NORM2_W] = "layernorm_after.weight", [ROLE_NORM2_B] = "layernorm_after.bias"
 #define HF_VIT                                                                                               \
-    .towers = {"vit.", ""}, .ignored = {"pooler."}, .pos_resize = POS_RESIZE_HF, .norm_eps = 1e-12f,         \
+    .family = FAMILY_DINOV2, .towers = {"vit.", "deit.", ""}, .ignored = {"pooler."},                        \
+    .pos_resize = POS_RESIZE_HF, .norm_eps = 1e-12f,                                                         \
     .settles = ASSUMED_POOL | ASSUMED_NORMS | ASSUMED_POSITIONS
+
+/* As it is saved, and as it is in memory under transformers 5. */
+#define HF_VIT_SAVED(distillation)                                                                           \
+    HF_VIT, .probes = {"embeddings.cls_token", "encoder.layer.0.layernorm_before.weight", distillation},     \
+            .block_prefix = "encoder.layer.",                                                                \
+            .keys = {HF_VIT_EMBEDDINGS,                                                                      \
+                     HF_VIT_NORMS,                                                                           \
+                     [ROLE_REGISTERS] = distillation,                                                        \
+                     [ROLE_QKV_W] = "attention.attention.query.weight|attention.attention.key.weight|"       \
+                                    "attention.attention.value.weight",                                      \
+                     [ROLE_QKV_B] = "attention.attention.query.bias|attention.attention.key.bias|"           \
+                                    "attention.attention.value.bias",                                        \
+                     [ROLE_PROJ_W] = "attention.output.dense.weight",                                        \
+                     [ROLE_PROJ_B] = "attention.output.dense.bias",                                          \
+                     [ROLE_FC1_W] = "intermediate.dense.weight",                                             \
+                     [ROLE_FC1_B] = "intermediate.dense.bias",                                               \
+                     [ROLE_FC2_W] = "output.dense.weight",                                                   \
+                     [ROLE_FC2_B] = "output.dense.bias"}
+#define HF_VIT_MEMORY(distillation)                                                                          \
+    HF_VIT, .probes = {"embeddings.cls_token", "layers.0.layernorm_before.weight", distillation},            \
+            .block_prefix = "layers.",                                                                       \
+            .keys = {HF_VIT_EMBEDDINGS, HF_VIT_NORMS, HF_ATTENTION, [ROLE_REGISTERS] = distillation}
+#define HF_DISTILLED .pos_registers = 1
 
 #define DINOV3_TRANSFORMERS(blocks)                                                                          \
     .block_prefix = blocks,                                                                                  \
@@ -128,17 +155,23 @@ const struct naming namings[] = {
      .fc_norm = true},
     /* EVA-CLIP's own repository: EVA02-CLIP, with and without sub-LN */
     {.family = FAMILY_EVA,
+     .fc_norm = true,
+     .all_tokens = true,
      .probes = {"blocks.0.attn.q_proj.weight", "blocks.0.attn.q_bias"},
      .keys = {EVA_SPLIT},
      .swiglu = {"mlp.w1.weight|mlp.w2.weight", "mlp.w1.bias|mlp.w2.bias", "mlp.w3.weight", "mlp.w3.bias"},
      .settles = ASSUMED_POOL,
      .rope = true},
     {.family = FAMILY_EVA,
+     .fc_norm = true,
+     .all_tokens = true,
      .probes = {"blocks.0.attn.q_bias", "blocks.0.mlp.w1.weight"},
      .swiglu = {"mlp.w1.weight|mlp.w2.weight", "mlp.w1.bias|mlp.w2.bias", "mlp.w3.weight", "mlp.w3.bias"},
      .settles = ASSUMED_POOL,
      .rope = true},
     {.family = FAMILY_EVA,
+     .fc_norm = true,
+     .all_tokens = true,
      .probes = {"blocks.0.attn.q_bias", "blocks.0.mlp.w12.weight"},
      .settles = ASSUMED_POOL},
     {.family =
@@ -183,6 +216,8 @@ const struct naming namings[] = {
      .scaleless = true,
      .pos_resize = POS_RESIZE_HF,
      .settles = ASSUMED_POOL | ASSUMED_NORMS | ASSUMED_POSITIONS,
+     .classifier = "classifier.weight", /* CLIPForImageClassification */
+     .classifier_pool = POOL_AVG_RAW,
      .ignored = {"embeddings.position_ids"}},
     /* transformers: Dinov2Model as it is in memory under transformers 5: torch.save(model.state_dict()) */
     {.family = FAMILY_DINOV2,
@@ -217,29 +252,12 @@ const struct naming namings[] = {
           [ROLE_LS1] = "layer_scale1.lambda1", [ROLE_LS2] = "layer_scale2.lambda1"},
      .swiglu = {"mlp.weights_in.weight", "mlp.weights_in.bias", "mlp.weights_out.weight",
                 "mlp.weights_out.bias"}},
+    /* transformers: DeiTModel, with a distillation token */
+    {HF_VIT_SAVED("embeddings.distillation_token"), HF_DISTILLED},
+    {HF_VIT_MEMORY("embeddings.distillation_token"), HF_DISTILLED},
     /* transformers: ViTModel, ViTMAEModel, ViTMSNModel; as it is saved, and as it is in memory */
-    {.family = FAMILY_DINOV2,
-     HF_VIT,
-     .probes = {"embeddings.cls_token", "encoder.layer.0.layernorm_before.weight"},
-     .block_prefix = "encoder.layer.",
-     .keys = {HF_VIT_EMBEDDINGS, [ROLE_NORM1_W] = "layernorm_before.weight",
-              [ROLE_NORM1_B] = "layernorm_before.bias",
-              [ROLE_QKV_W] = "attention.attention.query.weight|attention.attention.key.weight|"
-                             "attention.attention.value.weight",
-              [ROLE_QKV_B] = "attention.attention.query.bias|attention.attention.key.bias|"
-                             "attention.attention.value.bias",
-              [ROLE_PROJ_W] = "attention.output.dense.weight", [ROLE_PROJ_B] = "attention.output.dense.bias",
-              [ROLE_NORM2_W] = "layernorm_after.weight", [ROLE_NORM2_B] = "layernorm_after.bias",
-              [ROLE_FC1_W] = "intermediate.dense.weight", [ROLE_FC1_B] = "intermediate.dense.bias",
-              [ROLE_FC2_W] = "output.dense.weight", [ROLE_FC2_B] = "output.dense.bias"}},
-    {.family = FAMILY_DINOV2,
-     HF_VIT,
-     .probes = {"embeddings.cls_token", "layers.0.layernorm_before.weight"},
-     .block_prefix = "layers.",
-     .keys =
-         {HF_VIT_EMBEDDINGS,
-          HF_ATTENTION, [ROLE_NORM1_W] = "layernorm_before.weight", [ROLE_NORM1_B] = "layernorm_before.bias",
-          [ROLE_NORM2_W] = "layernorm_after.weight", [ROLE_NORM2_B] = "layernorm_after.bias"}},
+    {HF_VIT_SAVED(NULL)},
+    {HF_VIT_MEMORY(NULL)},
     /* timm: vit_*_clip_* */
     {.family = FAMILY_OPENCLIP,
      .towers = {""},
@@ -254,6 +272,15 @@ const struct naming namings[] = {
      .settles = ASSUMED_POSITIONS,
      .library = 1 + LIBRARY_TIMM,
      .batched = true},
+    /* timm: deit_*_distilled_*. The two classifiers read the two tokens, and their mean is the answer. */
+    {.family = FAMILY_DINOV2,
+     .probes = {"patch_embed.proj.weight", "dist_token"},
+     .keys = {[ROLE_REGISTERS] = "dist_token"},
+     .ignored = {"head_dist."},
+     .pos_registers = 1,
+     .pool = POOL_CLS_DIST,
+     .settles = ASSUMED_POOL | ASSUMED_POSITIONS,
+     .pos_resize = POS_RESIZE_TIMM},
     /* timm: vit_*_patch14_reg4_dinov2, vit_*_patch14_dinov2. A gated feed-forward has the plain one's names.
      */
     {.family = FAMILY_DINOV2,

@@ -1,8 +1,9 @@
 /* Vision transformer towers: EVA01- and EVA02-CLIP, OpenCLIP, DINOv2 and DINOv3 as rows of one description,
  * forward and hand-written backward (no autograd).
  *
- * Shapes in comments: B images of a micro-batch, N tokens (1 cls + registers + P patches), R = B*N rows, D
- * width, F hidden width of the feed-forward, O output width of the tower, T target width (the teacher's O).
+ * Shapes in comments: B images of a micro-batch, N tokens (1 cls, or none, + registers + P patches), R = B*N
+ * rows, D width, F hidden width of the feed-forward, O output width of the tower, T target width (the
+ * teacher's O).
  *
  * Use:
  *   geometry_preset / geometry_infer       what the tower is
@@ -45,10 +46,13 @@ enum norms { NORMS_USUAL, NORMS_BEFORE, NORMS_BEHIND };
 
 /* What the embedding is made of. */
 enum pool {
-    POOL_USUAL,    /* the class token */
-    POOL_CLS,      /* the class token behind the last norm */
-    POOL_AVG,      /* the mean of the patches behind the last norm */
-    POOL_AVG_FIRST /* the last norm of the patches' mean (CLIPA, timm's fc_norm) */
+    POOL_USUAL,     /* the class token; POOL_AVG of a tower without one */
+    POOL_CLS,       /* the class token after the last norm */
+    POOL_AVG,       /* the mean of the patches after the last norm */
+    POOL_AVG_FIRST, /* the last norm of the patches' mean (CLIPA, timm's fc_norm) */
+    POOL_AVG_ALL,   /* the last norm of the mean of all tokens (EVA-CLIP's use_mean_pooling) */
+    POOL_AVG_RAW,   /* the mean of the patches without the last norm (CLIPForImageClassification) */
+    POOL_CLS_DIST   /* the mean of the first two tokens after the last norm: class and distillation (DeiT) */
 };
 
 /* Parameters that towers of one family have or have not. */
@@ -73,6 +77,7 @@ struct geometry {
     int64_t out;       /* after the projection, width where the family has none */
     int ffn;           /* 1 + enum activation */
     bool unprojected;  /* saved without the projection that the family has: out is width */
+    bool classless;    /* no class token, and no position for one */
     int64_t registers; /* tokens between class and patches, without position */
     enum layerscale layerscale;
     enum pos_resize pos_resize; /* how positions go from pos_grid to another image / patch */
@@ -103,7 +108,7 @@ enum {
 
 const char *geometry_activation(const struct geometry *geometry); /* "gelu", "quick_gelu", "swiglu" */
 const char *pos_resize_name(enum pos_resize resize);              /* "dinov2", "hf", "timm"; USUAL: "" */
-const char *geometry_pool(const struct geometry *geometry);       /* "cls", "avg", "avg_first" */
+const char *geometry_pool(const struct geometry *geometry);       /* "cls", "avg", "avg_first", ... */
 const char *geometry_norms(const struct geometry *geometry);      /* "pre", "post" */
 float geometry_norm_eps(const struct geometry *geometry);         /* settled */
 /* Of published towers of that family and width; 0: no idea. */
@@ -131,8 +136,12 @@ int geometry_fits(const struct geometry *geometry, int64_t target, const struct 
 int geometry_check(struct geometry *geometry, int64_t head_dim, struct error *err);
 
 int64_t geometry_patches(const struct geometry *geometry); /* P = (image / patch)^2 */
-int64_t geometry_tokens(const struct geometry *geometry);  /* N = 1 + registers + P */
-int geometry_parts(const struct geometry *geometry);       /* settled: PARTS_KNOWN | PART_... */
+int64_t geometry_tokens(const struct geometry *geometry); /* N = 1 + registers + P; classless without the 1 */
+/* Rows of a position embedding of side * side patches. */
+int64_t geometry_position_rows(const struct geometry *geometry, int64_t side);
+/* The tokens that POOL_AVG... and POOL_CLS_DIST average: `count` of them from `first` on. */
+void geometry_averaged(const struct geometry *geometry, int64_t *first, int64_t *count);
+int geometry_parts(const struct geometry *geometry); /* settled: PARTS_KNOWN | PART_... */
 int64_t
 geometry_pooled(const struct geometry *geometry);       /* values of the pooled row, before its projection */
 bool geometry_rotates(const struct geometry *geometry); /* queries and keys have rotary positions */

@@ -106,8 +106,9 @@ int notes_read(struct notes_found *found, const struct weights *weights, struct 
 {
     static const char *const activations[] = {"", "gelu", "quick_gelu", NULL};
     static const char *const resizes[] = {"", "dinov2", "hf", "timm", NULL};
-    static const char *const pools[] = {"", "cls", "avg", "avg_first", NULL}, *const norms[] = {"", "pre",
-                                                                                                "post", NULL};
+    static const char *const pools[] = {"",        "cls",     "avg",      "avg_first",
+                                        "avg_all", "avg_raw", "cls_dist", NULL},
+                             *const norms[] = {"", "pre", "post", NULL};
     static const int ffns[] = {0, 1 + ACTIVATION_GELU, 1 + ACTIVATION_QUICK_GELU};
     const char *words[] = {weights_metadata(weights, heads_key),    weights_metadata(weights, activation_key),
                            weights_metadata(weights, resize_key),   weights_metadata(weights, pool_key),

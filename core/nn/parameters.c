@@ -94,7 +94,7 @@ static int64_t dimension(const struct geometry *g, int64_t target, char letter)
     case 'G': return g->ffn == 1 + ACTIVATION_SWIGLU ? 2 * g->hidden : g->hidden;
     case 'O': return g->out;
     case 'T': return target;
-    case 'P': return g->pos_grid * g->pos_grid + 1;
+    case 'P': return geometry_position_rows(g, g->pos_grid);
     case 'R': return g->registers;
     case 'U': return g->pool_queries;
     case 'I': return 3 * g->out;
@@ -158,6 +158,7 @@ int parameters_list(const struct geometry *g, int64_t target, struct parameter *
             const char *key = family_key(row, role, g->ffn);
             if (!key || (flagged(role, 'h') && target == 0)) continue;
             if (role == ROLE_REGISTERS && g->registers == 0) continue;
+            if (role == ROLE_CLS && g->classless) continue;
             if ((role == ROLE_LS1 || role == ROLE_LS2) && !has_layerscale(g, row)) continue;
             if ((role == ROLE_OUT_W || role == ROLE_OUT_B) && g->unprojected) continue;
             if (parts[role] & ~geometry_parts(g)) continue;

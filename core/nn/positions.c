@@ -27,7 +27,8 @@ static void bicubic_taps(int64_t d, double scale_factor, int64_t grid, int64_t i
     }
 }
 
-static void taps_matrix(float *w, int64_t side, int64_t grid, double offset)
+/* cls: rows of a class token, 1 or 0 */
+static void taps_matrix(float *w, int64_t side, int64_t grid, int64_t cls, double offset)
 {
     double scale_factor = ((double)side + offset) / (double)grid;
     for (int64_t r = 0; r < side; r++)
@@ -36,7 +37,7 @@ static void taps_matrix(float *w, int64_t side, int64_t grid, double offset)
             float rw[4], cw[4];
             bicubic_taps(r, scale_factor, grid, ri, rw);
             bicubic_taps(c, scale_factor, grid, ci, cw);
-            float *row = w + (r * side + c + 1) * (grid * grid + 1) + 1;
+            float *row = w + (r * side + c + cls) * (grid * grid + cls) + cls;
             for (int a = 0; a < 4; a++)
                 for (int b = 0; b < 4; b++) row[ri[a] * grid + ci[b]] += rw[a] * cw[b];
         }
@@ -64,13 +65,13 @@ static void antialias_weights(float *w, int64_t side, int64_t grid)
     }
 }
 
-static void antialias_matrix(float *w, int64_t side, int64_t grid)
+static void antialias_matrix(float *w, int64_t side, int64_t grid, int64_t cls)
 {
     float *one = xcalloc((size_t)(side * grid), sizeof *one);
     antialias_weights(one, side, grid);
     for (int64_t r = 0; r < side; r++)
         for (int64_t c = 0; c < side; c++) {
-            float *row = w + (r * side + c + 1) * (grid * grid + 1) + 1;
+            float *row = w + (r * side + c + cls) * (grid * grid + cls) + cls;
             for (int64_t a = 0; a < grid; a++)
                 for (int64_t b = 0; b < grid; b++) row[a * grid + b] = one[r * grid + a] * one[c * grid + b];
         }
@@ -79,16 +80,17 @@ static void antialias_matrix(float *w, int64_t side, int64_t grid)
 
 void positions_matrix(const struct geometry *g, float *w)
 {
-    int64_t side = g->image / g->patch, grid = g->pos_grid;
-    w[0] = 1;           /* the cls row passes unchanged */
+    int64_t side = g->image / g->patch, grid = g->pos_grid, cls = !g->classless,
+            columns = geometry_position_rows(g, grid);
+    if (cls) w[0] = 1;  /* the cls row passes unchanged */
     if (side == grid) { /* the real code does not interpolate then */
-        for (int64_t i = 1; i <= side * side; i++) w[i * (grid * grid + 1) + i] = 1;
+        for (int64_t i = cls; i < columns; i++) w[i * columns + i] = 1;
         return;
     }
     switch (geometry_pos_resize(g)) {
-    case POS_RESIZE_TIMM: antialias_matrix(w, side, grid); break;
-    case POS_RESIZE_HF: taps_matrix(w, side, grid, 0); break;
-    default: taps_matrix(w, side, grid, 0.1); break;
+    case POS_RESIZE_TIMM: antialias_matrix(w, side, grid, cls); break;
+    case POS_RESIZE_HF: taps_matrix(w, side, grid, cls, 0); break;
+    default: taps_matrix(w, side, grid, cls, 0.1); break;
     }
 }
 

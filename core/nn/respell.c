@@ -206,7 +206,8 @@ static int check_places(const struct spelling *as, enum library library, const s
                         const struct parameter *list, int count, struct error *err)
 {
     const char *name = library == LIBRARY_TIMM ? "timm" : "transformers";
-    bool pool = (g->pool == POOL_AVG_FIRST && !as->fc_norm) || geometry_parts(g) & PART_ATTN_POOL,
+    bool pool = (g->pool == POOL_AVG_FIRST && !as->fc_norm) || g->pool > POOL_AVG_FIRST ||
+                geometry_parts(g) & PART_ATTN_POOL,
          plain = library == LIBRARY_TRANSFORMERS && (g->pool > POOL_CLS || g->norms == NORMS_BEHIND),
          pre = family_has(family_row(g->family), ROLE_PRE_W) && !(geometry_parts(g) & PART_PRE_NORM);
     if (pool || plain || pre)
@@ -279,7 +280,7 @@ static int check_slices(const struct geometry *g, const struct spelling *as, con
 {
     for (int i = 0; i < count; i++) {
         struct values_place place = fit_place(as, g->ffn, &list[i], original);
-        if (place.slices)
+        if (place.slices || place.held_rows)
             return error_set(err, EXIT_CONFIG, "--format hf or timm, without --merge",
                              "its tensor %s holds more than the student's values", place.first);
     }
@@ -295,7 +296,7 @@ static struct source *replacements(const struct respell *r, const struct geometr
     for (int i = 0; i < count; i++) {
         const struct parameter *p = &list[i];
         struct values_place place = fit_place(as, g->ffn, p, original);
-        if (place.slices || fit_absent(&place) ||
+        if (place.slices || place.held_rows || fit_absent(&place) ||
             names_tensor(own, r->tower, (enum role)p->role, block_of(p), g->ffn) < 0)
             continue;
         for (int part = 0; part < place.parts; part++) {

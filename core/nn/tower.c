@@ -248,13 +248,15 @@ static int alloc_activations(struct tower *t, struct error *err)
     size_t e = dtype_bytes(o->compute), f = sizeof(float);
     size_t B = (size_t)o->batch, N = (size_t)t->tokens, R = B * N, D = (size_t)g->width,
            rows = B * (size_t)t->out_rows;
-    size_t positions = (size_t)(g->pos_grid * g->pos_grid) + 1, kept = (size_t)t->patches + 1;
-    size_t normed = g->pool == POOL_AVG ? B * (size_t)t->patches : rows;
-    bool apart = m->roles[ROLE_OUT_W] || o->target || tower_pools_by_attention(t) || g->pool == POOL_AVG;
+    size_t positions = (size_t)geometry_position_rows(g, g->pos_grid),
+           kept = (size_t)geometry_position_rows(g, g->image / g->patch);
+    size_t normed = (size_t)tower_normed_rows(t);
+    bool apart = m->roles[ROLE_OUT_W] || o->target || tower_pools_by_attention(t);
+    bool averaged = tower_averages_first(t) || tower_averages_last(t);
     m->stored = tower_norms_behind(t) || o->compute != DTYPE_BF16 ? o->compute : DTYPE_F16;
     m->norm_type = g->pool == POOL_AVG ? m->stored : DTYPE_F32;
     m->pooled_type = apart ? o->compute : DTYPE_F32;
-    bool final = !frozen && g->pool != POOL_AVG_FIRST && !tower_pools_by_attention(t);
+    bool final = !frozen && !tower_averages_first(t) && !tower_pools_by_attention(t);
     m->norm_hat_bytes = final ? normed * D * dtype_bytes(m->norm_type) : 0;
     m->x = xcalloc((size_t)g->depth, sizeof *m->x);
     m->kept = xcalloc((size_t)g->depth, sizeof *m->kept);
@@ -281,7 +283,7 @@ static int alloc_activations(struct tower *t, struct error *err)
         size_t resize = tower_place(&at, resized ? kept * positions * f : 0);
         size_t rotation =
             tower_place(&at, geometry_rotates(g) ? (size_t)(t->patches * (g->width / g->heads)) * f : 0);
-        size_t mean = tower_place(&at, g->pool == POOL_AVG_FIRST ? B * D * f : 0);
+        size_t mean = tower_place(&at, averaged ? B * D * f : 0);
         if (tower_pools_by_attention(t)) at = attn_pool_lay(t, &m->attn_pool, base, at);
         if (!pass) {
             m->activations = device_alloc(t->device, o->activations_class, at,
@@ -356,7 +358,8 @@ static void lay_scratch(struct tower *t)
 static void upload_resize(struct tower *t)
 {
     const struct geometry *g = &t->geometry;
-    int64_t rows = t->patches + 1, columns = g->pos_grid * g->pos_grid + 1;
+    int64_t rows = geometry_position_rows(g, g->image / g->patch),
+            columns = geometry_position_rows(g, g->pos_grid);
     float *w = xcalloc((size_t)(rows * columns), sizeof *w);
     positions_matrix(g, w);
     t->device->upload(t->device, t->memory->resize, w, (size_t)(rows * columns) * sizeof *w);

@@ -53,12 +53,12 @@ struct tower_memory {
     enum dtype pooled_type; /* t; F32 where it is the output */
     void *pooled;           /* pooled_type (B*out_rows, D) after the final norm */
     void *projected;        /* t (B*out_rows, O): input of the distillation head, when projected */
-    float *pos;             /* (1 + P, D) resized position embedding, where it is resized */
-    float *dpos;            /* its gradient */
-    float *resize;          /* (1 + P, 1+pos_grid^2) */
-    float *rotation;        /* (P, 2, dh/2) cosines and sines, where queries and keys are rotated */
+    float *pos;      /* (1 + P, D), classless (P, D): resized position embedding, where it is resized */
+    float *dpos;     /* its gradient */
+    float *resize;   /* (1 + P, 1+pos_grid^2), classless (P, pos_grid^2) */
+    float *rotation; /* (P, 2, dh/2) cosines and sines, where queries and keys are rotated */
     struct attn_pool_activations attn_pool;
-    float *mean; /* (B, D) mean of the patches, with POOL_AVG_FIRST */
+    float *mean; /* (B, D) of tokens, with any POOL_AVG... */
 
     /* scratch, bound by the caller; offsets by tower.c */
     char *scratch;
@@ -154,6 +154,23 @@ size_t tower_output_gradients(const struct tower *tower);
 size_t attn_pool_lay(const struct tower *tower, struct attn_pool_activations *kept, char *base, size_t at);
 void attn_pool_forward(struct tower *tower, int64_t batch);
 void attn_pool_backward(const struct pass *pass, void *dy);
+/* The embedding is the norm of a mean; it is the mean of norms. */
+static inline bool tower_averages_first(const struct tower *tower)
+{
+    enum pool pool = tower->geometry.pool;
+    return pool == POOL_AVG_FIRST || pool == POOL_AVG_ALL || pool == POOL_AVG_RAW;
+}
+static inline bool tower_averages_last(const struct tower *tower)
+{
+    return tower->geometry.pool == POOL_AVG || tower->geometry.pool == POOL_CLS_DIST;
+}
+/* Rows that the last norm normalizes. */
+static inline int64_t tower_normed_rows(const struct tower *tower)
+{
+    int64_t first, count;
+    geometry_averaged(&tower->geometry, &first, &count);
+    return tower->options.batch * (tower_averages_last(tower) ? count : tower->out_rows);
+}
 static inline bool tower_pools_by_attention(const struct tower *tower)
 {
     return tower->memory->roles[ROLE_POOL_QUERY] != NULL;

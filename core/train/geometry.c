@@ -19,6 +19,9 @@ _Static_assert((int)MODEL_FAMILY_AUTO == (int)FAMILY_UNKNOWN && (int)MODEL_FAMIL
 
 _Static_assert((int)TOWER_POOL_AUTO == (int)POOL_USUAL && (int)TOWER_POOL_CLS == (int)POOL_CLS &&
                    (int)TOWER_POOL_AVG == (int)POOL_AVG && (int)TOWER_POOL_AVG_FIRST == (int)POOL_AVG_FIRST &&
+                   (int)TOWER_POOL_AVG_ALL == (int)POOL_AVG_ALL &&
+                   (int)TOWER_POOL_AVG_RAW == (int)POOL_AVG_RAW &&
+                   (int)TOWER_POOL_CLS_DIST == (int)POOL_CLS_DIST &&
                    (int)TOWER_NORM_AUTO == (int)NORMS_USUAL && (int)TOWER_NORM_PRE == (int)NORMS_BEFORE &&
                    (int)TOWER_NORM_POST == (int)NORMS_BEHIND,
                "enum tower_pool is enum pool, enum tower_norm is enum norms");
@@ -131,16 +134,17 @@ static int settle_pool(const struct config_tower *tower, const struct beside *b,
     bool attn_pool = geometry_parts(g) & PART_ATTN_POOL, known_arch = tower->arch != TOWER_ARCH_CUSTOM;
     if (attn_pool && b->pool_heads) g->pool_heads = b->pool_heads;
     if (b->pool[0] && tower->pool == TOWER_POOL_AUTO) {
-        bool named = !known_arch && g->pool == POOL_AVG_FIRST; /* a norm behind the pooling */
+        /* a norm after the pooling; and poolings that the file's names alone tell */
+        bool named = !known_arch && g->pool >= POOL_AVG_FIRST, surely = named && g->pool > POOL_AVG_FIRST;
         bool found = b->pool_heads && attn_pool;
         if (b->pool_heads && !found)
             return error_set(err, EXIT_CONFIG, "is this the file that it was written for?",
                              "the pooling in %s is %s, but the checkpoint has no attn_pool.query", b->name,
                              b->pool);
         if (!b->pool_kind && !found)
-            return error_set(err, EXIT_CONFIG, "cls, avg and avg_first are known",
+            return error_set(err, EXIT_CONFIG, "cls, avg, avg_first, avg_all, avg_raw and cls_dist are known",
                              "the pooling in %s is %s, which no tower here has", b->name, b->pool);
-        if (!found && (!named || b->pool_kind == POOL_CLS)) g->pool = b->pool_kind;
+        if (!found && (!named || (b->pool_kind == POOL_CLS && !surely))) g->pool = b->pool_kind;
     }
     bool told = attn_pool ? b->pool_heads > 0 : b->pool[0] || tower->pool != TOWER_POOL_AUTO;
     if (attn_pool && !told && !known_arch) g->assumed |= ASSUMED_POOL;

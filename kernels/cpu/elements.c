@@ -38,22 +38,21 @@ void NAME(patchify)(int bf16, const float *images, void *patches, int64_t B, int
 void NAME(embed_forward)(const struct embedding *o)
 {
     int bf16 = o->type == DTYPE_BF16;
-    int64_t N = o->N, D = o->D, Q = o->Q, patches = N - Q - 1;
-    const float *cls = o->cls, *pos = o->pos;
+    int64_t N = o->N, D = o->D, Q = o->Q, C = o->cls ? 1 : 0, patches = N - Q - C;
+    const float *pos = o->pos;
     PARALLEL_FOR for (int64_t row = 0; row < o->B * N; row++)
     {
         int64_t b = row / N, n = row % N;
         float in[PIECE];
         for (int64_t at = 0; at < D; at += PIECE) {
             int64_t count = piece(D, at);
-            const float *x = cls + at, *p = pos ? pos + at : NULL;
+            const float *x = NULL, *p = NULL;
             float *y = o->tokens + row * D + at;
-            if (n > Q) {
-                x = read_piece(bf16, o->patches, (b * patches + n - Q - 1) * D + at, count, in);
-                if (pos) p += (n - Q) * D;
-            }
-            if (n && n <= Q) memcpy(y, o->registers + (n - 1) * D + at, (size_t)count * sizeof *y);
-            else if (p) SIMD for (int64_t i = 0; i < count; i++) y[i] = x[i] + p[i];
+            if (n < C) x = o->cls + at;
+            else if (n < C + Q) x = o->registers + (n - C) * D + at;
+            else x = read_piece(bf16, o->patches, (b * patches + n - Q - C) * D + at, count, in);
+            if (pos && (n < C || n >= C + Q)) p = pos + (n < C ? 0 : n - Q) * D + at;
+            if (p) SIMD for (int64_t i = 0; i < count; i++) y[i] = x[i] + p[i];
             else memcpy(y, x, (size_t)count * sizeof *y);
         }
     }
@@ -62,20 +61,22 @@ void NAME(embed_forward)(const struct embedding *o)
 void NAME(embed_backward)(const struct embedding_gradient *o)
 {
     int bf16 = o->type == DTYPE_BF16;
-    int64_t N = o->N, D = o->D, Q = o->Q;
+    int64_t N = o->N, D = o->D, Q = o->Q, C = o->dcls ? 1 : 0;
     PARALLEL_FOR for (int64_t n = 0; n < N; n++) for (int64_t b = 0; b < o->B; b++)
     {
         const float *g = o->dtokens + (b * N + n) * D;
-        bool is_register = n && n <= Q;
-        float *p = is_register ? o->dregisters + (n - 1) * D : o->dpos ? o->dpos + (n ? n - Q : 0) * D : NULL;
+        bool is_register = n >= C && n < C + Q;
+        float *p = is_register ? o->dregisters + (n - C) * D
+                   : o->dpos   ? o->dpos + (n < C ? 0 : n - Q) * D
+                               : NULL;
         float *dcls = o->dcls;
         if (p) SIMD for (int64_t i = 0; i < D; i++) p[i] += g[i];
-        if (n == 0) {
+        if (n < C) {
             SIMD for (int64_t i = 0; i < D; i++) dcls[i] += g[i];
             continue;
         }
         if (is_register) continue;
-        int64_t at = (b * (N - Q - 1) + n - Q - 1) * D;
+        int64_t at = (b * (N - Q - C) + n - Q - C) * D;
         if (bf16) write_piece(1, o->dpatches, at, D, g);
         else memcpy((float *)o->dpatches + at, g, (size_t)D * 4);
     }

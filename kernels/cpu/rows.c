@@ -305,7 +305,7 @@ void NAME(row_mean_forward)(const struct row_mean *o)
             SIMD for (int64_t i = 0; i < count; i++) sum[i] += (double)v[i];
         }
         SIMD for (int64_t i = 0; i < count; i++) out[i] = (float)(sum[i] / (double)(N - o->skip));
-        store_piece(bf16, o->y, b * D + at, count, out);
+        memcpy(o->y + b * D + at, out, (size_t)count * sizeof *out);
     }
 }
 

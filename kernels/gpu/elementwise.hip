@@ -84,15 +84,16 @@ template <class T>
 DEVICE void embed_forward(const T *patch_out, const float *bias, const float *cls, const float *pos,
                           const float *registers, float *tokens, int64_t B, int64_t N, int64_t D, int64_t Q)
 {
+    int64_t C = cls ? 1 : 0;
     FOR_EACH_AT(w, 3, B * N * D, D, N)
     {
         int64_t i = w.i, d = w.at[0], n = w.at[1], b = w.at[2];
-        if (n && n <= Q) {
-            tokens[i] = registers[(n - 1) * D + d];
+        if (n >= C && n < C + Q) {
+            tokens[i] = registers[(n - C) * D + d];
             continue;
         }
-        float x = n == 0 ? cls[d] : biased(patch_out, (b * (N - Q - 1) + n - Q - 1) * D + d, bias, d);
-        tokens[i] = pos ? x + pos[(n == 0 ? 0 : n - Q) * D + d] : x;
+        float x = n < C ? cls[d] : biased(patch_out, (b * (N - Q - C) + n - Q - C) * D + d, bias, d);
+        tokens[i] = pos ? x + pos[(n < C ? 0 : n - Q) * D + d] : x;
     }
 }
 KERNEL(embed_forward_f32, const float *patch_out, const float *bias, const float *cls, const float *pos,
@@ -111,6 +112,7 @@ template <class T>
 DEVICE void embed_backward(const float *dtokens, T *dpatch_out, float *dcls, float *dpos, float *dregisters,
                            int64_t B, int64_t N, int64_t D, int64_t Q)
 {
+    int64_t C = dcls ? 1 : 0;
     FOR_EACH_AT(w, 2, N * D, D)
     {
         int64_t d = w.at[0], n = w.at[1];
@@ -118,14 +120,14 @@ DEVICE void embed_backward(const float *dtokens, T *dpatch_out, float *dcls, flo
         for (int64_t b = 0; b < B; b++) {
             float x = dtokens[(b * N + n) * D + d];
             sum += x;
-            if (n > Q) store(dpatch_out, (b * (N - Q - 1) + n - Q - 1) * D + d, x);
+            if (n >= C + Q) store(dpatch_out, (b * (N - Q - C) + n - Q - C) * D + d, x);
         }
-        if (n && n <= Q) {
-            dregisters[(n - 1) * D + d] += sum;
+        if (n >= C && n < C + Q) {
+            dregisters[(n - C) * D + d] += sum;
             continue;
         }
-        if (dpos) dpos[(n == 0 ? 0 : n - Q) * D + d] += sum;
-        if (n == 0) dcls[d] += sum;
+        if (dpos) dpos[(n < C ? 0 : n - Q) * D + d] += sum;
+        if (n < C) dcls[d] += sum;
     }
 }
 KERNEL(embed_backward_f32, const float *dtokens, float *dpatch_out, float *dcls, float *dpos,
@@ -201,14 +203,14 @@ KERNEL(rotate_bf16, bf16 *qkv, const float *table, int64_t B, int64_t N, int64_t
 
 /* One thread a column of an image: the sum of its rows in order. */
 template <class T>
-DEVICE void row_mean_forward(const T *x, T *y, int64_t B, int64_t N, int64_t D, int64_t skip)
+DEVICE void row_mean_forward(const T *x, float *y, int64_t B, int64_t N, int64_t D, int64_t skip)
 {
     FOR_EACH_AT(w, 2, B * D, D)
     {
         int64_t i = w.i, d = w.at[0], b = w.at[1];
         float sum = 0;
         for (int64_t n = skip; n < N; n++) sum += load(x, (b * N + n) * D + d);
-        store(y, i, sum / (float)(N - skip));
+        y[i] = sum / (float)(N - skip);
     }
 }
 template <class T>
@@ -223,7 +225,7 @@ DEVICE void row_mean_backward(const T *dy, float *dx, int64_t B, int64_t N, int6
     }
 }
 #define ROW_MEANS(suffix, T)                                                                                 \
-    KERNEL(row_mean_forward_##suffix, const T *x, T *y, int64_t B, int64_t N, int64_t D, int64_t skip)       \
+    KERNEL(row_mean_forward_##suffix, const T *x, float *y, int64_t B, int64_t N, int64_t D, int64_t skip)   \
     {                                                                                                        \
         row_mean_forward(x, y, B, N, D, skip);                                                               \
     }                                                                                                        \

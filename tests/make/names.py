@@ -18,6 +18,7 @@ import timm.layers
 import torch
 import transformers as hf
 from safetensors.torch import save_file
+from timm.models.deit import VisionTransformerDistilled
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 from torchvision.models import VisionTransformer as torchvision_vit
@@ -283,11 +284,48 @@ class Masked(Hub):
 
 add("dinov3-hub-periods", Rotated(dinov3(num_register_tokens=4, rope_theta=50.0), None, None), embed, **dict(DINOV3, registers=4))
 refuse("dinov3-hub-mask", Masked(dinov3(num_register_tokens=4), None, None), "masks biases")
-refuse("eva-clip-mean", Wrapped(Eva(num_classes=8, use_rot_pos_emb=False, **SMALL), lambda k, v: ("visual." + k, v), lambda found: {}), "fc_norm")
+
+
+def mean_of_all(m, x):  # EVA-CLIP's use_mean_pooling: fc_norm of the mean of all tokens, the class token among them
+    return m.head(m.fc_norm(m.forward_features(x).mean(1)))
+
+
+class Mean(Wrapped):
+    def forward(self, x):
+        return mean_of_all(self.inner, x)
+
+
+add("eva-clip-mean", Mean(Eva(num_classes=8, use_rot_pos_emb=False, **SMALL), lambda k, v: ("visual." + k, v), lambda found: {}), embed,
+    **dict(EVA, ffn="gelu"), pool="avg_all")
 refuse("openclip-timm-projection", Wrapped(Eva(num_classes=0, global_pool="token", **SPLIT), lambda k, v: ("visual.trunk." + k, v),
                                            lambda found: {"visual.head.proj.weight": torch.ones(8, 16)}), "visual.head.proj.weight")
 refuse("clip-projection-bias", Wrapped(hf.CLIPVisionModelWithProjection(clip()), lambda k, v: (k, v),
                                        lambda found: {"visual_projection.bias": torch.ones(8)}), "visual_projection.bias")
+
+# Class tokens without a position, and towers without a class token.
+PLAIN = dict(family="dinov2", ffn="gelu", out=16)
+deit3 = partial(VisionTransformer, init_values=1e-6, no_embed_class=True, dynamic_img_size=True, **SMALL)
+add("timm-deit3", deit3(num_classes=3), features, features, **PLAIN)
+add("timm-flexivit", VisionTransformer(num_classes=3, no_embed_class=True, **SMALL), features, **PLAIN)
+GAP = dict(class_token=False, no_embed_class=True, global_pool="avg", dynamic_img_size=True, **SMALL)
+add("timm-reg-gap", VisionTransformer(num_classes=3, reg_tokens=4, init_values=1e-5, **GAP), features, features, pool="avg_first",
+    **dict(PLAIN, registers=4))
+add("timm-gap", VisionTransformer(num_classes=3, qkv_bias=False, fc_norm=False, **GAP), features, features, pool="avg", **PLAIN)
+add("timm-reg", VisionTransformer(num_classes=3, reg_tokens=4, no_embed_class=True, global_pool="avg", **SMALL), features, pool="avg_first",
+    **dict(PLAIN, registers=4))
+
+# A distillation token: timm answers with the mean of both tokens, transformers' model with the class token.
+add("timm-deit-distilled", VisionTransformerDistilled(num_classes=3, dynamic_img_size=True, **SMALL), features, features, pool="cls_dist",
+    **dict(PLAIN, registers=1))
+deit = lambda: hf.DeiTModel(hf.DeiTConfig(intermediate_size=32, **TOWER), add_pooling_layer=False)
+add("deit", deit(), hidden, lambda m, x: m(pixel_values=x, interpolate_pos_encoding=True).last_hidden_state[:, 0], **dict(PLAIN, registers=1))
+add("deit-memory", memory(deit()), embed, **dict(PLAIN, registers=1))
+add("deit-classifier", hf.DeiTForImageClassificationWithTeacher(hf.DeiTConfig(intermediate_size=32, **TOWER)),
+    lambda m, x: m.deit(pixel_values=x).last_hidden_state[:, 0], **dict(PLAIN, registers=1))
+
+# CLIP with a classifier, which reads the mean of the patches before the last norm.
+add("clip-classifier", hf.CLIPForImageClassification(hf.CLIPConfig(vision_config=clip().to_dict(), text_config=text, num_labels=3)),
+    lambda m, x: m.vision_model(pixel_values=x).last_hidden_state[:, 1:].mean(1), family="openclip", ffn="quick_gelu", out=16, pool="avg_raw")
 
 save_file(golden, os.path.join(root, "golden.safetensors"))
 with open(os.path.join(root, "index.json"), "w") as f:

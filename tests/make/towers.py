@@ -66,8 +66,9 @@ def run(case, values, images, target, target_patch, dtype):
     found = losses(out.double(), None if patches is None else patches.double(), target.double(),
                    None if target_patch is None else target_patch.double())
     trained = [k for k, v in leaves.items() if v.requires_grad]
-    grads = {m: dict(zip(trained, torch.autograd.grad(l, [leaves[k] for k in trained], retain_graph=True)))
+    grads = {m: dict(zip(trained, torch.autograd.grad(l, [leaves[k] for k in trained], retain_graph=True, allow_unused=True)))
              for m, l in found.items()}
+    grads = {m: {k: torch.zeros_like(leaves[k]) if g is None else g for k, g in all.items()} for m, all in grads.items()}
     return blocks, out, patches, found, grads
 
 
@@ -92,11 +93,11 @@ def make(case, root):
     images = torch.randn(BATCH, 3, g["image"], g["image"], generator=rng)
     target = torch.randn(BATCH, g["out"], generator=rng)
     rows = (g["image"] // g["patch"]) ** 2
-    target_patch = torch.randn(BATCH, rows, g["width"], generator=rng) if g["family"].startswith("dino") else None
+    cls = g["family"].startswith("dino") and "pool" not in g
+    target_patch = torch.randn(BATCH, rows, g["width"], generator=rng) if cls else None
     exact = run(case, values, images, target, target_patch, torch.float64)
     half = run(case, values, images, target, target_patch, torch.bfloat16)
     blocks, out, patches, found, grads = exact
-    cls = g["family"].startswith("dino")
     golden = {"images": images, "target": target, "x_norm_clstoken" if cls else "out": out.detach()}
     if cls:
         golden["target_patch"] = target_patch
@@ -111,7 +112,7 @@ def make(case, root):
             else:
                 for end, s in sketch(grad).items():
                     golden[f"grad.{mode}.{k}{end}"] = s
-    worst = {m: max((rel(half[4][m][k], v), k) for k, v in grads[m].items()) for m in ("raw", "norm")}
+    worst = {m: max((rel(half[4][m][k], v), k) for k, v in grads[m].items() if v.any()) for m in ("raw", "norm")}
     observed = {"out": rel(half[1], out), "block": max(rel(a, b) for a, b in zip(half[0], blocks))}
     if cls:
         observed["out"] = max(observed["out"], rel(half[2], patches))
@@ -223,6 +224,48 @@ def timm_dinov2(name, layerscale=True):
                               global_pool="token", init_values=1.0 if layerscale else None, dynamic_img_size=True)
     return Case(name, g, Features(inner), shapes_of(inner), lambda v: {"inner." + k: x for k, x in v.items()},
                 lambda m: m.inner.blocks, lambda m, got: (got[:, 0], got[:, 1:]))
+
+
+class Pooled(Features):
+    """The embedding: `pool` of the tokens, which have passed the last norm, or not."""
+
+    def __init__(self, inner, pool):
+        super().__init__(inner)
+        self.pool = pool
+
+    def forward(self, images):
+        return self.pool(self.inner, self.inner.forward_features(images))
+
+
+def timm_vit(name, pool, pooling, unused=(), cls=None, **more):
+    """timm's plain ViT that averages; without a class token, with register tokens, with one for distillation."""
+    from timm.models.vision_transformer import VisionTransformer
+    inner = (cls or VisionTransformer)(img_size=35, patch_size=7, embed_dim=32, depth=2, num_heads=2, mlp_ratio=1.5, num_classes=0,
+                                       dynamic_img_size=True, **more)
+    names = [("reg_token", "register_tokens"), ("dist_token", "register_tokens"), ("fc_norm.", "norm.")]
+    to, shapes = renamed(inner, names, [])
+    shapes.update({k: (32,) for k in unused})
+    registers = more.get("reg_tokens", 1 if cls else 0)
+    if cls:  # here the distillation token is a register token, and has no position of its own
+        shapes["pos_embed"] = (1, 26, 32)
+
+    def to_module(values):
+        values = {k: v for k, v in values.items() if k not in unused}
+        if cls:
+            pos = values["pos_embed"]
+            values = {**values, "pos_embed": torch.cat([pos[:, :1], torch.zeros_like(pos[:, :1]), pos[:, 1:]], 1)}
+        return {"inner." + k: v for k, v in to(values).items()}
+    g = dict(family="dinov2", ffn="mlp", image=28, patch=7, pos_grid=5, width=32, depth=2, heads=2, hidden=48, out=32, pool=pool,
+             pos_resize="timm", layerscale=False, registers=registers, classless=not more.get("class_token", True), untrained=32)
+    return Case(name, g, Pooled(inner, pooling), shapes, to_module, lambda m: m.inner.blocks, lambda m, got: (got, None))
+
+
+def timm_distilled(name):
+    from timm.models.deit import VisionTransformerDistilled
+    return timm_vit(name, "cls_dist", lambda m, x: x[:, :2].mean(1), cls=VisionTransformerDistilled)
+
+
+GAP = dict(class_token=False, no_embed_class=True, global_pool="avg")
 
 
 def timm_eva(name, image=28, pos_grid=4, parts=("qkv_bias",), norm="pre", pool="cls", names=(), **more):
@@ -342,6 +385,11 @@ CASES = {
     "dinov2-hf": lambda n: hf_dinov2(n),
     "dinov2-timm": timm_dinov2,
     "vit-plain": lambda n: timm_dinov2(n, False),
+    "vit-reg-gap": lambda n: timm_vit(n, "avg_first", lambda m, x: m.fc_norm(x[:, 3:].mean(1)), reg_tokens=3, **GAP),
+    "vit-gap": lambda n: timm_vit(n, "avg", lambda m, x: x.mean(1), fc_norm=False, **GAP),
+    "vit-distilled": timm_distilled,
+    "vit-avg-all": lambda n: timm_vit(n, "avg_all", lambda m, x: m.fc_norm(x.mean(1)), global_pool="avg"),
+    "vit-avg-raw": lambda n: timm_vit(n, "avg_raw", lambda m, x: x[:, 1:].mean(1), ["norm.weight", "norm.bias"], final_norm=False),
     "eva-layerscale": lambda n: timm_eva(n, init_values=0.1, use_rot_pos_emb=False),
     "eva02": lambda n: timm_eva(n, parts=("attn_norm", "ffn_norm", "qkv_bias"), **EVA02),
     "eva02-larger": lambda n: timm_eva(n, image=42, parts=("attn_norm", "ffn_norm", "qkv_bias"), **EVA02),
