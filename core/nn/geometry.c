@@ -1,4 +1,4 @@
-/* A tower's geometry: its defaults, its limits, and what follows from it. */
+/* The model configuration of a tower: defaults, limits, and the sizes that follow from it. */
 #include "core/nn/parameters.h"
 
 #include <stdlib.h>
