@@ -2,6 +2,7 @@
 # A run goes on as what it was, or not at all: checkpoints that are not there, a configuration or images that are others, are told
 # with exit code and name, and nothing of the run is touched.
 set -u
+unset MEOPT_CPU_ISA # the processor's own instruction set, but where the test names another
 . "$MEOPT_SOURCE/tests/quickstart.sh"
 fail() {
     echo "$*"

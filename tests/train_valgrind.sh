@@ -6,6 +6,7 @@ ldd "$MEOPT" | grep -q libasan && { echo "skipped: AddressSanitizer is watching 
 . "$MEOPT_SOURCE/tests/quickstart.sh"
 # With a spin count the worker does not begin once more, outside valgrind.
 export GOMP_SPINCOUNT=1000 OMP_NUM_THREADS=1 MEOPT_CPU_ISA=avx2
+grep -q '^flags.* fma .* avx2 ' /proc/cpuinfo || MEOPT_CPU_ISA=plain
 "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=2 train.batch_size=2 data.workers=1 --run-dir . --name run >log 2>&1 || { cat log; exit 1; }
 rm -r run/ckpt run/metrics.jsonl
 truncate -s 65536 report
