@@ -50,6 +50,25 @@ grep -q 'gfx90a does not compile here and is left out' "$work/log" && grep -q 'n
 HIPCC=$work/hipcc MATRIX=1 sh "$build" gfx936 "$work/m.co" 2>"$work/log" || fail "an arch without matrix instructions is not built"
 grep -q 'gfx936: built without matrix instructions' "$work/log" && grep -q 'Cannot select' "$work/log" || fail "a build without matrix instructions is silent"
 
+# A code object is built again after an edit of any file that its sources include: ninja knows each of them as an input.
+if command -v ninja >/dev/null && command -v cmake >/dev/null; then
+    cmake -S "$MEOPT_SOURCE" -B "$work/configured" -G Ninja -DMEOPT_HIPCC="$work/hipcc" -DMEOPT_GPU_ARCHS=gfx90a -DBUILD_TESTING=OFF \
+        -DMEOPT_MPI=OFF >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "cmake does not configure"; }
+    ninja -C "$work/configured" -t query kernels/meopt-gfx90a.co.report >"$work/inputs"
+    cd "$MEOPT_SOURCE"
+    included() { sed -n 's/^ *# *include "\(.*\)"/\1/p' "$@"; }
+    included kernels/gpu/*.hip | sort -u >"$work/included"
+    # shellcheck disable=SC2046 # words are files of the repository
+    while included $(cat "$work/included") | sort -u - "$work/included" >"$work/more" && ! cmp -s "$work/more" "$work/included"; do
+        mv "$work/more" "$work/included"
+    done
+    cd "$work"
+    [ "$(grep -c . "$work/included")" -ge 8 ] || fail "only $(grep -c . "$work/included") headers of the code objects are found"
+    while read -r header; do
+        grep -q "/$header\$" "$work/inputs" || fail "a code object does not depend on $header, which its sources include"
+    done <"$work/included"
+fi
+
 # Spellings of Hygon's matrix instruction (matrix.h), by a compiler that is told it knows them; AMD's is never taken there.
 # ARCH DEFINED PATH
 spelling() {
