@@ -1,6 +1,7 @@
-/* What operations are told that have more than a few pointers: one struct of named fields for each, the same
- * for every device (core/device/device.h, kernels/cpu). Two pointers that change places do not compile
- * unseen.
+/* The operations of a device: their arguments, and the list OPERATIONS of all of them at the end.
+ *
+ * An operation with more than a few arguments takes one struct of named fields, the same for every device
+ * (core/device/device.h, kernels/cpu): two pointers that change places do not compile unseen.
  *
  * Shapes: R rows of D columns; B images, N tokens, H heads of dh columns. `type` is the dtype of activations
  * (F32 or BF16); what has no dtype of its own is float. Gradients of parameters are ADDED to what is there.
@@ -9,6 +10,7 @@
 #define MEOPT_KERNELS_OPERATIONS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum dtype {
@@ -235,5 +237,76 @@ struct distillation {
     float weight;
     int64_t R, D;
 };
+
+/* ---- The list ------------------------------------------------------------------------------------------
+ * One row per operation. The slots of a device (core/device/device.h), the CPU's functions and their table
+ * (core/device/cpu.c, kernels/cpu), the cards' table (core/device/gpu_ops.c) and the clocks of the profile
+ * (core/device/profile.c) are made from it. A row is
+ *
+ *   FORM(name, kind of work, (parameters), (arguments), (types), scratch)
+ *
+ * kind of work: of enum work_kind (core/device/profile.h), without WORK_. types: of the elements, which the
+ * device must have. scratch: bytes that the CPU's kernel needs. The forms differ on the CPU alone:
+ *   KERNEL   calls the kernel `name` of the instruction set (kernels/cpu)
+ *   SCRATCH  the same with one more argument, void *scratch
+ *   DEVICE   core/device/cpu.c has the function: it chooses among several kernels, or needs none
+ *
+ * Arguments that are not in a struct:
+ *   patchify      images F32 (B, 3, S, S) -> patches t (B*(S/p)^2, 3*p*p), columns in (channel, row, column)
+ *                 order
+ *   resize_rows   out (n_out, D) = w (n_out, n_in) @ in (n_in, D), all F32; transpose: out (n_in, D) += w^T
+ *                 @ in (n_out, D). The bicubic resize of a position embedding and its gradient
+ *                 (core/nn/positions.h).
+ *   column_sums   sums F32 (D) += column sums of x (R, D)
+ *   sum_squares   sum of squares in double, and whether all are finite: sum[0] +=, finite[0] &=. It counts as
+ *                 the optimizer's work: gradients alone are measured so, for clipping.
+ */
+// clang-format off
+#define OPERATION_ROWS(KERNEL, SCRATCH, DEVICE) \
+    DEVICE(gemm, PRODUCTS, (const struct gemm *o), (o)) \
+    KERNEL(patchify, ELEMENTWISE, \
+           (enum dtype t, const float *images, void *patches, int64_t B, int64_t S, int64_t p), \
+           (t, images, patches, B, S, p), (t)) \
+    KERNEL(embed_forward, ELEMENTWISE, (const struct embedding *o), (o), (o->type)) \
+    KERNEL(embed_backward, ELEMENTWISE, (const struct embedding_gradient *o), (o), (o->type)) \
+    KERNEL(resize_rows, ELEMENTWISE, \
+           (const float *w, const float *in, float *out, int64_t n_out, int64_t n_in, int64_t D, \
+            bool transpose), \
+           (w, in, out, n_out, n_in, D, transpose), (DTYPE_F32)) \
+    KERNEL(layernorm_forward, ELEMENTWISE, (const struct layernorm *o), (o), (o->type)) \
+    KERNEL(layernorm_apply, ELEMENTWISE, (const struct layernorm *o), (o), (o->type)) \
+    SCRATCH(layernorm_backward, ELEMENTWISE, (const struct layernorm_gradient *o), (o), (o->type), \
+            row_shares_bytes((o->then ? 3 : 2) * o->D)) \
+    DEVICE(attention_forward, ATTENTION, (const struct attention *o), (o)) \
+    DEVICE(attention_backward, ATTENTION, (const struct attention_gradient *o), (o)) \
+    KERNEL(rotate, ELEMENTWISE, (const struct rotation *o), (o), (o->type)) \
+    KERNEL(row_mean_forward, ELEMENTWISE, (const struct row_mean *o), (o), (o->type)) \
+    KERNEL(row_mean_backward, ELEMENTWISE, (const struct row_mean_gradient *o), (o), (o->type)) \
+    KERNEL(activation_forward, ELEMENTWISE, (const struct activation_value *o), (o), (o->type)) \
+    SCRATCH(activation_backward, ELEMENTWISE, (const struct activation_gradient *o), (o), (o->type), \
+            o->sums ? row_shares_bytes(o->kind == ACTIVATION_SWIGLU ? 2 * o->F : o->F) : 64) \
+    KERNEL(residual_forward, ELEMENTWISE, (const struct residual *o), (o), (o->type)) \
+    SCRATCH(branch_gradient, ELEMENTWISE, (const struct branch_gradient *o), (o), (o->type), \
+            row_shares_bytes(o->D)) \
+    SCRATCH(column_sums, ELEMENTWISE, (enum dtype t, const void *x, float *sums, int64_t R, int64_t D), \
+            (t, x, sums, R, D), (t), row_shares_bytes(D)) \
+    KERNEL(layerscale_backward, ELEMENTWISE, (const struct layerscale_gradient *o), (o), \
+           (o->weight_type, o->gradient_type)) \
+    KERNEL(encode, ELEMENTWISE, (const struct coded *o), (o), (o->type)) \
+    KERNEL(decode, ELEMENTWISE, (const struct coded *o), (o), (o->type)) \
+    SCRATCH(distill_loss, ELEMENTWISE, (const struct distillation *o), (o), (DTYPE_F32), \
+            (size_t)o->R * 2 * sizeof(double)) \
+    KERNEL(cast, ELEMENTWISE, \
+           (const void *src, enum dtype src_type, void *dst, enum dtype dst_type, int64_t n), \
+           (src, src_type, dst, dst_type, n), (src_type, dst_type)) \
+    DEVICE(fill, ELEMENTWISE, (void *p, int byte, size_t bytes), (p, byte, bytes)) \
+    DEVICE(copy, ELEMENTWISE, (void *dst, const void *src, size_t bytes), (dst, src, bytes)) \
+    SCRATCH(sum_squares, OPTIMIZER, (const void *x, enum dtype t, int64_t n, double *sum, int *finite), \
+            (x, t, n, sum, finite), (t), SUM_SHARES * sizeof(double))
+// clang-format on
+/* X(name, kind, (parameters), (arguments), ...) for each */
+#define OPERATIONS(X) OPERATION_ROWS(X, X, X)
+/* parameters or arguments without their parentheses */
+#define OPERATION_LIST(...) __VA_ARGS__
 
 #endif

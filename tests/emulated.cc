@@ -212,7 +212,8 @@ static void elements(int64_t R, int64_t F)
     std::vector<float> y(dy.size()), d(h.size());
     auto y2 = y, d2 = d;
     const cpu_ops *cpu = cpu_ops_select();
-    cpu->gelu_forward(0, h.data(), y2.data(), R * F);
+    struct activation_value value = {DTYPE_F32, ACTIVATION_GELU, h.data(), nullptr, y2.data(), R, F};
+    cpu->activation_forward(&value);
     launch("gelu_forward_f32", 2, 1, 128, (const float *)h.data(), (const float *)nullptr, y.data(), R, F);
     same("gelu_forward", y, y2, 1e-6);
     struct activation_gradient o = {
@@ -221,7 +222,8 @@ static void elements(int64_t R, int64_t F)
         launch(name, (F + 127) / 128, 2, 128, (const float *)dy.data(), (const float *)h.data(),
                (const float *)nullptr, d.data(), (float *)nullptr, (float *)nullptr, R, F);
     };
-    cpu->quick_gelu_forward(0, h.data(), y2.data(), R * F);
+    value.kind = ACTIVATION_QUICK_GELU;
+    cpu->activation_forward(&value);
     cpu->activation_backward(&o, nullptr);
     launch("quick_gelu_forward_f32", 2, 1, 128, (const float *)h.data(), (const float *)nullptr, y.data(), R,
            F);
@@ -229,7 +231,8 @@ static void elements(int64_t R, int64_t F)
     same("quick_gelu_forward", y, y2, 1e-6);
     same("quick_gelu_backward", d, d2, 1e-6);
     o.kind = ACTIVATION_SWIGLU;
-    cpu->swiglu_forward(0, h.data(), y2.data(), R, F);
+    value.kind = ACTIVATION_SWIGLU;
+    cpu->activation_forward(&value);
     cpu->activation_backward(&o, nullptr);
     launch("swiglu_forward_f32", 2, 1, 128, (const float *)h.data(), (const float *)nullptr, y.data(), R, F);
     backward("swiglu_backward_f32");

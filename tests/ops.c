@@ -13,6 +13,7 @@
 #include "kernels/cpu/select.h"
 #include "tests/ops_attention.h"
 #include "tests/ops_codes.h"
+#include "tests/ops_elements.h"
 #include "tests/ops_embed.h"
 #include "tests/ops_issue.h"
 #include "tests/ops_products.h"
@@ -26,251 +27,28 @@
 #include <omp.h>
 #endif
 
-static double gemm_flops(const int64_t *s) { return 2.0 * (double)s[0] * (double)s[1] * (double)s[2]; }
-static double attention_flops(const int64_t *s)
-{
-    return 4.0 * (double)(s[0] * s[2]) * (double)(s[1] * s[1]) * (double)s[3];
-}
-static double attention_backward_flops(const int64_t *s) { return 2.5 * attention_flops(s); }
+/* The rows of a header stand at its end, beside what they name. */
+#define ROWS(of)                                                                                             \
+    {                                                                                                        \
+        of##_operations, sizeof of##_operations / sizeof *of##_operations                                    \
+    }
+static const struct {
+    const struct operation *rows;
+    size_t count;
+} tables[] = {ROWS(products), ROWS(embed),     ROWS(reference), ROWS(stream),
+              ROWS(rows),     ROWS(attention), ROWS(codes),     ROWS(elements)};
+enum { MOST = 128 };
+static struct operation operations[MOST];
+static int operation_count;
 
-#define OP(name) #name, name##_setup, name##_call, name##_reference
-static const struct operation operations[] = {
-    {OP(gemm),
-     NULL,
-     {-1},
-     {{1, 1, 1, 0},
-      {5, 3, 7, 4},
-      {33, 17, 65, 1},
-      {40, 50, 31, 2 | 4},
-      {64, 96, 32, 3 | 8},
-      {37, 129, 70, 1 | 16 | 32},
-      {130, 33, 600, 2 | 4 | 16 | 32},
-      {257, 70, 88, 8 | 16},
-      {31, 515, 96, 1 | 8 | 4 | 32},
-      {1, 64, 300, 2 | 4},
-      {300, 1, 40, 8 | 4},
-      {290, 530, 33, 2 | 8 | 16}},
-     {2056, 6144, 1408, 2 | 4},
-     gemm_flops},
-    {OP(gemm), NULL, {-1}, {{14, 70, 1700, 2}, {70, 14, 1700, 1}}, {2056, 1408, 6144, 0}, gemm_flops},
-    {OP(gemm), NULL, {-1}, {{3, 2, 2, 3}}, {1408, 6144, 2056, 1 | 8}, gemm_flops},
-    {OP(patchify), NULL, {-1}, {{1, 14, 14}, {3, 28, 7}, {2, 12, 4}, {1, 70, 35}}, {8, 224, 14}, NULL},
-    {OP(embed_forward),
-     NULL,
-     {-1},
-     {{1, 2, 1},
-      {3, 5, 67},
-      {2, 17, 600},
-      {1, 4, 3, 2},
-      {3, 21, 67, 4},
-      {2, 9, 5, 5},
-      {2, 9, 67, CLASSLESS},
-      {3, 8, 5, CLASSLESS + 3}},
-     {8, 257, 1408},
-     NULL},
-    {OP(embed_backward),
-     NULL,
-     {-1},
-     {{1, 2, 1},
-      {3, 5, 67},
-      {2, 17, 600},
-      {1, 4, 3, 2},
-      {3, 21, 67, 4},
-      {2, 9, 5, 5},
-      {2, 9, 67, CLASSLESS},
-      {3, 8, 5, CLASSLESS + 3}},
-     {8, 257, 1408},
-     NULL},
-    {OP(resize_rows),
-     NULL,
-     {-1},
-     {{1, 1, 1, 0}, {16, 25, 67, 0}, {16, 25, 67, 1}, {4, 9, 530, 1}},
-     {256, 1369, 1024, 1},
-     NULL},
-    {OP(layernorm_forward),
-     NULL,
-     {-1},
-     {{1, 1, 0}, {3, 5, 0}, {7, 67, 0}, {2, 1408, 0}, {5, 530, 33}, {130, 64, 64}},
-     {2056, 1408, 0},
-     NULL},
-    {OP(layernorm_apply),
-     NULL,
-     {-1},
-     {{1, 1, 0}, {3, 5, 0}, {7, 67, 0}, {2, 1408, 0}, {5, 530, 33}},
-     {2056, 1408, 0},
-     NULL},
-    {OP(stream_norm),
-     NULL,
-     {-1},
-     {{1, 1, 0, 1}, {7, 67, 0, 1}, {2, 1408, 0, 0}, {5, 530, 33, 1}, {3, 67, 0, 2}, {5, 2100, 0, 3}},
-     {2056, 1408, 0, 1},
-     NULL},
-    {OP(stream_norm_apply), NULL, {-1}, {{1, 1}, {7, 67}, {5, 1030}}, {2056, 1408}, NULL},
-    {OP(stream_norm_backward),
-     NULL,
-     {-1},
-     {{1, 3, 0}, {7, 67, 5}, {70, 33, 0, 1}, {3, 2100, 0, 1}, {2, 1030, 7, 2}},
-     {2056, 1408, 0},
-     NULL},
-    {OP(layernorm_backward),
-     layernorm_objective,
-     {1, 5, 2, 6, 8, 7, -1},
-     {{1, 3, 0}, {3, 5, 0}, {7, 67, 0}, {70, 33, 5}, {2, 1030, 0}, {200, 16, 0}, {3, 2100, 7}},
-     {2056, 1408, 0},
-     NULL},
-    {OP(layernorm_backward_to),
-     NULL,
-     {-1},
-     {{1, 3}, {3, 5}, {7, 67}, {70, 33}, {2, 1030}},
-     {2056, 1408},
-     NULL},
-    {OP(layernorm_backward_then),
-     NULL,
-     {-1},
-     {{1, 3, 0}, {3, 67, 1}, {70, 33, 1}, {3, 2100, 1}, {1100, 5, 0}},
-     {2056, 1408, 1},
-     NULL},
-    {OP(rotate),
-     rotate_objective,
-     {2, 0, -1},
-     {{1, 2, 1, 4}, {2, 3, 2, 8}, {3, 7, 2, 20}, {2, 6, 3, 32}, {1, 4, 1, 1100}},
-     {8, 257, 16, 64},
-     NULL},
-    {OP(row_mean_forward),
-     NULL,
-     {-1},
-     {{1, 1, 1, 0}, {3, 5, 67, 1}, {2, 17, 600, 5}},
-     {8, 257, 1408, 1},
-     NULL},
-    {OP(row_mean_backward),
-     row_mean_objective,
-     {2, 1, -1},
-     {{1, 1, 1, 0}, {3, 5, 67, 1}, {2, 17, 600, 5}},
-     {8, 257, 1408, 1},
-     NULL},
-    {OP(attention_forward),
-     NULL,
-     {-1},
-     {{1, 1, 1, 1},
-      {1, 2, 1, 3},
-      {2, 17, 2, 32},
-      {1, 33, 3, 80},
-      {1, 257, 1, 88},
-      {1, 50, 2, 64},
-      {2, 31, 1, 100}},
-     {8, 257, 16, 88},
-     attention_flops},
-    {OP(attention_backward),
-     attention_objective,
-     {0, 4, -1},
-     {{1, 1, 1, 1},
-      {1, 2, 1, 3},
-      {2, 17, 2, 32},
-      {1, 33, 3, 80},
-      {1, 257, 1, 88},
-      {1, 50, 2, 64},
-      {2, 31, 1, 100}},
-     {8, 257, 16, 88},
-     attention_backward_flops},
-    {OP(attention_forward),
-     NULL,
-     {-1},
-     {{1, 1025, 1, 16}, {1, 520, 1, 128}},
-     {8, 1025, 16, 64},
-     attention_flops},
-    {OP(attention_backward),
-     NULL,
-     {-1},
-     {{1, 1025, 1, 16}, {1, 520, 1, 128}},
-     {8, 1025, 16, 64},
-     attention_backward_flops},
-    {OP(activation_forward),
-     NULL,
-     {-1},
-     {{1, 1, 0}, {3, 67, 0}, {5, 1000, 0}, {1, 1, 1}, {3, 67, 1}, {5, 1000, 1}, {1, 1, 2}, {3, 67, 2}},
-     {2056, 6144, 0},
-     NULL},
-    {OP(activation_forward), NULL, {-1}, {{2, 3, 1}}, {2056, 4096, 1}, NULL},
-    {OP(activation_forward),
-     NULL,
-     {-1},
-     {{5, 1000, 2}, {3, 67, 0, 1}, {5, 33, 1, 1}, {3, 67, 2, 1}},
-     {2056, 6144, 2},
-     NULL},
-    {OP(activation_backward),
-     activation_objective,
-     {0, 2, -1},
-     {{1, 1, 0},
-      {3, 67, 0},
-      {5, 1000, 0},
-      {1, 1, 1},
-      {3, 67, 1},
-      {5, 1000, 1},
-      {1, 1, 2},
-      {3, 67, 2},
-      {130, 6, 0},
-      {70, 5, 1}},
-     {2056, 6144, 0},
-     NULL},
-    {OP(activation_backward), activation_objective, {0, 2, -1}, {{2, 3, 1}}, {2056, 4096, 1}, NULL},
-    {OP(activation_backward),
-     activation_objective,
-     {0, 2, -1},
-     {{5, 1000, 2}, {70, 67, 0, 1}, {3, 67, 1, 1}, {3, 6, 2, 1}},
-     {2056, 6144, 2},
-     NULL},
-    {OP(residual_forward),
-     NULL,
-     {-1},
-     {{1, 1, 0}, {3, 67, 1}, {70, 530, 1}, {7, 64, 3}},
-     {2056, 1408, 1},
-     NULL},
-    {OP(residual_second),
-     NULL,
-     {-1},
-     {{1, 1, 0}, {7, 67, 1}, {5, 530, 3}, {3, 2100, 3}, {7, 67, 5}, {3, 2100, 7}, {5, 530, 8}, {3, 67, 15}},
-     {2056, 1408, 1},
-     NULL},
-    {OP(branch_gradient),
-     NULL,
-     {-1},
-     {{1, 1, 0}, {3, 67, 1}, {70, 530, 1}, {5, 64, 0}, {1100, 3, 1}},
-     {2056, 1408, 1},
-     NULL},
-    {OP(column_sums), NULL, {-1}, {{1, 1}, {3, 67}, {700, 33}, {65, 530}}, {2056, 6144}, NULL},
-    {OP(layerscale_backward), NULL, {-1}, {{1, 1}, {3, 67}, {70, 530}}, {1408, 1408}, NULL},
-    {OP(distill_loss),
-     NULL,
-     {-1},
-     {{3, 33, LOSS_MSE, 0},
-      {3, 33, LOSS_MSE, 1},
-      {2, 20, LOSS_MSE, 2},
-      {2, 20, LOSS_MSE, 3},
-      {3, 33, LOSS_COSINE, 0},
-      {3, 33, LOSS_COSINE, 1},
-      {3, 33, LOSS_SMOOTH_L1, 0},
-      {3, 33, LOSS_SMOOTH_L1, 1},
-      {2, 20, LOSS_SMOOTH_L1, 2},
-      {2, 20, LOSS_SMOOTH_L1, 3},
-      {1, 1, LOSS_MSE, 0}},
-     {2056, 1536, LOSS_MSE, 1},
-     NULL},
-    {OP(cast),
-     NULL,
-     {-1},
-     {{1, DTYPE_F32}, {1000, DTYPE_BF16}, {33, DTYPE_F32}, {1025, DTYPE_F32}},
-     {8650752, DTYPE_BF16},
-     NULL},
-    {OP(coded), NULL, {-1}, {{1, 1}, {3, 67}, {7, 64}, {5, 600}, {70, 130}}, {2056, 6144}, NULL},
-    {OP(copy), NULL, {-1}, {{1}, {1000}, {300001}}, {8650752}, NULL},
-    {OP(sum_squares),
-     NULL,
-     {-1},
-     {{1, -1}, {1000, -1}, {70001, -1}, {5000, 4999, 0}, {5000, 0, 1}},
-     {8650752, -1},
-     NULL},
-};
-enum { OPERATIONS = sizeof operations / sizeof *operations };
+static void collect(void)
+{
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+        assert_true((size_t)operation_count + tables[i].count <= MOST);
+        memcpy(operations + operation_count, tables[i].rows, tables[i].count * sizeof *operations);
+        operation_count += (int)tables[i].count;
+    }
+}
 
 static void describe(const struct trial *T, const struct operation *op, char *text, size_t size)
 {
@@ -501,21 +279,22 @@ ON_EACH(empty_gemms_end, check_empty_gemms)
 int main(int argc, char **argv)
 {
     const char *card = getenv("MEOPT_TEST_DEVICE");
+    collect();
     if (argc > 1 && strcmp(argv[1], "--time") == 0) {
-        time_operations(card ? card : "cpu", argc > 2 ? argv[2] : NULL, operations, OPERATIONS);
+        time_operations(card ? card : "cpu", argc > 2 ? argv[2] : NULL, operations, operation_count);
         return 0;
     }
-    struct CMUnitTest tests[SETS * (OPERATIONS + 1) + 9];
-    static struct variant variants[SETS * (OPERATIONS + 1)];
+    struct CMUnitTest tests[SETS * (MOST + 1) + 9];
+    static struct variant variants[SETS * (MOST + 1)];
     size_t count = 0;
     for (size_t set = 0; set < (card ? 1 : SETS); set++)
-        for (int k = 0; k <= OPERATIONS && (card || to_be_had(sets[set])); k++) {
+        for (int k = 0; k <= operation_count && (card || to_be_had(sets[set])); k++) {
             struct variant *v = &variants[count];
-            bool many_tokens = k < OPERATIONS && strncmp(operations[k].name, "attention", 9) == 0 &&
+            bool many_tokens = k < operation_count && strncmp(operations[k].name, "attention", 9) == 0 &&
                                operations[k].shapes[0][1] > 512;
             if (card && many_tokens && !getenv("MEOPT_LONG")) continue; /* emulated cards take minutes */
             *v = (struct variant){"", card ? card : "cpu", card ? NULL : sets[set],
-                                  k < OPERATIONS ? &operations[k] : NULL};
+                                  k < operation_count ? &operations[k] : NULL};
             snprintf(v->name, sizeof v->name, "%s on %s %s", v->op ? v->op->name : "bf16 rounding", v->spec,
                      v->isa ? v->isa : "");
             tests[count++] = (struct CMUnitTest){

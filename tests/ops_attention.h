@@ -164,4 +164,49 @@ static void low_scores_have_gradients(struct device *device, enum dtype t)
     device_free(device, lse);
 }
 
+static double attention_flops(const int64_t *s)
+{
+    return 4.0 * (double)(s[0] * s[2]) * (double)(s[1] * s[1]) * (double)s[3];
+}
+static double attention_backward_flops(const int64_t *s) { return 2.5 * attention_flops(s); }
+
+static const struct operation attention_operations[] = {
+    {OP(attention_forward),
+     NULL,
+     {-1},
+     {{1, 1, 1, 1},
+      {1, 2, 1, 3},
+      {2, 17, 2, 32},
+      {1, 33, 3, 80},
+      {1, 257, 1, 88},
+      {1, 50, 2, 64},
+      {2, 31, 1, 100}},
+     {8, 257, 16, 88},
+     attention_flops},
+    {OP(attention_backward),
+     attention_objective,
+     {0, 4, -1},
+     {{1, 1, 1, 1},
+      {1, 2, 1, 3},
+      {2, 17, 2, 32},
+      {1, 33, 3, 80},
+      {1, 257, 1, 88},
+      {1, 50, 2, 64},
+      {2, 31, 1, 100}},
+     {8, 257, 16, 88},
+     attention_backward_flops},
+    {OP(attention_forward),
+     NULL,
+     {-1},
+     {{1, 1025, 1, 16}, {1, 520, 1, 128}},
+     {8, 1025, 16, 64},
+     attention_flops},
+    {OP(attention_backward),
+     NULL,
+     {-1},
+     {{1, 1025, 1, 16}, {1, 520, 1, 128}},
+     {8, 1025, 16, 64},
+     attention_backward_flops},
+};
+
 #endif

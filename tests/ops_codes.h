@@ -217,4 +217,8 @@ static void check_codes_at_the_ends(struct device *device, enum dtype t)
     device_free(device, o.tops);
 }
 
+static const struct operation codes_operations[] = {
+    {OP(coded), NULL, {-1}, {{1, 1}, {3, 67}, {7, 64}, {5, 600}, {70, 130}}, {2056, 6144}, NULL},
+};
+
 #endif

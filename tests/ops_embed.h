@@ -135,4 +135,40 @@ static void resize_rows_reference(struct trial *T)
             }
 }
 
+static const struct operation embed_operations[] = {
+    {OP(patchify), NULL, {-1}, {{1, 14, 14}, {3, 28, 7}, {2, 12, 4}, {1, 70, 35}}, {8, 224, 14}, NULL},
+    {OP(embed_forward),
+     NULL,
+     {-1},
+     {{1, 2, 1},
+      {3, 5, 67},
+      {2, 17, 600},
+      {1, 4, 3, 2},
+      {3, 21, 67, 4},
+      {2, 9, 5, 5},
+      {2, 9, 67, CLASSLESS},
+      {3, 8, 5, CLASSLESS + 3}},
+     {8, 257, 1408},
+     NULL},
+    {OP(embed_backward),
+     NULL,
+     {-1},
+     {{1, 2, 1},
+      {3, 5, 67},
+      {2, 17, 600},
+      {1, 4, 3, 2},
+      {3, 21, 67, 4},
+      {2, 9, 5, 5},
+      {2, 9, 67, CLASSLESS},
+      {3, 8, 5, CLASSLESS + 3}},
+     {8, 257, 1408},
+     NULL},
+    {OP(resize_rows),
+     NULL,
+     {-1},
+     {{1, 1, 1, 0}, {16, 25, 67, 0}, {16, 25, 67, 1}, {4, 9, 530, 1}},
+     {256, 1369, 1024, 1},
+     NULL},
+};
+
 #endif

@@ -337,4 +337,28 @@ static void check_empty_gemms(struct device *device, enum dtype t)
     device_free(device, d);
 }
 
+static double gemm_flops(const int64_t *s) { return 2.0 * (double)s[0] * (double)s[1] * (double)s[2]; }
+
+static const struct operation products_operations[] = {
+    {OP(gemm),
+     NULL,
+     {-1},
+     {{1, 1, 1, 0},
+      {5, 3, 7, 4},
+      {33, 17, 65, 1},
+      {40, 50, 31, 2 | 4},
+      {64, 96, 32, 3 | 8},
+      {37, 129, 70, 1 | 16 | 32},
+      {130, 33, 600, 2 | 4 | 16 | 32},
+      {257, 70, 88, 8 | 16},
+      {31, 515, 96, 1 | 8 | 4 | 32},
+      {1, 64, 300, 2 | 4},
+      {300, 1, 40, 8 | 4},
+      {290, 530, 33, 2 | 8 | 16}},
+     {2056, 6144, 1408, 2 | 4},
+     gemm_flops},
+    {OP(gemm), NULL, {-1}, {{14, 70, 1700, 2}, {70, 14, 1700, 1}}, {2056, 1408, 6144, 0}, gemm_flops},
+    {OP(gemm), NULL, {-1}, {{3, 2, 2, 3}}, {1408, 6144, 2056, 1 | 8}, gemm_flops},
+};
+
 #endif

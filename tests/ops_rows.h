@@ -193,4 +193,37 @@ static void layernorm_backward_to_reference(struct trial *T)
     }
 }
 
+static const struct operation rows_operations[] = {
+    {OP(layernorm_backward_to),
+     NULL,
+     {-1},
+     {{1, 3}, {3, 5}, {7, 67}, {70, 33}, {2, 1030}},
+     {2056, 1408},
+     NULL},
+    {OP(layernorm_backward_then),
+     NULL,
+     {-1},
+     {{1, 3, 0}, {3, 67, 1}, {70, 33, 1}, {3, 2100, 1}, {1100, 5, 0}},
+     {2056, 1408, 1},
+     NULL},
+    {OP(rotate),
+     rotate_objective,
+     {2, 0, -1},
+     {{1, 2, 1, 4}, {2, 3, 2, 8}, {3, 7, 2, 20}, {2, 6, 3, 32}, {1, 4, 1, 1100}},
+     {8, 257, 16, 64},
+     NULL},
+    {OP(row_mean_forward),
+     NULL,
+     {-1},
+     {{1, 1, 1, 0}, {3, 5, 67, 1}, {2, 17, 600, 5}},
+     {8, 257, 1408, 1},
+     NULL},
+    {OP(row_mean_backward),
+     row_mean_objective,
+     {2, 1, -1},
+     {{1, 1, 1, 0}, {3, 5, 67, 1}, {2, 17, 600, 5}},
+     {8, 257, 1408, 1},
+     NULL},
+};
+
 #endif

@@ -229,4 +229,26 @@ static void fp16_rounds_to_even_and_keeps_nan(void **state)
     assert_true(isinf(f16_value(0x7C00)) && isnan(f16_value(0x7E00)) && isnan(f16_value(f16_of(NAN))));
 }
 
+static const struct operation stream_operations[] = {
+    {OP(stream_norm),
+     NULL,
+     {-1},
+     {{1, 1, 0, 1}, {7, 67, 0, 1}, {2, 1408, 0, 0}, {5, 530, 33, 1}, {3, 67, 0, 2}, {5, 2100, 0, 3}},
+     {2056, 1408, 0, 1},
+     NULL},
+    {OP(stream_norm_apply), NULL, {-1}, {{1, 1}, {7, 67}, {5, 1030}}, {2056, 1408}, NULL},
+    {OP(stream_norm_backward),
+     NULL,
+     {-1},
+     {{1, 3, 0}, {7, 67, 5}, {70, 33, 0, 1}, {3, 2100, 0, 1}, {2, 1030, 7, 2}},
+     {2056, 1408, 0},
+     NULL},
+    {OP(residual_second),
+     NULL,
+     {-1},
+     {{1, 1, 0}, {7, 67, 1}, {5, 530, 3}, {3, 2100, 3}, {7, 67, 5}, {3, 2100, 7}, {5, 530, 8}, {3, 67, 15}},
+     {2056, 1408, 1},
+     NULL},
+};
+
 #endif

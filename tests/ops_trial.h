@@ -47,6 +47,9 @@ struct operation {
     double (*flops)(const int64_t *s); /* NULL: bound by memory */
 };
 
+/* the first members of a row */
+#define OP(name) #name, name##_setup, name##_call, name##_reference
+
 #define F32 DTYPE_F32
 
 static uint64_t random_state;

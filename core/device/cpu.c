@@ -11,7 +11,6 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/select.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,8 +54,6 @@ static void *reserve(struct device *dev, size_t bytes)
 }
 
 static bool idle(struct device *dev) { return cpu_of(dev)->dry || dev->pending.code; }
-/* Does an operation on elements of that type have anything to do? */
-static bool ready(struct device *dev, enum dtype t) { return device_has_type(dev, t) && !idle(dev); }
 
 static int cpu_supports(const struct device *dev, const struct operation_shape *shape, struct error *err)
 {
@@ -87,51 +84,6 @@ static void cpu_gemm(struct device *dev, const struct gemm *g)
     cpu_of(dev)->float_tiles += tiles;
 }
 
-static void cpu_patchify(struct device *dev, enum dtype t, const float *images, void *patches, int64_t B,
-                         int64_t S, int64_t p)
-{
-    if (ready(dev, t)) cpu_of(dev)->ops->patchify(is_bf16(t), images, patches, B, S, p);
-}
-static void cpu_embed_forward(struct device *dev, const struct embedding *o)
-{
-    assert(!o->bias);
-    if (ready(dev, o->type)) cpu_of(dev)->ops->embed_forward(o);
-}
-static void cpu_embed_backward(struct device *dev, const struct embedding_gradient *o)
-{
-    if (ready(dev, o->type)) cpu_of(dev)->ops->embed_backward(o);
-}
-static void cpu_resize_rows(struct device *dev, const float *w, const float *in, float *out, int64_t n_out,
-                            int64_t n_in, int64_t D, bool transpose)
-{
-    if (!idle(dev)) cpu_of(dev)->ops->resize_rows(w, in, out, n_out, n_in, D, transpose);
-}
-static void cpu_layernorm_forward(struct device *dev, const struct layernorm *o)
-{
-    if (ready(dev, o->type)) cpu_of(dev)->ops->layernorm_forward(o);
-}
-static void cpu_layernorm_apply(struct device *dev, const struct layernorm *o)
-{
-    if (ready(dev, o->type)) cpu_of(dev)->ops->layernorm_apply(o);
-}
-static void cpu_layernorm_backward(struct device *dev, const struct layernorm_gradient *o)
-{
-    if (!device_has_type(dev, o->type)) return;
-    void *scratch = reserve(dev, row_shares_bytes((o->then ? 3 : 2) * o->D));
-    if (scratch) cpu_of(dev)->ops->layernorm_backward(o, scratch);
-}
-static void cpu_rotate(struct device *dev, const struct rotation *o)
-{
-    if (ready(dev, o->type)) cpu_of(dev)->ops->rotate(o);
-}
-static void cpu_row_mean_forward(struct device *dev, const struct row_mean *o)
-{
-    if (ready(dev, o->type)) cpu_of(dev)->ops->row_mean_forward(o);
-}
-static void cpu_row_mean_backward(struct device *dev, const struct row_mean_gradient *o)
-{
-    if (ready(dev, o->type)) cpu_of(dev)->ops->row_mean_backward(o);
-}
 static void cpu_attention_forward(struct device *dev, const struct attention *o)
 {
     if (!device_has_type(dev, o->type)) return;
@@ -156,66 +108,6 @@ static void cpu_attention_backward(struct device *dev, const struct attention_gr
     void *scratch = reserve(dev, attention_scratch(o->N, o->dh, threads));
     if (scratch) cpu_of(dev)->ops->attention_backward(o, scratch, threads);
 }
-static void cpu_activation_forward(struct device *dev, const struct activation_value *o)
-{
-    assert(!o->bias);
-    if (!ready(dev, o->type)) return;
-    const struct cpu_ops *ops = cpu_of(dev)->ops;
-    int half = is_bf16(o->type);
-    if (o->kind == ACTIVATION_SWIGLU) ops->swiglu_forward(half, o->h, o->y, o->R, o->F);
-    else
-        (o->kind == ACTIVATION_GELU ? ops->gelu_forward : ops->quick_gelu_forward)(half, o->h, o->y,
-                                                                                   o->R * o->F);
-}
-static void cpu_activation_backward(struct device *dev, const struct activation_gradient *o)
-{
-    assert(!o->bias);
-    if (!device_has_type(dev, o->type)) return;
-    int64_t columns = o->kind == ACTIVATION_SWIGLU ? 2 * o->F : o->F;
-    void *scratch = reserve(dev, o->sums ? row_shares_bytes(columns) : 64);
-    if (scratch) cpu_of(dev)->ops->activation_backward(o, scratch);
-}
-static void cpu_residual_forward(struct device *dev, const struct residual *o)
-{
-    assert(!o->bias);
-    if (ready(dev, o->type)) cpu_of(dev)->ops->residual_forward(o);
-}
-static void cpu_encode(struct device *dev, const struct coded *o)
-{
-    if (ready(dev, o->type)) cpu_of(dev)->ops->encode(o);
-}
-static void cpu_decode(struct device *dev, const struct coded *o)
-{
-    if (ready(dev, o->type)) cpu_of(dev)->ops->decode(o);
-}
-static void cpu_branch_gradient(struct device *dev, const struct branch_gradient *o)
-{
-    if (!device_has_type(dev, o->type)) return;
-    void *scratch = reserve(dev, row_shares_bytes(o->D));
-    if (scratch) cpu_of(dev)->ops->branch_gradient(o, scratch);
-}
-static void cpu_column_sums(struct device *dev, enum dtype t, const void *x, float *sums, int64_t R,
-                            int64_t D)
-{
-    if (!device_has_type(dev, t)) return;
-    void *scratch = reserve(dev, row_shares_bytes(D));
-    if (scratch) cpu_of(dev)->ops->column_sums(is_bf16(t), x, sums, R, D, scratch);
-}
-static void cpu_layerscale_backward(struct device *dev, const struct layerscale_gradient *o)
-{
-    if (ready(dev, o->weight_type) && ready(dev, o->gradient_type)) cpu_of(dev)->ops->layerscale_backward(o);
-}
-static void cpu_distill_loss(struct device *dev, const struct distillation *o)
-{
-    void *scratch = reserve(dev, (size_t)o->R * 2 * sizeof(double));
-    if (scratch) cpu_of(dev)->ops->distill_loss(o, scratch);
-}
-static void cpu_cast(struct device *dev, const void *src, enum dtype src_type, void *dst, enum dtype dst_type,
-                     int64_t n)
-{
-    if (ready(dev, src_type) && ready(dev, dst_type))
-        cpu_of(dev)->ops->cast(src, is_bf16(src_type), dst, is_bf16(dst_type), n);
-}
 enum { STRETCH = 1 << 18 }; /* bytes that a thread fills or copies at a time */
 static size_t stretch(size_t bytes, size_t at) { return bytes - at < STRETCH ? bytes - at : STRETCH; }
 
@@ -232,43 +124,33 @@ static void cpu_copy(struct device *dev, void *dst, const void *src, size_t byte
     for (size_t at = 0; at < bytes; at += STRETCH)
         memcpy((char *)dst + at, (const char *)src + at, stretch(bytes, at));
 }
-static void cpu_sum_squares(struct device *dev, const void *x, enum dtype t, int64_t n, double *sum,
-                            int *finite)
-{
-    if (!device_has_type(dev, t)) return;
-    void *scratch = reserve(dev, SUM_SHARES * sizeof(double));
-    if (scratch && !cpu_of(dev)->ops->sum_squares(x, is_bf16(t), n, sum, scratch)) *finite = 0;
-}
 
-static const struct device_ops operations = {
-    .supports = cpu_supports,
-    .gemm = cpu_gemm,
-    .patchify = cpu_patchify,
-    .embed_forward = cpu_embed_forward,
-    .embed_backward = cpu_embed_backward,
-    .resize_rows = cpu_resize_rows,
-    .layernorm_forward = cpu_layernorm_forward,
-    .layernorm_apply = cpu_layernorm_apply,
-    .layernorm_backward = cpu_layernorm_backward,
-    .attention_forward = cpu_attention_forward,
-    .attention_backward = cpu_attention_backward,
-    .rotate = cpu_rotate,
-    .row_mean_forward = cpu_row_mean_forward,
-    .row_mean_backward = cpu_row_mean_backward,
-    .activation_forward = cpu_activation_forward,
-    .activation_backward = cpu_activation_backward,
-    .residual_forward = cpu_residual_forward,
-    .branch_gradient = cpu_branch_gradient,
-    .column_sums = cpu_column_sums,
-    .layerscale_backward = cpu_layerscale_backward,
-    .encode = cpu_encode,
-    .decode = cpu_decode,
-    .distill_loss = cpu_distill_loss,
-    .cast = cpu_cast,
-    .fill = cpu_fill,
-    .copy = cpu_copy,
-    .sum_squares = cpu_sum_squares,
-};
+/* Has the device all those types? If not it has failed. */
+static bool has_types(struct device *dev, const enum dtype *types, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!device_has_type(dev, types[i])) return false;
+    return true;
+}
+#define HAS_TYPES(types)                                                                                     \
+    has_types(dev, (const enum dtype[]){OPERATION_LIST types},                                               \
+              sizeof(const enum dtype[]){OPERATION_LIST types} / sizeof(enum dtype))
+#define CPU_KERNEL(name, kind, parameters, arguments, types)                                                 \
+    static void cpu_##name(struct device *dev, OPERATION_LIST parameters)                                    \
+    {                                                                                                        \
+        if (HAS_TYPES(types) && !idle(dev)) cpu_of(dev)->ops->name arguments;                                \
+    }
+#define CPU_SCRATCH(name, kind, parameters, arguments, types, bytes)                                         \
+    static void cpu_##name(struct device *dev, OPERATION_LIST parameters)                                    \
+    {                                                                                                        \
+        void *scratch = HAS_TYPES(types) ? reserve(dev, bytes) : NULL;                                       \
+        if (scratch) cpu_of(dev)->ops->name(OPERATION_LIST arguments, scratch);                              \
+    }
+#define CPU_DEVICE(...)
+OPERATION_ROWS(CPU_KERNEL, CPU_SCRATCH, CPU_DEVICE)
+
+#define ROW(name, ...) .name = cpu_##name,
+static const struct device_ops operations = {.supports = cpu_supports, OPERATIONS(ROW)};
 
 static void cpu_close(struct device *dev)
 {

@@ -5,11 +5,11 @@
  * memory behind them: `meopt plan` runs the same allocations on it as `meopt train` on a real device, so
  * the plan equals the measurement because it is the same code.
  *
- * Operations are slots of one table, filled by each back end (cpu.c from kernels/cpu, gpu.c from
- * kernels/gpu), same names and contracts. Pointers in their arguments are device memory, tensors are
- * row-major and contiguous, operations run in issue order (a card may return before they are done:
- * device->sync waits). Failures surface in device_check; a shape that `supports` refuses is a
- * programming error.
+ * Operations are slots of one table, the rows of OPERATIONS (kernels/operations.h), filled by each back end
+ * (cpu.c from kernels/cpu, gpu_ops.c from kernels/gpu), same names and contracts. Pointers in their arguments
+ * are device memory, tensors are row-major and contiguous, operations run in issue order (a card may return
+ * before they are done: device->sync waits). Failures surface in device_check; a shape that `supports`
+ * refuses is a programming error.
  */
 #ifndef MEOPT_DEVICE_H
 #define MEOPT_DEVICE_H
@@ -71,48 +71,9 @@ struct device_ops {
      * does not look. A dry device answers for the one it stands for. */
     int (*supports)(const struct device *, const struct operation_shape *, struct error *err);
 
-    void (*gemm)(struct device *, const struct gemm *);
-
-    /* images F32 (B, 3, S, S) -> patches t (B*(S/p)^2, 3*p*p), columns in (channel, row, column) order */
-    void (*patchify)(struct device *, enum dtype t, const float *images, void *patches, int64_t B, int64_t S,
-                     int64_t p);
-    void (*embed_forward)(struct device *, const struct embedding *);
-    void (*embed_backward)(struct device *, const struct embedding_gradient *);
-    /* out (n_out, D) = w (n_out, n_in) @ in (n_in, D), all F32; transpose: out (n_in, D) += w^T @ in (n_out,
-     * D). The bicubic resize of a position embedding and its gradient (positions.h). */
-    void (*resize_rows)(struct device *, const float *w, const float *in, float *out, int64_t n_out,
-                        int64_t n_in, int64_t D, bool transpose);
-
-    void (*layernorm_forward)(struct device *, const struct layernorm *);
-    void (*layernorm_apply)(struct device *, const struct layernorm *);
-    void (*layernorm_backward)(struct device *, const struct layernorm_gradient *);
-
-    void (*attention_forward)(struct device *, const struct attention *);
-    void (*attention_backward)(struct device *, const struct attention_gradient *);
-
-    void (*rotate)(struct device *, const struct rotation *);
-    void (*row_mean_forward)(struct device *, const struct row_mean *);
-    void (*row_mean_backward)(struct device *, const struct row_mean_gradient *);
-
-    void (*activation_forward)(struct device *, const struct activation_value *);
-    void (*activation_backward)(struct device *, const struct activation_gradient *);
-
-    void (*residual_forward)(struct device *, const struct residual *);
-    void (*branch_gradient)(struct device *, const struct branch_gradient *);
-    /* sums F32 (D) += column sums of x (R, D) */
-    void (*column_sums)(struct device *, enum dtype t, const void *x, float *sums, int64_t R, int64_t D);
-    void (*layerscale_backward)(struct device *, const struct layerscale_gradient *);
-    void (*encode)(struct device *, const struct coded *);
-    void (*decode)(struct device *, const struct coded *);
-
-    void (*distill_loss)(struct device *, const struct distillation *);
-
-    void (*cast)(struct device *, const void *src, enum dtype src_type, void *dst, enum dtype dst_type,
-                 int64_t n);
-    void (*fill)(struct device *, void *p, int byte, size_t bytes);
-    void (*copy)(struct device *, void *dst, const void *src, size_t bytes);
-    /* sum of squares in double, and whether all are finite: sums[0] += , finite[0] &= */
-    void (*sum_squares)(struct device *, const void *x, enum dtype t, int64_t n, double *sum, int *finite);
+#define SLOT(name, kind, parameters, ...) void (*name)(struct device *, OPERATION_LIST parameters);
+    OPERATIONS(SLOT)
+#undef SLOT
 };
 
 /* What kind of device; its name in specifications and output is device_kind_names[kind]. */

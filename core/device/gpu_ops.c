@@ -348,32 +348,5 @@ static void gpu_sum_squares(struct device *dev, const void *x, enum dtype t, int
     gpu_launch(dev, "add_squares", 1, 1, ARGUMENTS(&partial, &blocks, &sum, &finite));
 }
 
-const struct device_ops gpu_operations = {
-    .supports = gpu_supports,
-    .gemm = gpu_gemm,
-    .patchify = gpu_patchify,
-    .embed_forward = gpu_embed_forward,
-    .embed_backward = gpu_embed_backward,
-    .resize_rows = gpu_resize_rows,
-    .layernorm_forward = gpu_layernorm_forward,
-    .layernorm_apply = gpu_layernorm_apply,
-    .layernorm_backward = gpu_layernorm_backward,
-    .attention_forward = gpu_attention_forward,
-    .attention_backward = gpu_attention_backward,
-    .rotate = gpu_rotate,
-    .row_mean_forward = gpu_row_mean_forward,
-    .row_mean_backward = gpu_row_mean_backward,
-    .activation_forward = gpu_activation_forward,
-    .activation_backward = gpu_activation_backward,
-    .residual_forward = gpu_residual_forward,
-    .branch_gradient = gpu_branch_gradient,
-    .column_sums = gpu_column_sums,
-    .layerscale_backward = gpu_layerscale_backward,
-    .encode = gpu_encode,
-    .decode = gpu_decode,
-    .distill_loss = gpu_distill_loss,
-    .cast = gpu_cast,
-    .fill = gpu_fill,
-    .copy = gpu_copy,
-    .sum_squares = gpu_sum_squares,
-};
+#define ROW(name, ...) .name = gpu_##name,
+const struct device_ops gpu_operations = {.supports = gpu_supports, OPERATIONS(ROW)};

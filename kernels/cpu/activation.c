@@ -11,6 +11,7 @@
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/vector.h"
 
+#include <assert.h>
 #include <pthread.h>
 
 /* Of bf16 there are 65,536 values: what one of them alone decides is computed once for all of them, by the
@@ -335,21 +336,29 @@ static inline void quick_gelu_piece(int bf16, const void *h, void *y, int64_t at
         else function(0, __VA_ARGS__, at, at + piece(n, at));                                                \
     }
 
-void NAME(gelu_forward)(int bf16, const void *h, void *y, int64_t n) { IN_PIECES(gelu_piece, h, y) }
+static void gelu_forward(int bf16, const void *h, void *y, int64_t n) { IN_PIECES(gelu_piece, h, y) }
 
-void NAME(quick_gelu_forward)(int bf16, const void *h, void *y, int64_t n)
+static void quick_gelu_forward(int bf16, const void *h, void *y, int64_t n)
 {
     IN_PIECES(quick_gelu_piece, h, y)
 }
 
 /* h (R, 2F) = [x1 | x2] */
-void NAME(swiglu_forward)(int bf16, const void *h, void *y, int64_t R, int64_t F)
+static void swiglu_forward(int bf16, const void *h, void *y, int64_t R, int64_t F)
 {
     PARALLEL_FOR for (int64_t row = 0; row < R; row++) for (int64_t at = 0; at < F; at += PIECE)
     {
         if (bf16) swiglu_piece(1, h, y, row * 2 * F + at, F, row * F + at, piece(F, at));
         else swiglu_piece(0, h, y, row * 2 * F + at, F, row * F + at, piece(F, at));
     }
+}
+
+void NAME(activation_forward)(const struct activation_value *o)
+{
+    int bf16 = o->type == DTYPE_BF16;
+    assert(!o->bias);
+    if (o->kind == ACTIVATION_SWIGLU) swiglu_forward(bf16, o->h, o->y, o->R, o->F);
+    else (o->kind == ACTIVATION_GELU ? gelu_forward : quick_gelu_forward)(bf16, o->h, o->y, o->R * o->F);
 }
 
 /* dh of `n` columns of a row from `at` on, and f(h) */
@@ -367,8 +376,10 @@ static inline void gradient_piece(int bf16, const struct activation_gradient *o,
 /* A share's rows, PANEL columns of each: dh of a piece is added up while it is in the first-level cache, each
  * column in the order of column_sums. Fewer columns at a time would be a new page for every row. */
 enum { PANEL = 4 * PIECE };
-void NAME(activation_backward)(const struct activation_gradient *o, float *shares)
+void NAME(activation_backward)(const struct activation_gradient *o, void *scratch)
 {
+    assert(!o->bias);
+    float *shares = scratch;
     int bf16 = o->type == DTYPE_BF16;
     int64_t R = o->R, F = o->F, columns = o->kind == ACTIVATION_SWIGLU ? 2 * F : F;
     int64_t panels = (F + PANEL - 1) / PANEL, step = (R + ROW_SHARES - 1) / ROW_SHARES;

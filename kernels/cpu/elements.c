@@ -3,8 +3,11 @@
 #include "kernels/cpu/vector.h"
 #include "kernels/codes8.h"
 
-void NAME(cast)(const void *src, int src_bf16, void *dst, int dst_bf16, int64_t n)
+#include <assert.h>
+
+void NAME(cast)(const void *src, enum dtype src_type, void *dst, enum dtype dst_type, int64_t n)
 {
+    int src_bf16 = src_type == DTYPE_BF16, dst_bf16 = dst_type == DTYPE_BF16;
     if (src_bf16 == dst_bf16) {
         if (src != dst) memmove(dst, src, (size_t)n * (src_bf16 ? 2 : 4));
         return;
@@ -19,8 +22,9 @@ void NAME(cast)(const void *src, int src_bf16, void *dst, int dst_bf16, int64_t 
     }
 }
 
-void NAME(patchify)(int bf16, const float *images, void *patches, int64_t B, int64_t S, int64_t p)
+void NAME(patchify)(enum dtype t, const float *images, void *patches, int64_t B, int64_t S, int64_t p)
 {
+    int bf16 = t == DTYPE_BF16;
     int64_t G = S / p, row = 3 * p * p;
     PARALLEL_FOR for (int64_t patch = 0; patch < B * G * G; patch++)
     {
@@ -37,6 +41,7 @@ void NAME(patchify)(int bf16, const float *images, void *patches, int64_t B, int
 
 void NAME(embed_forward)(const struct embedding *o)
 {
+    assert(!o->bias);
     int bf16 = o->type == DTYPE_BF16;
     int64_t N = o->N, D = o->D, Q = o->Q, C = o->cls ? 1 : 0, patches = N - Q - C;
     const float *pos = o->pos;
@@ -85,7 +90,7 @@ void NAME(embed_backward)(const struct embedding_gradient *o)
 /* A row of w has at most 16 values that are not zero.
  * A thread owns rows of `out`, which it adds up in one order. */
 void NAME(resize_rows)(const float *w, const float *in, float *out, int64_t n_out, int64_t n_in, int64_t D,
-                       int transpose)
+                       bool transpose)
 {
     int64_t rows = transpose ? n_in : n_out, terms = transpose ? n_out : n_in;
     PARALLEL_FOR for (int64_t r = 0; r < rows; r++)

@@ -43,15 +43,16 @@ static void loss_row(enum loss_kind kind, bool normalize, double scale, const fl
     *cosine = c;
 }
 
-void NAME(distill_loss)(const struct distillation *o, double *scratch)
+void NAME(distill_loss)(const struct distillation *o, void *scratch)
 {
+    double *losses = scratch, *cosines = losses + o->R;
     int64_t R = o->R, D = o->D;
     double scale = (double)o->weight / (double)R / (o->sum_dim || o->kind == LOSS_COSINE ? 1.0 : (double)D);
     PARALLEL_FOR for (int64_t r = 0; r < R; r++)
         loss_row(o->kind, o->normalize, scale, o->y + r * D, o->target + r * D, o->dy ? o->dy + r * D : NULL,
-                 D, scratch + r, scratch + R + r);
+                 D, losses + r, cosines + r);
     for (int64_t r = 0; r < R; r++) {
-        *o->loss += scratch[r];
-        if (o->cosine) *o->cosine += scratch[R + r];
+        *o->loss += losses[r];
+        if (o->cosine) *o->cosine += cosines[r];
     }
 }

@@ -3,8 +3,7 @@
  * The sources rows.c, elements.c, activation.c, attention.c, gemm.c and loss.c are compiled once for each
  * instruction set (CMakeLists.txt), each time with another suffix; a set that differs from another in
  * products only has its own gemm.c and the other's rest. cpu_ops_select takes the best table that this
- * processor can run. Contracts and shapes are those of the slots of the same name in core/device/device.h;
- * here tensors of the compute type outside a struct are `void *` with bf16 != 0 for bf16, 0 for float. All
+ * processor can run. Functions, contracts and shapes are those of OPERATIONS (kernels/operations.h). All
  * loops are parallel (OpenMP), and sums over rows are taken over a fixed number of shares added up in order,
  * so results do not depend on the number of threads.
  */
@@ -19,15 +18,13 @@
 
 struct cpu_ops {
     const char *isa; /* of cpu_set_names */
-    void (*patchify)(int bf16, const float *images, void *patches, int64_t B, int64_t S, int64_t p);
-    void (*embed_forward)(const struct embedding *);
-    void (*embed_backward)(const struct embedding_gradient *);
-    void (*resize_rows)(const float *w, const float *in, float *out, int64_t n_out, int64_t n_in, int64_t D,
-                        int transpose);
-    void (*layernorm_forward)(const struct layernorm *);
-    void (*layernorm_apply)(const struct layernorm *);
-    /* shares: row_shares_bytes(2 * D) of scratch, (3 * D) with `then` */
-    void (*layernorm_backward)(const struct layernorm_gradient *, float *shares);
+#define SLOT_KERNEL(name, kind, parameters, ...)  void(*name) parameters;
+#define SLOT_SCRATCH(name, kind, parameters, ...) void (*name)(OPERATION_LIST parameters, void *scratch);
+#define SLOT_DEVICE(...)
+    OPERATION_ROWS(SLOT_KERNEL, SLOT_SCRATCH, SLOT_DEVICE)
+#undef SLOT_KERNEL
+#undef SLOT_SCRATCH
+#undef SLOT_DEVICE
     /* scratch: attention_scratch(N, dh, threads) */
     void (*attention_forward)(const struct attention *, void *scratch, int threads);
     void (*attention_backward)(const struct attention_gradient *, void *scratch, int threads);
@@ -35,26 +32,6 @@ struct cpu_ops {
      * outliers, 0 without gemm_codes. */
     int64_t (*gemm)(const struct gemm *, void *scratch, int threads);
     bool gemm_codes; /* those of bf16 are by whole numbers: codes.h */
-    void (*rotate)(const struct rotation *);
-    void (*row_mean_forward)(const struct row_mean *);
-    void (*row_mean_backward)(const struct row_mean_gradient *);
-    void (*gelu_forward)(int bf16, const void *h, void *y, int64_t n);
-    void (*quick_gelu_forward)(int bf16, const void *h, void *y, int64_t n);
-    void (*swiglu_forward)(int bf16, const void *h, void *y, int64_t R, int64_t F);
-    /* shares: row_shares_bytes(columns of dh) of scratch, with sums */
-    void (*activation_backward)(const struct activation_gradient *, float *shares);
-    void (*residual_forward)(const struct residual *);
-    void (*branch_gradient)(const struct branch_gradient *, float *shares); /* row_shares_bytes(D) */
-    void (*column_sums)(int bf16, const void *x, float *sums, int64_t R, int64_t D,
-                        float *shares); /* row_shares_bytes(R, D) */
-    void (*layerscale_backward)(const struct layerscale_gradient *);
-    void (*encode)(const struct coded *);
-    void (*decode)(const struct coded *);
-    /* scratch: 2 * R doubles */
-    void (*distill_loss)(const struct distillation *, double *scratch);
-    void (*cast)(const void *src, int src_bf16, void *dst, int dst_bf16, int64_t n);
-    /* scratch: SUM_SHARES doubles; returns whether all are finite */
-    int (*sum_squares)(const void *x, int bf16, int64_t n, double *sum, double *scratch);
 };
 
 enum { ROW_SHARES = 64, SUM_SHARES = 256, ATTENTION_ROWS = 96 };

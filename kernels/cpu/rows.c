@@ -5,6 +5,8 @@
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/vector.h"
 
+#include <assert.h>
+
 /* y of `count` elements of a row, from xhat */
 static void affine_piece(const struct layernorm *o, int64_t row, int64_t at, int64_t count, const float *hat)
 {
@@ -150,6 +152,7 @@ static void second_row(const struct residual *o, int64_t row)
 /* All of some rows while they are in the first-level cache. */
 void NAME(residual_forward)(const struct residual *o)
 {
+    assert(!o->bias);
     const struct layernorm *n = o->second ? o->second->norm : NULL;
     int64_t D = o->D;
     PARALLEL_FOR for (int64_t row = 0; row < o->R; row += TOGETHER)
@@ -245,8 +248,9 @@ static void branch_row(const struct branch_gradient *o, int64_t row, float *shar
 }
 
 /* What is made of a row enters the branch while it is in the first-level cache. */
-void NAME(layernorm_backward)(const struct layernorm_gradient *o, float *shares)
+void NAME(layernorm_backward)(const struct layernorm_gradient *o, void *scratch)
 {
+    float *shares = scratch;
     int64_t R = o->R, D = o->D, columns = (o->then ? 3 : 2) * D;
     int64_t step = (R + ROW_SHARES - 1) / ROW_SHARES;
     PARALLEL_FOR for (int64_t s = 0; s < ROW_SHARES; s++)
@@ -263,8 +267,9 @@ void NAME(layernorm_backward)(const struct layernorm_gradient *o, float *shares)
     if (o->then) NAME(add_shares)(shares + 2 * D, columns, D, o->then->sums);
 }
 
-void NAME(branch_gradient)(const struct branch_gradient *o, float *shares)
+void NAME(branch_gradient)(const struct branch_gradient *o, void *scratch)
 {
+    float *shares = scratch;
     int64_t R = o->R, D = o->D, step = (R + ROW_SHARES - 1) / ROW_SHARES;
     PARALLEL_FOR for (int64_t s = 0; s < ROW_SHARES; s++)
     {
@@ -276,8 +281,10 @@ void NAME(branch_gradient)(const struct branch_gradient *o, float *shares)
 }
 
 /* s_j += sum_r x_rj: the gradient of a bias, whose every row is the same */
-void NAME(column_sums)(int bf16, const void *x, float *sums, int64_t R, int64_t D, float *shares)
+void NAME(column_sums)(enum dtype t, const void *x, float *sums, int64_t R, int64_t D, void *scratch)
 {
+    int bf16 = t == DTYPE_BF16;
+    float *shares = scratch;
     int64_t step = (R + ROW_SHARES - 1) / ROW_SHARES;
     PARALLEL_FOR for (int64_t s = 0; s < ROW_SHARES; s++)
     {
@@ -370,8 +377,10 @@ static double add_squares(int bf16, const void *x, int64_t at, double total)
     return total + p0 + p1 + p2 + p3;
 }
 
-int NAME(sum_squares)(const void *x, int bf16, int64_t n, double *sum, double *scratch)
+void NAME(sum_squares)(const void *x, enum dtype t, int64_t n, double *sum, int *all_finite, void *scratch)
 {
+    int bf16 = t == DTYPE_BF16;
+    double *totals = scratch;
     int64_t step = ((n + SUM_SHARES - 1) / SUM_SHARES + PIECE - 1) / PIECE * PIECE;
     int finite = 1;
 #pragma omp parallel for schedule(static) reduction(&& : finite)
@@ -388,9 +397,9 @@ int NAME(sum_squares)(const void *x, int bf16, int64_t n, double *sum, double *s
             for (int64_t i = 0; i < count; i++) part += (double)v[i] * (double)v[i];
             total += part;
         }
-        scratch[s] = total;
+        totals[s] = total;
         finite = finite && isfinite(total);
     }
-    for (int64_t s = 0; s < SUM_SHARES; s++) *sum += scratch[s];
-    return finite;
+    for (int64_t s = 0; s < SUM_SHARES; s++) *sum += totals[s];
+    if (!finite) *all_finite = 0;
 }
