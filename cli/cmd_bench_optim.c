@@ -12,6 +12,7 @@
 #include "core/base/json.h"
 #include "core/device/bench.h"
 #include "core/meopt.h"
+#include "kernels/optim_rules.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -133,37 +134,34 @@ static struct meopt_options options_of(const struct combination *c, const struct
     return o;
 }
 
-static bool has_second(int rule) { return rule != MEOPT_APSGD && rule != MEOPT_LION; }
 static int gradient_dtype(int weights) { return weights <= MEOPT_WEIGHTS_F32_COPY ? MEOPT_F32 : MEOPT_BF16; }
 
 static double moved_bytes(const struct combination *c)
 {
     static const double weight[] = {4, 4, 2, 2, 2.5, 3, 4}, state[] = {4, 2, 2, 1, 0.5};
-    double moments = state[c->states] * (has_second(c->rule) ? 2 : 1) +
-                     (c->states == MEOPT_STATE_8BIT   ? (has_second(c->rule) ? 4.0 / 64 : 2.0 / 64)
+    double moments = state[c->states] * (RULE_HAS(c->rule, WITH_V) ? 2 : 1) +
+                     (c->states == MEOPT_STATE_8BIT   ? (RULE_HAS(c->rule, WITH_V) ? 4.0 / 64 : 2.0 / 64)
                       : c->states == MEOPT_STATE_4BIT ? 1.0 / 64
                                                       : 0);
     double gradient = gradient_dtype(c->weights) == MEOPT_F32 ? 4 : 2, once = weight[c->weights] + moments;
     double copy = c->weights == MEOPT_WEIGHTS_F32_COPY ? 2 : 0;
     return 2 * once + gradient + copy +
-           (c->rule == MEOPT_LAMB ? once + gradient : 0); /* LAMB reads all twice */
+           (RULE_HAS(c->rule, WITH_TRUST) ? once + gradient : 0); /* for its norms it reads all twice */
 }
 
 /* One step of the rule in float64 from weight w, moments 0: what the first step of a run must give. */
 static double exact_step(const struct meopt_options *o, double w, double g, double lr, double trust,
                          double *update)
 {
-    double decay = o->weight_decay, u;
-    switch (o->rule) {
-    case MEOPT_APADAM:
-        g += decay * w;
-        u = g / (fabs(g) + o->eps);
-        break;
-    case MEOPT_APSGD: u = g + decay * w; break;
-    case MEOPT_LION: u = (g > 0) - (g < 0) + decay * w; break;
-    case MEOPT_LAMB: u = g / (fabs(g) + o->eps) + decay * w; break;
-    default: u = g / (fabs(g) + o->eps) + decay * w; break;
+    const struct rule_info *rule = &optim_rules[o->rule];
+    double decay = o->weight_decay * w, u;
+    if (rule->decay == DECAY_GRADIENT) g += decay;
+    switch (rule->update) {
+    case UPDATE_GRADIENT: u = g; break;
+    case UPDATE_SIGN: u = (g > 0) - (g < 0); break;
+    default: u = g / (fabs(g) + o->eps); break;
     }
+    if (rule->decay != DECAY_GRADIENT) u += decay;
     *update = u;
     return w - lr * trust * u;
 }
@@ -204,8 +202,8 @@ static int measure_error(const struct combination *c, const struct triad *place,
         uu += u * u;
     }
     for (int i = 0; i < N && !status; i++) {
-        double exact =
-            exact_step(&o, (double)w[i], (double)g[i], lr, c->rule == MEOPT_LAMB ? sqrt(ww / uu) : 1, &u);
+        double exact = exact_step(&o, (double)w[i], (double)g[i], lr,
+                                  RULE_HAS(c->rule, WITH_TRUST) ? sqrt(ww / uu) : 1, &u);
         worst = fmax(worst, fabs((double)after[i] - exact) / fmax(fabs(exact), 0.01));
     }
     *error = worst;
@@ -383,8 +381,9 @@ static int bench_optim_run(const struct arguments *args, struct error *err)
     return code;
 }
 
+#define RULE_OPTION(c, number, name, ...) name "|"
 static const struct option bench_optim_options[] = {
-    {"rule", 'r', OPTION_TEXT, "RULE", "apadam|apadamw|apsgd|lamb|lion|all", 0, 0,
+    {"rule", 'r', OPTION_TEXT, "RULE", OPTIM_RULES(RULE_OPTION, ) "all", 0, 0,
      "update rule (default apadamw)"},
     {"weights", 'w', OPTION_TEXT, "FORMAT", "fp32|fp32+copy|bf16|bf16_sr|bf16+4|bf16+8|bf16+16", 0, 0,
      "only this weight format"},

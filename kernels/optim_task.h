@@ -3,6 +3,8 @@
 #ifndef MEOPT_KERNELS_OPTIM_TASK_H
 #define MEOPT_KERNELS_OPTIM_TASK_H
 
+#include "kernels/optim_rules.h"
+
 #include <stdint.h>
 
 #define OPTIM_GROUP 64 /* consecutive elements that share a scale */
@@ -11,11 +13,9 @@
                         */
 #define OPTIM_BATCH 16 /* groups whose squares are added up before they are added to the chunk's */
 
-/* In the order of enum meopt_rule (core/meopt.h). ACCUMULATE adds the gradient to m and has no weights. */
-enum { RULE_ADAM, RULE_ADAMW, RULE_SGD, RULE_LAMB, RULE_LION, RULE_ACCUMULATE };
-/* In the order of enum meopt_weight_format. */
+/* In the order of enum meopt_weight_format (core/meopt.h), which core/optim/options.c asserts. */
 enum { WEIGHTS_F32, WEIGHTS_F32_COPY, WEIGHTS_BF16, WEIGHTS_BF16_SR, WEIGHTS_20, WEIGHTS_24, WEIGHTS_32 };
-/* In the order of enum meopt_state_format; NONE: the rule has no such moment. */
+/* In the order of enum meopt_state_format, which is asserted too; NONE: the rule has no such moment. */
 enum { STATE_NONE = -1, STATE_F32, STATE_BF16, STATE_BF16_NEAREST, STATE_8BIT, STATE_4BIT };
 /* Codes with a scale a group. */
 #define OPTIM_LOW_BIT(format) ((format) == STATE_8BIT || (format) == STATE_4BIT)

@@ -18,7 +18,7 @@ static int key_of(const char *name)
     return key;
 }
 
-static int rule(int choice) { return trainer_rule((enum optim_name)choice); }
+static int rule(int choice) { return choice; }
 static int weight_format(int choice) { return trainer_weight_format((enum optim_weights)choice); }
 static int state_format(int choice) { return trainer_state_format((enum optim_state)choice); }
 

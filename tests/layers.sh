@@ -5,7 +5,7 @@ set -eu
 SOURCE=${MEOPT_SOURCE:-$(cd "$(dirname "$0")/.." && pwd)}
 rooms='
 core/base
-core/config   core/base
+core/config   core/base kernels/optim_rules.h
 core/device   core/base kernels
 core/weights  core/base core/device kernels
 core/data     core/base kernels
@@ -20,7 +20,7 @@ core/doctor   core/base core/device kernels meopt.h
 kernels       core/base/cpu.h
 fetch         core/base
 meopt.h
-cli           core/base core/config core/device core/weights core/data core/nn core/dist core/run core/monitor core/train core/compare core/doctor fetch meopt.h
+cli           core/base core/config core/device core/weights core/data core/nn core/dist core/run core/monitor core/train core/compare core/doctor fetch meopt.h kernels/optim_rules.h
 '
 
 # "ROOM INCLUDED-ROOM FILE:LINE INCLUDED" for every #include "..." below the directory $1.

@@ -68,11 +68,11 @@ static void every_variant_gives_the_same_bits(void **state)
                               .direction_limit = 3,
                               .gradient_scale = 0.7f,
                               .nesterov = 1};
-    for (int rule = RULE_ADAM; rule <= RULE_LION; rule++)
+    for (int rule = RULE_APADAM; rule <= RULE_LION; rule++)
         for (int weights = WEIGHTS_F32; weights <= WEIGHTS_32; weights++)
             for (int m = STATE_F32; m <= STATE_4BIT; m++)
                 for (int v = STATE_F32; v <= STATE_4BIT; v++) {
-                    bool has_v = rule != RULE_SGD && rule != RULE_LION;
+                    bool has_v = rule != RULE_APSGD && rule != RULE_LION;
                     if (!has_v && v != STATE_F32) continue;
                     struct optim_task t = {.count = COUNT,
                                            .first_group = 3,
@@ -350,7 +350,7 @@ static void a_span_is_within_half_a_step(void **state)
     const struct optim_kernels *kernels = optim_kernels_find(NULL);
     uint8_t codes[64], scales[4];
     float m[64], m2[64];
-    for (int rule = RULE_SGD; rule <= RULE_LION; rule += RULE_LION - RULE_SGD)
+    for (int rule = RULE_APSGD; rule <= RULE_LION; rule += RULE_LION - RULE_APSGD)
         for (int round = 0; round < random_groups(); round++) {
             struct optim_task t = state_task(STATE_8BIT, STATE_NONE, codes, NULL, scales);
             double top = pow(10, uniform() * 16 - 11), width = uniform() * 9, largest = 0;
@@ -432,7 +432,7 @@ static void scales_survive_gradients_of_any_size(void **state)
             struct optim_partial found;
             for (int i = 0; i < 64; i++)
                 gradient[i] = (float)(pow(10, power) * (i % 2 ? 1 : -1) * (0.5 + uniform()));
-            t.rule = RULE_ADAMW;
+            t.rule = RULE_APADAMW;
             t.gradient = gradient;
             t.weights = weights;
             t.s = (struct optim_scalars){.decay = 1,

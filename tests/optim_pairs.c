@@ -60,7 +60,7 @@ static struct drift drift_of(enum kind kind, double parameter, double beta2)
         struct tensor tensor = {
             .updates = t - 1, .lr_scale = 1, .layout = {.m = STATE_8BIT, .v = STATE_8BIT}};
         struct optim_task task = {.count = COUNT,
-                                  .rule = RULE_ADAMW,
+                                  .rule = RULE_APADAMW,
                                   .m_format = STATE_8BIT,
                                   .v_format = STATE_8BIT,
                                   .gradient = gradient,

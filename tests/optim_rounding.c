@@ -103,7 +103,7 @@ static double unbiased(const struct optim_kernels *kernels, int what, int format
             kernels->step(&t, 0, N / 64, &found);
             kernels->state_out(&t, 0, N / 64, m, NULL);
         } else if (what == 1) { /* sqrt(v) = x */
-            t.rule = RULE_ADAMW;
+            t.rule = RULE_APADAMW;
             t.m_format = t.v_format = format;
             t.s = (struct optim_scalars){.beta1 = 0,
                                          .rest1 = 1,
@@ -120,7 +120,7 @@ static double unbiased(const struct optim_kernels *kernels, int what, int format
             kernels->state_out(&t, 0, N / 64, v, m);
             for (int i = 0; i < N; i++) m[i] = sqrtf(m[i]);
         } else { /* a weight that is decayed to x */
-            t.rule = RULE_ADAMW;
+            t.rule = RULE_APADAMW;
             t.m_format = t.v_format = STATE_F32;
             t.m = m;
             t.v = v;

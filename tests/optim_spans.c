@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 enum { GROUP = 64, ALL_CODES = 256, N = 4 * GROUP + 36 };
-static const int rules[] = {RULE_SGD, RULE_LION};
+static const int rules[] = {RULE_APSGD, RULE_LION};
 
 static struct optim_task task_for(int rule, void *m, uint8_t *scales)
 {

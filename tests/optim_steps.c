@@ -126,7 +126,7 @@ static struct result run(int m_format, int v_format, double b1, double b2, int r
                                 .m_range4 = m_range(&o, STATE_4BIT)};
             struct tensor t = {.updates = step, .lr_scale = 1, .layout = {.m = m_format, .v = v_format}};
             struct optim_task task = {.count = COUNT,
-                                      .rule = RULE_ADAMW,
+                                      .rule = RULE_APADAMW,
                                       .m_format = m_format,
                                       .v_format = v_format,
                                       .gradient = gradient,

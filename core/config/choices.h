@@ -7,6 +7,8 @@
 #ifndef MEOPT_CONFIG_CHOICES_H
 #define MEOPT_CONFIG_CHOICES_H
 
+#include "kernels/optim_rules.h"
+
 // clang-format off
 #define CHOICES_MODEL_FAMILY(X) X(MODEL_FAMILY_AUTO, "auto") X(MODEL_FAMILY_EVA, "eva") \
     X(MODEL_FAMILY_OPENCLIP, "openclip") X(MODEL_FAMILY_DINOV2, "dinov2") \
@@ -121,8 +123,8 @@
 
 #define CHOICES_OPTIM_PRESET(X) X(OPTIM_PRESET_QUALITY, "quality") X(OPTIM_PRESET_BALANCED, "balanced") \
     X(OPTIM_PRESET_MINIMAL, "minimal")
-#define CHOICES_OPTIM_NAME(X) X(OPTIM_NAME_APADAM, "apadam") X(OPTIM_NAME_APADAMW, "apadamw") \
-    X(OPTIM_NAME_APSGD, "apsgd") X(OPTIM_NAME_LAMB, "lamb") X(OPTIM_NAME_LION, "lion")
+#define RULE_CHOICE(X, number, name, ...) X(OPTIM_NAME_##number, name)
+#define CHOICES_OPTIM_NAME(X) OPTIM_RULES(RULE_CHOICE, X)
 #define CHOICES_OPTIM_SCHEDULE(X) X(OPTIM_SCHEDULE_COSINE, "cosine") X(OPTIM_SCHEDULE_LINEAR, "linear") \
     X(OPTIM_SCHEDULE_CONSTANT, "constant")
 #define CHOICES_OPTIM_CLIP_MODE(X) X(OPTIM_CLIP_MODE_AUTO, "auto") X(OPTIM_CLIP_MODE_EXACT, "exact") \

@@ -90,7 +90,7 @@ bool config_three(const char *text, double values[3])
 
 bool config_clips(const struct config *c)
 {
-    return c->optim.clip_grad_norm > 0 || (c->optim.name == OPTIM_NAME_LAMB && c->optim.max_grad_norm > 0);
+    return c->optim.clip_grad_norm > 0 || (RULE_HAS(c->optim.name, WITH_TRUST) && c->optim.max_grad_norm > 0);
 }
 
 void resolve_defaults(struct config *c)
@@ -181,31 +181,41 @@ int config_cards(const struct config *config, int *first)
     }
 }
 
+/* "it is for lamb", or "it is for lamb, larc": the rules with that trait */
+static void rules_with(unsigned trait, char *text, size_t size)
+{
+    size_t n = (size_t)snprintf(text, size, "it is for");
+    for (int rule = 0, count = 0; rule < RULE_COUNT && n < size; rule++)
+        if (optim_rules[rule].traits & trait)
+            n += (size_t)snprintf(text + n, size - n, "%s %s", count++ ? "," : "", optim_rules[rule].name);
+}
+
 /* Options of the optimizer that its rule, or another of them, leaves without effect. */
 static void check_rule(const struct config *c, combination_bad bad, void *context)
 {
     char sentence[240];
-    enum optim_name rule = c->optim.name;
-    if (rule == OPTIM_NAME_APSGD && c->optim.nesterov && (c->optim.momentum <= 0 || c->optim.dampening > 0))
+    const struct rule_info *rule = &optim_rules[c->optim.name];
+    if (rule->traits & WITH_MOMENTUM && c->optim.nesterov &&
+        (c->optim.momentum <= 0 || c->optim.dampening > 0))
         bad(context, "optim.nesterov", true, "as in torch.optim.SGD",
             "nesterov needs a momentum and no dampening");
     static const struct {
         const char *key;
-        enum optim_name rule;
-    } only[] = {{"optim.momentum", OPTIM_NAME_APSGD},      {"optim.dampening", OPTIM_NAME_APSGD},
-                {"optim.nesterov", OPTIM_NAME_APSGD},      {"optim.trust_clip", OPTIM_NAME_LAMB},
-                {"optim.always_adapt", OPTIM_NAME_LAMB},   {"optim.max_grad_norm", OPTIM_NAME_LAMB},
-                {"optim.decoupled_decay", OPTIM_NAME_LAMB}};
+        unsigned trait;
+    } only[] = {{"optim.momentum", WITH_MOMENTUM},    {"optim.dampening", WITH_MOMENTUM},
+                {"optim.nesterov", WITH_MOMENTUM},    {"optim.trust_clip", WITH_TRUST},
+                {"optim.always_adapt", WITH_TRUST},   {"optim.max_grad_norm", WITH_TRUST},
+                {"optim.decoupled_decay", WITH_TRUST}};
     for (size_t i = 0; i < sizeof only / sizeof *only; i++)
-        if (changed(c, only[i].key) && only[i].rule != rule) {
-            snprintf(sentence, sizeof sentence, "%s has no effect on %s", only[i].key,
-                     optim_name_names[rule]);
-            bad(context, only[i].key, false,
-                only[i].rule == OPTIM_NAME_APSGD ? "it is for apsgd" : "it is for lamb", sentence);
+        if (changed(c, only[i].key) && !(rule->traits & only[i].trait)) {
+            char hint[80];
+            rules_with(only[i].trait, hint, sizeof hint);
+            snprintf(sentence, sizeof sentence, "%s has no effect on %s", only[i].key, rule->name);
+            bad(context, only[i].key, false, hint, sentence);
         }
-    if (changed(c, "optim.state_v") && (rule == OPTIM_NAME_APSGD || rule == OPTIM_NAME_LION)) {
+    if (changed(c, "optim.state_v") && !(rule->traits & WITH_V)) {
         snprintf(sentence, sizeof sentence, "optim.state_v has no effect: %s has no second moment",
-                 optim_name_names[rule]);
+                 rule->name);
         bad(context, "optim.state_v", false, "leave it out", sentence);
     }
     if (!c->optim.offload && (changed(c, "optim.offload_fraction") || changed(c, "optim.offload_dir")))

@@ -102,6 +102,9 @@ CHOICE_LISTS(CHOICE_SIZE)
         CHOICE(section ".resize_as", data_resize_as, "auto", "train embed",                                  \
                "library whose rounding the resize and the crop have: see IMAGES", field.resize_as)
 
+#define RULE_ALIAS(c, number, name, alias, ...) "|" alias "=" name
+static const char rule_aliases[] = OPTIM_RULES(RULE_ALIAS, );
+
 const struct config_key config_keys[] = {
     CHOICE_ALIAS("model.family", model_family, "eva_clip=eva|open_clip=openclip", "auto", GEOMETRY,
                  "kind of both towers, but for model_s.family; auto: from arch or the checkpoint's keys",
@@ -228,8 +231,8 @@ const struct config_key config_keys[] = {
          optim.pure_bf16),
     CHOICE("optim.preset", optim_preset, "balanced", "train plan bench",
            "weights and states together, see meopt-optimizers(7)", optim.preset),
-    CHOICE_ALIAS("optim.name", optim_name, "adam=apadam|adamw=apadamw|sgd=apsgd|aplamb=lamb|aplion=lion",
-                 "apadamw", "train plan bench", "update rule", optim.name),
+    CHOICE_ALIAS("optim.name", optim_name, rule_aliases + 1, "apadamw", "train plan bench", "update rule",
+                 optim.name),
     REAL("optim.lr", NULL, 0, 1000, "2.0e-5", "train", "peak learning rate", optim.lr),
     REAL("optim.head_lr_scale", NULL, 0, 1e6, "10", "train", "learning rate of a new head / optim.lr",
          optim.head_lr_scale),

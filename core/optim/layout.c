@@ -35,8 +35,8 @@ void layout_plan(struct layout *l, const struct meopt_options *o, const struct m
     l->weights = keep ? WEIGHTS_F32 : o->weights;
     l->m = keep ? STATE_F32 : o->first_moment;
     l->v = keep ? STATE_F32 : o->second_moment;
-    if (o->rule == MEOPT_APSGD || o->rule == MEOPT_LION) l->v = STATE_NONE;
-    if (o->rule == MEOPT_APSGD && o->momentum == 0) l->m = STATE_NONE;
+    if (!RULE_HAS(o->rule, WITH_V)) l->v = STATE_NONE;
+    if (RULE_HAS(o->rule, WITH_MOMENTUM) && o->momentum == 0) l->m = STATE_NONE;
     l->accumulator = o->accumulator < 0 ? STATE_NONE : keep ? STATE_F32 : o->accumulator;
 
     size_t count = (size_t)l->count, groups = (size_t)l->groups;

@@ -7,7 +7,28 @@
 #include <string.h>
 
 enum { CHUNK_ELEMENTS = OPTIM_CHUNK * OPTIM_GROUP };
-static const char *const rule_names[] = {"apadam", "apadamw", "apsgd", "lamb", "lion"};
+/* The kernels' numbers and names of libmeopt are the same lists. */
+#define SAME(ours, others)        _Static_assert((int)(ours) == (int)(others), #ours " is not " #others)
+#define SAME_RULE(c, number, ...) SAME(RULE_##number, MEOPT_##number);
+OPTIM_RULES(SAME_RULE, )
+SAME(RULE_COUNT, MEOPT_RULE_COUNT);
+SAME(WEIGHTS_F32, MEOPT_WEIGHTS_F32);
+SAME(WEIGHTS_F32_COPY, MEOPT_WEIGHTS_F32_COPY);
+SAME(WEIGHTS_BF16, MEOPT_WEIGHTS_BF16);
+SAME(WEIGHTS_BF16_SR, MEOPT_WEIGHTS_BF16_SR);
+SAME(WEIGHTS_20, MEOPT_WEIGHTS_20);
+SAME(WEIGHTS_24, MEOPT_WEIGHTS_24);
+SAME(WEIGHTS_32, MEOPT_WEIGHTS_32);
+SAME(WEIGHTS_32 + 1, MEOPT_WEIGHT_FORMAT_COUNT);
+SAME(STATE_F32, MEOPT_STATE_F32);
+SAME(STATE_BF16, MEOPT_STATE_BF16);
+SAME(STATE_BF16_NEAREST, MEOPT_STATE_BF16_NEAREST);
+SAME(STATE_8BIT, MEOPT_STATE_8BIT);
+SAME(STATE_4BIT, MEOPT_STATE_4BIT);
+SAME(STATE_4BIT + 1, MEOPT_STATE_FORMAT_COUNT);
+SAME(GRADIENT_F32, MEOPT_F32);
+SAME(GRADIENT_BF16, MEOPT_BF16);
+
 static const char *const weight_names[] = {"fp32",   "fp32+copy", "bf16",   "bf16_sr",
                                            "bf16+4", "bf16+8",    "bf16+16"};
 static const char *const state_names[] = {"fp32", "bf16", "bf16_nearest", "8bit", "4bit"};
@@ -55,7 +76,10 @@ static int index_of(const char *const *names, int count, const char *name)
         if (strcmp(names[i], name) == 0) return i;
     return -1;
 }
-const char *meopt_rule_name(int rule) { return name_of(rule_names, MEOPT_RULE_COUNT, rule); }
+const char *meopt_rule_name(int rule)
+{
+    return rule >= 0 && rule < RULE_COUNT ? optim_rules[rule].name : NULL;
+}
 const char *meopt_weight_format_name(int format)
 {
     return name_of(weight_names, MEOPT_WEIGHT_FORMAT_COUNT, format);
@@ -64,7 +88,12 @@ const char *meopt_state_format_name(int format)
 {
     return name_of(state_names, MEOPT_STATE_FORMAT_COUNT, format);
 }
-int meopt_rule_from_name(const char *name) { return index_of(rule_names, MEOPT_RULE_COUNT, name); }
+int meopt_rule_from_name(const char *name)
+{
+    for (int rule = 0; name && rule < RULE_COUNT; rule++)
+        if (strcmp(optim_rules[rule].name, name) == 0) return rule;
+    return -1;
+}
 int meopt_weight_format_from_name(const char *name)
 {
     return index_of(weight_names, MEOPT_WEIGHT_FORMAT_COUNT, name);
@@ -83,9 +112,9 @@ int meopt_options_init_sized(size_t tensor_size, struct meopt_options *options, 
         .tensor_size = tensor_size,
         .rule = rule,
         .beta1 = 0.9,
-        .beta2 = rule == MEOPT_LION ? 0.99 : 0.999,
-        .eps = rule == MEOPT_LAMB ? 1e-6 : 1e-8,
-        .momentum = rule == MEOPT_APSGD ? 0.9 : 0,
+        .beta2 = optim_rules[rule].beta2,
+        .eps = optim_rules[rule].eps,
+        .momentum = optim_rules[rule].momentum,
         .small_count = 4096,
         .accumulator = -1,
         .bias_correction = 1,
@@ -184,8 +213,7 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
                           "adapt_every is %d, expected 0: formats that widen during a run were removed; "
                           "choose wider ones, as of meopt_options_preset \"quality\"",
                           o->reserved_adapt_every);
-    bool adam = o->rule == MEOPT_APADAM || o->rule == MEOPT_APADAMW || o->rule == MEOPT_LAMB;
-    if (adam && OPTIM_LOW_BIT(o->second_moment) && o->beta1 * o->beta1 >= o->beta2)
+    if (RULE_HAS(o->rule, WITH_V) && OPTIM_LOW_BIT(o->second_moment) && o->beta1 * o->beta1 >= o->beta2)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           "a second moment of 8 or 4 bits needs beta1^2 < beta2, got %g and %g", o->beta1,
                           o->beta2);

@@ -51,25 +51,25 @@ struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *
            decay = tensor->decay ? o->weight_decay : 0;
     double correction1 = o->bias_correction ? 1 - pow(o->beta1, t) : 1,
            correction2 = o->bias_correction ? 1 - pow(o->beta2, t) : 1;
-    bool inside = o->rule == MEOPT_LAMB && !o->decoupled_decay; /* decay is part of the update */
+    bool of_update = optim_rules[o->rule].decay == DECAY_UPDATE, inside = of_update && !o->decoupled_decay;
     struct optim_scalars s = {
         .lr = (float)lr,
         .decay = (float)(inside ? 1 : 1 - lr * decay),
-        .weight_decay = (float)(o->rule == MEOPT_LAMB && !inside ? 0 : decay),
+        .weight_decay = (float)(of_update && !inside ? 0 : decay),
         .beta1 = (float)o->beta1,
-        .rest1 = (float)(o->rule == MEOPT_LION || o->grad_averaging ? 1 - o->beta1 : 1),
+        .rest1 = (float)(!RULE_HAS(o->rule, WITH_V) || o->grad_averaging ? 1 - o->beta1 : 1),
         .beta2 = (float)o->beta2,
         .rest2 = (float)(1 - o->beta2),
         .eps = (float)o->eps,
-        .step_size = (float)((o->rule == MEOPT_LAMB ? 1 : lr) / correction1),
+        .step_size = (float)((RULE_HAS(o->rule, WITH_TRUST) ? 1 : lr) / correction1),
         .root_scale = (float)(1 / sqrt(correction2)),
         .direction_limit = (float)(ratio_limit(o, t) * sqrt(correction2) * (1 - 1e-6)),
         .gradient_scale = (float)scale,
         .nesterov = o->nesterov,
     };
     if (tensor->layout.m == STATE_F32 && tensor->layout.v == STATE_F32)
-        s.direction_limit = FLT_MAX; /* exact by itself */
-    if (o->rule == MEOPT_APSGD) {    /* torch: the buffer is the first gradient itself */
+        s.direction_limit = FLT_MAX;        /* exact by itself */
+    if (RULE_HAS(o->rule, WITH_MOMENTUM)) { /* torch: the buffer is the first gradient itself */
         s.beta1 = tensor->updates ? (float)o->momentum : 0;
         s.rest1 = tensor->updates ? (float)(1 - o->dampening) : 1;
         s.beta2 = (float)o->momentum;
@@ -154,16 +154,16 @@ static int trust_ratios(struct meopt *opt, const size_t *tensors, struct optim_t
 static int sweep_steps(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
                        struct optim_sweep *sweep, struct meopt_error *err)
 {
-    bool wait = sweep->wait, lamb = opt->options.rule == MEOPT_LAMB;
+    bool wait = sweep->wait, trust = RULE_HAS(opt->options.rule, WITH_TRUST);
     sweep->trust =
-        lamb && opt->device->optim->later && !opt->offload && (!opt->options.reduce || opt->options.unite);
+        trust && opt->device->optim->later && !opt->offload && (!opt->options.reduce || opt->options.unite);
     if (sweep->trust) sweep->unite = opt->options.unite;
     sweep->context = opt->options.context;
-    for (size_t i = 0; i < sweep->count && lamb; i++) {
+    for (size_t i = 0; i < sweep->count && trust; i++) {
         trust_prepare(opt, &opt->tensors[tensors[i]], &tasks[i]);
         tasks[i].norms_only = sweep->trust;
     }
-    int status = lamb && !sweep->trust ? trust_ratios(opt, tensors, tasks, sweep, err) : MEOPT_OK;
+    int status = trust && !sweep->trust ? trust_ratios(opt, tensors, tasks, sweep, err) : MEOPT_OK;
     if (!status) status = sweep_all(opt, tensors, tasks, sweep, wait, err);
     if (!status && sweep->ununited) status = optim_ununited(opt, err);
     for (size_t i = 0; i < sweep->count; i++) {

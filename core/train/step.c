@@ -174,7 +174,7 @@ struct meopt_clip step_clip(const struct trainer *t, double share)
 {
     const struct config *c = t->config;
     return (struct meopt_clip){.divide_norm =
-                                   c->optim.name == OPTIM_NAME_LAMB ? c->optim.max_grad_norm * share : 0,
+                                   RULE_HAS(c->optim.name, WITH_TRUST) ? c->optim.max_grad_norm * share : 0,
                                .max_norm = c->optim.clip_grad_norm * share};
 }
 

@@ -84,15 +84,9 @@ static struct tower_options teacher_options(const struct trainer *t)
     };
 }
 
-int trainer_rule(enum optim_name name)
-{
-    static const int rules[] = {[OPTIM_NAME_APADAM] = MEOPT_APADAM,
-                                [OPTIM_NAME_APADAMW] = MEOPT_APADAMW,
-                                [OPTIM_NAME_APSGD] = MEOPT_APSGD,
-                                [OPTIM_NAME_LAMB] = MEOPT_LAMB,
-                                [OPTIM_NAME_LION] = MEOPT_LION};
-    return rules[name];
-}
+#define SAME_RULE(c, number, ...)                                                                            \
+    _Static_assert((int)OPTIM_NAME_##number == (int)MEOPT_##number, "optim.name has libmeopt's numbers");
+OPTIM_RULES(SAME_RULE, )
 
 int trainer_weight_format(enum optim_weights weights)
 {
@@ -128,7 +122,7 @@ int trainer_optimizer(const struct trainer *t, struct meopt_options *o, struct e
 {
     const struct config *c = t->config;
     struct meopt_error library = {0};
-    meopt_options_init(o, sizeof *o, trainer_rule(c->optim.name));
+    meopt_options_init(o, sizeof *o, (int)c->optim.name);
     bool bf16 = trainer_tower_type(&c->model_s) == DTYPE_BF16;
     const char *preset = c->optim.use_meopt   ? optim_preset_names[c->optim.preset]
                          : c->optim.pure_bf16 ? "pure_bf16"

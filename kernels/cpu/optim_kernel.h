@@ -159,7 +159,7 @@ OPTIM_FN void step_weight(const struct optim_task *t, real w[VECTORS], real quot
                           struct sums *sums)
 {
     const struct optim_scalars *s = &t->s;
-    if (t->rule == RULE_LAMB) {
+    if (RULE_HAS(t->rule, WITH_TRUST)) {
         w[i] *= s->decay;
         real u = rule_lamb_update(w[i], rule_direction(quotient, s), s);
         sums->weight[i % PARTS] = real_fma(w[i], w[i], sums->weight[i % PARTS]);
@@ -167,7 +167,7 @@ OPTIM_FN void step_weight(const struct optim_task *t, real w[VECTORS], real quot
         w[i] = real_fma(u, real_all(-s->lr), w[i]);
         return;
     }
-    if (t->rule == RULE_ADAMW) w[i] *= s->decay;
+    if (t->rule == RULE_APADAMW) w[i] *= s->decay;
     w[i] = real_fnma(rule_direction(quotient, s), real_all(s->step_size), w[i]);
 }
 OPTIM_FN void weights_end(const struct optim_task *t, int64_t group, void *weights, void *copy,
@@ -204,8 +204,8 @@ OPTIM_FN void step_group(const struct optim_task *t, int64_t group, const void *
     if (!step_gradient(t, group, gradient, g, sums)) return;
     random_of(random, words);
     if (rule != RULE_ACCUMULATE) load_weights(w, t, weights, group);
-    if (rule == RULE_ADAM || rule == RULE_ADAMW || rule == RULE_LAMB) {
-        if (rule == RULE_ADAM)
+    if (RULE_HAS(rule, WITH_V)) {
+        if (rule == RULE_APADAM)
             for (int i = 0; i < VECTORS; i++) g[i] = real_fma(w[i], real_all(s->weight_decay), g[i]);
         if (v_low) {
             load_rooted(m, root, t, m_format, v_format, group);
@@ -220,7 +220,7 @@ OPTIM_FN void step_group(const struct optim_task *t, int64_t group, const void *
         }
         for (int i = 0; i < VECTORS; i++) m[i] = rule_average(m[i], g[i], s->beta1, s->rest1);
         for (int i = 0; i < VECTORS; i++) step_weight(t, w, rule_quotient(m[i], root[i], s), i, sums);
-        if (rule == RULE_LAMB && t->norms_only) return;
+        if (RULE_HAS(rule, WITH_TRUST) && t->norms_only) return;
     } else step_momentum(t, m_format, group, g, w, m, &grid);
 
     for (int i = 0; i < VECTORS; i++) turned[i] = RANDOM_M(random, i);
@@ -231,7 +231,7 @@ OPTIM_FN void step_group(const struct optim_task *t, int64_t group, const void *
     else if (v_low) store_rooted(t, m_format, v_format, group, m, root, random, turned);
     else {
         if (m_format != STATE_NONE) store_scaled(t->m, t->scales, group, m_format, m, turned);
-        if (rule <= RULE_ADAMW || rule == RULE_LAMB) store_wide_state(t->v, group, v_format, v, random);
+        if (RULE_HAS(rule, WITH_V)) store_wide_state(t->v, group, v_format, v, random);
     }
     if (rule != RULE_ACCUMULATE) weights_end(t, group, weights, copy, w, random);
 }
@@ -346,7 +346,7 @@ OPTIM_FN void range_enter(struct range_run *r, int64_t group)
 }
 OPTIM_FN void range_sum_weights(const struct optim_task *t, struct range_run *r)
 {
-    if (t->rule != RULE_LAMB) return;
+    if (!RULE_HAS(t->rule, WITH_TRUST)) return;
     r->squares[1] += lanes_total(r->sums.weight);
     r->squares[2] += lanes_total(r->sums.update);
     for (int i = 0; i < PARTS; i++) r->sums.weight[i] = r->sums.update[i] = real_all(0);
@@ -410,12 +410,12 @@ void OPTIM_NAME(optim_step)(const struct optim_task *t, int64_t begin, int64_t e
 #else
     int m = t->m_format, v = t->v_format, w = t->weight_format, rule = t->rule;
     if (OPTIM_PAIR(m, v)) {
-        if (rule == RULE_ADAMW && w == WEIGHTS_20)
-            step_as(t, RULE_ADAMW, WEIGHTS_20, STATE_8BIT, STATE_8BIT, begin, end, out);
-        else if (rule == RULE_ADAMW && w == WEIGHTS_24)
-            step_as(t, RULE_ADAMW, WEIGHTS_24, STATE_8BIT, STATE_8BIT, begin, end, out);
-        else if (rule == RULE_ADAMW && w == WEIGHTS_BF16_SR)
-            step_as(t, RULE_ADAMW, WEIGHTS_BF16_SR, STATE_8BIT, STATE_8BIT, begin, end, out);
+        if (rule == RULE_APADAMW && w == WEIGHTS_20)
+            step_as(t, RULE_APADAMW, WEIGHTS_20, STATE_8BIT, STATE_8BIT, begin, end, out);
+        else if (rule == RULE_APADAMW && w == WEIGHTS_24)
+            step_as(t, RULE_APADAMW, WEIGHTS_24, STATE_8BIT, STATE_8BIT, begin, end, out);
+        else if (rule == RULE_APADAMW && w == WEIGHTS_BF16_SR)
+            step_as(t, RULE_APADAMW, WEIGHTS_BF16_SR, STATE_8BIT, STATE_8BIT, begin, end, out);
         else step_as(t, rule, w, STATE_8BIT, STATE_8BIT, begin, end, out);
     } else if (v == STATE_NONE && m == STATE_8BIT)
         step_as(t, rule, w, STATE_8BIT, STATE_NONE, begin, end, out);

@@ -44,7 +44,7 @@ OPTIM_FN void pair_moments(const struct optim_task *t, struct pair_work *w, stru
     real g[VECTORS], weights[VECTORS];
     w->there = step_gradient(t, w->group, at.gradient, g, sums);
     if (!LIKELY(w->there)) return;
-    if (t->rule == RULE_ADAM) {
+    if (t->rule == RULE_APADAM) {
         load_weights(weights, t, at.weights, w->group);
         for (int i = 0; i < VECTORS; i++) g[i] = real_fma(weights[i], real_all(t->s.weight_decay), g[i]);
     }

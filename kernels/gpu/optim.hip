@@ -97,8 +97,8 @@ DEVICE void step_group(const optim_task *t, bool pair, int m_format, int v_forma
     }
     if (there && rule != RULE_ACCUMULATE) load_weights(w, t, group, u, left);
 
-    if (rule == RULE_ADAM || rule == RULE_ADAMW || rule == RULE_LAMB) {
-        if (rule == RULE_ADAM)
+    if (RULE_HAS(rule, WITH_V)) {
+        if (rule == RULE_APADAM)
             for (int k = 0; k < OWN; k++) g[k] = real_fma(w[k], s->weight_decay, g[k]);
         grid.low = 0;
         if (there && pair) load_pair(m, root, &grid, t, group, s->beta1, u);
@@ -113,7 +113,7 @@ DEVICE void step_group(const optim_task *t, bool pair, int m_format, int v_forma
             v[k] = rule_average(v_low ? root[k] * root[k] : v[k], g[k] * g[k], s->beta2, s->rest2);
             root[k] = real_sqrt(v[k]);
             real quotient = pair ? pair_quotients_of(&m[k], root[k], s) : rule_quotient(m[k], root[k], s);
-            if (rule == RULE_LAMB) {
+            if (RULE_HAS(rule, WITH_TRUST)) {
                 w[k] = w[k] * s->decay;
                 real update = rule_lamb_update(w[k], rule_direction(quotient, s), s);
                 if (there) {
@@ -122,7 +122,7 @@ DEVICE void step_group(const optim_task *t, bool pair, int m_format, int v_forma
                 }
                 w[k] = real_fma(update, -s->lr, w[k]);
             } else {
-                if (rule == RULE_ADAMW) w[k] = w[k] * s->decay;
+                if (rule == RULE_APADAMW) w[k] = w[k] * s->decay;
                 w[k] = real_fma(rule_direction(quotient, s), -s->step_size, w[k]);
             }
         }
@@ -249,8 +249,8 @@ template <int M, int V> DEVICE void step_chunk(const optim_row *tasks, int count
     double scale = (double)t->s.gradient_scale;
     optim_partial *out = partials + t->first_partial + chunk;
     out->gradient_squares = scale != 0 ? total[0] / (scale * scale) : 0;
-    out->weight_squares = t->rule == RULE_LAMB ? total[1] : 0;
-    out->update_squares = t->rule == RULE_LAMB ? total[2] : 0;
+    out->weight_squares = RULE_HAS(t->rule, WITH_TRUST) ? total[1] : 0;
+    out->update_squares = RULE_HAS(t->rule, WITH_TRUST) ? total[2] : 0;
     out->bad_groups = carried(t, bad_groups, out->bad_groups);
     out->wide_groups = wide;
 }
