@@ -21,59 +21,30 @@
 #include <string.h>
 #include <unistd.h>
 
-extern const struct command cmd_fetch, cmd_worker, cmd_attach, cmd_runs, cmd_stop, cmd_checkpoint, cmd_help,
-    cmd_version, cmd_bench_gpu, cmd_bench_optim, cmd_bench_speedup, cmd_bench_train, cmd_train, cmd_embed,
-    cmd_export;
-extern const struct command cmd_compare, cmd_doctor;
-extern const struct command cmd_config_get, cmd_config_set, cmd_config_unset, cmd_config_list,
-    cmd_config_check, cmd_config_diff, cmd_config_new, cmd_config_edit, cmd_config_man, cmd_complete,
-    cmd_plan, cmd_sbatch, cmd_monitor_helper;
-
-const struct command *const commands[] = {
-    &cmd_fetch,
-    &cmd_config_get,
-    &cmd_config_set,
-    &cmd_config_unset,
-    &cmd_config_list,
-    &cmd_config_check,
-    &cmd_config_diff,
-    &cmd_config_new,
-    &cmd_config_edit,
-    &cmd_config_man,
-    &cmd_plan,
-    &cmd_train,
-    &cmd_sbatch,
-    &cmd_attach,
-    &cmd_runs,
-    &cmd_stop,
-    &cmd_checkpoint,
-    &cmd_worker,
-    &cmd_compare,
-    &cmd_embed,
-    &cmd_export,
-    &cmd_bench_gpu,
-    &cmd_bench_optim,
-    &cmd_bench_speedup,
-    &cmd_bench_train,
-    &cmd_doctor,
-    &cmd_complete,
-    &cmd_monitor_helper,
-    &cmd_help,
-    &cmd_version,
-    NULL,
-};
-
-/* Those that compute on the processor in their own process. */
-static const struct command *const computing[] = {
-    &cmd_worker, &cmd_embed,       &cmd_compare,       &cmd_plan,
-    &cmd_doctor, &cmd_bench_optim, &cmd_bench_speedup, &cmd_bench_train,
-};
+/* Every command once, in the order of the help: X(name, computes). name: of its struct, without cmd_;
+ * computes: on the processor, in its own process. */
+// clang-format off
+#define COMMANDS(X) \
+    X(fetch, false) X(config_get, false) X(config_set, false) X(config_unset, false) \
+    X(config_list, false) X(config_check, false) X(config_diff, false) X(config_new, false) \
+    X(config_edit, false) X(config_man, false) X(plan, true) X(train, false) X(sbatch, false) \
+    X(attach, false) X(runs, false) X(stop, false) X(checkpoint, false) X(worker, true) X(compare, true) \
+    X(embed, true) X(export, false) X(bench_gpu, false) X(bench_optim, true) X(bench_speedup, true) \
+    X(bench_train, true) X(doctor, true) X(complete, false) X(monitor_helper, false) X(help, false) \
+    X(version, false)
+// clang-format on
+#define DECLARE(name, computes) extern const struct command cmd_##name;
+COMMANDS(DECLARE)
+#define ADDRESS(name, computes) &cmd_##name,
+const struct command *const commands[] = {COMMANDS(ADDRESS) NULL};
 
 static bool computes(const struct command *command)
 {
-    for (size_t i = 0; i < sizeof computing / sizeof *computing; i++)
-        if (computing[i] == command) return true;
-    return false;
+#define COMPUTES(name, computes) computes,
+    static const bool computing[] = {COMMANDS(COMPUTES)};
+    int i = 0;
+    while (commands[i] != command) i++;
+    return computing[i];
 }
 
 /* Threads that spin for long at the end of a parallel loop starve each other where others compute too. The
