@@ -27,9 +27,9 @@ static const struct workload {
     const char *name;
     enum tower_arch teacher, student;
 } workloads[] = {
-    {"eva_clip", TOWER_ARCH_EVA01_G14_PLUS, TOWER_ARCH_EVA01_G14},
-    {"open_clip", TOWER_ARCH_OPENCLIP_VIT_G14, TOWER_ARCH_OPENCLIP_VIT_H14},
-    {"dinov2", TOWER_ARCH_DINOV2_VITG14, TOWER_ARCH_DINOV2_VITL14},
+    {"eva_clip", TOWER_ARCH_eva01_g14_plus, TOWER_ARCH_eva01_g14},
+    {"open_clip", TOWER_ARCH_openclip_vit_g14, TOWER_ARCH_openclip_vit_h14},
+    {"dinov2", TOWER_ARCH_dinov2_vitg14, TOWER_ARCH_dinov2_vitl14},
 };
 
 /* Memory of one card at 32 images in MiB, without and with;

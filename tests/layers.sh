@@ -5,7 +5,7 @@ set -eu
 SOURCE=${MEOPT_SOURCE:-$(cd "$(dirname "$0")/.." && pwd)}
 rooms='
 core/base
-core/config   core/base kernels/optim_rules.h
+core/config   core/base core/nn/families.h kernels/optim_rules.h
 core/device   core/base kernels
 core/weights  core/base core/device kernels
 core/data     core/base kernels

@@ -7,83 +7,14 @@
 #ifndef MEOPT_CONFIG_CHOICES_H
 #define MEOPT_CONFIG_CHOICES_H
 
+#include "core/nn/families.h"
 #include "kernels/optim_rules.h"
 
 // clang-format off
-#define CHOICES_MODEL_FAMILY(X) X(MODEL_FAMILY_AUTO, "auto") X(MODEL_FAMILY_EVA, "eva") \
-    X(MODEL_FAMILY_OPENCLIP, "openclip") X(MODEL_FAMILY_DINOV2, "dinov2") \
-    X(MODEL_FAMILY_DINOV3, "dinov3")
-#define CHOICES_TOWER_ARCH(X) X(TOWER_ARCH_CUSTOM, "custom") \
-    X(TOWER_ARCH_EVA01_G14, "eva01_g14") \
-    X(TOWER_ARCH_EVA01_G14_PLUS, "eva01_g14_plus") \
-    X(TOWER_ARCH_EVA02_B16, "eva02_b16") \
-    X(TOWER_ARCH_EVA02_L14, "eva02_l14") \
-    X(TOWER_ARCH_EVA02_L14_336, "eva02_l14_336") \
-    X(TOWER_ARCH_EVA02_E14, "eva02_e14") \
-    X(TOWER_ARCH_EVA02_E14_PLUS, "eva02_e14_plus") \
-    X(TOWER_ARCH_EVA02_TINY14, "eva02_tiny14") \
-    X(TOWER_ARCH_EVA02_TINY14_336, "eva02_tiny14_336") \
-    X(TOWER_ARCH_EVA02_SMALL14, "eva02_small14") \
-    X(TOWER_ARCH_EVA02_SMALL14_336, "eva02_small14_336") \
-    X(TOWER_ARCH_EVA02_BASE14, "eva02_base14") \
-    X(TOWER_ARCH_EVA02_BASE14_448, "eva02_base14_448") \
-    X(TOWER_ARCH_EVA02_LARGE14, "eva02_large14") \
-    X(TOWER_ARCH_EVA02_LARGE14_448, "eva02_large14_448") \
-    X(TOWER_ARCH_OPENCLIP_VIT_S16, "openclip_vit_s16") \
-    X(TOWER_ARCH_OPENCLIP_VIT_S16_ALT, "openclip_vit_s16_alt") \
-    X(TOWER_ARCH_OPENCLIP_VIT_S32, "openclip_vit_s32") \
-    X(TOWER_ARCH_OPENCLIP_VIT_S32_ALT, "openclip_vit_s32_alt") \
-    X(TOWER_ARCH_OPENCLIP_VIT_M16, "openclip_vit_m16") \
-    X(TOWER_ARCH_OPENCLIP_VIT_M16_ALT, "openclip_vit_m16_alt") \
-    X(TOWER_ARCH_OPENCLIP_VIT_M32, "openclip_vit_m32") \
-    X(TOWER_ARCH_OPENCLIP_VIT_M32_ALT, "openclip_vit_m32_alt") \
-    X(TOWER_ARCH_OPENCLIP_VIT_B16, "openclip_vit_b16") \
-    X(TOWER_ARCH_OPENCLIP_VIT_B16_QUICKGELU, "openclip_vit_b16_quickgelu") \
-    X(TOWER_ARCH_OPENCLIP_VIT_B16_PLUS, "openclip_vit_b16_plus") \
-    X(TOWER_ARCH_OPENCLIP_VIT_B16_PLUS_240, "openclip_vit_b16_plus_240") \
-    X(TOWER_ARCH_OPENCLIP_VIT_B32, "openclip_vit_b32") \
-    X(TOWER_ARCH_OPENCLIP_VIT_B32_QUICKGELU, "openclip_vit_b32_quickgelu") \
-    X(TOWER_ARCH_OPENCLIP_VIT_B32_256, "openclip_vit_b32_256") \
-    X(TOWER_ARCH_OPENCLIP_COCA_B32, "openclip_coca_b32") \
-    X(TOWER_ARCH_OPENCLIP_COCA_L14, "openclip_coca_l14") \
-    X(TOWER_ARCH_OPENCLIP_VIT_B32_PLUS_256, "openclip_vit_b32_plus_256") \
-    X(TOWER_ARCH_OPENCLIP_VIT_L14, "openclip_vit_l14") \
-    X(TOWER_ARCH_OPENCLIP_VIT_L14_QUICKGELU, "openclip_vit_l14_quickgelu") \
-    X(TOWER_ARCH_OPENCLIP_VIT_L14_280, "openclip_vit_l14_280") \
-    X(TOWER_ARCH_OPENCLIP_VIT_L14_336, "openclip_vit_l14_336") \
-    X(TOWER_ARCH_OPENCLIP_VIT_L14_336_QUICKGELU, "openclip_vit_l14_336_quickgelu") \
-    X(TOWER_ARCH_OPENCLIP_VIT_L16, "openclip_vit_l16") \
-    X(TOWER_ARCH_OPENCLIP_VIT_L16_320, "openclip_vit_l16_320") \
-    X(TOWER_ARCH_OPENCLIP_VIT_H14, "openclip_vit_h14") \
-    X(TOWER_ARCH_OPENCLIP_VIT_H14_QUICKGELU, "openclip_vit_h14_quickgelu") \
-    X(TOWER_ARCH_OPENCLIP_VIT_H14_378, "openclip_vit_h14_378") \
-    X(TOWER_ARCH_OPENCLIP_VIT_H14_378_QUICKGELU, "openclip_vit_h14_378_quickgelu") \
-    X(TOWER_ARCH_OPENCLIP_VIT_H16, "openclip_vit_h16") \
-    X(TOWER_ARCH_OPENCLIP_VIT_G14, "openclip_vit_g14") \
-    X(TOWER_ARCH_OPENCLIP_VIT_BIGG14, "openclip_vit_bigg14") \
-    X(TOWER_ARCH_OPENCLIP_VIT_BIGG14_QUICKGELU, "openclip_vit_bigg14_quickgelu") \
-    X(TOWER_ARCH_OPENCLIP_VIT_BIGG14_378, "openclip_vit_bigg14_378") \
-    X(TOWER_ARCH_OPENCLIP_VIT_E14, "openclip_vit_e14") \
-    X(TOWER_ARCH_OPENCLIP_VIT_L14_CLIPA, "openclip_vit_l14_clipa") \
-    X(TOWER_ARCH_OPENCLIP_VIT_L14_CLIPA_336, "openclip_vit_l14_clipa_336") \
-    X(TOWER_ARCH_OPENCLIP_VIT_H14_CLIPA, "openclip_vit_h14_clipa") \
-    X(TOWER_ARCH_OPENCLIP_VIT_H14_CLIPA_336, "openclip_vit_h14_clipa_336") \
-    X(TOWER_ARCH_OPENCLIP_VIT_BIGG14_CLIPA, "openclip_vit_bigg14_clipa") \
-    X(TOWER_ARCH_OPENCLIP_VIT_BIGG14_CLIPA_336, "openclip_vit_bigg14_clipa_336") \
-    X(TOWER_ARCH_DINOV2_VITS14, "dinov2_vits14") \
-    X(TOWER_ARCH_DINOV2_VITB14, "dinov2_vitb14") \
-    X(TOWER_ARCH_DINOV2_VITL14, "dinov2_vitl14") \
-    X(TOWER_ARCH_DINOV2_VITG14, "dinov2_vitg14") \
-    X(TOWER_ARCH_DINOV2_VITS14_REG, "dinov2_vits14_reg") \
-    X(TOWER_ARCH_DINOV2_VITB14_REG, "dinov2_vitb14_reg") \
-    X(TOWER_ARCH_DINOV2_VITL14_REG, "dinov2_vitl14_reg") \
-    X(TOWER_ARCH_DINOV2_VITG14_REG, "dinov2_vitg14_reg") \
-    X(TOWER_ARCH_DINOV3_VITS16, "dinov3_vits16") \
-    X(TOWER_ARCH_DINOV3_VITS16PLUS, "dinov3_vits16plus") \
-    X(TOWER_ARCH_DINOV3_VITB16, "dinov3_vitb16") \
-    X(TOWER_ARCH_DINOV3_VITL16, "dinov3_vitl16") \
-    X(TOWER_ARCH_DINOV3_VITH16PLUS, "dinov3_vith16plus") \
-    X(TOWER_ARCH_DINOV3_VIT7B16, "dinov3_vit7b16")
+#define FAMILY_CHOICE(X, number, name, ...) X(MODEL_FAMILY_##number, name)
+#define CHOICES_MODEL_FAMILY(X) X(MODEL_FAMILY_AUTO, "auto") FAMILIES(FAMILY_CHOICE, X)
+#define ARCH_CHOICE(X, name, ...) X(TOWER_ARCH_##name, #name)
+#define CHOICES_TOWER_ARCH(X) X(TOWER_ARCH_CUSTOM, "custom") PRESETS(ARCH_CHOICE, X)
 #define CHOICES_TOWER_POS_RESIZE(X) X(TOWER_POS_RESIZE_AUTO, "auto") X(TOWER_POS_RESIZE_DINOV2, "dinov2") \
     X(TOWER_POS_RESIZE_HF, "hf") X(TOWER_POS_RESIZE_TIMM, "timm")
 #define CHOICES_TOWER_FFN(X) X(TOWER_FFN_AUTO, "auto") X(TOWER_FFN_MLP, "mlp") X(TOWER_FFN_SWIGLU, "swiglu")

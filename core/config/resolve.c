@@ -14,10 +14,13 @@ static const struct family_usual {
     bool normalize; /* loss.normalize */
     enum data_pipeline pipeline;
     bool patch_tokens, gated; /* loss.tokens cls+patch, ffn swiglu */
-} usual[] = {[MODEL_FAMILY_EVA] = {.normalize = true, .pipeline = DATA_PIPELINE_CLIP, .gated = true},
-             [MODEL_FAMILY_OPENCLIP] = {.pipeline = DATA_PIPELINE_CLIP},
-             [MODEL_FAMILY_DINOV2] = {.pipeline = DATA_PIPELINE_DINOV2, .patch_tokens = true, .gated = true},
-             [MODEL_FAMILY_DINOV3] = {.pipeline = DATA_PIPELINE_DINOV2, .patch_tokens = true, .gated = true}};
+} usual[] = {
+#define NORMALIZED   .normalize = true
+#define PATCH_TOKENS .patch_tokens = true
+#define GATED        .gated = true
+#define USUAL(c, number, name, aliases, pipe, ...)                                                           \
+    [MODEL_FAMILY_##number] = {.pipeline = DATA_PIPELINE_##pipe, __VA_ARGS__},
+    FAMILIES(USUAL, )};
 
 /* An arch is named after its family. */
 static enum model_family arch_family(enum tower_arch arch)

@@ -102,11 +102,13 @@ CHOICE_LISTS(CHOICE_SIZE)
         CHOICE(section ".resize_as", data_resize_as, "auto", "train embed",                                  \
                "library whose rounding the resize and the crop have: see IMAGES", field.resize_as)
 
+#define FAMILY_ALIAS(c, number, name, aliases, ...) aliases
+static const char family_aliases[] = FAMILIES(FAMILY_ALIAS, );
 #define RULE_ALIAS(c, number, name, alias, ...) "|" alias "=" name
 static const char rule_aliases[] = OPTIM_RULES(RULE_ALIAS, );
 
 const struct config_key config_keys[] = {
-    CHOICE_ALIAS("model.family", model_family, "eva_clip=eva|open_clip=openclip", "auto", GEOMETRY,
+    CHOICE_ALIAS("model.family", model_family, family_aliases + 1, "auto", GEOMETRY,
                  "kind of both towers, but for model_s.family; auto: from arch or the checkpoint's keys",
                  model.family),
     TOWER("model_t", "teacher", model_t),
@@ -118,7 +120,7 @@ const struct config_key config_keys[] = {
      "the host's memory, from where each block comes while the one before it computes",
      false, ENUM_AT(tower_place, model_t.place)},
     TOWER("model_s", "student", model_s),
-    CHOICE_ALIAS("model_s.family", model_family, "eva_clip=eva|open_clip=openclip", "auto", GEOMETRY,
+    CHOICE_ALIAS("model_s.family", model_family, family_aliases + 1, "auto", GEOMETRY,
                  "kind of the student where it is another than the teacher's; auto: from its arch, its "
                  "checkpoint where model.family is auto, else model.family",
                  model_s.family),

@@ -13,10 +13,9 @@ static const struct model image_model = {.embed = image_embed,
                                          .head_backward = image_head_backward};
 
 static const struct family_row rows[FAMILY_COUNT] = {
-    [FAMILY_UNKNOWN] = {.name = "unknown", .prefix = "", .block_prefix = ""},
+    [FAMILY_UNKNOWN] = {.prefix = "", .block_prefix = ""},
     [FAMILY_EVA] =
-        {.name = "eva",
-         .prefix = "visual.",
+        {.prefix = "visual.",
          .block_prefix = "blocks.",
          .keys = {VIT_KEYS, [ROLE_POS] = "pos_embed", [ROLE_PATCH_B] = "patch_embed.proj.bias",
                   [ROLE_Q_B] = "attn.q_bias", [ROLE_V_B] = "attn.v_bias",
@@ -36,8 +35,7 @@ static const struct family_row rows[FAMILY_COUNT] = {
          .rope_gated = true,
          .norm_eps = 1e-6f,
          .model = &image_model},
-    [FAMILY_OPENCLIP] = {.name = "openclip",
-                         .prefix = "visual.",
+    [FAMILY_OPENCLIP] = {.prefix = "visual.",
                          .block_prefix = "transformer.resblocks.",
                          .keys = {[ROLE_CLS] = "class_embedding",
                                   [ROLE_POS] = "positional_embedding",
@@ -82,8 +80,7 @@ static const struct family_row rows[FAMILY_COUNT] = {
                          .pos_resize = POS_RESIZE_TIMM,
                          .model = &image_model},
     [FAMILY_DINOV2] =
-        {.name = "dinov2",
-         .prefix = "",
+        {.prefix = "",
          .block_prefix = "blocks.",
          .chunked_blocks =
              true,
@@ -104,7 +101,6 @@ static const struct family_row rows[FAMILY_COUNT] = {
          .model = &image_model},
     [FAMILY_DINOV3] =
         {
-            .name = "dinov3",
             .prefix = "",
             .block_prefix = "blocks.",
             .keys = {VIT_KEYS, [ROLE_REGISTERS] = "storage_tokens", [ROLE_MASK] = "mask_token",
@@ -125,7 +121,12 @@ static const struct family_row rows[FAMILY_COUNT] = {
 };
 
 const struct family_row *family_row(enum family family) { return &rows[family]; }
-const char *family_name(enum family family) { return rows[family].name; }
+const char *family_name(enum family family)
+{
+#define NAME(c, number, name, ...) name,
+    static const char *const names[] = {"unknown", FAMILIES(NAME, )};
+    return names[family];
+}
 const char *family_prefix(enum family family) { return rows[family].prefix; }
 bool family_stores_positions(enum family family) { return rows[family].pos_matrix; }
 float family_norm_eps(enum family family) { return rows[family].norm_eps; }

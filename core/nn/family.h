@@ -78,7 +78,6 @@ enum rope {
 };
 
 struct family_row {
-    const char *name;
     const char *prefix;             /* of the tower's keys in a published checkpoint */
     const char *block_prefix;       /* of a block's, behind it: the block's number and a dot follow */
     bool chunked_blocks;            /* a training checkpoint may write blocks.CHUNK.N. for blocks.N. */

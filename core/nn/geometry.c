@@ -69,12 +69,12 @@ static int complete(struct geometry *g, const struct family_row *row, int64_t he
     return 0;
 }
 
-static int check_attn_pool(const struct geometry *g, const struct family_row *row, struct error *err)
+static int check_attn_pool(const struct geometry *g, struct error *err)
 {
     if (g->pool_queries < 1 || g->pool_queries > 65536)
         return error_set(err, EXIT_CONFIG, "is the file whole?",
-                         "the %s tower pools by attention with %lld queries, expected 1 to 65536", row->name,
-                         (long long)g->pool_queries);
+                         "the %s tower pools by attention with %lld queries, expected 1 to 65536",
+                         family_name(g->family), (long long)g->pool_queries);
     if (g->pool_heads < 1 || g->pool_heads > 1024 || g->out % g->pool_heads)
         return error_set(err, EXIT_CONFIG,
                          "attn_pooler_heads in open_clip_config.json beside the checkpoint says how many",
@@ -83,7 +83,7 @@ static int check_attn_pool(const struct geometry *g, const struct family_row *ro
     if (g->unprojected)
         return error_set(err, EXIT_CONFIG, "is the file whole?",
                          "a %s tower that pools by attention without its projection is not known here",
-                         row->name);
+                         family_name(g->family));
     if (g->pool <= POOL_CLS) return 0;
     return error_set(err, EXIT_CONFIG, "pool: cls, or no such key",
                      "pool is %s, but the tower pools by attention", geometry_pool(g));
@@ -110,18 +110,18 @@ int geometry_check(struct geometry *g, int64_t head_dim, struct error *err)
     if (g->width % g->heads)
         return error_set(err, EXIT_CONFIG, NULL, "width %lld is no multiple of heads %lld",
                          (long long)g->width, (long long)g->heads);
-    if (geometry_parts(g) & PART_ATTN_POOL && (code = check_attn_pool(g, row, err)) != 0) return code;
+    if (geometry_parts(g) & PART_ATTN_POOL && (code = check_attn_pool(g, err)) != 0) return code;
     if (g->image % g->patch)
         return error_set(err, EXIT_CONFIG, NULL, "image %lld is no multiple of patch %lld",
                          (long long)g->image, (long long)g->patch);
     if (g->registers < 0 || g->registers > 256 || (g->registers && !family_has(row, ROLE_REGISTERS)))
         return error_set(err, EXIT_CONFIG, NULL, "%lld registers in a tower of family %s, expected 0%s",
-                         (long long)g->registers, row->name,
+                         (long long)g->registers, family_name(g->family),
                          family_has(row, ROLE_REGISTERS) ? " to 256" : "");
     if (!projected(g) && g->out != g->width)
         return error_set(err, EXIT_CONFIG, "remove out",
-                         "the output of a %s tower without projection is its width %lld, not %lld", row->name,
-                         (long long)g->width, (long long)g->out);
+                         "the output of a %s tower without projection is its width %lld, not %lld",
+                         family_name(g->family), (long long)g->width, (long long)g->out);
     if (geometry_rotates(g) && g->width / g->heads % 4)
         return error_set(err, EXIT_CONFIG, "correct heads or head_dim",
                          "heads of %lld values cannot be rotated by row and column: no multiple of 4",
@@ -138,13 +138,14 @@ int geometry_check(struct geometry *g, int64_t head_dim, struct error *err)
                          g->classless ? "class" : "distillation");
     if (g->norms == NORMS_BEHIND && !row->postnorm_width)
         return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
-                         "no %s tower whose norms stand behind the branches (postnorm) is known", row->name);
+                         "no %s tower whose norms stand behind the branches (postnorm) is known",
+                         family_name(g->family));
     if (g->norms == NORMS_BEHIND && (g->layerscale == LAYERSCALE_WITH || (!g->layerscale && row->layerscale)))
         return error_set(err, EXIT_CONFIG, "norm: pre, where that is right",
                          "a tower with LayerScale whose norms stand behind the branches is not known here");
     if (!family_key(row, ROLE_FC1_W, g->ffn))
         return error_set(err, EXIT_CONFIG, NULL, "no %s tower with a SwiGLU feed-forward is known",
-                         row->name);
+                         family_name(g->family));
     return 0;
 }
 

@@ -19,12 +19,14 @@
 #ifndef MEOPT_NN_H
 #define MEOPT_NN_H
 
+#include "core/nn/families.h"
 #include "core/base/error.h"
 #include "core/device/device.h"
 #include "core/weights/weights.h"
 
-enum family { FAMILY_UNKNOWN, FAMILY_EVA, FAMILY_OPENCLIP, FAMILY_DINOV2, FAMILY_DINOV3, FAMILY_COUNT };
-const char *family_name(enum family family);      /* "eva", "openclip", "dinov2", "dinov3"; "unknown" */
+#define FAMILY_NUMBER(c, number, ...) FAMILY_##number,
+enum family { FAMILY_UNKNOWN, FAMILIES(FAMILY_NUMBER, ) FAMILY_COUNT };
+const char *family_name(enum family family);      /* as in model.family; "unknown" */
 const char *family_prefix(enum family family);    /* of the keys in a published checkpoint: "visual." or "" */
 bool family_stores_positions(enum family family); /* of one size, whatever the image */
 float family_norm_eps(enum family family);

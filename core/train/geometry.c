@@ -11,11 +11,9 @@
 #include <unistd.h>
 
 /* The families of the towers and of the schema are one list. */
-_Static_assert((int)MODEL_FAMILY_AUTO == (int)FAMILY_UNKNOWN && (int)MODEL_FAMILY_EVA == (int)FAMILY_EVA &&
-                   (int)MODEL_FAMILY_OPENCLIP == (int)FAMILY_OPENCLIP &&
-                   (int)MODEL_FAMILY_DINOV2 == (int)FAMILY_DINOV2 &&
-                   (int)MODEL_FAMILY_DINOV3 == (int)FAMILY_DINOV3,
-               "enum model_family is enum family");
+#define SAME_FAMILY(c, number, ...)                                                                          \
+    _Static_assert((int)MODEL_FAMILY_##number == (int)FAMILY_##number, "enum model_family is enum family");
+FAMILIES(SAME_FAMILY, )
 
 _Static_assert((int)TOWER_POOL_AUTO == (int)POOL_USUAL && (int)TOWER_POOL_CLS == (int)POOL_CLS &&
                    (int)TOWER_POOL_AVG == (int)POOL_AVG && (int)TOWER_POOL_AVG_FIRST == (int)POOL_AVG_FIRST &&

@@ -1,0 +1,96 @@
+/* The model families and their published towers: one row each, from which enums, names, choices of the
+ * experiment and defaults are made. Macros alone: core/config includes this and nothing else of core/nn. */
+#ifndef MEOPT_NN_FAMILIES_H
+#define MEOPT_NN_FAMILIES_H
+
+/* X(c, number, name, aliases, pipeline, words...), c: passed through.
+ *   number     FAMILY_<number> of enum family (core/nn/nn.h) is MODEL_FAMILY_<number> of the experiment
+ *   aliases    other spellings of the name in the experiment: "|OTHER=NAME"
+ *   pipeline   the usual data.pipeline
+ *   words      core/config/resolve.c's. NORMALIZED: outputs are compared L2-normalised; PATCH_TOKENS: they
+ *              may be matched, too; GATED: a gated feed-forward exists
+ * The tensors of a family: core/nn/family.c; their names in other libraries: core/nn/namings.c. */
+// clang-format off
+#define FAMILIES(X, c) \
+    X(c, EVA,      "eva",      "|eva_clip=eva",       CLIP, NORMALIZED, GATED) \
+    X(c, OPENCLIP, "openclip", "|open_clip=openclip", CLIP) \
+    X(c, DINOV2,   "dinov2",   "",                    DINOV2, PATCH_TOKENS, GATED) \
+    X(c, DINOV3,   "dinov3",   "",                    DINOV2, PATCH_TOKENS, GATED)
+
+/* P(c, name, family, image, patch, pos_grid, width, depth, heads, hidden, out, ffn, registers, words...):
+ * fields of struct geometry (core/nn/nn.h), sizes as the tower's own class has them; TOWER_ARCH_<name> of the
+ * experiment. ffn and words are core/nn/presets.c's. */
+#define PRESETS(P, c) \
+P(c, eva01_g14,                     EVA,      224, 14, 16, 1408, 40, 16,  6144, 1024, GELU, 0) \
+P(c, eva01_g14_plus,                EVA,      224, 14, 16, 1408, 40, 16,  6144, 1024, GELU, 0) \
+P(c, eva02_b16,                     EVA,      224, 16, 14,  768, 12, 12,  2048,  512, SWIGLU, 0, SUB_LN) \
+P(c, eva02_l14,                     EVA,      224, 14, 16, 1024, 24, 16,  2730,  768, SWIGLU, 0, SUB_LN) \
+P(c, eva02_l14_336,                 EVA,      336, 14, 24, 1024, 24, 16,  2730,  768, SWIGLU, 0, SUB_LN) \
+P(c, eva02_e14,                     EVA,      224, 14, 16, 1792, 64, 16, 15360, 1024, GELU, 0, BEHIND) \
+P(c, eva02_e14_plus,                EVA,      224, 14, 16, 1792, 64, 16, 15360, 1024, GELU, 0, BEHIND) \
+P(c, eva02_tiny14,                  EVA,      224, 14, 16,  192, 12,  3,   512,  192, SWIGLU, 0, PLAIN) \
+P(c, eva02_tiny14_336,              EVA,      336, 14, 24,  192, 12,  3,   512,  192, SWIGLU, 0, PLAIN) \
+P(c, eva02_small14,                 EVA,      224, 14, 16,  384, 12,  6,  1024,  384, SWIGLU, 0, PLAIN) \
+P(c, eva02_small14_336,             EVA,      336, 14, 24,  384, 12,  6,  1024,  384, SWIGLU, 0, PLAIN) \
+P(c, eva02_base14,                  EVA,      224, 14, 16,  768, 12, 12,  2048,  768, SWIGLU, 0, PLAIN_LN) \
+P(c, eva02_base14_448,              EVA,      448, 14, 32,  768, 12, 12,  2048,  768, SWIGLU, 0, PLAIN_LN) \
+P(c, eva02_large14,                 EVA,      224, 14, 16, 1024, 24, 16,  2730, 1024, SWIGLU, 0, PLAIN_LN) \
+P(c, eva02_large14_448,             EVA,      448, 14, 32, 1024, 24, 16,  2730, 1024, SWIGLU, 0, PLAIN_LN) \
+P(c, openclip_vit_s16,              OPENCLIP, 224, 16, 14,  384, 12,  6,  1536,  384, GELU, 0) \
+P(c, openclip_vit_s16_alt,          OPENCLIP, 224, 16, 14,  384, 12,  6,  1536,  256, GELU, 0) \
+P(c, openclip_vit_s32,              OPENCLIP, 224, 32,  7,  384, 12,  6,  1536,  384, GELU, 0) \
+P(c, openclip_vit_s32_alt,          OPENCLIP, 224, 32,  7,  384, 12,  6,  1536,  256, GELU, 0) \
+P(c, openclip_vit_m16,              OPENCLIP, 224, 16, 14,  512, 12,  8,  2048,  512, GELU, 0) \
+P(c, openclip_vit_m16_alt,          OPENCLIP, 224, 16, 14,  512, 12,  8,  2048,  384, GELU, 0, SCALED) \
+P(c, openclip_vit_m32,              OPENCLIP, 224, 32,  7,  512, 12,  8,  2048,  512, GELU, 0) \
+P(c, openclip_vit_m32_alt,          OPENCLIP, 224, 32,  7,  512, 12,  8,  2048,  384, GELU, 0) \
+P(c, openclip_vit_b16,              OPENCLIP, 224, 16, 14,  768, 12, 12,  3072,  512, GELU, 0) \
+P(c, openclip_vit_b16_quickgelu,    OPENCLIP, 224, 16, 14,  768, 12, 12,  3072,  512, QUICK, 0) \
+P(c, openclip_vit_b16_plus,         OPENCLIP, 224, 16, 14,  896, 12, 14,  3584,  640, GELU, 0) \
+P(c, openclip_vit_b16_plus_240,     OPENCLIP, 240, 16, 15,  896, 12, 14,  3584,  640, GELU, 0) \
+P(c, openclip_vit_b32,              OPENCLIP, 224, 32,  7,  768, 12, 12,  3072,  512, GELU, 0) \
+P(c, openclip_vit_b32_quickgelu,    OPENCLIP, 224, 32,  7,  768, 12, 12,  3072,  512, QUICK, 0) \
+P(c, openclip_vit_b32_256,          OPENCLIP, 256, 32,  8,  768, 12, 12,  3072,  512, GELU, 0) \
+P(c, openclip_coca_b32,             OPENCLIP, 224, 32,  7,  768, 12, 12,  3072,  512, GELU, 0, COCA) \
+P(c, openclip_coca_l14,             OPENCLIP, 224, 14, 16, 1024, 24, 16,  4096,  768, GELU, 0, COCA) \
+P(c, openclip_vit_b32_plus_256,     OPENCLIP, 256, 32,  8,  896, 12, 14,  3584,  640, GELU, 0) \
+P(c, openclip_vit_l14,              OPENCLIP, 224, 14, 16, 1024, 24, 16,  4096,  768, GELU, 0) \
+P(c, openclip_vit_l14_quickgelu,    OPENCLIP, 224, 14, 16, 1024, 24, 16,  4096,  768, QUICK, 0) \
+P(c, openclip_vit_l14_280,          OPENCLIP, 280, 14, 20, 1024, 24, 16,  4096,  768, GELU, 0) \
+P(c, openclip_vit_l14_336,          OPENCLIP, 336, 14, 24, 1024, 24, 16,  4096,  768, GELU, 0) \
+P(c, openclip_vit_l14_336_quickgelu, OPENCLIP, 336, 14, 24, 1024, 24, 16,  4096,  768, QUICK, 0) \
+P(c, openclip_vit_l16,              OPENCLIP, 224, 16, 14, 1024, 24, 16,  4096,  768, GELU, 0) \
+P(c, openclip_vit_l16_320,          OPENCLIP, 320, 16, 20, 1024, 24, 16,  4096,  768, GELU, 0) \
+P(c, openclip_vit_h14,              OPENCLIP, 224, 14, 16, 1280, 32, 16,  5120, 1024, GELU, 0) \
+P(c, openclip_vit_h14_quickgelu,    OPENCLIP, 224, 14, 16, 1280, 32, 16,  5120, 1024, QUICK, 0) \
+P(c, openclip_vit_h14_378,          OPENCLIP, 378, 14, 27, 1280, 32, 16,  5120, 1024, GELU, 0) \
+P(c, openclip_vit_h14_378_quickgelu, OPENCLIP, 378, 14, 27, 1280, 32, 16,  5120, 1024, QUICK, 0) \
+P(c, openclip_vit_h16,              OPENCLIP, 224, 16, 14, 1280, 32, 16,  5120, 1024, GELU, 0) \
+P(c, openclip_vit_g14,              OPENCLIP, 224, 14, 16, 1408, 40, 16,  6144, 1024, GELU, 0) \
+P(c, openclip_vit_bigg14,           OPENCLIP, 224, 14, 16, 1664, 48, 16,  8192, 1280, GELU, 0) \
+P(c, openclip_vit_bigg14_quickgelu, OPENCLIP, 224, 14, 16, 1664, 48, 16,  8192, 1280, QUICK, 0) \
+P(c, openclip_vit_bigg14_378,       OPENCLIP, 378, 14, 27, 1664, 48, 16,  8192, 1280, GELU, 0) \
+P(c, openclip_vit_e14,              OPENCLIP, 224, 14, 16, 1792, 56, 16, 15360, 1280, GELU, 0) \
+P(c, openclip_vit_l14_clipa,        OPENCLIP, 224, 14, 16, 1024, 24, 16,  4096,  768, GELU, 0, CLIPA) \
+P(c, openclip_vit_l14_clipa_336,    OPENCLIP, 336, 14, 24, 1024, 24, 16,  4096,  768, GELU, 0, CLIPA) \
+P(c, openclip_vit_h14_clipa,        OPENCLIP, 224, 14, 16, 1280, 32, 16,  5120, 1024, GELU, 0, CLIPA) \
+P(c, openclip_vit_h14_clipa_336,    OPENCLIP, 336, 14, 24, 1280, 32, 16,  5120, 1024, GELU, 0, CLIPA) \
+P(c, openclip_vit_bigg14_clipa,     OPENCLIP, 224, 14, 16, 1664, 48, 16,  8192, 1280, GELU, 0, CLIPA) \
+P(c, openclip_vit_bigg14_clipa_336, OPENCLIP, 336, 14, 24, 1664, 48, 16,  8192, 1280, GELU, 0, CLIPA) \
+P(c, dinov2_vits14,                 DINOV2,   224, 14, 37,  384, 12,  6,  1536,  384, GELU, 0) \
+P(c, dinov2_vitb14,                 DINOV2,   224, 14, 37,  768, 12, 12,  3072,  768, GELU, 0) \
+P(c, dinov2_vitl14,                 DINOV2,   224, 14, 37, 1024, 24, 16,  4096, 1024, GELU, 0) \
+P(c, dinov2_vitg14,                 DINOV2,   224, 14, 37, 1536, 40, 24,  4096, 1536, SWIGLU, 0) \
+P(c, dinov2_vits14_reg,             DINOV2,   224, 14, 37,  384, 12,  6,  1536,  384, GELU, 4) \
+P(c, dinov2_vitb14_reg,             DINOV2,   224, 14, 37,  768, 12, 12,  3072,  768, GELU, 4) \
+P(c, dinov2_vitl14_reg,             DINOV2,   224, 14, 37, 1024, 24, 16,  4096, 1024, GELU, 4) \
+P(c, dinov2_vitg14_reg,             DINOV2,   224, 14, 37, 1536, 40, 24,  4096, 1536, SWIGLU, 4) \
+P(c, dinov3_vits16,                 DINOV3,   224, 16, 14,  384, 12,  6,  1536,  384, GELU, 4) \
+P(c, dinov3_vits16plus,             DINOV3,   224, 16, 14,  384, 12,  6,  1536,  384, SWIGLU, 4) \
+P(c, dinov3_vitb16,                 DINOV3,   224, 16, 14,  768, 12, 12,  3072,  768, GELU, 4) \
+P(c, dinov3_vitl16,                 DINOV3,   224, 16, 14, 1024, 24, 16,  4096, 1024, GELU, 4) \
+P(c, dinov3_vith16plus,             DINOV3,   224, 16, 14, 1280, 32, 20,  5120, 1280, SWIGLU, 4) \
+P(c, dinov3_vit7b16,                DINOV3,   224, 16, 14, 4096, 40, 32,  8192, 4096, SWIGLU, 4, BARE)
+// clang-format on
+
+#endif
