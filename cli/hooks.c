@@ -17,10 +17,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { WAITING_MOST = 64, HOOK_SECONDS = 60 };
+enum { WAITING_MOST = 64, HOOK_SECONDS = 60, KEEPER_SECONDS = 5 };
 extern char **environ;
 
 struct hooks {
@@ -28,7 +30,7 @@ struct hooks {
     char *directory, *whole, *name; /* whole: absolute */
     struct tail events;
     json_t *waiting; /* facts of what is still to be run */
-    pid_t pid;       /* of the one that runs; 0: none */
+    pid_t pid;       /* of the keeper of the one that runs; 0: none */
     double begun, seconds;
     bool failed, dropped; /* said once */
     bool nowhere;         /* the run's directory is not there any more */
@@ -192,18 +194,70 @@ static char **environment(const json_t *facts)
     return all;
 }
 
+/* All that a hook starts, in whatever session, is a descendant of its keeper, which runs in a process of its
+ * own: what loses its parent becomes the keeper's child. A hook that ends by itself may leave processes. */
+
+static void kill_children(void)
+{
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0) close(fd);
+    text[n > 0 ? n : 0] = 0;
+    char *end = strrchr(text, ' '); /* a number that is cut comes next time */
+    if (end) *end = 0;
+    for (char *p = text; end && *p; p += strspn(p, " ")) kill((pid_t)strtol(p, &p, 10), SIGKILL);
+}
+
+static void keeper_kill(pid_t hook)
+{
+    for (int i = 0; i < 100 * KEEPER_SECONDS; i++) {
+        kill(-hook, SIGKILL); /* its session, where the kernel does not list children */
+        kill_children();
+        for (pid_t gone; (gone = waitpid(-1, NULL, WNOHANG)) != 0;)
+            if (gone < 0 && errno != EINTR) return;
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    }
+}
+
+/* Ends as the hook does; with all that it has started on SIGTERM. */
+static void keeper_wait(pid_t hook, const sigset_t *heard)
+{
+    for (int number = 0, status;;) {
+        for (pid_t gone; (gone = waitpid(-1, &status, WNOHANG)) > 0;) {
+            if (gone != hook) continue;
+            if (WIFEXITED(status)) _exit(WEXITSTATUS(status));
+            sigprocmask(SIG_UNBLOCK, heard, NULL);
+            raise(WTERMSIG(status));
+            _exit(EXIT_SIGNAL + WTERMSIG(status));
+        }
+        if (sigwait(heard, &number) == 0 && number == SIGTERM) break;
+    }
+    keeper_kill(hook);
+    _exit(EXIT_SIGNAL + SIGKILL);
+}
+
 static void child(const char *command, int input, int output, char **env)
 {
-    sigset_t none;
+    sigset_t heard, none;
     sigemptyset(&none);
+    sigemptyset(&heard);
+    sigaddset(&heard, SIGCHLD);
+    sigaddset(&heard, SIGTERM);
     setsid();
+    sigprocmask(SIG_SETMASK, &heard, NULL);
     for (int number = 1; number < NSIG; number++) signal(number, SIG_DFL);
-    sigprocmask(SIG_SETMASK, &none, NULL);
     dup2(input, 0);
     dup2(output, 1);
     dup2(output, 2);
     close_from(3); /* the ranks' shared memory is for workers */
-    execle("/bin/sh", "sh", "-c", command, (char *)NULL, env);
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    pid_t hook = fork();
+    if (hook > 0) keeper_wait(hook, &heard);
+    setsid();
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    if (hook == 0) execle("/bin/sh", "sh", "-c", command, (char *)NULL, env);
     _exit(127);
 }
 
@@ -216,7 +270,7 @@ static void run(struct hooks *h, json_t *facts)
     char *text = json_dumps(facts, JSON_COMPACT | JSON_PRESERVE_ORDER), **env = environment(facts);
     /* memory, not a pipe: nobody waits for one that does not read */
     struct error err = {0};
-    int input = memory_file("meopt-hook", false), output;
+    int input = memory_file("meopt-hook"), output;
     if (h->nowhere) output = -1;
     else if (run_append(h->directory, "hooks.log", &output, &err) && !h->failed)
         log_warn("what hooks say is not kept: %s: %s", err.file, err.what);
@@ -239,6 +293,12 @@ static void run(struct hooks *h, json_t *facts)
     free(summary);
 }
 
+static void keeper_stop(const struct hooks *h)
+{
+    bool stuck = clock_seconds() - h->begun > h->seconds + 2 * KEEPER_SECONDS;
+    kill(h->pid, stuck ? SIGKILL : SIGTERM);
+}
+
 static void look(struct hooks *h)
 {
     int status;
@@ -252,8 +312,7 @@ static void look(struct hooks *h)
             h->failed = true;
         }
     } else if (clock_seconds() - h->begun > h->seconds) {
-        kill(-h->pid, SIGKILL);
-        kill(h->pid, SIGKILL);
+        keeper_stop(h);
         if (!h->failed) log_warn("a hook has not ended within %.0f s and is killed", h->seconds);
         h->failed = true;
     }
@@ -277,8 +336,7 @@ void hooks_close(struct hooks *h)
 {
     if (!h) return;
     if (h->pid) {
-        kill(-h->pid, SIGKILL);
-        kill(h->pid, SIGKILL);
+        keeper_stop(h);
         while (waitpid(h->pid, NULL, 0) < 0 && errno == EINTR)
             ;
     }

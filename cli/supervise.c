@@ -123,7 +123,9 @@ static void child(const struct supervisor *v, int i, int report, pid_t parent)
     }
     int null = open("/dev/null", O_RDONLY);
     if (null >= 0) dup2(null, 0);
-    fcntl(s->lock, F_SETFD, 0);
+    int inherited[] = {s->lock, report, v->shared};
+    for (size_t k = 0; k < sizeof inherited / sizeof *inherited; k++)
+        if (inherited[k] >= 0) fcntl(inherited[k], F_SETFD, 0);
     add_word(&w, "meopt");
     add_word(&w, "worker");
     add_number(&w, "--report", report);
@@ -157,7 +159,7 @@ static void child(const struct supervisor *v, int i, int report, pid_t parent)
 static int report_open(struct supervisor *v, int *fd, struct error *err)
 {
     size_t bytes = (size_t)v->count * sizeof *v->report;
-    *fd = memory_file("meopt-report", true); /* inherited */
+    *fd = memory_file("meopt-report");
     if (*fd < 0 || ftruncate(*fd, (off_t)bytes) != 0)
         return error_errno(err, EXIT_FAILED, NULL, "no memory to share with the worker");
     v->report = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);

@@ -134,6 +134,6 @@ void worker_ranks_step(struct worker_ranks *w, const struct train_progress *p, c
 
 void worker_ranks_leave(struct worker_ranks *w, int code, const struct error *err)
 {
-    heartbeat_leave(w->heart, code, code ? err->what : NULL);
+    heartbeat_leave(w->heart, code, code ? err : NULL);
     w->heart = NULL;
 }

@@ -47,6 +47,20 @@ grep -q 'a hook has not ended within 1 s and is killed' err || fail "a hang is n
 sleep 0.2
 case $(sed -n 's/^State:[[:space:]]*//p' "/proc/$(cat left)/status" 2>/dev/null) in '' | Z*) ;; *) fail "what a hung hook had started lives" ;; esac
 : >left
+# what leaves the session of the hook, with a parent and without one; its descriptors are the three that it needs
+train 0 leaves --on-end 'ls /proc/self/fd | wc -l >"$DIR/descriptors"; grep -c meopt-ranks /proc/self/maps >>"$DIR/descriptors"
+    setsid sh -c "echo \$\$ >\"$DIR/left\"; exec sleep 100" & (setsid sh -c "echo \$\$ >\"$DIR/orphan\"; exec sleep 100" &); sleep 100'
+grep -q 'a hook has not ended within 1 s and is killed' err || fail "a hang in sessions is not told"
+for session in left orphan; do
+    [ -s $session ] || fail "no process of a session of its own was started"
+    case $(sed -n 's/^State:[[:space:]]*//p' "/proc/$(cat $session)/status" 2>/dev/null) in '' | Z*) ;; *) fail "$session: a session of a hung hook lives" ;; esac
+done
+: >left
+[ "$(tr '\n' ' ' <descriptors)" = "4 0 " ] || fail "a hook has descriptors of the run: $(cat descriptors)"
+# what a hook that ends in time leaves is its own affair
+train 0 daemon --on-end 'sleep 100 >/dev/null 2>&1 & echo $! >"$DIR/left"'
+kill -0 "$(cat left)" || fail "what a hook left on purpose is gone"
+kill "$(cat left)"
 [ "$(losses plain)" = "$(losses hangs)" ] || fail "other losses with a hook that hangs"
 
 # other ends

@@ -86,7 +86,7 @@ static int live(int rank, enum fate fate, bool by_file)
     if (strcmp(heartbeat_run(h), by_file ? "/a run" : "") != 0 || heartbeat_resumes(h) != by_file) return 93;
     code = heartbeat_agree(h, "list of images", fate == DIFFERS ? 8 : 7, &err);
     if (code) {
-        heartbeat_leave(h, code, err.what);
+        heartbeat_leave(h, code, &err);
         return strstr(err.what, "rank 1 has another list of images than rank 0") ? code : 92;
     }
     if (fate == DIES) raise(SIGKILL);

@@ -231,7 +231,7 @@ static void no_stranger_ends_a_run(void **state)
     struct rank_facts f = facts_of(1);
     int wrong = hello_with(6, &f);
     assert_true(hub_done_with(hub, wrong)); /* nothing is said to it */
-    struct rank_bye bye = {13, "diverged"};
+    struct rank_bye bye = {.code = 13, .what = "diverged"};
     struct wire_bytes out = {0};
     wire_put_bye(&out, WIRE_BYE, &bye); /* without a hello */
     int rude = say(hub_peer(hub, now), &out);
@@ -417,6 +417,36 @@ static void farewell(int r, int code, const char *what)
     hub_ended(hub, peers[r], now);
 }
 
+static void an_exit_message_has_file_and_hint(void **state)
+{
+    (void)state;
+    struct error why, err = {0};
+    struct rank_bye bye;
+    struct wire_bytes out = {0};
+    struct wire_message m;
+    size_t taken;
+    join_all(2);
+    error_set(&why, EXIT_INTEGRITY, "fetch it again", "the checksum of block 3 differs");
+    error_at(&why, "/models/t.safetensors", 4, 2);
+    wire_bye_of(&bye, &why);
+    wire_put_bye(&out, WIRE_BYE, &bye);
+    say(peers[1], &out);
+    assert_int_equal(hub_verdict(hub, NULL, &err), EXIT_INTEGRITY);
+    assert_string_equal(err.file, "/models/t.safetensors");
+    assert_true(err.line == 4 && err.column == 2);
+    assert_string_equal(err.hint, "fetch it again");
+    assert_non_null(strstr(err.what, "rank 1"));
+    assert_non_null(strstr(err.what, "the checksum of block 3 differs"));
+    struct wire_bytes *abort = hub_output(hub, peers[0]); /* the other rank is told the same */
+    wire_drop(abort, WIRE_HEADER_BYTES);
+    assert_int_equal(wire_next(abort->data, abort->bytes, WIRE_TO_RANK_BYTES, &m, &taken), 1);
+    assert_true(m.type == WIRE_ABORT && wire_get_bye(&m, &bye));
+    assert_int_equal(wire_bye_error(&bye, &err), EXIT_INTEGRITY);
+    assert_string_equal(err.file, "/models/t.safetensors");
+    assert_string_equal(err.hint, "fetch it again");
+    close_hub();
+}
+
 static void who_says_farewell_is_not_lost(void **state)
 {
     (void)state;
@@ -537,6 +567,7 @@ int main(void)
         cmocka_unit_test(slow_steps_loading_and_saving_are_no_hang),
         cmocka_unit_test(time_in_which_nobody_listened_is_no_silence),
         cmocka_unit_test(a_collective_that_nobody_leaves_is_told),
+        cmocka_unit_test(an_exit_message_has_file_and_hint),
         cmocka_unit_test(who_says_farewell_is_not_lost),
         cmocka_unit_test(small_things_go_round),
     };

@@ -54,16 +54,16 @@ static int rename_as(const char *from, const char *to, unsigned flags)
 #endif
 }
 
-int memory_file(const char *name, bool inherited)
+int memory_file(const char *name)
 {
     enum { CLOSE_ON_EXEC = 1 };
     static const char *const places[] = {"/dev/shm", "/tmp"};
-    int fd = new_memory_file(name, inherited ? 0 : CLOSE_ON_EXEC);
+    int fd = new_memory_file(name, CLOSE_ON_EXEC);
     if (fd >= 0 || errno != ENOSYS) return fd;
     for (int i = 0; i < 2 && fd < 0; i++) {
         char path[64];
         snprintf(path, sizeof path, "%s/%.30s-XXXXXX", places[i], name);
-        fd = mkostemp(path, inherited ? 0 : O_CLOEXEC);
+        fd = mkostemp(path, O_CLOEXEC);
         if (fd >= 0) unlink(path);
     }
     return fd;

@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 /* A file of memory without a name, at least in directories: a descriptor, or -1 with errno. Else in /dev/shm,
- * or /tmp. inherited: open in children that run another program, too. */
-int memory_file(const char *name, bool inherited);
+ * or /tmp. It is closed in children that run another program. */
+int memory_file(const char *name);
 /* From the kernel: 0, or -1 with errno. */
 int random_bytes(void *p, size_t bytes);
 /* rename to a name that must not be there; or in exchange with what is there. -1 with errno: ENOSYS or EINVAL

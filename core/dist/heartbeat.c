@@ -79,7 +79,8 @@ static int refused(const struct wire_message *m, struct error *err)
 {
     struct rank_bye bye;
     if (!wire_get_bye(m, &bye)) return error_set(err, EXIT_RANK_LOST, NULL, "the run is over");
-    return error_set(err, bye.code ? bye.code : EXIT_RANK_LOST, NULL, "%s", bye.what);
+    if (!bye.code) bye.code = EXIT_RANK_LOST;
+    return wire_bye_error(&bye, err);
 }
 
 /* Until it says that all are there: 0, or what it says instead. *ours: the hub has spoken, so the place is
@@ -338,16 +339,17 @@ int heartbeat_agree(struct heartbeat *h, const char *name, uint64_t value, struc
     return code;
 }
 
-void heartbeat_leave(struct heartbeat *h, int code, const char *what)
+void heartbeat_leave(struct heartbeat *h, int code, const struct error *why)
 {
     const uint64_t one = 1;
-    struct rank_bye bye = {.code = code};
+    struct rank_bye bye = {0};
     struct wire_bytes out = {0};
     if (!h) return;
     while (write(h->ending, &one, sizeof one) < 0 && errno == EINTR)
         ;
     pthread_join(h->thread, NULL);
-    snprintf(bye.what, sizeof bye.what, "%.*s", (int)sizeof bye.what - 1, what ? what : "");
+    if (why) wire_bye_of(&bye, why);
+    bye.code = code;
     wire_put_bye(&out, WIRE_BYE, &bye);
     send_all(h, &out);
     if (!h->over) heartbeat_free(h);

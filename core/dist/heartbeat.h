@@ -6,7 +6,7 @@
  *     code = heartbeat_join(&h, &o, &err);                         // returns when all ranks have joined
  *     code = heartbeat_agree(h, "list of images", hash, &err);     // fails unless all ranks have this value
  *     ... training ...
- *     heartbeat_leave(h, code, what);                              // reports the exit code
+ *     heartbeat_leave(h, code, why);                               // reports the exit code
  *
  * When the coordinator reports a lost rank, or the connection to it ends, a separate thread calls `lost`,
  * which aborts operations that may hang (dist_abort). A process that is still running
@@ -41,6 +41,7 @@ int heartbeat_agree(struct heartbeat *h, const char *name, uint64_t value, struc
 /* Directory of the run, and whether it goes on, where the place was read from a file. */
 const char *heartbeat_run(const struct heartbeat *h);
 bool heartbeat_resumes(const struct heartbeat *h);
-void heartbeat_leave(struct heartbeat *h, int code, const char *what);
+/* why: NULL where the code is 0 */
+void heartbeat_leave(struct heartbeat *h, int code, const struct error *why);
 
 #endif

@@ -56,8 +56,8 @@ bool hub_done_with(const struct hub *hub, int peer)
 int hub_verdict(const struct hub *hub, int *rank, struct error *err)
 {
     if (rank) *rank = hub->lost;
-    if (!hub->code) return 0;
-    return error_set(err, hub->code, hub->hint, "%s", hub->why);
+    if (hub->why.code && err) *err = hub->why;
+    return hub->why.code;
 }
 
 /* ---- connections ---- */
@@ -167,8 +167,8 @@ static void let_in(struct hub *hub, int peer, const struct rank_facts *f, double
     char why[512], who[256];
     int other;
     rank_name(who, sizeof who, f->rank, f);
-    if (hub->code) {
-        refuse(hub, peer, hub->code, hub->why);
+    if (hub->why.code) {
+        refuse(hub, peer, hub->why.code, hub->why.what);
         return;
     }
     if (does_not_fit(hub, f, why, sizeof why)) {
@@ -326,7 +326,7 @@ void hub_tick(struct hub *hub, double now)
         struct hub_peer *p = &hub->peers[i];
         if (p->used && p->rank < 0 && now - p->since > HUB_HELLO_SECONDS) p->closing = true;
     }
-    for (int r = 0; r < hub->options.size && hub->gone >= 0 && !hub->code; r++)
+    for (int r = 0; r < hub->options.size && hub->gone >= 0 && !hub->why.code; r++)
         if (hub->ranks[r].peer >= 0) wire_frame(&hub->peers[hub->ranks[r].peer].out, WIRE_ASK, NULL, 0);
-    if (!hub->code) judge(hub, now);
+    if (!hub->why.code) judge(hub, now);
 }

@@ -19,8 +19,8 @@ struct hub {
     struct hub_peer *peers;
     int peer_count;
     double *longest, longest_inside; /* without progress, by phase; inside a collective */
-    int code, lost;                  /* the verdict */
-    char why[560], hint[200];
+    struct error why;                /* the verdict; code 0: none yet */
+    int lost;
     int gone; /* whose connection ended, at gone_at; -1: none */
     double gone_at;
     double heard_at; /* a rank says that another one is lost; 0: none has */
@@ -34,6 +34,7 @@ void rank_name(char *dst, size_t size, int r, const struct rank_facts *facts);
 /* ---- judge.c ---- */
 
 /* The run is over: told once, to all ranks. */
+void judge_verdict(struct hub *hub, int rank, const struct error *why);
 void judge_end(struct hub *hub, int code, int rank, const char *why, const char *hint);
 void judge_gone(struct hub *hub, int rank, double now);
 void judge_farewell(struct hub *hub, int rank, const struct rank_bye *bye, double now);

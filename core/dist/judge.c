@@ -13,17 +13,22 @@ void rank_name(char *dst, size_t size, int r, const struct rank_facts *f)
              f->card[0] ? ", card " : "", f->card);
 }
 
-void judge_end(struct hub *hub, int code, int rank, const char *why, const char *hint)
+void judge_verdict(struct hub *hub, int rank, const struct error *why)
 {
-    struct rank_bye bye = {.code = code};
-    if (hub->code) return;
-    hub->code = code;
+    struct rank_bye bye;
+    if (hub->why.code) return;
+    hub->why = *why;
     hub->lost = rank;
-    snprintf(hub->why, sizeof hub->why, "%s", why);
-    snprintf(hub->hint, sizeof hub->hint, "%s", hint ? hint : "");
-    snprintf(bye.what, sizeof bye.what, "%.*s", (int)sizeof bye.what - 1, why);
+    wire_bye_of(&bye, why);
     for (int r = 0; r < hub->options.size; r++)
         if (hub->ranks[r].peer >= 0) wire_put_bye(&hub->peers[hub->ranks[r].peer].out, WIRE_ABORT, &bye);
+}
+
+void judge_end(struct hub *hub, int code, int rank, const char *why, const char *hint)
+{
+    struct error err;
+    error_set(&err, code, hint, "%s", why);
+    judge_verdict(hub, rank, &err);
 }
 
 /* "rank 3", "ranks 0, 1 and 3", of many the first ones. */
@@ -104,22 +109,23 @@ void judge_gone(struct hub *hub, int r, double now)
 
 static void end_by(struct hub *hub, int r, const struct rank_bye *bye)
 {
-    char who[256], why[560];
+    char who[256];
+    struct error err;
     int named = -1, end = 0;
     bool names = sscanf(bye->what, "rank %d (host %n", &named, &end) == 1 && end > 0;
     if (names && named >= 0 && named < hub->options.size) {
-        judge_end(hub, bye->code, named, bye->what, NULL); /* all ranks agree on this one */
+        wire_bye_error(bye, &err);
+        judge_verdict(hub, named, &err); /* all ranks agree on this one */
         return;
     }
     rank_name(who, sizeof who, r, &hub->ranks[r].facts);
-    snprintf(why, sizeof why, "%.200s ended with exit code %d: %.300s", who, bye->code, bye->what);
-    judge_end(hub, bye->code, r, why, NULL);
+    error_set(&err, bye->code, bye->hint, "%.200s ended with exit code %d: %.300s", who, bye->code,
+              bye->what);
+    if (bye->file[0]) error_at(&err, bye->file, bye->line, bye->column);
+    judge_verdict(hub, r, &err);
 }
 
-void hub_end(struct hub *hub, int rank, const struct error *why)
-{
-    judge_end(hub, why->code, rank, why->what, why->hint);
-}
+void hub_end(struct hub *hub, int rank, const struct error *why) { judge_verdict(hub, rank, why); }
 
 /* One that ends because it misses another one is not the one that is lost: that will show. */
 void judge_farewell(struct hub *hub, int r, const struct rank_bye *bye, double now)

@@ -57,7 +57,7 @@ int dist_local_create(int size, int *shared, struct error *err)
     if (size < 1 || size > DIST_MOST_RANKS)
         return error_set(err, EXIT_CONFIG, NULL, "%d ranks of one host; at most %d are possible", size,
                          DIST_MOST_RANKS);
-    int fd = memory_file("meopt-ranks", true);
+    int fd = memory_file("meopt-ranks");
     if (fd < 0 || ftruncate(fd, (off_t)(HEADER_BYTES + local_area(size) * (size_t)size)) != 0 ||
         pwrite(fd, &head, sizeof head, 0) != (ssize_t)sizeof head) {
         int code = error_errno(err, EXIT_HOST_MEMORY, NULL, "no memory for %d ranks to share", size);
@@ -205,6 +205,7 @@ static int local_attach(struct dist *dist, struct local *l, int shared, struct e
     l->bytes = HEADER_BYTES + l->area_bytes * (size_t)dist->size;
     snprintf(path, sizeof path, "/proc/self/fd/%d", shared); /* a lock of its own wants a file of its own */
     l->fd = open(path, O_RDWR | O_CLOEXEC);
+    fcntl(shared, F_SETFD, FD_CLOEXEC); /* which a parent left open for this program alone */
     off_t end = l->fd < 0 ? -1 : lseek(l->fd, 0, SEEK_END);
     if (end < 0) return error_errno(err, EXIT_FAILED, NULL, "cannot open the memory of the ranks");
     void *p =

@@ -1,9 +1,9 @@
 /* Messages between ranks and the hub: see wire.h. */
 #include "core/dist/wire.h"
-#include "core/base/error.h"
 #include "core/base/file.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -233,6 +233,13 @@ void wire_put_bye(struct wire_bytes *to, enum wire_type type, const struct rank_
     struct wire_bytes p = {0};
     put_number(&p, (uint32_t)bye->code, 4);
     put_text(&p, bye->what, sizeof bye->what);
+    if (bye->file[0] ||
+        bye->hint[0]) { /* without them it is as earlier programs wrote it, which may be refused */
+        put_text(&p, bye->file, sizeof bye->file);
+        put_number(&p, (uint32_t)bye->line, 4);
+        put_number(&p, (uint32_t)bye->column, 4);
+        put_text(&p, bye->hint, sizeof bye->hint);
+    }
     frame_and_free(to, type, &p);
 }
 
@@ -240,8 +247,30 @@ bool wire_get_bye(const struct wire_message *m, struct rank_bye *bye)
 {
     struct cursor c = cursor_of(m);
     bye->code = get_int(&c, 0, 255);
+    *bye = (struct rank_bye){.code = bye->code};
     get_text(&c, bye->what, sizeof bye->what);
+    if (c.left) {
+        get_text(&c, bye->file, sizeof bye->file);
+        bye->line = get_int(&c, 0, INT32_MAX);
+        bye->column = get_int(&c, 0, INT32_MAX);
+        get_text(&c, bye->hint, sizeof bye->hint);
+    }
     return whole(&c);
+}
+
+void wire_bye_of(struct rank_bye *bye, const struct error *err)
+{
+    *bye = (struct rank_bye){.code = err->code, .line = err->line, .column = err->column};
+    snprintf(bye->what, sizeof bye->what, "%.*s", (int)sizeof bye->what - 1, err->what);
+    snprintf(bye->file, sizeof bye->file, "%s", err->file);
+    snprintf(bye->hint, sizeof bye->hint, "%s", err->hint);
+}
+
+int wire_bye_error(const struct rank_bye *bye, struct error *err)
+{
+    int code = error_set(err, bye->code, bye->hint, "%s", bye->what);
+    if (err && bye->file[0]) error_at(err, bye->file, bye->line, bye->column);
+    return code;
 }
 
 void wire_put_offer(struct wire_bytes *to, const char *name, const void *data, size_t bytes)

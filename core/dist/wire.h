@@ -11,7 +11,7 @@
  *     rank -> hub   HELLO    the key, then struct rank_facts
  *                   BEAT     once a second: struct rank_beat
  *                   OFFER    a few named bytes for all ranks
- *                   BYE      exit code and message: the end of the connection is not a failure
+ *                   BYE      exit code, message, file and hint: the end of the connection is not a failure
  *     hub -> rank   WELCOME  all ranks have joined and agree
  *                   ALL      the offers of all ranks with that name, in rank order
  *                   ABORT    end now: exit code and reason; also sent to a rank that is refused
@@ -19,6 +19,8 @@
  */
 #ifndef MEOPT_DIST_WIRE_H
 #define MEOPT_DIST_WIRE_H
+
+#include "core/base/error.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -65,9 +67,9 @@ struct rank_beat {
     int64_t mem_bytes, peak_bytes;
 };
 
-struct rank_bye {
-    int code;
-    char what[512];
+struct rank_bye { /* of a struct error */
+    int code, line, column;
+    char what[512], file[256], hint[320];
 };
 
 struct wire_offer {
@@ -105,6 +107,8 @@ void wire_put_beat(struct wire_bytes *to, const struct rank_beat *beat);
 bool wire_get_beat(const struct wire_message *m, struct rank_beat *beat);
 void wire_put_bye(struct wire_bytes *to, enum wire_type type, const struct rank_bye *bye); /* BYE or ABORT */
 bool wire_get_bye(const struct wire_message *m, struct rank_bye *bye);
+void wire_bye_of(struct rank_bye *bye, const struct error *err);
+int wire_bye_error(const struct rank_bye *bye, struct error *err);
 void wire_put_offer(struct wire_bytes *to, const char *name, const void *data, size_t bytes);
 bool wire_get_offer(const struct wire_message *m, struct wire_offer *offer);
 
