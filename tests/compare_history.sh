@@ -43,6 +43,16 @@ grep -q 'learning rate 0.01 \$.to\$ 1.0.*@4 \$.to\$ 2.0.*@8' paper/methods.tex |
 "$MEOPT" compare runs/resumed --json --paper paper >json 2>log || fail "one run"
 grep -q '"0.01 -> 1.0e-5 @4 -> 2.0e-5 @8"' json && grep -q 'learning rate 0.01 \$.to\$' paper/methods.tex || fail "one run alone"
 
+# runs that see their images in another way, by keys that no checkpoint set
+train 0 $base data.mean=0.4,0.5,0.6 data.interpolation=bilinear --name seen
+"$MEOPT" compare runs/constant runs/seen --json >json 2>log || fail "compare: $(cat log)"
+python3 - <<'END' || fail "preprocessing that differs by its keys alone"
+import json
+rows = {r["key"]: r["values"] for r in json.load(open("json"))["not_comparable"]}
+assert rows["data.mean"] == ["not set", "0.4,0.5,0.6"] and rows["data.interpolation"] == ["auto", "bilinear"], rows
+assert not set(rows) & {"data.std", "data.resize", "data.crop_pct", "data_s.mean"}, rows
+END
+
 # a branch from before the first change, and one from between: with the rate of now from there on
 train 0 --resume runs/resumed --at 6 --name branch
 train 0 --resume runs/resumed --at 8 --name later

@@ -2,6 +2,7 @@
 #include "core/compare/table.h"
 #include "core/compare/table_parts.h"
 #include "core/base/file.h"
+#include "core/config/config.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -17,6 +18,15 @@ struct check {
     bool optional;       /* runs that do not report it can be compared */
     const char *changed; /* its key in events.jsonl, where it can change during a run */
 };
+
+/* What the loss is of: a setting that one run does not tell has its default. */
+#define SEEN(key)                                                                                            \
+    {                                                                                                        \
+        key, "evaluation: " key, "losses are not the same quantity", BY_SETTING, 0, false, NULL              \
+    }
+#define SEEN_IMAGES(section)                                                                                 \
+    SEEN(section ".mean"), SEEN(section ".std"), SEEN(section ".interpolation"), SEEN(section ".resize"),    \
+        SEEN(section ".crop_pct"), SEEN(section ".resize_as")
 
 static const struct check checks[] = {
     {"steps", "steps", "curves of different length: final values are of different moments", BY_STEPS, 0,
@@ -46,24 +56,21 @@ static const struct check checks[] = {
      "teacher_crc32c"},
     {"student_crc32c", "student weights", "another beginning", BY_TEXT, FIELD(student_weights), true,
      "student_crc32c"},
-    {"loss.type", "evaluation: loss.type", "losses are not the same quantity", BY_SETTING, 0, false, NULL},
-    {"loss.normalize", "evaluation: loss.normalize", "losses are not the same quantity", BY_SETTING, 0, false,
-     NULL},
-    {"loss.reduction", "evaluation: loss.reduction", "losses are not the same quantity", BY_SETTING, 0, false,
-     NULL},
-    {"loss.tokens", "evaluation: loss.tokens", "losses are not the same quantity", BY_SETTING, 0, false,
-     NULL},
-    {"loss.head", "evaluation: loss.head", "losses are not the same quantity", BY_SETTING, 0, false, NULL},
-    {"data.image_size", "evaluation: data.image_size", "losses are not the same quantity", BY_SETTING, 0,
-     false, NULL},
-    {"data.pipeline", "evaluation: data.pipeline", "losses are not the same quantity", BY_SETTING, 0, false,
-     NULL},
+    SEEN("loss.type"),
+    SEEN("loss.normalize"),
+    SEEN("loss.reduction"),
+    SEEN("loss.tokens"),
+    SEEN("loss.head"),
+    SEEN("data.image_size"),
+    SEEN("data.pipeline"),
+    SEEN_IMAGES("data"),
+    SEEN("data_s.image_size"),
+    SEEN_IMAGES("data_s"),
     {"train.precision", "train.precision", "time, memory and rounding depend on it", BY_SETTING, 0, false,
      NULL},
     {"data.workers", "data.workers", "each worker has memory of its own, and shares the work", BY_SETTING, 0,
      false, NULL},
-    {"data.augment", "evaluation: data.augment", "losses are not the same quantity", BY_SETTING, 0, false,
-     NULL},
+    SEEN("data.augment"),
 };
 
 static const char *check_text(const struct record *r, const void *what)
@@ -86,7 +93,10 @@ static const char *check_text(const struct record *r, const void *what)
         break;
     }
     case BY_TEXT: return (const char *)r + check->offset;
-    case BY_SETTING: return table_setting(r, check->key);
+    case BY_SETTING: {
+        const char *is = table_setting(r, check->key);
+        return is[0] ? is : config_keys[config_key_index(check->key)].standard;
+    }
     case BY_PROGRAM:
         snprintf(text, sizeof text, "%s%s%s", r->version, r->program[0] ? " " : "", r->program);
         break;
@@ -151,6 +161,7 @@ void checks_add(struct table *t)
             for (int c = 0; c < t->column_count; c++)
                 row->cells[c].text = xstrdup(t->columns[c].runs[0].published ? ""
                                              : texts[c][0]                   ? texts[c]
+                                             : checks[k].by == BY_SETTING    ? "not set"
                                                                              : "?");
             t->comparable = false;
         }
