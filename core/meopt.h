@@ -480,6 +480,9 @@ int meopt_state_version(const void *record, size_t bytes);
  * record that is damaged is MEOPT_BAD_STATE. */
 int meopt_state_join(const void *const *parts, const size_t *part_bytes, size_t count, void *to,
                      size_t *bytes, struct meopt_error *err);
+/* A part's from those of parts that cover it, in rising order, as of another number of ranks. */
+int meopt_state_range(const void *const *parts, const size_t *part_bytes, size_t parts_count, int64_t first,
+                      int64_t count, void *to, size_t *bytes, struct meopt_error *err);
 int meopt_state_cut(const void *whole, size_t whole_bytes, int64_t first, int64_t count, void *to,
                     size_t *bytes, struct meopt_error *err);
 

@@ -270,7 +270,7 @@ static int read_as(int index, struct error *err)
     int code = index < 0 ? checkpoint_newest(&c, directory, false, err)
                          : checkpoint_look(&c, directory, 1, &share, err);
     if (!code) code = checkpoint_tensors(&c, rows, 2, index < 0 ? NULL : want_all, same_tensor, &seed, err);
-    if (!code) code = checkpoint_records(&c, RECORDS, -1, same_record, &seed, err);
+    if (!code) code = checkpoint_records(&c, RECORDS, NULL, same_record, &seed, err);
     checkpoint_close(&c);
     return code;
 }

@@ -135,7 +135,7 @@ static void expect(int64_t step, int seed)
     assert_int_equal(json_integer_value(json_object_get(c.manifest, "step")), step);
     assert_true(json_real_value(json_object_get(c.manifest, "norm")) == seed / 3.0);
     if (checkpoint_tensors(&c, rows, 2, NULL, same_tensor, &seed, &err)) fail_msg("%s", err.what);
-    if (checkpoint_records(&c, RECORDS, -1, same_record, &seed, &err)) fail_msg("%s", err.what);
+    if (checkpoint_records(&c, RECORDS, NULL, same_record, &seed, &err)) fail_msg("%s", err.what);
     checkpoint_close(&c);
 }
 

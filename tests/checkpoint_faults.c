@@ -53,6 +53,27 @@ int open(const char *path, int flags, ...)
     return real(path, flags, mode);
 }
 
+/* A checkpoint's files, which are opened in its directory. */
+int openat(int at, const char *name, int flags, ...)
+{
+    static int (*real)(int, const char *, int, ...);
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "openat");
+    char link[40], path[1024];
+    va_list args;
+    va_start(args, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
+    va_end(args);
+    snprintf(link, sizeof link, "/proc/self/fd/%d", at);
+    ssize_t n = at < 0 ? 0 : readlink(link, path, sizeof path / 2);
+    snprintf(path + (n > 0 ? n : 0), sizeof path / 2, "%s%s", n > 0 ? "/" : "", name);
+    if (ours(path) && strstr(path, "/step-") && !(flags & (O_CREAT | O_DIRECTORY))) {
+        errno = EIO;
+        if ((unreadable && strstr(path, unreadable)) || fails(&opens)) return -1;
+        if (at_open) at_open(path);
+    }
+    return real(at, name, flags, mode);
+}
+
 DIR *fdopendir(int fd)
 {
     static DIR *(*real)(int);
@@ -278,7 +299,7 @@ static void one_that_is_open_may_be_removed(void **state)
     assert_int_equal(save(2, 1, 2, &err), 0);
     assert_false(there("step-00000001"));
     if (checkpoint_tensors(&c, rows, 2, NULL, same_tensor, &seed, &err)) fail_msg("%s", err.what);
-    if (checkpoint_records(&c, RECORDS, -1, same_record, &seed, &err)) fail_msg("%s", err.what);
+    if (checkpoint_records(&c, RECORDS, NULL, same_record, &seed, &err)) fail_msg("%s", err.what);
     checkpoint_close(&c);
 }
 
@@ -301,10 +322,32 @@ static void what_a_killed_save_left_is_removed_by_the_next(void **state)
     assert_true(there("notes"));
 }
 
+/* After the directory was looked at it is exchanged for a link to another's. */
+static void exchange_for_a_link(const char *path)
+{
+    char was[128], other[128];
+    if (!strstr(path, "MANIFEST.json")) return;
+    at_open = NULL;
+    snprintf(was, sizeof was, "%s/ckpt/step-00000005", directory);
+    snprintf(other, sizeof other, "%s/ckpt/elsewhere", directory);
+    assert_int_equal(rename(was, other), 0);
+    assert_int_equal(symlink("../../etc", was), 0);
+}
+
+static void files_are_opened_in_the_directory_that_was_checked(void **state)
+{
+    (void)state;
+    struct error err = {0};
+    assert_int_equal(save(5, 1, 5, &err), 0);
+    at_open = exchange_for_a_link;
+    expect(5, 5);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, teardown)
     const struct CMUnitTest tests[] = {TEST(a_damaged_newest_never_displaces_the_good),
+                                       TEST(files_are_opened_in_the_directory_that_was_checked),
                                        TEST(one_under_the_name_of_another_step_is_damaged),
                                        TEST(only_whole_checkpoints_are_counted),
                                        TEST(the_same_step_again_is_no_work),

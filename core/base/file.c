@@ -529,43 +529,45 @@ int file_remove_tree(const char *path, struct error *err)
     return code;
 }
 
-/* The descriptor is closed. */
-static int map_open_file(struct file_map *map, int fd, const struct stat *st, const char *path,
-                         struct error *err)
+int file_map_descriptor(struct file_map *map, int fd, const char *path, struct error *err)
 {
-    int code = 0;
-    if (st->st_size > 0) {
-        void *p = mmap(NULL, (size_t)st->st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (p == MAP_FAILED) {
-            code = error_errno(err, EXIT_FAILED, NULL, "cannot map %lld bytes", (long long)st->st_size);
-            error_at(err, path, 0, 0);
-        } else {
-            map->data = p;
-            map->bytes = (size_t)st->st_size;
-            lost_map_watch(p, map->bytes, path);
-        }
+    struct stat st;
+    *map = (struct file_map){0};
+    if (fstat(fd, &st) != 0) {
+        error_errno(err, EXIT_FAILED, NULL, "cannot read");
+        return error_at(err, path, 0, 0);
     }
-    close(fd);
-    return code;
+    if (st.st_size == 0) return 0;
+    void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (p == MAP_FAILED) {
+        error_errno(err, EXIT_FAILED, NULL, "cannot map %lld bytes", (long long)st.st_size);
+        return error_at(err, path, 0, 0);
+    }
+    map->data = p;
+    map->bytes = (size_t)st.st_size;
+    lost_map_watch(p, map->bytes, path);
+    return 0;
 }
 
 int file_map_open(struct file_map *map, const char *path, struct error *err)
 {
     *map = (struct file_map){0};
-    struct stat st;
-    int fd, code = file_open(path, &fd, &st, err);
-    return code ? code : map_open_file(map, fd, &st, path, err);
+    int fd, code = file_open(path, &fd, NULL, err);
+    if (code) return code;
+    code = file_map_descriptor(map, fd, path, err);
+    close(fd);
+    return code;
 }
 
 int file_map_below(struct file_map *map, const char *directory, const char *name, struct error *err)
 {
     *map = (struct file_map){0};
-    struct stat st;
-    int fd, code = file_open_below(directory, name, O_RDONLY, &fd, &st, err);
+    int fd, code = file_open_below(directory, name, O_RDONLY, &fd, NULL, err);
     if (code) return code;
     char *path = path_join(directory, name);
-    code = map_open_file(map, fd, &st, path, err);
+    code = file_map_descriptor(map, fd, path, err);
     free(path);
+    close(fd);
     return code;
 }
 

@@ -149,6 +149,8 @@ struct file_map {
 };
 int file_map_open(struct file_map *map, const char *path, struct error *err);
 int file_map_below(struct file_map *map, const char *directory, const char *name, struct error *err);
+/* Of an open regular file, which stays open; path: for messages. */
+int file_map_descriptor(struct file_map *map, int fd, const char *path, struct error *err);
 void file_map_close(struct file_map *map);
 
 /* CRC-32C (Castagnoli, RFC 3720 appendix B.4), continuing from `crc` (0 to begin). */

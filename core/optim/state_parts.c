@@ -76,35 +76,63 @@ static bool same_kind(const struct record *a, const struct record *b)
            a->updates == b->updates && a->flags == b->flags;
 }
 
-int meopt_state_join(const void *const *parts, const size_t *part_bytes, size_t count, void *to,
-                     size_t *bytes, struct meopt_error *err)
+/* `groups` groups from `first` (all: of the whole tensor) from records of parts that cover them in rising
+ * order. */
+static int assemble(const void *const *parts, const size_t *part_bytes, size_t count, bool all, int64_t first,
+                    int64_t groups, void *to, size_t *bytes, struct meopt_error *err)
 {
-    struct opened first, part;
+    struct opened one, part;
     char *arrays[3] = {0};
     size_t each[3];
-    if (!parts || !part_bytes || !count || !bytes)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no records to join, or nowhere to say their size");
-    int status = record_open(&first, parts[0], part_bytes[0], err);
+    int status = record_open(&one, parts[0], part_bytes[0], err);
     if (status) return status;
-    struct record r = first.r;
-    int64_t groups = optim_groups(record_elements(&r)), at = 0;
+    struct record r = one.r;
+    if (all) groups = optim_groups(record_elements(&r));
     if (r.m == STATE_NONE) groups = 0;
-    if ((status = record_begin(&r, 0, groups, to, bytes, arrays, err)) != 0 || !to) return status;
+    if ((status = record_begin(&r, first * OPTIM_GROUP, groups, to, bytes, arrays, err)) != 0 || !to)
+        return status;
     record_group_bytes(&r, each);
+    int64_t at = 0, behind = -1; /* groups that are there; the end of the part before */
     for (size_t i = 0; i < count; i++) {
         if ((status = record_open(&part, parts[i], part_bytes[i], err)) != 0) return status;
-        if (!same_kind(&part.r, &first.r) || part.groups > groups - at ||
-            (part.groups && part.r.first != at * OPTIM_GROUP))
+        int64_t begin = part.r.first / OPTIM_GROUP, end = begin + part.groups,
+                some = (end < first + groups ? end : first + groups) - (first + at);
+        if (!same_kind(&part.r, &one.r) || (part.groups && behind >= 0 && begin != behind) ||
+            (all && part.groups && (begin != at || end > groups)))
             return optim_fail(err, MEOPT_BAD_STATE, "states of %zu parts do not fit: number %zu from %lld",
                               count, i, (long long)part.r.first);
-        for (int k = 0; k < 3; k++) memcpy(arrays[k] + (size_t)at * each[k], part.arrays[k], part.bytes[k]);
-        at += part.groups;
+        if (part.groups) behind = end;
+        if (some <= 0 || begin > first + at) continue;
+        for (int k = 0; k < 3; k++)
+            memcpy(arrays[k] + (size_t)at * each[k], part.arrays[k] + (size_t)(first + at - begin) * each[k],
+                   (size_t)some * each[k]);
+        at += some;
     }
     if (at != groups)
         return optim_fail(err, MEOPT_BAD_STATE, "states of %zu parts are of %lld of %lld groups", count,
                           (long long)at, (long long)groups);
     record_end(to, *bytes);
     return MEOPT_OK;
+}
+
+int meopt_state_join(const void *const *parts, const size_t *part_bytes, size_t count, void *to,
+                     size_t *bytes, struct meopt_error *err)
+{
+    if (!parts || !part_bytes || !count || !bytes)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no records to join, or nowhere to say their size");
+    return assemble(parts, part_bytes, count, true, 0, 0, to, bytes, err);
+}
+
+int meopt_state_range(const void *const *parts, const size_t *part_bytes, size_t parts_count, int64_t first,
+                      int64_t count, void *to, size_t *bytes, struct meopt_error *err)
+{
+    if (!parts || !part_bytes || !parts_count || !bytes)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no records to join, or nowhere to say their size");
+    if (first < 0 || first % OPTIM_GROUP || count < 0 || first > INT64_MAX - count)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "%lld elements from %lld are no part of a state",
+                          (long long)count, (long long)first);
+    return assemble(parts, part_bytes, parts_count, false, first / OPTIM_GROUP, optim_groups(count), to,
+                    bytes, err);
 }
 
 int meopt_state_cut(const void *whole, size_t whole_bytes, int64_t first, int64_t count, void *to,

@@ -21,7 +21,7 @@ const char checkpoint_model[] = "model.safetensors";
 const char checkpoint_manifest[] = "MANIFEST.json";
 
 enum {
-    READ_BYTES = 1 << 25,
+    READ_BYTES = 1 << 22,     /* a whole number of blocks */
     MANIFEST_BYTES = 1 << 24, /* at most */
     READ_TRIES = 4,           /* of what cannot be read now, 0.1, 0.2, 0.4 s apart */
     LIST_TRIES = 1000,        /* a training removes what was listed */
@@ -117,11 +117,12 @@ int checkpoint_read_at(int fd, void *dst, size_t bytes, int64_t offset, size_t *
     return 0;
 }
 
-int checkpoint_open_part(const char *path, int *fd, struct error *err)
+int checkpoint_open_part(int at, const char *path, int *fd, struct error *err)
 {
     struct stat st;
     int code = 0;
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    const char *name = at == AT_FDCWD ? path : path_basename(path);
+    *fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
     if (*fd < 0 && errno == ELOOP) code = error_set(err, EXIT_INTEGRITY, NULL, "is a symbolic link");
     else if (*fd < 0 || fstat(*fd, &st) != 0)
         code = error_errno(err, EXIT_FAILED, NULL, "cannot open %s", path);
@@ -251,15 +252,21 @@ static int compare_part(const struct checkpoint *c, const char *name, int fd, en
     return code;
 }
 
-/* One file's share: of its blocks, where the manifest tells them; else all of it, or none. */
-static int compare_some(const struct checkpoint *c, const char *name, int fd, bool whole, int index,
-                        int count, struct error *err)
+/* Does the manifest tell the blocks of this file, which are shared then? */
+static bool has_blocks(const struct checkpoint *c, const char *name)
+{
+    json_t *entry = json_object_get(json_object_get(c->manifest, "files"), name);
+    return json_object_get(entry, "blocks_crc32c") != NULL;
+}
+
+/* One file's share: of its blocks, where the manifest tells them; else all of it. */
+static int compare_some(const struct checkpoint *c, const char *name, int fd, int index, int count,
+                        struct error *err)
 {
     struct checkpoint_reader r;
     int code = compare_part(c, name, fd, BY_SIZE, err);
     if (code) return code;
-    if (!checkpoint_reader_open(&r, c, name, fd))
-        return whole ? compare_part(c, name, fd, BY_CONTENT, err) : 0;
+    if (!checkpoint_reader_open(&r, c, name, fd)) return compare_part(c, name, fd, BY_CONTENT, err);
     for (int64_t i = r.count * index / count; i < r.count * (index + 1) / count && !code; i++)
         code = checkpoint_reader_block(&r, i, err);
     checkpoint_reader_close(&r);
@@ -272,16 +279,19 @@ static char *name_of(const struct checkpoint *c, int file)
     return file < 0 ? xstrdup(checkpoint_model) : checkpoint_records_name(file, c->writers);
 }
 
-/* count 0: every file; else one's share of so many. */
+/* count 0: every file; else one's share of so many, for which no other file is opened. */
 static int compare_files(const struct checkpoint *c, enum depth depth, int index, int count,
                          struct error *err)
 {
     int code = 0;
     for (int i = -1; i < c->writers && !code; i++) {
         char *name = name_of(c, i);
+        bool mine = i < 0 || !count || i % count == index || has_blocks(c, name);
+        if (mine && i >= 0) code = checkpoint_open_records(c, i, err);
         int fd = i < 0 ? c->model_file : c->records[i];
-        code = count ? compare_some(c, name, fd, i < 0 || i % count == index, index, count, err)
-                     : compare_part(c, name, fd, depth, err);
+        if (mine && !code)
+            code =
+                count ? compare_some(c, name, fd, index, count, err) : compare_part(c, name, fd, depth, err);
         free(name);
     }
     return code;
@@ -303,24 +313,30 @@ static int compare(const struct checkpoint *c, enum depth depth, const struct ch
     return share->end ? share->end(share->context, c, code, err) : code;
 }
 
-/* Each file of records, c->records. */
-static int open_records(struct checkpoint *c, struct error *err)
+int checkpoint_open_records(const struct checkpoint *c, int writer, struct error *err)
+{
+    if (c->records[writer] >= 0) return 0;
+    char *name = checkpoint_records_name(writer, c->writers), *path = path_join(c->directory, name);
+    int code = checkpoint_open_part(c->at, path, &c->records[writer], err);
+    free(path);
+    free(name);
+    return code;
+}
+
+/* Each file of records, c->records; later: when it is read. */
+static int open_records(struct checkpoint *c, bool later, struct error *err)
 {
     int code = 0;
     c->records = xcalloc((size_t)c->writers, sizeof *c->records);
     for (int i = 0; i < c->writers; i++) c->records[i] = -1;
     descriptors_allow(c->writers +
                       SPARE_DESCRIPTORS); /* a checkpoint of a thousand ranks has as many files */
-    for (int i = 0; i < c->writers && !code; i++) {
-        char *name = checkpoint_records_name(i, c->writers), *path = path_join(c->directory, name);
-        code = checkpoint_open_part(path, &c->records[i], err);
-        free(path);
-        free(name);
-    }
+    for (int i = 0; i < c->writers && !code && !later; i++) code = checkpoint_open_records(c, i, err);
     return code;
 }
 
-/* Everything is opened before anything is read, which may take minutes: from then on it may be removed. */
+/* Everything is opened before anything is read, which may take minutes: from then on it may be removed. The
+ * ranks of a training share the reading: they hold the run, so nobody removes it. */
 static int open_whole(struct checkpoint *c, enum depth depth, const struct checkpoint_share *share,
                       struct error *err)
 {
@@ -328,12 +344,14 @@ static int open_whole(struct checkpoint *c, enum depth depth, const struct check
     char *manifest_path = path_join(c->directory, checkpoint_manifest),
          *model_path = path_join(c->directory, checkpoint_model);
     struct error unusable = {0};
-    int code = checkpoint_open_part(manifest_path, &manifest, err);
+    int code = checkpoint_open_part(c->at, manifest_path, &manifest, err);
     if (!code) code = read_manifest(c, manifest, manifest_path, err);
     if (!code) code = read_writers(c, err);
-    if (!code) code = open_records(c, err);
-    if (!code) code = checkpoint_open_part(model_path, &c->model_file, err);
-    int opened = code || depth == BY_SIZE ? 0 : weights_open(&c->model, model_path, &unusable);
+    if (!code) code = open_records(c, share != NULL, err);
+    if (!code) code = checkpoint_open_part(c->at, model_path, &c->model_file, err);
+    int opened = code || depth == BY_SIZE
+                     ? 0
+                     : weights_open_descriptor(&c->model, c->model_file, model_path, &unusable);
     if (!code) code = compare(c, depth, share, err);
     if (!code && opened) { /* it is what was written: no reason to pass it over */
         *err = unusable;
@@ -360,13 +378,12 @@ static bool lacks_a_file(const struct checkpoint *c)
 }
 
 /* A checkpoint is a directory of the run's own: neither it nor ckpt/ may be a link to another's. */
-static int check_directory(const char *directory, int64_t step, struct error *err)
+static int open_directory(struct checkpoint *c, const char *directory, struct error *err)
 {
-    char *name = xasprintf("%s/step-%08lld", CKPT, (long long)step);
-    int fd = file_at(directory, name, O_RDONLY | O_DIRECTORY),
-        code = fd < 0 ? file_below_error(directory, name, "open", err) : 0;
+    char *name = xasprintf("%s/step-%08lld", CKPT, (long long)c->step);
+    c->at = file_at(directory, name, O_RDONLY | O_DIRECTORY);
+    int code = c->at < 0 ? file_below_error(directory, name, "open", err) : 0;
     if (code && errno == ELOOP) code = err->code = EXIT_INTEGRITY;
-    if (fd >= 0) close(fd);
     free(name);
     return code;
 }
@@ -374,8 +391,9 @@ static int check_directory(const char *directory, int64_t step, struct error *er
 static enum verdict verify_shared(struct checkpoint *c, const char *directory, int64_t step, enum depth depth,
                                   const struct checkpoint_share *share, struct error *err)
 {
-    *c = (struct checkpoint){.step = step, .directory = checkpoint_path(directory, step), .model_file = -1};
-    int code = check_directory(directory, step, err);
+    *c = (struct checkpoint){
+        .step = step, .directory = checkpoint_path(directory, step), .at = -1, .model_file = -1};
+    int code = open_directory(c, directory, err);
     if (!code) code = open_whole(c, depth, share, err);
     enum verdict verdict = !code ? WHOLE : code == EXIT_INTEGRITY ? DAMAGED : UNREADABLE;
     if (verdict == UNREADABLE && lacks_a_file(c)) verdict = DAMAGED;
@@ -422,7 +440,7 @@ static enum verdict newest_listed(struct checkpoint *c, const char *directory, b
     int64_t *steps;
     int count, damaged = 0;
     enum verdict verdict = DAMAGED;
-    *c = (struct checkpoint){.step = -1, .model_file = -1};
+    *c = (struct checkpoint){.step = -1, .at = -1, .model_file = -1};
     if (checkpoint_steps(directory, &steps, &count, err)) return UNREADABLE;
     struct error *whys = xcalloc((size_t)count, sizeof *whys);
     for (; damaged < count; damaged++) {
@@ -480,11 +498,12 @@ void checkpoint_close(struct checkpoint *c)
     json_decref(c->manifest);
     weights_close(c->model);
     if (c->model_file >= 0 && c->directory) close(c->model_file);
+    if (c->at >= 0 && c->directory) close(c->at);
     for (int i = 0; i < c->writers && c->records; i++)
         if (c->records[i] >= 0) close(c->records[i]);
     free(c->records);
     free(c->directory);
-    *c = (struct checkpoint){.step = -1, .model_file = -1};
+    *c = (struct checkpoint){.step = -1, .at = -1, .model_file = -1};
 }
 
 int checkpoint_before(const char *directory, int64_t before, int64_t *step, struct error *err)

@@ -19,11 +19,12 @@
  *
  * Several processes that go on with one checkpoint share the reading that tells whether it is whole
  * (checkpoint_newest_among), and then read what they need: blocks of the tensors' file have checksums of
- * their own in the manifest, and a record has its own.
+ * their own in the manifest, and a record has its own. Each opens the files of records that it reads, not
+ * all.
  *
  *     checkpoint_newest(&c, directory, false, err); // c.step -1: there is none
  *     checkpoint_tensors(&c, rows, count, NULL, take, context, err);
- *     checkpoint_records(&c, count, -1, take, context, err);
+ *     checkpoint_records(&c, count, NULL, take, context, err);
  *     checkpoint_close(&c);
  */
 #ifndef MEOPT_RUN_CHECKPOINT_H
@@ -90,8 +91,9 @@ struct checkpoint {
     int64_t step; /* -1: none */
     char *directory;
     json_t *manifest;
+    int at;                /* descriptor of the directory: its files are opened there, whatever is renamed */
     struct weights *model; /* open, like the records: readable also when a training removes the checkpoint */
-    int *records;          /* (writers) descriptors */
+    int *records;          /* (writers) descriptors; -1: to be opened when they are read (a share) */
     int writers;
     int model_file; /* descriptor of the tensors' file */
 };
@@ -128,11 +130,12 @@ int checkpoint_tensors(const struct checkpoint *c, const struct weights_row *row
                        checkpoint_wanted *part,
                        int (*take)(void *context, int64_t index, const float *values, struct error *err),
                        void *context, struct error *err);
-/* The first `count` records in their order; of each what every writer had (c->writers). own: one of the
- * writers, whose is given first, the others NULL: they are read only where `take` answers CHECKPOINT_MORE.
- * -1: all. */
+/* The first `count` records in their order; of each what every writer had (c->writers). want: which writers'
+ * (writers) are given first, the others NULL: they are read only where `take` answers CHECKPOINT_MORE. NULL:
+ * all. */
 enum { CHECKPOINT_MORE = -1 };
-int checkpoint_records(const struct checkpoint *c, int64_t count, int own,
+typedef void checkpoint_writers(void *context, int64_t index, bool *writers);
+int checkpoint_records(const struct checkpoint *c, int64_t count, checkpoint_writers *want,
                        int (*take)(void *context, int64_t index, const void *const *parts,
                                    const size_t *bytes, struct error *err),
                        void *context, struct error *err);

@@ -17,8 +17,11 @@ int checkpoint_each_name(const char *directory,
                          void (*take)(void *context, const char *all, const char *name), void *context,
                          struct error *err);
 
-/* A regular file, for reading; the caller closes *fd, which is -1 when there is none. */
-int checkpoint_open_part(const char *path, int *fd, struct error *err);
+/* A regular file in the directory `at` (AT_FDCWD: path is all of its name), for reading; the caller closes
+ * *fd, which is -1 when there is none. */
+int checkpoint_open_part(int at, const char *path, int *fd, struct error *err);
+/* The records of this writer, if they are not open yet. */
+int checkpoint_open_records(const struct checkpoint *c, int writer, struct error *err);
 /* Up to `bytes` from `offset`; *got less only at the end of the file. */
 int checkpoint_read_at(int fd, void *dst, size_t bytes, int64_t offset, size_t *got, const char *path,
                        struct error *err);

@@ -136,7 +136,7 @@ struct cursor {
     int64_t index; /* of that */
 };
 
-/* Record `index`, which is not behind. Those before it are passed over. */
+/* Record `index`, which is not behind. Those before it are passed over. The file is open. */
 static int read_record(struct cursor *f, int64_t index, char **record, size_t *record_bytes,
                        struct error *err)
 {
@@ -166,7 +166,7 @@ static int read_record(struct cursor *f, int64_t index, char **record, size_t *r
     return code;
 }
 
-int checkpoint_records(const struct checkpoint *c, int64_t count, int own,
+int checkpoint_records(const struct checkpoint *c, int64_t count, checkpoint_writers *want,
                        int (*take)(void *context, int64_t index, const void *const *parts,
                                    const size_t *bytes, struct error *err),
                        void *context, struct error *err)
@@ -174,23 +174,28 @@ int checkpoint_records(const struct checkpoint *c, int64_t count, int own,
     size_t writers = (size_t)c->writers, *bytes = xcalloc(writers, sizeof *bytes);
     struct cursor *files = xcalloc(writers, sizeof *files);
     char **parts = xcalloc(writers, sizeof *parts);
+    bool *wanted = xcalloc(writers, sizeof *wanted);
     int code = 0;
     for (int w = 0; w < c->writers; w++) {
         char *name = checkpoint_records_name(w, c->writers);
-        files[w] = (struct cursor){.fd = c->records[w], .path = path_join(c->directory, name)};
+        files[w] = (struct cursor){.path = path_join(c->directory, name)};
         free(name);
     }
     for (int64_t i = 0; i < count && !code; i++) {
-        bool all = own < 0 || own >= c->writers;
-        for (code = CHECKPOINT_MORE; code == CHECKPOINT_MORE;) {
+        int last = 0;
+        memset(wanted, !want, writers);
+        if (want) want(context, i, wanted);
+        for (code = CHECKPOINT_MORE; code == CHECKPOINT_MORE; memset(wanted, 1, writers)) {
             code = 0;
-            for (int w = 0; w < c->writers && !code; w++)
-                if (!parts[w] && (all || w == own))
-                    code = read_record(&files[w], i, &parts[w], &bytes[w], err);
+            for (int w = 0; w < c->writers && !code; w++) {
+                if (parts[w] || !wanted[w]) continue;
+                code = checkpoint_open_records(c, w, err);
+                files[last = w].fd = c->records[w];
+                if (!code) code = read_record(&files[w], i, &parts[w], &bytes[w], err);
+            }
             if (code) break;
             code = take(context, i, (const void *const *)parts, bytes, err);
-            if (code > 0) error_at(err, files[all ? c->writers - 1 : own].path, 0, 0);
-            all = true;
+            if (code > 0) error_at(err, files[last].path, 0, 0);
         }
         for (size_t w = 0; w < writers; w++) {
             free(parts[w]);
@@ -198,6 +203,7 @@ int checkpoint_records(const struct checkpoint *c, int64_t count, int own,
         }
     }
     for (size_t w = 0; w < writers; w++) free(files[w].path);
+    free(wanted);
     free(parts);
     free(files);
     free(bytes);

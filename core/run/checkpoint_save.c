@@ -43,7 +43,7 @@ static int write_records(const struct checkpoint_record *records, int64_t count,
 static int read_back(const char *path, struct checkpoint_written *found, struct checkpoint_blocks *blocks,
                      struct error *err)
 {
-    int fd = -1, code = checkpoint_open_part(path, &fd, err);
+    int fd = -1, code = checkpoint_open_part(AT_FDCWD, path, &fd, err);
     if (!code) code = checkpoint_checksum(fd, path, found, blocks, err);
     if (fd >= 0) close(fd);
     return code;
@@ -53,7 +53,7 @@ static int read_back(const char *path, struct checkpoint_written *found, struct 
 static int is_here(const char *path, const struct checkpoint_written *told, struct error *err)
 {
     struct stat st;
-    int fd = -1, code = checkpoint_open_part(path, &fd, err);
+    int fd = -1, code = checkpoint_open_part(AT_FDCWD, path, &fd, err);
     if (!code && (fstat(fd, &st) != 0 || (int64_t)st.st_size != told->bytes))
         code = error_set(err, EXIT_FAILED, NULL, "%s was written with %lld bytes, which are not all here",
                          path, (long long)told->bytes);

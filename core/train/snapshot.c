@@ -4,12 +4,15 @@
 #include "core/base/log.h"
 #include "core/run/checkpoint.h"
 #include "core/nn/notes.h"
+#include "core/train/cut.h"
 #include "core/train/internal.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* ---- ranks: one writes the weights and asks the others for what it lacks; each writes its states ---- */
@@ -229,6 +232,44 @@ int trainer_save(const struct trainer *t, const char *directory, int64_t step, i
     return code;
 }
 
+/* ---- room for a save ---- */
+
+size_t trainer_save_bytes(const struct trainer *t)
+{
+    enum { FILES = 16 << 20 }; /* buffers of the files, the manifest, and what a heap grows at once */
+    size_t staging = 0, record = 0;
+    for (int i = 0; i < t->student->parameter_count; i++) {
+        size_t bytes = (size_t)t->student->parameters[i].count * sizeof(float);
+        if (bytes > staging) staging = bytes;
+    }
+    for (int i = 0; i < t->tensor_count; i++) {
+        size_t bytes = meopt_state_bytes(t->opt, (size_t)i);
+        if (bytes > record) record = bytes;
+    }
+    return staging + 2 * record + FILES; /* twice: offloaded states are read first */
+}
+
+int save_room_reserve(struct save_room *room, size_t bytes, struct error *err)
+{
+    struct rlimit limit;
+    *room = (struct save_room){.bytes = bytes};
+    if (!bytes || getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 0;
+    room->p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room->p != MAP_FAILED) return 0;
+    room->p = NULL;
+    return error_set(
+        err, EXIT_HOST_MEMORY, "raise the limit: ulimit -v unlimited",
+        "a checkpoint could not be saved: it takes %.1f MiB, and the address space is limited to "
+        "%.1f MiB (ulimit -v)",
+        (double)bytes / 1048576.0, (double)limit.rlim_cur / 1048576.0);
+}
+
+void save_room_free(struct save_room *room)
+{
+    if (room->p) munmap(room->p, room->bytes);
+    room->p = NULL;
+}
+
 static int take_tensor(void *context, int64_t index, const float *values, struct error *err)
 {
     return trainer_import(context, (int)index, values, err);
@@ -241,77 +282,106 @@ static void want_part(void *context, int64_t index, int64_t *first, int64_t *cou
     if (t->tensor_of[index] >= 0) many_part(t, (int)index, first, count);
 }
 
-/* parts: of so many ranks as have written them. */
+/* parts: of so many ranks as have written them, who cut the tensors like this. */
 struct taking {
     struct trainer *trainer;
     size_t parts;
-    bool told; /* that states are of an earlier version */
+    struct cut *cut;
+    int64_t *offsets; /* (parts + 1) */
+    const void **some;
+    size_t *some_bytes; /* (parts) */
+    bool told;          /* that states are of an earlier version */
 };
 
-/* The whole record of a tensor from those of its parts. The caller frees. */
-static void *join(const struct taking *taking, const void *const *parts, const size_t *part_bytes,
-                  size_t *bytes, int *status, struct meopt_error *library)
+/* Those ranks that have written something of this rank's part. */
+static void want_records(void *context, int64_t index, bool *writers)
 {
-    *status = meopt_state_join(parts, part_bytes, taking->parts, NULL, bytes, library);
-    void *whole = *status ? NULL : malloc(*bytes);
-    if (whole) *status = meopt_state_join(parts, part_bytes, taking->parts, whole, bytes, library);
-    return whole;
+    const struct taking *taking = context;
+    const struct trainer *t = taking->trainer;
+    int parameter = t->parameter_of[index];
+    int64_t first, count;
+    many_part(t, parameter, &first, &count);
+    cut_offsets(taking->cut, t->student, parameter, 1, taking->offsets);
+    for (size_t w = 0; w < taking->parts; w++) {
+        int64_t begin = taking->offsets[w], end = taking->offsets[w + 1];
+        writers[w] = count ? begin < first + count && end > first
+                           : w == (size_t)t->ranks.rank % taking->parts; /* any says what it is of */
+    }
 }
 
-/* Of several parts this rank's own comes first, alone. As many ranks as have written them, cut alike, need no
- * other; else all are asked for, joined and cut again. */
+/* This rank's part of a record from those that overlap it. The caller frees. */
+static void *assemble(const struct taking *taking, size_t there, int64_t index, size_t *bytes, int *status,
+                      struct meopt_error *library)
+{
+    int64_t first, count;
+    const void *const *some = (const void *const *)taking->some;
+    many_part(taking->trainer, taking->trainer->parameter_of[index], &first, &count);
+    *status = meopt_state_range(some, taking->some_bytes, there, first, count, NULL, bytes, library);
+    void *part = *status ? NULL : malloc(*bytes);
+    if (part)
+        *status = meopt_state_range(some, taking->some_bytes, there, first, count, part, bytes, library);
+    return part;
+}
+
+/* Of several parts those come first that should have what this rank needs; where they have not, all. */
 static int take_record(void *context, int64_t index, const void *const *parts, const size_t *part_bytes,
                        struct error *err)
 {
     struct taking *taking = context;
     struct trainer *t = taking->trainer;
     struct meopt_error library = {0};
-    int64_t first, count;
-    void *whole = NULL, *part = NULL;
-    const void *record = parts[0];
-    size_t bytes = part_bytes[0], there = 0;
-    int status = MEOPT_OK;
-    for (size_t w = 0; w < taking->parts; w++) {
-        there += parts[w] != NULL;
-        if (parts[w]) record = parts[w], bytes = part_bytes[w];
+    void *part = NULL;
+    size_t there = 0, bytes;
+    for (size_t w = 0; w < taking->parts; w++)
+        if (parts[w]) {
+            taking->some[there] = parts[w];
+            taking->some_bytes[there++] = part_bytes[w];
+        }
+    if (!there) return CHECKPOINT_MORE;
+    const void *record = taking->some[0];
+    bytes = taking->some_bytes[0];
+    int version = meopt_state_version(record, bytes),
+        status =
+            there > 1 ? MEOPT_BAD_STATE : meopt_state_load(t->opt, (size_t)index, record, bytes, &library);
+    bool memory = true;
+    if (status && (there > 1 || many_sharded(t))) {
+        record = part = assemble(taking, there, index, &bytes, &status, &library);
+        memory = status || part;
+        if (!status && memory) status = meopt_state_load(t->opt, (size_t)index, record, bytes, &library);
+        free(part);
     }
-    bool own = there < taking->parts;
-    if (own && meopt_state_load(t->opt, (size_t)index, record, bytes, &library)) return CHECKPOINT_MORE;
-    int version = meopt_state_version(record, bytes);
-    if (version >= 1 && version <= 3 && !taking->told) {
+    if (!memory)
+        return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %zu bytes of optimizer state",
+                         bytes);
+    if (status && there < taking->parts) return CHECKPOINT_MORE;
+    if (!status && version >= 1 && version <= 3 && !taking->told) {
         taking->told = true;
         log_info(
             "the checkpoint's optimizer states are of an earlier version: moments of 8 bits are converted");
     }
-    if (own) return 0;
-    if (taking->parts > 1) record = whole = join(taking, parts, part_bytes, &bytes, &status, &library);
-    bool memory = status || record;
-    if (!status && memory && many_sharded(t)) {
-        size_t room = bytes;
-        many_part(t, t->parameter_of[index], &first, &count);
-        memory = (part = malloc(bytes)) != NULL;
-        if (memory) status = meopt_state_cut(record, bytes, first, count, part, &room, &library);
-        record = part;
-        bytes = room;
-    }
-    if (!status && memory) status = meopt_state_load(t->opt, (size_t)index, record, bytes, &library);
-    free(part);
-    free(whole);
-    if (!memory)
-        return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %zu bytes of optimizer state",
-                         bytes);
     return status ? trainer_library_error(&library, err) : 0;
 }
 
 static int take(struct trainer *t, const struct checkpoint *c, struct error *err)
 {
     struct weights_row *rows = rows_of(t);
-    bool shared = t->ranks.size > 1, alike = many_sharded(t) && c->writers == t->ranks.size;
+    bool shared = t->ranks.size > 1;
     int code = checkpoint_tensors(c, rows, t->student->parameter_count, shared ? want_part : NULL,
                                   take_tensor, t, err);
-    struct taking taking = {t, (size_t)c->writers, false};
+    size_t writers = (size_t)c->writers;
+    struct taking taking = {.trainer = t,
+                            .parts = writers,
+                            .cut = writers > 1 ? cut_make(t->student, c->writers, 0) : NULL,
+                            .offsets = xcalloc(writers + 1, sizeof *taking.offsets),
+                            .some = xcalloc(writers, sizeof *taking.some),
+                            .some_bytes = xcalloc(writers, sizeof *taking.some_bytes)};
     if (!code)
-        code = checkpoint_records(c, t->tensor_count, alike ? t->ranks.rank : -1, take_record, &taking, err);
+        code = checkpoint_records(c, t->tensor_count, writers > 1 ? want_records : NULL, take_record, &taking,
+                                  err);
+    cut_free(taking.cut);
+    free(taking.offsets);
+    free(taking.some);
+    free(taking.some_bytes);
     t->previous_norm = json_number_value(json_object_get(c->manifest, "previous_norm"));
     rows_free(t, rows);
     return code;
@@ -415,7 +485,7 @@ static int lead(struct trainer *t, struct checkpoint *c, const char *directory, 
 
 int trainer_resume(struct trainer *t, const char *directory, int64_t *step, struct error *err)
 {
-    struct checkpoint c = {.step = -1, .model_file = -1};
+    struct checkpoint c = {.step = -1, .at = -1, .model_file = -1};
     struct error own = {0};
     int code = t->ranks.rank ? look(t, &c, directory, err) : lead(t, &c, directory, err);
     *step = c.step;

@@ -22,6 +22,18 @@
 /* Save in the run's directory; keep: how many checkpoints stay. */
 int trainer_save(const struct trainer *trainer, const char *directory, int64_t step, int keep,
                  struct error *err);
+/* Bytes of memory that a save of this rank takes for a while, at most. */
+size_t trainer_save_bytes(const struct trainer *trainer);
+
+/* Under a limit of address space (ulimit -v) the address space of a save is reserved before the first step: a
+ * run that could not be saved is refused then, not after its last step. Without a limit nothing is reserved. */
+struct save_room {
+    void *p;
+    size_t bytes;
+};
+int save_room_reserve(struct save_room *room, size_t bytes, struct error *err);
+void save_room_free(struct save_room *room);
+
 /* Load the newest whole checkpoint, for the process that holds the run: its step, or -1 when there is none.
  */
 int trainer_resume(struct trainer *trainer, const char *directory, int64_t *step, struct error *err);

@@ -197,20 +197,23 @@ static int add_by_content(struct weights *w, const char *path, struct error *err
     return weights_refuse_foreign(map, err);
 }
 
-int weights_add_source(struct weights *w, const char *path, struct error *err)
+/* The descriptor is the source's from now on. */
+static int add_open_source(struct weights *w, int fd, const char *path, struct error *err)
 {
     w->sources = xrealloc(w->sources, (size_t)(w->source_count + 1) * sizeof *w->sources);
     struct source *s = &w->sources[w->source_count++];
-    *s = (struct source){.path = xstrdup(path), .fd = -1};
-    int code = file_map_open(&s->map, path, err);
-    if (code) return code;
+    *s = (struct source){.path = xstrdup(path), .fd = fd};
+    int code = file_map_descriptor(&s->map, fd, path, err);
     w->bytes += s->map.bytes;
     if (s->map.bytes)
         madvise((void *)(uintptr_t)s->map.data, s->map.bytes, MADV_RANDOM); /* headers lie far apart */
-    s->fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (s->fd >= 0) return 0;
-    error_errno(err, EXIT_FAILED, "check the path", "cannot open");
-    return error_at(err, path, 0, 0);
+    return code;
+}
+
+int weights_add_source(struct weights *w, const char *path, struct error *err)
+{
+    int fd, code = file_open(path, &fd, NULL, err);
+    return code ? code : add_open_source(w, fd, path, err);
 }
 
 int weights_add_file(struct weights *w, const char *path, struct error *err)
@@ -250,18 +253,9 @@ static int refuse_unread(const struct weights *w, struct error *err)
                      w->unread[0].kind);
 }
 
-int weights_open(struct weights **out, const char *path, struct error *err)
+/* Its sources were added, with this code. */
+static int finish(struct weights **out, struct weights *w, const char *path, int code, struct error *err)
 {
-    struct error unwanted;
-    if (!err) err = &unwanted;
-    struct weights *w = xcalloc(1, sizeof *w);
-    struct stat st;
-    *out = NULL;
-    *err = (struct error){0};
-    w->path = xstrdup(path);
-    bool there = stat(path, &st) == 0, directory = there && S_ISDIR(st.st_mode);
-    int code = there && !directory ? weights_refuse_part(path, err) : 0;
-    if (code == 0) code = directory ? weights_add_directory(w, path, err) : weights_add_file(w, path, err);
     if (code == 0 && w->count == 0 && w->unread_count) code = refuse_unread(w, err);
     if (code == 0) code = index_names(w, err);
     if (code == 0) {
@@ -272,6 +266,41 @@ int weights_open(struct weights **out, const char *path, struct error *err)
     weights_close(w);
     return code;
 }
+
+static struct weights *begin(struct weights **out, const char *path, struct error *err)
+{
+    struct weights *w = xcalloc(1, sizeof *w);
+    *out = NULL;
+    *err = (struct error){0};
+    w->path = xstrdup(path);
+    return w;
+}
+
+int weights_open(struct weights **out, const char *path, struct error *err)
+{
+    struct error unwanted;
+    if (!err) err = &unwanted;
+    struct weights *w = begin(out, path, err);
+    struct stat st;
+    bool there = stat(path, &st) == 0, directory = there && S_ISDIR(st.st_mode);
+    int code = there && !directory ? weights_refuse_part(path, err) : 0;
+    if (code == 0) code = directory ? weights_add_directory(w, path, err) : weights_add_file(w, path, err);
+    return finish(out, w, path, code, err);
+}
+
+int weights_open_descriptor(struct weights **out, int fd, const char *path, struct error *err)
+{
+    struct error unwanted;
+    if (!err) err = &unwanted;
+    struct weights *w = begin(out, path, err);
+    int own = fcntl(fd, F_DUPFD_CLOEXEC, 0),
+        code = own < 0 ? error_errno(err, EXIT_FAILED, NULL, "cannot open") : 0;
+    w->sharded = true; /* no index is followed */
+    if (code == 0) code = add_open_source(w, own, path, err);
+    if (code == 0) code = add_by_content(w, path, err);
+    return finish(out, w, path, code, err);
+}
+
 void weights_close(struct weights *w)
 {
     if (!w) return;

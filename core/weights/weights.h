@@ -52,6 +52,9 @@ struct weights_tensor {
  * (LOG_INFO). A leading `module.` is taken off the names. In a directory: model.safetensors, its index,
  * pytorch_model.bin, its index, open_clip_model.safetensors, open_clip_pytorch_model.bin: the first there. */
 int weights_open(struct weights **w, const char *path, struct error *err);
+/* One whole file that is open for reading and stays so; path: what it is called. An index of other files is
+ * refused. */
+int weights_open_descriptor(struct weights **w, int fd, const char *path, struct error *err);
 void weights_close(struct weights *w); /* NULL is fine */
 
 const char *weights_path(const struct weights *w);   /* as given to weights_open */
