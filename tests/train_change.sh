@@ -81,6 +81,20 @@ grep -A4 '"from": {' "$all/child/meta.json" | grep -q '"run": "one"' || fail "no
 loss() { sed -n "$2s/.*\"loss\":\([0-9.]*\).*/\1/p" "$all/$1/metrics.jsonl"; }
 awk "BEGIN { exit !($(loss child 1) < 0.9 * $(loss one 1)) }" || fail "it begins where the other began"
 train 10 $base --from "$run" --stop-after 3 --run-dir "$all" --name child --resume-if-exists
+# whose checkpoint is gone afterwards: the run's own has the student, to the same bits; without one the run is refused in words
+train 10 $base --from "$run" --stop-after 2 --run-dir "$all" --name orphan
+cp -R "$all/orphan" "$all/kept"
+cp -R "$all/orphan" "$all/unsaved" && rm -r "$all/unsaved/ckpt"
+train 10 --resume "$all/kept" --stop-after 4
+mv "$run/ckpt" "$all/away"
+train 10 --resume "$all/orphan" --stop-after 4
+cmp "$all/kept/ckpt/step-00000004/optimizer.bin" "$all/orphan/ckpt/step-00000004/optimizer.bin" || fail "an orphan trains otherwise"
+for key in '"run"' config_hash student_crc32c student_model planned_peak_bytes; do
+    [ "$(grep "$key" "$all/kept/meta.json")" = "$(grep "$key" "$all/orphan/meta.json")" ] || fail "an orphan has another $key in meta.json"
+done
+train 7 --resume "$all/unsaved"
+grep -q 'step 12 of run one, which is gone' log || fail "a run without any checkpoint: $(cat log)"
+mv "$all/away" "$run/ckpt"
 train 2 --resume "$run" --from "$all/child"
 mkdir "$all/empty" && cp "$run/config.yaml" "$all/empty/" && cp "$run/state.json" "$all/empty/"
 train 1 $base --from "$all/empty"

@@ -49,6 +49,8 @@ if ! ldd "$MEOPT" | grep -q libasan; then
         *) fail "ulimit -v $limit: exit $got" ;;
         esac
         ! grep -q 'ended with status' limit.err || fail "ulimit -v $limit: no cause is told"
+        [ $got = 0 ] || [ "$(cat "runs/limit$limit/metrics.jsonl" 2>/dev/null | wc -l)" -lt "$(wc -l <runs/full/metrics.jsonl)" ] ||
+            fail "ulimit -v $limit: all steps were made, and none is saved"
     done
 fi
 

@@ -3,6 +3,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/device/threads.h"
+#include "core/run/checkpoint.h"
 #include "core/train/preprocess.h"
 #include "core/train/trainer.h"
 
@@ -141,6 +142,33 @@ int train_files_there(const struct config *c, void (*missing)(void *context, con
         if (!code && err) *err = e;
         code = EXIT_CONFIG;
     }
+    return code;
+}
+
+int train_stand_in(const struct config *c, const char *directory, char **path, struct error *err)
+{
+    char run[256];
+    int64_t step;
+    const char *began = c->model_s.weight;
+    *path = NULL;
+    if (c->model_s.init == TOWER_INIT_RANDOM || !checkpoint_named(began, run, sizeof run, &step) ||
+        access(began, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR))
+        return 0;
+    char *from = xasprintf("step %lld of run %s", (long long)step, run);
+    int code = checkpoint_before(directory, INT64_MAX, &step, err);
+    if (!code && step < 0) {
+        code = error_set(err, EXIT_CONFIG, "bring that checkpoint back, or begin a new run",
+                         "the student begins with the checkpoint of %s, which is gone, and this run has "
+                         "none of its own",
+                         from);
+        error_at(err, began, 0, 0);
+    } else if (!code) {
+        *path = xasprintf("%s/ckpt/step-%08lld/model.safetensors", directory, (long long)step);
+        log_info("the checkpoint of %s, with which the run began, is gone: the student's model is read from "
+                 "the run's own checkpoint of step %lld",
+                 from, (long long)step);
+    }
+    free(from);
     return code;
 }
 

@@ -23,6 +23,11 @@ int train_files_there(const struct config *config, void (*missing)(void *context
 /* The same of the file or directory that one key names. */
 int train_file_there(const struct config *config, const char *key, struct error *err);
 
+/* Returns in *path the model file of the run's own newest checkpoint where the run began with a checkpoint of
+ * another run (--from) that is gone; else NULL. EXIT_CONFIG where the run has no checkpoint. The caller
+ * frees. */
+int train_stand_in(const struct config *config, const char *directory, char **path, struct error *err);
+
 /* Everything that can be wrong with an experiment, without its memory: files, geometry, images. The
  * configuration is resolved by it. */
 int train_rehearse(struct config *config, struct error *err);

@@ -79,6 +79,7 @@ struct course {
     double data_ms;            /* that the last call of data_next took */
     int rank, ranks;
     bool leave, save, change; /* what all ranks do now, because one of them was asked to */
+    struct save_room room;
 };
 
 /* One rank writes what the run tells. */
@@ -137,9 +138,11 @@ static int save_there(struct course *w, struct error *err)
     if (code && alone) return code;
     do {
         begun = w->run->directory;
+        save_room_free(&w->room);
         code = trainer_save(w->t, begun, w->p.step, (int)w->t->config->train.checkpoint_keep, err);
         if (!code && alone) code = run_follow(w->run, err);
     } while (!code && w->run->directory != begun);
+    save_room_reserve(&w->room, w->room.bytes, NULL);
     return code;
 }
 
@@ -463,8 +466,11 @@ static int train(struct course *w, const char *event, json_t *identity, json_t *
     tell_event(w, event, fields);
     if (w->listener->begun) w->listener->begun(w->listener->context, w->t, start, data, w->from, w->p.total);
     code = data_start(data, w->from, err);
+    if (!code) code = save_room_reserve(&w->room, trainer_save_bytes(w->t), err);
     w->saved_at = clock_seconds();
-    return code ? code : steps(w, err);
+    if (!code) code = steps(w, err);
+    save_room_free(&w->room);
+    return code;
 }
 
 /* Asked to leave while there is no step that could be lost. Several ranks leave together, before the first.
@@ -479,8 +485,15 @@ static int load(struct course *w, struct config *c, const struct train_resume *h
                 const struct dist_options *ranks, struct device **device, json_t **changed, struct error *err)
 {
     struct filling filling = {w->run, w->listener, how, changed};
-    int code = leave(w, train_device_open(device, c, true, err));
+    char *instead = NULL, *began = c->model_s.weight;
+    int code = how->resume ? train_stand_in(c, w->run->directory, &instead, err) : 0;
+    if (!code) code = leave(w, train_device_open(device, c, true, err));
+    if (instead) c->model_s.weight = instead;
     if (!code) code = trainer_create_among(&w->t, c, *device, false, ranks, fill_cache_of_run, &filling, err);
+    c->model_s.weight = began;
+    if (!code && instead) code = identity_keep_student(w->run, &w->t->student_content, err);
+    if (w->t) w->t->stand_in = instead;
+    else free(instead);
     code = leave(w, code);
     if (!code && (code = check_weights(&filling, w->t, err)) != 0) w->alike = code == EXIT_CONFIG;
     if (!code) {

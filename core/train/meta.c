@@ -79,11 +79,14 @@ static struct rank_told *tell_ranks(struct trainer *t, int *code, struct error *
     struct dist *ranks = &t->ranks;
     struct rank_told *all = xcalloc((size_t)ranks->size, sizeof *all), *own = &all[ranks->rank];
     struct plan plan, baseline;
+    char **weight = &t->config->model_s.weight, *began = *weight;
+    if (t->stand_in) *weight = t->stand_in;
     if ((own->planned = plan_found(&plan, t, true) == 0)) {
         own->use = plan.use;
         own->checkpoint_bytes = plan.checkpoint_bytes;
     }
     if ((own->compared = plan_found(&baseline, t, false) == 0)) own->baseline = baseline.use;
+    *weight = began;
     own->pid = (int)getpid();
     gethostname(own->host, sizeof own->host - 1);
     snprintf(own->device, sizeof own->device, "%s", t->device->name);

@@ -26,7 +26,7 @@ int trainer_save(const struct trainer *trainer, const char *directory, int64_t s
 size_t trainer_save_bytes(const struct trainer *trainer);
 
 /* Under a limit of address space (ulimit -v) the address space of a save is reserved before the first step: a
- * run that could not be saved is refused then, not after its last step. Without a limit nothing is reserved. */
+ * run that could not be saved is refused then, not after its last step. Nothing is reserved otherwise. */
 struct save_room {
     void *p;
     size_t bytes;

@@ -524,6 +524,7 @@ void trainer_close(struct trainer *t)
     free(t->cached);
     free(t->tensor_of);
     free(t->parameter_of);
+    free(t->stand_in);
     free(t->tensors);
     free(t->gradients);
     free(t);

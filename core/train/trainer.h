@@ -41,6 +41,7 @@ struct trainer {
     struct stream *teacher_stream; /* of its weights (stream.h); NULL: it holds them */
     struct tower *student;
     struct stream *student_stream;
+    char *stand_in; /* file that the student was read from, model_s.weight being gone; NULL: that */
     struct meopt *opt;
     struct dist ranks; /* whose gradients, losses and images are one step's */
     struct many *many; /* of steps in micro-batches that ranks share (step_ranks.c); NULL: one rank alone */
