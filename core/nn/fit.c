@@ -164,7 +164,7 @@ struct values_place fit_place(const struct spelling *spelling, int ffn, const st
                               const struct weights *weights)
 {
     if (!p->head) return names_place(spelling, weights, (enum role)p->role, p->group - 1, ffn);
-    struct values_place place = {.tensor = {weights_find(weights, p->name)}, .parts = 1};
+    struct values_place place = {.tensor = {weights_find(weights, p->name)}, .parts = 1, .added = -1};
     snprintf(place.first, sizeof place.first, "%s", p->name);
     return place;
 }
