@@ -384,6 +384,12 @@ bool archive_is_zip(const void *head, size_t bytes)
     return bytes >= 4 && (memcmp(head, "PK\3\4", 4) == 0 || memcmp(head, "PK\5\6", 4) == 0);
 }
 
+int archive_unreadable(const struct archive_input *input, struct error *err)
+{
+    error_errno(err, EXIT_FAILED, "check the disk", "cannot read the archive");
+    return error_at(err, input->path, 0, 0);
+}
+
 int archive_walk(const struct archive_input *input, const struct archive_limits *limits,
                  const struct archive_sink *sink, struct archive_counts *counts, struct error *err)
 {
@@ -399,12 +405,12 @@ int archive_walk(const struct archive_input *input, const struct archive_limits 
     struct archive *a = archive_read_new();
     int code = a ? 0 : error_set(w.err, EXIT_HOST_MEMORY, NULL, "out of memory");
     ssize_t n = !code && input->wait(input->context, 4) >= 4 ? retry_read(input->fd, head, 4, 0) : 0;
-    if (n < 0) code = error_errno(w.err, EXIT_FAILED, NULL, "cannot read the archive");
+    if (n < 0) code = archive_unreadable(input, w.err);
     bool zip = archive_is_zip(head, n > 0 ? (size_t)n : 0);
     if (!code && zip) {
         w.zip_bytes = input->wait(input->context, INT64_MAX);
         if (w.zip_bytes < 0) code = error_set(w.err, EXIT_FAILED, NULL, "unpacking was given up");
-        if (!code) code = zip_check(input->fd, w.zip_bytes, w.err);
+        if (!code) code = zip_check(input, w.zip_bytes, w.err);
         if (!code && !(w.zip_buffer = malloc(256 << 10)))
             code = error_set(w.err, EXIT_HOST_MEMORY, NULL, "out of memory");
         if (!code) {
@@ -428,7 +434,7 @@ int archive_walk(const struct archive_input *input, const struct archive_limits 
     if (!code) code = walk_entries(&w, a, limits, sink);
     if (w.zip_reason) { /* nothing is known about the zip */
         errno = w.zip_reason;
-        code = error_errno(w.err, EXIT_FAILED, NULL, "cannot read the archive");
+        code = archive_unreadable(input, w.err);
     }
     if (!code && w.inflate) code = drain(&w);
     if (!code && w.bad_name) code = refuse_name(&w, NULL, "NUL in a name");

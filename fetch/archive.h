@@ -18,6 +18,7 @@
 
 struct archive_input {
     int fd;
+    const char *path; /* for messages */
     /* Blocks until at least `bytes` of the file (from its start) are there, or no more will come; returns how
      * many there are then, or -1 to give up. */
     int64_t (*wait)(void *context, int64_t bytes);
@@ -50,6 +51,9 @@ struct archive_sink {
 /* EXIT_INTEGRITY for anything wrong with the archive. counts may be NULL. */
 int archive_walk(const struct archive_input *input, const struct archive_limits *limits,
                  const struct archive_sink *sink, struct archive_counts *counts, struct error *err);
+
+/* Sets err to errno as the reason for which the archive cannot be read. */
+int archive_unreadable(const struct archive_input *input, struct error *err);
 
 /* A zip cannot be read while it grows (its directory is at the end). `head`: the first bytes of the file. */
 bool archive_is_zip(const void *head, size_t bytes);

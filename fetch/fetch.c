@@ -91,7 +91,7 @@ static int start_unpack(struct job *j)
     if (j->source->entries >= 0)
         limits.entries = 2 * j->source->entries + 1000; /* entries counts files; directories come on top */
     int code = make_staging(j);
-    return code ? code : unpack_start(&j->unpack, j->fd, j->staging, &limits, j->err);
+    return code ? code : unpack_start(&j->unpack, j->fd, j->opened, j->staging, &limits, j->err);
 }
 
 /* Everything that depends on how much of the archive is there. A tar is unpacked

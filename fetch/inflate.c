@@ -61,7 +61,7 @@ static ssize_t take(struct inflate *in)
     size_t want = there - in->at < BLOCK ? (size_t)(there - in->at) : BLOCK;
     ssize_t n = retry_read(in->input.fd, in->in, want, in->at);
     if (n < 0) {
-        error_errno(in->err, EXIT_FAILED, NULL, "cannot read the archive");
+        archive_unreadable(&in->input, in->err);
         return -1;
     }
     in->at += n;
@@ -131,7 +131,7 @@ int inflate_open(struct inflate **out, const struct archive_input *input, struct
     ssize_t n = there > 0 ? retry_read(input->fd, head, sizeof head, 0) : 0;
     int code = 0;
     if (there < 0) code = error_set(err, EXIT_FAILED, NULL, "unpacking was given up");
-    else if (n < 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot read the archive");
+    else if (n < 0) code = archive_unreadable(input, err);
     else if (n == 0) code = error_set(err, EXIT_INTEGRITY, NULL, "the archive is empty (0 bytes)");
     if (!code && head[0] == 0x1f && head[1] == 0x8b) {
         in->method = GZIP;

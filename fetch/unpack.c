@@ -231,7 +231,7 @@ static int64_t all_there(void *context, int64_t bytes)
 int unpack_here(int archive, int64_t bytes, int staging, const struct archive_limits *limits,
                 struct archive_counts *counts, struct error *err)
 {
-    struct archive_input input = {archive, all_there, &bytes};
+    struct archive_input input = {archive, "", all_there, &bytes};
     return unpack_all(&input, staging, limits, NULL, counts, err);
 }
 
@@ -277,7 +277,7 @@ static void landlock(int staging)
 #endif
 }
 
-static void child(struct unpack_shared *shared, int wake, int archive, int staging,
+static void child(struct unpack_shared *shared, int wake, int archive, const char *path, int staging,
                   const struct archive_limits *limits)
 {
     signal(SIGINT, SIG_IGN);
@@ -294,15 +294,15 @@ static void child(struct unpack_shared *shared, int wake, int archive, int stagi
 #endif
     landlock(staging);
     struct waiting waiting = {shared, wake};
-    struct archive_input input = {archive, wait_bytes, &waiting};
+    struct archive_input input = {archive, path, wait_bytes, &waiting};
     struct archive_counts counts;
     shared->code = unpack_all(&input, staging, limits, shared, &counts, &shared->err);
     atomic_store(&shared->ended, true);
     _exit(0);
 }
 
-int unpack_start(struct unpack *u, int archive, const char *staging, const struct archive_limits *limits,
-                 struct error *err)
+int unpack_start(struct unpack *u, int archive, const char *path, const char *staging,
+                 const struct archive_limits *limits, struct error *err)
 {
     *u = (struct unpack){.wake = -1};
     int ends[2] = {-1, -1}, directory = open(staging, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -319,7 +319,7 @@ int unpack_start(struct unpack *u, int archive, const char *staging, const struc
     u->pid = fork();
     if (u->pid == 0) {
         close(ends[1]);
-        child(u->shared, ends[0], archive, directory, limits);
+        child(u->shared, ends[0], archive, path, directory, limits);
     }
     int problem = errno;
     close(directory);

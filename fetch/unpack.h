@@ -22,9 +22,9 @@ struct unpack {
     struct unpack_shared *shared;
 };
 
-/* Begin. `archive` is read with pread; `staging` is a path that exists. */
-int unpack_start(struct unpack *u, int archive, const char *staging, const struct archive_limits *limits,
-                 struct error *err);
+/* Begin. `archive` is read with pread, and called `path`; `staging` is a path that exists. */
+int unpack_start(struct unpack *u, int archive, const char *path, const char *staging,
+                 const struct archive_limits *limits, struct error *err);
 /* So many bytes from the start are in the file now. `last`: and no more will come. */
 void unpack_feed(struct unpack *u, int64_t available, bool last);
 void unpack_counts(const struct unpack *u, struct archive_counts *counts);

@@ -132,11 +132,11 @@ static int check(struct zip *zip, int64_t bytes, struct error *err)
     return code;
 }
 
-int zip_check(int fd, int64_t bytes, struct error *err)
+int zip_check(const struct archive_input *input, int64_t bytes, struct error *err)
 {
-    struct zip zip = {fd, 0};
+    struct zip zip = {input->fd, 0};
     int code = check(&zip, bytes, err);
     if (!zip.reason) return code;
     errno = zip.reason; /* nothing is known about the zip */
-    return error_errno(err, EXIT_FAILED, NULL, "cannot read the archive");
+    return archive_unreadable(input, err);
 }

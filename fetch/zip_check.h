@@ -3,10 +3,10 @@
 #ifndef MEOPT_FETCH_ZIP_CHECK_H
 #define MEOPT_FETCH_ZIP_CHECK_H
 
-#include "core/base/error.h"
+#include "fetch/archive.h"
 
 #include <stdint.h>
 
-int zip_check(int fd, int64_t bytes, struct error *err);
+int zip_check(const struct archive_input *input, int64_t bytes, struct error *err);
 
 #endif

@@ -68,7 +68,7 @@ static int walk(const char *path, int failing, int why, uint32_t *sum, struct er
 {
     int fd = open(path, O_RDONLY);
     int64_t bytes = lseek(fd, 0, SEEK_END);
-    struct archive_input input = {fd, there, &bytes};
+    struct archive_input input = {fd, path, there, &bytes};
     struct archive_sink sink = {sum, take_name, take_file, take_data, take_end, NULL};
     if (fd < 0) fail_msg("no %s", path);
     *sum = 0;
@@ -95,7 +95,8 @@ static void no_read_that_fails_is_a_damaged_archive(void **state)
         assert_true(reads > 1);
         for (int k = 1; k <= reads; k++) {
             int code = walk(archives[i], k, EIO, &got, &err);
-            if (code != EXIT_FAILED || !strstr(err.what, "Input/output error"))
+            if (code != EXIT_FAILED || !strstr(err.what, "Input/output error") ||
+                strcmp(err.file, archives[i]) != 0)
                 fail_msg("%s, read %d: exit %d: %s", archives[i], k, code, err.what);
             code = walk(archives[i], k, EINTR, &got, &err);
             if (code || got != want)

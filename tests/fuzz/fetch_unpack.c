@@ -70,7 +70,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int fd = memfd_create("fuzz", 0);
     if (fd < 0 || write(fd, data, size) != (ssize_t)size) abort();
     int64_t bytes = (int64_t)size;
-    struct archive_input input = {fd, there, &bytes};
+    struct archive_input input = {fd, "", there, &bytes};
     struct archive_limits limits = {64 << 20, 10000, 50, 1 << 20};
     struct archive_sink sink = {NULL, on_directory, on_file, on_data, on_end, NULL};
     struct archive_counts counts;
