@@ -41,6 +41,14 @@ struct rank_content {
     char host[64];
 };
 
+/* Before a difference that all ranks have found is told: one that ended while another still gathers would be
+ * that one's error. */
+static void wait_for_all(struct dist *ranks)
+{
+    struct error ignored;
+    (void)dist_barrier(ranks, &ignored);
+}
+
 /* The path is part of the sentence: it may be all that reaches another host's log. */
 static int weights_differ(const struct rank_content *first, const struct rank_content *other, int rank,
                           const char *tower, const char *path, struct error *err)
@@ -67,8 +75,10 @@ int content_compare_ranks(struct dist *ranks, const char *tower, const char *pat
     gethostname(own->host, sizeof own->host - 1);
     int code = dist_gather_each(ranks, all, sizeof *all, err);
     for (int r = 1; r < ranks->size && !code; r++)
-        if (memcmp(&all[r].content, &all[0].content, sizeof all[r].content) != 0)
+        if (memcmp(&all[r].content, &all[0].content, sizeof all[r].content) != 0) {
+            wait_for_all(ranks);
             code = weights_differ(&all[0], &all[r], r, tower, path, err);
+        }
     free(all);
     return code;
 }
@@ -96,6 +106,7 @@ int content_compare_images(struct dist *ranks, const struct image_list *list, co
     for (int r = 1; r < ranks->size && !code; r++) {
         int i = first_difference(all[0].samples, all[r].samples, count);
         if (i < 0) continue;
+        wait_for_all(ranks);
         code = error_set(
             err, EXIT_CONFIG, "all ranks must see the same images",
             "rank %d (host %s) has different bytes of the same size than rank 0 (host %s) in %.200s/%s", r,
