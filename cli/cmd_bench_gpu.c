@@ -326,16 +326,16 @@ static int bench_gpu(const struct arguments *args, struct error *err)
 }
 
 static const struct option options[] = {
-    {"output", 'o', OPTION_TEXT, "FILE", NULL, 0, 0, "the file to send (default meopt-gpu.json)"},
+    {"output", 'o', OPTION_TEXT, "FILE", NULL, 0, 0, "output file (default meopt-gpu.json)"},
     {"device", 'd', OPTION_TEXT, "DEVICE", NULL, 0, 0,
-     "the card: hip:N or cuda:N (default: the experiment's, or the first)"},
-    {"seconds", 0, OPTION_REAL, "S", NULL, 1, 86400, "time for all of it (default 480)"},
+     "card: hip:N or cuda:N (default: the configuration's, or the first)"},
+    {"seconds", 0, OPTION_REAL, "S", NULL, 1, 86400, "seconds for all parts (default 480)"},
     {0},
 };
 
 const struct command cmd_bench_gpu = {"bench gpu",
                                       "[CONFIG [key=value ...]]",
-                                      "what a card does, in one file that can be sent",
+                                      "write the timings of a card to a file",
                                       "Examples:\n  meopt bench gpu eva_clip.yaml\n  meopt bench gpu "
                                       "eva_clip.yaml --device hip:1 -o card.json\n",
                                       options,

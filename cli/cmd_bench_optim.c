@@ -389,10 +389,11 @@ static const struct option bench_optim_options[] = {
      "only this weight format"},
     {"states", 's', OPTION_TEXT, "FORMAT", "fp32|bf16|bf16_nearest|8bit|4bit", 0, 0,
      "only this state format"},
-    {"params", 'n', OPTION_INT, "N", NULL, 1, 1e11, "parameters (default 67108864)"},
-    {"threads", 't', OPTION_INT, "N", NULL, 1, 4096, "threads (default: one for each core)"},
+    {"params", 'n', OPTION_INT, "N", NULL, 1, 1e11, "number of parameters (default 67108864)"},
+    {"threads", 't', OPTION_INT, "N", NULL, 1, 4096, "number of threads (default: one per core)"},
     {"device", 'd', OPTION_TEXT, "DEVICE", NULL, 0, 0, "cpu, hip:N or cuda:N (default cpu)"},
-    {"repeat", 0, OPTION_INT, "N", NULL, 1, 1000, "steps measured, the best counts (default 5)"},
+    {"repeat", 0, OPTION_INT, "N", NULL, 1, 1000,
+     "number of measured steps, of which the best counts (default 5)"},
     {"json", 'j', OPTION_FLAG, NULL, NULL, 0, 0, "print JSON"},
     {0},
 };
@@ -400,7 +401,7 @@ static const struct option bench_optim_options[] = {
 const struct command cmd_bench_optim = {
     "bench optim",
     "",
-    "time optimizer steps, beside the memory bandwidth",
+    "measure optimizer steps and memory bandwidth",
     "Examples:\n"
     "  meopt bench optim                                    the usual formats with apadamw\n"
     "  meopt bench optim --rule all --weights bf16+4        every rule in one format\n"

@@ -242,11 +242,12 @@ static int speedup(const struct arguments *args, struct error *err)
 }
 
 static const struct option options[] = {
-    {"params", 'n', OPTION_INT, "N", NULL, 1, 1e11, "parameters (default 67108864)"},
-    {"threads", 't', OPTION_INT, "N", NULL, 1, 4096, "threads of 'all cores' (default: one for each core)"},
+    {"params", 'n', OPTION_INT, "N", NULL, 1, 1e11, "number of parameters (default 67108864)"},
+    {"threads", 't', OPTION_INT, "N", NULL, 1, 4096,
+     "number of threads of 'all cores' (default: one per core)"},
     {"device", 'd', OPTION_TEXT, "DEVICE", NULL, 0, 0,
      "the card: hip:N, cuda:N, auto (the default), or cpu for none"},
-    {"repeat", 0, OPTION_INT, "N", NULL, 1, 1000, "iterations measured (default 10)"},
+    {"repeat", 0, OPTION_INT, "N", NULL, 1, 1000, "number of measured iterations (default 10)"},
     {"json", 'j', OPTION_FLAG, NULL, NULL, 0, 0, "print JSON"},
     {0},
 };
@@ -254,7 +255,7 @@ static const struct option options[] = {
 const struct command cmd_bench_speedup = {
     "bench speedup",
     "",
-    "one optimizer iteration: one core, all cores, card",
+    "measure one optimizer step: one core, all cores, card",
     "Examples:\n  meopt bench speedup\n  meopt bench speedup --device cuda:0 -n 1000000000 --repeat 5\n",
     options,
     0,

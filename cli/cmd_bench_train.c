@@ -311,18 +311,18 @@ static int bench_run(const struct arguments *args, struct error *err)
 
 static const struct option options[] = {
     {"random-weights", 0, OPTION_FLAG, NULL, NULL, 0, 0,
-     "no checkpoints: seeded random values in the configured geometry"},
+     "use seeded random weights in the configured model shape, read no checkpoint"},
     {"batch", 0, OPTION_INT, "N", NULL, 1, 65536, "images per step (default train.batch_size)"},
-    {"steps", 0, OPTION_INT, "N", NULL, 1, 1e6, "steps to run; the best counts (default 3)"},
-    {"profile", 0, OPTION_FLAG, NULL, NULL, 0, 0, "where the time of the best step went, by kind of work"},
-    {"no-peak", 0, OPTION_FLAG, NULL, NULL, 0, 0, "leave out the rate of large products"},
-    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "one JSON object"},
+    {"steps", 0, OPTION_INT, "N", NULL, 1, 1e6, "number of steps, of which the best counts (default 3)"},
+    {"profile", 0, OPTION_FLAG, NULL, NULL, 0, 0, "print the time of the best step by kind of operation"},
+    {"no-peak", 0, OPTION_FLAG, NULL, NULL, 0, 0, "do not measure the best GEMM rate"},
+    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "print one JSON object"},
     {0},
 };
 
 const struct command cmd_bench_train = {"bench train",
                                         "CONFIG [key=value ...]",
-                                        "time training steps beside the machine's GEMM peak",
+                                        "measure training steps and the machine's best GEMM rate",
                                         NULL,
                                         options,
                                         1,

@@ -401,7 +401,7 @@ static int compare(const struct arguments *args, struct error *err)
 
 static const struct option options[] = {
     {"run", 0, OPTION_TEXT, "CONFIG", NULL, 0, 0,
-     "train CONFIG without and with MEOpt, then compare; goes on when interrupted"},
+     "train CONFIG without and with MEOpt, then compare; resumes interrupted runs"},
     {"repeat", 0, OPTION_INT, "N", NULL, 1, 100,
      "with --run: N runs of each, with seeds train.seed, train.seed+1, ..."},
     {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
@@ -409,12 +409,12 @@ static const struct option options[] = {
      "with --run: the runs are NAME-without and NAME-with (default: after CONFIG)"},
     {"reference", 0, OPTION_TEXT, "NAME", NULL, 0, 0, "column to compare with (default: the first)"},
     {"published", 0, OPTION_TEXT, "NAME", NULL, 0, 0,
-     "published figures beside the runs: eva_clip, open_clip, dinov2; eva_clip_k100 ..."},
+     "add published figures: eva_clip, open_clip, dinov2; eva_clip_k100 ..."},
     {"published-file", 0, OPTION_TEXT, "FILE", NULL, 0, 0,
-     "figures of your own in the form of published.yaml"},
+     "read published figures from this file (format of published.yaml)"},
     {"threshold", 0, OPTION_LIST, "KEY:LIMIT", NULL, 0, 0,
-     "exit 8 when the change exceeds LIMIT, as in 'peak_bytes:-20%'; may be repeated"},
-    {"all", 'a', OPTION_FLAG, NULL, NULL, 0, 0, "all settings, not only those that differ"},
+     "exit 8 if the change exceeds LIMIT, for example 'peak_bytes:-20%'; may be repeated"},
+    {"all", 'a', OPTION_FLAG, NULL, NULL, 0, 0, "print all settings, not only those that differ"},
     {"json", 'j', OPTION_FLAG, NULL, NULL, 0, 0, "print JSON"},
     {"csv", 0, OPTION_FLAG, NULL, NULL, 0, 0, "print CSV"},
     {"md", 0, OPTION_FLAG, NULL, NULL, 0, 0, "print Markdown"},
@@ -422,14 +422,14 @@ static const struct option options[] = {
     {"svg", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "write the plots as SVG"},
     {"png", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "write the plots as PNG"},
     {"paper", 0, OPTION_TEXT, "DIR", NULL, 0, 0,
-     "write what a paper takes: LaTeX table and methods, English and Chinese, figures as SVG and PDF"},
+     "write files for a paper: LaTeX table and methods, English and Chinese, figures as SVG and PDF"},
     {0},
 };
 
 const struct command cmd_compare = {
     "compare",
     "RUN[,REPEAT ...] [RUN ...]",
-    "runs beside each other: memory, time, loss",
+    "compare runs: memory, time, loss",
     "Examples:\n  meopt compare runs/without runs/with --html comparison.html\n"
     "  meopt compare --run configs/quickstart_compare.yaml train.steps=40\n"
     "  meopt compare runs/a-1,runs/a-2,runs/a-3 runs/b-1,runs/b-2,runs/b-3 --md\n"

@@ -113,14 +113,14 @@ static int edit_run(const struct arguments *args, struct error *err)
 
 static const struct option options[] = {
     {"ascii", 0, OPTION_FLAG, NULL, NULL, 0, 0, "draw with ASCII characters only"},
-    {"card-memory", 0, OPTION_TEXT, "BYTES", NULL, 0, 0, "size of the card in the margin, as in 64G"},
+    {"card-memory", 0, OPTION_TEXT, "BYTES", NULL, 0, 0, "memory of the card for the plan, for example 64G"},
     {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
 };
 
 const struct command cmd_config_edit = {
     "config edit",
     "FILE",
-    "change an experiment in a form, with its memory in the margin",
+    "change a configuration in a form, with its memory plan",
     "Example:\n  meopt config edit --card-memory 64G configs/eva_clip.yaml",
     options,
     1,

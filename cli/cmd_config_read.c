@@ -161,7 +161,7 @@ static const struct option json_option[] = {
 const struct command cmd_config_get = {
     "config get",
     "FILE KEY ...",
-    "print values of an experiment, defaults filled in",
+    "print values of a configuration, including defaults",
     "Example:\n  meopt config get configs/eva_clip.yaml optim.lr train.batch_size",
     json_option,
     2,
@@ -221,7 +221,7 @@ static int list_run(const struct arguments *args, struct error *err)
 
 static const struct option list_options[] = {
     {"show-origin", 0, OPTION_FLAG, NULL, NULL, 0, 0,
-     "say which line, or the default, each value comes from"},
+     "print the line, or the default, that each value comes from"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
     {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
 };
@@ -229,7 +229,7 @@ static const struct option list_options[] = {
 const struct command cmd_config_list = {
     "config list",
     "[FILE [key=value ...]]",
-    "list every key, or every value of an experiment",
+    "list every key, or every value of a configuration",
     "Examples:\n  meopt config list\n  meopt config list --show-origin configs/eva_clip.yaml",
     list_options,
     0,
@@ -363,7 +363,7 @@ static const struct option check_options[] = {
 
 const struct command cmd_config_check = {"config check",
                                          "FILE ...",
-                                         "check experiments: keys, types, ranges, combinations, files",
+                                         "check configurations: keys, types, ranges, combinations, files",
                                          "Every problem is shown with file, line and column. Values that "
                                          "other YAML readers take\ndifferently (1e-3, no, 012) are noted.",
                                          check_options,
@@ -455,7 +455,7 @@ static int diff_run(const struct arguments *args, struct error *err)
 const struct command cmd_config_diff = {
     "config diff",
     "FILE [FILE | key=value ...]",
-    "compare an experiment with the defaults, with another, or with what 'set' would make of it",
+    "compare a configuration with the defaults, with another one, or with the result of 'set'",
     "Examples:\n  meopt config diff configs/eva_clip.yaml\n  meopt config diff a.yaml b.yaml\n"
     "  meopt config diff configs/eva_clip.yaml optim.lr=1.0e-4",
     json_option,

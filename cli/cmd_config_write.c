@@ -119,8 +119,8 @@ const struct command cmd_config_set = {
     "change values; comments, quotes and every other byte stay",
     "Examples:\n  meopt config set configs/eva_clip.yaml optim.use_meopt=true\n"
     "  meopt config set -n configs/eva_clip.yaml optim.lr=1.0e-4 train.micro_batch=8\n\n"
-    "Several changes are one atomic write. What cannot be changed safely (aliases, merged keys,\n"
-    "blocks of text) is refused with its line and column.",
+    "Several changes are one atomic write. Aliases, merged keys and block scalars are refused with\n"
+    "their line and column, because they cannot be changed safely.",
     change_options,
     2,
     -1,
@@ -130,7 +130,7 @@ const struct command cmd_config_set = {
 const struct command cmd_config_unset = {
     "config unset",
     "FILE KEY ...",
-    "remove keys, so that their defaults hold",
+    "remove keys, so that their defaults apply",
     "Example:\n  meopt config unset configs/eva_clip.yaml optim.weight_decay",
     change_options,
     2,
@@ -231,16 +231,17 @@ static int new_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option new_options[] = {
-    {"force", 'f', OPTION_FLAG, NULL, NULL, 0, 0, "replace a file that is there"},
+    {"force", 'f', OPTION_FLAG, NULL, NULL, 0, 0, "replace an existing file"},
     {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
 };
 
 const struct command cmd_config_new = {
     "config new",
     "NAME [FILE]",
-    "write a commented experiment: eva_clip, open_clip, dinov2, quickstart, ...",
+    "write a commented configuration: eva_clip, open_clip, dinov2, quickstart, ...",
     "FILE is NAME.yaml in the working directory when it is not given, - for standard output.\n"
-    "Its paths lead to COCO2014 and ModelWeight in the working directory, where 'meopt fetch' unpacks.\n\n"
+    "Its paths refer to COCO2014 and ModelWeight in the working directory, where 'meopt fetch' unpacks "
+    "them.\n\n"
     "Example:\n  meopt config new eva_clip my.yaml",
     new_options,
     1,

@@ -1,4 +1,4 @@
-/* meopt doctor: what this machine has, proved by running it, and what mends what is missing. */
+/* meopt doctor: checks the hardware, drivers and libraries of this machine. */
 #include "cli/command.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
@@ -194,21 +194,22 @@ static const struct option options[] = {
     {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0,
      "directory of runs, whose disk is measured (default runs)"},
     {"device", 0, OPTION_TEXT, "DEVICE", NULL, 0, 0,
-     "this device alone: auto, cpu, hip:N, cuda:N; fails when it cannot be used"},
-    {"quick", 0, OPTION_FLAG, NULL, NULL, 0, 0, "leave out measurements: bandwidth, products, disk speed"},
+     "check only this device: auto, cpu, hip:N, cuda:N; fails if it cannot be used"},
+    {"quick", 0, OPTION_FLAG, NULL, NULL, 0, 0, "skip measurements: bandwidth, GEMM, disk speed"},
     {"root", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "read /dev, /sys, /proc and /etc below DIR"},
     {"share", 0, OPTION_TEXT, "FILE", NULL, 0, 0,
-     "the report as JSON into FILE, without host, user and directories: to be sent"},
-    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "one JSON object: an array of checks, and how many are what"},
+     "write the report as JSON, without host, user and directories, to be sent"},
+    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0,
+     "print one JSON object: an array of checks, and the number of each status"},
     {0},
 };
 
 const struct command cmd_doctor = {
     "doctor",
     "[CONFIG [key=value ...]]",
-    "say what this machine has, proved by running it, and what mends what is missing",
-    "Examples:\n  meopt doctor\n  meopt doctor eva_clip.yaml              cards at that experiment's "
-    "shapes\n  meopt doctor --json > report.json        for a bug report",
+    "check the hardware, drivers and libraries of this machine",
+    "Examples:\n  meopt doctor\n  meopt doctor eva_clip.yaml              cards at the shapes of "
+    "this configuration\n  meopt doctor --json > report.json        for a bug report",
     options,
     0,
     -1,

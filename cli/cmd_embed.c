@@ -241,18 +241,18 @@ static int embed_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option options[] = {
-    {"role", 0, OPTION_TEXT, "ROLE", "teacher|student", 0, 0, "which tower (of a run: student)"},
+    {"role", 0, OPTION_TEXT, "ROLE", "teacher|student", 0, 0, "tower (default for a run: student)"},
     {"out", 'o', OPTION_TEXT, "FILE", NULL, 0, 0,
-     "safetensors file to write: embeddings (images, width), fp32, and names"},
+     "output file, safetensors: embeddings (images, width), fp32, and names"},
     {"skip-bad", 0, OPTION_FLAG, NULL, NULL, 0, 0,
-     "leave out images that cannot be decoded, whose rows are NaN else"},
+     "leave out images that cannot be decoded (default: their rows are NaN)"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
     {0},
 };
 
 const struct command cmd_embed = {"embed",
                                   "CONFIG|RUN [key=value ...]",
-                                  "a tower's output for every image, in the order of their names",
+                                  "write the embeddings of a tower for all images",
                                   NULL,
                                   options,
                                   1,

@@ -236,17 +236,18 @@ static int export_run(const struct arguments *args, struct error *err)
 static const struct option options[] = {
     {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
     {"format", 0, OPTION_TEXT, "FORMAT", "pt|safetensors|hf|timm|openclip", 0, 0,
-     "what to write (default safetensors)"},
-    {"merge", 0, OPTION_TEXT, "ORIGINAL", NULL, 0, 0, "put the student's tower into all of this checkpoint"},
-    {"no-head", 0, OPTION_FLAG, NULL, NULL, 0, 0, "leave the distillation head out"},
-    {"dtype", 0, OPTION_TEXT, "TYPE", "fp32|bf16", 0, 0, "of the student's values (default fp32)"},
+     "output format (default safetensors)"},
+    {"merge", 0, OPTION_TEXT, "ORIGINAL", NULL, 0, 0,
+     "write all tensors of this checkpoint, with the student's tower"},
+    {"no-head", 0, OPTION_FLAG, NULL, NULL, 0, 0, "leave out the distillation head"},
+    {"dtype", 0, OPTION_TEXT, "TYPE", "fp32|bf16", 0, 0, "type of the student's values (default fp32)"},
     {"out", 'o', OPTION_TEXT, "FILE", NULL, 0, 0,
-     "where (default in RUN, student.FORMAT for pt and safetensors)"},
+     "output file (default in RUN: student.FORMAT for pt and safetensors)"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
     {0},
 };
 
 const struct command cmd_export = {
-    "export", "RUN",   "write the student of a run for PyTorch, in its family's or a library's key layout",
+    "export", "RUN",   "write the student of a run for PyTorch, with its family's or a library's keys",
     NULL,     options, 1,
     1,        false,   export_run};

@@ -442,41 +442,40 @@ static int fetch_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option options[] = {
-    {"list", 'l', OPTION_FLAG, NULL, NULL, 0, 0,
-     "what can be fetched, and what is there, partial or missing"},
+    {"list", 'l', OPTION_FLAG, NULL, NULL, 0, 0, "list the sources and the state of each destination"},
     {"dest", 'd', OPTION_TEXT, "DIR", NULL, 0, 0,
      "directory to unpack into (default: the working directory)"},
     {"from", 0, OPTION_TEXT, "URL|FILE", NULL, 0, 0,
-     "take the archive from here, through the same checks; a bundle: all of it"},
+     "read the archive from a mirror, a local file or a bundle, with the same checks"},
     {"bundle", 0, OPTION_TEXT, "FILE", NULL, 0, 0,
-     "then put the archives into one file, which --from takes on a machine without a network"},
-    {"sha256", 0, OPTION_TEXT, "HEX", NULL, 0, 0, "the archive must have this checksum"},
+     "then write the archives into one file for --from on a machine without a network"},
+    {"sha256", 0, OPTION_TEXT, "HEX", NULL, 0, 0, "require this checksum of the archive"},
     {"trust", 0, OPTION_FLAG, NULL, NULL, 0, 0,
-     "take an archive of which no checksum is known, and remember its own"},
+     "accept an archive without a known checksum, and record its own"},
     {"connections", 0, OPTION_INT, "N", NULL, 1, 8,
-     "fetch N ranges of 64 MiB or more side by side (default 1)"},
-    {"keep-archive", 0, OPTION_FLAG, NULL, NULL, 0, 0, "keep the archive beside the tree (default)"},
-    {"stream", 0, OPTION_FLAG, NULL, NULL, 0, 0, "delete the archive once it is unpacked"},
+     "download N ranges of at least 64 MiB in parallel (default 1)"},
+    {"keep-archive", 0, OPTION_FLAG, NULL, NULL, 0, 0, "keep the archive next to the tree (default)"},
+    {"stream", 0, OPTION_FLAG, NULL, NULL, 0, 0, "delete the archive after it is unpacked"},
     {"limit", 0, OPTION_REAL, "GIB", NULL, 0.000001, 1e6,
-     "refuse an archive that unpacks to more (default: what the source says, else the free space)"},
-    {"verify", 0, OPTION_FLAG, NULL, NULL, 0, 0, "check every file of a tree that was fetched before"},
+     "refuse an archive that unpacks to more (default: the size in the source, else the free space)"},
+    {"verify", 0, OPTION_FLAG, NULL, NULL, 0, 0, "verify every file of a fetched tree"},
     {"repair", 0, OPTION_FLAG, NULL, NULL, 0, 0,
-     "the same, then restore damaged files from the archive (missing ones are restored without it)"},
-    {"dry-run", 'n', OPTION_FLAG, NULL, NULL, 0, 0, "say what would be done"},
-    {"quiet", 'q', OPTION_FLAG, NULL, NULL, 0, 0, "only errors"},
-    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "an event per line on stdout; with --list one array"},
+     "verify, then restore damaged files from the archive (missing files need no option)"},
+    {"dry-run", 'n', OPTION_FLAG, NULL, NULL, 0, 0, "print the actions without performing them"},
+    {"quiet", 'q', OPTION_FLAG, NULL, NULL, 0, 0, "print only errors"},
+    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "print one event per line; with --list one array"},
     {0},
 };
 
 const struct command cmd_fetch = {
     "fetch",
     "[NAME ...]",
-    "bring datasets and weights: resumed, verified, safely unpacked",
+    "download, verify and unpack datasets and weights",
     "Examples:\n  meopt fetch coco2014 model-weight\n  meopt fetch sample --dest sample\n  meopt fetch "
     "--list\n"
     "  meopt fetch coco2014 --from /media/usb/COCO2014.tar.gz\n"
     "  meopt fetch coco2014 model-weight --bundle all.tar\n  meopt fetch --from all.tar\n\n"
-    "Ctrl-C stops cleanly; the same command goes on where it was. A killed run, too.",
+    "After Ctrl-C or a crash, the same command resumes the download.",
     options,
     0,
     -1,

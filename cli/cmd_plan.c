@@ -545,34 +545,33 @@ done:
 
 static const struct option options[] = {
     {"card-memory", 0, OPTION_TEXT, "BYTES", NULL, 0, 0,
-     "memory of the card, as in 64G; else device.memory_limit, or the card's or machine's own"},
+     "memory of the card, for example 64G (default: device.memory_limit, else the card's or machine's)"},
     {"card", 0, OPTION_TEXT, "NAME", NULL, 0, 0,
-     "the same by the card's name, as in k100-ai; --card list prints them all"},
+     "memory of a card by its name, for example k100-ai; --card list prints all names"},
     {"explain", 0, OPTION_TEXT, "CLASS",
      "all|weights|gradients|optimizer|activations|teacher|workspace|comm|data", 0, 0,
-     "the tensors of that class of memory, each with the key that shrinks it and what that costs"},
+     "list the tensors of this class of memory, each with the key that shrinks it and its cost"},
     {"what-if", 0, OPTION_FLAG, NULL, NULL, 0, 0,
-     "a table of the settings that matter, with peak memory and relative compute"},
+     "print a table of the important settings with peak memory and relative compute"},
     {"fit", 0, OPTION_TEXT, "BYTES", NULL, 0, 0,
-     "the memory ladder: memory against the time of a step, with the keys of each rung; the fastest that "
-     "fits into so many bytes, as in 8GiB, or auto; else train.memory"},
+     "list memory options with the time of a step and their keys, and mark the fastest one that fits into "
+     "BYTES, for example 8GiB, or auto (default: train.memory)"},
     {"carry", 0, OPTION_REAL, "GB/S", NULL, 0.001, 1e6,
-     "for it: what streamed weights and offloaded states come with (default 12 for a card, 1 for a CPU)"},
-    {"ranks", 0, OPTION_INT, "N", NULL, 1, 65536,
-     "ranks that train together; else the number of device.cards"},
+     "with --fit: bandwidth for streamed weights and offloaded states (default 12 for a card, 1 for a CPU)"},
+    {"ranks", 0, OPTION_INT, "N", NULL, 1, 65536, "number of ranks (default: the number of device.cards)"},
     {"bandwidth", 0, OPTION_REAL, "GB/S", NULL, 0, 1e6,
-     "what a rank's link carries: a table of steps on 1, 2, 4 ... N ranks"},
-    {"latency", 0, OPTION_REAL, "US", NULL, 0, 1e9, "microseconds of a message between ranks (default 5)"},
+     "bandwidth of a rank's link; prints a table of steps on 1, 2, 4 ... N ranks"},
+    {"latency", 0, OPTION_REAL, "US", NULL, 0, 1e9, "microseconds per message between ranks (default 5)"},
     {"network", 0, OPTION_REAL, "GB/S", NULL, 0, 1e6,
-     "what a node's network carries, where there are more ranks than --node-ranks"},
-    {"node-ranks", 0, OPTION_INT, "N", NULL, 1, 65536, "ranks of a node (default 8)"},
+     "bandwidth of a node's network, with more ranks than --node-ranks"},
+    {"node-ranks", 0, OPTION_INT, "N", NULL, 1, 65536, "number of ranks per node (default 8)"},
     {"step-ms", 0, OPTION_REAL, "MS", NULL, 0, 1e12,
-     "a step of one rank as measured, for that table (meopt bench train); else from --gflops"},
+     "measured step of one rank for that table (meopt bench train; default: from --gflops)"},
     {"gflops", 0, OPTION_REAL, "X", NULL, 0, 1e9,
      "measured speed (meopt bench train), for the expected time of a step"},
     {"measure", 0, OPTION_FLAG, NULL, NULL, 0, 0,
-     "measure the peak of the matrix product here (a second) for the time of a step; with --fit also what "
-     "the card's link, or on a CPU the disk, carries"},
+     "measure the best GEMM rate of this machine for a second, for the time of a step; with --fit also the "
+     "bandwidth of the card's link, or on a CPU of the disk"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
     {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
 };
@@ -580,7 +579,7 @@ static const struct option options[] = {
 const struct command cmd_plan = {
     "plan",
     "CONFIG [key=value ...]",
-    "say what an experiment needs before it starts: memory by class, compute, disk",
+    "compute memory, time and disk space before a run starts",
     "Examples:\n  meopt plan configs/eva_clip.yaml --card-memory 64G --what-if\n  meopt plan "
     "configs/dinov2.yaml train.batch_size=64 train.recompute=block\n  meopt plan configs/eva_clip.yaml "
     "--ranks 512 "

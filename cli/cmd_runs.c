@@ -137,23 +137,23 @@ static int runs_run(const struct arguments *args, struct error *err)
 static const struct option runs_options[] = {
     {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
     {"state", 0, OPTION_TEXT, "STATE", "starting|training|silent|done|stopped|diverged|failed|lost|damaged",
-     0, 0, "only those"},
+     0, 0, "only runs in this state"},
     {"filter", 0, OPTION_TEXT, "WORDS", NULL, 0, 0,
-     "only those whose name, state, device or what binds them has each of the words"},
+     "only runs whose name, state, device or bottleneck contains each of the words"},
     {"sort", 0, OPTION_TEXT, "BY", "age|name|state|step|loss|peak", 0, 0,
-     "order (default age: the newest first)"},
-    {"reverse", 'r', OPTION_FLAG, NULL, NULL, 0, 0, "the other way round"},
-    {"limit", 'n', OPTION_INT, "N", NULL, 1, 1e9, "the first N"},
-    {"watch", 'w', OPTION_FLAG, NULL, NULL, 0, 0, "again every two seconds, until Ctrl-C"},
-    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "one array on stdout"},
+     "sort order (default age: newest first)"},
+    {"reverse", 'r', OPTION_FLAG, NULL, NULL, 0, 0, "reverse the order"},
+    {"limit", 'n', OPTION_INT, "N", NULL, 1, 1e9, "only the first N runs"},
+    {"watch", 'w', OPTION_FLAG, NULL, NULL, 0, 0, "repeat every two seconds, until Ctrl-C"},
+    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "print one array"},
     {0},
 };
 const struct command cmd_runs = {
     "runs",
     "",
-    "list runs and what has become of them",
+    "list runs and their status",
     "Examples:\n  meopt runs --state training\n  meopt runs --filter 'eva lr=1e-4' --sort loss -n 5\n\n"
-    "'meopt' alone, on a terminal, opens the same list to choose from.",
+    "'meopt' without arguments, on a terminal, opens the same list.",
     runs_options,
     0,
     0,
@@ -269,7 +269,7 @@ static int stop_run(const struct arguments *args, struct error *err) { return in
 
 static const struct option stop_options[] = {
     {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
-    {"now", 0, OPTION_FLAG, NULL, NULL, 0, 0, "at once, without saving"},
+    {"now", 0, OPTION_FLAG, NULL, NULL, 0, 0, "stop immediately, without saving"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
     {0},
 };
@@ -299,7 +299,7 @@ static const struct option checkpoint_options[] = {
     {0},
 };
 const struct command cmd_checkpoint = {
-    "checkpoint", "RUN",         "ask a run to save and go on", NULL, checkpoint_options, 1, 1,
+    "checkpoint", "RUN",         "ask a run to save and continue", NULL, checkpoint_options, 1, 1,
     false,        checkpoint_run};
 
 /* ---- attach ---- */
@@ -328,12 +328,10 @@ static int attach_run(const struct arguments *args, struct error *err)
 
 static const struct option attach_options[] = {
     {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
-    {"baseline", 0, OPTION_LIST, "RUN", NULL, 0, 0,
-     "its curves beneath those of the run; again for another one"},
+    {"baseline", 0, OPTION_LIST, "RUN", NULL, 0, 0, "draw the curves of this run below; may be repeated"},
     {"ascii", 0, OPTION_FLAG, NULL, NULL, 0, 0, "draw with ASCII characters only"},
     {0},
 };
 const struct command cmd_attach = {
-    "attach", "[RUN]",        "open the dashboard of a run, or the list of runs to choose from",
-    NULL,     attach_options, 0,
-    1,        false,          attach_run};
+    "attach", "[RUN]",   "open the dashboard of a run, or the list of runs", NULL, attach_options, 0, 1,
+    false,    attach_run};

@@ -351,10 +351,10 @@ static int worker_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option options[] = {
-    {"resume", 0, OPTION_FLAG, NULL, NULL, 0, 0, "go on from the newest whole checkpoint"},
+    {"resume", 0, OPTION_FLAG, NULL, NULL, 0, 0, "resume from the newest complete checkpoint"},
     {"force-resume", 0, OPTION_TEXT, "KEYS", NULL, 0, 0, "between commas: may be others than before"},
-    {"stop-after", 0, OPTION_INT, "N", NULL, 1, 1e12, "save and stop behind step N"},
-    {"threads", 0, OPTION_INT, "N", NULL, 1, 4096, "processor threads"},
+    {"stop-after", 0, OPTION_INT, "N", NULL, 1, 1e12, "save and stop after step N"},
+    {"threads", 0, OPTION_INT, "N", NULL, 1, 4096, "number of CPU threads"},
     {"report", 0, OPTION_INT, "FD", NULL, 0, 1e6, "descriptor of the page to report in"},
     {"report-number", 0, OPTION_INT, "N", NULL, 0, 1e6, "of several in that page"},
     {"rank", 0, OPTION_INT, "R", NULL, 0, 65535, "this rank"},
@@ -367,7 +367,7 @@ static const struct option options[] = {
      "of the experiment as this rank's command line has it"},
     {"lock", 0, OPTION_INT, "FD", NULL, 0, 1e6, "descriptor of the run's lock, which is held"},
     {"brief", 0, OPTION_FLAG, NULL, NULL, 0, 0, "steps alone: no tables at start and end"},
-    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "a JSON object per line on stdout"},
+    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "print one JSON object per line"},
     {0},
 };
 

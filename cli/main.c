@@ -85,8 +85,8 @@ static void usage(FILE *out)
                  "Trains large vision transformers in a fraction of the usual memory.\n\nCommands:\n");
     for (int i = 0; commands[i]; i++)
         if (!commands[i]->hidden) fprintf(out, "  %-14s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(out, "\n'meopt' alone opens the list of runs; 'meopt COMMAND --help' tells more; 'man meopt' has "
-                 "a tour and the exit codes.\n");
+    fprintf(out, "\n'meopt' alone opens the list of runs. 'meopt COMMAND --help' lists the options of a "
+                 "command, 'man meopt' the exit codes.\n");
 }
 
 /* "config" is the group of "config get". */
@@ -109,7 +109,7 @@ static void group_usage(FILE *out, const char *group)
     for (int i = 0; commands[i]; i++)
         if (in_group(commands[i], group))
             fprintf(out, "  %-14s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(out, "\n'meopt help %s COMMAND' tells more.\n", group);
+    fprintf(out, "\n'meopt help %s COMMAND' lists the options of a command.\n", group);
 }
 
 /* The second words of a group. */

@@ -16,7 +16,7 @@ for library in meopt meopt-optim; do # eval: pkg-config's words are escaped for 
 done
 cmp "$dir/meopt.out" "$dir/meopt-optim.out"
 LD_LIBRARY_PATH=$libdir taskset -c "$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')" "$dir/meopt-optim" | cmp - "$dir/meopt.out"
-grep -q 'bytes a parameter' "$dir/meopt.out"
+grep -q 'bytes per parameter' "$dir/meopt.out"
 
 LD_LIBRARY_PATH=$libdir ldd "$dir/meopt-optim" >"$dir/ldd"
 if grep -vE '^[[:space:]]*(linux-vdso|/.*/ld-linux|lib(c|m|dl|pthread)\.so|libmeopt-optim\.so)' "$dir/ldd"; then

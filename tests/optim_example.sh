@@ -18,7 +18,7 @@ eval "\"\$cc\" $sanitize -std=c11 -Wall -Wextra -Werror \"\$dir/example.c\" -o \
 check() {
     LD_LIBRARY_PATH=$libdir "$1" >"$dir/out"
     cat "$dir/out"
-    awk '/bytes a parameter/ {b = $1} /^loss/ {l = $2; o = $4} END {exit !(b > 4.4 && b < 4.75 && l < 0.05 && o > 0.9 && o < 1.1)}' "$dir/out"
+    awk '/bytes per parameter/ {b = $1} /^loss/ {l = $2; o = $4} END {exit !(b > 4.4 && b < 4.75 && l < 0.05 && o > 0.9 && o < 1.1)}' "$dir/out"
 }
 check "$dir/example"
 if nm -D --defined-only "$libdir/libmeopt.so" | grep -v ' meopt_' | grep ' T '; then

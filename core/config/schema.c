@@ -42,7 +42,7 @@ CHOICE_LISTS(CHOICE_SIZE)
     PATH(section ".weight", "train embed",                                                                   \
          "checkpoint of the " who ", a file or a directory: see meopt-weights(7)", field.weight),            \
         CHOICE(section ".arch", tower_arch, "custom", GEOMETRY,                                              \
-               "published geometry of the " who "; custom: from the checkpoint and the keys below",          \
+               "published model shape of the " who "; custom: from the checkpoint and the keys below",       \
                field.arch),                                                                                  \
         INT(section ".width", "channels", 0, 65536, "0", GEOMETRY,                                           \
             "width of the " who "; 0: from arch or checkpoint", field.width),                                \
@@ -61,33 +61,33 @@ CHOICE_LISTS(CHOICE_SIZE)
         CHOICE(section ".ffn", tower_ffn, "auto", GEOMETRY, "feed-forward; auto: from arch or checkpoint",   \
                field.ffn),                                                                                   \
         CHOICE(section ".activation", tower_activation, "auto", GEOMETRY,                                    \
-               "activation of an mlp; auto: as config.json or open_clip_config.json beside the checkpoint "  \
-               "says, else quick_gelu of a TorchScript archive of CLIP, else gelu",                          \
+               "activation of an mlp; auto: from config.json or open_clip_config.json next to the "          \
+               "checkpoint, else quick_gelu for a TorchScript archive of CLIP, else gelu",                   \
                field.activation),                                                                            \
         CHOICE(section ".pool", tower_pool, "auto", GEOMETRY,                                                \
-               "what is taken as embedding: the class token, the mean of the normalised patches, the norm "  \
-               "of the patches' mean or of all tokens' mean (avg_all), the mean of the patches without the " \
-               "last norm (avg_raw), the mean of the normalised class and distillation tokens; auto: from "  \
-               "arch or as names and that file say, else cls, and avg without a class token",                \
+               "embedding: the class token, the mean of the normalised patches, the norm of the mean of "    \
+               "the patches or of all tokens (avg_all), the mean of the patches without the last norm "      \
+               "(avg_raw), the mean of the normalised class and distillation tokens; auto: from arch, the "  \
+               "names or that file, else cls, and avg without a class token",                                \
                field.pool),                                                                                  \
         CHOICE(section ".norm", tower_norm, "auto", GEOMETRY,                                                \
-               "norms before the branches of a block or behind them; auto: from arch or as that file says, " \
-               "else post of an eva tower 1792 wide (EVA02-CLIP-E), else pre",                               \
+               "norms before the branches of a block, or after them; auto: from arch or that file, else "    \
+               "post for an eva tower 1792 wide (EVA02-CLIP-E), else pre",                                   \
                field.norm),                                                                                  \
         INT(section ".patch", "pixels", 0, 1024, "0", GEOMETRY,                                              \
             "side of a patch; 0: from arch or checkpoint", field.patch),                                     \
         INT(section ".pos_grid", "patches", 0, 1024, "0", GEOMETRY,                                          \
             "side of the stored position embedding; 0: from arch or checkpoint", field.pos_grid),            \
         CHOICE(section ".pos_resize", tower_pos_resize, "auto", GEOMETRY,                                    \
-               "whose interpolation of the positions where image / patch is not pos_grid; auto: of the "     \
-               "library that wrote the checkpoint",                                                          \
+               "library whose interpolation resizes the positions if image / patch is not pos_grid; auto: "  \
+               "the library that wrote the checkpoint",                                                      \
                field.pos_resize),                                                                            \
         CHOICE(section ".dtype", tower_dtype, "auto", GEOMETRY,                                              \
-               "what the " who " computes in; auto: train.precision", field.dtype)
+               "compute type of the " who "; auto: train.precision", field.dtype)
 
 #define IMAGES(section, field)                                                                               \
     TEXT(section ".mean", "train embed",                                                                     \
-         "mean of red, green and blue, values from 0 to 1, as in 0.5, 0.5, 0.5", field.mean),                \
+         "mean of red, green and blue, values from 0 to 1, for example 0.5, 0.5, 0.5", field.mean),          \
         TEXT(section ".std", "train embed", "standard deviation of red, green and blue", field.std),         \
         CHOICE(section ".interpolation", data_interpolation, "auto", "train embed", "filter of the resize",  \
                field.interpolation),                                                                         \
@@ -97,10 +97,10 @@ CHOICE_LISTS(CHOICE_SIZE)
             "image keeps its size",                                                                          \
             field.resize),                                                                                   \
         REAL(section ".crop_pct", "share", 0, 1, "0", "train embed",                                         \
-             "share of the resized side that the crop of its centre keeps, 0.1 or more; 0: as the pipeline", \
+             "share of the resized side that the centre crop keeps, at least 0.1; 0: from the pipeline",     \
              field.crop_pct),                                                                                \
         CHOICE(section ".resize_as", data_resize_as, "auto", "train embed",                                  \
-               "library whose rounding the resize and the crop have: see IMAGES", field.resize_as)
+               "library whose rounding the resize and the crop follow: see IMAGES", field.resize_as)
 
 #define FAMILY_ALIAS(c, number, name, aliases, ...) aliases
 static const char family_aliases[] = FAMILIES(FAMILY_ALIAS, );
@@ -113,23 +113,22 @@ const struct config_key config_keys[] = {
                  model.family),
     TOWER("model_t", "teacher", model_t),
     CHOICE("model_t.init", tower_init, "checkpoint", "train",
-           "the teacher's values; random: a geometry to measure with", model_t.init),
+           "values of the teacher; random: for measurements", model_t.init),
     {"model_t.place", CONFIG_CHOICE, NULL, tower_place_names, NULL, 0, 0, "resident", "train plan bench",
-     "where the teacher's weights stand: in the device's memory, or on a CPU in a working file, for a card "
-     "in "
-     "the host's memory, from where each block comes while the one before it computes",
+     "location of the teacher's weights: in the device's memory; or in a scratch file on a CPU, for a card "
+     "in host memory, from which each block is read while the previous one computes",
      false, ENUM_AT(tower_place, model_t.place)},
     TOWER("model_s", "student", model_s),
     CHOICE_ALIAS("model_s.family", model_family, family_aliases + 1, "auto", GEOMETRY,
                  "kind of the student where it is another than the teacher's; auto: from its arch, its "
                  "checkpoint where model.family is auto, else model.family",
                  model_s.family),
-    CHOICE("model_s.init", tower_init, "checkpoint", "train", "where the student starts", model_s.init),
+    CHOICE("model_s.init", tower_init, "checkpoint", "train", "initial values of the student", model_s.init),
     {"model_s.place", CONFIG_CHOICE, NULL, tower_place_names, NULL, 0, 0, "resident", "train plan bench",
-     "the same of the student's weights; streamed: of one rank, with gradients: release", false,
+     "location of the student's weights; streamed requires one rank and gradients: release", false,
      ENUM_AT(tower_place, model_s.place)},
 
-    CHOICE("loss.type", loss_type, "mse", "train plan", "distance of student's and teacher's output",
+    CHOICE("loss.type", loss_type, "mse", "train plan", "distance between the outputs of student and teacher",
            loss.type),
     SWITCH("loss.normalize", "auto", "train plan", "L2-normalise both outputs first; auto: true for eva",
            loss.normalize),
@@ -138,23 +137,22 @@ const struct config_key config_keys[] = {
     CHOICE("loss.tokens", loss_tokens, "cls", "train plan",
            "match the class token, or the patch tokens as well (dinov2 and dinov3 only)", loss.tokens),
     CHOICE("loss.head", loss_head, "auto", "train plan",
-           "linear layer from the student's width to the teacher's; auto: where they differ", loss.head),
+           "linear layer from the student's width to the teacher's; auto: if they differ", loss.head),
 
     PATH("data.root", "train embed",
          "directory of images, JPEG, PNG and WebP, or of tar archives of them: see IMAGES", data.root),
     TEXT("data.include", "train embed",
-         "patterns of the images to take, separated by commas; not set: all, or those for training where "
-         "there are others beside them",
+         "comma-separated patterns of the images to use; not set: all, or those for training if there are "
+         "others",
          data.include),
-    TEXT("data.exclude", "train embed", "patterns of images to leave out, separated by commas", data.exclude),
+    TEXT("data.exclude", "train embed", "comma-separated patterns of the images to leave out", data.exclude),
     INT("data.image_size", "pixels", 0, 4096, "0", GEOMETRY,
-        "side of the input; 0: as the files beside the checkpoint say, else as its positions do (dinov2's "
-        "own: "
+        "side of the input; 0: from the files next to the checkpoint, else from its positions (dinov2's own: "
         "224)",
         data.image_size),
     CHOICE("data.pipeline", data_pipeline, "auto", "train embed",
-           "resize, crop, mean and deviation where the keys below leave them open; auto: as the files beside "
-           "the checkpoint say, else as the family usually has them",
+           "resize, crop, mean and deviation, unless the keys below set them; auto: from the files next to "
+           "the checkpoint, else the usual ones of the family",
            data.pipeline),
     IMAGES("data", data.images),
     BOOL("data.augment", "false", "train plan", "random resized crops, the same for teacher and student",
@@ -174,62 +172,60 @@ const struct config_key config_keys[] = {
     BOOL("data.shuffle", "true", "train", "new order every epoch, from train.seed", data.shuffle),
 
     INT("data_s.image_size", "pixels", 0, 4096, "0", GEOMETRY,
-        "side of the student's input; 0: data.image_size, where that is 0 as the files beside its checkpoint "
-        "say, "
-        "else the teacher's",
+        "side of the student's input; 0: data.image_size, if that is 0 from the files next to its "
+        "checkpoint, else the teacher's",
         data_s.image_size),
     IMAGES("data_s", data_s.images),
 
     INT("train.epochs", "epochs", 1, 1000000, "10", "train plan", "passes over the images", train.epochs),
-    INT("train.steps", "steps", 0, 1e12, "0", "train plan",
-        "stop after so many optimizer steps; 0: after all epochs", train.steps),
+    INT("train.steps", "steps", 0, 1e12, "0", "train plan", "number of optimizer steps; 0: all epochs",
+        train.steps),
     INT("train.batch_size", "images", 1, 65536, "32", "train plan", "images per rank and optimizer step",
         train.batch_size),
     INT("train.micro_batch", "images", 0, 65536, "0", "train plan",
-        "images per forward pass, gradients are accumulated; 0: batch_size", train.micro_batch),
+        "images per forward pass, with gradient accumulation; 0: batch_size", train.micro_batch),
     INT("train.global_batch", "images", 0, 1048576, "0", "train plan",
-        "images per optimizer step of all ranks, in micro-batches that they share: the same steps on any "
-        "number "
+        "images per optimizer step of all ranks, which share its micro-batches: the same steps on any number "
         "of ranks; 0: batch_size of each rank",
         train.global_batch),
     INT("train.seed", NULL, 0, 9007199254740992.0, "0", "train",
-        "of data order, augmentation, rounding and new weights", train.seed),
+        "seed of data order, augmentation, rounding and new weights", train.seed),
     CHOICE("train.precision", train_precision, "bf16", "train plan bench",
-           "of activations and matrix products, where a tower's dtype is auto", train.precision),
+           "type of activations and GEMM, if a tower's dtype is auto", train.precision),
     CHOICE("train.recompute", train_recompute, "none", "train plan bench",
-           "keep all activations, or one block's and compute the rest again", train.recompute),
+           "save all activations, or those of one block and recompute the others", train.recompute),
     CHOICE("train.save_activations", train_save_activations, "minimal", "train plan bench",
-           "what blocks keep for backward: all that is not cheap to make again, or, 8bit, the larger part of "
-           "that in 8 bits; not with train.recompute block",
+           "activations that blocks save for backward: those that are expensive to recompute, or, with 8bit, "
+           "the larger part of them in 8 bits; not with train.recompute block",
            train.save_activations),
     BOOL("train.cache_teacher", "false", "train plan",
-         "compute the teacher's outputs once, keep them beside the run, free the teacher",
+         "compute the teacher's outputs once, store them in the run directory, free the teacher",
          train.cache_teacher),
     {"train.checkpoint_steps", CONFIG_INT, "steps", NULL, NULL, 0, 1e12, "0", "train plan",
-     "checkpoint every so many steps; 0: by time only", false, AT(train.checkpoint_steps)},
+     "steps between checkpoints; 0: by time only", false, AT(train.checkpoint_steps)},
     {"train.checkpoint_minutes", CONFIG_REAL, "minutes", NULL, NULL, 0, 1e6, "30", "train",
-     "checkpoint every so many minutes; 0: by steps only", false, AT(train.checkpoint_minutes)},
+     "minutes between checkpoints; 0: by steps only", false, AT(train.checkpoint_minutes)},
     {"train.checkpoint_keep", CONFIG_INT, "checkpoints", NULL, NULL, 1, 1000000, "2", "train plan",
-     "newest checkpoints that are kept", false, AT(train.checkpoint_keep)},
+     "number of newest checkpoints to keep", false, AT(train.checkpoint_keep)},
     {"train.log_every", CONFIG_INT, "steps", NULL, NULL, 1, 1000000, "10", "train",
-     "a line on the terminal every so many steps (metrics.jsonl has all)", false, AT(train.log_every)},
+     "steps between lines on the terminal (metrics.jsonl has all steps)", false, AT(train.log_every)},
 
     {"train.memory", CONFIG_TEXT, NULL, NULL, NULL, 0, 0, "", "train plan",
-     "bytes that each rank of a new run is to fit into, as in 8GiB: the fastest of what 'meopt plan --fit' "
-     "tells is written into its keys; auto: what the card, or a rank's part of the machine, has free then, "
-     "less a twentieth; not set: as the keys say; train.save_activations=8bit "
-     "among these keys changes the numbers of a run, and is reported as such",
+     "memory limit of each rank of a new run, for example 8GiB: the fastest option of 'meopt plan --fit' is "
+     "written into its keys; auto: the free memory of the card, or of a rank's part of the machine, minus a "
+     "twentieth; not set: the keys are used as given; train.save_activations=8bit among these keys changes "
+     "the numbers of a run, which is reported",
      false, AT(train.memory)},
     {"train.scratch_dir", CONFIG_PATH, NULL, NULL, NULL, 0, 0, "", "train bench",
-     "directory of the working files of streamed weights, one of each rank, past the page cache, which end "
-     "with the process; not set: the run's, or that of the YAML file",
+     "directory of the scratch files of streamed weights, one per rank, with O_DIRECT, removed with the "
+     "process; not set: the run's, or that of the YAML file",
      false, AT(train.scratch_dir)},
 
     BOOL("optim.use_meopt", "true", "train plan bench",
-         "MEOpt's formats and gradient release; false: what PyTorch AMP + AdamW + DDP holds",
+         "use MEOpt's formats and gradient release; false: the memory of PyTorch AMP + AdamW + DDP",
          optim.use_meopt),
     BOOL("optim.pure_bf16", "false", "train plan bench",
-         "no fp32 weights: all bf16; with use_meopt, weights bf16_sr where optim.weights is auto",
+         "no fp32 weights: all bf16; with use_meopt, weights are bf16_sr if optim.weights is auto",
          optim.pure_bf16),
     CHOICE("optim.preset", optim_preset, "balanced", "train plan bench",
            "weights and states together, see meopt-optimizers(7)", optim.preset),
@@ -247,63 +243,64 @@ const struct config_key config_keys[] = {
     REAL("optim.beta1", NULL, 0, 0.9999999, "0.9", "train", "decay of the first moment", optim.beta1),
     REAL("optim.beta2", NULL, 0, 0.9999999, "0.98", "train",
          "decay of the second moment (lion: of the momentum)", optim.beta2),
-    REAL("optim.eps", NULL, 0, 1, "1.0e-6", "train", "added to the root of the second moment", optim.eps),
-    REAL("optim.weight_decay", NULL, 0, 100, "0.05", "train", "on tensors of two or more dimensions",
-         optim.weight_decay),
+    REAL("optim.eps", NULL, 0, 1, "1.0e-6", "train", "term added to the root of the second moment",
+         optim.eps),
+    REAL("optim.weight_decay", NULL, 0, 100, "0.05", "train",
+         "weight decay of tensors with two or more dimensions", optim.weight_decay),
     REAL("optim.momentum", NULL, 0, 0.9999999, "0.9", "train", "apsgd only", optim.momentum),
     REAL("optim.dampening", NULL, 0, 1, "0", "train", "apsgd only", optim.dampening),
     BOOL("optim.nesterov", "false", "train", "apsgd only", optim.nesterov),
     BOOL("optim.trust_clip", "false", "train", "lamb only: trust ratio at most 1", optim.trust_clip),
-    BOOL("optim.always_adapt", "false", "train", "lamb only: trust ratio also where nothing decays (NVLAMB)",
+    BOOL("optim.always_adapt", "false", "train", "lamb only: trust ratio also without decay (NVLAMB)",
          optim.always_adapt),
     BOOL("optim.decoupled_decay", "false", "train",
          "lamb only: decay the weights themselves, not in the update (timm)", optim.decoupled_decay),
     REAL("optim.max_grad_norm", NULL, 0, 1e9, "0", "train plan",
-         "lamb only: divide gradients by max(1, norm / this); 0: do not", optim.max_grad_norm),
+         "lamb only: divide gradients by max(1, norm / this); 0: off", optim.max_grad_norm),
     REAL("optim.clip_grad_norm", NULL, 0, 1e9, "1", "train plan",
          "largest global gradient norm; 0: no clipping", optim.clip_grad_norm),
     CHOICE("optim.clip_mode", optim_clip_mode, "auto", "train plan",
-           "norm that clips: of this step, of the step before, of each block; auto: exact where that costs "
+           "norm for clipping: of this step, of the previous step, of each block; auto: exact if that costs "
            "nothing (gradients kept or accumulated), else previous",
            optim.clip_mode),
     CHOICE_ALIAS("optim.weights", optim_weights, WEIGHT_ALIASES, "auto", "train plan bench",
-                 "format of the weights; auto: as the preset", optim.weights),
-    CHOICE("optim.state_m", optim_state, "auto", "train plan bench", "first moment; auto: as the preset",
-           optim.state_m),
-    CHOICE("optim.state_v", optim_state, "auto", "train plan bench", "second moment; auto: as the preset",
-           optim.state_v),
-    CHOICE("optim.gradients", optim_gradients, "auto", "train plan bench",
-           "keep all, or step and free block by block inside backward; auto: release with use_meopt",
-           optim.gradients),
+                 "format of the weights; auto: from the preset", optim.weights),
+    CHOICE("optim.state_m", optim_state, "auto", "train plan bench",
+           "format of the first moment; auto: from the preset", optim.state_m),
+    CHOICE("optim.state_v", optim_state, "auto", "train plan bench",
+           "format of the second moment; auto: from the preset", optim.state_v),
+    CHOICE(
+        "optim.gradients", optim_gradients, "auto", "train plan bench",
+        "keep all gradients, or update and free block by block during backward; auto: release with use_meopt",
+        optim.gradients),
     {"optim.offload", CONFIG_CHOICE, NULL, optim_offload_names, NULL, 0, 0, "none", "train plan bench",
-     "where moments and corrections lie between their steps; host: those of a card in this machine's memory; "
-     "nvme: "
-     "in a file on a local disk; they are moved beside the backward pass, a card takes its step itself, and "
-     "the bits are the same",
+     "location of moments and residual bits between steps; host: those of a card in host memory; nvme: in a "
+     "file on a local disk; transfers overlap with the backward pass, a card updates them itself, and "
+     "results are bit-identical",
      false, ENUM_AT(optim_offload, optim.offload)},
     {"optim.offload_fraction", CONFIG_REAL, NULL, NULL, NULL, 0, 1, "1", "train plan bench",
-     "how much of them, of tensors of 8192 elements and more, evenly over the blocks", false,
+     "offloaded part of them, of tensors with at least 8192 elements, evenly over the blocks", false,
      AT(optim.offload_fraction)},
     {"optim.offload_dir", CONFIG_PATH, NULL, NULL, NULL, 0, 0, "", "train bench",
-     "directory of the file of optim.offload nvme, which has no name and ends with the process; not set: "
-     "train.scratch_dir",
+     "directory of the file of optim.offload nvme, which has no name and is removed with the process; not "
+     "set: train.scratch_dir",
      false, AT(optim.offload_dir)},
 
     {"device.type", CONFIG_CHOICE, NULL, device_type_names, NULL, 0, 0, "auto", "train plan bench",
-     "where to compute; auto: cards when there are any", false, ENUM_AT(device_type, device.type)},
+     "device type; auto: cards if there are any", false, ENUM_AT(device_type, device.type)},
     {"device.cards", CONFIG_TEXT, NULL, NULL, NULL, 0, 0, "all", "train plan",
-     "numbers of the cards to train on, a rank each, as in 0 or 0,1,3 or [0, 1, 3]; all: the first that "
+     "numbers of the cards, one rank per card, for example 0 or 0,1,3 or [0, 1, 3]; all: the first one that "
      "works",
      false, AT(device.cards)},
     {"device.memory_limit", CONFIG_BYTES, "bytes", NULL, NULL, 0, 1e15, "0", "train plan",
-     "use no more of each card, as in 16G; 0: all of it", false, AT(device.memory_limit)},
+     "memory limit of each card, for example 16G; 0: all of it", false, AT(device.memory_limit)},
 
     {"dist.backend", CONFIG_CHOICE, NULL, dist_backend_names, NULL, 0, 0, "auto", "train",
-     "what carries sums between ranks; auto: the cards' own library (nccl: NCCL, or RCCL on AMD and DCU) "
-     "where every rank has a card and it, else local on one host, else mpi",
+     "method of communication between ranks; auto: the vendor's library (nccl: NCCL, or RCCL on AMD and DCU) "
+     "if every rank has a card and the library, else local on one host, else mpi",
      false, ENUM_AT(dist_backend, dist.backend)},
     {"dist.shard", CONFIG_CHOICE, NULL, dist_shard_names, "gradients=optimizer", 0, 0, "none", "train plan",
-     "what each rank holds only its part of: nothing; optimizer states and the sums of gradients (ZeRO-1, "
+     "data of which each rank holds only its part: none; optimizer states and the sums of gradients (ZeRO-1, "
      "-2); weights too (ZeRO-3)",
      false, ENUM_AT(dist_shard, dist.shard)},
 
