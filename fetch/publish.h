@@ -1,10 +1,13 @@
-/* Publishing: a tree is at its place whole, or not at all; and looking at it again later.
+/* Publishing of an unpacked tree, and checks of a published one. A tree is at its destination completely, or
+ * not at all.
  *
- * staging/TOP -> DEST/TOP by a rename that replaces nothing, after everything is on the disk. The marker
- * TOP/.meopt-complete says what archive it came from; a directory without it is never taken for a dataset. It
- * is one line of JSON,
- *   {"format":1,"source":NAME,"archive":FILE,"sha256":HEX,"size_bytes":N,"files":N,"unpacked_bytes":N}
- * and then a line "CRC32C SIZE PATH" for each file, PATH relative to TOP.
+ * staging/TOP is renamed to DEST/TOP after everything is on the disk; the rename replaces nothing. The marker
+ * TOP/.meopt-complete identifies the archive; a directory without it is never used as a dataset. The marker
+ * has one line of JSON,
+ *
+ *     {"format":1,"source":NAME,"archive":FILE,"sha256":HEX,"size_bytes":N,"files":N,"unpacked_bytes":N}
+ *
+ * and one line "CRC32C SIZE PATH" per file, with PATH relative to TOP.
  */
 #ifndef MEOPT_FETCH_PUBLISH_H
 #define MEOPT_FETCH_PUBLISH_H

@@ -1,32 +1,32 @@
 /* A driver without a card, for tests: a shared library with the entry points of libamdhip64 (or of libcuda:
- * FAKE_CUDA), whose card is the emulation of tests/emulate.h. What the machine is like comes from the
- * environment:
- *   FAKE_CARDS    number of cards (1; at most 8); 0: the driver has an error for that, or, with FAKE_EMPTY,
- *                 says 0 and success, as HIP does
+ * FAKE_CUDA), whose card is the emulation of tests/emulate.h. The environment describes the machine:
+ *   FAKE_CARDS    number of cards (1; at most 8). 0: the driver returns an error, or, with FAKE_EMPTY, 0 and
+ *                 success, as HIP does
  *   FAKE_UNITS    compute units (1)
- *   FAKE_VERSION  of the driver (50731921, HIP 5.7)
- *   FAKE_ARCH     what the card runs (FAKE_CARD: gfx90a, gfx928, sm_90)
+ *   FAKE_VERSION  version of the driver (50731921, HIP 5.7)
+ *   FAKE_ARCH     architecture of the card (FAKE_CARD: gfx90a, gfx928, sm_90)
  *   FAKE_MEMORY   bytes of the card (8 GiB)
  *   FAKE_OTHERS   bytes that other processes hold (0)
  *   FAKE_INIT     error of the first call (0)
  *   FAKE_CONTEXT  error of starting a card (0)
- *   FAKE_SILENT   kernels start, succeed and do nothing, as with code of the wrong arch on some cards
- *   FAKE_WAVE     the width of its waves, where kernels were compiled for another
- *   FAKE_LANE     the lane whose sums of matrix instructions stand in wrong places
- *   FAKE_WRONG    kernels whose names begin so start, succeed and do nothing
- *   FAKE_LAUNCH   the number of the launch that fails with "launch failure"
- *   FAKE_FAULT    the number of the launch whose kernel reads where nothing is: it starts, and the next call
- * says so. As with the real drivers either error stays: from then on every call of a card has it. FAKE_LATE
- * the number of the stream, counted from 1 as they are made, whose work waits as long as waits and events
- * allow; all others work at once (0: none waits; -1: all do). A missing event shows with one or the other, a
- * missing wait of the host with -1. FAKE_TAKES    "NAME=MICROSECONDS,...": kernels whose names begin so take
- * that long on their stream, which goes on by itself meanwhile, as all do FAKE_GRAPH    "none": no stream can
- * be recorded; "void": every recording comes to nothing; "small": one of more than 100 operations cannot be
- * made ready FAKE_COUNT    a file to which allocations, launches, starts of graphs, copies of streams but the
- * first and launches by kernel are counted when the library goes
+ *   FAKE_SILENT   kernels start, succeed and do nothing, as with code of a wrong architecture on some cards
+ *   FAKE_WAVE     width of its waves, if kernels were compiled for a different one
+ *   FAKE_LANE     lane whose sums of matrix instructions are in wrong positions
+ *   FAKE_WRONG    prefix of the names of kernels that start, succeed and do nothing
+ *   FAKE_LAUNCH   number of the launch that fails with "launch failure"
+ *   FAKE_FAULT    number of the launch whose kernel reads unmapped memory: it starts, and the next call
+ *                 returns the error. As with real drivers, both errors stay: every later call returns them.
+ *   FAKE_LATE     number of the stream, from 1 in the order of creation, whose work waits as long as waits
+ *                 and events allow; all others work immediately (0: none waits; -1: all do). A missing event
+ *                 shows with either, a missing wait of the host with -1.
+ *   FAKE_TAKES    "NAME=MICROSECONDS,...": kernels with this prefix take that long on their stream, which
+ *                 runs in parallel with the host, as all streams then do
+ *   FAKE_GRAPH    "none": no recording; "void": empty ones; "small": those above 100 operations fail
+ *   FAKE_COUNT    a file; the numbers of allocations, launches, graph starts, copies of all streams but the
+ *                 first, and launches by kernel are written to it when the library is unloaded
  *
- * HIP_, ROCR_ and CUDA_VISIBLE_DEVICES number the cards as with the real drivers. What a library of
- * collectives gives a stream (tests/fake_nccl.cc) is not done at once: fake_driver_give.
+ * HIP_, ROCR_ and CUDA_VISIBLE_DEVICES number the cards as with the real drivers. Work that a library of
+ * collectives adds to a stream (tests/fake_nccl.cc) is not done immediately: fake_driver_give.
  */
 #include "tests/fake_arguments.h"
 #include "tests/emulate_run.h"

@@ -1,24 +1,28 @@
 /* A library of collectives without cards, for tests: a shared library with the entry points of librccl that
  * MEOpt uses (of libnccl: FAKE_CUDA), for ranks of this machine, whose cards and streams are those of
- * tests/fake_driver.cc. Processes or threads may be ranks; they meet in a file that the id names.
+ * tests/fake_driver.cc. Ranks may be processes or threads; they meet in a file that the id names.
  *
- * It is as strict as the real ones, and stricter where those are undefined:
- *   - A communicator does not block: what is asked for is under way (ncclInProgress) until
- *     ncclCommGetAsyncError says otherwise, and any other call before that is ncclInvalidUsage.
- *   - What a group sends begins when all that its stream was given before is done, and what the stream is
- * given behind it waits; the group is given to the stream by a thread of the library, after ncclGroupEnd.
- *   - Ranks that do not make the same calls in the same order with the same sizes and types: an asynchronous
- *     error. A rank that does not come: the others wait until they are aborted, also when it has died.
- *   - Memory and streams must be of the communicator's card, which was current when it was made, and is so on
- *     the thread that calls; one thread calls at a time.
- * From the environment:
- *   FAKE_NCCL_VERSION  (22203)
- *   FAKE_NCCL_FAIL     the number of a communicator's group that ends with ncclRemoteError
- *   FAKE_NCCL_DELAY    milliseconds that every group takes at least (0)
- *   FAKE_NCCL_RATE     nanoseconds that every byte of a group takes that goes to another rank (0)
- *   FAKE_NCCL_PCIE     cards without links of their own: without HSA_FORCE_FINE_GRAIN_PCIE=1 RCCL, which
- * hangs there, has an error FAKE_NCCL_COUNT    a file to which groups, and the bytes that they sent to
- * others, are added when the library goes
+ * It is as strict as the real libraries, and stricter where those are undefined:
+ *
+ *   - A communicator does not block: a request is in progress (ncclInProgress) until ncclCommGetAsyncError
+ *     reports a different state, and any other call before that is ncclInvalidUsage.
+ *   - The transfers of a group begin when all earlier work of its stream is done, and later work of the
+ *     stream waits for them. A thread of the library adds the group to the stream, after ncclGroupEnd.
+ *   - Ranks that do not make the same calls in the same order with the same sizes and types get an
+ *     asynchronous error. If a rank does not come, the others wait until they are aborted, also if it died.
+ *   - Memory and streams must belong to the communicator's card. That card was current when the communicator
+ *     was made, and is current on the calling thread. One thread calls at a time.
+ *
+ * Environment:
+ *
+ *   FAKE_NCCL_VERSION  version (22203)
+ *   FAKE_NCCL_FAIL     number of the communicator's group that ends with ncclRemoteError
+ *   FAKE_NCCL_DELAY    minimum milliseconds of every group (0)
+ *   FAKE_NCCL_RATE     nanoseconds per byte that a group sends to another rank (0)
+ *   FAKE_NCCL_PCIE     cards without links of their own: without HSA_FORCE_FINE_GRAIN_PCIE=1 there is an
+ *                      error, where RCCL hangs
+ *   FAKE_NCCL_COUNT    a file; the numbers of groups, and of bytes sent to other ranks, are added to it when
+ *                      the library is unloaded
  */
 #include <algorithm>
 #include <atomic>

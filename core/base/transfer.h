@@ -1,13 +1,14 @@
-/* Reads and writes of one file that go on beside the caller: what does not fit in memory, kept on a disk.
+/* Asynchronous reads and writes of one scratch file, for data that do not fit into memory.
  *
- * The file has no name: it is there as long as somebody holds it open, and a killed process leaves nothing.
- * It goes past the page cache (O_DIRECT) where the file system can, so that it takes no memory. Slots are
- * numbers of the caller's; each has one transfer at a time: a write, then a read into the memory that was
- * written (so that a buffer passes from one part of the file to the next without anybody's help). A transfer
- * that failed is told by transfers_wait of its slot.
+ * The file has no name: it exists while a process holds it open, and a killed process leaves nothing. It is
+ * accessed with O_DIRECT if the file system supports that, so that it occupies no page cache. The caller
+ * numbers the slots. Each slot has one transfer at a time: a write, then a read into the memory that was
+ * written, so that a buffer passes from one part of the file to the next without further calls.
+ * transfers_wait of a slot returns the error of its transfer.
  *
- *     transfers_open(&t, "/local/nvme", bytes, 4, &err);   // takes the whole room now: a full disk is told
- * here transfers_start(t, 0, NULL, &(struct transfer){buffer, bytes, 0}); transfers_wait(t, 0, &err);
+ *     transfers_open(&t, "/local/nvme", bytes, 4, &err);      // allocates the space; fails on a full disk
+ *     transfers_start(t, 0, NULL, &(struct transfer){buffer, bytes, 0});
+ *     transfers_wait(t, 0, &err);
  *     transfers_close(t);
  *
  * One thread at a time calls these functions. */

@@ -1,12 +1,13 @@
-/* What is used of rocBLAS, cuBLAS, hipBLASLt and cuBLASLt: entry points and numbers. Loaded, never linked.
- * Handles and descriptors are void pointers, enumerations ints. The test vendor_api holds this against the
- * vendors' headers where they are installed. In Debian 12 are those of neither rocBLAS nor hipBLASLt; there
- * the sources are
+/* The entry points and numbers of rocBLAS, cuBLAS, hipBLASLt and cuBLASLt that are used. The libraries are
+ * loaded, never linked. Handles and descriptors are void pointers, enumerations ints. The test vendor_api
+ * compares this with the vendors' headers if they are installed. Debian 12 has neither those of rocBLAS nor
+ * of hipBLASLt. Sources:
  *
  *   rocBLAS     ROCm/rocBLAS library/include/internal/rocblas-functions.h (rocblas_gemm_ex),
- *               rocblas-auxiliary.h (handle, stream, atomics), rocblas-types.h (numbers); 2.x to 5.x and DTK
- * alike hipBLASLt   ROCm/hipBLASLt library/include/hipblaslt/hipblaslt.h, library/include/hipblaslt-types.h;
- *               types and operations are hipblas-common's and hip/library_types.h's since ROCm 6
+ *               rocblas-auxiliary.h (handle, stream, atomics), rocblas-types.h (numbers); equal in 2.x to 5.x
+ *               and DTK
+ *   hipBLASLt   ROCm/hipBLASLt library/include/hipblaslt/hipblaslt.h, library/include/hipblaslt-types.h;
+ *               since ROCm 6, types and operations are those of hipblas-common and hip/library_types.h
  *   cuBLAS(Lt)  cublas_api.h, cublasLt.h, library_types.h of CUDA 11 and later
  */
 #ifndef MEOPT_DEVICE_BLAS_API_H

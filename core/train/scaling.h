@@ -1,18 +1,18 @@
-/* How long a step takes on many ranks, from what one rank needs and what they send each other: arithmetic, so
- * that a cluster can be judged before it is bought (man meopt-plan, SCALING).
+/* Predicts the time of a step on many ranks from the time on one rank and the bytes that ranks send, so
+ * that a cluster can be evaluated before it is bought (man meopt-plan, SCALING).
  *
- * A step of one rank takes T seconds, of which the share `backward` is the student's backward pass. Its
- * gradients leave in `messages` groups of equal size, each behind its part of the backward pass. Of N ranks
- * each sends S(N) bytes a step, alike to all others, over a link of B bytes a second; of a node's G ranks
- * what goes to other nodes shares its network of W bytes a second. Every group takes 2 (N - 1) messages of L
- * seconds, half of them to add up, half to hand round.
+ * A step of one rank takes T seconds; the share `backward` of it is the student's backward pass. Its
+ * gradients are sent in `messages` groups of equal size, each after its part of the backward pass. Each of
+ * N ranks sends S(N) bytes per step, evenly to all others, over a link of B bytes per second. The G ranks
+ * of a node share its network of W bytes per second to other nodes. Every group takes 2 (N - 1) messages of
+ * L seconds, half of them to reduce, half to gather.
  *
- *     sums(N) = max(S / B, S (N - G) / (N - 1) G / W) + messages 2 (N - 1) L
- *     b = T backward / messages          c = sums(N) / messages
- *     step(N) = T - T backward + b + (messages - 1) max(b, c) + c        where sums go on beside backward
- *     step(N) = T + sums(N)                                              where they come behind it
- *     efficiency = T / step(N)                                           each rank has as many images as
- * alone
+ *     sums(N)    = max(S / B, S (N - G) / (N - 1) G / W) + messages 2 (N - 1) L
+ *     b          = T backward / messages
+ *     c          = sums(N) / messages
+ *     step(N)    = T - T backward + b + (messages - 1) max(b, c) + c     if sums overlap with backward
+ *     step(N)    = T + sums(N)                                           if they follow it
+ *     efficiency = T / step(N)                                           with the images per rank unchanged
  */
 #ifndef MEOPT_TRAIN_SCALING_H
 #define MEOPT_TRAIN_SCALING_H

@@ -11,18 +11,19 @@
  * - FAULT_KILL=1: the process is killed at the call instead;
  * - FAULT_SLOW=KIND:MICROSECONDS[:PART] ...: every call of the kind takes so much longer, where PART is given
  *   that of a path that holds it; needs no FAULT_SHARED;
- * - FAULT_CUT=PART: a file whose path holds it is cut off as soon as it is mapped; the same;
- * - FAULT_UNSYNCED=1: a sync that does not fail is not made either: most of the time of a small run; the
- * same;
+ * - FAULT_CUT=PART: a file whose path contains PART is truncated as soon as it is mapped; needs no
+ *   FAULT_SHARED;
+ * - FAULT_UNSYNCED=1: a sync that does not fail is not made either: most of the time of a small run; needs
+ *   no FAULT_SHARED;
  * - FAULT_NFS=1: locks are as from two machines that share a directory by NFS: one of a directory keeps
  *   nobody out, an exclusive one needs a file that is open for writing (flock(2));
- * - FAULT_LATE=1: every rename is made and fails all the same, as over NFS where its reply is lost and it is
- * sent again; needs no FAULT_SHARED;
+ * - FAULT_LATE=1: every rename is made and fails nevertheless, as over NFS when its reply is lost and it is
+ *   sent again; needs no FAULT_SHARED;
  * - FAULT_LOG=1: changes of files are written down in order, behind the counters (log.c);
  * - FAULT_SITES=1: instead, every call is: its kind, its number and where in the program it was made (log.c).
  *
- *   FAULT_UNDER=$PWD FAULT_SLOW="sync:1000000 open:200000:.pth" LD_PRELOAD=build/tests/libfault.so meopt
- * train
+ *   FAULT_UNDER=$PWD FAULT_SLOW="sync:1000000 open:200000:.pth" \
+ *       LD_PRELOAD=libfault.so LD_LIBRARY_PATH=build/tests meopt train ...
  *
  * What io_uring carries is met where it is given to the kernel (uring.c), as reads and writes.
  * Allocations and threads are met where libfault_memory.so is preloaded behind it (memory.c).
