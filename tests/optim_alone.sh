@@ -178,6 +178,6 @@ END
 eval "\"\$cc\" -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror \"\$dir/load.c\" -o \"\$dir/load\" $(pkg-config --cflags meopt-optim) -ldl -pthread"
 "$dir/load" "$libdir/libmeopt-optim.so"
 if command -v valgrind >/dev/null; then
-    valgrind -q --child-silent-after-fork=yes --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite \
+    env -u MEOPT_CPU_ISA valgrind -q --child-silent-after-fork=yes --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite \
         "$dir/load" "$libdir/libmeopt-optim.so" >"$dir/valgrind" 2>&1 || { cat "$dir/valgrind"; exit 1; }
 fi
