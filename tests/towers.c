@@ -389,6 +389,25 @@ static void heads_are_those_of_the_published_towers_of_that_width(void **state)
     assert_non_null(strstr(err.what, "100"));
 }
 
+/* Of every pooling: an embedding that is the output is not rounded to bf16. */
+static void an_embedding_without_projection_is_fp32(void **state)
+{
+    (void)state;
+    for (enum pool pool = POOL_CLS; pool <= POOL_CLS_DIST; pool++) {
+        struct geometry g = {.family = FAMILY_DINOV2, .width = 64, .hidden = 48, .depth = 2, .image = SIDE};
+        g.registers = 1;
+        g.pool = pool;
+        struct subject s = subject_open(device_spec(), g, options_of(GRADIENTS_NONE, 0, DTYPE_BF16));
+        tower_forward(s.tower, &(struct batch){s.images, BATCH});
+        int64_t count = BATCH * s.tower->out_width, wide = 0;
+        uint32_t *out = downloaded(s.device, s.tower->out, (size_t)count * sizeof *out);
+        for (int64_t i = 0; i < count; i++) wide += (out[i] & 0xFFFF) != 0;
+        assert_true(wide > count / 2);
+        free(out);
+        subject_close(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -397,6 +416,7 @@ int main(void)
         cmocka_unit_test(two_release_buffers_change_no_bit_and_keep_the_former_group),
         cmocka_unit_test(a_dry_tower_counts_two_buffers_as_a_real_one_takes_them),
         cmocka_unit_test(heads_are_those_of_the_published_towers_of_that_width),
+        cmocka_unit_test(an_embedding_without_projection_is_fp32),
         cmocka_unit_test(another_kind_of_input_is_another_embed_over_the_same_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -255,6 +255,18 @@ static void heads_of_pooling_by_attention_are_told_or_assumed(void **state)
     directory_of = "openclip-quick";
 }
 
+static void a_tower_without_positions_takes_the_size_of_its_configuration(void **state)
+{
+    (void)state;
+    directory_of = "dinov3";
+    const char *const json = "{\"model_type\": \"dinov3_vit\", \"hidden_size\": 32, "
+                             "\"num_attention_heads\": 2, \"image_size\": 35}";
+    assert_int_equal(known("config.json", json, NULL).image, 35);
+    assert_int_equal(known("config.json", json, "data.image_size=28").image, 28);
+    assert_int_equal(known(NULL, NULL, "model_t.heads=2").image, 14 * 7);
+    directory_of = "openclip-quick";
+}
+
 static void a_file_of_any_content_is_bounded(void **state)
 {
     (void)state;
@@ -281,6 +293,7 @@ int main(void)
         cmocka_unit_test(a_torchscript_archive_of_clip_has_quick_gelu),
         cmocka_unit_test(what_is_not_known_or_not_readable_is_refused),
         cmocka_unit_test(heads_of_pooling_by_attention_are_told_or_assumed),
+        cmocka_unit_test(a_tower_without_positions_takes_the_size_of_its_configuration),
         cmocka_unit_test(a_file_of_any_content_is_bounded),
     };
     return cmocka_run_group_tests_name("untold", tests, NULL, NULL);

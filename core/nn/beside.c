@@ -188,6 +188,7 @@ static bool transformers(struct beside *b, const json_t *root)
         if (!(b->rope_theta > 0)) b->rope_theta = json_number_value(json_object_get(rope, "rope_theta"));
         if (!(b->rope_theta > 0)) b->rope_theta = 100;
         b->rotary = true;
+        b->image = side(model, "image_size");
         if (is_true(model, "use_gated_mlp") && strcmp(act, "silu") != 0)
             copy(b->odd, sizeof b->odd, "a feed-forward gated by another function than silu");
         return true; /* without positions to resize */

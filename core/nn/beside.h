@@ -23,6 +23,7 @@ struct beside {
     enum pos_resize pos_resize; /* of the library; POS_RESIZE_USUAL: not said */
     double norm_eps;            /* 0: not said */
     double rope_theta;          /* of DINOv3's rotary positions; 0: not said */
+    int64_t image;              /* usual side of the input of a tower without positions; 0: not said */
     bool rotary;                /* it says how positions are rotated, as the towers here do it */
     /* Sizes, which must be those of the tower; 0: not said. */
     struct {

@@ -86,9 +86,12 @@ static const struct family_row rows[FAMILY_COUNT] = {
              true,
          .keys = {VIT_KEYS, [ROLE_POS] = "pos_embed", [ROLE_REGISTERS] = "register_tokens",
                   [ROLE_MASK] = "mask_token", [ROLE_PATCH_B] = "patch_embed.proj.bias",
-                  [ROLE_QKV_B] = "attn.qkv.bias", [ROLE_LS1] = "ls1.gamma", [ROLE_LS2] = "ls2.gamma"},
+                  [ROLE_QKV_B] = "attn.qkv.bias", [ROLE_LS1] = "ls1.gamma", [ROLE_LS2] = "ls2.gamma",
+                  [ROLE_OUT_W] = "head_projection.weight", [ROLE_OUT_B] = "head_projection.bias"},
          .swiglu = {"mlp.w12.weight", "mlp.w12.bias", "mlp.w3.weight", "mlp.w3.bias"},
          .ignored = {"head.", "linear_head.", "dino_head.", "ibot_head."}, /* behind the output */
+         .out_optional = true,
+         .out_rare = true,
          .class_varies = true,
          .parts = PART_QKV_BIAS,
          .varies = PART_QKV_BIAS,

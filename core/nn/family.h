@@ -88,6 +88,7 @@ struct family_row {
     float norm_eps;
     bool out_transposed;    /* the projection is stored (width, out): y = x P, elsewhere y = x W^T */
     bool out_optional;      /* a tower may come without it: the normalised row is the embedding */
+    bool out_rare;          /* without one, unless its file has one (open_clip's timm_proj) */
     bool class_varies;      /* a tower may have no class token, or one without a position */
     int64_t postnorm_width; /* of the published ones whose norms stand behind the branches; 0: none do */
     int parts, varies;      /* PART_... that its towers usually have, and which of them may be otherwise */

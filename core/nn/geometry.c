@@ -31,9 +31,10 @@ int64_t geometry_usual_heads(enum family family, int64_t width)
     return head ? width / head : 0;
 }
 
-static bool projected(const struct geometry *g)
+bool geometry_projects(const struct geometry *g)
 {
-    return family_has(family_row(g->family), ROLE_OUT_W) && !g->unprojected;
+    const struct family_row *row = family_row(g->family);
+    return family_has(row, ROLE_OUT_W) && (row->out_rare ? g->projected : !g->unprojected);
 }
 
 /* What nothing says is what the family's towers usually have. */
@@ -41,7 +42,7 @@ static int complete(struct geometry *g, const struct family_row *row, int64_t he
 {
     if (!g->ffn) g->ffn = GELU;
     if (!g->patch) g->patch = row->patch ? row->patch : 14;
-    if (!g->out && !projected(g)) g->out = g->width;
+    if (!g->out && !geometry_projects(g)) g->out = g->width;
     if (!g->hidden && g->width) g->hidden = 4 * g->width;
     if (!g->pool && g->classless && !(geometry_parts(g) & PART_ATTN_POOL)) g->pool = POOL_AVG;
     if (geometry_parts(g) & PART_ATTN_POOL && !g->pool_heads) g->pool_heads = 8; /* CLIPVisionCfg's */
@@ -118,7 +119,7 @@ int geometry_check(struct geometry *g, int64_t head_dim, struct error *err)
         return error_set(err, EXIT_CONFIG, NULL, "%lld registers in a tower of family %s, expected 0%s",
                          (long long)g->registers, family_name(g->family),
                          family_has(row, ROLE_REGISTERS) ? " to 256" : "");
-    if (!projected(g) && g->out != g->width)
+    if (!geometry_projects(g) && g->out != g->width)
         return error_set(err, EXIT_CONFIG, "remove out",
                          "the output of a %s tower without projection is its width %lld, not %lld",
                          family_name(g->family), (long long)g->width, (long long)g->out);
@@ -211,7 +212,7 @@ double geometry_forward_flops(const struct geometry *g)
     double N = (double)geometry_tokens(g), d = (double)g->width, h = (double)g->hidden,
            p = (double)(3 * g->patch * g->patch);
     double c = g->ffn == SWIGLU ? 6 : 4;
-    double o = (double)g->out, projection = !projected(g) ? 0 : 2 * (double)geometry_pooled(g) * o;
+    double o = (double)g->out, projection = !geometry_projects(g) ? 0 : 2 * (double)geometry_pooled(g) * o;
     if (geometry_parts(g) & PART_ATTN_POOL) projection += 4 * N * d * o + 4 * N * o + 4 * o * o;
     return 2 * (double)geometry_patches(g) * p * d +
            (double)g->depth * (8 * N * d * d + 4 * N * N * d + c * N * d * h) + projection;

@@ -301,9 +301,12 @@ static int settle_sizes(struct geometry *g, const struct spelling *spelling, con
     int64_t depth = 0;
     int code = need(weights, spelling, ROLE_PATCH_W, ffn, &conv, err);
     if (!code) code = need(weights, spelling, ROLE_FC1_W, ffn, &fc, err);
-    g->unprojected = row->out_optional && names_tensor(spelling, weights, ROLE_OUT_W, 0, ffn) < 0;
-    if (!code && family_has(row, ROLE_OUT_W) && !g->unprojected)
-        code = need(weights, spelling, ROLE_OUT_W, ffn, &last, err);
+    g->projected = row->out_rare && names_tensor(spelling, weights, ROLE_OUT_W, 0, ffn) >= 0;
+    g->unprojected =
+        row->out_optional && !row->out_rare && names_tensor(spelling, weights, ROLE_OUT_W, 0, ffn) < 0;
+    g->out_biasless = geometry_projects(g) && family_has(row, ROLE_OUT_B) &&
+                      names_tensor(spelling, weights, ROLE_OUT_B, 0, ffn) < 0;
+    if (!code && geometry_projects(g)) code = need(weights, spelling, ROLE_OUT_W, ffn, &last, err);
     if (!code) code = count_blocks(spelling, weights, ffn, &depth, err);
     if (!code) code = settle_kind(g, spelling, weights, ffn, err);
     if (code) return code;

@@ -82,9 +82,9 @@ void geometry_text(const struct geometry *g, char *text, size_t size)
              family_name(g->family), (long long)g->depth, g->depth == 1 ? "" : "s", (long long)g->width,
              (long long)g->heads, g->heads == 1 ? "" : "s", heads, geometry_activation(g),
              assumed(g, ASSUMED_ACTIVATION), kind, pool, assumed(g, ASSUMED_POOL),
-             g->classifier              ? ", classifier not used"
-             : g->unprojected           ? ", no projection"
-             : g->assumed & ASSUMED_OUT ? ", projection"
-                                        : "",
+             g->classifier                              ? ", classifier not used"
+             : g->unprojected                           ? ", no projection"
+             : g->projected || g->assumed & ASSUMED_OUT ? ", projection"
+                                                        : "",
              assumed(g, ASSUMED_OUT), registers, (long long)g->image, positions);
 }

@@ -71,20 +71,17 @@ static int take_slice(const struct parameter *p, const struct values_place *plac
 static int take_positioned(const struct parameter *p, const struct values_place *place,
                            const struct weights *w, float *values, struct error *err)
 {
-    int64_t from = place->added >= 0 ? place->added : place->tensor[0], D = p->shape[p->ndim - 1],
-            count = weights_tensor(w, from)->count, held = count - p->count;
+    bool registers = place->added >= 0;
+    int64_t from = registers ? place->added : place->tensor[0], count = weights_tensor(w, from)->count,
+            before = place->held_from * p->shape[p->ndim - 1], held = registers ? p->count : count - p->count;
     float *all = malloc((size_t)count * sizeof *all);
     if (!all) return out_of_host_memory(count, err);
     int code = weights_read(w, from, all, DTYPE_F32, err);
     if (!code) code = weights_check_finite(w, from, all, DTYPE_F32, err);
-    if (place->added >= 0) {
-        if (!code) code = weights_read(w, place->tensor[0], values, DTYPE_F32, err);
-        if (!code) code = weights_check_finite(w, place->tensor[0], values, DTYPE_F32, err);
-        for (int64_t i = 0; i < p->count && !code; i++) values[i] += all[D + i];
-    } else if (!code) {
-        memcpy(values, all, (size_t)D * sizeof *values);
-        memcpy(values + D, all + D + held, (size_t)(p->count - D) * sizeof *values);
-    }
+    if (registers && !code) code = weights_read(w, place->tensor[0], values, DTYPE_F32, err);
+    if (registers && !code) code = weights_check_finite(w, place->tensor[0], values, DTYPE_F32, err);
+    for (int64_t i = 0; i < p->count && !code; i++)
+        values[i] = registers ? values[i] + all[before + i] : all[i < before ? i : held + i];
     free(all);
     return code;
 }

@@ -48,6 +48,14 @@ static int64_t find_in_block(const struct spelling *s, const struct weights *wei
     return i;
 }
 
+static int64_t find_outside(const struct spelling *s, const struct weights *weights, const char *name)
+{
+    char full[256];
+    if (!s->head) return weights_find_under(weights, &s->prefix, name);
+    int n = snprintf(full, sizeof full, "%s%s", s->outer, name);
+    return n > 0 && (size_t)n < sizeof full ? weights_find(weights, full) : -1;
+}
+
 static bool in_block(enum role role) { return role >= ROLE_BLOCK_FIRST && role <= ROLE_BLOCK_LAST; }
 
 /* The part-th of the names in a|b|c. */
@@ -60,22 +68,25 @@ static bool part_of(const char *parts, int part, char *name, size_t size)
     return at != NULL;
 }
 
-/* The projection's name where it is no key of the tower; NULL: the family's key, or there is a classifier. */
-static const char *projection_outside(const struct spelling *s)
+/* The name of a projection, or of its bias, that is outside the tower; NULL: the family's key, or there is a
+ * classifier. */
+static const char *projection_outside(const struct spelling *s, enum role role)
 {
-    return s->classifier ? NULL : s->naming->out;
+    if (s->head)
+        return role == ROLE_OUT_W ? "head.proj.weight" : role == ROLE_OUT_B ? "head.proj.bias" : NULL;
+    return s->classifier || role != ROLE_OUT_W ? NULL : s->naming->out;
 }
 
 bool names_part(const struct spelling *s, enum role role, int64_t block, int ffn, int part, char *name,
                 size_t size)
 {
     char key[128], number[32] = "";
-    const char *out = projection_outside(s);
-    bool outside = role == ROLE_OUT_W && out;
+    const char *out = projection_outside(s, role);
+    bool outside = out != NULL;
     if (!part_of(outside ? out : key_of(s, role, ffn), part, key, sizeof key)) return false;
     if (in_block(role)) snprintf(number, sizeof number, "%lld.", (long long)block);
-    snprintf(name, size, "%s%s%s%s", outside ? s->prefix.add : s->begin,
-             in_block(role) ? block_prefix(s) : "", number, key);
+    snprintf(name, size, "%s%s%s%s", outside ? s->outer : s->begin, in_block(role) ? block_prefix(s) : "",
+             number, key);
     return true;
 }
 
@@ -83,8 +94,8 @@ struct values_place names_place(const struct spelling *s, const struct weights *
                                 int64_t block, int ffn)
 {
     struct values_place place = {.zero_rows = role == ROLE_POS && s->slotless, .added = -1};
-    const char *out = projection_outside(s);
-    bool outside = role == ROLE_OUT_W && out, missing = false;
+    const char *out = projection_outside(s, role);
+    bool outside = out != NULL, missing = false;
     const char *key = outside ? out : key_of(s, role, ffn);
     const char *slice = key ? strchr(key, '@') : NULL;
     char part[128];
@@ -92,13 +103,14 @@ struct values_place names_place(const struct spelling *s, const struct weights *
         place.slice = slice[1] - '0';
         place.slices = slice[3] - '0';
     }
-    if (role == ROLE_POS) place.held_rows = s->naming->pos_registers;
-    if (role == ROLE_REGISTERS && s->naming->pos_registers && weights)
+    place.held_from = s->classless ? 0 : 1;
+    if (role == ROLE_POS) place.held_rows = s->held;
+    if (role == ROLE_REGISTERS && s->held && weights)
         place.added = find_key(s, weights, key_of(s, ROLE_POS, ffn));
     place.transposed = outside && family_row(s->family)->out_transposed;
     while (place.parts < NAMES_PARTS && part_of(key, place.parts, part, sizeof part)) {
         int64_t found = !weights         ? -1
-                        : outside        ? weights_find_under(weights, &s->prefix, part)
+                        : outside        ? find_outside(s, weights, part)
                         : in_block(role) ? find_in_block(s, weights, block, part)
                                          : find_key(s, weights, part);
         if (place.parts == 0 || (found < 0 && !missing))
@@ -189,18 +201,41 @@ static void find_classifier(struct spelling *s, const struct weights *weights)
     }
 }
 
-/* A square number of positions is one for each patch: 1 + a square never is a square. */
-static void find_class_token(struct spelling *s, const struct weights *weights)
+static bool is_square(int64_t n)
 {
-    bool varies = family_row(s->family)->class_varies;
-    int64_t at = varies ? find_key(s, weights, key_of(s, ROLE_POS, 1 + ACTIVATION_GELU)) : -1, side = 0;
-    const struct weights_tensor *pos = at < 0 ? NULL : weights_tensor(weights, at);
+    int64_t side = 0;
+    while (side * side < n) side++;
+    return n > 0 && side * side == n;
+}
+
+/* A square number of positions is one for each patch: 1 + a square never is a square. Else they may be those
+ * of all tokens. */
+static void find_positions(struct spelling *s, const struct weights *weights)
+{
+    enum { GELU = 1 + ACTIVATION_GELU };
+    const struct family_row *row = family_row(s->family);
+    int64_t at = row->class_varies ? find_key(s, weights, key_of(s, ROLE_POS, GELU)) : -1, registers = 0;
+    const struct weights_tensor *pos = at < 0 ? NULL : weights_tensor(weights, at), *t;
     if (!pos || pos->ndim < 2) return;
+    at = find_key(s, weights, key_of(s, ROLE_REGISTERS, GELU));
+    if (at >= 0 && (t = weights_tensor(weights, at))->ndim == 3 && t->shape[1] <= 256)
+        registers = t->shape[1];
+    bool there = find_key(s, weights, key_of(s, ROLE_CLS, GELU)) >= 0;
     int64_t rows = pos->shape[pos->ndim - 2];
-    while (side * side < rows) side++;
-    bool there = find_key(s, weights, key_of(s, ROLE_CLS, 1 + ACTIVATION_GELU)) >= 0;
-    s->classless = rows > 0 && side * side == rows && !there;
-    s->slotless = rows > 0 && side * side == rows && there;
+    bool patches = is_square(rows), all = !patches && registers && is_square(rows - there - registers);
+    s->classless = (patches || all) && !there;
+    s->slotless = patches && there;
+    s->held = all ? (int)registers : 0;
+}
+
+/* open_clip's timm_proj: visual.head.proj next to visual.trunk. */
+static void find_projection(struct spelling *s, const struct weights *weights)
+{
+    s->head = s->trunk;
+    if (s->trunk)
+        snprintf(s->outer, sizeof s->outer, "%.*s", (int)(strlen(s->begin) - strlen("trunk.")), s->begin);
+    s->head = s->trunk && find_outside(s, weights, "head.proj.weight") >= 0;
+    if (!s->head) snprintf(s->outer, sizeof s->outer, "%s", s->prefix.add);
 }
 
 static bool ends_with(const char *text, const char *end)
@@ -223,12 +258,13 @@ static bool fits(struct spelling *s, const struct naming *naming, const char *to
         if (find_key(s, weights, naming->probes[i]) < 0) return false;
     if (naming->absent && find_key(s, weights, naming->absent) >= 0) return false;
     s->trunk = strcmp(tower, "visual.trunk.") == 0 || ends_with(s->begin, "visual.trunk.");
+    find_projection(s, weights);
     /* EVA-CLIP's own fc_norm stands behind the mean of all tokens, the class token among them */
     bool own = strcmp(tower, "visual.") == 0 && !s->prefix.drop;
     s->fc_norm = naming->fc_norm && find_key(s, weights, "norm.weight") < 0 &&
                  find_key(s, weights, "fc_norm.weight") >= 0;
     s->all_tokens = s->fc_norm && (own || naming->all_tokens);
-    find_class_token(s, weights);
+    find_positions(s, weights);
     s->untold = untold(s, weights);
     find_classifier(s, weights);
     return true;
@@ -357,11 +393,12 @@ static bool begins(const char *name, const char *with) { return strncmp(name, wi
 
 bool names_inside(const struct spelling *s, const char *name)
 {
-    const char *out = projection_outside(s), *dot = out ? strrchr(out, '.') : NULL;
+    const char *out = s->head ? NULL : projection_outside(s, ROLE_OUT_W),
+               *dot = out ? strrchr(out, '.') : NULL;
     size_t add = strlen(s->prefix.add);
     if (begins(name, s->begin)) return true;
-    if (strncmp(name, s->prefix.add, add) != 0) return false;
     if (s->trunk && !*s->tower) return strncmp(name, s->begin, strlen(s->begin) - strlen("trunk.")) == 0;
+    if (strncmp(name, s->prefix.add, add) != 0) return false;
     if (s->trunk)
         return begins(name + add, &"visual."[s->prefix.drop]) &&
                (!s->prefix.drop || begins(name + add, "head."));
@@ -374,6 +411,7 @@ const char *names_key(const struct spelling *s, const char *name, int64_t *block
     const char *key = name + strlen(s->begin), *prefix = block_prefix(s);
     size_t begin = strlen(prefix);
     *block = -1;
+    if (s->head && !begins(name, s->begin) && begins(name, s->outer)) return name + strlen(s->outer);
     if (!begins(name, s->begin)) return name + (begins(name, s->prefix.add) ? strlen(s->prefix.add) : 0);
     if (strncmp(key, prefix, begin) != 0) return key;
     const char *at = key + begin;
@@ -421,6 +459,8 @@ static enum names_use rope_use(const struct spelling *s, const char *key, bool b
 enum names_use names_use(const struct spelling *s, const char *key, bool block)
 {
     const struct naming *n = s->naming;
+    for (enum role role = ROLE_OUT_W; !block && role <= ROLE_OUT_B; role++)
+        if (s->head && strcmp(key, projection_outside(s, role)) == 0) return NAMES_READ;
     for (enum role role = 0; role < ROLE_COUNT; role++)
         if (in_block(role) == block && (is_part(key_of(s, role, 1 + ACTIVATION_GELU), key) ||
                                         is_part(key_of(s, role, 1 + ACTIVATION_SWIGLU), key)))

@@ -21,6 +21,9 @@ struct spelling {
     bool all_tokens; /* EVA-CLIP's: the mean of all tokens, the class token among them */
     bool classless;  /* there is no class token */
     bool slotless;   /* there is one, without a position */
+    int held;        /* so many register tokens have positions, before those of the patches */
+    bool head;       /* open_clip's timm_proj: a projection next to the trunk */
+    char outer[128]; /* what the name of a projection outside the tower begins with */
     bool classifier; /* head.* or classifier.* is a classifier, which is not read */
     int untold;      /* ASSUMED_... that files with these names do not settle */
 };
@@ -52,7 +55,7 @@ struct values_place {
     int64_t tensor[NAMES_PARTS]; /* indices; parts of the parameter's rows, in order. -1: not there */
     int parts;                   /* 0: such a tower has no such parameter */
     int zero_rows;               /* rows of 0 before those in the file */
-    int held_rows;               /* rows of the file's behind its first that belong to the register tokens */
+    int held_rows, held_from;    /* rows of the positions that belong to the register tokens, and the first */
     int64_t added;               /* of register tokens: the tensor that holds their rows; -1: there is none */
     bool transposed;             /* stored (columns, rows) */
     int slice, slices;           /* slices > 0: the slice-th of as many equal parts of the tensor's rows */

@@ -21,7 +21,6 @@ struct naming {
     const char *ignored[MAX_IGNORED];
     enum pos_resize pos_resize; /* how that library does it; 0: as the family */
     bool pos_patches;           /* of files that are written so: the class token has no position */
-    int pos_registers;          /* so many register tokens have positions, behind that of the class token */
     bool fc_norm;               /* the last norm may be called fc_norm, and then stands behind the mean */
     bool all_tokens;            /* and that is the mean of all tokens */
     enum pool pool;             /* as its classes do; POOL_USUAL: the names do not tell */

@@ -46,7 +46,6 @@
     HF_VIT, .probes = {"embeddings.cls_token", "layers.0.layernorm_before.weight", distillation},            \
             .block_prefix = "layers.",                                                                       \
             .keys = {HF_VIT_EMBEDDINGS, HF_VIT_NORMS, HF_ATTENTION, [ROLE_REGISTERS] = distillation}
-#define HF_DISTILLED .pos_registers = 1
 
 #define DINOV3_TRANSFORMERS(blocks)                                                                          \
     .block_prefix = blocks,                                                                                  \
@@ -253,8 +252,8 @@ const struct naming namings[] = {
      .swiglu = {"mlp.weights_in.weight", "mlp.weights_in.bias", "mlp.weights_out.weight",
                 "mlp.weights_out.bias"}},
     /* transformers: DeiTModel, with a distillation token */
-    {HF_VIT_SAVED("embeddings.distillation_token"), HF_DISTILLED},
-    {HF_VIT_MEMORY("embeddings.distillation_token"), HF_DISTILLED},
+    {HF_VIT_SAVED("embeddings.distillation_token")},
+    {HF_VIT_MEMORY("embeddings.distillation_token")},
     /* transformers: ViTModel, ViTMAEModel, ViTMSNModel; as it is saved, and as it is in memory */
     {HF_VIT_SAVED(NULL)},
     {HF_VIT_MEMORY(NULL)},
@@ -277,7 +276,6 @@ const struct naming namings[] = {
      .probes = {"patch_embed.proj.weight", "dist_token"},
      .keys = {[ROLE_REGISTERS] = "dist_token"},
      .ignored = {"head_dist."},
-     .pos_registers = 1,
      .pool = POOL_CLS_DIST,
      .settles = ASSUMED_POOL | ASSUMED_POSITIONS,
      .pos_resize = POS_RESIZE_TIMM},

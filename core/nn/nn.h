@@ -79,6 +79,8 @@ struct geometry {
     int64_t out;       /* after the projection, width where the family has none */
     int ffn;           /* 1 + enum activation */
     bool unprojected;  /* saved without the projection that the family has: out is width */
+    bool projected;    /* with one, in a family that usually has none */
+    bool out_biasless; /* the projection has no bias, which the family's have */
     bool classless;    /* no class token, and no position for one */
     int64_t registers; /* tokens between class and patches, without position */
     enum layerscale layerscale;
@@ -137,6 +139,7 @@ int geometry_fits(const struct geometry *geometry, int64_t target, const struct 
 /* The same defaults without a checkpoint, then that everything is set and possible. */
 int geometry_check(struct geometry *geometry, int64_t head_dim, struct error *err);
 
+bool geometry_projects(const struct geometry *geometry);   /* the pooled row passes a projection */
 int64_t geometry_patches(const struct geometry *geometry); /* P = (image / patch)^2 */
 int64_t geometry_tokens(const struct geometry *geometry); /* N = 1 + registers + P; classless without the 1 */
 /* Rows of a position embedding of side * side patches. */

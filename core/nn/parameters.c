@@ -160,7 +160,8 @@ int parameters_list(const struct geometry *g, int64_t target, struct parameter *
             if (role == ROLE_REGISTERS && g->registers == 0) continue;
             if (role == ROLE_CLS && g->classless) continue;
             if ((role == ROLE_LS1 || role == ROLE_LS2) && !has_layerscale(g, row)) continue;
-            if ((role == ROLE_OUT_W || role == ROLE_OUT_B) && g->unprojected) continue;
+            if ((role == ROLE_OUT_W || role == ROLE_OUT_B) && !geometry_projects(g)) continue;
+            if (role == ROLE_OUT_B && g->out_biasless) continue;
             if (parts[role] & ~geometry_parts(g)) continue;
             (*list)[count++] = parameter_of(g, target, role, (int)group, prefix, key);
         }

@@ -210,6 +210,9 @@ static int check_places(const struct spelling *as, enum library library, const s
                 geometry_parts(g) & PART_ATTN_POOL,
          plain = library == LIBRARY_TRANSFORMERS && (g->pool > POOL_CLS || g->norms == NORMS_BEHIND),
          pre = family_has(family_row(g->family), ROLE_PRE_W) && !(geometry_parts(g) & PART_PRE_NORM);
+    if (g->projected)
+        return error_set(err, EXIT_CONFIG, "--format pt or safetensors",
+                         "%s has no class for a %s tower with a projection", name, family_name(g->family));
     if (pool || plain || pre)
         return error_set(err, EXIT_CONFIG, "--format pt or safetensors", "%s has no class for a %s tower %s",
                          name, family_name(g->family),
@@ -266,8 +269,9 @@ int respell_library(struct respell *r, const struct geometry *g, enum library li
             names_part(&as, role, block_of(p), g->ffn, part, name, sizeof name);
             add_row(r, name, shape_as(&as, p, &place, shape), shape, s);
         }
-        if (role == ROLE_OUT_W && names_zero(&as))
-            add_row(r, names_zero(&as), 1, &g->out, (struct source){.dtype = r->dtype, .added = -1});
+        if (role == ROLE_OUT_W && (names_zero(&as) || g->out_biasless))
+            add_row(r, names_zero(&as) ? names_zero(&as) : "head.bias", 1, &g->out,
+                    (struct source){.dtype = r->dtype, .added = -1});
     }
     if (!code) add_neutral(r, g, &as);
     free(list);
@@ -335,11 +339,11 @@ int respell_merge(struct respell *r, const struct geometry *g, const struct weig
     if (code) return code;
     struct parameter *list;
     int count = parameters_list(g, 0, &list);
-    if (found.depth != g->depth || found.unprojected != g->unprojected)
+    if (found.depth != g->depth || geometry_projects(&found) != geometry_projects(g))
         code = error_set(err, EXIT_CONFIG, "name the file that the student began from",
                          "its tower has %lld blocks and %s projection, the student's %lld and %s",
-                         (long long)found.depth, found.unprojected ? "no" : "a", (long long)g->depth,
-                         g->unprojected ? "none" : "one");
+                         (long long)found.depth, geometry_projects(&found) ? "a" : "no", (long long)g->depth,
+                         geometry_projects(g) ? "one" : "none");
     if (!code) code = fit_shapes(&as, g->ffn, list, count, original, err);
     if (!code) code = check_slices(g, &as, original, list, count, err);
     struct source *by = code ? NULL : replacements(r, g, &own, &as, original, list, count);

@@ -165,6 +165,7 @@ static int settle_untold(const struct config_tower *tower, const struct weights 
     if (b.odd[0])
         return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
                          "%s says %s, which no tower here has", b.name, b.odd);
+    images->usual = b.image;
     prefer_own(&b, &own);
     if (tower->norm == TOWER_NORM_AUTO && b.norms) g->norms = b.norms;
     if (tower->norm != TOWER_NORM_AUTO || b.norms || known_arch) settled(g, ASSUMED_NORMS);
@@ -214,6 +215,8 @@ static int size_of_file(const struct config *c, int64_t size, const struct prepr
     else if (read && images->side && !g->image) g->image = images->side;
     else if (teacher && teacher->family == g->family && g->patch && teacher->image % g->patch == 0)
         g->image = teacher->image;
+    else if (images->usual && !g->image && g->patch && images->usual % g->patch == 0)
+        g->image = images->usual;
     return 0;
 }
 

@@ -13,6 +13,7 @@ struct preprocess_found {
     char from[32];         /* the file; "": none says anything */
     struct preprocess how; /* of `from` */
     int64_t side;          /* of the input; 0: not said */
+    int64_t usual;         /* side that the model's own configuration says; 0: not said */
     char odd[96];          /* what it says that is not known here; "": nothing */
 };
 /* beside: what is known of the checkpoint's own configuration file. */

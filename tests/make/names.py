@@ -297,8 +297,20 @@ class Mean(Wrapped):
 
 add("eva-clip-mean", Mean(Eva(num_classes=8, use_rot_pos_emb=False, **SMALL), lambda k, v: ("visual." + k, v), lambda found: {}), embed,
     **dict(EVA, ffn="gelu"), pool="avg_all")
-refuse("openclip-timm-projection", Wrapped(Eva(num_classes=0, global_pool="token", **SPLIT), lambda k, v: ("visual.trunk." + k, v),
-                                           lambda found: {"visual.head.proj.weight": torch.ones(8, 16)}), "visual.head.proj.weight")
+
+
+class Projected(Wrapped):  # open_clip's timm_proj
+    def __init__(self, inner, kind="proj", bias=None):
+        weight = torch.randn(8, 16, generator=torch.Generator().manual_seed(9))
+        self.head = {"visual.head." + kind + ".weight": weight, **({"visual.head." + kind + ".bias": bias} if bias is not None else {})}
+        super().__init__(inner, lambda k, v: ("visual.trunk." + k, v), lambda found: self.head)
+
+    def forward(self, x):
+        weight, *bias = self.head.values()
+        return torch.nn.functional.linear(self.inner(x), weight.to(x.dtype), *(b.to(x.dtype) for b in bias))
+
+
+add("openclip-timm-projection", Projected(Eva(num_classes=0, global_pool="token", **SPLIT)), embed, **EVA)
 refuse("clip-projection-bias", Wrapped(hf.CLIPVisionModelWithProjection(clip()), lambda k, v: (k, v),
                                        lambda found: {"visual_projection.bias": torch.ones(8)}), "visual_projection.bias")
 
@@ -313,6 +325,18 @@ add("timm-reg-gap", VisionTransformer(num_classes=3, reg_tokens=4, init_values=1
 add("timm-gap", VisionTransformer(num_classes=3, qkv_bias=False, fc_norm=False, **GAP), features, features, pool="avg", **PLAIN)
 add("timm-reg", VisionTransformer(num_classes=3, reg_tokens=4, no_embed_class=True, global_pool="avg", **SMALL), features, pool="avg_first",
     **dict(PLAIN, registers=4))
+
+# Register tokens with positions.
+add("timm-reg-positions", VisionTransformer(num_classes=3, reg_tokens=4, dynamic_img_size=True, **SMALL), features, features,
+    **dict(PLAIN, registers=4))
+add("timm-reg1-gap", VisionTransformer(num_classes=3, reg_tokens=1, **dict(GAP, no_embed_class=False)), features, features, pool="avg_first",
+    **dict(PLAIN, registers=1))
+
+# open_clip's timm_proj
+trunk = partial(VisionTransformer, num_classes=0, fc_norm=False, **GAP)
+add("openclip-timm-gap", Projected(trunk()), embed, pool="avg", **dict(PLAIN, out=8))
+add("openclip-timm-bias", Projected(trunk(), bias=torch.arange(8.0)), embed, pool="avg", **dict(PLAIN, out=8))
+refuse("openclip-timm-mlp", Projected(trunk(), kind="mlp.fc1"), "visual.head.mlp")
 
 # A distillation token: timm answers with the mean of both tokens, transformers' model with the class token.
 add("timm-deit-distilled", VisionTransformerDistilled(num_classes=3, dynamic_img_size=True, **SMALL), features, features, pool="cls_dist",
