@@ -57,7 +57,7 @@ static int read_untold(struct task *t, struct error *err)
     t->geometry.rope_count = own.rope_count;
     memcpy(t->geometry.rope_periods, own.rope_periods, sizeof own.rope_periods);
     t->told = activation && t->geometry.heads > 0;
-    if (activation && strcmp(activation, "quick_gelu") == 0) t->geometry.ffn = 1 + ACTIVATION_QUICK_GELU;
+    if (activation && activation_named(activation)) t->geometry.ffn = activation_named(activation);
     if (!t->geometry.heads) t->geometry.heads = 1; /* names and shapes do not depend on it */
     if (!code && !activation && t->format == FORMAT_HF) {
         code = error_set(err, EXIT_CONFIG, "go on with the run for a step: meopt train writes it",

@@ -39,9 +39,12 @@ static double ratio_of(const struct geometry *g)
     return hidden_of(g, ratio) == g->hidden ? ratio : 0;
 }
 
-static const char *plain_activation(const struct geometry *g)
+/* By the name that transformers has for it. */
+static const char *activation_of(const struct geometry *g)
 {
-    return g->ffn == 1 + ACTIVATION_SWIGLU ? "gelu" : geometry_activation(g);
+    return g->ffn == 1 + ACTIVATION_SWIGLU      ? "gelu"
+           : g->ffn == 1 + ACTIVATION_GELU_TANH ? "gelu_pytorch_tanh"
+                                                : geometry_activation(g);
 }
 
 /* As it is written in decimal: 1e-06, not the float next to it. */
@@ -58,7 +61,7 @@ static json_t *dinov2(const struct geometry *g, double ratio)
     json_t *o = json_pack("{s:[s], s:s, s:b, s:s, s:b, s:f, s:f}", "architectures",
                           registers ? "Dinov2WithRegistersModel" : "Dinov2Model", "model_type",
                           registers ? "dinov2_with_registers" : "dinov2", "use_swiglu_ffn",
-                          g->ffn == 1 + ACTIVATION_SWIGLU, "hidden_act", plain_activation(g), "qkv_bias", 1,
+                          g->ffn == 1 + ACTIVATION_SWIGLU, "hidden_act", activation_of(g), "qkv_bias", 1,
                           "layer_norm_eps", norm_eps(g), "layerscale_value", 1.0);
     if (!o) return NULL;
     bool whole = ratio >= 1 && ratio <= 16 && ratio - (double)(int)ratio <= 0;
@@ -97,9 +100,9 @@ static json_t *dinov3(const struct geometry *g, double theta)
     bool gated = g->ffn == 1 + ACTIVATION_SWIGLU, bias = geometry_parts(g) & PART_QKV_BIAS;
     return json_pack("{s:[s], s:s, s:I, s:b, s:s, s:b, s:b, s:b, s:I, s:f, s:f}", "architectures",
                      "DINOv3ViTModel", "model_type", "dinov3_vit", "intermediate_size", (json_int_t)g->hidden,
-                     "use_gated_mlp", gated, "hidden_act", gated ? "silu" : geometry_activation(g),
-                     "query_bias", bias, "key_bias", 0, "value_bias", bias, "num_register_tokens",
-                     (json_int_t)g->registers, "layer_norm_eps", norm_eps(g), "rope_theta", theta);
+                     "use_gated_mlp", gated, "hidden_act", gated ? "silu" : activation_of(g), "query_bias",
+                     bias, "key_bias", 0, "value_bias", bias, "num_register_tokens", (json_int_t)g->registers,
+                     "layer_norm_eps", norm_eps(g), "rope_theta", theta);
 }
 
 static json_t *clip(const struct geometry *g)
@@ -107,8 +110,8 @@ static json_t *clip(const struct geometry *g)
     return json_pack("{s:[s], s:s, s:I, s:s, s:I, s:f, s:f}", "architectures",
                      g->unprojected ? "CLIPVisionModel" : "CLIPVisionModelWithProjection", "model_type",
                      "clip_vision_model", "intermediate_size", (json_int_t)g->hidden, "hidden_act",
-                     geometry_activation(g), "projection_dim", (json_int_t)g->out, "layer_norm_eps",
-                     norm_eps(g), "attention_dropout", 0.0);
+                     activation_of(g), "projection_dim", (json_int_t)g->out, "layer_norm_eps", norm_eps(g),
+                     "attention_dropout", 0.0);
 }
 
 static json_t *three(const float values[3])

@@ -26,7 +26,13 @@ enum dtype {
     DTYPE_BOOL
 };
 /* of a feed-forward's hidden values: F of them from F, of SWIGLU from 2F */
-enum activation { ACTIVATION_GELU, ACTIVATION_SWIGLU, ACTIVATION_QUICK_GELU };
+enum activation {
+    ACTIVATION_GELU,
+    ACTIVATION_SWIGLU,
+    ACTIVATION_QUICK_GELU,
+    ACTIVATION_GELU_TANH,
+    ACTIVATION_COUNT
+};
 enum loss_kind { LOSS_MSE, LOSS_COSINE, LOSS_SMOOTH_L1 };
 
 /* C = alpha op(A) op(B) + beta C (+ bias), op(X) = X or X^T; accumulation in fp32 whatever the dtypes.
@@ -107,7 +113,8 @@ struct branch_gradient {
     int64_t R, D;
 };
 
-/* GELU (exact, erf): h (R, F) -> y (R, F). SwiGLU: h (R, 2F) = [x1 | x2] -> y = silu(x1) * x2 (R, F). */
+/* GELU (erf, tanh or quick): h (R, F) -> y (R, F). SwiGLU: h (R, 2F) = [x1 | x2] -> y = silu(x1) * x2 (R, F).
+ */
 struct activation_value {
     enum dtype type;
     enum activation kind;

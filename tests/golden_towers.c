@@ -33,7 +33,7 @@ static float *upload_f32(struct device *device, const double *values, int64_t co
 static int ffn_of(const char *name)
 {
     if (strncmp(name, "swiglu", 6) == 0) return 1 + ACTIVATION_SWIGLU;
-    return 1 + (strcmp(name, "quick_gelu") == 0 ? ACTIVATION_QUICK_GELU : ACTIVATION_GELU);
+    return activation_named(strcmp(name, "mlp") == 0 ? "gelu" : name);
 }
 
 static enum pos_resize resize_of(const char *name)
@@ -258,7 +258,7 @@ static struct errors run(const char *dir, json_t *json, const char *file_name, e
     struct errors e = {0};
     struct geometry g = geometry_of(json),
                     inferred = {.heads = g.heads, .image = g.image, .pool_heads = g.pool_heads};
-    if (g.ffn == 1 + ACTIVATION_QUICK_GELU) inferred.ffn = g.ffn; /* which no tensor shows */
+    if (g.ffn != 1 + ACTIVATION_SWIGLU) inferred.ffn = g.ffn; /* which no tensor shows */
     struct error err = {0};
     struct weights *file = golden_open("towers", dir, file_name),
                    *golden = golden_open("towers", dir, "golden.safetensors");

@@ -163,6 +163,8 @@ static double activate(enum activation kind, const double *h, int64_t F, int64_t
     int64_t r = at / F, j = at % F;
     if (kind == ACTIVATION_GELU) return h[at] * 0.5 * erfc(-h[at] * sqrt(0.5));
     if (kind == ACTIVATION_QUICK_GELU) return h[at] / (1 + exp(-1.702 * h[at]));
+    if (kind == ACTIVATION_GELU_TANH)
+        return h[at] / (1 + exp(-2 * sqrt(2 / M_PI) * (h[at] + 0.044715 * h[at] * h[at] * h[at])));
     return h[r * 2 * F + j] / (1 + exp(-h[r * 2 * F + j])) * h[r * 2 * F + F + j];
 }
 static const void *activation_bias(struct trial *T, int at)
@@ -204,6 +206,7 @@ static void activation_values(struct trial *T, const double *h)
         S(1)[i] = kind == ACTIVATION_GELU ? gelu : 16 * u32 * fabs(W(1)[i]);
         /* quick: the exponent 1.702 h is rounded, too */
         if (kind == ACTIVATION_QUICK_GELU) S(1)[i] *= 1 + fabs(h[i]) / 4;
+        if (kind == ACTIVATION_GELU_TANH) S(1)[i] *= 1 + fabs(h[i]) * (1 + h[i] * h[i] / 20) / 4;
     }
 }
 static void activation_forward_reference(struct trial *T)
@@ -245,6 +248,13 @@ static void activation_slopes(struct trial *T, const double *h)
             double sigma = 1 / (1 + exp(-1.702 * x));
             W(2)[i] = d * sigma * (1 + 1.702 * x * (1 - sigma));
             S(2)[i] = 16 * u32 * fabs(d) * (1 + fabs(x));
+            continue;
+        }
+        if (kind == ACTIVATION_GELU_TANH) {
+            double one = 2 * sqrt(2 / M_PI), cube = one * 0.044715,
+                   sigma = 1 / (1 + exp(-x * (one + cube * x * x)));
+            W(2)[i] = d * sigma * (1 + x * (1 - sigma) * (one + 3 * cube * x * x));
+            S(2)[i] = 16 * u32 * fabs(d) * (1 + fabs(x) * (1 + x * x / 20));
             continue;
         }
         int64_t at = i / F * 2 * F + i % F;
@@ -435,6 +445,13 @@ static const struct operation reference_operations[] = {
      {-1},
      {{5, 1000, 2}, {3, 67, 0, 1}, {5, 33, 1, 1}, {3, 67, 2, 1}},
      {2056, 6144, 2},
+     NULL},
+    {OP(activation_forward), NULL, {-1}, {{1, 1, 3}, {5, 1000, 3}, {3, 67, 3, 1}}, {2056, 6144, 3}, NULL},
+    {OP(activation_backward),
+     activation_objective,
+     {0, 2, -1},
+     {{1, 1, 3}, {3, 67, 3}, {5, 1000, 3}, {70, 5, 3}, {130, 6, 3, 1}},
+     {2056, 6144, 3},
      NULL},
     {OP(activation_backward),
      activation_objective,

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { QUICK = 1 + ACTIVATION_QUICK_GELU, GELU = 1 + ACTIVATION_GELU };
+enum { QUICK = 1 + ACTIVATION_QUICK_GELU, GELU = 1 + ACTIVATION_GELU, TANH = 1 + ACTIVATION_GELU_TANH };
 
 /* The teacher's geometry of a tower 32 wide, with `json` beside it as `name` (NULL: nothing) and one more
  * key=value (or NULL). */
@@ -84,6 +84,12 @@ static void the_file_beside_a_checkpoint_tells_activation_and_heads(void **state
          "{\"model_type\": \"clip_vision_model\", \"hidden_size\": 32, \"num_attention_heads\": 8, "
          "\"hidden_act\": \"gelu\", \"layer_norm_eps\": 1e-05}",
          GELU, 8},
+        {"open_clip_config.json", OPEN_CLIP("false", ", \"act_kwargs\": {\"approximate\": \"tanh\"}"), TANH,
+         2},
+        {"config.json",
+         "{\"model_type\": \"clip_vision_model\", \"hidden_size\": 32, \"num_attention_heads\": 2, "
+         "\"hidden_act\": \"gelu_pytorch_tanh\"}",
+         TANH, 2},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct geometry g = known(rows[i].name, rows[i].json, NULL);
@@ -198,16 +204,16 @@ static void what_is_not_known_or_not_readable_is_refused(void **state)
         {"{\"architecture\": \"vit_small_patch16_rope_ape_224\", \"num_features\": 32}",
          "rotary positions of another kind"},
         {OPEN_CLIP("false", ", \"attentional_pool\": true"), "attentional_pool"},
-        {OPEN_CLIP("false", ", \"act_kwargs\": {\"approximate\": \"tanh\"}"), "is tanh"},
+        {OPEN_CLIP("false", ", \"act_kwargs\": {\"approximate\": \"poly\"}"), "is poly"},
         {"{\"architecture\": \"vit_base_patch16_224\", \"num_features\": 32, \"model_args\": {\"qk_norm\": "
          "true}}",
          "qk_norm in model_args"},
         {"{\"architecture\": \"vit_base_patch16_224\", \"num_features\": 32, \"model_args\": {\"act_layer\": "
          "\"silu\"}}",
          "is silu"},
-        {"{\"model_type\": \"siglip\", \"vision_config\": {\"hidden_size\": 32, \"hidden_act\": "
-         "\"gelu_pytorch_tanh\"}}",
-         "gelu_pytorch_tanh"},
+        {"{\"model_type\": \"clip\", \"vision_config\": {\"hidden_size\": 32, \"num_attention_heads\": 2, "
+         "\"hidden_act\": \"mish\"}}",
+         "is mish"},
         {OPEN_CLIP("false", ", \"postnorm\": true"), "postnorm"},
         {"{\"model_cfg\": ", "no JSON object"},
         {"[1, 2]", "no JSON object"},

@@ -239,24 +239,28 @@ static void gpu_attention_backward(struct device *dev, const struct attention_gr
                ARGUMENTS(&o.qkv, &o.lse, &delta, &o.dout, &o.dqkv, &o.N, &o.H, &head));
 }
 
+#define ACTIVATION_KERNELS(way)                                                                              \
+    {                                                                                                        \
+        [ACTIVATION_GELU] = {"gelu_" way "_f32", "gelu_" way "_bf16"},                                       \
+        [ACTIVATION_SWIGLU] = {"swiglu_" way "_f32", "swiglu_" way "_bf16"},                                 \
+        [ACTIVATION_QUICK_GELU] = {"quick_gelu_" way "_f32", "quick_gelu_" way "_bf16"},                     \
+        [ACTIVATION_GELU_TANH] = {"gelu_tanh_" way "_f32", "gelu_tanh_" way "_bf16"},                        \
+    }
+static const char *const activation_kernels[2][ACTIVATION_COUNT][2] = {ACTIVATION_KERNELS("forward"),
+                                                                       ACTIVATION_KERNELS("backward")};
 static void gpu_activation_forward(struct device *dev, const struct activation_value *given)
 {
     struct activation_value o = *given;
-    const char *name = o.kind == ACTIVATION_GELU         ? NAME("gelu_forward", o.type)
-                       : o.kind == ACTIVATION_QUICK_GELU ? NAME("quick_gelu_forward", o.type)
-                                                         : NAME("swiglu_forward", o.type);
-    gpu_launch(dev, name, gpu_blocks(dev, o.R * o.F), 1, ARGUMENTS(&o.h, &o.bias, &o.y, &o.R, &o.F));
+    gpu_launch(dev, activation_kernels[0][o.kind][half(dev, o.type)], gpu_blocks(dev, o.R * o.F), 1,
+               ARGUMENTS(&o.h, &o.bias, &o.y, &o.R, &o.F));
 }
 static void gpu_activation_backward(struct device *dev, const struct activation_gradient *given)
 {
     struct activation_gradient o = *given;
     int64_t shares = shares_of(o.R), columns = o.kind == ACTIVATION_SWIGLU ? 2 * o.F : o.F;
-    const char *name = o.kind == ACTIVATION_GELU         ? NAME("gelu_backward", o.type)
-                       : o.kind == ACTIVATION_QUICK_GELU ? NAME("quick_gelu_backward", o.type)
-                                                         : NAME("swiglu_backward", o.type);
     float *partial = o.sums ? gpu_reserve(dev, (size_t)(shares * columns) * sizeof *partial) : NULL;
     if ((o.sums && !partial) || o.R <= 0) return;
-    gpu_launch(dev, name, column_blocks(o.F), shares,
+    gpu_launch(dev, activation_kernels[1][o.kind][half(dev, o.type)], column_blocks(o.F), shares,
                ARGUMENTS(&o.dy, &o.h, &o.bias, &o.dh, &o.act, &partial, &o.R, &o.F));
     if (o.sums) add_shares(dev, partial, o.sums, NULL, NULL, shares, columns);
 }

@@ -42,9 +42,7 @@ static int64_t side(const json_t *object, const char *key)
 static void take_activation(struct beside *b, const char *name)
 {
     copy(b->activation, sizeof b->activation, name);
-    b->ffn = strcmp(name, "quick_gelu") == 0                            ? 1 + ACTIVATION_QUICK_GELU
-             : strcmp(name, "gelu") == 0 || strcmp(name, "swiglu") == 0 ? 1 + ACTIVATION_GELU
-                                                                        : 0;
+    b->ffn = activation_named(strcmp(name, "swiglu") == 0 ? "gelu" : name);
 }
 
 static void take_pool(struct beside *b, const char *name)
@@ -118,10 +116,8 @@ static bool open_clip(struct beside *b, const json_t *root)
     const json_t *quick = json_object_get(model, "quick_gelu");
     take_activation(b, json_is_true(quick) ? "quick_gelu" : "gelu");
     const char *kind = text(json_object_get(vision, "act_kwargs"), "approximate");
-    if (*kind && strcmp(kind, "none") != 0 && !json_is_true(quick)) {
-        copy(b->activation, sizeof b->activation, kind);
-        b->ffn = 0;
-    }
+    if (*kind && strcmp(kind, "none") != 0 && !json_is_true(quick))
+        take_activation(b, strcmp(kind, "tanh") == 0 ? "gelu_tanh" : kind);
     const char *pool = text(vision, "pool_type");
     if (is_true(vision, "attentional_pool")) {
         const json_t *pool_heads = json_object_get(vision, "attn_pooler_heads");

@@ -4,11 +4,24 @@
 #include <stdio.h>
 #include <string.h>
 
+static const char *const activations[ACTIVATION_COUNT] = {[ACTIVATION_GELU] = "gelu",
+                                                          [ACTIVATION_SWIGLU] = "swiglu",
+                                                          [ACTIVATION_QUICK_GELU] = "quick_gelu",
+                                                          [ACTIVATION_GELU_TANH] = "gelu_tanh"};
+
 const char *geometry_activation(const struct geometry *g)
 {
-    return g->ffn == 1 + ACTIVATION_SWIGLU       ? "swiglu"
-           : g->ffn == 1 + ACTIVATION_QUICK_GELU ? "quick_gelu"
-                                                 : "gelu";
+    return activations[g->ffn ? g->ffn - 1 : ACTIVATION_GELU];
+}
+
+int activation_named(const char *name)
+{
+    static const char *const as_tanh[] = {"gelu_pytorch_tanh", "gelu_new", "gelu_fast"};
+    for (size_t i = 0; i < sizeof as_tanh / sizeof *as_tanh; i++)
+        if (strcmp(name, as_tanh[i]) == 0) return 1 + ACTIVATION_GELU_TANH;
+    for (int i = 0; i < ACTIVATION_COUNT; i++)
+        if (i != ACTIVATION_SWIGLU && strcmp(name, activations[i]) == 0) return 1 + i;
+    return 0;
 }
 
 const char *pos_resize_name(enum pos_resize resize)

@@ -110,11 +110,13 @@ enum {
     ASSUMED_ALL = 127
 };
 
-const char *geometry_activation(const struct geometry *geometry); /* "gelu", "quick_gelu", "swiglu" */
-const char *pos_resize_name(enum pos_resize resize);              /* "dinov2", "hf", "timm"; USUAL: "" */
-const char *geometry_pool(const struct geometry *geometry);       /* "cls", "avg", "avg_first", ... */
-const char *geometry_norms(const struct geometry *geometry);      /* "pre", "post" */
-float geometry_norm_eps(const struct geometry *geometry);         /* settled */
+const char *geometry_activation(const struct geometry *geometry); /* "gelu", "quick_gelu", ... */
+/* 1 + enum activation of an mlp by that name, transformers' too; 0: none is called so */
+int activation_named(const char *name);
+const char *pos_resize_name(enum pos_resize resize);         /* "dinov2", "hf", "timm"; USUAL: "" */
+const char *geometry_pool(const struct geometry *geometry);  /* "cls", "avg", "avg_first", ... */
+const char *geometry_norms(const struct geometry *geometry); /* "pre", "post" */
+float geometry_norm_eps(const struct geometry *geometry);    /* settled */
 /* Of published towers of that family and width; 0: no idea. */
 int64_t geometry_usual_heads(enum family family, int64_t width);
 /* One line for people: what the tower is, and what of it is assumed. */

@@ -104,12 +104,10 @@ static int read_periods(const char *word, float *periods)
 
 int notes_read(struct notes_found *found, const struct weights *weights, struct error *err)
 {
-    static const char *const activations[] = {"", "gelu", "quick_gelu", NULL};
     static const char *const resizes[] = {"", "dinov2", "hf", "timm", NULL};
     static const char *const pools[] = {"",        "cls",     "avg",      "avg_first",
                                         "avg_all", "avg_raw", "cls_dist", NULL},
                              *const norms[] = {"", "pre", "post", NULL};
-    static const int ffns[] = {0, 1 + ACTIVATION_GELU, 1 + ACTIVATION_QUICK_GELU};
     const char *words[] = {weights_metadata(weights, heads_key),    weights_metadata(weights, activation_key),
                            weights_metadata(weights, resize_key),   weights_metadata(weights, pool_key),
                            weights_metadata(weights, norm_key),     weights_metadata(weights, pool_heads_key),
@@ -117,14 +115,14 @@ int notes_read(struct notes_found *found, const struct weights *weights, struct 
     static const char *const keys[] = {heads_key, activation_key, resize_key,   pool_key,
                                        norm_key,  pool_heads_key, norm_eps_key, periods_key};
     long long heads = read_heads(words[0]), pool_heads = read_heads(words[5]);
-    int activation = find_word(activations, words[1]), resize = find_word(resizes, words[2]),
+    int ffn = words[1] ? activation_named(words[1]) : 0, resize = find_word(resizes, words[2]),
         pool = find_word(pools, words[3]), norm = find_word(norms, words[4]);
     char *end = NULL;
     double norm_eps = read_positive(words[6], &end);
     *found = (struct notes_found){.heads = 0};
     int periods = read_periods(words[7], found->rope_periods);
     bool fine[] = {heads >= 0,
-                   activation >= 0,
+                   ffn > 0 || !words[1],
                    resize >= 0,
                    pool >= 0,
                    norm >= 0,
@@ -140,7 +138,7 @@ int notes_read(struct notes_found *found, const struct weights *weights, struct 
                              name_printable(printed, sizeof printed, words[i]));
     }
     found->heads = heads;
-    found->ffn = ffns[activation];
+    found->ffn = ffn;
     found->pos_resize = (enum pos_resize)resize;
     found->pool = (enum pool)pool;
     found->norms = (enum norms)norm;

@@ -50,8 +50,8 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
         if (fields[i].given) *fields[i].field = fields[i].given;
     if (tower->ffn == TOWER_FFN_MLP) g->ffn = 1 + ACTIVATION_GELU;
     if (tower->ffn == TOWER_FFN_SWIGLU) g->ffn = 1 + ACTIVATION_SWIGLU;
-    if (tower->activation == TOWER_ACTIVATION_GELU) g->ffn = 1 + ACTIVATION_GELU;
-    if (tower->activation == TOWER_ACTIVATION_QUICK_GELU) g->ffn = 1 + ACTIVATION_QUICK_GELU;
+    if (tower->activation != TOWER_ACTIVATION_AUTO)
+        g->ffn = activation_named(tower_activation_names[tower->activation]);
     g->pos_resize = (enum pos_resize)tower->pos_resize;
     if (tower->pool) g->pool = (enum pool)tower->pool;
     if (tower->norm) g->norms = (enum norms)tower->norm;
@@ -114,7 +114,7 @@ static int settle_activation(const struct config_tower *tower, const struct besi
     }
     if (b->activation[0] && mlp) {
         if (!b->ffn)
-            return error_set(err, EXIT_CONFIG, "gelu and quick_gelu are known",
+            return error_set(err, EXIT_CONFIG, "gelu, gelu_tanh and quick_gelu are known",
                              "the activation in %s is %s, which no tower here has", b->name, b->activation);
         g->ffn = b->ffn;
         settled(g, ASSUMED_ACTIVATION);

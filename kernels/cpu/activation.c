@@ -1,11 +1,14 @@
-/* GELU, exact (erf) and quick, and SwiGLU: see ops.h. With AVX-512 written out: a division is most of the
- * time of the plain loops, and bf16 goes through no buffer (2056 x 6144 bf16, two threads: GELU 5.0 -> 4.0
- * ms, its gradient 8.4 -> 4.9 ms).
+/* GELU, exact (erf), tanh and quick, and SwiGLU: see ops.h. With AVX-512 written out: a division is most of
+ * the time of the plain loops, and bf16 goes through no buffer (2056 x 6144 bf16, two threads: GELU 5.0
+ * -> 4.0 ms, its gradient 8.4 -> 4.9 ms).
  *
  *   GELU:   y = h cdf(h), cdf of the standard normal; cdf' = density / sqrt(2 pi), density = exp(-h^2/2)
  *           dh = dy (cdf + h cdf')
  *   quick:  y = h s, s = 1 / (1 + exp(-1.702 h)), the GELU of OpenAI's CLIP (Hendrycks and Gimpel 2016,
- * section 2) dh = dy s (1 + 1.702 h (1 - s)) SwiGLU: y = silu(x1) x2, silu(x) = x s, s = 1 / (1 + exp(-x)),
+ * section 2) dh = dy s (1 + 1.702 h (1 - s))
+ *   tanh:   y = h s, s = 1 / (1 + exp(-z)) = (1 + tanh(z / 2)) / 2, z = 2 sqrt(2 / pi) (h + 0.044715 h^3)
+ *           dh = dy (s + h s (1 - s) z'), z' = 2 sqrt(2 / pi) (1 + 3 * 0.044715 h^2)
+ *   SwiGLU: y = silu(x1) x2, silu(x) = x s, s = 1 / (1 + exp(-x)),
  * s' = s (1 - s) dx1 = dy x2 (s + x1 s (1 - s)), dx2 = dy x1 s
  */
 #include "kernels/cpu/table.h"
@@ -49,6 +52,10 @@ static inline void look_up(const uint16_t *table, const void *h, void *y, int64_
     for (int64_t i = at; i < end; i++) v[i] = table[x[i]];
 }
 
+/* 2 sqrt(2 / pi), and that times 0.044715 */
+#define TANH_ONE  1.59576912161f
+#define TANH_CUBE 0.07135481627f
+
 #ifdef __AVX512F__
 
 #include "kernels/cpu/avx512.h"
@@ -91,6 +98,33 @@ static inline void quick_gelu_gradient_piece(int bf16, const void *dy, const voi
         __m512 v = load16(bf16, h, i, mask), x = _mm512_mul_ps(v, constant16(1.702f)),
                g = load16(bf16, dy, i, mask), s = sigmoid16(x);
         __m512 slope = _mm512_fmadd_ps(_mm512_mul_ps(within16(x), s), _mm512_sub_ps(constant16(1.0f), s), s);
+        store16(bf16, dh, i, mask, _mm512_mul_ps(g, slope));
+        if (act) store16(bf16, act, i, mask, _mm512_mul_ps(not_below16(v), s));
+    }
+}
+/* s of tanh's GELU for -100 <= x <= 100; square: x^2 */
+AVX512 __m512 gelu_tanh_sigmoid16(__m512 x, __m512 square)
+{
+    return sigmoid16(_mm512_mul_ps(x, _mm512_fmadd_ps(square, constant16(TANH_CUBE), constant16(TANH_ONE))));
+}
+static inline void gelu_tanh_compute(int bf16, const void *h, void *y, int64_t at, int64_t end)
+{
+    for (int64_t i = at; i < end; i += 16) {
+        __mmask16 mask = mask16(end - i);
+        __m512 v = load16(bf16, h, i, mask), x = within16(v);
+        store16(bf16, y, i, mask, _mm512_mul_ps(not_below16(v), gelu_tanh_sigmoid16(x, _mm512_mul_ps(x, x))));
+    }
+}
+static inline void gelu_tanh_gradient_piece(int bf16, const void *dy, const void *h, void *dh, void *act,
+                                            int64_t at, int64_t end)
+{
+    for (int64_t i = at; i < end; i += 16) {
+        __mmask16 mask = mask16(end - i);
+        __m512 v = load16(bf16, h, i, mask), g = load16(bf16, dy, i, mask), x = within16(v),
+               square = _mm512_mul_ps(x, x), s = gelu_tanh_sigmoid16(x, square);
+        __m512 rate = _mm512_fmadd_ps(square, constant16(3 * TANH_CUBE), constant16(TANH_ONE));
+        __m512 slope =
+            _mm512_fmadd_ps(_mm512_mul_ps(_mm512_mul_ps(x, s), rate), _mm512_sub_ps(constant16(1.0f), s), s);
         store16(bf16, dh, i, mask, _mm512_mul_ps(g, slope));
         if (act) store16(bf16, act, i, mask, _mm512_mul_ps(not_below16(v), s));
     }
@@ -151,6 +185,29 @@ static inline void quick_gelu_compute(int bf16, const void *h, void *y, int64_t 
     write_piece(bf16, y, at, count, v);
 }
 
+/* z of tanh's GELU; beyond 100 s is 0 or 1 */
+static inline float gelu_tanh_argument(float x)
+{
+    return within(x) * (TANH_ONE + TANH_CUBE * (within(x) * within(x)));
+}
+static inline void gelu_tanh_compute(int bf16, const void *h, void *y, int64_t at, int64_t end)
+{
+    float in[PIECE], out[PIECE];
+    int64_t count = end - at;
+    const float *x = read_piece(bf16, h, at, count, in);
+    float *v = piece_for(bf16, y, at, out);
+    SIMD for (int64_t i = 0; i < count; i++) v[i] = silu_of(x[i], gelu_tanh_argument(x[i]));
+    write_piece(bf16, y, at, count, v);
+}
+
+static inline void gelu_tanh_slopes(const float *x, float *slope, int64_t n)
+{
+    SIMD for (int64_t i = 0; i < n; i++)
+    {
+        float a = within(x[i]), s = silu_of(1.0f, gelu_tanh_argument(x[i]));
+        slope[i] = s + a * s * (1.0f - s) * (TANH_ONE + 3 * TANH_CUBE * (a * a));
+    }
+}
 static inline void gelu_slopes(const float *x, float *slope, int64_t n)
 {
     SIMD for (int64_t i = 0; i < n; i++)
@@ -181,6 +238,11 @@ static void slopes_of_values(const uint16_t *h, void *out, int64_t n)
     float in[PIECE];
     gelu_slopes(read_piece(1, h, 0, n, in), out, n);
 }
+static void tanh_slopes_of_values(const uint16_t *h, void *out, int64_t n)
+{
+    float in[PIECE];
+    gelu_tanh_slopes(read_piece(1, h, 0, n, in), out, n);
+}
 static void silus_of_values(const uint16_t *h, void *out, int64_t n)
 {
     float in[PIECE];
@@ -197,19 +259,23 @@ static void pairs_of_values(const uint16_t *h, float factor, struct sigmoid *out
 static void sigmoids_of_values(const uint16_t *h, void *out, int64_t n) { pairs_of_values(h, 1.0f, out, n); }
 static void quick_of_values(const uint16_t *h, void *out, int64_t n) { pairs_of_values(h, 1.702f, out, n); }
 VALUES_OF(slope_table, float, slopes_of_values)
+VALUES_OF(tanh_slope_table, float, tanh_slopes_of_values)
 VALUES_OF(silu_table, float, silus_of_values)
 VALUES_OF(sigmoid_table, struct sigmoid, sigmoids_of_values)
 VALUES_OF(quick_table, struct sigmoid, quick_of_values)
 
-/* of n elements of h from `at` on */
-static inline void slopes_at(int bf16, const void *h, int64_t at, float *slope, int64_t n)
+/* dh of n elements from `at` on, by the slopes of h, which a table has for bf16 */
+static inline void slope_piece(int bf16, const float *table, void (*slopes)(const float *, float *, int64_t),
+                               const void *dy, const void *h, void *dh, int64_t at, int64_t n)
 {
-    if (!bf16) {
-        gelu_slopes((const float *)h + at, slope, n);
-        return;
-    }
-    const float *table = slope_table();
-    for (int64_t i = 0; i < n; i++) slope[i] = table[((const uint16_t *)h)[at + i]];
+    float b[PIECE], slope[PIECE], out[PIECE];
+    const float *g = read_piece(bf16, dy, at, n, b);
+    float *v = piece_for(bf16, dh, at, out);
+    if (!bf16) slopes((const float *)h + at, slope, n);
+    else
+        for (int64_t i = 0; i < n; i++) slope[i] = table[((const uint16_t *)h)[at + i]];
+    SIMD for (int64_t i = 0; i < n; i++) v[i] = g[i] * slope[i];
+    write_piece(bf16, dh, at, n, v);
 }
 static inline void silus_at(int bf16, const void *h, int64_t at, float *silu, int64_t n)
 {
@@ -232,6 +298,7 @@ static inline void sigmoids_at(const struct sigmoid *table, const void *h, int64
 
 /* f(h) is made before dh takes the place of h, and put where it may take that of dy after dy was read. */
 static inline void gelu_piece(int bf16, const void *h, void *y, int64_t at, int64_t end);
+static inline void gelu_tanh_piece(int bf16, const void *h, void *y, int64_t at, int64_t end);
 static inline void quick_gelu_piece(int bf16, const void *h, void *y, int64_t at, int64_t end);
 static inline const void *element(int bf16, const void *x, int64_t at)
 {
@@ -245,15 +312,18 @@ static inline void put(int bf16, void *act, int64_t at, int64_t n, const void *m
 static inline void gelu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, void *act,
                                        int64_t at, int64_t end)
 {
-    float b[PIECE], slope[PIECE], out[PIECE], made[PIECE];
-    int64_t count = end - at;
-    if (act) gelu_piece(bf16, element(bf16, h, at), made, 0, count);
-    const float *g = read_piece(bf16, dy, at, count, b);
-    float *v = piece_for(bf16, dh, at, out);
-    slopes_at(bf16, h, at, slope, count);
-    SIMD for (int64_t i = 0; i < count; i++) v[i] = g[i] * slope[i];
-    write_piece(bf16, dh, at, count, v);
-    put(bf16, act, at, count, made);
+    float made[PIECE];
+    if (act) gelu_piece(bf16, element(bf16, h, at), made, 0, end - at);
+    slope_piece(bf16, bf16 ? slope_table() : NULL, gelu_slopes, dy, h, dh, at, end - at);
+    put(bf16, act, at, end - at, made);
+}
+static inline void gelu_tanh_gradient_piece(int bf16, const void *dy, const void *h, void *dh, void *act,
+                                            int64_t at, int64_t end)
+{
+    float made[PIECE];
+    if (act) gelu_tanh_piece(bf16, element(bf16, h, at), made, 0, end - at);
+    slope_piece(bf16, bf16 ? tanh_slope_table() : NULL, gelu_tanh_slopes, dy, h, dh, at, end - at);
+    put(bf16, act, at, end - at, made);
 }
 static inline void quick_gelu_gradient_piece(int bf16, const void *dy, const void *h, void *dh, void *act,
                                              int64_t at, int64_t end)
@@ -314,13 +384,23 @@ static void quick_gelu_of_values(const uint16_t *h, void *out, int64_t n)
 {
     quick_gelu_compute(1, h, out, 0, n);
 }
+static void gelu_tanh_of_values(const uint16_t *h, void *out, int64_t n)
+{
+    gelu_tanh_compute(1, h, out, 0, n);
+}
 VALUES_OF(gelu_values, uint16_t, gelu_of_values)
+VALUES_OF(gelu_tanh_values, uint16_t, gelu_tanh_of_values)
 VALUES_OF(quick_gelu_values, uint16_t, quick_gelu_of_values)
 
 static inline void gelu_piece(int bf16, const void *h, void *y, int64_t at, int64_t end)
 {
     if (bf16) look_up(gelu_values(), h, y, at, end);
     else gelu_compute(0, h, y, at, end);
+}
+static inline void gelu_tanh_piece(int bf16, const void *h, void *y, int64_t at, int64_t end)
+{
+    if (bf16) look_up(gelu_tanh_values(), h, y, at, end);
+    else gelu_tanh_compute(0, h, y, at, end);
 }
 static inline void quick_gelu_piece(int bf16, const void *h, void *y, int64_t at, int64_t end)
 {
@@ -337,6 +417,11 @@ static inline void quick_gelu_piece(int bf16, const void *h, void *y, int64_t at
     }
 
 static void gelu_forward(int bf16, const void *h, void *y, int64_t n) { IN_PIECES(gelu_piece, h, y) }
+
+static void gelu_tanh_forward(int bf16, const void *h, void *y, int64_t n)
+{
+    IN_PIECES(gelu_tanh_piece, h, y)
+}
 
 static void quick_gelu_forward(int bf16, const void *h, void *y, int64_t n)
 {
@@ -357,20 +442,30 @@ void NAME(activation_forward)(const struct activation_value *o)
 {
     int bf16 = o->type == DTYPE_BF16;
     assert(!o->bias);
-    if (o->kind == ACTIVATION_SWIGLU) swiglu_forward(bf16, o->h, o->y, o->R, o->F);
-    else (o->kind == ACTIVATION_GELU ? gelu_forward : quick_gelu_forward)(bf16, o->h, o->y, o->R * o->F);
+    int64_t n = o->R * o->F;
+    switch (o->kind) {
+    case ACTIVATION_SWIGLU: swiglu_forward(bf16, o->h, o->y, o->R, o->F); return;
+    case ACTIVATION_QUICK_GELU: quick_gelu_forward(bf16, o->h, o->y, n); return;
+    case ACTIVATION_GELU_TANH: gelu_tanh_forward(bf16, o->h, o->y, n); return;
+    default: gelu_forward(bf16, o->h, o->y, n);
+    }
 }
 
 /* dh of `n` columns of a row from `at` on, and f(h) */
 static inline void gradient_piece(int bf16, const struct activation_gradient *o, int64_t row, int64_t at,
                                   int64_t n)
 {
-    int64_t F = o->F, here = row * F + at;
-    if (o->kind == ACTIVATION_SWIGLU)
+    int64_t F = o->F, here = row * F + at, end = here + n;
+    switch (o->kind) {
+    case ACTIVATION_SWIGLU:
         swiglu_gradient_piece(bf16, o->dy, o->h, o->dh, o->act, here + row * F, F, here, n);
-    else if (o->kind == ACTIVATION_GELU)
-        gelu_gradient_piece(bf16, o->dy, o->h, o->dh, o->act, here, here + n);
-    else quick_gelu_gradient_piece(bf16, o->dy, o->h, o->dh, o->act, here, here + n);
+        return;
+    case ACTIVATION_QUICK_GELU:
+        quick_gelu_gradient_piece(bf16, o->dy, o->h, o->dh, o->act, here, end);
+        return;
+    case ACTIVATION_GELU_TANH: gelu_tanh_gradient_piece(bf16, o->dy, o->h, o->dh, o->act, here, end); return;
+    default: gelu_gradient_piece(bf16, o->dy, o->h, o->dh, o->act, here, end);
+    }
 }
 
 /* A share's rows, PANEL columns of each: dh of a piece is added up while it is in the first-level cache, each

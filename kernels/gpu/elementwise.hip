@@ -388,6 +388,22 @@ struct quick_gelu {
     }
 };
 
+/* f = h s, s = 1 / (1 + exp(-z)) = (1 + tanh(z / 2)) / 2, z = 2 sqrt(2 / pi) (h + 0.044715 h^3); beyond 100
+ * s is 0 or 1 */
+struct gelu_tanh {
+    DEVICE_METHOD static float sigmoid(float x)
+    {
+        return 1.0f / (1.0f + expf(x * (-1.59576912161f - 0.07135481627f * x * x)));
+    }
+    DEVICE_METHOD static float within(float x) { return x > 100 ? 100 : x < -100 ? -100 : x; }
+    DEVICE_METHOD static float value(float x) { return (x < -100 ? -100 : x) * sigmoid(within(x)); }
+    DEVICE_METHOD static float gradient(float dy, float x)
+    {
+        float a = within(x), s = sigmoid(a);
+        return dy * s * (1.0f + a * (1.0f - s) * (1.59576912161f + 0.21406444882f * a * a));
+    }
+};
+
 template <class F, class T>
 DEVICE void activation_forward(const T *h, const float *bias, T *y, int64_t R, int64_t columns)
 {
@@ -482,6 +498,7 @@ DEVICE void swiglu_backward(const T *dy, const T *h, const float *bias, T *dh, T
 #define ACTIVATIONS(suffix, T)                                                                               \
     ACTIVATION(gelu, suffix, T, activation_forward<gelu>, activation_backward<gelu>)                         \
     ACTIVATION(quick_gelu, suffix, T, activation_forward<quick_gelu>, activation_backward<quick_gelu>)       \
+    ACTIVATION(gelu_tanh, suffix, T, activation_forward<gelu_tanh>, activation_backward<gelu_tanh>)          \
     ACTIVATION(swiglu, suffix, T, swiglu_forward, swiglu_backward)
 ACTIVATIONS(f32, float)
 ACTIVATIONS(bf16, bf16)
