@@ -123,7 +123,7 @@ static const char images_text[] =
     "Unsupported values in these files are refused; with\n.Ic data.pipeline\nthe files are not read.\n"
     "Without such a file the usual preprocessing of the family is assumed, and\n.Xr meopt-plan 1 ,\n.Xr "
     "meopt-train 1\nand\n.Xr meopt-embed 1\nreport it: clip (OpenAI's mean, the shorter side becomes "
-    "image_size) or dinov2 (ImageNet's mean, crop_pct 0.875).\n"
+    "image_size), dinov2 (ImageNet's mean, crop_pct 0.875) or siglip (mean 0.5, squash).\n"
     "Keys in the configuration replace single values.\n.Pp\n"
     ".Ic data.resize No shortest\nkeeps the aspect ratio: the shorter side becomes image_size / crop_pct, "
     "rounded down.\n"

@@ -106,8 +106,8 @@ static int make_merged(struct task *t, struct respell *r, struct weights **origi
     if (code) return code;
     struct spelling as;
     names_find(&as, *original);
-    bool openclip = as.family != FAMILY_UNKNOWN &&
-                    strcmp(as.begin, as.family == FAMILY_EVA ? "visual.trunk." : "visual.") == 0;
+    bool trunk = as.family == FAMILY_EVA || as.family == FAMILY_SIGLIP,
+         openclip = as.family != FAMILY_UNKNOWN && strcmp(as.begin, trunk ? "visual.trunk." : "visual.") == 0;
     if (t->format == FORMAT_OPENCLIP && as.family != FAMILY_UNKNOWN && !openclip)
         code = error_set(err, EXIT_CONFIG, "name a file of open_clip",
                          "its tower's names begin with \"%s\", which open_clip does not load", as.begin);

@@ -114,6 +114,13 @@ static json_t *clip(const struct geometry *g)
                      "attention_dropout", 0.0);
 }
 
+static json_t *siglip(const struct geometry *g)
+{
+    return json_pack("{s:[s], s:s, s:I, s:s, s:f, s:f}", "architectures", "SiglipVisionModel", "model_type",
+                     "siglip_vision_model", "intermediate_size", (json_int_t)g->hidden, "hidden_act",
+                     activation_of(g), "layer_norm_eps", norm_eps(g), "attention_dropout", 0.0);
+}
+
 static json_t *three(const float values[3])
 {
     json_t *list = json_array();
@@ -132,6 +139,7 @@ static json_t *images(const struct config *config)
     struct preprocess how = train_preprocess(config, true);
     json_int_t side = (json_int_t)train_image_size(config, true), resized = preprocess_resized(&how, side);
     const char *name = how.as == RESIZE_AS_HF_FLOAT                    ? "DINOv3ViTImageProcessor"
+                       : config->data.pipeline == DATA_PIPELINE_SIGLIP ? "SiglipImageProcessor"
                        : config->data.pipeline == DATA_PIPELINE_DINOV2 ? "BitImageProcessor"
                                                                        : "CLIPImageProcessor";
     json_t *o =
@@ -161,15 +169,19 @@ int export_hf_write(const char *directory, const struct geometry *g, const struc
         return error_set(err, EXIT_CONFIG, "--format pt, safetensors or timm",
                          "transformers' DINOv2 has no feed-forward of %lld values for a width of %lld",
                          (long long)g->hidden, (long long)g->width);
-    json_t *o = family ? dinov2(g, ratio) : g->family == FAMILY_DINOV3 ? dinov3(g, theta) : clip(g);
+    json_t *o = family                       ? dinov2(g, ratio)
+                : g->family == FAMILY_DINOV3 ? dinov3(g, theta)
+                : g->family == FAMILY_SIGLIP ? siglip(g)
+                                             : clip(g);
+    bool whole = g->pos_grid == config->data.image_size / g->patch;
     if (o) {
         json_object_set_new(o, "hidden_size", json_integer((json_int_t)g->width));
         json_object_set_new(o, "num_hidden_layers", json_integer((json_int_t)g->depth));
         json_object_set_new(o, "num_attention_heads", json_integer((json_int_t)g->heads));
         json_object_set_new(o, "num_channels", json_integer(3));
-        json_object_set_new(
-            o, "image_size",
-            json_integer((json_int_t)(positions ? g->pos_grid * g->patch : config->data.image_size)));
+        json_object_set_new(o, "image_size",
+                            json_integer((json_int_t)(positions && !whole ? g->pos_grid * g->patch
+                                                                          : config->data.image_size)));
         json_object_set_new(o, "patch_size", json_integer((json_int_t)g->patch));
         json_object_set_new(o, "torch_dtype", json_string(bf16 ? "bfloat16" : "float32"));
     }

@@ -130,7 +130,10 @@ for name, size in ("deit3_small_patch16_224", 224), ("deit3_huge_patch14_224", 2
 features = lambda m, x: m.forward_head(m.forward_features(x), pre_logits=True)
 for name, size in ("vit_base_patch32_clip_224", 224), ("vit_large_patch14_clip_336", 336), ("vit_huge_patch14_clip_224", 224):
     tower("timm %s with a classifier, 2 blocks" % name, timm.create_model(name, depth=2, num_classes=1000), features, size)
-for name, more in ("beit_base_patch16_224", {}), ("resnet50", {}), ("vit_base_patch16_siglip_224", {}):
+for name, size, keys in ("vit_base_patch16_siglip_224", 224, ()), ("vit_base_patch32_siglip_256", 256, ("model_t.activation=gelu_tanh",)), \
+        ("vit_so400m_patch14_siglip_384", 384, ()), ("vit_so400m_patch14_siglip_gap_224", 224, ("model_t.heads=16",)):
+    tower("timm %s, 2 blocks" % name, timm.create_model(name, depth=2, num_classes=0), plain, size, keys=("data.pipeline=clip", *keys))
+for name, more in ("beit_base_patch16_224", {}), ("resnet50", {}), ("naflexvit_base_patch16_siglip", {}):
     if name != "resnet50": more = dict(more, depth=1)
     refused("timm " + name, timm.create_model(name, **more))
 
@@ -177,7 +180,7 @@ tower("transformers DeiTModel", hf.DeiTModel(hf.DeiTConfig(num_hidden_layers=2),
 tower("transformers CLIPForImageClassification", hf.CLIPForImageClassification(hf.CLIPConfig(text_config=text, vision_config=vision(768, 12, 32).to_dict(), num_labels=5)),
       lambda m, x: m.vision_model(pixel_values=x).last_hidden_state[:, 1:].mean(1), 224, save=pretrained)
 refused("transformers BEiT", hf.BeitModel(hf.BeitConfig(**small)), "BEiT")
-refused("transformers SigLIP", hf.SiglipVisionModel(hf.SiglipVisionConfig(**small)), "SigLIP")
+refused("transformers SigLIP2 NaFlex", hf.Siglip2VisionModel(hf.Siglip2VisionConfig(num_hidden_layers=1)), "NaFlex")
 
 # ---- every plain ViT of open_clip's list: names and shapes alone, in a file without bytes
 count = 0

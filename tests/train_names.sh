@@ -32,7 +32,8 @@ grep -q '^teacher .* 2 heads, gelu,' out || fail "config.json of the teacher was
 grep -q '^student .* 2 heads, quick_gelu, .*no projection' out || fail "nothing is said of the projection: $(cat out)"
 for tower in clip-vision clip clip-classifier dinov2-registers timm-dinov2-registers timm-eva timm-eva02 timm-eva02-plain dinov3-registers \
     timm-deit3 timm-flexivit timm-reg-gap timm-gap timm-reg timm-deit-distilled deit eva-clip-mean timm-clip-classifier \
-    timm-reg1-gap timm-reg-positions openclip-timm-projection openclip-timm-gap openclip-timm-bias; do
+    timm-reg1-gap timm-reg-positions openclip-timm-projection openclip-timm-gap openclip-timm-bias siglip siglip-model timm-siglip \
+    openclip-siglip; do
     rm -rf run
     pair="model.weight_t=$names/$tower model_t.heads=2 model_s.heads=2" # both are of one family
     "$MEOPT" train c.yaml $pair model.weight_s="$names/$tower" --steps 2 --run-dir . --name run --no-dashboard >log 2>&1 ||
@@ -49,8 +50,8 @@ for tower in clip-vision clip clip-classifier dinov2-registers timm-dinov2-regis
     [ -s before.data ] || fail "no embeddings of $tower"
     cmp before.data after.data || fail "$tower came out as another"
     case $tower in
-    dinov3*) form=hf again=student-hf ;;
-    timm-eva* | timm-deit3 | timm-flexivit | timm-*gap | timm-reg) form=timm again=student-timm.safetensors ;;
+    dinov3* | siglip) form=hf again=student-hf ;;
+    timm-siglip | timm-eva* | timm-deit3 | timm-flexivit | timm-*gap | timm-reg) form=timm again=student-timm.safetensors ;;
     *) continue ;;
     esac
     rm -rf $again after
@@ -60,7 +61,7 @@ for tower in clip-vision clip clip-classifier dinov2-registers timm-dinov2-regis
     tail -c +$(($(od -An -t u8 -N 8 after) + 9)) after >after.data
     cmp before.data after.data || fail "$tower came out as another from $form"
 done
-for tower in siglip eva-clip-rope timm-siglip openclip-timm-mlp; do
+for tower in siglip2-naflex eva-clip-rope openclip-timm-mlp; do
     for command in plan train "embed --role student --out e"; do
         code=0
         "$MEOPT" $command c.yaml model.weight_s="$names/$tower" >log 2>&1 || code=$?

@@ -273,6 +273,39 @@ static void a_tower_without_positions_takes_the_size_of_its_configuration(void *
     directory_of = "openclip-quick";
 }
 
+/* timm has some of its SigLIP towers with the exact GELU, some with the one that they were trained with. */
+static void the_activation_of_a_siglip_tower_is_that_of_its_architecture(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json;
+        int ffn;
+    } rows[] = {
+        {"{\"architecture\": \"vit_base_patch16_siglip_224\", \"num_features\": 32, \"global_pool\": "
+         "\"map\"}",
+         GELU},
+        {"{\"architecture\": \"vit_so400m_patch16_siglip_256\", \"num_features\": 32}", TANH},
+        {"{\"model_cfg\": {\"vision_cfg\": {\"timm_model_name\": \"vit_large_patch16_siglip_512\", "
+         "\"timm_pool\": \"map\"}}}",
+         TANH},
+        {"{\"model_type\": \"siglip\", \"vision_config\": {\"hidden_size\": 32, \"num_attention_heads\": 2, "
+         "\"intermediate_size\": 48}}",
+         TANH},
+    };
+    char text[256];
+    directory_of = "siglip";
+    struct geometry g = known(NULL, NULL, "model_t.heads=2");
+    geometry_text(&g, text, sizeof text);
+    assert_non_null(strstr(text, "gelu_tanh (assumed)"));
+    assert_non_null(strstr(text, "pooled by attention of 2 heads,"));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        g = known("config.json", rows[i].json, "model_t.heads=2");
+        assert_int_equal(g.ffn, rows[i].ffn);
+        assert_false(g.assumed & (ASSUMED_ACTIVATION | ASSUMED_POOL));
+    }
+    directory_of = "openclip-quick";
+}
+
 static void a_file_of_any_content_is_bounded(void **state)
 {
     (void)state;
@@ -297,6 +330,7 @@ int main(void)
         cmocka_unit_test(positions_are_resized_as_the_library_does_that_wrote_the_checkpoint),
         cmocka_unit_test(what_nothing_tells_is_assumed_and_said),
         cmocka_unit_test(a_torchscript_archive_of_clip_has_quick_gelu),
+        cmocka_unit_test(the_activation_of_a_siglip_tower_is_that_of_its_architecture),
         cmocka_unit_test(what_is_not_known_or_not_readable_is_refused),
         cmocka_unit_test(heads_of_pooling_by_attention_are_told_or_assumed),
         cmocka_unit_test(a_tower_without_positions_takes_the_size_of_its_configuration),

@@ -14,10 +14,12 @@ static const struct family_usual {
     bool normalize; /* loss.normalize */
     enum data_pipeline pipeline;
     bool patch_tokens, gated; /* loss.tokens cls+patch, ffn swiglu */
+    bool crops;               /* an image may have pixels after its last whole patch */
 } usual[] = {
 #define NORMALIZED   .normalize = true
 #define PATCH_TOKENS .patch_tokens = true
 #define GATED        .gated = true
+#define CROPS        .crops = true
 #define USUAL(c, number, name, aliases, pipe, ...)                                                           \
     [MODEL_FAMILY_##number] = {.pipeline = DATA_PIPELINE_##pipe, __VA_ARGS__},
     FAMILIES(USUAL, )};
@@ -162,7 +164,7 @@ static void check_tower(const struct config *c, const struct config_tower *t, co
     bool own = t == &c->model_s && c->data_s.image_size;
     const char *size_key = own ? "data_s.image_size" : "data.image_size";
     long long size = own ? c->data_s.image_size : c->data.image_size;
-    if (t->patch && size && size % t->patch) {
+    if (t->patch && size && size % t->patch && !usual[is].crops) {
         snprintf(sentence, sizeof sentence, "%s %lld is not a multiple of %s %lld", size_key, size, key,
                  (long long)t->patch);
         bad(context, size_key, true, "choose a multiple of the patch", sentence);

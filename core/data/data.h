@@ -48,9 +48,9 @@ struct preprocess {
     double crop_pct; /* 0.1 to 1; side / crop_pct is rounded down, as timm does */
     float mean[3], std[3];
 };
-extern const struct preprocess preprocess_clip, preprocess_dinov2;
+extern const struct preprocess preprocess_clip, preprocess_dinov2, preprocess_siglip;
 bool preprocess_same(const struct preprocess *a, const struct preprocess *b);
-/* 0 and 1 of the two above where their crop divides, as caches of earlier versions have it; else a checksum.
+/* 0 and 1 of the first two where their crop divides, as caches of earlier versions have it; else a checksum.
  */
 uint32_t preprocess_hash(const struct preprocess *how, int64_t side);
 /* Bytes of a prepared image, and what its shorter side (or both) is resized to. */

@@ -13,6 +13,9 @@ const struct preprocess preprocess_clip = {
 const struct preprocess preprocess_dinov2 = {
     .crop_pct = 0.875, .mean = {.485f, .456f, .406f}, .std = {.229f, .224f, .225f}};
 
+const struct preprocess preprocess_siglip = {
+    .resize = RESIZE_SQUASH, .crop_pct = 1, .mean = {.5f, .5f, .5f}, .std = {.5f, .5f, .5f}};
+
 bool preprocess_same(const struct preprocess *a, const struct preprocess *b)
 {
     bool same = a->resample == b->resample && a->resize == b->resize && a->as == b->as;

@@ -30,6 +30,12 @@ static bool is_true(const json_t *object, const char *key)
 
 static bool begins(const char *name, const char *with) { return strstr(name, with) == name; }
 
+static bool ends_with(const char *name, const char *with)
+{
+    size_t n = strlen(name), m = strlen(with);
+    return n >= m && strcmp(name + n - m, with) == 0;
+}
+
 static void copy(char *to, size_t size, const char *from) { name_printable(to, size, from); }
 
 /* A side of an image or of a patch: N or [N, N]. */
@@ -48,6 +54,7 @@ static void take_activation(struct beside *b, const char *name)
 static void take_pool(struct beside *b, const char *name)
 {
     copy(b->pool, sizeof b->pool, name);
+    b->map = strcmp(name, "map") == 0;
     b->pool_kind = strcmp(name, "tok") == 0 || strcmp(name, "token") == 0 || strcmp(name, "cls") == 0
                        ? POOL_CLS
                    : strcmp(name, "avg") == 0 ? POOL_AVG
@@ -56,11 +63,11 @@ static void take_pool(struct beside *b, const char *name)
 
 static int64_t grid_of(int64_t image, int64_t patch) { return image > 0 && patch > 0 ? image / patch : 0; }
 
-/* Is it an architecture whose arguments are known: vit_SIZE_patchN_PIXELS, dino*, clip*, reg*, gap*; eva*,
- * deit*, flexivit*? */
+/* Is it an architecture whose arguments are known: vit_SIZE_patchN_PIXELS, dino*, clip*, reg*, gap*,
+ * siglip*; eva*, deit*, flexivit*? */
 static bool known_architecture(const char *name)
 {
-    static const char *const kinds[] = {"dino", "clip", "reg", "gap"};
+    static const char *const kinds[] = {"dino", "clip", "reg", "gap", "siglip"};
     const char *at = strstr(name, "_patch");
     if (begins(name, "eva") || begins(name, "deit") || begins(name, "flexivit")) return true;
     if (!at) return false;
@@ -71,6 +78,15 @@ static bool known_architecture(const char *name)
     return known;
 }
 
+/* timm has some of its SigLIP towers with the activation that they were trained with. */
+static bool siglip_tanh(const char *name)
+{
+    static const char *const sizes[] = {"base_patch32_", "giantopt_", "so400m_patch16_"};
+    bool tanh = strstr(name, "large_patch16_") && ends_with(name, "_512");
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) tanh |= strstr(name, sizes[i]) != NULL;
+    return tanh && strstr(name, "_siglip_");
+}
+
 /* What the name of an architecture of timm says. */
 static void timm_architecture(struct beside *b, const char *name)
 {
@@ -79,7 +95,7 @@ static void timm_architecture(struct beside *b, const char *name)
     b->pos_resize = POS_RESIZE_TIMM;
     if (!known_architecture(name)) return;
     b->norms = strstr(name, "eva02_enormous") ? NORMS_BEHIND : NORMS_BEFORE;
-    take_activation(b, strstr(name, "quickgelu") ? "quick_gelu" : "gelu");
+    take_activation(b, strstr(name, "quickgelu") ? "quick_gelu" : siglip_tanh(name) ? "gelu_tanh" : "gelu");
     b->rotary = eva || dinov3;
     b->norm_eps = dinov3 || (strstr(name, "_clip_") && !eva) ? 1e-5 : 1e-6;
 }
@@ -145,6 +161,7 @@ static const struct hf_defaults {
     {"chinese_clip", FAMILY_OPENCLIP, 768, 12, "quick_gelu", 1e-5},
     {"dinov2", FAMILY_DINOV2, 768, 12, "gelu", 1e-6},
     {"dinov3", FAMILY_DINOV3, 384, 6, "gelu", 1e-5},
+    {"siglip", FAMILY_UNKNOWN, 768, 12, "gelu_pytorch_tanh", 1e-6}, /* without its head a plain ViT */
     {"vit_msn", FAMILY_DINOV2, 768, 12, "gelu", 1e-6},
     {"vit", FAMILY_DINOV2, 768, 12, "gelu", 1e-12},
     {"deit", FAMILY_DINOV2, 768, 12, "gelu", 1e-12},
@@ -165,7 +182,8 @@ static bool transformers(struct beside *b, const json_t *root)
 {
     const json_t *vision = json_object_get(root, "vision_config"),
                  *model = json_is_object(vision) ? vision : root;
-    const char *type = text(root, "model_type"), *act = text(model, "hidden_act");
+    const char *type = text(model, "model_type"), *act = text(model, "hidden_act");
+    if (!*type) type = text(root, "model_type");
     const struct hf_defaults *usual = defaults_of(type);
     b->sizes.width = or_else(integer(model, "hidden_size"), usual->width);
     if (!b->sizes.width) return false;

@@ -18,6 +18,7 @@ struct beside {
     char activation[48], pool[48]; /* as spelled there; "" when not said. ffn 0 with an activation: unknown */
     enum pool pool_kind;           /* of `pool`; POOL_USUAL: unknown */
     int64_t pool_heads;            /* it pools by attention, with so many heads; 0: it does not */
+    bool map;                      /* or with the heads of the blocks (timm's map, SigLIP) */
     enum norms norms;
     char odd[96];               /* what it says that no tower here has; "": nothing */
     enum pos_resize pos_resize; /* of the library; POS_RESIZE_USUAL: not said */

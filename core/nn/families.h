@@ -8,14 +8,16 @@
  *   aliases    other spellings of the name in the experiment: "|OTHER=NAME"
  *   pipeline   the usual data.pipeline
  *   words      core/config/resolve.c's. NORMALIZED: outputs are compared L2-normalised; PATCH_TOKENS: they
- *              may be matched, too; GATED: a gated feed-forward exists
+ *              may be matched, too; GATED: a gated feed-forward exists; CROPS: an image may have pixels after
+ *              its last whole patch
  * The tensors of a family: core/nn/family.c; their names in other libraries: core/nn/namings.c. */
 // clang-format off
 #define FAMILIES(X, c) \
     X(c, EVA,      "eva",      "|eva_clip=eva",       CLIP, NORMALIZED, GATED) \
     X(c, OPENCLIP, "openclip", "|open_clip=openclip", CLIP) \
     X(c, DINOV2,   "dinov2",   "",                    DINOV2, PATCH_TOKENS, GATED) \
-    X(c, DINOV3,   "dinov3",   "",                    DINOV2, PATCH_TOKENS, GATED)
+    X(c, DINOV3,   "dinov3",   "",                    DINOV2, PATCH_TOKENS, GATED) \
+    X(c, SIGLIP,   "siglip",   "",                    SIGLIP, CROPS)
 
 /* P(c, name, family, image, patch, pos_grid, width, depth, heads, hidden, out, ffn, registers, words...):
  * fields of struct geometry (core/nn/nn.h), sizes as the tower's own class has them; TOWER_ARCH_<name> of the
@@ -90,7 +92,22 @@ P(c, dinov3_vits16plus,             DINOV3,   224, 16, 14,  384, 12,  6,  1536, 
 P(c, dinov3_vitb16,                 DINOV3,   224, 16, 14,  768, 12, 12,  3072,  768, GELU, 4) \
 P(c, dinov3_vitl16,                 DINOV3,   224, 16, 14, 1024, 24, 16,  4096, 1024, GELU, 4) \
 P(c, dinov3_vith16plus,             DINOV3,   224, 16, 14, 1280, 32, 20,  5120, 1280, SWIGLU, 4) \
-P(c, dinov3_vit7b16,                DINOV3,   224, 16, 14, 4096, 40, 32,  8192, 4096, SWIGLU, 4, BARE)
+P(c, dinov3_vit7b16,                DINOV3,   224, 16, 14, 4096, 40, 32,  8192, 4096, SWIGLU, 4, BARE) \
+P(c, siglip_b32_256,                SIGLIP,   256, 32,  8,  768, 12, 12,  3072,  768, TANH, 0) \
+P(c, siglip_b16,                    SIGLIP,   224, 16, 14,  768, 12, 12,  3072,  768, TANH, 0) \
+P(c, siglip_b16_256,                SIGLIP,   256, 16, 16,  768, 12, 12,  3072,  768, TANH, 0) \
+P(c, siglip_b16_384,                SIGLIP,   384, 16, 24,  768, 12, 12,  3072,  768, TANH, 0) \
+P(c, siglip_b16_512,                SIGLIP,   512, 16, 32,  768, 12, 12,  3072,  768, TANH, 0) \
+P(c, siglip_l16_256,                SIGLIP,   256, 16, 16, 1024, 24, 16,  4096, 1024, TANH, 0) \
+P(c, siglip_l16_384,                SIGLIP,   384, 16, 24, 1024, 24, 16,  4096, 1024, TANH, 0) \
+P(c, siglip_l16_512,                SIGLIP,   512, 16, 32, 1024, 24, 16,  4096, 1024, TANH, 0) \
+P(c, siglip_so400m14,               SIGLIP,   224, 14, 16, 1152, 27, 16,  4304, 1152, TANH, 0) \
+P(c, siglip_so400m14_384,           SIGLIP,   384, 14, 27, 1152, 27, 16,  4304, 1152, TANH, 0) \
+P(c, siglip_so400m16_256,           SIGLIP,   256, 16, 16, 1152, 27, 16,  4304, 1152, TANH, 0) \
+P(c, siglip_so400m16_384,           SIGLIP,   384, 16, 24, 1152, 27, 16,  4304, 1152, TANH, 0) \
+P(c, siglip_so400m16_512,           SIGLIP,   512, 16, 32, 1152, 27, 16,  4304, 1152, TANH, 0) \
+P(c, siglip_gopt16_256,             SIGLIP,   256, 16, 16, 1536, 40, 16,  6144, 1536, TANH, 0) \
+P(c, siglip_gopt16_384,             SIGLIP,   384, 16, 24, 1536, 40, 16,  6144, 1536, TANH, 0)
 // clang-format on
 
 #endif

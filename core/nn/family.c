@@ -73,6 +73,7 @@ static const struct family_row rows[FAMILY_COUNT] = {
                          .shapes = {[ROLE_CLS] = "D", [ROLE_POS] = "PD", [ROLE_OUT_W] = "NO"},
                          .parts = PART_PRE_NORM | PART_QKV_BIAS,
                          .varies = PART_PRE_NORM | PART_ATTN_POOL,
+                         .pool_heads = 8, /* CLIPVisionCfg's */
                          .norm_eps = 1e-5f,
                          .out_transposed = true,
                          .out_optional = true,
@@ -121,6 +122,29 @@ static const struct family_row rows[FAMILY_COUNT] = {
             .image_grid = 14,
             .patch = 16,
             .model = &image_model},
+    /* The names of timm's towers, but that queries, keys and values of the pooling are one matrix. */
+    [FAMILY_SIGLIP] =
+        {.prefix = "",
+         .block_prefix = "blocks.",
+         .keys =
+             {VIT_KEYS, [ROLE_POS] = "pos_embed", [ROLE_PATCH_B] = "patch_embed.proj.bias",
+              [ROLE_QKV_B] = "attn.qkv.bias", [ROLE_POOL_QUERY] = "attn_pool.latent",
+              [ROLE_POOL_QKV_W] = "attn_pool.qkv.weight", [ROLE_POOL_QKV_B] = "attn_pool.qkv.bias",
+              [ROLE_POOL_PROJ_W] = "attn_pool.proj.weight", [ROLE_POOL_PROJ_B] = "attn_pool.proj.bias",
+              [ROLE_POOL_NORM_W] = "attn_pool.norm.weight", [ROLE_POOL_NORM_B] = "attn_pool.norm.bias",
+              [ROLE_POOL_FC1_W] = "attn_pool.mlp.fc1.weight", [ROLE_POOL_FC1_B] = "attn_pool.mlp.fc1.bias",
+              [ROLE_POOL_FC2_W] = "attn_pool.mlp.fc2.weight", [ROLE_POOL_FC2_B] = "attn_pool.mlp.fc2.bias"},
+         .shapes = {[ROLE_POOL_QUERY] = "11O"},
+         .ignored = {"head."}, /* behind the output */
+         .classless = true,
+         .parts = PART_QKV_BIAS | PART_ATTN_POOL,
+         .norm_eps = 1e-6f,
+         .ffn = 1 + ACTIVATION_GELU_TANH,
+         .pos_resize = POS_RESIZE_TIMM,
+         .heads = {{1152, 72}, {1536, 96}},
+         .patch = 16,
+         .crops = true,
+         .model = &image_model},
 };
 
 const struct family_row *family_row(enum family family) { return &rows[family]; }
@@ -134,6 +158,8 @@ const char *family_prefix(enum family family) { return rows[family].prefix; }
 bool family_stores_positions(enum family family) { return rows[family].pos_matrix; }
 float family_norm_eps(enum family family) { return rows[family].norm_eps; }
 bool family_has_variants(enum family family) { return rows[family].variants; }
+int family_ffn(enum family family) { return rows[family].ffn ? rows[family].ffn : 1 + ACTIVATION_GELU; }
+int64_t family_pool_heads(enum family family) { return rows[family].pool_heads; }
 
 double family_rope_theta(enum family family)
 {

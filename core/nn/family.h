@@ -37,6 +37,7 @@ enum role {
     ROLE_FFN_NORM_B,
     ROLE_LS2,
     ROLE_POOL_QUERY, /* PART_ATTN_POOL */
+    ROLE_POOL_QKV_W, /* in place of the next three: their rows one behind the other */
     ROLE_POOL_Q_W,
     ROLE_POOL_K_W,
     ROLE_POOL_V_W,
@@ -47,6 +48,12 @@ enum role {
     ROLE_POOL_Q_NORM_B,
     ROLE_POOL_K_NORM_W,
     ROLE_POOL_K_NORM_B,
+    ROLE_POOL_NORM_W, /* x + fc2(activation(fc1(norm(x)))) of what was found */
+    ROLE_POOL_NORM_B,
+    ROLE_POOL_FC1_W,
+    ROLE_POOL_FC1_B,
+    ROLE_POOL_FC2_W,
+    ROLE_POOL_FC2_B,
     ROLE_NORM_W,
     ROLE_NORM_B,
     ROLE_OUT_W, /* projection of the pooled row; a family without has out = width */
@@ -56,6 +63,8 @@ enum role {
     ROLE_COUNT,
     ROLE_BLOCK_FIRST = ROLE_NORM1_W,
     ROLE_BLOCK_LAST = ROLE_LS2,
+    ROLE_POOL_FIRST = ROLE_POOL_QUERY,
+    ROLE_POOL_LAST = ROLE_POOL_FC2_B,
     ROLE_FFN_FIRST = ROLE_FC1_W,
     ROLE_FFN_COUNT = 4
 };
@@ -97,6 +106,10 @@ struct family_row {
     struct {
         int64_t width, head;    /* of one head at that width; width 0: at any other */
     } heads[FAMILY_HEADS];      /* where published ones have others than all families' (geometry.c) */
+    int64_t pool_heads;         /* of pooling by attention where nothing says them; 0: the blocks' */
+    int ffn;                    /* usual activation of an mlp, 1 + enum activation; 0: GELU */
+    bool classless;             /* its towers have no class token */
+    bool crops;                 /* pixels beyond the last whole patch are not looked at, elsewhere refused */
     bool variants;              /* published ones differ in activation and pooling, which no tensor shows */
     bool layerscale;            /* usually */
     enum pos_resize pos_resize; /* as its own library does */

@@ -140,7 +140,7 @@ int fit_names(const struct spelling *spelling, const struct weights *weights, st
     /* a model of another kind is called by its name, unless the tensor says what was done to a known one */
     const char *model = meaning >= 0 && meanings[meaning].hint ? NULL : names_stranger(weights);
     if (model)
-        return error_set(err, EXIT_CONFIG, "EVA-CLIP, OpenCLIP, DINOv2 and DINOv3 are known",
+        return error_set(err, EXIT_CONFIG, "EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP are known",
                          "holds %s, which is not supported (tensor %s%s)", model, printable, more);
     return error_set(err, EXIT_CONFIG, hint, "the %s tower has tensor %s%s, which nothing here reads: %s",
                      family_name(spelling->family), printable, more,
@@ -164,7 +164,8 @@ struct values_place fit_place(const struct spelling *spelling, int ffn, const st
                               const struct weights *weights)
 {
     if (!p->head) return names_place(spelling, weights, (enum role)p->role, p->group - 1, ffn);
-    struct values_place place = {.tensor = {weights_find(weights, p->name)}, .parts = 1, .added = -1};
+    struct values_place place = {
+        .tensor = {weights_find(weights, p->name)}, .parts = 1, .share = {1}, .shares = 1, .added = -1};
     snprintf(place.first, sizeof place.first, "%s", p->name);
     return place;
 }
@@ -213,16 +214,17 @@ static int check_shape(const struct parameter *p, const struct values_place *pla
 {
     int64_t wanted[4];
     memcpy(wanted, p->shape, sizeof wanted);
-    wanted[0] /= place->parts;
     if (p->ndim >= 2) wanted[p->ndim - 2] += place->held_rows - place->zero_rows;
     if (place->slices) wanted[0] *= place->slices;
     if (place->transposed) {
         wanted[0] = p->shape[1];
         wanted[1] = p->shape[0];
     }
+    int64_t rows = wanted[0];
     for (int i = 0; i < place->parts; i++) {
         const struct weights_tensor *found = weights_tensor(weights, place->tensor[i]);
         const int64_t *a, *b;
+        wanted[0] = values_rows(place, i, rows);
         int ndim = fit_dimensions(found->ndim, found->shape, &a);
         bool same = ndim == fit_dimensions(p->ndim, wanted, &b);
         for (int d = 0; same && d < ndim; d++) same = a[d] == b[d];

@@ -312,7 +312,6 @@ static void pool(struct tower *t, int64_t batch)
     void *t1 = m->scratch + m->t1_at;
     if (tower_pools_by_attention(t)) {
         attn_pool_forward(t, batch);
-        tower_norm(t, m->attn_pool.out, w, b, m->pooled, m->norm_mean, m->norm_rstd, batch, t->geometry.out);
         return;
     }
     struct layernorm norm = tower_stream_norm(t, w, b, NULL, m->norm_mean, m->norm_rstd, batch);

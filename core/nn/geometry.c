@@ -40,12 +40,12 @@ bool geometry_projects(const struct geometry *g)
 /* What nothing says is what the family's towers usually have. */
 static int complete(struct geometry *g, const struct family_row *row, int64_t head_dim, struct error *err)
 {
-    if (!g->ffn) g->ffn = GELU;
+    if (!g->ffn) g->ffn = family_ffn(g->family);
+    if (row->classless) g->classless = true;
     if (!g->patch) g->patch = row->patch ? row->patch : 14;
     if (!g->out && !geometry_projects(g)) g->out = g->width;
     if (!g->hidden && g->width) g->hidden = 4 * g->width;
     if (!g->pool && g->classless && !(geometry_parts(g) & PART_ATTN_POOL)) g->pool = POOL_AVG;
-    if (geometry_parts(g) & PART_ATTN_POOL && !g->pool_heads) g->pool_heads = 8; /* CLIPVisionCfg's */
     if (!g->pos_grid) g->pos_grid = row->pos_grid ? row->pos_grid : g->image / g->patch;
     bool usual = row->image_grid && (!family_has(row, ROLE_POS) || g->pos_grid == row->pos_grid);
     if (!g->image) g->image = (usual ? row->image_grid : g->pos_grid) * g->patch;
@@ -81,7 +81,7 @@ static int check_attn_pool(const struct geometry *g, struct error *err)
                          "attn_pooler_heads in open_clip_config.json beside the checkpoint says how many",
                          "out %lld is no multiple of the %lld heads of pooling by attention",
                          (long long)g->out, (long long)g->pool_heads);
-    if (g->unprojected)
+    if (family_has(family_row(g->family), ROLE_OUT_W) && g->unprojected)
         return error_set(err, EXIT_CONFIG, "is the file whole?",
                          "a %s tower that pools by attention without its projection is not known here",
                          family_name(g->family));
@@ -111,8 +111,11 @@ int geometry_check(struct geometry *g, int64_t head_dim, struct error *err)
     if (g->width % g->heads)
         return error_set(err, EXIT_CONFIG, NULL, "width %lld is no multiple of heads %lld",
                          (long long)g->width, (long long)g->heads);
+    if (geometry_parts(g) & PART_ATTN_POOL && !g->pool_heads)
+        g->pool_heads = row->pool_heads ? row->pool_heads : g->heads;
+    if (geometry_parts(g) & PART_ATTN_POOL && !g->pool_queries) g->pool_queries = 1;
     if (geometry_parts(g) & PART_ATTN_POOL && (code = check_attn_pool(g, err)) != 0) return code;
-    if (g->image % g->patch)
+    if (g->image % g->patch && !row->crops)
         return error_set(err, EXIT_CONFIG, NULL, "image %lld is no multiple of patch %lld",
                          (long long)g->image, (long long)g->patch);
     if (g->registers < 0 || g->registers > 256 || (g->registers && !family_has(row, ROLE_REGISTERS)))
@@ -132,7 +135,8 @@ int geometry_check(struct geometry *g, int64_t head_dim, struct error *err)
                          "the rotary positions have %d periods, expected %lld for heads of %lld values",
                          g->rope_count, (long long)(g->width / g->heads / 4),
                          (long long)(g->width / g->heads));
-    if ((g->classless && (g->pool == POOL_CLS || g->pool == POOL_CLS_DIST)) ||
+    bool attn_pool = geometry_parts(g) & PART_ATTN_POOL;
+    if ((g->classless && !attn_pool && (g->pool == POOL_CLS || g->pool == POOL_CLS_DIST)) ||
         (g->pool == POOL_CLS_DIST && !g->registers))
         return error_set(err, EXIT_CONFIG, "pool: avg, avg_first, or no such key",
                          "pool is %s, but the tower has no %s token", geometry_pool(g),
@@ -214,6 +218,7 @@ double geometry_forward_flops(const struct geometry *g)
     double c = g->ffn == SWIGLU ? 6 : 4;
     double o = (double)g->out, projection = !geometry_projects(g) ? 0 : 2 * (double)geometry_pooled(g) * o;
     if (geometry_parts(g) & PART_ATTN_POOL) projection += 4 * N * d * o + 4 * N * o + 4 * o * o;
+    if (family_has(family_row(g->family), ROLE_POOL_FC1_W)) projection += 4 * o * h;
     return 2 * (double)geometry_patches(g) * p * d +
            (double)g->depth * (8 * N * d * d + 4 * N * N * d + c * N * d * h) + projection;
 }

@@ -32,26 +32,28 @@ static int no_family(const struct weights *weights, struct error *err)
         size_t at = strlen(keys);
         snprintf(key, sizeof key, "%s%s", family_prefix((enum family)i),
                  family_row((enum family)i)->keys[ROLE_PATCH_W]);
-        if (family_row((enum family)i)->keys[ROLE_POS]) /* those without have DINOv2's */
+        if (family_row((enum family)i)->keys[ROLE_POS] &&
+            !family_row((enum family)i)->classless) /* else DINOv2's */
             snprintf(keys + at, sizeof keys - at, "%s%s", i == 1 ? "" : ", ", key);
     }
     const char *is = names_stranger(weights);
     if (is)
-        return error_set(err, EXIT_CONFIG, "EVA-CLIP, OpenCLIP, DINOv2 and DINOv3 are known",
+        return error_set(err, EXIT_CONFIG, "EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP are known",
                          "holds no tower that is known here: it is %s", is);
     char called[64];
     if (beside_model(weights_path(weights), called, sizeof called))
-        return error_set(err, EXIT_CONFIG, "EVA-CLIP, OpenCLIP, DINOv2 and DINOv3 are known",
+        return error_set(err, EXIT_CONFIG, "EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP are known",
                          "holds no tower that is known here: config.json beside it calls it %s", called);
     char unread[192] = "", name[80];
     const char *odd = weights_unread_name(weights, 0);
     if (odd)
         snprintf(unread, sizeof unread, "; %s is %s, which is not read",
                  name_printable(name, sizeof name, odd), weights_unread(weights, odd));
-    return error_set(err, EXIT_CONFIG,
-                     "expected a state dict of EVA-CLIP, OpenCLIP, DINOv2 or DINOv3 with an image tower",
-                     "no known image tower among its %lld tensors (no %s)%s",
-                     (long long)weights_count(weights), keys, unread);
+    return error_set(
+        err, EXIT_CONFIG,
+        "expected a state dict of EVA-CLIP, OpenCLIP, DINOv2, DINOv3 or SigLIP with an image tower",
+        "no known image tower among its %lld tensors (no %s)%s", (long long)weights_count(weights), keys,
+        unread);
 }
 
 static int64_t square_root(int64_t n)
@@ -236,7 +238,7 @@ static int settle_kind(struct geometry *g, const struct spelling *spelling, cons
         return error_set(err, EXIT_CONFIG, NULL,
                          "the feed-forward is %s in the checkpoint, the configuration says %s",
                          geometry_activation(&(struct geometry){.ffn = ffn}), geometry_activation(g));
-    if (!g->ffn) g->ffn = ffn;
+    if (!g->ffn) g->ffn = names_activation(spelling, ffn);
     int64_t at = names_tensor(spelling, weights, ROLE_REGISTERS, 0, ffn);
     const struct weights_tensor *registers = at >= 0 ? weights_tensor(weights, at) : NULL;
     int64_t count = registers && registers->ndim == 3 ? registers->shape[1] : 0;

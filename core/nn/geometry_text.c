@@ -81,7 +81,8 @@ void geometry_text(const struct geometry *g, char *text, size_t size)
     char heads[48] = "", pool[64], registers[48] = "", positions[80] = "", kind[192];
     long long grid = g->pos_grid;
     if (g->registers) snprintf(registers, sizeof registers, ", %lld registers", (long long)g->registers);
-    if (g->classless) strncat(registers, ", no cls token", sizeof registers - strlen(registers) - 1);
+    if (g->classless && !family_row(g->family)->classless)
+        strncat(registers, ", no cls token", sizeof registers - strlen(registers) - 1);
     if (geometry_resizes(g) && g->pos_grid != g->image / g->patch)
         snprintf(positions, sizeof positions, ", positions of %lldx%lld resized as %s does%s", grid, grid,
                  pos_resize_name(geometry_pos_resize(g)), assumed(g, ASSUMED_POSITIONS));

@@ -45,7 +45,7 @@ static void norm_tokens_backward(const struct pass *pass, const char *dy, enum d
  *   the class token y = norm(x_0): dx_0 = dnorm(dy), of patches too where they are wanted, and 0 elsewhere
  *   y = norm(mean(x)): dx_n = dnorm(dy) / count of every token in the mean; y = mean(x): dy / count
  *   y = mean(norm(x)): dx_n = dnorm(dy / count); that of the norms' outputs is made in dx, and moved to td
- *   y = norm(a) of what attention pools: attn_pool_backward(dnorm(dy)) */
+ *   y of what attention pools: attn_pool_backward */
 static void pool_backward(const struct pass *pass, char *dy)
 {
     struct tower *t = pass->tower;
@@ -61,7 +61,6 @@ static void pool_backward(const struct pass *pass, char *dy)
     struct row_mean_gradient mean = {m->pooled_type, .dy = dy, .dx = dx, B, N, D, first};
     dev->ops->fill(dev, dx, 0, all * sizeof *dx);
     if (tower_pools_by_attention(t)) {
-        tower_norm_backward(pass, dy, m->attn_pool.out, w, b, m->norm_mean, m->norm_rstd, B, t->geometry.out);
         attn_pool_backward(pass, dy);
         return;
     }

@@ -90,7 +90,7 @@ static int take_positioned(const struct parameter *p, const struct values_place 
 static int take(const struct parameter *p, const struct values_place *place, const struct weights *w,
                 float *values, struct error *err)
 {
-    int64_t zeros = place->zero_rows * p->shape[p->ndim - 1], share = (p->count - zeros) / place->parts;
+    int64_t zeros = place->zero_rows * p->shape[p->ndim - 1], at = 0;
     float *as_stored = values + zeros;
     if (place->slices) return take_slice(p, place, w, values, err);
     if (place->held_rows || place->added >= 0) return take_positioned(p, place, w, values, err);
@@ -99,8 +99,9 @@ static int take(const struct parameter *p, const struct values_place *place, con
         return out_of_host_memory(p->count, err);
     int code = 0;
     for (int i = 0; i < place->parts && !code; i++) {
-        code = weights_read(w, place->tensor[i], as_stored + i * share, DTYPE_F32, err);
-        if (!code) code = weights_check_finite(w, place->tensor[i], as_stored + i * share, DTYPE_F32, err);
+        code = weights_read(w, place->tensor[i], as_stored + at, DTYPE_F32, err);
+        if (!code) code = weights_check_finite(w, place->tensor[i], as_stored + at, DTYPE_F32, err);
+        at += weights_tensor(w, place->tensor[i])->count;
     }
     if (!place->transposed) return code;
     int64_t rows = p->shape[0], columns = p->shape[1];

@@ -64,8 +64,17 @@ static bool part_of(const char *parts, int part, char *name, size_t size)
     const char *at = parts;
     for (; at && part > 0; part--)
         if ((at = strchr(at, '|')) != NULL) at++;
-    if (at) snprintf(name, size, "%.*s", (int)strcspn(at, "|@"), at);
+    if (at) snprintf(name, size, "%.*s", (int)strcspn(at, "|@*"), at);
     return at != NULL;
+}
+
+/* How many shares the part-th has: 2 of b*2. */
+static int share_of(const char *parts, int part)
+{
+    const char *at = parts;
+    for (; part > 0; part--) at = strchr(at, '|') + 1;
+    at += strcspn(at, "|@*");
+    return *at == '*' ? at[1] - '0' : 1;
 }
 
 /* The name of a projection, or of its bias, that is outside the tower; NULL: the family's key, or there is a
@@ -116,6 +125,7 @@ struct values_place names_place(const struct spelling *s, const struct weights *
         if (place.parts == 0 || (found < 0 && !missing))
             names_part(s, role, block, ffn, place.parts, place.first, sizeof place.first);
         missing |= found < 0;
+        place.shares += place.share[place.parts] = share_of(key, place.parts);
         place.tensor[place.parts++] = found;
     }
     return place;
@@ -161,6 +171,12 @@ int names_ffn(const struct spelling *s, const struct weights *weights)
     if (gated && strcmp(plain, key_of(s, ROLE_FC1_W, 1 + ACTIVATION_SWIGLU)) == 0)
         gated = is_packed(s, weights);
     return 1 + (gated ? ACTIVATION_SWIGLU : ACTIVATION_GELU);
+}
+
+int names_activation(const struct spelling *s, int ffn)
+{
+    if (ffn == 1 + ACTIVATION_SWIGLU) return ffn;
+    return s->naming->ffn ? s->naming->ffn : family_ffn(s->family);
 }
 
 enum pool names_pool(const struct spelling *s)
@@ -214,6 +230,7 @@ static void find_positions(struct spelling *s, const struct weights *weights)
 {
     enum { GELU = 1 + ACTIVATION_GELU };
     const struct family_row *row = family_row(s->family);
+    s->classless = row->classless;
     int64_t at = row->class_varies ? find_key(s, weights, key_of(s, ROLE_POS, GELU)) : -1, registers = 0;
     const struct weights_tensor *pos = at < 0 ? NULL : weights_tensor(weights, at), *t;
     if (!pos || pos->ndim < 2) return;
@@ -257,6 +274,8 @@ static bool fits(struct spelling *s, const struct naming *naming, const char *to
     for (int i = 1; i < MAX_PROBES && naming->probes[i]; i++)
         if (find_key(s, weights, naming->probes[i]) < 0) return false;
     if (naming->absent && find_key(s, weights, naming->absent) >= 0) return false;
+    int64_t patch = naming->convolves ? find_key(s, weights, naming->keys[ROLE_PATCH_W]) : -1;
+    if (patch >= 0 && weights_tensor(weights, patch)->ndim != 4) return false;
     s->trunk = strcmp(tower, "visual.trunk.") == 0 || ends_with(s->begin, "visual.trunk.");
     find_projection(s, weights);
     /* EVA-CLIP's own fc_norm stands behind the mean of all tokens, the class token among them */
@@ -317,21 +336,17 @@ bool names_leaves_out(const struct spelling *s, enum role role)
 }
 
 bool names_batched(const struct spelling *s) { return s->naming->batched; }
+bool names_flat(const struct spelling *s) { return s->naming->flat; }
 const char *names_zero(const struct spelling *s) { return s->naming->zero; }
 
 /* What else a file may be, by parts of names that it has, and one that it lacks. */
 static const struct {
     const char *parts[2], *lacks, *is;
 } strangers[] = {
-    {{"vision_model.head.probe"},
-     NULL,
-     "a SigLIP tower of transformers, which pools by attention and has no class token"},
-    {{"head.attention.in_proj_weight"},
-     NULL,
-     "a SigLIP tower of transformers, which pools by attention and has no class token"},
-    {{"attn_pool.latent"},
-     "cls_token",
-     "a SigLIP tower of timm, which pools by attention and has no class token"},
+    {{"embeddings.position_embedding.weight", "self_attn.out_proj"},
+     "class_embedding",
+     "a SigLIP2 tower for images of any shape (NaFlex)"},
+    {{"embeds.pos_embed"}, NULL, "a NaFlex tower of timm, for images of any shape"},
     {{"temporal"}, NULL, "a model of videos"},
     {{"mobilevit"}, NULL, "a MobileViT"},
     {{"conv_1x1.convolution", "layernorm_before"}, NULL, "a MobileViT"},
@@ -430,7 +445,7 @@ static bool is_part(const char *parts, const char *name)
     size_t bytes = strlen(name);
     for (const char *at = parts; at; at = strchr(at, '|')) {
         at += *at == '|';
-        if (strcspn(at, "|@") == bytes && strncmp(at, name, bytes) == 0) return true;
+        if (strcspn(at, "|@*") == bytes && strncmp(at, name, bytes) == 0) return true;
     }
     return false;
 }

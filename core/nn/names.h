@@ -46,6 +46,7 @@ bool names_always_registers(const struct spelling *spelling);
 bool names_leaves_out(const struct spelling *spelling, enum role role);
 /* A class token, and positions, are (1, 1, width) and (1, rows, width) there, whatever the family has. */
 bool names_batched(const struct spelling *spelling);
+bool names_flat(const struct spelling *spelling); /* positions are (rows, width) there */
 /* A vector of zeros as long as the output that its classes ask for beside the projection; NULL: none. */
 const char *names_zero(const struct spelling *spelling);
 
@@ -54,17 +55,24 @@ enum { NAMES_PARTS = 3 };
 struct values_place {
     int64_t tensor[NAMES_PARTS]; /* indices; parts of the parameter's rows, in order. -1: not there */
     int parts;                   /* 0: such a tower has no such parameter */
-    int zero_rows;               /* rows of 0 before those in the file */
-    int held_rows, held_from;    /* rows of the positions that belong to the register tokens, and the first */
-    int64_t added;               /* of register tokens: the tensor that holds their rows; -1: there is none */
-    bool transposed;             /* stored (columns, rows) */
-    int slice, slices;           /* slices > 0: the slice-th of as many equal parts of the tensor's rows */
-    char first[384];             /* name in the file of the first part that is not there, else of the first */
+    int share[NAMES_PARTS];      /* of the parameter's rows, each part's in `shares` */
+    int shares;
+    int zero_rows;            /* rows of 0 before those in the file */
+    int held_rows, held_from; /* rows of the positions that belong to the register tokens, and the first */
+    int64_t added;            /* of register tokens: the tensor that holds their rows; -1: there is none */
+    bool transposed;          /* stored (columns, rows) */
+    int slice, slices;        /* slices > 0: the slice-th of as many equal parts of the tensor's rows */
+    char first[384];          /* name in the file of the first part that is not there, else of the first */
 };
 /* block: of a role inside the blocks, else not looked at. ffn: 1 + enum activation. weights NULL: of a file
  * yet to be written, nothing is there. */
 struct values_place names_place(const struct spelling *spelling, const struct weights *weights,
                                 enum role role, int64_t block, int ffn);
+/* Rows of the part-th part, of so many in all. */
+static inline int64_t values_rows(const struct values_place *place, int part, int64_t rows)
+{
+    return rows / place->shares * place->share[part];
+}
 /* Index of its first tensor, -1 when a part is not there. */
 int64_t names_tensor(const struct spelling *spelling, const struct weights *weights, enum role role,
                      int64_t block, int ffn);
@@ -72,6 +80,8 @@ int64_t names_tensor(const struct spelling *spelling, const struct weights *weig
 /* The feed-forward in the first block: 1 + ACTIVATION_SWIGLU or 1 + ACTIVATION_GELU. */
 int names_ffn(const struct spelling *spelling, const struct weights *weights);
 
+/* Its usual activation in such files, where that is SWIGLU or not. */
+int names_activation(const struct spelling *spelling, int ffn);
 /* How the embedding is pooled, where names tell; else POOL_USUAL. */
 enum pool names_pool(const struct spelling *spelling);
 /* The usual epsilon of the norms in such files; 0: the family's. */

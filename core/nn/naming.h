@@ -13,8 +13,8 @@ struct naming {
     const char *absent;             /* and one that is not there */
     bool whole;                     /* and the family's prefix stands before them */
     const char *block_prefix;       /* NULL: the family's */
-    /* NULL: the family's. a|b|c: rows of one matrix or vector in parts. a@1/3: the second third of a's rows
-     */
+    /* NULL: the family's. a|b|c: rows of one matrix or vector in parts; b*2: a part twice as large. a@1/3:
+     * the second third of a's rows */
     const char *keys[ROLE_COUNT];
     const char *swiglu[ROLE_FFN_COUNT]; /* NULL: the family's */
     const char *out; /* the projection, outside the tower, (out, width); NULL: as the family has it */
@@ -31,11 +31,14 @@ struct naming {
     bool head;                  /* head.* may be a classifier */
     int settles;      /* ASSUMED_...: properties that are the same in all classes with these names */
     float norm_eps;   /* usual epsilon of the norms; 0: the family's */
+    int ffn;          /* usual activation of an mlp, 1 + enum activation; 0: the family's */
+    bool convolves;   /* the patches' matrix is that of a convolution, (width, 3, patch, patch) */
     bool gate_varies; /* of a gated feed-forward the activation, too, is an argument of the class */
     /* Of files that are written so. */
     int library;         /* 1 + enum library; 0: none are */
     const char *written; /* before the tower's names; NULL: nothing */
     bool batched;        /* class token and positions begin with a dimension of 1 */
+    bool flat;           /* positions are (rows, width) there, whatever the family has */
     bool scaled;         /* its classes always have LayerScale: 1 for a tower without it */
     bool registered;     /* its classes always have register tokens: none of them for a tower without */
     bool maskless;       /* has no place for a mask token */

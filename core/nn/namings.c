@@ -47,6 +47,25 @@
             .block_prefix = "layers.",                                                                       \
             .keys = {HF_VIT_EMBEDDINGS, HF_VIT_NORMS, HF_ATTENTION, [ROLE_REGISTERS] = distillation}
 
+/* Its CLIP and SigLIP. */
+#define HF_CLIP_KEYS                                                                                         \
+    [ROLE_POS] = "embeddings.position_embedding.weight",                                                     \
+    [ROLE_PATCH_W] = "embeddings.patch_embedding.weight", [ROLE_NORM1_W] = "layer_norm1.weight",             \
+    [ROLE_NORM1_B] = "layer_norm1.bias",                                                                     \
+    [ROLE_QKV_W] = "self_attn.q_proj.weight|self_attn.k_proj.weight|self_attn.v_proj.weight",                \
+    [ROLE_QKV_B] = "self_attn.q_proj.bias|self_attn.k_proj.bias|self_attn.v_proj.bias",                      \
+    [ROLE_PROJ_W] = "self_attn.out_proj.weight", [ROLE_PROJ_B] = "self_attn.out_proj.bias",                  \
+    [ROLE_NORM2_W] = "layer_norm2.weight", [ROLE_NORM2_B] = "layer_norm2.bias",                              \
+    [ROLE_FC1_W] = "mlp.fc1.weight", [ROLE_FC1_B] = "mlp.fc1.bias", [ROLE_FC2_W] = "mlp.fc2.weight",         \
+    [ROLE_FC2_B] = "mlp.fc2.bias", [ROLE_NORM_W] = "post_layernorm.weight",                                  \
+    [ROLE_NORM_B] = "post_layernorm.bias"
+
+/* SiglipModel, SiglipVisionModel */
+#define HF_SIGLIP                                                                                            \
+    .towers = {"vision_model.", ""}, .block_prefix = "encoder.layers.", .convolves = true,                   \
+    .pos_resize = POS_RESIZE_HF, .ffn = 1 + ACTIVATION_GELU_TANH, .ignored = {"embeddings.position_ids"},    \
+    .settles = ASSUMED_POOL | ASSUMED_NORMS | ASSUMED_POSITIONS
+
 #define DINOV3_TRANSFORMERS(blocks)                                                                          \
     .block_prefix = blocks,                                                                                  \
     .keys = {[ROLE_CLS] = "embeddings.cls_token",                                                            \
@@ -102,6 +121,41 @@
 const struct naming namings[] = {
     TORCHVISION("mlp.0", "mlp.3"),
     TORCHVISION("mlp.linear_1", "mlp.linear_2"),
+    /* transformers: SigLIP and SigLIP2 */
+    {.family = FAMILY_SIGLIP,
+     HF_SIGLIP,
+     .probes = {"head.probe", "embeddings.patch_embedding.weight"},
+     .keys = {HF_CLIP_KEYS, [ROLE_PATCH_B] = "embeddings.patch_embedding.bias",
+              [ROLE_POOL_QUERY] = "head.probe", [ROLE_POOL_QKV_W] = "head.attention.in_proj_weight",
+              [ROLE_POOL_QKV_B] = "head.attention.in_proj_bias",
+              [ROLE_POOL_PROJ_W] = "head.attention.out_proj.weight",
+              [ROLE_POOL_PROJ_B] = "head.attention.out_proj.bias",
+              [ROLE_POOL_NORM_W] = "head.layernorm.weight", [ROLE_POOL_NORM_B] = "head.layernorm.bias",
+              [ROLE_POOL_FC1_W] = "head.mlp.fc1.weight", [ROLE_POOL_FC1_B] = "head.mlp.fc1.bias",
+              [ROLE_POOL_FC2_W] = "head.mlp.fc2.weight", [ROLE_POOL_FC2_B] = "head.mlp.fc2.bias"},
+     .library = 1 + LIBRARY_TRANSFORMERS,
+     .written = "vision_model.",
+     .flat = true},
+    /* without its head, as language models with images have it */
+    {.family = FAMILY_DINOV2,
+     HF_SIGLIP,
+     .probes = {"embeddings.patch_embedding.bias", "encoder.layers.0.layer_norm1.weight",
+                "post_layernorm.weight"},
+     .absent = "embeddings.class_embedding",
+     .keys = {HF_CLIP_KEYS, [ROLE_PATCH_B] = "embeddings.patch_embedding.bias"}},
+    /* timm: vit_*_siglip_*, inside open_clip, too; what MEOpt writes has one matrix in the pooling */
+    {.family = FAMILY_SIGLIP,
+     .towers = {"visual.trunk.", ""},
+     .probes = {"patch_embed.proj.weight", "attn_pool.latent", "attn_pool.kv.weight"},
+     .absent = "cls_token",
+     .keys = {[ROLE_POOL_QKV_W] = "attn_pool.q.weight|attn_pool.kv.weight*2",
+              [ROLE_POOL_QKV_B] = "attn_pool.q.bias|attn_pool.kv.bias*2"},
+     .ffn = 1 + ACTIVATION_GELU,
+     .settles = ASSUMED_POOL | ASSUMED_POSITIONS,
+     .library = 1 + LIBRARY_TIMM},
+    {.family = FAMILY_SIGLIP,
+     .probes = {"patch_embed.proj.weight", "attn_pool.latent", "attn_pool.qkv.weight"},
+     .settles = ASSUMED_POOL},
     /* transformers: DINOv3ViTModel */
     {.family = FAMILY_DINOV3,
      .towers = {""},
@@ -190,25 +244,8 @@ const struct naming namings[] = {
      .towers = {"vision_model.", ""},
      .probes = {"embeddings.class_embedding", "pre_layrnorm.weight"},
      .block_prefix = "encoder.layers.",
-     .keys = {[ROLE_CLS] = "embeddings.class_embedding",
-              [ROLE_POS] = "embeddings.position_embedding.weight",
-              [ROLE_PATCH_W] = "embeddings.patch_embedding.weight",
-              [ROLE_PRE_W] = "pre_layrnorm.weight",
-              [ROLE_PRE_B] = "pre_layrnorm.bias",
-              [ROLE_NORM1_W] = "layer_norm1.weight",
-              [ROLE_NORM1_B] = "layer_norm1.bias",
-              [ROLE_QKV_W] = "self_attn.q_proj.weight|self_attn.k_proj.weight|self_attn.v_proj.weight",
-              [ROLE_QKV_B] = "self_attn.q_proj.bias|self_attn.k_proj.bias|self_attn.v_proj.bias",
-              [ROLE_PROJ_W] = "self_attn.out_proj.weight",
-              [ROLE_PROJ_B] = "self_attn.out_proj.bias",
-              [ROLE_NORM2_W] = "layer_norm2.weight",
-              [ROLE_NORM2_B] = "layer_norm2.bias",
-              [ROLE_FC1_W] = "mlp.fc1.weight",
-              [ROLE_FC1_B] = "mlp.fc1.bias",
-              [ROLE_FC2_W] = "mlp.fc2.weight",
-              [ROLE_FC2_B] = "mlp.fc2.bias",
-              [ROLE_NORM_W] = "post_layernorm.weight",
-              [ROLE_NORM_B] = "post_layernorm.bias"},
+     .keys = {HF_CLIP_KEYS, [ROLE_CLS] = "embeddings.class_embedding", [ROLE_PRE_W] = "pre_layrnorm.weight",
+              [ROLE_PRE_B] = "pre_layrnorm.bias"},
      .out = "visual_projection.weight",
      .library = 1 + LIBRARY_TRANSFORMERS,
      .written = "vision_model.",

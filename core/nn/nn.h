@@ -1,5 +1,5 @@
-/* Vision transformer towers: EVA01- and EVA02-CLIP, OpenCLIP, DINOv2 and DINOv3 as rows of one description,
- * forward and hand-written backward (no autograd).
+/* Vision transformer towers: EVA01- and EVA02-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP as rows of one
+ * description, forward and hand-written backward (no autograd).
  *
  * Shapes in comments: B images of a micro-batch, N tokens (1 cls, or none, + registers + P patches), R = B*N
  * rows, D width, F hidden width of the feed-forward, O output width of the tower, T target width (the
@@ -31,6 +31,9 @@ const char *family_prefix(enum family family);    /* of the keys in a published 
 bool family_stores_positions(enum family family); /* of one size, whatever the image */
 float family_norm_eps(enum family family);
 double family_rope_theta(enum family family); /* base of the frequencies of its rotary positions; 0: none */
+int family_ffn(enum family family);           /* usual activation of an mlp, 1 + enum activation */
+/* Heads of pooling by attention where nothing says them; 0: as many as the blocks'. */
+int64_t family_pool_heads(enum family family);
 bool family_has_variants(enum family family); /* of activation and pooling, with the same names and shapes */
 
 enum layerscale { LAYERSCALE_USUAL, LAYERSCALE_WITHOUT, LAYERSCALE_WITH };
@@ -64,7 +67,7 @@ enum {
     PART_ATTN_NORM = 4, /* sub-LN: a norm between the attention and its projection */
     PART_FFN_NORM = 8,  /* and one between the activation and the second matrix of the feed-forward */
     PART_QKV_BIAS = 16,
-    PART_ATTN_POOL = 32 /* the embedding is what the first of some queries finds in the tokens (CoCa) */
+    PART_ATTN_POOL = 32 /* the embedding is what the first of some queries finds in the tokens */
 };
 
 enum { ROPE_MAX_PERIODS = 64 }; /* heads of up to 256 values */

@@ -26,7 +26,7 @@ void notes_make(struct notes *n, const struct geometry *g, bool always)
 {
     struct geometry plain = {.family = g->family, .registers = g->registers};
     bool gated = g->ffn == 1 + ACTIVATION_SWIGLU;
-    bool usual = (gated || g->ffn == 1 + ACTIVATION_GELU) &&
+    bool usual = (gated || g->ffn == family_ffn(g->family)) &&
                  geometry_pos_resize(g) == geometry_pos_resize(&plain) &&
                  g->heads == geometry_usual_heads(g->family, g->width) && g->pool <= POOL_CLS &&
                  g->norms != NORMS_BEHIND && g->width != family_row(g->family)->postnorm_width &&
@@ -36,7 +36,8 @@ void notes_make(struct notes *n, const struct geometry *g, bool always)
     *n = (struct notes){.metadata = {NULL}};
     n->metadata[at++] = "format"; /* which transformers ask for */
     n->metadata[at++] = "pt";
-    if (usual && !always && (!attn_pool || g->pool_heads == 8)) return;
+    int64_t pool_heads = family_pool_heads(g->family) ? family_pool_heads(g->family) : g->heads;
+    if (usual && !always && (!attn_pool || g->pool_heads == pool_heads)) return;
     snprintf(n->heads, sizeof n->heads, "%lld", (long long)g->heads);
     n->metadata[at++] = heads_key;
     n->metadata[at++] = n->heads;

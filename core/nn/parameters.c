@@ -43,6 +43,7 @@ static const struct {
     [ROLE_FFN_NORM_B] = {"F", "s", INITIAL_ZERO},
     [ROLE_LS2] = {"D", "s", INITIAL_ONE},
     [ROLE_POOL_QUERY] = {"UO", "s", INITIAL_NORMAL},
+    [ROLE_POOL_QKV_W] = {"ID", "m", INITIAL_NORMAL},
     [ROLE_POOL_Q_W] = {"OO", "m", INITIAL_NORMAL},
     [ROLE_POOL_K_W] = {"OD", "m", INITIAL_NORMAL},
     [ROLE_POOL_V_W] = {"OD", "m", INITIAL_NORMAL},
@@ -53,6 +54,12 @@ static const struct {
     [ROLE_POOL_Q_NORM_B] = {"O", "s", INITIAL_ZERO},
     [ROLE_POOL_K_NORM_W] = {"D", "s", INITIAL_ONE},
     [ROLE_POOL_K_NORM_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_POOL_NORM_W] = {"O", "s", INITIAL_ONE},
+    [ROLE_POOL_NORM_B] = {"O", "s", INITIAL_ZERO},
+    [ROLE_POOL_FC1_W] = {"FO", "m", INITIAL_NORMAL},
+    [ROLE_POOL_FC1_B] = {"F", "s", INITIAL_ZERO},
+    [ROLE_POOL_FC2_W] = {"OF", "m", INITIAL_NORMAL},
+    [ROLE_POOL_FC2_B] = {"O", "s", INITIAL_ZERO},
     [ROLE_NORM_W] = {"N", "s", INITIAL_ONE},
     [ROLE_NORM_B] = {"N", "s", INITIAL_ZERO},
     [ROLE_OUT_W] = {"ON", "m", INITIAL_NORMAL},
@@ -63,26 +70,11 @@ static const struct {
 
 /* The part of the tower that a role belongs to, which may lack it; 0: all have it whose family has. */
 static const int parts[ROLE_COUNT] = {
-    [ROLE_PRE_W] = PART_PRE_NORM,
-    [ROLE_PRE_B] = PART_PRE_NORM,
-    [ROLE_QKV_B] = PART_QKV_BIAS,
-    [ROLE_Q_B] = PART_QKV_BIAS,
-    [ROLE_V_B] = PART_QKV_BIAS,
-    [ROLE_ATTN_NORM_W] = PART_ATTN_NORM,
-    [ROLE_ATTN_NORM_B] = PART_ATTN_NORM,
-    [ROLE_FFN_NORM_W] = PART_FFN_NORM,
+    [ROLE_PRE_W] = PART_PRE_NORM,        [ROLE_PRE_B] = PART_PRE_NORM,
+    [ROLE_QKV_B] = PART_QKV_BIAS,        [ROLE_Q_B] = PART_QKV_BIAS,
+    [ROLE_V_B] = PART_QKV_BIAS,          [ROLE_ATTN_NORM_W] = PART_ATTN_NORM,
+    [ROLE_ATTN_NORM_B] = PART_ATTN_NORM, [ROLE_FFN_NORM_W] = PART_FFN_NORM,
     [ROLE_FFN_NORM_B] = PART_FFN_NORM,
-    [ROLE_POOL_QUERY] = PART_ATTN_POOL,
-    [ROLE_POOL_Q_W] = PART_ATTN_POOL,
-    [ROLE_POOL_K_W] = PART_ATTN_POOL,
-    [ROLE_POOL_V_W] = PART_ATTN_POOL,
-    [ROLE_POOL_QKV_B] = PART_ATTN_POOL,
-    [ROLE_POOL_PROJ_W] = PART_ATTN_POOL,
-    [ROLE_POOL_PROJ_B] = PART_ATTN_POOL,
-    [ROLE_POOL_Q_NORM_W] = PART_ATTN_POOL,
-    [ROLE_POOL_Q_NORM_B] = PART_ATTN_POOL,
-    [ROLE_POOL_K_NORM_W] = PART_ATTN_POOL,
-    [ROLE_POOL_K_NORM_B] = PART_ATTN_POOL,
 };
 
 static int64_t dimension(const struct geometry *g, int64_t target, char letter)
@@ -114,7 +106,10 @@ int role_ndim(const struct family_row *row, enum role role)
     return (int)strlen(shape + strspn(shape, "1"));
 }
 
-int role_part(enum role role) { return parts[role]; }
+int role_part(enum role role)
+{
+    return role >= ROLE_POOL_FIRST && role <= ROLE_POOL_LAST ? PART_ATTN_POOL : parts[role];
+}
 
 static bool flagged(enum role role, char flag) { return strchr(roles[role].flags, flag) != NULL; }
 
@@ -162,7 +157,7 @@ int parameters_list(const struct geometry *g, int64_t target, struct parameter *
             if ((role == ROLE_LS1 || role == ROLE_LS2) && !has_layerscale(g, row)) continue;
             if ((role == ROLE_OUT_W || role == ROLE_OUT_B) && !geometry_projects(g)) continue;
             if (role == ROLE_OUT_B && g->out_biasless) continue;
-            if (parts[role] & ~geometry_parts(g)) continue;
+            if (role_part(role) & ~geometry_parts(g)) continue;
             (*list)[count++] = parameter_of(g, target, role, (int)group, prefix, key);
         }
     }

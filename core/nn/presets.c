@@ -6,6 +6,7 @@
 #define GELU   (1 + ACTIVATION_GELU)
 #define SWIGLU (1 + ACTIVATION_SWIGLU)
 #define QUICK  (1 + ACTIVATION_QUICK_GELU)
+#define TANH   (1 + ACTIVATION_GELU_TANH)
 
 // clang-format off
 #define SUB_LN   .parts = PARTS_KNOWN | PART_QKV_BIAS | PART_ATTN_NORM | PART_FFN_NORM

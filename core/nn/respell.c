@@ -172,7 +172,8 @@ static struct source source_of(const struct respell *r, const struct spelling *o
                        .transposed = place->transposed,
                        .added = -1};
     int64_t skipped = place->zero_rows * p->shape[p->ndim - 1];
-    s.first = skipped + part * ((p->count - skipped) / place->parts);
+    s.first = skipped;
+    for (int i = 0; i < part; i++) s.first += values_rows(place, i, p->count - skipped);
     return s;
 }
 
@@ -185,9 +186,13 @@ static void join_position(const struct respell *r, const struct spelling *own, c
 }
 
 static int shape_as(const struct spelling *as, const struct parameter *p, const struct values_place *place,
-                    int64_t *shape)
+                    int part, int64_t *shape)
 {
     int ndim = 0;
+    if (names_flat(as) && p->role == ROLE_POS) {
+        memcpy(shape, p->shape + p->ndim - 2, 2 * sizeof *shape);
+        return 2;
+    }
     if (names_batched(as) && (p->role == ROLE_CLS || p->role == ROLE_POS || p->role == ROLE_MASK))
         while (ndim < 3 - p->ndim) shape[ndim++] = 1;
     memcpy(shape + ndim, p->shape, (size_t)p->ndim * sizeof *shape);
@@ -197,7 +202,7 @@ static int shape_as(const struct spelling *as, const struct parameter *p, const 
         shape[0] = shape[1];
         shape[1] = rows;
     }
-    shape[0] /= place->parts;
+    shape[0] = values_rows(place, part, shape[0]);
     if (place->zero_rows) shape[ndim - 2] -= place->zero_rows;
     return ndim;
 }
@@ -207,7 +212,7 @@ static int check_places(const struct spelling *as, enum library library, const s
 {
     const char *name = library == LIBRARY_TIMM ? "timm" : "transformers";
     bool pool = (g->pool == POOL_AVG_FIRST && !as->fc_norm) || g->pool > POOL_AVG_FIRST ||
-                geometry_parts(g) & PART_ATTN_POOL,
+                (geometry_parts(g) & PART_ATTN_POOL && !family_has(family_row(g->family), ROLE_POOL_FC1_W)),
          plain = library == LIBRARY_TRANSFORMERS && (g->pool > POOL_CLS || g->norms == NORMS_BEHIND),
          pre = family_has(family_row(g->family), ROLE_PRE_W) && !(geometry_parts(g) & PART_PRE_NORM);
     if (g->projected)
@@ -267,7 +272,7 @@ int respell_library(struct respell *r, const struct geometry *g, enum library li
             struct source s = source_of(r, &own, g->ffn, p, &place, part);
             if (role == ROLE_CLS) join_position(r, &own, &as, NULL, g->ffn, &s);
             names_part(&as, role, block_of(p), g->ffn, part, name, sizeof name);
-            add_row(r, name, shape_as(&as, p, &place, shape), shape, s);
+            add_row(r, name, shape_as(&as, p, &place, part, shape), shape, s);
         }
         if (role == ROLE_OUT_W && (names_zero(&as) || g->out_biasless))
             add_row(r, names_zero(&as) ? names_zero(&as) : "head.bias", 1, &g->out,

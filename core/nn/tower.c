@@ -251,7 +251,8 @@ static int alloc_activations(struct tower *t, struct error *err)
     size_t positions = (size_t)geometry_position_rows(g, g->pos_grid),
            kept = (size_t)geometry_position_rows(g, g->image / g->patch);
     size_t normed = (size_t)tower_normed_rows(t);
-    bool apart = m->roles[ROLE_OUT_W] || o->target || tower_pools_by_attention(t);
+    bool coca = tower_pools_by_attention(t) && !m->roles[ROLE_POOL_FC1_W];
+    bool apart = m->roles[ROLE_OUT_W] || o->target || coca;
     bool averaged = tower_averages_first(t) || tower_averages_last(t);
     m->stored = tower_norms_behind(t) || o->compute != DTYPE_BF16 ? o->compute : DTYPE_F16;
     m->norm_type = g->pool == POOL_AVG ? m->stored : DTYPE_F32;
@@ -334,8 +335,7 @@ static void lay_scratch(struct tower *t)
     size_t inner = parts & PART_FFN_NORM && !frozen ? R * F : 0; /* what the norm in the feed-forward saw */
     size_t region = larger(R * F + inner, (frozen ? 2 : 4) * R * D);
     region = larger(region, B * (size_t)t->patches * p) * e; /* patches */
-    size_t pool =
-        tower_pools_by_attention(t) ? 4 * R * (size_t)g->out * e : 0; /* gradients of its attention */
+    size_t pool = tower_pools_by_attention(t) ? attn_pool_scratch(t) : 0;
     region = larger(region, frozen ? 0 : tower_output_gradients(t) + pool);
     m->region_at = tower_place(&at, region);
     m->dx_at = tower_place(&at, R * D * sizeof(float)); /* the residual stream, and its gradient */

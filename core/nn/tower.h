@@ -23,10 +23,12 @@ struct block_activations {
 struct attn_pool_activations {
     void *query, *query_norm; /* t (B, O): the first query, once for each image, and behind its norm */
     void *qkv, *attn;         /* t (R, 3O), (R, O); of q only the first row of an image is not 0 */
-    void *out;                /* t (B, O): input of the last norm */
+    void *out;                /* (B, O) what was found: t, input of the last norm; F32 with an mlp */
     float *lse;               /* (B, heads, N) */
     float *query_mean, *query_rstd, *key_mean, *key_rstd; /* (B), (R) */
     void *key_hat;                                        /* (R, D) of the norm of the stream */
+    float *sum;                                           /* (B, O) with an mlp: its output and out */
+    void *normed, *h; /* t (B, O), (B, F): its input, and that of its activation */
 };
 
 struct tower_memory {
@@ -150,8 +152,10 @@ static inline bool tower_norms_behind(const struct tower *tower)
 
 /* Bytes of the gradients of output, head and projection in scratch, at region_at (image_head_backward). */
 size_t tower_output_gradients(const struct tower *tower);
-/* attn_pool.c: x -> attn_pool.out, and its gradient dy (B, O), overwritten, -> dx. */
+/* attn_pool.c: x -> pooled, and its gradient dy (B, O), overwritten, -> dx; bytes of scratch after those of
+ * the output's gradients. */
 size_t attn_pool_lay(const struct tower *tower, struct attn_pool_activations *kept, char *base, size_t at);
+size_t attn_pool_scratch(const struct tower *tower);
 void attn_pool_forward(struct tower *tower, int64_t batch);
 void attn_pool_backward(const struct pass *pass, void *dy);
 /* The embedding is the norm of a mean; it is the mean of norms. */

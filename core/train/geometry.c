@@ -48,7 +48,7 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
                   {&g->pos_grid, tower->pos_grid}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].given) *fields[i].field = fields[i].given;
-    if (tower->ffn == TOWER_FFN_MLP) g->ffn = 1 + ACTIVATION_GELU;
+    if (tower->ffn == TOWER_FFN_MLP) g->ffn = family_ffn(g->family);
     if (tower->ffn == TOWER_FFN_SWIGLU) g->ffn = 1 + ACTIVATION_SWIGLU;
     if (tower->activation != TOWER_ACTIVATION_AUTO)
         g->ffn = activation_named(tower_activation_names[tower->activation]);
@@ -134,17 +134,18 @@ static int settle_pool(const struct config_tower *tower, const struct beside *b,
     if (b->pool[0] && tower->pool == TOWER_POOL_AUTO) {
         /* a norm after the pooling; and poolings that the file's names alone tell */
         bool named = !known_arch && g->pool >= POOL_AVG_FIRST, surely = named && g->pool > POOL_AVG_FIRST;
-        bool found = b->pool_heads && attn_pool;
-        if (b->pool_heads && !found)
+        bool says = b->pool_heads || b->map, found = says && attn_pool;
+        if (says && !found)
             return error_set(err, EXIT_CONFIG, "is this the file that it was written for?",
-                             "the pooling in %s is %s, but the checkpoint has no attn_pool.query", b->name,
+                             "the pooling in %s is %s, but the checkpoint has no such part", b->name,
                              b->pool);
         if (!b->pool_kind && !found)
             return error_set(err, EXIT_CONFIG, "cls, avg, avg_first, avg_all, avg_raw and cls_dist are known",
                              "the pooling in %s is %s, which no tower here has", b->name, b->pool);
         if (!found && (!named || (b->pool_kind == POOL_CLS && !surely))) g->pool = b->pool_kind;
     }
-    bool told = attn_pool ? b->pool_heads > 0 : b->pool[0] || tower->pool != TOWER_POOL_AUTO;
+    bool told = attn_pool ? b->pool_heads > 0 || !family_pool_heads(g->family)
+                          : b->pool[0] || tower->pool != TOWER_POOL_AUTO;
     if (attn_pool && !told && !known_arch) g->assumed |= ASSUMED_POOL;
     if (told || known_arch) settled(g, ASSUMED_POOL);
     return 0;

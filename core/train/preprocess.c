@@ -356,7 +356,9 @@ static struct config_images given_of(const struct config *c, const char *section
 
 static const struct preprocess *pipeline(enum data_pipeline pipeline)
 {
-    return pipeline == DATA_PIPELINE_DINOV2 ? &preprocess_dinov2 : &preprocess_clip;
+    return pipeline == DATA_PIPELINE_DINOV2   ? &preprocess_dinov2
+           : pipeline == DATA_PIPELINE_SIGLIP ? &preprocess_siglip
+                                              : &preprocess_clip;
 }
 
 struct preprocess train_preprocess(const struct config *c, bool student)

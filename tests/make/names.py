@@ -91,7 +91,9 @@ add("dinov2-classifier", hf.Dinov2ForImageClassification(dinov2(num_labels=3)), 
     family="dinov2", ffn="gelu", out=16)
 add("dinov2-registers", hf.Dinov2WithRegistersModel(dinov2(hf.Dinov2WithRegistersConfig)), pooled, pooled, family="dinov2", ffn="gelu",
     out=16, registers=4)
-refuse("siglip", hf.SiglipVisionModel(hf.SiglipVisionConfig(intermediate_size=32, **TOWER)), "SigLIP")
+SIGLIP = dict(family="siglip", ffn="gelu_tanh", out=16)
+add("siglip", hf.SiglipVisionModel(hf.SiglipVisionConfig(intermediate_size=32, **TOWER)), pooled,
+    lambda m, x: m(pixel_values=x, interpolate_pos_encoding=True).pooler_output, **SIGLIP)
 hidden = lambda m, x: m(pixel_values=x).last_hidden_state[:, 0]
 add("vit", hf.ViTModel(hf.ViTConfig(intermediate_size=32, **TOWER)), hidden,
     lambda m, x: m(pixel_values=x, interpolate_pos_encoding=True).last_hidden_state[:, 0], family="dinov2", ffn="gelu", out=16)
@@ -127,7 +129,8 @@ features = lambda m, x: m.forward_head(m.forward_features(x), pre_logits=True)  
 add("timm-clip-classifier", VisionTransformer(num_classes=3, **CLIP), features, family="openclip", ffn="gelu", out=16)
 add("timm-dinov2-registers", VisionTransformer(num_classes=0, init_values=1e-5, reg_tokens=4, no_embed_class=True,
                                                dynamic_img_size=True, **SMALL), embed, embed, family="dinov2", ffn="gelu", out=16, registers=4)
-refuse("timm-siglip", VisionTransformer(num_classes=0, class_token=False, global_pool="map", **SMALL), "attention")
+MAP = dict(num_classes=0, class_token=False, global_pool="map", dynamic_img_size=True, **SMALL)
+add("timm-siglip", VisionTransformer(**MAP), embed, embed, **dict(SIGLIP, ffn="gelu"))
 
 add("dinov3-registers", dinov3(num_register_tokens=4), pooled, pooled, **dict(DINOV3, registers=4))
 add("dinov3-swiglu", dinov3(num_register_tokens=4, use_gated_mlp=True, hidden_act="silu", query_bias=False, value_bias=False), pooled,
@@ -350,6 +353,18 @@ add("deit-classifier", hf.DeiTForImageClassificationWithTeacher(hf.DeiTConfig(in
 # CLIP with a classifier, which reads the mean of the patches before the last norm.
 add("clip-classifier", hf.CLIPForImageClassification(hf.CLIPConfig(vision_config=clip().to_dict(), text_config=text, num_labels=3)),
     lambda m, x: m.vision_model(pixel_values=x).last_hidden_state[:, 1:].mean(1), family="openclip", ffn="quick_gelu", out=16, pool="avg_raw")
+
+# SigLIP with its text tower, inside open_clip, without its head; SigLIP2 for images of any shape.
+siglip_config = dict(intermediate_size=32, **TOWER)
+add("siglip-model", hf.SiglipModel(hf.SiglipConfig(text_config=dict(text, projection_size=16), vision_config=siglip_config)),
+    lambda m, x: pooled(m.vision_model, x), **SIGLIP)
+add("openclip-siglip", Wrapped(VisionTransformer(act_layer="gelu_tanh", **MAP), lambda k, v: ("visual.trunk." + k, v),
+                               lambda found: {"logit_bias": torch.ones(1)}), embed, **SIGLIP)
+add("timm-siglip-classifier", VisionTransformer(**dict(MAP, num_classes=3)), features, **dict(SIGLIP, ffn="gelu"))
+add("siglip-headless", hf.SiglipVisionModel(hf.SiglipVisionConfig(vision_use_head=False, **siglip_config)),
+    lambda m, x: m(pixel_values=x).last_hidden_state.mean(1), pool="avg", **dict(PLAIN, ffn="gelu_tanh"))
+naflex = dict(num_patches=16, **{k: v for k, v in siglip_config.items() if k != "image_size"})
+refuse("siglip2-naflex", hf.Siglip2VisionModel(hf.Siglip2VisionConfig(**naflex)), "SigLIP2 tower for images of any shape")
 
 save_file(golden, os.path.join(root, "golden.safetensors"))
 with open(os.path.join(root, "index.json"), "w") as f:

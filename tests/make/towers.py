@@ -296,6 +296,35 @@ def timm_eva(name, image=28, pos_grid=4, parts=("qkv_bias",), norm="pre", pool="
     return Case(name, g, module, shapes, to_module, lambda m: m.blocks, lambda m, got: (got, None), "visual.")
 
 
+def siglip(name, image=30, pos_grid=4):
+    """SigLIP's tower as timm has it, with the pooling's queries, keys and values in one matrix. An image of 30 pixels has four
+    patches of seven a side, and pixels that no patch has."""
+    from timm.models.vision_transformer import VisionTransformer
+    g = dict(family="siglip", ffn="gelu_tanh", image=image, patch=7, pos_grid=pos_grid, width=32, depth=2, heads=2, hidden=48, out=32,
+             pool_heads=2, pool_queries=1, classless=True)
+    module = VisionTransformer(img_size=image, patch_size=7, embed_dim=32, depth=2, num_heads=2, mlp_ratio=1.5, num_classes=0,
+                               class_token=False, global_pool="map", act_layer="gelu_tanh")
+    shapes = shapes_of(module, ("attn_pool.q.", "attn_pool.kv."))
+    for end in "weight", "bias":
+        shapes["attn_pool.qkv." + end] = (96,) + (32,) * (end == "weight")
+    shapes["pos_embed"] = (1, pos_grid ** 2, 32)
+    grid = image // 7
+
+    def resize(p):
+        if grid == pos_grid:
+            return p
+        patches = p.float().reshape(1, pos_grid, pos_grid, -1).permute(0, 3, 1, 2)
+        patches = F.interpolate(patches, size=(grid, grid), mode="bicubic", antialias=True, align_corners=False)
+        return patches.permute(0, 2, 3, 1).reshape(1, grid * grid, -1).to(p.dtype)
+
+    def to_module(values):
+        own = {k: v for k, v in values.items() if not k.startswith("attn_pool.qkv.")}
+        for end in "weight", "bias":
+            own["attn_pool.q." + end], own["attn_pool.kv." + end] = values["attn_pool.qkv." + end].split([32, 64])
+        return {**own, "pos_embed": resize(values["pos_embed"])}
+    return Case(name, g, module, shapes, to_module, lambda m: m.blocks, lambda m, got: (got, None))
+
+
 # ---- transformers ----------------------------------------------------------------------------------------
 
 HF_DINOV2 = [("embeddings.cls_token", "cls_token"), ("embeddings.mask_token", "mask_token"),
@@ -399,6 +428,8 @@ CASES = {
     "openclip-avg": lambda n: openclip(n, pool="avg", pool_type="avg"),
     "openclip-coca": lambda n: openclip(n, attentional_pool=True, attn_pooler_heads=2, attn_pooler_queries=5),
     "openclip-coca-wide": lambda n: openclip(n, out=48, attentional_pool=True, attn_pooler_heads=3, attn_pooler_queries=1),
+    "siglip": siglip,
+    "siglip-resized": lambda n: siglip(n, image=42),
     "dinov3": hf_dinov3,
     "dinov3-larger": lambda n: hf_dinov3(n, image=42),
     "dinov3-swiglu": lambda n: hf_dinov3(n, gated=True, registers=2, bias=False),
