@@ -1,9 +1,9 @@
 /* meopt: the command line. Finds the command, parses by its table, runs it, prints the error, exits. */
-#include "cli/cmd_config.h"
+#include "cli/commands/cmd_config.h"
 #include "cli/command.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
-#include "core/base/lost_map.h"
+#include "core/base/mapped_file.h"
 #include "core/base/nearest.h"
 #include "core/base/processors.h"
 

@@ -30,7 +30,8 @@
  * by a macro of the function's name. A binding without macros (ctypes, Rust) calls NAME_sized and passes the
  * sizes of its own declarations. Bytes behind the struct that the library knows must be 0 going in, and are 0
  * coming out. Always meopt_options_init, always zero a struct meopt_tensor first. These never change: struct
- * meopt_error, meopt_gradient, meopt_found, meopt_clip. The library may append fields to struct meopt_report.
+ * meopt_error, meopt_gradient, meopt_grad_stats, meopt_clip. The library may append fields to struct
+ * meopt_report.
  */
 #ifndef MEOPT_H
 #define MEOPT_H
@@ -201,7 +202,7 @@ struct meopt_options {
      * that one's, behind what the device's queue was given and before what it is given next. Each handle
      * calls it at the same places, as with `reduce`. Parts begin at multiples of 32768 elements then.
      * Non-zero: as with `reduce`. NULL: those norms are added up by `reduce`, for which the host waits. */
-    int (*unite)(void *context, void *values, size_t bytes);
+    int (*combine)(void *context, void *values, size_t bytes);
 };
 
 /* HOST: of a card, in pinned memory of this machine; without one they are in it anyway, and it is refused. */
@@ -384,7 +385,7 @@ int meopt_step_tensors(struct meopt *opt, const size_t *tensors, const struct me
 
 /* What has been found of gradients, in memory of the handle's device, by work that was issued to it before.
  */
-struct meopt_found {
+struct meopt_grad_stats {
     double squares; /* their sum */
     int finite;     /* are all? */
     int unused;
@@ -394,7 +395,7 @@ struct meopt_found {
  * it, and nobody waits. Where not all is finite nothing steps, nor does by this function in the rest of the
  * step: MEOPT_NOT_FINITE, of a card at meopt_step_end. */
 struct meopt_clip {
-    const struct meopt_found *found;
+    const struct meopt_grad_stats *found;
     double max_norm, divide_norm;
 };
 int meopt_step_clipped(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
@@ -440,8 +441,8 @@ int meopt_norms_end(struct meopt *opt, size_t sets, const int *set_of, double *n
                     struct meopt_error *err);
 /* The same sum to memory of the device, for meopt_step_clipped: nobody waits. Where others hold parts
  * (options.reduce) and nothing unites them on the card (options.unite): MEOPT_BAD_ORDER. */
-int meopt_gradient_found(struct meopt *opt, const struct meopt_gradient *gradients, struct meopt_found *found,
-                         struct meopt_error *err);
+int meopt_gradient_found(struct meopt *opt, const struct meopt_gradient *gradients,
+                         struct meopt_grad_stats *found, struct meopt_error *err);
 
 /* scale for clipping to max_norm: min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_. */
 double meopt_clip_scale(double norm, double max_norm);

@@ -38,7 +38,7 @@ struct walk {
     bool bad_name, no_memory;
     /* names seen, by 64-bit hash */
     uint64_t *seen, seed;
-    size_t seen_room, seen_count;
+    size_t seen_capacity, seen_count;
 };
 
 /* ---- names ---- */
@@ -101,14 +101,14 @@ static uint64_t hash_name(uint64_t seed, const char *name)
 /* Whether the name is new; no_memory: it is not known. */
 static bool remember(struct walk *w, const char *name)
 {
-    if (w->seen_count * 2 >= w->seen_room) {
-        size_t room = w->seen_room ? w->seen_room * 2 : 4096;
+    if (w->seen_count * 2 >= w->seen_capacity) {
+        size_t room = w->seen_capacity ? w->seen_capacity * 2 : 4096;
         uint64_t *larger = calloc(room, sizeof *larger);
         if (!larger) {
             w->no_memory = true;
             return true;
         }
-        for (size_t i = 0; i < w->seen_room; i++) {
+        for (size_t i = 0; i < w->seen_capacity; i++) {
             if (!w->seen[i]) continue;
             size_t at = w->seen[i] & (room - 1);
             while (larger[at]) at = (at + 1) & (room - 1);
@@ -116,11 +116,11 @@ static bool remember(struct walk *w, const char *name)
         }
         free(w->seen);
         w->seen = larger;
-        w->seen_room = room;
+        w->seen_capacity = room;
     }
     uint64_t h = hash_name(w->seed, name);
-    size_t at = h & (w->seen_room - 1);
-    for (; w->seen[at]; at = (at + 1) & (w->seen_room - 1))
+    size_t at = h & (w->seen_capacity - 1);
+    for (; w->seen[at]; at = (at + 1) & (w->seen_capacity - 1))
         if (w->seen[at] == h) return false;
     w->seen[at] = h;
     w->seen_count++;

@@ -5,9 +5,9 @@
 #include "core/base/file.h"
 #include "core/base/retry.h"
 #include "fetch/hasher.h"
-#include "fetch/part.h"
+#include "fetch/partial.h"
 #include "fetch/publish.h"
-#include "fetch/transfer.h"
+#include "fetch/download.h"
 #include "fetch/unpack.h"
 
 #include <errno.h>
@@ -534,7 +534,7 @@ void fetch_result_free(struct fetch_result *result)
     *result = (struct fetch_result){0};
 }
 
-enum fetch_state fetch_look(const struct source *source, const char *dest, int64_t *bytes, int64_t *total)
+enum fetch_state fetch_check(const struct source *source, const char *dest, int64_t *bytes, int64_t *total)
 {
     struct published what;
     struct stat st;

@@ -61,6 +61,6 @@ enum fetch_state {
 };
 extern const char *const fetch_state_names[];
 /* What is at the destination; bytes of the partial archive or of the tree. */
-enum fetch_state fetch_look(const struct source *source, const char *dest, int64_t *bytes, int64_t *total);
+enum fetch_state fetch_check(const struct source *source, const char *dest, int64_t *bytes, int64_t *total);
 
 #endif

@@ -1,5 +1,5 @@
 /* What a server said: response headers, and which answers are worth another try.
- * Pure functions; transfer.c drives. */
+ * Pure functions; download.c drives. */
 #ifndef MEOPT_FETCH_HTTP_H
 #define MEOPT_FETCH_HTTP_H
 

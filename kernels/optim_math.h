@@ -26,7 +26,8 @@
  *   v is kept as its square root, unsigned: 16 binades (8 for 4 bits) from 2^E down and NO code for zero, so
  *     a parameter that has seen a gradient can never divide by an empty v. An all-zero group has E = 0.
  *   m is kept relative to the binade of its own stored sqrt(v): |m| <= R sqrt(v) for a constant R of the
- *     betas (core/optim/step.c), so it needs no scale and a small element is not lost beside a large one.
+ *     betas (core/optim/optim_step.c), so it needs no scale and a small element is not lost beside a large
+ * one.
  *     Beside v in 16 or 32 bits, and in 4 bits of rules without v, it takes the group's exponent instead.
  *   m codes are sign and magnitude; the magnitude x is kept as the float x + c cut to the mantissa bits: near
  *     zero as fine as c allows, zero exact, further out logarithmic.
@@ -104,14 +105,14 @@ OPTIM_FN word bf16_stochastic(word bits, word random) { return bits + (random >>
  * nearest bf16 number; the bits between are the signed distance in units
  * of the last kept bit: bits = (half << 16) + (signed correction << drop). */
 
-/* Bits below `drop` of the result are meaningless: weight_half and weight_correction do not look at them. The
+/* Bits below `drop` of the result are meaningless: weight_half and weight_residual do not look at them. The
  * half is the upper half of what weight_half gives and weight_join takes (its lower half 0). */
 OPTIM_FN word weight_round(word bits, word random, int drop)
 {
     return drop ? bits + (random >> (32 - drop)) : bits;
 }
 OPTIM_FN word weight_half(word bits) { return bits + word_all(0x8000u); }
-OPTIM_FN word weight_correction(word bits, int drop) { return (bits & 0xffffu) >> drop; }
+OPTIM_FN word weight_residual(word bits, int drop) { return (bits & 0xffffu) >> drop; }
 /* distance: the correction, sign-extended to 32 bits, << drop */
 OPTIM_FN word weight_join(word half, word distance) { return half + distance; }
 

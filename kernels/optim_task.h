@@ -13,7 +13,7 @@
                         */
 #define OPTIM_BATCH 16 /* groups whose squares are added up before they are added to the chunk's */
 
-/* In the order of enum meopt_weight_format (core/meopt.h), which core/optim/options.c asserts. */
+/* In the order of enum meopt_weight_format (core/meopt.h), which core/optim/optim_options.c asserts. */
 enum { WEIGHTS_F32, WEIGHTS_F32_COPY, WEIGHTS_BF16, WEIGHTS_BF16_SR, WEIGHTS_20, WEIGHTS_24, WEIGHTS_32 };
 /* In the order of enum meopt_state_format, which is asserted too; NONE: the rule has no such moment. */
 enum { STATE_NONE = -1, STATE_F32, STATE_BF16, STATE_BF16_NEAREST, STATE_8BIT, STATE_4BIT };
@@ -71,7 +71,7 @@ struct optim_task {
 };
 
 /* What a device has found of gradients: what they are clipped by. */
-struct optim_found {
+struct optim_grad_stats {
     double squares; /* their sum */
     int32_t finite, unused;
 };

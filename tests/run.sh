@@ -1,6 +1,6 @@
 #!/bin/sh
 # Everything from a fresh machine: packages, build, all tests. `--long` adds what takes longer than 15 minutes, and an
-# environment with PyTorch and its libraries (tests/python_env.sh; MEOPT_PYTHON=PYTHON takes another).
+# environment with PyTorch and its libraries (tests/tools/python_env.sh; MEOPT_PYTHON=PYTHON takes another).
 set -eu
 cd "$(dirname "$0")/.."
 long=
@@ -15,7 +15,7 @@ if [ -n "$long" ]; then
     seconds=21600
     if [ -z "${MEOPT_PYTHON:-}" ]; then
         code=0
-        MEOPT_PYTHON=$(sh tests/python_env.sh) || code=$?
+        MEOPT_PYTHON=$(sh tests/tools/python_env.sh) || code=$?
         case $code in
         0) export MEOPT_PYTHON ;;
         3) missing="no package index answers: what needs PyTorch, timm, open_clip or transformers was skipped" ;;

@@ -1,6 +1,6 @@
 /* Files: see file.h. */
 #include "core/base/file.h"
-#include "core/base/lost_map.h"
+#include "core/base/mapped_file.h"
 #include "core/base/platform.h"
 #include "core/base/progress.h"
 #include "core/base/retry.h"

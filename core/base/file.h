@@ -142,7 +142,7 @@ const char *path_basename(const char *path);
 bool path_is_dead_link(const char *path, char *to, size_t size);
 
 /* A read-only mapping of a whole file. bytes may be 0 (data NULL). A file that shrinks under the mapping, or
- * cannot be read, raises SIGBUS: see lost_map.h. */
+ * cannot be read, raises SIGBUS: see mapped_file.h. */
 struct file_map {
     const uint8_t *data;
     size_t bytes;

@@ -11,7 +11,7 @@ enum log_level log_level = LOG_INFO;
 
 bool (*log_hurry)(void);
 
-bool log_room(int fd)
+bool log_capacity(int fd)
 {
     struct pollfd wait = {fd, POLLOUT, 0};
     while (poll(&wait, 1, log_hurry ? 100 : -1) <= 0)
@@ -22,7 +22,7 @@ bool log_room(int fd)
 static void log_line(const char *prefix, const char *format, va_list args)
 {
     char raw[2048], clean[2048];
-    if (!log_room(STDERR_FILENO)) return;
+    if (!log_capacity(STDERR_FILENO)) return;
     vsnprintf(raw, sizeof raw, format, args);
     fprintf(stderr, "%s%s\n", prefix, text_printable(clean, sizeof clean, raw));
 }

@@ -15,7 +15,7 @@ void log_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Whether what is written to this descriptor now would not wait for a reader: a pipe may be full. It waits
  * for room until log_hurry, asked ten times a second, says that it is to be left out; NULL: as long as it
  * takes. log_* ask here, and so may who writes to stdout. */
-bool log_room(int fd);
+bool log_capacity(int fd);
 extern bool (*log_hurry)(void);
 
 #endif

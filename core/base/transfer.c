@@ -55,7 +55,7 @@ static int try_direct(struct transfers *t, struct error *err)
 }
 
 /* All of its room, now: a disk that is too small is no news in the middle of a step. */
-static int take_room(struct transfers *t, int64_t bytes, struct error *err)
+static int reserve_space(struct transfers *t, int64_t bytes, struct error *err)
 {
     int failed = fallocate(t->fd, 0, 0, bytes > 0 ? bytes : 1) == 0 ? 0 : errno;
     if (failed == EOPNOTSUPP || failed == ENOSYS) failed = ftruncate(t->fd, bytes) == 0 ? 0 : errno;
@@ -94,7 +94,7 @@ int transfers_open(struct transfers **out, const char *directory, int64_t bytes,
     t->fd = -1;
     int code = open_file(t, err);
     if (!code) code = try_direct(t, err);
-    if (!code) code = take_room(t, bytes, err);
+    if (!code) code = reserve_space(t, bytes, err);
     if (!code) {
         choose_engine(t);
         if (!t->state)

@@ -1,6 +1,6 @@
 /* Whether runs may be compared: what differs between them besides what a comparison is about. See table.h. */
 #include "core/compare/table.h"
-#include "core/compare/table_parts.h"
+#include "core/compare/table_internal.h"
 #include "core/base/file.h"
 #include "core/config/config.h"
 

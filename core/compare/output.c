@@ -240,8 +240,8 @@ void output_json(FILE *out, const struct table *t, const struct output_options *
         if (output_row(&t->rows[r], o))
             json_array_append_new(sections[t->rows[r].section], row_json(t, &t->rows[r]));
     for (int i = 0; i < t->warning_count; i++) json_array_append_new(warnings, json_string(t->warnings[i]));
-    for (int i = 0; i < o->verdict_count; i++) {
-        const struct verdict *v = &o->verdicts[i];
+    for (int i = 0; i < o->bottleneck_count; i++) {
+        const struct bottleneck *v = &o->verdicts[i];
         json_array_append_new(
             verdicts, json_pack("{s:s, s:s, s:s, s:b}", "threshold", v->threshold->expression, "column",
                                 t->columns[v->column].name, "unit",

@@ -5,7 +5,7 @@
 #include "core/compare/plot.h"
 
 /* A threshold's outcome in one column, for JSON. */
-struct verdict {
+struct bottleneck {
     const struct threshold *threshold;
     int column;
     double change;
@@ -16,8 +16,8 @@ struct output_options {
     bool all; /* configuration: unchanged rows as well */
     bool color, unicode;
     int width; /* of the terminal */
-    const struct verdict *verdicts;
-    int verdict_count;
+    const struct bottleneck *verdicts;
+    int bottleneck_count;
 };
 
 void output_terminal(FILE *out, const struct table *table, const struct plot plots[PLOT_COUNT],

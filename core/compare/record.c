@@ -188,7 +188,7 @@ static void take_cards(struct reading *in, const char *text, size_t bytes)
     json_t *card;
     json_array_foreach(cards, i, card)
     {
-        struct run_memory told = memory_told(card);
+        struct run_memory told = memory_parse(card);
         if (told.peak_bytes < 0 || (double)told.peak_bytes <= in->best_peak) continue;
         in->best_peak = in->record->peak_bytes = (double)told.peak_bytes;
         for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
@@ -196,11 +196,11 @@ static void take_cards(struct reading *in, const char *text, size_t bytes)
         for (int place = 0; place < PLACE_COUNT; place++) {
             double all = 0;
             for (int c = 0; c < MEMORY_CLASS_COUNT; c++) {
-                double there = (double)told.beside_bytes[place][c];
-                in->record->beside_class_bytes[place][c] = there > 0 ? there : NAN;
+                double there = (double)told.offloaded_bytes[place][c];
+                in->record->offloaded_class_bytes[place][c] = there > 0 ? there : NAN;
                 all += there;
             }
-            in->record->beside_bytes[place] = all > 0 ? all : NAN;
+            in->record->offloaded_bytes[place] = all > 0 ? all : NAN;
         }
     }
     if ((int64_t)json_array_size(cards) > in->record->ranks)
@@ -460,8 +460,8 @@ void record_unknown(struct record *r)
                          .threads = -1};
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++) r->class_bytes[c] = NAN;
     for (int place = 0; place < PLACE_COUNT; place++) {
-        r->beside_bytes[place] = NAN;
-        for (int c = 0; c < MEMORY_CLASS_COUNT; c++) r->beside_class_bytes[place][c] = NAN;
+        r->offloaded_bytes[place] = NAN;
+        for (int c = 0; c < MEMORY_CLASS_COUNT; c++) r->offloaded_class_bytes[place][c] = NAN;
     }
 }
 

@@ -35,8 +35,8 @@ struct record {
     int64_t step_images; /* of all ranks; batch: of one */
     int64_t threads;     /* of a run on the processor */
     double optimizer_bytes_per_param, checkpoint_bytes, peak_bytes, class_bytes[MEMORY_CLASS_COUNT];
-    double beside_bytes[PLACE_COUNT]; /* of all classes; NAN: nothing stands there */
-    double beside_class_bytes[PLACE_COUNT][MEMORY_CLASS_COUNT];
+    double offloaded_bytes[PLACE_COUNT]; /* of all classes; NAN: nothing stands there */
+    double offloaded_class_bytes[PLACE_COUNT][MEMORY_CLASS_COUNT];
     bool published;   /* not a run: figures that somebody gave (published.h) */
     char source[256]; /* of published figures */
 

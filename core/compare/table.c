@@ -1,6 +1,6 @@
 /* The comparison: see table.h. */
 #include "core/compare/table.h"
-#include "core/compare/table_parts.h"
+#include "core/compare/table_internal.h"
 #include "core/base/file.h"
 #include "core/compare/gap.h"
 #include "core/compare/statistics.h"
@@ -31,7 +31,7 @@ struct fact {
 #define BESIDE(place, key, name, i)                                                                          \
     {                                                                                                        \
         key "_" name "_bytes", "  " name, "bytes", 0, REAL,                                                  \
-            FIELD(beside_class_bytes) + ((place)*MEMORY_CLASS_COUNT + (i)) * sizeof(double)                  \
+            FIELD(offloaded_class_bytes) + ((place)*MEMORY_CLASS_COUNT + (i)) * sizeof(double)               \
     }
 #define BESIDE_BY_CLASS(place, key)                                                                          \
     BESIDE(place, key, "weights", MEMORY_WEIGHTS), BESIDE(place, key, "gradients", MEMORY_GRADIENTS),        \
@@ -62,10 +62,10 @@ static const struct fact facts[] = {
     CLASS("comm", "  communication", MEMORY_COMM),
     CLASS("data", "  data", MEMORY_DATA),
     {"host_bytes", "beside it, in the host's memory", "bytes", 0, REAL,
-     FIELD(beside_bytes) + PLACE_HOST * sizeof(double)},
+     FIELD(offloaded_bytes) + PLACE_HOST * sizeof(double)},
     BESIDE_BY_CLASS(PLACE_HOST, "host"),
     {"file_bytes", "beside it, in working files", "bytes", 0, REAL,
-     FIELD(beside_bytes) + PLACE_FILE * sizeof(double)},
+     FIELD(offloaded_bytes) + PLACE_FILE * sizeof(double)},
     BESIDE_BY_CLASS(PLACE_FILE, "file"),
     {"optimizer_bytes_per_param", "optimizer bytes per parameter", "", -1, REAL,
      FIELD(optimizer_bytes_per_param)},

@@ -21,7 +21,7 @@ struct parser {
     size_t base;     /* 3 behind a BOM */
     size_t *offsets; /* byte of every MAP_STEPth code point */
     size_t points;   /* code points in all */
-    int node_room;
+    int node_capacity;
     int anchors, aliases;
 };
 
@@ -262,9 +262,9 @@ static int node_add(struct parser *p, const yaml_event_t *event, struct error *e
                    "more nodes, anchors or aliases than any experiment has");
         return -1;
     }
-    if (d->count == p->node_room) {
-        p->node_room = p->node_room ? 2 * p->node_room : 64;
-        d->nodes = xrealloc(d->nodes, (size_t)p->node_room * sizeof *d->nodes);
+    if (d->count == p->node_capacity) {
+        p->node_capacity = p->node_capacity ? 2 * p->node_capacity : 64;
+        d->nodes = xrealloc(d->nodes, (size_t)p->node_capacity * sizeof *d->nodes);
     }
     struct node *n = &d->nodes[d->count];
     *n = (struct node){.first = -1, .next = -1, .target = -1};

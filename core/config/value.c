@@ -293,8 +293,8 @@ static const char *kind_words(const char *text, bool quoted)
     }
 }
 
-static enum value_verdict bad_type(int key, const char *text, bool quoted, char *message, char *hint,
-                                   size_t size)
+static enum value_status bad_type(int key, const char *text, bool quoted, char *message, char *hint,
+                                  size_t size)
 {
     char *expected = value_expected(key);
     if (!quoted && kind12(text) == KIND_NULL)
@@ -311,7 +311,7 @@ static enum value_verdict bad_type(int key, const char *text, bool quoted, char 
     return VALUE_BAD;
 }
 
-static enum value_verdict out_of_range(int key, const char *text, char *message, char *hint, size_t size)
+static enum value_status out_of_range(int key, const char *text, char *message, char *hint, size_t size)
 {
     char *expected = value_expected(key);
     snprintf(message, size, "%s is %.60s, expected %s", config_keys[key].name, text, expected);
@@ -320,19 +320,19 @@ static enum value_verdict out_of_range(int key, const char *text, char *message,
     return VALUE_BAD;
 }
 
-static enum value_verdict note(char *message, char *hint, size_t size, const char *text, const char *taken,
-                               const char *better)
+static enum value_status note(char *message, char *hint, size_t size, const char *text, const char *taken,
+                              const char *better)
 {
     snprintf(message, size, "other YAML readers take %.60s as %s", text, taken);
     snprintf(hint, size, "write %s", better);
     return VALUE_NOTE;
 }
 
-static enum value_verdict read_int(int key, const char *text, bool quoted, struct value *value, char *message,
-                                   char *hint, size_t size)
+static enum value_status read_int(int key, const char *text, bool quoted, struct value *value, char *message,
+                                  char *hint, size_t size)
 {
     if (quoted || !int12(text)) {
-        enum value_verdict verdict = bad_type(key, text, quoted, message, hint, size);
+        enum value_status verdict = bad_type(key, text, quoted, message, hint, size);
         char plain[64];
         size_t n = 0;
         for (const char *p = text; *p && n + 1 < sizeof plain; p++)
@@ -360,8 +360,8 @@ static enum value_verdict read_int(int key, const char *text, bool quoted, struc
     return VALUE_GOOD;
 }
 
-static enum value_verdict read_real(int key, const char *text, bool quoted, struct value *value,
-                                    char *message, char *hint, size_t size)
+static enum value_status read_real(int key, const char *text, bool quoted, struct value *value, char *message,
+                                   char *hint, size_t size)
 {
     if (quoted || kind12(text) == KIND_BOOL || !(int12(text) || real12(text)))
         return one_of(text, infinities) && !quoted ? out_of_range(key, text, message, hint, size)
@@ -381,8 +381,8 @@ static enum value_verdict read_real(int key, const char *text, bool quoted, stru
     return VALUE_GOOD;
 }
 
-static enum value_verdict read_bool(int key, const char *text, bool quoted, struct value *value,
-                                    char *message, char *hint, size_t size)
+static enum value_status read_bool(int key, const char *text, bool quoted, struct value *value, char *message,
+                                   char *hint, size_t size)
 {
     bool automatic = config_keys[key].type == CONFIG_SWITCH && strcmp(text, "auto") == 0;
     if (!automatic && (quoted || !(one_of(text, bools) || one_of(text, bools11))))
@@ -393,8 +393,8 @@ static enum value_verdict read_bool(int key, const char *text, bool quoted, stru
                                  : VALUE_GOOD;
 }
 
-static enum value_verdict read_bytes(int key, const char *text, bool quoted, struct value *value,
-                                     char *message, char *hint, size_t size)
+static enum value_status read_bytes(int key, const char *text, bool quoted, struct value *value,
+                                    char *message, char *hint, size_t size)
 {
     size_t whole = span(text, DIGITS), n = whole;
     if (text[n] == '.') n += 1 + span(text + n + 1, DIGITS);
@@ -411,8 +411,8 @@ static enum value_verdict read_bytes(int key, const char *text, bool quoted, str
     return VALUE_GOOD;
 }
 
-static enum value_verdict read_choice(int key, const char *text, struct value *value, char *message,
-                                      char *hint, size_t size)
+static enum value_status read_choice(int key, const char *text, struct value *value, char *message,
+                                     char *hint, size_t size)
 {
     value->integer = choice_find(key, text);
     if (value->integer >= 0) return VALUE_GOOD;
@@ -439,8 +439,8 @@ bool value_takes_list(int key)
     return false;
 }
 
-enum value_verdict value_read(int key, const char *text, size_t bytes, bool quoted, struct value *value,
-                              char *message, char *hint, size_t size)
+enum value_status value_read(int key, const char *text, size_t bytes, bool quoted, struct value *value,
+                             char *message, char *hint, size_t size)
 {
     *value = (struct value){0};
     enum config_type type = config_keys[key].type;

@@ -14,12 +14,12 @@ struct value {
     double real;     /* CONFIG_REAL */
 };
 
-enum value_verdict { VALUE_GOOD, VALUE_NOTE, VALUE_BAD };
+enum value_status { VALUE_GOOD, VALUE_NOTE, VALUE_BAD };
 
 /* `quoted`: it stood in quotes or a block scalar, so it is text.
  * message and hint (each `size` bytes) are filled unless VALUE_GOOD. */
-enum value_verdict value_read(int key, const char *text, size_t bytes, bool quoted, struct value *value,
-                              char *message, char *hint, size_t size);
+enum value_status value_read(int key, const char *text, size_t bytes, bool quoted, struct value *value,
+                             char *message, char *hint, size_t size);
 
 /* "a whole number from 1 to 64", "one of mse, cosine": for messages and pages. */
 char *value_expected(int key);

@@ -99,7 +99,7 @@ const char *data_name(const struct data *data, int64_t image); /* path relative 
 struct image_list;
 const struct image_list *data_list(const struct data *data); /* what is listed, see list.h */
 /* Which of several parts the images are, and what is not read: to the log, once a command. */
-void data_tell(const struct data *data);
+void data_report(const struct data *data);
 uint32_t data_hash(const struct data *data);         /* image_list_hash of its images */
 int64_t data_epoch_batches(const struct data *data); /* full batches of all ranks */
 /* Stops what runs and begins with batch `step` counted over all epochs. */

@@ -365,7 +365,7 @@ int data_open(struct data **data, const struct data_options *options, struct err
     return 0;
 }
 
-void data_tell(const struct data *d)
+void data_report(const struct data *d)
 {
     if (d->list.chosen)
         log_info("images: %s (data.include and data.exclude choose otherwise)", d->list.chosen);

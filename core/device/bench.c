@@ -66,7 +66,7 @@ static void own_name(const struct device *device, enum dtype type, char *name, s
     bool bf16 = type == DTYPE_BF16;
     if (device->kind != DEVICE_CPU) snprintf(name, size, "own");
     else if (bf16 && gemm_amx_available()) snprintf(name, size, "own, AMX tiles");
-    else snprintf(name, size, "own, %s%s", ops->isa, bf16 && ops->gemm_codes ? " (whole numbers)" : "");
+    else snprintf(name, size, "own, %s%s", ops->isa, bf16 && ops->gemm_bfp ? " (whole numbers)" : "");
 }
 
 /* Fills `bytes` with numbers between -1 and 1: constants take a processor less power than a training's

@@ -56,7 +56,7 @@ struct cublas_api {
     X(create, Create, (void **handle))                                                                       \
     X(destroy, Destroy, (void *handle))                                                                      \
     X(product_create, MatmulDescCreate, (void **product, int compute_type, int scale_type))                  \
-    X(product_set, MatmulDescSetAttribute, (void *product, int attribute, const void *value, size_t bytes))  \
+    X(gemm_isa, MatmulDescSetAttribute, (void *product, int attribute, const void *value, size_t bytes))     \
     X(product_destroy, MatmulDescDestroy, (void *product))                                                   \
     X(layout_create, MatrixLayoutCreate,                                                                     \
       (void **layout, int type, uint64_t rows, uint64_t columns, int64_t ld))                                \

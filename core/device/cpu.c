@@ -163,7 +163,7 @@ static void cpu_close(struct device *dev)
 int cpu_device_open(struct device **device, bool dry, size_t limit_bytes, struct error *err)
 {
     struct cpu_refusal refusal;
-    if (cpu_set_refused(gemm_amx_available(), &refusal))
+    if (cpu_isa_refused(gemm_amx_available(), &refusal))
         return error_set(err, EXIT_USAGE, refusal.hint, "%s", refusal.why);
     int code = host_device_open(device, dry, limit_bytes, sizeof(struct cpu), err);
     if (code) return code;

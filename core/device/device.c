@@ -117,11 +117,11 @@ void device_free(struct device *device, void *p)
     pthread_mutex_unlock(&device->lock);
 }
 
-void device_beside(struct device *device, enum memory_place place, enum memory_class class, int64_t bytes)
+void device_offloaded(struct device *device, enum memory_place place, enum memory_class class, int64_t bytes)
 {
     pthread_mutex_lock(&device->lock);
-    size_t *now = &device->use.beside_bytes[place][class],
-           *peak = &device->use.beside_peak_bytes[place][class];
+    size_t *now = &device->use.offloaded_bytes[place][class],
+           *peak = &device->use.offloaded_peak_bytes[place][class];
     *now = (size_t)((int64_t)*now + bytes);
     if (*now > *peak) *peak = *now;
     pthread_mutex_unlock(&device->lock);
@@ -210,7 +210,7 @@ int device_open(struct device **device, const char *spec, size_t limit_bytes, st
 {
     struct cpu_refusal refusal;
     *device = NULL;
-    if (cpu_set_refused(true, &refusal)) /* images and optimizers take it beside a card, too */
+    if (cpu_isa_refused(true, &refusal)) /* images and optimizers take it beside a card, too */
         return error_set(err, EXIT_USAGE, refusal.hint, "%s", refusal.why);
     if (strcmp(spec, "cpu") == 0) return cpu_device_open(device, false, limit_bytes, err);
     if (strcmp(spec, "dry") == 0) return cpu_device_open(device, true, limit_bytes, err);

@@ -49,7 +49,8 @@ struct memory_use {
     size_t current_bytes[MEMORY_CLASS_COUNT];
     size_t peak_bytes[MEMORY_CLASS_COUNT];        /* of each class by itself */
     size_t current_total_bytes, peak_total_bytes; /* the peak of the sum: at most the sum of the peaks */
-    size_t beside_bytes[PLACE_COUNT][MEMORY_CLASS_COUNT], beside_peak_bytes[PLACE_COUNT][MEMORY_CLASS_COUNT];
+    size_t offloaded_bytes[PLACE_COUNT][MEMORY_CLASS_COUNT],
+        offloaded_peak_bytes[PLACE_COUNT][MEMORY_CLASS_COUNT];
 };
 
 /* Shapes in comments: B images, N tokens, D width, H heads, dh head dimension, R rows = B*N, F hidden.
@@ -90,7 +91,7 @@ struct device_work {
 
 /* By what the gradients of a sweep are clipped (kernels/optim_scale.h). */
 struct optim_clip {
-    const struct optim_found *found; /* of the device: of what was issued before */
+    const struct optim_grad_stats *found; /* of the device: of what was issued before */
     double divide, clip;
     bool refuses; /* where not all is finite nothing is stepped, by this sweep and those behind it ... */
     bool first;   /* ... up to the next first one; false when it is done */
@@ -108,16 +109,16 @@ struct optim_sweep {
     /* step: look into the gradients first; where one holds a NaN or an infinity nothing is stepped by this
      * call and those with the same struct, all groups are bad and the norm infinite */
     bool check;
-    bool checked;              /* set by it */
-    bool look;                 /* step: nothing but that */
-    struct optim_found *found; /* squares, on a card: of all of them to there; or NULL */
-    struct optim_clip *clip;   /* step, on a card: scaled by what it has found; or NULL */
+    bool checked;                   /* set by it */
+    bool look;                      /* step: nothing but that */
+    struct optim_grad_stats *found; /* squares, on a card: of all of them to there; or NULL */
+    struct optim_clip *clip;        /* step, on a card: scaled by what it has found; or NULL */
     /* step and squares, on a card where others hold parts of the tensors: norms are those of the whole ones.
      * Of `bytes` of the card's memory each is zero at all but one of them; that one's to all, behind what was
      * issued and before what is issued next. 0, or it failed: `ununited`. NULL: nobody holds others. */
-    int (*unite)(void *context, void *values, size_t bytes);
+    int (*combine)(void *context, void *values, size_t bytes);
     void *context;
-    bool ununited;
+    bool reduce_failed;
     bool trust;  /* step, on a card: tasks of LAMB that ask for norms go on to step, with the trust ratios */
     int64_t bad; /* in: -1. The task whose gradient it was; on a card only the results tell */
 };
@@ -227,7 +228,7 @@ void *device_alloc(struct device *device, enum memory_class class, size_t bytes,
 void device_free(struct device *device, void *p); /* NULL is fine */
 /* To the account: bytes of a class that came to a place beside the device's memory, or, below 0, that left
  * it. */
-void device_beside(struct device *device, enum memory_place place, enum memory_class class, int64_t bytes);
+void device_offloaded(struct device *device, enum memory_place place, enum memory_class class, int64_t bytes);
 
 static inline void device_issue(struct device *device, const struct device_work *work, void (*run)(void *),
                                 void *context)

@@ -35,13 +35,13 @@ void cpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
     if (plain) {
         snprintf(facts[FACT_KERNELS].cost, sizeof facts->cost,
                  "everything is several times slower than with AVX2");
-        snprintf(facts[FACT_KERNELS].mend, sizeof facts->mend, "%s", cpu_plain_mend());
+        snprintf(facts[FACT_KERNELS].mend, sizeof facts->mend, "%s", cpu_plain_remedy());
     }
     snprintf(own, sizeof own, "MEOpt's own, %s", ops->isa);
-    if (tiles || ops->gemm_codes)
-        snprintf(facts[FACT_PRODUCTS].is, sizeof facts->is, "bf16 %s%s%s, fp32 by %s", tiles ? "on " : "by ",
-                 tiles ? "AMX tiles" : own, ops->gemm_codes && !tiles ? " (whole numbers)" : "", own);
-    else snprintf(facts[FACT_PRODUCTS].is, sizeof facts->is, "%s", own);
+    if (tiles || ops->gemm_bfp)
+        snprintf(facts[FACT_GEMM].is, sizeof facts->is, "bf16 %s%s%s, fp32 by %s", tiles ? "on " : "by ",
+                 tiles ? "AMX tiles" : own, ops->gemm_bfp && !tiles ? " (whole numbers)" : "", own);
+    else snprintf(facts[FACT_GEMM].is, sizeof facts->is, "%s", own);
     snprintf(facts[FACT_ATTENTION].is, sizeof facts->is, "%s%s", tiles ? "bf16 on AMX tiles, fp32 by " : "",
              ops->isa);
     snprintf(facts[FACT_GRAPHS].is, sizeof facts->is, "none: operations are calls");
@@ -50,14 +50,14 @@ void cpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
 uint32_t facts_cpu_sets(void)
 {
     uint32_t sets = 0;
-    for (int s = 0; s < CPU_SETS; s++) sets |= (uint32_t)cpu_set_runs((enum cpu_set)s) << s;
+    for (int s = 0; s < CPU_SETS; s++) sets |= (uint32_t)cpu_isa_runs((enum cpu_isa)s) << s;
     return sets;
 }
 
-const char *facts_best_cpu_set(uint32_t sets)
+const char *facts_best_cpu_isa(uint32_t sets)
 {
     for (int s = CPU_SETS - 1; s >= 0; s--)
-        if (sets >> s & 1) return cpu_set_names[s];
+        if (sets >> s & 1) return cpu_isa_names[s];
     return NULL;
 }
 

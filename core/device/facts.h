@@ -9,7 +9,7 @@ enum {
     FACT_DEVICE,    /* name, memory, where */
     FACT_DRIVER,    /* library and versions */
     FACT_KERNELS,   /* code object or instruction set */
-    FACT_PRODUCTS,  /* who computes products of matrices */
+    FACT_GEMM,      /* who computes products of matrices */
     FACT_ATTENTION, /* by which instructions */
     FACT_GRAPHS,    /* whether operations are started together */
     DEVICE_FACTS
@@ -28,7 +28,7 @@ char *fact_warning(const struct device_fact *fact, char *text, size_t size);
 /* Instruction sets that this processor runs, as bits; and the name of the best one among such bits, as
  * MEOPT_CPU_ISA takes it; NULL: none. */
 uint32_t facts_cpu_sets(void);
-const char *facts_best_cpu_set(uint32_t sets);
+const char *facts_best_cpu_isa(uint32_t sets);
 
 /* A warning on stderr for each fallback. */
 void device_facts_warn(struct device *device);

@@ -332,7 +332,7 @@ static void gpu_release(struct device *dev, void *p, size_t bytes)
     arena_give(&gpu_of(dev)->arena, p);
 }
 
-const char *gpu_products(const struct gpu *gpu)
+const char *gpu_gemms(const struct gpu *gpu)
 {
     return gpu->lt ? lt_path(gpu->lt) : gpu->blas ? blas_path(gpu->blas) : "MEOpt's own kernel";
 }
@@ -519,7 +519,7 @@ int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, 
     }
     if (callers) current_set(gpu, &before);
     log_debug("%s: %s, wave %d, %s, matrix instructions %s, products by %s", dev->name, gpu->card.arch,
-              gpu->wave, gpu->object, gpu->matrix, gpu_products(gpu));
+              gpu->wave, gpu->object, gpu->matrix, gpu_gemms(gpu));
     *device = dev;
     return 0;
 }

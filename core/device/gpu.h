@@ -138,10 +138,10 @@ const char *lt_path(const struct lt *lt);
 bool lt_gemm(struct device *dev, const struct gemm *gemm);
 /* The product of device.h by one of the three alone, in the order in which they are asked. false: it has
  * none for that shape, nothing was done. */
-enum gpu_products { GPU_LT, GPU_BLAS, GPU_OWN, GPU_PRODUCTS };
-bool gpu_gemm_by(struct device *dev, enum gpu_products by, const struct gemm *gemm);
+enum gpu_gemms { GPU_LT, GPU_BLAS, GPU_OWN, GPU_PRODUCTS };
+bool gpu_gemm_by(struct device *dev, enum gpu_gemms by, const struct gemm *gemm);
 /* Where products come from: the library's file, or "MEOpt's own kernel". */
-const char *gpu_products(const struct gpu *gpu);
+const char *gpu_gemms(const struct gpu *gpu);
 /* "HIP 5.7.31921", "CUDA 12.4" */
 char *gpu_version_text(const struct driver *driver, char *text, size_t size);
 

@@ -30,7 +30,7 @@ static void driver_fact(const struct gpu *gpu, struct device_fact *f)
         loaded && module_version[0] ? " " : "", module_version, toolkit ? ", DTK " : "", toolkit ? dtk : "");
 }
 
-static void products_fact(const struct gpu *gpu, struct device_fact *f)
+static void gemm_fact(const struct gpu *gpu, struct device_fact *f)
 {
     bool hip = gpu->driver.kind == DRIVER_HIP;
     const char *lt = hip ? "hipBLASLt" : "cuBLASLt", *blas = hip ? "rocBLAS" : "cuBLAS";
@@ -81,7 +81,7 @@ void gpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
         device->pci);
     driver_fact(gpu, &facts[FACT_DRIVER]);
     SAY(&facts[FACT_KERNELS], is, "%.360s, wave %d", gpu->object, gpu->wave);
-    products_fact(gpu, &facts[FACT_PRODUCTS]);
+    gemm_fact(gpu, &facts[FACT_GEMM]);
     attention_fact(gpu, &facts[FACT_ATTENTION]);
     graphs_fact(gpu, &facts[FACT_GRAPHS]);
 }

@@ -97,10 +97,10 @@ static int describe(struct lt *lt, struct product *p, const void *bias)
     uint32_t epilogue = k->bias ? LT_EPILOGUE_BIAS : LT_EPILOGUE_NONE;
     uint64_t m = (uint64_t)k->m, n = (uint64_t)k->n, depth = (uint64_t)k->k;
     int code = lt->call.product_create(&p->description, is->compute_f32, is->f32);
-    if (!code) code = lt->call.product_set(p->description, is->transpose_a, &first, sizeof first);
-    if (!code) code = lt->call.product_set(p->description, is->transpose_b, &second, sizeof second);
-    if (!code) code = lt->call.product_set(p->description, is->epilogue, &epilogue, sizeof epilogue);
-    if (!code && k->bias) code = lt->call.product_set(p->description, is->bias, &bias, sizeof bias);
+    if (!code) code = lt->call.gemm_isa(p->description, is->transpose_a, &first, sizeof first);
+    if (!code) code = lt->call.gemm_isa(p->description, is->transpose_b, &second, sizeof second);
+    if (!code) code = lt->call.gemm_isa(p->description, is->epilogue, &epilogue, sizeof epilogue);
+    if (!code && k->bias) code = lt->call.gemm_isa(p->description, is->bias, &bias, sizeof bias);
     if (!code)
         code =
             lt->call.layout_create(&p->a, in, k->transpose_b ? depth : n, k->transpose_b ? n : depth, k->ldb);
@@ -161,7 +161,7 @@ bool lt_gemm(struct device *dev, const struct gemm *g)
         int64_t n = g->n;
         gpu_launch(dev, "cast_f32_bf16", gpu_blocks(dev, n), 1, (void *[]){&from, &bias, &n});
     }
-    int code = bias ? lt->call.product_set(p->description, lt->is->bias, &bias, sizeof bias) : 0;
+    int code = bias ? lt->call.gemm_isa(p->description, lt->is->bias, &bias, sizeof bias) : 0;
     if (!code)
         code =
             lt->call.multiply(lt->handle, p->description, &g->alpha, g->b, p->a, g->a, p->b, &g->beta, g->c,

@@ -91,7 +91,7 @@ static bool own_gemm(struct device *dev, const struct gemm *g)
     return true;
 }
 
-bool gpu_gemm_by(struct device *dev, enum gpu_products by, const struct gemm *g)
+bool gpu_gemm_by(struct device *dev, enum gpu_gemms by, const struct gemm *g)
 {
     static bool (*const ways[GPU_PRODUCTS])(struct device *, const struct gemm *) = {lt_gemm, library_gemm,
                                                                                      own_gemm};
@@ -102,7 +102,7 @@ bool gpu_gemm_by(struct device *dev, enum gpu_products by, const struct gemm *g)
 
 static void gpu_gemm(struct device *dev, const struct gemm *g)
 {
-    for (int by = 0; by < GPU_PRODUCTS && !gpu_gemm_by(dev, (enum gpu_products)by, g); by++) continue;
+    for (int by = 0; by < GPU_PRODUCTS && !gpu_gemm_by(dev, (enum gpu_gemms)by, g); by++) continue;
 }
 
 static void gpu_patchify(struct device *dev, enum dtype t, const float *images, void *patches, int64_t B,

@@ -83,8 +83,8 @@ static struct launch fill_table(struct optim_work *w, const struct optim_sweep *
     for (size_t i = 0; i < s->count; i++) {
         const struct optim_task *t = &s->tasks[i];
         int64_t chunks = optim_chunks(t->count), last = t->first_partial + chunks,
-                places = s->unite ? optim_chunks(t->whole) : chunks;
-        int64_t first_place = s->unite ? place : t->first_partial;
+                places = s->combine ? optim_chunks(t->whole) : chunks;
+        int64_t first_place = s->combine ? place : t->first_partial;
         place += places;
         if (!places || (variant != SIZE_MAX && variant_of(t) != variant)) continue;
         w->table[first + l.rows++] =
@@ -129,13 +129,13 @@ static void clip_rows(struct device *dev, struct optim_work *w, const struct opt
 static void *norms_of(struct device *dev, const struct optim_work *w, struct optim_sweep *s, int rows)
 {
     size_t bytes = 0;
-    if (!s->unite) return w->partials;
+    if (!s->combine) return w->partials;
     for (size_t i = 0; i < s->count; i++)
         bytes += (size_t)optim_chunks(s->tasks[i].whole) * sizeof(struct optim_partial);
     dev->ops->fill(dev, w->places, 0, bytes);
     gpu_launch(dev, "optim_spread", rows, 1,
                (void *[]){(void *)&w->tasks, &rows, (void *)&w->partials, (void *)&w->places});
-    if (s->unite(s->context, w->places, bytes)) s->ununited = true;
+    if (s->combine(s->context, w->places, bytes)) s->reduce_failed = true;
     return w->places;
 }
 
@@ -163,7 +163,7 @@ static void gpu_optim_step(struct device *dev, struct optim_work *w, struct opti
     launch_all(dev, w, launches, NULL);
     if (s->trust) {
         void *norms = norms_of(dev, w, s, rows);
-        if (s->ununited) return;
+        if (s->reduce_failed) return;
         gpu_launch(dev, "optim_trust", rows, 1, (void *[]){&w->tasks, &rows, &norms});
         launch_all(dev, w, launches, NULL);
     }

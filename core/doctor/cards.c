@@ -268,8 +268,8 @@ static void check_drivers(struct doctor *d)
                     "choose with device.type hip or cuda");
 }
 
-static void tell_library(struct doctor *d, const char *purpose, const char *without, bool wanted,
-                         const struct library *library)
+static void report_library(struct doctor *d, const char *purpose, const char *without, bool wanted,
+                           const struct library *library)
 {
     bool there = library->handle != NULL;
     struct line *l = doctor_add(d,
@@ -307,12 +307,12 @@ static void check_card_libraries(struct doctor *d)
         bool wanted = rows[i].vendor == 0 ? count[2] > 0 : count[0] + count[1] > 0;
         struct library library;
         library_open(rows[i].library, &library);
-        tell_library(d, rows[i].purpose, rows[i].without, wanted, &library);
+        report_library(d, rows[i].purpose, rows[i].without, wanted, &library);
     }
     struct library library;
     library_open_first(mpi, &library);
-    tell_library(d, "MPI between CPU ranks", "ranks of several hosts need it where they have no cards", false,
-                 &library);
+    report_library(d, "MPI between CPU ranks", "ranks of several hosts need it where they have no cards",
+                   false, &library);
 }
 
 /* Every card that the drivers show, one after another; without any the processor, where shapes are given. */

@@ -68,7 +68,7 @@ static void check_processor(struct doctor *d)
     device_close(device);
     double quota = processors_quota(d->root);
     struct cpu_refusal refusal;
-    bool refused = cpu_set_refused(gemm_amx_available(), &refusal);
+    bool refused = cpu_isa_refused(gemm_amx_available(), &refusal);
     struct line *l =
         doctor_add(d, refused || strcmp(isa, "plain") == 0 ? FINDING_WARNING : FINDING_OK,
                    "%s: kernels %s, optimizer %s, %s; %d processors, %d threads", name, isa,
@@ -78,7 +78,7 @@ static void check_processor(struct doctor *d)
     line_real(l, "threads", threads);
     if (refused) line_advise(l, refusal.why, refusal.hint);
     else if (l->finding)
-        line_advise(l, "without AVX2 everything on the CPU is several times slower", cpu_plain_mend());
+        line_advise(l, "without AVX2 everything on the CPU is several times slower", cpu_plain_remedy());
     if (threads > allowed) {
         l = doctor_add(d, FINDING_WARNING, "OMP_NUM_THREADS asks for %d threads on %d processors", threads,
                        allowed);

@@ -83,7 +83,7 @@ struct result {
     double ms[CALLS];
 };
 
-static bool multiply(const struct matrix *m, enum gpu_products by)
+static bool multiply(const struct matrix *m, enum gpu_gemms by)
 {
     struct device *dev = m->work->device;
     if (m->work->card) return gpu_gemm_by(dev, by, &m->g);
@@ -91,7 +91,7 @@ static bool multiply(const struct matrix *m, enum gpu_products by)
     return by == GPU_OWN;
 }
 
-static struct result run(const struct matrix *m, enum gpu_products by, float *own)
+static struct result run(const struct matrix *m, enum gpu_gemms by, float *own)
 {
     struct device *dev = m->work->device;
     struct result r = {.right = true};
@@ -140,7 +140,7 @@ static void tell(const struct matrix *m, const struct result results[GPU_PRODUCT
             l->finding = FINDING_WARNING;
             line_advise(l, "slower than MEOpt's own kernel", mend);
         }
-        work_found(w, l, r->right, by == GPU_OWN ? NULL : mend);
+        work_grad_stats(w, l, r->right, by == GPU_OWN ? NULL : mend);
     }
 }
 
@@ -170,14 +170,14 @@ static void try_product(struct work *w, const struct doctor_shape *shape, const 
     float *own = xmalloc((size_t)((g.m < ROWS ? g.m : ROWS) * g.n) * sizeof *own);
     struct result results[GPU_PRODUCTS] = {{0}};
     results[GPU_OWN] = run(&m, GPU_OWN, own); /* the first: with it the others are compared */
-    for (int by = 0; by < GPU_OWN; by++) results[by] = run(&m, (enum gpu_products)by, own);
+    for (int by = 0; by < GPU_OWN; by++) results[by] = run(&m, (enum gpu_gemms)by, own);
     tell(&m, results);
     free(own);
     device_free(w->device, block);
 }
 
 /* A block's four linear layers: y = x W^T + b, and where the tower is trained dx = dy W and dW = dy^T x. */
-void work_products(struct work *w, const struct doctor_shape *s)
+void work_gemms(struct work *w, const struct doctor_shape *s)
 {
     int64_t R = s->images * s->tokens, D = s->width, F = s->hidden;
     const struct {

@@ -120,8 +120,8 @@ static void compare(struct work *w, const struct doctor_shape *s, int64_t images
             w->checks++;
             continue;
         }
-        work_found(w, work_add(w, "attention", FINDING_OK, "%s: the %s are WRONG", s->of, names[part]), false,
-                   NULL);
+        work_grad_stats(w, work_add(w, "attention", FINDING_OK, "%s: the %s are WRONG", s->of, names[part]),
+                        false, NULL);
     }
 }
 
@@ -232,7 +232,8 @@ void work_optimizer(struct work *w, const struct doctor_shape *s)
     int code = stepped(NULL, o, rows, s->width, &host, &why);
     if (!code) code = stepped(w->device, o, rows, s->width, &card, &why);
     if (code) {
-        work_found(w, work_add(w, "optimizer", FINDING_OK, "a step fails: %s", why.message), false, NULL);
+        work_grad_stats(w, work_add(w, "optimizer", FINDING_OK, "a step fails: %s", why.message), false,
+                        NULL);
     } else {
         size_t differ = 0, n = host.used < card.used ? host.used : card.used;
         for (size_t i = 0; i < n; i++) differ += host.data[i] != card.data[i];
@@ -244,7 +245,7 @@ void work_optimizer(struct work *w, const struct doctor_shape *s)
         line_text(l, "rule", meopt_rule_name(o.rule));
         line_real(l, "bytes", (double)card.used);
         line_real(l, "bytes_that_differ", (double)differ);
-        work_found(w, l, same, NULL);
+        work_grad_stats(w, l, same, NULL);
     }
     free(host.data);
     free(card.data);

@@ -29,7 +29,7 @@ struct line *work_add(struct work *w, const char *check, enum finding finding, c
     return l;
 }
 
-void work_found(struct work *w, struct line *l, bool right, const char *mend)
+void work_grad_stats(struct work *w, struct line *l, bool right, const char *mend)
 {
     w->checks++;
     if (right) return;
@@ -166,7 +166,7 @@ void work_bandwidth(struct work *w)
                               right ? "" : ", wrong numbers");
     line_real(l, "copy_gb_per_s", copy);
     line_real(l, "triad_gb_per_s", rate);
-    work_found(w, l, right, NULL);
+    work_grad_stats(w, l, right, NULL);
     device_free(w->device, block);
 }
 
@@ -207,7 +207,7 @@ void work_copies(struct work *w)
                                   up, down, right ? "" : ", and other bytes come back");
         line_real(l, "to_gb_per_s", up);
         line_real(l, "from_gb_per_s", down);
-        work_found(w, l, right, NULL);
+        work_grad_stats(w, l, right, NULL);
         q->host_free(w->device, here);
     }
     device_free(w->device, there);
@@ -258,13 +258,13 @@ void work_graph(struct work *w)
     if (off)
         line_advise(l, "the host starts each of hundreds of operations of a step",
                     "a newer driver, if one is there");
-    work_found(w, l, right, "train with MEOPT_GRAPHS=none; send this report to the maintainers");
+    work_grad_stats(w, l, right, "train with MEOPT_GRAPHS=none; send this report to the maintainers");
     device_free(dev, s.x);
 }
 
 /* ---- all of it ---- */
 
-static void tell_facts(struct work *w)
+static void report_facts(struct work *w)
 {
     struct device_fact facts[DEVICE_FACTS];
     device_facts(w->device, facts);
@@ -279,7 +279,7 @@ static void tell_facts(struct work *w)
 
 /* Who else holds the card's memory. The kernel knows, of AMD's and Hygon's cards; what the driver says is
  * free is its own count, and says no more than that. */
-static void tell_memory(struct work *w, double available, double total)
+static void report_memory(struct work *w, double available, double total)
 {
     enum { MOST = 256 };
     int pids[MOST], n = kfd_processes(w->doctor->root, pids, MOST), most = 0;
@@ -307,20 +307,20 @@ static void tell_memory(struct work *w, double available, double total)
     }
 }
 
-static void tell_card(struct work *w)
+static void report_card(struct work *w)
 {
     struct gpu *gpu = gpu_of(w->device);
     const char *name = strchr(w->device->name, ' ');
     struct line *l =
         work_add(w, "card", FINDING_OK, "%s: sentinel right, wave %d, kernels %s, products by %s",
-                 name ? name + 1 : w->device->name, gpu->wave, gpu->object, gpu_products(gpu));
+                 name ? name + 1 : w->device->name, gpu->wave, gpu->object, gpu_gemms(gpu));
     line_text(l, "object", gpu->object);
     line_real(l, "wave", gpu->wave);
     size_t available = 0, total = 0;
     if (gpu->driver.memory_info(&available, &total)) return;
     line_real(l, "memory_bytes", (double)total);
     line_real(l, "free_bytes", (double)available);
-    tell_memory(w, (double)available, (double)total);
+    report_memory(w, (double)available, (double)total);
 }
 
 /* A tower of the size of ViT-B/16 where no experiment is named, or one that an emulated card can do. */
@@ -351,7 +351,7 @@ static void all(struct work *w)
     const struct doctor_shape *shapes = d->shape_count ? d->shapes : w->slow ? &little : &usual;
     work_bandwidth(w);
     for (int i = 0; i < count; i++) {
-        work_products(w, &shapes[i]);
+        work_gemms(w, &shapes[i]);
         work_attention(w, &shapes[i]);
     }
     if (!w->card) return; /* that it does what it does itself is known */
@@ -369,8 +369,8 @@ int doctor_device(struct doctor *d, const char *spec, struct error *err)
     char name[32]; /* what "auto" has become */
     snprintf(name, sizeof name, "%.*s", (int)strcspn(w.device->name, " "), w.device->name);
     w.spec = w.card ? name : "cpu";
-    if (w.card) tell_card(&w);
-    tell_facts(&w);
+    if (w.card) report_card(&w);
+    report_facts(&w);
     if (!d->quick) all(&w);
     code = device_check(w.device, err);
     if (!code && w.wrong)

@@ -20,7 +20,7 @@ struct line *work_add(struct work *work, const char *check, enum finding finding
     __attribute__((format(printf, 4, 5)));
 /* One result was looked at. wrong: the line says FINDING_MISSING with this remedy (NULL: to the maintainers).
  */
-void work_found(struct work *work, struct line *line, bool right, const char *mend);
+void work_grad_stats(struct work *work, struct line *line, bool right, const char *mend);
 
 /* Element i of an operand, and many of them in device memory. */
 float work_value(uint64_t seed, int64_t i);
@@ -36,7 +36,7 @@ double work_seconds(struct device *device, void (*run)(void *context), void *con
 void work_bandwidth(struct work *work);
 void work_copies(struct work *work);
 void work_graph(struct work *work);
-void work_products(struct work *work, const struct doctor_shape *shape);
+void work_gemms(struct work *work, const struct doctor_shape *shape);
 void work_attention(struct work *work, const struct doctor_shape *shape);
 void work_optimizer(struct work *work, const struct doctor_shape *shape);
 

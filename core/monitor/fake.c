@@ -9,7 +9,7 @@
  * null is N/A; a number with age_s was read that long ago; a field left out keeps what it had (and so grows
  * old). A file that is missing or cannot be parsed changes nothing and makes the note.
  */
-#include "core/monitor/internal.h"
+#include "core/monitor/monitor_internal.h"
 
 #include <jansson.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #define MEOPT_MONITOR_HELPER_H
 
 #include "core/base/library.h"
-#include "core/monitor/internal.h"
+#include "core/monitor/monitor_internal.h"
 
 #include <stdint.h>
 

@@ -1,5 +1,5 @@
 /* A monitor: choice of the provider, the sampling thread, the newest snapshot. */
-#include "core/monitor/internal.h"
+#include "core/monitor/monitor_internal.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
 

@@ -26,7 +26,7 @@
  *
  * The rsmi and nvml helpers are this same program, started again as
  * `PROGRAM monitor-helper PROVIDER LIBRARY`: a program that opens those providers hands such a command line
- * to monitor_helper() before anything else (cli/cmd_monitor_helper.c). One monitor for a run: the
+ * to monitor_helper() before anything else (cli/commands/cmd_monitor_helper.c). One monitor for a run: the
  * controller's. Workers never open one (rsmi takes a machine-wide lock).
  */
 #ifndef MEOPT_MONITOR_H

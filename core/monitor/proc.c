@@ -6,7 +6,7 @@
  * process may run on, as a batch system allots them. Power is RAPL's package counters, which most kernels
  * show to root only.
  */
-#include "core/monitor/internal.h"
+#include "core/monitor/monitor_internal.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
 

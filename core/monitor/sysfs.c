@@ -4,7 +4,7 @@
  * Cards are found by directory entry, so that gaps in their numbers
  * (a boot VGA as card0, one headless card) cost none.
  */
-#include "core/monitor/internal.h"
+#include "core/monitor/monitor_internal.h"
 #include "core/base/file.h"
 #include "core/base/kfd.h"
 

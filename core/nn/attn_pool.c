@@ -20,17 +20,17 @@ static bool has_mlp(const struct tower *t) { return t->memory->roles[ROLE_POOL_F
 
 size_t attn_pool_lay(const struct tower *t, struct attn_pool_activations *k, char *base, size_t at)
 {
-    size_t B = (size_t)t->options.batch, R = B * (size_t)t->tokens, O = (size_t)t->geometry.out,
+    size_t B = (size_t)t->options.batch, R = B * (size_t)t->tokens, O = (size_t)t->model_shape.out,
            e = dtype_bytes(t->options.compute), f = sizeof(float), mlp = has_mlp(t) ? B : 0;
     size_t query = tower_place(&at, B * O * e), query_norm = tower_place(&at, B * O * e),
            qkv = tower_place(&at, 3 * R * O * e), attn = tower_place(&at, R * O * e),
            out = tower_place(&at, B * O * (mlp ? f : e)),
-           lse = tower_place(&at, R * (size_t)t->geometry.pool_heads * f),
+           lse = tower_place(&at, R * (size_t)t->model_shape.pool_heads * f),
            moments = tower_place(&at, 2 * (B + R) * f),
            key_hat = tower_place(
-               &at, t->options.gradients == GRADIENTS_NONE ? 0 : R * (size_t)t->geometry.width * e);
+               &at, t->options.gradients == GRADIENTS_NONE ? 0 : R * (size_t)t->model_shape.width * e);
     size_t sum = tower_place(&at, mlp * O * f), normed = tower_place(&at, mlp * O * e),
-           h = tower_place(&at, mlp * (size_t)t->geometry.hidden * e);
+           h = tower_place(&at, mlp * (size_t)t->model_shape.hidden * e);
     if (!base) return at;
     float *mean = (float *)(void *)(base + moments);
     *k = (struct attn_pool_activations){.query = base + query,
@@ -60,8 +60,8 @@ struct pool_scratch {
 };
 static struct pool_scratch scratch_of(const struct tower *t, char *base)
 {
-    size_t B = (size_t)t->options.batch, R = B * (size_t)t->tokens, O = (size_t)t->geometry.out,
-           F = (size_t)t->geometry.hidden, e = dtype_bytes(t->options.compute), mlp = has_mlp(t) ? B : 0,
+    size_t B = (size_t)t->options.batch, R = B * (size_t)t->tokens, O = (size_t)t->model_shape.out,
+           F = (size_t)t->model_shape.hidden, e = dtype_bytes(t->options.compute), mlp = has_mlp(t) ? B : 0,
            at = 0;
     size_t dout = tower_place(&at, mlp * O * sizeof(float)), du = tower_place(&at, mlp * O * e),
            dact = tower_place(&at, mlp * F * e), dh = tower_place(&at, mlp * F * e),
@@ -96,7 +96,7 @@ static struct projections projections_of(const struct tower *t)
 {
     const struct tower_memory *m = t->memory;
     const struct parameter *all = P(QKV_W);
-    int64_t O = t->geometry.out;
+    int64_t O = t->model_shape.out;
     if (!all) return (struct projections){*P(Q_W), *P(K_W), *P(V_W)};
     return (struct projections){rows_of(all, 0, O), rows_of(all, O, O), rows_of(all, 2 * O, O)};
 }
@@ -134,7 +134,7 @@ static void mlp_forward(struct tower *t, int64_t batch)
     const struct device_ops *ops = t->device->ops;
     const struct attn_pool_activations *k = &m->attn_pool;
     enum dtype e = t->options.compute;
-    int64_t O = t->geometry.out;
+    int64_t O = t->model_shape.out;
     char *branch = m->scratch + m->t1_at, *act = m->scratch + m->region_at;
     float *y = m->pooled_type == DTYPE_F32 ? m->pooled : k->sum;
     ops->layernorm_forward(t->device, &(struct layernorm){.type = e,
@@ -147,16 +147,16 @@ static void mlp_forward(struct tower *t, int64_t batch)
                                                           .rstd = m->norm_rstd,
                                                           .R = batch,
                                                           .D = O,
-                                                          .eps = geometry_norm_eps(&t->geometry)});
+                                                          .eps = model_shape_norm_eps(&t->model_shape)});
     tower_linear(t, k->normed, P(FC1_W), bias_at_once(t, P(FC1_B)), k->h, e, batch);
     ops->activation_forward(t->device,
                             &(struct activation_value){.type = e,
-                                                       .kind = (enum activation)(t->geometry.ffn - 1),
+                                                       .kind = (enum activation)(t->model_shape.ffn - 1),
                                                        .h = k->h,
                                                        .bias = bias_later(t, P(FC1_B)),
                                                        .y = act,
                                                        .R = batch,
-                                                       .F = t->geometry.hidden});
+                                                       .F = t->model_shape.hidden});
     tower_linear(t, act, P(FC2_W), bias_at_once(t, P(FC2_B)), branch, e, batch);
     ops->residual_forward(t->device, &(struct residual){.type = e,
                                                         .x = k->out,
@@ -175,8 +175,8 @@ void attn_pool_forward(struct tower *t, int64_t batch)
     struct attn_pool_activations *k = &m->attn_pool;
     struct projections w = projections_of(t);
     enum dtype e = t->options.compute;
-    int64_t N = t->tokens, R = batch * N, D = t->geometry.width, O = t->geometry.out,
-            H = t->geometry.pool_heads;
+    int64_t N = t->tokens, R = batch * N, D = t->model_shape.width, O = t->model_shape.out,
+            H = t->model_shape.pool_heads;
     size_t row = (size_t)O * dtype_bytes(e);
     char *qkv = k->qkv, *n = m->scratch + m->t1_at;
     const float *bias = f32(P(QKV_B));
@@ -210,7 +210,7 @@ static void mlp_backward(const struct pass *pass, const void *dy, const struct p
     struct device *dev = t->device;
     const struct attn_pool_activations *k = &m->attn_pool;
     enum dtype e = t->options.compute;
-    int64_t B = pass->batch->count, O = t->geometry.out, F = t->geometry.hidden;
+    int64_t B = pass->batch->count, O = t->model_shape.out, F = t->model_shape.hidden;
     void *dn = m->scratch + m->t1_at;
     dev->ops->cast(dev, dy, m->pooled_type, s->dout, DTYPE_F32, B * O);
     dev->ops->cast(dev, dy, m->pooled_type, s->du, e, B * O);
@@ -218,7 +218,7 @@ static void mlp_backward(const struct pass *pass, const void *dy, const struct p
     tower_input_gradient(pass, s->du, O, P(FC2_W), s->dact, F, false, B);
     dev->ops->activation_backward(
         dev, &(struct activation_gradient){.type = e,
-                                           .kind = (enum activation)(t->geometry.ffn - 1),
+                                           .kind = (enum activation)(t->model_shape.ffn - 1),
                                            .dy = s->dact,
                                            .h = k->h,
                                            .bias = bias_later(t, P(FC1_B)),
@@ -251,7 +251,7 @@ static void query_backward(const struct pass *pass, const struct parameter *w, c
     struct tower *t = pass->tower;
     struct tower_memory *m = t->memory;
     const struct attn_pool_activations *k = &m->attn_pool;
-    int64_t B = pass->batch->count, O = t->geometry.out;
+    int64_t B = pass->batch->count, O = t->model_shape.out;
     linear_backward(pass, dqkv, t->tokens * 3 * O, k->query_norm, O, w, dy, O, false, B);
     if (P(Q_NORM_W))
         tower_norm_backward(pass, dy, k->query, P(Q_NORM_W), P(Q_NORM_B), k->query_mean, k->query_rstd, B, O);
@@ -273,8 +273,8 @@ void attn_pool_backward(const struct pass *pass, void *dy)
     struct projections w = projections_of(t);
     struct pool_scratch s = scratch_of(t, m->scratch + m->region_at + tower_output_gradients(t));
     enum dtype e = t->options.compute;
-    int64_t B = pass->batch->count, N = t->tokens, R = B * N, D = t->geometry.width, O = t->geometry.out,
-            H = t->geometry.pool_heads;
+    int64_t B = pass->batch->count, N = t->tokens, R = B * N, D = t->model_shape.width,
+            O = t->model_shape.out, H = t->model_shape.pool_heads;
     size_t row = (size_t)O * dtype_bytes(e);
     char *n = m->scratch + m->t1_at, *dn = m->scratch + m->td_at, *dqkv = s.dqkv;
     void *da = has_mlp(t) ? s.du : dy;

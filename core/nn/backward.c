@@ -35,7 +35,7 @@ void tower_weight_gradient(const struct pass *pass, const void *dy, int64_t ldy,
                                                    .c_type = w->grad_type,
                                                    .alpha = 1,
                                                    .beta = pass->first ? 0.0f : 1.0f,
-                                                   .floats = tower_norms_behind(t)});
+                                                   .floats = tower_post_norm(t)});
 }
 
 void tower_input_gradient(const struct pass *pass, const void *dy, int64_t ldy, const struct parameter *w,
@@ -56,7 +56,7 @@ void tower_input_gradient(const struct pass *pass, const void *dy, int64_t ldy, 
                                                    .c_type = t->options.compute,
                                                    .alpha = 1,
                                                    .beta = add ? 1.0f : 0.0f,
-                                                   .floats = tower_norms_behind(t)});
+                                                   .floats = tower_post_norm(t)});
 }
 
 void tower_linear_backward(const struct pass *pass, const void *dy, const void *x, const struct parameter *w,
@@ -179,7 +179,7 @@ static void stream_linear_backward(const struct pass *pass, const void *dy, cons
                                                    .c_type = DTYPE_F32,
                                                    .alpha = 1,
                                                    .beta = 1,
-                                                   .floats = tower_norms_behind(t)});
+                                                   .floats = tower_post_norm(t)});
 }
 
 void tower_norm_backward(const struct pass *pass, void *dy, const void *x, const struct parameter *w,
@@ -203,9 +203,9 @@ void tower_norm_backward(const struct pass *pass, void *dy, const void *x, const
 }
 
 /* Into a branch whose norm is behind: du = dnorm(dx), with the norm's gradients and b's. */
-static void branch_behind_entry(const struct pass *pass, const struct branch *branch, const void *u,
-                                const struct parameter *norm_w, const struct parameter *norm_b,
-                                const float *mean, const float *rstd, int64_t rows)
+static void branch_post_norm_entry(const struct pass *pass, const struct branch *branch, const void *u,
+                                   const struct parameter *norm_w, const struct parameter *norm_b,
+                                   const float *mean, const float *rstd, int64_t rows)
 {
     struct tower *t = pass->tower;
     int64_t D = branch->w->shape[0];
@@ -240,9 +240,9 @@ static void ffn_backward(const struct pass *pass, int64_t l, int64_t R, const st
     const struct device_ops *ops = t->device->ops;
     struct tower_memory *m = t->memory;
     enum dtype e = t->options.compute;
-    enum activation ffn = (enum activation)(t->geometry.ffn - 1);
+    enum activation ffn = (enum activation)(t->model_shape.ffn - 1);
     struct block_activations *k = &m->kept[l];
-    int64_t F = t->geometry.hidden;
+    int64_t F = t->model_shape.hidden;
     const struct parameter *inner = P(ROLE_FFN_NORM_W), *b = P(ROLE_FC1_B);
     struct branch branch = branch_of(t, P(ROLE_FC2_W), P(ROLE_FC2_B), P(ROLE_LS2));
     /* the gradient of h takes h's place unless a second pass needs h; act takes that of its gradient, or,
@@ -253,8 +253,8 @@ static void ffn_backward(const struct pass *pass, int64_t l, int64_t R, const st
     gradient.bias = bias_later(t, b);
     gradient.dh = t->options.backward_twice ? (void *)(m->scratch + m->dh_at) : k->h;
     tower_decode(t, &k->h8, R);
-    if (tower_norms_behind(t))
-        branch_behind_entry(pass, &branch, k->u2, P(ROLE_NORM2_W), P(ROLE_NORM2_B), k->mean2, k->rstd2, R);
+    if (tower_post_norm(t))
+        branch_post_norm_entry(pass, &branch, k->u2, P(ROLE_NORM2_W), P(ROLE_NORM2_B), k->mean2, k->rstd2, R);
     else {
         struct branch_gradient entry = branch_entry(pass, &branch, R);
         ops->branch_gradient(t->device, &entry);
@@ -272,7 +272,7 @@ static void ffn_backward(const struct pass *pass, int64_t l, int64_t R, const st
         ops->activation_backward(t->device, &gradient);
         branch_weight_gradient(pass, &branch, in, R);
     }
-    if (tower_norms_behind(t)) {
+    if (tower_post_norm(t)) {
         stream_linear_backward(pass, gradient.dh, k->x_mid, P(ROLE_FC1_W), NULL, R);
         return;
     }
@@ -288,7 +288,7 @@ static void attention_branch_backward(const struct pass *pass, int64_t l, const 
 {
     struct tower *t = pass->tower;
     struct block_activations *k = &t->memory->kept[l];
-    int64_t D = t->geometry.width;
+    int64_t D = t->model_shape.width;
     const struct parameter *inner = P(ROLE_ATTN_NORM_W);
     const void *a = k->attn;
     if (inner) {
@@ -305,8 +305,8 @@ static void attention_branch_backward(const struct pass *pass, int64_t l, const 
                                                                        .D = D});
         a = dattn;
     }
-    if (tower_norms_behind(t))
-        branch_behind_entry(pass, branch, k->u1, P(ROLE_NORM1_W), P(ROLE_NORM1_B), k->mean1, k->rstd1, R);
+    if (tower_post_norm(t))
+        branch_post_norm_entry(pass, branch, k->u1, P(ROLE_NORM1_W), P(ROLE_NORM1_B), k->mean1, k->rstd1, R);
     branch_weight_gradient(pass, branch, a, R);
     branch_input_gradient(pass, branch, dattn, R);
     if (inner)
@@ -319,7 +319,7 @@ void tower_block_backward(const struct pass *pass, int64_t l)
     struct tower *t = pass->tower;
     struct device *dev = t->device;
     struct tower_memory *m = t->memory;
-    const struct geometry *g = &t->geometry;
+    const struct model_shape *g = &t->model_shape;
     enum dtype e = t->options.compute;
     struct block_activations *k = &m->kept[l];
     int64_t B = pass->batch->count, N = t->tokens, R = B * N, D = g->width, H = g->heads;
@@ -346,9 +346,9 @@ void tower_block_backward(const struct pass *pass, int64_t l)
                                                                    .N = N,
                                                                    .H = H,
                                                                    .dh = D / H,
-                                                                   .floats = tower_norms_behind(t)});
+                                                                   .floats = tower_post_norm(t)});
     tower_rotate(t, dqkv, B, true);
-    if (tower_norms_behind(t)) {
+    if (tower_post_norm(t)) {
         stream_linear_backward(pass, dqkv, m->x[l], P(ROLE_QKV_W), qkv_bias, R);
         return;
     }

@@ -10,7 +10,7 @@
  *   words      core/config/resolve.c's. NORMALIZED: outputs are compared L2-normalised; PATCH_TOKENS: they
  *              may be matched, too; GATED: a gated feed-forward exists; CROPS: an image may have pixels after
  *              its last whole patch
- * The tensors of a family: core/nn/family.c; their names in other libraries: core/nn/namings.c. */
+ * The tensors of a family: core/nn/family.c; their names in other libraries: core/nn/key_mappings.c. */
 // clang-format off
 #define FAMILIES(X, c) \
     X(c, EVA,      "eva",      "|eva_clip=eva",       CLIP, NORMALIZED, GATED) \

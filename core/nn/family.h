@@ -105,7 +105,7 @@ struct family_row {
     bool rope_gated; /* only those with a gated feed-forward (EVA02; EVA01 has neither) */
     struct {
         int64_t width, head;    /* of one head at that width; width 0: at any other */
-    } heads[FAMILY_HEADS];      /* where published ones have others than all families' (geometry.c) */
+    } heads[FAMILY_HEADS];      /* where published ones have others than all families' (model_shape.c) */
     int64_t pool_heads;         /* of pooling by attention where nothing says them; 0: the blocks' */
     int ffn;                    /* usual activation of an mlp, 1 + enum activation; 0: GELU */
     bool classless;             /* its towers have no class token */
@@ -120,7 +120,7 @@ struct family_row {
     const struct model *model;  /* tower.h */
 };
 
-enum pos_resize geometry_pos_resize(const struct geometry *geometry); /* POS_RESIZE_USUAL settled */
+enum pos_resize model_shape_pos_resize(const struct model_shape *model_shape); /* POS_RESIZE_USUAL settled */
 const struct family_row *family_row(enum family family);
 static inline bool family_has(const struct family_row *row, enum role role) { return row->keys[role]; }
 /* The role's key behind all prefixes, NULL when such a tower has none. ffn: 1 + enum activation. */

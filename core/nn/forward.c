@@ -31,7 +31,7 @@ void tower_linear_apart(struct tower *t, const void *x, int64_t ldx, const struc
                                                    .c_type = y_type,
                                                    .alpha = 1,
                                                    .bias = bias,
-                                                   .floats = tower_norms_behind(t)});
+                                                   .floats = tower_post_norm(t)});
 }
 void tower_linear(struct tower *t, const void *x, const struct parameter *w, const float *bias, void *y,
                   enum dtype y_type, int64_t rows)
@@ -49,25 +49,26 @@ void tower_norm(struct tower *t, const void *x, const struct parameter *w, const
                 float *mean, float *rstd, int64_t R, int64_t D)
 {
     enum dtype e = t->options.compute;
-    t->device->ops->layernorm_forward(t->device, &(struct layernorm){.type = e,
-                                                                     .x_type = e,
-                                                                     .x = x,
-                                                                     .x_stride = D,
-                                                                     .weight = f32(w),
-                                                                     .bias = f32(b),
-                                                                     .y = y,
-                                                                     .mean = mean,
-                                                                     .rstd = rstd,
-                                                                     .R = R,
-                                                                     .D = D,
-                                                                     .eps = geometry_norm_eps(&t->geometry)});
+    t->device->ops->layernorm_forward(t->device,
+                                      &(struct layernorm){.type = e,
+                                                          .x_type = e,
+                                                          .x = x,
+                                                          .x_stride = D,
+                                                          .weight = f32(w),
+                                                          .bias = f32(b),
+                                                          .y = y,
+                                                          .mean = mean,
+                                                          .rstd = rstd,
+                                                          .R = R,
+                                                          .D = D,
+                                                          .eps = model_shape_norm_eps(&t->model_shape)});
 }
 
 struct layernorm tower_stream_norm(const struct tower *t, const struct parameter *w,
                                    const struct parameter *b, void *hat, float *mean, float *rstd, int64_t R)
 {
     const struct tower_memory *m = t->memory;
-    int64_t D = t->geometry.width;
+    int64_t D = t->model_shape.width;
     return (struct layernorm){.type = t->options.compute,
                               .x = tower_stream(t),
                               .x_stride = D,
@@ -78,15 +79,15 @@ struct layernorm tower_stream_norm(const struct tower *t, const struct parameter
                               .rstd = rstd,
                               .R = R,
                               .D = D,
-                              .eps = geometry_norm_eps(&t->geometry),
+                              .eps = model_shape_norm_eps(&t->model_shape),
                               .hat_type = m->stored,
                               .hat = hat};
 }
 
 void tower_rotate(struct tower *t, void *qkv, int64_t batch, bool inverse)
 {
-    const struct geometry *g = &t->geometry;
-    if (!geometry_rotates(g)) return;
+    const struct model_shape *g = &t->model_shape;
+    if (!model_shape_rotates(g)) return;
     t->device->ops->rotate(t->device, &(struct rotation){.type = t->options.compute,
                                                          .qkv = qkv,
                                                          .table = t->memory->rotation,
@@ -124,20 +125,20 @@ static void end_branch(struct tower *t, const struct parameter *b, const struct 
     t->device->ops->residual_forward(
         t->device,
         &(struct residual){t->options.compute, .x = x, .branch = t->memory->scratch + t->memory->t1_at,
-                           .bias = tower_norms_behind(t) ? NULL : bias_later(t, b), .gamma = f32(gamma),
-                           .y = x, R, t->geometry.width, second});
+                           .bias = tower_post_norm(t) ? NULL : bias_later(t, b), .gamma = f32(gamma), .y = x,
+                           R, t->model_shape.width, second});
 }
 
 /* The product at the end of a branch: u = a W^T, and b, which a norm behind it takes in, too. */
 static void branch_linear(struct tower *t, const void *a, const struct parameter *w,
                           const struct parameter *b, void *u, int64_t R)
 {
-    tower_linear(t, a, w, tower_norms_behind(t) ? f32(b) : bias_at_once(t, b), u, t->options.compute, R);
+    tower_linear(t, a, w, tower_post_norm(t) ? f32(b) : bias_at_once(t, b), u, t->options.compute, R);
 }
 
 void tower_attention(struct tower *t, struct block_activations *k, int64_t batch)
 {
-    const struct geometry *g = &t->geometry;
+    const struct model_shape *g = &t->model_shape;
     t->device->ops->attention_forward(t->device, &(struct attention){.type = t->options.compute,
                                                                      .qkv = k->qkv,
                                                                      .out = k->attn,
@@ -146,7 +147,7 @@ void tower_attention(struct tower *t, struct block_activations *k, int64_t batch
                                                                      .N = t->tokens,
                                                                      .H = g->heads,
                                                                      .dh = g->width / g->heads,
-                                                                     .floats = tower_norms_behind(t)});
+                                                                     .floats = tower_post_norm(t)});
 }
 
 /* x_mid = x + gamma1 proj(a), a = attention(rotated(qkv)), qkv = linear(norm1(x)); with an inner norm
@@ -155,14 +156,14 @@ void tower_attention(struct tower *t, struct block_activations *k, int64_t batch
 static void attention_forward(struct tower *t, int64_t l, struct block_activations *k, int64_t batch,
                               bool again)
 {
-    const struct geometry *g = &t->geometry;
+    const struct model_shape *g = &t->model_shape;
     const struct device_ops *ops = t->device->ops;
     struct tower_memory *m = t->memory;
     enum dtype e = t->options.compute;
     int64_t N = t->tokens, R = batch * N, D = g->width;
     char *t1 = m->scratch + m->t1_at, *region = m->scratch + m->region_at;
     const struct parameter *qkv_bias = P(ROLE_QKV_B) ? P(ROLE_QKV_B) : P(ROLE_Q_B);
-    bool behind = tower_norms_behind(t);
+    bool behind = tower_post_norm(t);
     struct layernorm norm1 = tower_stream_norm(t, P(ROLE_NORM1_W), P(ROLE_NORM1_B), m->x[l], k->mean1,
                                                k->rstd1, R),
                      norm2 = tower_stream_norm(t, P(ROLE_NORM2_W), P(ROLE_NORM2_B), k->x_mid, k->mean2,
@@ -191,23 +192,23 @@ void tower_activation(struct tower *t, int64_t l, const void *h, void *act, int6
 {
     t->device->ops->activation_forward(
         t->device, &(struct activation_value){.type = t->options.compute,
-                                              .kind = (enum activation)(t->geometry.ffn - 1),
+                                              .kind = (enum activation)(t->model_shape.ffn - 1),
                                               .h = h,
                                               .bias = bias_later(t, P(ROLE_FC1_B)),
                                               .y = act,
                                               .R = R,
-                                              .F = t->geometry.hidden});
+                                              .F = t->model_shape.hidden});
 }
 
 /* x += gamma2 fc2(activation(fc1(norm2(x_mid)))), norm2(x_mid) in t1, an inner norm before fc2; with norms
  * behind x += norm2(fc2(activation(fc1(x_mid)))) */
 static void ffn_forward(struct tower *t, int64_t l, struct block_activations *k, int64_t R, bool again)
 {
-    const struct geometry *g = &t->geometry;
+    const struct model_shape *g = &t->model_shape;
     enum dtype e = t->options.compute;
     int64_t D = g->width;
     char *t1 = t->memory->scratch + t->memory->t1_at, *act = t->memory->scratch + t->memory->region_at;
-    bool behind = tower_norms_behind(t);
+    bool behind = tower_post_norm(t);
     const void *n = behind ? k->x_mid : t1;
     tower_linear(t, n, P(ROLE_FC1_W), bias_at_once(t, P(ROLE_FC1_B)), k->h, e, R);
     tower_encode(t, &k->h8, R);
@@ -240,15 +241,15 @@ void image_embed(struct tower *t, const struct batch *in)
 {
     struct device *dev = t->device;
     const struct device_ops *ops = dev->ops;
-    const struct geometry *g = &t->geometry;
+    const struct model_shape *g = &t->model_shape;
     struct tower_memory *m = t->memory;
     enum dtype e = t->options.compute;
     int64_t batch = in->count, N = t->tokens, D = g->width;
     void *patches = m->scratch + m->region_at, *patch_out = m->scratch + m->t1_at;
     const float *pos = f32(m->roles[ROLE_POS]);
     if (t->resized) {
-        ops->resize_rows(dev, m->resize, pos, m->pos, geometry_position_rows(g, g->image / g->patch),
-                         geometry_position_rows(g, g->pos_grid), D, false);
+        ops->resize_rows(dev, m->resize, pos, m->pos, model_shape_position_rows(g, g->image / g->patch),
+                         model_shape_position_rows(g, g->pos_grid), D, false);
         pos = m->pos;
     }
     ops->patchify(dev, e, in->input, patches, batch, g->image, g->patch);
@@ -279,7 +280,7 @@ static void final_norm(struct tower *t, void *y, enum dtype y_type, int64_t firs
                        int64_t stride)
 {
     struct tower_memory *m = t->memory;
-    int64_t D = t->geometry.width;
+    int64_t D = t->model_shape.width;
     char *hat = m->norm_hat, *out = y;
     struct layernorm norm =
         tower_stream_norm(t, m->roles[ROLE_NORM_W], m->roles[ROLE_NORM_B],
@@ -307,7 +308,7 @@ static void pool(struct tower *t, int64_t batch)
     struct device *dev = t->device;
     struct tower_memory *m = t->memory;
     enum dtype e = t->options.compute;
-    int64_t N = t->tokens, D = t->geometry.width;
+    int64_t N = t->tokens, D = t->model_shape.width;
     const struct parameter *w = m->roles[ROLE_NORM_W], *b = m->roles[ROLE_NORM_B];
     void *t1 = m->scratch + m->t1_at;
     if (tower_pools_by_attention(t)) {
@@ -316,7 +317,7 @@ static void pool(struct tower *t, int64_t batch)
     }
     struct layernorm norm = tower_stream_norm(t, w, b, NULL, m->norm_mean, m->norm_rstd, batch);
     int64_t first, count;
-    geometry_averaged(&t->geometry, &first, &count);
+    model_shape_averaged(&t->model_shape, &first, &count);
     if (tower_averages_first(t)) {
         dev->ops->row_mean_forward(dev, &(struct row_mean){DTYPE_F32, .x = tower_stream(t), .y = m->mean,
                                                            .B = batch, .N = N, .D = D, .skip = first});
@@ -324,7 +325,7 @@ static void pool(struct tower *t, int64_t batch)
         norm.hat_type = DTYPE_F32;
         norm.type = m->pooled_type;
         norm.y = m->pooled;
-        if (t->geometry.pool != POOL_AVG_RAW) dev->ops->layernorm_forward(dev, &norm);
+        if (t->model_shape.pool != POOL_AVG_RAW) dev->ops->layernorm_forward(dev, &norm);
         else dev->ops->cast(dev, m->mean, DTYPE_F32, m->pooled, m->pooled_type, batch * D);
     } else if (tower_averages_last(t)) {
         norm_tokens(t, t1, e, 0, first, count, batch);
@@ -342,10 +343,10 @@ static void pool(struct tower *t, int64_t batch)
 void image_head(struct tower *t, const struct batch *in)
 {
     struct device *dev = t->device;
-    const struct geometry *g = &t->geometry;
+    const struct model_shape *g = &t->model_shape;
     struct tower_memory *m = t->memory;
     enum dtype e = t->options.compute;
-    int64_t D = geometry_pooled(g), rows = in->count * t->out_rows;
+    int64_t D = model_shape_pooled(g), rows = in->count * t->out_rows;
     void *pooled = m->pooled;
     pool(t, in->count);
     const struct parameter *out = m->roles[ROLE_OUT_W], *head = m->roles[ROLE_HEAD_W];

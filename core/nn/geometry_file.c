@@ -1,8 +1,8 @@
 /* The model configuration of a tower, as the names and shapes of a checkpoint's tensors determine it. */
 #include "core/base/file.h"
 #include "core/base/log.h"
-#include "core/nn/beside.h"
-#include "core/nn/fit.h"
+#include "core/nn/sidecar.h"
+#include "core/nn/checkpoint_fit.h"
 #include "core/nn/parameters.h"
 #include "core/nn/positions.h"
 
@@ -41,7 +41,7 @@ static int no_family(const struct weights *weights, struct error *err)
         return error_set(err, EXIT_CONFIG, "EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP are known",
                          "holds no tower that is known here: it is %s", is);
     char called[64];
-    if (beside_model(weights_path(weights), called, sizeof called))
+    if (sidecar_model(weights_path(weights), called, sizeof called))
         return error_set(err, EXIT_CONFIG, "EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP are known",
                          "holds no tower that is known here: config.json beside it calls it %s", called);
     char unread[192] = "", name[80];
@@ -95,7 +95,7 @@ static int find_parts(const struct spelling *spelling, const struct weights *wei
     return parts;
 }
 
-static int settle_parts(struct geometry *g, int found, struct error *err)
+static int settle_parts(struct model_shape *g, int found, struct error *err)
 {
     static const char *const names[] = {"",
                                         "a norm before the blocks",
@@ -114,12 +114,12 @@ static int settle_parts(struct geometry *g, int found, struct error *err)
 
 /* A table of rotary positions, (P, dh) cosines or sines: does it hold what is computed here? It tells the
  * heads. */
-static int check_table(struct geometry *g, const struct weights *weights, int64_t index, bool sines,
+static int check_table(struct model_shape *g, const struct weights *weights, int64_t index, bool sines,
                        struct error *err)
 {
     const struct weights_tensor *t = weights_tensor(weights, index);
     int64_t side = t->ndim == 2 ? square_root(t->shape[0]) : -1, dh = t->ndim == 2 ? t->shape[1] : 0;
-    struct geometry of_table = *g;
+    struct model_shape of_table = *g;
     char name[160];
     bool fits =
         side >= 1 && dh > 0 && dh % 4 == 0 && g->width % dh == 0 && (!g->heads || g->heads * dh == g->width);
@@ -158,7 +158,8 @@ static float *read_vector(const struct weights *weights, int64_t index, int64_t 
 }
 
 /* Periods of the rotary positions, (dh / 4): they are used as they are, and their number gives the heads. */
-static int take_periods(struct geometry *g, const struct weights *weights, int64_t index, struct error *err)
+static int take_periods(struct model_shape *g, const struct weights *weights, int64_t index,
+                        struct error *err)
 {
     const struct weights_tensor *t = weights_tensor(weights, index);
     char name[160];
@@ -203,7 +204,7 @@ static int check_bias_mask(const struct weights *weights, int64_t index, struct 
                      name_printable(name, sizeof name, t->name));
 }
 
-static int check_tables(struct geometry *g, const struct spelling *spelling, const struct weights *weights,
+static int check_tables(struct model_shape *g, const struct spelling *spelling, const struct weights *weights,
                         struct error *err)
 {
     size_t begin = strlen(spelling->begin);
@@ -219,7 +220,7 @@ static int check_tables(struct geometry *g, const struct spelling *spelling, con
         if (use == NAMES_BIAS_MASK) code = check_bias_mask(weights, i, err);
         if (use != NAMES_COSINES && use != NAMES_SINES) continue;
         g->assumed &= ~ASSUMED_POSITIONS;
-        if (geometry_rotates(g)) code = check_table(g, weights, i, use == NAMES_SINES, err);
+        if (model_shape_rotates(g)) code = check_table(g, weights, i, use == NAMES_SINES, err);
         else
             code =
                 error_set(err, EXIT_CONFIG, "without them the outputs would be another model's",
@@ -231,13 +232,13 @@ static int check_tables(struct geometry *g, const struct spelling *spelling, con
 }
 
 /* What a file says of the tower beside its sizes. */
-static int settle_kind(struct geometry *g, const struct spelling *spelling, const struct weights *weights,
+static int settle_kind(struct model_shape *g, const struct spelling *spelling, const struct weights *weights,
                        int ffn, struct error *err)
 {
     if (g->ffn && (g->ffn == SWIGLU) != (ffn == SWIGLU))
-        return error_set(err, EXIT_CONFIG, NULL,
-                         "the feed-forward is %s in the checkpoint, the configuration says %s",
-                         geometry_activation(&(struct geometry){.ffn = ffn}), geometry_activation(g));
+        return error_set(
+            err, EXIT_CONFIG, NULL, "the feed-forward is %s in the checkpoint, the configuration says %s",
+            model_shape_activation(&(struct model_shape){.ffn = ffn}), model_shape_activation(g));
     if (!g->ffn) g->ffn = names_activation(spelling, ffn);
     int64_t at = names_tensor(spelling, weights, ROLE_REGISTERS, 0, ffn);
     const struct weights_tensor *registers = at >= 0 ? weights_tensor(weights, at) : NULL;
@@ -273,7 +274,7 @@ static int count_blocks(const struct spelling *spelling, const struct weights *w
                      (long long)fit_blocks(spelling, weights));
 }
 
-static int settle_positions(struct geometry *g, const struct spelling *spelling,
+static int settle_positions(struct model_shape *g, const struct spelling *spelling,
                             const struct weights *weights, int ffn, struct error *err)
 {
     const struct weights_tensor *pos;
@@ -294,7 +295,7 @@ static int settle_positions(struct geometry *g, const struct spelling *spelling,
     return settle(&g->pos_grid, grid, "pos_grid", pos->name, err);
 }
 
-static int settle_sizes(struct geometry *g, const struct spelling *spelling, const struct weights *weights,
+static int settle_sizes(struct model_shape *g, const struct spelling *spelling, const struct weights *weights,
                         struct error *err)
 {
     const struct family_row *row = family_row(spelling->family);
@@ -306,9 +307,9 @@ static int settle_sizes(struct geometry *g, const struct spelling *spelling, con
     g->projected = row->out_rare && names_tensor(spelling, weights, ROLE_OUT_W, 0, ffn) >= 0;
     g->unprojected =
         row->out_optional && !row->out_rare && names_tensor(spelling, weights, ROLE_OUT_W, 0, ffn) < 0;
-    g->out_biasless = geometry_projects(g) && family_has(row, ROLE_OUT_B) &&
+    g->out_biasless = model_shape_projects(g) && family_has(row, ROLE_OUT_B) &&
                       names_tensor(spelling, weights, ROLE_OUT_B, 0, ffn) < 0;
-    if (!code && geometry_projects(g)) code = need(weights, spelling, ROLE_OUT_W, ffn, &last, err);
+    if (!code && model_shape_projects(g)) code = need(weights, spelling, ROLE_OUT_W, ffn, &last, err);
     if (!code) code = count_blocks(spelling, weights, ffn, &depth, err);
     if (!code) code = settle_kind(g, spelling, weights, ffn, err);
     if (code) return code;
@@ -325,7 +326,7 @@ static int settle_sizes(struct geometry *g, const struct spelling *spelling, con
     return code;
 }
 
-int geometry_shapes(struct geometry *g, const struct weights *weights, struct error *err)
+int model_shape_dims(struct model_shape *g, const struct weights *weights, struct error *err)
 {
     struct spelling spelling;
     names_find(&spelling, weights);
@@ -353,17 +354,19 @@ int geometry_shapes(struct geometry *g, const struct weights *weights, struct er
     g->classifier = spelling.classifier;
     code = settle_sizes(g, &spelling, weights, err);
     if (!code) code = check_tables(g, &spelling, weights, err);
-    if (!given_norms && g->width == family_row(family)->postnorm_width) g->norms = NORMS_BEHIND;
+    if (!given_norms && g->width == family_row(family)->postnorm_width) g->norms = POST_NORM;
     return code;
 }
 
-int geometry_infer(struct geometry *g, const struct weights *weights, int64_t head_dim, struct error *err)
+int model_shape_infer(struct model_shape *g, const struct weights *weights, int64_t head_dim,
+                      struct error *err)
 {
-    int code = geometry_shapes(g, weights, err);
-    return code ? code : geometry_check(g, head_dim, err);
+    int code = model_shape_dims(g, weights, err);
+    return code ? code : model_shape_check(g, head_dim, err);
 }
 
-int geometry_fits(const struct geometry *g, int64_t target, const struct weights *weights, struct error *err)
+int model_shape_fits(const struct model_shape *g, int64_t target, const struct weights *weights,
+                     struct error *err)
 {
     struct parameter *list;
     struct spelling spelling;

@@ -9,7 +9,7 @@ static void final_norm_backward(const struct pass *pass, const void *dy, enum dt
 {
     struct tower *t = pass->tower;
     struct tower_memory *m = t->memory;
-    int64_t D = t->geometry.width;
+    int64_t D = t->model_shape.width;
     const struct parameter *w = m->roles[ROLE_NORM_W], *b = m->roles[ROLE_NORM_B];
     const char *hat = m->norm_hat;
     t->device->ops->layernorm_backward(
@@ -33,7 +33,7 @@ static void norm_tokens_backward(const struct pass *pass, const char *dy, enum d
                                  int64_t from, int64_t count)
 {
     const struct tower *t = pass->tower;
-    size_t image = (size_t)(count * t->geometry.width) * dtype_bytes(dy_type);
+    size_t image = (size_t)(count * t->model_shape.width) * dtype_bytes(dy_type);
     for (int64_t i = 0; i < pass->batch->count; i++)
         final_norm_backward(pass, dy + (size_t)i * image, dy_type, first + i * count, count,
                             i * t->tokens + from, 1);
@@ -52,8 +52,8 @@ static void pool_backward(const struct pass *pass, char *dy)
     struct device *dev = t->device;
     struct tower_memory *m = t->memory;
     enum dtype e = t->options.compute;
-    int64_t B = pass->batch->count, N = t->tokens, D = t->geometry.width, first, count;
-    geometry_averaged(&t->geometry, &first, &count);
+    int64_t B = pass->batch->count, N = t->tokens, D = t->model_shape.width, first, count;
+    model_shape_averaged(&t->model_shape, &first, &count);
     float *dx = tower_stream(t);
     char *td = m->scratch + m->td_at;
     const struct parameter *w = m->roles[ROLE_NORM_W], *b = m->roles[ROLE_NORM_B];
@@ -77,7 +77,7 @@ static void pool_backward(const struct pass *pass, char *dy)
                                           .R = B,
                                           .D = D,
                                           .to = dy};
-        if (t->geometry.pool != POOL_AVG_RAW) dev->ops->layernorm_backward(dev, &norm);
+        if (t->model_shape.pool != POOL_AVG_RAW) dev->ops->layernorm_backward(dev, &norm);
         dev->ops->row_mean_backward(dev, &mean);
     } else if (tower_averages_last(t)) {
         mean.N = count; /* the tokens of the mean alone, image by image */
@@ -105,9 +105,9 @@ void image_head_backward(const struct pass *pass)
     struct tower *t = pass->tower;
     struct device *dev = t->device;
     struct tower_memory *m = t->memory;
-    const struct geometry *g = &t->geometry;
+    const struct model_shape *g = &t->model_shape;
     enum dtype e = t->options.compute, dy_type = m->pooled == t->out ? m->pooled_type : e;
-    int64_t D = geometry_pooled(g), rows = pass->batch->count * t->out_rows;
+    int64_t D = model_shape_pooled(g), rows = pass->batch->count * t->out_rows;
     size_t bytes = dtype_bytes(e), step = ((size_t)(rows * t->out_width) * bytes + 63) & ~(size_t)63;
     char *region = m->scratch + m->region_at, *dy = region;
     const struct parameter *head = m->roles[ROLE_HEAD_W], *out = m->roles[ROLE_OUT_W];
@@ -156,10 +156,10 @@ void image_embed_backward(const struct pass *pass)
     struct device *dev = t->device;
     const struct device_ops *ops = dev->ops;
     struct tower_memory *m = t->memory;
-    const struct geometry *g = &t->geometry;
+    const struct model_shape *g = &t->model_shape;
     enum dtype e = t->options.compute;
     int64_t N = t->tokens, D = g->width, R = pass->batch->count * N,
-            positions = geometry_position_rows(g, g->image / g->patch);
+            positions = model_shape_position_rows(g, g->image / g->patch);
     const struct parameter *cls = m->roles[ROLE_CLS], *registers = m->roles[ROLE_REGISTERS];
     float *dx = tower_stream(t), *dpos = m->roles[ROLE_POS] ? m->roles[ROLE_POS]->grad : NULL;
     void *dpatch = m->scratch + m->t1_at, *patches = m->scratch + m->region_at;
@@ -193,7 +193,7 @@ void image_embed_backward(const struct pass *pass)
                                                           .Q = g->registers});
     if (t->resized)
         ops->resize_rows(dev, m->resize, m->dpos, m->roles[ROLE_POS]->grad, positions,
-                         geometry_position_rows(g, g->pos_grid), D, true);
+                         model_shape_position_rows(g, g->pos_grid), D, true);
     ops->patchify(dev, e, pass->batch->input, patches, pass->batch->count, g->image, g->patch);
     tower_linear_backward(pass, dpatch, patches, m->roles[ROLE_PATCH_W], m->roles[ROLE_PATCH_B], NULL,
                           pass->batch->count * t->patches);

@@ -1,6 +1,6 @@
 /* Values into a tower: from a checkpoint, or seeded random. */
 #include "core/base/file.h"
-#include "core/nn/fit.h"
+#include "core/nn/checkpoint_fit.h"
 #include "core/nn/tower.h"
 #include "kernels/bf16.h"
 
@@ -116,15 +116,15 @@ int tower_load(struct tower *t, const struct weights *w, parameter_values loaded
 {
     /* All shapes first, so that nothing is half loaded. */
     struct spelling spelling;
-    int code = fit_family(&spelling, t->geometry.family, w, err);
-    if (!code) code = fit_shapes(&spelling, t->geometry.ffn, t->parameters, t->parameter_count, w, err);
+    int code = fit_family(&spelling, t->model_shape.family, w, err);
+    if (!code) code = fit_shapes(&spelling, t->model_shape.ffn, t->parameters, t->parameter_count, w, err);
     if (code) return code;
     int64_t largest;
     float *values = staging(t, &largest);
     if (!values) return out_of_host_memory(largest, err);
     for (int i = 0; i < t->parameter_count && !code; i++) {
         struct parameter *p = &t->parameters[i];
-        struct values_place place = fit_place(&spelling, t->geometry.ffn, p, w);
+        struct values_place place = fit_place(&spelling, t->model_shape.ffn, p, w);
         if (fit_absent(&place)) continue; /* a mask_token that is not there, or a fresh head */
         code = take(p, &place, w, values, err);
         if (!code) code = put(t, i, values, loaded, context, err);
@@ -162,7 +162,7 @@ int tower_init_random(struct tower *t, uint64_t seed, bool head_only, parameter_
     int64_t largest;
     float *values = staging(t, &largest);
     if (!values) return out_of_host_memory(largest, err);
-    float branch = 0.02f / (float)sqrt(2.0 * (double)t->geometry.depth);
+    float branch = 0.02f / (float)sqrt(2.0 * (double)t->model_shape.depth);
     int code = 0;
     for (int i = 0; i < t->parameter_count && !code; i++) {
         struct parameter *p = &t->parameters[i];

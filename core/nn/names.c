@@ -1,5 +1,5 @@
 /* The ways to spell a tower: see names.h. */
-#include "core/nn/naming.h"
+#include "core/nn/key_mapping.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -307,9 +307,9 @@ void names_find(struct spelling *s, const struct weights *weights)
         *s = (struct spelling){.family = FAMILY_UNKNOWN};
 }
 
-bool names_library(struct spelling *s, enum library library, const struct geometry *g)
+bool names_library(struct spelling *s, enum library library, const struct model_shape *g)
 {
-    int parts = geometry_parts(g);
+    int parts = model_shape_parts(g);
     for (int i = 0; i < naming_count; i++) {
         const struct naming *n = &namings[i];
         if (n->family != g->family || n->library != 1 + (int)library) continue;

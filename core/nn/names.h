@@ -35,7 +35,7 @@ const char *names_stranger(const struct weights *weights);
 
 /* The spelling that a library's classes load strictly; false: none here for towers of that family. */
 enum library { LIBRARY_TRANSFORMERS, LIBRARY_TIMM };
-bool names_library(struct spelling *spelling, enum library library, const struct geometry *geometry);
+bool names_library(struct spelling *spelling, enum library library, const struct model_shape *model_shape);
 /* The name of the part-th tensor of a parameter in such a file; false behind the last. */
 bool names_part(const struct spelling *spelling, enum role role, int64_t block, int ffn, int part, char *name,
                 size_t size);

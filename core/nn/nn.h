@@ -6,7 +6,7 @@
  * teacher's O).
  *
  * Use:
- *   geometry_preset / geometry_infer       what the tower is
+ *   model_shape_preset / model_shape_infer       what the tower is
  *   tower_create                           every byte it will ever need, by class (works on device "dry" too)
  *   tower_bind_scratch                     one scratch for all towers: they run one after another
  *   tower_load / tower_init_random         values in
@@ -47,7 +47,7 @@ enum pos_resize {
 };
 
 /* Where a block's norms stand: x + f(norm(x)), the usual way, or x + norm(f(x)) (EVA02-CLIP-E). */
-enum norms { NORMS_USUAL, NORMS_BEFORE, NORMS_BEHIND };
+enum norms { NORMS_USUAL, NORMS_BEFORE, POST_NORM };
 
 /* What the embedding is made of. */
 enum pool {
@@ -73,7 +73,7 @@ enum {
 enum { ROPE_MAX_PERIODS = 64 }; /* heads of up to 256 values */
 
 /* 0 in any field: not known yet. */
-struct geometry {
+struct model_shape {
     enum family family;
     int64_t image;    /* input side in pixels */
     int64_t patch;    /* patch side in pixels */
@@ -101,7 +101,7 @@ struct geometry {
 };
 
 /* Properties that no tensor shows: neither a key, nor the file's metadata, nor a sidecar config gave them, so
- * the usual value was taken. geometry_text marks each with "(assumed)". */
+ * the usual value was taken. model_shape_text marks each with "(assumed)". */
 enum {
     ASSUMED_HEADS = 1,
     ASSUMED_ACTIVATION = 2,
@@ -113,56 +113,59 @@ enum {
     ASSUMED_ALL = 127
 };
 
-const char *geometry_activation(const struct geometry *geometry); /* "gelu", "quick_gelu", ... */
+const char *model_shape_activation(const struct model_shape *model_shape); /* "gelu", "quick_gelu", ... */
 /* 1 + enum activation of an mlp by that name, transformers' too; 0: none is called so */
 int activation_named(const char *name);
-const char *pos_resize_name(enum pos_resize resize);         /* "dinov2", "hf", "timm"; USUAL: "" */
-const char *geometry_pool(const struct geometry *geometry);  /* "cls", "avg", "avg_first", ... */
-const char *geometry_norms(const struct geometry *geometry); /* "pre", "post" */
-float geometry_norm_eps(const struct geometry *geometry);    /* settled */
+const char *pos_resize_name(enum pos_resize resize);                  /* "dinov2", "hf", "timm"; USUAL: "" */
+const char *model_shape_pool(const struct model_shape *model_shape);  /* "cls", "avg", "avg_first", ... */
+const char *model_shape_norms(const struct model_shape *model_shape); /* "pre", "post" */
+float model_shape_norm_eps(const struct model_shape *model_shape);    /* settled */
 /* Of published towers of that family and width; 0: no idea. */
-int64_t geometry_usual_heads(enum family family, int64_t width);
+int64_t model_shape_usual_heads(enum family family, int64_t width);
 /* One line for people: what the tower is, and what of it is assumed. */
-void geometry_text(const struct geometry *geometry, char *text, size_t size);
+void model_shape_text(const struct model_shape *model_shape, char *text, size_t size);
 
 /* "eva01_g14", "eva01_g14_plus", "openclip_vit_g14", "openclip_vit_h14", "dinov2_vitg14", "dinov2_vitl14". */
-int geometry_preset(const char *name, struct geometry *geometry, struct error *err);
-const char *geometry_preset_name(int i); /* NULL behind the last */
+int model_shape_preset(const char *name, struct model_shape *model_shape, struct error *err);
+const char *model_shape_preset_name(int i); /* NULL behind the last */
 
 /* Complete *geometry from a checkpoint's names and shapes; fields that are set already are checked against
- * it. A tensor of the tower that nothing here reads is refused (fit.h). heads is not in a checkpoint: when 0
+ * it. A tensor of the tower that nothing here reads is refused (checkpoint_fit.h). heads is not in a
+ * checkpoint: when 0
  * it becomes width / head_dim, with head_dim 0 what published towers of that width have. image 0 becomes
  * pos_grid * patch (DINOv2: 16 patches). */
-int geometry_infer(struct geometry *geometry, const struct weights *weights, int64_t head_dim,
-                   struct error *err);
+int model_shape_infer(struct model_shape *model_shape, const struct weights *weights, int64_t head_dim,
+                      struct error *err);
 /* The part of it that names and shapes determine. */
-int geometry_shapes(struct geometry *geometry, const struct weights *weights, struct error *err);
+int model_shape_dims(struct model_shape *model_shape, const struct weights *weights, struct error *err);
 /* Does the checkpoint hold every parameter of such a tower, in its shape, as tower_load will ask? Names and
  * shapes only. target: of a distillation head, 0 for none. */
-int geometry_fits(const struct geometry *geometry, int64_t target, const struct weights *weights,
-                  struct error *err);
+int model_shape_fits(const struct model_shape *model_shape, int64_t target, const struct weights *weights,
+                     struct error *err);
 /* The same defaults without a checkpoint, then that everything is set and possible. */
-int geometry_check(struct geometry *geometry, int64_t head_dim, struct error *err);
+int model_shape_check(struct model_shape *model_shape, int64_t head_dim, struct error *err);
 
-bool geometry_projects(const struct geometry *geometry);   /* the pooled row passes a projection */
-int64_t geometry_patches(const struct geometry *geometry); /* P = (image / patch)^2 */
-int64_t geometry_tokens(const struct geometry *geometry); /* N = 1 + registers + P; classless without the 1 */
+bool model_shape_projects(const struct model_shape *model_shape);   /* the pooled row passes a projection */
+int64_t model_shape_patches(const struct model_shape *model_shape); /* P = (image / patch)^2 */
+int64_t model_shape_tokens(
+    const struct model_shape *model_shape); /* N = 1 + registers + P; classless without the 1 */
 /* Rows of a position embedding of side * side patches. */
-int64_t geometry_position_rows(const struct geometry *geometry, int64_t side);
+int64_t model_shape_position_rows(const struct model_shape *model_shape, int64_t side);
 /* The tokens that POOL_AVG... and POOL_CLS_DIST average: `count` of them from `first` on. */
-void geometry_averaged(const struct geometry *geometry, int64_t *first, int64_t *count);
-int geometry_parts(const struct geometry *geometry); /* settled: PARTS_KNOWN | PART_... */
-int64_t
-geometry_pooled(const struct geometry *geometry);       /* values of the pooled row, before its projection */
-bool geometry_rotates(const struct geometry *geometry); /* queries and keys have rotary positions */
-bool geometry_resizes(const struct geometry *geometry); /* positions pass through a resize matrix */
-int64_t
-geometry_parameters(const struct geometry *geometry); /* of the visual tower, without a distillation head */
-double geometry_forward_flops(const struct geometry *geometry);   /* per image, 2 per multiply-add */
-double geometry_attention_flops(const struct geometry *geometry); /* of it, attention's two products */
+void model_shape_averaged(const struct model_shape *model_shape, int64_t *first, int64_t *count);
+int model_shape_parts(const struct model_shape *model_shape); /* settled: PARTS_KNOWN | PART_... */
+int64_t model_shape_pooled(
+    const struct model_shape *model_shape); /* values of the pooled row, before its projection */
+bool model_shape_rotates(const struct model_shape *model_shape); /* queries and keys have rotary positions */
+bool model_shape_resizes(const struct model_shape *model_shape); /* positions pass through a resize matrix */
+int64_t model_shape_parameters(
+    const struct model_shape *model_shape); /* of the visual tower, without a distillation head */
+double model_shape_forward_flops(const struct model_shape *model_shape); /* per image, 2 per multiply-add */
+double
+model_shape_attention_flops(const struct model_shape *model_shape); /* of it, attention's two products */
 /* What RECOMPUTE_BLOCK does again: blocks up to the feed-forward's activation.
  * The last block only for a second backward pass. */
-double geometry_recompute_flops(const struct geometry *geometry, bool twice);
+double model_shape_recompute_flops(const struct model_shape *model_shape, bool twice);
 
 /* What a parameter is before training (tower_init_random). */
 enum initial {
@@ -228,7 +231,7 @@ typedef int (*group_needed)(void *context, int group, int next, struct error *er
 
 struct tower {
     struct device *device;
-    struct geometry geometry;
+    struct model_shape model_shape;
     const struct family_row *family; /* the row of geometry.family (family.h) */
     struct tower_options options;
     int64_t tokens;    /* N */
@@ -254,7 +257,7 @@ struct gradient_span {
     size_t bytes, f32_bytes;
 };
 
-int tower_create(struct tower **tower, struct device *device, const struct geometry *geometry,
+int tower_create(struct tower **tower, struct device *device, const struct model_shape *model_shape,
                  const struct tower_options *options, struct error *err);
 void tower_close(struct tower *tower);
 
@@ -296,7 +299,7 @@ struct batch {
     const void *input; /* images F32 (count, 3, S, S) */
     int64_t count;     /* at most options.batch */
 };
-size_t geometry_input_bytes(const struct geometry *geometry, int64_t count);
+size_t model_shape_input_bytes(const struct model_shape *model_shape, int64_t count);
 
 void tower_forward(struct tower *tower, const struct batch *batch);
 /* The same where weights may have to be waited for. */

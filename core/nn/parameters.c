@@ -77,7 +77,7 @@ static const int parts[ROLE_COUNT] = {
     [ROLE_FFN_NORM_B] = PART_FFN_NORM,
 };
 
-static int64_t dimension(const struct geometry *g, int64_t target, char letter)
+static int64_t dimension(const struct model_shape *g, int64_t target, char letter)
 {
     switch (letter) {
     case 'D': return g->width;
@@ -86,11 +86,11 @@ static int64_t dimension(const struct geometry *g, int64_t target, char letter)
     case 'G': return g->ffn == 1 + ACTIVATION_SWIGLU ? 2 * g->hidden : g->hidden;
     case 'O': return g->out;
     case 'T': return target;
-    case 'P': return geometry_position_rows(g, g->pos_grid);
+    case 'P': return model_shape_position_rows(g, g->pos_grid);
     case 'R': return g->registers;
     case 'U': return g->pool_queries;
     case 'I': return 3 * g->out;
-    case 'N': return geometry_pooled(g);
+    case 'N': return model_shape_pooled(g);
     case 'p': return g->patch;
     default: return letter - '0';
     }
@@ -113,7 +113,7 @@ int role_part(enum role role)
 
 static bool flagged(enum role role, char flag) { return strchr(roles[role].flags, flag) != NULL; }
 
-static struct parameter parameter_of(const struct geometry *g, int64_t target, enum role role, int group,
+static struct parameter parameter_of(const struct model_shape *g, int64_t target, enum role role, int group,
                                      const char *prefix, const char *key)
 {
     const char *shape = shape_of(family_row(g->family), role);
@@ -133,12 +133,12 @@ static struct parameter parameter_of(const struct geometry *g, int64_t target, e
     return p;
 }
 
-static bool has_layerscale(const struct geometry *g, const struct family_row *row)
+static bool has_layerscale(const struct model_shape *g, const struct family_row *row)
 {
     return g->layerscale == LAYERSCALE_USUAL ? row->layerscale : g->layerscale == LAYERSCALE_WITH;
 }
 
-int parameters_list(const struct geometry *g, int64_t target, struct parameter **list)
+int parameters_list(const struct model_shape *g, int64_t target, struct parameter **list)
 {
     const struct family_row *row = family_row(g->family);
     int count = 0, room = ROLE_COUNT * (int)(g->depth + 1);
@@ -155,9 +155,9 @@ int parameters_list(const struct geometry *g, int64_t target, struct parameter *
             if (role == ROLE_REGISTERS && g->registers == 0) continue;
             if (role == ROLE_CLS && g->classless) continue;
             if ((role == ROLE_LS1 || role == ROLE_LS2) && !has_layerscale(g, row)) continue;
-            if ((role == ROLE_OUT_W || role == ROLE_OUT_B) && !geometry_projects(g)) continue;
+            if ((role == ROLE_OUT_W || role == ROLE_OUT_B) && !model_shape_projects(g)) continue;
             if (role == ROLE_OUT_B && g->out_biasless) continue;
-            if (role_part(role) & ~geometry_parts(g)) continue;
+            if (role_part(role) & ~model_shape_parts(g)) continue;
             (*list)[count++] = parameter_of(g, target, role, (int)group, prefix, key);
         }
     }

@@ -5,7 +5,7 @@
 #include "core/nn/tower.h"
 
 /* Fill a new list (malloc'ed) in group order; returns the count. */
-int parameters_list(const struct geometry *geometry, int64_t target, struct parameter **list);
+int parameters_list(const struct model_shape *model_shape, int64_t target, struct parameter **list);
 
 int role_part(enum role role);                               /* PART_... that it belongs to, 0: none */
 int role_ndim(const struct family_row *row, enum role role); /* dimensions of its tensor behind leading 1s */

@@ -78,16 +78,16 @@ static void antialias_matrix(float *w, int64_t side, int64_t grid, int64_t cls)
     free(one);
 }
 
-void positions_matrix(const struct geometry *g, float *w)
+void positions_matrix(const struct model_shape *g, float *w)
 {
     int64_t side = g->image / g->patch, grid = g->pos_grid, cls = !g->classless,
-            columns = geometry_position_rows(g, grid);
+            columns = model_shape_position_rows(g, grid);
     if (cls) w[0] = 1;  /* the cls row passes unchanged */
     if (side == grid) { /* the real code does not interpolate then */
         for (int64_t i = cls; i < columns; i++) w[i * columns + i] = 1;
         return;
     }
-    switch (geometry_pos_resize(g)) {
+    switch (model_shape_pos_resize(g)) {
     case POS_RESIZE_TIMM: antialias_matrix(w, side, grid, cls); break;
     case POS_RESIZE_HF: taps_matrix(w, side, grid, cls, 0); break;
     default: taps_matrix(w, side, grid, cls, 0.1); break;
@@ -95,7 +95,7 @@ void positions_matrix(const struct geometry *g, float *w)
 }
 
 /* Angle of frequency i of dh/4, at a row or column of the patches (enum rope); in float, as the libraries. */
-static float angle(const struct geometry *g, enum rope kind, int64_t i, int64_t count, int64_t at,
+static float angle(const struct model_shape *g, enum rope kind, int64_t i, int64_t count, int64_t at,
                    int64_t side)
 {
     float power = (float)i / (float)count;
@@ -106,7 +106,7 @@ static float angle(const struct geometry *g, enum rope kind, int64_t i, int64_t 
     return (float)at / (float)side * 16 * (1 / powf(10000, power));
 }
 
-void positions_rotation(const struct geometry *g, float *table)
+void positions_rotation(const struct model_shape *g, float *table)
 {
     enum rope kind = family_row(g->family)->rope;
     int64_t side = g->image / g->patch, pairs = g->width / g->heads / 2, count = pairs / 2;

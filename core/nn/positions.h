@@ -6,9 +6,9 @@
 
 /* w (1 + P, 1 + pos_grid^2), all zero before: positions of the image's patches, and of the class token, as
  * sums of the stored ones. */
-void positions_matrix(const struct geometry *geometry, float *w);
+void positions_matrix(const struct model_shape *model_shape, float *w);
 
 /* table (P, 2, dh/2): for each patch the cosines, then the sines, of the angles of a head's pairs. */
-void positions_rotation(const struct geometry *geometry, float *table);
+void positions_rotation(const struct model_shape *model_shape, float *table);
 
 #endif

@@ -10,7 +10,7 @@
 
 // clang-format off
 #define SUB_LN   .parts = PARTS_KNOWN | PART_QKV_BIAS | PART_ATTN_NORM | PART_FFN_NORM
-#define BEHIND   .norms = NORMS_BEHIND
+#define BEHIND   .norms = POST_NORM
 #define PLAIN    .pool = POOL_AVG_FIRST, .unprojected = true
 #define PLAIN_LN PLAIN, .parts = PARTS_KNOWN | PART_QKV_BIAS | PART_FFN_NORM
 #define CLIPA    .pool = POOL_AVG_FIRST, .parts = PARTS_KNOWN | PART_QKV_BIAS
@@ -24,18 +24,18 @@
              .registers = Registers, __VA_ARGS__}},
 static const struct {
     const char *name;
-    struct geometry geometry;
+    struct model_shape model_shape;
 } presets[] = {PRESETS(PRESET, )};
 // clang-format on
 enum { PRESET_COUNT = sizeof presets / sizeof *presets };
 
-const char *geometry_preset_name(int i) { return i >= 0 && i < PRESET_COUNT ? presets[i].name : NULL; }
+const char *model_shape_preset_name(int i) { return i >= 0 && i < PRESET_COUNT ? presets[i].name : NULL; }
 
-int geometry_preset(const char *name, struct geometry *geometry, struct error *err)
+int model_shape_preset(const char *name, struct model_shape *model_shape, struct error *err)
 {
     for (int i = 0; i < PRESET_COUNT; i++)
         if (strcmp(name, presets[i].name) == 0) {
-            *geometry = presets[i].geometry;
+            *model_shape = presets[i].model_shape;
             return 0;
         }
     return error_set(err, EXIT_CONFIG, "meopt.yaml(5) lists them", "no architecture '%s'", name);

@@ -42,7 +42,7 @@ static void lay_weights(struct tower *t, int group, bool staying, size_t *at, si
 }
 
 /* The groups that take turns, in one buffer or two at *at, of whole pages: so what moves whole pages past the
- * page cache (core/train/stream.c) may move a group, and what is behind it in its buffer. */
+ * page cache (core/train/weight_stream.c) may move a group, and what is behind it in its buffer. */
 static void lay_turns(struct tower *t, size_t *at)
 {
     struct tower_memory *m = t->memory;
@@ -185,11 +185,11 @@ static void lay_moments(struct block_activations *k, char *base, size_t *at, siz
 /* One block's kept tensors but these from `base` at *at; NULL base only counts. */
 static void lay_block(const struct tower *t, struct block_activations *k, char *base, size_t *at)
 {
-    const struct geometry *g = &t->geometry;
+    const struct model_shape *g = &t->model_shape;
     size_t R = (size_t)(t->options.batch * t->tokens), D = (size_t)g->width,
            e = dtype_bytes(t->options.compute);
     size_t G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
-    int parts = geometry_parts(g);
+    int parts = model_shape_parts(g);
     size_t norms = (parts & PART_ATTN_NORM ? 1 : 0) + (parts & PART_FFN_NORM ? 1 : 0);
     bool coded = t->options.saved == SAVED_8BIT;
     size_t x_mid = tower_place(at, R * D * e), qkv = tower_place(at, 3 * R * D * e),
@@ -197,7 +197,7 @@ static void lay_block(const struct tower *t, struct block_activations *k, char *
     struct coded h8 = coded ? lay_coded(t, base, at, R, G) : (struct coded){0};
     size_t lse = tower_place(at, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float));
     size_t stats = tower_place(at, 2 * norms * R * sizeof(float));
-    size_t behind = tower_norms_behind(t) ? R * D * e : 0, u1 = tower_place(at, behind),
+    size_t behind = tower_post_norm(t) ? R * D * e : 0, u1 = tower_place(at, behind),
            u2 = tower_place(at, behind);
     if (!base) return;
     float *moments = (float *)(void *)(base + stats);
@@ -222,7 +222,7 @@ static void lay_block(const struct tower *t, struct block_activations *k, char *
 /* A frozen tower keeps nothing: q,k,v and the feed-forward take turns in one region. */
 static void lay_frozen_block(const struct tower *t, struct block_activations *k, char *base, size_t *at)
 {
-    const struct geometry *g = &t->geometry;
+    const struct model_shape *g = &t->model_shape;
     size_t R = (size_t)(t->options.batch * t->tokens), D = (size_t)g->width,
            e = dtype_bytes(t->options.compute);
     size_t G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
@@ -241,20 +241,20 @@ static void lay_frozen_block(const struct tower *t, struct block_activations *k,
 
 static int alloc_activations(struct tower *t, struct error *err)
 {
-    const struct geometry *g = &t->geometry;
+    const struct model_shape *g = &t->model_shape;
     const struct tower_options *o = &t->options;
     struct tower_memory *m = t->memory;
     bool frozen = o->gradients == GRADIENTS_NONE, pre = m->roles[ROLE_PRE_W] != NULL, resized = t->resized;
     size_t e = dtype_bytes(o->compute), f = sizeof(float);
     size_t B = (size_t)o->batch, N = (size_t)t->tokens, R = B * N, D = (size_t)g->width,
            rows = B * (size_t)t->out_rows;
-    size_t positions = (size_t)geometry_position_rows(g, g->pos_grid),
-           kept = (size_t)geometry_position_rows(g, g->image / g->patch);
+    size_t positions = (size_t)model_shape_position_rows(g, g->pos_grid),
+           kept = (size_t)model_shape_position_rows(g, g->image / g->patch);
     size_t normed = (size_t)tower_normed_rows(t);
     bool coca = tower_pools_by_attention(t) && !m->roles[ROLE_POOL_FC1_W];
     bool apart = m->roles[ROLE_OUT_W] || o->target || coca;
     bool averaged = tower_averages_first(t) || tower_averages_last(t);
-    m->stored = tower_norms_behind(t) || o->compute != DTYPE_BF16 ? o->compute : DTYPE_F16;
+    m->stored = tower_post_norm(t) || o->compute != DTYPE_BF16 ? o->compute : DTYPE_F16;
     m->norm_type = g->pool == POOL_AVG ? m->stored : DTYPE_F32;
     m->pooled_type = apart ? o->compute : DTYPE_F32;
     bool final = !frozen && !tower_averages_first(t) && !tower_pools_by_attention(t);
@@ -276,14 +276,14 @@ static int alloc_activations(struct tower *t, struct error *err)
             lay_moments(&m->kept[l], base, &at, R);
         }
         size_t norm_stats = tower_place(&at, 2 * normed * f), norm_hat = tower_place(&at, m->norm_hat_bytes),
-               pooled = tower_place(&at, apart ? rows * (size_t)geometry_pooled(g) * e : 0);
+               pooled = tower_place(&at, apart ? rows * (size_t)model_shape_pooled(g) * e : 0);
         size_t projected = tower_place(&at, o->target ? rows * (size_t)g->out * e : 0),
                out = tower_place(&at, rows * (size_t)t->out_width * f);
         size_t pos = tower_place(&at, resized ? kept * D * f : 0),
                dpos = tower_place(&at, resized && !frozen ? kept * D * f : 0);
         size_t resize = tower_place(&at, resized ? kept * positions * f : 0);
         size_t rotation =
-            tower_place(&at, geometry_rotates(g) ? (size_t)(t->patches * (g->width / g->heads)) * f : 0);
+            tower_place(&at, model_shape_rotates(g) ? (size_t)(t->patches * (g->width / g->heads)) * f : 0);
         size_t mean = tower_place(&at, averaged ? B * D * f : 0);
         if (tower_pools_by_attention(t)) at = attn_pool_lay(t, &m->attn_pool, base, at);
         if (!pass) {
@@ -314,14 +314,15 @@ static int alloc_activations(struct tower *t, struct error *err)
 size_t tower_output_gradients(const struct tower *t)
 {
     size_t rows = (size_t)(t->options.batch * t->out_rows), e = dtype_bytes(t->options.compute);
-    return (rows * (size_t)(t->out_width + t->geometry.out + geometry_pooled(&t->geometry)) * e + 192 + 63) &
+    return (rows * (size_t)(t->out_width + t->model_shape.out + model_shape_pooled(&t->model_shape)) * e +
+            192 + 63) &
            ~(size_t)63;
 }
 
 /* Scratch: what lives only inside one pass, laid over itself where lifetimes allow. */
 static void lay_scratch(struct tower *t)
 {
-    const struct geometry *g = &t->geometry;
+    const struct model_shape *g = &t->model_shape;
     const struct tower_options *o = &t->options;
     struct tower_memory *m = t->memory;
     bool frozen = o->gradients == GRADIENTS_NONE;
@@ -331,7 +332,7 @@ static void lay_scratch(struct tower *t)
            p = (size_t)(3 * g->patch * g->patch);
     size_t at = 0, largest = 0;
     m->t1_at = tower_place(&at, R * D * e);
-    int parts = geometry_parts(g);
+    int parts = model_shape_parts(g);
     size_t inner = parts & PART_FFN_NORM && !frozen ? R * F : 0; /* what the norm in the feed-forward saw */
     size_t region = larger(R * F + inner, (frozen ? 2 : 4) * R * D);
     region = larger(region, B * (size_t)t->patches * p) * e; /* patches */
@@ -357,9 +358,9 @@ static void lay_scratch(struct tower *t)
 
 static void upload_resize(struct tower *t)
 {
-    const struct geometry *g = &t->geometry;
-    int64_t rows = geometry_position_rows(g, g->image / g->patch),
-            columns = geometry_position_rows(g, g->pos_grid);
+    const struct model_shape *g = &t->model_shape;
+    int64_t rows = model_shape_position_rows(g, g->image / g->patch),
+            columns = model_shape_position_rows(g, g->pos_grid);
     float *w = xcalloc((size_t)(rows * columns), sizeof *w);
     positions_matrix(g, w);
     t->device->upload(t->device, t->memory->resize, w, (size_t)(rows * columns) * sizeof *w);
@@ -368,7 +369,7 @@ static void upload_resize(struct tower *t)
 
 static void upload_rotation(struct tower *t)
 {
-    const struct geometry *g = &t->geometry;
+    const struct model_shape *g = &t->model_shape;
     size_t count = (size_t)(t->patches * (g->width / g->heads));
     float *table = xcalloc(count, sizeof *table);
     positions_rotation(g, table);
@@ -379,7 +380,7 @@ static void upload_rotation(struct tower *t)
 /* Can the device do what the tower will ask of it? */
 static int supported(const struct tower *t, struct error *err)
 {
-    const struct geometry *g = &t->geometry;
+    const struct model_shape *g = &t->model_shape;
     struct device *dev = t->device;
     int64_t B = t->options.batch;
     struct operation_shape product = {OPERATION_GEMM, t->options.compute, .rows = B * t->tokens};
@@ -401,7 +402,7 @@ static int supported(const struct tower *t, struct error *err)
     return dev->ops->supports(dev, &attention, err);
 }
 
-int tower_create(struct tower **tower, struct device *device, const struct geometry *geometry,
+int tower_create(struct tower **tower, struct device *device, const struct model_shape *model_shape,
                  const struct tower_options *options, struct error *err)
 {
     assert(options->batch > 0 && !(options->master && options->weight_type != DTYPE_BF16));
@@ -413,21 +414,21 @@ int tower_create(struct tower **tower, struct device *device, const struct geome
     struct tower *t = xcalloc(1, sizeof *t);
     t->memory = xcalloc(1, sizeof *t->memory);
     t->device = device;
-    t->geometry = *geometry;
-    t->family = family_row(geometry->family);
+    t->model_shape = *model_shape;
+    t->family = family_row(model_shape->family);
     t->options = *options;
-    t->tokens = geometry_tokens(geometry);
-    t->patches = geometry_patches(geometry);
-    t->resized = geometry_resizes(geometry);
+    t->tokens = model_shape_tokens(model_shape);
+    t->patches = model_shape_patches(model_shape);
+    t->resized = model_shape_resizes(model_shape);
     t->out_rows = options->patch_tokens ? 1 + t->patches : 1;
-    t->out_width = options->target ? options->target : geometry->out;
-    t->group_count = (int)geometry->depth + 2;
-    t->parameter_count = parameters_list(geometry, options->target, &t->parameters);
+    t->out_width = options->target ? options->target : model_shape->out;
+    t->group_count = (int)model_shape->depth + 2;
+    t->parameter_count = parameters_list(model_shape, options->target, &t->parameters);
     struct tower_memory *m = t->memory;
-    m->blocks = xcalloc((size_t)geometry->depth, sizeof *m->blocks);
+    m->blocks = xcalloc((size_t)model_shape->depth, sizeof *m->blocks);
     for (int i = 0; i < t->parameter_count; i++) {
         struct parameter *p = &t->parameters[i];
-        if (p->group > 0 && p->group <= geometry->depth) m->blocks[p->group - 1][p->role] = p;
+        if (p->group > 0 && p->group <= model_shape->depth) m->blocks[p->group - 1][p->role] = p;
         else m->roles[p->role] = p;
     }
     int code = supported(t, err);
@@ -440,7 +441,7 @@ int tower_create(struct tower **tower, struct device *device, const struct geome
     }
     lay_scratch(t);
     if (t->resized) upload_resize(t);
-    if (geometry_rotates(geometry)) upload_rotation(t);
+    if (model_shape_rotates(model_shape)) upload_rotation(t);
     *tower = t;
     return 0;
 }
@@ -477,19 +478,19 @@ void tower_bind_scratch(struct tower *t, void *scratch)
     struct tower_memory *m = t->memory;
     m->scratch = scratch;
     if (t->options.gradients != GRADIENTS_NONE) {
-        for (int64_t l = 0; l < t->geometry.depth && t->options.saved == SAVED_8BIT; l++) {
+        for (int64_t l = 0; l < t->model_shape.depth && t->options.saved == SAVED_8BIT; l++) {
             struct block_activations *k = &m->kept[l];
             k->attn = k->h = k->h8.x = m->scratch + m->dh_at;
         }
         return;
     }
     size_t attention =
-        (size_t)(t->options.batch * t->tokens * t->geometry.width) * /* behind its inner norm */
+        (size_t)(t->options.batch * t->tokens * t->model_shape.width) * /* behind its inner norm */
         dtype_bytes(t->options.compute);
-    for (int64_t l = 0; l < t->geometry.depth; l++) {
+    for (int64_t l = 0; l < t->model_shape.depth; l++) {
         size_t at = m->dh_at;
         lay_frozen_block(t, &m->kept[l], m->scratch, &at);
         m->x[l] = m->scratch + m->region_at + attention;
-        m->kept[l].x_mid = tower_norms_behind(t) ? m->scratch + m->t1_at : NULL;
+        m->kept[l].x_mid = tower_post_norm(t) ? m->scratch + m->t1_at : NULL;
     }
 }

@@ -145,9 +145,9 @@ void tower_norm(struct tower *tower, const void *x, const struct parameter *w, c
                 void *y, float *mean, float *rstd, int64_t R, int64_t D);
 /* Rotary positions of q and k in place, or of their gradients back; nothing where there are none. */
 void tower_rotate(struct tower *tower, void *qkv, int64_t batch, bool inverse);
-static inline bool tower_norms_behind(const struct tower *tower)
+static inline bool tower_post_norm(const struct tower *tower)
 {
-    return tower->geometry.norms == NORMS_BEHIND;
+    return tower->model_shape.norms == POST_NORM;
 }
 
 /* Bytes of the gradients of output, head and projection in scratch, at region_at (image_head_backward). */
@@ -161,18 +161,18 @@ void attn_pool_backward(const struct pass *pass, void *dy);
 /* The embedding is the norm of a mean; it is the mean of norms. */
 static inline bool tower_averages_first(const struct tower *tower)
 {
-    enum pool pool = tower->geometry.pool;
+    enum pool pool = tower->model_shape.pool;
     return pool == POOL_AVG_FIRST || pool == POOL_AVG_ALL || pool == POOL_AVG_RAW;
 }
 static inline bool tower_averages_last(const struct tower *tower)
 {
-    return tower->geometry.pool == POOL_AVG || tower->geometry.pool == POOL_CLS_DIST;
+    return tower->model_shape.pool == POOL_AVG || tower->model_shape.pool == POOL_CLS_DIST;
 }
 /* Rows that the last norm normalizes. */
 static inline int64_t tower_normed_rows(const struct tower *tower)
 {
     int64_t first, count;
-    geometry_averaged(&tower->geometry, &first, &count);
+    model_shape_averaged(&tower->model_shape, &first, &count);
     return tower->options.batch * (tower_averages_last(tower) ? count : tower->out_rows);
 }
 static inline bool tower_pools_by_attention(const struct tower *tower)

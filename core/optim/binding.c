@@ -92,7 +92,7 @@ int meopt_sync(struct meopt *opt, size_t tensor, struct meopt_error *err)
     if (opt->options.dry) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a dry optimizer has no weights");
     if ((status = tensor_hold(opt, t, PART_WEIGHTS, &host, err))) return status;
     t->last_step = 0;
-    if (host.correction) memset(host.correction, 0, t->layout.correction_bytes);
+    if (host.correction) memset(host.correction, 0, t->layout.residual_bytes);
     for (int64_t i = 0; host.copy && i < t->layout.count; i++) {
         uint32_t bits = (uint32_t)((const uint16_t *)host.copy)[i] << 16;
         memcpy((char *)host.weights + i * 4, &bits, 4);

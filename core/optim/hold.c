@@ -41,11 +41,11 @@ static void blocks_of(struct tensor *t, struct block blocks[BLOCKS])
     size_t count = (size_t)l->count; /* a caller's weights need not be padded */
     blocks[0] = (struct block){PART_WEIGHTS, &t->weights, count * optim_weight_bytes(l->weights)};
     blocks[1] = (struct block){PART_WEIGHTS, &t->copy, l->copy_bytes ? count * 2 : 0};
-    blocks[2] = (struct block){PART_WEIGHTS, &t->correction, l->correction_bytes};
+    blocks[2] = (struct block){PART_WEIGHTS, &t->correction, l->residual_bytes};
     blocks[3] = (struct block){PART_STATE, (void **)&t->state, l->state_bytes};
 }
 
-static void *copy_room(const struct tensor *t, size_t bytes, int *status, struct meopt_error *err)
+static void *copy_capacity(const struct tensor *t, size_t bytes, int *status, struct meopt_error *err)
 {
     void *room = *status || !bytes ? NULL : aligned_alloc(64, (bytes + 63) & ~(size_t)63);
     if (!room && bytes && !*status)
@@ -59,8 +59,8 @@ static int offloaded_hold(const struct meopt *opt, const struct tensor *t, unsig
 {
     const struct layout *l = &t->layout;
     int status = MEOPT_OK;
-    host->state = copy_room(t, parts & PART_STATE ? l->state_bytes : 0, &status, err);
-    host->correction = copy_room(t, parts & PART_WEIGHTS ? l->correction_bytes : 0, &status, err);
+    host->state = copy_capacity(t, parts & PART_STATE ? l->state_bytes : 0, &status, err);
+    host->correction = copy_capacity(t, parts & PART_WEIGHTS ? l->residual_bytes : 0, &status, err);
     if (status || !(host->state || host->correction)) return status;
     return offload_read(opt, t, host->state, host->correction, err);
 }
@@ -95,7 +95,7 @@ int tensor_hold(const struct meopt *opt, const struct tensor *t, unsigned parts,
     for (int i = 0; i < BLOCKS; i++) {
         const void *there = *from[i].p;
         if (!there) continue;
-        *blocks[i].p = copy_room(t, blocks[i].part & parts ? blocks[i].bytes : 0, &status, err);
+        *blocks[i].p = copy_capacity(t, blocks[i].part & parts ? blocks[i].bytes : 0, &status, err);
         if (*blocks[i].p) status = copy_in(opt, *blocks[i].p, there, blocks[i].bytes, err);
     }
     if (status) tensor_release(opt, t, host, false, NULL);

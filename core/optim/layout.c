@@ -42,7 +42,7 @@ void layout_plan(struct layout *l, const struct meopt_options *o, const struct m
     size_t count = (size_t)l->count, groups = (size_t)l->groups;
     l->weight_bytes = rounded(count * optim_weight_bytes(l->weights));
     l->copy_bytes = l->weights == WEIGHTS_F32_COPY ? rounded(count * 2) : 0;
-    l->correction_bytes = rounded(groups * optim_correction_bytes(l->weights));
+    l->residual_bytes = rounded(groups * optim_residual_bytes(l->weights));
     layout_state(l);
     if (l->accumulator != STATE_NONE) {
         l->accumulator_scales_at = rounded(state_array_bytes(l->accumulator, l->groups));
@@ -56,12 +56,12 @@ void layout_add(struct meopt_bytes *bytes, const struct layout *l, bool callers_
     bytes->parameters += l->count;
     bytes->weights += l->weight_bytes;
     bytes->copy += l->copy_bytes;
-    bytes->correction += l->correction_bytes;
+    bytes->correction += l->residual_bytes;
     bytes->moments += l->state_bytes;
     bytes->scales += l->scale_bytes;
     bytes->accumulators += l->accumulator_bytes;
     bytes->total +=
-        l->weight_bytes + l->copy_bytes + l->correction_bytes + l->state_bytes + l->accumulator_bytes;
+        l->weight_bytes + l->copy_bytes + l->residual_bytes + l->state_bytes + l->accumulator_bytes;
     bytes->callers += (callers_weights ? l->weight_bytes : 0) + (callers_copy ? l->copy_bytes : 0);
 }
 

@@ -9,10 +9,10 @@ int optim_reduce(const struct meopt *opt, double *values, size_t count, struct m
 {
     if (!opt->options.reduce || opt->options.reduce(opt->options.context, values, count) == 0)
         return MEOPT_OK;
-    return optim_ununited(opt, err);
+    return optim_reduce_failed(opt, err);
 }
 
-int optim_ununited(const struct meopt *opt, struct meopt_error *err)
+int optim_reduce_failed(const struct meopt *opt, struct meopt_error *err)
 {
     return optim_fail(err, MEOPT_IO, "step %lld: the sum over shards failed", (long long)opt->step);
 }
@@ -113,7 +113,7 @@ static int squares_task(const struct meopt *opt, const struct tensor *t, struct 
 /* The squares of what has a gradient, or of what was accumulated. found: to there, on a card; else, without
  * `wait`, they stay where they are. */
 static int squares_sweep(struct meopt *opt, const struct meopt_gradient *gradients, struct optim_task *tasks,
-                         bool wait, struct optim_found *found, struct meopt_error *err)
+                         bool wait, struct optim_grad_stats *found, struct meopt_error *err)
 {
     int status = MEOPT_OK;
     for (size_t i = 0; i < opt->count && !status; i++)
@@ -127,11 +127,11 @@ static int squares_sweep(struct meopt *opt, const struct meopt_gradient *gradien
                                 .threads = opt->options.threads,
                                 .wait = wait,
                                 .found = found,
-                                .unite = found ? opt->options.unite : NULL,
+                                .combine = found ? opt->options.combine : NULL,
                                 .context = opt->options.context,
                                 .bad = -1};
     opt->device->optim->squares(opt->device, opt->work, &sweep);
-    return sweep.ununited ? optim_ununited(opt, err) : optim_device_status(opt, err);
+    return sweep.reduce_failed ? optim_reduce_failed(opt, err) : optim_device_status(opt, err);
 }
 
 static struct optim_task *tasks_new(const struct meopt *opt, struct meopt_error *err)
@@ -215,12 +215,13 @@ int meopt_norms_end(struct meopt *opt, size_t sets, const int *set_of, double *n
     return status ? status : sets_sums(opt, sets, set_of, norms, finite, err);
 }
 
-int meopt_gradient_found(struct meopt *opt, const struct meopt_gradient *gradients, struct meopt_found *found,
-                         struct meopt_error *err)
+int meopt_gradient_found(struct meopt *opt, const struct meopt_gradient *gradients,
+                         struct meopt_grad_stats *found, struct meopt_error *err)
 {
-    _Static_assert(sizeof(struct meopt_found) == sizeof(struct optim_found), "one thing by two names");
+    _Static_assert(sizeof(struct meopt_grad_stats) == sizeof(struct optim_grad_stats),
+                   "one thing by two names");
     if (!opt || !gradients || !found) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a null argument");
-    if (opt->options.reduce && !opt->options.unite)
+    if (opt->options.reduce && !opt->options.combine)
         return optim_fail(err, MEOPT_BAD_ORDER, "others hold parts: their norm is meopt_gradient_norm's");
     OPTIM_ENTER(opt);
     struct optim_task *tasks = tasks_new(opt, err);
@@ -231,7 +232,7 @@ int meopt_gradient_found(struct meopt *opt, const struct meopt_gradient *gradien
     int status = squares_sweep(opt, gradients, tasks, !later, later ? (void *)found : NULL, err);
     if (!status && !later) {
         status = gradient_sums(opt, has_task, tasks, false, &squares, &bad, &wide, err);
-        *found = (struct meopt_found){squares, bad == 0, 0};
+        *found = (struct meopt_grad_stats){squares, bad == 0, 0};
     }
     free(tasks);
     return status;

@@ -1,6 +1,6 @@
 /* Offloaded states: what is where, and in and out of it between steps. The ring: offload_ring.c. */
 #include "core/base/file.h"
-#include "core/optim/offload_parts.h"
+#include "core/optim/offload_internal.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -31,7 +31,7 @@ int offload_failed(struct offload *o, int status, struct meopt_error *err, const
 /* Evenly along the table, so that every block of a model has its part. */
 bool offload_takes(struct meopt *opt, const struct layout *l)
 {
-    double bytes = (double)(l->state_bytes + l->correction_bytes);
+    double bytes = (double)(l->state_bytes + l->residual_bytes);
     if (!opt->options.offload || l->count < SMALL_COUNT || bytes <= 0) return false;
     opt->offload_seen += bytes;
     if (opt->offload_taken + bytes / 2 > opt->options.offload_fraction * opt->offload_seen) return false;
@@ -44,7 +44,7 @@ struct layout piece_layout(const struct tensor *t, int64_t groups)
     struct layout l = t->layout;
     l.groups = groups;
     layout_state(&l);
-    l.correction_bytes = ((size_t)groups * optim_correction_bytes(l.weights) + 63) & ~(size_t)63;
+    l.residual_bytes = ((size_t)groups * optim_residual_bytes(l.weights) + 63) & ~(size_t)63;
     return l;
 }
 
@@ -52,7 +52,7 @@ static size_t piece_bytes(const struct tensor *t, int64_t groups)
 {
     struct layout l = piece_layout(t, groups);
     size_t align = TRANSFER_ALIGNMENT;
-    return (l.state_bytes + l.correction_bytes + align - 1) & ~(align - 1);
+    return (l.state_bytes + l.residual_bytes + align - 1) & ~(align - 1);
 }
 
 /* Groups of each of a tensor's pieces but the last. */
@@ -63,7 +63,7 @@ static int64_t piece_groups(const struct tensor *t)
     return (chunks + pieces - 1) / pieces * OPTIM_CHUNK;
 }
 
-static int cut_pieces(struct meopt *opt, struct offload *o)
+static int partition_pieces(struct meopt *opt, struct offload *o)
 {
     int64_t count = 0;
     o->first = calloc(opt->count + 1, sizeof *o->first);
@@ -92,7 +92,7 @@ static int cut_pieces(struct meopt *opt, struct offload *o)
             if (bytes > o->stage_bytes) o->stage_bytes = bytes;
         }
         o->home_bytes[0] += t->offloaded ? (int64_t)t->layout.state_bytes : 0;
-        o->home_bytes[1] += t->offloaded ? (int64_t)t->layout.correction_bytes : 0;
+        o->home_bytes[1] += t->offloaded ? (int64_t)t->layout.residual_bytes : 0;
     }
     o->first[opt->count] = o->piece_count;
     return MEOPT_OK;
@@ -106,8 +106,8 @@ static size_t ring_bytes(const struct meopt *opt)
     size_t most = opt->options.offload_ring_bytes;
     for (size_t i = 0; i < opt->count && !opt->options.offload_ring_bytes; i++) {
         const struct layout *l = &opt->tensors[i].layout;
-        if (opt->tensors[i].offloaded && l->state_bytes + l->correction_bytes > most)
-            most = l->state_bytes + l->correction_bytes;
+        if (opt->tensors[i].offloaded && l->state_bytes + l->residual_bytes > most)
+            most = l->state_bytes + l->residual_bytes;
     }
     return most;
 }
@@ -161,12 +161,13 @@ int offload_create(struct meopt *opt, struct meopt_error *err)
     struct offload *o = opt->offload = calloc(1, sizeof *o);
     if (!o) return optim_fail(err, MEOPT_NO_MEMORY, "no memory");
     pthread_mutex_init(&o->lock, NULL);
-    if (cut_pieces(opt, o)) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for the pieces of a file");
+    if (partition_pieces(opt, o))
+        return optim_fail(err, MEOPT_NO_MEMORY, "no memory for the pieces of a file");
     int status = ring_create(opt, o, err);
     bool file = opt->options.offload == MEOPT_OFFLOAD_FILE;
     if (!status && opt->options.device) {
-        device_beside(opt->device, place_of(opt), MEMORY_OPTIMIZER, o->home_bytes[0]);
-        device_beside(opt->device, place_of(opt), MEMORY_WEIGHTS, o->home_bytes[1]);
+        device_offloaded(opt->device, place_of(opt), MEMORY_OPTIMIZER, o->home_bytes[0]);
+        device_offloaded(opt->device, place_of(opt), MEMORY_WEIGHTS, o->home_bytes[1]);
         o->told = true;
     }
     if (!status && offload_on_card(opt)) status = carrier_create(opt, o, err);
@@ -179,11 +180,11 @@ void offload_destroy(struct meopt *opt)
     struct offload *o = opt->offload;
     if (!o) return;
     transfers_close(o->transfers);
-    memory_put(&opt->options, MEOPT_MEMORY_MOMENTS, o->block, o->block_bytes);
+    memory_add(&opt->options, MEOPT_MEMORY_MOMENTS, o->block, o->block_bytes);
     if (o->told) {
         carrier_destroy(opt, o);
-        device_beside(opt->device, place_of(opt), MEMORY_OPTIMIZER, -o->home_bytes[0]);
-        device_beside(opt->device, place_of(opt), MEMORY_WEIGHTS, -o->home_bytes[1]);
+        device_offloaded(opt->device, place_of(opt), MEMORY_OPTIMIZER, -o->home_bytes[0]);
+        device_offloaded(opt->device, place_of(opt), MEMORY_WEIGHTS, -o->home_bytes[1]);
     }
     pthread_mutex_destroy(&o->lock);
     free(o->stages);
@@ -244,7 +245,7 @@ static void piece_copy(const struct tensor *t, const struct piece *p, uint8_t *s
 {
     struct layout l = piece_layout(t, p->groups);
     struct arrays whole = arrays_of(&t->layout), part = arrays_of(&l);
-    size_t group = (size_t)p->group, groups = (size_t)p->groups, each = optim_correction_bytes(l.weights);
+    size_t group = (size_t)p->group, groups = (size_t)p->groups, each = optim_residual_bytes(l.weights);
     for (int i = 0; i < 3 && state; i++) {
         uint8_t *mine = state + whole.at[i] + group * whole.each[i], *its = stage + part.at[i];
         memcpy(in ? its : mine, in ? mine : its, groups * whole.each[i]);
@@ -297,7 +298,7 @@ int offload_write(const struct meopt *opt, const struct tensor *t, const uint8_t
 {
     struct offload *o = opt->offload;
     size_t tensor = (size_t)(t - opt->tensors);
-    bool all = (state || !t->layout.state_bytes) && (correction || !t->layout.correction_bytes);
+    bool all = (state || !t->layout.state_bytes) && (correction || !t->layout.residual_bytes);
     int status = ring_empty(opt, err);
     for (int p = o->first[tensor]; p < o->first[tensor + 1] && !status; p++) {
         uint8_t *home = carrier_home(o, &o->pieces[p]);

@@ -4,7 +4,7 @@
  * file, each stage has a pinned buffer of its own, and what has left the card is handed to the file when the
  * next pieces are being stepped. */
 #include "core/base/file.h"
-#include "core/optim/offload_parts.h"
+#include "core/optim/offload_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +49,7 @@ int carrier_create(struct meopt *opt, struct offload *o, struct meopt_error *err
     bool home = opt->options.offload == MEOPT_OFFLOAD_HOST;
     size_t bytes = pinned_bytes(opt, o);
     struct error why = {0};
-    if (!home) device_beside(dev, PLACE_HOST, MEMORY_OPTIMIZER, (int64_t)bytes);
+    if (!home) device_offloaded(dev, PLACE_HOST, MEMORY_OPTIMIZER, (int64_t)bytes);
     if (opt->options.dry) return MEOPT_OK;
     struct carrier *c = o->carrier = calloc(1, sizeof *c);
     if (!c) return optim_fail(err, MEOPT_NO_MEMORY, "no memory");
@@ -73,7 +73,7 @@ void carrier_destroy(struct meopt *opt, struct offload *o)
     struct device *dev = opt->device;
     struct carrier *c = o->carrier;
     if (opt->options.offload != MEOPT_OFFLOAD_HOST && offload_on_card(opt))
-        device_beside(dev, PLACE_HOST, MEMORY_OPTIMIZER, -(int64_t)pinned_bytes(opt, o));
+        device_offloaded(dev, PLACE_HOST, MEMORY_OPTIMIZER, -(int64_t)pinned_bytes(opt, o));
     if (!c) return;
     dev->queues->destroy(dev, c->down);
     dev->queues->destroy(dev, c->up);

@@ -1,6 +1,6 @@
 /* The ring of stages that a step works through: see offload.h. */
 #include "core/base/file.h"
-#include "core/optim/offload_parts.h"
+#include "core/optim/offload_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -149,14 +149,14 @@ static int order_expect(const struct meopt *opt, const int *pieces, int64_t coun
         o->seen_count = 0;
         o->step = opt->step;
     }
-    if (o->seen_count + count > o->seen_room) {
+    if (o->seen_count + count > o->seen_capacity) {
         int64_t room = (o->seen_count + count) * 2;
         int *seen = realloc(o->seen, (size_t)room * sizeof *seen);
         if (!seen)
             return optim_fail(err, MEOPT_NO_MEMORY, "no memory for the order of %lld pieces",
                               (long long)room);
         o->seen = seen;
-        o->seen_room = room;
+        o->seen_capacity = room;
     }
     memcpy(o->seen + o->seen_count, pieces, (size_t)count * sizeof *pieces);
     o->seen_count += count;
@@ -185,7 +185,7 @@ static struct optim_task piece_task(const struct meopt *opt, const struct optim_
     } else task.gradient = (const char *)whole->gradient + at * gradient;
     task.weights = (char *)whole->weights + at * optim_weight_bytes(whole->weight_format);
     if (whole->copy) task.copy = (char *)whole->copy + at * 2;
-    task.correction = l.correction_bytes ? memory + l.state_bytes : NULL;
+    task.correction = l.residual_bytes ? memory + l.state_bytes : NULL;
     task.m = l.state_bytes ? memory : NULL;
     task.v = l.state_bytes ? memory + l.v_at : NULL;
     task.scales = l.state_bytes ? memory + l.scales_at : NULL;

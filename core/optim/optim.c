@@ -39,7 +39,7 @@ void *memory_get(const struct meopt_options *o, int kind, size_t bytes, const ch
     return p;
 }
 
-void memory_put(const struct meopt_options *o, int kind, void *p, size_t bytes)
+void memory_add(const struct meopt_options *o, int kind, void *p, size_t bytes)
 {
     if (!p) return;
     if (o->release) o->release(o->context, kind, p, bytes);
@@ -125,7 +125,7 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     int status = tensor_get(opt, t, MEOPT_MEMORY_WEIGHTS, l->weight_bytes, &t->weights, err);
     if (!status) status = tensor_get(opt, t, MEOPT_MEMORY_COPY, l->copy_bytes, &t->copy, err);
     if (!status && !t->offloaded)
-        status = tensor_get(opt, t, MEOPT_MEMORY_CORRECTION, l->correction_bytes, &t->correction, err);
+        status = tensor_get(opt, t, MEOPT_MEMORY_CORRECTION, l->residual_bytes, &t->correction, err);
     void *state = NULL;
     if (!status && !t->offloaded)
         status = tensor_get(opt, t, MEOPT_MEMORY_MOMENTS, l->state_bytes, &state, err);
@@ -135,7 +135,7 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     if (status) return status;
     if (t->own_weights) clear_block(opt, t, t->weights, l->weight_bytes);
     if (t->own_copy) clear_block(opt, t, t->copy, l->copy_bytes);
-    clear_block(opt, t, t->correction, l->correction_bytes);
+    clear_block(opt, t, t->correction, l->residual_bytes);
     clear_block(opt, t, t->accumulator, l->accumulator_bytes);
     state_clear(opt, t);
     return MEOPT_OK;
@@ -192,7 +192,7 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
     int status = options_read(&o, options, err);
     if (status) return status;
     struct cpu_refusal refusal;
-    if (cpu_set_refused(true, &refusal))
+    if (cpu_isa_refused(true, &refusal))
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "%s: %s", refusal.why, refusal.hint);
     struct meopt *opt = calloc(1, sizeof *opt);
     if (!opt) return optim_fail(err, MEOPT_NO_MEMORY, "no memory");
@@ -228,7 +228,7 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
     opt->options.offload_dir = NULL; /* the caller's */
     struct error why = {0};
     const struct device_optim *optim = opt->device->optim;
-    if (!status && optim->create(opt->device, count, chunks, o.unite ? places : 0, &opt->work, &why))
+    if (!status && optim->create(opt->device, count, chunks, o.combine ? places : 0, &opt->work, &why))
         status = optim_fail(err, MEOPT_NO_MEMORY, "%.200s", why.what);
     if (!status) status = optim_device_status(opt, err);
     if (status) {
@@ -247,11 +247,11 @@ void meopt_destroy(struct meopt *opt)
     for (size_t i = opt->count; i-- > 0;) {
         struct tensor *t = &opt->tensors[i];
         const struct layout *l = &t->layout;
-        memory_put(&opt->options, MEOPT_MEMORY_ACCUMULATOR, t->accumulator, l->accumulator_bytes);
-        memory_put(&opt->options, MEOPT_MEMORY_MOMENTS, t->state, l->state_bytes);
-        memory_put(&opt->options, MEOPT_MEMORY_CORRECTION, t->correction, l->correction_bytes);
-        if (t->own_copy) memory_put(&opt->options, MEOPT_MEMORY_COPY, t->copy, l->copy_bytes);
-        if (t->own_weights) memory_put(&opt->options, MEOPT_MEMORY_WEIGHTS, t->weights, l->weight_bytes);
+        memory_add(&opt->options, MEOPT_MEMORY_ACCUMULATOR, t->accumulator, l->accumulator_bytes);
+        memory_add(&opt->options, MEOPT_MEMORY_MOMENTS, t->state, l->state_bytes);
+        memory_add(&opt->options, MEOPT_MEMORY_CORRECTION, t->correction, l->residual_bytes);
+        if (t->own_copy) memory_add(&opt->options, MEOPT_MEMORY_COPY, t->copy, l->copy_bytes);
+        if (t->own_weights) memory_add(&opt->options, MEOPT_MEMORY_WEIGHTS, t->weights, l->weight_bytes);
         free(t->name);
     }
     opt->device->optim->destroy(opt->device, opt->work);

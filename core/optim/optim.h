@@ -13,7 +13,7 @@
 struct layout {
     int64_t count, groups;
     int weights, m, v, accumulator; /* kernels/optim_task.h; STATE_NONE where there is none */
-    size_t weight_bytes, copy_bytes, correction_bytes, state_bytes, accumulator_bytes;
+    size_t weight_bytes, copy_bytes, residual_bytes, state_bytes, accumulator_bytes;
     size_t v_at, scales_at, scale_bytes, accumulator_scales_at;
 };
 
@@ -81,7 +81,7 @@ struct optim_partial partials_total(const struct meopt *opt, const struct tensor
 
 /* Sums over all who hold parts of these tensors, in the caller's hands (options.reduce). */
 int optim_reduce(const struct meopt *opt, double *values, size_t count, struct meopt_error *err);
-int optim_ununited(const struct meopt *opt, struct meopt_error *err); /* it, or options.unite, failed */
+int optim_reduce_failed(const struct meopt *opt, struct meopt_error *err); /* it, or options.unite, failed */
 
 /* Every function that touches the device begins with OPTIM_ENTER(opt): one thread at a time on a card, with
  * its context current, and the caller's again at the end. */
@@ -116,7 +116,7 @@ void layout_add(struct meopt_bytes *bytes, const struct layout *layout, bool cal
                 bool callers_copy);
 
 void *memory_get(const struct meopt_options *options, int kind, size_t bytes, const char *tensor);
-void memory_put(const struct meopt_options *options, int kind, void *p, size_t bytes);
+void memory_add(const struct meopt_options *options, int kind, void *p, size_t bytes);
 
 /* A task for a tensor: pointers and formats, no scalars, no gradient. */
 struct optim_task task_of(const struct meopt *opt, const struct tensor *tensor);

@@ -17,7 +17,7 @@
 struct stream_tensor {
     uint32_t name_bytes;
     int32_t weights;
-    uint64_t weight_bytes, correction_bytes, record_bytes;
+    uint64_t weight_bytes, residual_bytes, record_bytes;
 };
 struct stream {
     char magic[8];
@@ -275,7 +275,7 @@ int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *
         const struct layout *l = &t->layout;
         struct stream_tensor head = {
             (uint32_t)strlen(t->name), l->weights, weight_bytes(l->weights, l->count),
-            (size_t)l->groups * optim_correction_bytes(l->weights), meopt_state_bytes(opt, i)};
+            (size_t)l->groups * optim_residual_bytes(l->weights), meopt_state_bytes(opt, i)};
         void *record = malloc(head.record_bytes);
         if (!record) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for the state of %.100s", t->name);
         int status = meopt_state_save(opt, i, record, head.record_bytes, err);
@@ -289,7 +289,7 @@ int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *
         put(&sink, &head, sizeof head);
         put(&sink, t->name, head.name_bytes);
         put(&sink, host.weights, head.weight_bytes);
-        put(&sink, host.correction, head.correction_bytes);
+        put(&sink, host.correction, head.residual_bytes);
         tensor_release(opt, t, &host, false, NULL);
         put(&sink, record, head.record_bytes);
         free(record);
@@ -354,11 +354,11 @@ static int stream_read(struct meopt *opt, const char *data, size_t bytes, bool a
         memcpy(&head, at, sizeof head);
         left -= sizeof head + 4;
         if (head.name_bytes >= sizeof name || head.name_bytes > left || head.weight_bytes > left ||
-            head.correction_bytes > left || head.record_bytes > left ||
-            head.name_bytes + head.weight_bytes + head.correction_bytes + head.record_bytes > left)
+            head.residual_bytes > left || head.record_bytes > left ||
+            head.name_bytes + head.weight_bytes + head.residual_bytes + head.record_bytes > left)
             break;
         const char *body = at + sizeof head, *weights = body + head.name_bytes,
-                   *correction = weights + head.weight_bytes, *record = correction + head.correction_bytes,
+                   *correction = weights + head.weight_bytes, *record = correction + head.residual_bytes,
                    *tail = record + head.record_bytes;
         memcpy(name, body, head.name_bytes);
         name[head.name_bytes] = 0;
@@ -379,7 +379,7 @@ static int stream_read(struct meopt *opt, const char *data, size_t bytes, bool a
         struct tensor *t = &opt->tensors[index];
         if (!meopt_weight_format_name(head.weights) ||
             head.weight_bytes != weight_bytes(head.weights, t->layout.count) ||
-            head.correction_bytes != (size_t)t->layout.groups * optim_correction_bytes(head.weights)) {
+            head.residual_bytes != (size_t)t->layout.groups * optim_residual_bytes(head.weights)) {
             status = optim_fail(err, MEOPT_BAD_STATE, "saved weights of %.100s have another size", name);
             break;
         }

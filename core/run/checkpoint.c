@@ -1,5 +1,5 @@
 /* Checkpoints on disk: see checkpoint.h. */
-#include "core/run/checkpoint_parts.h"
+#include "core/run/checkpoint_internal.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
@@ -388,26 +388,27 @@ static int open_directory(struct checkpoint *c, const char *directory, struct er
     return code;
 }
 
-static enum verdict verify_shared(struct checkpoint *c, const char *directory, int64_t step, enum depth depth,
-                                  const struct checkpoint_share *share, struct error *err)
+static enum checkpoint_state verify_shared(struct checkpoint *c, const char *directory, int64_t step,
+                                           enum depth depth, const struct checkpoint_share *share,
+                                           struct error *err)
 {
     *c = (struct checkpoint){
         .step = step, .directory = checkpoint_path(directory, step), .at = -1, .model_file = -1};
     int code = open_directory(c, directory, err);
     if (!code) code = open_whole(c, depth, share, err);
-    enum verdict verdict = !code ? WHOLE : code == EXIT_INTEGRITY ? DAMAGED : UNREADABLE;
+    enum checkpoint_state verdict = !code ? WHOLE : code == EXIT_INTEGRITY ? DAMAGED : UNREADABLE;
     if (verdict == UNREADABLE && lacks_a_file(c)) verdict = DAMAGED;
     if (code && file_absent(c->directory)) verdict = GONE;
     return verdict;
 }
 
-enum verdict checkpoint_verify(struct checkpoint *c, const char *directory, int64_t step, enum depth depth,
-                               struct error *err)
+enum checkpoint_state checkpoint_verify(struct checkpoint *c, const char *directory, int64_t step,
+                                        enum depth depth, struct error *err)
 {
     return verify_shared(c, directory, step, depth, NULL, err);
 }
 
-int checkpoint_look(struct checkpoint *c, const char *directory, int64_t step,
+int checkpoint_scan(struct checkpoint *c, const char *directory, int64_t step,
                     const struct checkpoint_share *share, struct error *err)
 {
     struct error own = {0};
@@ -434,12 +435,12 @@ int checkpoint_set_aside(const char *directory, int64_t step, const char *why, s
 /* ---- finding ---- */
 
 /* From the newest on until one is whole; WHOLE with c->step -1: there is none. */
-static enum verdict newest_listed(struct checkpoint *c, const char *directory, bool owner,
-                                  const struct checkpoint_share *share, struct error *err)
+static enum checkpoint_state newest_listed(struct checkpoint *c, const char *directory, bool owner,
+                                           const struct checkpoint_share *share, struct error *err)
 {
     int64_t *steps;
     int count, damaged = 0;
-    enum verdict verdict = DAMAGED;
+    enum checkpoint_state verdict = DAMAGED;
     *c = (struct checkpoint){.step = -1, .at = -1, .model_file = -1};
     if (checkpoint_steps(directory, &steps, &count, err)) return UNREADABLE;
     struct error *whys = xcalloc((size_t)count, sizeof *whys);
@@ -475,7 +476,7 @@ int checkpoint_newest_among(struct checkpoint *c, const char *directory, bool ow
                             const struct checkpoint_share *share, struct error *err)
 {
     struct error own = {0};
-    enum verdict verdict = GONE;
+    enum checkpoint_state verdict = GONE;
     if (!err) err = &own;
     for (int listed = 0, read = 1; listed < LIST_TRIES; listed++) {
         verdict = newest_listed(c, directory, owner, share, err);

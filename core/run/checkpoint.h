@@ -116,7 +116,7 @@ int checkpoint_newest_among(struct checkpoint *c, const char *directory, bool ow
                             const struct checkpoint_share *share, struct error *err);
 /* One of the others: that of this step, and its own share. EXIT_INTEGRITY: damaged. To be closed in any case.
  */
-int checkpoint_look(struct checkpoint *c, const char *directory, int64_t step,
+int checkpoint_scan(struct checkpoint *c, const char *directory, int64_t step,
                     const struct checkpoint_share *share, struct error *err);
 /* Any share of an open one. */
 int checkpoint_compare_share(const struct checkpoint *c, int index, int count, struct error *err);

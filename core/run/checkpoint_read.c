@@ -1,7 +1,7 @@
 /* What a checkpoint holds, read: whole, or the part that one of several processes needs. See checkpoint.h. */
 #include "core/base/file.h"
 #include "core/base/progress.h"
-#include "core/run/checkpoint_parts.h"
+#include "core/run/checkpoint_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

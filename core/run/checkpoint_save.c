@@ -3,7 +3,7 @@
 #include "core/base/hash.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
-#include "core/run/checkpoint_parts.h"
+#include "core/run/checkpoint_internal.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -270,7 +270,8 @@ static void forget_old(const char *directory, int64_t written, int keep)
         char *path = checkpoint_path(directory, steps[i]);
         bool trusted = is_known(path);
         enum depth depth = looked++ < KEPT_READ ? BY_CONTENT : BY_SIZE;
-        enum verdict verdict = trusted ? WHOLE : checkpoint_verify(&c, directory, steps[i], depth, &err);
+        enum checkpoint_state verdict =
+            trusted ? WHOLE : checkpoint_verify(&c, directory, steps[i], depth, &err);
         checkpoint_close(&c);
         if (verdict == WHOLE) kept++;
         if (verdict == WHOLE && !trusted && depth == BY_CONTENT) remember(path);
@@ -319,7 +320,7 @@ int checkpoint_save(const char *directory, int64_t step, int keep, const struct 
     struct checkpoint there = {0};
     struct error own = {0}, why = {0};
     if (!err) err = &own;
-    enum verdict verdict =
+    enum checkpoint_state verdict =
         file_absent(final) ? GONE : checkpoint_verify(&there, directory, step, BY_CONTENT, &why);
     checkpoint_close(&there);
     int code = checkpoint_each_name(directory, take_leftover, NULL, err);

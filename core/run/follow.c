@@ -1,6 +1,6 @@
 /* The reader of a run: see follow.h. */
 #include "core/run/follow.h"
-#include "core/run/follow_parts.h"
+#include "core/run/follow_internal.h"
 #include "core/base/file.h"
 #include "core/base/retry.h"
 #include "core/config/document.h"
@@ -114,7 +114,7 @@ json_t *follow_load(const struct follow *f, const char *name)
     return object;
 }
 
-/* A slower way of the start's table (core/train/start.h) for which there is a remedy. */
+/* A slower way of the start's table (core/train/start_table.h) for which there is a remedy. */
 static void take_fallback(struct follow *f, const json_t *meta)
 {
     size_t i;
@@ -140,7 +140,7 @@ static void take_rank_plans(struct follow *f, const json_t *ranks)
     json_array_foreach(ranks, i, one)
     {
         if (i == FOLLOW_CARDS || follow_whole(one, "rank") != (int64_t)i) break;
-        f->rank_plans[i] = memory_told(one);
+        f->rank_plans[i] = memory_parse(one);
         f->rank_plan_count = (int)i + 1;
     }
 }
@@ -167,8 +167,8 @@ static void take_meta(struct follow *f)
     }
     if (plan) {
         f->has_plan = true;
-        f->plan = memory_told(plan);
-        f->baseline = memory_told(json_object_get(plan, "baseline"));
+        f->plan = memory_parse(plan);
+        f->baseline = memory_parse(json_object_get(plan, "baseline"));
         take_rank_plans(f, json_object_get(plan, "ranks"));
     }
     json_decref(meta);
@@ -295,7 +295,7 @@ void follow_take_log(struct follow *f, const char *text, size_t bytes)
 /* What was written of a small file; of a large one its end only. */
 static void take_lines(struct follow *f, struct tail *t, void (*take)(struct follow *, const char *, size_t))
 {
-    int64_t size = tail_look(t, NULL);
+    int64_t size = tail_poll(t, NULL);
     size_t bytes;
     if (size - t->at > TAIL) tail_seek(t, size - TAIL, true);
     if (size >= 0)
@@ -353,7 +353,7 @@ static void take_metrics(struct follow *f)
 {
     struct tail *t = &f->metrics;
     bool anew, unread = t->at == 0;
-    int64_t size = tail_look(t, &anew), budget = REFRESH_BYTES, skipped = t->skipped;
+    int64_t size = tail_poll(t, &anew), budget = REFRESH_BYTES, skipped = t->skipped;
     if (size < 0) return;
     if (anew) forget(f);
     if ((unread || anew) && size > (f->places < SAMPLES ? f->end_bytes : SAMPLED_FROM) && !f->replay)
@@ -462,7 +462,7 @@ bool follow_last(const char *directory, struct metric_line *line)
 {
     struct tail t;
     tail_init(&t, directory, "metrics.jsonl");
-    int64_t size = tail_look(&t, NULL);
+    int64_t size = tail_poll(&t, NULL);
     bool found = size > 0 && metric_line_last(t.fd, size, line) > 0;
     tail_free(&t);
     return found;

@@ -1,5 +1,5 @@
-/* The cards of a run as they were and are: see follow_parts.h. */
-#include "core/run/follow_parts.h"
+/* The cards of a run as they were and are: see follow_internal.h. */
+#include "core/run/follow_internal.h"
 #include "core/base/file.h"
 #include "core/base/retry.h"
 #include "core/run/telemetry.h"
@@ -43,7 +43,7 @@ void follow_take_cards(struct follow *f, const char *text, size_t bytes)
         struct follow_card *c = card_of(f, follow_whole(card, "rank"));
         if (!c) continue;
         follow_text(c->device, sizeof c->device, card, "device");
-        c->memory = memory_told(card);
+        c->memory = memory_parse(card);
         c->images_per_s = follow_number(card, "images_per_s");
         if (f->replay && json_is_number(json_object_get(card, "busy_percent"))) { /* noted with the step */
             c->busy_percent = follow_number(card, "busy_percent");
@@ -235,7 +235,7 @@ void follow_take_telemetry(struct follow *f)
 {
     struct tail *t = &f->card_tail;
     bool anew, unread = t->at == 0;
-    int64_t size = tail_look(t, &anew);
+    int64_t size = tail_poll(t, &anew);
     size_t bytes;
     if (size < 0) return;
     if (anew) forget(f);

@@ -1,6 +1,6 @@
 /* A run as it was at an earlier step: see follow.h, follow_at. Files are searched by their steps, so a step
  * of millions is found by reading a few places. */
-#include "core/run/follow_parts.h"
+#include "core/run/follow_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ static double seconds_at(const struct follow *now, double step)
 static void take_past_metrics(struct follow *f, double step)
 {
     struct tail *t = &f->metrics;
-    int64_t size = tail_look(t, NULL);
+    int64_t size = tail_poll(t, NULL);
     char *cards = NULL;
     size_t bytes, cards_bytes = 0;
     if (size < 0) return;
@@ -65,7 +65,7 @@ static void take_past_metrics(struct follow *f, double step)
 static void take_past_readings(struct follow *f, double step)
 {
     struct tail *t = &f->card_tail;
-    int64_t size = tail_look(t, NULL);
+    int64_t size = tail_poll(t, NULL);
     json_t *last = NULL;
     size_t bytes;
     if (size < 0) return;
@@ -83,7 +83,7 @@ static void take_past_readings(struct follow *f, double step)
 static void take_past_log(struct follow *f, double step)
 {
     struct tail *t = &f->log_tail;
-    int64_t size = tail_look(t, NULL);
+    int64_t size = tail_poll(t, NULL);
     size_t bytes;
     bool behind = false;
     if (size < 0) return;
@@ -99,7 +99,7 @@ static void take_past_log(struct follow *f, double step)
 static void take_past_events(struct follow *f, double step)
 {
     struct tail *t = &f->event_tail;
-    int64_t size = tail_look(t, NULL);
+    int64_t size = tail_poll(t, NULL);
     size_t bytes;
     if (size < 0) return;
     tail_seek(t, size > EVENT_BYTES ? size - EVENT_BYTES : 0, size > EVENT_BYTES);

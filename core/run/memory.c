@@ -1,13 +1,13 @@
 /* Memory by class, written and read: see memory.h. */
 #include "core/run/memory.h"
 
-json_t *memory_beside_json(const struct memory_use *use, enum memory_place place)
+json_t *memory_offloaded_json(const struct memory_use *use, enum memory_place place)
 {
     json_t *classes = json_object();
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
-        if (use->beside_peak_bytes[place][c])
+        if (use->offloaded_peak_bytes[place][c])
             json_object_set_new(classes, memory_class_names[c],
-                                json_integer((json_int_t)use->beside_peak_bytes[place][c]));
+                                json_integer((json_int_t)use->offloaded_peak_bytes[place][c]));
     return classes;
 }
 
@@ -18,8 +18,8 @@ json_t *memory_json(const struct memory_use *use)
         json_object_set_new(classes, memory_class_names[c], json_integer((json_int_t)use->peak_bytes[c]));
     return json_pack("{s:I, s:I, s:o, s:o, s:o}", "mem_bytes", (json_int_t)use->current_total_bytes,
                      "peak_bytes", (json_int_t)use->peak_total_bytes, "classes", classes, "host_classes",
-                     memory_beside_json(use, PLACE_HOST), "file_classes",
-                     memory_beside_json(use, PLACE_FILE));
+                     memory_offloaded_json(use, PLACE_HOST), "file_classes",
+                     memory_offloaded_json(use, PLACE_FILE));
 }
 
 static int64_t bytes_told(const json_t *object, const char *key)
@@ -28,7 +28,7 @@ static int64_t bytes_told(const json_t *object, const char *key)
     return json_is_integer(x) ? json_integer_value(x) : -1;
 }
 
-struct run_memory memory_told(const json_t *object)
+struct run_memory memory_parse(const json_t *object)
 {
     static const char *const beside[PLACE_COUNT] = {
         [PLACE_HOST] = "host_classes", [PLACE_FILE] = "file_classes"};
@@ -39,7 +39,7 @@ struct run_memory memory_told(const json_t *object)
     for (int place = 0; place < PLACE_COUNT; place++)
         for (int c = 0; c < MEMORY_CLASS_COUNT; c++) {
             int64_t bytes = bytes_told(json_object_get(object, beside[place]), memory_class_names[c]);
-            m.beside_bytes[place][c] = bytes > 0 ? bytes : 0;
+            m.offloaded_bytes[place][c] = bytes > 0 ? bytes : 0;
         }
     return m;
 }

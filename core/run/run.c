@@ -392,7 +392,7 @@ int run_truncate_metrics(struct run *run, int64_t step, struct error *err)
     int code = 0;
     char *path = run_path(run, name);
     tail_init(&t, run->directory, name);
-    if (tail_look(&t, NULL) < 0) code = file_below_error(run->directory, name, "read the metrics", err);
+    if (tail_poll(&t, NULL) < 0) code = file_below_error(run->directory, name, "read the metrics", err);
     for (const char *text; !code && (text = tail_line(&t, &bytes)) != NULL;) {
         struct metric_line line;
         bool counts = metric_line_parse(&line, text, bytes);

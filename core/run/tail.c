@@ -39,7 +39,7 @@ void tail_seek(struct tail *t, int64_t at, bool inside)
     t->inside = inside;
 }
 
-int64_t tail_look(struct tail *t, bool *anew)
+int64_t tail_poll(struct tail *t, bool *anew)
 {
     struct stat st;
     if (anew) *anew = false;

@@ -2,7 +2,7 @@
  *
  *     tail_init(&t, directory, "metrics.jsonl");
  *     for each refresh:
- *         if (tail_look(&t, &anew) >= 0) while ((line = tail_line(&t, &bytes))) ...
+ *         if (tail_poll(&t, &anew) >= 0) while ((line = tail_line(&t, &bytes))) ...
  *     tail_free(&t);
  *
  * The file may not be there yet, be another user's, become shorter (a resumed run writes its last steps
@@ -37,7 +37,7 @@ void tail_moved(struct tail *t, const char *directory);
 
 /* The file's size now, -1 when there is none (or no regular one). *anew (may be NULL): it is shorter than
  * what was read of it, and will be read from its beginning. */
-int64_t tail_look(struct tail *t, bool *anew);
+int64_t tail_poll(struct tail *t, bool *anew);
 /* Go on at this place; inside: the line there has begun before it, and is not given. */
 void tail_seek(struct tail *t, int64_t at, bool inside);
 /* The next whole line, without its newline, valid until the next call; NULL when there is none yet. */

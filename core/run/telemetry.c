@@ -67,7 +67,7 @@ void telemetry_sum(struct telemetry_sum *sum, const char *directory)
     size_t bytes;
     *sum = (struct telemetry_sum){NAN, NAN, NAN, NAN};
     tail_init(&t, directory, "cards.jsonl");
-    tail_look(&t, NULL);
+    tail_poll(&t, NULL);
     for (const char *text; t.fd >= 0 && (text = tail_line(&t, &bytes)) != NULL;) {
         json_t *line = json_loadb(text, bytes, 0, NULL);
         struct reading now = take(line);

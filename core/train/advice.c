@@ -3,8 +3,8 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/run/checkpoint.h"
-#include "core/train/identity.h"
-#include "core/train/ladder.h"
+#include "core/train/resume_check.h"
+#include "core/train/memory_options.h"
 #include "core/run/status.h"
 
 #include <math.h>
@@ -85,17 +85,17 @@ static bool may_resume(const struct run *run, const char *keys)
 
 void advice_memory(const struct run *run, const struct dist_options *ranks, size_t held, struct error *err)
 {
-    struct ladder l;
+    struct memory_options l;
     char word[220], *path = run_path(run, "config.yaml");
-    if (err && ladder_climb(&l, path, NULL, 0, ranks, held, NULL, NULL) == 0) {
-        const struct rung *best = NULL;
+    if (err && memory_options_find(&l, path, NULL, 0, ranks, held, NULL, NULL) == 0) {
+        const struct memory_option *best = NULL;
         log_info("what would need less than the %.1f MiB that are planned, at the peak:",
                  (double)l.now.peak_bytes / 1048576.0);
         for (int i = 0; i < l.count; i++) {
-            const struct rung *r = &l.rungs[i];
+            const struct memory_option *r = &l.rungs[i];
             if (!r->keys[0] || r->peak_bytes >= l.now.peak_bytes) continue;
             log_info("  %10.1f MiB, step x %.2f: %s%s", (double)r->peak_bytes / 1048576.0,
-                     r->step_s / l.now.step_s, r->keys, ladder_note(r));
+                     r->step_s / l.now.step_s, r->keys, memory_options_note(r));
             if (!best || l.chosen < 0 || i == l.chosen) best = r;
         }
         const char *says = l.chosen >= 0 ? "this fits" : "this needs least";
@@ -105,7 +105,7 @@ void advice_memory(const struct run *run, const struct dist_options *ranks, size
         else if (best)
             snprintf(err->hint, sizeof err->hint, "%s: meopt train %s %s", says,
                      run_word(word, sizeof word, path), best->keys);
-        ladder_free(&l);
+        memory_options_free(&l);
     }
     free(path);
 }

@@ -3,7 +3,7 @@
 #ifndef MEOPT_TRAIN_ADVICE_H
 #define MEOPT_TRAIN_ADVICE_H
 
-#include "core/dist/dist.h"
+#include "core/comm/comm.h"
 #include "core/run/run.h"
 
 enum { ADVICE_SAVES = 16 };

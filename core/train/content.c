@@ -24,7 +24,7 @@ void content_add(struct tower_content *content, const struct parameter *paramete
     free(crcs);
 }
 
-void content_set_model(struct tower_content *content, const struct geometry *g)
+void content_set_model(struct tower_content *content, const struct model_shape *g)
 {
     snprintf(content->model, sizeof content->model,
              "family=%s depth=%lld width=%lld hidden=%lld heads=%lld patch=%lld image=%lld registers=%lld "
@@ -32,7 +32,7 @@ void content_set_model(struct tower_content *content, const struct geometry *g)
              "activation=%s pool=%s norms=%s",
              family_name(g->family), (long long)g->depth, (long long)g->width, (long long)g->hidden,
              (long long)g->heads, (long long)g->patch, (long long)g->image, (long long)g->registers,
-             (long long)g->out, geometry_activation(g), geometry_pool(g), geometry_norms(g));
+             (long long)g->out, model_shape_activation(g), model_shape_pool(g), model_shape_norms(g));
 }
 
 /* What a rank compares, and where it is. */

@@ -1,6 +1,6 @@
 /* Identity by content. A configuration names files, and a name says nothing about the bytes behind it: a host
  * may have a stale copy, and a file may be replaced while a run is stopped. So the content itself is
- * compared, between the ranks of a run when it starts, and with meta.json when it resumes (identity.h).
+ * compared, between the ranks of a run when it starts, and with meta.json when it resumes (resume_check.h).
  *
  * Weights: a checksum of all values that a checkpoint gave to a tower, made while they are loaded, and the
  * part of the model configuration that a sidecar file may decide. Whatever the file's format, dtype, shards
@@ -10,7 +10,7 @@
 #define MEOPT_TRAIN_CONTENT_H
 
 #include "core/data/list.h"
-#include "core/dist/dist.h"
+#include "core/comm/comm.h"
 #include "core/nn/nn.h"
 
 struct tower_content {
@@ -20,7 +20,7 @@ struct tower_content {
 
 /* Adds one tensor, as fp32. */
 void content_add(struct tower_content *content, const struct parameter *parameter, const float *values);
-void content_set_model(struct tower_content *content, const struct geometry *geometry);
+void content_set_model(struct tower_content *content, const struct model_shape *model_shape);
 
 /* Compares one tower ("teacher", "student") over all ranks, which make this call together. EXIT_CONFIG with
  * the file's path and the first rank that differs from rank 0, on every rank. */

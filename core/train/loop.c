@@ -9,11 +9,11 @@
 #include "core/run/status.h"
 #include "core/train/advice.h"
 #include "core/train/experiment.h"
-#include "core/train/identity.h"
+#include "core/train/resume_check.h"
 #include "core/train/meta.h"
 #include "core/train/metrics.h"
 #include "core/train/signals.h"
-#include "core/train/snapshot.h"
+#include "core/train/trainer_checkpoint.h"
 #include "core/train/teacher_cache.h"
 
 #include <math.h>
@@ -62,7 +62,7 @@ static const void *feed_coming(void *context)
 }
 
 /* From step `from` to `last` of `total`: what the steps of this process work with. */
-struct course {
+struct train_loop {
     struct run *run;
     struct trainer *t;
     struct config *config; /* the trainer's */
@@ -83,12 +83,12 @@ struct course {
 };
 
 /* One rank writes what the run tells. */
-static bool leads(const struct course *w) { return w->rank == 0; }
+static bool is_rank0(const struct train_loop *w) { return w->rank == 0; }
 
 /* What the run tells of itself is never worth the run. */
-enum told { TOLD_METRICS, TOLD_EVENTS, TOLD_STATE };
+enum told { WARNED_METRICS, WARNED_EVENTS, WARNED_STATE };
 
-static void bear(struct course *w, enum told what, int code, const struct error *why)
+static void warn_once(struct train_loop *w, enum told what, int code, const struct error *why)
 {
     if (!code || w->borne & 1u << what) return;
     w->borne |= 1u << what;
@@ -96,41 +96,41 @@ static void bear(struct course *w, enum told what, int code, const struct error 
              why->what);
 }
 
-static void tell_event(struct course *w, const char *event, json_t *fields)
+static void log_event(struct train_loop *w, const char *event, json_t *fields)
 {
     struct error why = {0};
-    if (!leads(w)) {
+    if (!is_rank0(w)) {
         json_decref(fields);
         return;
     }
-    bear(w, TOLD_EVENTS, run_event(w->run, event, fields, &why), &why);
+    warn_once(w, WARNED_EVENTS, run_event(w->run, event, fields, &why), &why);
 }
 
-static void tell_state(struct course *w, const char *state, int exit_code)
+static void report_state(struct train_loop *w, const char *state, int exit_code)
 {
     const struct train_progress *p = &w->p;
     struct error why = {0};
-    if (!leads(w)) return;
-    bear(w, TOLD_STATE, run_state(w->run, state, p->step, p->total, p->epoch, exit_code, &why), &why);
+    if (!is_rank0(w)) return;
+    warn_once(w, WARNED_STATE, run_state(w->run, state, p->step, p->total, p->epoch, exit_code, &why), &why);
     w->state_at = clock_seconds();
 }
 
-static void tell_pause(struct course *w, const struct error *why)
+static void report_pause(struct train_loop *w, const struct error *why)
 {
-    if (w->tried_at <= 0 && leads(w)) {
+    if (w->tried_at <= 0 && is_rank0(w)) {
         snprintf(w->run->notice, sizeof w->run->notice, "saving is paused since step %lld: %.200s",
                  (long long)w->p.step, why->what);
         log_warn("%s%s%s; saving is paused, the last checkpoint stays, training goes on", why->file,
                  why->file[0] ? ": " : "", why->what);
-        tell_event(w, "saving_paused",
-                   json_pack("{s:I, s:s}", "step", (json_int_t)w->p.step, "message", why->what));
-        tell_state(w, "training", -1);
+        log_event(w, "saving_paused",
+                  json_pack("{s:I, s:s}", "step", (json_int_t)w->p.step, "message", why->what));
+        report_state(w, "training", -1);
     }
     w->tried_at = clock_seconds();
 }
 
 /* Into the run's directory, wherever it is by now: what was written under a name that it had is not saved. */
-static int save_there(struct course *w, struct error *err)
+static int save_there(struct train_loop *w, struct error *err)
 {
     bool alone = w->t->ranks.size == 1; /* of several, all have to come to what follows */
     const char *begun;
@@ -146,21 +146,21 @@ static int save_there(struct course *w, struct error *err)
     return code;
 }
 
-static int save(struct course *w, struct error *err)
+static int save(struct train_loop *w, struct error *err)
 {
     int64_t step = w->p.step;
     struct error why = {0};
     phase(w->listener, PHASE_SAVE);
-    if (leads(w)) bear(w, TOLD_METRICS, run_sync(w->run, &why), &why);
+    if (is_rank0(w)) warn_once(w, WARNED_METRICS, run_sync(w->run, &why), &why);
     int code = save_there(w, err);
     if (code) return code;
-    if (w->tried_at > 0 && leads(w)) {
+    if (w->tried_at > 0 && is_rank0(w)) {
         log_info("there is room again: saving goes on");
-        tell_event(w, "saving_resumed", json_pack("{s:I}", "step", (json_int_t)step));
+        log_event(w, "saving_resumed", json_pack("{s:I}", "step", (json_int_t)step));
         w->run->notice[0] = 0;
     }
     w->tried_at = 0;
-    tell_event(w, "checkpoint", json_pack("{s:I}", "step", (json_int_t)step));
+    log_event(w, "checkpoint", json_pack("{s:I}", "step", (json_int_t)step));
     if (w->listener->saved) w->listener->saved(w->listener->context, step);
     w->saved_at = clock_seconds();
     w->saved_step = step;
@@ -169,21 +169,21 @@ static int save(struct course *w, struct error *err)
 }
 
 /* Between two steps: what fails is tried again later. */
-static void save_or_pause(struct course *w)
+static void save_or_pause(struct train_loop *w)
 {
     struct error why = {0};
-    if (save(w, &why)) tell_pause(w, &why);
+    if (save(w, &why)) report_pause(w, &why);
 }
 
 /* Something else has failed between two steps, and all ranks know: what is trained is not lost with it. */
-static void save_before_end(struct course *w)
+static void save_before_end(struct train_loop *w)
 {
     struct error why = {0};
-    if (save(w, &why) && leads(w)) log_warn("cannot save before it ends: %s", why.what);
+    if (save(w, &why) && is_rank0(w)) log_warn("cannot save before it ends: %s", why.what);
 }
 
 /* Behind the last step: what fails now is tried again for a moment, and is lost then. */
-static int save_last(struct course *w, struct error *err)
+static int save_last(struct train_loop *w, struct error *err)
 {
     struct error own = {0};
     if (!err) err = &own;
@@ -200,7 +200,7 @@ static int save_last(struct course *w, struct error *err)
     return code;
 }
 
-static int next_batch(struct course *w, struct error *err)
+static int next_batch(struct train_loop *w, struct error *err)
 {
     double begin = clock_seconds();
     phase(w->listener, PHASE_DATA);
@@ -210,7 +210,7 @@ static int next_batch(struct course *w, struct error *err)
 }
 
 /* One optimizer step with the batch. */
-static int one_step(struct course *w, struct error *err)
+static int one_step(struct train_loop *w, struct error *err)
 {
     struct train_progress *p = &w->p;
     struct feed *feed = &w->feed;
@@ -225,7 +225,7 @@ static int one_step(struct course *w, struct error *err)
     }
     phase(w->listener, PHASE_STEP);
     p->lr = schedule_lr(w->t->config, p->step + 1, p->total);
-    feed->last = p->step + 1 >= w->last || signals_act(PHASE_DATA) == ACT_SAVE_LEAVE;
+    feed->last = p->step + 1 >= w->last || signals_act(PHASE_DATA) == ACT_SAVE_STOP;
     w->stepping = true;
     code = trainer_step(w->t, p->step + 1, p->lr, &(struct batch_source){feed_give, feed_coming, feed},
                         &result, err);
@@ -246,7 +246,7 @@ static int one_step(struct course *w, struct error *err)
 }
 
 /* To the run's files and to who listens. */
-static int tell_step(struct course *w, struct error *err)
+static int report_step(struct train_loop *w, struct error *err)
 {
     struct train_progress *p = &w->p;
     struct error why = {0};
@@ -256,15 +256,15 @@ static int tell_step(struct course *w, struct error *err)
         int code = metrics_cards(w->t, p, &cards, err);
         if (code) return code;
     }
-    if (leads(w)) bear(w, TOLD_METRICS, metrics_write(w->run, p, cards, &why), &why);
+    if (is_rank0(w)) warn_once(w, WARNED_METRICS, metrics_write(w->run, p, cards, &why), &why);
     else json_decref(cards);
     if (w->listener->step) w->listener->step(w->listener->context, p);
-    if (clock_seconds() - w->state_at >= 1) tell_state(w, "training", -1);
+    if (clock_seconds() - w->state_at >= 1) report_state(w, "training", -1);
     return 0;
 }
 
 /* By number of steps, by time, by a signal or by a request. */
-static bool save_due(const struct course *w)
+static bool save_due(const struct train_loop *w)
 {
     const struct config *c = w->t->config;
     return (c->train.checkpoint_steps > 0 && w->p.step % c->train.checkpoint_steps == 0) ||
@@ -276,10 +276,10 @@ static bool save_due(const struct course *w)
 
 /* What was asked of one rank all do, at the same place; only the first looks at the clock. code, err: of this
  * rank so far; where one has failed all get its error. */
-static int agree(struct course *w, bool due, int code, struct error *err)
+static int agree(struct train_loop *w, bool due, int code, struct error *err)
 {
     enum signal_act act = signals_act(PHASE_STEP);
-    double wishes[] = {act == ACT_SAVE_LEAVE, act == ACT_SAVE || (due && leads(w)), act == ACT_CHANGE,
+    double wishes[] = {act == ACT_SAVE_STOP, act == ACT_SAVE || (due && is_rank0(w)), act == ACT_CHANGE,
                        code != 0};
     struct error own = code && err ? *err : (struct error){0};
     int lost = dist_all_reduce(&w->t->ranks, DIST_MAX, wishes, 4, code ? NULL : err);
@@ -292,34 +292,34 @@ static int agree(struct course *w, bool due, int code, struct error *err)
 }
 
 /* Keys that may change while it trains, as the run's file has them now: of rank 0, for all. */
-static int take_change(struct course *w, struct error *err)
+static int take_change(struct train_loop *w, struct error *err)
 {
     struct {
         int code;
         struct change_values values;
     } told = {0};
     struct error why = {0};
-    signals_obeyed(WISH_CHANGE);
-    if (leads(w)) told.code = change_read(&told.values, w->run->directory, &why);
+    signals_handled(WISH_CHANGE);
+    if (is_rank0(w)) told.code = change_read(&told.values, w->run->directory, &why);
     int code = dist_broadcast(&w->t->ranks, &told, sizeof told, 0, err);
     if (code || told.code) {
-        if (!code && leads(w)) log_warn("the change cannot be taken: %s", why.what);
+        if (!code && is_rank0(w)) log_warn("the change cannot be taken: %s", why.what);
         return code;
     }
     json_t *changed = change_apply(w->config, &told.values), *values;
     const char *key;
     if (!changed) return 0;
-    json_object_foreach(changed, key, values) if (leads(w))
+    json_object_foreach(changed, key, values) if (is_rank0(w))
         log_info("step %lld: %s was %s and is now %s", (long long)w->p.step, key,
                  json_string_value(json_array_get(values, 0)), json_string_value(json_array_get(values, 1)));
-    if (leads(w) && change_keep(w->run->directory, changed, &why)) log_warn("%s: %s", why.file, why.what);
-    tell_event(w, "changed", json_pack("{s:I, s:O}", "step", (json_int_t)w->p.step, "changed", changed));
+    if (is_rank0(w) && change_keep(w->run->directory, changed, &why)) log_warn("%s: %s", why.file, why.what);
+    log_event(w, "changed", json_pack("{s:I, s:O}", "step", (json_int_t)w->p.step, "changed", changed));
     json_decref(changed);
     return 0;
 }
 
 /* How the steps ended, for readers of the run and for the caller; returns the code of the whole. */
-static int tell_end(struct course *w, int code, struct error *err)
+static int report_end(struct train_loop *w, int code, struct error *err)
 {
     const struct train_progress *p = &w->p;
     const char *state = code == 0               ? "done"
@@ -327,9 +327,9 @@ static int tell_end(struct course *w, int code, struct error *err)
                         : code == EXIT_DIVERGED ? "diverged"
                                                 : "failed";
     struct error why = {0};
-    if (leads(w)) bear(w, TOLD_METRICS, run_sync(w->run, &why), &why); /* lines that are held */
-    tell_state(w, state, code);
-    tell_event(w, state, json_pack("{s:I}", "step", (json_int_t)p->step));
+    if (is_rank0(w)) warn_once(w, WARNED_METRICS, run_sync(w->run, &why), &why); /* lines that are held */
+    report_state(w, state, code);
+    log_event(w, state, json_pack("{s:I}", "step", (json_int_t)p->step));
     if (code == EXIT_STOPPED && err) {
         if (p->step > w->from)
             error_set(err, EXIT_STOPPED, NULL,
@@ -343,7 +343,7 @@ static int tell_end(struct course *w, int code, struct error *err)
     return code;
 }
 
-static int steps(struct course *w, struct error *err)
+static int steps(struct train_loop *w, struct error *err)
 {
     bool due = false;
     int code = 0;
@@ -351,12 +351,12 @@ static int steps(struct course *w, struct error *err)
         code = agree(w, due, next_batch(w, err), err);
         if (!code && w->change) code = take_change(w, err);
         if (!code && w->save && !w->leave) {
-            signals_obeyed(WISH_SAVE);
+            signals_handled(WISH_SAVE);
             save_or_pause(w);
             code = agree(w, false, 0, err);
         }
         if (code || w->leave) break;
-        if ((code = one_step(w, err)) == 0) code = tell_step(w, err);
+        if ((code = one_step(w, err)) == 0) code = report_step(w, err);
         due = save_due(w);
     }
     bool unsaved = !w->stepping && w->p.step > w->saved_step;
@@ -364,8 +364,8 @@ static int steps(struct course *w, struct error *err)
     else if (code && unsaved && (w->ranks == 1 || w->alike)) save_before_end(w);
     if (!code && w->p.step < w->p.total) code = EXIT_STOPPED;
     phase(w->listener, PHASE_END);
-    if (code == EXIT_DIVERGED && leads(w)) advice_diverged(&w->health, w->run, w->config, w->p.step, err);
-    return tell_end(w, code, err);
+    if (code == EXIT_DIVERGED && is_rank0(w)) advice_diverged(&w->health, w->run, w->config, w->p.step, err);
+    return report_end(w, code, err);
 }
 
 /* Where the teacher's outputs are kept, and who is told that they are computed. */
@@ -400,7 +400,7 @@ static int filled(void *context, int64_t done, int64_t images, struct error *err
     (void)images;
     (void)err;
     phase(f->listener, PHASE_TEACHER);
-    return signals_act(PHASE_TEACHER) == ACT_LEAVE ? EXIT_STOPPED : 0;
+    return signals_act(PHASE_TEACHER) == ACT_STOP ? EXIT_STOPPED : 0;
 }
 
 static int fill_cache_of_run(void *context, struct trainer *t, struct error *err)
@@ -441,7 +441,8 @@ static int go_on(struct run *run, struct trainer *t, int64_t *from, struct error
 }
 
 /* Everything is there: to the run's files and to who listens, then train. */
-static int train(struct course *w, const char *event, json_t *identity, json_t **changed, struct error *err)
+static int train(struct train_loop *w, const char *event, json_t *identity, json_t **changed,
+                 struct error *err)
 {
     struct data *data = w->feed.data;
     w->feed.micro = w->t->micro;
@@ -452,10 +453,10 @@ static int train(struct course *w, const char *event, json_t *identity, json_t *
     json_t *told;
     int code = start_among(w->t, start, &told, err);
     json_t *differ = start_differences(told);
-    if (!code && leads(w)) identity_compare_start(w->run, told, changed);
+    if (!code && is_rank0(w)) identity_compare_start(w->run, told, changed);
     if (!code) code = meta_write(w->run, w->t, data, w->p.total, told, identity, err);
     json_decref(told);
-    if (!code && leads(w)) code = identity_write_images(w->run, data_list(data), err);
+    if (!code && is_rank0(w)) code = identity_write_images(w->run, data_list(data), err);
     if (code) {
         json_decref(differ);
         return code;
@@ -463,7 +464,7 @@ static int train(struct course *w, const char *event, json_t *identity, json_t *
     json_t *fields = json_pack("{s:I, s:I, s:o*}", "step", (json_int_t)w->from, "total_steps",
                                (json_int_t)w->p.total, "ranks_differ", differ);
     if (*changed) json_object_set(fields, "changed", *changed);
-    tell_event(w, event, fields);
+    log_event(w, event, fields);
     if (w->listener->begun) w->listener->begun(w->listener->context, w->t, start, data, w->from, w->p.total);
     code = data_start(data, w->from, err);
     if (!code) code = save_room_reserve(&w->room, trainer_save_bytes(w->t), err);
@@ -475,13 +476,13 @@ static int train(struct course *w, const char *event, json_t *identity, json_t *
 
 /* Asked to leave while there is no step that could be lost. Several ranks leave together, before the first.
  */
-static int leave(const struct course *w, int code)
+static int leave(const struct train_loop *w, int code)
 {
-    return !code && w->ranks == 1 && signals_act(PHASE_LOAD) == ACT_LEAVE ? EXIT_STOPPED : code;
+    return !code && w->ranks == 1 && signals_act(PHASE_LOAD) == ACT_STOP ? EXIT_STOPPED : code;
 }
 
 /* The run as it is before its first step here: trainer and data, at step w->from. */
-static int load(struct course *w, struct config *c, const struct train_resume *how,
+static int load(struct train_loop *w, struct config *c, const struct train_resume *how,
                 const struct dist_options *ranks, struct device **device, json_t **changed, struct error *err)
 {
     struct filling filling = {w->run, w->listener, how, changed};
@@ -505,7 +506,7 @@ static int load(struct course *w, struct config *c, const struct train_resume *h
         options.global = w->t->images;
         w->feed.chunk = data_chunk(&options);
         code = data_open(&w->feed.data, &options, err);
-        if (!code && leads(w)) data_tell(w->feed.data);
+        if (!code && is_rank0(w)) data_report(w->feed.data);
     }
     if (!code && w->t->cache && w->t->cache_list != data_hash(w->feed.data)) {
         code = error_set(err, EXIT_FAILED, "start again when they are at rest",
@@ -527,16 +528,16 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
     struct device *device = NULL;
     static const struct train_listener silent;
     if (!listener) listener = &silent;
-    struct course w = {.run = run,
-                       .config = c,
-                       .listener = listener,
-                       .rank = ranks ? ranks->rank : 0,
-                       .ranks = ranks ? ranks->size : 1};
+    struct train_loop w = {.run = run,
+                           .config = c,
+                           .listener = listener,
+                           .rank = ranks ? ranks->rank : 0,
+                           .ranks = ranks ? ranks->size : 1};
     struct run_status before;
     json_t *identity = identity_config(c), *changed = NULL;
-    signals_catch(leads(&w) ? run : NULL);
+    signals_catch(is_rank0(&w) ? run : NULL);
     phase(listener, PHASE_LOAD);
-    int code = how.resume ? identity_check(run, c, w.ranks, how.force, leads(&w), &changed, err) : 0;
+    int code = how.resume ? identity_check(run, c, w.ranks, how.force, is_rank0(&w), &changed, err) : 0;
     if (!code) code = load(&w, c, &how, ranks, &device, &changed, err);
     if (!code) {
         int64_t total =
@@ -550,19 +551,19 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
         if (run_status_read(&before, run->directory, NULL) == 0)
             w.p = (struct train_progress){.step = before.step, .total = before.total, .epoch = before.epoch};
         w.from = w.p.step;
-        code = tell_end(&w, code, err);
+        code = report_end(&w, code, err);
     }
     if (w.t && code && code != EXIT_STOPPED && code != EXIT_DIVERGED && !w.alike)
         dist_fail(&w.t->ranks, code, err); /* what one rank alone has met the others cannot know */
     /* not where this machine's own memory is out: what is planned takes some, too */
-    bool no_room = device && code && device->memory_error.code == code && w.rank == 0 &&
-                   (code == EXIT_CARD_MEMORY || device->limit_bytes);
-    size_t held = !no_room ? 0 : device->limit_bytes ? device->limit_bytes : device->use.peak_total_bytes;
+    bool no_space = device && code && device->memory_error.code == code && w.rank == 0 &&
+                    (code == EXIT_CARD_MEMORY || device->limit_bytes);
+    size_t held = !no_space ? 0 : device->limit_bytes ? device->limit_bytes : device->use.peak_total_bytes;
     json_decref(identity);
     json_decref(changed);
     data_close(w.feed.data);
     trainer_close(w.t);
     device_close(device);
-    if (no_room) advice_memory(run, ranks, held, err);
+    if (no_space) advice_memory(run, ranks, held, err);
     return code;
 }

@@ -4,7 +4,7 @@
 
 #include "core/data/data.h"
 #include "core/run/run.h"
-#include "core/train/start.h"
+#include "core/train/start_table.h"
 #include "core/train/trainer.h"
 
 struct train_progress {
@@ -25,7 +25,7 @@ extern const char *const train_phase_names[PHASE_COUNT];
 struct train_listener {
     void *context;
     void (*phase)(void *context, enum train_phase phase);
-    /* start: what computes the run (start.h) */
+    /* start: what computes the run (start_table.h) */
     void (*begun)(void *context, const struct trainer *trainer, const struct device_fact start[START_ROWS],
                   const struct data *data, int64_t from_step, int64_t total);
     void (*variants)(void *context, const struct loss_variant *variants, int count);
@@ -43,7 +43,7 @@ double schedule_lr(const struct config *config, int64_t step, int64_t total);
 /* How a run goes on. */
 struct train_resume {
     bool resume;       /* from its newest checkpoint; else from the beginning */
-    const char *force; /* keys between commas that may be others than the run began with (identity.h) */
+    const char *force; /* keys between commas that may be others than the run began with (resume_check.h) */
 };
 
 /* Train in `run`, alone (ranks NULL) or as one of several ranks; then only rank 0 writes there, and the

@@ -4,7 +4,7 @@
 #include "core/base/json.h"
 #include "core/run/checkpoint.h"
 #include "core/run/memory.h"
-#include "core/dist/dist.h"
+#include "core/comm/comm.h"
 #include "core/train/plan.h"
 
 #include <stdio.h>
@@ -74,7 +74,7 @@ struct rank_told {
 };
 
 /* (ranks), of all of them, which make this call together; the caller frees. */
-static struct rank_told *tell_ranks(struct trainer *t, int *code, struct error *err)
+static struct rank_told *report_ranks(struct trainer *t, int *code, struct error *err)
 {
     struct dist *ranks = &t->ranks;
     struct rank_told *all = xcalloc((size_t)ranks->size, sizeof *all), *own = &all[ranks->rank];
@@ -166,12 +166,12 @@ static int write_told(const struct run *run, const struct trainer *t, const stru
         json_pack("{s:i, s:s, s:i, s:f, s:s, s:I, s:I, s:I, s:I, s:s}", "version", 1, "host", all[0].host,
                   "pid", (int)getpid(), "started", (double)time(NULL), "device", t->device->name, "images",
                   (json_int_t)data_images(data), "total_steps", (json_int_t)total, "student_parameters",
-                  (json_int_t)geometry_parameters(&t->student_geometry), "teacher_parameters",
-                  (json_int_t)geometry_parameters(&t->teacher_geometry), "family",
-                  family_name(t->student_geometry.family));
+                  (json_int_t)model_shape_parameters(&t->student_shape), "teacher_parameters",
+                  (json_int_t)model_shape_parameters(&t->teacher_shape), "family",
+                  family_name(t->student_shape.family));
     json_object_set(meta, "start", start);
-    json_object_set_new(meta, "student_heads", json_integer((json_int_t)t->student_geometry.heads));
-    json_object_set_new(meta, "student_activation", json_string(geometry_activation(&t->student_geometry)));
+    json_object_set_new(meta, "student_heads", json_integer((json_int_t)t->student_shape.heads));
+    json_object_set_new(meta, "student_activation", json_string(model_shape_activation(&t->student_shape)));
     struct meopt_bytes held = {0};
     (void)meopt_held(t->opt, &held);
     json_object_set_new(meta, "code_version", json_string(MEOPT_VERSION));
@@ -218,7 +218,7 @@ int meta_write(const struct run *run, struct trainer *t, const struct data *data
                json_t *start, json_t *identity, struct error *err)
 {
     int code;
-    struct rank_told *all = tell_ranks(t, &code, err);
+    struct rank_told *all = report_ranks(t, &code, err);
     if (!code && t->ranks.rank == 0) code = write_told(run, t, all, data, total, start, identity, err);
     free(all);
     return code;

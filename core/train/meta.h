@@ -8,7 +8,7 @@
 #include "core/run/run.h"
 #include "core/train/trainer.h"
 
-/* total: the steps of the whole run. start: of start.h. Both JSON objects stay the caller's; identity:
+/* total: the steps of the whole run. start: of start_table.h. Both JSON objects stay the caller's; identity:
  * identity_config. Of several ranks all make this call, and rank 0 writes: the plan of the rank that holds
  * the most, with that of each where they differ, and where each is. */
 int meta_write(const struct run *run, struct trainer *trainer, const struct data *data, int64_t total,

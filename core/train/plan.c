@@ -1,9 +1,9 @@
 /* Plans: see plan.h. */
 #include "core/train/plan.h"
 #include "core/base/file.h"
-#include "core/train/internal.h"
+#include "core/train/train_internal.h"
 #include "core/train/preprocess.h"
-#include "core/train/stream.h"
+#include "core/train/weight_stream.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@ static bool readable(const struct config_tower *tower)
 static void count_carried(struct plan *p, const struct trainer *t)
 {
     const struct config *c = t->config;
-    int64_t rounds = many_rounds(t), weights = 0;
+    int64_t rounds = dp_round_count(t), weights = 0;
     for (int i = 0; i < t->student->parameter_count; i++) {
         const struct parameter *q = &t->student->parameters[i];
         if (!q->trained) continue;
@@ -36,10 +36,10 @@ static void count_carried(struct plan *p, const struct trainer *t)
 enum { CODING_FLOPS = 400 };
 static double coding_flops(const struct trainer *t)
 {
-    const struct geometry *g = &t->student_geometry;
+    const struct model_shape *g = &t->student_shape;
     if (t->student->options.saved != SAVED_8BIT) return 0;
     int64_t values = g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
-    return CODING_FLOPS * (double)t->batch * (double)(g->depth * geometry_tokens(g)) * (double)values;
+    return CODING_FLOPS * (double)t->batch * (double)(g->depth * model_shape_tokens(g)) * (double)values;
 }
 
 /* Every forward reads a tower; the student's backward passes do, and the step, which writes it, too. */
@@ -56,7 +56,7 @@ static int64_t checkpoint_bytes(const struct trainer *t, const struct meopt_byte
 {
     double records = 0;
     for (int i = 0; i < t->tensor_count; i++) records += (double)meopt_state_bytes(t->opt, (size_t)i);
-    if (many_sharded(t) && held->parameters)
+    if (dp_sharded(t) && held->parameters)
         records *= (double)p->trained_parameters / (double)held->parameters;
     return (int64_t)sizeof(float) * p->student_parameters + (int64_t)records;
 }
@@ -64,11 +64,11 @@ static int64_t checkpoint_bytes(const struct trainer *t, const struct meopt_byte
 static void count(struct plan *p, const struct trainer *t)
 {
     const struct config *c = t->config;
-    p->teacher = t->teacher_geometry;
-    p->student = t->student_geometry;
+    p->teacher = t->teacher_shape;
+    p->student = t->student_shape;
     p->two = preprocess_two(c);
     for (int i = 0; i < 2; i++) preprocess_text(c, i, p->images[i], sizeof p->images[i]);
-    p->teacher_parameters = geometry_parameters(&p->teacher);
+    p->teacher_parameters = model_shape_parameters(&p->teacher);
     for (int i = 0; i < t->student->parameter_count; i++) {
         const struct parameter *q = &t->student->parameters[i];
         p->student_parameters += q->count;
@@ -79,7 +79,8 @@ static void count(struct plan *p, const struct trainer *t)
     count_streamed(p, t);
     p->batch = t->batch;
     p->micro = t->micro;
-    p->first_epoch_step_flops = (double)t->batch * (t->student_flops + geometry_forward_flops(&p->teacher));
+    p->first_epoch_step_flops =
+        (double)t->batch * (t->student_flops + model_shape_forward_flops(&p->teacher));
     p->step_flops = c->train.cache_teacher ? (double)t->batch * t->student_flops : p->first_epoch_step_flops;
     p->coding_flops = coding_flops(t);
     struct meopt_bytes held = {0};
@@ -116,12 +117,12 @@ static int rehearse(struct trainer *t, struct error *err)
 }
 
 /* Do the keys alone say what the towers are? */
-static bool geometry_known(struct config *config)
+static bool model_shape_known(struct config *config)
 {
-    struct geometry teacher, student;
+    struct model_shape teacher, student;
     struct weights *none[2] = {NULL, NULL};
     struct error ignored;
-    return trainer_geometry(config, true, &teacher, &student, &none[0], &none[1], &ignored) == 0;
+    return trainer_shapes(config, true, &teacher, &student, &none[0], &none[1], &ignored) == 0;
 }
 
 int plan_make(struct plan *plan, const struct config *config, struct error *err)
@@ -135,10 +136,10 @@ int plan_make_among(struct plan *plan, const struct config *config, const struct
     return plan_make_looking(plan, config, ranks, NULL, NULL, err);
 }
 
-typedef void trainer_look(void *context, const struct trainer *trainer);
+typedef void trainer_scan(void *context, const struct trainer *trainer);
 
 static int plan_rank(struct plan *plan, const struct config *config, const struct dist_options *ranks,
-                     trainer_look *look, void *context, struct error *err)
+                     trainer_scan *look, void *context, struct error *err)
 {
     struct config copy;
     struct device *device = NULL;
@@ -166,7 +167,7 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
         code = trainer_create_among(&trainer, &copy, device, !plan->from_checkpoints, ranks, NULL, NULL, err);
     if (code == 0) code = rehearse(trainer, err);
     if (code && err && !plan->from_checkpoints && (copy.model_t.weight[0] || copy.model_s.weight[0]) &&
-        copy.model_t.arch == TOWER_ARCH_CUSTOM && !geometry_known(&copy)) {
+        copy.model_t.arch == TOWER_ARCH_CUSTOM && !model_shape_known(&copy)) {
         bool teacher = !readable(&copy.model_t);
         const char *weight = teacher ? copy.model_t.weight : copy.model_s.weight;
         char to[256];
@@ -192,7 +193,7 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
     return code;
 }
 
-static void find_largest(void *context, const struct trainer *t) { *(int *)context = many_largest(t); }
+static void find_largest(void *context, const struct trainer *t) { *(int *)context = dp_largest(t); }
 
 /* The first rank has the vectors, whose states are the largest for their size; another may have more of all.
  */
@@ -211,7 +212,7 @@ static int largest_rank(const struct config *config, const struct dist_options *
 }
 
 int plan_make_looking(struct plan *plan, const struct config *config, const struct dist_options *ranks,
-                      trainer_look *look, void *context, struct error *err)
+                      trainer_scan *look, void *context, struct error *err)
 {
     if (!ranks || ranks->rank != PLAN_LARGEST) return plan_rank(plan, config, ranks, look, context, err);
     int code = largest_rank(config, ranks, plan, err);

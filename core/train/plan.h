@@ -4,7 +4,7 @@
 #define MEOPT_TRAIN_PLAN_H
 
 #include "core/config/config.h"
-#include "core/dist/dist.h"
+#include "core/comm/comm.h"
 #include "core/nn/nn.h"
 
 struct trainer;
@@ -14,7 +14,7 @@ enum { PLAN_LARGEST = -1 }; /* as dist_options.rank: the one of the ranks that h
 struct plan {
     int rank;              /* of which this is the plan */
     struct memory_use use; /* of its device; peaks are what counts */
-    struct geometry teacher, student;
+    struct model_shape teacher, student;
     bool two;            /* preprocessings, else the student's is the teacher's */
     char images[2][320]; /* the teacher's and the student's, for people (preprocess.h) */
     int64_t teacher_parameters, student_parameters; /* the student's with its head */

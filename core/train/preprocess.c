@@ -279,13 +279,13 @@ static int read_processor(struct preprocess_found *f, const char *checkpoint, st
     static const char *const names[] = {"preprocessor_config.json", "processor_config.json"};
     for (size_t i = 0; i < 2 && !f->from[0]; i++) {
         json_t *root;
-        int code = beside_object(&root, checkpoint, names[i], err);
+        int code = sidecar_object(&root, checkpoint, names[i], err);
         if (code) return code;
         const json_t *o = i == 0 ? root : json_object_get(root, "image_processor");
         if (json_is_object(o)) {
             snprintf(f->from, sizeof f->from, "%s", names[i]);
             char model[64] = "";
-            beside_model(checkpoint, model, sizeof model);
+            sidecar_model(checkpoint, model, sizeof model);
             read_transformers(f, o, model);
         }
         json_decref(root);
@@ -293,25 +293,25 @@ static int read_processor(struct preprocess_found *f, const char *checkpoint, st
     return 0;
 }
 
-int preprocess_read(struct preprocess_found *f, const struct beside *b, const char *checkpoint,
+int preprocess_read(struct preprocess_found *f, const struct sidecar *b, const char *checkpoint,
                     const struct weights *weights, struct error *err)
 {
     *f = (struct preprocess_found){.from = ""};
     int code = 0;
-    bool others = b->library == BESIDE_OPEN_CLIP || b->library == BESIDE_TIMM;
+    bool others = b->library == SIDECAR_OPEN_CLIP || b->library == SIDECAR_TIMM;
     if (!others || transformers_names(weights)) code = read_processor(f, checkpoint, err);
     if (code || f->from[0] || !others) return code;
     json_t *root;
-    code = beside_object(&root, checkpoint, b->name, err);
+    code = sidecar_object(&root, checkpoint, b->name, err);
     if (code || !root) return code;
     snprintf(f->from, sizeof f->from, "%s", b->name);
-    if (b->library == BESIDE_TIMM) read_timm(f, root);
+    if (b->library == SIDECAR_TIMM) read_timm(f, root);
     else read_open_clip(f, root);
     /* a configuration of the model alone says at most the size */
-    bool says = b->library == BESIDE_TIMM ? value_of(root, "pretrained_cfg") ||
-                                                value_of(root, "input_size") || value_of(root, "mean")
-                                          : value_of(root, "preprocess_cfg") != NULL;
-    if (!says) *f = (struct preprocess_found){.side = b->library == BESIDE_TIMM ? 0 : f->side};
+    bool says = b->library == SIDECAR_TIMM ? value_of(root, "pretrained_cfg") ||
+                                                 value_of(root, "input_size") || value_of(root, "mean")
+                                           : value_of(root, "preprocess_cfg") != NULL;
+    if (!says) *f = (struct preprocess_found){.side = b->library == SIDECAR_TIMM ? 0 : f->side};
     json_decref(root);
     return 0;
 }
@@ -441,7 +441,7 @@ int preprocess_assign(struct config *c, const struct preprocess_found *found, bo
 }
 
 int preprocess_assign_student(struct config *c, const struct preprocess_found *found, bool pipeline_given,
-                              const struct geometry *teacher, const struct geometry *student, bool file,
+                              const struct model_shape *teacher, const struct model_shape *student, bool file,
                               struct error *err)
 {
     struct preprocess before = train_preprocess(c, false), is = before;

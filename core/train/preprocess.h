@@ -5,7 +5,7 @@
 
 #include "core/config/config.h"
 #include "core/data/data.h"
-#include "core/nn/beside.h"
+#include "core/nn/sidecar.h"
 
 /* What the files beside a checkpoint say: pretrained_cfg in timm's config.json, preprocess_cfg in
  * open_clip_config.json, transformers' preprocessor_config.json or processor_config.json. */
@@ -17,7 +17,7 @@ struct preprocess_found {
     char odd[96];          /* what it says that is not known here; "": nothing */
 };
 /* beside: what is known of the checkpoint's own configuration file. */
-int preprocess_read(struct preprocess_found *found, const struct beside *beside, const char *checkpoint,
+int preprocess_read(struct preprocess_found *found, const struct sidecar *beside, const char *checkpoint,
                     const struct weights *weights, struct error *err);
 
 /* The keys of a resolved configuration, for one of the towers. */
@@ -32,8 +32,8 @@ int preprocess_assign(struct config *config, const struct preprocess_found *foun
 /* The same for the student's keys, where what it sees is not what the teacher sees: as its own files say,
  * else, of another family (and of a file), as that family usually has them. */
 int preprocess_assign_student(struct config *config, const struct preprocess_found *found,
-                              bool pipeline_given, const struct geometry *teacher,
-                              const struct geometry *student, bool file, struct error *err);
+                              bool pipeline_given, const struct model_shape *teacher,
+                              const struct model_shape *student, bool file, struct error *err);
 /* As few digits as bring the same float back. */
 const char *float_text(char *text, size_t size, float value);
 /* One line for people: what it is, and where it is from. */

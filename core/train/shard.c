@@ -14,19 +14,19 @@ struct slot {
 struct shard {
     struct tower *tower;
     struct dist *ranks;
-    const struct cut *cut;
+    const struct partition *cut;
     char *own;      /* the parts, group behind group */
     size_t *own_at; /* (groups) */
     struct slot slots[2];
 };
 
-static size_t own_bytes(const struct cut *cut, int group)
+static size_t own_bytes(const struct partition *cut, int group)
 {
     const int64_t *at = cut->groups[group].weights;
     return (size_t)(at[cut->rank + 1] - at[cut->rank]);
 }
 
-int shard_make(struct shard **shard, struct tower *tower, struct dist *ranks, const struct cut *cut,
+int shard_make(struct shard **shard, struct tower *tower, struct dist *ranks, const struct partition *cut,
                struct error *err)
 {
     struct shard *s = *shard = xcalloc(1, sizeof *s);

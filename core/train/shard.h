@@ -1,6 +1,7 @@
 /* The student's weights where each rank holds its part of them (dist.shard parameters).
  *
- * A rank keeps the span of every group that is its own (cut.h), which its optimizer steps. A pass gathers a
+ * A rank keeps the span of every group that is its own (partition.h), which its optimizer steps. A pass
+ * gathers a
  * group into the tower's buffer (tower_options.weight_buffers) just before it is read: where there are two
  * buffers, the next group's weights travel while this one's are computed with. What stands in the buffers
  * when a pass ends is not gathered again by the next one, unless it has taken a step since: so the last two
@@ -10,13 +11,13 @@
 #ifndef MEOPT_TRAIN_SHARD_H
 #define MEOPT_TRAIN_SHARD_H
 
-#include "core/dist/dist.h"
-#include "core/train/cut.h"
+#include "core/comm/comm.h"
+#include "core/train/partition.h"
 
 struct shard;
 
 /* Memory by class weights, zeroed; bound to the tower. Everything given must outlive it. */
-int shard_make(struct shard **shard, struct tower *tower, struct dist *ranks, const struct cut *cut,
+int shard_make(struct shard **shard, struct tower *tower, struct dist *ranks, const struct partition *cut,
                struct error *err);
 void shard_close(struct shard *shard); /* NULL is fine */
 

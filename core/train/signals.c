@@ -9,7 +9,7 @@
 
 static const struct signal_row {
     int number;
-    enum signal_wish wish;
+    enum signal_request wish;
 } signal_rows[] = {
     {SIGTERM, WISH_STOP}, {SIGINT, WISH_STOP},  {SIGUSR1, WISH_STOP}, {SIGXCPU, WISH_STOP},
     {SIGPWR, WISH_STOP},  {SIGUSR2, WISH_SAVE}, {SIGHUP, WISH_NONE},
@@ -20,11 +20,11 @@ static const char *const signal_requests[WISH_COUNT] = {
     [WISH_STOP] = "stop", [WISH_SAVE] = "checkpoint", [WISH_CHANGE] = "change"};
 
 static const enum signal_act signal_acts[WISH_COUNT][PHASE_COUNT] = {
-    [WISH_STOP] = {[PHASE_LOAD] = ACT_LEAVE,
-                   [PHASE_TEACHER] = ACT_LEAVE,
-                   [PHASE_DATA] = ACT_SAVE_LEAVE,
-                   [PHASE_STEP] = ACT_SAVE_LEAVE,
-                   [PHASE_SAVE] = ACT_LEAVE},
+    [WISH_STOP] = {[PHASE_LOAD] = ACT_STOP,
+                   [PHASE_TEACHER] = ACT_STOP,
+                   [PHASE_DATA] = ACT_SAVE_STOP,
+                   [PHASE_STEP] = ACT_SAVE_STOP,
+                   [PHASE_SAVE] = ACT_STOP},
     [WISH_SAVE] = {[PHASE_DATA] = ACT_SAVE, [PHASE_STEP] = ACT_SAVE},
     [WISH_CHANGE] = {[PHASE_DATA] = ACT_CHANGE, [PHASE_STEP] = ACT_CHANGE},
 };
@@ -48,7 +48,7 @@ static void on_signal(int number)
 {
     /* clock_seconds asks clock_gettime alone, which a handler may */
     if (number == SIGINT && signals_haste(&signal_interrupts, clock_seconds())) _exit(EXIT_SIGNAL + number);
-    signal_asked[signals_wish(number)] = 1;
+    signal_asked[signals_request(number)] = 1;
 }
 
 void signals_catch(struct run *run)
@@ -67,7 +67,7 @@ void signals_catch(struct run *run)
     sigprocmask(SIG_UNBLOCK, &ours, NULL);
 }
 
-enum signal_wish signals_wish(int number)
+enum signal_request signals_request(int number)
 {
     for (int i = 0; i < SIGNAL_ROWS; i++)
         if (signal_rows[i].number == number) return signal_rows[i].wish;
@@ -85,13 +85,13 @@ static void look_for_requests(void)
             signal_asked[i] = 1;
 }
 
-void signals_obeyed(enum signal_wish wish) { signal_asked[wish] = 0; }
-bool signals_asked(enum signal_wish wish) { return signal_asked[wish]; }
+void signals_handled(enum signal_request wish) { signal_asked[wish] = 0; }
+bool signals_asked(enum signal_request wish) { return signal_asked[wish]; }
 
 enum signal_act signals_act(enum train_phase phase)
 {
     look_for_requests();
     for (int wish = WISH_STOP; wish < WISH_COUNT; wish++)
-        if (signal_asked[wish] && signal_acts[wish][phase] != ACT_GO_ON) return signal_acts[wish][phase];
-    return ACT_GO_ON;
+        if (signal_asked[wish] && signal_acts[wish][phase] != ACT_CONTINUE) return signal_acts[wish][phase];
+    return ACT_CONTINUE;
 }

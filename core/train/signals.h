@@ -25,19 +25,19 @@
 
 #include <stdbool.h>
 
-enum signal_wish { WISH_NONE, WISH_STOP, WISH_SAVE, WISH_CHANGE, WISH_COUNT };
-enum signal_act { ACT_GO_ON, ACT_SAVE, ACT_LEAVE, ACT_SAVE_LEAVE, ACT_CHANGE };
+enum signal_request { WISH_NONE, WISH_STOP, WISH_SAVE, WISH_CHANGE, WISH_COUNT };
+enum signal_act { ACT_CONTINUE, ACT_SAVE, ACT_STOP, ACT_SAVE_STOP, ACT_CHANGE };
 
 /* Catch them, with nothing asked yet but what came while they were blocked (a supervisor starts its worker
  * so, and none is lost). Requests are looked for in the directory of this run, which may be moved meanwhile
  * and must stay valid; NULL: none. */
 void signals_catch(struct run *run);
 /* What signal `number` asks for. */
-enum signal_wish signals_wish(int number);
+enum signal_request signals_request(int number);
 /* The wish is granted: it is asked no more. */
-void signals_obeyed(enum signal_wish wish);
+void signals_handled(enum signal_request wish);
 /* Whether it is asked and not granted yet. */
-bool signals_asked(enum signal_wish wish);
+bool signals_asked(enum signal_request wish);
 /* What the wishes mean in this phase, at the next point where it can be left. */
 enum signal_act signals_act(enum train_phase phase);
 

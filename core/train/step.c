@@ -1,7 +1,7 @@
 /* One optimizer step: see trainer.h. */
 #include "core/train/trainer.h"
-#include "core/train/internal.h"
-#include "core/train/stream.h"
+#include "core/train/train_internal.h"
+#include "core/train/weight_stream.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -103,14 +103,14 @@ struct release {
 };
 
 /* Of a group's gradients, on the device. */
-enum { SQUARES = sizeof(struct meopt_found) / sizeof(double) };
+enum { SQUARES = sizeof(struct meopt_grad_stats) / sizeof(double) };
 
 static int64_t pieces_of(const struct trainer *t) { return (t->batch + t->micro - 1) / t->micro; }
 
 size_t step_sums_bytes(const struct trainer *t)
 {
     return (size_t)(2 * pieces_of(t)) * sizeof(double) +
-           (size_t)t->student->group_count * sizeof(struct meopt_found);
+           (size_t)t->student->group_count * sizeof(struct meopt_grad_stats);
 }
 
 int step_read_sums(struct trainer *t, int64_t count, struct error *err)
@@ -119,7 +119,7 @@ int step_read_sums(struct trainer *t, int64_t count, struct error *err)
     return device_check(t->device, err);
 }
 
-struct meopt_found *step_found(const struct trainer *t, int group)
+struct meopt_grad_stats *step_grad_stats(const struct trainer *t, int group)
 {
     return (void *)(t->sums + 2 * pieces_of(t) + group * SQUARES);
 }
@@ -127,8 +127,8 @@ struct meopt_found *step_found(const struct trainer *t, int group)
 /* Of a group's gradients, or with group -1 of all, to the group's place (0). Nothing is waited for. */
 static void measure(struct trainer *t, int group)
 {
-    static const struct meopt_found none = {0, 1, 0};
-    struct meopt_found *place = step_found(t, group < 0 ? 0 : group);
+    static const struct meopt_grad_stats none = {0, 1, 0};
+    struct meopt_grad_stats *place = step_grad_stats(t, group < 0 ? 0 : group);
     t->device->upload(t->device, place, &none, sizeof none);
     for (int i = 0; i < t->student->parameter_count; i++) {
         const struct parameter *p = &t->student->parameters[i];
@@ -140,7 +140,7 @@ static void measure(struct trainer *t, int group)
 
 bool step_found_read(const struct trainer *t, int group, double *squares)
 {
-    struct meopt_found s;
+    struct meopt_grad_stats s;
     memcpy(&s, t->host_sums + 2 * pieces_of(t) + group * SQUARES, sizeof s);
     *squares = s.squares;
     return s.finite && isfinite(s.squares);
@@ -150,7 +150,7 @@ static int64_t sums_to(const struct trainer *t, int group) /* in doubles, that o
     return 2 * pieces_of(t) + (group + 1) * SQUARES;
 }
 
-void step_send_found(struct trainer *t)
+void step_send_grad_stats(struct trainer *t)
 {
     t->device->queues->download(t->device, NULL, t->host_sums, t->sums,
                                 (size_t)sums_to(t, t->student->group_count - 1) * sizeof *t->sums);
@@ -209,7 +209,7 @@ static int on_group(void *context, int group, struct error *err)
         status = meopt_accumulate_tensors(t->opt, t->tensors, t->gradients, count, 1, &library);
     else if (r->by_group) {
         struct meopt_clip clip = step_clip(t, group_share(r, group));
-        clip.found = step_found(t, group);
+        clip.found = step_grad_stats(t, group);
         status = meopt_step_clipped(t->opt, t->tensors, t->gradients, count, &clip, &library);
     } else status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, r->scale, &library);
     if (status == MEOPT_NOT_FINITE) return step_diverged(t, r->step, library.message, r->moved, err);
@@ -331,7 +331,7 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
         return trainer_library_error(&library, err);
     code = tower_backward(t->student, &(struct batch){trainer_student_input(t), count}, t->dout, true, true,
                           on_group, &r, err);
-    if (r.by_group) step_send_found(t); /* read with the results of the step, for which its end waits */
+    if (r.by_group) step_send_grad_stats(t); /* read with the results of the step, for which its end waits */
     int ended = meopt_step_end(t->opt, &stats, &library);
     if (!code && r.by_group && (!ended || ended == MEOPT_NOT_FINITE)) code = add_squares(&r, err);
     if (!code && ended == MEOPT_NOT_FINITE) code = step_diverged(t, step, step_not_finite, r.moved, err);
@@ -425,7 +425,7 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
 {
     *result = (struct step_result){0};
     double waited = stream_waited(t);
-    int code = (t->many ? many_step : step_alone)(t, step, lr, source, result, err);
+    int code = (t->many ? dp_step : step_alone)(t, step, lr, source, result, err);
     if (t->lost.code) { /* the optimizer can only say that a sum failed */
         code = t->lost.code;
         if (err) *err = t->lost;
@@ -480,7 +480,7 @@ int trainer_embed_teacher(struct trainer *t, const struct batch *host, float *ou
     size_t cls = (size_t)width * sizeof *out, rest = (size_t)((rows - 1) * width) * sizeof *out;
     float *all = rows > 1 && count > 1 ? malloc((size_t)count * (cls + rest)) : out;
     if (!all) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory for the teacher's outputs");
-    dev->upload(dev, t->input, host->input, geometry_input_bytes(&t->teacher_geometry, count));
+    dev->upload(dev, t->input, host->input, model_shape_input_bytes(&t->teacher_shape, count));
     int code = tower_forward_bound(teacher, &(struct batch){t->input, count}, err);
     if (!code) dev->download(dev, all, teacher->out, (size_t)count * (cls + rest));
     for (int64_t i = 0; i < count && all != out && !code; i++) {

@@ -6,7 +6,8 @@
  *
  *     g = (((0 + g_0) + g_1) + ...) + g_(n-1)
  *
- * which round r continues where r - 1 has left it, each rank for its part of every tensor (cut.h). Loss and
+ * which round r continues where r - 1 has left it, each rank for its part of every tensor (partition.h).
+ * Loss and
  * cosine are summed in the same order. So a step has the same bits on any number of ranks, and whether states
  * are held whole or in parts, as long as its images and train.micro_batch are the same.
  *
@@ -21,18 +22,18 @@
  *                            whole, else own part)
  */
 #include "core/base/file.h"
-#include "core/train/cut.h"
-#include "core/train/internal.h"
+#include "core/train/partition.h"
+#include "core/train/train_internal.h"
 #include "core/train/shard.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct many {
+struct data_parallel {
     bool sharded, held;     /* states in parts; weights move behind the last round */
     int64_t pieces, rounds; /* micro-batches of a step, and of this or another rank */
-    struct cut *cut;
+    struct partition *cut;
     struct shard *shard; /* weights in parts; else NULL */
     float *sums[2];      /* of two groups by turns, what is stepped inside backward */
     float *kept; /* of all groups at kept_at: what further rounds add to, or is stepped behind the last */
@@ -48,7 +49,7 @@ struct many {
 /* One group's way through a round. */
 struct group {
     struct trainer *t;
-    int number, givers;
+    int number, contributors;
     bool first, last;
     struct gradient_span span;
     float *sum;
@@ -56,10 +57,10 @@ struct group {
 };
 
 /* State of the backward pass's call-backs. */
-struct many_pass {
+struct dp_pass {
     struct trainer *t;
     int64_t step;
-    int givers;
+    int contributors;
     bool first, last; /* round */
     bool by_group, measure, moved;
     double scale, squares;
@@ -67,7 +68,7 @@ struct many_pass {
     int waiting; /* group that is being reduced; -1: none */
 };
 
-bool many_wanted(const struct config *c, int ranks) { return ranks > 1 || c->train.global_batch > 0; }
+bool dp_wanted(const struct config *c, int ranks) { return ranks > 1 || c->train.global_batch > 0; }
 
 static int64_t piece_images(const struct trainer *t, int64_t piece)
 {
@@ -75,10 +76,10 @@ static int64_t piece_images(const struct trainer *t, int64_t piece)
     return piece >= t->many->pieces ? 0 : left < t->micro ? left : t->micro;
 }
 
-int many_plan(struct trainer *t, struct error *err)
+int dp_plan(struct trainer *t, struct error *err)
 {
     const struct config *c = t->config;
-    struct many *m = t->many = xcalloc(1, sizeof *m);
+    struct data_parallel *m = t->many = xcalloc(1, sizeof *m);
     int ranks = t->ranks.size;
     t->images = c->train.global_batch > 0 ? c->train.global_batch : c->train.batch_size * ranks;
     t->micro = c->train.micro_batch > 0 ? c->train.micro_batch : c->train.batch_size;
@@ -98,49 +99,49 @@ int many_plan(struct trainer *t, struct error *err)
     return 0;
 }
 
-int64_t many_rounds(const struct trainer *t) { return t->many ? t->many->rounds : 1; }
+int64_t dp_round_count(const struct trainer *t) { return t->many ? t->many->rounds : 1; }
 
-bool many_sharded(const struct trainer *t) { return t->many && t->many->sharded; }
+bool dp_sharded(const struct trainer *t) { return t->many && t->many->sharded; }
 
-void many_part(const struct trainer *t, int parameter, int64_t *first, int64_t *count)
+void dp_part(const struct trainer *t, int parameter, int64_t *first, int64_t *count)
 {
-    bool part = many_sharded(t) && t->student->parameters[parameter].trained;
+    bool part = dp_sharded(t) && t->student->parameters[parameter].trained;
     *first = part ? t->many->cut->first[parameter] : 0;
     *count = part ? t->many->cut->count[parameter] : t->student->parameters[parameter].count;
 }
 
 /* ---- where sums lie ---- */
 
-int many_weight_buffers(const struct trainer *t)
+int dp_weight_buffers(const struct trainer *t)
 {
-    if (!many_sharded(t) || t->config->dist.shard != DIST_SHARD_PARAMETERS) return 0;
-    return many_turns(t);
+    if (!dp_sharded(t) || t->config->dist.shard != DIST_SHARD_PARAMETERS) return 0;
+    return dp_rounds(t);
 }
 
 /* One on a card without RCCL or NCCL: its copies would go into the graph of what it computes meanwhile. */
-int many_turns(const struct trainer *t) { return t->ranks.size > 1 && t->ranks.overlaps ? 2 : 1; }
+int dp_rounds(const struct trainer *t) { return t->ranks.size > 1 && t->ranks.overlaps ? 2 : 1; }
 
-int many_cut(struct trainer *t, struct error *err)
+int dp_partition(struct trainer *t, struct error *err)
 {
-    struct many *m = t->many;
-    m->cut = cut_make(t->student, t->ranks.size, t->ranks.rank);
-    return many_weight_buffers(t) ? shard_make(&m->shard, t->student, &t->ranks, m->cut, err) : 0;
+    struct data_parallel *m = t->many;
+    m->cut = partition_make(t->student, t->ranks.size, t->ranks.rank);
+    return dp_weight_buffers(t) ? shard_make(&m->shard, t->student, &t->ranks, m->cut, err) : 0;
 }
 
-void *many_weights(const struct trainer *t, int parameter)
+void *dp_weights(const struct trainer *t, int parameter)
 {
     const struct parameter *p = &t->student->parameters[parameter];
     int64_t first, count;
     if (t->many && t->many->shard) return shard_part(t->many->shard, parameter);
-    many_part(t, parameter, &first, &count);
+    dp_part(t, parameter, &first, &count);
     return (char *)p->weight + (size_t)first * dtype_bytes(p->weight_type);
 }
 
 /* In floats, of what is held of a group's sums. */
-static int64_t group_room(const struct trainer *t, int group)
+static int64_t group_capacity(const struct trainer *t, int group)
 {
-    const struct many *m = t->many;
-    return m->sharded ? cut_own(m->cut, group) : cut_elements(m->cut, group);
+    const struct data_parallel *m = t->many;
+    return m->sharded ? partition_own(m->cut, group) : partition_elements(m->cut, group);
 }
 
 /* Where in them the vectors and the matrices of this rank's part begin. */
@@ -150,7 +151,7 @@ static int64_t own_vectors(const struct trainer *t, int group)
 }
 static int64_t own_matrices(const struct trainer *t, int group)
 {
-    const struct cut_group *g = &t->many->cut->groups[group];
+    const struct partition_group *g = &t->many->cut->groups[group];
     int rank = t->ranks.rank;
     return t->many->sharded ? g->vectors[rank + 1] - g->vectors[rank]
                             : g->vectors[t->ranks.size] + g->matrices[rank];
@@ -160,8 +161,8 @@ static int64_t own_matrices(const struct trainer *t, int group)
 static const float *gradient_in(const struct trainer *t, const float *sums, int parameter)
 {
     const struct parameter *p = &t->student->parameters[parameter];
-    const struct cut *cut = t->many->cut;
-    const struct cut_group *g = &cut->groups[p->group];
+    const struct partition *cut = t->many->cut;
+    const struct partition_group *g = &cut->groups[p->group];
     int64_t at = cut->element[parameter];
     if (!t->many->sharded) return sums + at + (p->matrix ? g->vectors[t->ranks.size] : 0);
     if (!cut->count[parameter]) return sums; /* of nothing */
@@ -172,12 +173,12 @@ static const float *gradient_in(const struct trainer *t, const float *sums, int 
 /* The longest part that travels in one piece. */
 static int64_t longest_part(const struct trainer *t)
 {
-    const struct many *m = t->many;
+    const struct data_parallel *m = t->many;
     int64_t longest = 0,
             size = (int64_t)(m->sharded ? dtype_bytes(t->student->options.grad_type) : sizeof(float));
     for (int group = 0; group < t->student->group_count; group++)
         for (int r = 0; r < t->ranks.size; r++) {
-            const struct cut_group *g = &m->cut->groups[group];
+            const struct partition_group *g = &m->cut->groups[group];
             int64_t bytes[] = {(g->vectors[r + 1] - g->vectors[r]) * (int64_t)sizeof(float),
                                (g->matrices[r + 1] - g->matrices[r]) * size,
                                m->sharded ? g->weights[r + 1] - g->weights[r] : 0};
@@ -187,9 +188,9 @@ static int64_t longest_part(const struct trainer *t)
     return longest;
 }
 
-int many_buffers(struct trainer *t, struct error *err)
+int dp_buffers(struct trainer *t, struct error *err)
 {
-    struct many *m = t->many;
+    struct data_parallel *m = t->many;
     int64_t all = 0, most[2] = {0, 0}, groups = t->student->group_count;
     int turns = t->student->options.gradient_buffers == 2 ? 2 : 1;
     m->kept_at = xcalloc((size_t)groups, sizeof *m->kept_at);
@@ -203,7 +204,7 @@ int many_buffers(struct trainer *t, struct error *err)
         m->group_of[i] = t->student->parameters[t->parameter_of[i]].group;
     if (dist_reserve(&t->ranks, longest_part(t), err)) return err->code;
     for (int group = 0; group < groups; group++) {
-        int64_t room = (group_room(t, group) + 15) & ~(int64_t)15;
+        int64_t room = (group_capacity(t, group) + 15) & ~(int64_t)15;
         m->kept_at[group] = all;
         all += room;
         if (room > most[group % turns]) most[group % turns] = room;
@@ -225,7 +226,7 @@ int many_buffers(struct trainer *t, struct error *err)
  */
 static double held_of(const struct trainer *t, int rank)
 {
-    const struct many *m = t->many;
+    const struct data_parallel *m = t->many;
     struct meopt_bytes held = {0};
     int64_t all = 0, most[2] = {0, 0};
     (void)meopt_held(t->opt, &held);
@@ -233,28 +234,28 @@ static double held_of(const struct trainer *t, int rank)
     if (m->shard) bytes += 2;
     if (m->kept) bytes += sizeof(float);
     for (int group = 0; group < t->student->group_count; group++) {
-        int64_t count = cut_of(m->cut, group, rank), *of = &most[m->sums[1] ? group % 2 : 0];
+        int64_t count = partition_of(m->cut, group, rank), *of = &most[m->sums[1] ? group % 2 : 0];
         all += count;
         if (count > *of && m->sums[0]) *of = count;
     }
     return bytes * (double)all + sizeof(float) * (double)(most[0] + most[1]);
 }
 
-int many_largest(const struct trainer *t)
+int dp_largest(const struct trainer *t)
 {
     int largest = 0;
-    if (!many_sharded(t)) return 0; /* which has no fewer images than any other */
+    if (!dp_sharded(t)) return 0; /* which has no fewer images than any other */
     for (int r = 1; r < t->ranks.size; r++)
         if (held_of(t, r) > held_of(t, largest)) largest = r;
     return largest;
 }
 
-void many_close(struct trainer *t)
+void dp_close(struct trainer *t)
 {
-    struct many *m = t->many;
+    struct data_parallel *m = t->many;
     if (!m) return;
     shard_close(m->shard);
-    cut_free(m->cut);
+    partition_free(m->cut);
     for (int i = 0; i < 2; i++) device_free(t->device, m->sums[i]);
     device_free(t->device, m->kept);
     free(m->kept_at);
@@ -276,8 +277,8 @@ static int reduce_group(struct dist *dist, void *context, struct error *err)
 {
     struct group *g = context;
     const struct trainer *t = g->t;
-    const struct many *m = t->many;
-    const struct cut_group *cut = &m->cut->groups[g->number];
+    const struct data_parallel *m = t->many;
+    const struct partition_group *cut = &m->cut->groups[g->number];
     enum dtype types[] = {DTYPE_F32, t->student->options.grad_type};
     const int64_t *offsets[] = {cut->vectors, cut->matrices};
     int64_t at[] = {own_vectors(t, g->number), own_matrices(t, g->number)};
@@ -288,7 +289,7 @@ static int reduce_group(struct dist *dist, void *context, struct error *err)
                            &(struct dist_sum){.send = (char *)g->span.p + (i ? g->span.f32_bytes : 0),
                                               .type = types[i],
                                               .offsets = offsets[i],
-                                              .givers = g->givers,
+                                              .contributors = g->contributors,
                                               .before = before ? before + at[i] : NULL,
                                               .receive = g->sum + at[i]},
                            err);
@@ -310,15 +311,15 @@ static int gather_weights(struct dist *dist, void *context, struct error *err)
                        g->t->many->cut->groups[g->number].weights, err);
 }
 
-static void begin_group(struct many_pass *r, int group)
+static void begin_group(struct dp_pass *r, int group)
 {
     struct trainer *t = r->t;
-    struct many *m = t->many;
+    struct data_parallel *m = t->many;
     struct group *g = &m->jobs[group];
     bool keep = m->held || !r->last;
     *g = (struct group){.t = t,
                         .number = group,
-                        .givers = r->givers,
+                        .contributors = r->contributors,
                         .first = r->first,
                         .last = r->last,
                         .span = tower_group_gradients(t->student, group),
@@ -330,19 +331,19 @@ static void begin_group(struct many_pass *r, int group)
 
 /* Does the host add up norms of groups? Only it reaches those of other ranks' parts, where these are not on
  * cards that meet in their library. */
-static bool norms_by_host(const struct trainer *t) { return t->many->sharded && !dist_unites(&t->ranks); }
+static bool norms_by_host(const struct trainer *t) { return t->many->sharded && !dist_combines(&t->ranks); }
 
-static double group_share(const struct many_pass *r, int group)
+static double group_share(const struct dp_pass *r, int group)
 {
     return sqrt((double)step_parameters(r->t, group) / (double)r->parameters);
 }
 
 /* The squares of a group's gradient. Where each is clipped by its own, and the host adds them up, they are
  * waited for, and give the scale; else they are read later. */
-static int measure_group(struct many_pass *r, int group, struct error *err)
+static int measure_group(struct dp_pass *r, int group, struct error *err)
 {
     struct trainer *t = r->t;
-    struct many *m = t->many;
+    struct data_parallel *m = t->many;
     struct meopt_error library = {0};
     int finite = 1, status;
     double norm;
@@ -353,7 +354,7 @@ static int measure_group(struct many_pass *r, int group, struct error *err)
     }
     if (!r->by_group) status = meopt_norms_begin(t->opt, m->measured, &library);
     else if (!norms_by_host(t))
-        status = meopt_gradient_found(t->opt, m->measured, step_found(t, group), &library);
+        status = meopt_gradient_found(t->opt, m->measured, step_grad_stats(t, group), &library);
     else {
         status = meopt_gradient_norm(t->opt, m->measured, &norm, &finite, &library);
         if (!status && !finite) return step_diverged(t, r->step, step_not_finite, r->moved, err);
@@ -366,10 +367,10 @@ static int measure_group(struct many_pass *r, int group, struct error *err)
 }
 
 /* The norm of all that was measured, in the order in which groups step. */
-static int all_squares(struct many_pass *r, struct error *err)
+static int all_squares(struct dp_pass *r, struct error *err)
 {
     struct trainer *t = r->t;
-    struct many *m = t->many;
+    struct data_parallel *m = t->many;
     struct meopt_error library = {0};
     int groups = t->student->group_count;
     if (meopt_norms_end(t->opt, (size_t)groups, m->group_of, m->norms, m->finite, &library))
@@ -384,7 +385,7 @@ static int all_squares(struct many_pass *r, struct error *err)
 
 /* What the groups were clipped by, read with the results of the step; behind one that is not finite none
  * stepped. */
-static int found_squares(struct many_pass *r, struct error *err)
+static int found_squares(struct dp_pass *r, struct error *err)
 {
     struct trainer *t = r->t;
     int last = t->student->group_count - 1;
@@ -397,7 +398,7 @@ static int found_squares(struct many_pass *r, struct error *err)
     return 0;
 }
 
-static int step_group(struct many_pass *r, int group, struct error *err)
+static int step_group(struct dp_pass *r, int group, struct error *err)
 {
     struct trainer *t = r->t;
     struct group *g = &t->many->jobs[group];
@@ -415,7 +416,7 @@ static int step_group(struct many_pass *r, int group, struct error *err)
     int status;
     if (r->by_group && !norms_by_host(t)) {
         struct meopt_clip clip = step_clip(t, group_share(r, group));
-        clip.found = step_found(t, group);
+        clip.found = step_grad_stats(t, group);
         status = meopt_step_clipped(t->opt, t->tensors, t->gradients, count, &clip, &library);
         if (status == MEOPT_NOT_FINITE) return step_diverged(t, r->step, step_not_finite, moved, err);
     } else status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, r->scale, &library);
@@ -430,7 +431,7 @@ static int step_group(struct many_pass *r, int group, struct error *err)
 }
 
 /* The group's sum is there: measure it, step it, or leave it for later. */
-static int end_group(struct many_pass *r, int group, struct error *err)
+static int end_group(struct dp_pass *r, int group, struct error *err)
 {
     struct trainer *t = r->t;
     int code = dist_end(&t->ranks, &t->many->jobs[group].reduce, err);
@@ -444,7 +445,7 @@ static int end_group(struct many_pass *r, int group, struct error *err)
  * before is stepped. */
 static int on_group(void *context, int group, struct error *err)
 {
-    struct many_pass *r = context;
+    struct dp_pass *r = context;
     int before = r->waiting;
     begin_group(r, group);
     r->waiting = group;
@@ -455,10 +456,10 @@ static int on_group(void *context, int group, struct error *err)
     return before >= 0 ? end_group(r, before, err) : 0;
 }
 
-int many_share(struct trainer *t, struct error *err)
+int dp_share(struct trainer *t, struct error *err)
 {
     int code = 0;
-    if (!many_sharded(t)) return 0;
+    if (!dp_sharded(t)) return 0;
     if (t->many->shard) shard_changed(t->many->shard, -1);
     for (int group = 0; group < t->student->group_count && !t->many->shard && !code; group++)
         code = dist_gather(&t->ranks, tower_group_weights(t->student, group).p,
@@ -466,11 +467,11 @@ int many_share(struct trainer *t, struct error *err)
     return code;
 }
 
-int many_whole(const struct trainer *t, int parameter, float *values, struct error *err)
+int dp_whole(const struct trainer *t, int parameter, float *values, struct error *err)
 {
-    if (!many_sharded(t)) return 0;
+    if (!dp_sharded(t)) return 0;
     int64_t *offsets = xcalloc((size_t)t->ranks.size + 1, sizeof *offsets);
-    cut_offsets(t->many->cut, t->student, parameter, sizeof *values, offsets);
+    partition_offsets(t->many->cut, t->student, parameter, sizeof *values, offsets);
     int code = dist_gather_host((struct dist *)(uintptr_t)&t->ranks, values, offsets, err);
     free(offsets);
     return code;
@@ -479,7 +480,7 @@ int many_whole(const struct trainer *t, int parameter, float *values, struct err
 /* ---- one pass, one round ---- */
 
 /* Backward of this rank's micro-batch; with count 0 it has none, and only takes part. */
-static int backward(struct many_pass *r, int64_t count, struct error *err)
+static int backward(struct dp_pass *r, int64_t count, struct error *err)
 {
     struct trainer *t = r->t;
     int code = 0;
@@ -507,7 +508,7 @@ static int take_part(struct trainer *t, struct error *err)
 /* Loss and cosine of the step's micro-batches, in their order: rank by rank in each round. */
 static int sum_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err)
 {
-    struct many *m = t->many;
+    struct data_parallel *m = t->many;
     int64_t ranks = t->ranks.size, own = (t->batch + t->micro - 1) / t->micro;
     size_t bytes = 2 * (size_t)m->rounds * sizeof *m->losses;
     double *mine = m->losses + 2 * m->rounds * t->ranks.rank;
@@ -526,7 +527,7 @@ static int sum_losses(struct trainer *t, int64_t step, struct step_result *resul
 }
 
 /* The last round, or the only one: gradients are measured, clipped, stepped. */
-static int last_round(struct many_pass *r, double lr, int64_t count, struct step_result *result,
+static int last_round(struct dp_pass *r, double lr, int64_t count, struct step_result *result,
                       struct error *err)
 {
     struct trainer *t = r->t;
@@ -549,7 +550,7 @@ static int last_round(struct many_pass *r, double lr, int64_t count, struct step
     for (int group = t->student->group_count - 1; group >= 0 && t->many->held && !code; group--)
         code = step_group(r, group, err);
     bool found = r->by_group && !norms_by_host(t);
-    if (found) step_send_found(t);
+    if (found) step_send_grad_stats(t);
     int ended = code && code != EXIT_DIVERGED ? 0 : meopt_step_end(t->opt, &stats, &library);
     if (!code && found && (!ended || ended == MEOPT_NOT_FINITE)) code = found_squares(r, err);
     if (!code && ended == MEOPT_NOT_FINITE) code = step_diverged(t, r->step, step_not_finite, r->moved, err);
@@ -558,11 +559,11 @@ static int last_round(struct many_pass *r, double lr, int64_t count, struct step
     return code;
 }
 
-int many_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
-              struct step_result *result, struct error *err)
+int dp_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
+            struct step_result *result, struct error *err)
 {
-    struct many *m = t->many;
-    struct many_pass r = {.t = t, .step = step, .scale = 1, .parameters = step_parameters(t, -1)};
+    struct data_parallel *m = t->many;
+    struct dp_pass r = {.t = t, .step = step, .scale = 1, .parameters = step_parameters(t, -1)};
     int code = 0;
     int64_t done = 0;
     for (int64_t round = 0; round < m->rounds && !code; round++) {
@@ -571,7 +572,7 @@ int many_step(struct trainer *t, int64_t step, double lr, const struct batch_sou
         if (!code && round == m->rounds - 1) code = sum_losses(t, step, result, err);
         if (code) break;
         done += count;
-        r.givers = m->pieces - begin < t->ranks.size ? (int)(m->pieces - begin) : t->ranks.size;
+        r.contributors = m->pieces - begin < t->ranks.size ? (int)(m->pieces - begin) : t->ranks.size;
         r.first = round == 0;
         r.last = round == m->rounds - 1;
         code = r.last ? last_round(&r, lr, count, result, err) : backward(&r, count, err);

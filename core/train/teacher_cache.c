@@ -6,7 +6,7 @@
 #include "core/base/progress.h"
 #include "core/base/retry.h"
 #include "core/train/experiment.h"
-#include "core/train/stream.h"
+#include "core/train/weight_stream.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -176,7 +176,7 @@ static void put(struct pass *p, bool sync)
 static int compute(struct pass *p, int64_t image, const float *pixels, int64_t count, struct error *err)
 {
     int64_t at_once = p->t->device->host_memory ? 1 : count,
-            input = geometry_input_bytes(&p->t->teacher_geometry, 1) / (int64_t)sizeof *pixels;
+            input = model_shape_input_bytes(&p->t->teacher_shape, 1) / (int64_t)sizeof *pixels;
     int code = 0;
     for (int64_t i = 0; i < count && !code; i += at_once) {
         code = trainer_embed_teacher(p->t, &(struct batch){pixels + i * input, at_once},

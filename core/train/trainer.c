@@ -1,9 +1,9 @@
 /* Building a trainer: towers, optimizer and buffers of one configuration. The step itself is step.c. */
-#include "core/train/internal.h"
+#include "core/train/train_internal.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/train/preprocess.h"
-#include "core/train/stream.h"
+#include "core/train/weight_stream.h"
 
 #include <assert.h>
 #include <math.h>
@@ -47,19 +47,19 @@ static struct tower_options student_options(const struct trainer *t)
         .batch = t->micro,
         .compute = type,
         .weight_type = type,
-        .master = bf16 && !many_sharded(t) &&
+        .master = bf16 && !dp_sharded(t) &&
                   (baseline || c->optim.weights == OPTIM_WEIGHTS_FP32 ||
                    c->optim.weights == OPTIM_WEIGHTS_FP32_COPY),
         .grad_type = bf16 && !baseline && !(accumulates && !t->release) ? DTYPE_BF16 : DTYPE_F32,
         .gradients = t->release || t->many ? GRADIENTS_RELEASE : GRADIENTS_KEEP,
-        .weight_buffers = c->model_s.place == TOWER_PLACE_STREAMED ? 2 : many_weight_buffers(t),
-        .gradient_buffers = many_turns(t),
+        .weight_buffers = c->model_s.place == TOWER_PLACE_STREAMED ? 2 : dp_weight_buffers(t),
+        .gradient_buffers = dp_rounds(t),
         .recompute = c->train.recompute == TRAIN_RECOMPUTE_BLOCK ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
         .saved = c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT ? SAVED_8BIT : SAVED_MINIMAL,
         .backward_twice = t->twice,
         .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
-        .target = c->loss.head == LOSS_HEAD_LINEAR || t->teacher_geometry.out != t->student_geometry.out
-                      ? t->teacher_geometry.out
+        .target = c->loss.head == LOSS_HEAD_LINEAR || t->teacher_shape.out != t->student_shape.out
+                      ? t->teacher_shape.out
                       : 0,
         .weights_class = MEMORY_WEIGHTS,
         .activations_class = MEMORY_ACTIVATIONS,
@@ -164,10 +164,10 @@ static struct meopt_tensor tensor_row(const struct trainer *t, int index, int we
                                .weights = p->master ? (void *)p->master : p->weight};
     if (p->master) row.copy = p->weight;
     for (int d = 0; d < p->ndim; d++) row.shape[d] = p->shape[d];
-    if (!many_sharded(t)) return row;
+    if (!dp_sharded(t)) return row;
     row.flags |= MEOPT_PART;
-    many_part(t, index, &row.first, &row.count);
-    void *part = many_weights(t, index);
+    dp_part(t, index, &row.first, &row.count);
+    void *part = dp_weights(t, index);
     bool copied = weights == MEOPT_WEIGHTS_F32_COPY && p->weight_type == DTYPE_BF16;
     row.weights = copied ? NULL : part; /* fp32 weights beside it: of the part alone, the optimizer's */
     row.copy = copied ? part : NULL;
@@ -193,7 +193,7 @@ static size_t largest_group(const struct trainer *t, const struct meopt_options 
 }
 
 /* By what states move, and what of it is not as it should be. */
-static void tell_offload(const struct trainer *t, const struct meopt_options *options)
+static void report_offload(const struct trainer *t, const struct meopt_options *options)
 {
     struct meopt_offload_info info = {.size = sizeof info};
     if (meopt_offloaded(t->opt, &info, NULL) || !info.how) return;
@@ -242,7 +242,7 @@ static int create_optimizer(struct trainer *t, struct error *err)
     if (options.offload) options.offload_ring_bytes = largest_group(t, &options, table);
     int status = code ? MEOPT_OK : meopt_create(&t->opt, &options, table, (size_t)t->tensor_count, &library);
     if (status) code = trainer_library_error(&library, err);
-    else if (!code && options.offload && t->ranks.rank == 0) tell_offload(t, &options);
+    else if (!code && options.offload && t->ranks.rank == 0) report_offload(t, &options);
     if (status == MEOPT_NO_MEMORY && t->device->memory_error.code) { /* which says what is held */
         code = t->device->memory_error.code;
         if (err) *err = t->device->memory_error;
@@ -275,13 +275,13 @@ static int create_teacher(struct trainer *t, const struct weights *weights, stru
 {
     bool dry = t->device->kind == DEVICE_DRY;
     struct tower_options options = teacher_options(t);
-    int code = tower_create(&t->teacher, t->device, &t->teacher_geometry, &options, err);
+    int code = tower_create(&t->teacher, t->device, &t->teacher_shape, &options, err);
     if (!code && options.weight_buffers)
         code = stream_make(&t->teacher_stream, t->teacher, scratch_directory(t), err);
     if (code || dry) return code;
     if (weights) {
         const char *path = t->config->model_t.weight;
-        content_set_model(&t->teacher_content, &t->teacher_geometry);
+        content_set_model(&t->teacher_content, &t->teacher_shape);
         code = tower_load(t->teacher, weights, load_teacher_values, t, err);
         if (code && err && !err->file[0]) error_at(err, path, 0, 0);
         return code ? code : content_compare_ranks(&t->ranks, "teacher", path, &t->teacher_content, err);
@@ -294,13 +294,13 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
 {
     bool dry = t->device->kind == DEVICE_DRY;
     struct tower_options options = student_options(t);
-    int code = tower_create(&t->student, t->device, &t->student_geometry, &options, err);
+    int code = tower_create(&t->student, t->device, &t->student_shape, &options, err);
     if (!code && t->config->model_s.place == TOWER_PLACE_STREAMED)
         code = stream_make(&t->student_stream, t->student, scratch_directory(t), err);
-    if (!code && t->many) code = many_cut(t, err);
+    if (!code && t->many) code = dp_partition(t, err);
     if (!code) code = create_optimizer(t, err);
     if (!code && weights) {
-        code = geometry_fits(&t->student_geometry, options.target, weights, err);
+        code = model_shape_fits(&t->student_shape, options.target, weights, err);
         if (code && err && !err->file[0]) error_at(err, t->config->model_s.weight, 0, 0);
     }
     if (code || dry) return code;
@@ -308,12 +308,12 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
                              trainer_take_values, t, err);
     if (!code && weights) {
         const char *path = t->config->model_s.weight;
-        content_set_model(&t->student_content, &t->student_geometry);
+        content_set_model(&t->student_content, &t->student_shape);
         code = tower_load(t->student, weights, load_student_values, t, err);
         if (code && err && !err->file[0]) error_at(err, path, 0, 0);
         if (!code) code = content_compare_ranks(&t->ranks, "student", path, &t->student_content, err);
     }
-    return code ? code : many_share(t, err);
+    return code ? code : dp_share(t, err);
 }
 
 static int check_combination(const struct trainer *t, struct error *err)
@@ -338,7 +338,7 @@ static int check_combination(const struct trainer *t, struct error *err)
 
 size_t trainer_input_bytes(const struct trainer *t, int64_t count)
 {
-    return t->student_at ? t->chunk_bytes : geometry_input_bytes(&t->student_geometry, count);
+    return t->student_at ? t->chunk_bytes : model_shape_input_bytes(&t->student_shape, count);
 }
 
 const void *trainer_student_input(const struct trainer *t) { return (const char *)t->input + t->student_at; }
@@ -349,9 +349,8 @@ static int create_buffers(struct trainer *t, struct error *err)
     size_t scratch = t->student->scratch_bytes, input;
     const struct device_queues *queues = t->device->queues;
     if (t->teacher && t->teacher->scratch_bytes > scratch) scratch = t->teacher->scratch_bytes;
-    struct data_options images = {.micro = t->micro,
-                                  .image_size = t->teacher_geometry.image,
-                                  .student_size = t->student_geometry.image};
+    struct data_options images = {
+        .micro = t->micro, .image_size = t->teacher_shape.image, .student_size = t->student_shape.image};
     if (t->teacher && preprocess_two(t->config)) {
         t->student_at = (size_t)data_student_at(&images) * sizeof(float);
         t->chunk_bytes = (size_t)data_chunk(&images) * sizeof(float);
@@ -377,7 +376,7 @@ static int create_buffers(struct trainer *t, struct error *err)
     }
     memset(t->host_sums, 0, step_sums_bytes(t));
     t->host_target = xcalloc((size_t)(t->micro * t->student->out_width), sizeof *t->host_target);
-    if (t->many && many_buffers(t, err)) goto fail;
+    if (t->many && dp_buffers(t, err)) goto fail;
     tower_bind_scratch(t->student, t->scratch);
     if (t->teacher) tower_bind_scratch(t->teacher, t->scratch);
     return 0;
@@ -401,7 +400,7 @@ static int cache_outputs(struct trainer *t, fill_cache cache, void *context, str
     t->scratch = buffer(t, MEMORY_WORKSPACE, t->teacher->scratch_bytes, "scratch of the towers", err);
     if (t->scratch)
         t->input =
-            buffer(t, MEMORY_DATA, geometry_input_bytes(&t->teacher_geometry, t->micro), "images", err);
+            buffer(t, MEMORY_DATA, model_shape_input_bytes(&t->teacher_shape, t->micro), "images", err);
     if (!t->input) return err->code;
     tower_bind_scratch(t->teacher, t->scratch);
     int64_t rows = t->micro * t->teacher->out_rows * t->teacher->out_width * (int64_t)sizeof(float);
@@ -433,7 +432,7 @@ static int join_ranks(struct trainer *t, const struct dist_options *ranks, struc
 {
     static const struct dist_options alone = {.size = 1, .shared = -1};
     if (!ranks) ranks = &alone;
-    if (ranks->size == 1 && (t->device->host_memory || !many_wanted(t->config, 1))) {
+    if (ranks->size == 1 && (t->device->host_memory || !dp_wanted(t->config, 1))) {
         dist_self(&t->ranks, t->device);
         return 0;
     }
@@ -451,7 +450,7 @@ static int join_ranks(struct trainer *t, const struct dist_options *ranks, struc
 static int plan_step(struct trainer *t, struct error *err)
 {
     const struct config *c = t->config;
-    if (many_wanted(c, t->ranks.size)) return many_plan(t, err);
+    if (dp_wanted(c, t->ranks.size)) return dp_plan(t, err);
     t->batch = t->images = c->train.batch_size;
     t->micro = config_accumulates(c) ? c->train.micro_batch : t->batch;
     t->twice =
@@ -471,8 +470,8 @@ int trainer_create_among(struct trainer **trainer, struct config *config, struct
     t->device = device;
     int code = join_ranks(t, ranks, err);
     if (!code)
-        code = trainer_geometry(config, random, &t->teacher_geometry, &t->student_geometry, &teacher_weights,
-                                &student_weights, err);
+        code = trainer_shapes(config, random, &t->teacher_shape, &t->student_shape, &teacher_weights,
+                              &student_weights, err);
     if (code) goto fail;
     t->release = config->optim.gradients == OPTIM_GRADIENTS_RELEASE;
     if ((code = plan_step(t, err)) != 0) goto fail;
@@ -481,12 +480,12 @@ int trainer_create_among(struct trainer **trainer, struct config *config, struct
     if ((code = create_teacher(t, teacher_weights, err)) != 0) goto fail;
     if (config->train.cache_teacher && (code = cache_outputs(t, cache, context, err)) != 0) goto fail;
     if ((code = create_student(t, student_weights, err)) != 0) goto fail;
-    double head = 2.0 * (double)(t->student_geometry.out * t->student->options.target * t->student->out_rows);
-    t->student_flops = (t->twice ? 5 : 3) * (geometry_forward_flops(&t->student_geometry) + head);
+    double head = 2.0 * (double)(t->student_shape.out * t->student->options.target * t->student->out_rows);
+    t->student_flops = (t->twice ? 5 : 3) * (model_shape_forward_flops(&t->student_shape) + head);
     if (t->student->options.recompute == RECOMPUTE_BLOCK)
-        t->student_flops += geometry_recompute_flops(&t->student_geometry, t->twice);
+        t->student_flops += model_shape_recompute_flops(&t->student_shape, t->twice);
     if (t->student->options.saved == SAVED_8BIT)
-        t->student_flops += (t->twice ? 2 : 1) * geometry_attention_flops(&t->student_geometry);
+        t->student_flops += (t->twice ? 2 : 1) * model_shape_attention_flops(&t->student_shape);
     if ((code = create_buffers(t, err)) != 0) goto fail;
     weights_close(teacher_weights);
     weights_close(student_weights);
@@ -506,7 +505,7 @@ void trainer_close(struct trainer *t)
     t->device->queues->destroy(t->device, t->copies); /* with what is sent for a step that is not made */
     t->device->queues->event_destroy(t->device, t->taken);
     t->device->queues->event_destroy(t->device, t->arrived);
-    many_close(t);
+    dp_close(t);
     meopt_destroy(t->opt);
     stream_close(t->student_stream);
     tower_close(t->student);

@@ -27,7 +27,7 @@
 #define MEOPT_TRAIN_TRAINER_H
 
 #include "core/config/config.h"
-#include "core/dist/dist.h"
+#include "core/comm/comm.h"
 #include "core/meopt.h"
 #include "core/nn/nn.h"
 #include "core/train/content.h"
@@ -35,16 +35,17 @@
 struct trainer {
     struct config *config;
     struct device *device;
-    struct geometry teacher_geometry, student_geometry;
+    struct model_shape teacher_shape, student_shape;
     struct tower_content teacher_content, student_content; /* as their files gave them; none in a plan */
     struct tower *teacher;                                 /* NULL once its embeddings are cached */
-    struct stream *teacher_stream; /* of its weights (stream.h); NULL: it holds them */
+    struct stream *teacher_stream; /* of its weights (weight_stream.h); NULL: it holds them */
     struct tower *student;
     struct stream *student_stream;
     char *stand_in; /* file that the student was read from, model_s.weight being gone; NULL: that */
     struct meopt *opt;
     struct dist ranks; /* whose gradients, losses and images are one step's */
-    struct many *many; /* of steps in micro-batches that ranks share (step_ranks.c); NULL: one rank alone */
+    struct data_parallel
+        *many;         /* of steps in micro-batches that ranks share (step_ranks.c); NULL: one rank alone */
     struct error lost; /* what failed in a sum that the optimizer asked for */
     int *tensor_of;    /* parameter index -> index in opt, -1 for one that is not trained */
     int *parameter_of; /* and back */
@@ -154,11 +155,12 @@ enum dtype trainer_tower_type(const struct config_tower *tower);
 int trainer_check_checkpoint(struct config *config, bool student, struct error *err);
 /* The towers as the configuration and their checkpoints say; also resolves the configuration's family. NULL
  * weights are not returned. */
-int trainer_geometry(struct config *config, bool random, struct geometry *teacher, struct geometry *student,
-                     struct weights **teacher_weights, struct weights **student_weights, struct error *err);
+int trainer_shapes(struct config *config, bool random, struct model_shape *teacher,
+                   struct model_shape *student, struct weights **teacher_weights,
+                   struct weights **student_weights, struct error *err);
 /* One tower with its checkpoint; of the other one only what is needed: the student's image size is the
  * teacher's where data.image_size is not given and there is a teacher. */
-int trainer_tower_geometry(struct config *config, bool student, struct geometry *geometry,
-                           struct weights **weights, struct error *err);
+int trainer_tower_shape(struct config *config, bool student, struct model_shape *model_shape,
+                        struct weights **weights, struct error *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* Exact values of the student's parameters, out of the optimizer and back: see trainer.h. */
-#include "core/train/internal.h"
-#include "core/train/stream.h"
+#include "core/train/train_internal.h"
+#include "core/train/weight_stream.h"
 
 /* The weights that the optimizer is to read or write are in their place. */
 static int hold_weights(const struct trainer *t, int parameter, struct error *err)
@@ -18,7 +18,7 @@ int trainer_take_values(void *context, int index, const float *values, struct er
     if (t->tensor_of[index] < 0) return 0;
     int code = hold_weights(t, index, err);
     if (code) return code;
-    many_part(t, index, &first, &count);
+    dp_part(t, index, &first, &count);
     if (t->student_stream) stream_changed(t->student_stream, t->student->parameters[index].group);
     if (meopt_import(t->opt, (size_t)t->tensor_of[index], 0, count, values + first, &library) == 0) return 0;
     code = trainer_library_error(&library, err);
@@ -33,7 +33,7 @@ static int export_part(const struct trainer *t, int parameter, float *out, struc
     int64_t first, count;
     int code = hold_weights(t, parameter, err);
     if (code) return code;
-    many_part(t, parameter, &first, &count);
+    dp_part(t, parameter, &first, &count);
     int status = meopt_export(t->opt, (size_t)t->tensor_of[parameter], 0, count, out + first, &library);
     return status ? trainer_library_error(&library, err) : 0;
 }
@@ -48,11 +48,11 @@ int trainer_export(const struct trainer *t, int parameter, float *out, struct er
         return 0;
     }
     int code = export_part(t, parameter, out, &own);
-    if (many_sharded(t))
+    if (dp_sharded(t))
         code = dist_agree((struct dist *)(uintptr_t)&t->ranks, code, &own, "cannot read its part of a tensor",
                           err);
     else if (code && err) *err = own;
-    return code ? code : many_whole(t, parameter, out, err);
+    return code ? code : dp_whole(t, parameter, out, err);
 }
 
 int trainer_import(struct trainer *t, int parameter, const float *values, struct error *err)

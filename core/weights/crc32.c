@@ -5,7 +5,7 @@
  * Using PCLMULQDQ Instruction", Intel 2009; constants for the bit-reflected polynomial
  * 0xEDB88320 from its table). Elsewhere, and for the odd bytes, zlib. */
 #include "core/base/cpu.h"
-#include "core/weights/internal.h"
+#include "core/weights/weights_internal.h"
 
 #include <zlib.h>
 

@@ -1,7 +1,7 @@
 /* Checkpoints of more than one file: a directory as Hugging Face's libraries save and download them, and the
  * index of a checkpoint in shards, {"metadata": {...}, "weight_map": {TENSOR: FILE, ...}} (transformers,
  * modeling_utils.py; huggingface_hub, serialization). */
-#include "core/weights/internal.h"
+#include "core/weights/weights_internal.h"
 
 #include <dirent.h>
 #include <jansson.h>

@@ -168,9 +168,9 @@ static int add_box(struct distributed *d, const struct value *name, struct piece
 static int append_piece(struct weights *w, const struct piece *p, struct error *err)
 {
     if (w->piece_count == WEIGHTS_MAX_TENSORS) return damaged(err, "more boxes than are read");
-    if (w->piece_count == w->pieces_room) {
-        w->pieces_room = w->pieces_room ? w->pieces_room * 2 : 64;
-        w->pieces = xrealloc(w->pieces, (size_t)w->pieces_room * sizeof *w->pieces);
+    if (w->piece_count == w->pieces_capacity) {
+        w->pieces_capacity = w->pieces_capacity ? w->pieces_capacity * 2 : 64;
+        w->pieces = xrealloc(w->pieces, (size_t)w->pieces_capacity * sizeof *w->pieces);
     }
     w->pieces[w->piece_count++] = *p;
     return 0;

@@ -1,5 +1,5 @@
 /* What people take for a checkpoint and is none: said as what it is, with the next step. */
-#include "core/weights/internal.h"
+#include "core/weights/weights_internal.h"
 
 #include <string.h>
 

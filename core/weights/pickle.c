@@ -1,6 +1,6 @@
 /* The pickle machine: see pickle.h. */
 #include "core/weights/pickle.h"
-#include "core/weights/internal.h"
+#include "core/weights/weights_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>

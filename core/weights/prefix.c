@@ -1,5 +1,5 @@
 /* What stands before a tower's names in files that wrappers wrote: see weights_find_suffix in weights.h. */
-#include "core/weights/internal.h"
+#include "core/weights/weights_internal.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #ifndef MEOPT_WEIGHTS_PYTORCH_H
 #define MEOPT_WEIGHTS_PYTORCH_H
 
-#include "core/weights/internal.h"
+#include "core/weights/weights_internal.h"
 #include "core/weights/pickle.h"
 
 enum { STORAGE_UNKNOWN = -1, STORAGE_UNTYPED = -2 }; /* instead of an enum dtype */

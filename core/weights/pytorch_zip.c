@@ -175,7 +175,7 @@ static void container_close(struct container *c)
 }
 
 /* What weights_write_pt noted. */
-static int read_notes(const struct container *c, struct error *err)
+static int read_metadata(const struct container *c, struct error *err)
 {
     enum { MOST_BYTES = 1 << 16 };
     const struct zip_member *m = find_member(c, "extra/meopt.json", 16);
@@ -198,7 +198,7 @@ int pytorch_zip_open(struct weights *w, struct error *err)
     struct container c = {.w = w, .map = *weights_map(w)};
     struct value top;
     int code = container_open(&c, &top, err);
-    if (code == 0) code = read_notes(&c, err);
+    if (code == 0) code = read_metadata(&c, err);
     if (code == 0 && c.script) w->format = "torchscript";
     if (code == 0)
         code = (c.script ? pytorch_add_module : pytorch_add_state_dict)(w, &top, find_storage, &c, err);

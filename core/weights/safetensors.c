@@ -1,7 +1,7 @@
 /* safetensors: u64 header length, a JSON object {name: {dtype, shape, data_offsets: [begin, end]}}, then the
  * bytes. The format's rules are enforced (github.com/huggingface/safetensors, "Format"): no duplicate names,
  * no overlap, no hole, nothing behind the last tensor. */
-#include "core/weights/internal.h"
+#include "core/weights/weights_internal.h"
 #include "core/base/json.h"
 
 #include <stdlib.h>

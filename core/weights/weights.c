@@ -1,5 +1,5 @@
 /* Opening a file of weights by what it holds, and the table of its tensors: see weights.h. */
-#include "core/weights/internal.h"
+#include "core/weights/weights_internal.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -63,9 +63,9 @@ static int out_of_memory(struct error *err)
 
 int64_t weights_add_payload(struct weights *w, uint64_t offset, uint64_t bytes, uint32_t crc)
 {
-    if (w->payload_count == w->payloads_room) {
-        w->payloads_room = w->payloads_room ? w->payloads_room * 2 : 256;
-        w->payloads = xrealloc(w->payloads, (size_t)w->payloads_room * sizeof *w->payloads);
+    if (w->payload_count == w->payloads_capacity) {
+        w->payloads_capacity = w->payloads_capacity ? w->payloads_capacity * 2 : 256;
+        w->payloads = xrealloc(w->payloads, (size_t)w->payloads_capacity * sizeof *w->payloads);
     }
     w->payloads[w->payload_count] = (struct payload){offset, bytes, crc, 0};
     return w->payload_count++;
@@ -99,12 +99,12 @@ int weights_add_row(struct weights *w, const struct row *row, const char *name, 
         return error_set(err, EXIT_INTEGRITY, "do not trust this file",
                          "tensor %s claims %lld elements, in a file of %zu bytes", quote(name, name_bytes),
                          (long long)count, file_bytes);
-    if (w->count == w->rows_room) {
-        int64_t room = w->rows_room ? w->rows_room * 2 : 256;
+    if (w->count == w->rows_capacity) {
+        int64_t room = w->rows_capacity ? w->rows_capacity * 2 : 256;
         struct row *larger = realloc(w->rows, (size_t)room * sizeof *larger);
         if (!larger) return out_of_memory(err);
         w->rows = larger;
-        w->rows_room = room;
+        w->rows_capacity = room;
     }
     char *copy = malloc(name_bytes + 1);
     if (!copy) return out_of_memory(err);
@@ -146,9 +146,9 @@ int weights_add_unread(struct weights *w, const char *name, size_t name_bytes, c
     if (name_bytes == 0 || name_bytes > WEIGHTS_MAX_NAME_BYTES || !text_is_utf8(name, name_bytes))
         return refuse_name(name, name_bytes, err);
     if (w->unread_count == WEIGHTS_MAX_TENSORS) return too_many(err);
-    if (w->unread_count == w->unread_room) {
-        w->unread_room = w->unread_room ? w->unread_room * 2 : 16;
-        w->unread = xrealloc(w->unread, (size_t)w->unread_room * sizeof *w->unread);
+    if (w->unread_count == w->unread_capacity) {
+        w->unread_capacity = w->unread_capacity ? w->unread_capacity * 2 : 16;
+        w->unread = xrealloc(w->unread, (size_t)w->unread_capacity * sizeof *w->unread);
     }
     w->unread[w->unread_count++] = (struct unread){xasprintf("%.*s", (int)name_bytes, name), xstrdup(kind)};
     return 0;

@@ -2,7 +2,7 @@
 #ifndef MEOPT_WEIGHTS_WRITE_H
 #define MEOPT_WEIGHTS_WRITE_H
 
-#include "core/weights/internal.h"
+#include "core/weights/weights_internal.h"
 
 struct writer {
     struct file_atomic file;

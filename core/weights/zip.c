@@ -1,6 +1,6 @@
 /* The zip container: see zip.h. */
 #include "core/weights/zip.h"
-#include "core/weights/internal.h"
+#include "core/weights/weights_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* C = alpha op(A) op(B) + beta C + bias, in fp32 or for bf16 as an integer GEMM (codes.h): see operations.h,
+/* C = alpha op(A) op(B) + beta C + bias, in fp32 or for bf16 as an integer GEMM (bfp.h): see operations.h,
  * ops.h.
  *
  * Method (Goto, van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). A thread takes a
@@ -11,7 +11,7 @@
  * one thread in one order: bits do not depend on the number of threads. */
 #include "kernels/cpu/table.h"
 
-#include "kernels/cpu/codes.h"
+#include "kernels/cpu/bfp.h"
 #include "kernels/cpu/pack.h"
 
 #ifdef _OPENMP
@@ -23,9 +23,9 @@ enum { HAS_PAIRS = 1 };
 #else
 enum { HAS_PAIRS = 0 };
 #endif
-enum { PAIRS_PAY = HAS_PAIRS || HAS_CODES };
+enum { PAIRS_PAY = HAS_PAIRS || HAS_BFP };
 /* blocks of codes in a part of the inner dimension, which begins with a block */
-enum { BLOCKS = GEMM_DEPTH / CODE_WORDS };
+enum { BLOCKS = GEMM_DEPTH / BFP_WORDS };
 /* words from group to group of ROWS rows of A; two are a gap: pack_groups */
 #define GROUP(depth) (ROWS * (depth) + 2)
 
@@ -173,7 +173,7 @@ static inline struct part part_of(const struct gemm *g, int pairs, int64_t parts
                                   int64_t rows)
 {
     int bf16 = g->ab_type == DTYPE_BF16;
-    int64_t deep = (g->k + pairs) >> pairs, unit = HAS_CODES && pairs ? CODE_WORDS : 1,
+    int64_t deep = (g->k + pairs) >> pairs, unit = HAS_BFP && pairs ? BFP_WORDS : 1,
             first = begin_of(deep, unit, parts, p);
     struct part part = {.from = first << pairs, .depth = begin_of(deep, unit, parts, p + 1) - first};
     struct source a = {bf16, pairs, g->a, 0, g->lda, 0, 0};
@@ -196,7 +196,7 @@ static inline struct source panel_of(const struct gemm *g, const struct part *p,
 /* ---- Outliers ------------------------------------------------------------------------------------------ */
 
 /* Rounding a block to codes gives each a variance of at most 1/12, or 1/48 where the block is not coarse
- * (codes.h): divided by e^2 for e = 5e-4. norm: as in codes.h. */
+ * (bfp.h): divided by e^2 for e = 5e-4. norm: as in bfp.h. */
 INLINE float variance_of(float norm) { return norm < 0 ? 0x1.45855p18f : norm > 0 ? 0x1.45855p16f : 0; }
 
 /* Sums over the rows or the columns of a tile. */
@@ -255,12 +255,12 @@ static __attribute__((noinline)) void exact_tile(const struct blocks *k, const s
                                                  float *sums)
 {
     const struct gemm *g = k->g;
-    int64_t depth = least(2 * CODE_WORDS, now->inner - at), block = at / (2 * CODE_WORDS);
+    int64_t depth = least(2 * BFP_WORDS, now->inner - at), block = at / (2 * BFP_WORDS);
     struct source a = g->transpose_a ? source_from(now->a, at, row, depth, rows)
                                      : source_from(now->a, row, at, rows, depth),
                   b = g->transpose_b ? source_from(now->b, column, now->from + at, columns, depth)
                                      : source_from(now->b, now->from + at, column, depth, columns);
-    float *b_words = k->exact->b + block * 2 * CODE_WORDS * PANEL;
+    float *b_words = k->exact->b + block * 2 * BFP_WORDS * PANEL;
     a.pairs = b.pairs = 0;
     if (g->transpose_a) pack_groups(&a, depth, k->exact->a);
     else pack_rows(&a, depth, k->exact->a, depth);
@@ -286,13 +286,13 @@ static __attribute__((noinline)) void careful_tile(const struct blocks *k, const
     int64_t group = row / ROWS, a_row = k->g->transpose_a ? 1 : now->depth,
             a_step = k->g->transpose_a ? ROWS : 1;
     for (int j = 0; j < PANEL; j++) ones[j] = 1;
-    for (int64_t p = 0, block = 0; p < now->depth; p += CODE_WORDS, block++, add = 1, fetch = &nothing) {
+    for (int64_t p = 0, block = 0; p < now->depth; p += BFP_WORDS, block++, add = 1, fetch = &nothing) {
         const float *units = k->a_units + (group * BLOCKS + block) * ROWS,
                     *b_units = k->b_units + block * PANEL,
                     *norms = k->a_norms + (group * BLOCKS + block) * ROWS,
                     *b_norms = k->b_norms + block * PANEL;
         const word *a = k->a + group * GROUP(now->depth) + p * a_step, *b = k->b + p * PANEL;
-        int64_t depth = least(CODE_WORDS, now->depth - p);
+        int64_t depth = least(BFP_WORDS, now->depth - p);
         bool check = coarse >> block & 1, exact = false;
         coded_tile_of_rows((int)rows, a, a_row, a_step, check ? ones : units, b, check ? ones : b_units,
                            check ? sums : c, depth, check ? 0 : add, fetch);
@@ -337,8 +337,8 @@ multiply_block(const struct blocks *k, int pairs, int64_t row, int64_t column, i
             if (g->transpose_b) pack_transposed(&b, depth, PANEL, k->b, PANEL);
             else pack_down(&b, PANEL, k->b, PANEL);
             unsigned coarse = 0;
-            if (HAS_CODES && pairs) {
-                coarse = code_panel(k->b, depth, k->b_units, k->b_norms);
+            if (HAS_BFP && pairs) {
+                coarse = bfp_panel(k->b, depth, k->b_units, k->b_norms);
                 k->exact->packed = k->exact->known = 0;
             }
             for (int64_t i = 0; i < groups; i++) {
@@ -349,10 +349,10 @@ multiply_block(const struct blocks *k, int pairs, int64_t row, int64_t column, i
                     struct source s = source_from(now.a, r, 0, high, now.a.columns);
                     pack_rows(&s, depth, a, depth);
                 }
-                if (HAS_CODES && pairs && j == 0)
-                    k->a_coarse[i] = (unsigned char)code_rows(a, high, depth, g->transpose_a,
-                                                              k->a_units + i * BLOCKS * ROWS,
-                                                              k->a_norms + i * BLOCKS * ROWS);
+                if (HAS_BFP && pairs && j == 0)
+                    k->a_coarse[i] = (unsigned char)bfp_rows(a, high, depth, g->transpose_a,
+                                                             k->a_units + i * BLOCKS * ROWS,
+                                                             k->a_norms + i * BLOCKS * ROWS);
                 fetch.count = 0;
                 if (p + 1 == parts)
                     expect_rows(g, row + r + ROWS, least(ROWS, rows - r - ROWS), column + at, count);
@@ -360,10 +360,10 @@ multiply_block(const struct blocks *k, int pairs, int64_t row, int64_t column, i
                     fetch_line(&fetch, c + (r + ROWS) * PANEL + v);
                 if (!last) fetch_share(&fetch, &next, i, groups);
                 if (p + 1 < parts) fetch_share(&fetch, &later.a, j * groups + i, panels * groups);
-                if (HAS_CODES && pairs && (coarse | k->a_coarse[i]))
+                if (HAS_BFP && pairs && (coarse | k->a_coarse[i]))
                     careful_tile(k, &now, coarse | k->a_coarse[i], r, high, column + at, count, c + r * PANEL,
                                  p > 0, &fetch);
-                else if (HAS_CODES && pairs)
+                else if (HAS_BFP && pairs)
                     coded_tile_of_rows((int)high, a, a_row, a_step, k->a_units + i * BLOCKS * ROWS, k->b,
                                        k->b_units, c + r * PANEL, depth, p > 0, &fetch);
                 else
@@ -389,7 +389,7 @@ static __attribute__((noinline)) void multiply(const struct blocks *k, int64_t i
 int64_t NAME(gemm)(const struct gemm *g, void *scratch, int threads)
 {
     struct blocks shared = {
-        .g = g, .pairs = PAIRS_PAY && g->ab_type == DTYPE_BF16 && g->k > 0 && !(HAS_CODES && g->floats)};
+        .g = g, .pairs = PAIRS_PAY && g->ab_type == DTYPE_BF16 && g->k > 0 && !(HAS_BFP && g->floats)};
     int64_t exact_tiles = 0;
     divide(&shared, threads);
 #pragma omp parallel num_threads(threads) if (threads > 1) reduction(+ : exact_tiles)

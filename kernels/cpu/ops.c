@@ -24,7 +24,7 @@ const struct cpu_ops *cpu_ops_select(void)
         [SET_AVX512_VNNI] = X86(cpu_ops_avx512_vnni),
         [SET_AVX512_BF16] = X86(cpu_ops_avx512_bf16),
     };
-    return tables[cpu_set_taken()];
+    return tables[cpu_isa_taken()];
 }
 
 /* the operands of attention.c, the larger of its forms of each */

@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 struct cpu_ops {
-    const char *isa; /* of cpu_set_names */
+    const char *isa; /* of cpu_isa_names */
 #define SLOT_KERNEL(name, kind, parameters, ...)  void(*name) parameters;
 #define SLOT_SCRATCH(name, kind, parameters, ...) void (*name)(OPERATION_LIST parameters, void *scratch);
 #define SLOT_DEVICE(...)
@@ -29,9 +29,9 @@ struct cpu_ops {
     void (*attention_forward)(const struct attention *, void *scratch, int threads);
     void (*attention_backward)(const struct attention_gradient *, void *scratch, int threads);
     /* scratch: gemm_scratch(threads). Returns how many tiles of blocks were multiplied as floats beside
-     * outliers, 0 without gemm_codes. */
+     * outliers, 0 without gemm_bfp. */
     int64_t (*gemm)(const struct gemm *, void *scratch, int threads);
-    bool gemm_codes; /* those of bf16 are by whole numbers: codes.h */
+    bool gemm_bfp; /* those of bf16 are by whole numbers: bfp.h */
 };
 
 enum { ROW_SHARES = 64, SUM_SHARES = 256, ATTENTION_ROWS = 96 };
@@ -48,7 +48,7 @@ enum {
     GEMM_DEPTH = 128,
     GEMM_PANEL = 64,
     GEMM_GAPS = 272,
-    GEMM_BLOCK = 64, /* words of codes with one unit (codes.h) */
+    GEMM_BLOCK = 64, /* words of codes with one unit (bfp.h) */
     GEMM_UNITS = GEMM_DEPTH / GEMM_BLOCK * (GEMM_ROWS + GEMM_PANEL),
     GEMM_EXACT = 1024, /* floats of a group's rows of a block, 2 * 64 * 6, and of the gap behind it */
 };

@@ -11,14 +11,14 @@ extern const struct optim_kernels optim_kernels_avx512, optim_kernels_avx2;
 #endif
 
 /* Sets of one width differ in products, which are none of the optimizers'. */
-static const char *width_of(enum cpu_set set)
+static const char *width_of(enum cpu_isa set)
 {
     return set >= SET_AVX512 ? "avx512" : set == SET_PLAIN ? "plain" : "avx2";
 }
 
 const struct optim_kernels *optim_kernels_find(const char *name)
 {
-    if (!name) name = width_of(cpu_set_taken());
+    if (!name) name = width_of(cpu_isa_taken());
 #if defined(__x86_64__)
     if (strcmp(name, "avx512") == 0 && cpu_can(CAN_AVX512)) return &optim_kernels_avx512;
     if (strcmp(name, "avx2") == 0 && cpu_can(CAN_AVX2)) return &optim_kernels_avx2;

@@ -45,7 +45,7 @@ static inline size_t optim_weight_bytes(int weight_format)
 {
     return weight_format <= WEIGHTS_F32_COPY ? 4 : 2;
 }
-static inline size_t optim_correction_bytes(int weight_format)
+static inline size_t optim_residual_bytes(int weight_format)
 {
     return weight_format == WEIGHTS_20   ? 32
            : weight_format == WEIGHTS_24 ? 64

@@ -541,7 +541,7 @@ OPTIM_FN void store_weights(const struct optim_task *t, void *weights, void *cop
         return;
     }
     for (int i = 0; i < VECTORS; i++)
-        low[i] = format == WEIGHTS_24 ? weight_correction(bits[i], 8) : bits[i] << 16;
+        low[i] = format == WEIGHTS_24 ? weight_residual(bits[i], 8) : bits[i] << 16;
     if (format == WEIGHTS_24)
         for (int i = 0; i < VECTORS; i += 4)
             store_packed((uint8_t *)t->correction + group * OPTIM_GROUP + i * LANES,

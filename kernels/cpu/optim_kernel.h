@@ -38,7 +38,7 @@ static void random_fill(const struct random_keys *keys, int64_t group, word rand
         wide c[2][4];
         for (uint64_t j = 0; j < 2; j++) {
             uint64_t first = block + (i + j) * (LANES / 2);
-            c[j][0] = lane_numbers() + (first & 0xffffffffu);
+            c[j][0] = side_stream_numbers() + (first & 0xffffffffu);
             c[j][1] = zero + (first >> 32);
             c[j][2] = zero + keys->step[0];
             c[j][3] = zero + keys->step[1];
@@ -269,7 +269,7 @@ OPTIM_FN void prefetch_group(const struct optim_task *t, int64_t group)
     if (!pair) prefetch(t->v, group, optim_state_bytes(t->v_format));
     if (t->rule == RULE_ACCUMULATE) return;
     prefetch(t->weights, group, optim_weight_bytes(t->weight_format) * OPTIM_GROUP);
-    prefetch(t->correction, group, optim_correction_bytes(t->weight_format));
+    prefetch(t->correction, group, optim_residual_bytes(t->weight_format));
 }
 
 /* Where the parts of a group lie that have a place in the arrays of the caller. */

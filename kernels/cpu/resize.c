@@ -51,7 +51,7 @@ static void down_plain(const struct resize_axis *a, int i, const uint8_t *rows, 
 #include <immintrin.h>
 #define AVX2 __attribute__((target("avx2")))
 
-bool resize_vector(void) { return cpu_set_taken() != SET_PLAIN; }
+bool resize_vector(void) { return cpu_isa_taken() != SET_PLAIN; }
 
 /* Four taps of one output pixel: the lower lane takes taps 0 and 1, the upper 2 and 3, as pairs of words for
  * red, green and blue. Near the end of the row the taps move right in their group, zeros before them. A group

@@ -37,7 +37,7 @@ static const unsigned needs[CPU_SETS] = {
     [SET_AVX512_BF16] = CAN_AVX512 | CAN_AVX512_BF16,
 };
 
-const char *const cpu_set_names[CPU_SETS] = {
+const char *const cpu_isa_names[CPU_SETS] = {
     [SET_PLAIN] = "plain",
     [SET_AVX2_FMA] = "avx2_fma",
     [SET_AVX2] = "avx2",
@@ -61,7 +61,7 @@ static bool whole_numbers_pay(const struct processor *p)
     return true;
 }
 
-enum cpu_set cpu_set_of(const struct processor *p)
+enum cpu_isa cpu_isa_of(const struct processor *p)
 {
     bool avx512 = p->can & CAN_AVX512, avx2 = p->can & CAN_AVX2;
     /* an instruction of 32 products of bf16 takes AMD's as long as one of 16 of floats; on an Intel of 2023
@@ -83,13 +83,13 @@ static struct processor here(void)
     return p;
 }
 
-static enum cpu_set own_set(void)
+static enum cpu_isa own_set(void)
 {
     struct processor p = here();
-    return cpu_set_of(&p);
+    return cpu_isa_of(&p);
 }
 
-bool cpu_set_runs(enum cpu_set set) { return (here().can & needs[set]) == needs[set]; }
+bool cpu_isa_runs(enum cpu_isa set) { return (here().can & needs[set]) == needs[set]; }
 
 /* What MEOPT_CPU_ISA says; NULL: nothing. amx: the matrix unit beside all else. */
 static const char *wanted(void)
@@ -106,39 +106,39 @@ bool cpu_tiles_wanted(void)
     return !name || is_tiles(name);
 }
 
-const char *cpu_plain_mend(void)
+const char *cpu_plain_remedy(void)
 {
     return wanted() ? "unset MEOPT_CPU_ISA" : "run on a processor of 2013 or later";
 }
 
-static enum cpu_set named(const char *name)
+static enum cpu_isa named(const char *name)
 {
-    enum cpu_set set = 0;
-    while (set < CPU_SETS && strcmp(name, cpu_set_names[set]) != 0) set++;
+    enum cpu_isa set = 0;
+    while (set < CPU_SETS && strcmp(name, cpu_isa_names[set]) != 0) set++;
     return set;
 }
 
-enum cpu_set cpu_set_taken(void)
+enum cpu_isa cpu_isa_taken(void)
 {
     const char *name = wanted();
-    enum cpu_set set = name ? named(name) : CPU_SETS;
-    return set < CPU_SETS && cpu_set_runs(set) ? set : own_set();
+    enum cpu_isa set = name ? named(name) : CPU_SETS;
+    return set < CPU_SETS && cpu_isa_runs(set) ? set : own_set();
 }
 
-bool cpu_set_refused(bool tiles, struct cpu_refusal *r)
+bool cpu_isa_refused(bool tiles, struct cpu_refusal *r)
 {
     const char *name = wanted();
     if (!name) return false;
-    enum cpu_set set = named(name);
+    enum cpu_isa set = named(name);
     bool amx = is_tiles(name);
-    if (amx ? tiles : set < CPU_SETS && cpu_set_runs(set)) return false;
+    if (amx ? tiles : set < CPU_SETS && cpu_isa_runs(set)) return false;
     snprintf(r->why, sizeof r->why, "MEOPT_CPU_ISA=%.60s is %s", name,
              amx || set < CPU_SETS ? "not what this processor, or this build, can run"
                                    : "no instruction set that is known");
     size_t n =
-        (size_t)snprintf(r->hint, sizeof r->hint, "unset it to have %s; it may be", cpu_set_names[own_set()]);
+        (size_t)snprintf(r->hint, sizeof r->hint, "unset it to have %s; it may be", cpu_isa_names[own_set()]);
     for (int s = CPU_SETS - 1; s >= 0; s--)
-        if (cpu_set_runs((enum cpu_set)s) && n < sizeof r->hint)
-            n += (size_t)snprintf(r->hint + n, sizeof r->hint - n, " %s", cpu_set_names[s]);
+        if (cpu_isa_runs((enum cpu_isa)s) && n < sizeof r->hint)
+            n += (size_t)snprintf(r->hint + n, sizeof r->hint - n, " %s", cpu_isa_names[s]);
     return true;
 }

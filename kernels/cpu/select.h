@@ -2,7 +2,7 @@
  * depend on a measurement.
  *
  * Sets of one width differ in how they multiply bf16 (gemm.c): widened to floats (plain, avx2_fma, avx512),
- * by whole numbers (avx2, avx2_vnni, avx512_vnni: codes.h), or as they are (avx512_bf16). */
+ * by whole numbers (avx2, avx2_vnni, avx512_vnni: bfp.h), or as they are (avx512_bf16). */
 #ifndef MEOPT_KERNELS_CPU_SELECT_H
 #define MEOPT_KERNELS_CPU_SELECT_H
 
@@ -10,7 +10,7 @@
 
 #include <stdbool.h>
 
-enum cpu_set {
+enum cpu_isa {
     SET_PLAIN,
     SET_AVX2_FMA,
     SET_AVX2,
@@ -20,28 +20,28 @@ enum cpu_set {
     SET_AVX512_BF16,
     CPU_SETS
 };
-extern const char *const cpu_set_names[CPU_SETS];
+extern const char *const cpu_isa_names[CPU_SETS];
 
 /* The set that it takes by itself. */
-enum cpu_set cpu_set_of(const struct processor *);
+enum cpu_isa cpu_isa_of(const struct processor *);
 
 /* Whether this processor and build have it. */
-bool cpu_set_runs(enum cpu_set);
+bool cpu_isa_runs(enum cpu_isa);
 
 /* Whether the matrix unit may be used where there is one: nothing else is asked for. */
 bool cpu_tiles_wanted(void);
 
 /* What to do about kernels that are plain. */
-const char *cpu_plain_mend(void);
+const char *cpu_plain_remedy(void);
 
 /* What this processor takes by itself, or the set that MEOPT_CPU_ISA asks for where it runs. */
-enum cpu_set cpu_set_taken(void);
+enum cpu_isa cpu_isa_taken(void);
 
 /* Whether MEOPT_CPU_ISA asks for what nobody knows or what is not to be had here (amx: without `tiles`). */
 struct cpu_refusal {
     char why[160]; /* what was asked, and why it is not */
     char hint[200];
 };
-bool cpu_set_refused(bool tiles, struct cpu_refusal *);
+bool cpu_isa_refused(bool tiles, struct cpu_refusal *);
 
 #endif

@@ -1,7 +1,7 @@
 /* The operations of one instruction set as a table: see ops.h. */
 #include "kernels/cpu/table.h"
 
-#include "kernels/cpu/codes.h"
+#include "kernels/cpu/bfp.h"
 
 #define TEXT_(x) #x
 #define TEXT(x)  TEXT_(x)
@@ -13,6 +13,6 @@ const struct cpu_ops NAME(cpu_ops) = {
     .attention_forward = REST(attention_forward),
     .attention_backward = REST(attention_backward),
     .gemm = NAME(gemm),
-    .gemm_codes = HAS_CODES,
+    .gemm_bfp = HAS_BFP,
     OPERATION_ROWS(ROW, ROW, ROW_DEVICE) /* the rest */
 };

@@ -534,12 +534,12 @@ KERNEL(wave_width, int *p)
  * Rank r's stands at received + r * stride bytes, rank `me`'s own at `own`. before NULL: 0 */
 template <class T>
 DEVICE void sum_ranks(const float *before, const char *received, int64_t stride, const T *own, int me,
-                      int givers, float *out, int64_t n)
+                      int contributors, float *out, int64_t n)
 {
     FOR_EACH(i, n)
     {
         float sum = before ? before[i] : 0.0f;
-        for (int r = 0; r < givers; r++)
+        for (int r = 0; r < contributors; r++)
             sum = exact_add(sum, load(r == me ? own : (const T *)(received + r * stride), i));
         out[i] = sum;
     }
@@ -556,12 +556,12 @@ KERNEL(unite_ranks, const char *received, int64_t stride, int ranks, uint64_t *o
     }
 }
 KERNEL(sum_ranks_f32, const float *before, const char *received, int64_t stride, const float *own, int me,
-       int givers, float *out, int64_t n)
+       int contributors, float *out, int64_t n)
 {
-    sum_ranks(before, received, stride, own, me, givers, out, n);
+    sum_ranks(before, received, stride, own, me, contributors, out, n);
 }
 KERNEL(sum_ranks_bf16, const float *before, const char *received, int64_t stride, const bf16 *own, int me,
-       int givers, float *out, int64_t n)
+       int contributors, float *out, int64_t n)
 {
-    sum_ranks(before, received, stride, own, me, givers, out, n);
+    sum_ranks(before, received, stride, own, me, contributors, out, n);
 }

@@ -358,7 +358,7 @@ KERNEL(optim_squares, const optim_row *tasks, int count, optim_partial *partials
 
 /* Before a step: its rows' gradients are scaled by what was found of them. Where not all was finite go
  * becomes 0, and stays so. */
-KERNEL(optim_clip, optim_row *tasks, int count, const optim_found *found, double divide, double clip)
+KERNEL(optim_clip, optim_row *tasks, int count, const optim_grad_stats *found, double divide, double clip)
 {
     int row = (int)BLOCK_X * THREADS + THREAD;
     bool finite = found->finite && found->squares - found->squares == 0;
@@ -379,11 +379,11 @@ KERNEL(optim_spread, const optim_row *tasks, int, const optim_partial *partials,
 }
 
 /* Behind optim_squares: chunk by chunk, row by row, as the host adds them up. */
-KERNEL(optim_total, const optim_row *tasks, int count, const optim_partial *partials, optim_found *found)
+KERNEL(optim_total, const optim_row *tasks, int count, const optim_partial *partials, optim_grad_stats *found)
 {
     SHARED double squares[OPTIM_THREADS];
     SHARED int bad[OPTIM_THREADS];
-    optim_found total = {0, 1, 0};
+    optim_grad_stats total = {0, 1, 0};
     for (int row = 0; row < count; row++) {
         const optim_row *r = &tasks[row];
         for (int64_t first = 0; first < r->places; first += THREADS) {

@@ -409,7 +409,7 @@ DEVICE void store_weights(const optim_task *t, int64_t group, const real w[OWN],
     for (int k = 0; k < OWN; k++) {
         word bits = weight_round(as_word(w[k]), random[k], drop);
         half[k] = weight_half(bits) >> 16;
-        low[k] = weight_correction(bits, drop);
+        low[k] = weight_residual(bits, drop);
     }
     store_halves((uint16_t *)t->weights + group * OPTIM_GROUP, half, u, left);
     if (format == WEIGHTS_32)

@@ -1,7 +1,7 @@
 /* The one file that knows how vendors spell things. Every kernels/gpu/NAME.hip is compiled three ways:
  *   hipcc --genco   AMD and Hygon DCU, wave 64
  *   nvcc -fatbin    NVIDIA, wave 32
- *   g++             the emulation of tests/emulate.h, wave 32 and wave 64 (MEOPT_EMULATE_WAVE)
+ *   g++             the emulation of tests/gpu/emulate.h, wave 32 and wave 64 (MEOPT_EMULATE_WAVE)
  * Rules that keep one source right everywhere: the wave width is WAVE, never a literal; every lane of a wave
  * reaches every wave_* call and every thread of a block every barrier(); shared memory is declared with
  * SHARED and is undefined before it is written; what a pointer that was read from memory points to

@@ -146,9 +146,9 @@ static int group_step(void *context, int group, struct error *err)
     return 0;
 }
 
-static struct geometry geometry_of(const char *family)
+static struct model_shape model_shape_of(const char *family)
 {
-    struct geometry g = {FAMILY_DINOV2, SIDE, 14, 5, 384, 2, 6, 1536, 384, 1 + ACTIVATION_GELU};
+    struct model_shape g = {FAMILY_DINOV2, SIDE, 14, 5, 384, 2, 6, 1536, 384, 1 + ACTIVATION_GELU};
     if (strcmp(family, "openclip") == 0) {
         g.family = FAMILY_OPENCLIP;
         g.out = 256;
@@ -162,7 +162,7 @@ static struct geometry geometry_of(const char *family)
     return g;
 }
 
-static void towers_create(struct run *run, bool wide, struct geometry geometry, bool saved_8bit)
+static void towers_create(struct run *run, bool wide, struct model_shape model_shape, bool saved_8bit)
 {
     struct error err = {0};
     if (device_open(&run->device, "cpu", 0, &err)) die(err.what);
@@ -171,7 +171,7 @@ static void towers_create(struct run *run, bool wide, struct geometry geometry, 
                                    .weight_type = DTYPE_F32,
                                    .grad_type = DTYPE_F32,
                                    .gradients = GRADIENTS_NONE,
-                                   .patch_tokens = geometry.family == FAMILY_DINOV2,
+                                   .patch_tokens = model_shape.family == FAMILY_DINOV2,
                                    .weights_class = MEMORY_TEACHER,
                                    .activations_class = MEMORY_TEACHER};
     struct tower_options trained = frozen;
@@ -181,9 +181,9 @@ static void towers_create(struct run *run, bool wide, struct geometry geometry, 
     trained.grad_type = wide ? DTYPE_F32 : DTYPE_BF16;
     trained.weights_class = MEMORY_WEIGHTS;
     trained.activations_class = MEMORY_ACTIVATIONS;
-    if (geometry_check(&geometry, 64, &err) ||
-        tower_create(&run->teacher, run->device, &geometry, &frozen, &err) ||
-        tower_create(&run->student, run->device, &geometry, &trained, &err))
+    if (model_shape_check(&model_shape, 64, &err) ||
+        tower_create(&run->teacher, run->device, &model_shape, &frozen, &err) ||
+        tower_create(&run->student, run->device, &model_shape, &trained, &err))
         die(err.what);
     size_t teacher = run->teacher->scratch_bytes, student = run->student->scratch_bytes;
     run->scratch =
@@ -275,7 +275,7 @@ int main(int argc, char **argv)
     meopt_options_init(&o, sizeof o, rule);
     if (meopt_options_preset(&o, argv[2], &e)) die(e.message);
     struct run run = {.base_lr = rule == MEOPT_LION ? 1e-4 : 1e-3};
-    towers_create(&run, o.weights == MEOPT_WEIGHTS_F32, geometry_of(argc > 6 ? argv[6] : "dinov2"),
+    towers_create(&run, o.weights == MEOPT_WEIGHTS_F32, model_shape_of(argc > 6 ? argv[6] : "dinov2"),
                   argc > 7 && strcmp(argv[7], "8bit") == 0);
     optimizer_create(&run, &o, seed);
     weights_init(&run, seed);

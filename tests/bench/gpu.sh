@@ -6,7 +6,7 @@
 # where $MEOPT_PYTHON (default python3) has it and it sees the card.
 # A part that fails, is cut off at its limit or cannot run is told, leaves its words in OUTPUT, and the others go on. The limits add
 # up to $MEOPT_GPU_SECONDS, 480. Parameters and batch are what the card's free memory holds, up to those sizes.
-# MEOPT_GPU_TRIAL=1 is for a card made up by tests (tests/fake_driver.cc): geometries, parameters and steps small enough for it, three
+# MEOPT_GPU_TRIAL=1 is for a card made up by tests (tests/gpu/fake_driver.cc): geometries, parameters and steps small enough for it, three
 # times the limits. It tries the script; the figures mean nothing.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)

@@ -198,7 +198,7 @@ static void *map(void *to, size_t bytes, int protection, int flags, int fd, off_
     if (met) MAY_FAIL(CALL_MMAP, file, MAP_FAILED);
     // by the system call: the loader maps before there is a next mmap to ask for
     void *p = (void *)syscall(SYS_mmap, to, bytes, protection, flags, fd, at);
-    if (met && p != MAP_FAILED) cut_mapped(file);
+    if (met && p != MAP_FAILED) partition_mapped(file);
     return p;
 }
 void *mmap(void *to, size_t bytes, int protection, int flags, int fd, off_t at)

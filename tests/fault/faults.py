@@ -1,4 +1,4 @@
-"""The k-th call of every kind fails, in each of the commands that write what people keep: tests/fault.sh.
+"""The k-th call of every kind fails, in each of the commands that write what people keep: tests/tools/fault.sh.
 
 One line for each violation:  COMMAND: CALL K ERROR [ever] (who: file): what is wrong
 At the end one line for each command: the calls that it makes, the cases tried, the violations.

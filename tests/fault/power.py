@@ -1,5 +1,5 @@
 """Power cuts: what a command changed is replayed up to every change, without what was not synced by then
-(tests/fault.sh).
+(tests/tools/fault.sh).
 
 The model: a file's bytes are durable from its fsync on, a name from the fsync of its directory on, all of it
 from a syncfs on. What is not durable at the cut is lost (strict), kept up to some point in order (ordered: a

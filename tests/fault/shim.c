@@ -148,7 +148,7 @@ static void be_slow(enum kind kind, const char *file)
     }
 }
 
-void cut_mapped(const char *file)
+void partition_mapped(const char *file)
 {
     if (cut && strstr(file, cut) && syscall(SYS_truncate, file, 0) != 0) _exit(99);
 }

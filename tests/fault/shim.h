@@ -1,5 +1,5 @@
 /* A library for LD_PRELOAD that makes calls fail, slow, or deadly, and that writes down what a power cut
- * would find: tests/fault.sh drives it. The method is SQLite's (do_ioerr_test and crash tests,
+ * would find: tests/tools/fault.sh drives it. The method is SQLite's (do_ioerr_test and crash tests,
  * https://sqlite.org/testing.html): the k-th call of a kind fails, for every k, until a whole command passes
  * without a failure. Settings are variables of the environment, so that a hand may try them, too:
  *
@@ -87,7 +87,7 @@ bool descriptor_met(int fd, char absolute[PATH_BYTES]);
 int fault(enum kind kind, const char *file);
 
 /* As FAULT_CUT says, of a file that was just mapped. */
-void cut_mapped(const char *file);
+void partition_mapped(const char *file);
 
 /* Whether an allocation by the caller of this address is one that counts, and its turn has come. */
 bool memory_fails(const void *caller);

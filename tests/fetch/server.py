@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A web server that misbehaves on purpose, for tests/fetch_server.sh: server.py FILE OTHER PORT_FILE LOG.
+"""A web server that misbehaves on purpose, for tests/fetch/fetch_server.sh: server.py FILE OTHER PORT_FILE LOG.
 The path says how: /MODE/name. FILE is what it serves, OTHER another archive of another size. LOG gets a line per request:
 MODE RANGE STATUS BYTES."""
 import http.server

@@ -1,6 +1,6 @@
 /* The configuration beside a checkpoint: the input is an open_clip_config.json and a config.json. What is
  * taken from it is printable, or it is refused with a message. */
-#include "core/nn/beside.h"
+#include "core/nn/sidecar.h"
 #include "tests/fuzz/weights_directory.h"
 
 #include <string.h>
@@ -14,10 +14,10 @@ static void check_text(const char *text, size_t size)
 
 static void check(const char *path, int64_t width)
 {
-    struct beside b;
+    struct sidecar b;
     struct error err = {0};
-    struct geometry tower = {.width = width};
-    int code = beside_read(&b, path, &tower, &err);
+    struct model_shape tower = {.width = width};
+    int code = sidecar_read(&b, path, &tower, &err);
     if (code != 0 && (code != EXIT_CONFIG || !err.what[0])) abort();
     if (code) return;
     check_text(b.activation, sizeof b.activation);

@@ -84,7 +84,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         struct checkpoint c;
         struct error err;
         struct checkpoint_share share = {.index = r, .count = RANKS};
-        int code = r < RANKS ? checkpoint_look(&c, fuzz_directory, 1, &share, &err)
+        int code = r < RANKS ? checkpoint_scan(&c, fuzz_directory, 1, &share, &err)
                              : checkpoint_newest(&c, fuzz_directory, false, &err);
         if (r < RANKS && code) refused++;
         bool whole = r == RANKS && !code; /* of a share that is well the rest may not be */

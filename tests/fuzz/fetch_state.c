@@ -1,7 +1,7 @@
 /* libFuzzer: what a server says in its headers, and what lies in a part's state file. The first byte chooses.
  */
 #include "fetch/http.h"
-#include "fetch/part.h"
+#include "fetch/partial.h"
 #include "fetch/sources.h"
 
 #include <stdlib.h>

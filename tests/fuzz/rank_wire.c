@@ -2,7 +2,7 @@
  * stranger or from a rank (1), as they are or as the payloads of whole frames (2), and in what pieces. A
  * stranger changes nothing; a rank may end the run, never the program; what is read of a message can be
  * written again. */
-#include "core/dist/hub.h"
+#include "core/comm/hub.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -76,9 +76,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     wire_free(&in);
     hub_tick(hub, 3);
-    if (stranger && hub_verdict(hub, NULL, NULL)) abort();
+    if (stranger && hub_diagnosis(hub, NULL, NULL)) abort();
     hub_ended(hub, peer, 4);
-    if (stranger && hub_verdict(hub, NULL, NULL)) abort();
+    if (stranger && hub_diagnosis(hub, NULL, NULL)) abort();
     hub_ended(hub, first, 4);
     hub_free(hub);
     return 0;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden data of tests/golden_names.c: towers as other libraries name them, tests/data/names.
+"""Golden data of tests/golden/golden_names.c: towers as other libraries name them, tests/data/names.
 
     python3 -m venv env && env/bin/pip install torch torchvision timm transformers safetensors
     env/bin/python tests/make/names.py tests/data/names

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Makes tests/data/pairs.json: losses of a DINOv2 teacher and a CLIP student of transformers that see the same images in two ways,
-each as its own image processor makes them, at 42 and 28 pixels: mean squared error, AdamW without decay, for tests/pairs.sh.
+each as its own image processor makes them, at 42 and 28 pixels: mean squared error, AdamW without decay, for tests/train/pairs.sh.
 Needs torch, torchvision, transformers, Pillow (made with 2.15.0, 0.29.2, 5.23.0, 13.0.0):
 
     python3 tests/make/pairs.py tests/data/pairs.json

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tests/data/preprocess/resizes.safetensors: what Pillow and torchvision make of pictures that tests/golden_preprocess.c
+"""Makes tests/data/preprocess/resizes.safetensors: what Pillow and torchvision make of pictures that tests/golden/golden_preprocess.c
 makes again. A tensor WIDTHxHEIGHT.LIBRARY.RESIZE.FILTER has the pixels (16, 16, 3) of the crop of its centre.
 Needs torch, torchvision, Pillow (made with 2.15.0, 0.29.2, 13.0.0):
 

@@ -7,7 +7,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 MEOPT_SOURCE=$PWD MEOPT=$(cd "${1:-build-ci}" && pwd)/meopt
 pictures=$PWD/man
-. tests/tmux.sh
+. tests/cli/tmux.sh
 PATH="$(dirname "$MEOPT"):$PATH"
 browser=$(command -v chromium-headless-shell || command -v chromium)
 work=${2:-$dir/work}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden data of tests/golden_towers.c for the towers that came after the first seven: tests/data/towers/NAME.
+"""Golden data of tests/golden/golden_towers.c for the towers that came after the first seven: tests/data/towers/NAME.
 
     python3 -m venv env && env/bin/pip install torch timm open_clip_torch transformers safetensors
     env/bin/python tests/make/towers.py tests/data/towers [NAME ...]

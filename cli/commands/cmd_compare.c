@@ -1,0 +1,443 @@
+/* meopt compare: runs beside each other, as a table that one can publish. */
+#include "cli/command.h"
+#include "cli/commands/compare_run.h"
+#include "cli/run_name.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/compare/output.h"
+#include "core/compare/paper.h"
+#include "core/compare/published.h"
+
+#include <langinfo.h>
+#include <limits.h>
+#include <pthread.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+/* ---- Reading ---- */
+
+struct task {
+    const char *directory;
+    struct record *record;
+    struct error err;
+    int code;
+};
+
+static void *read_one(void *argument)
+{
+    struct task *task = argument;
+    task->code = record_read(task->record, task->directory, &task->err);
+    return NULL;
+}
+
+/* Runs are read side by side: a long one takes a second. */
+static int read_all(struct task *tasks, int count, struct error *err)
+{
+    enum { AT_ONCE = 8 };
+    for (int first = 0; first < count; first += AT_ONCE) {
+        pthread_t threads[AT_ONCE];
+        bool started[AT_ONCE] = {false};
+        int n = count - first < AT_ONCE ? count - first : AT_ONCE;
+        for (int i = 1; i < n; i++)
+            started[i] = pthread_create(&threads[i], NULL, read_one, &tasks[first + i]) == 0;
+        for (int i = 0; i < n; i++)
+            if (!started[i]) read_one(&tasks[first + i]);
+        for (int i = 1; i < n; i++)
+            if (started[i]) pthread_join(threads[i], NULL);
+    }
+    int code = 0;
+    for (int i = 0; i < count && !code; i++)
+        if ((code = tasks[i].code) != 0) *err = tasks[i].err;
+    return code;
+}
+
+/* "a,b,c" are repeats of one column, unless there is a directory of that very name. */
+static char **split(const char *operand, const char *run_dir, int *count, int *code, struct error *err)
+{
+    char **parts = NULL;
+    *count = 0;
+    bool whole = access(operand, F_OK) == 0;
+    for (const char *p = operand;;) {
+        size_t n = whole ? strlen(p) : strcspn(p, ",");
+        parts = xrealloc(parts, (size_t)(*count + 1) * sizeof *parts);
+        char *word = xcalloc(n + 1, 1);
+        memcpy(word, p, n);
+        bool failed = *code != 0;
+        parts[(*count)++] = failed ? NULL : run_named(word, run_dir, code, err);
+        if (!failed && *code && errno == 0) *code = err->code = EXIT_USAGE; /* there is none */
+        free(word);
+        if (!p[n]) return parts;
+        p += n + 1;
+    }
+}
+
+struct group {
+    char *name; /* NULL: after the run */
+    char **directories;
+    int count;
+};
+
+static void name_columns(struct column *columns, int count)
+{
+    for (int c = 0; c < count; c++) {
+        if (columns[c].name) continue;
+        bool twice = false;
+        for (int d = 0; d < count; d++)
+            twice |= d != c && strcmp(columns[c].runs[0].name, columns[d].runs[0].name) == 0;
+        char printable[256];
+        name_printable(printable, sizeof printable,
+                       twice ? columns[c].runs[0].path : columns[c].runs[0].name);
+        columns[c].name = columns[c].run_count > 1
+                              ? xasprintf("%s (%d runs)", printable, columns[c].run_count)
+                              : xstrdup(printable);
+    }
+}
+
+static int read_columns(struct group *groups, int count, struct column **columns, struct error *err)
+{
+    int runs = 0, t = 0;
+    for (int g = 0; g < count; g++) runs += groups[g].count;
+    struct task *tasks = xcalloc((size_t)runs, sizeof *tasks);
+    *columns = xcalloc((size_t)count, sizeof **columns);
+    for (int g = 0; g < count; g++) {
+        (*columns)[g] = (struct column){.name = groups[g].name ? xstrdup(groups[g].name) : NULL,
+                                        .run_count = groups[g].count,
+                                        .runs = xcalloc((size_t)groups[g].count, sizeof(struct record))};
+        for (int i = 0; i < groups[g].count; i++)
+            tasks[t++] =
+                (struct task){.directory = groups[g].directories[i], .record = &(*columns)[g].runs[i]};
+    }
+    int code = read_all(tasks, runs, err);
+    if (!code) name_columns(*columns, count);
+    free(tasks);
+    return code;
+}
+
+/* ---- Writing ---- */
+
+static int write_stream(const char *path,
+                        void (*print)(FILE *out, const void *what, const void *more,
+                                      const struct output_options *options),
+                        const void *what, const void *more, const struct output_options *options,
+                        struct error *err)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (!out) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
+    print(out, what, more, options);
+    int code = fclose(out) == 0 ? file_write_atomic(path, text, bytes, err)
+                                : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
+    free(text);
+    return code;
+}
+
+static void print_html(FILE *out, const void *table, const void *plots, const struct output_options *options)
+{
+    output_html(out, table, plots, options);
+}
+static void print_svg(FILE *out, const void *plot, const void *none, const struct output_options *options)
+{
+    (void)none;
+    (void)options;
+    plot_svg(out, plot, true);
+}
+
+static void print_pdf(FILE *out, const void *plot, const void *none, const struct output_options *options)
+{
+    (void)none;
+    (void)options;
+    plot_pdf(out, plot);
+}
+
+enum picture { PICTURE_SVG, PICTURE_PNG, PICTURE_PDF };
+
+static int write_pictures(const char *directory, enum picture kind, const struct plot plots[PLOT_COUNT],
+                          struct error *err)
+{
+    static const char *const endings[] = {"svg", "png", "pdf"};
+    int code = file_make_dirs(directory, err);
+    for (int k = 0; k < PLOT_COUNT && !code; k++) {
+        char *path = xasprintf("%s/%s.%s", directory, plots[k].id, endings[kind]);
+        code = kind == PICTURE_PNG ? plot_png(&plots[k], path, err)
+                                   : write_stream(path, kind == PICTURE_SVG ? print_svg : print_pdf,
+                                                  &plots[k], NULL, NULL, err);
+        free(path);
+    }
+    return code;
+}
+
+static void print_table(FILE *out, const void *table, const void *language,
+                        const struct output_options *options)
+{
+    (void)options;
+    paper_table(out, table, *(const enum paper_language *)language);
+}
+
+static void print_methods(FILE *out, const void *table, const void *language,
+                          const struct output_options *options)
+{
+    (void)options;
+    paper_methods(out, table, *(const enum paper_language *)language);
+}
+
+static void print_document(FILE *out, const void *plots, const void *language,
+                           const struct output_options *options)
+{
+    (void)options;
+    paper_document(out, plots, *(const enum paper_language *)language);
+}
+
+static int write_paper(const char *directory, const struct table *table, const struct plot plots[PLOT_COUNT],
+                       struct error *err)
+{
+    static const struct {
+        const char *name;
+        void (*print)(FILE *out, const void *what, const void *language,
+                      const struct output_options *options);
+    } files[] = {{"table", print_table}, {"methods", print_methods}, {"paper", print_document}};
+    int code = write_pictures(directory, PICTURE_SVG, plots, err);
+    if (!code) code = write_pictures(directory, PICTURE_PDF, plots, err);
+    for (int f = 0; f < 3; f++)
+        for (enum paper_language l = PAPER_ENGLISH; l < PAPER_LANGUAGES && !code; l++) {
+            char *path = xasprintf("%s/%s%s.tex", directory, files[f].name, paper_suffixes[l]);
+            code = write_stream(path, files[f].print, f == 2 ? (const void *)plots : table, &l, NULL, err);
+            free(path);
+        }
+    return code;
+}
+
+static int write_all(const struct arguments *args, const struct table *table,
+                     const struct output_options *options, struct error *err)
+{
+    struct plot plots[PLOT_COUNT];
+    const char *html = argument_text(args, "html", NULL), *svg = argument_text(args, "svg", NULL),
+               *png = argument_text(args, "png", NULL), *paper = argument_text(args, "paper", NULL);
+    plots_make(plots, table);
+    if (argument_flag(args, "json")) output_json(stdout, table, options);
+    else if (argument_flag(args, "csv")) output_csv(stdout, table, options);
+    else if (argument_flag(args, "md")) output_markdown(stdout, table, options);
+    else output_terminal(stdout, table, plots, options);
+    fflush(stdout);
+    int code = html ? write_stream(html, print_html, table, plots, options, err) : 0;
+    if (!code && svg) code = write_pictures(svg, PICTURE_SVG, plots, err);
+    if (!code && png) code = write_pictures(png, PICTURE_PNG, plots, err);
+    if (!code && paper) code = write_paper(paper, table, plots, err);
+    plots_free(plots);
+    return code;
+}
+
+static void look_at_terminal(struct output_options *o)
+{
+    struct winsize size;
+    const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
+    o->unicode = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
+    o->color = isatty(STDOUT_FILENO) && !(no_color && no_color[0]) && !(term && strcmp(term, "dumb") == 0);
+    o->width = isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20
+                   ? size.ws_col
+                   : 90;
+}
+
+/* ---- Thresholds ---- */
+
+static int judge(const struct arguments *args, const struct table *table, struct threshold **thresholds,
+                 struct bottleneck **verdicts, int *count, struct error *err)
+{
+    int given = 0, code = 0;
+    while (argument_list(args, "threshold", given)) given++;
+    *thresholds = xcalloc((size_t)given + 1, sizeof **thresholds);
+    *verdicts = xcalloc((size_t)(given * table->column_count) + 1, sizeof **verdicts);
+    if (given && table->column_count < 2)
+        return error_set(err, EXIT_USAGE, "name another run", "--threshold needs something to compare with");
+    for (int i = 0; i < given && !code; i++) {
+        struct threshold *t = &(*thresholds)[i];
+        code = threshold_parse(t, table, argument_list(args, "threshold", i), err);
+        for (int c = 0; c < table->column_count && !code; c++) {
+            if (c == table->reference || table->columns[c].runs[0].published) continue;
+            struct bottleneck v = {.threshold = t, .column = c};
+            v.passed = threshold_passed(t, &t->row->cells[table->reference], &t->row->cells[c], &v.change);
+            (*verdicts)[(*count)++] = v;
+        }
+    }
+    if (given && !code && !table->comparable)
+        log_warn("thresholds are judged although these runs are not comparable: see that section");
+    return code;
+}
+
+static int exceeded(const struct table *table, const struct bottleneck *verdicts, int count,
+                    struct error *err)
+{
+    int failed = 0;
+    for (int i = 0; i < count; i++) {
+        if (verdicts[i].passed) continue;
+        const struct bottleneck *v = &verdicts[i];
+        log_warn("threshold %s: %s changed by %+.4g%s%s", v->threshold->expression,
+                 table->columns[v->column].name, v->change, v->threshold->relative ? " %" : " ",
+                 v->threshold->relative ? "" : v->threshold->row->unit);
+        failed++;
+    }
+    return failed ? error_set(err, EXIT_THRESHOLD, NULL, "%d of %d thresholds exceeded", failed, count) : 0;
+}
+
+/* ---- The command ---- */
+
+static int choose_reference(const struct arguments *args, const struct column *columns, int count,
+                            int *reference, struct error *err)
+{
+    const char *wanted = argument_text(args, "reference", NULL);
+    *reference = 0;
+    if (!wanted) return 0;
+    for (int c = 0; c < count; c++)
+        if (strcmp(columns[c].name, wanted) == 0 || strcmp(columns[c].runs[0].path, wanted) == 0) {
+            *reference = c;
+            return 0;
+        }
+    return error_set(err, EXIT_USAGE, "--reference takes a column's name", "no column '%s'", wanted);
+}
+
+static int make_groups(const struct arguments *args, struct group **groups, int *count, struct error *err)
+{
+    const char *config = argument_text(args, "run", NULL);
+    int repeats = (int)argument_int(args, "repeat", 1), code = 0;
+    *groups = xcalloc((size_t)args->operand_count + 2, sizeof **groups);
+    if (!config && argument_int(args, "repeat", 0))
+        return error_set(err, EXIT_USAGE,
+                         "finished repeats are named together, as in: meopt compare a-1,a-2 b-1,b-2",
+                         "--repeat belongs to --run");
+    if (config) {
+        struct compare_plan plan = {.config = config,
+                                    .overrides = args->operands,
+                                    .override_count = args->operand_count,
+                                    .repeats = repeats,
+                                    .run_dir = argument_text(args, "run-dir", NULL),
+                                    .name = argument_text(args, "name", NULL)};
+        char **directories = xcalloc(2 * (size_t)repeats, sizeof *directories);
+        code = compare_run(&plan, directories, err);
+        for (int g = 0; g < 2; g++) {
+            struct group *group = &(*groups)[(*count)++];
+            *group = (struct group){.name = xstrdup(g ? "with MEOpt" : "without MEOpt"),
+                                    .count = repeats,
+                                    .directories = xcalloc((size_t)repeats, sizeof(char *))};
+            memcpy(group->directories, directories + g * repeats, (size_t)repeats * sizeof *directories);
+        }
+        free(directories);
+        return code;
+    }
+    if (args->operand_count == 0)
+        return error_set(err, EXIT_USAGE, "see 'meopt compare --help'",
+                         "meopt compare needs runs, or --run CONFIG");
+    for (int i = 0; i < args->operand_count; i++) {
+        struct group *group = &(*groups)[(*count)++];
+        group->directories =
+            split(args->operands[i], argument_text(args, "run-dir", NULL), &group->count, &code, err);
+    }
+    return code;
+}
+
+static int compare(const struct arguments *args, struct error *err)
+{
+    struct group *groups = NULL;
+    struct column *columns = NULL;
+    struct table *table = NULL;
+    struct threshold *thresholds = NULL;
+    struct bottleneck *verdicts = NULL;
+    struct output_options options = {.all = argument_flag(args, "all")};
+    int group_count = 0, count = 0, reference = 0, bottleneck_count = 0;
+    const char *published = argument_text(args, "published", NULL);
+    if (argument_flag(args, "json") + argument_flag(args, "csv") + argument_flag(args, "md") > 1)
+        return error_set(err, EXIT_USAGE, "--html, --svg and --png go beside one of them",
+                         "--json, --csv and --md exclude each other");
+    int code = make_groups(args, &groups, &group_count, err);
+    if (!code) {
+        count = group_count;
+        code = read_columns(groups, group_count, &columns, err);
+    }
+    if (!code && published) {
+        char *path = argument_text(args, "published-file", NULL)
+                         ? xstrdup(argument_text(args, "published-file", NULL))
+                         : path_shipped("published.yaml");
+        code = path ? published_add(&columns, &count, path, published, err)
+                    : error_set(err, EXIT_FAILED, "install meopt again, or name it with --published-file",
+                                "published.yaml is not where this program was installed");
+        free(path);
+    }
+    if (!code) code = choose_reference(args, columns, count, &reference, err);
+    if (!code) {
+        table = table_make(columns, count, reference);
+        code = judge(args, table, &thresholds, &verdicts, &bottleneck_count, err);
+    }
+    if (!code) {
+        look_at_terminal(&options);
+        options.verdicts = verdicts;
+        options.bottleneck_count = bottleneck_count;
+        for (int i = 0; i < table->warning_count; i++) log_warn("%s", table->warnings[i]);
+        code = write_all(args, table, &options, err);
+    }
+    if (!code) code = exceeded(table, verdicts, bottleneck_count, err);
+    if (table) table_free(table);
+    else {
+        for (int c = 0; c < count; c++) {
+            for (int i = 0; columns && i < columns[c].run_count; i++) record_free(&columns[c].runs[i]);
+            if (columns) {
+                free(columns[c].runs);
+                free(columns[c].name);
+            }
+        }
+        free(columns);
+    }
+    for (int g = 0; g < group_count; g++) {
+        for (int i = 0; i < groups[g].count; i++) free(groups[g].directories[i]);
+        free(groups[g].directories);
+        free(groups[g].name);
+    }
+    free(groups);
+    free(thresholds);
+    free(verdicts);
+    return code;
+}
+
+static const struct option options[] = {
+    {"run", 0, OPTION_TEXT, "CONFIG", NULL, 0, 0,
+     "train CONFIG without and with MEOpt, then compare; resumes interrupted runs"},
+    {"repeat", 0, OPTION_INT, "N", NULL, 1, 100,
+     "with --run: N runs of each, with seeds train.seed, train.seed+1, ..."},
+    {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
+    {"name", 0, OPTION_TEXT, "NAME", NULL, 0, 0,
+     "with --run: the runs are NAME-without and NAME-with (default: after CONFIG)"},
+    {"reference", 0, OPTION_TEXT, "NAME", NULL, 0, 0, "column to compare with (default: the first)"},
+    {"published", 0, OPTION_TEXT, "NAME", NULL, 0, 0,
+     "add published figures: eva_clip, open_clip, dinov2; eva_clip_k100 ..."},
+    {"published-file", 0, OPTION_TEXT, "FILE", NULL, 0, 0,
+     "read published figures from this file (format of published.yaml)"},
+    {"threshold", 0, OPTION_LIST, "KEY:LIMIT", NULL, 0, 0,
+     "exit 8 if the change exceeds LIMIT, for example 'peak_bytes:-20%'; may be repeated"},
+    {"all", 'a', OPTION_FLAG, NULL, NULL, 0, 0, "print all settings, not only those that differ"},
+    {"json", 'j', OPTION_FLAG, NULL, NULL, 0, 0, "print JSON"},
+    {"csv", 0, OPTION_FLAG, NULL, NULL, 0, 0, "print CSV"},
+    {"md", 0, OPTION_FLAG, NULL, NULL, 0, 0, "print Markdown"},
+    {"html", 0, OPTION_TEXT, "FILE", NULL, 0, 0, "write one self-contained page with tables and curves"},
+    {"svg", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "write the plots as SVG"},
+    {"png", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "write the plots as PNG"},
+    {"paper", 0, OPTION_TEXT, "DIR", NULL, 0, 0,
+     "write files for a paper: LaTeX table and methods, English and Chinese, figures as SVG and PDF"},
+    {0},
+};
+
+const struct command cmd_compare = {
+    "compare",
+    "RUN[,REPEAT ...] [RUN ...]",
+    "compare runs: memory, time, loss",
+    "Examples:\n  meopt compare runs/without runs/with --html comparison.html\n"
+    "  meopt compare --run configs/quickstart_compare.yaml train.steps=40\n"
+    "  meopt compare runs/a-1,runs/a-2,runs/a-3 runs/b-1,runs/b-2,runs/b-3 --md\n"
+    "  meopt compare runs/without runs/with --threshold 'peak_bytes:-20%' --threshold 'final_loss:+1%'",
+    options,
+    0,
+    -1,
+    false,
+    compare,
+};

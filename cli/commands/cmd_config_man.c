@@ -1,0 +1,235 @@
+/* meopt config man (hidden): the table of keys as the page meopt.yaml(5). A test demands that the committed
+ * page equals the output. */
+#include "cli/commands/cmd_config.h"
+#include "cli/command.h"
+#include "core/config/value.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Text for mdoc: no backslash, no line that begins with a control character. */
+static void put_text(const char *text)
+{
+    if (*text == '.' || *text == '\'') fputs("\\&", stdout);
+    for (; *text; text++) {
+        if (*text == '\\') fputs("\\e", stdout);
+        else putchar(*text);
+    }
+}
+
+/* toupper follows the locale: in a Turkish one i has another capital, or none. */
+static char capital(char letter)
+{
+    return letter >= 'a' && letter <= 'z' ? (char)(letter - 'a' + 'A') : letter;
+}
+
+static void put_key(int key)
+{
+    const struct config_key *k = &config_keys[key];
+    printf(".It Ic %s\n", k->name);
+    putchar(capital(k->help[0]));
+    put_text(k->help + 1);
+    printf(".\n");
+    char *expected = value_expected(key);
+    expected[0] = capital(expected[0]);
+    put_text(expected);
+    if (k->unit && !strstr(expected, k->unit)) printf(", in %s", k->unit);
+    printf(".\n");
+    free(expected);
+    if (k->standard[0]) printf("Default:\n.Cm %s .\n", k->standard);
+    if (k->aliases) {
+        printf("Aliases: ");
+        for (const char *p = k->aliases; p; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
+            printf("%s%.*s", p == k->aliases ? "" : ", ", (int)strcspn(p, "|"), p);
+        printf(".\n");
+    }
+    const char *spelling;
+    for (int i = 1; (spelling = config_key_spelling(key, i)) != NULL; i++)
+        printf("Alternative spelling:\n.Ic %s .\n", spelling);
+    printf("Used by:\n");
+    for (const char *p = k->used_by; *p; p += strcspn(p, " "), p += *p == ' ') {
+        const char *next = p + strcspn(p, " ");
+        printf(".Cm %.*s%s\n", (int)(next - p), p, *next ? " ," : " .");
+    }
+    bool chooses = strcmp(k->name, "train.memory") == 0; /* its help says which */
+    if (!k->numbers && !chooses) printf("Does not change the numbers of a run.\n");
+}
+
+static const char *const sections[][2] = {
+    {"model", "The teacher, and both towers if they belong to one family."},
+    {"model_t", "The teacher."},
+    {"model_s", "The student."},
+    {"loss", "The loss."},
+    {"data", "The images."},
+    {"data_s", "The images of a student whose preprocessing differs from the teacher's, for example one of "
+               "a different family.\n"
+               "Each image is decoded once; random crops use the same box."},
+    {"train", "Length, batches and precision of the training."},
+    {"optim", "The optimizer.\n.Xr meopt-optimizers 7\nexplains formats and presets."},
+    {"device", "The device."},
+    {"dist", "Several ranks.\n.Xr meopt-train 1\ndescribes what each of them holds and sends."},
+    {"run", "The run directory."},
+};
+
+static const char images_text[] =
+    ".Sh IMAGES\n"
+    "All files below\n.Cm data.root\nwhose names end in .jpg, .jpeg, .png or .webp, in any case, are "
+    "images.\n"
+    "Names that begin with a dot are ignored.\n"
+    "Other endings are counted and reported once.\n"
+    "Symbolic links are followed, except those to a parent directory.\n"
+    "The order is that of the bytes of the paths.\n.Pp\n"
+    "If there is no such file but tar archives (.tar, uncompressed, as in webdataset), the images are their "
+    "members, with the path\n.Pa ARCHIVE/MEMBER .\n"
+    "They are shuffled as one set and read in place; the headers are read at each start.\n"
+    "Archives next to images, which may contain the same images, are not read.\n"
+    "A damaged, truncated or compressed archive is an error (3), unless\n.Cm data.exclude\nexcludes "
+    "it.\n.Pp\n"
+    "Images for training are not mixed with others.\n"
+    "If the paths contain a directory train2014, only images below it are used.\n"
+    "Else, if some images are below a directory train2017, train or training, and others below val2014, "
+    "val2017, val, valid, validation, dev, test2014, test2015, test2017, test or testing, only the first "
+    "ones "
+    "are used.\n"
+    "The outermost of these directories in a path counts; in the name of an archive also a word, as in "
+    "set-train-00.tar.\n"
+    "The choice is logged;\n.Cm data.include\noverrides it:\n.Cm \\(dq*\\(dq\nselects all images.\n.Pp\n"
+    "A pattern is matched with a path relative to\n.Cm data.root ,\nas bytes: * matches any bytes including "
+    "/, ? matches one byte.\n"
+    "A pattern that matches a directory selects everything below it:\n.Cm val2017 ,\n.Cm \\(dq*/masks\\(dq "
+    ",\n.Cm \\(dq*.png\\(dq .\n"
+    "(YAML requires quotes if a text begins with *.)\n"
+    "Files that match\n.Cm data.exclude\nare not read.\n.Pp\n"
+    "Images are decoded to 8-bit RGB as by PIL's convert(\\(dqRGB\\(dq).\n"
+    "Grey is replicated, palettes are expanded, alpha is dropped, CMYK uses PIL's own formula, the "
+    "orientation in EXIF and colour profiles are ignored, and the first frame of an animation is used.\n"
+    "The conversion comes first, as in torchvision's ImageFolder, timm and webdataset loaders.\n"
+    "OpenCLIP's own image_transform resizes before it converts, which gives different pixels for images with "
+    "a palette or alpha.\n"
+    "Of 16 bits per channel the high byte is used, also for 16-bit grey, where PIL clips all values above "
+    "255 "
+    "to white.\n"
+    "Images are then resized, cropped and normalised as by the library of the checkpoint.\n"
+    "With\n.Ic data.pipeline No auto\nthe files next to the checkpoint describe that:\n"
+    ".Bl -bullet -compact\n"
+    ".It\npretrained_cfg in timm's\n.Pa config.json :\ninput_size, mean, std, interpolation, crop_pct and "
+    "crop_mode (center is shortest; border is refused)\n"
+    ".It\npreprocess_cfg in\n.Pa open_clip_config.json :\nmean, std, interpolation and resize_mode "
+    "(longest is refused)\n"
+    ".It\ntransformers'\n.Pa preprocessor_config.json\nor\n.Pa processor_config.json\nof the classes "
+    "CLIPImageProcessor, BitImageProcessor, ViTImageProcessor, DeiTImageProcessor, BeitImageProcessor, "
+    "SiglipImageProcessor and DINOv3ViTImageProcessor\n"
+    ".El\n"
+    "Unsupported values in these files are refused; with\n.Ic data.pipeline\nthe files are not read.\n"
+    "Without such a file the usual preprocessing of the family is assumed, and\n.Xr meopt-plan 1 ,\n.Xr "
+    "meopt-train 1\nand\n.Xr meopt-embed 1\nreport it: clip (OpenAI's mean, the shorter side becomes "
+    "image_size), dinov2 (ImageNet's mean, crop_pct 0.875) or siglip (mean 0.5, squash).\n"
+    "Keys in the configuration replace single values.\n.Pp\n"
+    ".Ic data.resize No shortest\nkeeps the aspect ratio: the shorter side becomes image_size / crop_pct, "
+    "rounded down.\n"
+    ".Cm squash\nresizes both sides to that length: timm's squash, open_clip's squash (crop_pct 1) and "
+    "transformers' size of height and width.\n"
+    "Both are followed by a crop of the centre.\n"
+    ".Cm exact\ndoes not resize (transformers' do_resize: false): the centre is cropped, and an image "
+    "smaller "
+    "than image_size is bad.\n"
+    "Random crops of\n.Ic data.augment\nare resized to image_size with the same filter.\n.Pp\n"
+    ".Ic data.resize_as\nselects the rounding, which changes some pixels by 1 of 255 and an odd margin by "
+    "one "
+    "pixel:\n"
+    ".Bl -tag -width hf_float -compact\n"
+    ".It Cm pil\nPillow 13 and torchvision's transforms of its images, as in timm and open_clip (an earlier "
+    "Pillow gives different pixels for images that shrink far more in height than in width)\n"
+    ".It Cm hf\ntransformers with its torchvision backend\n"
+    ".It Cm hf_pil\ntransformers with its PIL backend\n"
+    ".It Cm hf_float\ntransformers' DINOv3, which resizes values that are not rounded to bytes\n"
+    ".El\n"
+    "The first three are bit-identical to their libraries, the last one within float rounding.\n.Pp\n"
+    "An image has at most 20000 pixels per side, 89478485 pixels in all and 256 MiB as a file.\n.Pp\n"
+    "Other data are bad images: they are named, counted, and replaced by the next image in the order of the "
+    "epoch, the same on every run; see\n.Cm data.max_bad .\n"
+    "A file that cannot be read for a different reason ends the command.\n";
+
+static const char activations_text[] =
+    ".Sh ACTIVATIONS\n"
+    "With a large batch, most of the memory holds the values that blocks save between forward and backward.\n"
+    "With\n.Ic train.save_activations No minimal\nblocks save only values that are expensive to recompute; "
+    "the outputs of norms and activations are recomputed, bit-identical.\n.Pp\n"
+    ".Cm 8bit\nsaves the values before the activation of the feed-forward in 8 bits, and recomputes the "
+    "output "
+    "of attention from queries, keys and values.\n"
+    "Each group of 64 values has a scale, and its largest value is stored separately in bf16.\n"
+    "Values are rounded with a dither, which is subtracted when they are read.\n"
+    "This changes the numbers of a run: the cosine of each matrix's gradient to that of\n.Cm minimal\nis at "
+    "least 0.9999\n.Pq test Em golden_towers ,\nand 0.99996 with one hidden unit of each 64 that is 30, 100 "
+    "or 300 times the others\n.Pq test Em tower_outliers .\n"
+    "With two such units in one group of 64, the scale is that of the second one, and precision is lost.\n"
+    "Before the largest value was stored separately, the loss of three pairs of models and five seeds "
+    "differed "
+    "by at most 0.11 % (p .08 and more)\n.Pq Pa tests/bench/RESULTS.md .\n.Pp\n"
+    "The residual stream is fp32 during a pass, as under PyTorch's autocast to bf16; it occupies the buffer "
+    "of "
+    "its own gradient.\n"
+    "Backward, and a recomputed block, read the normalized stream in fp16, with the mean and deviation of "
+    "each "
+    "row in fp32.\n"
+    "Outliers of 100 to 3,000 times in a channel of the stream, a token, a hidden unit or a LayerNorm gamma "
+    "have the same effect as with autocast.\n"
+    "Errors of gradients of pre-norm towers of width 256 were 0.5 to 1.6 times those of autocast\n.Pq test "
+    "Em "
+    "tower_outliers .\n"
+    "A post-norm tower multiplies the stream itself, rounded to bf16.\n.Pp\n"
+    "A level\n.Cm full ,\nwhich would also save the outputs of norms and activations, does not exist.\n"
+    "It would take 60 % more bytes, and the passes that it saves are limited by the memory that it would "
+    "read.\n"
+    "With\n.Ic train.recompute No block\nonly the activations of one block are saved, and\n.Cm 8bit\nis "
+    "refused.\n";
+
+static int man_run(const struct arguments *args, struct error *err)
+{
+    (void)args;
+    (void)err;
+    fputs(
+        ".\\\" Made by 'meopt config man' from core/config/schema.c: change it there.\n"
+        ".Dd November 23, 2026\n.Dt MEOPT.YAML 5\n.Os\n.Sh NAME\n.Nm meopt.yaml\n.Nd configuration of "
+        "meopt\n.Sh DESCRIPTION\n"
+        "A configuration is a YAML file of sections, each with indented keys:\n"
+        ".Bd -literal -offset indent\nmodel:\n  weight_t: ../ModelWeight/teacher.pt\n  weight_s: "
+        "../ModelWeight/student.pt\ndata:\n"
+        "  root: ../COCO2014\noptim:\n  use_meopt: true\n.Ed\n.Pp\n"
+        "Paths are relative to the YAML file, also in keys on the command line\n.Pq Ar key Ns = Ns Ar value "
+        ".\n"
+        "A path that begins with ~/ is relative to the home directory.\n.Pp\n"
+        "Values follow the core schema of YAML 1.2.\n"
+        "A value that YAML 1.1 readers, such as PyYAML, interpret differently (1e-3 is text, no is false, "
+        "012 is "
+        "ten)\nis accepted with a note that gives an unambiguous spelling.\n.Pp\n"
+        "Unknown keys, wrong types, values out of range, duplicate keys and incompatible values are errors\n"
+        "with file, line and column.\n"
+        "Anchors, aliases and merges (<<) are supported, at most 1,000 of each.\nSections that begin with x- "
+        "are "
+        "ignored and can hold anchors.\n"
+        "A file is UTF-8, has at most 4 MiB and one document.\n",
+        stdout);
+    for (size_t s = 0; s < sizeof sections / sizeof *sections; s++) {
+        size_t n = strlen(sections[s][0]);
+        printf(".Ss %s\n", sections[s][0]);
+        printf("%s\n", sections[s][1]);
+        printf(".Bl -tag -width Ds\n");
+        for (int key = 0; key < config_key_count; key++)
+            if (strncmp(config_keys[key].name, sections[s][0], n) == 0 && config_keys[key].name[n] == '.')
+                put_key(key);
+        printf(".El\n");
+    }
+    fputs(images_text, stdout);
+    fputs(activations_text, stdout);
+    fputs(".Sh EXAMPLES\nThe shipped configurations are commented:\n.Dl meopt config new eva_clip\n.Sh SEE "
+          "ALSO\n"
+          ".Xr meopt-config 1 ,\n.Xr meopt-plan 1 ,\n.Xr meopt-train 1 ,\n.Xr meopt-optimizers 7 ,\n.Xr "
+          "meopt-weights 7\n",
+          stdout);
+    return 0;
+}
+
+const struct command cmd_config_man = {"config man", "",     "print the page meopt.yaml(5)", NULL, NULL, 0, 0,
+                                       true,         man_run};

@@ -1,0 +1,217 @@
+/* meopt doctor: checks the hardware, drivers and libraries of this machine. */
+#include "cli/command.h"
+#include "core/base/file.h"
+#include "core/base/json.h"
+#include "core/base/log.h"
+#include "core/doctor/doctor.h"
+#include "core/train/plan.h"
+#include "core/train/trainer.h"
+
+#include <archive.h>
+#include <curl/curl.h>
+#include <curses.h>
+#include <openssl/crypto.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <term.h>
+#include <unistd.h>
+
+#ifndef MEOPT_VERSION
+#define MEOPT_VERSION "0.1.0"
+#endif
+
+static void check_terminal(struct doctor *d)
+{
+    const char *name = getenv("TERM");
+    int known = ERR, error = 0;
+    if (name && *name) known = setupterm(name, STDERR_FILENO, &error);
+    if (known == ERR) {
+        line_advise(doctor_add(d, FINDING_WARNING, "TERM is %s%s", name && *name ? name : "not set",
+                               name && *name ? ", which this machine does not know" : ""),
+                    name && *name && strcmp(name, "dumb") != 0
+                        ? "the dashboard and the form draw as for xterm-256color"
+                        : "the dashboard and the form cannot draw; everything else works",
+                    "export TERM=xterm-256color");
+        return;
+    }
+    char colors_name[] = "colors", move_name[] = "cup";
+    int colors = tigetnum(colors_name);
+    const char *move = tigetstr(move_name);
+    bool able = move && move != (char *)-1;
+    struct line *l = doctor_add(d, able ? FINDING_OK : FINDING_WARNING, "%s, %d colours%s%s", name,
+                                colors > 0 ? colors : 0, able ? "" : ", no cursor movement",
+                                isatty(STDOUT_FILENO) ? "" : "; output is no terminal now");
+    line_real(l, "colors", colors > 0 ? colors : 0);
+    if (!able) line_advise(l, "the dashboard and the form cannot draw", "export TERM=xterm-256color");
+}
+
+static void check_fetch_libraries(struct doctor *d)
+{
+    const curl_version_info_data *curl = curl_version_info(CURLVERSION_NOW);
+    doctor_add(d, FINDING_OK, "libcurl %s (%s), %s, %s, ncurses %s", curl->version,
+               curl->ssl_version ? curl->ssl_version : "no TLS", archive_version_string(),
+               OpenSSL_version(OPENSSL_VERSION), curses_version());
+}
+
+static void check_version(struct doctor *d)
+{
+    struct line *l = doctor_add(d, FINDING_OK, "meopt %s", MEOPT_VERSION);
+    line_text(l, "version", MEOPT_VERSION);
+}
+
+static const char *device;
+static struct error device_error;
+static int device_code;
+static void check_device(struct doctor *d) { device_code = doctor_device(d, device, &device_error); }
+
+static const struct doctor_row only[] = {{"device", check_device}, {NULL, NULL}};
+static const struct doctor_row first[] = {{"version", check_version}, {NULL, NULL}};
+static const struct doctor_row last[] = {
+    {"libraries", check_fetch_libraries}, {"terminal", check_terminal}, {NULL, NULL}};
+
+/* ---- shapes of an experiment ---- */
+
+struct shapes {
+    struct doctor_shape rows[2]; /* teacher, student */
+    struct meopt_options optimizer;
+    struct error err;
+    int code;
+};
+
+static void shape_of(struct doctor_shape *s, const char *of, const struct model_shape *g,
+                     const struct config_tower *tower, int64_t images, bool trained)
+{
+    *s = (struct doctor_shape){.type = trainer_tower_type(tower),
+                               .images = images,
+                               .tokens = model_shape_tokens(g),
+                               .width = g->width,
+                               .heads = g->heads,
+                               .hidden = g->hidden,
+                               .gated = strcmp(model_shape_activation(g), "swiglu") == 0,
+                               .trained = trained};
+    snprintf(s->of, sizeof s->of, "%s", of);
+}
+
+static void look(void *context, const struct trainer *t)
+{
+    struct shapes *s = context;
+    shape_of(&s->rows[0], "teacher", &t->teacher_shape, &t->config->model_t, t->micro, false);
+    shape_of(&s->rows[1], "student", &t->student_shape, &t->config->model_s, t->micro, true);
+    s->code = trainer_optimizer(t, &s->optimizer, &s->err);
+}
+
+static int shapes_of(struct shapes *s, const struct arguments *args, struct error *err)
+{
+    struct config config;
+    struct plan plan;
+    int code = config_load(&config, args->operands[0], args->operands + 1, args->operand_count - 1, err);
+    if (code) return code;
+    code = plan_make_looking(&plan, &config, NULL, look, s, err);
+    config_free(&config);
+    if (!code && s->code) *err = s->err;
+    return code ? code : s->code;
+}
+
+static void print(const struct doctor *d)
+{
+    int count[3] = {0};
+    for (size_t i = 0; i < d->row_count; i++) {
+        const struct line *l = &d->rows[i];
+        count[l->finding]++;
+        printf("%-8s %-15s %s\n", finding_names[l->finding], l->check, l->found);
+        if (l->meaning[0]) printf("%24s %s\n", "", l->meaning);
+        if (l->mend[0]) printf("%24s -> %s\n", "", l->mend);
+    }
+    printf("%d ok, %d warning%s, %d missing\n", count[0], count[1], count[1] == 1 ? "" : "s", count[2]);
+}
+
+/* One line on a terminal, written over and over; the report itself comes at the end. */
+static void show_progress(const struct doctor *d, const char *check)
+{
+    fprintf(stderr, "\r\033[Kchecking %s (%zu results so far)", check, d->row_count);
+}
+
+static void clear_progress(const struct doctor *d)
+{
+    if (d->progress) fputs("\r\033[K", stderr);
+}
+
+/* A file that can be sent. */
+static int send_to(const char *path, struct doctor *d, struct error *err)
+{
+    json_t *report = doctor_json(d);
+    doctor_anonymous(report);
+    int code = json_write(path, report, JSON_INDENT(1) | JSON_PRESERVE_ORDER, err);
+    json_decref(report);
+    if (code) doctor_free(d);
+    else log_info("%s can be sent: it has no host name, no user name and no directories", path);
+    return code;
+}
+
+static int doctor_command(const struct arguments *args, struct error *err)
+{
+    struct doctor d = {.root = argument_text(args, "root", ""),
+                       .run_directory = argument_text(args, "run-dir", "runs"),
+                       .quick = argument_flag(args, "quick")};
+    const char *term = getenv("TERM");
+    struct shapes shapes = {.code = 0};
+    struct error own;
+    if (!err) err = &own;
+    if (isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0) d.progress = show_progress;
+    if (args->operand_count) {
+        int code = shapes_of(&shapes, args, err);
+        if (code) return code;
+        d.shapes = shapes.rows;
+        d.shape_count = 2;
+        d.optimizer = &shapes.optimizer;
+    }
+    device = argument_text(args, "device", NULL);
+    device_code = 0;
+    if (device) doctor_run(&d, only);
+    else {
+        doctor_run(&d, first);
+        doctor_run(&d, doctor_host);
+        doctor_run(&d, last);
+        doctor_run(&d, doctor_cards);
+    }
+    clear_progress(&d);
+    const char *share = argument_text(args, "share", NULL);
+    if (share) {
+        int code = send_to(share, &d, err);
+        if (code) return code;
+    } else if (argument_flag(args, "json")) {
+        json_t *report = doctor_json(&d);
+        json_print(stdout, report, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
+        json_decref(report);
+    } else print(&d);
+    doctor_free(&d);
+    if (device_code) *err = device_error;
+    return device_code;
+}
+
+static const struct option options[] = {
+    {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0,
+     "directory of runs, whose disk is measured (default runs)"},
+    {"device", 0, OPTION_TEXT, "DEVICE", NULL, 0, 0,
+     "check only this device: auto, cpu, hip:N, cuda:N; fails if it cannot be used"},
+    {"quick", 0, OPTION_FLAG, NULL, NULL, 0, 0, "skip measurements: bandwidth, GEMM, disk speed"},
+    {"root", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "read /dev, /sys, /proc and /etc below DIR"},
+    {"share", 0, OPTION_TEXT, "FILE", NULL, 0, 0,
+     "write the report as JSON, without host, user and directories, to be sent"},
+    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0,
+     "print one JSON object: an array of checks, and the number of each status"},
+    {0},
+};
+
+const struct command cmd_doctor = {
+    "doctor",
+    "[CONFIG [key=value ...]]",
+    "check the hardware, drivers and libraries of this machine",
+    "Examples:\n  meopt doctor\n  meopt doctor eva_clip.yaml              cards at the shapes of "
+    "this configuration\n  meopt doctor --json > report.json        for a bug report",
+    options,
+    0,
+    -1,
+    false,
+    doctor_command};

@@ -1,0 +1,262 @@
+/* meopt embed: a tower's output for every image, with the images' names, so that anybody can check it against
+ * PyTorch, or search by it. Row i is of name i: an image that cannot be decoded has a row of NaN, or with
+ * --skip-bad neither row nor name. */
+#include "cli/commands/cmd_config.h"
+#include "cli/command.h"
+#include "cli/run_name.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/device/facts.h"
+#include "core/run/checkpoint.h"
+#include "core/train/experiment.h"
+#include "core/train/preprocess.h"
+#include "core/train/trainer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+struct embed {
+    struct config config;
+    bool student, skip_bad;
+    struct model_shape model_shape;
+    struct weights *weights;
+    struct device *device;
+    struct tower *tower;
+    void *scratch;
+    float *input; /* (batch, 3, S, S) on the device */
+    struct data *data;
+    float *values; /* (rows, out_width) */
+    char *names;   /* of the rows, each with its NUL */
+    size_t names_bytes;
+    int64_t rows, bad;
+};
+
+static const char *role_of(const struct embed *e) { return e->student ? "student" : "teacher"; }
+
+static const char *checkpoint_of(const struct embed *e)
+{
+    return e->student ? e->config.model_s.weight : e->config.model_t.weight;
+}
+
+/* The student of a run is what its newest checkpoint holds. */
+static int take_newest(struct config *c, const char *run, struct error *err)
+{
+    struct checkpoint newest;
+    int code = checkpoint_newest(&newest, run, false, err);
+    if (!code && newest.step < 0) {
+        code = error_set(err, EXIT_FAILED, "name the directory of a run that has saved", "has no checkpoint");
+        error_at(err, run, 0, 0);
+    }
+    if (code) return code;
+    char *relative = path_join(newest.directory, "model.safetensors"), *path = realpath(relative, NULL);
+    if (!path) {
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot find the checkpoint's weights");
+        error_at(err, relative, 0, 0);
+    }
+    if (!code) code = config_assign(c, "model_s.weight", path, err);
+    if (!code) code = config_assign(c, "model_s.init", "checkpoint", err);
+    free(path);
+    free(relative);
+    checkpoint_close(&newest);
+    return code;
+}
+
+static int read_config(struct embed *e, const struct arguments *args, struct error *err)
+{
+    const char *operand = args->operands[0], *role = argument_text(args, "role", NULL);
+    struct stat st;
+    int code = 0;
+    char *named = stat(operand, &st) == 0 ? NULL : run_named(operand, NULL, &code, NULL); /* of a run? */
+    if (named) operand = named;
+    bool run = stat(operand, &st) == 0 && S_ISDIR(st.st_mode);
+    if (!role && !run) {
+        free(named);
+        return error_set(err, EXIT_USAGE, "see 'meopt embed --help'",
+                         "meopt embed needs --role teacher|student where no run is named");
+    }
+    e->student = !role || strcmp(role, "student") == 0;
+    e->skip_bad = argument_flag(args, "skip-bad");
+    int count = args->operand_count - 1;
+    code = run ? config_load_below(&e->config, operand, args->operands + 1, count, err)
+               : config_load(&e->config, operand, args->operands + 1, count, err);
+    if (!code && run && e->student) code = take_newest(&e->config, operand, err);
+    free(named);
+    return code;
+}
+
+static int open_tower(struct embed *e, struct error *err)
+{
+    struct config *c = &e->config;
+    char images[320];
+    int code = train_file_there(c, e->student ? "model_s.weight" : "model_t.weight", err);
+    if (!code) code = trainer_tower_shape(c, e->student, &e->model_shape, &e->weights, err);
+    if (!code) code = train_device_open(&e->device, c, true, err);
+    if (code) return code;
+    char text[512];
+    model_shape_text(&e->model_shape, text, sizeof text);
+    fprintf(stderr, "%s  %s\n", role_of(e), text);
+    preprocess_text(c, e->student, images, sizeof images);
+    log_info("images: %s", images);
+    device_facts_warn(e->device);
+    enum dtype type = trainer_tower_type(e->student ? &c->model_s : &c->model_t);
+    struct tower_options options = {.batch = c->train.batch_size,
+                                    .compute = type,
+                                    .weight_type = type,
+                                    .weights_class = MEMORY_TEACHER,
+                                    .activations_class = MEMORY_TEACHER};
+    if ((code = tower_create(&e->tower, e->device, &e->model_shape, &options, err)) != 0) return code;
+    if ((code = tower_load(e->tower, e->weights, NULL, NULL, err)) != 0) {
+        if (!err->file[0]) error_at(err, checkpoint_of(e), 0, 0);
+        return code;
+    }
+    size_t input_bytes = model_shape_input_bytes(&e->model_shape, options.batch);
+    e->scratch = device_alloc(e->device, MEMORY_WORKSPACE, e->tower->scratch_bytes, "scratch", err);
+    if (!e->scratch) return err->code;
+    e->input = device_alloc(e->device, MEMORY_DATA, input_bytes, "images", err);
+    if (!e->input) return err->code;
+    tower_bind_scratch(e->tower, e->scratch);
+    return 0;
+}
+
+static int open_images(struct embed *e, struct error *err)
+{
+    struct data_options images = train_tower_images(&e->config, e->student);
+    images.whole = true;
+    images.shuffle = images.augment = false;
+    int code = data_open(&e->data, &images, err);
+    if (code) return code;
+    data_report(e->data);
+    int64_t count = data_images(e->data);
+    size_t bytes = 0;
+    for (int64_t i = 0; i < count; i++) bytes += strlen(data_name(e->data, i)) + 1;
+    e->values = malloc((size_t)(count * e->tower->out_width) * sizeof *e->values);
+    e->names = malloc(bytes);
+    if (!e->values || !e->names)
+        return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %lld embeddings", (long long)count);
+    return data_start(e->data, 0, err);
+}
+
+/* The row of an image, NULL for one that cannot be decoded. */
+static int take_row(struct embed *e, int64_t image, const float *row, struct error *err)
+{
+    const char *name = data_name(e->data, image);
+    int64_t width = e->tower->out_width;
+    float *to = e->values + e->rows * width;
+    if (!row) e->bad++;
+    if (!row && e->skip_bad) return 0;
+    for (int64_t k = 0; k < width; k++) to[k] = row ? row[k] : NAN;
+    for (int64_t k = 0; row && k < width; k++) {
+        if (isfinite(row[k])) continue;
+        char clean[256];
+        error_set(err, EXIT_DIVERGED, "are there NaN or infinities in its weights?",
+                  "the %s's output for %s is not finite", role_of(e),
+                  name_printable(clean, sizeof clean, name));
+        return error_at(err, checkpoint_of(e), 0, 0);
+    }
+    size_t bytes = strlen(name) + 1;
+    memcpy(e->names + e->names_bytes, name, bytes);
+    e->names_bytes += bytes;
+    e->rows++;
+    return 0;
+}
+
+static int embed_all(struct embed *e, struct error *err)
+{
+    int64_t width = e->tower->out_width, at = 0;
+    size_t out_bytes = (size_t)(e->config.train.batch_size * width) * sizeof(float);
+    float *out = malloc(out_bytes);
+    struct data_batch batch;
+    int code = out ? 0 : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for a batch of embeddings");
+    while (!code && (code = data_next(e->data, &batch, err)) == 0 && batch.count > 0) {
+        e->device->upload(e->device, e->input, batch.images,
+                          model_shape_input_bytes(&e->model_shape, batch.count));
+        tower_forward(e->tower, &(struct batch){e->input, batch.count});
+        e->device->sync(e->device);
+        code = device_check(e->device, err);
+        e->device->download(e->device, out, e->tower->out, (size_t)(batch.count * width) * sizeof(float));
+        for (int64_t i = 0; i < batch.count && !code; i++)
+            code = take_row(e, at + i, batch.ids[i] < 0 ? NULL : out + i * width, err);
+        at += batch.count;
+    }
+    free(out);
+    return code;
+}
+
+static int write_all(const struct embed *e, const char *out, bool json, struct error *err)
+{
+    char images[24], bad[24], weight[4096];
+    snprintf(images, sizeof images, "%lld", (long long)e->rows);
+    snprintf(bad, sizeof bad, "%lld", (long long)e->bad);
+    name_printable(weight, sizeof weight, checkpoint_of(e));
+    const char *const metadata[] = {
+        "role", role_of(e), "weight", weight,       "images",
+        images, "bad",      bad,      "bad_images", e->skip_bad ? "left out" : "nan",
+        NULL};
+    const struct weights_row tensors[] = {{.name = "embeddings",
+                                           .dtype = DTYPE_F32,
+                                           .ndim = 2,
+                                           .shape = {e->rows, e->tower->out_width},
+                                           .data = e->values},
+                                          {.name = "names",
+                                           .dtype = DTYPE_U8,
+                                           .ndim = 1,
+                                           .shape = {(int64_t)e->names_bytes},
+                                           .data = e->names}};
+    int code = weights_write_safetensors(out, tensors, 2, metadata, err);
+    if (code) return code;
+    if (json)
+        print_json(json_pack("{s:o, s:s, s:I, s:I, s:I}", "path", path_json(out), "role", role_of(e),
+                             "images", (json_int_t)e->rows, "width", (json_int_t)e->tower->out_width, "bad",
+                             (json_int_t)e->bad));
+    else
+        printf("%s: embeddings [%lld, %lld] of the %s, and the images' names\n", out, (long long)e->rows,
+               (long long)e->tower->out_width, role_of(e));
+    if (!e->bad || e->skip_bad) return 0;
+    error_set(err, EXIT_FAILED, "mend them, or leave them out with --skip-bad",
+              "%lld of %lld images cannot be decoded: their rows are NaN", (long long)e->bad,
+              (long long)e->rows);
+    return error_at(err, out, 0, 0);
+}
+
+static int embed_run(const struct arguments *args, struct error *err)
+{
+    const char *out = argument_text(args, "out", NULL);
+    if (!out) return error_set(err, EXIT_USAGE, "see 'meopt embed --help'", "meopt embed needs --out FILE");
+    struct embed e = {0};
+    int code = read_config(&e, args, err);
+    if (!code) code = open_tower(&e, err);
+    if (!code) code = open_images(&e, err);
+    if (!code) code = embed_all(&e, err);
+    if (!code) code = write_all(&e, out, argument_flag(args, "json"), err);
+    free(e.values);
+    free(e.names);
+    data_close(e.data);
+    tower_close(e.tower);
+    device_close(e.device);
+    weights_close(e.weights);
+    config_free(&e.config);
+    return code;
+}
+
+static const struct option options[] = {
+    {"role", 0, OPTION_TEXT, "ROLE", "teacher|student", 0, 0, "tower (default for a run: student)"},
+    {"out", 'o', OPTION_TEXT, "FILE", NULL, 0, 0,
+     "output file, safetensors: embeddings (images, width), fp32, and names"},
+    {"skip-bad", 0, OPTION_FLAG, NULL, NULL, 0, 0,
+     "leave out images that cannot be decoded (default: their rows are NaN)"},
+    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
+    {0},
+};
+
+const struct command cmd_embed = {"embed",
+                                  "CONFIG|RUN [key=value ...]",
+                                  "write the embeddings of a tower for all images",
+                                  NULL,
+                                  options,
+                                  1,
+                                  -1,
+                                  false,
+                                  embed_run};

@@ -1,0 +1,255 @@
+/* meopt export: the student of a run as a file that PyTorch opens, or as another library's model. */
+#include "cli/commands/cmd_config.h"
+#include "cli/command.h"
+#include "cli/commands/export_directory.h"
+#include "cli/commands/export_hf.h"
+#include "cli/run_name.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/nn/metadata.h"
+#include "core/nn/rename_keys.h"
+#include "core/run/checkpoint.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum format { FORMAT_PT, FORMAT_SAFETENSORS, FORMAT_HF, FORMAT_TIMM, FORMAT_OPENCLIP };
+static const struct {
+    const char *name, *out; /* where in the run's directory, when not told */
+} formats[] = {[FORMAT_PT] = {"pt", "student.pt"},
+               [FORMAT_SAFETENSORS] = {"safetensors", "student.safetensors"},
+               [FORMAT_HF] = {"hf", "student-hf"},
+               [FORMAT_TIMM] = {"timm", "student-timm.safetensors"},
+               [FORMAT_OPENCLIP] = {"openclip", "student-openclip.safetensors"}};
+
+struct task {
+    const char *run, *merge;
+    enum format format;
+    bool bf16, no_head;
+    bool told; /* heads and activation are known: not of runs of before meta.json had them */
+    char *out;
+    struct checkpoint newest;
+    struct config config;
+    struct model_shape model_shape;
+};
+
+/* What the tensors of the student do not tell: meta.json has heads and activation, the checkpoint whose
+ * positions they are. */
+static int read_untold(struct task *t, struct error *err)
+{
+    enum { MOST_BYTES = 64 << 20 };
+    struct metadata_found own;
+    int code = metadata_read(&own, t->newest.model, err);
+    if (code) return code;
+    char *path = path_join(t->run, "meta.json"), *text = NULL;
+    size_t bytes = 0;
+    code = file_read_below(t->run, "meta.json", MOST_BYTES, &text, &bytes, err);
+    json_t *meta = code ? NULL : json_loadb(text, bytes, 0, NULL);
+    const char *activation = json_string_value(json_object_get(meta, "student_activation"));
+    t->model_shape.heads = (int64_t)json_integer_value(json_object_get(meta, "student_heads"));
+    t->model_shape.pos_resize = own.pos_resize;
+    t->model_shape.pool = own.pool;
+    t->model_shape.norms = own.norms;
+    t->model_shape.pool_heads = own.pool_heads;
+    t->model_shape.norm_eps = (float)own.norm_eps;
+    t->model_shape.rope_count = own.rope_count;
+    memcpy(t->model_shape.rope_periods, own.rope_periods, sizeof own.rope_periods);
+    t->told = activation && t->model_shape.heads > 0;
+    if (activation && activation_named(activation)) t->model_shape.ffn = activation_named(activation);
+    if (!t->model_shape.heads) t->model_shape.heads = 1; /* names and shapes do not depend on it */
+    if (!code && !activation && t->format == FORMAT_HF) {
+        code = error_set(err, EXIT_CONFIG, "go on with the run for a step: meopt train writes it",
+                         "says neither the student's heads nor its activation");
+        error_at(err, path, 0, 0);
+    }
+    json_decref(meta);
+    free(text);
+    free(path);
+    return code;
+}
+
+static int read_student(struct task *t, struct error *err)
+{
+    int code = config_load_below(&t->config, t->run, NULL, 0, err);
+    if (!code) code = read_untold(t, err);
+    if (!code) code = model_shape_infer(&t->model_shape, t->newest.model, t->config.model_s.head_dim, err);
+    return code;
+}
+
+/* A head that maps to the teacher's width is not the tower's, and no other class has it. */
+static void report_head(const struct task *t)
+{
+    if (!t->no_head && weights_find(t->newest.model, "distill_head.weight") >= 0)
+        log_warn("the student's distillation head (distill_head.*) is left out: the embeddings are the "
+                 "tower's own");
+}
+
+/* The positions stay as they are stored; how they come to another size is the library's business. */
+static void report_positions(const struct task *t)
+{
+    long long stored = (long long)(t->model_shape.pos_grid * t->model_shape.patch),
+              seen = (long long)t->config.data.image_size;
+    bool timm = t->format == FORMAT_TIMM || t->model_shape.registers; /* transformers follows the hub there */
+    enum pos_resize ours = model_shape_pos_resize(&t->model_shape),
+                    theirs = timm ? POS_RESIZE_TIMM : POS_RESIZE_HF;
+    if (family_has(family_row(t->model_shape.family), ROLE_POS) && stored != seen && ours != theirs &&
+        (t->format == FORMAT_HF || t->format == FORMAT_TIMM))
+        log_warn("positions are stored for %lld px and were trained at %lld px, resized as %s does: the "
+                 "library resizes them in another way, so that embeddings at %lld px may differ slightly",
+                 stored, seen, pos_resize_name(ours), seen);
+}
+
+static int make_merged(struct task *t, struct rename_keys *r, struct weights **original, struct error *err)
+{
+    int code = weights_open(original, t->merge, err);
+    if (code) return code;
+    struct spelling as;
+    names_find(&as, *original);
+    bool trunk = as.family == FAMILY_EVA || as.family == FAMILY_SIGLIP,
+         openclip = as.family != FAMILY_UNKNOWN && strcmp(as.begin, trunk ? "visual.trunk." : "visual.") == 0;
+    if (t->format == FORMAT_OPENCLIP && as.family != FAMILY_UNKNOWN && !openclip)
+        code = error_set(err, EXIT_CONFIG, "name a file of open_clip",
+                         "its tower's names begin with \"%s\", which open_clip does not load", as.begin);
+    if (!code) code = rename_keys_merge(r, &t->model_shape, *original, err);
+    if (code && !err->file[0]) error_at(err, t->merge, 0, 0);
+    if (!code) report_head(t);
+    return code;
+}
+
+static int make_rows(struct task *t, struct rename_keys *r, struct weights **original, struct error *err)
+{
+    if (t->merge) return make_merged(t, r, original, err);
+    if (t->format == FORMAT_PT || t->format == FORMAT_SAFETENSORS) {
+        rename_keys_as_is(r, !t->no_head);
+        return 0;
+    }
+    int code = rename_keys_library(r, &t->model_shape,
+                                   t->format == FORMAT_HF ? LIBRARY_TRANSFORMERS : LIBRARY_TIMM, err);
+    if (!code) report_head(t);
+    if (!code) report_positions(t);
+    return code;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* open_clip and timm tell the kind of a file by the end of its name. */
+static bool is_pt(const struct task *t)
+{
+    if (t->format == FORMAT_PT || t->format == FORMAT_SAFETENSORS) return t->format == FORMAT_PT;
+    return ends_with(t->out, ".pt") || ends_with(t->out, ".pth") || ends_with(t->out, ".bin");
+}
+
+static int write_directory(const struct task *t, const struct rename_keys *r, const char *const *metadata,
+                           struct error *err)
+{
+    struct export_directory d;
+    int code = export_directory_begin(&d, t->out, err);
+    if (code) return code;
+    code = t->merge ? export_hf_copy(d.side, t->merge, err)
+                    : export_hf_write(d.side, &t->model_shape, &t->config, t->bf16, err);
+    char *path = path_join(d.side, "model.safetensors");
+    if (!code)
+        code = weights_write_safetensors(path, rename_keys_rows(r), rename_keys_count(r), metadata, err);
+    free(path);
+    return export_directory_end(&d, code, err);
+}
+
+static int write_rows(const struct task *t, const struct rename_keys *r, struct error *err)
+{
+    struct metadata notes = {.metadata = {"format", "pt"}};
+    if (t->told) metadata_make(&notes, &t->model_shape, true);
+    if (t->format == FORMAT_HF) return write_directory(t, r, notes.metadata, err);
+    return is_pt(t) ? weights_write_pt(t->out, rename_keys_rows(r), rename_keys_count(r), notes.metadata, err)
+                    : weights_write_safetensors(t->out, rename_keys_rows(r), rename_keys_count(r),
+                                                notes.metadata, err);
+}
+
+/* The original is not replaced by what is made of it. */
+static int check_out(const struct task *t, struct error *err)
+{
+    struct stat out, original;
+    if (!t->merge || stat(t->out, &out) != 0 || stat(t->merge, &original) != 0) return 0;
+    if (out.st_dev != original.st_dev || out.st_ino != original.st_ino) return 0;
+    return error_set(err, EXIT_USAGE, "name another file with --out", "--out is the original itself");
+}
+
+static int export_newest(struct task *t, struct error *err)
+{
+    struct weights *original = NULL;
+    struct rename_keys *r;
+    int code = check_out(t, err);
+    if (!code) code = read_student(t, err);
+    rename_keys_open(&r, t->newest.model, t->bf16 ? DTYPE_BF16 : DTYPE_F32);
+    if (!code) code = make_rows(t, r, &original, err);
+    if (!code) code = write_rows(t, r, err);
+    rename_keys_close(r);
+    weights_close(original);
+    config_free(&t->config);
+    return code;
+}
+
+static int export_in(const struct arguments *args, const char *run, struct error *err)
+{
+    const char *format = argument_text(args, "format", "safetensors");
+    struct task t = {.run = run,
+                     .merge = argument_text(args, "merge", NULL),
+                     .bf16 = strcmp(argument_text(args, "dtype", "fp32"), "bf16") == 0,
+                     .no_head = argument_flag(args, "no-head")};
+    while (strcmp(formats[t.format].name, format) != 0) t.format++;
+    if (t.format == FORMAT_OPENCLIP && !t.merge)
+        return error_set(err, EXIT_USAGE, "name the model that the student's tower belongs to: --merge FILE",
+                         "open_clip loads whole models, the student is an image tower");
+    int code = checkpoint_newest(&t.newest, t.run, false, err);
+    if (!code && t.newest.step < 0) {
+        code = error_set(err, EXIT_FAILED, "name the directory of a run that has saved", "has no checkpoint");
+        error_at(err, t.run, 0, 0);
+    }
+    if (code) return code;
+    const char *out = argument_text(args, "out", NULL);
+    t.out = out ? xstrdup(out) : path_join(t.run, formats[t.format].out);
+    code = export_newest(&t, err);
+    if (!code && argument_flag(args, "json"))
+        print_json(json_pack("{s:o, s:o, s:I, s:s, s:o}", "path", path_json(t.out), "run", path_json(t.run),
+                             "step", (json_int_t)t.newest.step, "format", formats[t.format].name, "merge",
+                             t.merge ? path_json(t.merge) : json_null()));
+    else if (!code)
+        printf("%s: the student at step %lld%s%s\n", t.out, (long long)t.newest.step, t.merge ? " in " : "",
+               t.merge ? t.merge : "");
+    free(t.out);
+    checkpoint_close(&t.newest);
+    return code;
+}
+
+static int export_run(const struct arguments *args, struct error *err)
+{
+    int code;
+    char *run = run_named(args->operands[0], argument_text(args, "run-dir", NULL), &code, err);
+    if (!code) code = export_in(args, run, err);
+    free(run);
+    return code;
+}
+
+static const struct option options[] = {
+    {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
+    {"format", 0, OPTION_TEXT, "FORMAT", "pt|safetensors|hf|timm|openclip", 0, 0,
+     "output format (default safetensors)"},
+    {"merge", 0, OPTION_TEXT, "ORIGINAL", NULL, 0, 0,
+     "write all tensors of this checkpoint, with the student's tower"},
+    {"no-head", 0, OPTION_FLAG, NULL, NULL, 0, 0, "leave out the distillation head"},
+    {"dtype", 0, OPTION_TEXT, "TYPE", "fp32|bf16", 0, 0, "type of the student's values (default fp32)"},
+    {"out", 'o', OPTION_TEXT, "FILE", NULL, 0, 0,
+     "output file (default in RUN: student.FORMAT for pt and safetensors)"},
+    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
+    {0},
+};
+
+const struct command cmd_export = {
+    "export", "RUN",   "write the student of a run for PyTorch, with its family's or a library's keys",
+    NULL,     options, 1,
+    1,        false,   export_run};

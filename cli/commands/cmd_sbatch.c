@@ -1,0 +1,391 @@
+/* meopt sbatch: a job script for Slurm, commented, that starts or goes on with a run: one task a card, warned
+ * before its time is up, put back into the queue once it has saved. */
+#include "cli/command.h"
+#include "core/base/file.h"
+#include "core/config/config.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <strings.h>
+#include <unistd.h>
+
+enum { WARN_SECONDS = 180 };
+
+/* What fits behind "#SBATCH --NAME=": sbatch takes the rest of the line apart at blanks. */
+static int check_word(const char *option, const char *text, struct error *err)
+{
+    if (!text) return 0;
+    for (const char *p = text; *p; p++)
+        if (!isalnum((unsigned char)*p) && !strchr("._:,=@%+/()[]-", *p))
+            return error_set(err, EXIT_USAGE, "letters, digits and . _ : , = @ % + / ( ) [ ] - are taken",
+                             "--%s '%.100s' cannot stand in a line of a job script", option, text);
+    if (!*text || *text == '-')
+        return error_set(err, EXIT_USAGE, NULL, "--%s '%.100s' is no value for sbatch", option, text);
+    return 0;
+}
+
+/* Returns the seconds of a time limit as sbatch reads it: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S. -1: none of
+ * these; INT64_MAX: no limit. */
+static int64_t limit_seconds(const char *text)
+{
+    int64_t parts[4] = {0}; /* days, then what the ':' separate */
+    int count = 1, days = strchr(text, '-') != NULL;
+    if (strcasecmp(text, "infinite") == 0 || strcasecmp(text, "unlimited") == 0) return INT64_MAX;
+    for (const char *p = text; *p;) {
+        size_t digits = strspn(p, "0123456789");
+        if (digits == 0 || digits > 7 || count > 3) return -1;
+        int64_t number = strtoll(p, NULL, 10);
+        p += digits;
+        if (*p == '-' && (p - digits != text || !p[1])) return -1;
+        if (*p == '-') parts[0] = number;
+        else parts[count++] = number;
+        if (*p && ((*p != ':' && *p != '-') || !p[1])) return -1;
+        p += *p != 0;
+    }
+    static const int64_t units[2][4][3] = {{{0}, {60, 0, 0}, {60, 1, 0}, {3600, 60, 1}},
+                                           {{0}, {3600, 0, 0}, {3600, 60, 0}, {3600, 60, 1}}};
+    int64_t seconds = parts[0] * 86400;
+    for (int i = 1; i < count; i++) seconds += parts[i] * units[days][count - 1][i - 1];
+    return count > 1 && seconds > 0 ? seconds : -1;
+}
+
+static bool is_memory(const char *text)
+{
+    size_t digits = strspn(text, "0123456789");
+    const char *unit = text + digits;
+    return digits && digits < 12 && (!*unit || (strchr("KMGTkmgt", *unit) && !unit[1]));
+}
+
+/* 0-4, 1,3,7, 0-15:4, each also with the limit %2. */
+static bool is_array(const char *text)
+{
+    for (const char *p = text; *p;) {
+        char separator = p > text ? p[-1] : ',';
+        size_t digits = strspn(p, "0123456789");
+        if (digits == 0 || digits > 7 || (separator == '%' && p[digits])) return false;
+        if (separator == ':' && p[digits] && !strchr(",%", p[digits])) return false;
+        if (separator == '-' && p[digits] && !strchr(",:%", p[digits])) return false;
+        if (separator == ',' && p[digits] && !strchr(",-%", p[digits])) return false;
+        p += digits;
+        if (*p && !p[1]) return false;
+        p += *p != 0;
+    }
+    return *text;
+}
+
+/* One word of a shell; with array every %a becomes the number of the job's task. */
+static void put_quoted(FILE *out, const char *text, bool array)
+{
+    fputc('\'', out);
+    for (; *text; text++)
+        if (array && text[0] == '%' && text[1] == 'a') fputs("'\"$SLURM_ARRAY_TASK_ID\"'", out), text++;
+        else if (*text == '\'') fputs("'\\''", out);
+        else fputc(*text, out);
+    fputc('\'', out);
+}
+
+struct job {
+    const struct arguments *args;
+    const struct config *config;
+    char *program, *experiment, *parent, *name;
+    const char *array; /* NULL: one run */
+    int64_t cards;     /* per node; 0: it trains on the processor */
+};
+
+static void put_line(FILE *out, const char *option, const char *value, const char *why)
+{
+    if (*why) fprintf(out, "# %s\n", why);
+    fprintf(out, "#SBATCH --%s%s%s\n", option, *value ? "=" : "", value);
+}
+
+static void put_number(FILE *out, const char *option, int64_t number, const char *why)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)number);
+    put_line(out, option, text, why);
+}
+
+/* "dcu:4" from "dcu", "dcu:K100:4" from "dcu:K100". */
+static const char *gres_name(const struct job *job)
+{
+    bool hygon = access("/opt/dtk", F_OK) == 0 || access("/opt/hyhal", F_OK) == 0;
+    return argument_text(job->args, "gres",
+                         job->config->device.type != DEVICE_TYPE_CUDA && hygon ? "dcu" : "gpu");
+}
+
+static void put_requests(FILE *out, const struct job *job)
+{
+    const struct arguments *args = job->args;
+    char text[160];
+    int64_t cpus = argument_int(args, "cpus", 8);
+    put_line(out, "job-name", job->name, "");
+    if (argument_text(args, "partition", NULL))
+        put_line(out, "partition", argument_text(args, "partition", NULL), "");
+    if (argument_text(args, "account", NULL))
+        put_line(out, "account", argument_text(args, "account", NULL), "");
+    put_number(out, "nodes", argument_int(args, "nodes", 1), "");
+    put_number(out, "ntasks-per-node", job->cards ? job->cards : 1,
+               job->cards ? "one task, one process a card" : "one process trains on a node's processors");
+    put_number(out, "cpus-per-task", cpus, "to decode images, and for the checkpoint");
+    if (job->cards) {
+        snprintf(text, sizeof text, "%.100s:%lld", gres_name(job), (long long)job->cards);
+        put_line(out, "gres", text, "cards of a node, as 'sinfo -o %G' names them");
+    }
+    if (argument_text(args, "mem", NULL)) put_line(out, "mem", argument_text(args, "mem", NULL), "of a node");
+    put_line(out, "time", argument_text(args, "time", "24:00:00"), "");
+    snprintf(text, sizeof text, "B:USR1@%lld", (long long)argument_int(args, "warn", WARN_SECONDS));
+    put_line(out, "signal", text, "so many seconds before that, to this script alone");
+    put_line(out, "requeue", "", "may run again, under the same number");
+    put_line(out, "open-mode", "append", "and goes on with the same file of output");
+    if (job->array)
+        put_line(out, "array", job->array, "one run per number, which %a in an override stands for");
+    put_line(out, "output", job->array ? "slurm-%x-%A_%a.log" : "slurm-%x-%j.log", "");
+}
+
+static void put_surroundings(FILE *out, const struct job *job)
+{
+    const char *module = argument_list(job->args, "module", 0);
+    fputs("\n# What this site wants to be loaded. env.sh and modules read variables that are not set: no "
+          "'set -u'.\n",
+          out);
+    if (!module) fputs("# module load compiler/dtk/25.04      # or: . /opt/dtk/env.sh\n", out);
+    for (int i = 0; (module = argument_list(job->args, "module", i)) != NULL; i++) {
+        fputs("module load ", out);
+        put_quoted(out, module, false);
+        fputs(" || exit 1\n", out);
+    }
+    fputs("# Of the shell that submitted this; srun gives each task its own.\n"
+          "unset CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES GPU_DEVICE_ORDINAL\n"
+          "# Without it RCCL's small messages between AMD and Hygon cards hang over PCIe.\n"
+          "export HSA_FORCE_FINE_GRAIN_PCIE=1\n"
+          "export OMP_NUM_THREADS=\"${SLURM_CPUS_PER_TASK:-1}\"\n"
+          "# A process that is killed leaves no core of many gigabytes.\n"
+          "ulimit -c 0\n",
+          out);
+}
+
+/* bash runs a trap between two waits: the one that the signal ended is made again. */
+static const char shell_wait[] =
+    "\n# %lld s before the time is up Slurm signals this script: the tasks save and end with 10. Only then "
+    "is\n"
+    "# the job put back into the queue: a run that a person stopped ends with 10, too, stays stopped, and "
+    "the job\n"
+    "# has COMPLETED.\n"
+    "warned='' caught='' step=''\n"
+    "trap 'caught=yes; warned=yes; kill -USR1 \"$step\" 2>/dev/null' USR1\n"
+    "trap 'caught=yes; warned=no; kill -TERM \"$step\" 2>/dev/null' TERM INT\n"
+    "left=%lld pause=5 # a lost rank (14): once more from the newest checkpoint, so many times\n"
+    "while :; do\n"
+    "    run &\n"
+    "    step=$!\n"
+    "    [ -z \"$warned\" ] || kill -USR1 \"$step\" 2>/dev/null\n"
+    "    while :; do\n"
+    "        caught=''\n"
+    "        wait \"$step\"\n"
+    "        code=$?\n"
+    "        [ -n \"$caught\" ] || break\n"
+    "    done\n"
+    "    if [ \"$code\" != 14 ] || [ \"$left\" = 0 ] || [ -n \"$warned\" ]; then break; fi\n"
+    "    left=$((left - 1))\n"
+    "    sleep \"$pause\"\n"
+    "    pause=$((pause * 2))\n"
+    "    if [ \"$warned\" = yes ]; then code=10; fi\n"
+    "    [ -z \"$warned\" ] || break\n"
+    "done\n"
+    "if [ \"$code\" = 10 ] && [ \"$warned\" = yes ]; then\n"
+    "    scontrol requeue \"$SLURM_JOB_ID\" || exit 10\n"
+    "elif [ \"$code\" = 10 ] && [ -z \"$warned\" ]; then\n"
+    "    echo 'stopped and saved on request; the same script resumes it'\n"
+    "    exit 0\n"
+    "fi\n"
+    "exit \"$code\"\n";
+
+static void put_command(FILE *out, const struct job *job)
+{
+    fputs("\n# Starts the run, or goes on with it from its newest checkpoint. When one task fails, none is "
+          "left.\n"
+          "run() {\n"
+          "    exec srun --kill-on-bad-exit=1 --cpus-per-task=\"${SLURM_CPUS_PER_TASK:-1}\" ",
+          out);
+    put_quoted(out, job->program, false);
+    fputs(" train --resume-if-exists --no-dashboard --run-dir ", out);
+    put_quoted(out, job->parent, false);
+    fputs(" --name ", out);
+    put_quoted(out, job->name, false);
+    if (job->array) fputs("-\"$SLURM_ARRAY_TASK_ID\"", out);
+    fputs(" -- ", out);
+    put_quoted(out, job->experiment, false);
+    for (int i = 1; i < job->args->operand_count; i++) {
+        fputc(' ', out);
+        put_quoted(out, job->args->operands[i], job->array);
+    }
+    fputs("\n}\n", out);
+    fprintf(out, shell_wait, (long long)argument_int(job->args, "warn", WARN_SECONDS),
+            (long long)argument_int(job->args, "restarts", 3));
+}
+
+static void put_script(FILE *out, const struct job *job)
+{
+    char experiment[512];
+    fprintf(out, "#!/bin/bash\n# %s: written by 'meopt sbatch'.\n",
+            name_printable(experiment, sizeof experiment, job->experiment));
+    fputs("#     sbatch THIS_FILE                submit\n"
+          "#     squeue --me                     where it stands in the queue\n#     meopt attach ",
+          out);
+    fprintf(out, "%s/%s%s    the dashboard, from any machine that sees the directory\n",
+            name_printable(experiment, sizeof experiment, job->parent), job->name, job->array ? "-N" : "");
+    fputs("#     scancel --signal=USR1 --batch JOBID  save now, and go on in the queue\n", out);
+    put_requests(out, job);
+    put_surroundings(out, job);
+    put_command(out, job);
+}
+
+/* What Slurm would only refuse once the script is submitted, or take for something else. */
+static int check(const struct arguments *args, const char *name, struct error *err)
+{
+    static const char *const words[] = {"partition", "account", "gres", "mem", "time", "array"};
+    const char *memory = argument_text(args, "mem", NULL), *array = argument_text(args, "array", NULL),
+               *limit = argument_text(args, "time", "24:00:00");
+    int64_t seconds = limit_seconds(limit), warn = argument_int(args, "warn", WARN_SECONDS);
+    int code = check_word("name", name, err);
+    for (size_t i = 0; i < sizeof words / sizeof *words && !code; i++)
+        code = check_word(words[i], argument_text(args, words[i], NULL), err);
+    if (!code && seconds < 0)
+        code = error_set(err, EXIT_USAGE, "minutes, H:M:S, D-H or D-H:M:S, as in 1-12:00:00, or UNLIMITED",
+                         "--time %.100s is not a time limit that sbatch accepts", limit);
+    if (!code && seconds <= warn)
+        code = error_set(err, EXIT_USAGE, "raise --time or lower --warn",
+                         "--warn %lld s before the end is before the job begins: --time %.100s has %lld s",
+                         (long long)warn, limit, (long long)seconds);
+    if (!code && memory && !is_memory(memory))
+        code = error_set(err, EXIT_USAGE, "a number of MiB, or with K, M, G or T, as in 200G",
+                         "--mem %.100s is not a size that sbatch accepts", memory);
+    bool varied = false;
+    for (int i = 1; i < args->operand_count; i++) varied |= strstr(args->operands[i], "%a") != NULL;
+    if (!code && array && !varied)
+        code = error_set(err, EXIT_USAGE, "write %a where the number belongs, as in train.seed=%a",
+                         "--array %.100s would train the same run several times", array);
+    if (!code && (name[0] == '.' || strchr(name, '/')))
+        code =
+            error_set(err, EXIT_USAGE, "the directory is --run-dir", "--name %s is no name of a run", name);
+    return code;
+}
+
+/* Where the script is started is not where it was written. */
+static char *absolute(const char *path)
+{
+    if (*path == '/') return xstrdup(path);
+    char *here = realpath(".", NULL), *whole = path_join(here ? here : ".", path);
+    free(here);
+    return whole;
+}
+
+static int write_script(const struct job *job, struct error *err)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (!out) return error_errno(err, EXIT_HOST_MEMORY, NULL, "no memory for a script");
+    put_script(out, job);
+    fclose(out);
+    const char *path = argument_text(job->args, "output", NULL);
+    int code = 0;
+    if (!path) fwrite(text, 1, bytes, stdout);
+    else if ((code = file_write_atomic(path, text, bytes, err)) == 0) chmod(path, 0755);
+    free(text);
+    return code;
+}
+
+/* The experiment of the array's first task. */
+static int load_first(struct config *config, const struct arguments *args, struct error *err)
+{
+    const char *array = argument_text(args, "array", NULL);
+    int count = args->operand_count - 1, digits = array ? (int)strspn(array, "0123456789") : 0;
+    if (array && !is_array(array))
+        return error_set(err, EXIT_USAGE, "as in 0-4, 1,3,7 or 0-15%2 (two at a time)",
+                         "--array %.100s is not an array that sbatch accepts", array);
+    char **overrides = xcalloc((size_t)count + 1, sizeof *overrides);
+    for (int i = 0; i < count; i++) {
+        overrides[i] = xstrdup(args->operands[i + 1]);
+        for (char *at; array && (at = strstr(overrides[i], "%a")) != NULL;) {
+            char *whole =
+                xasprintf("%.*s%.*s%s", (int)(at - overrides[i]), overrides[i], digits, array, at + 2);
+            free(overrides[i]);
+            overrides[i] = whole;
+        }
+    }
+    int code = config_load(config, args->operands[0], overrides, count, err);
+    for (int i = 0; i < count; i++) free(overrides[i]);
+    free(overrides);
+    return code;
+}
+
+static int sbatch_run(const struct arguments *args, struct error *err)
+{
+    struct config config;
+    int code = load_first(&config, args, err);
+    if (code) return code;
+    const char *name = argument_text(args, "name", config.run.name[0] ? config.run.name : config.stem);
+    const char *parent = argument_text(args, "run-dir", config.run.dir[0] ? config.run.dir : "runs");
+    int named = config_cards(&config, NULL);
+    struct job job = {.args = args,
+                      .config = &config,
+                      .program = realpath("/proc/self/exe", NULL),
+                      .experiment = realpath(args->operands[0], NULL),
+                      .parent = absolute(parent),
+                      .name = xstrdup(name),
+                      .array = argument_text(args, "array", NULL),
+                      .cards = config.device.type == DEVICE_TYPE_CPU
+                                   ? 0
+                                   : argument_int(args, "cards", named > 0 ? named : 1)};
+    code = check(args, name, err);
+    if (!code && (!job.program || !job.experiment))
+        code = error_errno(err, EXIT_FAILED, NULL, "no path of the program or of %s", args->operands[0]);
+    if (!code) code = write_script(&job, err);
+    free(job.program);
+    free(job.experiment);
+    free(job.parent);
+    free(job.name);
+    config_free(&config);
+    return code;
+}
+
+static const struct option options[] = {
+    {"output", 'o', OPTION_TEXT, "FILE", NULL, 0, 0, "output file (default: standard output)"},
+    {"nodes", 0, OPTION_INT, "N", NULL, 1, 65536, "nodes (default 1)"},
+    {"cards", 0, OPTION_INT, "N", NULL, 1, 1024,
+     "cards per node, one task each (default: the number of device.cards, else 1)"},
+    {"gres", 0, OPTION_TEXT, "NAME", NULL, 0, 0,
+     "Slurm's name of the cards, for example dcu:K100 (default dcu if DTK is installed, else gpu)"},
+    {"cpus", 0, OPTION_INT, "N", NULL, 1, 4096, "CPUs per task (default 8)"},
+    {"mem", 0, OPTION_TEXT, "SIZE", NULL, 0, 0, "memory per node, for example 200G (default: not requested)"},
+    {"partition", 0, OPTION_TEXT, "NAME", NULL, 0, 0, "partition of the cluster"},
+    {"account", 0, OPTION_TEXT, "NAME", NULL, 0, 0, "account"},
+    {"time", 0, OPTION_TEXT, "TIME", NULL, 0, 0, "time limit, for example 1-12:00:00 (default 24:00:00)"},
+    {"warn", 0, OPTION_INT, "SECONDS", NULL, 10, 65535,
+     "seconds before the limit at which the run saves and is requeued (default 180)"},
+    {"array", 0, OPTION_TEXT, "NUMBERS", NULL, 0, 0,
+     "one run per number, for example 0-4 or 0-15%2: NAME-0, NAME-1 ...; %a in an override is the number"},
+    {"module", 0, OPTION_LIST, "NAME", NULL, 0, 0, "module to load; may be repeated"},
+    {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0,
+     "directory of runs, which all nodes must see (default runs)"},
+    {"name", 0, OPTION_TEXT, "NAME", NULL, 0, 0, "name of the run and of the job (default: that of CONFIG)"},
+    {"restarts", 0, OPTION_INT, "N", NULL, 0, 1000, "number of restarts after a lost rank (default 3)"},
+    {0},
+};
+
+const struct command cmd_sbatch = {"sbatch",
+                                   "CONFIG [key=value ...]",
+                                   "write a job script for Slurm that starts or resumes a run",
+                                   "Examples:\n  meopt sbatch configs/eva_clip.yaml --cards 4 --partition "
+                                   "kshdtest --module compiler/dtk/25.04 "
+                                   "-o job.sh\n  sbatch job.sh",
+                                   options,
+                                   1,
+                                   -1,
+                                   false,
+                                   sbatch_run};

@@ -1,0 +1,113 @@
+/* A directory that is there whole or not at all: see export_directory.h. */
+#include "cli/commands/export_directory.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/base/platform.h"
+#include "core/weights/weights.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Nothing but what export writes, and the weights carry its mark. */
+static bool is_export(const char *path)
+{
+    static const char *const names[] = {".", "..", "config.json", "preprocessor_config.json",
+                                        "model.safetensors"};
+    bool only = true;
+    DIR *dir = opendir(path);
+    const struct dirent *entry;
+    while (dir && (entry = readdir(dir)) != NULL) {
+        bool known = false;
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+            known |= strcmp(entry->d_name, names[i]) == 0;
+        only &= known;
+    }
+    if (!dir) return false;
+    closedir(dir);
+    char *model = path_join(path, "model.safetensors");
+    struct weights *weights = NULL;
+    bool ours = only && weights_open(&weights, model, NULL) == 0 && weights_metadata(weights, "meopt.heads");
+    weights_close(weights);
+    free(model);
+    return ours;
+}
+
+static bool is_empty(const char *path)
+{
+    struct dirent **entries;
+    int count = scandir(path, &entries, NULL, NULL);
+    for (int i = 0; i < count; i++) free(entries[i]);
+    if (count >= 0) free(entries);
+    return count == 2;
+}
+
+int export_directory_begin(struct export_directory *d, const char *path, struct error *err)
+{
+    struct stat status;
+    bool there = lstat(path, &status) == 0;
+    char *real = there ? realpath(path, NULL) : NULL; /* a link stays one: what it names is replaced */
+    *d = (struct export_directory){NULL, NULL};
+    if (there && (!real || !(is_empty(real) || is_export(real)))) {
+        free(real);
+        error_set(err, EXIT_FAILED, "name another directory with --out, or move this one away",
+                  "is there and is no export that may be replaced");
+        return error_at(err, path, 0, 0);
+    }
+    char *final = real ? real : xstrdup(path);
+    for (size_t n = strlen(final); n > 1 && final[n - 1] == '/'; n--) final[n - 1] = 0;
+    char *parent = path_dirname(final), *side = xasprintf("%s.partial-XXXXXX", final);
+    int code = file_make_dirs(parent, err);
+    if (!code && !mkdtemp(side)) {
+        code = error_errno(err, EXIT_FAILED, "choose another place with --out", "cannot make a directory");
+        error_at(err, side, 0, 0);
+    }
+    mode_t mask = umask(0);
+    umask(mask);
+    if (!code) (void)chmod(side, 0777 & ~mask); /* mkdtemp's is for its owner alone */
+    free(parent);
+    if (code) {
+        free(final);
+        free(side);
+        return code;
+    }
+    *d = (struct export_directory){final, side};
+    return 0;
+}
+
+/* d->side takes the place of d->final, which is in d->side afterwards if it was there. */
+static int publish(struct export_directory *d, struct error *err)
+{
+    if (rename(d->side, d->final) == 0) return 0; /* nothing there, or empty */
+    if (errno != ENOTEMPTY && errno != EEXIST) goto failed;
+    if (rename_exchange(d->side, d->final) == 0) return 0;
+    if (errno != EINVAL && errno != ENOSYS) goto failed;
+    char *old = xasprintf("%s.old", d->side); /* a file system that cannot exchange */
+    int failed = rename(d->final, old) || (rename(d->side, d->final) && (rename(old, d->final), 1)) ||
+                 rename(old, d->side);
+    free(old);
+    if (!failed) return 0;
+failed:
+    error_errno(err, EXIT_FAILED, NULL, "cannot rename %s to it", path_basename(d->side));
+    return error_at(err, d->final, 0, 0);
+}
+
+int export_directory_end(struct export_directory *d, int code, struct error *err)
+{
+    if (!d->side) return code;
+    char *parent = path_dirname(d->final);
+    struct error why = {0};
+    if (!code) code = file_sync_dir(d->side, err);
+    if (!code) code = publish(d, err);
+    if (!code) code = file_sync_dir(parent, err);
+    if (file_remove_tree(d->side, &why)) log_warn("%s stays: %s", d->side, why.what);
+    free(parent);
+    free(d->final);
+    free(d->side);
+    *d = (struct export_directory){NULL, NULL};
+    return code;
+}

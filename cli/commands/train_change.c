@@ -1,0 +1,394 @@
+/* Going on otherwise: see train_change.h. */
+#include "cli/commands/train_change.h"
+#include "cli/run_name.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/config/edit.h"
+#include "core/config/value.h"
+#include "core/run/checkpoint.h"
+#include "core/run/history.h"
+#include "core/run/metric_line.h"
+#include "core/run/run.h"
+#include "core/run/status.h"
+#include "core/train/resume_check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- a new run from another's weights ---- */
+
+static int from_run(char **weights, const struct arguments *args, struct error *err)
+{
+    int code;
+    int64_t step = -1;
+    char *run =
+        run_named(argument_text(args, "from", NULL), argument_text(args, "run-dir", NULL), &code, err);
+    if (!code) code = checkpoint_before(run, INT64_MAX, &step, err);
+    if (!code && step < 0) {
+        code = error_set(err, EXIT_FAILED, "it must have saved: meopt checkpoint RUN",
+                         "--from: the run has no checkpoint that is whole");
+        error_at(err, run, 0, 0);
+    }
+    char *real = code ? NULL : realpath(run, NULL);
+    if (!code)
+        *weights = xasprintf("%s/ckpt/step-%08lld/model.safetensors", real ? real : run, (long long)step);
+    free(real);
+    free(run);
+    return code;
+}
+
+int train_overrides(struct train_overrides *o, const struct arguments *args, struct error *err)
+{
+    bool goes_on = argument_text(args, "resume", NULL) != NULL;
+    int given = goes_on ? 0 : 1, code = 0;
+    char *weights = NULL;
+    *o = (struct train_overrides){xcalloc((size_t)args->operand_count + 3, sizeof *o->all), 0};
+    for (int i = given; i < args->operand_count; i++) o->all[o->count++] = xstrdup(args->operands[i]);
+    if (!argument_text(args, "from", NULL)) return 0;
+    if ((code = from_run(&weights, args, err)) != 0) {
+        train_overrides_free(o);
+        return code;
+    }
+    o->all[o->count++] = xasprintf("model_s.weight=%s", weights);
+    o->all[o->count++] = xstrdup("model_s.init=checkpoint");
+    free(weights);
+    return 0;
+}
+
+void train_overrides_free(struct train_overrides *o)
+{
+    for (int i = 0; i < o->count; i++) free(o->all[i]);
+    free(o->all);
+    *o = (struct train_overrides){0};
+}
+
+/* ---- a run that goes on ---- */
+
+/* Its config.yaml names what is read, and where: nothing in the directory itself leads elsewhere (file.h). */
+static void warn_foreign(const char *directory)
+{
+    struct stat st;
+    if (stat(directory, &st) == 0 && st.st_uid != geteuid())
+        log_warn("%s belongs to another user (number %ld), who chose the files that its config.yaml names",
+                 directory, (long)st.st_uid);
+}
+
+int train_reopen(const char *directory, struct config *config, int *lock, struct error *err)
+{
+    struct run run = {.metrics = -1, .events = -1, .lock = -1};
+    int code = EXIT_LOCKED;
+    for (int i = 0; i < 30 && code == EXIT_LOCKED; i++) {
+        code = run_open(&run, directory, err);
+        if (code == EXIT_LOCKED) nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    }
+    if (code) return code;
+    warn_foreign(directory);
+    run_tidy(&run);
+    *lock = run_release(&run);
+    return config_load_below(config, directory, NULL, 0, err);
+}
+
+/* ---- how many steps ---- */
+
+int train_resumed_step(const struct arguments *args, const char *directory, int64_t *step, struct error *err)
+{
+    int64_t at = argument_int(args, "at", -1);
+    int code = checkpoint_before(directory, at < 0 ? INT64_MAX : at, step, err);
+    if (*step < 0) *step = 0;
+    return code;
+}
+
+int train_steps_asked(const struct arguments *args, int64_t from, int64_t *steps, struct error *err)
+{
+    static const char key[] = "train.steps=";
+    static const int64_t most = 1000000000000;
+    const char *text = argument_text(args, "steps", NULL), *digits = text && *text == '+' ? text + 1 : text;
+    char *end = NULL;
+    long long n = digits && *digits >= '0' && *digits <= '9' ? strtoll(digits, &end, 10) : 0;
+    *steps = 0;
+    if (text && (!end || *end || n < 1 || n > most))
+        return error_set(err, EXIT_USAGE, "as in --steps 2000, or --steps +500 of a resumed run",
+                         "--steps takes 1 to 1e12, found '%.60s'", text);
+    if (text && digits > text && from < 0)
+        return error_set(err, EXIT_USAGE, "leave the + out", "--steps +N requires --resume");
+    if (text) *steps = digits > text ? from + n : n;
+    for (int i = 0; i < args->operand_count && !text && from >= 0; i++)
+        if (strncmp(args->operands[i], key, sizeof key - 1) == 0)
+            *steps = strtoll(args->operands[i] + sizeof key - 1, NULL, 10);
+    if (*steps <= 0 || *steps >= from) return 0;
+    char hint[160];
+    snprintf(hint, sizeof hint, "--steps +%lld adds that many; --at %lld --steps %lld begins a branch there",
+             (long long)*steps, (long long)*steps, (long long)*steps);
+    return error_set(err, EXIT_USAGE, hint, "--steps %lld is less than the %lld steps that the run has made",
+                     (long long)*steps, (long long)from);
+}
+
+/* ---- a run with other keys ---- */
+
+enum { OPTION_EDITS = 3 };
+
+/* Which key of the run the edited text changes that may not be another now; -1: none. */
+static int refused_key(const struct config *own, const struct config *edited, const char *directory,
+                       const char *force)
+{
+    char *meta = path_join(directory, "meta.json");
+    bool begun = !file_absent(meta);
+    int refused = -1;
+    free(meta);
+    for (int key = 0; key < config_key_count && begun && refused < 0; key++) {
+        if (identity_may_change(config_keys[key].name, force)) continue;
+        char *was = config_value_text(own, key), *is = config_value_text(edited, key);
+        if (strcmp(was, is) != 0) refused = key;
+        free(was);
+        free(is);
+    }
+    return refused;
+}
+
+/* Before the file is touched. */
+static int rehearse(const char *path, const struct edit *edits, int count, const char *directory,
+                    const char *force, const struct config *own, struct error *err)
+{
+    char *after = NULL, hint[320], word[200];
+    size_t bytes = 0;
+    struct config edited;
+    int code = edit_below(directory, "config.yaml", edits, count, 1, &after, &bytes, err);
+    if (!code && (code = config_load_text(&edited, path, after, bytes, NULL, 0, err)) == 0) {
+        int key = refused_key(own, &edited, directory, force);
+        if (key >= 0) {
+            const char *name = config_keys[key].name;
+            char *was = config_value_text(own, key);
+            snprintf(hint, sizeof hint,
+                     "insist with --force-resume %s, or begin a run with its weights: meopt train CONFIG "
+                     "--from %s",
+                     name, run_word(word, sizeof word, directory));
+            code = error_set(err, EXIT_CONFIG, hint,
+                             "%s cannot be another when the run goes on; it is %.120s", name, was);
+            free(was);
+        }
+        config_free(&edited);
+    }
+    free(after);
+    return code;
+}
+
+int train_change_run(const struct arguments *args, const char *directory, const char *force,
+                     struct config *config, struct error *err)
+{
+    struct edit *edits = xcalloc((size_t)args->operand_count + OPTION_EDITS, sizeof *edits);
+    char steps[32], *path = path_join(directory, "config.yaml"), **keys = NULL, **values = NULL;
+    int count = 0, code = 0;
+    int64_t from = 0, asked = 0;
+    const char *cards = argument_text(args, "cards", NULL);
+    keys = xcalloc((size_t)args->operand_count + 1, sizeof *keys);
+    values = xcalloc((size_t)args->operand_count + 1, sizeof *values);
+    for (int i = 0; i < args->operand_count && !code; i++) {
+        const char *text = args->operands[i], *equals = strchr(text, '=');
+        if (!equals)
+            code = error_set(err, EXIT_USAGE, "leave CONFIG out: a resumed run has its own; give key=value",
+                             "'%s' is no key=value", text);
+        else keys[i] = strndup(text, (size_t)(equals - text));
+        if (!code && strcmp(keys[i], "train.memory") == 0)
+            code =
+                error_set(err, EXIT_USAGE, "meopt plan RUN/config.yaml --fit BYTES tells keys to go on with",
+                          "train.memory is of a new run");
+        if (code) break;
+        values[i] = value_typed(config_key_index(keys[i]), equals + 1);
+        edits[count++] = (struct edit){keys[i], values[i]};
+    }
+    if (!code) code = train_resumed_step(args, directory, &from, err);
+    if (!code) code = train_steps_asked(args, from, &asked, err);
+    if (!code && argument_text(args, "steps", NULL)) {
+        snprintf(steps, sizeof steps, "%lld", (long long)asked);
+        edits[count++] = (struct edit){"train.steps", steps};
+    }
+    if (cards) edits[count++] = (struct edit){"device.cards", cards};
+    if (cards && config->device.type == DEVICE_TYPE_CPU)
+        edits[count++] = (struct edit){"device.type", "auto"};
+    if (argument_int(args, "workers", 0)) edits[count++] = (struct edit){"device.type", "cpu"};
+    if (!code && count) code = rehearse(path, edits, count, directory, force, config, err);
+    if (!code && count) code = edit_below(directory, "config.yaml", edits, count, 0, NULL, NULL, err);
+    if (!code && count) {
+        config_free(config);
+        code = config_load_below(config, directory, NULL, 0, err);
+    }
+    for (int i = 0; i < args->operand_count; i++) {
+        free(keys[i]);
+        free(values[i]);
+    }
+    free(values);
+    free(keys);
+    free(edits);
+    free(path);
+    return code;
+}
+
+/* ---- a branch ---- */
+
+/* Where a branch begins: a run and a step of it that it has saved. */
+struct branch_point {
+    const char *directory, *whole; /* as it was given; its plain path */
+    int64_t step;
+};
+
+/* The same bytes under another name: a link where the file system has them, for what is never written again.
+ */
+static int carry(const char *directory, const char *name, const struct run *run, bool may_link,
+                 struct error *err)
+{
+    struct file_map map;
+    if (may_link) {
+        char *from = path_join(directory, name), *to = run_path(run, name);
+        bool linked = link(from, to) == 0;
+        free(to);
+        free(from);
+        if (linked) return 0;
+    }
+    int code = file_map_below(&map, directory, name, err);
+    if (code) return code;
+    code = file_write_below(run->directory, name, map.data, map.bytes, err);
+    file_map_close(&map);
+    return code;
+}
+
+/* Lines of a run's file that are of `step` or before it; none where there is no file. */
+static int carry_lines(const struct branch_point *p, const char *name, int fd, struct error *err)
+{
+    struct file_map map;
+    int code = 0;
+    if (file_absent_below(p->directory, name)) return 0;
+    if ((code = file_map_below(&map, p->directory, name, err)) != 0) return code;
+    const char *text = (const char *)map.data, *end = text + map.bytes;
+    for (const char *line = text, *stop; line < end && !code; line = stop + 1) {
+        stop = memchr(line, '\n', (size_t)(end - line));
+        if (!stop) break;
+        if (metric_step(line, (size_t)(stop - line)) > (double)p->step) continue;
+        code = file_write_all(fd, line, (size_t)(stop + 1 - line), name, err);
+    }
+    file_map_close(&map);
+    return code;
+}
+
+/* The same into a file of the new run. */
+static int carry_file(const struct branch_point *p, const struct run *run, const char *name,
+                      struct error *err)
+{
+    int fd;
+    if (file_absent_below(p->directory, name)) return 0;
+    int code = run_append(run->directory, name, &fd, err);
+    if (code) return code;
+    code = carry_lines(p, name, fd, err);
+    if (!code) code = file_sync(fd, name, err);
+    close(fd);
+    return code;
+}
+
+static int carry_checkpoint(const struct branch_point *p, const struct run *run, struct error *err)
+{
+    static const char latest[] = "ckpt/LATEST";
+    char *ckpt = xasprintf("ckpt/step-%08lld", (long long)p->step), *path = run_path(run, ckpt),
+         **parts = checkpoint_files(p->directory, p->step, err);
+    int code = parts ? file_make_dirs_below(run->directory, ckpt, err) : err->code;
+    for (size_t i = 0; parts && parts[i]; i++) {
+        char *name = path_join(ckpt, parts[i]);
+        if (!code) code = carry(p->directory, name, run, true, err);
+        free(name);
+        free(parts[i]);
+    }
+    free(parts);
+    if (!code) code = file_sync_dir(path, err);
+    if (!code)
+        code =
+            file_write_below(run->directory, latest, path_basename(ckpt), strlen(path_basename(ckpt)), err);
+    free(path);
+    free(ckpt);
+    return code;
+}
+
+/* A run_fill: all that the branch goes on from, before it has its name. */
+static int carry_all(struct run *run, void *context, struct error *err)
+{
+    static const char *const whole[] = {"meta.json", "data.list", "plan.json"};
+    const struct branch_point *p = context;
+    char text[300];
+    int code = carry_lines(p, "metrics.jsonl", run->metrics, err);
+    if (!code) code = carry_lines(p, "events.jsonl", run->events, err);
+    if (!code) code = carry_file(p, run, "cards.jsonl", err);
+    for (size_t i = 0; i < sizeof whole / sizeof *whole && !code; i++)
+        if (!file_absent_below(p->directory, whole[i])) code = carry(p->directory, whole[i], run, false, err);
+    if (!code) code = carry_checkpoint(p, run, err);
+    snprintf(text, sizeof text, "of %.200s at step %lld", p->whole, (long long)p->step);
+    if (code) return code;
+    json_t *fields = json_pack("{s:I, s:s}", "step", (json_int_t)p->step, "message", text), *changed = NULL;
+    struct run_history history; /* the branch has the settings of now, which that step may not have had */
+    if ((code = run_history_read(&history, p->directory, err)) == 0)
+        changed = run_history_after(&history, p->step);
+    if (changed) json_object_set_new(fields, "changed", changed);
+    run_history_free(&history);
+    if (code) json_decref(fields);
+    return code ? code : run_event(run, "branched", fields, err);
+}
+
+/* A name that can be longer: without slashes behind it, "." and ".." by their own. */
+static char *plain_path(const char *directory)
+{
+    size_t n = strlen(directory);
+    while (n > 1 && directory[n - 1] == '/') n--;
+    char *plain = strndup(directory, n), *real = NULL;
+    const char *name = path_basename(plain);
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) real = realpath(plain, NULL);
+    if (!real) return plain;
+    free(plain);
+    return real;
+}
+
+char *train_branch_parent(const char *directory, const char *parent)
+{
+    char *whole = plain_path(directory), *within = parent ? xstrdup(parent) : path_dirname(whole);
+    free(whole);
+    return within;
+}
+
+int train_branch(const char *directory, int64_t step, const char *parent, const char *name, char **branch,
+                 int *lock, struct error *err)
+{
+    struct config config;
+    struct run run = {.metrics = -1, .events = -1, .lock = -1};
+    int64_t from = -1;
+    char *whole = plain_path(directory), *within = train_branch_parent(directory, parent), *own = NULL;
+    int code = checkpoint_before(directory, step, &from, err);
+    if (!code && from < 0) {
+        code = error_set(err, EXIT_FAILED, "its ckpt/ has those that are there",
+                         "there is no whole checkpoint of step %lld or before it", (long long)step);
+        error_at(err, directory, 0, 0);
+    }
+    if (!code) code = config_load_below(&config, directory, NULL, 0, err);
+    if (code) goto done;
+    struct branch_point point = {directory, whole, from};
+    for (int i = 1; i < 100; i++) {
+        own = name    ? xstrdup(name)
+              : i > 1 ? xasprintf("%s-step-%lld-%d", path_basename(whole), (long long)from, i)
+                      : xasprintf("%s-step-%lld", path_basename(whole), (long long)from);
+        code = run_create_filled(&run, within, own, &config, carry_all, &point, err);
+        free(own);
+        if (!code || name || code != EXIT_LOCKED) break;
+    }
+    if (!code) {
+        log_info("%s goes on from step %lld of %s, which stays as it is", run.directory, (long long)from,
+                 directory);
+        *branch = xstrdup(run.directory);
+        *lock = run_release(&run);
+    } else {
+        run_close(&run);
+    }
+    config_free(&config);
+done:
+    free(within);
+    free(whole);
+    return code;
+}

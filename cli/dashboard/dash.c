@@ -1,0 +1,331 @@
+/* The dashboard's loop: keys, time and requests. See dash.h;
+ * drawing is in dash_draw.c, reading in core/run/follow.c. */
+#include "cli/dashboard/dash.h"
+
+#include "cli/dashboard/dash_internal.h"
+#include "cli/terminal/keys.h"
+#include "cli/terminal/screen.h"
+#include "core/base/clock.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/run/checkpoint.h"
+#include "core/run/request.h"
+#include "core/train/signals.h"
+
+#include <errno.h>
+#include <math.h>
+#include <ncurses.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { KEY_WAIT_MS = 100, FRAME_MS = 500, LINGER_MS = 1500 };
+
+bool dash_alive(const struct dash *d)
+{
+    const struct run_status *s = &d->run->status;
+    return !d->options->replay && !run_status_over(s);
+}
+
+static const char stop_word[] = "stop", resume_word[] = "resume";
+
+bool dash_key_alone(struct dash *d)
+{
+    if (keys_alone()) return true;
+    snprintf(d->message, sizeof d->message, "ignored: several keys came at once, as in a paste");
+    return false;
+}
+
+static void ask(struct dash *d, const char *request, const char *said)
+{
+    struct error err = {0};
+    if (!dash_alive(d)) snprintf(d->message, sizeof d->message, "the run has ended");
+    else if (run_request(d->run->directory, request, &err) != 0)
+        snprintf(d->message, sizeof d->message, "%.190s", err.what);
+    else snprintf(d->message, sizeof d->message, "%s", said);
+}
+
+const struct follow *dash_shown(const struct dash *d) { return d->past ? d->past : d->run; }
+
+/* The run where the cursor has been moved to. */
+static void look_back(struct dash *d)
+{
+    if (isfinite(d->cursor) && d->past && d->cursor == d->past_step) return;
+    follow_close(d->past);
+    d->past = NULL;
+    d->past_step = d->cursor;
+    if (isfinite(d->cursor) && follow_at(&d->past, d->run, d->cursor, NULL)) d->past = NULL;
+}
+
+/* From the newest checkpoint in place; from an earlier one in a run of its own. */
+static void ask_to_go_on(struct dash *d)
+{
+    int64_t newest = -1;
+    struct error err = {0};
+    char word[100];
+    double at = isfinite(d->cursor) ? d->cursor : INFINITY;
+    if (dash_alive(d)) {
+        snprintf(d->message, sizeof d->message, "it trains: x asks it to stop first");
+        return;
+    }
+    if (checkpoint_before(d->run->directory, INT64_MAX, &newest, &err) ||
+        checkpoint_before(d->run->directory, isfinite(at) ? (int64_t)at : INT64_MAX, &d->go_on_from, &err))
+        snprintf(d->message, sizeof d->message, "%.190s", err.what);
+    else if (d->go_on_from < 0 && newest >= 0)
+        snprintf(d->message, sizeof d->message, "no whole checkpoint at step %.0f or before it", at);
+    else if (d->go_on_from < 0) snprintf(d->message, sizeof d->message, "it has no whole checkpoint");
+    else if (d->run->status.total > 0 && d->go_on_from >= d->run->status.total)
+        snprintf(d->message, sizeof d->message,
+                 "all %lld steps are made; for more: meopt train --resume %s --steps N",
+                 (long long)d->run->status.total, run_word(word, sizeof word, d->run->directory));
+    else {
+        d->branches = d->go_on_from < newest;
+        d->asks.word = resume_word;
+    }
+}
+
+/* 'meopt train' in the same terminal, until it ends. */
+static int go_on(const struct dash *d, struct error *err)
+{
+    char at[32];
+    snprintf(at, sizeof at, "%lld", (long long)d->go_on_from);
+    const char *argv[] = {"meopt", "train", "--resume", d->run->directory, d->branches ? "--at" : NULL,
+                          at,      NULL};
+    int status = 0;
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        execv("/proc/self/exe", (char *const *)(uintptr_t)argv);
+        _exit(127);
+    }
+    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    err->what[0] = 0; /* it has told */
+    if (pid < 0) return error_errno(err, EXIT_FAILED, NULL, "cannot start 'meopt train'");
+    return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_SIGNAL + WTERMSIG(status);
+}
+
+static void select_card(struct dash *d, int by)
+{
+    if (d->tab == TAB_HELP) {
+        d->scroll = d->scroll + by > 0 ? d->scroll + by : 0;
+        return;
+    }
+    if (d->tab == TAB_LOG) {
+        d->scroll = d->scroll - by > 0 ? d->scroll - by : 0;
+        return;
+    }
+    d->selected += by;
+    int cards = d->run->card_count + d->run->other_count;
+    if (d->selected >= cards) d->selected = cards - 1;
+    if (d->selected < 0) d->selected = 0;
+}
+
+/* A key while a question is asked. Whether to leave. */
+static bool answer(struct dash *d, int kind, wint_t c)
+{
+    bool stop = d->asks.word == stop_word;
+    enum keys_answer answer = keys_confirm(&d->asks, kind, c);
+    if (answer == KEYS_CANCELLED)
+        snprintf(d->message, sizeof d->message, "not %s", stop ? "stopped" : "resumed");
+    if (answer == KEYS_CONFIRMED && stop) ask(d, "stop", "asked to save and stop");
+    d->goes_on = answer == KEYS_CONFIRMED && !stop;
+    return d->goes_on;
+}
+
+bool dash_key(struct dash *d, int kind, wint_t c)
+{
+    if (d->asks.word) return answer(d, kind, c);
+    bool field = (d->edit.open && d->edit.typing) || (d->tab == TAB_LOG && d->log.typing);
+    if (kind == KEYS_PASTED && !field) {
+        snprintf(d->message, sizeof d->message, "pasted text is ignored");
+        return false;
+    }
+    d->message[0] = 0;
+    if (d->others.open) {
+        dash_others_key(d, kind, c);
+        return false;
+    }
+    if (d->edit.open) {
+        dash_edit_key(d, kind, c);
+        return false;
+    }
+    if (dash_log_key(d, kind, c) || dash_why_key(d, kind, c) || dash_chart_key(d, kind, c)) return false;
+    if (kind == KEY_CODE_YES) {
+        if (c == KEY_UP) select_card(d, -1);
+        else if (c == KEY_DOWN) select_card(d, 1);
+        else if (c == KEY_PPAGE) select_card(d, -8);
+        else if (c == KEY_NPAGE) select_card(d, 8);
+        else if (c == KEY_BTAB) d->tab = (enum dash_tab)((d->tab + TAB_COUNT - 1) % TAB_COUNT);
+        return false;
+    }
+    switch (c) {
+    case '\t': d->tab = (enum dash_tab)((d->tab + 1) % TAB_COUNT); break;
+    case '1':
+    case '2':
+    case '3':
+    case '4': d->tab = (enum dash_tab)(c - '1'); break;
+    case '?':
+    case 'h':
+        d->tab = d->tab == TAB_HELP ? TAB_OVERVIEW : TAB_HELP;
+        d->scroll = 0;
+        break;
+    case 'k': select_card(d, -1); break;
+    case 'j': select_card(d, 1); break;
+    case 'g':
+        if (!screen_ascii) d->glyphs = (enum dash_glyphs)((d->glyphs + 1) % 3);
+        break;
+    case 'p':
+    case ' ': d->paused = !d->paused; break;
+    case 'e': dash_edit_open(d); break;
+    case 'r':
+        if (dash_key_alone(d)) ask_to_go_on(d);
+        break;
+    case 'c':
+        if (dash_key_alone(d)) ask(d, "checkpoint", "asked to save after the step in progress");
+        break;
+    case 'x':
+        if (!dash_key_alone(d)) break;
+        if (dash_alive(d)) d->asks.word = stop_word;
+        else snprintf(d->message, sizeof d->message, "the run has ended");
+        break;
+    case 12: clearok(stdscr, TRUE); break; /* Ctrl-L */
+    case 'q':
+    case 'd':
+        if (d->tab != TAB_HELP && keys_waiting()) dash_key_alone(d); /* the rest would go to the shell */
+        else if (d->tab != TAB_HELP) return true;
+        else d->tab = TAB_OVERVIEW;
+        break;
+    case 27:
+        if (d->tab == TAB_OVERVIEW) break;
+        d->tab = TAB_OVERVIEW;
+        break;
+    default: break;
+    }
+    return false;
+}
+
+/* SIGINT of meopt train: save and stop, then at once. Whether to leave. */
+static bool on_signal(struct dash *d, struct signal_interrupts *interrupts)
+{
+    if (screen_signal != SIGINT || !d->options->trains || !dash_alive(d)) return true;
+    screen_signal = 0;
+    if (signals_haste(interrupts, clock_seconds())) ask(d, "stop-now", "stopping at once");
+    else ask(d, "stop", "saving, then stopping; Ctrl-C once more stops at once");
+    return false;
+}
+
+/* The window's title, once a second, and the bell when a run ends that was seen alive. */
+struct sign {
+    double told;
+    bool alive;
+};
+
+static void report_outside(const struct dash *d, struct sign *s, double t)
+{
+    const struct follow *f = d->run;
+    char text[160], loss[24];
+    if (d->options->replay || t - s->told < 1) return;
+    s->told = t;
+    if (s->alive && f->status.ended) beep();
+    s->alive = dash_alive(d);
+    if (s->alive && f->status.total > 0)
+        snprintf(text, sizeof text, "%.80s %.0f%% loss %s - meopt", path_basename(f->directory),
+                 100.0 * (double)f->last.step / (double)f->status.total,
+                 dash_number(loss, sizeof loss, f->last.loss));
+    else snprintf(text, sizeof text, "%.80s %s - meopt", path_basename(f->directory), f->status.state);
+    screen_title(text);
+}
+
+static void loop(struct dash *d, int *ended)
+{
+    double frame = 0, clock = 0, last = clock_seconds(), over = 0;
+    struct sign sign = {0};
+    struct signal_interrupts interrupts = {0};
+    bool leave = false, draw = true;
+    while (!leave) {
+        if (screen_signal && on_signal(d, &interrupts)) break;
+        double t = clock_seconds();
+        if (d->options->replay) {
+            if (!d->paused) clock += (t - last) * d->options->speed;
+            follow_replay(d->run, d->options->speed > 0 ? clock : INFINITY);
+        }
+        last = t;
+        if ((t - frame) * 1e3 >= (d->tab == TAB_CHARTS ? 2 * FRAME_MS : FRAME_MS)) { /* eleven plots */
+            frame = t;
+            if (!d->paused) {
+                follow_refresh(d->run);
+                for (int i = 0; i < d->baseline_count; i++) follow_refresh(d->baselines[i]);
+                draw = true;
+            }
+            if (d->options->trains && d->run->status.ended) {
+                if (over == 0) over = t;
+                if ((t - over) * 1e3 >= LINGER_MS) {
+                    *ended = d->run->status.exit_code;
+                    break;
+                }
+            }
+        }
+        report_outside(d, &sign, t);
+        look_back(d);
+        if (draw && !keys_waiting()) {
+            dash_draw(d);
+            draw = false;
+        }
+        wint_t c = 0;
+        int kind = keys_get(&c);
+        if (kind == ERR) {
+            if (!isatty(STDIN_FILENO)) break; /* the terminal went away */
+            continue;
+        }
+        draw = true;
+        if (kind == KEY_CODE_YES && c == KEY_RESIZE) continue;
+        leave = dash_key(d, kind, c);
+    }
+}
+
+/* How the run ended, in the terminal that the dashboard leaves. */
+static void farewell(const struct dash *d, int ended)
+{
+    const struct follow *f = d->run;
+    if (!d->options->trains) return;
+    if (ended >= 0) dash_summary(f);
+    else
+        log_info("the run goes on: 'meopt attach %s' opens it again, 'meopt stop %s' ends it", f->directory,
+                 f->directory);
+}
+
+int dash_view(const struct dash_options *options, int *ended, struct error *err)
+{
+    struct dash d = dash_begin(options);
+    int code = follow_open(&d.run, options->directory, options->replay, err), own = -1;
+    if (code) return code;
+    if (!ended) ended = &own;
+    *ended = -1;
+    for (int i = 0; options->baselines && i < DASH_BASELINES && options->baselines[i] && !code; i++)
+        code = dash_baseline_add(&d, options->baselines[i], err);
+    if (!code) code = screen_open(options->ascii, KEY_WAIT_MS, err);
+    int signal_number = 0;
+    if (!code) {
+        dash_settings_load(&d);
+        dash_draw_start();
+        loop(&d, ended);
+        dash_settings_save(&d);
+        signal_number = screen_signal;
+        screen_close();
+        farewell(&d, *ended);
+        if (d.goes_on && !signal_number) code = go_on(&d, err);
+    }
+    follow_close(d.past);
+    dash_why_end(&d);
+    follow_close(d.run);
+    dash_baselines_end(&d);
+    if (signal_number == SIGTERM || (signal_number == SIGINT && !options->trains)) {
+        fflush(NULL);
+        raise(signal_number); /* so that the shell sees it */
+    }
+    return code;
+}

@@ -1,0 +1,319 @@
+/* Drawing the dashboard: see dash_draw.h.
+ * One erase and one refresh a frame; text from the run is clean already (follow.c). */
+#include "cli/dashboard/dash_draw.h"
+#include "cli/dashboard/dash_internal.h"
+#include "cli/terminal/screen.h"
+#include "core/base/file.h"
+#include "core/run/bottleneck.h"
+
+#include <math.h>
+#include <ncurses.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { SILENT_SECONDS = 10 };
+
+void dash_draw_start(void)
+{
+    /* Okabe and Ito's palette, told apart by colour-blind eyes; eight-colour terminals get the nearest. */
+    static const short fine[] = {32, 214, 166, 74, 36, 227, 175, 245},
+                       coarse[] = {COLOR_BLUE,  COLOR_YELLOW, COLOR_RED,     COLOR_CYAN,
+                                   COLOR_GREEN, COLOR_WHITE,  COLOR_MAGENTA, COLOR_WHITE};
+    if (!screen_colours) return;
+    const short *c = COLORS >= 256 ? fine : coarse;
+    for (int i = 0; i < MEMORY_CLASS_COUNT; i++) init_pair((short)(PAIR_CLASS + i), c[i], -1);
+    init_pair(PAIR_GOOD, c[4], -1);
+    init_pair(PAIR_BAD, c[2], -1);
+    init_pair(PAIR_DIM, COLORS >= 256 ? 245 : COLOR_WHITE, -1);
+    init_pair(PAIR_RAW, c[3], -1);
+    init_pair(PAIR_SMOOTH, c[1], -1);
+    static const int others[DASH_BASELINES] = {6, 0, 5, 2};
+    for (int i = 0; i < DASH_BASELINES; i++) init_pair((short)(PAIR_BASELINE + i), c[others[i]], -1);
+    init_pair(PAIR_SPEED, c[4], -1);
+}
+
+int dash_paint(int pair) { return screen_colours ? COLOR_PAIR(pair) : 0; }
+
+void dash_put(int y, int x, int w, int attributes, const char *text)
+{
+    if (w < 1) return;
+    attron(attributes);
+    screen_put(y, x, w, text, false);
+    attroff(attributes);
+}
+
+/* ---- head ---- */
+
+/* What the run is doing, in a few words; *pair colours it. */
+static void state_text(const struct dash *d, char *dst, size_t size, int *pair)
+{
+    const struct follow *f = dash_shown(d);
+    const struct run_status *s = &f->status;
+    char silent[24];
+    *pair = PAIR_GOOD;
+    if (d->past) {
+        snprintf(dst, size, "as it was at step %lld", (long long)f->last.step);
+        return;
+    }
+    if (d->options->replay) {
+        snprintf(dst, size, "replay%s", d->paused ? ", paused" : f->replay_end ? ", end" : "");
+        return;
+    }
+    if (d->run->gone) {
+        *pair = PAIR_BAD;
+        snprintf(dst, size, "its directory is gone");
+        return;
+    }
+    if (run_status_over(s)) {
+        if (s->exit_code > 0 && strcmp(s->state, "stopped") != 0)
+            snprintf(dst, size, "%s (exit %d)", s->state, s->exit_code);
+        else snprintf(dst, size, "%s", s->state);
+        if (strcmp(s->state, "done") != 0 && strcmp(s->state, "stopped") != 0) *pair = PAIR_BAD;
+        return;
+    }
+    if (f->worker[0] && strcmp(f->worker, "running") != 0) {
+        *pair = PAIR_BAD;
+        snprintf(dst, size, "%s for %s, while %s", f->worker,
+                 dash_duration(silent, sizeof silent, f->silent_s), f->phase);
+    } else if (f->live_time > 0 && (double)time(NULL) - f->live_time > SILENT_SECONDS) {
+        *pair = PAIR_BAD;
+        dash_duration(silent, sizeof silent, (double)time(NULL) - f->live_time);
+        if (!f->disk_full) snprintf(dst, size, "no sign for %s", silent);
+        else
+            snprintf(dst, size, "disk full: nothing written for %s%s", silent,
+                     s->here ? "; it trains on" : "");
+    } else {
+        snprintf(dst, size, "%s",
+                 f->phase[0] && strcmp(f->phase, "waiting for images") != 0 ? f->phase : s->state);
+    }
+    if (d->paused) snprintf(dst + strlen(dst), size - strlen(dst), ", drawing paused");
+}
+
+static struct bottleneck judge(const struct dash *d)
+{
+    struct bottleneck v = {0};
+    if (!d->past && !d->options->replay) bottleneck_find(&v, d->run);
+    return v;
+}
+
+/* Milliseconds of a step of late, for the time left. */
+static double step_ms(const struct follow *f)
+{
+    double sum = 0;
+    int64_t n = f->recent_count < 50 ? f->recent_count : 50;
+    for (int64_t i = 1; i <= n; i++) sum += f->recent[(f->recent_count - i) % FOLLOW_RECENT].step_ms;
+    return n ? sum / (double)n : NAN;
+}
+
+/* Run, towers and state. A name that does not fit ends in dots. */
+static void draw_title(const struct dash *d, const struct dash_rect *r)
+{
+    const struct follow *f = dash_shown(d);
+    char state[160], name[256], line[512];
+    int pair;
+    const char *base = strrchr(f->directory, '/');
+    name_printable(name, sizeof name, base && base[1] ? base + 1 : f->directory);
+    state_text(d, state, sizeof state, &pair);
+    struct bottleneck v = judge(d);
+    size_t n = strlen(state);
+    if (v.kind && pair == PAIR_GOOD && dash_alive(d)) {
+        snprintf(state + n, sizeof state - n, ", %s", bottleneck_names[v.kind]);
+        if (v.kind != VERDICT_COMPUTE) pair = PAIR_BAD;
+    }
+    int used = screen_width(state), room = r->w - used - 2, x = r->x + screen_width(name);
+    if (screen_width(name) > room && room > 4) {
+        dash_put(r->y, r->x, room - 1, A_BOLD, name);
+        dash_put(r->y, r->x + room - (screen_ascii ? 3 : 1), 3, A_BOLD, screen_ascii ? "..." : "…");
+    } else dash_put(r->y, r->x, room, A_BOLD, name);
+    snprintf(line, sizeof line, "  %s %s %s%s", f->teacher[0] ? f->teacher : "teacher",
+             screen_ascii ? "->" : "→", f->student[0] ? f->student : "student",
+             f->use_meopt ? "  meopt" : "");
+    if ((f->teacher[0] || f->student[0]) && x + screen_width(line) <= r->x + room)
+        dash_put(r->y, x, r->w, dash_paint(PAIR_DIM), line);
+    else if (f->use_meopt && x + 7 <= r->x + room) dash_put(r->y, x, 7, dash_paint(PAIR_DIM), "  meopt");
+    dash_put(r->y, used < r->w ? r->x + r->w - used : r->x, used < r->w ? used : r->w,
+             dash_paint(pair) | A_BOLD, state);
+}
+
+static void draw_header(const struct dash *d, const struct dash_rect *r)
+{
+    const struct follow *f = dash_shown(d);
+    const struct metric_line *l = &f->last;
+    char line[512], t1[24], t2[24], n1[24], n2[24], n3[24], n4[24], n5[24];
+    int64_t step = l->step > 0 ? l->step : f->status.step, total = f->status.total;
+    double left = total > step ? (double)(total - step) * step_ms(f) * 1e-3 : total ? 0 : NAN;
+    bool over = f->status.ended && !d->options->replay && !d->past;
+    draw_title(d, r);
+    if (total)
+        snprintf(line, sizeof line, "step %lld/%lld %.0f%%", (long long)step, (long long)total,
+                 100.0 * (double)step / (double)total);
+    else snprintf(line, sizeof line, "step %lld", (long long)step);
+    size_t n = strlen(line);
+    snprintf(line + n, sizeof line - n, "  epoch %lld  trained %s", (long long)(l->epoch < 0 ? 0 : l->epoch),
+             dash_duration(t1, sizeof t1, f->seconds));
+    n = strlen(line);
+    if (!over) snprintf(line + n, sizeof line - n, ", %s left", dash_duration(t2, sizeof t2, left));
+    n = strlen(line);
+    dash_number(n1, sizeof n1, l->loss);
+    dash_number(n2, sizeof n2, l->cosine);
+    dash_number(n3, sizeof n3, l->lr);
+    dash_number(n4, sizeof n4, l->grad_norm);
+    dash_number(n5, sizeof n5, l->images_per_s);
+    if (r->h == 2) {
+        snprintf(line + n, sizeof line - n, "  loss %s  cosine %s  lr %s  norm %s", n1, n2, n3, n4);
+        dash_put(r->y + 1, r->x, r->w, 0, line);
+        return;
+    }
+    dash_put(r->y + 1, r->x, r->w, 0, line);
+    if (r->w >= 66)
+        snprintf(line, sizeof line, "loss %s  cosine %s  lr %s  norm %s  %s images/s", n1, n2, n3, n4, n5);
+    else snprintf(line, sizeof line, "loss %s  %s images/s  lr %s", n1, n5, n3);
+    dash_put(r->y + 2, r->x, r->w, 0, line);
+}
+
+/* ---- events, help, foot ---- */
+
+/* What has gone wrong, and the last events. */
+static void draw_events(const struct dash *d, const struct dash_rect *r)
+{
+    const struct follow *f = dash_shown(d);
+    int y = r->y, lines = r->h;
+    const struct run_status *s = &f->status;
+    struct bottleneck v = judge(d);
+    if (s->message[0] && lines >= 2 && !d->options->replay && !d->past) {
+        char text[600];
+        name_printable(text, sizeof text, s->message);
+        dash_put(y++, r->x, r->w, dash_paint(PAIR_BAD) | A_BOLD, text);
+        name_printable(text, sizeof text, s->hint[0] ? s->hint : v.mend);
+        dash_put(y++, r->x, r->w, 0, text);
+        lines -= 2;
+    } else if (v.kind && v.kind != VERDICT_COMPUTE && lines >= 3) {
+        char text[300];
+        snprintf(text, sizeof text, "%s: %s", bottleneck_names[v.kind], v.cause);
+        dash_put(y++, r->x, r->w, dash_paint(PAIR_BAD) | A_BOLD, text);
+        dash_put(y++, r->x, r->w, 0, v.mend);
+        lines -= 2;
+    }
+    int64_t n = f->event_count < lines ? f->event_count : lines;
+    if (n > FOLLOW_LINES) n = FOLLOW_LINES;
+    for (int64_t i = f->event_count - n; i < f->event_count; i++)
+        dash_put(y++, r->x, r->w, dash_paint(PAIR_DIM), f->events[i % FOLLOW_LINES]);
+}
+
+static void draw_help(struct dash *d, const struct dash_rect *r)
+{
+    static const char *const lines[] = {
+        "1-4, Tab, Shift-Tab   overview, charts, memory, log",
+        "up down, k j, PgUp PgDn   select a card or chart, its page; in the log, scroll",
+        "left right   through the run: bars, cards, log, charts as at that step; Home, End;",
+        "             Shift goes further, Esc comes back; in the log: along long lines, oldest, newest",
+        "/ n N        in the log: search a word, next older and newer line",
+        "r            of an ended run: go on from the checkpoint before that step",
+        "+ - [ ] 0    zoom in and out about the cursor, earlier, later, all again",
+        "z            the last 2000 steps, the last 200, all",
+        "t            along steps, epochs, minutes of training",
+        "Enter f      one chart fills the place; in memory: why so many GiB, by tensor",
+        "l            logarithmic",
+        "R s S        raw curve; more smoothing, less",
+        "b            other runs beneath this one's curves",
+        "o            outliers may flatten the rest, or are cut off",
+        "g            braille, blocks, ASCII",
+        "p space      pause drawing",
+        "c x          checkpoint now; stop the run (it saves first, and asks for a word)",
+        "e            change lr, intervals, checkpoint times while it trains",
+        "? h          this, up and down; Esc, q close it",
+        "Ctrl-L       draw anew",
+        "q d          leave; the run goes on. Choices are kept",
+        "Ctrl-C       of meopt train: save and stop; again: at once",
+        "bar: W weights G gradients O optimizer A activations",
+        "     T teacher S workspace C comm D data X not the run's",
+    };
+    const char *marks = screen_ascii ? "     | highest so far  ! planned peak  (n) stale"
+                                     : "     ▏ highest so far  ┊ planned peak  (n) stale";
+    int count = (int)(sizeof lines / sizeof *lines) + 1, room = r->h;
+    if (d->scroll > count - room) d->scroll = count > room ? count - room : 0;
+    for (int i = 0; i < room && d->scroll + i < count; i++) {
+        int at = d->scroll + i;
+        bool more = i == room - 1 && at < count - 1;
+        dash_put(r->y + i, r->x, r->w, 0, more ? "..." : at < count - 1 ? lines[at] : marks);
+    }
+}
+
+/* The tabs by name, the one that is open marked; then what can be asked, where it fits. */
+static void draw_footer(const struct dash *d, const struct dash_rect *r)
+{
+    int x = r->x;
+    char text[32];
+    char line[160], from[80];
+    if (d->asks.word && d->asks.word[0] == 's')
+        snprintf(line, sizeof line, "type stop, Enter: %s_   it saves first; Esc goes back", d->asks.typed);
+    else if (d->asks.word) {
+        snprintf(from, sizeof from, "from step %lld%s", (long long)d->go_on_from,
+                 d->branches ? ", in a new run" : ", its newest checkpoint");
+        snprintf(line, sizeof line, "type resume, Enter: %s_   %s; Esc goes back", d->asks.typed, from);
+    }
+    if (d->asks.word || d->message[0]) {
+        dash_put(r->y, r->x, r->w, A_REVERSE, d->asks.word ? line : d->message);
+        return;
+    }
+    for (int i = 0; i < TAB_COUNT; i++) {
+        if (i == TAB_HELP) snprintf(text, sizeof text, "? help");
+        else if (r->w >= 60) snprintf(text, sizeof text, "%d %s", i + 1, dash_tab_names[i]);
+        else snprintf(text, sizeof text, "%d %.3s", i + 1, dash_tab_names[i]);
+        dash_put(r->y, x, r->x + r->w - x, i == (int)d->tab ? (int)A_REVERSE : dash_paint(PAIR_DIM), text);
+        x += (int)strlen(text) + 2;
+    }
+    bool memory = d->tab == TAB_MEMORY, log = d->tab == TAB_LOG, back = isfinite(d->cursor);
+    const char *all = back            ? "Esc back to now"
+                      : log           ? "/ search  left right  End newest  q leave"
+                      : dash_alive(d) ? memory ? "Enter why so much  c save  x stop  q leave, the run goes on"
+                                               : "c save  e change  x stop  q leave, the run goes on"
+                      : memory        ? "Enter why so much  r go on  q leave"
+                                      : "z range  r go on  q leave",
+               *few = back  ? "Esc back to now"
+                      : log ? "/ search  left right"
+                      : dash_alive(d)
+                          ? memory ? "Enter why so much  x stop  q" : "c save  e change  x stop  q"
+                      : memory ? "Enter why so much  q leave"
+                               : "r go on  q leave",
+               *hints = all;
+    if (x + 1 + (int)strlen(hints) > r->x + r->w) hints = few;
+    if (x + 1 + (int)strlen(hints) > r->x + r->w) hints = "q leave";
+    int w = (int)strlen(hints);
+    if (x + w <= r->x + r->w) dash_put(r->y, r->x + r->w - w, w, dash_paint(PAIR_DIM), hints);
+}
+
+void dash_draw(struct dash *d)
+{
+    int rows, columns;
+    getmaxyx(stdscr, rows, columns);
+    struct dash_layout l =
+        dash_layout(rows, columns, d->run->card_count + d->run->other_count, d->tab, d->zoomed);
+    erase();
+    curs_set(0);
+    if (l.too_small) {
+        char line[48];
+        snprintf(line, sizeof line, "too small: %dx%d", DASH_MIN_COLUMNS, DASH_MIN_ROWS);
+        dash_put(0, 0, columns, 0, line);
+        refresh();
+        return;
+    }
+    draw_header(d, &l.header);
+    if (l.cards.h) dash_cards(d, &l);
+    if (l.savings.h && d->tab == TAB_MEMORY && d->why.open) dash_why_draw(d, &l.savings);
+    else if (l.savings.h && d->tab == TAB_MEMORY) dash_memory(d, &l.savings);
+    else if (l.savings.h) dash_savings(d, &l.savings);
+    if (d->tab == TAB_CHARTS && l.loss.h) dash_charts(d, &l.loss);
+    else if (l.loss.h) {
+        dash_chart(d, METRIC_LOSS, &l.loss, false);
+        if (l.speed.h) dash_chart(d, METRIC_IMAGES_PER_S, &l.speed, false);
+    }
+    if (l.log.h && d->tab == TAB_HELP) draw_help(d, &l.log);
+    else if (l.log.h > 2 && d->tab == TAB_LOG) dash_log_draw(d, &l.log);
+    else if (l.log.h) draw_events(d, &l.log);
+    if (d->others.open) dash_others_draw(d, rows, columns);
+    if (d->edit.open) dash_edit_draw(d, rows, columns);
+    draw_footer(d, &l.footer);
+    refresh();
+}

@@ -1,0 +1,88 @@
+/* Inside the dashboard's drawing: what its files share. */
+#ifndef MEOPT_CLI_DASHBOARD_DASH_INTERNAL_H
+#define MEOPT_CLI_DASHBOARD_DASH_INTERNAL_H
+
+#include "cli/dashboard/dash_draw.h"
+
+enum {
+    PAIR_CLASS = 1,
+    PAIR_GOOD = 10,
+    PAIR_BAD,
+    PAIR_DIM,
+    PAIR_RAW,
+    PAIR_SMOOTH,
+    PAIR_SPEED,
+    PAIR_BASELINE /* and DASH_BASELINES - 1 more */
+};
+enum { PLOT_LABELS = 9 }; /* columns left of a plot */
+
+/* A pair's attribute; 0 without colours. */
+int dash_paint(int pair);
+/* Text in w columns at most. */
+void dash_put(int y, int x, int w, int attributes, const char *text);
+/* Below the title line of r: the plot, which is r->w - PLOT_LABELS by r->h - 2, its labels; pairs by series.
+ */
+void dash_plot_draw(const struct dash_rect *r, struct dash_plot *p, const int *pairs);
+
+/* ---- dash.c ---- */
+
+/* Whether the last key came alone; if not, says that it is ignored. */
+bool dash_key_alone(struct dash *d);
+
+/* ---- dash_summary.c ---- */
+
+/* Prints on stdout what became of a run that has ended. */
+void dash_summary(const struct follow *run);
+
+/* ---- dash_settings.c ---- */
+
+/* What was kept of the last dashboard; once the screen is open. */
+void dash_settings_load(struct dash *d);
+void dash_settings_save(const struct dash *d);
+
+/* ---- dash_charts.c ---- */
+
+enum { CHART_CARDS = METRIC_COUNT, CHART_COUNT = METRIC_COUNT + READING_COUNT };
+
+/* Chart number `which`: a follow_metric, or CHART_CARDS + a follow_reading of the selected card. */
+void dash_chart(const struct dash *d, int which, const struct dash_rect *r, bool selected);
+/* All of them in pages. */
+void dash_charts(struct dash *d, const struct dash_rect *r);
+/* A key of the charts; false when it is none of theirs. */
+bool dash_chart_key(struct dash *d, int kind, wint_t c);
+
+/* ---- dash_edit.c ---- */
+
+void dash_edit_open(struct dash *d);
+void dash_edit_key(struct dash *d, int kind, wint_t c);
+void dash_edit_draw(const struct dash *d, int rows, int columns);
+
+/* ---- dash_baselines.c ---- */
+
+int dash_baseline_add(struct dash *d, const char *directory, struct error *err);
+const char *dash_baseline_name(const struct dash *d, int i);
+void dash_baselines_end(struct dash *d);
+void dash_others_open(struct dash *d);
+void dash_others_key(struct dash *d, int kind, wint_t c);
+void dash_others_draw(const struct dash *d, int rows, int columns);
+
+/* ---- dash_log.c ---- */
+
+/* A key of the log tab; false when it is none of its. */
+bool dash_log_key(struct dash *d, int kind, wint_t c);
+void dash_log_draw(struct dash *d, const struct dash_rect *r);
+
+/* ---- dash_why.c ---- */
+
+/* A key of the memory tab: a class opens into its tensors. False when it is none of its. */
+bool dash_why_key(struct dash *d, int kind, wint_t c);
+void dash_why_draw(struct dash *d, const struct dash_rect *r);
+void dash_why_end(struct dash *d);
+
+/* ---- dash_cards.c ---- */
+
+void dash_cards(struct dash *d, const struct dash_layout *l);
+void dash_savings(const struct dash *d, const struct dash_rect *r);
+void dash_memory(const struct dash *d, const struct dash_rect *r);
+
+#endif

@@ -1,0 +1,156 @@
+/* TensorBoard and Prometheus of a run: see metric_export.h. */
+#include "cli/supervisor/metric_export.h"
+#include "core/base/clock.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/run/memory.h"
+#include "core/run/metric_line.h"
+#include "core/run/prometheus.h"
+#include "core/run/tail.h"
+#include "core/run/tensorboard.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { TEXT_SECONDS = 5 };
+
+struct outlets {
+    char *directory, *name;
+    const char *metrics_file;
+    struct tensorboard *tensorboard;
+    struct tail metrics;
+    int64_t from;
+    struct scalars last;
+    struct scalar_memory memory[MEMORY_CLASS_COUNT + 1];
+    int memory_count;
+    double written;
+    bool warned;
+};
+
+static void complain(struct outlets *o, const struct error *err)
+{
+    if (!o->warned) log_warn("%s", err->what); /* once: training goes on */
+    o->warned = true;
+}
+
+int outlets_open(struct outlets **out, const char *directory, int64_t from, bool tensorboard,
+                 const char *metrics_file, struct error *err)
+{
+    struct outlets *o = xcalloc(1, sizeof *o);
+    int code = 0;
+    o->directory = xstrdup(directory);
+    while (strlen(o->directory) > 1 && o->directory[strlen(o->directory) - 1] == '/')
+        o->directory[strlen(o->directory) - 1] = 0;
+    o->name = strrchr(o->directory, '/') ? strrchr(o->directory, '/') + 1 : o->directory;
+    o->metrics_file = metrics_file;
+    tail_init(&o->metrics, o->directory, "metrics.jsonl");
+    o->from = from;
+    o->last.step = -1;
+    if (tensorboard) {
+        char *path = path_join(directory, "tensorboard");
+        code = file_make_dirs_below(directory, "tensorboard", err); /* no link to another place */
+        if (!code) code = tensorboard_open(&o->tensorboard, path, from + 1, err);
+        free(path);
+    }
+    if (code) outlets_close(o);
+    else *out = o;
+    return code;
+}
+
+static void take_memory(struct outlets *o, const char *text, size_t bytes)
+{
+    json_t *cards = json_loadb(text, bytes, 0, NULL);
+    struct run_memory told = memory_parse(json_array_get(cards, 0));
+    o->memory_count = 0;
+    if (told.peak_bytes >= 0)
+        o->memory[o->memory_count++] = (struct scalar_memory){"total", (double)told.peak_bytes};
+    for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
+        if (told.class_bytes[c] >= 0)
+            o->memory[o->memory_count++] =
+                (struct scalar_memory){memory_class_names[c], (double)told.class_bytes[c]};
+    json_decref(cards);
+}
+
+static void take_line(struct outlets *o, const char *text, size_t bytes)
+{
+    struct metric_line l;
+    struct error err = {0};
+    if (!metric_line_parse(&l, text, bytes) || l.step <= o->from || l.step <= o->last.step) return;
+    if (l.cards_bytes) take_memory(o, text + l.cards_at, l.cards_bytes);
+    o->last = (struct scalars){.step = l.step,
+                               .time_s = NAN,
+                               .epoch = l.epoch < 0 ? NAN : (double)l.epoch,
+                               .loss = l.loss,
+                               .cosine = l.cosine,
+                               .lr = l.lr,
+                               .grad_norm = l.grad_norm,
+                               .images_per_s = l.images_per_s,
+                               .step_ms = l.step_ms,
+                               .data_wait_ms = l.data_wait_ms,
+                               .memory = o->memory,
+                               .memory_count = l.cards_bytes ? o->memory_count : 0};
+    if (o->tensorboard && tensorboard_write(o->tensorboard, &o->last, &err) != 0) complain(o, &err);
+}
+
+static void take_lines(struct outlets *o)
+{
+    size_t bytes;
+    if (tail_poll(&o->metrics, NULL) >= 0)
+        for (const char *line; (line = tail_line(&o->metrics, &bytes)) != NULL;) take_line(o, line, bytes);
+}
+
+static double value_of(const struct monitor_value *v) { return v->valid ? v->value : NAN; }
+
+static void write_text(struct outlets *o, const char *state, int64_t total, const struct monitor_snapshot *s)
+{
+    struct prometheus_card *cards = xcalloc(MONITOR_CARDS, sizeof *cards);
+    static char labels[MONITOR_CARDS][4];
+    struct scalars last = o->last;
+    struct error err = {0};
+    int count = s ? s->card_count : 0;
+    for (int i = 0; i < count; i++) {
+        const struct monitor_card *c = &s->cards[i];
+        labels[i][0] = (char)('0' + i / 10);
+        labels[i][1] = (char)('0' + i % 10);
+        cards[i] = (struct prometheus_card){.card = labels[i] + (i < 10),
+                                            .name = c->name,
+                                            .pci = c->pci,
+                                            .mem_used_bytes = value_of(&c->mem_used_bytes),
+                                            .mem_total_bytes = value_of(&c->mem_total_bytes),
+                                            .busy_percent = value_of(&c->busy_percent),
+                                            .temp_c = value_of(&c->temp_c),
+                                            .power_w = value_of(&c->power_w),
+                                            .age_s = c->busy_percent.valid ? c->busy_percent.age_s : NAN};
+    }
+    last.memory = o->memory;
+    last.memory_count = o->memory_count;
+    struct prometheus_run run = {.run = o->name,
+                                 .state = state,
+                                 .total_steps = total,
+                                 .last = last.step < 0 ? NULL : &last,
+                                 .cards = cards,
+                                 .card_count = count};
+    if (prometheus_write(o->metrics_file, &run, &err) != 0) complain(o, &err);
+    free(cards);
+}
+
+void outlets_update(struct outlets *o, const char *state, int64_t total, const struct monitor_snapshot *cards,
+                    bool end)
+{
+    take_lines(o);
+    if (!o->metrics_file || (!end && clock_seconds() - o->written < TEXT_SECONDS)) return;
+    o->written = clock_seconds();
+    write_text(o, state, total, cards);
+}
+
+void outlets_close(struct outlets *o)
+{
+    if (!o) return;
+    tensorboard_close(o->tensorboard);
+    tail_free(&o->metrics);
+    free(o->directory);
+    free(o);
+}

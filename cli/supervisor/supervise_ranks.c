@@ -1,0 +1,201 @@
+/* Several ranks under one supervisor: the hub that hears them, and what follows when one is lost. */
+#include "cli/supervisor/supervise_internal.h"
+#include "core/base/clock.h"
+#include "core/comm/comm.h"
+#include "core/train/meta.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Ours that are left so long behind the verdict are killed: they have had HEARTBEAT_GRACE_SECONDS. */
+enum { RANKS_GRACE_SECONDS = 8, RANKS_JOIN_SECONDS = 120, RANKS_KNOWN_SECONDS = 3 };
+
+const struct hub_phase rank_phases[PHASE_COUNT] = {
+    [PHASE_LOAD] = {"loading weights", 600, false, false},
+    [PHASE_TEACHER] = {"computing the teacher's outputs", 600, false, false},
+    [PHASE_DATA] = {"waiting for images", 0, false, true},
+    [PHASE_STEP] = {"computing a step", 600, true, false},
+    [PHASE_SAVE] = {"saving a checkpoint", 0, false, true},
+    [PHASE_END] = {"ending", 600, false, false},
+};
+
+int ranks_open(struct supervisor *v, struct error *err)
+{
+    const struct supervised_ranks *r = &v->s->ranks;
+    if (r->size < 2) return 0;
+    const char *log_hint = r->launched ? "its messages are in the output of the launcher (srun, mpirun)"
+                           : v->s->foreground ? "its messages are above"
+                                              : "its log says more: worker.log in the run directory";
+    struct hub_options o = {.size = r->size,
+                            .log_hint = log_hint,
+                            .expected = {.program_crc = meta_program_crc(), .config_hash = r->config_hash},
+                            .join_seconds = RANKS_JOIN_SECONDS,
+                            .phases = rank_phases,
+                            .phase_count = PHASE_COUNT};
+    snprintf(o.expected.version, sizeof o.expected.version, "%s", meta_version());
+    int code = r->launched ? 0 : dist_local_create(r->size, &v->shared, err);
+    char *directory = code ? NULL : realpath(v->home.directory, NULL);
+    if (!code) code = hub_server_start(&v->hub, &o, r->one_host, r->file, directory, v->resume, err);
+    free(directory);
+    if (code) ranks_close(v);
+    return code;
+}
+
+void ranks_close(struct supervisor *v)
+{
+    hub_server_stop(v->hub);
+    v->hub = NULL;
+    if (v->shared >= 0) close(v->shared);
+    v->shared = -1;
+}
+
+static bool ended_well(int status)
+{
+    return WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == EXIT_STOPPED);
+}
+
+/* One of ours that ended badly before it could say farewell, or before it was a rank. */
+static int find_bad(const struct supervisor *v)
+{
+    for (int i = 0; i < v->count; i++)
+        if (!worker_lives(v, i) && !ended_well(v->workers[i].status)) return i;
+    return -1;
+}
+
+static bool has_joined(struct supervisor *v, int i)
+{
+    struct hub_rank rank;
+    double silent, still;
+    return hub_server_rank(v->hub, i, &rank, &silent, &still);
+}
+
+/* Why worker i ended, which the hub does not know. */
+static int name_bad(struct supervisor *v, int i, struct error *err)
+{
+    struct error how;
+    int status = v->workers[i].status, code = end_cause(v, i, &how);
+    if (!WIFSIGNALED(status) || code == EXIT_HOST_MEMORY || v->asked == ASKED_NOW)
+        return error_set(err, code, how.hint, "rank %d: %s", i, how.what);
+    return error_set(err, EXIT_RANK_LOST, how.hint,
+                     "rank %d was ended by signal %d (%s) before it joined the others", i, WTERMSIG(status),
+                     strsignal(WTERMSIG(status)));
+}
+
+void ranks_judge(struct supervisor *v)
+{
+    if (!v->hub) return;
+    int bad;
+    if (!v->verdict) {
+        v->verdict = hub_server_diagnosis(v->hub, &v->lost, &v->why);
+        if (!v->verdict && (bad = find_bad(v)) >= 0) { /* the hub will know, but for one that never joined */
+            if (v->bad_since <= 0) v->bad_since = clock_seconds();
+            if (has_joined(v, bad) && clock_seconds() - v->bad_since < RANKS_KNOWN_SECONDS) return;
+            v->verdict = name_bad(v, bad, &v->why);
+            v->lost = bad;
+            hub_server_end(v->hub, bad, &v->why);
+        }
+        if (!v->verdict) return;
+        v->bottleneck_at = clock_seconds();
+        if (v->s->ranks.launched)
+            end_last_word(v, v->verdict, &v->why, false); /* who knows for how long we live */
+    }
+    double since = clock_seconds() - v->bottleneck_at;
+    if (v->verdict == EXIT_RANK_LOST && v->lost >= 0 && v->lost < v->count && worker_lives(v, v->lost))
+        kill(v->workers[v->lost].pid, SIGKILL); /* stopped or stuck: it would hear nothing else */
+    if (since > RANKS_GRACE_SECONDS) workers_signal(v, SIGKILL);
+}
+
+bool ranks_wait(const struct supervisor *v)
+{
+    if (v->hub && !v->verdict && v->asked != ASKED_NOW && find_bad(v) >= 0)
+        return true; /* until it is known why */
+    return v->hub && v->s->ranks.launched && !v->verdict && v->asked != ASKED_NOW &&
+           !hub_server_all_left(v->hub);
+}
+
+/* Rank r is one of ours and something has killed it: what the hub could only call gone. */
+static bool killed(const struct supervisor *v, int r, int *number)
+{
+    if (r < 0 || r >= v->count || worker_lives(v, r) || !WIFSIGNALED(v->workers[r].status)) return false;
+    *number = WTERMSIG(v->workers[r].status);
+    return true;
+}
+
+/* Rank r is one of ours and could not say how it ended (xmalloc). */
+static bool ran_out_of_memory(const struct supervisor *v, int r)
+{
+    return r >= 0 && r < v->count && !worker_lives(v, r) && WIFEXITED(v->workers[r].status) &&
+           WEXITSTATUS(v->workers[r].status) == EXIT_HOST_MEMORY;
+}
+
+int ranks_cause(struct supervisor *v, struct error *err)
+{
+    struct error how;
+    int number, code;
+    if (v->asked == ASKED_NOW) return end_cause(v, 0, err);
+    if (!v->verdict) { /* all ended by themselves: rank 0 says how */
+        for (int i = 1; i < v->count; i++)
+            if (!ended_well(v->workers[i].status)) return end_cause(v, i, err);
+        return end_cause(v, 0, err);
+    }
+    *err = v->why;
+    if (v->verdict == EXIT_RANK_LOST && ran_out_of_memory(v, v->lost)) {
+        end_cause(v, v->lost, &how);
+        return error_set(err, EXIT_HOST_MEMORY, how.hint, "rank %d ran out of memory: %s", v->lost, how.what);
+    }
+    if (v->verdict != EXIT_RANK_LOST || !killed(v, v->lost, &number)) return v->verdict;
+    code = end_cause(v, v->lost, &how);
+    if (code == EXIT_HOST_MEMORY) { /* the kernel's doing */
+        *err = how;
+        return code;
+    }
+    const char *gone = strstr(v->why.what, "its connection ended");
+    if (gone)
+        error_set(err, EXIT_RANK_LOST, how.hint, "%.*swas ended by signal %d (%s)%s",
+                  (int)(strstr(v->why.what, "is gone") - v->why.what), v->why.what, number, strsignal(number),
+                  gone + strlen("its connection ended"));
+    else snprintf(err->hint, sizeof err->hint, "%s", how.hint);
+    return v->verdict;
+}
+
+/* The one that the others wait for most: it waits least itself. -1: none stands out. */
+static int slowest(struct supervisor *v, int size)
+{
+    double least = 2, most = -1, silent, still;
+    int found = -1;
+    struct hub_rank rank;
+    for (int r = 0; r < size; r++) {
+        if (!hub_server_rank(v->hub, r, &rank, &silent, &still)) return -1;
+        if (rank.waiting < least) least = rank.waiting, found = r;
+        if (rank.waiting > most) most = rank.waiting;
+    }
+    return most - least > 0.2 ? found : -1;
+}
+
+json_t *ranks_json(struct supervisor *v)
+{
+    if (!v->hub) return NULL;
+    int size = v->s->ranks.size, slow = slowest(v, size);
+    json_t *all = json_array();
+    for (int r = 0; r < size; r++) {
+        struct hub_rank rank;
+        double silent, still;
+        bool here = hub_server_rank(v->hub, r, &rank, &silent, &still);
+        const char *state = !here ? "missing" : rank.left ? "ended" : silent > 3 ? "silent" : "running";
+        const char *phase = rank.beat.phase < PHASE_COUNT ? rank_phases[rank.beat.phase].name : "";
+        json_t *row =
+            json_pack("{s:i, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:f, s:f, s:f, s:I, s:I, s:b}", "rank", r,
+                      "host", rank.facts.host, "pid", rank.facts.pid, "card", rank.facts.card, "device",
+                      rank.facts.device, "state", state, "phase", phase, "step", (json_int_t)rank.beat.step,
+                      "step_ms", rank.beat.step_ms, "data_wait_ms", rank.beat.data_wait_ms, "waiting_percent",
+                      100 * rank.waiting, "mem_bytes", (json_int_t)rank.beat.mem_bytes, "peak_bytes",
+                      (json_int_t)rank.beat.peak_bytes, "slowest", r == slow);
+        if (row) json_array_append_new(all, row);
+    }
+    return all;
+}

@@ -1,0 +1,357 @@
+/* A rank's connection to the hub: see heartbeat.h. */
+#include "core/comm/heartbeat.h"
+#include "core/base/clock.h"
+#include "core/base/file.h"
+#include "core/base/platform.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A rank hears from the hub who is missing: it waits a little longer than that does. */
+enum { BEAT_SECONDS = 1, RETRY_MS = 200, SEND_SECONDS = 5, VERDICT_SECONDS = 10 };
+
+struct heartbeat {
+    struct heartbeat_options options;
+    int fd, ending; /* an eventfd */
+    struct wire_bytes in;
+    char run[sizeof((struct place *)0)->run];
+    bool resume;
+    pthread_t thread;
+    pthread_mutex_t sending, mutex; /* the socket's writing side; what follows */
+    pthread_cond_t changed;
+    bool offering, answered, over;
+    char offer_name[32];
+    uint8_t *all; /* of the exchange that is going on */
+    size_t all_bytes;
+    struct error why;
+};
+
+/* ---- the socket ---- */
+
+/* All of it, within a few seconds: the hub reads all the time. */
+static int send_all(struct heartbeat *h, struct wire_bytes *out)
+{
+    double until = clock_seconds() + SEND_SECONDS;
+    int code = 0;
+    pthread_mutex_lock(&h->sending);
+    while (out->bytes && !code) {
+        ssize_t n = send(h->fd, out->data, out->bytes, MSG_NOSIGNAL);
+        struct pollfd wait = {h->fd, POLLOUT, 0};
+        if (n > 0) wire_drop(out, (size_t)n);
+        else if (n < 0 && errno == EINTR) continue;
+        else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) && clock_seconds() < until)
+            poll(&wait, 1, 200);
+        else code = EXIT_NETWORK;
+    }
+    pthread_mutex_unlock(&h->sending);
+    wire_free(out);
+    return code;
+}
+
+/* One more piece: 1, 0 when there is none now, -1 at the end of the connection. */
+static int receive_some(struct heartbeat *h)
+{
+    uint8_t bytes[16384];
+    ssize_t n = recv(h->fd, bytes, sizeof bytes, 0);
+    if (n > 0) wire_append(&h->in, bytes, (size_t)n);
+    if (n > 0) return 1;
+    return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) ? 0 : -1;
+}
+
+/* ---- joining ---- */
+
+static int find_place(const struct heartbeat_options *o, struct place *place, struct error *err)
+{
+    return o->variable ? place_parse(place, o->variable, err) : place_read(place, o->file, err);
+}
+
+static int refused(const struct wire_message *m, struct error *err)
+{
+    struct rank_bye bye;
+    if (!wire_get_bye(m, &bye)) return error_set(err, EXIT_RANK_LOST, NULL, "the run is over");
+    if (!bye.code) bye.code = EXIT_RANK_LOST;
+    return wire_bye_error(&bye, err);
+}
+
+/* Until it says that all are there: 0, or what it says instead. *ours: the hub has spoken, so the place is
+ * right. */
+static int wait_welcome(struct heartbeat *h, double until, bool *ours, struct error *err)
+{
+    struct wire_message m;
+    size_t taken;
+    for (;;) {
+        int found = wire_next(h->in.data, h->in.bytes, WIRE_TO_RANK_BYTES, &m, &taken);
+        if (found < 0) return error_set(err, EXIT_NETWORK, NULL, "no hub of ranks answers");
+        if (found > 0) {
+            *ours = true;
+            int code = m.type == WIRE_WELCOME ? 0
+                       : m.type == WIRE_ABORT ? refused(&m, err)
+                                              : error_set(err, EXIT_NETWORK, NULL, "the hub talks nonsense");
+            wire_drop(&h->in, taken);
+            return code;
+        }
+        double left = until - clock_seconds();
+        struct pollfd wait = {h->fd, POLLIN, 0};
+        if (left <= 0)
+            return error_set(err, EXIT_RANK_LOST, "the log of rank 0 names those that are missing",
+                             "not all %d ranks came within %.0f s", h->options.facts.size,
+                             h->options.seconds);
+        poll(&wait, 1, left > 1 ? 1000 : (int)(1000 * left) + 1);
+        if (receive_some(h) < 0)
+            return error_set(err, EXIT_NETWORK, NULL, "the hub of ranks closed the connection");
+    }
+}
+
+static int try_join(struct heartbeat *h, double until, bool *ours, struct error *err)
+{
+    struct place place;
+    struct wire_bytes hello = {0};
+    int code = find_place(&h->options, &place, err);
+    if (code) return code;
+    double left = until - clock_seconds();
+    if ((code = place_connect(&place, left < 5 ? left + 0.1 : 5, &h->fd, err)) != 0) return code;
+    wire_put_hello(&hello, place.key, &h->options.facts);
+    code = send_all(h, &hello) ? error_set(err, EXIT_NETWORK, NULL, "the hub of ranks closed the connection")
+                               : wait_welcome(h, until + VERDICT_SECONDS, ours, err);
+    memcpy(h->run, place.run, sizeof h->run);
+    h->resume = place.resume;
+    if (!code) return 0;
+    close(h->fd);
+    h->fd = -1;
+    h->in.bytes = 0;
+    return code;
+}
+
+/* The file may come late, or be that of an earlier run until rank 0 has replaced it. */
+static int join(struct heartbeat *h, struct error *err)
+{
+    double until = clock_seconds() + h->options.seconds;
+    struct error why = {0};
+    for (bool ours = false;;) {
+        int code = try_join(h, until, &ours, &why);
+        if (code == 0) return 0;
+        if (ours || clock_seconds() >= until) {
+            if (ours) {
+                if (err) *err = why;
+                return code;
+            }
+            return error_set(
+                err, EXIT_RANK_LOST, "is rank 0 running, and the directory of runs one that all nodes see?",
+                "rank %d of %d found no rank 0 within %.0f s: %s%s%.300s", h->options.facts.rank,
+                h->options.facts.size, h->options.seconds, why.file, why.file[0] ? ": " : "", why.what);
+        }
+        nanosleep(&(struct timespec){.tv_nsec = RETRY_MS * 1000000L}, NULL);
+    }
+}
+
+/* ---- the thread ---- */
+
+static void *tear_down(void *context)
+{
+    struct heartbeat *h = context;
+    h->options.lost(h->options.context, &h->why);
+    return NULL;
+}
+
+/* No way back: who waits hears it, what hangs is torn down, and a process that is still there is killed. */
+static void end_run(struct heartbeat *h, const struct error *why)
+{
+    pthread_t thread;
+    pthread_mutex_lock(&h->mutex);
+    h->why = *why;
+    h->over = true;
+    pthread_cond_broadcast(&h->changed);
+    pthread_mutex_unlock(&h->mutex);
+    if (thread_start(&thread, tear_down, h) == 0) pthread_detach(thread);
+    struct pollfd wait = {h->ending, POLLIN, 0};
+    double until = clock_seconds() + HEARTBEAT_GRACE_SECONDS;
+    while (clock_seconds() < until)
+        if (poll(&wait, 1, 200) == 1) return; /* it leaves by itself */
+    kill(getpid(), SIGKILL);
+}
+
+static void take_all(struct heartbeat *h, const struct wire_message *m)
+{
+    int size = h->options.facts.size;
+    struct wire_offer *offers = xcalloc((size_t)size, sizeof *offers);
+    char name[32];
+    bool good = wire_get_all(m, name, offers, size);
+    pthread_mutex_lock(&h->mutex);
+    if (good && h->offering && strcmp(name, h->offer_name) == 0) {
+        for (int r = 0; r < size && good; r++) {
+            good = offers[r].bytes == h->all_bytes;
+            if (good) memcpy(h->all + (size_t)r * h->all_bytes, offers[r].data, h->all_bytes);
+        }
+        h->offering = false;
+        h->answered = good;
+        pthread_cond_broadcast(&h->changed);
+    }
+    pthread_mutex_unlock(&h->mutex);
+    free(offers);
+}
+
+static void beat(struct heartbeat *h)
+{
+    struct rank_beat b = {0};
+    struct wire_bytes out = {0};
+    h->options.beat(h->options.context, &b);
+    pthread_mutex_lock(&h->mutex);
+    if (h->offering) b.wait = RANK_OFFERS;
+    pthread_mutex_unlock(&h->mutex);
+    wire_put_beat(&out, &b);
+    send_all(h, &out); /* that the hub is gone is seen when it is read */
+}
+
+/* What the hub has said; false: the run is over. */
+static bool listen_to_hub(struct heartbeat *h)
+{
+    struct wire_message m;
+    struct error why;
+    size_t taken;
+    int ended = receive_some(h), found;
+    bool unanswered = ended < 0 && (errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH);
+    while ((found = wire_next(h->in.data, h->in.bytes, WIRE_TO_RANK_BYTES, &m, &taken)) == 1) {
+        if (m.type == WIRE_ABORT) {
+            refused(&m, &why);
+            end_run(h, &why);
+            return false;
+        }
+        if (m.type == WIRE_ALL) take_all(h, &m);
+        if (m.type == WIRE_ASK) beat(h);
+        wire_drop(&h->in, taken);
+    }
+    if (ended >= 0 && found >= 0) return true;
+    if (ended < 0 && unanswered)
+        error_set(
+            &why, EXIT_RANK_LOST, "the log of rank 0, where it can be read, says what it saw",
+            "the process that watches over the ranks does not answer: the network is cut, or its host down");
+    else error_set(&why, EXIT_RANK_LOST, NULL, "the process that watches over the ranks is gone");
+    end_run(h, &why);
+    return false;
+}
+
+static void *beat_on(void *context)
+{
+    struct heartbeat *h = context;
+    double due = clock_seconds();
+    for (;;) {
+        double left = due - clock_seconds();
+        struct pollfd waits[] = {{h->ending, POLLIN, 0}, {h->fd, POLLIN, 0}};
+        if (left <= 0) {
+            beat(h);
+            due = clock_seconds() + BEAT_SECONDS;
+            continue;
+        }
+        poll(waits, 2, (int)(1000 * left) + 1);
+        if (waits[0].revents) return NULL;
+        if (waits[1].revents && !listen_to_hub(h)) return NULL;
+    }
+}
+
+/* ---- the callers ---- */
+
+static void heartbeat_free(struct heartbeat *h)
+{
+    if (h->fd >= 0) close(h->fd);
+    if (h->ending >= 0) close(h->ending);
+    wire_free(&h->in);
+    pthread_mutex_destroy(&h->sending);
+    pthread_mutex_destroy(&h->mutex);
+    pthread_cond_destroy(&h->changed);
+    free(h);
+}
+
+int heartbeat_join(struct heartbeat **heartbeat, const struct heartbeat_options *options, struct error *err)
+{
+    struct heartbeat *h = xcalloc(1, sizeof *h);
+    h->options = *options;
+    h->fd = -1;
+    h->ending = eventfd(0, EFD_CLOEXEC);
+    pthread_mutex_init(&h->sending, NULL);
+    pthread_mutex_init(&h->mutex, NULL);
+    pthread_cond_init(&h->changed, NULL);
+    *heartbeat = NULL;
+    int code = h->ending < 0 ? error_errno(err, EXIT_FAILED, NULL, "no event to end a thread") : join(h, err);
+    if (!code) {
+        errno = thread_start(&h->thread, beat_on, h);
+        if (errno) code = error_errno(err, EXIT_FAILED, NULL, "no thread for the heartbeat");
+    }
+    if (code) heartbeat_free(h);
+    else *heartbeat = h;
+    return code;
+}
+
+const char *heartbeat_run(const struct heartbeat *h) { return h->run; }
+bool heartbeat_resumes(const struct heartbeat *h) { return h->resume; }
+
+int heartbeat_exchange(struct heartbeat *h, const char *name, const void *own, size_t bytes, void *all,
+                       struct error *err)
+{
+    struct wire_bytes out = {0};
+    if (bytes > WIRE_OFFER_BYTES)
+        return error_set(err, EXIT_FAILED, NULL, "%s: %zu bytes are more than ranks hand round", name, bytes);
+    pthread_mutex_lock(&h->mutex);
+    snprintf(h->offer_name, sizeof h->offer_name, "%s", name);
+    h->all = all;
+    h->all_bytes = bytes;
+    h->answered = false;
+    h->offering = true;
+    pthread_mutex_unlock(&h->mutex);
+    wire_put_offer(&out, name, own, bytes);
+    send_all(h, &out);
+    pthread_mutex_lock(&h->mutex);
+    while (h->offering && !h->over) pthread_cond_wait(&h->changed, &h->mutex);
+    h->offering = false;
+    int code = 0;
+    if (h->over) {
+        if (err) *err = h->why;
+        code = h->why.code;
+    } else if (!h->answered) {
+        code = error_set(err, EXIT_RANK_LOST, NULL, "%s: ranks gave different numbers of bytes", name);
+    }
+    pthread_mutex_unlock(&h->mutex);
+    return code;
+}
+
+int heartbeat_agree(struct heartbeat *h, const char *name, uint64_t value, struct error *err)
+{
+    int size = h->options.facts.size, odd = 0, count = 0;
+    uint64_t *all = xcalloc((size_t)size, sizeof *all);
+    int code = heartbeat_exchange(h, name, &value, sizeof value, all, err);
+    for (int r = size - 1; r > 0 && !code; r--)
+        if (all[r] != all[0]) odd = r, count++;
+    if (count)
+        code = error_set(err, EXIT_CONFIG, "all ranks must see the same files",
+                         "rank %d%s has another %s than rank 0: %016llx, not %016llx", odd,
+                         count > 1 ? " and more ranks" : "", name, (unsigned long long)all[odd],
+                         (unsigned long long)all[0]);
+    free(all);
+    return code;
+}
+
+void heartbeat_leave(struct heartbeat *h, int code, const struct error *why)
+{
+    const uint64_t one = 1;
+    struct rank_bye bye = {0};
+    struct wire_bytes out = {0};
+    if (!h) return;
+    while (write(h->ending, &one, sizeof one) < 0 && errno == EINTR)
+        ;
+    pthread_join(h->thread, NULL);
+    if (why) wire_bye_of(&bye, why);
+    bye.code = code;
+    wire_put_bye(&out, WIRE_BYE, &bye);
+    send_all(h, &out);
+    if (!h->over) heartbeat_free(h);
+    else close(h->fd); /* the thread that tears down may still read it; the process ends */
+}

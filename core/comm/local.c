@@ -1,0 +1,242 @@
+/* Ranks of one host, which share memory that has no name: a memfd, made by their parent (dist_local_create).
+ * It needs no library, and is gone with the last rank. Nothing of it is a protocol: the same program is on
+ * both sides.
+ *
+ * Each rank writes what it sends into its own area; all meet; each reads what is for it; all meet again. They
+ * meet at a futex. Who waits looks five times a second whether those who are missing still live: a rank holds
+ * a lock on the byte of its number, which the kernel drops with the process, however that ends. */
+#include "core/base/clock.h"
+#include "core/base/platform.h"
+#include "core/comm/comm_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LOOK_MS = 200, JOIN_SECONDS = 120, HEADER_BYTES = 1 << 17 };
+static const char local_magic[8] = "MEOPTRK";
+
+struct local_header {
+    char magic[8];
+    _Atomic uint32_t generation; /* times that all have met */
+    _Atomic uint32_t waiting;
+    _Atomic int32_t aborted; /* an exit code */
+    int32_t size;
+    _Atomic uint32_t met[DIST_MOST_RANKS]; /* times that each came, 0 before it has joined */
+    struct dist_header calls[DIST_MOST_RANKS];
+};
+_Static_assert(sizeof(struct local_header) <= HEADER_BYTES, "the areas begin behind it");
+
+struct local {
+    int fd;
+    size_t bytes, area_bytes;
+    struct local_header *header;
+    uint32_t meetings; /* of this rank */
+};
+
+static size_t local_area(int size) { return (dist_slice_bytes(size) * (size_t)size + 4095) & ~(size_t)4095; }
+static char *area_of(const struct local *l, int rank)
+{
+    return (char *)l->header + HEADER_BYTES + l->area_bytes * (size_t)rank;
+}
+
+int dist_local_create(int size, int *shared, struct error *err)
+{
+    struct local_header head = {.size = size};
+    memcpy(head.magic, local_magic, sizeof head.magic);
+    *shared = -1;
+    if (size < 1 || size > DIST_MOST_RANKS)
+        return error_set(err, EXIT_CONFIG, NULL, "%d ranks of one host; at most %d are possible", size,
+                         DIST_MOST_RANKS);
+    int fd = memory_file("meopt-ranks");
+    if (fd < 0 || ftruncate(fd, (off_t)(HEADER_BYTES + local_area(size) * (size_t)size)) != 0 ||
+        pwrite(fd, &head, sizeof head, 0) != (ssize_t)sizeof head) {
+        int code = error_errno(err, EXIT_HOST_MEMORY, NULL, "no memory for %d ranks to share", size);
+        if (fd >= 0) close(fd);
+        return code;
+    }
+    *shared = fd;
+    return 0;
+}
+
+/* ---- meeting ---- */
+
+static long local_futex(_Atomic uint32_t *word, int operation, uint32_t value, const struct timespec *timeout)
+{
+    return syscall(SYS_futex, word, operation, value, timeout, NULL, 0);
+}
+
+/* It has joined, and its lock is gone. */
+static bool is_lost(const struct local *l, int rank)
+{
+    return atomic_load(&l->header->met[rank]) > 0 && byte_is_free(l->fd, rank);
+}
+
+/* Who has not come to the meeting, for people: "rank 2", "ranks 1, 3". */
+static void missing_text(const struct dist *dist, bool lost, char *text, size_t size)
+{
+    const struct local *l = dist->state;
+    int count = 0;
+    size_t at = 0;
+    text[0] = 0;
+    for (int q = 0; q < dist->size && at < size; q++) {
+        if (q == dist->rank || atomic_load(&l->header->met[q]) >= l->meetings || (lost && !is_lost(l, q)))
+            continue;
+        if (count < 8) at += (size_t)snprintf(text + at, size - at, "%s%d", count ? ", " : "rank ", q);
+        count++;
+    }
+}
+
+static int look(const struct dist *dist, double since, struct error *err)
+{
+    const struct local *l = dist->state;
+    const char *call = dist_call_names[dist->header.call];
+    long long number = (long long)dist->header.number;
+    char who[128];
+    int aborted = atomic_load(&l->header->aborted);
+    missing_text(dist, true, who, sizeof who);
+    if (who[0])
+        return error_set(err, EXIT_RANK_LOST, "its log says more; go on with: meopt train --resume",
+                         "%s is gone, and is missing in %s %lld", who, call, number);
+    if (aborted)
+        return error_set(err, EXIT_RANK_LOST, "the log of that rank says why",
+                         "another rank has failed with exit code %d, in %s %lld", aborted, call, number);
+    if (l->meetings == 1 && clock_seconds() - since > JOIN_SECONDS) {
+        missing_text(dist, false, who, sizeof who);
+        return error_set(err, EXIT_RANK_LOST, "was it started?", "%s of %d has not come within %d s", who,
+                         dist->size, JOIN_SECONDS);
+    }
+    return 0;
+}
+
+static int meet(struct dist *dist, struct error *err)
+{
+    struct local *l = dist->state;
+    struct local_header *h = l->header;
+    uint32_t generation = atomic_load(&h->generation);
+    double since = clock_seconds();
+    l->meetings++;
+    atomic_store(&h->met[dist->rank], l->meetings);
+    if (atomic_fetch_add(&h->waiting, 1) + 1 == (uint32_t)dist->size) {
+        atomic_store(&h->waiting, 0);
+        atomic_fetch_add(&h->generation, 1);
+        local_futex(&h->generation, FUTEX_WAKE, INT_MAX, NULL);
+        return 0;
+    }
+    while (atomic_load(&h->generation) == generation) {
+        local_futex(&h->generation, FUTEX_WAIT, generation, &(struct timespec){0, LOOK_MS * 1000000L});
+        if (atomic_load(&h->generation) != generation) break; /* whatever has become of the others since */
+        int code = look(dist, since, err);
+        if (code) return code;
+    }
+    return 0;
+}
+
+/* The same, and all came for the same collective. */
+static int meet_for_call(struct dist *dist, struct error *err)
+{
+    struct local_header *h = ((struct local *)dist->state)->header;
+    h->calls[dist->rank] = dist->header;
+    int code = meet(dist, err);
+    return code ? code : dist_compare(dist, h->calls, sizeof *h->calls, err);
+}
+
+/* ---- the back end ---- */
+
+static int local_exchange(struct dist *dist, const void *send, void *receive, size_t bytes, struct error *err)
+{
+    struct local *l = dist->state;
+    memcpy(area_of(l, dist->rank), send, bytes * (size_t)dist->size);
+    int code = meet_for_call(dist, err);
+    for (int q = 0; q < dist->size && !code; q++)
+        memcpy((char *)receive + (size_t)q * bytes, area_of(l, q) + (size_t)dist->rank * bytes, bytes);
+    return code ? code : meet(dist, err);
+}
+
+static int local_gather(struct dist *dist, const void *send, void *receive, size_t bytes, struct error *err)
+{
+    struct local *l = dist->state;
+    memcpy(area_of(l, dist->rank), send, bytes);
+    int code = meet_for_call(dist, err);
+    for (int q = 0; q < dist->size && !code; q++)
+        memcpy((char *)receive + (size_t)q * bytes, area_of(l, q), bytes);
+    return code ? code : meet(dist, err);
+}
+
+static int local_broadcast(struct dist *dist, void *p, size_t bytes, int root, struct error *err)
+{
+    struct local *l = dist->state;
+    if (dist->rank == root) memcpy(area_of(l, root), p, bytes);
+    int code = meet_for_call(dist, err);
+    if (!code && dist->rank != root) memcpy(p, area_of(l, root), bytes);
+    return code ? code : meet(dist, err);
+}
+
+static void local_abort(struct dist *dist, int exit_code)
+{
+    struct local *l = dist->state;
+    int none = 0;
+    atomic_compare_exchange_strong(&l->header->aborted, &none, exit_code ? exit_code : EXIT_FAILED);
+    local_futex(&l->header->generation, FUTEX_WAKE, INT_MAX, NULL);
+}
+
+static void local_close(struct dist *dist)
+{
+    struct local *l = dist->state;
+    if (l->header) munmap(l->header, l->bytes);
+    if (l->fd >= 0) close(l->fd); /* with the lock */
+    free(l);
+    dist->state = NULL;
+}
+
+static int local_attach(struct dist *dist, struct local *l, int shared, struct error *err)
+{
+    char path[64];
+    l->area_bytes = local_area(dist->size);
+    l->bytes = HEADER_BYTES + l->area_bytes * (size_t)dist->size;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", shared); /* a lock of its own wants a file of its own */
+    l->fd = open(path, O_RDWR | O_CLOEXEC);
+    fcntl(shared, F_SETFD, FD_CLOEXEC); /* which a parent left open for this program alone */
+    off_t end = l->fd < 0 ? -1 : lseek(l->fd, 0, SEEK_END);
+    if (end < 0) return error_errno(err, EXIT_FAILED, NULL, "cannot open the memory of the ranks");
+    void *p =
+        end == (off_t)l->bytes ? mmap(NULL, l->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, l->fd, 0) : NULL;
+    if (p == MAP_FAILED) return error_errno(err, EXIT_HOST_MEMORY, NULL, "cannot map the ranks' memory");
+    l->header = p;
+    if (!p || memcmp(l->header->magic, local_magic, sizeof local_magic) != 0 || l->header->size != dist->size)
+        return error_set(err, EXIT_FAILED, NULL, "the memory of the ranks is not of %d", dist->size);
+    if (byte_lock(l->fd, dist->rank) == 0) return 0;
+    if (errno == EAGAIN || errno == EACCES)
+        return error_set(err, EXIT_RANK_LOST, NULL, "rank %d of %d is there twice", dist->rank, dist->size);
+    return error_errno(err, EXIT_FAILED, NULL, "cannot lock the place of rank %d", dist->rank);
+}
+
+int dist_local_open(struct dist *dist, void *options, struct error *err)
+{
+    static const struct dist_ops local = {.name = "local",
+                                          .exchange = local_exchange,
+                                          .gather = local_gather,
+                                          .broadcast = local_broadcast,
+                                          .compares = true,
+                                          .abort = local_abort,
+                                          .close = local_close};
+    const struct dist_options *o = options;
+    struct local *l = calloc(1, sizeof *l);
+    if (!l) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
+    dist->ops = &local;
+    dist->state = l;
+    l->fd = -1;
+    dist_enter(dist, DIST_JOIN, 0, 0, err);
+    int code = local_attach(dist, l, o->shared, err);
+    if (!code) code = meet(dist, err);
+    return dist_leave(dist, code, err); /* closed by the caller */
+}

@@ -1,0 +1,121 @@
+/* MPI, through a module of its own: see mpi_module.h. */
+#include "core/comm/mpi_module.h"
+#include "core/comm/comm_internal.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifndef MEOPT_LIBDIR
+#define MEOPT_LIBDIR "lib"
+#endif
+
+struct mpi {
+    void *library;
+    const struct meopt_mpi *module;
+};
+
+/* Where the module lies: MEOPT_MPI_MODULE, beside the program, or where it is installed. */
+static void *module_load(char *why, size_t size)
+{
+    char self[PATH_MAX] = "", path[PATH_MAX + 64];
+    const char *given = getenv("MEOPT_MPI_MODULE");
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    char *slash = n > 0 ? strrchr(self, '/') : NULL;
+    if (slash) *slash = 0;
+    static const char *const places[] = {"%s/libmeopt_mpi.so",
+                                         "%s/../" MEOPT_LIBDIR "/meopt/libmeopt_mpi.so"};
+    why[0] = 0;
+    for (int i = given ? -1 : 0; i < (given ? 0 : 2); i++) {
+        if (i < 0) snprintf(path, sizeof path, "%s", given);
+        else snprintf(path, sizeof path, i ? places[1] : places[0], slash ? self : ".");
+        if (i >= 0 && access(path, F_OK) != 0) continue;
+        void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* Open MPI's own parts look for its symbols */
+        if (library) return library;
+        snprintf(why, size, "%s", dlerror());
+        return NULL;
+    }
+    snprintf(why, size, "libmeopt_mpi.so is neither beside the program nor in ../" MEOPT_LIBDIR "/meopt");
+    return NULL;
+}
+
+static int failed(struct dist *dist, const char *why, struct error *err)
+{
+    return error_set(err, EXIT_RANK_LOST, "the logs of the other ranks say more",
+                     "MPI on rank %d of %d, in %s %lld: %s", dist->rank, dist->size,
+                     dist_call_names[dist->header.call], (long long)dist->header.number, why);
+}
+
+static int mpi_exchange(struct dist *dist, const void *send, void *receive, size_t bytes, struct error *err)
+{
+    struct mpi *m = dist->state;
+    char why[256];
+    return m->module->exchange(send, receive, bytes, why, sizeof why) ? failed(dist, why, err) : 0;
+}
+
+static int mpi_gather(struct dist *dist, const void *send, void *receive, size_t bytes, struct error *err)
+{
+    struct mpi *m = dist->state;
+    char why[256];
+    return m->module->gather(send, receive, bytes, why, sizeof why) ? failed(dist, why, err) : 0;
+}
+
+static int mpi_broadcast(struct dist *dist, void *p, size_t bytes, int root, struct error *err)
+{
+    struct mpi *m = dist->state;
+    char why[256];
+    return m->module->broadcast(p, bytes, root, why, sizeof why) ? failed(dist, why, err) : 0;
+}
+
+static void mpi_abort(struct dist *dist, int exit_code)
+{
+    struct mpi *m = dist->state;
+    if (m->module) m->module->abort(exit_code);
+}
+
+static void mpi_close(struct dist *dist)
+{
+    struct mpi *m = dist->state;
+    if (m->module) m->module->close();
+    free(m); /* the library stays: Open MPI cannot be unloaded */
+    dist->state = NULL;
+}
+
+int dist_mpi_open(struct dist *dist, void *options, struct error *err)
+{
+    static const struct dist_ops mpi = {.name = "mpi",
+                                        .exchange = mpi_exchange,
+                                        .gather = mpi_gather,
+                                        .broadcast = mpi_broadcast,
+                                        .abort = mpi_abort,
+                                        .close = mpi_close};
+    struct mpi *m = calloc(1, sizeof *m);
+    char why[512];
+    (void)options;
+    if (!m) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
+    dist->ops = &mpi;
+    dist->state = m;
+    if (!(m->library = module_load(why, sizeof why)))
+        return error_set(
+            err, EXIT_FAILED,
+            "install MPI's development files (Debian: libopenmpi-dev) and build MEOpt again; ranks "
+            "of one host need no MPI",
+            "no MPI: %s", why);
+    const struct meopt_mpi *module = dlsym(m->library, "meopt_mpi");
+    if (!module || module->version != MEOPT_MPI_VERSION)
+        return error_set(err, EXIT_FAILED, "install both from one build",
+                         "libmeopt_mpi.so is of another version of MEOpt");
+    dist_enter(dist, DIST_JOIN, 0, 0, err);
+    int rank = -1, size = 0, code = module->open(&rank, &size, why, sizeof why);
+    if (!code) m->module = module;
+    if (code) code = failed(dist, why, err);
+    else if (size != dist->size || rank != dist->rank)
+        code = error_set(
+            err, EXIT_RANK_LOST,
+            "start all ranks with one mpirun, or srun --mpi=pmix, of the MPI that MEOpt was built with",
+            "this is rank %d of %d, and MPI says %d of %d", dist->rank, dist->size, rank, size);
+    return dist_leave(dist, code, err);
+}

@@ -1,0 +1,134 @@
+/* Lanes: see side_stream.h. */
+#include "core/device/gpu.h"
+#include "core/device/side_stream.h"
+
+#include <stdlib.h>
+
+enum { MARKS = 8 };
+enum { SUM, SUM_BF16, UNITE, KERNELS };
+
+struct side_stream {
+    struct device *device;
+    void *stream, *end; /* an event */
+    void *marks[MARKS];
+    unsigned mark; /* the next one */
+    void *kernels[KERNELS];
+};
+
+static const char *const side_stream_kernels[KERNELS] = {"sum_ranks_f32", "sum_ranks_bf16", "unite_ranks"};
+
+static struct driver *driver_of(const struct side_stream *lane) { return &gpu_of(lane->device)->driver; }
+
+enum device_kind side_stream_kind(const struct device *device)
+{
+    const struct gpu *gpu = device->state;
+    if (!gpu_is(device) || (gpu->dry && !gpu->meant)) return DEVICE_CPU;
+    return gpu->driver.kind == DRIVER_HIP ? DEVICE_HIP : DEVICE_CUDA;
+}
+
+int side_stream_open(struct side_stream **out, struct device *device, struct error *err)
+{
+    char text[160];
+    struct side_stream *lane = *out = calloc(1, sizeof *lane);
+    if (!lane) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
+    lane->device = device;
+    struct driver *d = driver_of(lane);
+    gpu_current(device);
+    int code = d->stream_create(&lane->stream, DRIVER_STREAM_NON_BLOCKING);
+    if (!code) code = d->event_create(&lane->end, DRIVER_EVENT_NO_TIMING);
+    for (int i = 0; i < MARKS && !code; i++) code = d->event_create(&lane->marks[i], DRIVER_EVENT_NO_TIMING);
+    if (code)
+        return error_set(err, EXIT_FAILED, "see 'meopt doctor'", "no queue on %s: %s", device->name,
+                         driver_text(d, code, text, sizeof text));
+    for (int i = 0; i < KERNELS; i++)
+        if (!(lane->kernels[i] = gpu_function(device, side_stream_kernels[i])))
+            return error_set(err, EXIT_FAILED, "build MEOpt and its code objects together",
+                             "%s has no kernel %s", gpu_of(device)->object, side_stream_kernels[i]);
+    return 0;
+}
+
+void side_stream_close(struct side_stream *lane)
+{
+    if (!lane) return;
+    struct driver *d = driver_of(lane);
+    gpu_current(lane->device);
+    if (lane->stream) d->stream_destroy(lane->stream);
+    if (lane->end) d->event_destroy(lane->end);
+    for (int i = 0; i < MARKS; i++)
+        if (lane->marks[i]) d->event_destroy(lane->marks[i]);
+    free(lane);
+}
+
+void *side_stream_handle(const struct side_stream *lane) { return lane->stream; }
+
+void *side_stream_mark(struct side_stream *lane)
+{
+    void *event = lane->marks[lane->mark++ % MARKS];
+    gpu_current(lane->device);
+    gpu_fail(lane->device, driver_of(lane)->event_record(event, gpu_of(lane->device)->stream),
+             "recording an event");
+    return event;
+}
+
+int side_stream_follow(struct side_stream *lane, void *mark)
+{
+    gpu_current(lane->device);
+    return driver_of(lane)->stream_wait(lane->stream, mark, 0);
+}
+
+int side_stream_upload(struct side_stream *lane, void *dst, const void *src, size_t bytes)
+{
+    gpu_current(lane->device);
+    return gpu_to_card(lane->device, dst, src, bytes, lane->stream);
+}
+int side_stream_download(struct side_stream *lane, void *dst, const void *src, size_t bytes)
+{
+    gpu_current(lane->device);
+    return driver_of(lane)->to_host(dst, src, bytes, lane->stream);
+}
+
+void device_sum(struct device *device, const struct side_stream_sum *sum)
+{
+    struct side_stream_sum s = *sum;
+    gpu_launch(
+        device, side_stream_kernels[s.type == DTYPE_BF16 ? SUM_BF16 : SUM], gpu_blocks(device, s.count), 1,
+        (void *[]){&s.before, &s.received, &s.stride, &s.own, &s.me, &s.contributors, &s.out, &s.count});
+}
+
+static int launch(struct side_stream *lane, int kernel, int64_t count, void *arguments[])
+{
+    gpu_current(lane->device);
+    return driver_of(lane)->launch(lane->kernels[kernel], (unsigned)gpu_blocks(lane->device, count), 1, 1,
+                                   GPU_THREADS, 1, 1, 0, lane->stream, arguments, NULL);
+}
+
+int side_stream_sum(struct side_stream *lane, const struct side_stream_sum *sum)
+{
+    struct side_stream_sum s = *sum;
+    return launch(
+        lane, s.type == DTYPE_BF16 ? SUM_BF16 : SUM, s.count,
+        (void *[]){&s.before, &s.received, &s.stride, &s.own, &s.me, &s.contributors, &s.out, &s.count});
+}
+
+int side_stream_combine(struct side_stream *lane, const void *received, int ranks, void *out, size_t bytes)
+{
+    int64_t stride = (int64_t)bytes, count = stride / (int64_t)sizeof(uint64_t);
+    return launch(lane, UNITE, count, (void *[]){&received, &stride, &ranks, &out, &count});
+}
+
+int side_stream_end(struct side_stream *lane)
+{
+    gpu_current(lane->device);
+    return driver_of(lane)->event_record(lane->end, lane->stream);
+}
+int side_stream_ended(struct side_stream *lane)
+{
+    gpu_current(lane->device);
+    int code = driver_of(lane)->event_query(lane->end);
+    return code == DRIVER_NOT_READY ? (int)LANE_BUSY : code;
+}
+
+const char *side_stream_text(const struct side_stream *lane, int error, char *text, size_t size)
+{
+    return driver_text(driver_of(lane), error, text, size);
+}

@@ -1,0 +1,288 @@
+/* Names and shapes of a checkpoint against the row of its family: see checkpoint_fit.h. */
+#include "core/nn/checkpoint_fit.h"
+#include "core/base/file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char merge[] = "merge it into the model and save that: merge_and_unload() of peft",
+                  dequantize[] =
+                      "take the checkpoint from before it was quantized, or dequantize it and save again",
+                  encoder[] = "take the file of the encoder alone, or its tensors out of this one",
+                  unwrap[] = "save the model from before it was changed so, or remove the change first";
+
+/* What a part of a name says about a tower, the first that is found; and what to do, where that is not the
+ * usual. */
+static const struct {
+    const char *part, *meaning, *hint;
+} meanings[] = {
+    {"base_layer.", "an adapter of PEFT that is not merged into the weights", merge},
+    {"lora_", "a LoRA adapter that is not merged into the weights", merge},
+    {"hada_w", "a LoHa adapter that is not merged into the weights", merge},
+    {"qweight", "4-bit weights (GPTQ, AWQ)", dequantize},
+    {"qzeros", "4-bit weights (GPTQ, AWQ)", dequantize},
+    {"g_idx", "4-bit weights (GPTQ, AWQ)", dequantize},
+    {"_packed_params", "quantized weights (torch.ao)", dequantize},
+    {".scales", "4-bit weights (GPTQ, AWQ)", dequantize},
+    {".SCB", "8-bit weights of bitsandbytes", dequantize},
+    {"weight_format", "8-bit weights of bitsandbytes", dequantize},
+    {"absmax", "4-bit weights of bitsandbytes", dequantize},
+    {"quant_map", "4-bit weights of bitsandbytes", dequantize},
+    {"quant_state", "4-bit weights of bitsandbytes", dequantize},
+    {"weight_packed", "quantized weights (compressed-tensors)", dequantize},
+    {"weight_scale", "quantized weights (compressed-tensors, fp8)", dequantize},
+    {"zero_point", "quantized weights", dequantize},
+    {"proj.scale", "quantized weights", dequantize},
+    {"_checkpoint_wrapped_module", "a module inside a wrapper of activation checkpointing", unwrap},
+    {"parametrizations", "a parametrization (weight norm, orthogonal, ...)", unwrap},
+    {"weight_orig", "a pruned or spectrally normed weight", unwrap},
+    {"weight_mask", "a pruned weight", unwrap},
+    {"weight_g", "a weight-normed matrix", unwrap},
+    {"weight_v", "a weight-normed matrix", unwrap},
+    {"register_tokens", "register tokens (DINOv2 with registers)", NULL},
+    {"reg_token", "register tokens (timm's *_reg models)", NULL},
+    {"gamma_", "LayerScale", NULL},
+    {"ls1.", "LayerScale", NULL},
+    {"ls2.", "LayerScale", NULL},
+    {"ls_1.", "LayerScale (open_clip's ls_init_value)", NULL},
+    {"ls_2.", "LayerScale (open_clip's ls_init_value)", NULL},
+    {"relative_position", "relative positions in the attention", NULL},
+    {"rel_pos", "relative positions in the attention", NULL},
+    {"rope", "rotary positions (EVA02, DINOv3)", NULL},
+    {"freqs_", "rotary positions (EVA02, DINOv3)", NULL},
+    {"inner_attn_ln", "a norm inside the attention (sub-LN, EVA02)", NULL},
+    {"ffn_ln", "a norm inside the feed-forward (sub-LN, EVA02)", NULL},
+    {"mlp.norm", "a norm inside the feed-forward (sub-LN, EVA02)", NULL},
+    {"attn.norm", "a norm inside the attention (sub-LN, EVA02)", NULL},
+    {"ln_attn", "a norm inside the attention (scaled attention)", NULL},
+    {"head_scale", "a scale of each head (scaled attention)", NULL},
+    {"logit_scale", "a scale of the attention (cosine attention)", NULL},
+    {"q_norm", "norms of the queries and keys", NULL},
+    {"k_norm", "norms of the queries and keys", NULL},
+    {"ln_q", "norms of the queries and keys", NULL},
+    {"ln_k", "norms of the queries and keys", NULL},
+    {"q_proj", "separate projections of queries, keys and values", NULL},
+    {"k_proj", "separate projections of queries, keys and values", NULL},
+    {"v_proj", "separate projections of queries, keys and values", NULL},
+    {"attn_pool", "pooling by attention (CoCa, SigLIP)", NULL},
+    {"local_cls_norm", "a norm of its own for small crops", NULL},
+    {"fc_norm", "a norm after the pooling of all tokens (EVA-CLIP), or of two norms (timm's use_fc_norm)",
+     NULL},
+    {"head.proj", "a projection after a tower of timm (open_clip's timm_proj)", NULL},
+    {"head.mlp", "a projection after a tower of timm (open_clip's timm_proj)", NULL},
+    {"visual_projection.bias", "a bias of the projection", NULL},
+    {"patchnorm", "a norm of the patches", NULL},
+    {"norm_pre", "a norm before the blocks (timm's CLIP towers)", NULL},
+    {"ln_pre", "a norm before the blocks", NULL},
+    {"trunk.", "a tower of timm inside open_clip", NULL},
+    {"mlp.w", "a gated feed-forward (SwiGLU)", NULL},
+    {"dist_token", "a distillation token (DeiT)", NULL},
+    {"head_dist", "the second classifier of a tower with a distillation token (DeiT)", NULL},
+    {"pre_logits", "a layer between the tower and its classifier", NULL},
+    {"decoder", "the decoder of a masked autoencoder (MAE)", encoder},
+    {"patch_embed.backbone", "a convolutional network before the blocks (hybrid ViT)", NULL},
+    {"attns.", "several attentions side by side (parallel ViT)", NULL},
+    {"in_proj", "attention and feed-forward side by side", NULL},
+    {"lambda_", "differential attention", NULL},
+    {"fc1_g", "a gated feed-forward (SwiGLU)", NULL},
+    {"cls_token", "a second token", NULL},
+    {"norm3", "a third norm in a block", NULL},
+};
+
+/* The row of the table, -1 for none. */
+static int meaning_of(const char *key)
+{
+    for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
+        if (strstr(key, meanings[i].part)) return (int)i;
+    return -1;
+}
+
+int fit_family(struct spelling *spelling, enum family family, const struct weights *weights,
+               struct error *err)
+{
+    names_find(spelling, weights);
+    if (spelling->family == family) return 0;
+    return error_set(err, EXIT_CONFIG, "correct the weight path, or model.family",
+                     "holds a tower of family %s, expected %s", family_name(spelling->family),
+                     family_name(family));
+}
+
+int fit_names(const struct spelling *spelling, const struct weights *weights, struct error *err)
+{
+    const char *first = NULL, *unread = NULL, *name;
+    int meaning = -1;
+    int64_t others = -1, count = weights_count(weights);
+    for (int64_t i = 0; i < count || weights_unread_name(weights, i - count); i++) {
+        int64_t block;
+        name = i < count ? weights_tensor(weights, i)->name : weights_unread_name(weights, i - count);
+        if (!names_inside(spelling, name)) continue;
+        const char *key = names_key(spelling, name, &block);
+        enum names_use use = names_use(spelling, key, block >= 0);
+        if (i >= count && use != NAMES_UNREAD && use != NAMES_IGNORED && !unread) unread = name;
+        if (use != NAMES_UNREAD) continue;
+        int says = meaning_of(key);
+        if (!first || (says >= 0 && meaning < 0)) { /* the first that can be explained tells most */
+            first = name;
+            meaning = says;
+        }
+        others++;
+    }
+    if (!first && unread) return weights_refuse_missing(weights, unread, NULL, err);
+    if (!first) return 0;
+    char more[48] = "", printable[160];
+    name_printable(printable, sizeof printable, first);
+    if (others > 0) snprintf(more, sizeof more, " (and %lld others)", (long long)others);
+    const char *hint = meaning >= 0 && meanings[meaning].hint
+                           ? meanings[meaning].hint
+                           : "without it the outputs would be another model's; a tensor that the model does "
+                             "not use may be taken out of the file";
+    /* a model of another kind is called by its name, unless the tensor says what was done to a known one */
+    const char *model = meaning >= 0 && meanings[meaning].hint ? NULL : names_stranger(weights);
+    if (model)
+        return error_set(err, EXIT_CONFIG, "EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP are known",
+                         "holds %s, which is not supported (tensor %s%s)", model, printable, more);
+    return error_set(err, EXIT_CONFIG, hint, "the %s tower has tensor %s%s, which nothing here reads: %s",
+                     family_name(spelling->family), printable, more,
+                     meaning >= 0 ? meanings[meaning].meaning : "what it is for is not known");
+}
+
+int64_t fit_blocks(const struct spelling *spelling, const struct weights *weights)
+{
+    size_t begin = strlen(spelling->begin);
+    int64_t last = -1, block;
+    for (int64_t i = 0; i < weights_count(weights); i++) {
+        const char *name = weights_tensor(weights, i)->name;
+        if (strncmp(name, spelling->begin, begin) != 0) continue;
+        (void)names_key(spelling, name, &block);
+        if (block > last) last = block;
+    }
+    return last == INT64_MAX ? last : last + 1;
+}
+
+struct values_place fit_place(const struct spelling *spelling, int ffn, const struct parameter *p,
+                              const struct weights *weights)
+{
+    if (!p->head) return names_place(spelling, weights, (enum role)p->role, p->group - 1, ffn);
+    struct values_place place = {
+        .tensor = {weights_find(weights, p->name)}, .parts = 1, .share = {1}, .shares = 1, .added = -1};
+    snprintf(place.first, sizeof place.first, "%s", p->name);
+    return place;
+}
+
+bool fit_absent(const struct values_place *place)
+{
+    for (int i = 0; i < place->parts; i++)
+        if (place->tensor[i] < 0) return true;
+    return place->parts == 0;
+}
+
+int fit_dimensions(int ndim, const int64_t *shape, const int64_t **first)
+{
+    while (ndim > 0 && *shape == 1) {
+        ndim--;
+        shape++;
+    }
+    *first = shape;
+    return ndim;
+}
+
+static void shape_text(char *text, size_t size, int ndim, const int64_t *shape)
+{
+    size_t at = 0;
+    text[0] = 0;
+    for (int i = 0; i < ndim && at < size; i++) {
+        int n = snprintf(text + at, size - at, "%s%lld", i ? "x" : "", (long long)shape[i]);
+        if (n > 0) at += (size_t)n;
+    }
+}
+
+/* Whole numbers are what is left of weights that were quantized. */
+static int check_kind(const struct weights_tensor *t, struct error *err)
+{
+    char name[160];
+    if (t->dtype == DTYPE_F32 || t->dtype == DTYPE_F16 || t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F64)
+        return 0;
+    return error_set(err, EXIT_CONFIG, dequantize,
+                     "tensor %s is of whole numbers (%s), expected floating point",
+                     name_printable(name, sizeof name, t->name), dtype_name(t->dtype));
+}
+
+/* Each part of the place has its share of the rows, or all is there with rows and columns exchanged. */
+static int check_shape(const struct parameter *p, const struct values_place *place,
+                       const struct weights *weights, struct error *err)
+{
+    int64_t wanted[4];
+    memcpy(wanted, p->shape, sizeof wanted);
+    if (p->ndim >= 2) wanted[p->ndim - 2] += place->held_rows - place->zero_rows;
+    if (place->slices) wanted[0] *= place->slices;
+    if (place->transposed) {
+        wanted[0] = p->shape[1];
+        wanted[1] = p->shape[0];
+    }
+    int64_t rows = wanted[0];
+    for (int i = 0; i < place->parts; i++) {
+        const struct weights_tensor *found = weights_tensor(weights, place->tensor[i]);
+        const int64_t *a, *b;
+        wanted[0] = values_rows(place, i, rows);
+        int ndim = fit_dimensions(found->ndim, found->shape, &a);
+        bool same = ndim == fit_dimensions(p->ndim, wanted, &b);
+        for (int d = 0; same && d < ndim; d++) same = a[d] == b[d];
+        int code = same ? check_kind(found, err) : 0;
+        if (code) return code;
+        if (same) continue;
+        char expected[96], has[96], name[160];
+        name_printable(name, sizeof name, found->name);
+        shape_text(expected, sizeof expected, p->ndim, wanted);
+        shape_text(has, sizeof has, found->ndim, found->shape);
+        return error_set(err, EXIT_CONFIG, "is this the file for this tower?",
+                         "tensor %s is [%s], expected [%s]", name, has, expected);
+    }
+    return 0;
+}
+
+/* Names that a role reads, but none of this tower: a part that only some blocks have, or two feed-forwards.
+ */
+static int all_used(const struct spelling *spelling, const bool *used, const struct weights *weights,
+                    struct error *err)
+{
+    size_t begin = strlen(spelling->begin);
+    for (int64_t i = 0; i < weights_count(weights); i++) {
+        const char *name = weights_tensor(weights, i)->name;
+        char printable[160];
+        int64_t block;
+        if (used[i] || weights_tensor(weights, i)->count == 0 || strncmp(name, spelling->begin, begin) != 0 ||
+            strncmp(name, "distill_head.", 13) == 0)
+            continue;
+        const char *key = names_key(spelling, name, &block);
+        if (names_use(spelling, key, block >= 0) != NAMES_READ) continue;
+        return error_set(
+            err, EXIT_CONFIG, "is the file whole?",
+            "the %s tower has tensor %s, which the first block or the rest of the tower does not "
+            "go with",
+            family_name(spelling->family), name_printable(printable, sizeof printable, name));
+    }
+    return 0;
+}
+
+int fit_shapes(const struct spelling *spelling, int ffn, const struct parameter *parameters, int count,
+               const struct weights *weights, struct error *err)
+{
+    bool *used = xcalloc((size_t)weights_count(weights) + 1, sizeof *used);
+    int code = 0;
+    for (int i = 0; i < count && !code; i++) {
+        const struct parameter *p = &parameters[i];
+        struct values_place place = fit_place(spelling, ffn, p, weights);
+        bool absent = fit_absent(&place);
+        /* a part that may be missing may not be there as complex, fp8, sparse, ... */
+        if (absent && ((!p->head && p->trained) || weights_unread(weights, place.first)))
+            code = weights_refuse_missing(weights, place.first,
+                                          "is this the right file, and the right model.family?", err);
+        if (absent) continue;
+        for (int k = 0; k < place.parts; k++) used[place.tensor[k]] = true;
+        code = check_shape(p, &place, weights, err);
+    }
+    if (!code) code = all_used(spelling, used, weights, err);
+    free(used);
+    return code;
+}

@@ -1,0 +1,150 @@
+/* What a file of ours tells beside its tensors: see metadata.h. */
+#include "core/nn/metadata.h"
+#include "core/nn/family.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_HEADS = 1024 };
+static const char heads_key[] = "meopt.heads", activation_key[] = "meopt.activation",
+                  resize_key[] = "meopt.pos_resize", pool_key[] = "meopt.pool", norm_key[] = "meopt.norm",
+                  pool_heads_key[] = "meopt.pool_heads", norm_eps_key[] = "meopt.norm_eps",
+                  periods_key[] = "meopt.rope_periods";
+
+/* "%.9g" gives a float back bit for bit. */
+static void write_periods(struct metadata *n, const struct model_shape *g)
+{
+    size_t at = 0;
+    for (int i = 0; i < g->rope_count; i++)
+        at += (size_t)snprintf(n->rope_periods + at, sizeof n->rope_periods - at, "%s%.9g", i ? " " : "",
+                               (double)g->rope_periods[i]);
+}
+
+void metadata_make(struct metadata *n, const struct model_shape *g, bool always)
+{
+    struct model_shape plain = {.family = g->family, .registers = g->registers};
+    bool gated = g->ffn == 1 + ACTIVATION_SWIGLU;
+    bool usual = (gated || g->ffn == family_ffn(g->family)) &&
+                 model_shape_pos_resize(g) == model_shape_pos_resize(&plain) &&
+                 g->heads == model_shape_usual_heads(g->family, g->width) && g->pool <= POOL_CLS &&
+                 g->norms != POST_NORM && g->width != family_row(g->family)->postnorm_width &&
+                 !(fabsf(model_shape_norm_eps(g) - model_shape_norm_eps(&plain)) > 0) && !g->rope_count;
+    bool attn_pool = model_shape_parts(g) & PART_ATTN_POOL;
+    int at = 0;
+    *n = (struct metadata){.metadata = {NULL}};
+    n->metadata[at++] = "format"; /* which transformers ask for */
+    n->metadata[at++] = "pt";
+    int64_t pool_heads = family_pool_heads(g->family) ? family_pool_heads(g->family) : g->heads;
+    if (usual && !always && (!attn_pool || g->pool_heads == pool_heads)) return;
+    snprintf(n->heads, sizeof n->heads, "%lld", (long long)g->heads);
+    n->metadata[at++] = heads_key;
+    n->metadata[at++] = n->heads;
+    n->metadata[at++] = resize_key;
+    n->metadata[at++] = pos_resize_name(model_shape_pos_resize(g));
+    n->metadata[at++] = pool_key;
+    n->metadata[at++] = model_shape_pool(g);
+    n->metadata[at++] = norm_key;
+    n->metadata[at++] = model_shape_norms(g);
+    snprintf(n->norm_eps, sizeof n->norm_eps, "%.9g", (double)model_shape_norm_eps(g));
+    n->metadata[at++] = norm_eps_key;
+    n->metadata[at++] = n->norm_eps;
+    if (g->rope_count) {
+        write_periods(n, g);
+        n->metadata[at++] = periods_key;
+        n->metadata[at++] = n->rope_periods;
+    }
+    if (attn_pool) {
+        snprintf(n->pool_heads, sizeof n->pool_heads, "%lld", (long long)g->pool_heads);
+        n->metadata[at++] = pool_heads_key;
+        n->metadata[at++] = n->pool_heads;
+    }
+    if (gated) return; /* as the shapes tell */
+    n->metadata[at++] = activation_key;
+    n->metadata[at++] = model_shape_activation(g);
+}
+
+/* The number of the word in the table, whose rows are counted from 1; 0: there is no word; -1: another. */
+static int find_word(const char *const *words, const char *word)
+{
+    if (!word) return 0;
+    for (int i = 1; words[i]; i++)
+        if (strcmp(words[i], word) == 0) return i;
+    return -1;
+}
+
+/* A number of heads; 0: there is none; -1: something else. */
+static long long read_heads(const char *word)
+{
+    char *end;
+    if (!word) return 0;
+    long long count = strtoll(word, &end, 10);
+    return count >= 1 && count <= MAX_HEADS && !*end ? count : -1;
+}
+
+/* A number above 0; 0: there is none; -1: something else. */
+static double read_positive(const char *word, char **end)
+{
+    double value = word ? strtod(word, end) : 0;
+    return !word || (*end != word && value > 0 && value < 1e30) ? value : -1;
+}
+
+/* Numbers with a space between two; their count, 0: there are none, -1: something else. */
+static int read_periods(const char *word, float *periods)
+{
+    int count = 0;
+    char *end = NULL;
+    for (const char *at = word; at && *at; at = end) {
+        double value = count < ROPE_MAX_PERIODS ? read_positive(at, &end) : -1;
+        if (value < 0 || (*end && *end != ' ')) return -1;
+        periods[count++] = (float)value;
+    }
+    return word && !count ? -1 : count;
+}
+
+int metadata_read(struct metadata_found *found, const struct weights *weights, struct error *err)
+{
+    static const char *const resizes[] = {"", "dinov2", "hf", "timm", NULL};
+    static const char *const pools[] = {"",        "cls",     "avg",      "avg_first",
+                                        "avg_all", "avg_raw", "cls_dist", NULL},
+                             *const norms[] = {"", "pre", "post", NULL};
+    const char *words[] = {weights_metadata(weights, heads_key),    weights_metadata(weights, activation_key),
+                           weights_metadata(weights, resize_key),   weights_metadata(weights, pool_key),
+                           weights_metadata(weights, norm_key),     weights_metadata(weights, pool_heads_key),
+                           weights_metadata(weights, norm_eps_key), weights_metadata(weights, periods_key)};
+    static const char *const keys[] = {heads_key, activation_key, resize_key,   pool_key,
+                                       norm_key,  pool_heads_key, norm_eps_key, periods_key};
+    long long heads = read_heads(words[0]), pool_heads = read_heads(words[5]);
+    int ffn = words[1] ? activation_named(words[1]) : 0, resize = find_word(resizes, words[2]),
+        pool = find_word(pools, words[3]), norm = find_word(norms, words[4]);
+    char *end = NULL;
+    double norm_eps = read_positive(words[6], &end);
+    *found = (struct metadata_found){.heads = 0};
+    int periods = read_periods(words[7], found->rope_periods);
+    bool fine[] = {heads >= 0,
+                   ffn > 0 || !words[1],
+                   resize >= 0,
+                   pool >= 0,
+                   norm >= 0,
+                   pool_heads >= 0,
+                   norm_eps >= 0 && (!end || !*end),
+                   periods >= 0};
+    for (size_t i = 0; i < sizeof fine / sizeof *fine; i++) {
+        char printed[64];
+        if (!fine[i])
+            return error_set(err, EXIT_CONFIG,
+                             "another version wrote it, or it was changed: take the file that was exported",
+                             "its metadata say %s is %s, which is not known here", keys[i],
+                             name_printable(printed, sizeof printed, words[i]));
+    }
+    found->heads = heads;
+    found->ffn = ffn;
+    found->pos_resize = (enum pos_resize)resize;
+    found->pool = (enum pool)pool;
+    found->norms = (enum norms)norm;
+    found->pool_heads = pool_heads;
+    found->norm_eps = norm_eps;
+    found->rope_count = periods;
+    return 0;
+}

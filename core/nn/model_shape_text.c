@@ -1,0 +1,104 @@
+/* A tower's shape in words: one line, with what of it is assumed. */
+#include "core/nn/family.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const activations[ACTIVATION_COUNT] = {[ACTIVATION_GELU] = "gelu",
+                                                          [ACTIVATION_SWIGLU] = "swiglu",
+                                                          [ACTIVATION_QUICK_GELU] = "quick_gelu",
+                                                          [ACTIVATION_GELU_TANH] = "gelu_tanh"};
+
+const char *model_shape_activation(const struct model_shape *g)
+{
+    return activations[g->ffn ? g->ffn - 1 : ACTIVATION_GELU];
+}
+
+int activation_named(const char *name)
+{
+    static const char *const as_tanh[] = {"gelu_pytorch_tanh", "gelu_new", "gelu_fast"};
+    for (size_t i = 0; i < sizeof as_tanh / sizeof *as_tanh; i++)
+        if (strcmp(name, as_tanh[i]) == 0) return 1 + ACTIVATION_GELU_TANH;
+    for (int i = 0; i < ACTIVATION_COUNT; i++)
+        if (i != ACTIVATION_SWIGLU && strcmp(name, activations[i]) == 0) return 1 + i;
+    return 0;
+}
+
+const char *pos_resize_name(enum pos_resize resize)
+{
+    static const char *const libraries[] = {"", "dinov2", "hf", "timm"};
+    return libraries[resize];
+}
+
+const char *model_shape_pool(const struct model_shape *g)
+{
+    static const char *const names[] = {"cls", "cls", "avg", "avg_first", "avg_all", "avg_raw", "cls_dist"};
+    return names[g->pool];
+}
+const char *model_shape_norms(const struct model_shape *g) { return g->norms == POST_NORM ? "post" : "pre"; }
+
+static const char *assumed(const struct model_shape *g, int what)
+{
+    return g->assumed & what ? " (assumed)" : "";
+}
+
+/* What is not as in most towers, each with a comma before it. */
+static void text_of_kind(const struct model_shape *g, char *text, size_t size)
+{
+    const struct family_row *row = family_row(g->family);
+    int parts = model_shape_parts(g);
+    bool attn = parts & PART_ATTN_NORM, ffn = parts & PART_FFN_NORM, post = g->norms == POST_NORM;
+    bool rotates = model_shape_rotates(g), sure = !(g->assumed & ASSUMED_POSITIONS);
+    char eps[32] = "";
+    float usual = family_row(g->family)->norm_eps, is = model_shape_norm_eps(g);
+    if (g->assumed & ASSUMED_NORM_EPS || is < usual || is > usual)
+        snprintf(eps, sizeof eps, ", norm eps %g", (double)is);
+    snprintf(text, size, "%s%s%s%s%s%s%s%s",
+             post                         ? ", norms behind the branches"
+             : g->assumed & ASSUMED_NORMS ? ", pre-norm"
+                                          : "",
+             assumed(g, ASSUMED_NORMS), eps, assumed(g, ASSUMED_NORM_EPS),
+             attn && ffn ? ", sub-LN"
+             : attn      ? ", sub-LN in the attention"
+             : ffn       ? ", sub-LN in the feed-forward"
+                         : "",
+             family_has(row, ROLE_PRE_W) && !(parts & PART_PRE_NORM) ? ", no norm before the blocks" : "",
+             rotates                    ? ", rotary positions"
+             : row->rope_gated && !sure ? ", no rotary positions"
+                                        : "",
+             rotates || row->rope_gated ? assumed(g, ASSUMED_POSITIONS) : "");
+}
+
+void model_shape_text(const struct model_shape *g, char *text, size_t size)
+{
+    static const char *const pools[] = {"cls token",
+                                        "cls token",
+                                        "mean of the patches",
+                                        "norm of the patches' mean",
+                                        "norm of the mean of all tokens",
+                                        "mean of the patches before the last norm",
+                                        "mean of the cls and distillation tokens"};
+    char heads[48] = "", pool[64], registers[48] = "", positions[80] = "", kind[192];
+    long long grid = g->pos_grid;
+    if (g->registers) snprintf(registers, sizeof registers, ", %lld registers", (long long)g->registers);
+    if (g->classless && !family_row(g->family)->classless)
+        strncat(registers, ", no cls token", sizeof registers - strlen(registers) - 1);
+    if (model_shape_resizes(g) && g->pos_grid != g->image / g->patch)
+        snprintf(positions, sizeof positions, ", positions of %lldx%lld resized as %s does%s", grid, grid,
+                 pos_resize_name(model_shape_pos_resize(g)), assumed(g, ASSUMED_POSITIONS));
+    if (g->assumed & ASSUMED_HEADS)
+        snprintf(heads, sizeof heads, " (assumed: %lld wide)", (long long)(g->width / g->heads));
+    text_of_kind(g, kind, sizeof kind);
+    snprintf(pool, sizeof pool, "%s", pools[g->pool]);
+    if (model_shape_parts(g) & PART_ATTN_POOL)
+        snprintf(pool, sizeof pool, "pooled by attention of %lld heads", (long long)g->pool_heads);
+    snprintf(text, size, "%s, %lld block%s of width %lld, %lld head%s%s, %s%s%s, %s%s%s%s%s, image %lld%s",
+             family_name(g->family), (long long)g->depth, g->depth == 1 ? "" : "s", (long long)g->width,
+             (long long)g->heads, g->heads == 1 ? "" : "s", heads, model_shape_activation(g),
+             assumed(g, ASSUMED_ACTIVATION), kind, pool, assumed(g, ASSUMED_POOL),
+             g->classifier                              ? ", classifier not used"
+             : g->unprojected                           ? ", no projection"
+             : g->projected || g->assumed & ASSUMED_OUT ? ", projection"
+                                                        : "",
+             assumed(g, ASSUMED_OUT), registers, (long long)g->image, positions);
+}

@@ -1,0 +1,127 @@
+/* What a tower's memory is made of: see tower_memory.h. Sizes are those of alloc_weights, alloc_gradients and
+ * alloc_activations in tower.c. */
+#include "core/nn/tower_memory.h"
+#include "core/nn/tower.h"
+
+#include <stdio.h>
+#include <string.h>
+
+bool tower_explains(const char *allocation)
+{
+    static const char *const names[] = {
+        "tower weights", "fp32 master weights", "gradients of one block", "gradients of two blocks",
+        "gradients",     "activations",         "teacher outputs"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i], allocation) == 0) return true;
+    return false;
+}
+
+/* Those that take turns in buffers are of no tensor: the buffers are told as what they are. */
+static void explain_weights(const struct tower *t, tower_tensor take, void *context)
+{
+    if (t->options.weight_buffers) return;
+    for (int i = 0; i < t->parameter_count; i++) {
+        const struct parameter *p = &t->parameters[i];
+        size_t count = (size_t)p->count;
+        char name[112];
+        take(context, t->options.weights_class, p->name, count * dtype_bytes(p->weight_type));
+        snprintf(name, sizeof name, "fp32 master of %s", p->name);
+        if (p->master) take(context, t->options.weights_class, name, count * sizeof(float));
+    }
+}
+
+/* Released, only the largest group's are there, or those of two groups. */
+static void explain_gradients(const struct tower *t, tower_tensor take, void *context)
+{
+    const struct tower_options *o = &t->options;
+    const struct tower_memory *m = t->memory;
+    int shown = -1;
+    if (o->gradients == GRADIENTS_NONE) return;
+    for (int g = 0; g < t->group_count && o->gradients == GRADIENTS_RELEASE; g++)
+        if (shown < 0 || m->group_bytes[g] > m->group_bytes[shown]) shown = g;
+    int buffers = o->gradients == GRADIENTS_RELEASE && o->gradient_buffers == 2 ? 2 : 1;
+    for (int i = 0; i < t->parameter_count; i++) {
+        const struct parameter *p = &t->parameters[i];
+        if (!p->trained || (shown >= 0 && p->group != shown)) continue;
+        for (int k = 0; k < buffers; k++)
+            take(context, MEMORY_GRADIENTS, p->name, (size_t)p->count * dtype_bytes(p->grad_type));
+    }
+}
+
+static void explain_block(const struct tower *t, int64_t block, tower_tensor take, void *context)
+{
+    const struct model_shape *g = &t->model_shape;
+    const struct tower_options *o = &t->options;
+    size_t R = (size_t)(o->batch * t->tokens), D = (size_t)g->width, e = dtype_bytes(o->compute),
+           G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
+    int parts = model_shape_parts(g);
+    size_t norms = (parts & PART_ATTN_NORM ? 1 : 0) + (parts & PART_FFN_NORM ? 1 : 0);
+    bool coded = o->saved == SAVED_8BIT;
+    const struct {
+        const char *name;
+        size_t bytes;
+    } kept[] = {{"stream behind attention", R * D * e},
+                {"queries, keys, values", 3 * R * D * e},
+                {"attention", coded ? 0 : R * D * e},
+                {"feed-forward before its activation",
+                 coded ? R * G + tower_groups(R, G) * (sizeof(uint32_t) + sizeof(uint16_t)) : R * G * e},
+                {"attention sums", (size_t)(o->batch * g->heads * t->tokens) * sizeof(float)},
+                {"means of inner norms", 2 * norms * R * sizeof(float)},
+                {"branches before their norms", tower_post_norm(t) ? 2 * R * D * e : 0}};
+    char name[96];
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
+        snprintf(name, sizeof name, "blocks.%lld.%s", (long long)block, kept[i].name);
+        if (kept[i].bytes) take(context, o->activations_class, name, kept[i].bytes);
+    }
+}
+
+/* Outside the blocks. */
+static void explain_ends(const struct tower *t, tower_tensor take, void *context)
+{
+    const struct model_shape *g = &t->model_shape;
+    const struct tower_options *o = &t->options;
+    bool frozen = o->gradients == GRADIENTS_NONE;
+    size_t B = (size_t)o->batch, D = (size_t)g->width, e = dtype_bytes(o->compute), f = sizeof(float),
+           rows = B * (size_t)t->out_rows, normed = (size_t)tower_normed_rows(t),
+           pooled = (size_t)model_shape_pooled(g),
+           kept = (size_t)model_shape_position_rows(g, g->image / g->patch),
+           stored = (size_t)model_shape_position_rows(g, g->pos_grid);
+    take(context, o->activations_class, "means of the last norm", 2 * normed * f);
+    take(context, o->activations_class, "input of the last norm", t->memory->norm_hat_bytes);
+    take(context, o->activations_class, "output",
+         rows * ((t->memory->pooled == t->out ? 0 : pooled * e) + (o->target ? (size_t)g->out * e : 0) +
+                 (size_t)t->out_width * f));
+    if (tower_averages_first(t) || tower_averages_last(t))
+        take(context, o->activations_class, "mean of the tokens", B * D * f);
+    if (tower_pools_by_attention(t))
+        take(context, o->activations_class, "pooling by attention", attn_pool_lay(t, NULL, NULL, 0));
+    if (t->resized) take(context, o->activations_class, "resized positions", kept * D * f * (frozen ? 1 : 2));
+    if (t->resized) take(context, o->activations_class, "matrix that resizes positions", kept * stored * f);
+    if (model_shape_rotates(g))
+        take(context, o->activations_class, "rotations", (size_t)(t->patches * (g->width / g->heads)) * f);
+}
+
+static void explain_activations(const struct tower *t, tower_tensor take, void *context)
+{
+    const struct model_shape *g = &t->model_shape;
+    const struct tower_options *o = &t->options;
+    size_t R = (size_t)(o->batch * t->tokens), D = (size_t)g->width, e = dtype_bytes(o->compute);
+    if (o->gradients == GRADIENTS_NONE) return;
+    for (int64_t l = 0; l < g->depth; l++) {
+        char name[64];
+        snprintf(name, sizeof name, "blocks.%lld.input", (long long)l);
+        take(context, o->activations_class, name, R * D * e);
+        snprintf(name, sizeof name, "blocks.%lld.means of norms", (long long)l);
+        take(context, o->activations_class, name, 4 * R * sizeof(float));
+    }
+    for (int64_t l = 0; l < g->depth; l++)
+        if (o->recompute == RECOMPUTE_NONE || l == 0) explain_block(t, l, take, context);
+}
+
+void tower_explain(const struct tower *t, tower_tensor take, void *context)
+{
+    explain_weights(t, take, context);
+    explain_gradients(t, take, context);
+    explain_activations(t, take, context);
+    explain_ends(t, take, context);
+}

@@ -1,0 +1,460 @@
+/* The step: scalars of each tensor, the sweep over its groups, norms, clipping. */
+#include "core/optim/norm.h"
+#include "core/optim/offload.h"
+#include "kernels/optim_scale.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The most that |m| / sqrt(v) can be, by Cauchy-Schwarz over the gradients that m and v average:
+ *   ((1 - b1) sum b1^k g_k)^2 <= (1 - b1)^2 / (1 - b2) sum_k (b1^2 / b2)^k * v
+ * Without grad_averaging the first factor, 1 - b1, is 1. */
+double ratio_limit(const struct meopt_options *o, double t)
+{
+    double q = o->beta1 * o->beta1 / (o->beta2 > 0 ? o->beta2 : DBL_MIN);
+    double terms = t > 0 ? (q == 1 ? t : (1 - pow(q, t)) / (1 - q)) : (q < 1 ? 1 / (1 - q) : INFINITY);
+    double limit = (o->grad_averaging ? 1 - o->beta1 : 1) * sqrt(terms / (1 - o->beta2));
+    return limit < 1e30 ? limit : 1e30;
+}
+
+/* The binades above that of sqrt(v) that m needs: |m| <= limit * sqrt(v) < 2 limit * binade; a rounded
+ * sqrt(v) may be one code less. The largest code stands for 1.93 (8 bits) or 1.375 (4 bits, where half the
+ * limit has to do: finer codes for ordinary elements are worth more than the rare largest ones). */
+int m_range(const struct meopt_options *o, int m_format)
+{
+    double need = m_format == STATE_4BIT ? ratio_limit(o, 0) / 2 / 1.375 : ratio_limit(o, 0) * 2 / 1.92;
+    int range = need > 1 ? (int)ceil(log2(need)) : 0;
+    return range < 20 ? range : 20;
+}
+
+const struct meopt_options *tensor_options(const struct meopt *opt, const struct tensor *tensor,
+                                           struct meopt_options *own)
+{
+    if (!tensor->grouped) return &opt->options;
+    *own = opt->options;
+    own->weight_decay = tensor->group.weight_decay;
+    own->beta1 = tensor->group.beta1;
+    own->beta2 = tensor->group.beta2;
+    own->eps = tensor->group.eps;
+    own->momentum = tensor->group.momentum;
+    own->dampening = tensor->group.dampening;
+    return own;
+}
+
+struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *tensor, double scale)
+{
+    struct meopt_options own;
+    const struct meopt_options *o = tensor_options(opt, tensor, &own);
+    double t = (double)tensor->updates + 1, lr = opt->lr * tensor->lr_scale,
+           decay = tensor->decay ? o->weight_decay : 0;
+    double correction1 = o->bias_correction ? 1 - pow(o->beta1, t) : 1,
+           correction2 = o->bias_correction ? 1 - pow(o->beta2, t) : 1;
+    bool of_update = optim_rules[o->rule].decay == DECAY_UPDATE, inside = of_update && !o->decoupled_decay;
+    struct optim_scalars s = {
+        .lr = (float)lr,
+        .decay = (float)(inside ? 1 : 1 - lr * decay),
+        .weight_decay = (float)(of_update && !inside ? 0 : decay),
+        .beta1 = (float)o->beta1,
+        .rest1 = (float)(!RULE_HAS(o->rule, WITH_V) || o->grad_averaging ? 1 - o->beta1 : 1),
+        .beta2 = (float)o->beta2,
+        .rest2 = (float)(1 - o->beta2),
+        .eps = (float)o->eps,
+        .step_size = (float)((RULE_HAS(o->rule, WITH_TRUST) ? 1 : lr) / correction1),
+        .root_scale = (float)(1 / sqrt(correction2)),
+        .direction_limit = (float)(ratio_limit(o, t) * sqrt(correction2) * (1 - 1e-6)),
+        .gradient_scale = (float)scale,
+        .nesterov = o->nesterov,
+    };
+    if (tensor->layout.m == STATE_F32 && tensor->layout.v == STATE_F32)
+        s.direction_limit = FLT_MAX;        /* exact by itself */
+    if (RULE_HAS(o->rule, WITH_MOMENTUM)) { /* torch: the buffer is the first gradient itself */
+        s.beta1 = tensor->updates ? (float)o->momentum : 0;
+        s.rest1 = tensor->updates ? (float)(1 - o->dampening) : 1;
+        s.beta2 = (float)o->momentum;
+    }
+    return s;
+}
+
+struct optim_partial partials_total(const struct meopt *opt, const struct tensor *t)
+{
+    struct optim_partial total = {0};
+    for (int64_t c = 0; c < chunks_of(t); c++) {
+        const struct optim_partial *p = &opt->partials[t->first_partial + (size_t)c];
+        total.gradient_squares += p->gradient_squares;
+        total.weight_squares += p->weight_squares;
+        total.update_squares += p->update_squares;
+        total.bad_groups += p->bad_groups;
+        total.wide_groups += p->wide_groups;
+    }
+    return total;
+}
+
+/* LAMB: what its learning rate is made of once norms are known. No trust ratio where there is no decay. */
+static void trust_prepare(const struct meopt *opt, const struct tensor *t, struct optim_task *task)
+{
+    struct meopt_options own;
+    const struct meopt_options *o = tensor_options(opt, t, &own);
+    task->lr = opt->lr * t->lr_scale;
+    task->trust = (t->decay && o->weight_decay != 0) || o->always_adapt;
+    task->trust_at_most_1 = o->trust_clip;
+}
+
+/* A sweep over tensors, those first whose states are here. */
+static int sweep_all(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
+                     struct optim_sweep *sweep, bool wait, struct meopt_error *err)
+{
+    const struct device_optim *optim = opt->device->optim;
+    bool asked = sweep->wait;
+    sweep->wait = wait;
+    if (opt->offload && sweep->check) { /* all gradients before one of them moves something */
+        sweep->look = true;
+        optim->step(opt->device, opt->work, sweep);
+        sweep->look = false;
+    }
+    if (opt->offload && sweep->bad >= 0) return MEOPT_OK;
+    for (size_t i = 0; i < sweep->count; i++)
+        if (opt->tensors[tensors[i]].offloaded) tasks[i].count = 0;
+    optim->step(opt->device, opt->work, sweep);
+    for (size_t i = 0; i < sweep->count; i++) tasks[i].count = opt->tensors[tensors[i]].layout.count;
+    int status = opt->offload ? offload_sweep(opt, tensors, sweep, err) : MEOPT_OK;
+    sweep->wait = asked;
+    return status ? status : optim_device_status(opt, err);
+}
+
+/* LAMB's first pass: norms of weight and update of each whole tensor give its learning rate. */
+static int trust_ratios(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
+                        struct optim_sweep *sweep, struct meopt_error *err)
+{
+    size_t places = 0;
+    for (size_t i = 0; i < sweep->count; i++) places += optim_places(opt, &opt->tensors[tensors[i]]);
+    double *squares = calloc(2 * places + 1, sizeof *squares); /* threads may step tensors of one handle */
+    if (!squares) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu norms", 2 * places);
+    double *updates = squares + places;
+    for (size_t i = 0; i < sweep->count; i++) tasks[i].norms_only = 1;
+    int status = sweep_all(opt, tensors, tasks, sweep, true, err);
+    for (size_t i = 0, at = 0; i < sweep->count; at += optim_places(opt, &opt->tensors[tensors[i++]])) {
+        places_fill(opt, &opt->tensors[tensors[i]], OPTIM_VALUE(weight_squares), squares + at);
+        places_fill(opt, &opt->tensors[tensors[i]], OPTIM_VALUE(update_squares), updates + at);
+        tasks[i].norms_only = 0;
+    }
+    if (!status) status = optim_reduce(opt, squares, 2 * places, err);
+    for (size_t i = 0, at = 0; i < sweep->count; at += optim_places(opt, &opt->tensors[tensors[i++]])) {
+        const struct tensor *t = &opt->tensors[tensors[i]];
+        tasks[i].s.lr =
+            scale_trusted(tasks[i].lr, places_sum(opt, t, 0, squares + at),
+                          places_sum(opt, t, 0, updates + at), tasks[i].trust, tasks[i].trust_at_most_1);
+    }
+    free(squares);
+    return status;
+}
+
+/* The named tensors take their step. sweep->bad: nothing did. */
+static int sweep_steps(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
+                       struct optim_sweep *sweep, struct meopt_error *err)
+{
+    bool wait = sweep->wait, trust = RULE_HAS(opt->options.rule, WITH_TRUST);
+    sweep->trust =
+        trust && opt->device->optim->later && !opt->offload && (!opt->options.reduce || opt->options.combine);
+    if (sweep->trust) sweep->combine = opt->options.combine;
+    sweep->context = opt->options.context;
+    for (size_t i = 0; i < sweep->count && trust; i++) {
+        trust_prepare(opt, &opt->tensors[tensors[i]], &tasks[i]);
+        tasks[i].norms_only = sweep->trust;
+    }
+    int status = trust && !sweep->trust ? trust_ratios(opt, tensors, tasks, sweep, err) : MEOPT_OK;
+    if (!status) status = sweep_all(opt, tensors, tasks, sweep, wait, err);
+    if (!status && sweep->reduce_failed) status = optim_reduce_failed(opt, err);
+    for (size_t i = 0; i < sweep->count; i++) {
+        struct tensor *t = &opt->tensors[tensors[i]];
+        t->found = wait ? partials_total(opt, t) : (struct optim_partial){0};
+    }
+    return status;
+}
+
+static int step_begin(struct meopt *opt, int64_t step, double lr, int check, struct meopt_error *err)
+{
+    if (!opt) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer given");
+    if (opt->options.dry) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a dry optimizer cannot step");
+    if (optim_between_steps(opt, err)) return MEOPT_BAD_ORDER;
+    if (check < 0 || check > 2)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "check is %d, must be 0, 1 or 2", check);
+    if (step < 1)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "step is %lld, steps count from 1", (long long)step);
+    if (!isfinite(lr) || lr < 0) return optim_fail(err, MEOPT_BAD_ARGUMENT, "the learning rate is %g", lr);
+    opt->stepping = true;
+    opt->check = check;
+    opt->clipped = opt->refused = false;
+    opt->step = step;
+    opt->lr = lr;
+    for (size_t i = 0; i < opt->count; i++) opt->tensors[i].stepped = false;
+    return MEOPT_OK;
+}
+
+int meopt_step_begin(struct meopt *opt, int64_t step, double lr, int check, struct meopt_error *err)
+{
+    if (opt && opt->options.max_grad_norm > 0)
+        return optim_fail(err, MEOPT_BAD_ORDER,
+                          "max_grad_norm %g needs all gradients at once: meopt_step, or the norm as `scale`",
+                          opt->options.max_grad_norm);
+    return step_begin(opt, step, lr, check, err);
+}
+
+/* Everything about one tensor's step but the sweep. */
+static int task_prepare(const struct meopt *opt, const struct tensor *t, const void *gradient, int dtype,
+                        double scale, struct optim_task *task, struct meopt_error *err)
+{
+    if (t->stepped)
+        return optim_fail(err, MEOPT_BAD_ORDER, "tensor %.100s has already taken step %lld", t->name,
+                          (long long)opt->step);
+    if (opt->step <= t->last_step)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "tensor %.100s: step is %lld, its last one was %lld: numbers rise", t->name,
+                          (long long)opt->step, (long long)t->last_step);
+    if (!isfinite(scale))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: gradient scale is %g", t->name, scale);
+    *task = task_of(opt, t);
+    task->s = step_scalars(opt, t, scale);
+    task->updates = (uint32_t)t->updates;
+    task->step[0] = (uint32_t)opt->step;
+    task->step[1] = (uint32_t)(opt->step >> 32) & 0xffffffu;
+    return gradient_prepare(t, gradient, dtype, task, err);
+}
+
+static int not_finite(struct meopt_error *err, const struct tensor *t)
+{
+    return optim_fail(err, MEOPT_NOT_FINITE, "the gradient of %.100s holds a NaN or an infinity", t->name);
+}
+
+/* After a sweep: counters, accumulator. */
+static int task_finish(const struct meopt *opt, struct tensor *t, bool accumulated, struct meopt_error *err)
+{
+    t->stepped = true;
+    t->updates++;
+    t->last_step = opt->step - (t->found.bad_groups > 0); /* a bad one may be made again */
+    if (accumulated) {
+        t->accumulated = 0;
+        opt->device->optim->clear(opt->device, t->accumulator, t->layout.accumulator_bytes, chunks_of(t),
+                                  opt->options.threads);
+    }
+    return t->found.bad_groups ? not_finite(err, t) : MEOPT_OK;
+}
+
+/* How tensors are to step. wait: results are known on return. finite: so are the gradients. refused: not at
+ * all. clip: by what a card finds, instead of scale. */
+struct step_options {
+    double scale;
+    bool wait, finite, refused;
+    struct optim_clip *clip;
+};
+
+/* The named tensors; tasks has a place for each. All that can
+ * be wrong with what was given is found before anything moves: then it is as if nothing had been asked. What
+ * a tensor's own step says later concerns that one; the others are counted, and the first is reported. */
+static int step_named(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
+                      size_t count, const struct step_options *how, struct optim_task *tasks,
+                      struct meopt_error *err)
+{
+    bool wait = how->wait;
+    struct optim_sweep sweep = {.tasks = tasks,
+                                .count = count,
+                                .partials = opt->partials,
+                                .kernels = opt->kernels,
+                                .threads = opt->options.threads,
+                                .wait = wait,
+                                .check = opt->check && !how->finite && !how->clip, /* which refuses, too */
+                                .clip = how->clip,
+                                .bad = -1};
+    int status = MEOPT_OK;
+    for (size_t i = 0; i < count; i++) {
+        struct tensor *t = &opt->tensors[tensors[i]];
+        status = task_prepare(opt, t, gradients[i].data, gradients[i].dtype, how->scale, &tasks[i], err);
+        if (status) {
+            for (size_t k = 0; k < i; k++) opt->tensors[tensors[k]].stepped = false;
+            return status;
+        }
+        t->stepped = true;
+    }
+    if (how->refused) {
+        sweep.bad = 0;
+        opt->device->optim->step(opt->device, opt->work, &sweep);
+        return optim_fail(err, MEOPT_NOT_FINITE, "the gradient holds a NaN or an infinity");
+    }
+    status = sweep_steps(opt, tensors, tasks, &sweep, err);
+    if (!wait) opt->deferred = true;
+    if (status) return status;
+    if (sweep.bad >= 0) return not_finite(err, &opt->tensors[tensors[sweep.bad]]);
+    if (opt->check == 2) opt->check = 0;
+    for (size_t i = 0; i < count; i++) {
+        int ended = task_finish(opt, &opt->tensors[tensors[i]],
+                                tasks[i].gradient_format == GRADIENT_ACCUMULATOR, status ? NULL : err);
+        if (!status) status = ended;
+    }
+    return status;
+}
+
+static int step_tensors(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
+                        size_t count, const struct step_options *how, struct meopt_error *err)
+{
+    if (!count) return MEOPT_OK;
+    struct optim_task one = {0}, *tasks = count == 1 ? &one : calloc(count, sizeof *tasks);
+    int status = tasks ? step_named(opt, tensors, gradients, count, how, tasks, err)
+                       : optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tasks", count);
+    if (count > 1) free(tasks);
+    return status;
+}
+
+static int step_check(const struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
+                      size_t count, struct meopt_error *err)
+{
+    if (!opt || (count && (!tensors || !gradients)))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no tensors or gradients named");
+    if (!opt->stepping) return optim_fail(err, MEOPT_BAD_ORDER, "no step was begun");
+    for (size_t i = 0; i < count; i++)
+        if (tensors[i] >= opt->count)
+            return optim_fail(err, MEOPT_BAD_ARGUMENT, "no tensor %zu in the optimizer", tensors[i]);
+    return MEOPT_OK;
+}
+
+int meopt_step_tensors(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
+                       size_t count, double scale, struct meopt_error *err)
+{
+    OPTIM_ENTER(opt);
+    int status = step_check(opt, tensors, gradients, count, err);
+    if (status) return status;
+    return step_tensors(opt, tensors, gradients, count,
+                        &(struct step_options){.scale = scale, .wait = !opt->device->optim->later}, err);
+}
+
+int meopt_step_clipped(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
+                       size_t count, const struct meopt_clip *clip, struct meopt_error *err)
+{
+    _Static_assert(sizeof(struct meopt_grad_stats) == sizeof(struct optim_grad_stats),
+                   "one thing by two names");
+    OPTIM_ENTER(opt);
+    int status = step_check(opt, tensors, gradients, count, err);
+    if (status) return status;
+    if (!clip || !clip->found) return optim_fail(err, MEOPT_BAD_ARGUMENT, "nothing found to clip by");
+    if (!opt->device->optim->later) { /* which has no memory but this machine's */
+        const struct meopt_grad_stats *found = clip->found;
+        opt->refused = opt->refused || !found->finite || !isfinite(found->squares);
+        return step_tensors(opt, tensors, gradients, count,
+                            &(struct step_options){.scale = meopt_clip_by(clip, sqrt(found->squares)),
+                                                   .wait = true,
+                                                   .finite = true,
+                                                   .refused = opt->refused},
+                            err);
+    }
+    struct optim_clip by = {.found = (const void *)clip->found,
+                            .divide = clip->divide_norm,
+                            .clip = clip->max_norm,
+                            .refuses = true,
+                            .first = !opt->clipped};
+    opt->clipped = true;
+    return step_tensors(opt, tensors, gradients, count, &(struct step_options){.scale = 1, .clip = &by}, err);
+}
+
+int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype,
+                      double scale, struct meopt_error *err)
+{
+    return meopt_step_tensors(opt, &tensor, &(struct meopt_gradient){gradient, (int)dtype}, 1, scale, err);
+}
+
+/* What became of the tensors whose steps were not waited for. */
+static int deferred_results(struct meopt *opt, struct meopt_error *err)
+{
+    opt->deferred = false;
+    int status = optim_results(opt, err);
+    for (size_t i = 0; i < opt->count && !status; i++) {
+        struct tensor *t = &opt->tensors[i];
+        if (!t->stepped) continue;
+        t->found = partials_total(opt, t);
+        t->last_step = opt->step - (t->found.bad_groups > 0);
+        if (isinf(t->found.gradient_squares)) t->updates--; /* the check refused it */
+    }
+    return status;
+}
+
+static bool stepped(const struct meopt *opt, size_t tensor, const void *context)
+{
+    (void)context;
+    return opt->tensors[tensor].stepped;
+}
+
+int meopt_step_end_sized(size_t size, struct meopt *opt, struct meopt_step_stats *stats,
+                         struct meopt_error *err)
+{
+    if (!opt) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer given");
+    OPTIM_ENTER(opt);
+    if (!opt->stepping) return optim_fail(err, MEOPT_BAD_ORDER, "no step was begun");
+    opt->stepping = false;
+    if (opt->deferred) {
+        int status = deferred_results(opt, err);
+        if (status) return status;
+    }
+    struct meopt_step_stats found = {0};
+    double squares = 0;
+    int64_t bad = 0;
+    int failed = gradient_sums(opt, stepped, NULL, true, &squares, &bad, &opt->wide_groups, err);
+    if (failed) return failed;
+    for (size_t i = 0; i < opt->count; i++) found.tensors += opt->tensors[i].stepped;
+    found.grad_norm = sqrt(squares);
+    found.bad_groups = bad;
+    if (stats) struct_give(stats, size, &found, sizeof found);
+    if (found.bad_groups)
+        return optim_fail(
+            err, MEOPT_NOT_FINITE,
+            "step %lld: %lld groups of 64 were not stepped, their gradient holds a NaN or an infinity",
+            (long long)opt->step, (long long)found.bad_groups);
+    return MEOPT_OK;
+}
+
+int64_t meopt_wide_groups(const struct meopt *opt) { return opt ? opt->wide_groups : 0; }
+
+/* By what the norm of the scaled gradients is of options.max_grad_norm, where it is more. */
+static int norm_divide(struct meopt *opt, const struct meopt_gradient *gradients, double *scale,
+                       struct meopt_error *err)
+{
+    double norm, limit = opt->options.max_grad_norm;
+    int finite;
+    if (!(limit > 0) || opt->stepping || opt->options.dry) return MEOPT_OK; /* or refused further on */
+    int status = meopt_gradient_norm(opt, gradients, &norm, &finite, err);
+    if (!status && !finite)
+        status = optim_fail(err, MEOPT_NOT_FINITE, "a gradient holds a NaN or an infinity: nothing moved");
+    norm *= fabs(*scale);
+    if (!status && norm > limit) *scale *= limit / norm;
+    return status;
+}
+
+int meopt_step_sized(size_t size, struct meopt *opt, int64_t step, double lr, double scale,
+                     const struct meopt_gradient *gradients, struct meopt_step_stats *stats,
+                     struct meopt_error *err)
+{
+    if (opt && opt->count && !gradients) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no gradients given");
+    int status = opt ? norm_divide(opt, gradients, &scale, err) : MEOPT_OK;
+    if (!status) status = step_begin(opt, step, lr, opt ? opt->options.all_or_nothing : 0, err);
+    if (status) return status;
+    OPTIM_ENTER(opt);
+    size_t *tensors = calloc(opt->count + 1, sizeof *tensors), count = 0;
+    struct meopt_gradient *given = calloc(opt->count + 1, sizeof *given);
+    if (!tensors || !given)
+        status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tensors", opt->count);
+    for (size_t i = 0; !status && i < opt->count; i++)
+        if (gradients[i].data) {
+            tensors[count] = i;
+            given[count++] = gradients[i];
+        }
+    if (!status)
+        status =
+            step_tensors(opt, tensors, given, count,
+                         &(struct step_options){.scale = scale, .wait = !opt->device->optim->later}, err);
+    if (status && status != MEOPT_NOT_FINITE) opt->stepping = false;
+    else {
+        int ended = meopt_step_end_sized(size, opt, stats, status ? NULL : err);
+        if (!status) status = ended;
+    }
+    free(tensors);
+    free(given);
+    return status;
+}

@@ -1,0 +1,136 @@
+/* What a run's steps are bound by: see bottleneck.h. Each rule has its threshold here, and tells the figures
+ * that it went by. */
+#include "core/run/bottleneck.h"
+#include "core/base/file.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS = 50, FEWEST = 10, READINGS_NOW = 6 };
+static const double WAITS = 20, /* percent of a step */
+    PRESSURE = 20,              /* percent of the time in which something waited for a disk */
+    HOT = 75, POWER_KEPT = 0.9, SLOWED = 1.1, BUSY = 70;
+
+const char *const bottleneck_names[BOTTLENECK_KINDS] = {
+    "", "fallback kernel", "straggler", "disk-bound", "data-bound", "throttled", "compute-bound"};
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Medians of the last steps: milliseconds, and percent of them spent waiting for images; how many. */
+static int last_steps(const struct follow *f, double *ms, double *waiting)
+{
+    double all[STEPS], shares[STEPS];
+    int n = 0;
+    for (int64_t i = 1; i <= f->recent_count && i <= FOLLOW_RECENT && n < STEPS; i++) {
+        const struct metric_line *l = &f->recent[(f->recent_count - i) % FOLLOW_RECENT];
+        if (!(l->step_ms > 0) || !isfinite(l->data_wait_ms)) continue;
+        all[n] = l->step_ms;
+        shares[n++] = 100 * l->data_wait_ms / l->step_ms;
+    }
+    if (n < FEWEST) return n;
+    qsort(all, (size_t)n, sizeof *all, by_value);
+    qsort(shares, (size_t)n, sizeof *shares, by_value);
+    *ms = all[n / 2];
+    *waiting = shares[n / 2];
+    return n;
+}
+
+/* The fastest tenth of the run's points, as a step's milliseconds. */
+static double best_ms(const struct follow *f)
+{
+    double *all = xcalloc((size_t)f->point_count + 1, sizeof *all);
+    int n = 0;
+    for (int i = 0; i < f->point_count; i++)
+        if (f->points[i].values[METRIC_STEP_MS] > 0) all[n++] = f->points[i].values[METRIC_STEP_MS];
+    qsort(all, (size_t)n, sizeof *all, by_value);
+    double best = n ? all[n / 10] : NAN;
+    free(all);
+    return best;
+}
+
+/* Hot, with less power than it has had, and slower than it was, though it is busy. */
+static bool throttled(struct bottleneck *v, const struct follow *f, double ms)
+{
+    for (int c = 0; c < f->card_count; c++) {
+        const struct follow_card *card = &f->cards[c];
+        double most = 0, power = 0, temp = 0, busy = 0;
+        int n = 0;
+        if (!card->readings || f->reading_count < 2 * READINGS_NOW) continue;
+        for (int i = 0; i < f->reading_count; i++) {
+            const float *r = card->readings[i];
+            if (r[READING_POWER] > most) most = (double)r[READING_POWER];
+            if (i < f->reading_count - READINGS_NOW) continue;
+            power += (double)r[READING_POWER];
+            temp += (double)r[READING_TEMP];
+            busy += (double)r[READING_BUSY];
+            n++;
+        }
+        power /= n, temp /= n, busy /= n;
+        if (!(temp >= HOT && busy >= BUSY && power < POWER_KEPT * most)) continue;
+        double best = best_ms(f);
+        if (!(ms > SLOWED * best)) continue;
+        v->kind = VERDICT_THROTTLED;
+        snprintf(v->cause, sizeof v->cause, "card %d: %.0f C, %.0f of %.0f W; a step takes %.0f %% longer",
+                 card->rank, temp, power, most, 100 * (ms / best - 1));
+        return true;
+    }
+    return false;
+}
+
+static void mend_data(struct bottleneck *v, const struct follow *f, const char *run)
+{
+    if (v->kind == VERDICT_DISK)
+        snprintf(v->mend, sizeof v->mend,
+                 "images on a local disk: meopt train --resume %s data.root=/LOCAL/COPY", run);
+    else if (f->data_workers > 0)
+        snprintf(v->mend, sizeof v->mend, "more threads decode: meopt train --resume %s data.workers=%lld",
+                 run, (long long)(2 * f->data_workers));
+    else
+        snprintf(v->mend, sizeof v->mend,
+                 "every processor decodes: give it more of them, as with meopt sbatch --cpus");
+}
+
+void bottleneck_find(struct bottleneck *v, const struct follow *f)
+{
+    char run[200];
+    double ms = NAN, waiting = NAN, busy = NAN;
+    *v = (struct bottleneck){0};
+    run_word(run, sizeof run, f->directory);
+    if (f->fallback[0]) {
+        v->kind = VERDICT_FALLBACK;
+        snprintf(v->cause, sizeof v->cause, "%.190s", f->fallback);
+        snprintf(v->mend, sizeof v->mend, "what is missing: meopt doctor");
+        return;
+    }
+    if (last_steps(f, &ms, &waiting) < FEWEST) return;
+    for (int i = 0; i < f->card_count; i++) busy = fmax(busy, f->cards[i].busy_percent);
+    if (f->slowest_rank >= 0 && f->slowest_costs >= WAITS) {
+        v->kind = VERDICT_STRAGGLER;
+        snprintf(v->cause, sizeof v->cause, "rank %d on %.60s: the others wait %.0f %% of a step for it",
+                 f->slowest_rank, f->slowest_host, f->slowest_costs);
+        snprintf(v->mend, sizeof v->mend, "what its host lacks: ssh %.60s meopt doctor", f->slowest_host);
+    } else if (strncmp(f->status.message, "saving is paused", 16) == 0) {
+        v->kind = VERDICT_DISK;
+        snprintf(v->cause, sizeof v->cause, "%.190s", f->status.message);
+        snprintf(v->mend, sizeof v->mend, "make room: df -h %s", run);
+    } else if (waiting >= WAITS) {
+        v->kind = f->io_percent >= PRESSURE ? VERDICT_DISK : VERDICT_DATA;
+        int n = snprintf(v->cause, sizeof v->cause, "%.0f %% of a step waits for images", waiting);
+        if (v->kind == VERDICT_DISK)
+            snprintf(v->cause + n, sizeof v->cause - (size_t)n, ", the disk stalls %.0f %%", f->io_percent);
+        mend_data(v, f, run);
+    } else if (throttled(v, f, ms)) {
+        snprintf(v->mend, sizeof v->mend, "cool it, or another card: meopt train --resume %s --cards N", run);
+    } else if (!isfinite(busy) || busy >= BUSY) {
+        v->kind = VERDICT_COMPUTE;
+        int n = snprintf(v->cause, sizeof v->cause, "%.1f %% of a step waits for images", waiting);
+        if (isfinite(busy))
+            snprintf(v->cause + n, sizeof v->cause - (size_t)n, ", the busiest card is %.0f %% busy", busy);
+    }
+}

@@ -1,0 +1,28 @@
+/* What a run's steps are bound by, in one word, with what was measured and the command that mends it. */
+#ifndef MEOPT_RUN_BOTTLENECK_H
+#define MEOPT_RUN_BOTTLENECK_H
+
+#include "core/run/follow.h"
+
+enum bottleneck_kind {
+    VERDICT_UNKNOWN, /* too few steps, no readings */
+    VERDICT_FALLBACK,
+    VERDICT_STRAGGLER,
+    VERDICT_DISK,
+    VERDICT_DATA,
+    VERDICT_THROTTLED,
+    VERDICT_COMPUTE, /* nothing to mend */
+    BOTTLENECK_KINDS
+};
+extern const char *const bottleneck_names[BOTTLENECK_KINDS]; /* "data-bound", ... */
+
+struct bottleneck {
+    enum bottleneck_kind kind;
+    char cause[200]; /* what was measured */
+    char mend[280];  /* what to type; "" where nothing is to be done */
+};
+
+/* Of its last steps and readings. */
+void bottleneck_find(struct bottleneck *verdict, const struct follow *run);
+
+#endif

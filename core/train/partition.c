@@ -1,0 +1,145 @@
+/* How the tensors of a student are cut among ranks: see partition.h. */
+#include "core/train/partition.h"
+#include "core/base/file.h"
+
+#include <stdlib.h>
+
+/* A place in a group's row of tensors: element `element` of a parameter; parameter -1: behind all. */
+struct place {
+    int parameter;
+    int64_t element;
+};
+
+/* The next trained parameter of the group behind `i` in the row; -1: none. */
+static int next_in_row(const struct tower *t, int group, int i)
+{
+    bool matrices = i >= 0 && t->parameters[i].matrix;
+    for (int pass = matrices; pass < 2; pass++) {
+        for (int k = pass == (int)matrices ? i + 1 : 0; k < t->parameter_count; k++) {
+            const struct parameter *p = &t->parameters[k];
+            if (p->group == group && p->trained && p->matrix == (pass == 1)) return k;
+        }
+    }
+    return -1;
+}
+
+/* The cut nearest to `target` elements of the row. */
+static struct place nearest_cut(const struct tower *t, int group, int64_t target)
+{
+    for (int i = next_in_row(t, group, -1); i >= 0; i = next_in_row(t, group, i)) {
+        int64_t count = t->parameters[i].count;
+        if (target < count) {
+            int64_t element = (target + CUT_ELEMENTS / 2) / CUT_ELEMENTS * CUT_ELEMENTS;
+            return element < count ? (struct place){i, element} : (struct place){next_in_row(t, group, i), 0};
+        }
+        target -= count;
+    }
+    return (struct place){-1, 0};
+}
+
+/* Offsets of rank r in the group from where its part begins. */
+static void set_offsets(const struct tower *t, struct partition *c, int group, int r, struct place at)
+{
+    struct partition_group *g = &c->groups[group];
+    struct gradient_span gradients = tower_group_gradients(t, group);
+    struct weight_span weights = tower_group_weights(t, group);
+    size_t size = dtype_bytes(t->options.grad_type);
+    g->vectors[r] = (int64_t)(gradients.f32_bytes / sizeof(float));
+    g->matrices[r] = at.parameter < 0 ? (int64_t)((gradients.bytes - gradients.f32_bytes) / size) : 0;
+    g->weights[r] = (int64_t)weights.bytes;
+    if (at.parameter < 0) return;
+    const struct parameter *p = &t->parameters[at.parameter];
+    g->weights[r] = (const char *)p->weight - weights.p + at.element * (int64_t)dtype_bytes(p->weight_type);
+    *(p->matrix ? &g->matrices[r] : &g->vectors[r]) = c->element[at.parameter] + at.element;
+}
+
+/* What of each tensor of the group lies between two places. */
+static void set_part(const struct tower *t, struct partition *c, int group, struct place from,
+                     struct place to)
+{
+    bool inside = false;
+    for (int i = next_in_row(t, group, -1); i >= 0; i = next_in_row(t, group, i)) {
+        if (i == from.parameter) inside = true;
+        int64_t begin = i == from.parameter ? from.element : 0,
+                end = i == to.parameter ? to.element : t->parameters[i].count;
+        if (inside && end > begin) {
+            c->first[i] = begin;
+            c->count[i] = end - begin;
+        }
+        if (i == to.parameter) break;
+    }
+}
+
+static void cut_one(const struct tower *t, struct partition *c, int group)
+{
+    struct partition_group *g = &c->groups[group];
+    struct gradient_span span = tower_group_gradients(t, group);
+    size_t size = dtype_bytes(t->options.grad_type);
+    int64_t total = 0, *offsets = xcalloc(3 * ((size_t)c->ranks + 1), sizeof *offsets);
+    g->vectors = offsets;
+    g->matrices = offsets + c->ranks + 1;
+    g->weights = offsets + 2 * (c->ranks + 1);
+    for (int i = next_in_row(t, group, -1); i >= 0; i = next_in_row(t, group, i)) {
+        const struct parameter *p = &t->parameters[i];
+        const char *begin = (const char *)span.p + (p->matrix ? span.f32_bytes : 0);
+        c->element[i] = ((const char *)p->grad - begin) / (int64_t)(p->matrix ? size : sizeof(float));
+        total += p->count;
+    }
+    struct place from = {next_in_row(t, group, -1), 0};
+    for (int r = 0; r < c->ranks; r++) {
+        struct place to =
+            r + 1 < c->ranks ? nearest_cut(t, group, total * (r + 1) / c->ranks) : (struct place){-1, 0};
+        set_offsets(t, c, group, r + 1, to);
+        if (r == c->rank) set_part(t, c, group, from, to);
+        from = to;
+    }
+}
+
+struct partition *partition_make(const struct tower *t, int ranks, int rank)
+{
+    struct partition *c = xcalloc(1, sizeof *c);
+    *c = (struct partition){.ranks = ranks, .rank = rank, .group_count = t->group_count};
+    c->groups = xcalloc((size_t)t->group_count, sizeof *c->groups);
+    c->first = xcalloc((size_t)t->parameter_count, sizeof *c->first);
+    c->count = xcalloc((size_t)t->parameter_count, sizeof *c->count);
+    c->element = xcalloc((size_t)t->parameter_count, sizeof *c->element);
+    for (int group = 0; group < t->group_count; group++) cut_one(t, c, group);
+    return c;
+}
+
+void partition_free(struct partition *c)
+{
+    if (!c) return;
+    for (int group = 0; group < c->group_count; group++) free(c->groups[group].vectors);
+    free(c->groups);
+    free(c->first);
+    free(c->count);
+    free(c->element);
+    free(c);
+}
+
+void partition_offsets(const struct partition *c, const struct tower *t, int parameter, int64_t unit,
+                       int64_t *offsets)
+{
+    const struct parameter *p = &t->parameters[parameter];
+    const struct partition_group *g = &c->groups[p->group];
+    const int64_t *of = p->matrix ? g->matrices : g->vectors;
+    for (int q = 0; q <= c->ranks; q++) {
+        int64_t at = of[q] - c->element[parameter];
+        offsets[q] = unit * (at < 0 ? 0 : at < p->count ? at : p->count);
+    }
+}
+
+int64_t partition_elements(const struct partition *c, int group)
+{
+    const struct partition_group *g = &c->groups[group];
+    return g->vectors[c->ranks] + g->matrices[c->ranks];
+}
+
+int64_t partition_of(const struct partition *c, int group, int rank)
+{
+    const struct partition_group *g = &c->groups[group];
+    return g->vectors[rank + 1] - g->vectors[rank] + g->matrices[rank + 1] - g->matrices[rank];
+}
+
+int64_t partition_own(const struct partition *c, int group) { return partition_of(c, group, c->rank); }

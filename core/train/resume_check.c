@@ -1,0 +1,459 @@
+/* What must be the same when a run goes on: see resume_check.h. */
+#include "core/train/resume_check.h"
+#include "core/base/file.h"
+#include "core/base/json.h"
+#include "core/base/log.h"
+#include "core/run/change.h"
+#include "core/train/meta.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { META_BYTES = 1 << 24, NAMED = 4 /* images that a message names */ };
+#define LIST_BYTES ((size_t)1 << 32)
+
+/* Keys that change the numbers of a run, or tell where they come from, and may be others when it goes on; all
+ * others may not. The batch is not among them: one process has one batch, so the global batch would change;
+ * how it is split (train.micro_batch) may. Cards, threads and places are no numbers (schema.c). */
+static const struct {
+    const char *key, *word; /* what it means; NULL: the numbers stay as they were */
+} may_change[] = {
+    {"train.epochs", "the schedule of the learning rate ends elsewhere"},
+    {"train.steps", "the schedule of the learning rate ends elsewhere"},
+    {"optim.lr", "the learning rate is another from here on"},
+    {"optim.min_lr", "the learning rate is another from here on"},
+    {"train.micro_batch", "the batch is the same, its sums are made in another order"},
+    {"train.recompute", NULL},
+    {"train.save_activations", "gradients are made from activations in another format from here on"},
+    {"train.cache_teacher", NULL},
+    {"data.max_bad", NULL},
+    {"data.root", NULL},      /* the images are compared, by name and size */
+    {"model_s.weight", NULL}, /* where the student began; its weights are the checkpoint's */
+};
+enum { MAY_CHANGE = sizeof may_change / sizeof *may_change };
+
+json_t *identity_config(const struct config *config)
+{
+    json_t *values = json_object();
+    for (int i = 0; i < config_key_count; i++) {
+        if (strncmp(config_keys[i].name, "run.", 4) == 0) continue; /* where the run is stored */
+        char *text = config_value_text(config, i);
+        if (values && json_object_set_new(values, config_keys[i].name, json_string(text))) {
+            json_decref(values);
+            values = NULL;
+        }
+        free(text);
+    }
+    return values;
+}
+
+static bool is_forced(const char *force, const char *key)
+{
+    size_t n = strlen(key);
+    for (const char *p = force; p && *p; p += strcspn(p, ",") + (p[strcspn(p, ",")] == ','))
+        if (strcspn(p, ",") == n && memcmp(p, key, n) == 0) return true;
+    return false;
+}
+
+/* Which row of may_change a key is, -1 none. */
+static int may_row(const char *key)
+{
+    for (int i = 0; i < MAY_CHANGE; i++)
+        if (strcmp(may_change[i].key, key) == 0) return i;
+    return -1;
+}
+
+bool identity_may_change(const char *key, const char *force)
+{
+    return !config_keys[config_key_index(key)].numbers || may_row(key) >= 0 || is_forced(force, key);
+}
+
+/* One more piece of a list of findings. */
+static void add_text(char **text, const char *separator, char *piece)
+{
+    char *longer = *text ? xasprintf("%s%s%s", *text, separator, piece) : xstrdup(piece);
+    free(*text);
+    free(piece);
+    *text = longer;
+}
+
+/* ---- the configuration ---- */
+
+static int compare_config(const json_t *before, const struct config *config, const char *force, bool tell,
+                          json_t **changed, struct error *err)
+{
+    json_t *now = identity_config(config), *value;
+    const char *key, *first = NULL;
+    char *wrong = NULL;
+    if (!now) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory comparing with the run");
+    json_object_foreach(now, key, value)
+    {
+        const json_t *old = json_object_get(before, key);
+        const char *is = json_string_value(value), *word = NULL, *was = json_string_value(old);
+        bool may = identity_may_change(key, force), told = config_keys[config_key_index(key)].numbers;
+        if (!old && told && config->origins[config_key_index(key)].from != ORIGIN_DEFAULT)
+            was = "not known to the version that began it";
+        if (!was || !is || strcmp(was, is) == 0) continue;
+        if (may_row(key) >= 0) word = may_change[may_row(key)].word;
+        else if (is_forced(force, key)) word = "because --force-resume says so";
+        if (!may) {
+            if (!first) first = key;
+            add_text(&wrong, "; ", xasprintf("%s was %s and is now %s", key, was, is));
+            continue;
+        }
+        if (!*changed) *changed = json_object();
+        json_object_set_new(*changed, key, json_pack("[s, s]", was, is));
+        if (!tell) continue;
+        if (word) log_warn("%s was %s and is now %s: %s", key, was, is, word);
+        else log_info("%s was %s and is now %s", key, was, is);
+    }
+    int code = 0;
+    if (wrong) {
+        char hint[320];
+        snprintf(hint, sizeof hint, "set it back in config.yaml, or insist with: --force-resume %s", first);
+        code = error_set(err, EXIT_CONFIG, hint, "another experiment than the run has begun: %s", wrong);
+    }
+    free(wrong);
+    json_decref(now);
+    return code;
+}
+
+/* ---- the images ---- */
+
+/* What data.list holds, in place: names point into `text`. */
+static bool parse_list(struct image_list *list, char *text, size_t bytes)
+{
+    *list = (struct image_list){0};
+    for (size_t at = 0; at < bytes;) {
+        char *end = memchr(text + at, 0, bytes - at);
+        if (!end || bytes - (size_t)(end - text) < 9) return false;
+        if (list->count % 1024 == 0)
+            list->names = xrealloc(list->names, (size_t)(list->count + 1024) * sizeof *list->names);
+        list->names[list->count++] = text + at;
+        at = (size_t)(end - text) + 9;
+    }
+    return true;
+}
+
+struct finding {
+    const char *what; /* of one, of several */
+    int64_t count;
+    char *names;
+};
+
+static void find(struct finding *f, const char *name)
+{
+    if (f->count++ < NAMED) add_text(&f->names, ", ", xstrdup(name));
+}
+
+/* Both are in the order of their names' bytes. */
+static char *differences(const struct image_list *before, const struct image_list *now)
+{
+    struct finding found[] = {{"gone", 0, NULL}, {"new", 0, NULL}, {"of another size", 0, NULL}};
+    char *text = NULL;
+    for (int64_t i = 0, k = 0; i < before->count || k < now->count;) {
+        const char *a = i < before->count ? before->names[i] : NULL,
+                   *b = k < now->count ? now->names[k] : NULL;
+        int order = !a ? 1 : !b ? -1 : strcmp(a, b);
+        if (order < 0) find(&found[0], a);
+        else if (order > 0) find(&found[1], b);
+        else if (memcmp(a + strlen(a) + 1, b + strlen(b) + 1, 8) != 0) find(&found[2], a);
+        i += order <= 0;
+        k += order >= 0;
+    }
+    for (size_t i = 0; i < sizeof found / sizeof *found; i++) {
+        if (found[i].count)
+            add_text(&text, "; ",
+                     xasprintf("%lld %s: %s%s", (long long)found[i].count, found[i].what, found[i].names,
+                               found[i].count > NAMED ? ", ..." : ""));
+        free(found[i].names);
+    }
+    return text;
+}
+
+static const char LIST[] = "data.list";
+
+/* In words how the images differ; NULL when the run has no list of what they were. */
+static char *describe(const struct run *run, const struct image_list *now, uint32_t crc)
+{
+    struct image_list before = {0};
+    char *text = NULL, *words = NULL;
+    size_t bytes = 0;
+    if (file_read_below(run->directory, LIST, LIST_BYTES, &text, &bytes, NULL) == 0 &&
+        crc32c(0, text, bytes) == crc && parse_list(&before, text, bytes))
+        words = differences(&before, now);
+    free(before.names);
+    free(text);
+    return words;
+}
+
+/* Images of the same names and sizes: the bytes of some. */
+static int compare_samples(const json_t *meta, const struct image_list *list, const char *root,
+                           const char *force, bool tell, json_t **changed, struct error *err)
+{
+    const char *was = json_string_value(json_object_get(meta, "data_samples_crc32c"));
+    int code = 0;
+    if (!was) return 0; /* of a version that did not look */
+    char *is = content_samples(list, root);
+    const char *name = content_changed_sample(list, was, is);
+    if (name && is_forced(force, "data.root")) {
+        if (tell) log_warn("%s has other bytes than when the run began; accepted by --force-resume", name);
+        if (!*changed) *changed = json_object();
+        json_object_set_new(*changed, "data_samples_crc32c", json_pack("[s, s]", was, is));
+    } else if (name) {
+        code = error_set(err, EXIT_CONFIG,
+                         "bring the images back, or accept them with: --force-resume data.root",
+                         "%s has other bytes than when the run began, and the same size", name);
+        error_at(err, root, 0, 0);
+    }
+    free(is);
+    return code;
+}
+
+static int compare_images(const struct run *run, const json_t *meta, const struct config *config,
+                          const char *force, bool tell, json_t **changed, struct error *err)
+{
+    const char *was = json_string_value(json_object_get(meta, "data_crc32c"));
+    struct image_list list;
+    char is[16];
+    if (!was) return 0; /* of a version that did not tell */
+    int code = image_list_read(&list, config->data.root, config->data.include, config->data.exclude, err);
+    if (code) return code;
+    snprintf(is, sizeof is, "%08x", (unsigned)image_list_hash(&list));
+    if (strcmp(was, is) != 0) {
+        char *words = describe(run, &list, (uint32_t)strtoul(was, NULL, 16));
+        char *text = xasprintf("the images are not those of the run: %lld were there, %lld are (%s)",
+                               (long long)json_integer_value(json_object_get(meta, "images")),
+                               (long long)list.count, words ? words : "which, the run does not say");
+        if (is_forced(force, "data.root")) {
+            if (tell) log_warn("%s; it goes on because --force-resume says so", text);
+            if (!*changed) *changed = json_object();
+            json_object_set_new(*changed, "data_crc32c", json_pack("[s, s]", was, is));
+        } else {
+            code = error_set(err, EXIT_CONFIG,
+                             "bring the images back, or insist with: --force-resume data.root", "%s", text);
+            error_at(err, config->data.root, 0, 0);
+        }
+        free(text);
+        free(words);
+    }
+    if (!code && strcmp(was, is) == 0)
+        code = compare_samples(meta, &list, config->data.root, force, tell, changed, err);
+    image_list_free(&list);
+    return code;
+}
+
+/* The images of a step, unless a key that says how many has changed and may. */
+static int compare_step(const json_t *meta, const struct config *c, int ranks, const json_t *changed,
+                        struct error *err)
+{
+    long long was = json_integer_value(json_object_get(meta, "batch_images"));
+    long long now = c->train.global_batch > 0 ? c->train.global_batch : c->train.batch_size * ranks;
+    if (was <= 0 || was == now || json_object_get(changed, "train.batch_size") ||
+        json_object_get(changed, "train.global_batch"))
+        return 0;
+    return error_set(
+        err, EXIT_CONFIG,
+        "go on with as many ranks as before; a run that begins with train.global_batch goes on with any",
+        "a step of the run is of %lld images; on %d rank%s it would be of %lld", was, ranks,
+        ranks == 1 ? "" : "s", now);
+}
+
+static void compare_rank_count(int before, int now, json_t **changed)
+{
+    char was[16], is[16];
+    if (before < 1 || before == now) return;
+    snprintf(was, sizeof was, "%d", before);
+    snprintf(is, sizeof is, "%d", now);
+    if (!*changed) *changed = json_object();
+    json_object_set_new(*changed, "ranks", json_pack("[s, s]", was, is));
+}
+
+/* meta.json, NULL when it is not there; what is there and cannot be read is an error. */
+static int read_meta(const struct run *run, json_t **meta, struct error *err)
+{
+    char *path = run_path(run, "meta.json"), *text = NULL;
+    size_t bytes = 0;
+    int code = 0;
+    *meta = NULL;
+    if (!file_absent(path)) {
+        code = file_read_below(run->directory, "meta.json", META_BYTES, &text, &bytes, err);
+        json_error_t why = {0};
+        if (!code) *meta = json_loadb(text, bytes, 0, &why);
+        if (!code && !*meta && !why.text[0]) /* jansson has no word for it */
+            code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading it");
+        else if (!code && !json_is_object(*meta)) {
+            code = error_set(err, EXIT_INTEGRITY, "remove it to go on without comparing",
+                             "what the run was when it began cannot be read: %s",
+                             *meta ? "no JSON object" : why.text);
+        }
+        if (code) error_at(err, path, why.line, why.column);
+    }
+    free(text);
+    free(path);
+    return code;
+}
+
+int identity_check(const struct run *run, const struct config *config, int ranks, const char *force,
+                   bool tell, json_t **changed, struct error *err)
+{
+    json_t *meta;
+    *changed = NULL;
+    int code = read_meta(run, &meta, err);
+    const json_t *before = json_object_get(meta, "config");
+    if (!code && before) {
+        code = compare_config(before, config, force, tell, changed, err);
+        if (code) {
+            char *file = run_path(run, "config.yaml");
+            error_at(err, file, 0, 0);
+            free(file);
+        }
+    }
+    if (!code && meta) code = compare_step(meta, config, ranks, *changed, err);
+    if (!code) compare_rank_count((int)json_integer_value(json_object_get(meta, "ranks")), ranks, changed);
+    if (!code && meta) code = compare_images(run, meta, config, force, tell, changed, err);
+    if (code && *changed) {
+        json_decref(*changed);
+        *changed = NULL;
+    }
+    json_decref(meta);
+    return code;
+}
+
+/* ---- the weights ---- */
+
+int identity_check_weights(const struct run *run, const char *tower, const char *path,
+                           const struct tower_content *content, const char *force, bool tell,
+                           json_t **changed, struct error *err)
+{
+    bool student = strcmp(tower, "student") == 0;
+    const char *file = student ? "model_s.weight" : "model_t.weight";
+    char key[2][32], is[2][sizeof content->model];
+    json_t *meta;
+    int code = read_meta(run, &meta, err);
+    snprintf(key[0], sizeof key[0], "%s_crc32c", tower);
+    snprintf(key[1], sizeof key[1], "%s_model", tower);
+    snprintf(is[0], sizeof is[0], "%08x", content->crc32c);
+    snprintf(is[1], sizeof is[1], "%s", content->model);
+    bool moved = student && json_object_get(*changed, file);
+    for (int i = 0; i < 2 && !code; i++) {
+        const char *was = json_string_value(json_object_get(meta, key[i]));
+        if (!was || !content->crc32c || strcmp(was, is[i]) == 0 || (moved && i == 0)) continue;
+        const char *what = i ? "model" : "weights";
+        if (!is_forced(force, file)) {
+            char hint[160];
+            snprintf(hint, sizeof hint,
+                     "bring the original file back, or accept this one with: --force-resume %s", file);
+            code =
+                error_set(err, EXIT_CONFIG, hint, "the %s's %s not what the run began with: %s was %s, is %s",
+                          tower, i ? "model is" : "weights are", i ? "it" : "their checksum", was, is[i]);
+            error_at(err, path, 0, 0);
+            continue;
+        }
+        if (tell)
+            log_warn("%s: the %s's %s were %s and are now %s; accepted by --force-resume", path, tower, what,
+                     was, is[i]);
+        if (!*changed) *changed = json_object();
+        json_object_set_new(*changed, key[i], json_pack("[s, s]", was, is[i]));
+    }
+    json_decref(meta);
+    return code;
+}
+
+int identity_keep_student(const struct run *run, struct tower_content *content, struct error *err)
+{
+    json_t *meta;
+    int code = read_meta(run, &meta, err);
+    const char *was = json_string_value(json_object_get(meta, "student_crc32c"));
+    content->crc32c = was ? (uint32_t)strtoul(was, NULL, 16) : 0;
+    json_decref(meta);
+    return code;
+}
+
+/* ---- what computes it ---- */
+
+static void compare_words(const char *name, const char *was, const char *is, json_t **changed)
+{
+    if (!was || !is || strcmp(was, is) == 0) return;
+    log_info("%s was %s and is now %s", name, was, is);
+    if (!*changed) *changed = json_object();
+    json_object_set_new(*changed, name, json_pack("[s, s]", was, is));
+}
+
+static const json_t *start_row(const json_t *start, const char *name)
+{
+    size_t i;
+    const json_t *row;
+    json_array_foreach(start, i, row)
+    {
+        const char *is = json_string_value(json_object_get(row, "name"));
+        if (is && strcmp(is, name) == 0) return row;
+    }
+    return NULL;
+}
+
+/* The same of the ranks that differ from rank 0. */
+static void compare_ranks(const char *row, const json_t *before, const json_t *now, json_t **changed)
+{
+    static const char equal[] = "equal on all ranks";
+    char name[32], *was = before ? json_dumps(before, JSON_COMPACT | JSON_SORT_KEYS) : NULL,
+                   *is = now ? json_dumps(now, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    snprintf(name, sizeof name, "%s by rank", row);
+    if (was || is) compare_words(name, was ? was : equal, is ? is : equal, changed);
+    free(was);
+    free(is);
+}
+
+static char *program_text(const char *version, const char *crc)
+{
+    return version && crc ? xasprintf("%s %s", version, crc) : NULL;
+}
+
+void identity_compare_start(const struct run *run, const json_t *start, json_t **changed)
+{
+    enum { ROUNDING_ROWS = 3 }; /* the others change time and memory only */
+    static const char *const rows[] = {"kernels", "products", "attention", "device"};
+    char crc[16];
+    json_t *meta = json_read_below(run->directory, "meta.json", META_BYTES, NULL);
+    size_t count = json_object_size(*changed), rounding = 0;
+    uint32_t sum = meta_program_crc();
+    snprintf(crc, sizeof crc, "%08x", (unsigned)sum);
+    char *was = program_text(json_string_value(json_object_get(meta, "code_version")),
+                             json_string_value(json_object_get(meta, "program_crc32c"))),
+         *is = program_text(meta_version(), sum ? crc : NULL); /* 0: not known */
+    compare_words("program", was, is, changed);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const json_t *before = start_row(json_object_get(meta, "start"), rows[i]);
+        compare_words(rows[i], json_string_value(json_object_get(before, "is")),
+                      json_string_value(json_object_get(start_row(start, rows[i]), "is")), changed);
+        compare_ranks(rows[i], json_object_get(before, "ranks"),
+                      json_object_get(start_row(start, rows[i]), "ranks"), changed);
+        if (i + 1 == ROUNDING_ROWS) rounding = json_object_size(*changed) - count;
+    }
+    if (rounding)
+        log_warn("the run is computed by others than before: numbers may be rounded otherwise from here on");
+    json_decref(meta);
+    free(is);
+    free(was);
+}
+
+int identity_write_images(const struct run *run, const struct image_list *list, struct error *err)
+{
+    size_t bytes = 0, at = 0, there = 0;
+    for (int64_t i = 0; i < list->count; i++) bytes += strlen(list->names[i]) + 9;
+    char *text = malloc(bytes ? bytes : 1), *old = NULL;
+    int code = text ? 0 : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the names of the images");
+    for (int64_t i = 0; i < list->count && text; i++) {
+        size_t n = strlen(list->names[i]) + 9;
+        memcpy(text + at, list->names[i], n);
+        at += n;
+    }
+    bool same = text && file_read_below(run->directory, LIST, LIST_BYTES, &old, &there, NULL) == 0 &&
+                there == bytes && memcmp(old, text, bytes) == 0;
+    if (!code && !same) code = file_write_below(run->directory, LIST, text, bytes, err);
+    free(old);
+    free(text);
+    return code;
+}

@@ -1,0 +1,446 @@
+/* Weights that come block by block: see weight_stream.h. */
+#include "core/train/weight_stream.h"
+#include "core/base/clock.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/base/progress.h"
+#include "core/base/retry.h"
+#include "core/base/platform.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    PAGE = 4096,
+    CONVERT = 65536,
+    PART_BYTES = 1 << 24, /* between two signs of progress */
+    TRIES = 100           /* of a transfer that gets no further */
+};
+
+/* One of the tower's buffers. */
+struct slot {
+    int held, wanted;             /* groups: what is in it, what is to be; -1: none */
+    bool dirty;                   /* what is in it is not yet in the store */
+    int64_t turn;                 /* what was wanted first comes first */
+    struct device_event *arrived; /* of a card */
+    int code;                     /* of the last reading */
+    struct error err;
+};
+
+struct stream {
+    struct tower *tower;
+    size_t *at; /* (groups) of each group's weights in the store */
+    size_t bytes;
+    struct slot slots[2];
+    enum memory_place place;
+
+    char *host; /* a card's: the store, */
+    struct device_queue *copies;
+    struct device_event *issued; /* what was given to the card so far */
+
+    int fd;         /* a CPU's: the file, -1 none, */
+    int direct;     /* and the same past the page cache, -1: not here */
+    char *path;     /* that it had */
+    uint32_t *crcs; /* (parameters) */
+    bool *written;  /* (parameters): there is one */
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool running, stop;
+    int64_t turns;
+    double waited;
+};
+
+static struct slot *slot_of(struct stream *s, int group) { return &s->slots[group % 2]; }
+
+static size_t parameter_bytes(const struct parameter *p)
+{
+    return (size_t)p->count * dtype_bytes(p->weight_type);
+}
+
+/* Of a trained parameter in the store. */
+static size_t place_of(const struct stream *s, const struct parameter *p)
+{
+    return s->at[p->group] + (size_t)((char *)p->weight - tower_group_weights(s->tower, p->group).p);
+}
+
+/* ---- the file ---- */
+
+static int make_file(struct stream *s, const char *directory, struct error *err)
+{
+    char hint[] = "train.scratch_dir: a directory on a disk with room";
+    char again[40];
+    s->path = path_join(directory, ".meopt-weights-"); /* for messages: it has no name */
+    s->fd = file_nameless(directory, 0);
+    if (s->fd < 0) {
+        int code = error_errno(err, EXIT_FAILED, hint, "cannot make a working file for streamed weights");
+        return error_at(err, directory, 0, 0), code;
+    }
+    bool memory = file_in_memory(s->fd);
+    snprintf(again, sizeof again, "/proc/self/fd/%d", s->fd);
+    if (!memory) s->direct = open(again, O_RDWR | O_DIRECT | O_CLOEXEC);
+    if (memory) log_warn("%s is in memory (tmpfs), where streamed weights save none: %s", directory, hint);
+    /* what lies between tensors, and the k part of EVA's bias, is zero */
+    int code = file_shorten(s->fd, (int64_t)s->bytes, s->path, err);
+    if (!code)
+        log_info("streamed weights: a working file of %.1f MiB in %s, without a name%s",
+                 (double)s->bytes / 1048576.0, directory, s->direct < 0 ? "" : ", past the page cache");
+    return code;
+}
+
+static int cannot(const struct stream *s, bool write, size_t bytes, size_t at, struct error *err)
+{
+    int code =
+        error_errno(err, EXIT_FAILED,
+                    "is the disk well, and has it room? 'meopt train --resume RUN "
+                    "train.scratch_dir=DIR' goes on from the last checkpoint, on another disk",
+                    "cannot %s %zu bytes of streamed weights at %zu", write ? "write" : "read", bytes, at);
+    return error_at(err, s->path, 0, 0), code;
+}
+
+/* Is the file shorter than it was made? */
+static int ends(const struct stream *s, struct error *err)
+{
+    struct stat st;
+    if (fstat(s->fd, &st) != 0 || (size_t)st.st_size >= s->bytes) return 0;
+    size_t at = (size_t)st.st_size;
+    int code =
+        error_set(err, EXIT_INTEGRITY, "start again with --resume",
+                  "the working file of streamed weights ends at %zu, %zu bytes early", at, s->bytes - at);
+    return error_at(err, s->path, 0, 0), code;
+}
+
+enum { NOT_SO = -1 };
+
+/* page: what is moved begins at a multiple of it, also behind less than was asked for. NOT_SO: whole pages
+ * are not enough for this file system. */
+static int move(const struct stream *s, int fd, bool write, char *p, size_t bytes, size_t at, size_t page,
+                struct error *err)
+{
+    for (size_t done = 0, stuck = 0; done < bytes;) {
+        size_t from = done - done % page, part = bytes - from < PART_BYTES ? bytes - from : PART_BYTES;
+        int64_t here = (int64_t)(at + from);
+        ssize_t n = write ? retry_write(fd, p + from, part, here) : retry_read(fd, p + from, part, here);
+        if (n < 0 && errno == EINVAL && page > 1) return NOT_SO;
+        bool further = n > 0 && from + (size_t)n > done;
+        stuck = further ? 0 : stuck + 1;
+        int short_file = !write && stuck ? ends(s, err) : 0;
+        if (short_file) return short_file;
+        if (n == 0 || stuck == TRIES) errno = write && !n ? ENOSPC : EIO;
+        if (n <= 0 || stuck == TRIES) return cannot(s, write, part, at + from, err);
+        if (further) done = from + (size_t)n;
+        progress_mark();
+    }
+    return 0;
+}
+
+/* Between a group's buffer and the file; in the thread. Past the page cache no processor copies what the disk
+ * brings, and the machine's memory holds what the plan says; whole pages then, which the buffer has room for.
+ * Where that cannot be, through it. */
+static int carry(struct stream *s, int group, bool write, struct error *err)
+{
+    struct weight_span span = tower_group_weights(s->tower, group);
+    size_t at = s->at[group], whole = (span.bytes + PAGE - 1) & ~(size_t)(PAGE - 1);
+    if (s->direct >= 0 && (uintptr_t)span.p % PAGE == 0) {
+        int code = move(s, s->direct, write, span.p, whole, at, PAGE, err);
+        posix_fadvise(s->fd, (off_t)at, (off_t)whole, POSIX_FADV_DONTNEED); /* what loading has left */
+        if (code != NOT_SO) return code;
+        close(s->direct);
+        s->direct = -1;
+    }
+    return move(s, s->fd, write, span.p, span.bytes, at, 1, err);
+}
+
+static int check(const struct stream *s, int parameter, const void *values, struct error *err)
+{
+    const struct parameter *p = &s->tower->parameters[parameter];
+    uint32_t crc = crc32c(0, values, parameter_bytes(p));
+    if (crc == s->crcs[parameter] || !s->written[parameter]) return 0;
+    int code =
+        error_set(err, EXIT_INTEGRITY, "is the disk well? start again with --resume",
+                  "the working file of streamed weights was changed: %s, %zu bytes at %zu, has the checksum "
+                  "%08x, and was written with %08x",
+                  p->name, parameter_bytes(p), place_of(s, p), crc, s->crcs[parameter]);
+    return error_at(err, s->path, 0, 0), code;
+}
+
+/* A group into its buffer; in the thread. */
+static int fetch(struct stream *s, int group, struct error *err)
+{
+    const struct tower *t = s->tower;
+    int code = carry(s, group, false, err);
+    for (int i = 0; i < t->parameter_count && !code; i++)
+        if (t->parameters[i].group == group && t->parameters[i].trained)
+            code = check(s, i, t->parameters[i].weight, err);
+    return code;
+}
+
+/* And from its buffer; in the thread. */
+static int write_back(struct stream *s, int group, struct error *err)
+{
+    const struct tower *t = s->tower;
+    for (int i = 0; i < t->parameter_count; i++) {
+        const struct parameter *p = &t->parameters[i];
+        if (p->group != group || !p->trained) continue;
+        s->crcs[i] = crc32c(0, p->weight, parameter_bytes(p));
+        s->written[i] = true;
+    }
+    return carry(s, group, true, err);
+}
+
+/* What failed is tried once more: a disk or its network may have been away for a moment, and nothing is lost
+ * meanwhile. */
+static int twice(int (*way)(struct stream *, int, struct error *), struct stream *s, int group,
+                 struct error *err)
+{
+    if (!way(s, group, err)) return 0;
+    log_warn("%s: %s; tried once more", s->path, err->what);
+    return way(s, group, err);
+}
+
+/* The slot whose group has been waited for longest; NULL: none waits. */
+static struct slot *next_slot(struct stream *s)
+{
+    struct slot *first = NULL;
+    for (int i = 0; i < 2; i++) {
+        struct slot *slot = &s->slots[i];
+        if (slot->wanted >= 0 && (!first || slot->turn < first->turn)) first = slot;
+    }
+    return first;
+}
+
+static void *work(void *context)
+{
+    struct stream *s = context;
+    struct slot *slot;
+    pthread_mutex_lock(&s->lock);
+    while (!s->stop) {
+        if (!(slot = next_slot(s))) {
+            pthread_cond_wait(&s->changed, &s->lock);
+            continue;
+        }
+        int group = slot->wanted, before = slot->held, code = 0;
+        pthread_mutex_unlock(&s->lock);
+        if (slot->dirty) code = twice(write_back, s, before, &slot->err);
+        bool kept = code != 0; /* what was changed is still in its buffer alone */
+        if (!code) code = twice(fetch, s, group, &slot->err);
+        pthread_mutex_lock(&s->lock);
+        slot->code = code;
+        slot->dirty = kept;
+        slot->held = kept ? before : code ? -1 : group;
+        slot->wanted = -1;
+        pthread_cond_broadcast(&s->changed);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+static int start(struct stream *s, struct error *err)
+{
+    if ((errno = thread_start(&s->thread, work, s)) != 0)
+        return error_errno(err, EXIT_HOST_MEMORY, "raise the limits on memory and processes (ulimit -v, -u)",
+                           "cannot start the thread that reads streamed weights");
+    s->running = true;
+    return 0;
+}
+
+static void want(struct stream *s, int group)
+{
+    struct slot *slot = slot_of(s, group);
+    while (slot->wanted >= 0 && slot->wanted != group) pthread_cond_wait(&s->changed, &s->lock);
+    if (slot->wanted == group || slot->held == group) return;
+    slot->wanted = group;
+    slot->turn = s->turns++;
+    slot->code = 0;
+    pthread_cond_broadcast(&s->changed);
+}
+
+static int need_from_file(struct stream *s, int group, int next, struct error *err)
+{
+    struct slot *slot = slot_of(s, group);
+    double begin = clock_seconds();
+    pthread_mutex_lock(&s->lock);
+    want(s, group);
+    if (next >= 0) want(s, next);
+    while (slot->held != group && !slot->code) pthread_cond_wait(&s->changed, &s->lock);
+    int code = slot->code;
+    if (code && err) *err = slot->err;
+    slot->code = 0;
+    s->waited += clock_seconds() - begin;
+    pthread_mutex_unlock(&s->lock);
+    return code;
+}
+
+/* ---- a card's ---- */
+
+static int make_host(struct stream *s, struct error *err)
+{
+    struct device *dev = s->tower->device;
+    const struct device_queues *q = dev->queues;
+    s->host = q->host_allocate(dev, s->bytes);
+    if (!s->host)
+        return error_set(err, EXIT_HOST_MEMORY, "free some of the host's memory, or place: resident",
+                         "no room for %.1f MiB of streamed weights in pinned host memory",
+                         (double)s->bytes / 1048576.0);
+    memset(s->host, 0, s->bytes);
+    int code = q->create(dev, &s->copies, err);
+    if (!code) code = q->event_create(dev, &s->issued, err);
+    for (int i = 0; i < 2 && !code; i++) code = q->event_create(dev, &s->slots[i].arrived, err);
+    return code;
+}
+
+/* Behind all that was given to the card so far, which may still read what is overwritten, or write what is to
+ * be kept. */
+static void send(struct stream *s, int group)
+{
+    struct device *dev = s->tower->device;
+    struct slot *slot = slot_of(s, group);
+    struct weight_span span = tower_group_weights(s->tower, group);
+    if (slot->held == group) return;
+    dev->queues->record(dev, s->issued, NULL);
+    dev->queues->wait(dev, s->copies, s->issued);
+    if (slot->dirty) {
+        struct weight_span changed = tower_group_weights(s->tower, slot->held);
+        dev->queues->download(dev, s->copies, s->host + s->at[slot->held], changed.p, changed.bytes);
+    }
+    slot->dirty = false;
+    slot->held = group;
+    dev->queues->send(dev, s->copies, span.p, s->host + s->at[group], span.bytes);
+    dev->queues->record(dev, slot->arrived, s->copies);
+}
+
+/* ---- both ---- */
+
+static int64_t account(const struct stream *s, bool there)
+{
+    int64_t bytes = (int64_t)s->bytes;
+    return there ? bytes : -bytes;
+}
+
+int stream_make(struct stream **stream, struct tower *tower, const char *directory, struct error *err)
+{
+    struct device *dev = tower->device;
+    struct stream *s = *stream = xcalloc(1, sizeof *s);
+    *s = (struct stream){.tower = tower,
+                         .fd = -1,
+                         .direct = -1,
+                         .slots = {{.held = -1, .wanted = -1}, {.held = -1, .wanted = -1}}};
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->changed, NULL);
+    s->at = xcalloc((size_t)tower->group_count, sizeof *s->at);
+    s->crcs = xcalloc((size_t)tower->parameter_count, sizeof *s->crcs);
+    s->written = xcalloc((size_t)tower->parameter_count, sizeof *s->written);
+    for (int group = 0; group < tower->group_count; group++) {
+        s->at[group] = s->bytes;
+        s->bytes += (tower_group_weights(tower, group).bytes + PAGE - 1) & ~(size_t)(PAGE - 1);
+    }
+    bool card = dev->queues->overlap;
+    assert(tower->options.weight_buffers == 2);
+    s->place = card ? PLACE_HOST : PLACE_FILE;
+    device_offloaded(dev, s->place, tower->options.weights_class, account(s, true));
+    tower_bind_weights(tower, stream_need, s);
+    if (dev->kind == DEVICE_DRY) return 0;
+    if (card) return make_host(s, err);
+    int code = make_file(s, directory, err);
+    return code ? code : start(s, err);
+}
+
+void stream_close(struct stream *s)
+{
+    if (!s) return;
+    struct device *dev = s->tower->device;
+    if (s->running) {
+        pthread_mutex_lock(&s->lock);
+        s->stop = true;
+        pthread_cond_broadcast(&s->changed);
+        pthread_mutex_unlock(&s->lock);
+        pthread_join(s->thread, NULL);
+    }
+    dev->queues->destroy(dev, s->copies); /* behind its work */
+    dev->queues->event_destroy(dev, s->issued);
+    for (int i = 0; i < 2; i++) dev->queues->event_destroy(dev, s->slots[i].arrived);
+    dev->queues->host_free(dev, s->host);
+    tower_bind_weights(s->tower, NULL, NULL);
+    device_offloaded(dev, s->place, s->tower->options.weights_class, account(s, false));
+    if (s->direct >= 0) close(s->direct);
+    if (s->fd >= 0) close(s->fd);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    free(s->path);
+    free(s->written);
+    free(s->crcs);
+    free(s->at);
+    free(s);
+}
+
+int stream_put(void *context, int parameter, const float *values, struct error *err)
+{
+    struct stream *s = context;
+    const struct parameter *p = &s->tower->parameters[parameter];
+    size_t each = dtype_bytes(p->weight_type), at = place_of(s, p);
+    uint32_t crc = 0;
+    int code = 0;
+    if (!p->trained) return 0;
+    char *buffer = xmalloc(CONVERT * sizeof(float));
+    for (int64_t done = 0; done < p->count && !code; done += CONVERT) {
+        int64_t count = p->count - done < CONVERT ? p->count - done : CONVERT;
+        size_t bytes = (size_t)count * each;
+        weights_convert(buffer, p->weight_type, values + done, DTYPE_F32, count);
+        crc = crc32c(crc, buffer, bytes);
+        if (s->host) memcpy(s->host + at, buffer, bytes);
+        else code = move(s, s->fd, true, buffer, bytes, at, 1, err);
+        at += bytes;
+    }
+    s->crcs[parameter] = crc;
+    s->written[parameter] = true;
+    free(buffer);
+    return code;
+}
+
+int stream_take(struct stream *s, int parameter, void *values, struct error *err)
+{
+    const struct parameter *p = &s->tower->parameters[parameter];
+    size_t at = place_of(s, p), bytes = parameter_bytes(p);
+    if (!p->trained) {
+        s->tower->device->download(s->tower->device, values, p->weight, bytes);
+        return 0;
+    }
+    if (s->host) {
+        memcpy(values, s->host + at, bytes);
+        return 0;
+    }
+    int code = move(s, s->fd, false, values, bytes, at, 1, err);
+    return code ? code : check(s, parameter, values, err);
+}
+
+int stream_need(void *context, int group, int next, struct error *err)
+{
+    struct stream *s = context;
+    const struct tower *t = s->tower;
+    struct device *dev = t->device;
+    if (next < 0 && t->options.gradients == GRADIENTS_NONE) next = group % 2 ? 0 : 1; /* of the next pass */
+    if (s->fd >= 0) return need_from_file(s, group, next, err);
+    if (!s->host) return 0; /* a plan */
+    send(s, group);
+    if (next >= 0) send(s, next);
+    dev->queues->wait(dev, NULL, slot_of(s, group)->arrived);
+    return 0;
+}
+
+void stream_changed(struct stream *s, int group)
+{
+    pthread_mutex_lock(&s->lock);
+    slot_of(s, group)->dirty = true;
+    pthread_mutex_unlock(&s->lock);
+}
+
+size_t stream_bytes(const struct stream *s) { return s ? s->bytes : 0; }
+
+double stream_waited_seconds(const struct stream *s) { return s ? s->waited : 0; }

@@ -1,0 +1,579 @@
+/* Transfer: see download.h. */
+#include "fetch/download.h"
+
+#include "core/base/clock.h"
+#include "core/base/file.h"
+#include "core/base/retry.h"
+#include "core/base/platform.h"
+#include "fetch/http.h"
+#include "fetch/sources.h"
+
+#include <curl/curl.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <openssl/evp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    TRIES = 8,
+    TRIES_UNREACHED = 4, /* of a server that nothing ever came from: a machine without a network */
+    RETRY_AFTER_MAX = 600,
+    GAIN_BYTES = 64 << 10 /* so many that are kept are progress; a byte now and then is none */
+};
+static const int64_t segment_least = 64ll << 20;
+
+/* Why a transfer was ended by us in the write callback, or by the answer's headers. */
+enum checkpoint_state { GO_ON, WHOLE_FILE, WRONG_RANGE, CHANGED, TOO_LONG, REFUSED, DISK };
+
+struct slot {
+    struct run *run;
+    CURL *easy;
+    struct curl_slist *list;
+    int segment; /* index in the part's state; -1: the probe */
+    bool busy;
+    int64_t from; /* offset asked for */
+    int64_t at;   /* next byte goes here */
+    bool looked;  /* the answer has been compared with the question */
+    enum checkpoint_state verdict;
+    struct http_headers headers;
+    char message[CURL_ERROR_SIZE];
+};
+
+struct run {
+    const struct transfer *t;
+    struct part *part;
+    CURLM *multi;
+    struct slot slots[PART_SEGMENTS];
+    int slot_count;
+    int url;        /* index in t->urls */
+    bool no_ranges; /* this server has none: one connection, no resume */
+    int tries;      /* without progress */
+    int restarts;   /* what had arrived was of no use, at this mirror */
+    int64_t gained; /* bytes that are kept, since tries was last set */
+    double wake;    /* monotonic time before which nothing starts */
+    char reason[400];
+    int64_t received, uncommitted;
+    double committed_at;
+    struct error *err;
+    struct error disk;
+};
+
+static double random_unit(void)
+{
+    uint32_t r = 0;
+    if (random_bytes(&r, sizeof r) != 0) return 0.5;
+    return r / 4294967296.0;
+}
+
+static void hash_url(const char *url, char out[65])
+{
+    unsigned char digest[32];
+    unsigned n = 0;
+    EVP_Digest(url, strlen(url), digest, &n, EVP_sha256(), NULL);
+    for (int i = 0; i < 32; i++) snprintf(out + 2 * i, 3, "%02x", digest[i]);
+}
+
+static void notice(const struct run *r, const char *text)
+{
+    if (r->t->notice) r->t->notice(r->t->context, text);
+}
+
+/* What arrives now can be gone on from. */
+static bool kept(const struct run *r)
+{
+    return !r->no_ranges && (r->part->state.validator[0] || r->t->pinned);
+}
+
+static bool cancelled(const struct run *r) { return r->t->cancel && *r->t->cancel; }
+
+/* ---- one request ---- */
+
+static size_t on_header(char *data, size_t size, size_t n, void *context)
+{
+    http_header(&((struct slot *)context)->headers, data, size * n);
+    return size * n;
+}
+
+/* The answer against the question, before the first byte. */
+static enum checkpoint_state look(struct slot *s)
+{
+    const struct part_state *state = &s->run->part->state;
+    const struct http_headers *h = &s->headers;
+    const char *validator = http_validator(h);
+    if ((h->status == 200 || h->status == 206) && state->validator[0] && validator[0] &&
+        strcmp(validator, state->validator) != 0)
+        return CHANGED;
+    if (h->status == 200) {
+        if (state->total >= 0 && h->length >= 0 && h->length != state->total) return CHANGED;
+        return s->from == 0 && state->segment_count == 1 ? GO_ON : WHOLE_FILE;
+    }
+    if (h->status != 206) return REFUSED;
+    if (!h->has_range || h->bad_range || h->start != s->from) return WRONG_RANGE;
+    if (state->total >= 0 && h->total >= 0 && h->total != state->total) return CHANGED;
+    if (h->end >= state->segments[s->segment].end && state->total >= 0) return WRONG_RANGE;
+    return GO_ON;
+}
+
+static size_t on_data(char *data, size_t size, size_t n, void *context)
+{
+    struct slot *s = context;
+    struct run *r = s->run;
+    size_t bytes = size * n;
+    if (s->segment < 0) return 0; /* the probe: headers are enough */
+    if (!s->looked) {
+        s->looked = true;
+        s->verdict = look(s);
+    }
+    if (s->verdict != GO_ON) return 0;
+    const struct part_segment *segment = &r->part->state.segments[s->segment];
+    if (r->part->state.total >= 0 && (int64_t)bytes > segment->end - s->at) {
+        s->verdict = TOO_LONG;
+        return 0;
+    }
+    for (size_t done = 0; done < bytes;) {
+        ssize_t put = retry_write(r->part->fd, data + done, bytes - done, s->at);
+        if (put < 0) {
+            s->verdict = DISK;
+            error_errno(&r->disk, EXIT_FAILED,
+                        "free some space, then run the same command again: what has arrived is kept",
+                        "cannot write at byte %lld", (long long)s->at);
+            error_at(&r->disk, r->part->path, 0, 0);
+            return 0;
+        }
+        done += (size_t)put;
+        s->at += put;
+        r->received += put;
+        r->uncommitted += put;
+        if (r->part->state.total < 0 && s->at > segment->end)
+            r->part->state.segments[s->segment].end = s->at; /* grows until it ends */
+        part_note(r->part, s->segment, s->at - segment->start);
+    }
+    if (kept(r) && (r->gained += (int64_t)bytes) >= GAIN_BYTES) r->tries = 0;
+    return bytes;
+}
+
+static void request(struct slot *s, int segment)
+{
+    struct run *r = s->run;
+    struct part_state *state = &r->part->state;
+    const char *url = r->t->urls[r->url], *protocols = r->t->allow_plain ? "http,https" : "https";
+    CURL *c = s->easy;
+    curl_easy_reset(c);
+    curl_slist_free_all(s->list);
+    s->list = NULL;
+    s->segment = segment;
+    s->busy = true;
+    s->looked = false;
+    s->verdict = GO_ON;
+    s->headers = (struct http_headers){.length = -1, .start = -1, .end = -1, .total = -1, .retry_after = -1};
+    s->message[0] = 0;
+    curl_easy_setopt(c, CURLOPT_URL, url);
+    curl_easy_setopt(c, CURLOPT_PRIVATE, s);
+    curl_easy_setopt(c, CURLOPT_ERRORBUFFER, s->message);
+    curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(c, CURLOPT_FAILONERROR, 1L);
+    curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, protocols);
+    curl_easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR, strncmp(url, "https:", 6) == 0 ? "https" : protocols);
+    curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 1L);
+    curl_easy_setopt(c, CURLOPT_MAXREDIRS, 5L);
+    curl_easy_setopt(c, CURLOPT_SSL_VERIFYPEER, 1L);
+    curl_easy_setopt(c, CURLOPT_SSL_VERIFYHOST, 2L);
+    curl_easy_setopt(c, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
+    curl_easy_setopt(c, CURLOPT_USERAGENT, "meopt");
+    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, 20L);
+    const char *stall = getenv("MEOPT_FETCH_STALL_SECONDS"); /* for tests; 30 s else */
+    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1024L);
+    curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, stall && atol(stall) > 0 ? atol(stall) : 30L);
+    curl_easy_setopt(c, CURLOPT_TCP_KEEPALIVE, 1L);
+    curl_easy_setopt(c, CURLOPT_BUFFERSIZE, 256L << 10);
+    curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
+    curl_easy_setopt(c, CURLOPT_HEADERDATA, s);
+    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_data);
+    curl_easy_setopt(c, CURLOPT_WRITEDATA, s);
+    const char *bundle = getenv("CURL_CA_BUNDLE"), *file = getenv("SSL_CERT_FILE"),
+               *directory = getenv("SSL_CERT_DIR"); /* as curl(1) reads them */
+    if (bundle && *bundle) curl_easy_setopt(c, CURLOPT_CAINFO, bundle);
+    else if (file && *file) curl_easy_setopt(c, CURLOPT_CAINFO, file);
+    if (directory && *directory) curl_easy_setopt(c, CURLOPT_CAPATH, directory);
+    char range[64], *if_range = NULL;
+    if (segment < 0) {
+        curl_easy_setopt(c, CURLOPT_RANGE, "0-0");
+    } else {
+        const struct part_segment *g = &state->segments[segment];
+        s->from = s->at = g->start + g->done;
+        bool last = segment == state->segment_count - 1;
+        if (s->from > 0 || !last) {
+            if (last) snprintf(range, sizeof range, "%lld-", (long long)s->from);
+            else snprintf(range, sizeof range, "%lld-%lld", (long long)s->from, (long long)g->end - 1);
+            curl_easy_setopt(c, CURLOPT_RANGE, range);
+            if (state->validator[0]) {
+                if_range = xasprintf("If-Range: %s", state->validator);
+                s->list = curl_slist_append(NULL, if_range);
+                curl_easy_setopt(c, CURLOPT_HTTPHEADER, s->list);
+            }
+        }
+    }
+    free(if_range);
+    curl_multi_add_handle(r->multi, c);
+}
+
+/* ---- what there is to do ---- */
+
+static int segment_open(const struct run *r)
+{
+    const struct part_state *state = &r->part->state;
+    for (int i = 0; i < state->segment_count; i++) {
+        const struct part_segment *g = &state->segments[i];
+        bool taken = false;
+        for (int k = 0; k < r->slot_count; k++) taken |= r->slots[k].busy && r->slots[k].segment == i;
+        if (!taken && (g->start + g->done < g->end || state->total < 0)) return i;
+    }
+    return -1;
+}
+
+static bool any_busy(const struct run *r)
+{
+    for (int i = 0; i < r->slot_count; i++)
+        if (r->slots[i].busy) return true;
+    return false;
+}
+
+static void drop_all(struct run *r)
+{
+    for (int i = 0; i < r->slot_count; i++)
+        if (r->slots[i].busy) {
+            curl_multi_remove_handle(r->multi, r->slots[i].easy);
+            r->slots[i].busy = false;
+        }
+}
+
+/* One segment, or as many as connections are wanted and worth it. */
+static void cut(struct run *r)
+{
+    struct part_state *state = &r->part->state;
+    int n = r->no_ranges || state->total < 0 ? 1 : r->t->connections;
+    if (n > PART_SEGMENTS) n = PART_SEGMENTS;
+    while (n > 1 && state->total / n < segment_least) n--;
+    if (n < 1) n = 1;
+    int64_t each = state->total >= 0 ? state->total / n : 0;
+    for (int i = 0; i < n; i++)
+        state->segments[i] = (struct part_segment){
+            i * each, i == n - 1 ? state->total >= 0 ? state->total : 0 : (i + 1) * each, 0};
+    state->segment_count = n;
+}
+
+/* Empty, and what is known of the remote file is forgotten. */
+static int begin_anew(struct run *r, const char *why)
+{
+    bool had = r->part->state.segment_count > 0 && part_state_bytes(&r->part->state) > 0;
+    drop_all(r);
+    int code = part_reset(r->part, r->err);
+    if (!code && had) code = r->t->restarted(r->t->context, why, r->err);
+    r->uncommitted = 0;
+    return code;
+}
+
+static int commit(struct run *r)
+{
+    r->uncommitted = 0;
+    r->committed_at = clock_seconds();
+    return part_commit(r->part, r->err);
+}
+
+/* The total is known now, or known not to be. */
+static int settle(struct run *r, int64_t total, const char *validator)
+{
+    struct part_state *state = &r->part->state;
+    char shown[300];
+    url_printable(shown, sizeof shown, r->t->urls[r->url]);
+    if (r->t->size >= 0 && total >= 0 && total != r->t->size)
+        return error_set(r->err, EXIT_INTEGRITY,
+                         "the file there is another one; check the source's size and checksum",
+                         "%s has %lld bytes, expected %lld", shown, (long long)total, (long long)r->t->size);
+    state->total = total;
+    snprintf(state->validator, sizeof state->validator, "%s", validator);
+    hash_url(r->t->urls[r->url], state->url_hash);
+    cut(r);
+    int code = r->t->sized(r->t->context, total, r->err);
+    if (!code && total > 0) {
+        if (fallocate(r->part->fd, FALLOC_FL_KEEP_SIZE, 0, total) != 0 &&
+            (errno == ENOSPC || errno == EDQUOT)) {
+            code = error_errno(r->err, EXIT_DISK, "free some space, then run the same command again",
+                               "no room for the %lld bytes of %s", (long long)total, shown);
+            error_at(r->err, r->part->path, 0, 0);
+        }
+    }
+    return code ? code : commit(r);
+}
+
+static void pause_for(struct run *r, const struct slot *s, const char *what)
+{
+    const char *scale = getenv("MEOPT_FETCH_PAUSE_SCALE"); /* for tests */
+    r->tries++;
+    r->gained = 0;
+    double wait = http_backoff(r->tries, random_unit()) * (scale ? atof(scale) : 1);
+    if (s && (s->headers.status == 429 || s->headers.status == 503)) {
+        int64_t after = s->headers.retry_after;
+        curl_off_t date = 0;
+        if (after < 0 && curl_easy_getinfo(s->easy, CURLINFO_RETRY_AFTER, &date) == CURLE_OK && date > 0)
+            after = date;
+        if (after >= 0) wait = (double)(after < RETRY_AFTER_MAX ? after : RETRY_AFTER_MAX);
+    }
+    snprintf(r->reason, sizeof r->reason, "%s", what);
+    r->wake = clock_seconds() + wait;
+}
+
+/* This mirror is of no use (any more): the next, or the end. */
+static int next_mirror(struct run *r, int code, const char *hint, const char *what)
+{
+    char shown[300], text[640];
+    url_printable(shown, sizeof shown, r->t->urls[r->url]);
+    if (r->url + 1 >= r->t->url_count) return error_set(r->err, code, hint, "%s: %s", shown, what);
+    snprintf(text, sizeof text, "%s: %s; trying the next mirror", shown, what);
+    notice(r, text);
+    drop_all(r);
+    r->url++;
+    r->tries = r->restarts = 0;
+    r->gained = 0;
+    r->wake = 0;
+    r->no_ranges = false;
+    if (r->part->state.segment_count == 0) return 0;
+    /* another server has another validator: go on only when a checksum will judge the whole */
+    if (!r->t->pinned || r->part->state.total < 0)
+        return begin_anew(r, "the next mirror may have another file");
+    r->part->state.validator[0] = 0;
+    hash_url(r->t->urls[r->url], r->part->state.url_hash);
+    return commit(r);
+}
+
+static const char offline_cures[] = "without a way to the network: https_proxy=http://HOST:PORT, or carry "
+                                    "the archive here and give --from FILE "
+                                    "(--bundle FILE makes one of several)";
+
+static int failed(struct run *r, struct slot *s, int rc)
+{
+    char what[400], shown[CURL_ERROR_SIZE + 32];
+    int status = s->headers.status;
+    if (rc == CURLE_HTTP_RETURNED_ERROR || status >= 400)
+        snprintf(what, sizeof what, "the server answers %d", status);
+    else {
+        name_printable(shown, sizeof shown, s->message[0] ? s->message : curl_easy_strerror((CURLcode)rc));
+        snprintf(what, sizeof what, "%s", shown);
+    }
+    bool again = status >= 400 ? http_status_retry(status) : http_curl_retry(rc),
+         unreached = status == 0 && http_curl_unreached(rc) && part_state_bytes(&r->part->state) == 0;
+    if (unreached && r->tries == 0) {
+        char text[640];
+        snprintf(text, sizeof text, "%s; trying again. %s", what, offline_cures);
+        notice(r, text);
+    }
+    if (again && r->tries + 1 < (unreached ? TRIES_UNREACHED : TRIES)) {
+        pause_for(r, s, what);
+        return 0;
+    }
+    if (again)
+        return next_mirror(
+            r, EXIT_NETWORK,
+            unreached ? offline_cures : "what has arrived is kept: run the same command again later", what);
+    const char *hint =
+        status == 401 || status == 403   ? "the server wants an authorisation"
+        : status == 404 || status == 410 ? "the file has gone; look for a new address (--from URL)"
+        : rc == CURLE_PEER_FAILED_VERIFICATION || rc == CURLE_SSL_CACERT_BADFILE
+            ? "behind a proxy that opens TLS, name its CA in CURL_CA_BUNDLE; else do not trust this link"
+        : rc == CURLE_UNSUPPORTED_PROTOCOL || rc == CURLE_TOO_MANY_REDIRECTS
+            ? "the server redirects where meopt does not follow"
+            : "what has arrived is kept: run the same command again";
+    return next_mirror(r, EXIT_NETWORK, hint, what);
+}
+
+/* A request has ended. */
+static int ended(struct run *r, struct slot *s, int rc)
+{
+    struct part_state *state = &r->part->state;
+    s->busy = false;
+    int status = s->headers.status;
+    if (s->segment < 0) { /* the probe */
+        if (rc == CURLE_OK || rc == CURLE_WRITE_ERROR) {
+            if (status == 206 && s->headers.has_range && !s->headers.bad_range && s->headers.start == 0 &&
+                s->headers.total >= 0)
+                return settle(r, s->headers.total, http_validator(&s->headers));
+            if (status == 200 || status == 206) {
+                r->no_ranges = true;
+                return settle(r, status == 200 ? s->headers.length : -1, "");
+            }
+        }
+        if (status == 416) { /* of an empty file, and of servers that mean it otherwise */
+            r->no_ranges = true;
+            return settle(r, s->headers.total, "");
+        }
+        return failed(r, s, rc);
+    }
+    if (!s->looked && (rc == CURLE_OK) && (status == 200 || status == 206))
+        s->verdict = look(s); /* an empty body */
+    struct part_segment *g = &state->segments[s->segment];
+    bool whole = state->total >= 0 && g->start + g->done >= g->end;
+    switch (s->verdict) {
+    case DISK: *r->err = r->disk; return r->disk.code;
+    case CHANGED:
+        if (++r->restarts >= TRIES)
+            return next_mirror(r, EXIT_NETWORK, NULL, "the file there changes all the time");
+        return begin_anew(r, "the file on the server has changed");
+    case WHOLE_FILE:
+        if (++r->restarts >= TRIES)
+            return next_mirror(r, EXIT_NETWORK, NULL, "the server sends the whole file in place of a part");
+        if (state->validator[0] == 0 || r->restarts >= TRIES / 2) r->no_ranges = true;
+        return begin_anew(r, state->validator[0]
+                                 ? "the file on the server has changed, or it has no ranges any more"
+                                 : "the server sends the whole file only");
+    case WRONG_RANGE:
+        return next_mirror(r, EXIT_NETWORK, "another network or mirror may be honest",
+                           "the server sends other bytes than were asked for");
+    case TOO_LONG:
+        return next_mirror(r, EXIT_NETWORK, "another network or mirror may be honest",
+                           "the server sends more bytes than the file has");
+    default: break;
+    }
+    if (rc == CURLE_OK && state->total < 0) { /* it had no length: now it has */
+        state->total = s->at;
+        g->end = s->at;
+        return commit(r);
+    }
+    if (status == 416) {
+        if (++r->restarts >= TRIES)
+            return next_mirror(r, EXIT_NETWORK, NULL, "the server answers 416 to every range");
+        return begin_anew(r, "the file on the server is shorter now");
+    }
+    if (whole) return 0;
+    if (rc == CURLE_OK) rc = CURLE_PARTIAL_FILE; /* fewer bytes than asked for, and it says that is all */
+    if (!kept(r)) {                              /* cannot go on from here */
+        int code = failed(r, s, rc);
+        return code || state->segment_count == 0 ? code
+                                                 : begin_anew(r, "the server cannot continue a transfer");
+    }
+    return failed(r, s, rc);
+}
+
+/* ---- the loop ---- */
+
+static void tell(const struct run *r)
+{
+    if (!r->t->progress) return;
+    double left = r->wake - clock_seconds();
+    struct transfer_progress p = {part_state_bytes(&r->part->state),
+                                  r->part->state.total,
+                                  r->received,
+                                  r->tries + 1,
+                                  left > 0 && !any_busy(r) ? left : 0,
+                                  r->reason};
+    r->t->progress(r->t->context, &p);
+}
+
+static bool complete(const struct run *r)
+{
+    const struct part_state *state = &r->part->state;
+    return state->segment_count > 0 && state->total >= 0 && part_state_bytes(state) == state->total;
+}
+
+static int drive(struct run *r)
+{
+    int code = 0;
+    int64_t frontier = -1;
+    while (!code && !complete(r)) {
+        if (cancelled(r))
+            return error_set(r->err, EXIT_SIGNAL + SIGINT,
+                             "what has arrived is kept: run the same command again", "stopped");
+        if (clock_seconds() >= r->wake) {
+            for (int i = 0; i < r->slot_count; i++) {
+                struct slot *s = &r->slots[i];
+                if (s->busy) continue;
+                if (r->part->state.segment_count == 0) {
+                    if (!any_busy(r)) request(s, -1);
+                    break;
+                }
+                int segment = segment_open(r);
+                if (segment < 0) break;
+                request(s, segment);
+            }
+        }
+        int running = 0, left = 0;
+        curl_multi_perform(r->multi, &running);
+        for (CURLMsg *m; !code && (m = curl_multi_info_read(r->multi, &left));) {
+            if (m->msg != CURLMSG_DONE) continue;
+            struct slot *s = NULL;
+            int rc = (int)m->data.result;
+            curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &s);
+            curl_multi_remove_handle(r->multi, s->easy);
+            code = ended(r, s, rc);
+        }
+        if (!code && r->part->state.segment_count) {
+            int64_t f = part_state_frontier(&r->part->state);
+            if (f != frontier) code = r->t->arrived(r->t->context, frontier = f, r->err);
+            int64_t every = r->t->commit_bytes > 0 ? r->t->commit_bytes : 64ll << 20;
+            if (!code && r->uncommitted > 0 &&
+                (r->uncommitted >= every || clock_seconds() - r->committed_at > 10))
+                code = commit(r);
+        }
+        tell(r);
+        if (code || complete(r)) break;
+        curl_multi_poll(r->multi, NULL, 0, 100, NULL);
+    }
+    return code;
+}
+
+int transfer_run(const struct transfer *t, struct part *part, int *used, struct error *err)
+{
+    struct error local = {0};
+    struct run r = {.t = t, .part = part, .err = err ? err : &local, .committed_at = clock_seconds()};
+    int code = 0;
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK || !(r.multi = curl_multi_init()))
+        return error_set(err, EXIT_FAILED, NULL, "libcurl does not start");
+    curl_multi_setopt(r.multi, CURLMOPT_PIPELINING,
+                      (long)CURLPIPE_NOTHING); /* segments are connections of their own */
+    r.slot_count = t->connections < 1 ? 1 : t->connections > PART_SEGMENTS ? PART_SEGMENTS : t->connections;
+    for (int i = 0; i < r.slot_count; i++) {
+        r.slots[i].run = &r;
+        if (!(r.slots[i].easy = curl_easy_init()))
+            code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
+    }
+    if (!code && part->state.segment_count) { /* from an earlier run: still the same question? */
+        char hash[65];
+        int same = -1;
+        for (int i = 0; i < t->url_count && same < 0; i++) {
+            hash_url(t->urls[i], hash);
+            if (strcmp(hash, part->state.url_hash) == 0) same = i;
+        }
+        if (same >= 0 && part->state.total >= 0 && (part->state.validator[0] || t->pinned) &&
+            (t->size < 0 || t->size == part->state.total)) {
+            r.url = same;
+            code = t->sized(t->context, part->state.total, r.err);
+        } else {
+            code = begin_anew(&r, same < 0 ? "the part is of another address"
+                                           : "the server gave nothing to recognise the file by");
+        }
+    } else if (!code) {
+        code = begin_anew(&r, "");
+    }
+    if (!code) code = drive(&r);
+    drop_all(&r);
+    for (int i = 0; i < r.slot_count; i++) {
+        curl_easy_cleanup(r.slots[i].easy);
+        curl_slist_free_all(r.slots[i].list);
+    }
+    curl_multi_cleanup(r.multi);
+    curl_global_cleanup();
+    *used = r.url;
+    if (!code || part->state.segment_count) { /* keep what arrived, also after an error */
+        struct error ignored = {0};
+        int synced = part->state.segment_count && part->state.total >= 0
+                         ? part_commit(part, code ? &ignored : r.err)
+                         : 0;
+        if (!code) code = synced;
+    }
+    if (!code) code = t->arrived(t->context, part->state.total, r.err);
+    return code;
+}

@@ -1,0 +1,96 @@
+#!/bin/sh
+# meopt compare states the settings that real runs were trained with: changed on resume, while the run trains, in a branch, before a
+# checkpoint that the run went back to, after its last step, and by hand in its file. And the numbers of threads, which change memory.
+set -eu
+. "$MEOPT_SOURCE/tests/train/quickstart.sh"
+export OMP_NUM_THREADS=1
+fail() { echo "FAILED: $*" >&2; exit 1; }
+few_images 64
+train() { # CODE ARGUMENT...
+    want=$1
+    shift
+    got=0
+    "$MEOPT" train "$@" >out 2>log || got=$?
+    [ "$got" = "$want" ] || { cat log; fail "train $*: exit $got, expected $want"; }
+}
+base="configs/quickstart_dinov2.yaml train.steps=12 train.checkpoint_steps=4 train.checkpoint_keep=9 optim.lr=0.01"
+train 0 $base --name constant
+train 10 $base --stop-after 4 --name resumed
+train 10 --resume runs/resumed optim.lr=1e-5 train.log_every=2 --stop-after 8
+train 10 --resume runs/resumed optim.lr=2e-5 train.checkpoint_minutes=7 --stop-after 10
+train 0 --resume runs/resumed
+"$MEOPT" compare runs/constant runs/resumed --json --paper paper >json 2>log || fail "compare: $(cat log)"
+"$MEOPT" compare runs/constant runs/resumed >text 2>log
+python3 - <<'END' || fail "a rate that changed on resume"
+import json
+j = json.load(open("json"))
+rows = {r["key"]: r for r in j["config"]}
+lr = rows["optim.lr"]
+history = "0.01 -> 1.0e-5 @4 -> 2.0e-5 @8"
+assert lr["values"] == ["0.01", "2.0e-5"] and lr["history"] == [None, history], lr
+assert rows["train.log_every"]["history"][1].endswith("-> 2 @4") and rows["train.checkpoint_minutes"]["history"][1].endswith("-> 7 @8"), rows
+assert not j["comparable"] and [r["key"] for r in j["not_comparable"]] == ["optim.lr"], j["not_comparable"]  # how often it saves is harmless
+assert j["not_comparable"][0]["values"] == ["0.01", history] and "optim.lr" in j["columns"][1]["headline"]
+text = open("text").read()
+assert text.count(history) >= 2, text
+latex = "0.01 $\\to$ 1.0$\\times10^{-5}$ @4 $\\to$ 2.0$\\times10^{-5}$ @8"
+for suffix in "", "_zh":
+    methods, table = open("paper/methods%s.tex" % suffix).read(), open("paper/table%s.tex" % suffix).read()
+    assert latex in methods and latex in table and "optim.lr" in methods and "log\\_every" not in table, (methods, table)
+END
+"$MEOPT" compare runs/resumed runs/constant --paper paper >out 2>log
+grep -q 'learning rate 0.01 \$.to\$ 1.0.*@4 \$.to\$ 2.0.*@8' paper/methods.tex || fail "the sentence: $(cat paper/methods.tex)"
+"$MEOPT" compare runs/resumed --json --paper paper >json 2>log || fail "one run"
+grep -q '"0.01 -> 1.0e-5 @4 -> 2.0e-5 @8"' json && grep -q 'learning rate 0.01 \$.to\$' paper/methods.tex || fail "one run alone"
+
+# runs that see their images in another way, by keys that no checkpoint set
+train 0 $base data.mean=0.4,0.5,0.6 data.interpolation=bilinear --name seen
+"$MEOPT" compare runs/constant runs/seen --json >json 2>log || fail "compare: $(cat log)"
+python3 - <<'END' || fail "preprocessing that differs by its keys alone"
+import json
+rows = {r["key"]: r["values"] for r in json.load(open("json"))["not_comparable"]}
+assert rows["data.mean"] == ["not set", "0.4,0.5,0.6"] and rows["data.interpolation"] == ["auto", "bilinear"], rows
+assert not set(rows) & {"data.std", "data.resize", "data.crop_pct", "data_s.mean"}, rows
+END
+
+# a branch from before the first change, and one from between: with the rate of now from there on
+train 0 --resume runs/resumed --at 6 --name branch
+train 0 --resume runs/resumed --at 8 --name later
+# gone back behind a change: it holds from the checkpoint on
+train 10 $base --stop-after 6 --name back
+train 10 --resume runs/back optim.lr=1e-4 --stop-after 7
+rm -r runs/back/ckpt/step-00000006 runs/back/ckpt/step-00000007
+printf 'step-00000004' >runs/back/ckpt/LATEST
+train 0 --resume runs/back
+# never in effect: behind the last step, and by hand
+cp -r runs/constant runs/late
+train 0 --resume runs/late optim.lr=3e-3
+sed -i 's/^  lr: .*/  lr: 0.7/' runs/late/config.yaml
+"$MEOPT" compare runs/constant runs/branch runs/later runs/back runs/late --json --all >json 2>log || fail "compare: $(cat log)"
+grep -q 'late: optim.lr is 0.7 in config.yaml, but the run used 0.01' log || fail "a file that was edited: $(cat log)"
+python3 - <<'END' || fail "branches"
+import json
+j = json.load(open("json"))
+(lr,) = [r for r in j["config"] if r["key"] == "optim.lr"]
+assert lr["values"] == ["0.01", "2.0e-5", "2.0e-5", "1.0e-4", "0.01"], lr
+assert lr["history"] == [None, "0.01 -> 2.0e-5 @4", "0.01 -> 1.0e-5 @4 -> 2.0e-5 @8", "0.01 -> 1.0e-4 @4", None], lr
+END
+
+# the same change in both is no reason
+"$MEOPT" compare runs/resumed runs/later --json >json 2>log
+python3 -c 'import json; j = json.load(open("json")); assert "optim.lr" not in [r["key"] for r in j["not_comparable"]], j["not_comparable"]' || fail "the same change"
+
+# threads, in the table and against a comparison; and those of a run that had both
+OMP_NUM_THREADS=2 train 0 $base --name threads
+OMP_NUM_THREADS=2 train 10 $base --stop-after 4 --name both
+train 0 --resume runs/both
+"$MEOPT" compare runs/constant runs/threads runs/both --json >json 2>log
+python3 - <<'END' || fail "threads"
+import json
+j = json.load(open("json"))
+(threads,) = [r for r in j["facts"] if r["key"] == "threads"]
+assert threads["values"] == [1, 2, 1], threads
+bad = {r["key"]: r["values"] for r in j["not_comparable"]}
+assert bad["threads"] == ["1", "2", "1"] and "threads" in j["columns"][1]["headline"], bad
+assert "2 threads -> " in bad["device"][2] and bad["device"][2].endswith("1 thread @4"), bad
+END

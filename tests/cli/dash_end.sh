@@ -1,0 +1,53 @@
+#!/bin/sh
+# What is there when a run has ended: lines that stay in the terminal after its dashboard has closed; r, which says that all steps are
+# made; a terminal from before Unicode, on which nothing but ASCII is drawn; and what commands tell programs (--json).
+set -eu
+. "$MEOPT_SOURCE/tests/cli/tmux.sh"
+. "$MEOPT_SOURCE/tests/train/quickstart.sh"
+trap '[ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null || :; rm -rf "$work" "$dir"' EXIT
+export OMP_NUM_THREADS=1
+few_images 64
+start() { # TERM COMMAND
+    terminal 80 24 C.UTF-8 "NO_COLOR=1 HOME='$dir' OMP_NUM_THREADS=1" "sh -c \"cd '$work'; TERM=$1 '$MEOPT' $2; echo status \\\$?; sleep 60\""
+}
+start screen-256color 'train configs/quickstart_dinov2.yaml train.steps=24 train.checkpoint_steps=8 --run-dir runs --name one'
+await 'status 0'
+restored 'the end of a run'
+await '^runs/one: done, step 24/24, loss '
+await '^  loss  *first .*best .*last'
+await '^  peak memory .*planned .*without meopt .*-[0-9]*%$'
+await 'activations [0-9]'
+await '^  checkpoint  *step 24'
+await '^  events '
+await ' step 24  done$'
+stop
+
+start vt100 'attach one'
+await 'step 24/24'
+tmux -L "$socket" capture-pane -p | LC_ALL=C grep -q '[^ -~]' && fail "more than ASCII on a vt100"
+keys r
+await 'all 24 steps are made; for more: meopt train --resume'
+keys q
+await 'status 0'
+stop
+
+# the start, on stderr: what is no default; all of it for who asks
+"$MEOPT" train configs/quickstart_dinov2.yaml train.steps=1 --run-dir runs --name two >out 2>log
+[ "$(wc -l <log)" -lt 60 ] || fail "a start writes $(wc -l <log) lines"
+grep -q '^train.steps  *1$' log && ! grep -q '^optim.beta1' log || fail "the settings of a start: $(cat log)"
+MEOPT_LOG=debug "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=1 --run-dir runs --name three >out 2>log
+grep -q '^optim.beta1' log || fail "no settings when debugging"
+grep -q '1 head ' log || fail "the heads of the student: $(grep heads log)"
+
+"$MEOPT" version --json >version
+"$MEOPT" export one --json >export
+"$MEOPT" embed one -o embedded --json >embed
+"$MEOPT" stop one --json >stop
+python3 - <<'END' || fail "--json"
+import json, os
+version, export, embed, stop = (json.load(open(n)) for n in ("version", "export", "embed", "stop"))
+assert version["version"][0].isdigit(), version
+assert export["step"] == 24 and os.path.isfile(export["path"]) and export["format"] == "safetensors" and export["merge"] is None, export
+assert embed["images"] == 64 and embed["width"] == 64 and embed["role"] == "student" and os.path.isfile(embed["path"]) and not embed["bad"], embed
+assert stop == {"run": "runs/one", "asked": None, "state": "done", "step": 24}, stop
+END

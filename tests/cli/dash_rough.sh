@@ -1,0 +1,95 @@
+#!/bin/sh
+# What happens to screens that stay open: the run's directory is removed beneath them, its metrics are cut in the middle of a line
+# and grow again, or are no text; two of them show one run; the terminal takes a hundred sizes; there is no home to keep choices in.
+set -eu
+. "$MEOPT_SOURCE/tests/cli/tmux.sh"
+. "$MEOPT_SOURCE/tests/cli/dash_run.sh"
+dash_run "$dir/runs/many" 16 300
+dash_run "$dir/runs/gone" 1 300
+dash_run "$dir/runs/cut" 1 300
+dash_run "$dir/runs/unread" 1 300
+start() { # ENVIRONMENT COMMAND
+    terminal 80 24 C.UTF-8 "$1" "sh -c \"cd '$dir'; '$MEOPT' $2; echo status \\\$?; sleep 60\""
+}
+leave() {
+    keys Escape
+    keys q
+    await 'status 0'
+    restored "$1"
+    stop
+}
+
+start "HOME='$dir/home'" 'attach gone'
+await 'step 300/300'
+mv "$dir/runs/gone" "$dir/away"
+await 'its directory is gone$'
+for key in 2 3 Enter Escape 4 1 Left e c x r b Escape; do keys $key; done
+keys 3 Enter
+await 'cannot plan it here: .*gone'
+mv "$dir/away" "$dir/runs/gone"
+keys Escape
+await ' done$'
+leave 'a run that was gone'
+
+# a configuration that says nothing any more
+start "HOME='$dir/home'" 'attach unread'
+await 'step 300/300'
+printf '\000\001{' >"$dir/runs/unread/config.yaml"
+keys 3 Enter
+await 'cannot plan it here'
+leave 'a damaged configuration'
+rm "$dir/runs/unread/config.yaml"
+
+# the list: one goes, then all
+start "HOME='$dir/home'" 'attach --run-dir runs'
+await '3 of 3'
+mv "$dir/runs/gone" "$dir/away"
+keys G Enter # whichever it is, the list stays
+keys q
+await 'of [23]  by age'
+await '2 of 2'
+mv "$dir/runs" "$dir/runs2"
+await "cannot list 'runs': No such file"
+mv "$dir/runs2" "$dir/runs"
+keys j
+await '? help'
+leave 'a list without a directory'
+
+# cut in the middle of a line, grown again, no text
+start "HOME='$dir/home'" 'attach cut'
+await 'step 300/300'
+metrics=$dir/runs/cut/metrics.jsonl
+bytes=$(wc -c <"$metrics")
+head -c $((bytes / 2 + 17)) "$metrics" >"$dir/half"
+tail -c +$((bytes / 2 + 18)) "$metrics" >"$dir/rest"
+truncate -s $((bytes / 2 + 17)) "$metrics"
+await 'step 1[45][0-9]/300'
+cat "$dir/rest" >>"$metrics"
+await 'step 300/300'
+head -c 20000 /dev/urandom >"$metrics"
+sed -n 1,40p "$dir/half" >>"$metrics"
+await 'step 40/300'
+leave 'metrics that were cut'
+
+# two of one run, a hundred sizes, nowhere to keep choices
+start 'HOME=/proc/nowhere' 'attach many'
+await 'step 300/300'
+first=$socket
+start 'HOME=' 'attach many'
+await 'step 300/300'
+second=$socket
+for i in $(seq 50); do
+    for socket in $first $second; do
+        tmux -L "$socket" resize-window -x $((1 + i * 37 % 211)) -y $((1 + i * 29 % 67))
+        case $i in *5) keys $((i % 4 + 1)) ;; esac
+    done
+done
+for socket in $first $second; do
+    tmux -L "$socket" resize-window -x 80 -y 24
+    keys 1
+    await '^+10 more *all 16 of the run'
+done
+socket=$second
+leave 'a storm of sizes'
+socket=$first
+leave 'another storm of sizes'

@@ -1,0 +1,122 @@
+#!/bin/sh
+# The dashboard in a real terminal (tmux): golden screens of a replayed run at four sizes, 1, 2 and 8 cards, UTF-8 and ASCII, with
+# and without colour; every tab; the terminal given back after quit, suspension and the signals that end a process; nothing but
+# text where there is no terminal. MEOPT_UPDATE_GOLDEN=1 writes the golden screens anew.
+set -eu
+. "$MEOPT_SOURCE/tests/cli/tmux.sh"
+. "$MEOPT_SOURCE/tests/cli/dash_run.sh"
+golden=$MEOPT_SOURCE/tests/data/dash_screen
+for cards in 1 2 8; do dash_run "$dir/runs/run$cards" $cards 300; done
+start() { # width height locale environment command...
+    width=$1 height=$2 locale=$3 more=$4
+    shift 4
+    rm -f "$dir/pid"
+    cat >"$dir/run.sh" <<RUN
+cd "$dir/runs"
+trap : INT
+sh -c 'echo \$\$ >../pid; exec "\$@"' sh "$MEOPT" $*
+echo "status \$?"
+sleep 60
+RUN
+    terminal "$width" "$height" "$locale" "$more" "sh '$dir/run.sh' 2>'$dir/err'"
+}
+check() { # NAME: the screen against the golden one, as soon as it is equal, within 5 s
+    if [ -n "${MEOPT_UPDATE_GOLDEN:-}" ]; then
+        mkdir -p "$golden"
+        sleep 0.7
+        tmux -L "$socket" capture-pane -p >"$golden/$1.txt"
+        return
+    fi
+    i=0
+    until tmux -L "$socket" capture-pane -p | cmp -s - "$golden/$1.txt"; do
+        i=$((i + 1))
+        if [ $i = 50 ]; then
+            tmux -L "$socket" capture-pane -p | diff -u "$golden/$1.txt" - >&2 || true
+            fail "golden screen $1 (MEOPT_UPDATE_GOLDEN=1 sh tests/cli/dash_screen.sh writes it anew)"
+        fi
+        sleep 0.1
+    done
+}
+
+for cards in 1 2 8; do
+    for mode in utf8 ascii; do
+        for colour in colour mono; do
+            locale=C.UTF-8 more=
+            [ $mode = utf8 ] || locale=C
+            [ $colour = colour ] || more=NO_COLOR=1
+            start 80 24 $locale "$more" train --replay run$cards --speed 0
+            await 'step 300/300'
+            for size in 80x24 40x12 132x43 200x60; do
+                tmux -L "$socket" resize-window -x "${size%x*}" -y "${size#*x}"
+                check "$size-$cards-$mode-$colour"
+            done
+            tmux -L "$socket" capture-pane -pe >"$dir/attributes"
+            if grep -q "$(printf '\033')\[[0-9;]*\(38;5\|3[0-7]m\)" "$dir/attributes"; then found=colour; else found=mono; fi
+            [ $found = $colour ] || fail "colours: $found, expected $colour"
+            [ $mode = utf8 ] || ! LC_ALL=C grep -q '[^ -~]' "$golden/132x43-$cards-$mode-$colour.txt" || fail "not ASCII"
+            keys q
+            await 'status 0'
+            restored quit
+            stop
+        done
+    done
+done
+
+start 100 30 C.UTF-8 '' train --replay run2 --speed 0 --baseline run8
+await baseline
+for tab in charts memory log help; do
+    keys Tab
+    check "tab-$tab"
+done
+keys 1 l
+await ', log'
+keys z
+await 'steps 0 to 300'
+keys f g
+tmux -L "$socket" resize-window -x 20 -y 5
+await '^too small: 36x10$'
+tmux -L "$socket" resize-window -x 80 -y 24
+await 'step 300/300'
+tmux -L "$socket" send-keys C-c
+await 'status 130'
+restored SIGINT
+stop
+
+for signal in TERM HUP SEGV; do
+    start 80 24 C.UTF-8 '' attach run1
+    await 'step 300/300'
+    kill -$signal "$(cat "$dir/pid")"
+    await 'status'
+    restored SIG$signal
+    stop
+done
+
+# suspended and continued by a shell with jobs
+terminal 80 24 C.UTF-8 "PS1='shell> '" 'sh -i'
+await 'shell>'
+keys "'$MEOPT' attach '$dir/runs/run1'" Enter
+await 'step 300/300'
+keys C-z
+await 'Stopped\|Suspended'
+restored Ctrl-Z
+keys 'fg' Enter
+await '1 overview'
+keys q
+await 'shell>'
+restored 'fg and quit'
+stop
+
+# speed: half of a run of 96 s, in about a second
+start 80 24 C.UTF-8 '' train --replay run1 --speed 50
+await 'step [0-9]*/300'
+await 'replay, end'
+keys q
+await 'status 0'
+stop
+
+"$MEOPT" attach "$dir/runs/run1" >"$dir/out" 2>"$dir/err" </dev/null && fail "attach without a terminal"
+grep -q 'needs a terminal' "$dir/err" || fail "attach without a terminal: $(cat "$dir/err")"
+! grep -q "$(printf '\033')" "$dir/out" "$dir/err" || fail "escape bytes without a terminal"
+got=0
+"$MEOPT" attach "$dir" 2>"$dir/err" </dev/null || got=$?
+[ $got = 1 ] || fail "attach to what is no run: exit $got"

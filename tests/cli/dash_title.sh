@@ -1,0 +1,45 @@
+#!/bin/sh
+# The window's title follows a run in the dashboard and is given back when it is left; the bell rings when the run ends that was
+# seen alive, and not for one that had ended before.
+set -eu
+. "$MEOPT_SOURCE/tests/cli/tmux.sh"
+. "$MEOPT_SOURCE/tests/cli/dash_run.sh"
+dash_run "$dir/old" 1 40
+dash_run "$dir/new" 1 40
+alive='{"state":"training","step":20,"total_steps":80,"epoch":1,"pid":%d,"host":"elsewhere","time":%d,"exit_code":null}\n'
+printf "$alive" 1 "$(date +%s)" >"$dir/new/state.json"
+awaited() { # the title, within 10 s
+    i=0
+    until [ "$(tmux -L "$socket" display -p '#{pane_title}')" = "$1" ]; do
+        i=$((i + 1))
+        [ $i -lt 200 ] || fail "the title is '$(tmux -L "$socket" display -p '#{pane_title}')', not '$1'"
+        sleep 0.05
+    done
+}
+start() {
+    terminal 80 24 C.UTF-8 '' "sh -c \"printf '\\\\033]0;before\\\\007'; cd '$dir'; '$MEOPT' attach $1; echo status \\\$?; sleep 60\""
+    tmux -L "$socket" set -g monitor-bell on >/dev/null
+    tmux -L "$socket" set -g bell-action any >/dev/null
+    tmux -L "$socket" set-hook -g alert-bell "run-shell 'echo rang >>\"$dir/bell\"'" >/dev/null
+}
+start old
+awaited 'old done - meopt'
+keys q
+await 'status 0'
+awaited before
+[ ! -e "$dir/bell" ] || fail "the bell of a run that had ended"
+stop
+start new
+awaited 'new 50% loss 0.00576 - meopt'
+cp "$dir/old/state.json" "$dir/new/state.json"
+awaited 'new done - meopt'
+i=0
+until [ -s "$dir/bell" ]; do
+    i=$((i + 1))
+    [ $i -lt 100 ] || fail "no bell"
+    sleep 0.05
+done
+keys q
+await 'status 0'
+awaited before
+stop

@@ -1,0 +1,53 @@
+#!/bin/sh
+# The list of runs where the locale is not UTF-8: Chinese that is typed under GBK finds the run, names are in the terminal's own
+# encoding, in 'meopt runs' too, and under C each character that cannot be shown is one '?'.
+set -eu
+. "$MEOPT_SOURCE/tests/cli/tmux.sh"
+localedef -c -i zh_CN -f GBK "$dir/zh_CN.GBK" 2>/dev/null || { echo "localedef makes no zh_CN.GBK: the package locales"; exit 77; }
+export LOCPATH="$dir"
+. "$MEOPT_SOURCE/tests/cli/dash_run.sh"
+for run in dinov2-教师 dinov2-学生 eva_clip-lr1; do dash_run "$dir/runs/$run" 1 60; done
+start() { # LOCALE COMMAND
+    terminal 80 24 C.UTF-8 "NO_COLOR=1 LOCPATH='$dir'" "sh -c \"cd '$dir'; LC_ALL=$1 '$MEOPT' $2; echo status \\\$?; sleep 60\""
+}
+in_gbk() { printf %s "$1" | iconv -f UTF-8 -t GBK; }
+sent() { # BYTES: tmux takes UTF-8; what it is given tells
+    for _ in $(seq 200); do
+        if LC_ALL=C grep -q "$1" "$dir/bytes"; then return 0; fi
+        sleep 0.05
+    done
+    return 1
+}
+start zh_CN.GBK ''
+await '3 of 3'
+tmux -L "$socket" pipe-pane "cat >'$dir/bytes'"
+keys /
+await 'filter: _'
+in_gbk 教师 >"$dir/typed"
+tmux -L "$socket" load-buffer "$dir/typed"
+tmux -L "$socket" paste-buffer -r
+await '1 of 3'
+keys Enter C-l
+sent "$(in_gbk 'filter: 教师')" || fail "what is typed is not shown"
+sent "$(in_gbk dinov2-教师)" || fail "the run's name is not Chinese"
+keys Enter # its dashboard
+await 'step 60/60'
+keys q
+await '1 of 3'
+keys q
+await 'status 0'
+stop
+
+start C ''
+await '^  dinov2-??  *done'
+keys q
+await 'status 0'
+if tmux -L "$socket" capture-pane -p | LC_ALL=C grep '[^ -~]'; then fail "not ASCII"; fi
+stop
+
+# as a line on a terminal in its encoding, in a file as it is
+command -v script >/dev/null || exit 0
+cd "$dir"
+COLUMNS=80 LC_ALL=zh_CN.GBK script -qec "'$MEOPT' runs" /dev/null </dev/null >bytes
+LC_ALL=C grep -q "$(in_gbk dinov2-学生) *done" bytes || fail "'meopt runs' under GBK"
+LC_ALL=zh_CN.GBK "$MEOPT" runs | grep -q '^dinov2-学生 ' || fail "a file has other names"

@@ -1,0 +1,33 @@
+#!/bin/sh
+# What 'meopt compare --paper' writes is LaTeX: both documents compile, of runs whose names hold every character that LaTeX takes for
+# its own, and Chinese; and no sentence has a hole where a run does not say a figure.
+set -eu
+. "$MEOPT_SOURCE/tests/cli/dash_run.sh"
+dir=$(mktemp -d -p "${TMPDIR:-/tmp}")
+trap 'rm -rf "$dir"' EXIT
+cd "$dir"
+fail() { echo "FAILED: $*" >&2; exit 1; }
+awkward='a_b&c%1#2{3}$4~5^6\7<8>'
+dash_run runs/plain 1 200
+dash_run "runs/$awkward" 1 100
+dash_run runs/dinov2-教师 2 60
+"$MEOPT" compare runs/plain "runs/$awkward" runs/dinov2-教师 --paper paper >/dev/null
+if grep -n 'had \.\|were \.\|为 。\|for , \|of \.' paper/methods*.tex; then fail "a sentence with a hole"; fi
+missing=
+compile() { # ENGINE DOCUMENT
+    command -v "$1" >/dev/null || { missing="$missing $1"; return 0; }
+    [ "$1" != xelatex ] || kpsewhich ctexart.cls >/dev/null || { missing="$missing ctex"; return 0; }
+    (cd paper && HOME="$dir" TEXMFVAR="$dir/texmf" timeout 250 "$1" -interaction=nonstopmode -halt-on-error "$2" >"../$2.log" 2>&1) ||
+        fail "$1 $2: $(grep -A8 '^!' "$2.log" || tail -5 "$2.log")"
+    [ "$(head -c 5 "paper/${2%.tex}.pdf")" = %PDF- ] || fail "$2 gave no PDF"
+    if grep 'Overfull .hbox ([0-9][0-9]\{2,\}' "$2.log"; then fail "$2: beyond the page"; fi
+}
+compile pdflatex paper.tex
+compile xelatex paper_zh.tex
+if command -v pdftotext >/dev/null && [ -f paper/paper.pdf ]; then
+    pdftotext -layout paper/paper.pdf - | grep -q 'U+6559 U+5E08' || fail "a name is lost"
+fi
+if command -v pdftotext >/dev/null && [ -f paper/paper_zh.pdf ]; then
+    pdftotext -layout paper/paper_zh.pdf - | grep -q 'dinov2-教师' || fail "a Chinese name is lost"
+fi
+[ -z "$missing" ] || { echo "not compiled: no$missing here"; exit 77; }

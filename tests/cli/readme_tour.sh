@@ -1,0 +1,89 @@
+#!/bin/sh
+# Every line of README's tour, typed as it is into a terminal, in a clean copy in a path with a space: the first half on the
+# sample data as a new user types it; in the second the sample's archives have the names of the real ones, and what a line types is not
+# changed, but that the benches, a minute of the processor, only say how they are used unless MEOPT_LONG=1. The two lines that
+# require cards end as a machine without them lets them: 6.
+set -eu
+. "$MEOPT_SOURCE/tests/cli/tmux.sh"
+home="$dir/a home" copy="$dir/a clean copy"
+mkdir -p "$home/bin" "$home/.config/meopt" "$copy/configs"
+ln -s "$MEOPT" "$home/bin/meopt"
+cp "$MEOPT_SOURCE/README.md" "$copy/"
+cp "$MEOPT_SOURCE"/configs/*.yaml "$copy/configs/"
+cat >"$home/.config/meopt/sources.yaml" <<END
+sources:
+  coco2014:
+    file: COCO2014.tar.gz
+    url: file://$MEOPT_SOURCE/configs/sample/COCO2014.tar.gz
+    top: COCO2014
+  model-weight:
+    file: ModelWeight.tar.gz
+    url: file://$MEOPT_SOURCE/configs/sample/ModelWeight.tar.gz
+    top: ModelWeight
+END
+sed -i 's/^  arch: .*/  arch: dinov2_vits14/; s/image_size: 224/image_size: 56/' "$copy/configs/dinov2.yaml"
+sed -i 's/width: 512/width: 64/; s/depth: 7/depth: 2/; s/hidden: 2048/hidden: 256/; s/out: 512/out: 64/; s/steps: 40/steps: 6/' \
+    "$copy/configs/quickstart_compare.yaml"
+sed -n '/^## Tour/,/^## Documentation/s/^    //p' "$copy/README.md" | sed 's/  .*//' >"$dir/lines"
+[ "$(wc -l <"$dir/lines")" -ge 28 ] || fail "README's tour has $(wc -l <"$dir/lines") lines"
+PATH="$home/bin:$PATH"
+terminal 100 30 C.UTF-8 "HOME='$home' OMP_NUM_THREADS=2 PS1=" "sh -c 'cd \"$copy\"; stty -echo; exec sh'"
+ended() { # CODE: of the line, within 5 minutes
+    i=0
+    until tmux -L "$socket" capture-pane -p 2>/dev/null | grep -q "^line $number ends: "; do
+        i=$((i + 1))
+        [ $i -lt 3000 ] || fail "'$line' does not end"
+        sleep 0.1
+    done
+    tmux -L "$socket" capture-pane -p | grep -q "^line $number ends: $1\$" || fail "'$line' does not end with $1"
+}
+ends_by() { # KEY: the line ends by itself, or once KEY is typed into the dashboard that it opened
+    i=0
+    until tmux -L "$socket" capture-pane -p 2>/dev/null | grep -q "^line $number ends: "; do
+        i=$((i + 1))
+        [ $i -lt 300 ] || fail "'$line' does not end"
+        [ "$(tmux -L "$socket" display -p '#{alternate_on}')" = 0 ] || keys "$1"
+        sleep 1
+    done
+}
+finished() { # NAME...: these runs, within a minute
+    for name in "$@"; do
+        for _ in $(seq 300); do
+            ! grep -q '"state": *"done"' "$copy/runs/$name/state.json" 2>/dev/null || continue 2
+            sleep 0.2
+        done
+        fail "run $name does not finish"
+    done
+}
+number=0
+while read -r line <&3; do
+    number=$((number + 1))
+    case $line in meopt | 'meopt '*) ;; *) fail "'$line' is no line of meopt" ;; esac
+    case $line in 'meopt bench'*) [ "${MEOPT_LONG:-}" = 1 ] || line="$line --help" ;; esac
+    case $line in 'meopt compare runs'* | 'meopt train --resume first'*) finished first baseline ;; 'meopt export'*) finished first ;; esac
+    tmux -L "$socket" send-keys -l "clear; $line; echo line $number ends: \$?"
+    tmux -L "$socket" send-keys Enter
+    case $line in
+    *'my.yaml --name'* | *'--resume first'*) ends_by q ;;
+    *'config edit'*) await 'Memory of one rank' && keys q ;;
+    'meopt attach'* | *'eva.yaml --name'* | *'--resume eva') await 'step [1-9][0-9]*/' && keys q ;;
+    meopt) await 'runs in runs' && keys q ;;
+    esac
+    case $line in *--help) ended 0 ;; *--cards\ 0,* | 'meopt bench gpu '*) ended 6 ;; *) ended 0 ;; esac
+    case $line in
+    'meopt config new eva_clip'*) # geometry from the small checkpoints, small images, long enough to be stopped
+        sed -i 's/^  arch: .*/  arch: custom/; s/image_size: 224/image_size: 56/; s/epochs: 10/epochs: 100000/' "$copy/eva.yaml"
+        ;;
+    *'--resume eva') # the run continues after the dashboard was left
+        "$MEOPT" stop "$copy/runs/eva" 2>/dev/null
+        line='the stop of the run'
+        tmux -L "$socket" send-keys -l "clear; until meopt runs --state stopped | grep -q eva; do sleep 0.2; done; echo line $number ends: \$?"
+        tmux -L "$socket" send-keys Enter
+        ended 0
+        ;;
+    esac
+done 3<"$dir/lines"
+[ "$(wc -l <"$copy/runs/first/metrics.jsonl")" = 120 ] || fail "the resumed run has $(wc -l <"$copy/runs/first/metrics.jsonl") steps, not 120"
+for made in job.sh report.json cmp.html; do [ -s "$copy/$made" ] || fail "no $made"; done
+[ -s "$copy/embeddings" ] || fail "no embeddings"
+find "$copy/runs" -name '*.pt' | grep -q first || fail "no export"

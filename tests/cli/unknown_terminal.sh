@@ -1,0 +1,33 @@
+#!/bin/sh
+# A terminal whose name this machine does not know (kitty, ghostty, tmux over ssh) is drawn on as xterm-256color, with a word;
+# a dumb one, and none, are refused by name. The mouse stays the terminal's where nothing answers it.
+set -eu
+. "$MEOPT_SOURCE/tests/cli/tmux.sh"
+. "$MEOPT_SOURCE/tests/cli/dash_run.sh"
+dash_run "$dir/runs/run1" 1 300
+start() { # TERM COMMAND
+    terminal 80 24 C.UTF-8 "TERM=$1" "sh -c \"cd '$dir'; '$MEOPT' $2 2>err; echo status \\\$?; sleep 60\""
+}
+start xterm-ghostty 'attach run1'
+await 'step 300/300'
+[ "$(tmux -L "$socket" display -p '#{mouse_any_flag}')" = 0 ] || fail "the dashboard takes the mouse"
+keys q
+await 'status 0'
+grep -q 'TERM=xterm-ghostty is not known on this machine' "$dir/err" || fail "does not say so: $(cat "$dir/err")"
+restored quit
+stop
+(cd "$dir" && "$MEOPT" config new quickstart x.yaml >/dev/null && "$MEOPT" fetch sample --dest sample --quiet)
+for how in attach 'attach run1' 'config edit x.yaml' 'train x.yaml train.steps=1 --run-dir trained'; do
+    for term in dumb ''; do
+        start "$term" "$how"
+        case $how in train*) await 'status 0' ;; *) await 'status 2' ;; esac
+        case $term in dumb) why="cursor: TERM is 'dumb'" ;; *) why='TERM is not set' ;; esac
+        grep -q "$why" "$dir/err" || fail "'$how' with TERM='$term': $(cat "$dir/err")"
+        stop
+    done
+done
+start foot-extra 'config edit x.yaml'
+await 'Memory of one rank'
+keys q
+await 'status 0'
+stop

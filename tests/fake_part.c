@@ -1,3 +1,0 @@
-/* A library that is there, and nothing else: tests/libraries.c. */
-int fake_part(void);
-int fake_part(void) { return 1; }

@@ -1,0 +1,166 @@
+/* The streams and events of tests/gpu/fake_driver.cc, and their recording. */
+#ifndef MEOPT_TESTS_GPU_FAKE_STREAMS_H
+#define MEOPT_TESTS_GPU_FAKE_STREAMS_H
+
+/* ---- Streams: what is to be done, in order, and what events it waits for ---- */
+
+using moment = std::chrono::steady_clock::time_point;
+namespace
+{
+struct stream;
+struct event {
+    int card;
+    stream *on = nullptr;             /* where it was recorded last */
+    long long recorded = 0, done = 0; /* times */
+    moment at = {};                   /* that it was done last */
+};
+struct work {
+    std::function<void()> run;
+    event *wait; /* before it: until this many records of it are done */
+    long long until;
+    std::function<bool()> ready; /* what somebody else does: asked again and again, and goes on meanwhile */
+    long long takes_us = 0;      /* at least */
+    moment given = {};
+};
+struct stream {
+    int card;
+    long long number;
+    std::deque<work> queue;
+    moment until = {}; /* what it has done so far took */
+};
+} // namespace
+static std::vector<stream *> streams;
+
+/* How long kernels whose names begin so take: FAKE_TAKES, or fake_driver_takes. */
+static std::vector<std::pair<std::string, long long>> taking;
+
+static void set_taking(const char *text)
+{
+    taking.clear();
+    for (char name[64]; text && sscanf(text, "%63[^=]", name) == 1;) {
+        const char *value = strchr(text, '=');
+        if (!value) break;
+        taking.emplace_back(name, atoll(value + 1));
+        text = strchr(value, ',');
+        if (text) text++;
+    }
+}
+static long long takes(const std::string &kernel)
+{
+    for (const auto &t : taking)
+        if (kernel.compare(0, t.first.size(), t.first) == 0) return t.second;
+    return 0;
+}
+
+/* The recording of a stream: what it is given does not begin. As with the real drivers, whatever asks for
+ * memory, waits or touches events meanwhile fails and makes the recording void. */
+static stream *recording;
+static std::thread::id recorder; /* other threads are let be */
+static bool recording_void;
+static std::vector<work> recorded;
+
+static bool not_recordable()
+{
+    bool own = recording && recorder == std::this_thread::get_id();
+    recording_void = recording_void || own;
+    return own;
+}
+
+/* Has the first of the stream taken its time? That begins where what was before it ended, however late we
+ * look, so that it lasts no longer beside other processes. */
+static bool is_due(stream *s)
+{
+    const work &w = s->queue.front();
+    moment due = std::max(s->until, w.given) + std::chrono::microseconds(w.takes_us);
+    if (std::chrono::steady_clock::now() < due) return false;
+    s->until = due;
+    return true;
+}
+
+/* Work off the stream until `wanted` is done `until` times; all of it without `wanted`. false: not yet, for
+ * something that somebody else does is not ready. */
+static bool try_work_off(stream *s, const event *wanted, long long until)
+{
+    while (!s->queue.empty() && (!wanted || wanted->done < until)) {
+        work &first = s->queue.front();
+        if (first.wait && first.wait->done < first.until &&
+            !try_work_off(first.wait->on, first.wait, first.until))
+            return false;
+        if (first.ready && !first.ready()) return false;
+        if (first.ready) s->until = std::chrono::steady_clock::now();
+        if (first.wait) s->until = std::max(s->until, first.wait->at);
+        if (first.takes_us && !is_due(s)) return false;
+        work now = first;
+        s->queue.pop_front();
+        now.run();
+    }
+    return true;
+}
+
+/* The same, waited for: others may call the driver meanwhile. */
+static void work_off(stream *s, const event *wanted, long long until)
+{
+    while (!try_work_off(s, wanted, until)) {
+        inside_driver.unlock();
+        usleep(50);
+        inside_driver.lock();
+    }
+}
+/* All of this thread's card. */
+static void work_off_all()
+{
+    for (size_t i = 0; i < streams.size(); i++)
+        if (streams[i]->card == current_card()) work_off(streams[i], nullptr, 0);
+}
+static int put(stream *s, const work &w)
+{
+    s->queue.push_back(w);
+    s->queue.back().given = std::chrono::steady_clock::now();
+    long long late = number("FAKE_LATE", 0);
+    if (late >= 0 && s->number != late) try_work_off(s, nullptr, 0);
+    return 0;
+}
+static int give(void *p, const work &w)
+{
+    stream *s = (stream *)p;
+    if (s->card != current_card()) return WRONG_CARD;
+    if (s == recording) {
+        if (w.wait) return not_recordable() ? NOT_RECORDABLE : 0;
+        recorded.push_back(w);
+        return 0;
+    }
+    return put(s, w);
+}
+static int give(void *p, std::function<void()> run, long long takes_us = 0)
+{
+    return give(p, work{run, nullptr, 0, nullptr, takes_us});
+}
+
+/* While kernels take their time streams go on by themselves, as a card's do: not when somebody asks. */
+namespace
+{
+struct clockwork {
+    std::atomic<bool> stop{false};
+    std::thread thread;
+    void begin()
+    {
+        if (thread.joinable()) return;
+        thread = std::thread([this] {
+            while (!stop) {
+                inside_driver.lock();
+                for (size_t i = 0; i < streams.size(); i++) try_work_off(streams[i], nullptr, 0);
+                inside_driver.unlock();
+                usleep(200);
+            }
+        });
+    }
+    ~clockwork()
+    {
+        stop = true;
+        if (thread.joinable()) thread.join();
+    }
+};
+} // namespace
+static clockwork going_on;
+
+#endif

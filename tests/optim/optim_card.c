@@ -1,0 +1,437 @@
+/* The optimizer on a card ($MEOPT_TEST_DEVICE) does to every byte what it does on the CPU: all rules and
+ * formats, shards that begin at an odd group, short and misaligned ends, gradients that are not finite,
+ * accumulators, saving and loading. */
+#include "core/base/file.h"
+#include "core/device/device.h"
+#include "core/meopt.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <math.h>
+#include <cmocka.h>
+
+enum { TENSORS = 6, STEPS = 3 };
+static const int64_t shapes[TENSORS][2] = {{1, 1}, {7, 9}, {8, 16}, {40, 41}, {130, 255}, {64, 1030}};
+static const int64_t firsts[TENSORS] = {0, 0, 64, 0, 192, 0};
+
+static struct device *card;
+
+struct bytes {
+    char *data;
+    size_t used;
+};
+static int collect(void *context, const void *data, size_t n)
+{
+    struct bytes *b = context;
+    b->data = xrealloc(b->data, b->used + n);
+    memcpy(b->data + b->used, data, n);
+    b->used += n;
+    return 0;
+}
+
+static float value(uint32_t *seed)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    float x = (float)(int32_t)*seed * 0x1p-31f;
+    *seed = *seed * 1664525u + 1013904223u;
+    return x * x * x * ((*seed >> 28) == 0 ? 30.0f : 1.0f); /* some large ones */
+}
+static float *values_new(int64_t count, float scale, uint32_t *seed)
+{
+    float *values = xmalloc((size_t)count * sizeof *values);
+    for (int64_t i = 0; i < count; i++) values[i] = value(seed) * scale;
+    return values;
+}
+static uint16_t half(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+struct side {
+    struct meopt *opt;
+    struct device *device; /* NULL: this machine */
+    void *gradients[TENSORS], *blocks[TENSORS];
+};
+
+static void side_open(struct side *s, struct device *device, struct meopt_options options)
+{
+    struct meopt_error err = {0};
+    struct error why = {0};
+    struct meopt_tensor table[TENSORS] = {{0}};
+    static const char *const names[TENSORS] = {"a", "b", "c", "d", "e", "f"};
+    options.device = (struct meopt_device *)device;
+    s->device = device;
+    for (int i = 0; i < TENSORS; i++) {
+        table[i] = (struct meopt_tensor){.name = names[i],
+                                         .ndim = 2,
+                                         .first = firsts[i],
+                                         .lr_scale = 1,
+                                         .flags = i == 3 ? MEOPT_NO_DECAY : 0};
+        memcpy(table[i].shape, shapes[i], sizeof shapes[i]);
+        size_t bytes = (size_t)(shapes[i][0] * shapes[i][1]) * 4 + 64;
+        s->blocks[i] =
+            device ? device_alloc(device, MEMORY_GRADIENTS, bytes, "gradient", &why) : calloc(1, bytes);
+        assert_non_null(s->blocks[i]);
+        s->gradients[i] = (char *)s->blocks[i] + (i == 4 ? 4 : 0); /* not aligned to a pair */
+    }
+    if (device) { /* the library's own blocks on the card, too */
+        options.allocate = NULL;
+        options.release = NULL;
+    }
+    if (meopt_create(&s->opt, &options, table, TENSORS, &err)) fail_msg("%s", err.message);
+}
+
+static void side_close(struct side *s)
+{
+    meopt_destroy(s->opt);
+    for (int i = 0; i < TENSORS; i++)
+        if (s->device) device_free(s->device, s->blocks[i]);
+        else free(s->blocks[i]);
+}
+
+static void give(struct side *s, int i, const float *values, int bf16)
+{
+    int64_t count = shapes[i][0] * shapes[i][1];
+    uint16_t *halves = xmalloc((size_t)count * 2);
+    for (int64_t j = 0; j < count; j++) halves[j] = half(values[j]);
+    const void *from = bf16 ? (const void *)halves : (const void *)values;
+    size_t bytes = (size_t)count * (bf16 ? 2 : 4);
+    if (s->device) s->device->upload(s->device, s->gradients[i], from, bytes);
+    else memcpy(s->gradients[i], from, bytes);
+    free(halves);
+}
+
+static void saved(const struct side *s, struct bytes *b)
+{
+    struct meopt_error err = {0};
+    if (meopt_save(s->opt, collect, b, &err)) fail_msg("%s", err.message);
+}
+
+static void same(struct side sides[2], const char *what)
+{
+    struct bytes a = {0}, b = {0};
+    saved(&sides[0], &a);
+    saved(&sides[1], &b);
+    if (a.used != b.used) fail_msg("%s: %zu bytes on the CPU, %zu on the card", what, a.used, b.used);
+    for (size_t i = 0; i < a.used; i++)
+        if (a.data[i] != b.data[i]) fail_msg("%s: byte %zu of %zu differs", what, i, a.used);
+    free(a.data);
+    free(b.data);
+}
+
+/* Squares of what is not given in bf16 or scaled, by hand: what some other kernel would have found. */
+static struct meopt_grad_stats found_of(const struct meopt_gradient *gradients, const size_t *tensors,
+                                        size_t count, int bf16)
+{
+    struct meopt_grad_stats found = {0, 1, 0};
+    for (size_t k = 0; k < count; k++)
+        for (int64_t i = 0; i < shapes[tensors[k]][0] * shapes[tensors[k]][1]; i++) {
+            uint32_t bits = bf16 ? (uint32_t)((const uint16_t *)gradients[tensors[k]].data)[i] << 16 : 0;
+            float x = ((const float *)gradients[tensors[k]].data)[bf16 ? 0 : i];
+            if (bf16) memcpy(&x, &bits, sizeof x);
+            found.squares += (double)x * (double)x;
+            found.finite &= isfinite(x) != 0;
+        }
+    return found;
+}
+
+/* Groups that are clipped by their own norms. */
+static int step_clipped(struct side *s, const struct meopt_gradient *gradients,
+                        const struct meopt_gradient *here, int bf16, struct meopt_error *err)
+{
+    static const size_t groups[][3] = {{0, 4}, {5, 1, 3}, {2}}, counts[] = {2, 3, 1};
+    struct error why = {0};
+    int status = 0;
+    void *place = s->device ? device_alloc(s->device, MEMORY_DATA, 64, "found", &why) : NULL;
+    for (int k = 0; k < 3; k++) {
+        struct meopt_gradient given[3];
+        struct meopt_grad_stats found = found_of(here, groups[k], counts[k], bf16);
+        struct meopt_clip clip = {&found, 0.5 / (k + 1), k == 1 ? 0.7 : 0};
+        for (size_t i = 0; i < counts[k]; i++) given[i] = gradients[groups[k][i]];
+        if (s->device) {
+            s->device->upload(s->device, place, &found, sizeof found);
+            clip.found = place;
+        }
+        int ended = meopt_step_clipped(s->opt, groups[k], given, counts[k], &clip, err);
+        if (!status) status = ended;
+    }
+    if (s->device) device_free(s->device, place);
+    return status;
+}
+
+/* mode 0: gradients, 1: accumulated ones, 2: one group that is not finite, 3: released, tensor by tensor,
+ * checked, 4: 3 with one that is not finite, which the card tells at the end of the step, 5: several at once
+ * on one side and one by one on the other, 6: several at once with one that is not finite, which holds its
+ * companions, 7: clipped by group, 8: 7 with one that is not finite, which holds its group and those behind
+ */
+static int step_several(struct side *s, const struct meopt_gradient *gradients, struct meopt_error *err)
+{
+    static const size_t groups[][3] = {{5, 1, 3}, {0, 4}, {2}}, counts[] = {3, 2, 1};
+    int status = 0;
+    for (int k = 0; k < 3; k++) {
+        struct meopt_gradient given[3];
+        for (size_t i = 0; i < counts[k]; i++) given[i] = gradients[groups[k][i]];
+        int ended = meopt_step_tensors(s->opt, groups[k], given, counts[k], 0.75, err);
+        if (!status) status = ended;
+    }
+    return status;
+}
+
+static void trial(struct meopt_options options, int bf16, int mode, const char *what)
+{
+    struct side sides[2] = {{0}};
+    struct meopt_error err = {0};
+    uint32_t seed = 1;
+    bool bad = mode == 2 || mode == 4 || mode == 6 || mode == 8;
+    for (int d = 0; d < 2; d++) side_open(&sides[d], d ? card : NULL, options);
+    for (int i = 0; i < TENSORS; i++) {
+        int64_t count = shapes[i][0] * shapes[i][1];
+        float *w = values_new(count, 1, &seed);
+        for (int d = 0; d < 2; d++)
+            if (meopt_import(sides[d].opt, (size_t)i, 0, count, w, &err)) fail_msg("%s", err.message);
+        free(w);
+    }
+    enum meopt_dtype type = bf16 ? MEOPT_BF16 : MEOPT_F32;
+    for (int step = 1; step <= STEPS; step++) {
+        struct meopt_gradient gradients[2][TENSORS];
+        struct meopt_step_stats stats[2];
+        double norm[2];
+        int status[2] = {0, 0}, finite[2];
+        for (int i = 0; i < TENSORS; i++) {
+            int64_t count = shapes[i][0] * shapes[i][1];
+            float *g = values_new(count, 0.01f, &seed);
+            if (i == 2) memset(g, 0, 64 * 4);
+            if (bad && i == 3) g[70] = step == 2 ? INFINITY : -NAN;
+            for (int d = 0; d < 2; d++) {
+                give(&sides[d], i, g, bf16);
+                gradients[d][i] = (struct meopt_gradient){sides[d].gradients[i], type};
+                if (mode == 1 && (step % 2 == 0 || d == 0))
+                    for (int again = 0; again < 2; again++)
+                        if (meopt_accumulate(sides[d].opt, (size_t)i, gradients[d][i].data, type, 0.5, &err))
+                            fail_msg("%s", err.message);
+            }
+            free(g);
+        }
+        for (int again = 0; again < 2 && mode == 1 && step % 2 == 1; again++) /* several at once */
+            if (meopt_accumulate_tensors(sides[1].opt, (size_t[]){3, 0, 5, 1, 4, 2},
+                                         (struct meopt_gradient[]){gradients[1][3], gradients[1][0],
+                                                                   gradients[1][5], gradients[1][1],
+                                                                   gradients[1][4], gradients[1][2]},
+                                         TENSORS, 0.5, &err))
+                fail_msg("%s", err.message);
+        for (int d = 0; d < 2; d++) {
+            if (meopt_gradient_norm(sides[d].opt, mode == 1 ? NULL : gradients[d], &norm[d], &finite[d],
+                                    &err))
+                fail_msg("%s", err.message);
+            if (mode == 0 || mode == 2) {
+                status[d] = meopt_step(sides[d].opt, step, 1e-2, 0.75, gradients[d], &stats[d], &err);
+                continue;
+            }
+            assert_int_equal(meopt_step_begin(sides[d].opt, step, 1e-2, 1, &err), 0);
+            bool several = mode == 6 || (mode == 5 && step % 2 == d), clipped = mode >= 7;
+            if (clipped && step_clipped(&sides[d], gradients[d], gradients[0], bf16, &err) !=
+                               (mode == 8 && !d ? MEOPT_NOT_FINITE : 0))
+                fail_msg("%s", err.message);
+            if (several &&
+                step_several(&sides[d], gradients[d], &err) != (mode == 6 && !d ? MEOPT_NOT_FINITE : 0))
+                fail_msg("%s", err.message);
+            for (int i = 0; i < TENSORS && !several && !clipped; i++)
+                if (meopt_step_tensor(sides[d].opt, (size_t)i, mode == 1 ? NULL : gradients[d][i].data, type,
+                                      0.75, &err) &&
+                    (mode != 4 || i != 3 || d))
+                    fail_msg("%s", err.message);
+            status[d] = meopt_step_end(sides[d].opt, &stats[d], &err);
+        }
+        assert_int_equal(status[0], bad ? MEOPT_NOT_FINITE : 0);
+        assert_int_equal(status[1], status[0]);
+        assert_int_equal(finite[0], finite[1]);
+        if (!bad && norm[0] != norm[1]) fail_msg("%s: norm %.17g, on the card %.17g", what, norm[0], norm[1]);
+        assert_int_equal(stats[0].bad_groups, stats[1].bad_groups);
+        if (stats[0].grad_norm != stats[1].grad_norm)
+            fail_msg("%s: norm of the step %.17g, on the card %.17g", what, stats[0].grad_norm,
+                     stats[1].grad_norm);
+        same(sides, what);
+    }
+    /* what the card saved goes on there and on the CPU alike */
+    struct bytes state = {0};
+    saved(&sides[1], &state);
+    struct side fresh[2];
+    for (int d = 0; d < 2; d++) {
+        side_open(&fresh[d], d ? card : NULL, options);
+        if (meopt_load(fresh[d].opt, state.data, state.used, &err)) fail_msg("%s: %s", what, err.message);
+    }
+    same(fresh, what);
+    free(state.data);
+    for (int d = 0; d < 2; d++) {
+        side_close(&sides[d]);
+        side_close(&fresh[d]);
+    }
+}
+
+static void every_rule_and_format_has_the_cpu_s_bits(void **unused)
+{
+    (void)unused;
+    static const int states[][2] = {
+        {MEOPT_STATE_F32, MEOPT_STATE_F32},   {MEOPT_STATE_BF16, MEOPT_STATE_BF16},
+        {MEOPT_STATE_8BIT, MEOPT_STATE_8BIT}, {MEOPT_STATE_4BIT, MEOPT_STATE_4BIT},
+        {MEOPT_STATE_4BIT, MEOPT_STATE_8BIT}, {MEOPT_STATE_8BIT, MEOPT_STATE_BF16},
+        {MEOPT_STATE_BF16, MEOPT_STATE_8BIT}, {MEOPT_STATE_BF16_NEAREST, MEOPT_STATE_F32}};
+    int number = 0, tried = 0;
+    for (int rule = MEOPT_APADAM; rule <= MEOPT_LION; rule++)
+        for (int weights = MEOPT_WEIGHTS_F32; weights <= MEOPT_WEIGHTS_32; weights++)
+            for (size_t s = 0; s < sizeof states / sizeof *states; s++, number++) {
+                if (!getenv("MEOPT_LONG") && (number * 5 + number / 8) % 11) continue;
+                tried++;
+                struct meopt_options o;
+                char what[128];
+                meopt_options_init(&o, sizeof o, rule);
+                o.weights = weights;
+                o.first_moment = states[s][0];
+                o.second_moment = states[s][1];
+                o.weight_decay = 0.05;
+                o.small_count = 64;
+                o.seed = 12345678901234ull;
+                if (rule == MEOPT_APSGD) o.momentum = s % 3 ? 0.9 : 0, o.nesterov = s % 3 == 2;
+                int mode = number % 9;
+                if (mode == 1) o.accumulator = s % 2 ? MEOPT_STATE_BF16 : MEOPT_STATE_8BIT;
+                snprintf(what, sizeof what, "%s, weights %s, states %d %d, mode %d", meopt_rule_name(rule),
+                         meopt_weight_format_name(weights), states[s][0], states[s][1], mode);
+                trial(o, number / 4 % 2, mode, what);
+            }
+    printf("%d of %d combinations of rule, formats and kind of gradient: same bits\n", tried, number);
+}
+
+/* The CPU tells at once; a card, which nobody waits for, when it is asked for the norm, and at the end of the
+ * step. */
+static void a_bad_gradient_that_was_accumulated_is_told_by_norm_and_step(void **unused)
+{
+    (void)unused;
+    struct meopt_options o;
+    struct meopt_error err = {0};
+    meopt_options_init(&o, sizeof o, MEOPT_LAMB);
+    o.first_moment = o.second_moment = MEOPT_STATE_8BIT;
+    o.small_count = 64;
+    o.accumulator = MEOPT_STATE_BF16;
+    for (int bad_at = 0; bad_at < 3; bad_at++) { /* 2: not at all */
+        struct side side = {0};
+        double norm;
+        int finite;
+        side_open(&side, card, o);
+        int64_t count = shapes[4][0] * shapes[4][1];
+        float *values = xcalloc((size_t)count, sizeof *values);
+        for (int micro = 0; micro < 2; micro++) {
+            for (int64_t i = 0; i < count; i++) values[i] = 0.01f;
+            if (micro == bad_at) values[count / 2] = INFINITY;
+            give(&side, 4, values, 0);
+            assert_int_equal(meopt_accumulate(side.opt, 4, side.gradients[4], MEOPT_F32, 0.5, &err), 0);
+        }
+        for (int again = 0; again < 2; again++) {
+            assert_int_equal(meopt_gradient_norm(side.opt, NULL, &norm, &finite, &err), 0);
+            assert_int_equal(finite, bad_at == 2);
+        }
+        struct meopt_step_stats stats;
+        assert_int_equal(meopt_step_begin(side.opt, 1, 1e-2, 1, &err), 0);
+        assert_int_equal(meopt_step_tensor(side.opt, 4, NULL, MEOPT_F32, 1, &err), 0);
+        assert_int_equal(meopt_step_end(side.opt, &stats, &err), bad_at == 2 ? 0 : MEOPT_NOT_FINITE);
+        assert_int_equal(stats.bad_groups, bad_at == 2 ? 0 : 1);
+        /* and what is accumulated next is another matter */
+        for (int64_t i = 0; i < count; i++) values[i] = 0.01f;
+        give(&side, 4, values, 0);
+        assert_int_equal(meopt_accumulate(side.opt, 4, side.gradients[4], MEOPT_F32, 1, &err), 0);
+        assert_int_equal(meopt_gradient_norm(side.opt, NULL, &norm, &finite, &err), 0);
+        assert_int_equal(finite, 1);
+        free(values);
+        side_close(&side);
+    }
+}
+
+static int open_card(void **unused)
+{
+    (void)unused;
+    struct error err = {0};
+    if (device_open(&card, getenv("MEOPT_TEST_DEVICE"), 0, &err)) {
+        error_print(&err);
+        return 1;
+    }
+    return 0;
+}
+struct stepper {
+    struct side *side;
+    size_t first;
+    int status;
+};
+static void *steps(void *context)
+{
+    struct stepper *s = context;
+    for (size_t i = s->first; i < TENSORS && !s->status; i += 3)
+        s->status = meopt_step_tensor(s->side->opt, i, s->side->gradients[i], MEOPT_F32, 1, NULL);
+    return NULL;
+}
+
+/* As meopt.h promises, whatever card the calling thread has had until then. */
+static void threads_step_the_tensors_of_one_handle(void **unused)
+{
+    (void)unused;
+    struct meopt_options o;
+    struct meopt_error err = {0};
+    struct side sides[2];
+    struct stepper threads[2][3];
+    uint32_t seed = 5;
+    meopt_options_init(&o, sizeof o, MEOPT_APADAMW);
+    o.first_moment = o.second_moment = MEOPT_STATE_8BIT;
+    o.small_count = 64;
+    side_open(&sides[0], NULL, o);
+    side_open(&sides[1], card, o);
+    for (int step = 1; step <= STEPS; step++) {
+        for (int i = 0; i < TENSORS; i++) {
+            int64_t count = shapes[i][0] * shapes[i][1];
+            float *g = values_new(count, 0.01f, &seed);
+            for (int d = 0; d < 2; d++) give(&sides[d], i, g, 0);
+            free(g);
+        }
+        for (int d = 0; d < 2; d++) {
+            pthread_t ids[3];
+            assert_int_equal(meopt_step_begin(sides[d].opt, step, 1e-2, 0, &err), 0);
+            for (size_t k = 0; k < 3; k++) {
+                threads[d][k] = (struct stepper){&sides[d], k, 0};
+                assert_int_equal(pthread_create(&ids[k], NULL, steps, &threads[d][k]), 0);
+            }
+            for (int k = 0; k < 3; k++) pthread_join(ids[k], NULL);
+            for (int k = 0; k < 3; k++) assert_int_equal(threads[d][k].status, 0);
+            assert_int_equal(meopt_step_end(sides[d].opt, NULL, &err), 0);
+        }
+    }
+    same(sides, "threads");
+    for (int d = 0; d < 2; d++) side_close(&sides[d]);
+}
+
+static int close_card(void **unused)
+{
+    (void)unused;
+    struct error err = {0};
+    if (!card) return 0; /* it could not be opened, which was told */
+    int code = device_check(card, &err);
+    if (code) error_print(&err);
+    for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
+        if (c != MEMORY_WORKSPACE && card->use.current_bytes[c]) code = 1; /* the device keeps its scratch */
+    device_close(card);
+    return code;
+}
+
+int main(void)
+{
+    if (!getenv("MEOPT_TEST_DEVICE")) return 77;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_rule_and_format_has_the_cpu_s_bits),
+        cmocka_unit_test(threads_step_the_tensors_of_one_handle),
+        cmocka_unit_test(a_bad_gradient_that_was_accumulated_is_told_by_norm_and_step)};
+    return cmocka_run_group_tests(tests, open_card, close_card);
+}

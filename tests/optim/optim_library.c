@@ -1,0 +1,468 @@
+/* libmeopt as its header describes it: state that survives a restart bit by bit and goes from one format to
+ * another, gradient accumulation, records of versions with adaptive precision, shards, threads. */
+#include "core/base/file.h"
+#include "core/optim/state.h"
+#include "tests/optim/optim_spans.h"
+#include "tests/optim/optim_table.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+
+static void resume_is_bit_identical(void **state)
+{
+    (void)state;
+    for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
+        for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
+            struct meopt_error err;
+            struct meopt *whole = make(rule, presets[p], 7), *first = make(rule, presets[p], 7),
+                         *second = make(rule, presets[p], 7);
+            steps(whole, 1, 8);
+            steps(first, 1, 4);
+            if (p % 2) { /* through the stream, or record by record with exported weights */
+                struct buffer b = saved(first);
+                assert_int_equal(meopt_load(second, b.data, b.bytes, &err), 0);
+                free(b.data);
+            } else
+                for (size_t i = 0; i < COUNT; i++) {
+                    size_t bytes = meopt_state_bytes(first, i);
+                    char *record = malloc(bytes);
+                    float values[A];
+                    int64_t n = i ? B : A;
+                    assert_int_equal(meopt_state_save(first, i, record, bytes, &err), 0);
+                    assert_int_equal(meopt_state_load(second, i, record, bytes, &err), 0);
+                    assert_int_equal(meopt_export(first, i, 0, n, values, &err), 0);
+                    assert_int_equal(meopt_import(second, i, 0, n, values, &err), 0);
+                    free(record);
+                }
+            steps(second, 5, 8);
+            struct buffer x = saved(whole), y = saved(second);
+            assert_int_equal(x.bytes, y.bytes);
+            if (memcmp(x.data, y.data, x.bytes) != 0)
+                fail_msg("%s %s: resumed run differs", meopt_rule_name(rule), presets[p]);
+            free(x.data);
+            free(y.data);
+            meopt_destroy(whole);
+            meopt_destroy(first);
+            meopt_destroy(second);
+        }
+}
+
+enum { GROUPS = (A + 63) / 64, ARRAYS = GROUPS * 128 + GROUPS, HEADER = 136 };
+
+/* A record as the version before pairs wrote it: every code of v of 8 bits and of m with a scale a group. */
+static void states_of_the_version_before_are_converted(void **state)
+{
+    (void)state;
+    struct meopt_error err;
+    struct meopt *x = make(MEOPT_APADAMW, "balanced", 7);
+    static uint8_t record[HEADER + ARRAYS + 4 + GROUPS * 4];
+    static float m[GROUPS * 64], v[GROUPS * 64], now_m[GROUPS * 64], now_v[GROUPS * 64];
+    steps(x, 1, 3);
+    size_t bytes = meopt_state_bytes(x, 0);
+    assert_int_equal(bytes, HEADER + GROUPS * 132 + 4);
+    assert_int_equal(meopt_state_save(x, 0, record, bytes, &err), 0);
+    assert_int_equal(meopt_state_version(record, bytes), 4);
+    memcpy(record, "MEOPTST1", 8);
+    uint64_t sizes[3] = {GROUPS * 64, GROUPS * 64, GROUPS};
+    memcpy(record + HEADER - 24, sizes, 24);
+    for (int i = 0; i < GROUPS * 64; i++) { /* the four highest binades, and what m can be beside them */
+        record[HEADER + i] = (uint8_t)((i * 7) % 256);
+        record[HEADER + GROUPS * 64 + i] = (uint8_t)(192 + (i * 5) % 64);
+    }
+    for (int i = 0; i < GROUPS; i++) record[HEADER + GROUPS * 128 + i] = (uint8_t)(120 + i % 8);
+    uint32_t crc = crc32c(0, record, HEADER + ARRAYS);
+    memcpy(record + HEADER + ARRAYS, &crc, 4);
+    assert_int_equal(meopt_state_version(record, HEADER + ARRAYS + 4), 1);
+    assert_int_equal(meopt_state_load(x, 0, record, HEADER + ARRAYS + 4, &err), 0);
+    struct optim_task before = task_of(x, &x->tensors[0]), now = before;
+    before.version = 1;
+    before.m = record + HEADER;
+    before.v = record + HEADER + GROUPS * 64;
+    before.scales = record + HEADER + GROUPS * 128;
+    x->kernels->state_out(&before, 0, GROUPS, m, v);
+    x->kernels->state_out(&now, 0, GROUPS, now_m, now_v);
+    for (int i = 0; i < GROUPS * 64; i++) {
+        double root = sqrt((double)v[i]);
+        assert_true(root > 0 && fabs(sqrt((double)now_v[i]) / root - 1) < 0.01);
+        assert_true(fabs((double)now_m[i] - (double)m[i]) < 16 * root / 100);
+    }
+    steps(x, 4, 6);
+    meopt_destroy(x);
+}
+
+/* A record of version 3 of a rule without v: sign, and the float x + 2^-7 cut to 4 bits of mantissa, of m
+ * beside the power of two that its group has. */
+static void a_lone_moment_with_a_scale_a_group_is_converted(void **state)
+{
+    (void)state;
+    for (int rule = MEOPT_APSGD; rule <= MEOPT_LION; rule += MEOPT_LION - MEOPT_APSGD) {
+        struct meopt_error err;
+        struct meopt *x = make(rule, "balanced", 7);
+        static uint8_t record[HEADER + GROUPS * 66 + 4];
+        static float m[GROUPS * 64], was[GROUPS * 64];
+        steps(x, 1, 3);
+        size_t bytes = meopt_state_bytes(x, 0), before = HEADER + GROUPS * 65;
+        assert_int_equal(bytes, sizeof record);
+        assert_int_equal(meopt_state_save(x, 0, record, bytes, &err), 0);
+        assert_int_equal(meopt_state_version(record, bytes), 4);
+        memcpy(record, "MEOPTST1", 8);
+        uint64_t scale_bytes = GROUPS;
+        memcpy(record + HEADER - 8, &scale_bytes, 8);
+        for (int i = 0; i < GROUPS * 64; i++) record[HEADER + i] = (uint8_t)(i % 9 ? i * 7 : 0);
+        for (int i = 0; i < GROUPS; i++) record[HEADER + GROUPS * 64 + i] = (uint8_t)(120 + i % 8);
+        uint32_t crc = crc32c(0, record, before);
+        memcpy(record + before, &crc, 4);
+        assert_int_equal(meopt_state_version(record, before + 4), 3);
+        assert_int_equal(meopt_state_load(x, 0, record, before + 4, &err), 0);
+        struct optim_task now = task_of(x, &x->tensors[0]);
+        x->kernels->state_out(&now, 0, GROUPS, m, NULL);
+        for (int i = 0; i < GROUPS * 64; i++) {
+            int code = i % 9 ? i * 7 % 256 : 0, of_group = 120 + i / 64 % 8 - 127;
+            double magnitude = ldexp(1 + code % 16 / 16.0, code % 128 / 16 - 7) - ldexp(1, -7);
+            was[i] = (float)ldexp(code < 128 ? magnitude : -magnitude, of_group);
+        }
+        for (int i = 0; i < GROUPS * 64; i++) {
+            double off = span_off(rule, was + i / 64 * 64, 64, (double)was[i], (double)m[i]);
+            if (fabs((double)m[i] - (double)was[i]) > off)
+                fail_msg("%s: m %d is %g, was %g", meopt_rule_name(rule), i, (double)m[i], (double)was[i]);
+        }
+        steps(x, 4, 6);
+        meopt_destroy(x);
+    }
+}
+
+static float of_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+/* A record of version 2, whose grids had steps of any size, beside its description in double. */
+static void a_state_on_grids_of_other_steps_is_converted(void **state)
+{
+    (void)state;
+    struct meopt_error err;
+    struct meopt *x = make(MEOPT_APADAMW, "balanced", 7);
+    static uint8_t record[HEADER + GROUPS * 132 + 4];
+    static float m[GROUPS * 64], v[GROUPS * 64];
+    steps(x, 1, 3);
+    size_t bytes = sizeof record;
+    assert_int_equal(meopt_state_save(x, 0, record, bytes, &err), 0);
+    memcpy(record, "MEOPTST2", 8);
+    for (uint32_t i = 0; i < GROUPS; i++) {
+        uint32_t header = (700 + i % 8) | (i * 5 % 63) << 11 | 60u << 17 | 0xa5u << 24;
+        uint32_t m_codes = (uint32_t)of_bits(0x43f4a6d4u - (i * 5 % 63) * 399458u) | 1u;
+        memcpy(record + HEADER + GROUPS * 128 + 4 * i, &header, 4);
+        for (uint32_t e = 0; e < 64; e++) { /* the last code of v is not of all m */
+            uint16_t code = (uint16_t)(m_codes + e * 997 % (65535 - 2 * m_codes));
+            memcpy(record + HEADER + 128 * i + 2 * e, &code, 2);
+        }
+    }
+    uint32_t crc = crc32c(0, record, bytes - 4);
+    memcpy(record + bytes - 4, &crc, 4);
+    assert_int_equal(meopt_state_version(record, bytes), 2);
+    if (meopt_state_load(x, 0, record, bytes, &err)) fail_msg("%s", err.message);
+    struct optim_task now = task_of(x, &x->tensors[0]);
+    x->kernels->state_out(&now, 0, GROUPS, m, v);
+    for (uint32_t i = 0; i < GROUPS * 64; i++) {
+        uint32_t header, e = i % 64, range = i / 64 * 5 % 63;
+        uint32_t m_codes = (uint32_t)of_bits(0x43f4a6d4u - range * 399458u) | 1u;
+        uint32_t span = (uint32_t)of_bits((146u << 23) + range * 1198373u);
+        uint16_t code;
+        memcpy(&header, record + HEADER + GROUPS * 128 + i / 64 * 4, 4);
+        memcpy(&code, record + HEADER + 2 * i, 2);
+        double step = span / (floor(65536.0 / m_codes) - 2);
+        uint32_t low = ((header & 0x7ffu) << 19) + (66u << 23);
+        float root = of_bits(low + (uint32_t)floor((code / m_codes - 1) * step + 0.5));
+        double top = (double)of_bits((119u << 23) + (60u << 20)) * (0xa5 >> e % 8 & 1 ? 0.6875 : 1),
+               middle = m_codes / 2, old_m = (code % m_codes - middle) * top / middle * (double)root,
+               found = sqrt((double)v[i]) / (double)root - 1;
+        assert_true(fabs(found) <= step / (1 << 23));
+        assert_true(fabs((double)m[i] - old_m) <=
+                    top / middle * (double)root + fabs(old_m) * step / (1 << 23));
+    }
+    steps(x, 4, 6);
+    meopt_destroy(x);
+}
+
+static void momentum_of_the_largest_gradients_is_saved_and_loaded(void **state)
+{
+    (void)state;
+    struct meopt_error err;
+    struct meopt *x = make(MEOPT_APSGD, "balanced", 7), *y = make(MEOPT_APSGD, "balanced", 7);
+    for (int i = 0; i < A; i++) gradient[i] = i % 2 ? 0x1.fp61f : -0x1.8p61f;
+    for (int step = 1; step <= 40; step++) {
+        struct meopt_gradient g[COUNT] = {{gradient, MEOPT_F32}, {gradient, MEOPT_F32}};
+        assert_int_equal(meopt_step(x, step, 1e-25, 1, g, NULL, &err), 0);
+    }
+    assert_int_equal(x->tensors[0].layout.m, STATE_8BIT);
+    struct buffer b = saved(x);
+    if (meopt_load(y, b.data, b.bytes, &err)) fail_msg("%s", err.message);
+    struct optim_task now = task_of(y, &y->tensors[0]);
+    static float m[GROUPS * 64];
+    y->kernels->state_out(&now, 0, GROUPS, m, NULL);
+    for (int i = 0; i < A; i++) /* ten gradients */
+        assert_true(fabs((double)m[i] / (10 * (1 - pow(0.9, 40)) * (double)gradient[i]) - 1) < 0.05);
+    free(b.data);
+    meopt_destroy(x);
+    meopt_destroy(y);
+}
+
+static double distance(const struct meopt *x, const struct meopt *y)
+{
+    static float a[A], b[A];
+    struct meopt_error err;
+    double sum = 0;
+    meopt_export(x, 0, 0, A, a, &err);
+    meopt_export(y, 0, 0, A, b, &err);
+    for (int i = 0; i < A; i++) sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+    return sqrt(sum / A);
+}
+
+static void state_goes_from_one_format_to_another(void **state)
+{
+    (void)state;
+    for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
+        for (int from = 0; from < 4; from++)
+            for (int to = 0; to < 4; to++) {
+                struct meopt_error err;
+                struct meopt *x = make(rule, presets[from], 7), *y = make(rule, presets[to], 7);
+                steps(x, 1, 5);
+                struct buffer b = saved(x);
+                assert_int_equal(meopt_load(y, b.data, b.bytes, &err), 0);
+                free(b.data);
+                struct meopt_tensor_info info;
+                assert_int_equal(meopt_info(y, 0, &info), 0);
+                assert_int_equal(info.updates, 5);
+                steps(x, 6, 6);
+                steps(y, 6, 6);
+                /* bf16 weights: half an ulp of 1; else a fraction of a step */
+                double limit = from == 2 || to == 2 ? 3e-3 : 4e-4;
+                if (distance(x, y) > limit)
+                    fail_msg("%s %s -> %s: %g", meopt_rule_name(rule), presets[from], presets[to],
+                             distance(x, y));
+                meopt_destroy(x);
+                meopt_destroy(y);
+            }
+}
+
+static void damaged_state_is_refused_and_changes_nothing(void **state)
+{
+    (void)state;
+    struct meopt_error err;
+    struct meopt *opt = make(MEOPT_APADAMW, "balanced", 7);
+    steps(opt, 1, 3);
+    struct buffer good = saved(opt);
+    for (size_t at = 0; at < good.bytes; at += 137) {
+        char *bad = malloc(good.bytes);
+        memcpy(bad, good.data, good.bytes);
+        bad[at] = (char)(bad[at] ^ 0x10);
+        assert_int_equal(meopt_load(opt, bad, good.bytes, &err), MEOPT_BAD_STATE);
+        assert_true(strlen(err.message) > 10);
+        free(bad);
+    }
+    for (size_t bytes = 0; bytes < good.bytes; bytes += 501)
+        assert_int_equal(meopt_load(opt, good.data, bytes, &err), MEOPT_BAD_STATE);
+    struct buffer still = saved(opt);
+    assert_memory_equal(good.data, still.data, good.bytes);
+    struct meopt *lion = make(MEOPT_LION, "balanced", 7);
+    assert_int_equal(meopt_load(lion, good.data, good.bytes, &err), MEOPT_BAD_STATE); /* other moments */
+    meopt_destroy(lion);
+    free(still.data);
+    free(good.data);
+    meopt_destroy(opt);
+}
+
+static void accumulated_gradients_make_the_step_of_their_sum(void **state)
+{
+    (void)state;
+    static const double limits[] = {1e-6, 2e-5, 2e-5, 6e-5,
+                                    1e-3}; /* rms of weights after one SGD step of size 1e-2 */
+    for (int format = 0; format < MEOPT_STATE_FORMAT_COUNT; format++) {
+        struct meopt_options o;
+        struct meopt_error err;
+        struct meopt *x, *y;
+        meopt_options_init(&o, sizeof o, MEOPT_APSGD);
+        o.accumulator = format;
+        assert_int_equal(meopt_create(&x, &o, table, COUNT, &err), 0);
+        assert_int_equal(meopt_create(&y, &o, table, COUNT, &err), 0);
+        static float sum[A];
+        memset(sum, 0, sizeof sum);
+        for (int micro = 0; micro < 4; micro++) {
+            fill(gradient, A, (uint32_t)micro + 50, 1);
+            for (int i = 0; i < A; i++) sum[i] += gradient[i] * 0.25f;
+            assert_int_equal(meopt_accumulate(x, 0, gradient, MEOPT_F32, 0.25, &err), 0);
+        }
+        meopt_step_begin(x, 1, 1e-2, 0, &err);
+        assert_int_equal(meopt_step_tensor(x, 0, NULL, MEOPT_F32, 1, &err), 0);
+        assert_int_equal(meopt_step_tensor(x, 1, NULL, MEOPT_F32, 1, &err),
+                         MEOPT_BAD_ARGUMENT); /* nothing accumulated */
+        meopt_step_end(x, NULL, &err);
+        meopt_step_begin(y, 1, 1e-2, 0, &err);
+        meopt_step_tensor(y, 0, sum, MEOPT_F32, 1, &err);
+        meopt_step_end(y, NULL, &err);
+        double error = distance(x, y);
+        print_message("accumulator %s: rms difference %.2g\n", meopt_state_format_name(format), error);
+        assert_true(error <= limits[format]);
+        meopt_destroy(x);
+        meopt_destroy(y);
+    }
+}
+
+/* Records of versions that widened formats during a run: a wider format than the options', and measurements
+ * after the scales. The values count. */
+static void records_in_widened_formats_are_read(void **state)
+{
+    (void)state;
+    enum { MEASURED = 24 + 3 * 1288 };
+    struct meopt_error err;
+    struct meopt *wide = make(MEOPT_APADAMW, "fp32", 7), *narrow = make(MEOPT_APADAMW, "balanced", 7),
+                 *same = make(MEOPT_APADAMW, "balanced", 7);
+    static float m[2][A], v[2][A];
+    steps(wide, 1, 3);
+    size_t bytes = meopt_state_bytes(wide, 0), part_bytes, joined_bytes;
+    uint8_t *record = calloc(1, bytes + MEASURED), *part, *joined;
+    struct record head;
+    assert_int_equal(meopt_state_save(wide, 0, record, bytes, &err), 0);
+    assert_int_equal(meopt_state_load(same, 0, record, bytes, &err), 0);
+    memcpy(&head, record, sizeof head);
+    head.flags = RECORD_PROMOTED | RECORD_SAMPLES;
+    memcpy(record, &head, sizeof head);
+    memset(record + bytes - 4, 0x5a, MEASURED);
+    bytes += MEASURED;
+    uint32_t crc = crc32c(0, record, bytes - 4);
+    memcpy(record + bytes - 4, &crc, 4);
+    assert_int_equal(meopt_state_load(narrow, 0, record, bytes, &err), 0);
+    struct meopt *loaded[] = {same, narrow};
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(meopt_moments_export(loaded[i], 0, 0, A, m[i], v[i], &err), 0);
+    assert_memory_equal(m[0], m[1], sizeof m[0]);
+    assert_memory_equal(v[0], v[1], sizeof v[0]);
+    assert_int_equal(meopt_state_cut(record, bytes, 64, 128, NULL, &part_bytes, &err), 0);
+    part = malloc(part_bytes);
+    assert_int_equal(meopt_state_cut(record, bytes, 64, 128, part, &part_bytes, &err), 0);
+    const void *whole = record;
+    assert_int_equal(meopt_state_join(&whole, &bytes, 1, NULL, &joined_bytes, &err), 0);
+    assert_int_equal(joined_bytes, bytes - MEASURED);
+    joined = malloc(joined_bytes);
+    assert_int_equal(meopt_state_join(&whole, &bytes, 1, joined, &joined_bytes, &err), 0);
+    assert_int_equal(meopt_state_load(narrow, 0, joined, joined_bytes, &err), 0);
+    record[bytes - 1] ^= 1;
+    assert_int_equal(meopt_state_load(narrow, 0, record, bytes, &err), MEOPT_BAD_STATE);
+    free(record);
+    free(part);
+    free(joined);
+    for (int i = 0; i < 2; i++) meopt_destroy(loaded[i]);
+    meopt_destroy(wide);
+}
+
+static void shards_make_the_bits_of_the_whole(void **state)
+{
+    (void)state;
+    enum { ROWS = 128, COLUMNS = 64, CUT = 48 };
+    struct meopt_options o;
+    struct meopt_error err;
+    struct meopt *whole, *part[2];
+    meopt_options_init(&o, sizeof o, MEOPT_APADAMW);
+    meopt_options_preset(&o, "balanced", &err);
+    o.small_count = 0;
+    struct meopt_tensor t = {.name = "w", .ndim = 2, .shape = {ROWS, COLUMNS}}, half[2] = {t, t};
+    half[0].shape[0] = CUT;
+    half[1].shape[0] = ROWS - CUT;
+    half[1].first = CUT * COLUMNS;
+    assert_int_equal(meopt_create(&whole, &o, &t, 1, &err), 0);
+    for (int k = 0; k < 2; k++) assert_int_equal(meopt_create(&part[k], &o, &half[k], 1, &err), 0);
+    for (int step = 1; step < 6; step++) {
+        fill(gradient, A, (uint32_t)step, 1);
+        struct meopt_gradient g = {gradient, MEOPT_F32}, g1 = {gradient + CUT * COLUMNS, MEOPT_F32};
+        meopt_step(whole, step, 1e-2, 1, &g, NULL, &err);
+        meopt_step(part[0], step, 1e-2, 1, &g, NULL, &err);
+        meopt_step(part[1], step, 1e-2, 1, &g1, NULL, &err);
+    }
+    static float a[ROWS * COLUMNS], b[ROWS * COLUMNS];
+    meopt_export(whole, 0, 0, ROWS * COLUMNS, a, &err);
+    meopt_export(part[0], 0, 0, CUT * COLUMNS, b, &err);
+    meopt_export(part[1], 0, 0, (ROWS - CUT) * COLUMNS, b + CUT * COLUMNS, &err);
+    assert_memory_equal(a, b, sizeof a);
+    meopt_destroy(whole);
+    for (int k = 0; k < 2; k++) meopt_destroy(part[k]);
+}
+
+struct worker {
+    struct meopt *opt;
+    size_t tensor;
+};
+static void *worker_step(void *argument)
+{
+    struct worker *w = argument;
+    struct meopt_error err;
+    return (void *)(intptr_t)meopt_step_tensor(w->opt, w->tensor, gradient, MEOPT_F32, 1, &err);
+}
+
+static void tensors_may_be_stepped_from_several_threads(void **state)
+{
+    (void)state;
+    enum { N = 6 };
+    struct meopt_options o;
+    struct meopt_error err;
+    struct meopt *opt[2];
+    struct meopt_tensor many[N] = {0};
+    char names[N][16];
+    double norms[2];
+    meopt_options_init(&o, sizeof o, MEOPT_LAMB);
+    meopt_options_preset(&o, "balanced", &err);
+    o.weight_decay = 0.1;
+    o.threads = 1;
+    for (int i = 0; i < N; i++) {
+        snprintf(names[i], sizeof names[i], "t%d", i);
+        many[i] = (struct meopt_tensor){.name = names[i], .ndim = 2, .shape = {130, 70 - i}};
+    }
+    for (int k = 0; k < 2; k++) {
+        assert_int_equal(meopt_create(&opt[k], &o, many, N, &err), 0);
+        for (int step = 1; step < 4; step++) {
+            struct meopt_step_stats stats;
+            fill(gradient, A, (uint32_t)step, 1);
+            assert_int_equal(meopt_step_begin(opt[k], step, 1e-2, 0, &err), 0);
+            pthread_t threads[N];
+            struct worker workers[N];
+            for (size_t i = 0; i < N; i++) {
+                workers[i] = (struct worker){opt[k], k ? N - 1 - i : i};
+                if (k) assert_int_equal(pthread_create(&threads[i], NULL, worker_step, &workers[i]), 0);
+                else assert_null(worker_step(&workers[i]));
+            }
+            for (int i = 0; k && i < N; i++) {
+                void *status;
+                pthread_join(threads[i], &status);
+                assert_null(status);
+            }
+            assert_int_equal(meopt_step_end(opt[k], &stats, &err), 0);
+            norms[k] = stats.grad_norm;
+        }
+    }
+    struct buffer x = saved(opt[0]), y = saved(opt[1]);
+    assert_memory_equal(x.data, y.data, x.bytes);
+    assert_true(norms[0] == norms[1]);
+    free(x.data);
+    free(y.data);
+    for (int k = 0; k < 2; k++) meopt_destroy(opt[k]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(resume_is_bit_identical),
+        cmocka_unit_test(state_goes_from_one_format_to_another),
+        cmocka_unit_test(states_of_the_version_before_are_converted),
+        cmocka_unit_test(a_lone_moment_with_a_scale_a_group_is_converted),
+        cmocka_unit_test(a_state_on_grids_of_other_steps_is_converted),
+        cmocka_unit_test(momentum_of_the_largest_gradients_is_saved_and_loaded),
+        cmocka_unit_test(damaged_state_is_refused_and_changes_nothing),
+        cmocka_unit_test(accumulated_gradients_make_the_step_of_their_sum),
+        cmocka_unit_test(records_in_widened_formats_are_read),
+        cmocka_unit_test(shards_make_the_bits_of_the_whole),
+        cmocka_unit_test(tensors_may_be_stepped_from_several_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

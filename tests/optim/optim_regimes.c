@@ -1,0 +1,142 @@
+/* What users train that is not AdamW on dense layers: every rule with every preset goes the way that it goes
+ * with fp32 weights and moments on the same gradients, where rows of an embedding have none for thousands of
+ * steps, where gradients have the range of fp16, with decay and other betas, and in tensors of less than a
+ * group. */
+#include "core/meopt.h"
+#include "tests/optim/optim_numbers.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum { ROWS = 64, COLUMNS = 64, COUNT = ROWS * COLUMNS, SMALL = 48 };
+static const char *const presets[] = {"quality", "balanced", "minimal"};
+
+enum kind { LIKE, SIGMA2, RARE_ROWS, FP16, BETAS_DECAY, LESS_THAN_A_GROUP, KINDS };
+static const struct {
+    const char *name;
+    int steps;
+} kinds[KINDS] = {{"like", 800},          {"sizes lognormal, sigma 2", 800}, {"rare rows", 3000},
+                  {"range of fp16", 800}, {"betas .95 .999, decay .1", 800}, {"48 elements", 800}};
+
+static double normal(void) { return sqrt(-2 * log(uniform() + 1e-12)) * cos(6.283185307 * uniform()); }
+
+static float gradient[COUNT], start[COUNT], size[COUNT];
+
+/* A direction that stays, and noise of twice its size. Rows of an embedding: the first quarter never, the
+ * others once in 400 steps. */
+static void gradient_make(enum kind kind)
+{
+    for (int r = 0; r < ROWS; r++) {
+        int quiet = kind == RARE_ROWS && (r < ROWS / 4 || uniform() * 400 >= 1);
+        for (int c = 0; c < COLUMNS; c++) {
+            int k = r * COLUMNS + c;
+            double x = quiet ? 0 : ((k * 7) % 13 - 6) / 6.0 + 2 * normal();
+            x *= (double)size[k];
+            if (kind == FP16) x = fmin(65504, fmax(-65504, rint(x * 16777216) / 16777216));
+            gradient[k] = (float)x;
+        }
+    }
+}
+
+static struct meopt *made(int rule, const char *preset, enum kind kind)
+{
+    struct meopt_options o;
+    struct meopt_error err;
+    struct meopt *opt;
+    assert_int_equal(meopt_options_init(&o, sizeof o, rule), 0);
+    assert_int_equal(meopt_options_preset(&o, preset, &err), 0);
+    o.small_count = 0;
+    o.seed = 3;
+    o.threads = 1;
+    o.weight_decay = rule == MEOPT_LAMB || kind == RARE_ROWS ? 0.01 : 0;
+    if (kind == BETAS_DECAY) {
+        o.weight_decay = rule == MEOPT_APADAM || rule == MEOPT_APSGD ? 1e-3 : 0.1;
+        if (rule == MEOPT_APSGD) o.momentum = 0.95;
+        else o.beta1 = 0.95, o.beta2 = 0.999;
+    }
+    struct meopt_tensor t = {.name = "w", .ndim = 2, .shape = {ROWS, COLUMNS}};
+    if (kind == LESS_THAN_A_GROUP) t.shape[0] = 4, t.shape[1] = SMALL / 4;
+    assert_int_equal(meopt_create(&opt, &o, &t, 1, &err), 0);
+    assert_int_equal(meopt_import(opt, 0, 0, kind == LESS_THAN_A_GROUP ? SMALL : COUNT, start, &err), 0);
+    return opt;
+}
+
+/* Of the way from the start: ||way - fp32's|| / ||fp32's||, and the share of fp32's way that was made. */
+static void compare(const struct meopt *opt, const struct meopt *exact, int count, double *error,
+                    double *travel)
+{
+    static float a[COUNT], b[COUNT];
+    double apart = 0, along = 0, whole = 0;
+    assert_int_equal(meopt_export(opt, 0, 0, count, a, NULL), 0);
+    assert_int_equal(meopt_export(exact, 0, 0, count, b, NULL), 0);
+    for (int k = 0; k < count; k++) {
+        double x = (double)a[k] - (double)start[k], y = (double)b[k] - (double)start[k];
+        apart += (x - y) * (x - y);
+        along += x * y;
+        whole += y * y;
+    }
+    *error = sqrt(apart / whole);
+    *travel = along / whole;
+}
+
+/* What moments of 8 bits may come to, meopt-optimizers(7): 6 % of the way; Lion's of the smallest of groups
+ * with the range of fp16, and of rows that are rare, are turned a little more often, for it takes signs.
+ * Minimal's weights add a noise, which is no part of the way. */
+static bool as_promised(int rule, enum kind kind, const char *preset, double error, double travel)
+{
+    double largest = rule != MEOPT_LION ? 0.06 : kind == FP16 || kind == RARE_ROWS ? 0.1 : 0.045;
+    if (rule == MEOPT_LION && fabs(travel - 1) > 0.01) return false;
+    return fabs(travel - 1) <= 0.03 && (error <= largest || strcmp(preset, "minimal") == 0);
+}
+
+static void every_rule_and_preset_goes_the_way_of_fp32(void **state)
+{
+    (void)state;
+    static const double rates[MEOPT_RULE_COUNT] = {1e-3, 1e-3, 1e-3, 2e-3, 2e-4};
+    int wrong = 0;
+    for (int kind = 0; kind < KINDS; kind++) {
+        struct meopt *opt[MEOPT_RULE_COUNT][4];
+        int count = kind == LESS_THAN_A_GROUP ? SMALL : COUNT;
+        random_state = 5;
+        for (int k = 0; k < COUNT; k++) {
+            start[k] = (float)(0.05 * normal());
+            size[k] = kind == FP16     ? (float)exp(4 * normal() - 6)
+                      : kind == SIGMA2 ? (float)exp(2 * normal())
+                                       : 0.1f;
+        }
+        for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
+            for (int p = 0; p < 4; p++) opt[rule][p] = made(rule, p < 3 ? presets[p] : "fp32", kind);
+        for (int step = 1; step <= kinds[kind].steps; step++) {
+            struct meopt_gradient g = {gradient, MEOPT_F32};
+            double part = (double)step / kinds[kind].steps, now = fmin(1, part * 10) * (1.1 - part);
+            gradient_make(kind);
+            for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
+                for (int p = 0; p < 4; p++)
+                    assert_int_equal(meopt_step(opt[rule][p], step, rates[rule] * now, 1, &g, NULL, NULL), 0);
+        }
+        for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++) {
+            for (int p = 0; p < 3; p++) {
+                double error, travel;
+                compare(opt[rule][p], opt[rule][3], count, &error, &travel);
+                bool good = as_promised(rule, (enum kind)kind, presets[p], error, travel);
+                print_message("%-26s %-8s %-9s error %.4f  travel %.4f%s\n", kinds[kind].name,
+                              meopt_rule_name(rule), presets[p], error, travel, good ? "" : "  WRONG");
+                wrong += !good;
+            }
+            for (int p = 0; p < 4; p++) meopt_destroy(opt[rule][p]);
+        }
+    }
+    assert_int_equal(wrong, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_rule_and_preset_goes_the_way_of_fp32)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,600 @@
+/* Ranks as one: what every back end promises (core/comm/comm.h). The ranks here are threads, each with a
+ * device of its own, which share memory as processes do; those that die are processes. With MEOPT_TEST_DEVICE
+ * hip or cuda each has a card, and they meet in its library (tests/gpu/fake_nccl.cc). */
+#include "core/comm/comm_internal.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+/* VALUES: more than a window has room for; LONG_PART: one part of them, and more than a card's slice of eight
+ */
+enum { MOST = 8, VALUES = 3000017, LONG_PART = 1200017 };
+
+static const char *card;           /* "hip", "cuda", or NULL: the processor */
+static int processors_from = MOST; /* ranks from this one on have no card */
+
+struct rank {
+    struct dist dist;
+    struct dist_options options;
+    struct device *device;
+    int code;
+    struct error err;
+    void (*work)(struct rank *);
+};
+
+/* What a heartbeat does for ranks that are processes. */
+static pthread_barrier_t all_here;
+static char handed_round[MOST][512];
+static int exchange(void *context, const char *name, const void *own, size_t bytes, void *all,
+                    struct error *err)
+{
+    const struct rank *r = context;
+    (void)name;
+    if (bytes > sizeof handed_round[0]) return error_set(err, EXIT_FAILED, NULL, "%zu bytes", bytes);
+    memcpy(handed_round[r->options.rank], own, bytes);
+    pthread_barrier_wait(&all_here);
+    for (int q = 0; q < r->options.size; q++) memcpy((char *)all + (size_t)q * bytes, handed_round[q], bytes);
+    pthread_barrier_wait(&all_here);
+    return 0;
+}
+
+static void *rank_main(void *context)
+{
+    struct rank *r = context;
+    char spec[32];
+    snprintf(spec, sizeof spec, card && r->options.rank < processors_from ? "%s:%d" : "cpu", card,
+             r->options.rank);
+    r->code = device_open(&r->device, spec, 0, &r->err);
+    if (!r->code) r->code = dist_open(&r->dist, &r->options, r->device, &r->err);
+    if (!r->code) r->code = dist_reserve(&r->dist, 300001, &r->err);
+    if (!r->code) {
+        r->work(r);
+        dist_close(&r->dist);
+    }
+    for (int c = 0; c < MEMORY_CLASS_COUNT && !r->code; c++)
+        if (r->device->use.current_bytes[c]) r->code = -1;
+    device_close(r->device);
+    return NULL;
+}
+
+static void as_ranks(int size, void (*work)(struct rank *))
+{
+    static struct rank ranks[MOST];
+    pthread_t threads[MOST];
+    int shared = -1;
+    struct error err = {0};
+    if (size > 1 && dist_local_create(size, &shared, &err)) fail_msg("%s", err.what);
+    pthread_barrier_init(&all_here, NULL, (unsigned)size);
+    for (int r = 0; r < size; r++) {
+        ranks[r] = (struct rank){.options = {.rank = r, .size = size, .shared = shared}, .work = work};
+        if (card) ranks[r].options.exchange = exchange, ranks[r].options.context = &ranks[r];
+        assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &ranks[r]), 0);
+    }
+    for (int r = 0; r < size; r++) pthread_join(threads[r], NULL);
+    for (int r = 0; r < size; r++)
+        if (ranks[r].code) fail_msg("rank %d of %d: %d: %s", r, size, ranks[r].code, ranks[r].err.what);
+    pthread_barrier_destroy(&all_here);
+    if (shared >= 0) close(shared);
+}
+
+/* An array of the device with these values, and back. */
+static void *on_device(struct rank *r, const void *values, size_t bytes)
+{
+    void *p = device_alloc(r->device, MEMORY_GRADIENTS, bytes + 4, "test", &r->err);
+    r->device->upload(r->device, p, values, bytes);
+    return p;
+}
+static void from_device(struct rank *r, void *values, const void *p, size_t bytes)
+{
+    r->device->sync(r->device);
+    r->device->download(r->device, values, p, bytes);
+}
+
+/* Of any rank's array, from its number and place: sums whose order shows in their bits. */
+static float value_of(int rank, int64_t i)
+{
+    uint32_t x = (uint32_t)i * 2654435761u + (uint32_t)rank * 40503u;
+    x ^= x >> 15;
+    return (float)(int32_t)(x * 2246822519u) * 0x1p-31f * (rank % 3 ? 1.0f : 1000.0f);
+}
+static uint16_t bf16_of(float v)
+{
+    uint32_t bits;
+    memcpy(&bits, &v, 4);
+    return (uint16_t)(bits >> 16);
+}
+static float of_bf16(uint16_t b)
+{
+    uint32_t bits = (uint32_t)b << 16;
+    float v;
+    memcpy(&v, &bits, 4);
+    return v;
+}
+
+#define CHECK(rank, condition)                                                                               \
+    do                                                                                                       \
+        if (!(condition) && !(rank)->code) {                                                                 \
+            (rank)->code = -2;                                                                               \
+            fprintf(stderr, "line %d: not %s (%s)\n", __LINE__, #condition, (rank)->err.what);               \
+        }                                                                                                    \
+    while (0)
+
+static void unequal_parts(int size, int64_t count, int64_t *offsets)
+{
+    offsets[0] = 0;
+    for (int q = 1; q < size; q++) offsets[q] = q == 1 ? 7 : count * q / size;
+    for (int q = 2; q < size && count == LONG_PART; q++) offsets[q] = count - 11 * (size - q);
+    offsets[size] = count;
+}
+
+static void reduce_one(struct rank *r, enum dtype type, int64_t count, int contributors, bool before)
+{
+    int size = r->dist.size, first = before ? 100 : 0;
+    int64_t offsets[MOST + 1];
+    unequal_parts(size, count, offsets);
+    int64_t begin = offsets[r->dist.rank], own = offsets[r->dist.rank + 1] - begin;
+    void *send = malloc((size_t)count * 4);
+    float *sum = malloc((size_t)own * 4 + 4);
+    for (int64_t i = 0; i < count; i++) {
+        float v = value_of(r->dist.rank, i);
+        if (type == DTYPE_F32) ((float *)send)[i] = v;
+        else ((uint16_t *)send)[i] = bf16_of(v);
+    }
+    for (int64_t i = 0; i < own; i++) sum[i] = value_of(first, begin + i);
+    float *receive = on_device(r, sum, (size_t)own * 4);
+    void *given = r->dist.rank < contributors ? on_device(r, send, (size_t)count * dtype_bytes(type)) : NULL;
+    struct dist_sum s = {.send = given,
+                         .type = type,
+                         .offsets = offsets,
+                         .contributors = contributors,
+                         .before = before ? receive : NULL,
+                         .receive = receive};
+    CHECK(r, dist_reduce(&r->dist, &s, &r->err) == 0);
+    from_device(r, sum, receive, (size_t)own * 4);
+    device_free(r->device, receive);
+    device_free(r->device, given);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < own; i++) {
+        float expected = before ? value_of(first, begin + i) : 0.0f;
+        for (int q = 0; q < contributors; q++) {
+            float v = value_of(q, begin + i);
+            expected += type == DTYPE_F32 ? v : of_bf16(bf16_of(v));
+        }
+        wrong += memcmp(&expected, &sum[i], 4) != 0;
+    }
+    CHECK(r, wrong == 0);
+    free(send);
+    free(sum);
+}
+
+static void reduce_all(struct rank *r)
+{
+    int size = r->dist.size;
+    int64_t counts[] = {100, !card ? VALUES : size == MOST ? LONG_PART : 1001};
+    CHECK(r, size == 1 || strcmp(r->dist.ops->name, card ? "nccl" : "local") == 0);
+    for (int c = 0; c < 2; c++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            enum dtype type = bf16 ? DTYPE_BF16 : DTYPE_F32;
+            if (!bf16 || counts[c] != LONG_PART) reduce_one(r, type, counts[c], size, false);
+            if (c == 0 || bf16) reduce_one(r, type, counts[c], (size + 1) / 2, true);
+        }
+}
+
+static void a_sum_is_made_in_rank_order_in_fp32(void **state)
+{
+    (void)state;
+    static const int sizes[] = {1, 2, 3, 4, 8};
+    for (size_t s = card ? 1 : 0; s < sizeof sizes / sizeof *sizes; s++) as_ranks(sizes[s], reduce_all);
+}
+
+static void gather_all(struct rank *r)
+{
+    int size = r->dist.size, me = r->dist.rank;
+    int64_t offsets[MOST + 1];
+    unequal_parts(size, VALUES, offsets);
+    unsigned char *bytes = calloc(VALUES, 1);
+    for (int64_t i = offsets[me]; i < offsets[me + 1]; i++) bytes[i] = (unsigned char)(i * 7 + me + 1);
+    void *held = on_device(r, bytes, VALUES);
+    CHECK(r, dist_gather(&r->dist, held, offsets, &r->err) == 0);
+    from_device(r, bytes, held, VALUES);
+    device_free(r->device, held);
+    int64_t wrong = 0;
+    for (int q = 0; q < size; q++)
+        for (int64_t i = offsets[q]; i < offsets[q + 1]; i++)
+            wrong += bytes[i] != (unsigned char)(i * 7 + q + 1);
+    CHECK(r, wrong == 0);
+    if (size > 1) { /* the same again, from a part that lies elsewhere */
+        int64_t mine = offsets[me + 1] - offsets[me];
+        unsigned char *all = calloc(VALUES, 1);
+        void *own = on_device(r, bytes + offsets[me], (size_t)mine), *whole = on_device(r, all, VALUES);
+        CHECK(r, dist_gather_from(&r->dist, own, whole, offsets, &r->err) == 0);
+        from_device(r, all, whole, VALUES);
+        CHECK(r, memcmp(all, bytes, VALUES) == 0);
+        device_free(r->device, own);
+        device_free(r->device, whole);
+        free(all);
+    }
+    free(bytes);
+    double values[3] = {me + 0.1, -me, 1e17 * (me % 2 ? 1 : -1)}, sums[3] = {0};
+    for (int q = 0; q < size; q++) {
+        sums[0] = q ? sums[0] + (q + 0.1) : 0.1;
+        sums[2] = q ? sums[2] + 1e17 * (q % 2 ? 1 : -1) : -1e17;
+    }
+    CHECK(r, dist_all_reduce(&r->dist, DIST_SUM, values, 3, &r->err) == 0);
+    CHECK(r, values[0] == sums[0] && values[2] == sums[2]);
+    double most = me, least = me;
+    CHECK(r, dist_all_reduce(&r->dist, DIST_MAX, &most, 1, &r->err) == 0 && most == size - 1);
+    CHECK(r, dist_all_reduce(&r->dist, DIST_MIN, &least, 1, &r->err) == 0 && least == 0);
+    char text[16] = "";
+    if (me == size - 1) strcpy(text, "from the last");
+    CHECK(r, dist_broadcast(&r->dist, text, sizeof text, size - 1, &r->err) == 0);
+    CHECK(r, strcmp(text, "from the last") == 0);
+    CHECK(r, dist_barrier(&r->dist, &r->err) == 0);
+}
+
+static void every_rank_has_what_each_had(void **state)
+{
+    (void)state;
+    for (int size = card ? 2 : 1; size <= 4; size++) as_ranks(size, gather_all);
+}
+
+struct later {
+    double value;
+    int order;
+};
+static int sum_later(struct dist *dist, void *context, struct error *err)
+{
+    struct later *l = context;
+    static _Atomic int counter;
+    l->order = ++counter;
+    return dist_all_reduce(dist, DIST_SUM, &l->value, 1, err);
+}
+static void begin_and_end(struct rank *r)
+{
+    struct later work[3] = {{1, 0}, {2, 0}, {3, 0}};
+    struct dist_job jobs[3];
+    for (int i = 0; i < 3; i++) {
+        jobs[i] = (struct dist_job){.run = sum_later, .context = &work[i]};
+        dist_begin(&r->dist, &jobs[i]);
+    }
+    double direct = 10; /* behind those that were begun */
+    CHECK(r, dist_all_reduce(&r->dist, DIST_SUM, &direct, 1, &r->err) == 0);
+    for (int i = 0; i < 3; i++) CHECK(r, dist_end(&r->dist, &jobs[i], &r->err) == 0);
+    CHECK(r, direct == 10 * r->dist.size);
+    for (int i = 0; i < 3; i++) CHECK(r, work[i].value == (i + 1) * r->dist.size);
+    CHECK(r, work[0].order < work[1].order && work[1].order < work[2].order);
+}
+
+static void what_is_begun_is_done_in_order_and_waited_for_later(void **state)
+{
+    (void)state;
+    if (!card) as_ranks(1, begin_and_end);
+    as_ranks(3, begin_and_end);
+}
+
+/* Rank 1 of 3 ends as `how` says, the others tell what they hear. */
+static void lose_one(void (*how)(struct dist *), const char *expected)
+{
+    int shared, status;
+    struct error err = {0};
+    pid_t pids[3];
+    assert_int_equal(dist_local_create(3, &shared, &err), 0);
+    for (int r = 0; r < 3; r++) {
+        if ((pids[r] = fork()) != 0) continue;
+        struct dist dist;
+        struct device *device;
+        double one = 1;
+        alarm(60);
+        int code = device_open(&device, "cpu", 0, &err);
+        if (!code)
+            code = dist_open(&dist, &(struct dist_options){.rank = r, .size = 3, .shared = shared}, device,
+                             &err);
+        if (!code) code = dist_barrier(&dist, &err);
+        if (!code && r == 1) how(&dist);
+        if (!code) code = dist_all_reduce(&dist, DIST_SUM, &one, 1, &err);
+        if (!strstr(err.what, expected)) code = 99;
+        _exit(code);
+    }
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(waitpid(pids[r], &status, 0), pids[r]);
+        if (r == 1) continue;
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), EXIT_RANK_LOST);
+    }
+    close(shared);
+}
+static void be_killed(struct dist *dist)
+{
+    (void)dist;
+    raise(SIGKILL);
+}
+static void give_up(struct dist *dist)
+{
+    dist_abort(dist, EXIT_DISK);
+    _exit(EXIT_DISK);
+}
+
+static void a_rank_that_is_killed_is_named(void **state)
+{
+    (void)state;
+    lose_one(be_killed, "rank 1 is gone, and is missing in all_reduce");
+}
+
+static void a_rank_that_fails_ends_the_others(void **state)
+{
+    (void)state;
+    lose_one(give_up, ""); /* either may be seen first: that it is gone, or what it said */
+}
+
+static void what_ranks_could_not_do_together_is_refused(void **state)
+{
+    struct dist dist;
+    struct device *device;
+    struct error err = {0};
+    float values[4] = {0};
+    int shared;
+    (void)state;
+    assert_int_equal(device_open(&device, "cpu", 0, &err), 0);
+    dist_self(&dist, device);
+    int64_t falling[] = {0, -4};
+    struct dist_sum s = {.send = values, .type = DTYPE_F32, .offsets = falling, .receive = values};
+    assert_int_equal(dist_reduce(&dist, &s, &err), EXIT_FAILED);
+    s.type = DTYPE_I32;
+    s.offsets = (int64_t[]){0, 4};
+    assert_int_equal(dist_reduce(&dist, &s, &err), EXIT_FAILED);
+    assert_non_null(strstr(err.what, "I32"));
+    assert_int_equal(dist_broadcast(&dist, values, sizeof values, 1, &err), EXIT_FAILED);
+    assert_non_null(strstr(err.what, "rank 1 of 1"));
+    dist_close(&dist);
+    struct dist_options o = {.rank = 3, .size = 3, .shared = -1};
+    assert_int_equal(dist_open(&dist, &o, device, &err), EXIT_FAILED);
+    o.rank = 0;
+    setenv("MEOPT_MPI_MODULE", "/nowhere/libmeopt_mpi.so", 1);
+    assert_int_equal(dist_open(&dist, &o, device, &err), EXIT_FAILED); /* no shared memory: MPI */
+    assert_non_null(strstr(err.what, "/nowhere/libmeopt_mpi.so"));
+    assert_int_equal(dist_local_create(2, &shared, &err), 0);
+    o.shared = shared;
+    assert_int_equal(dist_open(&dist, &o, device, &err), EXIT_FAILED); /* memory of two, for three */
+    close(shared);
+    assert_int_equal(device->use.current_bytes[MEMORY_COMM], 0);
+    device_close(device);
+}
+
+/* ---- ranks that have cards ---- */
+
+static int gather_later(struct dist *dist, void *context, struct error *err)
+{
+    return dist_gather(dist, context, (int64_t[]){0, 32, 64}, err);
+}
+
+/* While the others are waited for, this device computes; what is computed before is what travels, and what is
+ * computed behind is not. */
+static void compute_meanwhile(struct rank *r)
+{
+    unsigned char bytes[64] = {0}, *p = on_device(r, bytes, sizeof bytes);
+    unsigned char *other = on_device(r, bytes, sizeof bytes);
+    for (int turn = 1; turn <= 3; turn++) {
+        r->device->ops->fill(r->device, p + 32 * r->dist.rank, 16 * turn + r->dist.rank, 32);
+        struct dist_job job = {.run = gather_later, .context = p};
+        dist_begin(&r->dist, &job);
+        r->device->ops->fill(r->device, other, turn, sizeof bytes);
+        from_device(r, bytes, other, sizeof bytes);
+        CHECK(r, bytes[0] == turn && bytes[63] == turn);
+        CHECK(r, !job.done); /* FAKE_NCCL_DELAY */
+        CHECK(r, dist_end(&r->dist, &job, &r->err) == 0);
+        from_device(r, bytes, p, sizeof bytes);
+        CHECK(r, bytes[0] == 16 * turn && bytes[31] == 16 * turn && bytes[32] == 16 * turn + 1);
+    }
+    device_free(r->device, p);
+    device_free(r->device, other);
+}
+
+static void a_device_computes_while_ranks_exchange(void **state)
+{
+    (void)state;
+    setenv("FAKE_NCCL_DELAY", "30", 1);
+    for (int late = 0; late < 4; late++) { /* a missing event shows as another result, or as waiting */
+        char text[16];
+        snprintf(text, sizeof text, "%d", late);
+        setenv("FAKE_LATE", text, 1);
+        as_ranks(2, compute_meanwhile);
+    }
+    unsetenv("FAKE_LATE");
+    unsetenv("FAKE_NCCL_DELAY");
+}
+
+static void fail_once(struct rank *r)
+{
+    double one = 1;
+    int code = 0, calls = 0;
+    while (!code && calls++ < 5) code = dist_all_reduce(&r->dist, DIST_SUM, &one, 1, &r->err);
+    CHECK(r, code == EXIT_RANK_LOST && calls > 1);
+    CHECK(r, strstr(r->err.what, "remote process exited or there was a network error (6)"));
+    CHECK(r, dist_barrier(&r->dist, &r->err) == EXIT_RANK_LOST);
+}
+
+static void an_error_of_the_library_is_told(void **state)
+{
+    (void)state;
+    setenv("FAKE_NCCL_FAIL", "3", 1);
+    as_ranks(2, fail_once);
+    unsetenv("FAKE_NCCL_FAIL");
+}
+
+static void *tear_down(void *context)
+{
+    struct rank *r = context;
+    usleep(100000);
+    dist_abort(&r->dist, EXIT_RANK_LOST);
+    return NULL;
+}
+/* As when a rank has died: the library waits for ever, the heartbeat does not. */
+static void wait_for_nobody(struct rank *r)
+{
+    pthread_t other;
+    double one = 1;
+    CHECK(r, pthread_create(&other, NULL, tear_down, r) == 0);
+    if (r->dist.rank == 0) {
+        CHECK(r, dist_all_reduce(&r->dist, DIST_SUM, &one, 1, &r->err) == EXIT_RANK_LOST);
+        CHECK(r, strstr(r->err.what, "is lost, in all_reduce"));
+    }
+    pthread_join(other, NULL);
+}
+
+static void a_rank_that_does_not_come_is_waited_for_until_told(void **state)
+{
+    (void)state;
+    as_ranks(3, wait_for_nobody);
+}
+
+/* Ranks that stand in different calls, each in its own way. */
+static const struct difference {
+    const char *name, *said;
+} differences[] = {
+    {"size", "rank 0 in broadcast of 64 bytes, rank 1 in broadcast of 32 bytes"},
+    {"root", "rank 0 in broadcast of 64 bytes, rank 2 in broadcast of 64 bytes, with different arguments"},
+    {"call", "rank 0 in reduce of 1200 bytes, rank 1 in gather of 4096 bytes"},
+    {"left", "rank 0 in all_reduce of 8 bytes, rank 2 in all_reduce of 8 bytes (#"},
+    {"parts", "rank 0 in reduce of 1200 bytes, rank 1 in reduce of 1200 bytes, with different arguments"},
+};
+enum { DIFFERENCES = sizeof differences / sizeof *differences };
+static const struct difference *difference;
+
+static int make_a_different_call(struct rank *r, void *array)
+{
+    int me = r->dist.rank;
+    int64_t offsets[] = {0, 100, 200, 300}, bytes[] = {0, 1024, 2048, 4096};
+    double one = 1;
+    struct dist_sum sum = {.send = array, .type = DTYPE_F32, .offsets = offsets, .receive = array};
+    if (strcmp(difference->name, "size") == 0)
+        return dist_broadcast(&r->dist, array, me == 1 ? 32 : 64, 0, &r->err);
+    if (strcmp(difference->name, "root") == 0) return dist_broadcast(&r->dist, array, 64, me == 2, &r->err);
+    if (strcmp(difference->name, "left") == 0) { /* rank 2 is one call ahead, of the same size */
+        r->dist.header.number += me == 2;
+        return dist_all_reduce(&r->dist, DIST_SUM, &one, 1, &r->err);
+    }
+    if (strcmp(difference->name, "call") == 0 && me == 1) return dist_gather(&r->dist, array, bytes, &r->err);
+    if (strcmp(difference->name, "parts") == 0 && me == 1) offsets[1] = 99;
+    return dist_reduce(&r->dist, &sum, &r->err);
+}
+
+static void differ(struct rank *r)
+{
+    char before[4096], after[4096];
+    double value = r->dist.rank;
+    memset(before, 7 + r->dist.rank, sizeof before);
+    bool broadcasts = strncmp(difference->said, "rank 0 in b", 11) == 0;
+    void *array = broadcasts ? before : on_device(r, before, sizeof before);
+    int code = make_a_different_call(r, array);
+    CHECK(r, code == EXIT_RANK_LOST && strstr(r->err.what, "collective mismatch at #"));
+    CHECK(r, strstr(r->err.what, difference->said));
+    if (broadcasts) memcpy(after, before, sizeof after);
+    else from_device(r, after, array, sizeof after);
+    memset(before, 7 + r->dist.rank, sizeof before);
+    CHECK(r, card || memcmp(before, after, sizeof after) == 0); /* nothing of another rank's */
+    if (!broadcasts) device_free(r->device, array);
+    CHECK(r, dist_all_reduce(&r->dist, DIST_SUM, &value, 1, &r->err) == EXIT_RANK_LOST);
+    CHECK(r, value == r->dist.rank && strstr(r->err.what, difference->said)); /* and no further call works */
+}
+
+static void ranks_that_differ_are_told(void **state)
+{
+    (void)state;
+    for (int i = 0; i < DIFFERENCES; i++) {
+        difference = &differences[i];
+        as_ranks(3, differ);
+    }
+}
+
+/* As one of three ranks that mpirun has started. */
+static int differ_by_mpi(const char *name)
+{
+    struct rank r = {.options = {.kind = DIST_MPI, .size = 3, .shared = -1}, .work = differ};
+    r.options.rank = atoi(getenv("OMPI_COMM_WORLD_RANK"));
+    for (int i = 0; i < DIFFERENCES; i++)
+        if (strcmp(differences[i].name, name) == 0) difference = &differences[i];
+    if (!difference) return 2;
+    rank_main(&r);
+    if (r.code) fprintf(stderr, "rank %d: %d: %s\n", r.options.rank, r.code, r.err.what);
+    return r.code != 0;
+}
+
+/* A heartbeat reads number and call of one moment. */
+static atomic_bool reading;
+static void *read_on(void *context)
+{
+    int64_t *torn = context;
+    while (reading) {
+        struct dist_status told = dist_status();
+        *torn += told.number > 2 && (told.call == DIST_ALL_REDUCE) != (told.number % 2 == 1);
+    }
+    return NULL;
+}
+
+static void what_a_heartbeat_reads_is_of_one_collective(void **state)
+{
+    (void)state;
+    struct dist dist = {.size = 2};
+    struct error err;
+    pthread_t reader;
+    int64_t torn = 0;
+    reading = true;
+    for (int i = 0; i < 2; i++) {
+        dist_enter(&dist, DIST_ALL_REDUCE, 8, 0, &err);
+        dist_enter(&dist, DIST_GATHER, 8, 0, &err);
+    }
+    assert_int_equal(pthread_create(&reader, NULL, read_on, &torn), 0);
+    for (int i = 0; i < 2000000; i++) dist_enter(&dist, i % 2 ? DIST_GATHER : DIST_ALL_REDUCE, 8, 0, &err);
+    reading = false;
+    pthread_join(reader, NULL);
+    assert_int_equal(torn, 0);
+}
+
+static void sum_through_host(struct rank *r)
+{
+    CHECK(r, strcmp(r->dist.ops->name, "local") == 0 && r->dist.overlaps == r->device->host_memory);
+    reduce_one(r, DTYPE_BF16, 100, r->dist.size, true);
+}
+
+static void with_a_rank_on_the_processor_the_host_carries(void **state)
+{
+    (void)state;
+    processors_from = 2;
+    as_ranks(3, sum_through_host);
+    processors_from = MOST;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "differ") == 0) return differ_by_mpi(argv[2]);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_rank_that_is_killed_is_named),
+                                       cmocka_unit_test(a_rank_that_fails_ends_the_others),
+                                       cmocka_unit_test(a_sum_is_made_in_rank_order_in_fp32),
+                                       cmocka_unit_test(every_rank_has_what_each_had),
+                                       cmocka_unit_test(what_is_begun_is_done_in_order_and_waited_for_later),
+                                       cmocka_unit_test(ranks_that_differ_are_told),
+                                       cmocka_unit_test(what_a_heartbeat_reads_is_of_one_collective),
+                                       cmocka_unit_test(what_ranks_could_not_do_together_is_refused)};
+    const struct CMUnitTest of_cards[] = {
+        cmocka_unit_test(a_sum_is_made_in_rank_order_in_fp32),
+        cmocka_unit_test(every_rank_has_what_each_had),
+        cmocka_unit_test(what_is_begun_is_done_in_order_and_waited_for_later),
+        cmocka_unit_test(a_device_computes_while_ranks_exchange),
+        cmocka_unit_test(an_error_of_the_library_is_told),
+        cmocka_unit_test(a_rank_that_does_not_come_is_waited_for_until_told),
+        cmocka_unit_test(ranks_that_differ_are_told),
+        cmocka_unit_test(with_a_rank_on_the_processor_the_host_carries)};
+    if ((card = getenv("MEOPT_TEST_DEVICE")) == NULL) return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(of_cards, NULL, NULL);
+}

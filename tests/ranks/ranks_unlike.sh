@@ -1,0 +1,122 @@
+#!/bin/sh
+# Ranks that are not alike do not train: another configuration, another program, other images, one card for two, and a rank or a whole job
+# that was started twice. What only one rank does a slower way is told, once. Each is named within 30 s with its exit code, a run that goes on is not disturbed, no process is left, and
+# nothing in /dev/shm.
+set -eu
+command -v python3 >/dev/null || { echo "no python3"; exit 77; }
+. "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
+work=$(mktemp -d)
+work=$(cd "$work" && pwd -P)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; tail -n 8 log.* >&2; exit 1; }
+for archive in COCO2014 ModelWeight; do mkdir -p sample && tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C sample; done
+mkdir configs tmp there
+cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" configs/
+export TMPDIR="$work/tmp" FAKE_CARDS=4 OMP_NUM_THREADS=1 MEOPT_RCCL_LIBRARY="$fakes/libfake_rccl.so" MEOPT_RANKS_ADDRESS=127.0.0.1
+export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 # as of two hosts
+export FAKE_NCCL_PCIE=1
+unset HSA_FORCE_FINE_GRAIN_PCIE
+same="train.global_batch=4 train.micro_batch=1 train.batch_size=1 train.checkpoint_steps=1 device.type=hip"
+steps=5 program=$MEOPT
+rank() { # RANK CARD NAME LOG MORE...; $started
+    rank=$1 card=$2 name=$3 log=$4
+    shift 4
+    # shellcheck disable=SC2086
+    RANK=$rank "$program" train "$work/configs/quickstart_dinov2.yaml" $same device.cards="$card" train.steps=$steps --no-dashboard \
+        --run-dir "$work/runs" --name "$name" "$@" >"$work/log.$log" 2>&1 &
+    started=$!
+}
+ends() { # PID EXIT-CODE WHAT
+    code=0
+    wait "$1" || code=$?
+    [ "$code" = "$2" ] || fail "$3: exit $code, expected $2"
+}
+left() { # processes of these runs, files of theirs for a moment, and what of ours and of the library stands in /dev/shm
+    for process in /proc/[0-9]*; do
+        tr '\0' ' ' 2>/dev/null <"$process/cmdline" | grep -q "$work" && grep -q '^State:.[^Z]' "$process/status" 2>/dev/null && echo "$process"
+    done
+    find tmp -type f
+    find /dev/shm -type f -user "$(id -un)" -newer configs \( -name '*meopt*' -o -name '*nccl*' \) 2>/dev/null
+    true
+}
+unlike() { # EXIT-CODE WHAT WORDS: of two ranks that have been started, $zero and $one
+    begin=$(date +%s)
+    ends "$zero" "$1" "$2: rank 0"
+    ends "$one" "$1" "$2: rank 1"
+    [ $(($(date +%s) - begin)) -le 30 ] || fail "$2: seen after $(($(date +%s) - begin)) s"
+    for log in 0 1; do grep -q "^meopt: $3" log.$log || fail "$2: not named to rank $log"; done
+    remains=$(left)
+    [ -z "$remains" ] || fail "$2: left: $remains"
+}
+steps=1
+rank 0 0 slower 0; zero=$started
+FAKE_LANE=7 rank 1 1 slower 1; one=$started
+ends "$zero" 0 "rank 0 beside a slower one"
+ends "$one" 0 "a slower rank"
+grep -q '^warning: rank 1: attention: .*plain loops' log.1 || fail "what rank 1 alone does a slower way is not told"
+[ "$(grep -c '^warning: ' log.1)" = 1 ] || fail "rank 1 repeats what rank 0 tells"
+! grep -q '^warning: attention' log.0 || fail "rank 0 has another rank's fallback"
+grep -q '^warning: ranks compute differently: rank 1 (host .*) has .*plain loops' log.0 || fail "that results are rounded otherwise is not told"
+grep -q '"event":"started".*"ranks_differ":\["attention"\]' runs/slower/events.jsonl || fail "it is not in events"
+grep -q '"ranks": {' runs/slower/meta.json || fail "it is not in meta.json"
+steps=5
+rank 0 0 config 0; zero=$started
+rank 1 1 config 1 optim.lr=1e-4; one=$started
+unlike 7 "another configuration" 'rank 1 (host .*) has another configuration'
+
+cp "$MEOPT" other
+printf x >>other # the same code, and not the same file
+rank 0 0 program 0; zero=$started
+program=$work/other
+rank 1 1 program 1; one=$started
+unlike 7 "another program" 'rank 1 (host .*) runs another program'
+program=$MEOPT
+
+rank 0 0 card 0; zero=$started
+rank 1 0 card 1; one=$started
+unlike 7 "one card for two" 'ranks [01] and [01] of .* are on the same card, 0000:03:00.0'
+
+# A disk of each host's own under one name: one image is missing on the second.
+cp -r sample there/
+rm "$(find there/sample -name '*.jpg' | sort | head -n 1)"
+rank 0 0 images 0 data.root=/proc/self/cwd/sample/COCO2014; zero=$started
+cd there
+rank 1 1 images 1 data.root=/proc/self/cwd/sample/COCO2014; one=$started
+cd ..
+unlike 7 "other images" '.*rank 1 has another list of images than rank 0'
+
+# A rank that was started twice, and the whole job, while it trains.
+steps=2000
+rank 0 0 twice 0; zero=$started
+rank 1 1 twice 1; one=$started
+i=0
+until [ -e runs/twice/ckpt/LATEST ]; do
+    i=$((i + 1))
+    [ $i -lt 600 ] || fail "it did not begin"
+    sleep 0.1
+done
+begin=$(date +%s)
+rank 1 2 twice second; second=$started
+rank 0 3 twice job; job=$started
+code=0
+wait "$second" || code=$?
+[ "$code" = 7 ] || fail "a rank that is there twice: exit $code"
+grep -q '^meopt: .*rank 1' log.second || fail "a rank that is there twice is not named"
+code=0
+wait "$job" || code=$?
+[ "$code" = 9 ] || fail "a job that was started twice: exit $code"
+[ $(($(date +%s) - begin)) -le 30 ] || fail "seen after $(($(date +%s) - begin)) s"
+steps() { wc -l <runs/twice/metrics.jsonl; }
+before=$(steps) i=0
+until [ "$(steps)" -gt "$before" ]; do # it goes on
+    i=$((i + 1))
+    [ $i -lt 300 ] || fail "beside a second rank 1 and a second job it does not go on"
+    sleep 0.1
+done
+"$program" stop runs/twice >/dev/null 2>&1 || fail "it cannot be stopped"
+ends "$zero" 10 "rank 0, beside a second rank 1 and a second job"
+ends "$one" 10 "rank 1, beside a second one"
+remains=$(left)
+[ -z "$remains" ] || fail "left: $remains"
+echo ok

@@ -1,0 +1,14 @@
+# Sourced with the names of modules: $python has them all, or the test is skipped. $MEOPT_PYTHON, else python3; in the
+# long form, where neither has them, the environment that python_env.sh makes.
+# shellcheck shell=sh
+has_modules() { "$1" -c "import $(echo "$modules" | tr ' ' ',')" 2>/dev/null; }
+modules=$*
+python=${MEOPT_PYTHON:-python3}
+if ! has_modules "$python"; then
+    [ "${MEOPT_LONG:-}" = 1 ] && [ -z "${MEOPT_PYTHON:-}" ] ||
+        { echo "skipped: $python has not all of $modules (set MEOPT_PYTHON to one that has; tests/run.sh --long makes one)"; exit 77; }
+    code=0
+    python=$(sh "$MEOPT_SOURCE/tests/tools/python_env.sh") || code=$?
+    [ $code != 3 ] || { echo "skipped: no package index answers, from which $modules would come"; exit 77; }
+    [ $code = 0 ] && has_modules "$python" || { echo "the environment of the tests has not all of $modules"; exit 1; }
+fi

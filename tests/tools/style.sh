@@ -1,0 +1,41 @@
+#!/bin/sh
+# One width, one layout, nothing too long to hold in one head: no line over 110 columns, no file over 600 lines, no
+# function over 90, and the layout of .clang-format. The layout is compared where clang-format 14 is installed (other
+# versions lay out otherwise); the rest needs nothing.
+set -eu
+SOURCE=${MEOPT_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
+cd "$SOURCE"
+export LC_ALL=C.UTF-8
+sources() { find core cli fetch kernels tests \( -name '*.c' -o -name '*.h' -o -name '*.hip' -o -name '*.cc' \) -type f | LC_ALL=C sort; }
+
+# "FILE:LINE: what" for everything too long in the files named on standard input. `expand` is not needed: no tabs.
+too_long() {
+    while IFS= read -r file; do
+        awk -v file="$file" '
+            length($0) > 110 { printf "%s:%d: %d columns\n", file, NR, length($0) }
+            /\t/ { printf "%s:%d: a tab\n", file, NR }
+            /^\{$/ { begin = NR }
+            /^\}$/ { if (begin && NR - begin > 89) printf "%s:%d: a function of %d lines\n", file, begin, NR - begin + 1; begin = 0 }
+            END { if (NR > 600) printf "%s: %d lines\n", file, NR }' "$file"
+    done
+}
+
+[ "$(sources | wc -l)" -gt 200 ] || { echo "fewer than 200 sources below $SOURCE: the search is broken"; exit 1; }
+found=$(sources | too_long)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+{ echo 'int planted(void)'; echo '{'; i=0; while [ $i -lt 600 ]; do echo '    ;'; i=$((i + 1)); done; echo '}'
+  printf '/* %0120d */\n' 0; } >"$work/planted.c"
+planted=$(echo "$work/planted.c" | too_long | wc -l)
+[ "$planted" -eq 3 ] || { echo "a planted line, function and file that are too long gave $planted findings, not 3"; exit 1; }
+if [ -n "$found" ]; then
+    echo "$found"
+    exit 1
+fi
+version=$(clang-format --version 2>/dev/null | sed -n 's/.*version \([0-9]*\)\..*/\1/p' || true)
+if [ "$version" != 14 ]; then
+    echo "layout not compared: clang-format 14 is wanted, '${version:-none}' is here; lengths are well"
+    exit 0
+fi
+sources | tr '\n' '\0' | xargs -0 clang-format --dry-run --Werror
+echo "$(sources | wc -l) files"

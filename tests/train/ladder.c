@@ -1,0 +1,106 @@
+/* The memory ladder: the keys of a rung, given as they are printed, plan to its bytes; no rung is beaten by
+ * another; the fastest that fits is chosen; what an override says stays. */
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/train/memory_options.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static const char *const configs[] = {"eva_clip", "open_clip", "dinov2"};
+
+static struct memory_options climb(const char *name, char **overrides, int count,
+                                   const struct dist_options *ranks, double gib)
+{
+    struct memory_options l;
+    struct error err = {0};
+    char *path = xasprintf("%s/configs/%s.yaml", MEOPT_SOURCE_DIR, name);
+    if (memory_options_find(&l, path, overrides, count, ranks, (size_t)(gib * (1 << 30)), NULL, &err))
+        fail_msg("%s", err.what);
+    free(path);
+    return l;
+}
+
+static size_t planned(const char *name, const char *keys, const struct dist_options *ranks)
+{
+    char *all[32] = {(char[]){"device.type=cpu"}}, *copy = xstrdup(keys), *at;
+    int count = 1;
+    struct config config;
+    struct plan plan;
+    struct error err = {0};
+    char *path = xasprintf("%s/configs/%s.yaml", MEOPT_SOURCE_DIR, name);
+    for (char *word = strtok_r(copy, " ", &at); word; word = strtok_r(NULL, " ", &at)) all[count++] = word;
+    if (config_load(&config, path, all, count, &err) || plan_make_among(&plan, &config, ranks, &err))
+        fail_msg("%s: %s", keys, err.what);
+    config_free(&config);
+    free(copy);
+    free(path);
+    return plan.use.peak_total_bytes;
+}
+
+static void the_keys_of_a_rung_plan_to_its_bytes(void **state)
+{
+    char *cpu[] = {"device.type=cpu"};
+    struct dist_options four = {.size = 4, .shared = -1};
+    (void)state;
+    for (size_t i = 0; i < sizeof configs / sizeof *configs; i++)
+        for (int many = 0; many < 1 + (i == 2); many++) {
+            const struct dist_options *ranks = many ? &four : NULL;
+            struct memory_options l = climb(configs[i], cpu, 1, ranks, 0);
+            assert_true(l.count > 3);
+            for (int k = 0; k < l.count; k++)
+                assert_int_equal(planned(configs[i], l.rungs[k].keys, ranks), l.rungs[k].peak_bytes);
+            memory_options_free(&l);
+        }
+}
+
+static void no_rung_is_beaten_and_the_fastest_that_fits_is_chosen(void **state)
+{
+    char *cpu[] = {"device.type=cpu"};
+    (void)state;
+    for (size_t i = 1; i < sizeof configs / sizeof *configs; i++) {
+        struct memory_options all = climb(configs[i], cpu, 1, NULL, 0);
+        size_t limit = all.rungs[all.count / 2].peak_bytes + 5;
+        memory_options_free(&all);
+        struct memory_options l = climb(configs[i], cpu, 1, NULL, (double)limit / (1 << 30));
+        for (int k = 1; k < l.count; k++)
+            assert_true(l.rungs[k].peak_bytes < l.rungs[k - 1].peak_bytes &&
+                        l.rungs[k].step_s > l.rungs[k - 1].step_s);
+        assert_true(l.chosen > 0);
+        assert_true(l.rungs[l.chosen].peak_bytes <= limit && l.rungs[l.chosen - 1].peak_bytes > limit);
+        memory_options_free(&l);
+    }
+    struct memory_options l = climb("dinov2", cpu, 1, NULL, 0.01);
+    assert_int_equal(l.chosen, -1);
+    memory_options_free(&l);
+}
+
+static void what_an_override_says_stays(void **state)
+{
+    char *given[] = {"device.type=cpu", "train.cache_teacher=false", "train.recompute=none"};
+    (void)state;
+    struct memory_options l = climb("dinov2", given, 3, NULL, 0);
+    bool streamed = false;
+    for (int k = 0; k < l.count; k++) {
+        assert_null(strstr(l.rungs[k].keys, "cache_teacher"));
+        assert_null(strstr(l.rungs[k].keys, "recompute"));
+        streamed = streamed || strstr(l.rungs[k].keys, "model_t.place=streamed");
+    }
+    assert_true(streamed);
+    memory_options_free(&l);
+}
+
+int main(void)
+{
+    log_level = LOG_QUIET;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_keys_of_a_rung_plan_to_its_bytes),
+        cmocka_unit_test(no_rung_is_beaten_and_the_fastest_that_fits_is_chosen),
+        cmocka_unit_test(what_an_override_says_stays)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

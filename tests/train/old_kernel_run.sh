@@ -1,0 +1,16 @@
+#!/bin/sh
+# Training, ranks, a checkpoint, an export in the place of another one, on a kernel without the calls that came after Linux
+# 3.10 (CentOS 7).
+set -eu
+old=$MEOPT_BUILD/tests/test_old_kernel
+. "$MEOPT_SOURCE/tests/train/quickstart.sh"
+fail() { echo "FAILED: $1" >&2; tail -5 "$work/log" >&2; exit 1; }
+code=0
+"$old" true || code=$?
+[ "$code" = 77 ] && { echo "no seccomp filter here"; exit 77; }
+on_it() { "$old" "$MEOPT" "$@" >"$work/log" 2>&1 || fail "meopt $*"; }
+on_it train "$work/configs/quickstart.yaml" device.type=cpu train.steps=2 train.batch_size=4 --run-dir "$work" --name old
+on_it train "$work/configs/quickstart.yaml" device.type=cpu train.steps=2 train.batch_size=2 --workers 2 --run-dir "$work" --name two
+on_it runs --run-dir "$work"
+for _ in first second; do on_it export "$work/old" --format pt --out "$work/student.pt"; done
+[ -s "$work/student.pt" ] || fail "nothing was exported"

@@ -1,0 +1,93 @@
+#!/bin/sh
+# In the pause before a restart (--restarts) a run lives: it is not called failed, `meopt stop` and SIGTERM are heard and end it with
+# exit code 10, and so is a stop that comes while the ranks still end. A worker that was stopped by SIGSTOP is shown so, its successor not.
+set -eu
+. "$MEOPT_SOURCE/tests/train/quickstart.sh"
+few_images 8
+export OMP_NUM_THREADS=1
+fail() {
+    echo "FAILED: $name: $*" >&2
+    tail -n 5 err >&2 || true
+    cat "$name/state.json" >&2 || true
+    exit 1
+}
+await() { # COMMAND...: within 60 s
+    for _ in $(seq 600); do
+        "$@" >await.out 2>&1 && return 0
+        sleep 0.1
+    done
+    fail "in vain: $*"
+}
+field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p" "$name/state.json"; } # of state.json, which has one key a line
+state_is() { [ "$(field state)" = "$1" ]; }
+pauses() { state_is starting && [ "$(field pid)" = $pid ]; } # the number is the supervisor's
+worker() { sed -n 's/.*"worker": *{"pid": *\([0-9]*\).*/\1/p' "$name/live.json"; }
+begin() { # NAME OPTIONS...: until it has saved
+    name=$1
+    shift
+    "$MEOPT" train configs/quickstart.yaml train.batch_size=4 data.workers=1 train.checkpoint_steps=5 --steps 100000 --run-dir . --name "$name" \
+        --restarts 3 "$@" >out 2>err &
+    pid=$!
+    echo $pid >left
+    await test -e "$name/ckpt/LATEST"
+    await test -e "$name/live.json"
+}
+watch_states() { # while it lives: no state of an end
+    while kill -0 $pid 2>/dev/null; do
+        field state >>"$name.states"
+        sleep 0.05
+    done
+}
+ends() { # CODE
+    got=0
+    wait $pid || got=$?
+    : >left
+    [ $got = "$1" ] || fail "exit $got, expected $1"
+    [ "$1" != 10 ] || state_is stopped || fail "it is called $(field state)"
+    [ "$(field exit_code)" = "$1" ] || fail "exit_code is $(field exit_code)"
+    [ ! -e "$name/request/stop" ] || fail "the request is left"
+}
+
+for how in stop now term; do
+    begin "$how" --workers 2
+    kill -KILL "$(worker)"
+    watch_states &
+    watcher=$!
+    await pauses
+    [ "$(field exit_code)" = null ] || fail "it has an exit code"
+    "$MEOPT" runs --run-dir . --json | grep -A30 "\"name\": \"$how\"" | grep -q '"state": "starting"' || fail "runs calls it something else"
+    case $how in
+    stop) "$MEOPT" stop "$name" 2>said ;;
+    now) "$MEOPT" stop --now "$name" 2>said ;;
+    term) kill -TERM $pid && : >said ;;
+    esac
+    ! grep -q 'ended already' said || fail "stop says: $(cat said)"
+    ends 10
+    wait $watcher || true
+    ! grep -q failed "$name.states" || fail "it was called failed while it lived"
+    tail -n 1 "$name/events.jsonl" | grep -q '"event":"stopped"' || fail "no event of it"
+    "$MEOPT" train --resume "$name" --stop-after $(($(wc -l <"$name/metrics.jsonl") + 2)) >out 2>err || [ $? = 10 ] || fail "it does not go on"
+done
+
+# at the moment when a rank is lost
+begin moment --workers 2
+kill -KILL "$(worker)"
+"$MEOPT" stop moment 2>said
+! grep -q 'ended already' said || fail "stop says: $(cat said)"
+got=0
+wait $pid || got=$?
+: >left
+[ $got = 10 ] || [ $got = 14 ] || fail "exit $got"
+
+# a worker that was stopped by a signal and killed: the next is not shown as stopped
+begin frozen
+kill -STOP "$(worker)"
+await grep -q 'stopped by a signal' frozen/live.json
+old=$(worker)
+kill -KILL "$old"
+await pauses
+again() { [ "$(worker)" != "$old" ] && grep -q '"phase": *"[a-z]' frozen/live.json && state_is training; }
+await again
+grep -q '"state": *"running"' frozen/live.json || fail "the new worker is shown as $(cat frozen/live.json)"
+"$MEOPT" stop frozen 2>said
+ends 10

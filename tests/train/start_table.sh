@@ -1,0 +1,80 @@
+#!/bin/sh
+# A start tells in one table, on stderr and in meta.json, by what the run is computed: the same rows on every kind of device, and a
+# warning with its cost for each way that is slower than it could be.
+set -eu
+. "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
+. "$MEOPT_SOURCE/tests/train/quickstart.sh"
+fail() {
+    echo "FAILED: $1" >&2
+    cat "$work/log" >&2
+    exit 1
+}
+rows="device driver kernels products attention graphs collectives telemetry"
+start() { # NAME TYPE VARIABLE=VALUE...
+    name=$1 type=$2
+    shift 2
+    env OMP_NUM_THREADS=1 "$@" "$MEOPT" train configs/quickstart_dinov2.yaml "device.type=$type" "train.steps=${steps:-1}" train.batch_size=1 --run-dir . --name "$name" >out 2>log || fail "$name: $?"
+    python3 - "$name" "$rows" <<'PY' || fail "$name: meta.json"
+import json, sys
+start = json.load(open(sys.argv[1] + "/meta.json"))["start"]
+assert [r["name"] for r in start] == sys.argv[2].split(), start
+log = open("log").read()
+for r in start:
+    assert set(r) == {"name", "is", "cost", "mend"} and r["is"], r
+    assert "%-28s %s\n" % (r["name"], r["is"]) in log, r
+    assert (r["cost"] is None) == ("warning: %s: %s" % (r["name"], r["is"]) not in log), r
+PY
+}
+says() { grep -q -- "$1" log || fail "does not say '$1'"; }
+never() { ! grep -q -- "$1" log || fail "says '$1'"; }
+
+if grep -q '^flags.* fma .* avx2 ' /proc/cpuinfo; then
+    start cpu cpu MEOPT_CPU_ISA=avx2
+    never warning
+fi
+start plain cpu MEOPT_CPU_ISA=plain
+says '^driver  *none: the processor'
+says '^telemetry  *proc'
+says '^warning: kernels: plain, .* several times slower than with AVX2; unset MEOPT_CPU_ISA'
+for set in vnni amx; do # amx: where there are tiles it is had
+    code=0
+    MEOPT_CPU_ISA=$set "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=1 --run-dir . --name refused >out 2>log || code=$?
+    [ $set = amx ] && [ $code = 0 ] && break
+    [ $code = 2 ] && [ ! -e refused ] || fail "MEOPT_CPU_ISA=$set: exit code $code"
+    says "^meopt: MEOPT_CPU_ISA=$set is no"
+    says '^  *unset it to have .*; it may be .*plain'
+    MEOPT_CPU_ISA=$set "$MEOPT" doctor --quick >out 2>log || true
+    grep -A2 '^warning  processor' out | grep -q "MEOPT_CPU_ISA=$set is no" || fail "doctor does not tell"
+done
+
+start own hip MEOPT_ROCBLAS_LIBRARY=/nowhere/librocblas.so
+says '^device  *hip:0 Emulated card.*8.0 GiB.*PCI 0000:03:00.0'
+says '^driver  *.*libfake_amdhip64.so, HIP 5.7.31921'
+says '^kernels  *.*meopt-gfx90a.co, wave 64'
+says '^warning: products: .*/nowhere/librocblas.so.*: several times slower than rocBLAS; install'
+says '^graphs  *on'
+says '^warning: telemetry: proc: the dashboard shows neither'
+
+mkdir -p tree/sys/class/drm/card0/device
+echo 0x1d94 >tree/sys/class/drm/card0/device/vendor
+echo 1 >tree/sys/class/drm/card0/device/mem_info_vram_used
+steps=3 start roc hip MEOPT_ROCBLAS_LIBRARY="$fakes/libfake_rocblas.so" MEOPT_MONITOR_ROOT="$work/tree"
+says '^products  *rocBLAS (.*libfake_rocblas.so); no hipBLASLt: left alone below HIP 6'
+says '^warning: products: .*: a bias is a pass'
+says '^warning: hip:0 .*: graphs are off from now on' # this library waits in a recording
+says '^telemetry  *sysfs'
+never 'warning: telemetry'
+start lt hip MEOPT_HIPBLASLT_LIBRARY="$fakes/libfake_hipblaslt.so" FAKE_LT_WRONG=1 FAKE_VERSION=60032830 FAKE_GRAPH=small
+says '^warning: products: .*libfake_hipblaslt.so does not give the right numbers'
+says '^warning: graphs: off: another error (1): the host starts each'
+start old hip MEOPT_HIPBLASLT_LIBRARY="$fakes/libfake_hipblaslt.so" FAKE_GRAPH=none MEOPT_GRAPHS=none
+says 'no hipBLASLt: left alone below HIP 6, here is HIP 5.7.31921'
+says '^warning: graphs: off: MEOPT_GRAPHS=none'
+start lane hip FAKE_LANE=7
+says '^attention  *MEOpt.s kernel by plain loops; matrix instructions: mfma gives a wrong product'
+says '^warning: attention: .*: attention and MEOpt.s own products are several times slower'
+start cuda cuda MEOPT_CUBLASLT_LIBRARY="$fakes/libfake_cublaslt.so" FAKE_VERSION=12040
+says '^driver  *.*libfake_cuda.so, CUDA 12.4'
+says '^products  *cuBLASLt (.*libfake_cublaslt.so); no cuBLAS: MEOPT_CUBLAS_LIBRARY=none'
+says '^attention  *.*matrix instructions (mma)'
+never 'warning: \(products\|attention\|graphs: off\)'

@@ -1,0 +1,266 @@
+/* What travels between ranks travels while they compute: where a block's sums take as long as its backward
+ * pass, a step takes as long as the longer of the two, and not both. Computing and carrying are stretched by
+ * sleeping, in proportion to the blocks and to the bytes, so that it can be seen on any machine; on cards
+ * (MEOPT_TEST_DEVICE: hip, cuda) by their driver's stand-in and that of their library, in their streams. */
+#include "core/base/clock.h"
+#include "core/nn/tower.h"
+#include "core/train/trainer.h"
+#include "tests/ranks/hand_round.h"
+#include "tests/train/tiny.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+enum { DEPTH = 12, FORWARD_US = 15000, BACKWARD_US = 30000, TRIES = 5, PIXELS = 3 * 28 * 28 };
+
+/* The steps of one try. Of cards a call costs more than what it carries: NEITHER and TRIED tell how slow
+ * bytes are to be. */
+enum { COUNTED, NEITHER, TRIED, COMPUTES, CARRIES, BOTH, STEPS };
+
+struct rank {
+    struct dist_options options;
+    const char *settings;
+    double wanted_us; /* of carrying, in a step */
+    struct trainer *trainer;
+    double stretch;         /* of all pauses */
+    bool computes, carries; /* slowly */
+    double bytes, us_per_byte, seconds[STEPS];
+    int code;
+    struct error err;
+};
+static struct rank ranks[RANKS];
+static const struct dist_ops *plain_ops;
+static const struct model *plain_model;
+static float image[PIXELS];
+static int64_t id;
+
+/* ---- cards ---- */
+
+static const char *card; /* "hip", "cuda", or NULL: the processor */
+static void (*card_takes)(const char *text, int compute);
+static void (*library_rate)(double ns_per_byte);
+static long long (*library_bytes)(void);
+
+static void find_stand_ins(void)
+{
+    bool hip = strcmp(card, "hip") == 0;
+    void *driver = dlopen(getenv(hip ? "MEOPT_HIP_LIBRARY" : "MEOPT_CUDA_LIBRARY"), RTLD_NOW),
+         *library = dlopen(getenv(hip ? "MEOPT_RCCL_LIBRARY" : "MEOPT_NCCL_LIBRARY"), RTLD_NOW);
+    if (!driver || !library) fail_msg("%s", dlerror());
+    *(void **)&card_takes = dlsym(driver, "fake_driver_takes");
+    *(void **)&library_rate = dlsym(library, "fake_nccl_rate");
+    *(void **)&library_bytes = dlsym(library, "fake_nccl_bytes");
+    assert_true(card_takes && library_rate && library_bytes);
+}
+
+/* One attention of each is in a block; but for their time kernels cost nothing behind the first step, whose
+ * numbers stay. Nobody is in a step. */
+static void set_cards(const struct rank *r, int step)
+{
+    char text[96];
+    snprintf(text, sizeof text, "attention_forward=%.0f,attention_delta=%.0f", FORWARD_US * r->stretch,
+             BACKWARD_US * r->stretch);
+    card_takes(r->computes ? text : "", step == COUNTED);
+    library_rate(r->carries ? 1e3 * r->us_per_byte : 0);
+}
+
+/* ---- the processor ---- */
+
+static void pause_us(double us)
+{
+    nanosleep(&(struct timespec){(time_t)(us / 1e6), (long)us % 1000000 * 1000}, NULL);
+}
+
+static void carry(struct dist *dist, size_t bytes)
+{
+    struct rank *r = &ranks[dist->rank];
+    r->bytes += (double)bytes;
+    if (r->carries) pause_us((double)bytes * r->us_per_byte);
+}
+static int slow_exchange(struct dist *dist, const void *send, void *receive, size_t bytes, struct error *err)
+{
+    carry(dist, bytes);
+    return plain_ops->exchange(dist, send, receive, bytes, err);
+}
+static int slow_gather(struct dist *dist, const void *send, void *receive, size_t bytes, struct error *err)
+{
+    carry(dist, bytes);
+    return plain_ops->gather(dist, send, receive, bytes, err);
+}
+
+static void compute(const struct tower *tower, double us)
+{
+    for (int r = 0; r < RANKS; r++)
+        if (ranks[r].trainer->student == tower && ranks[r].computes) pause_us(us * ranks[r].stretch);
+}
+static void slow_block(struct tower *tower, const struct batch *batch, int64_t l)
+{
+    compute(tower, FORWARD_US);
+    plain_model->block(tower, batch, l);
+}
+static void slow_block_backward(const struct pass *pass, int64_t l)
+{
+    compute(pass->tower, BACKWARD_US);
+    plain_model->block_backward(pass, l);
+}
+
+static int give(void *context, int64_t index, struct batch *batch, const int64_t **ids, struct error *err)
+{
+    (void)context;
+    (void)index;
+    (void)err;
+    batch->input = image;
+    *ids = &id;
+    return 0;
+}
+
+/* What is slow in a step, and the step. */
+static int timed_step(struct rank *r, struct trainer *t, int s)
+{
+    struct step_result result;
+    r->computes = s == COMPUTES || s == BOTH;
+    r->carries = s == TRIED || s == CARRIES || s == BOTH;
+    r->bytes = 0;
+    int code = dist_barrier(&t->ranks, &r->err);
+    long long before = card ? library_bytes() : 0;
+    if (card && r->options.rank == 0) set_cards(r, s);
+    if (code || (code = dist_barrier(&t->ranks, &r->err)) != 0) return code;
+    double begin = clock_seconds();
+    code = trainer_step(t, s + 1, 1e-4, &(struct batch_source){.give = give}, &result, &r->err);
+    if (!code && card) t->device->sync(t->device);
+    r->seconds[s] = clock_seconds() - begin;
+    if (card) r->bytes = (double)(library_bytes() - before) / RANKS;
+    if (s == COUNTED) r->us_per_byte = r->wanted_us / r->bytes;
+    if (s == TRIED) {
+        double cost = 1e6 * r->seconds[NEITHER], tried = 1e6 * r->seconds[TRIED];
+        if (cost < r->wanted_us && cost < tried) r->us_per_byte *= (r->wanted_us - cost) / (tried - cost);
+    }
+    return code;
+}
+
+static int slow_steps(struct rank *r, struct trainer *t)
+{
+    struct dist_ops ops = *t->ranks.ops;
+    struct model model = *t->student->family->model;
+    struct family_row family = *t->student->family;
+    int code = 0;
+    if (r->options.rank == 0) {
+        plain_ops = t->ranks.ops;
+        plain_model = family.model;
+    }
+    ops.exchange = slow_exchange;
+    ops.gather = slow_gather;
+    model.block = slow_block;
+    model.block_backward = slow_block_backward;
+    family.model = &model;
+    if ((code = dist_barrier(&t->ranks, &r->err)) != 0) return code;
+    if (card) {
+        for (int s = 0; s < STEPS && !code; s++) code = timed_step(r, t, s);
+        return code;
+    }
+    const struct dist_ops *ops_before = t->ranks.ops;
+    const struct family_row *family_before = t->student->family;
+    t->ranks.ops = &ops;
+    t->student->family = &family;
+    for (int s = 0; s < STEPS && !code; s++)
+        if (s != NEITHER && s != TRIED) code = timed_step(r, t, s);
+    t->ranks.ops = ops_before;
+    t->student->family = family_before;
+    return code;
+}
+
+static void *rank_main(void *context)
+{
+    struct rank *r = context;
+    struct tiny tiny = {.directory = "/nowhere"};
+    char spec[32];
+    const char *size = card ? "model_t.depth=1 model_s.width=88 model_s.hidden=88 data.image_size=14 "
+                              "model_s.patch=7 model_t.patch=7"
+                            : "model_s.width=176 model_s.hidden=352 train.precision=fp32";
+    char *all = xasprintf("model_s.depth=%d %s train.global_batch=%d train.micro_batch=1 "
+                          "train.batch_size=1 %s",
+                          DEPTH, size, RANKS, r->settings);
+    snprintf(spec, sizeof spec, card ? "%s:%d" : "cpu", card, r->options.rank);
+    r->code = tiny_join(&tiny, spec, &r->options, all, NULL, NULL, &r->err);
+    r->trainer = tiny.trainer;
+    if (!r->code) r->code = slow_steps(r, tiny.trainer);
+    tiny_close(&tiny);
+    free(all);
+    return NULL;
+}
+
+/* Of the slower rank: how much longer a step of both takes than the longer of the two alone. */
+static double too_long(const char *settings, double wanted_us, double stretch)
+{
+    pthread_t threads[RANKS];
+    int shared = -1;
+    struct error err = {0};
+    double worst = 0;
+    if (dist_local_create(RANKS, &shared, &err)) fail_msg("%s", err.what);
+    for (int r = 0; r < RANKS; r++)
+        ranks[r] = (struct rank){.options = {.rank = r, .size = RANKS, .shared = shared},
+                                 .settings = settings,
+                                 .wanted_us = wanted_us * stretch,
+                                 .stretch = stretch};
+    pthread_barrier_init(&all_here, NULL, RANKS);
+    if (card) card_takes("", true);
+    for (int r = 0; r < RANKS && card; r++)
+        ranks[r].options.exchange = hand_round, ranks[r].options.context = &ranks[r].options;
+    for (int r = 0; r < RANKS; r++)
+        assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &ranks[r]), 0);
+    for (int r = 0; r < RANKS; r++) pthread_join(threads[r], NULL);
+    pthread_barrier_destroy(&all_here);
+    close(shared);
+    for (int r = 0; r < RANKS; r++) {
+        const double *s = ranks[r].seconds;
+        if (ranks[r].code) fail_msg("%s: %s", settings, ranks[r].err.what);
+        double longer = s[COMPUTES] > s[CARRIES] ? s[COMPUTES] : s[CARRIES];
+        if (s[BOTH] / longer - 1 > worst) worst = s[BOTH] / longer - 1;
+        printf("%s, rank %d: computing %.0f ms, carrying %.0f ms, both %.0f ms\n", settings, r,
+               1e3 * s[COMPUTES], 1e3 * s[CARRIES], 1e3 * s[BOTH]);
+    }
+    return worst;
+}
+
+static void a_step_takes_as_long_as_the_longer_of_computing_and_carrying(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *settings;
+        double carried_us; /* of a block */
+    } rows[] = {{"dist.shard=none", BACKWARD_US},
+                {"dist.shard=optimizer", BACKWARD_US},
+                {"dist.shard=parameters", FORWARD_US + BACKWARD_US}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (card && i == 1) continue; /* less than the third */
+        double least = 1, load = 0;   /* a card that waits for what is carried: 0.5 */
+        for (int try = 0; try < TRIES && least > 0.1; try++) { /* beside other work longer pauses tell more */
+            double more = too_long(rows[i].settings, DEPTH * rows[i].carried_us, try < 2 ? 1 : try);
+            if (more < least) least = more;
+        }
+        if (least > 0.1 && (!card || least < 0.3) && getloadavg(&load, 1) == 1 &&
+            load > 3.0 * (double)sysconf(_SC_NPROCESSORS_ONLN)) {
+            printf("%s: a step is %.0f %% longer, which says nothing beside a load of %.0f\n",
+                   rows[i].settings, 100 * least, load);
+            skip();
+        }
+        if (least > 0.1) fail_msg("%s: a step is %.0f %% longer", rows[i].settings, 100 * least);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_takes_as_long_as_the_longer_of_computing_and_carrying)};
+    if ((card = getenv("MEOPT_TEST_DEVICE")) != NULL) find_stand_ins();
+    for (int i = 0; i < PIXELS; i++) image[i] = (float)(i * 7919 % 2048) / 1024.0f - 1.0f;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,29 @@
+#!/bin/sh
+# What a run tells of itself is never worth the run: state.json that cannot be replaced is told once, and the run ends as it would.
+set -u
+. "$MEOPT_SOURCE/tests/train/quickstart.sh"
+fail() {
+    echo "$*"
+    tail -5 log
+    exit 1
+}
+"$MEOPT" train configs/quickstart_dinov2.yaml train.steps=400 --run-dir . --name run >out 2>log &
+pid=$!
+for i in $(seq 100); do
+    [ -s run/metrics.jsonl ] && break
+    sleep 0.1
+done
+rm -f run/state.json
+mkdir run/state.json || fail "it has ended before"
+wait "$pid"
+code=$?
+[ "$code" = 0 ] || fail "exit $code"
+[ "$(grep -c 'state.json.*training goes on' log)" = 1 ] || fail "told $(grep -c 'state.json' log) times"
+[ "$(wc -l <run/metrics.jsonl)" = 400 ] || fail "metrics"
+[ -d run/ckpt/step-00000400 ] || fail "not saved"
+
+# The table at the start says by which norm gradients are clipped, and why when it is not this step's.
+grep -q 'clipping  *previous: .*released gradients' log || fail "the mode of clipping is not told"
+"$MEOPT" train configs/quickstart_dinov2.yaml train.steps=1 train.micro_batch=4 --run-dir . --name accumulated >out 2>log || fail "accumulated"
+grep -q 'clipping  *exact: .*accumulated' log || fail "exact clipping is not told"
+grep -q 'optim.clip_mode  *exact' log || fail "clipping is not exact where it costs nothing"

@@ -1,0 +1,340 @@
+/* What a checkpoint's tensors do not tell (heads, activation, pooling): from the keys, from the configuration
+ * that open_clip, transformers or timm laid beside it, or assumed, and then said. */
+#include "core/train/trainer.h"
+#include "tests/golden/golden.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+enum { QUICK = 1 + ACTIVATION_QUICK_GELU, GELU = 1 + ACTIVATION_GELU, TANH = 1 + ACTIVATION_GELU_TANH };
+
+/* The teacher's geometry of a tower 32 wide, with `json` beside it as `name` (NULL: nothing) and one more
+ * key=value (or NULL). */
+static const char *file_name = "model.safetensors", *directory_of = "openclip-quick";
+static int teacher(struct model_shape *g, const char *name, const char *json, const char *more,
+                   struct error *err)
+{
+    char directory[] = "/tmp/meopt-untold-XXXXXX", *bytes = NULL;
+    size_t count = 0;
+    assert_non_null(mkdtemp(directory));
+    char *from = golden_path("towers", directory_of, file_name),
+         *model = xasprintf("%s/model.safetensors", directory),
+         *weight_t = xasprintf("model_t.weight=%s", model), *weight_s = xasprintf("model_s.weight=%s", model);
+    assert_int_equal(file_read(from, 1 << 20, &bytes, &count, err), 0);
+    assert_int_equal(file_write_atomic(model, bytes, count, err), 0);
+    if (name) {
+        char *path = xasprintf("%s/%s", directory, name);
+        assert_int_equal(file_write_atomic(path, json, strlen(json), err), 0);
+        free(path);
+    }
+    char *overrides[] = {weight_t,
+                         weight_s,
+                         (char[]){"model_s.heads=2"},
+                         (char[]){"model_s.activation=gelu"},
+                         (char[]){"model_s.pool=cls"},
+                         (char *)(uintptr_t)more};
+    struct config c;
+    struct model_shape student;
+    struct weights *weights[2];
+    *err = (struct error){0};
+    int code = config_load_text(&c, "untold.yaml", "{}\n", 3, overrides, more ? 6 : 5, err);
+    assert_int_equal(code, 0);
+    code = trainer_shapes(&c, false, g, &student, &weights[0], &weights[1], err);
+    weights_close(weights[0]);
+    weights_close(weights[1]);
+    config_free(&c);
+    file_remove_tree(directory, NULL);
+    free(bytes);
+    free(from);
+    free(model);
+    free(weight_t);
+    free(weight_s);
+    return code;
+}
+
+static struct model_shape known(const char *name, const char *json, const char *more)
+{
+    struct model_shape g;
+    struct error err;
+    if (teacher(&g, name, json, more, &err)) fail_msg("%s: %s", json ? json : more, err.what);
+    return g;
+}
+
+#define OPEN_CLIP(quick, vision)                                                                             \
+    "{\"model_cfg\": {\"embed_dim\": 16, \"quick_gelu\": " quick                                             \
+    ", \"vision_cfg\": {\"width\": 32, \"head_width\": 16" vision "}}, \"preprocess_cfg\": {}}"
+
+static void the_file_beside_a_checkpoint_tells_activation_and_heads(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *json;
+        int ffn;
+        int64_t heads;
+    } rows[] = {
+        {"open_clip_config.json", OPEN_CLIP("true", ""), QUICK, 2},
+        {"open_clip_config.json", OPEN_CLIP("false", ", \"pool_type\": \"tok\""), GELU, 2},
+        {"open_clip_config.json",
+         "{\"embed_dim\": 16, \"quick_gelu\": true, \"vision_cfg\": {\"width\": 32, \"head_width\": 8}}",
+         QUICK, 4},
+        {"config.json",
+         "{\"model_type\": \"clip\", \"vision_config\": {\"hidden_size\": 32, \"num_attention_heads\": 4}}",
+         QUICK, 4},
+        {"config.json",
+         "{\"model_type\": \"clip_vision_model\", \"hidden_size\": 32, \"num_attention_heads\": 8, "
+         "\"hidden_act\": \"gelu\", \"layer_norm_eps\": 1e-05}",
+         GELU, 8},
+        {"open_clip_config.json", OPEN_CLIP("false", ", \"act_kwargs\": {\"approximate\": \"tanh\"}"), TANH,
+         2},
+        {"config.json",
+         "{\"model_type\": \"clip_vision_model\", \"hidden_size\": 32, \"num_attention_heads\": 2, "
+         "\"hidden_act\": \"gelu_pytorch_tanh\"}",
+         TANH, 2},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct model_shape g = known(rows[i].name, rows[i].json, NULL);
+        assert_int_equal(g.ffn, rows[i].ffn);
+        assert_int_equal(g.heads, rows[i].heads);
+        assert_false(g.assumed & (ASSUMED_HEADS | ASSUMED_ACTIVATION));
+    }
+    struct model_shape g =
+        known("config.json",
+              "{\"architecture\": \"vit_base_patch32_clip_quickgelu_224\", \"num_features\": 32, "
+              "\"global_pool\": \"token\"}",
+              "model_t.heads=2");
+    assert_int_equal(g.ffn, QUICK);
+    assert_false(g.assumed & (ASSUMED_ACTIVATION | ASSUMED_POOL));
+}
+
+static void a_key_stands_above_the_file_and_nothing_is_assumed_then(void **state)
+{
+    (void)state;
+    struct model_shape g = known("open_clip_config.json", OPEN_CLIP("true", ""), "model_t.activation=gelu");
+    assert_int_equal(g.ffn, GELU);
+    assert_false(g.assumed & ASSUMED_ACTIVATION);
+    g = known("open_clip_config.json", OPEN_CLIP("true", ", \"pool_type\": \"avg\""), "model_t.pool=cls");
+    assert_false(g.assumed & ASSUMED_POOL);
+    assert_int_equal(g.pool, POOL_CLS);
+    g = known("open_clip_config.json", OPEN_CLIP("true", ""), "model_t.heads=4");
+    assert_int_equal(g.heads, 4);
+}
+
+static void the_file_beside_a_checkpoint_tells_how_the_embedding_is_pooled(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *json;
+        enum pool pool;
+    } rows[] = {
+        {"open_clip_config.json", OPEN_CLIP("false", ", \"pool_type\": \"avg\""), POOL_AVG},
+        {"open_clip_config.json", OPEN_CLIP("false", ", \"global_average_pool\": true"), POOL_AVG},
+        {"open_clip_config.json",
+         OPEN_CLIP("false", ", \"pool_type\": \"avg\", \"final_ln_after_pool\": true"), POOL_AVG_FIRST},
+        {"config.json", "{\"architecture\": \"vit_x\", \"num_features\": 32, \"global_pool\": \"avg\"}",
+         POOL_AVG},
+        {"open_clip_config.json",
+         "{\"vision_cfg\": {\"timm_model_name\": \"vit_x\", \"timm_pool\": \"avg\"}}", POOL_AVG},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct model_shape g = known(rows[i].name, rows[i].json, "model_t.heads=2");
+        assert_int_equal(g.pool, rows[i].pool);
+        assert_false(g.assumed & ASSUMED_POOL);
+    }
+    assert_int_equal(known("open_clip_config.json", OPEN_CLIP("true", ""), "model_t.pool=avg_first").pool,
+                     POOL_AVG_FIRST);
+}
+
+static void positions_are_resized_as_the_library_does_that_wrote_the_checkpoint(void **state)
+{
+    (void)state;
+    static const char *const hf =
+        "{\"model_type\": \"clip\", \"vision_config\": {\"hidden_size\": 32, \"num_attention_heads\": 2}}";
+    static const char *const timm = "{\"architecture\": \"vit_small_patch14_dinov2\", \"num_features\": 32}";
+    assert_int_equal(known("config.json", hf, NULL).pos_resize, POS_RESIZE_HF);
+    assert_int_equal(known("config.json", hf, "model_t.pos_resize=dinov2").pos_resize, POS_RESIZE_DINOV2);
+    assert_int_equal(known("config.json", timm, "model_t.heads=2").pos_resize, POS_RESIZE_TIMM);
+    assert_int_equal(known(NULL, NULL, "model_t.heads=2").pos_resize, POS_RESIZE_USUAL);
+}
+
+static void what_nothing_tells_is_assumed_and_said(void **state)
+{
+    (void)state;
+    struct model_shape g = known(NULL, NULL, "model_t.heads=2");
+    char text[512];
+    assert_true((g.assumed & (ASSUMED_HEADS | ASSUMED_ACTIVATION | ASSUMED_POOL)) ==
+                (ASSUMED_ACTIVATION | ASSUMED_POOL));
+    model_shape_text(&g, text, sizeof text);
+    assert_true(strstr(text, "gelu (assumed)") && strstr(text, "cls token (assumed)") &&
+                strstr(text, "norm eps 1e-05 (assumed)"));
+    /* of another tower */
+    g = known("config.json", "{\"model_type\": \"clip\", \"vision_config\": {\"hidden_size\": 768}}",
+              "model_t.heads=2");
+    assert_true(g.assumed & ASSUMED_ACTIVATION && g.ffn == GELU);
+    /* of another depth, of another patch; with heads and head_dim that do not make the width */
+    static const char *const others[] = {OPEN_CLIP("true", ", \"layers\": 24"),
+                                         OPEN_CLIP("true", ", \"patch_size\": 32")};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        g = known("open_clip_config.json", others[i], "model_t.heads=2");
+        assert_true(g.assumed & ASSUMED_ACTIVATION && g.ffn == GELU);
+    }
+    struct error err;
+    assert_int_equal(teacher(&g, "open_clip_config.json", OPEN_CLIP("true", ""), "model_t.head_dim=5", &err),
+                     EXIT_CONFIG);
+}
+
+static void a_torchscript_archive_of_clip_has_quick_gelu(void **state)
+{
+    (void)state;
+    file_name = "archive.pt";
+    struct model_shape g = known(NULL, NULL, "model_t.heads=2");
+    char text[256];
+    assert_int_equal(g.ffn, QUICK);
+    model_shape_text(&g, text, sizeof text);
+    assert_non_null(strstr(text, "quick_gelu (assumed)"));
+    file_name = "model.safetensors";
+}
+
+static void what_is_not_known_or_not_readable_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json, *text;
+    } rows[] = {
+        {OPEN_CLIP("false", ", \"pool_type\": \"none\""), "pooling in open_clip_config.json is none"},
+        {"{\"architecture\": \"vit_small_patch16_rope_ape_224\", \"num_features\": 32}",
+         "rotary positions of another kind"},
+        {OPEN_CLIP("false", ", \"attentional_pool\": true"), "attentional_pool"},
+        {OPEN_CLIP("false", ", \"act_kwargs\": {\"approximate\": \"poly\"}"), "is poly"},
+        {"{\"architecture\": \"vit_base_patch16_224\", \"num_features\": 32, \"model_args\": {\"qk_norm\": "
+         "true}}",
+         "qk_norm in model_args"},
+        {"{\"architecture\": \"vit_base_patch16_224\", \"num_features\": 32, \"model_args\": {\"act_layer\": "
+         "\"silu\"}}",
+         "is silu"},
+        {"{\"model_type\": \"clip\", \"vision_config\": {\"hidden_size\": 32, \"num_attention_heads\": 2, "
+         "\"hidden_act\": \"mish\"}}",
+         "is mish"},
+        {OPEN_CLIP("false", ", \"postnorm\": true"), "postnorm"},
+        {"{\"model_cfg\": ", "no JSON object"},
+        {"[1, 2]", "no JSON object"},
+        {"{\"a\": 1, \"a\": 2}", "no JSON object"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct model_shape g;
+        struct error err;
+        assert_int_equal(teacher(&g, "open_clip_config.json", rows[i].json, "model_t.heads=2", &err),
+                         EXIT_CONFIG);
+        if (!strstr(err.what, rows[i].text)) fail_msg("%s: %s", rows[i].json, err.what);
+        assert_true(err.hint[0] && err.file[0]);
+    }
+}
+
+static void heads_of_pooling_by_attention_are_told_or_assumed(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json, *key, *text;
+    } refused[] = {
+        {OPEN_CLIP("false", ", \"attentional_pool\": true, \"attn_pooler_heads\": 3"), "model_t.heads=2",
+         "no multiple of the 3 heads"},
+        {OPEN_CLIP("false", ", \"attentional_pool\": true, \"pool_type\": \"avg\""), "model_t.heads=2",
+         "pooling in open_clip_config.json is attentional_pool of all queries"},
+        {OPEN_CLIP("false", ", \"attentional_pool\": true"), "model_t.pool=avg",
+         "pool is avg, but the tower pools by attention"},
+    };
+    char text[256];
+    directory_of = "openclip-coca";
+    struct model_shape g = known(NULL, NULL, "model_t.heads=2");
+    model_shape_text(&g, text, sizeof text);
+    assert_int_equal(g.pool_heads, 8);
+    assert_non_null(strstr(text, "pooled by attention of 8 heads (assumed)"));
+    g = known("open_clip_config.json",
+              OPEN_CLIP("false", ", \"attentional_pool\": true, \"attn_pooler_heads\": 2"), NULL);
+    assert_int_equal(g.pool_heads, 2);
+    assert_false(g.assumed & ASSUMED_POOL);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        struct error err;
+        assert_int_equal(teacher(&g, "open_clip_config.json", refused[i].json, refused[i].key, &err),
+                         EXIT_CONFIG);
+        if (!strstr(err.what, refused[i].text)) fail_msg("%s: %s", refused[i].json, err.what);
+    }
+    directory_of = "openclip-quick";
+}
+
+static void a_tower_without_positions_takes_the_size_of_its_configuration(void **state)
+{
+    (void)state;
+    directory_of = "dinov3";
+    const char *const json = "{\"model_type\": \"dinov3_vit\", \"hidden_size\": 32, "
+                             "\"num_attention_heads\": 2, \"image_size\": 35}";
+    assert_int_equal(known("config.json", json, NULL).image, 35);
+    assert_int_equal(known("config.json", json, "data.image_size=28").image, 28);
+    assert_int_equal(known(NULL, NULL, "model_t.heads=2").image, 14 * 7);
+    directory_of = "openclip-quick";
+}
+
+/* timm has some of its SigLIP towers with the exact GELU, some with the one that they were trained with. */
+static void the_activation_of_a_siglip_tower_is_that_of_its_architecture(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json;
+        int ffn;
+    } rows[] = {
+        {"{\"architecture\": \"vit_base_patch16_siglip_224\", \"num_features\": 32, \"global_pool\": "
+         "\"map\"}",
+         GELU},
+        {"{\"architecture\": \"vit_so400m_patch16_siglip_256\", \"num_features\": 32}", TANH},
+        {"{\"model_cfg\": {\"vision_cfg\": {\"timm_model_name\": \"vit_large_patch16_siglip_512\", "
+         "\"timm_pool\": \"map\"}}}",
+         TANH},
+        {"{\"model_type\": \"siglip\", \"vision_config\": {\"hidden_size\": 32, \"num_attention_heads\": 2, "
+         "\"intermediate_size\": 48}}",
+         TANH},
+    };
+    char text[256];
+    directory_of = "siglip";
+    struct model_shape g = known(NULL, NULL, "model_t.heads=2");
+    model_shape_text(&g, text, sizeof text);
+    assert_non_null(strstr(text, "gelu_tanh (assumed)"));
+    assert_non_null(strstr(text, "pooled by attention of 2 heads,"));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        g = known("config.json", rows[i].json, "model_t.heads=2");
+        assert_int_equal(g.ffn, rows[i].ffn);
+        assert_false(g.assumed & (ASSUMED_ACTIVATION | ASSUMED_POOL));
+    }
+    directory_of = "openclip-quick";
+}
+
+static void a_file_of_any_content_is_bounded(void **state)
+{
+    (void)state;
+    struct model_shape g;
+    struct error err;
+    size_t bytes = 3 << 20;
+    char *deep = xmalloc(bytes + 1);
+    memset(deep, '[', bytes);
+    deep[bytes] = 0;
+    assert_int_not_equal(teacher(&g, "config.json", deep, "model_t.heads=2", &err), 0);
+    deep[1 << 19] = 0;
+    assert_int_equal(teacher(&g, "config.json", deep, "model_t.heads=2", &err), EXIT_CONFIG);
+    free(deep);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_file_beside_a_checkpoint_tells_activation_and_heads),
+        cmocka_unit_test(a_key_stands_above_the_file_and_nothing_is_assumed_then),
+        cmocka_unit_test(the_file_beside_a_checkpoint_tells_how_the_embedding_is_pooled),
+        cmocka_unit_test(positions_are_resized_as_the_library_does_that_wrote_the_checkpoint),
+        cmocka_unit_test(what_nothing_tells_is_assumed_and_said),
+        cmocka_unit_test(a_torchscript_archive_of_clip_has_quick_gelu),
+        cmocka_unit_test(the_activation_of_a_siglip_tower_is_that_of_its_architecture),
+        cmocka_unit_test(what_is_not_known_or_not_readable_is_refused),
+        cmocka_unit_test(heads_of_pooling_by_attention_are_told_or_assumed),
+        cmocka_unit_test(a_tower_without_positions_takes_the_size_of_its_configuration),
+        cmocka_unit_test(a_file_of_any_content_is_bounded),
+    };
+    return cmocka_run_group_tests_name("untold", tests, NULL, NULL);
+}

@@ -1,0 +1,229 @@
+/* Rotary positions and means of rows for tests/unit/ops.c: operands and float64 references (as in
+ * ops_reference.h). */
+#ifndef MEOPT_TESTS_UNIT_OPS_ROWS_H
+#define MEOPT_TESTS_UNIT_OPS_ROWS_H
+
+#include "tests/unit/ops_reference.h"
+
+/* rotate: B N H dh; 0 qkv, 1 table, 2 x (for the objective only). Half pairs where dh is a multiple of 8,
+ * backwards where N is odd; behind one token, or three where N is above 4. */
+static int64_t rotate_skip(const struct trial *T) { return T->s[1] > 4 ? 3 : 1; }
+static struct rotation rotation_of(struct trial *T)
+{
+    return (struct rotation){.type = T->t,
+                             .qkv = P(0),
+                             .table = P(1),
+                             .B = T->s[0],
+                             .N = T->s[1],
+                             .H = T->s[2],
+                             .dh = T->s[3],
+                             .skip = rotate_skip(T),
+                             .half = T->s[3] % 8 == 0,
+                             .inverse = T->s[1] % 2 == 1};
+}
+static void rotate_setup(struct trial *T)
+{
+    SIZES(B, N, H, dh);
+    operand_add(T, ADD, T->t, B * N * 3 * H * dh, 1); /* in place */
+    operand_add(T, IN, F32, (N - rotate_skip(T)) * dh, 1);
+    operand_add(T, IN, F32, B * N * 3 * H * dh, 1);
+}
+static void rotate_call(struct trial *T)
+{
+    struct rotation o = rotation_of(T);
+    OPS->rotate(T->device, &o);
+}
+static void rotate_reference(struct trial *T)
+{
+    struct rotation o = rotation_of(T);
+    double sign = o.inverse ? -1 : 1;
+    for (int64_t row = 0; row < o.B * o.N; row++)
+        for (int64_t head = 0; head < 2 * o.H && row % o.N >= o.skip; head++)
+            for (int64_t k = 0; k < o.dh / 2; k++) {
+                int64_t at = row * 3 * o.H * o.dh + head * o.dh, i = at + (o.half ? k : 2 * k),
+                        j = o.half ? i + o.dh / 2 : i + 1;
+                const double *table = X(1) + (row % o.N - o.skip) * o.dh;
+                double a = X(0)[i], b = X(0)[j], c = table[k], s = sign * table[o.dh / 2 + k];
+                W(0)[i] = a * c - b * s;
+                W(0)[j] = b * c + a * s;
+                S(0)[i] = 4 * u32 * (fabs(a * c) + fabs(b * s));
+                S(0)[j] = 4 * u32 * (fabs(b * c) + fabs(a * s));
+            }
+}
+
+/* What is rotated, g, is the gradient with respect to x of g . R'x with R' the rotation back; less g . x,
+ * because the check takes what was there off the result. */
+static double rotate_objective(struct trial *T)
+{
+    struct rotation o = rotation_of(T);
+    double sign = o.inverse ? 1 : -1, sum = 0;
+    for (int64_t row = 0; row < o.B * o.N; row++)
+        for (int64_t head = 0; head < 2 * o.H && row % o.N >= o.skip; head++)
+            for (int64_t k = 0; k < o.dh / 2; k++) {
+                int64_t at = row * 3 * o.H * o.dh + head * o.dh, i = at + (o.half ? k : 2 * k),
+                        j = o.half ? i + o.dh / 2 : i + 1;
+                const double *table = X(1) + (row % o.N - o.skip) * o.dh;
+                double a = X(2)[i], b = X(2)[j], c = table[k], s = sign * table[o.dh / 2 + k];
+                sum += X(0)[i] * (a * c - b * s - a) + X(0)[j] * (b * c + a * s - b);
+            }
+    return sum;
+}
+
+/* row_mean: B N D skip; forward 0 x, 1 y; backward 0 dy, 1 dx, 2 x (for the objective only) */
+static void row_mean_forward_setup(struct trial *T)
+{
+    SIZES(B, N, D, skip);
+    operand_add(T, IN, T->t, B * N * D, 1);
+    operand_add(T, OUT, F32, B * D, 1);
+}
+static void row_mean_forward_call(struct trial *T)
+{
+    OPS->row_mean_forward(T->device,
+                          &(struct row_mean){T->t, .x = P(0), .y = P(1), T->s[0], T->s[1], T->s[2], T->s[3]});
+}
+static void row_mean_forward_reference(struct trial *T)
+{
+    SIZES(B, N, D, skip);
+    for (int64_t i = 0; i < B * D; i++) {
+        int64_t b = i / D, d = i % D;
+        double size = 0;
+        for (int64_t n = skip; n < N; n++) {
+            double x = X(0)[(b * N + n) * D + d];
+            W(1)[i] += x / (double)(N - skip);
+            size += fabs(x) / (double)(N - skip);
+        }
+        S(1)[i] = loss((double)N) * size;
+    }
+}
+static void row_mean_backward_setup(struct trial *T)
+{
+    SIZES(B, N, D, skip);
+    operand_add(T, IN, T->t, B * D, 1);
+    operand_add(T, ADD, F32, B * N * D, 1);
+    operand_add(T, IN, F32, B * N * D, 1);
+}
+static void row_mean_backward_call(struct trial *T)
+{
+    OPS->row_mean_backward(T->device, &(struct row_mean_gradient){T->t, .dy = P(0), .dx = P(1), T->s[0],
+                                                                  T->s[1], T->s[2], T->s[3]});
+}
+static void row_mean_backward_reference(struct trial *T)
+{
+    SIZES(B, N, D, skip);
+    for (int64_t i = 0; i < B * N * D; i++) {
+        int64_t b = i / (N * D), n = i / D % N;
+        if (n < skip) continue;
+        double share = X(0)[b * D + i % D] / (double)(N - skip);
+        W(1)[i] += share;
+        S(1)[i] = 4 * u32 * (fabs(share) + fabs(X(1)[i]));
+    }
+}
+static double row_mean_objective(struct trial *T)
+{
+    SIZES(B, N, D, skip);
+    double sum = 0;
+    for (int64_t i = 0; i < B * N * D; i++)
+        if (i / D % N >= skip) sum += X(0)[i / (N * D) * D + i % D] * X(2)[i] / (double)(N - skip);
+    return sum;
+}
+
+/* layernorm_backward, whose dx enters a branch: R D, gamma there; 0 dy and where that is scaled dx, 1 to 7 as
+ * there, 8 gamma, 9 plain, 10 sums */
+static void layernorm_backward_then_setup(struct trial *T)
+{
+    int64_t gamma = T->s[2];
+    T->s[2] = 0; /* no gap between rows */
+    layernorm_backward_setup(T);
+    T->s[2] = gamma;
+    T->o[0].role = gamma ? ADD : IN;
+    operand_add(T, OUT, T->t, T->s[0] * T->s[1], 1);
+    operand_add(T, ADD, F32, T->s[1], 1);
+}
+static void layernorm_backward_then_call(struct trial *T)
+{
+    struct branch_gradient then = {T->t,          .dx = P(5),     .gamma = T->s[2] ? P(8) : NULL,
+                                   .plain = P(9), .scaled = P(0), .sums = P(10),
+                                   T->s[0],       T->s[1]};
+    OPS->layernorm_backward(
+        T->device,
+        &(struct layernorm_gradient){T->t, T->t, .dy = P(0), .x = P(1), .x_stride = T->s[1], .weight = P(2),
+                                     .mean = P(3), .rstd = P(4), .dx = P(5), .dx_stride = T->s[1],
+                                     .dweight = P(6), .dbias = P(7), T->s[0], T->s[1], .then = &then});
+}
+static void layernorm_backward_then_reference(struct trial *T)
+{
+    int64_t gamma = T->s[2];
+    T->s[2] = 0;
+    layernorm_backward_reference(T);
+    T->s[2] = gamma;
+    for (int64_t i = 0; i < T->o[5].count; i++) {
+        int64_t d = i % T->s[1];
+        W(9)[i] = W(5)[i];
+        S(9)[i] = S(5)[i] + u32 * fabs(W(5)[i]);
+        if (gamma) W(0)[i] = W(5)[i] * X(8)[d];
+        if (gamma) S(0)[i] = (S(9)[i] + u32 * fabs(W(5)[i])) * fabs(X(8)[d]);
+        W(10)[d] += W(5)[i];
+        S(10)[d] += loss((double)T->s[0]) * (fabs(W(5)[i]) + u32) + S(9)[i];
+    }
+}
+
+/* layernorm_backward in dy's place: R D; 0 dy and the gradient of x, 1 x, 2 weight, 3 mean, 4 rstd, 5
+ * nothing, 6 dweight, 7 dbias */
+static void layernorm_backward_to_setup(struct trial *T)
+{
+    layernorm_backward_setup(T);
+    T->o[0].role = ADD;
+    T->o[5].role = IN;
+}
+static void layernorm_backward_to_call(struct trial *T)
+{
+    OPS->layernorm_backward(
+        T->device, &(struct layernorm_gradient){T->t, T->t, .dy = P(0), .x = P(1), .x_stride = T->s[1],
+                                                .weight = P(2), .mean = P(3), .rstd = P(4), .dweight = P(6),
+                                                .dbias = P(7), T->s[0], T->s[1], .to = P(0)});
+}
+static void layernorm_backward_to_reference(struct trial *T)
+{
+    layernorm_backward_reference(T);
+    for (int64_t i = 0; i < T->o[5].count; i++) {
+        W(0)[i] = W(5)[i] - X(5)[i];
+        S(0)[i] = S(5)[i];
+        W(5)[i] = X(5)[i];
+        S(5)[i] = 0;
+    }
+}
+
+static const struct operation rows_operations[] = {
+    {OP(layernorm_backward_to),
+     NULL,
+     {-1},
+     {{1, 3}, {3, 5}, {7, 67}, {70, 33}, {2, 1030}},
+     {2056, 1408},
+     NULL},
+    {OP(layernorm_backward_then),
+     NULL,
+     {-1},
+     {{1, 3, 0}, {3, 67, 1}, {70, 33, 1}, {3, 2100, 1}, {1100, 5, 0}},
+     {2056, 1408, 1},
+     NULL},
+    {OP(rotate),
+     rotate_objective,
+     {2, 0, -1},
+     {{1, 2, 1, 4}, {2, 3, 2, 8}, {3, 7, 2, 20}, {2, 6, 3, 32}, {1, 4, 1, 1100}},
+     {8, 257, 16, 64},
+     NULL},
+    {OP(row_mean_forward),
+     NULL,
+     {-1},
+     {{1, 1, 1, 0}, {3, 5, 67, 1}, {2, 17, 600, 5}},
+     {8, 257, 1408, 1},
+     NULL},
+    {OP(row_mean_backward),
+     row_mean_objective,
+     {2, 1, -1},
+     {{1, 1, 1, 0}, {3, 5, 67, 1}, {2, 17, 600, 5}},
+     {8, 257, 1408, 1},
+     NULL},
+};
+
+#endif
