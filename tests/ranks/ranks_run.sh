@@ -89,7 +89,7 @@ fi
 cp -r sample good
 find sample -name '*.jpg' | sort | awk 'NR % 8 == 4' | while read -r file; do head -c 200 "good/${file#sample/}" >"$file"; done
 train 1 bad 20 --workers 3
-grep -q '^meopt: rank [0-2] (host [^ ]*) cannot continue: 3 of 160 images cannot be decoded' log || fail "the rank with bad images is not named"
+grep -q '^meopt: .*\.jpg: rank [0-2] (host [^ ]*) cannot continue: 3 of 160 images cannot be decoded' log || fail "the rank with bad images is not named with its file"
 made=$(wc -l <runs/bad/metrics.jsonl)
 if [ "$made" -lt 1 ] || [ "$(cat runs/bad/ckpt/LATEST)" != "$(printf 'step-%08d' "$made")" ]; then fail "$made steps were made, and saved: $(ls runs/bad/ckpt)"; fi
 "$MEOPT" train --resume runs/bad --workers 2 data.max_bad=0.5 >log 2>&1 || fail "where bad images are allowed it goes on"
