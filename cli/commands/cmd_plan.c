@@ -89,7 +89,7 @@ static int host_ranks_of(const struct arguments *args, const struct config *conf
 static int plan_rank(struct plan *plan, const struct arguments *args, const struct config *config,
                      struct error *err)
 {
-    struct dist_options ranks = {.rank = PLAN_LARGEST, .size = ranks_of(args, config)};
+    struct comm_options ranks = {.rank = PLAN_LARGEST, .size = ranks_of(args, config)};
     return plan_make_among(plan, config, &ranks, err);
 }
 
@@ -433,7 +433,7 @@ static int find_limit(size_t *limit, const struct arguments *args, const struct 
 static int find_memory_options(struct memory_options *ladder, const struct figures *f,
                                const struct arguments *args, size_t limit, struct error *err)
 {
-    struct dist_options ranks = {.rank = PLAN_LARGEST, .size = f->ranks};
+    struct comm_options ranks = {.rank = PLAN_LARGEST, .size = f->ranks};
     struct memory_options_speed speed = memory_options_assumed(f->config);
     double carry = argument_real(args, "carry", 0);
     int code = 0;
@@ -493,7 +493,7 @@ static int plan_run(const struct arguments *args, struct error *err)
     struct memory_options ladder = {0};
     size_t limit;
     struct explanation e = {0};
-    struct dist_options ranks = {.rank = PLAN_LARGEST};
+    struct comm_options ranks = {.rank = PLAN_LARGEST};
     int code = load_variant(&config, args, NULL, err);
     if (code) return code;
     struct figures f = {

@@ -146,8 +146,8 @@ static void begun(void *context, const struct trainer *t, const struct device_fa
     talk->trainer = t;
     talk->first_step = from;
     talk->begin = clock_seconds();
-    if (talk->ranks.dist.rank > 0) {
-        warn_start(start, talk->ranks.dist.rank);
+    if (talk->ranks.comm.rank > 0) {
+        warn_start(start, talk->ranks.comm.rank);
         return;
     }
     if (talk->brief) {
@@ -180,7 +180,7 @@ static void begun(void *context, const struct trainer *t, const struct device_fa
 static void variants(void *context, const struct loss_variant *v, int count)
 {
     const struct progress_printer *talk = context;
-    if (talk->ranks.dist.rank > 0 || talk->brief) return;
+    if (talk->ranks.comm.rank > 0 || talk->brief) return;
     for (int i = 0; i < count; i++) {
         char name[64];
         snprintf(name, sizeof name, "loss at step 0, %s", v[i].name);
@@ -202,7 +202,7 @@ static void stepped(void *context, const struct train_progress *p)
     talk->use = talk->trainer->ranks.size > 1 ? p->most : talk->trainer->device->use;
     talk->most_rank = p->most_rank;
     worker_ranks_step(&talk->ranks, p, &talk->trainer->device->use);
-    if (talk->ranks.dist.rank > 0) return;
+    if (talk->ranks.comm.rank > 0) return;
     if (p->step % talk->trainer->config->train.log_every && p->step != p->total &&
         p->step != talk->first_step + 1)
         return;
@@ -223,7 +223,7 @@ static void stepped(void *context, const struct train_progress *p)
 static void saved(void *context, int64_t step)
 {
     const struct progress_printer *talk = context;
-    if (talk->ranks.dist.rank == 0 && !talk->brief) log_info("checkpoint at step %lld", (long long)step);
+    if (talk->ranks.comm.rank == 0 && !talk->brief) log_info("checkpoint at step %lld", (long long)step);
 }
 
 static void summary(const struct progress_printer *talk, const struct run *run, int code)
@@ -241,7 +241,7 @@ static void summary(const struct progress_printer *talk, const struct run *run, 
         if (talk->use.peak_bytes[c])
             row(memory_class_names[c], "%.1f MiB", (double)talk->use.peak_bytes[c] / 1048576.0);
     double peak = (double)talk->use.peak_total_bytes / 1048576.0;
-    if (talk->ranks.dist.size < 2) row("peak", "%.1f MiB", peak);
+    if (talk->ranks.comm.size < 2) row("peak", "%.1f MiB", peak);
     else row("peak", "%.1f MiB: rank %d, which holds the most", peak, talk->most_rank);
     log_info("run %s", run->directory);
 }
@@ -280,13 +280,13 @@ static int worker_train(struct progress_printer *talk, const struct arguments *a
                         struct error *err)
 {
     struct config config;
-    const struct dist_options *dist = &talk->ranks.dist;
+    const struct comm_options *comm = &talk->ranks.comm;
     struct run run = {.metrics = -1, .events = -1, .lock = -1};
     const char *card = argument_text(args, "card", NULL);
     int code = config_load_below(&config, directory, NULL, 0, err);
     if (code) return code;
     if (card && strchr(card, ':')) code = config_assign(&config, "device.cards", strchr(card, ':') + 1, err);
-    if (!code && dist->rank == 0)
+    if (!code && comm->rank == 0)
         code = run_open_held(&run, directory, (int)argument_int(args, "lock", -1), err);
     else if (!code) run.directory = xstrdup(directory);
     if (!code) {
@@ -296,8 +296,8 @@ static int worker_train(struct progress_printer *talk, const struct arguments *a
                                        (talk->ranks.launched && heartbeat_resumes(talk->ranks.heart)),
                                    argument_text(args, "force-resume", NULL)};
         code = train_loop(&run, &config, how, argument_int(args, "stop-after", 0),
-                          dist->size > 1 ? dist : NULL, &listener, err);
-        if (talk->trainer && dist->rank == 0 && !talk->brief && (code == 0 || code == EXIT_STOPPED))
+                          comm->size > 1 ? comm : NULL, &listener, err);
+        if (talk->trainer && comm->rank == 0 && !talk->brief && (code == 0 || code == EXIT_STOPPED))
             summary(talk, &run, code);
     }
     run_close(&run);

@@ -164,7 +164,7 @@ int fit_keys(char **keys, const struct config *config, const char *path, char **
     int64_t bytes = config_memory(config);
     struct memory_options l;
     struct card card;
-    struct dist_options largest = {.rank = PLAN_LARGEST, .size = ranks};
+    struct comm_options largest = {.rank = PLAN_LARGEST, .size = ranks};
     int code = 0;
     *keys = NULL;
     if (!bytes) return 0;

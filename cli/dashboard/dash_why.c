@@ -12,7 +12,7 @@
 static void make(struct dash *d)
 {
     char *path = path_join(d->run->directory, "config.yaml");
-    struct dist_options ranks = {.size = d->run->card_count > 1 ? d->run->card_count : 1};
+    struct comm_options ranks = {.size = d->run->card_count > 1 ? d->run->card_count : 1};
     struct error err = {0};
     if (!d->why.made) d->why.made = explain(&d->why.what, path, NULL, 0, &ranks, 0, &err) == 0;
     d->why.open = d->why.made;

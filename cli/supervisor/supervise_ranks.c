@@ -38,7 +38,7 @@ int ranks_open(struct supervisor *v, struct error *err)
                             .phases = rank_phases,
                             .phase_count = PHASE_COUNT};
     snprintf(o.expected.version, sizeof o.expected.version, "%s", meta_version());
-    int code = r->launched ? 0 : dist_local_create(r->size, &v->shared, err);
+    int code = r->launched ? 0 : comm_local_create(r->size, &v->shared, err);
     char *directory = code ? NULL : realpath(v->home.directory, NULL);
     if (!code) code = hub_server_start(&v->hub, &o, r->one_host, r->file, directory, v->resume, err);
     free(directory);

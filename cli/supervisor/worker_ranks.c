@@ -15,13 +15,13 @@
 static void beat(void *context, struct rank_beat *b)
 {
     struct worker_ranks *w = context;
-    struct dist_status told = dist_status();
+    struct comm_status told = comm_status();
     b->step = atomic_load(&w->report->step);
     b->marks = atomic_load(&w->report->marks);
     b->phase = atomic_load(&w->report->phase);
     b->collective = told.number;
     b->wait = told.inside ? RANK_WAITS : RANK_MOVES;
-    snprintf(b->name, sizeof b->name, "%s", told.number ? dist_call_names[told.call] : "");
+    snprintf(b->name, sizeof b->name, "%s", told.number ? comm_call_names[told.call] : "");
     b->step_ms = 1e-3 * (double)atomic_load(&w->step_us);
     b->data_wait_ms = 1e-3 * (double)atomic_load(&w->data_wait_us);
     b->mem_bytes = atomic_load(&w->mem_bytes);
@@ -34,15 +34,15 @@ static void lost(void *context, const struct error *why)
     struct worker_ranks *w = context;
     if (w->launched) log_warn("%s", why->what); /* else the supervisor writes to the same place */
     pthread_mutex_lock(&w->opening);
-    if (w->opened) dist_abort(w->opened, why->code > 0 ? why->code : EXIT_RANK_LOST);
+    if (w->opened) comm_abort(w->opened, why->code > 0 ? why->code : EXIT_RANK_LOST);
     pthread_mutex_unlock(&w->opening);
 }
 
-static void opened(void *context, struct dist *dist)
+static void opened(void *context, struct comm *comm)
 {
     struct worker_ranks *w = context;
     pthread_mutex_lock(&w->opening);
-    w->opened = dist;
+    w->opened = comm;
     pthread_mutex_unlock(&w->opening);
 }
 
@@ -90,15 +90,15 @@ int worker_ranks_join(struct worker_ranks *w, const struct arguments *args, stru
     int code = file ? launch_read(&launch, NULL, NULL, err) : 0;
     *w = (struct worker_ranks){
         .report = report, .launched = file != NULL, .opening = PTHREAD_MUTEX_INITIALIZER};
-    w->dist = (struct dist_options){.rank = (int)argument_int(args, "rank", launch.rank),
+    w->comm = (struct comm_options){.rank = (int)argument_int(args, "rank", launch.rank),
                                     .size = (int)argument_int(args, "ranks", launch.size),
                                     .local_rank = (int)argument_int(args, "local-rank", launch.local_rank),
                                     .shared = (int)argument_int(args, "shared", -1)};
-    if (code || w->dist.size < 2) return code;
+    if (code || w->comm.size < 2) return code;
     setenv("HSA_FORCE_FINE_GRAIN_PCIE", "1", 0); /* without it RCCL hangs between cards on PCIe */
     struct heartbeat_options o = {
-        .facts = {.rank = w->dist.rank,
-                  .size = w->dist.size,
+        .facts = {.rank = w->comm.rank,
+                  .size = w->comm.size,
                   .pid = (int)getpid(),
                   .program_crc = meta_program_crc(),
                   .config_hash = strtoull(argument_text(args, "config-hash", "0"), NULL, 16)},
@@ -112,10 +112,10 @@ int worker_ranks_join(struct worker_ranks *w, const struct arguments *args, stru
     gethostname(o.facts.host, sizeof o.facts.host - 1);
     find_card(&o.facts, args);
     if ((code = heartbeat_join(&w->heart, &o, err)) != 0) return code;
-    w->dist.exchange = exchange;
-    w->dist.opened = opened;
-    w->dist.failing = failing;
-    w->dist.context = w;
+    w->comm.exchange = exchange;
+    w->comm.opened = opened;
+    w->comm.failing = failing;
+    w->comm.context = w;
     return 0;
 }
 

@@ -11,13 +11,13 @@
 #include <pthread.h>
 
 struct worker_ranks {
-    struct dist_options dist; /* size 1: alone */
+    struct comm_options comm; /* size 1: alone */
     struct heartbeat *heart;  /* NULL: alone */
     struct worker_report *report;
     bool launched; /* not by a supervisor of this host */
     bool reported; /* how it ends */
     pthread_mutex_t opening;
-    struct dist *opened; /* what a lost rank ends; NULL: not yet, or no longer */
+    struct comm *opened; /* what a lost rank ends; NULL: not yet, or no longer */
     _Atomic int64_t step_us, data_wait_us, mem_bytes, peak_bytes;
 };
 

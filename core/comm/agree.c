@@ -4,14 +4,14 @@
 #include <stdio.h>
 #include <unistd.h>
 
-void dist_report(struct dist_report *report, int code, const struct error *own)
+void comm_report(struct comm_report *report, int code, const struct error *own)
 {
-    *report = (struct dist_report){.code = code};
+    *report = (struct comm_report){.code = code};
     if (code) report->err = *own;
     gethostname(report->host, sizeof report->host - 1);
 }
 
-int dist_name_rank(const struct dist_report *report, int rank, int code, const char *hint, const char *what,
+int comm_name_rank(const struct comm_report *report, int rank, int code, const char *hint, const char *what,
                    struct error *err)
 {
     struct error named = {0};
@@ -21,17 +21,17 @@ int dist_name_rank(const struct dist_report *report, int rank, int code, const c
     return code;
 }
 
-int dist_agree(struct dist *dist, int code, const struct error *own, const char *what, struct error *err)
+int comm_agree(struct comm *comm, int code, const struct error *own, const char *what, struct error *err)
 {
-    struct dist_report report;
-    double first = code ? dist->rank : dist->size; /* that has failed */
-    if (!dist->ops || dist->size == 1 || code == EXIT_RANK_LOST) {
+    struct comm_report report;
+    double first = code ? comm->rank : comm->size; /* that has failed */
+    if (!comm->ops || comm->size == 1 || code == EXIT_RANK_LOST) {
         if (code && err) *err = *own;
         return code;
     }
-    int lost = dist_all_reduce(dist, DIST_MIN, &first, 1, err);
-    if (lost || first >= dist->size) return lost;
-    dist_report(&report, code, own);
-    lost = dist_broadcast(dist, &report, sizeof report, (int)first, err);
-    return lost ? lost : dist_name_rank(&report, (int)first, report.code, report.err.hint, what, err);
+    int lost = comm_all_reduce(comm, COMM_MIN, &first, 1, err);
+    if (lost || first >= comm->size) return lost;
+    comm_report(&report, code, own);
+    lost = comm_broadcast(comm, &report, sizeof report, (int)first, err);
+    return lost ? lost : comm_name_rank(&report, (int)first, report.code, report.err.hint, what, err);
 }

@@ -9,7 +9,7 @@
  *     heartbeat_leave(h, code, why);                               // reports the exit code
  *
  * When the coordinator reports a lost rank, or the connection to it ends, a separate thread calls `lost`,
- * which aborts operations that may hang (dist_abort). A process that is still running
+ * which aborts operations that may hang (comm_abort). A process that is still running
  * HEARTBEAT_GRACE_SECONDS later kills itself. Training therefore never waits for a rank that will not come.
  */
 #ifndef MEOPT_COMM_HEARTBEAT_H

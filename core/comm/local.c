@@ -1,4 +1,4 @@
-/* Ranks of one host, which share memory that has no name: a memfd, made by their parent (dist_local_create).
+/* Ranks of one host, which share memory that has no name: a memfd, made by their parent (comm_local_create).
  * It needs no library, and is gone with the last rank. Nothing of it is a protocol: the same program is on
  * both sides.
  *
@@ -31,8 +31,8 @@ struct local_header {
     _Atomic uint32_t waiting;
     _Atomic int32_t aborted; /* an exit code */
     int32_t size;
-    _Atomic uint32_t met[DIST_MOST_RANKS]; /* times that each came, 0 before it has joined */
-    struct dist_header calls[DIST_MOST_RANKS];
+    _Atomic uint32_t met[COMM_MOST_RANKS]; /* times that each came, 0 before it has joined */
+    struct comm_header calls[COMM_MOST_RANKS];
 };
 _Static_assert(sizeof(struct local_header) <= HEADER_BYTES, "the areas begin behind it");
 
@@ -43,20 +43,20 @@ struct local {
     uint32_t meetings; /* of this rank */
 };
 
-static size_t local_area(int size) { return (dist_slice_bytes(size) * (size_t)size + 4095) & ~(size_t)4095; }
+static size_t local_area(int size) { return (comm_slice_bytes(size) * (size_t)size + 4095) & ~(size_t)4095; }
 static char *area_of(const struct local *l, int rank)
 {
     return (char *)l->header + HEADER_BYTES + l->area_bytes * (size_t)rank;
 }
 
-int dist_local_create(int size, int *shared, struct error *err)
+int comm_local_create(int size, int *shared, struct error *err)
 {
     struct local_header head = {.size = size};
     memcpy(head.magic, local_magic, sizeof head.magic);
     *shared = -1;
-    if (size < 1 || size > DIST_MOST_RANKS)
+    if (size < 1 || size > COMM_MOST_RANKS)
         return error_set(err, EXIT_CONFIG, NULL, "%d ranks of one host; at most %d are possible", size,
-                         DIST_MOST_RANKS);
+                         COMM_MOST_RANKS);
     int fd = memory_file("meopt-ranks");
     if (fd < 0 || ftruncate(fd, (off_t)(HEADER_BYTES + local_area(size) * (size_t)size)) != 0 ||
         pwrite(fd, &head, sizeof head, 0) != (ssize_t)sizeof head) {
@@ -82,28 +82,28 @@ static bool is_lost(const struct local *l, int rank)
 }
 
 /* Who has not come to the meeting, for people: "rank 2", "ranks 1, 3". */
-static void missing_text(const struct dist *dist, bool lost, char *text, size_t size)
+static void missing_text(const struct comm *comm, bool lost, char *text, size_t size)
 {
-    const struct local *l = dist->state;
+    const struct local *l = comm->state;
     int count = 0;
     size_t at = 0;
     text[0] = 0;
-    for (int q = 0; q < dist->size && at < size; q++) {
-        if (q == dist->rank || atomic_load(&l->header->met[q]) >= l->meetings || (lost && !is_lost(l, q)))
+    for (int q = 0; q < comm->size && at < size; q++) {
+        if (q == comm->rank || atomic_load(&l->header->met[q]) >= l->meetings || (lost && !is_lost(l, q)))
             continue;
         if (count < 8) at += (size_t)snprintf(text + at, size - at, "%s%d", count ? ", " : "rank ", q);
         count++;
     }
 }
 
-static int look(const struct dist *dist, double since, struct error *err)
+static int look(const struct comm *comm, double since, struct error *err)
 {
-    const struct local *l = dist->state;
-    const char *call = dist_call_names[dist->header.call];
-    long long number = (long long)dist->header.number;
+    const struct local *l = comm->state;
+    const char *call = comm_call_names[comm->header.call];
+    long long number = (long long)comm->header.number;
     char who[128];
     int aborted = atomic_load(&l->header->aborted);
-    missing_text(dist, true, who, sizeof who);
+    missing_text(comm, true, who, sizeof who);
     if (who[0])
         return error_set(err, EXIT_RANK_LOST, "its log says more; go on with: meopt train --resume",
                          "%s is gone, and is missing in %s %lld", who, call, number);
@@ -111,22 +111,22 @@ static int look(const struct dist *dist, double since, struct error *err)
         return error_set(err, EXIT_RANK_LOST, "the log of that rank says why",
                          "another rank has failed with exit code %d, in %s %lld", aborted, call, number);
     if (l->meetings == 1 && clock_seconds() - since > JOIN_SECONDS) {
-        missing_text(dist, false, who, sizeof who);
+        missing_text(comm, false, who, sizeof who);
         return error_set(err, EXIT_RANK_LOST, "was it started?", "%s of %d has not come within %d s", who,
-                         dist->size, JOIN_SECONDS);
+                         comm->size, JOIN_SECONDS);
     }
     return 0;
 }
 
-static int meet(struct dist *dist, struct error *err)
+static int meet(struct comm *comm, struct error *err)
 {
-    struct local *l = dist->state;
+    struct local *l = comm->state;
     struct local_header *h = l->header;
     uint32_t generation = atomic_load(&h->generation);
     double since = clock_seconds();
     l->meetings++;
-    atomic_store(&h->met[dist->rank], l->meetings);
-    if (atomic_fetch_add(&h->waiting, 1) + 1 == (uint32_t)dist->size) {
+    atomic_store(&h->met[comm->rank], l->meetings);
+    if (atomic_fetch_add(&h->waiting, 1) + 1 == (uint32_t)comm->size) {
         atomic_store(&h->waiting, 0);
         atomic_fetch_add(&h->generation, 1);
         local_futex(&h->generation, FUTEX_WAKE, INT_MAX, NULL);
@@ -135,74 +135,74 @@ static int meet(struct dist *dist, struct error *err)
     while (atomic_load(&h->generation) == generation) {
         local_futex(&h->generation, FUTEX_WAIT, generation, &(struct timespec){0, LOOK_MS * 1000000L});
         if (atomic_load(&h->generation) != generation) break; /* whatever has become of the others since */
-        int code = look(dist, since, err);
+        int code = look(comm, since, err);
         if (code) return code;
     }
     return 0;
 }
 
 /* The same, and all came for the same collective. */
-static int meet_for_call(struct dist *dist, struct error *err)
+static int meet_for_call(struct comm *comm, struct error *err)
 {
-    struct local_header *h = ((struct local *)dist->state)->header;
-    h->calls[dist->rank] = dist->header;
-    int code = meet(dist, err);
-    return code ? code : dist_compare(dist, h->calls, sizeof *h->calls, err);
+    struct local_header *h = ((struct local *)comm->state)->header;
+    h->calls[comm->rank] = comm->header;
+    int code = meet(comm, err);
+    return code ? code : comm_compare(comm, h->calls, sizeof *h->calls, err);
 }
 
 /* ---- the back end ---- */
 
-static int local_exchange(struct dist *dist, const void *send, void *receive, size_t bytes, struct error *err)
+static int local_exchange(struct comm *comm, const void *send, void *receive, size_t bytes, struct error *err)
 {
-    struct local *l = dist->state;
-    memcpy(area_of(l, dist->rank), send, bytes * (size_t)dist->size);
-    int code = meet_for_call(dist, err);
-    for (int q = 0; q < dist->size && !code; q++)
-        memcpy((char *)receive + (size_t)q * bytes, area_of(l, q) + (size_t)dist->rank * bytes, bytes);
-    return code ? code : meet(dist, err);
+    struct local *l = comm->state;
+    memcpy(area_of(l, comm->rank), send, bytes * (size_t)comm->size);
+    int code = meet_for_call(comm, err);
+    for (int q = 0; q < comm->size && !code; q++)
+        memcpy((char *)receive + (size_t)q * bytes, area_of(l, q) + (size_t)comm->rank * bytes, bytes);
+    return code ? code : meet(comm, err);
 }
 
-static int local_gather(struct dist *dist, const void *send, void *receive, size_t bytes, struct error *err)
+static int local_gather(struct comm *comm, const void *send, void *receive, size_t bytes, struct error *err)
 {
-    struct local *l = dist->state;
-    memcpy(area_of(l, dist->rank), send, bytes);
-    int code = meet_for_call(dist, err);
-    for (int q = 0; q < dist->size && !code; q++)
+    struct local *l = comm->state;
+    memcpy(area_of(l, comm->rank), send, bytes);
+    int code = meet_for_call(comm, err);
+    for (int q = 0; q < comm->size && !code; q++)
         memcpy((char *)receive + (size_t)q * bytes, area_of(l, q), bytes);
-    return code ? code : meet(dist, err);
+    return code ? code : meet(comm, err);
 }
 
-static int local_broadcast(struct dist *dist, void *p, size_t bytes, int root, struct error *err)
+static int local_broadcast(struct comm *comm, void *p, size_t bytes, int root, struct error *err)
 {
-    struct local *l = dist->state;
-    if (dist->rank == root) memcpy(area_of(l, root), p, bytes);
-    int code = meet_for_call(dist, err);
-    if (!code && dist->rank != root) memcpy(p, area_of(l, root), bytes);
-    return code ? code : meet(dist, err);
+    struct local *l = comm->state;
+    if (comm->rank == root) memcpy(area_of(l, root), p, bytes);
+    int code = meet_for_call(comm, err);
+    if (!code && comm->rank != root) memcpy(p, area_of(l, root), bytes);
+    return code ? code : meet(comm, err);
 }
 
-static void local_abort(struct dist *dist, int exit_code)
+static void local_abort(struct comm *comm, int exit_code)
 {
-    struct local *l = dist->state;
+    struct local *l = comm->state;
     int none = 0;
     atomic_compare_exchange_strong(&l->header->aborted, &none, exit_code ? exit_code : EXIT_FAILED);
     local_futex(&l->header->generation, FUTEX_WAKE, INT_MAX, NULL);
 }
 
-static void local_close(struct dist *dist)
+static void local_close(struct comm *comm)
 {
-    struct local *l = dist->state;
+    struct local *l = comm->state;
     if (l->header) munmap(l->header, l->bytes);
     if (l->fd >= 0) close(l->fd); /* with the lock */
     free(l);
-    dist->state = NULL;
+    comm->state = NULL;
 }
 
-static int local_attach(struct dist *dist, struct local *l, int shared, struct error *err)
+static int local_attach(struct comm *comm, struct local *l, int shared, struct error *err)
 {
     char path[64];
-    l->area_bytes = local_area(dist->size);
-    l->bytes = HEADER_BYTES + l->area_bytes * (size_t)dist->size;
+    l->area_bytes = local_area(comm->size);
+    l->bytes = HEADER_BYTES + l->area_bytes * (size_t)comm->size;
     snprintf(path, sizeof path, "/proc/self/fd/%d", shared); /* a lock of its own wants a file of its own */
     l->fd = open(path, O_RDWR | O_CLOEXEC);
     fcntl(shared, F_SETFD, FD_CLOEXEC); /* which a parent left open for this program alone */
@@ -212,31 +212,31 @@ static int local_attach(struct dist *dist, struct local *l, int shared, struct e
         end == (off_t)l->bytes ? mmap(NULL, l->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, l->fd, 0) : NULL;
     if (p == MAP_FAILED) return error_errno(err, EXIT_HOST_MEMORY, NULL, "cannot map the ranks' memory");
     l->header = p;
-    if (!p || memcmp(l->header->magic, local_magic, sizeof local_magic) != 0 || l->header->size != dist->size)
-        return error_set(err, EXIT_FAILED, NULL, "the memory of the ranks is not of %d", dist->size);
-    if (byte_lock(l->fd, dist->rank) == 0) return 0;
+    if (!p || memcmp(l->header->magic, local_magic, sizeof local_magic) != 0 || l->header->size != comm->size)
+        return error_set(err, EXIT_FAILED, NULL, "the memory of the ranks is not of %d", comm->size);
+    if (byte_lock(l->fd, comm->rank) == 0) return 0;
     if (errno == EAGAIN || errno == EACCES)
-        return error_set(err, EXIT_RANK_LOST, NULL, "rank %d of %d is there twice", dist->rank, dist->size);
-    return error_errno(err, EXIT_FAILED, NULL, "cannot lock the place of rank %d", dist->rank);
+        return error_set(err, EXIT_RANK_LOST, NULL, "rank %d of %d is there twice", comm->rank, comm->size);
+    return error_errno(err, EXIT_FAILED, NULL, "cannot lock the place of rank %d", comm->rank);
 }
 
-int dist_local_open(struct dist *dist, void *options, struct error *err)
+int comm_local_open(struct comm *comm, void *options, struct error *err)
 {
-    static const struct dist_ops local = {.name = "local",
+    static const struct comm_ops local = {.name = "local",
                                           .exchange = local_exchange,
                                           .gather = local_gather,
                                           .broadcast = local_broadcast,
                                           .compares = true,
                                           .abort = local_abort,
                                           .close = local_close};
-    const struct dist_options *o = options;
+    const struct comm_options *o = options;
     struct local *l = calloc(1, sizeof *l);
     if (!l) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
-    dist->ops = &local;
-    dist->state = l;
+    comm->ops = &local;
+    comm->state = l;
     l->fd = -1;
-    dist_enter(dist, DIST_JOIN, 0, 0, err);
-    int code = local_attach(dist, l, o->shared, err);
-    if (!code) code = meet(dist, err);
-    return dist_leave(dist, code, err); /* closed by the caller */
+    comm_enter(comm, COMM_JOIN, 0, 0, err);
+    int code = local_attach(comm, l, o->shared, err);
+    if (!code) code = meet(comm, err);
+    return comm_leave(comm, code, err); /* closed by the caller */
 }

@@ -42,51 +42,51 @@ static void *module_load(char *why, size_t size)
     return NULL;
 }
 
-static int failed(struct dist *dist, const char *why, struct error *err)
+static int failed(struct comm *comm, const char *why, struct error *err)
 {
     return error_set(err, EXIT_RANK_LOST, "the logs of the other ranks say more",
-                     "MPI on rank %d of %d, in %s %lld: %s", dist->rank, dist->size,
-                     dist_call_names[dist->header.call], (long long)dist->header.number, why);
+                     "MPI on rank %d of %d, in %s %lld: %s", comm->rank, comm->size,
+                     comm_call_names[comm->header.call], (long long)comm->header.number, why);
 }
 
-static int mpi_exchange(struct dist *dist, const void *send, void *receive, size_t bytes, struct error *err)
+static int mpi_exchange(struct comm *comm, const void *send, void *receive, size_t bytes, struct error *err)
 {
-    struct mpi *m = dist->state;
+    struct mpi *m = comm->state;
     char why[256];
-    return m->module->exchange(send, receive, bytes, why, sizeof why) ? failed(dist, why, err) : 0;
+    return m->module->exchange(send, receive, bytes, why, sizeof why) ? failed(comm, why, err) : 0;
 }
 
-static int mpi_gather(struct dist *dist, const void *send, void *receive, size_t bytes, struct error *err)
+static int mpi_gather(struct comm *comm, const void *send, void *receive, size_t bytes, struct error *err)
 {
-    struct mpi *m = dist->state;
+    struct mpi *m = comm->state;
     char why[256];
-    return m->module->gather(send, receive, bytes, why, sizeof why) ? failed(dist, why, err) : 0;
+    return m->module->gather(send, receive, bytes, why, sizeof why) ? failed(comm, why, err) : 0;
 }
 
-static int mpi_broadcast(struct dist *dist, void *p, size_t bytes, int root, struct error *err)
+static int mpi_broadcast(struct comm *comm, void *p, size_t bytes, int root, struct error *err)
 {
-    struct mpi *m = dist->state;
+    struct mpi *m = comm->state;
     char why[256];
-    return m->module->broadcast(p, bytes, root, why, sizeof why) ? failed(dist, why, err) : 0;
+    return m->module->broadcast(p, bytes, root, why, sizeof why) ? failed(comm, why, err) : 0;
 }
 
-static void mpi_abort(struct dist *dist, int exit_code)
+static void mpi_abort(struct comm *comm, int exit_code)
 {
-    struct mpi *m = dist->state;
+    struct mpi *m = comm->state;
     if (m->module) m->module->abort(exit_code);
 }
 
-static void mpi_close(struct dist *dist)
+static void mpi_close(struct comm *comm)
 {
-    struct mpi *m = dist->state;
+    struct mpi *m = comm->state;
     if (m->module) m->module->close();
     free(m); /* the library stays: Open MPI cannot be unloaded */
-    dist->state = NULL;
+    comm->state = NULL;
 }
 
-int dist_mpi_open(struct dist *dist, void *options, struct error *err)
+int comm_mpi_open(struct comm *comm, void *options, struct error *err)
 {
-    static const struct dist_ops mpi = {.name = "mpi",
+    static const struct comm_ops mpi = {.name = "mpi",
                                         .exchange = mpi_exchange,
                                         .gather = mpi_gather,
                                         .broadcast = mpi_broadcast,
@@ -96,8 +96,8 @@ int dist_mpi_open(struct dist *dist, void *options, struct error *err)
     char why[512];
     (void)options;
     if (!m) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
-    dist->ops = &mpi;
-    dist->state = m;
+    comm->ops = &mpi;
+    comm->state = m;
     if (!(m->library = module_load(why, sizeof why)))
         return error_set(
             err, EXIT_FAILED,
@@ -108,14 +108,14 @@ int dist_mpi_open(struct dist *dist, void *options, struct error *err)
     if (!module || module->version != MEOPT_MPI_VERSION)
         return error_set(err, EXIT_FAILED, "install both from one build",
                          "libmeopt_mpi.so is of another version of MEOpt");
-    dist_enter(dist, DIST_JOIN, 0, 0, err);
+    comm_enter(comm, COMM_JOIN, 0, 0, err);
     int rank = -1, size = 0, code = module->open(&rank, &size, why, sizeof why);
     if (!code) m->module = module;
-    if (code) code = failed(dist, why, err);
-    else if (size != dist->size || rank != dist->rank)
+    if (code) code = failed(comm, why, err);
+    else if (size != comm->size || rank != comm->rank)
         code = error_set(
             err, EXIT_RANK_LOST,
             "start all ranks with one mpirun, or srun --mpi=pmix, of the MPI that MEOpt was built with",
-            "this is rank %d of %d, and MPI says %d of %d", dist->rank, dist->size, rank, size);
-    return dist_leave(dist, code, err);
+            "this is rank %d of %d, and MPI says %d of %d", comm->rank, comm->size, rank, size);
+    return comm_leave(comm, code, err);
 }

@@ -9,7 +9,7 @@ enum { MEOPT_MPI_VERSION = 2 };
 
 struct meopt_mpi {
     int version;
-    /* 0, or else why (size bytes). As in struct dist_ops. */
+    /* 0, or else why (size bytes). As in struct comm_ops. */
     int (*open)(int *rank, int *size, char *why, size_t why_bytes);
     int (*exchange)(const void *send, void *receive, size_t bytes, char *why, size_t why_bytes);
     int (*gather)(const void *send, void *receive, size_t bytes, char *why, size_t why_bytes);

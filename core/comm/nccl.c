@@ -30,7 +30,7 @@ enum {
     LONG_NS = 500000,
     JOIN_SECONDS = 120,
     LEAVE_SECONDS = 5,
-    HEADERS_BYTES = (DIST_MOST_RANKS + 1) * sizeof(struct dist_header),
+    HEADERS_BYTES = (COMM_MOST_RANKS + 1) * sizeof(struct comm_header),
     PARTS_BYTES = (NCCL_CARD_BYTES - HEADERS_BYTES) & ~255
 };
 #define HEADERS_SECONDS 0.5 /* after a failure, until the headers that explain it have come */
@@ -88,17 +88,17 @@ static bool some_cards(const struct nccl_offer *all, int size)
     return false;
 }
 
-static int offer_own(const struct dist *dist, struct nccl_meeting *m, struct nccl_offer *own,
+static int offer_own(const struct comm *comm, struct nccl_meeting *m, struct nccl_offer *own,
                      struct error *err)
 {
     char why[320] = "";
-    enum device_kind kind = side_stream_kind(dist->device);
+    enum device_kind kind = side_stream_kind(comm->device);
     *own = (struct nccl_offer){.kind = (int32_t)kind};
     m->api = NULL;
     if (kind == DEVICE_CPU) return 0;
     m->api = nccl_load(kind, why, sizeof why);
-    if (!m->api) log_debug("rank %d: no %s: %s", dist->rank, nccl_names[kind], why);
-    int code = m->api && dist->rank == 0 ? m->api->new_id(&own->id) : 0;
+    if (!m->api) log_debug("rank %d: no %s: %s", comm->rank, nccl_names[kind], why);
+    int code = m->api && comm->rank == 0 ? m->api->new_id(&own->id) : 0;
     if (code)
         return error_set(err, EXIT_FAILED, "NCCL_DEBUG=INFO in the environment has it say more",
                          "%s (%s) gives no id for the ranks to meet: %s (%d)", nccl_names[kind], m->api->path,
@@ -107,48 +107,48 @@ static int offer_own(const struct dist *dist, struct nccl_meeting *m, struct ncc
     return 0;
 }
 
-int nccl_meet(struct dist *dist, const struct dist_options *o, struct nccl_meeting *m, struct error *err)
+int nccl_meet(struct comm *comm, const struct comm_options *o, struct nccl_meeting *m, struct error *err)
 {
     struct nccl_offer own, *all = calloc((size_t)o->size, sizeof *all);
-    char why[sizeof dist->host_why];
+    char why[sizeof comm->host_why];
     m->together = false;
     if (!all) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
-    int code = offer_own(dist, m, &own, err);
+    int code = offer_own(comm, m, &own, err);
     if (!code) code = o->exchange(o->context, "library of the cards", &own, sizeof own, all, err);
     if (!code) {
         compare_offers(all, o->size, why, sizeof why);
         m->id = all[0].id;
         m->together = !why[0];
-        if (why[0] && o->kind == DIST_NCCL)
+        if (why[0] && o->kind == COMM_NCCL)
             code = error_set(err, EXIT_CONFIG, "dist.backend=auto takes the host's memory where it must",
                              "dist.backend is nccl, and %s", why);
-        else if (some_cards(all, o->size)) snprintf(dist->host_why, sizeof dist->host_why, "%s", why);
+        else if (some_cards(all, o->size)) snprintf(comm->host_why, sizeof comm->host_why, "%s", why);
     }
     free(all);
     return code;
 }
 
-void dist_fact(const struct dist *dist, struct device_fact *fact)
+void comm_fact(const struct comm *comm, struct device_fact *fact)
 {
     static const char *const words[][2] = {{"self", "none: one rank"},
                                            {"local", "through memory that the ranks of this host share"},
                                            {"mpi", "MPI, through the hosts' memory"}};
     char version[24], why[320];
-    enum device_kind kind = side_stream_kind(dist->device);
+    enum device_kind kind = side_stream_kind(comm->device);
     const struct nccl_api *api =
-        strcmp(dist->ops->name, "nccl") == 0 ? nccl_load(kind, why, sizeof why) : NULL;
+        strcmp(comm->ops->name, "nccl") == 0 ? nccl_load(kind, why, sizeof why) : NULL;
     *fact = (struct device_fact){.name = "collectives"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strcmp(dist->ops->name, words[i][0]) == 0) snprintf(fact->is, sizeof fact->is, "%s", words[i][1]);
+        if (strcmp(comm->ops->name, words[i][0]) == 0) snprintf(fact->is, sizeof fact->is, "%s", words[i][1]);
     if (api) {
         version_text(version, api->number);
         snprintf(fact->is, sizeof fact->is, "from card to card by %s %s (%.200s)", nccl_names[kind], version,
                  api->path);
-    } else if (dist->host_why[0]) {
+    } else if (comm->host_why[0]) {
         snprintf(fact->cost, sizeof fact->cost,
                  "computing waits while gradients go through the host's memory");
-        snprintf(fact->mend, sizeof fact->mend, "%s", dist->host_why);
-    } else if (kind != DEVICE_CPU && dist->size > 1)
+        snprintf(fact->mend, sizeof fact->mend, "%s", comm->host_why);
+    } else if (kind != DEVICE_CPU && comm->size > 1)
         snprintf(fact->cost, sizeof fact->cost,
                  "computing waits while gradients go through the host's memory");
 }
@@ -162,7 +162,7 @@ bool nccl_planned(const struct device *device)
 
 /* ---- waiting, and being told not to ---- */
 
-static struct nccl *nccl_of(const struct dist *dist) { return dist->state; }
+static struct nccl *nccl_of(const struct comm *comm) { return comm->state; }
 
 static void nap(long *ns)
 {
@@ -179,13 +179,13 @@ static void drop_comm(struct nccl *n)
 
 /* Whether a header is missing and the library knows why: its failure ends what the card was given, and the
  * space of a header that did not arrive has the zeros of send_headers. */
-static bool headers_lost(const struct dist *dist)
+static bool headers_lost(const struct comm *comm)
 {
-    const struct nccl *n = nccl_of(dist);
-    struct dist_header h;
+    const struct nccl *n = nccl_of(comm);
+    struct comm_header h;
     int result = NCCL_SUCCESS, missing = 0;
-    for (int r = 0; r < dist->size; r++) {
-        memcpy(&h, dist->window->receive + (size_t)r * sizeof h, sizeof h);
+    for (int r = 0; r < comm->size; r++) {
+        memcpy(&h, comm->window->receive + (size_t)r * sizeof h, sizeof h);
         missing += h.number == 0;
     }
     if (!missing || !n->comm) return false;
@@ -194,73 +194,73 @@ static bool headers_lost(const struct dist *dist)
 }
 
 /* Compares the headers that are under way, once they are here. */
-static int compare_headers(struct dist *dist, struct error *err)
+static int compare_headers(struct comm *comm, struct error *err)
 {
-    struct nccl *n = nccl_of(dist);
+    struct nccl *n = nccl_of(comm);
     if (!n->comparing || side_stream_ended(n->lane) != 0) return 0; /* an error of the card shows elsewhere */
     n->comparing = false;
-    if (headers_lost(dist)) return 0; /* comm_state reports the library's failure */
-    int code = dist_compare(dist, dist->window->receive, sizeof dist->header, err);
+    if (headers_lost(comm)) return 0; /* comm_state reports the library's failure */
+    int code = comm_compare(comm, comm->window->receive, sizeof comm->header, err);
     if (code) drop_comm(n);
     return code;
 }
 
 /* The library fails where ranks are in different calls, too. */
-static int explained(struct dist *dist, struct error *err)
+static int explained(struct comm *comm, struct error *err)
 {
-    struct nccl *n = nccl_of(dist);
+    struct nccl *n = nccl_of(comm);
     double until = clock_seconds() + HEADERS_SECONDS;
     long ns = SHORT_NS;
-    int code = compare_headers(dist, err);
-    for (; !code && n->comparing && clock_seconds() < until; code = compare_headers(dist, err)) nap(&ns);
+    int code = compare_headers(comm, err);
+    for (; !code && n->comparing && clock_seconds() < until; code = compare_headers(comm, err)) nap(&ns);
     return code;
 }
 
-static int nccl_failed(struct dist *dist, int result, struct error *err)
+static int nccl_failed(struct comm *comm, int result, struct error *err)
 {
-    struct nccl *n = nccl_of(dist);
-    int code = explained(dist, err);
+    struct nccl *n = nccl_of(comm);
+    int code = explained(comm, err);
     if (code) return code;
     const char *more = n->api->last_error && n->comm ? n->api->last_error(n->comm) : NULL;
     error_set(err, EXIT_RANK_LOST,
               "the logs of the other ranks say more, and so does NCCL_DEBUG=INFO in the environment",
-              "%s on rank %d of %d, in %s %lld: %s (%d)%s%.200s", n->api->path, dist->rank, dist->size,
-              dist_call_names[dist->header.call], (long long)dist->header.number, n->api->text(result),
+              "%s on rank %d of %d, in %s %lld: %s (%d)%s%.200s", n->api->path, comm->rank, comm->size,
+              comm_call_names[comm->header.call], (long long)comm->header.number, n->api->text(result),
               result, more && *more ? ": " : "", more ? more : "");
     drop_comm(n);
     return EXIT_RANK_LOST;
 }
 
-static int nccl_card_failed(struct dist *dist, int code, struct error *err)
+static int nccl_card_failed(struct comm *comm, int code, struct error *err)
 {
     char text[160];
-    struct nccl *n = nccl_of(dist);
+    struct nccl *n = nccl_of(comm);
     drop_comm(n);
     return error_set(err, EXIT_FAILED, "see 'meopt doctor'", "exchanging with other ranks on %s: %s",
-                     dist->device->name, side_stream_text(n->lane, code, text, sizeof text));
+                     comm->device->name, side_stream_text(n->lane, code, text, sizeof text));
 }
 
 /* Is the run being torn down? */
-static int torn_down(struct dist *dist, struct error *err)
+static int torn_down(struct comm *comm, struct error *err)
 {
-    struct nccl *n = nccl_of(dist);
+    struct nccl *n = nccl_of(comm);
     int code = atomic_load(&n->aborted);
-    if (!code && n->comm) return compare_headers(dist, err);
+    if (!code && n->comm) return compare_headers(comm, err);
     drop_comm(n);
     return error_set(err, EXIT_RANK_LOST, "the log of that rank says why",
-                     "another rank has failed or is lost, in %s %lld", dist_call_names[dist->header.call],
-                     (long long)dist->header.number);
+                     "another rank has failed or is lost, in %s %lld", comm_call_names[comm->header.call],
+                     (long long)comm->header.number);
 }
 
 /* A call has returned `result`: until the library has done what was asked. */
-static int nccl_done(struct dist *dist, int result, double seconds, struct error *err)
+static int nccl_done(struct comm *comm, int result, double seconds, struct error *err)
 {
-    struct nccl *n = nccl_of(dist);
+    struct nccl *n = nccl_of(comm);
     double until = clock_seconds() + seconds;
     long ns = SHORT_NS;
     int code;
     while (result == NCCL_IN_PROGRESS) {
-        if ((code = torn_down(dist, err)) != 0) return code;
+        if ((code = torn_down(comm, err)) != 0) return code;
         if (seconds > 0 && clock_seconds() > until)
             return error_set(err, EXIT_RANK_LOST,
                              "NCCL_DEBUG=INFO in the environment says where it waits; NCCL_SOCKET_IFNAME "
@@ -270,56 +270,56 @@ static int nccl_done(struct dist *dist, int result, double seconds, struct error
         int asked = n->api->state(n->comm, &result);
         if (asked) result = asked;
     }
-    return result ? nccl_failed(dist, result, err) : 0;
+    return result ? nccl_failed(comm, result, err) : 0;
 }
 
 /* What is the communicator at? 0: all is well so far. */
-static int comm_state(struct dist *dist, struct error *err)
+static int comm_state(struct comm *comm, struct error *err)
 {
-    struct nccl *n = nccl_of(dist);
-    int result = NCCL_SUCCESS, lost = torn_down(dist, err),
+    struct nccl *n = nccl_of(comm);
+    int result = NCCL_SUCCESS, lost = torn_down(comm, err),
         asked = lost ? 0 : n->api->state(n->comm, &result);
     if (lost) return lost;
     if (asked) result = asked;
-    return result && result != NCCL_IN_PROGRESS ? nccl_failed(dist, result, err) : 0;
+    return result && result != NCCL_IN_PROGRESS ? nccl_failed(comm, result, err) : 0;
 }
 
 /* Until the card has passed side_stream_end. */
-static int wait_for_card(struct dist *dist, struct error *err)
+static int wait_for_card(struct comm *comm, struct error *err)
 {
-    struct nccl *n = nccl_of(dist);
+    struct nccl *n = nccl_of(comm);
     long ns = SHORT_NS;
     int code, lost = 0;
-    while ((code = side_stream_ended(n->lane)) == LANE_BUSY && (lost = comm_state(dist, err)) == 0) nap(&ns);
-    return lost ? lost : code ? nccl_card_failed(dist, code, err) : 0;
+    while ((code = side_stream_ended(n->lane)) == LANE_BUSY && (lost = comm_state(comm, err)) == 0) nap(&ns);
+    return lost ? lost : code ? nccl_card_failed(comm, code, err) : 0;
 }
 
 /* Until the headers have come and are equal, and the card has done what the queue was given. That it has does
  * not say that it went well. */
-static int nccl_finish(struct dist *dist, struct error *err)
+static int nccl_finish(struct comm *comm, struct error *err)
 {
-    struct nccl *n = nccl_of(dist);
-    int code = n->comparing ? wait_for_card(dist, err) : 0;
-    if (!code) code = compare_headers(dist, err);
+    struct nccl *n = nccl_of(comm);
+    int code = n->comparing ? wait_for_card(comm, err) : 0;
+    if (!code) code = compare_headers(comm, err);
     if (code) return code;
     int failed = side_stream_end(n->lane);
-    if (failed) return nccl_card_failed(dist, failed, err);
-    code = wait_for_card(dist, err);
-    return code ? code : comm_state(dist, err);
+    if (failed) return nccl_card_failed(comm, failed, err);
+    code = wait_for_card(comm, err);
+    return code ? code : comm_state(comm, err);
 }
 
 /* ---- ordering against the device's own queue ---- */
 
-static void *nccl_mark(struct dist *dist)
+static void *nccl_mark(struct comm *comm)
 {
-    struct nccl *n = nccl_of(dist);
+    struct nccl *n = nccl_of(comm);
     return n->open ? side_stream_mark(n->lane) : NULL;
 }
 
-static int nccl_follow(struct dist *dist, void *mark, struct error *err)
+static int nccl_follow(struct comm *comm, void *mark, struct error *err)
 {
-    int code = side_stream_follow(nccl_of(dist)->lane, mark);
-    return code ? nccl_card_failed(dist, code, err) : 0;
+    int code = side_stream_follow(nccl_of(comm)->lane, mark);
+    return code ? nccl_card_failed(comm, code, err) : 0;
 }
 
 /* ---- what travels ---- */
@@ -330,10 +330,10 @@ struct nccl_group {
     int result;
 };
 
-static int group_begin(struct dist *dist, struct nccl_group *g, struct error *err)
+static int group_begin(struct comm *comm, struct nccl_group *g, struct error *err)
 {
-    *g = (struct nccl_group){.n = nccl_of(dist)};
-    int code = torn_down(dist, err);
+    *g = (struct nccl_group){.n = nccl_of(comm)};
+    int code = torn_down(comm, err);
     if (!code) g->result = g->n->api->group_start();
     return code;
 }
@@ -341,201 +341,201 @@ static void group_add(struct nccl_group *g, int result)
 {
     if (!g->result || g->result == NCCL_IN_PROGRESS) g->result = result;
 }
-static int group_end(struct dist *dist, struct nccl_group *g, struct error *err)
+static int group_end(struct comm *comm, struct nccl_group *g, struct error *err)
 {
     int result = g->n->api->group_end();
     if (g->result && g->result != NCCL_IN_PROGRESS) result = g->result;
-    return nccl_done(dist, result, 0, err);
+    return nccl_done(comm, result, 0, err);
 }
 
 /* Sends the header of this collective to all ranks, in front of its arrays. */
-static int send_headers(struct dist *dist, struct error *err)
+static int send_headers(struct comm *comm, struct error *err)
 {
-    struct nccl *n = nccl_of(dist);
-    struct dist_window *w = dist->window;
-    size_t bytes = sizeof dist->header, all = bytes * (size_t)dist->size;
+    struct nccl *n = nccl_of(comm);
+    struct comm_window *w = comm->window;
+    size_t bytes = sizeof comm->header, all = bytes * (size_t)comm->size;
     struct nccl_group g;
     memset(w->send, 0, all); /* no header of an earlier collective is taken for one of this */
-    memcpy(w->send + all, &dist->header, bytes);
+    memcpy(w->send + all, &comm->header, bytes);
     int failed = side_stream_upload(n->lane, n->headers, w->send, all + bytes);
-    if (failed) return nccl_card_failed(dist, failed, err);
-    int code = group_begin(dist, &g, err);
+    if (failed) return nccl_card_failed(comm, failed, err);
+    int code = group_begin(comm, &g, err);
     if (code) return code;
     group_add(&g, n->api->all_gather(n->headers + all, n->headers, bytes, NCCL_UINT8, n->comm, n->stream));
-    if ((code = group_end(dist, &g, err)) != 0) return code;
+    if ((code = group_end(comm, &g, err)) != 0) return code;
     failed = side_stream_download(n->lane, w->receive, n->headers, all);
     if (!failed) failed = side_stream_end(n->lane);
     n->comparing = !failed;
-    return failed ? nccl_card_failed(dist, failed, err) : 0;
+    return failed ? nccl_card_failed(comm, failed, err) : 0;
 }
 
-static int nccl_reduce(struct dist *dist, const struct dist_sum *s, struct error *err)
+static int nccl_reduce(struct comm *comm, const struct comm_sum *s, struct error *err)
 {
-    struct nccl *n = nccl_of(dist);
+    struct nccl *n = nccl_of(comm);
     size_t size = dtype_bytes(s->type);
-    int contributors = s->contributors > 0 && s->contributors < dist->size ? s->contributors : dist->size;
-    int code = send_headers(dist, err);
-    int64_t most = (int64_t)((size_t)PARTS_BYTES / (size_t)dist->size / size) & ~(int64_t)63,
-            longest = dist_longest_part(dist->size, s->offsets);
+    int contributors = s->contributors > 0 && s->contributors < comm->size ? s->contributors : comm->size;
+    int code = send_headers(comm, err);
+    int64_t most = (int64_t)((size_t)PARTS_BYTES / (size_t)comm->size / size) & ~(int64_t)63,
+            longest = comm_longest_part(comm->size, s->offsets);
     for (int64_t at = 0; at < longest && !code; at += most) {
-        int64_t own = dist_part(s->offsets, dist->rank, at, most), stride = most * (int64_t)size;
+        int64_t own = comm_part(s->offsets, comm->rank, at, most), stride = most * (int64_t)size;
         struct nccl_group g;
-        if ((code = group_begin(dist, &g, err)) != 0) return code;
-        for (int q = 0; q < dist->size; q++) {
-            int64_t count = dist_part(s->offsets, q, at, most);
-            if (q == dist->rank) continue;
-            if (count && dist->rank < contributors)
+        if ((code = group_begin(comm, &g, err)) != 0) return code;
+        for (int q = 0; q < comm->size; q++) {
+            int64_t count = comm_part(s->offsets, q, at, most);
+            if (q == comm->rank) continue;
+            if (count && comm->rank < contributors)
                 group_add(&g, n->api->send((const char *)s->send + (size_t)(s->offsets[q] + at) * size,
                                            (size_t)count * size, NCCL_UINT8, q, n->comm, n->stream));
             if (own && q < contributors)
                 group_add(&g, n->api->receive(n->parts + q * stride, (size_t)own * size, NCCL_UINT8, q,
                                               n->comm, n->stream));
         }
-        if ((code = group_end(dist, &g, err)) != 0) return code;
+        if ((code = group_end(comm, &g, err)) != 0) return code;
         struct side_stream_sum sum = {.type = s->type,
                                       .before = s->before ? s->before + at : NULL,
                                       .received = n->parts,
                                       .own = (const char *)s->send +
-                                             (size_t)(s->offsets[dist->rank] + at) * size,
+                                             (size_t)(s->offsets[comm->rank] + at) * size,
                                       .stride = stride,
-                                      .me = dist->rank,
+                                      .me = comm->rank,
                                       .contributors = contributors,
                                       .out = s->receive + at,
                                       .count = own};
         int launched = own ? side_stream_sum(n->lane, &sum) : 0;
-        if (launched) return nccl_card_failed(dist, launched, err);
+        if (launched) return nccl_card_failed(comm, launched, err);
     }
-    return code ? code : nccl_finish(dist, err);
+    return code ? code : nccl_finish(comm, err);
 }
 
-static int nccl_gather(struct dist *dist, const void *own, void *p, const int64_t *offsets, struct error *err)
+static int nccl_gather(struct comm *comm, const void *own, void *p, const int64_t *offsets, struct error *err)
 {
-    struct nccl *n = nccl_of(dist);
+    struct nccl *n = nccl_of(comm);
     struct nccl_group g;
-    int code = send_headers(dist, err);
-    if (!code) code = group_begin(dist, &g, err);
+    int code = send_headers(comm, err);
+    if (!code) code = group_begin(comm, &g, err);
     if (code) return code;
-    for (int q = 0; q < dist->size; q++) {
+    for (int q = 0; q < comm->size; q++) {
         char *part = (char *)p + offsets[q];
         if (offsets[q + 1] > offsets[q])
-            group_add(&g, n->api->broadcast(own && q == dist->rank ? own : part, part,
+            group_add(&g, n->api->broadcast(own && q == comm->rank ? own : part, part,
                                             (size_t)(offsets[q + 1] - offsets[q]), NCCL_UINT8, q, n->comm,
                                             n->stream));
     }
-    if ((code = group_end(dist, &g, err)) != 0) return code;
-    return nccl_finish(dist, err);
+    if ((code = group_end(comm, &g, err)) != 0) return code;
+    return nccl_finish(comm, err);
 }
 
-static int nccl_combine(struct dist *dist, void *p, size_t bytes, struct error *err)
+static int nccl_combine(struct comm *comm, void *p, size_t bytes, struct error *err)
 {
-    struct nccl *n = nccl_of(dist);
-    size_t most = PARTS_BYTES / (size_t)dist->size & ~(size_t)63;
-    int code = send_headers(dist, err);
+    struct nccl *n = nccl_of(comm);
+    size_t most = PARTS_BYTES / (size_t)comm->size & ~(size_t)63;
+    int code = send_headers(comm, err);
     for (size_t at = 0; at < bytes && !code; at += most) {
         size_t slice = bytes - at < most ? bytes - at : most;
         struct nccl_group g;
-        if ((code = group_begin(dist, &g, err)) != 0) return code;
+        if ((code = group_begin(comm, &g, err)) != 0) return code;
         group_add(&g, n->api->all_gather((char *)p + at, n->parts, slice, NCCL_UINT8, n->comm, n->stream));
-        if ((code = group_end(dist, &g, err)) != 0) return code;
-        if ((code = side_stream_combine(n->lane, n->parts, dist->size, (char *)p + at, slice)) != 0)
-            return nccl_card_failed(dist, code, err);
+        if ((code = group_end(comm, &g, err)) != 0) return code;
+        if ((code = side_stream_combine(n->lane, n->parts, comm->size, (char *)p + at, slice)) != 0)
+            return nccl_card_failed(comm, code, err);
     }
-    return code ? code : nccl_finish(dist, err);
+    return code ? code : nccl_finish(comm, err);
 }
 
 /* Host memory: a way to the card and back. What goes stands at parts, what comes behind it. */
-static int there_and_back(struct dist *dist, const void *send, void *receive, size_t bytes, bool all_to_all,
+static int there_and_back(struct comm *comm, const void *send, void *receive, size_t bytes, bool all_to_all,
                           struct error *err)
 {
-    struct nccl *n = nccl_of(dist);
-    struct dist_window *w = dist->window;
-    size_t all = bytes * (size_t)dist->size, goes = all_to_all ? all : bytes;
+    struct nccl *n = nccl_of(comm);
+    struct comm_window *w = comm->window;
+    size_t all = bytes * (size_t)comm->size, goes = all_to_all ? all : bytes;
     char *from = n->parts, *to = n->parts + PARTS_BYTES / 2;
     struct nccl_group g;
     const void *goes_from = send;
     if (send != w->send) goes_from = memcpy(w->receive, send, goes); /* memory that the card reaches */
     int code = side_stream_upload(n->lane, from, goes_from, goes);
-    if (code) return nccl_card_failed(dist, code, err);
-    if ((code = group_begin(dist, &g, err)) != 0) return code;
-    for (int q = 0; q < dist->size && all_to_all; q++) {
+    if (code) return nccl_card_failed(comm, code, err);
+    if ((code = group_begin(comm, &g, err)) != 0) return code;
+    for (int q = 0; q < comm->size && all_to_all; q++) {
         size_t at = (size_t)q * bytes;
         group_add(&g, n->api->send(from + at, bytes, NCCL_UINT8, q, n->comm, n->stream));
         group_add(&g, n->api->receive(to + at, bytes, NCCL_UINT8, q, n->comm, n->stream));
     }
     if (!all_to_all) group_add(&g, n->api->all_gather(from, to, bytes, NCCL_UINT8, n->comm, n->stream));
-    if ((code = group_end(dist, &g, err)) != 0) return code;
+    if ((code = group_end(comm, &g, err)) != 0) return code;
     if ((code = side_stream_download(n->lane, w->receive, to, all)) != 0)
-        return nccl_card_failed(dist, code, err);
-    if ((code = nccl_finish(dist, err)) == 0 && receive != w->receive) memcpy(receive, w->receive, all);
+        return nccl_card_failed(comm, code, err);
+    if ((code = nccl_finish(comm, err)) == 0 && receive != w->receive) memcpy(receive, w->receive, all);
     return code;
 }
 
-static int nccl_exchange(struct dist *dist, const void *send, void *receive, size_t bytes, struct error *err)
+static int nccl_exchange(struct comm *comm, const void *send, void *receive, size_t bytes, struct error *err)
 {
-    return there_and_back(dist, send, receive, bytes, true, err);
+    return there_and_back(comm, send, receive, bytes, true, err);
 }
 
-static int nccl_gather_host(struct dist *dist, const void *send, void *receive, size_t bytes,
+static int nccl_gather_host(struct comm *comm, const void *send, void *receive, size_t bytes,
                             struct error *err)
 {
-    return there_and_back(dist, send, receive, bytes, false, err);
+    return there_and_back(comm, send, receive, bytes, false, err);
 }
 
-static int nccl_broadcast(struct dist *dist, void *p, size_t bytes, int root, struct error *err)
+static int nccl_broadcast(struct comm *comm, void *p, size_t bytes, int root, struct error *err)
 {
-    struct nccl *n = nccl_of(dist);
-    struct dist_window *w = dist->window;
+    struct nccl *n = nccl_of(comm);
+    struct comm_window *w = comm->window;
     struct nccl_group g;
     int failed = 0;
-    if (dist->rank == root) failed = side_stream_upload(n->lane, n->parts, memcpy(w->send, p, bytes), bytes);
-    if (failed) return nccl_card_failed(dist, failed, err);
-    int code = group_begin(dist, &g, err);
+    if (comm->rank == root) failed = side_stream_upload(n->lane, n->parts, memcpy(w->send, p, bytes), bytes);
+    if (failed) return nccl_card_failed(comm, failed, err);
+    int code = group_begin(comm, &g, err);
     if (code) return code;
     group_add(&g, n->api->broadcast(n->parts, n->parts, bytes, NCCL_UINT8, root, n->comm, n->stream));
-    if ((code = group_end(dist, &g, err)) != 0) return code;
+    if ((code = group_end(comm, &g, err)) != 0) return code;
     if ((failed = side_stream_download(n->lane, w->receive, n->parts, bytes)) != 0)
-        return nccl_card_failed(dist, failed, err);
-    if ((code = nccl_finish(dist, err)) == 0 && dist->rank != root) memcpy(p, w->receive, bytes);
+        return nccl_card_failed(comm, failed, err);
+    if ((code = nccl_finish(comm, err)) == 0 && comm->rank != root) memcpy(p, w->receive, bytes);
     return code;
 }
 
 /* ---- opening, ending ---- */
 
-static void nccl_abort(struct dist *dist, int exit_code)
+static void nccl_abort(struct comm *comm, int exit_code)
 {
-    struct nccl *n = nccl_of(dist);
+    struct nccl *n = nccl_of(comm);
     int none = 0;
     atomic_compare_exchange_strong(&n->aborted, &none, exit_code ? exit_code : EXIT_FAILED);
 }
 
 /* In peace: all ranks have made the same calls, and what they sent has come. */
-static void leave_comm(struct dist *dist)
+static void leave_comm(struct comm *comm)
 {
-    struct nccl *n = nccl_of(dist);
+    struct nccl *n = nccl_of(comm);
     struct error ignored;
     if (!n->comm) return;
     if (!n->open || atomic_load(&n->aborted) ||
-        nccl_done(dist, n->api->finalize(n->comm), LEAVE_SECONDS, &ignored))
+        nccl_done(comm, n->api->finalize(n->comm), LEAVE_SECONDS, &ignored))
         drop_comm(n);
     else n->api->destroy(n->comm);
     n->comm = NULL;
 }
 
-static void nccl_close(struct dist *dist)
+static void nccl_close(struct comm *comm)
 {
-    struct nccl *n = nccl_of(dist);
-    leave_comm(dist);
+    struct nccl *n = nccl_of(comm);
+    leave_comm(comm);
     side_stream_close(n->lane);
-    device_free(dist->device, n->parts);
+    device_free(comm->device, n->parts);
     free(n);
-    dist->state = NULL;
+    comm->state = NULL;
 }
 
 const char nccl_parts_name[] = "what comes from other ranks";
 
-int dist_nccl_open(struct dist *dist, void *meeting, struct error *err)
+int comm_nccl_open(struct comm *comm, void *meeting, struct error *err)
 {
-    static const struct dist_ops nccl = {.name = "nccl",
+    static const struct comm_ops nccl = {.name = "nccl",
                                          .exchange = nccl_exchange,
                                          .gather = nccl_gather_host,
                                          .broadcast = nccl_broadcast,
@@ -551,19 +551,19 @@ int dist_nccl_open(struct dist *dist, void *meeting, struct error *err)
     struct nccl_config config = NCCL_CONFIG;
     if (!n) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
     n->api = m->api;
-    dist->ops = &nccl;
-    dist->state = n;
-    dist_enter(dist, DIST_JOIN, 0, 0, err);
-    int code = side_stream_open(&n->lane, dist->device, err);
+    comm->ops = &nccl;
+    comm->state = n;
+    comm_enter(comm, COMM_JOIN, 0, 0, err);
+    int code = side_stream_open(&n->lane, comm->device, err);
     if (!code) {
         n->stream = side_stream_handle(n->lane);
-        n->parts = device_alloc(dist->device, MEMORY_COMM, NCCL_CARD_BYTES, nccl_parts_name, err);
+        n->parts = device_alloc(comm->device, MEMORY_COMM, NCCL_CARD_BYTES, nccl_parts_name, err);
         if (!n->parts) code = err->code;
         n->headers = n->parts + PARTS_BYTES;
     }
     if (!code)
-        code = nccl_done(dist, n->api->init(&n->comm, dist->size, m->id, dist->rank, &config), JOIN_SECONDS,
+        code = nccl_done(comm, n->api->init(&n->comm, comm->size, m->id, comm->rank, &config), JOIN_SECONDS,
                          err);
     n->open = !code;
-    return dist_leave(dist, code, err); /* closed by the caller */
+    return comm_leave(comm, code, err); /* closed by the caller */
 }

@@ -4,18 +4,18 @@
 
 #include <string.h>
 
-static int self_exchange(struct dist *dist, const void *send, void *receive, size_t bytes, struct error *err)
+static int self_exchange(struct comm *comm, const void *send, void *receive, size_t bytes, struct error *err)
 {
-    (void)dist;
+    (void)comm;
     (void)err;
     memcpy(receive, send, bytes);
     return 0;
 }
 
-static int self_reduce(struct dist *dist, const struct dist_sum *s, struct error *err)
+static int self_reduce(struct comm *comm, const struct comm_sum *s, struct error *err)
 {
     (void)err;
-    device_sum(dist->device, &(struct side_stream_sum){.type = s->type,
+    device_sum(comm->device, &(struct side_stream_sum){.type = s->type,
                                                        .before = s->before,
                                                        .own = s->send,
                                                        .contributors = 1,
@@ -24,9 +24,9 @@ static int self_reduce(struct dist *dist, const struct dist_sum *s, struct error
     return 0;
 }
 
-void dist_self(struct dist *dist, struct device *device)
+void comm_self(struct comm *comm, struct device *device)
 {
-    static const struct dist_ops self = {
+    static const struct comm_ops self = {
         .name = "self", .exchange = self_exchange, .gather = self_exchange, .reduce_device = self_reduce};
-    *dist = (struct dist){.ops = &self, .rank = 0, .size = 1, .device = device};
+    *comm = (struct comm){.ops = &self, .rank = 0, .size = 1, .device = device};
 }

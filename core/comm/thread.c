@@ -9,27 +9,27 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-struct dist_thread {
+struct comm_thread {
     pthread_t id;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct dist_job *first, **last;
+    struct comm_job *first, **last;
     bool stop;
 };
 
-static void *dist_work(void *context)
+static void *comm_work(void *context)
 {
-    struct dist *dist = context;
-    struct dist_thread *t = dist->thread;
+    struct comm *comm = context;
+    struct comm_thread *t = comm->thread;
     pthread_mutex_lock(&t->lock);
     for (;;) {
         while (!t->first && !t->stop) pthread_cond_wait(&t->changed, &t->lock);
-        struct dist_job *job = t->first;
+        struct comm_job *job = t->first;
         if (!job) break;
         if (!(t->first = job->next)) t->last = &t->first;
         pthread_mutex_unlock(&t->lock);
-        int code = job->mark ? dist->ops->follow(dist, job->mark, &job->err) : 0;
-        if (!code) code = job->run(dist, job->context, &job->err);
+        int code = job->mark ? comm->ops->follow(comm, job->mark, &job->err) : 0;
+        if (!code) code = job->run(comm, job->context, &job->err);
         pthread_mutex_lock(&t->lock);
         job->code = code;
         job->done = true;
@@ -39,19 +39,19 @@ static void *dist_work(void *context)
     return NULL;
 }
 
-void dist_begin(struct dist *dist, struct dist_job *job)
+void comm_begin(struct comm *comm, struct comm_job *job)
 {
-    struct dist_thread *t = dist->thread;
-    job->mark = !dist->ops || !dist->ops->mark ? NULL : dist->ops->mark(dist);
-    if (t && !job->mark && !dist->device->host_memory && dist->device->kind != DEVICE_DRY)
-        dist->device->sync(dist->device);
+    struct comm_thread *t = comm->thread;
+    job->mark = !comm->ops || !comm->ops->mark ? NULL : comm->ops->mark(comm);
+    if (t && !job->mark && !comm->device->host_memory && comm->device->kind != DEVICE_DRY)
+        comm->device->sync(comm->device);
     job->code = 0;
     job->err = (struct error){0};
     job->next = NULL;
     job->done = !t;
     job->begun = true;
     if (!t) {
-        job->code = job->run(dist, job->context, &job->err);
+        job->code = job->run(comm, job->context, &job->err);
         return;
     }
     pthread_mutex_lock(&t->lock);
@@ -61,9 +61,9 @@ void dist_begin(struct dist *dist, struct dist_job *job)
     pthread_mutex_unlock(&t->lock);
 }
 
-int dist_end(struct dist *dist, struct dist_job *job, struct error *err)
+int comm_end(struct comm *comm, struct comm_job *job, struct error *err)
 {
-    struct dist_thread *t = dist->thread;
+    struct comm_thread *t = comm->thread;
     if (!job->begun) return 0;
     if (t) {
         pthread_mutex_lock(&t->lock);
@@ -75,28 +75,28 @@ int dist_end(struct dist *dist, struct dist_job *job, struct error *err)
     return job->code;
 }
 
-int dist_call(struct dist *dist, int (*run)(struct dist *, void *, struct error *), void *context,
+int comm_call(struct comm *comm, int (*run)(struct comm *, void *, struct error *), void *context,
               struct error *err)
 {
-    if (!dist->thread || pthread_equal(pthread_self(), dist->thread->id)) return run(dist, context, err);
-    struct dist_job job = {.run = run, .context = context};
-    dist_begin(dist, &job);
-    return dist_end(dist, &job, err);
+    if (!comm->thread || pthread_equal(pthread_self(), comm->thread->id)) return run(comm, context, err);
+    struct comm_job job = {.run = run, .context = context};
+    comm_begin(comm, &job);
+    return comm_end(comm, &job, err);
 }
 
-static int dist_call_close(struct dist *dist, void *context, struct error *err)
+static int comm_call_close(struct comm *comm, void *context, struct error *err)
 {
     (void)context;
     (void)err;
-    if (dist->ops && dist->ops->close) dist->ops->close(dist);
+    if (comm->ops && comm->ops->close) comm->ops->close(comm);
     return 0;
 }
 
-void dist_thread_stop(struct dist *dist)
+void comm_thread_stop(struct comm *comm)
 {
-    struct dist_thread *t = dist->thread;
+    struct comm_thread *t = comm->thread;
     if (!t) return;
-    dist_call(dist, dist_call_close, NULL, NULL);
+    comm_call(comm, comm_call_close, NULL, NULL);
     pthread_mutex_lock(&t->lock);
     t->stop = true;
     pthread_cond_broadcast(&t->changed);
@@ -105,24 +105,24 @@ void dist_thread_stop(struct dist *dist)
     pthread_cond_destroy(&t->changed);
     pthread_mutex_destroy(&t->lock);
     free(t);
-    dist->thread = NULL;
+    comm->thread = NULL;
 }
 
-int dist_thread_start(struct dist *dist, int (*open)(struct dist *, void *, struct error *), void *context,
+int comm_thread_start(struct comm *comm, int (*open)(struct comm *, void *, struct error *), void *context,
                       struct error *err)
 {
-    struct dist_thread *t = xcalloc(1, sizeof *t);
+    struct comm_thread *t = xcalloc(1, sizeof *t);
     t->last = &t->first;
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->changed, NULL);
-    dist->thread = t;
-    if ((errno = thread_start(&t->id, dist_work, dist)) != 0) {
-        dist->thread = NULL;
+    comm->thread = t;
+    if ((errno = thread_start(&t->id, comm_work, comm)) != 0) {
+        comm->thread = NULL;
         free(t);
         return error_errno(err, EXIT_HOST_MEMORY, "raise the limits on memory and processes (ulimit -v, -u)",
                            "cannot start the thread of the collectives");
     }
-    int code = dist_call(dist, open, context, err);
-    if (code) dist_thread_stop(dist);
+    int code = comm_call(comm, open, context, err);
+    if (code) comm_thread_stop(comm);
     return code;
 }

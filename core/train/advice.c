@@ -83,7 +83,7 @@ static bool may_resume(const struct run *run, const char *keys)
     return may;
 }
 
-void advice_memory(const struct run *run, const struct dist_options *ranks, size_t held, struct error *err)
+void advice_memory(const struct run *run, const struct comm_options *ranks, size_t held, struct error *err)
 {
     struct memory_options l;
     char word[220], *path = run_path(run, "config.yaml");

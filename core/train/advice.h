@@ -26,6 +26,6 @@ void advice_diverged(const struct train_health *health, const struct run *run, c
 
 /* What to type when a device had no room: the settings that make the run smaller are told, and the cheapest
  * one that needs no more than `held` bytes, which were there, is err's hint. */
-void advice_memory(const struct run *run, const struct dist_options *ranks, size_t held, struct error *err);
+void advice_memory(const struct run *run, const struct comm_options *ranks, size_t held, struct error *err);
 
 #endif

@@ -43,10 +43,10 @@ struct rank_content {
 
 /* Before a difference that all ranks have found is told: one that ended while another still gathers would be
  * that one's error. */
-static void wait_for_all(struct dist *ranks)
+static void wait_for_all(struct comm *ranks)
 {
     struct error ignored;
-    (void)dist_barrier(ranks, &ignored);
+    (void)comm_barrier(ranks, &ignored);
 }
 
 /* The path is part of the sentence: it may be all that reaches another host's log. */
@@ -65,7 +65,7 @@ static int weights_differ(const struct rank_content *first, const struct rank_co
                      rank, other->host, tower, first->host, path, b->model, a->model);
 }
 
-int content_compare_ranks(struct dist *ranks, const char *tower, const char *path,
+int content_compare_ranks(struct comm *ranks, const char *tower, const char *path,
                           const struct tower_content *content, struct error *err)
 {
     if (ranks->size == 1) return 0;
@@ -73,7 +73,7 @@ int content_compare_ranks(struct dist *ranks, const char *tower, const char *pat
     own->content.crc32c = content->crc32c;
     snprintf(own->content.model, sizeof own->content.model, "%s", content->model);
     gethostname(own->host, sizeof own->host - 1);
-    int code = dist_gather_each(ranks, all, sizeof *all, err);
+    int code = comm_gather_each(ranks, all, sizeof *all, err);
     for (int r = 1; r < ranks->size && !code; r++)
         if (memcmp(&all[r].content, &all[0].content, sizeof all[r].content) != 0) {
             wait_for_all(ranks);
@@ -91,7 +91,7 @@ static int first_difference(const struct image_sample *a, const struct image_sam
     return -1;
 }
 
-int content_compare_images(struct dist *ranks, const struct image_list *list, const char *root,
+int content_compare_images(struct comm *ranks, const struct image_list *list, const char *root,
                            struct error *err)
 {
     typedef struct {
@@ -102,7 +102,7 @@ int content_compare_images(struct dist *ranks, const struct image_list *list, co
     each *all = xcalloc((size_t)ranks->size, sizeof *all), *own = &all[ranks->rank];
     int count = image_list_sample(list, root, own->samples), code;
     gethostname(own->host, sizeof own->host - 1);
-    code = dist_gather_each(ranks, all, sizeof *all, err);
+    code = comm_gather_each(ranks, all, sizeof *all, err);
     for (int r = 1; r < ranks->size && !code; r++) {
         int i = first_difference(all[0].samples, all[r].samples, count);
         if (i < 0) continue;

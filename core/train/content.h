@@ -24,10 +24,10 @@ void content_set_model(struct tower_content *content, const struct model_shape *
 
 /* Compares one tower ("teacher", "student") over all ranks, which make this call together. EXIT_CONFIG with
  * the file's path and the first rank that differs from rank 0, on every rank. */
-int content_compare_ranks(struct dist *ranks, const char *tower, const char *path,
+int content_compare_ranks(struct comm *ranks, const char *tower, const char *path,
                           const struct tower_content *content, struct error *err);
 /* The same for the sampled images of a list. */
-int content_compare_images(struct dist *ranks, const struct image_list *list, const char *root,
+int content_compare_images(struct comm *ranks, const struct image_list *list, const char *root,
                            struct error *err);
 
 /* The checksums of the sampled images as meta.json has them: "1a2b3c4d -" ("-": could not be read). malloc'ed

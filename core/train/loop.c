@@ -282,13 +282,13 @@ static int agree(struct train_loop *w, bool due, int code, struct error *err)
     double wishes[] = {act == ACT_SAVE_STOP, act == ACT_SAVE || (due && is_rank0(w)), act == ACT_CHANGE,
                        code != 0};
     struct error own = code && err ? *err : (struct error){0};
-    int lost = dist_all_reduce(&w->t->ranks, DIST_MAX, wishes, 4, code ? NULL : err);
+    int lost = comm_all_reduce(&w->t->ranks, COMM_MAX, wishes, 4, code ? NULL : err);
     w->leave = wishes[0] > 0;
     w->save = wishes[1] > 0;
     w->change = wishes[2] > 0;
     if (code && lost) return code; /* the cause */
     w->alike = !lost && wishes[3] > 0;
-    return w->alike ? dist_agree(&w->t->ranks, code, &own, "cannot continue", err) : lost;
+    return w->alike ? comm_agree(&w->t->ranks, code, &own, "cannot continue", err) : lost;
 }
 
 /* Keys that may change while it trains, as the run's file has them now: of rank 0, for all. */
@@ -301,7 +301,7 @@ static int take_change(struct train_loop *w, struct error *err)
     struct error why = {0};
     signals_handled(WISH_CHANGE);
     if (is_rank0(w)) told.code = change_read(&told.values, w->run->directory, &why);
-    int code = dist_broadcast(&w->t->ranks, &told, sizeof told, 0, err);
+    int code = comm_broadcast(&w->t->ranks, &told, sizeof told, 0, err);
     if (code || told.code) {
         if (!code && is_rank0(w)) log_warn("the change cannot be taken: %s", why.what);
         return code;
@@ -483,7 +483,7 @@ static int leave(const struct train_loop *w, int code)
 
 /* The run as it is before its first step here: trainer and data, at step w->from. */
 static int load(struct train_loop *w, struct config *c, const struct train_resume *how,
-                const struct dist_options *ranks, struct device **device, json_t **changed, struct error *err)
+                const struct comm_options *ranks, struct device **device, json_t **changed, struct error *err)
 {
     struct filling filling = {w->run, w->listener, how, changed};
     char *instead = NULL, *began = c->model_s.weight;
@@ -523,7 +523,7 @@ static int load(struct train_loop *w, struct config *c, const struct train_resum
 }
 
 int train_loop(struct run *run, struct config *c, struct train_resume how, int64_t stop_after,
-               const struct dist_options *ranks, const struct train_listener *listener, struct error *err)
+               const struct comm_options *ranks, const struct train_listener *listener, struct error *err)
 {
     struct device *device = NULL;
     static const struct train_listener silent;
@@ -554,7 +554,7 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
         code = report_end(&w, code, err);
     }
     if (w.t && code && code != EXIT_STOPPED && code != EXIT_DIVERGED && !w.alike)
-        dist_fail(&w.t->ranks, code, err); /* what one rank alone has met the others cannot know */
+        comm_fail(&w.t->ranks, code, err); /* what one rank alone has met the others cannot know */
     /* not where this machine's own memory is out: what is planned takes some, too */
     bool no_space = device && code && device->memory_error.code == code && w.rank == 0 &&
                     (code == EXIT_CARD_MEMORY || device->limit_bytes);

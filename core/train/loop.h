@@ -53,6 +53,6 @@ struct train_resume {
  * checkpoint that cannot be written, as on a full disk, pauses saving, which the state and the events say,
  * until it can; at the end it is the error. Signals are caught: see signals.h. */
 int train_loop(struct run *run, struct config *config, struct train_resume how, int64_t stop_after,
-               const struct dist_options *ranks, const struct train_listener *listener, struct error *err);
+               const struct comm_options *ranks, const struct train_listener *listener, struct error *err);
 
 #endif

@@ -138,7 +138,7 @@ enum { SHARDS = 3, SHARDS_FROM = REMEDIES - 1 - SHARDS }; /* those before the la
 
 /* The file with more overrides behind those that are given: what "auto" means is settled anew. */
 static int plan_file(struct plan *plan, struct rows *rows, const char *path, char **overrides, int count,
-                     const struct dist_options *ranks, struct config *config, struct error *err)
+                     const struct comm_options *ranks, struct config *config, struct error *err)
 {
     char *text = NULL;
     size_t bytes = 0;
@@ -168,7 +168,7 @@ static bool as_now(const struct config *now, const char *text)
 }
 
 static void try_setting(struct explanation *e, int which, const char *path, char **overrides, int count,
-                        const struct dist_options *ranks, const struct config *now)
+                        const struct comm_options *ranks, const struct config *now)
 {
     struct remedy *r = &e->remedies[which];
     char **all, micro[48];
@@ -231,7 +231,7 @@ static void choose_remedy(const struct explanation *e, struct explain_row *row)
 }
 
 int explain(struct explanation *e, const char *path, char **overrides, int count,
-            const struct dist_options *ranks, size_t limit, struct error *err)
+            const struct comm_options *ranks, size_t limit, struct error *err)
 {
     struct rows rows = {0};
     struct config config;

@@ -44,7 +44,7 @@ struct explanation {
 
 /* The experiment of a file with overrides. limit: bytes that it should fit into, 0 none. */
 int explain(struct explanation *e, const char *path, char **overrides, int count,
-            const struct dist_options *ranks, size_t limit, struct error *err);
+            const struct comm_options *ranks, size_t limit, struct error *err);
 void explanation_free(struct explanation *e);
 
 #endif

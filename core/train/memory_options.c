@@ -38,7 +38,7 @@ struct climb {
     size_t bytes;
     char **overrides; /* those that are given, and room */
     int count;
-    const struct dist_options *ranks;
+    const struct comm_options *ranks;
     struct config now;
     int room;
 };
@@ -173,7 +173,7 @@ static void keep_frontier(struct memory_options *l)
 }
 
 int memory_options_find(struct memory_options *l, const char *path, char **overrides, int count,
-                        const struct dist_options *ranks, size_t limit_bytes,
+                        const struct comm_options *ranks, size_t limit_bytes,
                         const struct memory_options_speed *speed, struct error *err)
 {
     struct climb c = {.ladder = l, .path = path, .count = count, .ranks = ranks};

@@ -43,7 +43,7 @@ struct memory_options {
 /* Of the experiment of a file with overrides. A key that an override gives stays as it is; so does every key
  * but those of the rungs. ranks NULL: one alone. limit_bytes 0: everything fits. */
 int memory_options_find(struct memory_options *ladder, const char *path, char **overrides, int count,
-                        const struct dist_options *ranks, size_t limit_bytes,
+                        const struct comm_options *ranks, size_t limit_bytes,
                         const struct memory_options_speed *speed, struct error *err);
 /* A sentence in brackets where the keys of a rung change the numbers of a run, else "". */
 const char *memory_options_note(const struct memory_option *rung);

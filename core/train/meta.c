@@ -33,7 +33,7 @@ static int plan_found(struct plan *plan, const struct trainer *t, bool use_meopt
                                              {"optim.state_m", "auto"},     {"optim.state_v", "auto"},
                                              {"optim.gradients", "keep"},   {"optim.clip_mode", "exact"}};
     struct config copy;
-    struct dist_options ranks = {.rank = t->ranks.rank, .size = t->ranks.size};
+    struct comm_options ranks = {.rank = t->ranks.rank, .size = t->ranks.size};
     config_copy(&copy, t->config);
     int code = config_assign(&copy, "device.type", device_kind_names[t->device->kind], NULL);
     for (size_t i = 0; i < sizeof without / sizeof *without && !use_meopt && !code; i++)
@@ -76,7 +76,7 @@ struct rank_told {
 /* (ranks), of all of them, which make this call together; the caller frees. */
 static struct rank_told *report_ranks(struct trainer *t, int *code, struct error *err)
 {
-    struct dist *ranks = &t->ranks;
+    struct comm *ranks = &t->ranks;
     struct rank_told *all = xcalloc((size_t)ranks->size, sizeof *all), *own = &all[ranks->rank];
     struct plan plan, baseline;
     char **weight = &t->config->model_s.weight, *began = *weight;
@@ -91,7 +91,7 @@ static struct rank_told *report_ranks(struct trainer *t, int *code, struct error
     gethostname(own->host, sizeof own->host - 1);
     snprintf(own->device, sizeof own->device, "%s", t->device->name);
     snprintf(own->pci, sizeof own->pci, "%s", t->device->pci);
-    *code = dist_gather_each(ranks, all, sizeof *all, err);
+    *code = comm_gather_each(ranks, all, sizeof *all, err);
     return all;
 }
 

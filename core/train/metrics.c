@@ -27,12 +27,12 @@ static json_t *card_json(const struct card_told *told, int rank)
 
 int metrics_cards(struct trainer *t, struct train_progress *p, json_t **cards, struct error *err)
 {
-    struct dist *ranks = &t->ranks;
+    struct comm *ranks = &t->ranks;
     struct card_told *told = xcalloc((size_t)ranks->size, sizeof *told);
     told[ranks->rank].use = t->device->use;
     told[ranks->rank].images_per_s = p->images_per_s * (double)t->batch / (double)t->images;
     memcpy(told[ranks->rank].name, t->device->name, sizeof told->name);
-    int code = dist_gather_each(ranks, told, sizeof *told, err);
+    int code = comm_gather_each(ranks, told, sizeof *told, err);
     *cards = code ? NULL : json_array();
     p->most_rank = 0;
     for (int r = 0; r < ranks->size && *cards; r++) {

@@ -6,7 +6,7 @@ static int reduce_parts(void *context, double *values, size_t count)
     struct trainer *t = context;
     struct device *dev = t->device; /* left meanwhile: what was begun before may have to copy */
     if (dev->leave) dev->leave(dev);
-    int code = dist_all_reduce(&t->ranks, DIST_SUM, values, (int64_t)count, &t->lost);
+    int code = comm_all_reduce(&t->ranks, COMM_SUM, values, (int64_t)count, &t->lost);
     if (dev->enter) dev->enter(dev);
     return code;
 }
@@ -16,7 +16,7 @@ static int combine_parts(void *context, void *values, size_t bytes)
     struct trainer *t = context;
     struct device *dev = t->device;
     if (dev->leave) dev->leave(dev);
-    int code = dist_combine(&t->ranks, values, bytes, &t->lost);
+    int code = comm_combine(&t->ranks, values, bytes, &t->lost);
     if (dev->enter) dev->enter(dev);
     return code;
 }
@@ -25,5 +25,5 @@ void options_of_parts(const struct trainer *t, struct meopt_options *options)
 {
     if (!dp_sharded(t)) return;
     options->reduce = reduce_parts;
-    if (dist_combines(&t->ranks)) options->combine = combine_parts;
+    if (comm_combines(&t->ranks)) options->combine = combine_parts;
 }

@@ -130,7 +130,7 @@ int plan_make(struct plan *plan, const struct config *config, struct error *err)
     return plan_make_among(plan, config, NULL, err);
 }
 
-int plan_make_among(struct plan *plan, const struct config *config, const struct dist_options *ranks,
+int plan_make_among(struct plan *plan, const struct config *config, const struct comm_options *ranks,
                     struct error *err)
 {
     return plan_make_looking(plan, config, ranks, NULL, NULL, err);
@@ -138,7 +138,7 @@ int plan_make_among(struct plan *plan, const struct config *config, const struct
 
 typedef void trainer_scan(void *context, const struct trainer *trainer);
 
-static int plan_rank(struct plan *plan, const struct config *config, const struct dist_options *ranks,
+static int plan_rank(struct plan *plan, const struct config *config, const struct comm_options *ranks,
                      trainer_scan *look, void *context, struct error *err)
 {
     struct config copy;
@@ -197,10 +197,10 @@ static void find_largest(void *context, const struct trainer *t) { *(int *)conte
 
 /* The first rank has the vectors, whose states are the largest for their size; another may have more of all.
  */
-static int largest_rank(const struct config *config, const struct dist_options *ranks, struct plan *plan,
+static int largest_rank(const struct config *config, const struct comm_options *ranks, struct plan *plan,
                         struct error *err)
 {
-    struct dist_options one = *ranks;
+    struct comm_options one = *ranks;
     struct plan first;
     one.rank = 0;
     int code = plan_rank(&first, config, &one, find_largest, &one.rank, err);
@@ -211,13 +211,13 @@ static int largest_rank(const struct config *config, const struct dist_options *
     return code;
 }
 
-int plan_make_looking(struct plan *plan, const struct config *config, const struct dist_options *ranks,
+int plan_make_looking(struct plan *plan, const struct config *config, const struct comm_options *ranks,
                       trainer_scan *look, void *context, struct error *err)
 {
     if (!ranks || ranks->rank != PLAN_LARGEST) return plan_rank(plan, config, ranks, look, context, err);
     int code = largest_rank(config, ranks, plan, err);
     if (code || !look) return code;
-    struct dist_options one = *ranks;
+    struct comm_options one = *ranks;
     one.rank = plan->rank;
     return plan_rank(plan, config, &one, look, context, err);
 }
@@ -229,7 +229,7 @@ double plan_sent_bytes(const struct plan *plan, int ranks)
 }
 
 /* Of `batch` images in one forward: of a step of one, or of as many rounds as train.global_batch asks for. */
-static int peak_of(const struct config *config, const struct dist_options *ranks, int64_t batch, size_t *peak,
+static int peak_of(const struct config *config, const struct comm_options *ranks, int64_t batch, size_t *peak,
                    struct error *err)
 {
     struct config copy;
@@ -245,7 +245,7 @@ static int peak_of(const struct config *config, const struct dist_options *ranks
     return code;
 }
 
-int64_t plan_largest_batch(const struct config *config, const struct dist_options *ranks, size_t limit_bytes,
+int64_t plan_largest_batch(const struct config *config, const struct comm_options *ranks, size_t limit_bytes,
                            struct error *err)
 {
     int64_t fits = 0, high = 1;

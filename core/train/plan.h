@@ -9,7 +9,7 @@
 
 struct trainer;
 
-enum { PLAN_LARGEST = -1 }; /* as dist_options.rank: the one of the ranks that holds the most */
+enum { PLAN_LARGEST = -1 }; /* as comm_options.rank: the one of the ranks that holds the most */
 
 struct plan {
     int rank;              /* of which this is the plan */
@@ -39,12 +39,12 @@ struct plan {
  * geometry keys must say everything. */
 int plan_make(struct plan *plan, const struct config *config, struct error *err);
 /* The same for one of several ranks; NULL: one alone. */
-int plan_make_among(struct plan *plan, const struct config *config, const struct dist_options *ranks,
+int plan_make_among(struct plan *plan, const struct config *config, const struct comm_options *ranks,
                     struct error *err);
 
 /* The same; `look` (may be NULL) sees the trainer that was planned, on its dry device, behind a rehearsed
  * step. */
-int plan_make_looking(struct plan *plan, const struct config *config, const struct dist_options *ranks,
+int plan_make_looking(struct plan *plan, const struct config *config, const struct comm_options *ranks,
                       void (*look)(void *context, const struct trainer *trainer), void *context,
                       struct error *err);
 
@@ -54,7 +54,7 @@ double plan_sent_bytes(const struct plan *plan, int ranks);
 
 /* Largest micro-batch whose peak on one of these ranks (NULL: one alone) is at most limit_bytes, all images
  * of a rank in one forward unless train.global_batch asks for more; 0: not even one image. */
-int64_t plan_largest_batch(const struct config *config, const struct dist_options *ranks, size_t limit_bytes,
+int64_t plan_largest_batch(const struct config *config, const struct comm_options *ranks, size_t limit_bytes,
                            struct error *err);
 
 #endif

@@ -8,12 +8,12 @@
 struct slot {
     struct shard *shard;
     int group;
-    struct dist_job job;
+    struct comm_job job;
 };
 
 struct shard {
     struct tower *tower;
-    struct dist *ranks;
+    struct comm *ranks;
     const struct partition *cut;
     char *own;      /* the parts, group behind group */
     size_t *own_at; /* (groups) */
@@ -26,7 +26,7 @@ static size_t own_bytes(const struct partition *cut, int group)
     return (size_t)(at[cut->rank + 1] - at[cut->rank]);
 }
 
-int shard_make(struct shard **shard, struct tower *tower, struct dist *ranks, const struct partition *cut,
+int shard_make(struct shard **shard, struct tower *tower, struct comm *ranks, const struct partition *cut,
                struct error *err)
 {
     struct shard *s = *shard = xcalloc(1, sizeof *s);
@@ -70,12 +70,12 @@ void shard_changed(struct shard *s, int group)
         if (group < 0 || s->slots[i].group == group) s->slots[i].group = -1;
 }
 
-/* In the dist's thread. */
-static int shard_gather(struct dist *dist, void *context, struct error *err)
+/* In the comm's thread. */
+static int shard_gather(struct comm *comm, void *context, struct error *err)
 {
     const struct slot *slot = context;
     const struct shard *s = slot->shard;
-    return dist_gather_from(dist, s->own + s->own_at[slot->group],
+    return comm_gather_from(comm, s->own + s->own_at[slot->group],
                             tower_group_weights(s->tower, slot->group).p, s->cut->groups[slot->group].weights,
                             err);
 }
@@ -85,14 +85,14 @@ static struct slot *slot_of(struct shard *s, int group)
     return &s->slots[group % s->tower->options.weight_buffers];
 }
 
-/* Behind what was issued so far (dist_begin), which may still read what is overwritten. */
+/* Behind what was issued so far (comm_begin), which may still read what is overwritten. */
 static void shard_begin(struct shard *s, int group)
 {
     struct slot *slot = slot_of(s, group);
     if (slot->group == group) return;
     slot->group = group;
-    slot->job = (struct dist_job){.run = shard_gather, .context = slot};
-    dist_begin(s->ranks, &slot->job);
+    slot->job = (struct comm_job){.run = shard_gather, .context = slot};
+    comm_begin(s->ranks, &slot->job);
 }
 
 int shard_need(void *context, int group, int next, struct error *err)
@@ -100,7 +100,7 @@ int shard_need(void *context, int group, int next, struct error *err)
     struct shard *s = context;
     shard_begin(s, group);
     if (next >= 0 && s->tower->options.weight_buffers > 1) shard_begin(s, next);
-    int code = dist_end(s->ranks, &slot_of(s, group)->job, err);
+    int code = comm_end(s->ranks, &slot_of(s, group)->job, err);
     if (code) shard_changed(s, group);
     return code;
 }
@@ -110,7 +110,7 @@ int shard_end(struct shard *s, struct error *err)
     int code = 0;
     for (int i = 0; i < 2; i++) {
         struct error other;
-        int ended = dist_end(s->ranks, &s->slots[i].job, &other);
+        int ended = comm_end(s->ranks, &s->slots[i].job, &other);
         if (!ended) continue;
         s->slots[i].group = -1;
         if (!code && err) *err = other;

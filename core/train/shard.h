@@ -17,7 +17,7 @@
 struct shard;
 
 /* Memory by class weights, zeroed; bound to the tower. Everything given must outlive it. */
-int shard_make(struct shard **shard, struct tower *tower, struct dist *ranks, const struct partition *cut,
+int shard_make(struct shard **shard, struct tower *tower, struct comm *ranks, const struct partition *cut,
                struct error *err);
 void shard_close(struct shard *shard); /* NULL is fine */
 

@@ -13,7 +13,7 @@ void start_table(const struct trainer *t, const char *telemetry, struct device_f
     bool card = t->device->kind != DEVICE_CPU;
     memset(rows, 0, START_ROWS * sizeof *rows);
     device_facts(t->device, rows);
-    dist_fact(&t->ranks, &rows[START_COLLECTIVES]);
+    comm_fact(&t->ranks, &rows[START_COLLECTIVES]);
     struct device_fact *watch = &rows[START_TELEMETRY];
     watch->name = "telemetry";
     snprintf(watch->is, sizeof watch->is, "%s", telemetry && *telemetry ? telemetry : "none");
@@ -84,7 +84,7 @@ static json_t *start_json(const struct device_fact rows[START_ROWS])
 
 int start_among(struct trainer *t, struct device_fact rows[START_ROWS], json_t **table, struct error *err)
 {
-    struct dist *ranks = &t->ranks;
+    struct comm *ranks = &t->ranks;
     bool warned = false;
     *table = start_json(rows);
     if (ranks->size == 1) return 0;
@@ -93,7 +93,7 @@ int start_among(struct trainer *t, struct device_fact rows[START_ROWS], json_t *
     own->cpu_sets = facts_cpu_sets();
     for (int i = 0; i < ROUNDING; i++) memcpy(own->is[i], rows[rounding[i]].is, sizeof own->is[i]);
     for (int i = 0; i < START_ROWS; i++) memcpy(own->cost[i], rows[i].cost, sizeof own->cost[i]);
-    int code = dist_gather_each(ranks, all, sizeof *all, err);
+    int code = comm_gather_each(ranks, all, sizeof *all, err);
     for (int i = 0; i < START_ROWS && !code && ranks->rank > 0; i++)
         if (strcmp(rows[i].cost, all[0].cost[i]) == 0) rows[i].cost[0] = 0;
     for (int i = 0; i < ROUNDING && !code; i++) {

@@ -11,7 +11,7 @@
  * cosine are summed in the same order. So a step has the same bits on any number of ranks, and whether states
  * are held whole or in parts, as long as its images and train.micro_batch are the same.
  *
- * While the next group's backward computes, the dist's thread reduces this one's gradients; then it is
+ * While the next group's backward computes, the comm's thread reduces this one's gradients; then it is
  * stepped, and its gradients make room. What the modes of clipping cost here:
  *
  *   way                      sums are held of           reduced       weights move
@@ -53,7 +53,7 @@ struct group {
     bool first, last;
     struct gradient_span span;
     float *sum;
-    struct dist_job reduce, gather;
+    struct comm_job reduce, gather;
 };
 
 /* State of the backward pass's call-backs. */
@@ -202,7 +202,7 @@ int dp_buffers(struct trainer *t, struct error *err)
     m->finite = xcalloc((size_t)groups, sizeof *m->finite);
     for (int i = 0; i < t->tensor_count; i++)
         m->group_of[i] = t->student->parameters[t->parameter_of[i]].group;
-    if (dist_reserve(&t->ranks, longest_part(t), err)) return err->code;
+    if (comm_reserve(&t->ranks, longest_part(t), err)) return err->code;
     for (int group = 0; group < groups; group++) {
         int64_t room = (group_capacity(t, group) + 15) & ~(int64_t)15;
         m->kept_at[group] = all;
@@ -271,9 +271,9 @@ void dp_close(struct trainer *t)
 
 /* ---- one group ---- */
 
-/* In the dist's thread: vectors, then matrices; the sum of the last round is given to all unless its parts
+/* In the comm's thread: vectors, then matrices; the sum of the last round is given to all unless its parts
  * are stepped where they are. */
-static int reduce_group(struct dist *dist, void *context, struct error *err)
+static int reduce_group(struct comm *comm, void *context, struct error *err)
 {
     struct group *g = context;
     const struct trainer *t = g->t;
@@ -285,29 +285,29 @@ static int reduce_group(struct dist *dist, void *context, struct error *err)
     const float *before = g->first ? NULL : m->kept + m->kept_at[g->number];
     int code = 0;
     for (int i = 0; i < 2 && !code; i++)
-        code = dist_reduce(dist,
-                           &(struct dist_sum){.send = (char *)g->span.p + (i ? g->span.f32_bytes : 0),
+        code = comm_reduce(comm,
+                           &(struct comm_sum){.send = (char *)g->span.p + (i ? g->span.f32_bytes : 0),
                                               .type = types[i],
                                               .offsets = offsets[i],
                                               .contributors = g->contributors,
                                               .before = before ? before + at[i] : NULL,
                                               .receive = g->sum + at[i]},
                            err);
-    if (!g->last || m->sharded || dist->size == 1) return code;
-    int64_t *bytes = xcalloc((size_t)dist->size + 1, sizeof *bytes);
+    if (!g->last || m->sharded || comm->size == 1) return code;
+    int64_t *bytes = xcalloc((size_t)comm->size + 1, sizeof *bytes);
     for (int i = 0; i < 2 && !code; i++) {
-        for (int q = 0; q <= dist->size; q++) bytes[q] = offsets[i][q] * (int64_t)sizeof(float);
-        code = dist_gather(dist, g->sum + (i ? cut->vectors[dist->size] : 0), bytes, err);
+        for (int q = 0; q <= comm->size; q++) bytes[q] = offsets[i][q] * (int64_t)sizeof(float);
+        code = comm_gather(comm, g->sum + (i ? cut->vectors[comm->size] : 0), bytes, err);
     }
     free(bytes);
     return code;
 }
 
-/* In the dist's thread: the weights that each rank has stepped, to all. */
-static int gather_weights(struct dist *dist, void *context, struct error *err)
+/* In the comm's thread: the weights that each rank has stepped, to all. */
+static int gather_weights(struct comm *comm, void *context, struct error *err)
 {
     struct group *g = context;
-    return dist_gather(dist, tower_group_weights(g->t->student, g->number).p,
+    return comm_gather(comm, tower_group_weights(g->t->student, g->number).p,
                        g->t->many->cut->groups[g->number].weights, err);
 }
 
@@ -324,14 +324,14 @@ static void begin_group(struct dp_pass *r, int group)
                         .last = r->last,
                         .span = tower_group_gradients(t->student, group),
                         .sum = keep ? m->kept + m->kept_at[group] : m->sums[m->sums[1] ? group % 2 : 0]};
-    g->reduce = (struct dist_job){.run = reduce_group, .context = g};
-    g->gather = (struct dist_job){.run = gather_weights, .context = g};
-    dist_begin(&t->ranks, &g->reduce);
+    g->reduce = (struct comm_job){.run = reduce_group, .context = g};
+    g->gather = (struct comm_job){.run = gather_weights, .context = g};
+    comm_begin(&t->ranks, &g->reduce);
 }
 
 /* Does the host add up norms of groups? Only it reaches those of other ranks' parts, where these are not on
  * cards that meet in their library. */
-static bool norms_by_host(const struct trainer *t) { return t->many->sharded && !dist_combines(&t->ranks); }
+static bool norms_by_host(const struct trainer *t) { return t->many->sharded && !comm_combines(&t->ranks); }
 
 static double group_share(const struct dp_pass *r, int group)
 {
@@ -424,8 +424,8 @@ static int step_group(struct dp_pass *r, int group, struct error *err)
         status != MEOPT_NOT_FINITE) /* which is known to the ranks that hold that part alone, and to */
         return trainer_library_error(&library, err); /* all at the end of the step */
     if (t->many->sharded && !t->many->shard) {
-        dist_begin(&t->ranks, &g->gather);
-        if (!t->ranks.overlaps) return dist_end(&t->ranks, &g->gather, err);
+        comm_begin(&t->ranks, &g->gather);
+        if (!t->ranks.overlaps) return comm_end(&t->ranks, &g->gather, err);
     }
     return 0;
 }
@@ -434,7 +434,7 @@ static int step_group(struct dp_pass *r, int group, struct error *err)
 static int end_group(struct dp_pass *r, int group, struct error *err)
 {
     struct trainer *t = r->t;
-    int code = dist_end(&t->ranks, &t->many->jobs[group].reduce, err);
+    int code = comm_end(&t->ranks, &t->many->jobs[group].reduce, err);
     bool waits = r->measure || t->many->held; /* for all groups to be measured */
     if (code || !r->last) return code;
     if (waits || r->by_group) code = measure_group(r, group, err);
@@ -462,7 +462,7 @@ int dp_share(struct trainer *t, struct error *err)
     if (!dp_sharded(t)) return 0;
     if (t->many->shard) shard_changed(t->many->shard, -1);
     for (int group = 0; group < t->student->group_count && !t->many->shard && !code; group++)
-        code = dist_gather(&t->ranks, tower_group_weights(t->student, group).p,
+        code = comm_gather(&t->ranks, tower_group_weights(t->student, group).p,
                            t->many->cut->groups[group].weights, err);
     return code;
 }
@@ -472,7 +472,7 @@ int dp_whole(const struct trainer *t, int parameter, float *values, struct error
     if (!dp_sharded(t)) return 0;
     int64_t *offsets = xcalloc((size_t)t->ranks.size + 1, sizeof *offsets);
     partition_offsets(t->many->cut, t->student, parameter, sizeof *values, offsets);
-    int code = dist_gather_host((struct dist *)(uintptr_t)&t->ranks, values, offsets, err);
+    int code = comm_gather_host((struct comm *)(uintptr_t)&t->ranks, values, offsets, err);
     free(offsets);
     return code;
 }
@@ -516,7 +516,7 @@ static int sum_losses(struct trainer *t, int64_t step, struct step_result *resul
     if (code) return code;
     memset(mine, 0, bytes); /* where this rank has no micro-batch in the last round */
     memcpy(mine, t->host_sums, 2 * (size_t)own * sizeof *mine);
-    code = dist_gather_each(&t->ranks, m->losses, bytes, err);
+    code = comm_gather_each(&t->ranks, m->losses, bytes, err);
     for (int64_t p = 0; p < m->rounds * ranks && !code; p++) {
         const double *given = m->losses + 2 * (p % ranks * m->rounds + p / ranks);
         if (!isfinite(given[0])) return step_diverged(t, step, "the loss is not finite", false, err);
@@ -581,8 +581,8 @@ int dp_step(struct trainer *t, int64_t step, double lr, const struct batch_sourc
     int fetched = m->shard ? shard_end(m->shard, &other) : 0;
     if (!code && (code = fetched) != 0 && err) *err = other;
     for (int group = 0; group < t->student->group_count; group++) { /* what was begun is waited for */
-        int reduced = dist_end(&t->ranks, &m->jobs[group].reduce, &other);
-        int gathered = dist_end(&t->ranks, &m->jobs[group].gather, reduced ? NULL : &other);
+        int reduced = comm_end(&t->ranks, &m->jobs[group].reduce, &other);
+        int gathered = comm_end(&t->ranks, &m->jobs[group].gather, reduced ? NULL : &other);
         if (code || !(reduced || gathered)) continue;
         code = reduced ? reduced : gathered;
         if (err) *err = other;

@@ -26,7 +26,7 @@ enum { UNTRIED = 0, COMPUTED = 1, UNDECODABLE = 2 }; /* of an image; in trainer-
 
 struct pass {
     struct trainer *t;
-    struct dist *ranks;
+    struct comm *ranks;
     struct data *data;
     const char *path;
     int64_t images, row;
@@ -207,7 +207,7 @@ static int agree(struct pass *p, int code, struct error *err)
 {
     struct error other;
     double worst = code;
-    int lost = dist_all_reduce(p->ranks, DIST_MAX, &worst, 1, &other);
+    int lost = comm_all_reduce(p->ranks, COMM_MAX, &worst, 1, &other);
     if (code) return code;
     if (lost) {
         if (err) *err = other;
@@ -221,7 +221,7 @@ static int agree(struct pass *p, int code, struct error *err)
 /* What the file had, and rank 0 has tried again, to all. */
 static int share_known(struct pass *p, struct error *err)
 {
-    int code = dist_broadcast(p->ranks, p->state, (size_t)p->images, 0, err);
+    int code = comm_broadcast(p->ranks, p->state, (size_t)p->images, 0, err);
     bool any = false;
     p->done = 0;
     for (int64_t i = 0; i < p->images; i++) {
@@ -229,7 +229,7 @@ static int share_known(struct pass *p, struct error *err)
         p->done += p->state[i] == COMPUTED;
     }
     if (!code && any)
-        code = dist_broadcast(p->ranks, p->t->cache, (size_t)(p->images * p->row) * sizeof(float), 0, err);
+        code = comm_broadcast(p->ranks, p->t->cache, (size_t)(p->images * p->row) * sizeof(float), 0, err);
     return code;
 }
 
@@ -245,8 +245,8 @@ static int share_turn(struct pass *p, int64_t first, int64_t at_once, struct err
     }
     int64_t count = offsets[ranks];
     uint8_t *made = p->made;
-    int code = dist_gather_host(p->ranks, made, offsets, err);
-    if (!code) code = dist_gather_host(p->ranks, p->t->cache + first * p->row, rows, err);
+    int code = comm_gather_host(p->ranks, made, offsets, err);
+    if (!code) code = comm_gather_host(p->ranks, p->t->cache + first * p->row, rows, err);
     for (int64_t i = 0; i < count && !code; i++)
         if (p->state[first + i] == UNTRIED) note(p, first + i, made[i] == COMPUTED);
     free(offsets);

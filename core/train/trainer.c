@@ -404,7 +404,7 @@ static int cache_outputs(struct trainer *t, fill_cache cache, void *context, str
     if (!t->input) return err->code;
     tower_bind_scratch(t->teacher, t->scratch);
     int64_t rows = t->micro * t->teacher->out_rows * t->teacher->out_width * (int64_t)sizeof(float);
-    int code = dist_reserve(&t->ranks, rows < CACHE_WINDOW ? CACHE_WINDOW : rows, err);
+    int code = comm_reserve(&t->ranks, rows < CACHE_WINDOW ? CACHE_WINDOW : rows, err);
     if (code) return code;
     if (cache) code = cache(context, t, err);
     else code = tower_forward_bound(t->teacher, &(struct batch){t->input, t->micro}, err); /* a plan */
@@ -428,22 +428,22 @@ int trainer_create(struct trainer **trainer, struct config *config, struct devic
 }
 
 /* Joined before anything that takes long: who is missing is known at once. */
-static int join_ranks(struct trainer *t, const struct dist_options *ranks, struct error *err)
+static int join_ranks(struct trainer *t, const struct comm_options *ranks, struct error *err)
 {
-    static const struct dist_options alone = {.size = 1, .shared = -1};
+    static const struct comm_options alone = {.size = 1, .shared = -1};
     if (!ranks) ranks = &alone;
     if (ranks->size == 1 && (t->device->host_memory || !dp_wanted(t->config, 1))) {
-        dist_self(&t->ranks, t->device);
+        comm_self(&t->ranks, t->device);
         return 0;
     }
-    if (t->device->kind == DEVICE_DRY) return dist_dry(&t->ranks, ranks->rank, ranks->size, t->device, err);
-    static const enum dist_kind kinds[] = {[DIST_BACKEND_AUTO] = DIST_AUTO,
-                                           [DIST_BACKEND_LOCAL] = DIST_LOCAL,
-                                           [DIST_BACKEND_MPI] = DIST_MPI,
-                                           [DIST_BACKEND_NCCL] = DIST_NCCL};
-    struct dist_options o = *ranks;
-    if (o.kind == DIST_AUTO) o.kind = kinds[t->config->dist.backend];
-    return dist_open(&t->ranks, &o, t->device, err);
+    if (t->device->kind == DEVICE_DRY) return comm_dry(&t->ranks, ranks->rank, ranks->size, t->device, err);
+    static const enum comm_kind kinds[] = {[DIST_BACKEND_AUTO] = COMM_AUTO,
+                                           [DIST_BACKEND_LOCAL] = COMM_LOCAL,
+                                           [DIST_BACKEND_MPI] = COMM_MPI,
+                                           [DIST_BACKEND_NCCL] = COMM_NCCL};
+    struct comm_options o = *ranks;
+    if (o.kind == COMM_AUTO) o.kind = kinds[t->config->dist.backend];
+    return comm_open(&t->ranks, &o, t->device, err);
 }
 
 /* Images of a step, of this rank and of all, and how they are passed through. */
@@ -459,7 +459,7 @@ static int plan_step(struct trainer *t, struct error *err)
 }
 
 int trainer_create_among(struct trainer **trainer, struct config *config, struct device *device, bool random,
-                         const struct dist_options *ranks, fill_cache cache, void *context, struct error *err)
+                         const struct comm_options *ranks, fill_cache cache, void *context, struct error *err)
 {
     struct error local;
     if (!err) err = &local;
@@ -494,7 +494,7 @@ int trainer_create_among(struct trainer **trainer, struct config *config, struct
 fail:
     weights_close(teacher_weights);
     weights_close(student_weights);
-    if (code != EXIT_STOPPED) dist_fail(&t->ranks, code, err);
+    if (code != EXIT_STOPPED) comm_fail(&t->ranks, code, err);
     trainer_close(t);
     return code;
 }
@@ -518,7 +518,7 @@ void trainer_close(struct trainer *t)
     device_free(t->device, t->sums);
     t->device->queues->host_free(t->device, t->host_sums);
     free(t->host_target);
-    dist_close(&t->ranks);
+    comm_close(&t->ranks);
     free(t->cache);
     free(t->cached);
     free(t->tensor_of);

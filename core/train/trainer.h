@@ -43,7 +43,7 @@ struct trainer {
     struct stream *student_stream;
     char *stand_in; /* file that the student was read from, model_s.weight being gone; NULL: that */
     struct meopt *opt;
-    struct dist ranks; /* whose gradients, losses and images are one step's */
+    struct comm ranks; /* whose gradients, losses and images are one step's */
     struct data_parallel
         *many;         /* of steps in micro-batches that ranks share (step_ranks.c); NULL: one rank alone */
     struct error lost; /* what failed in a sum that the optimizer asked for */
@@ -99,7 +99,7 @@ int trainer_create(struct trainer **trainer, struct config *config, struct devic
 /* The same as one of several ranks, which train one student together (step_ranks.c); NULL: alone. Every
  * rank makes this call. On device "dry" nobody is joined: what rank `ranks->rank` would hold. */
 int trainer_create_among(struct trainer **trainer, struct config *config, struct device *device, bool random,
-                         const struct dist_options *ranks, fill_cache cache, void *context,
+                         const struct comm_options *ranks, fill_cache cache, void *context,
                          struct error *err);
 void trainer_close(struct trainer *trainer);
 /* What the optimizer of its configuration is made with, but for where it works. */

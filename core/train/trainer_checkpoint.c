@@ -26,12 +26,12 @@ struct asked {
     struct error err;
 };
 
-static struct dist *ranks_of(const struct trainer *t) { return (struct dist *)(uintptr_t)&t->ranks; }
+static struct comm *ranks_of(const struct trainer *t) { return (struct comm *)(uintptr_t)&t->ranks; }
 
 static int ask(const struct trainer *t, enum question question, int64_t index, struct error *err)
 {
     struct asked asked = {.question = question, .index = index};
-    return dp_sharded(t) ? dist_broadcast(ranks_of(t), &asked, sizeof asked, 0, err) : 0;
+    return dp_sharded(t) ? comm_broadcast(ranks_of(t), &asked, sizeof asked, 0, err) : 0;
 }
 
 static int fill_record(void *context, int64_t index, void *dst, size_t bytes, struct error *err)
@@ -70,14 +70,14 @@ static int write_records(const struct trainer *t, const char *directory, int64_t
     struct checkpoint_written *written = all ? all : own_all;
     struct checkpoint_record *records = records_of(t);
     snprintf(there, sizeof there, "%s", directory);
-    int lost = dist_broadcast(ranks_of(t), there, sizeof there, 0, err);
+    int lost = comm_broadcast(ranks_of(t), there, sizeof there, 0, err);
     int code = lost ? lost : records && written ? 0 : no_memory(&own);
     /* a run that was moved has its directory elsewhere, and rank 0 alone follows it */
     if (!file_absent(directory)) snprintf(there, sizeof there, "%s", directory);
     if (!code)
         code = checkpoint_save_part(there, step, rank, ranks, records, t->tensor_count, &written[rank], &own);
-    if (!lost) code = dist_agree(ranks_of(t), code, &own, "cannot write its part", err);
-    if (!code) code = dist_gather_each(ranks_of(t), written, sizeof *written, err);
+    if (!lost) code = comm_agree(ranks_of(t), code, &own, "cannot write its part", err);
+    if (!code) code = comm_gather_each(ranks_of(t), written, sizeof *written, err);
     free(records);
     free(own_all);
     return code;
@@ -90,7 +90,7 @@ static int answer(const struct trainer *t, const char *directory, float *staging
     struct asked asked = {0};
     struct error agreed;
     int code;
-    while ((code = dist_broadcast(ranks_of(t), &asked, sizeof asked, 0, err)) == 0) {
+    while ((code = comm_broadcast(ranks_of(t), &asked, sizeof asked, 0, err)) == 0) {
         if (asked.question == ASK_END) break;
         if (asked.question == ASK_RECORDS) write_records(t, directory, asked.index, NULL, &agreed);
         else trainer_export(t, (int)asked.index, staging, &agreed);
@@ -201,12 +201,12 @@ static int save_and_end(struct saving *s, int keep, struct error *err)
     struct error own = {0};
     int code = save_here(s, keep, &own);
     if (code && code != EXIT_RANK_LOST && !s->agreed && t->ranks.size > 1) {
-        struct dist_report report;
-        dist_report(&report, code, &own);
-        dist_name_rank(&report, 0, code, own.hint, "cannot save", &own);
+        struct comm_report report;
+        comm_report(&report, code, &own);
+        comm_name_rank(&report, 0, code, own.hint, "cannot save", &own);
     }
     struct asked end = {.question = ASK_END, .code = code, .err = own};
-    int lost = code == EXIT_RANK_LOST ? 0 : dist_broadcast(ranks_of(t), &end, sizeof end, 0, &own);
+    int lost = code == EXIT_RANK_LOST ? 0 : comm_broadcast(ranks_of(t), &end, sizeof end, 0, &own);
     if ((code || lost) && err) *err = own;
     return lost ? lost : code;
 }
@@ -225,7 +225,7 @@ int trainer_save(const struct trainer *t, const char *directory, int64_t step, i
             code = error_set(&own, EXIT_HOST_MEMORY, NULL,
                              "out of memory for a staging buffer of %lld values", (long long)largest);
     }
-    code = dist_agree(ranks_of(t), code, &own, "cannot save", err);
+    code = comm_agree(ranks_of(t), code, &own, "cannot save", err);
     if (!code)
         code = t->ranks.rank ? answer(t, directory, saving.staging, err) : save_and_end(&saving, keep, err);
     free(saving.staging);
@@ -390,13 +390,13 @@ static int take(struct trainer *t, const struct checkpoint *c, struct error *err
 /* ---- ranks: the first looks for a checkpoint, all read it ---- */
 
 /* (ranks), of all of them; the caller frees. */
-static struct dist_report *report_all(const struct trainer *t, int own_code, const struct error *own,
+static struct comm_report *report_all(const struct trainer *t, int own_code, const struct error *own,
                                       int *code, struct error *err)
 {
     int ranks = t->ranks.size;
-    struct dist_report *all = xcalloc((size_t)ranks, sizeof *all);
-    dist_report(&all[t->ranks.rank], own_code, own);
-    *code = dist_gather_each(ranks_of(t), all, sizeof *all, err);
+    struct comm_report *all = xcalloc((size_t)ranks, sizeof *all);
+    comm_report(&all[t->ranks.rank], own_code, own);
+    *code = comm_gather_each(ranks_of(t), all, sizeof *all, err);
     return all;
 }
 
@@ -410,7 +410,7 @@ static int begin_share(void *context, int64_t step, struct error *err)
 {
     struct leading *l = context;
     struct asked asked = {.question = ASK_LOOK, .index = step};
-    int code = dist_broadcast(ranks_of(l->trainer), &asked, sizeof asked, 0, err);
+    int code = comm_broadcast(ranks_of(l->trainer), &asked, sizeof asked, 0, err);
     l->other = code != 0;
     return code;
 }
@@ -422,7 +422,7 @@ static int end_share(void *context, const struct checkpoint *c, int own_code, st
     struct trainer *t = l->trainer;
     struct error own = err ? *err : (struct error){0};
     int code;
-    struct dist_report *all = report_all(t, own_code, &own, &code, err);
+    struct comm_report *all = report_all(t, own_code, &own, &code, err);
     if (!code) code = own_code;
     for (int k = 0; k < 2 * t->ranks.size && !code; k++) { /* damage first: others may fail for it */
         int r = k % t->ranks.size;
@@ -430,7 +430,7 @@ static int end_share(void *context, const struct checkpoint *c, int own_code, st
         if (!all[r].code || damaged != (k < t->ranks.size)) continue;
         if (damaged) code = checkpoint_compare_share(c, r, t->ranks.size, err);
         if (!code)
-            code = dist_name_rank(&all[r], r, EXIT_FAILED,
+            code = comm_name_rank(&all[r], r, EXIT_FAILED,
                                   "is the run's directory the same on every host, and that host well?",
                                   "cannot read what rank 0 can", err);
     }
@@ -446,7 +446,7 @@ static int look(struct trainer *t, struct checkpoint *c, const char *directory, 
     struct asked asked = {0};
     struct error own;
     int code;
-    while ((code = dist_broadcast(ranks_of(t), &asked, sizeof asked, 0, err)) == 0 &&
+    while ((code = comm_broadcast(ranks_of(t), &asked, sizeof asked, 0, err)) == 0 &&
            asked.question == ASK_LOOK) {
         checkpoint_close(c);
         int found = checkpoint_scan(c, directory, asked.index, &share, &own);
@@ -471,15 +471,15 @@ static int lead(struct trainer *t, struct checkpoint *c, const char *directory, 
     bool alone = t->ranks.size == 1;
     int code = checkpoint_newest_among(c, directory, true, alone ? NULL : &share, err);
     if (code && code != EXIT_INTEGRITY && !alone && !leading.other && err) {
-        struct dist_report own;
-        dist_report(&own, code, err);
-        dist_name_rank(&own, 0, code, own.err.hint, "cannot resume", err);
+        struct comm_report own;
+        comm_report(&own, code, err);
+        comm_name_rank(&own, 0, code, own.err.hint, "cannot resume", err);
     }
     struct asked told = {.question = ASK_END, .index = code ? -1 : c->step, .code = code};
     if (code && err) told.err = *err;
     int lost = alone || code == EXIT_RANK_LOST
                    ? 0
-                   : dist_broadcast(ranks_of(t), &told, sizeof told, 0, code ? NULL : err);
+                   : comm_broadcast(ranks_of(t), &told, sizeof told, 0, code ? NULL : err);
     return code ? code : lost;
 }
 
@@ -489,7 +489,7 @@ int trainer_resume(struct trainer *t, const char *directory, int64_t *step, stru
     struct error own = {0};
     int code = t->ranks.rank ? look(t, &c, directory, err) : lead(t, &c, directory, err);
     *step = c.step;
-    if (!code && c.step >= 0) code = dist_agree(ranks_of(t), take(t, &c, &own), &own, "cannot resume", err);
+    if (!code && c.step >= 0) code = comm_agree(ranks_of(t), take(t, &c, &own), &own, "cannot resume", err);
     checkpoint_close(&c);
     return code || *step < 0 ? code : dp_share(t, err);
 }

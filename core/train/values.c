@@ -49,7 +49,7 @@ int trainer_export(const struct trainer *t, int parameter, float *out, struct er
     }
     int code = export_part(t, parameter, out, &own);
     if (dp_sharded(t))
-        code = dist_agree((struct dist *)(uintptr_t)&t->ranks, code, &own, "cannot read its part of a tensor",
+        code = comm_agree((struct comm *)(uintptr_t)&t->ranks, code, &own, "cannot read its part of a tensor",
                           err);
     else if (code && err) *err = own;
     return code ? code : dp_whole(t, parameter, out, err);

@@ -143,7 +143,7 @@ static void count(const struct way *way, int64_t steps, long long calls[CALLS])
 /* ---- ranks, as threads ---- */
 
 struct rank {
-    struct dist_options options;
+    struct comm_options options;
     const char *settings;
     int64_t steps;
     long long before[CALLS], after[CALLS];
@@ -198,7 +198,7 @@ static void step_ranks(const char *settings, struct rank ranks[RANKS])
     pthread_barrier_init(&all_here, NULL, RANKS);
     for (int r = 0; r < RANKS; r++) {
         ranks[r] = (struct rank){.settings = settings, .steps = 2};
-        ranks[r].options = (struct dist_options){.kind = DIST_NCCL, .rank = r, .size = RANKS, .shared = -1};
+        ranks[r].options = (struct comm_options){.kind = COMM_NCCL, .rank = r, .size = RANKS, .shared = -1};
         ranks[r].options.exchange = hand_round;
         ranks[r].options.context = &ranks[r].options;
         assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &ranks[r]), 0);

@@ -25,8 +25,8 @@ static const char *card;           /* "hip", "cuda", or NULL: the processor */
 static int processors_from = MOST; /* ranks from this one on have no card */
 
 struct rank {
-    struct dist dist;
-    struct dist_options options;
+    struct comm comm;
+    struct comm_options options;
     struct device *device;
     int code;
     struct error err;
@@ -56,11 +56,11 @@ static void *rank_main(void *context)
     snprintf(spec, sizeof spec, card && r->options.rank < processors_from ? "%s:%d" : "cpu", card,
              r->options.rank);
     r->code = device_open(&r->device, spec, 0, &r->err);
-    if (!r->code) r->code = dist_open(&r->dist, &r->options, r->device, &r->err);
-    if (!r->code) r->code = dist_reserve(&r->dist, 300001, &r->err);
+    if (!r->code) r->code = comm_open(&r->comm, &r->options, r->device, &r->err);
+    if (!r->code) r->code = comm_reserve(&r->comm, 300001, &r->err);
     if (!r->code) {
         r->work(r);
-        dist_close(&r->dist);
+        comm_close(&r->comm);
     }
     for (int c = 0; c < MEMORY_CLASS_COUNT && !r->code; c++)
         if (r->device->use.current_bytes[c]) r->code = -1;
@@ -74,7 +74,7 @@ static void as_ranks(int size, void (*work)(struct rank *))
     pthread_t threads[MOST];
     int shared = -1;
     struct error err = {0};
-    if (size > 1 && dist_local_create(size, &shared, &err)) fail_msg("%s", err.what);
+    if (size > 1 && comm_local_create(size, &shared, &err)) fail_msg("%s", err.what);
     pthread_barrier_init(&all_here, NULL, (unsigned)size);
     for (int r = 0; r < size; r++) {
         ranks[r] = (struct rank){.options = {.rank = r, .size = size, .shared = shared}, .work = work};
@@ -140,27 +140,27 @@ static void unequal_parts(int size, int64_t count, int64_t *offsets)
 
 static void reduce_one(struct rank *r, enum dtype type, int64_t count, int contributors, bool before)
 {
-    int size = r->dist.size, first = before ? 100 : 0;
+    int size = r->comm.size, first = before ? 100 : 0;
     int64_t offsets[MOST + 1];
     unequal_parts(size, count, offsets);
-    int64_t begin = offsets[r->dist.rank], own = offsets[r->dist.rank + 1] - begin;
+    int64_t begin = offsets[r->comm.rank], own = offsets[r->comm.rank + 1] - begin;
     void *send = malloc((size_t)count * 4);
     float *sum = malloc((size_t)own * 4 + 4);
     for (int64_t i = 0; i < count; i++) {
-        float v = value_of(r->dist.rank, i);
+        float v = value_of(r->comm.rank, i);
         if (type == DTYPE_F32) ((float *)send)[i] = v;
         else ((uint16_t *)send)[i] = bf16_of(v);
     }
     for (int64_t i = 0; i < own; i++) sum[i] = value_of(first, begin + i);
     float *receive = on_device(r, sum, (size_t)own * 4);
-    void *given = r->dist.rank < contributors ? on_device(r, send, (size_t)count * dtype_bytes(type)) : NULL;
-    struct dist_sum s = {.send = given,
+    void *given = r->comm.rank < contributors ? on_device(r, send, (size_t)count * dtype_bytes(type)) : NULL;
+    struct comm_sum s = {.send = given,
                          .type = type,
                          .offsets = offsets,
                          .contributors = contributors,
                          .before = before ? receive : NULL,
                          .receive = receive};
-    CHECK(r, dist_reduce(&r->dist, &s, &r->err) == 0);
+    CHECK(r, comm_reduce(&r->comm, &s, &r->err) == 0);
     from_device(r, sum, receive, (size_t)own * 4);
     device_free(r->device, receive);
     device_free(r->device, given);
@@ -180,9 +180,9 @@ static void reduce_one(struct rank *r, enum dtype type, int64_t count, int contr
 
 static void reduce_all(struct rank *r)
 {
-    int size = r->dist.size;
+    int size = r->comm.size;
     int64_t counts[] = {100, !card ? VALUES : size == MOST ? LONG_PART : 1001};
-    CHECK(r, size == 1 || strcmp(r->dist.ops->name, card ? "nccl" : "local") == 0);
+    CHECK(r, size == 1 || strcmp(r->comm.ops->name, card ? "nccl" : "local") == 0);
     for (int c = 0; c < 2; c++)
         for (int bf16 = 0; bf16 < 2; bf16++) {
             enum dtype type = bf16 ? DTYPE_BF16 : DTYPE_F32;
@@ -200,13 +200,13 @@ static void a_sum_is_made_in_rank_order_in_fp32(void **state)
 
 static void gather_all(struct rank *r)
 {
-    int size = r->dist.size, me = r->dist.rank;
+    int size = r->comm.size, me = r->comm.rank;
     int64_t offsets[MOST + 1];
     unequal_parts(size, VALUES, offsets);
     unsigned char *bytes = calloc(VALUES, 1);
     for (int64_t i = offsets[me]; i < offsets[me + 1]; i++) bytes[i] = (unsigned char)(i * 7 + me + 1);
     void *held = on_device(r, bytes, VALUES);
-    CHECK(r, dist_gather(&r->dist, held, offsets, &r->err) == 0);
+    CHECK(r, comm_gather(&r->comm, held, offsets, &r->err) == 0);
     from_device(r, bytes, held, VALUES);
     device_free(r->device, held);
     int64_t wrong = 0;
@@ -218,7 +218,7 @@ static void gather_all(struct rank *r)
         int64_t mine = offsets[me + 1] - offsets[me];
         unsigned char *all = calloc(VALUES, 1);
         void *own = on_device(r, bytes + offsets[me], (size_t)mine), *whole = on_device(r, all, VALUES);
-        CHECK(r, dist_gather_from(&r->dist, own, whole, offsets, &r->err) == 0);
+        CHECK(r, comm_gather_from(&r->comm, own, whole, offsets, &r->err) == 0);
         from_device(r, all, whole, VALUES);
         CHECK(r, memcmp(all, bytes, VALUES) == 0);
         device_free(r->device, own);
@@ -231,16 +231,16 @@ static void gather_all(struct rank *r)
         sums[0] = q ? sums[0] + (q + 0.1) : 0.1;
         sums[2] = q ? sums[2] + 1e17 * (q % 2 ? 1 : -1) : -1e17;
     }
-    CHECK(r, dist_all_reduce(&r->dist, DIST_SUM, values, 3, &r->err) == 0);
+    CHECK(r, comm_all_reduce(&r->comm, COMM_SUM, values, 3, &r->err) == 0);
     CHECK(r, values[0] == sums[0] && values[2] == sums[2]);
     double most = me, least = me;
-    CHECK(r, dist_all_reduce(&r->dist, DIST_MAX, &most, 1, &r->err) == 0 && most == size - 1);
-    CHECK(r, dist_all_reduce(&r->dist, DIST_MIN, &least, 1, &r->err) == 0 && least == 0);
+    CHECK(r, comm_all_reduce(&r->comm, COMM_MAX, &most, 1, &r->err) == 0 && most == size - 1);
+    CHECK(r, comm_all_reduce(&r->comm, COMM_MIN, &least, 1, &r->err) == 0 && least == 0);
     char text[16] = "";
     if (me == size - 1) strcpy(text, "from the last");
-    CHECK(r, dist_broadcast(&r->dist, text, sizeof text, size - 1, &r->err) == 0);
+    CHECK(r, comm_broadcast(&r->comm, text, sizeof text, size - 1, &r->err) == 0);
     CHECK(r, strcmp(text, "from the last") == 0);
-    CHECK(r, dist_barrier(&r->dist, &r->err) == 0);
+    CHECK(r, comm_barrier(&r->comm, &r->err) == 0);
 }
 
 static void every_rank_has_what_each_had(void **state)
@@ -253,26 +253,26 @@ struct later {
     double value;
     int order;
 };
-static int sum_later(struct dist *dist, void *context, struct error *err)
+static int sum_later(struct comm *comm, void *context, struct error *err)
 {
     struct later *l = context;
     static _Atomic int counter;
     l->order = ++counter;
-    return dist_all_reduce(dist, DIST_SUM, &l->value, 1, err);
+    return comm_all_reduce(comm, COMM_SUM, &l->value, 1, err);
 }
 static void begin_and_end(struct rank *r)
 {
     struct later work[3] = {{1, 0}, {2, 0}, {3, 0}};
-    struct dist_job jobs[3];
+    struct comm_job jobs[3];
     for (int i = 0; i < 3; i++) {
-        jobs[i] = (struct dist_job){.run = sum_later, .context = &work[i]};
-        dist_begin(&r->dist, &jobs[i]);
+        jobs[i] = (struct comm_job){.run = sum_later, .context = &work[i]};
+        comm_begin(&r->comm, &jobs[i]);
     }
     double direct = 10; /* behind those that were begun */
-    CHECK(r, dist_all_reduce(&r->dist, DIST_SUM, &direct, 1, &r->err) == 0);
-    for (int i = 0; i < 3; i++) CHECK(r, dist_end(&r->dist, &jobs[i], &r->err) == 0);
-    CHECK(r, direct == 10 * r->dist.size);
-    for (int i = 0; i < 3; i++) CHECK(r, work[i].value == (i + 1) * r->dist.size);
+    CHECK(r, comm_all_reduce(&r->comm, COMM_SUM, &direct, 1, &r->err) == 0);
+    for (int i = 0; i < 3; i++) CHECK(r, comm_end(&r->comm, &jobs[i], &r->err) == 0);
+    CHECK(r, direct == 10 * r->comm.size);
+    for (int i = 0; i < 3; i++) CHECK(r, work[i].value == (i + 1) * r->comm.size);
     CHECK(r, work[0].order < work[1].order && work[1].order < work[2].order);
 }
 
@@ -284,25 +284,25 @@ static void what_is_begun_is_done_in_order_and_waited_for_later(void **state)
 }
 
 /* Rank 1 of 3 ends as `how` says, the others tell what they hear. */
-static void lose_one(void (*how)(struct dist *), const char *expected)
+static void lose_one(void (*how)(struct comm *), const char *expected)
 {
     int shared, status;
     struct error err = {0};
     pid_t pids[3];
-    assert_int_equal(dist_local_create(3, &shared, &err), 0);
+    assert_int_equal(comm_local_create(3, &shared, &err), 0);
     for (int r = 0; r < 3; r++) {
         if ((pids[r] = fork()) != 0) continue;
-        struct dist dist;
+        struct comm comm;
         struct device *device;
         double one = 1;
         alarm(60);
         int code = device_open(&device, "cpu", 0, &err);
         if (!code)
-            code = dist_open(&dist, &(struct dist_options){.rank = r, .size = 3, .shared = shared}, device,
+            code = comm_open(&comm, &(struct comm_options){.rank = r, .size = 3, .shared = shared}, device,
                              &err);
-        if (!code) code = dist_barrier(&dist, &err);
-        if (!code && r == 1) how(&dist);
-        if (!code) code = dist_all_reduce(&dist, DIST_SUM, &one, 1, &err);
+        if (!code) code = comm_barrier(&comm, &err);
+        if (!code && r == 1) how(&comm);
+        if (!code) code = comm_all_reduce(&comm, COMM_SUM, &one, 1, &err);
         if (!strstr(err.what, expected)) code = 99;
         _exit(code);
     }
@@ -314,14 +314,14 @@ static void lose_one(void (*how)(struct dist *), const char *expected)
     }
     close(shared);
 }
-static void be_killed(struct dist *dist)
+static void be_killed(struct comm *comm)
 {
-    (void)dist;
+    (void)comm;
     raise(SIGKILL);
 }
-static void give_up(struct dist *dist)
+static void give_up(struct comm *comm)
 {
-    dist_abort(dist, EXIT_DISK);
+    comm_abort(comm, EXIT_DISK);
     _exit(EXIT_DISK);
 }
 
@@ -339,33 +339,33 @@ static void a_rank_that_fails_ends_the_others(void **state)
 
 static void what_ranks_could_not_do_together_is_refused(void **state)
 {
-    struct dist dist;
+    struct comm comm;
     struct device *device;
     struct error err = {0};
     float values[4] = {0};
     int shared;
     (void)state;
     assert_int_equal(device_open(&device, "cpu", 0, &err), 0);
-    dist_self(&dist, device);
+    comm_self(&comm, device);
     int64_t falling[] = {0, -4};
-    struct dist_sum s = {.send = values, .type = DTYPE_F32, .offsets = falling, .receive = values};
-    assert_int_equal(dist_reduce(&dist, &s, &err), EXIT_FAILED);
+    struct comm_sum s = {.send = values, .type = DTYPE_F32, .offsets = falling, .receive = values};
+    assert_int_equal(comm_reduce(&comm, &s, &err), EXIT_FAILED);
     s.type = DTYPE_I32;
     s.offsets = (int64_t[]){0, 4};
-    assert_int_equal(dist_reduce(&dist, &s, &err), EXIT_FAILED);
+    assert_int_equal(comm_reduce(&comm, &s, &err), EXIT_FAILED);
     assert_non_null(strstr(err.what, "I32"));
-    assert_int_equal(dist_broadcast(&dist, values, sizeof values, 1, &err), EXIT_FAILED);
+    assert_int_equal(comm_broadcast(&comm, values, sizeof values, 1, &err), EXIT_FAILED);
     assert_non_null(strstr(err.what, "rank 1 of 1"));
-    dist_close(&dist);
-    struct dist_options o = {.rank = 3, .size = 3, .shared = -1};
-    assert_int_equal(dist_open(&dist, &o, device, &err), EXIT_FAILED);
+    comm_close(&comm);
+    struct comm_options o = {.rank = 3, .size = 3, .shared = -1};
+    assert_int_equal(comm_open(&comm, &o, device, &err), EXIT_FAILED);
     o.rank = 0;
     setenv("MEOPT_MPI_MODULE", "/nowhere/libmeopt_mpi.so", 1);
-    assert_int_equal(dist_open(&dist, &o, device, &err), EXIT_FAILED); /* no shared memory: MPI */
+    assert_int_equal(comm_open(&comm, &o, device, &err), EXIT_FAILED); /* no shared memory: MPI */
     assert_non_null(strstr(err.what, "/nowhere/libmeopt_mpi.so"));
-    assert_int_equal(dist_local_create(2, &shared, &err), 0);
+    assert_int_equal(comm_local_create(2, &shared, &err), 0);
     o.shared = shared;
-    assert_int_equal(dist_open(&dist, &o, device, &err), EXIT_FAILED); /* memory of two, for three */
+    assert_int_equal(comm_open(&comm, &o, device, &err), EXIT_FAILED); /* memory of two, for three */
     close(shared);
     assert_int_equal(device->use.current_bytes[MEMORY_COMM], 0);
     device_close(device);
@@ -373,9 +373,9 @@ static void what_ranks_could_not_do_together_is_refused(void **state)
 
 /* ---- ranks that have cards ---- */
 
-static int gather_later(struct dist *dist, void *context, struct error *err)
+static int gather_later(struct comm *comm, void *context, struct error *err)
 {
-    return dist_gather(dist, context, (int64_t[]){0, 32, 64}, err);
+    return comm_gather(comm, context, (int64_t[]){0, 32, 64}, err);
 }
 
 /* While the others are waited for, this device computes; what is computed before is what travels, and what is
@@ -385,14 +385,14 @@ static void compute_meanwhile(struct rank *r)
     unsigned char bytes[64] = {0}, *p = on_device(r, bytes, sizeof bytes);
     unsigned char *other = on_device(r, bytes, sizeof bytes);
     for (int turn = 1; turn <= 3; turn++) {
-        r->device->ops->fill(r->device, p + 32 * r->dist.rank, 16 * turn + r->dist.rank, 32);
-        struct dist_job job = {.run = gather_later, .context = p};
-        dist_begin(&r->dist, &job);
+        r->device->ops->fill(r->device, p + 32 * r->comm.rank, 16 * turn + r->comm.rank, 32);
+        struct comm_job job = {.run = gather_later, .context = p};
+        comm_begin(&r->comm, &job);
         r->device->ops->fill(r->device, other, turn, sizeof bytes);
         from_device(r, bytes, other, sizeof bytes);
         CHECK(r, bytes[0] == turn && bytes[63] == turn);
         CHECK(r, !job.done); /* FAKE_NCCL_DELAY */
-        CHECK(r, dist_end(&r->dist, &job, &r->err) == 0);
+        CHECK(r, comm_end(&r->comm, &job, &r->err) == 0);
         from_device(r, bytes, p, sizeof bytes);
         CHECK(r, bytes[0] == 16 * turn && bytes[31] == 16 * turn && bytes[32] == 16 * turn + 1);
     }
@@ -418,10 +418,10 @@ static void fail_once(struct rank *r)
 {
     double one = 1;
     int code = 0, calls = 0;
-    while (!code && calls++ < 5) code = dist_all_reduce(&r->dist, DIST_SUM, &one, 1, &r->err);
+    while (!code && calls++ < 5) code = comm_all_reduce(&r->comm, COMM_SUM, &one, 1, &r->err);
     CHECK(r, code == EXIT_RANK_LOST && calls > 1);
     CHECK(r, strstr(r->err.what, "remote process exited or there was a network error (6)"));
-    CHECK(r, dist_barrier(&r->dist, &r->err) == EXIT_RANK_LOST);
+    CHECK(r, comm_barrier(&r->comm, &r->err) == EXIT_RANK_LOST);
 }
 
 static void an_error_of_the_library_is_told(void **state)
@@ -436,7 +436,7 @@ static void *tear_down(void *context)
 {
     struct rank *r = context;
     usleep(100000);
-    dist_abort(&r->dist, EXIT_RANK_LOST);
+    comm_abort(&r->comm, EXIT_RANK_LOST);
     return NULL;
 }
 /* As when a rank has died: the library waits for ever, the heartbeat does not. */
@@ -445,8 +445,8 @@ static void wait_for_nobody(struct rank *r)
     pthread_t other;
     double one = 1;
     CHECK(r, pthread_create(&other, NULL, tear_down, r) == 0);
-    if (r->dist.rank == 0) {
-        CHECK(r, dist_all_reduce(&r->dist, DIST_SUM, &one, 1, &r->err) == EXIT_RANK_LOST);
+    if (r->comm.rank == 0) {
+        CHECK(r, comm_all_reduce(&r->comm, COMM_SUM, &one, 1, &r->err) == EXIT_RANK_LOST);
         CHECK(r, strstr(r->err.what, "is lost, in all_reduce"));
     }
     pthread_join(other, NULL);
@@ -473,27 +473,27 @@ static const struct difference *difference;
 
 static int make_a_different_call(struct rank *r, void *array)
 {
-    int me = r->dist.rank;
+    int me = r->comm.rank;
     int64_t offsets[] = {0, 100, 200, 300}, bytes[] = {0, 1024, 2048, 4096};
     double one = 1;
-    struct dist_sum sum = {.send = array, .type = DTYPE_F32, .offsets = offsets, .receive = array};
+    struct comm_sum sum = {.send = array, .type = DTYPE_F32, .offsets = offsets, .receive = array};
     if (strcmp(difference->name, "size") == 0)
-        return dist_broadcast(&r->dist, array, me == 1 ? 32 : 64, 0, &r->err);
-    if (strcmp(difference->name, "root") == 0) return dist_broadcast(&r->dist, array, 64, me == 2, &r->err);
+        return comm_broadcast(&r->comm, array, me == 1 ? 32 : 64, 0, &r->err);
+    if (strcmp(difference->name, "root") == 0) return comm_broadcast(&r->comm, array, 64, me == 2, &r->err);
     if (strcmp(difference->name, "left") == 0) { /* rank 2 is one call ahead, of the same size */
-        r->dist.header.number += me == 2;
-        return dist_all_reduce(&r->dist, DIST_SUM, &one, 1, &r->err);
+        r->comm.header.number += me == 2;
+        return comm_all_reduce(&r->comm, COMM_SUM, &one, 1, &r->err);
     }
-    if (strcmp(difference->name, "call") == 0 && me == 1) return dist_gather(&r->dist, array, bytes, &r->err);
+    if (strcmp(difference->name, "call") == 0 && me == 1) return comm_gather(&r->comm, array, bytes, &r->err);
     if (strcmp(difference->name, "parts") == 0 && me == 1) offsets[1] = 99;
-    return dist_reduce(&r->dist, &sum, &r->err);
+    return comm_reduce(&r->comm, &sum, &r->err);
 }
 
 static void differ(struct rank *r)
 {
     char before[4096], after[4096];
-    double value = r->dist.rank;
-    memset(before, 7 + r->dist.rank, sizeof before);
+    double value = r->comm.rank;
+    memset(before, 7 + r->comm.rank, sizeof before);
     bool broadcasts = strncmp(difference->said, "rank 0 in b", 11) == 0;
     void *array = broadcasts ? before : on_device(r, before, sizeof before);
     int code = make_a_different_call(r, array);
@@ -501,11 +501,11 @@ static void differ(struct rank *r)
     CHECK(r, strstr(r->err.what, difference->said));
     if (broadcasts) memcpy(after, before, sizeof after);
     else from_device(r, after, array, sizeof after);
-    memset(before, 7 + r->dist.rank, sizeof before);
+    memset(before, 7 + r->comm.rank, sizeof before);
     CHECK(r, card || memcmp(before, after, sizeof after) == 0); /* nothing of another rank's */
     if (!broadcasts) device_free(r->device, array);
-    CHECK(r, dist_all_reduce(&r->dist, DIST_SUM, &value, 1, &r->err) == EXIT_RANK_LOST);
-    CHECK(r, value == r->dist.rank && strstr(r->err.what, difference->said)); /* and no further call works */
+    CHECK(r, comm_all_reduce(&r->comm, COMM_SUM, &value, 1, &r->err) == EXIT_RANK_LOST);
+    CHECK(r, value == r->comm.rank && strstr(r->err.what, difference->said)); /* and no further call works */
 }
 
 static void ranks_that_differ_are_told(void **state)
@@ -520,7 +520,7 @@ static void ranks_that_differ_are_told(void **state)
 /* As one of three ranks that mpirun has started. */
 static int differ_by_mpi(const char *name)
 {
-    struct rank r = {.options = {.kind = DIST_MPI, .size = 3, .shared = -1}, .work = differ};
+    struct rank r = {.options = {.kind = COMM_MPI, .size = 3, .shared = -1}, .work = differ};
     r.options.rank = atoi(getenv("OMPI_COMM_WORLD_RANK"));
     for (int i = 0; i < DIFFERENCES; i++)
         if (strcmp(differences[i].name, name) == 0) difference = &differences[i];
@@ -536,8 +536,8 @@ static void *read_on(void *context)
 {
     int64_t *torn = context;
     while (reading) {
-        struct dist_status told = dist_status();
-        *torn += told.number > 2 && (told.call == DIST_ALL_REDUCE) != (told.number % 2 == 1);
+        struct comm_status told = comm_status();
+        *torn += told.number > 2 && (told.call == COMM_ALL_REDUCE) != (told.number % 2 == 1);
     }
     return NULL;
 }
@@ -545,17 +545,17 @@ static void *read_on(void *context)
 static void what_a_heartbeat_reads_is_of_one_collective(void **state)
 {
     (void)state;
-    struct dist dist = {.size = 2};
+    struct comm comm = {.size = 2};
     struct error err;
     pthread_t reader;
     int64_t torn = 0;
     reading = true;
     for (int i = 0; i < 2; i++) {
-        dist_enter(&dist, DIST_ALL_REDUCE, 8, 0, &err);
-        dist_enter(&dist, DIST_GATHER, 8, 0, &err);
+        comm_enter(&comm, COMM_ALL_REDUCE, 8, 0, &err);
+        comm_enter(&comm, COMM_GATHER, 8, 0, &err);
     }
     assert_int_equal(pthread_create(&reader, NULL, read_on, &torn), 0);
-    for (int i = 0; i < 2000000; i++) dist_enter(&dist, i % 2 ? DIST_GATHER : DIST_ALL_REDUCE, 8, 0, &err);
+    for (int i = 0; i < 2000000; i++) comm_enter(&comm, i % 2 ? COMM_GATHER : COMM_ALL_REDUCE, 8, 0, &err);
     reading = false;
     pthread_join(reader, NULL);
     assert_int_equal(torn, 0);
@@ -563,8 +563,8 @@ static void what_a_heartbeat_reads_is_of_one_collective(void **state)
 
 static void sum_through_host(struct rank *r)
 {
-    CHECK(r, strcmp(r->dist.ops->name, "local") == 0 && r->dist.overlaps == r->device->host_memory);
-    reduce_one(r, DTYPE_BF16, 100, r->dist.size, true);
+    CHECK(r, strcmp(r->comm.ops->name, "local") == 0 && r->comm.overlaps == r->device->host_memory);
+    reduce_one(r, DTYPE_BF16, 100, r->comm.size, true);
 }
 
 static void with_a_rank_on_the_processor_the_host_carries(void **state)

@@ -12,11 +12,11 @@ enum { RANKS = 2, MOST_OFFER = 512 };
 static pthread_barrier_t all_here; /* of RANKS */
 static char handed_round[RANKS][MOST_OFFER];
 
-/* dist_options.exchange; its context: the rank's own options */
+/* comm_options.exchange; its context: the rank's own options */
 static inline int hand_round(void *context, const char *name, const void *own, size_t bytes, void *all,
                              struct error *err)
 {
-    const struct dist_options *options = context;
+    const struct comm_options *options = context;
     (void)name;
     if (bytes > MOST_OFFER) return error_set(err, EXIT_FAILED, NULL, "%zu bytes", bytes);
     memcpy(handed_round[options->rank], own, bytes);

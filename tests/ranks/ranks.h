@@ -26,7 +26,7 @@ static int64_t ids[IMAGES];
 
 struct rank {
     const char *settings;
-    struct dist_options options;
+    struct comm_options options;
     const char *directory; /* of the run: go on from its checkpoint, and save; NULL: neither */
     int64_t last_step;     /* 0: STEPS */
     int nan_step;          /* the loss of which is not finite; 0: none */
@@ -88,7 +88,7 @@ static void train(struct rank *r, struct trainer *t)
     for (feed.step = from > 0 ? (int)from : 0; feed.step < last && !r->code; feed.step++) {
         if (feed.step + 1 == r->lost_step) {
             r->code = EXIT_DISK;
-            dist_abort(&t->ranks, r->code);
+            comm_abort(&t->ranks, r->code);
             return;
         }
         r->code = trainer_step(t, feed.step + 1, 1e-3, &(struct batch_source){.give = give, .context = &feed},
@@ -147,7 +147,7 @@ static struct rank *as_ranks(int size, const char *settings, int lost_rank)
     int shared = -1;
     struct error err = {0};
     struct rank *ranks = xcalloc((size_t)size, sizeof *ranks);
-    if (size > 1 && dist_local_create(size, &shared, &err)) fail_msg("%s", err.what);
+    if (size > 1 && comm_local_create(size, &shared, &err)) fail_msg("%s", err.what);
     for (int r = 0; r < size; r++) {
         ranks[r] = (struct rank){.settings = settings,
                                  .options = {.rank = r, .size = size, .shared = shared},

@@ -98,7 +98,7 @@ static void *of_jansson(size_t bytes) { return fails(SITE) ? NULL : __real_mallo
 /* One image a micro-batch, one micro-batch a rank. */
 static float images[IMAGES * PIXELS];
 struct feed {
-    const struct dist *ranks;
+    const struct comm *ranks;
     int64_t step;
 };
 static int give(void *context, int64_t index, struct batch *batch, const int64_t **ids, struct error *err)
@@ -173,7 +173,7 @@ static int turns(struct trainer *t, const struct trial *trial, struct error *err
     for (bool more = true; more && !code && !common->wrong[0];) {
         if (!trial->resume) code = step(t, ++made, err);
         if (victim) common->hit = false;
-        if (!code) code = dist_barrier(&t->ranks, err);
+        if (!code) code = comm_barrier(&t->ranks, err);
         if (code) break;
         *err = (struct error){0};
         seen = 0;
@@ -186,17 +186,17 @@ static int turns(struct trainer *t, const struct trial *trial, struct error *err
         common->ranks[rank].code = result;
         snprintf(common->ranks[rank].what, sizeof common->ranks[0].what, "%s", result ? err->what : "");
         if (result == EXIT_RANK_LOST) return result;
-        if ((code = dist_barrier(&t->ranks, err)) != 0) break;
+        if ((code = comm_barrier(&t->ranks, err)) != 0) break;
         if (rank == 0) judge(trial, made);
         more = common->hit && made < REFERENCE_STEPS - 1;
         if (trial->resume && !result) code = step(t, made + 1, err);
-        if (!code) code = dist_barrier(&t->ranks, err);
+        if (!code) code = comm_barrier(&t->ranks, err);
     }
     return code;
 }
 
 /* trial NULL: the steps of the reference, by one rank */
-static int rank_process(const struct dist_options *ranks, const char *settings, const struct trial *trial)
+static int rank_process(const struct comm_options *ranks, const char *settings, const struct trial *trial)
 {
     struct tiny tiny = {.directory = "/nowhere"};
     struct error err = {0};
@@ -217,14 +217,14 @@ static void as_processes(int size, const char *settings, const struct trial *tri
     pid_t pids[RANKS];
     struct error err = {0};
     int shared = -1, status;
-    if (size > 1) assert_int_equal(dist_local_create(size, &shared, &err), 0);
+    if (size > 1) assert_int_equal(comm_local_create(size, &shared, &err), 0);
     fflush(NULL);
     for (int r = 0; r < size; r++) {
         if ((pids[r] = fork()) != 0) continue;
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         alarm(300);
         _exit(
-            rank_process(&(struct dist_options){.rank = r, .size = size, .shared = shared}, settings, trial));
+            rank_process(&(struct comm_options){.rank = r, .size = size, .shared = shared}, settings, trial));
     }
     for (int r = 0; r < size; r++) {
         assert_int_equal(waitpid(pids[r], &status, 0), pids[r]);

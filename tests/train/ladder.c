@@ -15,7 +15,7 @@
 static const char *const configs[] = {"eva_clip", "open_clip", "dinov2"};
 
 static struct memory_options climb(const char *name, char **overrides, int count,
-                                   const struct dist_options *ranks, double gib)
+                                   const struct comm_options *ranks, double gib)
 {
     struct memory_options l;
     struct error err = {0};
@@ -26,7 +26,7 @@ static struct memory_options climb(const char *name, char **overrides, int count
     return l;
 }
 
-static size_t planned(const char *name, const char *keys, const struct dist_options *ranks)
+static size_t planned(const char *name, const char *keys, const struct comm_options *ranks)
 {
     char *all[32] = {(char[]){"device.type=cpu"}}, *copy = xstrdup(keys), *at;
     int count = 1;
@@ -46,11 +46,11 @@ static size_t planned(const char *name, const char *keys, const struct dist_opti
 static void the_keys_of_a_rung_plan_to_its_bytes(void **state)
 {
     char *cpu[] = {"device.type=cpu"};
-    struct dist_options four = {.size = 4, .shared = -1};
+    struct comm_options four = {.size = 4, .shared = -1};
     (void)state;
     for (size_t i = 0; i < sizeof configs / sizeof *configs; i++)
         for (int many = 0; many < 1 + (i == 2); many++) {
-            const struct dist_options *ranks = many ? &four : NULL;
+            const struct comm_options *ranks = many ? &four : NULL;
             struct memory_options l = climb(configs[i], cpu, 1, ranks, 0);
             assert_true(l.count > 3);
             for (int k = 0; k < l.count; k++)

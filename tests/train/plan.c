@@ -222,7 +222,7 @@ static void the_largest_micro_batch_is_that_of_a_rank(void **state)
 {
     (void)state;
     char *shards[] = {"dist.shard=none", "dist.shard=parameters"};
-    struct dist_options eight = {.size = 8, .shared = -1};
+    struct comm_options eight = {.size = 8, .shared = -1};
     struct error err = {0};
     int64_t largest[2];
     for (int sharded = 0; sharded < 2; sharded++) {
@@ -260,7 +260,7 @@ static void the_plan_of_many_ranks_is_that_of_the_largest(void **state)
         struct config config;
         struct plan plan, largest;
         struct error err = {0};
-        struct dist_options ranks = {.rank = PLAN_LARGEST, .size = sizes[i % 3], .shared = -1};
+        struct comm_options ranks = {.rank = PLAN_LARGEST, .size = sizes[i % 3], .shared = -1};
         size_t most = 0, first = 0;
         assert_int_equal(
             config_load(&config, MEOPT_SOURCE_DIR "/configs/dinov2.yaml", settings[i / 3], 2, &err), 0);

@@ -48,7 +48,7 @@ static inline int tiny_end(const struct tiny *tiny) { return file_remove_tree(ti
 
 /* The trainer on a device, alone or as one of several ranks, with more settings: key=value words between
  * spaces (or NULL). */
-static inline int tiny_join(struct tiny *tiny, const char *device, const struct dist_options *ranks,
+static inline int tiny_join(struct tiny *tiny, const char *device, const struct comm_options *ranks,
                             const char *more, fill_cache cache, void *context, struct error *err)
 {
     char *root = xasprintf("data.root=%s", tiny->directory), *words = xasprintf("%s", more ? more : ""), *at;

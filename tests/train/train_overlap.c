@@ -26,7 +26,7 @@ enum { DEPTH = 12, FORWARD_US = 15000, BACKWARD_US = 30000, TRIES = 5, PIXELS = 
 enum { COUNTED, NEITHER, TRIED, COMPUTES, CARRIES, BOTH, STEPS };
 
 struct rank {
-    struct dist_options options;
+    struct comm_options options;
     const char *settings;
     double wanted_us; /* of carrying, in a step */
     struct trainer *trainer;
@@ -37,7 +37,7 @@ struct rank {
     struct error err;
 };
 static struct rank ranks[RANKS];
-static const struct dist_ops *plain_ops;
+static const struct comm_ops *plain_ops;
 static const struct model *plain_model;
 static float image[PIXELS];
 static int64_t id;
@@ -79,21 +79,21 @@ static void pause_us(double us)
     nanosleep(&(struct timespec){(time_t)(us / 1e6), (long)us % 1000000 * 1000}, NULL);
 }
 
-static void carry(struct dist *dist, size_t bytes)
+static void carry(struct comm *comm, size_t bytes)
 {
-    struct rank *r = &ranks[dist->rank];
+    struct rank *r = &ranks[comm->rank];
     r->bytes += (double)bytes;
     if (r->carries) pause_us((double)bytes * r->us_per_byte);
 }
-static int slow_exchange(struct dist *dist, const void *send, void *receive, size_t bytes, struct error *err)
+static int slow_exchange(struct comm *comm, const void *send, void *receive, size_t bytes, struct error *err)
 {
-    carry(dist, bytes);
-    return plain_ops->exchange(dist, send, receive, bytes, err);
+    carry(comm, bytes);
+    return plain_ops->exchange(comm, send, receive, bytes, err);
 }
-static int slow_gather(struct dist *dist, const void *send, void *receive, size_t bytes, struct error *err)
+static int slow_gather(struct comm *comm, const void *send, void *receive, size_t bytes, struct error *err)
 {
-    carry(dist, bytes);
-    return plain_ops->gather(dist, send, receive, bytes, err);
+    carry(comm, bytes);
+    return plain_ops->gather(comm, send, receive, bytes, err);
 }
 
 static void compute(const struct tower *tower, double us)
@@ -129,10 +129,10 @@ static int timed_step(struct rank *r, struct trainer *t, int s)
     r->computes = s == COMPUTES || s == BOTH;
     r->carries = s == TRIED || s == CARRIES || s == BOTH;
     r->bytes = 0;
-    int code = dist_barrier(&t->ranks, &r->err);
+    int code = comm_barrier(&t->ranks, &r->err);
     long long before = card ? library_bytes() : 0;
     if (card && r->options.rank == 0) set_cards(r, s);
-    if (code || (code = dist_barrier(&t->ranks, &r->err)) != 0) return code;
+    if (code || (code = comm_barrier(&t->ranks, &r->err)) != 0) return code;
     double begin = clock_seconds();
     code = trainer_step(t, s + 1, 1e-4, &(struct batch_source){.give = give}, &result, &r->err);
     if (!code && card) t->device->sync(t->device);
@@ -148,7 +148,7 @@ static int timed_step(struct rank *r, struct trainer *t, int s)
 
 static int slow_steps(struct rank *r, struct trainer *t)
 {
-    struct dist_ops ops = *t->ranks.ops;
+    struct comm_ops ops = *t->ranks.ops;
     struct model model = *t->student->family->model;
     struct family_row family = *t->student->family;
     int code = 0;
@@ -161,12 +161,12 @@ static int slow_steps(struct rank *r, struct trainer *t)
     model.block = slow_block;
     model.block_backward = slow_block_backward;
     family.model = &model;
-    if ((code = dist_barrier(&t->ranks, &r->err)) != 0) return code;
+    if ((code = comm_barrier(&t->ranks, &r->err)) != 0) return code;
     if (card) {
         for (int s = 0; s < STEPS && !code; s++) code = timed_step(r, t, s);
         return code;
     }
-    const struct dist_ops *ops_before = t->ranks.ops;
+    const struct comm_ops *ops_before = t->ranks.ops;
     const struct family_row *family_before = t->student->family;
     t->ranks.ops = &ops;
     t->student->family = &family;
@@ -204,7 +204,7 @@ static double too_long(const char *settings, double wanted_us, double stretch)
     int shared = -1;
     struct error err = {0};
     double worst = 0;
-    if (dist_local_create(RANKS, &shared, &err)) fail_msg("%s", err.what);
+    if (comm_local_create(RANKS, &shared, &err)) fail_msg("%s", err.what);
     for (int r = 0; r < RANKS; r++)
         ranks[r] = (struct rank){.options = {.rank = r, .size = RANKS, .shared = shared},
                                  .settings = settings,

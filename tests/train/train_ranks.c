@@ -213,7 +213,7 @@ static void parts_are_one_behind_the_other_and_all(void **state)
 static int mpi_rank(const char *out)
 {
     struct rank r = {.settings = getenv("MEOPT_TEST_SETTINGS"),
-                     .options = {.kind = DIST_MPI,
+                     .options = {.kind = COMM_MPI,
                                  .rank = atoi(getenv("OMPI_COMM_WORLD_RANK")),
                                  .size = atoi(getenv("OMPI_COMM_WORLD_SIZE")),
                                  .shared = -1}};
