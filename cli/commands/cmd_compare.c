@@ -245,12 +245,12 @@ static void look_at_terminal(struct output_options *o)
 /* ---- Thresholds ---- */
 
 static int judge(const struct arguments *args, const struct table *table, struct threshold **thresholds,
-                 struct bottleneck **verdicts, int *count, struct error *err)
+                 struct threshold_result **results, int *count, struct error *err)
 {
     int given = 0, code = 0;
     while (argument_list(args, "threshold", given)) given++;
     *thresholds = xcalloc((size_t)given + 1, sizeof **thresholds);
-    *verdicts = xcalloc((size_t)(given * table->column_count) + 1, sizeof **verdicts);
+    *results = xcalloc((size_t)(given * table->column_count) + 1, sizeof **results);
     if (given && table->column_count < 2)
         return error_set(err, EXIT_USAGE, "name another run", "--threshold needs something to compare with");
     for (int i = 0; i < given && !code; i++) {
@@ -258,9 +258,9 @@ static int judge(const struct arguments *args, const struct table *table, struct
         code = threshold_parse(t, table, argument_list(args, "threshold", i), err);
         for (int c = 0; c < table->column_count && !code; c++) {
             if (c == table->reference || table->columns[c].runs[0].published) continue;
-            struct bottleneck v = {.threshold = t, .column = c};
+            struct threshold_result v = {.threshold = t, .column = c};
             v.passed = threshold_passed(t, &t->row->cells[table->reference], &t->row->cells[c], &v.change);
-            (*verdicts)[(*count)++] = v;
+            (*results)[(*count)++] = v;
         }
     }
     if (given && !code && !table->comparable)
@@ -268,13 +268,13 @@ static int judge(const struct arguments *args, const struct table *table, struct
     return code;
 }
 
-static int exceeded(const struct table *table, const struct bottleneck *verdicts, int count,
+static int exceeded(const struct table *table, const struct threshold_result *results, int count,
                     struct error *err)
 {
     int failed = 0;
     for (int i = 0; i < count; i++) {
-        if (verdicts[i].passed) continue;
-        const struct bottleneck *v = &verdicts[i];
+        if (results[i].passed) continue;
+        const struct threshold_result *v = &results[i];
         log_warn("threshold %s: %s changed by %+.4g%s%s", v->threshold->expression,
                  table->columns[v->column].name, v->change, v->threshold->relative ? " %" : " ",
                  v->threshold->relative ? "" : v->threshold->row->unit);
@@ -344,9 +344,9 @@ static int compare(const struct arguments *args, struct error *err)
     struct column *columns = NULL;
     struct table *table = NULL;
     struct threshold *thresholds = NULL;
-    struct bottleneck *verdicts = NULL;
+    struct threshold_result *results = NULL;
     struct output_options options = {.all = argument_flag(args, "all")};
-    int group_count = 0, count = 0, reference = 0, bottleneck_count = 0;
+    int group_count = 0, count = 0, reference = 0, result_count = 0;
     const char *published = argument_text(args, "published", NULL);
     if (argument_flag(args, "json") + argument_flag(args, "csv") + argument_flag(args, "md") > 1)
         return error_set(err, EXIT_USAGE, "--html, --svg and --png go beside one of them",
@@ -368,16 +368,16 @@ static int compare(const struct arguments *args, struct error *err)
     if (!code) code = choose_reference(args, columns, count, &reference, err);
     if (!code) {
         table = table_make(columns, count, reference);
-        code = judge(args, table, &thresholds, &verdicts, &bottleneck_count, err);
+        code = judge(args, table, &thresholds, &results, &result_count, err);
     }
     if (!code) {
         look_at_terminal(&options);
-        options.verdicts = verdicts;
-        options.bottleneck_count = bottleneck_count;
+        options.results = results;
+        options.result_count = result_count;
         for (int i = 0; i < table->warning_count; i++) log_warn("%s", table->warnings[i]);
         code = write_all(args, table, &options, err);
     }
-    if (!code) code = exceeded(table, verdicts, bottleneck_count, err);
+    if (!code) code = exceeded(table, results, result_count, err);
     if (table) table_free(table);
     else {
         for (int c = 0; c < count; c++) {
@@ -396,7 +396,7 @@ static int compare(const struct arguments *args, struct error *err)
     }
     free(groups);
     free(thresholds);
-    free(verdicts);
+    free(results);
     return code;
 }
 

@@ -119,7 +119,7 @@ static void draw_title(const struct dash *d, const struct dash_rect *r)
     size_t n = strlen(state);
     if (v.kind && pair == PAIR_GOOD && dash_alive(d)) {
         snprintf(state + n, sizeof state - n, ", %s", bottleneck_names[v.kind]);
-        if (v.kind != VERDICT_COMPUTE) pair = PAIR_BAD;
+        if (v.kind != BOTTLENECK_COMPUTE) pair = PAIR_BAD;
     }
     int used = screen_width(state), room = r->w - used - 2, x = r->x + screen_width(name);
     if (screen_width(name) > room && room > 4) {
@@ -185,14 +185,14 @@ static void draw_events(const struct dash *d, const struct dash_rect *r)
         char text[600];
         name_printable(text, sizeof text, s->message);
         dash_put(y++, r->x, r->w, dash_paint(PAIR_BAD) | A_BOLD, text);
-        name_printable(text, sizeof text, s->hint[0] ? s->hint : v.mend);
+        name_printable(text, sizeof text, s->hint[0] ? s->hint : v.remedy);
         dash_put(y++, r->x, r->w, 0, text);
         lines -= 2;
-    } else if (v.kind && v.kind != VERDICT_COMPUTE && lines >= 3) {
+    } else if (v.kind && v.kind != BOTTLENECK_COMPUTE && lines >= 3) {
         char text[300];
         snprintf(text, sizeof text, "%s: %s", bottleneck_names[v.kind], v.cause);
         dash_put(y++, r->x, r->w, dash_paint(PAIR_BAD) | A_BOLD, text);
-        dash_put(y++, r->x, r->w, 0, v.mend);
+        dash_put(y++, r->x, r->w, 0, v.remedy);
         lines -= 2;
     }
     int64_t n = f->event_count < lines ? f->event_count : lines;

@@ -22,7 +22,7 @@ static void ask(struct dash *d)
 {
     struct error err = {0};
     const char *key = change_keys[d->edit.row];
-    if (change_ask(d->run->directory, key, d->edit.typed, &err)) {
+    if (change_request(d->run->directory, key, d->edit.typed, &err)) {
         snprintf(d->message, sizeof d->message, "%.190s", err.what);
         return; /* what was typed stays */
     }

@@ -256,7 +256,7 @@ void run_table_line(char dst[RUN_LINE], const struct run_brief *b, int width, in
     size_t at = put(dst, 0, name_printable(text, sizeof text, b->name), name, true, ascii);
     for (int c = 0; c < count; c++) {
         cell_text(text, sizeof text, b, (enum column)c, ascii);
-        if (c == COLUMN_STATE && count <= COLUMN_BOUND && b->bound_by && b->bound_by != VERDICT_COMPUTE)
+        if (c == COLUMN_STATE && count <= COLUMN_BOUND && b->bound_by && b->bound_by != BOTTLENECK_COMPUTE)
             snprintf(
                 text, sizeof text, "%.*s", (int)strcspn(bottleneck_names[b->bound_by], " "),
                 bottleneck_names[b->bound_by]); /* where the column has no room, and something is wrong */

@@ -118,12 +118,13 @@ static void add_changed(struct table *t)
     int count = t->row_count;
     for (int r = 0; r < count; r++) {
         const struct row *from = &t->rows[r];
-        bool moved = false, told = false;
+        bool differs = false, listed = false;
         for (int c = 0; c < t->column_count && from->section == SECTION_CONFIG; c++)
-            moved |= strcmp(from->cells[c].text, from->cells[c].history) != 0;
+            differs |= strcmp(from->cells[c].text, from->cells[c].history) != 0;
         for (int k = 0; k < count; k++)
-            told |= t->rows[k].section == SECTION_COMPARABLE && strcmp(t->rows[k].key, from->key) == 0;
-        if (!moved || told || !from->changed || t->column_count < 2 || table_harmless(from->key)) continue;
+            listed |= t->rows[k].section == SECTION_COMPARABLE && strcmp(t->rows[k].key, from->key) == 0;
+        if (!differs || listed || !from->changed || t->column_count < 2 || table_harmless(from->key))
+            continue;
         struct row *row = table_add_row(t, SECTION_COMPARABLE, from->key, from->key, "", 0);
         row->why = "changed during a run: its curve is not of one value (@: after that step)";
         row->changed = true;

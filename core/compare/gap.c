@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-static void take(double difference, double *max, double *final)
+static void update(double difference, double *max, double *final)
 {
     if (!isfinite(difference)) return;
     if (!(fabs(difference) <= fabs(*max))) *max = difference;
@@ -36,7 +36,7 @@ struct gap gap_measure(const struct record *a, const struct record *b)
         if (a->step[i] < b->step[j]) i++;
         else if (a->step[i] > b->step[j]) j++;
         else {
-            take(a->loss[i] - b->loss[j], &gap.max, &gap.final);
+            update(a->loss[i] - b->loss[j], &gap.max, &gap.final);
             i++;
             j++;
         }
@@ -48,7 +48,7 @@ struct gap gap_measure(const struct record *a, const struct record *b)
         double t = a->seconds[x.at];
         walk_step(&x);
         while (y.at < b->count && b->seconds[y.at] <= t) walk_step(&y);
-        if (y.at > 0) take(x.loss - y.loss, &gap.time_max, &gap.time_final);
+        if (y.at > 0) update(x.loss - y.loss, &gap.time_max, &gap.time_final);
     }
     return gap;
 }

@@ -21,7 +21,7 @@ static bool has_figure(const struct cell *cell)
     return cell->number ? isfinite(cell->mean) : cell->text && cell->text[0];
 }
 
-bool output_row_told(const struct table *t, const struct row *row, const struct output_options *options)
+bool output_row_shown(const struct table *t, const struct row *row, const struct output_options *options)
 {
     bool published = false, figure = false;
     if (!output_row(row, options)) return false;
@@ -87,7 +87,7 @@ static void print_section(FILE *out, const struct table *t, enum section section
     char value[CELL_TEXT], change[CELL_TEXT + 32];
     for (int r = 0; r < t->row_count; r++) {
         const struct row *row = &t->rows[r];
-        if (row->section != section || !output_row_told(t, row, o)) continue;
+        if (row->section != section || !output_row_shown(t, row, o)) continue;
         rows++;
         if (width_of(row->label) > label) label = width_of(row->label);
         for (int c = 0; c < t->column_count; c++) {
@@ -115,7 +115,7 @@ static void print_section(FILE *out, const struct table *t, enum section section
     }
     for (int r = 0; r < t->row_count; r++) {
         const struct row *row = &t->rows[r];
-        if (row->section != section || !output_row_told(t, row, o)) continue;
+        if (row->section != section || !output_row_shown(t, row, o)) continue;
         pad(out, row->label, label, false);
         for (int c = 0; c < t->column_count; c++) {
             cell_words(value, change, row, &row->cells[c], o->unicode);
@@ -221,7 +221,7 @@ void output_json(FILE *out, const struct table *t, const struct output_options *
 {
     static const char *const names[] = {"facts", "config", "not_comparable"};
     json_t *columns = json_array(), *warnings = json_array(),
-           *sections[3] = {json_array(), json_array(), json_array()}, *verdicts = json_array();
+           *sections[3] = {json_array(), json_array(), json_array()}, *results = json_array();
     for (int c = 0; c < t->column_count; c++) {
         json_t *runs = json_array();
         for (int i = 0; i < t->columns[c].run_count; i++) {
@@ -240,19 +240,19 @@ void output_json(FILE *out, const struct table *t, const struct output_options *
         if (output_row(&t->rows[r], o))
             json_array_append_new(sections[t->rows[r].section], row_json(t, &t->rows[r]));
     for (int i = 0; i < t->warning_count; i++) json_array_append_new(warnings, json_string(t->warnings[i]));
-    for (int i = 0; i < o->bottleneck_count; i++) {
-        const struct bottleneck *v = &o->verdicts[i];
+    for (int i = 0; i < o->result_count; i++) {
+        const struct threshold_result *v = &o->results[i];
         json_array_append_new(
-            verdicts, json_pack("{s:s, s:s, s:s, s:b}", "threshold", v->threshold->expression, "column",
-                                t->columns[v->column].name, "unit",
-                                v->threshold->relative ? "%" : v->threshold->row->unit, "passed", v->passed));
-        json_object_set_new(json_array_get(verdicts, (size_t)i), "change", real_or_null(v->change));
+            results, json_pack("{s:s, s:s, s:s, s:b}", "threshold", v->threshold->expression, "column",
+                               t->columns[v->column].name, "unit",
+                               v->threshold->relative ? "%" : v->threshold->row->unit, "passed", v->passed));
+        json_object_set_new(json_array_get(results, (size_t)i), "change", real_or_null(v->change));
     }
     json_t *root =
         json_pack("{s:i, s:b, s:o}", "version", 1, "comparable", t->comparable, "columns", columns);
     for (int s = 0; s < 3; s++) json_object_set_new(root, names[s], sections[s]);
     json_object_set_new(root, "warnings", warnings);
-    json_object_set_new(root, "thresholds", verdicts);
+    json_object_set_new(root, "thresholds", results);
     json_print(out, root, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
     json_decref(root);
 }
@@ -322,7 +322,7 @@ void output_markdown(FILE *out, const struct table *t, const struct output_optio
         bool any = false;
         for (int r = 0; r < t->row_count; r++) {
             const struct row *row = &t->rows[r];
-            if (row->section != (enum section)s || !output_row_told(t, row, o)) continue;
+            if (row->section != (enum section)s || !output_row_shown(t, row, o)) continue;
             if (!any) {
                 fprintf(out, "%s| %s |", s ? "\n" : "", section_titles[s]);
                 for (int c = 0; c < t->column_count; c++) {

@@ -5,7 +5,7 @@
 #include "core/compare/plot.h"
 
 /* A threshold's outcome in one column, for JSON. */
-struct bottleneck {
+struct threshold_result {
     const struct threshold *threshold;
     int column;
     double change;
@@ -16,8 +16,8 @@ struct output_options {
     bool all; /* configuration: unchanged rows as well */
     bool color, unicode;
     int width; /* of the terminal */
-    const struct bottleneck *verdicts;
-    int bottleneck_count;
+    const struct threshold_result *results;
+    int result_count;
 };
 
 void output_terminal(FILE *out, const struct table *table, const struct plot plots[PLOT_COUNT],
@@ -32,6 +32,6 @@ extern const char *const section_titles[3];
 /* Whether a row is printed for programs; and for people, whom a row without a figure of the published columns
  * tells nothing, where there are such columns. */
 bool output_row(const struct row *row, const struct output_options *options);
-bool output_row_told(const struct table *table, const struct row *row, const struct output_options *options);
+bool output_row_shown(const struct table *table, const struct row *row, const struct output_options *options);
 
 #endif

@@ -120,7 +120,7 @@ static void table_section(FILE *out, const struct table *t, enum section section
     bool any = false;
     for (int r = 0; r < t->row_count; r++) {
         const struct row *row = &t->rows[r];
-        if (row->section != section || !output_row_told(t, row, o)) continue;
+        if (row->section != section || !output_row_shown(t, row, o)) continue;
         if (!any) {
             fprintf(
                 out,

@@ -153,12 +153,12 @@ struct writer {
     bool chinese;
 };
 
-static void say(const struct writer *w, const char *english, const char *chinese)
+static void emit(const struct writer *w, const char *english, const char *chinese)
 {
     fputs(w->chinese ? chinese : english, w->out);
 }
 
-static void put(const struct writer *w, const char *text)
+static void emit_name(const struct writer *w, const char *text)
 {
     latex_text(w->out, w->chinese ? PAPER_CHINESE : PAPER_ENGLISH, text);
 }
@@ -180,48 +180,48 @@ static void what_was_trained(const struct writer *w)
 {
     const struct record *r = w->run;
     const char *size = setting(w, "data.image_size");
-    say(w, "We distilled a teacher", "我们将教师模型");
+    emit(w, "We distilled a teacher", "我们将教师模型");
     if (r->teacher_parameters > 0) {
-        say(w, " of ", "（");
+        emit(w, " of ", "（");
         count(w, r->teacher_parameters);
-        say(w, " parameters", " 参数）");
+        emit(w, " parameters", " 参数）");
     }
-    say(w, " into a student", "蒸馏到学生模型");
+    emit(w, " into a student", "蒸馏到学生模型");
     if (r->student_parameters > 0) {
-        say(w, " of ", "（");
+        emit(w, " of ", "（");
         count(w, r->student_parameters);
-        say(w, " parameters", " 参数）");
+        emit(w, " parameters", " 参数）");
     }
     if (r->family[0]) {
-        say(w, " (family ", "，模型族为 ");
-        put(w, r->family);
-        say(w, ")", " ");
+        emit(w, " (family ", "，模型族为 ");
+        emit_name(w, r->family);
+        emit(w, ")", " ");
     }
     if (r->images >= 0) {
-        say(w, " on ", "，使用 ");
+        emit(w, " on ", "，使用 ");
         count(w, r->images);
-        say(w, " images", " 张图像");
+        emit(w, " images", " 张图像");
     }
     if (size) {
-        say(w, " of ", "（边长 ");
-        put(w, size);
-        say(w, "\\,px", " 像素）");
+        emit(w, " of ", "（边长 ");
+        emit_name(w, size);
+        emit(w, "\\,px", " 像素）");
     }
     if (r->count > 0)
         fprintf(w->out, w->chinese ? "，共训练 %lld 步" : ", for %lld steps",
                 (long long)r->step[r->count - 1]);
     if (r->step_images > 0) {
-        say(w, " of ", "，每步 ");
+        emit(w, " of ", "，每步 ");
         count(w, r->step_images);
-        say(w, " images", " 张图像");
+        emit(w, " images", " 张图像");
     }
     if (r->device[0]) {
         fprintf(w->out, w->chinese ? "，在 %lld $\\times$ " : ", on %lld $\\times$ ",
                 (long long)(r->ranks > 0 ? r->ranks : 1));
-        put(w, r->device);
-        say(w, "", " 上运行");
+        emit_name(w, r->device);
+        emit(w, "", " 上运行");
     }
-    say(w, ". ", "。");
+    emit(w, ". ", "。");
 }
 
 static void how(const struct writer *w)
@@ -238,15 +238,15 @@ static void how(const struct writer *w)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const char *value = setting(w, all[i].key);
         if (!value) continue;
-        if (!any) say(w, "Settings of ", "");
-        if (!any) put(w, w->run->name);
-        if (!any) say(w, ": ", " 的设置：");
-        else say(w, ", ", "，");
-        say(w, all[i].english, all[i].chinese);
-        put(w, value);
+        if (!any) emit(w, "Settings of ", "");
+        if (!any) emit_name(w, w->run->name);
+        if (!any) emit(w, ": ", " 的设置：");
+        else emit(w, ", ", "，");
+        emit(w, all[i].english, all[i].chinese);
+        emit_name(w, value);
         any = true;
     }
-    if (any) say(w, ". ", "。");
+    if (any) emit(w, ". ", "。");
 }
 
 /* Settings that changed during a run, with all their values. */
@@ -259,18 +259,18 @@ static void changes(const struct writer *w)
         if (!changed_in_run(row, t->column_count)) continue;
         for (int c = 0; c < t->column_count; c++) {
             if (strcmp(row->cells[c].history, row->cells[c].text) == 0) continue;
-            say(w, any ? "; " : "Changed during training: ", any ? "；" : "训练中更改：");
+            emit(w, any ? "; " : "Changed during training: ", any ? "；" : "训练中更改：");
             fputs("\\texttt{", w->out);
-            put(w, row->key);
-            say(w, "} of ", "}（");
-            put(w, t->columns[c].name);
-            say(w, " (", "，");
-            put(w, row->cells[c].history);
-            say(w, ")", "）");
+            emit_name(w, row->key);
+            emit(w, "} of ", "}（");
+            emit_name(w, t->columns[c].name);
+            emit(w, " (", "，");
+            emit_name(w, row->cells[c].history);
+            emit(w, ")", "）");
             any = true;
         }
     }
-    if (any) say(w, "; @ is the step after which a value held. ", "；@ 后为步数。");
+    if (any) emit(w, "; @ is the step after which a value held. ", "；@ 后为步数。");
 }
 
 /* The keys in which the columns differ, as many as a paragraph bears. */
@@ -283,37 +283,37 @@ static void differences(const struct writer *w)
         const struct row *row = &t->rows[r];
         if (row->section != SECTION_CONFIG || !row->changed) continue;
         if (changed_in_run(row, t->column_count) || ++said > MOST) continue; /* told already */
-        if (said == 1) say(w, "The runs differ in ", "各次运行的不同之处为 ");
-        else say(w, "; ", "；");
+        if (said == 1) emit(w, "The runs differ in ", "各次运行的不同之处为 ");
+        else emit(w, "; ", "；");
         fputs("\\texttt{", w->out);
-        put(w, row->key);
+        emit_name(w, row->key);
         fputs("} (", w->out);
         for (int c = 0, n = 0; c < t->column_count; c++) {
             if (t->columns[c].runs[0].published) continue;
             if (n++) fputs(" / ", w->out);
-            put(w, cell_shown(&row->cells[c])[0] ? cell_shown(&row->cells[c]) : "-");
+            emit_name(w, cell_shown(&row->cells[c])[0] ? cell_shown(&row->cells[c]) : "-");
         }
         fputc(')', w->out);
     }
     if (said > MOST) {
-        say(w, ", and more settings: ", "，以及其他设置：");
+        emit(w, ", and more settings: ", "，以及其他设置：");
         count(w, said - MOST);
     }
-    if (said) say(w, ". ", "。");
+    if (said) emit(w, ". ", "。");
 }
 
 static void measured(const struct writer *w)
 {
     const struct record *r = w->run;
-    say(w,
-        "Memory is the highest sum of all bytes that the trainer held on one card, by class, as its "
-        "allocator "
-        "counted them. Training time is the sum of the steps without start-up, checkpoints and pauses; a "
-        "step is "
-        "their median. ",
-        "显存为训练程序在单卡上持有的全部字节之和的最大值，"
-        "由其分配器按类别统计。训练时间为各步时间之和，"
-        "不含启动、检查点与暂停；单步时间取中位数。");
+    emit(w,
+         "Memory is the highest sum of all bytes that the trainer held on one card, by class, as its "
+         "allocator "
+         "counted them. Training time is the sum of the steps without start-up, checkpoints and pauses; a "
+         "step is "
+         "their median. ",
+         "显存为训练程序在单卡上持有的全部字节之和的最大值，"
+         "由其分配器按类别统计。训练时间为各步时间之和，"
+         "不含启动、检查点与暂停；单步时间取中位数。");
     if (r->tail_steps > 0)
         fprintf(w->out,
                 w->chinese ? "收敛损失为最后 %lld 步的平均值。"
@@ -325,24 +325,24 @@ static void measured(const struct writer *w)
             const struct record *one = &w->table->columns[c].runs[i];
             if (one->published || one->seed < 0) continue;
             if (seeds++) fprintf(w->out, ", ");
-            else say(w, "The seeds were ", "随机种子为 ");
+            else emit(w, "The seeds were ", "随机种子为 ");
             fprintf(w->out, "%lld", (long long)one->seed);
         }
-    if (seeds) say(w, ". ", "。");
+    if (seeds) emit(w, ". ", "。");
     if (r->data[0]) {
-        say(w, "The list of the data has the CRC-32C ", "数据列表的 CRC-32C 为 ");
-        put(w, r->data);
-        say(w, ". ", "。");
+        emit(w, "The list of the data has the CRC-32C ", "数据列表的 CRC-32C 为 ");
+        emit_name(w, r->data);
+        emit(w, ". ", "。");
     }
     if (r->version[0]) {
-        say(w, "The program was meopt ", "所用程序为 meopt ");
-        put(w, r->version);
+        emit(w, "The program was meopt ", "所用程序为 meopt ");
+        emit_name(w, r->version);
         if (r->program[0]) {
-            say(w, " (CRC-32C of the file ", "（程序文件的 CRC-32C 为 ");
-            put(w, r->program);
-            say(w, ")", "）");
+            emit(w, " (CRC-32C of the file ", "（程序文件的 CRC-32C 为 ");
+            emit_name(w, r->program);
+            emit(w, ")", "）");
         }
-        say(w, ". ", "。");
+        emit(w, ". ", "。");
     }
 }
 
@@ -362,29 +362,29 @@ static void significance(const struct writer *w)
                            : "The converged losses of %d and %d runs were compared by Welch's two-sided "
                              "$t$-test: $p$ = ",
                 row->cells[t->reference].n, cell->n);
-        put(w, p);
-        say(w, ". ", "。");
+        emit_name(w, p);
+        emit(w, ". ", "。");
         tested = true;
     }
     if (!tested)
-        say(w, "Each configuration was run once; how much of a difference is chance was not measured. ",
-            "每种配置仅运行一次，未测量随机性对差异的影响。");
+        emit(w, "Each configuration was run once; how much of a difference is chance was not measured. ",
+             "每种配置仅运行一次，未测量随机性对差异的影响。");
     if (!t->comparable) {
-        say(w, "\\textbf{These runs are not comparable}: ", "\\textbf{这些运行不可直接比较}：");
+        emit(w, "\\textbf{These runs are not comparable}: ", "\\textbf{这些运行不可直接比较}：");
         for (int r = 0, n = 0; r < t->row_count; r++)
             if (t->rows[r].section == SECTION_COMPARABLE) {
-                if (n++) say(w, ", ", "、");
-                put(w, t->rows[r].label);
+                if (n++) emit(w, ", ", "、");
+                emit_name(w, t->rows[r].label);
             }
-        say(w, ". ", "。");
+        emit(w, ". ", "。");
     }
     for (int c = 0; c < t->column_count; c++) {
         if (!t->columns[c].runs[0].published) continue;
-        say(w, "The column ", "");
-        put(w, t->columns[c].name);
-        say(w, " is published, not measured here (", " 一列为已发表的数据，并非在此测量（");
-        put(w, t->columns[c].runs[0].source);
-        say(w, "). ", "）。");
+        emit(w, "The column ", "");
+        emit_name(w, t->columns[c].name);
+        emit(w, " is published, not measured here (", " 一列为已发表的数据，并非在此测量（");
+        emit_name(w, t->columns[c].runs[0].source);
+        emit(w, "). ", "）。");
     }
 }
 

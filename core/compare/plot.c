@@ -51,9 +51,9 @@ static void add_series(struct plot *p, const struct record *r, int64_t count, in
 static void add_difference(struct plot *p, const struct record *r, const struct record *base, int color,
                            bool repeat, const char *name)
 {
-    int64_t room = r->count < base->count ? r->count : base->count;
-    struct record both = {.step = xcalloc((size_t)room + 1, sizeof *both.step),
-                          .loss = xcalloc((size_t)room + 1, sizeof *both.loss)};
+    int64_t capacity = r->count < base->count ? r->count : base->count;
+    struct record both = {.step = xcalloc((size_t)capacity + 1, sizeof *both.step),
+                          .loss = xcalloc((size_t)capacity + 1, sizeof *both.loss)};
     for (int64_t i = 0, j = 0; i < r->count && j < base->count;) {
         if (r->step[i] < base->step[j]) i++;
         else if (r->step[i] > base->step[j]) j++;
@@ -68,7 +68,7 @@ static void add_difference(struct plot *p, const struct record *r, const struct 
 }
 
 /* Of bars: the longest with room for its figure. */
-static void take_lengths(struct plot *p)
+static void set_lengths(struct plot *p)
 {
     p->x_min = p->x_max = p->y_min = 0;
     p->y_max = 1;
@@ -82,7 +82,7 @@ static void take_lengths(struct plot *p)
 }
 
 /* zero: it is on the axis. */
-static void take_ranges(struct plot *p, bool zero)
+static void set_ranges(struct plot *p, bool zero)
 {
     p->x_min = p->y_min = INFINITY;
     p->x_max = p->y_max = -INFINITY;
@@ -164,9 +164,9 @@ void plots_make(struct plot plots[PLOT_COUNT], const struct table *t)
         }
         add_bar(&plots[PLOT_MEMORY], t, c);
     }
-    take_lengths(&plots[PLOT_MEMORY]);
+    set_lengths(&plots[PLOT_MEMORY]);
     for (int k = PLOT_LOSS; k < PLOT_COUNT; k++)
-        take_ranges(&plots[k], k == PLOT_DIFFERENCE || k == PLOT_RATE);
+        set_ranges(&plots[k], k == PLOT_DIFFERENCE || k == PLOT_RATE);
 }
 
 bool plot_worthwhile(const struct plot *p)

@@ -49,7 +49,7 @@ static int read_object(const char *directory, const char *name, json_t **out, st
     return code;
 }
 
-static void take_text(const json_t *object, const char *key, char *dst, size_t size)
+static void read_text(const json_t *object, const char *key, char *dst, size_t size)
 {
     const char *text = json_string_value(json_object_get(object, key));
     if (text) name_printable(dst, size, text);
@@ -61,14 +61,14 @@ static int64_t take_integer(const json_t *object, const char *key)
     return json_is_integer(value) && json_integer_value(value) >= 0 ? json_integer_value(value) : -1;
 }
 
-static double take_number(const json_t *object, const char *key)
+static double read_number(const json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
 /* What computes the run, from the table of its start. */
-static void take_start(struct record *r, const json_t *start)
+static void read_start(struct record *r, const json_t *start)
 {
     size_t i;
     const json_t *row;
@@ -76,11 +76,11 @@ static void take_start(struct record *r, const json_t *start)
     json_array_foreach(start, i, row)
     {
         char name[32] = "";
-        take_text(row, "name", name, sizeof name);
-        if (strcmp(name, "device") == 0) take_text(row, "is", device, sizeof device);
-        if (strcmp(name, "kernels") == 0) take_text(row, "is", r->kernels, sizeof r->kernels);
-        if (strcmp(name, "products") == 0) take_text(row, "is", r->products, sizeof r->products);
-        if (strcmp(name, "attention") == 0) take_text(row, "is", r->attention, sizeof r->attention);
+        read_text(row, "name", name, sizeof name);
+        if (strcmp(name, "device") == 0) read_text(row, "is", device, sizeof device);
+        if (strcmp(name, "kernels") == 0) read_text(row, "is", r->kernels, sizeof r->kernels);
+        if (strcmp(name, "products") == 0) read_text(row, "is", r->products, sizeof r->products);
+        if (strcmp(name, "attention") == 0) read_text(row, "is", r->attention, sizeof r->attention);
     }
     const char *threads = strstr(device, " thread"), *comma = strrchr(device, ',');
     r->threads = threads && comma && comma < threads ? atoll(comma + 1) : -1;
@@ -99,15 +99,15 @@ static int read_meta(struct record *r, struct error *err)
                   RECORD_LAYOUT);
         return error_at(err, r->path, 0, 0);
     }
-    take_text(meta, "device", r->device, sizeof r->device);
-    take_text(meta, "family", r->family, sizeof r->family);
-    take_text(meta, "code_version", r->version, sizeof r->version);
-    take_text(meta, "program_crc32c", r->program, sizeof r->program);
-    take_text(meta, "data_crc32c", r->data, sizeof r->data);
-    take_text(meta, "teacher_crc32c", r->teacher_weights, sizeof r->teacher_weights);
-    take_text(meta, "student_crc32c", r->student_weights, sizeof r->student_weights);
-    take_text(meta, "host", r->host, sizeof r->host);
-    r->started = take_number(meta, "started");
+    read_text(meta, "device", r->device, sizeof r->device);
+    read_text(meta, "family", r->family, sizeof r->family);
+    read_text(meta, "code_version", r->version, sizeof r->version);
+    read_text(meta, "program_crc32c", r->program, sizeof r->program);
+    read_text(meta, "data_crc32c", r->data, sizeof r->data);
+    read_text(meta, "teacher_crc32c", r->teacher_weights, sizeof r->teacher_weights);
+    read_text(meta, "student_crc32c", r->student_weights, sizeof r->student_weights);
+    read_text(meta, "host", r->host, sizeof r->host);
+    r->started = read_number(meta, "started");
     r->images = take_integer(meta, "images");
     r->total_steps = take_integer(meta, "total_steps");
     r->student_parameters = take_integer(meta, "student_parameters");
@@ -116,9 +116,9 @@ static int read_meta(struct record *r, struct error *err)
     r->step_images = take_integer(meta, "batch_images");
     r->ranks = take_integer(meta, "ranks");
     r->epoch_steps = take_integer(meta, "epoch_steps");
-    r->optimizer_bytes_per_param = take_number(meta, "optimizer_bytes_per_param");
-    r->checkpoint_bytes = take_number(meta, "checkpoint_bytes");
-    take_start(r, json_object_get(meta, "start"));
+    r->optimizer_bytes_per_param = read_number(meta, "optimizer_bytes_per_param");
+    r->checkpoint_bytes = read_number(meta, "checkpoint_bytes");
+    read_start(r, json_object_get(meta, "start"));
     json_decref(meta);
     return 0;
 }
@@ -130,8 +130,8 @@ static int read_state(struct record *r, struct error *err)
     json_t *state;
     int code = read_object(r->path, "state.json", &state, err);
     char said[24] = "", host[128] = "", here[128] = "";
-    take_text(state, "state", said, sizeof said);
-    take_text(state, "host", host, sizeof host);
+    read_text(state, "state", said, sizeof said);
+    read_text(state, "host", host, sizeof host);
     int64_t pid = take_integer(state, "pid");
     json_decref(state);
     gethostname(here, sizeof here - 1);
@@ -156,23 +156,23 @@ struct reading {
 static bool grow(struct reading *in)
 {
     struct record *r = in->record;
-    if (r->count < r->room) return true;
-    int64_t room = r->room ? r->room * 2 : 1024;
-    int64_t *step = realloc(r->step, (size_t)room * sizeof *step);
+    if (r->count < r->capacity) return true;
+    int64_t capacity = r->capacity ? r->capacity * 2 : 1024;
+    int64_t *step = realloc(r->step, (size_t)capacity * sizeof *step);
     if (step) r->step = step;
-    double *loss = realloc(r->loss, (size_t)room * sizeof *loss);
+    double *loss = realloc(r->loss, (size_t)capacity * sizeof *loss);
     if (loss) r->loss = loss;
-    double *seconds = realloc(r->seconds, (size_t)room * sizeof *seconds);
+    double *seconds = realloc(r->seconds, (size_t)capacity * sizeof *seconds);
     if (seconds) r->seconds = seconds;
-    float *rate = realloc(r->rate, (size_t)room * sizeof *rate);
+    float *rate = realloc(r->rate, (size_t)capacity * sizeof *rate);
     if (rate) r->rate = rate;
     if (!step || !loss || !seconds || !rate) return false;
-    r->room = room;
+    r->capacity = capacity;
     return true;
 }
 
 /* The card with the highest peak speaks for the run. */
-static void take_cards(struct reading *in, const char *text, size_t bytes)
+static void read_cards(struct reading *in, const char *text, size_t bytes)
 {
     static const char key[] = "\"peak_bytes\":";
     bool higher = false;
@@ -188,17 +188,17 @@ static void take_cards(struct reading *in, const char *text, size_t bytes)
     json_t *card;
     json_array_foreach(cards, i, card)
     {
-        struct run_memory told = memory_parse(card);
-        if (told.peak_bytes < 0 || (double)told.peak_bytes <= in->best_peak) continue;
-        in->best_peak = in->record->peak_bytes = (double)told.peak_bytes;
+        struct run_memory use = memory_parse(card);
+        if (use.peak_bytes < 0 || (double)use.peak_bytes <= in->best_peak) continue;
+        in->best_peak = in->record->peak_bytes = (double)use.peak_bytes;
         for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
-            in->record->class_bytes[c] = told.class_bytes[c] < 0 ? NAN : (double)told.class_bytes[c];
+            in->record->class_bytes[c] = use.class_bytes[c] < 0 ? NAN : (double)use.class_bytes[c];
         for (int place = 0; place < PLACE_COUNT; place++) {
             double all = 0;
             for (int c = 0; c < MEMORY_CLASS_COUNT; c++) {
-                double there = (double)told.offloaded_bytes[place][c];
-                in->record->offloaded_class_bytes[place][c] = there > 0 ? there : NAN;
-                all += there;
+                double bytes_of = (double)use.offloaded_bytes[place][c];
+                in->record->offloaded_class_bytes[place][c] = bytes_of > 0 ? bytes_of : NAN;
+                all += bytes_of;
             }
             in->record->offloaded_bytes[place] = all > 0 ? all : NAN;
         }
@@ -209,12 +209,12 @@ static void take_cards(struct reading *in, const char *text, size_t bytes)
 }
 
 /* A run that was resumed without its lines cut back says some steps again: the last word counts. */
-static void go_back(struct record *r, int64_t step)
+static void drop_after(struct record *r, int64_t step)
 {
     while (r->count > 0 && r->step[r->count - 1] >= step) r->count--;
 }
 
-static bool take_line(struct reading *in, const char *text, size_t bytes)
+static bool read_line(struct reading *in, const char *text, size_t bytes)
 {
     struct record *r = in->record;
     struct metric_line line;
@@ -222,7 +222,7 @@ static bool take_line(struct reading *in, const char *text, size_t bytes)
         r->bad_lines++;
         return true;
     }
-    if (r->count > 0 && line.step <= r->step[r->count - 1]) go_back(r, line.step);
+    if (r->count > 0 && line.step <= r->step[r->count - 1]) drop_after(r, line.step);
     if (!grow(in)) return false;
     double before = r->count ? r->seconds[r->count - 1] : 0;
     r->step[r->count] = line.step;
@@ -249,10 +249,10 @@ static bool take_line(struct reading *in, const char *text, size_t bytes)
     if (line.epoch >= 0) {
         if (r->epochs == 0 || r->epoch[r->epochs - 1] != line.epoch) {
             if ((r->epochs & (r->epochs - 1)) == 0) {
-                size_t room = r->epochs ? 2 * (size_t)r->epochs : 1;
-                r->epoch = xrealloc(r->epoch, room * sizeof *r->epoch);
-                r->epoch_loss = xrealloc(r->epoch_loss, room * sizeof *r->epoch_loss);
-                r->epoch_count = xrealloc(r->epoch_count, room * sizeof *r->epoch_count);
+                size_t capacity = r->epochs ? 2 * (size_t)r->epochs : 1;
+                r->epoch = xrealloc(r->epoch, capacity * sizeof *r->epoch);
+                r->epoch_loss = xrealloc(r->epoch_loss, capacity * sizeof *r->epoch_loss);
+                r->epoch_count = xrealloc(r->epoch_count, capacity * sizeof *r->epoch_count);
             }
             r->epoch[r->epochs] = line.epoch;
             r->epoch_loss[r->epochs] = 0;
@@ -263,7 +263,7 @@ static bool take_line(struct reading *in, const char *text, size_t bytes)
             r->epoch_count[r->epochs - 1]++;
         }
     }
-    if (line.cards_bytes) take_cards(in, text + line.cards_at, line.cards_bytes);
+    if (line.cards_bytes) read_cards(in, text + line.cards_at, line.cards_bytes);
     return true;
 }
 
@@ -271,18 +271,18 @@ static int read_metrics(struct reading *in, struct error *err)
 {
     struct record *r = in->record;
     char *path = path_join(r->path, "metrics.jsonl");
-    size_t room = BLOCK, held = 0;
-    char *block = xmalloc(room);
+    size_t capacity = BLOCK, held = 0;
+    char *block = xmalloc(capacity);
     int fd, code = file_open_below(r->path, "metrics.jsonl", O_RDONLY, &fd, NULL, err);
     if (code && errno == ENOENT) code = 0;
     while (fd >= 0 && !code) {
-        ssize_t got = retry_read(fd, block + held, room - held, -1);
+        ssize_t got = retry_read(fd, block + held, capacity - held, -1);
         if (got < 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot read the metrics");
         if (got <= 0) break;
         size_t filled = held + (size_t)got, at = 0;
         for (char *end; (end = memchr(block + at, '\n', filled - at)) != NULL;) {
             size_t n = (size_t)(end - block) - at;
-            if (n && !take_line(in, block + at, n)) {
+            if (n && !read_line(in, block + at, n)) {
                 code = error_set(err, EXIT_HOST_MEMORY, "close other programs", "out of memory at step %lld",
                                  (long long)r->count);
                 break;
@@ -291,13 +291,13 @@ static int read_metrics(struct reading *in, struct error *err)
         }
         held = filled - at;
         memmove(block, block + at, held);
-        if (held == room) {
-            if (room >= LONGEST_LINE) {
+        if (held == capacity) {
+            if (capacity >= LONGEST_LINE) {
                 code = error_set(err, EXIT_INTEGRITY, "is this the metrics file of a run?",
                                  "a line is longer than %d MiB", LONGEST_LINE >> 20);
                 break;
             }
-            block = xrealloc(block, room *= 2);
+            block = xrealloc(block, capacity *= 2);
         }
     }
     r->torn =
@@ -379,7 +379,7 @@ static int summarise(struct reading *in, struct error *err)
 /* ---- the checkpoint ---- */
 
 /* The newest checkpoint as it lies there; without one, what the plan said. */
-static int weigh_checkpoint(struct record *r, struct error *err)
+static int measure_checkpoint(struct record *r, struct error *err)
 {
     char *text;
     size_t bytes = 0;
@@ -492,7 +492,7 @@ int record_read(struct record *r, const char *directory, struct error *err)
     if (!code) code = summarise(&in, err);
     if (!code) code = read_state(r, err);
     if (!code) code = settings_read(r, err);
-    if (!code) code = weigh_checkpoint(r, err);
+    if (!code) code = measure_checkpoint(r, err);
     if (!code) sum_cards(r);
     if (!code) {
         const char *seed = record_setting(r, "train.seed"), *batch = record_setting(r, "train.batch_size");

@@ -42,7 +42,7 @@ struct record {
 
     /* One element per step, ascending.
      * seconds: training time behind that step, without start-up and pauses. */
-    int64_t count, room;
+    int64_t count, capacity;
     int64_t *step;
     double *loss, *seconds;
     float *rate; /* images/s */

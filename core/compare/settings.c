@@ -115,7 +115,7 @@ static void use(struct record *r, struct setting *s, const char *used)
     s->value = xstrdup(shown);
 }
 
-static int take_used(struct record *r, struct error *err)
+static int apply_used(struct record *r, struct error *err)
 {
     int code = run_history_read(&r->history, r->path, err);
     if (code) return code;
@@ -144,7 +144,7 @@ static int take_used(struct record *r, struct error *err)
 int settings_read(struct record *r, struct error *err)
 {
     int code = read_config(r, err);
-    return code ? code : take_used(r, err);
+    return code ? code : apply_used(r, err);
 }
 
 void settings_free(struct record *r)

@@ -28,17 +28,18 @@ struct fact {
         name "_bytes", label, "bytes", -1, REAL, FIELD(class_bytes) + (i) * sizeof(double)                   \
     }
 
-#define BESIDE(place, key, name, i)                                                                          \
+#define OFFLOADED(place, key, name, i)                                                                       \
     {                                                                                                        \
         key "_" name "_bytes", "  " name, "bytes", 0, REAL,                                                  \
             FIELD(offloaded_class_bytes) + ((place)*MEMORY_CLASS_COUNT + (i)) * sizeof(double)               \
     }
-#define BESIDE_BY_CLASS(place, key)                                                                          \
-    BESIDE(place, key, "weights", MEMORY_WEIGHTS), BESIDE(place, key, "gradients", MEMORY_GRADIENTS),        \
-        BESIDE(place, key, "optimizer", MEMORY_OPTIMIZER),                                                   \
-        BESIDE(place, key, "activations", MEMORY_ACTIVATIONS),                                               \
-        BESIDE(place, key, "teacher", MEMORY_TEACHER), BESIDE(place, key, "workspace", MEMORY_WORKSPACE),    \
-        BESIDE(place, key, "comm", MEMORY_COMM), BESIDE(place, key, "data", MEMORY_DATA)
+#define OFFLOADED_BY_CLASS(place, key)                                                                       \
+    OFFLOADED(place, key, "weights", MEMORY_WEIGHTS), OFFLOADED(place, key, "gradients", MEMORY_GRADIENTS),  \
+        OFFLOADED(place, key, "optimizer", MEMORY_OPTIMIZER),                                                \
+        OFFLOADED(place, key, "activations", MEMORY_ACTIVATIONS),                                            \
+        OFFLOADED(place, key, "teacher", MEMORY_TEACHER),                                                    \
+        OFFLOADED(place, key, "workspace", MEMORY_WORKSPACE), OFFLOADED(place, key, "comm", MEMORY_COMM),    \
+        OFFLOADED(place, key, "data", MEMORY_DATA)
 
 static const struct fact facts[] = {
     {"state", "state", "", 0, TEXT, FIELD(state)},
@@ -63,10 +64,10 @@ static const struct fact facts[] = {
     CLASS("data", "  data", MEMORY_DATA),
     {"host_bytes", "beside it, in the host's memory", "bytes", 0, REAL,
      FIELD(offloaded_bytes) + PLACE_HOST * sizeof(double)},
-    BESIDE_BY_CLASS(PLACE_HOST, "host"),
+    OFFLOADED_BY_CLASS(PLACE_HOST, "host"),
     {"file_bytes", "beside it, in working files", "bytes", 0, REAL,
      FIELD(offloaded_bytes) + PLACE_FILE * sizeof(double)},
-    BESIDE_BY_CLASS(PLACE_FILE, "file"),
+    OFFLOADED_BY_CLASS(PLACE_FILE, "file"),
     {"optimizer_bytes_per_param", "optimizer bytes per parameter", "", -1, REAL,
      FIELD(optimizer_bytes_per_param)},
     {"checkpoint_bytes", "checkpoint", "bytes", -1, REAL, FIELD(checkpoint_bytes)},
@@ -265,11 +266,12 @@ static int by_text(const void *a, const void *b) { return strcmp(*(char *const *
 static void add_config(struct table *t)
 {
     char **keys = NULL;
-    size_t count = 0, room = 0;
+    size_t count = 0, capacity = 0;
     for (int c = 0; c < t->column_count; c++)
         for (int i = 0; i < t->columns[c].run_count; i++)
             for (int s = 0; s < t->columns[c].runs[i].setting_count; s++) {
-                if (count == room) keys = xrealloc(keys, (room = room ? 2 * room : 64) * sizeof *keys);
+                if (count == capacity)
+                    keys = xrealloc(keys, (capacity = capacity ? 2 * capacity : 64) * sizeof *keys);
                 keys[count++] = t->columns[c].runs[i].settings[s].key;
             }
     if (count) qsort(keys, count, sizeof *keys, by_text);

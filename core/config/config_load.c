@@ -24,13 +24,13 @@ struct load {
     struct document document;
     config_report report;
     void *context;
-    int errors, told;
+    int errors, reported;
     struct error first; /* the first fatal one */
 };
 
 /* ---- Problems ---- */
 
-static void tell(struct load *l, bool fatal, const struct error *problem)
+static void report_problem(struct load *l, bool fatal, const struct error *problem)
 {
     if (fatal && l->errors++ == 0) l->first = *problem;
     if (l->report) l->report(l->context, fatal, problem);
@@ -41,7 +41,7 @@ __attribute__((format(printf, 5, 6))) static void problem(struct load *l, bool f
 {
     char sentence[320];
     va_list args;
-    if (++l->told > MAX_PROBLEMS) {
+    if (++l->reported > MAX_PROBLEMS) {
         l->errors += fatal;
         return;
     }
@@ -54,7 +54,7 @@ __attribute__((format(printf, 5, 6))) static void problem(struct load *l, bool f
     size_t at = n ? n->outer_start : 0,
            length = n && n->end > at && n->style != STYLE_BLOCK ? n->end - at : 1;
     document_error(&e, l->path, d->text, d->bytes, at, length, hint, "%s", sentence);
-    tell(l, fatal, &e);
+    report_problem(l, fatal, &e);
 }
 
 /* ---- Names ---- */
@@ -166,7 +166,7 @@ static char *list_text(const struct document *d, int sequence)
 }
 
 /* by_merge: it came through "<<", which an explicit key overrules */
-static void take_value(struct load *l, int key, int key_node, int value_node, bool by_merge)
+static void read_value(struct load *l, int key, int key_node, int value_node, bool by_merge)
 {
     struct document *d = &l->document;
     struct config_origin *origin = &l->config->origins[key];
@@ -203,19 +203,19 @@ static void take_value(struct load *l, int key, int key_node, int value_node, bo
                 (v->tag && (strcmp(v->tag, "tag:yaml.org,2002:str") == 0 || strcmp(v->tag, "!") == 0));
     struct value value;
     char message[320], hint[320];
-    enum value_status verdict = value_read(key, read, listed ? strlen(list) : v->text_bytes, text, &value,
-                                           message, hint, sizeof message);
-    if (verdict != VALUE_GOOD) problem(l, verdict == VALUE_BAD, value_node, hint, "%s", message);
+    enum value_status status = value_read(key, read, listed ? strlen(list) : v->text_bytes, text, &value,
+                                          message, hint, sizeof message);
+    if (status != VALUE_GOOD) problem(l, status == VALUE_BAD, value_node, hint, "%s", message);
     origin->from = ORIGIN_FILE;
     document_position(d->text, d->bytes, d->nodes[key_node].start, &origin->line, &origin->column);
-    if (verdict != VALUE_BAD) value_store(l->config, key, &value, read);
+    if (status != VALUE_BAD) value_store(l->config, key, &value, read);
     free(list);
 }
 
-static void take_section(struct load *l, const char *section, int mapping, int *merges, bool by_merge);
+static void read_section(struct load *l, const char *section, int mapping, int *merges, bool by_merge);
 
 /* "<<: *a" or "<<: [*a, *b]" */
-static void take_merge(struct load *l, const char *section, int node, int *merges)
+static void read_merge(struct load *l, const char *section, int node, int *merges)
 {
     struct document *d = &l->document;
     if (++*merges > MAX_MERGES) {
@@ -225,11 +225,11 @@ static void take_merge(struct load *l, const char *section, int node, int *merge
     }
     int target = document_follow(d, node);
     if (d->nodes[target].kind == NODE_MAPPING) {
-        take_section(l, section, target, merges, true);
+        read_section(l, section, target, merges, true);
     } else if (d->nodes[target].kind == NODE_SEQUENCE) {
         for (int k = d->nodes[target].first; k >= 0; k = d->nodes[k].next)
             if (d->nodes[document_follow(d, k)].kind == NODE_MAPPING)
-                take_section(l, section, document_follow(d, k), merges, true);
+                read_section(l, section, document_follow(d, k), merges, true);
             else problem(l, true, k, "merge sections: <<: *name", "'<<' takes groups of keys");
     } else {
         problem(l, true, node, "merge a section: <<: *name", "'<<' takes a group of keys");
@@ -248,18 +248,18 @@ static const char *removed(const char *key)
     return config_key_retired(key) ? " any more: it was removed" : "";
 }
 
-static void take_section(struct load *l, const char *section, int mapping, int *merges, bool by_merge)
+static void read_section(struct load *l, const char *section, int mapping, int *merges, bool by_merge)
 {
     struct document *d = &l->document;
     if (*merges > MAX_MERGES) return;
     for (int pass = 0; pass < 2; pass++) /* explicit keys first */
         for (int k = d->nodes[mapping].first; k >= 0; k = d->nodes[d->nodes[k].next].next) {
             const struct node *n = &d->nodes[k];
-            if (l->told > MAX_PROBLEMS) return;
+            if (l->reported > MAX_PROBLEMS) return;
             bool merge = n->kind == NODE_SCALAR && n->style == STYLE_PLAIN && strcmp(n->text, "<<") == 0;
             if (merge != (pass == 1)) continue;
             if (merge) {
-                take_merge(l, section, n->next, merges);
+                read_merge(l, section, n->next, merges);
                 continue;
             }
             if (n->kind != NODE_SCALAR) {
@@ -279,12 +279,12 @@ static void take_section(struct load *l, const char *section, int mapping, int *
                 suggest(hint, sizeof hint, section, n->text);
                 problem(l, true, k, hint, "%.100s is not a key%s", full, removed(full));
             } else if (key >= 0) {
-                take_value(l, key, k, n->next, by_merge);
+                read_value(l, key, k, n->next, by_merge);
             }
         }
 }
 
-static void take_root(struct load *l, int mapping, int *merges, bool by_merge)
+static void read_root(struct load *l, int mapping, int *merges, bool by_merge)
 {
     struct document *d = &l->document;
     const char *sections[MAX_SECTIONS];
@@ -293,7 +293,7 @@ static void take_root(struct load *l, int mapping, int *merges, bool by_merge)
     for (int pass = 0; pass < 2; pass++)
         for (int k = d->nodes[mapping].first; k >= 0; k = d->nodes[d->nodes[k].next].next) {
             const struct node *n = &d->nodes[k];
-            if (l->told > MAX_PROBLEMS) return;
+            if (l->reported > MAX_PROBLEMS) return;
             if (n->kind != NODE_SCALAR) {
                 if (pass == 0) problem(l, true, k, "sections are words", "a key is not a word");
                 continue;
@@ -305,7 +305,7 @@ static void take_root(struct load *l, int mapping, int *merges, bool by_merge)
                 if (++*merges > MAX_MERGES || d->nodes[value].kind != NODE_MAPPING)
                     problem(l, true, n->next, "merge a group of sections: <<: *name",
                             "'<<' cannot take this");
-                else take_root(l, value, merges, true);
+                else read_root(l, value, merges, true);
                 continue;
             }
             int section = -1;
@@ -316,7 +316,7 @@ static void take_root(struct load *l, int mapping, int *merges, bool by_merge)
                 suggest(hint, sizeof hint, "", n->text);
                 problem(l, true, k, hint, "%.100s is not a section", n->text);
             } else if (d->nodes[value].kind == NODE_MAPPING) {
-                take_section(l, sections[section], value, merges, by_merge);
+                read_section(l, sections[section], value, merges, by_merge);
             } else if (d->nodes[value].kind != NODE_SCALAR || d->nodes[value].style != STYLE_PLAIN ||
                        d->nodes[value].text[0]) {
                 problem(l, true, n->next, "write its keys below it, indented",
@@ -338,7 +338,7 @@ static char *without_brackets(int key, const char *text)
     return out;
 }
 
-static void take_override(struct load *l, const char *text)
+static void read_override(struct load *l, const char *text)
 {
     struct error e = {0};
     const char *equals = strchr(text, '=');
@@ -350,7 +350,7 @@ static void take_override(struct load *l, const char *text)
         bool other = document_lookalike(named, sizeof named, text, strlen(text), 0);
         error_set(&e, EXIT_USAGE, other ? named : "write key=value, as in train.batch_size=16",
                   "'%.100s' is not key=value", text);
-        tell(l, true, &e);
+        report_problem(l, true, &e);
         return;
     }
     char message[320], hint[320];
@@ -361,16 +361,16 @@ static void take_override(struct load *l, const char *text)
         suggest(hint, sizeof hint, strchr(name, '.') ? section : "",
                 strchr(name, '.') ? strchr(name, '.') + 1 : name);
         error_set(&e, EXIT_CONFIG, hint, "%.100s is not a key%s", name, removed(name));
-        tell(l, true, &e);
+        report_problem(l, true, &e);
         return;
     }
     struct value value;
     char *given = without_brackets(key, equals + 1);
-    enum value_status verdict =
+    enum value_status status =
         value_read(key, given, strlen(given), false, &value, message, hint, sizeof message);
-    if (verdict == VALUE_BAD) {
+    if (status == VALUE_BAD) {
         error_set(&e, EXIT_CONFIG, hint, "%s", message);
-        tell(l, true, &e);
+        report_problem(l, true, &e);
     } else {
         l->config->origins[key] = (struct config_origin){.from = ORIGIN_OVERRIDE};
         value_store(l->config, key, &value, given);
@@ -403,7 +403,7 @@ static void bad_combination(void *context, const char *key, bool fatal, const ch
     } else {
         error_set(&e, EXIT_CONFIG, hint, "%s", sentence);
     }
-    tell(l, fatal, &e);
+    report_problem(l, fatal, &e);
 }
 
 static void locate(struct config *config, const char *path)
@@ -437,16 +437,16 @@ int config_examine(struct config *config, const char *path, const char *text, si
     int code = document_parse(&l.document, path, text, bytes, &l.first);
     if (code) {
         struct error unreadable = l.first;
-        tell(&l, true, &unreadable);
+        report_problem(&l, true, &unreadable);
     } else {
         int root = l.document.root, merges = 0;
         const struct node *n = root >= 0 ? &l.document.nodes[root] : NULL;
         bool nothing = !n || (n->kind == NODE_SCALAR && n->style == STYLE_PLAIN && !n->text[0]);
-        if (n && n->kind == NODE_MAPPING) take_root(&l, root, &merges, false);
+        if (n && n->kind == NODE_MAPPING) read_root(&l, root, &merges, false);
         else if (!nothing)
             problem(&l, true, root, "start with a section, as in 'data:'",
                     "expected sections of keys, found %s", n->kind == NODE_SEQUENCE ? "a list" : "text");
-        for (int i = 0; i < override_count; i++) take_override(&l, overrides[i]);
+        for (int i = 0; i < override_count; i++) read_override(&l, overrides[i]);
         if (l.errors == 0) {
             resolve_defaults(config);
             resolve_check(config, bad_combination, &l);
@@ -505,7 +505,7 @@ int config_assign(struct config *config, const char *name, const char *text, str
 {
     struct load l = {.config = config};
     char *override = xasprintf("%s=%s", name, text);
-    take_override(&l, override);
+    read_override(&l, override);
     free(override);
     if (l.errors) {
         if (err) *err = l.first;
@@ -523,7 +523,7 @@ static void first_combination(void *context, const char *key, bool fatal, const 
     struct error e = {0};
     error_set(&e, EXIT_CONFIG, hint, "%s", sentence);
     if (origin->from == ORIGIN_FILE) error_at(&e, l->config->path, origin->line, origin->column);
-    tell(l, fatal, &e);
+    report_problem(l, fatal, &e);
 }
 
 int config_resolve(struct config *config, enum model_family family, struct error *err)

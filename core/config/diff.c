@@ -23,14 +23,14 @@ struct side {
 
 static void split_lines(struct side *side, const char *text, size_t bytes)
 {
-    int room = 16;
-    side->lines = xmalloc((size_t)room * sizeof *side->lines);
+    int capacity = 16;
+    side->lines = xmalloc((size_t)capacity * sizeof *side->lines);
     side->count = 0;
     for (size_t i = 0; i < bytes;) {
         const char *end = memchr(text + i, '\n', bytes - i);
         size_t n = end ? (size_t)(end - text) + 1 - i : bytes - i;
-        if (side->count == room)
-            side->lines = xrealloc(side->lines, (size_t)(room *= 2) * sizeof *side->lines);
+        if (side->count == capacity)
+            side->lines = xrealloc(side->lines, (size_t)(capacity *= 2) * sizeof *side->lines);
         side->lines[side->count++] = (struct line){text + i, n};
         i += n;
     }
@@ -80,7 +80,7 @@ static void compare(struct side *a, int from_a, int to_a, struct side *b, int fr
     free(trace);
 }
 
-static void put(FILE *out, char mark, const struct line *line)
+static void print_line(FILE *out, char mark, const struct line *line)
 {
     fputc(mark, out);
     fwrite(line->text, 1, line->bytes, out);
@@ -116,10 +116,10 @@ static void hunks(FILE *out, const struct side *a, const struct side *b)
         int na = to_a - from_a, nb = to_b - from_b;
         fprintf(out, "@@ -%d,%d +%d,%d @@\n", na ? from_a + 1 : from_a, na, nb ? from_b + 1 : from_b, nb);
         for (x = from_a, y = from_b; x < to_a || y < to_b;) {
-            if (x < to_a && a->changed[x]) put(out, '-', &a->lines[x++]);
-            else if (y < to_b && b->changed[y]) put(out, '+', &b->lines[y++]);
+            if (x < to_a && a->changed[x]) print_line(out, '-', &a->lines[x++]);
+            else if (y < to_b && b->changed[y]) print_line(out, '+', &b->lines[y++]);
             else {
-                put(out, ' ', &a->lines[x++]);
+                print_line(out, ' ', &a->lines[x++]);
                 y++;
             }
         }

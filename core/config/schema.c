@@ -36,53 +36,53 @@ CHOICE_LISTS(CHOICE_SIZE)
     {name, CONFIG_TEXT, NULL, NULL, NULL, 0, 0, "", used, help, true, AT(field)}
 // clang-format on
 
-#define GEOMETRY "train plan embed bench"
+#define MODEL_SHAPE "train plan embed bench"
 
 #define TOWER(section, who, field)                                                                           \
     PATH(section ".weight", "train embed",                                                                   \
          "checkpoint of the " who ", a file or a directory: see meopt-weights(7)", field.weight),            \
-        CHOICE(section ".arch", tower_arch, "custom", GEOMETRY,                                              \
+        CHOICE(section ".arch", tower_arch, "custom", MODEL_SHAPE,                                           \
                "published model shape of the " who "; custom: from the checkpoint and the keys below",       \
                field.arch),                                                                                  \
-        INT(section ".width", "channels", 0, 65536, "0", GEOMETRY,                                           \
+        INT(section ".width", "channels", 0, 65536, "0", MODEL_SHAPE,                                        \
             "width of the " who "; 0: from arch or checkpoint", field.width),                                \
-        INT(section ".depth", "blocks", 0, 1024, "0", GEOMETRY,                                              \
+        INT(section ".depth", "blocks", 0, 1024, "0", MODEL_SHAPE,                                           \
             "transformer blocks; 0: from arch or checkpoint", field.depth),                                  \
-        INT(section ".heads", "heads", 0, 1024, "0", GEOMETRY,                                               \
+        INT(section ".heads", "heads", 0, 1024, "0", MODEL_SHAPE,                                            \
             "attention heads, not stored in a checkpoint; 0: width / head_dim", field.heads),                \
-        INT(section ".head_dim", "channels", 0, 1024, "0", GEOMETRY,                                         \
+        INT(section ".head_dim", "channels", 0, 1024, "0", MODEL_SHAPE,                                      \
             "width of one head; 0: as published at that width (80 at 1280, 88 at 1408, 104 at 1664, 112 at " \
             "1792, else 64)",                                                                                \
             field.head_dim),                                                                                 \
-        INT(section ".hidden", "channels", 0, 262144, "0", GEOMETRY,                                         \
+        INT(section ".hidden", "channels", 0, 262144, "0", MODEL_SHAPE,                                      \
             "hidden width of the feed-forward; 0: from arch or checkpoint", field.hidden),                   \
-        INT(section ".out", "channels", 0, 65536, "0", GEOMETRY,                                             \
+        INT(section ".out", "channels", 0, 65536, "0", MODEL_SHAPE,                                          \
             "width of the embedding; 0: from arch or checkpoint", field.out),                                \
-        CHOICE(section ".ffn", tower_ffn, "auto", GEOMETRY, "feed-forward; auto: from arch or checkpoint",   \
-               field.ffn),                                                                                   \
-        CHOICE(section ".activation", tower_activation, "auto", GEOMETRY,                                    \
+        CHOICE(section ".ffn", tower_ffn, "auto", MODEL_SHAPE,                                               \
+               "feed-forward; auto: from arch or checkpoint", field.ffn),                                    \
+        CHOICE(section ".activation", tower_activation, "auto", MODEL_SHAPE,                                 \
                "activation of an mlp; auto: from config.json or open_clip_config.json next to the "          \
                "checkpoint, else quick_gelu for a TorchScript archive of CLIP, else gelu",                   \
                field.activation),                                                                            \
-        CHOICE(section ".pool", tower_pool, "auto", GEOMETRY,                                                \
+        CHOICE(section ".pool", tower_pool, "auto", MODEL_SHAPE,                                             \
                "embedding: the class token, the mean of the normalised patches, the norm of the mean of "    \
                "the patches or of all tokens (avg_all), the mean of the patches without the last norm "      \
                "(avg_raw), the mean of the normalised class and distillation tokens; auto: from arch, the "  \
                "names or that file, else cls, and avg without a class token",                                \
                field.pool),                                                                                  \
-        CHOICE(section ".norm", tower_norm, "auto", GEOMETRY,                                                \
+        CHOICE(section ".norm", tower_norm, "auto", MODEL_SHAPE,                                             \
                "norms before the branches of a block, or after them; auto: from arch or that file, else "    \
                "post for an eva tower 1792 wide (EVA02-CLIP-E), else pre",                                   \
                field.norm),                                                                                  \
-        INT(section ".patch", "pixels", 0, 1024, "0", GEOMETRY,                                              \
+        INT(section ".patch", "pixels", 0, 1024, "0", MODEL_SHAPE,                                           \
             "side of a patch; 0: from arch or checkpoint", field.patch),                                     \
-        INT(section ".pos_grid", "patches", 0, 1024, "0", GEOMETRY,                                          \
+        INT(section ".pos_grid", "patches", 0, 1024, "0", MODEL_SHAPE,                                       \
             "side of the stored position embedding; 0: from arch or checkpoint", field.pos_grid),            \
-        CHOICE(section ".pos_resize", tower_pos_resize, "auto", GEOMETRY,                                    \
+        CHOICE(section ".pos_resize", tower_pos_resize, "auto", MODEL_SHAPE,                                 \
                "library whose interpolation resizes the positions if image / patch is not pos_grid; auto: "  \
                "the library that wrote the checkpoint",                                                      \
                field.pos_resize),                                                                            \
-        CHOICE(section ".dtype", tower_dtype, "auto", GEOMETRY,                                              \
+        CHOICE(section ".dtype", tower_dtype, "auto", MODEL_SHAPE,                                           \
                "compute type of the " who "; auto: train.precision", field.dtype)
 
 #define IMAGES(section, field)                                                                               \
@@ -108,7 +108,7 @@ static const char family_aliases[] = FAMILIES(FAMILY_ALIAS, );
 static const char rule_aliases[] = OPTIM_RULES(RULE_ALIAS, );
 
 const struct config_key config_keys[] = {
-    CHOICE_ALIAS("model.family", model_family, family_aliases + 1, "auto", GEOMETRY,
+    CHOICE_ALIAS("model.family", model_family, family_aliases + 1, "auto", MODEL_SHAPE,
                  "kind of both towers, but for model_s.family; auto: from arch or the checkpoint's keys",
                  model.family),
     TOWER("model_t", "teacher", model_t),
@@ -119,7 +119,7 @@ const struct config_key config_keys[] = {
      "in host memory, from which each block is read while the previous one computes",
      false, ENUM_AT(tower_place, model_t.place)},
     TOWER("model_s", "student", model_s),
-    CHOICE_ALIAS("model_s.family", model_family, family_aliases + 1, "auto", GEOMETRY,
+    CHOICE_ALIAS("model_s.family", model_family, family_aliases + 1, "auto", MODEL_SHAPE,
                  "kind of the student where it is another than the teacher's; auto: from its arch, its "
                  "checkpoint where model.family is auto, else model.family",
                  model_s.family),
@@ -146,7 +146,7 @@ const struct config_key config_keys[] = {
          "others",
          data.include),
     TEXT("data.exclude", "train embed", "comma-separated patterns of the images to leave out", data.exclude),
-    INT("data.image_size", "pixels", 0, 4096, "0", GEOMETRY,
+    INT("data.image_size", "pixels", 0, 4096, "0", MODEL_SHAPE,
         "side of the input; 0: from the files next to the checkpoint, else from its positions (dinov2's own: "
         "224)",
         data.image_size),
@@ -171,7 +171,7 @@ const struct config_key config_keys[] = {
          "share of undecodable images above which training stops", data.max_bad),
     BOOL("data.shuffle", "true", "train", "new order every epoch, from train.seed", data.shuffle),
 
-    INT("data_s.image_size", "pixels", 0, 4096, "0", GEOMETRY,
+    INT("data_s.image_size", "pixels", 0, 4096, "0", MODEL_SHAPE,
         "side of the student's input; 0: data.image_size, if that is 0 from the files next to its "
         "checkpoint, else the teacher's",
         data_s.image_size),

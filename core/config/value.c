@@ -320,8 +320,8 @@ static enum value_status out_of_range(int key, const char *text, char *message, 
     return VALUE_BAD;
 }
 
-static enum value_status note(char *message, char *hint, size_t size, const char *text, const char *taken,
-                              const char *better)
+static enum value_status note_ambiguous(char *message, char *hint, size_t size, const char *text,
+                                        const char *taken, const char *better)
 {
     snprintf(message, size, "other YAML readers take %.60s as %s", text, taken);
     snprintf(hint, size, "write %s", better);
@@ -332,7 +332,7 @@ static enum value_status read_int(int key, const char *text, bool quoted, struct
                                   char *hint, size_t size)
 {
     if (quoted || !int12(text)) {
-        enum value_status verdict = bad_type(key, text, quoted, message, hint, size);
+        enum value_status status = bad_type(key, text, quoted, message, hint, size);
         char plain[64];
         size_t n = 0;
         for (const char *p = text; *p && n + 1 < sizeof plain; p++)
@@ -342,7 +342,7 @@ static enum value_status read_int(int key, const char *text, bool quoted, struct
         else if (!quoted && real12(text) && strtod(text, NULL) == rint(strtod(text, NULL)) &&
                  fabs(strtod(text, NULL)) < 1e15)
             snprintf(hint, size, "write %.0f", strtod(text, NULL));
-        return verdict;
+        return status;
     }
     errno = 0;
     int base = text[0] == '0' && (text[1] == 'o' || text[1] == 'x') ? (text[1] == 'o' ? 8 : 16) : 10;
@@ -352,11 +352,12 @@ static enum value_status read_int(int key, const char *text, bool quoted, struct
     value->integer = x;
     char better[32];
     snprintf(better, sizeof better, "%lld", x);
-    if (base == 8) return note(message, hint, size, text, "text", better);
+    if (base == 8) return note_ambiguous(message, hint, size, text, "text", better);
     const char *digits = text + (*text == '-' || *text == '+');
     if (base == 10 && digits[0] == '0' && digits[1])
-        return note(message, hint, size, text,
-                    span(digits, "01234567") == strlen(digits) ? "an octal number" : "text", better);
+        return note_ambiguous(message, hint, size, text,
+                              span(digits, "01234567") == strlen(digits) ? "an octal number" : "text",
+                              better);
     return VALUE_GOOD;
 }
 
@@ -374,10 +375,10 @@ static enum value_status read_real(int key, const char *text, bool quoted, struc
     char better[40];
     value_real_text(better, sizeof better, x);
     enum kind other = kind11(text);
-    if (other == KIND_TEXT) return note(message, hint, size, text, "text", better);
+    if (other == KIND_TEXT) return note_ambiguous(message, hint, size, text, "text", better);
     const char *digits = text + (*text == '-' || *text == '+');
     if (other == KIND_INT && !based && digits[0] == '0' && digits[1])
-        return note(message, hint, size, text, "an octal number", better);
+        return note_ambiguous(message, hint, size, text, "an octal number", better);
     return VALUE_GOOD;
 }
 
@@ -389,7 +390,7 @@ static enum value_status read_bool(int key, const char *text, bool quoted, struc
         return bad_type(key, text, quoted, message, hint, size);
     bool yes = strchr("tTyY", text[0]) || strcasecmp(text, "on") == 0;
     value->integer = automatic ? -1 : yes;
-    return one_of(text, bools11) ? note(message, hint, size, text, "text", yes ? "true" : "false")
+    return one_of(text, bools11) ? note_ambiguous(message, hint, size, text, "text", yes ? "true" : "false")
                                  : VALUE_GOOD;
 }
 
@@ -464,12 +465,12 @@ enum value_status value_read(int key, const char *text, size_t bytes, bool quote
     char better[128];
     snprintf(better, sizeof better, "\"%.100s\"", text);
     enum kind other = kind11(text) != KIND_TEXT ? kind11(text) : kind12(text);
-    return note(message, hint, size, text,
-                other == KIND_BOOL   ? "a truth value"
-                : other == KIND_DATE ? "a date"
-                : other == KIND_NULL ? "nothing"
-                                     : "a number",
-                better);
+    return note_ambiguous(message, hint, size, text,
+                          other == KIND_BOOL   ? "a truth value"
+                          : other == KIND_DATE ? "a date"
+                          : other == KIND_NULL ? "nothing"
+                                               : "a number",
+                          better);
 }
 
 char *value_typed(int key, const char *text)

@@ -214,7 +214,7 @@ static int walk(struct walk *w, const char *below, const struct above *up, struc
     return code;
 }
 
-static void take_member(void *context, const char *member, int64_t offset, int64_t bytes)
+static void add_member(void *context, const char *member, int64_t offset, int64_t bytes)
 {
     struct walk *w = context;
     while (strncmp(member, "./", 2) == 0) member += 2;
@@ -232,12 +232,12 @@ static void take_member(void *context, const char *member, int64_t offset, int64
 /* Archives beside images may hold the same images: they are not read then. */
 static int read_archives(struct walk *w, int code, struct error *err)
 {
-    bool beside = w->all > 0;
+    bool has_images = w->all > 0;
     for (int64_t i = 0; i < w->archive_count; i++) {
         w->archive = w->archives[i];
         char *path = path_join(w->root, w->archive);
-        if (beside) count_unread(w, w->archive);
-        else if (!code) code = tar_list(path, take_member, w, err);
+        if (has_images) count_unread(w, w->archive);
+        else if (!code) code = tar_list(path, add_member, w, err);
         free(path);
         free(w->archives[i]);
     }
@@ -319,7 +319,7 @@ static enum part part_at(const char *name, bool coco2014)
     return in_train2014(name) ? PART_TRAIN : part == PART_TRAIN ? PART_NONE : part;
 }
 
-static void keep_training(struct image_list *list)
+static void select_training(struct image_list *list)
 {
     int64_t counts[PARTS] = {0}, kept = 0;
     bool coco2014 = false;
@@ -385,7 +385,7 @@ int image_list_survey(struct image_list *list, const char *root, const char *inc
         image_list_free(list);
         return code;
     }
-    if (!w.include[0]) keep_training(list);
+    if (!w.include[0]) select_training(list);
     qsort(list->names, (size_t)list->count, sizeof *list->names, by_bytes);
     return 0;
 }

@@ -86,7 +86,7 @@ static size_t pixel_bytes(const struct data *d)
 }
 
 /* From decoded and resized pixels to a slot of a batch; pixels NULL: zeros. */
-static void put_sample(const struct data *d, float *batch, int64_t slot, const uint8_t *pixels)
+static void store_sample(const struct data *d, float *batch, int64_t slot, const uint8_t *pixels)
 {
     const struct data_options *o = &d->options;
     const struct view {
@@ -201,7 +201,7 @@ static void fail(struct data *d, const struct error *why)
 }
 
 /* Under the lock: a bad image is named once; too many are fatal. */
-static void note_bad(struct data *d, int64_t id, const struct error *why)
+static void count_bad(struct data *d, int64_t id, const struct error *why)
 {
     if (d->bad[id]) return;
     d->bad[id] = 1;
@@ -246,18 +246,18 @@ static bool load_sample(struct data *d, int64_t batch, int64_t slot, uint8_t *rg
         const uint8_t *kept = d->kept ? d->kept[id] : NULL;
         enum outcome outcome = kept ? LOADED : load_image(d, id, epoch, rgb, &err);
         if (outcome == LOADED) {
-            put_sample(d, to, slot, kept ? kept : rgb);
+            store_sample(d, to, slot, kept ? kept : rgb);
             *number = id;
             return true;
         }
         pthread_mutex_lock(&d->lock);
-        if (outcome == UNDECODABLE) note_bad(d, id, &err);
+        if (outcome == UNDECODABLE) count_bad(d, id, &err);
         else fail(d, &err);
         bool give_up = d->stop || d->failure.code, any = d->bad_count < d->list.count;
         pthread_mutex_unlock(&d->lock);
         if (give_up) return false;
         if (o->whole && any) {
-            put_sample(d, to, slot, NULL);
+            store_sample(d, to, slot, NULL);
             *number = -1;
             return true;
         }

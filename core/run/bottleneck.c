@@ -55,7 +55,7 @@ static double best_ms(const struct follow *f)
 }
 
 /* Hot, with less power than it has had, and slower than it was, though it is busy. */
-static bool throttled(struct bottleneck *v, const struct follow *f, double ms)
+static bool find_throttled(struct bottleneck *v, const struct follow *f, double ms)
 {
     for (int c = 0; c < f->card_count; c++) {
         const struct follow_card *card = &f->cards[c];
@@ -75,7 +75,7 @@ static bool throttled(struct bottleneck *v, const struct follow *f, double ms)
         if (!(temp >= HOT && busy >= BUSY && power < POWER_KEPT * most)) continue;
         double best = best_ms(f);
         if (!(ms > SLOWED * best)) continue;
-        v->kind = VERDICT_THROTTLED;
+        v->kind = BOTTLENECK_THROTTLED;
         snprintf(v->cause, sizeof v->cause, "card %d: %.0f C, %.0f of %.0f W; a step takes %.0f %% longer",
                  card->rank, temp, power, most, 100 * (ms / best - 1));
         return true;
@@ -83,16 +83,17 @@ static bool throttled(struct bottleneck *v, const struct follow *f, double ms)
     return false;
 }
 
-static void mend_data(struct bottleneck *v, const struct follow *f, const char *run)
+static void set_data_remedy(struct bottleneck *v, const struct follow *f, const char *run)
 {
-    if (v->kind == VERDICT_DISK)
-        snprintf(v->mend, sizeof v->mend,
+    if (v->kind == BOTTLENECK_DISK)
+        snprintf(v->remedy, sizeof v->remedy,
                  "images on a local disk: meopt train --resume %s data.root=/LOCAL/COPY", run);
     else if (f->data_workers > 0)
-        snprintf(v->mend, sizeof v->mend, "more threads decode: meopt train --resume %s data.workers=%lld",
-                 run, (long long)(2 * f->data_workers));
+        snprintf(v->remedy, sizeof v->remedy,
+                 "more threads decode: meopt train --resume %s data.workers=%lld", run,
+                 (long long)(2 * f->data_workers));
     else
-        snprintf(v->mend, sizeof v->mend,
+        snprintf(v->remedy, sizeof v->remedy,
                  "every processor decodes: give it more of them, as with meopt sbatch --cpus");
 }
 
@@ -103,32 +104,33 @@ void bottleneck_find(struct bottleneck *v, const struct follow *f)
     *v = (struct bottleneck){0};
     run_word(run, sizeof run, f->directory);
     if (f->fallback[0]) {
-        v->kind = VERDICT_FALLBACK;
+        v->kind = BOTTLENECK_FALLBACK;
         snprintf(v->cause, sizeof v->cause, "%.190s", f->fallback);
-        snprintf(v->mend, sizeof v->mend, "what is missing: meopt doctor");
+        snprintf(v->remedy, sizeof v->remedy, "what is missing: meopt doctor");
         return;
     }
     if (last_steps(f, &ms, &waiting) < FEWEST) return;
     for (int i = 0; i < f->card_count; i++) busy = fmax(busy, f->cards[i].busy_percent);
     if (f->slowest_rank >= 0 && f->slowest_costs >= WAITS) {
-        v->kind = VERDICT_STRAGGLER;
+        v->kind = BOTTLENECK_STRAGGLER;
         snprintf(v->cause, sizeof v->cause, "rank %d on %.60s: the others wait %.0f %% of a step for it",
                  f->slowest_rank, f->slowest_host, f->slowest_costs);
-        snprintf(v->mend, sizeof v->mend, "what its host lacks: ssh %.60s meopt doctor", f->slowest_host);
+        snprintf(v->remedy, sizeof v->remedy, "what its host lacks: ssh %.60s meopt doctor", f->slowest_host);
     } else if (strncmp(f->status.message, "saving is paused", 16) == 0) {
-        v->kind = VERDICT_DISK;
+        v->kind = BOTTLENECK_DISK;
         snprintf(v->cause, sizeof v->cause, "%.190s", f->status.message);
-        snprintf(v->mend, sizeof v->mend, "make room: df -h %s", run);
+        snprintf(v->remedy, sizeof v->remedy, "make room: df -h %s", run);
     } else if (waiting >= WAITS) {
-        v->kind = f->io_percent >= PRESSURE ? VERDICT_DISK : VERDICT_DATA;
+        v->kind = f->io_percent >= PRESSURE ? BOTTLENECK_DISK : BOTTLENECK_DATA;
         int n = snprintf(v->cause, sizeof v->cause, "%.0f %% of a step waits for images", waiting);
-        if (v->kind == VERDICT_DISK)
+        if (v->kind == BOTTLENECK_DISK)
             snprintf(v->cause + n, sizeof v->cause - (size_t)n, ", the disk stalls %.0f %%", f->io_percent);
-        mend_data(v, f, run);
-    } else if (throttled(v, f, ms)) {
-        snprintf(v->mend, sizeof v->mend, "cool it, or another card: meopt train --resume %s --cards N", run);
+        set_data_remedy(v, f, run);
+    } else if (find_throttled(v, f, ms)) {
+        snprintf(v->remedy, sizeof v->remedy, "cool it, or another card: meopt train --resume %s --cards N",
+                 run);
     } else if (!isfinite(busy) || busy >= BUSY) {
-        v->kind = VERDICT_COMPUTE;
+        v->kind = BOTTLENECK_COMPUTE;
         int n = snprintf(v->cause, sizeof v->cause, "%.1f %% of a step waits for images", waiting);
         if (isfinite(busy))
             snprintf(v->cause + n, sizeof v->cause - (size_t)n, ", the busiest card is %.0f %% busy", busy);

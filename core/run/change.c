@@ -26,7 +26,7 @@ bool change_may(const char *key)
     return false;
 }
 
-int change_ask(const char *directory, const char *key, const char *value, struct error *err)
+int change_request(const char *directory, const char *key, const char *value, struct error *err)
 {
     char *typed = value_typed(config_key_index(key), value);
     const struct edit edit = {key, typed};
@@ -64,7 +64,7 @@ json_t *change_apply(struct config *config, const struct change_values *values)
     return changed;
 }
 
-int change_keep(const char *directory, const json_t *changed, struct error *err)
+int change_record(const char *directory, const json_t *changed, struct error *err)
 {
     const char *key;
     json_t *values;

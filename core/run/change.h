@@ -21,12 +21,12 @@ struct change_values {
 };
 
 /* Edit RUN/config.yaml, then make the request. EXIT_CONFIG where the value is none of the key's. */
-int change_ask(const char *directory, const char *key, const char *value, struct error *err);
+int change_request(const char *directory, const char *key, const char *value, struct error *err);
 /* What RUN/config.yaml says now. */
 int change_read(struct change_values *values, const char *directory, struct error *err);
 /* Take over those that differ: {key: [before, now]}, or NULL when none does; the caller frees. */
 json_t *change_apply(struct config *config, const struct change_values *values);
 /* What meta.json says of the run's configuration, after such a change. */
-int change_keep(const char *directory, const json_t *changed, struct error *err);
+int change_record(const char *directory, const json_t *changed, struct error *err);
 
 #endif

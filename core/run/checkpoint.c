@@ -72,7 +72,7 @@ struct listing {
     int count;
 };
 
-static void take_step(void *context, const char *all, const char *name)
+static void add_listed_step(void *context, const char *all, const char *name)
 {
     struct listing *list = context;
     long long step;
@@ -87,7 +87,7 @@ static void take_step(void *context, const char *all, const char *name)
 int checkpoint_steps(const char *directory, int64_t **steps, int *count, struct error *err)
 {
     struct listing list = {0};
-    int code = checkpoint_each_name(directory, take_step, &list, err);
+    int code = checkpoint_each_name(directory, add_listed_step, &list, err);
     if (code) {
         free(list.steps);
         list = (struct listing){0};
@@ -260,8 +260,8 @@ static bool has_blocks(const struct checkpoint *c, const char *name)
 }
 
 /* One file's share: of its blocks, where the manifest tells them; else all of it. */
-static int compare_some(const struct checkpoint *c, const char *name, int fd, int index, int count,
-                        struct error *err)
+static int compare_share_of_file(const struct checkpoint *c, const char *name, int fd, int index, int count,
+                                 struct error *err)
 {
     struct checkpoint_reader r;
     int code = compare_part(c, name, fd, BY_SIZE, err);
@@ -274,7 +274,7 @@ static int compare_some(const struct checkpoint *c, const char *name, int fd, in
 }
 
 /* The files that its manifest tells of, from -1 on; the caller frees. */
-static char *name_of(const struct checkpoint *c, int file)
+static char *name_of_file(const struct checkpoint *c, int file)
 {
     return file < 0 ? xstrdup(checkpoint_model) : checkpoint_records_name(file, c->writers);
 }
@@ -285,13 +285,13 @@ static int compare_files(const struct checkpoint *c, enum depth depth, int index
 {
     int code = 0;
     for (int i = -1; i < c->writers && !code; i++) {
-        char *name = name_of(c, i);
+        char *name = name_of_file(c, i);
         bool mine = i < 0 || !count || i % count == index || has_blocks(c, name);
         if (mine && i >= 0) code = checkpoint_open_records(c, i, err);
         int fd = i < 0 ? c->model_file : c->records[i];
         if (mine && !code)
-            code =
-                count ? compare_some(c, name, fd, index, count, err) : compare_part(c, name, fd, depth, err);
+            code = count ? compare_share_of_file(c, name, fd, index, count, err)
+                         : compare_part(c, name, fd, depth, err);
         free(name);
     }
     return code;
@@ -303,8 +303,8 @@ int checkpoint_compare_share(const struct checkpoint *c, int index, int count, s
 }
 
 /* Every byte of it is read: by this process, or by those that share it, each a part. */
-static int compare(const struct checkpoint *c, enum depth depth, const struct checkpoint_share *share,
-                   struct error *err)
+static int compare_all(const struct checkpoint *c, enum depth depth, const struct checkpoint_share *share,
+                       struct error *err)
 {
     if (depth == BY_SIZE || !share) return compare_files(c, depth, 0, 0, err);
     int code = share->begin ? share->begin(share->context, c->step, err) : 0;
@@ -352,7 +352,7 @@ static int open_whole(struct checkpoint *c, enum depth depth, const struct check
     int opened = code || depth == BY_SIZE
                      ? 0
                      : weights_open_descriptor(&c->model, c->model_file, model_path, &unusable);
-    if (!code) code = compare(c, depth, share, err);
+    if (!code) code = compare_all(c, depth, share, err);
     if (!code && opened) { /* it is what was written: no reason to pass it over */
         *err = unusable;
         code = err->code = opened == EXIT_INTEGRITY ? EXIT_FAILED : opened;
@@ -368,7 +368,7 @@ static bool lacks_a_file(const struct checkpoint *c)
 {
     bool lacks = false;
     for (int i = -2; i < c->writers && !lacks; i++) {
-        char *name = i == -2 ? xstrdup(checkpoint_manifest) : name_of(c, i);
+        char *name = i == -2 ? xstrdup(checkpoint_manifest) : name_of_file(c, i);
         char *path = path_join(c->directory, name);
         lacks = file_absent(path);
         free(path);
@@ -396,10 +396,10 @@ static enum checkpoint_state verify_shared(struct checkpoint *c, const char *dir
         .step = step, .directory = checkpoint_path(directory, step), .at = -1, .model_file = -1};
     int code = open_directory(c, directory, err);
     if (!code) code = open_whole(c, depth, share, err);
-    enum checkpoint_state verdict = !code ? WHOLE : code == EXIT_INTEGRITY ? DAMAGED : UNREADABLE;
-    if (verdict == UNREADABLE && lacks_a_file(c)) verdict = DAMAGED;
-    if (code && file_absent(c->directory)) verdict = GONE;
-    return verdict;
+    enum checkpoint_state state = !code ? WHOLE : code == EXIT_INTEGRITY ? DAMAGED : UNREADABLE;
+    if (state == UNREADABLE && lacks_a_file(c)) state = DAMAGED;
+    if (code && file_absent(c->directory)) state = GONE;
+    return state;
 }
 
 enum checkpoint_state checkpoint_verify(struct checkpoint *c, const char *directory, int64_t step,
@@ -440,31 +440,31 @@ static enum checkpoint_state newest_listed(struct checkpoint *c, const char *dir
 {
     int64_t *steps;
     int count, damaged = 0;
-    enum checkpoint_state verdict = DAMAGED;
+    enum checkpoint_state state = DAMAGED;
     *c = (struct checkpoint){.step = -1, .at = -1, .model_file = -1};
     if (checkpoint_steps(directory, &steps, &count, err)) return UNREADABLE;
     struct error *whys = xcalloc((size_t)count, sizeof *whys);
     for (; damaged < count; damaged++) {
-        verdict = verify_shared(c, directory, steps[damaged], BY_CONTENT, share, &whys[damaged]);
-        if (verdict == WHOLE) break;
-        if (verdict == UNREADABLE && err) *err = whys[damaged];
-        if (verdict != DAMAGED) break;
+        state = verify_shared(c, directory, steps[damaged], BY_CONTENT, share, &whys[damaged]);
+        if (state == WHOLE) break;
+        if (state == UNREADABLE && err) *err = whys[damaged];
+        if (state != DAMAGED) break;
         if (!owner) log_warn("%s is damaged: %s; trying the one before", c->directory, whys[damaged].what);
         checkpoint_close(c);
     }
-    if (verdict == WHOLE)
+    if (state == WHOLE)
         for (int i = 0; i < damaged && owner; i++) {
             struct error aside = {0};
             if (checkpoint_set_aside(directory, steps[i], whys[i].what, &aside)) log_warn("%s", aside.what);
         }
     else checkpoint_close(c);
-    if (count == 0) verdict = WHOLE;
-    if (verdict == DAMAGED)
+    if (count == 0) state = WHOLE;
+    if (state == DAMAGED)
         error_set(err, EXIT_INTEGRITY, "start the run again", "no checkpoint of the run is whole (%s)",
                   whys[0].what);
     free(whys);
     free(steps);
-    return verdict;
+    return state;
 }
 
 int checkpoint_newest(struct checkpoint *c, const char *directory, bool owner, struct error *err)
@@ -476,20 +476,20 @@ int checkpoint_newest_among(struct checkpoint *c, const char *directory, bool ow
                             const struct checkpoint_share *share, struct error *err)
 {
     struct error own = {0};
-    enum checkpoint_state verdict = GONE;
+    enum checkpoint_state state = GONE;
     if (!err) err = &own;
     for (int listed = 0, read = 1; listed < LIST_TRIES; listed++) {
-        verdict = newest_listed(c, directory, owner, share, err);
-        if (verdict == WHOLE) return 0;
-        if (verdict == DAMAGED || (verdict == UNREADABLE && read == READ_TRIES)) break;
-        if (verdict == UNREADABLE) nanosleep(&(struct timespec){.tv_nsec = 50000000L << read++}, NULL);
+        state = newest_listed(c, directory, owner, share, err);
+        if (state == WHOLE) return 0;
+        if (state == DAMAGED || (state == UNREADABLE && read == READ_TRIES)) break;
+        if (state == UNREADABLE) nanosleep(&(struct timespec){.tv_nsec = 50000000L << read++}, NULL);
     }
-    if (verdict == DAMAGED) {
+    if (state == DAMAGED) {
         char *all = path_join(directory, "ckpt");
         error_at(err, all, 0, 0);
         free(all);
     }
-    if (verdict == GONE)
+    if (state == GONE)
         error_set(err, EXIT_FAILED, "try again", "the checkpoints are removed faster than they are opened");
     return err->code;
 }

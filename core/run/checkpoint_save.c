@@ -50,13 +50,13 @@ static int read_back(const char *path, struct checkpoint_written *found, struct 
 }
 
 /* What another has read back is here, too: a disk of another host's own is not. */
-static int is_here(const char *path, const struct checkpoint_written *told, struct error *err)
+static int check_here(const char *path, const struct checkpoint_written *reported, struct error *err)
 {
     struct stat st;
     int fd = -1, code = checkpoint_open_part(AT_FDCWD, path, &fd, err);
-    if (!code && (fstat(fd, &st) != 0 || (int64_t)st.st_size != told->bytes))
+    if (!code && (fstat(fd, &st) != 0 || (int64_t)st.st_size != reported->bytes))
         code = error_set(err, EXIT_FAILED, NULL, "%s was written with %lld bytes, which are not all here",
-                         path, (long long)told->bytes);
+                         path, (long long)reported->bytes);
     if (fd >= 0) close(fd);
     if (code && err)
         snprintf(err->hint, sizeof err->hint,
@@ -77,12 +77,12 @@ static bool add_blocks(json_t *entry, const struct checkpoint_blocks *blocks)
 
 /* told: by who has written it; NULL: it was written here. */
 static int add_part(json_t *files, const char *partial, const char *name,
-                    const struct checkpoint_written *told, struct error *err)
+                    const struct checkpoint_written *reported, struct error *err)
 {
-    struct checkpoint_written found = told ? *told : (struct checkpoint_written){0};
+    struct checkpoint_written found = reported ? *reported : (struct checkpoint_written){0};
     struct checkpoint_blocks blocks = {0};
     char *path = path_join(partial, name);
-    int code = told ? is_here(path, told, err) : read_back(path, &found, &blocks, err);
+    int code = reported ? check_here(path, reported, err) : read_back(path, &found, &blocks, err);
     json_t *entry =
         json_pack("{s:I, s:I}", "bytes", (json_int_t)found.bytes, "crc32c", (json_int_t)found.crc);
     bool whole = entry && (!blocks.count || add_blocks(entry, &blocks));
@@ -202,7 +202,7 @@ static uint64_t known[2 * KEPT_READ];
 static unsigned known_next;
 
 /* 0: it cannot be said. In whatever order the files are listed. */
-static uint64_t look(const char *checkpoint)
+static uint64_t files_hash(const char *checkpoint)
 {
     uint64_t sum = 0;
     DIR *dir = opendir(checkpoint);
@@ -225,13 +225,13 @@ static uint64_t look(const char *checkpoint)
 
 static void remember(const char *checkpoint)
 {
-    uint64_t found = look(checkpoint);
+    uint64_t found = files_hash(checkpoint);
     if (found) known[known_next++ % (2 * KEPT_READ)] = found;
 }
 
 static bool is_known(const char *checkpoint)
 {
-    uint64_t found = look(checkpoint);
+    uint64_t found = files_hash(checkpoint);
     bool is = false;
     for (int i = 0; i < 2 * KEPT_READ && found && !is; i++) is = known[i] == found;
     return is;
@@ -270,13 +270,13 @@ static void forget_old(const char *directory, int64_t written, int keep)
         char *path = checkpoint_path(directory, steps[i]);
         bool trusted = is_known(path);
         enum depth depth = looked++ < KEPT_READ ? BY_CONTENT : BY_SIZE;
-        enum checkpoint_state verdict =
+        enum checkpoint_state state =
             trusted ? WHOLE : checkpoint_verify(&c, directory, steps[i], depth, &err);
         checkpoint_close(&c);
-        if (verdict == WHOLE) kept++;
-        if (verdict == WHOLE && !trusted && depth == BY_CONTENT) remember(path);
-        if (verdict == UNREADABLE) log_warn("%s cannot be read now: %s", path, err.what);
-        if (verdict == DAMAGED && checkpoint_set_aside(directory, steps[i], err.what, &err))
+        if (state == WHOLE) kept++;
+        if (state == WHOLE && !trusted && depth == BY_CONTENT) remember(path);
+        if (state == UNREADABLE) log_warn("%s cannot be read now: %s", path, err.what);
+        if (state == DAMAGED && checkpoint_set_aside(directory, steps[i], err.what, &err))
             log_warn("%s", err.what);
         free(path);
     }
@@ -284,7 +284,7 @@ static void forget_old(const char *directory, int64_t written, int keep)
 }
 
 /* What a killed save leaves: half a checkpoint, half a removal, LATEST's side file. */
-static void take_leftover(void *context, const char *all, const char *name)
+static void remove_leftover(void *context, const char *all, const char *name)
 {
     (void)context;
     size_t n = strlen(name), suffix = strlen(".partial");
@@ -297,11 +297,11 @@ static void take_leftover(void *context, const char *all, const char *name)
 }
 
 /* Behind a checkpoint that stands. */
-static void clear_up(const char *directory, int64_t step, int keep)
+static void remove_leftovers(const char *directory, int64_t step, int keep)
 {
     struct error err = {0};
     forget_old(directory, step, keep > 0 ? keep : 1);
-    if (checkpoint_each_name(directory, take_leftover, NULL, &err)) log_warn("%s: %s", err.file, err.what);
+    if (checkpoint_each_name(directory, remove_leftover, NULL, &err)) log_warn("%s: %s", err.file, err.what);
 }
 
 void checkpoint_tidy(const char *directory, int64_t step, int keep)
@@ -309,7 +309,7 @@ void checkpoint_tidy(const char *directory, int64_t step, int keep)
     char *path = checkpoint_path(directory, step);
     struct error err = {0};
     if (name_latest(directory, path, &err)) log_warn("%s: %s", err.file, err.what);
-    clear_up(directory, step, keep);
+    remove_leftovers(directory, step, keep);
     free(path);
 }
 
@@ -320,20 +320,20 @@ int checkpoint_save(const char *directory, int64_t step, int keep, const struct 
     struct checkpoint there = {0};
     struct error own = {0}, why = {0};
     if (!err) err = &own;
-    enum checkpoint_state verdict =
+    enum checkpoint_state state =
         file_absent(final) ? GONE : checkpoint_verify(&there, directory, step, BY_CONTENT, &why);
     checkpoint_close(&there);
-    int code = checkpoint_each_name(directory, take_leftover, NULL, err);
-    if (!code && verdict == WHOLE) {
+    int code = checkpoint_each_name(directory, remove_leftover, NULL, err);
+    if (!code && state == WHOLE) {
         code = name_latest(directory, final, err);
     } else if (!code) {
         code = write_partial(directory, partial, step, content, err);
-        if (!code && verdict != GONE) code = checkpoint_set_aside(directory, step, why.what, err);
+        if (!code && state != GONE) code = checkpoint_set_aside(directory, step, why.what, err);
         if (!code) code = publish(directory, partial, final, err);
         if (code) file_remove_tree(partial, NULL);
     }
     if (!code) remember(final);
-    if (!code) clear_up(directory, step, keep);
+    if (!code) remove_leftovers(directory, step, keep);
     free(partial);
     free(final);
     return code;

@@ -24,8 +24,8 @@ enum {
     SAMPLES = FOLLOW_POINTS / 2,
     REFRESH_BYTES = 8 << 20,
     TAIL = 64 << 10,
-    LAST_LINES = 8,        /* at least, that are read of the end */
-    LEAST_ROOM = 64 << 10, /* bytes: less is a full disk */
+    LAST_LINES = 8,              /* at least, that are read of the end */
+    LEAST_FREE_BYTES = 64 << 10, /* bytes: less is a full disk */
     GLANCES = 32
 };
 
@@ -73,7 +73,7 @@ static void add_point(struct follow *f, const struct metric_line *l)
     f->points[f->point_count++] = p;
 }
 
-static void take_line(struct follow *f, const struct metric_line *l, const char *text)
+static void add_line(struct follow *f, const struct metric_line *l, const char *text)
 {
     f->last = *l;
     if (isfinite(l->step_ms)) f->seconds += l->step_ms * 1e-3;
@@ -115,25 +115,25 @@ json_t *follow_load(const struct follow *f, const char *name)
 }
 
 /* A slower way of the start's table (core/train/start_table.h) for which there is a remedy. */
-static void take_fallback(struct follow *f, const json_t *meta)
+static void read_fallback(struct follow *f, const json_t *meta)
 {
     size_t i;
     json_t *row;
     f->fallback[0] = 0;
     json_array_foreach(json_object_get(meta, "start"), i, row)
     {
-        char name[32], is[120], cost[120], mend[8];
+        char name[32], is[120], cost[120], remedy[8];
         follow_text(name, sizeof name, row, "name");
         follow_text(is, sizeof is, row, "is");
         follow_text(cost, sizeof cost, row, "cost");
-        follow_text(mend, sizeof mend, row, "mend");
+        follow_text(remedy, sizeof remedy, row, "mend");
         bool computes = strcmp(name, "collectives") != 0 && strcmp(name, "telemetry") != 0;
-        if (computes && cost[0] && mend[0] && !f->fallback[0])
+        if (computes && cost[0] && remedy[0] && !f->fallback[0])
             snprintf(f->fallback, sizeof f->fallback, "%.24s: %.80s: %.80s", name, cost, is);
     }
 }
 
-static void take_rank_plans(struct follow *f, const json_t *ranks)
+static void read_rank_plans(struct follow *f, const json_t *ranks)
 {
     size_t i;
     const json_t *one;
@@ -151,7 +151,7 @@ const struct run_memory *follow_plan(const struct follow *f, int rank)
     return own ? &f->rank_plans[rank] : &f->plan;
 }
 
-static void take_meta(struct follow *f)
+static void read_meta(struct follow *f)
 {
     json_t *meta = f->has_meta ? NULL : follow_load(f, "meta.json"),
            *plan = f->has_plan ? NULL : follow_load(f, "plan.json");
@@ -163,13 +163,13 @@ static void take_meta(struct follow *f)
         f->student_parameters = follow_whole(meta, "student_parameters");
         f->teacher_parameters = follow_whole(meta, "teacher_parameters");
         f->epoch_steps = follow_whole(meta, "epoch_steps");
-        take_fallback(f, meta);
+        read_fallback(f, meta);
     }
     if (plan) {
         f->has_plan = true;
         f->plan = memory_parse(plan);
         f->baseline = memory_parse(json_object_get(plan, "baseline"));
-        take_rank_plans(f, json_object_get(plan, "ranks"));
+        read_rank_plans(f, json_object_get(plan, "ranks"));
     }
     json_decref(meta);
     json_decref(plan);
@@ -206,7 +206,7 @@ static void name_of(char *dst, size_t size, const char *weight, const char *arch
     name_printable(dst, size, weight[0] ? (slash ? slash + 1 : weight) : arch);
 }
 
-static void take_config(struct follow *f)
+static void read_config(struct follow *f)
 {
     char *path = path_join(f->directory, "config.yaml"), *text = NULL;
     size_t bytes = 0;
@@ -228,7 +228,7 @@ static void take_config(struct follow *f)
 
 /* ---- lines ---- */
 
-static void keep_line(char **ring, int64_t *count, const char *text)
+static void add_to_ring(char **ring, int64_t *count, const char *text)
 {
     char **slot = &ring[(*count)++ % FOLLOW_LINES];
     free(*slot);
@@ -236,7 +236,7 @@ static void keep_line(char **ring, int64_t *count, const char *text)
 }
 
 /* "optim.lr 1.0e-4 -> 1.0e-5" for each key that became another. */
-static void told_changes(char *dst, size_t size, const json_t *changed)
+static void changes_text(char *dst, size_t size, const json_t *changed)
 {
     const char *key;
     json_t *values;
@@ -253,7 +253,7 @@ static void told_changes(char *dst, size_t size, const json_t *changed)
 }
 
 /* What a curve has a mark for: not what happens all the time. */
-static void keep_mark(struct follow *f, int64_t step, const char *event, const char *message)
+static void add_mark(struct follow *f, int64_t step, const char *event, const char *message)
 {
     static const char *const kinds[] = {"changed", "resumed", "branched", "diverged"};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds && step > 0; i++) {
@@ -274,13 +274,13 @@ void follow_take_event(struct follow *f, const char *text, size_t bytes)
     char event[64], message[300], when[32], line[480];
     follow_text(event, sizeof event, object, "event");
     follow_text(message, sizeof message, object, "message");
-    told_changes(message, sizeof message, json_object_get(object, "changed"));
-    keep_mark(f, follow_whole(object, "step"), event, message);
+    changes_text(message, sizeof message, json_object_get(object, "changed"));
+    add_mark(f, follow_whole(object, "step"), event, message);
     run_time_text(when, sizeof when, "%m-%d %H:%M:%SZ", follow_number(object, "time"));
     int64_t step = follow_whole(object, "step");
     snprintf(line, sizeof line, "%s  step %lld  %s%s%s", when, (long long)(step < 0 ? 0 : step), event,
              message[0] ? ": " : "", message);
-    keep_line(f->events, &f->event_count, line);
+    add_to_ring(f->events, &f->event_count, line);
     json_decref(object);
 }
 
@@ -289,11 +289,11 @@ void follow_take_log(struct follow *f, const char *text, size_t bytes)
     char raw[400], line[1700];
     snprintf(raw, sizeof raw, "%.*s", (int)(bytes < sizeof raw ? bytes : sizeof raw - 1), text);
     name_printable(line, sizeof line, raw);
-    keep_line(f->log, &f->log_count, line);
+    add_to_ring(f->log, &f->log_count, line);
 }
 
 /* What was written of a small file; of a large one its end only. */
-static void take_lines(struct follow *f, struct tail *t, void (*take)(struct follow *, const char *, size_t))
+static void read_lines(struct follow *f, struct tail *t, void (*take)(struct follow *, const char *, size_t))
 {
     int64_t size = tail_poll(t, NULL);
     size_t bytes;
@@ -349,7 +349,7 @@ static void sample(struct follow *f, int64_t size)
     tail_seek(&f->metrics, last > f->end_bytes && last < size ? size - last : end, true);
 }
 
-static void take_metrics(struct follow *f)
+static void read_metrics(struct follow *f)
 {
     struct tail *t = &f->metrics;
     bool anew, unread = t->at == 0;
@@ -370,10 +370,10 @@ static void take_metrics(struct follow *f)
         if (!metric_line_parse(&l, line, bytes)) {
             f->gaps++;
         } else if (f->replay && isfinite(l.step_ms) && f->seconds + l.step_ms * 1e-3 > f->replay_seconds) {
-            tail_back(t); /* its time has not come */
+            tail_unread(t); /* its time has not come */
             break;
         } else {
-            take_line(f, &l, line);
+            add_line(f, &l, line);
         }
     }
     f->gaps += t->skipped - skipped;
@@ -404,7 +404,7 @@ int follow_open(struct follow **out, const char *directory, bool replay, struct 
         follow_close(f);
         return code;
     }
-    take_config(f);
+    read_config(f);
     *out = f;
     return 0;
 }
@@ -426,14 +426,14 @@ void follow_refresh(struct follow *f)
     struct statvfs disk;
     f->gone = stat(f->directory, &st) != 0 && errno == ENOENT;
     f->disk_full = !f->replay && statvfs(f->directory, &disk) == 0 && disk.f_blocks > 0 &&
-                   (double)disk.f_bavail * (double)disk.f_frsize < LEAST_ROOM;
+                   (double)disk.f_bavail * (double)disk.f_frsize < LEAST_FREE_BYTES;
     if (run_status_read(&status, f->directory, NULL) == 0) f->status = status;
-    take_meta(f);
-    take_metrics(f);
+    read_meta(f);
+    read_metrics(f);
     follow_take_telemetry(f);
     if (!f->replay) follow_take_live(f);
-    take_lines(f, &f->event_tail, follow_take_event);
-    take_lines(f, &f->log_tail, follow_take_log);
+    read_lines(f, &f->event_tail, follow_take_event);
+    read_lines(f, &f->log_tail, follow_take_log);
 }
 
 void follow_replay(struct follow *f, double seconds) { f->replay_seconds = seconds; }

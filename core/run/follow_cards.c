@@ -95,7 +95,7 @@ void follow_take_readings(struct follow *f, const json_t *cards, double age)
 }
 
 /* What the supervisor hears of each rank, wherever that is, and whom the others wait for. */
-static void take_ranks(struct follow *f, const json_t *ranks)
+static void read_ranks(struct follow *f, const json_t *ranks)
 {
     const json_t *rank;
     size_t i;
@@ -143,7 +143,7 @@ void follow_take_live(struct follow *f)
     follow_text(f->phase, sizeof f->phase, worker, "phase");
     f->silent_s = follow_number(worker, "silent_s");
     f->io_percent = follow_number(object, "io_pressure_percent");
-    take_ranks(f, json_object_get(object, "ranks"));
+    read_ranks(f, json_object_get(object, "ranks"));
     follow_take_readings(f, json_object_get(object, "cards"), (double)time(NULL) - f->live_time);
     json_decref(object);
 }
@@ -169,7 +169,7 @@ static void halve(struct follow *f)
     f->reading_lines = f->reading_stride;
 }
 
-static void keep_reading(struct follow *f, const json_t *line)
+static void add_reading(struct follow *f, const json_t *line)
 {
     double t = follow_number(line, "time");
     const json_t *object;
@@ -224,7 +224,7 @@ static void sample(struct follow *f, int64_t size)
              *stop = start ? memchr(start + 1, '\n', (size_t)(buffer + n - start - 1)) : NULL;
         if (!stop) continue;
         json_t *line = json_loadb(start + 1, (size_t)(stop - start - 1), 0, NULL);
-        keep_reading(f, line);
+        add_reading(f, line);
         json_decref(line);
     }
     free(buffer);
@@ -244,11 +244,11 @@ void follow_take_telemetry(struct follow *f)
     for (const char *text; (text = tail_line(t, &bytes)) != NULL;) {
         json_t *line = json_loadb(text, bytes, 0, NULL);
         if (f->replay && follow_whole(line, "step") > f->last.step) {
-            tail_back(t); /* its time has not come */
+            tail_unread(t); /* its time has not come */
             json_decref(line);
             break;
         }
-        keep_reading(f, line);
+        add_reading(f, line);
         f->io_percent = follow_number(line, "io_pressure_percent");
         follow_take_readings(f, json_object_get(line, "cards"),
                              0); /* what live.json says replaces it while there is one */

@@ -38,7 +38,7 @@ static double seconds_at(const struct follow *now, double step)
     return seconds;
 }
 
-static void take_past_metrics(struct follow *f, double step)
+static void read_past_metrics(struct follow *f, double step)
 {
     struct tail *t = &f->metrics;
     int64_t size = tail_poll(t, NULL);
@@ -62,7 +62,7 @@ static void take_past_metrics(struct follow *f, double step)
     free(cards);
 }
 
-static void take_past_readings(struct follow *f, double step)
+static void read_past_readings(struct follow *f, double step)
 {
     struct tail *t = &f->card_tail;
     int64_t size = tail_poll(t, NULL);
@@ -80,7 +80,7 @@ static void take_past_readings(struct follow *f, double step)
 }
 
 /* Of the worker's own words those up to its line "step N/..."; a resume tells earlier steps again. */
-static void take_past_log(struct follow *f, double step)
+static void read_past_log(struct follow *f, double step)
 {
     struct tail *t = &f->log_tail;
     int64_t size = tail_poll(t, NULL);
@@ -96,7 +96,7 @@ static void take_past_log(struct follow *f, double step)
     }
 }
 
-static void take_past_events(struct follow *f, double step)
+static void read_past_events(struct follow *f, double step)
 {
     struct tail *t = &f->event_tail;
     int64_t size = tail_poll(t, NULL);
@@ -119,10 +119,10 @@ int follow_at(struct follow **past, const struct follow *now, double step, struc
     f->has_plan = now->has_plan;
     f->epoch_steps = now->epoch_steps;
     f->status = now->status;
-    take_past_metrics(f, step);
-    take_past_readings(f, step);
-    take_past_events(f, step);
-    take_past_log(f, step);
+    read_past_metrics(f, step);
+    read_past_readings(f, step);
+    read_past_events(f, step);
+    read_past_log(f, step);
     f->seconds = seconds_at(now, step);
     f->best_loss = NAN;
     return 0;

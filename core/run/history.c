@@ -35,7 +35,7 @@ static void add(struct run_history *h, const char *key, const char *before, cons
 }
 
 /* The run goes on from this step: later changes hold from here on. */
-static void go_back(struct run_history *h, int64_t step)
+static void drop_after(struct run_history *h, int64_t step)
 {
     struct run_history old = *h;
     *h = (struct run_history){0};
@@ -46,12 +46,12 @@ static void go_back(struct run_history *h, int64_t step)
     run_history_free(&old);
 }
 
-static void take_event(struct run_history *h, const char *line, size_t bytes)
+static void add_event(struct run_history *h, const char *line, size_t bytes)
 {
     json_t *event = json_loadb(line, bytes, 0, NULL), *values;
     const char *name = json_string_value(json_object_get(event, "event")), *key;
     int64_t step = json_integer_value(json_object_get(event, "step"));
-    if (name && (strcmp(name, "resumed") == 0 || strcmp(name, "started") == 0)) go_back(h, step);
+    if (name && (strcmp(name, "resumed") == 0 || strcmp(name, "started") == 0)) drop_after(h, step);
     json_object_foreach(json_object_get(event, "changed"), key, values)
     {
         const char *before = json_string_value(json_array_get(values, 0)),
@@ -74,7 +74,7 @@ int run_history_read(struct run_history *h, const char *directory, struct error 
     if (code && errno == ENOENT) code = 0;
     const char *line = text, *end;
     for (; text && (end = memchr(line, '\n', bytes - (size_t)(line - text))) != NULL; line = end + 1)
-        take_event(h, line, (size_t)(end - line));
+        add_event(h, line, (size_t)(end - line));
     free(text);
     return code;
 }

@@ -295,11 +295,11 @@ int64_t metric_line_at(int fd, int64_t at, struct metric_line *line)
 {
     int64_t found = 0;
     bool more = true;
-    for (size_t room = FIRST_READ_BYTES; more && !found && room <= MOST_READ_BYTES; room *= 8) {
-        char *buffer = xmalloc(room);
-        ssize_t n = retry_read(fd, buffer, room, at);
+    for (size_t capacity = FIRST_READ_BYTES; more && !found && capacity <= MOST_READ_BYTES; capacity *= 8) {
+        char *buffer = xmalloc(capacity);
+        ssize_t n = retry_read(fd, buffer, capacity, at);
         if (n > 0) found = find(line, buffer, (size_t)n, at == 0, false);
-        more = n == (ssize_t)room;
+        more = n == (ssize_t)capacity;
         free(buffer);
     }
     return found;
@@ -308,10 +308,10 @@ int64_t metric_line_at(int fd, int64_t at, struct metric_line *line)
 int64_t metric_line_last(int fd, int64_t size, struct metric_line *line)
 {
     int64_t found = 0, at = 1;
-    for (size_t room = FIRST_READ_BYTES; at > 0 && !found && room <= MOST_READ_BYTES; room *= 8) {
-        char *buffer = xmalloc(room);
-        at = size > (int64_t)room ? size - (int64_t)room : 0;
-        ssize_t n = retry_read(fd, buffer, room, at);
+    for (size_t capacity = FIRST_READ_BYTES; at > 0 && !found && capacity <= MOST_READ_BYTES; capacity *= 8) {
+        char *buffer = xmalloc(capacity);
+        at = size > (int64_t)capacity ? size - (int64_t)capacity : 0;
+        ssize_t n = retry_read(fd, buffer, capacity, at);
         if (n > 0) found = find(line, buffer, (size_t)n, at == 0, true);
         free(buffer);
     }

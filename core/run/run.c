@@ -41,17 +41,17 @@ static char *lock_path(const char *directory) { return path_join(directory, LOCK
 
 /* `handed` is the same open file in another process, so locking it again succeeds; any other descriptor is no
  * lock of this run. */
-static int is_lock_of(int handed, const char *path, struct error *err)
+static int is_lock_of(int inherited, const char *path, struct error *err)
 {
     struct stat theirs, ours;
-    if (fstat(handed, &theirs) != 0 || stat(path, &ours) != 0)
+    if (fstat(inherited, &theirs) != 0 || stat(path, &ours) != 0)
         return error_errno(err, EXIT_FAILED, NULL, "cannot look at the run's lock");
     if (theirs.st_dev == ours.st_dev && theirs.st_ino == ours.st_ino) return 0;
     return error_set(err, EXIT_LOCKED, NULL, "the lock that was handed on is not of this run");
 }
 
 /* A reader that asks whether the run is held (run_held) holds it for a moment itself. */
-static int take_lock(int fd, struct error *err)
+static int lock_file(int fd, struct error *err)
 {
     int result = flock(fd, LOCK_EX | LOCK_NB);
     for (int i = 0; i < 5 && result != 0 && (errno == EWOULDBLOCK || errno == EINTR); i++) {
@@ -90,7 +90,7 @@ int run_open_held(struct run *run, const char *directory, int lock, struct error
     char *path = lock_path(directory);
     int code = lock < 0 ? open_lock(directory, &run->lock, err) : is_lock_of(lock, path, err);
     if (!code && lock >= 0) fcntl(lock, F_SETFD, FD_CLOEXEC);
-    if (!code) code = take_lock(run->lock, err);
+    if (!code) code = lock_file(run->lock, err);
     if (code) error_at(err, code == EXIT_LOCKED ? directory : path, 0, 0);
     if (!code) code = run_append(directory, "metrics.jsonl", &run->metrics, err);
     if (!code) code = run_append(directory, "events.jsonl", &run->events, err);
@@ -161,7 +161,7 @@ static int exists_already(const char *directory, struct error *err)
 /* Under its own name, where there must be none; without replacing where the file system can promise it. A
  * rename over NFS may have been done although it fails: its reply was lost, and the repetition found it done.
  */
-static int appear(const struct run *run, const char *directory, struct error *err)
+static int rename_into_place(const struct run *run, const char *directory, struct error *err)
 {
     const char *side = run->directory;
     int code = 0, failed = rename_new(side, directory);
@@ -195,7 +195,7 @@ static int empty_side(const struct run *run, struct error *err)
 }
 
 /* The beginning of a run: its side directory, which may be left of a killed process, locked. */
-static int begin(struct run *run, const char *side, bool *ours, struct error *err)
+static int lock_side_directory(struct run *run, const char *side, bool *ours, struct error *err)
 {
     int code = 0;
     bool made = mkdir(side, 0777) == 0;
@@ -225,13 +225,13 @@ int run_create_filled(struct run *run, const char *parent, const char *name, con
                                "'%s' cannot be the name of a run", shown)
                : lstat(directory, &st) == 0 ? exists_already(directory, err)
                                             : file_make_dirs(within, err);
-    if (!code) code = begin(run, side, &ours, err);
+    if (!code) code = lock_side_directory(run, side, &ours, err);
     if (!code) code = config_write_resolved(config, side, err);
     if (!code) run_tidy(run);
     if (!code) code = file_make_dirs_below(side, "ckpt", err);
     if (!code && fill && (code = fill(run, context, err)) == 0) code = run_sync(run, err);
     if (!code && fill) code = file_sync_dir(side, err);
-    if (!code) code = appear(run, directory, err);
+    if (!code) code = rename_into_place(run, directory, err);
     if (!code) {
         free(run->directory);
         run->directory = xstrdup(directory);
@@ -397,7 +397,7 @@ int run_truncate_metrics(struct run *run, int64_t step, struct error *err)
         struct metric_line line;
         bool counts = metric_line_parse(&line, text, bytes);
         if (counts && line.step > step) break;
-        if (counts) keep = tail_place(&t);
+        if (counts) keep = tail_offset(&t);
     }
     if (!code && t.failed) {
         errno = t.failed;

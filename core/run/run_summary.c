@@ -19,11 +19,11 @@
 
 enum {
     SILENT_SECONDS = 60, /* with a supervisor, which tells every second; seconds differ between hosts */
-    PATIENCE_SECONDS = 1200,
-    JUDGED_SECONDS = 30, /* a verdict takes some hundred reads */
+    SILENT_ALONE_SECONDS = 1200,
+    BOTTLENECK_SECONDS = 30, /* a verdict takes some hundred reads */
     THREADS = 16
 };
-static const double VERDICTS_SECONDS = 0.3; /* of one call for many */
+static const double BOTTLENECKS_SECONDS = 0.3; /* of one call for many */
 
 static double number(const json_t *object, const char *key)
 {
@@ -59,7 +59,7 @@ static int open_metrics(const struct run_brief *b, struct stat *st)
     return -1;
 }
 
-static void take_metrics(struct run_brief *b)
+static void read_metrics(struct run_brief *b)
 {
     struct stat st;
     struct metric_line l;
@@ -72,7 +72,7 @@ static void take_metrics(struct run_brief *b)
     close(fd);
 }
 
-static bool take_losses(struct run_brief *b)
+static bool read_losses(struct run_brief *b)
 {
     struct stat st;
     struct metric_line l;
@@ -89,7 +89,7 @@ static bool take_losses(struct run_brief *b)
 }
 
 /* What does not change while a run lives. */
-static void take_rest(struct run_brief *b)
+static void read_static(struct run_brief *b)
 {
     if (b->started > 0 && b->peak_bytes > 0) return;
     json_t *meta = load(b, "meta.json"), *plan = load(b, "plan.json");
@@ -102,34 +102,35 @@ static void take_rest(struct run_brief *b)
     json_decref(meta);
 }
 
-static void judge(struct run_brief *b)
+static void find_silence(struct run_brief *b)
 {
     const struct run_status *s = &b->status;
     json_t *live = load(b, "live.json");
-    double told = number(live, "time"), now = (double)time(NULL);
+    double live_time = number(live, "time"), now = (double)time(NULL);
     json_decref(live);
-    if (isfinite(told) && told > b->last_sign) b->last_sign = told;
+    if (isfinite(live_time) && live_time > b->last_sign) b->last_sign = live_time;
     double silent = now - b->last_sign;
-    b->silent_s =
-        b->last_sign > 0 && silent > (isfinite(told) ? SILENT_SECONDS : PATIENCE_SECONDS) ? silent : 0;
+    b->silent_s = b->last_sign > 0 && silent > (isfinite(live_time) ? SILENT_SECONDS : SILENT_ALONE_SECONDS)
+                      ? silent
+                      : 0;
     if (s->total > b->step && b->silent_s == 0)
         b->left_s = (double)(s->total - b->step) * b->last.step_ms * 1e-3;
 }
 
 /* What binds its steps, of one that trains and is heard. */
-static bool judge_steps(struct run_brief *b)
+static bool find_bottleneck(struct run_brief *b)
 {
     struct bottleneck v = {0};
     struct follow *f;
     struct error ignored;
     double now = clock_seconds();
     bool trains = !b->damaged && b->silent_s == 0 && strcmp(b->status.state, "training") == 0;
-    if (trains && b->judged_at > 0 && now - b->judged_at < JUDGED_SECONDS) return false;
+    if (trains && b->bottleneck_at > 0 && now - b->bottleneck_at < BOTTLENECK_SECONDS) return false;
     if (trains && follow_glance(&f, b->directory, &ignored) == 0) {
         bottleneck_find(&v, f);
         follow_close(f);
     }
-    b->judged_at = trains ? now : 0;
+    b->bottleneck_at = trains ? now : 0;
     bool changed = v.kind != b->bound_by;
     b->bound_by = v.kind;
     return changed;
@@ -151,41 +152,41 @@ static bool brief_read(struct run_brief *b)
     }
     b->last_sign = b->status.time;
     b->left_s = NAN;
-    if (!known || changed) take_metrics(b);
+    if (!known || changed) read_metrics(b);
     else if ((double)st.st_mtim.tv_sec > b->last_sign) b->last_sign = (double)st.st_mtim.tv_sec;
     b->step = b->last.step > b->status.step ? b->last.step : b->status.step;
-    take_rest(b);
+    read_static(b);
     b->silent_s = 0;
-    if (!b->damaged && !run_status_over(&b->status)) judge(b);
+    if (!b->damaged && !run_status_over(&b->status)) find_silence(b);
     return changed || silent != b->silent_s;
 }
 
 bool run_brief_read(struct run_brief *b)
 {
     bool changed = brief_read(b);
-    return judge_steps(b) || changed;
+    return find_bottleneck(b) || changed;
 }
 
 /* ---- many ---- */
 
 /* Whether it is a run, and when it was written last as far as its directory tells, before it is read. */
-static bool look(struct run_brief *b)
+static bool check_is_run(struct run_brief *b)
 {
     struct stat st;
-    if (b->looked && !b->foreign) return false;
+    if (b->checked && !b->foreign) return false;
     char *config = path_join(b->directory, "config.yaml");
     b->foreign = access(config, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP);
     free(config);
     if (!b->foreign && b->last_sign <= 0 && stat(b->directory, &st) == 0)
         b->last_sign = (double)st.st_mtim.tv_sec;
-    bool changed = !b->looked || !b->foreign;
-    b->looked = true;
+    bool changed = !b->checked || !b->foreign;
+    b->checked = true;
     return changed;
 }
 
-static bool read_known(struct run_brief *b) { return b->looked && !b->foreign && brief_read(b); }
+static bool read_known(struct run_brief *b) { return b->checked && !b->foreign && brief_read(b); }
 
-struct data_parallel {
+struct parallel_read {
     struct run_brief **briefs;
     int count;
     bool (*read)(struct run_brief *);
@@ -195,7 +196,7 @@ struct data_parallel {
 
 static void *read_some(void *argument)
 {
-    struct data_parallel *m = argument;
+    struct parallel_read *m = argument;
     for (int i; (i = atomic_fetch_add(&m->next, 1)) < m->count && clock_seconds() < m->until;)
         if (m->read(m->briefs[i])) atomic_fetch_add(&m->changed, 1);
     return NULL;
@@ -203,7 +204,7 @@ static void *read_some(void *argument)
 
 static int read_all(struct run_brief **briefs, int count, bool (*read)(struct run_brief *), double until)
 {
-    struct data_parallel m = {.briefs = briefs, .count = count, .read = read, .until = until};
+    struct parallel_read m = {.briefs = briefs, .count = count, .read = read, .until = until};
     pthread_t threads[THREADS];
     int started = 0;
     while (started < THREADS && started < count / 8 &&
@@ -224,10 +225,10 @@ int run_briefs_read(struct run_brief *briefs, int count, double until, int *unre
 {
     struct run_brief **order = xcalloc((size_t)count + 1, sizeof(struct run_brief *));
     for (int i = 0; i < count; i++) order[i] = &briefs[i];
-    int changed = read_all(order, count, look, until);
+    int changed = read_all(order, count, check_is_run, until);
     qsort(order, (size_t)count, sizeof *order, newest_first);
     changed += read_all(order, count, read_known, until);
-    changed += read_all(order, count, judge_steps, fmin(until, clock_seconds() + VERDICTS_SECONDS));
+    changed += read_all(order, count, find_bottleneck, fmin(until, clock_seconds() + BOTTLENECKS_SECONDS));
     free(order);
     if (unread) *unread = 0;
     for (int i = 0; i < count && unread; i++) *unread += !briefs[i].foreign && briefs[i].state_mark == 0;
@@ -236,7 +237,7 @@ int run_briefs_read(struct run_brief *briefs, int count, double until, int *unre
 
 void run_briefs_losses(struct run_brief **briefs, int count)
 {
-    read_all(briefs, count, take_losses, INFINITY);
+    read_all(briefs, count, read_losses, INFINITY);
 }
 
 void run_brief_free(struct run_brief *b)

@@ -27,9 +27,9 @@ struct run_brief {
     float
         losses[BRIEF_LOSSES]; /* from its first step to its last, evenly; NAN: none; see run_briefs_losses */
     /* private: what was there when it was read */
-    bool looked;
+    bool checked;
     int64_t state_mark, metrics_mark, losses_mark;
-    double judged_at; /* clock_seconds() */
+    double bottleneck_at; /* clock_seconds() */
 };
 
 /* Read it, or what has changed of it since; true when something has. An ended run costs two stats. */

@@ -60,8 +60,9 @@ static bool tail_fill(struct tail *t)
     if (t->begin < t->end) memmove(t->buffer, t->buffer + t->begin, t->end - t->begin);
     t->end -= t->begin;
     t->begin = t->line = 0;
-    if (t->end > t->room / 2 && t->room < LARGEST_BUFFER) t->buffer = xrealloc(t->buffer, t->room *= 2);
-    ssize_t n = retry_read(t->fd, t->buffer + t->end, t->room - t->end, t->at);
+    if (t->end > t->capacity / 2 && t->capacity < LARGEST_BUFFER)
+        t->buffer = xrealloc(t->buffer, t->capacity *= 2);
+    ssize_t n = retry_read(t->fd, t->buffer + t->end, t->capacity - t->end, t->at);
     if (n < 0) t->failed = errno;
     if (n <= 0) return false;
     t->end += (size_t)n;
@@ -72,7 +73,7 @@ static bool tail_fill(struct tail *t)
 const char *tail_line(struct tail *t, size_t *bytes)
 {
     size_t looked = 0; /* without a newline */
-    if (!t->buffer) t->buffer = xmalloc(t->room = FIRST_BUFFER);
+    if (!t->buffer) t->buffer = xmalloc(t->capacity = FIRST_BUFFER);
     do {
         char *from = t->buffer + t->begin, *newline;
         while (t->end - t->begin > looked &&
@@ -98,6 +99,6 @@ const char *tail_line(struct tail *t, size_t *bytes)
     return NULL;
 }
 
-int64_t tail_place(const struct tail *t) { return t->at - (int64_t)(t->end - t->begin); }
+int64_t tail_offset(const struct tail *t) { return t->at - (int64_t)(t->end - t->begin); }
 
-void tail_back(struct tail *t) { t->begin = t->line; }
+void tail_unread(struct tail *t) { t->begin = t->line; }

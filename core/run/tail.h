@@ -22,7 +22,7 @@ struct tail {
     int fd;
     int64_t at;   /* in the file, behind the buffer's end */
     char *buffer; /* (room) */
-    size_t room;
+    size_t capacity;
     size_t begin, end, line; /* what is not given yet; where the line given last began */
     bool inside;             /* what comes up to the next newline is not the whole line */
     int64_t skipped;         /* lines too long, since tail_init */
@@ -43,8 +43,8 @@ void tail_seek(struct tail *t, int64_t at, bool inside);
 /* The next whole line, without its newline, valid until the next call; NULL when there is none yet. */
 const char *tail_line(struct tail *t, size_t *bytes);
 /* Where in the file the line that comes next begins. */
-int64_t tail_place(const struct tail *t);
+int64_t tail_offset(const struct tail *t);
 /* Give the last line again. */
-void tail_back(struct tail *t);
+void tail_unread(struct tail *t);
 
 #endif

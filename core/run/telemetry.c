@@ -38,7 +38,7 @@ struct reading {
     double time, busy, power, temp; /* busy: mean of the cards; power: their sum */
 };
 
-static struct reading take(const json_t *line)
+static struct reading sum_cards(const json_t *line)
 {
     struct reading r = {number(line, "time"), NAN, NAN, NAN};
     double busy = 0, power = 0;
@@ -70,7 +70,7 @@ void telemetry_sum(struct telemetry_sum *sum, const char *directory)
     tail_poll(&t, NULL);
     for (const char *text; t.fd >= 0 && (text = tail_line(&t, &bytes)) != NULL;) {
         json_t *line = json_loadb(text, bytes, 0, NULL);
-        struct reading now = take(line);
+        struct reading now = sum_cards(line);
         json_decref(line);
         if (!isfinite(now.time)) continue;
         double s = now.time - last.time;

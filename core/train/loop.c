@@ -312,7 +312,8 @@ static int take_change(struct train_loop *w, struct error *err)
     json_object_foreach(changed, key, values) if (is_rank0(w))
         log_info("step %lld: %s was %s and is now %s", (long long)w->p.step, key,
                  json_string_value(json_array_get(values, 0)), json_string_value(json_array_get(values, 1)));
-    if (is_rank0(w) && change_keep(w->run->directory, changed, &why)) log_warn("%s: %s", why.file, why.what);
+    if (is_rank0(w) && change_record(w->run->directory, changed, &why))
+        log_warn("%s: %s", why.file, why.what);
     log_event(w, "changed", json_pack("{s:I, s:O}", "step", (json_int_t)w->p.step, "changed", changed));
     json_decref(changed);
     return 0;

@@ -70,7 +70,7 @@ static void what_is_late_is_left_for_the_next_time(void **state)
         if (i % 2) continue;
         assert_string_equal(briefs[i].status.state, "done");
         assert_true(briefs[i].step == 2 && briefs[i].last.loss == 1.5);
-        assert_int_equal(briefs[i].bound_by, VERDICT_UNKNOWN);
+        assert_int_equal(briefs[i].bound_by, BOTTLENECK_UNKNOWN);
     }
     assert_int_equal(run_briefs_read(briefs, RUNS, INFINITY, &unread), 0); /* nothing is new */
     write_text(briefs[1].directory, "config.yaml", "train:\n");

@@ -67,7 +67,7 @@ static void a_line_is_given_once_and_when_it_is_whole(void **state)
     expect(&t, NULL);
     add("ee\n\n", 4);
     expect(&t, "three");
-    tail_back(&t);
+    tail_unread(&t);
     expect(&t, "three");
     expect(&t, "");
     expect(&t, NULL);
