@@ -10,7 +10,7 @@
 
 enum { PIECE = 1 << 20, PIECES = 64, SLOTS = 4 };
 
-/* A file past the page cache where working files would stand, written and read from end to end. */
+/* Writes and reads a scratch file with O_DIRECT, and returns the rate. */
 static int measure_disk(double *gb_per_s, const char *directory, struct error *err)
 {
     struct transfers *t;
@@ -18,7 +18,8 @@ static int measure_disk(double *gb_per_s, const char *directory, struct error *e
     int code = transfers_open(&t, directory, (int64_t)PIECE * PIECES, SLOTS, err);
     if (code) return code;
     if (posix_memalign((void **)&buffers, TRANSFER_ALIGNMENT, (size_t)PIECE * SLOTS)) buffers = NULL;
-    if (!buffers) code = error_set(err, EXIT_HOST_MEMORY, NULL, "no memory to measure %s with", directory);
+    if (!buffers)
+        code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory while measuring %s", directory);
     else memset(buffers, 0x5a, (size_t)PIECE * SLOTS);
     double begin = clock_seconds();
     for (int i = 0; i < 2 * PIECES && !code; i++) {
@@ -33,8 +34,9 @@ static int measure_disk(double *gb_per_s, const char *directory, struct error *e
     return code;
 }
 
-/* Twice, in pieces: the first time memory is touched. */
-static double send_and_return(struct device *dev, struct device_queue *queue, char *there, char *here)
+/* Sends memory to the card and back twice; returns the seconds of the second time. The first time faults in
+ * the pages. */
+static double time_round_trip(struct device *dev, struct device_queue *queue, char *there, char *here)
 {
     double begin = 0;
     for (int i = 0; i < 2 * 2 * PIECES; i++) {
@@ -59,10 +61,11 @@ static int measure_link(double *gb_per_s, const struct config *config, struct er
          *here = there ? dev->queues->host_allocate(dev, bytes) : NULL;
     if (!there) code = err->code;
     else if (!here)
-        code = error_set(err, EXIT_HOST_MEMORY, NULL, "no pinned memory to measure the link with");
+        code = error_set(err, EXIT_HOST_MEMORY, NULL, "cannot pin %zu bytes to measure the link to the card",
+                         bytes);
     if (!code) code = dev->queues->create(dev, &queue, err);
     if (!code) memset(here, 0x5a, bytes);
-    if (!code) *gb_per_s = 2e-9 * (double)bytes / send_and_return(dev, queue, there, here);
+    if (!code) *gb_per_s = 2e-9 * (double)bytes / time_round_trip(dev, queue, there, here);
     if (!code) code = device_check(dev, err);
     dev->queues->destroy(dev, queue);
     dev->queues->host_free(dev, here);
@@ -70,7 +73,7 @@ static int measure_link(double *gb_per_s, const struct config *config, struct er
     return code;
 }
 
-static bool other_disk(const char *a, const char *b)
+static bool on_different_disks(const char *a, const char *b)
 {
     struct stat one, two;
     return stat(a, &one) != 0 || stat(b, &two) != 0 || one.st_dev != two.st_dev;
@@ -88,7 +91,7 @@ int carry_measure(struct memory_options_speed *speed, const struct config *c, st
     }
     speed->carried_by = "the scratch directory";
     int code = measure_disk(&speed->carried_gb_per_s, scratch, err);
-    if (code || states == scratch || !other_disk(scratch, states)) return code;
+    if (code || states == scratch || !on_different_disks(scratch, states)) return code;
     if ((code = measure_disk(&other, states, err)) != 0) return code;
     speed->carried_by = "the scratch directory, the slower of two";
     if (other >= speed->carried_gb_per_s) return 0;

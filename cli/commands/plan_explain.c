@@ -1,4 +1,4 @@
-/* Tensors and cards by name: see plan_explain.h. */
+/* Tensors with their remedies, and cards by name: see plan_explain.h. */
 #include "cli/commands/plan_explain.h"
 #include "cli/command.h"
 #include "core/base/nearest.h"
@@ -48,10 +48,10 @@ void plan_explain_print(const struct explanation *e, int class)
             while (n && line[n - 1] == ' ') line[--n] = 0;
             printf("%s\n", line);
         }
-        if (smaller) printf("%10.2f         %d smaller ones\n", rest / MIB, smaller);
+        if (smaller) printf("%10.2f         %d smaller tensors\n", rest / MIB, smaller);
     }
     printf(
-        "  blocks.*: all blocks together. compute: of a step, beside now; 'meopt plan --what-if' has whole "
+        "  blocks.*: sum over all blocks. compute: per step relative to now. 'meopt plan --what-if' compares "
         "settings.\n");
 }
 
@@ -75,7 +75,7 @@ json_t *plan_explain_json(const struct explanation *e, int class)
 
 /* ---- cards ---- */
 
-/* As they are sold, in GiB; drivers keep some hundreds of MiB of it. */
+/* Nominal memory in GiB. A driver keeps some hundreds of MiB of it. */
 static const struct {
     const char *name;
     double gib;
@@ -86,7 +86,7 @@ static const struct {
              {"v100-16g", 16}, {"rtx4090", 24}, {"rtx3090", 24}, {"t4", 16}};
 enum { CARDS = sizeof cards / sizeof *cards };
 
-/* "K100_AI" is k100-ai. */
+/* Compares names: "K100_AI" equals k100-ai. */
 static bool same_name(const char *a, const char *b)
 {
     for (; *a && *b; a++, b++) {
@@ -117,7 +117,7 @@ int plan_card(const char *name, size_t *bytes, struct error *err)
         snprintf(list + n, sizeof list - n, "%s%s %.0fG", i ? ", " : "", cards[i].name, cards[i].gib);
     }
     const char *near = nearest_name(name, card_name, NULL);
-    snprintf(hint, sizeof hint, "%s%s%sany other by --card-memory, as in 64G", near ? "did you mean " : "",
-             near ? near : "", near ? "? " : "");
-    return error_set(err, EXIT_USAGE, hint, "--card knows: %s", list);
+    snprintf(hint, sizeof hint, "%s%s%sgive other cards by --card-memory, for example 64G",
+             near ? "did you mean " : "", near ? near : "", near ? "? " : "");
+    return error_set(err, EXIT_USAGE, hint, "unknown card; known: %s", list);
 }

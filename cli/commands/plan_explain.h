@@ -1,4 +1,4 @@
-/* What meopt plan tells beside its table: tensors with their remedies, cards by name. */
+/* 'meopt plan --explain': tensors, each with the setting that shrinks it; '--card': memory by name. */
 #ifndef MEOPT_CLI_COMMANDS_PLAN_EXPLAIN_H
 #define MEOPT_CLI_COMMANDS_PLAN_EXPLAIN_H
 
@@ -6,17 +6,17 @@
 
 #include <jansson.h>
 
-/* A class by name; -1: all. */
+/* Returns the class of that name; -1 for "all". */
 int plan_explain_class(const char *name);
-/* One tensor in a line of w columns; with the key that shrinks it where there is room. */
+/* Formats one tensor as a line; adds the keys that shrink it if they fit into size. */
 void plan_explain_line(char *dst, size_t size, const struct explanation *e, const struct explain_row *row);
 void plan_explain_print(const struct explanation *e, int class);
 json_t *plan_explain_json(const struct explanation *e, int class);
 
-/* Memory of a card by the name that people give it. EXIT_USAGE with the names for any other, and for
- * "list". */
+/* Returns in *bytes the nominal memory of a card by its trade name. EXIT_USAGE with the known names for an
+ * unknown one. */
 int plan_card(const char *name, size_t *bytes, struct error *err);
-/* The names that it knows; NULL behind the last. */
+/* Returns the i-th known name; NULL after the last. */
 const char *plan_card_name(int i);
 
 #endif

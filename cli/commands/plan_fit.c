@@ -1,4 +1,4 @@
-/* What an experiment is to fit into: see plan_fit.h. */
+/* Memory limits and memory options of a configuration: see plan_fit.h. */
 #include "cli/commands/plan_fit.h"
 #include "cli/commands/plan_explain.h"
 #include "cli/commands/train_ranks.h"
@@ -14,7 +14,7 @@
 
 static const double GIB = 1 << 30;
 
-/* Of this machine: what programs may take without others being paged out (MemAvailable); 0: not told. */
+/* Returns MemAvailable of /proc/meminfo in bytes, memory that is available without swapping; 0: unknown. */
 static size_t host_available(void)
 {
     char line[160];
@@ -25,8 +25,8 @@ static size_t host_available(void)
     return (size_t)kib * 1024;
 }
 
-/* The least of the cards here that the ranks of a host take; what is not here is passed over. */
-static void least_card(struct card *card, const struct config *config, int host_ranks)
+/* Finds the smallest of the cards that the ranks of this host use; skips cards that this machine lacks. */
+static void find_smallest_card(struct card *card, const struct config *config, int host_ranks)
 {
     static const enum device_type types[DRIVER_KINDS] = {
         [DRIVER_HIP] = DEVICE_TYPE_HIP, [DRIVER_CUDA] = DEVICE_TYPE_CUDA};
@@ -52,13 +52,13 @@ static void least_card(struct card *card, const struct config *config, int host_
     }
 }
 
-static void machine_share(struct card *card, int ranks)
+/* Divides the memory of this machine by its ranks. */
+static void share_machine(struct card *card, int ranks)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     if (pages > 0 && page > 0) card->bytes = (size_t)pages * (size_t)page / (size_t)ranks;
     snprintf(card->name, sizeof card->name, "this machine's memory");
-    if (ranks > 1)
-        snprintf(card->name, sizeof card->name, "a rank's part of this machine's memory, of %d", ranks);
+    if (ranks > 1) snprintf(card->name, sizeof card->name, "1/%d of this machine's memory", ranks);
     card->assumed = true;
     card->free_bytes = host_available() / (size_t)ranks;
 }
@@ -70,7 +70,7 @@ int fit_card(struct card *card, const struct arguments *args, const struct confi
     const char *model = args ? argument_text(args, "card", NULL) : NULL;
     *card = (struct card){0};
     if (named && model)
-        return error_set(err, EXIT_USAGE, "give one of them", "--card and --card-memory say the same");
+        return error_set(err, EXIT_USAGE, "use one of them", "--card cannot be used with --card-memory");
     if (model) {
         snprintf(card->name, sizeof card->name, "--card %.40s", model);
         return plan_card(model, &card->bytes, err);
@@ -81,27 +81,28 @@ int fit_card(struct card *card, const struct arguments *args, const struct confi
         if (value_read(config_key_index("device.memory_limit"), named, strlen(named), false, &value, message,
                        hint, sizeof message) == VALUE_BAD ||
             value.integer <= 0)
-            return error_set(err, EXIT_USAGE, "as in 64G",
-                             "--card-memory takes a number of bytes, found '%s'", named);
+            return error_set(err, EXIT_USAGE, "for example 64G",
+                             "--card-memory requires a number of bytes, found '%s'", named);
         card->bytes = (size_t)value.integer;
         snprintf(card->name, sizeof card->name, "--card-memory");
     } else if (config->device.memory_limit > 0) {
         card->bytes = (size_t)config->device.memory_limit;
         snprintf(card->name, sizeof card->name, "device.memory_limit");
     } else if (device_is_card(device_type_names[config->device.type])) {
-        least_card(card, config, host_ranks);
+        find_smallest_card(card, config, host_ranks);
     } else {
-        machine_share(card, host_ranks);
+        share_machine(card, host_ranks);
     }
     if (!card->free_bytes || card->free_bytes > card->bytes) card->free_bytes = card->bytes;
     return 0;
 }
 
+/* Formats both rates, and whether each was given, measured or assumed. */
 static void speed_text(const struct memory_options_speed *s, char *text, size_t size)
 {
     static const char *const carry[] = {
         [CARRY_ASSUMED] = " (assumed: --carry, --measure)", [CARRY_GIVEN] = "", [CARRY_MEASURED] = ""};
-    snprintf(text, size, "%.4g GFLOP/s%s, %.3g GB/s of what is carried%s%s%s%s", s->gflops,
+    snprintf(text, size, "%.4g GFLOP/s%s, %.3g GB/s for weights and states%s%s%s%s", s->gflops,
              s->assumed ? " (assumed: --gflops, --measure)" : "", s->carried_gb_per_s, carry[s->carry],
              s->carried_by ? " (measured: " : "", s->carried_by ? s->carried_by : "",
              s->carried_by ? ")" : "");
@@ -111,12 +112,12 @@ void fit_print(const struct memory_options *l, const char *path)
 {
     char speed[200];
     speed_text(&l->speed, speed, sizeof speed);
-    printf("\nladder to %.2f GiB, %s\n  peak GiB    step s\n", (double)l->limit_bytes / GIB, speed);
+    printf("\nmemory options for %.2f GiB, %s\n  peak GiB    step s\n", (double)l->limit_bytes / GIB, speed);
     for (int i = 0; i < l->count; i++) {
         const struct memory_option *r = &l->rungs[i];
         printf("  %8.2f  %8.3g   %s%s%s\n", (double)r->peak_bytes / GIB, r->step_s,
-               r->keys[0] ? r->keys : "(as it is)", memory_options_note(r),
-               i == l->chosen ? "  <- the fastest that fits" : "");
+               r->keys[0] ? r->keys : "(unchanged)", memory_options_note(r),
+               i == l->chosen ? "  <- fastest that fits" : "");
     }
     if (l->chosen >= 0 && l->rungs[l->chosen].keys[0])
         printf("  to write them: meopt config set %s %s\n", path, l->rungs[l->chosen].keys);
@@ -135,6 +136,7 @@ json_t *fit_json(const struct memory_options *l)
                      l->speed.assumed, "carry_measured", l->speed.carry == CARRY_MEASURED, "rungs", rungs);
 }
 
+/* A number of bytes as text, in GiB or MiB. */
 struct amount {
     char text[32];
 };
@@ -151,8 +153,8 @@ int fit_check(const struct memory_options *l, struct error *err)
 {
     if (l->chosen >= 0) return 0;
     size_t least = l->count ? l->rungs[l->count - 1].peak_bytes : 0;
-    return error_set(err, EXIT_CONFIG, "fewer images, a smaller student, or optim.preset: minimal",
-                     "no rung of the ladder fits into %s: the lowest needs %s", amount(l->limit_bytes).text,
+    return error_set(err, EXIT_CONFIG, "use fewer images, a smaller student, or optim.preset: minimal",
+                     "no memory option fits into %s; the smallest requires %s", amount(l->limit_bytes).text,
                      amount(least).text);
 }
 
@@ -175,8 +177,8 @@ int fit_keys(char **keys, const struct config *config, const char *path, char **
     code = fit_check(&l, err);
     if (!code) {
         const struct memory_option *r = &l.rungs[l.chosen];
-        log_info("train.memory %s%s: %s, %s at the peak", config->train.memory, ranks > 1 ? " a rank" : "",
-                 r->keys[0] ? r->keys : "it fits as it is", amount(r->peak_bytes).text);
+        log_info("train.memory %s%s: %s, peak %s", config->train.memory, ranks > 1 ? " per rank" : "",
+                 r->keys[0] ? r->keys : "fits unchanged", amount(r->peak_bytes).text);
         if (memory_options_note(r)[0]) log_info("train.memory%s", memory_options_note(r));
         if (r->keys[0]) *keys = xstrdup(r->keys);
     }

@@ -1,4 +1,4 @@
-/* What an experiment is to fit into, and the rung of the memory ladder that does. */
+/* The memory that a configuration may use, and the memory option (core/train/memory_options.h) that fits. */
 #ifndef MEOPT_CLI_COMMANDS_PLAN_FIT_H
 #define MEOPT_CLI_COMMANDS_PLAN_FIT_H
 
@@ -7,29 +7,30 @@
 
 #include <jansson.h>
 
-/* What one rank has. */
+/* The memory of one rank. */
 struct card {
-    size_t bytes, free_bytes; /* free_bytes: now; all of it where nobody can say */
+    size_t bytes, free_bytes; /* free_bytes: now; equal to bytes if unknown */
     char name[64];            /* "64.0 GiB named", "this machine's memory" */
-    bool assumed;             /* nobody said that it will train on this machine */
+    bool assumed; /* this machine's memory, without a statement that the run will use this machine */
 };
 
-/* By --card or --card-memory (args NULL: no options), else device.memory_limit, else the card or machine
- * here: of the cards that the ranks of a host take, so many, the least; this machine's memory they share. */
+/* Finds the memory of a rank: --card or --card-memory (args NULL: no options), else device.memory_limit, else
+ * the smallest card that the host_ranks ranks of a host use, else an equal share of this machine's memory. */
 int fit_card(struct card *card, const struct arguments *args, const struct config *config, int host_ranks,
              struct error *err);
 
-/* train.memory auto: what is free, without a twentieth for what is in no plan (the driver's, libraries'). */
+/* Returns the limit of train.memory: auto: the free memory minus a twentieth, which the driver and the
+ * libraries use outside of the plan. */
 size_t fit_auto(const struct card *card);
 
-void fit_print(const struct memory_options *ladder, const char *path);
-json_t *fit_json(const struct memory_options *ladder);
-/* EXIT_CONFIG when no rung fits. */
-int fit_check(const struct memory_options *ladder, struct error *err);
+void fit_print(const struct memory_options *options, const char *path);
+json_t *fit_json(const struct memory_options *options);
+/* Returns EXIT_CONFIG if no memory option fits. */
+int fit_check(const struct memory_options *options, struct error *err);
 
-/* The words of the rung that train.memory asks for, between spaces (malloc'ed); NULL: it is not set, or the
- * experiment fits as it is. Of so many ranks, and of them on a host, into what one has. The choice is told.
- */
+/* Returns in *keys the key=value words that train.memory chooses, separated by spaces (malloc'ed), and logs
+ * them. NULL: train.memory is not set, or the configuration fits unchanged. ranks: of the run; host_ranks: of
+ * this host. */
 int fit_keys(char **keys, const struct config *config, const char *path, char **overrides, int count,
              int ranks, int host_ranks, struct error *err);
 

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-/* The backward pass is what a step does beside both forward passes. */
+/* Returns the share of the backward pass in the operations of a step: all but the two forward passes. */
 static double backward_share(const struct plan *p)
 {
     double student = (double)p->batch * model_shape_forward_flops(&p->student),
@@ -21,9 +21,8 @@ int scaling_table_make(struct scaling_table *t, const struct arguments *args, co
     *t = (struct scaling_table){0};
     if (bandwidth <= 0) return 0;
     if (step_ms <= 0 && gflops <= 0)
-        return error_set(err, EXIT_USAGE,
-                         "as in --step-ms 850, from 'meopt bench train'; or --gflops, or --measure",
-                         "--bandwidth needs to know how long a step takes on one rank");
+        return error_set(err, EXIT_USAGE, "give --step-ms (from 'meopt bench train'), --gflops or --measure",
+                         "--bandwidth requires the time of a step on one rank");
     t->how = (struct scaling){.step_s = step_ms > 0 ? step_ms * 1e-3 : plan->step_flops / (gflops * 1e9),
                               .backward = backward_share(plan),
                               .messages = (int)plan->student.depth + 2, /* embedding and end */
@@ -46,12 +45,13 @@ int scaling_table_make(struct scaling_table *t, const struct arguments *args, co
 void scaling_table_print(const struct scaling_table *t)
 {
     const struct scaling *s = &t->how;
-    printf(
-        "\nscaling: a step of one rank takes %.4g s, %.0f %% of it the student's backward pass, sums %s it;\n"
-        "         %d messages a step, %.4g GB/s a rank",
-        s->step_s, 100 * s->backward, s->beside ? "beside" : "behind", s->messages, s->bandwidth / 1e9);
+    printf("\nscaling: a step of one rank takes %.4g s, %.0f %% of it the student's backward pass; "
+           "reductions %s it;\n"
+           "         %d messages per step, %.4g GB/s per rank",
+           s->step_s, 100 * s->backward, s->beside ? "overlap with" : "follow", s->messages,
+           s->bandwidth / 1e9);
     if (s->network > 0) printf(", %.4g GB/s between nodes of %d", s->network / 1e9, s->node_ranks);
-    printf(", %.4g us a message\n   ranks     sums s     step s     images/s   efficiency\n",
+    printf(", %.4g us per message\n   ranks     sums s     step s     images/s   efficiency\n",
            s->latency_s * 1e6);
     for (int i = 0; i < t->count; i++)
         printf("  %6d %10.4f %10.4f %12.1f     %6.1f %%\n", t->rows[i].ranks, t->rows[i].sums_s,

@@ -9,7 +9,7 @@
 
 #include <jansson.h>
 
-enum { SCALING_ROWS = 18, PLAN_NODE_RANKS = 8 /* --node-ranks where it is not given */ };
+enum { SCALING_ROWS = 18, PLAN_NODE_RANKS = 8 /* default of --node-ranks */ };
 
 struct scaling_table {
     struct scaling how;
@@ -17,11 +17,11 @@ struct scaling_table {
     struct scaling_row {
         int ranks;
         double sums_s, step_s, images_per_s, efficiency;
-    } rows[SCALING_ROWS]; /* 1, 2, 4 ... ranks, and as many as were asked for */
+    } rows[SCALING_ROWS]; /* 1, 2, 4 ... ranks; the last row has --ranks */
 };
 
-/* From --bandwidth, --latency, --step-ms, --network, --node-ranks; gflops 0: not known. count 0 without
- * --bandwidth. */
+/* Computes the table from --bandwidth, --latency, --step-ms, --network and --node-ranks; gflops 0: unknown.
+ * Without --bandwidth, count is 0. EXIT_USAGE if the time of a step is unknown. */
 int scaling_table_make(struct scaling_table *table, const struct arguments *args, const struct config *config,
                        const struct plan *plan, int ranks, double gflops, struct error *err);
 void scaling_table_print(const struct scaling_table *table);

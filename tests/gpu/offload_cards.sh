@@ -42,7 +42,7 @@ for moved, told in ((down, plan["offload_written_bytes_per_step"]), (up - images
     assert told <= moved <= told * 1.1, (down, up, plan) # in pieces of whole pages
 END
 "$MEOPT" plan "$work/configs/quickstart_dinov2.yaml" device.type=hip device.cards=0 --fit 64M --measure --gflops 50 2>log |
-    grep -q 'GB/s of what is carried (measured: the link to the card)$' || fail "the link is not measured"
+    grep -q 'GB/s for weights and states (measured: the link to the card)$' || fail "the link is not measured"
 code=0
 "$MEOPT" train "$@" device.type=cpu optim.offload=host --name no >log 2>&1 || code=$?
 [ "$code" = 7 ] || fail "host without a card: exit $code"

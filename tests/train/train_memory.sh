@@ -13,7 +13,7 @@ limit=$("$MEOPT" plan configs/quickstart_dinov2.yaml device.type=cpu --json | py
 train="configs/quickstart_dinov2.yaml device.type=cpu train.steps=2 --run-dir ."
 # shellcheck disable=SC2086
 "$MEOPT" train $train "train.memory=${limit}K" --name fits >out 2>log || fail "fits: exit $?"
-keys=$(sed -n 's/.*train.memory [0-9]*K: \(.*\), [0-9.]* MiB at the peak/\1/p' log)
+keys=$(sed -n 's/.*train.memory [0-9]*K: \(.*\), peak [0-9.]* MiB/\1/p' log)
 [ -n "$keys" ] || fail "the choice is not told"
 for word in $keys; do
     grep -q "^  ${word#*.}\$" fits/config.yaml || [ "$(sed 's/: /=/' fits/config.yaml | grep -c "^  ${word#*.}\$")" -ge 1 ] ||
@@ -43,7 +43,7 @@ refuse() { # CODE TEXT ARGUMENT...
     grep -q "$text" log || fail "$*: not told"
     [ ! -e no ] || fail "$*: a directory is made"
 }
-refuse 7 'fits into 0.10 MiB: the lowest needs [1-9][0-9.]* MiB' train.memory=100K
+refuse 7 'fits into 0.10 MiB; the smallest requires [1-9][0-9.]* MiB' train.memory=100K
 refuse 7 'train.memory is not a number of bytes' train.memory=little
 "$MEOPT" train --resume fits train.memory=64M >out 2>log
 [ $? = 2 ] || fail "it is taken for a run that goes on"
@@ -55,8 +55,8 @@ ranks() { # NAME OF_THE_LADDER ARGUMENT...
     name=$1 told=$2
     shift 2
     "$@" configs/quickstart_dinov2.yaml device.type=cpu train.steps=2 --run-dir . --name "$name" "train.memory=${least}K" >out 2>log || fail "$name: exit $?"
-    grep -q "train.memory ${least}K a rank: .*dist.shard=" log || fail "$name: the choice is not told"
-    keys=$(sed -n 's/.*train.memory [0-9]*K a rank: \(.*\), [0-9.]* MiB at the peak/\1/p' log)
+    grep -q "train.memory ${least}K per rank: .*dist.shard=" log || fail "$name: the choice is not logged"
+    keys=$(sed -n 's/.*train.memory [0-9]*K per rank: \(.*\), peak [0-9.]* MiB/\1/p' log)
     [ "$keys" = "$told" ] || fail "$name is given $keys, and plan tells $told"
     [ "$(grep -o '"peak_bytes": *[0-9]*' "$name/metrics.jsonl" | awk -F: -v most=$((least * 1024)) '$2 > most' | wc -l)" = 0 ] || fail "$name: a rank takes more"
 }
@@ -77,12 +77,12 @@ for memory in 64M "${least}K"; do
 done
 ! grep -q 'train.memory .*:' log || fail "a run that goes on is given keys"
 
-# The speeds that the ladder is told with: which was measured, given, assumed.
-ladder() { "$MEOPT" plan configs/quickstart_dinov2.yaml device.type=cpu --fit 64M "$@" 2>log | grep '^ladder to'; }
-ladder | grep -q '200 GFLOP/s (assumed.*, 1 GB/s of what is carried (assumed' || fail "assumed speeds are not told"
-ladder --gflops 50 --carry 3 | grep -q ', 50 GFLOP/s, 3 GB/s of what is carried$' || fail "given speeds"
+# The output states whether each speed was measured, given or assumed.
+rates() { "$MEOPT" plan configs/quickstart_dinov2.yaml device.type=cpu --fit 64M "$@" 2>log | grep '^memory options for'; }
+rates | grep -q '200 GFLOP/s (assumed.*, 1 GB/s for weights and states (assumed' || fail "assumed speeds are not printed"
+rates --gflops 50 --carry 3 | grep -q ', 50 GFLOP/s, 3 GB/s for weights and states$' || fail "given speeds"
 mkdir scratch
-ladder --gflops 50 --measure train.scratch_dir="$work/scratch" | grep -q 'GB/s of what is carried (measured: the scratch directory)$' ||
+rates --gflops 50 --measure train.scratch_dir="$work/scratch" | grep -q 'GB/s for weights and states (measured: the scratch directory)$' ||
     fail "measured speeds"
 [ -z "$(ls -A scratch)" ] || fail "the measurement has left something"
 # Of two disks both are measured, and the slower one counts, whichever it is of: here that whose writes take 20 ms longer each, 0.1 GB/s
@@ -91,14 +91,14 @@ if [ -w /dev/shm ] && [ "$(stat -c %d /dev/shm)" != "$(stat -c %d scratch)" ] &&
     fast=$(mktemp -d /dev/shm/meopt-test-XXXXXX)
     slower() { # SCRATCH STATES WHICH
         LD_LIBRARY_PATH="$MEOPT_BUILD/tests${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" LD_PRELOAD=libfault.so FAULT_UNDER="$work/scratch" FAULT_SLOW=write:20000 \
-            ladder --gflops 50 --measure train.scratch_dir="$1" optim.offload_dir="$2" | grep -q "(measured: $3, the slower of two)\$"
+            rates --gflops 50 --measure train.scratch_dir="$1" optim.offload_dir="$2" | grep -q "(measured: $3, the slower of two)\$"
     }
     slower "$work/scratch" "$fast" 'the scratch directory' && slower "$fast" "$work/scratch" optim.offload_dir
     told=$?
     rmdir "$fast"
     [ $told = 0 ] || fail "of two disks the slower one is not told"
 fi
-ladder --gflops 50 --measure train.scratch_dir=/dev/null/no
+rates --gflops 50 --measure train.scratch_dir=/dev/null/no
 grep -q '/dev/null/no' log || fail "a directory that cannot be: not told"
 
 # Where nobody would choose, it is refused.

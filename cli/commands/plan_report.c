@@ -1,0 +1,293 @@
+/* The report of 'meopt plan': see plan_report.h. */
+#include "cli/commands/plan_report.h"
+#include "core/run/memory.h"
+#include "core/train/trainer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const double MIB = 1 << 20, GIB = 1 << 30;
+
+/* ---- Text ---- */
+
+double plan_report_step_seconds(const struct plan_report *r)
+{
+    if (r->step_ms > 0) return r->step_ms * 1e-3;
+    return r->gflops > 0 ? r->plan->step_flops / (r->gflops * 1e9) : 0;
+}
+
+static void print_tower(const char *role, const struct model_shape *shape, int64_t parameters,
+                        const char *note)
+{
+    char text[512];
+    model_shape_text(shape, text, sizeof text);
+    printf("%s  %s: %.2f M parameters%s\n", role, text, (double)parameters / 1e6, note);
+}
+
+static void print_model(const struct plan_report *r)
+{
+    const struct plan *p = r->plan;
+    char clipping[320];
+    print_tower("teacher", &p->teacher, p->teacher_parameters, "");
+    print_tower("student", &p->student, p->student_parameters,
+                p->student_parameters != model_shape_parameters(&p->student) ? " with its head" : "");
+    for (int i = 0; i <= p->two; i++)
+        printf("images   %s%s\n", !p->two ? "" : i ? "student: " : "teacher: ", p->images[i]);
+    printf("batch    %lld images per step and rank, micro-batch %lld%s\n", (long long)p->batch,
+           (long long)p->micro, p->from_checkpoints ? "" : "; model shapes from arch, no checkpoint read");
+    trainer_clipping(r->config, clipping, sizeof clipping);
+    printf("clipping %s\n", clipping);
+    if (r->chosen)
+        printf("chosen   %s (by train.memory: %s)%s\n", r->chosen, r->config->train.memory, r->chosen_note);
+}
+
+/* Prints one line per storage outside of the device's memory, with its classes in MiB. */
+static void print_offloaded(const struct memory_use *use)
+{
+    static const char *const names[PLACE_COUNT] = {
+        [PLACE_HOST] = "offloaded to host memory", [PLACE_FILE] = "offloaded to scratch files"};
+    for (int place = 0; place < PLACE_COUNT; place++) {
+        const char *separator = "";
+        for (int c = 0; c < MEMORY_CLASS_COUNT; c++) {
+            if (!use->offloaded_peak_bytes[place][c]) continue;
+            if (!*separator) printf("  %s: ", names[place]);
+            printf("%s%s %.1f", separator, memory_class_names[c],
+                   (double)use->offloaded_peak_bytes[place][c] / MIB);
+            separator = ", ";
+        }
+        if (*separator) printf("\n");
+    }
+}
+
+static void print_memory(const struct plan_report *r)
+{
+    const struct memory_use *use = &r->plan->use;
+    printf("\nmemory of %-15s MiB\n", r->plan->rank ? "largest rank" : "one rank");
+    for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
+        printf("  %-16s %12.1f\n", memory_class_names[c], (double)use->peak_bytes[c] / MIB);
+    printf("  %-16s %12.1f\n", "peak", (double)use->peak_total_bytes / MIB);
+    print_offloaded(use);
+    if (!r->card.bytes) return;
+    printf("%s %.1f MiB (%s)", use->peak_total_bytes <= r->card.bytes ? "fits" : "DOES NOT FIT",
+           (double)r->card.bytes / MIB, r->card.name);
+    if (r->largest_micro >= 0) printf("; largest micro-batch that fits: %lld", (long long)r->largest_micro);
+    printf("\n");
+}
+
+/* Prints the traffic of optim.offload and how long a drive lasts under it. A drive of 1 TB is commonly rated
+ * for 600 terabytes written (TBW). */
+static void print_offload_traffic(const struct plan_report *r)
+{
+    const double endurance = 600e12;
+    double read = (double)r->plan->offload_read_bytes, written = (double)r->plan->offload_written_bytes;
+    double step_s = plan_report_step_seconds(r), written_per_day = step_s > 0 ? written / step_s * 86400 : 0;
+    if (written <= 0) return;
+    printf("offload  %.3f GB read and %.3f GB written per step", read / 1e9, written / 1e9);
+    if (step_s > 0) printf(", overlapped at %.3g GB/s in each direction", written / step_s / 1e9);
+    if (r->config->optim.offload != OPTIM_OFFLOAD_NVME) printf("\n");
+    else if (step_s > 0)
+        printf(", %.3g TB written per day: a drive of 600 TBW lasts %.3g days\n", written_per_day / 1e12,
+               endurance / written_per_day);
+    else printf(": a drive of 600 TBW lasts %.3g steps (for days: --step-ms)\n", endurance / written);
+    if (!device_is_card(device_type_names[r->config->device.type])) return;
+    double bf16_gb = 2e-9 * (double)r->plan->student_parameters;
+    printf("         the card computes the update; on the host it would need %.3f GB of gradients and return "
+           "%.3f GB of weights\n",
+           bf16_gb, bf16_gb);
+}
+
+static void print_time(const struct plan_report *r)
+{
+    const struct plan *p = r->plan;
+    printf("\ncompute  %.2f TFLOP per step and rank", p->step_flops / 1e12);
+    if (p->first_epoch_step_flops > p->step_flops)
+        printf(" (%.2f until the teacher's outputs are cached)", p->first_epoch_step_flops / 1e12);
+    if (r->gflops > 0)
+        printf(", %.3g s at %.4g GFLOP/s%s", p->step_flops / (r->gflops * 1e9), r->gflops,
+               r->gflops_measured ? ", the measured peak of GEMM" : "");
+    if (r->epoch_hours > 0) printf("\nepoch    %.3g h: %lld images", r->epoch_hours, (long long)r->images);
+    printf("\nupdate   %.2f GB of memory traffic per step\n", p->update_bytes / 1e9);
+    print_offload_traffic(r);
+    printf("network  %.1f MB sent by each of %d rank%s per step\n", plan_sent_bytes(p, r->ranks) / 1e6,
+           r->ranks, r->ranks == 1 ? "" : "s");
+    double streamed = (double)p->streamed_teacher_bytes + (double)p->streamed_student_bytes;
+    if (streamed > 0) printf("streamed %.2f GB of weights read and written per step\n", streamed / 1e9);
+}
+
+static void print_disk(const struct plan_report *r)
+{
+    const struct plan *p = r->plan;
+    printf("disk     %.2f GiB: %lld checkpoints of %.2f GiB, and one while it is written",
+           (double)r->disk_bytes / GIB, (long long)r->config->train.checkpoint_keep,
+           (double)p->checkpoint_bytes / GIB);
+    if (p->cache_bytes_per_image)
+        printf("; and %lld bytes per image for the cached teacher", (long long)p->cache_bytes_per_image);
+    printf("\n");
+}
+
+static void print_published(const struct plan_report *r)
+{
+    const double *published = r->published_mib, here[2] = {r->baseline_peak / MIB, r->meopt_peak / MIB};
+    printf("\nat 32 images and one card     without      with MEOpt    ratio\n");
+    printf("  published, MB            %9.0f      %9.0f     %.3f\n", published[0], published[1],
+           published[1] / published[0]);
+    printf("  here, MiB                %9.0f      %9.0f     %.3f\n", here[0], here[1], here[1] / here[0]);
+    printf("  here / published             %.3f          %.3f\n", here[0] / published[0],
+           here[1] / published[1]);
+}
+
+void plan_report_print(const struct plan_report *r)
+{
+    print_model(r);
+    print_memory(r);
+    print_time(r);
+    if (r->plan->libraries_assumed)
+        printf("assumed  the card's libraries, because this machine has no driver for it: hipBLASLt or "
+               "cuBLASLt, and for several ranks RCCL or NCCL\n");
+    print_disk(r);
+    if (r->scaling.count) scaling_table_print(&r->scaling);
+    if (r->published) print_published(r);
+}
+
+static void print_setting(const struct plan_report *r, const struct remedy *s)
+{
+    double peak = (double)s->use.peak_total_bytes, now = (double)r->explanation->plan.use.peak_total_bytes;
+    if (!s->possible) {
+        printf("  %-26s not possible: %s\n", s->name, s->why);
+        return;
+    }
+    printf("  %-26s %8.2f   %5.0f %%   x %.2f   %s%s\n", s->name, peak / GIB, 100 * peak / now, s->cost,
+           !r->card.bytes ? ""
+           : s->fits      ? "fits"
+                          : "does not fit",
+           s->cheapest ? "  <- cheapest that fits" : "");
+    printf("      %s", s->keys[0] ? s->keys : "(unchanged)");
+    if (r->ranks > 1) printf("; each rank sends %.1f MiB per step", s->sent / MIB);
+    printf("\n");
+}
+
+void plan_report_print_settings(const struct plan_report *r)
+{
+    printf("\nwhat if%*s peak GiB   of now   compute%s\n", 21, "",
+           r->card.bytes ? "" : "   (give a card: --card-memory 64G)");
+    for (int i = 0; i < REMEDIES; i++)
+        if (r->explanation->remedies[i].name) print_setting(r, &r->explanation->remedies[i]);
+    printf("  '+': this configuration with that change. compute: per step relative to now; with a cached "
+           "teacher, after the first epoch.\n");
+}
+
+/* ---- JSON ---- */
+
+/* Returns null for a negative number. */
+static json_t *count_json(int64_t n) { return n >= 0 ? json_integer((json_int_t)n) : json_null(); }
+
+/* Returns null for a number that is not positive. */
+static json_t *positive_json(double x) { return x > 0 ? json_real(x) : json_null(); }
+
+static json_t *tower_json(const struct model_shape *shape, int64_t parameters)
+{
+    return json_pack(
+        "{s:s, s:I, s:I, s:I, s:b, s:s, s:b, s:I, s:I, s:I}", "family", family_name(shape->family), "width",
+        (json_int_t)shape->width, "depth", (json_int_t)shape->depth, "heads", (json_int_t)shape->heads,
+        "heads_assumed", (shape->assumed & ASSUMED_HEADS) != 0, "activation", model_shape_activation(shape),
+        "activation_assumed", (shape->assumed & ASSUMED_ACTIVATION) != 0, "image_pixels",
+        (json_int_t)shape->image, "out", (json_int_t)shape->out, "parameters", (json_int_t)parameters);
+}
+
+static void add_model(json_t *root, const struct plan_report *r)
+{
+    const struct plan *p = r->plan;
+    char clipping[320];
+    json_object_set_new(root, "teacher", tower_json(&p->teacher, p->teacher_parameters));
+    json_object_set_new(root, "student", tower_json(&p->student, p->student_parameters));
+    json_object_set_new(root, "batch_images", json_integer(p->batch));
+    json_object_set_new(root, "micro_batch_images", json_integer(p->micro));
+    json_object_set_new(root, "preprocessing", json_string(p->images[0]));
+    json_object_set_new(root, "preprocessing_student", json_string(p->images[p->two]));
+    trainer_clipping(r->config, clipping, sizeof clipping);
+    clipping[strcspn(clipping, ":")] = 0;
+    json_object_set_new(root, "clip_mode", config_clips(r->config) ? json_string(clipping) : json_null());
+}
+
+static void add_memory(json_t *root, const struct plan_report *r)
+{
+    const struct memory_use *use = &r->plan->use;
+    bool known = r->card.bytes > 0;
+    json_t *classes = json_object();
+    for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
+        json_object_set_new(classes, memory_class_names[c], json_integer((json_int_t)use->peak_bytes[c]));
+    json_object_set_new(root, "peak_bytes", json_integer((json_int_t)use->peak_total_bytes));
+    json_object_set_new(root, "classes", classes);
+    json_object_set_new(root, "host_classes", memory_offloaded_json(use, PLACE_HOST));
+    json_object_set_new(root, "file_classes", memory_offloaded_json(use, PLACE_FILE));
+    json_object_set_new(root, "card_bytes", known ? json_integer((json_int_t)r->card.bytes) : json_null());
+    json_object_set_new(root, "fits",
+                        known ? json_boolean(use->peak_total_bytes <= r->card.bytes) : json_null());
+    json_object_set_new(root, "largest_micro_batch_images", count_json(r->largest_micro));
+}
+
+static void add_time(json_t *root, const struct plan_report *r)
+{
+    const struct plan *p = r->plan;
+    json_object_set_new(root, "step_flops", json_real(p->step_flops));
+    json_object_set_new(root, "step_s",
+                        r->gflops > 0 ? json_real(p->step_flops / (r->gflops * 1e9)) : json_null());
+    json_object_set_new(root, "update_bytes", json_real(p->update_bytes));
+    json_object_set_new(root, "streamed_bytes_per_step",
+                        json_integer(p->streamed_teacher_bytes + p->streamed_student_bytes));
+    json_object_set_new(root, "offload_read_bytes_per_step", json_integer(p->offload_read_bytes));
+    json_object_set_new(root, "offload_written_bytes_per_step", json_integer(p->offload_written_bytes));
+    json_object_set_new(root, "ranks", json_integer(r->ranks));
+    json_object_set_new(root, "rank", json_integer(p->rank));
+    json_object_set_new(root, "libraries_assumed", json_boolean(p->libraries_assumed));
+    json_object_set_new(root, "sent_bytes_per_step", json_real(plan_sent_bytes(p, r->ranks)));
+    json_object_set_new(root, "scaling", r->scaling.count ? scaling_table_json(&r->scaling) : json_null());
+}
+
+static json_t *setting_json(const struct remedy *s, bool card_known)
+{
+    bool possible = s->possible;
+    json_t *row = json_pack("{s:s, s:b}", "name", s->name, "possible", possible);
+    json_object_set_new(row, "peak_bytes",
+                        possible ? json_integer((json_int_t)s->use.peak_total_bytes) : json_null());
+    json_object_set_new(row, "relative_compute", possible ? json_real(s->cost) : json_null());
+    json_object_set_new(row, "sent_bytes_per_step", possible ? json_real(s->sent) : json_null());
+    json_object_set_new(row, "fits", possible && card_known ? json_boolean(s->fits) : json_null());
+    json_object_set_new(row, "cheapest_that_fits", json_boolean(s->cheapest));
+    json_object_set_new(row, "keys", json_string(s->keys));
+    return row;
+}
+
+static void add_settings(json_t *root, const struct plan_report *r)
+{
+    const struct explanation *e = r->explanation;
+    if (!e) return;
+    json_t *rows = json_array();
+    for (int i = 0; i < REMEDIES; i++)
+        if (e->remedies[i].name)
+            json_array_append_new(rows, setting_json(&e->remedies[i], r->card.bytes > 0));
+    json_object_set_new(root, "what_if", rows);
+    json_object_set_new(root, "tensors", plan_explain_json(e, r->explained));
+}
+
+json_t *plan_report_json(const struct plan_report *r)
+{
+    const struct plan *p = r->plan;
+    json_t *root = json_object();
+    add_model(root, r);
+    add_memory(root, r);
+    add_time(root, r);
+    json_object_set_new(root, "checkpoint_bytes", json_integer(p->checkpoint_bytes));
+    json_object_set_new(root, "cache_bytes_per_image", json_integer(p->cache_bytes_per_image));
+    json_object_set_new(root, "disk_bytes", json_integer(r->disk_bytes));
+    if (r->published)
+        json_object_set_new(root, "published",
+                            json_pack("{s:f, s:f, s:f, s:f}", "without_mib", r->published_mib[0], "with_mib",
+                                      r->published_mib[1], "here_without_mib", r->baseline_peak / MIB,
+                                      "here_with_mib", r->meopt_peak / MIB));
+    add_settings(root, r);
+    json_object_set_new(root, "images", count_json(r->images));
+    json_object_set_new(root, "epoch_hours", positive_json(r->epoch_hours));
+    if (r->memory) json_object_set_new(root, "fit", fit_json(r->memory));
+    return root;
+}

@@ -1,0 +1,40 @@
+/* The report of 'meopt plan', as text and as JSON. */
+#ifndef MEOPT_CLI_COMMANDS_PLAN_REPORT_H
+#define MEOPT_CLI_COMMANDS_PLAN_REPORT_H
+
+#include "cli/commands/plan_explain.h"
+#include "cli/commands/plan_fit.h"
+#include "cli/commands/plan_scaling.h"
+
+struct plan_report {
+    const struct config *config;
+    const struct plan *plan;               /* of the rank with the most memory */
+    const struct memory_options *memory;   /* NULL without --fit and train.memory */
+    const struct explanation *explanation; /* NULL without --what-if and --explain */
+    const char *chosen;                    /* keys that train.memory chose; NULL: none */
+    const char *chosen_note;               /* their effect on numbers, "" if none */
+    struct card card;                      /* bytes 0: unknown */
+    int ranks;
+    int64_t largest_micro;            /* images of the largest micro-batch that fits; -1: unknown */
+    double gflops;                    /* speed of a rank; 0: unknown */
+    bool gflops_measured;             /* by --measure */
+    bool published;                   /* the next two rows are set */
+    double published_mib[2];          /* without and with MEOpt */
+    double baseline_peak, meopt_peak; /* planned bytes, without and with MEOpt */
+    int64_t disk_bytes;
+    struct scaling_table scaling;
+    int explained;      /* enum memory_class; -1: all */
+    int64_t images;     /* in data.root; -1: not counted */
+    double step_ms;     /* --step-ms; 0: not given */
+    double epoch_hours; /* 0: unknown */
+};
+
+/* Returns the seconds of a step by --step-ms, else by the speed; 0: unknown. */
+double plan_report_step_seconds(const struct plan_report *report);
+void plan_report_print(const struct plan_report *report);
+/* Prints the table of --what-if. Requires report->explanation. */
+void plan_report_print_settings(const struct plan_report *report);
+/* Returns the object of --json; the caller owns it. Keys: man meopt-plan. */
+json_t *plan_report_json(const struct plan_report *report);
+
+#endif
