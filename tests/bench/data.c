@@ -1,6 +1,6 @@
-/* Decodes, resizes and crops every JPEG named on the command line as the
- * OpenAI-CLIP pipeline does, on one thread, from memory; prints milliseconds per
- * image, best of five passes: with tests/bench/data.sh, PIL's rate beside ours. */
+/* Decodes, resizes and crops every JPEG named on the command line as the OpenAI-CLIP pipeline does, on one
+ * thread, from memory; prints milliseconds per image, best of five passes. tests/bench/data.sh prints PIL's
+ * rate for comparison. */
 #include "core/base/file.h"
 #include "core/data/data.h"
 

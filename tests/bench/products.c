@@ -1,5 +1,5 @@
-/* The GEMMs of training, alone: GFLOP/s of one thread by the processor's time, the best of many repeats, at
- * the widths of the three towers, bf16 and fp32, beside the best square GEMM of either in the same run. Other
+/* The GEMMs of training alone: GFLOP/s of one thread by processor time, the best of many repeats, at the
+ * widths of the three towers, bf16 and fp32, next to the best square GEMM of either in the same run. Other
  * load on the machine spoils single repeats, not the best of many. See products.sh. */
 #include "core/device/device.h"
 

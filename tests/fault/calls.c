@@ -86,13 +86,13 @@ static ssize_t stream_read(void *cookie, char *to, size_t bytes)
 {
     ssize_t n;
     do n = read((int)(intptr_t)cookie, to, bytes);
-    while (n < 0 && errno == EINTR); // not to be asked for again behind stdio
+    while (n < 0 && errno == EINTR); // not to be asked for again by stdio
     return n;
 }
 static ssize_t stream_write(void *cookie, const char *from, size_t bytes)
 {
     size_t done = 0;
-    while (done < bytes) { // stdio goes on after a short one
+    while (done < bytes) { // stdio continues after a short one
         ssize_t n = write((int)(intptr_t)cookie, from + done, bytes - done);
         if (n < 0 && errno != EINTR) break;
         done += n > 0 ? (size_t)n : 0;

@@ -1,5 +1,5 @@
-/* Allocations and threads that fail: libfault_memory.so, preloaded behind libfault.so. Apart from the files,
- * so that a program whose allocations somebody else watches over can be shown a bad disk, too. */
+/* Allocations and threads that fail: libfault_memory.so, preloaded after libfault.so. A library of its own,
+ * so that a program with another allocation checker can be tested with disk faults, too. */
 #include "next.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Shared by the files that stand in for calls of the C library. */
+/* Shared by the files that replace calls of the C library. */
 #ifndef MEOPT_TESTS_FAULT_NEXT_H
 #define MEOPT_TESTS_FAULT_NEXT_H
 

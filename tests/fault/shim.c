@@ -24,7 +24,7 @@ static int call = -1, fails_with;
 static bool ever, kills;
 static uint64_t k;
 static const char *slow, *cut;
-static struct shared alone; // nobody counts along
+static struct shared alone; // not counted
 static const char *under;   // A:B
 static char who[64];
 
@@ -161,7 +161,7 @@ int fault(enum kind kind, const char *file)
     if (sites) log_site(kind, n);
     if ((int)kind != call || (ever ? n < k : n != k)) return 0;
     atomic_fetch_add(&shared->failed, 1);
-    if (atomic_exchange(&shared->told, 1) == 0) {
+    if (atomic_exchange(&shared->reported, 1) == 0) {
         snprintf(shared->where, sizeof shared->where, "%s: %s", who, file ? file : "");
         atomic_store(&shared->site, call_site());
     }

@@ -15,18 +15,18 @@
  *   FAULT_SHARED;
  * - FAULT_UNSYNCED=1: a sync that does not fail is not made either: most of the time of a small run; needs
  *   no FAULT_SHARED;
- * - FAULT_NFS=1: locks are as from two machines that share a directory by NFS: one of a directory keeps
- *   nobody out, an exclusive one needs a file that is open for writing (flock(2));
+ * - FAULT_NFS=1: locks are as from two machines that share a directory by NFS: a lock of a directory
+ *   excludes no other process, an exclusive one needs a file that is open for writing (flock(2));
  * - FAULT_LATE=1: every rename is made and fails nevertheless, as over NFS when its reply is lost and it is
  *   sent again; needs no FAULT_SHARED;
- * - FAULT_LOG=1: changes of files are written down in order, behind the counters (log.c);
+ * - FAULT_LOG=1: changes of files are written down in order, after the counters (log.c);
  * - FAULT_SITES=1: instead, every call is: its kind, its number and where in the program it was made (log.c).
  *
  *   FAULT_UNDER=$PWD FAULT_SLOW="sync:1000000 open:200000:.pth" \
  *       LD_PRELOAD=libfault.so LD_LIBRARY_PATH=build/tests meopt train ...
  *
  * What io_uring carries is met where it is given to the kernel (uring.c), as reads and writes.
- * Allocations and threads are met where libfault_memory.so is preloaded behind it (memory.c).
+ * Allocations and threads are met where libfault_memory.so is preloaded after it (memory.c).
  */
 #ifndef MEOPT_TESTS_FAULT_SHIM_H
 #define MEOPT_TESTS_FAULT_SHIM_H
@@ -64,20 +64,20 @@ enum kind {
 
 /* The driver reads it as it stands here. */
 struct shared {
-    char names[32][16];          // of the kinds, for the driver
-    _Atomic uint64_t calls[32];  // seen so far, of each kind
-    _Atomic uint64_t failed;     // how many of them were made to fail
-    _Atomic uint32_t lock, told; // of the log; whether `where` is taken
-    char where[232];             // first failure: which command, which file
-    _Atomic uint64_t site;       // and where in the program, as in struct site
-    uint64_t log_limit;          // bytes of the file behind this struct
+    char names[32][16];              // of the kinds, for the driver
+    _Atomic uint64_t calls[32];      // seen so far, of each kind
+    _Atomic uint64_t failed;         // how many of them were made to fail
+    _Atomic uint32_t lock, reported; // of the log; whether `where` is taken
+    char where[232];                 // first failure: which command, which file
+    _Atomic uint64_t site;           // and where in the program, as in struct site
+    uint64_t log_limit;              // bytes of the file after this struct
     _Atomic uint64_t log_bytes, log_lost;
     char log[];
 };
 extern struct shared *shared;
 extern bool logging, sites, on_nfs, unsynced, late;
 
-/* The file behind a descriptor or a path in a form that compares with FAULT_UNDER; whether it is one of
+/* Writes the path of a descriptor or path in the form of FAULT_UNDER; returns whether it is below one of
  * those. */
 #define PATH_BYTES 2048
 bool path_met(int at, const char *path, char absolute[PATH_BYTES]);
@@ -109,7 +109,7 @@ enum change {
     LOG_MKDIR,
     LOG_MAPPED
 };
-/* Of FAULT_SITES: the calls that lead to one are its site, wherever the program lies in memory. */
+/* For FAULT_SITES: the callers of a call are its site, independent of the program's load address. */
 struct site {
     uint32_t kind, number;
     uint64_t stack;

@@ -1,7 +1,6 @@
-/* Reads and writes that a ring of io_uring carries: see shim.h. They are met where they are given to the
- * kernel. One that fails is exchanged for a message to the same ring (IORING_OP_MSG_RING, Linux 5.18), which
- * comes out of it as the answer that a disk would have given; what is linked behind it is answered as the
- * kernel answers that: cancelled. */
+/* Reads and writes submitted to io_uring (see shim.h), counted at submission. A failing one is replaced by a
+ * message to the same ring (IORING_OP_MSG_RING, Linux 5.18), whose completion is the error that a disk would
+ * have given. Operations linked after it complete as the kernel completes them: cancelled. */
 #include "next.h"
 
 #include <liburing.h>
@@ -11,12 +10,12 @@ REAL(int, io_uring_submit, (struct io_uring * ring), (ring))
 
 static void answer(struct io_uring *ring, struct io_uring_sqe *sqe, int result)
 {
-    struct io_uring_sqe told = {.opcode = IORING_OP_MSG_RING,
-                                .flags = IOSQE_CQE_SKIP_SUCCESS,
-                                .fd = ring->ring_fd,
-                                .len = (unsigned)result,
-                                .off = sqe->user_data};
-    *sqe = told;
+    struct io_uring_sqe reply = {.opcode = IORING_OP_MSG_RING,
+                                 .flags = IOSQE_CQE_SKIP_SUCCESS,
+                                 .fd = ring->ring_fd,
+                                 .len = (unsigned)result,
+                                 .off = sqe->user_data};
+    *sqe = reply;
 }
 
 static enum kind kind_of(const struct io_uring_sqe *sqe)
@@ -26,7 +25,7 @@ static enum kind kind_of(const struct io_uring_sqe *sqe)
     return reads ? CALL_READ : writes ? CALL_WRITE : KINDS;
 }
 
-/* Whether it fails, and what is linked behind it with it. */
+/* Whether it fails, and with it the operations linked after it. */
 static bool meet(struct io_uring *ring, struct io_uring_sqe *sqe)
 {
     char file[PATH_BYTES];

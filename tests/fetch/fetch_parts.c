@@ -249,7 +249,7 @@ static void sources(void **state)
                                         "sources:\n  a: {file: ../a, url: https://x}",
                                         "sources:\n  a: {file: a, url: https://x, size: -1}",
                                         "sources:\n  a: {file: a, url: https://x, sha256: 12}",
-                                        "sources:\n  a: {file: a, url: https://x, nonsense: 1}",
+                                        "sources:\n  a: {file: a, url: https://x, unknown_key: 1}",
                                         "sources:\n  a: {file: a, url: https://x, file: b}",
                                         "sources:\n  a: {includes: [b], url: https://x, file: f}",
                                         "sources:\n  a: [",

@@ -1,5 +1,5 @@
-/* The configuration beside a checkpoint: the input is an open_clip_config.json and a config.json. What is
- * taken from it is printable, or it is refused with a message. */
+/* The sidecar config of a checkpoint: the input is an open_clip_config.json and a config.json. Every value
+ * read from it is printable, or the file is refused with a message. */
 #include "core/nn/sidecar.h"
 #include "tests/fuzz/weights_directory.h"
 

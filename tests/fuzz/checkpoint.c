@@ -1,7 +1,6 @@
 /* MANIFEST.json of a checkpoint: the first byte says which of its files are damaged (bits 0 and 1:
- * model.safetensors, optimizer.bin), the rest is the manifest. Whatever it says, to one that reads alone and
- * to each of three that share it: a damaged file is noticed by somebody, and only values that were written
- * are given. */
+ * model.safetensors, optimizer.bin), the rest is the manifest. For one reader alone and for three that share
+ * it: at least one notices a damaged file, and only written values are returned. */
 #include "core/base/log.h"
 #include "core/run/checkpoint.h"
 #include "tests/fuzz/weights_directory.h"

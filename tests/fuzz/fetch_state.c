@@ -1,5 +1,4 @@
-/* libFuzzer: what a server says in its headers, and what lies in a part's state file. The first byte chooses.
- */
+/* libFuzzer: headers of a server, and a part's state file. The first byte chooses. */
 #include "fetch/http.h"
 #include "fetch/partial.h"
 #include "fetch/sources.h"

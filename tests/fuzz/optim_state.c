@@ -1,6 +1,6 @@
-/* Saved optimizer states come from files: whatever the bytes, loading refuses or succeeds, never harms, and
- * what it accepted can be stepped and saved again. First byte: formats of the optimizer that loads; the
- * second: record or stream; bit 7 of it: mend the checksums, so that the fields behind them are reached. */
+/* Saved optimizer states come from files: for any bytes, loading refuses or succeeds, never harms, and an
+ * accepted state can be stepped and saved again. First byte: formats of the optimizer that loads; the second:
+ * record or stream; bit 7 of it: correct the checksums, so that later fields are reached. */
 #include "core/base/file.h"
 #include "core/meopt.h"
 

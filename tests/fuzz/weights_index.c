@@ -1,4 +1,4 @@
-/* The index of a checkpoint in shards, of which two lie beside it. */
+/* The index of a sharded checkpoint, with two shards in the same directory. */
 #include "tests/fuzz/weights_directory.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);

@@ -113,7 +113,7 @@ static int run_case(const char *directory, const json_t *c, const char *scratch)
     if (count && (code != 0 || r.files != json_integer_value(count))) wrong++;
     if (strcmp(expect, "extract") == 0 && code != 0) wrong++;
     if (strncmp(expect, "refuse", 6) == 0 && code == 0) wrong++;
-    if (code != 0) { /* a refusal leaves nothing: neither inside nor beside */
+    if (code != 0) { /* a refusal leaves nothing: neither inside the destination nor next to it */
         if (code != EXIT_INTEGRITY || !err.what[0] || raw_controls(err.what) || raw_controls(err.hint))
             wrong++;
         if (entries(dest) != 0) wrong++;

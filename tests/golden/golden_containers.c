@@ -76,7 +76,7 @@ static const char *check_opened(const struct weights *w, const struct weights *t
     const char *wrong = compare_tower(w, tower, row);
     if (!wrong && strcmp(weights_entry(w), text(row, "entry", "")) != 0) wrong = "another entry";
     if (!wrong && strcmp(weights_other_entries(w), text(row, "others", "")) != 0)
-        wrong = "other entries beside it";
+        wrong = "other entries next to it";
     if (!wrong && strcmp(weights_format(w), format) != 0) wrong = "another format";
     if (!wrong && metadata && strcmp(metadata, weights_metadata(w, "format")) != 0) wrong = "other metadata";
     return wrong ? wrong : check_unread(w, row);

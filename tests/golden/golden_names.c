@@ -1,5 +1,5 @@
-/* Towers as other libraries name them (tests/make/names.py): the same embedding as the library's own class,
- * or a refusal that says what the file is. And names behind what wrappers put before them: the same bits. */
+/* Towers under the names of other libraries (tests/make/names.py): the same embedding as the library's own
+ * class, or a refusal that names the file's kind. Names under the prefixes of wrappers: bit-identical. */
 #include "core/nn/sidecar.h"
 #include "core/nn/nn.h"
 #include "tests/golden/golden.h"
@@ -11,7 +11,7 @@ enum { BATCH = 2, IMAGE = 28, LARGER = 42, MAX_ROWS = 256 };
 
 static const char *text(json_t *row, const char *key) { return json_string_value(json_object_get(row, key)); }
 
-/* What names and shapes tell of the file. */
+/* Properties read from names and shapes. */
 static int inferred(const struct weights *w, int64_t image, struct model_shape *g, struct error *err)
 {
     *g = (struct model_shape){.heads = 2, .image = image};
@@ -51,15 +51,15 @@ static void embeds_as_the_class_does(json_t *row, const struct weights *golden, 
     const char *name = text(row, "name"), *ffn = text(row, "ffn");
     struct error err = {0};
     struct model_shape g;
-    struct sidecar beside;
+    struct sidecar sidecar;
     struct device *device;
     struct weights *w = golden_open("names", name, "model.safetensors");
     char *path = golden_path("names", name, "model.safetensors");
     if (inferred(w, side, &g, &err)) fail_msg("%s: %s", name, err.what);
-    if (sidecar_read(&beside, path, &g, &err)) fail_msg("%s: %s", name, err.what);
-    if (beside.name) { /* transformers writes it, timm's state_dict comes alone */
-        assert_int_equal(beside.heads, 2);
-        if (beside.ffn && g.ffn != 1 + ACTIVATION_SWIGLU) g.ffn = beside.ffn;
+    if (sidecar_read(&sidecar, path, &g, &err)) fail_msg("%s: %s", name, err.what);
+    if (sidecar.name) { /* transformers writes it, timm's state_dict comes alone */
+        assert_int_equal(sidecar.heads, 2);
+        if (sidecar.ffn && g.ffn != 1 + ACTIVATION_SWIGLU) g.ffn = sidecar.ffn;
     } else if (activation_named(ffn)) g.ffn = activation_named(ffn);
     const char *pool = text(row, "pool"), *norm = text(row, "norm");
     assert_string_equal(model_shape_pool(&g), pool ? pool : "cls");

@@ -1,8 +1,9 @@
-/* Five rules in fp32 against torch.optim, timm's LAMB and Google's Lion: every trajectory of
+/* The rules in fp32 against torch.optim, timm's LAMB and Google's Lion: every trajectory of
  * tests/data/optim, on every instruction set, through the step of all tensors and through per-tensor steps.
  */
 #include "core/base/file.h"
 #include "core/optim/optim.h"
+#include "kernels/optim_rules.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -10,6 +11,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <cmocka.h>
 
 struct tensors {
@@ -86,18 +88,11 @@ static double relative(const float *x, const double *reference, int64_t count)
 
 static struct meopt_options options_of(json_t *config)
 {
-    static const struct {
-        const char *name;
-        int rule;
-    } rules[] = {{"Adam", MEOPT_APADAM},
-                 {"AdamW", MEOPT_APADAMW},
-                 {"SGD", MEOPT_APSGD},
-                 {"Lamb", MEOPT_LAMB},
-                 {"Lion", MEOPT_LION}};
     struct meopt_options o = {0};
     const char *name = json_string_value(json_object_get(config, "optimizer"));
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        if (strcmp(rules[i].name, name) == 0) meopt_options_init(&o, sizeof o, rules[i].rule);
+    for (int i = 0; i < RULE_COUNT; i++)
+        if (strcasecmp(optim_rules[i].name, name) == 0 || strcasecmp(optim_rules[i].alias, name) == 0)
+            meopt_options_init(&o, sizeof o, i);
     assert_int_not_equal(o.size, 0);
     json_t *betas = json_object_get(config, "betas");
     if (betas) {

@@ -177,7 +177,7 @@ static bool has_patches(const struct model_shape *g)
     return g->family >= FAMILY_DINOV2 && g->pool <= POOL_CLS && !g->classless;
 }
 
-/* The residual stream behind each block. */
+/* The residual stream after each block. */
 static void check_blocks(const struct subject *s, const struct weights *golden, struct errors *e)
 {
     struct tower *t = s->tower;

@@ -60,7 +60,7 @@ static void collect(void *context, const char *kernel, long long launches, long 
 typedef void (*give_moved)(void *context, const char *kernel, long long launches, long long read,
                            long long written);
 
-/* What the last of some steps moved, with a student of so many blocks. */
+/* Returns the bytes that the last of several steps moved, with a student of `blocks` blocks. */
 static void measure(const char *settings, int depth, struct step *step)
 {
     const char *device = getenv("MEOPT_TEST_DEVICE"), *driver = getenv("MEOPT_HIP_LIBRARY");

@@ -33,7 +33,7 @@ close cpu lt 1e-2
 FAKE_COUNT=$work/two train again hip 3 --stop-after 2 && fail "a stopped run ends with 0"
 "$MEOPT" train --resume "$work/again" >"$work/log" 2>&1 || fail "resuming"
 same hip again 3
-grep -q '"beside":[1-9]' "$work/three" || fail "no images are copied beside the computing"
+grep -q '"side_copies":[1-9]' "$work/three" || fail "no image is copied in parallel with computing"
 FAKE_GRAPH=void train void hip 3
 grep -q 'warning: graphs: off: .*(901): the host starts each' "$work/log" || fail "a recording that came to nothing is hushed up"
 same hip void 3

@@ -114,7 +114,7 @@ static char *all_settings(const char *settings)
                      BATCH, settings);
 }
 
-/* Calls of the last step of so many; by the third graphs have been recorded. */
+/* Counts the driver calls of the last of several steps; by the third graphs have been recorded. */
 static void count(const struct way *way, int64_t steps, long long calls[CALLS])
 {
     const char *device = find_driver();
@@ -148,7 +148,7 @@ struct rank {
     int64_t steps;
     long long before[CALLS], after[CALLS];
     struct step_result result; /* of the last step */
-    double weights;            /* behind it: their sum, each by its place */
+    double weights;            /* after it: their sum, each at its index */
     int code;
     struct error err;
 };

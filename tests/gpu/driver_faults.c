@@ -118,7 +118,7 @@ static void a_number_that_no_maker_gave_is_no_attribute(void **state)
 /* What one queue writes and another reads, with and without the wait between them, when the first is slow. */
 static int64_t read_sidecar(bool wait)
 {
-    setenv("FAKE_LATE", "2", 1); /* the first queue beside the device's own */
+    setenv("FAKE_LATE", "2", 1); /* the first stream next to the device's own */
     struct device *device = opened(0);
     const struct device_queues *q = device->queues;
     struct device_queue *writes, *reads;

@@ -39,7 +39,7 @@ asm(".text\n.type emulate_switch,@function\nemulate_switch:\n"
 static void context_make(context *c, char *stack, size_t bytes, void (*begin)())
 {
     void **top = (void **)(void *)(stack + bytes -
-                                   64); /* a multiple of 16: as behind a call when `ret` enters `begin` */
+                                   64); /* a multiple of 16: as after a call when `ret` enters `begin` */
     top[-1] = nullptr;
     top[-2] = (void *)begin;
     for (int i = 3; i <= 8; i++) top[-i] = nullptr;

@@ -104,8 +104,8 @@ struct block {
 };
 static std::map<char *, block> blocks; /* memory of the cards */
 static size_t held;
-static long long launches, allocations, beside, offloaded_up_bytes, offloaded_down_bytes, graphs, syncs,
-    waits, uploads, downloads, copies, fills;
+static long long launches, allocations, side_copies, side_up_bytes, side_down_bytes, graphs, syncs, waits,
+    uploads, downloads, copies, fills;
 static std::map<std::string, long long> *kernels =
     new std::map<std::string, long long>; /* launches by name */
 
@@ -117,11 +117,12 @@ struct count {
         const char *path = getenv("FAKE_COUNT");
         FILE *f = path ? fopen(path, "w") : nullptr;
         if (!f) return;
-        fprintf(f,
-                "{\"allocations\":%lld,\"launches\":%lld,\"graphs\":%lld,\"beside\":%lld,\"beside_up_bytes\":"
-                "%lld,"
-                "\"beside_down_bytes\":%lld,\"held_bytes\":%zu",
-                allocations, launches, graphs, beside, offloaded_up_bytes, offloaded_down_bytes, held);
+        fprintf(
+            f,
+            "{\"allocations\":%lld,\"launches\":%lld,\"graphs\":%lld,\"side_copies\":%lld,\"side_up_bytes\":"
+            "%lld,"
+            "\"side_down_bytes\":%lld,\"held_bytes\":%zu",
+            allocations, launches, graphs, side_copies, side_up_bytes, side_down_bytes, held);
         for (const auto &k : *kernels) fprintf(f, ",\"%s\":%lld", k.first.c_str(), k.second);
         fprintf(f, "}\n");
         fclose(f);
@@ -247,7 +248,7 @@ ENTRY(hipMalloc, cuMemAlloc_v2)(void **p, size_t bytes)
         return OUT_OF_MEMORY;
     char *block = (char *)aligned_alloc(256, (bytes + 255) & ~(size_t)255);
     if (!block) return OUT_OF_MEMORY;
-    if (bytes <= 64 << 20) memset(block, 0xFF, bytes); /* NaN, not zeros, in memory that nobody has written */
+    if (bytes <= 64 << 20) memset(block, 0xFF, bytes); /* NaN, not zeros, in memory that was never written */
     blocks[block] = {bytes, current_card()};
     held += bytes;
     *p = block;
@@ -287,8 +288,8 @@ ENTRY(hipMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2)(void *dst, const void *src, size
     OF_A_CARD;
     if (not_recordable()) return NOT_RECORDABLE;
     if (!inside(dst, bytes)) return INVALID_VALUE;
-    beside += ((stream *)on)->number > 1;
-    offloaded_up_bytes += ((stream *)on)->number > 1 ? (long long)bytes : 0;
+    side_copies += ((stream *)on)->number > 1;
+    side_up_bytes += ((stream *)on)->number > 1 ? (long long)bytes : 0;
     uploads++;
     return give(on, [=] { memcpy(dst, src, bytes); });
 }
@@ -298,7 +299,7 @@ ENTRY(hipMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)(void *dst, const void *src, size
     if (not_recordable()) return NOT_RECORDABLE;
     if (!inside(src, bytes)) return INVALID_VALUE;
     downloads++;
-    offloaded_down_bytes += ((stream *)on)->number > 1 ? (long long)bytes : 0;
+    side_down_bytes += ((stream *)on)->number > 1 ? (long long)bytes : 0;
     return give(on, [=] { memcpy(dst, src, bytes); });
 }
 ENTRY(hipMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2)(void *dst, const void *src, size_t bytes, void *on)
@@ -400,8 +401,8 @@ ENTRY(hipEventQuery, cuEventQuery)(void *p)
     return e->done < e->recorded ? NOT_READY : 0;
 }
 
-/* For a library that gives streams work of its own: `begin` is called once all before it is done, from then
- * on `ended` again and again until it says 1; what comes behind waits for that. */
+/* For a library with work of its own on streams: `begin` is called after all earlier work, then `ended` again
+ * and again until it returns 1; later work of the stream waits for that. */
 extern "C" __attribute__((visibility("default"))) int fake_driver_give(void *p, void (*begin)(void *),
                                                                        int (*ended)(void *), void *context)
 {

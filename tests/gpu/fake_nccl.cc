@@ -293,7 +293,7 @@ static void issue_all(comm *c)
 {
     join_all(c);
     while (group *g = next_of(c, c->to_issue)) {
-        usleep(100); /* whoever does not wait is before us */
+        usleep(100); /* a rank that does not wait is ahead of this one */
         int code = give(g->stream, begin, ended, g);
         if (code) fail(c, CARD_ERROR);
         {

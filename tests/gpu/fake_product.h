@@ -1,5 +1,5 @@
-/* What stand-ins for libraries of matrix products share: values of two types, and the driver's way to wait
- * for a stream. The includer names its number of fp32 F32. */
+/* Shared by the stand-ins for GEMM libraries: values of two types, and the driver's way to wait for a stream.
+ * The includer names its number of fp32 F32. */
 #ifndef MEOPT_TESTS_GPU_FAKE_PRODUCT_H
 #define MEOPT_TESTS_GPU_FAKE_PRODUCT_H
 

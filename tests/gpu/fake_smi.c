@@ -161,7 +161,7 @@ int rsmi_num_monitor_devices(uint32_t *n)
     return 0;
 }
 
-/* Device 0 is the boot VGA, which is nobody's card. */
+/* Device 0 is the boot VGA, not a card for computing. */
 int rsmi_dev_vendor_id_get(uint32_t i, uint16_t *vendor)
 {
     *vendor = i == 0 ? 0x1a03 : i % 2 ? 0x1d94 : 0x1002;

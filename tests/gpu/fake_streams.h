@@ -18,7 +18,7 @@ struct work {
     std::function<void()> run;
     event *wait; /* before it: until this many records of it are done */
     long long until;
-    std::function<bool()> ready; /* what somebody else does: asked again and again, and goes on meanwhile */
+    std::function<bool()> ready; /* work of another library: polled again and again, and running meanwhile */
     long long takes_us = 0;      /* at least */
     moment given = {};
 };
@@ -66,8 +66,8 @@ static bool not_recordable()
     return own;
 }
 
-/* Has the first of the stream taken its time? That begins where what was before it ended, however late we
- * look, so that it lasts no longer beside other processes. */
+/* Has the first of the stream taken its time? Its time begins at the end of its predecessor, however late the
+ * check comes, so that other processes do not lengthen it. */
 static bool is_due(stream *s)
 {
     const work &w = s->queue.front();
@@ -77,8 +77,8 @@ static bool is_due(stream *s)
     return true;
 }
 
-/* Work off the stream until `wanted` is done `until` times; all of it without `wanted`. false: not yet, for
- * something that somebody else does is not ready. */
+/* Executes the stream until `wanted` is done `until` times, or all of it without `wanted`. Returns false
+ * while work of another library is not finished. */
 static bool try_work_off(stream *s, const event *wanted, long long until)
 {
     while (!s->queue.empty() && (!wanted || wanted->done < until)) {
@@ -136,7 +136,7 @@ static int give(void *p, std::function<void()> run, long long takes_us = 0)
     return give(p, work{run, nullptr, 0, nullptr, takes_us});
 }
 
-/* While kernels take their time streams go on by themselves, as a card's do: not when somebody asks. */
+/* While kernels take time, streams advance by themselves, as a card's do, not only when a caller polls. */
 namespace
 {
 struct clockwork {

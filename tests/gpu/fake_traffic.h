@@ -1,9 +1,8 @@
-/* The bytes that kernels move, counted: the kernels of this stand-in are compiled with -fsanitize=thread,
- * which tells every load and store, and this file takes the place of that sanitizer's library. Of each launch
+/* Counts the bytes that kernels move. The kernels of this stand-in are compiled with -fsanitize=thread, which
+ * reports every load and store, and this file takes the place of that sanitizer's library. Of each launch
  * every byte of the card's memory counts once as read and once as written, however often the kernel touches
- * it: what a card would move whose cache holds all that blocks share, the least that this kernel can do.
- * fake_driver_traffic tells the sums by kernel; what a library of products moves is added by that library
- * (fake_driver_moved). */
+ * it: the traffic of a card whose cache holds everything that blocks share, the lower bound of this kernel.
+ * fake_driver_traffic returns the sums per kernel; a GEMM library adds its own bytes (fake_driver_moved). */
 #ifndef MEOPT_TESTS_GPU_FAKE_TRAFFIC_H
 #define MEOPT_TESTS_GPU_FAKE_TRAFFIC_H
 

@@ -24,7 +24,8 @@ static std::vector<int> listed(const std::vector<int> &cards, const char *variab
     }
     return left;
 }
-/* Those that programs see, by their numbers on the machine. HIP obeys CUDA's variable where it has none. */
+/* The cards that programs see, by their numbers on the machine. HIP reads CUDA's variable where it has
+ * none. */
 static std::vector<int> visible()
 {
     std::vector<int> cards;

@@ -27,7 +27,7 @@ home = {"none": {}, "host": card["host_classes"], "nvme": card["file_classes"]}[
 assert (home.get("optimizer", 0) > 0 and home.get("weights", 0) > 0) == (sys.argv[2] != "none"), card
 END
 done
-# Of streams beside the card's own: what five steps move more than three do (the ring is filled ahead, and the first step reads zeros).
+# On side streams: what five steps move more than three do (the ring is filled ahead, and the first step reads zeros).
 for steps in 3 5; do
     FAKE_COUNT="$work/moved$steps" "$MEOPT" bench train "$work/configs/quickstart_dinov2.yaml" --batch 2 --no-peak --steps $steps device.type=hip device.cards=0 \
         optim.offload=host >out 2>log || fail "bench: exit $?"
@@ -36,7 +36,7 @@ done
 python3 - "$work" <<'END' || fail "what a step moves"
 import json, sys
 three, five, plan = (json.load(open(sys.argv[1] + "/" + name)) for name in ("moved3", "moved5", "plan.json"))
-down, up = ((five[k] - three[k]) / 2 for k in ("beside_down_bytes", "beside_up_bytes"))
+down, up = ((five[k] - three[k]) / 2 for k in ("side_down_bytes", "side_up_bytes"))
 images = 2 * 3 * plan["student"]["image_pixels"] ** 2 * 4
 for moved, told in ((down, plan["offload_written_bytes_per_step"]), (up - images, plan["offload_read_bytes_per_step"])):
     assert told <= moved <= told * 1.1, (down, up, plan) # in pieces of whole pages

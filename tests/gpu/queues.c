@@ -1,7 +1,7 @@
-/* Queues and events of a device ($MEOPT_TEST_DEVICE, else the CPU): what waits for an event begins after it
- * and nothing else does, whichever queue is the slow one (FAKE_LATE of tests/gpu/fake_driver.cc), copies
- * go both
- * ways, a device works from every thread, beside another device, and a card says which of how many it is. */
+/* Streams and events of a device ($MEOPT_TEST_DEVICE, else the CPU): work that waits for an event begins
+ * after it and other work does not wait, whichever stream is the slow one (FAKE_LATE of
+ * tests/gpu/fake_driver.cc); copies go both ways; a device works from every thread, in parallel with another
+ * device; and a card reports its index and count. */
 #include "core/device/driver.h"
 #include "core/device/side_stream.h"
 
@@ -36,8 +36,8 @@ static void checked(struct device *device)
     if (device_check(device, &err)) fail_msg("%s", err.what);
 }
 
-/* The own queue fills x with 1, 2, ..., a second one sends x to the host each time, the own one goes on when
- * it has; then the other way round, from host to x. */
+/* The device's own stream fills x with 1, 2, ..., a second one sends x to the host each time, and the own one
+ * continues after that; then the other way round, from host to x. */
 static void ping_pong(struct device *device)
 {
     const struct device_queues *q = device->queues;
@@ -139,7 +139,7 @@ static void *work(void *context)
     ping_pong(context);
     return NULL;
 }
-static void a_device_works_from_every_thread_beside_another(void **state)
+static void a_device_works_from_every_thread_in_parallel_with_another(void **state)
 {
     (void)state;
     char second[16];
@@ -252,11 +252,12 @@ static void a_card_says_its_address_and_how_many_there_are(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_waits_for_an_event_begins_after_it),
-                                       cmocka_unit_test(a_device_has_any_number_of_queues),
-                                       cmocka_unit_test(a_device_works_from_every_thread_beside_another),
-                                       cmocka_unit_test(a_lane_works_from_a_thread_that_had_another_card),
-                                       cmocka_unit_test(a_card_is_asked_for_what_its_maker_numbered),
-                                       cmocka_unit_test(a_card_says_its_address_and_how_many_there_are)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_waits_for_an_event_begins_after_it),
+        cmocka_unit_test(a_device_has_any_number_of_queues),
+        cmocka_unit_test(a_device_works_from_every_thread_in_parallel_with_another),
+        cmocka_unit_test(a_lane_works_from_a_thread_that_had_another_card),
+        cmocka_unit_test(a_card_is_asked_for_what_its_maker_numbered),
+        cmocka_unit_test(a_card_says_its_address_and_how_many_there_are)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,7 +39,7 @@ SAME_NUMBER(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, DRIVER_CUDA_MAJOR)
 SAME_NUMBER(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, DRIVER_CUDA_MINOR)
 
 #elif defined(VENDOR_HIP)
-/* what C sees: C++ gets overloads of the same names beside */
+/* the C declarations: C++ also gets overloads of the same names */
 #undef __cplusplus
 extern "C" {
 #include <hip/hip_runtime_api.h>

@@ -164,7 +164,7 @@ static void the_half_of_a_tie_is_even_where_nothing_else_keeps_it(void **state)
     }
 }
 
-static void formats_are_told_before_there_are_tensors(void **state)
+static void formats_are_planned_before_tensors_exist(void **state)
 {
     (void)state;
     for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
@@ -175,14 +175,14 @@ static void formats_are_told_before_there_are_tensors(void **state)
             meopt_options_init(&o, sizeof o, rule);
             meopt_options_preset(&o, presets[p], &err);
             for (size_t i = 0; i < COUNT; i++) {
-                struct meopt_tensor_info told, info;
-                assert_int_equal(meopt_plan_tensor(&o, &table[i], &told, &err), 0);
+                struct meopt_tensor_info planned, info;
+                assert_int_equal(meopt_plan_tensor(&o, &table[i], &planned, &err), 0);
                 assert_int_equal(meopt_info(opt, i, &info), 0);
-                assert_int_equal(told.count, info.count);
-                assert_int_equal(told.weights, info.weights);
-                assert_int_equal(told.first_moment, info.first_moment);
-                assert_int_equal(told.second_moment, info.second_moment);
-                assert_int_equal(told.bytes.total, info.bytes.total);
+                assert_int_equal(planned.count, info.count);
+                assert_int_equal(planned.weights, info.weights);
+                assert_int_equal(planned.first_moment, info.first_moment);
+                assert_int_equal(planned.second_moment, info.second_moment);
+                assert_int_equal(planned.bytes.total, info.bytes.total);
             }
             meopt_destroy(opt);
         }
@@ -392,7 +392,7 @@ int main(void)
         cmocka_unit_test(memory_that_moved_is_followed),
         cmocka_unit_test(what_others_wrote_is_the_truth_after_sync),
         cmocka_unit_test(the_half_of_a_tie_is_even_where_nothing_else_keeps_it),
-        cmocka_unit_test(formats_are_told_before_there_are_tensors),
+        cmocka_unit_test(formats_are_planned_before_tensors_exist),
         cmocka_unit_test(moments_go_out_and_in_as_numbers),
         cmocka_unit_test(an_empty_tensor_takes_its_steps),
         cmocka_unit_test(one_bad_gradient_stops_all_where_that_is_asked),

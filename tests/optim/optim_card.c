@@ -168,10 +168,10 @@ static int step_clipped(struct side *s, const struct meopt_gradient *gradients,
 }
 
 /* mode 0: gradients, 1: accumulated ones, 2: one group that is not finite, 3: released, tensor by tensor,
- * checked, 4: 3 with one that is not finite, which the card tells at the end of the step, 5: several at once
- * on one side and one by one on the other, 6: several at once with one that is not finite, which holds its
- * companions, 7: clipped by group, 8: 7 with one that is not finite, which holds its group and those behind
- */
+ * checked, 4: 3 with one that is not finite, which the card reports at the end of the step, 5: several at
+ * once on one side and one by one on the other, 6: several at once with one that is not finite, which
+ * suppresses the update of the others, 7: clipped by group, 8: 7 with one that is not finite, which
+ * suppresses the update of its group and of later ones */
 static int step_several(struct side *s, const struct meopt_gradient *gradients, struct meopt_error *err)
 {
     static const size_t groups[][3] = {{5, 1, 3}, {0, 4}, {2}}, counts[] = {3, 2, 1};
@@ -260,7 +260,7 @@ static void trial(struct meopt_options options, int bf16, int mode, const char *
                      stats[1].grad_norm);
         same(sides, what);
     }
-    /* what the card saved goes on there and on the CPU alike */
+    /* a state saved by the card loads on the card and on the CPU with equal bits */
     struct bytes state = {0};
     saved(&sides[1], &state);
     struct side fresh[2];
@@ -309,9 +309,9 @@ static void every_rule_and_format_has_the_cpu_s_bits(void **unused)
     printf("%d of %d combinations of rule, formats and kind of gradient: same bits\n", tried, number);
 }
 
-/* The CPU tells at once; a card, which nobody waits for, when it is asked for the norm, and at the end of the
- * step. */
-static void a_bad_gradient_that_was_accumulated_is_told_by_norm_and_step(void **unused)
+/* The CPU reports it at once. A card runs asynchronously and reports it when the norm is read, and at the end
+ * of the step. */
+static void a_bad_accumulated_gradient_is_reported_by_norm_and_step(void **unused)
 {
     (void)unused;
     struct meopt_options o;
@@ -417,7 +417,7 @@ static int close_card(void **unused)
 {
     (void)unused;
     struct error err = {0};
-    if (!card) return 0; /* it could not be opened, which was told */
+    if (!card) return 0; /* the card could not be opened, which was reported */
     int code = device_check(card, &err);
     if (code) error_print(&err);
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
@@ -432,6 +432,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_rule_and_format_has_the_cpu_s_bits),
         cmocka_unit_test(threads_step_the_tensors_of_one_handle),
-        cmocka_unit_test(a_bad_gradient_that_was_accumulated_is_told_by_norm_and_step)};
+        cmocka_unit_test(a_bad_accumulated_gradient_is_reported_by_norm_and_step)};
     return cmocka_run_group_tests(tests, open_card, close_card);
 }

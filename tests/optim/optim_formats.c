@@ -382,8 +382,8 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Groups of any fp32 numbers, denormal ones too: what comes back is in the same order, finite, never
- * denormal, of the same sign, and a v beside a nonzero v is never zero. */
+/* Groups of any fp32 numbers, denormal ones too: decoded values keep order and sign, are finite and never
+ * denormal, and a v with a nonzero v in its group is never zero. */
 static void any_group_keeps_its_order(void **state)
 {
     (void)state;

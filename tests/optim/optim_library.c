@@ -66,7 +66,7 @@ static void states_of_the_version_before_are_converted(void **state)
     memcpy(record, "MEOPTST1", 8);
     uint64_t sizes[3] = {GROUPS * 64, GROUPS * 64, GROUPS};
     memcpy(record + HEADER - 24, sizes, 24);
-    for (int i = 0; i < GROUPS * 64; i++) { /* the four highest binades, and what m can be beside them */
+    for (int i = 0; i < GROUPS * 64; i++) { /* the four highest binades, and the m that occur with them */
         record[HEADER + i] = (uint8_t)((i * 7) % 256);
         record[HEADER + GROUPS * 64 + i] = (uint8_t)(192 + (i * 5) % 64);
     }
@@ -92,7 +92,7 @@ static void states_of_the_version_before_are_converted(void **state)
 }
 
 /* A record of version 3 of a rule without v: sign, and the float x + 2^-7 cut to 4 bits of mantissa, of m
- * beside the power of two that its group has. */
+ * relative to the power of two of its group. */
 static void a_lone_moment_with_a_scale_a_group_is_converted(void **state)
 {
     (void)state;
@@ -139,7 +139,7 @@ static float of_bits(uint32_t bits)
     return x;
 }
 
-/* A record of version 2, whose grids had steps of any size, beside its description in double. */
+/* A record of version 2, whose grids had steps of any size, and its description in double. */
 static void a_state_on_grids_of_other_steps_is_converted(void **state)
 {
     (void)state;

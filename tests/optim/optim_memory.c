@@ -48,7 +48,7 @@ static void query_equals_what_is_allocated(void **state)
             assert_int_equal(account.bytes[MEOPT_MEMORY_ACCUMULATOR], query.accumulators);
             meopt_destroy(opt);
             for (int k = 0; k < MEOPT_MEMORY_KINDS; k++) assert_int_equal(account.bytes[k], 0);
-            /* each allocation fails once: an error value, nothing left behind */
+            /* each allocation fails once: an error value, no leak */
             for (int k = 1; k < 12; k++) {
                 account.fail_at = k;
                 int status = meopt_create(&opt, &o, table, COUNT, &err);

@@ -16,14 +16,14 @@ static int reduce_nothing(void *context, double *values, size_t count)
     (void)context, (void)values, (void)count;
     return 0;
 }
-static int unite_nothing(void *context, void *values, size_t bytes)
+static int combine_nothing(void *context, void *values, size_t bytes)
 {
     (void)context, (void)values, (void)bytes;
     return 0;
 }
 
 /* Parts that others hold the rest of, where norms stay on cards: in whole chunks of 32768 elements. */
-static void parts_that_are_to_be_united_are_whole_chunks(void **state)
+static void parts_to_combine_are_whole_chunks(void **state)
 {
     (void)state;
     enum { CHUNK = 32768, ALL = 2 * CHUNK + 640 };
@@ -41,7 +41,7 @@ static void parts_that_are_to_be_united_are_whole_chunks(void **state)
     struct meopt_error err;
     meopt_options_init(&o, sizeof o, MEOPT_LAMB);
     o.reduce = reduce_nothing;
-    o.combine = unite_nothing;
+    o.combine = combine_nothing;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         struct meopt *opt = NULL;
         struct meopt_tensor t = {.name = "w",
@@ -332,7 +332,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_options_and_tensors_are_refused_with_a_sentence),
-        cmocka_unit_test(parts_that_are_to_be_united_are_whole_chunks),
+        cmocka_unit_test(parts_to_combine_are_whole_chunks),
         cmocka_unit_test(bad_calls_are_refused_with_a_sentence),
         cmocka_unit_test(what_is_bad_moves_nothing_until_something_moved),
         cmocka_unit_test(numbers_of_steps_rise),

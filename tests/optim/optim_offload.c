@@ -1,6 +1,6 @@
-/* States in a file: every rule and preset takes the steps of the resident one, to the bit, whatever part of
- * the states is in the file, however small the ring is and however the file is moved; and a file that is full
- * or fails is told, and nothing is stepped behind it. */
+/* States in a file: every rule and preset is bit-identical to the resident one, with any fraction of the
+ * states in the file, any ring size, and any way to move the file. A file that is full or fails is reported,
+ * and no later tensor is stepped. */
 #include "core/device/device.h"
 #include "core/meopt.h"
 #include "tests/optim/optim_numbers.h"
@@ -33,12 +33,12 @@ static char directory[] = "/tmp/meopt-offload-XXXXXX";
 
 struct saved {
     uint8_t *data;
-    size_t bytes, room;
+    size_t bytes, capacity;
 };
 static int save(void *context, const void *data, size_t bytes)
 {
     struct saved *s = context;
-    if (s->bytes + bytes > s->room) s->data = realloc(s->data, s->room = (s->bytes + bytes) * 2);
+    if (s->bytes + bytes > s->capacity) s->data = realloc(s->data, s->capacity = (s->bytes + bytes) * 2);
     memcpy(s->data + s->bytes, data, bytes);
     s->bytes += bytes;
     return 0;
@@ -313,20 +313,20 @@ static void a_card_s_memory_holds_the_ring_and_the_host_the_states(void **state)
         struct meopt_offload_info info = {.size = sizeof info};
         struct meopt *opt = create(&o, TENSORS);
         enum memory_place place = ring == 1 ? PLACE_HOST : PLACE_FILE;
-        const size_t(*beside)[MEMORY_CLASS_COUNT] = card->use.offloaded_bytes;
+        const size_t(*offloaded)[MEMORY_CLASS_COUNT] = card->use.offloaded_bytes;
         step(opt, true, 1, RELEASED);
         assert_int_equal(meopt_held(opt, &held), 0);
         assert_int_equal(meopt_offloaded(opt, &info, NULL), 0);
-        assert_int_equal(beside[place][MEMORY_OPTIMIZER], info.moments);
+        assert_int_equal(offloaded[place][MEMORY_OPTIMIZER], info.moments);
         if (place == PLACE_FILE) /* through pinned memory */
-            assert_in_range(beside[PLACE_HOST][MEMORY_OPTIMIZER], 1, info.ring);
+            assert_in_range(offloaded[PLACE_HOST][MEMORY_OPTIMIZER], 1, info.ring);
         assert_in_range(card->use.current_bytes[MEMORY_OPTIMIZER] + card->use.current_bytes[MEMORY_WEIGHTS] -
                             before,
                         1, held.total - (size_t)info.moments + (size_t)info.ring + 4096);
         assert_true(info.moments > info.ring / 2);
         meopt_destroy(opt);
-        assert_int_equal(beside[PLACE_HOST][MEMORY_OPTIMIZER], 0);
-        assert_int_equal(beside[PLACE_FILE][MEMORY_OPTIMIZER], 0);
+        assert_int_equal(offloaded[PLACE_HOST][MEMORY_OPTIMIZER], 0);
+        assert_int_equal(offloaded[PLACE_FILE][MEMORY_OPTIMIZER], 0);
     }
 }
 

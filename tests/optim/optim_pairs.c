@@ -1,5 +1,5 @@
-/* Moments of 8 bits over a thousand steps: what an update is then, beside one of exact moments, in groups of
- * like elements and in mixed ones; and the pairs of codes that keep them (kernels/optim_math.h). */
+/* 8-bit moments over a thousand steps: the update compared with one of exact moments, in groups of like
+ * elements and in mixed ones; and the joint codes that store them (kernels/optim_math.h). */
 #include "core/optim/optim.h"
 #include "tests/optim/optim_numbers.h"
 

@@ -95,9 +95,9 @@ static void odd_groups_come_back(void **state)
 {
     (void)state;
     const struct optim_kernels *kernels = optim_kernels_find(NULL);
-    static const char *const names[] = {
-        "zeros",     "one",        "equal",       "subnormal", "2^-61",
-        "2^-126 on", "2^60 to 97", "2^-60 to 97", "FLT_MAX",   "FLT_MAX beside 1"};
+    static const char *const names[] = {"zeros",   "one",          "equal",      "subnormal",
+                                        "2^-61",   "2^-126 on",    "2^60 to 97", "2^-60 to 97",
+                                        "FLT_MAX", "FLT_MAX and 1"};
     for (int r = 0; r < 2; r++)
         for (int kind = 0; kind < 10; kind++) {
             uint8_t codes[GROUP], scales[2] = {0xff, 0xff};

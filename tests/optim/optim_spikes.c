@@ -1,5 +1,5 @@
-/* Training where single elements of a gradient are a million times the others: the neighbours in their groups
- * go on as with fp32 moments. */
+/* Single elements of a gradient a million times larger than the others: their neighbours in the group train
+ * as with fp32 moments. */
 #include "core/meopt.h"
 
 #include <math.h>

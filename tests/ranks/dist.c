@@ -268,7 +268,7 @@ static void begin_and_end(struct rank *r)
         jobs[i] = (struct comm_job){.run = sum_later, .context = &work[i]};
         comm_begin(&r->comm, &jobs[i]);
     }
-    double direct = 10; /* behind those that were begun */
+    double direct = 10; /* after those that were begun */
     CHECK(r, comm_all_reduce(&r->comm, COMM_SUM, &direct, 1, &r->err) == 0);
     for (int i = 0; i < 3; i++) CHECK(r, comm_end(&r->comm, &jobs[i], &r->err) == 0);
     CHECK(r, direct == 10 * r->comm.size);
@@ -283,7 +283,7 @@ static void what_is_begun_is_done_in_order_and_waited_for_later(void **state)
     as_ranks(3, begin_and_end);
 }
 
-/* Rank 1 of 3 ends as `how` says, the others tell what they hear. */
+/* Rank 1 of 3 ends as `how` says; the others return their error. */
 static void lose_one(void (*how)(struct comm *), const char *expected)
 {
     int shared, status;
@@ -378,8 +378,8 @@ static int gather_later(struct comm *comm, void *context, struct error *err)
     return comm_gather(comm, context, (int64_t[]){0, 32, 64}, err);
 }
 
-/* While the others are waited for, this device computes; what is computed before is what travels, and what is
- * computed behind is not. */
+/* The device computes during the collective. Work queued before the collective is sent, work queued after it
+ * is not. */
 static void compute_meanwhile(struct rank *r)
 {
     unsigned char bytes[64] = {0}, *p = on_device(r, bytes, sizeof bytes);
@@ -424,7 +424,7 @@ static void fail_once(struct rank *r)
     CHECK(r, comm_barrier(&r->comm, &r->err) == EXIT_RANK_LOST);
 }
 
-static void an_error_of_the_library_is_told(void **state)
+static void an_error_of_the_library_is_reported(void **state)
 {
     (void)state;
     setenv("FAKE_NCCL_FAIL", "3", 1);
@@ -452,13 +452,13 @@ static void wait_for_nobody(struct rank *r)
     pthread_join(other, NULL);
 }
 
-static void a_rank_that_does_not_come_is_waited_for_until_told(void **state)
+static void a_missing_rank_is_waited_for_until_the_limit(void **state)
 {
     (void)state;
     as_ranks(3, wait_for_nobody);
 }
 
-/* Ranks that stand in different calls, each in its own way. */
+/* Ranks in different collectives: one row per difference. */
 static const struct difference {
     const char *name, *said;
 } differences[] = {
@@ -508,7 +508,7 @@ static void differ(struct rank *r)
     CHECK(r, value == r->comm.rank && strstr(r->err.what, difference->said)); /* and no further call works */
 }
 
-static void ranks_that_differ_are_told(void **state)
+static void ranks_that_differ_are_reported(void **state)
 {
     (void)state;
     for (int i = 0; i < DIFFERENCES; i++) {
@@ -536,8 +536,8 @@ static void *read_on(void *context)
 {
     int64_t *torn = context;
     while (reading) {
-        struct comm_status told = comm_status();
-        *torn += told.number > 2 && (told.call == COMM_ALL_REDUCE) != (told.number % 2 == 1);
+        struct comm_status status = comm_status();
+        *torn += status.number > 2 && (status.call == COMM_ALL_REDUCE) != (status.number % 2 == 1);
     }
     return NULL;
 }
@@ -583,7 +583,7 @@ int main(int argc, char **argv)
                                        cmocka_unit_test(a_sum_is_made_in_rank_order_in_fp32),
                                        cmocka_unit_test(every_rank_has_what_each_had),
                                        cmocka_unit_test(what_is_begun_is_done_in_order_and_waited_for_later),
-                                       cmocka_unit_test(ranks_that_differ_are_told),
+                                       cmocka_unit_test(ranks_that_differ_are_reported),
                                        cmocka_unit_test(what_a_heartbeat_reads_is_of_one_collective),
                                        cmocka_unit_test(what_ranks_could_not_do_together_is_refused)};
     const struct CMUnitTest of_cards[] = {
@@ -591,9 +591,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(every_rank_has_what_each_had),
         cmocka_unit_test(what_is_begun_is_done_in_order_and_waited_for_later),
         cmocka_unit_test(a_device_computes_while_ranks_exchange),
-        cmocka_unit_test(an_error_of_the_library_is_told),
-        cmocka_unit_test(a_rank_that_does_not_come_is_waited_for_until_told),
-        cmocka_unit_test(ranks_that_differ_are_told),
+        cmocka_unit_test(an_error_of_the_library_is_reported),
+        cmocka_unit_test(a_missing_rank_is_waited_for_until_the_limit),
+        cmocka_unit_test(ranks_that_differ_are_reported),
         cmocka_unit_test(with_a_rank_on_the_processor_the_host_carries)};
     if ((card = getenv("MEOPT_TEST_DEVICE")) == NULL) return cmocka_run_group_tests(tests, NULL, NULL);
     return cmocka_run_group_tests(of_cards, NULL, NULL);

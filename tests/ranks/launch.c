@@ -139,7 +139,16 @@ static const struct trial trials[] = {
      -1,
      0,
      NULL},
-    {"WORLD_SIZE alone is nobody's", {"WORLD_SIZE=4", "MASTER_ADDR=n1"}, 0, NULL, 0, 1, -1, -1, 0, NULL},
+    {"WORLD_SIZE alone belongs to no launcher",
+     {"WORLD_SIZE=4", "MASTER_ADDR=n1"},
+     0,
+     NULL,
+     0,
+     1,
+     -1,
+     -1,
+     0,
+     NULL},
     {"RANK of some other program", {"RANK=captain", "WORLD_SIZE=4"}, 0, NULL, 0, 1, -1, -1, 0, NULL},
     {"an empty variable is not set",
      {"OMPI_COMM_WORLD_RANK=", "OMPI_COMM_WORLD_SIZE=4"},
@@ -152,7 +161,7 @@ static const struct trial trials[] = {
      0,
      NULL},
 
-    {"RANK by hand, other than srun says",
+    {"RANK by hand, different from srun's",
      {STEP("3", "4"), "RANK=0", "WORLD_SIZE=4", "MASTER_ADDR=n1"},
      EXIT_USAGE,
      NULL,
@@ -183,7 +192,7 @@ static const struct trial trials[] = {
      0,
      0,
      "PMIX_RANK is 0, but srun says rank 2 of 4"},
-    {"a rank of nobody knows how many",
+    {"a rank without a number of ranks",
      {"PMIX_RANK=2"},
      EXIT_USAGE,
      NULL,
@@ -251,7 +260,7 @@ static void variables_say_which_of_how_many(void **state)
     }
 }
 
-static void one_host_is_known_where_it_is_told(void **state)
+static void one_host_is_recognised(void **state)
 {
     (void)state;
     const char *some[] = {OPEN_MPI("0", "4"), NULL}, *all[] = {OPEN_MPI("0", "2"), NULL},
@@ -289,7 +298,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(variables_say_which_of_how_many),
-        cmocka_unit_test(one_host_is_known_where_it_is_told),
+        cmocka_unit_test(one_host_is_recognised),
         cmocka_unit_test(a_job_has_one_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

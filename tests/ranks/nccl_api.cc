@@ -1,7 +1,6 @@
-/* Is what MEOpt believes of RCCL and NCCL (core/comm/nccl_api.h) what their header says? Compiled by
- * nccl_api.sh against every nccl.h and rccl.h of this machine, and against tests/ranks/nccl_2_22.h.
- * Enumerations
- * are ints in calls, and pointers to what nobody looks into are void pointers. */
+/* Compares MEOpt's declarations of RCCL and NCCL (core/comm/nccl_api.h) with their header. nccl_api.sh
+ * compiles it against every nccl.h and rccl.h of this machine, and against tests/ranks/nccl_2_22.h.
+ * Enumerations are ints in calls, and opaque pointers are void pointers. */
 #include "nccl.h"
 
 extern "C" {

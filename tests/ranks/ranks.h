@@ -27,7 +27,7 @@ static int64_t ids[IMAGES];
 struct rank {
     const char *settings;
     struct comm_options options;
-    const char *directory; /* of the run: go on from its checkpoint, and save; NULL: neither */
+    const char *directory; /* directory of the run: resume from its checkpoint, and save; NULL: neither */
     int64_t last_step;     /* 0: STEPS */
     int nan_step;          /* the loss of which is not finite; 0: none */
     int64_t lost_step;     /* before which this rank gives up; 0: none */
@@ -36,7 +36,7 @@ struct rank {
     struct step_result results[STEPS];
     float *weights;
     int64_t count, tensors;
-    int64_t resume_bytes; /* that it read to go on */
+    int64_t resume_bytes; /* bytes read to resume */
     size_t peak_bytes, planned_bytes, classes[MEMORY_CLASS_COUNT];
 };
 

@@ -40,7 +40,7 @@ static void begin(bool by_file, double seconds)
 
 /* ---- a rank ---- */
 
-static void tell(void *context, struct rank_beat *beat) { beat->marks = ++*(int64_t *)context; }
+static void fill_beat(void *context, struct rank_beat *beat) { beat->marks = ++*(int64_t *)context; }
 
 static void lost(void *context, const struct error *why)
 {
@@ -75,7 +75,7 @@ static int live(int rank, enum fate fate, bool by_file)
                                   .variable = by_file ? NULL : text,
                                   .file = file,
                                   .seconds = patience,
-                                  .beat = tell,
+                                  .beat = fill_beat,
                                   .lost = fate == HANGS ? lost_but_hangs : lost,
                                   .context = &marks};
     int code = heartbeat_join(&h, &o, &err);
@@ -138,7 +138,8 @@ static void ranks_meet_and_part(void **state)
         assert_int_equal(hub_server_diagnosis(server, NULL, NULL), 0);
         for (int i = 0; i < 100 && !hub_server_all_left(server); i++) usleep(20000);
         assert_true(hub_server_all_left(server));
-        if (by_file) assert_int_equal(access(file, F_OK), 0); /* who comes late is told that all are there */
+        if (by_file)
+            assert_int_equal(access(file, F_OK), 0); /* the file shows late ranks that all are there */
         hub_server_stop(server);
         assert_int_not_equal(access(file, F_OK), 0);
     }
@@ -230,7 +231,7 @@ static void a_rank_that_does_not_come_is_named(void **state)
     hub_server_stop(server);
 }
 
-/* What knocks at the port: bytes of nobody, and a great many connections. */
+/* Garbage on the port: unknown bytes, and hundreds of connections. */
 static void strangers_at_the_port_end_nothing(void **state)
 {
     (void)state;

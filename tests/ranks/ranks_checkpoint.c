@@ -1,5 +1,6 @@
-/* Checkpoints of several ranks: saved by any number of them, whole and in parts, they go on on any other with
- * the bits of one rank; a rank that cannot write its part is named, and the last good one stays. */
+/* Checkpoints of several ranks: saved by any number of ranks, complete or sharded, they resume on any other
+ * number and are bit-identical to one rank. A rank that cannot write its part is named, and the last good
+ * checkpoint stays. */
 #include "core/base/file.h"
 #include "core/run/checkpoint.h"
 #include "tests/ranks/ranks.h"
@@ -64,8 +65,7 @@ int openat(int at, const char *name, int flags, ...)
     return open_as(at, path, flags, mode);
 }
 
-/* What is in a checkpoint: its weights' file, and each tensor's whole state, whoever has written parts of it.
- */
+/* Reads a checkpoint: its weight file, and the complete state of each tensor, whichever rank wrote it. */
 struct content {
     char *weights, **records;
     size_t weight_bytes, *record_bytes;
@@ -216,7 +216,7 @@ static void a_rank_that_cannot_write_its_part_is_named_and_the_last_good_stays(v
     run_directory = alone;
     ranks_free(as_ranks(1, "", -1), 1);
     run_directory = NULL;
-    same_content("behind a full disk", alone, directory, 2, tensors);
+    same_content("after a full disk", alone, directory, 2, tensors);
     file_remove_tree(directory, NULL);
     file_remove_tree(alone, NULL);
 }
@@ -230,8 +230,8 @@ static int64_t size_of(const char *directory, const char *name)
     return (int64_t)st.st_size;
 }
 
-/* A quarter of what tells whether the checkpoint is whole, and its own part of weights and states, in blocks
- * of a MiB, which count for much in so small a one: where each read everything twice. */
+/* Each rank reads a quarter of the checksummed bytes, and its own part of weights and states, in blocks of a
+ * MiB, which count for much in so small a checkpoint. Without sharing each would read everything twice. */
 static void each_rank_reads_its_part(void **state)
 {
     (void)state;
@@ -293,8 +293,8 @@ static void damage(const char *directory, const char *name, enum damage how)
     free(path);
 }
 
-/* Also in a part that no rank goes on with: somebody reads every byte. The others hear of it, and the
- * checkpoint counts for nothing. */
+/* Damage in a part that no rank resumes from: one rank reads each byte, reports it to the others, and all
+ * reject the checkpoint. */
 static void a_damaged_file_is_noticed_whoever_reads_it(void **state)
 {
     (void)state;

@@ -99,7 +99,7 @@ static void wait_in(int r, int64_t collective, const char *name)
     snprintf(beats[r].name, sizeof beats[r].name, "%s", name);
 }
 
-static int verdict(char *what, size_t bytes)
+static int judged(char *what, size_t bytes)
 {
     struct error err = {0};
     int code = hub_diagnosis(hub, NULL, &err);
@@ -110,7 +110,7 @@ static int verdict(char *what, size_t bytes)
 static void expect(int code, const char *said)
 {
     char what[640];
-    int found = verdict(what, sizeof what);
+    int found = judged(what, sizeof what);
     if (found != code) fail_msg("code %d, expected %d: %s", found, code, what);
     if (said && !strstr(what, said)) fail_msg("'%s' lacks '%s'", what, said);
 }
@@ -122,7 +122,7 @@ static void close_hub(void)
 }
 
 /* The type of the first message that is to be sent to this one; 0: none. */
-static int told(int peer)
+static int received(int peer)
 {
     struct wire_bytes *out = hub_output(hub, peer);
     struct wire_message m;
@@ -136,7 +136,7 @@ static void ranks_are_welcome_when_all_are_there(void **state)
 {
     (void)state;
     join_all(4);
-    for (int r = 0; r < 4; r++) assert_int_equal(told(peers[r]), WIRE_WELCOME);
+    for (int r = 0; r < 4; r++) assert_int_equal(received(peers[r]), WIRE_WELCOME);
     expect(0, NULL);
     close_hub();
 }
@@ -155,7 +155,7 @@ static void a_missing_rank_is_named(void **state)
     now += 2; /* a hub that itself was away for long gives them the time again */
     hub_tick(hub, now);
     expect(EXIT_RANK_LOST, "ranks 1 and 3 of 5 did not come within 60 s");
-    assert_int_equal(told(peers[2]), WIRE_ABORT);
+    assert_int_equal(received(peers[2]), WIRE_ABORT);
     close_hub();
 }
 
@@ -181,8 +181,8 @@ static void ranks_that_are_not_alike_are_named(void **state)
         if (trials[i].what == 4) snprintf(other.version, sizeof other.version, "2");
         int a = hello(&first), b = hello(&other);
         expect(EXIT_CONFIG, trials[i].said);
-        assert_int_equal(told(a), WIRE_ABORT);
-        assert_int_equal(told(b), WIRE_ABORT);
+        assert_int_equal(received(a), WIRE_ABORT);
+        assert_int_equal(received(b), WIRE_ABORT);
         close_hub();
     }
     open_hub(2); /* the same card of another host is another card; a processor may be shared */
@@ -195,7 +195,8 @@ static void ranks_that_are_not_alike_are_named(void **state)
     close_hub();
 }
 
-/* The second one of the same number is sent away, and the run goes on: also when it is whole. */
+/* The coordinator rejects a second rank of the same number, and the run continues, also when the coordinator
+ * is complete. */
 static void a_rank_that_was_started_twice_ends_nothing(void **state)
 {
     (void)state;
@@ -204,7 +205,7 @@ static void a_rank_that_was_started_twice_ends_nothing(void **state)
     peers[0] = hello(&f);
     f.pid = 999;
     int twice = hello(&f);
-    assert_int_equal(told(twice), WIRE_ABORT);
+    assert_int_equal(received(twice), WIRE_ABORT);
     assert_true(hub_done_with(hub, twice) || hub_output(hub, twice)->bytes > 0);
     hub_ended(hub, twice, now);
     f = facts_of(1);
@@ -258,7 +259,7 @@ static void no_stranger_ends_a_run(void **state)
         int peer = hub_peer(hub, now += 1e-3);
         if (peer > most) most = peer;
     }
-    assert_true(most < 100); /* and no more than so many at once */
+    assert_true(most < 100); /* and no more than that many at once */
     second(-1, -1);
     expect(0, NULL);
     close_hub();
@@ -298,7 +299,7 @@ static void strangers_hold_up_no_rank(void **state)
 
 /* ---- lost ranks ---- */
 
-static void a_dead_rank_is_told_at_once(void **state)
+static void a_dead_rank_is_reported_at_once(void **state)
 {
     (void)state;
     join_all(4);
@@ -317,9 +318,9 @@ static void a_dead_rank_is_told_at_once(void **state)
            "wait");
     for (int r = 0; r < 3; r++) {
         wire_drop(hub_output(hub, peers[r]), WIRE_HEADER_BYTES); /* the welcome */
-        assert_int_equal(told(peers[r]), WIRE_ASK);
+        assert_int_equal(received(peers[r]), WIRE_ASK);
         wire_drop(hub_output(hub, peers[r]), 2 * WIRE_HEADER_BYTES);
-        assert_int_equal(told(peers[r]), WIRE_ABORT);
+        assert_int_equal(received(peers[r]), WIRE_ABORT);
     }
     close_hub();
 }
@@ -385,7 +386,7 @@ static void time_in_which_nobody_listened_is_no_silence(void **state)
     (void)state;
     join_all(2);
     for (int i = 0; i < 3; i++) second(-1, -1);
-    now += 300; /* this machine slept: beats that lie in the sockets are read first, others come soon */
+    now += 300; /* this machine slept: beats that wait in the sockets are read first, others come soon */
     hub_tick(hub, now);
     expect(0, NULL);
     for (int i = 0; i < 3; i++) second(-1, -1);
@@ -393,7 +394,7 @@ static void time_in_which_nobody_listened_is_no_silence(void **state)
     close_hub();
 }
 
-static void a_collective_that_nobody_leaves_is_told(void **state)
+static void a_collective_without_progress_is_reported(void **state)
 {
     (void)state;
     join_all(3);
@@ -407,7 +408,7 @@ static void a_collective_that_nobody_leaves_is_told(void **state)
     close_hub();
 }
 
-static void farewell(int r, int code, const char *what)
+static void sign_off(int r, int code, const char *what)
 {
     struct rank_bye bye = {.code = code};
     struct wire_bytes out = {0};
@@ -437,7 +438,7 @@ static void an_exit_message_has_file_and_hint(void **state)
     assert_string_equal(err.hint, "fetch it again");
     assert_non_null(strstr(err.what, "rank 1"));
     assert_non_null(strstr(err.what, "the checksum of block 3 differs"));
-    struct wire_bytes *abort = hub_output(hub, peers[0]); /* the other rank is told the same */
+    struct wire_bytes *abort = hub_output(hub, peers[0]); /* the other rank gets the same message */
     wire_drop(abort, WIRE_HEADER_BYTES);
     assert_int_equal(wire_next(abort->data, abort->bytes, WIRE_TO_RANK_BYTES, &m, &taken), 1);
     assert_true(m.type == WIRE_ABORT && wire_get_bye(&m, &bye));
@@ -447,30 +448,30 @@ static void an_exit_message_has_file_and_hint(void **state)
     close_hub();
 }
 
-static void who_says_farewell_is_not_lost(void **state)
+static void a_rank_that_signed_off_is_not_lost(void **state)
 {
     (void)state;
     join_all(2);
-    farewell(0, 0, "");
+    sign_off(0, 0, "");
     for (int i = 0; i < 30; i++) { /* the other one still writes its part */
         now += 1;
         beats[1].marks++;
         beat(1);
         hub_tick(hub, now);
     }
-    farewell(1, EXIT_STOPPED, "");
+    sign_off(1, EXIT_STOPPED, "");
     expect(0, NULL);
     close_hub();
 
     join_all(2);
-    farewell(1, EXIT_DISK, "cannot write ckpt: No space left on device");
+    sign_off(1, EXIT_DISK, "cannot write ckpt: No space left on device");
     expect(EXIT_DISK,
            "rank 1 (host n1, pid 101, card 0000:41:00.0) ended with exit code 5: cannot write ckpt");
     assert_true(hub_output(hub, peers[0])->bytes > WIRE_HEADER_BYTES);
     close_hub();
 
-    join_all(3); /* all agree on the one that has failed, whoever says it first */
-    farewell(2, EXIT_FAILED, "rank 1 (host n1) cannot continue: bad images");
+    join_all(3); /* all agree on the rank that failed, no matter which rank reports first */
+    sign_off(2, EXIT_FAILED, "rank 1 (host n1) cannot continue: bad images");
     int lost;
     struct error err = {0};
     assert_int_equal(hub_diagnosis(hub, &lost, &err), EXIT_FAILED);
@@ -483,11 +484,11 @@ static void who_says_farewell_is_not_lost(void **state)
     hub_end(hub, 1, &err);
     expect(EXIT_RANK_LOST, "rank 1 was ended by signal 9");
     wire_drop(hub_output(hub, peers[0]), WIRE_HEADER_BYTES); /* the welcome */
-    assert_int_equal(told(peers[0]), WIRE_ABORT);
+    assert_int_equal(received(peers[0]), WIRE_ABORT);
     close_hub();
 
     join_all(3); /* who ends because it misses another one is not the lost one, if that one shows */
-    farewell(0, EXIT_RANK_LOST, "rank 2 is missing");
+    sign_off(0, EXIT_RANK_LOST, "rank 2 is missing");
     expect(0, NULL);
     hub_ended(hub, peers[2], now);
     hub_tick(hub, now + 1.5);
@@ -496,14 +497,14 @@ static void who_says_farewell_is_not_lost(void **state)
            "step 0, loading; rank 0 says: rank 2 is missing");
     close_hub();
     join_all(3);
-    farewell(0, EXIT_RANK_LOST, "rank 2 is missing");
+    sign_off(0, EXIT_RANK_LOST, "rank 2 is missing");
     for (int i = 0; i < 4; i++) second(0, -1);
     expect(EXIT_RANK_LOST,
            "rank 0 (host n1, pid 100, card 0000:40:00.0) ended with exit code 14: rank 2 is missing");
     close_hub();
 
     join_all(2); /* one has left, the other one waits for it for ever */
-    farewell(1, 0, "");
+    sign_off(1, 0, "");
     wait_in(0, 3, "gather");
     for (int i = 0; i < 200; i++) {
         now += 1;
@@ -524,7 +525,7 @@ static void small_things_go_round(void **state)
         snprintf(mine, sizeof mine, "of %d", r);
         wire_drop(hub_output(hub, peers[r]), hub_output(hub, peers[r])->bytes);
         wire_put_offer(&out, "id", mine, sizeof mine);
-        assert_int_equal(told(peers[0]), 0);
+        assert_int_equal(received(peers[0]), 0);
         say(peers[r], &out);
     }
     for (int r = 0; r < 3; r++) {
@@ -561,14 +562,14 @@ int main(void)
         cmocka_unit_test(no_stranger_ends_a_run),
         cmocka_unit_test(strangers_hold_up_no_rank),
         cmocka_unit_test(strangers_hold_up_no_rank),
-        cmocka_unit_test(a_dead_rank_is_told_at_once),
+        cmocka_unit_test(a_dead_rank_is_reported_at_once),
         cmocka_unit_test(a_silent_rank_is_unreachable_within_eleven_seconds),
         cmocka_unit_test(a_rank_without_progress_is_stuck),
         cmocka_unit_test(slow_steps_loading_and_saving_are_no_hang),
         cmocka_unit_test(time_in_which_nobody_listened_is_no_silence),
-        cmocka_unit_test(a_collective_that_nobody_leaves_is_told),
+        cmocka_unit_test(a_collective_without_progress_is_reported),
         cmocka_unit_test(an_exit_message_has_file_and_hint),
-        cmocka_unit_test(who_says_farewell_is_not_lost),
+        cmocka_unit_test(a_rank_that_signed_off_is_not_lost),
         cmocka_unit_test(small_things_go_round),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

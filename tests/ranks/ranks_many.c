@@ -127,7 +127,7 @@ static int start_many_with_few(void)
                : 3;
 }
 
-static void too_low_a_limit_is_told_with_both_numbers(void **state)
+static void too_low_a_limit_is_reported_with_both_numbers(void **state)
 {
     (void)state;
     assert_int_equal(in_child(start_many_with_few), 0);
@@ -199,7 +199,7 @@ static void without_descriptors_the_hub_waits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(eleven_hundred_ranks_join),
-                                       cmocka_unit_test(too_low_a_limit_is_told_with_both_numbers),
+                                       cmocka_unit_test(too_low_a_limit_is_reported_with_both_numbers),
                                        cmocka_unit_test(strangers_hold_up_nobody),
                                        cmocka_unit_test(without_descriptors_the_hub_waits)};
     return cmocka_run_group_tests(tests, NULL, NULL);

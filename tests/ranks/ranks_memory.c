@@ -137,7 +137,7 @@ static int step(struct trainer *t, int64_t number, struct error *err)
     return code;
 }
 
-/* Rank 0, behind a step: what all have said of this turn. */
+/* Rank 0, after a step: the reports of all ranks on this round. */
 static void judge(const struct trial *trial, int64_t saved)
 {
     char named[32];
@@ -235,7 +235,7 @@ static void as_processes(int size, const char *settings, const struct trial *tri
 
 static int64_t all_failed, all_survived, all_died;
 
-/* The victim has ended its process, and nobody else; every other rank names it. */
+/* Only the victim has ended its process; every other rank names it. */
 static void check_death(const struct trial *trial, const int codes[RANKS])
 {
     char gone[32];
@@ -279,7 +279,7 @@ static void try_all(const struct trial *trial)
 
 static const char tiny_steps[] = "train.global_batch=3 train.micro_batch=1 train.batch_size=1";
 
-/* In this mode of dist.shard and offload, of so many ranks: each, or from `first` on all but those between
+/* With this mode of dist.shard and offload, on `ranks` ranks: each, or from `first` on all but those between
  * the first and the last. */
 static void sweep(const char *shard, bool offload, int size, int first, bool resume, const char *directory)
 {

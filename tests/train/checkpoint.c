@@ -328,24 +328,24 @@ static void whatever_the_manifest_says_of_blocks_no_wrong_byte_is_taken(void **s
     free(path);
 }
 
-static void wrong_bytes_are_told_with_their_file_and_place(void **state)
+static void wrong_bytes_are_reported_with_file_and_offset(void **state)
 {
     (void)state;
     struct error err = {0};
-    static const char told[] =
+    static const char expected[] =
         "model.safetensors does not agree with the manifest's checksum of its bytes from 0 on";
     assert_int_equal(save(1, 1, 1, &err), 0);
     const char *model = blocks_of("model.safetensors"), *records = blocks_of("optimizer.bin");
     say("model.safetensors", "blocks_crc32c", records); /* exchanged */
     say("optimizer.bin", "blocks_crc32c", model);
     assert_int_equal(worst(&err), EXIT_INTEGRITY);
-    assert_string_equal(err.what, told);
+    assert_string_equal(err.what, expected);
     say("model.safetensors", "blocks_crc32c", model);
     say("optimizer.bin", "blocks_crc32c", records);
     assert_int_equal(worst(&err), 0);
     damage(1, "model.safetensors");
     assert_int_equal(read_as(-1, &err), EXIT_INTEGRITY);
-    assert_non_null(strstr(err.what, told)); /* alone, too */
+    assert_non_null(strstr(err.what, expected)); /* alone, too */
     say("model.safetensors", "bytes", "9223372036854775807");
     assert_int_equal(worst(&err), EXIT_INTEGRITY);
     assert_non_null(strstr(err.what, "bytes, expected 9223372036854775807"));
@@ -371,7 +371,7 @@ static void a_manifest_that_names_a_file_twice_is_damaged(void **state)
     free(path);
 }
 
-static void a_syntax_error_in_the_manifest_is_told_with_its_place(void **state)
+static void a_syntax_error_in_the_manifest_is_reported_with_its_position(void **state)
 {
     (void)state;
     struct error err = {0};
@@ -402,9 +402,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_part_that_is_on_another_hosts_disk_is_no_part, setup, teardown),
         cmocka_unit_test_setup_teardown(whatever_the_manifest_says_of_blocks_no_wrong_byte_is_taken, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(wrong_bytes_are_told_with_their_file_and_place, setup, teardown),
+        cmocka_unit_test_setup_teardown(wrong_bytes_are_reported_with_file_and_offset, setup, teardown),
         cmocka_unit_test_setup_teardown(a_manifest_that_names_a_file_twice_is_damaged, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_syntax_error_in_the_manifest_is_told_with_its_place, setup,
+        cmocka_unit_test_setup_teardown(a_syntax_error_in_the_manifest_is_reported_with_its_position, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(one_of_a_later_version_is_neither_read_nor_renamed, setup, teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);

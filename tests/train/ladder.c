@@ -1,5 +1,5 @@
-/* The memory ladder: the keys of a rung, given as they are printed, plan to its bytes; no rung is beaten by
- * another; the fastest that fits is chosen; what an override says stays. */
+/* The memory options: the printed keys of an option plan to its bytes, no option is worse than another in
+ * both time and memory, the fastest that fits is chosen, and overrides stay. */
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/train/memory_options.h"
@@ -14,8 +14,8 @@
 
 static const char *const configs[] = {"eva_clip", "open_clip", "dinov2"};
 
-static struct memory_options climb(const char *name, char **overrides, int count,
-                                   const struct comm_options *ranks, double gib)
+static struct memory_options options_of(const char *name, char **overrides, int count,
+                                        const struct comm_options *ranks, double gib)
 {
     struct memory_options l;
     struct error err = {0};
@@ -43,7 +43,7 @@ static size_t planned(const char *name, const char *keys, const struct comm_opti
     return plan.use.peak_total_bytes;
 }
 
-static void the_keys_of_a_rung_plan_to_its_bytes(void **state)
+static void the_keys_of_an_option_plan_to_its_bytes(void **state)
 {
     char *cpu[] = {"device.type=cpu"};
     struct comm_options four = {.size = 4, .shared = -1};
@@ -51,7 +51,7 @@ static void the_keys_of_a_rung_plan_to_its_bytes(void **state)
     for (size_t i = 0; i < sizeof configs / sizeof *configs; i++)
         for (int many = 0; many < 1 + (i == 2); many++) {
             const struct comm_options *ranks = many ? &four : NULL;
-            struct memory_options l = climb(configs[i], cpu, 1, ranks, 0);
+            struct memory_options l = options_of(configs[i], cpu, 1, ranks, 0);
             assert_true(l.count > 3);
             for (int k = 0; k < l.count; k++)
                 assert_int_equal(planned(configs[i], l.rungs[k].keys, ranks), l.rungs[k].peak_bytes);
@@ -59,15 +59,15 @@ static void the_keys_of_a_rung_plan_to_its_bytes(void **state)
         }
 }
 
-static void no_rung_is_beaten_and_the_fastest_that_fits_is_chosen(void **state)
+static void options_are_ordered_and_the_fastest_that_fits_is_chosen(void **state)
 {
     char *cpu[] = {"device.type=cpu"};
     (void)state;
     for (size_t i = 1; i < sizeof configs / sizeof *configs; i++) {
-        struct memory_options all = climb(configs[i], cpu, 1, NULL, 0);
+        struct memory_options all = options_of(configs[i], cpu, 1, NULL, 0);
         size_t limit = all.rungs[all.count / 2].peak_bytes + 5;
         memory_options_free(&all);
-        struct memory_options l = climb(configs[i], cpu, 1, NULL, (double)limit / (1 << 30));
+        struct memory_options l = options_of(configs[i], cpu, 1, NULL, (double)limit / (1 << 30));
         for (int k = 1; k < l.count; k++)
             assert_true(l.rungs[k].peak_bytes < l.rungs[k - 1].peak_bytes &&
                         l.rungs[k].step_s > l.rungs[k - 1].step_s);
@@ -75,7 +75,7 @@ static void no_rung_is_beaten_and_the_fastest_that_fits_is_chosen(void **state)
         assert_true(l.rungs[l.chosen].peak_bytes <= limit && l.rungs[l.chosen - 1].peak_bytes > limit);
         memory_options_free(&l);
     }
-    struct memory_options l = climb("dinov2", cpu, 1, NULL, 0.01);
+    struct memory_options l = options_of("dinov2", cpu, 1, NULL, 0.01);
     assert_int_equal(l.chosen, -1);
     memory_options_free(&l);
 }
@@ -84,7 +84,7 @@ static void what_an_override_says_stays(void **state)
 {
     char *given[] = {"device.type=cpu", "train.cache_teacher=false", "train.recompute=none"};
     (void)state;
-    struct memory_options l = climb("dinov2", given, 3, NULL, 0);
+    struct memory_options l = options_of("dinov2", given, 3, NULL, 0);
     bool streamed = false;
     for (int k = 0; k < l.count; k++) {
         assert_null(strstr(l.rungs[k].keys, "cache_teacher"));
@@ -99,8 +99,8 @@ int main(void)
 {
     log_level = LOG_QUIET;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_keys_of_a_rung_plan_to_its_bytes),
-        cmocka_unit_test(no_rung_is_beaten_and_the_fastest_that_fits_is_chosen),
+        cmocka_unit_test(the_keys_of_an_option_plan_to_its_bytes),
+        cmocka_unit_test(options_are_ordered_and_the_fastest_that_fits_is_chosen),
         cmocka_unit_test(what_an_override_says_stays)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* On a kernel as old as CentOS 7's (3.10) everything goes on: here every call that is younger says ENOSYS, by
- * a seccomp filter. `test_old_kernel PROGRAM [ARGUMENT...]` runs a program so. */
+/* Everything works on a kernel as old as CentOS 7's (3.10): a seccomp filter makes every younger call fail
+ * with ENOSYS. `test_old_kernel PROGRAM [ARGUMENT...]` runs a program under it. */
 #include "core/base/platform.h"
 
 #include <errno.h>
@@ -63,7 +63,8 @@ static void all_calls(void)
     if (!any) _exit(5);
     if (!mkdtemp(a)) _exit(6);
     snprintf(b, sizeof b, "%s-b", a);
-    if (rename_new(a, b) != -1 || (errno != ENOSYS && errno != EINVAL)) _exit(7); /* callers go on */
+    if (rename_new(a, b) != -1 || (errno != ENOSYS && errno != EINVAL))
+        _exit(7); /* callers continue without the call */
     if (rename_exchange(a, b) != -1 || (errno != ENOSYS && errno != EINVAL)) _exit(8);
     rmdir(a);
     if (process_open(getpid()) != -1 || errno != ENOSYS) _exit(9);

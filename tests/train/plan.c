@@ -1,7 +1,7 @@
-/* A plan equals what training then takes, class by class, within 1 %: every format,
- * recompute, cached teacher and micro-batch, three families, random weights; and the form's
- * plan is the same. Small geometries; MEOPT_LONG=1: the published widths at two blocks, and
- * DINOv2's whole geometry. On a card: MEOPT_TEST_DEVICE=hip:0, fewer combinations. */
+/* A plan equals the memory that training then uses, class by class, within 1 %: every format, recompute,
+ * cached teacher and micro-batch, three families, random weights; the form's plan is the same. Small models;
+ * with MEOPT_LONG=1 the published widths at two blocks, and the whole of DINOv2. On a card:
+ * MEOPT_TEST_DEVICE=hip:0, fewer combinations. */
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/config/config.h"
@@ -74,8 +74,8 @@ static void plan_is_measurement(const char *name, char **overrides, int count)
         code = trainer_step(trainer, step, 1e-5,
                             &(struct batch_source){.give = some_images, .context = trainer}, &result, &err);
     if (code) fail_msg("%s", err.what);
-    /* What is kept in 8 bits is planned to the byte; a percent else is room for libraries of cards. */
-    double room =
+    /* What is kept in 8 bits is planned to the byte; a percent else is tolerance for libraries of cards. */
+    double tolerance =
         config.train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT && !device_is_card(spec) ? 0 : 0.01;
     bool good = true;
     for (int c = 0; c <= MEMORY_CLASS_COUNT; c++) {
@@ -84,7 +84,7 @@ static void plan_is_measurement(const char *name, char **overrides, int count)
         double measured =
             c < MEMORY_CLASS_COUNT ? (double)device->use.peak_bytes[c] : (double)device->use.peak_total_bytes;
         double gap = planned > measured ? planned - measured : measured - planned;
-        if (gap <= room * measured) continue;
+        if (gap <= tolerance * measured) continue;
         good = false;
         fprintf(stderr, "%s", name);
         for (int i = 0; i < count; i++) fprintf(stderr, " %s", overrides[i]);

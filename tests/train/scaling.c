@@ -23,7 +23,7 @@ static void one_rank_needs_what_it_needs(void **state)
     near(scaling_step_s(&slow, 1, 0), 1);
 }
 
-static void sums_that_are_shorter_than_backward_hide_behind_it(void **state)
+static void all_reduces_shorter_than_backward_are_hidden(void **state)
 {
     (void)state;
     /* 4 ranks: 100 MB are 0.1 s, and 10 * 2 * 3 ms: c = 0.016, b = 0.05 */
@@ -62,7 +62,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_rank_needs_what_it_needs),
-        cmocka_unit_test(sums_that_are_shorter_than_backward_hide_behind_it),
+        cmocka_unit_test(all_reduces_shorter_than_backward_are_hidden),
         cmocka_unit_test(sums_that_are_longer_decide),
         cmocka_unit_test(kept_gradients_wait),
         cmocka_unit_test(a_network_is_shared_by_the_ranks_of_a_node),

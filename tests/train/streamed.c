@@ -1,6 +1,6 @@
-/* Weights that come block by block give the bits of weights that are held: of every tower, spelling and
- * container of tests/data/towers, and in training; a working file that is changed or cut off meanwhile is
- * refused with its name and the place. On a card: MEOPT_TEST_DEVICE=hip:0. */
+/* Streamed weights are bit-identical to resident ones: for every tower, key mapping and container of
+ * tests/data/towers, and in training. A scratch file that is changed or truncated meanwhile is refused with
+ * its name and offset. On a card: MEOPT_TEST_DEVICE=hip:0. */
 #include "core/base/log.h"
 #include "core/train/weight_stream.h"
 #include "core/train/teacher_cache.h"
@@ -183,7 +183,7 @@ static void a_streamed_teacher_trains_the_same_student(void **state)
         if (chosen((int)i, 5)) same_training(ways[i], "model_t.place=streamed");
 }
 
-/* What the student may be besides: as above without fp32 beside bf16, and every way of a step. */
+/* Formats of the student: as above without fp32 next to bf16, and every variant of a step. */
 static const char *const student_ways[] = {
     "",
     "train.precision=fp32",
@@ -226,7 +226,7 @@ static void what_was_changed_meanwhile_is_refused(void **state)
     struct step_result r;
     char path[64], byte;
     (void)state;
-    if (strcmp(spec, "cpu") != 0) skip(); /* a card's weights stand in memory */
+    if (strcmp(spec, "cpu") != 0) skip(); /* a card's weights are in memory */
     open_tiny(&tiny, "", "model_t.place=streamed");
     assert_int_equal(trainer_step(tiny.trainer, 1, 1e-3, &source, &r, &err), 0);
     int fd = working_file(path, sizeof path);
@@ -251,7 +251,8 @@ static void what_was_changed_meanwhile_is_refused(void **state)
     tiny_close(&tiny);
 }
 
-/* In the middle of a step, when blocks behind have moved: the run ends, and nothing is saved of it. */
+/* In the middle of a step, after later blocks were updated: the run ends, and nothing of the step is
+ * saved. */
 static void a_changed_student_is_refused(void **state)
 {
     struct tiny tiny = {0};

@@ -25,7 +25,7 @@ static void patience_follows_the_measured_step_and_the_bytes_to_write(void **sta
     assert_true(patience_seconds(PHASE_STEP, 0, 6000000000) < 2000);
 }
 
-static void a_hang_is_told_by_the_measured_step(void **state)
+static void a_hang_is_detected_by_the_measured_step_time(void **state)
 {
     (void)state;
     assert_true(hung_seconds(PHASE_STEP, 1, 0, true) <= 60);
@@ -55,7 +55,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ten_minutes_are_no_hang),
         cmocka_unit_test(patience_follows_the_measured_step_and_the_bytes_to_write),
-        cmocka_unit_test(a_hang_is_told_by_the_measured_step),
+        cmocka_unit_test(a_hang_is_detected_by_the_measured_step_time),
         cmocka_unit_test(a_rank_that_waits_for_images_is_not_stuck),
         cmocka_unit_test(memory_kills_are_counted),
     };

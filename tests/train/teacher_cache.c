@@ -296,7 +296,7 @@ static int fill_then_scarce(void *context, struct trainer *t, struct error *err)
     return fill(context, t, err);
 }
 
-static void an_allocation_that_fails_behind_the_cache_is_told(void **state)
+static void a_failed_allocation_after_the_cache_is_reported(void **state)
 {
     (void)state;
     bool failed = true;
@@ -323,6 +323,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_file_of_other_images_or_another_teacher_is_made_anew, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(an_image_without_a_row_is_never_a_target, setup, teardown),
-        cmocka_unit_test_setup_teardown(an_allocation_that_fails_behind_the_cache_is_told, setup, teardown)};
+        cmocka_unit_test_setup_teardown(a_failed_allocation_after_the_cache_is_reported, setup, teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -302,7 +302,7 @@ static void what_is_computed_again_has_the_same_bits(void **state)
     }
 }
 
-/* What is kept in 8 bits beside an outlier: each matrix's gradient points where it does with all of it. */
+/* 8-bit activations with an outlier: each matrix's gradient keeps its direction. */
 static void an_outlier_in_each_group_of_8_bits_turns_no_gradient(void **state)
 {
     (void)state;

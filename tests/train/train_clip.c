@@ -1,7 +1,6 @@
-/* Clipping, in each way in which a step runs: LAMB's own (max_grad_norm) holds from the first step on, also
- * where it is the only one, and what a gradient that is not finite has left undone is told as it is. The
- * rules are set so that a step is as long as the gradient: no trust ratio, an eps beside which sqrt(v) is
- * nothing. */
+/* Clipping, in each variant of a step: LAMB's own (max_grad_norm) holds from the first step on, also where it
+ * is the only one, and a gradient that is not finite is reported with what it left undone. The rules are set
+ * so that a step is as long as the gradient: no trust ratio, and an eps that makes sqrt(v) negligible. */
 #include "core/train/trainer.h"
 #include "tests/train/tiny.h"
 
@@ -45,7 +44,7 @@ static float *weights_of(const struct trainer *t, int64_t *count)
     return weights;
 }
 
-/* How far the weights move in the first step, in units of the gradient's norm; *norm, as it is told. */
+/* How far the weights move in the first step, in units of the gradient's norm; *norm: the reported one. */
 static double moved(const char *way, const char *limit, double *norm)
 {
     struct error err = {0};
@@ -87,7 +86,7 @@ static void lamb_clips_its_first_step(void **state)
         printf("%s: norm %.4g, moved %.4g, with the limit %.4g\n", ways[w], free_norm, free_way, way);
         assert_true(free_norm > 100 * LIMIT && free_way > 10 * LIMIT); /* else this shows nothing */
         assert_true(fabs(norm - free_norm) <= 1e-3 * free_norm);       /* told as it was, before clipping */
-        /* sqrt(v) beside eps only shortens it; that weights are rounded is a thousandth of it */
+        /* sqrt(v) next to eps only shortens it; rounding of the weights is a thousandth of it */
         if (way > 1.01 * LIMIT) fail_msg("%s: moved by %g, the limit is %g", ways[w], way, LIMIT);
         if (!block && way < 0.5 * LIMIT) fail_msg("%s: moved by %g of %g", ways[w], way, LIMIT);
     }
@@ -117,7 +116,7 @@ static void poisoned_step(struct device *dev, struct optim_work *work, struct op
     own_optim->step(dev, work, sweep);
 }
 
-/* Whether weights have changed is what is told. */
+/* The report says whether weights have changed. */
 static bool diverges(const char *settings, int tensor)
 {
     struct error err = {0};
@@ -150,7 +149,7 @@ static bool diverges(const char *settings, int tensor)
     return changed;
 }
 
-static void what_was_not_applied_is_told_as_it_is(void **state)
+static void an_update_that_was_not_applied_is_reported(void **state)
 {
     (void)state;
     static const char *const ways[] = {"optim.gradients=keep",
@@ -172,7 +171,7 @@ static void what_was_not_applied_is_told_as_it_is(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(lamb_clips_its_first_step),
-                                       cmocka_unit_test(what_was_not_applied_is_told_as_it_is)};
+                                       cmocka_unit_test(an_update_that_was_not_applied_is_reported)};
     for (int i = 0; i < BATCH * PIXELS; i++) image[i] = (float)((i * 37) % 101) / 50 - 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

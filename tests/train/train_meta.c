@@ -1,5 +1,5 @@
-/* meta.json and plan.json tell what the run is: sizes as they are, the plan of this device, and beside it
- * that of the same experiment without MEOpt. */
+/* meta.json and plan.json describe the run: its sizes, the plan for this device, and the plan of the same
+ * experiment without MEOpt. */
 #include "core/nn/nn.h"
 #include "core/train/experiment.h"
 #include "core/train/meta.h"
@@ -81,7 +81,7 @@ static void check(const struct tiny *tiny, const struct run *run, const struct d
     json_decref(plan);
 }
 
-static void a_run_tells_what_it_is(void **state)
+static void meta_json_describes_the_run(void **state)
 {
     (void)state;
     struct tiny tiny;
@@ -109,6 +109,6 @@ static void a_run_tells_what_it_is(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_run_tells_what_it_is)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(meta_json_describes_the_run)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

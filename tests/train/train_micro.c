@@ -196,8 +196,8 @@ static void two_backward_passes_equal_kept_gradients(void **state)
     }
 }
 
-/* To half a unit of the last bit: behind the point fp32 has 23, which bf16 with corrections of 16 bits has as
- * well, and the others 15, 11 and 7. */
+/* To half a unit of the last bit: fp32 has 23 bits of mantissa, as has bf16 with 16 residual bits; the other
+ * formats have 15, 11 and 7. */
 static void what_is_loaded_is_what_the_format_can_hold(void **state)
 {
     (void)state;

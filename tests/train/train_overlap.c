@@ -21,8 +21,8 @@
 
 enum { DEPTH = 12, FORWARD_US = 15000, BACKWARD_US = 30000, TRIES = 5, PIXELS = 3 * 28 * 28 };
 
-/* The steps of one try. Of cards a call costs more than what it carries: NEITHER and TRIED tell how slow
- * bytes are to be. */
+/* Steps of one measurement. On cards a call costs more than its transfer: NEITHER and TRIED set how slow
+ * bytes are. */
 enum { COUNTED, NEITHER, TRIED, COMPUTES, CARRIES, BOTH, STEPS };
 
 struct rank {
@@ -61,8 +61,7 @@ static void find_stand_ins(void)
     assert_true(card_takes && library_rate && library_bytes);
 }
 
-/* One attention of each is in a block; but for their time kernels cost nothing behind the first step, whose
- * numbers stay. Nobody is in a step. */
+/* Each block has one attention. Kernels cost only their time after the first step, whose numbers stay. */
 static void set_cards(const struct rank *r, int step)
 {
     char text[96];
@@ -242,13 +241,13 @@ static void a_step_takes_as_long_as_the_longer_of_computing_and_carrying(void **
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (card && i == 1) continue; /* less than the third */
         double least = 1, load = 0;   /* a card that waits for what is carried: 0.5 */
-        for (int try = 0; try < TRIES && least > 0.1; try++) { /* beside other work longer pauses tell more */
+        for (int try = 0; try < TRIES && least > 0.1; try++) { /* under other load longer pauses show more */
             double more = too_long(rows[i].settings, DEPTH * rows[i].carried_us, try < 2 ? 1 : try);
             if (more < least) least = more;
         }
         if (least > 0.1 && (!card || least < 0.3) && getloadavg(&load, 1) == 1 &&
             load > 3.0 * (double)sysconf(_SC_NPROCESSORS_ONLN)) {
-            printf("%s: a step is %.0f %% longer, which says nothing beside a load of %.0f\n",
+            printf("%s: a step is %.0f %% longer, which says nothing under a load of %.0f\n",
                    rows[i].settings, 100 * least, load);
             skip();
         }

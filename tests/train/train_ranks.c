@@ -25,7 +25,7 @@ static void same(const char *what, const struct rank *one, const struct rank *ra
 
 enum { WHOLE = 1, STATES = 2, WEIGHTS = 4, EVERY = 7 }; /* dist.shard none, optimizer, parameters */
 
-/* settings alone, and on so many ranks, with these shards. */
+/* settings alone, and on this many ranks, with these shards. */
 static void compare(const char *settings, int shards, const int *sizes)
 {
     static const char *const names[] = {"none", "optimizer", "parameters"};
@@ -177,7 +177,7 @@ static void more_ranks_than_micro_batches_are_refused(void **state)
     ranks_free(ranks, 4);
 }
 
-static void parts_are_one_behind_the_other_and_all(void **state)
+static void parts_are_consecutive_and_complete(void **state)
 {
     (void)state;
     struct rank alone = {.settings = "model_s.width=256 model_s.hidden=1024", .options = {.size = 1}};
@@ -230,7 +230,7 @@ static int mpi_rank(const char *out)
 int main(int argc, char **argv)
 {
 #define TEST(name) cmocka_unit_test_setup(name, fresh)
-    const struct CMUnitTest tests[] = {TEST(parts_are_one_behind_the_other_and_all),
+    const struct CMUnitTest tests[] = {TEST(parts_are_consecutive_and_complete),
                                        TEST(every_way_of_a_step_has_the_bits_of_one_rank),
                                        TEST(every_rule_and_format_has_the_bits_of_one_rank),
                                        TEST(a_rank_holds_its_part_and_what_was_planned),

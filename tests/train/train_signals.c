@@ -1,5 +1,5 @@
-/* What each signal and each request asks of a process that trains, in each phase (man meopt-train, STOPPING).
- * Signals are told in a child, which ends with what it has been asked. */
+/* The action that each signal and each request causes in a process that trains, in each phase (man
+ * meopt-train, STOPPING). Signals are sent in a child, whose exit status is the action. */
 #include "core/base/file.h"
 #include "core/run/request.h"
 #include "core/train/signals.h"
@@ -19,8 +19,8 @@ enum { STOP = 1, SAVE = 2, LATER = -1 }; /* LATER: more than a second goes by */
 
 static int asked(void)
 {
-    static const int wishes[] = {[ACT_SAVE] = SAVE, [ACT_STOP] = -1, [ACT_SAVE_STOP] = STOP};
-    return wishes[signals_act(PHASE_STEP)];
+    static const int actions[] = {[ACT_SAVE] = SAVE, [ACT_STOP] = -1, [ACT_SAVE_STOP] = STOP};
+    return actions[signals_act(PHASE_STEP)];
 }
 
 /* The status of a child that got these signals, one after another; 0 ends the list. */
@@ -64,7 +64,7 @@ static void each_signal_asks_for_its_own(void **state)
         {{SIGTERM, SIGUSR1}, STOP},
         {{SIGUSR2, SIGTERM, SIGUSR2}, STOP},     /* to stop is to save */
         {{SIGTERM, SIGTERM}, STOP},              /* to the whole control group, and passed on */
-        {{SIGTERM, LATER, SIGTERM}, STOP},       /* again by whoever is impatient */
+        {{SIGTERM, LATER, SIGTERM}, STOP},       /* again by an impatient user */
         {{SIGUSR1, SIGTERM, SIGTERM}, STOP},     /* the warning of a batch system, then the end */
         {{SIGINT, SIGINT}, STOP},                /* from the terminal, and passed on */
         {{SIGTERM, LATER, SIGINT}, STOP},        /* a person's first */

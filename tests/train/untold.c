@@ -1,5 +1,5 @@
-/* What a checkpoint's tensors do not tell (heads, activation, pooling): from the keys, from the configuration
- * that open_clip, transformers or timm laid beside it, or assumed, and then said. */
+/* Properties that no tensor of a checkpoint shows (heads, activation, pooling): from the keys, from the
+ * sidecar config of open_clip, transformers or timm, or assumed, with a message. */
 #include "core/train/trainer.h"
 #include "tests/golden/golden.h"
 
@@ -8,8 +8,8 @@
 
 enum { QUICK = 1 + ACTIVATION_QUICK_GELU, GELU = 1 + ACTIVATION_GELU, TANH = 1 + ACTIVATION_GELU_TANH };
 
-/* The teacher's geometry of a tower 32 wide, with `json` beside it as `name` (NULL: nothing) and one more
- * key=value (or NULL). */
+/* The teacher's model shape for a tower 32 wide, with the sidecar config `json` in file `name` (NULL: none)
+ * and one more key=value (or NULL). */
 static const char *file_name = "model.safetensors", *directory_of = "openclip-quick";
 static int teacher(struct model_shape *g, const char *name, const char *json, const char *more,
                    struct error *err)
@@ -64,7 +64,7 @@ static struct model_shape known(const char *name, const char *json, const char *
     "{\"model_cfg\": {\"embed_dim\": 16, \"quick_gelu\": " quick                                             \
     ", \"vision_cfg\": {\"width\": 32, \"head_width\": 16" vision "}}, \"preprocess_cfg\": {}}"
 
-static void the_file_beside_a_checkpoint_tells_activation_and_heads(void **state)
+static void a_sidecar_config_sets_activation_and_heads(void **state)
 {
     (void)state;
     static const struct {
@@ -119,7 +119,7 @@ static void a_key_stands_above_the_file_and_nothing_is_assumed_then(void **state
     assert_int_equal(g.heads, 4);
 }
 
-static void the_file_beside_a_checkpoint_tells_how_the_embedding_is_pooled(void **state)
+static void a_sidecar_config_sets_the_pooling(void **state)
 {
     (void)state;
     static const struct {
@@ -156,7 +156,7 @@ static void positions_are_resized_as_the_library_does_that_wrote_the_checkpoint(
     assert_int_equal(known(NULL, NULL, "model_t.heads=2").pos_resize, POS_RESIZE_USUAL);
 }
 
-static void what_nothing_tells_is_assumed_and_said(void **state)
+static void unknown_properties_are_assumed_with_a_message(void **state)
 {
     (void)state;
     struct model_shape g = known(NULL, NULL, "model_t.heads=2");
@@ -229,7 +229,7 @@ static void what_is_not_known_or_not_readable_is_refused(void **state)
     }
 }
 
-static void heads_of_pooling_by_attention_are_told_or_assumed(void **state)
+static void heads_of_attention_pooling_are_set_or_assumed(void **state)
 {
     (void)state;
     static const struct {
@@ -324,15 +324,15 @@ static void a_file_of_any_content_is_bounded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_file_beside_a_checkpoint_tells_activation_and_heads),
+        cmocka_unit_test(a_sidecar_config_sets_activation_and_heads),
         cmocka_unit_test(a_key_stands_above_the_file_and_nothing_is_assumed_then),
-        cmocka_unit_test(the_file_beside_a_checkpoint_tells_how_the_embedding_is_pooled),
+        cmocka_unit_test(a_sidecar_config_sets_the_pooling),
         cmocka_unit_test(positions_are_resized_as_the_library_does_that_wrote_the_checkpoint),
-        cmocka_unit_test(what_nothing_tells_is_assumed_and_said),
+        cmocka_unit_test(unknown_properties_are_assumed_with_a_message),
         cmocka_unit_test(a_torchscript_archive_of_clip_has_quick_gelu),
         cmocka_unit_test(the_activation_of_a_siglip_tower_is_that_of_its_architecture),
         cmocka_unit_test(what_is_not_known_or_not_readable_is_refused),
-        cmocka_unit_test(heads_of_pooling_by_attention_are_told_or_assumed),
+        cmocka_unit_test(heads_of_attention_pooling_are_set_or_assumed),
         cmocka_unit_test(a_tower_without_positions_takes_the_size_of_its_configuration),
         cmocka_unit_test(a_file_of_any_content_is_bounded),
     };

@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-static void errors_escape_what_a_terminal_would_obey(void **state)
+static void errors_escape_control_characters(void **state)
 {
     (void)state;
     struct error e;
@@ -123,7 +123,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_of_our_own_leave_signals_to_the_program),
-        cmocka_unit_test(errors_escape_what_a_terminal_would_obey),
+        cmocka_unit_test(errors_escape_control_characters),
         cmocka_unit_test(names_of_files_forge_no_line),
         cmocka_unit_test(crc32c_equals_rfc3720),
         cmocka_unit_test(crc32c_of_much_is_that_of_its_bytes_one_by_one),

@@ -1,5 +1,5 @@
-/* Lists of runs: what cannot be read in time is left for the next time, the run that was written last comes
- * first, what is no run is told from one, and losses are read where they are asked for. */
+/* Lists of runs: a run that cannot be read in time is left for the next call, the run written last comes
+ * first, other directories are skipped, and losses are read on demand. */
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/run/run_summary.h"

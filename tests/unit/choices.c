@@ -1,5 +1,5 @@
-/* Choices of the experiment and what they name elsewhere: libmeopt's rules, formats and presets, the towers'
- * families and published geometries. Both lists are walked, so neither can grow alone. */
+/* Choices of the experiment and their counterparts: libmeopt's rules, formats and presets, the towers'
+ * families and published shapes. The test walks both lists, so neither can grow alone. */
 #include "core/train/train_internal.h"
 
 #include <setjmp.h>
@@ -82,7 +82,7 @@ static void families_and_geometries_are_the_towers(void **state)
     assert_null(model_shape_preset_name(presets));
 }
 
-static void a_choice_is_stored_as_its_number_and_told_as_its_spelling(void **state)
+static void a_choice_is_stored_as_its_number_and_printed_by_name(void **state)
 {
     (void)state;
     for (int key = 0; key < config_key_count; key++) {
@@ -145,6 +145,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rules_and_formats_are_libmeopts), cmocka_unit_test(presets_are_libmeopts),
         cmocka_unit_test(a_towers_dtype_is_its_own), cmocka_unit_test(families_and_geometries_are_the_towers),
-        cmocka_unit_test(a_choice_is_stored_as_its_number_and_told_as_its_spelling)};
+        cmocka_unit_test(a_choice_is_stored_as_its_number_and_printed_by_name)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -348,7 +348,7 @@ static void what_stands_in_the_way_is_said(void **state)
     table_free(t);
 }
 
-static void what_stands_in_files_and_in_the_host_is_told_by_class(void **state)
+static void memory_in_files_and_on_the_host_is_listed_by_class(void **state)
 {
     (void)state;
     make("held", "{\"step\":1,\"epoch\":0,\"loss\":1" CARD(1000));
@@ -390,7 +390,7 @@ static int warnings_of_clipping(const char *limit, const char *one, const char *
     return count;
 }
 
-static void runs_that_were_clipped_by_other_norms_are_told(void **state)
+static void runs_with_different_clipping_norms_are_reported(void **state)
 {
     (void)state;
     assert_int_equal(warnings_of_clipping("0.5", "exact", "previous"), 1);
@@ -426,19 +426,18 @@ static int remove_all(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(short_runs),
-        cmocka_unit_test(torn_and_foreign_lines),
-        cmocka_unit_test(not_a_number_and_missing_fields),
-        cmocka_unit_test(states),
-        cmocka_unit_test(what_is_no_run_is_refused),
-        cmocka_unit_test(hostile_text_is_made_printable),
-        cmocka_unit_test(a_golden_table),
-        cmocka_unit_test(a_rank_has_its_share_of_a_step),
-        cmocka_unit_test(what_stands_in_the_way_is_said),
-        cmocka_unit_test(what_stands_in_files_and_in_the_host_is_told_by_class),
-        cmocka_unit_test(runs_that_were_clipped_by_other_norms_are_told),
-        cmocka_unit_test(gaps_join_by_step_and_by_time)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(short_runs),
+                                       cmocka_unit_test(torn_and_foreign_lines),
+                                       cmocka_unit_test(not_a_number_and_missing_fields),
+                                       cmocka_unit_test(states),
+                                       cmocka_unit_test(what_is_no_run_is_refused),
+                                       cmocka_unit_test(hostile_text_is_made_printable),
+                                       cmocka_unit_test(a_golden_table),
+                                       cmocka_unit_test(a_rank_has_its_share_of_a_step),
+                                       cmocka_unit_test(what_stands_in_the_way_is_said),
+                                       cmocka_unit_test(memory_in_files_and_on_the_host_is_listed_by_class),
+                                       cmocka_unit_test(runs_with_different_clipping_norms_are_reported),
+                                       cmocka_unit_test(gaps_join_by_step_and_by_time)};
     if (!mkdtemp(root)) return 1;
     return cmocka_run_group_tests(tests, NULL, remove_all);
 }

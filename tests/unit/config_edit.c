@@ -138,7 +138,7 @@ static void several_changes_are_one_atomic_write(void **state)
     free(link);
 }
 
-static void what_cannot_be_looked_at_is_told_as_that(void **state)
+static void an_unreadable_file_is_reported_as_such(void **state)
 {
     (void)state;
     char file[] = "/tmp/meopt-test-XXXXXX";
@@ -161,7 +161,7 @@ static void what_cannot_be_looked_at_is_told_as_that(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_cannot_be_looked_at_is_told_as_that),
+        cmocka_unit_test(an_unreadable_file_is_reported_as_such),
         cmocka_unit_test(every_byte_but_the_scalar_survives),
         cmocka_unit_test(unset_takes_the_line_and_nothing_more),
         cmocka_unit_test(what_is_not_safe_is_refused_with_its_place),

@@ -85,15 +85,15 @@ static void values_have_types_and_ranges(void **state)
 {
     (void)state;
     char *overrides[] = {
-        "optim.lr=1e-3",  "train.batch_size=8",    "optim.name=adam",  "device.memory_limit=1.5G",
-        "data.flip=auto", "optim.weights=bf16_c8", "data.root=~nobody"};
+        "optim.lr=1e-3",  "train.batch_size=8",    "optim.name=adam", "device.memory_limit=1.5G",
+        "data.flip=auto", "optim.weights=bf16_c8", "data.root=~other"};
     assert_int_equal(load_with("optim:\n  lr: 0.5\n", overrides, 7), 0);
     assert_true(config.optim.lr == 1e-3);
     assert_int_equal(config.train.batch_size, 8);
     assert_int_equal(config.optim.name, OPTIM_NAME_APADAM);
     assert_int_equal(config.optim.weights, OPTIM_WEIGHTS_BF16_8);
     assert_int_equal(config.device.memory_limit, 3LL << 29);
-    assert_string_equal(config.data.root, "/data/x/~nobody");
+    assert_string_equal(config.data.root, "/data/x/~other");
     config_free(&config);
     static const char *const bad[] = {
         "train: {batch_size: 0}",     "train: {batch_size: 1.5}",

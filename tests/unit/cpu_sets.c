@@ -79,7 +79,7 @@ static const struct {
     {"the same, without AVX-512", {HYGON, 0x18, 0x07, CAN_AVX2}, SET_AVX2},
     {"KX-7000", {ZHAOXIN, 7, 0x5b, CAN_AVX2}, SET_AVX2_FMA},
     {"CNS, of Broadwell's numbers", {CENTAUR, 6, 0x47, WIDE}, SET_AVX512},
-    {"a vendor that nobody knows", {"TheNewVendor", 6, 0x9e, CAN_AVX2}, SET_AVX2_FMA},
+    {"an unknown vendor", {"TheNewVendor", 6, 0x9e, CAN_AVX2}, SET_AVX2_FMA},
     {"the same, with VNNI", {"TheNewVendor", 6, 0x9e, CLIENT}, SET_AVX2_VNNI},
     {"the same, with bf16", {"TheNewVendor", 6, 0x9e, WIDE_BF16}, SET_AVX512_VNNI},
 };

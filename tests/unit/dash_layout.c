@@ -81,7 +81,7 @@ static void curves_become_dots(void **state)
                 dash_plot_curve(&p, 2, x, bad, n);
                 dash_plot_end(&p);
             }
-    /* a curve in front hides the one behind it in its cells */
+    /* a curve in front hides the later one in its cells */
     dash_plot_begin(&p, 4, 2, GLYPHS_BLOCK, 0, 3, 0, 3, true);
     assert_false(p.log); /* zero cannot stand on a logarithmic axis */
     dash_plot_curve(&p, 1, x, y, 4);

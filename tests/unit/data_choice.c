@@ -69,10 +69,10 @@ static void links_that_lead_back_end(void **state)
     link_to("..", "d/up");
     link_to(".", "self");
     link_to(".", "d/same");
-    link_to("../e", "d/beside"); /* leads nowhere back */
+    link_to("../e", "d/loop"); /* leads nowhere back */
     link_to(root, "e/whole");
-    /* below d/beside, which is e, the whole is above as well */
-    expect(NULL, NULL, "d/1.jpg d/beside/2.png e/2.png ", "", "5 links to a directory above");
+    /* under d/loop, which is e, the whole is above as well */
+    expect(NULL, NULL, "d/1.jpg d/loop/2.png e/2.png ", "", "5 links to a directory above");
 }
 
 static void deep_directories_are_read_to_their_end(void **state)
@@ -100,7 +100,7 @@ static void training_is_not_mixed_with_the_rest(void **state)
     expect(NULL, "val2017,test2017", "train2017/a.jpg unlabeled2017/d.jpg ", "", "");
     expect(NULL, "train2017", "test2017/c.jpg unlabeled2017/d.jpg val2017/b.jpg ",
            "taken together: 1 elsewhere, 1 for validation, 1 for test", "");
-    /* images of 2014 beside them count alone, as they always did */
+    /* images of 2014 next to them count alone, as they always did */
     put("train2014/a.jpg");
     expect(NULL, NULL, "train2014/a.jpg ",
            "1 below train2014 are taken, not those beside them: 2 elsewhere, 1 for validation, 1 for test",

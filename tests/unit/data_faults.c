@@ -135,7 +135,7 @@ static void what_fails_once_changes_no_sample(void **state)
     }
 }
 
-static void what_fails_for_ever_is_told_with_its_file(void **state)
+static void a_permanent_failure_is_reported_with_its_file(void **state)
 {
     (void)state;
     static const struct {
@@ -162,7 +162,7 @@ static void put(const char *name, const char *text)
     free(path);
 }
 
-/* In a whole pass nothing stands in for it. */
+/* In a whole pass no other image replaces it. */
 static void what_cannot_be_decoded_is_left_out_the_same_each_time(void **state)
 {
     (void)state;
@@ -196,7 +196,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_fails_once_changes_no_sample, setup, teardown),
-        cmocka_unit_test_setup_teardown(what_fails_for_ever_is_told_with_its_file, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_permanent_failure_is_reported_with_its_file, setup, teardown),
         cmocka_unit_test_setup_teardown(what_cannot_be_decoded_is_left_out_the_same_each_time, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(no_batch_is_made_of_nothing, setup, teardown)};

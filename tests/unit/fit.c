@@ -108,7 +108,7 @@ static void a_tensor_of_the_tower_that_nothing_reads_is_refused_by_name(void **s
         with_one_more("dinov2-mlp", "model.pth", dinov2[i][0], dinov2[i][1]);
 }
 
-static void what_changes_no_output_and_what_lies_beside_the_tower_is_passed_by(void **state)
+static void tensors_without_effect_or_outside_the_tower_are_skipped(void **state)
 {
     (void)state;
     static const char *const eva[] = {"visual.mask_token", "visual.blocks.0.attn.k_bias", "text.rope.freqs",
@@ -160,7 +160,7 @@ static void a_missing_tensor_or_one_of_another_shape_is_found_before_anything_is
     assert_int_equal(copy_end(&c, 32, 0, &err), EXIT_CONFIG);
     assert_non_null(strstr(err.what, "expected [64]"));
 
-    copy_begin(&c, "openclip-w64", "model.bin"); /* a gap: the blocks behind it belong to nothing */
+    copy_begin(&c, "openclip-w64", "model.bin"); /* a gap: the blocks after it belong to nothing */
     add(&c, "visual.transformer.resblocks.5.ln_1.bias", 64);
     assert_int_equal(copy_end(&c, 32, 0, &err), EXIT_CONFIG);
     assert_non_null(strstr(err.what, "no block 2"));
@@ -182,7 +182,7 @@ static void a_missing_tensor_or_one_of_another_shape_is_found_before_anything_is
     assert_int_equal(copy_end(&c, 32, 8, &err), EXIT_CONFIG);
 }
 
-static void a_published_tower_whose_norms_stand_behind_is_known_by_its_width(void **state)
+static void a_published_post_norm_tower_is_known_by_its_width(void **state)
 {
     (void)state;
     struct copy c;
@@ -236,7 +236,7 @@ static void an_arch_without_the_norms_of_the_checkpoint_is_refused(void **state)
     weights_close(w);
 }
 
-static void layerscale_and_norms_behind_are_refused_together(void **state)
+static void layerscale_and_post_norm_are_refused_together(void **state)
 {
     (void)state;
     struct error err = {0};
@@ -251,12 +251,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_tensor_of_the_tower_that_nothing_reads_is_refused_by_name),
-        cmocka_unit_test(what_changes_no_output_and_what_lies_beside_the_tower_is_passed_by),
+        cmocka_unit_test(tensors_without_effect_or_outside_the_tower_are_skipped),
         cmocka_unit_test(a_message_names_the_tensor_that_can_be_explained_and_counts_the_others),
-        cmocka_unit_test(a_published_tower_whose_norms_stand_behind_is_known_by_its_width),
+        cmocka_unit_test(a_published_post_norm_tower_is_known_by_its_width),
         cmocka_unit_test(a_norm_inside_a_branch_is_there_in_every_block_or_the_file_is_refused),
         cmocka_unit_test(an_arch_without_the_norms_of_the_checkpoint_is_refused),
-        cmocka_unit_test(layerscale_and_norms_behind_are_refused_together),
+        cmocka_unit_test(layerscale_and_post_norm_are_refused_together),
         cmocka_unit_test(control_characters_of_a_name_do_not_reach_the_message),
         cmocka_unit_test(a_missing_tensor_or_one_of_another_shape_is_found_before_anything_is_read),
     };

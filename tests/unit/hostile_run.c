@@ -85,7 +85,7 @@ static int setup(void **state)
     put("worker.log", "x\n");
     put("ckpt/LATEST", "step-00000001");
     fault.ending = NULL;
-    alarm(60); /* whoever waits is ended */
+    alarm(60); /* waiting readers are ended */
     return 0;
 }
 
@@ -244,7 +244,7 @@ static void deep_or_endless_text_is_refused_while_it_is_read(void **state)
     }
 }
 
-static void a_state_is_shown_and_obeyed_by_no_terminal(void **state)
+static void control_characters_of_a_state_are_escaped(void **state)
 {
     (void)state;
     struct run_status s;
@@ -265,6 +265,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_cannot_be_read_is_not_taken_for_absent, setup, teardown),
         cmocka_unit_test_setup_teardown(a_page_of_aliases_stays_a_page, setup, teardown),
         cmocka_unit_test_setup_teardown(deep_or_endless_text_is_refused_while_it_is_read, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_state_is_shown_and_obeyed_by_no_terminal, setup, teardown)};
+        cmocka_unit_test_setup_teardown(control_characters_of_a_state_are_escaped, setup, teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

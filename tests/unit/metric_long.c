@@ -104,7 +104,7 @@ static void compare_has_every_line(void **state)
     record_free(&r);
 }
 
-static void a_resume_cuts_behind_its_step(void **state)
+static void a_resume_truncates_after_its_step(void **state)
 {
     (void)state;
     struct error err;
@@ -121,6 +121,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_table_of_runs_has_its_loss), cmocka_unit_test(the_dashboard_has_every_line),
-        cmocka_unit_test(compare_has_every_line), cmocka_unit_test(a_resume_cuts_behind_its_step)};
+        cmocka_unit_test(compare_has_every_line), cmocka_unit_test(a_resume_truncates_after_its_step)};
     return cmocka_run_group_tests(tests, make_run, remove_run);
 }

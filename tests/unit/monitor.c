@@ -1,6 +1,6 @@
 /* core/monitor: every provider over sources that the test makes. `test_monitor print PROVIDER ROOT SAMPLES
- * PERIOD` prints what one sees, for tests/cli/monitor_rsmi.sh and for a person at a machine with cards;
- * `test_monitor lease FILE` makes a file that hangs whoever opens it. */
+ * PERIOD` prints its readings, for tests/cli/monitor_rsmi.sh and for a person at a machine with cards;
+ * `test_monitor lease FILE` makes a file on which every open hangs. */
 #include "tests/unit/monitor_root.h"
 
 #include <fcntl.h>
@@ -358,9 +358,9 @@ static void files_of_any_content_do_no_harm(void **state)
     assert_true(opens > rounds / 2);
 }
 
-/* The source hangs the thread itself (here: a FIFO that nobody writes): readers go on, closing is bounded,
- * and the thread cleans up when it can. */
-static void a_thread_that_hangs_is_left_behind(void **state)
+/* The source blocks the sampling thread (here: a FIFO without a writer). Readers continue, closing is
+ * bounded, and the thread cleans up later. */
+static void a_hanging_thread_is_abandoned(void **state)
 {
     (void)state;
     struct error err;
@@ -456,8 +456,8 @@ static int print(int argc, char **argv)
     return 0;
 }
 
-/* Hold a write lease: whoever opens the file waits until the kernel
- * takes the lease away (45 s), as behind a driver in trouble. */
+/* Holds a write lease: every open of the file waits until the kernel takes the lease away (45 s), as with a
+ * driver in trouble. */
 static int lease(const char *path)
 {
     int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -482,7 +482,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(sysfs_reads_amd_and_hygon_cards, setup, teardown),
         cmocka_unit_test_setup_teardown(what_cannot_be_read_any_more_turns_stale, setup, teardown),
         cmocka_unit_test_setup_teardown(files_of_any_content_do_no_harm, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_thread_that_hangs_is_left_behind, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_hanging_thread_is_abandoned, setup, teardown),
         cmocka_unit_test(pci_addresses_have_one_form),
         cmocka_unit_test(unknown_providers_are_usage_errors),
     };

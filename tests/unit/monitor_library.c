@@ -1,5 +1,5 @@
-/* core/monitor behind the vendors' libraries:
- * tests/gpu/fake_smi.c stands for both, and does what $FAKE_SMI says. */
+/* core/monitor on the vendors' libraries: tests/gpu/fake_smi.c replaces both, and does what $FAKE_SMI
+ * says. */
 #include "tests/unit/monitor_root.h"
 
 #include <string.h>
@@ -87,8 +87,8 @@ static void a_field_the_library_lacks_is_not_available(void **state)
     monitor_close(m);
 }
 
-/* One call hangs, or ends its process:
- * that field is not available, everything else goes on, also behind it. */
+/* One call hangs, or ends its process: that field is not available, and all others are still read, also later
+ * ones. */
 static void a_wedged_call_costs_its_field_only(void **state)
 {
     (void)state;
@@ -191,7 +191,7 @@ static void debug_variables_do_not_reach_the_library(void **state)
     monitor_close(m);
 }
 
-/* While the library hangs in its initialisation, closing is bounded and leaves no process behind. */
+/* While the library hangs in its initialisation, closing is bounded and leaves no process. */
 static void closing_ends_a_hanging_helper(void **state)
 {
     (void)state;

@@ -1,7 +1,6 @@
-/* Nothing in libmeopt ends the process: the k-th allocation fails, for every k, once or for good. Every
- * call answers with a status, nothing is left behind, and a call made again does what it would have done. The
- * linker lays the functions below between the library and libc (--wrap). $MEOPT_TEST_DEVICE: the optimizer on
- * a card. */
+/* Nothing in libmeopt ends the process: the k-th allocation fails, for every k, once or for good. Every call
+ * returns a status, nothing leaks, and a repeated call does what it would have done. The linker puts the
+ * functions below between the library and libc (--wrap). $MEOPT_TEST_DEVICE: the optimizer on a card. */
 #include "core/device/device.h"
 #include "tests/optim/optim_table.h"
 
@@ -83,7 +82,7 @@ static int onto_card(struct meopt_device *device, void **p, size_t bytes, struct
 }
 
 /* A failure of a call, and whether it is done when it is made again. */
-static void told(int status, const char *call, const struct meopt_error *err)
+static void check_status(int status, const char *call, const struct meopt_error *err)
 {
     if (!failed) fail_msg("%s: status %d without a failure: %s", call, status, err->message);
     if (status != MEOPT_NO_MEMORY && status != MEOPT_DEVICE_FAILED)
@@ -93,7 +92,7 @@ static void told(int status, const char *call, const struct meopt_error *err)
 #define TRY(call)                                                                                            \
     do {                                                                                                     \
         int status = call;                                                                                   \
-        if (status) told(status, #call, &err);                                                               \
+        if (status) check_status(status, #call, &err);                                                       \
         if (status && for_good) goto done;                                                                   \
         if (status && (status = call)) fail_msg("again: %s: %d, %s", #call, status, err.message);            \
     } while (0)
@@ -147,7 +146,7 @@ static int device_kind(void)
     return !device ? MEOPT_DEVICE_CPU : strncmp(device, "hip", 3) == 0 ? MEOPT_DEVICE_HIP : MEOPT_DEVICE_CUDA;
 }
 
-static void an_optimizer_tells_every_allocation_that_fails(void **state)
+static void an_optimizer_reports_every_failed_allocation(void **state)
 {
     (void)state;
     static unsigned char undisturbed[sizeof stream];
@@ -177,7 +176,7 @@ static void an_optimizer_tells_every_allocation_that_fails(void **state)
     assert_true(seen > 40);
 }
 
-/* GEMMs of the CPU with their scratch: 0, or the code that the device tells. */
+/* GEMMs of the CPU with their scratch memory; returns 0, or the code that the device reports. */
 static int products(struct error *err)
 {
     enum { N = 24 };
@@ -200,7 +199,7 @@ static int products(struct error *err)
     return code;
 }
 
-static void a_product_that_fails_is_told_by_the_device(void **state)
+static void a_failed_gemm_is_reported_by_the_device(void **state)
 {
     (void)state;
     struct error err = {0};
@@ -218,7 +217,7 @@ static void a_product_that_fails_is_told_by_the_device(void **state)
         if (!was) break;
         seen++;
         if (code != EXIT_HOST_MEMORY)
-            fail_msg("allocation %d fails, the device tells %d %s", k, code, err.what);
+            fail_msg("allocation %d fails, the device reports %d %s", k, code, err.what);
         assert_true(strlen(err.what) > 8);
     }
     print_message("%d failures\n", seen);
@@ -228,8 +227,8 @@ static void a_product_that_fails_is_told_by_the_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_optimizer_tells_every_allocation_that_fails),
-        cmocka_unit_test(a_product_that_fails_is_told_by_the_device),
+        cmocka_unit_test(an_optimizer_reports_every_failed_allocation),
+        cmocka_unit_test(a_failed_gemm_is_reported_by_the_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,7 +27,7 @@
 #include <omp.h>
 #endif
 
-/* The rows of a header stand at its end, beside what they name. */
+/* A header's rows are at its end, next to the functions that they name. */
 #define ROWS(of)                                                                                             \
     {                                                                                                        \
         of##_operations, sizeof of##_operations / sizeof *of##_operations                                    \
@@ -311,7 +311,7 @@ int main(int argc, char **argv)
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(empty_gemms_end);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(work_issued_again_is_done_again);
     tests[count++] =
-        (struct CMUnitTest)cmocka_unit_test(a_type_without_operations_is_told_and_nothing_is_done);
+        (struct CMUnitTest)cmocka_unit_test(a_type_without_operations_is_reported_and_nothing_is_done);
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return _cmocka_run_group_tests("operations", tests, count, NULL, NULL);
 }

@@ -66,7 +66,7 @@ static void work_issued_again_is_done_again(void **state)
     device_close(device);
 }
 
-static void a_type_without_operations_is_told_and_nothing_is_done(void **state)
+static void a_type_without_operations_is_reported_and_nothing_is_done(void **state)
 {
     (void)state;
     enum { N = 64 };

@@ -125,7 +125,7 @@ static void gemm_reference(struct trial *T)
             double slack = loss((double)g.k) * size + 4 * u32 * (fabs(old) + fabs(bias));
             /* a card's library adds the bias in the type of C */
             if (g.c_type == DTYPE_BF16 && T->device->kind != DEVICE_CPU) slack += u16 * fabs(bias);
-            /* each block is multiplied as codes or, beside outliers, as floats */
+            /* each block is multiplied as integers or, with outliers, as floats */
             S(2)[i * g.ldc + j] = slack + fabs((double)g.alpha) * either;
         }
     along_free(&a);
@@ -216,8 +216,8 @@ static void outlier_fill(double *x, double *other, int64_t rows, int64_t other_r
         }
 }
 
-/* Error of a product beside that of the same operands in float64, both as norms: of all, of the worst row and
- * of the worst column. */
+/* Error of a product relative to that of the same operands in float64, both as norms: of all, of the worst
+ * row and of the worst column. */
 static void outlier_errors(struct device *device, const struct outliers *o, int transposed, double worst[3])
 {
     enum { M = OUTLIER_M, N = OUTLIER_N, K = OUTLIER_K };

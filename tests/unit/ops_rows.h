@@ -6,7 +6,7 @@
 #include "tests/unit/ops_reference.h"
 
 /* rotate: B N H dh; 0 qkv, 1 table, 2 x (for the objective only). Half pairs where dh is a multiple of 8,
- * backwards where N is odd; behind one token, or three where N is above 4. */
+ * backwards where N is odd; after one token, or three where N is above 4. */
 static int64_t rotate_skip(const struct trial *T) { return T->s[1] > 4 ? 3 : 1; }
 static struct rotation rotation_of(struct trial *T)
 {

@@ -1,4 +1,4 @@
-/* test_ops --time: the operations at the size of a real tower, beside a triad of the same run. */
+/* test_ops --time: the operations at the size of a real tower, and a triad of the same run. */
 #ifndef MEOPT_TESTS_UNIT_OPS_TIME_H
 #define MEOPT_TESTS_UNIT_OPS_TIME_H
 
@@ -10,7 +10,7 @@
 #include <omp.h>
 #endif
 
-/* By the processor's time where one thread computes: beside others' work the clock says little. */
+/* Measures processor time where one thread computes: wall time means little under other load. */
 static double now(bool clock)
 {
     struct timespec t;

@@ -23,7 +23,7 @@ struct operand {
     int64_t count;
     double *x;     /* values before the call, exact in `type` */
     double *want;  /* values after it */
-    double *slack; /* error allowed beside the rounding to `type` */
+    double *slack; /* error allowed in addition to the rounding to `type` */
     void *device;
 };
 enum { OPERANDS = 12 };
@@ -64,7 +64,7 @@ static double random_normal(void) /* the sum of 12 uniform numbers */
     return sum;
 }
 
-/* Nearest even; the check of the kernels' own rounding stands in `bf16_rounds_to_even_and_keeps_nan`. */
+/* Rounds to nearest even; `bf16_rounds_to_even_and_keeps_nan` checks the kernels' own rounding. */
 static uint16_t to_bf16(double x)
 {
     float f = (float)x;

@@ -1,5 +1,5 @@
-/* The preprocessing of a tower's images: from the keys, from the files that timm, open_clip and transformers
- * lay beside a checkpoint, or assumed, and then said. */
+/* Preprocessing of a tower's images: from the keys, from the sidecar configs of timm, open_clip and
+ * transformers, or assumed, with a message. */
 #include "core/train/preprocess.h"
 #include "core/train/trainer.h"
 #include "tests/golden/golden.h"
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* A checkpoint of tests/data with files beside it, {name, text} pairs, and keys; NULL ends both. */
+/* A checkpoint of tests/data with sidecar files, {name, text} pairs, and keys; NULL ends both. */
 static int settled(struct config *c, struct model_shape *g, const char *tower, const char *const *files,
                    char *const *keys, struct error *err)
 {
@@ -54,7 +54,7 @@ static int settled(struct config *c, struct model_shape *g, const char *tower, c
 #define HALVES    "mean 0.5 0.5 0.5, std 0.5 0.5 0.5, "
 #define PROCESSOR "preprocessor_config.json"
 
-static void files_beside_a_checkpoint_say_it(void **state)
+static void sidecar_configs_set_the_preprocessing(void **state)
 {
     (void)state;
     static const struct {
@@ -255,7 +255,7 @@ static void the_size_is_that_of_the_positions(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(files_beside_a_checkpoint_say_it),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sidecar_configs_set_the_preprocessing),
                                        cmocka_unit_test(what_is_not_known_here_is_refused_unless_keys_say_it),
                                        cmocka_unit_test(keys_stand_above_the_files),
                                        cmocka_unit_test(the_size_is_that_of_the_positions)};

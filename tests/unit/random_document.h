@@ -39,7 +39,7 @@ struct entry {
 
 struct document {
     char *text;
-    size_t bytes, room;
+    size_t bytes, capacity;
     const char *eol;
     struct entry entries[200];
     int count;
@@ -50,10 +50,10 @@ static struct document doc;
 
 static inline void add(const char *format, ...)
 {
-    if (doc.room < doc.bytes + 4096) doc.text = realloc(doc.text, doc.room = 2 * doc.room + 8192);
+    if (doc.capacity < doc.bytes + 4096) doc.text = realloc(doc.text, doc.capacity = 2 * doc.capacity + 8192);
     va_list args;
     va_start(args, format);
-    doc.bytes += (size_t)vsnprintf(doc.text + doc.bytes, doc.room - doc.bytes, format, args);
+    doc.bytes += (size_t)vsnprintf(doc.text + doc.bytes, doc.capacity - doc.bytes, format, args);
     va_end(args);
 }
 

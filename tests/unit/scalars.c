@@ -137,7 +137,7 @@ static void event_files_are_read_back(void **state)
     assert_int_equal(tensorboard_open(&resumed, dir, 200, &err), 0);
     assert_string_not_equal(tensorboard_path(t), tensorboard_path(resumed));
     assert_int_equal(read_events(tensorboard_path(t), e, 4, &raw), 2);
-    /* Every event file of TensorFlow's own begins with these bytes (the time behind them differs). */
+    /* Every event file of TensorFlow begins with these bytes (the time after them differs). */
     assert_memory_equal(raw, "\x18\0\0\0\0\0\0\0\xa3\x7f\x4b\x22\x09", 13);
     assert_string_equal(e[0].version, "brain.Event:2");
     assert_int_equal(e[1].step, 300);

@@ -1,5 +1,5 @@
-/* WebP to RGB as PIL does it, byte for byte (tests/make/webp.py made the images and what PIL makes of them),
- * and what is no whole WebP refused; other kinds of file are told by their names. */
+/* WebP to RGB, byte-identical to PIL (tests/make/webp.py made the images and PIL's pixels). A damaged WebP is
+ * refused, and other file types are named in the message. */
 #include "core/base/file.h"
 #include "core/data/data.h"
 #include "core/weights/weights.h"
@@ -56,8 +56,7 @@ static void what_ends_too_early_is_refused(void **state)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         size_t size;
         uint8_t *bytes = read_image(names[i], &size);
-        /* of an animation the frames behind the first may be missing, as for PIL's first frame they need not
-         * be there */
+        /* frames of an animation after the first may be missing, as for PIL's first frame */
         size_t most = i == 3 ? size / 4 : size - 2;
         for (size_t cut = 0; cut <= most; cut += cut < 64 ? 1 : 37) {
             struct image image;
@@ -90,7 +89,7 @@ static void a_frame_outside_its_canvas_is_refused(void **state)
     free(bytes);
 }
 
-static void what_is_none_is_told_by_its_name(void **state)
+static void other_file_types_are_reported_by_name(void **state)
 {
     (void)state;
     static const struct {
@@ -121,6 +120,6 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(images_equal_pil),
                                        cmocka_unit_test(what_ends_too_early_is_refused),
                                        cmocka_unit_test(a_frame_outside_its_canvas_is_refused),
-                                       cmocka_unit_test(what_is_none_is_told_by_its_name)};
+                                       cmocka_unit_test(other_file_types_are_reported_by_name)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

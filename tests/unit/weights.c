@@ -1,4 +1,4 @@
-/* core/weights: what is written can be read again, whatever its size; a full disk leaves nothing behind.
+/* core/weights: written files read back, whatever their size; a full disk leaves no file.
  *
  * `test_weights write DIR` serves tests/cli/weights_torch.sh. */
 #include "core/base/file.h"
@@ -311,7 +311,7 @@ static int refuse_in_the_middle(void *context, size_t offset, void *dst, size_t 
     return offset ? error_set(err, EXIT_CARD_MEMORY, NULL, "%s", (const char *)context) : 0;
 }
 
-static void a_full_disk_leaves_nothing_behind(void **state)
+static void a_full_disk_leaves_no_file(void **state)
 {
     (void)state;
     static const char *const names[] = {"full.pt", "full.safetensors"};
@@ -437,7 +437,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(payloads_of_a_pt_are_aligned_to_64_bytes),
         cmocka_unit_test(more_members_than_16_bits_count),
         cmocka_unit_test(a_sparse_file_beyond_4_gib_is_read),
-        cmocka_unit_test(a_full_disk_leaves_nothing_behind),
+        cmocka_unit_test(a_full_disk_leaves_no_file),
         cmocka_unit_test(what_could_not_be_read_again_is_not_written),
         cmocka_unit_test(a_pt_beyond_4_gib_is_written),
     };

@@ -141,7 +141,7 @@ static void a_single_wrong_bit_is_noticed_in_a_pt_and_harmless_elsewhere(void **
     }
 }
 
-/* What would grow without end in a reader that believed it: `count` times `unit` behind `begin`. */
+/* Bytes on which a trusting reader would allocate without end: `count` times `unit` after `begin`. */
 static const struct bomb {
     const char *name, *begin, *unit, *end;
     int begin_bytes, unit_bytes, end_bytes;

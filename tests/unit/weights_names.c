@@ -61,7 +61,7 @@ static const struct {
      "teacher.backbone."},
     /* a whole name is better than a bare one, as a bare one is than none */
     {{"conv1.weight", "model.visual.conv1.weight"}, 1, "model.", 0, ""},
-    /* what nobody knows is no prefix */
+    /* an unknown word is no prefix */
     {{"text.visual.conv1.weight"}, -1, "", 0, ""},
     {{"xmodule.visual.conv1.weight"}, -1, "", 0, ""},
     {{"modulevisual.conv1.weight", "visual.conv1.weight2"}, -1, "", 0, ""},
@@ -69,7 +69,7 @@ static const struct {
     {{"model.model.model.model.model.model.model.visual.conv1.weight"}, -1, "", 0, ""},
 };
 
-static void a_tower_is_found_behind_the_words_of_wrappers(void **state)
+static void a_tower_is_found_under_the_prefixes_of_wrappers(void **state)
 {
     (void)state;
     static const float values[] = {1, 2};
@@ -94,7 +94,7 @@ static void a_tower_is_found_behind_the_words_of_wrappers(void **state)
     }
 }
 
-static void nan_and_infinity_are_told_with_name_number_and_place(void **state)
+static void nan_and_infinity_are_reported_with_name_count_and_index(void **state)
 {
     (void)state;
     static const char *const names[] = {"visual.proj", NULL};
@@ -129,7 +129,7 @@ static void nan_and_infinity_are_told_with_name_number_and_place(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_tower_is_found_behind_the_words_of_wrappers),
-        cmocka_unit_test(nan_and_infinity_are_told_with_name_number_and_place)};
+        cmocka_unit_test(a_tower_is_found_under_the_prefixes_of_wrappers),
+        cmocka_unit_test(nan_and_infinity_are_reported_with_name_count_and_index)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -63,8 +63,8 @@ static uint16_t nearest(double v, uint16_t a, float (*value)(uint16_t), double i
 static void doubles_and_integers_are_rounded_once(void **state)
 {
     (void)state;
-    /* around the middle between each two neighbours: exactly on it, and off it by less than a float can tell
-     */
+    /* around the middle between each two neighbours: exactly on it, and off it by less than a float
+     * resolves */
     static const enum dtype types[] = {DTYPE_BF16, DTYPE_F16};
     for (int t = 0; t < 2; t++) {
         float (*value)(uint16_t) = t ? half_value : bf16_value;

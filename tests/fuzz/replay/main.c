@@ -17,7 +17,7 @@ static int replay(const char *path)
         error_print(&err);
         return 1;
     }
-    uint8_t *exact = xmalloc(bytes); /* without the NUL behind it, so that ASan sees a read beyond the end */
+    uint8_t *exact = xmalloc(bytes); /* without the NUL after it, so that ASan sees a read beyond the end */
     memcpy(exact, data, bytes);
     free(data);
     LLVMFuzzerTestOneInput(exact, bytes);
