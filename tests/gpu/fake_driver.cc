@@ -117,12 +117,10 @@ struct count {
         const char *path = getenv("FAKE_COUNT");
         FILE *f = path ? fopen(path, "w") : nullptr;
         if (!f) return;
-        fprintf(
-            f,
-            "{\"allocations\":%lld,\"launches\":%lld,\"graphs\":%lld,\"side_copies\":%lld,\"side_up_bytes\":"
-            "%lld,"
-            "\"side_down_bytes\":%lld,\"held_bytes\":%zu",
-            allocations, launches, graphs, side_copies, side_up_bytes, side_down_bytes, held);
+        fprintf(f,
+                "{\"allocations\":%lld,\"launches\":%lld,\"graphs\":%lld,\"side_copies\":%lld,"
+                "\"side_up_bytes\":%lld,\"side_down_bytes\":%lld,\"held_bytes\":%zu",
+                allocations, launches, graphs, side_copies, side_up_bytes, side_down_bytes, held);
         for (const auto &k : *kernels) fprintf(f, ",\"%s\":%lld", k.first.c_str(), k.second);
         fprintf(f, "}\n");
         fclose(f);

@@ -1,6 +1,7 @@
-/* Regimes other than AdamW on dense layers: with every preset, every rule moves the weights as with fp32 weights
- * and moments on the same gradients. The regimes: rows of an embedding without gradients for thousands of steps,
- * gradients with the range of fp16, decay and other betas, and tensors smaller than a group. */
+/* Regimes other than AdamW on dense layers: with every preset, every rule moves the weights as with fp32
+ * weights and moments on the same gradients. The regimes: rows of an embedding without gradients for
+ * thousands of steps, gradients with the range of fp16, decay and other betas, and tensors smaller than a
+ * group. */
 #include "core/meopt.h"
 #include "tests/optim/optim_numbers.h"
 
@@ -27,8 +28,8 @@ static double normal(void) { return sqrt(-2 * log(uniform() + 1e-12)) * cos(6.28
 
 static float gradient[COUNT], start[COUNT], size[COUNT];
 
-/* A constant direction, and noise of twice its size. Rows of an embedding: the first quarter gets no gradient,
- * the others once in 400 steps. */
+/* A constant direction, and noise of twice its size. Rows of an embedding: the first quarter gets no
+ * gradient, the others once in 400 steps. */
 static void gradient_make(enum kind kind)
 {
     for (int r = 0; r < ROWS; r++) {
@@ -66,7 +67,8 @@ static struct meopt *made(int rule, const char *preset, enum kind kind)
     return opt;
 }
 
-/* Compares the displacements from the start: *error = ||x - y|| / ||y|| with y that of fp32, *travel = x.y / y.y. */
+/* Compares the displacements from the start: *error = ||x - y|| / ||y|| with y that of fp32, *travel = x.y /
+ * y.y. */
 static void compare(const struct meopt *opt, const struct meopt *exact, int count, double *error,
                     double *travel)
 {
@@ -84,8 +86,8 @@ static void compare(const struct meopt *opt, const struct meopt *exact, int coun
     *travel = along / whole;
 }
 
-/* The error bound of 8-bit moments in meopt-optimizers(7): 6 % of the displacement. Lion takes signs, which flip
- * more often in groups with the range of fp16 and in rare rows. Minimal's weights add rounding noise. */
+/* The error bound of 8-bit moments in meopt-optimizers(7): 6 % of the displacement. Lion takes signs, which
+ * flip more often in groups with the range of fp16 and in rare rows. Minimal's weights add rounding noise. */
 static bool as_promised(int rule, enum kind kind, const char *preset, double error, double travel)
 {
     double largest = rule != MEOPT_LION ? 0.06 : kind == FP16 || kind == RARE_ROWS ? 0.1 : 0.045;
