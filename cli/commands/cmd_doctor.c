@@ -121,7 +121,7 @@ static void print(const struct doctor *d)
         count[l->finding]++;
         printf("%-8s %-15s %s\n", finding_names[l->finding], l->check, l->found);
         if (l->meaning[0]) printf("%24s %s\n", "", l->meaning);
-        if (l->mend[0]) printf("%24s -> %s\n", "", l->mend);
+        if (l->remedy[0]) printf("%24s -> %s\n", "", l->remedy);
     }
     printf("%d ok, %d warning%s, %d missing\n", count[0], count[1], count[1] == 1 ? "" : "s", count[2]);
 }

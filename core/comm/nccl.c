@@ -147,7 +147,7 @@ void comm_fact(const struct comm *comm, struct device_fact *fact)
     } else if (comm->host_why[0]) {
         snprintf(fact->cost, sizeof fact->cost,
                  "computing waits while gradients go through the host's memory");
-        snprintf(fact->mend, sizeof fact->mend, "%s", comm->host_why);
+        snprintf(fact->remedy, sizeof fact->remedy, "%s", comm->host_why);
     } else if (kind != DEVICE_CPU && comm->size > 1)
         snprintf(fact->cost, sizeof fact->cost,
                  "computing waits while gradients go through the host's memory");

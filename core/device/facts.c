@@ -35,7 +35,7 @@ void cpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
     if (plain) {
         snprintf(facts[FACT_KERNELS].cost, sizeof facts->cost,
                  "everything is several times slower than with AVX2");
-        snprintf(facts[FACT_KERNELS].mend, sizeof facts->mend, "%s", cpu_plain_remedy());
+        snprintf(facts[FACT_KERNELS].remedy, sizeof facts->remedy, "%s", cpu_plain_remedy());
     }
     snprintf(own, sizeof own, "MEOpt's own, %s", ops->isa);
     if (tiles || ops->gemm_bfp)
@@ -75,8 +75,8 @@ char *fact_warning(const struct device_fact *fact, char *text, size_t size)
 {
     if (!fact->cost[0]) snprintf(text, size, "%s", "");
     else
-        snprintf(text, size, "%s: %s: %s%s%s", fact->name, fact->is, fact->cost, fact->mend[0] ? "; " : "",
-                 fact->mend);
+        snprintf(text, size, "%s: %s: %s%s%s", fact->name, fact->is, fact->cost, fact->remedy[0] ? "; " : "",
+                 fact->remedy);
     return text;
 }
 

@@ -17,8 +17,8 @@ enum {
 struct device_fact {
     const char *name; /* static text: "products" */
     char is[512];
-    char cost[200]; /* of a fallback; "": it is none */
-    char mend[200]; /* what to do about it; "" where nothing can be done */
+    char cost[200];   /* of a fallback; "": it is none */
+    char remedy[200]; /* the command that fixes it; "" if there is none */
 };
 
 void device_facts(struct device *device, struct device_fact facts[DEVICE_FACTS]);

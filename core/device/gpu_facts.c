@@ -43,7 +43,7 @@ static void gemm_fact(const struct gpu *gpu, struct device_fact *f)
     } else {
         SAY(f, is, "MEOpt's own kernel; no %s: %s; no %s: %s", lt, gpu->lt_why, blas, gpu->blas_why);
         SAY(f, cost, "several times slower than %s", blas);
-        SAY(f, mend, "%s",
+        SAY(f, remedy, "%s",
             strstr(gpu->blas_why, "=none") ? "unset that variable"
             : hip ? "install rocBLAS, or put its directory into LD_LIBRARY_PATH (DTK: source /opt/dtk/env.sh)"
                   : "install cuBLAS, or put its directory into LD_LIBRARY_PATH (/usr/local/cuda/lib64)");

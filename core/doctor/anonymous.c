@@ -1,4 +1,4 @@
-/* What is taken out of a report before others get it: see doctor.h. */
+/* Removes personal data from a report before it is shared: see doctor.h. */
 #include "core/base/file.h"
 #include "core/doctor/doctor.h"
 
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* "(/home/u/lib/x.so)" becomes "(x.so)", in place; also what begins with a dot or a tilde. */
+/* Replaces "(/home/u/lib/x.so)" by "(x.so)", in place; also paths that begin with a dot or a tilde. */
 static void shorten_paths(char *text)
 {
     static const char ends[] = " \t\n,;:()[]{}<>|=\"'`";
@@ -31,7 +31,8 @@ static void shorten_paths(char *text)
 
 static bool in_word(char c) { return isalnum((unsigned char)c) || c == '_'; }
 
-/* Each whole word `name` in text, malloc'ed, by `by`. Names that are words of every report stay. */
+/* Replaces each whole word `name` in text by `by`; returns malloc'ed text. Common words (root, localhost)
+ * stay. */
 static char *without(char *text, const char *name, const char *by)
 {
     size_t n = name ? strlen(name) : 0;

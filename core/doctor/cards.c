@@ -1,5 +1,5 @@
-/* Checks of cards: hardware, permissions, variables,
- * drivers, libraries, and every card at work. See doctor.h. */
+/* Checks of cards: hardware, permissions, variables, drivers, libraries, and a self-test of every card. See
+ * doctor.h. */
 #include "core/base/file.h"
 #include "core/base/library.h"
 #include "core/base/pci_card.h"
@@ -26,7 +26,7 @@ static const struct {
                {PCI_NVIDIA, "NVIDIA", DRIVER_CUDA}};
 enum { VENDORS = sizeof vendors / sizeof *vendors };
 
-/* A number of a device on the PCI bus; 0 when there is none. */
+/* Returns a number from a device's file on the PCI bus; 0 if there is none. */
 static unsigned long pci_number(const struct doctor *d, const char *device, const char *file)
 {
     char path[400];
@@ -37,7 +37,7 @@ static unsigned long pci_number(const struct doctor *d, const char *device, cons
     return number;
 }
 
-/* Displays, 3D controllers and accelerators of these vendors; -1: something else. */
+/* Returns the vendor's index for displays, 3D controllers and accelerators; -1 for other devices. */
 static int vendor_of_card(const struct doctor *d, const char *device)
 {
     unsigned long vendor = pci_number(d, device, "vendor"), kind = pci_number(d, device, "class") >> 8;
@@ -54,7 +54,7 @@ static DIR *pci_devices(const struct doctor *d)
     return dir;
 }
 
-/* Cards on the PCI bus by vendor. devices: a device's number of each. */
+/* Counts cards on the PCI bus by vendor. devices: a device number of each. */
 static void count_cards_of(const struct doctor *d, int count[VENDORS], unsigned devices[VENDORS])
 {
     DIR *dir = pci_devices(d);
@@ -128,7 +128,7 @@ static void check_hardware(struct doctor *d)
                     "training runs on the CPU, or on another machine's cards", NULL);
 }
 
-/* A device file that this user must read and write. 0: fine, -1: not there, else errno */
+/* Checks a device file that this user must read and write. Returns 0: fine, -1: no such file, else errno. */
 static int device_file(struct doctor *d, const char *name)
 {
     char *path = doctor_path(d, name);
@@ -136,14 +136,14 @@ static int device_file(struct doctor *d, const char *name)
     int result = stat(path, &st) ? -1 : access(path, R_OK | W_OK) ? errno : 0;
     if (result > 0) {
         struct group *g = getgrgid(st.st_gid);
-        char mend[200], meaning[160];
-        snprintf(mend, sizeof mend,
+        char remedy[200], meaning[160];
+        snprintf(remedy, sizeof remedy,
                  "sudo usermod -aG %s $USER, then log in again; in a container: --device=%s --group-add %u",
                  g ? g->gr_name : "render", name, (unsigned)st.st_gid);
-        snprintf(meaning, sizeof meaning, "the card is there, this user may not use it");
+        snprintf(meaning, sizeof meaning, "the card exists, but this user has no access to it");
         line_advise(doctor_add(d, FINDING_WARNING, "%s: %s (mode %03o, group %s)", name, strerror(result),
                                (unsigned)st.st_mode & 0777, g ? g->gr_name : "unknown"),
-                    meaning, mend);
+                    meaning, remedy);
     } else if (result == 0) doctor_add(d, FINDING_OK, "%s can be read and written", name);
     free(path);
     return result;
@@ -176,23 +176,23 @@ static void check_permissions(struct doctor *d)
     bool inside = doctor_in_container(d);
     if (kfd < 0 && amd && inside)
         line_advise(doctor_add(d, FINDING_MISSING, "no /dev/kfd in this container"),
-                    "it was started without the card's files",
+                    "it was started without the card's device files",
                     count[1] ? "start it with --device=/dev/kfd --device=/dev/dri --group-add video -v "
                                "/opt/hyhal:/opt/hyhal:ro"
                              : "start it with --device=/dev/kfd --device=/dev/dri --group-add video");
     else if (kfd < 0 && amd)
         line_advise(doctor_add(d, FINDING_MISSING, "no /dev/kfd"),
-                    "a card of AMD or Hygon without the kernel's driver",
+                    "an AMD or Hygon card without its kernel driver",
                     "sudo modprobe amdgpu (Hygon: hycu or hydcu, of the driver's package); in a container: "
                     "--device=/dev/kfd --device=/dev/dri");
     int control = device_file(d, "/dev/nvidiactl");
     if (control >= 0) device_files(d, "/dev", "nvidia");
     if (control < 0 && nvidia)
         line_advise(doctor_add(d, FINDING_MISSING, "no /dev/nvidiactl"),
-                    "a card of NVIDIA without the kernel's driver",
+                    "an NVIDIA card without its kernel driver",
                     "sudo modprobe nvidia; in a container: --gpus all");
     if (kfd < 0 && control < 0 && !amd && !nvidia)
-        doctor_add(d, FINDING_OK, "no device files of cards, and no card that needs them");
+        doctor_add(d, FINDING_OK, "no device files of cards, and no card that requires them");
 }
 
 static void check_variables(struct doctor *d)
@@ -213,12 +213,12 @@ static void check_variables(struct doctor *d)
                         "training runs on the CPU; other programs end with an error of the driver (100)",
                         "unset the variable: an empty one is not the same as none");
     }
-    if (!set) doctor_add(d, FINDING_OK, "no *_VISIBLE_DEVICES is set: all cards are seen");
+    if (!set) doctor_add(d, FINDING_OK, "no *_VISIBLE_DEVICES is set: all cards are visible");
     else if (composed > 1 || (composed && set > composed))
-        line_advise(
-            doctor_add(d, FINDING_WARNING, "%s", all),
-            "they compose: each renumbers what the one before left, and HIP obeys CUDA_VISIBLE_DEVICES, too",
-            "keep one: unset all but HIP_VISIBLE_DEVICES (AMD, Hygon) or CUDA_VISIBLE_DEVICES");
+        line_advise(doctor_add(d, FINDING_WARNING, "%s", all),
+                    "they compose: each renumbers the cards that the previous one left visible, and HIP also "
+                    "reads CUDA_VISIBLE_DEVICES",
+                    "keep one: unset all but HIP_VISIBLE_DEVICES (AMD, Hygon) or CUDA_VISIBLE_DEVICES");
     else doctor_add(d, FINDING_OK, "%s", all);
 }
 
@@ -259,12 +259,12 @@ static void check_drivers(struct doctor *d)
                                         driver_names[kind], err.what);
             line_text(l, "driver", driver_names[kind]);
             line_advise(
-                l, hardware ? "there are cards that cannot be used" : "no cards of that kind; the CPU serves",
+                l, hardware ? "some cards cannot be used" : "no cards of that kind; training runs on the CPU",
                 hardware || there ? err.hint : NULL);
         }
     }
     if (loaded > 1)
-        line_advise(doctor_add(d, FINDING_OK, "two drivers: device.type auto takes hip"), NULL,
+        line_advise(doctor_add(d, FINDING_OK, "two drivers: device.type auto selects hip"), NULL,
                     "choose with device.type hip or cuda");
 }
 
@@ -280,19 +280,19 @@ static void report_library(struct doctor *d, const char *purpose, const char *wi
     line_text(l, "library", there ? library->path : "");
     if (!there)
         line_advise(l, without,
-                    wanted ? "where libraries are looked for: meopt-devices(7); put another place into "
+                    wanted ? "search paths: meopt-devices(7); add a directory to "
                              "LD_LIBRARY_PATH"
                            : NULL);
 }
 
 static void check_card_libraries(struct doctor *d)
 {
-    static const char slow[] = "without it MEOpt's own matrix product serves, slower",
-                      through_host[] = "without it several cards exchange through the host's memory, slower",
-                      silent[] = "the dashboard shows no temperature and power";
+    static const char slow[] = "without it MEOpt uses its own GEMM, which is slower",
+                      through_host[] = "without it cards communicate through host memory, which is slower",
+                      silent[] = "the dashboard shows no temperature or power";
     static const struct {
         const char *purpose, *without;
-        int vendor; /* 0 NVIDIA, 1 AMD and Hygon */
+        int vendor; /* 0: NVIDIA, 1: AMD and Hygon */
         enum library_id library;
     } rows[] = {{"BLAS of AMD and Hygon", slow, 1, LIBRARY_ROCBLAS},
                 {"BLAS of NVIDIA", slow, 0, LIBRARY_CUBLAS},
@@ -311,11 +311,10 @@ static void check_card_libraries(struct doctor *d)
     }
     struct library library;
     library_open_first(mpi, &library);
-    report_library(d, "MPI between CPU ranks", "ranks of several hosts need it where they have no cards",
-                   false, &library);
+    report_library(d, "MPI between CPU ranks", "required for CPU ranks on several hosts", false, &library);
 }
 
-/* Every card that the drivers show, one after another; without any the processor, where shapes are given. */
+/* Checks every card of the drivers in turn. Without cards checks the CPU, if shapes are given. */
 static void check_cards(struct doctor *d)
 {
     int tried = 0;

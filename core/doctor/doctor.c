@@ -1,4 +1,4 @@
-/* The array of checks: see doctor.h. */
+/* The table of checks: see doctor.h. */
 #include "core/doctor/doctor.h"
 #include "core/base/file.h"
 
@@ -9,7 +9,7 @@
 
 const char *const finding_names[] = {"ok", "warning", "missing"};
 
-static const char *current; /* the check that runs */
+static const char *current; /* name of the running check */
 
 struct line *doctor_add(struct doctor *d, enum finding finding, const char *format, ...)
 {
@@ -28,10 +28,10 @@ struct line *doctor_add(struct doctor *d, enum finding finding, const char *form
     return line;
 }
 
-void line_advise(struct line *line, const char *meaning, const char *mend)
+void line_advise(struct line *line, const char *meaning, const char *remedy)
 {
     if (meaning) name_printable(line->meaning, sizeof line->meaning, meaning);
-    if (mend) name_printable(line->mend, sizeof line->mend, mend);
+    if (remedy) name_printable(line->remedy, sizeof line->remedy, remedy);
 }
 
 static json_t *values(struct line *line)
@@ -87,7 +87,7 @@ json_t *doctor_json(const struct doctor *d)
         json_object_set_new(row, "status", json_string(finding_names[line->finding]));
         json_object_set_new(row, "detail", json_string(line->found));
         json_object_set_new(row, "meaning", line->meaning[0] ? json_string(line->meaning) : json_null());
-        json_object_set_new(row, "hint", line->mend[0] ? json_string(line->mend) : json_null());
+        json_object_set_new(row, "hint", line->remedy[0] ? json_string(line->remedy) : json_null());
         if (line->values) json_object_update(row, line->values);
         json_array_append_new(checks, row);
     }

@@ -1,10 +1,9 @@
-/* What this machine has for MEOpt, proved by running it:
- * the array of checks behind `meopt doctor` and bug reports.
+/* The checks of `meopt doctor` and of bug reports: hardware, drivers and libraries of this machine, tested by
+ * running them.
  *
- * A check adds one line or several: what was found, and where something is missing or doubtful what that
- * means and the command that mends it. Figures stand beside the text with their unit in the name. Nothing is
- * changed on the machine but one file in the run directory, which is removed again.
- */
+ * A check adds one or more lines. A line reports a finding and, for a problem, its meaning and a command that
+ * fixes it. Figures are separate values with their unit in the name. The checks change nothing on the machine
+ * except one file in the run directory, which they remove again. */
 #ifndef MEOPT_DOCTOR_H
 #define MEOPT_DOCTOR_H
 
@@ -23,26 +22,26 @@ extern const char *const finding_names[]; /* "ok", "warning", "missing" */
 struct line {
     const char *check; /* "memory" */
     enum finding finding;
-    char found[640], meaning[320], mend[320];
-    json_t *values; /* object of figures, NULL without */
+    char found[640], meaning[320], remedy[320];
+    json_t *values; /* object of figures; NULL: none */
 };
 
-/* What a tower of an experiment asks of a device: a block's shapes. */
+/* The shapes of a tower's block, which an experiment requires of a device. */
 struct doctor_shape {
     char of[64]; /* "student" */
     enum dtype type;
-    int64_t images, tokens, width, heads, hidden; /* images of a forward pass */
-    bool gated, trained;                          /* SwiGLU; it has a backward pass */
+    int64_t images, tokens, width, heads, hidden; /* images per forward pass */
+    bool gated, trained;                          /* SwiGLU; has a backward pass */
 };
 
 struct doctor {
-    const char *root;                  /* in front of /dev, /sys, /proc and /etc; "" but in tests */
-    const char *run_directory;         /* whose disk is measured */
-    bool quick;                        /* leave out what takes longer than a moment */
-    const struct doctor_shape *shapes; /* the last is the optimizer's; none: a usual tower */
+    const char *root;                  /* prefix of /dev, /sys, /proc and /etc; "" except in tests */
+    const char *run_directory;         /* its disk is measured */
+    bool quick;                        /* skip slow checks */
+    const struct doctor_shape *shapes; /* the optimizer uses the last; none: a usual tower */
     int shape_count;
-    const struct meopt_options *optimizer; /* NULL: usual ones */
-    /* Called before each check, and after each finding of one that measures for long. NULL: not. */
+    const struct meopt_options *optimizer; /* NULL: the usual options */
+    /* Called before each check, and after each finding of a slow check. May be NULL. */
     void (*progress)(const struct doctor *doctor, const char *check);
     struct line *rows;
     size_t row_count;
@@ -53,29 +52,29 @@ struct doctor_row {
     const char *name;
     doctor_check *run;
 };
-/* The checks of the core, ending with name NULL; a caller may have more of its own. */
+/* The checks of the core, ending with name NULL; a caller may have additional ones. */
 extern const struct doctor_row doctor_host[], doctor_cards[];
-/* One device at work, as device_open spells it: opened, its kernels proved, measured, its results compared.
- * 0 or why it cannot be used; EXIT_FAILED when it computes wrongly. */
+/* Tests one device (spec as for device_open): opens it, verifies its kernels, measures it, compares its
+ * results. Returns 0, or the code why it cannot be used; EXIT_FAILED when it computes wrong results. */
 int doctor_device(struct doctor *doctor, const char *spec, struct error *err);
 void doctor_run(struct doctor *doctor, const struct doctor_row *rows);
 void doctor_free(struct doctor *doctor);
-/* Inside a check: one line more; printf text of what was found. Valid until the next call. */
+/* Adds a line to the running check, with printf text. Valid until the next call. */
 struct line *doctor_add(struct doctor *doctor, enum finding finding, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* What the finding means, and the command that mends it (either may be NULL). */
-void line_advise(struct line *line, const char *meaning, const char *mend);
+/* Sets the meaning of the finding and a command that fixes it (either may be NULL). */
+void line_advise(struct line *line, const char *meaning, const char *remedy);
 void line_real(struct line *line, const char *name, double value);
 void line_text(struct line *line, const char *name, const char *value);
-/* root in front of path, malloc'ed */
+/* Returns root + path, malloc'ed. */
 char *doctor_path(const struct doctor *doctor, const char *path);
-/* The first line of a small file without its end, malloc'ed; NULL when it cannot be read. */
+/* Returns the first line of a small file without its newline, malloc'ed; NULL when it cannot be read. */
 char *doctor_read(const struct doctor *doctor, const char *path);
 
 /* {"checks":[{"name","status","detail","meaning","hint",...figures}],"ok":N,"warning":N,"missing":N} */
 json_t *doctor_json(const struct doctor *doctor);
-/* Of every path in a report's texts only its last part is left, and this user's and this host's name become
- * USER and HOST, so that it can be given to others. */
+/* Shortens every path in a report's texts to its last component and replaces this user's and this host's name
+ * by USER and HOST, so that the report can be shared. */
 void doctor_anonymous(json_t *report);
 
 #endif

@@ -77,29 +77,28 @@ static void check_processor(struct doctor *d)
     line_real(l, "processors", allowed);
     line_real(l, "threads", threads);
     if (refused) line_advise(l, refusal.why, refusal.hint);
-    else if (l->finding)
-        line_advise(l, "without AVX2 everything on the CPU is several times slower", cpu_plain_remedy());
+    else if (l->finding) line_advise(l, "without AVX2 the CPU is several times slower", cpu_plain_remedy());
     if (threads > allowed) {
         l = doctor_add(d, FINDING_WARNING, "OMP_NUM_THREADS asks for %d threads on %d processors", threads,
                        allowed);
         line_advise(l, "threads wait for each other", "unset OMP_NUM_THREADS");
     }
     if (quota > 0 && quota < threads - 0.5) {
-        l = doctor_add(d, FINDING_WARNING, "the control group allows %.1f processors, %d threads run", quota,
-                       threads);
-        line_advise(l, "threads are stopped in the middle of their work",
+        l = doctor_add(d, FINDING_WARNING, "the control group allows %.1f processors, but %d threads run",
+                       quota, threads);
+        line_advise(l, "the kernel throttles the threads",
                     "export OMP_NUM_THREADS with the number of processors allowed");
     }
 }
 
-/* STREAM's triad (McCalpin): a = b + s c, 24 bytes an element with two loads and a store. */
+/* STREAM's triad (McCalpin): a = b + s c, 24 bytes per element with two loads and a store. */
 static void check_bandwidth(struct doctor *d)
 {
     enum { COUNT = 8 << 20 };
     if (d->quick) return;
     double *a = malloc(3 * sizeof *a * COUNT), best = 1e30;
     if (!a) {
-        line_advise(doctor_add(d, FINDING_WARNING, "not measured: no 192 MiB of memory"),
+        line_advise(doctor_add(d, FINDING_WARNING, "not measured: could not allocate 192 MiB"),
                     "the machine is short of memory", NULL);
         return;
     }
@@ -124,8 +123,8 @@ static void check_bandwidth(struct doctor *d)
     if (!right) line_advise(l, "the processor or its memory is faulty", "run a memory test");
 }
 
-/* The numbers are known: all elements of A and B are x. */
-static double product_rate(struct device *dev, enum dtype type, int64_t side, bool *right)
+/* Measures GEMM with known results: all elements of A and B are x. */
+static double gemm_rate(struct device *dev, enum dtype type, int64_t side, bool *right)
 {
     struct error err;
     double rate = 0, took = 0;
@@ -176,15 +175,14 @@ static void check_gemm(struct doctor *d)
     struct error err = {0};
     if (d->quick) return;
     if (device_open(&device, "cpu", 0, &err)) {
-        line_advise(doctor_add(d, FINDING_WARNING, "matrix product not measured: %s", err.what), NULL, NULL);
+        line_advise(doctor_add(d, FINDING_WARNING, "GEMM not measured: %s", err.what), NULL, NULL);
         return;
     }
     for (int i = 0; i < 2; i++) {
         bool right;
-        double rate = product_rate(device, types[i], 1024, &right) * 1e-9;
-        struct line *l =
-            doctor_add(d, right ? FINDING_OK : FINDING_MISSING, "matrix product %s %.1f GFLOP/s%s",
-                       dtype_name(types[i]), rate, right ? "" : ", wrong numbers");
+        double rate = gemm_rate(device, types[i], 1024, &right) * 1e-9;
+        struct line *l = doctor_add(d, right ? FINDING_OK : FINDING_MISSING, "GEMM %s %.1f GFLOP/s%s",
+                                    dtype_name(types[i]), rate, right ? "" : ", wrong numbers");
         line_text(l, "dtype", dtype_name(types[i]));
         line_real(l, "gflop_per_s", rate);
         if (!right)
@@ -212,12 +210,12 @@ static double number_file(const struct doctor *d, const char *path)
 {
     char *text = doctor_read(d, path), *end = NULL;
     double value = text ? strtod(text, &end) : 0;
-    if (!text || end == text || value > 1e15) value = 0; /* "max", or version 1's endless number */
+    if (!text || end == text || value > 1e15) value = 0; /* "max", or version 1's huge number */
     free(text);
     return value;
 }
 
-/* The lowest limit on the way from this process's group to the root, version 2; else version 1's. */
+/* Returns the lowest limit from this process's group to the root, version 2; else version 1's limit. */
 static double cgroup_limit(const struct doctor *d)
 {
     double limit = 0;
@@ -248,7 +246,7 @@ static void check_memory(struct doctor *d)
     line_real(l, "available_bytes", available);
     if (l->finding)
         line_advise(l, "less than 2 GiB is free: even the small models may not fit",
-                    "end other programs; 'meopt plan CONFIG' says what an experiment needs");
+                    "end other programs; 'meopt plan CONFIG' shows the memory of an experiment");
     if (limit > 0 && limit < total) {
         l = doctor_add(d, FINDING_OK, "the control group allows %.1f GiB", limit / GIB);
         line_real(l, "limit_bytes", limit);
@@ -257,8 +255,7 @@ static void check_memory(struct doctor *d)
     struct rlimit r;
     if (getrlimit(RLIMIT_AS, &r) == 0 && r.rlim_cur != RLIM_INFINITY) {
         l = doctor_add(d, FINDING_WARNING, "ulimit -v is %.1f GiB", (double)r.rlim_cur / GIB);
-        line_advise(l, "drivers of cards reserve far more address space than they use",
-                    "ulimit -v unlimited");
+        line_advise(l, "card drivers reserve far more address space than they use", "ulimit -v unlimited");
     }
     if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < 1024)
         line_advise(doctor_add(d, FINDING_WARNING, "ulimit -n is %llu", (unsigned long long)r.rlim_cur),
@@ -273,7 +270,7 @@ static void check_shm(struct doctor *d)
     free(path);
     if (!there || !writable) {
         line_advise(doctor_add(d, FINDING_MISSING, there ? "/dev/shm cannot be written" : "no /dev/shm"),
-                    "ranks on one host talk through it",
+                    "ranks on one host communicate through it",
                     "mount -t tmpfs tmpfs /dev/shm, or start the container with --shm-size");
         return;
     }
@@ -301,7 +298,7 @@ static const char *filesystem(const char *path)
     return "unknown file system";
 }
 
-/* 64 MiB written and synced, so that the page cache does not answer. */
+/* Writes and syncs 64 MiB, so that the disk is measured and not the page cache. */
 static int write_speed(const char *directory, double *rate)
 {
     enum { BLOCK = 4 << 20, BLOCKS = 16 };
@@ -334,7 +331,7 @@ static void check_disk(struct doctor *d)
     char *directory = xstrdup(d->run_directory);
     struct stat st;
     while (stat(directory, &st) != 0 && strcmp(directory, ".") != 0 &&
-           strcmp(directory, "/") != 0) { /* the run directory need not be there yet */
+           strcmp(directory, "/") != 0) { /* the run directory may not exist yet */
         char *up = path_dirname(directory);
         free(directory);
         directory = up;
@@ -363,7 +360,7 @@ static void check_disk(struct doctor *d)
                        d->run_directory, rate);
         line_real(l, "write_gb_per_s", rate);
         if (l->finding)
-            line_advise(l, "checkpoints stop the training for long",
+            line_advise(l, "checkpoints interrupt training for a long time",
                         "give a faster disk: meopt train --run-dir DIR");
     }
     free(directory);
@@ -389,7 +386,7 @@ static void check_libraries(struct doctor *d)
     yaml_get_version(&major, &minor, &patch);
     doctor_add(d, FINDING_OK, "libyaml %d.%d.%d, jansson %s, zlib %s, libpng %s", major, minor, patch,
                JANSSON_VERSION, zlibVersion(), png_get_libpng_ver(NULL));
-    bool works = strcmp(uring, "io_uring") == 0; /* neither is wrong: the second costs some processor time */
+    bool works = strcmp(uring, "io_uring") == 0; /* either is fine: threads cost some CPU time */
     doctor_add(d, FINDING_OK, "states in a file (optim.offload nvme) are moved by %s%s",
                works ? uring : "threads: no io_uring, ", works ? "" : uring);
 }

@@ -1,6 +1,6 @@
-/* Products of matrices at an experiment's shapes: each by every library that has it, twice, beside MEOpt's
- * own kernel. Libraries have been seen that fail at the second call, leave parts of a result unwritten, or
- * take half a second for one shape, all with success: so results begin as NaN, and each call is timed. */
+/* GEMMs at an experiment's shapes: each is computed twice by every library that supports it, and by MEOpt's
+ * own kernel. Some libraries return success although the second call fails, parts of the result are
+ * unwritten, or one shape takes half a second. So results are initialized to NaN, and each call is timed. */
 #include "core/doctor/work.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -11,14 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CALLS = 2, PICKED = 256, ROWS = 64 };
+enum { CALLS = 2, SAMPLES = 256, ROWS = 64 };
 static const char *const by_names[2][GPU_PRODUCTS] = {{"cuBLASLt", "cuBLAS", "MEOpt"},
                                                       {"hipBLASLt", "rocBLAS", "MEOpt"}};
 static const char *const by_variables[2][GPU_PRODUCTS] = {
     {"MEOPT_CUBLASLT_LIBRARY", "MEOPT_CUBLAS_LIBRARY", ""},
     {"MEOPT_HIPBLASLT_LIBRARY", "MEOPT_ROCBLAS_LIBRARY", ""}};
 
-struct matrix {
+struct trial {
     struct work *work;
     const struct doctor_shape *shape;
     const char *name;
@@ -26,7 +26,7 @@ struct matrix {
     size_t c_bytes;
 };
 
-/* C's element to the last bit: sums of multiples of 1/64 below 2^18 are exact in fp32. */
+/* The exact element of C: sums of multiples of 1/64 below 2^18 are exact in fp32. */
 static float exact(const struct gemm *g, int64_t i, int64_t j)
 {
     double sum = g->bias ? (double)work_value(3, j) : 0;
@@ -36,17 +36,17 @@ static float exact(const struct gemm *g, int64_t i, int64_t j)
     return (float)sum;
 }
 
-/* bf16: one unit in the last place, for who rounds twice (a bias that is added behind). */
+/* bf16: one unit in the last place, for libraries that round twice (a bias that is added after rounding). */
 static bool close_to(float x, float want, enum dtype type)
 {
-    float room = type == DTYPE_BF16 ? ldexpf(fabsf(want), -7) + 0x1p-20f : 0;
-    return fabsf(x - want) <= room;
+    float tolerance = type == DTYPE_BF16 ? ldexpf(fabsf(want), -7) + 0x1p-20f : 0;
+    return fabsf(x - want) <= tolerance;
 }
 
-static bool picked_right(const struct matrix *m)
+static bool samples_right(const struct trial *m)
 {
     const struct gemm *g = &m->g;
-    for (int64_t p = 0; p < PICKED; p++) {
+    for (int64_t p = 0; p < SAMPLES; p++) {
         int64_t i = p ? (int64_t)((uint64_t)p * 0x9E3779B97F4A7C15u >> 20) % g->m : g->m - 1,
                 j = p ? (int64_t)((uint64_t)p * 0xD1B54A32D192ED03u >> 20) % g->n : g->n - 1;
         float x;
@@ -57,8 +57,8 @@ static bool picked_right(const struct matrix *m)
     return true;
 }
 
-/* Rows from the first to the last; NULL `want`: they are kept there for those who come later. */
-static bool rows_right(const struct matrix *m, float *kept, bool keep)
+/* Compares up to ROWS rows, first to last, with `kept`. keep: stores them available instead. */
+static bool rows_right(const struct trial *m, float *kept, bool keep)
 {
     const struct gemm *g = &m->g;
     int64_t rows = g->m < ROWS ? g->m : ROWS;
@@ -78,12 +78,12 @@ static bool rows_right(const struct matrix *m, float *kept, bool keep)
 }
 
 struct result {
-    bool there, right;
+    bool available, right;
     int wrong_call;
     double ms[CALLS];
 };
 
-static bool multiply(const struct matrix *m, enum gpu_gemms by)
+static bool multiply(const struct trial *m, enum gpu_gemms by)
 {
     struct device *dev = m->work->device;
     if (m->work->card) return gpu_gemm_by(dev, by, &m->g);
@@ -91,7 +91,7 @@ static bool multiply(const struct matrix *m, enum gpu_gemms by)
     return by == GPU_OWN;
 }
 
-static struct result run(const struct matrix *m, enum gpu_gemms by, float *own)
+static struct result run(const struct trial *m, enum gpu_gemms by, float *own)
 {
     struct device *dev = m->work->device;
     struct result r = {.right = true};
@@ -102,8 +102,8 @@ static struct result run(const struct matrix *m, enum gpu_gemms by, float *own)
         if (!multiply(m, by)) return r;
         dev->sync(dev);
         r.ms[call] = (clock_seconds() - t) * 1e3;
-        r.there = true;
-        bool right = !dev->pending.code && picked_right(m) && rows_right(m, own, by == GPU_OWN && !call);
+        r.available = true;
+        bool right = !dev->pending.code && samples_right(m) && rows_right(m, own, by == GPU_OWN && !call);
         if (!right && r.right) r.wrong_call = call + 1;
         r.right = r.right && right;
     }
@@ -112,7 +112,7 @@ static struct result run(const struct matrix *m, enum gpu_gemms by, float *own)
 
 static double best(const struct result *r) { return r->ms[0] < r->ms[1] ? r->ms[0] : r->ms[1]; }
 
-static void tell(const struct matrix *m, const struct result results[GPU_PRODUCTS])
+static void report(const struct trial *m, const struct result results[GPU_PRODUCTS])
 {
     struct work *w = m->work;
     const struct gemm *g = &m->g;
@@ -120,10 +120,10 @@ static void tell(const struct matrix *m, const struct result results[GPU_PRODUCT
     const struct result *own = &results[GPU_OWN];
     for (int by = 0; by < GPU_PRODUCTS; by++) {
         const struct result *r = &results[by];
-        if (!r->there) continue;
+        if (!r->available) continue;
         const char *name = w->card ? by_names[hip][by] : "this machine";
         double rate = 2.0 * (double)g->m * (double)g->n * (double)g->k / best(r) * 1e-9;
-        char wrong[64] = "", mend[200];
+        char wrong[64] = "", remedy[200];
         if (!r->right) snprintf(wrong, sizeof wrong, ": WRONG at call %d", r->wrong_call);
         struct line *l = work_add(w, "products", FINDING_OK,
                                   "%s %s, %lld x %lld x %lld %s by %s: %.3f and %.3f ms, %.3g TFLOP/s%s",
@@ -135,20 +135,20 @@ static void tell(const struct matrix *m, const struct result results[GPU_PRODUCT
         line_real(l, "first_ms", r->ms[0]);
         line_real(l, "ms", r->ms[1]);
         line_real(l, "tflop_per_s", rate);
-        snprintf(mend, sizeof mend, "train without that library: %s=none", by_variables[hip][by]);
+        snprintf(remedy, sizeof remedy, "train without that library: %s=none", by_variables[hip][by]);
         if (r->right && by != GPU_OWN && best(r) > 1.5 * best(own) && !w->slow) {
             l->finding = FINDING_WARNING;
-            line_advise(l, "slower than MEOpt's own kernel", mend);
+            line_advise(l, "slower than MEOpt's own kernel", remedy);
         }
-        work_grad_stats(w, l, r->right, by == GPU_OWN ? NULL : mend);
+        work_result(w, l, r->right, by == GPU_OWN ? NULL : remedy);
     }
 }
 
-static void try_product(struct work *w, const struct doctor_shape *shape, const char *name, struct gemm g,
-                        bool biased)
+static void try_gemm(struct work *w, const struct doctor_shape *shape, const char *name, struct gemm g,
+                     bool biased)
 {
     size_t ab = dtype_bytes(g.ab_type), a = (size_t)(g.m * g.k) * ab, b = (size_t)(g.n * g.k) * ab;
-    struct matrix m = {w, shape, name, g, (size_t)(g.m * g.n) * dtype_bytes(g.c_type)};
+    struct trial m = {w, shape, name, g, (size_t)(g.m * g.n) * dtype_bytes(g.c_type)};
     size_t gap = 255;
     a = (a + gap) & ~gap, b = (b + gap) & ~gap;
     size_t c = (m.c_bytes + gap) & ~gap;
@@ -169,14 +169,14 @@ static void try_product(struct work *w, const struct doctor_shape *shape, const 
     }
     float *own = xmalloc((size_t)((g.m < ROWS ? g.m : ROWS) * g.n) * sizeof *own);
     struct result results[GPU_PRODUCTS] = {{0}};
-    results[GPU_OWN] = run(&m, GPU_OWN, own); /* the first: with it the others are compared */
+    results[GPU_OWN] = run(&m, GPU_OWN, own); /* first: the reference for the others */
     for (int by = 0; by < GPU_OWN; by++) results[by] = run(&m, (enum gpu_gemms)by, own);
-    tell(&m, results);
+    report(&m, results);
     free(own);
     device_free(w->device, block);
 }
 
-/* A block's four linear layers: y = x W^T + b, and where the tower is trained dx = dy W and dW = dy^T x. */
+/* Tries a block's four linear layers: y = x W^T + b, and for a trained tower dx = dy W and dW = dy^T x. */
 void work_gemms(struct work *w, const struct doctor_shape *s)
 {
     int64_t R = s->images * s->tokens, D = s->width, F = s->hidden;
@@ -191,13 +191,12 @@ void work_gemms(struct work *w, const struct doctor_shape *s)
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
         int64_t out = layers[i].out, in = layers[i].in;
         const char *const *names = layers[i].names;
-        try_product(w, s, names[0],
-                    (struct gemm){.m = R, .n = out, .k = in, .transpose_b = true, .ab_type = t, .c_type = t},
-                    true);
+        try_gemm(w, s, names[0],
+                 (struct gemm){.m = R, .n = out, .k = in, .transpose_b = true, .ab_type = t, .c_type = t},
+                 true);
         if (!s->trained) continue;
-        try_product(w, s, names[1], (struct gemm){.m = R, .n = in, .k = out, .ab_type = t, .c_type = t},
-                    false);
-        try_product(
+        try_gemm(w, s, names[1], (struct gemm){.m = R, .n = in, .k = out, .ab_type = t, .c_type = t}, false);
+        try_gemm(
             w, s, names[2],
             (struct gemm){.m = out, .n = in, .k = R, .transpose_a = true, .ab_type = t, .c_type = DTYPE_F32},
             false);

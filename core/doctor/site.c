@@ -1,4 +1,4 @@
-/* What the site has set up for cards: Hygon's toolkit beside its driver, kernel settings, containers. */
+/* Site configuration for cards: Hygon's toolkit and driver versions, kernel settings, containers. */
 #include "core/device/site.h"
 #include "core/base/pci_card.h"
 #include "core/doctor/cards.h"
@@ -30,10 +30,11 @@ bool doctor_in_container(const struct doctor *d)
 
 /* ---- driver and DTK ---- */
 
-/* Releases of DTK that are supported from a driver's version on, and the cards that this holds for: Hygon's
- * own table (HYGON-AI/hcu-dcgm, pkg/dcgm/compatibility.go, 2026). */
-/* BW: BW1000 and its like. LATER: other cards whose names begin so. BW200 has a rule of its own there: each
- * release from 25 on. */
+/* Hygon's own compatibility table (HYGON-AI/hcu-dcgm, pkg/dcgm/compatibility.go, 2026): the releases of DTK
+ * that a driver version and later support, and the cards.
+ *
+ * BW: BW1000 and similar. LATER: other cards whose names begin with BW. BW200 has its own rule in that table:
+ * each release from 25 on. */
 enum { Z100 = 1, K100 = 2, K100_AI = 4, BW200 = 8, BW = 16, LATER = 32, ANY = 63 };
 static const struct tier {
     const char *driver, *releases[4];
@@ -48,7 +49,7 @@ static const struct tier {
              {"6.3.30", {"26.04"}, ANY & ~BW200}};
 enum { TIERS = sizeof tiers / sizeof *tiers };
 
-/* < 0, 0, > 0: by numbers between dots; what follows them does not count ("6.3.8-V1.2"). */
+/* Compares versions number by number; returns < 0, 0, > 0. A suffix does not count ("6.3.8-V1.2"). */
 static int version_compare(const char *a, const char *b)
 {
     for (;;) {
@@ -67,7 +68,7 @@ static bool release_is(const char *dtk, const char *release)
     return strncmp(dtk, release, n) == 0 && (dtk[n] < '0' || dtk[n] > '9');
 }
 
-/* Which of the table's cards is here, by how its name begins; ANY when that is not known. */
+/* Returns the installed card of the table, by its name's prefix; ANY if unknown. */
 static int hygon_card(const struct doctor *d)
 {
     static const struct {
@@ -86,7 +87,7 @@ static void compare_versions(struct doctor *d, const char *module, const char *d
 {
     const struct tier *tier = NULL, *needed = NULL, *first = NULL;
     int card = hygon_card(d);
-    char releases[64] = "", mend[300];
+    char releases[64] = "", remedy[300];
     for (int i = 0; i < TIERS; i++) {
         if (!(tiers[i].cards & card)) continue;
         if (!first) first = &tiers[i];
@@ -106,12 +107,12 @@ static void compare_versions(struct doctor *d, const char *module, const char *d
     line_text(l, "dtk_version", dtk);
     if (fits) return;
     if (needed && tier)
-        snprintf(mend, sizeof mend, "install DTK %s, which goes with this driver, or driver %s or later",
+        snprintf(remedy, sizeof remedy, "install DTK %s, which supports this driver, or driver %s or later",
                  releases, needed->driver);
-    else if (tier) snprintf(mend, sizeof mend, "install DTK %s, which goes with this driver", releases);
-    else if (needed) snprintf(mend, sizeof mend, "install driver %s or later", needed->driver);
-    else snprintf(mend, sizeof mend, "install driver %s or later, and its DTK", first->driver);
-    line_advise(l, "Hygon does not support the two together: calls fail, or give wrong results", mend);
+    else if (tier) snprintf(remedy, sizeof remedy, "install DTK %s, which supports this driver", releases);
+    else if (needed) snprintf(remedy, sizeof remedy, "install driver %s or later", needed->driver);
+    else snprintf(remedy, sizeof remedy, "install driver %s or later and its DTK", first->driver);
+    line_advise(l, "Hygon does not support the two together: calls fail or return wrong results", remedy);
 }
 
 void doctor_dtk(struct doctor *d)
@@ -122,13 +123,13 @@ void doctor_dtk(struct doctor *d)
     int cards = doctor_card_count(d, PCI_HYGON);
     if (!cards && !hygon && !toolkit) return;
     if (toolkit && !hygon && cards)
-        line_advise(doctor_add(d, FINDING_MISSING, "DTK %s, and no driver of Hygon's in the kernel", dtk),
-                    "the driver's package is not installed, or did not build for this kernel (it does not on "
+        line_advise(doctor_add(d, FINDING_MISSING, "DTK %s, but no Hygon driver is loaded", dtk),
+                    "the driver package is not installed, or did not build for this kernel (it does not on "
                     "6.8 and later: drm_debug_category)",
                     "install Hygon's driver (rock-*.run) for this kernel, 'dmesg | grep hydcu'; in a "
-                    "container it is the host's: -v /opt/hyhal:/opt/hyhal:ro");
+                    "container use the host's:  -v /opt/hyhal:/opt/hyhal:ro");
     else if (hygon && !toolkit)
-        line_advise(doctor_add(d, FINDING_WARNING, "driver %s %s, and no DTK in /opt/dtk", module, driver),
+        line_advise(doctor_add(d, FINDING_WARNING, "driver %s %s, but no DTK in /opt/dtk", module, driver),
                     "the card's libraries (HIP, rocBLAS, RCCL) are part of DTK",
                     "unpack DTK below /opt and 'ln -s /opt/dtk-VERSION /opt/dtk', or 'module load "
                     "compiler/dtk'");
@@ -138,12 +139,12 @@ void doctor_dtk(struct doctor *d)
         line_advise(doctor_add(d, FINDING_WARNING, "no /opt/hyhal"),
                     "the HIP runtime does not start without the driver's libraries there",
                     doctor_in_container(d) ? "start the container with -v /opt/hyhal:/opt/hyhal:ro"
-                                           : "install Hygon's driver anew");
+                                           : "reinstall Hygon's driver");
 }
 
-/* ---- the kernel's settings ---- */
+/* ---- kernel settings ---- */
 
-/* type: "" where only what the kernel was booted with says so. */
+/* Returns whether the IOMMU translates. type: "" if only the kernel's command line says so. */
 static bool translated(const struct doctor *d, char type[32])
 {
     if (doctor_iommu_type(d, type)) return strcmp(type, "identity") != 0;
@@ -188,5 +189,5 @@ void doctor_settings(struct doctor *d)
                     "between cards without links of their own RCCL may hang with a processor at 99 %",
                     "export HSA_FORCE_FINE_GRAIN_PCIE=1");
     }
-    if (quiet) doctor_add(d, FINDING_OK, "numa_balancing, IOMMU and variables are as cards want them");
+    if (quiet) doctor_add(d, FINDING_OK, "numa_balancing, IOMMU and variables are set as cards require");
 }

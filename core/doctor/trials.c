@@ -1,4 +1,4 @@
-/* Attention and the optimizer on a device, beside what the processor makes of the same numbers. */
+/* Tests attention and the optimizer of a device against the CPU's results for the same inputs. */
 #include "core/doctor/work.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -27,7 +27,7 @@ static void part_sizes(const struct doctor_shape *s, int64_t images, int64_t cou
     counts[LSE] = images * s->heads * s->tokens;
 }
 
-/* Its memory is NaN but for the inputs. */
+/* Allocates one side's arrays: NaN, except the inputs. */
 static bool side_open(struct work *w, struct side *side, struct device *dev, const struct doctor_shape *s,
                       int64_t images)
 {
@@ -77,8 +77,8 @@ static void backward(void *context)
     s->device->ops->attention_backward(s->device, &s->backward);
 }
 
-/* Both round what they multiply to `type` where they like, and add up in their own order: 2^-5 of the size of
- * all for bf16, 2^-12 for fp32; a single element may be 4 times as far off as that is of the largest. */
+/* Compares results of different rounding and summation order: 2^-5 of the norm for bf16, 2^-12 for fp32. A
+ * single element may differ by 4 times that share of the largest one. */
 static bool near(const float *x, const float *want, int64_t count, enum dtype type)
 {
     double error = 0, size = 0, worst = 0, largest = 0, share = type == DTYPE_BF16 ? 0x1p-5 : 0x1p-12;
@@ -120,8 +120,8 @@ static void compare(struct work *w, const struct doctor_shape *s, int64_t images
             w->checks++;
             continue;
         }
-        work_grad_stats(w, work_add(w, "attention", FINDING_OK, "%s: the %s are WRONG", s->of, names[part]),
-                        false, NULL);
+        work_result(w, work_add(w, "attention", FINDING_OK, "%s: the %s are WRONG", s->of, names[part]),
+                    false, NULL);
     }
 }
 
@@ -157,7 +157,7 @@ void work_attention(struct work *w, const struct doctor_shape *s)
     struct error err;
     if (w->device->ops->supports(w->device, &shape, &err)) {
         line_advise(work_add(w, "attention", FINDING_MISSING, "%s: %s", s->of, err.what),
-                    "this experiment is refused here", err.hint);
+                    "this experiment cannot run on this device", err.hint);
         return;
     }
     if (w->card && device_open(&cpu, "cpu", 0, &err) == 0 && side_open(w, &sides[0], w->device, s, images) &&
@@ -168,7 +168,7 @@ void work_attention(struct work *w, const struct doctor_shape *s)
     time_attention(w, s);
 }
 
-/* ---- the optimizer: the processor's bytes ---- */
+/* ---- the optimizer: bit-identical to the CPU ---- */
 
 struct saved {
     char *data;
@@ -183,7 +183,7 @@ static int collect(void *context, const void *data, size_t n)
     return 0;
 }
 
-/* One step of one tensor; on an error `library` says why. */
+/* Runs one step of one tensor; on an error `library` has the reason. */
 static int stepped(struct device *dev, struct meopt_options o, int64_t rows, int64_t columns, struct saved *s,
                    struct meopt_error *library)
 {
@@ -232,20 +232,18 @@ void work_optimizer(struct work *w, const struct doctor_shape *s)
     int code = stepped(NULL, o, rows, s->width, &host, &why);
     if (!code) code = stepped(w->device, o, rows, s->width, &card, &why);
     if (code) {
-        work_grad_stats(w, work_add(w, "optimizer", FINDING_OK, "a step fails: %s", why.message), false,
-                        NULL);
+        work_result(w, work_add(w, "optimizer", FINDING_OK, "a step failed: %s", why.message), false, NULL);
     } else {
         size_t differ = 0, n = host.used < card.used ? host.used : card.used;
         for (size_t i = 0; i < n; i++) differ += host.data[i] != card.data[i];
         bool same = host.used == card.used && !differ;
-        struct line *l =
-            work_add(w, "optimizer", FINDING_OK, "a step of %s on %lld x %lld %s", meopt_rule_name(o.rule),
-                     (long long)rows, (long long)s->width,
-                     same ? "gives the processor's bytes" : "gives OTHER bytes than the processor");
+        struct line *l = work_add(w, "optimizer", FINDING_OK, "a step of %s on %lld x %lld %s",
+                                  meopt_rule_name(o.rule), (long long)rows, (long long)s->width,
+                                  same ? "is bit-identical to the CPU's" : "differs from the CPU's");
         line_text(l, "rule", meopt_rule_name(o.rule));
         line_real(l, "bytes", (double)card.used);
         line_real(l, "bytes_that_differ", (double)differ);
-        work_grad_stats(w, l, same, NULL);
+        work_result(w, l, same, NULL);
     }
     free(host.data);
     free(card.data);

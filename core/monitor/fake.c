@@ -1,14 +1,13 @@
-/* Provider fake: the values of a JSON file, read again at each sample,
- * so that a test writes the file and the screen follows.
+/* Provider fake: the values of a JSON file, read again at each sample. A test writes the file and the screen
+ * follows.
  *
  *     {"note": "text", "cards": [{"name": "Z100", "pci": "0000:c1:00.0",
  *       "mem_used_bytes": 1e9, "mem_total_bytes": 16e9, "busy_percent": 97, "temp_c": null,
  *       "power_w": {"value": 210, "age_s": 12}, "process_bytes": 9e8,
  *       "processes": [{"pid": 4711, "name": "python", "bytes": 4e9}]}]}
  *
- * null is N/A; a number with age_s was read that long ago; a field left out keeps what it had (and so grows
- * old). A file that is missing or cannot be parsed changes nothing and makes the note.
- */
+ * null is N/A. A number with age_s was read that long ago. A missing field keeps its last value, which grows
+ * old. If the file is missing or cannot be parsed, the values stay and the note says why. */
 #include "core/monitor/monitor_internal.h"
 
 #include <jansson.h>

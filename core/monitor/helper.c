@@ -1,7 +1,6 @@
-/* The helper process: loads a vendor's library and reads it on request. It is a process of its own because
- * these libraries hang in their initialisation, wait for each other's locks, and end their caller with
- * abort() over one unexpected file; and it says what it is about to do before each call, so that whoever
- * watches knows which one did not come back. */
+/* The helper process: loads a vendor's library and reads it on request. It is a separate process because
+ * these libraries hang in their initialisation, wait for each other's locks, and abort() over one unexpected
+ * file. It reports each call before making it, so that the monitor knows which call did not return. */
 #include "core/monitor/helper.h"
 #include "core/base/platform.h"
 
@@ -20,7 +19,7 @@ static void say(enum helper_kind kind, int card, int field, int result, double v
         .kind = (int32_t)kind, .card = card, .field = field, .result = result, .value = value};
     snprintf(r.text, sizeof r.text, "%.199s", text ? text : "");
     if (send(HELPER_FD, &r, offsetof(struct helper_record, text) + strlen(r.text) + 1, MSG_NOSIGNAL) < 0)
-        _exit(0); /* nobody listens */
+        _exit(0); /* the monitor closed its end */
 }
 
 static void *load(const struct helper_library *l, const char *file)
@@ -61,10 +60,11 @@ int monitor_helper(const char *provider, const char *file)
     socklen_t size = sizeof type;
     if (getsockopt(HELPER_FD, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_SEQPACKET)
         return EXIT_USAGE;
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* while a call hangs, nobody would see the socket close */
-    /* whatever was inherited, locks above all, is not held by a helper that hangs */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* while a call hangs, no code here would notice that the socket is
+                                       * closed */
+    /* a helper that hangs must hold no inherited descriptors, locks above all */
     close_from(HELPER_FD + 1);
-    signal(SIGINT, SIG_IGN); /* of the terminal: for the controller to act on */
+    signal(SIGINT, SIG_IGN); /* from the terminal: the controller handles them */
     say(HELPER_BEGIN, -1, 0, 0, 0, NULL);
     void *library = load(l, file);
     char why[200] = "";

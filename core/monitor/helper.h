@@ -1,6 +1,6 @@
-/* What the watching side (watch.c) and the helper process (helper.c) say
- * to each other: datagrams over a SOCK_SEQPACKET pair, file descriptor 3
- * in the helper. Both are the same program, so structs travel as they are. */
+/* The protocol between the monitor (watch.c) and the helper process (helper.c): datagrams over a
+ * SOCK_SEQPACKET pair, file descriptor 3 in the helper. Both are the same program, so structs are sent as
+ * they are. */
 #ifndef MEOPT_MONITOR_HELPER_H
 #define MEOPT_MONITOR_HELPER_H
 
@@ -12,23 +12,23 @@
 #define HELPER_FD 3
 enum { HELPER_HOLDERS = 256 };
 
-/* One sample, please. */
+/* A request for one sample. */
 struct helper_request {
-    uint8_t skip[MONITOR_CARDS]; /* bit f: leave field f of the card alone, it did not come back last time */
+    uint8_t skip[MONITOR_CARDS]; /* bit f: skip field f of the card; the last call did not return */
     int32_t pid_count, pids[MONITOR_PIDS];
 };
 
 enum helper_kind {
-    HELPER_BEGIN,   /* about to read `field` of `card` (-1: loading the library); no more may ever come */
-    HELPER_VALUE,   /* it is `value`, if `result` is 1; 0 not there; -1 cannot be read now */
-    HELPER_LIBRARY, /* text: the file */
-    HELPER_HOLDER,  /* process `result` holds `value` bytes of `card`; behind the value of MONITOR_PROCESS */
-    HELPER_NAME,    /* text: of `card` */
-    HELPER_PCI,     /* text: of `card` */
-    HELPER_NOTE,    /* text */
-    HELPER_READY,   /* the library is up and has `card` cards */
-    HELPER_FAILED,  /* text: why the library cannot be used; the helper ends */
-    HELPER_END      /* of the sample */
+    HELPER_BEGIN,   /* about to read `field` of `card` (-1: loading the library); possibly the last record */
+    HELPER_VALUE,   /* `value` if `result` is 1; 0: no such field; -1: cannot be read now */
+    HELPER_LIBRARY, /* text: the library's file */
+    HELPER_HOLDER,  /* process `result` holds `value` bytes of `card`; follows MONITOR_PROCESS */
+    HELPER_NAME,    /* text: name of `card` */
+    HELPER_PCI,     /* text: PCI address of `card` */
+    HELPER_NOTE,    /* text: note */
+    HELPER_READY,   /* the library is loaded and has `card` cards */
+    HELPER_FAILED,  /* text: why the library cannot be used; then the helper ends */
+    HELPER_END      /* end of the sample */
 };
 
 struct helper_record {
@@ -37,8 +37,8 @@ struct helper_record {
     char text[200];
 };
 
-/* A library: opened in the helper, so that its calls may hang, abort or print.
- * `read` results as in HELPER_VALUE. */
+/* A vendor library, opened in the helper because its calls may hang, abort or print. `read` returns a result
+ * as in HELPER_VALUE. */
 struct helper_library {
     const char *provider;
     enum library_id library;
@@ -46,7 +46,7 @@ struct helper_library {
     int (*open)(void *library, char *why, size_t size);
     void (*card)(int card, char *name, size_t size, char pci[16]);
     int (*read)(int card, int field, const struct helper_request *request, double *value, const char **why);
-    /* Which processes that read(MONITOR_PROCESS) has found last; how many. (optional) */
+    /* Fills in the processes that the last read(MONITOR_PROCESS) found; returns their number. (optional) */
     int (*holders)(struct monitor_holder list[HELPER_HOLDERS]);
 };
 extern const struct helper_library helper_rsmi, helper_nvml;

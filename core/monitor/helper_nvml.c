@@ -39,7 +39,7 @@ static int nvml_open(void *library, char *why, size_t size)
     }
     int count = 0;
     for (unsigned i = 0; i < devices && count < MONITOR_CARDS;
-         i++) /* a card that fell off the bus or belongs to others is left out */
+         i++) /* skip a card that fell off the bus or belongs to other users */
         if (nvmlDeviceGetHandleByIndex_v2(i, &handles[count]) == 0) count++;
     return count;
 }

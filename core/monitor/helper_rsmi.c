@@ -1,6 +1,6 @@
-/* librocm_smi64 in the helper: AMD's, and Hygon's of the same calls. Only calls that return scalars, because
- * the structs changed their sizes under the same names (rsmi_gpu_metrics_t: 96 bytes in 5.2, 1832 in 6.3).
- * Memory of processes is read from KFD's files instead, by watch.c. */
+/* librocm_smi64 in the helper, from AMD or from Hygon (same calls). Uses only calls that return scalars,
+ * because the structs changed their sizes under the same names (rsmi_gpu_metrics_t: 96 bytes in 5.2, 1832 in
+ * 6.3). watch.c reads the memory of processes from KFD's files instead. */
 #include "core/monitor/helper.h"
 #include "core/monitor/rsmi_api.h"
 
@@ -24,7 +24,7 @@ static const struct {
 
 enum { BUSY_MS = 50 };
 
-static uint32_t indices[MONITOR_CARDS]; /* of our cards among the library's devices */
+static uint32_t indices[MONITOR_CARDS]; /* our cards as indices of the library's devices */
 
 static int rsmi_open(void *library, char *why, size_t size)
 {
@@ -35,8 +35,9 @@ static int rsmi_open(void *library, char *why, size_t size)
             return -1;
         }
     }
-    /* Without the flag upstream's library hides every vendor but AMD, so Hygon, too; with it, it shows the
-     * boot VGA as well. */
+    /* Without the flag the upstream library hides all vendors except AMD, Hygon included. With the flag it
+     * also
+     * lists the boot VGA. */
     int status = rsmi_init(RSMI_ALL_GPUS);
     uint32_t devices = 0;
     if (status == 0) status = rsmi_num_monitor_devices(&devices);
@@ -65,7 +66,7 @@ static void rsmi_card(int card, char *name, size_t size, char pci[16])
         snprintf(name, size, "rsmi %u", indices[card]);
     name[size - 1] = 0;
     if (rsmi_dev_vendor_id_get) rsmi_dev_vendor_id_get(indices[card], &vendor);
-    const char *known = strncmp(name, "0x", 2) == 0 /* all it knows is the number */
+    const char *known = strncmp(name, "0x", 2) == 0 /* the library has only the number */
                             ? pci_card_name(vendor, (unsigned)strtoul(name, NULL, 16))
                             : NULL;
     if (known) snprintf(name, size, "Hygon %s", known);
@@ -93,7 +94,7 @@ static int rsmi_read(int card, int field, const struct helper_request *request, 
         *value = (double)u;
         break;
     case MONITOR_BUSY:
-        /* Hygon's drivers measure, for so long, while it waits; their counter succeeds without a number */
+        /* Hygon's drivers block for this long to measure; their counter returns success without a number */
         if (rsmi_dev_hcu_util_get) status = rsmi_dev_hcu_util_get(i, BUSY_MS, &share);
         *value = (double)share;
         if (status != 0 && rsmi_dev_busy_percent_get) {

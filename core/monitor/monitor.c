@@ -1,4 +1,4 @@
-/* A monitor: choice of the provider, the sampling thread, the newest snapshot. */
+/* The monitor: provider selection, the sampling thread, the newest snapshot. */
 #include "core/monitor/monitor_internal.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -188,7 +188,7 @@ static bool exists(const struct monitor *m, const char *path)
     return there;
 }
 
-/* NVIDIA's before the kernel's files: where both are, the AMD one is the CPU's own graphics. */
+/* NVIDIA before the kernel's files: where both exist, the AMD card is the CPU's integrated graphics. */
 static const struct monitor_provider *provider_choose(const struct monitor *m)
 {
     int numbers[MONITOR_CARDS];
@@ -281,7 +281,7 @@ static void *sampling(void *argument)
         monitor_sample(m);
         next += m->period_s;
         double now = clock_seconds();
-        if (next < now) next = now; /* late samples are left out, not made up for */
+        if (next < now) next = now; /* skip missed samples */
         struct timespec until = {(time_t)next, (long)((next - floor(next)) * 1e9)};
         pthread_mutex_lock(&m->mutex);
         while (!m->stop && pthread_cond_timedwait(&m->wake, &m->mutex, &until) == 0) continue;
@@ -298,9 +298,9 @@ static void *sampling(void *argument)
 
 int monitor_start(struct monitor *m, double period_s, struct error *err)
 {
-    if (m->started) return error_set(err, EXIT_FAILED, NULL, "the monitor runs already");
+    if (m->started) return error_set(err, EXIT_FAILED, NULL, "the monitor is already running");
     m->period_s = !(period_s > 0.05) ? 0.05 : period_s > 3600 ? 3600 : period_s;
-    sigset_t all, before; /* signals are for the program's own threads */
+    sigset_t all, before; /* the program's own threads handle signals */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int code = pthread_create(&m->thread, NULL, sampling, m);

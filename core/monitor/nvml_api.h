@@ -1,5 +1,5 @@
-/* What is used of libnvidia-ml. Layouts are those of nvml.h, whose versioned names (_v2, _v3) never change
- * theirs; enumerations are ints. The test vendor_api holds this against nvml.h. */
+/* The used part of libnvidia-ml. Layouts are those of nvml.h. Versioned names (_v2, _v3) never change their
+ * layout; enumerations are ints. The test vendor_api compares this file with nvml.h. */
 #ifndef MEOPT_MONITOR_NVML_API_H
 #define MEOPT_MONITOR_NVML_API_H
 
@@ -13,7 +13,7 @@ struct nvml_pci {
     char legacy[16];
     unsigned domain, bus, device, device_id, subsystem_id;
     char bus_id[32];
-    char reserve[64]; /* not the library's: room in case it ever writes more */
+    char reserve[64]; /* padding, in case a later library writes more */
 };
 struct nvml_process { /* _v2 and _v3 */
     unsigned pid;

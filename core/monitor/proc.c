@@ -1,11 +1,10 @@
 /* Provider proc: the CPU as one card, from /proc and /sys.
  *
- * Memory is the machine's, or that of the control group (ours or one above it) which allows least: that is
- * where the kernel will kill. Used is what cannot be given back at once: MemTotal - MemAvailable, and usage
- * less inactive file pages. Busy is the share of the cores since the sample before: of those that this
- * process may run on, as a batch system allots them. Power is RAPL's package counters, which most kernels
- * show to root only.
- */
+ * Memory is the machine's, or that of the control group with the lowest limit (ours or one above it): the OOM
+ * killer acts at that limit. Used memory is memory that cannot be reclaimed at once: MemTotal - MemAvailable,
+ * or usage minus inactive file pages. Busy is the utilization of this process's cores (as a batch system
+ * allots them) since the last sample. Power comes from RAPL's package counters, which most kernels show to
+ * root only. */
 #include "core/monitor/monitor_internal.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -19,15 +18,15 @@
 
 struct proc {
     char group[2][512]; /* directories of the memory control group: version 2, version 1; "" */
-    bool some_cores;    /* this process may run on these only */
+    bool some_cores;    /* CPUs that this process may use */
     cpu_set_t cores;
     char stat[65536];
     double busy_ticks, all_ticks;
     double energy_uj[8], energy_s[8];
-    char temperature[128]; /* file with the CPU's milli-Celsius; "" */
+    char temperature[128]; /* file with the CPU temperature in milli-Celsius; "" */
 };
 
-/* The first number behind `key` in a text of lines. */
+/* Returns the first number after `key` in a text of lines. */
 static bool number_after(const char *text, const char *key, double *value)
 {
     size_t n = strlen(key);
@@ -63,8 +62,7 @@ static void find_group(struct monitor *m, struct proc *p)
         else if (strstr(controllers, "memory"))
             snprintf(p->group[1], sizeof p->group[1], "/sys/fs/cgroup/memory%s", path);
     }
-    /* In a container the path may be the host's,
-     * of which only the container's part is mounted: at the top. */
+    /* In a container the path may be the host's, with only the container's part mounted, at the top. */
     double any;
     if (p->group[0][0] && read_number(m, &any, "%s/memory.current", p->group[0]) == 0)
         snprintf(p->group[0], sizeof p->group[0], "/sys/fs/cgroup");
@@ -97,7 +95,8 @@ static void find_temperature(struct monitor *m, struct proc *p)
     }
 }
 
-/* The control group at or above `group` with the least limit below *total: puts its limit and use there. */
+/* Finds the control group at or above `group` with the lowest limit below *total. Stores its limit and usage.
+ */
 static void least_group(struct monitor *m, const char *group, bool version1, double *total, double *used)
 {
     const char *limit_file = version1 ? "memory.limit_in_bytes" : "memory.max",
@@ -133,7 +132,7 @@ static void sample_memory(struct monitor *m, struct proc *p, struct monitor_card
     value_take(&card->mem_used_bytes, result, used);
 }
 
-/* Ticks of one line of /proc/stat: user nice system idle iowait irq softirq steal. */
+/* Sums the ticks of a line of /proc/stat: user nice system idle iowait irq softirq steal. */
 static bool add_ticks(const char *line, double *all, double *busy)
 {
     double t[8] = {0};
@@ -177,7 +176,7 @@ static void sample_power(struct monitor *m, struct proc *p, struct monitor_card 
         if (read_number(m, &energy, "/sys/class/powercap/intel-rapl:%d/energy_uj", i) <= 0) break;
         double now = clock_seconds();
         if (p->energy_s[i] > 0 && energy >= p->energy_uj[i] &&
-            now > p->energy_s[i]) { /* the counter wraps around within minutes to hours */
+            now > p->energy_s[i]) { /* the counter wraps around after minutes to hours */
             watts += (energy - p->energy_uj[i]) * 1e-6 / (now - p->energy_s[i]);
             any = true;
         }
@@ -213,7 +212,7 @@ static int proc_open(struct monitor *m, struct error *err)
     find_name(m);
     find_group(m, p);
     find_temperature(m, p);
-    /* (Of this machine: a root of a test's knows nothing of it. More than 1024 cores: all of them.) */
+    /* (Affinity of this machine: unknown under a test's root. More than 1024 cores: all of them.) */
     p->some_cores = !m->options.root[0] && sched_getaffinity(0, sizeof p->cores, &p->cores) == 0 &&
                     CPU_COUNT(&p->cores) < sysconf(_SC_NPROCESSORS_ONLN);
     return 0;

@@ -1,5 +1,5 @@
-/* What is used of librocm_smi64. Handles are numbers, enumerations ints; the test vendor_api holds this
- * against rocm_smi.h. */
+/* The used part of librocm_smi64. Handles are numbers, enumerations ints. The test vendor_api compares this
+ * file with rocm_smi.h. */
 #ifndef MEOPT_MONITOR_RSMI_API_H
 #define MEOPT_MONITOR_RSMI_API_H
 
@@ -19,10 +19,11 @@
     X(rsmi_dev_temp_metric_get, false, (uint32_t, uint32_t sensor, int metric, int64_t *milli_celsius))      \
     X(rsmi_dev_power_ave_get, false, (uint32_t, uint32_t sensor, uint64_t * microwatt))                      \
     X(rsmi_status_string, false, (int, const char **))
-/* Of ROCm 6 and later, which Debian 12 has not: include/rocm_smi/rocm_smi.h of ROCm/rocm_smi_lib */
+/* ROCm 6 and later (not in Debian 12): include/rocm_smi/rocm_smi.h of ROCm/rocm_smi_lib */
 #define RSMI_NEWER_ENTRIES(X) X(rsmi_dev_current_socket_power_get, false, (uint32_t, uint64_t * microwatt))
-/* Hygon's alone: its rocm_smi.h of 2.8 in /opt/hyhal/include/rocm_smi, which no package has, as hcu-dcgm
- * (HYGON-AI, pkg/dcgm) and dcutop (ffi/rsmi.py, tried on cards) call it */
+/* Hygon only: its rocm_smi.h 2.8 in /opt/hyhal/include/rocm_smi, which no package contains, as called by
+ * hcu-dcgm
+ * (HYGON-AI, pkg/dcgm) and dcutop (ffi/rsmi.py, tried on cards) */
 #define RSMI_HYGON_ENTRIES(X) X(rsmi_dev_hcu_util_get, false, (uint32_t, int milliseconds, float *percent))
 
 enum { RSMI_ALL_GPUS = 1, RSMI_JUNCTION = 1, RSMI_EDGE = 0, RSMI_VRAM = 0, RSMI_CURRENT = 0 };

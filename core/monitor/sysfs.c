@@ -1,9 +1,8 @@
-/* Provider sysfs: AMD and Hygon cards through the files of their kernel driver, with no library at all; and
- * what of those files the rsmi provider needs: which memory the watched processes hold.
+/* Provider sysfs: AMD and Hygon cards through the files of their kernel driver, without a library. Also reads
+ * the memory of the watched processes for the rsmi provider.
  *
- * Cards are found by directory entry, so that gaps in their numbers
- * (a boot VGA as card0, one headless card) cost none.
- */
+ * Cards are found by directory entry, so that gaps in their numbers (a boot VGA as card0, one headless card)
+ * lose no card. */
 #include "core/monitor/monitor_internal.h"
 #include "core/base/file.h"
 #include "core/base/kfd.h"
@@ -21,7 +20,7 @@ struct sysfs {
     int number[MONITOR_CARDS]; /* N of /sys/class/drm/cardN */
 };
 
-/* The address in the last component of a path that is one. */
+/* Returns the PCI address in the last path component that is one. */
 static bool pci_of_link(char pci[16], const struct monitor *m, const char *what, int number)
 {
     char *path = xasprintf("%s/sys/class/drm/card%d%s", m->options.root, number, what), target[1024],
@@ -77,7 +76,7 @@ int sysfs_cards(const struct monitor *m, int numbers[MONITOR_CARDS], bool *memor
         if (strncmp(e->d_name, "card", 4) != 0 || !isdigit((unsigned char)e->d_name[4])) continue;
         char *end, text[16];
         long number = strtol(e->d_name + 4, &end, 10);
-        if (*end || number > 100000) continue; /* cardN-CONNECTOR */
+        if (*end || number > 100000) continue; /* skip cardN-CONNECTOR */
         if (read_text(m, text, sizeof text, "/sys/class/drm/card%ld/device/vendor", number) <= 0) continue;
         long vendor = strtol(text, NULL, 16);
         if (vendor != PCI_AMD && vendor != PCI_HYGON) continue;
@@ -91,7 +90,7 @@ int sysfs_cards(const struct monitor *m, int numbers[MONITOR_CARDS], bool *memor
     return count;
 }
 
-/* hwmonK of the card: its number changes when the driver is loaded again. */
+/* Finds hwmonK of the card: its number changes when the driver is loaded again. */
 static int card_hwmon(const struct monitor *m, int number)
 {
     char *path = xasprintf("%s/sys/class/drm/card%d/device/hwmon", m->options.root, number);
@@ -105,7 +104,7 @@ static int card_hwmon(const struct monitor *m, int number)
     return found;
 }
 
-/* Junction, which is the hot spot; else edge; else the first. */
+/* The hot spot (junction), else edge, else the first sensor. */
 static int card_temperature(const struct monitor *m, int number, int hwmon, double *milli)
 {
     static const char *const labels[] = {"junction", "edge"};

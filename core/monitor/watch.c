@@ -1,10 +1,9 @@
-/* Providers rsmi and nvml: the watching side of the helper process (helper.c).
+/* Providers rsmi and nvml: the monitor's side of the helper process (helper.c).
  *
- * A call that does not come back within the deadline costs its field and the helper: it is killed and started
- * again, and asked to leave that field alone for a while, so that everything else goes on and this one field
- * is shown as old. The same for a helper that dies. When the library cannot even be loaded, three times, the
- * kernel's own files take over (sysfs), or the CPU alone.
- */
+ * When a call does not return within the deadline, the helper is killed, started again, and asked to skip
+ * that field for a while. All other fields stay current and this field is shown as old. The same happens when
+ * a helper dies. After three failures to load the library, the monitor falls back to the kernel's files
+ * (sysfs), or to the CPU alone. */
 #include "core/monitor/helper.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -30,15 +29,15 @@ static const double skip_first_s = 30, skip_most_s = 1800;
 extern char **environ;
 
 struct watch {
-    pid_t pid;   /* 0: none runs */
-    pid_t stuck; /* killed but held by the kernel; nothing new is started while it is there */
-    int fd, log; /* to the helper; its stderr */
+    pid_t pid;   /* 0: not running */
+    pid_t stuck; /* killed, but blocked in the kernel; no new helper is started until it is gone */
+    int fd, log; /* socket to the helper; its stderr */
     bool ready;
-    bool noted;      /* this sample left a note */
-    int failures;    /* in a row, before it was ever ready */
-    int card, field; /* what it is about to read */
+    bool noted;      /* this sample has set a note */
+    int failures;    /* failed starts in a row */
+    int card, field; /* the call in progress */
     double heard_s;
-    char said[160]; /* its last line on stderr */
+    char said[160]; /* the last line of its stderr */
     double skip_until_s[MONITOR_CARDS][MONITOR_FIELDS], skip_s[MONITOR_CARDS][MONITOR_FIELDS];
 };
 
@@ -53,7 +52,7 @@ static bool stopping(struct monitor *m)
     return stop;
 }
 
-/* The library obeys debug variables, one of which makes it loop for ever. */
+/* The library reads debug variables, one of which makes it loop for ever. */
 static char **helper_environment(void)
 {
     size_t n = 0, k = 0;
@@ -64,7 +63,7 @@ static char **helper_environment(void)
     return e;
 }
 
-/* Out of the way of 0 to 3, which the helper's are made of. */
+/* Moves a descriptor above 0 to 3, which the helper uses. */
 static int moved_up(int fd)
 {
     int up = fcntl(fd, F_DUPFD_CLOEXEC, 10);
@@ -129,7 +128,7 @@ static void watch_listen(struct watch *w)
     }
 }
 
-/* The helper is gone or will be. Returns its wait status, or -1 when it had to be killed. */
+/* Waits for the end of the helper. Returns its wait status, or -1 when it had to be killed. */
 static int watch_end(struct watch *w)
 {
     int status = -1;
@@ -137,7 +136,7 @@ static int watch_end(struct watch *w)
     close(w->fd);
     close(w->log);
     bool went = waitpid(w->pid, &status, WNOHANG) == w->pid;
-    for (int i = 0; i < 20 && !went; i++) { /* it may just be ending */
+    for (int i = 0; i < 20 && !went; i++) { /* it may be about to end */
         if (i == 2) kill(w->pid, SIGKILL);
         monitor_sleep(i < 2 ? 0.005 : 0.02);
         went = waitpid(w->pid, &status, WNOHANG) == w->pid;
@@ -173,7 +172,7 @@ static void watch_lost(struct monitor *m, struct watch *w, const char *how)
                  said[0] ? ": " : "", said);
 }
 
-/* Returns false when the helper said that it cannot go on. */
+/* Handles one record. Returns false when the helper reported a fatal error. */
 static bool watch_take(struct monitor *m, struct watch *w, const struct helper_record *r)
 {
     struct monitor_card *card = r->card >= 0 && r->card < MONITOR_CARDS ? &m->work.cards[r->card] : NULL;
@@ -219,7 +218,7 @@ static bool watch_take(struct monitor *m, struct watch *w, const struct helper_r
     return true;
 }
 
-/* Records until one of this kind, the end, or the deadline. */
+/* Reads records until one of this kind, the end, or the deadline. */
 static bool watch_until(struct monitor *m, struct watch *w, enum helper_kind last)
 {
     double deadline = m->options.deadline_s * (last == HELPER_READY ? INIT_SLOWER : 1);
@@ -253,7 +252,7 @@ static bool watch_until(struct monitor *m, struct watch *w, enum helper_kind las
     return false;
 }
 
-/* Another provider takes over; the note says why and stays. */
+/* Switches to another provider; the note with the reason stays. */
 static void watch_give_up(struct monitor *m, struct watch *w)
 {
     static const struct monitor_provider *const others[] = {&monitor_sysfs, &monitor_proc};
@@ -262,7 +261,7 @@ static void watch_give_up(struct monitor *m, struct watch *w)
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         struct error err;
         if (others[i] == &monitor_proc && !m->chosen)
-            break; /* who asked for cards gets no CPU in their place */
+            break; /* an explicit request for cards never falls back to the CPU */
         memset(m->work.cards, 0, sizeof m->work.cards);
         m->work.card_count = 0;
         if (others[i]->open(m, &err) != 0) continue;
@@ -275,7 +274,8 @@ static void watch_give_up(struct monitor *m, struct watch *w)
     }
     m->work = before;
     m->state = w, m->provider = self;
-    w->failures = FAILURES_MAX; /* tried again at every sample, which is cheap: no library, no hanging */
+    w->failures = FAILURES_MAX; /* sysfs is tried again at every sample, which is cheap: no library, and it
+                                 * cannot hang */
 }
 
 static void watch_sample(struct monitor *m)
@@ -298,12 +298,12 @@ static void watch_sample(struct monitor *m)
         for (int f = 0; f < MONITOR_FIELDS; f++)
             if (now < w->skip_until_s[i][f]) {
                 request.skip[i] |= (uint8_t)(1u << f);
-                w->noted = true; /* (the note says why) */
+                w->noted = true; /* (the note gives the reason) */
             }
     w->card = -1;
     if (send(w->fd, &request, sizeof request, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) watch_lost(m, w, NULL);
     else if (watch_until(m, w, HELPER_END) && !w->noted && m->work.card_count > 0)
-        m->work.note[0] = 0; /* all is well again */
+        m->work.note[0] = 0; /* recovered */
     if (m->provider == &monitor_rsmi) kfd_process_bytes(m);
 }
 

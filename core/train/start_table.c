@@ -20,7 +20,7 @@ void start_table(const struct trainer *t, const char *telemetry, struct device_f
     if (!card || (telemetry && *telemetry && strcmp(telemetry, "proc") != 0)) return;
     snprintf(watch->cost, sizeof watch->cost,
              "the dashboard shows neither the card's temperature and power nor how busy it is");
-    snprintf(watch->mend, sizeof watch->mend, "'meopt doctor' says what is missing");
+    snprintf(watch->remedy, sizeof watch->remedy, "'meopt doctor' says what is missing");
 }
 
 /* Rows by which results may be rounded differently. */
@@ -76,9 +76,9 @@ static json_t *start_json(const struct device_fact rows[START_ROWS])
 {
     json_t *table = json_array();
     for (const struct device_fact *r = rows; r < rows + START_ROWS; r++)
-        json_array_append_new(table,
-                              json_pack("{s:s, s:s, s:s?, s:s?}", "name", r->name, "is", r->is, "cost",
-                                        r->cost[0] ? r->cost : NULL, "mend", r->mend[0] ? r->mend : NULL));
+        json_array_append_new(table, json_pack("{s:s, s:s, s:s?, s:s?}", "name", r->name, "is", r->is, "cost",
+                                               r->cost[0] ? r->cost : NULL, "mend",
+                                               r->remedy[0] ? r->remedy : NULL));
     return table;
 }
 

@@ -57,10 +57,10 @@ doctor
 says 'MEOPT_HIP_LIBRARY=/nowhere/libamdhip64.so does not load'
 grep -q "$(printf '\033')" "$dir/out" && fail "control characters reach the terminal"
 if [ "$(id -u)" != 0 ]; then
-    says 'the card is there, this user may not use it'
+    says 'this user has no access to it'
 elif command -v setpriv >/dev/null && chmod 755 "$dir" "$root" && setpriv --reuid=65534 --regid=65534 --clear-groups test -x "$MEOPT"; then
     setpriv --reuid=65534 --regid=65534 --clear-groups "$MEOPT" doctor --quick --root "$root" --run-dir "$dir" >"$dir/out"
-    says 'the card is there, this user may not use it'
+    says 'this user has no access to it'
     says 'usermod -aG'
     says 'runs cannot be written'
 fi

@@ -29,14 +29,14 @@ expect 6 'its kernels start and do nothing' FAKE_SILENT=1
 expect 1 'launch failure (719)' FAKE_LAUNCH=3 # what asks the card for its matrix instructions
 expect 11 "out of memory (2); of 100 MiB 0 MiB are free, 100 MiB are neither free nor this process's" FAKE_MEMORY=104857600 FAKE_OTHERS=104857600
 lt=MEOPT_HIPBLASLT_LIBRARY=$fakes/libfake_hipblaslt.so
-expect 0 "products by MEOpt's own kernel" "$lt"
+expect 0 "GEMM by MEOpt's own kernel" "$lt"
 export FAKE_VERSION=60032830
-expect 0 'products by .*libfake_hipblaslt' "$lt" MEOPT_ROCBLAS_LIBRARY="$fakes/libfake_rocblas.so"
-expect 0 'products by .*libfake_rocblas' "$lt" MEOPT_ROCBLAS_LIBRARY="$fakes/libfake_rocblas.so" FAKE_LT_WRONG=1
-expect 0 "products by MEOpt's own kernel" "$lt" FAKE_LT_WRONG=1
-expect 0 "products by MEOpt's own kernel" MEOPT_HIPBLASLT_LIBRARY="$fakes/libfake_cublaslt.so"
-expect 0 "products by MEOpt's own kernel" "$lt" FAKE_MEMORY=20000000
-device=cuda expect 0 'products by .*libfake_cublaslt' MEOPT_CUBLASLT_LIBRARY="$fakes/libfake_cublaslt.so"
+expect 0 'GEMM by .*libfake_hipblaslt' "$lt" MEOPT_ROCBLAS_LIBRARY="$fakes/libfake_rocblas.so"
+expect 0 'GEMM by .*libfake_rocblas' "$lt" MEOPT_ROCBLAS_LIBRARY="$fakes/libfake_rocblas.so" FAKE_LT_WRONG=1
+expect 0 "GEMM by MEOpt's own kernel" "$lt" FAKE_LT_WRONG=1
+expect 0 "GEMM by MEOpt's own kernel" MEOPT_HIPBLASLT_LIBRARY="$fakes/libfake_cublaslt.so"
+expect 0 "GEMM by MEOpt's own kernel" "$lt" FAKE_MEMORY=20000000
+device=cuda expect 0 'GEMM by .*libfake_cublaslt' MEOPT_CUBLASLT_LIBRARY="$fakes/libfake_cublaslt.so"
 unset FAKE_VERSION
 device=hip:7 expect 6 'no card hip:7: the driver sees 1' A=1
 device=hip:1 expect 0 'sentinel' FAKE_CARDS=2

@@ -20,7 +20,7 @@ device() { # CODE DEVICE NAME=VALUE...
 # what is right is said to be right, at the experiment's shapes
 device 0 hip:0 MEOPT_ROCBLAS_LIBRARY="$fakes/libfake_rocblas.so" MEOPT_HIPBLASLT_LIBRARY="$fakes/libfake_hipblaslt.so" FAKE_VERSION=60032830
 for row in 'products .*teacher qkv, [0-9]* x [0-9]* x [0-9]* BF16 by hipBLASLt: ' 'products .*student mlp out, dW, .* by rocBLAS: ' 'products .*student qkv, dx.* by MEOpt: ' \
-    'attention .*student, 2 x [0-9]* tokens' "optimizer .*a step of .* gives the processor's bytes" 'graphs .* operations in .* ms as a graph' 'copies .*pinned copies' 'bandwidth .*triad' \
+    'attention .*student, 2 x [0-9]* tokens' "optimizer .*a step of .* is bit-identical" 'graphs .* operations in .* ms as a graph' 'copies .*pinned copies' 'bandwidth .*triad' \
     'driver: .*HIP 6.0.32830' 'attention: .*(mfma)'; do says "$row"; done
 never 'missing  '
 device 0 cuda:0 MEOPT_CUBLASLT_LIBRARY="$fakes/libfake_cublaslt.so"
@@ -50,8 +50,8 @@ device 0 hip:0 FAKE_GRAPH=small
 says 'warning  graphs .*off: another error (1)'
 memory() { env FAKE_MEMORY=1073741824 "$@" "$MEOPT" doctor --quick --device hip:0 --root "$work/held" >out 2>err || fail "$*: exit $?"; }
 memory FAKE_OTHERS=900000000
-says 'warning  card .*the driver says that .* GiB are free'
-says 'another process may hold the rest; nothing here tells'
+says 'warning  card .*GiB are free, according to the driver'
+says 'another process may use the rest'
 # who holds a card's memory is the kernel's to know
 kfd=$work/held/sys/class/kfd/kfd
 mkdir -p "$kfd/topology/nodes/0" "$kfd/topology/nodes/1" "$kfd/proc/4242"
@@ -60,10 +60,10 @@ echo 777 >"$kfd/topology/nodes/1/gpu_id"
 printf 'cpu_cores_count 0\nlocation_id 768\ndomain 0\n' >"$kfd/topology/nodes/1/properties"
 echo 4096 >"$kfd/proc/4242/vram_777"
 memory FAKE_OTHERS=900000000
-says 'the kernel knows no process that holds the rest'
+says 'the kernel lists no process that uses the rest'
 echo 800000000 >"$kfd/proc/4242/vram_777"
 memory A=1
-says 'warning  card .*0.7 of 1.0 GiB are held by process 4242'
+says 'warning  card .*process 4242 uses 0.7 of 1.0 GiB'
 never 'GiB are free'
 "$MEOPT" doctor $experiment --device hip:0 --json >out
 python3 - <<'PY' || fail "the report"
@@ -115,14 +115,14 @@ says 'ok       settings'
 echo 26.04 >"$root/opt/dtk/.info/rocm_version"
 site A=1
 says 'warning  toolkit .*driver hycu 6.3.8-V1.2 with DTK 26.04'
-says '-> install DTK 25.04, which goes with this driver, or driver 6.3.30 or later'
+says '-> install DTK 25.04, which supports this driver, or driver 6.3.30 or later'
 says 'warning  settings .*HSA_FORCE_FINE_GRAIN_PCIE'
 for card in 03 04; do echo 0x6430 >"$root/sys/bus/pci/devices/0000:$card:00.0/device"; done
 echo 25.04 >"$root/opt/dtk/.info/rocm_version"
 site A=1
 says 'on the PCI bus: BW1100'
 says 'warning  toolkit .*driver hycu 6.3.8-V1.2 with DTK 25.04' # right for all cards before it
-says '-> install driver 6.3.30 or later, and its DTK'
+says '-> install driver 6.3.30 or later and its DTK'
 for card in 03 04; do echo 0x6210 >"$root/sys/bus/pci/devices/0000:$card:00.0/device"; done
 echo 23.10 >"$root/opt/dtk/.info/rocm_version"; echo 5.16.29 >"$root/sys/module/hycu/version"
 site A=1
@@ -154,7 +154,7 @@ rm -r "$root/sys/module/hycu" "$root/dev/kfd"
 mkdir -p "$root/opt/dtk/.info"
 echo 25.04 >"$root/opt/dtk/.info/version"
 site A=1
-says "missing  toolkit .*DTK 25.04, and no driver of Hygon's in the kernel"
+says "missing  toolkit .*DTK 25.04, but no Hygon driver is loaded"
 : >"$root/.dockerenv"
 site A=1
 says 'missing  permissions .*no /dev/kfd in this container'
