@@ -1,8 +1,9 @@
-/* The choices of the experiment: each list once, as an enum for the code and as spellings for the file.
+/* Lists of choices: each list once, as an enum for the code and as names for the file.
  *
- * A row is X(NUMBER, "spelling"). Every list gives `enum loss_type` and `loss_type_names[]`, which ends with
- * NULL and is indexed by the number. struct config holds the enums, so a choice that does not exist, or one
- * of another list, does not compile. Numbers are of this build alone: files and other programs see spellings.
+ * A row is X(NUMBER, "spelling"). Every list gives `enum loss_type` and `loss_type_names[]`, which ends
+ * with NULL and is indexed by the number. struct config has the enums as fields, so that an unknown
+ * choice, or one of a different list, does not compile. Numbers are internal to this build: files and
+ * other programs use the names.
  */
 #ifndef MEOPT_CONFIG_CHOICES_H
 #define MEOPT_CONFIG_CHOICES_H

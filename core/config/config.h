@@ -1,8 +1,8 @@
-/* The experiment: what a YAML file says, checked, with every default filled in.
+/* The configuration: the checked content of a YAML file, with all defaults filled in.
  *
- * One table (config_keys) names every key: type, unit, range or choices,
- * default, prose. It drives loading, `meopt config`, the page meopt.yaml(5),
- * completion and the form. A new key is one row there and one field here.
+ * One table (config_keys) defines every key: type, unit, range or choices, default, help. It drives
+ * loading, `meopt config`, the page meopt.yaml(5), completion and the form. A new key is one row there and
+ * one field here.
  *
  *     struct config c;
  *     if (config_load(&c, "configs/eva_clip.yaml", overrides, count, &err)) ...
@@ -10,9 +10,9 @@
  *     config_free(&c);
  *
  * Rules: paths are relative to the YAML file, also those in overrides (key=value), and stored absolute; ""
- * when not set. A choice is stored as its number (choices.h). 0 in a field of a tower's geometry means: as
- * the preset (arch) or the checkpoint says. "auto" choices are resolved as far as the file alone allows;
- * config_resolve does the rest once the checkpoint has told the family.
+ * if not set. A choice is stored as its number (choices.h). 0 in a field of a tower's model shape means:
+ * from the preset (arch) or the checkpoint. "auto" choices are resolved as far as the file alone allows;
+ * config_resolve does the rest after the checkpoint was read and the family is known.
  */
 #ifndef MEOPT_CONFIG_H
 #define MEOPT_CONFIG_H
@@ -27,7 +27,7 @@
 enum config_type {
     CONFIG_TEXT,   /* char *, "" when not set */
     CONFIG_PATH,   /* char *, absolute, "" when not set */
-    CONFIG_CHOICE, /* an enum of choices.h: the place in `choices` */
+    CONFIG_CHOICE, /* an enum of choices.h: the index in `choices` */
     CONFIG_BOOL,   /* bool */
     CONFIG_SWITCH, /* int: -1 auto, 0 false, 1 true */
     CONFIG_INT,    /* int64_t */
@@ -42,31 +42,31 @@ struct config_key {
     const char *const *choices; /* CONFIG_CHOICE: loss_type_names */
     const char *aliases;        /* other spellings: "adamw=apadamw|sgd=apsgd"; NULL for none */
     double min, max;            /* CONFIG_INT, CONFIG_REAL, CONFIG_BYTES */
-    const char *standard;       /* default, as it would be written in YAML; "" for not set */
+    const char *standard;       /* default, written as in YAML; "" for not set */
     const char *used_by;        /* commands: "train plan" */
     const char *help;           /* one line, no full stop */
-    bool numbers;  /* the key changes the numbers of a run (else: where, how fast, how often it is told) */
-    size_t offset; /* of the field in struct config */
+    bool numbers;               /* the key changes the numbers of a run (else: locations, speed, logging) */
+    size_t offset;              /* offset of the field in struct config */
 };
 extern const struct config_key config_keys[]; /* ends with name NULL */
 extern const int config_key_count;
-/* A key of earlier versions. The value that changed nothing is accepted, so that a run of such a version can
- * be resumed. */
+/* A key of earlier versions. `value` is the one without effect: it is accepted, so that a run of such a
+ * version can be resumed. */
 struct config_retired {
     const char *name, *value; /* NULL: any value is accepted */
-    bool quiet;               /* without a warning: every run of those versions has it */
+    bool quiet;               /* no warning: every run of those versions has the key */
     const char *why;
 };
 const struct config_retired *config_key_retired(const char *name); /* NULL: never was a key */
-int config_key_index(const char *name); /* -1 when there is none; knows other spellings of a whole key */
-const char *config_key_spelling(int key, int i); /* 0: its name, then others; NULL behind the last */
-/* The i-th choice of a CONFIG_CHOICE, CONFIG_BOOL or CONFIG_SWITCH key, NULL behind the last. */
+int config_key_index(const char *name);          /* -1 if there is none; also finds aliases of a key */
+const char *config_key_spelling(int key, int i); /* 0: its name, then its aliases; NULL after the last */
+/* Returns the i-th choice of a CONFIG_CHOICE, CONFIG_BOOL or CONFIG_SWITCH key, NULL after the last. */
 const char *config_choice(int key, int i);
 
-/* One tower. Fields of the geometry are 0 when they are left to the preset or the checkpoint. */
+/* One tower. Fields of the model shape are 0 if the preset or the checkpoint sets them. */
 struct config_tower {
     char *weight;         /* checkpoint */
-    enum tower_arch arch; /* custom, or a published geometry */
+    enum tower_arch arch; /* custom, or a published model shape */
     int64_t width, depth, heads, head_dim, hidden, out, patch, pos_grid;
     enum tower_ffn ffn;
     enum tower_activation activation; /* of an mlp */
@@ -75,11 +75,11 @@ struct config_tower {
     enum tower_pos_resize pos_resize;
     enum tower_dtype dtype; /* of values and frozen weights; auto is resolved */
     enum tower_init init;
-    enum tower_place place;   /* of its weights */
-    enum model_family family; /* model_s: where it is another than model.family; else auto */
+    enum tower_place place;   /* location of its weights */
+    enum model_family family; /* model_s: if it differs from model.family; else auto */
 };
 
-/* What images pass through on their way to a tower. "", auto and 0: as its files or its family say. */
+/* Preprocessing of a tower's images. "", auto and 0: from its files or its family. */
 struct config_images {
     char *mean, *std; /* three numbers: config_three */
     enum data_interpolation interpolation;
@@ -90,11 +90,11 @@ struct config_images {
 
 struct config {
     char *path;      /* of the YAML file, absolute */
-    char *directory; /* that it lies in */
+    char *directory; /* directory of the YAML file */
     char *stem;      /* file name without .yaml */
 
     struct {
-        enum model_family family; /* the teacher's; auto only until config_resolve knows better */
+        enum model_family family; /* the teacher's; auto until config_resolve */
     } model;
     struct config_tower model_t, model_s;
 
@@ -103,16 +103,17 @@ struct config {
         int normalize; /* -1 until the family is known, then 0 or 1 */
         enum loss_reduction reduction;
         enum loss_tokens tokens;
-        enum loss_head head; /* auto: linear where widths differ */
+        enum loss_head head; /* auto: linear if widths differ */
     } loss;
 
     struct {
         char *root, *include, *exclude;
-        int64_t image_size;          /* 0: the checkpoint's (DINOv2: 224) */
-        enum data_pipeline pipeline; /* auto only until the family is known */
+        int64_t image_size;          /* 0: from the checkpoint (DINOv2: 224) */
+        enum data_pipeline pipeline; /* auto until the family is known */
         struct config_images images;
         bool augment;
-        double crop_scale_min, crop_scale_max; /* of the area; min 0: as the pipeline (clip .9, dinov2 .32) */
+        /* of the area; min 0: from the pipeline (clip .9, dinov2 .32) */
+        double crop_scale_min, crop_scale_max;
         int flip;         /* -1 until the family is known: true for the dinov2 pipeline when augmenting */
         int64_t workers;  /* 0: one per processor */
         int64_t prefetch; /* batches ready ahead */
@@ -120,28 +121,28 @@ struct config {
         bool shuffle;
     } data;
 
-    struct {                         /* where the student sees images in another way than the teacher */
+    struct {                         /* the student's preprocessing where it differs from the teacher's */
         int64_t image_size;          /* 0: the same */
         struct config_images images; /* "", auto, 0: the same */
     } data_s;
 
     struct {
         int64_t epochs;
-        int64_t steps;        /* 0: all epochs; else stop after so many optimizer steps */
+        int64_t steps;        /* number of optimizer steps; 0: all epochs */
         int64_t batch_size;   /* images per rank and optimizer step */
         int64_t micro_batch;  /* images per forward; 0: batch_size */
         int64_t global_batch; /* images per optimizer step of all ranks; 0: batch_size of each */
         int64_t seed;
-        enum train_precision precision; /* what auto in the dtype of a tower becomes */
+        enum train_precision precision; /* replaces auto in the dtype of a tower */
         enum train_recompute recompute;
         enum train_save_activations save_activations;
         bool cache_teacher;
-        int64_t checkpoint_steps;  /* 0: not by steps */
-        double checkpoint_minutes; /* 0: not by time */
+        int64_t checkpoint_steps;  /* 0: by time only */
+        double checkpoint_minutes; /* 0: by steps only */
         int64_t checkpoint_keep;
         int64_t log_every;
-        char *memory;      /* bytes, or auto, that the run is to fit into; "": as the keys say */
-        char *scratch_dir; /* of weights that are streamed; "": the configuration's directory */
+        char *memory;      /* bytes, or auto: memory limit of the run; "": the keys are used as given */
+        char *scratch_dir; /* of streamed weights; "": the configuration's directory */
     } train;
 
     struct {
@@ -156,21 +157,21 @@ struct config {
         double momentum, dampening;                     /* apsgd */
         bool nesterov;                                  /* apsgd */
         bool trust_clip, always_adapt, decoupled_decay; /* lamb */
-        double max_grad_norm;              /* lamb: divide gradients by max(1, norm / this); 0: do not */
+        double max_grad_norm;              /* lamb: divide gradients by max(1, norm / this); 0: off */
         double clip_grad_norm;             /* 0: no clipping */
         enum optim_clip_mode clip_mode;    /* auto is resolved */
-        enum optim_weights weights;        /* auto: as the preset */
-        enum optim_state state_m, state_v; /* auto: as the preset */
+        enum optim_weights weights;        /* auto: from the preset */
+        enum optim_state state_m, state_v; /* auto: from the preset */
         enum optim_gradients gradients;    /* auto is resolved */
         enum optim_offload offload;
         double offload_fraction; /* 0 to 1 */
-        char *offload_dir;       /* "": the run's */
+        char *offload_dir;       /* "": the run directory */
     } optim;
 
     struct {
         enum device_type type;
         char *cards;          /* "all" or card numbers "0,2,3" */
-        int64_t memory_limit; /* bytes; 0: what the card has */
+        int64_t memory_limit; /* bytes; 0: all memory of the card */
     } device;
 
     struct {
@@ -183,8 +184,8 @@ struct config {
         char *name; /* "" for CONFIG-UTCTIME */
     } run;
 
-    char images_from[2][80]; /* where the preprocessing of teacher and student is from, for people; "" until
-                                it is settled */
+    /* source of the preprocessing of teacher and student, for messages; "" until resolved */
+    char images_from[2][80];
 
     struct config_origin {
         enum { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_OVERRIDE, ORIGIN_RESOLVED } from;
@@ -192,55 +193,56 @@ struct config {
     } * origins;          /* one per row of config_keys */
 };
 
-/* Read, check and fill in `path`, then apply overrides "key=value" in order.
- * Warnings (values that other YAML readers take differently) go to the log.
- * EXIT_CONFIG with file, line and column for whatever is wrong in it. */
+/* Reads, checks and completes `path`, then applies overrides "key=value" in order. Warnings (values that
+ * other YAML readers parse differently) go to the log. EXIT_CONFIG with file, line and column if the file
+ * is invalid. */
 int config_load(struct config *config, const char *path, char **overrides, int override_count,
                 struct error *err);
-/* The config.yaml of a run; nothing there is read through a symbolic link. */
+/* The same for the config.yaml of a run; symbolic links are not followed there. */
 int config_load_below(struct config *config, const char *directory, char **overrides, int override_count,
                       struct error *err);
-/* The same from memory; `path` is where relative paths start and what messages name. */
+/* The same from memory; `path` is the base of relative paths and the name in messages. */
 int config_load_text(struct config *config, const char *path, const char *text, size_t bytes,
                      char **overrides, int override_count, struct error *err);
 void config_free(struct config *config);
-/* A copy with its own memory. */
+/* Makes a copy with its own memory. */
 void config_copy(struct config *to, const struct config *from);
 
-/* Fill in what depends on the family once the checkpoint has told it, and check the combination again.
- * config_load calls it when the family is known from the file. */
+/* Sets the values that depend on the family, after the checkpoint was read, and checks the combination
+ * again. config_load calls it if the file determines the family. */
 int config_resolve(struct config *config, enum model_family family, struct error *err);
 
-/* Set a field to a value as if it had been written in the file:
- * for what the trainer resolves (widths, formats). */
+/* Sets a field to a value as if it were written in the file: for values that the trainer resolves (widths,
+ * formats). */
 int config_assign(struct config *config, const char *key, const char *value, struct error *err);
 
-/* Are the gradients of a step made by several forwards? Is a gradient's norm bounded, by optim.clip_grad_norm
- * or LAMB's own optim.max_grad_norm? */
+/* Whether a step's gradients come from several forwards. config_clips: whether optim.clip_grad_norm or
+ * LAMB's optim.max_grad_norm limits the gradient norm. */
 bool config_accumulates(const struct config *config);
-/* train.memory: 0 not set, -1 auto, else bytes. */
+/* Returns train.memory: 0 not set, -1 auto, else bytes. */
 int64_t config_memory(const struct config *config);
 bool config_clips(const struct config *config);
 
-/* How images of that family's towers are usually made. */
+/* Returns the usual pipeline of that family's towers. */
 enum data_pipeline config_usual_pipeline(enum model_family family);
-/* Was the key written in the file or on the command line? */
+/* Whether the key was written in the file or on the command line. */
 bool config_given(const struct config *config, const char *key);
-/* Three finite numbers with commas or spaces between them; false: no such text. */
+/* Parses three finite numbers separated by commas or spaces; false: invalid text. */
 bool config_three(const char *text, double values[3]);
 
-/* How many cards device.cards names, the first of them in *first (may be NULL); 0 for all. */
+/* Returns the number of cards in device.cards, and the first one in *first (may be NULL); 0 for all. */
 int config_cards(const struct config *config, int *first);
 
-/* The value of a key as it would be written in YAML ("2.0e-5", "true", a path), malloc'ed. */
+/* Returns the value of a key as YAML ("2.0e-5", "true", a path), malloc'ed. */
 char *config_value_text(const struct config *config, int key);
 
-/* All values as valid YAML, absolute paths, every key that is set: loading it gives the same config. */
+/* Returns all values as valid YAML, with absolute paths and every key that is set: loading it gives the
+ * same configuration. */
 char *config_resolved_text(const struct config *config);
 int config_write_resolved(const struct config *config, const char *path, struct error *err);
 
-/* Of everything that changes the numbers of a run: ranks must agree on it, a resumed run too. The checkpoints
- * are counted by path and dataset by root, not by content. */
+/* Returns a hash of all values that change the numbers of a run. Ranks and a resume must agree on it.
+ * Checkpoints are hashed by path and the dataset by root, not by content. */
 uint64_t config_hash(const struct config *config);
 
 #endif

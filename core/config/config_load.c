@@ -1,5 +1,4 @@
-/* From YAML text to struct config: sections, keys, merges, overrides, and what is said about the wrong ones.
- */
+/* From YAML text to struct config: sections, keys, merges, overrides, and messages about invalid ones. */
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/config/document.h"
@@ -15,7 +14,7 @@
 enum {
     MAX_MERGES = 100,
     MAX_SECTIONS = 32,
-    MAX_PROBLEMS = 100 /* enough to mend; finding a line takes time */
+    MAX_PROBLEMS = 100 /* enough to fix; finding a line takes time */
 };
 
 struct load {
@@ -76,7 +75,7 @@ static int section_names(const char **names, char storage[][32])
 
 static const char *leaf_of(const char *key) { return strchr(key, '.') + 1; }
 
-/* What may have been meant by `leaf` in `section` ("" at the top): a sentence, or "" */
+/* Suggests a name for `leaf` in `section` ("" at the top level): a sentence, or "" */
 static void suggest(char *hint, size_t size, const char *section, const char *leaf)
 {
     const char *names[256], *sections[MAX_SECTIONS], *near;
@@ -101,7 +100,7 @@ static void suggest(char *hint, size_t size, const char *section, const char *le
     for (int i = 0; n && i < config_key_count && count < 256; i++)
         if (strncmp(config_keys[i].name, section, n) == 0 && config_keys[i].name[n] == '.')
             names[count++] = leaf_of(config_keys[i].name);
-    for (int i = 0; i < config_key_count; i++) /* the right word in the wrong place */
+    for (int i = 0; i < config_key_count; i++) /* a known key in the wrong section */
         if (strcmp(leaf_of(config_keys[i].name), leaf) == 0) {
             snprintf(hint, size, "did you mean %s? it belongs under '%.*s:'", config_keys[i].name,
                      (int)strcspn(config_keys[i].name, "."), config_keys[i].name);
@@ -151,7 +150,7 @@ static bool plain_tag(const char *tag)
     return false;
 }
 
-/* The scalars of a list with commas between; NULL: something else is in it. The caller frees. */
+/* Joins the scalars of a list with commas; NULL: it has other elements. The caller frees the text. */
 static char *list_text(const struct document *d, int sequence)
 {
     char *text = xstrdup("");
@@ -165,7 +164,7 @@ static char *list_text(const struct document *d, int sequence)
     return text;
 }
 
-/* by_merge: it came through "<<", which an explicit key overrules */
+/* by_merge: the value comes through "<<"; an explicit key overrides it */
 static void read_value(struct load *l, int key, int key_node, int value_node, bool by_merge)
 {
     struct document *d = &l->document;
@@ -236,7 +235,7 @@ static void read_merge(struct load *l, const char *section, int node, int *merge
     }
 }
 
-/* The row of a key of earlier versions whose value changed nothing, as their runs have it; else NULL. */
+/* Finds a key of earlier versions whose value had no effect, as in their runs; else NULL. */
 static const struct config_retired *harmless(const char *key, const char *value)
 {
     const struct config_retired *r = config_key_retired(key);
@@ -326,7 +325,7 @@ static void read_root(struct load *l, int mapping, int *merges, bool by_merge)
         }
 }
 
-/* "[0, 1]" of a key that takes a list, as "0,1". The caller frees. */
+/* Returns "[0, 1]" of a key that takes a list as "0,1". The caller frees it. */
 static char *without_brackets(int key, const char *text)
 {
     size_t n = strlen(text);
@@ -378,7 +377,7 @@ static void read_override(struct load *l, const char *text)
     free(given);
 }
 
-/* ---- The whole ---- */
+/* ---- Loading ---- */
 
 static void bad_combination(void *context, const char *key, bool fatal, const char *hint,
                             const char *sentence)
@@ -409,7 +408,7 @@ static void bad_combination(void *context, const char *key, bool fatal, const ch
 static void locate(struct config *config, const char *path)
 {
     char *real = realpath(path, NULL);
-    char *directory = path_dirname(path); /* of the name as given: a link may lead anywhere */
+    char *directory = path_dirname(path); /* of the given name, before links are resolved */
     char *real_directory = realpath(directory, NULL);
     config->directory = real_directory ? real_directory : xstrdup(directory);
     config->path = path_join(config->directory, path_basename(path));

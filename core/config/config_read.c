@@ -1,4 +1,4 @@
-/* Files of experiments: the text of one, and from there struct config (config_load.c). */
+/* Configuration files: the text of one, and from it struct config (config_load.c). */
 #include "core/base/file.h"
 #include "core/config/document.h"
 #include "core/config/value.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* An experiment of nearly this name, in its directory. */
+/* Suggests a configuration with a similar name in the directory. */
 static void suggest_file(struct error *err, const char *path)
 {
     enum { MOST = 256 };
@@ -32,7 +32,8 @@ static void suggest_file(struct error *err, const char *path)
     free(directory);
 }
 
-/* As file_read or file_read_below, with the size asked first and the exit code of a config. */
+/* Reads like file_read or file_read_below, but checks the size first and returns the exit code for a
+ * configuration. */
 static int read_file(const char *directory, const char *name, char **text, size_t *bytes, struct error *err)
 {
     struct stat st;

@@ -1,5 +1,5 @@
-/* Unified diff (E. W. Myers, An O(ND) difference algorithm, 1986). Files here are pages of text and differ in
- * few lines; beyond MAX_D differing lines the middle is shown as replaced. */
+/* Unified diff (E. W. Myers, An O(ND) difference algorithm, 1986). Files here are pages of text that
+ * differ in few lines; beyond MAX_D differing lines the middle is shown as replaced. */
 #include "core/base/file.h"
 #include "core/config/edit.h"
 
@@ -12,7 +12,7 @@ enum { MAX_D = 400, CONTEXT = 3 };
 
 struct line {
     const char *text;
-    size_t bytes; /* with the ending */
+    size_t bytes; /* with the line ending */
 };
 
 struct side {
@@ -42,7 +42,7 @@ static bool equal(const struct line *a, const struct line *b)
     return a->bytes == b->bytes && memcmp(a->text, b->text, a->bytes) == 0;
 }
 
-/* Marks what differs between a[from_a, to_a) and b[from_b, to_b). */
+/* Marks the differences between a[from_a, to_a) and b[from_b, to_b). */
 static void compare(struct side *a, int from_a, int to_a, struct side *b, int from_b, int to_b)
 {
     int n = to_a - from_a, m = to_b - from_b, limit = n + m < MAX_D ? n + m : MAX_D, found = -1;

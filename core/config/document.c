@@ -1,7 +1,7 @@
-/* libyaml's events into a tree with byte positions. See document.h; the semantics of
- * libyaml 0.2.5's marks were measured: index counts code points, CRLF counts two,
- * the BOM none; scalars end exactly behind their last character (quotes included);
- * an anchor or tag belongs to the start; a missing value is a zero-width scalar. */
+/* Converts libyaml's events into a tree with byte positions. See document.h. The semantics of libyaml
+ * 0.2.5's marks were measured: index counts code points, CRLF counts two, the BOM none; scalars end
+ * exactly after their last character (quotes included); an anchor or tag belongs to the start; a missing
+ * value is a zero-width scalar. */
 #include "core/config/document.h"
 #include "core/base/file.h"
 
@@ -18,9 +18,9 @@ struct parser {
     struct document *document;
     const char *path;
     yaml_parser_t yaml;
-    size_t base;     /* 3 behind a BOM */
+    size_t base;     /* 3 after a BOM */
     size_t *offsets; /* byte of every MAP_STEPth code point */
-    size_t points;   /* code points in all */
+    size_t points;   /* number of code points */
     int node_capacity;
     int anchors, aliases;
 };
@@ -51,7 +51,8 @@ static uint32_t code_point(const unsigned char *p, size_t n)
     return c;
 }
 
-/* Columns that a terminal gives a character: 2 for East Asian wide ones. wcwidth would need a locale. */
+/* Returns the columns of a character on a terminal: 2 for East Asian wide ones. wcwidth would require a
+ * locale. */
 static int columns_of(const unsigned char *p, size_t n)
 {
     if (n < 3) return 1;
@@ -64,7 +65,7 @@ static int columns_of(const unsigned char *p, size_t n)
                : 1;
 }
 
-/* The line around `at`, cut to a window, tabs as spaces, and "^~~~" below it. */
+/* Writes the line around `at`, cut to a window, with tabs as spaces, and "^~~~" below it. */
 static void excerpt(char *dst, size_t size, const char *text, size_t bytes, size_t at, size_t length)
 {
     enum { WINDOW = 88 };
@@ -106,8 +107,8 @@ static void excerpt(char *dst, size_t size, const char *text, size_t bytes, size
     snprintf(dst, size, "%5d | %s\n      | %s", row, line, caret);
 }
 
-/* The ASCII character that this one looks like: full-width forms, blanks and quotes of input methods and
- * word processors; 0: none. */
+/* Returns the ASCII character that this one resembles: full-width forms, blanks and quotes of input
+ * methods and word processors; 0: none. */
 static char ascii_of(uint32_t c)
 {
     if (c >= 0xFF01 && c <= 0xFF5E) return (char)(c - 0xFEE0);
@@ -125,7 +126,7 @@ bool document_lookalike(char *hint, size_t size, const char *text, size_t bytes,
         end = begin + point_bytes(*p);
         if (*p < 0x80 || (begin == 0 && memcmp(text, "\xEF\xBB\xBF", bytes < 3 ? bytes : 3) == 0)) continue;
         char ascii = end <= bytes ? ascii_of(code_point(p, end - begin)) : 0;
-        if (!ascii) return false; /* a text in another alphabet */
+        if (!ascii) return false; /* text in another alphabet */
         int line, column;
         document_position(text, bytes, begin, &line, &column);
         if (!*hint)
@@ -159,7 +160,7 @@ static size_t byte_of(const struct parser *p, size_t index)
     return at;
 }
 
-/* ---- What is refused before libyaml sees it ---- */
+/* ---- Checks before libyaml ---- */
 
 static int check_bytes(struct parser *p, struct error *err)
 {
@@ -215,7 +216,7 @@ static int yaml_failed(struct parser *p, struct error *err)
         hint = "put a value that holds ': ' in quotes; check the indentation";
     }
     char named[96];
-    size_t above = at; /* the cause may stand in the line above */
+    size_t above = at; /* the cause may be in the line above */
     while (above > 0 && p->document->text[above - 1] != '\n') above--;
     if (above > 0 &&
         document_lookalike(named, sizeof named, p->document->text, p->document->bytes, above - 1))
@@ -235,7 +236,7 @@ static char *text_copy(const yaml_char_t *text, size_t bytes)
 
 static char *name_copy(const yaml_char_t *text) { return text ? xstrdup((const char *)text) : NULL; }
 
-/* Bytes of anchor and tag, in either order, with the blanks and comments behind them. */
+/* Returns the bytes of anchor and tag, in either order, with the blanks and comments after them. */
 static size_t skip_properties(const struct document *d, size_t at, size_t end, int properties)
 {
     for (; properties > 0; properties--) {
@@ -305,7 +306,7 @@ static int node_add(struct parser *p, const yaml_event_t *event, struct error *e
     return d->count++;
 }
 
-/* An anchor may be given again; an alias means the nearest one before it. */
+/* Resolves aliases. An anchor may be redefined; an alias refers to the nearest one before it. */
 static int resolve_aliases(struct parser *p, struct error *err)
 {
     struct document *d = p->document;

@@ -1,5 +1,4 @@
-/* Splices one after another, each proved, and the file they are written to.
- * See edit.h; splice.c plans them. */
+/* Applies changes one after another, verifies each, and writes the file. See edit.h; splice.c plans them. */
 #include "core/config/edit.h"
 #include "core/base/file.h"
 #include "core/config/splice.h"
@@ -9,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- Proof ---- */
+/* ---- Verification ---- */
 
 static bool same_text(const char *a, const char *b) { return a == b || (a && b && strcmp(a, b) == 0); }
 
@@ -33,8 +32,8 @@ static bool is_key(const struct document *d, int node, const char *name)
            strcmp(d->nodes[node].text, name) == 0;
 }
 
-/* Entries of mapping x in `a` and y in `b` (-1: no mapping) are the same,
- * but for `name`, whose values are returned. */
+/* Whether the entries of mapping x in `a` and y in `b` (-1: no mapping) are equal except for `name`.
+ * Returns its values. */
 static bool same_but(const struct document *a, int x, const struct document *b, int y, const char *name,
                      int *in_a, int *in_b)
 {
@@ -88,7 +87,7 @@ static bool only_target_changed(const struct document *a, const struct document 
                            same_text(a->nodes[value_a].tag, b->nodes[value_b].tag));
 }
 
-/* ---- Doing ---- */
+/* ---- Applying ---- */
 
 static int apply_one(const char *path, const char *text, size_t bytes, const struct edit *edit, char **out,
                      size_t *out_bytes, struct error *err)
@@ -156,7 +155,7 @@ int edit_apply(const char *path, const char *text, size_t bytes, const struct ed
         size_t next_bytes = 0;
         int code = apply_one(path, now, now_bytes, &edits[i], &next, &next_bytes, err);
         if (!code && (next_bytes != now_bytes ||
-                      memcmp(next, now, now_bytes) != 0)) { /* what was written must be found there again */
+                      memcmp(next, now, now_bytes) != 0)) { /* verify that the new value is read back */
             char *again = NULL;
             size_t again_bytes = 0;
             struct error why;
@@ -168,7 +167,8 @@ int edit_apply(const char *path, const char *text, size_t bytes, const struct ed
                 code = found;
                 if (err) *err = why;
             } else if (!same) {
-                /* of the first byte that would change: such as a key whose value an alias (<<) gives too */
+                /* of the first byte that would change: for example a key whose value is merged through an
+                 * alias (<<), too */
                 int line = 1;
                 for (size_t at = 0; at < now_bytes && at < next_bytes && now[at] == next[at]; at++)
                     line += now[at] == '\n';
@@ -234,10 +234,10 @@ int edit_checked(const char *path, const char *text, size_t bytes, const struct 
     free(*out);
     *out = NULL;
     if (err) *err = found;
-    return found.code ? found.code : EXIT_CONFIG; /* no memory is no mistake of the file's */
+    return found.code ? found.code : EXIT_CONFIG; /* lack of memory is no error of the file */
 }
 
-/* ---- files: directory and name as in file.h, path both together ---- */
+/* ---- Files: directory and name as in file.h, path is both joined ---- */
 
 struct edited {
     const char *directory, *name;
@@ -255,7 +255,7 @@ static int read_text(const struct edited *f, char **text, size_t *bytes, struct 
                         : config_read_file(f->name, text, bytes, err);
 }
 
-/* Whoever does not lock, such as an editor, may have changed it since it was read. */
+/* Replaces the file unless it has changed since it was read: an editor does not take the lock. */
 static int replace_unchanged(const struct edited *f, const char *old, size_t old_bytes, const char *new,
                              size_t new_bytes, struct error *err)
 {
@@ -292,7 +292,7 @@ static int edit_any(const struct edited *f, const struct edit *edits, int count,
     size_t old_bytes = 0, new_bytes = 0;
     int lock = -1, held = dry ? 0 : file_lock(f->directory, f->name, &lock, err), code = held;
     if (held == 0 || held == EXIT_FAILED) code = read_text(f, &old, &old_bytes, err);
-    if (!code) code = held; /* what cannot be read is told as such */
+    if (!code) code = held; /* a read error is reported as such */
     if (!code) code = edit_checked(f->path, old, old_bytes, edits, count, &new, &new_bytes, err);
     if (!code && !dry && (old_bytes != new_bytes || memcmp(old, new, old_bytes) != 0))
         code = replace_unchanged(f, old, old_bytes, new, new_bytes, err);

@@ -1,4 +1,4 @@
-/* What "auto" means, which values cannot stand together, and the whole config as text. */
+/* Resolves "auto", checks combinations of values, and writes the whole configuration as text. */
 #include "core/base/file.h"
 #include "core/config/document.h"
 #include "core/config/value.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a family's experiments usually are, and what of the keys its towers have. */
+/* The usual settings of a family, and the keys that apply to its towers. */
 static const struct family_usual {
     bool normalize; /* loss.normalize */
     enum data_pipeline pipeline;
@@ -24,7 +24,7 @@ static const struct family_usual {
     [MODEL_FAMILY_##number] = {.pipeline = DATA_PIPELINE_##pipe, __VA_ARGS__},
     FAMILIES(USUAL, )};
 
-/* An arch is named after its family. */
+/* Returns the family of an arch, from its name. */
 static enum model_family arch_family(enum tower_arch arch)
 {
     for (unsigned family = MODEL_FAMILY_AUTO + 1; model_family_names[family]; family++)
@@ -34,7 +34,7 @@ static enum model_family arch_family(enum tower_arch arch)
     return MODEL_FAMILY_AUTO;
 }
 
-/* Of a tower, as far as the keys say; AUTO: not. */
+/* Returns the family of a tower, as far as the keys determine it; else AUTO. */
 static enum model_family tower_family(const struct config *c, const struct config_tower *t)
 {
     if (t->family) return t->family;
@@ -48,7 +48,7 @@ bool config_given(const struct config *c, const char *key)
     return origin->from == ORIGIN_FILE || origin->from == ORIGIN_OVERRIDE;
 }
 
-/* given, and not just the default written out */
+/* set to a value different from the default */
 static bool changed(const struct config *c, const char *name)
 {
     int key = config_key_index(name);
@@ -186,7 +186,7 @@ int config_cards(const struct config *config, int *first)
     }
 }
 
-/* "it is for lamb", or "it is for lamb, larc": the rules with that trait */
+/* Writes "it is for lamb", or "it is for lamb, larc": the rules with that trait */
 static void rules_with(unsigned trait, char *text, size_t size)
 {
     size_t n = (size_t)snprintf(text, size, "it is for");
@@ -195,7 +195,7 @@ static void rules_with(unsigned trait, char *text, size_t size)
             n += (size_t)snprintf(text + n, size - n, "%s %s", count++ ? "," : "", optim_rules[rule].name);
 }
 
-/* Options of the optimizer that its rule, or another of them, leaves without effect. */
+/* Reports options of the optimizer that have no effect with its rule, or with another option. */
 static void check_rule(const struct config *c, combination_bad bad, void *context)
 {
     char sentence[240];
@@ -233,7 +233,7 @@ static void check_images(const char *section, const struct config_images *images
 {
     const struct {
         const char *name, *text, *hint;
-        double above; /* which each of the three must be */
+        double above; /* the lower bound of each of the three */
     } lists[] = {{"mean", images->mean, "as in 0.485, 0.456, 0.406", -HUGE_VAL},
                  {"std", images->std, "as in 0.229, 0.224, 0.225", 0}};
     char key[64], sentence[240];
@@ -399,7 +399,8 @@ int config_write_resolved(const struct config *config, const char *directory, st
 {
     char *text = config_resolved_text(config);
     struct document
-        proof; /* what could not be read again, such as a path that is not UTF-8, is not written */
+        /* values that could not be read again, for example a path that is not UTF-8, are not written */
+        proof;
     int code = document_parse(&proof, config->path, text, strlen(text), err);
     if (!code) {
         document_free(&proof);

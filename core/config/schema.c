@@ -1,4 +1,4 @@
-/* Every key of the experiment YAML, once. */
+/* Table of all YAML keys. */
 #include "core/config/config.h"
 
 #include <string.h>
@@ -13,8 +13,8 @@ CHOICE_LISTS(CHOICE_SIZE)
 
 #define WEIGHT_ALIASES "bf16_c4=bf16+4|bf16_c8=bf16+8|bf16_c16=bf16+16"
 
-/* Short rows: type, unit, choices, aliases, min, max, default, commands, prose, changes the numbers, field.
- * ENUM_AT: a row whose list is not its field's does not compile. */
+/* Short rows: type, unit, choices, aliases, min, max, default, commands, help, changes the numbers, field.
+ * ENUM_AT: a row does not compile if its list is not that of its field. */
 #define AT(field) offsetof(struct config, field)
 #define FIELD_IS(tag, field) __builtin_types_compatible_p(enum tag, __typeof__(((struct config *)0)->field))
 #define ENUM_AT(tag, field) AT(field) + 0 * sizeof(char[FIELD_IS(tag, field) ? 1 : -1])
@@ -312,7 +312,7 @@ const struct config_key config_keys[] = {
 };
 const int config_key_count = (int)(sizeof config_keys / sizeof *config_keys) - 1;
 
-/* The spelling of the original's EVA and OpenCLIP files beside that of its DINOv2 files. */
+/* The key names of the original's EVA and OpenCLIP files, and those of its DINOv2 files. */
 static const char *const key_aliases[][2] = {{"model.weight_t", "model_t.weight"},
                                              {"model.weight_s", "model_s.weight"}};
 

@@ -1,4 +1,4 @@
-/* Where the bytes of one change go. See splice.h. */
+/* Plans the bytes of one change. See splice.h. */
 #include "core/config/splice.h"
 #include "core/base/file.h"
 #include "core/config/value.h"
@@ -42,7 +42,7 @@ static size_t next_line(const struct document *d, size_t at)
     return at;
 }
 
-/* The line ending in use at `at`: of that line, or of the first one. */
+/* Returns the line ending at `at`: of that line, or of the first one. */
 static const char *ending(const struct document *d, size_t at)
 {
     size_t end = line_end(d, at);
@@ -51,7 +51,7 @@ static const char *ending(const struct document *d, size_t at)
     return d->crlf ? "\r\n" : "\n";
 }
 
-/* Blanks before `at` on its line, -1 when something else stands there. */
+/* Returns the number of blanks before `at` on its line, -1 if there is other text. */
 static int indentation(const struct document *d, size_t at)
 {
     size_t start = line_start(d, at);
@@ -118,7 +118,7 @@ static char *single_quoted(const char *text)
     return quoted;
 }
 
-/* No line breaks or controls: what single quotes can hold on one line. */
+/* Whether the text has no line breaks or control characters: it fits in single quotes on one line. */
 static bool one_line(const char *text)
 {
     for (const unsigned char *p = (const unsigned char *)text; *p; p++)
@@ -159,7 +159,7 @@ static int plan_replace(const struct editor *e, const struct target *t, struct s
     s->remove = n->end - n->start;
     s->insert = spell(t->key, t->value, n->style, flow);
     if (s->remove) return 0;
-    /* nothing stood there: "key:" or "key: # comment" */
+    /* there was no value: "key:" or "key: # comment" */
     if (s->at == 0 || (e->d->text[s->at - 1] != ':' && !(n->anchor || n->tag)))
         return refuse(e, n->outer_start, "write 'key: value'", "the key has no ':'");
     char *blank = xasprintf(" %s", s->insert);
@@ -185,7 +185,8 @@ static int plan_flow(const struct editor *e, int mapping, const char *entry, str
     return 0;
 }
 
-/* Below the last line of what ends at `at`; `lines` has its own indentation, and no ending. */
+/* Inserts lines below the last line of the node that ends at `at`; `lines` has its own indentation, and no
+ * line ending. */
 static void plan_below(const struct document *d, size_t at, const char *lines, struct splice *s)
 {
     const char *eol = ending(d, at);
@@ -199,7 +200,7 @@ static void plan_below(const struct document *d, size_t at, const char *lines, s
     }
 }
 
-/* Blanks that sections' keys are indented by: as in the first block section, else 2. */
+/* Returns the indentation of keys in sections: that of the first block section, else 2. */
 static int step_width(const struct document *d)
 {
     for (int k = d->root >= 0 && d->nodes[d->root].kind == NODE_MAPPING ? d->nodes[d->root].first : -1;
@@ -254,7 +255,7 @@ static int plan_insert(const struct editor *e, const struct target *t, struct sp
     bool flow_root = d->nodes[d->root].style == STYLE_FLOW;
     char *value = NULL, *line = NULL;
     int code = 0;
-    if (t->mapping < 0) { /* "section:" with nothing below */
+    if (t->mapping < 0) { /* "section:" without keys */
         const struct node *n = &d->nodes[t->section_node];
         int key_node, indent;
         (void)document_find(d, d->root, t->section, &key_node);
@@ -286,7 +287,7 @@ static int plan_insert(const struct editor *e, const struct target *t, struct sp
 
 /* ---- Removing ---- */
 
-/* A '#' in the range that is not inside the key or the value. */
+/* Whether the range has a '#' outside the key and the value. */
 static bool has_comment(const struct document *d, size_t from, size_t to, int key_node, int node)
 {
     for (size_t i = from; i < to; i++) {
@@ -299,7 +300,7 @@ static bool has_comment(const struct document *d, size_t from, size_t to, int ke
     return false;
 }
 
-/* Whole lines from the key's to the end of its value. */
+/* Removes whole lines from the key's to the end of its value. */
 static int plan_remove_lines(const struct editor *e, int key_node, int node, struct splice *s)
 {
     const struct document *d = e->d;
@@ -311,7 +312,7 @@ static int plan_remove_lines(const struct editor *e, int key_node, int node, str
     bool fresh = end > from && (d->text[end - 1] == '\n' || d->text[end - 1] == '\r');
     size_t to = fresh ? end : next_line(d, end);
     if (!fresh && to == d->bytes && line_end(d, end) == d->bytes && from > (d->bom ? 3u : 0u)) {
-        /* the last line has no ending: take the one before it instead */
+        /* the last line has no line ending: remove the previous one instead */
         from--;
         if (from > 0 && d->text[from] == '\n' && d->text[from - 1] == '\r') from--;
     }
@@ -325,7 +326,7 @@ static int plan_remove_flow(const struct editor *e, int mapping, int key_node, i
 {
     const struct document *d = e->d;
     size_t from = d->nodes[key_node].outer_start, to = d->nodes[node].end;
-    int before = -1; /* value of the entry before */
+    int before = -1; /* value of the previous entry */
     for (int k = d->nodes[mapping].first; k != key_node; k = d->nodes[d->nodes[k].next].next)
         before = d->nodes[k].next;
     if (d->nodes[node].next >= 0) to = d->nodes[d->nodes[node].next].outer_start;

@@ -1,4 +1,4 @@
-/* What other programs call our keys: for the hint when a key is not known. */
+/* Names of our keys in other programs: for the hint about an unknown key. */
 #include "core/config/value.h"
 
 #include <ctype.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 
 static const struct {
-    const char *words, *key; /* words: between blanks */
+    const char *words, *key; /* words: separated by blanks */
 } synonyms[] = {
     {"learning_rate base_lr peak_lr blr", "optim.lr"},
     {"lr_min end_lr final_lr min_learning_rate eta_min", "optim.min_lr"},

@@ -1,5 +1,5 @@
-/* YAML scalars as typed values, and typed values as YAML scalars. See value.h. The patterns of YAML 1.1 are
- * PyYAML's resolver's; those of 1.2 are the core schema's (YAML 1.2.2, 10.3.2). */
+/* Converts YAML scalars to typed values and back. See value.h. The patterns of YAML 1.1 are PyYAML's
+ * resolver's; those of 1.2 are the core schema's (YAML 1.2.2, 10.3.2). */
 #include "core/config/value.h"
 #include "core/base/file.h"
 #include "core/base/nearest.h"
@@ -148,9 +148,9 @@ bool value_plain_is_not_text(const char *text)
 void value_real_text(char *dst, size_t size, double x)
 {
     char digits[40];
-    bool small = x != 0 && fabs(x) < 0.01; /* 1.0e-3 rather than 0.001 */
+    bool small = x != 0 && fabs(x) < 0.01; /* 1.0e-3 instead of 0.001 */
     int whole =
-        !small && fabs(x) >= 1 && fabs(x) < 1e9 ? (int)log10(fabs(x)) + 1 : 1; /* 1000 rather than 1e+03 */
+        !small && fabs(x) >= 1 && fabs(x) < 1e9 ? (int)log10(fabs(x)) + 1 : 1; /* 1000 instead of 1e+03 */
     for (int precision = whole; precision <= 17; precision++) {
         snprintf(digits, sizeof digits, small ? "%.*e" : "%.*g", small ? precision - 1 : precision, x);
         if (strtod(digits, NULL) == x) break;
@@ -238,7 +238,7 @@ const char *config_choice(int key, int i)
     return NULL;
 }
 
-/* The number of a choice by its spelling or an alias, -1 when there is none. */
+/* Returns the number of a choice by its name or an alias, -1 if there is none. */
 static int choice_find(int key, const char *text)
 {
     const char *choice;
@@ -491,8 +491,8 @@ static char *absolute_path(const struct config *config, const char *text)
     const char *home = getenv("HOME");
     char *joined = text[0] == '~' && text[1] == '/' && home ? path_join(home, text + 2)
                                                             : path_join(config->directory, text);
-    /* "a/./b" and "a//b" without touching the file system; ".." stays: it means something else behind a link
-     */
+    /* "a/./b" and "a//b" without accessing the file system; ".." stays: its meaning differs after a
+     * symbolic link */
     char *out = joined;
     for (char *p = joined; *p;) {
         if (p[0] == '/' && p[1] == '/') p++;
@@ -516,7 +516,7 @@ void value_store(struct config *config, int key, const struct value *value, cons
                           : config_keys[key].type == CONFIG_PATH ? absolute_path(config, text)
                                                                  : xstrdup(text);
         break;
-    case CONFIG_CHOICE: *(unsigned *)field = (unsigned)value->integer; break; /* what enums are */
+    case CONFIG_CHOICE: *(unsigned *)field = (unsigned)value->integer; break; /* enums are unsigned */
     case CONFIG_BOOL: *(bool *)field = value->integer != 0; break;
     case CONFIG_SWITCH: *(int *)field = (int)value->integer; break;
     case CONFIG_REAL: *(double *)field = value->real; break;

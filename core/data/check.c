@@ -1,5 +1,5 @@
-/* Every image of a dataset decoded once, without training: see data.h. Workers take images in the list's
- * order; problems are reported in that order, each as soon as all images before it are done. */
+/* Decodes every image of a dataset once, without training: see data.h. Workers process images in the
+ * list's order. Problems are reported in that order, each after all images before it are done. */
 #include "core/base/file.h"
 #include "core/base/platform.h"
 #include "core/base/progress.h"
@@ -18,12 +18,12 @@ struct check {
     data_problem *report;
     void *context;
     pthread_mutex_t lock;
-    struct error **problems; /* (list->count) NULL: none, or not known yet */
+    struct error **problems; /* (list->count) NULL: no problem, or not known yet */
     uint8_t *done;           /* (list->count) */
     int64_t next, reported, bad;
 };
 
-/* NULL for an image that can be decoded; malloc'ed. */
+/* Decodes one image; NULL if it can be decoded, else the problem, malloc'ed. */
 static struct error *examine(const struct check *c, int64_t id)
 {
     struct error err = {0};
@@ -82,7 +82,7 @@ int data_check(const struct data_options *options, data_problem *report, void *c
     int64_t threads = options->workers > 0 ? options->workers : sysconf(_SC_NPROCESSORS_ONLN), started = 0;
     pthread_t *thread = xcalloc((size_t)threads, sizeof *thread);
     while (started + 1 < threads && thread_start(&thread[started], work, &c) == 0) started++;
-    work(&c); /* the caller is a worker, too: with no thread to be had it is the only one */
+    work(&c); /* the caller is a worker, too, and the only one if no thread can be started */
     for (int64_t i = 0; i < started; i++) pthread_join(thread[i], NULL);
     findings->images = list.count;
     findings->bad = c.bad;

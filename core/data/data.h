@@ -1,15 +1,15 @@
-/* Images in: find, decode, resize, order, prefetch.
+/* Image input: find, decode, resize, order, prefetch.
  *
  *     data_open(&d, &options, &err);            // lists the images
  *     data_start(d, step, &err);                // workers begin with the batch of that step (from 0)
  *     data_next(d, &batch, &err);               // the next batch, in order; valid until the next call
  *     data_close(d);
  *
- * The order is a function of (seed, epoch, position) alone, so a run that resumes at step N, or has another
- * number of workers, sees the same images. Ranks share each batch in micro-batches, which they take in turns:
- * on any number of ranks the n-th micro-batch is of the same images. Decoding and resizing equal PIL and
- * torchvision bit for bit (tests/data/preprocess). Without augmentation a dataset of at most 16 MiB of
- * resized bytes is decoded once.
+ * The order is a function of (seed, epoch, position) alone, so a run that resumes at step N, or has a
+ * different number of workers, sees the same images. Ranks share each batch in micro-batches, assigned
+ * round-robin: on any number of ranks, micro-batch n has the same images. Decoding and resizing are
+ * bit-identical to PIL and torchvision (tests/data/preprocess). Without augmentation, a dataset of at most
+ * 16 MiB after resizing is decoded once.
  */
 #ifndef MEOPT_DATA_H
 #define MEOPT_DATA_H
@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What an image passes through on its way to a tower: it is resized, its centre cropped, and normalised. */
+/* Preprocessing of a tower's images: resize, centre crop, normalisation. */
 enum resample {
     RESAMPLE_BICUBIC,
     RESAMPLE_BILINEAR,
@@ -30,48 +30,50 @@ enum resample {
     RESAMPLE_HAMMING
 };
 enum resize {
-    RESIZE_SHORTEST, /* the shorter side becomes side / crop_pct, the shape stays */
+    RESIZE_SHORTEST, /* the shorter side becomes side / crop_pct, the aspect ratio is kept */
     RESIZE_SQUASH,   /* both sides become side / crop_pct */
-    RESIZE_EXACT     /* the image is not resized; a smaller one is bad */
+    RESIZE_EXACT     /* no resize; a smaller image is bad */
 };
-/* Whose arithmetic, and where the crop begins when the margin is odd. */
+/* The library whose arithmetic is used, and the rounding of the crop's offset when the margin is odd. */
 enum resize_as {
     RESIZE_AS_PIL,    /* PIL; rounded half to even: torchvision's transforms of PIL images, timm, open_clip */
     RESIZE_AS_HF,     /* torchvision on bytes; rounded down: transformers */
     RESIZE_AS_HF_PIL, /* PIL; rounded down: transformers' PIL backend */
-    RESIZE_AS_HF_FLOAT /* torchvision on floats, which are not rounded to bytes; rounded down: DINOv3's */
+    RESIZE_AS_HF_FLOAT /* torchvision on floats, not rounded to bytes; rounded down: DINOv3's */
 };
 struct preprocess {
     enum resample resample;
     enum resize resize;
     enum resize_as as;
-    double crop_pct; /* 0.1 to 1; side / crop_pct is rounded down, as timm does */
+    double crop_pct; /* 0.1 to 1; side / crop_pct is rounded down, like timm */
     float mean[3], std[3];
 };
 extern const struct preprocess preprocess_clip, preprocess_dinov2, preprocess_siglip;
 bool preprocess_same(const struct preprocess *a, const struct preprocess *b);
-/* 0 and 1 of the first two where their crop divides, as caches of earlier versions have it; else a checksum.
- */
+/* Returns a checksum of the preprocessing. It is 0 or 1 for the first two if their crop divides, as in
+ * caches of earlier versions. */
 uint32_t preprocess_hash(const struct preprocess *how, int64_t side);
-/* Bytes of a prepared image, and what its shorter side (or both) is resized to. */
+/* Returns the bytes of a prepared image. preprocess_resized: the size of its shorter side (or both) after
+ * the resize. */
 size_t preprocess_bytes(const struct preprocess *how, int64_t side);
 int preprocess_resized(const struct preprocess *how, int64_t side);
 
 struct data_options {
     const char *root;
-    const char *include, *exclude; /* patterns of list.h; NULL: none */
+    const char *include, *exclude; /* patterns (list.h); NULL: none */
     int64_t image_size;            /* S */
     struct preprocess preprocess;
-    int64_t student_size; /* the student sees the same images in another way; 0: both see the same */
+    int64_t student_size; /* the student's own image size; 0: that of the teacher */
     struct preprocess student;
     bool augment, flip; /* random resized crop, horizontal flip */
     double crop_scale_min, crop_scale_max;
     bool shuffle; /* false: file order */
-    bool whole;   /* one pass in file order, ranks taking batches in turns, the last ones may be short or
-                     empty; nothing stands in for a bad image */
+    /* one pass in file order, batches assigned round-robin to ranks, the last ones may be short or empty;
+     * bad images are not replaced */
+    bool whole;
     uint64_t seed;
     int64_t batch;         /* images of this rank in a batch */
-    int rank, ranks;       /* 0, 1 alone */
+    int rank, ranks;       /* 0, 1 for a single rank */
     int64_t micro, global; /* images of a micro-batch (0: 1), of the batch of all ranks (0: batch of each) */
     int64_t workers;       /* 0: one per processor */
     int64_t prefetch;      /* batches ready ahead */
@@ -80,13 +82,13 @@ struct data_options {
 
 struct data_batch {
     const float *images; /* (count, 3, S, S), normalised; with student_size: see data_chunk */
-    const int64_t *ids;  /* number of each image in the list; whole: -1, and zeros, for one that is bad */
+    const int64_t *ids;  /* index of each image in the list; whole: -1, and zeros, for a bad one */
     int64_t count;
     int64_t epoch;
-    double wait_ms; /* that data_next waited for it; 0 where it was there */
+    double wait_ms; /* time that data_next waited for it; 0 if it was ready */
 };
 
-/* With student_size a batch is made of chunks of data_chunk() floats, one of each micro-batch: (micro, 3, S,
+/* With student_size a batch consists of chunks of data_chunk() floats, one per micro-batch: (micro, 3, S,
  * S) for the teacher, and from data_student_at() on (micro, 3, student_size, student_size). */
 int64_t data_student_at(const struct data_options *options);
 int64_t data_chunk(const struct data_options *options);
@@ -97,19 +99,21 @@ void data_close(struct data *data);
 int64_t data_images(const struct data *data);
 const char *data_name(const struct data *data, int64_t image); /* path relative to the root */
 struct image_list;
-const struct image_list *data_list(const struct data *data); /* what is listed, see list.h */
-/* Which of several parts the images are, and what is not read: to the log, once a command. */
+const struct image_list *data_list(const struct data *data); /* the listed images, see list.h */
+/* Logs the chosen part of the images and the unread files, once per command. */
 void data_report(const struct data *data);
 uint32_t data_hash(const struct data *data);         /* image_list_hash of its images */
 int64_t data_epoch_batches(const struct data *data); /* full batches of all ranks */
-/* Stops what runs and begins with batch `step` counted over all epochs. */
+/* Stops the workers and restarts them at batch `step`, counted over all epochs. */
 int data_start(struct data *data, int64_t step, struct error *err);
-/* whole: count 0 behind the last batch. An image that cannot be decoded is left out, named and counted; one
- * that cannot be read (EIO, EMFILE, no memory) after a second or two is the error, with its file. */
+/* Returns the next batch; whole: count 0 after the last one. An image that cannot be decoded is replaced
+ * (whole: left out), logged and counted. One that still cannot be read after a second or two (EIO, EMFILE,
+ * no memory) is the error, with its file. */
 int data_next(struct data *data, struct data_batch *batch, struct error *err);
-/* One image by its number, (3, S, S), beside the batches; *decoded is false for one that cannot be. */
+/* Loads one image by its index, (3, S, S), independently of the batches; *decoded is false for one that
+ * cannot be decoded. */
 int data_image(struct data *data, int64_t image, float *out, bool *decoded, struct error *err);
-/* Images of the batch that data_next will give, NULL while not all are there. */
+/* Returns the images of the batch that data_next will return; NULL while it is incomplete. */
 const float *data_peek(struct data *data);
 
 /* ---- Check without training ---- */
@@ -121,11 +125,11 @@ struct data_findings {
     int64_t bad;      /* that cannot be read or decoded */
     int64_t unlisted; /* directories and links that cannot be followed: training refuses them */
 };
-/* Lists and decodes every image of options->root with options->workers threads and reports each problem in
- * the list's order. An error only where there is no list at all (root, include, exclude). */
+/* Lists and decodes all images of options->root with options->workers threads and reports each problem in
+ * the list's order. Returns an error only if there is no list (root, include, exclude). */
 int data_check(const struct data_options *options, data_problem *report, void *context,
                struct data_findings *findings, struct error *err);
-/* How many undecodable images of `images` training accepts at a share of max_bad. */
+/* Returns the number of undecodable images that training accepts, out of `images`, at a share of max_bad. */
 int64_t data_bad_allowed(double max_bad, int64_t images);
 
 /* ---- Parts ---- */
@@ -134,13 +138,13 @@ struct image {
     uint8_t *rgb; /* (height, width, 3), malloc'ed */
     int width, height;
 };
-/* Decode JPEG, PNG or WebP from memory as PIL's convert("RGB").
- * Reasons are one sentence; the caller names the file. */
+/* Decodes JPEG, PNG or WebP from memory like PIL's convert("RGB"). Reasons are one sentence; the caller
+ * names the file. */
 int image_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *err);
 void image_free(struct image *image);
 
-/* The box (x, y, w, h) of an image, resized to (out_w, out_h); of that only the window (left, top, side,
- * side) is made: out (side, side, 3), bytes or, RESIZE_AS_HF_FLOAT, floats from 0 to 1. */
+/* The box (x, y, w, h) of an image, resized to (out_w, out_h). Only the window (left, top, side, side) is
+ * computed: out (side, side, 3), bytes or, RESIZE_AS_HF_FLOAT, floats from 0 to 1. */
 struct resize_task {
     int x, y, w, h;
     int out_w, out_h;
@@ -148,18 +152,18 @@ struct resize_task {
 };
 int image_resize(const struct image *image, const struct preprocess *how, const struct resize_task *task,
                  void *out, struct error *err);
-/* Resize and centre crop: out has preprocess_bytes(). */
+/* Resizes and crops the centre: out has preprocess_bytes(). */
 int image_prepare(const struct image *image, const struct preprocess *how, int side, void *out,
                   struct error *err);
-/* The same for one box drawn by torchvision's RandomResizedCrop rule from counter-based random numbers; it
+/* The same for one box from torchvision's RandomResizedCrop rule with counter-based random numbers; it
  * depends on neither `how` nor side. */
 int image_prepare_random(const struct image *image, const struct preprocess *how, int side, double scale_min,
                          double scale_max, bool flip, uint64_t seed, uint64_t epoch, uint64_t index,
                          void *out, struct error *err);
-/* Prepared pixels -> (3, side, side) floats, (x/255 - mean) / std */
+/* Converts prepared pixels to (3, side, side) floats, (x/255 - mean) / std. */
 void image_normalize(const void *pixels, const struct preprocess *how, int side, float *out);
 
-/* Position -> image number: a permutation of 0..count-1 for each (seed, epoch). */
+/* Maps a position to an image index: a permutation of 0..count-1 for each (seed, epoch). */
 int64_t data_shuffle(uint64_t seed, uint64_t epoch, int64_t position, int64_t count);
 
 #endif

@@ -1,7 +1,7 @@
-/* JPEG (libjpeg-turbo), PNG (libpng) and WebP (libwebp) to RGB as PIL's convert("RGB") makes it: grey
+/* Decodes JPEG (libjpeg-turbo), PNG (libpng) and WebP (libwebp) to RGB like PIL's convert("RGB"): grey
  * replicated, palettes expanded, alpha dropped, Adobe CMYK through PIL's own formula, EXIF orientation
- * ignored, of an animation the first frame on black. A file that ends too early is an error. Other than PIL,
- * which clips it to white, 16-bit grey keeps its high byte, as 16-bit colour does. */
+ * ignored, the first frame of an animation on black. A truncated file is an error. One difference: 16-bit
+ * grey keeps its high byte, like 16-bit colour, where PIL clips it to white. */
 #include "core/data/data.h"
 
 #include <setjmp.h>
@@ -219,7 +219,7 @@ done:
     return code;
 }
 
-/* One frame to its place in the image; what does not fit there is refused by the library. */
+/* Decodes one frame into its position in the image; libwebp refuses one that does not fit. */
 static int decode_webp_frame(struct image *image, const uint8_t *bytes, size_t size, int x, int y,
                              struct error *err)
 {
@@ -272,7 +272,7 @@ static int decode_webp(struct image *image, const uint8_t *bytes, size_t size, s
     return code;
 }
 
-/* What else it is, by its first bytes; NULL: not known. */
+/* Names a different file format by its first bytes; NULL: unknown. */
 static const char *other_kind(const uint8_t *bytes, size_t size)
 {
 #define KIND(at, magic, name)                                                                                \

@@ -1,4 +1,4 @@
-/* The images below a root: see list.h. */
+/* The images under a root: see list.h. */
 #include "core/data/list.h"
 #include "core/base/file.h"
 #include "core/base/retry.h"
@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- names ---- */
+/* ---- Patterns ---- */
 
 static bool ends_with(const char *name, const char *ending)
 {
@@ -28,7 +28,7 @@ static bool wanted(const char *name)
            ends_with(name, ".webp");
 }
 
-/* One pattern, [p, end). fnmatch would depend on the locale, and a dataset must not. */
+/* Matches one pattern, [p, end). fnmatch would depend on the locale. */
 static bool matches_one(const char *p, const char *end, const char *name)
 {
     const char *star = NULL, *mark = NULL;
@@ -60,29 +60,29 @@ static bool matches(const char *patterns, const char *name)
     return false;
 }
 
-/* ---- all below the root ---- */
+/* ---- Directories ---- */
 
 enum { ENDINGS = 12, ENDING_BYTES = 8, IMAGE_BYTES = 256 << 20 };
 
 struct walk {
     struct image_list *list;
     const char *root, *include, *exclude;
-    int64_t all; /* images, those that the patterns leave out as well */
+    int64_t all; /* all images, also those that the patterns exclude */
     struct {
         char name[ENDING_BYTES + 1];
         int64_t count;
-    } unread[ENDINGS]; /* the last is of all that found no place */
+    } unread[ENDINGS]; /* the last entry counts all further endings */
     int endings;
     int64_t loops;
     char **archives;
     int64_t archive_count;
-    const char *archive;                                 /* that is read */
+    const char *archive;                                 /* the archive being read */
     void (*report)(void *context, const struct error *); /* NULL: the first problem is the error */
     void *context;
     int64_t unlisted;
 };
 
-/* A directory and those above it. */
+/* A directory and its ancestors. */
 struct above {
     dev_t device;
     ino_t inode;
@@ -144,8 +144,7 @@ static int unlisted(struct walk *w, const char *path, const char *what, const ch
     return code;
 }
 
-/* A link that leads nowhere is passed over when its name is no image's: images left out silently would make
- * a different dataset. */
+/* Skips a broken link if its name is no image's: silently omitted images would make a different dataset. */
 static int unknown(struct walk *w, const char *path, const char *name, struct error *err)
 {
     if ((errno == ENOENT || errno == ELOOP) && !wanted(name)) return 0;
@@ -179,7 +178,8 @@ static int walk_entry(struct walk *w, const char *below, const char *entry, cons
     return code;
 }
 
-/* Symbolic links to directories are followed, but for those that lead back. */
+/* Lists a directory and its subdirectories. Symbolic links to directories are followed, except to an
+ * ancestor. */
 static int walk(struct walk *w, const char *below, const struct above *up, struct error *err)
 {
     char *path = below[0] ? path_join(w->root, below) : xstrdup(w->root);
@@ -229,7 +229,7 @@ static void add_member(void *context, const char *member, int64_t offset, int64_
     else free(name);
 }
 
-/* Archives beside images may hold the same images: they are not read then. */
+/* Lists tar archives if there are no image files; next to image files they may contain the same images. */
 static int read_archives(struct walk *w, int code, struct error *err)
 {
     bool has_images = w->all > 0;
@@ -245,7 +245,7 @@ static int read_archives(struct walk *w, int code, struct error *err)
     return code;
 }
 
-/* "1200 .tif, 3 .json": the most first. */
+/* Returns "1200 .tif, 3 .json", the most frequent first. */
 static char *unread_text(struct walk *w)
 {
     char *text = NULL;
@@ -268,7 +268,7 @@ static char *unread_text(struct walk *w)
     return longer;
 }
 
-/* ---- training, validation and test ---- */
+/* ---- Training, validation and test ---- */
 
 enum part { PART_NONE, PART_TRAIN, PART_VAL, PART_TEST, PARTS };
 static const char *const part_names[PARTS] = {"elsewhere", "for training", "for validation", "for test"};
@@ -290,8 +290,8 @@ static enum part part_named(const char *name, size_t bytes)
     return PART_NONE;
 }
 
-/* By the outermost directory that tells: below val/ there may be a class "train". Of an archive by a word of
- * its name: imagenet-train-000000.tar. */
+/* Returns the part by the outermost directory with a known name: under val/ there may be a class "train".
+ * For an archive, by a word of its name: imagenet-train-000000.tar. */
 static enum part part_of(const char *name)
 {
     size_t archive = (size_t)image_place(name).archive_length;
@@ -351,7 +351,7 @@ static void select_training(struct image_list *list)
 static int by_bytes(const void *a, const void *b)
 {
     const char *x = *(char *const *)a, *y = *(char *const *)b;
-    int order = strcmp(x, y); /* an archive may hold a name twice */
+    int order = strcmp(x, y); /* an archive may contain a name twice */
     return order ? order : image_place(x).offset < image_place(y).offset ? -1 : 1;
 }
 
@@ -424,7 +424,7 @@ uint32_t image_list_hash(const struct image_list *list)
     return crc;
 }
 
-/* The first bytes of an image, from its file or its archive. 0: they cannot be read */
+/* Returns the checksum of an image's first bytes, from its file or archive; 0: cannot be read. */
 static uint32_t sample_crc(const char *root, const char *name)
 {
     struct image_place place = image_place(name);

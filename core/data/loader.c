@@ -1,12 +1,14 @@
-/* Batches by worker threads into a ring of buffers, handed out in order: see data.h.
+/* Loads batches with worker threads into a ring of buffers and returns them in order: see data.h.
  *
- * Work is cut into samples. Sample t belongs to batch t / batch; a worker takes the next sample whose batch
- * has a free buffer. Which image a sample holds depends on its position alone. An image that cannot be
- * decoded is replaced by the next position's, so the replacement is the same on every run (in a whole pass
- * nothing stands in for it); it is named once and counted. What cannot be read (or not for want of memory) is
- * tried again for a moment, and then ends the loading: it says nothing of the image, and to go on would make
- * a run depend on the hour. A dataset that is small once it is resized (and not augmented) is decoded once,
- * before data_start returns: decoding would be slower than the steps of the towers that such sets are for. */
+ * The work is divided into samples. Sample t belongs to batch t / batch; a worker loads the next sample
+ * whose batch has a free buffer. The image of a sample depends on its position alone. An image that cannot
+ * be decoded is replaced by that of the next position, so that the replacement is the same on every run
+ * (in a whole pass it is not replaced); it is logged once and counted. A file that cannot be read, or
+ * lacks memory, is retried for a moment, then loading fails: the image may be good, and skipping it would
+ * make a run irreproducible. A dataset that is small after resizing (and not augmented) is decoded once,
+ * before data_start returns: decoding would take longer than the steps of the small towers that such sets
+ * are for.
+ */
 #include "core/data/data.h"
 #include "core/base/processors.h"
 #include "core/base/clock.h"
@@ -33,20 +35,21 @@ struct data {
     int64_t depth;  /* buffers in the ring */
     float **images; /* (depth) of (batch, 3, S, S) */
     int64_t **ids;
-    int64_t *ready; /* (depth) samples finished of the batch in the buffer */
-    uint8_t *bad;   /* (list.count) named as undecodable */
+    int64_t *ready; /* (depth) finished samples of the batch in the buffer */
+    uint8_t *bad;   /* (list.count) logged as undecodable */
     int64_t bad_count;
-    uint8_t **kept; /* (list.count) resized images, NULL where undecodable; NULL: not kept */
+    uint8_t **kept; /* (list.count) resized images, NULL for undecodable ones; NULL: not kept */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t *threads;
     int64_t thread_count;
     bool stop;
-    int64_t first_batch;          /* batch of data_start */
-    int64_t next_sample;          /* counted from first_batch * batch */
-    int64_t next_batch;           /* to be handed out */
-    int64_t next_kept, done_kept; /* images taken, finished by the workers; samples begin when all are */
+    int64_t first_batch; /* batch of data_start */
+    int64_t next_sample; /* counted from first_batch * batch */
+    int64_t next_batch;  /* the next batch to return */
+    /* images claimed and finished by the workers; samples begin when all are done */
+    int64_t next_kept, done_kept;
     struct error failure;
 };
 
@@ -72,7 +75,7 @@ int64_t data_chunk(const struct data_options *o)
     return data_student_at(o) + aligned(o->micro * 3 * o->student_size * o->student_size);
 }
 
-/* Of an image that is decoded and resized for the teacher, or for both. */
+/* Returns the bytes of an image that is decoded and resized for the teacher, or for both. */
 static size_t teacher_bytes(const struct data *d)
 {
     return preprocess_bytes(&d->options.preprocess, d->options.image_size);
@@ -85,7 +88,7 @@ static size_t pixel_bytes(const struct data *d)
                            : teacher_bytes(d);
 }
 
-/* From decoded and resized pixels to a slot of a batch; pixels NULL: zeros. */
+/* Converts decoded and resized pixels into a slot of a batch; pixels NULL: zeros. */
 static void store_sample(const struct data *d, float *batch, int64_t slot, const uint8_t *pixels)
 {
     const struct data_options *o = &d->options;
@@ -103,7 +106,7 @@ static void store_sample(const struct data *d, float *batch, int64_t slot, const
     }
 }
 
-/* Samples in batch b; 0 behind the end of a whole pass. */
+/* Returns the number of samples in batch b; 0 after the end of a whole pass. */
 static int64_t batch_samples(const struct data *d, int64_t b)
 {
     const struct data_options *o = &d->options;
@@ -147,10 +150,10 @@ static int64_t image_at(const struct data *d, int64_t batch, int64_t slot, int64
                                    : position;
 }
 
-/* What becomes of an image. */
+/* The result of loading an image. */
 enum outcome { LOADED, UNDECODABLE, UNREADABLE };
 
-/* Both views of an image are of the same box. */
+/* Both views of an image use the same box. */
 static int prepare(const struct data_options *o, const struct image *image, const struct preprocess *how,
                    int64_t side, int64_t epoch, int64_t id, uint8_t *to, struct error *err)
 {
@@ -159,7 +162,7 @@ static int prepare(const struct data_options *o, const struct image *image, cons
                       : image_prepare(image, how, (int)side, to, err);
 }
 
-/* Decoded and resized, pixel_bytes(d) */
+/* Decodes and resizes an image, pixel_bytes(d). */
 static enum outcome load_once(const struct data *d, const char *path, int64_t id, int64_t epoch, uint8_t *rgb,
                               struct error *err)
 {
@@ -168,7 +171,7 @@ static enum outcome load_once(const struct data *d, const char *path, int64_t id
     size_t size = 0;
     struct image image = {0};
     int code = image_read(d->root, d->list.names[id], &bytes, &size, err);
-    bool read = !code || errno == 0; /* an error of the file itself is not the system's */
+    bool read = !code || errno == 0; /* an error of the file itself, not of the system */
     if (!code) code = image_decode(&image, (const uint8_t *)bytes, size, err);
     if (!code) code = prepare(o, &image, &o->preprocess, o->image_size, epoch, id, rgb, err);
     if (!code && o->student_size)
@@ -179,8 +182,8 @@ static enum outcome load_once(const struct data *d, const char *path, int64_t id
     return !code ? LOADED : read && code != EXIT_HOST_MEMORY ? UNDECODABLE : UNREADABLE;
 }
 
-/* Full tables of files, a server that comes back, memory that another gives back: what passes within a second
- * or two is waited for. */
+/* Retries for a second or two: full file tables, an unavailable server and lack of memory may be
+ * temporary. */
 static enum outcome load_image(const struct data *d, int64_t id, int64_t epoch, uint8_t *rgb,
                                struct error *err)
 {
@@ -194,13 +197,13 @@ static enum outcome load_image(const struct data *d, int64_t id, int64_t epoch, 
     return outcome;
 }
 
-/* Under the lock: the first failure is the one that is told. */
+/* Stores the first failure, under the lock. */
 static void fail(struct data *d, const struct error *why)
 {
     if (!d->failure.code) d->failure = *why;
 }
 
-/* Under the lock: a bad image is named once; too many are fatal. */
+/* Logs a bad image once, under the lock; too many are fatal. */
 static void count_bad(struct data *d, int64_t id, const struct error *why)
 {
     if (d->bad[id]) return;
@@ -215,8 +218,8 @@ static void count_bad(struct data *d, int64_t id, const struct error *why)
     }
 }
 
-/* Under the lock: images to keep are decoded, by all workers,
- * those that cannot be wait to be named until a sample meets them. */
+/* Decodes the images to keep, with all workers, under the lock. Bad ones are logged when a sample uses
+ * them. */
 static void work_kept(struct data *d, uint8_t *rgb)
 {
     size_t bytes = pixel_bytes(d);
@@ -235,8 +238,8 @@ static void work_kept(struct data *d, uint8_t *rgb)
         pthread_cond_wait(&d->changed, &d->lock);
 }
 
-/* One sample into its place in the batch `to`: its image, or the next position's that can be decoded; in a
- * whole pass zeros, and -1 for its number. False: the loading has failed, or stops. */
+/* Loads one sample into its slot of the batch `to`: its image, or that of the next position that can be
+ * decoded; in a whole pass zeros, and -1 as its index. False: loading failed or stops. */
 static bool load_sample(struct data *d, int64_t batch, int64_t slot, uint8_t *rgb, float *to, int64_t *number)
 {
     const struct data_options *o = &d->options;
@@ -277,12 +280,12 @@ static void *work(void *argument)
     struct data *d = argument;
     const struct data_options *o = &d->options;
     uint8_t *rgb = xmalloc(pixel_bytes(d));
-    processors_stay("", -1); /* the thread that began this one may have settled on a node */
+    processors_stay("", -1); /* the creating thread may be bound to a NUMA node */
     pthread_mutex_lock(&d->lock);
     if (d->kept) work_kept(d, rgb);
     while (!d->stop && !d->failure.code) {
         int64_t batch = d->first_batch + d->next_sample / o->batch, slot = d->next_sample % o->batch;
-        /* the batch handed out last keeps its buffer until the next call */
+        /* the last returned batch keeps its buffer until the next call */
         if (batch >= d->next_batch - 1 + d->depth || slot >= batch_samples(d, batch)) {
             pthread_cond_wait(&d->changed, &d->lock);
             continue;
@@ -323,7 +326,8 @@ int data_open(struct data **data, const struct data_options *options, struct err
     d->options.root = d->root;
     if (d->options.micro <= 0) d->options.micro = 1;
     if (d->options.global <= 0) d->options.global = options->batch * options->ranks;
-    d->options.include = d->options.exclude = NULL; /* the caller's; the list is read here and now */
+    /* owned by the caller, and not used after the list was read */
+    d->options.include = d->options.exclude = NULL;
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->changed, NULL);
     if (d->options.workers <= 0) d->options.workers = sysconf(_SC_NPROCESSORS_ONLN);
@@ -386,7 +390,7 @@ int data_start(struct data *d, int64_t step, struct error *err)
     if (!d->thread_count)
         return error_errno(err, EXIT_HOST_MEMORY, "raise the limits on memory and processes (ulimit -v, -u)",
                            "cannot start a data worker");
-    if (reason) /* the images and their order are the same with fewer */
+    if (reason) /* images and their order are the same with fewer workers */
         log_warn("%lld of %lld data workers: no more can be started: %s", (long long)d->thread_count,
                  (long long)d->options.workers, strerror(reason));
     pthread_mutex_lock(&d->lock);
@@ -401,7 +405,7 @@ int data_next(struct data *d, struct data_batch *out, struct error *err)
     pthread_mutex_lock(&d->lock);
     int64_t batch = d->next_batch, count = batch_samples(d, batch), buffer = batch % d->depth;
     if (batch > d->first_batch)
-        d->ready[(batch - 1) % d->depth] = 0; /* the batch before may be overwritten now */
+        d->ready[(batch - 1) % d->depth] = 0; /* the previous batch may be overwritten now */
     d->next_batch++;
     bool there = d->ready[buffer] == count;
     double begin = clock_seconds();

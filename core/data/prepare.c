@@ -1,4 +1,4 @@
-/* Turns a decoded image into the input of a tower: resize, crop, normalise, as torchvision's transforms do.
+/* Turns a decoded image into the input of a tower: resize, crop, normalise, like torchvision's transforms.
  * The values below are those of CLIP (openai/CLIP, clip.py) and DINOv2 (dinov2/data/transforms.py). */
 #include "core/data/data.h"
 #include "core/base/file.h"
@@ -43,7 +43,7 @@ int preprocess_resized(const struct preprocess *how, int64_t side)
     return (int)floor((double)side / how->crop_pct);
 }
 
-/* Where the crop begins: torchvision's int(round(x / 2)), half to even; transformers rounds down. */
+/* Returns the offset of the crop: torchvision's int(round(x / 2)), half to even; transformers rounds down. */
 static int crop_begin(const struct preprocess *how, int margin)
 {
     int half = margin / 2;
@@ -71,7 +71,7 @@ int image_prepare(const struct image *image, const struct preprocess *how, int s
     return image_resize(image, how, &r, out, err);
 }
 
-/* Uniform in [0, 1) number `which` of an image's draw. */
+/* Returns number `which` of an image's draw, uniform in [0, 1). */
 static double uniform(uint64_t seed, uint64_t epoch, uint64_t index, uint32_t which)
 {
     uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)epoch, which >> 2}, out[4];
@@ -109,7 +109,7 @@ int image_prepare_random(const struct image *image, const struct preprocess *how
         y = (int)(uniform(seed, epoch, index, draw + 2) * (H - h + 1));
         x = (int)(uniform(seed, epoch, index, draw + 3) * (W - w + 1));
     }
-    if (w == 0) { /* the centre, as near to the wanted shapes as the image allows */
+    if (w == 0) { /* the centre, as close to the requested aspect ratios as the image allows */
         double ratio = (double)W / H;
         w = ratio > 4.0 / 3.0 ? (int)nearbyint(H * 4.0 / 3.0) : W;
         h = ratio < 3.0 / 4.0 ? (int)nearbyint(W * 4.0 / 3.0) : H;

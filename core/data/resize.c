@@ -79,7 +79,7 @@ static struct axis_task axis_task(enum resample resample, int in, int out)
 
 static int axis_most(const struct axis_task *a) { return (int)ceil(a->support) * 2 + 1; }
 
-/* The weights of output position i, which sum to 1, and the input position of the first of them. */
+/* Computes the weights of output position i, which sum to 1, and the input position of the first of them. */
 static int axis_weights(const struct axis_task *a, int i, double *w, int *first)
 {
     double centre = (i + 0.5) * a->scale, sum = 0, shrink = 1 / a->stretch;
@@ -93,7 +93,8 @@ static int axis_weights(const struct axis_task *a, int i, double *w, int *first)
     return high - low;
 }
 
-/* Fractional bits of torchvision's 16-bit weights: those with which the largest of all still fits. */
+/* Returns the fractional bits of torchvision's 16-bit weights: the most with which the largest weight
+ * fits. */
 static int short_bits(const struct axis_task *a, double *w)
 {
     double most = 0;
@@ -104,7 +105,7 @@ static int short_bits(const struct axis_task *a, double *w)
     return bits;
 }
 
-/* Output positions begin .. begin + count. */
+/* Computes the taps of output positions begin .. begin + count. */
 static int taps_make(struct resize_axis *t, const struct preprocess *how, int in, int out, int begin,
                      int count)
 {
@@ -129,17 +130,17 @@ static int taps_make(struct resize_axis *t, const struct preprocess *how, int in
     return fine ? 0 : EXIT_HOST_MEMORY;
 }
 
-/* ---- The ways to resize ---- */
+/* ---- Order of the passes ---- */
 
-/* Pillow from version 13 on resizes an image that shrinks far more in height than in width vertically first.
- */
+/* Whether the vertical pass comes first: Pillow does so from version 13 on if an image shrinks far more in
+ * height than in width. */
 static bool vertical_first(const struct preprocess *how, const struct resize_task *r)
 {
     return how->as != RESIZE_AS_HF && r->out_w != r->w && r->h > r->out_h &&
            r->h - r->out_h > 2 * (r->w - r->out_w);
 }
 
-/* Rows of the window, of all columns, then its columns. */
+/* Resizes the rows of the window in all columns, then its columns. */
 static int resize_down_across(const struct image *image, const struct resize_task *r,
                               const struct resize_axis *across, const struct resize_axis *down, uint8_t *out)
 {
@@ -154,7 +155,7 @@ static int resize_down_across(const struct image *image, const struct resize_tas
     return 0;
 }
 
-/* Columns of the window, of the rows that it needs, then its rows. */
+/* Resizes the columns of the window in the required rows, then its rows. */
 static int resize_across_down(const struct image *image, const struct resize_task *r,
                               const struct resize_axis *across, struct resize_axis *down, uint8_t *out)
 {
@@ -194,7 +195,7 @@ static int resize_bytes(const struct image *image, const struct preprocess *how,
     return code;
 }
 
-/* Values from 0 to 1. */
+/* Resizes to values from 0 to 1. */
 static int resize_floats(const struct image *image, const struct preprocess *how, const struct resize_task *r,
                          float *out)
 {
@@ -232,7 +233,7 @@ static int resize_floats(const struct image *image, const struct preprocess *how
     return code;
 }
 
-/* The input position of each output position, sums of steps as PIL makes them. */
+/* Computes the input position of each output position by repeated addition, like PIL. */
 static void nearest_positions(int *positions, int in, int out, int begin, int count)
 {
     double step = (double)in / out, at = step * 0.5;

@@ -1,6 +1,6 @@
-/* Tar archives: see tar.h. Layout of a header: POSIX.1-2017, pax, "ustar Interchange Format"; long names and
- * large sizes as GNU tar writes them. libarchive does not say where a member's bytes begin, which is all that
- * is wanted here. */
+/* Tar archives: see tar.h. Layout of a header: POSIX.1-2017, pax, "ustar Interchange Format"; long names
+ * and large sizes like GNU tar. libarchive does not report the offset of a member's bytes, which is the
+ * purpose here. */
 #include "core/data/tar.h"
 #include "core/base/file.h"
 #include "core/base/retry.h"
@@ -19,7 +19,7 @@ struct header {
 };
 _Static_assert(sizeof(struct header) == BLOCK, "a header is a block");
 
-/* Octal digits, or eight bytes behind a first one of 0x80; -1: neither. */
+/* Parses octal digits, or eight bytes after a first one of 0x80; -1: neither. */
 static int64_t number(const uint8_t *field, size_t bytes)
 {
     int64_t value = 0;
@@ -53,13 +53,13 @@ static bool is_zero(const struct header *h)
     return i == BLOCK;
 }
 
-/* What headers before a member's own say of it. */
+/* Fields from extension headers that precede a member's header. */
 struct extension {
-    char *name;   /* NULL: nothing */
-    int64_t size; /* -1: nothing */
+    char *name;   /* NULL: none */
+    int64_t size; /* -1: none */
 };
 
-/* Records "LENGTH KEY=VALUE\n". */
+/* Parses records "LENGTH KEY=VALUE\n". */
 static bool read_pax(struct extension *x, char *text, int64_t bytes)
 {
     for (int64_t at = 0; at < bytes;) {
@@ -131,7 +131,7 @@ int tar_list(const char *path, void (*take)(void *context, const char *name, int
         }
         at += BLOCK + (size + BLOCK - 1) / BLOCK * BLOCK;
     }
-    if (!code && !ended) code = EXIT_INTEGRITY; /* who knows what is missing */
+    if (!code && !ended) code = EXIT_INTEGRITY; /* without the end marker, members may be missing */
     if (code == EXIT_INTEGRITY)
         error_set(err, code, "is it compressed, or cut off? data.exclude leaves it out",
                   "is no tar archive that can be read: its header at byte %lld", (long long)at);

@@ -1,5 +1,5 @@
-/* Tar archives of images, as webdataset keeps them: which members lie where, and the bytes of one. Plain
- * files of ustar, GNU and pax archives that are not compressed; what else is in them is passed by. */
+/* Tar archives of images, in webdataset's layout: the offsets of members, and the bytes of one. Regular
+ * files of uncompressed ustar, GNU and pax archives; other members are skipped. */
 #ifndef MEOPT_DATA_TAR_H
 #define MEOPT_DATA_TAR_H
 
@@ -7,11 +7,11 @@
 
 #include <stdint.h>
 
-/* Calls `take` for each regular file of the archive, in its order. One that is damaged or cut off is
+/* Calls `take` for each regular file of the archive, in order. A damaged or truncated archive is
  * EXIT_INTEGRITY. */
 int tar_list(const char *path, void (*take)(void *context, const char *name, int64_t offset, int64_t bytes),
              void *context, struct error *err);
-/* The bytes of one, malloc'ed (the caller frees); errno as behind file_open. */
+/* Reads the bytes of one member, malloc'ed (the caller frees); errno like file_open. */
 int tar_read(const char *path, int64_t offset, int64_t bytes, char **data, struct error *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* What a run's steps are bound by: see bottleneck.h. Each rule has its threshold here, and tells the figures
- * that it went by. */
+/* The bottleneck of a run: see bottleneck.h. Each rule has its threshold here and reports the figures that
+ * it used. */
 #include "core/run/bottleneck.h"
 #include "core/base/file.h"
 
@@ -10,7 +10,7 @@
 
 enum { STEPS = 50, FEWEST = 10, READINGS_NOW = 6 };
 static const double WAITS = 20, /* percent of a step */
-    PRESSURE = 20,              /* percent of the time in which something waited for a disk */
+    PRESSURE = 20,              /* percent of the time in which a process waited for a disk */
     HOT = 75, POWER_KEPT = 0.9, SLOWED = 1.1, BUSY = 70;
 
 const char *const bottleneck_names[BOTTLENECK_KINDS] = {
@@ -22,7 +22,8 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Medians of the last steps: milliseconds, and percent of them spent waiting for images; how many. */
+/* Computes medians over the last steps: milliseconds, and the percentage spent waiting for images. Returns
+ * the number of steps. */
 static int last_steps(const struct follow *f, double *ms, double *waiting)
 {
     double all[STEPS], shares[STEPS];
@@ -41,7 +42,7 @@ static int last_steps(const struct follow *f, double *ms, double *waiting)
     return n;
 }
 
-/* The fastest tenth of the run's points, as a step's milliseconds. */
+/* Returns the milliseconds of the fastest tenth of the run's points. */
 static double best_ms(const struct follow *f)
 {
     double *all = xcalloc((size_t)f->point_count + 1, sizeof *all);
@@ -54,7 +55,7 @@ static double best_ms(const struct follow *f)
     return best;
 }
 
-/* Hot, with less power than it has had, and slower than it was, though it is busy. */
+/* Finds a card that is hot and busy, draws less power than earlier in the run, and takes longer per step. */
 static bool find_throttled(struct bottleneck *v, const struct follow *f, double ms)
 {
     for (int c = 0; c < f->card_count; c++) {

@@ -1,4 +1,4 @@
-/* Changing a run while it trains: see change.h. */
+/* Configuration changes during a run: see change.h. */
 #include "core/run/change.h"
 #include "core/base/file.h"
 #include "core/base/json.h"

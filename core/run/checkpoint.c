@@ -21,11 +21,11 @@ const char checkpoint_model[] = "model.safetensors";
 const char checkpoint_manifest[] = "MANIFEST.json";
 
 enum {
-    READ_BYTES = 1 << 22,     /* a whole number of blocks */
+    READ_BYTES = 1 << 22,     /* a multiple of CHECKPOINT_BLOCK */
     MANIFEST_BYTES = 1 << 24, /* at most */
-    READ_TRIES = 4,           /* of what cannot be read now, 0.1, 0.2, 0.4 s apart */
-    LIST_TRIES = 1000,        /* a training removes what was listed */
-    SPARE_DESCRIPTORS = 256   /* of a process, beside those of records */
+    READ_TRIES = 4,           /* attempts to read, 0.1, 0.2 and 0.4 s apart */
+    LIST_TRIES = 1000,        /* a trainer may remove checkpoints after they were listed */
+    SPARE_DESCRIPTORS = 256   /* of a process, in addition to the files of records */
 };
 
 static const char CKPT[] = "ckpt";
@@ -42,7 +42,7 @@ char *checkpoint_records_name(int writer, int writers)
     return writers > 1 ? xasprintf("optimizer.%d-of-%d.bin", writer, writers) : xstrdup("optimizer.bin");
 }
 
-/* ---- what is there ---- */
+/* ---- Listing ---- */
 
 static int newer_first(const void *a, const void *b)
 {
@@ -98,7 +98,7 @@ int checkpoint_steps(const char *directory, int64_t **steps, int *count, struct 
     return code;
 }
 
-/* ---- whether it is whole ---- */
+/* ---- Verification ---- */
 
 int checkpoint_read_at(int fd, void *dst, size_t bytes, int64_t offset, size_t *got, const char *path,
                        struct error *err)
@@ -140,7 +140,7 @@ static void add_blocks(struct checkpoint_blocks *blocks, const char *p, size_t b
             crc32c(0, p + at, bytes - at < CHECKPOINT_BLOCK ? bytes - at : CHECKPOINT_BLOCK);
 }
 
-/* By reading, not by a map: a disk that fails is an error then, and no signal. */
+/* Reads instead of mapping the file: a disk failure is then an error, not a signal. */
 int checkpoint_checksum(int fd, const char *path, struct checkpoint_written *found,
                         struct checkpoint_blocks *blocks, struct error *err)
 {
@@ -189,13 +189,13 @@ static int read_manifest(struct checkpoint *c, int fd, const char *path, struct 
     return code;
 }
 
-/* How many have written records, as its manifest says. */
+/* Reads from the manifest how many ranks wrote records. */
 static int read_writers(struct checkpoint *c, struct error *err)
 {
     json_int_t version = json_integer_value(json_object_get(c->manifest, "version"));
     json_t *files = json_object_get(c->manifest, "files"), *entry;
     const char *name;
-    if (version > CHECKPOINT_VERSION) /* not damaged, and nothing to pass over */
+    if (version > CHECKPOINT_VERSION) /* neither damaged nor skipped */
         return error_set(err, EXIT_FAILED, "use the meopt that wrote it, or a later one",
                          "the checkpoint of step %lld is of a later version of meopt", (long long)c->step);
     c->writers = 1;
@@ -209,7 +209,7 @@ static int read_writers(struct checkpoint *c, struct error *err)
     return 0;
 }
 
-/* The first of its blocks that is not what was written; 0: the manifest does not tell, or all are. */
+/* Finds the first block with a wrong checksum. 0: the manifest has no block checksums, or all match. */
 static int name_block(const struct checkpoint *c, const char *name, int fd, struct error *err)
 {
     struct checkpoint_reader r;
@@ -252,14 +252,15 @@ static int compare_part(const struct checkpoint *c, const char *name, int fd, en
     return code;
 }
 
-/* Does the manifest tell the blocks of this file, which are shared then? */
+/* Whether the manifest has checksums of this file's blocks; only such a file can be split into shares. */
 static bool has_blocks(const struct checkpoint *c, const char *name)
 {
     json_t *entry = json_object_get(json_object_get(c->manifest, "files"), name);
     return json_object_get(entry, "blocks_crc32c") != NULL;
 }
 
-/* One file's share: of its blocks, where the manifest tells them; else all of it. */
+/* Verifies one share of a file: a range of blocks if the manifest has their checksums, else the whole
+ * file. */
 static int compare_share_of_file(const struct checkpoint *c, const char *name, int fd, int index, int count,
                                  struct error *err)
 {
@@ -273,13 +274,14 @@ static int compare_share_of_file(const struct checkpoint *c, const char *name, i
     return code;
 }
 
-/* The files that its manifest tells of, from -1 on; the caller frees. */
+/* Returns the name of a file of the checkpoint (-1: tensors, else the records of that writer); the caller
+ * frees it. */
 static char *name_of_file(const struct checkpoint *c, int file)
 {
     return file < 0 ? xstrdup(checkpoint_model) : checkpoint_records_name(file, c->writers);
 }
 
-/* count 0: every file; else one's share of so many, for which no other file is opened. */
+/* Verifies all files (count 0), or one of `count` shares; other files are not opened then. */
 static int compare_files(const struct checkpoint *c, enum depth depth, int index, int count,
                          struct error *err)
 {
@@ -302,7 +304,7 @@ int checkpoint_compare_share(const struct checkpoint *c, int index, int count, s
     return compare_files(c, BY_CONTENT, index, count, err);
 }
 
-/* Every byte of it is read: by this process, or by those that share it, each a part. */
+/* Reads every byte of the checkpoint: in this process, or split over the processes of the share. */
 static int compare_all(const struct checkpoint *c, enum depth depth, const struct checkpoint_share *share,
                        struct error *err)
 {
@@ -323,20 +325,20 @@ int checkpoint_open_records(const struct checkpoint *c, int writer, struct error
     return code;
 }
 
-/* Each file of records, c->records; later: when it is read. */
+/* Opens the files of records. later: they are opened when they are read. */
 static int open_records(struct checkpoint *c, bool later, struct error *err)
 {
     int code = 0;
     c->records = xcalloc((size_t)c->writers, sizeof *c->records);
     for (int i = 0; i < c->writers; i++) c->records[i] = -1;
-    descriptors_allow(c->writers +
-                      SPARE_DESCRIPTORS); /* a checkpoint of a thousand ranks has as many files */
+    descriptors_allow(c->writers + SPARE_DESCRIPTORS); /* a checkpoint of 1,000 ranks has 1,000 files */
     for (int i = 0; i < c->writers && !code && !later; i++) code = checkpoint_open_records(c, i, err);
     return code;
 }
 
-/* Everything is opened before anything is read, which may take minutes: from then on it may be removed. The
- * ranks of a training share the reading: they hold the run, so nobody removes it. */
+/* Opens all files before the first read, which may take minutes: a trainer may remove the checkpoint in
+ * that time. The ranks of a training that share the reading hold the run's lock, so that no other process
+ * removes it. */
 static int open_whole(struct checkpoint *c, enum depth depth, const struct checkpoint_share *share,
                       struct error *err)
 {
@@ -353,7 +355,7 @@ static int open_whole(struct checkpoint *c, enum depth depth, const struct check
                      ? 0
                      : weights_open_descriptor(&c->model, c->model_file, model_path, &unusable);
     if (!code) code = compare_all(c, depth, share, err);
-    if (!code && opened) { /* it is what was written: no reason to pass it over */
+    if (!code && opened) { /* the file is as written: an older checkpoint is no replacement */
         *err = unusable;
         code = err->code = opened == EXIT_INTEGRITY ? EXIT_FAILED : opened;
     }
@@ -363,7 +365,7 @@ static int open_whole(struct checkpoint *c, enum depth depth, const struct check
     return code;
 }
 
-/* Is a file of it not there? Of its records only those that its manifest tells of. */
+/* Whether a file that the manifest lists is missing. */
 static bool lacks_a_file(const struct checkpoint *c)
 {
     bool lacks = false;
@@ -377,7 +379,7 @@ static bool lacks_a_file(const struct checkpoint *c)
     return lacks;
 }
 
-/* A checkpoint is a directory of the run's own: neither it nor ckpt/ may be a link to another's. */
+/* Opens the checkpoint's directory. Neither it nor ckpt/ may be a symbolic link. */
 static int open_directory(struct checkpoint *c, const char *directory, struct error *err)
 {
     char *name = xasprintf("%s/step-%08lld", CKPT, (long long)c->step);
@@ -432,9 +434,9 @@ int checkpoint_set_aside(const char *directory, int64_t step, const char *why, s
     return code;
 }
 
-/* ---- finding ---- */
+/* ---- The newest checkpoint ---- */
 
-/* From the newest on until one is whole; WHOLE with c->step -1: there is none. */
+/* Tries the checkpoints from the newest on until one is complete. WHOLE with c->step -1: there is none. */
 static enum checkpoint_state newest_listed(struct checkpoint *c, const char *directory, bool owner,
                                            const struct checkpoint_share *share, struct error *err)
 {
@@ -525,7 +527,8 @@ int checkpoint_before(const char *directory, int64_t before, int64_t *step, stru
 
 bool checkpoint_named(const char *path, char *run, size_t size, int64_t *step)
 {
-    const char *part[3], *end = path + strlen(path); /* of the last three components, from behind */
+    /* the last three components of the path, last one first */
+    const char *part[3], *end = path + strlen(path);
     for (int i = 0; i < 3; i++) {
         const char *slash = memrchr(path, '/', (size_t)(end - path));
         if (!slash) return false;

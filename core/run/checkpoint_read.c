@@ -1,4 +1,4 @@
-/* What a checkpoint holds, read: whole, or the part that one of several processes needs. See checkpoint.h. */
+/* Reading a checkpoint: all of it, or the part that one of several processes requires. See checkpoint.h. */
 #include "core/base/file.h"
 #include "core/base/progress.h"
 #include "core/run/checkpoint_internal.h"
@@ -80,7 +80,7 @@ int checkpoint_reader_span(struct checkpoint_reader *r, int64_t offset, void *ds
 
 /* ---- tensors and records ---- */
 
-/* Where each tensor lies, told in front (8 bytes: how long, then names and places), is what was written. */
+/* Verifies the header: 8 bytes with its length, then the names and offsets of the tensors. */
 static int check_header(struct checkpoint_reader *r, struct error *err)
 {
     uint64_t header = 0;
@@ -128,15 +128,15 @@ int checkpoint_tensors(const struct checkpoint *c, const struct weights_row *row
     return code;
 }
 
-/* A file of records that is read from its begin. */
+/* A file of records that is read from its beginning. */
 struct cursor {
     int fd;
     char *path;
-    uint64_t at;   /* of the record behind */
-    int64_t index; /* of that */
+    uint64_t at;   /* offset of the next record */
+    int64_t index; /* index of that record */
 };
 
-/* Record `index`, which is not behind. Those before it are passed over. The file is open. */
+/* Reads record `index`, which is not before the cursor, and skips those between. The file is open. */
 static int read_record(struct cursor *f, int64_t index, char **record, size_t *record_bytes,
                        struct error *err)
 {

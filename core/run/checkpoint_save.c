@@ -1,4 +1,4 @@
-/* Checkpoints written, and those that stay: see checkpoint.h. */
+/* Writing checkpoints, and removing old ones: see checkpoint.h. */
 #include "core/base/file.h"
 #include "core/base/hash.h"
 #include "core/base/json.h"
@@ -14,12 +14,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { KEPT_READ = 4 }; /* kept checkpoints that are read whole; further ones are known by their sizes */
+enum { KEPT_READ = 4 }; /* kept checkpoints that are verified by content; older ones by size */
 
 static int write_records(const struct checkpoint_record *records, int64_t count, const char *path,
                          struct error *err)
 {
-    /* O_EXCL: nobody else may be writing it, as what is left of a run that was started again */
+    /* O_EXCL: another process may still write it, for example one left from before a restart */
     int code = 0, fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot create %s", path);
     for (int64_t i = 0; i < count && !code; i++) {
@@ -39,7 +39,7 @@ static int write_records(const struct checkpoint_record *records, int64_t count,
     return code;
 }
 
-/* Size and checksum of a file, as they are on the disk. */
+/* Reads size and checksum of a file back from disk. */
 static int read_back(const char *path, struct checkpoint_written *found, struct checkpoint_blocks *blocks,
                      struct error *err)
 {
@@ -49,7 +49,7 @@ static int read_back(const char *path, struct checkpoint_written *found, struct 
     return code;
 }
 
-/* What another has read back is here, too: a disk of another host's own is not. */
+/* Checks that a file that another host wrote is visible here: a host's local disk is not. */
 static int check_here(const char *path, const struct checkpoint_written *reported, struct error *err)
 {
     struct stat st;
@@ -75,7 +75,7 @@ static bool add_blocks(json_t *entry, const struct checkpoint_blocks *blocks)
     return added;
 }
 
-/* told: by who has written it; NULL: it was written here. */
+/* reported: by the rank that wrote the file; NULL: this process wrote it. */
 static int add_part(json_t *files, const char *partial, const char *name,
                     const struct checkpoint_written *reported, struct error *err)
 {
@@ -93,7 +93,7 @@ static int add_part(json_t *files, const char *partial, const char *name,
     return code;
 }
 
-/* written: of several writers, else NULL */
+/* written: of several ranks, else NULL */
 static int write_manifest(const char *partial, int64_t step, json_t *more, int writers,
                           const struct checkpoint_written *written, struct error *err)
 {
@@ -136,7 +136,7 @@ int checkpoint_save_part(const char *directory, int64_t step, int writer, int wr
          *path = path_join(partial, name);
     struct stat st;
     int code = write_records(records, count, path, err);
-    /* whoever may read the others' files may read this one, whatever mask this process was started with */
+    /* the same permissions as the other files, independent of this process's umask */
     if (!code && writers > 1 && stat(partial, &st) == 0 && chmod(path, st.st_mode & 0666) != 0)
         code = error_errno(err, EXIT_FAILED, NULL, "cannot change the mode of %s", path);
     if (!code) code = read_back(path, written, NULL, err);
@@ -146,7 +146,7 @@ int checkpoint_save_part(const char *directory, int64_t step, int writer, int wr
     return code;
 }
 
-/* Everything of it, under its side name. */
+/* Writes all files, under the temporary name. */
 static int write_partial(const char *directory, const char *partial, int64_t step,
                          const struct checkpoint_content *content, struct error *err)
 {
@@ -154,7 +154,8 @@ static int write_partial(const char *directory, const char *partial, int64_t ste
     int writers = content->writers > 1 ? content->writers : 1;
     struct checkpoint_written *written = xcalloc((size_t)writers, sizeof *written);
     int code = file_remove_tree(partial, err);
-    if (!code) code = file_make_dirs_below(directory, below, err); /* a removed run stays removed */
+    /* does not recreate a run that was removed */
+    if (!code) code = file_make_dirs_below(directory, below, err);
     if (!code)
         code = weights_write_safetensors(tensors, content->tensors, content->tensor_count, content->metadata,
                                          err);
@@ -195,13 +196,13 @@ static int publish(const char *directory, const char *partial, const char *final
     return code;
 }
 
-/* ---- what stays ---- */
+/* ---- Old checkpoints ---- */
 
-/* Checkpoints that this process has written or read whole: a hash of their files as the system knows them. */
+/* Checkpoints that this process wrote or verified: a hash of the attributes of their files. */
 static uint64_t known[2 * KEPT_READ];
 static unsigned known_next;
 
-/* 0: it cannot be said. In whatever order the files are listed. */
+/* Returns a hash that does not depend on the order of the files; 0: unknown. */
 static uint64_t files_hash(const char *checkpoint)
 {
     uint64_t sum = 0;
@@ -239,7 +240,7 @@ static bool is_known(const char *checkpoint)
 
 static void forget(const char *directory, int64_t step)
 {
-    /* out of the way first, so that a half removed checkpoint has no name that counts */
+    /* renamed first, so that a partly removed checkpoint has no valid name */
     char *from = checkpoint_path(directory, step),
          *to = xasprintf("%s/ckpt/.trash-%lld", directory, (long long)step);
     struct error err = {0};
@@ -251,8 +252,8 @@ static void forget(const char *directory, int64_t step)
     free(to);
 }
 
-/* The checkpoint just written stays, with the newest before it that are whole. One that cannot be read now
- * stays as well, and counts for nothing. */
+/* Keeps the checkpoint just written and the newest complete ones before it. A temporarily unreadable one
+ * stays, too, and is not counted. */
 static void forget_old(const char *directory, int64_t written, int keep)
 {
     int64_t *steps;
@@ -283,7 +284,8 @@ static void forget_old(const char *directory, int64_t written, int keep)
     free(steps);
 }
 
-/* What a killed save leaves: half a checkpoint, half a removal, LATEST's side file. */
+/* Removes the remains of an interrupted save: a partial checkpoint, a partly removed one, LATEST's
+ * temporary file. */
 static void remove_leftover(void *context, const char *all, const char *name)
 {
     (void)context;
@@ -296,7 +298,7 @@ static void remove_leftover(void *context, const char *all, const char *name)
     free(path);
 }
 
-/* Behind a checkpoint that stands. */
+/* Removes old checkpoints and temporary files after a complete save. */
 static void remove_leftovers(const char *directory, int64_t step, int keep)
 {
     struct error err = {0};

@@ -24,8 +24,8 @@ enum {
     SAMPLES = FOLLOW_POINTS / 2,
     REFRESH_BYTES = 8 << 20,
     TAIL = 64 << 10,
-    LAST_LINES = 8,              /* at least, that are read of the end */
-    LEAST_FREE_BYTES = 64 << 10, /* bytes: less is a full disk */
+    LAST_LINES = 8,              /* the smallest number of lines to read at the end */
+    LEAST_FREE_BYTES = 64 << 10, /* bytes; less counts as a full disk */
     GLANCES = 32
 };
 
@@ -114,7 +114,7 @@ json_t *follow_load(const struct follow *f, const char *name)
     return object;
 }
 
-/* A slower way of the start's table (core/train/start_table.h) for which there is a remedy. */
+/* Finds a slower alternative in the start's table (core/train/start_table.h) that has a remedy. */
 static void read_fallback(struct follow *f, const json_t *meta)
 {
     size_t i;
@@ -175,7 +175,7 @@ static void read_meta(struct follow *f)
     json_decref(plan);
 }
 
-/* ---- config.yaml: a few values for the head ---- */
+/* ---- config.yaml: values for the header ---- */
 
 static const char *value_of(const struct document *d, const char *section, const char *key)
 {
@@ -235,7 +235,7 @@ static void add_to_ring(char **ring, int64_t *count, const char *text)
     *slot = xstrdup(text);
 }
 
-/* "optim.lr 1.0e-4 -> 1.0e-5" for each key that became another. */
+/* Writes "optim.lr 1.0e-4 -> 1.0e-5" for each changed key. */
 static void changes_text(char *dst, size_t size, const json_t *changed)
 {
     const char *key;
@@ -252,7 +252,7 @@ static void changes_text(char *dst, size_t size, const json_t *changed)
     if (raw[0]) name_printable(dst, size, raw);
 }
 
-/* What a curve has a mark for: not what happens all the time. */
+/* Adds a mark for events that change a curve; frequent events have none. */
 static void add_mark(struct follow *f, int64_t step, const char *event, const char *message)
 {
     static const char *const kinds[] = {"changed", "resumed", "branched", "diverged"};
@@ -292,7 +292,7 @@ void follow_take_log(struct follow *f, const char *text, size_t bytes)
     add_to_ring(f->log, &f->log_count, line);
 }
 
-/* What was written of a small file; of a large one its end only. */
+/* Reads a small file completely, and only the end of a large one. */
 static void read_lines(struct follow *f, struct tail *t, void (*take)(struct follow *, const char *, size_t))
 {
     int64_t size = tail_poll(t, NULL);
@@ -322,7 +322,7 @@ static void forget(struct follow *f)
                                    .data_wait_ms = NAN};
 }
 
-/* Of a long file: one line at each of f->places, and then all of its end. */
+/* Samples a long file: one line at each of f->places, then all lines of its end. */
 static void sample(struct follow *f, int64_t size)
 {
     int64_t end = size - f->end_bytes, line_bytes = 0, lines = 0;
@@ -370,7 +370,7 @@ static void read_metrics(struct follow *f)
         if (!metric_line_parse(&l, line, bytes)) {
             f->gaps++;
         } else if (f->replay && isfinite(l.step_ms) && f->seconds + l.step_ms * 1e-3 > f->replay_seconds) {
-            tail_unread(t); /* its time has not come */
+            tail_unread(t); /* later than the replay's clock */
             break;
         } else {
             add_line(f, &l, line);
@@ -379,7 +379,7 @@ static void read_metrics(struct follow *f)
     f->gaps += t->skipped - skipped;
 }
 
-/* ---- the whole ---- */
+/* ---- Opening and refreshing ---- */
 
 int follow_open(struct follow **out, const char *directory, bool replay, struct error *err)
 {

@@ -1,10 +1,10 @@
-/* Reading a run while it is written, or long after:
- * what a dashboard shows, in bounded memory whatever the run's length.
+/* Reading a run while it is written, or later: the data of a dashboard, in bounded memory for any length
+ * of run.
  *
- * metrics.jsonl may have millions of lines: at first it is sampled by seeking, its end
- * is read whole, and from then on what is appended. The history keeps at most
- * FOLLOW_POINTS points; when they are full, neighbours are merged. A file that became
- * shorter (a resumed run writes its last steps anew) is read again from the beginning.
+ * metrics.jsonl may have millions of lines. It is first sampled by seeking, its end is read completely,
+ * and then each appended line. The history keeps at most FOLLOW_POINTS points; if they are full,
+ * neighbours are merged. A file that became shorter (a resumed run writes its last steps again) is read
+ * again from the beginning.
  */
 #ifndef MEOPT_RUN_FOLLOW_H
 #define MEOPT_RUN_FOLLOW_H
@@ -27,7 +27,7 @@ enum {
     FOLLOW_HOLDERS = 4
 };
 
-/* An event that bends a curve: a changed key, a resume. */
+/* An event that changes a curve: a changed key, a resume. */
 struct follow_mark {
     double step;
     char text[96];
@@ -35,7 +35,7 @@ struct follow_mark {
 
 enum follow_reading { READING_USED, READING_BUSY, READING_TEMP, READING_POWER, READING_COUNT };
 
-/* What a metric line says of a step. */
+/* The metrics of a step. */
 enum follow_metric {
     METRIC_LOSS,
     METRIC_COSINE,
@@ -49,44 +49,43 @@ enum follow_metric {
 double follow_metric(const struct metric_line *line, enum follow_metric metric);
 
 struct follow_point {
-    double first_step, last_step; /* of the lines it stands for */
-    double seconds;               /* trained, behind the last of them */
+    double first_step, last_step; /* of the lines merged into this point */
+    double seconds;               /* training time up to the last of them */
     double values[METRIC_COUNT];  /* means */
     int lines;
 };
 
-/* One card, or the processor: the trainer's own account,
- * and what the monitor says of the device. NAN: not known. */
+/* One card, or the CPU: the trainer's own accounting and the monitor's readings. NAN: unknown. */
 struct follow_card {
-    int rank; /* -1: of the node, but not of the run */
+    int rank; /* -1: a card of the node that the run does not use */
     char device[96], pci[32];
     struct run_memory memory;
     double images_per_s;    /* of this rank */
-    double waiting_percent; /* of several ranks: in which it waited for the others; 0 to 100 */
-    bool silent;            /* it gives no sign */
+    double waiting_percent; /* of a run with several ranks: percentage of time that it waited for others */
+    bool silent;            /* no activity */
     double used_bytes, total_bytes, process_bytes, busy_percent, temp_c, power_w;
-    double age_s; /* of these, when live.json was read */
+    double age_s; /* age of these readings when live.json was read */
     struct {
         int pid;
-        char name[32]; /* "": not known */
+        char name[32]; /* "": unknown */
         double bytes;
-    } holders[FOLLOW_HOLDERS]; /* processes that are not the run's, the largest first */
+    } holders[FOLLOW_HOLDERS]; /* processes of other programs, the largest first */
     int holder_count;
-    float (*readings)[READING_COUNT]; /* of cards.jsonl, at reading_times; NULL: never told */
+    float (*readings)[READING_COUNT]; /* from cards.jsonl, at reading_times; NULL: no readings */
 };
 
 struct follow {
     char *directory;
-    bool gone;      /* the directory */
-    bool disk_full; /* its file system has no room left: what the run writes does not arrive */
+    bool gone;      /* the directory was removed */
+    bool disk_full; /* its file system is full: the run cannot write */
     struct run_status status;
 
     /* meta.json, plan.json */
     char family[32], device[96];
     double started;
-    int64_t student_parameters, teacher_parameters, epoch_steps; /* epoch_steps: -1 not known */
-    struct run_memory plan, baseline;                            /* of the rank that holds the most */
-    struct run_memory rank_plans[FOLLOW_CARDS]; /* of each rank, where they differ: follow_plan */
+    int64_t student_parameters, teacher_parameters, epoch_steps; /* epoch_steps: -1 unknown */
+    struct run_memory plan, baseline;                            /* of the rank with the most memory */
+    struct run_memory rank_plans[FOLLOW_CARDS]; /* of each rank, if they differ: see follow_plan */
     int rank_plan_count;
     bool has_meta, has_plan, use_meopt;
     char teacher[96], student[96]; /* names of the weight files, from config.yaml */
@@ -97,59 +96,61 @@ struct follow {
     struct follow_point *points;
     int point_count, stride;    /* lines per point from now on */
     struct metric_line *recent; /* ring of the last lines */
-    int64_t recent_count;       /* ever put in; index modulo FOLLOW_RECENT */
-    double seconds;             /* trained: the sum of step_ms, estimated where lines were skipped */
+    int64_t recent_count;       /* total number added; index modulo FOLLOW_RECENT */
+    double seconds;             /* training time: the sum of step_ms, estimated where lines were skipped */
     double best_loss;
-    int64_t gaps; /* foreign lines */
+    int64_t gaps; /* lines that are no metrics */
 
     /* live.json */
     char worker[32], phase[48];
-    double silent_s, live_time; /* live_time 0: there is none */
-    double io_percent;          /* of the time something on that host waited for a disk; NAN: not known */
-    int slowest_rank;           /* that the others wait for, -1: none stands out */
+    double silent_s, live_time; /* live_time 0: there is no live.json */
+    /* percentage of time that a process of that host waited for a disk; NAN: unknown */
+    double io_percent;
+    int slowest_rank; /* the rank that others wait for; -1: none */
     char slowest_host[64];
-    double slowest_costs; /* percent of the time that they wait */
-    char fallback[200];   /* of the start: a slower way that was taken; "": none */
+    double slowest_costs; /* percentage of time that they wait */
+    char fallback[200];   /* a slower alternative in use since the start; "": none */
     struct follow_card cards[FOLLOW_CARDS];
     int card_count;
     struct follow_card others[FOLLOW_CARDS]; /* the node's other cards */
     int other_count;
 
-    /* cards.jsonl: at most FOLLOW_READINGS, neighbours merged when they are full */
+    /* cards.jsonl: at most FOLLOW_READINGS; if they are full, neighbours are merged */
     double *reading_times, *reading_steps;
     int reading_count, reading_stride, reading_lines; /* lines in the last one */
 
-    char *events[FOLLOW_LINES], *log[FOLLOW_LINES]; /* rings of lines fit to be shown */
+    char *events[FOLLOW_LINES], *log[FOLLOW_LINES]; /* rings of printable lines */
     int64_t event_count, log_count;
 
-    struct follow_mark marks[FOLLOW_MARKS]; /* ring of the last ones */
-    int mark_count;                         /* ever put in */
+    struct follow_mark marks[FOLLOW_MARKS]; /* ring of the last marks */
+    int mark_count;                         /* total number added */
 
     /* private */
     struct tail metrics, event_tail, log_tail, card_tail;
-    int places;        /* at which a long file is sampled */
-    int64_t end_bytes; /* of it that are read whole */
+    int places;        /* offsets at which a long file is sampled */
+    int64_t end_bytes; /* bytes at its end that are read completely */
     bool replay;
-    double replay_seconds; /* training time that may be shown */
-    bool replay_end;       /* the whole run has been shown */
+    double replay_seconds; /* training time up to which the replay shows the run */
+    bool replay_end;       /* the replay has reached the end */
 };
 
-/* EXIT_FAILED when the directory is no run. replay: nothing is read until follow_replay has set the clock. */
+/* EXIT_FAILED if the directory is no run. replay: reads nothing until follow_replay sets the clock. */
 int follow_open(struct follow **follow, const char *directory, bool replay, struct error *err);
-/* Opened and read once, for a list of many: long files at a few places and their last 64 KiB. */
+/* Opens and reads the run once, for a list of many runs: long files at a few offsets and their last 64
+ * KiB. */
 int follow_glance(struct follow **follow, const char *directory, struct error *err);
-/* Take in what has been written since; bounded time. */
+/* Reads the data written since the last call, in bounded time. */
 void follow_refresh(struct follow *follow);
 void follow_replay(struct follow *follow, double seconds);
-/* The run as it was at a step: its last line, cards, events and log up to there; no curves. Bounded time,
- * whatever its length. To be closed like the run itself. */
+/* Opens the run as it was at a step: the last line, cards, events and log up to that step, without curves.
+ * Bounded time for any length of run. The caller closes it like the run. */
 int follow_at(struct follow **past, const struct follow *now, double step, struct error *err);
 void follow_close(struct follow *follow);
 
-/* What that rank is planned to hold; of one that is not told apart, and of -1, what the most is. */
+/* Returns the planned memory of a rank; the largest for -1 and for a rank without a plan of its own. */
 const struct run_memory *follow_plan(const struct follow *follow, int rank);
 
-/* The newest whole line of a run's metrics; false when there is none. */
+/* Reads the newest complete line of a run's metrics; false if there is none. */
 bool follow_last(const char *directory, struct metric_line *line);
 
 #endif

@@ -1,4 +1,4 @@
-/* The cards of a run as they were and are: see follow_internal.h. */
+/* The cards of a run, now and earlier: see follow_internal.h. */
 #include "core/run/follow_internal.h"
 #include "core/base/file.h"
 #include "core/base/retry.h"
@@ -45,7 +45,7 @@ void follow_take_cards(struct follow *f, const char *text, size_t bytes)
         follow_text(c->device, sizeof c->device, card, "device");
         c->memory = memory_parse(card);
         c->images_per_s = follow_number(card, "images_per_s");
-        if (f->replay && json_is_number(json_object_get(card, "busy_percent"))) { /* noted with the step */
+        if (f->replay && json_is_number(json_object_get(card, "busy_percent"))) { /* stored with the step */
             c->busy_percent = follow_number(card, "busy_percent");
             c->temp_c = follow_number(card, "temp_c");
             c->power_w = follow_number(card, "power_w");
@@ -94,7 +94,7 @@ void follow_take_readings(struct follow *f, const json_t *cards, double age)
     }
 }
 
-/* What the supervisor hears of each rank, wherever that is, and whom the others wait for. */
+/* Reads the supervisor's report about each rank on any host, and the rank that the others wait for. */
 static void read_ranks(struct follow *f, const json_t *ranks)
 {
     const json_t *rank;
@@ -128,7 +128,7 @@ void follow_take_live(struct follow *f)
 {
     json_t *object = follow_load(f, "live.json"), *worker = json_object_get(object, "worker");
     f->live_time = object ? follow_number(object, "time") : 0;
-    if (!object) { /* it has ended: what is known last stays */
+    if (!object) { /* the run has ended: the last known values remain */
         f->worker[0] = 0;
         f->slowest_rank = -1;
         for (int i = 0; i < f->card_count; i++) {
@@ -213,7 +213,7 @@ static void forget(struct follow *f)
     f->reading_stride = f->reading_lines = 1;
 }
 
-/* Of a long file: one line at each of some places; then all of its end. */
+/* Samples a long file: one line at each of some offsets, then all lines of its end. */
 static void sample(struct follow *f, int64_t size)
 {
     char *buffer = xmalloc(CARDS_LINE_BYTES);
@@ -244,14 +244,14 @@ void follow_take_telemetry(struct follow *f)
     for (const char *text; (text = tail_line(t, &bytes)) != NULL;) {
         json_t *line = json_loadb(text, bytes, 0, NULL);
         if (f->replay && follow_whole(line, "step") > f->last.step) {
-            tail_unread(t); /* its time has not come */
+            tail_unread(t); /* later than the replay's clock */
             json_decref(line);
             break;
         }
         add_reading(f, line);
         f->io_percent = follow_number(line, "io_pressure_percent");
         follow_take_readings(f, json_object_get(line, "cards"),
-                             0); /* what live.json says replaces it while there is one */
+                             0); /* live.json replaces it while the run is active */
         json_decref(line);
     }
 }

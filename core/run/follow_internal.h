@@ -1,5 +1,4 @@
-/* Inside the reader of a run: what follow.c (steps, events, the whole) and follow_cards.c (the cards) share.
- */
+/* Private to the reader of a run: shared by follow.c (steps, events) and follow_cards.c (cards). */
 #ifndef MEOPT_RUN_FOLLOW_INTERNAL_H
 #define MEOPT_RUN_FOLLOW_INTERNAL_H
 
@@ -9,25 +8,26 @@ enum { CARDS_LINE_BYTES = 64 << 10 }; /* of cards.jsonl, at most: the cards of o
 
 #include <jansson.h>
 
-double follow_number(const json_t *object, const char *key); /* NAN without */
-int64_t follow_whole(const json_t *object, const char *key); /* -1 without */
+double follow_number(const json_t *object, const char *key); /* NAN if missing */
+int64_t follow_whole(const json_t *object, const char *key); /* -1 if missing */
 void follow_text(char *dst, size_t size, const json_t *object, const char *key);
-/* A JSON file of the run; NULL when there is none. */
+/* Reads a JSON file of the run; NULL if there is none. */
 json_t *follow_load(const struct follow *f, const char *name);
 
-/* A line of events.jsonl, of worker.log. */
+/* Adds a line of events.jsonl, or of worker.log. */
 void follow_take_event(struct follow *f, const char *text, size_t bytes);
 void follow_take_log(struct follow *f, const char *text, size_t bytes);
 
 /* ---- follow_cards.c ---- */
 
-/* What the monitor said of the node's cards, as old as that. Those of the run are known by rank. */
+/* Stores the monitor's readings of the node's cards, with their age. The run's cards are identified by
+ * rank. */
 void follow_take_readings(struct follow *f, const json_t *cards, double age);
 
-/* What the trainer says of each rank's memory: the text of "cards" in a metric line. */
+/* Stores the trainer's memory accounting of each rank: the text of "cards" in a metric line. */
 void follow_take_cards(struct follow *f, const char *text, size_t bytes);
 void follow_take_live(struct follow *f);
-/* What was added to cards.jsonl; of a replay, what belongs to its steps. */
+/* Reads lines added to cards.jsonl; in a replay, those up to its step. */
 void follow_take_telemetry(struct follow *f);
 
 #endif

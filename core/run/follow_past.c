@@ -1,5 +1,5 @@
-/* A run as it was at an earlier step: see follow.h, follow_at. Files are searched by their steps, so a step
- * of millions is found by reading a few places. */
+/* A run as it was at an earlier step: see follow.h, follow_at. Files are searched by bisection over steps,
+ * so that one of millions is found with a few reads. */
 #include "core/run/follow_internal.h"
 
 #include <math.h>
@@ -7,14 +7,14 @@
 #include <string.h>
 
 enum {
-    NEAR = 256 << 10, /* bytes that are read rather than halved */
-    BEFORE = 1 << 20, /* metrics before the step: what the cards held was told in some of them */
+    NEAR = 256 << 10, /* bytes that are read instead of bisected further */
+    BEFORE = 1 << 20, /* metrics before the step: some of them have the memory of the cards */
     EVENT_BYTES = 4 << 20,
     LOG_BYTES = 8 << 20
 };
 
-/* A place at most `before` in front of the first line that is behind `step`; lines there begin after the next
- * newline when it is not 0. */
+/* Returns an offset at most `before` bytes before the first line after `step`. Lines there begin after the
+ * next newline, except at offset 0. */
 static int64_t place_of(struct tail *t, int64_t size, double step, int64_t before)
 {
     int64_t low = 0, high = size;
@@ -79,20 +79,20 @@ static void read_past_readings(struct follow *f, double step)
     json_decref(last);
 }
 
-/* Of the worker's own words those up to its line "step N/..."; a resume tells earlier steps again. */
+/* Reads the worker's log up to the line "step N/..."; after a resume earlier steps appear again. */
 static void read_past_log(struct follow *f, double step)
 {
     struct tail *t = &f->log_tail;
     int64_t size = tail_poll(t, NULL);
     size_t bytes;
-    bool behind = false;
+    bool skip = false;
     if (size < 0) return;
     tail_seek(t, size > LOG_BYTES ? size - LOG_BYTES : 0, size > LOG_BYTES);
     for (const char *line; (line = tail_line(t, &bytes)) != NULL;) {
         if (bytes > 5 && memcmp(line, "step ", 5) == 0)
-            behind =
+            skip =
                 metric_number(line + 5 + strspn(line + 5, " "), line + bytes, &(const char *){NULL}) > step;
-        if (!behind) follow_take_log(f, line, bytes);
+        if (!skip) follow_take_log(f, line, bytes);
     }
 }
 

@@ -1,4 +1,4 @@
-/* What was changed during a run: see history.h. */
+/* Changes during a run: see history.h. */
 #include "core/run/history.h"
 #include "core/base/file.h"
 
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EVENT_BYTES = 1 << 26, SHOWN = 6 /* changes of a key in a text */ };
+enum { EVENT_BYTES = 1 << 26, SHOWN = 6 /* changes of a key in one text */ };
 
 static void drop(struct run_history *h, int i)
 {
@@ -17,7 +17,7 @@ static void drop(struct run_history *h, int i)
     memmove(&h->changes[i], &h->changes[i + 1], (size_t)(--h->count - i) * sizeof *h->changes);
 }
 
-/* Adds one; of two changes of a key at the same step one remains, and none that leads back. */
+/* Adds a change. Two changes of a key at the same step are merged; one that restores the value is removed. */
 static void add(struct run_history *h, const char *key, const char *before, const char *after, int64_t step)
 {
     for (int i = h->count - 1; i >= 0; i--) {
@@ -34,7 +34,7 @@ static void add(struct run_history *h, const char *key, const char *before, cons
     h->changes[h->count++] = (struct run_change){xstrdup(key), xstrdup(before), xstrdup(after), step};
 }
 
-/* The run goes on from this step: later changes hold from here on. */
+/* Drops later changes: the run resumed from this step. */
 static void drop_after(struct run_history *h, int64_t step)
 {
     struct run_history old = *h;
@@ -56,7 +56,7 @@ static void add_event(struct run_history *h, const char *line, size_t bytes)
     {
         const char *before = json_string_value(json_array_get(values, 0)),
                    *after = json_string_value(json_array_get(values, 1));
-        char shown[3][512]; /* the file may come from another machine */
+        char shown[3][512]; /* the file may come from a different machine */
         if (before && after && strcmp(before, after) != 0)
             add(h, name_printable(shown[0], sizeof shown[0], key),
                 name_printable(shown[1], sizeof shown[1], before),

@@ -1,8 +1,9 @@
-/* What was changed during a run: the settings and circumstances that events.jsonl reports with both values,
- * in the order of steps.
+/* Changes during a run: the settings and circumstances that events.jsonl reports with both values, in the
+ * order of steps.
  *
- * A run that resumed from an earlier checkpoint than its last step has had a change from that checkpoint on,
- * and a change that no step followed was never in effect. */
+ * If a run resumed from a checkpoint before its last step, its changes apply from that checkpoint on. A
+ * change without a following step was never in effect.
+ */
 #ifndef MEOPT_RUN_HISTORY_H
 #define MEOPT_RUN_HISTORY_H
 
@@ -14,7 +15,7 @@
 
 struct run_change {
     char *key, *before, *after;
-    int64_t step; /* the new value holds from the step after this one */
+    int64_t step; /* the new value applies from the step after this one */
 };
 
 struct run_history {
@@ -24,15 +25,15 @@ struct run_history {
 
 /* Reads RUN/events.jsonl; a run without it has an empty history. */
 int run_history_read(struct run_history *history, const char *directory, struct error *err);
-/* Drops changes that no step up to last_step was trained with. */
+/* Drops changes after which no step up to last_step was trained. */
 void run_history_cut(struct run_history *history, int64_t last_step);
 void run_history_free(struct run_history *history);
 
 /* Returns "0.01 -> 1.0e-5 @40" for a key that changed after step 40, malloc'ed; NULL if it never changed. */
 char *run_history_text(const struct run_history *history, const char *key);
-/* Returns the value that a key had at the beginning, or (last) in the end; NULL if it never changed. */
+/* Returns the first value of a key, or (last) its last one; NULL if it never changed. */
 const char *run_history_value(const struct run_history *history, const char *key, bool last);
-/* Returns {key: [value at that step, last value]} of what changed after a step, or NULL. */
+/* Returns {key: [value at that step, last value]} of the keys that changed after a step, or NULL. */
 json_t *run_history_after(const struct run_history *history, int64_t step);
 
 #endif

@@ -1,4 +1,4 @@
-/* Memory by class, written and read: see memory.h. */
+/* Memory by class, as JSON: see memory.h. */
 #include "core/run/memory.h"
 
 json_t *memory_offloaded_json(const struct memory_use *use, enum memory_place place)

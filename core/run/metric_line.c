@@ -138,7 +138,7 @@ double metric_number(const char *text, const char *end, const char **after)
     if (digits > 19 || e < -27 || e > 27) return slow_number(text, p, after);
     double value;
 #if FLT_EVAL_METHOD == 0
-    /* Clinger: a whole number and a power of ten that are both exact doubles need one rounding only */
+    /* Clinger: an integer and a power of ten that are both exact doubles require only one rounding */
     static const double ten[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                                  1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
     if (m <= 1ull << 53 && e >= -22 && e <= 22) value = e < 0 ? (double)m / ten[-e] : (double)m * ten[e];
@@ -148,7 +148,7 @@ double metric_number(const char *text, const char *end, const char **after)
     return negative ? -value : value;
 }
 
-/* Behind the string that begins at p (a quote), or NULL. */
+/* Returns the end of the string that begins at p (a quote), or NULL. */
 static const char *skip_string(const char *p, const char *end)
 {
     for (p++; p < end; p++) {
@@ -165,7 +165,8 @@ static const char *skip_space(const char *p, const char *end)
     return p;
 }
 
-/* Behind any value, or NULL. Of nested values only strings and the balance of brackets are looked at. */
+/* Returns the end of any value, or NULL. In nested values, only strings and the balance of brackets are
+ * checked. */
 static const char *skip_value(const char *p, const char *end)
 {
     if (p == end) return NULL;
@@ -212,7 +213,7 @@ bool metric_line_parse(struct metric_line *line, const char *text, size_t bytes)
 {
     const char *p = text, *end = text + bytes;
     bool has_step = false;
-    size_t next = 0; /* fields mostly stand in the order of the table */
+    size_t next = 0; /* fields are usually in the order of the table */
     *line = (struct metric_line){.step = -1,
                                  .epoch = -1,
                                  .loss = NAN,
@@ -271,11 +272,11 @@ double metric_step(const char *text, size_t bytes)
     return at ? metric_number(at + 7, text + bytes, &(const char *){NULL}) : -1;
 }
 
-/* ---- in a file ---- */
+/* ---- In a file ---- */
 
-enum { FIRST_READ_BYTES = 8192, MOST_READ_BYTES = 4 << 20 /* of one line: of thousands of ranks */ };
+enum { FIRST_READ_BYTES = 8192, MOST_READ_BYTES = 4 << 20 /* of one line: thousands of ranks */ };
 
-/* In n bytes of a file: bytes of the first line that is whole, or of the last; 0: there is none. */
+/* Finds the first complete line in n bytes of a file, or the last one. Returns its size; 0: there is none. */
 static int64_t find(struct metric_line *line, const char *buffer, size_t n, bool from_start, bool last)
 {
     const char *p = from_start ? buffer : memchr(buffer, '\n', n), *end = buffer + n;

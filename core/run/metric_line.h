@@ -1,10 +1,10 @@
-/* One line of metrics.jsonl, read without a JSON library:
- * a run of millions of steps is read in about a second.
+/* One line of metrics.jsonl, parsed without a JSON library: a run of millions of steps is read in about a
+ * second.
  *
- * The dashboard and compare read runs that are being written, were cut off, or were made by other versions,
- * so the reader is strict about the line (one whole JSON object with a step) and lenient about the fields:
- * one that is missing, null, or not a number is NAN; one that is unknown is skipped. Numbers are rounded
- * exactly as strtod rounds them.
+ * The dashboard and compare read runs that are being written, were interrupted, or come from other
+ * versions. The parser is strict about the line (one complete JSON object with a step) and lenient about
+ * the fields: one that is missing, null, or no number is NAN; an unknown one is skipped. Numbers are
+ * rounded exactly like strtod.
  */
 #ifndef MEOPT_RUN_METRIC_LINE_H
 #define MEOPT_RUN_METRIC_LINE_H
@@ -15,25 +15,25 @@
 
 struct metric_line {
     int64_t step;
-    int64_t epoch; /* -1 when the line has none */
+    int64_t epoch; /* -1: none */
     double loss, cosine, lr, grad_norm, images_per_s, step_ms, data_wait_ms, stream_wait_ms, offload_wait_ms;
-    size_t cards_at,
-        cards_bytes; /* the value of "cards" (a JSON array) within the line; 0 bytes when there is none */
+    size_t cards_at, cards_bytes; /* the value of "cards" (a JSON array) in the line; 0 bytes: none */
 };
 
-/* text: the line, with or without its newline. false, contents undefined, for a torn or foreign line: not one
- * whole object, or no whole-numbered "step" from 0. NaN, Infinity and -Infinity are read as such. */
+/* Parses a line, with or without its newline. Returns false, with undefined contents, for a torn or
+ * foreign line: not one complete object, or no integer "step" >= 0. NaN, Infinity and -Infinity are
+ * accepted. */
 bool metric_line_parse(struct metric_line *line, const char *text, size_t bytes);
 
-/* One JSON number at `text` (not beyond end), as strtod;
- * *after is behind it, or text when there is none. Also NaN, Infinity. */
+/* Parses one JSON number at `text` (not beyond end), like strtod, and NaN and Infinity. *after is its end,
+ * or `text` if there is none. */
 double metric_number(const char *text, const char *end, const char **after);
 
-/* "step":N of any line of ours: metrics, events, readings of cards; -1: none. */
+/* Returns N of "step":N in any line of a run: metrics, events, card readings; -1: none. */
 double metric_step(const char *text, size_t bytes);
 
-/* The first whole line of an open file that begins behind `at` (0: there); the last one of its `size` bytes.
- * Bytes of the line, 0: there is none. No more is read than it takes. */
+/* Reads the first complete line of an open file that begins after `at` (0: at it), or the last one of its
+ * `size` bytes. Returns the bytes of the line; 0: there is none. Reads no more than necessary. */
 int64_t metric_line_at(int fd, int64_t at, struct metric_line *line);
 int64_t metric_line_last(int fd, int64_t size, struct metric_line *line);
 

@@ -1,5 +1,5 @@
-/* Prometheus' text exposition format 0.0.4: for each metric a HELP and a TYPE line, then its samples; base
- * units (seconds, bytes, ratios of 1). */
+/* Prometheus' text exposition format 0.0.4: for each metric a HELP and a TYPE line, then its samples, in
+ * base units (seconds, bytes, ratios of 1). */
 #include "core/run/prometheus.h"
 #include "core/base/file.h"
 
@@ -14,8 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A label's value: backslash, quote and newline escaped; what else a terminal would obey goes to \xNN first,
- * so a backslash more. */
+/* Writes a label's value: backslash, quote and newline are escaped. Other control characters become \xNN
+ * first, and so have one more backslash. */
 static void put_label(FILE *out, const char *name, const char *value, bool first)
 {
     char printable[512];
@@ -39,7 +39,7 @@ static void put_number(FILE *out, double value)
     else fprintf(out, " %.15g\n", value);
 }
 
-/* A metric with one sample. */
+/* Writes a metric with one sample. */
 static void put_single(FILE *out, const struct prometheus_run *run, const char *metric, const char *help,
                        double value)
 {

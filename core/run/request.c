@@ -19,7 +19,7 @@ int run_request(const char *directory, const char *name, struct error *err)
     return code;
 }
 
-/* A directory of that name is a request, too: it could not be removed otherwise. */
+/* A directory of that name counts as a request: otherwise it could not be removed. */
 bool run_requested(const char *directory, const char *name)
 {
     char *request = request_name(name);

@@ -34,13 +34,13 @@ int run_append(const char *directory, const char *name, int *fd, struct error *e
     return code ? code : file_open_below(directory, name, O_WRONLY | O_CREAT | O_APPEND, fd, NULL, err);
 }
 
-/* A file, and open for writing: on NFS the lock of a directory is this machine's alone, and a file's is every
- * machine's only then (flock(2), NOTES). */
+/* The lock is a file opened for writing: over NFS a lock of a directory is local to this machine, and a
+ * lock of a file is shared by all machines only then (flock(2), NOTES). */
 static const char LOCK[] = ".lock";
 static char *lock_path(const char *directory) { return path_join(directory, LOCK); }
 
-/* `handed` is the same open file in another process, so locking it again succeeds; any other descriptor is no
- * lock of this run. */
+/* `inherited` is the same open file in another process, so locking it again succeeds; any other descriptor
+ * is no lock of this run. */
 static int is_lock_of(int inherited, const char *path, struct error *err)
 {
     struct stat theirs, ours;
@@ -50,7 +50,7 @@ static int is_lock_of(int inherited, const char *path, struct error *err)
     return error_set(err, EXIT_LOCKED, NULL, "the lock that was handed on is not of this run");
 }
 
-/* A reader that asks whether the run is held (run_held) holds it for a moment itself. */
+/* A reader that checks whether the run is held (run_held) holds the lock for a moment. */
 static int lock_file(int fd, struct error *err)
 {
     int result = flock(fd, LOCK_EX | LOCK_NB);
@@ -79,7 +79,7 @@ bool run_held(const char *directory)
 {
     int fd = file_at(directory, LOCK, O_RDONLY);
     bool held =
-        fd < 0 ? errno != ENOENT : flock(fd, LOCK_SH | LOCK_NB) != 0; /* fails where a trainer's does */
+        fd < 0 ? errno != ENOENT : flock(fd, LOCK_SH | LOCK_NB) != 0; /* fails like a trainer's open */
     if (fd >= 0) close(fd);
     return held;
 }
@@ -124,13 +124,13 @@ int run_follow(struct run *run, struct error *err)
     ssize_t n = readlink(link, now, sizeof now - 1);
     now[n > 0 ? n : 0] = 0;
     char *name = strrchr(now, '/');
-    if (!name) return 0; /* nobody can say */
+    if (!name) return 0; /* unknown */
     *name = 0;
     if (!is_locked_at(run, now)) {
         char *path = lock_path(run->directory);
         bool gone = file_absent(path);
         free(path);
-        if (!gone) return 0; /* it cannot be looked at now: what is written there tells why */
+        if (!gone) return 0; /* temporarily inaccessible: writing there reports the reason */
         int code = error_set(err, EXIT_FAILED, "train again under another --name",
                              "the run's directory was removed while it trained");
         error_at(err, run->directory, 0, 0);
@@ -158,9 +158,9 @@ static int exists_already(const char *directory, struct error *err)
     return EXIT_LOCKED;
 }
 
-/* Under its own name, where there must be none; without replacing where the file system can promise it. A
- * rename over NFS may have been done although it fails: its reply was lost, and the repetition found it done.
- */
+/* Renames the side directory to the run's name, which must not exist; atomically if the file system
+ * supports it. Over NFS a rename may report failure although it was done: the reply was lost, and the
+ * retry found it done. */
 static int rename_into_place(const struct run *run, const char *directory, struct error *err)
 {
     const char *side = run->directory;
@@ -176,7 +176,7 @@ static int rename_into_place(const struct run *run, const char *directory, struc
     return code;
 }
 
-/* What a killed process has left in a side directory, which is locked now. */
+/* Empties a locked side directory from a killed process. */
 static int empty_side(const struct run *run, struct error *err)
 {
     DIR *dir = file_list_below(run->directory, ".");
@@ -194,7 +194,7 @@ static int empty_side(const struct run *run, struct error *err)
     return code ? code : file_shorten(run->events, 0, "events.jsonl", err);
 }
 
-/* The beginning of a run: its side directory, which may be left of a killed process, locked. */
+/* Creates and locks the side directory of a new run; it may exist from a killed process. */
 static int lock_side_directory(struct run *run, const char *side, bool *ours, struct error *err)
 {
     int code = 0;
@@ -205,7 +205,7 @@ static int lock_side_directory(struct run *run, const char *side, bool *ours, st
         error_at(err, side, 0, 0);
     }
     if (!code) code = run_open(run, side, err);
-    *ours = !code || (*ours && code != EXIT_LOCKED); /* to be removed when the rest fails */
+    *ours = !code || (*ours && code != EXIT_LOCKED); /* remove it if a later step fails */
     if (!code && !made) code = empty_side(run, err);
     return code;
 }
@@ -262,7 +262,7 @@ void run_close(struct run *run)
     *run = (struct run){.metrics = -1, .events = -1, .lock = -1};
 }
 
-/* Whole or not at all: half a line would spoil the next one. */
+/* Writes all of the text or nothing: half a line would corrupt the next one. */
 static int append(const struct run *run, int fd, const char *name, const char *text, size_t bytes,
                   struct error *err)
 {
@@ -355,7 +355,7 @@ int run_state(struct run *run, const char *state, int64_t step, int64_t total, i
     snprintf(s.state, sizeof s.state, "%s", state);
     if (exit_code < 0) snprintf(s.message, sizeof s.message, "%s", run->notice);
     gethostname(s.host, sizeof s.host - 1);
-    int code = run_follow(run, err); /* another run may have its old path by now */
+    int code = run_follow(run, err); /* another run may have its old path now */
     if (!code && run->lock >= 0 && !run_is_here(run)) {
         code = error_set(err, EXIT_FAILED, NULL, "the run's directory is not there any more");
         error_at(err, run->directory, 0, 0);
@@ -363,7 +363,7 @@ int run_state(struct run *run, const char *state, int64_t step, int64_t total, i
     return code ? code : run_status_write(&s, run->directory, err);
 }
 
-/* Our own lines, looked at without a JSON library: there is no memory that could be out. */
+/* Scans for our own lines without a JSON library, so that it needs no memory for them. */
 int run_last_saved(const struct run *run, int64_t *step, struct error *err)
 {
     static const char event[] = "\"event\":\"checkpoint\"";
@@ -382,7 +382,8 @@ int run_last_saved(const struct run *run, int64_t *step, struct error *err)
     return code;
 }
 
-/* Foreign lines before the step stay: readers pass over them. A line at a time: there may be many. */
+/* Lines of other formats before the step stay: readers skip them. Reads one line at a time: there may be
+ * many. */
 int run_truncate_metrics(struct run *run, int64_t step, struct error *err)
 {
     static const char name[] = "metrics.jsonl";

@@ -1,11 +1,11 @@
-/* A run: one directory that readers (dashboard, compare, export) and the trainer share.
+/* A run: one directory, shared by the trainer and readers (dashboard, compare, export).
  *
- *   config.yaml     the resolved configuration; a resumed run must have the same numbers
- *   meta.json       version, host, pid, start, geometry, memory plan; what a resume compares
- *   data.list       the images: names and sizes, as image_list_hash counts them
- *   metrics.jsonl   one object per optimizer step, one write(2) each: a reader ignores a torn tail
- *   events.jsonl    what happened: started, resumed, changed, checkpoint, saving_paused, stopped, diverged
- *   cards.jsonl     what the cards did, a line every few seconds (telemetry.h), by the supervisor
+ *   config.yaml     the resolved configuration; a resume must agree with its numbers
+ *   meta.json       version, host, pid, start, model shape, memory plan; the values that a resume compares
+ *   data.list       the images: names and sizes, in the form that image_list_hash reads
+ *   metrics.jsonl   one object per optimizer step, one write(2) each; readers ignore a torn last line
+ *   events.jsonl    events: started, resumed, changed, checkpoint, saving_paused, stopped, diverged
+ *   cards.jsonl     card readings, one line every few seconds (telemetry.h), from the supervisor
  *   state.json      replaced atomically: {state, step, total_steps, epoch, pid, host, exit_code}
  *   ckpt/step-N/    checkpoint.h
  *   request/NAME    request.h
@@ -19,60 +19,59 @@
 #include <stdbool.h>
 
 struct run {
-    char *directory, *was; /* was: before it was moved, else NULL */
+    char *directory, *was; /* was: the path before the directory was moved, else NULL */
     int metrics, events;   /* file descriptors, append only */
-    int lock;              /* of the file .lock: one trainer at a time, on whatever machine */
-    char notice[256];      /* what state.json says beside the state while the run lives; "": nothing */
+    int lock;              /* of the file .lock: one trainer at a time, on any machine */
+    char notice[256];      /* the message of state.json while the run is active; "": none */
     char *held;            /* metric lines that could not be written yet */
     size_t held_bytes;
 };
 
-/* A new directory parent/name; EXIT_LOCKED when it is there already. It is made beside, as parent/.name.new,
- * and has its name once it is a run: on an error, or a kill, there is none. */
+/* Creates the directory parent/name; EXIT_LOCKED if it exists. It is created as parent/.name.new and
+ * renamed when complete: after an error or a kill there is no run. */
 int run_create(struct run *run, const char *parent, const char *name, const struct config *config,
                struct error *err);
-/* The same with more in it before it has its name: `fill` writes into run->directory, and what it writes is
- * synced. NULL: nothing. */
+/* The same, with more files before the rename: `fill` writes into run->directory, and its files are
+ * synced. NULL: none. */
 typedef int run_fill(struct run *run, void *context, struct error *err);
 int run_create_filled(struct run *run, const char *parent, const char *name, const struct config *config,
                       run_fill *fill, void *context, struct error *err);
-/* An existing one, to resume: EXIT_LOCKED when another trainer holds it. */
+/* Opens an existing run, to resume it: EXIT_LOCKED if another trainer holds it. */
 int run_open(struct run *run, const char *directory, struct error *err);
-/* The same with the lock that another process took and handed on: an inherited descriptor, closed with the
- * run; -1: none. */
+/* The same with a lock that another process passed on: an inherited descriptor, closed with the run; -1:
+ * none. */
 int run_open_held(struct run *run, const char *directory, int lock, struct error *err);
-/* Where the run is now: its directory may have been moved meanwhile, which is told, and then run->directory
- * is another (the first one stays valid until the run is closed). An error: it was removed. */
+/* Finds the run after its directory was moved: logs the move and updates run->directory (the first path
+ * stays valid until the run is closed). An error: the run was removed. */
 int run_follow(struct run *run, struct error *err);
-/* Whether the run is at run->directory: its lock, which this process has, is the one that lies there. */
+/* Whether the run is at run->directory: the lock file there is the one that this process holds. */
 bool run_is_here(const struct run *run);
-/* Close all but the lock, which is the caller's now: the run stays held until the descriptor, and every copy
- * that a child has of it, is closed. */
+/* Closes all but the lock, which now belongs to the caller: the run stays locked until the descriptor and
+ * every copy in a child are closed. */
 int run_release(struct run *run);
-/* Whether a process holds the lock of this run. Where that cannot be asked, it may. */
+/* Whether a process holds the lock of this run. True if that cannot be determined. */
 bool run_held(const char *directory);
 void run_close(struct run *run);
-/* Remove the side files (file.h) that killed processes have left: before anything of this one writes there.
- */
+/* Removes side files (file.h) from killed processes; to be called before this process writes any. */
 void run_tidy(const struct run *run);
 
 char *run_path(const struct run *run, const char *name);
 
-/* Opens one of its files to be written at its end, a regular one: nothing that lies in a run's directory
- * holds a writer up or leads it elsewhere. */
+/* Opens one of its files, a regular one, for appending: no pipe or link in a run's directory can block or
+ * redirect a writer. */
 int run_append(const char *directory, const char *name, int *fd, struct error *err);
 
-/* One line, one write. Takes the object over. A metric line that cannot be written is held and goes before
- * the next one; nothing of it is left in the file. */
+/* Writes one line with one write; steals the reference to the object. A metric line that cannot be written
+ * is held and precedes the next one; no part of it stays in the file. */
 int run_metric(struct run *run, json_t *line, struct error *err);
 int run_event(struct run *run, const char *event, json_t *fields, struct error *err);
 int run_state(struct run *run, const char *state, int64_t step, int64_t total, int64_t epoch, int exit_code,
               struct error *err);
-/* What was told is on the disk: before the checkpoint that stands behind it. */
+/* Syncs metrics and events to disk, before the checkpoint that follows them. */
 int run_sync(struct run *run, struct error *err);
-/* Step of the last checkpoint that the run has told of, -1 when it never saved. */
+/* Finds the step of the last checkpoint in the run's events; -1 if it never saved. */
 int run_last_saved(const struct run *run, int64_t *step, struct error *err);
-/* Drop metric lines behind `step` (and a torn tail): a resumed run writes each step once. */
+/* Drops metric lines after `step`, and a torn last line: a resumed run writes each step once. */
 int run_truncate_metrics(struct run *run, int64_t step, struct error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* Runs in a few figures: see run_summary.h. */
+/* Summaries of runs: see run_summary.h. */
 #include "core/run/run_summary.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -18,12 +18,12 @@
 #include <unistd.h>
 
 enum {
-    SILENT_SECONDS = 60, /* with a supervisor, which tells every second; seconds differ between hosts */
+    SILENT_SECONDS = 60, /* with a supervisor, which writes live.json every second; clocks of hosts differ */
     SILENT_ALONE_SECONDS = 1200,
-    BOTTLENECK_SECONDS = 30, /* a verdict takes some hundred reads */
+    BOTTLENECK_SECONDS = 30, /* finding a bottleneck takes some hundred reads */
     THREADS = 16
 };
-static const double BOTTLENECKS_SECONDS = 0.3; /* of one call for many */
+static const double BOTTLENECKS_SECONDS = 0.3; /* per call for many runs */
 
 static double number(const json_t *object, const char *key)
 {
@@ -36,7 +36,7 @@ static json_t *load(const struct run_brief *b, const char *name)
     return json_read_below(b->directory, name, 4 << 20, NULL);
 }
 
-/* Changes when the file does. */
+/* Returns a number that changes with the file. */
 static int64_t mark_of(const struct run_brief *b, const char *name, struct stat *st)
 {
     char *path = path_join(b->directory, name);
@@ -47,7 +47,7 @@ static int64_t mark_of(const struct run_brief *b, const char *name, struct stat 
     return mark;
 }
 
-/* metrics.jsonl, -1 when it cannot be read. The kernel is to bring no more of it than is asked for. */
+/* Opens metrics.jsonl; -1 if it cannot be read. Disables read-ahead. */
 static int open_metrics(const struct run_brief *b, struct stat *st)
 {
     int fd = file_at(b->directory, "metrics.jsonl", O_RDONLY);
@@ -88,7 +88,7 @@ static bool read_losses(struct run_brief *b)
     return true;
 }
 
-/* What does not change while a run lives. */
+/* Reads values that do not change during a run. */
 static void read_static(struct run_brief *b)
 {
     if (b->started > 0 && b->peak_bytes > 0) return;
@@ -117,7 +117,7 @@ static void find_silence(struct run_brief *b)
         b->left_s = (double)(s->total - b->step) * b->last.step_ms * 1e-3;
 }
 
-/* What binds its steps, of one that trains and is heard. */
+/* Finds the bottleneck of a run that trains and shows activity. */
 static bool find_bottleneck(struct run_brief *b)
 {
     struct bottleneck v = {0};
@@ -167,9 +167,9 @@ bool run_brief_read(struct run_brief *b)
     return find_bottleneck(b) || changed;
 }
 
-/* ---- many ---- */
+/* ---- Many runs ---- */
 
-/* Whether it is a run, and when it was written last as far as its directory tells, before it is read. */
+/* Checks whether it is a run, and when its directory was last written, before reading it. */
 static bool check_is_run(struct run_brief *b)
 {
     struct stat st;
@@ -190,7 +190,7 @@ struct parallel_read {
     struct run_brief **briefs;
     int count;
     bool (*read)(struct run_brief *);
-    double until; /* clock_seconds(); what is left then is not done */
+    double until; /* clock_seconds(); the rest is skipped then */
     atomic_int next, changed;
 };
 

@@ -1,5 +1,4 @@
-/* The numbers of one optimizer step, for those who hand them on:
- * TensorBoard, Prometheus. NAN is unknown and left out. */
+/* The metrics of one optimizer step for exporters: TensorBoard, Prometheus. NAN is unknown and omitted. */
 #ifndef MEOPT_RUN_SCALARS_H
 #define MEOPT_RUN_SCALARS_H
 

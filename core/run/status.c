@@ -15,7 +15,7 @@
 static void copy_text(char *dst, size_t size, const json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));
-    text_printable(dst, size, text ? text : ""); /* it may be another's */
+    text_printable(dst, size, text ? text : ""); /* the file may belong to another user */
 }
 
 static void copy_name(char *dst, size_t size, const json_t *object, const char *key)
@@ -24,7 +24,7 @@ static void copy_name(char *dst, size_t size, const json_t *object, const char *
     name_printable(dst, size, text ? text : "");
 }
 
-/* After a restart of the machine the number may be another process's, which does not hold the run. */
+/* After a reboot the pid may belong to a different process, which does not hold the run's lock. */
 static bool is_gone(int pid, const char *directory)
 {
     return (kill(pid, 0) != 0 && errno == ESRCH) || !run_held(directory);

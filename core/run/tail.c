@@ -19,7 +19,7 @@ void tail_init(struct tail *t, const char *directory, const char *name)
 
 void tail_free(struct tail *t)
 {
-    if (t->directory && t->fd >= 0) close(t->fd); /* a tail of zeros was never begun */
+    if (t->directory && t->fd >= 0) close(t->fd); /* a zeroed tail was never initialized */
     free(t->buffer);
     free(t->name);
     free(t->directory);
@@ -43,7 +43,7 @@ int64_t tail_poll(struct tail *t, bool *anew)
 {
     struct stat st;
     if (anew) *anew = false;
-    /* never waits: what another user put there may be a pipe */
+    /* non-blocking: another user may have put a pipe there */
     if (t->fd < 0) t->fd = file_at(t->directory, t->name, O_RDONLY);
     if (t->fd < 0 || fstat(t->fd, &st) != 0 || !S_ISREG(st.st_mode)) return -1;
     if (st.st_size < t->at) {
@@ -53,7 +53,7 @@ int64_t tail_poll(struct tail *t, bool *anew)
     return st.st_size;
 }
 
-/* More bytes behind the ones that are not given yet; false: there are none. */
+/* Reads more bytes after those in the buffer; false: there are none. */
 static bool tail_fill(struct tail *t)
 {
     if (t->fd < 0) return false;
@@ -72,7 +72,7 @@ static bool tail_fill(struct tail *t)
 
 const char *tail_line(struct tail *t, size_t *bytes)
 {
-    size_t looked = 0; /* without a newline */
+    size_t looked = 0; /* bytes without a newline */
     if (!t->buffer) t->buffer = xmalloc(t->capacity = FIRST_BUFFER);
     do {
         char *from = t->buffer + t->begin, *newline;

@@ -1,12 +1,12 @@
-/* The whole lines of a file that another process appends to, each once: metrics.jsonl, events.jsonl, a log.
+/* Reads each complete line of a growing file once: metrics.jsonl, events.jsonl, a log.
  *
  *     tail_init(&t, directory, "metrics.jsonl");
  *     for each refresh:
  *         if (tail_poll(&t, &anew) >= 0) while ((line = tail_line(&t, &bytes))) ...
  *     tail_free(&t);
  *
- * The file may not be there yet, be another user's, become shorter (a resumed run writes its last steps
- * anew), and end in a torn line, which is given once its newline is there.
+ * The file may not exist yet, belong to another user, become shorter (a resumed run writes its last steps
+ * again), and end in a torn line, which is returned after its newline was written.
  */
 #ifndef MEOPT_RUN_TAIL_H
 #define MEOPT_RUN_TAIL_H
@@ -15,36 +15,37 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { TAIL_LINE_BYTES = 2 << 20 }; /* 4,096 ranks in a line of metrics; a longer one is skipped */
+enum { TAIL_LINE_BYTES = 2 << 20 }; /* a line with 4,096 ranks; longer ones are skipped */
 
 struct tail {
     char *directory, *name;
     int fd;
-    int64_t at;   /* in the file, behind the buffer's end */
-    char *buffer; /* (room) */
+    int64_t at;   /* offset in the file of the buffer's end */
+    char *buffer; /* (capacity) */
     size_t capacity;
-    size_t begin, end, line; /* what is not given yet; where the line given last began */
-    bool inside;             /* what comes up to the next newline is not the whole line */
-    int64_t skipped;         /* lines too long, since tail_init */
-    int failed;              /* errno of a read that failed; 0: none has */
+    size_t begin, end, line; /* bytes not returned yet; start of the last returned line */
+    bool inside;             /* the bytes up to the next newline are not a complete line */
+    int64_t skipped;         /* too long lines, since tail_init */
+    int failed;              /* errno of a failed read; 0: none */
 };
 
 void tail_init(struct tail *t, const char *directory, const char *name);
 void tail_free(struct tail *t);
 
-/* The directory has another path now; what is open stays. */
+/* Sets a new path of the directory; the open file stays. */
 void tail_moved(struct tail *t, const char *directory);
 
-/* The file's size now, -1 when there is none (or no regular one). *anew (may be NULL): it is shorter than
- * what was read of it, and will be read from its beginning. */
+/* Returns the file's size, -1 if there is no regular file. *anew (may be NULL): the file is shorter than
+ * the part already read, and is read again from the beginning. */
 int64_t tail_poll(struct tail *t, bool *anew);
-/* Go on at this place; inside: the line there has begun before it, and is not given. */
+/* Continues at this offset; inside: the line there began before it, and is skipped. */
 void tail_seek(struct tail *t, int64_t at, bool inside);
-/* The next whole line, without its newline, valid until the next call; NULL when there is none yet. */
+/* Returns the next complete line, without its newline, valid until the next call; NULL if there is none
+ * yet. */
 const char *tail_line(struct tail *t, size_t *bytes);
-/* Where in the file the line that comes next begins. */
+/* Returns the file offset of the next line. */
 int64_t tail_offset(const struct tail *t);
-/* Give the last line again. */
+/* Makes tail_line return the last line again. */
 void tail_unread(struct tail *t);
 
 #endif

@@ -1,4 +1,4 @@
-/* The cards of a run: see telemetry.h. */
+/* Card readings of a run: see telemetry.h. */
 #include "core/run/telemetry.h"
 #include "core/base/file.h"
 #include "core/run/tail.h"
@@ -35,7 +35,7 @@ void telemetry_card(struct telemetry_card *c, const json_t *object)
 }
 
 struct reading {
-    double time, busy, power, temp; /* busy: mean of the cards; power: their sum */
+    double time, busy, power, temp; /* busy: mean over the cards; power: their sum */
 };
 
 static struct reading sum_cards(const json_t *line)

@@ -19,17 +19,17 @@
 enum { TELEMETRY_CARDS = 64 };
 
 struct telemetry_card {
-    int rank; /* -1: not of the run */
+    int rank; /* -1: not used by the run */
     char name[96], pci[32];
-    double used_bytes, total_bytes, process_bytes, busy_percent, temp_c, power_w; /* NAN: not known */
+    double used_bytes, total_bytes, process_bytes, busy_percent, temp_c, power_w; /* NAN: unknown */
 };
 
-/* Reads one of the objects above; control characters in its texts are replaced. */
+/* Reads one of the objects above; control characters in its strings are replaced. */
 void telemetry_card(struct telemetry_card *card, const json_t *object);
 
-/* Sums over all lines, for the run's own cards: mean share of the time that a card was busy, mean power of
- * all cards together, their energy, the highest temperature of one card. NAN: not known. Pauses (60 s and
- * more between two lines) are not counted. */
+/* Sums over all lines, for the run's own cards: mean busy percentage per card, mean total power, total
+ * energy, highest temperature of one card. NAN: unknown. Pauses (60 s and more between two lines) are not
+ * counted. */
 struct telemetry_sum {
     double busy_percent, power_w, energy_wh, temp_c;
 };

@@ -25,10 +25,10 @@
 struct tensorboard {
     int fd;
     char *path;
-    off_t bytes; /* of whole records */
+    off_t bytes; /* of complete records */
 };
 
-/* A message under construction; every one here fits, tags being cut at TAG_MAX. */
+/* A message under construction. All messages here fit, because tags are truncated at TAG_MAX. */
 enum { MESSAGE_MAX = 8192, TAG_MAX = 64 };
 struct message {
     size_t bytes;
