@@ -1,4 +1,5 @@
-/* Time for measuring: never set back, of no meaning between machines or boots. */
+/* Monotonic time for measurements. It never runs backwards; values of different machines or boots cannot be
+ * compared. */
 #ifndef MEOPT_BASE_CLOCK_H
 #define MEOPT_BASE_CLOCK_H
 

@@ -1,4 +1,4 @@
-/* What this processor can do: see cpu.h. */
+/* Features of this processor: see cpu.h. */
 #include "core/base/cpu.h"
 
 #include <pthread.h>
@@ -13,7 +13,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 /* c: ECX of leaf 1 */
 static unsigned vectors(unsigned c)
 {
-    enum { YMM = 6, ZMM = 0xe6 }; /* what the operating system saves: XCR0 */
+    enum { YMM = 6, ZMM = 0xe6 }; /* state that the operating system saves: XCR0 */
     enum { FMA = 1 << 12, XSAVED = 1 << 27 | 1 << 28 };
     const unsigned wide = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31; /* F, DQ, BW, VL */
     const unsigned tiles = 1u << 22 | 1u << 24;                      /* AMX-BF16, AMX-TILE */

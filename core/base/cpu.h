@@ -1,11 +1,12 @@
-/* What this processor can do. By CPUID alone: of vendors that a compiler's __builtin_cpu_supports does not
- * know, Hygon among them, it says that they can do nothing. */
+/* Features of this processor, by CPUID alone. A compiler's __builtin_cpu_supports does not know every vendor,
+ * and reports no feature at all for Hygon. */
 #ifndef MEOPT_CORE_BASE_CPU_H
 #define MEOPT_CORE_BASE_CPU_H
 
 #include <stdbool.h>
 
-/* the operating system willing; AVX2 is with FMA, AVX512 with F, BW, VL and DQ, AMX with tiles of bf16 */
+/* Each requires the operating system's support. AVX2 includes FMA; AVX512 includes F, BW, VL and DQ; AMX
+ * includes bf16 tiles. */
 enum {
     CAN_AVX2 = 1,
     CAN_AVX_VNNI = 2,
@@ -18,14 +19,14 @@ enum {
 };
 struct processor {
     const char *vendor; /* the 12 letters of CPUID's leaf 0 */
-    int family, model;  /* as CPUID's leaf 1 gives them, extended ones added */
+    int family, model;  /* from CPUID leaf 1, with the extended fields added */
     unsigned can;
 };
 
-/* Asked once, since a virtual machine may be slow to answer. */
+/* Reads CPUID once and keeps the result, because a virtual machine may answer slowly. */
 const struct processor *cpu_here(void);
 
-/* Whether this processor can do all of that. */
+/* Returns whether this processor has all of these features. */
 bool cpu_can(unsigned what);
 
 #endif

@@ -1,6 +1,7 @@
-/* CRC-32C: see file.h. By the processor's instruction in three chains at once, since each of its answers
- * takes three cycles and the next may begin after one: three parts of LANE bytes, whose registers are joined
- * by what LANE zeros make of a register (a linear map, as M. Adler's crc32c.c has it). Else by tables. */
+/* CRC-32C: see file.h. The processor's instruction has a latency of three cycles and a throughput of one per
+ * cycle, so three chains run at once, each over LANE bytes. Their registers are joined by the linear map that
+ * LANE zero bytes apply to a register (as in M. Adler's crc32c.c). Without the instruction, tables are
+ * used. */
 #include "core/base/cpu.h"
 #include "core/base/file.h"
 #include "core/base/progress.h"
@@ -9,11 +10,11 @@
 #include <string.h>
 
 enum {
-    PART_BYTES = 1 << 24, /* between two signs of progress */
+    PART_BYTES = 1 << 24, /* between two calls of progress_mark */
     LANE = 4096
 };
 
-/* Of a register and bytes, before and after the inversions. */
+/* Register update over bytes, without the initial and final inversion. */
 static uint32_t table[8][256]; /* slicing-by-8 */
 static pthread_once_t table_once = PTHREAD_ONCE_INIT;
 
@@ -49,7 +50,7 @@ static uint32_t by_tables(uint32_t crc, const uint8_t *p, size_t bytes)
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-static uint32_t zeros[4][256]; /* what LANE zeros make of a register, by its bytes */
+static uint32_t zeros[4][256]; /* the register after LANE zeros, by its bytes */
 static pthread_once_t zeros_once = PTHREAD_ONCE_INIT;
 
 static inline uint64_t word_at(const uint8_t *p)
@@ -69,7 +70,7 @@ __attribute__((target("sse4.2"))) static void zeros_fill(void)
     }
 }
 
-static inline uint32_t behind_zeros(uint64_t c)
+static inline uint32_t after_zeros(uint64_t c)
 {
     return zeros[0][c & 255] ^ zeros[1][c >> 8 & 255] ^ zeros[2][c >> 16 & 255] ^ zeros[3][c >> 24 & 255];
 }
@@ -85,7 +86,7 @@ __attribute__((target("sse4.2"))) static uint32_t by_instruction(uint32_t crc, c
             second = _mm_crc32_u64(second, word_at(p + LANE + i));
             third = _mm_crc32_u64(third, word_at(p + 2 * LANE + i));
         }
-        c = behind_zeros(behind_zeros(c) ^ second) ^ third;
+        c = after_zeros(after_zeros(c) ^ second) ^ third;
     }
     for (; bytes >= 8; bytes -= 8, p += 8) c = _mm_crc32_u64(c, word_at(p));
     uint32_t c32 = (uint32_t)c;

@@ -40,7 +40,8 @@ static char *printable(char *dst, size_t size, const char *text, int layout)
     while (*p) {
         size_t n = utf8_length(p);
         bool control = text_control((const char *)p) != 0;
-        if (layout && (*p == '\n' || *p == '\t')) control = false; /* our own: a caret line, a table */
+        if (layout && (*p == '\n' || *p == '\t'))
+            control = false; /* layout of our own messages: a caret line, a table */
         if (n && !control) {
             if (out + n >= size) break;
             memcpy(dst + out, p, n);
@@ -106,7 +107,7 @@ int error_at(struct error *e, const char *file, int line, int column)
 {
     if (!e) return EXIT_FAILED;
     name_printable(e->file, sizeof e->file, file);
-    e->line = line > 0 ? line : 0; /* a library's -1 is unknown */
+    e->line = line > 0 ? line : 0; /* a library's -1 means unknown */
     e->column = column > 0 ? column : 0;
     return e->code;
 }

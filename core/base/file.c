@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 enum {
-    PART_BYTES = 1 << 24 /* that are written between two signs of progress */
+    PART_BYTES = 1 << 24 /* written between two calls of progress_mark */
 };
 
 static void (*leave)(void);
@@ -42,7 +42,7 @@ void memory_large_pages(void *p, size_t bytes)
 {
     const size_t page = (size_t)2 << 20;
     uintptr_t from = ((uintptr_t)p + page - 1) & ~(page - 1), to = ((uintptr_t)p + bytes) & ~(page - 1);
-    if (p && from < to) madvise((void *)from, to - from, MADV_HUGEPAGE); /* a wish */
+    if (p && from < to) madvise((void *)from, to - from, MADV_HUGEPAGE); /* advice to the kernel */
 }
 
 void *xmalloc(size_t bytes) { return or_die(malloc(bytes ? bytes : 1)); }
@@ -98,7 +98,7 @@ const char *path_basename(const char *path)
 char *path_shipped(const char *name)
 {
     static const char *const places[] = {"share/meopt", "../share/meopt",
-                                         "../../share/meopt"}; /* build, installed prefix, a build's tests */
+                                         "../../share/meopt"}; /* build, installed prefix, test build */
     char exe[4096], *found = NULL;
     ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
     exe[n > 0 ? n : 0] = 0;
@@ -151,25 +151,25 @@ int file_open(const char *path, int *fd, struct stat *status, struct error *err)
     return code;
 }
 
-/* All of an open file, which is closed. errno as after file_open. */
+/* Reads all of an open file and closes it. errno as after file_open. */
 static int read_whole(int fd, const char *path, size_t max_bytes, char **data, size_t *bytes,
                       struct error *err)
 {
     char *buffer = NULL;
-    size_t used = 0, room = 0;
+    size_t used = 0, capacity = 0;
     int reason = 0, code = 0;
     for (;;) {
-        if (used + 1 >= room) {
-            room = room ? room * 2 : 65536;
-            char *larger = realloc(buffer, room);
+        if (used + 1 >= capacity) {
+            capacity = capacity ? capacity * 2 : 65536;
+            char *larger = realloc(buffer, capacity);
             if (!larger) {
-                code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading %zu bytes", room);
+                code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading %zu bytes", capacity);
                 reason = ENOMEM;
                 goto done;
             }
             buffer = larger;
         }
-        ssize_t n = retry_read(fd, buffer + used, room - used - 1, -1);
+        ssize_t n = retry_read(fd, buffer + used, capacity - used - 1, -1);
         if (n < 0) {
             reason = errno;
             code = error_errno(err, EXIT_FAILED, NULL, "cannot read");
@@ -228,8 +228,8 @@ int file_unshare(const char *directory, const char *name, struct error *err)
     return code;
 }
 
-/* The lock is of the file that had the name when it was opened, and the holder puts another in its place: so
- * it is looked at again. */
+/* The lock belongs to the file that had the name when it was opened, and its holder may replace that file. So
+ * the name is checked again after locking. */
 static int lock_file(const char *directory, const char *name, const char *path, int *fd, struct error *err)
 {
     for (int i = 0; i < 1000; i++) {
@@ -238,7 +238,7 @@ static int lock_file(const char *directory, const char *name, const char *path, 
                              : file_open(path, fd, &held, err);
         if (code) return code;
         int failed = flock(*fd, LOCK_EX | LOCK_NB);
-        if (failed && errno == EBADF) { /* NFS locks for itself alone what is open for writing */
+        if (failed && errno == EBADF) { /* NFS requires a descriptor open for writing for an exclusive lock */
             close(*fd);
             *fd = directory ? file_at(directory, name, O_RDWR)
                             : open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -253,7 +253,7 @@ static int lock_file(const char *directory, const char *name, const char *path, 
         *fd = -1;
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     }
-    error_set(err, EXIT_LOCKED, "try again", "somebody else is changing it");
+    error_set(err, EXIT_LOCKED, "try again", "another process is changing it");
     error_at(err, path, 0, 0);
     return EXIT_LOCKED;
 }
@@ -266,14 +266,14 @@ int file_lock(const char *directory, const char *name, int *fd, struct error *er
     return code;
 }
 
-/* At `offset`, or where the descriptor stands (-1). */
+/* Writes at `offset`, or at the descriptor's position (-1). */
 static int write_all(int fd, const void *data, size_t bytes, int64_t offset, const char *path,
                      struct error *err)
 {
     const char *p = data;
     while (bytes) {
         ssize_t n = retry_write(fd, p, bytes > PART_BYTES ? PART_BYTES : bytes, offset);
-        if (n == 0) errno = EIO; /* a file system that takes nothing and says nothing */
+        if (n == 0) errno = EIO; /* a file system that writes nothing and reports no error */
         if (n <= 0) {
             int code =
                 error_errno(err, EXIT_FAILED, "free some space or choose another directory", "cannot write");
@@ -319,7 +319,7 @@ int file_shorten(int fd, int64_t bytes, const char *path, struct error *err)
 int file_sync_dir(const char *path, struct error *err)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    /* Some network file systems refuse fsync of a directory; they have no other way to be asked. */
+    /* Some network file systems refuse fsync of a directory and offer no other way to sync it. */
     if (fd < 0 || (retry_sync(fsync, fd) != 0 && errno != EINVAL && errno != EROFS)) {
         int code = error_errno(err, EXIT_FAILED, NULL, "cannot sync directory %s", path);
         if (fd >= 0) close(fd);
@@ -339,8 +339,8 @@ void file_atomic_abort(struct file_atomic *f)
     *f = (struct file_atomic){.fd = -1, .place.at = -1};
 }
 
-/* A new file next to the one that it is to replace, with the mode of that one; else as the umask, or the
- * directory's default ACL, says. */
+/* Creates a file next to the one that it will replace, with the same mode. Without an old file, the umask or
+ * the directory's default ACL sets the mode. */
 static int create_temp(struct file_atomic *f)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
@@ -370,7 +370,7 @@ int file_atomic_begin_below(struct file_atomic *f, const char *directory, const 
     if (failed) code = file_below_error(directory, name, "create a file", err);
     else if (create_temp(f)) {
         char *path = directory ? path_join(directory, name) : xstrdup(name), *dir = path_dirname(path);
-        code = f->fd < 0 ? error_errno(err, EXIT_FAILED, "is the directory there, and may you write in it?",
+        code = f->fd < 0 ? error_errno(err, EXIT_FAILED, "create the directory, or check its permissions",
                                        "cannot create a file in %s", dir)
                          : error_errno(err, EXIT_FAILED, NULL, "cannot set the mode of %s/%s", dir, f->temp);
         error_at(err, path, 0, 0);
@@ -387,7 +387,7 @@ int file_atomic_begin(struct file_atomic *f, const char *path, struct error *err
     return file_atomic_begin_below(f, NULL, path, err);
 }
 
-/* fsync of the directory that the file is in. */
+/* Syncs the directory that contains the file. */
 static int sync_parent(const struct file_atomic *f, struct error *err)
 {
     if (f->place.at == AT_FDCWD) {

@@ -16,7 +16,7 @@
 
 enum { QUIET = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY };
 
-/* Opens the directory `part` in `at` and closes `at`. A link is ELOOP, as everywhere below. */
+/* Opens the directory `part` in `at` and closes `at`. A link fails with ELOOP. */
 static int step_into(int at, const char *part, size_t bytes)
 {
     char name[NAME_MAX + 1];
@@ -43,7 +43,7 @@ int file_place_open(struct file_place *place, const char *directory, const char 
     *place = (struct file_place){.at = AT_FDCWD, .path = directory ? path_join(directory, name) : NULL};
     if (!place->path) place->path = xstrdup(name);
     place->name = place->path;
-    if (!slash) return 0; /* the directory's own links are followed, and the name's not: O_NOFOLLOW */
+    if (!slash) return 0; /* the directory's own links are followed, the name's are not: O_NOFOLLOW */
     place->at = open(directory[0] ? directory : ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
     for (; place->at >= 0 && slash; slash = strchr(name, '/')) {
         if (slash > name) place->at = step_into(place->at, name, (size_t)(slash - name));
@@ -89,8 +89,8 @@ int file_below_error(const char *directory, const char *name, const char *doing,
     int reason = errno;
     bool link = (reason == ELOOP || reason == ENOTDIR) && is_link(directory, name);
     char *path = path_join(directory, name);
-    int code = link ? error_set(err, EXIT_FAILED, "remove it: nothing in a run is opened through a link",
-                                "is a symbolic link, or lies below one")
+    int code = link ? error_set(err, EXIT_FAILED, "remove the link: meopt follows no links inside a run",
+                                "is a symbolic link, or is below one")
                : reason == ENXIO
                    ? error_set(err, EXIT_FAILED, "remove it", "is not a regular file")
                    : (errno = reason, error_errno(err, EXIT_FAILED, "check the path", "cannot %s", doing));
@@ -197,7 +197,7 @@ int file_nameless(const char *directory, int flags)
 {
     int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT)) return fd;
-    char *path = xasprintf("%s/.meopt-XXXXXX", directory); /* O_TMPFILE is younger than some file systems */
+    char *path = xasprintf("%s/.meopt-XXXXXX", directory); /* some file systems do not have O_TMPFILE */
     fd = mkostemp(path, O_CLOEXEC | flags);
     int why = errno;
     if (fd >= 0) unlink(path);

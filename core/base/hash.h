@@ -1,4 +1,4 @@
-/* FNV-1a (Fowler, Noll, Vo): small tables, and keys that must not depend on a place in one. */
+/* FNV-1a (Fowler, Noll, Vo), for small tables and for keys that must not depend on a position in a table. */
 #ifndef MEOPT_BASE_HASH_H
 #define MEOPT_BASE_HASH_H
 

@@ -1,4 +1,4 @@
-/* JSON out and in: see json.h. */
+/* Writing and reading JSON: see json.h. */
 #include "core/base/json.h"
 #include "core/base/file.h"
 
@@ -50,7 +50,7 @@ char *json_text(const json_t *root, size_t flags)
     return NULL;
 }
 
-/* The number of a control character of two or three bytes (text_control says so). */
+/* Code point of a control character of two or three bytes (found by text_control). */
 static unsigned point(const unsigned char *p, size_t bytes)
 {
     return bytes == 2 ? (p[0] & 31u) << 6 | (p[1] & 63u)
@@ -72,7 +72,7 @@ void json_print(FILE *out, const json_t *root, size_t flags)
     free(text);
 }
 
-/* text is freed */
+/* frees text */
 static json_t *parse(char *text, size_t bytes, const char *path, struct error *err)
 {
     json_error_t why;
@@ -104,7 +104,7 @@ json_t *json_read_below(const char *directory, const char *name, size_t max_byte
     return root;
 }
 
-/* directory NULL: name is a path of its own */
+/* directory NULL: name is an ordinary path */
 static int write_text(const char *directory, const char *name, const json_t *root, size_t flags,
                       struct error *err)
 {

@@ -11,7 +11,7 @@
 
 enum { MOST_NODES = 128 };
 
-/* Text of a small file; false when it cannot be read. */
+/* Reads a small file; false if it cannot be read. */
 static bool read_small(char *text, size_t size, const char *root, const char *format, ...)
 {
     char name[128], path[1024];

@@ -1,8 +1,8 @@
 /* See library.h.
  *
- * DTK (Hygon) lies in /opt/dtk, or where its env.sh has set ROCM_PATH and HIP_PATH; that file's
- * LD_LIBRARY_PATH leaves out hip/lib, and login shells often have not read it. So files are named in full,
- * and a library whose own needs the loader does not find gets them loaded first.
+ * DTK (Hygon) is installed in /opt/dtk, or where its env.sh sets ROCM_PATH and HIP_PATH. That file's
+ * LD_LIBRARY_PATH omits hip/lib, and login shells often have not read it. So files are opened by full path,
+ * and dependencies that the loader does not find are loaded first.
  */
 #include "core/base/library.h"
 
@@ -16,21 +16,20 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What a library is called, and where it is looked for: places in their order, in each all names. "" is where
- * the loader looks. $NAME: left out where that variable is not set; it may name the file itself. @: the
- * directory of the HIP runtime that was opened; left out before. */
+/* Names of a library and the directories that are searched for it: directories in order, in each all names.
+ * "" is the loader's search path. $NAME is skipped if that variable is not set, and may name the file itself.
+ * @ is the directory of the HIP runtime that was opened, skipped before one was. */
 struct search {
     const char *names[7], *places[13];
 };
 
-/* DTK's HIP runtime is libgalaxyhip.so.5 since 23.10; beside it lies a libamdhip64.so of other symbol
- * versions. A libamdhip64.so that the loader finds may be a distribution's, which knows no DCU: it comes
- * late.
- */
+/* DTK's HIP runtime is libgalaxyhip.so.5 since 23.10; the same directory has a libamdhip64.so with other
+ * symbol versions. A libamdhip64.so that the loader finds may be a distribution's, which supports no DCU, so
+ * it comes late. */
 #define GALAXY "libgalaxyhip.so.5", "libgalaxyhip.so"
 #define AMD    "libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"
-/* A part of ROCm: of the runtime's own release, as it lies in /opt/rocm/lib, or in /opt/dtk/hip/lib with
- * /opt/dtk/lib and /opt/dtk/rocblas/lib; then wherever it is. */
+/* A part of ROCm: first from the runtime's own release, in /opt/rocm/lib, or in /opt/dtk/hip/lib with
+ * /opt/dtk/lib and /opt/dtk/rocblas/lib; then from any directory. */
 #define PART(part)                                                                                           \
     "@", "@/../../lib", "@/../../" part "/lib", "@/../" part "/lib", "", "$ROCM_PATH/lib",                   \
         "$ROCM_PATH/" part "/lib", "/opt/dtk/lib", "/opt/dtk/" part "/lib", "/opt/rocm/lib"
@@ -73,7 +72,7 @@ static const struct row {
                       {{{"libnvidia-ml.so.1", "libnvidia-ml.so"}, {"", "/usr/lib/wsl/lib"}}}},
 };
 
-/* Where what these libraries need may lie. */
+/* Directories that may contain the dependencies of these libraries. */
 static const char *const needs[] = {"$HYHAL_PATH/lib",
                                     "/opt/hyhal/lib",
                                     "$ROCM_PATH/lib",
@@ -95,7 +94,7 @@ static const char *const needs[] = {"$HYHAL_PATH/lib",
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char runtime[PATH_MAX]; /* directory of the HIP runtime; "" */
 
-/* `name` in `place`; false: no such place. */
+/* Path of `name` in directory `place`; false: no such directory. */
 static bool file_in(const char *place, const char *name, char file[PATH_MAX])
 {
     char variable[32];
@@ -115,8 +114,8 @@ static bool file_in(const char *place, const char *name, char file[PATH_MAX])
     return n > 0 && n < PATH_MAX;
 }
 
-/* The library that `file` needs and the loader did not find, as it says itself: "libx.so.1: cannot open ..."
- * begins with the name of what is missing. */
+/* Name of the dependency of `file` that the loader did not find. The loader's message begins with it:
+ * "libx.so.1: cannot open ...". */
 static bool need_of(const char *file, const char *words, char name[128])
 {
     size_t n = strcspn(words, ":");
@@ -126,7 +125,7 @@ static bool need_of(const char *file, const char *words, char name[128])
     return !strchr(name, '/') && strstr(name, ".so") && strcmp(name, file) != 0;
 }
 
-/* Why nothing was opened, and whether that is about a file which is there. */
+/* The reason why no file was opened, and whether that reason concerns an existing file. */
 struct refusal {
     char *why;
     size_t size;

@@ -1,10 +1,10 @@
-/* Libraries of others that are loaded when they are wanted, and may be there or not: what each is called and
- * where it lies stands in one table (library.c). */
+/* Optional third-party libraries, loaded on first use. One table has their names and directories
+ * (library.c). */
 #ifndef MEOPT_BASE_LIBRARY_H
 #define MEOPT_BASE_LIBRARY_H
 
 enum library_id {
-    LIBRARY_HIP, /* of AMD's cards and Hygon's DCUs */
+    LIBRARY_HIP, /* for AMD's cards and Hygon's DCUs */
     LIBRARY_CUDA,
     LIBRARY_ROCBLAS,
     LIBRARY_CUBLAS,
@@ -18,22 +18,23 @@ enum library_id {
 };
 
 struct library {
-    void *handle;    /* NULL: it is not there */
-    char path[4096]; /* its file; of one that is not there: what the variable names, or its first name */
-    char
-        why[256]; /* it is not there: the loader's words about the first file that is, else about the first */
+    void *handle;    /* NULL: not loaded */
+    char path[4096]; /* its file; if not loaded: the variable's value, or the first name */
+    char why
+        [256]; /* if not loaded: the loader's message about the first existing file, else about the first */
 };
 
-/* The variable that names another file in place of all: MEOPT_HIP_LIBRARY, ... "none" there is to do without.
- */
+/* The environment variable with a file that replaces all candidates: MEOPT_HIP_LIBRARY, ... The value "none"
+ * disables the library. */
 const char *library_variable(enum library_id id);
 
-/* Load it; handle NULL: see why. One that is in this process already comes first, under any of its names: two
- * copies of a runtime know nothing of each other's cards and streams. What a library needs and the loader
- * does not find is looked for beside it and where DTK and ROCm have it. Loaded libraries stay loaded: drivers
- * start threads that do not survive dlclose. Returns l->handle. */
+/* Loads a library. handle NULL: see why. A library that this process has loaded already, under any of its
+ * names, comes first: two copies of a runtime do not share cards and streams. Dependencies that the loader
+ * does not find are searched next to the library and in the directories of DTK and ROCm. Loaded libraries
+ * stay loaded: drivers start threads that do not survive dlclose. Returns l->handle. */
 void *library_open(enum library_id id, struct library *l);
-/* The same of a file, or of the first that loads of a list (ends with NULL) of names as in library.c. */
+/* Like library_open for a file, or for the first of a list of names (ends with NULL, as in library.c) that
+ * loads. */
 void *library_open_file(const char *file, struct library *l);
 void *library_open_first(const char *const *files, struct library *l);
 

@@ -16,7 +16,7 @@ bool log_capacity(int fd)
     struct pollfd wait = {fd, POLLOUT, 0};
     while (poll(&wait, 1, log_hurry ? 100 : -1) <= 0)
         if (log_hurry && log_hurry()) return false;
-    return true; /* or an error, which the write tells */
+    return true; /* or an error, which the write reports */
 }
 
 static void log_line(const char *prefix, const char *format, va_list args)

@@ -1,4 +1,4 @@
-/* Talk to the person: stderr only, one line a call. stdout belongs to results. */
+/* Messages for the user: stderr only, one line per call. stdout is for results. */
 #ifndef MEOPT_BASE_LOG_H
 #define MEOPT_BASE_LOG_H
 
@@ -12,9 +12,9 @@ void log_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Whether what is written to this descriptor now would not wait for a reader: a pipe may be full. It waits
- * for room until log_hurry, asked ten times a second, says that it is to be left out; NULL: as long as it
- * takes. log_* ask here, and so may who writes to stdout. */
+/* Returns whether a write to this descriptor now would not block: a pipe may be full. Waits for free space
+ * until log_hurry, called ten times per second, returns true (the message is then dropped). log_hurry NULL:
+ * waits without a limit. log_* call this function; writers to stdout may call it, too. */
 bool log_capacity(int fd);
 extern bool (*log_hurry)(void);
 

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { WATCHED_MAX = 256, CLAIMED = 1 }; /* one more file than these is not told by its name */
+enum { WATCHED_MAX = 256, CLAIMED = 1 }; /* further files are reported without their name */
 
 static struct watched {
     _Atomic uintptr_t at; /* 0: free */
@@ -48,13 +48,13 @@ static const struct watched *watched_at(uintptr_t address)
     return NULL;
 }
 
-/* The signal is the access's own, made in code of ours that reads a map: no lock of the C library is held, so
- * its functions may be called. */
+/* The handler runs in the access itself, in code of ours that reads a map. No lock of the C library is held,
+ * so its functions may be called. */
 static void on_bus(int number, siginfo_t *info, void *context)
 {
     (void)context;
     const struct watched *w = info->si_code > 0 ? watched_at((uintptr_t)info->si_addr) : NULL;
-    if (!w) { /* again, and for good, when the handler returns */
+    if (!w) { /* the access repeats, and ends the process, when the handler returns */
         signal(number, SIG_DFL);
         if (info->si_code <= 0) raise(number);
         return;
@@ -62,11 +62,11 @@ static void on_bus(int number, siginfo_t *info, void *context)
     struct error err;
     struct stat now;
     if (stat(w->path, &now) == 0 && (size_t)now.st_size < w->bytes)
-        error_set(&err, EXIT_FAILED, "let nobody write to it meanwhile",
-                  "was cut off while it was read: %lld bytes of %zu are left", (long long)now.st_size,
+        error_set(&err, EXIT_FAILED, "do not write to the file while meopt reads it",
+                  "was truncated while it was read: %lld bytes of %zu are left", (long long)now.st_size,
                   w->bytes);
     else
-        error_set(&err, EXIT_FAILED, "see what the system says of the disk: dmesg",
+        error_set(&err, EXIT_FAILED, "check the kernel log for I/O errors: dmesg",
                   "cannot be read: Input/output error");
     error_at(&err, w->path, 0, 0);
     if (mapped_file_report) mapped_file_report(&err);
@@ -74,9 +74,9 @@ static void on_bus(int number, siginfo_t *info, void *context)
     _exit(err.code);
 }
 
-void lost_map_catch(void (*tell)(const struct error *err))
+void lost_map_catch(void (*report)(const struct error *err))
 {
     struct sigaction action = {.sa_sigaction = on_bus, .sa_flags = SA_SIGINFO};
-    mapped_file_report = tell;
+    mapped_file_report = report;
     sigaction(SIGBUS, &action, NULL);
 }

@@ -1,5 +1,5 @@
-/* Names of Hygon's cards by PCI device, as Hygon's own tool has them (HYGON-AI/hcu-dcgm,
- * pkg/dcgm/structs.go, those of 2026 first): the kernel's pci.ids say "Device 6210". */
+/* Names of Hygon's cards by PCI device, from Hygon's own tool (HYGON-AI/hcu-dcgm, pkg/dcgm/structs.go, the
+ * names of 2026 first). The kernel's pci.ids has only "Device 6210". */
 #include "core/base/pci_card.h"
 
 #include <stddef.h>

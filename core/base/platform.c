@@ -16,7 +16,7 @@
 #include <sys/random.h>
 #endif
 
-/* By function where glibc has one, else by number, else not at all. */
+/* Calls the function of glibc if there is one, else the system call by number; fails if neither exists. */
 static int new_memory_file(const char *name, unsigned flags)
 {
 #if __GLIBC_PREREQ(2, 27)

@@ -11,7 +11,7 @@
 
 enum { PATH = 8192, PROCESSORS = 8192, NODES = 1024 };
 
-/* Where the process might run before one of its threads was told to stay somewhere. */
+/* Affinity mask of the process before one of its threads was pinned. */
 static cpu_set_t *before;
 static pthread_once_t before_once = PTHREAD_ONCE_INIT;
 static size_t mask_bytes(void) { return CPU_ALLOC_SIZE(PROCESSORS); }
@@ -23,7 +23,7 @@ static void before_find(void)
     before = NULL;
 }
 
-/* Where this process may run, to be given to CPU_FREE; NULL: not known */
+/* Affinity mask of this process, to be freed with CPU_FREE; NULL: unknown */
 static cpu_set_t *mask_new(void)
 {
     cpu_set_t *mask = CPU_ALLOC(PROCESSORS);
@@ -35,7 +35,7 @@ static cpu_set_t *mask_new(void)
     return mask;
 }
 
-/* the first numbers in a file; how many there were */
+/* reads the first numbers of a file; returns how many it has */
 static int numbers(const char *path, double *first, double *second)
 {
     FILE *f = fopen(path, "re");
@@ -64,8 +64,8 @@ static double quota_here(const char *directory)
     return numbers(path, &period, &quota) >= 1 && period > 0 ? quota / period : 0;
 }
 
-/* Of a group and all above it. In a container the path is the host's and is not there: what is above counts.
- */
+/* Quota of a group and all groups above it. In a container the path is the host's and does not exist there,
+ * so that only the groups above count. */
 static double quota_of(const char *mount, const char *group)
 {
     char path[PATH];
@@ -104,7 +104,7 @@ double processors_quota(const char *root)
 
 /* ---- Cores --------------------------------------------------------------------------------------------- */
 
-/* Package and core of a processor; one of its own where nothing is told. */
+/* Package and core of a processor; a unique core if the system does not report it. */
 static void core_of(const char *root, int processor, double core[2])
 {
     static const char *const keys[] = {"physical_package_id", "core_id"};
@@ -119,7 +119,7 @@ static void core_of(const char *root, int processor, double core[2])
     }
 }
 
-/* Of those processors that are marked (NULL: of all); 0: not known */
+/* Counts the cores of the marked processors (NULL: of all); 0: unknown */
 static int count_cores(const char *root, const char *of)
 {
     cpu_set_t *mask = mask_new();
@@ -149,7 +149,7 @@ int processors_cores(const char *root)
 
 /* ---- Nodes --------------------------------------------------------------------------------------------- */
 
-/* The processors of a node, from "0-15,32-47"; false: there is no such node */
+/* Reads the processors of a node, from "0-15,32-47"; false: no such node */
 static bool node_read(const char *root, int node, char *of)
 {
     char path[PATH];
@@ -178,7 +178,7 @@ int processors_node_of(const char *root, int thread, int threads)
     int nodes[NODES], cores[NODES], count = 0, all = 0;
     for (int node = 0, missing = 0; node < NODES && missing < 64; node++) {
         if (!node_read(root, node, of)) {
-            missing++; /* numbers may have holes */
+            missing++; /* numbers may have gaps */
             continue;
         }
         cores[count] = count_cores(root, of);
@@ -187,7 +187,7 @@ int processors_node_of(const char *root, int thread, int threads)
         count += cores[count] > 0;
     }
     if (count < 2 || threads < 1) return -1;
-    /* the core, of all in the order of nodes, in whose share the middle of the thread's lies */
+    /* The core at the middle of the thread's share, among all cores in the order of nodes. */
     double core = ((double)thread + 0.5) / (double)threads * (double)all;
     int at = 0;
     while (at + 1 < count && core >= cores[at]) core -= cores[at++];

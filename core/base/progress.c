@@ -1,19 +1,19 @@
-/* Signs of life: see progress.h. */
+/* Progress callbacks: see progress.h. */
 #include "core/base/progress.h"
 
 #include <stddef.h>
 
-static void (*progress_hear)(void *context);
+static void (*progress_listener)(void *context);
 static void *progress_context;
 
-void progress_listen(void (*hear)(void *context), void *context)
+void progress_listen(void (*listener)(void *context), void *context)
 {
-    progress_hear = NULL;
+    progress_listener = NULL;
     progress_context = context;
-    progress_hear = hear;
+    progress_listener = listener;
 }
 
 void progress_mark(void)
 {
-    if (progress_hear) progress_hear(progress_context);
+    if (progress_listener) progress_listener(progress_context);
 }

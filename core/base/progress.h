@@ -1,12 +1,12 @@
-/* Signs of life out of long work: reading and writing of files, the teacher's pass, a step. Who watches over
- * the process tells a slow file system from a hang by them. */
+/* Progress callbacks from long work: reading and writing of files, the teacher's pass, a step. They let a
+ * watchdog distinguish a slow file system from a hang. */
 #ifndef MEOPT_BASE_PROGRESS_H
 #define MEOPT_BASE_PROGRESS_H
 
-/* One listener in a process, called from any thread; NULL: none, as at the start. To be set before there are
- * other threads. */
-void progress_listen(void (*hear)(void *context), void *context);
-/* Something has been done: a tensor, a few megabytes, an image. */
+/* Sets the process's one listener, which any thread may call; NULL: none (the default). Set it before other
+ * threads start. */
+void progress_listen(void (*listener)(void *context), void *context);
+/* Reports progress: a tensor, a few megabytes or an image is done. */
 void progress_mark(void);
 
 #endif

@@ -1,6 +1,5 @@
-/* Calls on a file that a signal may interrupt, which happens on a network's or a process's file system:
- * each is made again. One that is interrupted each time would never end: after RETRY_TIMES in a row it has
- * failed, with EINTR. */
+/* Calls on a file that are repeated when a signal interrupts them (EINTR), as on network file systems and
+ * FUSE. After RETRY_TIMES interruptions in a row the call fails with EINTR. */
 #ifndef MEOPT_BASE_RETRY_H
 #define MEOPT_BASE_RETRY_H
 
@@ -10,7 +9,8 @@
 
 enum { RETRY_TIMES = 10000 };
 
-/* At `offset`, or where the descriptor stands (-1). As pread and pwrite answer: maybe less than was asked. */
+/* Reads or writes at `offset`, or at the descriptor's position (-1). Like pread and pwrite, may transfer
+ * fewer bytes. */
 ssize_t retry_read(int fd, void *to, size_t bytes, int64_t offset);
 ssize_t retry_write(int fd, const void *from, size_t bytes, int64_t offset);
 

@@ -1,5 +1,6 @@
-/* Transfers beside the caller: see transfer.h. The file, and who moves its bytes: io_uring where the program
- * was built with liburing and the kernel has it, else a few threads (transfer_threads.c). */
+/* Asynchronous transfers: see transfer.h. This file has the scratch file and the choice of the engine:
+ * io_uring if the program was built with liburing and the kernel supports it, else a few threads
+ * (transfer_threads.c). */
 #include "core/base/transfer_engine.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -28,20 +29,21 @@ static int open_file(struct transfers *t, struct error *err)
     if (t->fd < 0 && errno == EINVAL) t->fd = file_nameless(t->directory, 0);
     if (t->fd >= 0) return 0;
     return error_errno(err, EXIT_FAILED,
-                       errno == ENOENT ? "make it, or mount its disk"
-                                       : "give a directory on a local disk that may be written",
-                       "cannot make a file in %s", t->directory);
+                       errno == ENOENT ? "create the directory, or mount its disk"
+                                       : "use a writable directory on a local disk",
+                       "cannot create a file in %s", t->directory);
 }
 
-/* Whether the file takes pieces of TRANSFER_ALIGNMENT bytes past the page cache: one is written at an odd
- * multiple of it, from a buffer that is not aligned better. What wants more goes through the page cache. */
+/* Tests whether the file accepts O_DIRECT with pieces of TRANSFER_ALIGNMENT bytes: writes one at an odd
+ * multiple of it, from a buffer with no larger alignment. A file system that requires more uses the page
+ * cache. */
 static int try_direct(struct transfers *t, struct error *err)
 {
     char *buffer;
     t->in_memory = file_in_memory(t->fd);
     if (!t->direct) return 0;
     if (posix_memalign((void **)&buffer, 2 * TRANSFER_ALIGNMENT, 2 * TRANSFER_ALIGNMENT))
-        return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory to try the file in %s", t->directory);
+        return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory to test the file in %s", t->directory);
     memset(buffer, 0, 2 * TRANSFER_ALIGNMENT);
     ssize_t n =
         retry_write(t->fd, buffer + TRANSFER_ALIGNMENT, TRANSFER_ALIGNMENT, (int64_t)TRANSFER_ALIGNMENT);
@@ -51,24 +53,24 @@ static int try_direct(struct transfers *t, struct error *err)
         int flags = fcntl(t->fd, F_GETFL);
         t->direct = flags < 0 || fcntl(t->fd, F_SETFL, flags & ~O_DIRECT) != 0;
     }
-    return file_shorten(t->fd, 0, t->directory, err); /* another failure is told where it matters */
+    return file_shorten(t->fd, 0, t->directory, err); /* any other failure is reported by the transfers */
 }
 
-/* All of its room, now: a disk that is too small is no news in the middle of a step. */
+/* Allocates the file's whole space now, so that a full disk is not discovered in the middle of a step. */
 static int reserve_space(struct transfers *t, int64_t bytes, struct error *err)
 {
     int failed = fallocate(t->fd, 0, 0, bytes > 0 ? bytes : 1) == 0 ? 0 : errno;
     if (failed == EOPNOTSUPP || failed == ENOSYS) failed = ftruncate(t->fd, bytes) == 0 ? 0 : errno;
     if (!failed) return 0;
     errno = failed;
-    return error_errno(err, EXIT_FAILED, "another directory, or less of it",
-                       "no room for a file of %lld bytes in %s", (long long)bytes, t->directory);
+    return error_errno(err, EXIT_FAILED, "use another directory, or offload less",
+                       "no space for a file of %lld bytes in %s", (long long)bytes, t->directory);
 }
 
 static void choose_engine(struct transfers *t)
 {
 #ifdef MEOPT_URING
-    const char *wanted = getenv("MEOPT_URING"); /* 0: as where the kernel has none */
+    const char *wanted = getenv("MEOPT_URING"); /* 0: as on a kernel without io_uring */
     t->engine = &transfer_uring;
     if (!(wanted && strcmp(wanted, "0") == 0) &&
         t->engine->open(&t->state, t->fd, TRANSFER_ALIGNMENT, t->slots) == 0)
@@ -98,8 +100,8 @@ int transfers_open(struct transfers **out, const char *directory, int64_t bytes,
     if (!code) {
         choose_engine(t);
         if (!t->state)
-            code =
-                error_errno(err, EXIT_FAILED, NULL, "nothing can move the bytes of a file in %s", directory);
+            code = error_errno(err, EXIT_FAILED, NULL, "no method to transfer the bytes of a file in %s",
+                               directory);
     }
     if (code) transfers_close(t);
     else *out = t;
@@ -136,8 +138,9 @@ int transfers_wait(struct transfers *t, int slot, double *seconds, struct error 
     const struct transfer *op = &done.op[done.which];
     const char *what = done.which ? "reading" : "writing";
     if (done.failed < 0)
-        return error_set(err, EXIT_FAILED, NULL, "%s %zu bytes at %lld of the file in %s: it ends before",
-                         what, op->bytes, (long long)op->offset, t->directory);
+        return error_set(err, EXIT_FAILED, NULL,
+                         "%s %zu bytes at %lld of the file in %s: the file ends before that", what, op->bytes,
+                         (long long)op->offset, t->directory);
     errno = done.failed;
     return error_errno(err, EXIT_FAILED, NULL, "%s %zu bytes at %lld of the file in %s", what, op->bytes,
                        (long long)op->offset, t->directory);

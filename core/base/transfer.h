@@ -29,27 +29,27 @@ struct transfer {
 
 struct transfers;
 int transfers_open(struct transfers **t, const char *directory, int64_t bytes, int slots, struct error *err);
-/* Optional, before the first transfer: buffers that all transfers are of, which the kernel need not look up
- * each time. */
+/* Optional, before the first transfer: registers the buffers of all transfers, so that the kernel does not
+ * look up their pages each time. */
 void transfers_register(struct transfers *t, const struct iovec *buffers, int count);
-/* write or read may be NULL. The slot's last transfer has been waited for. */
+/* write or read may be NULL. The slot's previous transfer must have been waited for. */
 void transfers_start(struct transfers *t, int slot, const struct transfer *write,
                      const struct transfer *read);
-/* Until the slot is idle; *seconds (or NULL) is added what that took. After an error: what the slot's buffer
- * and part of the file hold is unknown. */
+/* Waits until the slot is idle, and adds the waiting time to *seconds (or NULL). After an error the content
+ * of the slot's buffer and of its part of the file is undefined. */
 int transfers_wait(struct transfers *t, int slot, double *seconds, struct error *err);
-/* Would transfers_wait return at once? */
+/* Returns whether transfers_wait would return at once. */
 bool transfers_idle(struct transfers *t, int slot);
-/* Waits for everything; NULL is fine. */
+/* Waits for all transfers; NULL is allowed. */
 void transfers_close(struct transfers *t);
 
-enum { TRANSFER_ALIGNMENT = 4096 }; /* a file that wants more goes through the page cache */
-/* "io_uring", "threads"; whether past the page cache; whether the directory is memory (tmpfs). */
+enum { TRANSFER_ALIGNMENT = 4096 }; /* a file system that requires more uses the page cache */
+/* Text: "io_uring" or "threads", whether O_DIRECT is used, whether the directory is on tmpfs. */
 const char *transfers_how(const struct transfers *t);
 bool transfers_direct(const struct transfers *t);
 bool transfers_in_memory(const struct transfers *t);
 
-/* Can io_uring be used here? "io_uring", or why not, for people. */
+/* Returns "io_uring" if it can be used here, else the reason in words. */
 const char *transfers_uring(void);
 
 #endif

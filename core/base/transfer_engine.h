@@ -1,19 +1,19 @@
-/* Inside transfer*.c: how transfers are made. */
+/* Internal interface of transfer*.c: the engines that run transfers. */
 #ifndef MEOPT_BASE_TRANSFER_ENGINE_H
 #define MEOPT_BASE_TRANSFER_ENGINE_H
 
 #include "core/base/transfer.h"
 
-/* A write (0) and a read (1) of a slot, of 0 bytes where there is none. */
+/* A write (0) and a read (1) of a slot; 0 bytes: none. */
 struct transfer_pair {
     struct transfer op[2];
-    int failed; /* errno of the first that failed, -1: the file ended; 0 */
-    int which;  /* 0 or 1: which one */
+    int failed; /* errno of the first failure; -1: end of file; 0: none */
+    int which;  /* the one that failed: 0 or 1 */
 };
 
-enum { TRANSFER_TRIES = 100 }; /* of a piece that gets no further */
+enum { TRANSFER_TRIES = 100 }; /* attempts for a piece without progress */
 
-/* Of the rest, behind `done` bytes: from the last whole multiple of the alignment on. */
+/* The rest of a transfer after `done` bytes, from the last whole multiple of the alignment. */
 static inline struct transfer transfer_rest(struct transfer op, size_t done, size_t alignment)
 {
     done -= done % alignment;
@@ -22,14 +22,14 @@ static inline struct transfer transfer_rest(struct transfer op, size_t done, siz
 
 struct transfer_engine {
     const char *name;
-    /* 0 or an errno: not here. *state is then NULL. */
+    /* 0, or an errno if not available; *state is then NULL */
     int (*open)(void **state, int fd, size_t alignment, int slots);
     void (*buffers)(void *state, const struct iovec *buffers, int count); /* optional */
     void (*start)(void *state, int slot, const struct transfer_pair *pair);
     bool (*idle)(void *state, int slot);
-    /* Waits; the pair with what failed. */
+    /* Waits; returns the pair and its failure. */
     struct transfer_pair (*wait)(void *state, int slot);
-    void (*close)(void *state); /* nothing is under way */
+    void (*close)(void *state); /* requires that no transfer is in progress */
 };
 
 extern const struct transfer_engine transfer_threads;

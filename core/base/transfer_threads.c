@@ -1,5 +1,5 @@
-/* Transfers by threads that read and write: see transfer.h. For kernels without io_uring, and for programs
- * that were built without it. */
+/* Transfers by threads that read and write: see transfer.h. For kernels without io_uring, and for builds
+ * without liburing. */
 #include "core/base/transfer_engine.h"
 #include "core/base/platform.h"
 
@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { THREADS = 4 }; /* a disk reaches its rate with a few requests of a megabyte each */
+enum { THREADS = 4 }; /* a disk reaches its bandwidth with a few requests of a megabyte each */
 
 struct slot {
     struct transfer_pair pair;
-    int next; /* in the queue, -1: the last */
+    int next; /* the next slot in the queue, -1: last */
     bool done;
 };
 
@@ -28,8 +28,8 @@ struct pool {
     pthread_cond_t work, done;
 };
 
-/* 0, an errno, or -1: the file has no more. Less than asked is gone on with, unless it never is as much as
- * one unit of the alignment. */
+/* Transfers all bytes: 0, an errno, or -1 at the end of the file. A short transfer is continued, unless it
+ * repeatedly moves less than one unit of the alignment. */
 static int whole(const struct pool *p, const struct transfer *op, bool writes)
 {
     for (size_t done = 0, before = 0, stuck = 0; done < op->bytes; before = done) {

@@ -1,5 +1,5 @@
-/* Transfers by io_uring: see transfer.h. A write and the read behind it are linked, so that the kernel goes
- * from one to the other alone. */
+/* Transfers by io_uring: see transfer.h. A write and the read after it are linked, so that the kernel starts
+ * the read without a call of the program. */
 #include "core/base/transfer_engine.h"
 
 #include <errno.h>
@@ -9,13 +9,13 @@
 struct slot {
     struct transfer_pair pair;
     size_t done[2]; /* bytes */
-    int waiting;    /* answers to come */
-    int stuck;      /* answers that brought it no further */
+    int waiting;    /* pending completions */
+    int stuck;      /* completions without progress */
 };
 
 struct uring {
     struct io_uring ring;
-    int fd, failed; /* failed: the ring itself, an errno: nothing can be waited for any more */
+    int fd, failed; /* failed: errno of the ring itself; no completion can be waited for any more */
     size_t alignment;
     struct slot *slots;
     struct iovec *buffers; /* (buffer_count): registered */
@@ -57,8 +57,8 @@ static void submit(struct uring *u)
     if (n < 0 && !u->failed) u->failed = -n;
 }
 
-/* What of a slot is not done and has no answer to come. */
-static void go_on(struct uring *u, int slot)
+/* Submits the unfinished part of a slot that has no pending completion. */
+static void submit_rest(struct uring *u, int slot)
 {
     struct slot *s = &u->slots[slot];
     bool write = s->done[0] < s->pair.op[0].bytes, read = s->done[1] < s->pair.op[1].bytes;
@@ -66,7 +66,7 @@ static void go_on(struct uring *u, int slot)
     bool queued = true;
     if (write) queued = queue(u, slot, 0, read);
     if (read && queued) queued = queue(u, slot, 1, false);
-    if (!queued) u->failed = EBUSY; /* the ring has places for all slots */
+    if (!queued) u->failed = EBUSY; /* the ring has entries for all slots */
     submit(u);
 }
 
@@ -88,11 +88,11 @@ static void answer(struct uring *u, const struct io_uring_cqe *cqe)
         s->pair.failed = n == 0 ? (which ? -1 : ENOSPC) : -n;
         s->pair.which = which;
     }
-    if (!s->waiting) go_on(u, slot); /* a short write has cancelled the read that was linked to it */
+    if (!s->waiting) submit_rest(u, slot); /* a short write has cancelled the read that was linked to it */
 }
 
-/* Takes the answers that are there, or waits for one. */
-static void take(struct uring *u, bool wait)
+/* Processes the available completions, or waits for one. */
+static void reap(struct uring *u, bool wait)
 {
     struct io_uring_cqe *cqe;
     int n = wait ? io_uring_wait_cqe(&u->ring, &cqe) : io_uring_peek_cqe(&u->ring, &cqe);
@@ -134,7 +134,8 @@ static int uring_open(void **state, int fd, size_t alignment, int slots)
     return 0;
 }
 
-/* More than a process may lock is not registered: the kernel looks the pages up each time. */
+/* Buffers beyond the process's lock limit are not registered: the kernel then looks the pages up each
+ * time. */
 static void uring_buffers(void *state, const struct iovec *buffers, int count)
 {
     struct uring *u = state;
@@ -148,7 +149,7 @@ static void uring_start(void *state, int slot, const struct transfer_pair *pair)
 {
     struct uring *u = state;
     u->slots[slot] = (struct slot){.pair = *pair};
-    go_on(u, slot);
+    submit_rest(u, slot);
 }
 
 static bool idle(const struct uring *u, int slot)
@@ -161,14 +162,14 @@ static bool idle(const struct uring *u, int slot)
 
 static bool uring_idle(void *state, int slot)
 {
-    take(state, false);
+    reap(state, false);
     return idle(state, slot);
 }
 
 static struct transfer_pair uring_wait(void *state, int slot)
 {
     struct uring *u = state;
-    while (!idle(u, slot)) take(u, true);
+    while (!idle(u, slot)) reap(u, true);
     struct transfer_pair pair = u->slots[slot].pair;
     if (u->failed && !pair.failed) pair.failed = u->failed;
     return pair;

@@ -122,7 +122,7 @@ if command -v flock >/dev/null; then
     flock shared.yaml sh -c ': >held; until [ -e release ]; do sleep 0.1; done' &
     until [ -e held ]; do sleep 0.05; done
     expect 9 "$MEOPT" config set shared.yaml train.seed=78
-    grep -q 'somebody else is changing it' err || fail "held: not said"
+    grep -q 'another process is changing it' err || fail "held: not said"
     : >release
     wait
 fi

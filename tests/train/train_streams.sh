@@ -61,7 +61,7 @@ cp -r runs/full runs/cut
 got=0
 $disk FAULT_CUT=step-00000006/model.safetensors "$MEOPT" export runs/cut --format safetensors --out cut.safetensors 2>export.err || got=$?
 test $got = 1 || fail "export of a file that is cut off: exit $got"
-grep -q 'model.safetensors: was cut off while it was read: 0 bytes of' export.err || fail "export of a file that is cut off: no name"
+grep -q 'model.safetensors: was truncated while it was read: 0 bytes of' export.err || fail "export of a file that is cut off: no name"
 test ! -e cut.safetensors || fail "export of a file that is cut off: half of it"
 rm -r runs/cut
 cp -r runs/full runs/cut
@@ -69,6 +69,6 @@ sed -i 's/steps: 6$/steps: 9/' runs/cut/config.yaml
 got=0
 $disk FAULT_CUT=step-00000006/model.safetensors "$MEOPT" train --resume runs/cut >out 2>resume.err || got=$?
 test $got = 1 || fail "resume from a file that is cut off: exit $got"
-grep -q 'model.safetensors: was cut off' resume.err || fail "resume from a file that is cut off: no name"
-grep -q 'was cut off' runs/cut/state.json || fail "resume from a file that is cut off: state.json"
+grep -q 'model.safetensors: was truncated' resume.err || fail "resume from a file that is cut off: no name"
+grep -q 'was truncated' runs/cut/state.json || fail "resume from a file that is cut off: state.json"
 echo "6 ways to lose a stream, 4 limits of memory, 2 files cut off: told, and nothing else in the files of the run"
