@@ -256,9 +256,9 @@ static int rehearse(const struct config *config, bool random, struct error *err)
     config_copy(&c, config);
     snprintf(spec, sizeof spec, "dry:%s", device_type_names[c.device.type]);
     int code = 0;
-    if (!random && c.model_t.init != TOWER_INIT_RANDOM) code = train_file_there(&c, "model_t.weight", err);
+    if (!random && c.model_t.init != TOWER_INIT_RANDOM) code = train_check_file(&c, "model_t.weight", err);
     if (!code && !random && c.model_s.init != TOWER_INIT_RANDOM)
-        code = train_file_there(&c, "model_s.weight", err);
+        code = train_check_file(&c, "model_s.weight", err);
     if (!code) code = device_open(&dry, spec, 0, err);
     if (!code) code = trainer_create(&t, &c, dry, random, NULL, NULL, err);
     trainer_close(t);

@@ -335,7 +335,7 @@ static int check_run(const struct arguments *args, struct error *err)
             result =
                 config_examine(&config, args->operands[i], text, bytes, NULL, 0, check_problem, &check, &e);
             if (result == 0) check_unset(&check, args->operands[i], &config);
-            if (result == 0) train_files_there(&config, check_missing, &check, NULL);
+            if (result == 0) train_check_files(&config, check_missing, &check, NULL);
             if (result == 0 && argument_flag(args, "data"))
                 result = check_data(&check, args->operands[i], &config);
             int set = 0;

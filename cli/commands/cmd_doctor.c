@@ -107,7 +107,7 @@ static int shapes_of(struct shapes *s, const struct arguments *args, struct erro
     struct plan plan;
     int code = config_load(&config, args->operands[0], args->operands + 1, args->operand_count - 1, err);
     if (code) return code;
-    code = plan_make_looking(&plan, &config, NULL, look, s, err);
+    code = plan_make_inspect(&plan, &config, NULL, look, s, err);
     config_free(&config);
     if (!code && s->code) *err = s->err;
     return code ? code : s->code;

@@ -91,7 +91,7 @@ static int open_tower(struct embed *e, struct error *err)
 {
     struct config *c = &e->config;
     char images[320];
-    int code = train_file_there(c, e->student ? "model_s.weight" : "model_t.weight", err);
+    int code = train_check_file(c, e->student ? "model_s.weight" : "model_t.weight", err);
     if (!code) code = trainer_tower_shape(c, e->student, &e->model_shape, &e->weights, err);
     if (!code) code = train_device_open(&e->device, c, true, err);
     if (code) return code;

@@ -62,7 +62,7 @@ static int plan_largest_rank(struct plan *plan, const struct arguments *args, co
                              struct error *err)
 {
     struct comm_options ranks = {.rank = PLAN_LARGEST, .size = rank_count(args, config)};
-    return plan_make_among(plan, config, &ranks, err);
+    return plan_make_distributed(plan, config, &ranks, err);
 }
 
 /* Returns in *peak the planned peak memory with `more` overrides. */
@@ -197,7 +197,7 @@ static int plan_chosen(struct plan_report *r, struct config *config, struct plan
 {
     const char *overrides[MAX_CHOSEN_KEYS + 1] = {NULL};
     char *rest, *keys;
-    const struct memory_option *chosen = memory->chosen < 0 ? NULL : &memory->rungs[memory->chosen];
+    const struct memory_option *chosen = memory->chosen < 0 ? NULL : &memory->options[memory->chosen];
     if (!chosen || !chosen->keys[0]) return 0;
     r->chosen = chosen->keys;
     r->chosen_note = memory_options_note(chosen);

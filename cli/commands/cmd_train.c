@@ -31,7 +31,7 @@ static int go_on(const struct config *asked, const char *directory, bool from, i
         if (!config_keys[key].numbers || (from && strcmp(config_keys[key].name, "model_s.weight") == 0))
             continue;
         if (config_memory(asked) && asked->origins[key].from != ORIGIN_OVERRIDE &&
-            memory_options_chosen(config_keys[key].name))
+            memory_options_has_key(config_keys[key].name))
             continue; /* as train.memory has chosen it when the run began */
         char *before = config_value_text(&own, key), *now = config_value_text(asked, key);
         if (strcmp(before, now) != 0)
@@ -142,7 +142,7 @@ static int begin(const struct arguments *args, struct train_ranks *ranks, char *
     int code = settle(&config, args, ranks, directory, err);
     if (code) return code;
     *resume = *directory != NULL;
-    code = train_rehearse(&config, err); /* before a directory is made */
+    code = train_dry_run(&config, err); /* before a directory is made */
     if (!code && !*resume) {
         bool two = preprocess_two(&config);
         for (int i = 0; i <= two; i++) {

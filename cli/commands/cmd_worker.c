@@ -28,7 +28,7 @@ struct progress_printer {
     double first_loss, last_loss, last_cosine, images;
     double begin;
     struct memory_use use; /* of the rank that holds the most */
-    int most_rank;
+    int peak_rank;
     const struct trainer *trainer;
     const char *longer; /* the key that says how long the run trains */
     struct worker_report *report;
@@ -50,7 +50,7 @@ static void phase(void *context, enum train_phase at)
 {
     struct progress_printer *talk = context;
     atomic_store(&talk->report->phase, at);
-    if (signals_asked(WISH_STOP)) atomic_store(&talk->report->stop_wanted, 1);
+    if (signals_asked(REQUEST_STOP)) atomic_store(&talk->report->stop_wanted, 1);
     atomic_fetch_add(&talk->report->marks, 1);
 }
 
@@ -199,8 +199,8 @@ static void stepped(void *context, const struct train_progress *p)
     talk->last_loss = p->loss;
     talk->last_cosine = p->cosine;
     talk->images += p->images_per_s * p->step_ms * 1e-3;
-    talk->use = talk->trainer->ranks.size > 1 ? p->most : talk->trainer->device->use;
-    talk->most_rank = p->most_rank;
+    talk->use = talk->trainer->ranks.size > 1 ? p->peak : talk->trainer->device->use;
+    talk->peak_rank = p->peak_rank;
     worker_ranks_step(&talk->ranks, p, &talk->trainer->device->use);
     if (talk->ranks.comm.rank > 0) return;
     if (p->step % talk->trainer->config->train.log_every && p->step != p->total &&
@@ -242,7 +242,7 @@ static void summary(const struct progress_printer *talk, const struct run *run, 
             row(memory_class_names[c], "%.1f MiB", (double)talk->use.peak_bytes[c] / 1048576.0);
     double peak = (double)talk->use.peak_total_bytes / 1048576.0;
     if (talk->ranks.comm.size < 2) row("peak", "%.1f MiB", peak);
-    else row("peak", "%.1f MiB: rank %d, which holds the most", peak, talk->most_rank);
+    else row("peak", "%.1f MiB: rank %d, which holds the most", peak, talk->peak_rank);
     log_info("run %s", run->directory);
 }
 

@@ -59,7 +59,7 @@ static int load_setting(struct config *config, const struct compare_plan *plan,
                          "leave it out (train.memory=), and type the keys that 'meopt plan --fit' tells",
                          "train.memory is for one run: the two of a comparison would be given other keys");
     if (!code) code = train_ranks_assign(ranks, NULL, config, err);
-    if (!code) code = train_rehearse(config, err);
+    if (!code) code = train_dry_run(config, err);
     if (code) config_free(config);
     return code;
 }

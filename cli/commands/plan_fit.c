@@ -114,13 +114,13 @@ void fit_print(const struct memory_options *l, const char *path)
     speed_text(&l->speed, speed, sizeof speed);
     printf("\nmemory options for %.2f GiB, %s\n  peak GiB    step s\n", (double)l->limit_bytes / GIB, speed);
     for (int i = 0; i < l->count; i++) {
-        const struct memory_option *r = &l->rungs[i];
+        const struct memory_option *r = &l->options[i];
         printf("  %8.2f  %8.3g   %s%s%s\n", (double)r->peak_bytes / GIB, r->step_s,
                r->keys[0] ? r->keys : "(unchanged)", memory_options_note(r),
                i == l->chosen ? "  <- fastest that fits" : "");
     }
-    if (l->chosen >= 0 && l->rungs[l->chosen].keys[0])
-        printf("  to write them: meopt config set %s %s\n", path, l->rungs[l->chosen].keys);
+    if (l->chosen >= 0 && l->options[l->chosen].keys[0])
+        printf("  to write them: meopt config set %s %s\n", path, l->options[l->chosen].keys);
 }
 
 json_t *fit_json(const struct memory_options *l)
@@ -128,9 +128,9 @@ json_t *fit_json(const struct memory_options *l)
     json_t *rungs = json_array();
     for (int i = 0; i < l->count; i++)
         json_array_append_new(
-            rungs, json_pack("{s:I, s:f, s:s, s:b, s:b}", "peak_bytes", (json_int_t)l->rungs[i].peak_bytes,
-                             "step_s", l->rungs[i].step_s, "keys", l->rungs[i].keys, "changes_numbers",
-                             memory_options_note(&l->rungs[i])[0] != 0, "chosen", i == l->chosen));
+            rungs, json_pack("{s:I, s:f, s:s, s:b, s:b}", "peak_bytes", (json_int_t)l->options[i].peak_bytes,
+                             "step_s", l->options[i].step_s, "keys", l->options[i].keys, "changes_numbers",
+                             memory_options_note(&l->options[i])[0] != 0, "chosen", i == l->chosen));
     return json_pack("{s:I, s:f, s:f, s:b, s:b, s:o}", "limit_bytes", (json_int_t)l->limit_bytes, "gflops",
                      l->speed.gflops, "carried_gb_per_s", l->speed.carried_gb_per_s, "assumed",
                      l->speed.assumed, "carry_measured", l->speed.carry == CARRY_MEASURED, "rungs", rungs);
@@ -152,7 +152,7 @@ static struct amount amount(size_t bytes)
 int fit_check(const struct memory_options *l, struct error *err)
 {
     if (l->chosen >= 0) return 0;
-    size_t least = l->count ? l->rungs[l->count - 1].peak_bytes : 0;
+    size_t least = l->count ? l->options[l->count - 1].peak_bytes : 0;
     return error_set(err, EXIT_CONFIG, "use fewer images, a smaller student, or optim.preset: minimal",
                      "no memory option fits into %s; the smallest requires %s", amount(l->limit_bytes).text,
                      amount(least).text);
@@ -176,7 +176,7 @@ int fit_keys(char **keys, const struct config *config, const char *path, char **
         return code;
     code = fit_check(&l, err);
     if (!code) {
-        const struct memory_option *r = &l.rungs[l.chosen];
+        const struct memory_option *r = &l.options[l.chosen];
         log_info("train.memory %s%s: %s, peak %s", config->train.memory, ranks > 1 ? " per rank" : "",
                  r->keys[0] ? r->keys : "fits unchanged", amount(r->peak_bytes).text);
         if (memory_options_note(r)[0]) log_info("train.memory%s", memory_options_note(r));

@@ -26,7 +26,7 @@ int scaling_table_make(struct scaling_table *t, const struct arguments *args, co
     t->how = (struct scaling){.step_s = step_ms > 0 ? step_ms * 1e-3 : plan->step_flops / (gflops * 1e9),
                               .backward = backward_share(plan),
                               .messages = (int)plan->student.depth + 2, /* embedding and end */
-                              .beside = config->optim.gradients == OPTIM_GRADIENTS_RELEASE,
+                              .overlap = config->optim.gradients == OPTIM_GRADIENTS_RELEASE,
                               .bandwidth = bandwidth * 1e9,
                               .network = argument_real(args, "network", 0) * 1e9,
                               .node_ranks = (int)argument_int(args, "node-ranks", PLAN_NODE_RANKS),
@@ -48,7 +48,7 @@ void scaling_table_print(const struct scaling_table *t)
     printf("\nscaling: a step of one rank takes %.4g s, %.0f %% of it the student's backward pass; "
            "reductions %s it;\n"
            "         %d messages per step, %.4g GB/s per rank",
-           s->step_s, 100 * s->backward, s->beside ? "overlap with" : "follow", s->messages,
+           s->step_s, 100 * s->backward, s->overlap ? "overlap with" : "follow", s->messages,
            s->bandwidth / 1e9);
     if (s->network > 0) printf(", %.4g GB/s between nodes of %d", s->network / 1e9, s->node_ranks);
     printf(", %.4g us per message\n   ranks     sums s     step s     images/s   efficiency\n",

@@ -213,7 +213,7 @@ static bool on_signal(struct dash *d, struct signal_interrupts *interrupts)
 {
     if (screen_signal != SIGINT || !d->options->trains || !dash_alive(d)) return true;
     screen_signal = 0;
-    if (signals_haste(interrupts, clock_seconds())) ask(d, "stop-now", "stopping at once");
+    if (signals_force_quit(interrupts, clock_seconds())) ask(d, "stop-now", "stopping at once");
     else ask(d, "stop", "saving, then stopping; Ctrl-C once more stops at once");
     return false;
 }

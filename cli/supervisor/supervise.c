@@ -247,12 +247,12 @@ static void ask(struct supervisor *v, enum asked how, int by)
 static void obey(struct supervisor *v, int number)
 {
     switch (signals_request(number)) {
-    case WISH_STOP: {
-        bool haste = number == SIGINT && signals_haste(&v->interrupts, clock_seconds());
+    case REQUEST_STOP: {
+        bool haste = number == SIGINT && signals_force_quit(&v->interrupts, clock_seconds());
         ask(v, haste ? ASKED_NOW : ASKED_TO_SAVE, number);
         break;
     }
-    case WISH_SAVE: workers_signal(v, number); break;
+    case REQUEST_SAVE: workers_signal(v, number); break;
     default: break;
     }
 }
@@ -344,7 +344,7 @@ static bool pause_between(struct supervisor *v)
         struct signalfd_siginfo info;
         poll(&wait, 1, TICK_MS);
         while (read(v->signals, &info, sizeof info) == (ssize_t)sizeof info)
-            stop |= signals_request((int)info.ssi_signo) == WISH_STOP;
+            stop |= signals_request((int)info.ssi_signo) == REQUEST_STOP;
         bool home = supervisor_at_home(v);
         hooks_update(v->hooks);
         if (!home) continue;
@@ -409,7 +409,7 @@ static void attend_hooks(struct supervisor *v, int code, const struct error *err
         hooks_update(v->hooks);
         if (hooks_busy(v->hooks)) poll(&wait, 1, TICK_MS);
         while (read(v->signals, &info, sizeof info) == (ssize_t)sizeof info)
-            hurry |= signals_request((int)info.ssi_signo) == WISH_STOP;
+            hurry |= signals_request((int)info.ssi_signo) == REQUEST_STOP;
     }
     hooks_close(v->hooks);
     v->hooks = NULL;

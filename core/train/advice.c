@@ -92,7 +92,7 @@ void advice_memory(const struct run *run, const struct comm_options *ranks, size
         log_info("what would need less than the %.1f MiB that are planned, at the peak:",
                  (double)l.now.peak_bytes / 1048576.0);
         for (int i = 0; i < l.count; i++) {
-            const struct memory_option *r = &l.rungs[i];
+            const struct memory_option *r = &l.options[i];
             if (!r->keys[0] || r->peak_bytes >= l.now.peak_bytes) continue;
             log_info("  %10.1f MiB, step x %.2f: %s%s", (double)r->peak_bytes / 1048576.0,
                      r->step_s / l.now.step_s, r->keys, memory_options_note(r));

@@ -114,7 +114,7 @@ static void fetch_hint(char *hint, size_t size, const char *key, const char *pat
     snprintf(hint, size, "set %s; 'meopt fetch --list' tells what can be fetched", key);
 }
 
-int train_file_there(const struct config *c, const char *name, struct error *err)
+int train_check_file(const struct config *c, const char *name, struct error *err)
 {
     int key = config_key_index(name);
     const char *path = *(char *const *)((const char *)c + config_keys[key].offset);
@@ -129,7 +129,7 @@ int train_file_there(const struct config *c, const char *name, struct error *err
     return error_at(err, c->path, c->origins[key].line, c->origins[key].column);
 }
 
-int train_files_there(const struct config *c, void (*missing)(void *context, const struct error *),
+int train_check_files(const struct config *c, void (*missing)(void *context, const struct error *),
                       void *context, struct error *err)
 {
     static const char *const names[] = {"model_t.weight", "model_s.weight", "data.root"};
@@ -137,7 +137,7 @@ int train_files_there(const struct config *c, void (*missing)(void *context, con
     int code = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct error e = {0};
-        if (!read[i] || train_file_there(c, names[i], &e) == 0) continue;
+        if (!read[i] || train_check_file(c, names[i], &e) == 0) continue;
         if (missing) missing(context, &e);
         if (!code && err) *err = e;
         code = EXIT_CONFIG;
@@ -145,7 +145,7 @@ int train_files_there(const struct config *c, void (*missing)(void *context, con
     return code;
 }
 
-int train_stand_in(const struct config *c, const char *directory, char **path, struct error *err)
+int train_fallback_weights(const struct config *c, const char *directory, char **path, struct error *err)
 {
     char run[256];
     int64_t step;
@@ -172,13 +172,13 @@ int train_stand_in(const struct config *c, const char *directory, char **path, s
     return code;
 }
 
-int train_rehearse(struct config *c, struct error *err)
+int train_dry_run(struct config *c, struct error *err)
 {
     char spec[32];
     struct device *dry = NULL;
     struct trainer *t = NULL;
     struct data *data = NULL;
-    int code = train_files_there(c, NULL, NULL, err);
+    int code = train_check_files(c, NULL, NULL, err);
     /* a driver is loaded only where it matters whether there is a card */
     bool card = c->optim.offload == OPTIM_OFFLOAD_HOST;
     snprintf(spec, sizeof spec, card ? "dry:%s" : "dry", device_type_names[c->device.type]);

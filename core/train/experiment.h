@@ -18,18 +18,19 @@ int train_device_open(struct device **device, const struct config *config, bool 
 
 /* EXIT_CONFIG when a checkpoint or the images are not where the configuration says: `missing` (may be NULL)
  * hears of each, err of the first, with the command that fetches it. */
-int train_files_there(const struct config *config, void (*missing)(void *context, const struct error *),
+int train_check_files(const struct config *config, void (*missing)(void *context, const struct error *),
                       void *context, struct error *err);
 /* The same of the file or directory that one key names. */
-int train_file_there(const struct config *config, const char *key, struct error *err);
+int train_check_file(const struct config *config, const char *key, struct error *err);
 
 /* Returns in *path the model file of the run's own newest checkpoint where the run began with a checkpoint of
  * another run (--from) that is gone; else NULL. EXIT_CONFIG where the run has no checkpoint. The caller
  * frees. */
-int train_stand_in(const struct config *config, const char *directory, char **path, struct error *err);
+int train_fallback_weights(const struct config *config, const char *directory, char **path,
+                           struct error *err);
 
 /* Everything that can be wrong with an experiment, without its memory: files, geometry, images. The
  * configuration is resolved by it. */
-int train_rehearse(struct config *config, struct error *err);
+int train_dry_run(struct config *config, struct error *err);
 
 #endif

@@ -44,8 +44,8 @@ struct feed {
     int64_t micro, chunk; /* images and floats of a micro-batch */
 };
 
-static int feed_give(void *context, int64_t index, struct batch *batch, const int64_t **ids,
-                     struct error *err)
+static int feed_fetch(void *context, int64_t index, struct batch *batch, const int64_t **ids,
+                      struct error *err)
 {
     struct feed *f = context;
     (void)err;
@@ -55,7 +55,7 @@ static int feed_give(void *context, int64_t index, struct batch *batch, const in
     return 0;
 }
 
-static const void *feed_coming(void *context)
+static const void *feed_peek(void *context)
 {
     struct feed *f = context;
     return f->last ? NULL : data_peek(f->data);
@@ -79,7 +79,7 @@ struct train_loop {
     double data_ms;            /* that the last call of data_next took */
     int rank, ranks;
     bool leave, save, change; /* what all ranks do now, because one of them was asked to */
-    struct save_room room;
+    struct save_reservation room;
 };
 
 /* One rank writes what the run tells. */
@@ -138,11 +138,11 @@ static int save_there(struct train_loop *w, struct error *err)
     if (code && alone) return code;
     do {
         begun = w->run->directory;
-        save_room_free(&w->room);
+        save_release(&w->room);
         code = trainer_save(w->t, begun, w->p.step, (int)w->t->config->train.checkpoint_keep, err);
         if (!code && alone) code = run_follow(w->run, err);
     } while (!code && w->run->directory != begun);
-    save_room_reserve(&w->room, w->room.bytes, NULL);
+    save_reserve(&w->room, w->room.bytes, NULL);
     return code;
 }
 
@@ -219,7 +219,7 @@ static int one_step(struct train_loop *w, struct error *err)
     int code = 0;
     if (p->step == 0 && w->listener->variants) {
         struct loss_variant variants[LOSS_VARIANTS];
-        struct batch_source source = {.give = feed_give, .context = feed};
+        struct batch_source source = {.fetch = feed_fetch, .context = feed};
         if ((code = trainer_loss_variants(w->t, &source, variants, err)) != 0) return code;
         w->listener->variants(w->listener->context, variants, LOSS_VARIANTS);
     }
@@ -227,7 +227,7 @@ static int one_step(struct train_loop *w, struct error *err)
     p->lr = schedule_lr(w->t->config, p->step + 1, p->total);
     feed->last = p->step + 1 >= w->last || signals_act(PHASE_DATA) == ACT_SAVE_STOP;
     w->stepping = true;
-    code = trainer_step(w->t, p->step + 1, p->lr, &(struct batch_source){feed_give, feed_coming, feed},
+    code = trainer_step(w->t, p->step + 1, p->lr, &(struct batch_source){feed_fetch, feed_peek, feed},
                         &result, err);
     if (code) return code;
     w->stepping = false;
@@ -299,7 +299,7 @@ static int take_change(struct train_loop *w, struct error *err)
         struct change_values values;
     } told = {0};
     struct error why = {0};
-    signals_handled(WISH_CHANGE);
+    signals_handled(REQUEST_CHANGE);
     if (is_rank0(w)) told.code = change_read(&told.values, w->run->directory, &why);
     int code = comm_broadcast(&w->t->ranks, &told, sizeof told, 0, err);
     if (code || told.code) {
@@ -352,7 +352,7 @@ static int steps(struct train_loop *w, struct error *err)
         code = agree(w, due, next_batch(w, err), err);
         if (!code && w->change) code = take_change(w, err);
         if (!code && w->save && !w->leave) {
-            signals_handled(WISH_SAVE);
+            signals_handled(REQUEST_SAVE);
             save_or_pause(w);
             code = agree(w, false, 0, err);
         }
@@ -452,7 +452,7 @@ static int train(struct train_loop *w, const char *event, json_t *identity, json
         w->listener->telemetry ? w->listener->telemetry(w->listener->context, w->t->device) : "";
     start_table(w->t, telemetry, start);
     json_t *told;
-    int code = start_among(w->t, start, &told, err);
+    int code = start_table_gather(w->t, start, &told, err);
     json_t *differ = start_differences(told);
     if (!code && is_rank0(w)) identity_compare_start(w->run, told, changed);
     if (!code) code = meta_write(w->run, w->t, data, w->p.total, told, identity, err);
@@ -466,12 +466,13 @@ static int train(struct train_loop *w, const char *event, json_t *identity, json
                                (json_int_t)w->p.total, "ranks_differ", differ);
     if (*changed) json_object_set(fields, "changed", *changed);
     log_event(w, event, fields);
-    if (w->listener->begun) w->listener->begun(w->listener->context, w->t, start, data, w->from, w->p.total);
+    if (w->listener->started)
+        w->listener->started(w->listener->context, w->t, start, data, w->from, w->p.total);
     code = data_start(data, w->from, err);
-    if (!code) code = save_room_reserve(&w->room, trainer_save_bytes(w->t), err);
+    if (!code) code = save_reserve(&w->room, trainer_save_bytes(w->t), err);
     w->saved_at = clock_seconds();
     if (!code) code = steps(w, err);
-    save_room_free(&w->room);
+    save_release(&w->room);
     return code;
 }
 
@@ -488,13 +489,14 @@ static int load(struct train_loop *w, struct config *c, const struct train_resum
 {
     struct filling filling = {w->run, w->listener, how, changed};
     char *instead = NULL, *began = c->model_s.weight;
-    int code = how->resume ? train_stand_in(c, w->run->directory, &instead, err) : 0;
+    int code = how->resume ? train_fallback_weights(c, w->run->directory, &instead, err) : 0;
     if (!code) code = leave(w, train_device_open(device, c, true, err));
     if (instead) c->model_s.weight = instead;
-    if (!code) code = trainer_create_among(&w->t, c, *device, false, ranks, fill_cache_of_run, &filling, err);
+    if (!code)
+        code = trainer_create_distributed(&w->t, c, *device, false, ranks, fill_cache_of_run, &filling, err);
     c->model_s.weight = began;
-    if (!code && instead) code = identity_keep_student(w->run, &w->t->student_content, err);
-    if (w->t) w->t->stand_in = instead;
+    if (!code && instead) code = identity_restore_student_crc(w->run, &w->t->student_content, err);
+    if (w->t) w->t->fallback_weights = instead;
     else free(instead);
     code = leave(w, code);
     if (!code && (code = check_weights(&filling, w->t, err)) != 0) w->alike = code == EXIT_CONFIG;

@@ -13,8 +13,8 @@ struct train_progress {
     int64_t wide_groups;
     double offload_wait_ms; /* -1: nothing is offloaded */
     double stream_wait_ms;  /* for streamed weights; -1: none are */
-    int most_rank;          /* that held the most when the ranks told it last, and what it held */
-    struct memory_use most;
+    int peak_rank;          /* that held the most when the ranks told it last, and what it held */
+    struct memory_use peak;
 };
 
 /* What the trainer is at; names for people. */
@@ -26,8 +26,8 @@ struct train_listener {
     void *context;
     void (*phase)(void *context, enum train_phase phase);
     /* start: what computes the run (start_table.h) */
-    void (*begun)(void *context, const struct trainer *trainer, const struct device_fact start[START_ROWS],
-                  const struct data *data, int64_t from_step, int64_t total);
+    void (*started)(void *context, const struct trainer *trainer, const struct device_fact start[START_ROWS],
+                    const struct data *data, int64_t from_step, int64_t total);
     void (*variants)(void *context, const struct loss_variant *variants, int count);
     void (*step)(void *context, const struct train_progress *progress);
     void (*saved)(void *context, int64_t step);

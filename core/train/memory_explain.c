@@ -150,7 +150,7 @@ static int plan_file(struct plan *plan, struct rows *rows, const char *path, cha
         config_free(config);
         return code;
     }
-    code = plan_make_looking(plan, config, ranks, look, rows, err);
+    code = plan_make_inspect(plan, config, ranks, look, rows, err);
     if (!code) add_rest(rows, &plan->use);
     if (!code) qsort(rows->all, (size_t)rows->count, sizeof *rows->all, by_size);
     return code;

@@ -112,7 +112,7 @@ static void try(struct climb *c, const int choice[AXES])
     for (int a = 0; a < AXES && exists; a++) exists = add_words(c, &axes[a], choice[a], &n);
     int code =
         exists ? config_examine(&config, c->path, c->text, c->bytes, c->overrides, n, NULL, NULL, &why) : 1;
-    if (!code) code = plan_make_among(&plan, &config, c->ranks, &why);
+    if (!code) code = plan_make_distributed(&plan, &config, c->ranks, &why);
     if (!code) {
         rung.peak_bytes = plan.use.peak_total_bytes;
         rung.step_s = step_seconds(c, &config, &plan);
@@ -122,8 +122,8 @@ static void try(struct climb *c, const int choice[AXES])
                          rung.keys[0] ? " " : "", c->overrides[i]);
         struct memory_options *l = c->ladder;
         if (l->count == c->room)
-            l->rungs = xrealloc(l->rungs, (size_t)(c->room = 2 * c->room + 64) * sizeof *l->rungs);
-        l->rungs[l->count++] = rung;
+            l->options = xrealloc(l->options, (size_t)(c->room = 2 * c->room + 64) * sizeof *l->options);
+        l->options[l->count++] = rung;
     }
     if (exists) config_free(&config);
     for (int i = c->count; i < n; i++) free(c->overrides[i]);
@@ -157,19 +157,19 @@ static int by_memory(const void *a, const void *b)
 static void keep_frontier(struct memory_options *l)
 {
     int kept = 0;
-    if (l->count) qsort(l->rungs, (size_t)l->count, sizeof *l->rungs, by_memory);
+    if (l->count) qsort(l->options, (size_t)l->count, sizeof *l->options, by_memory);
     for (int i = 0; i < l->count; i++)
-        if (!kept || l->rungs[i].step_s < l->rungs[kept - 1].step_s * (1 - 1e-9))
-            l->rungs[kept++] = l->rungs[i];
+        if (!kept || l->options[i].step_s < l->options[kept - 1].step_s * (1 - 1e-9))
+            l->options[kept++] = l->options[i];
     l->count = kept;
     for (int i = 0; i < kept / 2; i++) {
-        struct memory_option last = l->rungs[kept - 1 - i];
-        l->rungs[kept - 1 - i] = l->rungs[i];
-        l->rungs[i] = last;
+        struct memory_option last = l->options[kept - 1 - i];
+        l->options[kept - 1 - i] = l->options[i];
+        l->options[i] = last;
     }
     l->chosen = -1;
     for (int i = 0; i < kept && l->chosen < 0; i++)
-        if (!l->limit_bytes || l->rungs[i].peak_bytes <= l->limit_bytes) l->chosen = i;
+        if (!l->limit_bytes || l->options[i].peak_bytes <= l->limit_bytes) l->chosen = i;
 }
 
 int memory_options_find(struct memory_options *l, const char *path, char **overrides, int count,
@@ -183,7 +183,7 @@ int memory_options_find(struct memory_options *l, const char *path, char **overr
     if (!code) {
         code = config_examine(&c.now, path, c.text, c.bytes, overrides, count, NULL, NULL, err);
         l->speed = speed ? *speed : memory_options_assumed(&c.now);
-        if (!code) code = plan_make_among(&plan, &c.now, ranks, err); /* why nothing would be planned */
+        if (!code) code = plan_make_distributed(&plan, &c.now, ranks, err); /* why nothing would be planned */
         c.overrides = xcalloc((size_t)count + (size_t)AXES * WORDS, sizeof *c.overrides);
         for (int i = 0; i < count; i++) c.overrides[i] = overrides[i];
         if (!code)
@@ -203,7 +203,7 @@ const char *memory_options_note(const struct memory_option *rung)
     return bits8 ? " (8-bit activations change the numbers of the run)" : "";
 }
 
-bool memory_options_chosen(const char *key)
+bool memory_options_has_key(const char *key)
 {
     size_t n = strlen(key);
     for (int a = 0; a < AXES; a++)
@@ -214,6 +214,6 @@ bool memory_options_chosen(const char *key)
 
 void memory_options_free(struct memory_options *l)
 {
-    free(l->rungs);
+    free(l->options);
     *l = (struct memory_options){0};
 }

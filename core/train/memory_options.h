@@ -3,7 +3,7 @@
  *
  *     struct memory_options l;
  *     if (memory_options_find(&l, path, overrides, count, ranks, limit, &speed, &err) == 0) ...
- *     l.rungs, most memory first; l.chosen: the fastest that fits
+ *     l.options, most memory first; l.chosen: the fastest that fits
  *     memory_options_free(&l);
  *
  * The time of a rung is that of its operations at speed.gflops, or of what is carried meanwhile where that
@@ -33,7 +33,7 @@ struct memory_option {
 };
 
 struct memory_options {
-    struct memory_option *rungs;
+    struct memory_option *options;
     int count, chosen;        /* -1: none fits */
     struct memory_option now; /* the experiment as it is */
     size_t limit_bytes;
@@ -48,7 +48,7 @@ int memory_options_find(struct memory_options *ladder, const char *path, char **
 /* A sentence in brackets where the keys of a rung change the numbers of a run, else "". */
 const char *memory_options_note(const struct memory_option *rung);
 /* Is that a key of the rungs? */
-bool memory_options_chosen(const char *key);
+bool memory_options_has_key(const char *key);
 void memory_options_free(struct memory_options *ladder);
 
 #endif

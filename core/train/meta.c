@@ -38,7 +38,7 @@ static int plan_found(struct plan *plan, const struct trainer *t, bool use_meopt
     int code = config_assign(&copy, "device.type", device_kind_names[t->device->kind], NULL);
     for (size_t i = 0; i < sizeof without / sizeof *without && !use_meopt && !code; i++)
         code = config_assign(&copy, without[i][0], without[i][1], NULL);
-    if (!code) code = plan_make_among(plan, &copy, &ranks, NULL);
+    if (!code) code = plan_make_distributed(plan, &copy, &ranks, NULL);
     config_free(&copy);
     return code;
 }
@@ -80,7 +80,7 @@ static struct rank_told *report_ranks(struct trainer *t, int *code, struct error
     struct rank_told *all = xcalloc((size_t)ranks->size, sizeof *all), *own = &all[ranks->rank];
     struct plan plan, baseline;
     char **weight = &t->config->model_s.weight, *began = *weight;
-    if (t->stand_in) *weight = t->stand_in;
+    if (t->fallback_weights) *weight = t->fallback_weights;
     if ((own->planned = plan_found(&plan, t, true) == 0)) {
         own->use = plan.use;
         own->checkpoint_bytes = plan.checkpoint_bytes;

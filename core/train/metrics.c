@@ -34,12 +34,12 @@ int metrics_cards(struct trainer *t, struct train_progress *p, json_t **cards, s
     memcpy(told[ranks->rank].name, t->device->name, sizeof told->name);
     int code = comm_gather_each(ranks, told, sizeof *told, err);
     *cards = code ? NULL : json_array();
-    p->most_rank = 0;
+    p->peak_rank = 0;
     for (int r = 0; r < ranks->size && *cards; r++) {
         json_array_append_new(*cards, card_json(&told[r], r));
-        if (told[r].use.peak_total_bytes > told[p->most_rank].use.peak_total_bytes) p->most_rank = r;
+        if (told[r].use.peak_total_bytes > told[p->peak_rank].use.peak_total_bytes) p->peak_rank = r;
     }
-    p->most = told[p->most_rank].use;
+    p->peak = told[p->peak_rank].use;
     free(told);
     return code;
 }

@@ -6,7 +6,7 @@
 
 #include <jansson.h>
 
-/* An array with an object per rank: memory of its card, images per second. Sets p->most. All ranks make this
+/* An array with an object per rank: memory of its card, images per second. Sets p->peak. All ranks make this
  * call together. *cards: NULL on an error. */
 int metrics_cards(struct trainer *trainer, struct train_progress *p, json_t **cards, struct error *err);
 

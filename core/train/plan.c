@@ -47,8 +47,9 @@ static void count_streamed(struct plan *p, const struct trainer *t)
 {
     int64_t forwards = (t->batch + t->micro - 1) / t->micro, passes = t->twice ? 3 : 2;
     bool apart = t->micro < t->batch; /* the step is behind the passes */
-    p->streamed_teacher_bytes = forwards * (int64_t)stream_bytes(t->teacher_stream);
-    p->streamed_student_bytes = (forwards * passes + 1 + apart) * (int64_t)stream_bytes(t->student_stream);
+    p->streamed_teacher_bytes = forwards * (int64_t)weight_stream_bytes(t->teacher_stream);
+    p->streamed_student_bytes =
+        (forwards * passes + 1 + apart) * (int64_t)weight_stream_bytes(t->student_stream);
 }
 
 /* The weights as exact fp32 values, and the records of all ranks, by what this one has of them. */
@@ -110,8 +111,8 @@ static int rehearse(struct trainer *t, struct error *err)
                  s->out_width);
     code = tower_backward(s, &batch, t->dout, true, true, NULL, NULL, err);
     int finite = 1;
-    if (!t->many && (!t->release ||
-                     t->micro == t->batch)) /* the norm of what was accumulated is the optimizer's own work */
+    if (!t->dp && (!t->release ||
+                   t->micro == t->batch)) /* the norm of what was accumulated is the optimizer's own work */
         dev->ops->sum_squares(dev, t->dout, DTYPE_F32, 1, t->sums + 2, &finite);
     return code ? code : device_check(dev, err);
 }
@@ -127,13 +128,13 @@ static bool model_shape_known(struct config *config)
 
 int plan_make(struct plan *plan, const struct config *config, struct error *err)
 {
-    return plan_make_among(plan, config, NULL, err);
+    return plan_make_distributed(plan, config, NULL, err);
 }
 
-int plan_make_among(struct plan *plan, const struct config *config, const struct comm_options *ranks,
-                    struct error *err)
+int plan_make_distributed(struct plan *plan, const struct config *config, const struct comm_options *ranks,
+                          struct error *err)
 {
-    return plan_make_looking(plan, config, ranks, NULL, NULL, err);
+    return plan_make_inspect(plan, config, ranks, NULL, NULL, err);
 }
 
 typedef void trainer_scan(void *context, const struct trainer *trainer);
@@ -164,7 +165,8 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
     snprintf(spec, sizeof spec, "dry:%s", device_type_names[copy.device.type]);
     code = device_open(&device, spec, 0, err);
     if (code == 0)
-        code = trainer_create_among(&trainer, &copy, device, !plan->from_checkpoints, ranks, NULL, NULL, err);
+        code = trainer_create_distributed(&trainer, &copy, device, !plan->from_checkpoints, ranks, NULL, NULL,
+                                          err);
     if (code == 0) code = rehearse(trainer, err);
     if (code && err && !plan->from_checkpoints && (copy.model_t.weight[0] || copy.model_s.weight[0]) &&
         copy.model_t.arch == TOWER_ARCH_CUSTOM && !model_shape_known(&copy)) {
@@ -193,7 +195,7 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
     return code;
 }
 
-static void find_largest(void *context, const struct trainer *t) { *(int *)context = dp_largest(t); }
+static void find_largest(void *context, const struct trainer *t) { *(int *)context = dp_largest_rank(t); }
 
 /* The first rank has the vectors, whose states are the largest for their size; another may have more of all.
  */
@@ -211,7 +213,7 @@ static int largest_rank(const struct config *config, const struct comm_options *
     return code;
 }
 
-int plan_make_looking(struct plan *plan, const struct config *config, const struct comm_options *ranks,
+int plan_make_inspect(struct plan *plan, const struct config *config, const struct comm_options *ranks,
                       trainer_scan *look, void *context, struct error *err)
 {
     if (!ranks || ranks->rank != PLAN_LARGEST) return plan_rank(plan, config, ranks, look, context, err);
@@ -239,7 +241,7 @@ static int peak_of(const struct config *config, const struct comm_options *ranks
     copy.train.batch_size = batch;
     copy.train.micro_batch = 0;
     if (copy.train.global_batch > 0 && copy.train.global_batch < all) copy.train.global_batch = all;
-    int code = plan_make_among(&plan, &copy, ranks, err);
+    int code = plan_make_distributed(&plan, &copy, ranks, err);
     *peak = plan.use.peak_total_bytes;
     config_free(&copy);
     return code;

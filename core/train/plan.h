@@ -39,12 +39,12 @@ struct plan {
  * geometry keys must say everything. */
 int plan_make(struct plan *plan, const struct config *config, struct error *err);
 /* The same for one of several ranks; NULL: one alone. */
-int plan_make_among(struct plan *plan, const struct config *config, const struct comm_options *ranks,
-                    struct error *err);
+int plan_make_distributed(struct plan *plan, const struct config *config, const struct comm_options *ranks,
+                          struct error *err);
 
 /* The same; `look` (may be NULL) sees the trainer that was planned, on its dry device, behind a rehearsed
  * step. */
-int plan_make_looking(struct plan *plan, const struct config *config, const struct comm_options *ranks,
+int plan_make_inspect(struct plan *plan, const struct config *config, const struct comm_options *ranks,
                       void (*look)(void *context, const struct trainer *trainer), void *context,
                       struct error *err);
 

@@ -362,7 +362,7 @@ int identity_check_weights(const struct run *run, const char *tower, const char 
     return code;
 }
 
-int identity_keep_student(const struct run *run, struct tower_content *content, struct error *err)
+int identity_restore_student_crc(const struct run *run, struct tower_content *content, struct error *err)
 {
     json_t *meta;
     int code = read_meta(run, &meta, err);

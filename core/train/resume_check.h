@@ -50,7 +50,7 @@ int identity_check_weights(const struct run *run, const char *tower, const char 
 
 /* Sets the checksum of the student's weights to that of the weights that the run began with, for a run whose
  * student was read from another file. */
-int identity_keep_student(const struct run *run, struct tower_content *content, struct error *err);
+int identity_restore_student_crc(const struct run *run, struct tower_content *content, struct error *err);
 
 /* Returns whether the key may change on resume. */
 bool identity_may_change(const char *key, const char *force);

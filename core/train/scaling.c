@@ -15,7 +15,7 @@ double scaling_sums_s(const struct scaling *s, int ranks, double sent)
 double scaling_step_s(const struct scaling *s, int ranks, double sent)
 {
     double sums = scaling_sums_s(s, ranks, sent);
-    if (!s->beside || s->messages < 1) return s->step_s + sums;
+    if (!s->overlap || s->messages < 1) return s->step_s + sums;
     double b = s->step_s * s->backward / s->messages, c = sums / s->messages;
     return s->step_s * (1 - s->backward) + b + (s->messages - 1) * (b > c ? b : c) + c;
 }

@@ -23,7 +23,7 @@ struct scaling {
     double step_s;    /* T, of one rank alone */
     double backward;  /* share of it, 0 to 1 */
     int messages;     /* at least 1 */
-    bool beside;      /* sums beside backward */
+    bool overlap;     /* sums beside backward */
     double bandwidth; /* B, of a rank's link, bytes/s */
     double network;   /* W, of a node's, bytes/s; 0: as much as its ranks send */
     int node_ranks;   /* G; 0: all ranks are in one node */

@@ -2,16 +2,16 @@
  * A handler only notes a wish, a request (core/run/request.h) notes the same one, and the loop looks where it
  * can obey: between two steps, between two images of the teacher's pass, between two stages of loading.
  *
- *     SIGTERM SIGINT SIGUSR1, request/stop   WISH_STOP, however often and in whatever order
+ *     SIGTERM SIGINT SIGUSR1, request/stop   REQUEST_STOP, however often and in whatever order
  *     SIGXCPU SIGPWR                         the same: processor time (ulimit -t) and power run out
- *     SIGUSR2, request/checkpoint            WISH_SAVE
- *     request/change                         WISH_CHANGE
+ *     SIGUSR2, request/checkpoint            REQUEST_SAVE
+ *     request/change                         REQUEST_CHANGE
  *     SIGHUP                                 nothing
  *
  *     wish        loading, teacher's pass    waiting, step               saving
- *     WISH_STOP   leave, nothing is unsaved  save behind the step, leave  leave behind the save
- *     WISH_SAVE   behind the first step      save behind the step         behind the next step
- *     WISH_CHANGE behind the first step      behind the step              behind the next step
+ *     REQUEST_STOP   leave, nothing is unsaved  save behind the step, leave  leave behind the save
+ *     REQUEST_SAVE   behind the first step      save behind the step         behind the next step
+ *     REQUEST_CHANGE behind the first step      behind the step              behind the next step
  *
  * Nothing of this ends a process without saving. Two things do: request/stop-now, which the supervisor obeys,
  * and haste: a person's second Ctrl-C, more than a second behind the first. Batch systems and terminals send
@@ -25,7 +25,7 @@
 
 #include <stdbool.h>
 
-enum signal_request { WISH_NONE, WISH_STOP, WISH_SAVE, WISH_CHANGE, WISH_COUNT };
+enum signal_request { REQUEST_NONE, REQUEST_STOP, REQUEST_SAVE, REQUEST_CHANGE, REQUEST_COUNT };
 enum signal_act { ACT_CONTINUE, ACT_SAVE, ACT_STOP, ACT_SAVE_STOP, ACT_CHANGE };
 
 /* Catch them, with nothing asked yet but what came while they were blocked (a supervisor starts its worker
@@ -46,6 +46,6 @@ struct signal_interrupts {
     bool any;
     double first;
 };
-bool signals_haste(struct signal_interrupts *interrupts, double now);
+bool signals_force_quit(struct signal_interrupts *interrupts, double now);
 
 #endif

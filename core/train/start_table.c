@@ -82,7 +82,8 @@ static json_t *start_json(const struct device_fact rows[START_ROWS])
     return table;
 }
 
-int start_among(struct trainer *t, struct device_fact rows[START_ROWS], json_t **table, struct error *err)
+int start_table_gather(struct trainer *t, struct device_fact rows[START_ROWS], json_t **table,
+                       struct error *err)
 {
     struct comm *ranks = &t->ranks;
     bool warned = false;

@@ -17,8 +17,8 @@ void start_table(const struct trainer *trainer, const char *telemetry, struct de
  * or attention differ round differently: rank 0 warns and names them. *table: [{"name": "products", "is":
  * "...", "cost": "..." or null, "mend": "..." or null}], where ranks differ with "ranks": {"1": {"host":
  * "...", "is": "..."}} for each that differs from rank 0; the caller frees. */
-int start_among(struct trainer *trainer, struct device_fact rows[START_ROWS], json_t **table,
-                struct error *err);
+int start_table_gather(struct trainer *trainer, struct device_fact rows[START_ROWS], json_t **table,
+                       struct error *err);
 /* ["kernels", ...]: the rows in which ranks differ; NULL: none */
 json_t *start_differences(const json_t *table);
 

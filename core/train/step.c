@@ -34,9 +34,9 @@ static void send_ahead(struct trainer *t, int64_t index, int64_t done, const str
     if (!t->next_input) return;
     int64_t left = t->batch - done;
     struct batch host = {.count = left <= 0 || left > t->micro ? t->micro : left};
-    if (left > 0 && source->give(source->context, index + 1, &host, &ids, &ignored))
+    if (left > 0 && source->fetch(source->context, index + 1, &host, &ids, &ignored))
         return; /* take_input meets it again */
-    if (left <= 0 && source->coming) host.input = source->coming(source->context);
+    if (left <= 0 && source->peek) host.input = source->peek(source->context);
     if (!host.input) return;
     struct device *dev = t->device;
     dev->queues->wait(dev, t->copies, t->taken);
@@ -51,7 +51,7 @@ static int prepare(struct trainer *t, int64_t index, int64_t count, const struct
 {
     struct batch host = {.count = count};
     const int64_t *ids;
-    int code = source->give(source->context, index, &host, &ids, err);
+    int code = source->fetch(source->context, index, &host, &ids, err);
     if (code) return code;
     take_input(t, &host);
     if (t->teacher) {
@@ -214,7 +214,7 @@ static int on_group(void *context, int group, struct error *err)
     } else status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, r->scale, &library);
     if (status == MEOPT_NOT_FINITE) return step_diverged(t, r->step, library.message, r->moved, err);
     if (!r->accumulate) r->moved = true;
-    if (!r->accumulate && t->student_stream) stream_changed(t->student_stream, group);
+    if (!r->accumulate && t->student_stream) weight_stream_mark_dirty(t->student_stream, group);
     return status ? trainer_library_error(&library, err) : 0;
 }
 
@@ -360,14 +360,14 @@ static int step_accumulated(struct trainer *t, int64_t step, double lr, struct s
     int groups = t->student_stream ? t->student->group_count : 1, status = MEOPT_OK;
     for (int group = groups - 1; group >= 0 && !status && !code; group--) {
         size_t count = 0;
-        if (t->student_stream) code = stream_need(t->student_stream, group, group - 1, err);
+        if (t->student_stream) code = weight_stream_fetch(t->student_stream, group, group - 1, err);
         for (int i = 0; i < t->tensor_count && !code; i++) {
             if (t->student_stream && t->student->parameters[t->parameter_of[i]].group != group) continue;
             t->tensors[count] = (size_t)i;
             t->gradients[count++] = (struct meopt_gradient){NULL, MEOPT_BF16};
         }
         if (!code) status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, scale, &library);
-        if (!code && t->student_stream) stream_changed(t->student_stream, group);
+        if (!code && t->student_stream) weight_stream_mark_dirty(t->student_stream, group);
     }
     int ended = meopt_step_end(t->opt, &stats, status ? NULL : &library);
     result->grad_norm = norm;
@@ -417,7 +417,7 @@ static double offload_waited(struct trainer *t)
 static double stream_waited(const struct trainer *t)
 {
     if (!t->teacher_stream && !t->student_stream) return -1;
-    return stream_waited_seconds(t->teacher_stream) + stream_waited_seconds(t->student_stream);
+    return weight_stream_waited_seconds(t->teacher_stream) + weight_stream_waited_seconds(t->student_stream);
 }
 
 int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
@@ -425,7 +425,7 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
 {
     *result = (struct step_result){0};
     double waited = stream_waited(t);
-    int code = (t->many ? dp_step : step_alone)(t, step, lr, source, result, err);
+    int code = (t->dp ? dp_step : step_alone)(t, step, lr, source, result, err);
     if (t->lost.code) { /* the optimizer can only say that a sum failed */
         code = t->lost.code;
         if (err) *err = t->lost;

@@ -68,18 +68,18 @@ struct dp_pass {
     int waiting; /* group that is being reduced; -1: none */
 };
 
-bool dp_wanted(const struct config *c, int ranks) { return ranks > 1 || c->train.global_batch > 0; }
+bool dp_enabled(const struct config *c, int ranks) { return ranks > 1 || c->train.global_batch > 0; }
 
 static int64_t piece_images(const struct trainer *t, int64_t piece)
 {
     int64_t left = t->images - piece * t->micro;
-    return piece >= t->many->pieces ? 0 : left < t->micro ? left : t->micro;
+    return piece >= t->dp->pieces ? 0 : left < t->micro ? left : t->micro;
 }
 
 int dp_plan(struct trainer *t, struct error *err)
 {
     const struct config *c = t->config;
-    struct data_parallel *m = t->many = xcalloc(1, sizeof *m);
+    struct data_parallel *m = t->dp = xcalloc(1, sizeof *m);
     int ranks = t->ranks.size;
     t->images = c->train.global_batch > 0 ? c->train.global_batch : c->train.batch_size * ranks;
     t->micro = c->train.micro_batch > 0 ? c->train.micro_batch : c->train.batch_size;
@@ -99,15 +99,15 @@ int dp_plan(struct trainer *t, struct error *err)
     return 0;
 }
 
-int64_t dp_round_count(const struct trainer *t) { return t->many ? t->many->rounds : 1; }
+int64_t dp_round_count(const struct trainer *t) { return t->dp ? t->dp->rounds : 1; }
 
-bool dp_sharded(const struct trainer *t) { return t->many && t->many->sharded; }
+bool dp_sharded(const struct trainer *t) { return t->dp && t->dp->sharded; }
 
 void dp_part(const struct trainer *t, int parameter, int64_t *first, int64_t *count)
 {
     bool part = dp_sharded(t) && t->student->parameters[parameter].trained;
-    *first = part ? t->many->cut->first[parameter] : 0;
-    *count = part ? t->many->cut->count[parameter] : t->student->parameters[parameter].count;
+    *first = part ? t->dp->cut->first[parameter] : 0;
+    *count = part ? t->dp->cut->count[parameter] : t->student->parameters[parameter].count;
 }
 
 /* ---- where sums lie ---- */
@@ -115,15 +115,15 @@ void dp_part(const struct trainer *t, int parameter, int64_t *first, int64_t *co
 int dp_weight_buffers(const struct trainer *t)
 {
     if (!dp_sharded(t) || t->config->dist.shard != DIST_SHARD_PARAMETERS) return 0;
-    return dp_rounds(t);
+    return dp_gradient_buffers(t);
 }
 
 /* One on a card without RCCL or NCCL: its copies would go into the graph of what it computes meanwhile. */
-int dp_rounds(const struct trainer *t) { return t->ranks.size > 1 && t->ranks.overlaps ? 2 : 1; }
+int dp_gradient_buffers(const struct trainer *t) { return t->ranks.size > 1 && t->ranks.overlaps ? 2 : 1; }
 
 int dp_partition(struct trainer *t, struct error *err)
 {
-    struct data_parallel *m = t->many;
+    struct data_parallel *m = t->dp;
     m->cut = partition_make(t->student, t->ranks.size, t->ranks.rank);
     return dp_weight_buffers(t) ? shard_make(&m->shard, t->student, &t->ranks, m->cut, err) : 0;
 }
@@ -132,7 +132,7 @@ void *dp_weights(const struct trainer *t, int parameter)
 {
     const struct parameter *p = &t->student->parameters[parameter];
     int64_t first, count;
-    if (t->many && t->many->shard) return shard_part(t->many->shard, parameter);
+    if (t->dp && t->dp->shard) return shard_part(t->dp->shard, parameter);
     dp_part(t, parameter, &first, &count);
     return (char *)p->weight + (size_t)first * dtype_bytes(p->weight_type);
 }
@@ -140,31 +140,31 @@ void *dp_weights(const struct trainer *t, int parameter)
 /* In floats, of what is held of a group's sums. */
 static int64_t group_capacity(const struct trainer *t, int group)
 {
-    const struct data_parallel *m = t->many;
+    const struct data_parallel *m = t->dp;
     return m->sharded ? partition_own(m->cut, group) : partition_elements(m->cut, group);
 }
 
 /* Where in them the vectors and the matrices of this rank's part begin. */
 static int64_t own_vectors(const struct trainer *t, int group)
 {
-    return t->many->sharded ? 0 : t->many->cut->groups[group].vectors[t->ranks.rank];
+    return t->dp->sharded ? 0 : t->dp->cut->groups[group].vectors[t->ranks.rank];
 }
 static int64_t own_matrices(const struct trainer *t, int group)
 {
-    const struct partition_group *g = &t->many->cut->groups[group];
+    const struct partition_group *g = &t->dp->cut->groups[group];
     int rank = t->ranks.rank;
-    return t->many->sharded ? g->vectors[rank + 1] - g->vectors[rank]
-                            : g->vectors[t->ranks.size] + g->matrices[rank];
+    return t->dp->sharded ? g->vectors[rank + 1] - g->vectors[rank]
+                          : g->vectors[t->ranks.size] + g->matrices[rank];
 }
 
 /* And where a parameter's gradient: that of its own part, or of all of it. */
 static const float *gradient_in(const struct trainer *t, const float *sums, int parameter)
 {
     const struct parameter *p = &t->student->parameters[parameter];
-    const struct partition *cut = t->many->cut;
+    const struct partition *cut = t->dp->cut;
     const struct partition_group *g = &cut->groups[p->group];
     int64_t at = cut->element[parameter];
-    if (!t->many->sharded) return sums + at + (p->matrix ? g->vectors[t->ranks.size] : 0);
+    if (!t->dp->sharded) return sums + at + (p->matrix ? g->vectors[t->ranks.size] : 0);
     if (!cut->count[parameter]) return sums; /* of nothing */
     at += cut->first[parameter] - (p->matrix ? g->matrices : g->vectors)[t->ranks.rank];
     return sums + at + (p->matrix ? own_matrices(t, p->group) : 0);
@@ -173,7 +173,7 @@ static const float *gradient_in(const struct trainer *t, const float *sums, int 
 /* The longest part that travels in one piece. */
 static int64_t longest_part(const struct trainer *t)
 {
-    const struct data_parallel *m = t->many;
+    const struct data_parallel *m = t->dp;
     int64_t longest = 0,
             size = (int64_t)(m->sharded ? dtype_bytes(t->student->options.grad_type) : sizeof(float));
     for (int group = 0; group < t->student->group_count; group++)
@@ -190,7 +190,7 @@ static int64_t longest_part(const struct trainer *t)
 
 int dp_buffers(struct trainer *t, struct error *err)
 {
-    struct data_parallel *m = t->many;
+    struct data_parallel *m = t->dp;
     int64_t all = 0, most[2] = {0, 0}, groups = t->student->group_count;
     int turns = t->student->options.gradient_buffers == 2 ? 2 : 1;
     m->kept_at = xcalloc((size_t)groups, sizeof *m->kept_at);
@@ -226,7 +226,7 @@ int dp_buffers(struct trainer *t, struct error *err)
  */
 static double held_of(const struct trainer *t, int rank)
 {
-    const struct data_parallel *m = t->many;
+    const struct data_parallel *m = t->dp;
     struct meopt_bytes held = {0};
     int64_t all = 0, most[2] = {0, 0};
     (void)meopt_held(t->opt, &held);
@@ -241,7 +241,7 @@ static double held_of(const struct trainer *t, int rank)
     return bytes * (double)all + sizeof(float) * (double)(most[0] + most[1]);
 }
 
-int dp_largest(const struct trainer *t)
+int dp_largest_rank(const struct trainer *t)
 {
     int largest = 0;
     if (!dp_sharded(t)) return 0; /* which has no fewer images than any other */
@@ -252,7 +252,7 @@ int dp_largest(const struct trainer *t)
 
 void dp_close(struct trainer *t)
 {
-    struct data_parallel *m = t->many;
+    struct data_parallel *m = t->dp;
     if (!m) return;
     shard_close(m->shard);
     partition_free(m->cut);
@@ -266,7 +266,7 @@ void dp_close(struct trainer *t)
     free(m->norms);
     free(m->finite);
     free(m);
-    t->many = NULL;
+    t->dp = NULL;
 }
 
 /* ---- one group ---- */
@@ -277,7 +277,7 @@ static int reduce_group(struct comm *comm, void *context, struct error *err)
 {
     struct group *g = context;
     const struct trainer *t = g->t;
-    const struct data_parallel *m = t->many;
+    const struct data_parallel *m = t->dp;
     const struct partition_group *cut = &m->cut->groups[g->number];
     enum dtype types[] = {DTYPE_F32, t->student->options.grad_type};
     const int64_t *offsets[] = {cut->vectors, cut->matrices};
@@ -308,13 +308,13 @@ static int gather_weights(struct comm *comm, void *context, struct error *err)
 {
     struct group *g = context;
     return comm_gather(comm, tower_group_weights(g->t->student, g->number).p,
-                       g->t->many->cut->groups[g->number].weights, err);
+                       g->t->dp->cut->groups[g->number].weights, err);
 }
 
 static void begin_group(struct dp_pass *r, int group)
 {
     struct trainer *t = r->t;
-    struct data_parallel *m = t->many;
+    struct data_parallel *m = t->dp;
     struct group *g = &m->jobs[group];
     bool keep = m->held || !r->last;
     *g = (struct group){.t = t,
@@ -331,7 +331,7 @@ static void begin_group(struct dp_pass *r, int group)
 
 /* Does the host add up norms of groups? Only it reaches those of other ranks' parts, where these are not on
  * cards that meet in their library. */
-static bool norms_by_host(const struct trainer *t) { return t->many->sharded && !comm_combines(&t->ranks); }
+static bool norms_by_host(const struct trainer *t) { return t->dp->sharded && !comm_combines(&t->ranks); }
 
 static double group_share(const struct dp_pass *r, int group)
 {
@@ -343,7 +343,7 @@ static double group_share(const struct dp_pass *r, int group)
 static int measure_group(struct dp_pass *r, int group, struct error *err)
 {
     struct trainer *t = r->t;
-    struct data_parallel *m = t->many;
+    struct data_parallel *m = t->dp;
     struct meopt_error library = {0};
     int finite = 1, status;
     double norm;
@@ -370,7 +370,7 @@ static int measure_group(struct dp_pass *r, int group, struct error *err)
 static int all_squares(struct dp_pass *r, struct error *err)
 {
     struct trainer *t = r->t;
-    struct data_parallel *m = t->many;
+    struct data_parallel *m = t->dp;
     struct meopt_error library = {0};
     int groups = t->student->group_count;
     if (meopt_norms_end(t->opt, (size_t)groups, m->group_of, m->norms, m->finite, &library))
@@ -401,12 +401,12 @@ static int found_squares(struct dp_pass *r, struct error *err)
 static int step_group(struct dp_pass *r, int group, struct error *err)
 {
     struct trainer *t = r->t;
-    struct group *g = &t->many->jobs[group];
+    struct group *g = &t->dp->jobs[group];
     struct meopt_error library = {0};
     size_t count = 0;
     bool moved = r->moved;
     r->moved = true;
-    if (t->many->shard) shard_changed(t->many->shard, group);
+    if (t->dp->shard) shard_changed(t->dp->shard, group);
     for (int i = 0; i < t->tensor_count; i++) {
         if (t->student->parameters[t->parameter_of[i]].group != group) continue;
         t->tensors[count] = (size_t)i;
@@ -423,7 +423,7 @@ static int step_group(struct dp_pass *r, int group, struct error *err)
     if (status &&
         status != MEOPT_NOT_FINITE) /* which is known to the ranks that hold that part alone, and to */
         return trainer_library_error(&library, err); /* all at the end of the step */
-    if (t->many->sharded && !t->many->shard) {
+    if (t->dp->sharded && !t->dp->shard) {
         comm_begin(&t->ranks, &g->gather);
         if (!t->ranks.overlaps) return comm_end(&t->ranks, &g->gather, err);
     }
@@ -434,8 +434,8 @@ static int step_group(struct dp_pass *r, int group, struct error *err)
 static int end_group(struct dp_pass *r, int group, struct error *err)
 {
     struct trainer *t = r->t;
-    int code = comm_end(&t->ranks, &t->many->jobs[group].reduce, err);
-    bool waits = r->measure || t->many->held; /* for all groups to be measured */
+    int code = comm_end(&t->ranks, &t->dp->jobs[group].reduce, err);
+    bool waits = r->measure || t->dp->held; /* for all groups to be measured */
     if (code || !r->last) return code;
     if (waits || r->by_group) code = measure_group(r, group, err);
     return code || waits ? code : step_group(r, group, err);
@@ -456,22 +456,22 @@ static int on_group(void *context, int group, struct error *err)
     return before >= 0 ? end_group(r, before, err) : 0;
 }
 
-int dp_share(struct trainer *t, struct error *err)
+int dp_gather_weights(struct trainer *t, struct error *err)
 {
     int code = 0;
     if (!dp_sharded(t)) return 0;
-    if (t->many->shard) shard_changed(t->many->shard, -1);
-    for (int group = 0; group < t->student->group_count && !t->many->shard && !code; group++)
+    if (t->dp->shard) shard_changed(t->dp->shard, -1);
+    for (int group = 0; group < t->student->group_count && !t->dp->shard && !code; group++)
         code = comm_gather(&t->ranks, tower_group_weights(t->student, group).p,
-                           t->many->cut->groups[group].weights, err);
+                           t->dp->cut->groups[group].weights, err);
     return code;
 }
 
-int dp_whole(const struct trainer *t, int parameter, float *values, struct error *err)
+int dp_gather_values(const struct trainer *t, int parameter, float *values, struct error *err)
 {
     if (!dp_sharded(t)) return 0;
     int64_t *offsets = xcalloc((size_t)t->ranks.size + 1, sizeof *offsets);
-    partition_offsets(t->many->cut, t->student, parameter, sizeof *values, offsets);
+    partition_offsets(t->dp->cut, t->student, parameter, sizeof *values, offsets);
     int code = comm_gather_host((struct comm *)(uintptr_t)&t->ranks, values, offsets, err);
     free(offsets);
     return code;
@@ -489,7 +489,7 @@ static int backward(struct dp_pass *r, int64_t count, struct error *err)
         code = tower_backward(t->student, &(struct batch){trainer_student_input(t), count}, t->dout, true,
                               true, on_group, r, err);
     for (int group = t->student->group_count - 1; group >= 0 && !count && !code; group--) {
-        if (t->many->shard) code = shard_need(t->many->shard, group, group - 1, err);
+        if (t->dp->shard) code = shard_need(t->dp->shard, group, group - 1, err);
         if (!code) code = on_group(r, group, err);
     }
     if (!code && r->waiting >= 0) code = end_group(r, r->waiting, err);
@@ -500,15 +500,15 @@ static int backward(struct dp_pass *r, int64_t count, struct error *err)
 static int take_part(struct trainer *t, struct error *err)
 {
     int code = 0, last = t->student->group_count - 1;
-    for (int group = 0; group <= last && t->many->shard && !code; group++)
-        code = shard_need(t->many->shard, group, group < last ? group + 1 : -1, err);
+    for (int group = 0; group <= last && t->dp->shard && !code; group++)
+        code = shard_need(t->dp->shard, group, group < last ? group + 1 : -1, err);
     return code;
 }
 
 /* Loss and cosine of the step's micro-batches, in their order: rank by rank in each round. */
 static int sum_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err)
 {
-    struct data_parallel *m = t->many;
+    struct data_parallel *m = t->dp;
     int64_t ranks = t->ranks.size, own = (t->batch + t->micro - 1) / t->micro;
     size_t bytes = 2 * (size_t)m->rounds * sizeof *m->losses;
     double *mine = m->losses + 2 * m->rounds * t->ranks.rank;
@@ -535,7 +535,7 @@ static int last_round(struct dp_pass *r, double lr, int64_t count, struct step_r
     struct meopt_error library = {0};
     struct meopt_step_stats stats = {0};
     int code = 0;
-    if (t->twice || t->many->held) {
+    if (t->twice || t->dp->held) {
         r->measure = t->twice;
         if ((code = backward(r, count, err)) != 0) return code;
         r->measure = false;
@@ -546,8 +546,8 @@ static int last_round(struct dp_pass *r, double lr, int64_t count, struct step_r
         r->scale = step_clip_scale(t, t->previous_norm, 1);
     }
     if (meopt_step_begin(t->opt, r->step, lr, 0, &library)) return trainer_library_error(&library, err);
-    if (!t->many->held) code = backward(r, count, err);
-    for (int group = t->student->group_count - 1; group >= 0 && t->many->held && !code; group--)
+    if (!t->dp->held) code = backward(r, count, err);
+    for (int group = t->student->group_count - 1; group >= 0 && t->dp->held && !code; group--)
         code = step_group(r, group, err);
     bool found = r->by_group && !norms_by_host(t);
     if (found) step_send_grad_stats(t);
@@ -555,14 +555,14 @@ static int last_round(struct dp_pass *r, double lr, int64_t count, struct step_r
     if (!code && found && (!ended || ended == MEOPT_NOT_FINITE)) code = found_squares(r, err);
     if (!code && ended == MEOPT_NOT_FINITE) code = step_diverged(t, r->step, step_not_finite, r->moved, err);
     if (!code && ended) code = trainer_library_error(&library, err);
-    result->grad_norm = t->twice || t->many->held || r->by_group ? sqrt(r->squares) : stats.grad_norm;
+    result->grad_norm = t->twice || t->dp->held || r->by_group ? sqrt(r->squares) : stats.grad_norm;
     return code;
 }
 
 int dp_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
             struct step_result *result, struct error *err)
 {
-    struct data_parallel *m = t->many;
+    struct data_parallel *m = t->dp;
     struct dp_pass r = {.t = t, .step = step, .scale = 1, .parameters = step_parameters(t, -1)};
     int code = 0;
     int64_t done = 0;

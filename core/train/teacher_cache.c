@@ -54,7 +54,7 @@ static int weights_hash(const struct trainer *t, uint32_t *crc, struct error *er
         char *values = malloc(bytes);
         if (!values) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %s", p->name);
         int code = 0;
-        if (t->teacher_stream) code = stream_take(t->teacher_stream, i, values, err);
+        if (t->teacher_stream) code = weight_stream_read(t->teacher_stream, i, values, err);
         else t->device->download(t->device, values, p->weight, bytes);
         if (code) {
             free(values);

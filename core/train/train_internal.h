@@ -52,7 +52,7 @@ void options_of_parts(const struct trainer *t, struct meopt_options *options);
 /* ---- step_ranks.c ---- */
 
 /* Is this configuration stepped in micro-batches that ranks share? */
-bool dp_wanted(const struct config *config, int ranks);
+bool dp_enabled(const struct config *config, int ranks);
 /* How: t->images, batch, micro, twice. Before any tower is made. */
 int dp_plan(struct trainer *t, struct error *err);
 /* How often a step's gradients are added up: 1 for one rank alone. */
@@ -61,10 +61,10 @@ int64_t dp_round_count(const struct trainer *t);
 bool dp_sharded(const struct trainer *t);
 void dp_part(const struct trainer *t, int parameter, int64_t *first, int64_t *count);
 /* The rank whose parts are the largest. */
-int dp_largest(const struct trainer *t);
+int dp_largest_rank(const struct trainer *t);
 /* Buffers that groups of the student take turns in, for what travels while the next one is computed; and of
  * weights: 0 where each rank holds them all. */
-int dp_rounds(const struct trainer *t);
+int dp_gradient_buffers(const struct trainer *t);
 int dp_weight_buffers(const struct trainer *t);
 /* With the student there, and before its optimizer: how its tensors are cut; then what sums are kept in. */
 int dp_partition(struct trainer *t, struct error *err);
@@ -72,9 +72,9 @@ int dp_partition(struct trainer *t, struct error *err);
 void *dp_weights(const struct trainer *t, int parameter);
 int dp_buffers(struct trainer *t, struct error *err);
 /* Weights that each rank holds the exact values of, as forward and backward read them, to all. */
-int dp_share(struct trainer *t, struct error *err);
+int dp_gather_weights(struct trainer *t, struct error *err);
 /* Values of a parameter, of which this rank has set its part: all of them. */
-int dp_whole(const struct trainer *t, int parameter, float *values, struct error *err);
+int dp_gather_values(const struct trainer *t, int parameter, float *values, struct error *err);
 void dp_close(struct trainer *t);
 int dp_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
             struct step_result *result, struct error *err);

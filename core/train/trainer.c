@@ -42,7 +42,7 @@ static struct tower_options student_options(const struct trainer *t)
     const struct config *c = t->config;
     enum dtype type = trainer_tower_type(&c->model_s);
     bool bf16 = type == DTYPE_BF16, baseline = !c->optim.use_meopt && !c->optim.pure_bf16;
-    bool accumulates = t->micro < t->batch && !t->many;
+    bool accumulates = t->micro < t->batch && !t->dp;
     return (struct tower_options){
         .batch = t->micro,
         .compute = type,
@@ -51,9 +51,9 @@ static struct tower_options student_options(const struct trainer *t)
                   (baseline || c->optim.weights == OPTIM_WEIGHTS_FP32 ||
                    c->optim.weights == OPTIM_WEIGHTS_FP32_COPY),
         .grad_type = bf16 && !baseline && !(accumulates && !t->release) ? DTYPE_BF16 : DTYPE_F32,
-        .gradients = t->release || t->many ? GRADIENTS_RELEASE : GRADIENTS_KEEP,
+        .gradients = t->release || t->dp ? GRADIENTS_RELEASE : GRADIENTS_KEEP,
         .weight_buffers = c->model_s.place == TOWER_PLACE_STREAMED ? 2 : dp_weight_buffers(t),
-        .gradient_buffers = dp_rounds(t),
+        .gradient_buffers = dp_gradient_buffers(t),
         .recompute = c->train.recompute == TRAIN_RECOMPUTE_BLOCK ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
         .saved = c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT ? SAVED_8BIT : SAVED_MINIMAL,
         .backward_twice = t->twice,
@@ -147,7 +147,7 @@ int trainer_optimizer(const struct trainer *t, struct meopt_options *o, struct e
     o->seed = (uint64_t)c->train.seed;
     o->small_count = 0; /* the tower says which tensors are fp32, by their role: a matrix of few elements is
                            bf16 in its memory */
-    if (t->release && t->micro < t->batch && !t->many) o->accumulator = MEOPT_STATE_BF16;
+    if (t->release && t->micro < t->batch && !t->dp) o->accumulator = MEOPT_STATE_BF16;
     return 0;
 }
 
@@ -261,7 +261,7 @@ static int load_teacher_values(void *context, int index, const float *values, st
 {
     struct trainer *t = context;
     content_add(&t->teacher_content, &t->teacher->parameters[index], values);
-    return t->teacher_stream ? stream_put(t->teacher_stream, index, values, err) : 0;
+    return t->teacher_stream ? weight_stream_write(t->teacher_stream, index, values, err) : 0;
 }
 
 static int load_student_values(void *context, int index, const float *values, struct error *err)
@@ -277,7 +277,7 @@ static int create_teacher(struct trainer *t, const struct weights *weights, stru
     struct tower_options options = teacher_options(t);
     int code = tower_create(&t->teacher, t->device, &t->teacher_shape, &options, err);
     if (!code && options.weight_buffers)
-        code = stream_make(&t->teacher_stream, t->teacher, scratch_directory(t), err);
+        code = weight_stream_open(&t->teacher_stream, t->teacher, scratch_directory(t), err);
     if (code || dry) return code;
     if (weights) {
         const char *path = t->config->model_t.weight;
@@ -287,7 +287,7 @@ static int create_teacher(struct trainer *t, const struct weights *weights, stru
         return code ? code : content_compare_ranks(&t->ranks, "teacher", path, &t->teacher_content, err);
     }
     return tower_init_random(t->teacher, (uint64_t)t->config->train.seed ^ 0x7465616368657200u, false,
-                             options.weight_buffers ? stream_put : NULL, t->teacher_stream, err);
+                             options.weight_buffers ? weight_stream_write : NULL, t->teacher_stream, err);
 }
 
 static int create_student(struct trainer *t, const struct weights *weights, struct error *err)
@@ -296,8 +296,8 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
     struct tower_options options = student_options(t);
     int code = tower_create(&t->student, t->device, &t->student_shape, &options, err);
     if (!code && t->config->model_s.place == TOWER_PLACE_STREAMED)
-        code = stream_make(&t->student_stream, t->student, scratch_directory(t), err);
-    if (!code && t->many) code = dp_partition(t, err);
+        code = weight_stream_open(&t->student_stream, t->student, scratch_directory(t), err);
+    if (!code && t->dp) code = dp_partition(t, err);
     if (!code) code = create_optimizer(t, err);
     if (!code && weights) {
         code = model_shape_fits(&t->student_shape, options.target, weights, err);
@@ -313,7 +313,7 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
         if (code && err && !err->file[0]) error_at(err, path, 0, 0);
         if (!code) code = content_compare_ranks(&t->ranks, "student", path, &t->student_content, err);
     }
-    return code ? code : dp_share(t, err);
+    return code ? code : dp_gather_weights(t, err);
 }
 
 static int check_combination(const struct trainer *t, struct error *err)
@@ -324,10 +324,10 @@ static int check_combination(const struct trainer *t, struct error *err)
         return error_set(err, EXIT_CONFIG, "one of the two: train.recompute: block needs less memory",
                          "train.save_activations 8bit has no use with train.recompute block, which keeps the "
                          "activations of one block alone");
-    if (t->many && c->model_s.place == TOWER_PLACE_STREAMED)
+    if (t->dp && c->model_s.place == TOWER_PLACE_STREAMED)
         return error_set(err, EXIT_CONFIG, "dist.shard: parameters, and model_s.place: resident",
                          "model_s.place streamed is for one rank without train.global_batch");
-    if (!t->many && t->release && t->micro < t->batch && c->optim.clip_grad_norm > 0 &&
+    if (!t->dp && t->release && t->micro < t->batch && c->optim.clip_grad_norm > 0 &&
         c->optim.clip_mode == OPTIM_CLIP_MODE_BLOCK)
         return error_set(err, EXIT_CONFIG, "optim.clip_mode: exact",
                          "optim.clip_mode block has no use when released gradients are accumulated "
@@ -376,7 +376,7 @@ static int create_buffers(struct trainer *t, struct error *err)
     }
     memset(t->host_sums, 0, step_sums_bytes(t));
     t->host_target = xcalloc((size_t)(t->micro * t->student->out_width), sizeof *t->host_target);
-    if (t->many && dp_buffers(t, err)) goto fail;
+    if (t->dp && dp_buffers(t, err)) goto fail;
     tower_bind_scratch(t->student, t->scratch);
     if (t->teacher) tower_bind_scratch(t->teacher, t->scratch);
     return 0;
@@ -388,7 +388,7 @@ enum { CACHE_WINDOW = 1 << 18 }; /* at least, of what one rank sends at once of 
 
 static void close_teacher(struct trainer *t)
 {
-    stream_close(t->teacher_stream);
+    weight_stream_close(t->teacher_stream);
     tower_close(t->teacher);
     t->teacher_stream = NULL;
     t->teacher = NULL;
@@ -424,7 +424,7 @@ static struct distill_options loss_options(const struct config *c)
 int trainer_create(struct trainer **trainer, struct config *config, struct device *device, bool random,
                    fill_cache cache, void *context, struct error *err)
 {
-    return trainer_create_among(trainer, config, device, random, NULL, cache, context, err);
+    return trainer_create_distributed(trainer, config, device, random, NULL, cache, context, err);
 }
 
 /* Joined before anything that takes long: who is missing is known at once. */
@@ -432,7 +432,7 @@ static int join_ranks(struct trainer *t, const struct comm_options *ranks, struc
 {
     static const struct comm_options alone = {.size = 1, .shared = -1};
     if (!ranks) ranks = &alone;
-    if (ranks->size == 1 && (t->device->host_memory || !dp_wanted(t->config, 1))) {
+    if (ranks->size == 1 && (t->device->host_memory || !dp_enabled(t->config, 1))) {
         comm_self(&t->ranks, t->device);
         return 0;
     }
@@ -450,7 +450,7 @@ static int join_ranks(struct trainer *t, const struct comm_options *ranks, struc
 static int plan_step(struct trainer *t, struct error *err)
 {
     const struct config *c = t->config;
-    if (dp_wanted(c, t->ranks.size)) return dp_plan(t, err);
+    if (dp_enabled(c, t->ranks.size)) return dp_plan(t, err);
     t->batch = t->images = c->train.batch_size;
     t->micro = config_accumulates(c) ? c->train.micro_batch : t->batch;
     t->twice =
@@ -458,8 +458,9 @@ static int plan_step(struct trainer *t, struct error *err)
     return 0;
 }
 
-int trainer_create_among(struct trainer **trainer, struct config *config, struct device *device, bool random,
-                         const struct comm_options *ranks, fill_cache cache, void *context, struct error *err)
+int trainer_create_distributed(struct trainer **trainer, struct config *config, struct device *device,
+                               bool random, const struct comm_options *ranks, fill_cache cache, void *context,
+                               struct error *err)
 {
     struct error local;
     if (!err) err = &local;
@@ -507,7 +508,7 @@ void trainer_close(struct trainer *t)
     t->device->queues->event_destroy(t->device, t->arrived);
     dp_close(t);
     meopt_destroy(t->opt);
-    stream_close(t->student_stream);
+    weight_stream_close(t->student_stream);
     tower_close(t->student);
     close_teacher(t);
     device_free(t->device, t->scratch);
@@ -523,7 +524,7 @@ void trainer_close(struct trainer *t)
     free(t->cached);
     free(t->tensor_of);
     free(t->parameter_of);
-    free(t->stand_in);
+    free(t->fallback_weights);
     free(t->tensors);
     free(t->gradients);
     free(t);

@@ -38,14 +38,14 @@ struct trainer {
     struct model_shape teacher_shape, student_shape;
     struct tower_content teacher_content, student_content; /* as their files gave them; none in a plan */
     struct tower *teacher;                                 /* NULL once its embeddings are cached */
-    struct stream *teacher_stream; /* of its weights (weight_stream.h); NULL: it holds them */
+    struct weight_stream *teacher_stream; /* of its weights (weight_stream.h); NULL: it holds them */
     struct tower *student;
-    struct stream *student_stream;
-    char *stand_in; /* file that the student was read from, model_s.weight being gone; NULL: that */
+    struct weight_stream *student_stream;
+    char *fallback_weights; /* file that the student was read from, model_s.weight being gone; NULL: that */
     struct meopt *opt;
     struct comm ranks; /* whose gradients, losses and images are one step's */
     struct data_parallel
-        *many;         /* of steps in micro-batches that ranks share (step_ranks.c); NULL: one rank alone */
+        *dp;           /* of steps in micro-batches that ranks share (step_ranks.c); NULL: one rank alone */
     struct error lost; /* what failed in a sum that the optimizer asked for */
     int *tensor_of;    /* parameter index -> index in opt, -1 for one that is not trained */
     int *parameter_of; /* and back */
@@ -98,9 +98,9 @@ int trainer_create(struct trainer **trainer, struct config *config, struct devic
                    fill_cache cache, void *context, struct error *err);
 /* The same as one of several ranks, which train one student together (step_ranks.c); NULL: alone. Every
  * rank makes this call. On device "dry" nobody is joined: what rank `ranks->rank` would hold. */
-int trainer_create_among(struct trainer **trainer, struct config *config, struct device *device, bool random,
-                         const struct comm_options *ranks, fill_cache cache, void *context,
-                         struct error *err);
+int trainer_create_distributed(struct trainer **trainer, struct config *config, struct device *device,
+                               bool random, const struct comm_options *ranks, fill_cache cache, void *context,
+                               struct error *err);
 void trainer_close(struct trainer *trainer);
 /* What the optimizer of its configuration is made with, but for where it works. */
 int trainer_optimizer(const struct trainer *trainer, struct meopt_options *options, struct error *err);
@@ -109,10 +109,10 @@ int trainer_optimizer(const struct trainer *trainer, struct meopt_options *optio
 struct batch_source {
     /* Micro-batch `index` of the step, of batch->count rows: set batch->input, in host memory, and the number
      * of each row in the dataset (for cached targets); both stay valid until the next call. */
-    int (*give)(void *context, int64_t index, struct batch *batch, const int64_t **ids, struct error *err);
+    int (*fetch)(void *context, int64_t index, struct batch *batch, const int64_t **ids, struct error *err);
     /* Optional: the input that `give` will set for micro-batch 0 of the next step,
      * when it is there already, else NULL. */
-    const void *(*coming)(void *context);
+    const void *(*peek)(void *context);
     void *context;
 };
 

@@ -249,10 +249,10 @@ size_t trainer_save_bytes(const struct trainer *t)
     return staging + 2 * record + FILES; /* twice: offloaded states are read first */
 }
 
-int save_room_reserve(struct save_room *room, size_t bytes, struct error *err)
+int save_reserve(struct save_reservation *room, size_t bytes, struct error *err)
 {
     struct rlimit limit;
-    *room = (struct save_room){.bytes = bytes};
+    *room = (struct save_reservation){.bytes = bytes};
     if (!bytes || getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 0;
     room->p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room->p != MAP_FAILED) return 0;
@@ -264,7 +264,7 @@ int save_room_reserve(struct save_room *room, size_t bytes, struct error *err)
         (double)bytes / 1048576.0, (double)limit.rlim_cur / 1048576.0);
 }
 
-void save_room_free(struct save_room *room)
+void save_release(struct save_reservation *room)
 {
     if (room->p) munmap(room->p, room->bytes);
     room->p = NULL;
@@ -491,5 +491,5 @@ int trainer_resume(struct trainer *t, const char *directory, int64_t *step, stru
     *step = c.step;
     if (!code && c.step >= 0) code = comm_agree(ranks_of(t), take(t, &c, &own), &own, "cannot resume", err);
     checkpoint_close(&c);
-    return code || *step < 0 ? code : dp_share(t, err);
+    return code || *step < 0 ? code : dp_gather_weights(t, err);
 }

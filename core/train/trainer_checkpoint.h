@@ -27,12 +27,12 @@ size_t trainer_save_bytes(const struct trainer *trainer);
 
 /* Under a limit of address space (ulimit -v) the address space of a save is reserved before the first step: a
  * run that could not be saved is refused then, not after its last step. Nothing is reserved otherwise. */
-struct save_room {
+struct save_reservation {
     void *p;
     size_t bytes;
 };
-int save_room_reserve(struct save_room *room, size_t bytes, struct error *err);
-void save_room_free(struct save_room *room);
+int save_reserve(struct save_reservation *room, size_t bytes, struct error *err);
+void save_release(struct save_reservation *room);
 
 /* Load the newest whole checkpoint, for the process that holds the run: its step, or -1 when there is none.
  */

@@ -6,7 +6,7 @@
 static int hold_weights(const struct trainer *t, int parameter, struct error *err)
 {
     return t->student_stream
-               ? stream_need(t->student_stream, t->student->parameters[parameter].group, -1, err)
+               ? weight_stream_fetch(t->student_stream, t->student->parameters[parameter].group, -1, err)
                : 0;
 }
 
@@ -19,7 +19,7 @@ int trainer_take_values(void *context, int index, const float *values, struct er
     int code = hold_weights(t, index, err);
     if (code) return code;
     dp_part(t, index, &first, &count);
-    if (t->student_stream) stream_changed(t->student_stream, t->student->parameters[index].group);
+    if (t->student_stream) weight_stream_mark_dirty(t->student_stream, t->student->parameters[index].group);
     if (meopt_import(t->opt, (size_t)t->tensor_of[index], 0, count, values + first, &library) == 0) return 0;
     code = trainer_library_error(&library, err);
     error_at(err, t->config->model_s.weight, 0, 0);
@@ -52,7 +52,7 @@ int trainer_export(const struct trainer *t, int parameter, float *out, struct er
         code = comm_agree((struct comm *)(uintptr_t)&t->ranks, code, &own, "cannot read its part of a tensor",
                           err);
     else if (code && err) *err = own;
-    return code ? code : dp_whole(t, parameter, out, err);
+    return code ? code : dp_gather_values(t, parameter, out, err);
 }
 
 int trainer_import(struct trainer *t, int parameter, const float *values, struct error *err)

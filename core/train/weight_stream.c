@@ -34,7 +34,7 @@ struct slot {
     struct error err;
 };
 
-struct stream {
+struct weight_stream {
     struct tower *tower;
     size_t *at; /* (groups) of each group's weights in the store */
     size_t bytes;
@@ -58,7 +58,7 @@ struct stream {
     double waited;
 };
 
-static struct slot *slot_of(struct stream *s, int group) { return &s->slots[group % 2]; }
+static struct slot *slot_of(struct weight_stream *s, int group) { return &s->slots[group % 2]; }
 
 static size_t parameter_bytes(const struct parameter *p)
 {
@@ -66,14 +66,14 @@ static size_t parameter_bytes(const struct parameter *p)
 }
 
 /* Of a trained parameter in the store. */
-static size_t place_of(const struct stream *s, const struct parameter *p)
+static size_t place_of(const struct weight_stream *s, const struct parameter *p)
 {
     return s->at[p->group] + (size_t)((char *)p->weight - tower_group_weights(s->tower, p->group).p);
 }
 
 /* ---- the file ---- */
 
-static int make_file(struct stream *s, const char *directory, struct error *err)
+static int make_file(struct weight_stream *s, const char *directory, struct error *err)
 {
     char hint[] = "train.scratch_dir: a directory on a disk with room";
     char again[40];
@@ -95,7 +95,7 @@ static int make_file(struct stream *s, const char *directory, struct error *err)
     return code;
 }
 
-static int cannot(const struct stream *s, bool write, size_t bytes, size_t at, struct error *err)
+static int cannot(const struct weight_stream *s, bool write, size_t bytes, size_t at, struct error *err)
 {
     int code =
         error_errno(err, EXIT_FAILED,
@@ -106,7 +106,7 @@ static int cannot(const struct stream *s, bool write, size_t bytes, size_t at, s
 }
 
 /* Is the file shorter than it was made? */
-static int ends(const struct stream *s, struct error *err)
+static int ends(const struct weight_stream *s, struct error *err)
 {
     struct stat st;
     if (fstat(s->fd, &st) != 0 || (size_t)st.st_size >= s->bytes) return 0;
@@ -121,8 +121,8 @@ enum { NOT_SO = -1 };
 
 /* page: what is moved begins at a multiple of it, also behind less than was asked for. NOT_SO: whole pages
  * are not enough for this file system. */
-static int move(const struct stream *s, int fd, bool write, char *p, size_t bytes, size_t at, size_t page,
-                struct error *err)
+static int move(const struct weight_stream *s, int fd, bool write, char *p, size_t bytes, size_t at,
+                size_t page, struct error *err)
 {
     for (size_t done = 0, stuck = 0; done < bytes;) {
         size_t from = done - done % page, part = bytes - from < PART_BYTES ? bytes - from : PART_BYTES;
@@ -144,7 +144,7 @@ static int move(const struct stream *s, int fd, bool write, char *p, size_t byte
 /* Between a group's buffer and the file; in the thread. Past the page cache no processor copies what the disk
  * brings, and the machine's memory holds what the plan says; whole pages then, which the buffer has room for.
  * Where that cannot be, through it. */
-static int carry(struct stream *s, int group, bool write, struct error *err)
+static int carry(struct weight_stream *s, int group, bool write, struct error *err)
 {
     struct weight_span span = tower_group_weights(s->tower, group);
     size_t at = s->at[group], whole = (span.bytes + PAGE - 1) & ~(size_t)(PAGE - 1);
@@ -158,7 +158,7 @@ static int carry(struct stream *s, int group, bool write, struct error *err)
     return move(s, s->fd, write, span.p, span.bytes, at, 1, err);
 }
 
-static int check(const struct stream *s, int parameter, const void *values, struct error *err)
+static int check(const struct weight_stream *s, int parameter, const void *values, struct error *err)
 {
     const struct parameter *p = &s->tower->parameters[parameter];
     uint32_t crc = crc32c(0, values, parameter_bytes(p));
@@ -172,7 +172,7 @@ static int check(const struct stream *s, int parameter, const void *values, stru
 }
 
 /* A group into its buffer; in the thread. */
-static int fetch(struct stream *s, int group, struct error *err)
+static int fetch(struct weight_stream *s, int group, struct error *err)
 {
     const struct tower *t = s->tower;
     int code = carry(s, group, false, err);
@@ -183,7 +183,7 @@ static int fetch(struct stream *s, int group, struct error *err)
 }
 
 /* And from its buffer; in the thread. */
-static int write_back(struct stream *s, int group, struct error *err)
+static int write_back(struct weight_stream *s, int group, struct error *err)
 {
     const struct tower *t = s->tower;
     for (int i = 0; i < t->parameter_count; i++) {
@@ -197,7 +197,7 @@ static int write_back(struct stream *s, int group, struct error *err)
 
 /* What failed is tried once more: a disk or its network may have been away for a moment, and nothing is lost
  * meanwhile. */
-static int twice(int (*way)(struct stream *, int, struct error *), struct stream *s, int group,
+static int twice(int (*way)(struct weight_stream *, int, struct error *), struct weight_stream *s, int group,
                  struct error *err)
 {
     if (!way(s, group, err)) return 0;
@@ -206,7 +206,7 @@ static int twice(int (*way)(struct stream *, int, struct error *), struct stream
 }
 
 /* The slot whose group has been waited for longest; NULL: none waits. */
-static struct slot *next_slot(struct stream *s)
+static struct slot *next_slot(struct weight_stream *s)
 {
     struct slot *first = NULL;
     for (int i = 0; i < 2; i++) {
@@ -218,7 +218,7 @@ static struct slot *next_slot(struct stream *s)
 
 static void *work(void *context)
 {
-    struct stream *s = context;
+    struct weight_stream *s = context;
     struct slot *slot;
     pthread_mutex_lock(&s->lock);
     while (!s->stop) {
@@ -242,7 +242,7 @@ static void *work(void *context)
     return NULL;
 }
 
-static int start(struct stream *s, struct error *err)
+static int start(struct weight_stream *s, struct error *err)
 {
     if ((errno = thread_start(&s->thread, work, s)) != 0)
         return error_errno(err, EXIT_HOST_MEMORY, "raise the limits on memory and processes (ulimit -v, -u)",
@@ -251,7 +251,7 @@ static int start(struct stream *s, struct error *err)
     return 0;
 }
 
-static void want(struct stream *s, int group)
+static void want(struct weight_stream *s, int group)
 {
     struct slot *slot = slot_of(s, group);
     while (slot->wanted >= 0 && slot->wanted != group) pthread_cond_wait(&s->changed, &s->lock);
@@ -262,7 +262,7 @@ static void want(struct stream *s, int group)
     pthread_cond_broadcast(&s->changed);
 }
 
-static int need_from_file(struct stream *s, int group, int next, struct error *err)
+static int need_from_file(struct weight_stream *s, int group, int next, struct error *err)
 {
     struct slot *slot = slot_of(s, group);
     double begin = clock_seconds();
@@ -280,7 +280,7 @@ static int need_from_file(struct stream *s, int group, int next, struct error *e
 
 /* ---- a card's ---- */
 
-static int make_host(struct stream *s, struct error *err)
+static int make_host(struct weight_stream *s, struct error *err)
 {
     struct device *dev = s->tower->device;
     const struct device_queues *q = dev->queues;
@@ -298,7 +298,7 @@ static int make_host(struct stream *s, struct error *err)
 
 /* Behind all that was given to the card so far, which may still read what is overwritten, or write what is to
  * be kept. */
-static void send(struct stream *s, int group)
+static void send(struct weight_stream *s, int group)
 {
     struct device *dev = s->tower->device;
     struct slot *slot = slot_of(s, group);
@@ -318,20 +318,21 @@ static void send(struct stream *s, int group)
 
 /* ---- both ---- */
 
-static int64_t account(const struct stream *s, bool there)
+static int64_t account(const struct weight_stream *s, bool there)
 {
     int64_t bytes = (int64_t)s->bytes;
     return there ? bytes : -bytes;
 }
 
-int stream_make(struct stream **stream, struct tower *tower, const char *directory, struct error *err)
+int weight_stream_open(struct weight_stream **stream, struct tower *tower, const char *directory,
+                       struct error *err)
 {
     struct device *dev = tower->device;
-    struct stream *s = *stream = xcalloc(1, sizeof *s);
-    *s = (struct stream){.tower = tower,
-                         .fd = -1,
-                         .direct = -1,
-                         .slots = {{.held = -1, .wanted = -1}, {.held = -1, .wanted = -1}}};
+    struct weight_stream *s = *stream = xcalloc(1, sizeof *s);
+    *s = (struct weight_stream){.tower = tower,
+                                .fd = -1,
+                                .direct = -1,
+                                .slots = {{.held = -1, .wanted = -1}, {.held = -1, .wanted = -1}}};
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
     s->at = xcalloc((size_t)tower->group_count, sizeof *s->at);
@@ -345,14 +346,14 @@ int stream_make(struct stream **stream, struct tower *tower, const char *directo
     assert(tower->options.weight_buffers == 2);
     s->place = card ? PLACE_HOST : PLACE_FILE;
     device_offloaded(dev, s->place, tower->options.weights_class, account(s, true));
-    tower_bind_weights(tower, stream_need, s);
+    tower_bind_weights(tower, weight_stream_fetch, s);
     if (dev->kind == DEVICE_DRY) return 0;
     if (card) return make_host(s, err);
     int code = make_file(s, directory, err);
     return code ? code : start(s, err);
 }
 
-void stream_close(struct stream *s)
+void weight_stream_close(struct weight_stream *s)
 {
     if (!s) return;
     struct device *dev = s->tower->device;
@@ -380,9 +381,9 @@ void stream_close(struct stream *s)
     free(s);
 }
 
-int stream_put(void *context, int parameter, const float *values, struct error *err)
+int weight_stream_write(void *context, int parameter, const float *values, struct error *err)
 {
-    struct stream *s = context;
+    struct weight_stream *s = context;
     const struct parameter *p = &s->tower->parameters[parameter];
     size_t each = dtype_bytes(p->weight_type), at = place_of(s, p);
     uint32_t crc = 0;
@@ -404,7 +405,7 @@ int stream_put(void *context, int parameter, const float *values, struct error *
     return code;
 }
 
-int stream_take(struct stream *s, int parameter, void *values, struct error *err)
+int weight_stream_read(struct weight_stream *s, int parameter, void *values, struct error *err)
 {
     const struct parameter *p = &s->tower->parameters[parameter];
     size_t at = place_of(s, p), bytes = parameter_bytes(p);
@@ -420,9 +421,9 @@ int stream_take(struct stream *s, int parameter, void *values, struct error *err
     return code ? code : check(s, parameter, values, err);
 }
 
-int stream_need(void *context, int group, int next, struct error *err)
+int weight_stream_fetch(void *context, int group, int next, struct error *err)
 {
-    struct stream *s = context;
+    struct weight_stream *s = context;
     const struct tower *t = s->tower;
     struct device *dev = t->device;
     if (next < 0 && t->options.gradients == GRADIENTS_NONE) next = group % 2 ? 0 : 1; /* of the next pass */
@@ -434,13 +435,13 @@ int stream_need(void *context, int group, int next, struct error *err)
     return 0;
 }
 
-void stream_changed(struct stream *s, int group)
+void weight_stream_mark_dirty(struct weight_stream *s, int group)
 {
     pthread_mutex_lock(&s->lock);
     slot_of(s, group)->dirty = true;
     pthread_mutex_unlock(&s->lock);
 }
 
-size_t stream_bytes(const struct stream *s) { return s ? s->bytes : 0; }
+size_t weight_stream_bytes(const struct weight_stream *s) { return s ? s->bytes : 0; }
 
-double stream_waited_seconds(const struct stream *s) { return s ? s->waited : 0; }
+double weight_stream_waited_seconds(const struct weight_stream *s) { return s ? s->waited : 0; }

@@ -1,42 +1,45 @@
-/* Weights of a tower that stand elsewhere and come block by block (model_t.place, model_s.place streamed).
+/* Weights of a tower that are stored outside its memory and loaded block by block (model_t.place,
+ * model_s.place streamed).
  *
- * The tower holds two groups' weights (tower_options.weight_buffers 2), in two buffers that its groups take
- * turns in. All of them stand in the store, in the form in which they are computed with: on a CPU in a
- * working file, which a thread reads past the page cache; for a card in pinned host memory, which a queue
- * copies from. A pass asks for a group just before it is read (stream_need), and the next one's weights
- * travel while this one is computed with.
+ * The tower holds the weights of two groups in two buffers (tower_options.weight_buffers 2), which its groups
+ * share round-robin. The store holds the weights of all groups, converted to the type in which they are
+ * computed with. On a CPU the store is a scratch file, which a thread reads with O_DIRECT. For a card it is
+ * pinned host memory, copied on a side stream. A pass calls weight_stream_fetch for a group before it reads
+ * its weights; the weights of the next group are prefetched while this group computes.
  *
- * The file has no name: it goes with the process, however that ends, and nothing else writes to it. Each
- * tensor that is read is compared with the checksum that it was written with.
+ * The scratch file has no name: it is freed when the process ends, and no other process writes to it. Every
+ * tensor that is read is verified with the checksum that was computed when it was written.
  */
 #ifndef MEOPT_TRAIN_WEIGHT_STREAM_H
 #define MEOPT_TRAIN_WEIGHT_STREAM_H
 
 #include "core/nn/nn.h"
 
-struct stream;
+struct weight_stream;
 
-/* Bound to the tower, which must outlive it. directory: of the file. On a dry device nothing is stored: what
- * would be stands in the account. */
-int stream_make(struct stream **stream, struct tower *tower, const char *directory, struct error *err);
-void stream_close(struct stream *stream); /* NULL is fine */
+/* Creates the store and binds it to the tower, which must outlive it. directory: of the scratch file. On a
+ * dry device nothing is stored, and only the memory account is updated. */
+int weight_stream_open(struct weight_stream **stream, struct tower *tower, const char *directory,
+                       struct error *err);
+void weight_stream_close(struct weight_stream *stream); /* NULL is allowed */
 
-/* A parameter's values, host memory, into the store (parameter_values of nn.h). What is not trained stays in
- * the tower, and is passed over. */
-int stream_put(void *stream, int parameter, const float *values, struct error *err);
-/* And its bytes, of parameter.weight_type, back. */
-int stream_take(struct stream *stream, int parameter, void *values, struct error *err);
+/* Writes a parameter's values (host memory) to the store; a parameter_values callback of nn.h. Parameters
+ * that are not trained stay in the tower and are ignored. */
+int weight_stream_write(void *stream, int parameter, const float *values, struct error *err);
+/* Reads a parameter's values, as parameter.weight_type. */
+int weight_stream_read(struct weight_stream *stream, int parameter, void *values, struct error *err);
 
-/* The weights of a group are wanted, and then those of `next` (group_needed of nn.h). */
-int stream_need(void *stream, int group, int next, struct error *err);
+/* Waits until the weights of a group are in its buffer, and starts to load those of group `next` (-1: none);
+ * a group_needed callback of nn.h. */
+int weight_stream_fetch(void *stream, int group, int next, struct error *err);
 
-/* A group that is in its buffer was changed there, by what was given to the device so far: before another one
- * takes its place it is written back. */
-void stream_changed(struct stream *stream, int group);
+/* Marks the buffer of a group as changed by the operations issued so far. It is written back to the store
+ * before the buffer is reused. */
+void weight_stream_mark_dirty(struct weight_stream *stream, int group);
 
-/* Of the store. */
-size_t stream_bytes(const struct stream *stream); /* NULL: 0 */
-/* How long stream_need has waited so far, of a store in a file. */
-double stream_waited_seconds(const struct stream *stream);
+/* Size of the store in bytes; 0 for NULL. */
+size_t weight_stream_bytes(const struct weight_stream *stream);
+/* Seconds that weight_stream_fetch has waited so far for a store in a file. */
+double weight_stream_waited_seconds(const struct weight_stream *stream);
 
 #endif

@@ -85,7 +85,7 @@ static void measure(const char *settings, int depth, struct step *step)
         step->count = 0;
         traffic(collect, step);
         step->count = 0;
-        code = trainer_step(tiny.trainer, number, 1e-3, &(struct batch_source){.give = give}, &result, &err);
+        code = trainer_step(tiny.trainer, number, 1e-3, &(struct batch_source){.fetch = give}, &result, &err);
         if (code) fail_msg("%s: %s", settings, err.what);
     }
     step->count = 0;

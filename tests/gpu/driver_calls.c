@@ -131,7 +131,7 @@ static void count(const struct way *way, int64_t steps, long long calls[CALLS])
         struct step_result result;
         if (step == steps) driver_calls(before);
         code = trainer_step(tiny.trainer, step, 1e-3,
-                            &(struct batch_source){.give = give, .context = tiny.trainer}, &result, &err);
+                            &(struct batch_source){.fetch = give, .context = tiny.trainer}, &result, &err);
         if (code) fail_msg("%s, step %lld: %s", way->name, (long long)step, err.what);
     }
     driver_calls(after);
@@ -177,7 +177,7 @@ static void *rank_main(void *context)
         pthread_barrier_wait(&all_here);
         r->code =
             trainer_step(tiny.trainer, step, 1e-3,
-                         &(struct batch_source){.give = give, .context = tiny.trainer}, &r->result, &r->err);
+                         &(struct batch_source){.fetch = give, .context = tiny.trainer}, &r->result, &r->err);
         pthread_barrier_wait(&all_here);
         driver_calls(r->after);
         pthread_barrier_wait(&all_here);

@@ -91,8 +91,9 @@ static void train(struct rank *r, struct trainer *t)
             comm_abort(&t->ranks, r->code);
             return;
         }
-        r->code = trainer_step(t, feed.step + 1, 1e-3, &(struct batch_source){.give = give, .context = &feed},
-                               &r->results[feed.step], &r->err);
+        r->code =
+            trainer_step(t, feed.step + 1, 1e-3, &(struct batch_source){.fetch = give, .context = &feed},
+                         &r->results[feed.step], &r->err);
     }
     if (r->directory && !r->code) r->code = trainer_save(t, r->directory, last, 1, &r->err);
     for (int i = 0; i < t->student->parameter_count; i++) r->count += t->student->parameters[i].count;

@@ -125,7 +125,7 @@ static int step(struct trainer *t, int64_t number, struct error *err)
     struct feed feed = {&t->ranks, number};
     struct step_result result;
     int code =
-        trainer_step(t, number, 1e-3, &(struct batch_source){.give = give, .context = &feed}, &result, err);
+        trainer_step(t, number, 1e-3, &(struct batch_source){.fetch = give, .context = &feed}, &result, err);
     if (code || t->ranks.rank) return code;
     if (t->ranks.size == 1) {
         common->loss[number] = result.loss;

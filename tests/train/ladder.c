@@ -35,7 +35,7 @@ static size_t planned(const char *name, const char *keys, const struct comm_opti
     struct error err = {0};
     char *path = xasprintf("%s/configs/%s.yaml", MEOPT_SOURCE_DIR, name);
     for (char *word = strtok_r(copy, " ", &at); word; word = strtok_r(NULL, " ", &at)) all[count++] = word;
-    if (config_load(&config, path, all, count, &err) || plan_make_among(&plan, &config, ranks, &err))
+    if (config_load(&config, path, all, count, &err) || plan_make_distributed(&plan, &config, ranks, &err))
         fail_msg("%s: %s", keys, err.what);
     config_free(&config);
     free(copy);
@@ -54,7 +54,7 @@ static void the_keys_of_an_option_plan_to_its_bytes(void **state)
             struct memory_options l = options_of(configs[i], cpu, 1, ranks, 0);
             assert_true(l.count > 3);
             for (int k = 0; k < l.count; k++)
-                assert_int_equal(planned(configs[i], l.rungs[k].keys, ranks), l.rungs[k].peak_bytes);
+                assert_int_equal(planned(configs[i], l.options[k].keys, ranks), l.options[k].peak_bytes);
             memory_options_free(&l);
         }
 }
@@ -65,14 +65,14 @@ static void options_are_ordered_and_the_fastest_that_fits_is_chosen(void **state
     (void)state;
     for (size_t i = 1; i < sizeof configs / sizeof *configs; i++) {
         struct memory_options all = options_of(configs[i], cpu, 1, NULL, 0);
-        size_t limit = all.rungs[all.count / 2].peak_bytes + 5;
+        size_t limit = all.options[all.count / 2].peak_bytes + 5;
         memory_options_free(&all);
         struct memory_options l = options_of(configs[i], cpu, 1, NULL, (double)limit / (1 << 30));
         for (int k = 1; k < l.count; k++)
-            assert_true(l.rungs[k].peak_bytes < l.rungs[k - 1].peak_bytes &&
-                        l.rungs[k].step_s > l.rungs[k - 1].step_s);
+            assert_true(l.options[k].peak_bytes < l.options[k - 1].peak_bytes &&
+                        l.options[k].step_s > l.options[k - 1].step_s);
         assert_true(l.chosen > 0);
-        assert_true(l.rungs[l.chosen].peak_bytes <= limit && l.rungs[l.chosen - 1].peak_bytes > limit);
+        assert_true(l.options[l.chosen].peak_bytes <= limit && l.options[l.chosen - 1].peak_bytes > limit);
         memory_options_free(&l);
     }
     struct memory_options l = options_of("dinov2", cpu, 1, NULL, 0.01);
@@ -87,9 +87,9 @@ static void what_an_override_says_stays(void **state)
     struct memory_options l = options_of("dinov2", given, 3, NULL, 0);
     bool streamed = false;
     for (int k = 0; k < l.count; k++) {
-        assert_null(strstr(l.rungs[k].keys, "cache_teacher"));
-        assert_null(strstr(l.rungs[k].keys, "recompute"));
-        streamed = streamed || strstr(l.rungs[k].keys, "model_t.place=streamed");
+        assert_null(strstr(l.options[k].keys, "cache_teacher"));
+        assert_null(strstr(l.options[k].keys, "recompute"));
+        streamed = streamed || strstr(l.options[k].keys, "model_t.place=streamed");
     }
     assert_true(streamed);
     memory_options_free(&l);

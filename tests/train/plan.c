@@ -72,7 +72,7 @@ static void plan_is_measurement(const char *name, char **overrides, int count)
     code = trainer_create(&trainer, &config, device, true, fill, NULL, &err);
     for (int step = 1; step <= 2 && code == 0; step++)
         code = trainer_step(trainer, step, 1e-5,
-                            &(struct batch_source){.give = some_images, .context = trainer}, &result, &err);
+                            &(struct batch_source){.fetch = some_images, .context = trainer}, &result, &err);
     if (code) fail_msg("%s", err.what);
     /* What is kept in 8 bits is planned to the byte; a percent else is tolerance for libraries of cards. */
     double tolerance =
@@ -235,7 +235,7 @@ static void the_largest_micro_batch_is_that_of_a_rank(void **state)
         largest[sharded] = plan_largest_batch(&config, &eight, card, &err);
         for (int more = 0; more < 2; more++) {
             config.train.batch_size = config.train.micro_batch = largest[sharded] + more;
-            if (plan_make_among(&plan, &config, &eight, &err)) fail_msg("%s", err.what);
+            if (plan_make_distributed(&plan, &config, &eight, &err)) fail_msg("%s", err.what);
             assert_true((plan.use.peak_total_bytes <= card) == !more);
         }
         config_free(&config);
@@ -264,9 +264,9 @@ static void the_plan_of_many_ranks_is_that_of_the_largest(void **state)
         size_t most = 0, first = 0;
         assert_int_equal(
             config_load(&config, MEOPT_SOURCE_DIR "/configs/dinov2.yaml", settings[i / 3], 2, &err), 0);
-        if (plan_make_among(&largest, &config, &ranks, &err)) fail_msg("%s", err.what);
+        if (plan_make_distributed(&largest, &config, &ranks, &err)) fail_msg("%s", err.what);
         for (ranks.rank = 0; ranks.rank < ranks.size; ranks.rank++) {
-            if (plan_make_among(&plan, &config, &ranks, &err)) fail_msg("%s", err.what);
+            if (plan_make_distributed(&plan, &config, &ranks, &err)) fail_msg("%s", err.what);
             if (plan.use.peak_total_bytes > most) most = plan.use.peak_total_bytes;
             if (!ranks.rank) first = most;
             if (ranks.rank == largest.rank)

@@ -42,7 +42,7 @@ static void kept_gradients_wait(void **state)
 {
     (void)state;
     struct scaling s = slow;
-    s.beside = false;
+    s.overlap = false;
     near(scaling_step_s(&s, 4, 1e8), 1.16);
 }
 

@@ -39,7 +39,7 @@ static float *output(const struct model_shape *g, const struct weights *file, bo
     struct error err = {0};
     struct device *dev;
     struct tower *t;
-    struct stream *stream = NULL;
+    struct weight_stream *stream = NULL;
     struct tower_options o = {.batch = IMAGES,
                               .compute = DTYPE_BF16,
                               .weight_type = DTYPE_BF16,
@@ -48,8 +48,8 @@ static float *output(const struct model_shape *g, const struct weights *file, bo
                               .activations_class = MEMORY_TEACHER};
     size_t bytes = model_shape_input_bytes(g, IMAGES);
     if (device_open(&dev, spec, 0, &err) || tower_create(&t, dev, g, &o, &err)) fail_msg("%s", err.what);
-    if (streamed && stream_make(&stream, t, scratch, &err)) fail_msg("%s", err.what);
-    if (tower_load(t, file, streamed ? stream_put : NULL, stream, &err)) fail_msg("%s", err.what);
+    if (streamed && weight_stream_open(&stream, t, scratch, &err)) fail_msg("%s", err.what);
+    if (tower_load(t, file, streamed ? weight_stream_write : NULL, stream, &err)) fail_msg("%s", err.what);
     void *place = device_alloc(dev, MEMORY_WORKSPACE, t->scratch_bytes, "scratch", &err),
          *input = device_alloc(dev, MEMORY_DATA, bytes, "input", &err);
     float *images = xmalloc(bytes);
@@ -63,7 +63,7 @@ static float *output(const struct model_shape *g, const struct weights *file, bo
     dev->sync(dev);
     dev->download(dev, out, t->out, *count * sizeof *out);
     assert_int_equal(device_check(dev, &err), 0);
-    stream_close(stream);
+    weight_stream_close(stream);
     tower_close(t);
     device_close(dev);
     free(images);
@@ -119,7 +119,7 @@ static int some_images(void *context, int64_t index, struct batch *batch, const 
     return 0;
 }
 
-static const struct batch_source source = {.give = some_images};
+static const struct batch_source source = {.fetch = some_images};
 
 struct outcome {
     double loss[STEPS], norm[STEPS];

@@ -263,7 +263,7 @@ static void an_image_without_a_row_is_never_a_target(void **state)
         for (int i = 0; i < IMAGES; i++) assert_int_equal(tiny.trainer->cached[i], i != 1);
         set_second(bytes, count); /* the error has passed */
         int64_t ids[2] = {0, 1};
-        struct batch_source source = {.give = give_ids, .context = ids};
+        struct batch_source source = {.fetch = give_ids, .context = ids};
         assert_int_equal(trainer_step(tiny.trainer, 1, 1e-3, &source, &result, &err), EXIT_FAILED);
         assert_non_null(strstr(err.what, "no output of the teacher for image 1"));
         ids[1] = 2;

@@ -75,8 +75,8 @@ static inline int tiny_join(struct tiny *tiny, const char *device, const struct 
     int code = config_load(&tiny->config, MEOPT_SOURCE_DIR "/configs/eva_clip.yaml", overrides, count, err);
     if (!code) code = device_open(&tiny->device, device, 0, err);
     if (!code)
-        code = trainer_create_among(&tiny->trainer, &tiny->config, tiny->device, true, ranks, cache, context,
-                                    err);
+        code = trainer_create_distributed(&tiny->trainer, &tiny->config, tiny->device, true, ranks, cache,
+                                          context, err);
     free(root);
     free(words);
     return code;

@@ -54,7 +54,7 @@ static double moved(const char *way, const char *limit, double *norm)
     char *settings = xasprintf("%s %s %s", lamb, way, limit);
     if (tiny_open(&tiny, settings, NULL, NULL, &err)) fail_msg("%s: %s", settings, err.what);
     float *before = weights_of(tiny.trainer, &count);
-    if (trainer_step(tiny.trainer, 1, LR, &(struct batch_source){.give = give, .context = tiny.trainer},
+    if (trainer_step(tiny.trainer, 1, LR, &(struct batch_source){.fetch = give, .context = tiny.trainer},
                      &result, &err))
         fail_msg("%s: %s", settings, err.what);
     float *after = weights_of(tiny.trainer, &count);
@@ -133,7 +133,7 @@ static bool diverges(const char *settings, int tensor)
     float *before = weights_of(tiny.trainer, &count);
     left = tensor;
     assert_int_equal(trainer_step(tiny.trainer, 1, 1e-3,
-                                  &(struct batch_source){.give = give, .context = tiny.trainer}, &result,
+                                  &(struct batch_source){.fetch = give, .context = tiny.trainer}, &result,
                                   &err),
                      EXIT_DIVERGED);
     float *after = weights_of(tiny.trainer, &count);

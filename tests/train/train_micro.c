@@ -95,8 +95,8 @@ static struct outcome train(size_t shape, const char *const *more, int micro)
     out.before = parameters(trainer, &out.count);
     for (int step = 1; step <= STEPS; step++) {
         struct step_result result;
-        if (trainer_step(trainer, step, 1e-3, &(struct batch_source){.give = some_images, .context = trainer},
-                         &result, &err))
+        if (trainer_step(trainer, step, 1e-3,
+                         &(struct batch_source){.fetch = some_images, .context = trainer}, &result, &err))
             fail_msg("%s", err.what);
         out.loss[step - 1] = result.loss;
         out.norm[step - 1] = result.grad_norm;

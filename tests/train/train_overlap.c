@@ -133,7 +133,7 @@ static int timed_step(struct rank *r, struct trainer *t, int s)
     if (card && r->options.rank == 0) set_cards(r, s);
     if (code || (code = comm_barrier(&t->ranks, &r->err)) != 0) return code;
     double begin = clock_seconds();
-    code = trainer_step(t, s + 1, 1e-4, &(struct batch_source){.give = give}, &result, &r->err);
+    code = trainer_step(t, s + 1, 1e-4, &(struct batch_source){.fetch = give}, &result, &r->err);
     if (!code && card) t->device->sync(t->device);
     r->seconds[s] = clock_seconds() - begin;
     if (card) r->bytes = (double)(library_bytes() - before) / RANKS;

@@ -89,11 +89,11 @@ static void a_person_asks_for_haste_with_the_second_interrupt(void **state)
 {
     (void)state;
     struct signal_interrupts i = {0};
-    assert_false(signals_haste(&i, 100));
-    assert_false(signals_haste(&i, 100.001)); /* the same one, told twice */
-    assert_false(signals_haste(&i, 101));
-    assert_true(signals_haste(&i, 101.1));
-    assert_true(signals_haste(&i, 300));
+    assert_false(signals_force_quit(&i, 100));
+    assert_false(signals_force_quit(&i, 100.001)); /* the same one, told twice */
+    assert_false(signals_force_quit(&i, 101));
+    assert_true(signals_force_quit(&i, 101.1));
+    assert_true(signals_force_quit(&i, 300));
 }
 
 static void each_phase_has_its_answer(void **state)
@@ -108,7 +108,7 @@ static void each_phase_has_its_answer(void **state)
         assert_int_equal(signals_act((enum train_phase)at), ACT_CONTINUE);
     raise(SIGUSR2);
     for (int at = 0; at < PHASE_COUNT; at++) assert_int_equal(signals_act((enum train_phase)at), save[at]);
-    signals_handled(WISH_SAVE);
+    signals_handled(REQUEST_SAVE);
     for (int at = 0; at < PHASE_COUNT; at++)
         assert_int_equal(signals_act((enum train_phase)at), ACT_CONTINUE);
     raise(SIGUSR1);
@@ -128,7 +128,7 @@ static void a_request_asks_as_a_signal_does(void **state)
     signals_catch(&run); /* one that was made before the start counts */
     assert_int_equal(asked(), SAVE);
     assert_false(run_requested(directory, "checkpoint")); /* taken away */
-    signals_handled(WISH_SAVE);
+    signals_handled(REQUEST_SAVE);
     assert_int_equal(asked(), 0);
     raise(SIGUSR2); /* and may ask again */
     assert_int_equal(asked(), SAVE);
