@@ -6,6 +6,7 @@
 #include "core/base/mapped_file.h"
 #include "core/base/nearest.h"
 #include "core/base/processors.h"
+#include "core/train/meta.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -165,8 +166,8 @@ static int help_run(const struct arguments *args, struct error *err)
 static int version_run(const struct arguments *args, struct error *err)
 {
     (void)err;
-    if (argument_flag(args, "json")) print_json(json_pack("{s:s}", "version", MEOPT_VERSION));
-    else printf("meopt %s\n", MEOPT_VERSION);
+    if (argument_flag(args, "json")) print_json(json_pack("{s:s}", "version", meta_version()));
+    else printf("meopt %s\n", meta_version());
     return 0;
 }
 

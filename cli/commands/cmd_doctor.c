@@ -4,6 +4,7 @@
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/doctor/doctor.h"
+#include "core/train/meta.h"
 #include "core/train/plan.h"
 #include "core/train/trainer.h"
 
@@ -16,10 +17,6 @@
 #include <string.h>
 #include <term.h>
 #include <unistd.h>
-
-#ifndef MEOPT_VERSION
-#define MEOPT_VERSION "0.1.0"
-#endif
 
 static void check_terminal(struct doctor *d)
 {
@@ -56,8 +53,8 @@ static void check_fetch_libraries(struct doctor *d)
 
 static void check_version(struct doctor *d)
 {
-    struct line *l = doctor_add(d, FINDING_OK, "meopt %s", MEOPT_VERSION);
-    line_text(l, "version", MEOPT_VERSION);
+    struct line *l = doctor_add(d, FINDING_OK, "meopt %s", meta_version());
+    line_text(l, "version", meta_version());
 }
 
 static const char *device;
