@@ -1,8 +1,7 @@
 # meopt bench speedup compares one core with all and with a card, with spread, and says that there is no card where there is none.
 set -eu
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-fail() { echo "FAILED: $*" >&2; cat "$dir/log" >&2; exit 1; }
+. "$MEOPT_SOURCE/tests/lib.sh"
+dir=$work
 # the ratios follow from the times; places as named
 right() { # PLACE...
     python3 - "$dir/json" "$@" <<'END' || fail "the JSON"

@@ -1,9 +1,8 @@
 #!/bin/sh
 # meopt bench train says what is wrong with an experiment before it measures the machine, and what it prints of a run adds up.
 set -eu
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-fail() { echo "FAILED: $*" >&2; cat "$dir/log" >&2; exit 1; }
+. "$MEOPT_SOURCE/tests/lib.sh"
+dir=$work
 cd "$dir"
 mkdir configs sample
 cp "$MEOPT_SOURCE/configs/"*.yaml configs/

@@ -1,9 +1,8 @@
 # meopt compare on the command line: every form gives the same numbers, thresholds decide the exit code, what is no run is
 # refused, and a long run is read in time. MEOPT_LONG=1: runs of 2,000,000 steps (else 200,000, in a tenth of the time).
 set -eu
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$MEOPT_SOURCE/tests/lib.sh"
+dir=$work
 command -v python3 >/dev/null || { echo "no python3"; exit 77; }
 export LC_ALL=C.UTF-8
 

@@ -4,7 +4,6 @@
 set -eu
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 export OMP_NUM_THREADS=1
-fail() { echo "FAILED: $*" >&2; exit 1; }
 few_images 64
 train() { # CODE ARGUMENT...
     want=$1

@@ -1,9 +1,8 @@
 # The HTML page in a real browser, headless: it renders, hovering shows the values of the curves and bars, light and dark differ, it
 # prints, nothing is asked of a network and nothing is said on the console.
 set -eu
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$MEOPT_SOURCE/tests/lib.sh"
+dir=$work
 browser=
 for b in chromium-headless-shell chromium; do
     [ -n "$browser" ] || ! command -v "$b" >/dev/null || browser=$b

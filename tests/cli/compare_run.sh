@@ -2,10 +2,9 @@
 # directory of another experiment is refused. Each run is supervised as 'meopt train' does it: what its cards did stands beside it, and
 # device.cards gives it ranks.
 set -eu
-dir=$(mktemp -d)
+. "$MEOPT_SOURCE/tests/lib.sh"
+dir=$work
 export OMP_NUM_THREADS=1 # so small a model is no work for more
-trap 'rm -rf "$dir"' EXIT
-fail() { echo "FAILED: $*" >&2; tail -5 "$dir/log" >&2; exit 1; }
 tar -xzf "$MEOPT_SOURCE/configs/sample/COCO2014.tar.gz" -C "$dir"
 tower='{init: random, width: 64, depth: 2, heads: 2, hidden: 256, out: 32, patch: 14}'
 cat >"$dir/tiny.yaml" <<END
@@ -33,14 +32,14 @@ steps() { if [ -f "$1/metrics.jsonl" ]; then wc -l <"$1/metrics.jsonl"; else ech
 # asked to stop in the first run, killed in the second
 "$MEOPT" compare --run "$dir/tiny.yaml" --run-dir "$dir/cut" --name c train.steps=200 >/dev/null 2>"$dir/log" &
 pid=$!
-for _ in $(seq 600); do [ "$(steps "$dir/cut/c-without")" -ge 7 ] && break; sleep 0.05; done
+wait_for 30 eval '[ "$(steps "$dir/cut/c-without")" -ge 7 ]' || :
 kill -TERM $pid
 code=0
 wait $pid || code=$?
 [ $code = 10 ] || [ $code = 0 ] || fail "stopped: exit $code"
 "$MEOPT" compare --run "$dir/tiny.yaml" --run-dir "$dir/cut" --name c >/dev/null 2>"$dir/log" &
 pid=$!
-for _ in $(seq 600); do [ "$(steps "$dir/cut/c-with")" -ge 60 ] && break; sleep 0.05; done
+wait_for 30 eval '[ "$(steps "$dir/cut/c-with")" -ge 60 ]' || :
 kill -KILL $pid 2>/dev/null || true
 wait $pid 2>/dev/null || true
 run cut --name c --json >"$dir/cut.json" || fail "goes on"

@@ -2,9 +2,7 @@
 # Completion: the program's own answers, and bash with the shipped file. And every option of every command stands in a page
 # of the manual, every page is clean.
 set -eu
-work=$(mktemp -d -p "${TMPDIR:-/tmp}")
-trap 'rm -rf "$work"' EXIT
-fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$MEOPT_SOURCE/tests/lib.sh"
 says() { # EXPECTED WORD...
     expected=$1
     shift

@@ -3,7 +3,6 @@
 # would run, 1 where it would end.
 set -eu
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-fail() { echo "FAILED: $*" >&2; cat out err >&2; exit 1; }
 check() { # CODE BAD [key=value]: the exit code, and so many problems in the JSON
     code=0
     "$MEOPT" config check --data --json configs/quickstart.yaml >out 2>err || code=$?

@@ -1,10 +1,9 @@
 #!/bin/sh
 # meopt config on the command line: what scripts rely on.
 set -eu
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
+dir=$work
 cd "$dir"
-fail() { echo "FAILED: $*" >&2; exit 1; }
 expect() { # code command...
     want=$1
     shift

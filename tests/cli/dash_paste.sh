@@ -26,10 +26,7 @@ start() { # COMMAND
 "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=1000000 train.checkpoint_steps=0 train.log_every=50 --run-dir runs --name live >out 2>log &
 echo $! >left
 pid=$!
-for _ in $(seq 100); do
-    ! grep -q '"step":20,' runs/live/metrics.jsonl 2>/dev/null || break
-    sleep 0.1
-done
+wait_for 10 grep -q '"step":20,' runs/live/metrics.jsonl 2>/dev/null || :
 cp runs/live/config.yaml before.yaml
 
 # lines as they stand in a shell's history, and such as were made to do harm

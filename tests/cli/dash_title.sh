@@ -33,12 +33,7 @@ start new
 awaited 'new 50% loss 0.00576 - meopt'
 cp "$dir/old/state.json" "$dir/new/state.json"
 awaited 'new done - meopt'
-i=0
-until [ -s "$dir/bell" ]; do
-    i=$((i + 1))
-    [ $i -lt 100 ] || fail "no bell"
-    sleep 0.05
-done
+wait_for 5 [ -s "$dir/bell" ] || fail "no bell"
 keys q
 await 'status 0'
 awaited before

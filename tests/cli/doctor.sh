@@ -1,12 +1,11 @@
 #!/bin/sh
 # meopt doctor against made-up machines: a root directory with the files that it reads.
 set -eu
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
+dir=$work
 chmod 755 "$dir"
 export MEOPT_HIP_LIBRARY=/nowhere/libamdhip64.so MEOPT_CUDA_LIBRARY=/nowhere/libcuda.so
 unset HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL || true
-fail() { echo "FAILED: $1" >&2; cat "$dir/out" >&2; exit 1; }
 says() { grep -q -- "$1" "$dir/out" || fail "does not say '$1'"; }
 
 # this machine, everything measured; valid JSON whose counts agree with its lines

@@ -6,8 +6,7 @@ set -eu
 set -- torch dinov2 safetensors PIL
 . "$MEOPT_SOURCE/tests/tools/python.sh"
 export OMP_NUM_THREADS=2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"
 mkdir images
 cat >c.yaml <<YAML

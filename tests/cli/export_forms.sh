@@ -3,10 +3,8 @@
 # at another size, too: under transformers' and timm's names, and inside the model that it came from, of which every
 # other byte stays. What a library has no class for is refused; a head that has no place is told; nothing else is replaced.
 set -eu
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"
-fail() { echo "$*"; exit 1; }
 quietly() { "$@" >log 2>&1 || { cat log; fail "failed: $*"; }; }
 refused() { # CODE WORDS COMMAND...
     want=$1 words=$2 code=0

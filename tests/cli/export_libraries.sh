@@ -7,8 +7,7 @@ set -eu
 set -- torch timm open_clip transformers safetensors PIL
 . "$MEOPT_SOURCE/tests/tools/python.sh"
 export OMP_NUM_THREADS=2 HF_HUB_OFFLINE=1
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"
 names=$MEOPT_SOURCE/tests/data/names
 mkdir images

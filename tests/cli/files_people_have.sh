@@ -3,10 +3,8 @@
 # Shards without their index, Hugging Face's cache, wrappers' names, mixed types; and quantized weights, adapters, other
 # libraries' formats, compressed files, pointers and pages in place of files.
 set -eu
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"
-fail() { echo "FAILED: $*"; cat out err; exit 1; }
 cat >c.yaml <<YAML
 model: {weight_t: none, weight_s: none}
 model_t: {heads: 2, activation: gelu}

@@ -3,11 +3,10 @@
 # not there is told with the command that brings it, every command and group has help, mistyped words are guessed, and a
 # reader that has enough ends the program in silence.
 set -eu
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
+dir=$work
 mkdir "$dir/a place"
 cd "$dir/a place"
-fail() { echo "FAILED: $*" >&2; cat out err >&2 2>/dev/null || true; exit 1; }
 expect() { # CODE COMMAND...
     want=$1 got=0
     shift

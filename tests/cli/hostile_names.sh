@@ -1,8 +1,7 @@
 # Names and values that would steer a terminal, or are no text: shown escaped in every output, JSON stays JSON,
 # and no run is made under such a name.
 set -u
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"
 bad=0
 fail() {

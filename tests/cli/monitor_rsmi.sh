@@ -13,8 +13,8 @@ for l in /usr/lib/librocm_smi64.so.1 /usr/lib/*/librocm_smi64.so.1 /opt/rocm/lib
     [ -e "$l" ] && library=$l && break
 done
 [ -n "$library" ] || skip "no librocm_smi64 here (Debian: librocm-smi64-1)"
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
+dir=$work
 sys=$dir/sys
 
 # card N VENDOR: as much of a card as the library asks for

@@ -3,10 +3,9 @@
 # its own, and Chinese; and no sentence has a hole where a run does not say a figure.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/dash_run.sh"
-dir=$(mktemp -d -p "${TMPDIR:-/tmp}")
-trap 'rm -rf "$dir"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
+dir=$work
 cd "$dir"
-fail() { echo "FAILED: $*" >&2; exit 1; }
 awkward='a_b&c%1#2{3}$4~5^6\7<8>'
 dash_run runs/plain 1 200
 dash_run "runs/$awkward" 1 100

@@ -1,10 +1,9 @@
 #!/bin/sh
 # meopt plan: published figures, what-if, JSON, and refusals.
 set -eu
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
+dir=$work
 cd "$dir"
-fail() { echo "FAILED: $*" >&2; cat out err >&2 || true; exit 1; }
 expect() { # code command...
     want=$1
     shift

@@ -8,8 +8,7 @@ set -eu
 set -- torch torchvision transformers timm open_clip safetensors PIL
 . "$MEOPT_SOURCE/tests/tools/python.sh"
 export OMP_NUM_THREADS=2 HF_HUB_OFFLINE=1
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"
 "$python" - <<'PYTHON'
 import json, os, subprocess, sys, numpy, torch, timm, open_clip, transformers

@@ -8,8 +8,7 @@ set -eu
 set -- torch torchvision timm open_clip transformers safetensors PIL dinov2
 . "$MEOPT_SOURCE/tests/tools/python.sh"
 export OMP_NUM_THREADS=2 HF_HUB_OFFLINE=1 MEOPT
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"
 cat >c.yaml <<'YAML'
 model: {weight_t: none, weight_s: none}

@@ -3,10 +3,9 @@
 # with the ends of a run, played with an srun and a scontrol of our own. No Slurm is needed.
 set -eu
 command -v bash >/dev/null || { echo "no bash, which runs job scripts"; exit 77; }
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
+dir=$work
 cd "$dir"
-fail() { echo "FAILED: $*" >&2; cat out err >&2 2>/dev/null || true; exit 1; }
 expect() { # code command...
     want=$1
     shift
@@ -112,7 +111,7 @@ signalled() { # signal: the script's code goes to ./code
     echo wait >ends
     PATH="$here/bin:$PATH" PLAY=$here SLURM_JOB_ID=7 bash quick.sh >out 2>err &
     script=$!
-    for i in $(seq 200); do [ -e waits ] && break; sleep 0.05; done
+    wait_for 10 [ -e waits ] || :
     kill "-$1" "$script"
     code=0
     wait "$script" || code=$?

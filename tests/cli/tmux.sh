@@ -1,8 +1,8 @@
-# Sourced by the tests of screens: programs in a terminal of tmux's. Makes $dir, a directory that is gone at the end as the terminal is.
+# Sourced by the tests of screens: runs programs in a terminal of tmux. $dir is the temporary directory of tests/lib.sh.
 command -v tmux >/dev/null || { echo "no tmux"; exit 77; }
-dir=$(mktemp -d)
-socket= terminals=0
-trap '[ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null || :; rm -rf "$dir"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
+dir=$work socket= terminals=0
+cleanup() { [ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null; }
 fail() {
     echo "FAILED: $*" >&2
     [ -z "$socket" ] || tmux -L "$socket" capture-pane -p >&2 || true
@@ -14,13 +14,9 @@ terminal() { # WIDTH HEIGHT LOCALE ENVIRONMENT COMMAND: in a new one; a new sock
     tmux -L "$socket" -f /dev/null new-session -d -x "$1" -y "$2" "env -i PATH='$PATH' TERM=screen-256color LC_ALL=$3 $4 ASAN_OPTIONS='${ASAN_OPTIONS:-}' $5"
     tmux -L "$socket" set -g window-size manual >/dev/null
 }
+shows() { tmux -L "$socket" capture-pane -p 2>/dev/null | grep -q -- "$1"; }
 await() { # text on the screen, within a minute
-    i=0
-    until tmux -L "$socket" capture-pane -p 2>/dev/null | grep -q -- "$1"; do
-        i=$((i + 1))
-        [ $i -lt 1200 ] || fail "no '$1' on the screen"
-        sleep 0.05
-    done
+    wait_for 60 shows "$1" || fail "no '$1' on the screen"
 }
 keys() { tmux -L "$socket" send-keys "$@"; }
 restored() { [ "$(tmux -L "$socket" display -p '#{alternate_on},#{cursor_flag}')" = 0,1 ] || fail "terminal not restored after $1"; }

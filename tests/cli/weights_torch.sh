@@ -4,8 +4,8 @@
 set -eu
 set -- torch numpy
 . "$MEOPT_SOURCE/tests/tools/python.sh"
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
+dir=$work
 "$MEOPT_BUILD/tests/test_weights" write "$dir"
 "$python" - "$dir" <<'PYTHON'
 import collections, json, struct, sys, warnings, zipfile

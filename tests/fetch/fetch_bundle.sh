@@ -3,13 +3,11 @@
 # bundle that was cut, changed or made by somebody else leaves nothing. And without a network the reason is told at once, with
 # both cures, and the end comes soon.
 set -eu
-work=$(mktemp -d -p "${TMPDIR:-/tmp}")
-trap 'rm -rf "$work"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"
 mkdir 'a place'
 cd 'a place'
 export XDG_STATE_HOME="$work/state" XDG_CONFIG_HOME="$work/config"
-fail() { echo "FAILED: $*" >&2; test ! -s err || cat err >&2; exit 1; }
 expect() { # CODE COMMAND...
     want=$1 got=0
     shift

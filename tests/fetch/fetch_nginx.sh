@@ -3,7 +3,7 @@
 # MEOPT_LONG: 200 kills of a 200 MB archive; else 15 of 20 MB.
 set -eu
 for tool in nginx openssl; do command -v $tool >/dev/null || { echo "skipped: no $tool"; exit 77; }; done
-work=$(mktemp -d)
+. "$MEOPT_SOURCE/tests/lib.sh"
 mount=
 trap 'test ! -s "$work/pid" || kill "$(cat "$work/pid")" 2>/dev/null || true; test -z "$mount" || umount "$mount" 2>/dev/null || true; rm -rf "$work"' EXIT
 cd "$work"
@@ -108,10 +108,10 @@ mv www/keep.tar.gz www/COCO2014.tar.gz
 # two at once: the second waits; the first is killed; the second finishes
 "$MEOPT" fetch big --dest two 2>err1 &
 first=$!
-for _ in $(seq 50); do test -n "$(ls two/.meopt-fetch 2>/dev/null)" && break; sleep 0.05; done
+wait_for 2 eval 'test -n "$(ls two/.meopt-fetch 2>/dev/null)"' || :
 "$MEOPT" fetch big --dest two 2>err &
 second=$!
-for _ in $(seq 50); do grep -q waiting err && break; sleep 0.1; done
+wait_for 5 grep -q waiting err || :
 grep -q 'waiting for it' err || fail "two at once: the second does not wait"
 kill -KILL $first
 wait $first 2>/dev/null || true
@@ -138,7 +138,7 @@ if [ "$(id -u)" = 0 ] && mkdir small && mount -t tmpfs -o size=$((size + size / 
     mount -o remount,size=$((3 * size)) small
     "$MEOPT" fetch big --dest small --quiet 2>err &
     pid=$!
-    for _ in $(seq 100); do test "$(cat small/.meopt-fetch/big.part.* 2>/dev/null | wc -c)" -gt 1000000 && break; sleep 0.05; done
+    wait_for 5 eval 'test "$(cat small/.meopt-fetch/big.part.* 2>/dev/null | wc -c)" -gt 1000000' || :
     head -c $((2 * size)) /dev/zero >small/filler 2>/dev/null || true
     got=0
     wait $pid || got=$?

@@ -2,9 +2,7 @@
 # meopt fetch sample, offline: from the build tree and from an installed prefix with a space in its path; the second time it
 # does nothing and says so; a damaged file is found.
 set -eu
-work=$(mktemp -d -p "${TMPDIR:-/tmp}")
-trap 'rm -rf "$work"' EXIT
-fail() { echo "FAILED: $*" >&2; test ! -s "$work/err" || cat "$work/err" >&2; exit 1; }
+. "$MEOPT_SOURCE/tests/lib.sh"
 export XDG_STATE_HOME="$work/state" XDG_CONFIG_HOME="$work/config" https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9
 cmake --install "$MEOPT_BUILD" --prefix "$work/a prefix" >/dev/null
 for meopt in "$MEOPT" "$work/a prefix/bin/meopt"; do

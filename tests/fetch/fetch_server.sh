@@ -3,7 +3,7 @@
 # nothing else on the disk.
 set -eu
 command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
-work=$(mktemp -d)
+. "$MEOPT_SOURCE/tests/lib.sh"
 server=
 trap 'test -z "$server" || kill "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
 cd "$work"
@@ -27,7 +27,7 @@ serve() { # one that has served nothing yet
     fi
     python3 "$MEOPT_SOURCE/tests/fetch/server.py" good.tar.gz other.tar.gz port log &
     server=$!
-    for _ in $(seq 100); do test -s port && break; sleep 0.1; done
+    wait_for 10 test -s port || :
     base=http://127.0.0.1:$(cat port)
 }
 serve
@@ -223,10 +223,7 @@ sources:
 EOF
 "$MEOPT" fetch far --from "$base/stall/good.tar.gz" --dest dest >out 2>err &
 pid=$!
-for _ in $(seq 100); do
-    test "$(cat dest/.meopt-fetch/far.part* 2>/dev/null | wc -c)" -gt 100000 && break
-    sleep 0.1
-done
+wait_for 10 eval 'test "$(cat dest/.meopt-fetch/far.part* 2>/dev/null | wc -c)" -gt 100000' || :
 kill -TERM $pid
 wait $pid || true
 "$MEOPT" fetch --list --dest dest >out

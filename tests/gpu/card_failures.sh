@@ -2,9 +2,8 @@
 # Whatever is wrong with cards and drivers gets a clear answer: the words and the exit code, on drivers made up by tests.
 set -eu
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-fail() { echo "FAILED: $1" >&2; cat "$dir/out" >&2; exit 1; }
+. "$MEOPT_SOURCE/tests/lib.sh"
+dir=$work
 # CODE WORDS [NAME=VALUE...]: open the card hip:0, or $device
 expect() {
     code=$1 words=$2 got=0

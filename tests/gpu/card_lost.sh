@@ -4,11 +4,6 @@
 set -eu
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-fail() {
-    echo "FAILED: $1" >&2
-    tail -n 5 "$work/log" >&2
-    exit 1
-}
 export OMP_NUM_THREADS=1 MEOPT_GRAPHS=none # a launch that fails in a recording costs the graphs alone
 train() { # NAME
     "$MEOPT" train configs/quickstart_dinov2.yaml device.type=hip train.steps=4 train.batch_size=2 train.checkpoint_steps=1 --run-dir . --name "$1" >out 2>log

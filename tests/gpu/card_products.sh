@@ -3,11 +3,6 @@
 set -eu
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-fail() {
-    echo "FAILED: $1" >&2
-    tail -n 20 "$work/log" >&2
-    exit 1
-}
 export OMP_NUM_THREADS=1
 train() { # NAME CARD VARIABLE=VALUE...
     name=$1 card=$2

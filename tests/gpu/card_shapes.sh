@@ -2,10 +2,8 @@
 # train. The CPU does it.
 set -eu
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"
-fail() { echo "FAILED: $*" >&2; cat out err >&2 || true; exit 1; }
 "$MEOPT" config new quickstart_dinov2 >/dev/null
 towers="model.family=dinov2 model_t.init=random model_s.init=random model_t.weight= model_s.weight= model_t.arch=custom model_s.arch=custom
     model_t.width=1408 model_s.width=1408 model_t.depth=1 model_s.depth=1 model_t.heads=11 data.root=$work/COCO2014"

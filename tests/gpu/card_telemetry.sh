@@ -3,11 +3,6 @@
 set -eu
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-fail() {
-    echo "FAILED: $1" >&2
-    tail -n 5 "$work/log" >&2
-    exit 1
-}
 card() { printf '{"name": "card %s", "pci": "%s", "mem_used_bytes": %s, "mem_total_bytes": 16e9, "busy_percent": 50, "temp_c": 40, "power_w": 100, "processes": [{"pid": 4711, "name": "python", "bytes": 1e8}, {"pid": 9, "name": "Xorg", "bytes": 3e8}]}' "$1" "$2" "$3"; }
 echo "{\"cards\": [$(card A 0000:03:00.0 1e9), $(card B 0000:04:00.0 2e9), $(card C 0000:05:00.0 3e9)]}" >cards.json
 export MEOPT_MONITOR="fake:$work/cards.json" FAKE_CARDS=3 OMP_NUM_THREADS=1
@@ -21,10 +16,7 @@ for _ in $(seq 600); do
 done
 grep -o '"rank":[0-9]*,"name":"card [A-Z]","pci":"[^"]*"' run/live.json >shown || fail "no card is shown: $(cat run/live.json)"
 cp run/live.json live
-for _ in $(seq 300); do
-    [ "$(wc -l <run/cards.jsonl 2>/dev/null || echo 0)" -ge 2 ] && break
-    sleep 0.1
-done
+wait_for 30 eval '[ "$(wc -l <run/cards.jsonl 2>/dev/null || echo 0)" -ge 2 ]' || :
 [ "$(cat shown)" = '"rank":0,"name":"card B","pci":"0000:04:00.0"' ] || fail "shown: $(cat shown)"
 kill -TERM $pid
 wait $pid || [ $? = 10 ] || fail "not stopped"

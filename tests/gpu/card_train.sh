@@ -4,7 +4,6 @@
 set -eu
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-fail() { echo "FAILED: $1" >&2; tail -5 "$work/log" >&2; exit 1; }
 train() { # NAME DEVICE STEPS KEY=VALUE...
     name=$1 device=$2 steps=$3
     shift 3

@@ -3,9 +3,7 @@
 # more shared memory than is known of it; kernels/gpu/build.sh tells spills, refuses archs that it cannot build, or tells them and leaves
 # them out, and takes warnings for errors only where it is asked to. MEOPT_LONG=1: every arch that the compilers here take.
 set -eu
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-fail() { echo "FAILED: $1" >&2; exit 1; }
+. "$MEOPT_SOURCE/tests/lib.sh"
 build=$MEOPT_SOURCE/kernels/gpu/build.sh
 sh "$build" tpu1 "$work/x.co" 2>"$work/log" && fail "an unknown arch is built"
 grep -q 'no compiler for tpu1' "$work/log" || fail "an unknown arch is not named"

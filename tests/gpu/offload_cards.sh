@@ -5,11 +5,6 @@
 set -eu
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
-fail() {
-    echo "FAILED: $*" >&2
-    tail -n 5 "$work/log" >&2
-    exit 1
-}
 set -- "$work/configs/quickstart_dinov2.yaml" train.batch_size=2 train.steps=3 device.cards=0 --run-dir runs --no-dashboard
 for try in hip:none hip:host hip:nvme cuda:none cuda:host; do
     place=${try#*:}

@@ -4,9 +4,7 @@
 # RCCL and NCCL: nccl_api.sh.
 set -eu
 command -v c++ >/dev/null || { echo "no c++ here"; exit 77; }
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$MEOPT_SOURCE/tests/lib.sh"
 places="${MEOPT_VENDOR_HEADERS:+$MEOPT_VENDOR_HEADERS:}/usr/include:/usr/local/include:/usr/local/cuda/include:/opt/rocm/include:/opt/dtk/include:/opt/dtk/hip/include"
 check() { # LIBRARY PLACE [OURS]
     c++ -std=c++17 -fsyntax-only -w -I "${3:-$MEOPT_SOURCE}" -I "$MEOPT_SOURCE" -I "$2" -D "VENDOR_$1" -D __HIP_PLATFORM_AMD__ ${newer:+-D "$newer"} \

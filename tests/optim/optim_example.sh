@@ -1,8 +1,8 @@
 # The program of libmeopt(3) builds against an installed library, through pkg-config and through CMake, and does what it
 # says. What is tried first is the shared library, with nothing but meopt.h visible.
 set -eu
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
+dir=$work
 cmake --install "$MEOPT_BUILD" --prefix "$dir/usr" >"$dir/log" 2>&1 || { cat "$dir/log"; exit 1; }
 sed -n '/^\.Bd -literal/,/^\.Ed/p' "$MEOPT_SOURCE/man/libmeopt.3" | sed '/^\.[BE]d/d; s/\\e/\\/g' >"$dir/example.c"
 [ "$(wc -l <"$dir/example.c")" -ge 50 ]

@@ -5,7 +5,6 @@ set -eu
 command -v python3 >/dev/null || { echo "no python3" && exit 77; }
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 few_images 8
-fail() { echo "$1"; cat "$work/log"; exit 1; }
 "$MEOPT" train "$work/configs/quickstart_dinov2.yaml" train.steps=4 train.batch_size=2 train.checkpoint_steps=2 train.checkpoint_keep=2 \
     optim.name=lion optim.preset=balanced --run-dir "$work" --name lion >"$work/log" 2>&1 || fail "no run"
 rm -r lion/ckpt/step-00000004

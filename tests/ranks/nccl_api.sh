@@ -4,9 +4,7 @@
 # symbol that the real one has not.
 set -eu
 command -v c++ >/dev/null || { echo "no c++ here"; exit 77; }
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$MEOPT_SOURCE/tests/lib.sh"
 # What the vendors' headers want of their runtimes.
 mkdir "$work/stub" "$work/kept"
 for header in cuda_runtime.h cuda_fp16.h cuda_bf16.h hip/hip_runtime_api.h hip/hip_runtime.h hip/hip_fp16.h; do

@@ -4,9 +4,8 @@
 # that moves from 4 ranks to 3, 1, 8 and 1. A run goes on with the images a step that it began with, or is told. MEOPT_LONG=1: the move in
 # every mode of dist.shard.
 set -eu
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$MEOPT_SOURCE/tests/lib.sh"
+dir=$work
 # What each rank was planned to hold it holds; at the top stands the one that holds the most; where each is; what a checkpoint takes.
 planned() { # RUN
     python3 - "$1" <<'END' || fail "$1: what is planned and told of its ranks"

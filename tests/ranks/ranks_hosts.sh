@@ -8,7 +8,7 @@ skip() { echo "skipped: $*"; exit 77; }
 [ "$(id -u)" = 0 ] || skip "network namespaces want root"
 for tool in ip unshare python3; do command -v $tool >/dev/null || skip "no $tool"; done
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
-work=$(mktemp -d)
+. "$MEOPT_SOURCE/tests/lib.sh"
 here=meopt$$a there=meopt$$b pids=
 finish() {
     code=$?
@@ -30,7 +30,7 @@ for ns in $here $there; do
     ip -n $ns link set wire up
 done
 cd "$work"
-fail() { echo "FAILED: $*" >&2; tail -n 15 log.* >&2; exit 1; }
+logs='log.*'
 mkdir sample configs tmp
 for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C sample; done
 cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" configs/
@@ -111,12 +111,7 @@ grep -q '^meopt: ranks [01] and [01] of first are on the same card, 0000:03:00.0
 
 # The network is cut.
 cut() { # RUN: whose ranks are $zero and $one
-    i=0
-    until [ -e "runs/$1/ckpt/LATEST" ]; do
-        i=$((i + 1))
-        [ "$i" -lt 600 ] || fail "$1 did not begin"
-        sleep 0.1
-    done
+    wait_for 60 [ -e "runs/$1/ckpt/LATEST" ] || fail "$1 did not begin"
     ip -n $here link set wire down
     begin=$(date +%s)
     ends "$zero" 14 "rank 0 when the network is cut"
@@ -130,12 +125,7 @@ cut() { # RUN: whose ranks are $zero and $one
 if [ -x agent ]; then
     mpi pulled train.steps=100000 >log.0 2>&1 &
     zero=$!
-    i=0
-    until [ -e runs/pulled/ckpt/LATEST ]; do
-        i=$((i + 1))
-        [ "$i" -lt 600 ] || fail "ranks of mpirun did not begin"
-        sleep 0.1
-    done
+    wait_for 60 [ -e runs/pulled/ckpt/LATEST ] || fail "ranks of mpirun did not begin"
     ip -n $here link set wire down
     begin=$(date +%s)
     trains() { # processes of ours; mpirun and its daemon wait for each other, as long as the network is away

@@ -3,9 +3,8 @@
 set -eu
 command -v mpirun >/dev/null || { echo "no mpirun here"; exit 77; }
 [ -e "$MEOPT_BUILD/libmeopt_mpi.so" ] || { echo "built without MPI"; exit 77; }
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$MEOPT_SOURCE/tests/lib.sh"
+dir=$work
 export MEOPT_MPI_MODULE="$MEOPT_BUILD/libmeopt_mpi.so" OMP_NUM_THREADS=1
 unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE
 mpi() { # N OUT

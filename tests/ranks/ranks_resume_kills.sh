@@ -3,10 +3,8 @@
 # was, and the next resume ends with the bits of a run that was left alone, on as many ranks or others. MEOPT_LONG=1: at every ninth
 # read until none is left.
 set -eu
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"
-fail() { echo "FAILED: $*" >&2; tail -20 log >&2; exit 1; }
 [ -e "$MEOPT_BUILD/tests/libfault.so" ] || { echo "no libfault.so"; exit 77; }
 mkdir sample configs
 for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C sample; done

@@ -4,14 +4,12 @@
 # of ranks go on to the same bits. MEOPT_LONG=1: a rank that is stopped (SIGSTOP), which takes ten seconds to be seen.
 set -eu
 command -v python3 >/dev/null || { echo "no python3"; exit 77; }
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
 unset MEOPT_RANKS_ADDRESS
 mpi=
 if command -v mpirun >/dev/null && [ -f "$(dirname "$MEOPT")/libmeopt_mpi.so" ]; then mpi=yes; fi
-fail() { echo "FAILED: $*" >&2; tail -20 log >&2; exit 1; }
 mkdir sample configs
 for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C sample; done
 cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" configs/
@@ -132,12 +130,7 @@ hurt() { # exit code, name, rank, signal, more. Beside other work a run may end 
         # shellcheck disable=SC2086
         "$MEOPT" train configs/quickstart_dinov2.yaml $same train.steps="$total" --run-dir runs --name "$name" "$@" >log 2>&1 &
         supervisor=$!
-        i=0
-        until { [ -e "runs/$name/ckpt/LATEST" ] && rank_pid "$name" "$rank" >pid 2>/dev/null && [ "$(cat pid)" -gt 0 ]; } || ended; do
-            i=$((i + 1))
-            [ "$i" -lt 600 ] || fail "$name did not begin"
-            sleep 0.05
-        done
+        wait_for 30 eval '{ [ -e "runs/$name/ckpt/LATEST" ] && rank_pid "$name" "$rank" >pid 2>/dev/null && [ "$(cat pid)" -gt 0 ]; } || ended' || fail "$name did not begin"
         if ! ended && kill "-$number" "$(cat pid)" 2>/dev/null; then
             hit=yes
             break

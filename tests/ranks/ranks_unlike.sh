@@ -5,11 +5,10 @@
 set -eu
 command -v python3 >/dev/null || { echo "no python3"; exit 77; }
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
-work=$(mktemp -d)
+. "$MEOPT_SOURCE/tests/lib.sh"
 work=$(cd "$work" && pwd -P)
-trap 'rm -rf "$work"' EXIT
 cd "$work"
-fail() { echo "FAILED: $*" >&2; tail -n 8 log.* >&2; exit 1; }
+logs='log.*'
 for archive in COCO2014 ModelWeight; do mkdir -p sample && tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C sample; done
 mkdir configs tmp there
 cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" configs/
@@ -90,12 +89,7 @@ unlike 7 "other images" '.*rank 1 has another list of images than rank 0'
 steps=2000
 rank 0 0 twice 0; zero=$started
 rank 1 1 twice 1; one=$started
-i=0
-until [ -e runs/twice/ckpt/LATEST ]; do
-    i=$((i + 1))
-    [ $i -lt 600 ] || fail "it did not begin"
-    sleep 0.1
-done
+wait_for 60 [ -e runs/twice/ckpt/LATEST ] || fail "it did not begin"
 begin=$(date +%s)
 rank 1 2 twice second; second=$started
 rank 0 3 twice job; job=$started

@@ -8,7 +8,7 @@ skip() { echo "skipped: $*"; exit 77; }
 for tool in slurmctld slurmd munged mungekey srun sbatch mpirun python3; do command -v $tool >/dev/null || skip "no $tool"; done
 [ "$(id -u)" = 0 ] || skip "slurmd wants root"
 [ -f "$(dirname "$MEOPT")/libmeopt_mpi.so" ] || skip "built without MPI"
-work=$(mktemp -d -p "${TMPDIR:-/tmp}")
+. "$MEOPT_SOURCE/tests/lib.sh"
 chmod 755 "$work"
 pids=
 finish() {
@@ -27,7 +27,7 @@ finish() {
 }
 trap finish EXIT
 cd "$work"
-fail() { echo "FAILED: $*" >&2; tail -n 25 job.log slurmctld.log slurmd-n?.log >&2 || true; exit 1; }
+logs='job.log slurmctld.log slurmd-n?.log'
 port=$(python3 -c 'import random; print(random.randrange(20000, 30000, 10))')
 export SLURM_CONF="$work/slurm.conf"
 cat >slurm.conf <<END

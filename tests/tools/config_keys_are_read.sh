@@ -2,9 +2,8 @@
 # Every key of the table is read by code outside core/config: c->train.steps, config.train.steps, and for a tower's also
 # tower->width where a struct config_tower is given, images->mean where a struct config_images is. Comments, texts and assignments are no reading.
 set -eu
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$MEOPT_SOURCE/tests/lib.sh"
+dir=$work
 
 # The code of a tree without comments and texts, one file; what takes a tower in another.
 code() { # tree

@@ -14,8 +14,8 @@ versions='__isoc23_sscanf __isoc23_strtol __isoc23_strtoll __isoc23_strtoul __is
     pthread_getspecific pthread_join pthread_key_create pthread_key_delete pthread_kill pthread_mutex_trylock
     pthread_mutexattr_destroy pthread_mutexattr_init pthread_mutexattr_settype pthread_once pthread_rwlock_rdlock
     pthread_rwlock_unlock pthread_rwlock_wrlock pthread_setspecific pthread_sigmask pthread_timedjoin_np sem_post sem_wait stat'
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
+dir=$work
 for name in $replaced $versions; do echo "$name"; done | sort >"$dir/known"
 seen=
 for file in "$MEOPT" "$MEOPT_BUILD"/libmeopt*.so; do

@@ -3,8 +3,8 @@
 # as an error, and a program that was built with an older, shorter struct of options keeps working.
 set -eu
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
+dir=$work
 cmake --install "$MEOPT_BUILD" --prefix "$dir/usr" >"$dir/log" 2>&1 || { cat "$dir/log"; exit 1; }
 cat >"$dir/outside.c" <<'PROGRAM'
 #include <dlfcn.h>

@@ -8,7 +8,6 @@ zig=$(command -v "${MEOPT_ZIG:-zig}") || { echo "no zig in PATH, nor named by ME
 [ "$(uname -m)" = x86_64 ] || { echo "glibc 2.17 of x86_64 alone"; exit 77; }
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 build=$work/build
-fail() { echo "FAILED: $1" >&2; tail -n 30 "$work/log" >&2; exit 1; }
 
 # Headers of others alone: beside them in /usr/include lie those of a newer glibc.
 mkdir -p "$work/include/openssl"

@@ -4,8 +4,8 @@
 # same weights, nothing is written behind a struct, and what the library does not know is refused unless it is 0,
 # and so are the formats that widened during a run, which were removed.
 set -eu
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
+dir=$work
 cat >"$dir/program.c" <<'PROGRAM'
 #include <meopt.h>
 #include <stdio.h>

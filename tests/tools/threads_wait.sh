@@ -3,8 +3,7 @@
 # was told says so.
 set -u
 unset GOMP_SPINCOUNT OMP_WAIT_POLICY
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
 failed=0
 # The count that the last process began with.
 count() { OMP_DISPLAY_ENV=verbose "$@" 2>&1 | sed -n "s/.*GOMP_SPINCOUNT = '\(.*\)'.*/\1/p" | tail -1; }

@@ -6,11 +6,6 @@ set -u
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 every=3
 [ "${MEOPT_LONG:-0}" = 1 ] && every=1
-fail() {
-    echo "FAILED: $*"
-    tail -n 5 log
-    exit 1
-}
 export OMP_NUM_THREADS=1 LD_LIBRARY_PATH="$MEOPT_BUILD/tests:${LD_LIBRARY_PATH:-}" ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
 few_images 8
 set -- "$work/configs/quickstart.yaml" train.steps=9 train.checkpoint_steps=1 train.checkpoint_keep=9 train.batch_size=4 data.workers=1

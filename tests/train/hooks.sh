@@ -5,7 +5,7 @@
 set -eu
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 few_images 16
-fail() { echo "FAILED: $*" >&2; cat err "runs/$name/hooks.log" >&2 2>/dev/null || true; exit 1; }
+logs='err runs/*/hooks.log'
 train() { # CODE NAME ARGUMENT...
     want=$1 name=$2 got=0
     shift 2

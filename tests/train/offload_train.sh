@@ -5,11 +5,6 @@
 # or MEOPT_KILLS.
 set -eu
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-fail() {
-    echo "FAILED: $*" >&2
-    tail -n 5 "$work/log" >&2
-    exit 1
-}
 few_images 40
 mkdir scratch
 set -- "$work/configs/quickstart_dinov2.yaml" train.batch_size=4 train.steps=6 train.checkpoint_steps=3 --run-dir runs

@@ -4,7 +4,6 @@
 set -eu
 old=$MEOPT_BUILD/tests/test_old_kernel
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-fail() { echo "FAILED: $1" >&2; tail -5 "$work/log" >&2; exit 1; }
 code=0
 "$old" true || code=$?
 [ "$code" = 77 ] && { echo "no seccomp filter here"; exit 77; }

@@ -3,10 +3,8 @@
 # transformers' classes and PyTorch make them (tests/make/pairs.py), alone and in every way to run; equal preprocessings change
 # nothing.
 set -eu
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"
-fail() { echo "FAILED: $*"; cat log; exit 1; }
 data=$MEOPT_SOURCE/tests/data
 mkdir images t s
 cp "$data"/names/dinov2/* t

@@ -1,7 +1,6 @@
-# Sourced by tests: a directory of its own, $work, where the sample archives lie in sample/ and the quickstarts in
-# configs/, and where the test goes on. It is removed at the end, and the processes whose numbers `left` holds are killed.
-work=$(mktemp -d -p "${TMPDIR:-/tmp}")
-trap 'test ! -s "$work/left" || kill -KILL $(cat "$work/left") 2>/dev/null || true; rm -rf "$work"' EXIT
+# Sourced by tests that train: tests/lib.sh, then the sample archives in sample/ and the quickstart configurations in configs/ of $work,
+# which becomes the current directory.
+. "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"
 mkdir sample configs
 for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C sample; done

@@ -2,8 +2,7 @@
 # plan, embed and train refuse the same checkpoints, with one message each: what was planned does not die at its
 # start, and nothing is computed with a tower that is not the file's.
 set -u
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
 towers=$MEOPT_SOURCE/tests/data/towers
 mkdir "$work/images"
 cp "$MEOPT_SOURCE"/tests/data/preprocess/images/0[15]_*.jpg "$work/images/"

@@ -3,11 +3,6 @@
 # else, or out of an archive, writes to no file of ours.
 set -u
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-fail() {
-    echo "FAILED: $*"
-    tail -n 5 log
-    exit 1
-}
 export OMP_NUM_THREADS=2
 few_images 16
 "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=40 train.checkpoint_steps=1 train.cache_teacher=true --stop-after 2 --run-dir . \

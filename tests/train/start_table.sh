@@ -4,11 +4,6 @@
 set -eu
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-fail() {
-    echo "FAILED: $1" >&2
-    cat "$work/log" >&2
-    exit 1
-}
 rows="device driver kernels products attention graphs collectives telemetry"
 start() { # NAME TYPE VARIABLE=VALUE...
     name=$1 type=$2

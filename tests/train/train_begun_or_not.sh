@@ -2,10 +2,8 @@
 # One line for a job that comes back: `train --resume-if-exists --name N` begins the run, goes on with it, and finds it done;
 # it does not go on with another experiment.
 set -eu
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"
-fail() { echo "FAILED: $*" >&2; cat err >&2; exit 1; }
 mkdir sample configs
 for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C sample; done
 cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" configs/

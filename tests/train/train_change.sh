@@ -129,10 +129,7 @@ start() { # WIDTH HEIGHT COMMAND
 "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=1000000 train.log_every=50 --run-dir runs --name live >out 2>log &
 echo $! >left
 pid=$!
-for _ in $(seq 100); do
-    ! grep -q '"step":20,' runs/live/metrics.jsonl 2>/dev/null || break
-    sleep 0.1
-done
+wait_for 10 grep -q '"step":20,' runs/live/metrics.jsonl 2>/dev/null || :
 start 80 24 'attach live'
 await 'e change'
 keys e

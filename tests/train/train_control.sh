@@ -2,15 +2,11 @@
 # The supervisor: every way in which a worker can end is told within seconds, with the right exit code and the next step; stop,
 # checkpoint and runs; a run that lives on without its supervisor, and one that 100 killed viewers (MEOPT_LONG; else 10) do not touch.
 set -eu
-work=$(mktemp -d -p "${TMPDIR:-/tmp}")
+. "$MEOPT_SOURCE/tests/lib.sh"
 group=
 socket=
 trap '[ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null || true; test ! -s "$work/left" || kill -KILL $(cat "$work/left") 2>/dev/null || true; [ -z "$group" ] || rmdir "$group" 2>/dev/null || true; rm -rf "$work" || { sleep 2; rm -rf "$work"; }' EXIT
-fail() {
-    echo "FAILED: $*" >&2
-    tail -3 "$work"/*.err "$work"/runs/*/worker.log 2>/dev/null >&2 || true
-    exit 1
-}
+logs='*.err runs/*/worker.log'
 cd "$work"
 mkdir configs
 cp "$MEOPT_SOURCE/configs/quickstart.yaml" configs/
@@ -57,15 +53,9 @@ kill -SEGV "$worker"
 ends crashed 139 failed 'ended by signal 11'
 begin frozen
 kill -STOP "$worker"
-for _ in $(seq 300); do
-    grep -q '"state":"stopped by a signal"' runs/frozen/live.json 2>/dev/null && break
-    sleep 0.1
-done
+wait_for 30 grep -q '"state":"stopped by a signal"' runs/frozen/live.json 2>/dev/null || :
 grep -q '"state":"stopped by a signal"' runs/frozen/live.json || fail "a frozen worker is not told"
-for _ in $(seq 300); do
-    grep -q '"mem_total_bytes":[1-9]' runs/frozen/live.json 2>/dev/null && break
-    sleep 0.1
-done
+wait_for 30 grep -q '"mem_total_bytes":[1-9]' runs/frozen/live.json 2>/dev/null || :
 grep -q '"mem_total_bytes":[1-9]' runs/frozen/live.json || fail "no card telemetry in live.json"
 kill -TERM $pid # heard by a stopped worker, too
 ends frozen 10 stopped 'meopt train --resume'
@@ -186,10 +176,7 @@ while [ $n -lt $kills ]; do
     kill -KILL "$(cat viewer.$n)" 2>/dev/null || true
     n=$((n + 1))
 done
-for _ in $(seq 4000); do
-    test "$(state seen state)" = done && break
-    sleep 0.1
-done
+wait_for 400 eval 'test "$(state seen state)" = done' || :
 test "$(state seen state)" = done || fail "without its supervisor the run is $(state seen state)"
 numbers() { sed 's/,"images_per_s".*//' "runs/$1/metrics.jsonl"; }
 numbers quiet >quiet.numbers

@@ -9,11 +9,7 @@ command -v script >/dev/null || { echo "no script(1)"; exit 77; }
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 few_images 16
 export OMP_NUM_THREADS=1 LC_ALL=C.UTF-8 TERM=xterm MEOPT="$MEOPT"
-fail() {
-    echo "FAILED: $*" >&2
-    tail -n 5 log samples >&2 || true
-    exit 1
-}
+logs='log samples'
 "$MEOPT" train configs/quickstart.yaml train.steps=$last train.checkpoint_steps=$every train.batch_size=$batch data.workers=1 --run-dir . --name day \
     --tensorboard --metrics-file day.prom >out 2>log &
 pid=$!
@@ -45,10 +41,7 @@ while kill -0 $pid 2>/dev/null; do
     case $((n % 4)) in 1) how=TERM ;; 2) how=KILL ;; 3) how=HUP ;; esac
     # typed as soon as the terminal is there; a signal comes when something is drawn
     {
-        for _ in $(seq 500); do
-            [ $how = q ] || [ -s screen ] && break
-            sleep 0.02
-        done
+        wait_for 10 eval '[ $how = q ] || [ -s screen ]' || :
         [ $how = q ] || kill -$how "$(cat viewer)"
         printf q # and no end of file behind it: a key that comes with others is ignored
         for _ in $(seq 500); do

@@ -4,17 +4,12 @@
 # exit 5 and resumes later.
 set -u
 [ "$(id -u)" = 0 ] || { echo "needs root for a small tmpfs"; exit 77; }
-work=$(mktemp -d)
+. "$MEOPT_SOURCE/tests/lib.sh"
 mkdir "$work/disk" "$work/sample" "$work/configs"
 mount -t tmpfs -o size=1500k none "$work/disk" 2>/dev/null || { rm -rf "$work"; echo "cannot mount a tmpfs"; exit 77; }
 trap 'umount "$work/disk"; rm -rf "$work"' EXIT
 for archive in COCO2014 ModelWeight; do tar -xzf "$MEOPT_SOURCE/configs/sample/$archive.tar.gz" -C "$work/sample"; done
 cp "$MEOPT_SOURCE/configs/quickstart_dinov2.yaml" "$work/configs/"
-fail() {
-    echo "$*"
-    tail -5 "$work/log"
-    exit 1
-}
 steps() { sed -E 's/.*"step":([0-9]+),.*/\1/' "$work/disk/$1/metrics.jsonl"; }
 set -- "$work/configs/quickstart_dinov2.yaml" train.checkpoint_steps=10 train.checkpoint_keep=5 --run-dir "$work/disk"
 

@@ -4,11 +4,6 @@
 set -u
 unset MEOPT_CPU_ISA # the processor's own instruction set, but where the test names another
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-fail() {
-    echo "$*"
-    tail -5 log
-    exit 1
-}
 resume() { # CODE ARGUMENT...
     want=$1
     shift

@@ -5,11 +5,7 @@ set -eu
 rounds=3
 [ "${MEOPT_LONG:-0}" = 1 ] && rounds=25
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-fail() {
-    echo "FAILED: $*" >&2
-    tail -n 3 "$work"/*.err >&2 || true
-    exit 1
-}
+logs='*.err'
 export OMP_NUM_THREADS=1 ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
 # preloaded by its name: a path in LD_PRELOAD ends at a space
 export LD_LIBRARY_PATH="$MEOPT_BUILD/tests" FAULT_UNDER="$(pwd -P)"

@@ -3,11 +3,6 @@
 # fits, and where it cannot be taken, that is told before a directory is made.
 set -u
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-fail() {
-    echo "$*"
-    tail -5 log
-    exit 1
-}
 # what is planned less 1.5 MiB: what a processor's products need besides is not what the keys save
 limit=$("$MEOPT" plan configs/quickstart_dinov2.yaml device.type=cpu --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["peak_bytes"] // 1024 - 1536)')
 train="configs/quickstart_dinov2.yaml device.type=cpu train.steps=2 --run-dir ."

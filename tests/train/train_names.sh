@@ -3,10 +3,8 @@
 # change (lr 0, fp32) and export it comes out with the same embeddings, bit for bit. Another library's tower that is
 # not known here is refused by plan, embed and train alike.
 set -eu
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"
-fail() { echo "$*"; exit 1; }
 tar -xzf "$MEOPT_SOURCE/configs/sample/COCO2014.tar.gz"
 mkdir images
 find COCO2014 -name '*.jpg' | sort | head -8 | while read -r f; do cp "$f" images/; done

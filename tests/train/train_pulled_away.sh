@@ -5,11 +5,6 @@ set -eu
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 few_images 8
 export OMP_NUM_THREADS=1
-fail() {
-    echo "FAILED: $*" >&2
-    tail -n 5 err >&2 || true
-    exit 1
-}
 train() { # NAME OPTIONS...; with how=exec in the background, so that $! is its own
     name=$1
     shift

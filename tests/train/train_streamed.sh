@@ -4,11 +4,6 @@
 # is asked for in the middle of a step ends the run or does not, is named, and the last checkpoint goes on.
 set -u
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-fail() {
-    echo "$*"
-    tail -5 log
-    exit 1
-}
 both="model_t.place=streamed model_s.place=streamed"
 train() { # NAME CODE ARGUMENT...
     name=$1 want=$2

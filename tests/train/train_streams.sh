@@ -3,11 +3,7 @@
 # nothing else, the error names the file, and the exit code says it.
 set -eu
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-fail() {
-    echo "FAILED: $*" >&2
-    tail -n 5 "$work"/*.err >&2 || true
-    exit 1
-}
+logs='*.err'
 export OMP_NUM_THREADS=1 ASAN_OPTIONS="verify_asan_link_order=0:handle_sigbus=0:${ASAN_OPTIONS:-}"
 set -- train configs/quickstart_dinov2.yaml --run-dir runs train.steps=6 train.checkpoint_steps=3 train.checkpoint_keep=2
 whole() { # NAME CODE GOT

@@ -2,17 +2,9 @@
 # What a run tells of itself is never worth the run: state.json that cannot be replaced is told once, and the run ends as it would.
 set -u
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-fail() {
-    echo "$*"
-    tail -5 log
-    exit 1
-}
 "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=400 --run-dir . --name run >out 2>log &
 pid=$!
-for i in $(seq 100); do
-    [ -s run/metrics.jsonl ] && break
-    sleep 0.1
-done
+wait_for 10 [ -s run/metrics.jsonl ] || :
 rm -f run/state.json
 mkdir run/state.json || fail "it has ended before"
 wait "$pid"

@@ -1,0 +1,22 @@
+# Sourced by the test scripts (. "$MEOPT_SOURCE/tests/lib.sh"): a temporary directory, the end of a failed test, and waiting.
+#   $work     the directory; removed when the script ends, after the processes whose ids are in $work/left were killed
+#   $logs     names or patterns of files in $work; fail prints the last lines of each
+#   cleanup   a script that has more to undo defines this function
+work=$(mktemp -d -p "${TMPDIR:-/tmp}")
+logs='out err log'
+cleanup() { :; }
+trap 'cleanup || :; [ ! -s "$work/left" ] || kill -KILL $(cat "$work/left") 2>/dev/null || :; rm -rf "$work"' EXIT
+fail() { # MESSAGE...: print it and the logs, end the test
+    echo "FAILED: $*" >&2
+    (cd "$work" && for file in $logs; do [ ! -s "$file" ] || tail -n 25 "$file"; done) >&2 || :
+    exit 1
+}
+wait_for() { # SECONDS COMMAND...: run the command until it succeeds; 1 after that time. A condition: eval '...'
+    wait_tries=$(($1 * 20))
+    shift
+    until "$@"; do
+        wait_tries=$((wait_tries - 1))
+        [ $wait_tries -gt 0 ] || return 1
+        sleep 0.05
+    done
+}
