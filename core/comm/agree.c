@@ -1,4 +1,4 @@
-/* Ranks agree whether all of them have done something: see comm.h. */
+/* comm_agree: all ranks return the error of the lowest failed rank: see comm.h. */
 #include "core/comm/comm.h"
 
 #include <stdio.h>
@@ -24,7 +24,7 @@ int comm_name_rank(const struct comm_report *report, int rank, int code, const c
 int comm_agree(struct comm *comm, int code, const struct error *own, const char *what, struct error *err)
 {
     struct comm_report report;
-    double first = code ? comm->rank : comm->size; /* that has failed */
+    double first = code ? comm->rank : comm->size; /* the lowest failed rank */
     if (!comm->ops || comm->size == 1 || code == EXIT_RANK_LOST) {
         if (code && err) *err = *own;
         return code;

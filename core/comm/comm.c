@@ -1,4 +1,4 @@
-/* The collectives of a run above the bytes that a back end carries: see comm.h. */
+/* The collectives, on top of a back end that transfers bytes: see comm.h. */
 #include "core/base/file.h"
 #include "core/comm/comm_internal.h"
 #include "kernels/bf16.h"
@@ -9,22 +9,22 @@
 
 /* ---- headers ---- */
 
-/* A header and a short message, in which every collective of a back end that compares no headers begins: its
- * first message has one size, whatever the call, so ranks in different calls still understand each other. */
+/* The first message of every collective, for back ends that do not compare headers themselves. It has the
+ * same size for all calls, so ranks that are in different calls can still compare headers. */
 struct envelope {
     struct comm_header header;
     char message[SMALL_MESSAGE];
 };
 
-/* Checksum of `count` offsets and two other arguments. */
-static uint32_t shape_of(const int64_t *offsets, int count, int a, int b)
+/* Returns a checksum of `count` offsets and two more arguments. */
+static uint32_t checksum_arguments(const int64_t *offsets, int count, int a, int b)
 {
     const int32_t others[] = {count, a, b};
     return crc32c(crc32c(0, others, sizeof others), offsets, (size_t)count * sizeof *offsets);
 }
 
-/* Exchanges and compares headers. A message of at most SMALL_MESSAGE bytes travels with them, to
- * window->receive, rank after rank. */
+/* Exchanges and compares headers. A message of at most SMALL_MESSAGE bytes is sent along; window->receive
+ * gets those of all ranks, in rank order. */
 static int compare_calls(struct comm *comm, const void *message, size_t bytes, struct error *err)
 {
     struct envelope own = {.header = comm->header};
@@ -40,7 +40,7 @@ static int compare_calls(struct comm *comm, const void *message, size_t bytes, s
     return code;
 }
 
-/* `bytes` of every rank -> window->receive. */
+/* All-gathers `bytes` of every rank to window->receive. */
 static int gather_bytes(struct comm *comm, const void *send, size_t bytes, struct error *err)
 {
     bool with_header = !comm->ops->compares && !comm->compared && bytes <= SMALL_MESSAGE;
@@ -56,7 +56,7 @@ size_t comm_slice_bytes(int size)
     return slice > SMALL_SLICE ? slice : SMALL_SLICE;
 }
 
-/* For a copy alone, never while others are waited for: the caller works on the device meanwhile. */
+/* Locks the device for a copy, never while waiting for other ranks: the caller's thread uses the device. */
 static void enter_device(struct comm *comm)
 {
     if (comm->device->enter) comm->device->enter(comm->device);
@@ -66,7 +66,7 @@ static void leave_device(struct comm *comm)
     if (comm->device->leave) comm->device->leave(comm->device);
 }
 
-static void fetch(struct comm *comm, bool of_host, void *host, const void *from, size_t bytes)
+static void download_part(struct comm *comm, bool of_host, void *host, const void *from, size_t bytes)
 {
     if (!bytes) return;
     if (of_host) memcpy(host, from, bytes);
@@ -77,7 +77,7 @@ static void fetch(struct comm *comm, bool of_host, void *host, const void *from,
     }
 }
 
-static void put(struct comm *comm, bool of_host, void *to, const void *host, size_t bytes)
+static void upload_part(struct comm *comm, bool of_host, void *to, const void *host, size_t bytes)
 {
     if (!bytes) return;
     if (of_host) memcpy(to, host, bytes);
@@ -88,7 +88,7 @@ static void put(struct comm *comm, bool of_host, void *to, const void *host, siz
     }
 }
 
-/* to = from + value, value of one rank. `from` NULL: 0 */
+/* to = from + value, the contribution of one rank. `from` NULL: 0 */
 static void add(float *to, const float *from, const void *value, enum dtype type, int64_t count)
 {
     const float *f = value;
@@ -119,15 +119,16 @@ int64_t comm_longest_part(int size, const int64_t *offsets)
     return longest;
 }
 
-/* What a slice wants of the device: what goes to each rank, and what was summed before. One wait for all. */
-static void fetch_slice(struct comm *comm, const struct comm_sum *s, int64_t at, int64_t slice, bool gives)
+/* Downloads the slice to send to each rank and the earlier sum, with one wait for all copies. */
+static void fetch_slice(struct comm *comm, const struct comm_sum *s, int64_t at, int64_t slice,
+                        bool contributes)
 {
     struct comm_window *w = comm->window;
     struct device *dev = comm->device;
     size_t size = dtype_bytes(s->type), bytes = (size_t)slice * size;
     int64_t count = comm_part(s->offsets, comm->rank, at, slice);
     enter_device(comm);
-    for (int q = 0; q < comm->size && gives; q++) {
+    for (int q = 0; q < comm->size && contributes; q++) {
         size_t part = (size_t)comm_part(s->offsets, q, at, slice) * size;
         if (part)
             dev->queues->download(dev, NULL, w->send + (size_t)q * bytes,
@@ -157,7 +158,7 @@ static int reduce_slices(struct comm *comm, const struct comm_sum *s, struct err
         const float *before = !s->before ? NULL : host ? s->before + at : w->sum;
         for (int r = 0; r < contributors && count; r++)
             add(sum, r ? sum : before, w->receive + (size_t)r * bytes, s->type, count);
-        if (!host) put(comm, host, s->receive + at, w->sum, (size_t)count * sizeof *sum);
+        if (!host) upload_part(comm, host, s->receive + at, w->sum, (size_t)count * sizeof *sum);
     }
     return code;
 }
@@ -165,11 +166,11 @@ static int reduce_slices(struct comm *comm, const struct comm_sum *s, struct err
 static int reduce(struct comm *comm, void *context, struct error *err)
 {
     const struct comm_sum *s = context;
-    bool there = !comm->device->host_memory && comm->ops->reduce_device;
+    bool on_device = !comm->device->host_memory && comm->ops->reduce_device;
     int code = comm_enter(comm, COMM_REDUCE, s->offsets[comm->size] * (int64_t)dtype_bytes(s->type),
-                          shape_of(s->offsets, comm->size + 1, (int)s->type, s->contributors), err);
+                          checksum_arguments(s->offsets, comm->size + 1, (int)s->type, s->contributors), err);
     if (code) return code;
-    return comm_leave(comm, (there ? comm->ops->reduce_device : reduce_slices)(comm, s, err), err);
+    return comm_leave(comm, (on_device ? comm->ops->reduce_device : reduce_slices)(comm, s, err), err);
 }
 
 int comm_reduce(struct comm *comm, const struct comm_sum *sum, struct error *err)
@@ -178,7 +179,7 @@ int comm_reduce(struct comm *comm, const struct comm_sum *sum, struct error *err
                 sum->contributors <= comm->size && (sum->type == DTYPE_F32 || sum->type == DTYPE_BF16);
     for (int q = 0; q < comm->size && good; q++) good = sum->offsets[q] <= sum->offsets[q + 1];
     if (!good)
-        return error_set(err, EXIT_FAILED, NULL, "a sum of %s values by %d of %d ranks has no such parts",
+        return error_set(err, EXIT_FAILED, NULL, "invalid partition of a sum of %s values by %d of %d ranks",
                          dtype_name(sum->type), sum->contributors, comm->size);
     if (comm->ops && comm->size == 1 && comm->device->host_memory) {
         add(sum->receive, sum->before, sum->send, sum->type, sum->offsets[1]);
@@ -188,7 +189,7 @@ int comm_reduce(struct comm *comm, const struct comm_sum *sum, struct error *err
 }
 
 struct gathering {
-    const char *own; /* the own part, where that is not in its place; else NULL */
+    const char *own; /* the own part; NULL: it is in place, in p */
     char *p;
     const int64_t *offsets;
     bool host;
@@ -201,18 +202,18 @@ static int gather(struct comm *comm, void *context, struct error *err)
     int64_t most = (int64_t)w->slice_bytes, longest = comm_longest_part(comm->size, g->offsets);
     const char *own = g->own ? g->own : g->p + g->offsets[comm->rank];
     int code = comm_enter(comm, COMM_GATHER, g->offsets[comm->size],
-                          shape_of(g->offsets, comm->size + 1, g->host, g->own != NULL), err);
+                          checksum_arguments(g->offsets, comm->size + 1, g->host, g->own != NULL), err);
     if (code) return code;
     if (!g->host && comm->ops->gather_device)
         return comm_leave(comm, comm->ops->gather_device(comm, g->own, g->p, g->offsets, err), err);
     for (int64_t at = 0; at < longest && !code; at += most) {
         int64_t slice = longest - at < most ? longest - at : most;
-        fetch(comm, g->host, w->send, own + at, (size_t)comm_part(g->offsets, comm->rank, at, slice));
+        download_part(comm, g->host, w->send, own + at, (size_t)comm_part(g->offsets, comm->rank, at, slice));
         if ((code = gather_bytes(comm, w->send, (size_t)slice, err)) != 0) break;
         for (int q = 0; q < comm->size; q++)
             if (q != comm->rank || g->own)
-                put(comm, g->host, g->p + g->offsets[q] + at, w->receive + (int64_t)q * slice,
-                    (size_t)comm_part(g->offsets, q, at, slice));
+                upload_part(comm, g->host, g->p + g->offsets[q] + at, w->receive + (int64_t)q * slice,
+                            (size_t)comm_part(g->offsets, q, at, slice));
     }
     return comm_leave(comm, code, err);
 }
@@ -229,22 +230,22 @@ int comm_gather_from(struct comm *comm, const void *own, void *p, const int64_t 
     return comm->ops ? comm_call(comm, gather, &all, err) : 0;
 }
 
-struct uniting {
+struct combining {
     void *p;
     size_t bytes;
 };
 
 static int combine(struct comm *comm, void *context, struct error *err)
 {
-    const struct uniting *u = context;
-    int code = comm_enter(comm, COMM_UNITE, (int64_t)u->bytes, 0, err);
+    const struct combining *u = context;
+    int code = comm_enter(comm, COMM_COMBINE, (int64_t)u->bytes, 0, err);
     return code ? code : comm_leave(comm, comm->ops->combine_device(comm, u->p, u->bytes, err), err);
 }
 
 int comm_combine(struct comm *comm, void *p, size_t bytes, struct error *err)
 {
     if (!comm->ops || !comm->ops->combine_device) return 0;
-    return comm_call(comm, combine, &(struct uniting){p, bytes}, err);
+    return comm_call(comm, combine, &(struct combining){p, bytes}, err);
 }
 
 int comm_gather_host(struct comm *comm, void *p, const int64_t *offsets, struct error *err)
@@ -262,7 +263,7 @@ int comm_gather_each(struct comm *comm, void *p, size_t bytes, struct error *err
     return code;
 }
 
-/* ---- few values ---- */
+/* ---- small collectives ---- */
 
 struct reduction {
     enum comm_operation operation;
@@ -280,11 +281,11 @@ static int all_reduce(struct comm *comm, void *context, struct error *err)
     for (int64_t at = 0; at < r->count && !code; at += most) {
         int64_t count = r->count - at < most ? r->count - at : most;
         code = gather_bytes(comm, r->values + at, (size_t)count * sizeof(double), err);
-        const double *given = (const double *)(const void *)w->receive;
+        const double *all = (const double *)(const void *)w->receive;
         for (int64_t i = 0; i < count && !code; i++) {
-            double v = given[i];
+            double v = all[i];
             for (int q = 1; q < comm->size; q++) {
-                double x = given[q * count + i];
+                double x = all[q * count + i];
                 if (r->operation == COMM_SUM) v += x;
                 else if (r->operation == COMM_MIN ? x < v : x > v) v = x;
             }
@@ -343,19 +344,22 @@ int comm_barrier(struct comm *comm, struct error *err)
 
 /* ---- opening ---- */
 
-/* Is this machine's memory what the device's accounts are of? */
-static bool counted(const struct comm *comm)
+/* Returns whether the device's memory classes count host memory. */
+static bool counts_host_memory(const struct comm *comm)
 {
     const struct device *device = comm->device;
     return device->kind == DEVICE_CPU || (device->kind == DEVICE_DRY && !device->queues->overlap);
 }
 
-/* Of ranks that are planned, too. */
-bool comm_combines(const struct comm *comm) { return comm->size > 1 && comm->overlaps && !counted(comm); }
+/* Also valid for planned ranks (comm_dry). */
+bool comm_combines(const struct comm *comm)
+{
+    return comm->size > 1 && comm->overlaps && !counts_host_memory(comm);
+}
 
 static void *host_block(struct comm *comm, size_t bytes, const char *name, struct error *err)
 {
-    if (counted(comm)) return device_alloc(comm->device, MEMORY_COMM, bytes, name, err);
+    if (counts_host_memory(comm)) return device_alloc(comm->device, MEMORY_COMM, bytes, name, err);
     void *p = comm->device->queues->host_allocate(comm->device, bytes);
     if (!p) error_set(err, EXIT_HOST_MEMORY, NULL, "no memory for %zu bytes of %s", bytes, name);
     return p;
@@ -363,7 +367,7 @@ static void *host_block(struct comm *comm, size_t bytes, const char *name, struc
 
 static void host_release(struct comm *comm, void *p)
 {
-    if (counted(comm)) device_free(comm->device, p);
+    if (counts_host_memory(comm)) device_free(comm->device, p);
     else comm->device->queues->host_free(comm->device, p);
 }
 
@@ -385,9 +389,9 @@ static int window_open(struct comm *comm, size_t slice, struct error *err)
     if (!w) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
     comm->window = w;
     w->slice_bytes = slice;
-    if (!(w->send = host_block(comm, all, "what goes to other ranks", err)) ||
-        !(w->receive = host_block(comm, all, "what comes from other ranks", err)) ||
-        (!counted(comm) && !(w->sum = host_block(comm, 2 * slice, "sums over ranks", err)))) {
+    if (!(w->send = host_block(comm, all, "send buffer to other ranks", err)) ||
+        !(w->receive = host_block(comm, all, "receive buffer from other ranks", err)) ||
+        (!counts_host_memory(comm) && !(w->sum = host_block(comm, 2 * slice, "sums over ranks", err)))) {
         window_close(comm);
         return err->code;
     }
@@ -397,7 +401,7 @@ static int window_open(struct comm *comm, size_t slice, struct error *err)
 int comm_reserve(struct comm *comm, int64_t longest, struct error *err)
 {
     size_t most = comm_slice_bytes(comm->size), slice = ((size_t)longest + 63) & ~(size_t)63;
-    if (!comm->window) return 0; /* alone: nothing is carried */
+    if (!comm->window) return 0; /* a single rank */
     void *planned = comm->window->planned;
     comm->window->planned = NULL;
     window_close(comm);
@@ -411,7 +415,7 @@ int comm_dry(struct comm *comm, int rank, int size, struct device *device, struc
 {
     struct error own;
     *comm = (struct comm){.rank = rank, .size = size, .device = device};
-    comm->overlaps = counted(comm);
+    comm->overlaps = counts_host_memory(comm);
     if (!err) err = &own;
     int code = size > 1 ? window_open(comm, SMALL_SLICE, err) : 0;
     if (code || size == 1 || !nccl_planned(device)) return code;
@@ -420,14 +424,14 @@ int comm_dry(struct comm *comm, int rank, int size, struct device *device, struc
     return comm->window->planned ? 0 : err->code;
 }
 
-/* Do the ranks meet in the library of their cards? */
-static int meet(struct comm *comm, const struct comm_options *o, struct nccl_meeting *meeting,
-                struct error *err)
+/* Decides whether the ranks use nccl (meeting->together). */
+static int meet_in_nccl(struct comm *comm, const struct comm_options *o, struct nccl_meeting *meeting,
+                        struct error *err)
 {
     if (o->exchange) return nccl_meet(comm, o, meeting, err);
     if (o->kind == COMM_AUTO) return 0;
-    return error_set(err, EXIT_CONFIG, "start them with 'meopt train'",
-                     "dist.backend is nccl, but nothing joins the ranks");
+    return error_set(err, EXIT_CONFIG, "start the ranks with 'meopt train'",
+                     "dist.backend is nccl, but the ranks have no coordinator");
 }
 
 int comm_open(struct comm *comm, const struct comm_options *o, struct device *device, struct error *err)
@@ -435,7 +439,7 @@ int comm_open(struct comm *comm, const struct comm_options *o, struct device *de
     struct error own;
     if (!err) err = &own;
     if (o->size < 1 || o->size > COMM_MOST_RANKS || o->rank < 0 || o->rank >= o->size)
-        return error_set(err, EXIT_FAILED, NULL, "rank %d of %d is impossible", o->rank, o->size);
+        return error_set(err, EXIT_FAILED, NULL, "invalid rank %d of %d", o->rank, o->size);
     if (o->size == 1) {
         comm_self(comm, device);
         return 0;
@@ -443,9 +447,9 @@ int comm_open(struct comm *comm, const struct comm_options *o, struct device *de
     *comm = (struct comm){.rank = o->rank, .size = o->size, .device = device, .options = *o};
     struct nccl_meeting meeting = {.together = false};
     int code = window_open(comm, SMALL_SLICE, err);
-    if (!code && (o->kind == COMM_AUTO || o->kind == COMM_NCCL)) code = meet(comm, o, &meeting, err);
+    if (!code && (o->kind == COMM_AUTO || o->kind == COMM_NCCL)) code = meet_in_nccl(comm, o, &meeting, err);
     bool local = o->kind == COMM_LOCAL || (o->kind == COMM_AUTO && o->shared >= 0);
-    comm->overlaps = meeting.together || counted(comm);
+    comm->overlaps = meeting.together || counts_host_memory(comm);
     if (!code)
         code = comm_thread_start(comm,
                                  meeting.together ? comm_nccl_open

@@ -1,4 +1,4 @@
-/* Inside core/comm: what the back ends and the arithmetic above them share. */
+/* Private to core/comm: shared by comm.c and the back ends. */
 #ifndef MEOPT_COMM_COMM_INTERNAL_H
 #define MEOPT_COMM_COMM_INTERNAL_H
 
@@ -6,43 +6,43 @@
 #include "core/comm/nccl_api.h"
 
 enum {
-    COMM_WINDOW_BYTES = 8 << 20, /* of one direction, all ranks together, at most */
-    SMALL_SLICE = 4096,          /* of a rank, before anything is reserved, and at least */
-    SMALL_MESSAGE = 232 /* that travels with a header, where a back end does not compare them itself */
+    COMM_WINDOW_BYTES = 8 << 20, /* largest window of one direction, for all ranks together */
+    SMALL_SLICE = 4096,          /* smallest slice of a rank, and the one before comm_reserve */
+    SMALL_MESSAGE = 232          /* largest message in an envelope with the header */
 };
 
-/* Through which arrays travel: slices of equal size for each rank. Host memory. */
+/* Staging buffers in host memory: one slice per rank, of equal size. */
 struct comm_window {
-    size_t slice_bytes;   /* at most of one call; a multiple of 64 */
+    size_t slice_bytes;   /* largest slice of one call; a multiple of 64 */
     char *send, *receive; /* (size * slice_bytes) */
-    float *sum;           /* (slice_bytes / 2): of a device whose memory is not this machine's */
-    void *planned;        /* of a dry card: what comm_nccl_open would take */
+    float *sum;           /* (slice_bytes / 2); only for devices with their own memory */
+    void *planned;        /* "dry" card: the memory that comm_nccl_open would allocate */
 };
 
-/* At most slice bytes for each rank of so many. */
+/* Returns the largest slice per rank, in bytes, with `size` ranks. */
 size_t comm_slice_bytes(int size);
 
-/* The thread that makes the back end's calls. `open` and, at the end, ops->close are called in it. */
+/* Starts and stops the thread that makes the back end's calls. It also calls `open` and ops->close. */
 int comm_thread_start(struct comm *comm, int (*open)(struct comm *, void *context, struct error *err),
                       void *context, struct error *err);
 void comm_thread_stop(struct comm *comm);
 
-/* In the thread, waited for. */
+/* Runs a function in that thread and waits for it. */
 int comm_call(struct comm *comm, int (*run)(struct comm *, void *context, struct error *err), void *context,
               struct error *err);
 
-/* Back ends, opened in their thread. */
+/* Open a back end, in the thread. */
 int comm_local_open(struct comm *comm, void *options, struct error *err);
 int comm_mpi_open(struct comm *comm, void *options, struct error *err);
 
-/* The library for cards of this kind (DEVICE_HIP, DEVICE_CUDA), or NULL with `why` (size bytes).
- * $MEOPT_RCCL_LIBRARY and $MEOPT_NCCL_LIBRARY name another file, "none": none. It stays loaded. */
+/* Loads the library for cards of this kind (DEVICE_HIP, DEVICE_CUDA), or returns NULL with `why` (size
+ * bytes). $MEOPT_RCCL_LIBRARY and $MEOPT_NCCL_LIBRARY override its path; "none" disables it. */
 const struct nccl_api *nccl_load(enum device_kind kind, char *why, size_t size);
 extern const char *const nccl_names[DEVICE_KIND_COUNT]; /* "RCCL", "NCCL" */
 
-/* The library of the cards. All ranks ask each other whether they have it, and rank 0 gives an id; together:
- * all have, and comm_nccl_open is given this. */
-enum { NCCL_CARD_BYTES = 32 << 20 }; /* of each card, by class comm */
+/* nccl_meet all-gathers the libraries of all ranks and the id of rank 0. `together`: all ranks can use
+ * nccl; the caller passes the meeting to comm_nccl_open. */
+enum { NCCL_CARD_BYTES = 32 << 20 }; /* per card, memory class comm */
 extern const char nccl_parts_name[];
 struct nccl_meeting {
     const struct nccl_api *api;
@@ -52,21 +52,21 @@ struct nccl_meeting {
 int nccl_meet(struct comm *comm, const struct comm_options *options, struct nccl_meeting *meeting,
               struct error *err);
 int comm_nccl_open(struct comm *comm, void *meeting, struct error *err);
-/* Would ranks on this dry card meet there? */
+/* Returns whether ranks on this "dry" card would use nccl. */
 bool nccl_planned(const struct device *device);
 
-/* Of an array that is cut at offsets: values of a rank's part from its `at`-th on, `most` at most; and the
- * longest part. */
+/* Of an array partitioned at offsets: the number of values in a rank's part from index `at` on, at most
+ * `most`; and the length of the longest part. */
 int64_t comm_part(const int64_t *offsets, int rank, int64_t at, int64_t most);
 int64_t comm_longest_part(int size, const int64_t *offsets);
 
-/* A collective begins (sets comm->header, comm_status) and ends with this code. Returns an error of an
- * earlier
- * one, and the code. */
+/* comm_enter begins a collective: it sets comm->header and comm_status, or returns the error of an earlier
+ * collective. comm_leave ends it, stores a failure for later calls and returns `code`. */
 int comm_enter(struct comm *comm, enum comm_call call, int64_t bytes, uint32_t shape, struct error *err);
 int comm_leave(struct comm *comm, int code, const struct error *err);
 
-/* headers (size, `stride` bytes apart) of all ranks: EXIT_RANK_LOST where one differs from that of rank 0. */
+/* Compares the headers of all ranks, `stride` bytes apart. Returns EXIT_RANK_LOST if one differs from rank
+ * 0's. */
 int comm_compare(const struct comm *comm, const void *headers, size_t stride, struct error *err);
 
 #endif

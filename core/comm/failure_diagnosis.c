@@ -1,19 +1,32 @@
-/* Which rank is lost, and what the others wait for: see hub.h. */
+/* Decides from heartbeats which rank is lost, and ends the run with the reason: see hub.h.
+ *
+ * hub_tick calls diagnose_ranks until a diagnosis exists. The first rule that applies ends the run:
+ *
+ *   disconnected    A connection ended without an exit message. While ranks join: at once. Later, after
+ *                   NEXT_BEATS_SECONDS: by then the other ranks, which received ASK, have reported the
+ *                   collective in which they wait for the lost one.
+ *   reported        A rank exited with EXIT_RANK_LOST, and no other rule has found the lost rank within
+ *                   REPORT_SECONDS. The reporting rank itself is not the lost one.
+ *   absent          A rank has not joined within options.join_seconds. The next rules wait for all to join.
+ *   silent          No heartbeat for HUB_SILENT_SECONDS.
+ *   stuck           Heartbeats without progress for longer than hub_patience(phase). A rank that waits for
+ *                   others, or is in an exempt phase (saving), cannot be stuck.
+ *   all waiting     Every connected rank waits in a collective for longer than hub_patience. A rank that
+ *                   has exited is the lost one; without one, the network is to blame.
+ *
+ * An exit message with any other exit code ends the run when it arrives (diagnose_exit_message).
+ */
 #include "core/comm/hub_internal.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { HEARSAY_SECONDS = 3 };
+enum { REPORT_SECONDS = 3 };
 #define NEXT_BEATS_SECONDS 0.6
 
-void rank_name(char *dst, size_t size, int r, const struct rank_facts *f)
-{
-    snprintf(dst, size, "rank %d (host %s, pid %d%s%s)", r, f->host[0] ? f->host : "unknown", f->pid,
-             f->card[0] ? ", card " : "", f->card);
-}
+/* ---- ending the run ---- */
 
-void judge_verdict(struct hub *hub, int rank, const struct error *why)
+void hub_end(struct hub *hub, int rank, const struct error *why)
 {
     struct rank_bye bye;
     if (hub->why.code) return;
@@ -24,34 +37,28 @@ void judge_verdict(struct hub *hub, int rank, const struct error *why)
         if (hub->ranks[r].peer >= 0) wire_put_bye(&hub->peers[hub->ranks[r].peer].out, WIRE_ABORT, &bye);
 }
 
-void judge_end(struct hub *hub, int code, int rank, const char *why, const char *hint)
+void hub_fail(struct hub *hub, int code, int rank, const char *what, const char *hint)
 {
     struct error err;
-    error_set(&err, code, hint, "%s", why);
-    judge_verdict(hub, rank, &err);
+    error_set(&err, code, hint, "%s", what);
+    hub_end(hub, rank, &err);
 }
 
-/* "rank 3", "ranks 0, 1 and 3", of many the first ones. */
-static void list_ranks(char *dst, size_t size, const struct hub *hub,
-                       bool (*is)(const struct hub *, int, int64_t), int64_t what)
+/* ---- describing ranks ---- */
+
+void describe_rank(char *dst, size_t size, int r, const struct rank_facts *f)
 {
-    int count = 0, said = 0;
-    size_t n = 0;
-    for (int r = 0; r < hub->options.size; r++) count += is(hub, r, what);
-    dst[0] = 0;
-    for (int r = 0; r < hub->options.size && said < 8 && n + 40 < size; r++) {
-        if (!is(hub, r, what)) continue;
-        const char *before = said == 0 ? count > 1 ? "ranks " : "rank " : said == count - 1 ? " and " : ", ";
-        n += (size_t)snprintf(dst + n, size - n, "%s%d", before, r);
-        said++;
-    }
-    if (said < count) snprintf(dst + n, size - n, " and %d more", count - said);
+    snprintf(dst, size, "rank %d (host %s, pid %d%s%s)", r, f->host[0] ? f->host : "unknown", f->pid,
+             f->card[0] ? ", card " : "", f->card);
 }
+
+/* Selects ranks for list_ranks; is_absent ignores `collective`. */
+typedef bool rank_filter(const struct hub *hub, int r, int64_t collective);
 
 static bool is_absent(const struct hub *hub, int r, int64_t unused)
 {
     (void)unused;
-    return !hub->ranks[r].here;
+    return !hub->ranks[r].joined;
 }
 
 static bool waits_in(const struct hub *hub, int r, int64_t collective)
@@ -60,54 +67,98 @@ static bool waits_in(const struct hub *hub, int r, int64_t collective)
     return b->wait == RANK_WAITS && b->collective == collective;
 }
 
-/* What it is at, and who waits for it in which collective. */
-static void say_where(char *dst, size_t size, const struct hub *hub, int r)
+/* Writes "rank 3" or "ranks 0, 1 and 3", at most 8 numbers. Returns the number of matching ranks. */
+static int list_ranks(char *dst, size_t size, const struct hub *hub, rank_filter *matches, int64_t collective)
 {
-    const struct rank_beat *b = &hub->ranks[r].beat, *at = NULL;
+    int count = 0, listed = 0;
+    size_t n = 0;
+    for (int r = 0; r < hub->options.size; r++) count += matches(hub, r, collective);
+    dst[0] = 0;
+    for (int r = 0; r < hub->options.size && listed < 8 && n + 40 < size; r++) {
+        if (!matches(hub, r, collective)) continue;
+        const char *separator = listed == 0           ? count > 1 ? "ranks " : "rank "
+                                : listed == count - 1 ? " and "
+                                                      : ", ";
+        n += (size_t)snprintf(dst + n, size - n, "%s%d", separator, r);
+        listed++;
+    }
+    if (listed < count) snprintf(dst + n, size - n, " and %d more", count - listed);
+    return count;
+}
+
+/* The heartbeat, of the ranks except r, that waits in the newest collective. NULL: none waits. */
+static const struct rank_beat *newest_waiting(const struct hub *hub, int r)
+{
+    const struct rank_beat *newest = NULL;
+    for (int i = 0; i < hub->options.size; i++) {
+        const struct rank_beat *b = &hub->ranks[i].beat;
+        if (i != r && b->wait == RANK_WAITS && (!newest || b->collective > newest->collective)) newest = b;
+    }
+    return newest;
+}
+
+/* Writes the last step and phase of rank r, and the collective in which other ranks wait for it. Returns
+ * whether there is such a collective. */
+static bool describe_position(char *dst, size_t size, const struct hub *hub, int r)
+{
+    const struct rank_beat *b = &hub->ranks[r].beat, *newest = newest_waiting(hub, r);
     char waiting[200];
     const char *phase = b->phase < hub->options.phase_count ? hub->options.phases[b->phase].name : "at work";
-    for (int i = 0; i < hub->options.size; i++) {
-        const struct rank_beat *other = &hub->ranks[i].beat;
-        if (i != r && other->wait == RANK_WAITS && (!at || other->collective > at->collective)) at = other;
-    }
     int n = b->wait == RANK_WAITS
                 ? snprintf(dst, size, "; last seen at step %lld, in collective %lld (%s)", (long long)b->step,
                            (long long)b->collective, b->name)
                 : snprintf(dst, size, "; last seen at step %lld, %s", (long long)b->step, phase);
-    if (!at || (b->wait == RANK_WAITS && b->collective >= at->collective) || n < 0 || (size_t)n >= size)
-        return;
-    list_ranks(waiting, sizeof waiting, hub, waits_in, at->collective);
+    if (!newest || (b->wait == RANK_WAITS && b->collective >= newest->collective) || n < 0 ||
+        (size_t)n >= size)
+        return false;
+    int count = list_ranks(waiting, sizeof waiting, hub, waits_in, newest->collective);
     snprintf(dst + n, size - (size_t)n, "; it misses collective %lld (%s), in which %s wait%s",
-             (long long)at->collective, at->name, waiting, strncmp(waiting, "ranks", 5) == 0 ? "" : "s");
+             (long long)newest->collective, newest->name, waiting, count > 1 ? "" : "s");
+    return true;
 }
 
-static void end_lost(struct hub *hub, int r, const char *how, const char *hint)
+/* Ends the run because of rank r: "rank R (...) PROBLEM; last seen at ...". */
+static void end_lost(struct hub *hub, int r, const char *problem, const char *hint)
 {
-    char who[256], where[360], why[560];
-    rank_name(who, sizeof who, r, &hub->ranks[r].facts);
-    say_where(where, sizeof where, hub, r);
-    if (hub->heard_at > 0 && !strstr(where, "it misses")) {
-        size_t n = strlen(where);
-        snprintf(where + n, sizeof where - n, "; rank %d says: %.150s", hub->told_by, hub->told.what);
+    char who[256], position[360], what[560];
+    describe_rank(who, sizeof who, r, &hub->ranks[r].facts);
+    bool missed = describe_position(position, sizeof position, hub, r);
+    if (hub->loss_reported_at > 0 && !missed) {
+        size_t n = strlen(position);
+        snprintf(position + n, sizeof position - n, "; rank %d reports: %.150s", hub->reporter,
+                 hub->report.what);
     }
-    snprintf(why, sizeof why, "%.200s %s%.300s", who, how, hub->complete ? where : "");
-    judge_end(hub, EXIT_RANK_LOST, r, why, hint);
+    snprintf(what, sizeof what, "%.200s %s%.300s", who, problem, hub->complete ? position : "");
+    hub_fail(hub, EXIT_RANK_LOST, r, what, hint);
 }
 
-static void end_gone(struct hub *hub)
+/* ---- disconnected ---- */
+
+static void end_disconnected(struct hub *hub)
 {
-    end_lost(hub, hub->gone, "is gone: its connection ended", hub->options.log_hint);
+    end_lost(hub, hub->disconnected, "is gone: its connection ended", hub->options.log_hint);
 }
 
-void judge_gone(struct hub *hub, int r, double now)
+void diagnose_disconnect(struct hub *hub, int r, double now)
 {
-    if (hub->gone >= 0) return;
-    hub->gone = r;
-    hub->gone_at = now;
-    if (!hub->complete) end_gone(hub);
+    if (hub->disconnected >= 0) return;
+    hub->disconnected = r;
+    hub->disconnected_at = now;
+    if (!hub->complete) end_disconnected(hub);
 }
 
-static void end_by(struct hub *hub, int r, const struct rank_bye *bye)
+static bool diagnose_disconnected(struct hub *hub, double now)
+{
+    if (hub->disconnected < 0 || now - hub->disconnected_at <= NEXT_BEATS_SECONDS) return false;
+    end_disconnected(hub);
+    return true;
+}
+
+/* ---- exit messages, and losses that they report ---- */
+
+/* Ends the run with the exit message of rank r. A message that starts with "rank N (host" is one that all
+ * ranks have agreed on (comm_agree): rank N failed, not r. */
+static void end_by_exit_message(struct hub *hub, int r, const struct rank_bye *bye)
 {
     char who[256];
     struct error err;
@@ -115,28 +166,67 @@ static void end_by(struct hub *hub, int r, const struct rank_bye *bye)
     bool names = sscanf(bye->what, "rank %d (host %n", &named, &end) == 1 && end > 0;
     if (names && named >= 0 && named < hub->options.size) {
         wire_bye_error(bye, &err);
-        judge_verdict(hub, named, &err); /* all ranks agree on this one */
+        hub_end(hub, named, &err);
         return;
     }
-    rank_name(who, sizeof who, r, &hub->ranks[r].facts);
+    describe_rank(who, sizeof who, r, &hub->ranks[r].facts);
     error_set(&err, bye->code, bye->hint, "%.200s ended with exit code %d: %.300s", who, bye->code,
               bye->what);
     if (bye->file[0]) error_at(&err, bye->file, bye->line, bye->column);
-    judge_verdict(hub, r, &err);
+    hub_end(hub, r, &err);
 }
 
-void hub_end(struct hub *hub, int rank, const struct error *why) { judge_verdict(hub, rank, why); }
-
-/* One that ends because it misses another one is not the one that is lost: that will show. */
 void diagnose_exit_message(struct hub *hub, int r, const struct rank_bye *bye, double now)
 {
     if (bye->code != EXIT_RANK_LOST) {
-        end_by(hub, r, bye);
-    } else if (hub->heard_at <= 0) {
-        hub->heard_at = now;
-        hub->told_by = r;
-        hub->told = *bye;
+        end_by_exit_message(hub, r, bye);
+    } else if (hub->loss_reported_at <= 0) {
+        hub->loss_reported_at = now;
+        hub->reporter = r;
+        hub->report = *bye;
     }
+}
+
+static bool diagnose_reported(struct hub *hub, double now)
+{
+    if (hub->loss_reported_at <= 0 || now - hub->loss_reported_at <= REPORT_SECONDS) return false;
+    end_by_exit_message(hub, hub->reporter, &hub->report);
+    return true;
+}
+
+/* ---- absent ---- */
+
+/* Returns true until all ranks have joined: the rules after this one apply to running ranks only. */
+static bool diagnose_absent(struct hub *hub, double now)
+{
+    char who[200], what[300];
+    int absent = -1;
+    if (hub->complete) return false;
+    if (now - hub->since <= hub->options.join_seconds) return true;
+    int count = list_ranks(who, sizeof who, hub, is_absent, 0);
+    snprintf(what, sizeof what, "%s of %d did not join within %.0f s", who, hub->options.size,
+             hub->options.join_seconds);
+    for (int r = 0; r < hub->options.size && count == 1; r++)
+        if (!hub->ranks[r].joined) absent = r;
+    hub_fail(hub, EXIT_RANK_LOST, absent, what,
+             "check that all nodes see the run directory and reach the host of rank 0");
+    return true;
+}
+
+/* ---- silent, stuck ---- */
+
+static bool diagnose_silent(struct hub *hub, double now)
+{
+    char problem[96];
+    for (int r = 0; r < hub->options.size; r++) {
+        const struct hub_rank *rank = &hub->ranks[r];
+        if (rank->left || now - rank->beat_at <= HUB_SILENT_SECONDS) continue;
+        snprintf(problem, sizeof problem, "does not answer: no heartbeat for %.0f s", now - rank->beat_at);
+        end_lost(hub, r, problem,
+                 "check whether its process is stopped, its host is down or the network is cut");
+        return true;
+    }
+    return false;
 }
 
 double hub_patience(const struct hub_phase *phase, double longest, bool measured)
@@ -145,81 +235,62 @@ double hub_patience(const struct hub_phase *phase, double longest, bool measured
     return 5 * longest > least ? 5 * longest : least;
 }
 
-static void judge_absent(struct hub *hub, double now)
-{
-    char who[200], why[300];
-    if (now - hub->since <= hub->options.join_seconds) return;
-    list_ranks(who, sizeof who, hub, is_absent, 0);
-    snprintf(why, sizeof why, "%s of %d did not come within %.0f s", who, hub->options.size,
-             hub->options.join_seconds);
-    int one = -1, count = 0;
-    for (int r = 0; r < hub->options.size; r++)
-        if (!hub->ranks[r].here) one = r, count++;
-    judge_end(hub, EXIT_RANK_LOST, count == 1 ? one : -1, why,
-              "do all nodes see the run directory, and reach the host of rank 0?");
-}
-
-static bool stands(const struct hub *hub, int r, double now)
+static bool is_stuck(const struct hub *hub, int r, double now)
 {
     const struct hub_rank *rank = &hub->ranks[r];
     const struct hub_phase *phases = hub->options.phases;
     int phase = rank->beat.phase;
     if (rank->beat.wait || rank->left || phase >= hub->options.phase_count || phases[phase].exempt)
         return false;
-    return now - rank->moved_at > hub_patience(&phases[phase], hub->longest[phase], rank->steps >= 2);
+    return now - rank->progress_at > hub_patience(&phases[phase], hub->longest[phase], rank->steps >= 2);
 }
 
-/* All that are still there wait, and nobody comes: one that has left, or the network between them. */
-static void judge_waiting(struct hub *hub, double now)
+static bool diagnose_stuck(struct hub *hub, double now)
+{
+    char problem[96];
+    for (int r = 0; r < hub->options.size; r++) {
+        if (!is_stuck(hub, r, now)) continue;
+        snprintf(problem, sizeof problem, "is stuck: no progress for %.0f s",
+                 now - hub->ranks[r].progress_at);
+        end_lost(hub, r, problem, NULL);
+        return true;
+    }
+    return false;
+}
+
+/* ---- all waiting ---- */
+
+static bool diagnose_all_waiting(struct hub *hub, double now)
 {
     static const struct hub_phase collective = {"in a collective", 120, true, false};
     double limit = hub_patience(&collective, hub->longest_inside, hub->ranks[0].steps >= 2);
-    int left = -1, waiting = -1;
+    int left = -1, oldest = -1; /* a rank that has exited; the rank that waits in the oldest collective */
     for (int r = 0; r < hub->options.size; r++) {
         const struct hub_rank *rank = &hub->ranks[r];
         if (rank->left) left = r;
-        else if (!rank->beat.wait || now - rank->moved_at <= limit) return;
-        else if (waiting < 0 || rank->beat.collective < hub->ranks[waiting].beat.collective) waiting = r;
+        else if (!rank->beat.wait || now - rank->progress_at <= limit) return false;
+        else if (oldest < 0 || rank->beat.collective < hub->ranks[oldest].beat.collective) oldest = r;
     }
-    if (waiting < 0) return;
+    if (oldest < 0) return false;
     if (left >= 0) {
-        end_lost(hub, left, "has ended, though the run goes on", NULL);
-        return;
+        end_lost(hub, left, "has exited before the end of the run", NULL);
+        return true;
     }
-    const struct rank_beat *b = &hub->ranks[waiting].beat;
-    char why[300];
-    snprintf(why, sizeof why, "all ranks wait in collective %lld (%s) for more than %.0f s",
+    const struct rank_beat *b = &hub->ranks[oldest].beat;
+    char what[300];
+    snprintf(what, sizeof what, "all ranks wait in collective %lld (%s) for more than %.0f s",
              (long long)b->collective, b->name, limit);
-    judge_end(hub, EXIT_RANK_LOST, -1, why, "the network between the ranks: a link, a firewall, a driver");
+    hub_fail(hub, EXIT_RANK_LOST, -1, what, "check the network between the ranks: links, firewalls, drivers");
+    return true;
 }
 
-void judge(struct hub *hub, double now)
+void diagnose_ranks(struct hub *hub, double now)
 {
-    char how[96];
-    if (hub->gone >= 0 && now - hub->gone_at > NEXT_BEATS_SECONDS) {
-        end_gone(hub);
-        return;
-    }
-    if (hub->heard_at > 0 && now - hub->heard_at > HEARSAY_SECONDS) {
-        end_by(hub, hub->told_by, &hub->told);
-        return;
-    }
-    if (!hub->complete) {
-        judge_absent(hub, now);
-        return;
-    }
-    for (int r = 0; r < hub->options.size; r++) {
-        const struct hub_rank *rank = &hub->ranks[r];
-        if (rank->left || now - rank->heard_at <= HUB_SILENT_SECONDS) continue;
-        snprintf(how, sizeof how, "does not answer: no sign for %.0f s", now - rank->heard_at);
-        end_lost(hub, r, how, "was it stopped, its machine down, or the network cut?");
-        return;
-    }
-    for (int r = 0; r < hub->options.size; r++) {
-        if (!stands(hub, r, now)) continue;
-        snprintf(how, sizeof how, "is stuck: no progress for %.0f s", now - hub->ranks[r].moved_at);
-        end_lost(hub, r, how, NULL);
-        return;
-    }
-    judge_waiting(hub, now);
+    /* In the order of the comment at the top; a rule returns true where the later ones do not apply. */
+    static bool (*const rules[])(struct hub *, double) = {
+        diagnose_disconnected, diagnose_reported, diagnose_absent,
+        diagnose_silent,       diagnose_stuck,    diagnose_all_waiting,
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i](hub, now)) return;
 }

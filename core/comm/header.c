@@ -1,4 +1,4 @@
-/* Headers of collectives: which call a rank is in, compared among ranks and reported to the heartbeat. */
+/* Headers of collectives: ranks compare them, and the heartbeat reports the current one. */
 #include "core/comm/comm_internal.h"
 
 #include <stdatomic.h>
@@ -7,25 +7,24 @@
 
 const char *const comm_call_names[COMM_CALLS] = {
     [COMM_NO_CALL] = "no collective", [COMM_JOIN] = "join",       [COMM_REDUCE] = "reduce",
-    [COMM_GATHER] = "gather",         [COMM_UNITE] = "unite",     [COMM_ALL_REDUCE] = "all_reduce",
+    [COMM_GATHER] = "gather",         [COMM_COMBINE] = "combine", [COMM_ALL_REDUCE] = "all_reduce",
     [COMM_BROADCAST] = "broadcast",   [COMM_BARRIER] = "barrier",
 };
 
-/* number, call and whether it is under way in one word: the heartbeat's thread never reads halves of two
- * collectives */
+/* Number, call and `inside` of comm_status in one atomic word, which the heartbeat's thread reads. */
 enum { STATUS_CALL_BITS = 8 };
-static _Atomic uint64_t told;
-_Static_assert(COMM_CALLS <= 1 << (STATUS_CALL_BITS - 1), "the call and one bit more fit");
+static _Atomic uint64_t status;
+_Static_assert(COMM_CALLS <= 1 << (STATUS_CALL_BITS - 1), "call and inside must fit");
 
-static void tell(const struct comm *comm, bool inside)
+static void publish_status(const struct comm *comm, bool inside)
 {
-    atomic_store(&told, (uint64_t)comm->header.number << STATUS_CALL_BITS | (uint64_t)comm->header.call << 1 |
-                            (inside ? 1u : 0u));
+    atomic_store(&status, (uint64_t)comm->header.number << STATUS_CALL_BITS |
+                              (uint64_t)comm->header.call << 1 | (inside ? 1u : 0u));
 }
 
 struct comm_status comm_status(void)
 {
-    uint64_t word = atomic_load(&told);
+    uint64_t word = atomic_load(&status);
     return (struct comm_status){(int64_t)(word >> STATUS_CALL_BITS),
                                 (enum comm_call)(word >> 1 & ((1 << (STATUS_CALL_BITS - 1)) - 1)), word & 1};
 }
@@ -39,19 +38,19 @@ int comm_enter(struct comm *comm, enum comm_call call, int64_t bytes, uint32_t s
     comm->header =
         (struct comm_header){.number = comm->header.number + 1, .bytes = bytes, .call = call, .shape = shape};
     comm->compared = false;
-    tell(comm, true);
+    publish_status(comm, true);
     return 0;
 }
 
 int comm_leave(struct comm *comm, int code, const struct error *err)
 {
-    tell(comm, false);
+    publish_status(comm, false);
     if (code && err) comm->broken = *err;
     comm->broken.code = code;
     return code;
 }
 
-static void side_text(char *text, size_t size, int rank, const struct comm_header *h, bool numbered)
+static void describe_call(char *text, size_t size, int rank, const struct comm_header *h, bool numbered)
 {
     const char *name = h->call < COMM_CALLS ? comm_call_names[h->call] : "an unknown collective";
     int n = snprintf(text, size, "rank %d in %s of %lld bytes", rank, name, (long long)h->bytes);
@@ -69,8 +68,8 @@ int comm_compare(const struct comm *comm, const void *headers, size_t stride, st
         if (memcmp(&first, &other, sizeof first) == 0) continue;
         bool numbered = first.number != other.number;
         bool parts = !numbered && first.call == other.call && first.bytes == other.bytes;
-        side_text(sides[0], sizeof sides[0], 0, &first, false);
-        side_text(sides[1], sizeof sides[1], r, &other, numbered);
+        describe_call(sides[0], sizeof sides[0], 0, &first, false);
+        describe_call(sides[1], sizeof sides[1], r, &other, numbered);
         return error_set(err, EXIT_RANK_LOST,
                          "please report this defect; continue with: meopt train --resume",
                          "collective mismatch at #%lld: %s, %s%s", (long long)first.number, sides[0],

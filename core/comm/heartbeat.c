@@ -1,4 +1,4 @@
-/* A rank's connection to the hub: see heartbeat.h. */
+/* A rank's connection to the coordinator: see heartbeat.h. */
 #include "core/comm/heartbeat.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -17,8 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A rank hears from the hub who is missing: it waits a little longer than that does. */
-enum { BEAT_SECONDS = 1, RETRY_MS = 200, SEND_SECONDS = 5, VERDICT_SECONDS = 10 };
+/* DIAGNOSIS_SECONDS: a rank waits longer than the coordinator, which reports the missing ranks. */
+enum { BEAT_SECONDS = 1, RETRY_MS = 200, SEND_SECONDS = 5, DIAGNOSIS_SECONDS = 10 };
 
 struct heartbeat {
     struct heartbeat_options options;
@@ -27,18 +27,18 @@ struct heartbeat {
     char run[sizeof((struct place *)0)->run];
     bool resume;
     pthread_t thread;
-    pthread_mutex_t sending, mutex; /* the socket's writing side; what follows */
+    pthread_mutex_t sending, mutex; /* sending: writes to the socket; mutex: the members below */
     pthread_cond_t changed;
-    bool offering, answered, over;
+    bool exchanging, answered, over;
     char offer_name[32];
-    uint8_t *all; /* of the exchange that is going on */
+    uint8_t *all; /* result of the current exchange */
     size_t all_bytes;
     struct error why;
 };
 
 /* ---- the socket ---- */
 
-/* All of it, within a few seconds: the hub reads all the time. */
+/* Sends all bytes within SEND_SECONDS: the coordinator reads continuously. */
 static int send_all(struct heartbeat *h, struct wire_bytes *out)
 {
     double until = clock_seconds() + SEND_SECONDS;
@@ -58,7 +58,7 @@ static int send_all(struct heartbeat *h, struct wire_bytes *out)
     return code;
 }
 
-/* One more piece: 1, 0 when there is none now, -1 at the end of the connection. */
+/* Receives some bytes. Returns 1, 0 if none are available, -1 at the end of the connection. */
 static int receive_some(struct heartbeat *h)
 {
     uint8_t bytes[16384];
@@ -70,45 +70,47 @@ static int receive_some(struct heartbeat *h)
 
 /* ---- joining ---- */
 
-static int find_place(const struct heartbeat_options *o, struct place *place, struct error *err)
+static int read_place(const struct heartbeat_options *o, struct place *place, struct error *err)
 {
     return o->variable ? place_parse(place, o->variable, err) : place_read(place, o->file, err);
 }
 
-static int refused(const struct wire_message *m, struct error *err)
+static int abort_error(const struct wire_message *m, struct error *err)
 {
     struct rank_bye bye;
-    if (!wire_get_bye(m, &bye)) return error_set(err, EXIT_RANK_LOST, NULL, "the run is over");
+    if (!wire_get_bye(m, &bye)) return error_set(err, EXIT_RANK_LOST, NULL, "the run has ended");
     if (!bye.code) bye.code = EXIT_RANK_LOST;
     return wire_bye_error(&bye, err);
 }
 
-/* Until it says that all are there: 0, or what it says instead. *ours: the hub has spoken, so the place is
- * right. */
+/* Waits for WELCOME. Returns 0 or the reason of an ABORT. *ours: the coordinator has answered, so the place
+ * is the right one. */
 static int wait_welcome(struct heartbeat *h, double until, bool *ours, struct error *err)
 {
     struct wire_message m;
     size_t taken;
     for (;;) {
         int found = wire_next(h->in.data, h->in.bytes, WIRE_TO_RANK_BYTES, &m, &taken);
-        if (found < 0) return error_set(err, EXIT_NETWORK, NULL, "no hub of ranks answers");
+        if (found < 0)
+            return error_set(err, EXIT_NETWORK, NULL, "the coordinator of the ranks does not answer");
         if (found > 0) {
             *ours = true;
             int code = m.type == WIRE_WELCOME ? 0
-                       : m.type == WIRE_ABORT ? refused(&m, err)
-                                              : error_set(err, EXIT_NETWORK, NULL, "the hub talks nonsense");
+                       : m.type == WIRE_ABORT
+                           ? abort_error(&m, err)
+                           : error_set(err, EXIT_NETWORK, NULL, "invalid message from the coordinator");
             wire_drop(&h->in, taken);
             return code;
         }
         double left = until - clock_seconds();
         struct pollfd wait = {h->fd, POLLIN, 0};
         if (left <= 0)
-            return error_set(err, EXIT_RANK_LOST, "the log of rank 0 names those that are missing",
-                             "not all %d ranks came within %.0f s", h->options.facts.size,
+            return error_set(err, EXIT_RANK_LOST, "see the log of rank 0 for the missing ranks",
+                             "not all %d ranks joined within %.0f s", h->options.facts.size,
                              h->options.seconds);
         poll(&wait, 1, left > 1 ? 1000 : (int)(1000 * left) + 1);
         if (receive_some(h) < 0)
-            return error_set(err, EXIT_NETWORK, NULL, "the hub of ranks closed the connection");
+            return error_set(err, EXIT_NETWORK, NULL, "the coordinator of the ranks closed the connection");
     }
 }
 
@@ -116,13 +118,14 @@ static int try_join(struct heartbeat *h, double until, bool *ours, struct error 
 {
     struct place place;
     struct wire_bytes hello = {0};
-    int code = find_place(&h->options, &place, err);
+    int code = read_place(&h->options, &place, err);
     if (code) return code;
     double left = until - clock_seconds();
     if ((code = place_connect(&place, left < 5 ? left + 0.1 : 5, &h->fd, err)) != 0) return code;
     wire_put_hello(&hello, place.key, &h->options.facts);
-    code = send_all(h, &hello) ? error_set(err, EXIT_NETWORK, NULL, "the hub of ranks closed the connection")
-                               : wait_welcome(h, until + VERDICT_SECONDS, ours, err);
+    code = send_all(h, &hello)
+               ? error_set(err, EXIT_NETWORK, NULL, "the coordinator of the ranks closed the connection")
+               : wait_welcome(h, until + DIAGNOSIS_SECONDS, ours, err);
     memcpy(h->run, place.run, sizeof h->run);
     h->resume = place.resume;
     if (!code) return 0;
@@ -132,7 +135,7 @@ static int try_join(struct heartbeat *h, double until, bool *ours, struct error 
     return code;
 }
 
-/* The file may come late, or be that of an earlier run until rank 0 has replaced it. */
+/* Joins, with retries: the file may appear late, or belong to an earlier run until rank 0 replaces it. */
 static int join(struct heartbeat *h, struct error *err)
 {
     double until = clock_seconds() + h->options.seconds;
@@ -146,7 +149,7 @@ static int join(struct heartbeat *h, struct error *err)
                 return code;
             }
             return error_set(
-                err, EXIT_RANK_LOST, "is rank 0 running, and the directory of runs one that all nodes see?",
+                err, EXIT_RANK_LOST, "check that rank 0 runs and that all nodes see the run directory",
                 "rank %d of %d found no rank 0 within %.0f s: %s%s%.300s", h->options.facts.rank,
                 h->options.facts.size, h->options.seconds, why.file, why.file[0] ? ": " : "", why.what);
         }
@@ -163,7 +166,8 @@ static void *tear_down(void *context)
     return NULL;
 }
 
-/* No way back: who waits hears it, what hangs is torn down, and a process that is still there is killed. */
+/* Ends this rank: wakes waiting callers, calls `lost` in its own thread, and kills the process after
+ * HEARTBEAT_GRACE_SECONDS. */
 static void end_run(struct heartbeat *h, const struct error *why)
 {
     pthread_t thread;
@@ -176,23 +180,23 @@ static void end_run(struct heartbeat *h, const struct error *why)
     struct pollfd wait = {h->ending, POLLIN, 0};
     double until = clock_seconds() + HEARTBEAT_GRACE_SECONDS;
     while (clock_seconds() < until)
-        if (poll(&wait, 1, 200) == 1) return; /* it leaves by itself */
+        if (poll(&wait, 1, 200) == 1) return; /* heartbeat_leave was called */
     kill(getpid(), SIGKILL);
 }
 
-static void take_all(struct heartbeat *h, const struct wire_message *m)
+static void store_gathered(struct heartbeat *h, const struct wire_message *m)
 {
     int size = h->options.facts.size;
     struct wire_offer *offers = xcalloc((size_t)size, sizeof *offers);
     char name[32];
     bool good = wire_get_all(m, name, offers, size);
     pthread_mutex_lock(&h->mutex);
-    if (good && h->offering && strcmp(name, h->offer_name) == 0) {
+    if (good && h->exchanging && strcmp(name, h->offer_name) == 0) {
         for (int r = 0; r < size && good; r++) {
             good = offers[r].bytes == h->all_bytes;
             if (good) memcpy(h->all + (size_t)r * h->all_bytes, offers[r].data, h->all_bytes);
         }
-        h->offering = false;
+        h->exchanging = false;
         h->answered = good;
         pthread_cond_broadcast(&h->changed);
     }
@@ -206,14 +210,14 @@ static void beat(struct heartbeat *h)
     struct wire_bytes out = {0};
     h->options.beat(h->options.context, &b);
     pthread_mutex_lock(&h->mutex);
-    if (h->offering) b.wait = RANK_OFFERS;
+    if (h->exchanging) b.wait = RANK_OFFERS;
     pthread_mutex_unlock(&h->mutex);
     wire_put_beat(&out, &b);
-    send_all(h, &out); /* that the hub is gone is seen when it is read */
+    send_all(h, &out); /* handle_messages detects a lost coordinator */
 }
 
-/* What the hub has said; false: the run is over. */
-static bool listen_to_hub(struct heartbeat *h)
+/* Handles messages of the coordinator. Returns false if the run has ended. */
+static bool handle_messages(struct heartbeat *h)
 {
     struct wire_message m;
     struct error why;
@@ -222,25 +226,24 @@ static bool listen_to_hub(struct heartbeat *h)
     bool unanswered = ended < 0 && (errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH);
     while ((found = wire_next(h->in.data, h->in.bytes, WIRE_TO_RANK_BYTES, &m, &taken)) == 1) {
         if (m.type == WIRE_ABORT) {
-            refused(&m, &why);
+            abort_error(&m, &why);
             end_run(h, &why);
             return false;
         }
-        if (m.type == WIRE_ALL) take_all(h, &m);
+        if (m.type == WIRE_ALL) store_gathered(h, &m);
         if (m.type == WIRE_ASK) beat(h);
         wire_drop(&h->in, taken);
     }
     if (ended >= 0 && found >= 0) return true;
     if (ended < 0 && unanswered)
-        error_set(
-            &why, EXIT_RANK_LOST, "the log of rank 0, where it can be read, says what it saw",
-            "the process that watches over the ranks does not answer: the network is cut, or its host down");
-    else error_set(&why, EXIT_RANK_LOST, NULL, "the process that watches over the ranks is gone");
+        error_set(&why, EXIT_RANK_LOST, "see the log of rank 0",
+                  "the coordinator of the ranks does not answer: the network is cut or its host is down");
+    else error_set(&why, EXIT_RANK_LOST, NULL, "the coordinator of the ranks has exited");
     end_run(h, &why);
     return false;
 }
 
-static void *beat_on(void *context)
+static void *heartbeat_thread(void *context)
 {
     struct heartbeat *h = context;
     double due = clock_seconds();
@@ -254,11 +257,11 @@ static void *beat_on(void *context)
         }
         poll(waits, 2, (int)(1000 * left) + 1);
         if (waits[0].revents) return NULL;
-        if (waits[1].revents && !listen_to_hub(h)) return NULL;
+        if (waits[1].revents && !handle_messages(h)) return NULL;
     }
 }
 
-/* ---- the callers ---- */
+/* ---- calls from other threads ---- */
 
 static void heartbeat_free(struct heartbeat *h)
 {
@@ -281,10 +284,10 @@ int heartbeat_join(struct heartbeat **heartbeat, const struct heartbeat_options 
     pthread_mutex_init(&h->mutex, NULL);
     pthread_cond_init(&h->changed, NULL);
     *heartbeat = NULL;
-    int code = h->ending < 0 ? error_errno(err, EXIT_FAILED, NULL, "no event to end a thread") : join(h, err);
+    int code = h->ending < 0 ? error_errno(err, EXIT_FAILED, NULL, "cannot create an eventfd") : join(h, err);
     if (!code) {
-        errno = thread_start(&h->thread, beat_on, h);
-        if (errno) code = error_errno(err, EXIT_FAILED, NULL, "no thread for the heartbeat");
+        errno = thread_start(&h->thread, heartbeat_thread, h);
+        if (errno) code = error_errno(err, EXIT_FAILED, NULL, "cannot start the heartbeat thread");
     }
     if (code) heartbeat_free(h);
     else *heartbeat = h;
@@ -299,25 +302,26 @@ int heartbeat_exchange(struct heartbeat *h, const char *name, const void *own, s
 {
     struct wire_bytes out = {0};
     if (bytes > WIRE_OFFER_BYTES)
-        return error_set(err, EXIT_FAILED, NULL, "%s: %zu bytes are more than ranks hand round", name, bytes);
+        return error_set(err, EXIT_FAILED, NULL, "%s: %zu bytes exceed the limit of an exchange", name,
+                         bytes);
     pthread_mutex_lock(&h->mutex);
     snprintf(h->offer_name, sizeof h->offer_name, "%s", name);
     h->all = all;
     h->all_bytes = bytes;
     h->answered = false;
-    h->offering = true;
+    h->exchanging = true;
     pthread_mutex_unlock(&h->mutex);
     wire_put_offer(&out, name, own, bytes);
     send_all(h, &out);
     pthread_mutex_lock(&h->mutex);
-    while (h->offering && !h->over) pthread_cond_wait(&h->changed, &h->mutex);
-    h->offering = false;
+    while (h->exchanging && !h->over) pthread_cond_wait(&h->changed, &h->mutex);
+    h->exchanging = false;
     int code = 0;
     if (h->over) {
         if (err) *err = h->why;
         code = h->why.code;
     } else if (!h->answered) {
-        code = error_set(err, EXIT_RANK_LOST, NULL, "%s: ranks gave different numbers of bytes", name);
+        code = error_set(err, EXIT_RANK_LOST, NULL, "%s: ranks sent different numbers of bytes", name);
     }
     pthread_mutex_unlock(&h->mutex);
     return code;
@@ -332,7 +336,7 @@ int heartbeat_agree(struct heartbeat *h, const char *name, uint64_t value, struc
         if (all[r] != all[0]) odd = r, count++;
     if (count)
         code = error_set(err, EXIT_CONFIG, "all ranks must see the same files",
-                         "rank %d%s has another %s than rank 0: %016llx, not %016llx", odd,
+                         "rank %d%s has a different %s from rank 0: %016llx, not %016llx", odd,
                          count > 1 ? " and more ranks" : "", name, (unsigned long long)all[odd],
                          (unsigned long long)all[0]);
     free(all);
@@ -353,5 +357,5 @@ void heartbeat_leave(struct heartbeat *h, int code, const struct error *why)
     wire_put_bye(&out, WIRE_BYE, &bye);
     send_all(h, &out);
     if (!h->over) heartbeat_free(h);
-    else close(h->fd); /* the thread that tears down may still read it; the process ends */
+    else close(h->fd); /* tear_down may still read it; the process ends soon */
 }

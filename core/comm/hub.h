@@ -1,19 +1,19 @@
-/* Who is alive: the hub of a run's ranks, in the process that watches over rank 0 and trains nothing itself.
+/* The coordinator of a run's ranks. It runs in the supervisor of rank 0, which does not train.
  *
- * It lets ranks in (the run's key, each rank once, the same program, configuration and number of ranks, no
- * two on one card), hands small things round (a communicator's id), hears a beat a second of each, and
- * decides when a rank is lost. It decides from beats alone, never from the collectives: those hang when a
- * rank dies.
+ * The hub admits ranks: each must send the run's key, join once, and have the program, configuration and
+ * number of ranks of rank 0; two ranks cannot share a card. It all-gathers small values (the id of an NCCL
+ * communicator), receives one heartbeat per second from each rank, and detects lost ranks. Detection uses
+ * heartbeats only, because collectives hang after a rank dies:
  *
- *     gone          the connection ended without a farewell: as soon as the others, who are asked, have
- *                   told who misses it where
- *     unreachable   no beat for 10 s: stopped, its machine is down, the network is cut
- *     stuck         beats, but no progress: once steps are measured for 20 s, or 5 times the longest time
- *                   that any rank has needed in this phase; before, and elsewhere, for the phase's own limit.
- *                   Who waits in a collective waits for the others and is not the one that is stuck
+ *     disconnected   the connection ended without an exit message
+ *     silent         no heartbeat for 10 s: the process is stopped, its host is down or the network is cut
+ *     stuck          heartbeats without progress. Limit after two steps: 20 s, or 5 times the longest time
+ *                    that any rank has needed in this phase. Limit before that, and in phases without
+ *                    steps: the limit of the phase. A rank that waits in a collective is not stuck.
  *
- * Then all others are told to end, by ABORT with the reason. Nothing in here sleeps, reads a clock or touches
- * a socket: bytes and times come from outside (serve.h does that), so tests play hours in microseconds.
+ * failure_diagnosis.c holds the complete rules. The hub then sends ABORT with the reason to the other
+ * ranks. It does not sleep, read a clock or use a socket: serve.h passes bytes and times in, so tests
+ * simulate hours in microseconds.
  */
 #ifndef MEOPT_COMM_HUB_H
 #define MEOPT_COMM_HUB_H
@@ -25,30 +25,30 @@ enum { HUB_STRANGERS = 64, HUB_SILENT_SECONDS = 10, HUB_STUCK_SECONDS = 20, HUB_
 
 struct hub_phase {
     const char *name; /* "computing a step" */
-    double seconds;   /* without progress, at most; where steps count: until two steps are made */
-    bool steps;       /* from then on HUB_STUCK_SECONDS, or 5 times the longest so far */
-    bool exempt;      /* saving: as long as it takes */
+    double seconds;   /* longest time without progress; with `steps`: before two steps are made */
+    bool steps;       /* after two steps the limit is HUB_STUCK_SECONDS, or 5 times the longest so far */
+    bool exempt;      /* no limit: saving */
 };
 
 struct hub_options {
     int size;
     uint8_t key[WIRE_KEY_BYTES];
     struct rank_facts expected; /* program_crc, version and config_hash that all ranks must have */
-    double join_seconds;        /* for all ranks to be there */
-    int strangers;              /* connections that have not shown the key, at most */
+    double join_seconds;        /* for all ranks to join */
+    int strangers;              /* most connections that have not sent the key; 0: HUB_STRANGERS + size */
     const struct hub_phase *phases;
     int phase_count;
-    const char *log_hint; /* where messages of a rank that is gone can be read; NULL: none */
+    const char *log_hint; /* where to read the log of a lost rank; NULL: none */
 };
 
 struct hub_rank {
-    bool here, left; /* let in; said farewell */
+    bool joined, left; /* left: has sent its exit message */
     struct rank_facts facts;
-    struct rank_beat beat; /* the last one */
-    double heard_at, moved_at;
-    double waiting; /* share of its last beats in which it waited for others */
-    int steps;      /* that it was seen to make */
-    int peer;       /* private */
+    struct rank_beat beat;       /* the last one */
+    double beat_at, progress_at; /* times of its last heartbeat and of the last one with progress */
+    double waiting;              /* moving average over its heartbeats: share in which it waited for others */
+    int steps;                   /* heartbeats with a larger step than the one before */
+    int peer;                    /* private */
     char offer_name[32];
     struct wire_bytes offer;
 };
@@ -57,35 +57,38 @@ struct hub;
 struct hub *hub_create(const struct hub_options *options, double now);
 void hub_free(struct hub *hub);
 
-/* Connections, by a number that this gives. Where there are too many that have not shown the key, it is that
- * of the oldest of them, which is forgotten: its connection is to be closed. */
+/* Adds a connection and returns its number. With too many connections that have not sent the key, it reuses
+ * the number of the oldest of them; the caller closes that connection. */
 int hub_peer(struct hub *hub, double now);
-void hub_take(struct hub *hub, int peer, const void *data, size_t bytes, double now);
-/* Forgets the oldest connection that has not shown the key, for want of descriptors: its number; -1: none. */
+/* Parses received bytes and handles the complete messages. */
+void hub_receive(struct hub *hub, int peer, const void *data, size_t bytes, double now);
+/* Removes the oldest connection that has not sent the key and returns its number; -1: none. For a process
+ * that is out of file descriptors. */
 int hub_drop_stranger(struct hub *hub);
-/* The connection has ended, or is to be forgotten. */
+/* Removes a connection that has ended. */
 void hub_ended(struct hub *hub, int peer, double now);
-/* What is to be sent to this one; the caller calls wire_drop with what has gone. */
+/* Returns the bytes to send to this connection; the caller removes sent bytes with wire_drop. */
 struct wire_bytes *hub_output(struct hub *hub, int peer);
-/* It is to be closed once all is sent. */
-bool hub_done_with(const struct hub *hub, int peer);
-/* Time has gone by: to be called a few times a second, when all that had come was taken. */
+/* Returns whether the caller should close the connection: all output is sent. */
+bool hub_closing(const struct hub *hub, int peer);
+/* Checks timeouts. The caller calls it a few times per second, after hub_receive of all received bytes. */
 void hub_tick(struct hub *hub, double now);
 
-/* All are there and agree. */
+/* Returns whether all ranks have joined. */
 bool hub_complete(const struct hub *hub);
-/* None is connected any more, and each has said farewell. */
+/* Returns whether every rank has sent its exit message and disconnected. */
 bool hub_all_left(const struct hub *hub);
-/* EXIT_RANK_LOST, EXIT_CONFIG or a rank's own exit code with the reason, once the ranks have been told to
- * end; 0: no rank is lost. *rank: the one, -1 several. */
+/* Returns EXIT_RANK_LOST, EXIT_CONFIG or a rank's own exit code, with the reason, after the hub has sent
+ * ABORT; 0: no rank is lost. *rank: the lost rank, -1: several. */
 int hub_diagnosis(const struct hub *hub, int *rank, struct error *err);
-/* The caller knows that this rank is lost, and why: the others are told to end. Not after a verdict. */
+/* Ends the run because this rank is lost: sends ABORT with `why` to all ranks. Only the first call counts.
+ * */
 void hub_end(struct hub *hub, int rank, const struct error *why);
-/* Rank r, for the dashboard. */
+/* State of rank r, for the dashboard. */
 const struct hub_rank *hub_rank(const struct hub *hub, int r);
 
-/* For how long a rank may show no progress in this phase: `longest` is what any rank has needed so far, and
- * `measured` that two steps are made. */
+/* Seconds that a rank may spend in this phase without progress. longest: the longest time of any rank so
+ * far. measured: two steps are made. */
 double hub_patience(const struct hub_phase *phase, double longest, bool measured);
 
 #endif

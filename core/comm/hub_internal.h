@@ -1,4 +1,4 @@
-/* Inside the hub: what hub.c (who says what) and failure_diagnosis.c (who is lost) share. */
+/* Private to the hub: hub.c (connections and messages) and failure_diagnosis.c (lost ranks). */
 #ifndef MEOPT_COMM_HUB_INTERNAL_H
 #define MEOPT_COMM_HUB_INTERNAL_H
 
@@ -6,7 +6,7 @@
 
 struct hub_peer {
     bool used, closing;
-    int rank; /* -1: a stranger yet */
+    int rank; /* -1: it has not sent the key */
     double since;
     struct wire_bytes in, out;
 };
@@ -19,26 +19,27 @@ struct hub {
     struct hub_peer *peers;
     int peer_count;
     double *longest, longest_inside; /* without progress, by phase; inside a collective */
-    struct error why;                /* the verdict; code 0: none yet */
+    struct error why;                /* the diagnosis; code 0: none yet */
     int lost;
-    int gone; /* whose connection ended, at gone_at; -1: none */
-    double gone_at;
-    double heard_at; /* a rank says that another one is lost; 0: none has */
-    int told_by;
-    struct rank_bye told;
+    int disconnected; /* the first rank whose connection ended without an exit message; -1: none */
+    double disconnected_at;
+    double loss_reported_at; /* when `reporter` exited with EXIT_RANK_LOST and `report`; 0: none has */
+    int reporter;
+    struct rank_bye report;
 };
 
-/* "rank 2 (host n1, pid 41, card 0000:41:00.0)" */
-void rank_name(char *dst, size_t size, int r, const struct rank_facts *facts);
+/* Writes "rank 2 (host n1, pid 41, card 0000:41:00.0)". */
+void describe_rank(char *dst, size_t size, int r, const struct rank_facts *facts);
 
 /* ---- failure_diagnosis.c ---- */
 
-/* The run is over: told once, to all ranks. */
-void judge_verdict(struct hub *hub, int rank, const struct error *why);
-void judge_end(struct hub *hub, int code, int rank, const char *why, const char *hint);
-void judge_gone(struct hub *hub, int rank, double now);
+/* Calls hub_end with an error of this exit code, message and hint. */
+void hub_fail(struct hub *hub, int code, int rank, const char *what, const char *hint);
+/* Records that the connection of this rank ended without an exit message. */
+void diagnose_disconnect(struct hub *hub, int rank, double now);
+/* Handles the exit message of a rank that failed (bye->code is neither 0 nor EXIT_STOPPED). */
 void diagnose_exit_message(struct hub *hub, int rank, const struct rank_bye *bye, double now);
-/* Is a rank missing, silent or stuck? */
-void judge(struct hub *hub, double now);
+/* Ends the run if a rank is disconnected, absent, silent or stuck. */
+void diagnose_ranks(struct hub *hub, double now);
 
 #endif

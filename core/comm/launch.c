@@ -1,5 +1,5 @@
-/* Launchers' variables: see launch.h. The names are those of Slurm 20.11 to 24 (srun(1), sbatch(1)), Open MPI
- * 4 and 5, MVAPICH2, Hydra (MPICH, Intel MPI), PMIx and torch.distributed.run. */
+/* Launchers' variables: see launch.h. The names are those of Slurm 20.11 to 24 (srun(1), sbatch(1)), Open
+ * MPI 4 and 5, MVAPICH2, Hydra (MPICH, Intel MPI), PMIx and torch.distributed.run. */
 #include "core/comm/launch.h"
 
 #include <ctype.h>
@@ -9,19 +9,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum level { INNER, MPI, STEP, BY_HAND }; /* who may stand inside whom: a smaller one inside a larger one */
+enum level { INNER, MPI, STEP, BY_HAND }; /* of nesting: a smaller level runs inside a larger one */
 
 struct row {
     const char *name;
     enum level level;
-    const char *marker; /* must be set, too; NULL: nothing more */
+    const char *marker; /* must also be set; NULL: none */
     const char *rank, *size, *local_rank, *local_size;
-    const char *job[3]; /* tell this launch from others */
+    const char *job[3]; /* variables that identify this launch */
 };
 
-/* Innermost first. sbatch sets SLURM_PROCID=0 and SLURM_NTASKS for its script, which is one process: a step
- * is known by its list of nodes alone. RANK and WORLD_SIZE are anybody's names: they count with MASTER_ADDR.
- */
+/* Innermost first. sbatch sets SLURM_PROCID=0 and SLURM_NTASKS for its script, which is a single process:
+ * only the list of nodes identifies a step. RANK and WORLD_SIZE are common names, so they require
+ * MASTER_ADDR. */
 static const struct row rows[] = {
     {"torchrun",
      INNER,
@@ -74,10 +74,10 @@ static const struct row rows[] = {
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
-/* Of the batch system, which all ranks share. */
+/* Variables of batch systems, equal on all ranks. */
 static const char *const jobs[] = {"SLURM_JOB_ID", "SLURM_RESTART_COUNT", "PBS_JOBID", "LSB_JOBID", "JOB_ID"};
 
-static const char *of_process(const char *name, const void *context)
+static const char *process_variable(const char *name, const void *context)
 {
     (void)context;
     return getenv(name);
@@ -88,78 +88,80 @@ struct reading {
     const void *context;
 };
 
-/* Set and not empty. */
-static const char *text_of(const struct reading *in, const char *name)
+/* Returns the value if the variable is set and not empty. */
+static const char *variable_text(const struct reading *in, const char *name)
 {
     const char *text = name ? in->get(name, in->context) : NULL;
     return text && *text ? text : NULL;
 }
 
-static int number_of(const struct reading *in, const char *name, int *number, struct error *err)
+static int variable_number(const struct reading *in, const char *name, int *number, struct error *err)
 {
-    const char *text = text_of(in, name);
+    const char *text = variable_text(in, name);
     char *end;
     errno = 0;
     long value = text ? strtol(text, &end, 10) : 0;
     if (text && (*end || errno || value < 0 || value > LAUNCH_RANKS_MAX || !isdigit((unsigned char)*text)))
-        return error_set(err, EXIT_USAGE, "unset it, or start the program with the launcher that sets it",
-                         "%s is '%.60s', no number from 0 to %d", name, text, LAUNCH_RANKS_MAX);
+        return error_set(err, EXIT_USAGE, "unset it, or use the launcher that sets it",
+                         "%s is '%.60s', not a number from 0 to %d", name, text, LAUNCH_RANKS_MAX);
     *number = text ? (int)value : -1;
     return 0;
 }
 
-struct told {
-    bool whole;
+/* The variables of one row. */
+struct values {
+    bool complete;
     int rank, size, local_rank, local_size;
 };
 
-static int row_read(const struct reading *in, const struct row *row, struct told *told, struct error *err)
+static int row_read(const struct reading *in, const struct row *row, struct values *values, struct error *err)
 {
-    *told = (struct told){0};
-    if (!text_of(in, row->rank) || !text_of(in, row->size) || (row->marker && !text_of(in, row->marker)))
+    *values = (struct values){0};
+    if (!variable_text(in, row->rank) || !variable_text(in, row->size) ||
+        (row->marker && !variable_text(in, row->marker)))
         return 0;
-    int code = number_of(in, row->rank, &told->rank, err);
-    if (!code) code = number_of(in, row->size, &told->size, err);
-    if (!code) code = number_of(in, row->local_rank, &told->local_rank, err);
-    if (!code && row->local_size) code = number_of(in, row->local_size, &told->local_size, err);
+    int code = variable_number(in, row->rank, &values->rank, err);
+    if (!code) code = variable_number(in, row->size, &values->size, err);
+    if (!code) code = variable_number(in, row->local_rank, &values->local_rank, err);
+    if (!code && row->local_size) code = variable_number(in, row->local_size, &values->local_size, err);
     if (code) return code;
-    if (!row->local_size) told->local_size = -1;
-    if (told->rank >= told->size)
-        return error_set(err, EXIT_USAGE, "unset them, or start the program with the launcher that sets them",
-                         "%s is %d, but %s is %d: ranks count from 0", row->rank, told->rank, row->size,
-                         told->size);
-    told->whole = true;
+    if (!row->local_size) values->local_size = -1;
+    if (values->rank >= values->size)
+        return error_set(err, EXIT_USAGE, "unset them, or use the launcher that sets them",
+                         "%s is %d, but %s is %d: ranks count from 0", row->rank, values->rank, row->size,
+                         values->size);
+    values->complete = true;
     return 0;
 }
 
-/* Two rows that differ though one cannot stand inside the other: a variable was left over, or set by hand. */
-static int contradicts(const struct row *a, const struct told *ta, const struct row *b, const struct told *tb,
-                       bool under_srun, struct error *err)
+/* Refuses two rows that differ although they cannot be nested: a variable is left over or was set by hand.
+ * */
+static int check_agreement(const struct row *a, const struct values *ta, const struct row *b,
+                           const struct values *tb, bool under_srun, struct error *err)
 {
     bool same = ta->rank == tb->rank && ta->size == tb->size;
     bool nested = b->level > a->level && b->level != BY_HAND;
     if (same || nested || (a->level == MPI && b->level == MPI && under_srun)) return 0;
-    return error_set(err, EXIT_USAGE, "unset the variables of the one that did not start this process",
+    return error_set(err, EXIT_USAGE, "unset the variables of the launcher that did not start this process",
                      "%s says rank %d of %d (%s, %s), %s says rank %d of %d (%s, %s)", a->name, ta->rank,
                      ta->size, a->rank, a->size, b->name, tb->rank, tb->size, b->rank, b->size);
 }
 
-/* PMIx gives the rank alone: enough to notice N processes that would each train alone. */
-static int check_pmix(const struct reading *in, const struct row *row, const struct told *told,
+/* PMIx sets only the rank. That detects N processes that would each train alone. */
+static int check_pmix(const struct reading *in, const struct row *row, const struct values *values,
                       struct error *err)
 {
     int rank;
-    int code = number_of(in, "PMIX_RANK", &rank, err);
+    int code = variable_number(in, "PMIX_RANK", &rank, err);
     if (code || rank < 0) return code;
     if (!row)
-        return error_set(
-            err, EXIT_USAGE,
-            "start the ranks with srun or the mpirun of an MPI; or unset PMIX_RANK to train alone",
-            "PMIX_RANK says that this is rank %d, but nothing says of how many", rank);
-    if (row->level <= MPI || rank == told->rank) return 0; /* the server of an outer launcher */
-    return error_set(err, EXIT_USAGE, "unset the variables of the one that did not start this process",
-                     "PMIX_RANK is %d, but %s says rank %d of %d (%s)", rank, row->name, told->rank,
-                     told->size, row->rank);
+        return error_set(err, EXIT_USAGE,
+                         "start the ranks with srun or mpirun, or unset PMIX_RANK to train alone",
+                         "PMIX_RANK is %d, but no variable has the number of ranks", rank);
+    if (row->level <= MPI || rank == values->rank) return 0; /* set by an outer launcher */
+    return error_set(err, EXIT_USAGE, "unset the variables of the launcher that did not start this process",
+                     "PMIX_RANK is %d, but %s says rank %d of %d (%s)", rank, row->name, values->rank,
+                     values->size, row->rank);
 }
 
 static void add_word(char *job, size_t size, const char *word)
@@ -175,46 +177,48 @@ static void add_word(char *job, size_t size, const char *word)
 static void name_job(const struct reading *in, const struct row *row, struct launch *launch)
 {
     for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++)
-        add_word(launch->job, sizeof launch->job, text_of(in, jobs[i]));
+        add_word(launch->job, sizeof launch->job, variable_text(in, jobs[i]));
     for (int i = 0; i < 3 && row->job[i]; i++)
-        add_word(launch->job, sizeof launch->job, text_of(in, row->job[i]));
+        add_word(launch->job, sizeof launch->job, variable_text(in, row->job[i]));
     if (!launch->job[0]) add_word(launch->job, sizeof launch->job, "ranks");
 }
 
 int launch_read(struct launch *launch, launch_variable *get, const void *context, struct error *err)
 {
-    struct reading in = {get ? get : of_process, context};
-    struct told told[ROWS];
+    struct reading in = {get ? get : process_variable, context};
+    struct values values[ROWS];
     int code = 0, chosen = -1, tasks;
     *launch = (struct launch){.size = 1, .local_rank = -1, .local_size = -1, .one_host = true};
     for (int i = 0; i < ROWS && !code; i++) {
-        code = row_read(&in, &rows[i], &told[i], err);
-        if (code || !told[i].whole) continue;
-        if (rows[i].level == BY_HAND && told[0].whole) told[i].whole = false; /* torchrun's own */
+        code = row_read(&in, &rows[i], &values[i], err);
+        if (code || !values[i].complete) continue;
+        if (rows[i].level == BY_HAND && values[0].complete) values[i].complete = false; /* set by torchrun */
         else if (chosen < 0) chosen = i;
     }
     if (code) return code;
     const struct row *row = chosen < 0 ? NULL : &rows[chosen];
-    bool under_srun = text_of(&in, "SLURM_STEP_NODELIST") != NULL;
+    bool under_srun = variable_text(&in, "SLURM_STEP_NODELIST") != NULL;
     for (int i = chosen + 1; chosen >= 0 && i < ROWS && !code; i++)
-        if (told[i].whole) code = contradicts(row, &told[chosen], &rows[i], &told[i], under_srun, err);
-    if (!code) code = check_pmix(&in, row, chosen < 0 ? NULL : &told[chosen], err);
+        if (values[i].complete)
+            code = check_agreement(row, &values[chosen], &rows[i], &values[i], under_srun, err);
+    if (!code) code = check_pmix(&in, row, chosen < 0 ? NULL : &values[chosen], err);
     if (code) return code;
     if (chosen < 0) {
-        if (number_of(&in, "SLURM_NTASKS", &tasks, NULL) == 0 && tasks > 1 && !under_srun)
+        if (variable_number(&in, "SLURM_NTASKS", &tasks, NULL) == 0 && tasks > 1 && !under_srun)
             launch->idle_tasks = tasks;
         return 0;
     }
     launch->launcher = row->name;
-    launch->rank = told[chosen].rank;
-    launch->size = told[chosen].size;
-    for (int i = chosen; i < ROWS; i++) { /* what it does not tell, one that agrees with it may */
-        if (!told[i].whole || told[i].rank != launch->rank || told[i].size != launch->size) continue;
-        if (launch->local_rank < 0) launch->local_rank = told[i].local_rank;
-        if (launch->local_size < 0) launch->local_size = told[i].local_size;
+    launch->rank = values[chosen].rank;
+    launch->size = values[chosen].size;
+    for (int i = chosen; i < ROWS; i++) { /* other rows fill in missing values */
+        if (!values[i].complete || values[i].rank != launch->rank || values[i].size != launch->size) continue;
+        if (launch->local_rank < 0) launch->local_rank = values[i].local_rank;
+        if (launch->local_size < 0) launch->local_size = values[i].local_size;
     }
     int nodes = -1;
-    if (row->level == STEP && (code = number_of(&in, "SLURM_STEP_NUM_NODES", &nodes, err)) != 0) return code;
+    if (row->level == STEP && (code = variable_number(&in, "SLURM_STEP_NUM_NODES", &nodes, err)) != 0)
+        return code;
     launch->one_host = launch->size == 1 || launch->local_size == launch->size || nodes == 1;
     name_job(&in, row, launch);
     return 0;

@@ -1,9 +1,8 @@
-/* Who started this process, and as which of how many: what srun, mpirun and torchrun leave in the
- * environment. Nothing here starts anything; the variables are read, compared, and refused where they
- * contradict each other.
+/* Launcher, rank and number of ranks of this process, from the environment variables that srun, mpirun and
+ * torchrun set. Variables that contradict each other are an error.
  *
- * A launcher often stands inside another one: mpirun inside a job of sbatch, torchrun inside srun, Open MPI
- * under srun --pty. The innermost one counts. Which that is, is the order of the table in launch.c.
+ * Launchers can be nested: mpirun in a job of sbatch, torchrun in srun, Open MPI in srun --pty. The
+ * innermost one counts; the table in launch.c lists them in this order.
  */
 #ifndef MEOPT_COMM_LAUNCH_H
 #define MEOPT_COMM_LAUNCH_H
@@ -15,20 +14,20 @@
 enum { LAUNCH_RANKS_MAX = 65536 };
 
 struct launch {
-    const char *launcher; /* for people: "srun"; NULL: none, this is one process alone */
+    const char *launcher; /* its name, "srun"; NULL: no launcher, a single process */
     int rank, size;       /* 0 of 1 without a launcher */
-    int local_rank;       /* on this machine; -1: not told */
-    int local_size;       /* -1: not told */
-    bool one_host;        /* all ranks are on this machine, as far as that is told */
-    char job[160];        /* names this launch among others, fit for a file's name; "" without a launcher */
-    int idle_tasks; /* tasks of a Slurm job that this process is no step of: srun was left out; else 0 */
+    int local_rank;       /* on this host; -1: unknown */
+    int local_size;       /* -1: unknown */
+    bool one_host;        /* all ranks are known to be on this host */
+    char job[160];        /* identifies this launch, valid in a file name; "" without a launcher */
+    int idle_tasks;       /* tasks of a Slurm job whose batch script did not use srun; otherwise 0 */
 };
 
-/* The value of an environment variable, or NULL: getenv, and a table in tests. */
+/* Returns the value of an environment variable, or NULL: getenv, or a table in tests. */
 typedef const char *launch_variable(const char *name, const void *context);
 
-/* EXIT_USAGE with the variables and what they say where they contradict each other or are no numbers. `get`
- * NULL: the environment of this process. */
+/* EXIT_USAGE, with variables and values, if they contradict each other or are not numbers. get NULL: the
+ * environment of this process. */
 int launch_read(struct launch *launch, launch_variable *get, const void *context, struct error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* MPI, through a module of its own: see mpi_module.h. */
+/* The back end of MPI, through a separate module: see mpi_module.h. */
 #include "core/comm/mpi_module.h"
 #include "core/comm/comm_internal.h"
 
@@ -18,7 +18,7 @@ struct mpi {
     const struct meopt_mpi *module;
 };
 
-/* Where the module lies: MEOPT_MPI_MODULE, beside the program, or where it is installed. */
+/* Loads the module from MEOPT_MPI_MODULE, the program's directory or the installation directory. */
 static void *module_load(char *why, size_t size)
 {
     char self[PATH_MAX] = "", path[PATH_MAX + 64];
@@ -33,18 +33,19 @@ static void *module_load(char *why, size_t size)
         if (i < 0) snprintf(path, sizeof path, "%s", given);
         else snprintf(path, sizeof path, i ? places[1] : places[0], slash ? self : ".");
         if (i >= 0 && access(path, F_OK) != 0) continue;
-        void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* Open MPI's own parts look for its symbols */
+        void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* Open MPI's components need its symbols */
         if (library) return library;
         snprintf(why, size, "%s", dlerror());
         return NULL;
     }
-    snprintf(why, size, "libmeopt_mpi.so is neither beside the program nor in ../" MEOPT_LIBDIR "/meopt");
+    snprintf(why, size,
+             "libmeopt_mpi.so is neither in the program's directory nor in ../" MEOPT_LIBDIR "/meopt");
     return NULL;
 }
 
 static int failed(struct comm *comm, const char *why, struct error *err)
 {
-    return error_set(err, EXIT_RANK_LOST, "the logs of the other ranks say more",
+    return error_set(err, EXIT_RANK_LOST, "see the logs of the other ranks",
                      "MPI on rank %d of %d, in %s %lld: %s", comm->rank, comm->size,
                      comm_call_names[comm->header.call], (long long)comm->header.number, why);
 }
@@ -99,15 +100,14 @@ int comm_mpi_open(struct comm *comm, void *options, struct error *err)
     comm->ops = &mpi;
     comm->state = m;
     if (!(m->library = module_load(why, sizeof why)))
-        return error_set(
-            err, EXIT_FAILED,
-            "install MPI's development files (Debian: libopenmpi-dev) and build MEOpt again; ranks "
-            "of one host need no MPI",
-            "no MPI: %s", why);
+        return error_set(err, EXIT_FAILED,
+                         "install MPI's development files (Debian: libopenmpi-dev) and rebuild MEOpt; ranks "
+                         "on one host need no MPI",
+                         "no MPI: %s", why);
     const struct meopt_mpi *module = dlsym(m->library, "meopt_mpi");
     if (!module || module->version != MEOPT_MPI_VERSION)
         return error_set(err, EXIT_FAILED, "install both from one build",
-                         "libmeopt_mpi.so is of another version of MEOpt");
+                         "libmeopt_mpi.so belongs to a different version of MEOpt");
     comm_enter(comm, COMM_JOIN, 0, 0, err);
     int rank = -1, size = 0, code = module->open(&rank, &size, why, sizeof why);
     if (!code) m->module = module;

@@ -1,5 +1,5 @@
-/* What libmeopt_mpi.so gives the program: MPI behind one table, so that the program is linked without it and
- * runs where there is none. Every call is made from the thread that made `open`. */
+/* The interface of libmeopt_mpi.so: one table of functions, so that the program is not linked with MPI and
+ * runs without it. All calls except `abort` come from the thread that called `open`. */
 #ifndef MEOPT_COMM_MPI_MODULE_H
 #define MEOPT_COMM_MPI_MODULE_H
 
@@ -9,7 +9,7 @@ enum { MEOPT_MPI_VERSION = 2 };
 
 struct meopt_mpi {
     int version;
-    /* 0, or else why (size bytes). As in struct comm_ops. */
+    /* Return 0, or fill `why`. As in struct comm_ops. */
     int (*open)(int *rank, int *size, char *why, size_t why_bytes);
     int (*exchange)(const void *send, void *receive, size_t bytes, char *why, size_t why_bytes);
     int (*gather)(const void *send, void *receive, size_t bytes, char *why, size_t why_bytes);

@@ -1,16 +1,16 @@
-/* Ranks that each have a card of one maker, through RCCL or NCCL: what travels goes from card to card, on a
- * queue beside the one that computes.
+/* The back end for ranks with one card each, all of one vendor, through RCCL or NCCL. Data goes from card
+ * to card on a side stream, in parallel with computing.
  *
- * The library carries bytes alone, by sends, receives and broadcasts, which no algorithm of it can round;
- * sums are made by a kernel of ours in rank order (kernels/gpu/elementwise.hip, sum_ranks), so they have the
- * bits of the other back ends.
+ * The library only transfers bytes, by send, receive, broadcast and all-gather, so its algorithms do not
+ * affect rounding. A kernel of MEOpt computes the sums in rank order (kernels/gpu/elementwise.hip,
+ * sum_ranks); they are bit-identical to those of the other back ends.
  *
- * Headers of a collective (comm.h) travel on the same queue, in front of its arrays: the card waits for no
- * host, and the host compares them while the arrays travel, before it gives them to anybody.
+ * The headers of a collective (comm.h) are sent on the same stream before its arrays. The card does not
+ * wait for the host, which compares the headers during the transfer and before the collective returns.
  *
- * The communicator does not block: whatever the library is at, this thread asks for its state, sees that the
- * run is to be torn down (nccl_abort, from the heartbeat's thread), and aborts it itself. The library does
- * not notice a rank of the same host that has died; who is alive is the heartbeat's to know.
+ * The communicator is nonblocking. While a call is in progress, this thread polls its state and the abort
+ * flag that the heartbeat's thread sets (nccl_abort), and aborts the communicator itself. The library does
+ * not notice that a rank of the same host has died; the heartbeat does.
  */
 #include "core/base/clock.h"
 #include "core/base/log.h"
@@ -33,26 +33,26 @@ enum {
     HEADERS_BYTES = (COMM_MOST_RANKS + 1) * sizeof(struct comm_header),
     PARTS_BYTES = (NCCL_CARD_BYTES - HEADERS_BYTES) & ~255
 };
-#define HEADERS_SECONDS 0.5 /* after a failure, until the headers that explain it have come */
+#define HEADERS_SECONDS 0.5 /* after a failure: longest wait for the headers that explain it */
 
 struct nccl {
     const struct nccl_api *api;
     void *comm;
-    struct side_stream *lane; /* its queue */
-    void *stream;             /* the lane's */
-    char *parts;              /* (PARTS_BYTES) of the card: what comes from other ranks */
-    char *headers;            /* behind them: of all ranks, then our own */
-    bool comparing;           /* they are under way */
+    struct side_stream *lane; /* the side stream of the collectives */
+    void *stream;             /* its handle */
+    char *parts;              /* (PARTS_BYTES) on the card: data received from other ranks */
+    char *headers;            /* on the card, after `parts`: headers of all ranks, then this rank's */
+    bool comparing;           /* headers are being transferred */
     bool open;
-    atomic_int aborted; /* an exit code */
+    atomic_int aborted; /* exit code; 0: not aborted */
 };
 
-/* ---- who takes part ---- */
+/* ---- agreeing on a library ---- */
 
-/* What each rank says of itself. */
+/* The card and library of a rank. */
 struct nccl_offer {
-    int32_t kind, version; /* enum device_kind of its card, or DEVICE_CPU; of its library, 0: none */
-    struct nccl_id id;     /* of rank 0 */
+    int32_t kind, version; /* enum device_kind; release of the library, 0: none */
+    struct nccl_id id;     /* set by rank 0 */
 };
 
 static void version_text(char text[24], int version)
@@ -61,7 +61,7 @@ static void version_text(char text[24], int version)
     else snprintf(text, 24, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
 }
 
-/* Why these ranks cannot, "" when they can. */
+/* Writes the reason why these ranks cannot use nccl, "" if they can. */
 static void compare_offers(const struct nccl_offer *all, int size, char *why, size_t bytes)
 {
     char ours[24], theirs[24];
@@ -70,12 +70,11 @@ static void compare_offers(const struct nccl_offer *all, int size, char *why, si
     for (int r = 0; r < size && !why[0]; r++) {
         const struct nccl_offer *o = &all[r];
         version_text(theirs, o->version);
-        if (o->kind == DEVICE_CPU) snprintf(why, bytes, "rank %d computes on the processor", r);
+        if (o->kind == DEVICE_CPU) snprintf(why, bytes, "rank %d computes on the CPU", r);
         else if (o->kind != all[0].kind)
             snprintf(why, bytes, "rank 0 has a %s card, rank %d a %s one", device_kind_names[all[0].kind], r,
                      device_kind_names[o->kind]);
-        else if (!o->version)
-            snprintf(why, bytes, "rank %d finds no %s that can be used", r, nccl_names[o->kind]);
+        else if (!o->version) snprintf(why, bytes, "rank %d finds no usable %s", r, nccl_names[o->kind]);
         else if (o->version != all[0].version)
             snprintf(why, bytes, "rank 0 has %s %s, rank %d %s", nccl_names[o->kind], ours, r, theirs);
     }
@@ -100,9 +99,9 @@ static int offer_own(const struct comm *comm, struct nccl_meeting *m, struct ncc
     if (!m->api) log_debug("rank %d: no %s: %s", comm->rank, nccl_names[kind], why);
     int code = m->api && comm->rank == 0 ? m->api->new_id(&own->id) : 0;
     if (code)
-        return error_set(err, EXIT_FAILED, "NCCL_DEBUG=INFO in the environment has it say more",
-                         "%s (%s) gives no id for the ranks to meet: %s (%d)", nccl_names[kind], m->api->path,
-                         m->api->text(code), code);
+        return error_set(err, EXIT_FAILED, "set NCCL_DEBUG=INFO in the environment for details",
+                         "%s (%s) could not create a communicator id: %s (%d)", nccl_names[kind],
+                         m->api->path, m->api->text(code), code);
     own->version = m->api ? m->api->number : 0;
     return 0;
 }
@@ -120,7 +119,7 @@ int nccl_meet(struct comm *comm, const struct comm_options *o, struct nccl_meeti
         m->id = all[0].id;
         m->together = !why[0];
         if (why[0] && o->kind == COMM_NCCL)
-            code = error_set(err, EXIT_CONFIG, "dist.backend=auto takes the host's memory where it must",
+            code = error_set(err, EXIT_CONFIG, "dist.backend=auto falls back to host memory",
                              "dist.backend is nccl, and %s", why);
         else if (some_cards(all, o->size)) snprintf(comm->host_why, sizeof comm->host_why, "%s", why);
     }
@@ -131,8 +130,8 @@ int nccl_meet(struct comm *comm, const struct comm_options *o, struct nccl_meeti
 void comm_fact(const struct comm *comm, struct device_fact *fact)
 {
     static const char *const words[][2] = {{"self", "none: one rank"},
-                                           {"local", "through memory that the ranks of this host share"},
-                                           {"mpi", "MPI, through the hosts' memory"}};
+                                           {"local", "shared memory of this host"},
+                                           {"mpi", "MPI, through host memory"}};
     char version[24], why[320];
     enum device_kind kind = side_stream_kind(comm->device);
     const struct nccl_api *api =
@@ -160,25 +159,25 @@ bool nccl_planned(const struct device *device)
     return kind != DEVICE_CPU && (device_assumed(device) || nccl_load(kind, why, sizeof why));
 }
 
-/* ---- waiting, and being told not to ---- */
+/* ---- waiting, unless the run is aborted ---- */
 
 static struct nccl *nccl_of(const struct comm *comm) { return comm->state; }
 
-static void nap(long *ns)
+static void backoff(long *ns)
 {
     nanosleep(&(struct timespec){.tv_nsec = *ns}, NULL);
     if (*ns < LONG_NS) *ns *= 2;
 }
 
-/* The communicator ends here, and with it what it still has on the card. */
+/* Aborts the communicator and its pending work on the card. */
 static void drop_comm(struct nccl *n)
 {
     if (n->comm) n->api->abort(n->comm);
     n->comm = NULL;
 }
 
-/* Whether a header is missing and the library knows why: its failure ends what the card was given, and the
- * space of a header that did not arrive has the zeros of send_headers. */
+/* Returns whether a header is missing because the library failed: the failure ends the queued work, and a
+ * header that has not arrived still has the zeros of send_headers. */
 static bool headers_lost(const struct comm *comm)
 {
     const struct nccl *n = nccl_of(comm);
@@ -193,11 +192,12 @@ static bool headers_lost(const struct comm *comm)
     return asked || (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS);
 }
 
-/* Compares the headers that are under way, once they are here. */
+/* Compares the headers if they have arrived. */
 static int compare_headers(struct comm *comm, struct error *err)
 {
     struct nccl *n = nccl_of(comm);
-    if (!n->comparing || side_stream_ended(n->lane) != 0) return 0; /* an error of the card shows elsewhere */
+    if (!n->comparing || side_stream_ended(n->lane) != 0)
+        return 0; /* wait_for_card reports an error of the card */
     n->comparing = false;
     if (headers_lost(comm)) return 0; /* comm_state reports the library's failure */
     int code = comm_compare(comm, comm->window->receive, sizeof comm->header, err);
@@ -205,25 +205,26 @@ static int compare_headers(struct comm *comm, struct error *err)
     return code;
 }
 
-/* The library fails where ranks are in different calls, too. */
-static int explained(struct comm *comm, struct error *err)
+/* Waits briefly for the headers: ranks in different calls also make the library fail. Returns the mismatch.
+ * */
+static int explain_by_headers(struct comm *comm, struct error *err)
 {
     struct nccl *n = nccl_of(comm);
     double until = clock_seconds() + HEADERS_SECONDS;
     long ns = SHORT_NS;
     int code = compare_headers(comm, err);
-    for (; !code && n->comparing && clock_seconds() < until; code = compare_headers(comm, err)) nap(&ns);
+    for (; !code && n->comparing && clock_seconds() < until; code = compare_headers(comm, err)) backoff(&ns);
     return code;
 }
 
 static int nccl_failed(struct comm *comm, int result, struct error *err)
 {
     struct nccl *n = nccl_of(comm);
-    int code = explained(comm, err);
+    int code = explain_by_headers(comm, err);
     if (code) return code;
     const char *more = n->api->last_error && n->comm ? n->api->last_error(n->comm) : NULL;
     error_set(err, EXIT_RANK_LOST,
-              "the logs of the other ranks say more, and so does NCCL_DEBUG=INFO in the environment",
+              "see the logs of the other ranks; for details set NCCL_DEBUG=INFO in the environment",
               "%s on rank %d of %d, in %s %lld: %s (%d)%s%.200s", n->api->path, comm->rank, comm->size,
               comm_call_names[comm->header.call], (long long)comm->header.number, n->api->text(result),
               result, more && *more ? ": " : "", more ? more : "");
@@ -236,23 +237,23 @@ static int nccl_card_failed(struct comm *comm, int code, struct error *err)
     char text[160];
     struct nccl *n = nccl_of(comm);
     drop_comm(n);
-    return error_set(err, EXIT_FAILED, "see 'meopt doctor'", "exchanging with other ranks on %s: %s",
+    return error_set(err, EXIT_FAILED, "see 'meopt doctor'", "collective on %s failed: %s",
                      comm->device->name, side_stream_text(n->lane, code, text, sizeof text));
 }
 
-/* Is the run being torn down? */
+/* Returns EXIT_RANK_LOST if the run is being aborted, or the error of mismatched headers. */
 static int torn_down(struct comm *comm, struct error *err)
 {
     struct nccl *n = nccl_of(comm);
     int code = atomic_load(&n->aborted);
     if (!code && n->comm) return compare_headers(comm, err);
     drop_comm(n);
-    return error_set(err, EXIT_RANK_LOST, "the log of that rank says why",
-                     "another rank has failed or is lost, in %s %lld", comm_call_names[comm->header.call],
+    return error_set(err, EXIT_RANK_LOST, "see the log of that rank",
+                     "another rank failed or is lost, in %s %lld", comm_call_names[comm->header.call],
                      (long long)comm->header.number);
 }
 
-/* A call has returned `result`: until the library has done what was asked. */
+/* Waits until the library has finished the call that returned `result`. */
 static int nccl_done(struct comm *comm, int result, double seconds, struct error *err)
 {
     struct nccl *n = nccl_of(comm);
@@ -263,17 +264,17 @@ static int nccl_done(struct comm *comm, int result, double seconds, struct error
         if ((code = torn_down(comm, err)) != 0) return code;
         if (seconds > 0 && clock_seconds() > until)
             return error_set(err, EXIT_RANK_LOST,
-                             "NCCL_DEBUG=INFO in the environment says where it waits; NCCL_SOCKET_IFNAME "
-                             "names the network",
-                             "%s: the ranks have not met within %.0f s", n->api->path, seconds);
-        nap(&ns);
+                             "set NCCL_DEBUG=INFO to see where it waits, NCCL_SOCKET_IFNAME to select the "
+                             "network",
+                             "%s: the ranks did not connect within %.0f s", n->api->path, seconds);
+        backoff(&ns);
         int asked = n->api->state(n->comm, &result);
         if (asked) result = asked;
     }
     return result ? nccl_failed(comm, result, err) : 0;
 }
 
-/* What is the communicator at? 0: all is well so far. */
+/* Returns the communicator's error; 0: none. */
 static int comm_state(struct comm *comm, struct error *err)
 {
     struct nccl *n = nccl_of(comm);
@@ -284,18 +285,19 @@ static int comm_state(struct comm *comm, struct error *err)
     return result && result != NCCL_IN_PROGRESS ? nccl_failed(comm, result, err) : 0;
 }
 
-/* Until the card has passed side_stream_end. */
+/* Waits until the card has reached side_stream_end. */
 static int wait_for_card(struct comm *comm, struct error *err)
 {
     struct nccl *n = nccl_of(comm);
     long ns = SHORT_NS;
     int code, lost = 0;
-    while ((code = side_stream_ended(n->lane)) == LANE_BUSY && (lost = comm_state(comm, err)) == 0) nap(&ns);
+    while ((code = side_stream_ended(n->lane)) == LANE_BUSY && (lost = comm_state(comm, err)) == 0)
+        backoff(&ns);
     return lost ? lost : code ? nccl_card_failed(comm, code, err) : 0;
 }
 
-/* Until the headers have come and are equal, and the card has done what the queue was given. That it has does
- * not say that it went well. */
+/* Waits for the headers, compares them and waits for the queued work. Finished work may still have failed,
+ * so it checks the communicator's state last. */
 static int nccl_finish(struct comm *comm, struct error *err)
 {
     struct nccl *n = nccl_of(comm);
@@ -308,7 +310,7 @@ static int nccl_finish(struct comm *comm, struct error *err)
     return code ? code : comm_state(comm, err);
 }
 
-/* ---- ordering against the device's own queue ---- */
+/* ---- ordering after the device's stream ---- */
 
 static void *nccl_mark(struct comm *comm)
 {
@@ -322,9 +324,9 @@ static int nccl_follow(struct comm *comm, void *mark, struct error *err)
     return code ? nccl_card_failed(comm, code, err) : 0;
 }
 
-/* ---- what travels ---- */
+/* ---- transfers ---- */
 
-/* Collects the calls of a group; the first that fails ends it. */
+/* Collects the results of the calls in a group: the first failure counts. */
 struct nccl_group {
     struct nccl *n;
     int result;
@@ -348,14 +350,14 @@ static int group_end(struct comm *comm, struct nccl_group *g, struct error *err)
     return nccl_done(comm, result, 0, err);
 }
 
-/* Sends the header of this collective to all ranks, in front of its arrays. */
+/* All-gathers the headers of this collective, before its arrays. */
 static int send_headers(struct comm *comm, struct error *err)
 {
     struct nccl *n = nccl_of(comm);
     struct comm_window *w = comm->window;
     size_t bytes = sizeof comm->header, all = bytes * (size_t)comm->size;
     struct nccl_group g;
-    memset(w->send, 0, all); /* no header of an earlier collective is taken for one of this */
+    memset(w->send, 0, all); /* no header of an earlier collective remains */
     memcpy(w->send + all, &comm->header, bytes);
     int failed = side_stream_upload(n->lane, n->headers, w->send, all + bytes);
     if (failed) return nccl_card_failed(comm, failed, err);
@@ -443,18 +445,19 @@ static int nccl_combine(struct comm *comm, void *p, size_t bytes, struct error *
     return code ? code : nccl_finish(comm, err);
 }
 
-/* Host memory: a way to the card and back. What goes stands at parts, what comes behind it. */
-static int there_and_back(struct comm *comm, const void *send, void *receive, size_t bytes, bool all_to_all,
-                          struct error *err)
+/* All-to-all or all-gather of host memory through the card: sent from the first half of `parts`, received
+ * in the second half. */
+static int exchange_via_card(struct comm *comm, const void *send, void *receive, size_t bytes,
+                             bool all_to_all, struct error *err)
 {
     struct nccl *n = nccl_of(comm);
     struct comm_window *w = comm->window;
-    size_t all = bytes * (size_t)comm->size, goes = all_to_all ? all : bytes;
+    size_t all = bytes * (size_t)comm->size, sent = all_to_all ? all : bytes;
     char *from = n->parts, *to = n->parts + PARTS_BYTES / 2;
     struct nccl_group g;
-    const void *goes_from = send;
-    if (send != w->send) goes_from = memcpy(w->receive, send, goes); /* memory that the card reaches */
-    int code = side_stream_upload(n->lane, from, goes_from, goes);
+    const void *pinned = send;
+    if (send != w->send) pinned = memcpy(w->receive, send, sent); /* memory that the card can read */
+    int code = side_stream_upload(n->lane, from, pinned, sent);
     if (code) return nccl_card_failed(comm, code, err);
     if ((code = group_begin(comm, &g, err)) != 0) return code;
     for (int q = 0; q < comm->size && all_to_all; q++) {
@@ -472,13 +475,13 @@ static int there_and_back(struct comm *comm, const void *send, void *receive, si
 
 static int nccl_exchange(struct comm *comm, const void *send, void *receive, size_t bytes, struct error *err)
 {
-    return there_and_back(comm, send, receive, bytes, true, err);
+    return exchange_via_card(comm, send, receive, bytes, true, err);
 }
 
 static int nccl_gather_host(struct comm *comm, const void *send, void *receive, size_t bytes,
                             struct error *err)
 {
-    return there_and_back(comm, send, receive, bytes, false, err);
+    return exchange_via_card(comm, send, receive, bytes, false, err);
 }
 
 static int nccl_broadcast(struct comm *comm, void *p, size_t bytes, int root, struct error *err)
@@ -499,7 +502,7 @@ static int nccl_broadcast(struct comm *comm, void *p, size_t bytes, int root, st
     return code;
 }
 
-/* ---- opening, ending ---- */
+/* ---- opening and closing ---- */
 
 static void nccl_abort(struct comm *comm, int exit_code)
 {
@@ -508,7 +511,7 @@ static void nccl_abort(struct comm *comm, int exit_code)
     atomic_compare_exchange_strong(&n->aborted, &none, exit_code ? exit_code : EXIT_FAILED);
 }
 
-/* In peace: all ranks have made the same calls, and what they sent has come. */
+/* Destroys the communicator; after a failure, aborts it. */
 static void leave_comm(struct comm *comm)
 {
     struct nccl *n = nccl_of(comm);
@@ -531,7 +534,7 @@ static void nccl_close(struct comm *comm)
     comm->state = NULL;
 }
 
-const char nccl_parts_name[] = "what comes from other ranks";
+const char nccl_parts_name[] = "receive buffer from other ranks";
 
 int comm_nccl_open(struct comm *comm, void *meeting, struct error *err)
 {

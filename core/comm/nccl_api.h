@@ -1,6 +1,6 @@
-/* What is used of RCCL (AMD, Hygon DCU) and NCCL (NVIDIA), which have one interface: entry points that all
- * releases since 2.14 (2022) have, with numbers that have never moved. Loaded, never linked. The test
- * nccl_api holds this against NCCL's own header. */
+/* The entry points of RCCL (AMD, Hygon DCU) and NCCL (NVIDIA) that MEOpt uses. Both have the same
+ * interface; all releases since 2.14 (2022) have these functions and constants. The library is loaded,
+ * never linked. The test nccl_api compares this file with NCCL's own header. */
 #ifndef MEOPT_COMM_NCCL_API_H
 #define MEOPT_COMM_NCCL_API_H
 
@@ -9,7 +9,7 @@
 
 enum {
     NCCL_SUCCESS = 0,
-    NCCL_IN_PROGRESS = 7, /* of a communicator that does not block */
+    NCCL_IN_PROGRESS = 7, /* of a nonblocking communicator */
     NCCL_UINT8 = 1,
     NCCL_ID_BYTES = 128
 };
@@ -18,8 +18,8 @@ struct nccl_id {
     char bytes[NCCL_ID_BYTES];
 };
 
-/* The part of ncclConfig_t that release 2.14 had: a library takes as many bytes as `size` says, and its own
- * defaults for the rest. The last member is padding there and a number later: INT_MIN leaves it open. */
+/* ncclConfig_t of release 2.14. A library reads `size` bytes and uses its defaults for later members. The
+ * last member is padding in 2.14 and a setting in later releases; INT_MIN means "not set". */
 struct nccl_config {
     size_t size;
     unsigned magic, version;

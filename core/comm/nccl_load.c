@@ -25,7 +25,7 @@ static bool nccl_fill(struct nccl_api *api, void *library, char *why, size_t siz
     for (size_t i = 0; i < sizeof nccl_symbols / sizeof *nccl_symbols; i++) {
         void *p = dlsym(library, nccl_symbols[i].symbol);
         if (!p) {
-            snprintf(why, size, "%s has no %s, as releases since 2.14 have", api->path,
+            snprintf(why, size, "%s has no %s (required: release 2.14 or later)", api->path,
                      nccl_symbols[i].symbol);
             return false;
         }
@@ -34,7 +34,7 @@ static bool nccl_fill(struct nccl_api *api, void *library, char *why, size_t siz
     void *p = dlsym(library, "ncclGetLastError");
     memcpy(&api->last_error, &p, sizeof p);
     if (api->version(&api->number) == NCCL_SUCCESS) return true;
-    snprintf(why, size, "%s does not say its version", api->path);
+    snprintf(why, size, "%s does not report its version", api->path);
     return false;
 }
 

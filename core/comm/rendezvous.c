@@ -1,4 +1,4 @@
-/* Places: see rendezvous.h. */
+/* Address, port and key of the coordinator: see rendezvous.h. */
 #include "core/comm/rendezvous.h"
 #include "core/base/file.h"
 #include "core/base/platform.h"
@@ -21,7 +21,7 @@
 int place_new_key(struct place *place, struct error *err)
 {
     if (random_bytes(place->key, sizeof place->key) == 0) return 0;
-    return error_errno(err, EXIT_FAILED, NULL, "no random numbers for the run's key");
+    return error_errno(err, EXIT_FAILED, NULL, "cannot create the run's key");
 }
 
 /* ---- text and file ---- */
@@ -46,7 +46,8 @@ int place_parse(struct place *place, const char *text, struct error *err)
         place->key[i] = (uint8_t)(hex(key[2 * i]) << 4 | hex(key[2 * i + 1]));
     }
     if (good) return 0;
-    return error_set(err, EXIT_FAILED, "the process of rank 0 writes it", "no address, port and key");
+    return error_set(err, EXIT_FAILED, "the process of rank 0 writes it",
+                     "invalid place: expected ADDRESS PORT KEY");
 }
 
 int place_write(const struct place *place, const char *path, struct error *err)
@@ -57,15 +58,16 @@ int place_write(const struct place *place, const char *path, struct error *err)
          *side = xasprintf("%s.%ld.new", path, (long)getpid());
     unlink(side);
     int fd = open(side, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600), code = 0;
-    if (fd < 0) code = error_errno(err, EXIT_FAILED, "may you write there?", "cannot write");
+    if (fd < 0)
+        code = error_errno(err, EXIT_FAILED, "check the permissions of the directory", "cannot write");
     else code = file_write_all(fd, whole, strlen(whole), side, err);
     if (fd >= 0 && close(fd) != 0 && !code) code = error_errno(err, EXIT_FAILED, NULL, "cannot write");
     if (!code && file_rename_at(AT_FDCWD, side, path) != 0)
         code = error_errno(err, EXIT_FAILED, NULL, "cannot write");
     struct stat status;
     if (!code && stat(path, &status) == 0 && status.st_uid != geteuid()) {
-        code = error_set(err, EXIT_FAILED, "train as a user whose files stay its own, not as root on NFS",
-                         "the file system gives files of user %u to user %u: ranks cannot trust them",
+        code = error_set(err, EXIT_FAILED, "train as an ordinary user, not as root on NFS",
+                         "the file system maps user %u to user %u: ranks cannot trust the file",
                          (unsigned)geteuid(), (unsigned)status.st_uid);
         unlink(path);
     }
@@ -84,8 +86,8 @@ int place_read(struct place *place, const char *path, struct error *err)
     struct stat status;
     int fd = -1, code = file_open(path, &fd, &status, err);
     if (!code && (status.st_uid != geteuid() || (status.st_mode & 077)))
-        code = error_set(err, EXIT_FAILED, "remove it: the process of rank 0 writes one with mode 0600",
-                         "it is not this user's alone (owner %u, mode %04o)", (unsigned)status.st_uid,
+        code = error_set(err, EXIT_FAILED, "remove it; rank 0 writes a new one with mode 0600",
+                         "other users can change or read it (owner %u, mode %04o)", (unsigned)status.st_uid,
                          (unsigned)status.st_mode & 07777);
     if (!code && read(fd, text, sizeof text - 1) < 0)
         code = error_errno(err, EXIT_FAILED, NULL, "cannot read");
@@ -114,25 +116,26 @@ static bool is_loopback(const struct sockaddr *a)
     return IN6_IS_ADDR_LOOPBACK(&in6.sin6_addr) || IN6_IS_ADDR_LINKLOCAL(&in6.sin6_addr);
 }
 
-static bool take_address(struct place *place, const struct sockaddr *a)
+static bool set_address(struct place *place, const struct sockaddr *a)
 {
     socklen_t bytes = a->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
     return getnameinfo(a, bytes, place->address, sizeof place->address, NULL, 0, NI_NUMERICHOST) == 0;
 }
 
-/* An interface of this machine that is up; `wanted` NULL: the first one that others can reach. */
+/* Fills the address of an interface that is up: the one with address `wanted`; NULL: the first one that is
+ * not loopback. */
 static bool from_interfaces(struct place *place, const struct sockaddr *wanted)
 {
     struct ifaddrs *all = NULL;
     bool found = false;
     char address[64] = "";
-    if (wanted && take_address(place, wanted)) snprintf(address, sizeof address, "%s", place->address);
+    if (wanted && set_address(place, wanted)) snprintf(address, sizeof address, "%s", place->address);
     if (getifaddrs(&all) != 0) return false;
     for (int family = 0; family < 2 && !found; family++)
         for (const struct ifaddrs *i = all; i && !found; i = i->ifa_next) {
             if (!i->ifa_addr || i->ifa_addr->sa_family != (family ? AF_INET6 : AF_INET)) continue;
             if (!(i->ifa_flags & IFF_UP) || is_loopback(i->ifa_addr)) continue;
-            found = take_address(place, i->ifa_addr) && (!wanted || strcmp(place->address, address) == 0);
+            found = set_address(place, i->ifa_addr) && (!wanted || strcmp(place->address, address) == 0);
         }
     freeifaddrs(all);
     return found;
@@ -155,7 +158,7 @@ int address_own(struct place *place, bool one_host, struct error *err)
     if (found || from_interfaces(place, NULL)) return 0;
     return error_set(err, EXIT_NETWORK,
                      "set MEOPT_RANKS_ADDRESS to the address of this host on the job's network",
-                     "host %.100s has no network that other hosts could reach", host);
+                     "host %.100s has no network interface that other hosts can reach", host);
 }
 
 /* ---- sockets ---- */
@@ -167,8 +170,8 @@ static int resolve(const struct place *place, struct addrinfo **list, struct err
     snprintf(port, sizeof port, "%d", place->port);
     int failed = getaddrinfo(place->address, port, &hints, list);
     if (!failed) return 0;
-    return error_set(err, EXIT_NETWORK, "an address in numbers, as in 10.0.0.7", "%.63s is no address: %s",
-                     place->address, gai_strerror(failed));
+    return error_set(err, EXIT_NETWORK, "use a numeric address, for example 10.0.0.7",
+                     "invalid address %.63s: %s", place->address, gai_strerror(failed));
 }
 
 int place_listen(struct place *place, int *fd, struct error *err)
@@ -195,8 +198,9 @@ int place_listen(struct place *place, int *fd, struct error *err)
     return code;
 }
 
-/* What was sent and is not acknowledged ends the connection: the kernel's own patience is a quarter of an
- * hour. A little more than the hub's with a silent rank, which it tells where the way back is open. */
+/* TCP_USER_TIMEOUT: unacknowledged data ends the connection after this time; the kernel's default is a
+ * quarter of an hour. It is longer than HUB_SILENT_SECONDS, so that a reachable rank receives ABORT first.
+ * */
 enum { UNANSWERED_MS = 15000 };
 
 static bool connected(int fd, double seconds)
@@ -219,13 +223,13 @@ int place_connect(const struct place *place, double seconds, int *fd, struct err
     *fd = -1;
     if (code) return code;
     *fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    bool well = *fd >= 0 && (connect(*fd, list->ai_addr, list->ai_addrlen) == 0 ||
-                             (errno == EINPROGRESS && connected(*fd, seconds)));
-    if (well) {
+    bool ok = *fd >= 0 && (connect(*fd, list->ai_addr, list->ai_addrlen) == 0 ||
+                           (errno == EINPROGRESS && connected(*fd, seconds)));
+    if (ok) {
         setsockopt(*fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
         setsockopt(*fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof patience);
     } else {
-        code = error_errno(err, EXIT_NETWORK, "does a firewall stand between the nodes?",
+        code = error_errno(err, EXIT_NETWORK, "check for a firewall between the nodes",
                            "%s port %d does not answer", place->address, place->port);
         if (*fd >= 0) close(*fd);
         *fd = -1;

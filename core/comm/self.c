@@ -1,4 +1,4 @@
-/* The back end of one rank: its own neighbour. */
+/* The back end of a single rank. */
 #include "core/device/side_stream.h"
 #include "core/comm/comm.h"
 

@@ -1,4 +1,4 @@
-/* The hub's thread: see serve.h. */
+/* The coordinator's thread: see serve.h. */
 #include "core/comm/serve.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -20,28 +20,28 @@
 enum {
     SERVE_TICK_MS = 250,
     SERVE_READ_BYTES = 16384,
-    SERVE_AT_ONCE = 64, /* connections that are let in before those that are there are heard */
-    SERVE_DEAF_SECONDS = 1,
-    SERVE_SPARE = 64 /* descriptors of this process for everything else */
+    SERVE_ACCEPTS = 64, /* new connections per round, before existing ones are read */
+    SERVE_PAUSE_SECONDS = 1,
+    SERVE_SPARE = 64 /* file descriptors for the rest of the process */
 };
 
 struct hub_server {
     struct hub *hub;
     struct place place;
-    char *file; /* as which file of the system: */
+    char *file; /* with the place, and its identity: */
     dev_t device;
     ino_t inode;
     int listening, ending; /* an eventfd */
     int *fds, count;       /* of the hub's peers; -1: none */
-    double deaf_until;     /* no connection is accepted before, for want of descriptors */
+    double paused_until;   /* accepts no connection before, because descriptors ran out */
     struct pollfd *waits;
     pthread_t thread;
     pthread_mutex_t mutex;
 };
 
-/* ---- in the thread, with the mutex ---- */
+/* ---- in the thread, with the mutex locked ---- */
 
-static void let_go(struct hub_server *s, int peer, double now)
+static void disconnect(struct hub_server *s, int peer, double now)
 {
     close(s->fds[peer]);
     s->fds[peer] = -1;
@@ -53,35 +53,34 @@ static void read_from(struct hub_server *s, int peer, double now)
     uint8_t bytes[SERVE_READ_BYTES];
     for (int i = 0; i < 16; i++) {
         ssize_t n = read(s->fds[peer], bytes, sizeof bytes);
-        if (n > 0) hub_take(s->hub, peer, bytes, (size_t)n, now);
+        if (n > 0) hub_receive(s->hub, peer, bytes, (size_t)n, now);
         else if (n < 0 && errno == EINTR) continue;
         else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
         else {
-            let_go(s, peer, now);
+            disconnect(s, peer, now);
             return;
         }
     }
 }
 
-/* Close to the limit of descriptors: the oldest stranger goes, or for a while nobody is let in. */
-static bool make_space(struct hub_server *s, double now)
+/* Out of file descriptors: closes the oldest connection without a key, or pauses accepting. */
+static bool drop_or_pause(struct hub_server *s, double now)
 {
     int peer = hub_drop_stranger(s->hub);
     if (peer >= 0) {
         close(s->fds[peer]);
         s->fds[peer] = -1;
-    } else s->deaf_until = now + SERVE_DEAF_SECONDS;
+    } else s->paused_until = now + SERVE_PAUSE_SECONDS;
     return peer >= 0;
 }
 
-/* A few at a time, each heard at once: who has the key shows it with the first bytes, and is no stranger
- * then. */
-static void let_come(struct hub_server *s, double now)
+/* Accepts a few connections and reads each at once: a rank sends the key with its first bytes. */
+static void accept_connections(struct hub_server *s, double now)
 {
     int fd, on = 1;
-    for (int i = 0; i < SERVE_AT_ONCE && now >= s->deaf_until; i++) {
+    for (int i = 0; i < SERVE_ACCEPTS && now >= s->paused_until; i++) {
         fd = accept4(s->listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0 && (errno == EMFILE || errno == ENFILE) && make_space(s, now)) continue;
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE) && drop_or_pause(s, now)) continue;
         if (fd < 0 && errno == ECONNABORTED) continue;
         if (fd < 0) return;
         int peer = hub_peer(s->hub, now);
@@ -90,7 +89,7 @@ static void let_come(struct hub_server *s, double now)
             s->fds = xrealloc(s->fds, (size_t)(s->count + 1) * sizeof *s->fds);
             s->fds[s->count] = -1;
         }
-        if (s->fds[peer] >= 0) close(s->fds[peer]); /* the oldest stranger's */
+        if (s->fds[peer] >= 0) close(s->fds[peer]); /* of the oldest connection without a key */
         s->fds[peer] = fd;
         read_from(s, peer, now);
     }
@@ -105,19 +104,19 @@ static void write_to(struct hub_server *s, int peer, double now)
         else if (n < 0 && errno == EINTR) continue;
         else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
         else {
-            let_go(s, peer, now);
+            disconnect(s, peer, now);
             return;
         }
     }
-    if (hub_done_with(s->hub, peer)) let_go(s, peer, now);
+    if (hub_closing(s->hub, peer)) disconnect(s, peer, now);
 }
 
-/* What is waited for: two of our own, then the peers. */
+/* Fills the poll set: two own descriptors, then the peers. Returns the number of peers. */
 static int gather_waits(struct hub_server *s)
 {
     s->waits = xrealloc(s->waits, (size_t)(s->count + 2) * sizeof *s->waits);
     s->waits[0] = (struct pollfd){s->ending, POLLIN, 0};
-    s->waits[1] = (struct pollfd){clock_seconds() < s->deaf_until ? -1 : s->listening, POLLIN, 0};
+    s->waits[1] = (struct pollfd){clock_seconds() < s->paused_until ? -1 : s->listening, POLLIN, 0};
     for (int i = 0; i < s->count; i++) {
         bool more = s->fds[i] >= 0 && hub_output(s->hub, i)->bytes > 0;
         s->waits[2 + i] = (struct pollfd){s->fds[i], (short)(POLLIN | (more ? POLLOUT : 0)), 0};
@@ -139,7 +138,7 @@ static void *server_run(void *context)
         for (int i = 0; i < count; i++)
             if (s->fds[i] >= 0 && (s->waits[2 + i].revents & (POLLIN | POLLHUP | POLLERR)))
                 read_from(s, i, now);
-        let_come(s, now);
+        accept_connections(s, now);
         hub_tick(s->hub, now);
         for (int i = 0; i < s->count; i++)
             if (s->fds[i] >= 0) write_to(s, i, now);
@@ -148,11 +147,10 @@ static void *server_run(void *context)
     return NULL;
 }
 
-/* ---- outside ---- */
+/* ---- calls from other threads ---- */
 
-/* It stays for as long as the run does: a rank that is started twice hears so, and does not wait for a run.
- */
-static int leave_file(struct hub_server *s, const char *file, struct error *err)
+/* Writes the file. It exists for the whole run, so that a rank that is started twice is refused at once. */
+static int publish_place(struct hub_server *s, const char *file, struct error *err)
 {
     struct stat st;
     int code = place_write(&s->place, file, err);
@@ -165,8 +163,8 @@ static int leave_file(struct hub_server *s, const char *file, struct error *err)
     return 0;
 }
 
-/* Unless it is another run's by now. */
-static void forget_file(struct hub_server *s)
+/* Removes the file, unless another run has replaced it. */
+static void remove_place(struct hub_server *s)
 {
     struct stat st;
     if (stat(s->file, &st) == 0 && st.st_dev == s->device && st.st_ino == s->inode) unlink(s->file);
@@ -187,14 +185,13 @@ static void server_free(struct hub_server *s)
     free(s);
 }
 
-/* Each rank is a connection, and there is room for some that have not shown the key. */
+/* Raises the limit of file descriptors to one per rank plus some connections without a key. */
 static int count_descriptors(struct hub_options *o, struct error *err)
 {
     int strangers = HUB_STRANGERS + o->size, least = o->size + 1 + SERVE_SPARE,
         allowed = descriptors_allow(least + strangers);
     if (allowed < least)
-        return error_set(err, EXIT_FAILED,
-                         "raise it where the ranks are started: 'ulimit -n', or LimitNOFILE",
+        return error_set(err, EXIT_FAILED, "raise it before starting the ranks: 'ulimit -n', or LimitNOFILE",
                          "%d ranks need %d file descriptors, the hard limit is %d", o->size, least, allowed);
     o->strangers = allowed - least + 1 < strangers ? allowed - least + 1 : strangers;
     return 0;
@@ -208,17 +205,17 @@ int hub_server_start(struct hub_server **server, const struct hub_options *optio
     s->listening = -1;
     s->ending = eventfd(0, EFD_CLOEXEC);
     *server = NULL;
-    int code = s->ending < 0 ? error_errno(err, EXIT_FAILED, NULL, "no event to end a thread")
+    int code = s->ending < 0 ? error_errno(err, EXIT_FAILED, NULL, "cannot create an eventfd")
                              : count_descriptors(&own, err);
     if (!code && run && strlen(run) >= sizeof s->place.run)
-        code = error_set(err, EXIT_FAILED, NULL, "the path of the run is longer than %zu bytes",
+        code = error_set(err, EXIT_FAILED, NULL, "the path of the run directory is longer than %zu bytes",
                          sizeof s->place.run - 1);
     if (!code && run) strcpy(s->place.run, run);
     s->place.resume = resume;
     if (!code) code = place_new_key(&s->place, err);
     if (!code) code = address_own(&s->place, one_host, err);
     if (!code) code = place_listen(&s->place, &s->listening, err);
-    if (!code && file) code = leave_file(s, file, err);
+    if (!code && file) code = publish_place(s, file, err);
     if (code) {
         server_free(s);
         return code;
@@ -228,10 +225,10 @@ int hub_server_start(struct hub_server **server, const struct hub_options *optio
     pthread_mutex_init(&s->mutex, NULL);
     int failed = thread_start(&s->thread, server_run, s);
     if (failed) {
-        if (s->file) forget_file(s);
+        if (s->file) remove_place(s);
         server_free(s);
         errno = failed;
-        return error_errno(err, EXIT_FAILED, NULL, "no thread to hear the ranks");
+        return error_errno(err, EXIT_FAILED, NULL, "cannot start the coordinator's thread");
     }
     *server = s;
     return 0;
@@ -244,7 +241,7 @@ void hub_server_stop(struct hub_server *s)
     while (write(s->ending, &one, sizeof one) < 0 && errno == EINTR)
         ;
     pthread_join(s->thread, NULL);
-    if (s->file) forget_file(s);
+    if (s->file) remove_place(s);
     pthread_mutex_destroy(&s->mutex);
     server_free(s);
 }
@@ -271,7 +268,7 @@ void hub_server_end(struct hub_server *s, int rank, const struct error *why)
 {
     pthread_mutex_lock(&s->mutex);
     hub_end(s->hub, rank, why);
-    pthread_mutex_unlock(&s->mutex); /* and the thread sends it within SERVE_TICK_MS */
+    pthread_mutex_unlock(&s->mutex); /* the thread sends it within SERVE_TICK_MS */
 }
 
 bool hub_server_all_left(struct hub_server *s)
@@ -289,7 +286,7 @@ bool hub_server_rank(struct hub_server *s, int r, struct hub_rank *rank, double 
     *rank = *hub_rank(s->hub, r);
     pthread_mutex_unlock(&s->mutex);
     rank->offer = (struct wire_bytes){0};
-    *silent = now - rank->heard_at;
-    *still = now - rank->moved_at;
-    return rank->here;
+    *silent = now - rank->beat_at;
+    *still = now - rank->progress_at;
+    return rank->joined;
 }

@@ -1,6 +1,5 @@
-/* The thread in which a back end's calls are made, one behind the other: MPI takes them from the thread that
- * initialised it alone, and a collective that is under way must not keep the next block's backward waiting.
- */
+/* The communication thread, which makes a back end's calls in order. MPI allows calls only from the thread
+ * that initialised it, and the next block's backward must not wait for a collective. */
 #include "core/base/file.h"
 #include "core/base/platform.h"
 #include "core/comm/comm_internal.h"
@@ -120,7 +119,7 @@ int comm_thread_start(struct comm *comm, int (*open)(struct comm *, void *, stru
         comm->thread = NULL;
         free(t);
         return error_errno(err, EXIT_HOST_MEMORY, "raise the limits on memory and processes (ulimit -v, -u)",
-                           "cannot start the thread of the collectives");
+                           "cannot start the communication thread");
     }
     int code = comm_call(comm, open, context, err);
     if (code) comm_thread_stop(comm);

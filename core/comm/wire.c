@@ -1,4 +1,4 @@
-/* Messages between ranks and the hub: see wire.h. */
+/* Messages between ranks and the coordinator: see wire.h. */
 #include "core/comm/wire.h"
 #include "core/base/file.h"
 
@@ -14,9 +14,9 @@ enum { VERSION = 1, RANKS_MAX = 65536 };
 
 void wire_append(struct wire_bytes *to, const void *data, size_t bytes)
 {
-    if (bytes > to->room - to->bytes) {
-        to->room = 2 * (to->bytes + bytes);
-        to->data = xrealloc(to->data, to->room);
+    if (bytes > to->capacity - to->bytes) {
+        to->capacity = 2 * (to->bytes + bytes);
+        to->data = xrealloc(to->data, to->capacity);
     }
     if (bytes) memcpy(to->data + to->bytes, data, bytes);
     to->bytes += bytes;
@@ -62,7 +62,7 @@ static uint64_t number_at(const uint8_t *p, int bytes)
     return value;
 }
 
-/* Reading: what goes beyond the end makes it bad, and gives zeros from then on. */
+/* Reads a payload. A read past the end sets `bad`; later reads return zeros. */
 struct cursor {
     const uint8_t *p;
     size_t left;
@@ -233,8 +233,7 @@ void wire_put_bye(struct wire_bytes *to, enum wire_type type, const struct rank_
     struct wire_bytes p = {0};
     put_number(&p, (uint32_t)bye->code, 4);
     put_text(&p, bye->what, sizeof bye->what);
-    if (bye->file[0] ||
-        bye->hint[0]) { /* without them it is as earlier programs wrote it, which may be refused */
+    if (bye->file[0] || bye->hint[0]) { /* omitted if empty: older programs send and expect that form */
         put_text(&p, bye->file, sizeof bye->file);
         put_number(&p, (uint32_t)bye->line, 4);
         put_number(&p, (uint32_t)bye->column, 4);

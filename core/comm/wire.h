@@ -1,5 +1,5 @@
-/* Messages between ranks and the coordinator (hub.h) over TCP: framed, little-endian, each parsed within its
- * bounds. No message is acted on before its sender has sent the run's key.
+/* Messages between ranks and the coordinator (hub.h) over TCP: framed, little-endian, each parsed within
+ * its bounds. No message is acted on before its sender has sent the run's key.
  *
  *     frame    magic        "MEOR"
  *              version      1 byte
@@ -29,8 +29,8 @@
 enum {
     WIRE_HEADER_BYTES = 16,
     WIRE_KEY_BYTES = 32,
-    WIRE_OFFER_BYTES = 4096,  /* of one rank, at most */
-    WIRE_TO_HUB_BYTES = 8192, /* payload, at most */
+    WIRE_OFFER_BYTES = 4096,  /* largest offer of one rank */
+    WIRE_TO_HUB_BYTES = 8192, /* largest payload */
     WIRE_TO_RANK_BYTES = 1 << 26
 };
 
@@ -51,23 +51,23 @@ struct rank_facts {
     uint32_t program_crc; /* of the program's file */
     uint64_t config_hash;
     char version[32], host[64];
-    char device[96]; /* "" until it is known */
-    char card[64];   /* PCI id; "": the processor, which ranks of a host may share */
+    char device[96]; /* "": not known yet */
+    char card[64];   /* PCI id; "": the CPU, which ranks of a host may share */
 };
 
 enum rank_wait { RANK_MOVES, RANK_WAITS, RANK_OFFERS };
 
 struct rank_beat {
-    int64_t step, marks; /* marks grow with everything that is done */
-    int64_t collective;  /* how many it has entered; the last of them is number `collective` from 1 */
-    int phase;           /* a number of the caller's (enum train_phase) */
-    enum rank_wait wait; /* in that collective, or for the others' offers */
-    char name[24];       /* of it: "reduce_scatter" */
+    int64_t step, marks; /* marks: counter that grows with any progress */
+    int64_t collective;  /* number of the last collective, from 1 */
+    int phase;           /* defined by the caller (enum train_phase) */
+    enum rank_wait wait; /* in that collective, or for the offers of other ranks */
+    char name[24];       /* of the collective: "reduce_scatter" */
     double step_ms, data_wait_ms;
     int64_t mem_bytes, peak_bytes;
 };
 
-struct rank_bye { /* of a struct error */
+struct rank_bye { /* exit message; fields of struct error */
     int code, line, column;
     char what[512], file[256], hint[320];
 };
@@ -84,23 +84,23 @@ struct wire_message {
     size_t bytes;
 };
 
-/* The frame at the beginning of `data`: 1 and how many bytes it takes, 0 while it is not whole, -1 when this
- * is none of ours (wrong magic, version, type, length or checksum): the connection is to be closed. */
+/* Parses the frame at the start of `data`. Returns 1 and its length in *taken; 0 if it is incomplete; -1 if
+ * the magic, version, type, length or checksum is wrong: the caller closes the connection. */
 int wire_next(const uint8_t *data, size_t bytes, size_t max_payload, struct wire_message *m, size_t *taken);
 
-/* Growing bytes to be sent; memory that is out ends the process (file.h). */
+/* A growing buffer; out of memory ends the process (file.h). */
 struct wire_bytes {
     uint8_t *data;
-    size_t bytes, room;
+    size_t bytes, capacity;
 };
 void wire_frame(struct wire_bytes *to, enum wire_type type, const void *payload, size_t bytes);
 void wire_append(struct wire_bytes *to, const void *data, size_t bytes);
-/* The first `bytes` have gone. */
+/* Removes the first `bytes`. */
 void wire_drop(struct wire_bytes *to, size_t bytes);
 void wire_free(struct wire_bytes *to);
 
-/* Payloads. Texts are cut where they do not fit, and come back fit to be shown (error.h, name_printable);
- * false: the payload is not whole, or says something that cannot be. */
+/* Payloads. Long texts are truncated, and received texts are printable (error.h, name_printable).
+ * wire_get_* return false if the payload is incomplete or a value is out of range. */
 void wire_put_hello(struct wire_bytes *to, const uint8_t *key, const struct rank_facts *facts);
 bool wire_get_hello(const struct wire_message *m, const uint8_t **key, struct rank_facts *facts);
 void wire_put_beat(struct wire_bytes *to, const struct rank_beat *beat);
@@ -112,7 +112,7 @@ int wire_bye_error(const struct rank_bye *bye, struct error *err);
 void wire_put_offer(struct wire_bytes *to, const char *name, const void *data, size_t bytes);
 bool wire_get_offer(const struct wire_message *m, struct wire_offer *offer);
 
-/* ALL: a name, how many ranks, then each one's bytes. */
+/* ALL: the name, the number of ranks, then the bytes of each. */
 void wire_put_all(struct wire_bytes *to, const char *name, const struct wire_offer *offers, int count);
 /* offers (count): each points into the payload. */
 bool wire_get_all(const struct wire_message *m, char name[32], struct wire_offer *offers, int count);

@@ -40,7 +40,7 @@ static int join(struct hub *hub, const struct hub_options *o, int rank)
     f.rank = rank;
     f.size = o->size;
     wire_put_hello(&out, o->key, &f);
-    hub_take(hub, peer, out.data, out.bytes, 1);
+    hub_receive(hub, peer, out.data, out.bytes, 1);
     wire_free(&out);
     return peer;
 }
@@ -72,7 +72,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!hub_complete(hub)) abort();
     for (size_t at = 0, piece; at < in.bytes; at += piece) { /* in pieces, as TCP has them */
         piece = in.bytes - at < most ? in.bytes - at : most;
-        hub_take(hub, peer, in.data + at, piece, 2);
+        hub_receive(hub, peer, in.data + at, piece, 2);
     }
     wire_free(&in);
     hub_tick(hub, 3);

@@ -201,7 +201,7 @@ static const struct trial trials[] = {
      0,
      0,
      0,
-     "nothing says of how many"},
+     "no variable has the number of ranks"},
     {"no number",
      {"OMPI_COMM_WORLD_RANK=x", "OMPI_COMM_WORLD_SIZE=4"},
      EXIT_USAGE,

@@ -87,7 +87,7 @@ static int live(int rank, enum fate fate, bool by_file)
     code = heartbeat_agree(h, "list of images", fate == DIFFERS ? 8 : 7, &err);
     if (code) {
         heartbeat_leave(h, code, &err);
-        return strstr(err.what, "rank 1 has another list of images than rank 0") ? code : 92;
+        return strstr(err.what, "rank 1 has a different list of images from rank 0") ? code : 92;
     }
     if (fate == DIES) raise(SIGKILL);
     if (fate == STOPS) raise(SIGSTOP);
@@ -227,7 +227,7 @@ static void a_rank_that_does_not_come_is_named(void **state)
     assert_int_equal(ended(a), EXIT_RANK_LOST);
     assert_int_equal(ended(b), EXIT_RANK_LOST);
     assert_int_equal(hub_server_diagnosis(server, NULL, &err), EXIT_RANK_LOST);
-    assert_string_equal(err.what, "rank 1 of 3 did not come within 1 s");
+    assert_string_equal(err.what, "rank 1 of 3 did not join within 1 s");
     hub_server_stop(server);
 }
 

@@ -139,7 +139,7 @@ if [ -x agent ]; then
         sleep 0.5
     done
     ip -n $here link set wire up
-    grep -q '^meopt: rank 1 (host second.*) does not answer: no sign for 1[0-9] s' log.0 || fail "the rank of mpirun beyond the cut is not named"
+    grep -q '^meopt: rank 1 (host second.*) does not answer: no heartbeat for 1[0-9] s' log.0 || fail "the rank of mpirun beyond the cut is not named"
     kill -9 "$zero" $(pgrep -P "$zero") 2>/dev/null || true # mpirun: it has nobody left to wait for
     wait "$zero" 2>/dev/null || true
     for i in $(seq 150); do
@@ -152,7 +152,7 @@ fi
 rank 0 $here first 0 cut 100000; zero=$started
 rank 1 $there second 0 cut 100000; one=$started
 cut cut
-grep -q '^meopt: rank 1 (host second.*) does not answer: no sign for 1[0-9] s' log.0 || fail "the rank beyond the cut is not named"
-grep -q 'watches over the ranks does not answer: the network is cut' log.1 || fail "the rank beyond the cut does not say why it ends"
+grep -q '^meopt: rank 1 (host second.*) does not answer: no heartbeat for 1[0-9] s' log.0 || fail "the rank beyond the cut is not named"
+grep -q 'coordinator of the ranks does not answer: the network is cut' log.1 || fail "the rank beyond the cut does not say why it ends"
 grep -q '"exit_code": 14' runs/cut/state.json || fail "state.json"
 echo ok

@@ -47,7 +47,7 @@ static void open_hub(int ranks)
 
 static int say(int peer, struct wire_bytes *out)
 {
-    hub_take(hub, peer, out->data, out->bytes, now);
+    hub_receive(hub, peer, out->data, out->bytes, now);
     wire_free(out);
     return peer;
 }
@@ -154,7 +154,7 @@ static void a_missing_rank_is_named(void **state)
     expect(0, NULL);
     now += 2; /* a hub that itself was away for long gives them the time again */
     hub_tick(hub, now);
-    expect(EXIT_RANK_LOST, "ranks 1 and 3 of 5 did not come within 60 s");
+    expect(EXIT_RANK_LOST, "ranks 1 and 3 of 5 did not join within 60 s");
     assert_int_equal(received(peers[2]), WIRE_ABORT);
     close_hub();
 }
@@ -206,7 +206,7 @@ static void a_rank_that_was_started_twice_ends_nothing(void **state)
     f.pid = 999;
     int twice = hello(&f);
     assert_int_equal(received(twice), WIRE_ABORT);
-    assert_true(hub_done_with(hub, twice) || hub_output(hub, twice)->bytes > 0);
+    assert_true(hub_closing(hub, twice) || hub_output(hub, twice)->bytes > 0);
     hub_ended(hub, twice, now);
     f = facts_of(1);
     peers[1] = hello(&f);
@@ -231,18 +231,18 @@ static void no_stranger_ends_a_run(void **state)
     join_all(2);
     struct rank_facts f = facts_of(1);
     int wrong = hello_with(6, &f);
-    assert_true(hub_done_with(hub, wrong)); /* nothing is said to it */
+    assert_true(hub_closing(hub, wrong)); /* nothing is said to it */
     struct rank_bye bye = {.code = 13, .what = "diverged"};
     struct wire_bytes out = {0};
     wire_put_bye(&out, WIRE_BYE, &bye); /* without a hello */
     int rude = say(hub_peer(hub, now), &out);
-    assert_true(hub_done_with(hub, rude));
+    assert_true(hub_closing(hub, rude));
     int http = hub_peer(hub, now);
-    hub_take(hub, http, "GET / HTTP/1.1\r\n\r\n", 18, now);
-    assert_true(hub_done_with(hub, http));
+    hub_receive(hub, http, "GET / HTTP/1.1\r\n\r\n", 18, now);
+    assert_true(hub_closing(hub, http));
     int quiet = hub_peer(hub, now);
     for (int i = 0; i <= HUB_HELLO_SECONDS; i++) second(-1, -1);
-    assert_true(hub_done_with(hub, quiet));
+    assert_true(hub_closing(hub, quiet));
     const int all[] = {wrong, rude, http, quiet};
     for (int i = 0; i < 4; i++) hub_ended(hub, all[i], now);
     srand(1);
@@ -250,7 +250,7 @@ static void no_stranger_ends_a_run(void **state)
         uint8_t bytes[256] = {'M', 'E', 'O', 'R', 1, 1};
         for (size_t i = (size_t)trial % 20; i < sizeof bytes; i++) bytes[i] = (uint8_t)rand();
         int peer = hub_peer(hub, now);
-        hub_take(hub, peer, bytes, sizeof bytes, now);
+        hub_receive(hub, peer, bytes, sizeof bytes, now);
         hub_ended(hub, peer, now);
     }
     expect(0, NULL);
@@ -274,7 +274,7 @@ static void strangers_hold_up_no_rank(void **state)
         for (int i = 0; i < 500; i++) (void)hub_peer(hub, now += 1e-3);
         struct rank_facts f = facts_of(r);
         peers[r] = hello(&f);
-        assert_false(hub_done_with(hub, peers[r]));
+        assert_false(hub_closing(hub, peers[r]));
     }
     assert_true(hub_complete(hub));
     for (int i = 0; i < 500; i++) { /* and no rank is forgotten for them */
@@ -291,8 +291,8 @@ static void strangers_hold_up_no_rank(void **state)
     memset(key, 6, sizeof key);
     wire_put_hello(&out, key, &f);
     int wrong = hub_peer(hub, now);
-    hub_take(hub, wrong, out.data, WIRE_HEADER_BYTES + WIRE_KEY_BYTES, now);
-    assert_true(hub_done_with(hub, wrong));
+    hub_receive(hub, wrong, out.data, WIRE_HEADER_BYTES + WIRE_KEY_BYTES, now);
+    assert_true(hub_closing(hub, wrong));
     wire_free(&out);
     close_hub();
 }
@@ -334,7 +334,7 @@ static void a_silent_rank_is_unreachable_within_eleven_seconds(void **state)
     expect(0, NULL);
     second(1, -1);
     second(1, -1);
-    expect(EXIT_RANK_LOST, "rank 1 (host n1, pid 101, card 0000:41:00.0) does not answer: no sign for 11 s");
+    expect(EXIT_RANK_LOST, "rank 1 (host n1, pid 101, card 0000:41:00.0) does not answer: no heartbeat for 11 s");
     close_hub();
 }
 
@@ -494,7 +494,7 @@ static void a_rank_that_signed_off_is_not_lost(void **state)
     hub_tick(hub, now + 1.5);
     expect(EXIT_RANK_LOST,
            "rank 2 (host n1, pid 102, card 0000:42:00.0) is gone: its connection ended; last seen at "
-           "step 0, loading; rank 0 says: rank 2 is missing");
+           "step 0, loading; rank 0 reports: rank 2 is missing");
     close_hub();
     join_all(3);
     sign_off(0, EXIT_RANK_LOST, "rank 2 is missing");
@@ -511,7 +511,7 @@ static void a_rank_that_signed_off_is_not_lost(void **state)
         beat(0);
         hub_tick(hub, now);
     }
-    expect(EXIT_RANK_LOST, "has ended, though the run goes on");
+    expect(EXIT_RANK_LOST, "has exited before the end of the run");
     close_hub();
 }
 

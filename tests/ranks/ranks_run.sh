@@ -194,7 +194,7 @@ if [ "${MEOPT_LONG:-}" = 1 ]; then
     total=5000
     begin=$(date +%s)
     hurt 14 stopped 2 STOP --workers 3
-    grep -q '^meopt: rank 2 (host .*) does not answer: no sign for 1[0-9] s' log || fail "the stopped rank is named"
+    grep -q '^meopt: rank 2 (host .*) does not answer: no heartbeat for 1[0-9] s' log || fail "the stopped rank is named"
     [ $(($(date +%s) - begin)) -lt 60 ] || fail "a stopped rank is seen late"
 fi
 echo ok

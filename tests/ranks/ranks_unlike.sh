@@ -83,7 +83,7 @@ rank 0 0 images 0 data.root=/proc/self/cwd/sample/COCO2014; zero=$started
 cd there
 rank 1 1 images 1 data.root=/proc/self/cwd/sample/COCO2014; one=$started
 cd ..
-unlike 7 "other images" '.*rank 1 has another list of images than rank 0'
+unlike 7 "other images" '.*rank 1 has a different list of images from rank 0'
 
 # A rank that was started twice, and the whole job, while it trains.
 steps=2000
