@@ -1,4 +1,4 @@
-/* Archives: see archive.h. */
+/* Reads untrusted archives: see archive.h. */
 #include "fetch/archive.h"
 
 #include "core/base/retry.h"
@@ -26,9 +26,9 @@ struct walk {
     struct archive_counts counts;
     struct error *err;
     int64_t zip_at, zip_bytes;
-    int zip_reason; /* why a read failed; 0: none did */
+    int zip_reason; /* errno of a failed read; 0: none */
     uint8_t *zip_buffer;
-    /* pax headers on their way through: a record with NUL in a name would be cut there silently */
+    /* the current pax header: libarchive silently truncates a name at NUL */
     uint8_t block[TAR_BLOCK];
     size_t block_used;
     int64_t pax_left;
@@ -36,7 +36,7 @@ struct walk {
     size_t pax_used;
     bool pax_is_name; /* a GNU long name: the body is the name itself */
     bool bad_name, no_memory;
-    /* names seen, by 64-bit hash */
+    /* 64-bit hashes of the names so far */
     uint64_t *seen, seed;
     size_t seen_capacity, seen_count;
 };
@@ -58,8 +58,8 @@ static size_t character(const uint8_t *p, size_t n)
     return length;
 }
 
-/* name -> clean path without "." and empty components; the reason it is refused, or NULL. */
-static const char *clean(const char *name, char path[PATH_BYTES + 1])
+/* Normalizes a name: removes "." and empty components. Returns the reason if it is refused, or NULL. */
+static const char *clean_path(const char *name, char path[PATH_BYTES + 1])
 {
     size_t n = strlen(name), used = 0;
     int levels = 0;
@@ -75,7 +75,7 @@ static const char *clean(const char *name, char path[PATH_BYTES + 1])
         size_t length = strcspn(p, "/");
         if (length > NAME_BYTES) return "component longer than 255 bytes";
         if (length == 2 && p[0] == '.' && p[1] == '.') return "'..' in the path";
-        if (length >= 7 && strncmp(p, ".meopt-", 7) == 0) return "a name that is meopt's own";
+        if (length >= 7 && strncmp(p, ".meopt-", 7) == 0) return "name reserved for meopt";
         if (length && !(length == 1 && p[0] == '.')) {
             if (++levels > LEVELS) return "more than 32 directory levels";
             if (used) path[used++] = '/';
@@ -98,25 +98,25 @@ static uint64_t hash_name(uint64_t seed, const char *name)
     return (h ^ h >> 32) | 1;
 }
 
-/* Whether the name is new; no_memory: it is not known. */
-static bool remember(struct walk *w, const char *name)
+/* Returns whether the name is new. Sets no_memory if an allocation fails. */
+static bool remember_name(struct walk *w, const char *name)
 {
     if (w->seen_count * 2 >= w->seen_capacity) {
-        size_t room = w->seen_capacity ? w->seen_capacity * 2 : 4096;
-        uint64_t *larger = calloc(room, sizeof *larger);
+        size_t capacity = w->seen_capacity ? w->seen_capacity * 2 : 4096;
+        uint64_t *larger = calloc(capacity, sizeof *larger);
         if (!larger) {
             w->no_memory = true;
             return true;
         }
         for (size_t i = 0; i < w->seen_capacity; i++) {
             if (!w->seen[i]) continue;
-            size_t at = w->seen[i] & (room - 1);
-            while (larger[at]) at = (at + 1) & (room - 1);
+            size_t at = w->seen[i] & (capacity - 1);
+            while (larger[at]) at = (at + 1) & (capacity - 1);
             larger[at] = w->seen[i];
         }
         free(w->seen);
         w->seen = larger;
-        w->seen_capacity = room;
+        w->seen_capacity = capacity;
     }
     uint64_t h = hash_name(w->seed, name);
     size_t at = h & (w->seen_capacity - 1);
@@ -127,7 +127,7 @@ static bool remember(struct walk *w, const char *name)
     return true;
 }
 
-/* ---- pax and long names on their way into libarchive ---- */
+/* ---- pax headers and GNU long names ---- */
 
 static void check_pax(struct walk *w)
 {
@@ -165,11 +165,11 @@ static void tar_block(struct walk *w, const uint8_t *b)
         return;
     }
     if (memcmp(b + 257, "ustar", 5) != 0 || !strchr("xgLK", b[156]) || !b[156]) return;
-    unsigned sum = 0, said = 0;
+    unsigned sum = 0, stored = 0;
     for (int i = 0; i < TAR_BLOCK; i++) sum += i >= 148 && i < 156 ? ' ' : b[i];
     for (int i = 148; i < 156; i++)
-        if (b[i] >= '0' && b[i] <= '7') said = said * 8 + (unsigned)(b[i] - '0');
-    if (sum != said) return;
+        if (b[i] >= '0' && b[i] <= '7') stored = stored * 8 + (unsigned)(b[i] - '0');
+    if (sum != stored) return;
     int64_t size = 0;
     for (int i = 124; i < 136; i++)
         if (b[i] >= '0' && b[i] <= '7') size = size * 8 + (b[i] - '0');
@@ -183,7 +183,7 @@ static void tar_block(struct walk *w, const uint8_t *b)
     w->pax_is_name = b[156] == 'L' || b[156] == 'K';
 }
 
-static void watch_tar(struct walk *w, const uint8_t *data, size_t bytes)
+static void scan_tar(struct walk *w, const uint8_t *data, size_t bytes)
 {
     while (bytes) {
         if (w->block_used == 0 && bytes >= TAR_BLOCK) {
@@ -214,7 +214,7 @@ static la_ssize_t tar_read(struct archive *a, void *context, const void **data)
         archive_set_error(a, EIO, "compressed data");
         return -1;
     }
-    watch_tar(w, *data, (size_t)n);
+    scan_tar(w, *data, (size_t)n);
     if (w->no_memory) {
         archive_set_error(a, ENOMEM, "for a name");
         return -1;
@@ -246,14 +246,14 @@ static la_int64_t zip_seek(struct archive *a, void *context, la_int64_t offset, 
 
 /* ---- the walk ---- */
 
-static int refuse(struct walk *w, struct archive *a)
+static int archive_error(struct walk *w, struct archive *a)
 {
-    if (w->err && w->err->what[0]) return w->err->code; /* said already, and better */
+    if (w->err && w->err->what[0]) return w->err->code; /* a more specific error is set */
     int problem = errno;
     const char *text = archive_error_string(a);
     char shown[200];
     name_printable(shown, sizeof shown, text ? text : problem == ENOMEM ? strerror(problem) : "damaged");
-    if (archive_errno(a) == ENOMEM || (!text && problem == ENOMEM)) /* it does not always say so */
+    if (archive_errno(a) == ENOMEM || (!text && problem == ENOMEM)) /* libarchive does not always report it */
         return error_set(w->err, EXIT_HOST_MEMORY, "close other programs", "out of memory: %s", shown);
     return error_set(w->err, EXIT_INTEGRITY, NULL, "the archive is damaged or not a tar or zip: %s", shown);
 }
@@ -262,24 +262,25 @@ static int refuse_name(struct walk *w, const char *name, const char *why)
 {
     char shown[300];
     name_printable(shown, sizeof shown, name ? name : "");
-    return error_set(w->err, EXIT_INTEGRITY, "do not unpack it by hand either; ask whoever gave it to you",
+    return error_set(w->err, EXIT_INTEGRITY,
+                     "do not unpack it with another program; report it to the publisher",
                      "entry %lld '%s' is refused: %s", (long long)w->counts.entries + 1, shown, why);
 }
 
-static int over(struct walk *w, const struct archive_limits *limits)
+static int check_limits(struct walk *w, const struct archive_limits *limits)
 {
     const struct archive_counts *c = &w->counts;
     if (c->out > limits->bytes)
         return error_set(w->err, EXIT_INTEGRITY,
-                         "if the archive is right, raise --limit or its unpacked_size",
+                         "if the archive is correct, raise --limit or its unpacked_size",
                          "the archive unpacks to more than the %lld bytes allowed", (long long)limits->bytes);
     if (c->entries > limits->entries)
         return error_set(w->err, EXIT_INTEGRITY, NULL, "the archive holds more than the %lld entries allowed",
                          (long long)limits->entries);
     if (c->out > limits->ratio_from && c->in > 0 && (double)c->out > limits->ratio * (double)c->in)
-        return error_set(w->err, EXIT_INTEGRITY,
-                         "if the archive is right, give its unpacked_size in sources.yaml",
-                         "the archive unpacks to over %.0f times its size: a bomb?", limits->ratio);
+        return error_set(
+            w->err, EXIT_INTEGRITY, "if the archive is correct, set its unpacked_size in sources.yaml",
+            "the archive unpacks to over %.0f times its size (decompression bomb)", limits->ratio);
     return 0;
 }
 
@@ -293,19 +294,19 @@ static int walk_file(struct walk *w, struct archive *a, int64_t size, const stru
     for (;;) {
         int r = archive_read_data_block(a, &data, &bytes, &offset);
         if (r == ARCHIVE_EOF) break;
-        if (r != ARCHIVE_OK) return refuse(w, a);
+        if (r != ARCHIVE_OK) return archive_error(w, a);
         if (offset < 0 || offset > size || bytes > (uint64_t)(size - offset))
             return error_set(w->err, EXIT_INTEGRITY, NULL,
                              "entry %lld is larger than the %lld bytes it declares",
                              (long long)w->counts.entries, (long long)size);
         if (offset + (int64_t)bytes > w->counts.out - begin) w->counts.out = begin + offset + (int64_t)bytes;
-        int code = over(w, limits);
+        int code = check_limits(w, limits);
         if (!code && bytes) code = sink->data(sink->context, data, bytes, offset, w->err);
         if (code) return code;
         if (sink->progress) sink->progress(sink->context, &w->counts);
     }
     w->counts.out = begin + size; /* a hole at the end */
-    int code = over(w, limits);
+    int code = check_limits(w, limits);
     return code ? code : sink->file_end(sink->context, w->err);
 }
 
@@ -313,17 +314,17 @@ static int walk_entries(struct walk *w, struct archive *a, const struct archive_
                         const struct archive_sink *sink)
 {
     char *path = malloc(PATH_BYTES + 1);
-    struct archive_entry *entry = archive_entry_new2(a); /* libarchive does not look at what its own is */
+    struct archive_entry *entry = archive_entry_new2(a); /* libarchive does not check its own allocation */
     int code = path && entry ? 0 : error_set(w->err, EXIT_HOST_MEMORY, NULL, "out of memory");
     while (!code) {
         int r = archive_read_next_header2(a, entry);
         if (r == ARCHIVE_EOF) break;
         if (r != ARCHIVE_OK) {
-            code = refuse(w, a);
+            code = archive_error(w, a);
             break;
         }
         const char *name = archive_entry_pathname(entry), *why = w->bad_name ? "NUL in its name"
-                                                                 : name      ? clean(name, path)
+                                                                 : name      ? clean_path(name, path)
                                                                              : "unreadable name";
         mode_t type = archive_entry_filetype(entry);
         int64_t size = archive_entry_size_is_set(entry) ? archive_entry_size(entry) : 0;
@@ -337,7 +338,7 @@ static int walk_entries(struct walk *w, struct archive *a, const struct archive_
         if (!why && archive_entry_is_encrypted(entry)) why = "encrypted";
         if (!why && size < 0) why = "negative size";
         if (!why && type == AE_IFREG && path[0] == 0) why = "empty name";
-        if (!why && type == AE_IFREG && !remember(w, path)) why = "the same name twice";
+        if (!why && type == AE_IFREG && !remember_name(w, path)) why = "duplicate name";
         if (w->no_memory) {
             code = error_set(w->err, EXIT_HOST_MEMORY, "close other programs", "out of memory for the names");
             break;
@@ -349,7 +350,7 @@ static int walk_entries(struct walk *w, struct archive *a, const struct archive_
         w->counts.entries++;
         if (size > limits->bytes - w->counts.out && type == AE_IFREG) { /* before the first byte is written */
             w->counts.out += size > INT64_MAX - w->counts.out ? INT64_MAX - w->counts.out : size;
-            code = over(w, limits);
+            code = check_limits(w, limits);
             break;
         }
         if (type == AE_IFDIR) {
@@ -360,7 +361,7 @@ static int walk_entries(struct walk *w, struct archive *a, const struct archive_
                               archive_entry_mtime_is_set(entry) ? archive_entry_mtime(entry) : 0, w->err);
             if (!code) code = walk_file(w, a, size, limits, sink);
         }
-        if (!code) code = over(w, limits);
+        if (!code) code = check_limits(w, limits);
         if (!code && sink->progress) sink->progress(sink->context, &w->counts);
     }
     archive_entry_free(entry);
@@ -368,7 +369,7 @@ static int walk_entries(struct walk *w, struct archive *a, const struct archive_
     return code;
 }
 
-/* Behind the end of the tar: the rest of the stream, for its checksums. */
+/* Reads the rest of the stream after the end of the tar, to check its checksums. */
 static int drain(struct walk *w)
 {
     const void *data;
@@ -396,7 +397,7 @@ int archive_walk(const struct archive_input *input, const struct archive_limits 
     struct error local = {0};
     struct walk w = {.input = input, .err = err ? err : &local};
     if (random_bytes(&w.seed, sizeof w.seed) != 0) w.seed = (uint64_t)(uintptr_t)&w;
-    /* names are UTF-8 whatever the user's locale says */
+    /* names are UTF-8, independent of the user's locale */
     locale_t utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0);
     if (!utf8) utf8 = newlocale(LC_CTYPE_MASK, "en_US.UTF-8", (locale_t)0);
     locale_t before = utf8 ? uselocale(utf8) : (locale_t)0;
@@ -409,7 +410,7 @@ int archive_walk(const struct archive_input *input, const struct archive_limits 
     bool zip = archive_is_zip(head, n > 0 ? (size_t)n : 0);
     if (!code && zip) {
         w.zip_bytes = input->wait(input->context, INT64_MAX);
-        if (w.zip_bytes < 0) code = error_set(w.err, EXIT_FAILED, NULL, "unpacking was given up");
+        if (w.zip_bytes < 0) code = error_set(w.err, EXIT_FAILED, NULL, "unpacking was cancelled");
         if (!code) code = zip_check(input, w.zip_bytes, w.err);
         if (!code && !(w.zip_buffer = malloc(256 << 10)))
             code = error_set(w.err, EXIT_HOST_MEMORY, NULL, "out of memory");
@@ -419,7 +420,7 @@ int archive_walk(const struct archive_input *input, const struct archive_limits 
                          archive_read_set_seek_callback(a, zip_seek) == ARCHIVE_OK &&
                          archive_read_set_callback_data(a, &w) == ARCHIVE_OK;
             if (!ready) code = error_set(w.err, EXIT_HOST_MEMORY, NULL, "out of memory");
-            else if (archive_read_open1(a) != ARCHIVE_OK) code = refuse(&w, a);
+            else if (archive_read_open1(a) != ARCHIVE_OK) code = archive_error(&w, a);
         }
     } else if (!code) {
         code = inflate_open(&w.inflate, input, w.err);
@@ -428,11 +429,11 @@ int archive_walk(const struct archive_input *input, const struct archive_limits 
                          archive_read_set_read_callback(a, tar_read) == ARCHIVE_OK &&
                          archive_read_set_callback_data(a, &w) == ARCHIVE_OK;
             if (!ready) code = error_set(w.err, EXIT_HOST_MEMORY, NULL, "out of memory");
-            else if (archive_read_open1(a) != ARCHIVE_OK) code = refuse(&w, a);
+            else if (archive_read_open1(a) != ARCHIVE_OK) code = archive_error(&w, a);
         }
     }
     if (!code) code = walk_entries(&w, a, limits, sink);
-    if (w.zip_reason) { /* nothing is known about the zip */
+    if (w.zip_reason) { /* a read error, not a damaged zip */
         errno = w.zip_reason;
         code = archive_unreadable(input, w.err);
     }

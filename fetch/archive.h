@@ -1,12 +1,12 @@
-/* Reading an archive that may be hostile, and may still be growing:
- * tar (plain, gzip, zstd, xz) and zip, nothing else.
+/* Reads an untrusted archive, which may still be growing: tar (plain, gzip, zstd, xz) or zip.
  *
- * libarchive reads the formats; what it does not check is checked here: CRC and length of gzip members
- * (libarchive skips them), checksums behind the end of the tar (the stream is read to its end), NUL in pax
- * and zip names, zip entries whose two names differ, encryption. Only files and directories pass; names are
- * valid UTF-8 without control characters, relative, without "..", no component above 255 bytes, no path above
- * 4096, at most 32 levels, none twice, none beginning with ".meopt-". Anything that libarchive calls a
- * warning is an error.
+ * libarchive parses the formats. MEOpt checks what libarchive does not: CRC and length of gzip members,
+ * checksums after the end of the tar (it reads the stream to its end), NUL in pax and zip names, zip
+ * entries with two different names, and encryption.
+ *
+ * Only files and directories are allowed. Names must be valid UTF-8 without control characters, relative,
+ * unique and without "..". Limits: 255 bytes per component, 4096 bytes per path, 32 levels. No component
+ * may start with ".meopt-". A warning of libarchive is an error.
  */
 #ifndef MEOPT_FETCH_ARCHIVE_H
 #define MEOPT_FETCH_ARCHIVE_H
@@ -19,8 +19,8 @@
 struct archive_input {
     int fd;
     const char *path; /* for messages */
-    /* Blocks until at least `bytes` of the file (from its start) are there, or no more will come; returns how
-     * many there are then, or -1 to give up. */
+    /* Blocks until the file has at least `bytes` bytes or is complete. Returns its current size, or -1 to
+     * cancel. */
     int64_t (*wait)(void *context, int64_t bytes);
     void *context;
 };
@@ -28,17 +28,18 @@ struct archive_input {
 struct archive_limits {
     int64_t bytes;   /* of all files together */
     int64_t entries; /* files and directories */
-    double ratio;    /* unpacked / packed, looked at once more than ratio_from bytes came out */
+    double ratio;    /* unpacked / packed size, checked after ratio_from unpacked bytes */
     int64_t ratio_from;
 };
 extern const struct archive_limits
-    archive_limits_default; /* no byte limit, 2,000,000 entries, 50 behind 1 GiB */
+    archive_limits_default; /* no byte limit, 2,000,000 entries, ratio 50 after 1 GiB */
 
 struct archive_counts {
     int64_t in, out, entries, files;
 };
 
-/* Called in order for each entry; a non-zero return ends the walk with it. Paths are clean: "a/b/c". */
+/* Called in order for each entry. A nonzero return ends the walk with that code. Paths are normalized:
+ * "a/b/c". */
 struct archive_sink {
     void *context;
     int (*directory)(void *context, const char *path, struct error *err);
@@ -48,14 +49,15 @@ struct archive_sink {
     void (*progress)(void *context, const struct archive_counts *counts); /* may be NULL */
 };
 
-/* EXIT_INTEGRITY for anything wrong with the archive. counts may be NULL. */
+/* Reads all entries. EXIT_INTEGRITY if the archive is damaged or not allowed. counts may be NULL. */
 int archive_walk(const struct archive_input *input, const struct archive_limits *limits,
                  const struct archive_sink *sink, struct archive_counts *counts, struct error *err);
 
-/* Sets err to errno as the reason for which the archive cannot be read. */
+/* Sets an error with errno: the archive cannot be read. */
 int archive_unreadable(const struct archive_input *input, struct error *err);
 
-/* A zip cannot be read while it grows (its directory is at the end). `head`: the first bytes of the file. */
+/* Returns whether `head`, the first bytes of a file, is that of a zip. A zip cannot be read while it grows:
+ * its directory is at the end. */
 bool archive_is_zip(const void *head, size_t bytes);
 
 #endif

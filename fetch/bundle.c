@@ -1,4 +1,4 @@
-/* Bundles: see bundle.h. */
+/* Writes and reads bundles: see bundle.h. */
 #include "fetch/bundle.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
@@ -28,22 +28,22 @@ void bundle_free(struct bundle *b)
     *b = (struct bundle){0};
 }
 
-static int cut_short(const volatile sig_atomic_t *cancel, struct error *err)
+static int check_cancel(const volatile sig_atomic_t *cancel, struct error *err)
 {
     return cancel && *cancel ? error_set(err, EXIT_SIGNAL + SIGINT, "run the same command again", "stopped")
                              : 0;
 }
 
-/* libarchive's last word about this file. */
-static int told(struct archive *a, const char *path, int otherwise, struct error *err)
+/* Sets an error from libarchive's last message about this file. */
+static int archive_failed(struct archive *a, const char *path, int otherwise, struct error *err)
 {
     char shown[256];
     const char *what = archive_error_string(a);
     errno = archive_errno(a) > 0 ? archive_errno(a) : 0;
     int code = errno == ENOSPC || errno == EDQUOT || errno == EIO
-                   ? error_errno(err, otherwise, "check the disk", "cannot go on")
+                   ? error_errno(err, otherwise, "check the disk", "cannot continue")
                    : error_set(err, otherwise, NULL, "%s",
-                               text_printable(shown, sizeof shown, what ? what : "cannot go on"));
+                               text_printable(shown, sizeof shown, what ? what : "cannot continue"));
     return error_at(err, path, 0, 0), code;
 }
 
@@ -64,7 +64,8 @@ static char *list_text(const struct bundle *b)
     return text;
 }
 
-static int put_header(struct archive *a, const char *name, int64_t bytes, const char *path, struct error *err)
+static int write_header(struct archive *a, const char *name, int64_t bytes, const char *path,
+                        struct error *err)
 {
     struct archive_entry *entry = archive_entry_new();
     archive_entry_set_pathname(entry, name);
@@ -73,11 +74,11 @@ static int put_header(struct archive *a, const char *name, int64_t bytes, const 
     archive_entry_set_perm(entry, 0644);
     int status = archive_write_header(a, entry);
     archive_entry_free(entry);
-    return status == ARCHIVE_OK ? 0 : told(a, path, EXIT_FAILED, err);
+    return status == ARCHIVE_OK ? 0 : archive_failed(a, path, EXIT_FAILED, err);
 }
 
-static int put_file(struct archive *a, const struct bundle_entry *e, const char *path,
-                    const volatile sig_atomic_t *cancel, struct error *err)
+static int write_archive(struct archive *a, const struct bundle_entry *e, const char *path,
+                         const volatile sig_atomic_t *cancel, struct error *err)
 {
     struct stat st;
     int fd, code = file_open(e->path, &fd, &st, err);
@@ -86,17 +87,19 @@ static int put_file(struct archive *a, const struct bundle_entry *e, const char 
         error_set(err, EXIT_INTEGRITY, "fetch it again", "has %lld bytes, expected %lld",
                   (long long)st.st_size, (long long)e->size);
         code = error_at(err, e->path, 0, 0);
-    } else code = put_header(a, e->file, e->size, path, err);
+    } else code = write_header(a, e->file, e->size, path, err);
     char *piece = xmalloc(PIECE_BYTES);
     for (int64_t left = e->size; left > 0 && !code;) {
         ssize_t n = read(fd, piece, left < PIECE_BYTES ? (size_t)left : PIECE_BYTES);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) {
             code = n < 0 ? error_errno(err, EXIT_FAILED, "check the disk", "cannot read the archive")
-                         : error_set(err, EXIT_FAILED, "is somebody writing it?", "it became shorter");
+                         : error_set(err, EXIT_FAILED, "check that no other process writes it",
+                                     "the file was truncated");
             error_at(err, e->path, 0, 0);
-        } else if (archive_write_data(a, piece, (size_t)n) != n) code = told(a, path, EXIT_FAILED, err);
-        else code = cut_short(cancel, err);
+        } else if (archive_write_data(a, piece, (size_t)n) != n)
+            code = archive_failed(a, path, EXIT_FAILED, err);
+        else code = check_cancel(cancel, err);
         left -= n;
     }
     free(piece);
@@ -115,12 +118,12 @@ int bundle_write(const char *path, const struct bundle *b, const volatile sig_at
     if (!a || !list) code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
     else if (archive_write_set_format_pax_restricted(a) != ARCHIVE_OK ||
              archive_write_open_fd(a, f.fd) != ARCHIVE_OK)
-        code = told(a, path, EXIT_FAILED, err);
-    else code = put_header(a, list_name, (int64_t)strlen(list), path, err);
+        code = archive_failed(a, path, EXIT_FAILED, err);
+    else code = write_header(a, list_name, (int64_t)strlen(list), path, err);
     if (!code && archive_write_data(a, list, strlen(list)) != (la_ssize_t)strlen(list))
-        code = told(a, path, EXIT_FAILED, err);
-    for (int i = 0; i < b->count && !code; i++) code = put_file(a, &b->entries[i], path, cancel, err);
-    if (!code && archive_write_close(a) != ARCHIVE_OK) code = told(a, path, EXIT_FAILED, err);
+        code = archive_failed(a, path, EXIT_FAILED, err);
+    for (int i = 0; i < b->count && !code; i++) code = write_archive(a, &b->entries[i], path, cancel, err);
+    if (!code && archive_write_close(a) != ARCHIVE_OK) code = archive_failed(a, path, EXIT_FAILED, err);
     archive_write_free(a);
     free(list);
     if (!code) return file_atomic_commit(&f, err);
@@ -130,7 +133,7 @@ int bundle_write(const char *path, const struct bundle *b, const volatile sig_at
 
 /* ---- reading ---- */
 
-static struct archive *begin(const char *path, int *fd)
+static struct archive *open_bundle(const char *path, int *fd)
 {
     struct stat st;
     struct error ignored;
@@ -154,7 +157,7 @@ static struct archive_entry *first_is_list(struct archive *a)
 bool bundle_is(const char *path)
 {
     int fd;
-    struct archive *a = begin(path, &fd);
+    struct archive *a = open_bundle(path, &fd);
     if (!a) return false;
     bool is = first_is_list(a) != NULL;
     archive_read_free(a);
@@ -162,8 +165,8 @@ bool bundle_is(const char *path)
     return is;
 }
 
-/* One component, nothing that steers a terminal or hides. */
-static char *plain(const json_t *object, const char *key)
+/* Returns a copy of a file name: one component, no control characters, no leading dot; NULL: invalid. */
+static char *read_name(const json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));
     if (!text || !*text || *text == '.' || strlen(text) > 200 ||
@@ -174,21 +177,21 @@ static char *plain(const json_t *object, const char *key)
     return xstrdup(text);
 }
 
-static bool take_entry(struct bundle_entry *e, const json_t *object)
+static bool read_entry(struct bundle_entry *e, const json_t *object)
 {
     const char *sha = json_string_value(json_object_get(object, "sha256"));
     const json_t *top = json_object_get(object, "top"), *size = json_object_get(object, "size");
-    e->name = plain(object, "name");
-    e->file = plain(object, "file");
-    e->top = plain(object, "top");
+    e->name = read_name(object, "name");
+    e->file = read_name(object, "file");
+    e->top = read_name(object, "top");
     e->size = json_is_integer(size) ? json_integer_value(size) : -1;
     return e->name && e->file && (e->top || !top || json_is_null(top)) && sha && strlen(sha) == 64 &&
            sha256_parse(e->sha256, sha) && e->size >= 0;
 }
 
-static int bad(const char *path, const char *what, struct error *err)
+static int invalid_bundle(const char *path, const char *what, struct error *err)
 {
-    error_set(err, EXIT_INTEGRITY, "make it again with: meopt fetch NAME ... --bundle FILE", "%s", what);
+    error_set(err, EXIT_INTEGRITY, "create it again with: meopt fetch NAME ... --bundle FILE", "%s", what);
     return error_at(err, path, 0, 0);
 }
 
@@ -196,10 +199,11 @@ int bundle_read(struct bundle *b, const char *path, struct error *err)
 {
     int fd = -1, code = 0;
     *b = (struct bundle){0};
-    struct archive *a = begin(path, &fd);
+    struct archive *a = open_bundle(path, &fd);
     struct archive_entry *entry = a ? first_is_list(a) : NULL;
     int64_t bytes = entry ? archive_entry_size(entry) : -1;
-    if (!entry || bytes <= 0 || bytes > LIST_MAX_BYTES) code = bad(path, "is no bundle of meopt's", err);
+    if (!entry || bytes <= 0 || bytes > LIST_MAX_BYTES)
+        code = invalid_bundle(path, "is not a bundle of meopt", err);
     char *text = code ? NULL : xmalloc((size_t)bytes);
     json_t *root = text && archive_read_data(a, text, (size_t)bytes) == (la_ssize_t)bytes
                        ? json_loadb(text, (size_t)bytes, JSON_REJECT_DUPLICATES, NULL)
@@ -208,16 +212,16 @@ int bundle_read(struct bundle *b, const char *path, struct error *err)
     size_t count = json_array_size(all);
     if (!code &&
         (json_integer_value(json_object_get(root, "version")) != 1 || count < 1 || count > MOST_ARCHIVES))
-        code = bad(path, "its list of archives cannot be read", err);
+        code = invalid_bundle(path, "its list of archives is invalid", err);
     if (!code) b->entries = xcalloc(count, sizeof *b->entries);
     for (size_t i = 0; i < count && !code; i++) {
         b->count++;
-        if (!take_entry(&b->entries[i], json_array_get(all, i)))
-            code = bad(path, "its list of archives has an entry that is none", err);
+        if (!read_entry(&b->entries[i], json_array_get(all, i)))
+            code = invalid_bundle(path, "its list of archives has an invalid entry", err);
         for (size_t k = 0; k < i && !code; k++)
             if (strcmp(b->entries[k].name, b->entries[i].name) == 0 ||
                 strcmp(b->entries[k].file, b->entries[i].file) == 0)
-                code = bad(path, "its list has an archive twice", err);
+                code = invalid_bundle(path, "its list has a duplicate archive", err);
     }
     json_decref(root);
     free(text);
@@ -236,24 +240,24 @@ static int copy_out(struct archive *a, const char *path, struct file_atomic *f, 
     while (!code) {
         la_ssize_t n = archive_read_data(a, piece, PIECE_BYTES);
         if (n == 0) break;
-        if (n < 0) code = told(a, path, EXIT_INTEGRITY, err);
+        if (n < 0) code = archive_failed(a, path, EXIT_INTEGRITY, err);
         else code = file_write_all(f->fd, piece, (size_t)n, to, err);
-        if (!code) code = cut_short(cancel, err);
+        if (!code) code = check_cancel(cancel, err);
         done += n > 0 ? n : 0;
     }
-    if (!code && done != e->size) code = bad(path, "ends before its archives do", err);
+    if (!code && done != e->size) code = invalid_bundle(path, "is truncated", err);
     free(piece);
     return code;
 }
 
-int bundle_take(const char *path, const struct bundle_entry *e, const char *to,
-                const volatile sig_atomic_t *cancel, struct error *err)
+int bundle_extract(const char *path, const struct bundle_entry *e, const char *to,
+                   const volatile sig_atomic_t *cancel, struct error *err)
 {
     int fd = -1, status = ARCHIVE_OK;
     struct file_atomic f;
     struct archive_entry *entry = NULL;
-    struct archive *a = begin(path, &fd);
-    if (!a) return bad(path, "is no bundle of meopt's", err);
+    struct archive *a = open_bundle(path, &fd);
+    if (!a) return invalid_bundle(path, "is not a bundle of meopt", err);
     bool found = false;
     while (!found && (status = archive_read_next_header(a, &entry)) == ARCHIVE_OK) {
         const char *name = archive_entry_pathname(entry);
@@ -261,8 +265,8 @@ int bundle_take(const char *path, const struct bundle_entry *e, const char *to,
     }
     int code = found && archive_entry_size(entry) == e->size ? 0
                : status != ARCHIVE_OK && status != ARCHIVE_EOF
-                   ? told(a, path, EXIT_INTEGRITY, err)
-                   : bad(path, "does not hold an archive that its list names, as long as it says", err);
+                   ? archive_failed(a, path, EXIT_INTEGRITY, err)
+                   : invalid_bundle(path, "lacks an archive of its list, or the size differs", err);
     if (!code && (code = file_atomic_begin(&f, to, err)) == 0) {
         code = copy_out(a, path, &f, to, e, cancel, err);
         if (!code) code = file_atomic_commit(&f, err);

@@ -1,5 +1,6 @@
-/* Several archives in one file, to be carried to a machine without a network: a plain tar whose first entry,
- * meopt-bundle.json, names them with their sizes and checksums; then the archives as they are. */
+/* A bundle: several archives in one file, for a machine without a network. It is an uncompressed tar. The
+ * first entry, meopt-bundle.json, lists the archives with sizes and checksums; the unchanged archives
+ * follow. */
 #ifndef MEOPT_FETCH_BUNDLE_H
 #define MEOPT_FETCH_BUNDLE_H
 
@@ -11,7 +12,7 @@
 
 struct bundle_entry {
     char *name, *file, *top, sha256[65]; /* of the source; top may be NULL */
-    char *path;                          /* where the archive lies, for bundle_write */
+    char *path;                          /* of the archive, for bundle_write */
     int64_t size;
 };
 
@@ -21,15 +22,15 @@ struct bundle {
 };
 void bundle_free(struct bundle *bundle);
 
-/* The whole file, or none. *cancel ends it with 128+SIGINT. */
+/* Writes the bundle atomically. *cancel ends it with 128+SIGINT. */
 int bundle_write(const char *path, const struct bundle *bundle, const volatile sig_atomic_t *cancel,
                  struct error *err);
-/* Whether the file begins as a bundle does. */
+/* Returns whether the first entry of the file is the list of a bundle. */
 bool bundle_is(const char *path);
-/* What is in it; nothing of it is trusted further than its form (EXIT_INTEGRITY). */
+/* Reads the list. Checks its form only (EXIT_INTEGRITY); the contents are untrusted. */
 int bundle_read(struct bundle *bundle, const char *path, struct error *err);
-/* Copy one archive out, to a file that appears whole; its checksum is for whoever unpacks it. */
-int bundle_take(const char *path, const struct bundle_entry *entry, const char *to,
-                const volatile sig_atomic_t *cancel, struct error *err);
+/* Extracts one archive to a file, atomically. The caller checks its checksum. */
+int bundle_extract(const char *path, const struct bundle_entry *entry, const char *to,
+                   const volatile sig_atomic_t *cancel, struct error *err);
 
 #endif

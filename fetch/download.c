@@ -1,4 +1,4 @@
-/* Transfer: see download.h. */
+/* Downloads an archive with libcurl: see download.h. */
 #include "fetch/download.h"
 
 #include "core/base/clock.h"
@@ -21,41 +21,50 @@
 
 enum {
     TRIES = 8,
-    TRIES_UNREACHED = 4, /* of a server that nothing ever came from: a machine without a network */
+    TRIES_UNREACHED = 4, /* if no server has ever answered: a machine without a network */
     RETRY_AFTER_MAX = 600,
-    GAIN_BYTES = 64 << 10 /* so many that are kept are progress; a byte now and then is none */
+    PROGRESS_BYTES = 64 << 10 /* bytes that reset the count of tries; single bytes do not */
 };
 static const int64_t segment_least = 64ll << 20;
 
-/* Why a transfer was ended by us in the write callback, or by the answer's headers. */
-enum checkpoint_state { GO_ON, WHOLE_FILE, WRONG_RANGE, CHANGED, TOO_LONG, REFUSED, DISK };
+/* Result of comparing a response with its request, or of writing it. All but OUTCOME_OK end the transfer.
+ * */
+enum outcome {
+    OUTCOME_OK,
+    OUTCOME_WHOLE_FILE,
+    OUTCOME_WRONG_RANGE,
+    OUTCOME_CHANGED,
+    OUTCOME_TOO_LONG,
+    OUTCOME_REFUSED,
+    OUTCOME_DISK
+};
 
-struct slot {
+struct connection {
     struct run *run;
     CURL *easy;
     struct curl_slist *list;
-    int segment; /* index in the part's state; -1: the probe */
+    int segment; /* index in the part's state; -1: the probe, which only reads headers */
     bool busy;
-    int64_t from; /* offset asked for */
-    int64_t at;   /* next byte goes here */
-    bool looked;  /* the answer has been compared with the question */
-    enum checkpoint_state verdict;
+    int64_t from; /* requested offset */
+    int64_t at;   /* offset of the next byte */
+    bool checked; /* the response has been compared with the request */
+    enum outcome outcome;
     struct http_headers headers;
     char message[CURL_ERROR_SIZE];
 };
 
 struct run {
     const struct transfer *t;
-    struct part *part;
+    struct partial *part;
     CURLM *multi;
-    struct slot slots[PART_SEGMENTS];
-    int slot_count;
-    int url;        /* index in t->urls */
-    bool no_ranges; /* this server has none: one connection, no resume */
-    int tries;      /* without progress */
-    int restarts;   /* what had arrived was of no use, at this mirror */
-    int64_t gained; /* bytes that are kept, since tries was last set */
-    double wake;    /* monotonic time before which nothing starts */
+    struct connection connections[PARTIAL_SEGMENTS];
+    int connection_count;
+    int url;                /* index in t->urls */
+    bool no_ranges;         /* this server does not support ranges: one connection, no resume */
+    int tries;              /* without progress */
+    int restarts;           /* times that this mirror invalidated the received bytes */
+    int64_t progress_bytes; /* resumable bytes since `tries` was last set */
+    double wake;            /* monotonic time of the next request */
     char reason[400];
     int64_t received, uncommitted;
     double committed_at;
@@ -83,8 +92,8 @@ static void notice(const struct run *r, const char *text)
     if (r->t->notice) r->t->notice(r->t->context, text);
 }
 
-/* What arrives now can be gone on from. */
-static bool kept(const struct run *r)
+/* Returns whether an interrupted download can resume from the received bytes. */
+static bool can_resume(const struct run *r)
 {
     return !r->no_ranges && (r->part->state.validator[0] || r->t->pinned);
 }
@@ -95,52 +104,51 @@ static bool cancelled(const struct run *r) { return r->t->cancel && *r->t->cance
 
 static size_t on_header(char *data, size_t size, size_t n, void *context)
 {
-    http_header(&((struct slot *)context)->headers, data, size * n);
+    http_header(&((struct connection *)context)->headers, data, size * n);
     return size * n;
 }
 
-/* The answer against the question, before the first byte. */
-static enum checkpoint_state look(struct slot *s)
+/* Compares the response with the request, before the first byte. */
+static enum outcome check_response(struct connection *s)
 {
-    const struct part_state *state = &s->run->part->state;
+    const struct partial_state *state = &s->run->part->state;
     const struct http_headers *h = &s->headers;
     const char *validator = http_validator(h);
     if ((h->status == 200 || h->status == 206) && state->validator[0] && validator[0] &&
         strcmp(validator, state->validator) != 0)
-        return CHANGED;
+        return OUTCOME_CHANGED;
     if (h->status == 200) {
-        if (state->total >= 0 && h->length >= 0 && h->length != state->total) return CHANGED;
-        return s->from == 0 && state->segment_count == 1 ? GO_ON : WHOLE_FILE;
+        if (state->total >= 0 && h->length >= 0 && h->length != state->total) return OUTCOME_CHANGED;
+        return s->from == 0 && state->segment_count == 1 ? OUTCOME_OK : OUTCOME_WHOLE_FILE;
     }
-    if (h->status != 206) return REFUSED;
-    if (!h->has_range || h->bad_range || h->start != s->from) return WRONG_RANGE;
-    if (state->total >= 0 && h->total >= 0 && h->total != state->total) return CHANGED;
-    if (h->end >= state->segments[s->segment].end && state->total >= 0) return WRONG_RANGE;
-    return GO_ON;
+    if (h->status != 206) return OUTCOME_REFUSED;
+    if (!h->has_range || h->bad_range || h->start != s->from) return OUTCOME_WRONG_RANGE;
+    if (state->total >= 0 && h->total >= 0 && h->total != state->total) return OUTCOME_CHANGED;
+    if (h->end >= state->segments[s->segment].end && state->total >= 0) return OUTCOME_WRONG_RANGE;
+    return OUTCOME_OK;
 }
 
 static size_t on_data(char *data, size_t size, size_t n, void *context)
 {
-    struct slot *s = context;
+    struct connection *s = context;
     struct run *r = s->run;
     size_t bytes = size * n;
-    if (s->segment < 0) return 0; /* the probe: headers are enough */
-    if (!s->looked) {
-        s->looked = true;
-        s->verdict = look(s);
+    if (s->segment < 0) return 0; /* the probe */
+    if (!s->checked) {
+        s->checked = true;
+        s->outcome = check_response(s);
     }
-    if (s->verdict != GO_ON) return 0;
-    const struct part_segment *segment = &r->part->state.segments[s->segment];
+    if (s->outcome != OUTCOME_OK) return 0;
+    const struct partial_segment *segment = &r->part->state.segments[s->segment];
     if (r->part->state.total >= 0 && (int64_t)bytes > segment->end - s->at) {
-        s->verdict = TOO_LONG;
+        s->outcome = OUTCOME_TOO_LONG;
         return 0;
     }
     for (size_t done = 0; done < bytes;) {
         ssize_t put = retry_write(r->part->fd, data + done, bytes - done, s->at);
         if (put < 0) {
-            s->verdict = DISK;
-            error_errno(&r->disk, EXIT_FAILED,
-                        "free some space, then run the same command again: what has arrived is kept",
+            s->outcome = OUTCOME_DISK;
+            error_errno(&r->disk, EXIT_FAILED, "free some space, then run the same command again to resume",
                         "cannot write at byte %lld", (long long)s->at);
             error_at(&r->disk, r->part->path, 0, 0);
             return 0;
@@ -150,17 +158,17 @@ static size_t on_data(char *data, size_t size, size_t n, void *context)
         r->received += put;
         r->uncommitted += put;
         if (r->part->state.total < 0 && s->at > segment->end)
-            r->part->state.segments[s->segment].end = s->at; /* grows until it ends */
-        part_note(r->part, s->segment, s->at - segment->start);
+            r->part->state.segments[s->segment].end = s->at; /* total unknown: the segment grows */
+        partial_record(r->part, s->segment, s->at - segment->start);
     }
-    if (kept(r) && (r->gained += (int64_t)bytes) >= GAIN_BYTES) r->tries = 0;
+    if (can_resume(r) && (r->progress_bytes += (int64_t)bytes) >= PROGRESS_BYTES) r->tries = 0;
     return bytes;
 }
 
-static void request(struct slot *s, int segment)
+static void request(struct connection *s, int segment)
 {
     struct run *r = s->run;
-    struct part_state *state = &r->part->state;
+    struct partial_state *state = &r->part->state;
     const char *url = r->t->urls[r->url], *protocols = r->t->allow_plain ? "http,https" : "https";
     CURL *c = s->easy;
     curl_easy_reset(c);
@@ -168,8 +176,8 @@ static void request(struct slot *s, int segment)
     s->list = NULL;
     s->segment = segment;
     s->busy = true;
-    s->looked = false;
-    s->verdict = GO_ON;
+    s->checked = false;
+    s->outcome = OUTCOME_OK;
     s->headers = (struct http_headers){.length = -1, .start = -1, .end = -1, .total = -1, .retry_after = -1};
     s->message[0] = 0;
     curl_easy_setopt(c, CURLOPT_URL, url);
@@ -186,7 +194,7 @@ static void request(struct slot *s, int segment)
     curl_easy_setopt(c, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
     curl_easy_setopt(c, CURLOPT_USERAGENT, "meopt");
     curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, 20L);
-    const char *stall = getenv("MEOPT_FETCH_STALL_SECONDS"); /* for tests; 30 s else */
+    const char *stall = getenv("MEOPT_FETCH_STALL_SECONDS"); /* for tests; default 30 s */
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1024L);
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, stall && atol(stall) > 0 ? atol(stall) : 30L);
     curl_easy_setopt(c, CURLOPT_TCP_KEEPALIVE, 1L);
@@ -196,7 +204,7 @@ static void request(struct slot *s, int segment)
     curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_data);
     curl_easy_setopt(c, CURLOPT_WRITEDATA, s);
     const char *bundle = getenv("CURL_CA_BUNDLE"), *file = getenv("SSL_CERT_FILE"),
-               *directory = getenv("SSL_CERT_DIR"); /* as curl(1) reads them */
+               *directory = getenv("SSL_CERT_DIR"); /* as in curl(1) */
     if (bundle && *bundle) curl_easy_setopt(c, CURLOPT_CAINFO, bundle);
     else if (file && *file) curl_easy_setopt(c, CURLOPT_CAINFO, file);
     if (directory && *directory) curl_easy_setopt(c, CURLOPT_CAPATH, directory);
@@ -204,7 +212,7 @@ static void request(struct slot *s, int segment)
     if (segment < 0) {
         curl_easy_setopt(c, CURLOPT_RANGE, "0-0");
     } else {
-        const struct part_segment *g = &state->segments[segment];
+        const struct partial_segment *g = &state->segments[segment];
         s->from = s->at = g->start + g->done;
         bool last = segment == state->segment_count - 1;
         if (s->from > 0 || !last) {
@@ -222,15 +230,16 @@ static void request(struct slot *s, int segment)
     curl_multi_add_handle(r->multi, c);
 }
 
-/* ---- what there is to do ---- */
+/* ---- segments ---- */
 
-static int segment_open(const struct run *r)
+static int next_segment(const struct run *r)
 {
-    const struct part_state *state = &r->part->state;
+    const struct partial_state *state = &r->part->state;
     for (int i = 0; i < state->segment_count; i++) {
-        const struct part_segment *g = &state->segments[i];
+        const struct partial_segment *g = &state->segments[i];
         bool taken = false;
-        for (int k = 0; k < r->slot_count; k++) taken |= r->slots[k].busy && r->slots[k].segment == i;
+        for (int k = 0; k < r->connection_count; k++)
+            taken |= r->connections[k].busy && r->connections[k].segment == i;
         if (!taken && (g->start + g->done < g->end || state->total < 0)) return i;
     }
     return -1;
@@ -238,41 +247,41 @@ static int segment_open(const struct run *r)
 
 static bool any_busy(const struct run *r)
 {
-    for (int i = 0; i < r->slot_count; i++)
-        if (r->slots[i].busy) return true;
+    for (int i = 0; i < r->connection_count; i++)
+        if (r->connections[i].busy) return true;
     return false;
 }
 
-static void drop_all(struct run *r)
+static void cancel_requests(struct run *r)
 {
-    for (int i = 0; i < r->slot_count; i++)
-        if (r->slots[i].busy) {
-            curl_multi_remove_handle(r->multi, r->slots[i].easy);
-            r->slots[i].busy = false;
+    for (int i = 0; i < r->connection_count; i++)
+        if (r->connections[i].busy) {
+            curl_multi_remove_handle(r->multi, r->connections[i].easy);
+            r->connections[i].busy = false;
         }
 }
 
-/* One segment, or as many as connections are wanted and worth it. */
-static void cut(struct run *r)
+/* Splits the file into segments, one per connection, of at least segment_least bytes. */
+static void split_segments(struct run *r)
 {
-    struct part_state *state = &r->part->state;
+    struct partial_state *state = &r->part->state;
     int n = r->no_ranges || state->total < 0 ? 1 : r->t->connections;
-    if (n > PART_SEGMENTS) n = PART_SEGMENTS;
+    if (n > PARTIAL_SEGMENTS) n = PARTIAL_SEGMENTS;
     while (n > 1 && state->total / n < segment_least) n--;
     if (n < 1) n = 1;
     int64_t each = state->total >= 0 ? state->total / n : 0;
     for (int i = 0; i < n; i++)
-        state->segments[i] = (struct part_segment){
+        state->segments[i] = (struct partial_segment){
             i * each, i == n - 1 ? state->total >= 0 ? state->total : 0 : (i + 1) * each, 0};
     state->segment_count = n;
 }
 
-/* Empty, and what is known of the remote file is forgotten. */
-static int begin_anew(struct run *r, const char *why)
+/* Empties the part and forgets the remote file. */
+static int restart_part(struct run *r, const char *why)
 {
-    bool had = r->part->state.segment_count > 0 && part_state_bytes(&r->part->state) > 0;
-    drop_all(r);
-    int code = part_reset(r->part, r->err);
+    bool had = r->part->state.segment_count > 0 && partial_bytes(&r->part->state) > 0;
+    cancel_requests(r);
+    int code = partial_reset(r->part, r->err);
     if (!code && had) code = r->t->restarted(r->t->context, why, r->err);
     r->uncommitted = 0;
     return code;
@@ -282,40 +291,40 @@ static int commit(struct run *r)
 {
     r->uncommitted = 0;
     r->committed_at = clock_seconds();
-    return part_commit(r->part, r->err);
+    return partial_commit(r->part, r->err);
 }
 
-/* The total is known now, or known not to be. */
-static int settle(struct run *r, int64_t total, const char *validator)
+/* Stores total (-1: unknown) and validator of the remote file, and splits it into segments. */
+static int set_total(struct run *r, int64_t total, const char *validator)
 {
-    struct part_state *state = &r->part->state;
+    struct partial_state *state = &r->part->state;
     char shown[300];
     url_printable(shown, sizeof shown, r->t->urls[r->url]);
     if (r->t->size >= 0 && total >= 0 && total != r->t->size)
         return error_set(r->err, EXIT_INTEGRITY,
-                         "the file there is another one; check the source's size and checksum",
+                         "the server has a different file; check the source's size and checksum",
                          "%s has %lld bytes, expected %lld", shown, (long long)total, (long long)r->t->size);
     state->total = total;
     snprintf(state->validator, sizeof state->validator, "%s", validator);
     hash_url(r->t->urls[r->url], state->url_hash);
-    cut(r);
+    split_segments(r);
     int code = r->t->sized(r->t->context, total, r->err);
     if (!code && total > 0) {
         if (fallocate(r->part->fd, FALLOC_FL_KEEP_SIZE, 0, total) != 0 &&
             (errno == ENOSPC || errno == EDQUOT)) {
             code = error_errno(r->err, EXIT_DISK, "free some space, then run the same command again",
-                               "no room for the %lld bytes of %s", (long long)total, shown);
+                               "not enough space for the %lld bytes of %s", (long long)total, shown);
             error_at(r->err, r->part->path, 0, 0);
         }
     }
     return code ? code : commit(r);
 }
 
-static void pause_for(struct run *r, const struct slot *s, const char *what)
+static void pause_for(struct run *r, const struct connection *s, const char *what)
 {
     const char *scale = getenv("MEOPT_FETCH_PAUSE_SCALE"); /* for tests */
     r->tries++;
-    r->gained = 0;
+    r->progress_bytes = 0;
     double wait = http_backoff(r->tries, random_unit()) * (scale ? atof(scale) : 1);
     if (s && (s->headers.status == 429 || s->headers.status == 503)) {
         int64_t after = s->headers.retry_after;
@@ -328,7 +337,7 @@ static void pause_for(struct run *r, const struct slot *s, const char *what)
     r->wake = clock_seconds() + wait;
 }
 
-/* This mirror is of no use (any more): the next, or the end. */
+/* Switches to the next mirror; fails after the last one. */
 static int next_mirror(struct run *r, int code, const char *hint, const char *what)
 {
     char shown[300], text[640];
@@ -336,26 +345,26 @@ static int next_mirror(struct run *r, int code, const char *hint, const char *wh
     if (r->url + 1 >= r->t->url_count) return error_set(r->err, code, hint, "%s: %s", shown, what);
     snprintf(text, sizeof text, "%s: %s; trying the next mirror", shown, what);
     notice(r, text);
-    drop_all(r);
+    cancel_requests(r);
     r->url++;
     r->tries = r->restarts = 0;
-    r->gained = 0;
+    r->progress_bytes = 0;
     r->wake = 0;
     r->no_ranges = false;
     if (r->part->state.segment_count == 0) return 0;
-    /* another server has another validator: go on only when a checksum will judge the whole */
+    /* another server has another validator: resume only if the archive's checksum is known */
     if (!r->t->pinned || r->part->state.total < 0)
-        return begin_anew(r, "the next mirror may have another file");
+        return restart_part(r, "the next mirror may have a different file");
     r->part->state.validator[0] = 0;
     hash_url(r->t->urls[r->url], r->part->state.url_hash);
     return commit(r);
 }
 
-static const char offline_cures[] = "without a way to the network: https_proxy=http://HOST:PORT, or carry "
-                                    "the archive here and give --from FILE "
-                                    "(--bundle FILE makes one of several)";
+static const char offline_hint[] = "without a network: set https_proxy=http://HOST:PORT, or copy "
+                                   "the archive here and use --from FILE "
+                                   "(--bundle FILE combines several)";
 
-static int failed(struct run *r, struct slot *s, int rc)
+static int handle_failure(struct run *r, struct connection *s, int rc)
 {
     char what[400], shown[CURL_ERROR_SIZE + 32];
     int status = s->headers.status;
@@ -366,10 +375,10 @@ static int failed(struct run *r, struct slot *s, int rc)
         snprintf(what, sizeof what, "%s", shown);
     }
     bool again = status >= 400 ? http_status_retry(status) : http_curl_retry(rc),
-         unreached = status == 0 && http_curl_unreached(rc) && part_state_bytes(&r->part->state) == 0;
+         unreached = status == 0 && http_curl_unreached(rc) && partial_bytes(&r->part->state) == 0;
     if (unreached && r->tries == 0) {
         char text[640];
-        snprintf(text, sizeof text, "%s; trying again. %s", what, offline_cures);
+        snprintf(text, sizeof text, "%s; trying again. %s", what, offline_hint);
         notice(r, text);
     }
     if (again && r->tries + 1 < (unreached ? TRIES_UNREACHED : TRIES)) {
@@ -377,68 +386,68 @@ static int failed(struct run *r, struct slot *s, int rc)
         return 0;
     }
     if (again)
-        return next_mirror(
-            r, EXIT_NETWORK,
-            unreached ? offline_cures : "what has arrived is kept: run the same command again later", what);
-    const char *hint =
-        status == 401 || status == 403   ? "the server wants an authorisation"
-        : status == 404 || status == 410 ? "the file has gone; look for a new address (--from URL)"
-        : rc == CURLE_PEER_FAILED_VERIFICATION || rc == CURLE_SSL_CACERT_BADFILE
-            ? "behind a proxy that opens TLS, name its CA in CURL_CA_BUNDLE; else do not trust this link"
-        : rc == CURLE_UNSUPPORTED_PROTOCOL || rc == CURLE_TOO_MANY_REDIRECTS
-            ? "the server redirects where meopt does not follow"
-            : "what has arrived is kept: run the same command again";
+        return next_mirror(r, EXIT_NETWORK,
+                           unreached ? offline_hint : "run the same command again later to resume", what);
+    const char *hint = status == 401 || status == 403 ? "the server requires authorization"
+                       : status == 404 || status == 410
+                           ? "the file was removed; use a new address (--from URL)"
+                       : rc == CURLE_PEER_FAILED_VERIFICATION || rc == CURLE_SSL_CACERT_BADFILE
+                           ? "with a TLS-inspecting proxy, set its CA in CURL_CA_BUNDLE; otherwise do not "
+                             "trust this connection"
+                       : rc == CURLE_UNSUPPORTED_PROTOCOL || rc == CURLE_TOO_MANY_REDIRECTS
+                           ? "meopt does not follow this redirect"
+                           : "run the same command again to resume";
     return next_mirror(r, EXIT_NETWORK, hint, what);
 }
 
-/* A request has ended. */
-static int ended(struct run *r, struct slot *s, int rc)
+/* Handles the end of a request; rc: its CURLcode. */
+static int handle_end(struct run *r, struct connection *s, int rc)
 {
-    struct part_state *state = &r->part->state;
+    struct partial_state *state = &r->part->state;
     s->busy = false;
     int status = s->headers.status;
     if (s->segment < 0) { /* the probe */
         if (rc == CURLE_OK || rc == CURLE_WRITE_ERROR) {
             if (status == 206 && s->headers.has_range && !s->headers.bad_range && s->headers.start == 0 &&
                 s->headers.total >= 0)
-                return settle(r, s->headers.total, http_validator(&s->headers));
+                return set_total(r, s->headers.total, http_validator(&s->headers));
             if (status == 200 || status == 206) {
                 r->no_ranges = true;
-                return settle(r, status == 200 ? s->headers.length : -1, "");
+                return set_total(r, status == 200 ? s->headers.length : -1, "");
             }
         }
-        if (status == 416) { /* of an empty file, and of servers that mean it otherwise */
+        if (status == 416) { /* an empty file, or a server without ranges */
             r->no_ranges = true;
-            return settle(r, s->headers.total, "");
+            return set_total(r, s->headers.total, "");
         }
-        return failed(r, s, rc);
+        return handle_failure(r, s, rc);
     }
-    if (!s->looked && (rc == CURLE_OK) && (status == 200 || status == 206))
-        s->verdict = look(s); /* an empty body */
-    struct part_segment *g = &state->segments[s->segment];
+    if (!s->checked && (rc == CURLE_OK) && (status == 200 || status == 206))
+        s->outcome = check_response(s); /* an empty body */
+    struct partial_segment *g = &state->segments[s->segment];
     bool whole = state->total >= 0 && g->start + g->done >= g->end;
-    switch (s->verdict) {
-    case DISK: *r->err = r->disk; return r->disk.code;
-    case CHANGED:
+    switch (s->outcome) {
+    case OUTCOME_DISK: *r->err = r->disk; return r->disk.code;
+    case OUTCOME_CHANGED:
         if (++r->restarts >= TRIES)
-            return next_mirror(r, EXIT_NETWORK, NULL, "the file there changes all the time");
-        return begin_anew(r, "the file on the server has changed");
-    case WHOLE_FILE:
+            return next_mirror(r, EXIT_NETWORK, NULL, "the file on the server keeps changing");
+        return restart_part(r, "the file on the server has changed");
+    case OUTCOME_WHOLE_FILE:
         if (++r->restarts >= TRIES)
-            return next_mirror(r, EXIT_NETWORK, NULL, "the server sends the whole file in place of a part");
+            return next_mirror(r, EXIT_NETWORK, NULL, "the server sends the whole file instead of a range");
         if (state->validator[0] == 0 || r->restarts >= TRIES / 2) r->no_ranges = true;
-        return begin_anew(r, state->validator[0]
-                                 ? "the file on the server has changed, or it has no ranges any more"
-                                 : "the server sends the whole file only");
-    case WRONG_RANGE:
-        return next_mirror(r, EXIT_NETWORK, "another network or mirror may be honest",
-                           "the server sends other bytes than were asked for");
-    case TOO_LONG:
-        return next_mirror(r, EXIT_NETWORK, "another network or mirror may be honest",
+        return restart_part(r, state->validator[0]
+                                   ? "the file on the server changed, or the server stopped supporting ranges"
+                                   : "the server does not support ranges");
+    case OUTCOME_WRONG_RANGE:
+        return next_mirror(r, EXIT_NETWORK, "try another network or mirror",
+                           "the server sends a different range from the requested one");
+    case OUTCOME_TOO_LONG:
+        return next_mirror(r, EXIT_NETWORK, "try another network or mirror",
                            "the server sends more bytes than the file has");
     default: break;
     }
-    if (rc == CURLE_OK && state->total < 0) { /* it had no length: now it has */
+    if (rc == CURLE_OK && state->total < 0) { /* no length until now */
         state->total = s->at;
         g->end = s->at;
         return commit(r);
@@ -446,25 +455,25 @@ static int ended(struct run *r, struct slot *s, int rc)
     if (status == 416) {
         if (++r->restarts >= TRIES)
             return next_mirror(r, EXIT_NETWORK, NULL, "the server answers 416 to every range");
-        return begin_anew(r, "the file on the server is shorter now");
+        return restart_part(r, "the file on the server is shorter now");
     }
     if (whole) return 0;
-    if (rc == CURLE_OK) rc = CURLE_PARTIAL_FILE; /* fewer bytes than asked for, and it says that is all */
-    if (!kept(r)) {                              /* cannot go on from here */
-        int code = failed(r, s, rc);
+    if (rc == CURLE_OK) rc = CURLE_PARTIAL_FILE; /* the response was too short */
+    if (!can_resume(r)) {
+        int code = handle_failure(r, s, rc);
         return code || state->segment_count == 0 ? code
-                                                 : begin_anew(r, "the server cannot continue a transfer");
+                                                 : restart_part(r, "the server cannot resume a transfer");
     }
-    return failed(r, s, rc);
+    return handle_failure(r, s, rc);
 }
 
 /* ---- the loop ---- */
 
-static void tell(const struct run *r)
+static void report_progress(const struct run *r)
 {
     if (!r->t->progress) return;
     double left = r->wake - clock_seconds();
-    struct transfer_progress p = {part_state_bytes(&r->part->state),
+    struct transfer_progress p = {partial_bytes(&r->part->state),
                                   r->part->state.total,
                                   r->received,
                                   r->tries + 1,
@@ -475,27 +484,26 @@ static void tell(const struct run *r)
 
 static bool complete(const struct run *r)
 {
-    const struct part_state *state = &r->part->state;
-    return state->segment_count > 0 && state->total >= 0 && part_state_bytes(state) == state->total;
+    const struct partial_state *state = &r->part->state;
+    return state->segment_count > 0 && state->total >= 0 && partial_bytes(state) == state->total;
 }
 
-static int drive(struct run *r)
+static int run_loop(struct run *r)
 {
     int code = 0;
     int64_t frontier = -1;
     while (!code && !complete(r)) {
         if (cancelled(r))
-            return error_set(r->err, EXIT_SIGNAL + SIGINT,
-                             "what has arrived is kept: run the same command again", "stopped");
+            return error_set(r->err, EXIT_SIGNAL + SIGINT, "run the same command again to resume", "stopped");
         if (clock_seconds() >= r->wake) {
-            for (int i = 0; i < r->slot_count; i++) {
-                struct slot *s = &r->slots[i];
+            for (int i = 0; i < r->connection_count; i++) {
+                struct connection *s = &r->connections[i];
                 if (s->busy) continue;
                 if (r->part->state.segment_count == 0) {
                     if (!any_busy(r)) request(s, -1);
                     break;
                 }
-                int segment = segment_open(r);
+                int segment = next_segment(r);
                 if (segment < 0) break;
                 request(s, segment);
             }
@@ -504,43 +512,45 @@ static int drive(struct run *r)
         curl_multi_perform(r->multi, &running);
         for (CURLMsg *m; !code && (m = curl_multi_info_read(r->multi, &left));) {
             if (m->msg != CURLMSG_DONE) continue;
-            struct slot *s = NULL;
+            struct connection *s = NULL;
             int rc = (int)m->data.result;
             curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &s);
             curl_multi_remove_handle(r->multi, s->easy);
-            code = ended(r, s, rc);
+            code = handle_end(r, s, rc);
         }
         if (!code && r->part->state.segment_count) {
-            int64_t f = part_state_frontier(&r->part->state);
+            int64_t f = partial_contiguous_bytes(&r->part->state);
             if (f != frontier) code = r->t->arrived(r->t->context, frontier = f, r->err);
             int64_t every = r->t->commit_bytes > 0 ? r->t->commit_bytes : 64ll << 20;
             if (!code && r->uncommitted > 0 &&
                 (r->uncommitted >= every || clock_seconds() - r->committed_at > 10))
                 code = commit(r);
         }
-        tell(r);
+        report_progress(r);
         if (code || complete(r)) break;
         curl_multi_poll(r->multi, NULL, 0, 100, NULL);
     }
     return code;
 }
 
-int transfer_run(const struct transfer *t, struct part *part, int *used, struct error *err)
+int transfer_run(const struct transfer *t, struct partial *part, int *used, struct error *err)
 {
     struct error local = {0};
     struct run r = {.t = t, .part = part, .err = err ? err : &local, .committed_at = clock_seconds()};
     int code = 0;
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK || !(r.multi = curl_multi_init()))
-        return error_set(err, EXIT_FAILED, NULL, "libcurl does not start");
+        return error_set(err, EXIT_FAILED, NULL, "cannot initialize libcurl");
     curl_multi_setopt(r.multi, CURLMOPT_PIPELINING,
-                      (long)CURLPIPE_NOTHING); /* segments are connections of their own */
-    r.slot_count = t->connections < 1 ? 1 : t->connections > PART_SEGMENTS ? PART_SEGMENTS : t->connections;
-    for (int i = 0; i < r.slot_count; i++) {
-        r.slots[i].run = &r;
-        if (!(r.slots[i].easy = curl_easy_init()))
+                      (long)CURLPIPE_NOTHING); /* each segment has its own connection */
+    r.connection_count = t->connections < 1                  ? 1
+                         : t->connections > PARTIAL_SEGMENTS ? PARTIAL_SEGMENTS
+                                                             : t->connections;
+    for (int i = 0; i < r.connection_count; i++) {
+        r.connections[i].run = &r;
+        if (!(r.connections[i].easy = curl_easy_init()))
             code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
     }
-    if (!code && part->state.segment_count) { /* from an earlier run: still the same question? */
+    if (!code && part->state.segment_count) { /* from an earlier run: the same URL? */
         char hash[65];
         int same = -1;
         for (int i = 0; i < t->url_count && same < 0; i++) {
@@ -552,25 +562,25 @@ int transfer_run(const struct transfer *t, struct part *part, int *used, struct 
             r.url = same;
             code = t->sized(t->context, part->state.total, r.err);
         } else {
-            code = begin_anew(&r, same < 0 ? "the part is of another address"
-                                           : "the server gave nothing to recognise the file by");
+            code = restart_part(&r, same < 0 ? "the part belongs to a different URL"
+                                             : "the server sent no ETag or Last-Modified");
         }
     } else if (!code) {
-        code = begin_anew(&r, "");
+        code = restart_part(&r, "");
     }
-    if (!code) code = drive(&r);
-    drop_all(&r);
-    for (int i = 0; i < r.slot_count; i++) {
-        curl_easy_cleanup(r.slots[i].easy);
-        curl_slist_free_all(r.slots[i].list);
+    if (!code) code = run_loop(&r);
+    cancel_requests(&r);
+    for (int i = 0; i < r.connection_count; i++) {
+        curl_easy_cleanup(r.connections[i].easy);
+        curl_slist_free_all(r.connections[i].list);
     }
     curl_multi_cleanup(r.multi);
     curl_global_cleanup();
     *used = r.url;
-    if (!code || part->state.segment_count) { /* keep what arrived, also after an error */
+    if (!code || part->state.segment_count) { /* keep the received bytes, also after an error */
         struct error ignored = {0};
         int synced = part->state.segment_count && part->state.total >= 0
-                         ? part_commit(part, code ? &ignored : r.err)
+                         ? partial_commit(part, code ? &ignored : r.err)
                          : 0;
         if (!code) code = synced;
     }

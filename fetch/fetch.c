@@ -1,4 +1,4 @@
-/* Fetching: see fetch.h. */
+/* Fetches an archive: see fetch.h. */
 #include "fetch/fetch.h"
 
 #include "core/base/clock.h"
@@ -32,17 +32,17 @@ struct job {
     struct fetch_result *result;
     struct error *err;
     char *directory, *staging, *kept;
-    struct part part;
+    struct partial part;
     int fd;             /* of the archive: the part's, or a local file's */
     const char *opened; /* its path */
     bool local;
     struct hasher hasher;
     struct unpack unpack;
     bool zip_known, zip;
-    bool damaged;          /* the tree is there and lacks files, which was reported */
+    bool damaged;          /* the existing tree lacks files, and a notice was sent */
     char expected[65];     /* "" unknown */
-    char trusted_url[600]; /* what the checksum is remembered under */
-    double told;
+    char trusted_url[600]; /* key of the stored checksum */
+    double reported_at;
     struct fetch_progress progress;
 };
 
@@ -51,11 +51,11 @@ static void notice(const struct job *j, const char *text)
     if (j->o->notice) j->o->notice(j->o->context, text);
 }
 
-static void tell(struct job *j, bool always)
+static void report_progress(struct job *j, bool always)
 {
     double t = clock_seconds();
-    if (!j->o->progress || (!always && t - j->told < 0.1)) return;
-    j->told = t;
+    if (!j->o->progress || (!always && t - j->reported_at < 0.1)) return;
+    j->reported_at = t;
     struct archive_counts c;
     if (j->unpack.shared) unpack_counts(&j->unpack, &c);
     else
@@ -81,23 +81,23 @@ static int start_unpack(struct job *j)
 {
     struct archive_limits limits = archive_limits_default;
     struct statvfs fs;
-    int64_t room = INT64_MAX;
-    if (statvfs(j->o->dest, &fs) == 0) room = (int64_t)fs.f_bavail * (int64_t)fs.f_frsize;
-    bool said = j->o->limit > 0 || j->source->unpacked_size >= 0;
+    int64_t free_bytes = INT64_MAX;
+    if (statvfs(j->o->dest, &fs) == 0) free_bytes = (int64_t)fs.f_bavail * (int64_t)fs.f_frsize;
+    bool known = j->o->limit > 0 || j->source->unpacked_size >= 0;
     limits.bytes = j->o->limit > 0                 ? j->o->limit
                    : j->source->unpacked_size >= 0 ? j->source->unpacked_size
-                                                   : room;
-    if (said) limits.ratio_from = INT64_MAX; /* the size is known: no need to guess */
+                                                   : free_bytes;
+    if (known) limits.ratio_from = INT64_MAX; /* the size is known: no limit of the ratio */
     if (j->source->entries >= 0)
-        limits.entries = 2 * j->source->entries + 1000; /* entries counts files; directories come on top */
+        limits.entries = 2 * j->source->entries + 1000; /* entries counts files only; allow directories */
     int code = make_staging(j);
     return code ? code : unpack_start(&j->unpack, j->fd, j->opened, j->staging, &limits, j->err);
 }
 
-/* Everything that depends on how much of the archive is there. A tar is unpacked
- * meanwhile, a zip behind its checksum; the child is made before the hashing
- * thread: a fork copies one thread only, and whatever locks the others hold. */
-static int feed(struct job *j, int64_t available, bool last)
+/* Passes the available bytes to the hasher and to unpacking. A tar is unpacked while it arrives, a zip
+ * after its checksum is verified. The child is forked before the hashing thread starts: fork() copies one
+ * thread only, with the locks that other threads hold. */
+static int feed_archive(struct job *j, int64_t available, bool last)
 {
     int code = 0;
     if (!j->zip_known && (available >= 4 || last)) {
@@ -116,7 +116,7 @@ static int feed(struct job *j, int64_t available, bool last)
     hasher_feed(&j->hasher, available, last);
     if (j->unpack.pid) {
         unpack_feed(&j->unpack, available, last);
-        if (unpack_ended(&j->unpack) && j->unpack.pid && !last) { /* before the end: it must be an error */
+        if (unpack_ended(&j->unpack) && j->unpack.pid && !last) { /* only an error ends it early */
             code = unpack_wait(&j->unpack, j->err);
             return code ? code
                         : error_set(j->err, EXIT_INTEGRITY, NULL, "the archive ends before the file does");
@@ -133,20 +133,21 @@ static int on_sized(void *context, int64_t total, struct error *err)
     if (total < 0 || statvfs(j->o->dest, &fs) != 0) return 0;
     struct stat st = {0};
     fstat(j->part.fd, &st);
-    int64_t room = (int64_t)fs.f_bavail * (int64_t)fs.f_frsize, missing = total - (int64_t)st.st_blocks * 512;
+    int64_t free_bytes = (int64_t)fs.f_bavail * (int64_t)fs.f_frsize,
+            missing = total - (int64_t)st.st_blocks * 512;
     int64_t unpacked =
         j->source->unpacked_size >= 0 ? j->source->unpacked_size : total; /* photographs do not compress */
     int64_t already = 0;
     if (missing < 0) missing = 0;
     if (!file_absent(j->staging))
-        already = part_state_bytes(&j->part.state); /* unpacked by an earlier run, about */
+        already = partial_bytes(&j->part.state); /* estimate of the bytes unpacked by an earlier run */
     if (already > unpacked) already = unpacked;
     double need = ((double)missing + (double)(unpacked - already)) * 1.02; /* a server may claim any length */
-    if ((double)room >= need) return 0;
+    if ((double)free_bytes >= need) return 0;
     error_set(err, EXIT_DISK, "free some space or choose another --dest, then run the same command again",
               "needs %.2f GiB (archive %.2f, unpacked %.2f%s), %.2f GiB are free", need / 1073741824.0,
               (double)missing / 1073741824.0, (double)unpacked / 1073741824.0,
-              j->source->unpacked_size >= 0 ? "" : " as an estimate", (double)room / 1073741824.0);
+              j->source->unpacked_size >= 0 ? "" : " as an estimate", (double)free_bytes / 1073741824.0);
     return error_at(err, j->o->dest, 0, 0), EXIT_DISK;
 }
 
@@ -154,14 +155,14 @@ static int on_arrived(void *context, int64_t frontier, struct error *err)
 {
     struct job *j = context;
     (void)err;
-    return feed(j, frontier, false);
+    return feed_archive(j, frontier, false);
 }
 
 static int on_restarted(void *context, const char *why, struct error *err)
 {
     struct job *j = context;
     char text[256];
-    snprintf(text, sizeof text, "beginning again: %s", why);
+    snprintf(text, sizeof text, "restarting the download: %s", why);
     notice(j, text);
     unpack_kill(&j->unpack);
     hasher_end(&j->hasher, true);
@@ -180,27 +181,27 @@ static void on_progress(void *context, const struct transfer_progress *p)
     j->progress.retry_in = p->retry_in;
     j->progress.reason = p->reason;
     j->result->received = p->received;
-    tell(j, false);
+    report_progress(j, false);
 }
 
 static void on_notice(void *context, const char *text) { notice(context, text); }
 
-/* Wait for the claim as long as its owner lives on this machine. */
-static int claim(struct job *j)
+/* Claims the part; waits while a process on this host owns it. */
+static int wait_for_claim(struct job *j)
 {
-    bool here = false, said = false;
+    bool here = false, noticed = false;
     for (;;) {
-        int code = part_claim(&j->part, j->directory, j->source->name, &here, j->err);
+        int code = partial_claim(&j->part, j->directory, j->source->name, &here, j->err);
         if (code != EXIT_LOCKED || !here) return code;
-        if (!said) {
+        if (!noticed) {
             char text[sizeof j->err->what + 32];
             snprintf(text, sizeof text, "%s; waiting for it", j->err->what);
             notice(j, text);
-            said = true;
+            noticed = true;
         }
         j->progress.phase = FETCH_WAITING;
-        part_peek(j->directory, j->source->name, &j->progress.bytes, &j->progress.total);
-        tell(j, false);
+        partial_status(j->directory, j->source->name, &j->progress.bytes, &j->progress.total);
+        report_progress(j, false);
         if (cancelled(j)) return error_set(j->err, EXIT_SIGNAL + SIGINT, NULL, "stopped waiting");
         struct timespec pause = {.tv_nsec = 200000000};
         nanosleep(&pause, NULL);
@@ -214,11 +215,11 @@ static void verified(void *context, int64_t files, int64_t bytes)
     j->progress.phase = FETCH_VERIFY;
     j->progress.files = files;
     j->progress.bytes = bytes;
-    tell(j, false);
+    report_progress(j, false);
 }
 
-/* The tree is there and of this archive: done, unless files of it are missing. */
-static int look_at_tree(struct job *j, const char *tree, bool *done)
+/* Checks an existing tree of this archive. *done: no file is missing or damaged. */
+static int check_tree(struct job *j, const char *tree, bool *done)
 {
     const struct published_pass pass = {
         .content = j->o->repair, .cancel = j->o->cancel, .progress = verified, .context = j};
@@ -238,8 +239,8 @@ static int look_at_tree(struct job *j, const char *tree, bool *done)
     return 0;
 }
 
-/* The tree is there: done, or to be restored; a stranger is there: refuse. */
-static int look_first(struct job *j, bool *done)
+/* Checks the destination. *done: the tree is complete. Refuses a directory that is not of this archive. */
+static int check_destination(struct job *j, bool *done)
 {
     *done = false;
     if (!j->source->top) return 0;
@@ -259,7 +260,7 @@ static int look_first(struct job *j, bool *done)
                              "is there already, from the source '%s'",
                              name_printable(shown, sizeof shown, what.source));
             error_at(j->err, tree, 0, 0);
-        } else if ((code = look_at_tree(j, tree, done)) == 0 && *done) {
+        } else if ((code = check_tree(j, tree, done)) == 0 && *done) {
             j->result->already = true;
             j->result->tree = tree;
             memcpy(j->result->sha256, what.sha256, 65);
@@ -277,7 +278,7 @@ static int look_first(struct job *j, bool *done)
     return code;
 }
 
-/* A local archive: --from FILE, a file:// source, or one that was kept. */
+/* Opens a local archive: --from FILE, a file:// source, or a kept one. */
 static int open_local(struct job *j, const char *path)
 {
     struct stat st;
@@ -285,7 +286,7 @@ static int open_local(struct job *j, const char *path)
     if (code) return code;
     if (j->source->size >= 0 && st.st_size != j->source->size) {
         close(fd);
-        error_set(j->err, EXIT_INTEGRITY, "bring the whole file", "has %lld bytes, expected %lld",
+        error_set(j->err, EXIT_INTEGRITY, "copy the whole file", "has %lld bytes, expected %lld",
                   (long long)st.st_size, (long long)j->source->size);
         return error_at(j->err, path, 0, 0), EXIT_INTEGRITY;
     }
@@ -297,7 +298,7 @@ static int open_local(struct job *j, const char *path)
     return 0;
 }
 
-/* Path of a file:// URL (percent-decoding is not for us: the paths are made here), or NULL. */
+/* Returns the path of a file:// URL, or NULL. No percent-decoding: MEOpt creates these URLs. */
 static const char *local_path(const char *url) { return strncmp(url, "file://", 7) == 0 ? url + 7 : NULL; }
 
 static int download(struct job *j)
@@ -318,47 +319,49 @@ static int download(struct job *j)
     int used = 0;
     j->fd = j->part.fd;
     j->opened = j->part.path;
-    j->progress.resumed = part_state_bytes(&j->part.state);
+    j->progress.resumed = partial_bytes(&j->part.state);
     int code = transfer_run(&t, &j->part, &used, j->err);
     url_printable(j->trusted_url, sizeof j->trusted_url, j->source->urls[used]);
     return code;
 }
 
-static int nap(struct job *j)
+static int wait_briefly(struct job *j)
 {
     if (cancelled(j)) return error_set(j->err, EXIT_SIGNAL + SIGINT, NULL, "stopped while unpacking");
-    tell(j, false);
+    report_progress(j, false);
     nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     return 0;
 }
 
-/* All bytes are there. The checksum first: of a wrong file, what unpacking says is beside the point. */
-static int settle(struct job *j, int64_t total)
+/* Verifies the complete archive and finishes unpacking. A wrong checksum takes precedence over an error of
+ * unpacking. */
+static int verify_and_unpack(struct job *j, int64_t total)
 {
-    int code = feed(j, total, true);
+    int code = feed_archive(j, total, true);
     j->progress.phase = FETCH_UNPACK;
-    while (!code && atomic_load(&j->hasher.done) < total && !atomic_load(&j->hasher.failed)) code = nap(j);
+    while (!code && atomic_load(&j->hasher.done) < total && !atomic_load(&j->hasher.failed))
+        code = wait_briefly(j);
     if (code) return code;
     hasher_end(&j->hasher, false);
     if (atomic_load(&j->hasher.failed)) {
         errno = j->hasher.reason;
         code = errno ? error_errno(j->err, EXIT_FAILED, "check the disk", "cannot read the archive back")
-                     : error_set(j->err, EXIT_FAILED, "is somebody else writing it?",
-                                 "the archive became shorter while it was read");
+                     : error_set(j->err, EXIT_FAILED, "check that no other process writes it",
+                                 "the archive was truncated while it was read");
         return error_at(j->err, j->opened, 0, 0), code;
     }
     for (int i = 0; i < 32; i++) snprintf(j->result->sha256 + 2 * i, 3, "%02x", j->hasher.digest[i]);
     j->result->size = total;
     if (j->expected[0] && strcmp(j->expected, j->result->sha256) != 0)
         return error_set(j->err, EXIT_INTEGRITY,
-                         "the file there is another one, or the checksum is of another version",
+                         "the server has a different file, or the checksum belongs to a different version",
                          "SHA-256 of the archive is %s, expected %s", j->result->sha256, j->expected);
     if (j->zip) {
         if ((code = start_unpack(j)) != 0) return code;
         unpack_feed(&j->unpack, total, true);
     }
     while (!unpack_ended(&j->unpack))
-        if ((code = nap(j)) != 0) return code;
+        if ((code = wait_briefly(j)) != 0) return code;
     struct archive_counts c;
     unpack_counts(&j->unpack, &c);
     if ((code = unpack_wait(&j->unpack, j->err)) != 0) return code;
@@ -370,10 +373,10 @@ static int settle(struct job *j, int64_t total)
     return 0;
 }
 
-static int put_in_place(struct job *j)
+static int publish_tree(struct job *j)
 {
     j->progress.phase = FETCH_PUBLISH;
-    tell(j, true);
+    report_progress(j, true);
     char *top = publish_top(j->staging, j->source->top, j->err);
     if (!top) return j->err->code;
     struct published what = {
@@ -390,7 +393,7 @@ static int put_in_place(struct job *j)
         code = published_check(tree, &(struct published_pass){.content = j->o->repair, .restore_from = from},
                                &damage, j->err);
         j->result->restored = damage.wrong;
-        j->result->already = damage.wrong == 0; /* a source without top: known only now */
+        j->result->already = damage.wrong == 0; /* without `top`, the tree is known only now */
         free(from);
     } else code = publish(j->staging, j->o->dest, top, &what, j->err);
     if (!code) j->result->tree = tree;
@@ -399,49 +402,49 @@ static int put_in_place(struct job *j)
     return code;
 }
 
-/* Staging and part go; what cannot be removed is told, and harms nobody. */
-static void clean(struct job *j)
+/* Removes staging and part. A failure is only a notice. */
+static void remove_private_files(struct job *j)
 {
     struct error why;
     if (file_remove_tree(j->staging, &why)) notice(j, why.what);
-    if (part_release(&j->part, false, &why)) notice(j, why.what);
+    if (partial_release(&j->part, false, &why)) notice(j, why.what);
 }
 
-/* After a failure: what stays and what goes.
- * The part stays when it can be continued; a refused archive leaves nothing. */
-static void leave(struct job *j, int code)
+/* Cleans up after a failure. The part is kept if it can be resumed, and removed if the archive was refused.
+ * */
+static void clean_after_failure(struct job *j, int code)
 {
     unpack_kill(&j->unpack);
     hasher_end(&j->hasher, true);
-    bool keep = code != EXIT_INTEGRITY && !j->local && part_state_bytes(&j->part.state) > 0;
+    bool keep = code != EXIT_INTEGRITY && !j->local && partial_bytes(&j->part.state) > 0;
     if (code == EXIT_INTEGRITY && !j->local && j->expected[0] && j->result->sha256[0] &&
         strcmp(j->expected, j->result->sha256) != 0) {
         char *bad = xasprintf("%s/%s.corrupt", j->directory, j->source->name),
-             text[600]; /* once, for whoever wants to look */
+             text[600]; /* keep one wrong archive for inspection */
         if (rename(j->part.path, bad) == 0) {
             snprintf(text, sizeof text, "the wrong archive is kept as %s", bad);
             notice(j, text);
         }
         free(bad);
     }
-    if (keep) part_release(&j->part, true, NULL);
-    else clean(j);
+    if (keep) partial_release(&j->part, true, NULL);
+    else remove_private_files(j);
 }
 
-/* The tree is there: what a fetch that was killed at its very end has left goes, unless another works on it.
- */
-static void tidy(struct job *j)
+/* Removes files that an earlier fetch left when it was killed after publishing, unless another process owns
+ * them. */
+static void remove_leftovers(struct job *j)
 {
     struct stat st;
     struct error why;
     bool here;
     char *directory = path_join(j->o->dest, private_directory);
     int code = EXIT_LOCKED;
-    if (lstat(directory, &st) == 0) code = part_claim(&j->part, directory, j->source->name, &here, &why);
+    if (lstat(directory, &st) == 0) code = partial_claim(&j->part, directory, j->source->name, &here, &why);
     if (code && code != EXIT_LOCKED) notice(j, why.what);
     if (!code) {
-        j->staging = part_staging(&j->part);
-        clean(j);
+        j->staging = partial_staging(&j->part);
+        remove_private_files(j);
         free(j->staging);
         j->staging = NULL;
     }
@@ -471,37 +474,37 @@ int fetch_archive(const struct source *source, const struct fetch_options *optio
         first_use = !known_archive(j.trusted_url, j.expected, &known_size);
         if (first_use && !source->trust_first_use && !options->trust)
             return error_set(j.err, EXIT_USAGE,
-                             "give --sha256 HEX, or --trust to take what comes and remember its checksum",
+                             "use --sha256 HEX, or --trust to accept the file and store its checksum",
                              "no checksum is known for %s", j.trusted_url);
     }
     if (!path && strncmp(source->urls[0], "http://", 7) == 0 &&
         !(options->allow_plain && j.expected[0] && !first_use))
-        return error_set(j.err, EXIT_USAGE, "use https://, or give --sha256 HEX",
-                         "anybody on the way can change what comes over http://");
+        return error_set(j.err, EXIT_USAGE, "use https://, or add --sha256 HEX",
+                         "a file fetched over http:// can be modified in transit");
     int code = file_make_dirs(options->dest, j.err);
-    if (!code) code = look_first(&j, &done);
-    if (done) tidy(&j);
+    if (!code) code = check_destination(&j, &done);
+    if (done) remove_leftovers(&j);
     if (code || done) return code;
     j.directory = path_join(options->dest, private_directory);
-    code = claim(&j);
+    code = wait_for_claim(&j);
     if (!code) {
-        j.staging = part_staging(&j.part);
+        j.staging = partial_staging(&j.part);
         j.kept = path_join(options->dest, source->file);
-        code = look_first(&j, &done); /* another may have finished while we waited */
+        code = check_destination(&j, &done); /* another process may have finished meanwhile */
         if (!code && !done) {
             struct stat st;
-            /* what an earlier run unpacked is worth something only beside the bytes it came from */
-            bool go_on = !path && part_state_bytes(&j.part.state) > 0;
-            if (!go_on) code = file_remove_tree(j.staging, j.err);
+            /* unpacked files of an earlier run are only valid with the bytes of that run */
+            bool resumes = !path && partial_bytes(&j.part.state) > 0;
+            if (!resumes) code = file_remove_tree(j.staging, j.err);
             if (!code && path) code = open_local(&j, path);
             else if (!code && lstat(j.kept, &st) == 0 &&
-                     S_ISREG(st.st_mode)) { /* kept by an earlier fetch whose tree is gone */
-                if (go_on) code = file_remove_tree(j.staging, j.err);
+                     S_ISREG(st.st_mode)) { /* kept by an earlier fetch; its tree was removed */
+                if (resumes) code = file_remove_tree(j.staging, j.err);
                 if (!code) code = open_local(&j, j.kept);
-                notice(&j, "the archive is here already: unpacking it again");
+                notice(&j, "using the kept archive");
             } else if (code == 0) code = download(&j);
-            if (!code) code = settle(&j, j.local ? j.progress.total : j.part.state.total);
-            if (!code) code = put_in_place(&j);
+            if (!code) code = verify_and_unpack(&j, j.local ? j.progress.total : j.part.state.total);
+            if (!code) code = publish_tree(&j);
         }
         if (!code && !done) {
             struct error ignored;
@@ -510,16 +513,16 @@ int fetch_archive(const struct source *source, const struct fetch_options *optio
                 if (known_archive_add(j.trusted_url, result->sha256, result->size, &ignored) != 0)
                     notice(&j, ignored.what);
             }
-            if (options->keep && !j.local) code = part_finish(&j.part, j.kept, j.err);
+            if (options->keep && !j.local) code = partial_move(&j.part, j.kept, j.err);
             if (!code && (j.local ? !path : options->keep)) result->archive = xstrdup(j.kept);
         }
-        if (code) leave(&j, code);
-        else clean(&j);
+        if (code) clean_after_failure(&j, code);
+        else remove_private_files(&j);
     }
     if (code && !j.err->hint[0])
         snprintf(j.err->hint, sizeof j.err->hint, "%s",
-                 code == EXIT_INTEGRITY ? "nothing of it was kept"
-                                        : "run the same command again: it goes on where it was");
+                 code == EXIT_INTEGRITY ? "the partial archive was removed"
+                                        : "run the same command again to resume");
     if (j.local && j.fd >= 0) close(j.fd);
     free(j.kept);
     free(j.staging);
@@ -541,7 +544,7 @@ enum fetch_state fetch_check(const struct source *source, const char *dest, int6
     char *tree = path_join(dest, source->top ? source->top : source->name),
          *directory = path_join(dest, private_directory);
     enum fetch_state state = FETCH_MISSING;
-    part_peek(directory, source->name, bytes, total);
+    partial_status(directory, source->name, bytes, total);
     if (published_read(tree, &what) &&
         (strcmp(what.source, source->name) == 0 || strcmp(what.sha256, source->sha256) == 0)) {
         state = FETCH_THERE;

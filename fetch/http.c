@@ -1,5 +1,5 @@
-/* See http.h. RFC 9110 sections 8.8.3 (ETag), 13.1.5
- * (If-Range), 14.4 (Content-Range), 10.2.3 (Retry-After). */
+/* Response headers: see http.h. RFC 9110 sections 8.8.3 (ETag), 13.1.5 (If-Range), 14.4 (Content-Range),
+ * 10.2.3 (Retry-After). */
 #include "fetch/http.h"
 
 #include <ctype.h>
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Digits at *p up to `end` into *out; false when there is none or too many. */
+/* Parses digits at *p up to `end`. Returns false without a digit or with more than 18. */
 static bool number(const char **p, const char *end, int64_t *out)
 {
     int64_t v = 0;

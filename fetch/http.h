@@ -1,5 +1,4 @@
-/* What a server said: response headers, and which answers are worth another try.
- * Pure functions; download.c drives. */
+/* Parses response headers and decides which failures to retry. Pure functions, used by download.c. */
 #ifndef MEOPT_FETCH_HTTP_H
 #define MEOPT_FETCH_HTTP_H
 
@@ -12,24 +11,24 @@ struct http_headers {
     int64_t length; /* Content-Length; -1 none */
     int64_t start, end,
         total; /* Content-Range "bytes start-end/total", end inclusive; -1 unknown. 416 has total alone */
-    bool has_range, bad_range; /* there was a Content-Range; it cannot be understood */
-    int64_t retry_after;       /* seconds; -1 none. A date is left to libcurl */
+    bool has_range, bad_range; /* Content-Range is present; it is invalid */
+    int64_t retry_after;       /* seconds; -1: none. libcurl parses dates */
     char etag[512], modified[64];
 };
 
-/* One header line as libcurl gives it, with or without CR LF. A status line begins anew (redirects, 100). */
+/* Parses one header line, with or without CR LF. A status line resets all fields (redirects, 100). */
 void http_header(struct http_headers *h, const char *line, size_t bytes);
 
-/* What If-Range may carry: a strong ETag, else Last-Modified, else "". */
+/* Returns the value for If-Range: a strong ETag, or Last-Modified, or "". */
 const char *http_validator(const struct http_headers *h);
 
+/* Return whether a request that ended with this status or CURLcode should be retried. */
 bool http_status_retry(int status);
-/* CURLcode. */
 bool http_curl_retry(int code);
-/* No server answered at all. */
+/* Returns whether no server answered. */
 bool http_curl_unreached(int code);
 
-/* Seconds before try `number` (from 1): 1 doubling to 60, a random part of it; u in [0,1). */
+/* Returns the pause in seconds before try `number` (from 1): u, in [0,1), times 1, 2, 4, ... at most 60. */
 double http_backoff(int number, double u);
 
 #endif

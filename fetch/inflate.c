@@ -1,6 +1,6 @@
-/* Decompression: see inflate.h. gzip through zlib itself, because libarchive's gzip filter checks neither CRC
- * nor length; zstd and xz through libarchive's "raw" format. A thread decompresses ahead of the reader by a
- * few blocks, so that one core inflates while another makes files. */
+/* Decompression: see inflate.h. gzip uses zlib directly, because libarchive's gzip filter checks neither
+ * CRC nor length; zstd and xz use libarchive's "raw" format. A thread decompresses a few blocks ahead of
+ * the reader, in parallel with writing files. */
 #include "fetch/inflate.h"
 #include "core/base/retry.h"
 
@@ -19,24 +19,24 @@ enum method { PLAIN, GZIP, LIBARCHIVE };
 
 struct block {
     uint8_t *data;
-    ssize_t bytes;    /* 0: the end, -1: an error */
-    int64_t consumed; /* of the file, when it was filled */
+    ssize_t bytes;    /* 0: end, -1: error */
+    int64_t consumed; /* compressed bytes read when it was filled */
 };
 
 struct inflate {
     struct archive_input input;
-    struct error *err; /* where the thread, or inflate_open before it, tells what is wrong */
+    struct error *err; /* where inflate_open, then the thread, sets errors */
     struct error problem;
     enum method method;
-    int64_t at; /* bytes of the file taken */
+    int64_t at; /* bytes of the file read */
     z_stream z;
     bool z_ready, member_open, ended;
     struct archive *raw;
     uint8_t *in;
-    /* the ring: filled by the thread, taken by inflate_read */
+    /* the ring buffer: the thread fills blocks, inflate_read returns them */
     struct block blocks[BLOCKS];
     pthread_t thread;
-    bool started, held; /* held: the reader still looks at blocks[taken] */
+    bool started, held; /* held: the reader still uses blocks[taken] */
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     unsigned filled, taken;
@@ -44,17 +44,17 @@ struct inflate {
     int64_t consumed;
 };
 
-/* The next bytes of the file into in->in: count, 0 at the end, -1 on error. */
-static ssize_t take(struct inflate *in)
+/* Reads the next bytes of the file to in->in. Returns their number, 0 at the end, -1 on error. */
+static ssize_t read_input(struct inflate *in)
 {
     int before;
     if (in->started)
         pthread_setcancelstate(PTHREAD_CANCEL_ENABLE,
-                               &before); /* here alone: inflate_close must not wait for a slow server */
+                               &before); /* only here: inflate_close must not wait for a slow server */
     int64_t there = in->input.wait(in->input.context, in->at + 1);
     if (in->started) pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     if (there < 0) {
-        error_set(in->err, EXIT_FAILED, NULL, "unpacking was given up");
+        error_set(in->err, EXIT_FAILED, NULL, "unpacking was cancelled");
         return -1;
     }
     if (there <= in->at) return 0;
@@ -71,7 +71,7 @@ static ssize_t take(struct inflate *in)
 static la_ssize_t raw_read(struct archive *a, void *context, const void **data)
 {
     struct inflate *in = context;
-    ssize_t n = take(in);
+    ssize_t n = read_input(in);
     *data = in->in;
     if (n < 0) archive_set_error(a, EIO, "read");
     return n;
@@ -90,7 +90,7 @@ static int raw_error(struct inflate *in)
 
 static ssize_t fill(struct inflate *in, uint8_t *out);
 
-static void *ahead(void *context)
+static void *inflate_ahead(void *context)
 {
     struct inflate *in = context;
     int before;
@@ -130,7 +130,7 @@ int inflate_open(struct inflate **out, const struct archive_input *input, struct
     int64_t there = input->wait(input->context, (int64_t)sizeof head);
     ssize_t n = there > 0 ? retry_read(input->fd, head, sizeof head, 0) : 0;
     int code = 0;
-    if (there < 0) code = error_set(err, EXIT_FAILED, NULL, "unpacking was given up");
+    if (there < 0) code = error_set(err, EXIT_FAILED, NULL, "unpacking was cancelled");
     else if (n < 0) code = archive_unreadable(input, err);
     else if (n == 0) code = error_set(err, EXIT_INTEGRITY, NULL, "the archive is empty (0 bytes)");
     if (!code && head[0] == 0x1f && head[1] == 0x8b) {
@@ -150,7 +150,8 @@ int inflate_open(struct inflate **out, const struct archive_input *input, struct
         int able = in->raw && archive_read_support_format_raw(in->raw) == ARCHIVE_OK ? filter(in->raw)
                                                                                      : ARCHIVE_FATAL;
         if (able == ARCHIVE_WARN)
-            code = error_set(err, EXIT_FAILED, "unpack it by hand, or have libarchive built with it",
+            code = error_set(err, EXIT_FAILED,
+                             "unpack it with another program, or install a libarchive with support for it",
                              "this libarchive cannot read %s", head[0] == 0x28 ? "zstd" : "xz");
         else if (able != ARCHIVE_OK) code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
         else if (archive_read_set_read_callback(in->raw, raw_read) != ARCHIVE_OK ||
@@ -166,8 +167,8 @@ int inflate_open(struct inflate **out, const struct archive_input *input, struct
     }
     if (!code) {
         in->err = &in->problem;
-        in->started = true; /* before the thread looks at it */
-        errno = pthread_create(&in->thread, NULL, ahead, in);
+        in->started = true; /* before the thread reads it */
+        errno = pthread_create(&in->thread, NULL, inflate_ahead, in);
         if (errno) {
             in->started = false;
             code = error_errno(err, EXIT_FAILED, NULL, "cannot start a thread");
@@ -181,15 +182,15 @@ int inflate_open(struct inflate **out, const struct archive_input *input, struct
     return 0;
 }
 
-/* gzip: members one behind the other;
- * zeros behind the last are padding (tape blocking), anything else is damage. */
+/* Decompresses consecutive gzip members. Zeros after the last one are padding (tape blocks); other data is
+ * damage. */
 static ssize_t gzip_read(struct inflate *in, uint8_t *out)
 {
     in->z.next_out = out;
     in->z.avail_out = BLOCK;
     while (in->z.avail_out == BLOCK) {
         if (in->z.avail_in == 0) {
-            ssize_t n = take(in);
+            ssize_t n = read_input(in);
             if (n < 0) return -1;
             if (n == 0) {
                 if (!in->member_open && in->at > 0) return 0;
@@ -220,12 +221,12 @@ static ssize_t gzip_read(struct inflate *in, uint8_t *out)
     return (ssize_t)(BLOCK - in->z.avail_out);
 }
 
-/* Up to BLOCK bytes; 0 at the end, -1 on error. */
+/* Returns up to BLOCK decompressed bytes, 0 at the end, -1 on error. */
 static ssize_t fill(struct inflate *in, uint8_t *out)
 {
     if (in->method == GZIP) return gzip_read(in, out);
     if (in->method == PLAIN) {
-        ssize_t n = take(in);
+        ssize_t n = read_input(in);
         if (n > 0) memcpy(out, in->in, (size_t)n);
         return n;
     }
@@ -243,7 +244,7 @@ ssize_t inflate_read(struct inflate *in, const void **data, struct error *err)
     while (in->filled == in->taken) pthread_cond_wait(&in->changed, &in->mutex);
     pthread_mutex_unlock(&in->mutex);
     const struct block *b = &in->blocks[in->taken % BLOCKS];
-    in->held = b->bytes > 0; /* the end and an error stay where they are */
+    in->held = b->bytes > 0; /* end and error are returned again */
     in->consumed = b->consumed;
     *data = b->data;
     if (b->bytes < 0 && err) *err = in->problem;

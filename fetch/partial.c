@@ -18,18 +18,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct part_live {
+struct live_counters {
     char magic[8], boot[40], id[40];
     struct {
         int64_t start, end;
         _Atomic int64_t done;
-    } segments[PART_SEGMENTS];
+    } segments[PARTIAL_SEGMENTS];
 };
 static const char live_magic[8] = "meoptL1";
 
 /* ---- state ---- */
 
-char *part_state_text(const struct part_state *s)
+char *partial_state_text(const struct partial_state *s)
 {
     char *text = xasprintf("meopt part 1\nid %s\nurl %s\ntotal %lld\nvalidator %s\n", s->id, s->url_hash,
                            (long long)s->total, s->validator);
@@ -51,7 +51,7 @@ static bool is_hex(const char *text, size_t n)
     return text[n] == 0;
 }
 
-bool part_state_parse(struct part_state *s, const char *text, size_t bytes)
+bool partial_state_parse(struct partial_state *s, const char *text, size_t bytes)
 {
     memset(s, 0, sizeof *s);
     if (bytes < 16 || bytes > 8192 || memchr(text, 0, bytes)) return false;
@@ -89,8 +89,8 @@ bool part_state_parse(struct part_state *s, const char *text, size_t bytes)
         } else if (sscanf(line, "segment %lld %lld %lld%n", &a, &b, &c, &end) == 3 && line[end] == 0) {
             int n = s->segment_count;
             int64_t before = n ? s->segments[n - 1].end : 0;
-            ok = n < PART_SEGMENTS && a == before && b >= a && c >= 0 && c <= b - a;
-            if (ok) s->segments[s->segment_count++] = (struct part_segment){a, b, c};
+            ok = n < PARTIAL_SEGMENTS && a == before && b >= a && c >= 0 && c <= b - a;
+            if (ok) s->segments[s->segment_count++] = (struct partial_segment){a, b, c};
         } else {
             ok = false;
         }
@@ -100,7 +100,7 @@ bool part_state_parse(struct part_state *s, const char *text, size_t bytes)
     return s->total < 0 || s->segments[s->segment_count - 1].end == s->total;
 }
 
-int64_t part_state_frontier(const struct part_state *s)
+int64_t partial_contiguous_bytes(const struct partial_state *s)
 {
     int64_t at = 0;
     for (int i = 0; i < s->segment_count; i++) {
@@ -110,7 +110,7 @@ int64_t part_state_frontier(const struct part_state *s)
     return at;
 }
 
-int64_t part_state_bytes(const struct part_state *s)
+int64_t partial_bytes(const struct partial_state *s)
 {
     int64_t sum = 0;
     for (int i = 0; i < s->segment_count; i++) sum += s->segments[i].done;
@@ -119,7 +119,8 @@ int64_t part_state_bytes(const struct part_state *s)
 
 /* ---- owners ---- */
 
-static void read_line(const char *path, char *text, size_t size) /* of /proc */
+/* Reads the first line of a file of /proc. */
+static void read_line(const char *path, char *text, size_t size)
 {
     text[0] = 0;
     FILE *f = fopen(path, "re");
@@ -131,8 +132,8 @@ static void read_line(const char *path, char *text, size_t size) /* of /proc */
 
 static void boot_id(char boot[40]) { read_line("/proc/sys/kernel/random/boot_id", boot, 40); }
 
-/* Start of a process in clock ticks since boot:
- * with the pid it names a process once and for all. -1: there is none. */
+/* Returns the start time of a process, in clock ticks since boot; -1: no such process. Pid and start time
+ * identify a process uniquely. */
 static long long process_start(long pid)
 {
     char path[64], text[1024];
@@ -195,30 +196,31 @@ static bool owner_alive(const struct owner *o, const struct owner *self)
 
 /* ---- live ---- */
 
-static char *beside(const struct part *part, const char *suffix)
+static char *file_path(const struct partial *part, const char *suffix)
 {
     return xasprintf("%s/%s.%s", part->directory, part->name, suffix);
 }
 
-/* Map NAME.live, made anew when it is not of this boot and state. */
-static void live_open(struct part *part)
+/* Maps NAME.live; creates it if necessary. */
+static void live_open(struct partial *part)
 {
-    char *path = beside(part, "live");
+    char *path = file_path(part, "live");
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     free(path);
     if (fd < 0) return;
     struct stat st;
     void *map = MAP_FAILED;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && ftruncate(fd, sizeof(struct part_live)) == 0 &&
-        posix_fallocate(fd, 0, sizeof(struct part_live)) == 0)
-        map = mmap(NULL, sizeof(struct part_live), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && ftruncate(fd, sizeof(struct live_counters)) == 0 &&
+        posix_fallocate(fd, 0, sizeof(struct live_counters)) == 0)
+        map = mmap(NULL, sizeof(struct live_counters), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
     if (map != MAP_FAILED) part->live = map;
 }
 
-static void live_load(struct part *part)
+/* Loads the counters if they belong to this boot and state. */
+static void live_load(struct partial *part)
 {
-    struct part_live *live = part->live;
+    struct live_counters *live = part->live;
     char boot[40];
     boot_id(boot);
     if (!live || memcmp(live->magic, live_magic, 8) != 0 || memchr(live->boot, 0, 40) == NULL ||
@@ -226,7 +228,7 @@ static void live_load(struct part *part)
         return;
     if (memchr(live->id, 0, 40) == NULL || strcmp(live->id, part->state.id) != 0) return;
     for (int i = 0; i < part->state.segment_count; i++) {
-        struct part_segment *s = &part->state.segments[i];
+        struct partial_segment *s = &part->state.segments[i];
         int64_t done = atomic_load(&live->segments[i].done);
         if (live->segments[i].start == s->start && live->segments[i].end == s->end && done >= s->done &&
             done <= s->end - s->start)
@@ -234,7 +236,8 @@ static void live_load(struct part *part)
     }
 }
 
-static void live_store(struct part *part)
+/* Writes all counters. The magic is written last, so a partly written file is invalid. */
+static void live_store(struct partial *part)
 {
     if (!part->live) return;
     memset(part->live->magic, 0, 8);
@@ -242,7 +245,7 @@ static void live_store(struct part *part)
     memset(part->live->boot, 0, 40);
     boot_id(part->live->boot);
     snprintf(part->live->id, sizeof part->live->id, "%s", part->state.id);
-    for (int i = 0; i < PART_SEGMENTS; i++) {
+    for (int i = 0; i < PARTIAL_SEGMENTS; i++) {
         part->live->segments[i].start = part->state.segments[i].start;
         part->live->segments[i].end = part->state.segments[i].end;
         atomic_store(&part->live->segments[i].done, part->state.segments[i].done);
@@ -251,7 +254,7 @@ static void live_store(struct part *part)
     memcpy(part->live->magic, live_magic, 8);
 }
 
-void part_note(struct part *part, int i, int64_t done)
+void partial_record(struct partial *part, int i, int64_t done)
 {
     part->state.segments[i].done = done;
     if (part->live) atomic_store_explicit(&part->live->segments[i].done, done, memory_order_release);
@@ -268,9 +271,10 @@ static int io_error(const char *what, const char *path, struct error *err)
     return code;
 }
 
-/* The name of NAME.part or NAME.part.OWNER as it is now, other than `except`, into *found; NULL when there is
- * none. */
-static int find(const char *directory, const char *name, const char *except, char **found, struct error *err)
+/* Finds the current name of NAME.part or NAME.part.OWNER, but not `except`. *found: NULL if there is none.
+ * */
+static int find_part(const char *directory, const char *name, const char *except, char **found,
+                     struct error *err)
 {
     *found = NULL;
     DIR *dir = opendir(directory);
@@ -288,19 +292,20 @@ static int find(const char *directory, const char *name, const char *except, cha
     return problem ? io_error("read the directory", directory, err) : 0;
 }
 
-static void load_state(struct part *part)
+static void load_state(struct partial *part)
 {
-    char *path = beside(part, "state"), *text = NULL;
+    char *path = file_path(part, "state"), *text = NULL;
     size_t bytes = 0;
     struct stat st;
-    bool ok = file_read(path, 8192, &text, &bytes, NULL) == 0 && part_state_parse(&part->state, text, bytes);
+    bool ok =
+        file_read(path, 8192, &text, &bytes, NULL) == 0 && partial_state_parse(&part->state, text, bytes);
     free(text);
     free(path);
     live_open(part);
     if (ok && fstat(part->fd, &st) == 0) {
         live_load(part);
-        for (int i = 0; i < part->state.segment_count; i++) { /* the file may be shorter than it should be */
-            struct part_segment *s = &part->state.segments[i];
+        for (int i = 0; i < part->state.segment_count; i++) { /* the file may be shorter */
+            struct partial_segment *s = &part->state.segments[i];
             if (s->start + s->done > st.st_size) s->done = st.st_size > s->start ? st.st_size - s->start : 0;
         }
     } else {
@@ -310,8 +315,8 @@ static void load_state(struct part *part)
     if (part->state.segment_count) live_store(part);
 }
 
-/* Whether what `uid` made is ours. On a file system that knows users by other names (NFS without root, FUSE)
- * it is the user whom a directory that we make beside it belongs to. */
+/* Returns whether files of `uid` belong to this user. Some file systems map user ids (NFS without root,
+ * FUSE): there a new directory next to `directory` shows the mapped id. */
 static bool is_ours(const char *directory, uid_t uid)
 {
     struct stat st;
@@ -323,16 +328,17 @@ static bool is_ours(const char *directory, uid_t uid)
     return ours;
 }
 
-/* A directory of ours, made when it is not there; no link, which would lead to somebody's files. */
+/* Creates the private directory, or checks that an existing one is a directory of this user, not a symbolic
+ * link. */
 static int make_private(const char *directory, struct error *err)
 {
     struct stat st;
     int code, there = -1;
-    for (int i = 0; i < 100 && there != 0; i++) { /* its last owner may take it away meanwhile */
+    for (int i = 0; i < 100 && there != 0; i++) { /* its last owner may remove it meanwhile */
         if (mkdir(directory, 0700) == 0) return 0;
         if (errno != EEXIST || ((there = lstat(directory, &st)) != 0 && errno != ENOENT)) break;
     }
-    if (there != 0) return io_error("make the directory", directory, err);
+    if (there != 0) return io_error("create the directory", directory, err);
     if (S_ISDIR(st.st_mode) && is_ours(directory, st.st_uid)) return 0;
     if (!S_ISDIR(st.st_mode))
         code = error_set(err, EXIT_FAILED, "remove it, or fetch into another --dest", "is not a directory");
@@ -343,112 +349,128 @@ static int make_private(const char *directory, struct error *err)
     return code;
 }
 
-int part_claim(struct part *part, const char *directory, const char *name, bool *owner_here,
-               struct error *err)
+/* What partial_claim needs in each attempt. */
+struct claimant {
+    const char *directory, *name;
+    struct owner self;
+    char *own_path; /* NAME.part.OWNER of this process */
+};
+
+/* Creates NAME.part. It is no error if another process has created it, or has removed the directory. */
+static int create_unowned(const struct claimant *c, struct error *err)
 {
-    *part = (struct part){.fd = -1};
-    *owner_here = false;
-    int unsafe = make_private(directory, err);
-    if (unsafe) return unsafe;
-    struct owner self, other;
-    owner_self(&self);
-    char *mine = xasprintf("%s/%s.part.%s.%ld.%lld", directory, name, self.host, self.pid, self.start);
-    int code = 0;
-    for (int attempt = 0;; attempt++) {
-        char *found;
-        if ((code = find(directory, name, NULL, &found, err))) break;
-        if (!found) {
-            char *fresh = xasprintf("%s/%s.part", directory, name);
-            int fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
-            if (fd < 0 && errno == ENOENT)
-                code = make_private(directory, err); /* the last owner just took the directory away */
-            else if (fd < 0 && errno != EEXIST) code = io_error("make the file", fresh, err);
-            free(fresh);
-            if (fd >= 0) close(fd);
-            if (code) break;
-            if (attempt > 1000) {
-                code = error_set(err, EXIT_FAILED, NULL, "cannot claim %s in %s", name, directory);
-                break;
-            }
-            continue;
-        }
-        const char *owner = found + strlen(name) + 5; /* behind ".part" */
-        if (*owner == '.' && owner_parse(&other, owner + 1) && owner_alive(&other, &self)) {
-            *owner_here = strcmp(other.host, self.host) == 0;
-            code = error_set(err, EXIT_LOCKED,
-                             *owner_here
-                                 ? "wait for it, or stop it"
-                                 : "if that process is dead, remove the file and run the same command again",
-                             "%s is being fetched by process %ld on %s", name, other.pid, other.host);
-            char *path = path_join(directory, found);
-            error_at(err, path, 0, 0);
-            free(path);
-            free(found);
-            break;
-        }
-        char *path = path_join(directory, found);
-        free(found);
-        int moved = rename(path, mine);
-        int problem = errno;
-        free(path);
-        if (moved == 0) {
-            /* Between our look and our O_EXCL another may have made and claimed one: whoever holds an empty
-             * part and sees a second one steps back. */
-            struct stat st;
-            char *second = NULL;
-            if (stat(mine, &st) == 0 && st.st_size == 0)
-                code = find(directory, name, path_basename(mine), &second, err);
-            if (code) unlink(mine); /* it is empty */
-            if (!second) break;
-            free(second);
-            unlink(mine);
-            usleep(1000 + (unsigned)(self.pid % 97) * 200);
-            continue;
-        }
-        errno = problem;
-        if (problem != ENOENT) {
-            code = io_error("claim", mine, err);
-            break;
-        }
-    }
-    if (!code) {
-        part->directory = xstrdup(directory);
-        part->name = xstrdup(name);
-        part->path = mine;
-        mine = NULL;
-        part->fd = open(part->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-        if (part->fd < 0) {
-            code = io_error("open", part->path, err);
-            part_release(part, true, NULL);
-        } else {
-            load_state(part);
-        }
-    }
-    free(mine);
+    char *path = xasprintf("%s/%s.part", c->directory, c->name);
+    int code = 0, fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
+    if (fd < 0 && errno == ENOENT) code = make_private(c->directory, err);
+    else if (fd < 0 && errno != EEXIST) code = io_error("create the file", path, err);
+    if (fd >= 0) close(fd);
+    free(path);
     return code;
 }
 
-int part_reset(struct part *part, struct error *err)
+/* Returns EXIT_LOCKED if the file `found` has a live owner. */
+static int check_owner(const struct claimant *c, const char *found, bool *owner_here, struct error *err)
+{
+    struct owner other;
+    const char *suffix = found + strlen(c->name) + strlen(".part");
+    if (*suffix != '.' || !owner_parse(&other, suffix + 1) || !owner_alive(&other, &c->self)) return 0;
+    *owner_here = strcmp(other.host, c->self.host) == 0;
+    int code =
+        error_set(err, EXIT_LOCKED,
+                  *owner_here ? "wait for it, or stop it"
+                              : "if that process is dead, remove the file and run the same command again",
+                  "%s is being fetched by process %ld on %s", c->name, other.pid, other.host);
+    char *path = path_join(c->directory, found);
+    error_at(err, path, 0, 0);
+    free(path);
+    return code;
+}
+
+/* Renames `found` to the own name. *claimed stays false if another process was faster.
+ *
+ * Between find_part and create_unowned another process may have created, claimed and renamed NAME.part:
+ * then two parts exist, and at least one is empty. The owner of an empty part that sees a second one gives
+ * up its own and retries after a pause that depends on the pid. */
+static int take_over(const struct claimant *c, const char *found, bool *claimed, struct error *err)
+{
+    char *path = path_join(c->directory, found), *second = NULL;
+    struct stat st;
+    int moved = rename(path, c->own_path), problem = errno, code = 0;
+    free(path);
+    if (moved != 0) {
+        errno = problem;
+        return problem == ENOENT ? 0 : io_error("claim", c->own_path, err);
+    }
+    if (stat(c->own_path, &st) == 0 && st.st_size == 0)
+        code = find_part(c->directory, c->name, path_basename(c->own_path), &second, err);
+    *claimed = !code && !second;
+    if (!*claimed) unlink(c->own_path);
+    if (second) usleep(1000 + (unsigned)(c->self.pid % 97) * 200);
+    free(second);
+    return code;
+}
+
+int partial_claim(struct partial *part, const char *directory, const char *name, bool *owner_here,
+                  struct error *err)
+{
+    struct claimant c = {.directory = directory, .name = name};
+    bool claimed = false;
+    *part = (struct partial){.fd = -1};
+    *owner_here = false;
+    int code = make_private(directory, err);
+    if (code) return code;
+    owner_self(&c.self);
+    c.own_path = xasprintf("%s/%s.part.%s.%ld.%lld", directory, name, c.self.host, c.self.pid, c.self.start);
+    for (int attempt = 0; !code && !claimed; attempt++) {
+        char *found;
+        code = find_part(directory, name, NULL, &found, err);
+        if (!code && !found) {
+            code = create_unowned(&c, err);
+            if (!code && attempt > 1000)
+                code = error_set(err, EXIT_FAILED, NULL, "cannot claim %s in %s", name, directory);
+        } else if (!code && (code = check_owner(&c, found, owner_here, err)) == 0) {
+            code = take_over(&c, found, &claimed, err);
+        }
+        free(found);
+    }
+    if (code) {
+        free(c.own_path);
+        return code;
+    }
+    part->directory = xstrdup(directory);
+    part->name = xstrdup(name);
+    part->path = c.own_path;
+    part->fd = open(part->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (part->fd < 0) {
+        code = io_error("open", part->path, err);
+        partial_release(part, true, NULL);
+    } else {
+        load_state(part);
+    }
+    return code;
+}
+
+int partial_reset(struct partial *part, struct error *err)
 {
     uint8_t random[16];
     if (random_bytes(random, sizeof random) != 0) memset(random, 0, sizeof random);
     memset(&part->state, 0, sizeof part->state);
     part->state.total = -1;
     for (int i = 0; i < 16; i++) snprintf(part->state.id + 2 * i, 3, "%02x", random[i]);
-    char *path = beside(part, "state");
-    int gone = unlink(path);
+    char *path = file_path(part, "state");
+    int remove_path = unlink(path);
     free(path);
-    if ((gone != 0 && errno != ENOENT) || retry_truncate(part->fd, 0) != 0)
+    if ((remove_path != 0 && errno != ENOENT) || retry_truncate(part->fd, 0) != 0)
         return io_error("empty", part->path, err);
     live_store(part);
     return 0;
 }
 
-int part_commit(struct part *part, struct error *err)
+int partial_commit(struct partial *part, struct error *err)
 {
-    struct part_state now = part->state; /* what is written now; more may arrive in the meantime */
+    struct partial_state now = part->state; /* a copy, because more bytes may arrive meanwhile */
     if (retry_sync(fdatasync, part->fd) != 0) return io_error("sync", part->path, err);
-    char *text = part_state_text(&now), *path = beside(part, "state");
+    char *text = partial_state_text(&now), *path = file_path(part, "state");
     int code = file_write_atomic(path, text, strlen(text), err);
     free(text);
     free(path);
@@ -456,66 +478,68 @@ int part_commit(struct part *part, struct error *err)
     return code;
 }
 
-/* True when it is gone; else errno. */
-static bool gone(char *path, int (*removed)(const char *))
+/* Removes and frees a path. Returns false with errno if it still exists. */
+static bool remove_path(char *path, int (*removed)(const char *))
 {
     bool is_gone = removed(path) == 0 || errno == ENOENT;
     free(path);
     return is_gone;
 }
 
-static void part_free(struct part *part)
+static void partial_free(struct partial *part)
 {
     if (part->live) munmap(part->live, sizeof *part->live);
     if (part->fd >= 0) close(part->fd);
     free(part->directory);
     free(part->name);
     free(part->path);
-    *part = (struct part){.fd = -1};
+    *part = (struct partial){.fd = -1};
 }
 
-int part_release(struct part *part, bool keep, struct error *err)
+int partial_release(struct partial *part, bool keep, struct error *err)
 {
     int code = 0;
     if (!part->path) return 0;
     if (keep) {
-        char *unowned = beside(part, "part");
-        if (rename(part->path, unowned) != 0) code = io_error("give back", part->path, err);
+        char *unowned = file_path(part, "part");
+        if (rename(part->path, unowned) != 0) code = io_error("release", part->path, err);
         free(unowned);
     } else {
-        if (!gone(beside(part, "state"), unlink) || !gone(beside(part, "live"), unlink) ||
-            !gone(xstrdup(part->path), unlink) ||
+        if (!remove_path(file_path(part, "state"), unlink) || !remove_path(file_path(part, "live"), unlink) ||
+            !remove_path(xstrdup(part->path), unlink) ||
             (rmdir(part->directory) != 0 && errno != ENOENT && errno != ENOTEMPTY && errno != EEXIST))
-            code = error_errno(err, EXIT_FAILED, "remove it", "cannot remove all of %s", part->directory);
+            code =
+                error_errno(err, EXIT_FAILED, "remove it", "cannot remove all files of %s", part->directory);
     }
-    part_free(part);
+    partial_free(part);
     return code;
 }
 
-int part_finish(struct part *part, const char *target, struct error *err)
+int partial_move(struct partial *part, const char *target, struct error *err)
 {
     if (retry_sync(fsync, part->fd) != 0) return io_error("sync", part->path, err);
-    if (rename(part->path, target) != 0) return io_error("rename to its place", target, err);
+    if (rename(part->path, target) != 0) return io_error("move the archive to", target, err);
     char *directory = path_dirname(target);
     int code = file_sync_dir(directory, err);
     free(directory);
     return code;
 }
 
-void part_peek(const char *directory, const char *name, int64_t *bytes, int64_t *total)
+void partial_status(const char *directory, const char *name, int64_t *bytes, int64_t *total)
 {
     *bytes = 0;
     *total = -1;
     char *found;
-    if (find(directory, name, NULL, &found, NULL) || !found) return;
-    struct part look = {.directory = (char *)(uintptr_t)directory, .name = (char *)(uintptr_t)name, .fd = -1};
-    char *path = beside(&look, "state"), *text = NULL, *file = path_join(directory, found);
+    if (find_part(directory, name, NULL, &found, NULL) || !found) return;
+    struct partial part = {
+        .directory = (char *)(uintptr_t)directory, .name = (char *)(uintptr_t)name, .fd = -1};
+    char *path = file_path(&part, "state"), *text = NULL, *file = path_join(directory, found);
     size_t size = 0;
     struct stat st;
-    if (file_read(path, 8192, &text, &size, NULL) == 0 && part_state_parse(&look.state, text, size)) {
-        *bytes = part_state_bytes(&look.state);
-        *total = look.state.total;
-        if (look.state.segment_count == 1 && stat(file, &st) == 0 && st.st_size > *bytes) *bytes = st.st_size;
+    if (file_read(path, 8192, &text, &size, NULL) == 0 && partial_state_parse(&part.state, text, size)) {
+        *bytes = partial_bytes(&part.state);
+        *total = part.state.total;
+        if (part.state.segment_count == 1 && stat(file, &st) == 0 && st.st_size > *bytes) *bytes = st.st_size;
     }
     free(text);
     free(path);
@@ -523,4 +547,4 @@ void part_peek(const char *directory, const char *name, int64_t *bytes, int64_t 
     free(found);
 }
 
-char *part_staging(const struct part *part) { return beside(part, "staging"); }
+char *partial_staging(const struct partial *part) { return file_path(part, "staging"); }

@@ -1,19 +1,18 @@
-/* A partial archive: the process that owns it, the bytes that have arrived, and the server's description of
- * it.
+/* A partial archive: the bytes received so far, and the process that owns them.
  *
- * Files in DEST/.meopt-fetch, a private directory next to the destination, for the archive of a source NAME
- * (several sources may use the same file name for their archives):
+ * Files in DEST/.meopt-fetch, a private directory next to the destination, for the archive of source NAME
+ * (several sources may use the same archive file name):
  *
- *     NAME.part.OWNER   the bytes, while process OWNER (HOST.PIDNAMESPACE.PID.START) writes them
- *     NAME.part         the bytes, without an owner
- *     NAME.state        the byte ranges that are on disk, also after a power cut
- *     NAME.live         newer counters, in a shared mapping; valid until the machine restarts
- *     NAME.staging/     the archive being unpacked
+ *     NAME.part          the bytes; no process owns them
+ *     NAME.part.OWNER    the bytes; process OWNER (HOST.PIDNAMESPACE.PID.START) owns and writes them
+ *     NAME.state         text: the byte ranges that are on disk, even after a power failure
+ *     NAME.live          shared mapping: newer byte counts, valid until the host restarts
+ *     NAME.staging/      the unpacked files
  *
- * The owner is part of the file name because a rename has exactly one winner on every file system, whereas
- * flock() succeeds without locking on some. NAME.state is written after fdatasync() of the part, replaced by
- * rename(), and ends with its own CRC-32C. NAME.live survives SIGKILL, because the page cache does; a power
- * cut loses it. Losing either costs time, never correctness: the checksum of the whole archive decides.
+ * Ownership is a file name, because a rename has exactly one winner on every file system, while flock()
+ * does not lock on some. NAME.state ends with its own CRC-32C; it is replaced by rename after fdatasync of
+ * the bytes. NAME.live survives SIGKILL but not a power failure. If either file is lost or damaged, the
+ * download repeats bytes; a wrong byte is detected by the checksum of the whole archive.
  */
 #ifndef MEOPT_FETCH_PARTIAL_H
 #define MEOPT_FETCH_PARTIAL_H
@@ -23,60 +22,66 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { PART_SEGMENTS = 8, PART_VALIDATOR_BYTES = 512 };
+enum { PARTIAL_SEGMENTS = 8, PARTIAL_VALIDATOR_BYTES = 512 };
 
-/* Bytes [start, start+done) of [start, end) are in the file. */
-struct part_segment {
+/* Of bytes [start, end), the first `done` are in the file. */
+struct partial_segment {
     int64_t start, end, done;
 };
 
-struct part_state {
-    char id[33];                          /* random: ties live to state */
-    char url_hash[65];                    /* SHA-256 of the URL, which may hold a secret itself */
-    int64_t total;                        /* bytes of the whole archive; -1 unknown */
-    char validator[PART_VALIDATOR_BYTES]; /* for If-Range: strong ETag in quotes, or Last-Modified; "" none */
+/* The contents of NAME.state. */
+struct partial_state {
+    char id[33];                             /* random hex; NAME.live with a different id is ignored */
+    char url_hash[65];                       /* SHA-256 of the URL, which may contain a secret */
+    int64_t total;                           /* bytes of the whole archive; -1: unknown */
+    char validator[PARTIAL_VALIDATOR_BYTES]; /* for If-Range: strong ETag or Last-Modified; "": none */
     int segment_count;
-    struct part_segment segments[PART_SEGMENTS]; /* ascending, without gaps or overlap, from 0 to total */
+    struct partial_segment
+        segments[PARTIAL_SEGMENTS]; /* ascending from 0 to total, without gaps or overlap */
 };
 
-/* Text of a state; the caller frees. And back: false when it is damaged or says what cannot be. */
-char *part_state_text(const struct part_state *state);
-bool part_state_parse(struct part_state *state, const char *text, size_t bytes);
-/* Bytes from 0 on without a gap. */
-int64_t part_state_frontier(const struct part_state *state);
-int64_t part_state_bytes(const struct part_state *state); /* all, gaps or not */
+/* Formats a state; the caller frees the text. */
+char *partial_state_text(const struct partial_state *state);
+/* Parses a state. Returns false if it is damaged or inconsistent. */
+bool partial_state_parse(struct partial_state *state, const char *text, size_t bytes);
+/* Number of bytes from 0 to the first gap. */
+int64_t partial_contiguous_bytes(const struct partial_state *state);
+/* Number of bytes in all segments. */
+int64_t partial_bytes(const struct partial_state *state);
 
-struct part {
+struct partial {
     char *directory; /* DEST/.meopt-fetch */
     char *name;
-    char *path; /* of the claimed file */
+    char *path; /* of NAME.part.OWNER */
     int fd;
-    struct part_state state;
-    struct part_live *live; /* NULL when the file system has no shared mappings */
+    struct partial_state state;
+    struct live_counters *live; /* mapping of NAME.live; NULL: the file system has no shared mappings */
 };
 
-/* Claim NAME in `directory`, which is made when it is not there. EXIT_LOCKED when another process has it:
- * *owner_here says whether it runs on this machine (and may be waited for); the error names it. A dead
- * owner's part is taken over. A directory that is a link, or another user's, is refused: what lies in it is
- * removed, renamed and believed. What state and live say is loaded, and checked against the file's length. */
-int part_claim(struct part *part, const char *directory, const char *name, bool *owner_here,
-               struct error *err);
-/* Begin anew: no bytes, no state. */
-int part_reset(struct part *part, struct error *err);
-/* Remember `done` bytes of segment i in live (cheap: after each write). */
-void part_note(struct part *part, int i, int64_t done);
-/* After the segments have been cut otherwise, and now and then: sync the bytes, then the state. */
-int part_commit(struct part *part, struct error *err);
-/* Give the claim back: the bytes stay for the next (keep), or nothing does.
- * The private directory goes when empty. What cannot be removed or renamed is the error. */
-int part_release(struct part *part, bool keep, struct error *err);
-/* Move the whole file to `target` (same file system): state and claim go with part_release. */
-int part_finish(struct part *part, const char *target, struct error *err);
+/* Makes this process the owner of NAME in `directory`, loads the state and limits it to the file's length.
+ * Creates the directory if necessary; refuses a symbolic link or another user's directory, because the
+ * program trusts and removes files there. A part of a dead owner is taken over. EXIT_LOCKED: a live process
+ * owns it, and the error names it. *owner_here: it runs on this host, so the caller can wait for it. */
+int partial_claim(struct partial *part, const char *directory, const char *name, bool *owner_here,
+                  struct error *err);
+/* Removes all bytes and the state. */
+int partial_reset(struct partial *part, struct error *err);
+/* Records in NAME.live that segment i has `done` bytes. Cheap: called after each write. */
+void partial_record(struct partial *part, int i, int64_t done);
+/* Syncs the bytes, then writes NAME.state. Required after the segments change. */
+int partial_commit(struct partial *part, struct error *err);
+/* Ends the ownership. keep: the bytes remain as NAME.part. Otherwise removes all files, and the private
+ * directory if it is empty. */
+int partial_release(struct partial *part, bool keep, struct error *err);
+/* Syncs the complete file and renames it to `target`, on the same file system. partial_release removes the
+ * rest. */
+int partial_move(struct partial *part, const char *target, struct error *err);
 
-/* What lies there for `meopt fetch --list`, without claiming: bytes (0 none) and total (-1 unknown). */
-void part_peek(const char *directory, const char *name, int64_t *bytes, int64_t *total);
+/* Reads the size of a part without claiming it, for `meopt fetch --list`: *bytes (0: none) and *total (-1:
+ * unknown). */
+void partial_status(const char *directory, const char *name, int64_t *bytes, int64_t *total);
 
-/* NAME.staging. */
-char *part_staging(const struct part *part);
+/* Path of NAME.staging; the caller frees it. */
+char *partial_staging(const struct partial *part);
 
 #endif

@@ -1,4 +1,4 @@
-/* Publishing: see publish.h. */
+/* Publishes an unpacked tree: see publish.h. */
 #include "fetch/publish.h"
 
 #include "core/base/file.h"
@@ -48,17 +48,17 @@ char *publish_top(const char *staging, const char *wanted, struct error *err)
     errno = problem;
     if (problem) error_errno(err, EXIT_FAILED, "run the same command again", "cannot read %s", staging);
     else if (wanted && others)
-        error_set(err, EXIT_INTEGRITY, "is it the right archive?",
+        error_set(err, EXIT_INTEGRITY, "check that it is the right archive",
                   "the archive holds '%s' at its top, expected the directory %s alone", shown, wanted);
     else if (others)
         error_set(err, EXIT_INTEGRITY, "pack one directory",
-                  "the archive holds %d things at its top ('%s' is one), expected one directory",
+                  "the archive has %d entries at its top level (one is '%s'), expected one directory",
                   others + (top != NULL), shown);
     else error_set(err, EXIT_INTEGRITY, NULL, "the archive holds no files");
     return NULL;
 }
 
-/* staging/.meopt-files -> staging/TOP/.meopt-complete, paths relative to TOP. */
+/* Writes staging/TOP/.meopt-complete from staging/.meopt-files, with paths relative to TOP. */
 static int write_marker(const char *staging, const char *top, const struct published *what, struct error *err)
 {
     char *list_path = path_join(staging, UNPACK_MANIFEST), *tree = path_join(staging, top),
@@ -92,7 +92,7 @@ static int write_marker(const char *staging, const char *top, const struct publi
             code = error_set(err, EXIT_FAILED, NULL, "%s is damaged", list_path);
         else fprintf(out, "%.*s%s", at, line, line + at + top_bytes + 1);
     }
-    if (!code && ferror(list)) /* else the marker would end here, and vouch for less than was unpacked */
+    if (!code && ferror(list)) /* otherwise the marker would be truncated */
         code = error_errno(err, EXIT_FAILED, "run the same command again", "cannot read %s", list_path);
     if (out) {
         bool failed = ferror(out);
@@ -115,21 +115,22 @@ int publish(const char *staging, const char *dest, const char *top, const struct
 {
     char *from = path_join(staging, top), *to = path_join(dest, top);
     int fd = open(staging, O_RDONLY | O_DIRECTORY | O_CLOEXEC), code = 0;
-    /* the data first: a marker on the disk must not be there before what it vouches for */
+    /* sync the data first: the marker on disk implies complete files */
     if (fd < 0 || retry_sync(syncfs, fd) != 0)
         code = error_errno(err, EXIT_FAILED, "free some space, then run the same command again",
-                           "cannot bring %s to the disk", staging);
+                           "cannot sync %s", staging);
     if (!code) code = write_marker(staging, top, what, err);
     if (!code && rename_new(from, to) != 0) {
         if (errno == EINVAL ||
-            errno == ENOSYS) { /* this file system cannot refuse to replace: an empty directory would go */
+            errno ==
+                ENOSYS) { /* no RENAME_NOREPLACE on this file system: an empty directory would be replaced */
             struct stat st;
             if (lstat(to, &st) == 0) errno = EEXIST;
             else if (rename(from, to) == 0) errno = 0;
         }
         if (errno)
             code = error_errno(err, EXIT_FAILED, "move it away, then run the same command again",
-                               "cannot put %s in its place", to);
+                               "cannot rename to %s", to);
     }
     if (!code) code = file_sync_dir(dest, err);
     if (fd >= 0) close(fd);
@@ -179,16 +180,16 @@ static const char *compare_stat(const struct stat *st, int64_t size)
     return !S_ISREG(st->st_mode) ? "is not a file" : st->st_size != size ? "has a different size" : NULL;
 }
 
-/* The reason why the file is not as listed, or NULL. */
+/* Returns how the file differs from the list, or NULL. */
 static const char *check_file(int tree, const char *path, uint32_t crc, int64_t size, uint8_t *buffer,
-                              size_t room)
+                              size_t capacity)
 {
     int fd = openat(tree, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     struct stat st;
     if (fd < 0) return errno == ENOENT || errno == ENOTDIR ? "is missing" : strerror(errno);
     const char *why = fstat(fd, &st) != 0 ? "is not a file" : compare_stat(&st, size);
     uint32_t sum = 0;
-    for (ssize_t n; !why && (n = retry_read(fd, buffer, room, -1)) != 0;) {
+    for (ssize_t n; !why && (n = retry_read(fd, buffer, capacity, -1)) != 0;) {
         if (n < 0) why = strerror(errno);
         else sum = crc32c(sum, buffer, (size_t)n);
     }
@@ -196,7 +197,7 @@ static const char *check_file(int tree, const char *path, uint32_t crc, int64_t 
     return why ? why : sum != crc ? "has changed" : NULL;
 }
 
-/* A path of the list stays below the tree. */
+/* Returns whether a path of the list stays within the tree. */
 static bool below_tree(const char *path)
 {
     for (const char *p = path; *p; p += *p == '/') {
@@ -209,7 +210,7 @@ static bool below_tree(const char *path)
 
 enum { BUFFER_BYTES = 1 << 20 };
 
-/* Moves a file from the directory `from` to its place in the tree, which has lost it. */
+/* Restores a file of the tree from the directory `from`, by rename. */
 static int restore_file(int from, const char *tree, int to, const char *path, uint32_t crc, int64_t size,
                         uint8_t *buffer, struct error *err)
 {
@@ -224,13 +225,13 @@ static int restore_file(int from, const char *tree, int to, const char *path, ui
     if (!code) code = file_make_dirs(whole, err);
     if (!code && renameat(from, path, to, path) != 0)
         code = error_errno(err, EXIT_FAILED, "move it away, then run the same command again",
-                           "cannot put '%s' in its place", shown);
+                           "cannot restore '%s'", shown);
     free(whole);
     return code;
 }
 
-/* Without its content: the reason why it is not as listed, or NULL. */
-static const char *look_at_file(int tree, const char *path, int64_t size)
+/* Returns how existence and size of the file differ from the list, or NULL. */
+static const char *check_size(int tree, const char *path, int64_t size)
 {
     struct stat st;
     if (fstatat(tree, path, &st, AT_SYMLINK_NOFOLLOW) != 0)
@@ -264,7 +265,7 @@ int published_check(const char *tree, const struct published_pass *pass, struct 
             break;
         }
         const char *why = pass->content ? check_file(fd, line + at, crc, size, buffer, BUFFER_BYTES)
-                                        : look_at_file(fd, line + at, size);
+                                        : check_size(fd, line + at, size);
         if (why && damage->wrong++ == 0) {
             damage->why = why;
             name_printable(damage->first, sizeof damage->first, line + at);
@@ -282,8 +283,7 @@ int published_check(const char *tree, const struct published_pass *pass, struct 
                          "%s: the list has %lld of %lld files", tree, (long long)damage->files,
                          (long long)what.files);
     if (!code && pass->restore_from && damage->wrong && retry_sync(syncfs, fd) != 0)
-        code =
-            error_errno(err, EXIT_FAILED, "run the same command again", "cannot bring %s to the disk", tree);
+        code = error_errno(err, EXIT_FAILED, "run the same command again", "cannot sync %s", tree);
     free(buffer);
     free(line);
     fclose(list);

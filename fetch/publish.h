@@ -1,9 +1,9 @@
-/* Publishing of an unpacked tree, and checks of a published one. A tree is at its destination completely, or
- * not at all.
+/* Publishing of an unpacked tree, and checks of a published one. A tree is at its destination completely,
+ * or not at all.
  *
- * staging/TOP is renamed to DEST/TOP after everything is on the disk; the rename replaces nothing. The marker
- * TOP/.meopt-complete identifies the archive; a directory without it is never used as a dataset. The marker
- * has one line of JSON,
+ * staging/TOP is renamed to DEST/TOP after everything is on the disk; the rename replaces nothing. The
+ * marker TOP/.meopt-complete identifies the archive; a directory without it is never used as a dataset. The
+ * marker has one line of JSON,
  *
  *     {"format":1,"source":NAME,"archive":FILE,"sha256":HEX,"size_bytes":N,"files":N,"unpacked_bytes":N}
  *
@@ -25,20 +25,19 @@ struct published {
     int64_t size, files, unpacked;
 };
 
-/* The single directory that staging holds, malloc'ed; NULL with err when it holds something else. `wanted`
- * may be NULL; when it is not, the name must be that. */
+/* Returns the name of the only directory in staging (the caller frees it), or NULL with err if there is
+ * anything else. wanted: required name, or NULL. */
 char *publish_top(const char *staging, const char *wanted, struct error *err);
 
-/* EXIT_FAILED when DEST/TOP is there already. staging keeps nothing of value afterwards. */
+/* Publishes staging/TOP. EXIT_FAILED if DEST/TOP exists. Afterwards staging can be removed. */
 int publish(const char *staging, const char *dest, const char *top, const struct published *what,
             struct error *err);
 
-/* Whether `tree` carries a whole marker. */
+/* Reads the marker of `tree`. Returns false if it is missing or invalid. */
 bool published_read(const char *tree, struct published *what);
 
-/* Compares every file of the marker's list with the tree: by presence and size, with `content` by CRC-32C
- * too. restore_from: a tree of the same archive, from which each damaged file is moved into place; NULL:
- * none. */
+/* Options of published_check. content: also compare CRC-32C. restore_from: a tree of the same archive, from
+ * which damaged files are restored by rename; NULL: none. */
 struct published_pass {
     bool content;
     const char *restore_from;
@@ -47,12 +46,12 @@ struct published_pass {
     void *context;
 };
 struct published_damage {
-    int64_t files, wrong; /* in the list; of these missing or damaged (before restoring) */
+    int64_t files, wrong; /* files in the list; missing or damaged ones, before restoring */
     char first[300];      /* printable name of the first one */
-    const char *why;      /* "is missing", static; NULL: none is damaged */
+    const char *why;      /* of the first one: "is missing", static; NULL: none is damaged */
 };
-/* Damage is no error: see damage->wrong. EXIT_INTEGRITY where the marker itself is damaged, or the other tree
- * does not hold a file as listed. */
+/* Compares the files of the marker's list with the tree, by existence and size. Damaged files are not an
+ * error: see damage->wrong. EXIT_INTEGRITY if the marker is damaged, or if restore_from lacks a file. */
 int published_check(const char *tree, const struct published_pass *pass, struct published_damage *damage,
                     struct error *err);
 

@@ -62,9 +62,10 @@ struct reading {
     struct error *err;
 };
 
-static int wrong(const struct reading *r, const yaml_node_t *node, const char *hint, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
-static int wrong(const struct reading *r, const yaml_node_t *node, const char *hint, const char *format, ...)
+static int source_error(const struct reading *r, const yaml_node_t *node, const char *hint,
+                        const char *format, ...) __attribute__((format(printf, 4, 5)));
+static int source_error(const struct reading *r, const yaml_node_t *node, const char *hint,
+                        const char *format, ...)
 {
     char text[400];
     va_list args;
@@ -88,12 +89,12 @@ static int read_bytes(const struct reading *r, const yaml_node_t *node, int64_t 
     const char *text = scalar(node);
     char *end = NULL;
     long long n = text && *text ? strtoll(text, &end, 10) : -1;
-    if (!text || !end || *end || n < 0) return wrong(r, node, NULL, "expected a whole number");
+    if (!text || !end || *end || n < 0) return source_error(r, node, NULL, "expected a whole number");
     *out = n;
     return 0;
 }
 
-/* A name that becomes a file or directory of ours: one component, nothing odd. */
+/* Returns whether a name is a valid file name: one component, no control characters, no leading dot. */
 static bool plain_name(const char *text)
 {
     if (!*text || *text == '.' || strlen(text) > 200) return false;
@@ -110,13 +111,13 @@ static int read_strings(const struct reading *r, yaml_node_t *node, char ***out,
         (*out)[(*count)++] = xstrdup(scalar(node));
         return 0;
     }
-    if (node->type != YAML_SEQUENCE_NODE) return wrong(r, node, NULL, "expected text or a list of it");
+    if (node->type != YAML_SEQUENCE_NODE) return source_error(r, node, NULL, "expected text or a list of it");
     size_t n = (size_t)(node->data.sequence.items.top - node->data.sequence.items.start);
-    if (n == 0 || n > 64) return wrong(r, node, NULL, "expected 1 to 64 items, found %zu", n);
+    if (n == 0 || n > 64) return source_error(r, node, NULL, "expected 1 to 64 items, found %zu", n);
     *out = xcalloc(n, sizeof **out);
     for (size_t i = 0; i < n; i++) {
         const yaml_node_t *item = yaml_document_get_node(d, node->data.sequence.items.start[i]);
-        if (!scalar(item)) return wrong(r, item ? item : node, NULL, "expected text");
+        if (!scalar(item)) return source_error(r, item ? item : node, NULL, "expected text");
         (*out)[(*count)++] = xstrdup(scalar(item));
     }
     return 0;
@@ -127,8 +128,8 @@ static int absolute_url(const struct reading *r, const yaml_node_t *node, char *
 {
     if (strncmp(*url, "https://", 8) == 0 || strncmp(*url, "file:///", 8) == 0) return 0;
     if (strncmp(*url, "file:", 5) != 0 || (*url)[5] == '/' || (*url)[5] == 0)
-        return wrong(r, node, "write https://, file:///PATH, or file:PATH for a path beside this file",
-                     "cannot fetch from this URL");
+        return source_error(r, node, "write https://, file:///PATH, or file:PATH relative to this file",
+                            "cannot fetch from this URL");
     char *directory = path_dirname(r->path), *joined = path_join(directory, *url + 5);
     free(directory);
     free(*url);
@@ -142,7 +143,7 @@ static int read_source(const struct reading *r, const char *name, yaml_node_t *n
     yaml_document_t *d = (yaml_document_t *)(uintptr_t)&r->document;
     s->name = xstrdup(name);
     s->size = s->size_about = s->unpacked_size = s->entries = -1;
-    if (node->type != YAML_MAPPING_NODE) return wrong(r, node, NULL, "expected keys url, file, ...");
+    if (node->type != YAML_MAPPING_NODE) return source_error(r, node, NULL, "expected keys url, file, ...");
     int code = 0;
     for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top && !code;
          p++) {
@@ -153,9 +154,9 @@ static int read_source(const struct reading *r, const char *name, yaml_node_t *n
         for (yaml_node_pair_t *q = node->data.mapping.pairs.start; q < p && key; q++) {
             const char *other = scalar(yaml_document_get_node(d, q->key));
             if (other && strcmp(other, key) == 0)
-                return wrong(r, key_node, "keep one of them", "key '%s' is here twice", key);
+                return source_error(r, key_node, "keep one of them", "duplicate key '%s'", key);
         }
-        if (!key) code = wrong(r, key_node, NULL, "expected a key");
+        if (!key) code = source_error(r, key_node, NULL, "expected a key");
         else if (strcmp(key, "url") == 0) code = read_strings(r, value, &s->urls, &s->url_count);
         else if (strcmp(key, "includes") == 0) code = read_strings(r, value, &s->includes, &s->include_count);
         else if (strcmp(key, "about") == 0) where = &s->about;
@@ -168,36 +169,40 @@ static int read_source(const struct reading *r, const char *name, yaml_node_t *n
         else if (strcmp(key, "entries") == 0) code = read_bytes(r, value, &s->entries);
         else if (strcmp(key, "sha256") == 0) {
             if (!text || !sha256_parse(s->sha256, text))
-                code = wrong(r, value, "the output of sha256sum", "expected 64 hexadecimal digits");
+                code =
+                    source_error(r, value, "use the output of sha256sum", "expected 64 hexadecimal digits");
         } else if (strcmp(key, "trust_first_use") == 0) {
             if (!text || (strcmp(text, "true") != 0 && strcmp(text, "false") != 0))
-                code = wrong(r, value, NULL, "expected true or false");
+                code = source_error(r, value, NULL, "expected true or false");
             else s->trust_first_use = text[0] == 't';
         } else {
-            code = wrong(r, key_node,
-                         "known keys: about url file top dest sha256 size size_about unpacked_size entries "
-                         "trust_first_use includes",
-                         "unknown key '%s'", key);
+            code = source_error(
+                r, key_node,
+                "known keys: about url file top dest sha256 size size_about unpacked_size entries "
+                "trust_first_use includes",
+                "unknown key '%s'", key);
         }
         if (where && !code) {
-            if (!text || !*text) code = wrong(r, value, NULL, "expected text");
+            if (!text || !*text) code = source_error(r, value, NULL, "expected text");
             else *where = xstrdup(text);
             if (!code && (where == &s->file || where == &s->top) && !plain_name(text))
-                code = wrong(r, value, "one name without a slash", "cannot be the name of a file");
+                code = source_error(r, value, "use a name without a slash", "invalid file name");
         }
         for (int i = 0; key && !code && strcmp(key, "url") == 0 && i < s->url_count; i++)
             code = absolute_url(r, value, &s->urls[i]);
     }
     if (code) return code;
     if ((s->url_count > 0) == (s->include_count > 0))
-        return wrong(r, node, NULL, "source '%s' needs url, or includes, and not both", name);
+        return source_error(r, node, NULL, "source '%s' needs url, or includes, and not both", name);
     if (s->url_count && !s->file)
-        return wrong(r, node, "add file: NAME.tar.gz", "source '%s' needs the name of its archive", name);
+        return source_error(r, node, "add file: NAME.tar.gz", "source '%s' needs the name of its archive",
+                            name);
     return 0;
 }
 
-/* libyaml's own tree has no bounds: counted while it is read. What is no YAML is told by who loads it. */
-static bool bounded(const char *text, size_t bytes)
+/* Checks limits of depth, events and aliases, because libyaml's document tree has none. The loader reports
+ * invalid YAML. */
+static bool within_limits(const char *text, size_t bytes)
 {
     enum { DEPTH = 16, EVENTS = 100000, ALIASES = 1000 };
     yaml_parser_t parser;
@@ -227,7 +232,7 @@ int sources_add(struct sources *sources, const char *text, size_t bytes, const c
     int code = 0;
     if (bytes > SOURCES_MAX_BYTES)
         return error_set(err, EXIT_CONFIG, NULL, "%s is larger than %d bytes", path, SOURCES_MAX_BYTES);
-    if (!bounded(text, bytes)) {
+    if (!within_limits(text, bytes)) {
         error_set(err, EXIT_CONFIG, "see man meopt-sources",
                   "nests or repeats more than any list of sources");
         return error_at(err, path, 0, 0);
@@ -253,7 +258,8 @@ int sources_add(struct sources *sources, const char *text, size_t bytes, const c
     }
     if (!list || list->type != YAML_MAPPING_NODE) {
         if (root)
-            code = wrong(&r, root, "see man meopt-sources", "expected one key, sources:, with a mapping");
+            code =
+                source_error(&r, root, "see man meopt-sources", "expected one key, sources:, with a mapping");
         else code = error_set(err, EXIT_CONFIG, "see man meopt-sources", "%s is empty", path);
     }
     for (yaml_node_pair_t *p = code ? NULL : list->data.mapping.pairs.start;
@@ -261,7 +267,7 @@ int sources_add(struct sources *sources, const char *text, size_t bytes, const c
         const yaml_node_t *key = yaml_document_get_node(&r.document, p->key);
         const char *name = scalar(key);
         struct source s = {0};
-        if (!name || !plain_name(name)) code = wrong(&r, key, NULL, "expected the name of a source");
+        if (!name || !plain_name(name)) code = source_error(&r, key, NULL, "expected the name of a source");
         else code = read_source(&r, name, yaml_document_get_node(&r.document, p->value), &s);
         if (code) {
             source_clear(&s);
@@ -297,7 +303,7 @@ int sources_load(struct sources *sources, struct error *err)
     char *shipped = path_shipped("sources.yaml");
     int code = shipped ? add_file(sources, shipped, err)
                        : error_set(err, EXIT_FAILED, "install meopt again",
-                                   "sources.yaml is not where this program was installed");
+                                   "sources.yaml is missing from the installation");
     free(shipped);
     char *own = path_xdg("XDG_CONFIG_HOME", ".config", "sources.yaml");
     if (!code && own && !file_absent(own)) code = add_file(sources, own, err);
@@ -327,9 +333,9 @@ bool known_archive(const char *url, char sha256[65], int64_t *size)
 int known_archive_add(const char *url, const char *sha256, int64_t size, struct error *err)
 {
     char *path = path_xdg("XDG_STATE_HOME", ".local/state", "known_archives.json");
-    if (!path) return error_set(err, EXIT_FAILED, "set HOME", "nowhere to remember the checksum");
+    if (!path) return error_set(err, EXIT_FAILED, "set HOME", "no directory to store the checksum");
     json_t *all = json_read(path, KNOWN_MAX_BYTES, err);
-    if (!all && errno && errno != ENOENT) { /* what it remembers must not be lost */
+    if (!all && errno && errno != ENOENT) { /* do not overwrite stored checksums */
         free(path);
         return EXIT_FAILED;
     }

@@ -1,4 +1,4 @@
-/* Unpacking: see unpack.h. */
+/* Unpacks an archive in a child process: see unpack.h. */
 #include "fetch/unpack.h"
 
 #include "core/base/file.h"
@@ -35,10 +35,10 @@ struct writer {
     int parent; /* directory of the last file */
     char parent_path[4097];
     int fd;
-    bool comparing; /* so far an existing file holds the same bytes */
+    bool comparing; /* the existing file is equal so far */
     int64_t size, mtime, old_size;
     uint32_t crc;
-    int64_t crc_at; /* bytes in crc: holes are filled up as zeros */
+    int64_t crc_at; /* bytes in crc; holes count as zeros */
     char path[4097];
     FILE *manifest;
     uint8_t *compare;
@@ -55,7 +55,7 @@ static int write_error(const struct writer *w, const char *what, struct error *e
                        what, shown);
 }
 
-/* Open the directory `path` below staging, making what is missing; never through a link. */
+/* Opens the directory `path` under staging and creates missing components; follows no links. */
 static int open_directory(struct writer *w, const char *path, struct error *err)
 {
     int at = w->staging;
@@ -148,7 +148,7 @@ static int on_data(void *context, const void *data, size_t bytes, int64_t offset
 {
     struct writer *w = context;
     if (offset < w->crc_at)
-        return error_set(err, EXIT_INTEGRITY, NULL, "the archive's sparse map runs backwards");
+        return error_set(err, EXIT_INTEGRITY, NULL, "the archive's sparse map is not ascending");
     crc_zeros(w, offset);
     w->crc = crc32c(w->crc, data, bytes);
     w->crc_at += (int64_t)bytes;
@@ -222,7 +222,7 @@ static int unpack_all(const struct archive_input *input, int staging, const stru
     return code;
 }
 
-static int64_t all_there(void *context, int64_t bytes)
+static int64_t complete_bytes(void *context, int64_t bytes)
 {
     (void)bytes;
     return *(int64_t *)context;
@@ -231,7 +231,7 @@ static int64_t all_there(void *context, int64_t bytes)
 int unpack_here(int archive, int64_t bytes, int staging, const struct archive_limits *limits,
                 struct archive_counts *counts, struct error *err)
 {
-    struct archive_input input = {archive, "", all_there, &bytes};
+    struct archive_input input = {archive, "", complete_bytes, &bytes};
     return unpack_all(&input, staging, limits, NULL, counts, err);
 }
 
@@ -251,19 +251,19 @@ static int64_t wait_bytes(void *context, int64_t bytes)
         if (there >= bytes || last) return there;
         char drop[4096];
         ssize_t n = read(w->wake, drop, sizeof drop);
-        if (n == 0) return -1; /* the parent is gone */
+        if (n == 0) return -1; /* the parent has exited */
         if (n < 0 && errno != EINTR) return -1;
     }
 }
 
-/* Writing only below staging from here on, where the kernel knows Landlock (5.13); ABI 1, by number: Debian
- * 12's headers have it, older ones do not. */
+/* Restricts writes to staging, if the kernel supports Landlock (5.13). ABI 1, by numeric constants: headers
+ * older than Debian 12's lack the names. */
 static void landlock(int staging)
 {
 #if defined(__NR_landlock_create_ruleset)
     struct {
         uint64_t handled;
-    } rules = {0x1fff & ~(uint64_t)0x0d}; /* all of ABI 1 but execute, read file, read directory */
+    } rules = {0x1fff & ~(uint64_t)0x0d}; /* all of ABI 1 except execute, read file, read directory */
     struct __attribute__((packed)) {
         uint64_t allowed;
         int32_t parent;
@@ -289,7 +289,7 @@ static void child(struct unpack_shared *shared, int wake, int archive, const cha
     struct rlimit none = {0, 0};
     setrlimit(RLIMIT_CORE, &none);
 #if !defined(__SANITIZE_ADDRESS__)
-    struct rlimit memory = {1ull << 30, 1ull << 30}; /* a hostile dictionary size */
+    struct rlimit memory = {1ull << 30, 1ull << 30}; /* limits a malicious dictionary size */
     setrlimit(RLIMIT_AS, &memory);
 #endif
     landlock(staging);
@@ -339,7 +339,7 @@ void unpack_feed(struct unpack *u, int64_t available, bool last)
     if (!u->shared) return;
     atomic_store(&u->shared->available, available);
     if (last) atomic_store(&u->shared->last, true);
-    ssize_t ignored = write(u->wake, "", 1); /* full: it has been woken often enough */
+    ssize_t ignored = write(u->wake, "", 1); /* a full pipe wakes the child too */
     (void)ignored;
 }
 
@@ -364,8 +364,7 @@ int unpack_wait(struct unpack *u, struct error *err)
     while (waitpid(u->pid, &status, 0) < 0 && errno == EINTR)
         ;
     u->pid = 0;
-    /* the child ends by itself with 0 or, where memory is out, EXIT_HOST_MEMORY; libarchive ends it with 1
-     * then */
+    /* the child exits with 0, or EXIT_HOST_MEMORY if out of memory; libarchive calls exit(1) then */
     bool memory = WIFEXITED(status) && WEXITSTATUS(status) != 0;
     if (!atomic_load(&u->shared->ended) && memory)
         code = error_set(err, EXIT_HOST_MEMORY, "close other programs, then run the same command again",

@@ -1,11 +1,11 @@
-/* Unpacking in a child process, while the archive still arrives.
+/* Unpacks an archive in a child process, while it is downloaded.
  *
- * The child holds nothing but the archive and the staging directory: no new privileges, no core file,
- * Landlock where the kernel has it. Every path is opened component by component below the staging directory
- * without following links, and no link is ever made. Files get 0644, directories 0755 (less umask), and the
- * archive's modification times. A file that is there already from a run that was killed is compared, and
- * rewritten from the first difference on. For each file a line "CRC32C SIZE PATH" goes to
- * staging/.meopt-files: the manifest that --verify reads.
+ * The child can access only the archive and the staging directory. It has no new privileges, no core file,
+ * and Landlock if the kernel supports it. It opens paths component by component under the staging
+ * directory, follows no links and creates none. Files have mode 0644 and directories 0755 (less umask),
+ * with the archive's modification times. An existing file of an interrupted run is compared and rewritten
+ * from the first difference. For each file, a line "CRC32C SIZE PATH" is written to staging/.meopt-files,
+ * which publish.c reads.
  */
 #ifndef MEOPT_FETCH_UNPACK_H
 #define MEOPT_FETCH_UNPACK_H
@@ -18,23 +18,24 @@
 
 struct unpack {
     pid_t pid;
-    int wake; /* pipe: more bytes are there */
+    int wake; /* pipe: a write wakes the child */
     struct unpack_shared *shared;
 };
 
-/* Begin. `archive` is read with pread, and called `path`; `staging` is a path that exists. */
+/* Starts the child. archive: file descriptor, read with pread; path: its name in messages; staging: an
+ * existing directory. */
 int unpack_start(struct unpack *u, int archive, const char *path, const char *staging,
                  const struct archive_limits *limits, struct error *err);
-/* So many bytes from the start are in the file now. `last`: and no more will come. */
+/* Reports that the first `available` bytes are in the file; last: the file is complete. */
 void unpack_feed(struct unpack *u, int64_t available, bool last);
 void unpack_counts(const struct unpack *u, struct archive_counts *counts);
-/* Whether it has ended (then unpack_wait does not block). */
+/* Returns whether the child has ended; unpack_wait then does not block. */
 bool unpack_ended(struct unpack *u);
 int unpack_wait(struct unpack *u, struct error *err);
-/* Kill it. Safe on a struct that is zero or has been waited for. */
+/* Kills the child. Safe on a zero struct and after unpack_wait. */
 void unpack_kill(struct unpack *u);
 
-/* The same in this process, for tests: everything at once. */
+/* Unpacks a complete archive in this process, for tests. */
 int unpack_here(int archive, int64_t bytes, int staging, const struct archive_limits *limits,
                 struct archive_counts *counts, struct error *err);
 

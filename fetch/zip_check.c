@@ -1,5 +1,5 @@
-/* See zip_check.h. Field offsets: APPNOTE.TXT 4.3.7 (local header),
- * 4.3.12 (central directory), 4.3.14-16 (end records). */
+/* Checks a zip: see zip_check.h. Field offsets: APPNOTE.TXT 4.3.7 (local header), 4.3.12 (central
+ * directory), 4.3.14-16 (end records). */
 #include "fetch/zip_check.h"
 #include "core/base/retry.h"
 
@@ -21,7 +21,7 @@ static uint32_t le(const uint8_t *p, int bytes)
 static uint64_t le64(const uint8_t *p) { return le(p, 4) | (uint64_t)le(p + 4, 4) << 32; }
 
 struct zip {
-    int fd, reason; /* why a read failed; 0: none did */
+    int fd, reason; /* errno of a failed read; 0: none */
 };
 
 static bool read_at(struct zip *zip, void *data, size_t bytes, int64_t at)
@@ -43,8 +43,8 @@ static int bad(struct error *err, const char *what, int64_t at)
     return error_set(err, EXIT_INTEGRITY, NULL, "the zip is refused: %s, at byte %lld", what, (long long)at);
 }
 
-/* The 8-byte value for a saturated field, from the zip64 extra record: values stand in the order of the
- * fields that need them. */
+/* Returns the 8-byte value of a saturated field from the zip64 extra record, which has values only for
+ * saturated fields, in order. */
 static bool zip64_offset(const uint8_t *extra, size_t bytes, int skip, uint64_t *offset)
 {
     for (size_t at = 0; at + 4 <= bytes;) {
@@ -75,7 +75,7 @@ static int check(struct zip *zip, int64_t bytes, struct error *err)
         if (memcmp(buffer + i, "PK\5\6", 4) == 0 && i + 22 + le(buffer + i + 20, 2) <= tail) end = (int64_t)i;
     if (end < 0) {
         free(buffer);
-        return bad(err, "no end record: it is cut", bytes);
+        return bad(err, "no end record: the file is truncated", bytes);
     }
     uint64_t count = le(buffer + end + 10, 2), size = le(buffer + end + 12, 4),
              offset = le(buffer + end + 16, 4);
@@ -93,7 +93,7 @@ static int check(struct zip *zip, int64_t bytes, struct error *err)
     }
     free(buffer);
     if (!code && (size > CENTRAL_MAX || offset > (uint64_t)bytes || size > (uint64_t)bytes - offset))
-        code = bad(err, "the directory lies outside the file", end_at);
+        code = bad(err, "the directory is outside the file", end_at);
     if (!code && (!(central = malloc(size ? size : 1)) || !(name = malloc(65536))))
         code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
     if (!code && size && !read_at(zip, central, size, (int64_t)offset))
@@ -105,7 +105,7 @@ static int check(struct zip *zip, int64_t bytes, struct error *err)
         uint64_t local = le(c + 42, 4);
         int64_t where = (int64_t)(offset + at);
         if (46 + name_bytes + extra_bytes + comment_bytes > size - at) {
-            code = bad(err, "a directory entry is cut", where);
+            code = bad(err, "a directory entry is truncated", where);
             break;
         }
         int skip = (le(c + 24, 4) == 0xffffffff) + (le(c + 20, 4) == 0xffffffff);
@@ -119,14 +119,14 @@ static int check(struct zip *zip, int64_t bytes, struct error *err)
         else if (memchr(c + 46, 0, name_bytes)) code = bad(err, "NUL in a name", where);
         else if (local > (uint64_t)bytes - 30 || !read_at(zip, header, 30, (int64_t)local) ||
                  memcmp(header, "PK\3\4", 4) != 0)
-            code = bad(err, "an entry's offset leads nowhere", where);
+            code = bad(err, "invalid offset of an entry", where);
         else if (le(header + 26, 2) != name_bytes || !read_at(zip, name, name_bytes, (int64_t)local + 30) ||
                  memcmp(name, c + 46, name_bytes) != 0)
             code = bad(err, "the two names of an entry differ", (int64_t)local);
         at += 46 + name_bytes + extra_bytes + comment_bytes;
     }
     if (!code && (at != size || seen != count))
-        code = bad(err, "the directory does not hold what the end record says", (int64_t)(offset + at));
+        code = bad(err, "the directory differs from the end record", (int64_t)(offset + at));
     free(central);
     free(name);
     return code;
@@ -137,6 +137,6 @@ int zip_check(const struct archive_input *input, int64_t bytes, struct error *er
     struct zip zip = {input->fd, 0};
     int code = check(&zip, bytes, err);
     if (!zip.reason) return code;
-    errno = zip.reason; /* nothing is known about the zip */
+    errno = zip.reason; /* a read error, not a damaged zip */
     return archive_unreadable(input, err);
 }

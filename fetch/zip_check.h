@@ -1,5 +1,5 @@
-/* What libarchive takes on trust in a zip: that the two names of an entry agree and hold no NUL, that nothing
- * is encrypted and every method is known. Reads the central directory and each local header. */
+/* Checks a zip for what libarchive does not check: the two names of each entry are equal and have no NUL,
+ * no entry is encrypted, and each method is known. Reads the central directory and all local headers. */
 #ifndef MEOPT_FETCH_ZIP_CHECK_H
 #define MEOPT_FETCH_ZIP_CHECK_H
 

@@ -313,7 +313,7 @@ static int fetch_entry(const struct arguments *args, const struct sources *sourc
         own.url_count = 1;
         add_item(&w, args, &own);
         if (!w.items[0].done && !argument_flag(args, "verify") && !argument_flag(args, "dry-run"))
-            code = bundle_take(from, e, copy, &stop_signal, err);
+            code = bundle_extract(from, e, copy, &stop_signal, err);
         if (!code) code = fetch_work(args, &w, err);
         if (!code && argument_flag(args, "keep-archive") && file_absent(kept)) rename(copy, kept);
         unlink(copy);

@@ -60,7 +60,7 @@ for proxy in '' http://127.0.0.1:9; do
     expect 4 env https_proxy="$proxy" "$MEOPT" fetch far
     head -1 err | grep -q 'far: .*\(resolve\|connect\).*https_proxy=http.*--from FILE' || fail "the reason and its cures are not the first line"
     tail -1 err | grep -q 'https_proxy=http.*--from FILE' || fail "the end names no cure"
-    if grep -q 'what has arrived' err; then fail "nothing has arrived"; fi
+    if grep -q 'again to resume' err; then fail "nothing has arrived"; fi
 done
 expect 4 "$MEOPT" fetch far --json
 grep -q '"error":"[^"]*connect' out && grep -q '"retry_in_s":[0-9]' out || fail "--json without the reason"

@@ -21,25 +21,27 @@ static char scratch[] = "/tmp/meopt-parts-XXXXXX";
 static void state_text(void **state)
 {
     (void)state;
-    struct part_state a = {.total = 1000, .segment_count = 2, .segments = {{0, 500, 500}, {500, 1000, 20}}},
-                      b;
+    struct partial_state a = {.total = 1000,
+                              .segment_count = 2,
+                              .segments = {{0, 500, 500}, {500, 1000, 20}}},
+                         b;
     memset(a.id, 'a', 32);
     memset(a.url_hash, 'b', 64);
     snprintf(a.validator, sizeof a.validator, "\"tag with spaces\"");
-    char *text = part_state_text(&a);
+    char *text = partial_state_text(&a);
     size_t n = strlen(text);
-    assert_true(part_state_parse(&b, text, n));
+    assert_true(partial_state_parse(&b, text, n));
     assert_string_equal(b.validator, a.validator);
     assert_int_equal(b.segment_count, 2);
-    assert_int_equal(part_state_frontier(&b), 520);
-    assert_int_equal(part_state_bytes(&b), 520);
+    assert_int_equal(partial_contiguous_bytes(&b), 520);
+    assert_int_equal(partial_bytes(&b), 520);
     b.segments[0].done = 100;
-    assert_int_equal(part_state_frontier(&b), 100);
+    assert_int_equal(partial_contiguous_bytes(&b), 100);
     for (size_t i = 0; i < n; i++) { /* any changed byte, any cut */
         text[i] ^= 1;
-        assert_false(part_state_parse(&b, text, n));
+        assert_false(partial_state_parse(&b, text, n));
         text[i] ^= 1;
-        assert_false(part_state_parse(&b, text, i));
+        assert_false(partial_state_parse(&b, text, i));
     }
     free(text);
 }
@@ -97,7 +99,7 @@ static void headers(void **state)
                 http_backoff(3, 0) >= 0);
 }
 
-static void put(const struct part *part, const char *text, int64_t at)
+static void put(const struct partial *part, const char *text, int64_t at)
 {
     assert_int_equal(pwrite(part->fd, text, strlen(text), at), (ssize_t)strlen(text));
 }
@@ -106,54 +108,54 @@ static void claims(void **state)
 {
     (void)state;
     char *directory = path_join(scratch, "claims");
-    struct part part, second;
+    struct partial part, second;
     struct error err = {0};
     bool here = false;
-    assert_int_equal(part_claim(&part, directory, "a.tar", &here, &err), 0);
-    assert_int_equal(part_reset(&part, &err), 0);
+    assert_int_equal(partial_claim(&part, directory, "a.tar", &here, &err), 0);
+    assert_int_equal(partial_reset(&part, &err), 0);
     part.state.total = 10;
     part.state.segment_count = 1;
-    part.state.segments[0] = (struct part_segment){0, 10, 0};
+    part.state.segments[0] = (struct partial_segment){0, 10, 0};
     memset(part.state.url_hash, 'c', 64);
-    assert_int_equal(part_commit(&part, &err), 0);
+    assert_int_equal(partial_commit(&part, &err), 0);
     put(&part, "hello", 0);
-    part_note(&part, 0, 5); /* noted, not committed: must survive the death of the process */
-    assert_int_equal(part_claim(&second, directory, "a.tar", &here, &err), EXIT_LOCKED);
+    partial_record(&part, 0, 5); /* noted, not committed: must survive the death of the process */
+    assert_int_equal(partial_claim(&second, directory, "a.tar", &here, &err), EXIT_LOCKED);
     assert_true(here);
     assert_non_null(strstr(err.what, "process"));
-    part_release(&part, true, NULL);
+    partial_release(&part, true, NULL);
     pid_t child = fork(); /* claims, notes, dies without a word */
     if (child == 0) {
-        if (part_claim(&second, directory, "a.tar", &here, &err) || second.state.segments[0].done != 5)
+        if (partial_claim(&second, directory, "a.tar", &here, &err) || second.state.segments[0].done != 5)
             _exit(1);
         put(&second, "!!", 5);
-        part_note(&second, 0, 7);
+        partial_record(&second, 0, 7);
         _exit(0);
     }
     int status;
     waitpid(child, &status, 0);
     assert_int_equal(status, 0);
     int64_t bytes, total;
-    part_peek(directory, "a.tar", &bytes, &total);
+    partial_status(directory, "a.tar", &bytes, &total);
     assert_int_equal(bytes, 7);
     assert_int_equal(total, 10);
-    assert_int_equal(part_claim(&part, directory, "a.tar", &here, &err), 0); /* a dead owner's */
+    assert_int_equal(partial_claim(&part, directory, "a.tar", &here, &err), 0); /* a dead owner's */
     assert_int_equal(part.state.segments[0].done, 7);
     /* the machine was started again: only what was committed counts */
     char *live = path_join(directory, "a.tar.live");
     int fd = open(live, O_WRONLY);
-    part_release(&part, true, NULL);
+    partial_release(&part, true, NULL);
     assert_int_equal(pwrite(fd, "x", 1, 12), 1);
     close(fd);
-    assert_int_equal(part_claim(&part, directory, "a.tar", &here, &err), 0);
+    assert_int_equal(partial_claim(&part, directory, "a.tar", &here, &err), 0);
     assert_int_equal(part.state.segments[0].done, 0);
-    part_release(&part, false, NULL);
+    partial_release(&part, false, NULL);
     assert_int_equal(access(directory, F_OK), -1); /* nothing left */
     /* an owner on another machine is never taken over */
     assert_int_equal(mkdir(directory, 0700), 0);
     char *foreign = path_join(directory, "a.tar.part.otherhost.1.5.6");
     close(open(foreign, O_CREAT | O_WRONLY, 0600));
-    assert_int_equal(part_claim(&part, directory, "a.tar", &here, &err), EXIT_LOCKED);
+    assert_int_equal(partial_claim(&part, directory, "a.tar", &here, &err), EXIT_LOCKED);
     assert_false(here);
     assert_int_equal(access(foreign, F_OK), 0);
     assert_int_equal(file_remove_tree(directory, &err), 0);
@@ -176,19 +178,19 @@ static void claim_race(void **state)
         for (int i = 0; i < N; i++) {
             pids[i] = fork();
             if (pids[i] == 0) {
-                struct part part;
+                struct partial part;
                 struct error err = {0};
                 bool here;
                 char c;
                 close(go[1]);
                 close(hold[1]);
                 ssize_t n = read(go[0], &c, 1);
-                int code = n == 0 ? part_claim(&part, directory, "b.tar", &here, &err) : -1;
+                int code = n == 0 ? partial_claim(&part, directory, "b.tar", &here, &err) : -1;
                 c = code == 0 ? 'w' : code == EXIT_LOCKED ? 'l' : 'e';
                 n = write(won[1], &c, 1);
                 while (read(hold[0], &c, 1) > 0) /* keep it until all have tried */
                     ;
-                if (code == 0) part_release(&part, false, NULL);
+                if (code == 0) partial_release(&part, false, NULL);
                 _exit(0);
             }
         }

@@ -69,13 +69,13 @@ fetch short 0
 test "$(sent short)" -le $((size + size / 50)) || fail "short: $(sent short) bytes for a file of $size"
 fetch weak 0
 fetch changed 0
-said 'beginning again'
+said 'restarting the download'
 fetch changed-same-tag 0
 said 'has changed'
 fetch wrong-range 4
-said 'other bytes than were asked for'
+said 'different range'
 fetch wrong-total 4
-said 'changes all the time'
+said 'keeps changing'
 fetch stall 0
 fetch busy 0
 fetch too-many 0
@@ -94,7 +94,7 @@ test "$(asked never-whole)" -le 18 || fail "never-whole: $(asked never-whole) re
 fetch dribble 4
 test "$(asked dribble)" -le 10 || fail "dribble: $(asked dribble) requests"
 fetch always-new 4
-said 'changes all the time'
+said 'keeps changing'
 test "$(asked always-new)" -le 20 || fail "always-new: $(asked always-new) requests"
 fetch dead 4
 fetch endless 4
@@ -107,7 +107,7 @@ said 410
 fetch missing 4
 said 404
 fetch forbidden 4
-said authorisation
+said authorization
 fetch page 3
 test ! -s dest/.meopt-fetch/good.tar.gz.part || fail "page: kept as a part"
 

@@ -23,18 +23,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (h.has_range && !h.bad_range && h.start >= 0 &&
             (h.end < h.start || (h.total >= 0 && h.end >= h.total)))
             abort();
-        if (strlen(http_validator(&h)) >= PART_VALIDATOR_BYTES || h.status < 0 || h.status > 999) abort();
+        if (strlen(http_validator(&h)) >= PARTIAL_VALIDATOR_BYTES || h.status < 0 || h.status > 999) abort();
         return 0;
     }
     if (data[0] == 's') {
-        struct part_state state, again;
-        if (!part_state_parse(&state, text, size)) return 0;
-        int64_t frontier = part_state_frontier(&state), bytes = part_state_bytes(&state);
+        struct partial_state state, again;
+        if (!partial_state_parse(&state, text, size)) return 0;
+        int64_t frontier = partial_contiguous_bytes(&state), bytes = partial_bytes(&state);
         if (frontier < 0 || bytes < 0 ||
             (state.total >= 0 && (frontier > state.total || bytes > state.total)))
             abort();
-        char *back = part_state_text(&state);
-        if (!part_state_parse(&again, back, strlen(back)) || again.total != state.total) abort();
+        char *back = partial_state_text(&state);
+        if (!partial_state_parse(&again, back, strlen(back)) || again.total != state.total) abort();
         free(back);
         return 0;
     }

@@ -202,7 +202,7 @@ static const struct trial trials[] = {
      0,
      0,
      "no variable has the number of ranks"},
-    {"no number",
+    {"not a number",
      {"OMPI_COMM_WORLD_RANK=x", "OMPI_COMM_WORLD_SIZE=4"},
      EXIT_USAGE,
      NULL,
@@ -233,7 +233,7 @@ static const struct trial trials[] = {
      0,
      0,
      0,
-     "no number"},
+     "not a number"},
 };
 
 static void variables_say_which_of_how_many(void **state)

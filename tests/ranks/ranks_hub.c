@@ -334,7 +334,8 @@ static void a_silent_rank_is_unreachable_within_eleven_seconds(void **state)
     expect(0, NULL);
     second(1, -1);
     second(1, -1);
-    expect(EXIT_RANK_LOST, "rank 1 (host n1, pid 101, card 0000:41:00.0) does not answer: no heartbeat for 11 s");
+    expect(EXIT_RANK_LOST, "rank 1 (host n1, pid 101, card 0000:41:00.0) does not answer: "
+                           "no heartbeat for 11 s");
     close_hub();
 }
 
