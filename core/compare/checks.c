@@ -1,4 +1,4 @@
-/* Whether runs may be compared: what differs between them besides what a comparison is about. See table.h. */
+/* Checks whether runs are comparable: finds differences that the comparison is not about. See table.h. */
 #include "core/compare/table.h"
 #include "core/compare/table_internal.h"
 #include "core/base/file.h"
@@ -15,11 +15,11 @@ struct check {
     const char *key, *label, *why;
     enum { BY_STEPS, BY_STATE, BY_INTEGER, BY_TEXT, BY_SETTING, BY_PROGRAM } by;
     size_t offset;
-    bool optional;       /* runs that do not report it can be compared */
+    bool optional;       /* runs that do not record it are comparable */
     const char *changed; /* its key in events.jsonl, where it can change during a run */
 };
 
-/* What the loss is of: a setting that one run does not tell has its default. */
+/* Settings that define the loss: if a run does not record one, it has the default. */
 #define SEEN(key)                                                                                            \
     {                                                                                                        \
         key, "evaluation: " key, "losses are not the same quantity", BY_SETTING, 0, false, NULL              \
@@ -29,15 +29,16 @@ struct check {
         SEEN(section ".crop_pct"), SEEN(section ".resize_as")
 
 static const struct check checks[] = {
-    {"steps", "steps", "curves of different length: final values are of different moments", BY_STEPS, 0,
+    {"steps", "steps", "curves have different lengths: final values are from different steps", BY_STEPS, 0,
      false, NULL},
-    {"finished", "finished", "a run that has not come to its end", BY_STATE, 0, false, NULL},
-    {"seed", "seed", "other initial values, data order and rounding", BY_INTEGER, FIELD(seed), false, NULL},
-    {"data_crc32c", "data hash", "other images, or another version of them", BY_TEXT, FIELD(data), false,
-     "data_crc32c"},
-    {"device", "device", "times and memory are of different machines", BY_TEXT, FIELD(device), false,
-     "device"},
-    {"threads", "threads", "each thread has memory of its own, and shares the work", BY_INTEGER,
+    {"finished", "finished", "the run is not finished", BY_STATE, 0, false, NULL},
+    {"seed", "seed", "different initial values, data order and rounding", BY_INTEGER, FIELD(seed), false,
+     NULL},
+    {"data_crc32c", "data hash", "different images, or a different version of them", BY_TEXT, FIELD(data),
+     false, "data_crc32c"},
+    {"device", "device", "times and memory were measured on different machines", BY_TEXT, FIELD(device),
+     false, "device"},
+    {"threads", "threads", "each thread has its own memory and a share of the work", BY_INTEGER,
      FIELD(threads), true, NULL},
     {"kernels", "kernels", "time, memory and rounding depend on them", BY_TEXT, FIELD(kernels), true,
      "kernels"},
@@ -45,16 +46,17 @@ static const struct check checks[] = {
      "products"},
     {"attention", "attention kernels", "time, memory and rounding depend on them", BY_TEXT, FIELD(attention),
      true, "attention"},
-    {"code_version", "code version", "another program: version or build differ", BY_PROGRAM, 0, false,
+    {"code_version", "code version", "different version or build of the program", BY_PROGRAM, 0, false,
      "program"},
-    {"batch_images", "images of a step", "a step is not the same amount of work", BY_INTEGER,
+    {"batch_images", "images per step", "a step is not the same amount of work", BY_INTEGER,
      FIELD(step_images), false, NULL},
-    {"ranks", "ranks", "memory is of another share of the work", BY_INTEGER, FIELD(ranks), false, "ranks"},
-    {"student_parameters", "student", "another model", BY_INTEGER, FIELD(student_parameters), false, NULL},
-    {"teacher_parameters", "teacher", "another target", BY_INTEGER, FIELD(teacher_parameters), false, NULL},
-    {"teacher_crc32c", "teacher weights", "another target", BY_TEXT, FIELD(teacher_weights), true,
+    {"ranks", "ranks", "memory belongs to a different share of the work", BY_INTEGER, FIELD(ranks), false,
+     "ranks"},
+    {"student_parameters", "student", "different model", BY_INTEGER, FIELD(student_parameters), false, NULL},
+    {"teacher_parameters", "teacher", "different target", BY_INTEGER, FIELD(teacher_parameters), false, NULL},
+    {"teacher_crc32c", "teacher weights", "different target", BY_TEXT, FIELD(teacher_weights), true,
      "teacher_crc32c"},
-    {"student_crc32c", "student weights", "another beginning", BY_TEXT, FIELD(student_weights), true,
+    {"student_crc32c", "student weights", "different initial weights", BY_TEXT, FIELD(student_weights), true,
      "student_crc32c"},
     SEEN("loss.type"),
     SEEN("loss.normalize"),
@@ -68,7 +70,7 @@ static const struct check checks[] = {
     SEEN_IMAGES("data_s"),
     {"train.precision", "train.precision", "time, memory and rounding depend on it", BY_SETTING, 0, false,
      NULL},
-    {"data.workers", "data.workers", "each worker has memory of its own, and shares the work", BY_SETTING, 0,
+    {"data.workers", "data.workers", "each worker has its own memory and a share of the work", BY_SETTING, 0,
      false, NULL},
     SEEN("data.augment"),
 };
@@ -112,7 +114,7 @@ bool table_harmless(const char *key)
     return false;
 }
 
-/* Settings that changed during a run, unless they did so in all of them. */
+/* Adds settings that changed during a run, unless they changed in all runs. */
 static void add_changed(struct table *t)
 {
     int count = t->row_count;
@@ -126,7 +128,7 @@ static void add_changed(struct table *t)
         if (!differs || listed || !from->changed || t->column_count < 2 || table_harmless(from->key))
             continue;
         struct row *row = table_add_row(t, SECTION_COMPARABLE, from->key, from->key, "", 0);
-        row->why = "changed during a run: its curve is not of one value (@: after that step)";
+        row->why = "changed during a run (@: after that step): parts of its curve have different values";
         row->changed = true;
         for (int c = 0; c < t->column_count; c++)
             row->cells[c].text = xstrdup(cell_shown(&t->rows[r].cells[c]));
@@ -172,7 +174,8 @@ void checks_add(struct table *t)
     add_changed(t);
 }
 
-/* The norm that clipped: that of the step wherever gradients were kept or added up, whatever the key says. */
+/* Returns the norm used for clipping: that of the step if gradients were kept or accumulated, regardless
+ * of the key. */
 static const char *clip_text(const struct record *r, const void *key)
 {
     int64_t batch = strtoll(table_setting(r, "train.batch_size"), NULL, 10),
@@ -182,8 +185,8 @@ static const char *clip_text(const struct record *r, const void *key)
     return mode[0] && known ? "exact" : mode;
 }
 
-/* Whether optim.clip_mode made a difference to this run: some step's norm was over the limit, or each block
- * had a limit of its own. */
+/* Whether optim.clip_mode affected this run: the norm of a step exceeded the limit, or each block had its
+ * own limit. */
 static bool was_clipped(const struct record *r)
 {
     double limit = strtod(table_setting(r, "optim.clip_grad_norm"), NULL);
@@ -194,9 +197,9 @@ static bool was_clipped(const struct record *r)
     return limit > 0 && (r->largest_norm > limit || strcmp(clip_text(r, "optim.clip_mode"), "block") == 0);
 }
 
-/* Warns where one run released its gradients and the other kept them: by default these are clipped by
- * different norms. That moved the loss of 30 steps by 4 %, with any formats (tests/bench/RESULTS.md, "Equal
- * loss of the three pairs"). */
+/* Warns if one run released its gradients and the other kept them: by default these are clipped by
+ * different norms. That changed the loss of 30 steps by 4 %, with any formats (tests/bench/RESULTS.md,
+ * "Equal loss of the three pairs"). */
 void checks_warn(struct table *t)
 {
     static const char key[] = "optim.clip_mode";
@@ -206,11 +209,10 @@ void checks_warn(struct table *t)
         bool clipped = was_clipped(&base->runs[0]) || was_clipped(&column->runs[0]);
         char *here = table_join(column, clip_text, key), *there = table_join(base, clip_text, key);
         if (clipped && here[0] && there[0] && strcmp(here, there) != 0)
-            table_warn(
-                t,
-                "%s was clipped as by optim.clip_mode %s, %s by %s: in a short run the loss differs by that "
-                "alone, too; train both with optim.clip_mode=exact to compare the optimizers",
-                column->name, here, base->name, there);
+            table_warn(t,
+                       "%s used optim.clip_mode %s, %s used %s: this alone changes the loss of a "
+                       "short run; train both with optim.clip_mode=exact to compare the optimizers",
+                       column->name, here, base->name, there);
         free(here);
         free(there);
     }

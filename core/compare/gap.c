@@ -1,4 +1,4 @@
-/* Distances of loss curves: see gap.h. */
+/* Distances between loss curves: see gap.h. */
 #include "core/compare/gap.h"
 
 #include <math.h>
@@ -10,11 +10,11 @@ static void update(double difference, double *max, double *final)
     *final = difference;
 }
 
-/* The curve of a run, smoothed exponentially so that a batch's luck does not decide, read step by step. */
+/* The curve of a run, smoothed exponentially so that single batches do not decide, read step by step. */
 struct walk {
     const struct record *r;
     double share, loss;
-    int64_t at; /* steps taken in */
+    int64_t at; /* steps read so far */
 };
 
 static struct walk walk_begin(const struct record *r)

@@ -1,4 +1,4 @@
-/* How far one loss curve lies from another. */
+/* Distance of one loss curve from another. */
 #ifndef MEOPT_COMPARE_GAP_H
 #define MEOPT_COMPARE_GAP_H
 
@@ -6,9 +6,10 @@
 
 struct gap {
     double max,
-        final; /* loss - reference at equal steps: of the largest absolute value, at the last common step */
-    double time_max, time_final; /* at equal training time, both smoothed over 2 % of their steps; NAN when
-                                    there is no common time */
+        /* loss - reference at equal steps: the largest absolute value, and that at the last common step */
+        final;
+    /* at equal training time, both smoothed over 2 % of their steps; NAN: no common time */
+    double time_max, time_final;
 };
 struct gap gap_measure(const struct record *run, const struct record *reference);
 

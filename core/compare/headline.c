@@ -1,4 +1,4 @@
-/* The comparison in a sentence: what a run saves, at what loss and time, and how certain that is. See
+/* The comparison as a sentence: the memory saved, the change of loss and time, and their significance. See
  * table.h. */
 #include "core/compare/table.h"
 #include "core/base/file.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAMED = 4 }; /* reasons against a comparison in a sentence */
+enum { NAMED = 4 }; /* number of reasons named in the sentence */
 
 struct sentence {
     const struct table *table;
@@ -23,7 +23,7 @@ static void add(struct sentence *s, const char *words)
     s->text = longer;
 }
 
-/* The row's cell of this column where both it and the reference's are known, else NULL. */
+/* Returns the row's cell of this column if both it and the reference's are known, else NULL. */
 static const struct cell *cell_of(const struct sentence *s, const char *key, const struct cell **reference)
 {
     const struct row *row = table_row(s->table, key);
@@ -53,7 +53,7 @@ static void add_time(struct sentence *s)
     char words[120];
     if (!now) return;
     double ratio = now->mean / before->mean;
-    if (fabs(ratio - 1) < 0.005) snprintf(words, sizeof words, "the same time a step");
+    if (fabs(ratio - 1) < 0.005) snprintf(words, sizeof words, "the same time per step");
     else
         snprintf(words, sizeof words, "a step takes %.1f %% %s", 100 * fabs(ratio - 1),
                  ratio < 1 ? "less" : "longer");
@@ -83,8 +83,8 @@ static void add_certainty(struct sentence *s)
     char words[200], *longer;
     if (now && isfinite(now->p))
         snprintf(words, sizeof words, "%d and %d runs: the loss %s (p = %.2g)", before->n, now->n,
-                 now->p < 0.05 ? "differs" : "differs by no more than chance would make it", now->p);
-    else snprintf(words, sizeof words, "one run each, so how much chance does is not known");
+                 now->p < 0.05 ? "differs" : "does not differ significantly", now->p);
+    else snprintf(words, sizeof words, "one run each, so the significance is unknown");
     longer = xasprintf("%s; %s.", s->text, words);
     for (int r = 0, n = 0; r < s->table->row_count; r++) {
         const struct row *row = &s->table->rows[r];
@@ -95,7 +95,7 @@ static void add_certainty(struct sentence *s)
         longer = more;
     }
     if (!s->table->comparable) {
-        char *more = xasprintf("%s), see why below.", longer);
+        char *more = xasprintf("%s), see the reasons below.", longer);
         free(longer);
         longer = more;
     }

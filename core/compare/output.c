@@ -26,7 +26,7 @@ bool output_row_shown(const struct table *t, const struct row *row, const struct
     bool published = false, figure = false;
     if (!output_row(row, options)) return false;
     if (row->section != SECTION_FACTS) return true;
-    if (strcmp(row->key, "peak_drop_percent") == 0) return false; /* the change beside the peak */
+    if (strcmp(row->key, "peak_drop_percent") == 0) return false; /* shown as the change next to the peak */
     for (int c = 0; c < t->column_count; c++) {
         if (!t->columns[c].runs[0].published) continue;
         published = true;
@@ -44,7 +44,7 @@ static int width_of(const char *text)
     for (size_t n = strlen(text); n > 0;) {
         wchar_t c;
         size_t used = mbrtowc(&c, text, n, &state);
-        if (used == 0 || used > n) { /* not of this locale: a byte is a column */
+        if (used == 0 || used > n) { /* invalid in this locale: one column per byte */
             used = 1;
             memset(&state, 0, sizeof state);
             width++;
@@ -78,7 +78,7 @@ static void cell_words(char value[CELL_TEXT], char change[CELL_TEXT + 32], const
     if (!isnan(cell->p)) snprintf(change + n, CELL_TEXT + 32 - n, "%sp=%.2g", n ? "  " : "", cell->p);
 }
 
-/* Changes stand in a column of their own within the run's. */
+/* Prints a section. Changes have their own column within the run's. */
 static void print_section(FILE *out, const struct table *t, enum section section,
                           const struct output_options *o)
 {
@@ -133,7 +133,7 @@ static void print_section(FILE *out, const struct table *t, enum section section
     free(widths);
 }
 
-/* Broken into lines between words. */
+/* Prints a text with line breaks between words. */
 static void print_sentence(FILE *out, const char *text, int width)
 {
     int used = 0;
@@ -259,7 +259,7 @@ void output_json(FILE *out, const struct table *t, const struct output_options *
 
 /* ---- CSV (RFC 4180) ---- */
 
-/* A text that a spreadsheet would take for a formula gets an apostrophe in front. */
+/* Writes a text with a leading apostrophe if a spreadsheet would parse it as a formula. */
 static void csv_text(FILE *out, const char *text)
 {
     bool formula = text[0] && strchr("=+-@", text[0]) && !(text[0] == '-' && !text[1]);

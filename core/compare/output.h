@@ -1,10 +1,10 @@
-/* The table in every form that leaves the program. */
+/* Output formats of the table. */
 #ifndef MEOPT_COMPARE_OUTPUT_H
 #define MEOPT_COMPARE_OUTPUT_H
 
 #include "core/compare/plot.h"
 
-/* A threshold's outcome in one column, for JSON. */
+/* The result of a threshold in one column, for JSON. */
 struct threshold_result {
     const struct threshold *threshold;
     int column;
@@ -13,7 +13,7 @@ struct threshold_result {
 };
 
 struct output_options {
-    bool all; /* configuration: unchanged rows as well */
+    bool all; /* configuration: unchanged rows, too */
     bool color, unicode;
     int width; /* of the terminal */
     const struct threshold_result *results;
@@ -29,8 +29,8 @@ void output_html(FILE *out, const struct table *table, const struct plot plots[P
                  const struct output_options *options);
 
 extern const char *const section_titles[3];
-/* Whether a row is printed for programs; and for people, whom a row without a figure of the published columns
- * tells nothing, where there are such columns. */
+/* output_row: whether a row is written for programs. output_row_shown: for people; with published columns,
+ * rows without a published figure are omitted. */
 bool output_row(const struct row *row, const struct output_options *options);
 bool output_row_shown(const struct table *table, const struct row *row, const struct output_options *options);
 

@@ -1,6 +1,5 @@
-/* The comparison as one HTML file that needs nothing else: no network, no other
- * file, no permission but its own few lines of script, which show the values under
- * the pointer. It follows the reader's light or dark and prints in black on white. */
+/* The comparison as one HTML file without network access or other files. A short script shows the values
+ * under the pointer. The page follows the reader's light or dark scheme and prints in black on white. */
 #include "core/compare/output.h"
 
 #include <math.h>
@@ -52,8 +51,8 @@ static const char style[] =
     "tr,figure{break-inside:avoid}thead{display:table-header-group}rect,path,.key{"
     "print-color-adjust:exact;-webkit-print-color-adjust:exact}#tip{display:none!important}}\n";
 
-/* For each plot: {left, right, x_min, x_max, curves: [[name, [x...], [y...]], ...]}. The pointer's nearest x
- * of every curve is shown. */
+/* For each plot: {left, right, x_min, x_max, curves: [[name, [x...], [y...]], ...]}. Shows every curve's
+ * value at the x nearest to the pointer. */
 static const char script[] =
     "'use strict';const tip=document.getElementById('tip');\n"
     "const "
@@ -80,7 +79,7 @@ static const char script[] =
     "'+(k[2][i]===null?'NaN':k[2][i])}).join('\\n'))};\n"
     "s.onmouseleave=()=>{c.style.visibility='hidden';hide()}}\n";
 
-/* Inside a script element: no "<" may stand, and JSON has its own escapes. */
+/* Writes JSON inside a script element: it must not contain "<", and JSON has its own escapes. */
 static void json_text(FILE *out, const char *text)
 {
     fputc('"', out);
@@ -153,7 +152,8 @@ static void table_section(FILE *out, const struct table *t, enum section section
             fputs("><span class=\"v\">", out);
             html_text(out, cell_text(words, row, cell, "±"));
             fputs("</span>", out);
-            if (c != t->reference && section == SECTION_FACTS) { /* an empty one keeps the values in line */
+            /* an empty element keeps the values aligned */
+            if (c != t->reference && section == SECTION_FACTS) {
                 cell_change(words, row, cell, "±");
                 fputs("<span class=\"ch\">", out);
                 html_text(out, words);
@@ -172,7 +172,7 @@ static void table_section(FILE *out, const struct table *t, enum section section
     if (any) fputs("</tbody></table></div></section>\n", out);
 }
 
-/* Where the figures are from: a line a run. */
+/* Writes the origin of a run's figures, one line per run. */
 static void origin(FILE *out, const struct record *r)
 {
     char when[64] = "";

@@ -1,4 +1,4 @@
-/* LaTeX: see paper.h. Every figure is the table's; nothing is computed here. */
+/* LaTeX output: see paper.h. All figures come from the table; nothing is computed here. */
 #include "core/compare/paper.h"
 
 #include <ctype.h>
@@ -8,11 +8,11 @@
 
 const char *const paper_suffixes[PAPER_LANGUAGES] = {"", "_zh"};
 
-/* Stands for the plus-minus sign until latex_text writes it. */
+/* Placeholder of the plus-minus sign until latex_text writes it. */
 static const char plus_minus[] = "\001";
 
-/* Characters behind Latin's letters (U+0180 on), of which pdfLaTeX knows none without packages and fonts that
- * few have: by their numbers. Bytes that were taken. */
+/* Writes characters after Latin's letters (U+0180 on) as their code points: pdfLaTeX knows none of them
+ * without extra packages and fonts. Returns the number of bytes read. */
 static size_t beyond_latin(FILE *out, const char *text)
 {
     size_t n = 0;
@@ -27,8 +27,8 @@ static size_t beyond_latin(FILE *out, const char *text)
     return n;
 }
 
-/* Text from outside, and figures: 3.3e-06 becomes a power of ten, a minus in front of a digit a minus, and ->
- * an arrow. */
+/* Writes external text, and figures: 3.3e-06 becomes a power of ten, a hyphen before a digit a minus, and
+ * -> an arrow. */
 static void latex_text(FILE *out, enum paper_language language, const char *text)
 {
     for (const char *c = text; *c; c++) {
@@ -58,7 +58,7 @@ static void latex_text(FILE *out, enum paper_language language, const char *text
 
 /* ---- The table ---- */
 
-/* A paper's rows, in its order; the rest is in the other forms. */
+/* Rows of a paper's table, in its order; the other output formats have all rows. */
 static const struct {
     const char *key, *labels[PAPER_LANGUAGES];
 } lines[] = {
@@ -81,7 +81,7 @@ static const struct {
     {"max_loss_gap", {"Largest loss gap at equal step", "同一步数下最大损失差"}},
 };
 
-/* Whether a setting that matters was changed during a run of some column. */
+/* Whether a setting that matters changed during a run of any column. */
 static bool changed_in_run(const struct row *row, int columns)
 {
     if (table_harmless(row->key)) return false;
@@ -149,7 +149,7 @@ void paper_table(FILE *out, const struct table *t, enum paper_language language)
 struct writer {
     FILE *out;
     const struct table *table;
-    const struct record *run; /* the first of the reference, or of the first column that was measured */
+    const struct record *run; /* the first run of the reference, or of the first measured column */
     bool chinese;
 };
 
@@ -249,7 +249,7 @@ static void how(const struct writer *w)
     if (any) emit(w, ". ", "。");
 }
 
-/* Settings that changed during a run, with all their values. */
+/* Writes the settings that changed during a run, with all their values. */
 static void changes(const struct writer *w)
 {
     const struct table *t = w->table;
@@ -273,7 +273,7 @@ static void changes(const struct writer *w)
     if (any) emit(w, "; @ is the step after which a value held. ", "；@ 后为步数。");
 }
 
-/* The keys in which the columns differ, as many as a paragraph bears. */
+/* Writes the keys in which the columns differ, up to MOST of them. */
 static void differences(const struct writer *w)
 {
     enum { MOST = 8 };
@@ -282,7 +282,7 @@ static void differences(const struct writer *w)
     for (int r = 0; r < t->row_count; r++) {
         const struct row *row = &t->rows[r];
         if (row->section != SECTION_CONFIG || !row->changed) continue;
-        if (changed_in_run(row, t->column_count) || ++said > MOST) continue; /* told already */
+        if (changed_in_run(row, t->column_count) || ++said > MOST) continue; /* already written */
         if (said == 1) emit(w, "The runs differ in ", "各次运行的不同之处为 ");
         else emit(w, "; ", "；");
         fputs("\\texttt{", w->out);
@@ -346,7 +346,7 @@ static void measured(const struct writer *w)
     }
 }
 
-/* Welch's test of the converged loss where there are repeats. */
+/* Writes Welch's test of the converged loss if there are repeats. */
 static void significance(const struct writer *w)
 {
     const struct table *t = w->table;
@@ -367,7 +367,7 @@ static void significance(const struct writer *w)
         tested = true;
     }
     if (!tested)
-        emit(w, "Each configuration was run once; how much of a difference is chance was not measured. ",
+        emit(w, "Each configuration was run once; the significance of differences was not measured. ",
              "每种配置仅运行一次，未测量随机性对差异的影响。");
     if (!t->comparable) {
         emit(w, "\\textbf{These runs are not comparable}: ", "\\textbf{这些运行不可直接比较}：");

@@ -1,4 +1,4 @@
-/* Plots: what is drawn where. See plot.h. */
+/* Layout of plots: see plot.h. */
 #include "core/compare/plot.h"
 #include "core/base/file.h"
 
@@ -47,7 +47,7 @@ static void add_series(struct plot *p, const struct record *r, int64_t count, in
     }
 }
 
-/* The loss of `r` less that of `base` where both have the step. */
+/* Adds the loss of `r` minus that of `base` at the steps of both. */
 static void add_difference(struct plot *p, const struct record *r, const struct record *base, int color,
                            bool repeat, const char *name)
 {
@@ -67,7 +67,7 @@ static void add_difference(struct plot *p, const struct record *r, const struct 
     free(both.loss);
 }
 
-/* Of bars: the longest with room for its figure. */
+/* Sets the range of bars: the longest one with space for its figure. */
 static void set_lengths(struct plot *p)
 {
     p->x_min = p->x_max = p->y_min = 0;
@@ -81,7 +81,7 @@ static void set_lengths(struct plot *p)
     if (!(p->x_max > 0)) p->x_max = 1;
 }
 
-/* zero: it is on the axis. */
+/* zero: the axis includes 0. */
 static void set_ranges(struct plot *p, bool zero)
 {
     p->x_min = p->y_min = INFINITY;
@@ -95,7 +95,7 @@ static void set_ranges(struct plot *p, bool zero)
             p->y_min = fmin(p->y_min, y);
             p->y_max = fmax(p->y_max, y);
         }
-    if (!isfinite(p->y_min)) p->y_min = 0, p->y_max = 1; /* nothing, or nothing but holes */
+    if (!isfinite(p->y_min)) p->y_min = 0, p->y_max = 1; /* no values, or only NAN */
     if (!isfinite(p->x_min)) p->x_min = 0, p->x_max = 1;
     if (p->x_max <= p->x_min) p->x_min -= 0.5, p->x_max += 0.5;
     p->log_y = !zero && p->y_min > 0 && p->y_max / p->y_min > 30;
@@ -111,7 +111,7 @@ static void set_ranges(struct plot *p, bool zero)
         bool below = p->y_min < 0;
         if (!zero || p->y_max > 0) p->y_max += 0.04 * span;
         if (!zero || below) p->y_min -= 0.04 * span;
-        if (!below) p->y_min = fmax(p->y_min, 0); /* no axis of less than nothing for what is never less */
+        if (!below) p->y_min = fmax(p->y_min, 0); /* no negative axis for values that are never negative */
     }
 }
 
@@ -231,7 +231,7 @@ static void y_tick(const struct plot *p, const struct canvas *c, double value, d
     c->text(c->context, ANCHOR_END, p->left - 6, y + 4, text);
 }
 
-/* Marks of the x axis; of bars, lines all the way up. */
+/* Draws the ticks of the x axis; for bars, full-height lines. */
 static void x_ticks(const struct plot *p, const struct canvas *c)
 {
     char text[48];
@@ -268,7 +268,7 @@ static void axes(const struct plot *p, const struct canvas *c)
     c->text(c->context, ANCHOR_START, 8, p->top - 8, p->y_label);
 }
 
-/* Entries beside each other from (x, y), in two lines. */
+/* Draws legend entries side by side from (x, y), in two lines. */
 struct legend {
     double left, x, y;
 };
@@ -277,7 +277,7 @@ static void legend(const struct canvas *c, struct legend *at, int color, const c
 {
     double width = 30 + 6.6 * (double)strlen(name);
     if (at->x + width > PLOT_WIDTH && at->x > at->left) at->x = at->left, at->y += 14;
-    if (at->y > 50) return; /* no room for a third */
+    if (at->y > 50) return; /* no space for a third line */
     double line[4] = {at->x, at->y - 4, at->x + 20, at->y - 4};
     if (box) c->box(c->context, color, at->x + 4, at->y - 9, 10, 10, NULL);
     else c->curve(c->context, color, line, 2);
@@ -296,7 +296,7 @@ static void curve(const struct plot *p, const struct canvas *c, const struct ser
             n++;
             continue;
         }
-        if (n == 1) { /* a lonely point is seen as a short line */
+        if (n == 1) { /* a single point is drawn as a short line */
             xy[2] = xy[0] + 2;
             xy[0] -= 2;
             xy[3] = xy[1];
@@ -307,7 +307,7 @@ static void curve(const struct plot *p, const struct canvas *c, const struct ser
     }
 }
 
-/* Below each other, the name above its bar and the sum behind it. */
+/* Draws bars below each other, each with its name above and its sum at the end. */
 static void bars(const struct plot *p, const struct canvas *c)
 {
     double pitch = (p->bottom - p->top) / p->bar_count, height = fmin(44, fmax(4, pitch - 26));

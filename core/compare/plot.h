@@ -1,4 +1,4 @@
-/* One description of a plot, from which every picture is drawn: SVG, PNG, the HTML page and the terminal. */
+/* One description of a plot for all output formats: SVG, PNG, PDF, the HTML page and the terminal. */
 #ifndef MEOPT_COMPARE_PLOT_H
 #define MEOPT_COMPARE_PLOT_H
 
@@ -6,21 +6,21 @@
 
 #include <stdio.h>
 
-/* In the order in which people read them: what is saved first. */
+/* In reading order: the saved memory first. */
 enum { PLOT_MEMORY, PLOT_LOSS, PLOT_DIFFERENCE, PLOT_EPOCHS, PLOT_RATE, PLOT_COUNT };
 enum { PLOT_POINTS = 600, PLOT_WIDTH = 720, PLOT_HEIGHT = 340, PLOT_COLORS = 8, PLOT_HEAD = 44 };
 
 struct series {
     const char *name;
-    int color;   /* index of plot_colors, and of the line's pattern */
-    bool repeat; /* not the first run of its column: no place in the legend */
+    int color;   /* index into plot_colors and plot_dashes */
+    bool repeat; /* not the first run of its column: not in the legend */
     int count;
-    double *x, *y; /* y may be NAN: a hole */
+    double *x, *y; /* y may be NAN: a gap */
 };
 
 struct bar {
     const char *name;
-    double parts[MEMORY_CLASS_COUNT]; /* NAN for none */
+    double parts[MEMORY_CLASS_COUNT]; /* NAN: none */
 };
 
 struct plot {
@@ -31,19 +31,19 @@ struct plot {
     int bar_count;
     bool log_y;
     double x_min, x_max, y_min, y_max;
-    double left, top, right, bottom; /* the area that is drawn in, in a picture of PLOT_WIDTH x PLOT_HEIGHT */
+    double left, top, right, bottom; /* the plot area, in a picture of PLOT_WIDTH x PLOT_HEIGHT */
 };
 
 extern const char
-    *const plot_colors[PLOT_COLORS]; /* Okabe and Ito's, told apart with every kind of colour vision */
+    *const plot_colors[PLOT_COLORS]; /* by Okabe and Ito, distinguishable with all kinds of colour vision */
 extern const char *const plot_dashes[PLOT_COLORS]; /* of stroke-dasharray, "" for a solid line */
 
-/* Curves are means over at most PLOT_POINTS bins. The difference is of each run's loss and its reference's at
- * equal step. A plot without data has neither series nor bars. */
+/* Makes all plots. Curves are means over at most PLOT_POINTS bins. The difference is a run's loss minus
+ * its reference's at equal step. A plot without data has neither series nor bars. */
 void plots_make(struct plot plots[PLOT_COUNT], const struct table *table);
 void plots_free(struct plot plots[PLOT_COUNT]);
 
-/* What a picture is made of. Coordinates from the upper left corner. */
+/* Drawing functions of a picture. Coordinates start at the upper left corner. */
 enum ink { INK_TEXT, INK_AXIS, INK_GRID, INK_SERIES };
 enum anchor { ANCHOR_START, ANCHOR_MIDDLE, ANCHOR_END };
 struct canvas {
@@ -56,23 +56,25 @@ struct canvas {
 };
 void plot_draw(const struct plot *plot, const struct canvas *canvas);
 
-/* Pixel of a value. */
+/* Returns the pixel of a value. */
 double plot_px(const struct plot *plot, double x);
 double plot_py(const struct plot *plot, double y);
 
-/* alone: with its own style, for a file; else for a page that has one. */
+/* Writes SVG. alone: with its own style, for a file; else for a page that has one. */
 void plot_svg(FILE *out, const struct plot *plot, bool alone);
 int plot_png(const struct plot *plot, const char *path, struct error *err);
-/* One page of the picture's size, in the reader's own Helvetica (names beyond ASCII: a Song typeface). */
+/* Writes one PDF page of the picture's size, in the viewer's built-in Helvetica (names beyond ASCII: a
+ * Song typeface). */
 void plot_pdf(FILE *out, const struct plot *plot);
-/* Whether it says something: an epoch alone has no curve, a run alone no difference. */
+/* Whether the plot has content: one epoch has no curve, one run no difference. */
 bool plot_worthwhile(const struct plot *plot);
-/* Whether any bar has this class, so that the legend names it. */
+/* Whether any bar has this class, so that the legend includes it. */
 bool plot_has_class(const struct plot *plot, int class);
-/* Curves in columns x rows characters, braille or ASCII; bars in a line each. ANSI colours when asked. */
+/* Draws curves in columns x rows characters, braille or ASCII; bars in one line each. ANSI colours if
+ * requested. */
 void plot_terminal(FILE *out, const struct plot *plot, int columns, int rows, bool braille, bool color);
 
-/* For SVG and HTML: & < > " ' escaped. */
+/* Writes text for SVG and HTML with & < > " ' escaped. */
 void html_text(FILE *out, const char *text);
 
 #endif

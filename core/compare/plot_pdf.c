@@ -1,6 +1,6 @@
-/* A plot as PDF: one page, vectors, no font in the file. Helvetica is every reader's own; a text beyond ASCII
- * (the name of a run) is set in the Song typeface that PDF 1.7, 9.7.5.2, predefines for Chinese. No date is
- * in it: the same figures give the same bytes. */
+/* A plot as PDF: one page, vector graphics, no embedded font. Helvetica is built into every viewer; text
+ * beyond ASCII (the name of a run) uses the Song typeface that PDF 1.7, 9.7.5.2, predefines for Chinese.
+ * It has no date: equal figures give equal bytes. */
 #include "core/compare/plot.h"
 #include "core/base/file.h"
 
@@ -9,7 +9,7 @@
 
 enum { FONT_SIZE = 11 };
 
-/* Helvetica's widths in thousandths of its size, of the kinds of characters that plots have. */
+/* Returns the width in Helvetica, in thousandths of its size, for the kinds of characters in plots. */
 static double width_of(const char *text)
 {
     double width = 0;
@@ -57,7 +57,7 @@ static void pdf_box(void *out, int index, double x, double y, double w, double h
     fprintf(out, "%.2f %.2f %.2f %.2f re f\n", x, PLOT_HEIGHT - y - h, w, h);
 }
 
-/* UTF-8 as big-endian UTF-16 in hexadecimal digits; what is no UTF-8 is a box. */
+/* Writes UTF-8 as big-endian UTF-16 in hexadecimal digits; invalid UTF-8 becomes a box. */
 static void utf16(FILE *out, const char *text)
 {
     for (const unsigned char *c = (const unsigned char *)text; *c;) {
@@ -111,7 +111,7 @@ void plot_pdf(FILE *out, const struct plot *p)
     size_t bytes = 0;
     long at[OBJECTS];
     FILE *drawn = open_memstream(&content, &bytes);
-    if (!drawn) return; /* the caller's stream is in memory, too: it will tell */
+    if (!drawn) return; /* out of memory: the caller's stream is in memory, too, and reports it */
     const struct canvas canvas = {drawn, false, pdf_line, pdf_curve, pdf_box, pdf_text};
     plot_draw(p, &canvas);
     if (fclose(drawn) != 0) bytes = 0;

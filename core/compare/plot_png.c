@@ -1,5 +1,5 @@
-/* A plot as PNG: a small rasteriser. Twice the size of the SVG,
- * drawn twice as fine as that in each direction and averaged. */
+/* A plot as PNG: a small rasteriser. The size is twice that of the SVG, with twofold supersampling in each
+ * direction. */
 #include "core/compare/plot.h"
 #include "core/base/file.h"
 
@@ -12,7 +12,7 @@
 
 enum { FINE = 2, SCALE = 2 * FINE, WIDE = PLOT_WIDTH * SCALE, HIGH = PLOT_HEIGHT * SCALE };
 
-/* 5 x 7 letters, a byte a column, lowest bit on top; from space to ~. */
+/* A font of 5 x 7 pixels, one byte per column, lowest bit on top; from space to ~. */
 static const unsigned char font[95][5] = {
     {0x00, 0x00, 0x00, 0x00, 0x00}, {0x00, 0x00, 0x5f, 0x00, 0x00}, {0x00, 0x07, 0x00, 0x07, 0x00},
     {0x14, 0x7f, 0x14, 0x7f, 0x14}, {0x24, 0x2a, 0x7f, 0x2a, 0x12}, {0x23, 0x13, 0x08, 0x64, 0x62},
@@ -151,7 +151,7 @@ static int write_file(const unsigned char *rows, const char *path, struct error 
     png_destroy_write_struct(&png, &info);
     if (out && fclose(out) != 0) good = false;
     if (good) return file_atomic_commit(&file, err);
-    code = error_errno(err, EXIT_FAILED, "is the disk full?", "cannot write the picture");
+    code = error_errno(err, EXIT_FAILED, "check the free disk space", "cannot write the picture");
     file_atomic_abort(&file);
     return error_at(err, path, 0, 0), code;
 }

@@ -1,4 +1,5 @@
-/* A plot as SVG: classes of a style sheet, so that a page can follow the reader's light or dark. */
+/* A plot as SVG, with classes of a style sheet, so that a page can follow the reader's light or dark
+ * scheme. */
 #include "core/compare/plot.h"
 
 #include <string.h>

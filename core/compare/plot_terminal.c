@@ -1,4 +1,4 @@
-/* A plot in the terminal: dots of braille characters (2 x 4 each), or one ASCII letter a character. */
+/* A plot in the terminal: dots of braille characters (2 x 4 each), or one ASCII letter per character. */
 #include "core/compare/plot.h"
 #include "core/base/file.h"
 
@@ -7,8 +7,8 @@
 #include <string.h>
 
 struct grid {
-    int columns, rows, across, down; /* characters; dots a character */
-    unsigned char *dots, *owner;     /* owner: series + 1 that drew last in the character */
+    int columns, rows, across, down; /* characters; dots per character */
+    unsigned char *dots, *owner;     /* owner: series + 1 that last drew in the character */
 };
 
 static void dot(struct grid *g, int x, int y, int series)
@@ -20,7 +20,7 @@ static void dot(struct grid *g, int x, int y, int series)
     g->owner[cell] = (unsigned char)(series + 1);
 }
 
-/* Later curves have gaps, so that one that covers another is seen through. */
+/* Draws later curves with gaps, so that curves under them remain visible. */
 static void segment(struct grid *g, double x1, double y1, double x2, double y2, int series)
 {
     int n = (int)ceil(fmax(fabs(x2 - x1), fabs(y2 - y1)));
@@ -58,7 +58,7 @@ static void class_cells(FILE *out, int class, int cells, bool blocks, bool color
     if (color) fputs("\033[0m", out);
 }
 
-/* The name on a line of its own, then as many cells as the classes have of the longest bar. */
+/* Prints the name on its own line, then the bar: each class with its share of the longest bar's cells. */
 static void bars_terminal(FILE *out, const struct plot *p, int columns, bool blocks, bool color)
 {
     double scale = (columns - 12) / (p->x_max / 1.12);

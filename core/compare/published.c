@@ -44,7 +44,7 @@ static int fill(struct record *r, const struct document *d, int node, const char
                                   d->nodes[key].end - d->nodes[key].start,
                                   "keys are device batch_images ranks peak_mib time_s images_per_s "
                                   "final_loss converged_loss optimizer_bytes_per_param",
-                                  "not a figure that can be published here, or no number");
+                                  "not a known key of published figures, or not a number");
         if (figures[f].integer) *(int64_t *)((char *)r + figures[f].offset) = (int64_t)number;
         else *(double *)((char *)r + figures[f].offset) = number * figures[f].factor;
     }
@@ -71,7 +71,7 @@ static int add(struct column **columns, int *count, const char *name, const char
     return code;
 }
 
-/* The mapping of all names; -1 without one. *text is free's, too. */
+/* Returns the mapping of all names; -1 if there is none. The caller frees *text, too. */
 static int all_of(struct document *d, char **text, const char *path, int *code, struct error *err)
 {
     size_t bytes = 0;
@@ -111,9 +111,9 @@ int published_add(struct column **columns, int *count, const char *path, const c
     if (found < 0 || d.nodes[found].kind != NODE_MAPPING) {
         for (int key = all >= 0 ? d.nodes[all].first : -1; key >= 0; key = d.nodes[d.nodes[key].next].next) {
             size_t n = strlen(names);
-            snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "there are: ", d.nodes[key].text);
+            snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "available: ", d.nodes[key].text);
         }
-        code = error_set(err, EXIT_USAGE, names, "nothing is published as '%s'", name);
+        code = error_set(err, EXIT_USAGE, names, "no published figures are named '%s'", name);
     } else {
         int source = document_find(&d, found, "source", NULL);
         for (int key = d.nodes[found].first; key >= 0 && !code; key = d.nodes[d.nodes[key].next].next) {

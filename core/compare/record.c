@@ -25,8 +25,8 @@ enum { SMALL_FILE = 4 << 20, BLOCK = 1 << 20, LONGEST_LINE = 8 << 20 };
 
 /* ---- meta.json, state.json ---- */
 
-/* A small file of the run, *text NULL where there is none. What is there and cannot be read is an error: the
- * comparison would be another one. */
+/* Reads a small file of the run, *text NULL if it does not exist. An existing file that cannot be read is
+ * an error, because the comparison would be incomplete. */
 static int read_small(const char *directory, const char *name, char **text, size_t *bytes, struct error *err)
 {
     *text = NULL;
@@ -67,7 +67,7 @@ static double read_number(const json_t *object, const char *key)
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-/* What computes the run, from the table of its start. */
+/* Reads kernels and libraries from the start's table. */
 static void read_start(struct record *r, const json_t *start)
 {
     size_t i;
@@ -123,8 +123,8 @@ static int read_meta(struct record *r, struct error *err)
     return 0;
 }
 
-/* "training" is what a trainer last said of itself;
- * whether it still lives is asked of the system where that can be known. */
+/* Reads the state. "training" is the trainer's last report; whether it is still running is checked with
+ * the system if possible. */
 static int read_state(struct record *r, struct error *err)
 {
     json_t *state;
@@ -148,9 +148,9 @@ static int read_state(struct record *r, struct error *err)
 
 struct reading {
     struct record *record;
-    double best_peak; /* cards whose peaks are no higher need no closer look */
+    double best_peak; /* cards with lower peaks are skipped */
     double wait_ms, step_ms, stream_ms, streamed_ms, offload_ms,
-        offloaded_ms; /* -ed: of steps that tell it */
+        offloaded_ms; /* sums over the steps that report it */
 };
 
 static bool grow(struct reading *in)
@@ -171,7 +171,7 @@ static bool grow(struct reading *in)
     return true;
 }
 
-/* The card with the highest peak speaks for the run. */
+/* Reads the card with the highest peak, which represents the run. */
 static void read_cards(struct reading *in, const char *text, size_t bytes)
 {
     static const char key[] = "\"peak_bytes\":";
@@ -208,7 +208,8 @@ static void read_cards(struct reading *in, const char *text, size_t bytes)
     json_decref(cards);
 }
 
-/* A run that was resumed without its lines cut back says some steps again: the last word counts. */
+/* Drops later steps: a resumed run whose lines were not truncated repeats steps, and the last line of a
+ * step counts. */
 static void drop_after(struct record *r, int64_t step)
 {
     while (r->count > 0 && r->step[r->count - 1] >= step) r->count--;
@@ -244,8 +245,8 @@ static bool read_line(struct reading *in, const char *text, size_t bytes)
         in->offload_ms += line.offload_wait_ms;
         in->offloaded_ms += line.step_ms;
     }
-    /* means of the epochs, in one pass: a resumed run goes on with the epoch that it was in, which is good
-     * enough for a curve */
+    /* means of the epochs, in one pass: a resumed run continues the epoch that it was in, which is
+     * accurate enough for a curve */
     if (line.epoch >= 0) {
         if (r->epochs == 0 || r->epoch[r->epochs - 1] != line.epoch) {
             if ((r->epochs & (r->epochs - 1)) == 0) {
@@ -293,7 +294,7 @@ static int read_metrics(struct reading *in, struct error *err)
         memmove(block, block + at, held);
         if (held == capacity) {
             if (capacity >= LONGEST_LINE) {
-                code = error_set(err, EXIT_INTEGRITY, "is this the metrics file of a run?",
+                code = error_set(err, EXIT_INTEGRITY, "check that this is the metrics file of a run",
                                  "a line is longer than %d MiB", LONGEST_LINE >> 20);
                 break;
             }
@@ -301,7 +302,7 @@ static int read_metrics(struct reading *in, struct error *err)
         }
     }
     r->torn =
-        held > 0; /* an unfinished line, even if it happens to parse: its writer was stopped, or is at it */
+        held > 0; /* an unfinished line, even if it parses: its writer was interrupted, or is still writing */
     if (fd >= 0) close(fd);
     if (code) error_at(err, path, 0, 0);
     free(block);
@@ -309,9 +310,9 @@ static int read_metrics(struct reading *in, struct error *err)
     return code;
 }
 
-/* ---- What the curves say ---- */
+/* ---- Curves ---- */
 
-/* Median by selection (C. A. R. Hoare 1961), NANs left out; x is reordered. */
+/* Returns the median by selection (C. A. R. Hoare 1961), without NANs; x is reordered. */
 static double median_of(float *x, int64_t n)
 {
     int64_t kept = 0;
@@ -376,9 +377,9 @@ static int summarise(struct reading *in, struct error *err)
     return 0;
 }
 
-/* ---- the checkpoint ---- */
+/* ---- The checkpoint ---- */
 
-/* The newest checkpoint as it lies there; without one, what the plan said. */
+/* Measures the newest checkpoint on disk; without one, uses the plan. */
 static int measure_checkpoint(struct record *r, struct error *err)
 {
     char *text;
@@ -396,10 +397,10 @@ static int measure_checkpoint(struct record *r, struct error *err)
             struct stat st;
             if (fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0)
                 sum += S_ISREG(st.st_mode) ? (double)st.st_size : 0;
-            else if (errno == ENOENT) errno = 0; /* a training beside us has moved on */
+            else if (errno == ENOENT) errno = 0; /* a running trainer has removed it */
         }
         if (errno && !absent) {
-            code = error_errno(err, EXIT_FAILED, "may you read it?", "cannot list the checkpoint");
+            code = error_errno(err, EXIT_FAILED, "check its permissions", "cannot list the checkpoint");
             error_at(err, below, 0, 0);
         }
         if (dir) closedir(dir);
@@ -411,7 +412,7 @@ static int measure_checkpoint(struct record *r, struct error *err)
     return code;
 }
 
-/* A directory with nothing of this is somebody else's. */
+/* Whether a directory is a run: it has one of these files. */
 static bool is_run(const char *directory)
 {
     static const char *const names[] = {"metrics.jsonl", "meta.json", "state.json"};
@@ -424,7 +425,7 @@ static bool is_run(const char *directory)
     return found;
 }
 
-/* What cards.jsonl says of the run's cards. */
+/* Reads the sums of cards.jsonl for the run's cards. */
 static void sum_cards(struct record *r)
 {
     struct telemetry_sum sum;
@@ -496,7 +497,8 @@ int record_read(struct record *r, const char *directory, struct error *err)
     if (!code) sum_cards(r);
     if (!code) {
         const char *seed = record_setting(r, "train.seed"), *batch = record_setting(r, "train.batch_size");
-        if (r->seed < 0 && seed) r->seed = atoll(seed); /* runs of before these were in meta.json */
+        /* runs of earlier versions, without this in meta.json */
+        if (r->seed < 0 && seed) r->seed = atoll(seed);
         if (r->step_images < 0 && batch) r->step_images = atoll(batch);
         r->batch = r->step_images > 0 && r->ranks > 1 ? r->step_images / r->ranks : r->step_images;
     } else record_free(r);

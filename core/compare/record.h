@@ -1,9 +1,9 @@
-/* One run directory as a comparison sees it (meopt-run(5)), however it ended.
+/* One run directory (meopt-run(5)) as input of a comparison, whatever its state.
  *
- * Lenient with what may be missing (a run of an older version, one that has just begun, a torn last line),
- * strict with what would give wrong figures: a directory that is no run and a layout that this program does
- * not know are refused. Numbers that are not known are NAN, integers -1, texts "". Every text is printable
- * (text_printable): it comes from outside.
+ * The reader accepts missing data (a run of an older version, one that has just begun, a torn last line)
+ * and refuses input that would give wrong figures: a directory that is no run, an unknown layout. Unknown
+ * numbers are NAN, integers -1, strings "". Every string is printable (text_printable), because it is
+ * external.
  */
 #ifndef MEOPT_COMPARE_RECORD_H
 #define MEOPT_COMPARE_RECORD_H
@@ -18,8 +18,8 @@
 enum { RECORD_LAYOUT = 1 }; /* meta.json's version */
 
 struct setting {
-    char *key, *value; /* "optim.lr"; the value that the last steps were trained with */
-    char *history;     /* "0.01 -> 1.0e-5 @40" where it changed during the run, else NULL */
+    char *key, *value; /* "optim.lr"; the value of the last steps */
+    char *history;     /* "0.01 -> 1.0e-5 @40" if it changed during the run, else NULL */
 };
 
 struct record {
@@ -28,20 +28,20 @@ struct record {
     char device[128], family[32], version[32], program[16],
         data[16]; /* program: CRC-32C of the file; data: of the list of images */
     char host[64];
-    char teacher_weights[16], student_weights[16]; /* CRC-32C of what the towers were filled with */
-    char kernels[64], products[96], attention[64]; /* what computes it */
+    char teacher_weights[16], student_weights[16]; /* CRC-32C of the towers' initial weights */
+    char kernels[64], products[96], attention[64]; /* kernels and libraries */
     double started;                                /* Unix time */
     int64_t images, total_steps, student_parameters, teacher_parameters, seed, batch, ranks, epoch_steps;
     int64_t step_images; /* of all ranks; batch: of one */
-    int64_t threads;     /* of a run on the processor */
+    int64_t threads;     /* of a run on the CPU */
     double optimizer_bytes_per_param, checkpoint_bytes, peak_bytes, class_bytes[MEMORY_CLASS_COUNT];
-    double offloaded_bytes[PLACE_COUNT]; /* of all classes; NAN: nothing stands there */
+    double offloaded_bytes[PLACE_COUNT]; /* of all classes; NAN: nothing is stored there */
     double offloaded_class_bytes[PLACE_COUNT][MEMORY_CLASS_COUNT];
-    bool published;   /* not a run: figures that somebody gave (published.h) */
+    bool published;   /* not a run: published figures (published.h) */
     char source[256]; /* of published figures */
 
-    /* One element per step, ascending.
-     * seconds: training time behind that step, without start-up and pauses. */
+    /* One element per step, ascending. seconds: training time up to that step, without start-up and
+     * pauses. */
     int64_t count, capacity;
     int64_t *step;
     double *loss, *seconds;
@@ -54,29 +54,29 @@ struct record {
 
     double first_loss, final_loss, tail_loss, best_loss, final_cosine, best_cosine, median_rate,
         median_step_ms, wait_share, stream_share, offload_share, time_s;
-    double largest_norm; /* of a step's gradients, before they are clipped; 0: no step tells it */
+    double largest_norm; /* largest norm of a step's gradients before clipping; 0: not reported */
     double card_busy, card_power_w, card_energy_wh,
         card_temp_c;                              /* core/run/telemetry.h: of all cards of the run */
-    int64_t tail_steps;                           /* tail_loss is the mean of so many last steps */
+    int64_t tail_steps;                           /* number of last steps in the mean tail_loss */
     int64_t nan_steps, first_nan_step, bad_lines; /* bad_lines: neither a metric line nor the torn last one */
     bool torn;
 
     struct setting *settings; /* config.yaml, sorted by key */
     int setting_count;
-    struct run_history history; /* of settings, and of what computes it */
+    struct run_history history; /* of settings, kernels and libraries */
     char
-        edited[200]; /* a key that config.yaml has otherwise than the run was trained with, and both values */
+        edited[200]; /* a key whose value in config.yaml differs from that of the training, and both values */
 };
 
-/* One of which nothing is known: NAN, and no step of a first NAN. */
+/* Sets all fields to unknown: NAN, and no first step with NAN. */
 void record_unknown(struct record *record);
-/* EXIT_USAGE when the directory is no run,
- * EXIT_INTEGRITY for another layout, EXIT_HOST_MEMORY, or an I/O error. */
+/* Reads a run. EXIT_USAGE if the directory is no run, EXIT_INTEGRITY for an unknown layout,
+ * EXIT_HOST_MEMORY, or an I/O error. */
 int record_read(struct record *record, const char *directory, struct error *err);
 void record_free(struct record *record);
-/* The value of a key of config.yaml that the last steps were trained with, NULL when it is not there. */
+/* Returns the value of a key of config.yaml in the last steps, NULL if it is missing. */
 const char *record_setting(const struct record *record, const char *key);
-/* Its changes during the run; NULL when it kept one value. */
+/* Returns its changes during the run; NULL if it kept one value. */
 const char *record_setting_history(const struct record *record, const char *key);
 
 #endif

@@ -17,7 +17,8 @@ static int by_key(const void *a, const void *b)
     return strcmp(((const struct setting *)a)->key, ((const struct setting *)b)->key);
 }
 
-/* *left: keys that may still be met. Aliases make a page of text as large as one likes. */
+/* Adds the keys below a node. *left: remaining number of keys, because aliases can expand a page of text
+ * without limit. */
 static void flatten(struct record *r, const struct document *d, int node, const char *prefix, int depth,
                     int *left)
 {
@@ -42,7 +43,7 @@ static void flatten(struct record *r, const struct document *d, int node, const 
     }
 }
 
-/* Keys as they stand in the file, so that a run of another version can be compared as well. */
+/* Reads keys as written in the file, so that runs of other versions can be compared, too. */
 static int read_config(struct record *r, struct error *err)
 {
     char *path = path_join(r->path, "config.yaml"), *text = NULL;
@@ -61,7 +62,7 @@ static int read_config(struct record *r, struct error *err)
         document_free(&d);
     }
     if (left < 0) {
-        code = error_set(err, EXIT_INTEGRITY, "was it written by meopt?",
+        code = error_set(err, EXIT_INTEGRITY, "check that meopt wrote this file",
                          "has more than %d keys, with its aliases", MOST_SETTINGS);
         error_at(err, path, 0, 0);
     }
@@ -90,7 +91,7 @@ const char *record_setting_history(const struct record *r, const char *key)
     return found ? found->history : NULL;
 }
 
-/* Whether two values of a key differ, however they are spelled; texts that may be paths are not compared. */
+/* Whether two values of a key differ, regardless of spelling; strings that may be paths are not compared. */
 static bool differ(const char *a, const char *b)
 {
     char *a_end, *b_end;
@@ -101,8 +102,8 @@ static bool differ(const char *a, const char *b)
     return strcasecmp(a, b) != 0;
 }
 
-/* Takes the value that the run was trained with where config.yaml has another one: the file was edited after
- * the last step, or a change came too late. */
+/* Uses the value of the training if config.yaml differs: the file was edited after the last step, or a
+ * change came too late. */
 static void use(struct record *r, struct setting *s, const char *used)
 {
     char shown[512];

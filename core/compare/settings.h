@@ -1,5 +1,5 @@
-/* The settings of a run as a comparison sees them: config.yaml, corrected by what the run was trained with
- * (meta.json), and the changes that events.jsonl reports. */
+/* The settings of a run for a comparison: config.yaml, corrected by the values that the run was trained
+ * with (meta.json), and the changes in events.jsonl. */
 #ifndef MEOPT_COMPARE_SETTINGS_H
 #define MEOPT_COMPARE_SETTINGS_H
 

@@ -59,7 +59,7 @@ double statistics_ratio_sd(double m1, double s1, double m2, double s2)
     return fabs(m1 / m2) * sqrt((s1 / m1) * (s1 / m1) + (s2 / m2) * (s2 / m2));
 }
 
-/* Continued fraction of the incomplete beta function (NIST DLMF 8.17.22), by Lentz's method. */
+/* Evaluates the continued fraction of the incomplete beta function (NIST DLMF 8.17.22), by Lentz's method. */
 static double beta_fraction(double a, double b, double x)
 {
     const double tiny = 1e-300;

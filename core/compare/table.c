@@ -62,10 +62,10 @@ static const struct fact facts[] = {
     CLASS("workspace", "  workspace", MEMORY_WORKSPACE),
     CLASS("comm", "  communication", MEMORY_COMM),
     CLASS("data", "  data", MEMORY_DATA),
-    {"host_bytes", "beside it, in the host's memory", "bytes", 0, REAL,
+    {"host_bytes", "offloaded to host memory", "bytes", 0, REAL,
      FIELD(offloaded_bytes) + PLACE_HOST * sizeof(double)},
     OFFLOADED_BY_CLASS(PLACE_HOST, "host"),
-    {"file_bytes", "beside it, in working files", "bytes", 0, REAL,
+    {"file_bytes", "offloaded to scratch files", "bytes", 0, REAL,
      FIELD(offloaded_bytes) + PLACE_FILE * sizeof(double)},
     OFFLOADED_BY_CLASS(PLACE_FILE, "file"),
     {"optimizer_bytes_per_param", "optimizer bytes per parameter", "", -1, REAL,
@@ -136,14 +136,14 @@ static double number_of(const struct fact *fact, const struct record *run, const
     return NAN;
 }
 
-/* Distinct texts of a column's runs, in order, joined. */
+/* Joins the distinct texts of a column's runs, in order. */
 char *table_join(const struct column *column, const char *(*text)(const struct record *run, const void *what),
                  const void *what)
 {
     char *all = xstrdup(""), **texts = xcalloc((size_t)column->run_count, sizeof *texts);
     for (int i = 0; i < column->run_count; i++) {
         bool seen = false;
-        texts[i] = xstrdup(text(&column->runs[i], what)); /* text may use one buffer again and again */
+        texts[i] = xstrdup(text(&column->runs[i], what)); /* text may reuse one buffer */
         for (int j = 0; j < i && !seen; j++) seen = strcmp(texts[i], texts[j]) == 0;
         if (seen || !texts[i][0]) continue;
         char *longer = xasprintf("%s%s%s", all, all[0] ? ", " : "", texts[i]);
@@ -160,8 +160,8 @@ static const char *fact_text(const struct record *run, const void *what)
     return (const char *)run + ((const struct fact *)what)->offset;
 }
 
-/* What a column is measured against: the reference; published figures, which are of another model and
- * machine, against the first of their own. */
+/* Returns the column to compare with: the reference; for published figures, which have a different model
+ * and machine, the first published column. */
 static int base_of(const struct table *t, int c)
 {
     if (!t->columns[c].runs[0].published || t->columns[t->reference].runs[0].published) return t->reference;
@@ -188,7 +188,7 @@ static void relate(struct table *t, struct row *row)
         if (!isfinite(cell->ratio)) cell->ratio = NAN;
         cell->ratio_sd = statistics_ratio_sd(cell->mean, cell->sd, ref->mean, ref->sd);
         if (!isfinite(cell->ratio_sd)) cell->ratio_sd = NAN;
-        if (strcmp(row->unit, "bytes") != 0) /* those are counted: chance has no part in them */
+        if (strcmp(row->unit, "bytes") != 0) /* bytes are counted exactly: they have no random error */
             cell->p = statistics_welch(cell->mean, cell->sd, cell->n, ref->mean, ref->sd, ref->n).p;
     }
 }
@@ -199,8 +199,8 @@ static void warn_outliers(struct table *t, const struct fact *fact, const struct
     for (int i = 0; i < n; i++)
         if (fact->better && statistics_outlier(values, n, i))
             table_warn(t,
-                       "%s: %s of %s is %.6g, far from the other repeats (median %.6g): was the machine "
-                       "busy? Repeat it.",
+                       "%s: %s of %s is %.6g, far from the other repeats (median %.6g): repeat it on an "
+                       "idle machine",
                        column->name, fact->label + strspn(fact->label, " "), column->runs[i].name, values[i],
                        statistics_median(values, n));
 }
@@ -224,7 +224,7 @@ static void add_facts(struct table *t, struct gap **gaps)
             double *values = xcalloc((size_t)column->run_count, sizeof *values);
             for (int i = 0; i < column->run_count; i++)
                 values[i] = number_of(fact, &column->runs[i], &gaps[c][i], &base->runs[i % base->run_count]);
-            bool there = false; /* a loss that is NaN is a value, one that no step has given is none */
+            bool there = false; /* a NaN loss is a value; a loss that no step has is none */
             for (int i = 0; i < column->run_count; i++)
                 there |= column->runs[i].count > 0 || isfinite(values[i]);
             cell->number = true;
@@ -236,7 +236,7 @@ static void add_facts(struct table *t, struct gap **gaps)
             warn_outliers(t, fact, column, values, column->run_count);
             free(values);
         }
-        if (!any) { /* a row with nothing in it says nothing */
+        if (!any) { /* rows without values are omitted */
             free(row->key);
             free(row->label);
             for (int c = 0; c < t->column_count; c++) free(row->cells[c].text);
@@ -254,7 +254,7 @@ const char *table_setting(const struct record *run, const void *key)
     return value ? value : "";
 }
 
-/* With its changes during the run. */
+/* Returns the value with its changes during the run. */
 static const char *setting_history(const struct record *run, const void *key)
 {
     const char *history = record_setting_history(run, key);
@@ -277,13 +277,13 @@ static void add_config(struct table *t)
     if (count) qsort(keys, count, sizeof *keys, by_text);
     for (size_t k = 0; k < count; k++) {
         if (k && strcmp(keys[k], keys[k - 1]) == 0) continue;
-        if (strncmp(keys[k], "run.", 4) == 0) continue; /* where a run lies is no part of it */
+        if (strncmp(keys[k], "run.", 4) == 0) continue; /* the run's location does not matter */
         struct row *row = table_add_row(t, SECTION_CONFIG, keys[k], keys[k], "", 0);
         for (int c = 0; c < t->column_count; c++) {
             row->cells[c].text = table_join(&t->columns[c], table_setting, keys[k]);
             row->cells[c].history = table_join(&t->columns[c], setting_history, keys[k]);
         }
-        for (int c = 0; c < t->column_count; c++) /* a published column has no configuration to differ in */
+        for (int c = 0; c < t->column_count; c++) /* a published column has no configuration */
             if (!t->columns[c].runs[0].published && !t->columns[t->reference].runs[0].published)
                 row->changed |= strcmp(row->cells[c].history, row->cells[t->reference].history) != 0;
         if (t->column_count == 1) row->changed |= strcmp(row->cells[0].text, row->cells[0].history) != 0;
@@ -306,13 +306,14 @@ static void add_warnings(struct table *t)
                 table_warn(t, "%s: is still running, at step %lld", r->name,
                            (long long)(r->count ? r->step[r->count - 1] : 0));
             if (strcmp(r->state, "broken off") == 0)
-                table_warn(t, "%s: was broken off: its process is gone ('meopt train --resume' goes on)",
+                table_warn(t,
+                           "%s: was interrupted: its process is gone (continue with 'meopt train --resume')",
                            r->name);
             if (r->count == 0) table_warn(t, "%s: has no step yet", r->name);
             if (r->torn && strcmp(r->state, "running") != 0)
-                table_warn(t, "%s: the last line of metrics.jsonl is torn and left out", r->name);
+                table_warn(t, "%s: the last line of metrics.jsonl is torn and was skipped", r->name);
             if (r->bad_lines)
-                table_warn(t, "%s: %lld lines of metrics.jsonl cannot be read and are left out", r->name,
+                table_warn(t, "%s: %lld lines of metrics.jsonl are invalid and were skipped", r->name,
                            (long long)r->bad_lines);
             if (r->nan_steps)
                 table_warn(t, "%s: the loss is not a number at %lld steps, first at step %lld", r->name,
@@ -389,7 +390,7 @@ void table_warn(struct table *t, const char *format, ...)
     t->warnings[t->warning_count++] = xstrdup(text);
 }
 
-/* ---- As people read it ---- */
+/* ---- Formatting ---- */
 
 struct scale {
     double factor;

@@ -1,4 +1,4 @@
-/* Inside the table: what its files share. */
+/* Private to the table: shared by its files. */
 #ifndef MEOPT_COMPARE_TABLE_INTERNAL_H
 #define MEOPT_COMPARE_TABLE_INTERNAL_H
 
@@ -6,17 +6,17 @@
 
 struct row *table_add_row(struct table *table, enum section section, const char *key, const char *label,
                           const char *unit, int better);
-/* Distinct texts of a column's runs, in order, joined; malloc'ed. */
+/* Joins the distinct texts of a column's runs, in order; malloc'ed. */
 char *table_join(const struct column *column, const char *(*text)(const struct record *run, const void *what),
                  const void *what);
-/* The value of a key of config.yaml, "" without one. */
+/* Returns the value of a key of config.yaml, "" if it is missing. */
 const char *table_setting(const struct record *run, const void *key);
 
 /* ---- checks.c ---- */
 
-/* Adds a row for everything that stands in the way of a comparison; after the settings. */
+/* Adds a row for each difference that makes runs incomparable; after the settings. */
 void checks_add(struct table *table);
-/* Warns about settings that change the loss though nobody asked for it. */
+/* Warns about settings that change the loss without the user's intention. */
 void checks_warn(struct table *table);
 
 #endif

@@ -12,13 +12,13 @@ int threshold_parse(struct threshold *threshold, const struct table *table, cons
     char key[64] = "", *end = NULL;
     *threshold = (struct threshold){.expression = expression};
     if (!colon || (size_t)(colon - expression) >= sizeof key || colon == expression)
-        return error_set(err, EXIT_USAGE, "as in 'peak_bytes:-20%' or 'final_loss:+1%'",
+        return error_set(err, EXIT_USAGE, "for example 'peak_bytes:-20%' or 'final_loss:+1%'",
                          "--threshold '%s' is not KEY:LIMIT", expression);
     memcpy(key, expression, (size_t)(colon - expression));
     threshold->limit = strtod(colon + 1, &end);
     threshold->relative = end && *end == '%';
     if (end == colon + 1 || !isfinite(threshold->limit) || end[threshold->relative])
-        return error_set(err, EXIT_USAGE, "as in 'peak_bytes:-20%' or 'final_loss:+1%'",
+        return error_set(err, EXIT_USAGE, "for example 'peak_bytes:-20%' or 'final_loss:+1%'",
                          "'%s' in --threshold '%s' is no number", colon + 1, expression);
     threshold->row = table_row(table, key);
     if (!threshold->row || !threshold->row->cells[table->column_count > 1 ? !table->reference : 0].number)

@@ -193,7 +193,7 @@ static void read_value(struct load *l, int key, int key_node, int value_node, bo
     }
     char *list = listed ? list_text(d, followed) : NULL;
     if (listed && !list) {
-        problem(l, true, value_node, "as in [0, 1, 2, 3]", "%s: a list of numbers has something else in it",
+        problem(l, true, value_node, "as in [0, 1, 2, 3]", "%s: the list has an element that is not a number",
                 name);
         return;
     }
@@ -229,9 +229,9 @@ static void read_merge(struct load *l, const char *section, int node, int *merge
         for (int k = d->nodes[target].first; k >= 0; k = d->nodes[k].next)
             if (d->nodes[document_follow(d, k)].kind == NODE_MAPPING)
                 read_section(l, section, document_follow(d, k), merges, true);
-            else problem(l, true, k, "merge sections: <<: *name", "'<<' takes groups of keys");
+            else problem(l, true, k, "merge sections: <<: *name", "'<<' requires groups of keys");
     } else {
-        problem(l, true, node, "merge a section: <<: *name", "'<<' takes a group of keys");
+        problem(l, true, node, "merge a section: <<: *name", "'<<' requires a group of keys");
     }
 }
 
@@ -272,8 +272,7 @@ static void read_section(struct load *l, const char *section, int mapping, int *
             const struct config_retired *gone =
                 key < 0 ? harmless(full, v->kind == NODE_SCALAR ? v->text : NULL) : NULL;
             if (gone && !gone->quiet) {
-                problem(l, false, k, "remove it", "%s is not a key any more; %s changes nothing", full,
-                        v->text);
+                problem(l, false, k, "remove it", "%s is no longer a key; %s has no effect", full, v->text);
             } else if (key < 0 && !gone) {
                 suggest(hint, sizeof hint, section, n->text);
                 problem(l, true, k, hint, "%.100s is not a key%s", full, removed(full));
@@ -303,7 +302,7 @@ static void read_root(struct load *l, int mapping, int *merges, bool by_merge)
             if (merge) {
                 if (++*merges > MAX_MERGES || d->nodes[value].kind != NODE_MAPPING)
                     problem(l, true, n->next, "merge a group of sections: <<: *name",
-                            "'<<' cannot take this");
+                            "'<<' cannot merge this");
                 else read_root(l, value, merges, true);
                 continue;
             }

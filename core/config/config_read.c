@@ -40,9 +40,9 @@ static int read_file(const char *directory, const char *name, char **text, size_
     char *path = directory ? path_join(directory, name) : xstrdup(name);
     int code;
     if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > DOCUMENT_MAX_BYTES) {
-        code =
-            error_set(err, EXIT_CONFIG, "is this the right file?", "has %lld bytes, an experiment at most %d",
-                      (long long)st.st_size, DOCUMENT_MAX_BYTES);
+        code = error_set(err, EXIT_CONFIG, "check the name of the file",
+                         "has %lld bytes, a configuration at most %d", (long long)st.st_size,
+                         DOCUMENT_MAX_BYTES);
         error_at(err, path, 0, 0);
     } else if (directory) code = file_read_below(directory, name, DOCUMENT_MAX_BYTES, text, bytes, err);
     else code = file_read(path, DOCUMENT_MAX_BYTES, text, bytes, err);

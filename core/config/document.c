@@ -130,7 +130,7 @@ bool document_lookalike(char *hint, size_t size, const char *text, size_t bytes,
         int line, column;
         document_position(text, bytes, begin, &line, &column);
         if (!*hint)
-            snprintf(hint, size, "replace U+%04X by '%c' in line %d, column %d: it only looks like it",
+            snprintf(hint, size, "replace U+%04X by '%c' in line %d, column %d: it only resembles it",
                      code_point(p, end - begin), ascii, line, column);
     }
     return *hint;
@@ -180,8 +180,9 @@ static int check_bytes(struct parser *p, struct error *err)
             return document_error(err, p->path, d->text, d->bytes, i, 1, "save the file as UTF-8",
                                   "byte 0x%02x is not UTF-8", *c);
         if (*c == 0 || (*c < 0x20 && *c != '\t' && *c != '\n' && *c != '\r') || *c == 0x7F)
-            return document_error(err, p->path, d->text, d->bytes, i, 1, "remove it; is this a text file?",
-                                  "control character 0x%02x", *c);
+            return document_error(err, p->path, d->text, d->bytes, i, 1,
+                                  "remove it, and check that this is a text file", "control character 0x%02x",
+                                  *c);
         if (points % MAP_STEP == 0) p->offsets[points / MAP_STEP] = i;
         points++;
         i += n;
@@ -207,13 +208,13 @@ static int yaml_failed(struct parser *p, struct error *err)
         return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading %s", p->path);
     size_t at =
         y->error == YAML_READER_ERROR ? y->problem_offset + p->base : byte_of(p, y->problem_mark.index);
-    const char *hint = "indent with spaces, close quotes and brackets, put a blank behind ':'";
+    const char *hint = "indent with spaces, close quotes and brackets, put a blank after ':'";
     if (y->problem && strstr(y->problem, "cannot start any token")) {
         if (at < p->document->bytes && p->document->text[at] == '\t')
             hint = "YAML indents with spaces, never with tabs";
         else hint = "put the value in quotes";
     } else if (y->problem && strstr(y->problem, "mapping values are not allowed")) {
-        hint = "put a value that holds ': ' in quotes; check the indentation";
+        hint = "put a value that contains ': ' in quotes; check the indentation";
     }
     char named[96];
     size_t above = at; /* the cause may be in the line above */
@@ -259,8 +260,8 @@ static int node_add(struct parser *p, const yaml_event_t *event, struct error *e
     p->aliases += event->type == YAML_ALIAS_EVENT;
     if (d->count >= DOCUMENT_MAX_NODES || p->anchors > DOCUMENT_MAX_ALIASES ||
         p->aliases > DOCUMENT_MAX_ALIASES) {
-        node_error(p, byte_of(p, event->start_mark.index), err, "an experiment is a page of text",
-                   "more nodes, anchors or aliases than any experiment has");
+        node_error(p, byte_of(p, event->start_mark.index), err, "a configuration is a page of text",
+                   "more nodes, anchors or aliases than a configuration may have");
         return -1;
     }
     if (d->count == p->node_capacity) {
@@ -385,7 +386,7 @@ static int build(struct parser *p, struct error *err)
         switch (event.type) {
         case YAML_DOCUMENT_START_EVENT:
             if (documents++)
-                code = node_error(p, byte_of(p, event.start_mark.index), err, "keep one document a file",
+                code = node_error(p, byte_of(p, event.start_mark.index), err, "keep one document per file",
                                   "a second document");
             break;
         case YAML_DOCUMENT_END_EVENT:
@@ -413,7 +414,7 @@ static int build(struct parser *p, struct error *err)
         if (depth) last[depth - 1] = node;
         if (!opens) continue;
         if (depth == DOCUMENT_MAX_DEPTH)
-            return node_error(p, d->nodes[node].start, err, "an experiment is sections of keys",
+            return node_error(p, d->nodes[node].start, err, "a configuration consists of sections of keys",
                               "nested deeper than 64 levels");
         stack[depth++] = node;
     }
@@ -425,7 +426,7 @@ int document_parse(struct document *document, const char *path, const char *text
 {
     *document = (struct document){.text = text, .bytes = bytes, .root = -1, .end = bytes};
     if (bytes > DOCUMENT_MAX_BYTES) {
-        error_set(err, EXIT_CONFIG, "is this the right file?", "has %zu bytes, an experiment at most %d",
+        error_set(err, EXIT_CONFIG, "check the name of the file", "has %zu bytes, a configuration at most %d",
                   bytes, DOCUMENT_MAX_BYTES);
         error_at(err, path, 0, 0);
         return EXIT_CONFIG;

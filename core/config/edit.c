@@ -131,7 +131,7 @@ static int apply_one(const char *path, const char *text, size_t bytes, const str
         *out = NULL;
         size_t at = s.at < bytes ? s.at : bytes ? bytes - 1 : 0;
         code = document_error(err, path, text, bytes, at, 1, "edit it by hand",
-                              "this place cannot be changed without changing another");
+                              "this value cannot be changed without changing another one");
         if (parsed == EXIT_HOST_MEMORY) {
             code = parsed;
             if (err) *err = unreadable;
@@ -263,7 +263,7 @@ static int replace_unchanged(const struct edited *f, const char *old, size_t old
     size_t now_bytes = 0;
     int code = read_text(f, &now, &now_bytes, err);
     if (!code && (now_bytes != old_bytes || memcmp(now, old, old_bytes) != 0)) {
-        code = error_set(err, EXIT_LOCKED, "try again", "somebody else changed it at the same time");
+        code = error_set(err, EXIT_LOCKED, "try again", "another program changed it at the same time");
         error_at(err, f->path, 0, 0);
     }
     free(now);

@@ -287,7 +287,7 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
             "data.flip needs data.augment");
     if (c->train.cache_teacher && c->data.augment)
         bad(context, "train.cache_teacher", true, "set data.augment: false",
-            "a teacher's cached outputs belong to fixed crops, but data.augment draws new ones");
+            "train.cache_teacher requires fixed crops, but data.augment draws new ones");
     if (config_memory(c) == INT64_MIN)
         bad(context, "train.memory", true, "as in 8GiB, or auto", "train.memory is not a number of bytes");
     if (c->model_s.place == TOWER_PLACE_STREAMED) {
@@ -297,10 +297,10 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
              c->optim.weights == OPTIM_WEIGHTS_FP32_COPY);
         if (c->optim.gradients != OPTIM_GRADIENTS_RELEASE)
             bad(context, "model_s.place", true, "set optim.gradients: release",
-                "streamed weights take their step block by block, which optim.gradients keep does not");
+                "streamed weights are updated block by block, but optim.gradients is keep");
         if (masters)
             bad(context, "model_s.place", true, "set optim.use_meopt: true, and optim.weights: auto",
-                "weights in fp32 beside those in bf16 cannot be streamed");
+                "weights in fp32 in addition to bf16 cannot be streamed");
     }
     if (c->train.micro_batch > c->train.batch_size ||
         (c->train.micro_batch && c->train.batch_size % c->train.micro_batch)) {

@@ -109,7 +109,7 @@ static const char rule_aliases[] = OPTIM_RULES(RULE_ALIAS, );
 
 const struct config_key config_keys[] = {
     CHOICE_ALIAS("model.family", model_family, family_aliases + 1, "auto", MODEL_SHAPE,
-                 "kind of both towers, but for model_s.family; auto: from arch or the checkpoint's keys",
+                 "model family of both towers (student: see model_s.family); auto: from arch or checkpoint",
                  model.family),
     TOWER("model_t", "teacher", model_t),
     CHOICE("model_t.init", tower_init, "checkpoint", "train",
@@ -120,8 +120,8 @@ const struct config_key config_keys[] = {
      false, ENUM_AT(tower_place, model_t.place)},
     TOWER("model_s", "student", model_s),
     CHOICE_ALIAS("model_s.family", model_family, family_aliases + 1, "auto", MODEL_SHAPE,
-                 "kind of the student where it is another than the teacher's; auto: from its arch, its "
-                 "checkpoint where model.family is auto, else model.family",
+                 "model family of the student if it differs from the teacher's; auto: from its arch, its "
+                 "checkpoint if model.family is auto, else model.family",
                  model_s.family),
     CHOICE("model_s.init", tower_init, "checkpoint", "train", "initial values of the student", model_s.init),
     {"model_s.place", CONFIG_CHOICE, NULL, tower_place_names, NULL, 0, 0, "resident", "train plan bench",

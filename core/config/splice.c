@@ -93,7 +93,7 @@ static int find(const struct editor *e, struct target *t, const char *typed)
         return refuse(e, s->outer_start, "write the section out, or edit the place that it refers to",
                       "this section is an alias");
     else if (s->kind != NODE_SCALAR || s->style != STYLE_PLAIN || s->text[0] || s->tag || s->anchor)
-        return refuse(e, s->outer_start, "write keys below it", "this section is no group of keys");
+        return refuse(e, s->outer_start, "write keys below it", "this section is not a group of keys");
     return 0;
 }
 
@@ -144,7 +144,7 @@ static int plan_replace(const struct editor *e, const struct target *t, struct s
         return refuse(e, n->outer_start, "edit the place that it refers to, or write the value out",
                       "the value is an alias");
     if (n->kind != NODE_SCALAR)
-        return refuse(e, n->outer_start, "edit it by hand", "the value is no single word or number");
+        return refuse(e, n->outer_start, "edit it by hand", "the value is not a single word or number");
     if (n->uses)
         return refuse(e, n->outer_start, "edit it by hand if all of them are meant",
                       "aliases elsewhere refer to this value");
@@ -153,7 +153,7 @@ static int plan_replace(const struct editor *e, const struct target *t, struct s
     for (size_t i = n->outer_start; i < n->start; i++)
         if (e->d->text[i] == '\n' || e->d->text[i] == '\r')
             return refuse(e, n->outer_start, "write it on the key's line",
-                          "the value's anchor or tag stands on a line of its own");
+                          "the value's anchor or tag is on its own line");
     bool flow = e->d->nodes[t->mapping].style == STYLE_FLOW || e->d->nodes[e->d->root].style == STYLE_FLOW;
     s->at = n->start;
     s->remove = n->end - n->start;
@@ -261,8 +261,7 @@ static int plan_insert(const struct editor *e, const struct target *t, struct sp
         (void)document_find(d, d->root, t->section, &key_node);
         indent = indentation(d, d->nodes[key_node].outer_start);
         if (flow_root || indent < 0 || n->start == 0 || d->text[n->start - 1] != ':')
-            return refuse(e, n->outer_start, "write the key by hand",
-                          "this section is empty in a way that cannot be filled");
+            return refuse(e, n->outer_start, "write the key by hand", "this empty section cannot be filled");
         value = spell(t->key, t->value, STYLE_PLAIN, false);
         line = xasprintf("%*s%s: %s", indent + step_width(d), "", t->leaf, value);
         plan_below(d, n->start, line, s);
@@ -306,7 +305,7 @@ static int plan_remove_lines(const struct editor *e, int key_node, int node, str
     const struct document *d = e->d;
     size_t from = d->nodes[key_node].outer_start;
     if (indentation(d, from) < 0)
-        return refuse(e, from, "put each key on a line of its own", "something else stands on this line");
+        return refuse(e, from, "put each key on a line of its own", "this line has other content");
     from = line_start(d, from);
     size_t end = document_leaf_end(d, node);
     bool fresh = end > from && (d->text[end - 1] == '\n' || d->text[end - 1] == '\r');

@@ -323,7 +323,7 @@ static enum value_status out_of_range(int key, const char *text, char *message, 
 static enum value_status note_ambiguous(char *message, char *hint, size_t size, const char *text,
                                         const char *taken, const char *better)
 {
-    snprintf(message, size, "other YAML readers take %.60s as %s", text, taken);
+    snprintf(message, size, "other YAML readers parse %.60s as %s", text, taken);
     snprintf(hint, size, "write %s", better);
     return VALUE_NOTE;
 }

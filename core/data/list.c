@@ -343,9 +343,9 @@ static void select_training(struct image_list *list)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%lld %s", used ? ", " : "",
                                  (long long)counts[k], part_names[k]);
     }
-    list->chosen = choose ? xasprintf("%lld%s are taken, not those beside them: %s", (long long)kept,
-                                      coco2014 ? " below train2014" : " for training", text)
-                          : xasprintf("taken together: %s", text);
+    list->chosen = choose ? xasprintf("using %lld images %s; skipped: %s", (long long)kept,
+                                      coco2014 ? "under train2014" : "for training", text)
+                          : xasprintf("using all images: %s", text);
 }
 
 static int by_bytes(const void *a, const void *b)
@@ -371,12 +371,12 @@ int image_list_survey(struct image_list *list, const char *root, const char *inc
     list->unread = unread_text(&w);
     if (!code && list->count == 0) {
         if (w.all)
-            error_set(err, EXIT_FAILED, "patterns are of paths relative to data.root",
+            error_set(err, EXIT_FAILED, "patterns match paths relative to data.root",
                       "data.include and data.exclude leave none of its %lld images", (long long)w.all);
         else
             error_set(err, EXIT_FAILED,
                       "set data.root to a directory with images, for COCO2014 'meopt fetch coco2014'",
-                      "holds no .jpg, .jpeg, .png or .webp file, nor one in a .tar%s%s",
+                      "has no .jpg, .jpeg, .png or .webp file, nor one in a .tar%s%s",
                       list->unread ? ", but " : "", list->unread ? list->unread : "");
         code = EXIT_FAILED;
         error_at(err, root, 0, 0);

@@ -3,11 +3,11 @@
  * The work is divided into samples. Sample t belongs to batch t / batch; a worker loads the next sample
  * whose batch has a free buffer. The image of a sample depends on its position alone. An image that cannot
  * be decoded is replaced by that of the next position, so that the replacement is the same on every run
- * (in a whole pass it is not replaced); it is logged once and counted. A file that cannot be read, or
- * lacks memory, is retried for a moment, then loading fails: the image may be good, and skipping it would
- * make a run irreproducible. A dataset that is small after resizing (and not augmented) is decoded once,
- * before data_start returns: decoding would take longer than the steps of the small towers that such sets
- * are for.
+ * (in a whole pass it is not replaced); it is logged once and counted. A file that cannot be read, also
+ * for lack of memory, is retried for a moment, then loading fails: the image may be good, and skipping it
+ * would make a run irreproducible. A dataset that is small after resizing (and not augmented) is decoded
+ * once, before data_start returns: decoding would take longer than the steps of the small towers that such
+ * sets are for.
  */
 #include "core/data/data.h"
 #include "core/base/processors.h"
@@ -371,8 +371,7 @@ int data_open(struct data **data, const struct data_options *options, struct err
 
 void data_report(const struct data *d)
 {
-    if (d->list.chosen)
-        log_info("images: %s (data.include and data.exclude choose otherwise)", d->list.chosen);
+    if (d->list.chosen) log_info("%s (change with data.include and data.exclude)", d->list.chosen);
     if (d->list.unread) log_info("not read in %s: %s", d->root, d->list.unread);
 }
 

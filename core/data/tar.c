@@ -133,8 +133,8 @@ int tar_list(const char *path, void (*take)(void *context, const char *name, int
     }
     if (!code && !ended) code = EXIT_INTEGRITY; /* without the end marker, members may be missing */
     if (code == EXIT_INTEGRITY)
-        error_set(err, code, "is it compressed, or cut off? data.exclude leaves it out",
-                  "is no tar archive that can be read: its header at byte %lld", (long long)at);
+        error_set(err, code, "it may be compressed or truncated; data.exclude skips it",
+                  "not a readable tar archive: invalid header at byte %lld", (long long)at);
     free(x.name);
     close(fd);
     return code ? error_at(err, path, 0, 0), code : 0;
@@ -152,7 +152,7 @@ int tar_read(const char *path, int64_t offset, int64_t bytes, char **data, struc
     for (int64_t used = 0; !code && used < bytes;) {
         ssize_t n = retry_read(fd, buffer + used, (size_t)(bytes - used), offset + used);
         if (n > 0) used += n;
-        else if (n == 0) code = error_set(err, EXIT_FAILED, NULL, "the archive ends within it");
+        else if (n == 0) code = error_set(err, EXIT_FAILED, NULL, "the archive ends inside it");
         else {
             reason = errno;
             code = error_errno(err, EXIT_FAILED, NULL, "cannot read");

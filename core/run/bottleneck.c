@@ -88,14 +88,14 @@ static void set_data_remedy(struct bottleneck *v, const struct follow *f, const 
 {
     if (v->kind == BOTTLENECK_DISK)
         snprintf(v->remedy, sizeof v->remedy,
-                 "images on a local disk: meopt train --resume %s data.root=/LOCAL/COPY", run);
+                 "copy the images to a local disk: meopt train --resume %s data.root=/LOCAL/COPY", run);
     else if (f->data_workers > 0)
         snprintf(v->remedy, sizeof v->remedy,
-                 "more threads decode: meopt train --resume %s data.workers=%lld", run,
+                 "more decoding threads: meopt train --resume %s data.workers=%lld", run,
                  (long long)(2 * f->data_workers));
     else
         snprintf(v->remedy, sizeof v->remedy,
-                 "every processor decodes: give it more of them, as with meopt sbatch --cpus");
+                 "all CPUs decode: use more of them, for example with meopt sbatch --cpus");
 }
 
 void bottleneck_find(struct bottleneck *v, const struct follow *f)
@@ -107,7 +107,7 @@ void bottleneck_find(struct bottleneck *v, const struct follow *f)
     if (f->fallback[0]) {
         v->kind = BOTTLENECK_FALLBACK;
         snprintf(v->cause, sizeof v->cause, "%.190s", f->fallback);
-        snprintf(v->remedy, sizeof v->remedy, "what is missing: meopt doctor");
+        snprintf(v->remedy, sizeof v->remedy, "check the machine: meopt doctor");
         return;
     }
     if (last_steps(f, &ms, &waiting) < FEWEST) return;
@@ -116,11 +116,11 @@ void bottleneck_find(struct bottleneck *v, const struct follow *f)
         v->kind = BOTTLENECK_STRAGGLER;
         snprintf(v->cause, sizeof v->cause, "rank %d on %.60s: the others wait %.0f %% of a step for it",
                  f->slowest_rank, f->slowest_host, f->slowest_costs);
-        snprintf(v->remedy, sizeof v->remedy, "what its host lacks: ssh %.60s meopt doctor", f->slowest_host);
+        snprintf(v->remedy, sizeof v->remedy, "check its host: ssh %.60s meopt doctor", f->slowest_host);
     } else if (strncmp(f->status.message, "saving is paused", 16) == 0) {
         v->kind = BOTTLENECK_DISK;
         snprintf(v->cause, sizeof v->cause, "%.190s", f->status.message);
-        snprintf(v->remedy, sizeof v->remedy, "make room: df -h %s", run);
+        snprintf(v->remedy, sizeof v->remedy, "free disk space: df -h %s", run);
     } else if (waiting >= WAITS) {
         v->kind = f->io_percent >= PRESSURE ? BOTTLENECK_DISK : BOTTLENECK_DATA;
         int n = snprintf(v->cause, sizeof v->cause, "%.0f %% of a step waits for images", waiting);
@@ -128,8 +128,8 @@ void bottleneck_find(struct bottleneck *v, const struct follow *f)
             snprintf(v->cause + n, sizeof v->cause - (size_t)n, ", the disk stalls %.0f %%", f->io_percent);
         set_data_remedy(v, f, run);
     } else if (find_throttled(v, f, ms)) {
-        snprintf(v->remedy, sizeof v->remedy, "cool it, or another card: meopt train --resume %s --cards N",
-                 run);
+        snprintf(v->remedy, sizeof v->remedy,
+                 "improve its cooling, or use another card: meopt train --resume %s --cards N", run);
     } else if (!isfinite(busy) || busy >= BUSY) {
         v->kind = BOTTLENECK_COMPUTE;
         int n = snprintf(v->cause, sizeof v->cause, "%.1f %% of a step waits for images", waiting);

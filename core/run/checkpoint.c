@@ -179,10 +179,10 @@ static int read_manifest(struct checkpoint *c, int fd, const char *path, struct 
             code = error_set(err, EXIT_INTEGRITY, NULL, "manifest, line %d, column %d: %s", why.line,
                              why.column, why.text);
         else if (!json_is_object(c->manifest))
-            code = error_set(err, EXIT_INTEGRITY, NULL, "manifest: no object");
+            code = error_set(err, EXIT_INTEGRITY, NULL, "manifest: not a JSON object");
         else if (json_is_integer(step = json_object_get(c->manifest, "step")) &&
                  json_integer_value(step) != (json_int_t)c->step)
-            code = error_set(err, EXIT_INTEGRITY, NULL, "manifest: is of step %lld",
+            code = error_set(err, EXIT_INTEGRITY, NULL, "manifest: belongs to step %lld",
                              (long long)json_integer_value(step));
     }
     free(text);
@@ -196,8 +196,9 @@ static int read_writers(struct checkpoint *c, struct error *err)
     json_t *files = json_object_get(c->manifest, "files"), *entry;
     const char *name;
     if (version > CHECKPOINT_VERSION) /* neither damaged nor skipped */
-        return error_set(err, EXIT_FAILED, "use the meopt that wrote it, or a later one",
-                         "the checkpoint of step %lld is of a later version of meopt", (long long)c->step);
+        return error_set(err, EXIT_FAILED, "use the version of meopt that wrote it, or a later one",
+                         "the checkpoint of step %lld was written by a later version of meopt",
+                         (long long)c->step);
     c->writers = 1;
     json_object_foreach(files, name, entry)
     {
@@ -237,7 +238,7 @@ static int compare_part(const struct checkpoint *c, const char *name, int fd, en
     if (!code && !agrees) {
         if (!entry)
             code = error_set(err, EXIT_INTEGRITY, NULL,
-                             "%s does not agree with the manifest: it is not in it", name);
+                             "%s does not agree with the manifest: it is not listed", name);
         else if (found.bytes != bytes)
             code = error_set(err, EXIT_INTEGRITY, NULL,
                              "%s does not agree with the manifest: it has %lld bytes, expected %lld", name,
@@ -428,7 +429,7 @@ int checkpoint_set_aside(const char *directory, int64_t step, const char *why, s
     int code = file_rename_at(AT_FDCWD, from, to) == 0 || errno == ENOENT
                    ? 0
                    : error_errno(err, EXIT_FAILED, NULL, "cannot rename %s to %s", from, path_basename(to));
-    if (!code) log_warn("%s is damaged: %s; it is now called %s", from, why, path_basename(to));
+    if (!code) log_warn("%s is damaged: %s; renamed to %s", from, why, path_basename(to));
     free(from);
     free(to);
     return code;
@@ -451,7 +452,7 @@ static enum checkpoint_state newest_listed(struct checkpoint *c, const char *dir
         if (state == WHOLE) break;
         if (state == UNREADABLE && err) *err = whys[damaged];
         if (state != DAMAGED) break;
-        if (!owner) log_warn("%s is damaged: %s; trying the one before", c->directory, whys[damaged].what);
+        if (!owner) log_warn("%s is damaged: %s; trying the previous one", c->directory, whys[damaged].what);
         checkpoint_close(c);
     }
     if (state == WHOLE)
@@ -462,7 +463,7 @@ static enum checkpoint_state newest_listed(struct checkpoint *c, const char *dir
     else checkpoint_close(c);
     if (count == 0) state = WHOLE;
     if (state == DAMAGED)
-        error_set(err, EXIT_INTEGRITY, "start the run again", "no checkpoint of the run is whole (%s)",
+        error_set(err, EXIT_INTEGRITY, "start the run again", "no checkpoint of the run is complete (%s)",
                   whys[0].what);
     free(whys);
     free(steps);

@@ -63,7 +63,7 @@ int checkpoint_reader_span(struct checkpoint_reader *r, int64_t offset, void *ds
     char *to = dst;
     int code = 0;
     if (offset < 0 || offset > r->bytes || bytes > (uint64_t)(r->bytes - offset)) {
-        code = error_set(err, EXIT_INTEGRITY, NULL, "%s ends too early", r->name);
+        code = error_set(err, EXIT_INTEGRITY, NULL, "%s is truncated", r->name);
         error_at(err, r->path, 0, 0);
     }
     while (bytes && !code) {
@@ -106,7 +106,7 @@ int checkpoint_tensors(const struct checkpoint *c, const struct weights_row *row
         for (int d = 0; d < rows[i].ndim; d++) wanted *= rows[i].shape[d];
         if (at < 0 || weights_tensor(w, at)->count != wanted) {
             code = error_set(err, EXIT_INTEGRITY, "resume with the configuration that made the checkpoint",
-                             "tensor %s is missing or has another shape", rows[i].name);
+                             "tensor %s is missing or has a different shape", rows[i].name);
             error_at(err, weights_path(w), 0, 0);
             break;
         }
@@ -147,7 +147,7 @@ static int read_record(struct cursor *f, int64_t index, char **record, size_t *r
     for (bool there = false; !there && !code;) {
         code = checkpoint_read_at(f->fd, &bytes, sizeof bytes, (int64_t)f->at, &got, f->path, err);
         if (!code && (got < sizeof bytes || bytes > (uint64_t)st.st_size - f->at - sizeof bytes))
-            code = error_set(err, EXIT_INTEGRITY, NULL, "optimizer state ends too early");
+            code = error_set(err, EXIT_INTEGRITY, NULL, "optimizer state is truncated");
         there = f->index++ == index;
         if (!code && !there) f->at += sizeof bytes + bytes;
     }
@@ -156,7 +156,7 @@ static int read_record(struct cursor *f, int64_t index, char **record, size_t *r
                          (unsigned long long)bytes);
     if (!code)
         code = checkpoint_read_at(f->fd, *record, bytes, (int64_t)(f->at + sizeof bytes), &got, f->path, err);
-    if (!code && got < bytes) code = error_set(err, EXIT_INTEGRITY, NULL, "has become shorter");
+    if (!code && got < bytes) code = error_set(err, EXIT_INTEGRITY, NULL, "became shorter while it was read");
     if (code) {
         error_at(err, f->path, 0, 0);
     } else {

@@ -55,13 +55,14 @@ static int check_here(const char *path, const struct checkpoint_written *reporte
     struct stat st;
     int fd = -1, code = checkpoint_open_part(AT_FDCWD, path, &fd, err);
     if (!code && (fstat(fd, &st) != 0 || (int64_t)st.st_size != reported->bytes))
-        code = error_set(err, EXIT_FAILED, NULL, "%s was written with %lld bytes, which are not all here",
-                         path, (long long)reported->bytes);
+        code = error_set(err, EXIT_FAILED, NULL,
+                         "%s was written with %lld bytes, and is missing or shorter here", path,
+                         (long long)reported->bytes);
     if (fd >= 0) close(fd);
     if (code && err)
         snprintf(err->hint, sizeof err->hint,
-                 "is the run's directory the same on every host, on a file "
-                 "system that they share?");
+                 "put the run's directory on a file "
+                 "system that all hosts share");
     return code;
 }
 
@@ -247,7 +248,7 @@ static void forget(const char *directory, int64_t step)
     if (file_rename_at(AT_FDCWD, from, to) != 0)
         error_errno(&err, EXIT_FAILED, NULL, "cannot rename %s", from);
     else file_remove_tree(to, &err);
-    if (err.code) log_warn("an old checkpoint is left behind: %s", err.what);
+    if (err.code) log_warn("could not remove an old checkpoint: %s", err.what);
     free(from);
     free(to);
 }
@@ -260,7 +261,7 @@ static void forget_old(const char *directory, int64_t written, int keep)
     int count, kept = 1, looked = 0;
     struct error err = {0};
     if (checkpoint_steps(directory, &steps, &count, &err))
-        log_warn("old checkpoints are left behind: %s", err.what);
+        log_warn("could not remove old checkpoints: %s", err.what);
     for (int i = 0; i < count; i++) {
         struct checkpoint c = {0};
         if (steps[i] >= written) continue;
@@ -294,7 +295,8 @@ static void remove_leftover(void *context, const char *all, const char *name)
     if (!partial && strncmp(name, ".trash-", 7) != 0 && strncmp(name, ".LATEST.", 8) != 0) return;
     char *path = path_join(all, name);
     struct error err = {0};
-    if (file_remove_tree(path, &err)) log_warn("what a killed save has left stays: %s", err.what);
+    if (file_remove_tree(path, &err))
+        log_warn("could not remove the remains of an interrupted save: %s", err.what);
     free(path);
 }
 

@@ -86,7 +86,7 @@ static void put_cards(FILE *out, const struct prometheus_run *run)
         size_t at;
         double scale;
     } rows[] = {
-        {"meopt_card_memory_used_bytes", "Memory in use on the card, by whomever.",
+        {"meopt_card_memory_used_bytes", "Memory in use on the card, by all processes.",
          offsetof(struct prometheus_card, mem_used_bytes), 1},
         {"meopt_card_memory_size_bytes", "Memory of the card.",
          offsetof(struct prometheus_card, mem_total_bytes), 1},
@@ -158,7 +158,7 @@ int prometheus_write(const char *path, const struct prometheus_run *run, struct 
 {
     char *text = prometheus_text(run), *temp = xasprintf("%s.%d.tmp", path, (int)getpid());
     int fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-    int code = fd < 0 ? error_errno(err, EXIT_FAILED, "is the directory there and writable?",
+    int code = fd < 0 ? error_errno(err, EXIT_FAILED, "create the directory, or make it writable",
                                     "cannot create %s", temp)
                       : 0;
     if (fd >= 0) {
@@ -166,7 +166,7 @@ int prometheus_write(const char *path, const struct prometheus_run *run, struct 
         code = file_write_all(fd, text, strlen(text), temp, err);
         if (close(fd) != 0 && code == 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot write %s", temp);
         if (code == 0 && rename(temp, path) != 0)
-            code = error_errno(err, EXIT_FAILED, "is it a directory?", "cannot replace %s", path);
+            code = error_errno(err, EXIT_FAILED, "remove it if it is a directory", "cannot replace %s", path);
         if (code) unlink(temp);
     }
     free(temp);

@@ -45,9 +45,9 @@ static int is_lock_of(int inherited, const char *path, struct error *err)
 {
     struct stat theirs, ours;
     if (fstat(inherited, &theirs) != 0 || stat(path, &ours) != 0)
-        return error_errno(err, EXIT_FAILED, NULL, "cannot look at the run's lock");
+        return error_errno(err, EXIT_FAILED, NULL, "cannot examine the run's lock");
     if (theirs.st_dev == ours.st_dev && theirs.st_ino == ours.st_ino) return 0;
-    return error_set(err, EXIT_LOCKED, NULL, "the lock that was handed on is not of this run");
+    return error_set(err, EXIT_LOCKED, NULL, "the inherited lock does not belong to this run");
 }
 
 /* A reader that checks whether the run is held (run_held) holds the lock for a moment. */
@@ -62,8 +62,7 @@ static int lock_file(int fd, struct error *err)
     if (errno == EWOULDBLOCK)
         return error_set(err, EXIT_LOCKED, "wait for it, or stop it",
                          "another process trains in this run directory");
-    log_warn("the run cannot be locked (%s): nothing keeps a second process from training in it",
-             strerror(errno));
+    log_warn("the run cannot be locked (%s): a second process could train in it", strerror(errno));
     return 0;
 }
 
@@ -131,12 +130,12 @@ int run_follow(struct run *run, struct error *err)
         bool gone = file_absent(path);
         free(path);
         if (!gone) return 0; /* temporarily inaccessible: writing there reports the reason */
-        int code = error_set(err, EXIT_FAILED, "train again under another --name",
+        int code = error_set(err, EXIT_FAILED, "start a run with a different --name",
                              "the run's directory was removed while it trained");
         error_at(err, run->directory, 0, 0);
         return code;
     }
-    log_warn("%s was moved while it trained: it goes on as %s", run->directory, now);
+    log_warn("%s was moved while it trained: training continues in %s", run->directory, now);
     if (run->was) free(run->directory);
     else run->was = run->directory;
     run->directory = xstrdup(now);
@@ -153,7 +152,7 @@ int run_release(struct run *run)
 
 static int exists_already(const char *directory, struct error *err)
 {
-    error_set(err, EXIT_LOCKED, "choose another --name, or --resume it", "the run directory exists already");
+    error_set(err, EXIT_LOCKED, "use a different --name, or --resume it", "the run directory already exists");
     error_at(err, directory, 0, 0);
     return EXIT_LOCKED;
 }
@@ -220,11 +219,11 @@ int run_create_filled(struct run *run, const char *parent, const char *name, con
     name_printable(shown, sizeof shown, name);
     bool ours = false, plain = name[0] && name[0] != '.' && !strchr(name, '/') && strcmp(shown, name) == 0;
     *run = (struct run){.metrics = -1, .events = -1, .lock = -1};
-    int code = !plain
-                   ? error_set(err, EXIT_USAGE, "give a --name without '/', control characters, '.' in front",
-                               "'%s' cannot be the name of a run", shown)
-               : lstat(directory, &st) == 0 ? exists_already(directory, err)
-                                            : file_make_dirs(within, err);
+    int code =
+        !plain ? error_set(err, EXIT_USAGE, "use a --name without '/', control characters or a leading '.'",
+                           "'%s' is not a valid name of a run", shown)
+        : lstat(directory, &st) == 0 ? exists_already(directory, err)
+                                     : file_make_dirs(within, err);
     if (!code) code = lock_side_directory(run, side, &ours, err);
     if (!code) code = config_write_resolved(config, side, err);
     if (!code) run_tidy(run);
@@ -312,7 +311,8 @@ int run_metric(struct run *run, json_t *line, struct error *err)
     }
     free(text);
     int code = write_held(run, err);
-    return held || code ? code : error_set(err, EXIT_HOST_MEMORY, NULL, "no memory for a line of metrics");
+    return held || code ? code
+                        : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for a line of metrics");
 }
 
 int run_event(struct run *run, const char *event, json_t *fields, struct error *err)
@@ -357,7 +357,7 @@ int run_state(struct run *run, const char *state, int64_t step, int64_t total, i
     gethostname(s.host, sizeof s.host - 1);
     int code = run_follow(run, err); /* another run may have its old path now */
     if (!code && run->lock >= 0 && !run_is_here(run)) {
-        code = error_set(err, EXIT_FAILED, NULL, "the run's directory is not there any more");
+        code = error_set(err, EXIT_FAILED, NULL, "the run's directory no longer exists");
         error_at(err, run->directory, 0, 0);
     }
     return code ? code : run_status_write(&s, run->directory, err);

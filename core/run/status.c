@@ -39,7 +39,7 @@ int run_status_read(struct run_status *s, const char *directory, struct error *e
     int code = 0;
     if (access(config, R_OK) != 0) {
         code = error_errno(err, EXIT_FAILED, "name the directory of a run: 'meopt runs' lists them",
-                           "this is no run");
+                           "not a run");
         error_at(err, directory, 0, 0);
     } else if (file_absent_below(directory, name)) {
         snprintf(s->state, sizeof s->state, "starting");
@@ -47,7 +47,7 @@ int run_status_read(struct run_status *s, const char *directory, struct error *e
         json_t *object = json_loadb(text, bytes, 0, NULL), *exit_code = json_object_get(object, "exit_code");
         if (!json_is_object(object)) {
             char *path = path_join(directory, name);
-            code = error_set(err, EXIT_FAILED, "was it written by meopt?", "expected a JSON object");
+            code = error_set(err, EXIT_FAILED, "check that meopt wrote this file", "expected a JSON object");
             error_at(err, path, 0, 0);
             free(path);
         }
@@ -68,8 +68,8 @@ int run_status_read(struct run_status *s, const char *directory, struct error *e
     s->here = strcmp(host, s->host) == 0;
     if (!code && !s->ended && s->here && s->pid > 0 && is_gone(s->pid, directory)) {
         snprintf(s->state, sizeof s->state, "lost");
-        snprintf(s->message, sizeof s->message, "process %d is gone and said nothing", s->pid);
-        snprintf(s->hint, sizeof s->hint, "go on with: meopt train --resume");
+        snprintf(s->message, sizeof s->message, "process %d ended without a message", s->pid);
+        snprintf(s->hint, sizeof s->hint, "resume with: meopt train --resume");
     }
     free(text);
     free(config);

@@ -122,7 +122,7 @@ static int file_create(struct tensorboard *t, const char *directory, struct erro
                             (int)getpid(), i);
         t->fd = open(t->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
         if (t->fd >= 0) return 0;
-        int code = error_errno(err, EXIT_FAILED, "is the directory writable?", "cannot create %s", t->path);
+        int code = error_errno(err, EXIT_FAILED, "make the directory writable", "cannot create %s", t->path);
         if (errno != EEXIST) return code;
         free(t->path);
         t->path = NULL;

@@ -87,7 +87,7 @@ expect 2 'needs --role' "$MEOPT" embed configs/teacher.yaml --out x.safetensors
 # A run: its newest student, as the file that it exports.
 printf x >sample/COCO2014/map.tif
 "$MEOPT" train configs/quickstart.yaml train.steps=3 train.precision=fp32 train.batch_size=4 --run-dir . --name run >log 2>&1 || { cat log; failed=1; }
-for told in 'below train2014 are taken, not those beside them: [0-9]* for validation' 'not read in .*COCO2014: 2 .json, 1 .tif'; do
+for told in 'images under train2014; skipped: [0-9]* for validation' 'not read in .*COCO2014: 2 .json, 1 .tif'; do
     [ "$(grep -c "$told" log)" = 1 ] || { echo "told once: $told"; cat log; failed=1; }
 done
 "$MEOPT" export run --out exported.safetensors >/dev/null || failed=1

@@ -51,7 +51,7 @@ begin moved
 mv moved elsewhere
 kill -TERM $pid
 ends 10
-grep -q 'moved was moved while it trained: it goes on as .*/elsewhere' err || fail "moved: not told"
+grep -q 'moved was moved while it trained: training continues in .*/elsewhere' err || fail "moved: not told"
 grep -q -- '--resume .*/elsewhere' err || fail "moved: the next step names another place"
 [ ! -e moved/ckpt ] || fail "moved: half a run under its old name"
 resumes elsewhere

@@ -53,7 +53,7 @@ grep -q '"file_classes": *{"teacher": *[1-9]' told/metrics.jsonl || fail "metric
 [ "$(grep -c '"stream_wait_ms":' told/metrics.jsonl)" = 2 ] || fail "metrics: no time of waiting"
 ! grep -q stream_wait_ms held/metrics.jsonl || fail "metrics: a time of waiting for nothing"
 "$MEOPT" compare held told >out 2>log || [ $? = 8 ] || fail "compare"
-grep -q 'beside it, in working files' out && grep -q 'waiting for streamed weights' out || fail "compare: nothing of files"
+grep -q 'offloaded to scratch files' out && grep -q 'waiting for streamed weights' out || fail "compare: nothing of files"
 "$MEOPT" compare held held >out 2>log
 ! grep -q 'working files' out || fail "compare: files that are not there"
 

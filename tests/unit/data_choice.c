@@ -94,17 +94,16 @@ static void training_is_not_mixed_with_the_rest(void **state)
     put("test2017/c.jpg");
     put("unlabeled2017/d.jpg");
     expect(NULL, NULL, "train2017/a.jpg ",
-           "1 for training are taken, not those beside them: 1 elsewhere, 1 for validation, 1 for test", "");
+           "using 1 images for training; skipped: 1 elsewhere, 1 for validation, 1 for test", "");
     expect("*", NULL, "test2017/c.jpg train2017/a.jpg unlabeled2017/d.jpg val2017/b.jpg ", "", "");
     expect("train2017, unlabeled2017/", NULL, "train2017/a.jpg unlabeled2017/d.jpg ", "", "");
     expect(NULL, "val2017,test2017", "train2017/a.jpg unlabeled2017/d.jpg ", "", "");
     expect(NULL, "train2017", "test2017/c.jpg unlabeled2017/d.jpg val2017/b.jpg ",
-           "taken together: 1 elsewhere, 1 for validation, 1 for test", "");
+           "using all images: 1 elsewhere, 1 for validation, 1 for test", "");
     /* images of 2014 next to them count alone, as they always did */
     put("train2014/a.jpg");
     expect(NULL, NULL, "train2014/a.jpg ",
-           "1 below train2014 are taken, not those beside them: 2 elsewhere, 1 for validation, 1 for test",
-           "");
+           "using 1 images under train2014; skipped: 2 elsewhere, 1 for validation, 1 for test", "");
 }
 
 static void a_class_may_be_called_train(void **state)
@@ -115,7 +114,7 @@ static void a_class_may_be_called_train(void **state)
     put("Val/bus/c.jpg");
     put("Val/train/d.jpg");
     expect(NULL, NULL, "Train/bus/a.jpg Train/train/b.jpg ",
-           "2 for training are taken, not those beside them: 2 for validation", "");
+           "using 2 images for training; skipped: 2 for validation", "");
     expect(NULL, "Val", "Train/bus/a.jpg Train/train/b.jpg ", "", "");
     put("bus/e.jpg");
     put("train/f.jpg");

@@ -110,7 +110,7 @@ static void names_and_choice_are_of_paths_in_archives(void **state)
     assert_int_equal(image_list_read(&list, root, NULL, NULL, &err), 0);
     assert_int_equal(list.count, 4);
     assert_string_equal(list.names[0], "set-train-00.tar/s0/002.jpg");
-    assert_string_equal(list.chosen, "4 for training are taken, not those beside them: 4 for validation");
+    assert_string_equal(list.chosen, "using 4 images for training; skipped: 4 for validation");
     assert_string_equal(list.unread, "8 .cls");
     image_list_free(&list);
     assert_int_equal(image_list_read(&list, root, "set-val*", "*/006.jpg", &err), 0);
@@ -143,7 +143,7 @@ static void a_damaged_archive_is_an_error(void **state)
         shell("%s", damage[i]);
         assert_int_equal(image_list_read(&list, root, NULL, NULL, &err), EXIT_INTEGRITY);
         assert_non_null(strstr(err.file, "/shards/a.tar"));
-        assert_non_null(strstr(err.what, "is no tar archive that can be read: its header at byte"));
+        assert_non_null(strstr(err.what, "not a readable tar archive: invalid header at byte"));
     }
     free(root);
 }
