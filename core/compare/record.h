@@ -1,7 +1,7 @@
 /* One run directory (meopt-run(5)) as input of a comparison, whatever its state.
  *
- * The reader accepts missing data (a run of an older version, one that has just begun, a torn last line)
- * and refuses input that would give wrong figures: a directory that is no run, an unknown layout. Unknown
+ * The reader accepts missing data (a run of an older version, one that has just begun, a torn last line).
+ * It refuses input that would give wrong figures: a directory that is no run, an unknown layout. Unknown
  * numbers are NAN, integers -1, strings "". Every string is printable (text_printable), because it is
  * external.
  */

@@ -72,7 +72,8 @@ char *cell_change(char dst[CELL_TEXT], const struct row *row, const struct cell 
                   const char *plus_minus);
 
 /* 'peak_bytes:-20%': this row's change against the reference is at most -20 % if smaller is better, at
- * least -20 % if larger is better, and within 20 % otherwise; without % in the row's own unit. */
+ * least -20 % if larger is better, and within 20 % otherwise. Without %, the limit is in the row's own
+ * unit. */
 struct threshold {
     const char *expression;
     const struct row *row;

@@ -1,6 +1,6 @@
 /* Converts libyaml's events into a tree with byte positions. See document.h. The semantics of libyaml
- * 0.2.5's marks were measured: index counts code points, CRLF counts two, the BOM none; scalars end
- * exactly after their last character (quotes included); an anchor or tag belongs to the start; a missing
+ * 0.2.5's marks were measured: index counts code points, CRLF counts two, the BOM none. Scalars end
+ * exactly after their last character (quotes included). An anchor or tag belongs to the start. A missing
  * value is a zero-width scalar. */
 #include "core/config/document.h"
 #include "core/base/file.h"

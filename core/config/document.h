@@ -55,7 +55,7 @@ struct document {
 };
 
 /* Finds a character that only resembles ASCII (full-width '：' '＝', non-breaking blank) in the line around
- * byte `at`, outside comments, and writes the advice to replace it to hint (size bytes). Returns false if
+ * byte `at`, outside comments. Writes the advice to replace it to hint (size bytes). Returns false if
  * there is none, or if the line has letters outside ASCII as well, so that it may be intended. */
 bool document_lookalike(char *hint, size_t size, const char *text, size_t bytes, size_t at);
 

@@ -29,8 +29,8 @@ bool value_takes_list(int key);
 /* Writes the shortest spelling of a number that reads back equal and that every YAML reader parses as a
  * number. */
 void value_real_text(char *dst, size_t size, double x);
-/* Returns a typed value as it should be written to a file, malloc'ed: a number that other YAML readers
- * would parse differently is written in the spelling that all of them read. key may be -1. */
+/* Returns a typed value as it should be written to a file, malloc'ed. A number that other YAML readers
+ * would parse differently gets the spelling that all of them read. key may be -1. */
 char *value_typed(int key, const char *text);
 /* Whether YAML 1.1 or 1.2 readers would parse this plain scalar as a type different from text. */
 bool value_plain_is_not_text(const char *text);

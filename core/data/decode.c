@@ -1,7 +1,7 @@
 /* Decodes JPEG (libjpeg-turbo), PNG (libpng) and WebP (libwebp) to RGB like PIL's convert("RGB"): grey
- * replicated, palettes expanded, alpha dropped, Adobe CMYK through PIL's own formula, EXIF orientation
- * ignored, the first frame of an animation on black. A truncated file is an error. One difference: 16-bit
- * grey keeps its high byte, like 16-bit colour, where PIL clips it to white. */
+ * replicated, palettes expanded, alpha dropped, Adobe CMYK through PIL's own formula. EXIF orientation is
+ * ignored; of an animation, the first frame is drawn on black. A truncated file is an error. One
+ * difference: 16-bit grey keeps its high byte, like 16-bit colour, where PIL clips it to white. */
 #include "core/data/data.h"
 
 #include <setjmp.h>

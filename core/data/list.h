@@ -7,8 +7,8 @@
  * Selection: images that match a pattern of `include` and none of `exclude`. Without `include`, training
  * images are not mixed with others. If the paths contain a directory train2014, only its images are
  * listed. Else, if some are under a directory train2017, train or training and others under one for
- * validation or test (parts in list.c; the outermost directory of a path counts), only the former are
- * listed.
+ * validation or test (parts in list.c), only the former are listed. The outermost directory of a path
+ * counts.
  *
  * Patterns are separated by commas. '*' matches any bytes, including '/', and '?' matches one. A pattern
  * that matches a directory includes all files under it.

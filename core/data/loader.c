@@ -2,11 +2,11 @@
  *
  * The work is divided into samples. Sample t belongs to batch t / batch; a worker loads the next sample
  * whose batch has a free buffer. The image of a sample depends on its position alone. An image that cannot
- * be decoded is replaced by that of the next position, so that the replacement is the same on every run
- * (in a whole pass it is not replaced); it is logged once and counted. A file that cannot be read, also
- * for lack of memory, is retried for a moment, then loading fails: the image may be good, and skipping it
+ * be decoded is replaced by that of the next position, so that the replacement is the same on every run.
+ * In a whole pass it is not replaced. It is logged once and counted. A file that cannot be read, also for
+ * lack of memory, is retried for a moment, then loading fails. The image may be good, and skipping it
  * would make a run irreproducible. A dataset that is small after resizing (and not augmented) is decoded
- * once, before data_start returns: decoding would take longer than the steps of the small towers that such
+ * once, before data_start returns. Decoding would take longer than the steps of the small towers that such
  * sets are for.
  */
 #include "core/data/data.h"
@@ -239,7 +239,7 @@ static void work_kept(struct data *d, uint8_t *rgb)
 }
 
 /* Loads one sample into its slot of the batch `to`: its image, or that of the next position that can be
- * decoded; in a whole pass zeros, and -1 as its index. False: loading failed or stops. */
+ * decoded. In a whole pass a bad image gives zeros, and -1 as its index. False: loading failed or stops. */
 static bool load_sample(struct data *d, int64_t batch, int64_t slot, uint8_t *rgb, float *to, int64_t *number)
 {
     const struct data_options *o = &d->options;

@@ -129,7 +129,7 @@ void bottleneck_find(struct bottleneck *v, const struct follow *f)
         set_data_remedy(v, f, run);
     } else if (find_throttled(v, f, ms)) {
         snprintf(v->remedy, sizeof v->remedy,
-                 "improve its cooling, or use another card: meopt train --resume %s --cards N", run);
+                 "cool it, or use another card: meopt train --resume %s --cards N", run);
     } else if (!isfinite(busy) || busy >= BUSY) {
         v->kind = BOTTLENECK_COMPUTE;
         int n = snprintf(v->cause, sizeof v->cause, "%.1f %% of a step waits for images", waiting);

@@ -1,13 +1,13 @@
 /* Checkpoints on disk: a checkpoint is either complete or absent.
  *
- * ckpt/step-N/ contains model.safetensors (named tensors, readable by PyTorch), optimizer.bin (records,
- * each after its size in 8 bytes) and, written last, MANIFEST.json with the size and CRC-32C of both files
- * and the other data for a resume. It is written as step-N.partial, synced, renamed, and the directory is
- * synced; ckpt/LATEST names the newest checkpoint. The caller defines the content of tensors and records:
- * this module depends on neither model nor optimizer.
+ * ckpt/step-N/ contains model.safetensors (named tensors, readable by PyTorch) and optimizer.bin
+ * (records, each after its size in 8 bytes). MANIFEST.json is written last, with the size and CRC-32C of
+ * both files and the other data for a resume. It is written as step-N.partial, synced, renamed, and the
+ * directory is synced; ckpt/LATEST names the newest checkpoint. The caller defines the content of tensors
+ * and records: this module depends on neither model nor optimizer.
  *
  * If several processes hold parts of the records, each writes its own file optimizer.R-of-N.bin, with the
- * same number of records in the same order; one process writes the rest and publishes the checkpoint. The
+ * same number of records in the same order. One process writes the rest and publishes the checkpoint. The
  * files are separate because two hosts that write into one page of a file over NFS can overwrite each
  * other's bytes.
  *

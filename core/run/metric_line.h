@@ -3,7 +3,7 @@
  *
  * The dashboard and compare read runs that are being written, were interrupted, or come from other
  * versions. The parser is strict about the line (one complete JSON object with a step) and lenient about
- * the fields: one that is missing, null, or no number is NAN; an unknown one is skipped. Numbers are
+ * the fields. One that is missing, null, or no number is NAN; an unknown one is skipped. Numbers are
  * rounded exactly like strtod.
  */
 #ifndef MEOPT_RUN_METRIC_LINE_H

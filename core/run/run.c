@@ -34,8 +34,8 @@ int run_append(const char *directory, const char *name, int *fd, struct error *e
     return code ? code : file_open_below(directory, name, O_WRONLY | O_CREAT | O_APPEND, fd, NULL, err);
 }
 
-/* The lock is a file opened for writing: over NFS a lock of a directory is local to this machine, and a
- * lock of a file is shared by all machines only then (flock(2), NOTES). */
+/* The lock is a file opened for writing: only such a lock is shared by all machines over NFS. The lock of
+ * a directory is local to one machine (flock(2), NOTES). */
 static const char LOCK[] = ".lock";
 static char *lock_path(const char *directory) { return path_join(directory, LOCK); }
 

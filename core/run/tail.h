@@ -5,8 +5,8 @@
  *         if (tail_poll(&t, &anew) >= 0) while ((line = tail_line(&t, &bytes))) ...
  *     tail_free(&t);
  *
- * The file may not exist yet, belong to another user, become shorter (a resumed run writes its last steps
- * again), and end in a torn line, which is returned after its newline was written.
+ * The file may not exist yet, belong to another user, or become shorter (a resumed run writes its last
+ * steps again). A torn last line is returned after its newline was written.
  */
 #ifndef MEOPT_RUN_TAIL_H
 #define MEOPT_RUN_TAIL_H

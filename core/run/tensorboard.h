@@ -1,7 +1,7 @@
 /* Event files for TensorBoard: `tensorboard --logdir RUN/tensorboard`.
  *
  * Each trainer process appends to its own file, with one write(2) per step, so that TensorBoard may read
- * it at any time and a killed process leaves at most one torn record, at which readers stop. A file that
+ * it at any time. A killed process leaves at most one torn record, at which readers stop. A file that
  * continues after step N begins with a session start, after which TensorBoard drops later steps of earlier
  * files.
  *

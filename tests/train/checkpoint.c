@@ -42,7 +42,7 @@ static void a_damaged_one_is_passed_over(void **state)
     assert_int_equal(truncate(cut, 100), 0);
     free(cut);
     assert_int_equal(checkpoint_newest(&c, directory, false, &err), EXIT_INTEGRITY);
-    assert_non_null(strstr(err.what, "no checkpoint of the run is whole"));
+    assert_non_null(strstr(err.what, "no checkpoint of the run is complete"));
 }
 
 static void a_save_that_fails_leaves_what_was_there(void **state)
@@ -201,7 +201,7 @@ static void a_part_that_is_on_another_hosts_disk_is_no_part(void **state)
         .tensors = rows, .tensor_count = 2, .writers = 2, .gather = write_elsewhere, .context = &others};
     assert_int_equal(checkpoint_save(directory, 2, 9, &content, &err), EXIT_FAILED);
     assert_non_null(strstr(err.what, "optimizer.1-of-2.bin"));
-    assert_non_null(strstr(err.hint, "the same on every host"));
+    assert_non_null(strstr(err.hint, "that all hosts share"));
     expect(1, 1);
 }
 

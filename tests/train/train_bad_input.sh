@@ -22,7 +22,7 @@ dino=$work/sample/ModelWeight/dinov2/dinov2_vitl14_pretrain.pth
 expect 7 'model_s.weight is not there: /nonexistent.pt' model.weight_s=/nonexistent.pt
 expect 7 'dinov2' model.family=eva "model.weight_s=$dino"
 expect 7 'width' model_s.width=96
-expect 1 'holds no' "data.root=$work/empty"
+expect 1 'has no' "data.root=$work/empty"
 expect 7 'learning' optim.learning_rate=1
 expect 7 'optim.lr' optim.lr=-1
 expect 7 'fewer than one batch' train.batch_size=1000

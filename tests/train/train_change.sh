@@ -158,7 +158,7 @@ awk "BEGIN { exit !($(rate "$step") > 1.9e-3 && $(rate $((step + 1))) < 1.1e-4) 
 start 132 43 'attach live'
 await 'changed: optim.lr'
 keys e Down Down
-await '^> train.checkpoint_steps .*checkpoint every'
+await '^> train.checkpoint_steps .*steps between checkpoints'
 keys Enter C-u
 keys -l 100
 await '100_'

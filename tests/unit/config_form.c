@@ -110,7 +110,7 @@ static void a_file_changed_meanwhile_is_not_overwritten(void **state)
                  "8\n");
     assert_int_equal(file_write_atomic(path, "# other\n", 8, NULL), 0);
     press(&form, "sy");
-    assert_non_null(strstr(form.message, "another user"));
+    assert_non_null(strstr(form.message, "another program"));
     assert_true(form_changed(&form));
     form_close(&form);
     unlink(path);
