@@ -1,6 +1,5 @@
 #!/bin/sh
-# What the steps of a run are bound by, in one word on the dashboard, with what was measured and what to type: each of them from a run
-# that has just that, at two sizes; and a real run's word.
+# The bottleneck of a run on the dashboard, with the measured cause and the remedy: one run per kind, at two sizes, and a real run.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 . "$MEOPT_SOURCE/tests/cli/dash_run.sh"
@@ -13,7 +12,7 @@ run() { # NAME: one that trains now, elsewhere, with a card that is 97 % busy
         "$((now + 600))" "${2:-}" >"$run/live.json"
 }
 waits() { sed -i "s/\"data_wait_ms\":[0-9.]*/\"data_wait_ms\":$1/" "$run/metrics.jsonl"; }
-shows() { # NAME WORD CAUSE MEND
+check_bottleneck() { # NAME KIND CAUSE REMEDY
     for size in '80 24' '132 43'; do
         # shellcheck disable=SC2086
         terminal $size C.UTF-8 "NO_COLOR=1 HOME='$dir'" "sh -c \"cd '$dir'; '$MEOPT' attach $1; echo status \\\$?; sleep 60\""
@@ -26,26 +25,26 @@ shows() { # NAME WORD CAUSE MEND
     done
 }
 run compute
-shows compute compute-bound '' ''
+check_bottleneck compute compute-bound '' ''
 run data
 waits 160.0
 printf 'data:\n  workers: 2\n' >>"$run/config.yaml"
-shows data data-bound '50 % of a step waits for images' 'meopt train --resume runs/data data.workers=4'
+check_bottleneck data data-bound '50 % of a step waits for images' 'meopt train --resume runs/data data.workers=4'
 run disk ',"io_pressure_percent":64.5'
 waits 160.0
-shows disk disk-bound '50 % of a step waits for images, the disk stalls 6[45] %' 'data.root='
+check_bottleneck disk disk-bound '50 % of a step waits for images, the disk stalls 6[45] %' 'data.root='
 run full
 sed -i 's/"exit_code":null/"exit_code":null,"message":"saving is paused since step 200: No space left on device"/' "$run/state.json"
-shows full disk-bound '' 'df -h runs/full'
+check_bottleneck full disk-bound '' 'df -h runs/full'
 run slow ',"ranks":[{"rank":0,"host":"node1","waiting_percent":41.0,"slowest":false},{"rank":1,"host":"node7","waiting_percent":2.0,"slowest":true}]'
-shows slow straggler 'rank 1 on node7: the others wait 39 % of a step for it' 'ssh node7 meopt doctor'
+check_bottleneck slow straggler 'rank 1 on node7: the others wait 39 % of a step for it' 'ssh node7 meopt doctor'
 run fallback
 sed -i 's/"version":1,/&"start":[{"name":"graphs","is":"off","cost":"slow","mend":null},{"name":"products","is":"librocblas.so.4 does not work","cost":"several times slower","mend":"install it"}],/' "$run/meta.json"
-shows fallback 'fallback kernel' 'products: several times slower: librocblas.so.4 does not work' 'meopt doctor'
+check_bottleneck fallback 'fallback kernel' 'products: several times slower: librocblas.so.4 does not work' 'meopt doctor'
 run hot
 awk 'BEGIN { for (i = 0; i <= 100; i++) printf "{\"time\":%d,\"step\":%d,\"cards\":[{\"rank\":0,\"name\":\"K100 AI\",\"pci\":\"0000:03:00.0\",\"mem_used_bytes\":2e10,\"mem_total_bytes\":6e10,\"busy_percent\":97,\"temp_c\":%d,\"power_w\":%d}]}\n", 1700000000 + 5 * i, 3 * i, i < 60 ? 60 : 92, i < 60 ? 310 : 220 }' >"$run/cards.jsonl"
 awk '{ if (NR > 180) sub(/"step_ms":[0-9.]*/, "\"step_ms\":400.0"); print }' "$run/metrics.jsonl" >"$dir/metrics" && mv "$dir/metrics" "$run/metrics.jsonl"
-shows hot throttled 'card 0: 92 C, 220 of 310 W; a step takes 2[0-9] % longer' 'train --resume runs/hot --cards N'
+check_bottleneck hot throttled 'card 0: 92 C, 220 of 310 W; a step takes 2[0-9] % longer' 'train --resume runs/hot --cards N'
 
 # the same words in the list of runs: a column where it fits, else in place of the state, and as JSON
 list() { # WIDTH COMMAND
