@@ -1,5 +1,5 @@
-/* The dashboard's loop: keys, time and requests. See dash.h;
- * drawing is in dash_draw.c, reading in core/run/follow.c. */
+/* The main loop of the dashboard: keys, timing and requests. See dash.h. dash_draw.c draws,
+ * core/run/follow.c reads. */
 #include "cli/dashboard/dash.h"
 
 #include "cli/dashboard/dash_internal.h"
@@ -30,7 +30,7 @@ bool dash_alive(const struct dash *d)
     return !d->options->replay && !run_status_over(s);
 }
 
-static const char stop_word[] = "stop", resume_word[] = "resume";
+static const char confirm_stop[] = "stop", confirm_resume[] = "resume";
 
 bool dash_key_alone(struct dash *d)
 {
@@ -39,7 +39,7 @@ bool dash_key_alone(struct dash *d)
     return false;
 }
 
-static void ask(struct dash *d, const char *request, const char *said)
+static void send_request(struct dash *d, const char *request, const char *said)
 {
     struct error err = {0};
     if (!dash_alive(d)) snprintf(d->message, sizeof d->message, "the run has ended");
@@ -50,8 +50,8 @@ static void ask(struct dash *d, const char *request, const char *said)
 
 const struct follow *dash_shown(const struct dash *d) { return d->past ? d->past : d->run; }
 
-/* The run where the cursor has been moved to. */
-static void look_back(struct dash *d)
+/* Loads the run as it was at the cursor. */
+static void load_at_cursor(struct dash *d)
 {
     if (isfinite(d->cursor) && d->past && d->cursor == d->past_step) return;
     follow_close(d->past);
@@ -60,38 +60,39 @@ static void look_back(struct dash *d)
     if (isfinite(d->cursor) && follow_at(&d->past, d->run, d->cursor, NULL)) d->past = NULL;
 }
 
-/* From the newest checkpoint in place; from an earlier one in a run of its own. */
-static void ask_to_go_on(struct dash *d)
+/* Asks for confirmation to resume: from the newest checkpoint in the same run, from an earlier one in a new
+ * run. */
+static void ask_to_resume(struct dash *d)
 {
     int64_t newest = -1;
     struct error err = {0};
     char word[100];
     double at = isfinite(d->cursor) ? d->cursor : INFINITY;
     if (dash_alive(d)) {
-        snprintf(d->message, sizeof d->message, "it trains: x asks it to stop first");
+        snprintf(d->message, sizeof d->message, "it is training: x stops it first");
         return;
     }
     if (checkpoint_before(d->run->directory, INT64_MAX, &newest, &err) ||
-        checkpoint_before(d->run->directory, isfinite(at) ? (int64_t)at : INT64_MAX, &d->go_on_from, &err))
+        checkpoint_before(d->run->directory, isfinite(at) ? (int64_t)at : INT64_MAX, &d->resume_step, &err))
         snprintf(d->message, sizeof d->message, "%.190s", err.what);
-    else if (d->go_on_from < 0 && newest >= 0)
-        snprintf(d->message, sizeof d->message, "no whole checkpoint at step %.0f or before it", at);
-    else if (d->go_on_from < 0) snprintf(d->message, sizeof d->message, "it has no whole checkpoint");
-    else if (d->run->status.total > 0 && d->go_on_from >= d->run->status.total)
+    else if (d->resume_step < 0 && newest >= 0)
+        snprintf(d->message, sizeof d->message, "no complete checkpoint at or before step %.0f", at);
+    else if (d->resume_step < 0) snprintf(d->message, sizeof d->message, "it has no complete checkpoint");
+    else if (d->run->status.total > 0 && d->resume_step >= d->run->status.total)
         snprintf(d->message, sizeof d->message,
                  "all %lld steps are made; for more: meopt train --resume %s --steps N",
                  (long long)d->run->status.total, run_word(word, sizeof word, d->run->directory));
     else {
-        d->branches = d->go_on_from < newest;
-        d->asks.word = resume_word;
+        d->branches = d->resume_step < newest;
+        d->asks.word = confirm_resume;
     }
 }
 
-/* 'meopt train' in the same terminal, until it ends. */
-static int go_on(const struct dash *d, struct error *err)
+/* Runs 'meopt train --resume' in the same terminal. */
+static int start_resume(const struct dash *d, struct error *err)
 {
     char at[32];
-    snprintf(at, sizeof at, "%lld", (long long)d->go_on_from);
+    snprintf(at, sizeof at, "%lld", (long long)d->resume_step);
     const char *argv[] = {"meopt", "train", "--resume", d->run->directory, d->branches ? "--at" : NULL,
                           at,      NULL};
     int status = 0;
@@ -103,7 +104,7 @@ static int go_on(const struct dash *d, struct error *err)
     }
     while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
-    err->what[0] = 0; /* it has told */
+    err->what[0] = 0; /* the command has printed its error */
     if (pid < 0) return error_errno(err, EXIT_FAILED, NULL, "cannot start 'meopt train'");
     return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_SIGNAL + WTERMSIG(status);
 }
@@ -124,16 +125,16 @@ static void select_card(struct dash *d, int by)
     if (d->selected < 0) d->selected = 0;
 }
 
-/* A key while a question is asked. Whether to leave. */
+/* Handles a key of a confirmation. Returns whether to leave. */
 static bool answer(struct dash *d, int kind, wint_t c)
 {
-    bool stop = d->asks.word == stop_word;
+    bool stop = d->asks.word == confirm_stop;
     enum keys_answer answer = keys_confirm(&d->asks, kind, c);
     if (answer == KEYS_CANCELLED)
         snprintf(d->message, sizeof d->message, "not %s", stop ? "stopped" : "resumed");
-    if (answer == KEYS_CONFIRMED && stop) ask(d, "stop", "asked to save and stop");
-    d->goes_on = answer == KEYS_CONFIRMED && !stop;
-    return d->goes_on;
+    if (answer == KEYS_CONFIRMED && stop) send_request(d, "stop", "asked to save and stop");
+    d->resumes = answer == KEYS_CONFIRMED && !stop;
+    return d->resumes;
 }
 
 bool dash_key(struct dash *d, int kind, wint_t c)
@@ -182,20 +183,20 @@ bool dash_key(struct dash *d, int kind, wint_t c)
     case ' ': d->paused = !d->paused; break;
     case 'e': dash_edit_open(d); break;
     case 'r':
-        if (dash_key_alone(d)) ask_to_go_on(d);
+        if (dash_key_alone(d)) ask_to_resume(d);
         break;
     case 'c':
-        if (dash_key_alone(d)) ask(d, "checkpoint", "asked to save after the step in progress");
+        if (dash_key_alone(d)) send_request(d, "checkpoint", "asked to save after the step in progress");
         break;
     case 'x':
         if (!dash_key_alone(d)) break;
-        if (dash_alive(d)) d->asks.word = stop_word;
+        if (dash_alive(d)) d->asks.word = confirm_stop;
         else snprintf(d->message, sizeof d->message, "the run has ended");
         break;
     case 12: clearok(stdscr, TRUE); break; /* Ctrl-L */
     case 'q':
     case 'd':
-        if (d->tab != TAB_HELP && keys_waiting()) dash_key_alone(d); /* the rest would go to the shell */
+        if (d->tab != TAB_HELP && keys_waiting()) dash_key_alone(d); /* pending keys would go to the shell */
         else if (d->tab != TAB_HELP) return true;
         else d->tab = TAB_OVERVIEW;
         break;
@@ -208,28 +209,28 @@ bool dash_key(struct dash *d, int kind, wint_t c)
     return false;
 }
 
-/* SIGINT of meopt train: save and stop, then at once. Whether to leave. */
+/* Handles SIGINT of meopt train: first save and stop, then stop at once. Returns whether to leave. */
 static bool on_signal(struct dash *d, struct signal_interrupts *interrupts)
 {
     if (screen_signal != SIGINT || !d->options->trains || !dash_alive(d)) return true;
     screen_signal = 0;
-    if (signals_force_quit(interrupts, clock_seconds())) ask(d, "stop-now", "stopping at once");
-    else ask(d, "stop", "saving, then stopping; Ctrl-C once more stops at once");
+    if (signals_force_quit(interrupts, clock_seconds())) send_request(d, "stop-now", "stopping at once");
+    else send_request(d, "stop", "saving, then stopping; Ctrl-C once more stops at once");
     return false;
 }
 
-/* The window's title, once a second, and the bell when a run ends that was seen alive. */
-struct sign {
-    double told;
+/* Updates the window title once a second; rings the bell when the run ends. */
+struct title_state {
+    double updated_at;
     bool alive;
 };
 
-static void report_outside(const struct dash *d, struct sign *s, double t)
+static void update_title(const struct dash *d, struct title_state *s, double t)
 {
     const struct follow *f = d->run;
     char text[160], loss[24];
-    if (d->options->replay || t - s->told < 1) return;
-    s->told = t;
+    if (d->options->replay || t - s->updated_at < 1) return;
+    s->updated_at = t;
     if (s->alive && f->status.ended) beep();
     s->alive = dash_alive(d);
     if (s->alive && f->status.total > 0)
@@ -243,7 +244,7 @@ static void report_outside(const struct dash *d, struct sign *s, double t)
 static void loop(struct dash *d, int *ended)
 {
     double frame = 0, clock = 0, last = clock_seconds(), over = 0;
-    struct sign sign = {0};
+    struct title_state title_state = {0};
     struct signal_interrupts interrupts = {0};
     bool leave = false, draw = true;
     while (!leave) {
@@ -254,7 +255,8 @@ static void loop(struct dash *d, int *ended)
             follow_replay(d->run, d->options->speed > 0 ? clock : INFINITY);
         }
         last = t;
-        if ((t - frame) * 1e3 >= (d->tab == TAB_CHARTS ? 2 * FRAME_MS : FRAME_MS)) { /* eleven plots */
+        if ((t - frame) * 1e3 >=
+            (d->tab == TAB_CHARTS ? 2 * FRAME_MS : FRAME_MS)) { /* the charts tab is slower to draw */
             frame = t;
             if (!d->paused) {
                 follow_refresh(d->run);
@@ -269,8 +271,8 @@ static void loop(struct dash *d, int *ended)
                 }
             }
         }
-        report_outside(d, &sign, t);
-        look_back(d);
+        update_title(d, &title_state, t);
+        load_at_cursor(d);
         if (draw && !keys_waiting()) {
             dash_draw(d);
             draw = false;
@@ -278,7 +280,7 @@ static void loop(struct dash *d, int *ended)
         wint_t c = 0;
         int kind = keys_get(&c);
         if (kind == ERR) {
-            if (!isatty(STDIN_FILENO)) break; /* the terminal went away */
+            if (!isatty(STDIN_FILENO)) break; /* the terminal was closed */
             continue;
         }
         draw = true;
@@ -287,14 +289,14 @@ static void loop(struct dash *d, int *ended)
     }
 }
 
-/* How the run ended, in the terminal that the dashboard leaves. */
-static void farewell(const struct dash *d, int ended)
+/* Prints the result of the run after the dashboard has closed. */
+static void print_exit_message(const struct dash *d, int ended)
 {
     const struct follow *f = d->run;
     if (!d->options->trains) return;
     if (ended >= 0) dash_summary(f);
     else
-        log_info("the run goes on: 'meopt attach %s' opens it again, 'meopt stop %s' ends it", f->directory,
+        log_info("the run continues: 'meopt attach %s' shows it, 'meopt stop %s' stops it", f->directory,
                  f->directory);
 }
 
@@ -316,8 +318,8 @@ int dash_view(const struct dash_options *options, int *ended, struct error *err)
         dash_settings_save(&d);
         signal_number = screen_signal;
         screen_close();
-        farewell(&d, *ended);
-        if (d.goes_on && !signal_number) code = go_on(&d, err);
+        print_exit_message(&d, *ended);
+        if (d.resumes && !signal_number) code = start_resume(&d, err);
     }
     follow_close(d.past);
     dash_why_end(&d);

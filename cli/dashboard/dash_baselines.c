@@ -1,5 +1,5 @@
-/* Other runs beneath this one's curves: those that the command line names, and those that are chosen from the
- * list of the runs beside it. */
+/* Curves of other runs, drawn under those of this run: from --baseline, or chosen from the same directory.
+ * */
 #include "cli/dashboard/dash_internal.h"
 #include "cli/run_name.h"
 #include "core/base/file.h"
@@ -18,7 +18,7 @@ int dash_baselines_given(char **list, const struct arguments *args, struct error
     for (int i = 0; (word = argument_list(args, "baseline", i)) != NULL && !code; i++) {
         if (i == DASH_BASELINES)
             code =
-                error_set(err, EXIT_USAGE, "leave some out", "--baseline: at most %d runs", DASH_BASELINES);
+                error_set(err, EXIT_USAGE, "name fewer runs", "--baseline: at most %d runs", DASH_BASELINES);
         else list[i] = run_named(word, argument_text(args, "run-dir", NULL), &code, err);
     }
     if (code) dash_baselines_free(list);
@@ -56,8 +56,8 @@ const char *dash_baseline_name(const struct dash *d, int i)
     return path_basename(d->baselines[i]->directory);
 }
 
-/* Where the runs beside this one are. */
-static char *beside(const struct dash *d)
+/* Returns the directory that contains this run. */
+static char *parent_directory(const struct dash *d)
 {
     char *real = realpath(d->run->directory, NULL), *parent = path_dirname(real ? real : d->run->directory);
     free(real);
@@ -82,7 +82,7 @@ static void toggle(struct dash *d, const char *name)
                 (size_t)(--d->baseline_count - at) * sizeof d->baselines[0]);
         return;
     }
-    char *parent = beside(d), *directory = path_join(parent, name);
+    char *parent = parent_directory(d), *directory = path_join(parent, name);
     if (dash_baseline_add(d, directory, &err)) snprintf(d->message, sizeof d->message, "%.190s", err.what);
     free(directory);
     free(parent);
@@ -90,10 +90,10 @@ static void toggle(struct dash *d, const char *name)
 
 void dash_others_open(struct dash *d)
 {
-    char *parent = beside(d), *real = realpath(d->run->directory, NULL);
+    char *parent = parent_directory(d), *real = realpath(d->run->directory, NULL);
     run_names_free(d->others.names, d->others.count);
     d->others.names = run_names(parent, true, &d->others.count);
-    for (int i = 0; i < d->others.count; i++) { /* itself is none of them */
+    for (int i = 0; i < d->others.count; i++) { /* exclude this run */
         if (strcmp(d->others.names[i], path_basename(real ? real : d->run->directory)) != 0) continue;
         free(d->others.names[i]);
         memmove(&d->others.names[i], &d->others.names[i + 1],
@@ -101,7 +101,7 @@ void dash_others_open(struct dash *d)
     }
     d->others.open = d->others.count > 0;
     if (d->others.row >= d->others.count) d->others.row = 0;
-    if (!d->others.open) snprintf(d->message, sizeof d->message, "there is no other run beside this one");
+    if (!d->others.open) snprintf(d->message, sizeof d->message, "there is no other run in this directory");
     free(real);
     free(parent);
 }
@@ -132,7 +132,7 @@ void dash_others_draw(const struct dash *d, int rows, int columns)
         top = d->others.row - shown / 2;
     if (top > d->others.count - shown) top = d->others.count - shown;
     if (top < 0) top = 0;
-    dash_put(y, 0, columns, A_REVERSE, "runs beneath this one's curves: space chooses, up to 4, Esc closes");
+    dash_put(y, 0, columns, A_REVERSE, "runs to compare with: space selects, up to 4, Esc closes");
     for (int i = 0; i < shown; i++) {
         const char *run = d->others.names[top + i];
         int at = chosen(d, run);

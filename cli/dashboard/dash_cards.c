@@ -1,5 +1,5 @@
-/* The cards on the dashboard: memory by class beside what others hold, what the sensors say and said, and
- * what is saved. See dash_draw.h. */
+/* The cards on the dashboard: memory by class, other processes, sensor readings and their history, and
+ * savings. See dash_draw.h. */
 #include "cli/dashboard/dash_internal.h"
 #include "cli/terminal/screen.h"
 #include "core/base/file.h"
@@ -21,22 +21,22 @@ static double ours(const struct follow_card *c)
     return c->memory.now_bytes >= 0 ? (double)c->memory.now_bytes : NAN;
 }
 
-/* What the driver counts beside the run's own tensors: other processes, the driver, contexts. NAN: not known.
- */
+/* Returns memory that the driver counts in addition to the run's tensors: other processes, the driver,
+ * contexts. NAN: unknown. */
 static double others(const struct follow_card *c)
 {
     double own = isfinite(ours(c)) ? ours(c) : 0;
     return isfinite(c->used_bytes) ? fmax(0, c->used_bytes - own) : NAN;
 }
 
-/* The peak of the card's rank; not above 0: nobody knows. */
+/* Returns the peak of the card's rank; <= 0: unknown. */
 static double planned(const struct follow *f, const struct follow_card *c)
 {
     return (double)follow_plan(f, c->rank)->peak_bytes;
 }
 
-/* Bytes that the whole bar stands for: the card. The processor's memory, of which a run may be a thousandth,
- * gives way to what is planned where the run's part would not be seen; *card false then. */
+/* Returns the bytes of the whole bar: the card's memory. On the CPU a run may use a thousandth of the
+ * memory; then the bar is the planned memory and *card is false. */
 static double scale_of(const struct follow *f, const struct follow_card *c, bool *card)
 {
     double needs = fmax(fmax((double)c->memory.peak_bytes, planned(f, c)), (double)f->baseline.peak_bytes);
@@ -77,7 +77,7 @@ static void reading(char *dst, size_t size, double value, const char *format, do
     else snprintf(dst, size, "%s", text);
 }
 
-/* "15.4G+46.6G/64.0G": ours, what others hold, the card's. */
+/* Writes "15.4G+46.6G/64.0G": own memory, other processes, total. */
 static void memory_text(char *dst, size_t size, double own, double rest, double total, bool narrow)
 {
     char b1[24], b2[24], b3[24];
@@ -92,7 +92,7 @@ static void memory_text(char *dst, size_t size, double own, double rest, double 
     }
 }
 
-/* "4711 python 18.2G, 99 Xorg 512M": who else holds memory, as many as fit; where nobody is told, `else`. */
+/* Writes "4711 python 18.2G, 99 Xorg 512M": the other processes that fit; without any, `otherwise`. */
 static char *holders_text(char *dst, size_t size, const struct follow_card *c, const char *otherwise)
 {
     char bytes[24];
@@ -154,7 +154,7 @@ static struct figures figures_of(const struct follow *f, const struct follow_car
     return v;
 }
 
-/* Beside its number: the others wait for it, or it gives no sign. */
+/* Marks a rank next to its number: "<" is the slowest, "?" is silent. */
 static void draw_rank_mark(const struct follow *f, const struct follow_card *c, int y, int x)
 {
     if (c->silent) dash_put(y, x, 1, A_BOLD | dash_paint(PAIR_BAD), "?");
@@ -167,7 +167,7 @@ static void add(double *sum, double x)
     if (isfinite(x)) *sum = (isfinite(*sum) ? *sum : 0) + x;
 }
 
-/* The run's cards together: sums, mean busy, the hottest. */
+/* Aggregates the run's cards: sums, mean utilization, highest temperature. */
 static struct figures sum_of(const struct follow *f)
 {
     struct figures v = {NAN, NAN, NAN, NAN, NAN, NAN, f->last.images_per_s, NAN, NAN};
@@ -248,7 +248,7 @@ void dash_cards(struct dash *d, const struct dash_layout *l)
     draw_figures(&col, &v, y, r->x, A_BOLD);
 }
 
-/* ---- savings, and what threatens them ---- */
+/* ---- savings and warnings ---- */
 
 static const struct follow_card *shown_card(const struct dash *d)
 {
@@ -257,7 +257,8 @@ static const struct follow_card *shown_card(const struct dash *d)
     return f->card_count ? &f->cards[0] : NULL;
 }
 
-/* Whether what others hold leaves room for the planned peak on some card; what is to be feared is told. */
+/* Writes a warning if the planned peak will not fit next to other processes, or if memory keeps growing.
+ * Returns whether there is one. */
 static bool forecast(const struct follow *f, char *dst, size_t size)
 {
     char b1[24], b2[24], t1[24];
@@ -265,9 +266,9 @@ static bool forecast(const struct follow *f, char *dst, size_t size)
     for (int i = 0; i < f->card_count; i++) {
         const struct follow_card *c = &f->cards[i];
         double peak = fmax((double)c->memory.peak_bytes, planned(f, c)), rest = others(c),
-               room = c->total_bytes - rest - peak;
-        if (!c->pci[0] || !isfinite(room) || !(peak > 0) || rest <= 0 || ours(c) >= peak) continue;
-        if (room < 0) {
+               space = c->total_bytes - rest - peak;
+        if (!c->pci[0] || !isfinite(space) || !(peak > 0) || rest <= 0 || ours(c) >= peak) continue;
+        if (space < 0) {
             char who[160];
             holders_text(who, sizeof who, c, "");
             snprintf(dst, size, "card %d: others hold %s, the planned peak of %s will not fit%s%s", c->rank,
@@ -281,7 +282,7 @@ static bool forecast(const struct follow *f, char *dst, size_t size)
         double seconds = f->reading_times[last] - f->reading_times[last - n + 1],
                grown =
                    (double)c->readings[last][READING_USED] - (double)c->readings[last - n + 1][READING_USED],
-               until = grown > 0 && seconds > 0 ? room / (grown / seconds) : NAN;
+               until = grown > 0 && seconds > 0 ? space / (grown / seconds) : NAN;
         if (!(until < 3600) || !(grown > c->total_bytes / 200)) continue;
         snprintf(dst, size, "card %d: memory grows by %s in %s; out of memory in %s", c->rank,
                  dash_bytes(b1, sizeof b1, grown), dash_duration(b2, sizeof b2, seconds),
@@ -291,7 +292,7 @@ static bool forecast(const struct follow *f, char *dst, size_t size)
     return false;
 }
 
-/* The classes that hold something, with their names or by letter alone; columns that they take. */
+/* Draws the nonempty classes by name or letter. Returns the number of columns. */
 static int put_classes(const struct follow_card *c, int y, int left, int w, bool names, bool draw)
 {
     char line[64], b[24];
@@ -343,7 +344,7 @@ static void draw_history(const struct dash *d, const struct follow_card *c, enum
     static const struct {
         const char *name, *unit;
         int pair;
-        double top; /* the axis reaches at least so far */
+        double top; /* minimum of the axis' upper end */
     } kinds[READING_COUNT] = {[READING_USED] = {"used memory", "GiB", PAIR_RAW, 0},
                               [READING_BUSY] = {"busy", "%", PAIR_GOOD, 100},
                               [READING_TEMP] = {"temperature", "C", PAIR_BAD, 0},
@@ -387,7 +388,8 @@ static void draw_histories(const struct dash *d, const struct follow_card *c, co
                      &(struct dash_rect){r->y + i / columns * rows, r->x + i % columns * w, rows, w - 1});
 }
 
-/* "in files     teacher 2.12G, optimizer 0.6G": what stands beside the card's memory; false: nothing. */
+/* Writes "in files     teacher 2.12G, optimizer 0.6G": memory outside the card. Returns false if there is
+ * none. */
 static bool places_line(char *line, size_t size, const struct run_memory *m, enum memory_place place)
 {
     size_t n = (size_t)snprintf(line, size, "%-12s", place == PLACE_HOST ? "in the host" : "in files"),
@@ -401,7 +403,8 @@ static bool places_line(char *line, size_t size, const struct run_memory *m, enu
     return n > begin;
 }
 
-/* "waited       for weights 3.1 ms, for states 0.2 ms of the last step"; false: nothing is elsewhere. */
+/* Writes "waited       for weights 3.1 ms, for states 0.2 ms of the last step". Returns false if all data
+ * is on the card. */
 static bool waits_line(char *line, size_t size, const struct metric_line *last)
 {
     bool weights = last->step >= 0 && isfinite(last->stream_wait_ms),

@@ -1,5 +1,5 @@
-/* Charts of the dashboard: every number that a run records, one by one or in a grid of pages, along steps,
- * epochs or time, with a cursor. See dash_draw.h. */
+/* Charts of all metrics of a run: a single one or pages of a grid, over steps, epochs or time, with a
+ * cursor. See dash_draw.h. */
 #include "cli/dashboard/dash_internal.h"
 #include "cli/terminal/screen.h"
 #include "core/base/file.h"
@@ -12,11 +12,11 @@
 enum { SERIES_RAW = 1, SERIES_SMOOTH, SERIES_BASELINE, SERIES_COUNT = SERIES_BASELINE + DASH_BASELINES };
 
 const double dash_weights[DASH_SMOOTHING] = {0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998};
-enum { CHART_WIDTH = 42, CHART_HEIGHT = 7 }; /* at least */
+enum { CHART_WIDTH = 42, CHART_HEIGHT = 7 }; /* minimum */
 
 static const struct {
     const char *name, *unit;
-    bool smooth; /* worth a smoothed curve */
+    bool smooth; /* draw a smoothed curve */
     int pair;
 } kinds[CHART_COUNT] = {
     [METRIC_LOSS] = {"loss", "", true, PAIR_RAW},
@@ -36,7 +36,7 @@ static const struct {
 
 struct curve {
     double *step, *x, *y; /* x: along the axis */
-    int n, room;
+    int n, capacity;
 };
 
 static void curve_free(struct curve *c)
@@ -46,11 +46,11 @@ static void curve_free(struct curve *c)
     free(c->y);
 }
 
-static struct curve curve_new(int64_t room)
+static struct curve curve_new(int64_t capacity)
 {
-    size_t n = (size_t)room + 1;
+    size_t n = (size_t)capacity + 1;
     return (struct curve){xcalloc(n, sizeof(double)), xcalloc(n, sizeof(double)), xcalloc(n, sizeof(double)),
-                          0, (int)room};
+                          0, (int)capacity};
 }
 
 static double along(const struct dash *d, const struct follow *f, double step, double seconds)
@@ -66,7 +66,7 @@ static void curve_add(struct curve *c, double step, double x, double y)
     c->y[c->n++] = y;
 }
 
-/* The first and the last step that the charts show. */
+/* Computes the first and the last visible step. */
 static void window_of(const struct dash *d, double *from, double *to)
 {
     double newest = (double)d->run->last.step;
@@ -74,7 +74,7 @@ static void window_of(const struct dash *d, double *from, double *to)
     *from = isfinite(d->steps) ? fmax(*to - d->steps, 0) : -INFINITY;
 }
 
-/* Each step where the ring of the last ones has all of them, else the points of the whole run. */
+/* Uses the ring of recent steps if it covers the range, otherwise the points of the whole run. */
 static struct curve metric_curve(const struct dash *d, const struct follow *f, enum follow_metric metric,
                                  double from, double to)
 {
@@ -127,8 +127,8 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The range of y; without outliers, where they would take two thirds of it: from the 1st to the 99th of a
- * hundred. */
+/* Computes the range of y. If outliers would take two thirds of it, the range is the 1st to the 99th
+ * percentile. */
 static int y_range(const struct dash *d, const struct curve *c, double *low, double *high)
 {
     double *sorted = xcalloc((size_t)c->n + 1, sizeof *sorted);
@@ -194,7 +194,7 @@ void dash_plot_draw(const struct dash_rect *r, struct dash_plot *p, const int *p
     if (p->w > w + 8) dash_put(top + p->h, r->x + PLOT_LABELS + p->w - w, w, dash_paint(PAIR_DIM), label);
 }
 
-/* A line where the cursor is, behind the curves. */
+/* Draws the cursor line, under the curves. */
 static void draw_cursor(const struct dash *d, const struct dash_rect *r, const struct dash_plot *p, double x)
 {
     if (p->empty || !(x >= p->x_min && x <= p->x_max) || p->w < 2) return;
@@ -210,7 +210,7 @@ static int marks_from(const struct follow *f)
     return f->mark_count > FOLLOW_MARKS ? f->mark_count - FOLLOW_MARKS : 0;
 }
 
-/* Where something was changed, resumed or lost: a dotted line behind the curves, a sign on the axis. */
+/* Draws events (change, resume, lost rank): a dotted line under the curves and a mark on the axis. */
 static void draw_marks(const struct dash *d, const struct dash_rect *r, const struct dash_plot *p,
                        const struct curve *c)
 {
@@ -228,7 +228,7 @@ static void draw_marks(const struct dash *d, const struct dash_rect *r, const st
     }
 }
 
-/* What happened where the cursor is, within a fiftieth of what is shown; NULL: nothing. */
+/* Returns the event at the cursor, within 2 % of the visible range; NULL: none. */
 static const char *marked_at(const struct dash *d, const struct curve *c)
 {
     const struct follow *f = d->run;
@@ -243,7 +243,7 @@ static const char *marked_at(const struct dash *d, const struct curve *c)
     return text;
 }
 
-/* A word in the colour of its curve, where there is room; where the next one begins. */
+/* Draws a legend entry in the colour of its curve, if it fits. Returns the x of the next one. */
 static int legend(const struct dash_rect *r, int x, int pair, const char *word)
 {
     int w = screen_width(word);
@@ -252,7 +252,7 @@ static int legend(const struct dash_rect *r, int x, int pair, const char *word)
     return x + w + 1;
 }
 
-/* The chart's name, its value at the cursor or now, and what is drawn. */
+/* Draws the title: name, value at the cursor or now, range and legend. */
 static void draw_title(const struct dash *d, int which, const struct dash_rect *r, const struct curve *c,
                        const struct curve *base, int cut, bool log, bool selected)
 {
@@ -314,7 +314,7 @@ void dash_chart(const struct dash *d, int which, const struct dash_rect *r, bool
         base[k] = metric_curve(d, d->baselines[k], (enum follow_metric)which, from, to);
         for (int i = 0; i < base[k].n; i++)
             if (base[k].x[i] < x_min || base[k].x[i] > x_max)
-                base[k].y[i] = NAN; /* of the part that this run has had */
+                base[k].y[i] = NAN; /* only for the steps that this run has reached */
         if (!cut) dash_range(base[k].y, base[k].n, &low, &high);
     }
     dash_plot_begin(&p, r->w - PLOT_LABELS, r->h - 2, d->glyphs, x_min, x_max, low, high, d->log_scale);
@@ -335,7 +335,7 @@ void dash_chart(const struct dash *d, int which, const struct dash_rect *r, bool
     free(smooth);
 }
 
-/* Charts that have something to show: those of cards where readings are. */
+/* Lists the charts with data. */
 static int chart_count(const struct dash *d)
 {
     const struct follow *f = d->run;
@@ -404,7 +404,7 @@ static void pan(struct dash *d, double by)
     d->end = to >= newest ? INFINITY : fmax(to, d->steps);
 }
 
-/* To the next place that a curve of this width would show. */
+/* Moves the cursor by one visible point. */
 static void move_cursor(struct dash *d, double by)
 {
     double from, to;
@@ -430,7 +430,7 @@ static bool moves_chart(struct dash *d, int by)
     return true;
 }
 
-/* all, the last 2000, the last 200 */
+/* Cycles the range: all, the last 2000, the last 200 steps. */
 static void next_range(struct dash *d)
 {
     d->end = INFINITY;

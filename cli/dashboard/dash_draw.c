@@ -1,5 +1,5 @@
-/* Drawing the dashboard: see dash_draw.h.
- * One erase and one refresh a frame; text from the run is clean already (follow.c). */
+/* Draws the dashboard: see dash_draw.h. One erase and one refresh per frame. follow.c has removed control
+ * characters from texts of the run. */
 #include "cli/dashboard/dash_draw.h"
 #include "cli/dashboard/dash_internal.h"
 #include "cli/terminal/screen.h"
@@ -16,7 +16,7 @@ enum { SILENT_SECONDS = 10 };
 
 void dash_draw_start(void)
 {
-    /* Okabe and Ito's palette, told apart by colour-blind eyes; eight-colour terminals get the nearest. */
+    /* Okabe and Ito's colour-blind safe palette; eight-colour terminals get the nearest colours. */
     static const short fine[] = {32, 214, 166, 74, 36, 227, 175, 245},
                        coarse[] = {COLOR_BLUE,  COLOR_YELLOW, COLOR_RED,     COLOR_CYAN,
                                    COLOR_GREEN, COLOR_WHITE,  COLOR_MAGENTA, COLOR_WHITE};
@@ -43,10 +43,10 @@ void dash_put(int y, int x, int w, int attributes, const char *text)
     attroff(attributes);
 }
 
-/* ---- head ---- */
+/* ---- header ---- */
 
-/* What the run is doing, in a few words; *pair colours it. */
-static void state_text(const struct dash *d, char *dst, size_t size, int *pair)
+/* Writes the state of the run and its colour pair. */
+static void describe_state(const struct dash *d, char *dst, size_t size, int *pair)
 {
     const struct follow *f = dash_shown(d);
     const struct run_status *s = &f->status;
@@ -79,10 +79,10 @@ static void state_text(const struct dash *d, char *dst, size_t size, int *pair)
     } else if (f->live_time > 0 && (double)time(NULL) - f->live_time > SILENT_SECONDS) {
         *pair = PAIR_BAD;
         dash_duration(silent, sizeof silent, (double)time(NULL) - f->live_time);
-        if (!f->disk_full) snprintf(dst, size, "no sign for %s", silent);
+        if (!f->disk_full) snprintf(dst, size, "no activity for %s", silent);
         else
             snprintf(dst, size, "disk full: nothing written for %s%s", silent,
-                     s->here ? "; it trains on" : "");
+                     s->here ? "; training continues" : "");
     } else {
         snprintf(dst, size, "%s",
                  f->phase[0] && strcmp(f->phase, "waiting for images") != 0 ? f->phase : s->state);
@@ -90,14 +90,14 @@ static void state_text(const struct dash *d, char *dst, size_t size, int *pair)
     if (d->paused) snprintf(dst + strlen(dst), size - strlen(dst), ", drawing paused");
 }
 
-static struct bottleneck judge(const struct dash *d)
+static struct bottleneck find_bottleneck(const struct dash *d)
 {
     struct bottleneck v = {0};
     if (!d->past && !d->options->replay) bottleneck_find(&v, d->run);
     return v;
 }
 
-/* Milliseconds of a step of late, for the time left. */
+/* Returns the mean step time of the last steps, for the estimate of the time left. */
 static double step_ms(const struct follow *f)
 {
     double sum = 0;
@@ -106,7 +106,7 @@ static double step_ms(const struct follow *f)
     return n ? sum / (double)n : NAN;
 }
 
-/* Run, towers and state. A name that does not fit ends in dots. */
+/* Draws run, towers and state. A long name ends in dots. */
 static void draw_title(const struct dash *d, const struct dash_rect *r)
 {
     const struct follow *f = dash_shown(d);
@@ -114,24 +114,24 @@ static void draw_title(const struct dash *d, const struct dash_rect *r)
     int pair;
     const char *base = strrchr(f->directory, '/');
     name_printable(name, sizeof name, base && base[1] ? base + 1 : f->directory);
-    state_text(d, state, sizeof state, &pair);
-    struct bottleneck v = judge(d);
+    describe_state(d, state, sizeof state, &pair);
+    struct bottleneck v = find_bottleneck(d);
     size_t n = strlen(state);
     if (v.kind && pair == PAIR_GOOD && dash_alive(d)) {
         snprintf(state + n, sizeof state - n, ", %s", bottleneck_names[v.kind]);
         if (v.kind != BOTTLENECK_COMPUTE) pair = PAIR_BAD;
     }
-    int used = screen_width(state), room = r->w - used - 2, x = r->x + screen_width(name);
-    if (screen_width(name) > room && room > 4) {
-        dash_put(r->y, r->x, room - 1, A_BOLD, name);
-        dash_put(r->y, r->x + room - (screen_ascii ? 3 : 1), 3, A_BOLD, screen_ascii ? "..." : "…");
-    } else dash_put(r->y, r->x, room, A_BOLD, name);
+    int used = screen_width(state), space = r->w - used - 2, x = r->x + screen_width(name);
+    if (screen_width(name) > space && space > 4) {
+        dash_put(r->y, r->x, space - 1, A_BOLD, name);
+        dash_put(r->y, r->x + space - (screen_ascii ? 3 : 1), 3, A_BOLD, screen_ascii ? "..." : "…");
+    } else dash_put(r->y, r->x, space, A_BOLD, name);
     snprintf(line, sizeof line, "  %s %s %s%s", f->teacher[0] ? f->teacher : "teacher",
              screen_ascii ? "->" : "→", f->student[0] ? f->student : "student",
              f->use_meopt ? "  meopt" : "");
-    if ((f->teacher[0] || f->student[0]) && x + screen_width(line) <= r->x + room)
+    if ((f->teacher[0] || f->student[0]) && x + screen_width(line) <= r->x + space)
         dash_put(r->y, x, r->w, dash_paint(PAIR_DIM), line);
-    else if (f->use_meopt && x + 7 <= r->x + room) dash_put(r->y, x, 7, dash_paint(PAIR_DIM), "  meopt");
+    else if (f->use_meopt && x + 7 <= r->x + space) dash_put(r->y, x, 7, dash_paint(PAIR_DIM), "  meopt");
     dash_put(r->y, used < r->w ? r->x + r->w - used : r->x, used < r->w ? used : r->w,
              dash_paint(pair) | A_BOLD, state);
 }
@@ -172,15 +172,15 @@ static void draw_header(const struct dash *d, const struct dash_rect *r)
     dash_put(r->y + 2, r->x, r->w, 0, line);
 }
 
-/* ---- events, help, foot ---- */
+/* ---- events, help, footer ---- */
 
-/* What has gone wrong, and the last events. */
+/* Draws the error of the run or its bottleneck, and the last events. */
 static void draw_events(const struct dash *d, const struct dash_rect *r)
 {
     const struct follow *f = dash_shown(d);
     int y = r->y, lines = r->h;
     const struct run_status *s = &f->status;
-    struct bottleneck v = judge(d);
+    struct bottleneck v = find_bottleneck(d);
     if (s->message[0] && lines >= 2 && !d->options->replay && !d->past) {
         char text[600];
         name_printable(text, sizeof text, s->message);
@@ -207,40 +207,40 @@ static void draw_help(struct dash *d, const struct dash_rect *r)
         "1-4, Tab, Shift-Tab   overview, charts, memory, log",
         "up down, k j, PgUp PgDn   select a card or chart, its page; in the log, scroll",
         "left right   through the run: bars, cards, log, charts as at that step; Home, End;",
-        "             Shift goes further, Esc comes back; in the log: along long lines, oldest, newest",
+        "             Shift: longer steps, Esc: back to now; in the log: along long lines, oldest, newest",
         "/ n N        in the log: search a word, next older and newer line",
-        "r            of an ended run: go on from the checkpoint before that step",
-        "+ - [ ] 0    zoom in and out about the cursor, earlier, later, all again",
+        "r            resume an ended run from the checkpoint before that step",
+        "+ - [ ] 0    zoom in and out at the cursor, earlier, later, all",
         "z            the last 2000 steps, the last 200, all",
         "t            along steps, epochs, minutes of training",
-        "Enter f      one chart fills the place; in memory: why so many GiB, by tensor",
+        "Enter f      one large chart; in memory: the memory of each tensor",
         "l            logarithmic",
         "R s S        raw curve; more smoothing, less",
-        "b            other runs beneath this one's curves",
-        "o            outliers may flatten the rest, or are cut off",
+        "b            compare with the curves of other runs",
+        "o            include or cut off outliers",
         "g            braille, blocks, ASCII",
         "p space      pause drawing",
-        "c x          checkpoint now; stop the run (it saves first, and asks for a word)",
+        "c x          checkpoint now; save and stop the run, after a confirmation",
         "e            change lr, intervals, checkpoint times while it trains",
-        "? h          this, up and down; Esc, q close it",
-        "Ctrl-L       draw anew",
-        "q d          leave; the run goes on. Choices are kept",
+        "? h          this help, up and down; Esc, q close it",
+        "Ctrl-L       redraw",
+        "q d          leave; the run continues. Settings are saved",
         "Ctrl-C       of meopt train: save and stop; again: at once",
         "bar: W weights G gradients O optimizer A activations",
-        "     T teacher S workspace C comm D data X not the run's",
+        "     T teacher S workspace C comm D data X other processes",
     };
     const char *marks = screen_ascii ? "     | highest so far  ! planned peak  (n) stale"
                                      : "     ▏ highest so far  ┊ planned peak  (n) stale";
-    int count = (int)(sizeof lines / sizeof *lines) + 1, room = r->h;
-    if (d->scroll > count - room) d->scroll = count > room ? count - room : 0;
-    for (int i = 0; i < room && d->scroll + i < count; i++) {
+    int count = (int)(sizeof lines / sizeof *lines) + 1, space = r->h;
+    if (d->scroll > count - space) d->scroll = count > space ? count - space : 0;
+    for (int i = 0; i < space && d->scroll + i < count; i++) {
         int at = d->scroll + i;
-        bool more = i == room - 1 && at < count - 1;
+        bool more = i == space - 1 && at < count - 1;
         dash_put(r->y + i, r->x, r->w, 0, more ? "..." : at < count - 1 ? lines[at] : marks);
     }
 }
 
-/* The tabs by name, the one that is open marked; then what can be asked, where it fits. */
+/* Draws the tabs with the open one marked, then the key hints that fit. */
 static void draw_footer(const struct dash *d, const struct dash_rect *r)
 {
     int x = r->x;
@@ -249,7 +249,7 @@ static void draw_footer(const struct dash *d, const struct dash_rect *r)
     if (d->asks.word && d->asks.word[0] == 's')
         snprintf(line, sizeof line, "type stop, Enter: %s_   it saves first; Esc goes back", d->asks.typed);
     else if (d->asks.word) {
-        snprintf(from, sizeof from, "from step %lld%s", (long long)d->go_on_from,
+        snprintf(from, sizeof from, "from step %lld%s", (long long)d->resume_step,
                  d->branches ? ", in a new run" : ", its newest checkpoint");
         snprintf(line, sizeof line, "type resume, Enter: %s_   %s; Esc goes back", d->asks.typed, from);
     }
@@ -267,16 +267,17 @@ static void draw_footer(const struct dash *d, const struct dash_rect *r)
     bool memory = d->tab == TAB_MEMORY, log = d->tab == TAB_LOG, back = isfinite(d->cursor);
     const char *all = back            ? "Esc back to now"
                       : log           ? "/ search  left right  End newest  q leave"
-                      : dash_alive(d) ? memory ? "Enter why so much  c save  x stop  q leave, the run goes on"
-                                               : "c save  e change  x stop  q leave, the run goes on"
-                      : memory        ? "Enter why so much  r go on  q leave"
-                                      : "z range  r go on  q leave",
+                      : dash_alive(d) ? memory
+                                            ? "Enter why so much  c save  x stop  q leave, the run continues"
+                                            : "c save  e change  x stop  q leave, the run continues"
+                      : memory        ? "Enter why so much  r resume  q leave"
+                                      : "z range  r resume  q leave",
                *few = back  ? "Esc back to now"
                       : log ? "/ search  left right"
                       : dash_alive(d)
                           ? memory ? "Enter why so much  x stop  q" : "c save  e change  x stop  q"
                       : memory ? "Enter why so much  q leave"
-                               : "r go on  q leave",
+                               : "r resume  q leave",
                *hints = all;
     if (x + 1 + (int)strlen(hints) > r->x + r->w) hints = few;
     if (x + 1 + (int)strlen(hints) > r->x + r->w) hints = "q leave";

@@ -1,5 +1,5 @@
-/* The dashboard on the screen (dash_draw.c), from what was read
- * (core/run/follow.h) and what the user chose (dash.c). */
+/* State of the dashboard, and its drawing (dash_draw.c). Data comes from core/run/follow.h, keys from
+ * dash.c. */
 #ifndef MEOPT_CLI_DASHBOARD_DASH_DRAW_H
 #define MEOPT_CLI_DASHBOARD_DASH_DRAW_H
 
@@ -13,7 +13,7 @@
 #include <wchar.h>
 
 enum { DASH_SMOOTHING = 9 };
-extern const double dash_weights[DASH_SMOOTHING]; /* of the past, by degree */
+extern const double dash_weights[DASH_SMOOTHING]; /* weight of the past, by degree of smoothing */
 
 enum dash_axis { AXIS_STEP, AXIS_EPOCH, AXIS_TIME, AXIS_COUNT };
 
@@ -21,23 +21,24 @@ struct dash {
     const struct dash_options *options;
     struct follow *run, *baselines[DASH_BASELINES];
     int baseline_count;
-    bool baselines_chosen; /* here, by b: these are kept for the next time */
-    struct follow *past;   /* the run at the cursor, NULL without one */
+    bool baselines_chosen; /* with key b: saved in the settings */
+    struct follow *past;   /* the run at the cursor's step; NULL: no cursor */
     double past_step;
     enum dash_tab tab;
     enum dash_glyphs glyphs;
     enum dash_axis axis;
-    double steps, end; /* steps that the charts show, up to this one; INFINITY: all of them, the newest */
-    double cursor;     /* step; NAN: none */
-    int smoothing;     /* a degree, 0: none */
+    double steps,
+        end; /* range of the charts: number of steps (INFINITY: all), and the last step (INFINITY: newest) */
+    double cursor; /* step; NAN: none */
+    int smoothing; /* a degree, 0: none */
     bool log_scale, raw, zoomed, paused, outliers;
-    struct keys_question asks; /* to stop the run, or to resume it */
-    bool goes_on, branches;
-    int64_t go_on_from; /* step of the checkpoint */
+    struct keys_question asks; /* confirmation of stop or resume */
+    bool resumes, branches;
+    int64_t resume_step; /* step of the checkpoint */
     struct {
         bool open;
         int row, count;
-        char **names; /* of the runs beside this one */
+        char **names; /* of other runs in the same directory */
     } others;
     struct {
         bool open, made;
@@ -47,32 +48,32 @@ struct dash {
     } why;
     struct {
         bool open, typing;
-        int row; /* of change_keys */
+        int row; /* index in change_keys */
         struct change_values values;
         char typed[CHANGE_TEXT];
     } edit;
     struct {
         bool typing;
-        char word[64];     /* that is searched; "" none */
-        int column, found; /* the first column that is shown; lines back */
+        char word[64];     /* search text; "": none */
+        int column, found; /* first visible column; line of the match, counted back from the newest */
     } log;
     int selected, top;         /* card */
-    int chart, charts_at_once; /* the one that is selected; how many a page has */
+    int chart, charts_at_once; /* the selected one; charts per page */
     int scroll;                /* lines back in the log */
     char message[200];
 };
 
-/* As a dashboard begins, before what was kept. */
+/* Returns the default state, before dash_settings_load. */
 struct dash dash_begin(const struct dash_options *options);
 
-/* The run goes on, and this is no replay of it. */
+/* Returns whether the run is still training; false in a replay. */
 bool dash_alive(const struct dash *d);
-/* The run as it is, or was where the cursor is. */
+/* Returns the run at the cursor, or the current one. */
 const struct follow *dash_shown(const struct dash *d);
-/* A key of keys_get. Whether to leave. */
+/* Handles a key of keys_get. Returns whether to leave. */
 bool dash_key(struct dash *d, int kind, wint_t c);
 
-void dash_draw_start(void); /* colours, once the screen is open */
+void dash_draw_start(void); /* defines colours; after the screen is open */
 void dash_draw(struct dash *d);
 
 #endif

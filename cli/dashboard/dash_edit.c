@@ -1,4 +1,4 @@
-/* Keys that may change while the run trains (core/run/change.h), as a list on the dashboard. */
+/* The editor of keys that can change during training (core/run/change.h). */
 #include "cli/dashboard/dash_internal.h"
 #include "core/base/file.h"
 
@@ -11,23 +11,23 @@ void dash_edit_open(struct dash *d)
     struct error err = {0};
     char word[120];
     if (!dash_alive(d))
-        snprintf(d->message, sizeof d->message, "it has ended; meopt train --resume %s KEY=VALUE",
+        snprintf(d->message, sizeof d->message, "it has ended; use meopt train --resume %s KEY=VALUE",
                  run_word(word, sizeof word, d->run->directory));
     else if (change_read(&d->edit.values, d->run->directory, &err))
         snprintf(d->message, sizeof d->message, "%.190s", err.what);
     else d->edit.open = true;
 }
 
-static void ask(struct dash *d)
+static void request_change(struct dash *d)
 {
     struct error err = {0};
     const char *key = change_keys[d->edit.row];
     if (change_request(d->run->directory, key, d->edit.typed, &err)) {
         snprintf(d->message, sizeof d->message, "%.190s", err.what);
-        return; /* what was typed stays */
+        return; /* keeps the typed text */
     }
     d->edit.typing = false;
-    snprintf(d->message, sizeof d->message, "asked for %s %s from the next step on", key, d->edit.typed);
+    snprintf(d->message, sizeof d->message, "requested %s %s from the next step on", key, d->edit.typed);
     d->edit.open = false;
 }
 
@@ -36,7 +36,7 @@ static void type(struct dash *d, int kind, wint_t c)
     char *typed = d->edit.typed;
     size_t n = strlen(typed);
     if (kind == OK && (c == '\n' || c == '\r')) {
-        if (dash_key_alone(d)) ask(d);
+        if (dash_key_alone(d)) request_change(d);
     } else if (kind == OK && c == 27) d->edit.typing = false;
     else if ((kind == KEY_CODE_YES && c == KEY_BACKSPACE) || (kind == OK && (c == 127 || c == 8)))
         typed[n ? n - 1 : 0] = 0;
@@ -72,7 +72,7 @@ void dash_edit_draw(const struct dash *d, int rows, int columns)
     char line[200];
     int y = rows - CHANGE_KEYS - 3;
     dash_put(y, 0, columns, A_REVERSE,
-             d->edit.typing ? "Enter takes it, Ctrl-U clears, Esc leaves it as it was"
+             d->edit.typing ? "Enter applies, Ctrl-U clears, Esc cancels"
                             : "what may change while it trains: Enter edits, Esc closes");
     for (int i = 0; i < CHANGE_KEYS; i++) {
         bool chosen = i == d->edit.row;

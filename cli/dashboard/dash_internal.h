@@ -1,4 +1,5 @@
-/* Inside the dashboard's drawing: what its files share. */
+/* Private to the dashboard: drawing primitives and the functions of each view. A view uses the state
+ * (dash_draw.h) and these primitives; only dash.c (keys) and dash_draw.c (frames) call views. */
 #ifndef MEOPT_CLI_DASHBOARD_DASH_INTERNAL_H
 #define MEOPT_CLI_DASHBOARD_DASH_INTERNAL_H
 
@@ -16,27 +17,27 @@ enum {
 };
 enum { PLOT_LABELS = 9 }; /* columns left of a plot */
 
-/* A pair's attribute; 0 without colours. */
+/* Returns the attribute of a colour pair; 0 without colours. */
 int dash_paint(int pair);
-/* Text in w columns at most. */
+/* Draws text, truncated to w columns. */
 void dash_put(int y, int x, int w, int attributes, const char *text);
-/* Below the title line of r: the plot, which is r->w - PLOT_LABELS by r->h - 2, its labels; pairs by series.
- */
+/* Draws a plot of r->w - PLOT_LABELS by r->h - 2 cells and its labels, below the title line of r. pairs:
+ * colour pair of each series. */
 void dash_plot_draw(const struct dash_rect *r, struct dash_plot *p, const int *pairs);
 
 /* ---- dash.c ---- */
 
-/* Whether the last key came alone; if not, says that it is ignored. */
+/* Returns whether the last key was typed alone, not pasted; otherwise sets a message that it is ignored. */
 bool dash_key_alone(struct dash *d);
 
 /* ---- dash_summary.c ---- */
 
-/* Prints on stdout what became of a run that has ended. */
+/* Prints a summary of an ended run to stdout. */
 void dash_summary(const struct follow *run);
 
 /* ---- dash_settings.c ---- */
 
-/* What was kept of the last dashboard; once the screen is open. */
+/* Load and save the user's settings; load after the screen is open. */
 void dash_settings_load(struct dash *d);
 void dash_settings_save(const struct dash *d);
 
@@ -44,11 +45,11 @@ void dash_settings_save(const struct dash *d);
 
 enum { CHART_CARDS = METRIC_COUNT, CHART_COUNT = METRIC_COUNT + READING_COUNT };
 
-/* Chart number `which`: a follow_metric, or CHART_CARDS + a follow_reading of the selected card. */
+/* Draws chart `which`: a follow_metric, or CHART_CARDS + a follow_reading of the selected card. */
 void dash_chart(const struct dash *d, int which, const struct dash_rect *r, bool selected);
-/* All of them in pages. */
+/* Draws a page of charts. */
 void dash_charts(struct dash *d, const struct dash_rect *r);
-/* A key of the charts; false when it is none of theirs. */
+/* Handles a key of the charts; returns false for other keys. */
 bool dash_chart_key(struct dash *d, int kind, wint_t c);
 
 /* ---- dash_edit.c ---- */
@@ -68,13 +69,13 @@ void dash_others_draw(const struct dash *d, int rows, int columns);
 
 /* ---- dash_log.c ---- */
 
-/* A key of the log tab; false when it is none of its. */
+/* Handles a key of the log tab; returns false for other keys. */
 bool dash_log_key(struct dash *d, int kind, wint_t c);
 void dash_log_draw(struct dash *d, const struct dash_rect *r);
 
 /* ---- dash_why.c ---- */
 
-/* A key of the memory tab: a class opens into its tensors. False when it is none of its. */
+/* Handles a key of the memory tab, which can list the tensors of a class; returns false for other keys. */
 bool dash_why_key(struct dash *d, int kind, wint_t c);
 void dash_why_draw(struct dash *d, const struct dash_rect *r);
 void dash_why_end(struct dash *d);

@@ -53,9 +53,9 @@ struct dash_layout dash_layout(int rows, int columns, int cards, enum dash_tab t
         return l;
     }
     l.card_titles = rows >= 16;
-    int room = tab == TAB_MEMORY ? bottom - y - MEMORY_ROWS : (bottom - y) * 2 / 5;
+    int space = tab == TAB_MEMORY ? bottom - y - MEMORY_ROWS : (bottom - y) * 2 / 5;
     if (cards > 1) cards++; /* the line of all together */
-    l.card_rows = cards < room - l.card_titles ? cards : room - l.card_titles;
+    l.card_rows = cards < space - l.card_titles ? cards : space - l.card_titles;
     if (l.card_rows < 1) l.card_rows = 1;
     l.cards = take(&y, bottom - y, l.card_rows + l.card_titles, columns);
     l.savings = take(&y, bottom - y, tab == TAB_MEMORY ? bottom - y : rows >= 20 ? 2 : 1, columns);

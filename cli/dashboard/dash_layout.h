@@ -1,5 +1,5 @@
-/* Where things stand on the dashboard, how a curve becomes characters, and how numbers are written: pure
- * functions, tested over all sizes without a terminal. */
+/* Layout of the dashboard, plots of curves in characters, and formatting of numbers. Pure functions, tested
+ * for all sizes without a terminal. */
 #ifndef MEOPT_CLI_DASHBOARD_DASH_LAYOUT_H
 #define MEOPT_CLI_DASHBOARD_DASH_LAYOUT_H
 
@@ -25,7 +25,7 @@ struct dash_layout {
 
 enum { DASH_MIN_ROWS = 10, DASH_MIN_COLUMNS = 36 };
 
-/* Rectangles lie inside the screen and do not overlap. `zoomed`: one plot takes the place of both. */
+/* Returns rectangles inside the screen that do not overlap. zoomed: one plot instead of two. */
 struct dash_layout dash_layout(int rows, int columns, int cards, enum dash_tab tab, bool zoomed);
 
 /* ---- plots ---- */
@@ -37,31 +37,31 @@ struct dash_plot {
     int w, h, dots_x, dots_y;
     enum dash_glyphs glyphs;
     double x_min, x_max, y_min, y_max; /* y in the plotted scale (log10 when log) */
-    bool log, empty, flat;             /* flat: one value, which stands in the middle */
+    bool log, empty, flat;             /* flat: a single value, plotted in the middle */
     uint8_t *cells;                    /* dots of a cell, bit dx + dy * dots_x */
-    uint8_t *series;                   /* which series a cell belongs to: the one drawn last */
+    uint8_t *series;                   /* series of each cell: the last one drawn */
 };
 
-/* Range of n values (NAN skipped), grown over what it was: start with min = INFINITY, max = -INFINITY. */
+/* Extends the range [*min, *max] by n values, without NAN. Start with min = INFINITY, max = -INFINITY. */
 void dash_range(const double *values, int n, double *min, double *max);
-/* log: only when every value is above 0. NULL-free cells of w by h; free with dash_plot_end. */
+/* Allocates a plot of w by h cells; free it with dash_plot_end. log: requires y_min > 0. */
 void dash_plot_begin(struct dash_plot *p, int w, int h, enum dash_glyphs glyphs, double x_min, double x_max,
                      double y_min, double y_max, bool log);
-/* A curve through points in order of x; NAN breaks it. */
+/* Draws a curve through points with ascending x; NAN interrupts it. */
 void dash_plot_curve(struct dash_plot *p, int series, const double *x, const double *y, int n);
-/* UTF-8 of a cell, at most 4 bytes and a NUL. */
+/* Writes the UTF-8 character of a cell, at most 4 bytes and a NUL. */
 void dash_plot_cell(const struct dash_plot *p, int y, int x, char out[8]);
 void dash_plot_end(struct dash_plot *p);
 
-/* Exponential moving average over points, bias-corrected; NAN is passed by. weight 0..1 of the past. */
+/* Computes a bias-corrected exponential moving average; skips NAN. weight: of the past, 0..1. */
 void dash_smooth(const double *in, double *out, int n, double weight);
 
 /* ---- a bar split by class ---- */
 
-/* Cells of `w` for each of n parts of `total`; largest remainders, so that they add up to the rounded whole
- * and no part above half a cell vanishes while another has two. */
+/* Distributes w cells to n parts of `total` by largest remainders: the sum is the rounded whole, and no
+ * part above half a cell gets none while another gets two. */
 void dash_split(const double *parts, int n, double total, int w, int *cells);
-/* Cell of a mark at value of total: 0..w-1, or -1. */
+/* Returns the cell of a mark at `value` of `total`: 0..w-1, or -1. */
 int dash_mark(double value, double total, int w);
 
 /* ---- numbers: into dst of size bytes, "-" when not known (NAN, negative) ---- */

@@ -1,4 +1,4 @@
-/* The log tab: events above, the lines of the worker below, to be scrolled both ways and searched. */
+/* The log tab: events above, worker.log below, with scrolling and search. */
 #include "cli/dashboard/dash_internal.h"
 #include "cli/terminal/screen.h"
 
@@ -6,14 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIDEWAYS = 16 }; /* columns of a key */
+enum { SIDEWAYS = 16 }; /* columns per key press */
 
 static int64_t lines_kept(const struct follow *f)
 {
     return f->log_count < FOLLOW_LINES ? f->log_count : FOLLOW_LINES;
 }
 
-/* A line by how far back it is: 0 is the newest. */
+/* Returns the line at distance `back` from the newest. */
 static const char *line_back(const struct follow *f, int64_t back)
 {
     return f->log[(f->log_count - 1 - back) % FOLLOW_LINES];
@@ -24,8 +24,8 @@ static bool matches(const struct dash *d, const char *line)
     return d->log.word[0] && strcasestr(line, d->log.word) != NULL;
 }
 
-/* Scrolls to the next older (by 1) or newer (by -1) line that holds the word. */
-static void find(struct dash *d, int by)
+/* Scrolls to the next older (by 1) or newer (by -1) line that contains the word. */
+static void search(struct dash *d, int by)
 {
     const struct follow *f = dash_shown(d);
     int64_t kept = lines_kept(f);
@@ -45,7 +45,7 @@ static void type(struct dash *d, int kind, wint_t c)
     if (kind == OK && (c == '\n' || c == '\r')) {
         d->log.typing = false;
         d->log.found = -1;
-        if (n) find(d, 1);
+        if (n) search(d, 1);
     } else if (kind == OK && c == 27) {
         d->log.typing = false;
         d->log.word[0] = 0;
@@ -78,13 +78,13 @@ bool dash_log_key(struct dash *d, int kind, wint_t c)
     if (c == '/') {
         d->log.typing = true;
         d->log.word[0] = 0;
-    } else if (c == 'n' && d->log.word[0]) find(d, 1);
-    else if (c == 'N' && d->log.word[0]) find(d, -1);
+    } else if (c == 'n' && d->log.word[0]) search(d, 1);
+    else if (c == 'N' && d->log.word[0]) search(d, -1);
     else return false;
     return true;
 }
 
-/* The rest of a line behind that many columns; characters are one or two wide. */
+/* Returns the rest of a line after `columns` columns; characters are one or two columns wide. */
 static const char *skip(const char *line, int columns)
 {
     int used = 0;
@@ -109,9 +109,9 @@ void dash_log_draw(struct dash *d, const struct dash_rect *r)
     dash_put(y++, r->x, r->w, A_BOLD, "events");
     for (int64_t i = f->event_count - events; i < f->event_count; i++)
         dash_put(y++, r->x, r->w, 0, f->events[i % FOLLOW_LINES]);
-    int64_t room = r->y + r->h - y - 1;
-    if (d->scroll > kept - room) d->scroll = (int)(kept > room ? kept - room : 0);
-    int64_t last = d->scroll, first = last + room < kept ? last + room - 1 : kept - 1;
+    int64_t space = r->y + r->h - y - 1;
+    if (d->scroll > kept - space) d->scroll = (int)(kept > space ? kept - space : 0);
+    int64_t last = d->scroll, first = last + space < kept ? last + space - 1 : kept - 1;
     for (int64_t back = first; back >= last && back >= 0; back--) {
         int w = screen_width(line_back(f, back));
         longest = w > longest ? w : longest;

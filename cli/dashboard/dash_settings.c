@@ -1,4 +1,4 @@
-/* What was chosen on the dashboard, kept for the next one: $XDG_STATE_HOME/meopt/dashboard.json. */
+/* Settings of the dashboard, stored in $XDG_STATE_HOME/meopt/dashboard.json. */
 #include "cli/dashboard/dash_internal.h"
 #include "cli/terminal/screen.h"
 #include "core/base/file.h"
@@ -36,14 +36,14 @@ static bool flag(const json_t *object, const char *key, bool missing)
     return json_is_boolean(x) ? json_is_true(x) : missing;
 }
 
-/* Consoles have no braille in their fonts. */
+/* The fonts of Linux consoles lack braille. */
 static enum dash_glyphs usual_glyphs(void)
 {
     const char *term = getenv("TERM");
     return term && strcmp(term, "linux") == 0 ? GLYPHS_BLOCK : GLYPHS_BRAILLE;
 }
 
-/* Those that were chosen last, where they lie beside this run, too. */
+/* Loads the stored baselines that exist in this run's directory. */
 static void take_baselines(struct dash *d, const json_t *list)
 {
     char *own = realpath(d->run->directory, NULL), *parent = own ? path_dirname(own) : NULL;
@@ -61,7 +61,7 @@ static void take_baselines(struct dash *d, const json_t *list)
     free(own);
 }
 
-/* Those that the command line named are of this time only. */
+/* Baselines of the command line are not stored. */
 static json_t *baselines_json(const struct dash *d, const json_t *kept)
 {
     json_t *list = json_array(), *before = json_object_get(kept, "baselines");
@@ -93,7 +93,7 @@ void dash_settings_load(struct dash *d)
     free(path);
 }
 
-/* A user without a home, or a full disk, has them anew each time. */
+/* Ignores errors: without a home directory the defaults apply each time. */
 void dash_settings_save(const struct dash *d)
 {
     char *path = settings_path(), *directory = path ? path_dirname(path) : NULL;

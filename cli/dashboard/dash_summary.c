@@ -1,4 +1,4 @@
-/* What became of a run, as lines that stay in the terminal after the dashboard has closed. */
+/* A summary of an ended run, printed after the dashboard has closed. */
 #include "cli/dashboard/dash_internal.h"
 #include "cli/terminal/screen.h"
 #include "core/run/checkpoint.h"

@@ -1,6 +1,5 @@
-/* "Why so many GiB?": a class of the memory tab opens into its tensors (core/train/memory_explain.h),
- * planned from
- * the run's own config.yaml. */
+/* The tensors of a memory class, with the keys that reduce them (core/train/memory_explain.h), planned from
+ * the run's config.yaml. */
 #include "cli/dashboard/dash_internal.h"
 #include "cli/terminal/screen.h"
 #include "core/base/file.h"
@@ -9,14 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void make(struct dash *d)
+static void open_explanation(struct dash *d)
 {
     char *path = path_join(d->run->directory, "config.yaml");
     struct comm_options ranks = {.size = d->run->card_count > 1 ? d->run->card_count : 1};
     struct error err = {0};
     if (!d->why.made) d->why.made = explain(&d->why.what, path, NULL, 0, &ranks, 0, &err) == 0;
     d->why.open = d->why.made;
-    if (!d->why.open) snprintf(d->message, sizeof d->message, "cannot plan it here: %.170s", err.what);
+    if (!d->why.open) snprintf(d->message, sizeof d->message, "cannot plan this run: %.170s", err.what);
     free(path);
 }
 
@@ -27,7 +26,7 @@ static int rows_of(const struct dash *d)
     return n;
 }
 
-static void choose(struct dash *d, int by)
+static void select_class(struct dash *d, int by)
 {
     int c = (int)d->why.class;
     do {
@@ -43,21 +42,21 @@ bool dash_why_key(struct dash *d, int kind, wint_t c)
          special = kind == KEY_CODE_YES;
     if (d->tab != TAB_MEMORY) return false;
     if (!d->why.open) {
-        if (enter) make(d);
+        if (enter) open_explanation(d);
         return enter;
     }
     int last = rows_of(d) - 1;
     if (enter || (!special && c == 27)) d->why.open = false;
-    else if (special ? c == KEY_DOWN : c == 'j') choose(d, 1);
-    else if (special ? c == KEY_UP : c == 'k') choose(d, -1);
+    else if (special ? c == KEY_DOWN : c == 'j') select_class(d, 1);
+    else if (special ? c == KEY_UP : c == 'k') select_class(d, -1);
     else if (special && c == KEY_NPAGE) d->why.top = d->why.top + 8 < last ? d->why.top + 8 : last;
     else if (special && c == KEY_PPAGE) d->why.top = d->why.top > 8 ? d->why.top - 8 : 0;
     else return false;
     return true;
 }
 
-/* Draws a tensor and, where its memory can be saved, the keys to type, whole: in lines of their own where the
- * rest of the line is too short. Returns the lines taken. */
+/* Draws a tensor and the keys that reduce it, on separate lines if they do not fit. Returns the number of
+ * lines. */
 static int draw_row(const struct dash *d, const struct explain_row *row, int y, const struct dash_rect *r)
 {
     char line[400], bytes[24], saved[24], count[24] = "";
@@ -77,13 +76,13 @@ static int draw_row(const struct dash *d, const struct explain_row *row, int y, 
              row->name);
     dash_put(y, r->x, r->w, 0, line);
     for (const char *rest = advice; *rest && y + lines <= bottom;) {
-        int room = r->x + r->w - x, n = (int)strlen(rest);
-        if (n > room)
-            for (n = room; n > 0 && rest[n] != ' ';) n--; /* between two keys */
-        if (n <= 0) n = room;
+        int space = r->x + r->w - x, n = (int)strlen(rest);
+        if (n > space)
+            for (n = space; n > 0 && rest[n] != ' ';) n--; /* between two keys */
+        if (n <= 0) n = space;
         char part[400];
         snprintf(part, sizeof part, "%.*s", n, rest);
-        dash_put(y + lines - 1, x, room, dash_paint(PAIR_GOOD), part);
+        dash_put(y + lines - 1, x, space, dash_paint(PAIR_GOOD), part);
         rest += n + strspn(rest + n, " ");
         if (*rest) lines++;
     }
@@ -95,7 +94,7 @@ void dash_why_draw(struct dash *d, const struct dash_rect *r)
     const struct explanation *e = &d->why.what;
     char line[200], bytes[24];
     int y = r->y, x = r->x, skip = d->why.top;
-    if (!e->plan.use.peak_bytes[d->why.class]) choose(d, 1);
+    if (!e->plan.use.peak_bytes[d->why.class]) select_class(d, 1);
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++) {
         if (!e->plan.use.peak_bytes[c]) continue;
         snprintf(line, sizeof line, r->w >= 100 ? "%s %s" : "%.5s %s", memory_class_names[c],

@@ -1,4 +1,4 @@
-/* The list of runs: see run_list.h. Keys and drawing; the lines are run_table.c's. */
+/* The list of runs: keys and drawing, see run_list.h. run_table.c formats the lines. */
 #include "cli/dashboard/run_list.h"
 #include "cli/dashboard/dash.h"
 #include "cli/terminal/keys.h"
@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 enum { KEY_WAIT_MS = 200, REFRESH_SECONDS = 2, MARKS = 8, LEAST_ROWS = 4, LEAST_COLUMNS = 36 };
-static const double READ_SECONDS = 0.25; /* at once; a slow file system is read on between keys */
+static const double READ_SECONDS = 0.25; /* per refresh; continues between keys on a slow file system */
 enum typing { TYPING_NOTHING, TYPING_FILTER, TYPING_CONFIG };
 
 struct workspace {
@@ -26,7 +26,7 @@ struct workspace {
     struct keys_question asks; /* to stop the run */
     enum typing typing;
     char typed[256];
-    int selected, top;       /* among those that are shown */
+    int selected, top;       /* in the shown runs */
     char marked[MARKS][256]; /* names */
     int marks;
     char message[256];
@@ -55,7 +55,7 @@ static void mark(struct workspace *w)
     if (w->selected + 1 < w->table.shown_count) w->selected++;
 }
 
-/* ---- what opens another screen ---- */
+/* ---- other screens and commands ---- */
 
 static int back(struct workspace *w) { return screen_open(w->ascii, KEY_WAIT_MS, w->err); }
 
@@ -78,7 +78,7 @@ static int open_dash(struct workspace *w)
     return back(w);
 }
 
-/* Another command of this program in the same terminal, through the pager where there is one. */
+/* Runs another meopt command in the same terminal, with a pager if available. */
 static int run_command(struct workspace *w, char **argv, bool page)
 {
     screen_close();
@@ -157,7 +157,7 @@ static void move_by(struct workspace *w, int by)
     if (w->selected < 0) w->selected = 0;
 }
 
-/* The list again; the same run stays selected. */
+/* Recomputes the list; keeps the selected run. */
 static void choose_anew(struct workspace *w)
 {
     const struct run_brief *b = chosen(w);
@@ -169,7 +169,7 @@ static void choose_anew(struct workspace *w)
     move_by(w, 0);
 }
 
-/* Whether the last key came alone; if not, says that it is ignored. */
+/* Returns whether the last key was typed alone; otherwise sets a message that it is ignored. */
 static bool alone(struct workspace *w)
 {
     if (keys_alone()) return true;
@@ -244,7 +244,7 @@ static int letter_key(struct workspace *w, wint_t c)
         w->marks = 0;
         choose_anew(w);
         break;
-    case 'q': w->leave = !keys_waiting() || alone(w); break; /* the rest would go to the shell */
+    case 'q': w->leave = !keys_waiting() || alone(w); break; /* pending keys would go to the shell */
     default: break;
     }
     return 0;
@@ -282,20 +282,20 @@ static int key(struct workspace *w, int kind, wint_t c)
 static void draw_help(int rows, int columns)
 {
     static const char *const lines[] = {
-        "Enter            the dashboard of the run; with another one marked, its loss beneath",
+        "Enter            open the dashboard; compare with the marked run",
         "up down, k j, PgUp PgDn, Home End, g G   move",
-        "/                filter: words that name, state, device, bound by must hold",
-        "s r              sort by age, name, state, step, loss, peak; the other way round",
-        "space            mark; Esc forgets marks and filter",
+        "/                filter: words in name, state, device, bound by",
+        "s r              sort by age, name, state, step, loss, peak; reverse",
+        "space            mark; Esc clears marks and filter",
         "d                compare the marked runs, or the marked one and this",
-        "n                train: type the file of an experiment",
-        "x                ask the run to save and stop",
-        "Ctrl-L           draw anew",
+        "n                train: type a configuration file",
+        "x                save and stop the run",
+        "Ctrl-L           redraw",
         "q                leave",
         "",
-        "saved: planned peak against that of the same experiment without meopt",
-        "silent: nothing was heard of it, though it should live",
-        "bound by: what its steps wait for; without room, instead of training",
+        "saved: planned peak relative to the same configuration without meopt",
+        "silent: no activity, although it has not ended",
+        "bound by: what its steps wait for; on narrow screens in the state column",
     };
     for (int i = 0; i < (int)(sizeof lines / sizeof *lines) && i + 1 < rows; i++)
         screen_put(i, 0, columns, lines[i], false);
@@ -351,14 +351,15 @@ static void draw(struct workspace *w)
     attron(A_DIM);
     screen_put(1, 2, columns - 2, line, false);
     attroff(A_DIM);
-    int room = rows - 3;
+    int space = rows - 3;
     if (w->selected < w->top) w->top = w->selected;
-    if (w->selected >= w->top + room) w->top = w->selected - room + 1;
-    if (w->top > t->shown_count - room) w->top = t->shown_count > room ? t->shown_count - room : 0;
+    if (w->selected >= w->top + space) w->top = w->selected - space + 1;
+    if (w->top > t->shown_count - space) w->top = t->shown_count > space ? t->shown_count - space : 0;
     if (t->shown_count == 0)
-        screen_put(2, 2, columns - 2, t->count ? "none of them is such" : "no runs yet: n starts one", false);
-    if (!t->unread) run_table_ready(t, w->top, room, columns - 2, 0);
-    for (int i = w->top; i < t->shown_count && i < w->top + room; i++) {
+        screen_put(2, 2, columns - 2, t->count ? "no run matches the filter" : "no runs yet: n starts one",
+                   false);
+    if (!t->unread) run_table_ready(t, w->top, space, columns - 2, 0);
+    for (int i = w->top; i < t->shown_count && i < w->top + space; i++) {
         const struct run_brief *b = &t->briefs[t->shown[i]];
         attr_t how = i == w->selected ? A_REVERSE : 0;
         run_table_line(line, b, columns - 2, 0, screen_ascii);
@@ -371,14 +372,14 @@ static void draw(struct workspace *w)
     refresh();
 }
 
-/* What has changed, with the same run selected. */
+/* Rereads changed runs; keeps the selected run. */
 static bool refresh_table(struct workspace *w)
 {
     const struct run_brief *b = chosen(w);
-    char *name = b && (w->selected || !w->table.unread) ? xstrdup(b->name) : NULL; /* else the newest */
+    char *name = b && (w->selected || !w->table.unread) ? xstrdup(b->name) : NULL; /* otherwise the newest */
     bool differs = false;
     int unread = w->table.unread;
-    if (!run_table_refresh(&w->table, READ_SECONDS, &differs)) { /* what was there stays */
+    if (!run_table_refresh(&w->table, READ_SECONDS, &differs)) { /* keeps the old list */
         snprintf(w->message, sizeof w->message, "cannot list '%.120s': %s", w->table.directory,
                  strerror(errno));
         w->table.unread = 0;
@@ -395,8 +396,7 @@ int workspace_view(const char *directory, bool ascii, struct error *err)
 {
     struct workspace w = {.table = {.directory = directory}, .ascii = ascii, .err = err};
     if (!screen_possible())
-        return screen_refused("the list of runs",
-                              "'meopt runs' and 'meopt runs --json' tell the same elsewhere", err);
+        return screen_refused("the list of runs", "use 'meopt runs' or 'meopt runs --json'", err);
     if (!run_table_refresh(&w.table, READ_SECONDS, NULL) && errno != ENOENT)
         return error_errno(err, EXIT_FAILED, "name it with --run-dir", "cannot list the runs in '%s'",
                            directory);
@@ -409,9 +409,9 @@ int workspace_view(const char *directory, bool ascii, struct error *err)
             changed = false;
         }
         wint_t c = 0;
-        timeout(w.table.unread ? 0 : KEY_WAIT_MS); /* the rest is read while keys are heard */
+        timeout(w.table.unread ? 0 : KEY_WAIT_MS); /* reads the rest between keys */
         int kind = keys_get(&c);
-        if (kind == ERR && !isatty(STDIN_FILENO)) break; /* the terminal went away */
+        if (kind == ERR && !isatty(STDIN_FILENO)) break; /* the terminal was closed */
         if (kind != ERR) {
             code = key(&w, kind, c);
             changed = true;

@@ -1,4 +1,4 @@
-/* Runs as lines: see run_table.h. */
+/* A table of runs: see run_table.h. */
 #include "cli/dashboard/run_table.h"
 #include "cli/dashboard/dash_layout.h"
 #include "cli/run_name.h"
@@ -46,7 +46,7 @@ bool run_table_refresh(struct run_table *t, double seconds, bool *changed)
     return true;
 }
 
-/* ---- which, and in which order ---- */
+/* ---- filter and order ---- */
 
 static bool passes(const struct run_table *t, const struct run_brief *b)
 {
@@ -136,7 +136,7 @@ static const struct {
     [COLUMN_DEVICE] = {"device", 16, true}};
 enum { NAME_LEAST = 20 };
 
-/* How many of the columns fit, and what is left for the name. */
+/* Returns the number of columns that fit, and the width left for the name. */
 static int fitting(int width, int name_width, int *name)
 {
     int count = 0, used = 0, least = name_width > NAME_LEAST ? name_width : NAME_LEAST;
@@ -156,12 +156,12 @@ void run_table_ready(const struct run_table *t, int from, int count, int width, 
     free(some);
 }
 
-/* Text in its column: padded or cut, by columns of the terminal. */
-static size_t put(char dst[RUN_LINE], size_t at, const char *text, int width, bool left, bool ascii)
+/* Appends a text to the line, padded or truncated to its column. */
+static size_t put_column(char dst[RUN_LINE], size_t at, const char *text, int width, bool left, bool ascii)
 {
     int w = screen_width(text);
     char cut[512];
-    if (w > width) { /* the beginning and the end of a name tell it from its fellows */
+    if (w > width) { /* keep the start and the end of a name, which differ most */
         int half = (width - 1) / 2, tail = width - 1 - half;
         size_t n = strlen(text);
         bool plain = (size_t)w == n;
@@ -187,10 +187,10 @@ static size_t finish(char dst[RUN_LINE], size_t at)
 void run_table_head(char dst[RUN_LINE], int width, int name_width)
 {
     int name, count = fitting(width, name_width, &name);
-    size_t at = put(dst, 0, "run", name, true, true);
+    size_t at = put_column(dst, 0, "run", name, true, true);
     for (int c = 0; c < count; c++) {
         at += (size_t)snprintf(dst + at, RUN_LINE - at, " ");
-        at = put(dst, at, columns[c].title, columns[c].width, columns[c].left, true);
+        at = put_column(dst, at, columns[c].title, columns[c].width, columns[c].left, true);
     }
     finish(dst, at);
 }
@@ -220,7 +220,7 @@ static void cell_text(char *dst, size_t size, const struct run_brief *b, enum co
 {
     const struct run_status *s = &b->status;
     dst[0] = 0;
-    if (!b->state_mark) return; /* nothing is known yet */
+    if (!b->state_mark) return; /* not read yet */
     switch (column) {
     case COLUMN_STATE: run_brief_state(b, dst, size); break;
     case COLUMN_STEP:
@@ -253,15 +253,14 @@ void run_table_line(char dst[RUN_LINE], const struct run_brief *b, int width, in
 {
     int name, count = fitting(width, name_width, &name);
     char text[512];
-    size_t at = put(dst, 0, name_printable(text, sizeof text, b->name), name, true, ascii);
+    size_t at = put_column(dst, 0, name_printable(text, sizeof text, b->name), name, true, ascii);
     for (int c = 0; c < count; c++) {
         cell_text(text, sizeof text, b, (enum column)c, ascii);
         if (c == COLUMN_STATE && count <= COLUMN_BOUND && b->bound_by && b->bound_by != BOTTLENECK_COMPUTE)
-            snprintf(
-                text, sizeof text, "%.*s", (int)strcspn(bottleneck_names[b->bound_by], " "),
-                bottleneck_names[b->bound_by]); /* where the column has no room, and something is wrong */
+            snprintf(text, sizeof text, "%.*s", (int)strcspn(bottleneck_names[b->bound_by], " "),
+                     bottleneck_names[b->bound_by]); /* the column does not fit, and there is a bottleneck */
         at += (size_t)snprintf(dst + at, RUN_LINE - at, " ");
-        at = put(dst, at, text, columns[c].width, columns[c].left, ascii);
+        at = put_column(dst, at, text, columns[c].width, columns[c].left, ascii);
     }
     finish(dst, at);
 }

@@ -1,4 +1,4 @@
-/* Runs as lines: which of them, in which order, and their columns, for 'meopt runs' and the workspace. */
+/* A table of runs: filter, order and columns, for 'meopt runs' and the list of runs. */
 #ifndef MEOPT_CLI_DASHBOARD_RUN_TABLE_H
 #define MEOPT_CLI_DASHBOARD_RUN_TABLE_H
 
@@ -12,26 +12,26 @@ extern const char *const run_order_names[ORDER_COUNT + 1]; /* ends with NULL */
 struct run_table {
     const char *directory;
     struct run_brief *briefs;   /* all directories there, by name */
-    int entries, count, unread; /* of these; of runs; of which no more than a name is known yet */
-    int *shown;                 /* indices of those that pass, in order */
+    int entries, count, unread; /* directories; runs; runs with only their name read so far */
+    int *shown;                 /* indices of the matching runs, in order */
     int shown_count;
-    char filter[128];  /* of words, each of which name, state or device must hold; "" all */
+    char filter[128];  /* words that must each match name, state or device; "": all runs */
     const char *state; /* NULL: any */
     enum run_order order;
     bool reversed;
 };
 
-/* Look at the directory: runs that are new or gone, and what has changed, for about `seconds`. False (errno)
- * when it cannot be listed. *changed (may be NULL): something has. */
+/* Rereads the directory and changed runs, for about `seconds`. Returns false with errno if it cannot be
+ * listed. *changed (may be NULL): something has changed. */
 bool run_table_refresh(struct run_table *table, double seconds, bool *changed);
-/* shown, anew. */
+/* Recomputes `shown`. */
 void run_table_choose(struct run_table *table);
 void run_table_free(struct run_table *table);
 
-/* The columns that fit `width`; names get what is left, at least `name_width` when that is above 0. ascii:
- * the sparkline in ASCII. dst of RUN_LINE bytes. */
+/* Format lines with the columns that fit `width`; the rest is for the name, at least `name_width` if above
+ * 0. ascii: ASCII sparkline. */
 enum { RUN_LINE = 1024 };
-/* First, for those that are shown from..from+count-1: what only some widths have room for is read. */
+/* Reads data of optional columns for shown runs from..from+count-1. Call it before run_table_line. */
 void run_table_ready(const struct run_table *table, int from, int count, int width, int name_width);
 void run_table_head(char dst[RUN_LINE], int width, int name_width);
 void run_table_line(char dst[RUN_LINE], const struct run_brief *brief, int width, int name_width, bool ascii);

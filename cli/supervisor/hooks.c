@@ -1,4 +1,4 @@
-/* Hooks: see hooks.h. */
+/* Runs hooks: see hooks.h. */
 #include "cli/supervisor/hooks.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -29,11 +29,11 @@ struct hooks {
     const char *on_event, *on_end;
     char *directory, *whole, *name; /* whole: absolute */
     struct tail events;
-    json_t *waiting; /* facts of what is still to be run */
-    pid_t pid;       /* of the keeper of the one that runs; 0: none */
+    json_t *waiting; /* events of queued hooks */
+    pid_t pid;       /* of the keeper of the running hook; 0: none */
     double begun, seconds;
-    bool failed, dropped; /* said once */
-    bool nowhere;         /* the run's directory is not there any more */
+    bool failed, dropped; /* warned once */
+    bool nowhere;         /* the run directory is missing */
 };
 
 static void set_directory(struct hooks *h, const char *directory)
@@ -89,13 +89,13 @@ static void enqueue(struct hooks *h, json_t *facts)
 {
     if (json_array_size(h->waiting) < WAITING_MOST) json_array_append_new(h->waiting, facts);
     else {
-        if (!h->dropped) log_warn("--on-event is too slow for its events: some are left out");
+        if (!h->dropped) log_warn("--on-event is too slow for the events: some are skipped");
         h->dropped = true;
         json_decref(facts);
     }
 }
 
-static void take_events(struct hooks *h)
+static void read_events(struct hooks *h)
 {
     size_t bytes;
     if (!h->on_event || tail_poll(&h->events, NULL) < 0) return;
@@ -113,15 +113,15 @@ static json_t *known(double x) { return isfinite(x) ? json_real(x) : json_null()
 void hooks_ended(struct hooks *h, int exit_code, const struct error *err)
 {
     if (!h) return;
-    take_events(h);
+    read_events(h);
     if (!h->on_end) return;
     struct run_brief b = {.name = xstrdup(h->name), .directory = xstrdup(h->directory)};
     run_brief_read(&b);
-    bool told = exit_code && err->what[0];
+    bool has_error = exit_code && err->what[0];
     json_t *facts =
         json_pack("{s:s, s:s, s:I, s:I, s:i, s:s, s:s}", "event", "end", "state", b.status.state, "step",
                   (json_int_t)b.step, "total_steps", (json_int_t)b.status.total, "exit_code", exit_code,
-                  "message", told ? err->what : "", "hint", told ? err->hint : "");
+                  "message", has_error ? err->what : "", "hint", has_error ? err->hint : "");
     if (!facts) facts = json_pack("{s:s, s:i}", "event", "end", "exit_code", exit_code); /* no UTF-8 */
     json_object_set_new(facts, "loss", known(b.last.step >= 0 ? b.last.loss : NAN));
     json_object_set_new(facts, "peak_bytes",
@@ -131,7 +131,7 @@ void hooks_ended(struct hooks *h, int exit_code, const struct error *err)
     run_brief_free(&b);
 }
 
-/* A value as text, "" for what is not there. */
+/* Returns a value as text; "" if missing. */
 static char *text_of(const json_t *facts, const char *key)
 {
     const json_t *value = json_object_get(facts, key);
@@ -141,7 +141,7 @@ static char *text_of(const json_t *facts, const char *key)
     return xstrdup("");
 }
 
-/* A sentence that may stand between the quotes of a JSON string. */
+/* Returns a text with characters escaped or replaced for a JSON string. */
 static char *summary_of(const json_t *facts)
 {
     char *run = text_of(facts, "run"), *event = text_of(facts, "event"), *state = text_of(facts, "state"),
@@ -161,7 +161,7 @@ static char *summary_of(const json_t *facts)
     return text;
 }
 
-/* ---- running one ---- */
+/* ---- running a hook ---- */
 
 static const char *const variables[][2] = {
     {"MEOPT_RUN", "run"},         {"MEOPT_RUN_DIRECTORY", "directory"},
@@ -172,7 +172,8 @@ static const char *const variables[][2] = {
 };
 enum { VARIABLES = sizeof variables / sizeof *variables };
 
-/* Ours, then what we were given but for those names. The first VARIABLES are owned. */
+/* Returns the environment: the hook's variables, then those of this process except the same names. The
+ * first VARIABLES strings are owned. */
 static char **environment(const json_t *facts)
 {
     size_t count = 0, n = 0;
@@ -194,8 +195,9 @@ static char **environment(const json_t *facts)
     return all;
 }
 
-/* All that a hook starts, in whatever session, is a descendant of its keeper, which runs in a process of its
- * own: what loses its parent becomes the keeper's child. A hook that ends by itself may leave processes. */
+/* All that a hook starts, in whatever session, is a descendant of its keeper, which runs in a process of
+ * its own: what loses its parent becomes the keeper's child. A hook that ends by itself may leave
+ * processes. */
 
 static void kill_children(void)
 {
@@ -205,7 +207,7 @@ static void kill_children(void)
     ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
     if (fd >= 0) close(fd);
     text[n > 0 ? n : 0] = 0;
-    char *end = strrchr(text, ' '); /* a number that is cut comes next time */
+    char *end = strrchr(text, ' '); /* a truncated number is read next time */
     if (end) *end = 0;
     for (char *p = text; end && *p; p += strspn(p, " ")) kill((pid_t)strtol(p, &p, 10), SIGKILL);
 }
@@ -213,7 +215,7 @@ static void kill_children(void)
 static void keeper_kill(pid_t hook)
 {
     for (int i = 0; i < 100 * KEEPER_SECONDS; i++) {
-        kill(-hook, SIGKILL); /* its session, where the kernel does not list children */
+        kill(-hook, SIGKILL); /* its session, if the kernel does not list children */
         kill_children();
         for (pid_t gone; (gone = waitpid(-1, NULL, WNOHANG)) != 0;)
             if (gone < 0 && errno != EINTR) return;
@@ -222,17 +224,17 @@ static void keeper_kill(pid_t hook)
 }
 
 /* Ends as the hook does; with all that it has started on SIGTERM. */
-static void keeper_wait(pid_t hook, const sigset_t *heard)
+static void keeper_wait(pid_t hook, const sigset_t *handled_signals)
 {
     for (int number = 0, status;;) {
         for (pid_t gone; (gone = waitpid(-1, &status, WNOHANG)) > 0;) {
             if (gone != hook) continue;
             if (WIFEXITED(status)) _exit(WEXITSTATUS(status));
-            sigprocmask(SIG_UNBLOCK, heard, NULL);
+            sigprocmask(SIG_UNBLOCK, handled_signals, NULL);
             raise(WTERMSIG(status));
             _exit(EXIT_SIGNAL + WTERMSIG(status));
         }
-        if (sigwait(heard, &number) == 0 && number == SIGTERM) break;
+        if (sigwait(handled_signals, &number) == 0 && number == SIGTERM) break;
     }
     keeper_kill(hook);
     _exit(EXIT_SIGNAL + SIGKILL);
@@ -240,21 +242,21 @@ static void keeper_wait(pid_t hook, const sigset_t *heard)
 
 static void child(const char *command, int input, int output, char **env)
 {
-    sigset_t heard, none;
+    sigset_t handled_signals, none;
     sigemptyset(&none);
-    sigemptyset(&heard);
-    sigaddset(&heard, SIGCHLD);
-    sigaddset(&heard, SIGTERM);
+    sigemptyset(&handled_signals);
+    sigaddset(&handled_signals, SIGCHLD);
+    sigaddset(&handled_signals, SIGTERM);
     setsid();
-    sigprocmask(SIG_SETMASK, &heard, NULL);
+    sigprocmask(SIG_SETMASK, &handled_signals, NULL);
     for (int number = 1; number < NSIG; number++) signal(number, SIG_DFL);
     dup2(input, 0);
     dup2(output, 1);
     dup2(output, 2);
-    close_from(3); /* the ranks' shared memory is for workers */
+    close_from(3); /* the ranks' shared memory belongs to the workers */
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     pid_t hook = fork();
-    if (hook > 0) keeper_wait(hook, &heard);
+    if (hook > 0) keeper_wait(hook, &handled_signals);
     setsid();
     sigprocmask(SIG_SETMASK, &none, NULL);
     if (hook == 0) execle("/bin/sh", "sh", "-c", command, (char *)NULL, env);
@@ -268,19 +270,19 @@ static void run(struct hooks *h, json_t *facts)
     char *summary = summary_of(facts);
     json_object_set_new(facts, "summary", json_string(summary));
     char *text = json_dumps(facts, JSON_COMPACT | JSON_PRESERVE_ORDER), **env = environment(facts);
-    /* memory, not a pipe: nobody waits for one that does not read */
+    /* a memfd, not a pipe: a hook need not read it */
     struct error err = {0};
     int input = memory_file("meopt-hook"), output;
     if (h->nowhere) output = -1;
     else if (run_append(h->directory, "hooks.log", &output, &err) && !h->failed)
-        log_warn("what hooks say is not kept: %s: %s", err.file, err.what);
+        log_warn("cannot save output of hooks: %s: %s", err.file, err.what);
     if (output < 0) output = open("/dev/null", O_WRONLY | O_CLOEXEC);
     bool ready = text && input >= 0 && output >= 0 && write(input, text, strlen(text)) >= 0 &&
                  write(input, "\n", 1) == 1 && lseek(input, 0, SEEK_SET) == 0;
     if (ready) h->pid = fork();
     if (ready && h->pid == 0) child(command, input, output, env);
     if (!ready || h->pid < 0) {
-        if (!h->failed) log_warn("%s cannot be run: %s", command, strerror(errno));
+        if (!h->failed) log_warn("cannot run %s: %s", command, strerror(errno));
         h->failed = true;
         h->pid = 0;
     }
@@ -306,14 +308,13 @@ static void look(struct hooks *h)
     if (waitpid(h->pid, &status, WNOHANG) == h->pid) {
         h->pid = 0;
         if (status && !h->failed) {
-            log_warn("a hook ended with %s %d; what it said is in %s/hooks.log",
-                     WIFSIGNALED(status) ? "signal" : "status",
+            log_warn("a hook ended with %s %d; see %s/hooks.log", WIFSIGNALED(status) ? "signal" : "status",
                      WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), h->directory);
             h->failed = true;
         }
     } else if (clock_seconds() - h->begun > h->seconds) {
         keeper_stop(h);
-        if (!h->failed) log_warn("a hook has not ended within %.0f s and is killed", h->seconds);
+        if (!h->failed) log_warn("killing a hook after %.0f s", h->seconds);
         h->failed = true;
     }
 }
@@ -321,7 +322,7 @@ static void look(struct hooks *h)
 void hooks_update(struct hooks *h)
 {
     if (!h) return;
-    take_events(h);
+    read_events(h);
     look(h);
     if (h->pid || json_array_size(h->waiting) == 0) return;
     json_t *facts = json_incref(json_array_get(h->waiting, 0));

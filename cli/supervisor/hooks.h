@@ -1,9 +1,10 @@
-/* Commands of the user's that a supervisor runs when something happens to its run: --on-event, for each line
- * that events.jsonl gets, and --on-end, once.
+/* Hooks: user commands that the supervisor runs. --on-event runs for each new line of events.jsonl,
+ * --on-end once at the end.
  *
- * They run one after another beside the training, in sessions of their own, with the facts in their
- * environment and as a line of JSON on standard input; what they say goes to RUN/hooks.log. One that fails is
- * told once, one that hangs is killed after a minute: nothing of it touches the run or its exit code.
+ * Hooks run one after another, in parallel with training, each in its own session. They receive the event
+ * as environment variables and as a line of JSON on standard input; their output is appended to
+ * RUN/hooks.log. The supervisor warns once about a hook that fails and kills one after a minute. Hooks do
+ * not affect the run or its exit code.
  */
 #ifndef MEOPT_CLI_SUPERVISOR_HOOKS_H
 #define MEOPT_CLI_SUPERVISOR_HOOKS_H
@@ -14,18 +15,17 @@
 
 struct hooks;
 
-/* Events that stand there already are not told. NULL when neither command is given; everything below takes
- * it. */
+/* Starts after the existing events. Returns NULL without commands; all functions below accept NULL. */
 struct hooks *hooks_open(const char *directory, const char *on_event, const char *on_end);
-/* The run is at this path now; NULL: nowhere, and what commands say is not kept. */
+/* Sets the new path of the run directory; NULL: it is missing, and output of hooks is discarded. */
 void hooks_moved(struct hooks *hooks, const char *directory);
-/* Look for events, begin what waits, reap what has ended. Does not block. */
+/* Reads new events, starts the next hook and reaps ended ones. Does not block. */
 void hooks_update(struct hooks *hooks);
-/* The run has ended so, and state.json says it. */
+/* Queues --on-end, after state.json has the final status. */
 void hooks_ended(struct hooks *hooks, int exit_code, const struct error *err);
-/* Something runs or waits. */
+/* Returns whether a hook runs or is queued. */
 bool hooks_busy(const struct hooks *hooks);
-/* Kills what runs, forgets what waits. */
+/* Kills the running hook and drops queued ones. */
 void hooks_close(struct hooks *hooks);
 
 #endif

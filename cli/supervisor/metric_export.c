@@ -17,7 +17,7 @@
 
 enum { TEXT_SECONDS = 5 };
 
-struct outlets {
+struct metric_export {
     char *directory, *name;
     const char *metrics_file;
     struct tensorboard *tensorboard;
@@ -30,16 +30,16 @@ struct outlets {
     bool warned;
 };
 
-static void complain(struct outlets *o, const struct error *err)
+static void complain(struct metric_export *o, const struct error *err)
 {
-    if (!o->warned) log_warn("%s", err->what); /* once: training goes on */
+    if (!o->warned) log_warn("%s", err->what); /* only once; training continues */
     o->warned = true;
 }
 
-int outlets_open(struct outlets **out, const char *directory, int64_t from, bool tensorboard,
-                 const char *metrics_file, struct error *err)
+int metric_export_open(struct metric_export **out, const char *directory, int64_t from, bool tensorboard,
+                       const char *metrics_file, struct error *err)
 {
-    struct outlets *o = xcalloc(1, sizeof *o);
+    struct metric_export *o = xcalloc(1, sizeof *o);
     int code = 0;
     o->directory = xstrdup(directory);
     while (strlen(o->directory) > 1 && o->directory[strlen(o->directory) - 1] == '/')
@@ -51,35 +51,35 @@ int outlets_open(struct outlets **out, const char *directory, int64_t from, bool
     o->last.step = -1;
     if (tensorboard) {
         char *path = path_join(directory, "tensorboard");
-        code = file_make_dirs_below(directory, "tensorboard", err); /* no link to another place */
+        code = file_make_dirs_below(directory, "tensorboard", err); /* follows no link */
         if (!code) code = tensorboard_open(&o->tensorboard, path, from + 1, err);
         free(path);
     }
-    if (code) outlets_close(o);
+    if (code) metric_export_close(o);
     else *out = o;
     return code;
 }
 
-static void take_memory(struct outlets *o, const char *text, size_t bytes)
+static void export_memory(struct metric_export *o, const char *text, size_t bytes)
 {
     json_t *cards = json_loadb(text, bytes, 0, NULL);
-    struct run_memory told = memory_parse(json_array_get(cards, 0));
+    struct run_memory memory = memory_parse(json_array_get(cards, 0));
     o->memory_count = 0;
-    if (told.peak_bytes >= 0)
-        o->memory[o->memory_count++] = (struct scalar_memory){"total", (double)told.peak_bytes};
+    if (memory.peak_bytes >= 0)
+        o->memory[o->memory_count++] = (struct scalar_memory){"total", (double)memory.peak_bytes};
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
-        if (told.class_bytes[c] >= 0)
+        if (memory.class_bytes[c] >= 0)
             o->memory[o->memory_count++] =
-                (struct scalar_memory){memory_class_names[c], (double)told.class_bytes[c]};
+                (struct scalar_memory){memory_class_names[c], (double)memory.class_bytes[c]};
     json_decref(cards);
 }
 
-static void take_line(struct outlets *o, const char *text, size_t bytes)
+static void export_line(struct metric_export *o, const char *text, size_t bytes)
 {
     struct metric_line l;
     struct error err = {0};
     if (!metric_line_parse(&l, text, bytes) || l.step <= o->from || l.step <= o->last.step) return;
-    if (l.cards_bytes) take_memory(o, text + l.cards_at, l.cards_bytes);
+    if (l.cards_bytes) export_memory(o, text + l.cards_at, l.cards_bytes);
     o->last = (struct scalars){.step = l.step,
                                .time_s = NAN,
                                .epoch = l.epoch < 0 ? NAN : (double)l.epoch,
@@ -95,16 +95,17 @@ static void take_line(struct outlets *o, const char *text, size_t bytes)
     if (o->tensorboard && tensorboard_write(o->tensorboard, &o->last, &err) != 0) complain(o, &err);
 }
 
-static void take_lines(struct outlets *o)
+static void take_lines(struct metric_export *o)
 {
     size_t bytes;
     if (tail_poll(&o->metrics, NULL) >= 0)
-        for (const char *line; (line = tail_line(&o->metrics, &bytes)) != NULL;) take_line(o, line, bytes);
+        for (const char *line; (line = tail_line(&o->metrics, &bytes)) != NULL;) export_line(o, line, bytes);
 }
 
 static double value_of(const struct monitor_value *v) { return v->valid ? v->value : NAN; }
 
-static void write_text(struct outlets *o, const char *state, int64_t total, const struct monitor_snapshot *s)
+static void write_text(struct metric_export *o, const char *state, int64_t total,
+                       const struct monitor_snapshot *s)
 {
     struct prometheus_card *cards = xcalloc(MONITOR_CARDS, sizeof *cards);
     static char labels[MONITOR_CARDS][4];
@@ -137,8 +138,8 @@ static void write_text(struct outlets *o, const char *state, int64_t total, cons
     free(cards);
 }
 
-void outlets_update(struct outlets *o, const char *state, int64_t total, const struct monitor_snapshot *cards,
-                    bool end)
+void metric_export_update(struct metric_export *o, const char *state, int64_t total,
+                          const struct monitor_snapshot *cards, bool end)
 {
     take_lines(o);
     if (!o->metrics_file || (!end && clock_seconds() - o->written < TEXT_SECONDS)) return;
@@ -146,7 +147,7 @@ void outlets_update(struct outlets *o, const char *state, int64_t total, const s
     write_text(o, state, total, cards);
 }
 
-void outlets_close(struct outlets *o)
+void metric_export_close(struct metric_export *o)
 {
     if (!o) return;
     tensorboard_close(o->tensorboard);

@@ -1,5 +1,4 @@
-/* What a supervisor hands on of a run besides the run directory:
- * TensorBoard's event files, Prometheus' text. */
+/* Exports metrics of a run as TensorBoard event files and Prometheus text. */
 #ifndef MEOPT_CLI_SUPERVISOR_METRIC_EXPORT_H
 #define MEOPT_CLI_SUPERVISOR_METRIC_EXPORT_H
 
@@ -7,14 +6,14 @@
 
 #include <stdint.h>
 
-struct outlets;
+struct metric_export;
 
-/* Lines of metrics.jsonl behind `from` are handed on. metrics_file may be NULL. */
-int outlets_open(struct outlets **out, const char *directory, int64_t from, bool tensorboard,
-                 const char *metrics_file, struct error *err);
-/* Take in what is new; the text is written every few seconds, and at the end. cards may be NULL. */
-void outlets_update(struct outlets *o, const char *state, int64_t total, const struct monitor_snapshot *cards,
-                    bool end);
-void outlets_close(struct outlets *o); /* NULL is nothing */
+/* Exports lines of metrics.jsonl after step `from`. metrics_file may be NULL. */
+int metric_export_open(struct metric_export **out, const char *directory, int64_t from, bool tensorboard,
+                       const char *metrics_file, struct error *err);
+/* Exports new lines. Writes the text every few seconds, and at the end. cards may be NULL. */
+void metric_export_update(struct metric_export *o, const char *state, int64_t total,
+                          const struct monitor_snapshot *cards, bool end);
+void metric_export_close(struct metric_export *o); /* accepts NULL */
 
 #endif

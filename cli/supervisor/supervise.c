@@ -1,4 +1,4 @@
-/* The supervisor: see supervise.h. */
+/* Starts, restarts and stops the workers of a run: see supervise.h. */
 #include "cli/supervisor/supervise.h"
 #include "cli/supervisor/supervise_internal.h"
 #include "core/base/clock.h"
@@ -23,43 +23,47 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What the supervisor hears, and, but for the last, the worker too (core/train/signals.h): it is started with
- * them blocked and takes what came meanwhile once it can. */
-static const int heard[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, SIGPWR, SIGCHLD};
-enum { HEARD = sizeof heard / sizeof *heard, FIRST_PAUSE_SECONDS = 5 /* then twice as long each time */ };
+/* Signals that the supervisor handles. The worker handles all but the last (core/train/signals.h): it
+ * starts with them blocked, so that pending ones are handled after its setup. */
+static const int handled_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, SIGPWR, SIGCHLD};
+enum {
+    HANDLED_SIGNALS = sizeof handled_signals / sizeof *handled_signals,
+    FIRST_PAUSE_SECONDS = 5 /* doubles each time */
+};
 
-static sigset_t heard_set(int count)
+static sigset_t signal_set(int count)
 {
     sigset_t set;
     sigemptyset(&set);
-    for (int i = 0; i < count; i++) sigaddset(&set, heard[i]);
+    for (int i = 0; i < count; i++) sigaddset(&set, handled_signals[i]);
     return set;
 }
 
 /* ---- the workers ---- */
 
-bool worker_lives(const struct supervisor *v, int i) { return v->workers[i].pid > 0; }
+bool worker_running(const struct supervisor *v, int i) { return v->workers[i].pid > 0; }
 
 void workers_signal(const struct supervisor *v, int number)
 {
     for (int i = 0; i < v->count; i++)
-        if (worker_lives(v, i)) kill(v->workers[i].pid, number);
+        if (worker_running(v, i)) kill(v->workers[i].pid, number);
 }
 
-bool supervisor_at_home(struct supervisor *v)
+bool supervisor_follow(struct supervisor *v)
 {
     const char *before = v->home.directory;
     struct error why = {0};
     bool here = run_follow(&v->home, &why) == 0 && run_is_here(&v->home);
-    if (v->home.directory != before || here == v->strayed)
+    if (v->home.directory != before || here == v->directory_lost)
         hooks_moved(v->hooks, here ? v->home.directory : NULL);
-    if (!here && !v->strayed)
-        log_warn("the directory %s is not this run's any more: nothing is written there", v->home.directory);
-    v->strayed = !here;
+    if (!here && !v->directory_lost)
+        log_warn("the directory %s no longer belongs to this run: nothing is written there",
+                 v->home.directory);
+    v->directory_lost = !here;
     return here;
 }
 
-/* argv of a worker, growing. */
+/* Builds argv of a worker. */
 struct words {
     int count;
     const char *all[48];
@@ -93,7 +97,7 @@ static void add_rank(struct words *w, const struct supervisor *v, int i)
     add_word(w, w->text[w->texts++]);
 }
 
-/* The cores are shared by the workers of this host where nobody says how. */
+/* Returns the number of threads per worker. By default the workers of this host share its cores equally. */
 static int64_t threads_of(const struct supervisor *v)
 {
     if (v->s->threads || v->count < 2 || getenv("OMP_NUM_THREADS")) return v->s->threads;
@@ -107,7 +111,7 @@ static void child(const struct supervisor *v, int i, int report, pid_t parent)
     struct words w = {.count = 0};
     char place[PLACE_TEXT];
     int64_t threads = threads_of(v);
-    sigset_t later = heard_set(HEARD - 1);
+    sigset_t later = signal_set(HANDLED_SIGNALS - 1);
     sigprocmask(SIG_SETMASK, &later, NULL);
     setsid();
     if (s->foreground) {
@@ -150,7 +154,7 @@ static void child(const struct supervisor *v, int i, int report, pid_t parent)
     add_word(&w, NULL);
     execv("/proc/self/exe", (char *const *)(uintptr_t)w.all);
     struct worker_report *own = &v->report[i];
-    own->code = error_errno(&own->err, EXIT_FAILED, "is /proc mounted, and the program still there?",
+    own->code = error_errno(&own->err, EXIT_FAILED, "check that /proc is mounted and the program exists",
                             "cannot start a worker from /proc/self/exe");
     atomic_store(&own->ended, 1);
     _exit(127);
@@ -161,11 +165,11 @@ static int report_open(struct supervisor *v, int *fd, struct error *err)
     size_t bytes = (size_t)v->count * sizeof *v->report;
     *fd = memory_file("meopt-report");
     if (*fd < 0 || ftruncate(*fd, (off_t)bytes) != 0)
-        return error_errno(err, EXIT_FAILED, NULL, "no memory to share with the worker");
+        return error_errno(err, EXIT_FAILED, NULL, "cannot create shared memory for the worker");
     v->report = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
     if (v->report != MAP_FAILED) return 0;
     v->report = NULL;
-    return error_errno(err, EXIT_FAILED, NULL, "no memory to share with the worker");
+    return error_errno(err, EXIT_FAILED, NULL, "cannot create shared memory for the worker");
 }
 
 static int report_start(const struct supervisor *v, int64_t step, struct error *err)
@@ -176,32 +180,32 @@ static int report_start(const struct supervisor *v, int64_t step, struct error *
     return run_status_write(&status, v->home.directory, err);
 }
 
-/* Killed and reaped. */
+/* Kills and reaps all workers. */
 static void workers_end(struct supervisor *v)
 {
     workers_signal(v, SIGKILL);
     for (int i = 0; i < v->count; i++) {
-        while (worker_lives(v, i) && waitpid(v->workers[i].pid, &v->workers[i].status, 0) < 0 &&
+        while (worker_running(v, i) && waitpid(v->workers[i].pid, &v->workers[i].status, 0) < 0 &&
                errno == EINTR)
             ;
         v->workers[i].pid = 0;
     }
 }
 
-static int gone(const struct supervisor *v, struct error *err)
+static int directory_missing(const struct supervisor *v, struct error *err)
 {
-    error_set(err, EXIT_FAILED, NULL, "the run's directory is not there any more");
+    error_set(err, EXIT_FAILED, NULL, "the run directory is missing");
     return error_at(err, v->home.directory, 0, 0);
 }
 
-/* On an error there is no worker. */
+/* Starts the workers. After an error no worker runs. */
 static int start(struct supervisor *v, struct error *err)
 {
     struct run_status before;
-    int fd = -1, code = supervisor_at_home(v) ? report_open(v, &fd, err) : gone(v, err);
+    int fd = -1, code = supervisor_follow(v) ? report_open(v, &fd, err) : directory_missing(v, err);
     if (!code) code = ranks_open(v, err);
     if (!code) {
-        /* of an earlier process; what has come since the first attempt is for the worker */
+        /* requests before the first attempt are stale; later ones are for the worker */
         if (v->resume && !v->resumed_by_us) run_requests_forget(v->home.directory);
         v->oom_before = oom_kills_here();
         int64_t step = run_status_read(&before, v->home.directory, NULL) == 0 ? before.step : 0;
@@ -216,27 +220,26 @@ static int start(struct supervisor *v, struct error *err)
         if (code) workers_end(v);
     }
     if (fd >= 0) close(fd);
-    v->moved_at = clock_seconds();
+    v->progress_at = clock_seconds();
     return code;
 }
 
 /* ---- stopping them ---- */
 
-static void ask(struct supervisor *v, enum asked how, int by)
+static void request_stop(struct supervisor *v, enum stop_request how, int by)
 {
-    if (how <= v->asked) return;
-    v->asked = how;
+    if (how <= v->stop_request) return;
+    v->stop_request = how;
     v->asked_by = by;
     v->asked_at = clock_seconds();
     if (how == ASKED_TO_SAVE) {
         workers_signal(v, SIGTERM);
-        workers_signal(v, SIGCONT); /* a stopped worker must hear it */
+        workers_signal(v, SIGCONT); /* a stopped process handles SIGTERM only after SIGCONT */
         if (by == SIGINT) log_info("saving, then stopping; Ctrl-C once more stops at once");
         else if (v->s->ranks.hasty && by == SIGTERM)
-            log_info(
-                "saving, then stopping; Ctrl-C has mpirun kill its ranks in a second, saved or not: next "
-                "time 'meopt stop %s'",
-                v->home.directory);
+            log_info("saving, then stopping; after Ctrl-C mpirun kills its ranks within a second: next "
+                     "time use 'meopt stop %s'",
+                     v->home.directory);
         else log_info("saving, then stopping; 'meopt stop --now %s' stops at once", v->home.directory);
     } else {
         workers_signal(v, SIGKILL);
@@ -244,12 +247,12 @@ static void ask(struct supervisor *v, enum asked how, int by)
     }
 }
 
-static void obey(struct supervisor *v, int number)
+static void handle_signal(struct supervisor *v, int number)
 {
     switch (signals_request(number)) {
     case REQUEST_STOP: {
         bool haste = number == SIGINT && signals_force_quit(&v->interrupts, clock_seconds());
-        ask(v, haste ? ASKED_NOW : ASKED_TO_SAVE, number);
+        request_stop(v, haste ? ASKED_NOW : ASKED_TO_SAVE, number);
         break;
     }
     case REQUEST_SAVE: workers_signal(v, number); break;
@@ -257,25 +260,25 @@ static void obey(struct supervisor *v, int number)
     }
 }
 
-/* Asked to stop, it has given no sign for so long that it is taken for dead. */
-static void lose_patience(struct supervisor *v)
+/* Kills workers that made no progress for too long after a stop request. */
+static void kill_unresponsive(struct supervisor *v)
 {
-    double since = v->asked_at > v->moved_at ? v->asked_at : v->moved_at,
-           patience = patience_seconds((enum train_phase)atomic_load(&v->report->phase), v->longest_gap,
-                                       atomic_load(&v->report->saving_bytes));
-    if (v->asked != ASKED_TO_SAVE || clock_seconds() - since <= patience) return;
-    log_warn("the worker was asked to stop and has not moved for %.0f s", patience);
-    ask(v, ASKED_NOW, SIGTERM);
+    double since = v->asked_at > v->progress_at ? v->asked_at : v->progress_at,
+           patience = silence_limit_seconds((enum train_phase)atomic_load(&v->report->phase), v->longest_gap,
+                                            atomic_load(&v->report->saving_bytes));
+    if (v->stop_request != ASKED_TO_SAVE || clock_seconds() - since <= patience) return;
+    log_warn("the worker was asked to stop and made no progress for %.0f s", patience);
+    request_stop(v, ASKED_NOW, SIGTERM);
 }
 
-/* Whether all have ended. */
+/* Reaps workers. Returns whether all have ended. */
 static bool reap(struct supervisor *v)
 {
     bool all = true;
     for (int i = 0; i < v->count; i++) {
         struct watched *w = &v->workers[i];
         int status;
-        while (worker_lives(v, i) && waitpid(w->pid, &status, WNOHANG | WUNTRACED | WCONTINUED) > 0) {
+        while (worker_running(v, i) && waitpid(w->pid, &status, WNOHANG | WUNTRACED | WCONTINUED) > 0) {
             if (WIFSTOPPED(status)) w->stopped = true;
             else if (WIFCONTINUED(status)) w->stopped = false;
             else {
@@ -283,60 +286,62 @@ static bool reap(struct supervisor *v)
                 w->pid = 0;
             }
         }
-        all = all && !worker_lives(v, i);
+        all = all && !worker_running(v, i);
     }
     return all;
 }
 
-/* A rank has written that the run failed, while the others still end and it is to be started again. */
-static void end_correct(struct supervisor *v)
+/* Replaces a "failed" status that one rank wrote while the others still exit: the run will be restarted. */
+static void correct_status(struct supervisor *v)
 {
     struct run_status s;
-    if (v->strayed || run_status_read(&s, v->home.directory, NULL) != 0 || !s.ended) return;
-    end_last_word(v, v->verdict, &v->why, true);
+    if (v->directory_lost || run_status_read(&s, v->home.directory, NULL) != 0 || !s.ended) return;
+    end_write_status(v, v->lost_code, &v->why, true);
 }
 
-/* Until the workers have ended; a number is not used again before it is reaped, so they are signalled in here
- * alone. */
-static void attend(struct supervisor *v)
+/* Supervises until all workers have ended. A pid is not reused before it is reaped, so only this loop,
+ * which reaps, sends signals. */
+static void supervise_workers(struct supervisor *v)
 {
-    double told = 0;
+    double reported_at = 0;
     for (bool ended = false; !ended;) {
         struct pollfd wait = {v->signals, POLLIN, 0};
         struct signalfd_siginfo info;
         poll(&wait, 1, v->hub ? RANKS_TICK_MS : TICK_MS);
-        while (read(v->signals, &info, sizeof info) == (ssize_t)sizeof info) obey(v, (int)info.ssi_signo);
-        bool home = supervisor_at_home(v);
+        while (read(v->signals, &info, sizeof info) == (ssize_t)sizeof info)
+            handle_signal(v, (int)info.ssi_signo);
+        bool home = supervisor_follow(v);
         ended = reap(v);
-        ranks_judge(v);
+        ranks_check(v);
         ended = ended && !ranks_wait(v);
-        if (v->verdict && !ended && supervisor_restarts(v, v->verdict)) end_correct(v);
+        if (v->lost_code && !ended && supervisor_restarts(v, v->lost_code)) correct_status(v);
         live_watch(v);
         live_begin(v);
         hooks_update(v->hooks);
-        if (!ended && home && run_requested(v->home.directory, "stop-now")) ask(v, ASKED_NOW, SIGTERM);
-        if (!ended) lose_patience(v);
-        if (home && (ended || clock_seconds() - told >= 1)) {
+        if (!ended && home && run_requested(v->home.directory, "stop-now"))
+            request_stop(v, ASKED_NOW, SIGTERM);
+        if (!ended) kill_unresponsive(v);
+        if (home && (ended || clock_seconds() - reported_at >= 1)) {
             live_report(v);
-            told = clock_seconds();
+            reported_at = clock_seconds();
         }
     }
 }
 
-/* ---- from the beginning to the end ---- */
+/* ---- attempts ---- */
 
-/* A restart may cure a lost rank, or a worker that was killed by something else than us. */
+/* Restarts after a lost rank, or a worker that was killed by a signal not sent from here. */
 bool supervisor_restarts(const struct supervisor *v, int code)
 {
-    return v->restarts > 0 && !v->stop_wanted && v->asked == ASKED_NOTHING && !v->strayed &&
+    return v->restarts > 0 && !v->stop_wanted && v->stop_request == ASKED_NOTHING && !v->directory_lost &&
            (code == EXIT_RANK_LOST || code > EXIT_SIGNAL);
 }
 
-/* The pause before the next attempt, which signals and requests end; false: asked to stop. */
-static bool pause_between(struct supervisor *v)
+/* Pauses before the next attempt. Signals and requests end the pause; returns false for a stop request. */
+static bool pause_before_restart(struct supervisor *v)
 {
     struct run_status s = {0};
-    double until = clock_seconds() + v->pause_s, told = 0;
+    double until = clock_seconds() + v->pause_s, reported_at = 0;
     bool stop = false;
     run_status_read(&s, v->home.directory, NULL);
     while (!stop && clock_seconds() < until) {
@@ -345,37 +350,37 @@ static bool pause_between(struct supervisor *v)
         poll(&wait, 1, TICK_MS);
         while (read(v->signals, &info, sizeof info) == (ssize_t)sizeof info)
             stop |= signals_request((int)info.ssi_signo) == REQUEST_STOP;
-        bool home = supervisor_at_home(v);
+        bool home = supervisor_follow(v);
         hooks_update(v->hooks);
         if (!home) continue;
         stop |= run_requested(v->home.directory, "stop");
         stop |= run_requested(v->home.directory, "stop-now");
-        if (clock_seconds() - told >= 1) {
+        if (clock_seconds() - reported_at >= 1) {
             live_report_pause(v, s.step);
-            told = clock_seconds();
+            reported_at = clock_seconds();
         }
     }
     return !stop;
 }
 
-/* One attempt. */
+/* Runs the workers once. */
 static int attempt(struct supervisor *v, struct error *err)
 {
     struct run_status last;
-    v->verdict = 0;
-    v->bad_since = 0;
+    v->lost_code = 0;
+    v->failed_since = 0;
     v->marks = 0;
     int code = start(v, err);
     if (!code) {
-        attend(v);
+        supervise_workers(v);
         code = v->count > 1 || v->hub ? ranks_cause(v, err) : end_cause(v, 0, err);
         for (int i = 0; i < v->count; i++) v->stop_wanted |= atomic_load(&v->report[i].stop_wanted) != 0;
-        end_last_word(v, code, err, supervisor_restarts(v, code));
-        if (run_status_read(&last, v->home.directory, NULL) == 0) live_hand_on(v, last.state, true);
+        end_write_status(v, code, err, supervisor_restarts(v, code));
+        if (run_status_read(&last, v->home.directory, NULL) == 0) live_export(v, last.state, true);
     }
     ranks_close(v);
-    outlets_close(v->outlets);
-    v->outlets = NULL;
+    metric_export_close(v->metric_export);
+    v->metric_export = NULL;
     monitor_close(v->monitor);
     v->monitor = NULL;
     v->begun = false;
@@ -384,22 +389,22 @@ static int attempt(struct supervisor *v, struct error *err)
     return code;
 }
 
-/* The ranks that are left, with their cards; the numbers behind the lost one's move up. Whatever their
- * number, the images of a step are the same and are cut alike. */
-static void go_on_without(struct supervisor *v, struct supervision *s)
+/* Removes the lost rank and its card; higher ranks are renumbered. The global batch and its images do not
+ * change. */
+static void remove_lost_rank(struct supervisor *v, struct supervision *s)
 {
     struct supervised_ranks *r = &s->ranks;
     const char *card = r->cards ? r->cards[v->lost] : NULL;
     for (int i = v->lost; r->cards && i + 1 < r->size; i++) r->cards[i] = r->cards[i + 1];
-    if (card) r->cards[r->size - 1] = card; /* kept for its owner */
+    if (card) r->cards[r->size - 1] = card; /* kept for the owner of the array */
     r->size--;
     v->count--;
     log_info("rank %d is left out%s%s: %d rank%s from now on", v->lost, card ? ", with card " : "",
              card ? card : "", r->size, r->size == 1 ? "" : "s");
 }
 
-/* Until the last hook has ended, or somebody wants us gone. */
-static void attend_hooks(struct supervisor *v, int code, const struct error *err)
+/* Waits until the last hook has ended or a stop signal arrives. */
+static void wait_for_hooks(struct supervisor *v, int code, const struct error *err)
 {
     bool hurry = false;
     hooks_ended(v->hooks, code, err);
@@ -415,8 +420,8 @@ static void attend_hooks(struct supervisor *v, int code, const struct error *err
     v->hooks = NULL;
 }
 
-/* Who is to pass signals on does not wait for a reader. */
-static bool at_once(void) { return true; }
+/* log_hurry: the supervisor must forward signals, so it does not wait for a slow reader of its output. */
+static bool skip_waiting(void) { return true; }
 
 int supervise(const struct supervision *s, struct error *err)
 {
@@ -431,35 +436,35 @@ int supervise(const struct supervision *s, struct error *err)
         .lost = -1};
     struct error own = {0};
     if (!err) err = &own;
-    log_hurry = at_once;
+    log_hurry = skip_waiting;
     v.count = s->ranks.size > 1 && !s->ranks.launched ? s->ranks.size : 1;
     v.workers = xcalloc((size_t)v.count, sizeof *v.workers);
-    sigset_t set = heard_set(HEARD);
-    sigprocmask(SIG_BLOCK, &set,
-                NULL); /* for good: what comes when all is over must not change how it ended */
+    sigset_t set = signal_set(HANDLED_SIGNALS);
+    sigprocmask(SIG_BLOCK, &set, NULL); /* never unblocked: a late signal must not change the exit code */
     v.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     v.hooks = hooks_open(s->directory, s->on_event, s->on_end);
-    int code = v.signals < 0 ? error_errno(err, EXIT_FAILED, NULL, "no signals") : attempt(&v, err);
+    int code =
+        v.signals < 0 ? error_errno(err, EXIT_FAILED, NULL, "cannot create a signalfd") : attempt(&v, err);
     while (supervisor_restarts(&v, code)) {
         log_warn("%s", err->what);
         v.restarts--;
-        log_info("going on from the last checkpoint in %.0f s; %d more restart%s", v.pause_s, v.restarts,
+        log_info("resuming from the last checkpoint in %.0f s; %d more restart%s", v.pause_s, v.restarts,
                  v.restarts == 1 ? "" : "s");
-        if (!pause_between(&v)) {
-            code = end_between(&v, err);
+        if (!pause_before_restart(&v)) {
+            code = end_in_pause(&v, err);
             break;
         }
-        if (s->elastic && v.count > 1 && v.lost >= 0 && v.lost < v.count) go_on_without(&v, &now);
+        if (s->elastic && v.count > 1 && v.lost >= 0 && v.lost < v.count) remove_lost_rank(&v, &now);
         v.lost = -1;
         v.resume = v.resumed_by_us = true;
         v.pause_s *= 2;
         err->what[0] = 0;
         code = attempt(&v, err);
     }
-    if (supervisor_at_home(&v)) file_unlink_below(v.home.directory, "live.json", 0);
-    attend_hooks(&v, code, err);
+    if (supervisor_follow(&v)) file_unlink_below(v.home.directory, "live.json", 0);
+    wait_for_hooks(&v, code, err);
     if (v.signals >= 0) close(v.signals);
-    v.home.lock = -1; /* the caller's */
+    v.home.lock = -1; /* owned by the caller */
     run_close(&v.home);
     free(v.workers);
     return code;
@@ -487,7 +492,7 @@ int supervise_detached(const struct supervision *s, struct error *err)
     int status;
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
-    for (int i = 0; i < 500; i++) { /* until it has said that it starts */
+    for (int i = 0; i < 500; i++) { /* until it has written state.json */
         struct run_status said;
         if (run_status_read(&said, s->directory, NULL) == 0 && said.pid > 0 && said.pid != pid_before)
             return 0;

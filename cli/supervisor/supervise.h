@@ -1,9 +1,9 @@
-/* The process beside the worker: starts it, passes signals and requests on,
- * samples the cards, and when it dies says why.
+/* The supervisor of a run: starts the worker, forwards signals and requests, samples the cards, and reports
+ * why the worker ended.
  *
- * It writes live.json in the run directory (who trains, in what phase, for how long without a sign, the
- * cards) and, when the worker has not done so itself, the last word in state.json and events.jsonl. Attached
- * viewers need nothing else.
+ * It writes live.json in the run directory: processes, phase, seconds without activity, cards. If the
+ * worker could not write the final status, the supervisor writes it to state.json and events.jsonl.
+ * Attached viewers read only these files.
  */
 #ifndef MEOPT_CLI_SUPERVISOR_SUPERVISE_H
 #define MEOPT_CLI_SUPERVISOR_SUPERVISE_H
@@ -13,42 +13,42 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Several ranks. All are started here, on this host; or a launcher has started one process for each, of which
- * this is rank 0's, and its worker is the only one of ours. */
+/* The ranks of a run. Either the supervisor starts them all on this host, or a launcher starts one process
+ * per rank: then this is the process of rank 0, and it supervises only the worker of rank 0. */
 struct supervised_ranks {
-    int size;             /* of the run; 0 or 1: one alone */
+    int size;             /* of the run; 0 or 1: a single process */
     bool launched;        /* by srun, mpirun, torchrun */
-    bool hasty;           /* it kills them a second behind Ctrl-C: Open MPI's mpirun */
-    int local_rank;       /* of a launched one */
-    bool one_host;        /* all ranks are on this one */
-    const char *file;     /* where the launched ones find us (core/comm/rendezvous.h) */
-    const char **cards;   /* "hip:0" of each worker of ours, NULL: the processor */
-    uint64_t config_hash; /* of the experiment as the command line has it */
+    bool hasty;           /* the launcher kills them a second after Ctrl-C: Open MPI's mpirun */
+    int local_rank;       /* of a launched rank */
+    bool one_host;        /* all ranks are on this host */
+    const char *file;     /* where launched ranks find the coordinator (core/comm/rendezvous.h) */
+    const char **cards;   /* "hip:0" of each worker; NULL: CPU */
+    uint64_t config_hash; /* of the configuration with the command line's changes */
 };
 
 struct supervision {
     const char *directory; /* of the run */
-    int lock;              /* of it (run_release): held from before the first byte, and by the worker too */
+    int lock;              /* of the run directory (run_release); the worker inherits it */
     bool resume, json;
-    bool brief;               /* stdout is the caller's: workers tell their steps, and no more, on stderr */
-    const char *force_resume; /* keys between commas (core/train/loop.h), or NULL */
-    int64_t stop_after, threads; /* 0: not given */
-    bool foreground; /* the worker writes to our stdout and stderr, and dies with us as batch systems expect;
-                        else it writes RUN/worker.log and outlives us */
+    bool brief;                  /* stdout belongs to the caller: workers print only their steps, to stderr */
+    const char *force_resume;    /* keys between commas (core/train/loop.h), or NULL */
+    int64_t stop_after, threads; /* 0: not set */
+    bool foreground; /* the worker shares stdout and stderr, and dies with the supervisor, as batch systems
+                        expect. Otherwise it writes RUN/worker.log and survives the supervisor */
     const char *monitor, *monitor_root; /* provider of card telemetry ("auto") and where its files are ("") */
     const char *metrics_file;           /* Prometheus text, or NULL */
     bool tensorboard;                   /* event files in RUN/tensorboard */
     const char *on_event, *on_end;      /* commands (cli/supervisor/hooks.h), or NULL */
     struct supervised_ranks ranks;
-    int restarts; /* from the last checkpoint, when a rank is lost or a worker is killed */
-    bool elastic; /* with the ranks that are left */
+    int restarts; /* from the last checkpoint, after a lost rank or a killed worker */
+    bool elastic; /* restart with the remaining ranks */
 };
 
-/* Blocks until the workers have ended, and leaves the signals that it hears blocked: the process is to end,
- * too. The worker's exit code, or 128 + signal, EXIT_HOST_MEMORY when the kernel killed
- * it for memory, EXIT_DISK when all went well but for what it had to say on stdout. */
+/* Runs until the workers have ended. Leaves its handled signals blocked: the process should exit. Returns
+ * the worker's exit code, or 128 + signal, EXIT_HOST_MEMORY if the kernel killed it for memory, EXIT_DISK
+ * if only writing to stdout failed. */
 int supervise(const struct supervision *s, struct error *err);
-/* The same in a daemon of its own, which has its own copy of the lock; returns once the worker is started. */
+/* Runs supervise() in a daemon with its own copy of the lock. Returns after the worker has started. */
 int supervise_detached(const struct supervision *s, struct error *err);
 
 #endif

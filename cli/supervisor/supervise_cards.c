@@ -1,4 +1,4 @@
-/* What the supervisor tells of the cards: now, in live.json, and for good, in cards.jsonl. */
+/* Readings of the cards, for live.json and cards.jsonl. */
 #include "cli/supervisor/supervise_internal.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -48,7 +48,7 @@ static json_t *card_json(const struct monitor_card *c, int rank, bool with_age)
     return card;
 }
 
-/* The rank of ours that trains on the i-th card; -1: none of this node does. */
+/* Returns the rank of this node that trains on card i; -1: none. */
 static int rank_on(const struct supervisor *v, int i)
 {
     for (int k = 0; k < v->count; k++)
@@ -56,7 +56,7 @@ static int rank_on(const struct supervisor *v, int i)
     return -1;
 }
 
-/* On the processor rank 0's card is what a provider has first, and all of a provider that was named. */
+/* A CPU run assigns ranks to the provider's first card, or to all cards of a provider named by the user. */
 json_t *cards_json(const struct supervisor *v, bool age)
 {
     json_t *cards = json_array();
@@ -73,8 +73,7 @@ json_t *cards_json(const struct supervisor *v, bool age)
     return cards;
 }
 
-/* The kernel's account of the last ten seconds (Documentation/accounting/psi.rst): the share in which
- * something waited for a disk. NULL where it keeps none. */
+/* Reads the kernel's pressure stall information of the last 10 s (Documentation/accounting/psi.rst). */
 json_t *io_pressure(const struct supervisor *v)
 {
     char *path = xasprintf("%s/proc/pressure/io", v->s->monitor_root ? v->s->monitor_root : ""),
@@ -88,12 +87,12 @@ json_t *io_pressure(const struct supervisor *v)
     return isfinite(percent) ? json_real(percent) : NULL;
 }
 
-void cards_note(struct supervisor *v, bool end)
+void cards_record(struct supervisor *v, bool end)
 {
     double now = clock_seconds();
     if (!v->monitor || v->seen.samples == 0) return;
-    if (v->cards_noted_at > 0 && now - v->cards_noted_at < (end ? 1 : NOTE_SECONDS)) return;
-    v->cards_noted_at = now;
+    if (v->cards_recorded_at > 0 && now - v->cards_recorded_at < (end ? 1 : NOTE_SECONDS)) return;
+    v->cards_recorded_at = now;
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
     json_t *line = json_pack("{s:I, s:o}", "step", (json_int_t)atomic_load(&v->report->step), "cards",
@@ -114,8 +113,8 @@ void cards_note(struct supervisor *v, bool end)
         free(text);
     }
     if (fd >= 0) close(fd);
-    if (code && !v->cards_refused) log_warn("no history of the cards: %s: %s", path, err.what);
-    v->cards_refused |= code != 0;
+    if (code && !v->cards_warned) log_warn("cannot write the history of the cards: %s: %s", path, err.what);
+    v->cards_warned |= code != 0;
     free(path);
     free(rest);
 }

@@ -1,4 +1,4 @@
-/* Why a worker ended, and the last word of a run whose worker could not say it. */
+/* Exit code and reason of a worker, and the final status of a run whose worker could not write it. */
 #include "cli/supervisor/supervise_internal.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
@@ -34,7 +34,7 @@ static int64_t oom_kills_in(const char *path)
     return n;
 }
 
-/* Of the control group's own processes where the kernel tells them apart from those of groups below. */
+/* Counts the group's own processes, if the kernel counts them separately from those of child groups. */
 int64_t oom_kills_here(void)
 {
     static const struct {
@@ -79,20 +79,20 @@ int end_cause(struct supervisor *v, int i, struct error *err)
     const char *at = phase >= 0 && phase < PHASE_COUNT ? train_phase_names[phase] : "starting";
     char *saved = last_checkpoint(v->home.directory);
     if (saved)
-        snprintf(hint, sizeof hint, "the last checkpoint is %s; go on with: meopt train --resume %s", saved,
-                 v->home.directory);
-    else snprintf(hint, sizeof hint, "there is no checkpoint yet: start again");
+        snprintf(hint, sizeof hint, "the last checkpoint is %s; continue with: meopt train --resume %s",
+                 saved, v->home.directory);
+    else snprintf(hint, sizeof hint, "there is no checkpoint yet; start again");
     free(saved);
     if (WIFSIGNALED(status)) {
         int number = WTERMSIG(status);
-        bool memory = number == SIGKILL && v->asked != ASKED_NOW && v->oom_before >= 0 &&
+        bool memory = number == SIGKILL && v->stop_request != ASKED_NOW && v->oom_before >= 0 &&
                       oom_kills_here() > v->oom_before;
         if (memory)
             return error_set(err, EXIT_HOST_MEMORY, hint,
                              "the kernel killed the worker, host memory was exhausted, at step %lld while "
-                             "%s; 'meopt plan' tells what it needs",
+                             "%s; 'meopt plan' shows the memory that it needs",
                              (long long)step, at);
-        if (v->asked == ASKED_NOW)
+        if (v->stop_request == ASKED_NOW)
             return error_set(err, EXIT_SIGNAL + v->asked_by, hint, "stopped at once, at step %lld",
                              (long long)step);
         return error_set(err, EXIT_SIGNAL + number, hint,
@@ -102,11 +102,12 @@ int end_cause(struct supervisor *v, int i, struct error *err)
     if (atomic_load(&report->ended)) {
         if (report->code) *err = report->err;
         if (report->code) return report->code;
-        return WEXITSTATUS(status) == EXIT_DISK ? EXIT_DISK : 0; /* it has said that its stdout was lost */
+        return WEXITSTATUS(status) == EXIT_DISK ? EXIT_DISK
+                                                : 0; /* it has reported that writing to stdout failed */
     }
     int code = WEXITSTATUS(status);
-    if (code == EXIT_SIGNAL + SIGINT) { /* a person's haste, told to the worker itself */
-        v->asked = ASKED_NOW;
+    if (code == EXIT_SIGNAL + SIGINT) { /* a second Ctrl-C, sent to the worker itself */
+        v->stop_request = ASKED_NOW;
         return error_set(err, code, hint, "stopped at once, at step %lld", (long long)step);
     }
     if (code == 127) return error_set(err, EXIT_FAILED, NULL, "the worker could not be started");
@@ -114,7 +115,7 @@ int end_cause(struct supervisor *v, int i, struct error *err)
                      "the worker ended with status %d at step %lld, while %s", code, (long long)step, at);
 }
 
-/* A line of events.jsonl, as far as it can be written. */
+/* Appends the final event to events.jsonl; ignores errors. */
 static void add_event(const struct supervisor *v, const struct run_status *s)
 {
     struct run run = {.directory = v->home.directory};
@@ -127,11 +128,11 @@ static void add_event(const struct supervisor *v, const struct run_status *s)
     close(run.events);
 }
 
-void end_last_word(struct supervisor *v, int code, const struct error *err, bool again)
+void end_write_status(struct supervisor *v, int code, const struct error *err, bool again)
 {
     struct run_status s;
     struct error ignored;
-    if (!supervisor_at_home(v) || run_status_read(&s, v->home.directory, NULL) != 0) return;
+    if (!supervisor_follow(v) || run_status_read(&s, v->home.directory, NULL) != 0) return;
     bool said = s.ended;
     if (code && err->what[0]) {
         snprintf(s.message, sizeof s.message, "%.400s", err->what);
@@ -140,7 +141,10 @@ void end_last_word(struct supervisor *v, int code, const struct error *err, bool
     if (!said) {
         s.step = atomic_load(&v->report->step);
         if (atomic_load(&v->report->total)) s.total = atomic_load(&v->report->total);
-        snprintf(s.state, sizeof s.state, "%s", v->asked == ASKED_NOW ? "stopped" : code ? "failed" : "done");
+        snprintf(s.state, sizeof s.state, "%s",
+                 v->stop_request == ASKED_NOW ? "stopped"
+                 : code                       ? "failed"
+                                              : "done");
         s.exit_code = code;
         s.time = (double)time(NULL);
     }
@@ -157,15 +161,15 @@ void end_last_word(struct supervisor *v, int code, const struct error *err, bool
     run_status_write(&s, v->home.directory, &ignored);
 }
 
-int end_between(struct supervisor *v, struct error *err)
+int end_in_pause(struct supervisor *v, struct error *err)
 {
     struct run_status s;
     struct error ignored;
     *err = (struct error){0};
-    if (!supervisor_at_home(v) || run_status_read(&s, v->home.directory, NULL) != 0) return EXIT_STOPPED;
+    if (!supervisor_follow(v) || run_status_read(&s, v->home.directory, NULL) != 0) return EXIT_STOPPED;
     snprintf(s.state, sizeof s.state, "stopped");
     snprintf(s.message, sizeof s.message, "stopped before it was started again");
-    snprintf(s.hint, sizeof s.hint, "go on with: meopt train --resume %.200s", v->home.directory);
+    snprintf(s.hint, sizeof s.hint, "continue with: meopt train --resume %.200s", v->home.directory);
     s.exit_code = EXIT_STOPPED;
     s.time = (double)time(NULL);
     run_status_write(&s, v->home.directory, &ignored);

@@ -1,5 +1,5 @@
-/* Inside the supervisor: what supervise.c (the worker's life), supervise_live.c (what is told meanwhile) and
- * supervise_end.c (why it died) share. */
+/* Private to the supervisor: supervise.c (starts and stops workers), supervise_live.c (live.json),
+ * supervise_ranks.c (several ranks), supervise_cards.c (cards.jsonl), supervise_end.c (final status). */
 #ifndef MEOPT_CLI_SUPERVISOR_SUPERVISE_INTERNAL_H
 #define MEOPT_CLI_SUPERVISOR_SUPERVISE_INTERNAL_H
 
@@ -15,12 +15,12 @@
 #include <jansson.h>
 #include <sys/types.h>
 
-enum { TICK_MS = 500, RANKS_TICK_MS = 100 }; /* a launcher that saw a rank die leaves us a second */
+enum { TICK_MS = 500, RANKS_TICK_MS = 100 }; /* some launchers kill this process a second after a rank died */
 
-/* How far the supervisor has gone with stopping its worker. */
-enum asked { ASKED_NOTHING, ASKED_TO_SAVE, ASKED_NOW };
+/* How the supervisor has requested its workers to stop. */
+enum stop_request { ASKED_NOTHING, ASKED_TO_SAVE, ASKED_NOW };
 
-/* One process of ours. */
+/* One worker process. */
 struct watched {
     pid_t pid; /* 0: has ended, with `status` */
     int status;
@@ -29,112 +29,112 @@ struct watched {
 
 struct supervisor {
     const struct supervision *s;
-    struct run home;                 /* directory and lock alone: the run's, wherever it has been moved to */
-    bool strayed;                    /* it is not there any more: nothing is written */
-    int restarts;                    /* that are left */
-    double pause_s;                  /* before the next one */
-    bool resumed_by_us, stop_wanted; /* an attempt after the first; a worker has heard a request to stop */
+    struct run home;                 /* directory and lock only; follows a moved directory */
+    bool directory_lost;             /* missing or another run's: nothing is written */
+    int restarts;                    /* remaining */
+    double pause_s;                  /* before the next restart */
+    bool resumed_by_us, stop_wanted; /* not the first attempt; a worker received a stop request */
     struct worker_report *report;    /* (count), the first is rank 0's */
     struct watched *workers;         /* (count) */
     int count, signals;
-    pid_t pid;                       /* of rank 0's, also when it has ended */
-    struct hub_server *hub;          /* of several ranks, else NULL */
-    int shared;                      /* memory of ranks of this host; -1 */
-    int verdict, lost;               /* exit code once a rank is lost, and which; -1 several */
-    double bottleneck_at, bad_since; /* clock_seconds() */
-    struct error why;                /* of the verdict */
-    bool resume;                     /* as s->resume, and from the second attempt on */
-    enum asked asked;
+    pid_t pid;                    /* of the worker of rank 0, also after it has ended */
+    struct hub_server *hub;       /* NULL: a single rank */
+    int shared;                   /* memory of ranks of this host; -1 */
+    int lost_code, lost;          /* exit code after a rank is lost, 0: none; the lost rank, -1: several */
+    double lost_at, failed_since; /* clock_seconds() */
+    struct error why;             /* reason of lost_code */
+    bool resume;                  /* s->resume, or not the first attempt */
+    enum stop_request stop_request;
     int asked_by; /* the signal, SIGTERM for a request */
     double asked_at;
     struct signal_interrupts interrupts;
-    int64_t marks; /* last seen, and when they moved */
-    double moved_at, longest_gap;
+    int64_t marks; /* the last value of the workers' progress counters, and the time of the last change */
+    double progress_at, longest_gap;
     int64_t oom_before;
-    struct monitor *monitor;      /* opened once the worker has said where it trains */
-    struct monitor_snapshot seen; /* what it said last */
-    struct outlets *outlets;
+    struct monitor *monitor;      /* opened after the worker has reported its card */
+    struct monitor_snapshot seen; /* the last sample */
+    struct metric_export *metric_export;
     struct hooks *hooks; /* of all attempts */
     bool begun;
-    double cards_noted_at; /* when cards.jsonl had its last line; 0: never */
-    bool cards_refused;    /* it could not be written: said once */
+    double cards_recorded_at; /* time of the last line of cards.jsonl; 0: none */
+    bool cards_warned;        /* warned that it could not be written */
 };
 
 /* ---- supervise.c ---- */
 
-bool worker_lives(const struct supervisor *v, int i);
-/* Whether the run's directory is there, and at which path: it may be moved while it trains, and another run
- * may take its old path, into which nothing is written. */
-bool supervisor_at_home(struct supervisor *v);
-/* Whether an attempt that ended like this is followed by another. */
+bool worker_running(const struct supervisor *v, int i);
+/* Updates the path of the run directory, which may be moved during training. Returns false if it is
+ * missing; another run may use its old path, so nothing is written then. */
+bool supervisor_follow(struct supervisor *v);
+/* Returns whether a run that ended with this code is restarted. */
 bool supervisor_restarts(const struct supervisor *v, int code);
-/* To all of ours that live. */
+/* Sends a signal to all running workers. */
 void workers_signal(const struct supervisor *v, int number);
 
 /* ---- supervise_ranks.c ---- */
 
-/* In the order of enum train_phase. A load, a pass of the teacher and the end have no pace to measure; a
- * save, and a file system that stands still while images are read, take as long as they take, as with one
- * rank alone. */
+/* Time limits without progress, indexed by enum train_phase. Only steps are measured. Saving and waiting
+ * for images have no limit, as with a single rank: a slow file system is not a lost rank. */
 extern const struct hub_phase rank_phases[PHASE_COUNT];
 
-/* The hub, and what the workers share; nothing for one rank alone. */
+/* Start and stop the coordinator and the ranks' shared memory; no-ops for a single rank. */
 int ranks_open(struct supervisor *v, struct error *err);
 void ranks_close(struct supervisor *v);
-/* Has a rank been lost, or one of our workers ended badly? Who is left a few seconds later is killed by pid.
- */
-void ranks_judge(struct supervisor *v);
-/* Ranks of other processes have still to say farewell. */
+/* Checks for a lost rank or a failed worker. Workers that still run RANKS_GRACE_SECONDS later are killed.
+ * */
+void ranks_check(struct supervisor *v);
+/* Returns whether to keep running: launched ranks have not sent their exit messages, or the cause of a
+ * failure is not known. */
 bool ranks_wait(const struct supervisor *v);
-/* Why the ranks ended. */
+/* Returns the exit code of the run and its reason. */
 int ranks_cause(struct supervisor *v, struct error *err);
-/* Of all ranks, for live.json; NULL for one alone. */
+/* Returns all ranks, for live.json; NULL for a single rank. */
 json_t *ranks_json(struct supervisor *v);
 
 /* ---- supervise_live.c ---- */
 
-/* For how long a worker may be silent before it is taken for dead: 20 minutes, ten times the longest silence
- * behind which it has moved before, and while it saves what a file system of 1 MB/s would take (an fsync,
- * which nothing can be seen of, may have all of it to write). */
-double patience_seconds(enum train_phase phase, double longest_gap, int64_t saving_bytes);
-/* And before people are told that it hangs: 5 times the longest silence once steps have been made, at least a
- * minute; in every other phase the patience. */
+/* Returns the longest allowed time without progress after a stop request: 20 minutes, or 10 times the
+ * longest earlier gap. Saving adds the time for saving_bytes at 1 MB/s: one fsync, without visible
+ * progress, may write them all. */
+double silence_limit_seconds(enum train_phase phase, double longest_gap, int64_t saving_bytes);
+/* Returns the time without progress after which the worker is reported as hung: after the first steps 5
+ * times the longest gap, at least a minute; in other phases silence_limit_seconds. */
 double hung_seconds(enum train_phase phase, double longest_gap, int64_t saving_bytes, bool measured);
 
-/* Has it moved? */
+/* Records progress of the workers. */
 void live_watch(struct supervisor *v);
-/* Telemetry and outlets, once the worker has said where it trains. */
+/* Opens telemetry and metric exports, after the worker has reported its card. */
 void live_begin(struct supervisor *v);
-/* live.json and the outlets. */
+/* Writes live.json, cards.jsonl and metric exports. */
 void live_report(struct supervisor *v);
-/* live.json between two attempts. */
+/* Writes live.json between two attempts. */
 void live_report_pause(struct supervisor *v, int64_t step);
-/* To the outlets alone. */
-void live_hand_on(struct supervisor *v, const char *state, bool end);
+/* Updates the metric exports only. */
+void live_export(struct supervisor *v, const char *state, bool end);
 
 /* ---- supervise_cards.c ---- */
 
-/* The node's cards (core/run/telemetry.h); with the age of each reading, as live.json has it. */
+/* Returns the node's cards (core/run/telemetry.h); age: with the age of the readings, for live.json. */
 json_t *cards_json(const struct supervisor *v, bool age);
-/* Percent of the last seconds in which something waited for a disk; NULL: not known. */
+/* Returns the percentage of the last 10 s in which a process waited for a disk; NULL: unknown. */
 json_t *io_pressure(const struct supervisor *v);
-/* A line of cards.jsonl when the last is some seconds old, or it ends. */
-void cards_note(struct supervisor *v, bool end);
+/* Appends a line to cards.jsonl every few seconds, and at the end. */
+void cards_record(struct supervisor *v, bool end);
 
 /* ---- supervise_end.c ---- */
 
-/* How many processes of a control group the kernel has killed for memory: from the text of its memory.events
- * or memory.oom_control. -1: not there. */
+/* Parses the number of OOM kills from memory.events or memory.oom_control of a control group. -1: not
+ * found. */
 int64_t oom_kills(const char *text);
-/* Of our own control group: what happens elsewhere on the machine says nothing of this worker. */
+/* Returns the number of OOM kills in this process's control group. */
 int64_t oom_kills_here(void);
 
-/* Why worker i ended, from its status of wait() and its report. */
+/* Returns the exit code of worker i and the reason, from its wait() status and its report. */
 int end_cause(struct supervisor *v, int i, struct error *err);
-/* state.json and events.jsonl, where the worker could not do it. again: the run is started again soon, so it
- * has not ended. */
-void end_last_word(struct supervisor *v, int code, const struct error *err, bool again);
-/* The same of a run that was asked to stop between two attempts: EXIT_STOPPED. */
-int end_between(struct supervisor *v, struct error *err);
+/* Writes the final status to state.json and events.jsonl, unless the worker has. again: a restart follows,
+ * so the run has not ended. */
+void end_write_status(struct supervisor *v, int code, const struct error *err, bool again);
+/* Writes the final status of a run that was stopped between two attempts. Returns EXIT_STOPPED. */
+int end_in_pause(struct supervisor *v, struct error *err);
 
 #endif

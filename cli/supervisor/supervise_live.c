@@ -1,4 +1,4 @@
-/* What the supervisor tells while the worker trains, and how long it waits for a sign of it. */
+/* live.json, and the time limits of a worker without progress. */
 #include "cli/supervisor/supervise_internal.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -14,7 +14,7 @@ enum { PATIENCE_SECONDS = 1200, HUNG_SECONDS = 60 };
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
-double patience_seconds(enum train_phase phase, double longest_gap, int64_t saving_bytes)
+double silence_limit_seconds(enum train_phase phase, double longest_gap, int64_t saving_bytes)
 {
     double seconds = larger(PATIENCE_SECONDS, 10 * longest_gap);
     return phase == PHASE_SAVE ? seconds + (double)saving_bytes / SLOWEST_BYTES_PER_S : seconds;
@@ -24,10 +24,10 @@ double hung_seconds(enum train_phase phase, double longest_gap, int64_t saving_b
 {
     if (measured && (phase == PHASE_DATA || phase == PHASE_STEP))
         return larger(HUNG_SECONDS, 5 * longest_gap);
-    return patience_seconds(phase, longest_gap, saving_bytes);
+    return silence_limit_seconds(phase, longest_gap, saving_bytes);
 }
 
-/* The processor is sampled as a card when it trains on it. */
+/* A run on the CPU samples the CPU as a card. */
 void live_begin(struct supervisor *v)
 {
     if (v->begun || !atomic_load(&v->report->total)) return;
@@ -42,7 +42,7 @@ void live_begin(struct supervisor *v)
         pid_t pids[64];
         int watched = 0;
         for (int i = 0; i < v->count && watched < 64; i++)
-            if (worker_lives(v, i)) pids[watched++] = v->workers[i].pid;
+            if (worker_running(v, i)) pids[watched++] = v->workers[i].pid;
         monitor_watch(v->monitor, pids, watched);
         if ((code = monitor_start(v->monitor, TICK_MS * 1e-3, &err)) != 0) {
             monitor_close(v->monitor);
@@ -51,18 +51,19 @@ void live_begin(struct supervisor *v)
     }
     if (code) log_warn("no card telemetry: %s", err.what);
     if ((v->s->tensorboard || v->s->metrics_file) &&
-        outlets_open(&v->outlets, v->home.directory, v->report->from, v->s->tensorboard, v->s->metrics_file,
-                     &err) != 0)
+        metric_export_open(&v->metric_export, v->home.directory, v->report->from, v->s->tensorboard,
+                           v->s->metrics_file, &err) != 0)
         log_warn("%s", err.what);
 }
 
-void live_hand_on(struct supervisor *v, const char *state, bool end)
+void live_export(struct supervisor *v, const char *state, bool end)
 {
-    if (v->outlets)
-        outlets_update(v->outlets, state, atomic_load(&v->report->total), v->monitor ? &v->seen : NULL, end);
+    if (v->metric_export)
+        metric_export_update(v->metric_export, state, atomic_load(&v->report->total),
+                             v->monitor ? &v->seen : NULL, end);
 }
 
-static void put_live(const struct supervisor *v, json_t *object)
+static void replace_live(const struct supervisor *v, json_t *object)
 {
     char *text = json_dumps(object, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12));
     struct error ignored;
@@ -80,18 +81,18 @@ static json_t *live_json(int pid, const char *state, const char *phase, double s
 
 void live_report_pause(struct supervisor *v, int64_t step)
 {
-    put_live(v, live_json((int)getpid(), "restarting", "", 0, step));
+    replace_live(v, live_json((int)getpid(), "restarting", "", 0, step));
 }
 
 static void write_live(struct supervisor *v)
 {
-    double silent = clock_seconds() - v->moved_at;
+    double silent = clock_seconds() - v->progress_at;
     int phase = atomic_load(&v->report->phase);
     double limit =
         hung_seconds((enum train_phase)phase, v->longest_gap, atomic_load(&v->report->saving_bytes),
                      atomic_load(&v->report->step) > v->report->from);
     bool stopped = false;
-    for (int i = 0; i < v->count; i++) stopped |= v->workers[i].stopped && worker_lives(v, i);
+    for (int i = 0; i < v->count; i++) stopped |= v->workers[i].stopped && worker_running(v, i);
     const char *state = stopped ? "stopped by a signal" : silent > limit ? "hung" : "running";
     json_t *object =
         live_json((int)v->pid, state, phase >= 0 && phase < PHASE_COUNT ? train_phase_names[phase] : "",
@@ -100,7 +101,7 @@ static void write_live(struct supervisor *v)
     json_t *ranks = ranks_json(v), *pressure = io_pressure(v);
     if (pressure) json_object_set_new(object, "io_pressure_percent", pressure);
     if (ranks) json_object_set_new(object, "ranks", ranks);
-    put_live(v, object);
+    replace_live(v, object);
 }
 
 void live_watch(struct supervisor *v)
@@ -109,10 +110,10 @@ void live_watch(struct supervisor *v)
     for (int i = 0; i < v->count; i++) marks += atomic_load(&v->report[i].marks);
     double t = clock_seconds();
     if (marks != v->marks) {
-        double took = t - v->moved_at;
+        double took = t - v->progress_at;
         if (took > v->longest_gap) v->longest_gap = took;
         v->marks = marks;
-        v->moved_at = t;
+        v->progress_at = t;
     }
 }
 
@@ -120,6 +121,6 @@ void live_report(struct supervisor *v)
 {
     if (v->monitor) monitor_read(v->monitor, &v->seen);
     write_live(v);
-    cards_note(v, false);
-    live_hand_on(v, "training", false);
+    cards_record(v, false);
+    live_export(v, "training", false);
 }

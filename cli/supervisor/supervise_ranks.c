@@ -1,4 +1,4 @@
-/* Several ranks under one supervisor: the hub that hears them, and what follows when one is lost. */
+/* Several ranks under one supervisor: runs their coordinator and handles a lost rank. */
 #include "cli/supervisor/supervise_internal.h"
 #include "core/base/clock.h"
 #include "core/comm/comm.h"
@@ -12,7 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Ours that are left so long behind the verdict are killed: they have had HEARTBEAT_GRACE_SECONDS. */
+/* RANKS_GRACE_SECONDS after a rank is lost, workers that still run are killed: longer than
+ * HEARTBEAT_GRACE_SECONDS. */
 enum { RANKS_GRACE_SECONDS = 8, RANKS_JOIN_SECONDS = 120, RANKS_KNOWN_SECONDS = 3 };
 
 const struct hub_phase rank_phases[PHASE_COUNT] = {
@@ -30,7 +31,7 @@ int ranks_open(struct supervisor *v, struct error *err)
     if (r->size < 2) return 0;
     const char *log_hint = r->launched ? "its messages are in the output of the launcher (srun, mpirun)"
                            : v->s->foreground ? "its messages are above"
-                                              : "its log says more: worker.log in the run directory";
+                                              : "see worker.log in the run directory";
     struct hub_options o = {.size = r->size,
                             .log_hint = log_hint,
                             .expected = {.program_crc = meta_program_crc(), .config_hash = r->config_hash},
@@ -59,11 +60,11 @@ static bool ended_well(int status)
     return WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == EXIT_STOPPED);
 }
 
-/* One of ours that ended badly before it could say farewell, or before it was a rank. */
-static int find_bad(const struct supervisor *v)
+/* Returns a worker that failed, perhaps without an exit message or before it joined; -1: none. */
+static int find_failed(const struct supervisor *v)
 {
     for (int i = 0; i < v->count; i++)
-        if (!worker_lives(v, i) && !ended_well(v->workers[i].status)) return i;
+        if (!worker_running(v, i) && !ended_well(v->workers[i].status)) return i;
     return -1;
 }
 
@@ -74,62 +75,64 @@ static bool has_joined(struct supervisor *v, int i)
     return hub_server_rank(v->hub, i, &rank, &silent, &still);
 }
 
-/* Why worker i ended, which the hub does not know. */
-static int name_bad(struct supervisor *v, int i, struct error *err)
+/* Returns the exit code of worker i and its reason, which the coordinator does not know. */
+static int describe_failed(struct supervisor *v, int i, struct error *err)
 {
     struct error how;
     int status = v->workers[i].status, code = end_cause(v, i, &how);
-    if (!WIFSIGNALED(status) || code == EXIT_HOST_MEMORY || v->asked == ASKED_NOW)
+    if (!WIFSIGNALED(status) || code == EXIT_HOST_MEMORY || v->stop_request == ASKED_NOW)
         return error_set(err, code, how.hint, "rank %d: %s", i, how.what);
     return error_set(err, EXIT_RANK_LOST, how.hint,
                      "rank %d was ended by signal %d (%s) before it joined the others", i, WTERMSIG(status),
                      strsignal(WTERMSIG(status)));
 }
 
-void ranks_judge(struct supervisor *v)
+void ranks_check(struct supervisor *v)
 {
     if (!v->hub) return;
     int bad;
-    if (!v->verdict) {
-        v->verdict = hub_server_diagnosis(v->hub, &v->lost, &v->why);
-        if (!v->verdict && (bad = find_bad(v)) >= 0) { /* the hub will know, but for one that never joined */
-            if (v->bad_since <= 0) v->bad_since = clock_seconds();
-            if (has_joined(v, bad) && clock_seconds() - v->bad_since < RANKS_KNOWN_SECONDS) return;
-            v->verdict = name_bad(v, bad, &v->why);
+    if (!v->lost_code) {
+        v->lost_code = hub_server_diagnosis(v->hub, &v->lost, &v->why);
+        if (!v->lost_code &&
+            (bad = find_failed(v)) >= 0) { /* the coordinator will report it, unless it never joined */
+            if (v->failed_since <= 0) v->failed_since = clock_seconds();
+            if (has_joined(v, bad) && clock_seconds() - v->failed_since < RANKS_KNOWN_SECONDS) return;
+            v->lost_code = describe_failed(v, bad, &v->why);
             v->lost = bad;
             hub_server_end(v->hub, bad, &v->why);
         }
-        if (!v->verdict) return;
-        v->bottleneck_at = clock_seconds();
+        if (!v->lost_code) return;
+        v->lost_at = clock_seconds();
         if (v->s->ranks.launched)
-            end_last_word(v, v->verdict, &v->why, false); /* who knows for how long we live */
+            end_write_status(v, v->lost_code, &v->why, false); /* the launcher may kill this process soon */
     }
-    double since = clock_seconds() - v->bottleneck_at;
-    if (v->verdict == EXIT_RANK_LOST && v->lost >= 0 && v->lost < v->count && worker_lives(v, v->lost))
-        kill(v->workers[v->lost].pid, SIGKILL); /* stopped or stuck: it would hear nothing else */
+    double since = clock_seconds() - v->lost_at;
+    if (v->lost_code == EXIT_RANK_LOST && v->lost >= 0 && v->lost < v->count && worker_running(v, v->lost))
+        kill(v->workers[v->lost].pid, SIGKILL); /* stopped or stuck: handles no other signal */
     if (since > RANKS_GRACE_SECONDS) workers_signal(v, SIGKILL);
 }
 
 bool ranks_wait(const struct supervisor *v)
 {
-    if (v->hub && !v->verdict && v->asked != ASKED_NOW && find_bad(v) >= 0)
-        return true; /* until it is known why */
-    return v->hub && v->s->ranks.launched && !v->verdict && v->asked != ASKED_NOW &&
+    if (v->hub && !v->lost_code && v->stop_request != ASKED_NOW && find_failed(v) >= 0)
+        return true; /* until the cause is known */
+    return v->hub && v->s->ranks.launched && !v->lost_code && v->stop_request != ASKED_NOW &&
            !hub_server_all_left(v->hub);
 }
 
-/* Rank r is one of ours and something has killed it: what the hub could only call gone. */
+/* Returns whether rank r is a worker of this process that a signal killed. */
 static bool killed(const struct supervisor *v, int r, int *number)
 {
-    if (r < 0 || r >= v->count || worker_lives(v, r) || !WIFSIGNALED(v->workers[r].status)) return false;
+    if (r < 0 || r >= v->count || worker_running(v, r) || !WIFSIGNALED(v->workers[r].status)) return false;
     *number = WTERMSIG(v->workers[r].status);
     return true;
 }
 
-/* Rank r is one of ours and could not say how it ended (xmalloc). */
+/* Returns whether rank r is a worker of this process that ran out of memory (xmalloc) and could not report
+ * it. */
 static bool ran_out_of_memory(const struct supervisor *v, int r)
 {
-    return r >= 0 && r < v->count && !worker_lives(v, r) && WIFEXITED(v->workers[r].status) &&
+    return r >= 0 && r < v->count && !worker_running(v, r) && WIFEXITED(v->workers[r].status) &&
            WEXITSTATUS(v->workers[r].status) == EXIT_HOST_MEMORY;
 }
 
@@ -137,20 +140,20 @@ int ranks_cause(struct supervisor *v, struct error *err)
 {
     struct error how;
     int number, code;
-    if (v->asked == ASKED_NOW) return end_cause(v, 0, err);
-    if (!v->verdict) { /* all ended by themselves: rank 0 says how */
+    if (v->stop_request == ASKED_NOW) return end_cause(v, 0, err);
+    if (!v->lost_code) { /* all ended by themselves: the report of rank 0 counts */
         for (int i = 1; i < v->count; i++)
             if (!ended_well(v->workers[i].status)) return end_cause(v, i, err);
         return end_cause(v, 0, err);
     }
     *err = v->why;
-    if (v->verdict == EXIT_RANK_LOST && ran_out_of_memory(v, v->lost)) {
+    if (v->lost_code == EXIT_RANK_LOST && ran_out_of_memory(v, v->lost)) {
         end_cause(v, v->lost, &how);
         return error_set(err, EXIT_HOST_MEMORY, how.hint, "rank %d ran out of memory: %s", v->lost, how.what);
     }
-    if (v->verdict != EXIT_RANK_LOST || !killed(v, v->lost, &number)) return v->verdict;
+    if (v->lost_code != EXIT_RANK_LOST || !killed(v, v->lost, &number)) return v->lost_code;
     code = end_cause(v, v->lost, &how);
-    if (code == EXIT_HOST_MEMORY) { /* the kernel's doing */
+    if (code == EXIT_HOST_MEMORY) { /* killed by the kernel */
         *err = how;
         return code;
     }
@@ -160,10 +163,10 @@ int ranks_cause(struct supervisor *v, struct error *err)
                   (int)(strstr(v->why.what, "is gone") - v->why.what), v->why.what, number, strsignal(number),
                   gone + strlen("its connection ended"));
     else snprintf(err->hint, sizeof err->hint, "%s", how.hint);
-    return v->verdict;
+    return v->lost_code;
 }
 
-/* The one that the others wait for most: it waits least itself. -1: none stands out. */
+/* Returns the slowest rank: it waits least for others. -1: the ranks are balanced. */
 static int slowest(struct supervisor *v, int size)
 {
     double least = 2, most = -1, silent, still;

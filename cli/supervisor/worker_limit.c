@@ -1,5 +1,5 @@
-/* A limit of address space (ulimit -v) makes the libraries that compute fail where they do not look: an
- * allocation is refused and its null pointer used. Under such a limit that crash is told as what it is. */
+/* Under a limit of the address space (ulimit -v), libraries crash because they use the null pointer of a
+ * failed allocation. This file reports such a crash as out of memory. */
 #include "cli/supervisor/worker.h"
 
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { NULL_PAGES_BYTES = 1 << 16 }; /* a null pointer and an offset into what it should have been */
+enum { NULL_PAGES_BYTES = 1 << 16 }; /* a null pointer plus an offset */
 
 static struct worker_report *worker_limited;
 
@@ -30,20 +30,20 @@ static void on_null_pointer(int number, siginfo_t *info, void *context)
     (void)context;
     struct rlimit limit = {0};
     if (info->si_code <= 0 || (uintptr_t)info->si_addr >= NULL_PAGES_BYTES || getrlimit(RLIMIT_AS, &limit)) {
-        signal(number, SIG_DFL); /* again, and for good, when the handler returns */
+        signal(number, SIG_DFL); /* the access repeats after the handler and kills the process */
         if (info->si_code <= 0) raise(number);
         return;
     }
     worker_limited->code = error_set(
         &worker_limited->err, EXIT_HOST_MEMORY, "raise the limit: ulimit -v unlimited",
-        "memory was refused to a library: the address space is limited to %llu MiB (ulimit -v), "
-        "%lld are taken",
+        "a library failed to allocate memory: the address space is limited to %llu MiB (ulimit -v), "
+        "%lld are in use",
         (unsigned long long)limit.rlim_cur >> 20, taken_pages() * (long long)sysconf(_SC_PAGESIZE) >> 20);
     atomic_store(&worker_limited->ended, 1);
     _exit(EXIT_HOST_MEMORY);
 }
 
-/* A library has called exit(), as libgomp does when it can start no thread: what it said is on stderr. */
+/* A library has called exit(), as libgomp does if it cannot start a thread; its message is on stderr. */
 static void on_early_exit(int status, void *context)
 {
     struct rlimit limit;
@@ -53,7 +53,7 @@ static void on_early_exit(int status, void *context)
     worker_limited->code = error_set(&worker_limited->err, limited ? EXIT_HOST_MEMORY : EXIT_FAILED,
                                      limited ? "raise the limit: ulimit -v unlimited"
                                              : "raise the limits on threads and memory (ulimit -u, -v)",
-                                     "a library ended the worker%s: its message stands before this one",
+                                     "a library ended the worker%s: see its message above",
                                      limited ? ", whose address space is limited (ulimit -v)" : "");
     atomic_store(&worker_limited->ended, 1);
     _exit(worker_limited->code);

@@ -1,4 +1,4 @@
-/* A worker among others: see worker_ranks.h. */
+/* The worker as one of several ranks: see worker_ranks.h. */
 #include "cli/supervisor/worker_ranks.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
@@ -11,28 +11,29 @@
 #include <string.h>
 #include <unistd.h>
 
-/* From the heartbeat's thread. */
+/* Fills a heartbeat; called from its thread. */
 static void beat(void *context, struct rank_beat *b)
 {
     struct worker_ranks *w = context;
-    struct comm_status told = comm_status();
+    struct comm_status status = comm_status();
     b->step = atomic_load(&w->report->step);
     b->marks = atomic_load(&w->report->marks);
     b->phase = atomic_load(&w->report->phase);
-    b->collective = told.number;
-    b->wait = told.inside ? RANK_WAITS : RANK_MOVES;
-    snprintf(b->name, sizeof b->name, "%s", told.number ? comm_call_names[told.call] : "");
+    b->collective = status.number;
+    b->wait = status.inside ? RANK_WAITS : RANK_MOVES;
+    snprintf(b->name, sizeof b->name, "%s", status.number ? comm_call_names[status.call] : "");
     b->step_ms = 1e-3 * (double)atomic_load(&w->step_us);
     b->data_wait_ms = 1e-3 * (double)atomic_load(&w->data_wait_us);
     b->mem_bytes = atomic_load(&w->mem_bytes);
     b->peak_bytes = atomic_load(&w->peak_bytes);
 }
 
-/* From a thread of its own. The supervisor tells why; who waits for others fails at once. */
+/* Called from a separate thread when a rank is lost: aborts collectives. The supervisor reports the reason.
+ * */
 static void lost(void *context, const struct error *why)
 {
     struct worker_ranks *w = context;
-    if (w->launched) log_warn("%s", why->what); /* else the supervisor writes to the same place */
+    if (w->launched) log_warn("%s", why->what); /* otherwise the supervisor prints it */
     pthread_mutex_lock(&w->opening);
     if (w->opened) comm_abort(w->opened, why->code > 0 ? why->code : EXIT_RANK_LOST);
     pthread_mutex_unlock(&w->opening);
@@ -46,7 +47,7 @@ static void opened(void *context, struct comm *comm)
     pthread_mutex_unlock(&w->opening);
 }
 
-/* This process may not live for long: whoever can is told why. */
+/* Reports an error at once to the supervisor and the coordinator: this process may be killed soon. */
 static void failing(void *context, int code, const struct error *err)
 {
     struct worker_ranks *w = context;
@@ -64,7 +65,7 @@ static int exchange(void *context, const char *name, const void *own, size_t byt
     return heartbeat_exchange(((struct worker_ranks *)context)->heart, name, own, bytes, all, err);
 }
 
-/* The PCI id of its card, before anything is opened on it; "" for the processor. */
+/* Fills the PCI id and name of the card without opening the card; "": CPU. */
 static void find_card(struct rank_facts *facts, const struct arguments *args)
 {
     const char *named = argument_text(args, "card", "");

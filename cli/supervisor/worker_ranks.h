@@ -1,4 +1,4 @@
-/* The worker as one of several ranks: who it is, its heartbeat, and its farewell. */
+/* The worker as one of several ranks: its rank, heartbeat and exit message. */
 #ifndef MEOPT_CLI_SUPERVISOR_WORKER_RANKS_H
 #define MEOPT_CLI_SUPERVISOR_WORKER_RANKS_H
 
@@ -11,23 +11,23 @@
 #include <pthread.h>
 
 struct worker_ranks {
-    struct comm_options comm; /* size 1: alone */
-    struct heartbeat *heart;  /* NULL: alone */
+    struct comm_options comm; /* size 1: a single rank */
+    struct heartbeat *heart;  /* NULL: a single rank */
     struct worker_report *report;
-    bool launched; /* not by a supervisor of this host */
-    bool reported; /* how it ends */
+    bool launched; /* by a launcher, not by a supervisor */
+    bool reported; /* the exit message was sent */
     pthread_mutex_t opening;
-    struct comm *opened; /* what a lost rank ends; NULL: not yet, or no longer */
+    struct comm *opened; /* aborted if a rank is lost; NULL: not open */
     _Atomic int64_t step_us, data_wait_us, mem_bytes, peak_bytes;
 };
 
-/* From --rank, --ranks, --local-rank, --shared of the supervisor, or with --join from a launcher's variables;
- * then waits for the others. Alone nothing happens. */
+/* Reads rank and size from the supervisor's options (--rank, --ranks, --local-rank, --shared) or, with
+ * --join, from the launcher's variables, then waits for the other ranks. No-op for a single rank. */
 int worker_ranks_join(struct worker_ranks *w, const struct arguments *args, struct worker_report *report,
                       struct error *err);
-/* All have these images. */
+/* Fails unless all ranks have the same list of images. */
 int worker_ranks_agree(struct worker_ranks *w, const struct data *data, struct error *err);
-/* What the heartbeat tells of a step. */
+/* Updates the values of the heartbeat after a step. */
 void worker_ranks_step(struct worker_ranks *w, const struct train_progress *progress,
                        const struct memory_use *use);
 void worker_ranks_leave(struct worker_ranks *w, int code, const struct error *err);

@@ -112,7 +112,7 @@ start 132 43 'attach one'
 keys 2
 await 'by step, smoothed by 0.95 *$' # --baseline was of that time only
 keys b
-await '^runs beneath this one.s curves'
+await '^runs to compare with'
 await '^>  *other'
 keys Down Space
 await '^> \* third'
@@ -143,7 +143,7 @@ start 80 24 'attach elsewhere/far'
 keys 2 Home
 await '^loss [0-9.]* @1  raw smooth *$'
 keys b
-await 'there is no other run beside this one'
+await 'there is no other run in this directory'
 keys q
 await 'status 0'
 stop

@@ -25,7 +25,7 @@ mv "$dir/runs/gone" "$dir/away"
 await 'its directory is gone$'
 for key in 2 3 Enter Escape 4 1 Left e c x r b Escape; do keys $key; done
 keys 3 Enter
-await 'cannot plan it here: .*gone'
+await 'cannot plan this run: .*gone'
 mv "$dir/away" "$dir/runs/gone"
 keys Escape
 await ' done$'
@@ -36,7 +36,7 @@ start "HOME='$dir/home'" 'attach unread'
 await 'step 300/300'
 printf '\000\001{' >"$dir/runs/unread/config.yaml"
 keys 3 Enter
-await 'cannot plan it here'
+await 'cannot plan this run'
 leave 'a damaged configuration'
 rm "$dir/runs/unread/config.yaml"
 

@@ -53,7 +53,7 @@ for size in '80 24' '132 43'; do
     keys 1
     await '1 overview'
     keys r
-    await 'it has no whole checkpoint'
+    await 'it has no complete checkpoint'
     keys q
     await 'status 0'
     stop

@@ -12,7 +12,7 @@ static void ten_minutes_are_no_hang(void **state)
 {
     (void)state;
     for (int phase = 0; phase < PHASE_COUNT; phase++) {
-        assert_true(patience_seconds((enum train_phase)phase, 0, 0) > 600);
+        assert_true(silence_limit_seconds((enum train_phase)phase, 0, 0) > 600);
         assert_true(hung_seconds((enum train_phase)phase, 0, 0, false) > 600);
     }
 }
@@ -20,9 +20,9 @@ static void ten_minutes_are_no_hang(void **state)
 static void patience_follows_the_measured_step_and_the_bytes_to_write(void **state)
 {
     (void)state;
-    assert_true(patience_seconds(PHASE_STEP, 600, 0) >= 6000);
-    assert_true(patience_seconds(PHASE_SAVE, 0, 6000000000) >= 6000); /* at 1 MB/s */
-    assert_true(patience_seconds(PHASE_STEP, 0, 6000000000) < 2000);
+    assert_true(silence_limit_seconds(PHASE_STEP, 600, 0) >= 6000);
+    assert_true(silence_limit_seconds(PHASE_SAVE, 0, 6000000000) >= 6000); /* at 1 MB/s */
+    assert_true(silence_limit_seconds(PHASE_STEP, 0, 6000000000) < 2000);
 }
 
 static void a_hang_is_detected_by_the_measured_step_time(void **state)
