@@ -36,39 +36,39 @@ static int measure_disk(double *gb_per_s, const char *directory, struct error *e
 
 /* Sends memory to the card and back twice; returns the seconds of the second time. The first time faults in
  * the pages. */
-static double time_round_trip(struct device *dev, struct device_queue *queue, char *there, char *here)
+static double time_round_trip(struct device *dev, struct device_stream *queue, char *there, char *here)
 {
     double begin = 0;
     for (int i = 0; i < 2 * 2 * PIECES; i++) {
         size_t at = (size_t)(i % PIECES) * PIECE;
-        if (i % PIECES == 0) dev->queues->finish(dev, queue);
+        if (i % PIECES == 0) dev->streams->finish(dev, queue);
         if (i == 2 * PIECES) begin = clock_seconds();
-        if (i / PIECES % 2) dev->queues->download(dev, queue, here + at, there + at, PIECE);
-        else dev->queues->send(dev, queue, there + at, here + at, PIECE);
+        if (i / PIECES % 2) dev->streams->download(dev, queue, here + at, there + at, PIECE);
+        else dev->streams->send(dev, queue, there + at, here + at, PIECE);
     }
-    dev->queues->finish(dev, queue);
+    dev->streams->finish(dev, queue);
     return clock_seconds() - begin;
 }
 
 static int measure_link(double *gb_per_s, const struct config *config, struct error *err)
 {
     struct device *dev;
-    struct device_queue *queue = NULL;
+    struct device_stream *queue = NULL;
     int code = train_device_open(&dev, config, false, err);
     if (code) return code;
     size_t bytes = (size_t)PIECE * PIECES;
     char *there = device_alloc(dev, MEMORY_WORKSPACE, bytes, "measurement of the link", err),
-         *here = there ? dev->queues->host_allocate(dev, bytes) : NULL;
+         *here = there ? dev->streams->host_allocate(dev, bytes) : NULL;
     if (!there) code = err->code;
     else if (!here)
         code = error_set(err, EXIT_HOST_MEMORY, NULL, "cannot pin %zu bytes to measure the link to the card",
                          bytes);
-    if (!code) code = dev->queues->create(dev, &queue, err);
+    if (!code) code = dev->streams->create(dev, &queue, err);
     if (!code) memset(here, 0x5a, bytes);
     if (!code) *gb_per_s = 2e-9 * (double)bytes / time_round_trip(dev, queue, there, here);
     if (!code) code = device_check(dev, err);
-    dev->queues->destroy(dev, queue);
-    dev->queues->host_free(dev, here);
+    dev->streams->destroy(dev, queue);
+    dev->streams->host_free(dev, here);
     device_close(dev);
     return code;
 }

@@ -131,12 +131,12 @@ static void fetch_slice(struct comm *comm, const struct comm_sum *s, int64_t at,
     for (int q = 0; q < comm->size && contributes; q++) {
         size_t part = (size_t)comm_part(s->offsets, q, at, slice) * size;
         if (part)
-            dev->queues->download(dev, NULL, w->send + (size_t)q * bytes,
-                                  (const char *)s->send + (size_t)(s->offsets[q] + at) * size, part);
+            dev->streams->download(dev, NULL, w->send + (size_t)q * bytes,
+                                   (const char *)s->send + (size_t)(s->offsets[q] + at) * size, part);
     }
     if (s->before && count && !dev->host_memory)
-        dev->queues->download(dev, NULL, w->sum, s->before + at, (size_t)count * sizeof *w->sum);
-    dev->queues->finish(dev, NULL);
+        dev->streams->download(dev, NULL, w->sum, s->before + at, (size_t)count * sizeof *w->sum);
+    dev->streams->finish(dev, NULL);
     leave_device(comm);
 }
 
@@ -348,7 +348,7 @@ int comm_barrier(struct comm *comm, struct error *err)
 static bool counts_host_memory(const struct comm *comm)
 {
     const struct device *device = comm->device;
-    return device->kind == DEVICE_CPU || (device->kind == DEVICE_DRY && !device->queues->overlap);
+    return device->kind == DEVICE_CPU || (device->kind == DEVICE_DRY && !device->streams->overlap);
 }
 
 /* Also valid for planned ranks (comm_dry). */
@@ -360,7 +360,7 @@ bool comm_combines(const struct comm *comm)
 static void *host_block(struct comm *comm, size_t bytes, const char *name, struct error *err)
 {
     if (counts_host_memory(comm)) return device_alloc(comm->device, MEMORY_COMM, bytes, name, err);
-    void *p = comm->device->queues->host_allocate(comm->device, bytes);
+    void *p = comm->device->streams->host_allocate(comm->device, bytes);
     if (!p) error_set(err, EXIT_HOST_MEMORY, NULL, "no memory for %zu bytes of %s", bytes, name);
     return p;
 }
@@ -368,7 +368,7 @@ static void *host_block(struct comm *comm, size_t bytes, const char *name, struc
 static void host_release(struct comm *comm, void *p)
 {
     if (counts_host_memory(comm)) device_free(comm->device, p);
-    else comm->device->queues->host_free(comm->device, p);
+    else comm->device->streams->host_free(comm->device, p);
 }
 
 static void window_close(struct comm *comm)

@@ -291,7 +291,7 @@ static int wait_for_card(struct comm *comm, struct error *err)
     struct nccl *n = nccl_of(comm);
     long ns = SHORT_NS;
     int code, lost = 0;
-    while ((code = side_stream_ended(n->lane)) == LANE_BUSY && (lost = comm_state(comm, err)) == 0)
+    while ((code = side_stream_ended(n->lane)) == SIDE_STREAM_BUSY && (lost = comm_state(comm, err)) == 0)
         backoff(&ns);
     return lost ? lost : code ? nccl_card_failed(comm, code, err) : 0;
 }

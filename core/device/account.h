@@ -1,4 +1,4 @@
-/* What a device's memory is given to, allocation by allocation. */
+/* Accounting of a device's memory, allocation by allocation. */
 #ifndef MEOPT_DEVICE_ACCOUNT_H
 #define MEOPT_DEVICE_ACCOUNT_H
 

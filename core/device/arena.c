@@ -1,11 +1,12 @@
-/* Chunks and the spans in them: see arena.h. */
+/* Chunks and their spans: see arena.h. */
 #include "core/device/arena.h"
 #include "core/device/driver.h"
 
 #include <stdlib.h>
 
 enum { CHUNK_BYTES = 16 << 20, SMALL_BYTES = 4 << 20 };
-/* Every block is the driver's, so that AddressSanitizer sees emulated kernels that leave it. */
+/* Under AddressSanitizer every block is a driver allocation, so that accesses of emulated kernels outside
+ * their block are found. */
 #if defined(__SANITIZE_ADDRESS__)
 static const bool shared_chunks = false;
 #else
@@ -20,7 +21,7 @@ struct span {
 struct chunk {
     char *base;
     size_t bytes;
-    struct span *spans; /* by address, together the whole chunk; no two free ones touch */
+    struct span *spans; /* by address, covering the chunk; no two neighbours are free */
     struct chunk *next;
 };
 
@@ -64,7 +65,7 @@ int arena_take(struct arena *a, enum memory_class class, size_t bytes, void **p)
     *chunk = (struct chunk){base, chunk_bytes, span, a->chunks[class]};
     a->chunks[class] = chunk;
     *p = span_take(chunk, rounded);
-    return *p ? 0 : DRIVER_OUT_OF_MEMORY; /* an empty chunk is used by the next */
+    return *p ? 0 : DRIVER_OUT_OF_MEMORY; /* the next allocation reuses an empty chunk */
 }
 
 static void chunk_close(struct arena *a, struct chunk **link)

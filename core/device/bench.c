@@ -1,4 +1,4 @@
-/* Peak of the matrix product: see bench.h. */
+/* Peak GEMM rate: see bench.h. */
 #include "core/device/bench.h"
 #include "core/base/clock.h"
 #include "kernels/cpu/gemm_amx.h"
@@ -22,7 +22,7 @@ static bool run(struct device *device, const struct gemm *g)
     return !device->pending.code;
 }
 
-/* Best of at least 3 runs, as many as go in 0.15 s; 0 when one was not done. */
+/* Rate of the best of at least 3 runs, as many as fit into 0.15 s; 0 if the library has no such GEMM. */
 static double rate(struct device *device, const struct gemm *g)
 {
     double best = 1e30, began = clock_seconds();
@@ -36,8 +36,7 @@ static double rate(struct device *device, const struct gemm *g)
     return 2.0 * (double)g->m * (double)g->n * (double)g->k / best * 1e-9;
 }
 
-/* What the shapes are divided by so that one product takes no
- * minute where kernels are emulated: 1 on every real device. */
+/* Divisor of the shapes, so that a GEMM on emulated kernels does not take minutes: 1 on every real device. */
 static int64_t divisor(struct device *device, enum dtype type, char *block)
 {
     enum { SIDE = 128 };
@@ -59,7 +58,7 @@ static int64_t divisor(struct device *device, enum dtype type, char *block)
     return largest_s < 30 ? 1 : by;
 }
 
-/* Who does the device's own products, "own, avx512_vnni (whole numbers)". */
+/* Writes which implementation computes the device's own GEMMs: "own, avx512_vnni (whole numbers)". */
 static void own_name(const struct device *device, enum dtype type, char *name, size_t size)
 {
     const struct cpu_ops *ops = cpu_ops_select();
@@ -69,8 +68,8 @@ static void own_name(const struct device *device, enum dtype type, char *name, s
     else snprintf(name, size, "own, %s%s", ops->isa, bf16 && ops->gemm_bfp ? " (whole numbers)" : "");
 }
 
-/* Fills `bytes` with numbers between -1 and 1: constants take a processor less power than a training's
- * operands, and so would be multiplied at a higher clock. */
+/* Fills `bytes` with numbers between -1 and 1. Constants would need less power than real operands, and the
+ * processor would then run at a higher clock. */
 static void fill_operands(struct device *device, enum dtype type, char *block, size_t bytes)
 {
     enum { COUNT = 1 << 14 };

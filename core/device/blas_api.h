@@ -1,11 +1,11 @@
-/* The entry points and numbers of rocBLAS, cuBLAS, hipBLASLt and cuBLASLt that are used. The libraries are
- * loaded, never linked. Handles and descriptors are void pointers, enumerations ints. The test vendor_api
- * compares this with the vendors' headers if they are installed. Debian 12 has neither those of rocBLAS nor
- * of hipBLASLt. Sources:
+/* Entry points and constants of rocBLAS, cuBLAS, hipBLASLt and cuBLASLt. The libraries are loaded at run
+ * time, never linked. Handles and descriptors are void pointers, enumerations are ints. The test vendor_api
+ * compares this file with the vendors' headers if they are installed. Debian 12 has no headers of rocBLAS and
+ * hipBLASLt. Sources:
  *
  *   rocBLAS     ROCm/rocBLAS library/include/internal/rocblas-functions.h (rocblas_gemm_ex),
- *               rocblas-auxiliary.h (handle, stream, atomics), rocblas-types.h (numbers); equal in 2.x to 5.x
- *               and DTK
+ *               rocblas-auxiliary.h (handle, stream, atomics), rocblas-types.h (constants);
+ *               equal in 2.x to 5.x and DTK
  *   hipBLASLt   ROCm/hipBLASLt library/include/hipblaslt/hipblaslt.h, library/include/hipblaslt-types.h;
  *               since ROCm 6, types and operations are those of hipblas-common and hip/library_types.h
  *   cuBLAS(Lt)  cublas_api.h, cublasLt.h, library_types.h of CUDA 11 and later
@@ -34,7 +34,7 @@
        int lda, const void *b, int b_type, int ldb, const void *beta, void *c, int c_type, int ldc,          \
        int compute_type, int algorithm))
 
-/* Entries that a library may lack. */
+/* Entry points that a library may lack. */
 #define ROCBLAS_OPTIONAL(X) X(set_atomics, rocblas_set_atomics_mode, (void *handle, int mode))
 #define CUBLAS_OPTIONAL(X)  X(set_math, cublasSetMathMode, (void *handle, int mode))
 
@@ -51,7 +51,7 @@ struct cublas_api {
     CUBLAS_ENTRIES(BLAS_MEMBER) CUBLAS_OPTIONAL(BLAS_MEMBER)
 };
 
-/* Behind hipblasLt and cublasLt: member, the rest of the name, arguments */
+/* Names start with hipblasLt or cublasLt: member, the rest of the name, arguments. */
 #define LT_ENTRIES(X)                                                                                        \
     X(create, Create, (void **handle))                                                                       \
     X(destroy, Destroy, (void *handle))                                                                      \
@@ -77,7 +77,7 @@ struct lt_api {
 };
 #undef BLAS_MEMBER
 
-/* HIPBLASLT_: of ROCm 6 and later; below HIP 6 they were others */
+/* HIPBLASLT_: values since ROCm 6; before HIP 6 they were different */
 enum {
     HIPBLASLT_COMPUTE_F32 = 2,
     HIPBLASLT_F32 = 0,
@@ -100,10 +100,14 @@ enum {
     CUBLASLT_BIAS = 8,
     CUBLASLT_WORKSPACE = 1,
     CUBLASLT_REDUCTION = 3,
-    CUBLASLT_ALIGNMENT = 5, /* of A; of B, C, D from here */
+    CUBLASLT_ALIGNMENT = 5, /* of A; the next three are of B, C and D */
     CUBLASLT_VERSION = 11000
 };
-enum { LT_EPILOGUE_NONE = 1, LT_EPILOGUE_BIAS = 4, LT_REDUCTION_IN_COMPUTE_TYPE = 2 }; /* of both */
-enum { LT_RESULT_BYTES = 512 }; /* room for a result of the heuristic, whose front is the algorithm */
+enum {
+    LT_EPILOGUE_NONE = 1,
+    LT_EPILOGUE_BIAS = 4,
+    LT_REDUCTION_IN_COMPUTE_TYPE = 2
+};                              /* the same values in both */
+enum { LT_RESULT_BYTES = 512 }; /* capacity for one heuristic result, which begins with the algorithm */
 
 #endif

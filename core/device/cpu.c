@@ -1,9 +1,9 @@
-/* The CPU back end: memory of this machine (host.c),
- * operations from kernels/cpu, GEMMs of bf16 on AMX tiles where the processor has them, all others by gemm.c.
+/* The CPU back end: host memory (host.c), operations from kernels/cpu, GEMMs of bf16 on AMX tiles where the
+ * processor has them, all others by gemm.c.
  *
- * The dry device is the same code with `dry` set: every operation reserves the
- * scratch that it would use and returns, so that running one step on it gives the
- * memory plan. Its addresses are reserved without access: a stray read faults. */
+ * The dry device is the same code with `dry` set. Every operation reserves its scratch and returns, so that
+ * one dry step gives the memory plan. Its addresses are reserved without access: a stray read faults.
+ */
 #include "core/device/cpu.h"
 #include "core/base/log.h"
 #include "kernels/cpu/attention_amx.h"
@@ -23,7 +23,7 @@ struct cpu {
     void *workspace;
     size_t workspace_bytes;
     bool dry;
-    int64_t float_tiles; /* of integer GEMMs, beside outliers */
+    int64_t float_tiles; /* tiles of integer GEMMs computed as floats because of outliers */
 };
 
 static struct cpu *cpu_of(struct device *dev) { return dev->state; }
@@ -38,7 +38,8 @@ static int thread_count(void)
 #endif
 }
 
-/* Scratch of `bytes` for one operation. NULL: do nothing (dry, or a failure that device_check will tell). */
+/* Scratch of `bytes` for one operation. NULL: skip the operation (a dry device, or a failure that
+ * device_check reports). */
 static void *reserve(struct device *dev, size_t bytes)
 {
     struct cpu *cpu = cpu_of(dev);
@@ -59,7 +60,7 @@ static int cpu_supports(const struct device *dev, const struct operation_shape *
 {
     (void)dev;
     if (shape->type == DTYPE_F32 || shape->type == DTYPE_BF16) return 0;
-    return error_set(err, EXIT_CONFIG, "train.precision: fp32 or bf16", "operations on %s are not there",
+    return error_set(err, EXIT_CONFIG, "train.precision: fp32 or bf16", "operations on %s are not supported",
                      dtype_name(shape->type));
 }
 
@@ -108,7 +109,7 @@ static void cpu_attention_backward(struct device *dev, const struct attention_gr
     void *scratch = reserve(dev, attention_scratch(o->N, o->dh, threads));
     if (scratch) cpu_of(dev)->ops->attention_backward(o, scratch, threads);
 }
-enum { STRETCH = 1 << 18 }; /* bytes that a thread fills or copies at a time */
+enum { STRETCH = 1 << 18 }; /* bytes that one thread fills or copies at a time */
 static size_t stretch(size_t bytes, size_t at) { return bytes - at < STRETCH ? bytes - at : STRETCH; }
 
 static void cpu_fill(struct device *dev, void *p, int byte, size_t bytes)
@@ -125,7 +126,7 @@ static void cpu_copy(struct device *dev, void *dst, const void *src, size_t byte
         memcpy((char *)dst + at, (const char *)src + at, stretch(bytes, at));
 }
 
-/* Has the device all those types? If not it has failed. */
+/* Returns whether the device has all those types; if not, the device fails. */
 static bool has_types(struct device *dev, const enum dtype *types, size_t count)
 {
     for (size_t i = 0; i < count; i++)

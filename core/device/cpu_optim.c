@@ -1,8 +1,9 @@
-/* The optimizer's work on this machine: see device.h. Nothing is kept between calls, so that any number of
- * threads may be in here for different tasks.
+/* The optimizer's work on the host: see device.h. No state is kept between calls, so that any number of
+ * threads may run different tasks.
  *
- * Tensors of many chunks are split among the threads in the same way as their state was first touched; the
- * chunks of the others are dealt out together. */
+ * Tensors of many chunks are divided among the threads as at the first touch of their state; the chunks of
+ * all other tensors are distributed together.
+ */
 #include "core/device/cpu.h"
 #include "core/device/threads.h"
 #include "kernels/cpu/optim.h"
@@ -32,7 +33,7 @@ static void step_chunk(const struct optim_kernels *kernels, const struct optim_s
 struct steps {
     const struct optim_sweep *sweep;
     const struct optim_kernels *kernels;
-    int64_t small, many; /* chunks of the tensors of fewer than `many` */
+    int64_t small, many; /* chunks of the tensors with fewer than `many` */
 };
 
 static void steps_run(void *context, int thread, int threads)
@@ -105,7 +106,7 @@ static void check(struct optim_sweep *s)
             s->bad = (int64_t)i;
 }
 
-/* Nothing is stepped: results as a card gives them. */
+/* Reports results as a card does when it refuses the step. */
 static void refuse(const struct optim_sweep *s)
 {
     for (size_t i = 0; i < s->count; i++) {
@@ -127,12 +128,12 @@ static void cpu_optim_step(struct device *dev, struct optim_work *work, struct o
 static void cpu_optim_results(struct device *dev, struct optim_work *work, struct optim_partial *partials,
                               size_t count)
 {
-    (void)dev, (void)work, (void)partials, (void)count; /* they are there */
+    (void)dev, (void)work, (void)partials, (void)count; /* partials are complete already */
 }
 
 /* ---- Norms --------------------------------------------------------------------------------------------- */
 
-/* Of one chunk, OPTIM_BATCH groups at a time: a card adds up in the same order. */
+/* Sums the squares of one chunk, OPTIM_BATCH groups at a time, in the same order as a card. */
 static struct optim_partial chunk_squares(const struct optim_kernels *kernels, const struct optim_task *t,
                                           int64_t chunk)
 {
@@ -143,7 +144,7 @@ static struct optim_partial chunk_squares(const struct optim_kernels *kernels, c
     int64_t groups = optim_groups(t->count), end = (chunk + 1) * OPTIM_CHUNK;
     int finite = 1;
     if (end > groups) end = groups;
-    from.m = (void *)(uintptr_t)t->gradient; /* an accumulator has the form of a first moment */
+    from.m = (void *)(uintptr_t)t->gradient; /* an accumulator is stored like a first moment */
     from.scales = (uint8_t *)(uintptr_t)t->gradient_scales;
     from.rule = RULE_ACCUMULATE;
     from.m_format = t->accumulator_format;
@@ -194,7 +195,7 @@ struct clearing {
     int64_t chunks;
 };
 
-/* By the threads that will step it */
+/* Clears memory by the threads that will step it. */
 static void clearing_run(void *context, int thread, int threads)
 {
     const struct clearing *b = context;

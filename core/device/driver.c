@@ -12,8 +12,7 @@
 const char *const driver_names[DRIVER_KINDS] = {"hip", "cuda"};
 static const enum library_id library_ids[DRIVER_KINDS] = {LIBRARY_HIP, LIBRARY_CUDA};
 
-/* One row an entry point: place in struct driver, its two names (NULL:
- * that vendor has none or needs none), optional. */
+/* One row per entry point: offset in struct driver, its two names (NULL: that vendor lacks it), optional. */
 static const struct entry {
     size_t at;
     const char *names[DRIVER_KINDS];
@@ -36,7 +35,7 @@ static int not_loaded(enum driver_kind kind, const struct library *l, struct err
                      kind == DRIVER_HIP ? "install the AMD or DTK driver, or 'module load' it (source "
                                           "/opt/dtk/env.sh); see meopt-devices(7)"
                                         : "install the NVIDIA driver; see meopt-devices(7)",
-                     "no %s driver: %s is not on this machine (%s)", driver_names[kind],
+                     "no %s driver: %s is not installed (%s)", driver_names[kind],
                      kind == DRIVER_HIP ? "libgalaxyhip.so.5 or libamdhip64.so[.5|.6|.7]" : "libcuda.so.1",
                      l->why);
 }
@@ -66,8 +65,8 @@ int driver_open(struct driver *d, enum driver_kind kind, struct error *err)
                          "by *_VISIBLE_DEVICES",
                          "the driver %s sees no card", d->path);
     if (code)
-        return error_set(err, EXIT_NO_CARD, "see 'meopt doctor'", "the driver %s does not start: %s", d->path,
-                         driver_text(d, code, text, sizeof text));
+        return error_set(err, EXIT_NO_CARD, "see 'meopt doctor'", "the driver %s does not initialise: %s",
+                         d->path, driver_text(d, code, text, sizeof text));
     return 0;
 }
 
@@ -80,7 +79,8 @@ const char *driver_text(const struct driver *d, int error, char *text, size_t si
     return text;
 }
 
-/* The KFD's node of a card says its arch as 10000 major + 100 minor + stepping: 90010 is gfx90a. */
+/* Reads the architecture of a card from its KFD node, which has 10000 major + 100 minor + stepping: 90010 is
+ * gfx90a. */
 static void kfd_arch(const char *bus_id, char *arch, size_t size)
 {
     static const char nodes[] = "/sys/class/kfd/kfd/topology/nodes";

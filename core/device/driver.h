@@ -1,9 +1,9 @@
 /* The card's driver: one table of entry points, filled by dlopen from libamdhip64 (AMD), libgalaxyhip (Hygon
- * DCU) or libcuda (NVIDIA), so that one binary runs on machines with either, both or none. HIP took CUDA's
+ * DCU) or libcuda (NVIDIA), so that one binary runs on machines with either, both or none. HIP copied CUDA's
  * driver interface function by function: the signatures below serve both, the names differ (driver.c). Every
  * function returns 0 or the driver's error number.
  *
- * Structures of the vendors change between releases and are never used: attributes are asked for one by one.
+ * Vendor structures change between releases and are never used: attributes are queried one by one.
  */
 #ifndef MEOPT_DEVICE_DRIVER_H
 #define MEOPT_DEVICE_DRIVER_H
@@ -17,7 +17,7 @@ enum driver_kind { DRIVER_HIP, DRIVER_CUDA, DRIVER_KINDS };
 extern const char *const driver_names[DRIVER_KINDS]; /* "hip", "cuda" */
 
 /* Entry points: member of struct driver, HIP's name, CUDA's, arguments. Handles and addresses on the card are
- * void pointers, enumerations ints; the test vendor_api holds all of it against the vendors' headers. */
+ * void pointers, enumerations ints. The test vendor_api compares them with the vendors' headers. */
 #define DRIVER_ENTRIES(X)                                                                                    \
     X(init, hipInit, cuInit, (unsigned flags))                                                               \
     X(version, hipDriverGetVersion, cuDriverGetVersion, (int *version))                                      \
@@ -55,7 +55,7 @@ extern const char *const driver_names[DRIVER_KINDS]; /* "hip", "cuda" */
     X(launch, hipModuleLaunchKernel, cuLaunchKernel,                                                         \
       (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,         \
        unsigned shared, void *stream, void **arguments, void **extra))
-/* NULL where the driver is older */
+/* NULL with older drivers */
 #define DRIVER_GRAPH_ENTRIES(X)                                                                              \
     X(capture_begin, hipStreamBeginCapture, cuStreamBeginCapture_v2, (void *stream, int mode))               \
     X(capture_end, hipStreamEndCapture, cuStreamEndCapture, (void *stream, void **graph))                    \
@@ -64,7 +64,7 @@ extern const char *const driver_names[DRIVER_KINDS]; /* "hip", "cuda" */
     X(graph_launch, hipGraphLaunch, cuGraphLaunch, (void *executable, void *stream))                         \
     X(graph_destroy, hipGraphDestroy, cuGraphDestroy, (void *graph))                                         \
     X(graph_release, hipGraphExecDestroy, cuGraphExecDestroy, (void *executable))
-/* Those that one vendor alone has; NULL for the other. */
+/* Entry points of one vendor; NULL for the other. */
 #define DRIVER_HIP_ENTRIES(X)                                                                                \
     X(set_device, hipSetDevice, (int device))                                                                \
     X(get_device, hipGetDevice, (int *device))
@@ -90,23 +90,23 @@ struct driver {
     const char *(*hip_error)(int error); /* hipGetErrorString */
 };
 
-/* Load and initialise. EXIT_NO_CARD with what was tried and the loader's or the driver's words.
- * Where they lie: core/base/library.c. */
+/* Loads and initialises the driver. EXIT_NO_CARD with the files tried and the loader's or the driver's
+ * message. Search paths: core/base/library.c. */
 int driver_open(struct driver *driver, enum driver_kind kind, struct error *err);
 
 /* "invalid device ordinal (101)" */
 const char *driver_text(const struct driver *driver, int error, char *text, size_t size);
 
-/* What one card is. */
+/* Properties of one card. */
 struct card_info {
-    char name[128], arch[32], bus_id[32]; /* arch: "gfx90a", "sm_90", "" when the system does not say */
+    char name[128], arch[32], bus_id[32]; /* arch: "gfx90a", "sm_90", "" if the system does not report it */
     size_t total_bytes;
     int units; /* compute units, multiprocessors */
 };
 int driver_card(const struct driver *driver, int ordinal, struct card_info *info, struct error *err);
 
-/* What nobody holds of its memory now; else the driver's error. Makes the card's context, and leaves no other
- * current than before. */
+/* Queries the card's free memory; 0 or the driver's error. Creates the card's context and restores the
+ * current one. */
 int driver_card_free(const struct driver *driver, int ordinal, size_t *bytes);
 
 enum {
@@ -116,7 +116,7 @@ enum {
     DRIVER_NOT_READY = 600,
     DRIVER_STREAM_NON_BLOCKING = 1,
     DRIVER_EVENT_NO_TIMING = 2,
-    DRIVER_CAPTURE_THREAD_LOCAL = 1, /* forbidden calls fail in this thread, other threads are let be */
+    DRIVER_CAPTURE_THREAD_LOCAL = 1, /* forbidden calls fail in this thread only */
     /* attributes: the same numbers in all releases of each vendor since HIP 5 */
     DRIVER_CUDA_UNITS = 16,
     DRIVER_CUDA_MAJOR = 75,

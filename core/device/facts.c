@@ -1,4 +1,4 @@
-/* What a device computes with: see facts.h. Here the processor; gpu_facts.c has cards. */
+/* Components that a device computes with: see facts.h. This file has the processor; gpu_facts.c has cards. */
 #include "core/device/facts.h"
 #include "core/device/gpu.h"
 #include "core/base/log.h"

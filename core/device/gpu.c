@@ -1,4 +1,4 @@
-/* A card: opening, code objects, memory, transfers, launches. See gpu.h. */
+/* A card: open and close, code objects, memory, transfers, launches. See gpu.h. */
 #include "core/device/gpu.h"
 #include "core/device/cpu.h"
 #include "core/base/file.h"
@@ -31,7 +31,7 @@ int gpu_current(struct device *dev)
                                           : gpu->driver.set_context(gpu->context);
 }
 
-/* What is current on the calling thread, and that again. */
+/* Save and restore the calling thread's current context. */
 static void current_get(const struct gpu *gpu, struct gpu_before *before)
 {
     if (gpu->driver.kind == DRIVER_HIP) {
@@ -59,8 +59,8 @@ static void gpu_leave(struct device *dev)
 }
 
 /* ---- Code objects ------------------------------------------------------------------------------------- */
-/* Built when MEOpt was built, a file for each arch: meopt-gfx90a.co, meopt-sm_90.co; and meopt-compute_80.co,
- * which is PTX: the driver of a card that is newer than its objects compiles it. */
+/* Code objects are built with MEOpt, one file per arch: meopt-gfx90a.co, meopt-sm_90.co; and
+ * meopt-compute_80.co, which is PTX: the driver compiles it for cards newer than the other objects. */
 
 #ifndef MEOPT_LIBDIR
 #define MEOPT_LIBDIR "lib"
@@ -70,8 +70,8 @@ struct object {
     char path[600], arch[32];
 };
 
-/* Directories that may have them, in order: the user's alone,
- * else beside the program in a build tree, beside the installed library. */
+/* Directories that may contain code objects, in order: only the user's if set; else next to the program in a
+ * build tree, then next to the installed library. */
 static void object_directories(char list[4][256])
 {
     char exe[200] = "";
@@ -122,8 +122,8 @@ static int object_list(enum driver_kind kind, struct object *objects, int max)
     return count;
 }
 
-/* How well an object suits: 3 exactly, 2 a NVIDIA card of the same generation, 1 perhaps (the card's arch is
- * not known, or the driver has to compile it), 0 not at all. */
+/* How well an object matches: 3 exactly, 2 a NVIDIA card of the same generation, 1 possibly (the card's arch
+ * is unknown, or the driver has to compile it), 0 not at all. */
 enum { SUITS_EXACTLY = 3 };
 static int suits(enum driver_kind kind, const char *built, const char *card)
 {
@@ -135,8 +135,8 @@ static int suits(enum driver_kind kind, const char *built, const char *card)
     return a / 10 == b / 10 && a <= b ? 2 : 0;
 }
 
-/* Overwrite a poison pattern.
- * An object for another card may load, launch and do nothing, all with success. wrong: what is, or NULL */
+/* Overwrites a test pattern. An object for another card may load, launch and do nothing, each with success.
+ * wrong: the failure, or NULL. */
 static int sentinel(struct device *dev, const char **wrong)
 {
     enum { WORDS = 3000 };
@@ -160,15 +160,15 @@ static int sentinel(struct device *dev, const char **wrong)
     if (!code && !dev->pending.code) {
         *wrong = NULL;
         for (uint32_t i = 0; i < WORDS && !*wrong; i++)
-            if (words[i] != (seed ^ i * 2654435761u)) *wrong = "its kernels start and do nothing";
+            if (words[i] != (seed ^ i * 2654435761u)) *wrong = "its kernels start but write nothing";
         if (!*wrong && (wave[0] != wave[1] || (wave[0] != 32 && wave[0] != 64)))
-            *wrong = "its kernels are for waves of another width than the card's";
+            *wrong = "its wave size differs from the card's";
     }
     if (p) gpu->driver.deallocate(p);
     return code;
 }
 
-/* What the driver knows about the card's memory, for whoever is told that there is no more. */
+/* Notes the driver's memory figures for the out-of-memory message. */
 static void note_memory(struct device *dev, int code)
 {
     struct gpu *gpu = gpu_of(dev);
@@ -183,7 +183,7 @@ static void note_memory(struct device *dev, int code)
         (double)available / 1048576.0, total > own ? (double)(total - own) / 1048576.0 : 0);
 }
 
-/* Load the object that suits best and works. */
+/* Loads the best matching object that works. */
 static int load_object(struct device *dev, struct error *err)
 {
     enum { MAX = 32 };
@@ -206,7 +206,7 @@ static int load_object(struct device *dev, struct error *err)
                 if (!wrong) {
                     snprintf(gpu->object, sizeof gpu->object, "%s", objects[i].path);
                     if (is_ptx(objects[i].arch))
-                        log_warn("%s: no code object is for %s: the driver compiles %s, which takes a while "
+                        log_warn("%s: no code object for %s: the driver compiles %s, which takes a while "
                                  "at the first start; build with -DMEOPT_GPU_ARCHS=%s",
                                  dev->name, gpu->card.arch[0] ? gpu->card.arch : "this arch", objects[i].path,
                                  gpu->card.arch[0] ? gpu->card.arch : "its own");
@@ -215,7 +215,7 @@ static int load_object(struct device *dev, struct error *err)
                 if (code == DRIVER_OUT_OF_MEMORY) {
                     note_memory(dev, code);
                     return error_set(err, EXIT_CARD_MEMORY,
-                                     "end the other process, or take another card: device.cards",
+                                     "stop the other process, or use another card: device.cards",
                                      "no memory to start on %s; %s", dev->name, dev->memory_note);
                 }
                 gpu->driver.module_unload(gpu->module);
@@ -229,7 +229,7 @@ static int load_object(struct device *dev, struct error *err)
             dev->pending.code = 0;
         }
     char hint[200];
-    snprintf(hint, sizeof hint, "build MEOpt on this site with -DMEOPT_GPU_ARCHS=%s; see meopt-devices(7)",
+    snprintf(hint, sizeof hint, "build MEOpt with -DMEOPT_GPU_ARCHS=%s; see meopt-devices(7)",
              gpu->card.arch[0] ? gpu->card.arch : "the card's arch");
     if (!count)
         return error_set(err, EXIT_NO_CARD, hint, "no GPU code objects were built for %s cards; %s is %s",
@@ -269,8 +269,8 @@ void gpu_launch(struct device *dev, const char *name, int64_t blocks_x, int64_t 
     void *function = gpu_function(dev, name);
     if (!function) return;
     if (blocks_x > INT32_MAX || blocks_y > GPU_GRID_Y) {
-        error_set(&dev->pending, EXIT_FAILED, "a smaller train.micro_batch",
-                  "%s: a grid of %lld x %lld blocks is beyond what cards take", name, (long long)blocks_x,
+        error_set(&dev->pending, EXIT_FAILED, "reduce train.micro_batch",
+                  "%s: a grid of %lld x %lld blocks exceeds the cards' limit", name, (long long)blocks_x,
                   (long long)blocks_y);
         return;
     }
@@ -380,12 +380,12 @@ static struct device *card_new(size_t limit_bytes, struct error *err)
     struct device *dev = device_new(sizeof(struct gpu), err);
     if (!dev) return NULL;
     dev->ops = &gpu_operations;
-    dev->limit_bytes = limit_bytes; /* without one the driver says when there is no more */
+    dev->limit_bytes = limit_bytes; /* without a limit, the driver reports when memory is exhausted */
     dev->allocate = gpu_allocate;
     dev->release = gpu_release;
     dev->upload = gpu_upload;
     dev->download = gpu_download;
-    dev->queues = &gpu_queues;
+    dev->streams = &gpu_streams;
     dev->optim = &gpu_optim;
     dev->issue = gpu_issue;
     dev->sync = gpu_sync;
@@ -406,7 +406,7 @@ int gpu_device_dry(struct device **device, const char *type, size_t limit_bytes,
     dev->kind = DEVICE_DRY;
     dev->allocate = dry_allocate;
     dev->release = dry_release;
-    dev->queues = &queues_of_dry_card;
+    dev->streams = &streams_of_dry_card;
     dev->upload = gpu_dry_upload;
     dev->download = gpu_dry_download;
     dev->sync = gpu_dry_sync;
@@ -417,7 +417,8 @@ int gpu_device_dry(struct device **device, const char *type, size_t limit_bytes,
         bool meant = strcmp(type, "auto") == 0 || strcmp(type, driver_names[kind]) == 0;
         found = meant && driver_open(&driver, (enum driver_kind)kind, &absent) == 0;
     }
-    for (int kind = 0; kind < DRIVER_KINDS && !found; kind++) /* as on a login node, for the job's */
+    for (int kind = 0; kind < DRIVER_KINDS && !found;
+         kind++) /* for example on a login node, planning for the job's machine */
         if (strcmp(type, driver_names[kind]) == 0) {
             driver.kind = (enum driver_kind)kind;
             gpu_of(dev)->assumed = true;
@@ -438,7 +439,7 @@ int gpu_count(const struct device *dev)
     return !gpu->dry && gpu->driver.count(&count) == 0 && count > 0 ? count : 1;
 }
 
-/* As the kernel's files below /sys spell it, whatever a driver's letters and width. */
+/* Normalises the address as in /sys: a driver may use other letters and widths. */
 static void pci_address(struct device *dev, const char *bus_id)
 {
     unsigned domain, bus, slot, function;
@@ -447,7 +448,7 @@ static void pci_address(struct device *dev, const char *bus_id)
                  function & 0xf);
 }
 
-/* Context, stream, pinned memory, events: everything of the driver's but the code. */
+/* Creates the driver's objects: context, stream, pinned memory, events. */
 static int card_start(struct device *dev)
 {
     struct gpu *gpu = gpu_of(dev);
@@ -505,7 +506,7 @@ int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, 
     else code = load_object(dev, err);
     if (!code && !callers) {
         gpu_matrix_choose(dev);
-        code = device_check(dev, err); /* before what tries libraries out forgives failures */
+        code = device_check(dev, err); /* before trials of libraries, which clear failures */
     }
     if (code) {
         device_close(dev);
@@ -518,7 +519,7 @@ int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, 
         gpu->graphs = graphs_open(dev);
     }
     if (callers) current_set(gpu, &before);
-    log_debug("%s: %s, wave %d, %s, matrix instructions %s, products by %s", dev->name, gpu->card.arch,
+    log_debug("%s: %s, wave %d, %s, matrix instructions %s, GEMMs by %s", dev->name, gpu->card.arch,
               gpu->wave, gpu->object, gpu->matrix, gpu_gemms(gpu));
     *device = dev;
     return 0;

@@ -1,8 +1,7 @@
-/* Matrix products by the vendor's library, loaded when a card is opened:
- * rocBLAS (AMD, DTK) or cuBLAS. See gpu.h.
+/* GEMM by the vendor's library, loaded when a card is opened: rocBLAS (AMD, DTK) or cuBLAS. See gpu.h.
  *
- * Both take column-major matrices. A row-major C = op(A) op(B) is the column-major C^T = op(B)^T op(A)^T, and
- * a row-major matrix read column-major is its own transpose: the operands change places and the flags stay.
+ * Both use column-major matrices. A row-major C = op(A) op(B) is the column-major C^T = op(B)^T op(A)^T, and
+ * a row-major matrix read column-major is its own transpose: the operands are swapped and the flags stay.
  */
 #include "core/device/gpu.h"
 #include "core/device/blas_api.h"
@@ -13,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What it has refused is not asked again. */
+/* Shapes that the library refused, and that are not tried again. */
 struct refused {
     int64_t m, n, k, lda, ldb, ldc;
     int32_t types[2], transposed[2], adds, unused;
@@ -56,9 +55,9 @@ static bool fill(struct blas *b, void *library)
     return whole;
 }
 
-/* Sums in one order and in fp32. rocBLAS adds up parts of a sum with atomics unless told otherwise, in an
- * order that changes from call to call (the default up to ROCm 5 and in DTK); cuBLAS may add up parts of a
- * sum of bf16 operands in bf16. 0, or the library's code. */
+/* Selects sums in a fixed order and in fp32. By default (up to ROCm 5 and in DTK) rocBLAS adds partial sums
+ * with atomics, in an order that changes from call to call; cuBLAS may add partial sums of bf16 operands in
+ * bf16. 0, or the library's code. */
 static int sum_exactly(struct blas *b)
 {
     if (b->kind == DRIVER_HIP)
@@ -102,7 +101,7 @@ static bool was_refused(const struct blas *b, const struct refused *key)
 {
     for (int i = 0; i < b->refusals; i++)
         if (memcmp(&b->refused[i], key, sizeof *key) == 0) return true;
-    return b->refusals == MOST_REFUSED; /* then it is good for nothing */
+    return b->refusals == MOST_REFUSED; /* then the library is not used at all */
 }
 
 static int multiply(struct blas *b, const struct gemm *g)
@@ -112,7 +111,7 @@ static int multiply(struct blas *b, const struct gemm *g)
         return -1;
     int m = (int)g->n, n = (int)g->m, k = (int)g->k, lda = (int)g->ldb, ldb = (int)g->lda, ldc = (int)g->ldc;
     bool in16 = g->ab_type == DTYPE_BF16, out16 = g->c_type == DTYPE_BF16;
-    if (!in16 && out16) return -1; /* a pair that neither library has */
+    if (!in16 && out16) return -1; /* a pair of types that neither library supports */
     if (b->kind == DRIVER_HIP) {
         int in = in16 ? ROCBLAS_BF16 : ROCBLAS_F32, out = out16 ? ROCBLAS_BF16 : ROCBLAS_F32;
         return b->roc.gemm(b->handle, g->transpose_b ? ROCBLAS_TRANSPOSE : ROCBLAS_NONE,

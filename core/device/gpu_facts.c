@@ -1,4 +1,4 @@
-/* What a card computes with: see facts.h. */
+/* Components that a card computes with: see facts.h. */
 #include "core/device/facts.h"
 #include "core/device/gpu.h"
 #include "core/device/site.h"
@@ -39,7 +39,7 @@ static void gemm_fact(const struct gpu *gpu, struct device_fact *f)
     else if (gpu->lt) SAY(f, is, "%s (%.120s); no %s: %s", lt, lt_path(gpu->lt), blas, gpu->blas_why);
     else if (gpu->blas) {
         SAY(f, is, "%s (%.120s); no %s: %s", blas, blas_path(gpu->blas), lt, gpu->lt_why);
-        SAY(f, cost, "a bias is a pass of its own over each product");
+        SAY(f, cost, "a bias costs an extra pass over each GEMM's result");
     } else {
         SAY(f, is, "MEOpt's own kernel; no %s: %s; no %s: %s", lt, gpu->lt_why, blas, gpu->blas_why);
         SAY(f, cost, "several times slower than %s", blas);
@@ -57,17 +57,17 @@ static void attention_fact(const struct gpu *gpu, struct device_fact *f)
         SAY(f, is, "MEOpt's kernel in fp32, bf16 is widened; matrix instructions: %s", gpu->matrix);
     else {
         SAY(f, is, "MEOpt's kernel by plain loops; matrix instructions: %s", gpu->matrix_why);
-        SAY(f, cost, "attention and MEOpt's own products are several times slower");
+        SAY(f, cost, "attention and MEOpt's own GEMMs are several times slower");
     }
 }
 
 static void graphs_fact(struct gpu *gpu, struct device_fact *f)
 {
     const char *why = graphs_off(gpu);
-    if (!why) SAY(f, is, "on: a pass over a tower is started at once");
+    if (!why) SAY(f, is, "on: a pass over a tower is one launch");
     else {
         SAY(f, is, "off: %s", why);
-        SAY(f, cost, "the host starts each of hundreds of operations of a step");
+        SAY(f, cost, "the host launches each of the hundreds of operations per step");
     }
 }
 

@@ -1,9 +1,9 @@
-/* Operations as graphs: see device.h's issue.
- * The driver records what a stream is given and starts all of it at once.
+/* Operations as graphs: see device.h's issue. The driver records a stream's work and launches it as a whole.
  *
- * The first time operations are issued as they are: libraries choose, scratch grows. The second time they are
- * recorded, from then on the graph is started. Memory that comes or goes makes every graph void. A recording
- * that fails has done nothing: the operations are issued one by one then, and from then on all are.
+ * The first time operations are issued directly: libraries choose algorithms, scratch grows. The second time
+ * they are recorded; from then on the graph is launched. Allocating or freeing memory invalidates every
+ * graph. A failed recording has executed nothing: its operations are issued one by one, and so is everything
+ * later.
  */
 #include "core/device/gpu.h"
 #include "core/base/log.h"
@@ -89,10 +89,10 @@ bool gpu_unrecordable(struct device *dev)
 bool gpu_refused(struct device *dev, const struct gemm *g, const char *library, int code)
 {
     struct gpu *gpu = gpu_of(dev);
-    log_warn(
-        "%s: %s refuses a product of %lld x %lld x %lld in %s with its error %d: such ones are made by what "
-        "comes next, in the end MEOpt's own kernel, from now on",
-        dev->name, library, (long long)g->m, (long long)g->n, (long long)g->k, dtype_name(g->ab_type), code);
+    log_warn("%s: %s refuses a GEMM of %lld x %lld x %lld in %s with error %d: this shape now uses "
+             "the next implementation, in the end MEOpt's own kernel",
+             dev->name, library, (long long)g->m, (long long)g->n, (long long)g->k, dtype_name(g->ab_type),
+             code);
     gpu->anew = gpu->recording;
     return gpu_unrecordable(dev);
 }
@@ -103,7 +103,7 @@ static void turn_off(struct graphs *all, const char *why)
     snprintf(all->why, sizeof all->why, "%.190s", why);
 }
 
-/* Record; what was recorded has not begun. NULL: there will be no graphs. */
+/* Records the operations, which do not start. NULL: graphs are off from now on. */
 static void *record(struct device *dev, void (*run)(void *), void *context)
 {
     struct gpu *gpu = gpu_of(dev);
@@ -131,8 +131,8 @@ static void *record(struct device *dev, void (*run)(void *), void *context)
     return executable;
 }
 
-/* As many operations as a pass over a large tower has: some drivers take small recordings alone (DTK 26.04 on
- * a K100 AI: hipErrorInvalidValue). */
+/* A trial with as many operations as a pass over a large tower, because some drivers accept only small
+ * recordings (DTK 26.04 on a K100 AI: hipErrorInvalidValue). */
 struct trial {
     struct device *device;
     void *p;
@@ -175,7 +175,7 @@ void gpu_issue(struct device *dev, const struct device_work *work, void (*run)(v
     if (g && g->issued && !g->executable) {
         g->executable = record(dev, run, context);
         if (!g->executable && all->off)
-            log_warn("%s: graphs are off from now on, the host starts each operation: %s", dev->name,
+            log_warn("%s: graphs are off from now on, the host launches each operation: %s", dev->name,
                      all->why);
     }
     if (g && g->executable) {

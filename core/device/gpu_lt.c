@@ -1,13 +1,13 @@
-/* Matrix products with bias by hipBLASLt or cuBLASLt, loaded when a card is opened. See gpu.h.
+/* GEMM with bias by hipBLASLt or cuBLASLt, loaded when a card is opened. See gpu.h.
  *
- * The two have one interface; enumerations differ (blas_api.h). Below HIP 6 they were others: hipBLASLt is
- * not touched there (DTK). Products whose result is known tell whether a library is what it seems. Of their
- * structures only the algorithm is kept, which both have at the front of a result.
+ * The two have the same interface with different enumerations (blas_api.h). The values differ before HIP 6,
+ * so hipBLASLt is not used there (DTK). GEMMs with known results verify a library. Only the algorithm is kept
+ * from the libraries' structures; both have it at the front of a result.
  *
- * The algorithm for a shape is what the library's heuristic names first: it depends on shape, card and
- * library alone, so the same run takes the same one. cuBLASLt is told to add shares of k in a pass of their
- * own, in order. Column-major as in gpu_blas.c: operands change places, so that C's columns are the rows to
- * which the library adds bias.
+ * The algorithm for a shape is the first one of the library's heuristic. It depends on shape, card and
+ * library only, so equal runs use the same algorithm. cuBLASLt's split-k sums are restricted to an extra pass
+ * with a fixed order. Column-major as in gpu_blas.c: operands are swapped, so that C's columns are the rows
+ * to which the library adds the bias.
  */
 #include "core/device/gpu.h"
 #include "core/device/blas_api.h"
@@ -22,11 +22,11 @@ enum { PRODUCTS = 256, WORKSPACE_BYTES = 32 << 20, MOST_ALIGNED = 256 };
 
 static const struct numbers {
     int compute_f32, f32, bf16, plain, transposed; /* types, operations */
-    int transpose_a, transpose_b, epilogue, bias;  /* attributes of a product */
+    int transpose_a, transpose_b, epilogue, bias;  /* attributes of a matmul */
     int workspace, reduction,
-        alignment;     /* of a preference, -1: has none; alignment of A, B, C, D from here */
-    int driver;        /* its least version */
-    const char *needs; /* the same for people */
+        alignment;     /* attributes of a preference, -1: none; alignment of A, B, C, D from here */
+    int driver;        /* minimum driver version */
+    const char *needs; /* the same in words */
     const char *prefix;
     enum library_id library;
 } vendor[DRIVER_KINDS] = {
@@ -38,7 +38,7 @@ static const struct numbers {
      CUBLASLT_ALIGNMENT, CUBLASLT_VERSION, "CUDA 11", "cublasLt", LIBRARY_CUBLASLT},
 };
 
-/* What the heuristic's choice depends on. */
+/* Inputs of the heuristic. */
 struct key {
     int64_t m, n, k, lda, ldb, ldc;
     uint32_t aligned[4]; /* a, b, c, bias: bytes */
@@ -47,7 +47,7 @@ struct key {
 struct product {
     struct key key;
     bool usable;
-    void *description, *a, *b, *c; /* as the library names operands */
+    void *description, *a, *b, *c; /* operands in the library's names */
     _Alignas(16) unsigned char result[LT_RESULT_BYTES];
 };
 
@@ -111,7 +111,7 @@ static int describe(struct lt *lt, struct product *p, const void *bias)
     return code ? code : choose(lt, p);
 }
 
-/* The product of that shape, described at its first use; NULL when there are too many. */
+/* Returns the matmul of that shape, created at its first use; NULL when there are too many. */
 static struct product *find(struct lt *lt, const struct key *key, const void *bias)
 {
     for (int i = 0; i < lt->count; i++)
@@ -137,9 +137,9 @@ bool lt_gemm(struct device *dev, const struct gemm *g)
     bool in16 = g->ab_type == DTYPE_BF16, out16 = g->c_type == DTYPE_BF16;
     if (!lt || g->m <= 0 || g->n <= 0 || g->k <= 0 || (!in16 && out16)) return false;
     const void *bias = g->bias;
-    if (bias && out16) { /* taken in the dtype of C only */
+    if (bias && out16) { /* the library accepts a bias only in the dtype of C */
         bias = gpu_reserve(dev, (size_t)g->n * 2);
-        if (!bias) return true; /* device_check tells */
+        if (!bias) return true; /* device_check reports it */
     }
     struct key key = {g->m,
                       g->n,
@@ -170,7 +170,7 @@ bool lt_gemm(struct device *dev, const struct gemm *g)
     return p->usable || gpu_refused(dev, g, lt->path, code);
 }
 
-/* A product of whole numbers, exact in bf16: C = 2 A B^T + bias, or C = A^T B - C in fp32. */
+/* A GEMM of small integers, exact in bf16: C = 2 A B^T + bias, or C = A^T B - C in fp32. */
 static bool probe(struct device *dev, bool second)
 {
     enum { M = 24, N = 40, K = 32 };
@@ -182,8 +182,8 @@ static bool probe(struct device *dev, bool second)
     for (int i = 0; i < N * K; i++) b[i] = bf16[i * 5 % 13 % 5];
     for (int i = 0; i < M * N; i++) c[i] = (float)(i % 9);
     for (int i = 0; i < N; i++) bias[i] = (float)(i - 7);
-    char *p = device_alloc(dev, MEMORY_WORKSPACE, sizeof a + sizeof b + sizeof c + sizeof bias,
-                           "probe of matrix products", &ignored);
+    char *p = device_alloc(dev, MEMORY_WORKSPACE, sizeof a + sizeof b + sizeof c + sizeof bias, "GEMM probe",
+                           &ignored);
     if (!p) return false;
     char *pb = p + sizeof a, *pc = pb + sizeof b, *pbias = pc + sizeof c;
     struct gemm g = {M,
@@ -229,14 +229,15 @@ static bool probe(struct device *dev, bool second)
     return right;
 }
 
-/* NULL: not there, not wanted, or beside a driver too old for it; library->why says which. */
+/* Opens the library. NULL: not installed, disabled, or the driver is too old for it; library->why has the
+ * reason. */
 static void *library_of(const struct driver *driver, struct library *library)
 {
     const struct numbers *is = &vendor[driver->kind];
     char text[64];
     int version = 0;
     if (driver->version(&version) == 0 && version >= is->driver) return library_open(is->library, library);
-    snprintf(library->why, sizeof library->why, "left alone below %s, here is %s", is->needs,
+    snprintf(library->why, sizeof library->why, "requires %s or later, found %s", is->needs,
              gpu_version_text(driver, text, sizeof text));
     return NULL;
 }
@@ -244,7 +245,7 @@ static void *library_of(const struct driver *driver, struct library *library)
 static void *workspace_of(struct device *dev)
 {
     struct error ignored;
-    return device_alloc(dev, MEMORY_WORKSPACE, WORKSPACE_BYTES, "scratch of matrix products", &ignored);
+    return device_alloc(dev, MEMORY_WORKSPACE, WORKSPACE_BYTES, "GEMM scratch", &ignored);
 }
 
 void lt_count(struct device *dev, const struct driver *driver)
@@ -286,7 +287,7 @@ struct lt *lt_open(struct device *dev)
     gpu->lt = lt; /* for the probes */
     if (whole && lt->workspace && probe(dev, false) && probe(dev, true)) return lt;
     snprintf(gpu->lt_why, sizeof gpu->lt_why, "%.120s %s", lt->path,
-             !whole ? "lacks what is needed of it" : "does not give the right numbers");
+             !whole ? "lacks required functions" : "gives wrong results");
     dev->pending.code = 0;
     device_free(dev, lt->workspace);
     lt_close(lt);

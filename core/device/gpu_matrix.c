@@ -1,7 +1,7 @@
-/* Are the card's matrix instructions what kernels/gpu/matrix.h takes them for? Register layouts are read from
- * manuals or, of Hygon's, from other programs, and no compiler checks them. So every start multiplies known
- * 16 x 16 matrices by each way in which kernels use the instructions; one wrong element, and bf16 goes by the
- * kernels of plain loops. */
+/* Verifies that the card's matrix instructions match kernels/gpu/matrix.h. The register layouts come from
+ * manuals or, for Hygon, from other programs, and no compiler checks them. So every start multiplies known 16
+ * x 16 matrices in each form that the kernels use. If one element is wrong, bf16 uses the kernels without
+ * matrix instructions. */
 #include "core/device/gpu.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@ enum { SIDE = 16, CELLS = SIDE * SIDE, PRODUCTS = 3 };
 static const char *const instructions[] = {"none", "mma", "mfma", "mmac"};
 enum { INSTRUCTIONS = sizeof instructions / sizeof *instructions };
 
-/* Numbers from -3 to 3 without a pattern: bf16 holds them and the sums of 16 products exactly. */
+/* Numbers from -3 to 3 without a pattern; bf16 represents them and the sums of 16 products exactly. */
 static float known(int i)
 {
     uint32_t x = (uint32_t)(i + 1) * 2654435761u;
@@ -50,7 +50,7 @@ static void expected(const float *a, const float *b, float *c)
         }
 }
 
-/* Cards that have such instructions, so that a code object without them is worth a word. */
+/* Returns whether the arch has such instructions, so that a code object without them gets a warning. */
 static bool has_instructions(const char *arch)
 {
     static const char *const some[] = {"gfx90a", "gfx94", "gfx950", "gfx928", "gfx92a", "gfx936", "gfx938"};
@@ -60,7 +60,7 @@ static bool has_instructions(const char *arch)
     return false;
 }
 
-/* What the card makes of the known factors: found[0] the instructions, then the products. */
+/* Computes the products of the known operands on the card: found[0] the instructions, then the products. */
 static int multiplied(struct device *dev, const float *factors, float *found)
 {
     struct gpu *gpu = gpu_of(dev);
@@ -89,12 +89,12 @@ void gpu_matrix_choose(struct device *dev)
     expected(factors, factors + CELLS, want);
     gpu->plain = true;
     int code = multiplied(dev, factors, found);
-    if (code || dev->pending.code) return; /* what is asked for next fails as well, and is told */
+    if (code || dev->pending.code) return; /* the next request fails as well, and is reported */
     int which = found[0] >= 0 && found[0] < INSTRUCTIONS ? (int)found[0] : 0;
     snprintf(gpu->matrix, sizeof gpu->matrix, "%s", instructions[which]);
     if (!which && has_instructions(gpu->card.arch))
         snprintf(gpu->matrix_why, sizeof gpu->matrix_why,
-                 "the code object was built without them; its compiler's words are in the build's output");
+                 "the code object was built without them; see the compiler's output of the build");
     if (!which) return;
     while (at < PRODUCTS * CELLS && found[1 + at] == want[at]) at++;
     gpu->plain = at < PRODUCTS * CELLS;

@@ -9,16 +9,16 @@
 
 enum { SHARES = 64, MOST_SHARES = 512, ROWS_A_SHARE = 16, SQUARE_BLOCKS = 512 };
 
-/* With another type than these two the device has failed, and nothing is launched. */
+/* Returns whether t is bf16. For any third type the device fails and launches nothing. */
 static bool half(struct device *dev, enum dtype t) { return device_has_type(dev, t) && t == DTYPE_BF16; }
-/* Name of a kernel by dtype: static text, which the table of functions keeps. */
+/* Name of a kernel by dtype: static text, which the function table stores. */
 #define NAME(name, t) (half(dev, t) ? name "_bf16" : name "_f32")
 #define NAME2(name, s, t)                                                                                    \
     (half(dev, s)   ? half(dev, t) ? name "_bf16_bf16" : name "_bf16_f32"                                    \
      : half(dev, t) ? name "_f32_bf16"                                                                       \
                     : name "_f32_f32")
 
-/* Of what has a form without matrix instructions (gpu_matrix.c). */
+/* Kernels that also exist without matrix instructions (gpu_matrix.c). */
 #define MATRIX_NAME(name, t)                                                                                 \
     (half(dev, t) ? gpu_of(dev)->plain ? name "_bf16_plain" : name "_bf16" : name "_f32")
 #define MATRIX_NAME2(name, s, t)                                                                             \
@@ -26,7 +26,8 @@ static bool half(struct device *dev, enum dtype t) { return device_has_type(dev,
                                         : NAME2(name, s, t))
 
 static int64_t shares_of(int64_t rows) { return rows < SHARES ? rows : SHARES; }
-/* Where a share is one block's, or a few blocks': more of them, while sums of shares are few beside rows. */
+/* Number of row shares where one share is computed by one or a few blocks: more shares for more parallelism,
+ * while the partial sums stay few compared with the rows. */
 static int64_t row_shares_of(int64_t rows)
 {
     int64_t shares = rows / ROWS_A_SHARE;
@@ -34,35 +35,33 @@ static int64_t row_shares_of(int64_t rows)
 }
 static int64_t column_blocks(int64_t D) { return (D + GPU_THREADS - 1) / GPU_THREADS; }
 
-/* Heads wider than DH of kernels/gpu/attention.hip have no place in its shared memory;
- * grids are at most GPU_GRID_Y blocks high. */
+/* Heads wider than DH of kernels/gpu/attention.hip exceed its shared memory; grids are at most GPU_GRID_Y
+ * blocks high. */
 static int gpu_supports(const struct device *dev, const struct operation_shape *s, struct error *err)
 {
-    static const char smaller[] = "a smaller train.micro_batch";
+    static const char smaller[] = "reduce train.micro_batch";
     if (s->type != DTYPE_F32 && s->type != DTYPE_BF16)
-        return error_set(err, EXIT_CONFIG, "train.precision: fp32 or bf16", "no card has operations on %s",
-                         dtype_name(s->type));
+        return error_set(err, EXIT_CONFIG, "train.precision: fp32 or bf16",
+                         "operations on %s are not supported on cards", dtype_name(s->type));
     if (s->operation == OPERATION_GEMM && s->rows > (int64_t)GPU_GRID_Y * 64)
-        return error_set(err, EXIT_CONFIG, smaller,
-                         "a product of %lld rows: on cards (%s) they have up to %lld", (long long)s->rows,
-                         dev->name, (long long)GPU_GRID_Y * 64);
+        return error_set(err, EXIT_CONFIG, smaller, "a GEMM has %lld rows: cards (%s) support up to %lld",
+                         (long long)s->rows, dev->name, (long long)GPU_GRID_Y * 64);
     if (s->operation != OPERATION_ATTENTION) return 0;
     if (s->dh > GPU_HEAD_DIM)
         return error_set(
             err, EXIT_CONFIG,
-            "more heads, so that width / heads is at most 128; or device.type: cpu, which takes any",
-            "attention in %lld heads of dimension %lld (width %lld): on cards (%s) a head has up to %d",
+            "use more heads, so that width / heads is at most 128; or device.type: cpu, without a limit",
+            "attention has %lld heads of dimension %lld (width %lld): cards (%s) support dimensions up to %d",
             (long long)s->H, (long long)s->dh, (long long)(s->H * s->dh), dev->name, GPU_HEAD_DIM);
     if (s->B * s->H > GPU_GRID_Y)
-        return error_set(
-            err, EXIT_CONFIG, smaller,
-            "attention of %lld images in %lld heads: on cards (%s) the two multiply to at most %d",
-            (long long)s->B, (long long)s->H, dev->name, GPU_GRID_Y);
+        return error_set(err, EXIT_CONFIG, smaller,
+                         "attention of %lld images in %lld heads: cards (%s) support a product of at most %d",
+                         (long long)s->B, (long long)s->H, dev->name, GPU_GRID_Y);
     return 0;
 }
 
-/* The library's product takes no fp32 bias beside bf16 results:
- * C begins as rows of bias, and the product is added. */
+/* The library supports no fp32 bias with bf16 results: C is filled with rows of bias, and the GEMM adds to
+ * it. */
 static bool library_gemm(struct device *dev, const struct gemm *g)
 {
     struct gpu *gpu = gpu_of(dev);
@@ -132,7 +131,7 @@ static void gpu_resize_rows(struct device *dev, const float *w, const float *in,
                ARGUMENTS(&w, &in, &out, &n_out, &n_in, &D));
 }
 
-/* Kernels of a norm by types (kernels/gpu/rows.hip): F32, bf16, and fp16 of what is stored of the stream. */
+/* Kernels of a norm by types (kernels/gpu/rows.hip): F32, bf16, and fp16 for the stored stream. */
 static const char *const norm_forward[2][2][2] = {
     {{"layernorm_forward_f32_f32_f32", "layernorm_forward_f32_f32_f16"},
      {"layernorm_forward_f32_bf16_f32", "layernorm_forward_f32_bf16_f16"}},
@@ -278,7 +277,7 @@ static void gpu_residual_forward(struct device *dev, const struct residual *give
                ARGUMENTS(&o.x, &o.branch, &o.bias, &o.gamma, &o.y, &s.from.x, &s.from.mean, &s.from.rstd,
                          &n.weight, &n.bias, &n.y, &n.hat, &n.mean, &n.rstd, &o.D, &n.eps));
 }
-/* A group is 16 threads' (kernels/gpu/elementwise.hip). */
+/* A group is computed by 16 threads (kernels/gpu/elementwise.hip). */
 static void launch_coded(struct device *dev, const char *kernel, const struct coded *given)
 {
     struct coded o = *given;

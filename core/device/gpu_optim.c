@@ -1,5 +1,5 @@
-/* The optimizer's work on a card (kernels/gpu/optim.hip, the CPU's bits): see device.h. A sweep is one table
- * of rows on the card and one launch for each pair of state formats in it. */
+/* The optimizer's work on a card (kernels/gpu/optim.hip), bit-identical to the CPU: see device.h. A sweep is
+ * one table of rows on the card and one launch per pair of state formats in it. */
 #include "core/device/gpu.h"
 #include "kernels/cpu/optim.h"
 
@@ -9,8 +9,8 @@ struct optim_work {
     struct optim_row *table; /* host */
     size_t rows;
     void *tasks, *partials; /* card: the table; struct optim_partial */
-    void *places;           /* card: struct optim_partial of whole tensors, whose parts others hold, too */
-    void *go;               /* card: an int that says whether to step */
+    void *places;           /* card: struct optim_partial of whole tensors, parts of which other ranks hold */
+    void *go;               /* card: an int, whether to step */
 };
 
 static void gpu_optim_destroy(struct device *dev, struct optim_work *work)
@@ -24,7 +24,7 @@ static void gpu_optim_destroy(struct device *dev, struct optim_work *work)
     free(work);
 }
 
-/* Dry cards count it, too. */
+/* Counted on dry cards, too. */
 static int gpu_optim_create(struct device *dev, size_t tasks, size_t partials, size_t places,
                             struct optim_work **work, struct error *err)
 {
@@ -46,7 +46,7 @@ static int gpu_optim_create(struct device *dev, size_t tasks, size_t partials, s
     return w->go ? 0 : EXIT_CARD_MEMORY;
 }
 
-/* Kernels that were compiled for a pair of state formats, and the one for all others. */
+/* Kernels compiled for one pair of state formats, and the generic one. */
 static const struct {
     const char *kernel;
     int m, v;
@@ -73,8 +73,8 @@ struct range {
     int64_t from, to;
 };
 
-/* Rows of the tasks of a variant (SIZE_MAX: of all), behind those that the table has. Where others hold parts
- * a tensor has a row, and places in the order of tasks, though none of its chunks are here. */
+/* Appends the rows of a variant's tasks (SIZE_MAX: of all) to the table. If other ranks hold parts, every
+ * tensor has a row, and places in the order of tasks, even without a chunk on this rank. */
 static struct launch fill_table(struct optim_work *w, const struct optim_sweep *s, size_t variant, int first,
                                 struct range *results)
 {
@@ -105,7 +105,7 @@ static void download_results(struct device *dev, const struct optim_work *w, str
                       (size_t)(r.to - r.from) * sizeof *partials);
 }
 
-/* A kernel over all rows; NULL: each by its own. */
+/* Launches one kernel over all rows; NULL: each row's own kernel. */
 static void launch_all(struct device *dev, struct optim_work *w, struct launch launches[VARIANTS],
                        const char *kernel)
 {
@@ -125,7 +125,7 @@ static void clip_rows(struct device *dev, struct optim_work *w, const struct opt
                (void *[]){&w->tasks, &rows, &found, &divide, &clip});
 }
 
-/* Where the norms of whole tensors are added up: what the chunks here found, or that and what others did. */
+/* Returns where the norms of whole tensors are summed: this rank's chunks only, or combined over ranks. */
 static void *norms_of(struct device *dev, const struct optim_work *w, struct optim_sweep *s, int rows)
 {
     size_t bytes = 0;
@@ -158,7 +158,7 @@ static void gpu_optim_step(struct device *dev, struct optim_work *w, struct opti
     if (!rows) return;
     dev->upload(dev, w->tasks, w->table, (size_t)rows * sizeof *w->table);
     if (s->clip) clip_rows(dev, w, s->clip, rows);
-    if (ask) launch_all(dev, w, launches, "optim_check"); /* all are asked before one is stepped */
+    if (ask) launch_all(dev, w, launches, "optim_check"); /* all are checked before the first is stepped */
     if (s->look) return;
     launch_all(dev, w, launches, NULL);
     if (s->trust) {

@@ -1,11 +1,11 @@
-/* Lanes: see side_stream.h. */
+/* Side streams: see side_stream.h. */
 #include "core/device/gpu.h"
 #include "core/device/side_stream.h"
 
 #include <stdlib.h>
 
 enum { MARKS = 8 };
-enum { SUM, SUM_BF16, UNITE, KERNELS };
+enum { SUM, SUM_BF16, COMBINE, KERNELS };
 
 struct side_stream {
     struct device *device;
@@ -17,7 +17,7 @@ struct side_stream {
 
 static const char *const side_stream_kernels[KERNELS] = {"sum_ranks_f32", "sum_ranks_bf16", "unite_ranks"};
 
-static struct driver *driver_of(const struct side_stream *lane) { return &gpu_of(lane->device)->driver; }
+static struct driver *driver_of(const struct side_stream *side) { return &gpu_of(side->device)->driver; }
 
 enum device_kind side_stream_kind(const struct device *device)
 {
@@ -29,62 +29,62 @@ enum device_kind side_stream_kind(const struct device *device)
 int side_stream_open(struct side_stream **out, struct device *device, struct error *err)
 {
     char text[160];
-    struct side_stream *lane = *out = calloc(1, sizeof *lane);
-    if (!lane) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
-    lane->device = device;
-    struct driver *d = driver_of(lane);
+    struct side_stream *side = *out = calloc(1, sizeof *side);
+    if (!side) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
+    side->device = device;
+    struct driver *d = driver_of(side);
     gpu_current(device);
-    int code = d->stream_create(&lane->stream, DRIVER_STREAM_NON_BLOCKING);
-    if (!code) code = d->event_create(&lane->end, DRIVER_EVENT_NO_TIMING);
-    for (int i = 0; i < MARKS && !code; i++) code = d->event_create(&lane->marks[i], DRIVER_EVENT_NO_TIMING);
+    int code = d->stream_create(&side->stream, DRIVER_STREAM_NON_BLOCKING);
+    if (!code) code = d->event_create(&side->end, DRIVER_EVENT_NO_TIMING);
+    for (int i = 0; i < MARKS && !code; i++) code = d->event_create(&side->marks[i], DRIVER_EVENT_NO_TIMING);
     if (code)
-        return error_set(err, EXIT_FAILED, "see 'meopt doctor'", "no queue on %s: %s", device->name,
+        return error_set(err, EXIT_FAILED, "see 'meopt doctor'", "no stream on %s: %s", device->name,
                          driver_text(d, code, text, sizeof text));
     for (int i = 0; i < KERNELS; i++)
-        if (!(lane->kernels[i] = gpu_function(device, side_stream_kernels[i])))
+        if (!(side->kernels[i] = gpu_function(device, side_stream_kernels[i])))
             return error_set(err, EXIT_FAILED, "build MEOpt and its code objects together",
                              "%s has no kernel %s", gpu_of(device)->object, side_stream_kernels[i]);
     return 0;
 }
 
-void side_stream_close(struct side_stream *lane)
+void side_stream_close(struct side_stream *side)
 {
-    if (!lane) return;
-    struct driver *d = driver_of(lane);
-    gpu_current(lane->device);
-    if (lane->stream) d->stream_destroy(lane->stream);
-    if (lane->end) d->event_destroy(lane->end);
+    if (!side) return;
+    struct driver *d = driver_of(side);
+    gpu_current(side->device);
+    if (side->stream) d->stream_destroy(side->stream);
+    if (side->end) d->event_destroy(side->end);
     for (int i = 0; i < MARKS; i++)
-        if (lane->marks[i]) d->event_destroy(lane->marks[i]);
-    free(lane);
+        if (side->marks[i]) d->event_destroy(side->marks[i]);
+    free(side);
 }
 
-void *side_stream_handle(const struct side_stream *lane) { return lane->stream; }
+void *side_stream_handle(const struct side_stream *side) { return side->stream; }
 
-void *side_stream_mark(struct side_stream *lane)
+void *side_stream_mark(struct side_stream *side)
 {
-    void *event = lane->marks[lane->mark++ % MARKS];
-    gpu_current(lane->device);
-    gpu_fail(lane->device, driver_of(lane)->event_record(event, gpu_of(lane->device)->stream),
+    void *event = side->marks[side->mark++ % MARKS];
+    gpu_current(side->device);
+    gpu_fail(side->device, driver_of(side)->event_record(event, gpu_of(side->device)->stream),
              "recording an event");
     return event;
 }
 
-int side_stream_follow(struct side_stream *lane, void *mark)
+int side_stream_follow(struct side_stream *side, void *mark)
 {
-    gpu_current(lane->device);
-    return driver_of(lane)->stream_wait(lane->stream, mark, 0);
+    gpu_current(side->device);
+    return driver_of(side)->stream_wait(side->stream, mark, 0);
 }
 
-int side_stream_upload(struct side_stream *lane, void *dst, const void *src, size_t bytes)
+int side_stream_upload(struct side_stream *side, void *dst, const void *src, size_t bytes)
 {
-    gpu_current(lane->device);
-    return gpu_to_card(lane->device, dst, src, bytes, lane->stream);
+    gpu_current(side->device);
+    return gpu_to_card(side->device, dst, src, bytes, side->stream);
 }
-int side_stream_download(struct side_stream *lane, void *dst, const void *src, size_t bytes)
+int side_stream_download(struct side_stream *side, void *dst, const void *src, size_t bytes)
 {
-    gpu_current(lane->device);
-    return driver_of(lane)->to_host(dst, src, bytes, lane->stream);
+    gpu_current(side->device);
+    return driver_of(side)->to_host(dst, src, bytes, side->stream);
 }
 
 void device_sum(struct device *device, const struct side_stream_sum *sum)
@@ -95,40 +95,40 @@ void device_sum(struct device *device, const struct side_stream_sum *sum)
         (void *[]){&s.before, &s.received, &s.stride, &s.own, &s.me, &s.contributors, &s.out, &s.count});
 }
 
-static int launch(struct side_stream *lane, int kernel, int64_t count, void *arguments[])
+static int launch(struct side_stream *side, int kernel, int64_t count, void *arguments[])
 {
-    gpu_current(lane->device);
-    return driver_of(lane)->launch(lane->kernels[kernel], (unsigned)gpu_blocks(lane->device, count), 1, 1,
-                                   GPU_THREADS, 1, 1, 0, lane->stream, arguments, NULL);
+    gpu_current(side->device);
+    return driver_of(side)->launch(side->kernels[kernel], (unsigned)gpu_blocks(side->device, count), 1, 1,
+                                   GPU_THREADS, 1, 1, 0, side->stream, arguments, NULL);
 }
 
-int side_stream_sum(struct side_stream *lane, const struct side_stream_sum *sum)
+int side_stream_sum(struct side_stream *side, const struct side_stream_sum *sum)
 {
     struct side_stream_sum s = *sum;
     return launch(
-        lane, s.type == DTYPE_BF16 ? SUM_BF16 : SUM, s.count,
+        side, s.type == DTYPE_BF16 ? SUM_BF16 : SUM, s.count,
         (void *[]){&s.before, &s.received, &s.stride, &s.own, &s.me, &s.contributors, &s.out, &s.count});
 }
 
-int side_stream_combine(struct side_stream *lane, const void *received, int ranks, void *out, size_t bytes)
+int side_stream_combine(struct side_stream *side, const void *received, int ranks, void *out, size_t bytes)
 {
     int64_t stride = (int64_t)bytes, count = stride / (int64_t)sizeof(uint64_t);
-    return launch(lane, UNITE, count, (void *[]){&received, &stride, &ranks, &out, &count});
+    return launch(side, COMBINE, count, (void *[]){&received, &stride, &ranks, &out, &count});
 }
 
-int side_stream_end(struct side_stream *lane)
+int side_stream_end(struct side_stream *side)
 {
-    gpu_current(lane->device);
-    return driver_of(lane)->event_record(lane->end, lane->stream);
+    gpu_current(side->device);
+    return driver_of(side)->event_record(side->end, side->stream);
 }
-int side_stream_ended(struct side_stream *lane)
+int side_stream_ended(struct side_stream *side)
 {
-    gpu_current(lane->device);
-    int code = driver_of(lane)->event_query(lane->end);
-    return code == DRIVER_NOT_READY ? (int)LANE_BUSY : code;
+    gpu_current(side->device);
+    int code = driver_of(side)->event_query(side->end);
+    return code == DRIVER_NOT_READY ? (int)SIDE_STREAM_BUSY : code;
 }
 
-const char *side_stream_text(const struct side_stream *lane, int error, char *text, size_t size)
+const char *side_stream_text(const struct side_stream *side, int error, char *text, size_t size)
 {
-    return driver_text(driver_of(lane), error, text, size);
+    return driver_text(driver_of(side), error, text, size);
 }

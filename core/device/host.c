@@ -1,5 +1,5 @@
-/* This machine's memory as a device, without operations: what the optimizers need of a CPU. cpu.c adds
- * operations; the library of the optimizers alone has only this. */
+/* Host memory as a device without operations, for the optimizers. cpu.c adds operations; the library of the
+ * optimizers alone uses only this file. */
 #include "core/base/file.h"
 #include "core/device/cpu.h"
 #include "core/device/threads.h"
@@ -25,8 +25,8 @@ void dry_release(struct device *dev, void *p, size_t bytes)
 
 enum { LARGE_BYTES = 1 << 20, PAGE_BYTES = 4096 };
 
-/* Each thread's share of a block comes to the node on which the thread stays: rows and columns are divided in
- * the same way. */
+/* Pages are first touched by the threads that will use them, so that each share is placed on its thread's
+ * NUMA node: rows and columns are divided in the same way. */
 struct pages {
     volatile char *block;
     size_t bytes;
@@ -40,9 +40,9 @@ static void pages_touch(void *context, int thread, int threads)
         pages->block[i * 4096] = 0;
 }
 
-/* Large blocks are mapped (zero pages, huge where the system allows),
- * small ones come from the heap, which AddressSanitizer watches; of a page and more they begin at one, so
- * that a disk may fill them itself. */
+/* Large blocks are mapped (zero pages, huge pages where available). Small blocks come from the heap, which
+ * AddressSanitizer checks. Blocks of a page and more are page-aligned, so that O_DIRECT reads may fill
+ * them. */
 static int host_allocate(struct device *dev, enum memory_class class, size_t bytes, void **p)
 {
     (void)class;
@@ -56,7 +56,7 @@ static int host_allocate(struct device *dev, enum memory_class class, size_t byt
         *p = q;
         return 0;
     }
-    /* not aligned_alloc, which wants a multiple of the alignment */
+    /* not aligned_alloc, which requires a multiple of the alignment */
     return posix_memalign(p, bytes < PAGE_BYTES ? 64 : PAGE_BYTES, bytes) ? EXIT_HOST_MEMORY : 0;
 }
 static void host_release(struct device *dev, void *p, size_t bytes)
@@ -72,7 +72,7 @@ static void host_transfer(struct device *dev, void *dst, const void *src, size_t
 static void host_sync(struct device *dev) { (void)dev; }
 static void host_close(struct device *dev) { free(dev->state); }
 
-/* What this process may use: the machine's memory, or its cgroup's limit when that is lower. */
+/* Memory limit of this process: the machine's memory, or its cgroup's limit if that is lower. */
 static size_t machine_bytes(void)
 {
     struct sysinfo info;
@@ -107,7 +107,7 @@ struct device *device_host(void)
 {
     static struct device host = {
         .optim = &cpu_optim, .kind = DEVICE_CPU, .name = "this machine", .host_memory = true};
-    return &host; /* nothing of it changes */
+    return &host; /* constant after initialisation */
 }
 
 int host_device_open(struct device **device, bool dry, size_t limit_bytes, size_t state_bytes,
@@ -121,7 +121,7 @@ int host_device_open(struct device **device, bool dry, size_t limit_bytes, size_
     dev->limit_bytes = limit_bytes ? limit_bytes : dry ? 0 : machine_bytes();
     dev->allocate = dry ? dry_allocate : host_allocate;
     dev->release = dry ? dry_release : host_release;
-    dev->queues = &queues_at_once;
+    dev->streams = &streams_at_once;
     dev->optim = &cpu_optim;
     dev->host_memory = !dry;
     dev->upload = host_transfer;

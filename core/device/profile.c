@@ -1,4 +1,4 @@
-/* A device's slots with a clock around each: see profile.h. */
+/* Timing of a device's operations: see profile.h. */
 #include "core/device/profile.h"
 #include "core/base/clock.h"
 
@@ -6,7 +6,7 @@
 
 const char *const work_kind_names[WORK_KINDS] = {"products", "attention", "elementwise", "optimizer", "data"};
 
-static _Thread_local int depth; /* of timed calls: what one of them calls is its own time */
+static _Thread_local int depth; /* depth of timed calls: time of nested calls counts for the outer one */
 
 static double start(void)
 {

@@ -1,4 +1,4 @@
-/* The kernel's driver and DTK: see site.h. Where Hygon's own tools look for them (HYGON-AI/hcu-dcgm). */
+/* The kernel driver and DTK: see site.h. The paths are those of Hygon's own tools (HYGON-AI/hcu-dcgm). */
 #include "core/device/site.h"
 #include "core/base/error.h"
 
@@ -26,7 +26,7 @@ bool site_module(const char *root, bool hip, char *name, size_t name_size, char 
         snprintf(directory, sizeof directory, "/sys/module/%s", *m);
         bool there = first_line(version, size, root, directory, "version");
         if (!there && !first_line(version, size, root, directory, "initstate")) continue;
-        if (!there) version[0] = 0; /* part of the kernel: of its version */
+        if (!there) version[0] = 0; /* built into the kernel: has the kernel's version */
         snprintf(name, name_size, "%s", *m);
         return true;
     }

@@ -63,7 +63,7 @@ void threads_run(int threads, void (*run)(void *context, int thread, int threads
     sigset_t all, before;
     if (threads > MOST) threads = MOST;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the host's threads' */
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's own threads */
     for (int i = 1; i < threads; i++) {
         shares[i] = (struct share){run, context, i, threads};
         own[i] = pthread_create(&started[i], NULL, share_run, &shares[i]) != 0;

@@ -1,28 +1,26 @@
-/* Threads for the optimizers' work on this machine: OpenMP's where the program is built with it, else threads
- * that live as long as a call, so that the library of the optimizers alone brings no OpenMP to a host that
- * has one of its own. */
+/* Threads for the optimizers' work on the host. If the program is built with OpenMP they are OpenMP's; else
+ * they live as long as a call, so that libmeopt brings no second OpenMP runtime to its host program. */
 #ifndef MEOPT_DEVICE_THREADS_H
 #define MEOPT_DEVICE_THREADS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* wanted 0: as many as OpenMP decides, or as there are cores to run on. At least 1. */
+/* Number of threads; wanted 0: as OpenMP decides, or the number of available cores. At least 1. */
 int threads_count(int wanted);
-/* What an object that lasts hands to threads_count: without OpenMP the cores are counted here, once, because
- * counting reads a hundred files of /sys. With OpenMP `wanted` itself, which costs nothing to ask. */
+/* The value that a long-lived object passes to threads_count. Without OpenMP the cores are counted here,
+ * once, because counting reads a hundred files of /sys. With OpenMP it is `wanted` itself. */
 int threads_lasting(int wanted);
-/* On a machine of several NUMA nodes: each of OpenMP's threads, the caller's among them, stays on one node
- * from here on, neighbours on the same, so that what a thread wrote first it finds near itself. Not where the
- * user has said otherwise (OMP_PROC_BIND, OMP_PLACES, GOMP_CPU_AFFINITY), and not without OpenMP. root: "".
- */
+/* Pins OpenMP's threads, the caller included, to NUMA nodes, neighbours on the same node, so that memory that
+ * a thread wrote first is local to it. Does nothing if the user has set OMP_PROC_BIND, OMP_PLACES or
+ * GOMP_CPU_AFFINITY, and nothing without OpenMP. root: "". */
 void threads_settle(const char *root);
-/* Did they? Then memory is first written by all of them, each a share. */
+/* Returns whether they are pinned. Then memory should be first written by all of them, each its share. */
 bool threads_settled(void);
-/* run(context, thread, threads) for each thread 0..threads-1, on that many at once, or on fewer when the
- * system gives no more. */
+/* Runs run(context, thread, threads) for each thread 0..threads-1, in parallel, or on fewer threads if the
+ * system starts fewer. */
 void threads_run(int threads, void (*run)(void *context, int thread, int threads), void *context);
-/* The share of a thread: count in pieces as even as they can be, in rising order. */
+/* Share of a thread: `count` divided as evenly as possible, in rising order. */
 static inline int64_t threads_share(int64_t count, int thread, int threads)
 {
     return count / threads * thread + (count % threads < thread ? count % threads : thread);

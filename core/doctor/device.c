@@ -77,7 +77,7 @@ void work_bandwidth(struct work *w)
 
 static double copied(struct work *w, bool up, char *there, char *here, size_t bytes)
 {
-    const struct device_queues *q = w->device->queues;
+    const struct device_streams *q = w->device->streams;
     double best = 1e30;
     for (int run = 0; run < 3; run++) {
         double t = clock_seconds();
@@ -92,7 +92,7 @@ static double copied(struct work *w, bool up, char *there, char *here, size_t by
 
 void work_copies(struct work *w)
 {
-    const struct device_queues *q = w->device->queues;
+    const struct device_streams *q = w->device->streams;
     size_t bytes = (size_t)(w->slow ? 1 : 32) << 20;
     char *there = work_memory(w, "copies", bytes), *here = there ? q->host_allocate(w->device, bytes) : NULL;
     if (there && !here)

@@ -11,12 +11,15 @@
 
 struct carrier {
     struct device *device;
-    struct device_queue *down, *up;
+    struct device_stream *down, *up;
     void *pinned;
     uint8_t *home; /* of all pieces; NULL: they are in a file */
 };
 
-bool offload_on_card(const struct meopt *opt) { return opt->device->queues && opt->device->queues->overlap; }
+bool offload_on_card(const struct meopt *opt)
+{
+    return opt->device->streams && opt->device->streams->overlap;
+}
 
 /* Of pinned memory, of the class that most of it is. */
 static size_t pinned_bytes(const struct meopt *opt, const struct offload *o)
@@ -35,9 +38,9 @@ static int events_create(struct offload *o, struct device *dev, struct meopt_err
     struct error why = {0};
     for (int s = 0; s < o->stage_count; s++) {
         struct stage *stage = &o->stages[s];
-        if (dev->queues->event_create(dev, &stage->stepped, &why) ||
-            dev->queues->event_create(dev, &stage->left, &why) ||
-            dev->queues->event_create(dev, &stage->arrived, &why))
+        if (dev->streams->event_create(dev, &stage->stepped, &why) ||
+            dev->streams->event_create(dev, &stage->left, &why) ||
+            dev->streams->event_create(dev, &stage->arrived, &why))
             return failed(&why, err);
     }
     return MEOPT_OK;
@@ -54,9 +57,9 @@ int carrier_create(struct meopt *opt, struct offload *o, struct meopt_error *err
     struct carrier *c = o->carrier = calloc(1, sizeof *c);
     if (!c) return optim_fail(err, MEOPT_NO_MEMORY, "no memory");
     c->device = dev;
-    if (dev->queues->create(dev, &c->down, &why) || dev->queues->create(dev, &c->up, &why))
+    if (dev->streams->create(dev, &c->down, &why) || dev->streams->create(dev, &c->up, &why))
         return failed(&why, err);
-    c->pinned = dev->queues->host_allocate(dev, bytes + TRANSFER_ALIGNMENT);
+    c->pinned = dev->streams->host_allocate(dev, bytes + TRANSFER_ALIGNMENT);
     if (!c->pinned)
         return optim_fail(
             err, MEOPT_NO_MEMORY,
@@ -75,14 +78,14 @@ void carrier_destroy(struct meopt *opt, struct offload *o)
     if (opt->options.offload != MEOPT_OFFLOAD_HOST && offload_on_card(opt))
         device_offloaded(dev, PLACE_HOST, MEMORY_OPTIMIZER, -(int64_t)pinned_bytes(opt, o));
     if (!c) return;
-    dev->queues->destroy(dev, c->down);
-    dev->queues->destroy(dev, c->up);
+    dev->streams->destroy(dev, c->down);
+    dev->streams->destroy(dev, c->up);
     for (int s = 0; s < o->stage_count; s++) {
-        dev->queues->event_destroy(dev, o->stages[s].stepped);
-        dev->queues->event_destroy(dev, o->stages[s].left);
-        dev->queues->event_destroy(dev, o->stages[s].arrived);
+        dev->streams->event_destroy(dev, o->stages[s].stepped);
+        dev->streams->event_destroy(dev, o->stages[s].left);
+        dev->streams->event_destroy(dev, o->stages[s].arrived);
     }
-    dev->queues->host_free(dev, c->pinned);
+    dev->streams->host_free(dev, c->pinned);
     free(c);
 }
 
@@ -93,7 +96,7 @@ uint8_t *carrier_home(const struct offload *o, const struct piece *p)
 
 static void send(struct carrier *c, struct stage *s, const uint8_t *from, size_t bytes)
 {
-    const struct device_queues *q = c->device->queues;
+    const struct device_streams *q = c->device->streams;
     q->send(c->device, c->up, s->memory, from, bytes);
     q->record(c->device, s->arrived, c->up);
 }
@@ -103,7 +106,7 @@ void carrier_turn(struct offload *o, int stage, int out, int in)
     struct carrier *c = o->carrier;
     struct stage *s = &o->stages[stage];
     struct device *dev = c->device;
-    const struct device_queues *q = dev->queues;
+    const struct device_streams *q = dev->streams;
     q->record(dev, s->stepped, NULL);
     q->wait(dev, c->down, s->stepped);
     if (out != NOWHERE) {
@@ -125,7 +128,7 @@ void carrier_push(struct offload *o, int stage)
     struct stage *s = &o->stages[stage];
     if (!s->leaving) return;
     s->leaving = false;
-    o->carrier->device->queues->finish_event(o->carrier->device, s->left);
+    o->carrier->device->streams->finish_event(o->carrier->device, s->left);
     struct transfer w = {0}, r = {0};
     if (s->writes != NOWHERE) {
         struct piece *p = &o->pieces[s->writes];
@@ -147,11 +150,11 @@ void carrier_arrive(struct offload *o, int stage)
         return;
     }
     if (!c->home) send(c, s, s->host, p->bytes);
-    c->device->queues->wait(c->device, NULL, s->arrived);
+    c->device->streams->wait(c->device, NULL, s->arrived);
 }
 
 void carrier_finish(struct offload *o)
 {
-    o->carrier->device->queues->finish(o->carrier->device, o->carrier->down);
-    o->carrier->device->queues->finish(o->carrier->device, o->carrier->up);
+    o->carrier->device->streams->finish(o->carrier->device, o->carrier->down);
+    o->carrier->device->streams->finish(o->carrier->device, o->carrier->up);
 }

@@ -203,7 +203,7 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
         if (!(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max))
             return out_of_range(err, ranges[i].name, ranges[i].value, ranges[i].text);
     const struct device *dev = (const struct device *)o->device;
-    if (o->offload == MEOPT_OFFLOAD_HOST && !(dev && dev->queues && dev->queues->overlap))
+    if (o->offload == MEOPT_OFFLOAD_HOST && !(dev && dev->streams && dev->streams->overlap))
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           "offload to this machine's memory is for cards: without one the states are in it");
     if (o->offload == MEOPT_OFFLOAD_FILE && !o->dry && !o->offload_dir)

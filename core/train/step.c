@@ -13,7 +13,7 @@
 static void take_input(struct trainer *t, const struct batch *host)
 {
     struct device *dev = t->device;
-    if (t->sent.input) dev->queues->wait(dev, NULL, t->arrived);
+    if (t->sent.input) dev->streams->wait(dev, NULL, t->arrived);
     if (t->sent.input && t->sent.input == host->input && t->sent.count == host->count) {
         void *taken = t->next_input;
         t->next_input = t->input;
@@ -22,7 +22,7 @@ static void take_input(struct trainer *t, const struct batch *host)
         dev->upload(dev, t->input, host->input, trainer_input_bytes(t, host->count));
     }
     t->sent.input = NULL;
-    if (t->next_input) dev->queues->record(dev, t->taken, NULL);
+    if (t->next_input) dev->streams->record(dev, t->taken, NULL);
 }
 
 /* The micro-batch behind this one, of this step or the next, goes to the card while it computes. What is not
@@ -39,9 +39,9 @@ static void send_ahead(struct trainer *t, int64_t index, int64_t done, const str
     if (left <= 0 && source->peek) host.input = source->peek(source->context);
     if (!host.input) return;
     struct device *dev = t->device;
-    dev->queues->wait(dev, t->copies, t->taken);
-    dev->queues->upload(dev, t->copies, t->next_input, host.input, trainer_input_bytes(t, host.count));
-    dev->queues->record(dev, t->arrived, t->copies);
+    dev->streams->wait(dev, t->copies, t->taken);
+    dev->streams->upload(dev, t->copies, t->next_input, host.input, trainer_input_bytes(t, host.count));
+    dev->streams->record(dev, t->arrived, t->copies);
     t->sent = host;
 }
 
@@ -152,8 +152,8 @@ static int64_t sums_to(const struct trainer *t, int group) /* in doubles, that o
 
 void step_send_grad_stats(struct trainer *t)
 {
-    t->device->queues->download(t->device, NULL, t->host_sums, t->sums,
-                                (size_t)sums_to(t, t->student->group_count - 1) * sizeof *t->sums);
+    t->device->streams->download(t->device, NULL, t->host_sums, t->sums,
+                                 (size_t)sums_to(t, t->student->group_count - 1) * sizeof *t->sums);
 }
 
 int64_t step_parameters(const struct trainer *t, int group)
@@ -349,8 +349,8 @@ static int step_accumulated(struct trainer *t, int64_t step, double lr, struct s
     struct meopt_step_stats stats = {0};
     double norm;
     int finite, code;
-    t->device->queues->download(t->device, NULL, t->host_sums, t->sums,
-                                (size_t)(2 * pieces_of(t)) * sizeof *t->sums);
+    t->device->streams->download(t->device, NULL, t->host_sums, t->sums,
+                                 (size_t)(2 * pieces_of(t)) * sizeof *t->sums);
     if (meopt_gradient_norm(t->opt, NULL, &norm, &finite, &library)) /* waits for that, too */
         return trainer_library_error(&library, err);
     if ((code = add_losses(t, step, result, err)) != 0) return code;
@@ -436,7 +436,7 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
     result->offload_wait_ms = offload_waited(t) * 1e3;
     result->stream_wait_ms = waited < 0 ? -1 : (stream_waited(t) - waited) * 1e3;
     if (code && t->sent.input) { /* for a micro-batch that is not made */
-        t->device->queues->wait(t->device, NULL, t->arrived);
+        t->device->streams->wait(t->device, NULL, t->arrived);
         t->sent.input = NULL;
     }
     return code;

@@ -347,7 +347,7 @@ static int create_buffers(struct trainer *t, struct error *err)
 {
     size_t outs = (size_t)(t->micro * t->student->out_rows * t->student->out_width) * sizeof(float);
     size_t scratch = t->student->scratch_bytes, input;
-    const struct device_queues *queues = t->device->queues;
+    const struct device_streams *queues = t->device->streams;
     if (t->teacher && t->teacher->scratch_bytes > scratch) scratch = t->teacher->scratch_bytes;
     struct data_options images = {
         .micro = t->micro, .image_size = t->teacher_shape.image, .student_size = t->student_shape.image};
@@ -503,9 +503,9 @@ fail:
 void trainer_close(struct trainer *t)
 {
     if (!t) return;
-    t->device->queues->destroy(t->device, t->copies); /* with what is sent for a step that is not made */
-    t->device->queues->event_destroy(t->device, t->taken);
-    t->device->queues->event_destroy(t->device, t->arrived);
+    t->device->streams->destroy(t->device, t->copies); /* with what is sent for a step that is not made */
+    t->device->streams->event_destroy(t->device, t->taken);
+    t->device->streams->event_destroy(t->device, t->arrived);
     dp_close(t);
     meopt_destroy(t->opt);
     weight_stream_close(t->student_stream);
@@ -517,7 +517,7 @@ void trainer_close(struct trainer *t)
     device_free(t->device, t->target);
     device_free(t->device, t->dout);
     device_free(t->device, t->sums);
-    t->device->queues->host_free(t->device, t->host_sums);
+    t->device->streams->host_free(t->device, t->host_sums);
     free(t->host_target);
     comm_close(&t->ranks);
     free(t->cache);

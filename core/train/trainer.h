@@ -60,7 +60,7 @@ struct trainer {
     size_t student_at, chunk_bytes; /* 0: both see the same, or the teacher is gone */
     void *next_input; /* the same, filled while the card computes; NULL on a device that cannot copy beside
                          its operations */
-    struct device_queue *copies;          /* on which it travels */
+    struct device_stream *copies;         /* on which it travels */
     struct device_event *taken, *arrived; /* nothing reads next_input any more; it is filled */
     struct batch sent;                    /* in host memory, on its way to next_input; input NULL: none */
     float *target;      /* (micro*out_rows, out_width): teacher's output, or gathered from the cache */

@@ -42,7 +42,7 @@ struct weight_stream {
     enum memory_place place;
 
     char *host; /* a card's: the store, */
-    struct device_queue *copies;
+    struct device_stream *copies;
     struct device_event *issued; /* what was given to the card so far */
 
     int fd;         /* a CPU's: the file, -1 none, */
@@ -283,7 +283,7 @@ static int need_from_file(struct weight_stream *s, int group, int next, struct e
 static int make_host(struct weight_stream *s, struct error *err)
 {
     struct device *dev = s->tower->device;
-    const struct device_queues *q = dev->queues;
+    const struct device_streams *q = dev->streams;
     s->host = q->host_allocate(dev, s->bytes);
     if (!s->host)
         return error_set(err, EXIT_HOST_MEMORY, "free some of the host's memory, or place: resident",
@@ -304,16 +304,16 @@ static void send(struct weight_stream *s, int group)
     struct slot *slot = slot_of(s, group);
     struct weight_span span = tower_group_weights(s->tower, group);
     if (slot->held == group) return;
-    dev->queues->record(dev, s->issued, NULL);
-    dev->queues->wait(dev, s->copies, s->issued);
+    dev->streams->record(dev, s->issued, NULL);
+    dev->streams->wait(dev, s->copies, s->issued);
     if (slot->dirty) {
         struct weight_span changed = tower_group_weights(s->tower, slot->held);
-        dev->queues->download(dev, s->copies, s->host + s->at[slot->held], changed.p, changed.bytes);
+        dev->streams->download(dev, s->copies, s->host + s->at[slot->held], changed.p, changed.bytes);
     }
     slot->dirty = false;
     slot->held = group;
-    dev->queues->send(dev, s->copies, span.p, s->host + s->at[group], span.bytes);
-    dev->queues->record(dev, slot->arrived, s->copies);
+    dev->streams->send(dev, s->copies, span.p, s->host + s->at[group], span.bytes);
+    dev->streams->record(dev, slot->arrived, s->copies);
 }
 
 /* ---- both ---- */
@@ -342,7 +342,7 @@ int weight_stream_open(struct weight_stream **stream, struct tower *tower, const
         s->at[group] = s->bytes;
         s->bytes += (tower_group_weights(tower, group).bytes + PAGE - 1) & ~(size_t)(PAGE - 1);
     }
-    bool card = dev->queues->overlap;
+    bool card = dev->streams->overlap;
     assert(tower->options.weight_buffers == 2);
     s->place = card ? PLACE_HOST : PLACE_FILE;
     device_offloaded(dev, s->place, tower->options.weights_class, account(s, true));
@@ -364,10 +364,10 @@ void weight_stream_close(struct weight_stream *s)
         pthread_mutex_unlock(&s->lock);
         pthread_join(s->thread, NULL);
     }
-    dev->queues->destroy(dev, s->copies); /* behind its work */
-    dev->queues->event_destroy(dev, s->issued);
-    for (int i = 0; i < 2; i++) dev->queues->event_destroy(dev, s->slots[i].arrived);
-    dev->queues->host_free(dev, s->host);
+    dev->streams->destroy(dev, s->copies); /* behind its work */
+    dev->streams->event_destroy(dev, s->issued);
+    for (int i = 0; i < 2; i++) dev->streams->event_destroy(dev, s->slots[i].arrived);
+    dev->streams->host_free(dev, s->host);
     tower_bind_weights(s->tower, NULL, NULL);
     device_offloaded(dev, s->place, s->tower->options.weights_class, account(s, false));
     if (s->direct >= 0) close(s->direct);
@@ -431,7 +431,7 @@ int weight_stream_fetch(void *context, int group, int next, struct error *err)
     if (!s->host) return 0; /* a plan */
     send(s, group);
     if (next >= 0) send(s, next);
-    dev->queues->wait(dev, NULL, slot_of(s, group)->arrived);
+    dev->streams->wait(dev, NULL, slot_of(s, group)->arrived);
     return 0;
 }
 

@@ -16,7 +16,7 @@ expect 0 'sentinel' A=1
 expect 6 'sees no card' FAKE_CARDS=0
 expect 6 'sees no card' FAKE_CARDS=0 FAKE_EMPTY=1
 expect 6 'sees no card' FAKE_INIT=100
-expect 6 'does not start: another error (3)' FAKE_INIT=3
+expect 6 'does not initialise: another error (3)' FAKE_INIT=3
 expect 6 'cannot be started: another error (46)' FAKE_CONTEXT=46
 expect 6 'does not load' MEOPT_HIP_LIBRARY=/nowhere.so
 expect 6 'has no hipInit' MEOPT_HIP_LIBRARY="$fakes/libfake_rocblas.so"
@@ -24,7 +24,7 @@ expect 6 'built for gfx90a; tried gfx90a: no kernel image' FAKE_ARCH=gfx928
 expect 6 'is gfx928' FAKE_ARCH=gfx928 MEOPT_GPU_ARCH=gfx928 MEOPT_KERNELS="$dir"
 expect 6 'no code object works on .*gfx928' FAKE_ARCH=gfx928 MEOPT_GPU_ARCH=gfx928
 expect 6 'MEOPT_GPU_ARCHS=gfx928' FAKE_ARCH=gfx928 MEOPT_GPU_ARCH=gfx928
-expect 6 'its kernels start and do nothing' FAKE_SILENT=1
+expect 6 'its kernels start but write nothing' FAKE_SILENT=1
 expect 1 'launch failure (719)' FAKE_LAUNCH=3 # what asks the card for its matrix instructions
 expect 11 "out of memory (2); of 100 MiB 0 MiB are free, 100 MiB are neither free nor this process's" FAKE_MEMORY=104857600 FAKE_OTHERS=104857600
 lt=MEOPT_HIPBLASLT_LIBRARY=$fakes/libfake_hipblaslt.so
@@ -41,7 +41,7 @@ device=hip:7 expect 6 'no card hip:7: the driver sees 1' A=1
 device=hip:1 expect 0 'sentinel' FAKE_CARDS=2
 device=cuda expect 0 'sentinel' A=1
 device=cuda expect 6 'built for sm_90' FAKE_ARCH=sm_80
-expect 6 'gfx90a: its kernels are for waves of another width than the card' FAKE_WAVE=32
+expect 6 'gfx90a: its wave size differs from the card' FAKE_WAVE=32
 mkdir "$dir/ptx"
 echo 'emulated compute_80' >"$dir/ptx/meopt-compute_80.co"
 device=cuda expect 0 'the driver compiles .*compute_80.co, which takes a while' FAKE_ARCH=sm_120 MEOPT_KERNELS="$dir/ptx"

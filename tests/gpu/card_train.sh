@@ -34,7 +34,7 @@ FAKE_COUNT=$work/two train again hip 3 --stop-after 2 && fail "a stopped run end
 same hip again 3
 grep -q '"side_copies":[1-9]' "$work/three" || fail "no image is copied in parallel with computing"
 FAKE_GRAPH=void train void hip 3
-grep -q 'warning: graphs: off: .*(901): the host starts each' "$work/log" || fail "a recording that came to nothing is hushed up"
+grep -q 'warning: graphs: off: .*(901): the host launches each' "$work/log" || fail "a recording that came to nothing is hushed up"
 same hip void 3
 FAKE_COUNT=$work/graphs train micro hip 3 train.micro_batch=1 optim.gradients=keep
 for late in 1 2 -1; do # what is missing shows as another result: an event where one stream works late and the other at once, a wait where all do

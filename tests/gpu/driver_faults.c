@@ -120,8 +120,8 @@ static int64_t read_sidecar(bool wait)
 {
     setenv("FAKE_LATE", "2", 1); /* the first stream next to the device's own */
     struct device *device = opened(0);
-    const struct device_queues *q = device->queues;
-    struct device_queue *writes, *reads;
+    const struct device_streams *q = device->streams;
+    struct device_stream *writes, *reads;
     struct device_event *written;
     struct error err;
     int64_t *x = device_alloc(device, MEMORY_DATA, 64, "x", &err), *host = q->host_allocate(device, 64),

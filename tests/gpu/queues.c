@@ -40,8 +40,8 @@ static void checked(struct device *device)
  * continues after that; then the other way round, from host to x. */
 static void ping_pong(struct device *device)
 {
-    const struct device_queues *q = device->queues;
-    struct device_queue *queue;
+    const struct device_streams *q = device->streams;
+    struct device_stream *queue;
     struct device_event *there, *gone;
     struct error err;
     assert_int_equal(q->create(device, &queue, &err), 0);
@@ -103,8 +103,8 @@ static void a_device_has_any_number_of_queues(void **state)
         snprintf(text, sizeof text, "%d", late);
         setenv("FAKE_LATE", text, 1);
         struct device *device = opened(spec());
-        const struct device_queues *q = device->queues;
-        struct device_queue *queues[QUEUES];
+        const struct device_streams *q = device->streams;
+        struct device_stream *queues[QUEUES];
         struct device_event *done[QUEUES];
         struct error err;
         int64_t *x = device_alloc(device, MEMORY_DATA, 64, "x", &err), *host = q->host_allocate(device, 64);
@@ -170,7 +170,7 @@ static void *use_side_stream(void *context)
     const struct side_stream_use *use = context;
     struct device *device = use->device;
     struct side_stream *lane = use->lane;
-    char *host = device->queues->host_allocate(device, 64);
+    char *host = device->streams->host_allocate(device, 64);
     void *x = device_alloc(device, MEMORY_DATA, 64, "x", NULL);
     int64_t failed = !host || !x;
     if (!failed) {
@@ -178,11 +178,11 @@ static void *use_side_stream(void *context)
         failed = side_stream_follow(lane, side_stream_mark(lane)) || side_stream_upload(lane, x, host, 64);
         memset(host, 0, 64);
         failed = failed || side_stream_download(lane, host, x, 64) || side_stream_end(lane);
-        while (!failed && side_stream_ended(lane) == LANE_BUSY) usleep(100);
+        while (!failed && side_stream_ended(lane) == SIDE_STREAM_BUSY) usleep(100);
         failed = failed || side_stream_ended(lane) || host[63] != 7;
     }
     device_free(device, x);
-    device->queues->host_free(device, host);
+    device->streams->host_free(device, host);
     return (void *)(intptr_t)failed;
 }
 /* The card of a thread is what it used last: another one, or none. */

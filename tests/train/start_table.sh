@@ -54,20 +54,20 @@ mkdir -p tree/sys/class/drm/card0/device
 echo 0x1d94 >tree/sys/class/drm/card0/device/vendor
 echo 1 >tree/sys/class/drm/card0/device/mem_info_vram_used
 steps=3 start roc hip MEOPT_ROCBLAS_LIBRARY="$fakes/libfake_rocblas.so" MEOPT_MONITOR_ROOT="$work/tree"
-says '^products  *rocBLAS (.*libfake_rocblas.so); no hipBLASLt: left alone below HIP 6'
-says '^warning: products: .*: a bias is a pass'
+says '^products  *rocBLAS (.*libfake_rocblas.so); no hipBLASLt: requires HIP 6'
+says '^warning: products: .*: a bias costs an extra pass'
 says '^warning: hip:0 .*: graphs are off from now on' # this library waits in a recording
 says '^telemetry  *sysfs'
 never 'warning: telemetry'
 start lt hip MEOPT_HIPBLASLT_LIBRARY="$fakes/libfake_hipblaslt.so" FAKE_LT_WRONG=1 FAKE_VERSION=60032830 FAKE_GRAPH=small
-says '^warning: products: .*libfake_hipblaslt.so does not give the right numbers'
-says '^warning: graphs: off: another error (1): the host starts each'
+says '^warning: products: .*libfake_hipblaslt.so gives wrong results'
+says '^warning: graphs: off: another error (1): the host launches each'
 start old hip MEOPT_HIPBLASLT_LIBRARY="$fakes/libfake_hipblaslt.so" FAKE_GRAPH=none MEOPT_GRAPHS=none
-says 'no hipBLASLt: left alone below HIP 6, here is HIP 5.7.31921'
+says 'no hipBLASLt: requires HIP 6 or later, found HIP 5.7.31921'
 says '^warning: graphs: off: MEOPT_GRAPHS=none'
 start lane hip FAKE_LANE=7
 says '^attention  *MEOpt.s kernel by plain loops; matrix instructions: mfma gives a wrong product'
-says '^warning: attention: .*: attention and MEOpt.s own products are several times slower'
+says '^warning: attention: .*: attention and MEOpt.s own GEMMs are several times slower'
 start cuda cuda MEOPT_CUBLASLT_LIBRARY="$fakes/libfake_cublaslt.so" FAKE_VERSION=12040
 says '^driver  *.*libfake_cuda.so, CUDA 12.4'
 says '^products  *cuBLASLt (.*libfake_cublaslt.so); no cuBLAS: MEOPT_CUBLAS_LIBRARY=none'
