@@ -105,7 +105,7 @@ static int make_merged(struct task *t, struct rename_keys *r, struct weights **o
 {
     int code = weights_open(original, t->merge, err);
     if (code) return code;
-    struct spelling as;
+    struct key_map as;
     names_find(&as, *original);
     bool trunk = as.family == FAMILY_EVA || as.family == FAMILY_SIGLIP,
          openclip = as.family != FAMILY_UNKNOWN && strcmp(as.begin, trunk ? "visual.trunk." : "visual.") == 0;

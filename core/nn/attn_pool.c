@@ -1,17 +1,18 @@
-/* Pooling by attention: learned queries look into the tokens after the last block, and the embedding is made
- * of what the first of them finds.
+/* Attention pooling: learned queries attend to the tokens after the last block, and the embedding is computed
+ * from the first query's output.
  *
  *   k = n W_k^T + b_k, v = n W_v^T + b_v (R, O), n = norm_k(x) (R, D)
  *   a = W_o attention(q, k, v) + b_o (B, O), q = norm_q(query_0) W_q^T + b_q
  *
  * CoCa (Yu et al. 2022; open_clip's AttentionalPooler): the embedding is norm(a). The other queries serve a
- * text decoder: they are read, trained by weight decay alone, and written again.
+ * text decoder: they are loaded, changed by weight decay alone, and saved.
  *
  * SigLIP (Zhai et al. 2023; timm's AttentionPoolLatent): norm_k is the tower's last norm, W_q, W_k and W_v
  * are the rows of one matrix, the one query has no norm, and the embedding is a + fc2(f(fc1(norm_p(a)))).
  *
- * The attention is the blocks' own: q stands in the first row of an image, the others are 0 and nobody reads
- * what they find. */
+ * The attention is the blocks' kernel: q is stored in the first row of an image. The other rows are 0 and
+ * their output is unused.
+ */
 #include "core/nn/tower.h"
 
 #define P(name) (m->roles[ROLE_POOL_##name])
@@ -51,7 +52,7 @@ size_t attn_pool_lay(const struct tower *t, struct attn_pool_activations *k, cha
     return at;
 }
 
-/* What backward needs of the scratch after the gradients of the output. */
+/* Backward's scratch after the gradients of the output. */
 struct pool_scratch {
     float *dout;          /* (B, O) gradient of out, with an mlp */
     void *du, *dact, *dh; /* t (B, O), (B, F), (B, F): the mlp's */
@@ -78,7 +79,7 @@ static struct pool_scratch scratch_of(const struct tower *t, char *base)
 
 size_t attn_pool_scratch(const struct tower *t) { return scratch_of(t, NULL).bytes; }
 
-/* The matrices of queries, keys and values: of their own, or rows of one. */
+/* The matrices of queries, keys and values: separate, or rows of one. */
 struct projections {
     struct parameter q, k, v;
 };
@@ -101,7 +102,7 @@ static struct projections projections_of(const struct tower *t)
     return (struct projections){rows_of(all, 0, O), rows_of(all, O, O), rows_of(all, 2 * O, O)};
 }
 
-/* norm_k's */
+/* norm_k's weight or bias */
 static const struct parameter *key_norm(const struct tower *t, int bias)
 {
     const struct tower_memory *m = t->memory;
@@ -263,7 +264,8 @@ static void query_backward(const struct pass *pass, const struct parameter *w, c
  *   dattn = da W_o in the first rows, 0 elsewhere; (dq, dk, dv) = dattention(dattn); dn = dk W_k + dv W_v
  *   dx += dnorm_k(dn)
  *
- * n is made again in t1. */
+ * n is recomputed in t1.
+ */
 void attn_pool_backward(const struct pass *pass, void *dy)
 {
     struct tower *t = pass->tower;

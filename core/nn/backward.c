@@ -1,9 +1,9 @@
-/* Gradient of out -> gradients of every parameter, by hand, last block first.
+/* Gradient of out -> gradients of every parameter, derived by hand, last block first.
  *
- * dz stands for dL/dz everywhere. dx, the gradient of the residual stream (R, D), is F32 throughout; operands
- * of the gemms are cast to the compute type. Each function has its derivation above it; those of the
- * operations themselves (layernorm, attention, activations, loss) stand in kernels/cpu. Here the blocks; what
- * is before and behind them: image_backward.c.
+ * dz stands for dL/dz everywhere. dx, the gradient of the residual stream (R, D), is F32 throughout; GEMM
+ * operands are cast to the compute type. Each function has its derivation above it; kernels/cpu has those of
+ * the operations (layernorm, attention, activations, loss). This file has the blocks; image_backward.c has
+ * the layers before and after them.
  */
 #include "core/nn/tower.h"
 
@@ -69,7 +69,8 @@ void tower_linear_backward(const struct pass *pass, const void *dy, const void *
     if (dx) tower_input_gradient(pass, dy, out, w, dx, in, false, rows);
 }
 
-/* Through the end of a branch, x' = x + gamma u with u = a W^T + b: a (R, K), W (D, K), gamma (D) or 1.
+/* Backward through the end of a branch, x' = x + gamma u with u = a W^T + b: a (R, K), W (D, K), gamma (D) or
+ * 1.
  *
  *   du = gamma dx (each column by its own gamma), dx itself passes on unchanged
  *   da (R, K) = du W,  dW (D, K) = du^T a,  db_j = sum_r du_rj,  dgamma_j = sum_r dx_rj u_rj
@@ -79,16 +80,17 @@ void tower_linear_backward(const struct pass *pass, const void *dy, const void *
  *   dW_jk = gamma_j G_jk,  db_j = gamma_j s_j
  *   dgamma_j = sum_r dx_rj (sum_k a_rk W_jk + b_j) = sum_k W_jk G_jk + b_j s_j
  *
- * G and s are linear in the images: micro-batches add them up in the places of dW and db, and only the last
- * one turns them into the three gradients (layerscale_backward).
+ * G and s are linear in the images. So micro-batches accumulate them in the storage of dW and db, and only
+ * the last one converts them to the three gradients (layerscale_backward).
  *
- * With its norm behind, x' = x + norm(u): du = dnorm(dx), then as in any linear. */
+ * Post-norm, x' = x + norm(u): du = dnorm(dx), then as in any linear.
+ */
 struct branch {
     const struct parameter *w, *b, *gamma;
     void *dx, *du; /* (R, D) of the compute type; the same without gamma */
 };
 
-/* The entry of a branch, without a norm behind: dx and du, and s in the place of db. */
+/* Start of a branch without post-norm: dx and du, and s in the storage of db. */
 static struct branch_gradient branch_entry(const struct pass *pass, const struct branch *branch, int64_t rows)
 {
     return (struct branch_gradient){.type = pass->tower->options.compute,
@@ -101,7 +103,7 @@ static struct branch_gradient branch_entry(const struct pass *pass, const struct
                                     .D = branch->w->shape[0]};
 }
 
-/* da, which may be where a was: then the weights' gradient comes first. */
+/* Computes da, which may overwrite a: then the weights' gradient is computed first. */
 static void branch_input_gradient(const struct pass *pass, const struct branch *branch, void *da,
                                   int64_t rows)
 {
@@ -131,9 +133,9 @@ static void branch_weight_gradient(const struct pass *pass, const struct branch 
                                                                           .K = K});
 }
 
-/* y = norm(x) W^T + b: dn = dy W, dx += dnorm(dn), with the gradients of both; of b where it is given. n: the
- * norm of the stream as it was stored; its output is made again in n->y, where dn then takes its place. then:
- * the branch that dx enters next, or NULL. */
+/* y = norm(x) W^T + b: dn = dy W, dx += dnorm(dn), with the gradients of W, the norm, and b if given. n: the
+ * norm of the stream as it was stored; its output is recomputed in n->y, which dn then overwrites. then: the
+ * branch that dx enters next, or NULL. */
 static void norm_linear_backward(const struct pass *pass, const void *dy, const struct layernorm *n,
                                  const struct parameter *norm_w, const struct parameter *norm_b,
                                  const struct parameter *w, const struct parameter *b,
@@ -159,7 +161,7 @@ static void norm_linear_backward(const struct pass *pass, const void *dy, const 
                                                                     .then = then});
 }
 
-/* The same without the norm, y = x W^T + b on the residual stream: dx += dy W. */
+/* Like norm_linear_backward without the norm: y = x W^T + b on the residual stream, dx += dy W. */
 static void stream_linear_backward(const struct pass *pass, const void *dy, const void *x,
                                    const struct parameter *w, const struct parameter *b, int64_t rows)
 {
@@ -202,7 +204,7 @@ void tower_norm_backward(const struct pass *pass, void *dy, const void *x, const
                                                                                .to = dy});
 }
 
-/* Into a branch whose norm is behind: du = dnorm(dx), with the norm's gradients and b's. */
+/* Start of a post-norm branch: du = dnorm(dx), with the gradients of the norm and of b. */
 static void branch_post_norm_entry(const struct pass *pass, const struct branch *branch, const void *u,
                                    const struct parameter *norm_w, const struct parameter *norm_b,
                                    const float *mean, const float *rstd, int64_t rows)
@@ -215,18 +217,19 @@ static void branch_post_norm_entry(const struct pass *pass, const struct branch 
     t->device->ops->column_sums(t->device, e, branch->du, branch->b->grad, rows, D);
 }
 
-/* A block, from its end (tower_block_forward). dx is the gradient behind the block and becomes, with what
- * each branch adds, the one before it:
+/* Backward through a block, from its end (tower_block_forward). dx is the gradient after the block; each
+ * branch adds to it, until it is the gradient before the block:
  *
  *   x_out = x_mid + gamma2 fc2(act), act = f(h), h = fc1(n2), n2 = norm2(x_mid)
  *     dact = (gamma2 dx) W_fc2 (R, F), dh = dact f'(h) (R, F or 2F), dn2 = dh W_fc1 (R, D), dx += dnorm2(dn2)
  *   x_mid = x + gamma1 proj(attn), attn = attention(qkv), qkv = linear(n1), n1 = norm1(x)
  *     dattn = (gamma1 dx) W_proj (R, D), dqkv (R, 3D), dn1 = dqkv W_qkv (R, D), dx += dnorm1(dn1)
  *
- * with dnorm between where a norm is inside the branch, or behind it. n1, n2, act and what inner norms give
- * are made again from x, x_mid, h and attn; t1 holds du, then n2 (n1), then its gradient. */
+ * A norm inside the branch, or after it (post-norm), adds its dnorm. n1, n2, act and the outputs of inner
+ * norms are recomputed from x, x_mid, h and attn; t1 holds du, then n2 (n1), then its gradient.
+ */
 #define P(role) block_role(t, l, role)
-/* Where dx and du of a branch are: du of a branch with gamma where n and dn are before and behind it. */
+/* Storage of dx and du of a branch: with gamma, du uses the storage of n before and dn after it. */
 static struct branch branch_of(struct tower *t, const struct parameter *w, const struct parameter *b,
                                const struct parameter *gamma)
 {
@@ -245,8 +248,8 @@ static void ffn_backward(const struct pass *pass, int64_t l, int64_t R, const st
     int64_t F = t->model_shape.hidden;
     const struct parameter *inner = P(ROLE_FFN_NORM_W), *b = P(ROLE_FC1_B);
     struct branch branch = branch_of(t, P(ROLE_FC2_W), P(ROLE_FC2_B), P(ROLE_LS2));
-    /* the gradient of h takes h's place unless a second pass needs h; act takes that of its gradient, or,
-     * with a norm between, dact that of the norm's output. What is in 8 bits is found again in scratch */
+    /* the gradient of h overwrites h unless a second pass needs h; act uses the storage of its gradient, or,
+     * with a norm between, dact that of the norm's output. Tensors kept in 8 bits are decoded into scratch */
     char *in = m->scratch + m->region_at;
     struct activation_gradient gradient = {
         e, ffn, .dy = in, .h = k->h, .act = inner ? NULL : in, .sums = b ? b->grad : NULL, .R = R, .F = F};
@@ -282,7 +285,7 @@ static void ffn_backward(const struct pass *pass, int64_t l, int64_t R, const st
                          then);
 }
 
-/* dattn from the branch's du; its dx and du were made at the end of ffn_backward, but with norms behind */
+/* Computes dattn from the branch's du. ffn_backward has computed dx and du already, except with post-norm. */
 static void attention_branch_backward(const struct pass *pass, int64_t l, const struct branch *branch,
                                       void *dattn, int64_t R)
 {
@@ -326,7 +329,7 @@ void tower_block_backward(const struct pass *pass, int64_t l)
     char *region = m->scratch + m->region_at;
     const struct parameter *qkv_bias = P(ROLE_QKV_B) ? P(ROLE_QKV_B) : P(ROLE_Q_B);
 
-    /* of the last block everything is still there, until a second pass */
+    /* the last block's tensors are still there, until a second pass */
     if (t->options.recompute == RECOMPUTE_BLOCK && (l < g->depth - 1 || t->options.backward_twice))
         tower_block_forward(t, l, B, true);
     struct branch branch = branch_of(t, P(ROLE_PROJ_W), P(ROLE_PROJ_B), P(ROLE_LS1));

@@ -1,4 +1,4 @@
-/* Names and shapes of a checkpoint against the row of its family: see checkpoint_fit.h. */
+/* Compares names and shapes of a checkpoint with its family's row: see checkpoint_fit.h. */
 #include "core/nn/checkpoint_fit.h"
 #include "core/base/file.h"
 
@@ -6,14 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char merge[] = "merge it into the model and save that: merge_and_unload() of peft",
+static const char merge[] = "merge it into the model and save the result: merge_and_unload() of peft",
                   dequantize[] =
-                      "take the checkpoint from before it was quantized, or dequantize it and save again",
-                  encoder[] = "take the file of the encoder alone, or its tensors out of this one",
-                  unwrap[] = "save the model from before it was changed so, or remove the change first";
+                      "use the checkpoint from before it was quantized, or dequantize it and save again",
+                  encoder[] = "use the encoder's own file, or extract its tensors from this one",
+                  unwrap[] = "save the model before this change, or remove the change first";
 
-/* What a part of a name says about a tower, the first that is found; and what to do, where that is not the
- * usual. */
+/* The meaning of a part of a name, first match; and the hint, if it is not the usual one. */
 static const struct {
     const char *part, *meaning, *hint;
 } meanings[] = {
@@ -82,15 +81,15 @@ static const struct {
     {"pre_logits", "a layer between the tower and its classifier", NULL},
     {"decoder", "the decoder of a masked autoencoder (MAE)", encoder},
     {"patch_embed.backbone", "a convolutional network before the blocks (hybrid ViT)", NULL},
-    {"attns.", "several attentions side by side (parallel ViT)", NULL},
-    {"in_proj", "attention and feed-forward side by side", NULL},
+    {"attns.", "several attentions in parallel (parallel ViT)", NULL},
+    {"in_proj", "attention and feed-forward in parallel", NULL},
     {"lambda_", "differential attention", NULL},
     {"fc1_g", "a gated feed-forward (SwiGLU)", NULL},
     {"cls_token", "a second token", NULL},
     {"norm3", "a third norm in a block", NULL},
 };
 
-/* The row of the table, -1 for none. */
+/* Returns the matching row of the table, -1 for none. */
 static int meaning_of(const char *key)
 {
     for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
@@ -98,17 +97,16 @@ static int meaning_of(const char *key)
     return -1;
 }
 
-int fit_family(struct spelling *spelling, enum family family, const struct weights *weights,
-               struct error *err)
+int fit_family(struct key_map *key_map, enum family family, const struct weights *weights, struct error *err)
 {
-    names_find(spelling, weights);
-    if (spelling->family == family) return 0;
+    names_find(key_map, weights);
+    if (key_map->family == family) return 0;
     return error_set(err, EXIT_CONFIG, "correct the weight path, or model.family",
-                     "holds a tower of family %s, expected %s", family_name(spelling->family),
+                     "holds a tower of family %s, expected %s", family_name(key_map->family),
                      family_name(family));
 }
 
-int fit_names(const struct spelling *spelling, const struct weights *weights, struct error *err)
+int fit_names(const struct key_map *key_map, const struct weights *weights, struct error *err)
 {
     const char *first = NULL, *unread = NULL, *name;
     int meaning = -1;
@@ -116,13 +114,13 @@ int fit_names(const struct spelling *spelling, const struct weights *weights, st
     for (int64_t i = 0; i < count || weights_unread_name(weights, i - count); i++) {
         int64_t block;
         name = i < count ? weights_tensor(weights, i)->name : weights_unread_name(weights, i - count);
-        if (!names_inside(spelling, name)) continue;
-        const char *key = names_key(spelling, name, &block);
-        enum names_use use = names_use(spelling, key, block >= 0);
+        if (!names_inside(key_map, name)) continue;
+        const char *key = names_key(key_map, name, &block);
+        enum names_use use = names_use(key_map, key, block >= 0);
         if (i >= count && use != NAMES_UNREAD && use != NAMES_IGNORED && !unread) unread = name;
         if (use != NAMES_UNREAD) continue;
         int says = meaning_of(key);
-        if (!first || (says >= 0 && meaning < 0)) { /* the first that can be explained tells most */
+        if (!first || (says >= 0 && meaning < 0)) { /* prefer the first tensor with an explanation */
             first = name;
             meaning = says;
         }
@@ -135,35 +133,36 @@ int fit_names(const struct spelling *spelling, const struct weights *weights, st
     if (others > 0) snprintf(more, sizeof more, " (and %lld others)", (long long)others);
     const char *hint = meaning >= 0 && meanings[meaning].hint
                            ? meanings[meaning].hint
-                           : "without it the outputs would be another model's; a tensor that the model does "
-                             "not use may be taken out of the file";
-    /* a model of another kind is called by its name, unless the tensor says what was done to a known one */
-    const char *model = meaning >= 0 && meanings[meaning].hint ? NULL : names_stranger(weights);
+                           : "without it the outputs would differ from the model's; if the model does not "
+                             "use the tensor, remove it from the file";
+    /* a different kind of model is reported by its name, unless the tensor shows a modification of a known
+     * one */
+    const char *model = meaning >= 0 && meanings[meaning].hint ? NULL : names_unsupported(weights);
     if (model)
-        return error_set(err, EXIT_CONFIG, "EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP are known",
+        return error_set(err, EXIT_CONFIG, "supported: EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP",
                          "holds %s, which is not supported (tensor %s%s)", model, printable, more);
-    return error_set(err, EXIT_CONFIG, hint, "the %s tower has tensor %s%s, which nothing here reads: %s",
-                     family_name(spelling->family), printable, more,
-                     meaning >= 0 ? meanings[meaning].meaning : "what it is for is not known");
+    return error_set(err, EXIT_CONFIG, hint, "the %s tower has tensor %s%s, which meopt does not read: %s",
+                     family_name(key_map->family), printable, more,
+                     meaning >= 0 ? meanings[meaning].meaning : "its purpose is unknown");
 }
 
-int64_t fit_blocks(const struct spelling *spelling, const struct weights *weights)
+int64_t fit_blocks(const struct key_map *key_map, const struct weights *weights)
 {
-    size_t begin = strlen(spelling->begin);
+    size_t begin = strlen(key_map->begin);
     int64_t last = -1, block;
     for (int64_t i = 0; i < weights_count(weights); i++) {
         const char *name = weights_tensor(weights, i)->name;
-        if (strncmp(name, spelling->begin, begin) != 0) continue;
-        (void)names_key(spelling, name, &block);
+        if (strncmp(name, key_map->begin, begin) != 0) continue;
+        (void)names_key(key_map, name, &block);
         if (block > last) last = block;
     }
     return last == INT64_MAX ? last : last + 1;
 }
 
-struct values_place fit_place(const struct spelling *spelling, int ffn, const struct parameter *p,
+struct values_place fit_place(const struct key_map *key_map, int ffn, const struct parameter *p,
                               const struct weights *weights)
 {
-    if (!p->head) return names_place(spelling, weights, (enum role)p->role, p->group - 1, ffn);
+    if (!p->head) return names_place(key_map, weights, (enum role)p->role, p->group - 1, ffn);
     struct values_place place = {
         .tensor = {weights_find(weights, p->name)}, .parts = 1, .share = {1}, .shares = 1, .added = -1};
     snprintf(place.first, sizeof place.first, "%s", p->name);
@@ -197,18 +196,17 @@ static void shape_text(char *text, size_t size, int ndim, const int64_t *shape)
     }
 }
 
-/* Whole numbers are what is left of weights that were quantized. */
+/* Quantized weights are stored as integers. */
 static int check_kind(const struct weights_tensor *t, struct error *err)
 {
     char name[160];
     if (t->dtype == DTYPE_F32 || t->dtype == DTYPE_F16 || t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F64)
         return 0;
-    return error_set(err, EXIT_CONFIG, dequantize,
-                     "tensor %s is of whole numbers (%s), expected floating point",
+    return error_set(err, EXIT_CONFIG, dequantize, "tensor %s has integer type %s, expected floating point",
                      name_printable(name, sizeof name, t->name), dtype_name(t->dtype));
 }
 
-/* Each part of the place has its share of the rows, or all is there with rows and columns exchanged. */
+/* Checks that each part has its share of the rows, or that the whole tensor is transposed. */
 static int check_shape(const struct parameter *p, const struct values_place *place,
                        const struct weights *weights, struct error *err)
 {
@@ -235,54 +233,55 @@ static int check_shape(const struct parameter *p, const struct values_place *pla
         name_printable(name, sizeof name, found->name);
         shape_text(expected, sizeof expected, p->ndim, wanted);
         shape_text(has, sizeof has, found->ndim, found->shape);
-        return error_set(err, EXIT_CONFIG, "is this the file for this tower?",
+        return error_set(err, EXIT_CONFIG, "check the weight path and the tower",
                          "tensor %s is [%s], expected [%s]", name, has, expected);
     }
     return 0;
 }
 
-/* Names that a role reads, but none of this tower: a part that only some blocks have, or two feed-forwards.
- */
-static int all_used(const struct spelling *spelling, const bool *used, const struct weights *weights,
+/* Checks for names that some role reads, but not in this tower: a part that only some blocks have, or two
+ * feed-forwards. */
+static int all_used(const struct key_map *key_map, const bool *used, const struct weights *weights,
                     struct error *err)
 {
-    size_t begin = strlen(spelling->begin);
+    size_t begin = strlen(key_map->begin);
     for (int64_t i = 0; i < weights_count(weights); i++) {
         const char *name = weights_tensor(weights, i)->name;
         char printable[160];
         int64_t block;
-        if (used[i] || weights_tensor(weights, i)->count == 0 || strncmp(name, spelling->begin, begin) != 0 ||
+        if (used[i] || weights_tensor(weights, i)->count == 0 || strncmp(name, key_map->begin, begin) != 0 ||
             strncmp(name, "distill_head.", 13) == 0)
             continue;
-        const char *key = names_key(spelling, name, &block);
-        if (names_use(spelling, key, block >= 0) != NAMES_READ) continue;
+        const char *key = names_key(key_map, name, &block);
+        if (names_use(key_map, key, block >= 0) != NAMES_READ) continue;
         return error_set(
             err, EXIT_CONFIG, "is the file whole?",
             "the %s tower has tensor %s, which the first block or the rest of the tower does not "
             "go with",
-            family_name(spelling->family), name_printable(printable, sizeof printable, name));
+            family_name(key_map->family), name_printable(printable, sizeof printable, name));
     }
     return 0;
 }
 
-int fit_shapes(const struct spelling *spelling, int ffn, const struct parameter *parameters, int count,
+int fit_shapes(const struct key_map *key_map, int ffn, const struct parameter *parameters, int count,
                const struct weights *weights, struct error *err)
 {
     bool *used = xcalloc((size_t)weights_count(weights) + 1, sizeof *used);
     int code = 0;
     for (int i = 0; i < count && !code; i++) {
         const struct parameter *p = &parameters[i];
-        struct values_place place = fit_place(spelling, ffn, p, weights);
+        struct values_place place = fit_place(key_map, ffn, p, weights);
         bool absent = fit_absent(&place);
-        /* a part that may be missing may not be there as complex, fp8, sparse, ... */
+        /* only some parameters may be absent, and none with an unsupported type (complex, fp8, sparse,
+         * ...) */
         if (absent && ((!p->head && p->trained) || weights_unread(weights, place.first)))
-            code = weights_refuse_missing(weights, place.first,
-                                          "is this the right file, and the right model.family?", err);
+            code =
+                weights_refuse_missing(weights, place.first, "check the weight path and model.family", err);
         if (absent) continue;
         for (int k = 0; k < place.parts; k++) used[place.tensor[k]] = true;
         code = check_shape(p, &place, weights, err);
     }
-    if (!code) code = all_used(spelling, used, weights, err);
+    if (!code) code = all_used(key_map, used, weights, err);
     free(used);
     return code;
 }

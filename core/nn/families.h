@@ -1,11 +1,11 @@
-/* The model families and their published towers: one row each, from which enums, names, choices of the
- * experiment and defaults are made. Macros alone: core/config includes this and nothing else of core/nn. */
+/* The model families and their published towers, one row each. Enums, names, choices of the experiment and
+ * defaults are generated from them. Macros only: core/config includes no other file of core/nn. */
 #ifndef MEOPT_NN_FAMILIES_H
 #define MEOPT_NN_FAMILIES_H
 
 /* X(c, number, name, aliases, pipeline, words...), c: passed through.
  *   number     FAMILY_<number> of enum family (core/nn/nn.h) is MODEL_FAMILY_<number> of the experiment
- *   aliases    other spellings of the name in the experiment: "|OTHER=NAME"
+ *   aliases    other key_maps of the name in the experiment: "|OTHER=NAME"
  *   pipeline   the usual data.pipeline
  *   words      core/config/resolve.c's. NORMALIZED: outputs are compared L2-normalised; PATCH_TOKENS: they
  *              may be matched, too; GATED: a gated feed-forward exists; CROPS: an image may have pixels after
@@ -20,16 +20,16 @@
     X(c, SIGLIP,   "siglip",   "",                    SIGLIP, CROPS)
 
 /* P(c, name, family, image, patch, pos_grid, width, depth, heads, hidden, out, ffn, registers, words...):
- * fields of struct geometry (core/nn/nn.h), sizes as the tower's own class has them; TOWER_ARCH_<name> of the
- * experiment. ffn and words are core/nn/presets.c's. */
+ * fields of struct model_shape (core/nn/nn.h), with the sizes of the tower's own class; TOWER_ARCH_<name> of
+ * the experiment. ffn and words are core/nn/presets.c's. */
 #define PRESETS(P, c) \
 P(c, eva01_g14,                     EVA,      224, 14, 16, 1408, 40, 16,  6144, 1024, GELU, 0) \
 P(c, eva01_g14_plus,                EVA,      224, 14, 16, 1408, 40, 16,  6144, 1024, GELU, 0) \
 P(c, eva02_b16,                     EVA,      224, 16, 14,  768, 12, 12,  2048,  512, SWIGLU, 0, SUB_LN) \
 P(c, eva02_l14,                     EVA,      224, 14, 16, 1024, 24, 16,  2730,  768, SWIGLU, 0, SUB_LN) \
 P(c, eva02_l14_336,                 EVA,      336, 14, 24, 1024, 24, 16,  2730,  768, SWIGLU, 0, SUB_LN) \
-P(c, eva02_e14,                     EVA,      224, 14, 16, 1792, 64, 16, 15360, 1024, GELU, 0, BEHIND) \
-P(c, eva02_e14_plus,                EVA,      224, 14, 16, 1792, 64, 16, 15360, 1024, GELU, 0, BEHIND) \
+P(c, eva02_e14,                     EVA,      224, 14, 16, 1792, 64, 16, 15360, 1024, GELU, 0, POSTNORM) \
+P(c, eva02_e14_plus,                EVA,      224, 14, 16, 1792, 64, 16, 15360, 1024, GELU, 0, POSTNORM) \
 P(c, eva02_tiny14,                  EVA,      224, 14, 16,  192, 12,  3,   512,  192, SWIGLU, 0, PLAIN) \
 P(c, eva02_tiny14_336,              EVA,      336, 14, 24,  192, 12,  3,   512,  192, SWIGLU, 0, PLAIN) \
 P(c, eva02_small14,                 EVA,      224, 14, 16,  384, 12,  6,  1024,  384, SWIGLU, 0, PLAIN) \

@@ -24,7 +24,7 @@ static const struct family_row rows[FAMILY_COUNT] = {
                   [ROLE_FFN_NORM_W] = "mlp.ffn_ln.weight", [ROLE_FFN_NORM_B] = "mlp.ffn_ln.bias",
                   [ROLE_LS2] = "gamma_2", [ROLE_OUT_W] = "head.weight", [ROLE_OUT_B] = "head.bias"},
          .swiglu = {"mlp.w12.weight", "mlp.w12.bias", "mlp.w3.weight", "mlp.w3.bias"},
-         /* a bias of the keys shifts all scores of a query alike: the softmax does not see it */
+         /* a bias of the keys shifts all scores of a query by the same amount, which the softmax ignores */
          .ignored = {"mask_token", "attn.k_bias", "lm_head."},
          .pos_resize = POS_RESIZE_HF,
          .postnorm_width = 1792, /* EVA02-CLIP-E */
@@ -73,7 +73,7 @@ static const struct family_row rows[FAMILY_COUNT] = {
                          .shapes = {[ROLE_CLS] = "D", [ROLE_POS] = "PD", [ROLE_OUT_W] = "NO"},
                          .parts = PART_PRE_NORM | PART_QKV_BIAS,
                          .varies = PART_PRE_NORM | PART_ATTN_POOL,
-                         .pool_heads = 8, /* CLIPVisionCfg's */
+                         .pool_heads = 8, /* from CLIPVisionCfg */
                          .norm_eps = 1e-5f,
                          .out_transposed = true,
                          .out_optional = true,
@@ -90,7 +90,7 @@ static const struct family_row rows[FAMILY_COUNT] = {
                   [ROLE_QKV_B] = "attn.qkv.bias", [ROLE_LS1] = "ls1.gamma", [ROLE_LS2] = "ls2.gamma",
                   [ROLE_OUT_W] = "head_projection.weight", [ROLE_OUT_B] = "head_projection.bias"},
          .swiglu = {"mlp.w12.weight", "mlp.w12.bias", "mlp.w3.weight", "mlp.w3.bias"},
-         .ignored = {"head.", "linear_head.", "dino_head.", "ibot_head."}, /* behind the output */
+         .ignored = {"head.", "linear_head.", "dino_head.", "ibot_head."}, /* layers after the output */
          .out_optional = true,
          .out_rare = true,
          .class_varies = true,
@@ -111,18 +111,18 @@ static const struct family_row rows[FAMILY_COUNT] = {
                      [ROLE_PATCH_B] = "patch_embed.proj.bias", [ROLE_Q_B] = "attn.q_bias",
                      [ROLE_V_B] = "attn.v_bias", [ROLE_LS1] = "ls1.gamma", [ROLE_LS2] = "ls2.gamma"},
             .swiglu = {"mlp.w12.weight", "mlp.w12.bias", "mlp.w3.weight", "mlp.w3.bias"},
-            .ignored = {"head.", "local_cls_norm."}, /* behind the output; of training's small crops */
+            .ignored = {"head.", "local_cls_norm."}, /* after the output; for training's small crops */
             .parts = PART_QKV_BIAS,
             .varies = PART_QKV_BIAS,
             .norm_eps = 1e-5f,
             .layerscale = true,
             .rope = ROPE_DINOV3,
-            .pos_resize = POS_RESIZE_TIMM, /* of none: it stores no positions */
+            .pos_resize = POS_RESIZE_TIMM, /* no resize: the family stores no positions */
             .heads = {{4096, 128}, {0, 64}},
             .image_grid = 14,
             .patch = 16,
             .model = &image_model},
-    /* The names of timm's towers, but that queries, keys and values of the pooling are one matrix. */
+    /* Keys of timm's towers, except that queries, keys and values of the pooling are one matrix. */
     [FAMILY_SIGLIP] =
         {.prefix = "",
          .block_prefix = "blocks.",
@@ -135,7 +135,7 @@ static const struct family_row rows[FAMILY_COUNT] = {
               [ROLE_POOL_FC1_W] = "attn_pool.mlp.fc1.weight", [ROLE_POOL_FC1_B] = "attn_pool.mlp.fc1.bias",
               [ROLE_POOL_FC2_W] = "attn_pool.mlp.fc2.weight", [ROLE_POOL_FC2_B] = "attn_pool.mlp.fc2.bias"},
          .shapes = {[ROLE_POOL_QUERY] = "11O"},
-         .ignored = {"head."}, /* behind the output */
+         .ignored = {"head."}, /* after the output */
          .classless = true,
          .parts = PART_QKV_BIAS | PART_ATTN_POOL,
          .norm_eps = 1e-6f,

@@ -1,6 +1,6 @@
 /* The forward pass, from a batch of images to the output. All families use the same code; a parameter that a
- * family does not have is NULL. Source: the modules of open_clip, baaivision/EVA, facebookresearch/dinov2 and
- * dinov3; tests/data/towers has their outputs. */
+ * family lacks is NULL. Source: the modules of open_clip, baaivision/EVA, facebookresearch/dinov2 and dinov3;
+ * tests/data/towers has their outputs. */
 #include "core/nn/tower.h"
 
 #include <assert.h>
@@ -116,8 +116,8 @@ void tower_decode(struct tower *t, const struct coded *kept, int64_t R)
     if (rows.codes) t->device->ops->decode(t->device, &rows);
 }
 
-/* x += gamma (branch + b), the branch (behind its norm, where that is behind, with b in it then) in t1; and
- * what the second branch reads, unless NULL. again: the latter alone. */
+/* Adds a branch: x += gamma (branch + b), with the branch in t1 (post-norm: after its norm, b included). Also
+ * computes the input of the second branch, unless NULL. again: only the latter. */
 static void end_branch(struct tower *t, const struct parameter *b, const struct parameter *gamma, int64_t R,
                        const struct second_input *second, bool again)
 {
@@ -129,7 +129,7 @@ static void end_branch(struct tower *t, const struct parameter *b, const struct 
                            R, t->model_shape.width, second});
 }
 
-/* The product at the end of a branch: u = a W^T, and b, which a norm behind it takes in, too. */
+/* The GEMM at the end of a branch: u = a W^T, and b if a post-norm follows, whose input includes it. */
 static void branch_linear(struct tower *t, const void *a, const struct parameter *w,
                           const struct parameter *b, void *u, int64_t R)
 {
@@ -151,8 +151,9 @@ void tower_attention(struct tower *t, struct block_activations *k, int64_t batch
 }
 
 /* x_mid = x + gamma1 proj(a), a = attention(rotated(qkv)), qkv = linear(norm1(x)); with an inner norm
- * proj(norm(a)); with norms behind x + norm1(proj(a)), qkv = linear(x), else norm2(x_mid) in t1, too. x and
- * x_mid as they are stored, and the stream in fp32 goes on beside them; again: without it. */
+ * proj(norm(a)). Post-norm: x + norm1(proj(a)), qkv = linear(x); otherwise norm2(x_mid) is also computed, in
+ * t1. x and x_mid are stored in their stored type, and the fp32 stream is updated as well; again: not
+ * updated. */
 static void attention_forward(struct tower *t, int64_t l, struct block_activations *k, int64_t batch,
                               bool again)
 {
@@ -163,18 +164,18 @@ static void attention_forward(struct tower *t, int64_t l, struct block_activatio
     int64_t N = t->tokens, R = batch * N, D = g->width;
     char *t1 = m->scratch + m->t1_at, *region = m->scratch + m->region_at;
     const struct parameter *qkv_bias = P(ROLE_QKV_B) ? P(ROLE_QKV_B) : P(ROLE_Q_B);
-    bool behind = tower_post_norm(t);
+    bool post_norm = tower_post_norm(t);
     struct layernorm norm1 = tower_stream_norm(t, P(ROLE_NORM1_W), P(ROLE_NORM1_B), m->x[l], k->mean1,
                                                k->rstd1, R),
                      norm2 = tower_stream_norm(t, P(ROLE_NORM2_W), P(ROLE_NORM2_B), k->x_mid, k->mean2,
                                                k->rstd2, R);
     struct second_input second = {.from = {m->stored, m->x[l], k->mean1, k->rstd1}, .norm = &norm2};
-    if (behind) {
+    if (post_norm) {
         if (!again) ops->cast(t->device, tower_stream(t), DTYPE_F32, m->x[l], e, R * D);
         second = (struct second_input){.from = {m->stored, .x = m->x[l]}, .z = k->x_mid};
     } else if (again) ops->layernorm_apply(t->device, &norm1);
     else ops->layernorm_forward(t->device, &norm1);
-    tower_linear(t, behind ? m->x[l] : t1, P(ROLE_QKV_W), f32(qkv_bias), k->qkv, e, R);
+    tower_linear(t, post_norm ? m->x[l] : t1, P(ROLE_QKV_W), f32(qkv_bias), k->qkv, e, R);
     tower_rotate(t, k->qkv, batch, false);
     tower_attention(t, k, batch);
     const void *a = k->attn;
@@ -184,7 +185,7 @@ static void attention_forward(struct tower *t, int64_t l, struct block_activatio
     }
     void *u = k->u1 ? k->u1 : t1;
     branch_linear(t, a, P(ROLE_PROJ_W), P(ROLE_PROJ_B), u, R);
-    if (behind) tower_norm(t, u, P(ROLE_NORM1_W), P(ROLE_NORM1_B), t1, k->mean1, k->rstd1, R, D);
+    if (post_norm) tower_norm(t, u, P(ROLE_NORM1_W), P(ROLE_NORM1_B), t1, k->mean1, k->rstd1, R, D);
     end_branch(t, P(ROLE_PROJ_B), P(ROLE_LS1), R, &second, again);
 }
 
@@ -200,26 +201,26 @@ void tower_activation(struct tower *t, int64_t l, const void *h, void *act, int6
                                               .F = t->model_shape.hidden});
 }
 
-/* x += gamma2 fc2(activation(fc1(norm2(x_mid)))), norm2(x_mid) in t1, an inner norm before fc2; with norms
- * behind x += norm2(fc2(activation(fc1(x_mid)))) */
+/* x += gamma2 fc2(activation(fc1(norm2(x_mid)))), norm2(x_mid) in t1, an inner norm before fc2. Post-norm: x
+ * += norm2(fc2(activation(fc1(x_mid)))) */
 static void ffn_forward(struct tower *t, int64_t l, struct block_activations *k, int64_t R, bool again)
 {
     const struct model_shape *g = &t->model_shape;
     enum dtype e = t->options.compute;
     int64_t D = g->width;
     char *t1 = t->memory->scratch + t->memory->t1_at, *act = t->memory->scratch + t->memory->region_at;
-    bool behind = tower_post_norm(t);
-    const void *n = behind ? k->x_mid : t1;
+    bool post_norm = tower_post_norm(t);
+    const void *n = post_norm ? k->x_mid : t1;
     tower_linear(t, n, P(ROLE_FC1_W), bias_at_once(t, P(ROLE_FC1_B)), k->h, e, R);
     tower_encode(t, &k->h8, R);
-    if (again && !behind) return;
+    if (again && !post_norm) return;
     tower_activation(t, l, k->h, act, R);
     if (P(ROLE_FFN_NORM_W))
         tower_norm(t, act, P(ROLE_FFN_NORM_W), P(ROLE_FFN_NORM_B), act, k->ffn_mean, k->ffn_rstd, R,
                    g->hidden);
     void *u = k->u2 ? k->u2 : t1;
     branch_linear(t, act, P(ROLE_FC2_W), P(ROLE_FC2_B), u, R);
-    if (behind) tower_norm(t, u, P(ROLE_NORM2_W), P(ROLE_NORM2_B), t1, k->mean2, k->rstd2, R, D);
+    if (post_norm) tower_norm(t, u, P(ROLE_NORM2_W), P(ROLE_NORM2_B), t1, k->mean2, k->rstd2, R, D);
     if (!again) end_branch(t, P(ROLE_FC2_B), P(ROLE_LS2), R, NULL, false);
 }
 #undef P
@@ -274,8 +275,8 @@ void image_embed(struct tower *t, const struct batch *in)
     ops->layernorm_forward(dev, &norm);
 }
 
-/* Row `first` of the final norm's output, with `rows` rows behind it, is that of the stream's row `at`; the
- * rows behind that are `stride` rows apart. */
+/* Normalizes rows of the stream. Row `first` of the final norm's output, and the `rows` rows after it, come
+ * from row `at` of the stream and those at a distance of `stride` rows. */
 static void final_norm(struct tower *t, void *y, enum dtype y_type, int64_t first, int64_t rows, int64_t at,
                        int64_t stride)
 {
@@ -294,7 +295,7 @@ static void final_norm(struct tower *t, void *y, enum dtype y_type, int64_t firs
     t->device->ops->layernorm_forward(t->device, &norm);
 }
 
-/* Of `count` tokens of each image from its token `from` on, image by image, from row `first` of y on. */
+/* Normalizes `count` tokens of each image from its token `from`, image by image, into y from row `first`. */
 static void norm_tokens(struct tower *t, void *y, enum dtype y_type, int64_t first, int64_t from,
                         int64_t count, int64_t batch)
 {
@@ -302,7 +303,7 @@ static void norm_tokens(struct tower *t, void *y, enum dtype y_type, int64_t fir
         final_norm(t, y, y_type, first + i * count, count, i * t->tokens + from, 1);
 }
 
-/* x -> pooled: what is wanted of it, behind the last norm */
+/* x -> pooled: the pooled rows after the last norm */
 static void pool(struct tower *t, int64_t batch)
 {
     struct device *dev = t->device;
@@ -417,7 +418,8 @@ int tower_forward_bound(struct tower *t, const struct batch *batch, struct error
  *   mse |e|^2, smooth l1 sum_i (e_i^2 / 2 where |e_i| < 1, else |e_i| - 1/2), both / width unless sum_dim
  *   cosine 1 - y.t / (|y| |t|)
  *
- * dy is their derivative, through y/|y| when normalised (kernels/cpu/loss.c). */
+ * dy is their derivative, through y/|y| when normalised (kernels/cpu/loss.c).
+ */
 void distill_loss(struct device *dev, const struct distill_options *o, const float *out, const float *target,
                   float *dout, double *loss, double *cosine, float scale, int64_t batch, int64_t out_rows,
                   int64_t width)

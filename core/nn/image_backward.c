@@ -1,9 +1,9 @@
-/* The ends of an image tower, backward: from the output to the gradient behind the last block, and from the
- * one before the first block to the embedding's parameters (backward.c has the blocks). */
+/* Backward through the ends of an image tower: from the output to the gradient after the last block, and from
+ * the gradient before the first block to the embedding's parameters. backward.c has the blocks. */
 #include "core/nn/tower.h"
 
-/* Through the final norm, dense rows of dy -> dx of the stream's row `at` and on, `stride` rows apart.
- * `first`: the first of these rows as the norm was computed (forward.c, final_norm). */
+/* Backward through the final norm: dense rows of dy -> dx of the stream's rows from `at`, `stride` rows
+ * apart. `first`: the first of these rows in the norm's order (forward.c, final_norm). */
 static void final_norm_backward(const struct pass *pass, const void *dy, enum dtype dy_type, int64_t first,
                                 int64_t rows, int64_t at, int64_t stride)
 {
@@ -28,7 +28,8 @@ static void final_norm_backward(const struct pass *pass, const void *dy, enum dt
                                                 .D = D});
 }
 
-/* Of `count` tokens of each image from its token `from` on, image by image (forward.c, norm_tokens). */
+/* Backward for `count` tokens of each image from its token `from`, image by image (forward.c,
+ * norm_tokens). */
 static void norm_tokens_backward(const struct pass *pass, const char *dy, enum dtype dy_type, int64_t first,
                                  int64_t from, int64_t count)
 {
@@ -39,13 +40,15 @@ static void norm_tokens_backward(const struct pass *pass, const char *dy, enum d
                             i * t->tokens + from, 1);
 }
 
-/* pooled = what is wanted of x, behind the last norm; dy its gradient (rows, D) of pooled_type -> dx (B, N,
- * D)
+/* pooled = the pooled rows of x after the last norm; dy its gradient (rows, D) of pooled_type -> dx (B, N, D)
  *
- *   the class token y = norm(x_0): dx_0 = dnorm(dy), of patches too where they are wanted, and 0 elsewhere
+ *   the class token y = norm(x_0): dx_0 = dnorm(dy), of patches too if they are in the output, and 0
+ * elsewhere
  *   y = norm(mean(x)): dx_n = dnorm(dy) / count of every token in the mean; y = mean(x): dy / count
- *   y = mean(norm(x)): dx_n = dnorm(dy / count); that of the norms' outputs is made in dx, and moved to td
- *   y of what attention pools: attn_pool_backward */
+ *   y = mean(norm(x)): dx_n = dnorm(dy / count); the norms' output gradient is computed in dx, and moved to
+ * td
+ *   attention pooling: attn_pool_backward
+ */
 static void pool_backward(const struct pass *pass, char *dy)
 {
     struct tower *t = pass->tower;
@@ -80,7 +83,7 @@ static void pool_backward(const struct pass *pass, char *dy)
         if (t->model_shape.pool != POOL_AVG_RAW) dev->ops->layernorm_backward(dev, &norm);
         dev->ops->row_mean_backward(dev, &mean);
     } else if (tower_averages_last(t)) {
-        mean.N = count; /* the tokens of the mean alone, image by image */
+        mean.N = count; /* the averaged tokens only, image by image */
         mean.skip = 0;
         dev->ops->row_mean_backward(dev, &mean);
         dev->ops->cast(dev, dx, DTYPE_F32, td, e, B * count * D);
@@ -94,11 +97,12 @@ static void pool_backward(const struct pass *pass, char *dy)
     }
 }
 
-/* The output, backward: dout (rows, T or O) -> dx behind the last block; rows = B, or B*N with patch tokens.
+/* Backward through the output: dout (rows, T or O) -> dx after the last block; rows = B, or B*N with patch
+ * tokens.
  *
- *   out = head(y), y = project(pooled), pooled = norm(x) of the rows that are wanted
- *     dy = dout W_head, dpooled = dy W_out, or dy P^T where y = pooled P with P (D, O): then dP = pooled^T dy
- *     then pool_backward
+ *   out = head(y), y = project(pooled), pooled = norm(x) of the output rows
+ *   dy = dout W_head, dpooled = dy W_out, or dy P^T where y = pooled P with P (D, O): then dP = pooled^T dy
+ *   then pool_backward
  */
 void image_head_backward(const struct pass *pass)
 {
@@ -142,14 +146,16 @@ void image_head_backward(const struct pass *pass)
     pool_backward(pass, dy);
 }
 
-/* The embedding, backward. tokens (B, N, D), row 0 of an image = cls + pos_0, then the registers, then
+/* Backward through the embedding. tokens (B, N, D), row 0 of an image = cls + pos_0, then the registers, then
  * patch_i + pos_i with patch (B*P, D) = patches W^T + b; x = tokens, or ln_pre(tokens).
  *
  *   dcls = sum_b dtokens_b0, dpos_n = sum_b dtokens_bn, dpatch_bi = dtokens_bi, dregister_q = sum_b
- * dtokens_bq; W and b as in any linear pos = M stored where positions are resized, M (1 + P, 1 + pos_grid^2):
- * dstored = M^T dpos; without a class token there is no row 0
+ * dtokens_bq; W and b as in any linear
+ *   pos = M stored if positions are resized, M (1 + P, 1 + pos_grid^2): dstored = M^T dpos; without a class
+ * token there is no row 0
  *
- * dtokens is dx, or dnorm(dx) in dx's place. The images need no gradient. */
+ * dtokens is dx, or dnorm(dx) in dx's storage. The images need no gradient.
+ */
 void image_embed_backward(const struct pass *pass)
 {
     struct tower *t = pass->tower;

@@ -1,9 +1,9 @@
-/* The names of towers in the libraries that write them: see key_mapping.h. */
+/* Key mappings of the libraries that write towers: see key_mapping.h. */
 #include "core/nn/key_mapping.h"
 
 #define EVA_SPLIT [ROLE_QKV_W] = "attn.q_proj.weight|attn.k_proj.weight|attn.v_proj.weight"
 
-/* transformers: the embeddings of its ViT and DINOv2, and what follows the last block */
+/* transformers: the embeddings of its ViT and DINOv2, and the layers after the last block */
 #define HF_VIT_EMBEDDINGS                                                                                    \
     [ROLE_CLS] = "embeddings.cls_token", [ROLE_POS] = "embeddings.position_embeddings",                      \
     [ROLE_PATCH_W] = "embeddings.patch_embeddings.projection.weight",                                        \
@@ -16,7 +16,7 @@
     [ROLE_QKV_B] = "attention.q_proj.bias|attention.k_proj.bias|attention.v_proj.bias",                      \
     [ROLE_PROJ_W] = "attention.o_proj.weight", [ROLE_PROJ_B] = "attention.o_proj.bias"
 
-/* Its plain ViT. The embedding is the class token after the last norm; the pooler is behind it. */
+/* Its plain ViT. The embedding is the class token after the last norm; the pooler comes after it. */
 #define HF_VIT_NORMS                                                                                         \
     [ROLE_NORM1_W] = "layernorm_before.weight", [ROLE_NORM1_B] = "layernorm_before.bias",                    \
     [ROLE_NORM2_W] = "layernorm_after.weight", [ROLE_NORM2_B] = "layernorm_after.bias"
@@ -25,7 +25,7 @@
     .pos_resize = POS_RESIZE_HF, .norm_eps = 1e-12f,                                                         \
     .settles = ASSUMED_POOL | ASSUMED_NORMS | ASSUMED_POSITIONS
 
-/* As it is saved, and as it is in memory under transformers 5. */
+/* Names of the saved file, and of the model in memory under transformers 5. */
 #define HF_VIT_SAVED(distillation)                                                                           \
     HF_VIT, .probes = {"embeddings.cls_token", "encoder.layer.0.layernorm_before.weight", distillation},     \
             .block_prefix = "encoder.layer.",                                                                \
@@ -88,8 +88,8 @@
                "mlp.down_proj.weight", "mlp.down_proj.bias"},                                                \
     .batched = true, .gate_varies = true, .settles = ASSUMED_POOL | ASSUMED_NORMS
 
-/* torchvision's VisionTransformer; the names of its feed-forward changed once. It resizes positions in its
- * own way, corner to corner, which none here does: at another size it is timm's, and that is said. */
+/* torchvision's VisionTransformer; the names of its feed-forward changed once. It resizes positions with
+ * aligned corners, which is not supported here: at a different size timm's resize is used, with a warning. */
 #define TORCHVISION(fc1, fc2)                                                                                \
     {                                                                                                        \
         .family = FAMILY_DINOV2, .towers = {""},                                                             \
@@ -118,7 +118,7 @@
     }
 
 /* In the order in which they are tried. */
-const struct naming namings[] = {
+const struct key_mapping key_mappings[] = {
     TORCHVISION("mlp.0", "mlp.3"),
     TORCHVISION("mlp.linear_1", "mlp.linear_2"),
     /* transformers: SigLIP and SigLIP2 */
@@ -136,14 +136,14 @@ const struct naming namings[] = {
      .library = 1 + LIBRARY_TRANSFORMERS,
      .written = "vision_model.",
      .flat = true},
-    /* without its head, as language models with images have it */
+    /* without its head, as in language models with images */
     {.family = FAMILY_DINOV2,
      HF_SIGLIP,
      .probes = {"embeddings.patch_embedding.bias", "encoder.layers.0.layer_norm1.weight",
                 "post_layernorm.weight"},
      .absent = "embeddings.class_embedding",
      .keys = {HF_CLIP_KEYS, [ROLE_PATCH_B] = "embeddings.patch_embedding.bias"}},
-    /* timm: vit_*_siglip_*, inside open_clip, too; what MEOpt writes has one matrix in the pooling */
+    /* timm: vit_*_siglip_*, inside open_clip, too; meopt writes one matrix for the pooling */
     {.family = FAMILY_SIGLIP,
      .towers = {"visual.trunk.", ""},
      .probes = {"patch_embed.proj.weight", "attn_pool.latent", "attn_pool.kv.weight"},
@@ -228,7 +228,7 @@ const struct naming namings[] = {
      .probes = {"blocks.0.attn.q_bias", "blocks.0.mlp.w12.weight"},
      .settles = ASSUMED_POOL},
     {.family =
-         FAMILY_EVA, /* timm's inside open_clip, too: EVA01-g-14. A gated one has the plain one's names */
+         FAMILY_EVA, /* timm's inside open_clip, too: EVA01-g-14. A gated feed-forward has the plain one's names */
      .towers = {"visual.", "visual.trunk."},
      .probes = {"blocks.0.attn.q_bias"},
      .swiglu = {"mlp.fc1.weight", "mlp.fc1.bias", "mlp.fc2.weight", "mlp.fc2.bias"},
@@ -255,7 +255,7 @@ const struct naming namings[] = {
      .classifier = "classifier.weight", /* CLIPForImageClassification */
      .classifier_pool = POOL_AVG_RAW,
      .ignored = {"embeddings.position_ids"}},
-    /* transformers: Dinov2Model as it is in memory under transformers 5: torch.save(model.state_dict()) */
+    /* transformers: Dinov2Model in memory under transformers 5: torch.save(model.state_dict()) */
     {.family = FAMILY_DINOV2,
      .pos_resize = POS_RESIZE_HF,
      .settles = ASSUMED_POOL | ASSUMED_NORMS | ASSUMED_POSITIONS,
@@ -268,7 +268,7 @@ const struct naming namings[] = {
               [ROLE_LS2] = "layer_scale2.lambda1"},
      .swiglu = {"mlp.gate_proj.weight|mlp.up_proj.weight", "mlp.gate_proj.bias|mlp.up_proj.bias",
                 "mlp.down_proj.weight", "mlp.down_proj.bias"}},
-    /* transformers: Dinov2Model, and with a head behind it */
+    /* transformers: Dinov2Model, and with a head after it */
     {.family = FAMILY_DINOV2,
      .pos_resize = POS_RESIZE_HF,
      .settles = ASSUMED_POOL | ASSUMED_NORMS | ASSUMED_POSITIONS,
@@ -291,7 +291,7 @@ const struct naming namings[] = {
     /* transformers: DeiTModel, with a distillation token */
     {HF_VIT_SAVED("embeddings.distillation_token")},
     {HF_VIT_MEMORY("embeddings.distillation_token")},
-    /* transformers: ViTModel, ViTMAEModel, ViTMSNModel; as it is saved, and as it is in memory */
+    /* transformers: ViTModel, ViTMAEModel, ViTMSNModel; in a saved file, and in memory */
     {HF_VIT_SAVED(NULL)},
     {HF_VIT_MEMORY(NULL)},
     /* timm: vit_*_clip_* */
@@ -308,7 +308,7 @@ const struct naming namings[] = {
      .settles = ASSUMED_POSITIONS,
      .library = 1 + LIBRARY_TIMM,
      .batched = true},
-    /* timm: deit_*_distilled_*. The two classifiers read the two tokens, and their mean is the answer. */
+    /* timm: deit_*_distilled_*. The two classifiers read the two tokens; the result is their mean. */
     {.family = FAMILY_DINOV2,
      .probes = {"patch_embed.proj.weight", "dist_token"},
      .keys = {[ROLE_REGISTERS] = "dist_token"},
@@ -349,8 +349,9 @@ const struct naming namings[] = {
      .settles = ASSUMED_POSITIONS,
      .pos_resize = POS_RESIZE_TIMM,
      .fc_norm = true},
-    /* Something of a family's, without what only it has: what is missing, the reader will say. */
+    /* Fallback: some tensors of a family, without those that only it has. The reader reports what is
+     * missing. */
     {.family = FAMILY_EVA, .probes = {"patch_embed.proj.weight"}, .whole = true},
     {.family = FAMILY_OPENCLIP, .probes = {"conv1.weight"}, .whole = true},
 };
-const int naming_count = sizeof namings / sizeof *namings;
+const int naming_count = sizeof key_mappings / sizeof *key_mappings;

@@ -1,4 +1,4 @@
-/* Values into a tower: from a checkpoint, or seeded random. */
+/* Loads values into a tower: from a checkpoint, or seeded random. */
 #include "core/base/file.h"
 #include "core/nn/checkpoint_fit.h"
 #include "core/nn/tower.h"
@@ -11,8 +11,8 @@
 
 static int out_of_host_memory(int64_t count, struct error *err)
 {
-    return error_set(err, EXIT_HOST_MEMORY, NULL,
-                     "out of memory: no room for a staging buffer of %lld values", (long long)count);
+    return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for a staging buffer of %lld values",
+                     (long long)count);
 }
 
 static float *staging(const struct tower *t, int64_t *largest)
@@ -41,10 +41,10 @@ static void upload_halves(struct tower *t, const struct parameter *p, const floa
     }
 }
 
-/* values (host, F32) -> the parameter's device memory; then to `loaded`, which has the last word: a format
- * with corrections rounds twice, to its own bits and then to bf16, and its two parts belong together. */
-static int put(struct tower *t, int index, const float *values, parameter_values loaded, void *context,
-               struct error *err)
+/* values (host, F32) -> the parameter's device memory; then to `loaded`, which stores last: a format with
+ * residual bits rounds twice, to its own bits and then to bf16, and its two parts belong together. */
+static int store_values(struct tower *t, int index, const float *values, parameter_values loaded,
+                        void *context, struct error *err)
 {
     struct parameter *p = &t->parameters[index];
     bool here = !t->options.weight_buffers || !p->trained;
@@ -54,8 +54,8 @@ static int put(struct tower *t, int index, const float *values, parameter_values
     return loaded ? loaded(context, index, values, err) : 0;
 }
 
-/* One part of several of the rows of a tensor. */
-static int take_slice(const struct parameter *p, const struct values_place *place, const struct weights *w,
+/* Reads one of several equal parts of a tensor's rows. */
+static int read_slice(const struct parameter *p, const struct values_place *place, const struct weights *w,
                       float *values, struct error *err)
 {
     float *all = malloc((size_t)(p->count * place->slices) * sizeof *all);
@@ -67,8 +67,8 @@ static int take_slice(const struct parameter *p, const struct values_place *plac
     return code;
 }
 
-/* Positions without the rows that belong to the register tokens; or register tokens, and these rows added. */
-static int take_positioned(const struct parameter *p, const struct values_place *place,
+/* Reads positions without the rows of the register tokens; or register tokens with these rows added. */
+static int read_positioned(const struct parameter *p, const struct values_place *place,
                            const struct weights *w, float *values, struct error *err)
 {
     bool registers = place->added >= 0;
@@ -86,14 +86,14 @@ static int take_positioned(const struct parameter *p, const struct values_place 
     return code;
 }
 
-/* The parameter's values from the file, its parts one behind the other. */
-static int take(const struct parameter *p, const struct values_place *place, const struct weights *w,
-                float *values, struct error *err)
+/* Reads the parameter's values from the file, its parts concatenated. */
+static int read_values(const struct parameter *p, const struct values_place *place, const struct weights *w,
+                       float *values, struct error *err)
 {
     int64_t zeros = place->zero_rows * p->shape[p->ndim - 1], at = 0;
     float *as_stored = values + zeros;
-    if (place->slices) return take_slice(p, place, w, values, err);
-    if (place->held_rows || place->added >= 0) return take_positioned(p, place, w, values, err);
+    if (place->slices) return read_slice(p, place, w, values, err);
+    if (place->held_rows || place->added >= 0) return read_positioned(p, place, w, values, err);
     for (int64_t i = 0; i < zeros; i++) values[i] = 0;
     if (place->transposed && !(as_stored = malloc((size_t)p->count * sizeof *values)))
         return out_of_host_memory(p->count, err);
@@ -114,20 +114,20 @@ static int take(const struct parameter *p, const struct values_place *place, con
 int tower_load(struct tower *t, const struct weights *w, parameter_values loaded, void *context,
                struct error *err)
 {
-    /* All shapes first, so that nothing is half loaded. */
-    struct spelling spelling;
-    int code = fit_family(&spelling, t->model_shape.family, w, err);
-    if (!code) code = fit_shapes(&spelling, t->model_shape.ffn, t->parameters, t->parameter_count, w, err);
+    /* Check all shapes first, so that a failure loads nothing. */
+    struct key_map key_map;
+    int code = fit_family(&key_map, t->model_shape.family, w, err);
+    if (!code) code = fit_shapes(&key_map, t->model_shape.ffn, t->parameters, t->parameter_count, w, err);
     if (code) return code;
     int64_t largest;
     float *values = staging(t, &largest);
     if (!values) return out_of_host_memory(largest, err);
     for (int i = 0; i < t->parameter_count && !code; i++) {
         struct parameter *p = &t->parameters[i];
-        struct values_place place = fit_place(&spelling, t->model_shape.ffn, p, w);
-        if (fit_absent(&place)) continue; /* a mask_token that is not there, or a fresh head */
-        code = take(p, &place, w, values, err);
-        if (!code) code = put(t, i, values, loaded, context, err);
+        struct values_place place = fit_place(&key_map, t->model_shape.ffn, p, w);
+        if (fit_absent(&place)) continue; /* an absent mask_token, or a fresh head */
+        code = read_values(p, &place, w, values, err);
+        if (!code) code = store_values(t, i, values, loaded, context, err);
     }
     free(values);
     return code;
@@ -172,7 +172,7 @@ int tower_init_random(struct tower *t, uint64_t seed, bool head_only, parameter_
 #pragma omp parallel for schedule(static)
         for (int64_t k = 0; k < p->count; k++)
             values[k] = zero ? 0 : one ? 1 : scale * normal(seed, (uint64_t)i, (uint64_t)k);
-        code = put(t, i, values, loaded, context, err);
+        code = store_values(t, i, values, loaded, context, err);
     }
     free(values);
     return code;

@@ -1,4 +1,4 @@
-/* What a file of ours tells beside its tensors: see metadata.h. */
+/* Metadata of files that meopt writes: see metadata.h. */
 #include "core/nn/metadata.h"
 #include "core/nn/family.h"
 
@@ -13,7 +13,7 @@ static const char heads_key[] = "meopt.heads", activation_key[] = "meopt.activat
                   pool_heads_key[] = "meopt.pool_heads", norm_eps_key[] = "meopt.norm_eps",
                   periods_key[] = "meopt.rope_periods";
 
-/* "%.9g" gives a float back bit for bit. */
+/* "%.9g" reproduces a float exactly. */
 static void write_periods(struct metadata *n, const struct model_shape *g)
 {
     size_t at = 0;
@@ -34,7 +34,7 @@ void metadata_make(struct metadata *n, const struct model_shape *g, bool always)
     bool attn_pool = model_shape_parts(g) & PART_ATTN_POOL;
     int at = 0;
     *n = (struct metadata){.metadata = {NULL}};
-    n->metadata[at++] = "format"; /* which transformers ask for */
+    n->metadata[at++] = "format"; /* required by transformers */
     n->metadata[at++] = "pt";
     int64_t pool_heads = family_pool_heads(g->family) ? family_pool_heads(g->family) : g->heads;
     if (usual && !always && (!attn_pool || g->pool_heads == pool_heads)) return;
@@ -60,12 +60,12 @@ void metadata_make(struct metadata *n, const struct model_shape *g, bool always)
         n->metadata[at++] = pool_heads_key;
         n->metadata[at++] = n->pool_heads;
     }
-    if (gated) return; /* as the shapes tell */
+    if (gated) return; /* the shapes determine it */
     n->metadata[at++] = activation_key;
     n->metadata[at++] = model_shape_activation(g);
 }
 
-/* The number of the word in the table, whose rows are counted from 1; 0: there is no word; -1: another. */
+/* Returns the number of the word in the table, whose rows are counted from 1; 0: no word; -1: unknown. */
 static int find_word(const char *const *words, const char *word)
 {
     if (!word) return 0;
@@ -74,7 +74,7 @@ static int find_word(const char *const *words, const char *word)
     return -1;
 }
 
-/* A number of heads; 0: there is none; -1: something else. */
+/* Reads a number of heads; 0: none; -1: invalid. */
 static long long read_heads(const char *word)
 {
     char *end;
@@ -83,14 +83,14 @@ static long long read_heads(const char *word)
     return count >= 1 && count <= MAX_HEADS && !*end ? count : -1;
 }
 
-/* A number above 0; 0: there is none; -1: something else. */
+/* Reads a number above 0; 0: none; -1: invalid. */
 static double read_positive(const char *word, char **end)
 {
     double value = word ? strtod(word, end) : 0;
     return !word || (*end != word && value > 0 && value < 1e30) ? value : -1;
 }
 
-/* Numbers with a space between two; their count, 0: there are none, -1: something else. */
+/* Reads numbers separated by one space; returns their count, 0: none, -1: invalid. */
 static int read_periods(const char *word, float *periods)
 {
     int count = 0;
@@ -134,8 +134,8 @@ int metadata_read(struct metadata_found *found, const struct weights *weights, s
         char printed[64];
         if (!fine[i])
             return error_set(err, EXIT_CONFIG,
-                             "another version wrote it, or it was changed: take the file that was exported",
-                             "its metadata say %s is %s, which is not known here", keys[i],
+                             "the file is of a different version or was edited: export it again",
+                             "metadata value %s = %s is not supported", keys[i],
                              name_printable(printed, sizeof printed, words[i]));
     }
     found->heads = heads;

@@ -1,4 +1,4 @@
-/* The model configuration of a tower: defaults, limits, and the sizes that follow from it. */
+/* The model shape of a tower: defaults, limits, and the sizes that follow from it. */
 #include "core/nn/parameters.h"
 
 #include <stdlib.h>
@@ -6,9 +6,9 @@
 #define GELU   (1 + ACTIVATION_GELU)
 #define SWIGLU (1 + ACTIVATION_SWIGLU)
 
-/* Width of a head where only the tower's width is known: what all published vision transformers of that width
- * have (the 56 of open_clip, EVA, DINOv2, timm, transformers); 0: no idea. Widths that are no multiple of 64
- * are nobody's but our own samples'. */
+/* Default width of a head for a tower's width: the value of all published vision transformers of that width
+ * (the 56 of open_clip, EVA, DINOv2, timm, transformers); 0: unknown. Widths that are no multiple of 64 occur
+ * only in our own samples. */
 static int64_t usual_head(const struct family_row *row, int64_t width)
 {
     static const struct {
@@ -37,7 +37,7 @@ bool model_shape_projects(const struct model_shape *g)
     return family_has(row, ROLE_OUT_W) && (row->out_rare ? g->projected : !g->unprojected);
 }
 
-/* What nothing says is what the family's towers usually have. */
+/* Sets unset fields to the defaults of the family's towers. */
 static int complete(struct model_shape *g, const struct family_row *row, int64_t head_dim, struct error *err)
 {
     if (!g->ffn) g->ffn = family_ffn(g->family);
@@ -49,10 +49,10 @@ static int complete(struct model_shape *g, const struct family_row *row, int64_t
     if (!g->pos_grid) g->pos_grid = row->pos_grid ? row->pos_grid : g->image / g->patch;
     bool usual = row->image_grid && (!family_has(row, ROLE_POS) || g->pos_grid == row->pos_grid);
     if (!g->image) g->image = (usual ? row->image_grid : g->pos_grid) * g->patch;
-    if (!family_has(row, ROLE_POS)) g->pos_grid = g->image / g->patch; /* it stores none */
+    if (!family_has(row, ROLE_POS)) g->pos_grid = g->image / g->patch; /* the family stores none */
     if (g->heads && head_dim && g->heads * head_dim != g->width)
         return error_set(err, EXIT_CONFIG, "remove heads or head_dim",
-                         "%lld heads of %lld values do not make a width of %lld", (long long)g->heads,
+                         "%lld heads of dimension %lld do not match width %lld", (long long)g->heads,
                          (long long)head_dim, (long long)g->width);
     if (g->heads) g->assumed &= ~ASSUMED_HEADS;
     if (g->heads || !g->width) return 0;
@@ -60,11 +60,11 @@ static int complete(struct model_shape *g, const struct family_row *row, int64_t
     else g->assumed |= ASSUMED_HEADS;
     if (!head_dim && !(head_dim = usual_head(row, g->width)))
         return error_set(err, EXIT_CONFIG, "set heads or head_dim",
-                         "no published tower is %lld wide, so nothing says how many heads it has",
+                         "no published tower has width %lld, so the number of heads is unknown",
                          (long long)g->width);
     if (g->width % head_dim)
         return error_set(err, EXIT_CONFIG, "correct heads or head_dim",
-                         "width %lld is no multiple of the head dimension %lld", (long long)g->width,
+                         "width %lld is not a multiple of the head dimension %lld", (long long)g->width,
                          (long long)head_dim);
     g->heads = g->width / head_dim;
     return 0;
@@ -74,20 +74,19 @@ static int check_attn_pool(const struct model_shape *g, struct error *err)
 {
     if (g->pool_queries < 1 || g->pool_queries > 65536)
         return error_set(err, EXIT_CONFIG, "is the file whole?",
-                         "the %s tower pools by attention with %lld queries, expected 1 to 65536",
+                         "the %s tower has attention pooling with %lld queries, expected 1 to 65536",
                          family_name(g->family), (long long)g->pool_queries);
     if (g->pool_heads < 1 || g->pool_heads > 1024 || g->out % g->pool_heads)
-        return error_set(err, EXIT_CONFIG,
-                         "attn_pooler_heads in open_clip_config.json beside the checkpoint says how many",
-                         "out %lld is no multiple of the %lld heads of pooling by attention",
+        return error_set(err, EXIT_CONFIG, "see attn_pooler_heads in the checkpoint's open_clip_config.json",
+                         "out %lld is not a multiple of the %lld heads of attention pooling",
                          (long long)g->out, (long long)g->pool_heads);
     if (family_has(family_row(g->family), ROLE_OUT_W) && g->unprojected)
         return error_set(err, EXIT_CONFIG, "is the file whole?",
-                         "a %s tower that pools by attention without its projection is not known here",
+                         "a %s tower with attention pooling and no projection is not supported",
                          family_name(g->family));
     if (g->pool <= POOL_CLS) return 0;
-    return error_set(err, EXIT_CONFIG, "pool: cls, or no such key",
-                     "pool is %s, but the tower pools by attention", model_shape_pool(g));
+    return error_set(err, EXIT_CONFIG, "set pool to cls, or remove the key",
+                     "pool is %s, but the tower has attention pooling", model_shape_pool(g));
 }
 
 int model_shape_check(struct model_shape *g, int64_t head_dim, struct error *err)
@@ -105,18 +104,18 @@ int model_shape_check(struct model_shape *g, int64_t head_dim, struct error *err
                   {"hidden", g->hidden, 1 << 20}, {"out", g->out, 1 << 20}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].value < 1 || fields[i].value > fields[i].max)
-            return error_set(err, EXIT_CONFIG, "give an arch, a checkpoint, or the key",
+            return error_set(err, EXIT_CONFIG, "set an arch, a checkpoint, or the key",
                              "the tower's %s is %lld, expected 1 to %lld", fields[i].name,
                              (long long)fields[i].value, (long long)fields[i].max);
     if (g->width % g->heads)
-        return error_set(err, EXIT_CONFIG, NULL, "width %lld is no multiple of heads %lld",
+        return error_set(err, EXIT_CONFIG, NULL, "width %lld is not a multiple of heads %lld",
                          (long long)g->width, (long long)g->heads);
     if (model_shape_parts(g) & PART_ATTN_POOL && !g->pool_heads)
         g->pool_heads = row->pool_heads ? row->pool_heads : g->heads;
     if (model_shape_parts(g) & PART_ATTN_POOL && !g->pool_queries) g->pool_queries = 1;
     if (model_shape_parts(g) & PART_ATTN_POOL && (code = check_attn_pool(g, err)) != 0) return code;
     if (g->image % g->patch && !row->crops)
-        return error_set(err, EXIT_CONFIG, NULL, "image %lld is no multiple of patch %lld",
+        return error_set(err, EXIT_CONFIG, NULL, "image %lld is not a multiple of patch %lld",
                          (long long)g->image, (long long)g->patch);
     if (g->registers < 0 || g->registers > 256 || (g->registers && !family_has(row, ROLE_REGISTERS)))
         return error_set(err, EXIT_CONFIG, NULL, "%lld registers in a tower of family %s, expected 0%s",
@@ -128,28 +127,27 @@ int model_shape_check(struct model_shape *g, int64_t head_dim, struct error *err
                          family_name(g->family), (long long)g->width, (long long)g->out);
     if (model_shape_rotates(g) && g->width / g->heads % 4)
         return error_set(err, EXIT_CONFIG, "correct heads or head_dim",
-                         "heads of %lld values cannot be rotated by row and column: no multiple of 4",
+                         "head dimension %lld is not a multiple of 4, as rotary positions require",
                          (long long)(g->width / g->heads));
     if (g->rope_count && g->rope_count * 4 * g->heads != g->width)
         return error_set(err, EXIT_CONFIG, "correct heads or head_dim",
-                         "the rotary positions have %d periods, expected %lld for heads of %lld values",
+                         "the rotary positions have %d periods, expected %lld for head dimension %lld",
                          g->rope_count, (long long)(g->width / g->heads / 4),
                          (long long)(g->width / g->heads));
     bool attn_pool = model_shape_parts(g) & PART_ATTN_POOL;
     if ((g->classless && !attn_pool && (g->pool == POOL_CLS || g->pool == POOL_CLS_DIST)) ||
         (g->pool == POOL_CLS_DIST && !g->registers))
-        return error_set(err, EXIT_CONFIG, "pool: avg, avg_first, or no such key",
+        return error_set(err, EXIT_CONFIG, "set pool to avg or avg_first, or remove the key",
                          "pool is %s, but the tower has no %s token", model_shape_pool(g),
                          g->classless ? "class" : "distillation");
     if (g->norms == POST_NORM && !row->postnorm_width)
         return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
-                         "no %s tower whose norms stand behind the branches (postnorm) is known",
-                         family_name(g->family));
+                         "post-norm is not supported for %s towers", family_name(g->family));
     if (g->norms == POST_NORM && (g->layerscale == LAYERSCALE_WITH || (!g->layerscale && row->layerscale)))
-        return error_set(err, EXIT_CONFIG, "norm: pre, where that is right",
-                         "a tower with LayerScale whose norms stand behind the branches is not known here");
+        return error_set(err, EXIT_CONFIG, "set norm to pre if the tower is pre-norm",
+                         "post-norm together with LayerScale is not supported");
     if (!family_key(row, ROLE_FC1_W, g->ffn))
-        return error_set(err, EXIT_CONFIG, NULL, "no %s tower with a SwiGLU feed-forward is known",
+        return error_set(err, EXIT_CONFIG, NULL, "SwiGLU is not supported for %s towers",
                          family_name(g->family));
     return 0;
 }
@@ -237,7 +235,8 @@ double model_shape_recompute_flops(const struct model_shape *g, bool twice)
 {
     double N = (double)model_shape_tokens(g), d = (double)g->width,
            first = (g->ffn == SWIGLU ? 4 : 2) * N * d * (double)g->hidden;
-    if (g->norms == POST_NORM) first += 2 * N * d * (double)g->hidden; /* to what the second norm sees */
+    if (g->norms == POST_NORM)
+        first += 2 * N * d * (double)g->hidden; /* up to the input of the second norm */
     return (double)(twice ? 2 * g->depth : g->depth - 1) * (8 * N * d * d + 4 * N * N * d + first);
 }
 

@@ -1,4 +1,4 @@
-/* A tower's shape in words: one line, with what of it is assumed. */
+/* One line of text about a tower's shape, with its assumed properties. */
 #include "core/nn/family.h"
 
 #include <stdio.h>
@@ -42,7 +42,7 @@ static const char *assumed(const struct model_shape *g, int what)
     return g->assumed & what ? " (assumed)" : "";
 }
 
-/* What is not as in most towers, each with a comma before it. */
+/* Properties that differ from most towers, each after a comma. */
 static void text_of_kind(const struct model_shape *g, char *text, size_t size)
 {
     const struct family_row *row = family_row(g->family);
@@ -54,7 +54,7 @@ static void text_of_kind(const struct model_shape *g, char *text, size_t size)
     if (g->assumed & ASSUMED_NORM_EPS || is < usual || is > usual)
         snprintf(eps, sizeof eps, ", norm eps %g", (double)is);
     snprintf(text, size, "%s%s%s%s%s%s%s%s",
-             post                         ? ", norms behind the branches"
+             post                         ? ", post-norm"
              : g->assumed & ASSUMED_NORMS ? ", pre-norm"
                                           : "",
              assumed(g, ASSUMED_NORMS), eps, assumed(g, ASSUMED_NORM_EPS),
@@ -91,7 +91,7 @@ void model_shape_text(const struct model_shape *g, char *text, size_t size)
     text_of_kind(g, kind, sizeof kind);
     snprintf(pool, sizeof pool, "%s", pools[g->pool]);
     if (model_shape_parts(g) & PART_ATTN_POOL)
-        snprintf(pool, sizeof pool, "pooled by attention of %lld heads", (long long)g->pool_heads);
+        snprintf(pool, sizeof pool, "attention pooling with %lld heads", (long long)g->pool_heads);
     snprintf(text, size, "%s, %lld block%s of width %lld, %lld head%s%s, %s%s%s, %s%s%s%s%s, image %lld%s",
              family_name(g->family), (long long)g->depth, g->depth == 1 ? "" : "s", (long long)g->width,
              (long long)g->heads, g->heads == 1 ? "" : "s", heads, model_shape_activation(g),

@@ -1,14 +1,14 @@
-/* The ways to spell a tower: see names.h. */
+/* Key mappings of checkpoints: see names.h. */
 #include "core/nn/key_mapping.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The role's key, without the blocks' prefix; NULL: such a tower has none. */
-static const char *key_of(const struct spelling *s, enum role role, int ffn)
+/* Returns the role's key without the blocks' prefix; NULL: such a tower has none. */
+static const char *key_of(const struct key_map *s, enum role role, int ffn)
 {
-    const struct naming *n = s->naming;
+    const struct key_mapping *n = s->mapping;
     const char *key = n->keys[role];
     if (ffn == 1 + ACTIVATION_SWIGLU && role >= ROLE_FFN_FIRST && role < ROLE_FFN_FIRST + ROLE_FFN_COUNT)
         key = n->swiglu[role - ROLE_FFN_FIRST];
@@ -18,24 +18,24 @@ static const char *key_of(const struct spelling *s, enum role role, int ffn)
     return key ? key : family_key(family_row(s->family), role, ffn);
 }
 
-static const char *block_prefix(const struct spelling *s)
+static const char *block_prefix(const struct key_map *s)
 {
-    return s->naming->block_prefix ? s->naming->block_prefix : family_row(s->family)->block_prefix;
+    return s->mapping->block_prefix ? s->mapping->block_prefix : family_row(s->family)->block_prefix;
 }
 
-static bool chunked(const struct spelling *s)
+static bool chunked(const struct key_map *s)
 {
-    return !s->naming->block_prefix && family_row(s->family)->chunked_blocks;
+    return !s->mapping->block_prefix && family_row(s->family)->chunked_blocks;
 }
 
-static int64_t find_key(const struct spelling *s, const struct weights *weights, const char *key)
+static int64_t find_key(const struct key_map *s, const struct weights *weights, const char *key)
 {
     char name[256];
     int n = snprintf(name, sizeof name, "%s%s", s->tower, key);
     return n > 0 && (size_t)n < sizeof name ? weights_find_under(weights, &s->prefix, name) : -1;
 }
 
-static int64_t find_in_block(const struct spelling *s, const struct weights *weights, int64_t block,
+static int64_t find_in_block(const struct key_map *s, const struct weights *weights, int64_t block,
                              const char *key)
 {
     char name[192];
@@ -48,7 +48,7 @@ static int64_t find_in_block(const struct spelling *s, const struct weights *wei
     return i;
 }
 
-static int64_t find_outside(const struct spelling *s, const struct weights *weights, const char *name)
+static int64_t find_outside(const struct key_map *s, const struct weights *weights, const char *name)
 {
     char full[256];
     if (!s->head) return weights_find_under(weights, &s->prefix, name);
@@ -58,7 +58,7 @@ static int64_t find_outside(const struct spelling *s, const struct weights *weig
 
 static bool in_block(enum role role) { return role >= ROLE_BLOCK_FIRST && role <= ROLE_BLOCK_LAST; }
 
-/* The part-th of the names in a|b|c. */
+/* Copies the part-th of the names in a|b|c. */
 static bool part_of(const char *parts, int part, char *name, size_t size)
 {
     const char *at = parts;
@@ -68,7 +68,7 @@ static bool part_of(const char *parts, int part, char *name, size_t size)
     return at != NULL;
 }
 
-/* How many shares the part-th has: 2 of b*2. */
+/* Returns the number of shares of the part-th name: 2 for b*2. */
 static int share_of(const char *parts, int part)
 {
     const char *at = parts;
@@ -77,16 +77,16 @@ static int share_of(const char *parts, int part)
     return *at == '*' ? at[1] - '0' : 1;
 }
 
-/* The name of a projection, or of its bias, that is outside the tower; NULL: the family's key, or there is a
- * classifier. */
-static const char *projection_outside(const struct spelling *s, enum role role)
+/* Returns the name of a projection, or of its bias, outside the tower; NULL: the family's key, or the file
+ * has a classifier. */
+static const char *projection_outside(const struct key_map *s, enum role role)
 {
     if (s->head)
         return role == ROLE_OUT_W ? "head.proj.weight" : role == ROLE_OUT_B ? "head.proj.bias" : NULL;
-    return s->classifier || role != ROLE_OUT_W ? NULL : s->naming->out;
+    return s->classifier || role != ROLE_OUT_W ? NULL : s->mapping->out;
 }
 
-bool names_part(const struct spelling *s, enum role role, int64_t block, int ffn, int part, char *name,
+bool names_part(const struct key_map *s, enum role role, int64_t block, int ffn, int part, char *name,
                 size_t size)
 {
     char key[128], number[32] = "";
@@ -99,10 +99,10 @@ bool names_part(const struct spelling *s, enum role role, int64_t block, int ffn
     return true;
 }
 
-struct values_place names_place(const struct spelling *s, const struct weights *weights, enum role role,
+struct values_place names_place(const struct key_map *s, const struct weights *weights, enum role role,
                                 int64_t block, int ffn)
 {
-    struct values_place place = {.zero_rows = role == ROLE_POS && s->slotless, .added = -1};
+    struct values_place place = {.zero_rows = role == ROLE_POS && s->class_unpositioned, .added = -1};
     const char *out = projection_outside(s, role);
     bool outside = out != NULL, missing = false;
     const char *key = outside ? out : key_of(s, role, ffn);
@@ -131,7 +131,7 @@ struct values_place names_place(const struct spelling *s, const struct weights *
     return place;
 }
 
-int64_t names_tensor(const struct spelling *s, const struct weights *weights, enum role role, int64_t block,
+int64_t names_tensor(const struct key_map *s, const struct weights *weights, enum role role, int64_t block,
                      int ffn)
 {
     struct values_place place = names_place(s, weights, role, block, ffn);
@@ -140,7 +140,7 @@ int64_t names_tensor(const struct spelling *s, const struct weights *weights, en
     return place.parts ? place.tensor[0] : -1;
 }
 
-/* Is every value of a vector 0? */
+/* Returns whether every value of a vector is 0. */
 static bool is_zero(const struct weights *weights, int64_t index)
 {
     if (index < 0) return true;
@@ -153,8 +153,8 @@ static bool is_zero(const struct weights *weights, int64_t index)
     return zero;
 }
 
-/* Has the first matrix of the feed-forward the rows of two, the gate's and the value's? */
-static bool is_packed(const struct spelling *s, const struct weights *weights)
+/* Returns whether the first matrix of the feed-forward has the rows of two, the gate's and the value's. */
+static bool is_packed(const struct key_map *s, const struct weights *weights)
 {
     int64_t first = names_tensor(s, weights, ROLE_FC1_W, 0, 1 + ACTIVATION_SWIGLU),
             second = names_tensor(s, weights, ROLE_FC2_W, 0, 1 + ACTIVATION_SWIGLU);
@@ -164,7 +164,7 @@ static bool is_packed(const struct spelling *s, const struct weights *weights)
            a->shape[0] % 2 == 0;
 }
 
-int names_ffn(const struct spelling *s, const struct weights *weights)
+int names_ffn(const struct key_map *s, const struct weights *weights)
 {
     bool gated = names_tensor(s, weights, ROLE_FC1_W, 0, 1 + ACTIVATION_SWIGLU) >= 0;
     const char *plain = key_of(s, ROLE_FC1_W, 1 + ACTIVATION_GELU);
@@ -173,47 +173,47 @@ int names_ffn(const struct spelling *s, const struct weights *weights)
     return 1 + (gated ? ACTIVATION_SWIGLU : ACTIVATION_GELU);
 }
 
-int names_activation(const struct spelling *s, int ffn)
+int names_activation(const struct key_map *s, int ffn)
 {
     if (ffn == 1 + ACTIVATION_SWIGLU) return ffn;
-    return s->naming->ffn ? s->naming->ffn : family_ffn(s->family);
+    return s->mapping->ffn ? s->mapping->ffn : family_ffn(s->family);
 }
 
-enum pool names_pool(const struct spelling *s)
+enum pool names_pool(const struct key_map *s)
 {
-    if (s->classifier && s->naming->classifier) return s->naming->classifier_pool;
-    return s->fc_norm ? (s->all_tokens ? POOL_AVG_ALL : POOL_AVG_FIRST) : s->naming->pool;
+    if (s->classifier && s->mapping->classifier) return s->mapping->classifier_pool;
+    return s->fc_norm ? (s->all_tokens ? POOL_AVG_ALL : POOL_AVG_FIRST) : s->mapping->pool;
 }
-float names_norm_eps(const struct spelling *s) { return s->naming->norm_eps; }
-enum pos_resize names_pos_resize(const struct spelling *s)
+float names_norm_eps(const struct key_map *s) { return s->mapping->norm_eps; }
+enum pos_resize names_pos_resize(const struct key_map *s)
 {
-    return s->fc_norm ? POS_RESIZE_TIMM : s->naming->pos_resize;
+    return s->fc_norm ? POS_RESIZE_TIMM : s->mapping->pos_resize;
 }
 
-static int untold(const struct spelling *s, const struct weights *weights)
+static int unsettled(const struct key_map *s, const struct weights *weights)
 {
-    int all = ASSUMED_ALL & ~(ASSUMED_OUT | s->naming->settles);
+    int all = ASSUMED_ALL & ~(ASSUMED_OUT | s->mapping->settles);
     bool gated = names_ffn(s, weights) == 1 + ACTIVATION_SWIGLU;
-    return gated && !s->naming->gate_varies ? all & ~ASSUMED_ACTIVATION : all;
+    return gated && !s->mapping->gate_varies ? all & ~ASSUMED_ACTIVATION : all;
 }
 
-/* timm gives a classifier and CLIP's projection the same name. A projection's bias is 0 (ViT), or it has not
- * as many outputs as a data set has classes and stands after a class token (EVA); inside a model of open_clip
- * it is always one. */
-static void find_classifier(struct spelling *s, const struct weights *weights)
+/* Distinguishes a classifier from CLIP's projection, which have the same name in timm. A projection's bias is
+ * 0 (ViT), or its number of outputs is not a data set's number of classes and it follows a class token (EVA).
+ * Inside a model of open_clip it is always a projection. */
+static void find_classifier(struct key_map *s, const struct weights *weights)
 {
     static const int64_t classes[] = {10, 100, 101, 200, 365, 1000, 11821, 21841, 21843};
-    const char *beside = s->prefix.drop ? NULL : s->naming->classifier;
-    if (beside) s->classifier = weights_find_under(weights, &s->prefix, beside) >= 0;
-    int64_t at = s->naming->head ? find_key(s, weights, "head.weight") : -1;
+    const char *classifier = s->prefix.drop ? NULL : s->mapping->classifier;
+    if (classifier) s->classifier = weights_find_under(weights, &s->prefix, classifier) >= 0;
+    int64_t at = s->mapping->head ? find_key(s, weights, "head.weight") : -1;
     if (at < 0 || s->trunk || (*s->tower && !s->prefix.drop)) return;
     const struct weights_tensor *t = weights_tensor(weights, at);
     bool usual = t->ndim != 2;
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) usual |= t->shape[0] == classes[i];
-    if (s->naming->zero) s->classifier = !is_zero(weights, find_key(s, weights, s->naming->zero));
+    if (s->mapping->zero) s->classifier = !is_zero(weights, find_key(s, weights, s->mapping->zero));
     else {
         s->classifier = s->fc_norm || usual;
-        s->untold |= ASSUMED_OUT;
+        s->unsettled |= ASSUMED_OUT;
     }
 }
 
@@ -224,9 +224,9 @@ static bool is_square(int64_t n)
     return n > 0 && side * side == n;
 }
 
-/* A square number of positions is one for each patch: 1 + a square never is a square. Else they may be those
- * of all tokens. */
-static void find_positions(struct spelling *s, const struct weights *weights)
+/* A square number of positions means one per patch, because 1 + a square is never a square. Otherwise they
+ * may belong to all tokens. */
+static void find_positions(struct key_map *s, const struct weights *weights)
 {
     enum { GELU = 1 + ACTIVATION_GELU };
     const struct family_row *row = family_row(s->family);
@@ -241,12 +241,12 @@ static void find_positions(struct spelling *s, const struct weights *weights)
     int64_t rows = pos->shape[pos->ndim - 2];
     bool patches = is_square(rows), all = !patches && registers && is_square(rows - there - registers);
     s->classless = (patches || all) && !there;
-    s->slotless = patches && there;
+    s->class_unpositioned = patches && there;
     s->held = all ? (int)registers : 0;
 }
 
-/* open_clip's timm_proj: visual.head.proj next to visual.trunk. */
-static void find_projection(struct spelling *s, const struct weights *weights)
+/* Finds open_clip's timm_proj: visual.head.proj next to visual.trunk. */
+static void find_projection(struct key_map *s, const struct weights *weights)
 {
     s->head = s->trunk;
     if (s->trunk)
@@ -261,38 +261,38 @@ static bool ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-/* Is the tower there, with `tower` before its names? */
-static bool fits(struct spelling *s, const struct naming *naming, const char *tower, bool any,
+/* Returns whether the checkpoint has the tower with prefix `tower`. */
+static bool fits(struct key_map *s, const struct key_mapping *mapping, const char *tower, bool any,
                  const struct weights *weights)
 {
     char name[160];
-    *s = (struct spelling){.family = naming->family, .naming = naming, .tower = tower, .any = any};
-    snprintf(name, sizeof name, "%s%s", tower, naming->probes[0]);
-    if (weights_find_suffix(weights, name, any, &s->prefix) < 0 || (naming->whole && s->prefix.drop))
+    *s = (struct key_map){.family = mapping->family, .mapping = mapping, .tower = tower, .any = any};
+    snprintf(name, sizeof name, "%s%s", tower, mapping->probes[0]);
+    if (weights_find_suffix(weights, name, any, &s->prefix) < 0 || (mapping->whole && s->prefix.drop))
         return false;
     snprintf(s->begin, sizeof s->begin, "%s%s", s->prefix.add, tower + s->prefix.drop);
-    for (int i = 1; i < MAX_PROBES && naming->probes[i]; i++)
-        if (find_key(s, weights, naming->probes[i]) < 0) return false;
-    if (naming->absent && find_key(s, weights, naming->absent) >= 0) return false;
-    int64_t patch = naming->convolves ? find_key(s, weights, naming->keys[ROLE_PATCH_W]) : -1;
+    for (int i = 1; i < MAX_PROBES && mapping->probes[i]; i++)
+        if (find_key(s, weights, mapping->probes[i]) < 0) return false;
+    if (mapping->absent && find_key(s, weights, mapping->absent) >= 0) return false;
+    int64_t patch = mapping->convolves ? find_key(s, weights, mapping->keys[ROLE_PATCH_W]) : -1;
     if (patch >= 0 && weights_tensor(weights, patch)->ndim != 4) return false;
     s->trunk = strcmp(tower, "visual.trunk.") == 0 || ends_with(s->begin, "visual.trunk.");
     find_projection(s, weights);
-    /* EVA-CLIP's own fc_norm stands behind the mean of all tokens, the class token among them */
+    /* EVA-CLIP's own fc_norm comes after the mean of all tokens, the class token included */
     bool own = strcmp(tower, "visual.") == 0 && !s->prefix.drop;
-    s->fc_norm = naming->fc_norm && find_key(s, weights, "norm.weight") < 0 &&
+    s->fc_norm = mapping->fc_norm && find_key(s, weights, "norm.weight") < 0 &&
                  find_key(s, weights, "fc_norm.weight") >= 0;
-    s->all_tokens = s->fc_norm && (own || naming->all_tokens);
+    s->all_tokens = s->fc_norm && (own || mapping->all_tokens);
     find_positions(s, weights);
-    s->untold = untold(s, weights);
+    s->unsettled = unsettled(s, weights);
     find_classifier(s, weights);
     return true;
 }
 
-static bool find_with(struct spelling *s, const struct weights *weights, bool any)
+static bool find_with(struct key_map *s, const struct weights *weights, bool any)
 {
     for (int i = 0; i < naming_count; i++) {
-        const struct naming *n = &namings[i];
+        const struct key_mapping *n = &key_mappings[i];
         const char *const own[MAX_TOWERS] = {family_prefix(n->family)}, *const *towers =
                                                                             n->towers[0] ? n->towers : own;
         for (int k = 0; k < MAX_TOWERS && towers[k]; k++)
@@ -301,48 +301,48 @@ static bool find_with(struct spelling *s, const struct weights *weights, bool an
     return false;
 }
 
-void names_find(struct spelling *s, const struct weights *weights)
+void names_find(struct key_map *s, const struct weights *weights)
 {
     if (!find_with(s, weights, false) && !find_with(s, weights, true))
-        *s = (struct spelling){.family = FAMILY_UNKNOWN};
+        *s = (struct key_map){.family = FAMILY_UNKNOWN};
 }
 
-bool names_library(struct spelling *s, enum library library, const struct model_shape *g)
+bool names_library(struct key_map *s, enum library library, const struct model_shape *g)
 {
     int parts = model_shape_parts(g);
     for (int i = 0; i < naming_count; i++) {
-        const struct naming *n = &namings[i];
+        const struct key_mapping *n = &key_mappings[i];
         if (n->family != g->family || n->library != 1 + (int)library) continue;
         if (n->pos_patches && !g->registers)
-            continue; /* a class token without position: towers with registers */
+            continue; /* a class token without position: only towers with registers */
         if (n->parts && !(parts & n->parts)) continue;
-        *s = (struct spelling){.family = g->family, .naming = n, .tower = ""};
+        *s = (struct key_map){.family = g->family, .mapping = n, .tower = ""};
         if (n->written) s->tower = n->written;
         s->fc_norm = n->fc_norm && g->pool == POOL_AVG_FIRST;
-        s->slotless = n->pos_patches && !g->classless;
+        s->class_unpositioned = n->pos_patches && !g->classless;
         snprintf(s->begin, sizeof s->begin, "%s", s->tower);
         return true;
     }
     return false;
 }
 
-bool names_always_scales(const struct spelling *s) { return s->naming->scaled; }
-bool names_always_registers(const struct spelling *s) { return s->naming->registered; }
+bool names_always_scales(const struct key_map *s) { return s->mapping->scaled; }
+bool names_always_registers(const struct key_map *s) { return s->mapping->registered; }
 
-bool names_leaves_out(const struct spelling *s, enum role role)
+bool names_leaves_out(const struct key_map *s, enum role role)
 {
-    return (s->naming->maskless && role == ROLE_MASK) ||
-           (s->naming->scaleless && (role == ROLE_LS1 || role == ROLE_LS2));
+    return (s->mapping->maskless && role == ROLE_MASK) ||
+           (s->mapping->scaleless && (role == ROLE_LS1 || role == ROLE_LS2));
 }
 
-bool names_batched(const struct spelling *s) { return s->naming->batched; }
-bool names_flat(const struct spelling *s) { return s->naming->flat; }
-const char *names_zero(const struct spelling *s) { return s->naming->zero; }
+bool names_batched(const struct key_map *s) { return s->mapping->batched; }
+bool names_flat(const struct key_map *s) { return s->mapping->flat; }
+const char *names_zero(const struct key_map *s) { return s->mapping->zero; }
 
-/* What else a file may be, by parts of names that it has, and one that it lacks. */
+/* Other kinds of files, by parts of names that they have, and one that they lack. */
 static const struct {
     const char *parts[2], *lacks, *is;
-} strangers[] = {
+} unsupported[] = {
     {{"embeddings.position_embedding.weight", "self_attn.out_proj"},
      "class_embedding",
      "a SigLIP2 tower for images of any shape (NaFlex)"},
@@ -375,16 +375,16 @@ static const struct {
     {{"blocks_token_only"}, NULL, "a CaiT"},
     {{"cls_attn_blocks"}, NULL, "an XCiT"},
     {{"merger.mlp"}, NULL, "a vision tower of Qwen-VL"},
-    {{"visual.attnpool."}, NULL, "a ResNet of CLIP, no vision transformer"},
-    {{"flat_param"}, NULL, "what one rank of FSDP had of the weights, to be saved whole (FULL_STATE_DICT)"},
-    {{"lora_"}, NULL, "a LoRA adapter, to be merged into its model first (merge_and_unload() of peft)"},
-    {{"layer4."}, NULL, "a ResNet, no vision transformer"},
-    {{"conv_dw.weight"}, NULL, "a ConvNeXt, no vision transformer"},
-    {{"dwconv.weight"}, NULL, "a ConvNeXt, no vision transformer"},
-    {{"conv_stem.weight"}, NULL, "a convolutional network, no vision transformer"},
+    {{"visual.attnpool."}, NULL, "a ResNet of CLIP, not a vision transformer"},
+    {{"flat_param"}, NULL, "one rank's share of FSDP weights: save the full model (FULL_STATE_DICT)"},
+    {{"lora_"}, NULL, "a LoRA adapter: merge it into its model first (merge_and_unload() of peft)"},
+    {{"layer4."}, NULL, "a ResNet, not a vision transformer"},
+    {{"conv_dw.weight"}, NULL, "a ConvNeXt, not a vision transformer"},
+    {{"dwconv.weight"}, NULL, "a ConvNeXt, not a vision transformer"},
+    {{"conv_stem.weight"}, NULL, "a convolutional network, not a vision transformer"},
     {{"embed_tokens."}, NULL, "a language model"},
     {{"down_blocks."}, NULL, "a diffusion model"},
-    {{"visual.trunk."}, NULL, "a tower of timm inside a model of open_clip, of a kind that is not known"},
+    {{"visual.trunk."}, NULL, "an unsupported tower of timm inside a model of open_clip"},
 };
 
 static bool has_part(const struct weights *weights, const char *part)
@@ -394,19 +394,19 @@ static bool has_part(const struct weights *weights, const char *part)
     return false;
 }
 
-const char *names_stranger(const struct weights *weights)
+const char *names_unsupported(const struct weights *weights)
 {
-    for (size_t k = 0; k < sizeof strangers / sizeof *strangers; k++)
-        if (has_part(weights, strangers[k].parts[0]) &&
-            (!strangers[k].parts[1] || has_part(weights, strangers[k].parts[1])) &&
-            !(strangers[k].lacks && has_part(weights, strangers[k].lacks)))
-            return strangers[k].is;
+    for (size_t k = 0; k < sizeof unsupported / sizeof *unsupported; k++)
+        if (has_part(weights, unsupported[k].parts[0]) &&
+            (!unsupported[k].parts[1] || has_part(weights, unsupported[k].parts[1])) &&
+            !(unsupported[k].lacks && has_part(weights, unsupported[k].lacks)))
+            return unsupported[k].is;
     return NULL;
 }
 
 static bool begins(const char *name, const char *with) { return strncmp(name, with, strlen(with)) == 0; }
 
-bool names_inside(const struct spelling *s, const char *name)
+bool names_inside(const struct key_map *s, const char *name)
 {
     const char *out = s->head ? NULL : projection_outside(s, ROLE_OUT_W),
                *dot = out ? strrchr(out, '.') : NULL;
@@ -421,7 +421,7 @@ bool names_inside(const struct spelling *s, const char *name)
 }
 
 /* "blocks.3.attn.proj.bias" -> "attn.proj.bias" and 3. A chunked one has two numbers. */
-const char *names_key(const struct spelling *s, const char *name, int64_t *block)
+const char *names_key(const struct key_map *s, const char *name, int64_t *block)
 {
     const char *key = name + strlen(s->begin), *prefix = block_prefix(s);
     size_t begin = strlen(prefix);
@@ -439,7 +439,7 @@ const char *names_key(const struct spelling *s, const char *name, int64_t *block
     return *block >= 0 ? at : key;
 }
 
-/* Is `name` one of the parts a|b|c? */
+/* Returns whether `name` is one of the parts a|b|c. */
 static bool is_part(const char *parts, const char *name)
 {
     size_t bytes = strlen(name);
@@ -450,7 +450,7 @@ static bool is_part(const char *parts, const char *name)
     return false;
 }
 
-/* "head.": everything that begins so. */
+/* Returns whether name is in the list; "head." stands for every name that starts so. */
 static bool is_in(const char *const *names, size_t count, const char *key)
 {
     for (size_t i = 0; i < count && names[i]; i++) {
@@ -460,20 +460,20 @@ static bool is_in(const char *const *names, size_t count, const char *key)
     return false;
 }
 
-/* rope.freqs_cos, and in a block attn.rope.freqs_cos: EVA-CLIP's tables */
-static enum names_use rope_use(const struct spelling *s, const char *key, bool block)
+/* Use of rope.freqs_cos, and of attn.rope.freqs_cos in a block: EVA-CLIP's tables */
+static enum names_use rope_use(const struct key_map *s, const char *key, bool block)
 {
     const char *begin = block ? "attn.rope.freqs_" : "rope.freqs_";
     size_t bytes = strlen(begin);
-    if (!s->naming->rope || strncmp(key, begin, bytes) != 0) return NAMES_UNREAD;
+    if (!s->mapping->rope || strncmp(key, begin, bytes) != 0) return NAMES_UNREAD;
     return strcmp(key + bytes, "cos") == 0   ? NAMES_COSINES
            : strcmp(key + bytes, "sin") == 0 ? NAMES_SINES
                                              : NAMES_UNREAD;
 }
 
-enum names_use names_use(const struct spelling *s, const char *key, bool block)
+enum names_use names_use(const struct key_map *s, const char *key, bool block)
 {
-    const struct naming *n = s->naming;
+    const struct key_mapping *n = s->mapping;
     for (enum role role = ROLE_OUT_W; !block && role <= ROLE_OUT_B; role++)
         if (s->head && strcmp(key, projection_outside(s, role)) == 0) return NAMES_READ;
     for (enum role role = 0; role < ROLE_COUNT; role++)
@@ -487,7 +487,7 @@ enum names_use names_use(const struct spelling *s, const char *key, bool block)
         if (!block && strcmp(key, "rope_embed.periods") == 0) return NAMES_PERIODS;
         if (block && strcmp(key, "attn.qkv.bias_mask") == 0) return NAMES_BIAS_MASK;
     }
-    if (strcmp(key, "n_averaged") == 0) return NAMES_IGNORED; /* torch.optim.swa_utils counts there */
+    if (strcmp(key, "n_averaged") == 0) return NAMES_IGNORED; /* torch.optim.swa_utils counts updates there */
     return is_in(n->ignored, MAX_IGNORED, key) || is_in(family_row(s->family)->ignored, FAMILY_IGNORED, key)
                ? NAMES_IGNORED
                : rope_use(s, key, block);

@@ -26,19 +26,20 @@
 
 #define FAMILY_NUMBER(c, number, ...) FAMILY_##number,
 enum family { FAMILY_UNKNOWN, FAMILIES(FAMILY_NUMBER, ) FAMILY_COUNT };
-const char *family_name(enum family family);      /* as in model.family; "unknown" */
-const char *family_prefix(enum family family);    /* of the keys in a published checkpoint: "visual." or "" */
-bool family_stores_positions(enum family family); /* of one size, whatever the image */
+const char *family_name(enum family family); /* as in model.family; "unknown" */
+const char *
+family_prefix(enum family family); /* prefix of the keys in a published checkpoint: "visual." or "" */
+bool family_stores_positions(enum family family); /* for one image size, whatever the image */
 float family_norm_eps(enum family family);
 double family_rope_theta(enum family family); /* base of the frequencies of its rotary positions; 0: none */
-int family_ffn(enum family family);           /* usual activation of an mlp, 1 + enum activation */
-/* Heads of pooling by attention where nothing says them; 0: as many as the blocks'. */
+int family_ffn(enum family family);           /* default activation of an mlp, 1 + enum activation */
+/* Default heads of attention pooling; 0: as many as the blocks'. */
 int64_t family_pool_heads(enum family family);
 bool family_has_variants(enum family family); /* of activation and pooling, with the same names and shapes */
 
 enum layerscale { LAYERSCALE_USUAL, LAYERSCALE_WITHOUT, LAYERSCALE_WITH };
 
-/* Bicubic interpolation of the patches' positions, as the libraries differ in it. */
+/* Bicubic interpolation of the patches' positions, which differs between libraries. */
 enum pos_resize {
     POS_RESIZE_USUAL,  /* of the family, and of towers with registers */
     POS_RESIZE_DINOV2, /* the hub without registers: source = (d + .5) grid / (side + .1) - .5, A = -.75 */
@@ -46,10 +47,11 @@ enum pos_resize {
     POS_RESIZE_TIMM    /* timm, open_clip, the hub with registers: the same with antialias, A = -.5 */
 };
 
-/* Where a block's norms stand: x + f(norm(x)), the usual way, or x + norm(f(x)) (EVA02-CLIP-E). */
+/* Order of a block's norms: pre-norm, x + f(norm(x)), the default, or post-norm, x + norm(f(x))
+ * (EVA02-CLIP-E). */
 enum norms { NORMS_USUAL, NORMS_BEFORE, POST_NORM };
 
-/* What the embedding is made of. */
+/* Pooling: the input of the embedding. */
 enum pool {
     POOL_USUAL,     /* the class token; POOL_AVG of a tower without one */
     POOL_CLS,       /* the class token after the last norm */
@@ -60,14 +62,14 @@ enum pool {
     POOL_CLS_DIST   /* the mean of the first two tokens after the last norm: class and distillation (DeiT) */
 };
 
-/* Parameters that towers of one family have or have not. */
+/* Optional parameters of a family's towers. */
 enum {
     PARTS_KNOWN = 1,
     PART_PRE_NORM = 2,  /* a norm between the embedding and the first block */
     PART_ATTN_NORM = 4, /* sub-LN: a norm between the attention and its projection */
     PART_FFN_NORM = 8,  /* and one between the activation and the second matrix of the feed-forward */
     PART_QKV_BIAS = 16,
-    PART_ATTN_POOL = 32 /* the embedding is what the first of some queries finds in the tokens */
+    PART_ATTN_POOL = 32 /* the embedding is the first query's attention output */
 };
 
 enum { ROPE_MAX_PERIODS = 64 }; /* heads of up to 256 values */
@@ -79,19 +81,19 @@ struct model_shape {
     int64_t patch;    /* patch side in pixels */
     int64_t pos_grid; /* side of the stored position embedding: image/patch unless positions are resized */
     int64_t width, depth, heads, hidden;
-    int64_t out;       /* after the projection, width where the family has none */
+    int64_t out;       /* after the projection; width if the family has none */
     int ffn;           /* 1 + enum activation */
-    bool unprojected;  /* saved without the projection that the family has: out is width */
-    bool projected;    /* with one, in a family that usually has none */
-    bool out_biasless; /* the projection has no bias, which the family's have */
+    bool unprojected;  /* saved without the family's projection: out is width */
+    bool projected;    /* with a projection, in a family that usually has none */
+    bool out_biasless; /* the projection lacks the family's bias */
     bool classless;    /* no class token, and no position for one */
     int64_t registers; /* tokens between class and patches, without position */
     enum layerscale layerscale;
-    enum pos_resize pos_resize; /* how positions go from pos_grid to another image / patch */
+    enum pos_resize pos_resize; /* interpolation of positions from pos_grid to image / patch */
     enum norms norms;
     enum pool pool;
     int64_t pool_queries, pool_heads; /* with PART_ATTN_POOL */
-    int parts;                        /* PARTS_KNOWN | PART_...; 0: the family's usual ones */
+    int parts;                        /* PARTS_KNOWN | PART_...; 0: the family's default */
     float norm_eps;                   /* of all norms; 0: the family's */
     /* Periods of the rotary positions, one per frequency (DINOv3); count 0: those of rope_period */
     int rope_count;
@@ -114,35 +116,34 @@ enum {
 };
 
 const char *model_shape_activation(const struct model_shape *model_shape); /* "gelu", "quick_gelu", ... */
-/* 1 + enum activation of an mlp by that name, transformers' too; 0: none is called so */
+/* 1 + enum activation of an mlp by that name, transformers' names too; 0: unknown */
 int activation_named(const char *name);
 const char *pos_resize_name(enum pos_resize resize);                  /* "dinov2", "hf", "timm"; USUAL: "" */
 const char *model_shape_pool(const struct model_shape *model_shape);  /* "cls", "avg", "avg_first", ... */
 const char *model_shape_norms(const struct model_shape *model_shape); /* "pre", "post" */
-float model_shape_norm_eps(const struct model_shape *model_shape);    /* settled */
-/* Of published towers of that family and width; 0: no idea. */
+float model_shape_norm_eps(const struct model_shape *model_shape);    /* resolved */
+/* Heads of published towers of that family and width; 0: unknown. */
 int64_t model_shape_usual_heads(enum family family, int64_t width);
-/* One line for people: what the tower is, and what of it is assumed. */
+/* Writes one line of text: the tower, and its assumed properties. */
 void model_shape_text(const struct model_shape *model_shape, char *text, size_t size);
 
 /* "eva01_g14", "eva01_g14_plus", "openclip_vit_g14", "openclip_vit_h14", "dinov2_vitg14", "dinov2_vitl14". */
 int model_shape_preset(const char *name, struct model_shape *model_shape, struct error *err);
-const char *model_shape_preset_name(int i); /* NULL behind the last */
+const char *model_shape_preset_name(int i); /* NULL after the last */
 
-/* Complete *geometry from a checkpoint's names and shapes; fields that are set already are checked against
- * it. A tensor of the tower that nothing here reads is refused (checkpoint_fit.h). heads is not in a
- * checkpoint: when 0
- * it becomes width / head_dim, with head_dim 0 what published towers of that width have. image 0 becomes
+/* Completes *model_shape from a checkpoint's names and shapes; fields that are set already are compared with
+ * it. Refuses a tensor of the tower that meopt does not read (checkpoint_fit.h). A checkpoint has no heads: 0
+ * becomes width / head_dim, and head_dim 0 the value of published towers of that width. image 0 becomes
  * pos_grid * patch (DINOv2: 16 patches). */
 int model_shape_infer(struct model_shape *model_shape, const struct weights *weights, int64_t head_dim,
                       struct error *err);
-/* The part of it that names and shapes determine. */
+/* The subset that names and shapes determine. */
 int model_shape_dims(struct model_shape *model_shape, const struct weights *weights, struct error *err);
-/* Does the checkpoint hold every parameter of such a tower, in its shape, as tower_load will ask? Names and
- * shapes only. target: of a distillation head, 0 for none. */
+/* Returns whether the checkpoint has every parameter of such a tower in its shape, as tower_load requires.
+ * Reads names and shapes only. target: of a distillation head, 0 for none. */
 int model_shape_fits(const struct model_shape *model_shape, int64_t target, const struct weights *weights,
                      struct error *err);
-/* The same defaults without a checkpoint, then that everything is set and possible. */
+/* Applies the defaults without a checkpoint, then checks that everything is set and valid. */
 int model_shape_check(struct model_shape *model_shape, int64_t head_dim, struct error *err);
 
 bool model_shape_projects(const struct model_shape *model_shape);   /* the pooled row passes a projection */
@@ -151,23 +152,22 @@ int64_t model_shape_tokens(
     const struct model_shape *model_shape); /* N = 1 + registers + P; classless without the 1 */
 /* Rows of a position embedding of side * side patches. */
 int64_t model_shape_position_rows(const struct model_shape *model_shape, int64_t side);
-/* The tokens that POOL_AVG... and POOL_CLS_DIST average: `count` of them from `first` on. */
+/* The tokens that POOL_AVG... and POOL_CLS_DIST average: `count` of them, starting at `first`. */
 void model_shape_averaged(const struct model_shape *model_shape, int64_t *first, int64_t *count);
-int model_shape_parts(const struct model_shape *model_shape); /* settled: PARTS_KNOWN | PART_... */
+int model_shape_parts(const struct model_shape *model_shape); /* resolved: PARTS_KNOWN | PART_... */
 int64_t model_shape_pooled(
-    const struct model_shape *model_shape); /* values of the pooled row, before its projection */
+    const struct model_shape *model_shape); /* width of the pooled row, before its projection */
 bool model_shape_rotates(const struct model_shape *model_shape); /* queries and keys have rotary positions */
 bool model_shape_resizes(const struct model_shape *model_shape); /* positions pass through a resize matrix */
 int64_t model_shape_parameters(
     const struct model_shape *model_shape); /* of the visual tower, without a distillation head */
-double model_shape_forward_flops(const struct model_shape *model_shape); /* per image, 2 per multiply-add */
-double
-model_shape_attention_flops(const struct model_shape *model_shape); /* of it, attention's two products */
-/* What RECOMPUTE_BLOCK does again: blocks up to the feed-forward's activation.
- * The last block only for a second backward pass. */
+double model_shape_forward_flops(const struct model_shape *model_shape);   /* per image, 2 per multiply-add */
+double model_shape_attention_flops(const struct model_shape *model_shape); /* of it, attention's two GEMMs */
+/* FLOPs that RECOMPUTE_BLOCK repeats: blocks up to the feed-forward's activation. The last block only for a
+ * second backward pass. */
 double model_shape_recompute_flops(const struct model_shape *model_shape, bool twice);
 
-/* What a parameter is before training (tower_init_random). */
+/* Initial value of a parameter (tower_init_random). */
 enum initial {
     INITIAL_NORMAL, /* standard deviation 0.02 */
     INITIAL_BRANCH, /* the output of a residual branch: 0.02 / sqrt(2*depth) */
@@ -183,56 +183,54 @@ struct parameter {
     int64_t count;
     int role;     /* enum role (family.h) */
     int group;    /* 0 embedding, 1..depth blocks, depth+1 final norm, projection and distillation head */
-    bool matrix;  /* operand of a gemm: stored in weight_type; everything else is F32 */
-    bool trained; /* false: mask_token, which no gradient reaches */
+    bool matrix;  /* GEMM operand: stored in weight_type; all other parameters are F32 */
+    bool trained; /* false: mask_token, which has no gradient */
     bool decay;   /* ndim >= 2 after removing dimensions of size 1 */
-    bool small;   /* norm, bias, LayerScale, token, position embedding: low bits do not pay */
+    bool small;   /* norm, bias, LayerScale, token, position embedding: residual bits do not pay */
     bool head;    /* distillation head: lr scaled by optim.head_lr_scale */
     enum initial initial;
-    void *weight; /* what forward and backward read */
+    void *weight; /* read by forward and backward */
     enum dtype weight_type;
-    float *master; /* F32 values beside bf16 weights (the AMP-like baseline), else NULL */
+    float *master; /* F32 values next to bf16 weights (the AMP-like baseline), else NULL */
     void *grad;    /* NULL for a frozen tower; with released gradients valid only inside group_done */
     enum dtype grad_type;
 };
 
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_BLOCK };
-/* MINIMAL: all that is not cheap to make again. 8BIT: of that the feed-forward's values before the activation
- * in 8 bits, and what attention gives not at all: it is made again from queries, keys and values. */
+/* MINIMAL: every tensor that is not cheap to recompute. 8BIT: the same, but the feed-forward's pre-activation
+ * in 8 bits, and no attention output: it is recomputed from queries, keys and values. */
 enum saved { SAVED_MINIMAL, SAVED_8BIT };
 enum gradient_storage {
     GRADIENTS_NONE,   /* frozen: a teacher */
     GRADIENTS_KEEP,   /* all at once */
-    GRADIENTS_RELEASE /* a buffer of the largest group's size, handed out group by group */
+    GRADIENTS_RELEASE /* a buffer of the largest group's size, valid group by group */
 };
 
 struct tower_options {
     int64_t batch;          /* B, the largest micro-batch */
     enum dtype compute;     /* activations: F32 or BF16 */
-    enum dtype weight_type; /* matrices: F32 or BF16. F32 under BF16 compute: cast into scratch at each use */
+    enum dtype weight_type; /* matrices: F32 or BF16. F32 with BF16 compute: cast into scratch at each use */
     bool master;            /* weight_type BF16 only: keep F32 masters too */
     enum dtype grad_type;   /* of matrices */
     enum gradient_storage gradients;
-    int weight_buffers;   /* 0: all weights are held. 1, 2: those of so many groups, which take turns in them;
-                             whoever binds the tower's weights puts them there (tower_bind_weights) */
-    int gradient_buffers; /* released: 2 keep a group's gradients until the next group's have been handed out,
-                             for work that goes on meanwhile; 0 as 1 */
+    int weight_buffers; /* 0: all weights are in memory. 1, 2: only those of that many groups, in turn; the owner of the tower's weights loads them (tower_bind_weights) */
+    int gradient_buffers; /* released: 2 keep a group's gradients until those of the next group are done, for work that runs in parallel; 0 as 1 */
     enum recompute recompute;
-    enum saved saved;    /* 8BIT not with RECOMPUTE_BLOCK, which keeps one block */
+    enum saved saved;    /* 8BIT cannot be used with RECOMPUTE_BLOCK, which keeps one block */
     bool backward_twice; /* exact clipping with released gradients: activations survive a backward pass */
     bool patch_tokens;   /* out also holds the patch tokens (loss tokens cls+patch) */
     int64_t target;      /* T of a linear distillation head, 0: none */
     enum memory_class weights_class, activations_class; /* a teacher's are MEMORY_TEACHER, twice */
 };
 
-/* Before a pass reads the weights of `group` they must be there; when it has read them `next` comes, -1: none
- * in this pass. Called between operations that were issued, which may not have been done yet on a card. */
+/* Makes the weights of `group` available before a pass reads them; `next` follows, -1: none in this pass. It
+ * is called between issued operations, which a card may not have finished. */
 typedef int (*group_needed)(void *context, int group, int next, struct error *err);
 
 struct tower {
     struct device *device;
     struct model_shape model_shape;
-    const struct family_row *family; /* the row of geometry.family (family.h) */
+    const struct family_row *family; /* the row of model_shape.family (family.h) */
     struct tower_options options;
     int64_t tokens;    /* N */
     int64_t patches;   /* P */
@@ -250,8 +248,8 @@ struct tower {
     struct tower_memory *memory;
 };
 
-/* A group's gradients as one span: F32 ones (vectors) first, then its matrices, all of
- * options.grad_type; between them are gaps that nobody reads. */
+/* A group's gradients as one span: F32 ones (vectors) first, then its matrices, all of options.grad_type. The
+ * gaps between them are unused. */
 struct gradient_span {
     void *p; /* NULL for a frozen tower */
     size_t bytes, f32_bytes;
@@ -261,32 +259,33 @@ int tower_create(struct tower **tower, struct device *device, const struct model
                  const struct tower_options *options, struct error *err);
 void tower_close(struct tower *tower);
 
-/* Valid as parameter.grad is (group_done). */
+/* Valid as long as parameter.grad (group_done). */
 struct gradient_span tower_group_gradients(const struct tower *tower, int group);
 
-/* A group's weights: F32 vectors first, then its matrices, in the order of its gradients. With weight_buffers
- * its place in them, without what is not trained. */
+/* A group's weights: F32 vectors first, then its matrices, in the order of its gradients. With
+ * weight_buffers: its part of the buffers, without parameters that are not trained. */
 struct weight_span {
     char *p;
     size_t bytes;
 };
 struct weight_span tower_group_weights(const struct tower *tower, int group);
 
-/* With weight_buffers: who puts weights there, asked before each group of a pass. */
+/* With weight_buffers: sets the function that loads weights, called before each group of a pass. */
 void tower_bind_weights(struct tower *tower, group_needed needed, void *context);
 
-/* Scratch of at least the largest scratch_bytes among the towers that share it (64-byte aligned). */
+/* Sets the scratch: at least the largest scratch_bytes among the towers that share it (64-byte aligned). */
 void tower_bind_scratch(struct tower *tower, void *scratch);
 
-/* Called for each parameter that received values, with the exact F32 values (host memory): the optimizer
- * takes what bf16 cannot hold from here. */
+/* Called for each loaded parameter with the exact F32 values (host memory), from which the optimizer keeps
+ * the bits that bf16 cannot represent. */
 typedef int (*parameter_values)(void *context, int index, const float *values, struct error *err);
 
-/* Values of what is trained go to `loaded` alone where the tower has weight_buffers.
+/* With weight_buffers, values of trained parameters go to `loaded` only.
  *
- * Values from a checkpoint: every parameter must be there with its shape, and finite.
- * The distillation head (distill_head.weight, .bias) is taken when present, else left as it is: call
- * tower_init_random(head_only) first. `loaded` may be NULL. */
+ * tower_load reads values from a checkpoint: every parameter must exist with its shape, and be finite. The
+ * distillation head (distill_head.weight, .bias) is loaded if present, otherwise unchanged: call
+ * tower_init_random(head_only) first. `loaded` may be NULL.
+ */
 int tower_load(struct tower *tower, const struct weights *weights, parameter_values loaded, void *context,
                struct error *err);
 /* Seeded random values, the same on every machine: normal 0.02 (outputs of residual branches /
@@ -294,7 +293,7 @@ int tower_load(struct tower *tower, const struct weights *weights, parameter_val
 int tower_init_random(struct tower *tower, uint64_t seed, bool head_only, parameter_values loaded,
                       void *context, struct error *err);
 
-/* What a tower is given: device memory, kept untouched until tower_backward has read it again. */
+/* Input of a tower: device memory, unchanged until tower_backward has read it again. */
 struct batch {
     const void *input; /* images F32 (count, 3, S, S) */
     int64_t count;     /* at most options.batch */
@@ -302,16 +301,16 @@ struct batch {
 size_t model_shape_input_bytes(const struct model_shape *model_shape, int64_t count);
 
 void tower_forward(struct tower *tower, const struct batch *batch);
-/* The same where weights may have to be waited for. */
+/* tower_forward with weights that may have to be waited for. */
 int tower_forward_bound(struct tower *tower, const struct batch *batch, struct error *err);
 
 /* Called when the gradients of `group` are complete (groups depth+1, depth, ..., 0), only in the last
- * micro-batch. With GRADIENTS_RELEASE parameter.grad of that group is valid until it returns, with two
- * gradient_buffers until the call for the group after it returns. Non-zero stops the pass. */
+ * micro-batch. With GRADIENTS_RELEASE parameter.grad of that group is valid until it returns; with two
+ * gradient_buffers, until the call for the following group returns. Non-zero stops the pass. */
 typedef int (*group_done)(void *context, int group, struct error *err);
 
 /* dout F32 as out. first: gradients are overwritten, else added to (GRADIENTS_KEEP only). last: the gradients
- * are finished (LayerScale) and handed to `done` (may be NULL). */
+ * are completed (LayerScale) and passed to `done` (may be NULL). */
 int tower_backward(struct tower *tower, const struct batch *batch, const float *dout, bool first, bool last,
                    group_done done, void *context, struct error *err);
 

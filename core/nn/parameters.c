@@ -1,15 +1,15 @@
-/* The parameters of a tower: what each role is in every family (shape, kind, first value); which of them a
- * family has and what it calls them is its row (family.c). */
+/* The parameters of a tower: shape, kind and initial value of each role in every family. The family's row
+ * (family.c) has the roles that exist and their keys. */
 #include "core/nn/parameters.h"
 #include "core/base/file.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Shape letters: D width, Q 3D, F hidden, G rows of the first feed-forward matrix, O out, T target,
- * P rows of the position embedding, R registers, U queries that pool, I 3O, N width of the pooled row,
- * 3 channels, p patch side, 1. Flags: m matrix of a gemm, s small whatever its shape, h distillation head,
- * f frozen: no gradient reaches it. */
+/* Shape letters: D width, Q 3D, F hidden, G rows of the first feed-forward matrix, O out, T target, P rows of
+ * the position embedding, R registers, U pooling queries, I 3O, N width of the pooled row, 3 channels, p
+ * patch side, 1. Flags: m GEMM operand, s small whatever its shape, h distillation head, f frozen: no
+ * gradient. */
 static const struct {
     const char *shape, *flags;
     enum initial initial;
@@ -68,7 +68,7 @@ static const struct {
     [ROLE_HEAD_B] = {"T", "sh", INITIAL_ZERO},
 };
 
-/* The part of the tower that a role belongs to, which may lack it; 0: all have it whose family has. */
+/* The optional part of the tower that a role belongs to; 0: none. */
 static const int parts[ROLE_COUNT] = {
     [ROLE_PRE_W] = PART_PRE_NORM,        [ROLE_PRE_B] = PART_PRE_NORM,
     [ROLE_QKV_B] = PART_QKV_BIAS,        [ROLE_Q_B] = PART_QKV_BIAS,
@@ -141,8 +141,8 @@ static bool has_layerscale(const struct model_shape *g, const struct family_row 
 int parameters_list(const struct model_shape *g, int64_t target, struct parameter **list)
 {
     const struct family_row *row = family_row(g->family);
-    int count = 0, room = ROLE_COUNT * (int)(g->depth + 1);
-    *list = xcalloc((size_t)room, sizeof **list);
+    int count = 0, capacity = ROLE_COUNT * (int)(g->depth + 1);
+    *list = xcalloc((size_t)capacity, sizeof **list);
     for (int64_t group = 0; group <= g->depth + 1; group++) {
         char prefix[64] = "";
         bool block = group > 0 && group <= g->depth;

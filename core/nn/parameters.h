@@ -1,13 +1,13 @@
-/* The list of a tower's parameters, in checkpoint terms. */
+/* The list of a tower's parameters, with checkpoint names. */
 #ifndef MEOPT_NN_PARAMETERS_H
 #define MEOPT_NN_PARAMETERS_H
 
 #include "core/nn/tower.h"
 
-/* Fill a new list (malloc'ed) in group order; returns the count. */
+/* Fills a new list (malloc'ed) in group order; returns the count. */
 int parameters_list(const struct model_shape *model_shape, int64_t target, struct parameter **list);
 
-int role_part(enum role role);                               /* PART_... that it belongs to, 0: none */
-int role_ndim(const struct family_row *row, enum role role); /* dimensions of its tensor behind leading 1s */
+int role_part(enum role role);                               /* PART_... that the role belongs to, 0: none */
+int role_ndim(const struct family_row *row, enum role role); /* dimensions of its tensor after leading 1s */
 
 #endif

@@ -1,6 +1,6 @@
 /* Rotary positions, and bicubic interpolation of position embeddings (PyTorch's upsample_bicubic2d, with and
- * without antialias) as a matrix: towers are trained through it. In float as there. Which library does what:
- * enum pos_resize. */
+ * without antialias) as a matrix, because towers are trained through it. Computed in float, as in PyTorch.
+ * Library by library: enum pos_resize. */
 #include "core/nn/positions.h"
 #include "core/base/file.h"
 #include "core/nn/family.h"
@@ -8,8 +8,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Without antialias, A = -0.75: position d reads four around (d + 0.5) * scale - 0.5, indices clamped. The
- * original DINOv2 adds 0.1 to the grid size before it computes the scale, against rounding
+/* Without antialias, A = -0.75: position d reads four inputs around (d + 0.5) * scale - 0.5, indices clamped.
+ * The original DINOv2 adds 0.1 to the grid size before it computes the scale, against rounding
  * (interpolate_offset in dinov2/models/vision_transformer.py). */
 static void bicubic_taps(int64_t d, double scale_factor, int64_t grid, int64_t index[4], float weight[4])
 {
@@ -43,8 +43,8 @@ static void taps_matrix(float *w, int64_t side, int64_t grid, int64_t cls, doubl
         }
 }
 
-/* With antialias, A = -0.5: the kernel is as wide as the scale where that is above 1, and its weights are
- * divided by their sum. One side's weights (side, grid). */
+/* With antialias, A = -0.5: the kernel is widened by a scale above 1, and its weights are divided by their
+ * sum. Computes one side's weights (side, grid). */
 static void antialias_weights(float *w, int64_t side, int64_t grid)
 {
     double scale = (double)grid / (double)side, wide = scale > 1 ? scale : 1, support = 2 * wide, A = -0.5;
@@ -83,7 +83,7 @@ void positions_matrix(const struct model_shape *g, float *w)
     int64_t side = g->image / g->patch, grid = g->pos_grid, cls = !g->classless,
             columns = model_shape_position_rows(g, grid);
     if (cls) w[0] = 1;  /* the cls row passes unchanged */
-    if (side == grid) { /* the real code does not interpolate then */
+    if (side == grid) { /* the original code does not interpolate then */
         for (int64_t i = cls; i < columns; i++) w[i * columns + i] = 1;
         return;
     }
@@ -94,7 +94,8 @@ void positions_matrix(const struct model_shape *g, float *w)
     }
 }
 
-/* Angle of frequency i of dh/4, at a row or column of the patches (enum rope); in float, as the libraries. */
+/* Angle of frequency i of dh/4, at a row or column of the patches (enum rope); in float, as in the
+ * libraries. */
 static float angle(const struct model_shape *g, enum rope kind, int64_t i, int64_t count, int64_t at,
                    int64_t side)
 {

@@ -1,10 +1,10 @@
-/* Positions of a grid from those of another. */
+/* Position embeddings of one grid from those of another. */
 #ifndef MEOPT_NN_POSITIONS_H
 #define MEOPT_NN_POSITIONS_H
 
 #include "core/nn/nn.h"
 
-/* w (1 + P, 1 + pos_grid^2), all zero before: positions of the image's patches, and of the class token, as
+/* w (1 + P, 1 + pos_grid^2), all zero on entry: positions of the image's patches, and of the class token, as
  * sums of the stored ones. */
 void positions_matrix(const struct model_shape *model_shape, float *w);
 

@@ -10,7 +10,7 @@
 
 // clang-format off
 #define SUB_LN   .parts = PARTS_KNOWN | PART_QKV_BIAS | PART_ATTN_NORM | PART_FFN_NORM
-#define BEHIND   .norms = POST_NORM
+#define POSTNORM .norms = POST_NORM
 #define PLAIN    .pool = POOL_AVG_FIRST, .unprojected = true
 #define PLAIN_LN PLAIN, .parts = PARTS_KNOWN | PART_QKV_BIAS | PART_FFN_NORM
 #define CLIPA    .pool = POOL_AVG_FIRST, .parts = PARTS_KNOWN | PART_QKV_BIAS

@@ -1,4 +1,4 @@
-/* A tower under other names: see rename_keys.h. */
+/* Renames the keys of a tower: see rename_keys.h. */
 #include "core/nn/rename_keys.h"
 #include "core/base/file.h"
 #include "core/nn/checkpoint_fit.h"
@@ -8,14 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where the values of a row come from: `count` elements of a tensor from `first` on. */
+/* Source of a row's values: `count` elements of a tensor from `first` on. */
 struct source {
-    struct rename_keys *respell;
-    const struct weights *weights; /* NULL: `filled` everywhere */
+    struct rename_keys *rename;
+    const struct weights *weights; /* NULL: all values are `filled` */
     float filled;
     int64_t tensor, first, count;
     enum dtype dtype;
-    bool transposed; /* the tensor has the row's dimensions the other way round */
+    bool transposed; /* the tensor has the row's two dimensions swapped */
     int64_t added;   /* a tensor whose first values are added; -1: none */
     int64_t columns; /* of the row */
 };
@@ -25,16 +25,16 @@ struct rename_keys {
     enum dtype dtype;
     struct weights_row *rows;
     struct source **sources;
-    int64_t count, room;
-    const struct source *held; /* whose values are in `values` */
+    int64_t count, capacity;
+    const struct source *held; /* the source whose values are in `values` */
     void *values;
 };
 
-void rename_keys_open(struct rename_keys **respell, const struct weights *tower, enum dtype dtype)
+void rename_keys_open(struct rename_keys **rename, const struct weights *tower, enum dtype dtype)
 {
-    *respell = xcalloc(1, sizeof **respell);
-    (*respell)->tower = tower;
-    (*respell)->dtype = dtype;
+    *rename = xcalloc(1, sizeof **rename);
+    (*rename)->tower = tower;
+    (*rename)->dtype = dtype;
 }
 
 void rename_keys_close(struct rename_keys *r)
@@ -69,7 +69,7 @@ static void transpose(char *to, const char *from, int64_t rows, int64_t columns,
             memcpy(to + (size_t)(r * columns + c) * bytes, from + (size_t)(c * rows + r) * bytes, bytes);
 }
 
-/* The sum, rounded once. */
+/* Adds the two tensors, rounding once. */
 static int add(const struct source *s, void *values, struct error *err)
 {
     void *a = NULL, *b = NULL;
@@ -110,7 +110,7 @@ static int make_values(const struct source *s, void **made, struct error *err)
 static int read_row(void *context, size_t offset, void *dst, size_t bytes, struct error *err)
 {
     struct source *s = context;
-    struct rename_keys *r = s->respell;
+    struct rename_keys *r = s->rename;
     if (r->held != s) {
         free(r->values);
         r->held = NULL;
@@ -122,18 +122,18 @@ static int read_row(void *context, size_t offset, void *dst, size_t bytes, struc
     return 0;
 }
 
-/* A row of that name and shape; its count is the shape's. */
+/* Appends a row of that name and shape; the shape gives its count. */
 static struct source *add_row(struct rename_keys *r, const char *name, int ndim, const int64_t *shape,
                               struct source source)
 {
-    if (r->count == r->room) {
-        r->room = r->room ? 2 * r->room : 256;
-        r->rows = xrealloc(r->rows, (size_t)r->room * sizeof *r->rows);
-        r->sources = xrealloc(r->sources, (size_t)r->room * sizeof *r->sources);
+    if (r->count == r->capacity) {
+        r->capacity = r->capacity ? 2 * r->capacity : 256;
+        r->rows = xrealloc(r->rows, (size_t)r->capacity * sizeof *r->rows);
+        r->sources = xrealloc(r->sources, (size_t)r->capacity * sizeof *r->sources);
     }
     struct source *s = r->sources[r->count] = xcalloc(1, sizeof *s);
     *s = source;
-    s->respell = r;
+    s->rename = r;
     s->count = 1;
     for (int i = 0; i < ndim; i++) s->count *= shape[i];
     s->columns = ndim ? shape[ndim - 1] : 1;
@@ -162,8 +162,8 @@ void rename_keys_as_is(struct rename_keys *r, bool head)
 
 static int64_t block_of(const struct parameter *p) { return p->group - 1; }
 
-/* The source of one part of a parameter, as `place` says that the values lie at the destination. */
-static struct source source_of(const struct rename_keys *r, const struct spelling *own, int ffn,
+/* Returns the source of one part of a parameter, whose destination `place` describes. */
+static struct source source_of(const struct rename_keys *r, const struct key_map *own, int ffn,
                                const struct parameter *p, const struct values_place *place, int part)
 {
     struct source s = {.weights = r->tower,
@@ -177,15 +177,15 @@ static struct source source_of(const struct rename_keys *r, const struct spellin
     return s;
 }
 
-/* The class token's position joins it where such files have none for it. */
-static void join_position(const struct rename_keys *r, const struct spelling *own, const struct spelling *as,
+/* Adds the class token's position to the token if the library's files have no separate position. */
+static void join_position(const struct rename_keys *r, const struct key_map *own, const struct key_map *as,
                           const struct weights *weights, int ffn, struct source *s)
 {
     if (names_place(as, weights, ROLE_POS, 0, ffn).zero_rows)
         s->added = names_tensor(own, r->tower, ROLE_POS, 0, ffn);
 }
 
-static int shape_as(const struct spelling *as, const struct parameter *p, const struct values_place *place,
+static int shape_as(const struct key_map *as, const struct parameter *p, const struct values_place *place,
                     int part, int64_t *shape)
 {
     int ndim = 0;
@@ -207,7 +207,7 @@ static int shape_as(const struct spelling *as, const struct parameter *p, const 
     return ndim;
 }
 
-static int check_places(const struct spelling *as, enum library library, const struct model_shape *g,
+static int check_places(const struct key_map *as, enum library library, const struct model_shape *g,
                         const struct parameter *list, int count, struct error *err)
 {
     const char *name = library == LIBRARY_TIMM ? "timm" : "transformers";
@@ -223,18 +223,18 @@ static int check_places(const struct spelling *as, enum library library, const s
         return error_set(err, EXIT_CONFIG, "--format pt or safetensors", "%s has no class for a %s tower %s",
                          name, family_name(g->family),
                          pre                     ? "without a norm before the blocks"
-                         : g->norms == POST_NORM ? "whose norms stand behind the branches"
+                         : g->norms == POST_NORM ? "with post-norm"
                                                  : "that pools so");
     for (int i = 0; i < count; i++)
         if (list[i].role != ROLE_MASK && names_leaves_out(as, (enum role)list[i].role))
             return error_set(err, EXIT_CONFIG, "--format pt, safetensors or timm",
-                             "that library's %s tower has no LayerScale, the student has",
+                             "that library's %s tower has no LayerScale, the student has it",
                              family_name(g->family));
     return 0;
 }
 
-/* Tensors that the library's classes have and the tower lacks, and that change no output. */
-static void add_neutral(struct rename_keys *r, const struct model_shape *g, const struct spelling *as)
+/* Appends tensors that the library's classes require, the tower lacks, and that change no output. */
+static void add_neutral(struct rename_keys *r, const struct model_shape *g, const struct key_map *as)
 {
     static const enum role scales[] = {ROLE_LS1, ROLE_LS2};
     const int64_t registers[] = {1, 0, g->width};
@@ -252,7 +252,7 @@ static void add_neutral(struct rename_keys *r, const struct model_shape *g, cons
 int rename_keys_library(struct rename_keys *r, const struct model_shape *g, enum library library,
                         struct error *err)
 {
-    struct spelling as, own;
+    struct key_map as, own;
     if (!names_library(&as, library, g))
         return error_set(err, EXIT_CONFIG, "--format pt or safetensors",
                          "%s has no class for a tower of the family %s",
@@ -285,23 +285,22 @@ int rename_keys_library(struct rename_keys *r, const struct model_shape *g, enum
     return code;
 }
 
-/* Values that are only a part of a tensor cannot be put into it. */
-static int check_slices(const struct model_shape *g, const struct spelling *as,
-                        const struct weights *original, const struct parameter *list, int count,
-                        struct error *err)
+/* Values that are only a part of a tensor cannot be merged into it. */
+static int check_slices(const struct model_shape *g, const struct key_map *as, const struct weights *original,
+                        const struct parameter *list, int count, struct error *err)
 {
     for (int i = 0; i < count; i++) {
         struct values_place place = fit_place(as, g->ffn, &list[i], original);
         if (place.slices || place.held_rows)
             return error_set(err, EXIT_CONFIG, "--format hf or timm, without --merge",
-                             "its tensor %s holds more than the student's values", place.first);
+                             "its tensor %s contains more than the student's values", place.first);
     }
     return 0;
 }
 
-/* For each tensor of the original where its values come from; weights NULL: from itself. */
+/* Returns, for each tensor of the original, the source of its values; weights NULL: the original. */
 static struct source *replacements(const struct rename_keys *r, const struct model_shape *g,
-                                   const struct spelling *own, const struct spelling *as,
+                                   const struct key_map *own, const struct key_map *as,
                                    const struct weights *original, const struct parameter *list, int count)
 {
     struct source *by = xcalloc((size_t)weights_count(original), sizeof *by);
@@ -320,8 +319,8 @@ static struct source *replacements(const struct rename_keys *r, const struct mod
     return by;
 }
 
-/* A program's module has tensors that no class has in its state: OpenAI's numbers, and the causal mask, which
- * is computed. */
+/* Returns whether a tensor is an attribute of a scripted module that no class has in its state: OpenAI's
+ * numbers, and the causal mask, which is computed. */
 static bool is_attribute(const struct weights *original, const char *name)
 {
     static const char *const names[] = {"input_resolution", "context_length", "vocab_size", "attn_mask"};
@@ -334,11 +333,11 @@ static bool is_attribute(const struct weights *original, const char *name)
 int rename_keys_merge(struct rename_keys *r, const struct model_shape *g, const struct weights *original,
                       struct error *err)
 {
-    struct spelling as, own;
+    struct key_map as, own;
     struct model_shape found = {0};
     const char *unread = weights_unread_name(original, 0);
     if (unread)
-        return error_set(err, EXIT_CONFIG, "take such tensors out of the original first",
+        return error_set(err, EXIT_CONFIG, "remove such tensors from the original first",
                          "its tensor %.80s is %s, which cannot be copied", unread,
                          weights_unread(original, unread));
     int code = model_shape_dims(&found, original, err);
@@ -348,7 +347,7 @@ int rename_keys_merge(struct rename_keys *r, const struct model_shape *g, const 
     struct parameter *list;
     int count = parameters_list(g, 0, &list);
     if (found.depth != g->depth || model_shape_projects(&found) != model_shape_projects(g))
-        code = error_set(err, EXIT_CONFIG, "name the file that the student began from",
+        code = error_set(err, EXIT_CONFIG, "use the file that the student was initialized from",
                          "its tower has %lld blocks and %s projection, the student's %lld and %s",
                          (long long)found.depth, model_shape_projects(&found) ? "a" : "no",
                          (long long)g->depth, model_shape_projects(g) ? "one" : "none");

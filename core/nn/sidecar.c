@@ -1,4 +1,4 @@
-/* The configuration beside a checkpoint: see sidecar.h. */
+/* The sidecar config of a checkpoint: see sidecar.h. */
 #include "core/nn/sidecar.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
@@ -38,20 +38,20 @@ static bool ends_with(const char *name, const char *with)
 
 static void copy(char *to, size_t size, const char *from) { name_printable(to, size, from); }
 
-/* A side of an image or of a patch: N or [N, N]. */
+/* Reads the side of an image or of a patch: N or [N, N]. */
 static int64_t side(const json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);
     return (int64_t)json_integer_value(json_is_array(value) ? json_array_get(value, 0) : value);
 }
 
-static void take_activation(struct sidecar *b, const char *name)
+static void set_activation(struct sidecar *b, const char *name)
 {
     copy(b->activation, sizeof b->activation, name);
     b->ffn = activation_named(strcmp(name, "swiglu") == 0 ? "gelu" : name);
 }
 
-static void take_pool(struct sidecar *b, const char *name)
+static void set_pool(struct sidecar *b, const char *name)
 {
     copy(b->pool, sizeof b->pool, name);
     b->map = strcmp(name, "map") == 0;
@@ -63,8 +63,8 @@ static void take_pool(struct sidecar *b, const char *name)
 
 static int64_t grid_of(int64_t image, int64_t patch) { return image > 0 && patch > 0 ? image / patch : 0; }
 
-/* Is it an architecture whose arguments are known: vit_SIZE_patchN_PIXELS, dino*, clip*, reg*, gap*,
- * siglip*; eva*, deit*, flexivit*? */
+/* Returns whether the arguments of an architecture are known: vit_SIZE_patchN_PIXELS, dino*, clip*, reg*,
+ * gap*, siglip*; eva*, deit*, flexivit*. */
 static bool known_architecture(const char *name)
 {
     static const char *const kinds[] = {"dino", "clip", "reg", "gap", "siglip"};
@@ -78,7 +78,7 @@ static bool known_architecture(const char *name)
     return known;
 }
 
-/* timm has some of its SigLIP towers with the activation that they were trained with. */
+/* Some SigLIP towers of timm have the activation that they were trained with. */
 static bool siglip_tanh(const char *name)
 {
     static const char *const sizes[] = {"base_patch32_", "giantopt_", "so400m_patch16_"};
@@ -87,7 +87,7 @@ static bool siglip_tanh(const char *name)
     return tanh && strstr(name, "_siglip_");
 }
 
-/* What the name of an architecture of timm says. */
+/* Properties from the name of an architecture of timm. */
 static void timm_architecture(struct sidecar *b, const char *name)
 {
     bool eva = begins(name, "eva"), dinov3 = strstr(name, "dinov3") != NULL;
@@ -95,17 +95,17 @@ static void timm_architecture(struct sidecar *b, const char *name)
     b->pos_resize = POS_RESIZE_TIMM;
     if (!known_architecture(name)) return;
     b->norms = strstr(name, "eva02_enormous") ? POST_NORM : NORMS_BEFORE;
-    take_activation(b, strstr(name, "quickgelu") ? "quick_gelu" : siglip_tanh(name) ? "gelu_tanh" : "gelu");
+    set_activation(b, strstr(name, "quickgelu") ? "quick_gelu" : siglip_tanh(name) ? "gelu_tanh" : "gelu");
     b->rotary = eva || dinov3;
     b->norm_eps = dinov3 || (strstr(name, "_clip_") && !eva) ? 1e-5 : 1e-6;
 }
 
-/* A tower of timm inside a model of open_clip: of any size, its name says what else it is. */
+/* A tower of timm inside a model of open_clip: of any size; its name gives the other properties. */
 static bool open_clip_timm(struct sidecar *b, const json_t *vision, const char *name)
 {
     const char *pool = text(vision, "timm_pool");
     timm_architecture(b, name);
-    if (*pool) take_pool(b, pool);
+    if (*pool) set_pool(b, pool);
     return true;
 }
 
@@ -130,18 +130,18 @@ static bool open_clip(struct sidecar *b, const json_t *root)
     double hidden = (double)width * json_number_value(ratio);
     if (hidden >= 1 && hidden < 1e9) b->sizes.hidden = (int64_t)hidden;
     const json_t *quick = json_object_get(model, "quick_gelu");
-    take_activation(b, json_is_true(quick) ? "quick_gelu" : "gelu");
+    set_activation(b, json_is_true(quick) ? "quick_gelu" : "gelu");
     const char *kind = text(json_object_get(vision, "act_kwargs"), "approximate");
     if (*kind && strcmp(kind, "none") != 0 && !json_is_true(quick))
-        take_activation(b, strcmp(kind, "tanh") == 0 ? "gelu_tanh" : kind);
+        set_activation(b, strcmp(kind, "tanh") == 0 ? "gelu_tanh" : kind);
     const char *pool = text(vision, "pool_type");
     if (is_true(vision, "attentional_pool")) {
         const json_t *pool_heads = json_object_get(vision, "attn_pooler_heads");
         bool first = !*pool || strcmp(pool, "tok") == 0; /* of the queries */
-        take_pool(b, first ? "attentional_pool" : "attentional_pool of all queries");
+        set_pool(b, first ? "attentional_pool" : "attentional_pool of all queries");
         if (first) b->pool_heads = pool_heads ? json_integer_value(pool_heads) : 8;
-    } else if (is_true(vision, "global_average_pool")) take_pool(b, "avg");
-    else take_pool(b, *pool ? pool : "tok");
+    } else if (is_true(vision, "global_average_pool")) set_pool(b, "avg");
+    else set_pool(b, *pool ? pool : "tok");
     if (b->pool_kind == POOL_AVG && is_true(vision, "final_ln_after_pool")) b->pool_kind = POOL_AVG_FIRST;
     b->norm_eps = json_number_value(json_object_get(json_object_get(vision, "norm_kwargs"), "eps"));
     if (!(b->norm_eps > 0)) b->norm_eps = *text(vision, "eva_model_name") ? 1e-6 : 1e-5;
@@ -149,9 +149,9 @@ static bool open_clip(struct sidecar *b, const json_t *root)
     return true;
 }
 
-/* Defaults of the classes of transformers: a configuration inside another one leaves them out. */
+/* Defaults of the classes of transformers: a nested configuration omits them. */
 static const struct hf_defaults {
-    const char *type; /* begin of model_type */
+    const char *type; /* prefix of model_type */
     enum family family;
     int64_t width, heads;
     const char *act;
@@ -195,7 +195,7 @@ static bool transformers(struct sidecar *b, const json_t *root)
     b->norm_eps = json_number_value(json_object_get(model, "layer_norm_eps"));
     if (!(b->norm_eps > 0)) b->norm_eps = usual->norm_eps;
     if (!*act) act = usual->act;
-    if (*act) take_activation(b, act);
+    if (*act) set_activation(b, act);
     if (begins(type, "dinov3")) {
         const json_t *rope = json_object_get(model, "rope_parameters");
         b->rope_theta = json_number_value(json_object_get(model, "rope_theta"));
@@ -205,7 +205,7 @@ static bool transformers(struct sidecar *b, const json_t *root)
         b->image = side(model, "image_size");
         if (is_true(model, "use_gated_mlp") && strcmp(act, "silu") != 0)
             copy(b->odd, sizeof b->odd, "a feed-forward gated by another function than silu");
-        return true; /* without positions to resize */
+        return true; /* no positions to resize */
     }
     double ratio = json_number_value(json_object_get(model, "mlp_ratio"));
     if (ratio > 0 && ratio < 1e3) b->sizes.hidden = (int64_t)((double)b->sizes.width * ratio);
@@ -235,7 +235,7 @@ static bool is_shown(const char *key)
     return false;
 }
 
-/* model_args of timm: what was changed in the architecture that is named. */
+/* timm's model_args: changes to the named architecture. */
 static void timm_arguments(struct sidecar *b, const json_t *root)
 {
     const json_t *args = json_object_get(root, "model_args"), *value;
@@ -244,8 +244,8 @@ static void timm_arguments(struct sidecar *b, const json_t *root)
     b->sizes.depth = integer(args, "depth");
     b->sizes.patch = side(args, "patch_size");
     b->sizes.grid = grid_of(side(args, "img_size"), b->sizes.patch);
-    if (*act) take_activation(b, act);
-    if (*pool) take_pool(b, pool);
+    if (*act) set_activation(b, act);
+    if (*pool) set_pool(b, pool);
     if (is_true(args, "use_post_norm")) b->norms = POST_NORM;
     b->rope_theta = json_number_value(json_object_get(args, "rope_temperature"));
     json_object_foreach((json_t *)(uintptr_t)args, key, value)
@@ -262,19 +262,19 @@ static void timm_arguments(struct sidecar *b, const json_t *root)
     }
 }
 
-/* timm: the architecture's name says what its arguments are; model_args, what was changed in them. */
+/* timm: the architecture's name gives its arguments; model_args overrides them. */
 static bool timm(struct sidecar *b, const json_t *root)
 {
     const char *architecture = text(root, "architecture"), *pool = text(root, "global_pool");
     if (!begins(architecture, "vit_") && !known_architecture(architecture)) return false;
     b->sizes.width = integer(root, "num_features");
     timm_architecture(b, architecture);
-    if (*pool) take_pool(b, pool);
+    if (*pool) set_pool(b, pool);
     timm_arguments(b, root);
     return b->sizes.width > 0;
 }
 
-/* The path of `name` beside the checkpoint, malloc'ed; NULL: it is not there. */
+/* Path of `name` in the checkpoint's directory, malloc'ed; NULL: it does not exist. */
 static char *path_of(const char *checkpoint, const char *name)
 {
     struct stat status;
@@ -300,9 +300,8 @@ static int read_object(json_t **root, const char *path, struct error *err)
     if (json_is_object(*root)) return 0;
     json_decref(*root);
     *root = NULL;
-    error_set(err, EXIT_CONFIG, "mend it, or move it away from the checkpoint",
-              "it lies beside a checkpoint and may say what that does not tell, but is no JSON object: %s",
-              error.text);
+    error_set(err, EXIT_CONFIG, "fix it, or move it out of the checkpoint's directory",
+              "this sidecar config of a checkpoint is not a JSON object: %s", error.text);
     return error_at(err, path, error.line, error.column);
 }
 
@@ -315,7 +314,7 @@ int sidecar_object(json_t **root, const char *checkpoint, const char *name, stru
     return code;
 }
 
-/* Are they the family and the sizes of that tower? Else says which is not. */
+/* Returns whether family and sizes match those of the tower; if not, says which differs. */
 static bool is_of(const struct sidecar *b, const struct model_shape *g, char *why, size_t size)
 {
     const struct {
@@ -327,7 +326,7 @@ static bool is_of(const struct sidecar *b, const struct model_shape *g, char *wh
                  {"hidden width", g->ffn == 1 + ACTIVATION_SWIGLU ? 0 : b->sizes.hidden, g->hidden},
                  {"grid of positions", b->sizes.grid, g->pos_grid}};
     if (b->family && g->family && b->family != g->family) {
-        snprintf(why, size, "it is of a %s tower, the checkpoint has a %s tower", family_name(b->family),
+        snprintf(why, size, "it describes a %s tower, the checkpoint has a %s tower", family_name(b->family),
                  family_name(g->family));
         return false;
     }
@@ -339,7 +338,8 @@ static bool is_of(const struct sidecar *b, const struct model_shape *g, char *wh
         }
     bool fits = b->heads >= 0 && (!b->heads || !g->width || g->width % b->heads == 0);
     if (!fits)
-        snprintf(why, size, "a width of %lld has no %lld heads", (long long)g->width, (long long)b->heads);
+        snprintf(why, size, "width %lld is not a multiple of %lld heads", (long long)g->width,
+                 (long long)b->heads);
     return fits;
 }
 
@@ -353,7 +353,7 @@ int sidecar_read(struct sidecar *b, const char *checkpoint, const struct model_s
     *b = (struct sidecar){0};
     if (!err) err = &local;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char *path = path_of(checkpoint, names[i]), why[128] = "it is of no tower that is known here";
+        char *path = path_of(checkpoint, names[i]), why[128] = "it describes no supported tower";
         json_t *root = NULL;
         if (!path) continue;
         int code = read_object(&root, path, err);

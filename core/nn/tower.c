@@ -1,4 +1,5 @@
-/* The memory of a tower: allocated by class when the tower is made, all of it, so that a plan counts it. */
+/* The memory of a tower: all of it is allocated by class when the tower is created, so that a plan counts
+ * it. */
 #include "core/nn/parameters.h"
 #include "core/nn/positions.h"
 #include "core/base/file.h"
@@ -19,8 +20,8 @@ static int64_t stored_count(const struct parameter *p)
     return p->role == ROLE_Q_B ? 3 * p->count : p->role == ROLE_V_B ? 0 : p->count;
 }
 
-/* Weights of a group from *at: F32 vectors first, then the matrices, like the gradients. Of two kinds where
- * groups take turns in buffers: those that do, and those that stay. */
+/* Lays out weights of a group from *at: F32 vectors first, then the matrices, like the gradients. If groups
+ * share buffers, there are two kinds: those that use the buffers, and those that stay in memory. */
 static void lay_weights(struct tower *t, int group, bool staying, size_t *at, size_t *masters_at)
 {
     struct tower_memory *m = t->memory;
@@ -41,8 +42,8 @@ static void lay_weights(struct tower *t, int group, bool staying, size_t *at, si
     }
 }
 
-/* The groups that take turns, in one buffer or two at *at, of whole pages: so what moves whole pages past the
- * page cache (core/train/weight_stream.c) may move a group, and what is behind it in its buffer. */
+/* Lays out the groups that share one buffer, or two, at *at, in whole pages: the O_DIRECT reads of
+ * core/train/weight_stream.c then stay inside a group's buffer. */
 static void lay_turns(struct tower *t, size_t *at)
 {
     struct tower_memory *m = t->memory;
@@ -98,7 +99,7 @@ struct weight_span tower_group_weights(const struct tower *t, int group)
                                 .bytes = m->weight_bytes[group]};
 }
 
-/* Gradients of a group from `begin`: F32 vectors first (zeroed together), then the matrices. */
+/* Lays out gradients of a group from `begin`: F32 vectors first (zeroed together), then the matrices. */
 static void lay_group(struct tower *t, int group, size_t begin)
 {
     struct tower_memory *m = t->memory;
@@ -119,7 +120,7 @@ static void lay_group(struct tower *t, int group, size_t begin)
     m->group_bytes[group] = at - begin;
 }
 
-/* Kept: one group behind the other. Released: all in one buffer, or by turns in two. */
+/* Allocates gradients. Kept: group after group. Released: all in one buffer, or alternating between two. */
 static int alloc_gradients(struct tower *t, struct error *err)
 {
     const struct tower_options *o = &t->options;
@@ -155,7 +156,7 @@ struct gradient_span tower_group_gradients(const struct tower *t, int group)
                                   .f32_bytes = m->small_bytes[group]};
 }
 
-/* Codes, words and tops of (R, D) at `base`; x comes with the scratch. */
+/* Lays out codes, words and maxima of (R, D) at `base`; x comes with the scratch. */
 static struct coded lay_coded(const struct tower *t, char *base, size_t *at, size_t R, size_t D)
 {
     size_t codes = tower_place(at, R * D), groups = tower_groups(R, D),
@@ -171,7 +172,7 @@ static struct coded lay_coded(const struct tower *t, char *base, size_t *at, siz
                           .D = (int64_t)D};
 }
 
-/* The moments of a block's two norms, which are not computed again. */
+/* Lays out the moments of a block's two norms, which are not recomputed. */
 static void lay_moments(struct block_activations *k, char *base, size_t *at, size_t R)
 {
     size_t here = tower_place(at, 4 * R * sizeof(float));
@@ -182,7 +183,7 @@ static void lay_moments(struct block_activations *k, char *base, size_t *at, siz
     k->rstd2 = k->mean2 + R;
 }
 
-/* One block's kept tensors but these from `base` at *at; NULL base only counts. */
+/* Lays out one block's other kept tensors from `base` at *at; NULL base only counts. */
 static void lay_block(const struct tower *t, struct block_activations *k, char *base, size_t *at)
 {
     const struct model_shape *g = &t->model_shape;
@@ -197,8 +198,8 @@ static void lay_block(const struct tower *t, struct block_activations *k, char *
     struct coded h8 = coded ? lay_coded(t, base, at, R, G) : (struct coded){0};
     size_t lse = tower_place(at, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float));
     size_t stats = tower_place(at, 2 * norms * R * sizeof(float));
-    size_t behind = tower_post_norm(t) ? R * D * e : 0, u1 = tower_place(at, behind),
-           u2 = tower_place(at, behind);
+    size_t post_norm = tower_post_norm(t) ? R * D * e : 0, u1 = tower_place(at, post_norm),
+           u2 = tower_place(at, post_norm);
     if (!base) return;
     float *moments = (float *)(void *)(base + stats);
     *k = (struct block_activations){.x_mid = base + x_mid,
@@ -213,13 +214,13 @@ static void lay_block(const struct tower *t, struct block_activations *k, char *
         *kept[i] = moments;
         moments += R;
     }
-    if (behind) {
+    if (post_norm) {
         k->u1 = base + u1;
         k->u2 = base + u2;
     }
 }
 
-/* A frozen tower keeps nothing: q,k,v and the feed-forward take turns in one region. */
+/* Lays out a block of a frozen tower, which keeps nothing: q,k,v and the feed-forward share one region. */
 static void lay_frozen_block(const struct tower *t, struct block_activations *k, char *base, size_t *at)
 {
     const struct model_shape *g = &t->model_shape;
@@ -319,7 +320,7 @@ size_t tower_output_gradients(const struct tower *t)
            ~(size_t)63;
 }
 
-/* Scratch: what lives only inside one pass, laid over itself where lifetimes allow. */
+/* Lays out scratch: tensors that live inside one pass, overlapping where lifetimes allow. */
 static void lay_scratch(struct tower *t)
 {
     const struct model_shape *g = &t->model_shape;
@@ -333,7 +334,7 @@ static void lay_scratch(struct tower *t)
     size_t at = 0, largest = 0;
     m->t1_at = tower_place(&at, R * D * e);
     int parts = model_shape_parts(g);
-    size_t inner = parts & PART_FFN_NORM && !frozen ? R * F : 0; /* what the norm in the feed-forward saw */
+    size_t inner = parts & PART_FFN_NORM && !frozen ? R * F : 0; /* input of the feed-forward's norm */
     size_t region = larger(R * F + inner, (frozen ? 2 : 4) * R * D);
     region = larger(region, B * (size_t)t->patches * p) * e; /* patches */
     size_t pool = tower_pools_by_attention(t) ? attn_pool_scratch(t) : 0;
@@ -377,7 +378,7 @@ static void upload_rotation(struct tower *t)
     free(table);
 }
 
-/* Can the device do what the tower will ask of it? */
+/* Checks that the device supports every operation of the tower. */
 static int supported(const struct tower *t, struct error *err)
 {
     const struct model_shape *g = &t->model_shape;
@@ -388,11 +389,11 @@ static int supported(const struct tower *t, struct error *err)
                                         .dh = g->width / g->heads};
     if (t->out_rows > 1 && tower_pools_by_attention(t))
         return error_set(err, EXIT_CONFIG, "loss.tokens: cls",
-                         "the patch tokens are to be matched beside the embedding, but that is pooled by "
+                         "loss.tokens includes the patch tokens, but the embedding is pooled by "
                          "attention");
     if (t->out_rows > 1 && g->pool > POOL_CLS)
-        return error_set(err, EXIT_CONFIG, "loss.tokens: cls, or pool: cls",
-                         "the patch tokens are to be matched beside the class token, but the embedding is a "
+        return error_set(err, EXIT_CONFIG, "set loss.tokens to cls, or pool to cls",
+                         "loss.tokens includes the class and patch tokens, but the embedding is a "
                          "mean of them");
     int code = dev->ops->supports(dev, &product, err);
     if (!code) code = dev->ops->supports(dev, &attention, err);
@@ -485,7 +486,7 @@ void tower_bind_scratch(struct tower *t, void *scratch)
         return;
     }
     size_t attention =
-        (size_t)(t->options.batch * t->tokens * t->model_shape.width) * /* behind its inner norm */
+        (size_t)(t->options.batch * t->tokens * t->model_shape.width) * /* after its inner norm */
         dtype_bytes(t->options.compute);
     for (int64_t l = 0; l < t->model_shape.depth; l++) {
         size_t at = m->dh_at;

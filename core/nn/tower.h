@@ -1,29 +1,30 @@
-/* Inside core/nn: the parts of a tower that forward.c, backward.c and load.c share with tower.c. */
+/* Internal interface of core/nn: the parts of a tower that forward.c, backward.c and load.c share with
+ * tower.c. */
 #ifndef MEOPT_NN_TOWER_H
 #define MEOPT_NN_TOWER_H
 
 #include "core/nn/family.h"
 #include "kernels/codes8.h"
 
-/* What a block keeps between forward and backward; t is the compute type. */
+/* Tensors of a block that are kept between forward and backward; t is the compute type. */
 struct block_activations {
-    void *x_mid;                          /* (R, D) input of the feed-forward, as x[l] is stored */
-    void *qkv;                            /* t (R, 3D) */
-    void *attn;                           /* t (R, D) attention output before its projection */
-    void *h;                              /* t (R, F) or (R, 2F): feed-forward before the activation */
-    float *lse;                           /* (B, H, N) */
-    struct coded h8;                      /* with SAVED_8BIT: h; it and attn are in scratch, by turns */
-    float *mean1, *rstd1, *mean2, *rstd2; /* (R), of each block even where the rest is computed again */
+    void *x_mid;     /* (R, D) input of the feed-forward, as x[l] is stored */
+    void *qkv;       /* t (R, 3D) */
+    void *attn;      /* t (R, D) attention output before its projection */
+    void *h;         /* t (R, F) or (R, 2F): feed-forward before the activation */
+    float *lse;      /* (B, H, N) */
+    struct coded h8; /* with SAVED_8BIT: h; it and attn are decoded into scratch in turn */
+    float *mean1, *rstd1, *mean2, *rstd2; /* (R), kept for each block even if the rest is recomputed */
     /* of some towers */
     float *attn_mean, *attn_rstd, *ffn_mean, *ffn_rstd; /* (R) of the norms inside the branches */
-    void *u1, *u2;                                      /* t (R, D) branches before the norms behind them */
+    void *u1, *u2;                                      /* t (R, D) branches before their post-norms */
 };
 
-/* What pooling by attention keeps (attn_pool.c), O wide. */
+/* Tensors that attention pooling keeps (attn_pool.c), O wide. */
 struct attn_pool_activations {
-    void *query, *query_norm; /* t (B, O): the first query, once for each image, and behind its norm */
-    void *qkv, *attn;         /* t (R, 3O), (R, O); of q only the first row of an image is not 0 */
-    void *out;                /* (B, O) what was found: t, input of the last norm; F32 with an mlp */
+    void *query, *query_norm; /* t (B, O): the first query, once for each image, and after its norm */
+    void *qkv, *attn;         /* t (R, 3O), (R, O); only the first row of q in each image is not 0 */
+    void *out;                /* (B, O) the attention output: t, input of the last norm; F32 with an mlp */
     float *lse;               /* (B, heads, N) */
     float *query_mean, *query_rstd, *key_mean, *key_rstd; /* (B), (R) */
     void *key_hat;                                        /* (R, D) of the norm of the stream */
@@ -32,7 +33,7 @@ struct attn_pool_activations {
 };
 
 struct tower_memory {
-    struct parameter *roles[ROLE_COUNT];     /* outside the blocks; NULL where the family has none */
+    struct parameter *roles[ROLE_COUNT];     /* outside the blocks; NULL if the family has none */
     struct parameter *(*blocks)[ROLE_COUNT]; /* (depth) */
     void *weights, *gradients, *masters;     /* one allocation each */
     size_t *group_offset;                    /* of each group's gradients */
@@ -42,27 +43,27 @@ struct tower_memory {
 
     void *activations; /* one allocation */
     /* The stream is stored as xhat of the norm that reads it, in fp16 or F32 (operations.h), or post-norm in
-     * the compute type. A frozen tower stores only the input of the block that is computed. */
+     * the compute type. A frozen tower stores only the input of the current block. */
     enum dtype stored;
     void *tokens; /* stored (R, D) input of the norm before the blocks, else NULL */
     float *pre_mean, *pre_rstd;
     void **x;                       /* (depth) of stored (R, D): input of each block */
-    struct block_activations *kept; /* (depth) with RECOMPUTE_NONE, else all alike but the moments */
+    struct block_activations *kept; /* (depth) with RECOMPUTE_NONE, otherwise all equal except the moments */
     float *norm_mean, *norm_rstd;   /* (B*out_rows) */
-    enum dtype norm_type;           /* stored for many rows, F32 for few */
+    enum dtype norm_type;           /* stored type for many rows, F32 for few */
     size_t norm_hat_bytes;
-    void *norm_hat;         /* norm_type (B*out_rows, D) of the final norm; NULL: frozen, or of none */
+    void *norm_hat;         /* norm_type (B*out_rows, D) of the final norm; NULL: frozen, or no norm */
     enum dtype pooled_type; /* t; F32 where it is the output */
     void *pooled;           /* pooled_type (B*out_rows, D) after the final norm */
     void *projected;        /* t (B*out_rows, O): input of the distillation head, when projected */
-    float *pos;      /* (1 + P, D), classless (P, D): resized position embedding, where it is resized */
-    float *dpos;     /* its gradient */
-    float *resize;   /* (1 + P, 1+pos_grid^2), classless (P, pos_grid^2) */
-    float *rotation; /* (P, 2, dh/2) cosines and sines, where queries and keys are rotated */
+    float *pos;             /* (1 + P, D), classless (P, D): resized position embedding, if it is resized */
+    float *dpos;            /* its gradient */
+    float *resize;          /* (1 + P, 1+pos_grid^2), classless (P, pos_grid^2) */
+    float *rotation;        /* (P, 2, dh/2) cosines and sines, if queries and keys are rotated */
     struct attn_pool_activations attn_pool;
-    float *mean; /* (B, D) of tokens, with any POOL_AVG... */
+    float *mean; /* (B, D) averaged tokens, with any POOL_AVG... */
 
-    /* scratch, bound by the caller; offsets by tower.c */
+    /* scratch, bound by the caller; offsets set by tower.c */
     char *scratch;
     size_t dx_at, td_at, t1_at, region_at, dh_at, cast_at; /* dh_at: with SAVED_8BIT attn, h */
 };
@@ -74,8 +75,8 @@ static inline struct parameter *block_role(const struct tower *tower, int64_t bl
 
 static inline const float *f32(const struct parameter *p) { return p ? p->weight : NULL; }
 
-/* The bias of a product whose result is read next by an operation that takes one: given to the product, or to
- * that operation (device.h: biases_apart); the other gets NULL. So h is kept without what comes later. */
+/* The bias of a GEMM whose result is read next by an operation with a bias argument. Either the GEMM gets it
+ * or that operation (device.h: biases_apart); the other gets NULL. So h is kept without the later terms. */
 static inline const float *bias_at_once(const struct tower *t, const struct parameter *p)
 {
     return t->device->biases_apart ? NULL : f32(p);
@@ -94,7 +95,7 @@ struct pass {
     int from, to;
 };
 
-/* A place of so many bytes from *at on, which goes on behind it, 64-byte aligned. */
+/* Reserves `bytes` at *at, 64-byte aligned, and advances *at. */
 static inline size_t tower_place(size_t *at, size_t bytes)
 {
     size_t begin = *at;
@@ -102,12 +103,13 @@ static inline size_t tower_place(size_t *at, size_t bytes)
     return begin;
 }
 
-/* Groups of (R, D) in 8 bits. */
+/* Quantization groups of (R, D) in 8 bits. */
 static inline size_t tower_groups(size_t R, size_t D) { return R * ((D + CODES8_GROUP - 1) / CODES8_GROUP); }
 
-/* A model is three parts, there and back. They only issue operations, always the same ones for the same count
- * (device_issue). Between the parts is the residual stream x, and backward its gradient dx, both F32 (R, D)
- * in scratch at dx_at (tower_stream); the backward ones complete the gradients of their group. */
+/* A model has three parts, forward and backward. They only issue operations, always the same ones for the
+ * same count (device_issue). The residual stream x connects the parts, and in backward its gradient dx, both
+ * F32 (R, D) in scratch at dx_at (tower_stream). The backward functions complete the gradients of their
+ * group. */
 struct model {
     void (*embed)(struct tower *, const struct batch *);            /* input -> x */
     void (*block)(struct tower *, const struct batch *, int64_t l); /* x -> x */
@@ -124,26 +126,27 @@ void image_embed_backward(const struct pass *pass);
 void tower_block(struct tower *tower, const struct batch *batch, int64_t block);
 void tower_block_backward(const struct pass *pass, int64_t block);
 
-/* q, k, v -> attention's output and its sums. */
+/* q, k, v -> attention's output and its log-sum-exp. */
 void tower_attention(struct tower *tower, struct block_activations *kept, int64_t batch);
 /* act (R, F) = the activation of h of that block. */
 void tower_activation(struct tower *tower, int64_t block, const void *h, void *act, int64_t R);
-/* What is kept in 8 bits, from and back to the place in scratch; nothing where it is kept as it is. */
+/* Encodes the tensors that are kept in 8 bits, and decodes them into scratch; no effect on other tensors. */
 void tower_encode(struct tower *tower, const struct coded *kept, int64_t R);
 void tower_decode(struct tower *tower, const struct coded *kept, int64_t R);
 
-/* The matrix as the gemm wants it: itself, or cast into scratch. */
+/* The matrix as GEMM operand: itself, or cast into scratch. */
 const void *tower_matrix(struct tower *tower, const struct parameter *p);
 
 /* The residual stream in a forward pass, its gradient dx in a backward pass. */
 float *tower_stream(const struct tower *tower);
-/* The norm of the whole stream into t1, stored in `hat`. */
+/* Normalizes the whole stream into t1, stored in `hat`. */
 struct layernorm tower_stream_norm(const struct tower *tower, const struct parameter *w,
                                    const struct parameter *b, void *hat, float *mean, float *rstd, int64_t R);
-/* y = norm(x), rows of D of the compute type; mean and rstd (R) are kept there */
+/* y = norm(x), rows of D of the compute type; stores mean and rstd (R) */
 void tower_norm(struct tower *tower, const void *x, const struct parameter *w, const struct parameter *b,
                 void *y, float *mean, float *rstd, int64_t R, int64_t D);
-/* Rotary positions of q and k in place, or of their gradients back; nothing where there are none. */
+/* Applies rotary positions to q and k in place, or the inverse to their gradients; no effect without rotary
+ * positions. */
 void tower_rotate(struct tower *tower, void *qkv, int64_t batch, bool inverse);
 static inline bool tower_post_norm(const struct tower *tower)
 {
@@ -158,7 +161,7 @@ size_t attn_pool_lay(const struct tower *tower, struct attn_pool_activations *ke
 size_t attn_pool_scratch(const struct tower *tower);
 void attn_pool_forward(struct tower *tower, int64_t batch);
 void attn_pool_backward(const struct pass *pass, void *dy);
-/* The embedding is the norm of a mean; it is the mean of norms. */
+/* The embedding is the norm of a mean; false: it is the mean of norms. */
 static inline bool tower_averages_first(const struct tower *tower)
 {
     enum pool pool = tower->model_shape.pool;
@@ -183,7 +186,7 @@ static inline bool tower_pools_by_attention(const struct tower *tower)
 /* y (rows, out) = x W^T + b, W (out, in); rows of x and y are ldx and ldy elements apart */
 void tower_linear_apart(struct tower *tower, const void *x, int64_t ldx, const struct parameter *w,
                         const float *bias, void *y, int64_t ldy, enum dtype y_type, int64_t rows);
-/* The same of dense rows */
+/* The same for dense rows */
 void tower_linear(struct tower *tower, const void *x, const struct parameter *w, const float *bias, void *y,
                   enum dtype y_type, int64_t rows);
 /* y_rj = sum_k x_rk W_jk, so dW_jk = sum_r dy_rj x_rk: dW (out, in) = dy^T x, dy (rows, out), x (rows, in).
@@ -196,11 +199,12 @@ void tower_input_gradient(const struct pass *pass, const void *dy, int64_t ldy, 
 /* y = x W^T + b: dW, db_j = sum_r dy_rj, and dx unless NULL (may be x: dW has read it) */
 void tower_linear_backward(const struct pass *pass, const void *dy, const void *x, const struct parameter *w,
                            const struct parameter *b, void *dx, int64_t rows);
-/* Through y = norm(x) beside the residual stream: dy becomes dx, in its place. */
+/* Backward through y = norm(x) outside the residual stream: dx overwrites dy. */
 void tower_norm_backward(const struct pass *pass, void *dy, const void *x, const struct parameter *w,
                          const struct parameter *b, const float *mean, const float *rstd, int64_t R,
                          int64_t D);
-/* The forward pass of one block. again: from what is stored of its input, only what backward needs. */
+/* The forward pass of one block. again: recomputes, from the stored input, only the tensors that backward
+ * needs. */
 void tower_block_forward(struct tower *tower, int64_t block, int64_t batch, bool again);
 
 #endif

@@ -1,4 +1,4 @@
-/* What a tower's memory is made of: see tower_memory.h. Sizes are those of alloc_weights, alloc_gradients and
+/* The tensors of a tower's memory: see tower_memory.h. Sizes are those of alloc_weights, alloc_gradients and
  * alloc_activations in tower.c. */
 #include "core/nn/tower_memory.h"
 #include "core/nn/tower.h"
@@ -16,22 +16,22 @@ bool tower_explains(const char *allocation)
     return false;
 }
 
-/* Those that take turns in buffers are of no tensor: the buffers are told as what they are. */
-static void explain_weights(const struct tower *t, tower_tensor take, void *context)
+/* Weights in shared buffers belong to no single tensor: the buffers themselves are reported. */
+static void explain_weights(const struct tower *t, tower_tensor report, void *context)
 {
     if (t->options.weight_buffers) return;
     for (int i = 0; i < t->parameter_count; i++) {
         const struct parameter *p = &t->parameters[i];
         size_t count = (size_t)p->count;
         char name[112];
-        take(context, t->options.weights_class, p->name, count * dtype_bytes(p->weight_type));
+        report(context, t->options.weights_class, p->name, count * dtype_bytes(p->weight_type));
         snprintf(name, sizeof name, "fp32 master of %s", p->name);
-        if (p->master) take(context, t->options.weights_class, name, count * sizeof(float));
+        if (p->master) report(context, t->options.weights_class, name, count * sizeof(float));
     }
 }
 
-/* Released, only the largest group's are there, or those of two groups. */
-static void explain_gradients(const struct tower *t, tower_tensor take, void *context)
+/* Released gradients: only those of the largest group, or of two groups, exist. */
+static void explain_gradients(const struct tower *t, tower_tensor report, void *context)
 {
     const struct tower_options *o = &t->options;
     const struct tower_memory *m = t->memory;
@@ -44,11 +44,11 @@ static void explain_gradients(const struct tower *t, tower_tensor take, void *co
         const struct parameter *p = &t->parameters[i];
         if (!p->trained || (shown >= 0 && p->group != shown)) continue;
         for (int k = 0; k < buffers; k++)
-            take(context, MEMORY_GRADIENTS, p->name, (size_t)p->count * dtype_bytes(p->grad_type));
+            report(context, MEMORY_GRADIENTS, p->name, (size_t)p->count * dtype_bytes(p->grad_type));
     }
 }
 
-static void explain_block(const struct tower *t, int64_t block, tower_tensor take, void *context)
+static void explain_block(const struct tower *t, int64_t block, tower_tensor report, void *context)
 {
     const struct model_shape *g = &t->model_shape;
     const struct tower_options *o = &t->options;
@@ -60,7 +60,7 @@ static void explain_block(const struct tower *t, int64_t block, tower_tensor tak
     const struct {
         const char *name;
         size_t bytes;
-    } kept[] = {{"stream behind attention", R * D * e},
+    } kept[] = {{"stream after attention", R * D * e},
                 {"queries, keys, values", 3 * R * D * e},
                 {"attention", coded ? 0 : R * D * e},
                 {"feed-forward before its activation",
@@ -71,12 +71,12 @@ static void explain_block(const struct tower *t, int64_t block, tower_tensor tak
     char name[96];
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         snprintf(name, sizeof name, "blocks.%lld.%s", (long long)block, kept[i].name);
-        if (kept[i].bytes) take(context, o->activations_class, name, kept[i].bytes);
+        if (kept[i].bytes) report(context, o->activations_class, name, kept[i].bytes);
     }
 }
 
-/* Outside the blocks. */
-static void explain_ends(const struct tower *t, tower_tensor take, void *context)
+/* Tensors outside the blocks. */
+static void explain_ends(const struct tower *t, tower_tensor report, void *context)
 {
     const struct model_shape *g = &t->model_shape;
     const struct tower_options *o = &t->options;
@@ -86,22 +86,23 @@ static void explain_ends(const struct tower *t, tower_tensor take, void *context
            pooled = (size_t)model_shape_pooled(g),
            kept = (size_t)model_shape_position_rows(g, g->image / g->patch),
            stored = (size_t)model_shape_position_rows(g, g->pos_grid);
-    take(context, o->activations_class, "means of the last norm", 2 * normed * f);
-    take(context, o->activations_class, "input of the last norm", t->memory->norm_hat_bytes);
-    take(context, o->activations_class, "output",
-         rows * ((t->memory->pooled == t->out ? 0 : pooled * e) + (o->target ? (size_t)g->out * e : 0) +
-                 (size_t)t->out_width * f));
+    report(context, o->activations_class, "means of the last norm", 2 * normed * f);
+    report(context, o->activations_class, "input of the last norm", t->memory->norm_hat_bytes);
+    report(context, o->activations_class, "output",
+           rows * ((t->memory->pooled == t->out ? 0 : pooled * e) + (o->target ? (size_t)g->out * e : 0) +
+                   (size_t)t->out_width * f));
     if (tower_averages_first(t) || tower_averages_last(t))
-        take(context, o->activations_class, "mean of the tokens", B * D * f);
+        report(context, o->activations_class, "mean of the tokens", B * D * f);
     if (tower_pools_by_attention(t))
-        take(context, o->activations_class, "pooling by attention", attn_pool_lay(t, NULL, NULL, 0));
-    if (t->resized) take(context, o->activations_class, "resized positions", kept * D * f * (frozen ? 1 : 2));
-    if (t->resized) take(context, o->activations_class, "matrix that resizes positions", kept * stored * f);
+        report(context, o->activations_class, "pooling by attention", attn_pool_lay(t, NULL, NULL, 0));
+    if (t->resized)
+        report(context, o->activations_class, "resized positions", kept * D * f * (frozen ? 1 : 2));
+    if (t->resized) report(context, o->activations_class, "matrix that resizes positions", kept * stored * f);
     if (model_shape_rotates(g))
-        take(context, o->activations_class, "rotations", (size_t)(t->patches * (g->width / g->heads)) * f);
+        report(context, o->activations_class, "rotations", (size_t)(t->patches * (g->width / g->heads)) * f);
 }
 
-static void explain_activations(const struct tower *t, tower_tensor take, void *context)
+static void explain_activations(const struct tower *t, tower_tensor report, void *context)
 {
     const struct model_shape *g = &t->model_shape;
     const struct tower_options *o = &t->options;
@@ -110,18 +111,18 @@ static void explain_activations(const struct tower *t, tower_tensor take, void *
     for (int64_t l = 0; l < g->depth; l++) {
         char name[64];
         snprintf(name, sizeof name, "blocks.%lld.input", (long long)l);
-        take(context, o->activations_class, name, R * D * e);
+        report(context, o->activations_class, name, R * D * e);
         snprintf(name, sizeof name, "blocks.%lld.means of norms", (long long)l);
-        take(context, o->activations_class, name, 4 * R * sizeof(float));
+        report(context, o->activations_class, name, 4 * R * sizeof(float));
     }
     for (int64_t l = 0; l < g->depth; l++)
-        if (o->recompute == RECOMPUTE_NONE || l == 0) explain_block(t, l, take, context);
+        if (o->recompute == RECOMPUTE_NONE || l == 0) explain_block(t, l, report, context);
 }
 
-void tower_explain(const struct tower *t, tower_tensor take, void *context)
+void tower_explain(const struct tower *t, tower_tensor report, void *context)
 {
-    explain_weights(t, take, context);
-    explain_gradients(t, take, context);
-    explain_activations(t, take, context);
-    explain_ends(t, take, context);
+    explain_weights(t, report, context);
+    explain_gradients(t, report, context);
+    explain_activations(t, report, context);
+    explain_ends(t, report, context);
 }

@@ -154,7 +154,7 @@ quietly "$MEOPT" embed coca --out run.safetensors
 for file in coca merged; do
     quietly "$MEOPT" embed c.yaml --role teacher model.weight_t=$file.safetensors model_t.heads=2 --out alone.safetensors
     quietly "$MEOPT" plan c.yaml model.weight_t=$file.safetensors model.weight_s=$file.safetensors model_t.heads=2 model_s.heads=2
-    [ "$(grep -c 'pooled by attention of 3 heads, image' log)" = 2 ] || { cat log; fail "$file: the heads of its pooling are not told"; }
+    [ "$(grep -c 'attention pooling with 3 heads, image' log)" = 2 ] || { cat log; fail "$file: the heads of its pooling are not told"; }
     tensors run.safetensors want
     tensors alone.safetensors have
     cmp want have || fail "$file embeds otherwise than the run"

@@ -195,14 +195,14 @@ done <<'TABLE'
 7|bnb_nf4.safetensors|4-bit weights of bitsandbytes|before it was quantized
 7|gptq.safetensors|4-bit weights (GPTQ, AWQ)|before it was quantized
 7|fp8_projection.safetensors|visual_projection.weight is there, but it is F8_E4M3|convert
-7|fp8_norm.safetensors|pre_layrnorm.weight is F8_E4M3, which is not read|expected a state dict
+7|fp8_norm.safetensors|pre_layrnorm.weight has the unsupported type F8_E4M3|expected a state dict
 7|fp8_bias.safetensors|q_proj.bias is there, but it is F8_E4M3|convert
-7|two_towers.safetensors|two towers, under left. and under right.|alone
+7|two_towers.safetensors|two towers, under left. and under right.|only the intended tower
 7|fp8_unknown.safetensors|layers.0.scale|without it
 7|negative.pt|pre_layrnorm.bias is there, but it is a view with a pending negation|resolve_neg
 3|numbered.pt|tensors under numbers|state_dict
-7|int8.safetensors|is of whole numbers (I8), expected floating point|before it was quantized
-7|int64.safetensors|is of whole numbers (I64)|before it was quantized
+7|int8.safetensors|has integer type I8, expected floating point|before it was quantized
+7|int64.safetensors|has integer type I64|before it was quantized
 3|lora|is an adapter (LoRA or another of PEFT), not a model|merge_and_unload
 3|deepspeed|is a checkpoint of DeepSpeed|zero_to_fp32.py
 3|zero3|is a step of a DeepSpeed checkpoint|zero_to_fp32.py
@@ -221,15 +221,15 @@ done <<'TABLE'
 3|long.msgpack|MessagePack|convert
 3|arrays2.pdparams|pickle of NumPy arrays|torch.from_numpy
 3|arrays4.pdparams|pickle of NumPy arrays|torch.from_numpy
-7|other_ranks.safetensors|is empty: its values are with other ranks|zero_to_fp32.py
-7|called|config.json beside it calls it owlvit_vision_model|are known
-7|flat.safetensors|one rank of FSDP|are known
+7|other_ranks.safetensors|is empty: its values are on other ranks|zero_to_fp32.py
+7|called|config.json has model type owlvit_vision_model|supported:
+7|flat.safetensors|one rank.s share of FSDP weights|supported:
 7|unmerged_dora.safetensors|an adapter of PEFT that is not merged|merge_and_unload
 7|dynamic.safetensors|quantized weights|before it was quantized
 7|decoder.safetensors|masked autoencoder|encoder alone
-7|lora/adapter_model.safetensors|LoRA adapter|are known
+7|lora/adapter_model.safetensors|LoRA adapter|supported:
 7|unmerged.safetensors|a LoRA adapter that is not merged|merge_and_unload
-7|zero_rows.safetensors|is \[0x16\], expected|is this the file
+7|zero_rows.safetensors|is \[0x16\], expected|check the weight path
 7|oblong.safetensors|7 rows, expected 1 + a square|square image
 7|classless.safetensors|9 rows, expected 1 + a square|without a class token
 1|pipe.pt|is not a regular file|name a file

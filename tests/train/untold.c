@@ -240,14 +240,14 @@ static void heads_of_attention_pooling_are_set_or_assumed(void **state)
         {OPEN_CLIP("false", ", \"attentional_pool\": true, \"pool_type\": \"avg\""), "model_t.heads=2",
          "pooling in open_clip_config.json is attentional_pool of all queries"},
         {OPEN_CLIP("false", ", \"attentional_pool\": true"), "model_t.pool=avg",
-         "pool is avg, but the tower pools by attention"},
+         "pool is avg, but the tower has attention pooling"},
     };
     char text[256];
     directory_of = "openclip-coca";
     struct model_shape g = known(NULL, NULL, "model_t.heads=2");
     model_shape_text(&g, text, sizeof text);
     assert_int_equal(g.pool_heads, 8);
-    assert_non_null(strstr(text, "pooled by attention of 8 heads (assumed)"));
+    assert_non_null(strstr(text, "attention pooling with 8 heads (assumed)"));
     g = known("open_clip_config.json",
               OPEN_CLIP("false", ", \"attentional_pool\": true, \"attn_pooler_heads\": 2"), NULL);
     assert_int_equal(g.pool_heads, 2);
@@ -297,7 +297,7 @@ static void the_activation_of_a_siglip_tower_is_that_of_its_architecture(void **
     struct model_shape g = known(NULL, NULL, "model_t.heads=2");
     model_shape_text(&g, text, sizeof text);
     assert_non_null(strstr(text, "gelu_tanh (assumed)"));
-    assert_non_null(strstr(text, "pooled by attention of 2 heads,"));
+    assert_non_null(strstr(text, "attention pooling with 2 heads,"));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         g = known("config.json", rows[i].json, "model_t.heads=2");
         assert_int_equal(g.ffn, rows[i].ffn);

@@ -199,7 +199,7 @@ static void a_published_post_norm_tower_is_known_by_its_width(void **state)
     if (model_shape_infer(&g, w, 0, &err)) fail_msg("%s", err.what);
     assert_int_equal(g.norms, POST_NORM);
     model_shape_text(&g, text, sizeof text);
-    assert_non_null(strstr(text, "norms behind the branches (assumed)"));
+    assert_non_null(strstr(text, "post-norm (assumed)"));
     g = (struct model_shape){.heads = 16, .norms = NORMS_BEFORE};
     assert_int_equal(model_shape_infer(&g, w, 0, &err), 0); /* what the configuration says stands */
     assert_int_equal(g.norms, NORMS_BEFORE);

@@ -1,4 +1,4 @@
-/* The model configuration of a tower, as the names and shapes of a checkpoint's tensors determine it. */
+/* The model shape of a tower, from the names and shapes of a checkpoint's tensors. */
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/nn/sidecar.h"
@@ -13,14 +13,14 @@
 
 #define SWIGLU (1 + ACTIVATION_SWIGLU)
 
-/* Take `found` for a field, or check it against what is set. */
+/* Sets a field to `found`, or compares `found` with the value that is set. */
 static int settle(int64_t *field, int64_t found, const char *what, const char *tensor, struct error *err)
 {
     if (*field == 0) *field = found;
     if (*field == found) return 0;
     return error_set(err, EXIT_CONFIG,
-                     "is this the file for this tower? remove the key to take the checkpoint's value",
-                     "%s is %lld in the checkpoint (%s), the configuration says %lld", what, (long long)found,
+                     "check the weight path, or remove the key to use the checkpoint's value",
+                     "%s is %lld in the checkpoint (%s), the configuration has %lld", what, (long long)found,
                      tensor, (long long)*field);
 }
 
@@ -36,18 +36,18 @@ static int no_family(const struct weights *weights, struct error *err)
             !family_row((enum family)i)->classless) /* else DINOv2's */
             snprintf(keys + at, sizeof keys - at, "%s%s", i == 1 ? "" : ", ", key);
     }
-    const char *is = names_stranger(weights);
+    const char *is = names_unsupported(weights);
     if (is)
-        return error_set(err, EXIT_CONFIG, "EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP are known",
-                         "holds no tower that is known here: it is %s", is);
+        return error_set(err, EXIT_CONFIG, "supported: EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP",
+                         "is not a supported tower: it is %s", is);
     char called[64];
     if (sidecar_model(weights_path(weights), called, sizeof called))
-        return error_set(err, EXIT_CONFIG, "EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP are known",
-                         "holds no tower that is known here: config.json beside it calls it %s", called);
+        return error_set(err, EXIT_CONFIG, "supported: EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP",
+                         "is not a supported tower: its config.json has model type %s", called);
     char unread[192] = "", name[80];
     const char *odd = weights_unread_name(weights, 0);
     if (odd)
-        snprintf(unread, sizeof unread, "; %s is %s, which is not read",
+        snprintf(unread, sizeof unread, "; %s has the unsupported type %s",
                  name_printable(name, sizeof name, odd), weights_unread(weights, odd));
     return error_set(
         err, EXIT_CONFIG,
@@ -63,34 +63,33 @@ static int64_t square_root(int64_t n)
     return r * r == n ? r : -1;
 }
 
-static int need(const struct weights *weights, const struct spelling *spelling, enum role role, int ffn,
+static int need(const struct weights *weights, const struct key_map *key_map, enum role role, int ffn,
                 const struct weights_tensor **tensor, struct error *err)
 {
-    struct values_place place = names_place(spelling, weights, role, 0, ffn);
+    struct values_place place = names_place(key_map, weights, role, 0, ffn);
     if (fit_absent(&place))
-        return weights_refuse_missing(weights, place.first,
-                                      "is this the right file, and the right model.family?", err);
+        return weights_refuse_missing(weights, place.first, "check the weight path and model.family", err);
     *tensor = weights_tensor(weights, place.tensor[0]);
     const int64_t *first;
     if ((*tensor)->count == 0 && (*tensor)->ndim == 1)
         return error_set(err, EXIT_CONFIG,
                          "save the model whole: zero_to_fp32.py of DeepSpeed, FULL_STATE_DICT of FSDP",
-                         "tensor %s is empty: its values are with other ranks (ZeRO-3, FSDP)", place.first);
+                         "tensor %s is empty: its values are on other ranks (ZeRO-3, FSDP)", place.first);
     if (fit_dimensions((*tensor)->ndim, (*tensor)->shape, &first) ==
-        role_ndim(family_row(spelling->family), role))
+        role_ndim(family_row(key_map->family), role))
         return 0;
-    return error_set(err, EXIT_CONFIG, "is this the right file, and the right model.family?",
-                     "%s tower: tensor %s has the wrong number of dimensions", family_name(spelling->family),
+    return error_set(err, EXIT_CONFIG, "check the weight path and model.family",
+                     "%s tower: tensor %s has the wrong number of dimensions", family_name(key_map->family),
                      place.first);
 }
 
-/* The parts of the tower, of those that the family's have or lack. */
-static int find_parts(const struct spelling *spelling, const struct weights *weights, int ffn)
+/* Determines the parts of the tower, among those that the family's towers may lack. */
+static int find_parts(const struct key_map *key_map, const struct weights *weights, int ffn)
 {
-    const struct family_row *row = family_row(spelling->family);
+    const struct family_row *row = family_row(key_map->family);
     int parts = PARTS_KNOWN | (row->parts & ~row->varies);
     for (enum role role = 0; role < ROLE_COUNT; role++)
-        if (role_part(role) & row->varies && names_tensor(spelling, weights, role, 0, ffn) >= 0)
+        if (role_part(role) & row->varies && names_tensor(key_map, weights, role, 0, ffn) >= 0)
             parts |= role_part(role);
     return parts;
 }
@@ -105,14 +104,14 @@ static int settle_parts(struct model_shape *g, int found, struct error *err)
                                         "pooling by attention"};
     for (int i = 1; i < 6 && g->parts; i++)
         if ((found ^ g->parts) & 1 << i)
-            return error_set(err, EXIT_CONFIG, "is this the file for this arch?",
+            return error_set(err, EXIT_CONFIG, "check the weight path and arch",
                              "the checkpoint has %s%s, the arch has %s", found & 1 << i ? "" : "not ",
                              names[i], found & 1 << i ? "not" : "them");
     g->parts = found;
     return 0;
 }
 
-/* A table of rotary positions, (P, dh) cosines or sines: does it hold what is computed here? It tells the
+/* Compares a table of rotary positions, (P, dh) cosines or sines, with the computed one. Its width gives the
  * heads. */
 static int check_table(struct model_shape *g, const struct weights *weights, int64_t index, bool sines,
                        struct error *err)
@@ -130,18 +129,18 @@ static int check_table(struct model_shape *g, const struct weights *weights, int
     if (fits) positions_rotation(&of_table, table);
     int code = fits ? weights_read(weights, index, values, DTYPE_F32, err) : 0;
     for (int64_t i = 0; fits && !code && i < t->count; i++) {
-        int64_t n = i / dh, pair = i % dh / 2; /* EVA's pairs are neighbours, with one angle */
+        int64_t n = i / dh, pair = i % dh / 2; /* EVA's pairs are neighbours with one angle */
         fits = fabsf(values[i] - table[n * dh + (sines ? dh / 2 : 0) + pair]) <= 1e-2f; /* bf16 */
     }
     free(table);
     free(values);
     if (code || fits) return code;
-    return error_set(err, EXIT_CONFIG, "no tower with such rotary positions is known here",
-                     "tensor %s holds other rotary positions than EVA02's",
+    return error_set(err, EXIT_CONFIG, "towers with these rotary positions are not supported",
+                     "tensor %s has rotary positions that differ from EVA02's",
                      name_printable(name, sizeof name, t->name));
 }
 
-/* The values of a small vector; xmalloc'ed. NULL with an error. */
+/* Reads the values of a small vector (xmalloc). NULL with an error. */
 static float *read_vector(const struct weights *weights, int64_t index, int64_t most, struct error *err)
 {
     const struct weights_tensor *t = weights_tensor(weights, index);
@@ -157,8 +156,9 @@ static float *read_vector(const struct weights *weights, int64_t index, int64_t 
     return NULL;
 }
 
-/* Periods of the rotary positions, (dh / 4): they are used as they are, and their number gives the heads. */
-static int take_periods(struct model_shape *g, const struct weights *weights, int64_t index,
+/* Reads the periods of the rotary positions, (dh / 4). They are used unchanged, and their number gives the
+ * heads. */
+static int read_periods(struct model_shape *g, const struct weights *weights, int64_t index,
                         struct error *err)
 {
     const struct weights_tensor *t = weights_tensor(weights, index);
@@ -172,20 +172,20 @@ static int take_periods(struct model_shape *g, const struct weights *weights, in
         g->heads = g->width / dh;
         g->rope_count = (int)t->count;
         memcpy(g->rope_periods, values, (size_t)t->count * sizeof *values);
-        /* Meta's files keep them in bfloat16, and their class computes with them in float32; a class that was
-         * made for bfloat16 rounds the angles, too */
+        /* Meta's files store them in bfloat16, and their class computes in float32; a class created in
+         * bfloat16 also rounds the angles */
         if (t->dtype == DTYPE_F32) g->assumed &= ~ASSUMED_POSITIONS;
     }
     free(values);
     if (fine) return 0;
     return error_set(
-        err, EXIT_CONFIG, "is it the file for these heads?",
-        "tensor %s has %lld periods: heads of %lld values do not go with a width of %lld and %lld heads",
+        err, EXIT_CONFIG, "check the weight path and heads",
+        "tensor %s has %lld periods (head dimension %lld), which does not match width %lld with %lld heads",
         name_printable(name, sizeof name, t->name), (long long)t->count, (long long)dh, (long long)g->width,
         (long long)g->heads);
 }
 
-/* A mask of the bias of queries, keys and values. A bias of the keys changes no output. */
+/* Checks a mask of the bias of queries, keys and values. A bias of the keys changes no output. */
 static int check_bias_mask(const struct weights *weights, int64_t index, struct error *err)
 {
     const struct weights_tensor *t = weights_tensor(weights, index);
@@ -204,85 +204,85 @@ static int check_bias_mask(const struct weights *weights, int64_t index, struct 
                      name_printable(name, sizeof name, t->name));
 }
 
-static int check_tables(struct model_shape *g, const struct spelling *spelling, const struct weights *weights,
+static int check_tables(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
                         struct error *err)
 {
-    size_t begin = strlen(spelling->begin);
+    size_t begin = strlen(key_map->begin);
     int code = 0;
     for (int64_t i = 0; i < weights_count(weights) && !code; i++) {
         const char *name = weights_tensor(weights, i)->name;
         char printable[160];
         int64_t block;
-        if (strncmp(name, spelling->begin, begin) != 0) continue;
-        const char *key = names_key(spelling, name, &block);
-        enum names_use use = names_use(spelling, key, block >= 0);
-        if (use == NAMES_PERIODS) code = take_periods(g, weights, i, err);
+        if (strncmp(name, key_map->begin, begin) != 0) continue;
+        const char *key = names_key(key_map, name, &block);
+        enum names_use use = names_use(key_map, key, block >= 0);
+        if (use == NAMES_PERIODS) code = read_periods(g, weights, i, err);
         if (use == NAMES_BIAS_MASK) code = check_bias_mask(weights, i, err);
         if (use != NAMES_COSINES && use != NAMES_SINES) continue;
         g->assumed &= ~ASSUMED_POSITIONS;
         if (model_shape_rotates(g)) code = check_table(g, weights, i, use == NAMES_SINES, err);
         else
-            code =
-                error_set(err, EXIT_CONFIG, "without them the outputs would be another model's",
-                          "tensor %s says rotary positions, which no %s tower with a plain feed-forward has "
-                          "here",
-                          name_printable(printable, sizeof printable, name), family_name(g->family));
+            code = error_set(
+                err, EXIT_CONFIG, "without them the outputs would differ from the model's",
+                "tensor %s implies rotary positions, which no %s tower with a plain feed-forward has "
+                "here",
+                name_printable(printable, sizeof printable, name), family_name(g->family));
     }
     return code;
 }
 
-/* What a file says of the tower beside its sizes. */
-static int settle_kind(struct model_shape *g, const struct spelling *spelling, const struct weights *weights,
+/* Sets the remaining properties of the tower, which are no sizes. */
+static int settle_kind(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
                        int ffn, struct error *err)
 {
     if (g->ffn && (g->ffn == SWIGLU) != (ffn == SWIGLU))
         return error_set(
-            err, EXIT_CONFIG, NULL, "the feed-forward is %s in the checkpoint, the configuration says %s",
+            err, EXIT_CONFIG, NULL, "the feed-forward is %s in the checkpoint, the configuration has %s",
             model_shape_activation(&(struct model_shape){.ffn = ffn}), model_shape_activation(g));
-    if (!g->ffn) g->ffn = names_activation(spelling, ffn);
-    int64_t at = names_tensor(spelling, weights, ROLE_REGISTERS, 0, ffn);
+    if (!g->ffn) g->ffn = names_activation(key_map, ffn);
+    int64_t at = names_tensor(key_map, weights, ROLE_REGISTERS, 0, ffn);
     const struct weights_tensor *registers = at >= 0 ? weights_tensor(weights, at) : NULL;
     int64_t count = registers && registers->ndim == 3 ? registers->shape[1] : 0;
-    g->classless = spelling->classless;
+    g->classless = key_map->classless;
     if (g->registers && count != g->registers)
-        return error_set(err, EXIT_CONFIG, "is this the file for this arch?",
-                         "%lld registers are in the checkpoint, the arch has %lld", (long long)count,
+        return error_set(err, EXIT_CONFIG, "check the weight path and arch",
+                         "the checkpoint has %lld registers, the arch has %lld", (long long)count,
                          (long long)g->registers);
     g->registers = count;
-    at = names_tensor(spelling, weights, ROLE_POOL_QUERY, 0, ffn);
+    at = names_tensor(key_map, weights, ROLE_POOL_QUERY, 0, ffn);
     const struct weights_tensor *queries = at >= 0 ? weights_tensor(weights, at) : NULL;
     g->pool_queries = queries && queries->ndim == 2 ? queries->shape[0] : 0;
-    bool positioned = names_place(spelling, weights, ROLE_POS, 0, ffn).held_rows > 0;
-    if (!g->pos_resize && names_pos_resize(spelling)) /* transformers with registers: as timm */
-        g->pos_resize = count && !positioned ? POS_RESIZE_TIMM : names_pos_resize(spelling);
-    if (!g->pool) g->pool = names_pool(spelling);
-    if (!(g->norm_eps > 0)) g->norm_eps = names_norm_eps(spelling);
-    bool scaled = names_tensor(spelling, weights, ROLE_LS1, 0, ffn) >= 0;
+    bool positioned = names_place(key_map, weights, ROLE_POS, 0, ffn).held_rows > 0;
+    if (!g->pos_resize && names_pos_resize(key_map)) /* transformers with registers: as timm */
+        g->pos_resize = count && !positioned ? POS_RESIZE_TIMM : names_pos_resize(key_map);
+    if (!g->pool) g->pool = names_pool(key_map);
+    if (!(g->norm_eps > 0)) g->norm_eps = names_norm_eps(key_map);
+    bool scaled = names_tensor(key_map, weights, ROLE_LS1, 0, ffn) >= 0;
     g->layerscale = scaled ? LAYERSCALE_WITH : LAYERSCALE_WITHOUT;
-    return settle_parts(g, find_parts(spelling, weights, ffn), err);
+    return settle_parts(g, find_parts(key_map, weights, ffn), err);
 }
 
-static int count_blocks(const struct spelling *spelling, const struct weights *weights, int ffn,
-                        int64_t *depth, struct error *err)
+static int count_blocks(const struct key_map *key_map, const struct weights *weights, int ffn, int64_t *depth,
+                        struct error *err)
 {
     *depth = 0;
-    while (*depth < 1024 && names_tensor(spelling, weights, ROLE_NORM1_W, *depth, ffn) >= 0) ++*depth;
-    if (fit_blocks(spelling, weights) == *depth) return 0;
+    while (*depth < 1024 && names_tensor(key_map, weights, ROLE_NORM1_W, *depth, ffn) >= 0) ++*depth;
+    if (fit_blocks(key_map, weights) == *depth) return 0;
     return error_set(err, EXIT_CONFIG, "is the file whole?",
                      "there is no block %lld in the %s tower, but the file has %lld blocks",
-                     (long long)*depth, family_name(spelling->family),
-                     (long long)fit_blocks(spelling, weights));
+                     (long long)*depth, family_name(key_map->family),
+                     (long long)fit_blocks(key_map, weights));
 }
 
-static int settle_positions(struct model_shape *g, const struct spelling *spelling,
+static int settle_positions(struct model_shape *g, const struct key_map *key_map,
                             const struct weights *weights, int ffn, struct error *err)
 {
     const struct weights_tensor *pos;
-    if (!family_has(family_row(spelling->family), ROLE_POS)) return 0;
-    int code = need(weights, spelling, ROLE_POS, ffn, &pos, err);
+    if (!family_has(family_row(key_map->family), ROLE_POS)) return 0;
+    int code = need(weights, key_map, ROLE_POS, ffn, &pos, err);
     if (code) return code;
-    struct values_place place = names_place(spelling, weights, ROLE_POS, 0, ffn);
-    int64_t others = !spelling->classless - place.zero_rows + place.held_rows;
+    struct values_place place = names_place(key_map, weights, ROLE_POS, 0, ffn);
+    int64_t others = !key_map->classless - place.zero_rows + place.held_rows;
     int64_t grid = square_root(pos->shape[pos->ndim - 2] - others);
     if (grid < 1)
         return error_set(err, EXIT_CONFIG,
@@ -295,31 +295,31 @@ static int settle_positions(struct model_shape *g, const struct spelling *spelli
     return settle(&g->pos_grid, grid, "pos_grid", pos->name, err);
 }
 
-static int settle_sizes(struct model_shape *g, const struct spelling *spelling, const struct weights *weights,
+static int settle_sizes(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
                         struct error *err)
 {
-    const struct family_row *row = family_row(spelling->family);
-    int ffn = names_ffn(spelling, weights);
+    const struct family_row *row = family_row(key_map->family);
+    int ffn = names_ffn(key_map, weights);
     const struct weights_tensor *conv, *fc, *last = NULL;
     int64_t depth = 0;
-    int code = need(weights, spelling, ROLE_PATCH_W, ffn, &conv, err);
-    if (!code) code = need(weights, spelling, ROLE_FC1_W, ffn, &fc, err);
-    g->projected = row->out_rare && names_tensor(spelling, weights, ROLE_OUT_W, 0, ffn) >= 0;
+    int code = need(weights, key_map, ROLE_PATCH_W, ffn, &conv, err);
+    if (!code) code = need(weights, key_map, ROLE_FC1_W, ffn, &fc, err);
+    g->projected = row->out_rare && names_tensor(key_map, weights, ROLE_OUT_W, 0, ffn) >= 0;
     g->unprojected =
-        row->out_optional && !row->out_rare && names_tensor(spelling, weights, ROLE_OUT_W, 0, ffn) < 0;
+        row->out_optional && !row->out_rare && names_tensor(key_map, weights, ROLE_OUT_W, 0, ffn) < 0;
     g->out_biasless = model_shape_projects(g) && family_has(row, ROLE_OUT_B) &&
-                      names_tensor(spelling, weights, ROLE_OUT_B, 0, ffn) < 0;
-    if (!code && model_shape_projects(g)) code = need(weights, spelling, ROLE_OUT_W, ffn, &last, err);
-    if (!code) code = count_blocks(spelling, weights, ffn, &depth, err);
-    if (!code) code = settle_kind(g, spelling, weights, ffn, err);
+                      names_tensor(key_map, weights, ROLE_OUT_B, 0, ffn) < 0;
+    if (!code && model_shape_projects(g)) code = need(weights, key_map, ROLE_OUT_W, ffn, &last, err);
+    if (!code) code = count_blocks(key_map, weights, ffn, &depth, err);
+    if (!code) code = settle_kind(g, key_map, weights, ffn, err);
     if (code) return code;
-    bool transposed = names_place(spelling, weights, ROLE_OUT_W, 0, ffn).transposed;
-    int64_t parts = names_place(spelling, weights, ROLE_FC1_W, 0, ffn).parts;
+    bool transposed = names_place(key_map, weights, ROLE_OUT_W, 0, ffn).transposed;
+    int64_t parts = names_place(key_map, weights, ROLE_FC1_W, 0, ffn).parts;
     int64_t hidden = fc->shape[0] * (parts > 1 ? parts : 1) / (ffn == SWIGLU ? 2 : 1),
             out = last ? last->shape[row->out_transposed != transposed] : conv->shape[0];
     code = settle(&g->width, conv->shape[0], "width", conv->name, err);
     if (!code) code = settle(&g->patch, conv->shape[2], "patch", conv->name, err);
-    if (!code) code = settle_positions(g, spelling, weights, ffn, err);
+    if (!code) code = settle_positions(g, key_map, weights, ffn, err);
     if (!code) code = settle(&g->depth, depth, "depth", "number of blocks", err);
     if (!code) code = settle(&g->hidden, hidden, "hidden", "feed-forward", err);
     if (!code) code = settle(&g->out, out, "out", "output", err);
@@ -328,32 +328,31 @@ static int settle_sizes(struct model_shape *g, const struct spelling *spelling, 
 
 int model_shape_dims(struct model_shape *g, const struct weights *weights, struct error *err)
 {
-    struct spelling spelling;
-    names_find(&spelling, weights);
-    enum family family = spelling.family, wanted = g->family;
+    struct key_map key_map;
+    names_find(&key_map, weights);
+    enum family family = key_map.family, wanted = g->family;
     if (family == FAMILY_UNKNOWN) return no_family(weights, err);
-    if (spelling.any && spelling.prefix.other[0])
-        return error_set(err, EXIT_CONFIG, "save the one that is meant alone",
-                         "holds two towers, under %s and under %s", spelling.prefix.add,
-                         spelling.prefix.other);
-    if (spelling.any)
-        log_info("%s: the tower's names begin with %s", weights_path(weights), spelling.prefix.add);
-    else if (spelling.prefix.other[0])
-        log_info("%s: the tower behind %s is taken, not the one behind %s", weights_path(weights),
-                 spelling.prefix.add[0] ? spelling.prefix.add : "nothing", spelling.prefix.other);
+    if (key_map.any && key_map.prefix.other[0])
+        return error_set(err, EXIT_CONFIG, "save only the intended tower",
+                         "has two towers, under %s and under %s", key_map.prefix.add, key_map.prefix.other);
+    if (key_map.any)
+        log_info("%s: the tower's names begin with %s", weights_path(weights), key_map.prefix.add);
+    else if (key_map.prefix.other[0])
+        log_info("%s: using weights under prefix %s (ignored: %s)", weights_path(weights),
+                 key_map.prefix.add[0] ? key_map.prefix.add : "nothing", key_map.prefix.other);
     if (wanted && wanted != family)
         return error_set(
             err, EXIT_CONFIG,
             "correct the weight path, or model.family; a student of another family has model_s.family",
-            "holds a %s tower, the configuration says %s", family_name(family), family_name(wanted));
-    int code = fit_names(&spelling, weights, err);
+            "has a %s tower, the configuration has %s", family_name(family), family_name(wanted));
+    int code = fit_names(&key_map, weights, err);
     if (code) return code;
     g->family = family;
     bool given_norms = g->norms != NORMS_USUAL;
-    g->assumed |= spelling.untold;
-    g->classifier = spelling.classifier;
-    code = settle_sizes(g, &spelling, weights, err);
-    if (!code) code = check_tables(g, &spelling, weights, err);
+    g->assumed |= key_map.unsettled;
+    g->classifier = key_map.classifier;
+    code = settle_sizes(g, &key_map, weights, err);
+    if (!code) code = check_tables(g, &key_map, weights, err);
     if (!given_norms && g->width == family_row(family)->postnorm_width) g->norms = POST_NORM;
     return code;
 }
@@ -369,11 +368,11 @@ int model_shape_fits(const struct model_shape *g, int64_t target, const struct w
                      struct error *err)
 {
     struct parameter *list;
-    struct spelling spelling;
-    int code = fit_family(&spelling, g->family, weights, err);
+    struct key_map key_map;
+    int code = fit_family(&key_map, g->family, weights, err);
     if (code) return code;
     int count = parameters_list(g, target, &list);
-    code = fit_shapes(&spelling, g->ffn, list, count, weights, err);
+    code = fit_shapes(&key_map, g->ffn, list, count, weights, err);
     free(list);
     return code;
 }
