@@ -143,7 +143,7 @@ int fit_names(const struct key_map *key_map, const struct weights *weights, stru
                          "holds %s, which is not supported (tensor %s%s)", model, printable, more);
     return error_set(err, EXIT_CONFIG, hint, "the %s tower has tensor %s%s, which meopt does not read: %s",
                      family_name(key_map->family), printable, more,
-                     meaning >= 0 ? meanings[meaning].meaning : "its purpose is unknown");
+                     meaning >= 0 ? meanings[meaning].meaning : "its purpose is not known");
 }
 
 int64_t fit_blocks(const struct key_map *key_map, const struct weights *weights)

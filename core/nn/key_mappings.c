@@ -228,7 +228,7 @@ const struct key_mapping key_mappings[] = {
      .probes = {"blocks.0.attn.q_bias", "blocks.0.mlp.w12.weight"},
      .settles = ASSUMED_POOL},
     {.family =
-         FAMILY_EVA, /* timm's inside open_clip, too: EVA01-g-14. A gated feed-forward has the plain one's names */
+         FAMILY_EVA, /* timm's inside open_clip, too: EVA01-g-14. A gated one has the plain one's names */
      .towers = {"visual.", "visual.trunk."},
      .probes = {"blocks.0.attn.q_bias"},
      .swiglu = {"mlp.fc1.weight", "mlp.fc1.bias", "mlp.fc2.weight", "mlp.fc2.bias"},

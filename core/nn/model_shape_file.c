@@ -47,7 +47,7 @@ static int no_family(const struct weights *weights, struct error *err)
     char unread[192] = "", name[80];
     const char *odd = weights_unread_name(weights, 0);
     if (odd)
-        snprintf(unread, sizeof unread, "; %s has the unsupported type %s",
+        snprintf(unread, sizeof unread, "; %s is %s, which is not supported",
                  name_printable(name, sizeof name, odd), weights_unread(weights, odd));
     return error_set(
         err, EXIT_CONFIG,

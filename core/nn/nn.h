@@ -213,8 +213,12 @@ struct tower_options {
     bool master;            /* weight_type BF16 only: keep F32 masters too */
     enum dtype grad_type;   /* of matrices */
     enum gradient_storage gradients;
-    int weight_buffers; /* 0: all weights are in memory. 1, 2: only those of that many groups, in turn; the owner of the tower's weights loads them (tower_bind_weights) */
-    int gradient_buffers; /* released: 2 keep a group's gradients until those of the next group are done, for work that runs in parallel; 0 as 1 */
+    /* 0: all weights are in memory. 1, 2: only those of that many groups, in turn; the owner of the tower's
+     * weights loads them (tower_bind_weights) */
+    int weight_buffers;
+    /* released: 2 keep a group's gradients until those of the next group are done, for work that runs in
+     * parallel; 0 as 1 */
+    int gradient_buffers;
     enum recompute recompute;
     enum saved saved;    /* 8BIT cannot be used with RECOMPUTE_BLOCK, which keeps one block */
     bool backward_twice; /* exact clipping with released gradients: activations survive a backward pass */

@@ -301,7 +301,7 @@ static int read_object(json_t **root, const char *path, struct error *err)
     json_decref(*root);
     *root = NULL;
     error_set(err, EXIT_CONFIG, "fix it, or move it out of the checkpoint's directory",
-              "this sidecar config of a checkpoint is not a JSON object: %s", error.text);
+              "this sidecar config of a checkpoint is no JSON object: %s", error.text);
     return error_at(err, path, error.line, error.column);
 }
 

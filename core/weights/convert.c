@@ -1,10 +1,10 @@
 /* Conversion between number formats, each value rounded once, to nearest even.
  *
- * Every pair goes through a block of floats that stays in the first cache: to_float, then
- * from_float. Where a double or a wide integer would be rounded twice on its way to 16
- * bits, the first step rounds to odd instead (Boldo & Melquiond, "Emulation of FMA and
- * correctly rounded sums: proved algorithms using rounding to odd", 2008, theorem 3: exact
- * because float keeps at least two bits more than either 16-bit format). NaNs stay NaNs. */
+ * Every pair goes through a block of floats in the L1 cache: to_float, then from_float. If a double or a wide
+ * integer would be rounded twice on its way to 16 bits, the first step rounds to odd instead (Boldo &
+ * Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008,
+ * theorem 3: exact because float keeps at least two bits more than either 16-bit format). NaNs stay NaNs.
+ */
 #include "core/base/cpu.h"
 #include "core/weights/weights.h"
 #include "kernels/bf16.h"
@@ -16,8 +16,8 @@
 
 enum { BLOCK = 1024 };
 
-/* The loops below are written to be vectorised;
- * these build each for the baseline and for AVX2, and choose at run time. */
+/* The loops below are written for auto-vectorisation. These macros build each for the baseline and for AVX2,
+ * and choose at run time. */
 #if defined(__x86_64__) && defined(__GNUC__)
 #define FOR_AVX2(name, result, source)                                                                       \
     __attribute__((target("avx2"))) static void name##_avx2(result *restrict y, const source *restrict x,    \
@@ -65,8 +65,8 @@ LOOP float_to_bf16_loop(uint16_t *restrict y, const float *restrict x, size_t n)
 }
 FOR_AVX2(float_to_bf16, uint16_t, float)
 
-/* Subnormal halves are renormalised by a float subtraction:
- * no subnormal operand, so no mode of the FPU matters. */
+/* Subnormal halves are renormalised by a float subtraction: no operand is subnormal, so the FPU's mode does
+ * not matter. */
 LOOP half_to_float_loop(float *restrict y, const uint16_t *restrict x, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -84,8 +84,7 @@ LOOP float_to_half_loop(uint16_t *restrict y, const float *restrict x, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         uint32_t u = bits_of(x[i]) & 0x7fffffff, sign = bits_of(x[i]) >> 16 & 0x8000;
-        /* below 2^-14 the addition of 0.5 leaves the half's
-         * subnormal bits at the low end, rounded by the adder */
+        /* below 2^-14 adding 0.5 leaves the half's subnormal bits at the low end, rounded by the adder */
         uint32_t subnormal = bits_of(float_of(u < 0x38800000 ? u : 0) + 0.5f) - 0x3f000000;
         uint32_t normal = (u - ((uint32_t)(127 - 15) << 23) + 0xfff + (u >> 13 & 1)) >> 13;
         uint32_t special = u > 0x7f800000 ? 0x7e00 | (u >> 13 & 0x1ff) : 0x7c00;
@@ -94,7 +93,7 @@ LOOP float_to_half_loop(uint16_t *restrict y, const float *restrict x, size_t n)
 }
 FOR_AVX2(float_to_half, uint16_t, float)
 
-/* Nearest even, or to odd: when inexact, the neighbour whose last bit is set. */
+/* Rounds to nearest even, or to odd: if inexact, to the neighbour whose last bit is set. */
 static float round_double(double d, bool odd)
 {
     float f = (float)d;
@@ -104,7 +103,7 @@ static float round_double(double d, bool odd)
     return float_of(u | 1);
 }
 
-/* A wide integer first becomes a double whose last bit is sticky (again rounding to odd). */
+/* A wide integer first becomes a double with a sticky last bit (also rounding to odd). */
 static float round_integer(int64_t v, bool odd)
 {
     if (!odd) return (float)v;
@@ -116,7 +115,7 @@ static float round_integer(int64_t v, bool odd)
 
 static bool is_aligned(const void *p, size_t bytes) { return (uintptr_t)p % bytes == 0; }
 
-/* n <= BLOCK elements; x need not be aligned. odd: what follows rounds again. */
+/* n <= BLOCK elements; x need not be aligned. odd: the next step rounds again. */
 static void to_float(float *restrict y, const void *x, enum dtype type, size_t n, bool odd)
 {
     union {

@@ -1,9 +1,10 @@
-/* CRC-32 of zip at memory speed, so that every tensor can be checked as it is read.
+/* CRC-32 of zip at memory speed, so that every tensor can be checked while it is read.
  *
- * Method: carry-less multiplication folds 64 bytes at a time down to 16, and a Barrett
- * reduction the rest (Gopal et al., "Fast CRC Computation for Generic Polynomials
- * Using PCLMULQDQ Instruction", Intel 2009; constants for the bit-reflected polynomial
- * 0xEDB88320 from its table). Elsewhere, and for the odd bytes, zlib. */
+ * Method: carry-less multiplication folds 64 bytes at a time down to 16, and a Barrett reduction the rest
+ * (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009;
+ * constants for the bit-reflected polynomial 0xEDB88320 from its table). Other processors, and the remaining
+ * bytes, use zlib.
+ */
 #include "core/base/cpu.h"
 #include "core/weights/weights_internal.h"
 
@@ -14,7 +15,7 @@
 
 #define TARGET __attribute__((target("pclmul,sse4.1")))
 
-/* x * k, both halves, added to the next 16 bytes */
+/* x * k, both halves, plus the next 16 bytes */
 TARGET static inline __m128i fold(__m128i x, __m128i k, __m128i next)
 {
     __m128i low = _mm_clmulepi64_si128(x, k, 0x00), high = _mm_clmulepi64_si128(x, k, 0x11);

@@ -26,7 +26,7 @@ static bool names_weights(const char *name)
     return false;
 }
 
-/* A plain name beside the index: whatever else it says is not followed. */
+/* Accepts only a plain name in the index's directory. */
 static bool shard_is_plain(const char *name)
 {
     return name && strlen(name) < 256 && !strchr(name, '/') && name[0] != '.' && names_weights(name);
@@ -42,19 +42,19 @@ static int add_shards(struct weights *w, json_t *map, const char *dir, struct er
         const char *name = json_string_value(file);
         if (!shard_is_plain(name))
             code = error_set(err, EXIT_INTEGRITY, "do not trust this file",
-                             "tensor %s is said to be in %s, expected a weight file beside the index",
+                             "tensor %s is listed in %s, expected a weight file next to the index",
                              quote(tensor, strlen(tensor)), name ? quote(name, strlen(name)) : "no file");
         else if (json_object_get(seen, name)) continue;
         else if (json_object_size(seen) == MAX_SHARDS)
-            code = error_set(err, EXIT_INTEGRITY, "do not trust this file",
-                             "names more than the %d files that are read", MAX_SHARDS);
+            code = error_set(err, EXIT_INTEGRITY, "do not trust this file", "lists more than %d files",
+                             MAX_SHARDS);
         if (code) break;
         json_object_set_new(seen, name, json_true());
         char *path = path_join(dir, name);
         if (file_absent(path))
             code =
-                error_set(err, EXIT_FAILED, "all files that the index names must lie beside it: get the rest",
-                          "the index names %s, which is not there", quote(name, strlen(name)));
+                error_set(err, EXIT_FAILED, "all files of the index must be in its directory: get the rest",
+                          "the index lists %s, which is not there", quote(name, strlen(name)));
         else code = weights_add_file(w, path, err);
         free(path);
         if (code) break;
@@ -63,7 +63,7 @@ static int add_shards(struct weights *w, json_t *map, const char *dir, struct er
     return code;
 }
 
-/* Everything that the index promises is in the file that it names. */
+/* Checks that every tensor of the index is in its file. */
 static int check_index(const struct weights *w, json_t *map, struct error *err)
 {
     json_t *found = json_object();
@@ -81,7 +81,7 @@ static int check_index(const struct weights *w, json_t *map, struct error *err)
         if (json_object_get(found, tensor)) continue;
         const char *name = json_string_value(file);
         code = error_set(err, EXIT_INTEGRITY, "index and files are not of one checkpoint: get them again",
-                         "tensor %s is not in %s, where the index says it is", quote(tensor, strlen(tensor)),
+                         "tensor %s is not in %s, where the index lists it", quote(tensor, strlen(tensor)),
                          quote(name, strlen(name)));
         break;
     }
@@ -113,7 +113,7 @@ int weights_add_index(struct weights *w, const char *path, struct error *err)
     return code;
 }
 
-/* A few names of weight files in the directory, for the hint. */
+/* Lists some names of weight files in the directory, for the hint. */
 static int list_weights(const char *path, char *text, size_t size)
 {
     int count = 0;
@@ -142,14 +142,14 @@ int weights_refuse_part(const char *path, struct error *err)
     }
     if (!of || of - name < 6 || sscanf(of - 6, "-%5d-of-%5d.%n", &shard, &shards, &used) != 2) return 0;
     if (used != 16 || shards < 2) return 0;
-    error_set(
-        err, EXIT_INTEGRITY,
-        "name the directory, or the index of the shards beside it (*.index.json); all of them are needed",
-        "is part %d of the %d of one checkpoint", shard, shards);
+    error_set(err, EXIT_INTEGRITY,
+              "name the directory, or the index of the shards in it (*.index.json); all shards are needed",
+              "is part %d of the %d of one checkpoint", shard, shards);
     return error_at(err, path, 0, 0);
 }
 
-/* Of shards without an index the first, when all of one checkpoint's are there and nothing else looks so. */
+/* Finds the first of shards without an index, if all shards of one checkpoint are present and no other file
+ * has such a name. */
 static bool find_shards(const char *dir, const char *stem, const char *suffix, int *shards)
 {
     struct dirent **entries;
@@ -192,7 +192,7 @@ static bool is_there(const char *dir, const char *name)
     return there;
 }
 
-/* What else people have as a directory, by a file or directory that only such a one has. */
+/* Other kinds of directories, recognized by a file or directory that only they have. */
 static const struct {
     const char *file, *is, *hint;
 } kinds_of_directory[] = {
@@ -200,12 +200,12 @@ static const struct {
      "merge it into its model and name that: merge_and_unload() of peft"},
     {"snapshots", "is a model in Hugging Face's cache, expected one of its revisions",
      "name the directory of a revision in its snapshots"},
-    {"zero_to_fp32.py", "is a checkpoint of DeepSpeed, whose ranks have a share of the weights each",
-     "put it together: python zero_to_fp32.py . pytorch_model.bin, in that directory; up to ZeRO-2 "
+    {"zero_to_fp32.py", "is a checkpoint of DeepSpeed, sharded over its ranks",
+     "merge it: python zero_to_fp32.py . pytorch_model.bin, in that directory; up to ZeRO-2 "
      "global_step*/mp_rank_00_model_states.pt has all of it, too"},
     {"zero_pp_rank_0_mp_rank_00_model_states.pt",
-     "is a step of a DeepSpeed checkpoint (ZeRO-3), whose ranks have a share of the weights each",
-     "put it together with the zero_to_fp32.py in the directory above, and name what that writes"},
+     "is a step of a DeepSpeed checkpoint (ZeRO-3), sharded over its ranks",
+     "merge it with the zero_to_fp32.py in the directory above, and name the resulting file"},
     {"zero", "is a universal checkpoint of DeepSpeed, with a directory for each tensor",
      "save the model whole: save_16bit_model() of DeepSpeed, or torch.save(model.state_dict(), ...)"},
     {"pytorch_model_fsdp_0", "is a checkpoint of accelerate with FSDP",
@@ -232,7 +232,7 @@ int weights_add_directory(struct weights *w, const char *path, struct error *err
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char *file = path_join(path, names[i]);
         struct stat status;
-        if (lstat(file, &status) != 0) { /* a link to nothing is opened, too: that says so */
+        if (lstat(file, &status) != 0) { /* a dangling link is opened, too: the error reports it */
             free(file);
             continue;
         }
@@ -255,7 +255,8 @@ int weights_add_directory(struct weights *w, const char *path, struct error *err
             return error_set(err, EXIT_INTEGRITY, kinds_of_directory[i].hint, "%s", kinds_of_directory[i].is);
     if (list_weights(path, found, sizeof found))
         return error_set(err, EXIT_INTEGRITY, "name the weight file itself",
-                         "is a directory without model.safetensors or pytorch_model.bin; it holds %s", found);
+                         "is a directory without model.safetensors or pytorch_model.bin; it contains %s",
+                         found);
     return error_set(
         err, EXIT_INTEGRITY, "name a weight file, or a directory with model.safetensors",
         "is a directory without a weight file (model.safetensors, pytorch_model.bin or their index)");

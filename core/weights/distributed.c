@@ -1,6 +1,6 @@
-/* A checkpoint of torch.distributed.checkpoint: a directory with .metadata, a pickle that says of each tensor
- * which boxes of it lie where, and parts (*.distcp), in which each box is what torch.save would write of it,
- * one behind the other. Source: torch/distributed/checkpoint/metadata.py and filesystem.py. */
+/* A checkpoint of torch.distributed.checkpoint: a directory with .metadata and parts (*.distcp). .metadata is
+ * a pickle with the location of each box of each tensor. A part is a sequence of boxes, each as torch.save
+ * would write it. Source: torch/distributed/checkpoint/metadata.py and filesystem.py. */
 #include "core/weights/pytorch.h"
 
 #include <stdlib.h>
@@ -8,10 +8,10 @@
 
 enum { MAX_PARTS = 1024, MAX_BOXES = 2048 /* of one tensor */, MAX_FIELDS = 128 };
 
-/* Where a box lies: an entry of Metadata.storage_data. */
+/* Location of a box: an entry of Metadata.storage_data. */
 struct place {
     const struct value *name; /* of the tensor */
-    const struct items *at;   /* where the box begins; NULL: not a tensor's */
+    const struct items *at;   /* offset of the box; NULL: not a tensor's */
     const struct value *part; /* the file */
     int64_t offset, bytes;
 };
@@ -22,9 +22,9 @@ struct distributed {
     struct pytorch torch;
     struct place *places; /* sorted by name */
     size_t place_count;
-    struct items parts;   /* names of those that are open, in the order of the sources */
-    int64_t boxes;        /* looked at, empty ones and doubles among them */
-    uint64_t taken_bytes; /* of the parts, by boxes so far: none is in two */
+    struct items parts;   /* names of the open parts, in the order of the sources */
+    int64_t boxes;        /* boxes visited, including empty ones and duplicates */
+    uint64_t taken_bytes; /* bytes of the parts used by boxes so far: no byte is in two boxes */
 };
 
 static int damaged(struct error *err, const char *what)
@@ -33,7 +33,7 @@ static int damaged(struct error *err, const char *what)
                      what);
 }
 
-/* The value of a field of an object whose state is a dictionary; NULL when there is none of that kind. */
+/* Returns a field of an object whose state is a dictionary; NULL if there is none of that kind. */
 static const struct value *field(const struct value *v, const char *name, enum value_kind kind)
 {
     if (v->kind != VALUE_OPAQUE || !v->u.opaque || v->u.opaque->state.kind != VALUE_DICT) return NULL;
@@ -51,7 +51,7 @@ static int compare_text(const struct value *a, const struct value *b)
     return order ? order : (a->length > b->length) - (a->length < b->length);
 }
 
-/* By name, then by where the box begins; what begins nowhere is a scalar or no tensor. */
+/* Orders by name, then by offset; an entry without an offset is a scalar or no tensor. */
 static int compare_places(const void *a, const void *b)
 {
     const struct place *x = a, *y = b;
@@ -82,9 +82,11 @@ static int read_places(struct distributed *d, const struct items *data, struct e
                 err, EXIT_INTEGRITY,
                 "python -m torch.distributed.checkpoint.format_utils dcp_to_torch DIRECTORY FILE.pt",
                 "distributed checkpoint: its parts are compressed or otherwise transformed");
-        if (!name || !part || !offset || !bytes) return damaged(err, "an entry without name, file or place");
+        if (!name || !part || !offset || !bytes)
+            return damaged(err, "an entry without name, file or position");
         for (uint32_t k = 0; at && k < at->u.items->count; k++)
-            if (at->u.items->at[k].kind != VALUE_INT) return damaged(err, "a place that is no whole number");
+            if (at->u.items->at[k].kind != VALUE_INT)
+                return damaged(err, "a position that is not an integer");
         d->places[d->place_count++] =
             (struct place){name, at ? at->u.items : NULL, part, offset->u.integer, bytes->u.integer};
     }
@@ -94,10 +96,11 @@ static int read_places(struct distributed *d, const struct items *data, struct e
 
 static int read_sizes(const struct items *items, int64_t *to, int ndim, struct error *err)
 {
-    if ((int64_t)items->count != ndim) return damaged(err, "a box of other dimensions than its tensor");
+    if ((int64_t)items->count != ndim)
+        return damaged(err, "the numbers of dimensions of a box and its tensor differ");
     for (int i = 0; i < ndim; i++) {
         if (items->at[i].kind != VALUE_INT || items->at[i].u.integer < 0)
-            return damaged(err, "a size that is no whole number");
+            return damaged(err, "a size that is not an integer");
         to[i] = items->at[i].u.integer;
     }
     return 0;
@@ -113,7 +116,7 @@ static const struct place *find_place(const struct distributed *d, const struct 
     return bsearch(&wanted, d->places, d->place_count, sizeof wanted, compare_places);
 }
 
-/* The source of a part, opened when it is the first time. */
+/* Returns the source of a part, opened at its first use. */
 static int find_part(struct distributed *d, const struct value *part, int *source, struct error *err)
 {
     char name[256];
@@ -126,9 +129,9 @@ static int find_part(struct distributed *d, const struct value *part, int *sourc
         memchr(part->u.text, 0, part->length) || part->length < 8 ||
         memcmp(part->u.text + part->length - 7, ".distcp", 7) != 0)
         return error_set(err, EXIT_INTEGRITY, "do not trust this file",
-                         "a tensor is said to be in %s, expected a .distcp file in the directory",
+                         "a tensor is listed in %s, expected a .distcp file in the directory",
                          quote(part->u.text, part->length));
-    if (d->parts.count == MAX_PARTS) return damaged(err, "more parts than are read");
+    if (d->parts.count == MAX_PARTS) return damaged(err, "too many parts");
     memcpy(name, part->u.text, part->length);
     name[part->length] = 0;
     char *path = path_join(d->dir, name);
@@ -138,7 +141,7 @@ static int find_part(struct distributed *d, const struct value *part, int *sourc
     return code ? code : pickle_append(&d->torch.pickle, &d->parts, part, err);
 }
 
-/* Read the head of a box and append it to the pieces. *kind: of a tensor that is not read. */
+/* Reads the head of a box and appends it to the pieces. *kind: set for an unsupported kind of tensor. */
 static int add_box(struct distributed *d, const struct value *name, struct piece *p, char **kind,
                    struct error *err)
 {
@@ -151,7 +154,7 @@ static int add_box(struct distributed *d, const struct value *name, struct piece
     const struct file_map *map = &d->w->sources[source].map;
     if (place->offset < 0 || place->bytes < 0 || (uint64_t)place->offset > map->bytes ||
         (uint64_t)place->bytes > map->bytes - (uint64_t)place->offset)
-        code = damaged(err, "a box reaches beyond the end of its file");
+        code = damaged(err, "a box extends beyond the end of its file");
     else if ((d->taken_bytes += (uint64_t)place->bytes) > d->w->bytes)
         code = damaged(err, "boxes share bytes of their files");
     else
@@ -161,13 +164,13 @@ static int add_box(struct distributed *d, const struct value *name, struct piece
     p->row.source = source;
     if (!*kind &&
         (p->row.tensor.ndim != box.ndim || memcmp(p->row.tensor.shape, box.shape, sizeof box.shape) != 0))
-        return damaged(err, "a box of another shape than .metadata says");
+        return damaged(err, "a box whose shape differs from .metadata");
     return 0;
 }
 
 static int append_piece(struct weights *w, const struct piece *p, struct error *err)
 {
-    if (w->piece_count == WEIGHTS_MAX_TENSORS) return damaged(err, "more boxes than are read");
+    if (w->piece_count == WEIGHTS_MAX_TENSORS) return damaged(err, "too many boxes");
     if (w->piece_count == w->pieces_capacity) {
         w->pieces_capacity = w->pieces_capacity ? w->pieces_capacity * 2 : 64;
         w->pieces = xrealloc(w->pieces, (size_t)w->pieces_capacity * sizeof *w->pieces);
@@ -190,19 +193,19 @@ static bool overlap(const struct piece *a, const struct piece *b, int ndim)
     return true;
 }
 
-/* The boxes of one tensor, which together are all of it. */
+/* Adds the boxes of one tensor, which together must cover it. */
 static int add_boxes(struct distributed *d, const struct value *name, const struct items *chunks,
                      struct row *row, char **kind, struct error *err)
 {
     int64_t covered = 0;
     row->first_piece = d->w->piece_count;
     if (chunks->count > MAX_BOXES || (d->boxes += chunks->count) > WEIGHTS_MAX_TENSORS)
-        return damaged(err, "more boxes than are read");
+        return damaged(err, "too many boxes");
     for (uint32_t i = 0; i < chunks->count && !*kind; i++) {
         struct piece p = {.row.tensor = {.ndim = row->tensor.ndim}};
         const struct value *at = field(&chunks->at[i], "offsets", VALUE_TUPLE),
                            *sizes = field(&chunks->at[i], "sizes", VALUE_TUPLE);
-        if (!at || !sizes) return damaged(err, "a box without place or size");
+        if (!at || !sizes) return damaged(err, "a box without position or size");
         int code = read_sizes(at->u.items, p.at, row->tensor.ndim, err);
         if (code == 0) code = read_sizes(sizes->u.items, p.row.tensor.shape, row->tensor.ndim, err);
         if (code) return code;
@@ -210,7 +213,7 @@ static int add_boxes(struct distributed *d, const struct value *name, const stru
             if (p.at[k] > row->tensor.shape[k] || p.row.tensor.shape[k] > row->tensor.shape[k] - p.at[k])
                 return damaged(err, "a box outside its tensor");
         int64_t count = shape_count(p.row.tensor.shape, row->tensor.ndim);
-        bool again = count == 0; /* a rank without a share, or one with the same as another */
+        bool again = count == 0; /* a rank without a share, or a duplicate of another rank's share */
         for (int64_t k = row->first_piece; k < d->w->piece_count && !again; k++) {
             again = same_box(&d->w->pieces[k], &p);
             if (!again && overlap(&d->w->pieces[k], &p, row->tensor.ndim))
@@ -230,7 +233,7 @@ static int add_boxes(struct distributed *d, const struct value *name, const stru
     return *kind || covered == count ? 0 : damaged(err, "a part of a tensor is in none of its boxes");
 }
 
-/* name: TensorStorageMetadata(properties, size, chunks); anything else is no tensor. */
+/* name: TensorStorageMetadata(properties, size, chunks); any other value is not a tensor. */
 static int add_tensor(struct distributed *d, const struct value *name, const struct value *v,
                       struct error *err)
 {
@@ -242,7 +245,7 @@ static int add_tensor(struct distributed *d, const struct value *name, const str
     row.tensor.ndim = (int)size->u.items->count;
     int code = read_sizes(size->u.items, row.tensor.shape, row.tensor.ndim, err);
     if (code == 0 && shape_count(row.tensor.shape, row.tensor.ndim) < 0)
-        code = damaged(err, "a tensor larger than 64 bits can count");
+        code = damaged(err, "a tensor with more elements than 64 bits can represent");
     if (code == 0) code = add_boxes(d, name, chunks->u.items, &row, &kind, err);
     if (code == 0 && kind) code = weights_add_unread(d->w, name->u.text, name->length, kind, err);
     else if (code == 0) code = weights_add_row(d->w, &row, name->u.text, name->length, err);
@@ -259,7 +262,7 @@ static int read_metadata(struct distributed *d, const struct file_map *map, stru
     const struct value *tensors = field(&top, "state_dict_metadata", VALUE_DICT),
                        *data = field(&top, "storage_data", VALUE_DICT);
     if (!tensors || !data)
-        return damaged(err, ".metadata is not what torch.distributed.checkpoint writes on a file system");
+        return damaged(err, ".metadata is not of torch.distributed.checkpoint's file system format");
     code = read_places(d, data->u.items, err);
     for (uint32_t i = 0; code == 0 && i < tensors->u.items->count; i += 2)
         code = add_tensor(d, &tensors->u.items->at[i], &tensors->u.items->at[i + 1], err);

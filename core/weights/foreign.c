@@ -1,4 +1,4 @@
-/* What people take for a checkpoint and is none: said as what it is, with the next step. */
+/* Files that are not checkpoints: each is reported with its format and the next step. */
 #include "core/weights/weights_internal.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@ static bool begins_with(const struct file_map *map, const char *text)
     return map->bytes >= n && memcmp(map->data, text, n) == 0;
 }
 
-/* How many bytes at the begin are of these. */
+/* Counts the bytes at the start that belong to this set. */
 static size_t run_of(const struct file_map *map, const char *bytes, size_t count)
 {
     size_t i = 0;
@@ -17,7 +17,7 @@ static size_t run_of(const struct file_map *map, const char *bytes, size_t count
     return i;
 }
 
-/* Formats that no single beginning shows. */
+/* Formats without a single magic number. */
 static const char *other_format(const struct file_map *map)
 {
     static const uint8_t table_end[] = {0x57, 0xfb, 0x80, 0x8b, 0x24, 0x75, 0x47, 0xdb};
@@ -36,24 +36,24 @@ static const char *other_format(const struct file_map *map)
     return memcmp(p, "ftrt", 4) == 0 || memcmp(p, "ptrt", 4) == 0 ? "is a TensorRT engine" : NULL;
 }
 
-/* A line of text, as a server sends in place of a file. */
+/* Returns whether the file is a line of text, as a server's error message. */
 static bool is_text(const struct file_map *map)
 {
     size_t n = map->bytes < 512 ? map->bytes : 512;
     for (size_t i = 0; i < n; i++)
         if (map->data[i] < 0x20 && !strchr("\t\r\n", map->data[i])) return false;
-    while (n > 0 && n == 512 && map->data[n - 1] >= 0x80) n--; /* a character that is cut */
+    while (n > 0 && n == 512 && map->data[n - 1] >= 0x80) n--; /* a truncated character */
     return text_is_utf8((const char *)map->data, n);
 }
 
-/* By its first bytes. */
+/* Formats by their first bytes. */
 static const struct {
     const char *begin, *is, *hint;
 } kinds[] = {
     {"version https://git-lfs", "is a git-lfs pointer, not the file itself",
-     "run 'git lfs pull' where it came from, or download the file itself"},
+     "run 'git lfs pull' in its repository, or download the file itself"},
     {"/annex/objects/", "is a git-annex pointer, not the file itself",
-     "run 'git annex get' where it came from, or download the file itself"},
+     "run 'git annex get' in its repository, or download the file itself"},
     {"<", "is a web page (HTML or XML), not a checkpoint",
      "the server sent an error page: download the file again"},
     {"\x1f\x8b", "is a gzip archive, expected a checkpoint", "unpack it first"},
@@ -78,7 +78,7 @@ static const struct {
      "name the PyTorch or safetensors file it was made from"},
     {"(dp", "is a pickle of protocol 0, which torch.save never writes",
      "save it with torch.save or as safetensors"},
-    {"L1195470371460388013", "is a file of torch.save with pickle protocol 0 or 1, of before PyTorch 1.6",
+    {"L1195470371460388013", "is a file of torch.save with pickle protocol 0 or 1, from before PyTorch 1.6",
      "torch.save(torch.load(FILE), ...)"},
     {"}q", "is a pickle of protocol 1, not a file of torch.save",
      "save it with torch.save or as safetensors"},
@@ -98,11 +98,11 @@ int weights_refuse_foreign(const struct file_map *map, struct error *err)
         if (begins_with(kinds[i].begin[0] == '<' ? &text : map, kinds[i].begin))
             return error_set(err, EXIT_INTEGRITY, kinds[i].hint, "%s", kinds[i].is);
     if (map->bytes > 262 && memcmp(map->data + 257, "ustar", 5) == 0)
-        return error_set(err, EXIT_INTEGRITY, "unpack it and name the checkpoint that is in it",
+        return error_set(err, EXIT_INTEGRITY, "unpack it and name the checkpoint inside",
                          "is a tar archive, expected a checkpoint");
     if (zeros == map->bytes || zeros >= 512)
         return error_set(err, EXIT_INTEGRITY, again,
-                         "begins with %zu bytes of zeros in %zu: a download that was not finished?", zeros,
+                         "begins with %zu bytes of zeros of %zu: the download may be incomplete", zeros,
                          map->bytes);
     const char *is = other_format(map);
     if (is)
@@ -111,7 +111,7 @@ int weights_refuse_foreign(const struct file_map *map, struct error *err)
                          "%s, expected a checkpoint", is);
     if (is_text(map))
         return error_set(err, EXIT_INTEGRITY,
-                         "a server may have sent a message in place of the file: download it again",
+                         "a server may have sent a message instead of the file: download it again",
                          "is text (%s), not a checkpoint", quote((const char *)map->data, map->bytes));
     uint8_t first[4] = {0};
     memcpy(first, map->data, map->bytes < 4 ? map->bytes : 4);

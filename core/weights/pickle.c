@@ -1,4 +1,4 @@
-/* The pickle machine: see pickle.h. */
+/* The pickle parser: see pickle.h. */
 #include "core/weights/pickle.h"
 #include "core/weights/weights_internal.h"
 
@@ -8,7 +8,7 @@
 
 struct pickle_block {
     struct pickle_block *next;
-    size_t used, room;
+    size_t used, capacity;
     _Alignas(16) uint8_t data[];
 };
 
@@ -16,22 +16,22 @@ void *pickle_alloc(struct pickle *p, size_t bytes, struct error *err)
 {
     bytes = (bytes + 15) & ~(size_t)15;
     struct pickle_block *b = p->blocks;
-    if (!b || b->room - b->used < bytes) {
-        size_t room = bytes > 65536 - sizeof *b ? bytes : 65536 - sizeof *b;
-        if (room > PICKLE_MAX_MEMORY_BYTES - p->held_bytes) {
+    if (!b || b->capacity - b->used < bytes) {
+        size_t capacity = bytes > 65536 - sizeof *b ? bytes : 65536 - sizeof *b;
+        if (capacity > PICKLE_MAX_MEMORY_BYTES - p->held_bytes) {
             error_set(err, EXIT_INTEGRITY, "save the state dict alone: torch.save(model.state_dict(), ...)",
-                      "the pickle needs more than %zu MiB of memory", PICKLE_MAX_MEMORY_BYTES >> 20);
+                      "the pickle requires more than %zu MiB of memory", PICKLE_MAX_MEMORY_BYTES >> 20);
             return NULL;
         }
-        b = calloc(1, sizeof *b + room);
+        b = calloc(1, sizeof *b + capacity);
         if (!b) {
             error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory parsing a pickle");
             return NULL;
         }
-        b->room = room;
+        b->capacity = capacity;
         b->next = p->blocks;
         p->blocks = b;
-        p->held_bytes += room;
+        p->held_bytes += capacity;
     }
     void *memory = b->data + b->used;
     b->used += bytes;
@@ -48,17 +48,18 @@ void pickle_free(struct pickle *p)
     p->held_bytes = 0;
 }
 
-/* Make room for `more` values behind count; what is outgrown stays in the arena (at most as much again). */
+/* Grows the items for `more` values after count. The old array stays in the arena (at most the same size
+ * again). */
 static int reserve(struct pickle *p, struct items *items, uint32_t more, struct error *err)
 {
-    if (items->room - items->count >= more) return 0;
-    uint64_t room = (uint64_t)items->count + more;
-    if (room < (uint64_t)items->room * 2) room = (uint64_t)items->room * 2;
-    struct value *larger = pickle_alloc(p, room * sizeof *larger, err);
+    if (items->capacity - items->count >= more) return 0;
+    uint64_t capacity = (uint64_t)items->count + more;
+    if (capacity < (uint64_t)items->capacity * 2) capacity = (uint64_t)items->capacity * 2;
+    struct value *larger = pickle_alloc(p, capacity * sizeof *larger, err);
     if (!larger) return err->code;
     if (items->count) memcpy(larger, items->at, items->count * sizeof *larger);
     items->at = larger;
-    items->room = (uint32_t)room;
+    items->capacity = (uint32_t)capacity;
     return 0;
 }
 
@@ -109,7 +110,7 @@ const char *value_kind_name(const struct value *v)
     return names[v->kind];
 }
 
-/* One run over one pickle. */
+/* State of one parse. */
 struct machine {
     struct pickle *p;
     const uint8_t *data;
@@ -128,7 +129,7 @@ static int damaged(struct machine *m, const char *what)
 static const uint8_t *take(struct machine *m, size_t bytes)
 {
     if (m->bytes - m->at < bytes) {
-        damaged(m, "an operand reaches beyond the end");
+        damaged(m, "an operand extends beyond the end");
         return NULL;
     }
     const uint8_t *p = m->data + m->at;
@@ -143,7 +144,7 @@ static uint64_t little(const uint8_t *p, int bytes)
     return v;
 }
 
-/* An unsigned little-endian operand. */
+/* Reads an unsigned little-endian operand. */
 static int operand(struct machine *m, int bytes, uint64_t *v)
 {
     const uint8_t *p = take(m, (size_t)bytes);
@@ -164,17 +165,17 @@ static int push_opaque(struct machine *m)
     return pickle_append(m->p, &m->stack, &v, m->err);
 }
 
-/* The height below which nothing may be taken: an open MARK. */
+/* Returns the height of the innermost open MARK, below which no value may be popped. */
 static uint32_t stack_floor(const struct machine *m)
 {
     return m->marks.count ? (uint32_t)m->marks.at[m->marks.count - 1].u.integer : 0;
 }
 
-/* The top n values, which stay where they are until the stack is written again; NULL when there are fewer. */
+/* Pops the top n values, which stay valid until the stack is written again; NULL if there are fewer. */
 static struct value *pop(struct machine *m, uint32_t n)
 {
     if (m->stack.count - stack_floor(m) < n) {
-        damaged(m, "takes more from the stack than there is");
+        damaged(m, "pops more values than the stack has");
         return NULL;
     }
     m->stack.count -= n;
@@ -188,7 +189,7 @@ static struct value *top(struct machine *m)
     return v;
 }
 
-/* Everything above the last MARK, which is closed. */
+/* Pops all values above the last MARK, and the mark. */
 static struct value *pop_mark(struct machine *m, uint32_t *n)
 {
     if (!m->marks.count) {
@@ -202,25 +203,25 @@ static struct value *pop_mark(struct machine *m, uint32_t *n)
     return m->stack.at + height;
 }
 
-/* Text with a length operand of length_bytes. */
+/* Pushes a text with a length operand of length_bytes. */
 static int push_text(struct machine *m, enum value_kind kind, int length_bytes)
 {
     uint64_t length;
     int code = operand(m, length_bytes, &length);
     if (code) return code;
-    if (length > m->bytes - m->at) return damaged(m, "a string reaches beyond the end");
+    if (length > m->bytes - m->at) return damaged(m, "a string extends beyond the end");
     struct value v = {.kind = kind, .length = (uint32_t)length, .u.text = (const char *)m->data + m->at};
     m->at += length;
     return pickle_append(m->p, &m->stack, &v, m->err);
 }
 
-/* Two's complement, little-endian. */
+/* Pushes an integer: two's complement, little-endian. */
 static int push_long(struct machine *m, int length_bytes)
 {
     uint64_t n;
     int code = operand(m, length_bytes, &n);
     if (code) return code;
-    if (n > m->bytes - m->at) return damaged(m, "an integer reaches beyond the end");
+    if (n > m->bytes - m->at) return damaged(m, "an integer extends beyond the end");
     const uint8_t *p = m->data + m->at;
     m->at += n;
     if (n > 8) {
@@ -267,7 +268,7 @@ static const char *line(struct machine *m, size_t *length)
     return p;
 }
 
-/* Put n values from `from` (on the released part of the stack) into the container that is now on top. */
+/* Appends n values from `from` (on the released part of the stack) to the container that is now on top. */
 static int put_items(struct machine *m, enum value_kind kind, const struct value *from, uint32_t n)
 {
     struct value *target = from ? top(m) : NULL;
@@ -275,7 +276,8 @@ static int put_items(struct machine *m, enum value_kind kind, const struct value
     if (kind == VALUE_DICT && n % 2) return damaged(m, "a key without a value");
     if (target->kind == VALUE_OPAQUE) return 0;
     if (target->kind != kind)
-        return damaged(m, kind == VALUE_DICT ? "items for what is no dict" : "items for what is no list");
+        return damaged(m, kind == VALUE_DICT ? "items for a value that is not a dict"
+                                             : "items for a value that is not a list");
     struct items *items = target->u.items;
     int code = reserve(m->p, items, n, m->err);
     if (code) return code;
@@ -288,8 +290,8 @@ static int memo_put(struct machine *m, uint64_t slot)
 {
     const struct value *v = top(m);
     if (!v) return EXIT_INTEGRITY;
-    /* Python counts slots from 0, and each took two bytes at least: a higher slot only wants memory. */
-    if (slot >= m->bytes) return damaged(m, "a memo slot beyond all that were written");
+    /* Python numbers slots from 0, and each needs two bytes of pickle: a higher slot only wastes memory. */
+    if (slot >= m->bytes) return damaged(m, "a memo slot that is out of range");
     if (slot >= m->memo.count) {
         int code = reserve(m->p, &m->memo, (uint32_t)(slot + 1) - m->memo.count, m->err);
         if (code) return code;
@@ -315,12 +317,12 @@ static int call(struct machine *m, uint32_t operands)
     if (!v) return EXIT_INTEGRITY;
     struct value callable = v[0], args = v[1], result = {.kind = VALUE_OPAQUE};
     if (callable.kind != VALUE_CLASS && callable.kind != VALUE_OPAQUE)
-        return damaged(m, "calls what cannot be called");
+        return damaged(m, "calls a value that is not callable");
     if (args.kind == VALUE_OPAQUE || callable.kind == VALUE_OPAQUE) {
         struct value none = {.kind = VALUE_UNSET};
         int code = pickle_opaque(m->p, value_class(&callable), &none, &result, m->err);
         if (code) return code;
-    } else if (args.kind != VALUE_TUPLE) return damaged(m, "calls with arguments that are no tuple");
+    } else if (args.kind != VALUE_TUPLE) return damaged(m, "calls with arguments that are not a tuple");
     else {
         int code = m->p->call(m->p, &callable, &args, &result, m->err);
         if (code) return code;
@@ -337,7 +339,8 @@ static int persistent_id(struct machine *m)
     return code ? code : pickle_append(m->p, &m->stack, &result, m->err);
 }
 
-/* The state of an object; a state dict's is its _metadata, which says nothing about the tensors. */
+/* BUILD: sets the state of an object. A state dict's state is its _metadata, which is irrelevant for the
+ * tensors. */
 static int build(struct machine *m)
 {
     const struct value *v = pop(m, 1), *target = v ? top(m) : NULL;
@@ -351,7 +354,7 @@ static int stack_global(struct machine *m)
     const struct value *v = pop(m, 2);
     if (!v) return EXIT_INTEGRITY;
     if (v[0].kind != VALUE_TEXT || v[1].kind != VALUE_TEXT)
-        return damaged(m, "a class name that is no string");
+        return damaged(m, "a class name that is not a string");
     return push_class(m, v[0].u.text, v[0].length, v[1].u.text, v[1].length);
 }
 
@@ -362,7 +365,8 @@ static int push_decimal(struct machine *m, bool truth)
     const char *text = line(m, &bytes);
     char digits[24], *end;
     if (!text) return EXIT_INTEGRITY;
-    if (bytes == 0 || bytes >= sizeof digits) return damaged(m, "a number of other than 1 to 23 digits");
+    if (bytes == 0 || bytes >= sizeof digits)
+        return damaged(m, "a number without digits or with more than 23");
     memcpy(digits, text, bytes);
     digits[bytes] = 0;
     errno = 0;
@@ -380,10 +384,10 @@ static int refuse_opcode(struct machine *m, uint8_t opcode)
                          "is a pickle of protocol 0, expected 1 to 5");
     return error_set(m->err, EXIT_INTEGRITY,
                      "the file is damaged or was not written by torch.save: get it again",
-                     "pickle, byte %zu: opcode 0x%02x is none of those that torch writes", m->at - 1, opcode);
+                     "pickle, byte %zu: unsupported opcode 0x%02x", m->at - 1, opcode);
 }
 
-/* One opcode. Names in comments as in pickletools. */
+/* Executes one opcode. Names in comments as in pickletools. */
 static int step(struct machine *m, uint8_t opcode)
 {
     const uint8_t *p;
@@ -395,15 +399,15 @@ static int step(struct machine *m, uint8_t opcode)
     switch (opcode) {
     case 0x80: /* PROTO */
         if ((code = operand(m, 1, &u))) return code;
-        return u >= 2 && u <= 5 ? 0 : damaged(m, "a pickle protocol other than 2 to 5");
+        return u >= 2 && u <= 5 ? 0 : damaged(m, "an unsupported pickle protocol, expected 2 to 5");
     case 0x95: /* FRAME */
         if ((code = operand(m, 8, &u))) return code;
-        return u <= m->bytes - m->at ? 0 : damaged(m, "a frame reaches beyond the end");
+        return u <= m->bytes - m->at ? 0 : damaged(m, "a frame extends beyond the end");
     case '(': { /* MARK */
         struct value mark = {.kind = VALUE_INT, .u.integer = m->stack.count};
         return pickle_append(m->p, &m->marks, &mark, m->err);
     }
-    case '0': /* POP: takes a mark when one is on top */
+    case '0': /* POP: pops a mark if one is on top */
         if (m->marks.count && stack_floor(m) == m->stack.count) {
             m->marks.count--;
             return 0;
@@ -481,12 +485,13 @@ int pickle_parse(struct pickle *p, const uint8_t *data, size_t bytes, size_t *us
 {
     struct machine m = {
         .p = p, .data = data, .bytes = bytes < PICKLE_MAX_BYTES ? bytes : PICKLE_MAX_BYTES, .err = err};
-    int code = reserve(p, &m.stack, 64, err); /* never without an address: an empty mark is no failure */
+    int code = reserve(p, &m.stack, 64, err); /* allocate first: an empty mark must not look like a failure */
     if (code) return code;
     while (m.at < m.bytes) {
         uint8_t opcode = data[m.at++];
         if (opcode == '.') {
-            if (m.stack.count != 1 || m.marks.count) return damaged(&m, "ends with other than one value");
+            if (m.stack.count != 1 || m.marks.count)
+                return damaged(&m, "does not end with exactly one value");
             *result = m.stack.at[0];
             *used = m.at;
             return 0;

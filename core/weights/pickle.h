@@ -1,13 +1,13 @@
-/* A pickle machine that only reads: opcodes build values, nothing is ever imported or called.
+/* A read-only pickle parser: opcodes build values; no code is imported or called.
  *
- * Method: pickletools' description of the opcodes, protocols 1 to 5 (protocol 0, in which torch
- * cannot name a storage, is refused). Where Python would call something, the machine asks two functions of
- * its user, who knows the few names that make up a tensor and answers VALUE_OPAQUE for every other. An opaque
- * value swallows items that are put into it and keeps the state that it is given.
+ * Method: pickletools' description of the opcodes, protocols 1 to 5 (protocol 0, in which torch cannot name a
+ * storage, is refused). Where Python would call a function, the parser calls one of two functions of its
+ * user. The user handles the few names of which tensors consist, and returns VALUE_OPAQUE for every other. An
+ * opaque value ignores items that are added to it and keeps the state that BUILD sets.
  *
- * All values live in one arena of bounded size and are freed together, so
- * neither nesting nor cycles matter; no function here or above it recurses
- * over values. Text points into the parsed bytes, which must outlive it.
+ * All values are allocated in one arena of bounded size and freed together, so neither nesting nor cycles
+ * matter; no function here or above recurses over values. Text points into the parsed bytes, which must
+ * outlive it.
  */
 #ifndef MEOPT_WEIGHTS_PICKLE_H
 #define MEOPT_WEIGHTS_PICKLE_H
@@ -31,7 +31,7 @@ enum value_kind {
     VALUE_LIST,
     VALUE_DICT,
     VALUE_CLASS,  /* a name that Python would import */
-    VALUE_OPAQUE, /* an instance of, or the result of calling, something unknown */
+    VALUE_OPAQUE, /* an instance, or the result of a call, of an unknown name */
     VALUE_STORAGE,
     VALUE_TENSOR
 };
@@ -44,15 +44,15 @@ struct value {
         const char *text; /* not terminated */
         struct items *items;
         const struct class_name *class;
-        struct opaque *opaque; /* VALUE_OPAQUE: NULL where nothing is known of it */
+        struct opaque *opaque; /* VALUE_OPAQUE: NULL if nothing is known about it */
         void *object;          /* VALUE_STORAGE, VALUE_TENSOR: the user's, from pickle_alloc */
     } u;
 };
 
-/* Of a tuple, a list; of a dict: key, value, key, value, ... in insertion order, duplicates kept. */
+/* Items of a tuple or a list; of a dict: key, value, key, value, ... in insertion order, duplicates kept. */
 struct items {
     struct value *at;
-    uint32_t count, room;
+    uint32_t count, capacity;
 };
 
 struct class_name {
@@ -60,8 +60,8 @@ struct class_name {
     uint32_t module_length, name_length;
 };
 
-/* What is known of an object that Python would make: its class or the function called, what it was called
- * with, and the state that BUILD gave it. */
+/* An object that Python would create: its class or the called function, the arguments, and the state set by
+ * BUILD. */
 struct opaque {
     const struct class_name *class;
     struct value args, state; /* VALUE_UNSET: none */
@@ -74,25 +74,24 @@ struct pickle {
                 struct error *err);
     int (*persistent_id)(struct pickle *, const struct value *id, struct value *result, struct error *err);
     void *context;
-    /* The machine's own; zero to begin. */
+    /* The parser's own; zero at the start. */
     struct pickle_block *blocks;
     size_t held_bytes;
 };
 
-/* Parse one pickle from data; *used is where it ends (behind STOP).
- * May be called again on the same struct. */
+/* Parses one pickle from data; *used is its length (after STOP). May be called again on the same struct. */
 int pickle_parse(struct pickle *p, const uint8_t *data, size_t bytes, size_t *used, struct value *top,
                  struct error *err);
 void pickle_free(struct pickle *p);
 
-/* Zeroed memory that lives as long as the values; NULL and err when the bound is exceeded. */
+/* Allocates zeroed memory that lives as long as the values; NULL and err if the limit is exceeded. */
 void *pickle_alloc(struct pickle *p, size_t bytes, struct error *err);
 int pickle_append(struct pickle *p, struct items *items, const struct value *v, struct error *err);
 
-/* A value of class `class`, made with `args`. */
+/* Creates a value of class `class`, constructed with `args`. */
 int pickle_opaque(struct pickle *p, const struct class_name *class, const struct value *args,
                   struct value *result, struct error *err);
-const struct class_name *value_class(const struct value *v); /* of a class or an object; NULL: not known */
+const struct class_name *value_class(const struct value *v); /* of a class or an object; NULL: unknown */
 
 bool value_is_text(const struct value *v, const char *text);
 bool value_is_class(const struct value *v, const char *module, const char *name);

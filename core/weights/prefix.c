@@ -1,12 +1,12 @@
-/* What stands before a tower's names in files that wrappers wrote: see weights_find_suffix in weights.h. */
+/* Prefixes of a tower's names in files that wrappers wrote: see weights_find_suffix in weights.h. */
 #include "core/weights/weights_internal.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* DistributedDataParallel, torch.compile, FSDP, Fabric, PEFT, Lightning and most training scripts, DINOv2,
- * MAE, MoCo, Depth Anything and others, models that have a tower among other parts, averages. In the order in
- * which two that both fit are preferred. */
+/* Words from DistributedDataParallel, torch.compile, FSDP, Fabric, PEFT, Lightning and most training scripts;
+ * DINOv2, MAE, MoCo, Depth Anything and others; models with a tower among other parts; averages. If two fit,
+ * the earlier one is preferred. */
 static const char *const words[] = {"module.",
                                     "_orig_mod.",
                                     "_fsdp_wrapped_module.",
@@ -32,9 +32,8 @@ static const char *const words[] = {"module.",
                                     "ema."};
 enum { WORD_COUNT = sizeof words / sizeof *words, MAX_WORDS = 6 };
 
-/* The table's number of the word at the begin of a prefix, from 1; WORD_COUNT + 1: another word, a dot after
- * it.
- */
+/* Number of the word at the start of a prefix in the table, from 1; WORD_COUNT + 1: an unknown word with a
+ * dot after it. */
 static int word_at(const char *prefix, size_t bytes, size_t *word_bytes)
 {
     for (int i = 0; i < WORD_COUNT; i++) {
@@ -46,8 +45,8 @@ static int word_at(const char *prefix, size_t bytes, size_t *word_bytes)
     return dot ? WORD_COUNT + 1 : 0;
 }
 
-/* How far down the list a prefix is: fewer words first, then the table's order, words that are not in it
- * last; -1: other words. */
+/* Rank of a prefix: fewer words first, then the table's order, unknown words last; -1: contains other
+ * words. */
 static int64_t rank_of(const char *prefix, size_t bytes, bool any)
 {
     int64_t rank = 0, others = 0;
@@ -60,7 +59,7 @@ static int64_t rank_of(const char *prefix, size_t bytes, bool any)
     return rank + (others << 40);
 }
 
-/* The best prefix of `name`, and the next best in `other`. */
+/* Finds the best prefix of `name`, and the second best in `other`. */
 static int64_t find_prefix(const struct weights *w, const char *name, bool any, char *best, char *other,
                            size_t size)
 {

@@ -1,4 +1,4 @@
-/* What PyTorch's pickles mean: see pytorch.h. */
+/* The meaning of PyTorch's pickles: see pytorch.h. */
 #include "core/weights/pytorch.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@ static const struct {
     {"ByteStorage", "uint8", DTYPE_U8},          {"BoolStorage", "bool", DTYPE_BOOL},
 };
 
-/* Storages that are not read: what their elements are, and how wide. */
+/* Unsupported storages: their element type and width. */
 static const struct {
     const char *storage, *kind;
     unsigned bytes;
@@ -27,7 +27,7 @@ static const struct {
     {"QUInt2x4Storage", "quantized (quint2x4)", 1},
 };
 
-/* Functions that make tensors of other kinds. */
+/* Functions that construct other kinds of tensors. */
 static const struct {
     const char *module, *name, *kind;
 } unread_makers[] = {
@@ -74,16 +74,17 @@ static int read_storage(struct pickle *p, const struct value *id, struct value *
 {
     struct pytorch *t = p->context;
     if (id->kind != VALUE_TUPLE || !id->u.items->count)
-        return damaged(err, "a persistent id that is no tuple");
+        return damaged(err, "a persistent id that is not a tuple");
     const struct value *v = id->u.items->at;
     uint32_t n = id->u.items->count;
-    if (n >= 2 && value_is_text(&v[0], "module")) { /* source text beside a legacy pickle */
+    if (n >= 2 &&
+        value_is_text(&v[0], "module")) { /* source text that a legacy pickle stores with a module */
         *result = v[1];
         return 0;
     }
     if (n < 5 || n > 6 || !value_is_text(&v[0], "storage") || v[1].kind != VALUE_CLASS ||
         v[2].kind != VALUE_TEXT || v[4].kind != VALUE_INT)
-        return damaged(err, "a persistent id other than ('storage', class, key, location, count)");
+        return damaged(err, "a persistent id that is not ('storage', class, key, location, count)");
     struct storage *s = pickle_alloc(p, sizeof *s, err);
     if (!s) return err->code;
     *s = (struct storage){.key = v[2].u.text,
@@ -103,7 +104,7 @@ static int read_storage(struct pickle *p, const struct value *id, struct value *
     s->element_bytes = s->dtype == STORAGE_UNKNOWN && other < 0 ? 0 : (unsigned)each;
     s->kind = other >= 0 ? unread_types[other].kind : NULL;
     if (__builtin_mul_overflow((uint64_t)s->count, each, &s->bytes))
-        return damaged(err, "a storage larger than 64 bits can count");
+        return damaged(err, "a storage with more bytes than 64 bits can represent");
     s->base_bytes = s->bytes;
     if (n == 6 && v[5].kind == VALUE_TUPLE) {
         const struct items *view = v[5].u.items;
@@ -123,9 +124,9 @@ static int read_storage(struct pickle *p, const struct value *id, struct value *
 static int read_integers(const struct value *v, int64_t *to, int *n, struct error *err)
 {
     if (v->kind != VALUE_TUPLE && v->kind != VALUE_LIST)
-        return damaged(err, "a tensor whose size or stride is no tuple");
+        return damaged(err, "a tensor whose size or stride is not a tuple");
     if (v->u.items->count > WEIGHTS_MAX_DIMS)
-        return error_set(err, EXIT_INTEGRITY, NULL, "a tensor of %u dimensions, at most %d are read",
+        return error_set(err, EXIT_INTEGRITY, NULL, "a tensor of %u dimensions, at most %d are supported",
                          v->u.items->count, WEIGHTS_MAX_DIMS);
     *n = (int)v->u.items->count;
     for (int i = 0; i < *n; i++) {
@@ -137,11 +138,11 @@ static int read_integers(const struct value *v, int64_t *to, int *n, struct erro
     return 0;
 }
 
-/* Every element must lie in the storage. */
+/* Checks that every element is inside the storage. */
 static int check_extent(const struct stored_tensor *t, struct error *err)
 {
     int64_t count = shape_count(t->shape, t->ndim), last = t->offset;
-    if (count < 0) return damaged(err, "a tensor larger than 64 bits can count");
+    if (count < 0) return damaged(err, "a tensor with more elements than 64 bits can represent");
     if (count == 0) return 0;
     for (int i = 0; i < t->ndim; i++) {
         int64_t step;
@@ -149,16 +150,15 @@ static int check_extent(const struct stored_tensor *t, struct error *err)
             __builtin_add_overflow(last, step, &last))
             return damaged(err, "a tensor whose strides overflow");
     }
-    uint64_t room = t->storage->bytes / dtype_bytes((enum dtype)t->dtype);
-    if ((uint64_t)last >= room)
-        return error_set(err, EXIT_INTEGRITY,
-                         "the file is damaged or was not written by torch.save: get it again",
-                         "a tensor reaches to element %lld of a storage of %llu", (long long)last,
-                         (unsigned long long)room);
+    uint64_t elements = t->storage->bytes / dtype_bytes((enum dtype)t->dtype);
+    if ((uint64_t)last >= elements)
+        return error_set(
+            err, EXIT_INTEGRITY, "the file is damaged or was not written by torch.save: get it again",
+            "a tensor uses element %lld of a storage of %llu", (long long)last, (unsigned long long)elements);
     return 0;
 }
 
-/* A tensor that is there and not read. `kind`, or what the class says where it is NULL. */
+/* Creates a tensor of an unsupported kind: `kind`, or the class's name if it is NULL. */
 static int unread_tensor(struct pickle *p, const char *kind, const struct class_name *class,
                          struct value *result, struct error *err)
 {
@@ -177,7 +177,7 @@ static int unread_tensor(struct pickle *p, const char *kind, const struct class_
     return 0;
 }
 
-/* A view that PyTorch negates or conjugates when it is read: {"neg": True}. */
+/* Returns whether PyTorch negates or conjugates the view on reading: {"neg": True}. */
 static bool is_lazy_view(const struct value *metadata)
 {
     const struct items *dict = metadata->kind == VALUE_DICT ? metadata->u.items : NULL;
@@ -199,7 +199,7 @@ static int rebuild_tensor(struct pickle *p, const struct items *args, bool typed
             err, EXIT_INTEGRITY, "torch.save(pickle.load(open(FILE, 'rb')), ...)",
             "was written by pickle.dump, not by torch.save: its tensors are pickles in a pickle");
     if (args->count < (typed ? 7u : 4u) || args->at[0].kind != VALUE_STORAGE || args->at[1].kind != VALUE_INT)
-        return damaged(err, "a tensor made of other than (storage, offset, size, stride, ...)");
+        return damaged(err, "a tensor that is not made of (storage, offset, size, stride, ...)");
     struct stored_tensor *t = pickle_alloc(p, sizeof *t, err);
     if (!t) return err->code;
     t->storage = args->at[0].u.object;
@@ -223,7 +223,7 @@ static int rebuild_tensor(struct pickle *p, const struct items *args, bool typed
     return code;
 }
 
-/* OrderedDict(), or as Python 2 pickled it: OrderedDict([[key, value], ...]) */
+/* OrderedDict(), or in Python 2's form: OrderedDict([[key, value], ...]) */
 static int make_dict(struct pickle *p, const struct items *args, struct value *result, struct error *err)
 {
     struct items *dict = pickle_alloc(p, sizeof *dict, err);
@@ -231,13 +231,13 @@ static int make_dict(struct pickle *p, const struct items *args, struct value *r
     *result = (struct value){.kind = VALUE_DICT, .u.items = dict};
     if (args->count == 0) return 0;
     if (args->count != 1 || args->at[0].kind != VALUE_LIST)
-        return damaged(err, "an OrderedDict of other than a list of pairs");
+        return damaged(err, "an OrderedDict that is not a list of pairs");
     const struct items *pairs = args->at[0].u.items;
     int code = 0;
     for (uint32_t i = 0; i < pairs->count && code == 0; i++) {
         const struct value *pair = &pairs->at[i];
         if ((pair->kind != VALUE_LIST && pair->kind != VALUE_TUPLE) || pair->u.items->count != 2)
-            return damaged(err, "an OrderedDict of other than a list of pairs");
+            return damaged(err, "an OrderedDict that is not a list of pairs");
         code = pickle_append(p, dict, &pair->u.items->at[0], err);
         if (code == 0) code = pickle_append(p, dict, &pair->u.items->at[1], err);
     }
@@ -252,7 +252,7 @@ static int call(struct pickle *p, const struct value *callable, const struct val
     if (value_is_class(callable, "torch._tensor",
                        "_rebuild_from_type_v2")) { /* (function, type, args, attributes) */
         if (a->count != 4 || a->at[0].kind != VALUE_CLASS || a->at[2].kind != VALUE_TUPLE)
-            return damaged(err, "a tensor subclass made of other than its parts");
+            return damaged(err, "a tensor subclass that is not made of its parts");
         unwrapped = a->at[0];
         callable = &unwrapped;
         a = a->at[2].u.items;
@@ -265,7 +265,7 @@ static int call(struct pickle *p, const struct value *callable, const struct val
     if (value_is_class(callable, "torch._utils", "_rebuild_parameter") ||
         value_is_class(callable, "torch._utils", "_rebuild_parameter_with_state")) {
         if (a->count < 1 || (a->at[0].kind != VALUE_TENSOR && a->at[0].kind != VALUE_OPAQUE))
-            return damaged(err, "a parameter made of other than a tensor");
+            return damaged(err, "a parameter that is not made of a tensor");
         *result = a->at[0];
         return 0;
     }
@@ -275,7 +275,7 @@ static int call(struct pickle *p, const struct value *callable, const struct val
     }
     if (value_is_class(callable, "collections", "OrderedDict")) return make_dict(p, a, result, err);
     if (value_is_class(callable, "torch._utils", "_rebuild_wrapper_subclass") && a->count)
-        return unread_tensor(p, NULL, value_class(&a->at[0]), result, err); /* DTensor and its like */
+        return unread_tensor(p, NULL, value_class(&a->at[0]), result, err); /* DTensor and similar */
     for (size_t i = 0; i < sizeof unread_makers / sizeof *unread_makers; i++)
         if (value_is_class(callable, unread_makers[i].module, unread_makers[i].name))
             return unread_tensor(p, unread_makers[i].kind, NULL, result, err);

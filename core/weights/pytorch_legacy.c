@@ -1,5 +1,5 @@
-/* PyTorch's legacy stream (before 1.6): five pickles in a row - magic number, protocol version, facts about
- * the machine, the object, the list of storage keys - and then, for each key, its element count (int64) and
+/* PyTorch's legacy stream (before 1.6): five consecutive pickles - magic number, protocol version, system
+ * information, the object, the list of storage keys - and then, for each key, its element count (int64) and
  * its elements. No checksums. Source: torch/serialization.py, _legacy_save. */
 #include "core/weights/pytorch.h"
 
@@ -14,7 +14,7 @@ struct stream {
     size_t stored_count;
 };
 
-/* A storage of the object pickle, and where its bytes were found. */
+/* A storage of the object pickle, and the location of its bytes. */
 struct stored {
     const struct storage *storage;
     uint64_t offset;
@@ -36,7 +36,7 @@ static int next_pickle(struct stream *s, struct value *v, struct error *err)
     return code;
 }
 
-/* Somebody else's: what module made the first object tells whose. */
+/* Refuses a pickle of a different program; the module of its first object names the program. */
 static int refuse_pickle(const struct file_map *map, struct error *err)
 {
     static const char numpy[] = "numpy";
@@ -57,9 +57,9 @@ static int read_header(struct stream *s, struct error *err)
     if (v.kind != VALUE_BIG || v.length != sizeof magic - 1 || memcmp(v.u.text, magic, sizeof magic - 1) != 0)
         return refuse_pickle(weights_map(s->w), err);
     if ((code = next_pickle(s, &v, err)) != 0) return code;
-    if (v.kind != VALUE_INT || v.u.integer != 1001) return damaged(err, "protocol version other than 1001");
+    if (v.kind != VALUE_INT || v.u.integer != 1001) return damaged(err, "the protocol version is not 1001");
     if ((code = next_pickle(s, &v, err)) != 0) return code;
-    if (v.kind != VALUE_DICT) return damaged(err, "no facts about the machine");
+    if (v.kind != VALUE_DICT) return damaged(err, "no system information");
     for (uint32_t i = 0; i < v.u.items->count; i += 2)
         if (value_is_text(&v.u.items->at[i], "little_endian") &&
             (v.u.items->at[i + 1].kind != VALUE_BOOL || !v.u.items->at[i + 1].u.integer))
@@ -87,7 +87,7 @@ static struct stored *find_key(const struct stream *s, const char *key, size_t k
     return bsearch(&probe, s->stored, s->stored_count, sizeof probe, compare_stored);
 }
 
-/* One entry for each key that the object mentions. */
+/* Adds one entry for each key in the object. */
 static int collect_storages(struct stream *s, struct error *err)
 {
     const struct items *all = &s->torch.storages;
@@ -102,7 +102,7 @@ static int collect_storages(struct stream *s, struct error *err)
         if (!last || compare_stored(last, &s->stored[i]) != 0) s->stored[s->stored_count++] = s->stored[i];
         else if (last->storage->dtype != s->stored[i].storage->dtype ||
                  last->storage->base_bytes != s->stored[i].storage->base_bytes)
-            return damaged(err, "one storage is mentioned with two sizes");
+            return damaged(err, "a storage has two different sizes");
     }
     return 0;
 }
@@ -110,7 +110,7 @@ static int collect_storages(struct stream *s, struct error *err)
 static int locate_storage(struct stream *s, const struct value *key, struct error *err)
 {
     struct stored *e = key->kind == VALUE_TEXT ? find_key(s, key->u.text, key->length) : NULL;
-    if (!e || e->payload >= 0) return damaged(err, "a storage that no tensor mentions, or twice the same");
+    if (!e || e->payload >= 0) return damaged(err, "a storage that no tensor uses, or a duplicate");
     if (e->storage->element_bytes == 0)
         return error_set(err, EXIT_INTEGRITY,
                          "convert it to one of the usual types in PyTorch and save again",
@@ -123,8 +123,8 @@ static int locate_storage(struct stream *s, const struct value *key, struct erro
     if (map->bytes - s->at < 8) return damaged(err, "a storage without its size");
     memcpy(&count, map->data + s->at, 8);
     s->at += 8;
-    if (count != bytes / each) return damaged(err, "a storage of another size than the pickle says");
-    if (bytes > map->bytes - s->at) return damaged(err, "a storage reaches beyond the end");
+    if (count != bytes / each) return damaged(err, "a storage whose size differs from the pickle's");
+    if (bytes > map->bytes - s->at) return damaged(err, "a storage extends beyond the end");
     e->offset = s->at;
     e->payload = weights_add_payload(s->w, s->at, bytes, 0);
     s->at += bytes;
@@ -153,7 +153,7 @@ int pytorch_legacy_open(struct weights *w, struct error *err)
     if (code == 0) code = collect_storages(&s, err);
     for (uint32_t i = 0; code == 0 && i < keys.u.items->count; i++)
         code = locate_storage(&s, &keys.u.items->at[i], err);
-    if (code == 0 && s.at != weights_map(w)->bytes) code = damaged(err, "bytes behind the last storage");
+    if (code == 0 && s.at != weights_map(w)->bytes) code = damaged(err, "extra bytes after the last storage");
     if (code == 0) code = pytorch_add_state_dict(w, &object, find_storage, &s, err);
     free(s.stored);
     pickle_free(&s.torch.pickle);

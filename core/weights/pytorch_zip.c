@@ -1,5 +1,5 @@
 /* Reads PyTorch's zip format (torch >= 1.6): ROOT/data.pkl is the pickle, ROOT/data/KEY has the bytes of each
- * storage. ROOT is the name that the file had when it was saved. Source: torch/serialization.py (_save),
+ * storage. ROOT is the file's name at the time of saving. Source: torch/serialization.py (_save),
  * caffe2/serialize/inline_container.cc. */
 #include "core/weights/pytorch.h"
 #include "core/weights/zip.h"
@@ -12,7 +12,7 @@
 struct container {
     struct weights *w;
     struct file_map map; /* the zip, */
-    uint64_t base;       /* and where it begins in the file */
+    uint64_t base;       /* and its offset in the file */
     struct zip zip;
     const char *root; /* with its '/', not terminated; in the mapping */
     size_t root_bytes;
@@ -21,7 +21,7 @@ struct container {
     bool script; /* a TorchScript archive */
 };
 
-/* ROOT + name, NULL when there is no such member. */
+/* Finds ROOT + name, NULL if there is no such member. */
 static const struct zip_member *find_member(const struct container *c, const char *name, size_t name_bytes)
 {
     char path[512];
@@ -37,7 +37,7 @@ static bool has_suffix(const struct zip_member *m, const char *suffix)
     return m->name_bytes > n && memcmp(m->name + m->name_bytes - n, suffix, n) == 0;
 }
 
-/* Zips that are no checkpoint, by the ending of a member's name. */
+/* Refuses zips that are not checkpoints, by the suffix of a member's name. */
 static int refuse_zip(const struct container *c, struct error *err)
 {
     static const struct {
@@ -49,11 +49,11 @@ static int refuse_zip(const struct container *c, struct error *err)
          "save its weights: torch.save(torch.export.load(FILE).state_dict, ...)"},
         {".npy", "is an archive of NumPy arrays (.npz), expected a checkpoint",
          "save it with torch.save or as safetensors"},
-        {".distcp", "is a zip around a checkpoint", "unpack it and name what is in it"},
-        {".safetensors", "is a zip around a checkpoint", "unpack it and name what is in it"},
-        {".pth", "is a zip around a checkpoint", "unpack it and name what is in it"},
-        {".pt", "is a zip around a checkpoint", "unpack it and name what is in it"},
-        {".bin", "is a zip around a checkpoint", "unpack it and name what is in it"},
+        {".distcp", "is a zip around a checkpoint", "unpack it and name the file inside"},
+        {".safetensors", "is a zip around a checkpoint", "unpack it and name the file inside"},
+        {".pth", "is a zip around a checkpoint", "unpack it and name the file inside"},
+        {".pt", "is a zip around a checkpoint", "unpack it and name the file inside"},
+        {".bin", "is a zip around a checkpoint", "unpack it and name the file inside"},
     };
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (int64_t i = 0; i < c->zip.count; i++)
@@ -61,7 +61,7 @@ static int refuse_zip(const struct container *c, struct error *err)
                 return error_set(err, EXIT_INTEGRITY, kinds[k].hint, "%s (it holds %s)", kinds[k].is,
                                  quote(c->zip.members[i].name, c->zip.members[i].name_bytes));
     return error_set(err, EXIT_INTEGRITY, "name a file written by torch.save, or a safetensors file",
-                     "a zip of %lld members without a data.pkl: no PyTorch checkpoint",
+                     "a zip of %lld members without a data.pkl: not a PyTorch checkpoint",
                      (long long)c->zip.count);
 }
 
@@ -87,7 +87,7 @@ static int find_root(struct container *c, struct error *err)
     return 0;
 }
 
-/* A small member's bytes, with its checksum verified. */
+/* Reads a small member's bytes and verifies the checksum. */
 static int member_bytes(const struct container *c, const struct zip_member *m, const uint8_t **data,
                         struct error *err)
 {
@@ -127,7 +127,7 @@ static int find_storage(void *context, const struct storage *s, int64_t *payload
                          quote(s->key, s->key_bytes));
     if (m->bytes != s->bytes || s->view_bytes || s->base_bytes != s->bytes)
         return error_set(err, EXIT_INTEGRITY, "get the file again",
-                         "storage %s has %llu bytes, the pickle says %llu", quote(s->key, s->key_bytes),
+                         "storage %s has %llu bytes, the pickle has %llu", quote(s->key, s->key_bytes),
                          (unsigned long long)m->bytes, (unsigned long long)s->bytes);
     int64_t *known = &c->payload_of[m - c->zip.members];
     if (*known < 0) {
@@ -148,8 +148,9 @@ static int read_pickle(struct container *c, struct value *top, struct error *err
     int code = member_bytes(c, m, &data, err);
     if (code == 0) code = pickle_parse(&c->torch.pickle, data, m->bytes, &used, top, err);
     if (code == 0 && used != m->bytes)
-        code = error_set(err, EXIT_INTEGRITY, "get the file again", "%llu bytes behind the end of the pickle",
-                         (unsigned long long)(m->bytes - used));
+        code =
+            error_set(err, EXIT_INTEGRITY, "get the file again",
+                      "%llu extra bytes after the end of the pickle", (unsigned long long)(m->bytes - used));
     if (code) return code;
     c->payload_of = malloc((size_t)c->zip.count * sizeof *c->payload_of);
     if (!c->payload_of)
@@ -174,7 +175,7 @@ static void container_close(struct container *c)
     zip_close(&c->zip);
 }
 
-/* What weights_write_pt noted. */
+/* Reads the metadata that weights_write_pt stored. */
 static int read_metadata(const struct container *c, struct error *err)
 {
     enum { MOST_BYTES = 1 << 16 };
@@ -190,7 +191,7 @@ static int read_metadata(const struct container *c, struct error *err)
     json_decref(object);
     if (fine) return 0;
     return error_set(err, EXIT_INTEGRITY, "get the file again, or export it again",
-                     "zip member extra/meopt.json is no object of strings");
+                     "zip member extra/meopt.json is not an object of strings");
 }
 
 int pytorch_zip_open(struct weights *w, struct error *err)
@@ -215,7 +216,7 @@ int pytorch_zip_tensor(struct weights *w, int source, uint64_t offset, uint64_t 
     *kind = NULL;
     int code = container_open(&c, &top, err);
     if (code == 0 && top.kind != VALUE_TENSOR)
-        code = error_set(err, EXIT_INTEGRITY, "get the file again", "holds %s, expected a tensor",
+        code = error_set(err, EXIT_INTEGRITY, "get the file again", "contains %s, expected a tensor",
                          value_kind_name(&top));
     const struct stored_tensor *t = code ? NULL : top.u.object;
     if (t && t->kind) *kind = xstrdup(t->kind);

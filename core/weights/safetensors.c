@@ -1,6 +1,6 @@
 /* safetensors: u64 header length, a JSON object {name: {dtype, shape, data_offsets: [begin, end]}}, then the
  * bytes. The format's rules are enforced (github.com/huggingface/safetensors, "Format"): no duplicate names,
- * no overlap, no hole, nothing behind the last tensor. */
+ * no overlap, no gap, no bytes after the last tensor. */
 #include "core/weights/weights_internal.h"
 #include "core/base/json.h"
 
@@ -25,7 +25,7 @@ static int find_dtype(const char *name)
     return -1;
 }
 
-/* Kinds of the format that are not read, and how wide an element is (github.com/huggingface/safetensors,
+/* Unsupported types of the format, and the width of an element (github.com/huggingface/safetensors,
  * tensor.rs). */
 static const struct {
     const char *name;
@@ -46,19 +46,19 @@ static int read_shape(const char *name, const json_t *shape, struct weights_tens
 {
     if (!json_is_array(shape)) return damaged(err, name, "no shape");
     if (json_array_size(shape) > WEIGHTS_MAX_DIMS)
-        return error_set(err, EXIT_INTEGRITY, NULL, "tensor %s has %zu dimensions, at most %d are read",
+        return error_set(err, EXIT_INTEGRITY, NULL, "tensor %s has %zu dimensions, at most %d are supported",
                          quote(name, strlen(name)), json_array_size(shape), WEIGHTS_MAX_DIMS);
     t->ndim = (int)json_array_size(shape);
     for (int i = 0; i < t->ndim; i++) {
         const json_t *size = json_array_get(shape, (size_t)i);
         if (!json_is_integer(size) || json_integer_value(size) < 0)
-            return damaged(err, name, "a size that is no whole number");
+            return damaged(err, name, "a size that is not an integer");
         t->shape[i] = json_integer_value(size);
     }
     return 0;
 }
 
-/* data: where the payload begins in the file; data_bytes: its size. */
+/* data: offset of the payload in the file; data_bytes: its size. */
 static int read_tensor(struct weights *w, const char *name, const json_t *entry, uint64_t data,
                        uint64_t data_bytes, struct range *range, struct error *err)
 {
@@ -76,9 +76,9 @@ static int read_tensor(struct weights *w, const char *name, const json_t *entry,
     if (code) return code;
     if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
         json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
-        return damaged(err, name, "data_offsets other than [begin, end]");
+        return damaged(err, name, "data_offsets is not [begin, end]");
     *range = (struct range){(uint64_t)json_integer_value(begin), (uint64_t)json_integer_value(end), name};
-    if (range->end > data_bytes) return damaged(err, name, "reaches beyond the end of the file");
+    if (range->end > data_bytes) return damaged(err, name, "extends beyond the end of the file");
     int64_t count = shape_count(row.tensor.shape, row.tensor.ndim);
     uint64_t whole_bits;
     if (count < 0 || __builtin_mul_overflow((uint64_t)count, (uint64_t)bits, &whole_bits) || whole_bits % 8 ||
@@ -116,7 +116,7 @@ static int read_header(struct weights *w, json_t *header, uint64_t data, uint64_
 {
     if (!json_is_object(header)) return damaged(err, NULL, "is no JSON object");
     if (!weights_take_metadata(w, json_object_get(header, "__metadata__")))
-        return damaged(err, "__metadata__", "is no object of strings");
+        return damaged(err, "__metadata__", "is not an object of strings");
     int code = 0;
     struct range *ranges = calloc(json_object_size(header) + 1, sizeof *ranges);
     if (!ranges) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the table of tensors");
@@ -143,7 +143,8 @@ int safetensors_open(struct weights *w, struct error *err)
                          "safetensors header of %llu bytes in a file of %zu",
                          (unsigned long long)header_bytes, map->bytes);
     if (header_bytes > SAFETENSORS_MAX_HEADER_BYTES)
-        return error_set(err, EXIT_INTEGRITY, NULL, "safetensors header of %llu bytes, at most %zu are read",
+        return error_set(err, EXIT_INTEGRITY, NULL,
+                         "safetensors header of %llu bytes, at most %zu are supported",
                          (unsigned long long)header_bytes, SAFETENSORS_MAX_HEADER_BYTES);
     json_error_t where;
     json_t *header = json_parse((const char *)map->data + 8, header_bytes, JSON_REJECT_DUPLICATES, &where);

@@ -1,9 +1,10 @@
-/* The state dict in what was pickled: which dictionary it is, and its tensors into the table.
+/* The state dict of a pickled object: finds its dictionary and adds its tensors to the table.
  *
- * What people call a checkpoint is often a dictionary of dictionaries. The table below gives the order in
- * which their names are tried; a name counts only where its dictionary holds tensors, or one of these names
- * again. Sources: PyTorch's tutorials (model_state_dict), torchvision and DINO (model, teacher, student),
- * timm and OpenCLIP (state_dict, state_dict_ema, model_ema), DeepSpeed (module), Lightning (state_dict). */
+ * A checkpoint is often a dictionary of dictionaries. The table below lists names in order of preference. A
+ * name counts only if its dictionary has tensors, or one of these names again. Sources: PyTorch's tutorials
+ * (model_state_dict), torchvision and DINO (model, teacher, student), timm and OpenCLIP (state_dict,
+ * state_dict_ema, model_ema), DeepSpeed (module), Lightning (state_dict).
+ */
 #include "core/weights/pytorch.h"
 #include "core/base/log.h"
 
@@ -34,11 +35,11 @@ static int compare_keys(const void *a, const void *b)
     return order ? order : (x->length > y->length) - (x->length < y->length);
 }
 
-/* Python would keep the last of two equal keys; a file that has them is lying to somebody. */
+/* Refuses duplicate keys. Python would keep the last one, so readers would disagree about such a file. */
 static int check_keys(const struct items *dict, struct error *err)
 {
     if (dict->count / 2 > WEIGHTS_MAX_TENSORS)
-        return error_set(err, EXIT_INTEGRITY, NULL, "a dictionary of %u entries, at most %d are read",
+        return error_set(err, EXIT_INTEGRITY, NULL, "a dictionary of %u entries, at most %d are supported",
                          dict->count / 2, WEIGHTS_MAX_TENSORS);
     const struct value **keys = calloc(dict->count / 2 + 1u, sizeof *keys);
     if (!keys) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading a dictionary");
@@ -64,10 +65,10 @@ static int not_a_state_dict(const struct value *top, struct error *err)
     static const char hint[] = "save the weights alone: torch.save(model.state_dict(), ...)";
     const struct class_name *c = value_class(top);
     if (c)
-        return error_set(err, EXIT_INTEGRITY, hint, "holds %s %s.%s, expected a dictionary of tensors",
+        return error_set(err, EXIT_INTEGRITY, hint, "contains %s %s.%s, expected a dictionary of tensors",
                          top->kind == VALUE_CLASS ? "the class" : "an object of or made by",
                          quote(c->module, c->module_length), quote(c->name, c->name_length));
-    return error_set(err, EXIT_INTEGRITY, hint, "holds %s, expected a dictionary of tensors",
+    return error_set(err, EXIT_INTEGRITY, hint, "contains %s, expected a dictionary of tensors",
                      value_kind_name(top));
 }
 
@@ -78,11 +79,11 @@ static int entry_of(const struct value *key)
     return -1;
 }
 
-/* How far a search went, so that a dictionary that holds itself many times over ends it. */
+/* Progress of a search, which bounds the work on a dictionary that contains itself many times. */
 struct search {
     int64_t looks;
-    char path[128];   /* of the entries taken */
-    char others[256]; /* what would have fitted beside them */
+    char path[128];   /* the chosen entries */
+    char others[256]; /* entries next to them that would have matched */
 };
 
 static int64_t count_tensors(const struct items *dict, bool unread, struct search *s)
@@ -95,7 +96,7 @@ static int64_t count_tensors(const struct items *dict, bool unread, struct searc
     return count;
 }
 
-/* The dictionaries of `dict` under the names of the table. */
+/* Lists the dictionaries of `dict` under the names of the table. */
 static void list_entries(const struct items *dict, const struct items **found, struct search *s)
 {
     s->looks += dict->count;
@@ -106,19 +107,20 @@ static void list_entries(const struct items *dict, const struct items **found, s
     }
 }
 
-/* Whether a dictionary holds tensors, or one of its entries does. Recursion no deeper than MAX_DEPTH. */
-static bool leads_to_tensors(const struct items *dict, int depth, struct search *s)
+/* Returns whether a dictionary has tensors, or one of its entries does. Recursion no deeper than
+ * MAX_DEPTH. */
+static bool has_tensors(const struct items *dict, int depth, struct search *s)
 {
     const struct items *found[ENTRY_COUNT];
     if (count_tensors(dict, true, s)) return true;
     if (depth == MAX_DEPTH) return false;
     list_entries(dict, found, s);
     for (int i = 0; i < ENTRY_COUNT && s->looks < MAX_LOOKS; i++)
-        if (found[i] && leads_to_tensors(found[i], depth + 1, s)) return true;
+        if (found[i] && has_tensors(found[i], depth + 1, s)) return true;
     return false;
 }
 
-/* Down to the dictionary of tensors, by the table. */
+/* Descends to the dictionary of tensors by the table. */
 static int find_state_dict(const struct value *top, const struct items **result, struct search *s,
                            struct error *err)
 {
@@ -132,7 +134,7 @@ static int find_state_dict(const struct value *top, const struct items **result,
         if (code) return code;
         list_entries(dict, found, s);
         for (int i = 0; i < ENTRY_COUNT; i++) {
-            if (!found[i] || !leads_to_tensors(found[i], depth + 1, s)) continue;
+            if (!found[i] || !has_tensors(found[i], depth + 1, s)) continue;
             size_t others = strlen(s->others);
             if (taken < 0) taken = i;
             else
@@ -145,7 +147,7 @@ static int find_state_dict(const struct value *top, const struct items **result,
         snprintf(s->path + used, sizeof s->path - used, "%s%s", dot, entries[taken]);
         dict = found[taken];
     }
-    return damaged(err, "dictionaries nested in one another without tensors");
+    return damaged(err, "nested dictionaries without tensors");
 }
 
 int pytorch_row(const struct stored_tensor *t, storage_finder find, void *context, struct row *row,
@@ -159,8 +161,8 @@ int pytorch_row(const struct stored_tensor *t, storage_finder find, void *contex
     uint64_t offset;
     int code = find(context, t->storage, &row->payload, &offset, err);
     if (code) return code;
-    /* strides and offset < 2^63 elements lie in the storage
-     * unless the tensor is empty, when they do not matter */
+    /* strides and offset are inside the storage (< 2^63 elements), except for an empty tensor, which has
+     * none */
     row->offset = offset + (empty ? 0 : (uint64_t)t->offset * dtype_bytes(row->tensor.dtype));
     return 0;
 }
@@ -178,7 +180,7 @@ int pytorch_add_tensor(struct weights *w, const char *name, size_t name_bytes, c
     return code ? code : weights_add_row(w, &row, name, name_bytes, err);
 }
 
-/* What a dictionary without tensors holds instead. */
+/* Reports the content of a dictionary without tensors. */
 static int no_tensors(const struct items *dict, struct search *s, struct error *err)
 {
     static const char model_alone[] = "save the weights alone: torch.save(model.state_dict(), ...)";
@@ -207,11 +209,12 @@ static int no_tensors(const struct items *dict, struct search *s, struct error *
                          "is an optimizer's state (state, param_groups), expected a model's");
     char hint[160];
     if (fits)
-        snprintf(hint, sizeof hint, "save what is meant alone: torch.save(torch.load(FILE)['%.60s'], ...)",
+        snprintf(hint, sizeof hint,
+                 "save only the intended entry: torch.save(torch.load(FILE)['%.60s'], ...)",
                  quote(fits->u.text, fits->length));
     return error_set(err, EXIT_INTEGRITY, fits ? hint : model_alone,
-                     "holds a dictionary without tensors (%u entries%s%s)", dict->count / 2, used ? ": " : "",
-                     keys);
+                     "contains a dictionary without tensors (%u entries%s%s)", dict->count / 2,
+                     used ? ": " : "", keys);
 }
 
 static bool has_tensors_deeper(const struct items *dict, struct search *s)
@@ -222,17 +225,17 @@ static bool has_tensors_deeper(const struct items *dict, struct search *s)
     return false;
 }
 
-/* What was taken, and what else there was; the first shard's stands for all. */
+/* Records the chosen entry and the alternatives; the first shard's count for all. */
 static void note_choice(struct weights *w, const struct search *s)
 {
-    static char told[256]; /* a file is opened by everyone who has a question: said once */
+    static char logged[256]; /* log once per file, which several functions open */
     char path[256];
     if (w->entry[0]) return;
     memcpy(w->entry, s->path, sizeof w->entry);
     memcpy(w->others, s->others, sizeof w->others);
-    if (!s->others[0] || strcmp(name_printable(path, sizeof path, w->path), told) == 0) return;
-    snprintf(told, sizeof told, "%s", path);
-    log_info("%s: the weights under %s are taken (%s would fit, too)", path, w->entry, w->others);
+    if (!s->others[0] || strcmp(name_printable(path, sizeof path, w->path), logged) == 0) return;
+    snprintf(logged, sizeof logged, "%s", path);
+    log_info("%s: using weights under %s (ignored: %s)", path, w->entry, w->others);
 }
 
 int pytorch_add_state_dict(struct weights *w, const struct value *top, storage_finder find, void *context,
@@ -252,7 +255,7 @@ int pytorch_add_state_dict(struct weights *w, const struct value *top, storage_f
     if (code) return code;
     if (w->count == before && w->unread_count == unread && numbered)
         return error_set(err, EXIT_INTEGRITY, "save a state dict, whose keys are names: model.state_dict()",
-                         "holds a dictionary of %lld tensors under numbers, expected names",
+                         "contains a dictionary of %lld tensors under numbers, expected names",
                          (long long)numbered);
     if (w->count == before && (w->unread_count == unread || has_tensors_deeper(dict, &s)))
         return no_tensors(dict, &s, err);

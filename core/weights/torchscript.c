@@ -1,21 +1,20 @@
-/* A TorchScript archive (torch.jit.save; OpenAI's CLIP files are such): data.pkl holds the module as an
- * object whose state is a dictionary of its attributes, tensors and further modules among them. Only that is
- * read; the program beside it (code/) is never looked at.
- * Source: torch/csrc/jit/serialization/pickler.cpp. */
+/* A TorchScript archive (torch.jit.save, for example OpenAI's CLIP files): data.pkl has the module as an
+ * object whose state is a dictionary of its attributes, which include tensors and submodules. Only this file
+ * is read; the program (code/) is ignored. Source: torch/csrc/jit/serialization/pickler.cpp. */
 #include "core/weights/pytorch.h"
 
 #include <string.h>
 
 enum { MAX_MODULE_DEPTH = 32, MAX_MODULES = 1 << 16, MAX_ATTRIBUTES = 1 << 22 };
 
-/* The attributes of a module; NULL where the value is none. */
+/* Returns the attributes of a module; NULL if the value is not a module. */
 static const struct items *attributes_of(const struct value *v)
 {
     if (v->kind != VALUE_OPAQUE || !v->u.opaque || v->u.opaque->state.kind != VALUE_DICT) return NULL;
     return v->u.opaque->state.u.items;
 }
 
-/* A module that is being read: its attributes from `next` on, and how long its name is. */
+/* A module that is being read: its attributes from `next` on, and the length of its name. */
 struct level {
     const struct items *attributes;
     uint32_t next;
@@ -53,7 +52,7 @@ int pytorch_add_module(struct weights *w, const struct value *top, storage_finde
             code = pytorch_add_tensor(w, name, bytes, v->u.object, find, context, err);
             continue;
         }
-        attributes += inner->count; /* a module may be held by many */
+        attributes += inner->count; /* many modules may share a submodule */
         if (depth + 1 == MAX_MODULE_DEPTH || ++modules == MAX_MODULES || attributes > MAX_ATTRIBUTES)
             return error_set(err, EXIT_INTEGRITY, hint,
                              "modules nested deeper than %d, or more than %d of them, or too many attributes",
@@ -63,7 +62,7 @@ int pytorch_add_module(struct weights *w, const struct value *top, storage_finde
     }
     if (code == 0 && w->count + w->unread_count == 0)
         code = error_set(err, EXIT_INTEGRITY,
-                         "a frozen module keeps them in its program: save it before torch.jit.freeze",
+                         "a frozen module stores them in its program: save it before torch.jit.freeze",
                          "is a TorchScript archive without tensors in its module");
     return code;
 }

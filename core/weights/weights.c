@@ -1,4 +1,4 @@
-/* Opening a file of weights by what it holds, and the table of its tensors: see weights.h. */
+/* Opens a file of weights by its content, and builds the table of its tensors: see weights.h. */
 #include "core/weights/weights_internal.h"
 
 #include <fcntl.h>
@@ -51,7 +51,7 @@ const char *quote(const char *text, size_t bytes)
     raw[n] = 0;
     for (size_t i = 0; i < n; i++)
         if ((uint8_t)raw[i] < 0x20)
-            raw[i] = '?'; /* a NUL would hide what follows, a line feed would begin a line */
+            raw[i] = '?'; /* a NUL would hide the rest, a line feed would start a new line */
     if (n < bytes) memcpy(raw + n, "...", 4);
     return text_printable(out, sizeof ring[0], raw);
 }
@@ -74,14 +74,14 @@ int64_t weights_add_payload(struct weights *w, uint64_t offset, uint64_t bytes, 
 static int refuse_name(const char *name, size_t name_bytes, struct error *err)
 {
     return error_set(err, EXIT_INTEGRITY, "do not trust this file",
-                     "the tensor name %s (%zu bytes) is empty, longer than %d bytes or no UTF-8",
+                     "the tensor name %s (%zu bytes) is empty, longer than %d bytes or not UTF-8",
                      quote(name, name_bytes), name_bytes, WEIGHTS_MAX_NAME_BYTES);
 }
 
 static int too_many(struct error *err)
 {
-    return error_set(err, EXIT_INTEGRITY, "do not trust this file",
-                     "holds more than the %d tensors that are read", WEIGHTS_MAX_TENSORS);
+    return error_set(err, EXIT_INTEGRITY, "do not trust this file", "contains more than %d tensors",
+                     WEIGHTS_MAX_TENSORS);
 }
 
 int weights_add_row(struct weights *w, const struct row *row, const char *name, size_t name_bytes,
@@ -100,11 +100,11 @@ int weights_add_row(struct weights *w, const struct row *row, const char *name, 
                          "tensor %s claims %lld elements, in a file of %zu bytes", quote(name, name_bytes),
                          (long long)count, file_bytes);
     if (w->count == w->rows_capacity) {
-        int64_t room = w->rows_capacity ? w->rows_capacity * 2 : 256;
-        struct row *larger = realloc(w->rows, (size_t)room * sizeof *larger);
+        int64_t capacity = w->rows_capacity ? w->rows_capacity * 2 : 256;
+        struct row *larger = realloc(w->rows, (size_t)capacity * sizeof *larger);
         if (!larger) return out_of_memory(err);
         w->rows = larger;
-        w->rows_capacity = room;
+        w->rows_capacity = capacity;
     }
     char *copy = malloc(name_bytes + 1);
     if (!copy) return out_of_memory(err);
@@ -124,7 +124,7 @@ static int compare_names(const void *a, const void *b, void *rows)
                   ((const struct row *)rows)[*(const uint32_t *)b].tensor.name);
 }
 
-/* The index by name; a name that occurs twice (also through a stripped prefix) is refused. */
+/* Builds the index by name; a duplicate name (also after removing a prefix) is refused. */
 static int index_names(struct weights *w, struct error *err)
 {
     w->by_name = calloc((size_t)w->count + 1, sizeof *w->by_name);
@@ -160,7 +160,7 @@ static bool begins_with(const struct file_map *map, const char *text)
     return map->bytes >= n && memcmp(map->data, text, n) == 0;
 }
 
-/* By structure, before anything else is asked: a header's length may begin like a pickle (80 02). */
+/* Checked before other formats, because a header's length may look like a pickle (80 02). */
 static bool is_safetensors(const struct file_map *map)
 {
     uint64_t header_bytes = 0;
@@ -190,14 +190,14 @@ static int add_by_content(struct weights *w, const char *path, struct error *err
         return pytorch_legacy_open(w, err);
     }
     if (safetensors || (map->bytes > 8 && map->data[8] == '{' && !is_json(map))) {
-        w->format = "safetensors"; /* a header that claims more than the file has is told there */
+        w->format = "safetensors"; /* the reader reports a header that exceeds the file */
         return safetensors_open(w, err);
     }
     if (is_json(map) && !w->sharded) return weights_add_index(w, path, err);
     return weights_refuse_foreign(map, err);
 }
 
-/* The descriptor is the source's from now on. */
+/* The source takes ownership of the descriptor. */
 static int add_open_source(struct weights *w, int fd, const char *path, struct error *err)
 {
     w->sources = xrealloc(w->sources, (size_t)(w->source_count + 1) * sizeof *w->sources);
@@ -206,7 +206,7 @@ static int add_open_source(struct weights *w, int fd, const char *path, struct e
     int code = file_map_descriptor(&s->map, fd, path, err);
     w->bytes += s->map.bytes;
     if (s->map.bytes)
-        madvise((void *)(uintptr_t)s->map.data, s->map.bytes, MADV_RANDOM); /* headers lie far apart */
+        madvise((void *)(uintptr_t)s->map.data, s->map.bytes, MADV_RANDOM); /* headers are far apart */
     return code;
 }
 
@@ -224,7 +224,7 @@ int weights_add_file(struct weights *w, const char *path, struct error *err)
     return code;
 }
 
-/* What makes a tensor of that kind one that is read. */
+/* Returns how to convert a tensor of that kind to a supported one. */
 static const char *unread_hint(const char *kind)
 {
     static const struct {
@@ -244,16 +244,15 @@ static const char *unread_hint(const char *kind)
     return "convert it to float32, float16 or bfloat16 in PyTorch and save again";
 }
 
-/* A file all of whose tensors are of kinds that are not read. */
+/* Refuses a file all of whose tensors are unsupported. */
 static int refuse_unread(const struct weights *w, struct error *err)
 {
     return error_set(err, EXIT_INTEGRITY, unread_hint(w->unread[0].kind),
-                     "none of its %lld tensors is of a kind that is read: %s is %s",
-                     (long long)w->unread_count, quote(w->unread[0].name, strlen(w->unread[0].name)),
-                     w->unread[0].kind);
+                     "none of its %lld tensors is supported: %s is %s", (long long)w->unread_count,
+                     quote(w->unread[0].name, strlen(w->unread[0].name)), w->unread[0].kind);
 }
 
-/* Its sources were added, with this code. */
+/* Completes the table after its sources were added, with this code. */
 static int finish(struct weights **out, struct weights *w, const char *path, int code, struct error *err)
 {
     if (code == 0 && w->count == 0 && w->unread_count) code = refuse_unread(w, err);
@@ -295,7 +294,7 @@ int weights_open_descriptor(struct weights **out, int fd, const char *path, stru
     struct weights *w = begin(out, path, err);
     int own = fcntl(fd, F_DUPFD_CLOEXEC, 0),
         code = own < 0 ? error_errno(err, EXIT_FAILED, NULL, "cannot open") : 0;
-    w->sharded = true; /* no index is followed */
+    w->sharded = true; /* an index is not followed */
     if (code == 0) code = add_open_source(w, own, path, err);
     if (code == 0) code = add_by_content(w, path, err);
     return finish(out, w, path, code, err);
@@ -360,8 +359,8 @@ int weights_refuse_missing(const struct weights *w, const char *name, const char
 {
     const char *kind = weights_unread(w, name), *printed = quote(name, strlen(name));
     if (kind)
-        error_set(err, EXIT_CONFIG, unread_hint(kind), "tensor %s is there, but it is %s, which is not read",
-                  printed, kind);
+        error_set(err, EXIT_CONFIG, unread_hint(kind), "tensor %s is %s, which is not supported", printed,
+                  kind);
     else error_set(err, EXIT_CONFIG, hint, "tensor %s is missing", printed);
     error_at(err, w->path, 0, 0);
     return EXIT_CONFIG;

@@ -1,8 +1,9 @@
-/* From the file into memory: one tensor, converted on the way.
+/* Reads one tensor from the file into memory and converts it.
  *
- * A tensor that lies in one piece is read through a buffer per thread that fits in the second cache, or
- * straight into dst when nothing is to be converted, and its checksum is computed while the bytes are in the
- * cache. A view is gathered from the mapping. */
+ * A contiguous tensor is read through a buffer per thread that fits into the L2 cache, or straight into dst
+ * if no conversion is needed, and its checksum is computed while the bytes are in the cache. A view is
+ * gathered from the mapping.
+ */
 #include "core/weights/weights_internal.h"
 #include "core/base/progress.h"
 #include "core/base/retry.h"
@@ -33,13 +34,13 @@ static int read_at(int fd, void *dst, size_t bytes, uint64_t offset, struct erro
     return 0;
 }
 
-/* Read [offset, offset+bytes) of the file in chunks, each converted to dst (NULL: checksum only). */
+/* Reads [offset, offset+bytes) of the file in chunks, each converted to dst (NULL: checksum only). */
 struct pass {
     int fd;
     uint64_t offset, bytes;
     uint8_t *dst;
     enum dtype dst_type, src_type;
-    uint32_t *crcs; /* one for each chunk; NULL: no checksum wanted */
+    uint32_t *crcs; /* one per chunk; NULL: no checksum */
 };
 
 static int read_chunk(const struct pass *pass, int64_t i, uint8_t *buffer, struct error *err)
@@ -58,7 +59,7 @@ static int read_chunk(const struct pass *pass, int64_t i, uint8_t *buffer, struc
     return 0;
 }
 
-/* Several threads at once when it pays. *crc is set when pass->crcs is wanted. */
+/* Uses several threads if it pays. *crc is set if pass->crcs is not NULL. */
 static int run_pass(struct pass *pass, bool checked, uint32_t *crc, struct error *err)
 {
     int64_t chunks = (int64_t)((pass->bytes + CHUNK_BYTES - 1) / CHUNK_BYTES);
@@ -106,14 +107,14 @@ static int check_crc(struct payload *payload, uint32_t crc, struct error *err)
 {
     if (crc != payload->crc)
         return error_set(err, EXIT_INTEGRITY, "get the file again",
-                         "damaged: %llu bytes at %llu have the checksum %08x, the file says %08x",
+                         "damaged: %llu bytes at %llu have the checksum %08x, expected %08x",
                          (unsigned long long)payload->bytes, (unsigned long long)payload->offset, crc,
                          payload->crc);
     __atomic_store_n(&payload->checked, 1, __ATOMIC_RELAXED);
     return 0;
 }
 
-/* Drop dimensions of size 1 and join those that lie behind one another. Returns the number left. */
+/* Removes dimensions of size 1 and merges adjacent contiguous ones. Returns the number left. */
 static int join_dimensions(const struct row *row, int64_t *shape, int64_t *stride)
 {
     int n = 0;
@@ -130,7 +131,7 @@ static int join_dimensions(const struct row *row, int64_t *shape, int64_t *strid
     return n;
 }
 
-/* One run of `count` elements, `stride` elements apart. */
+/* Gathers one run of `count` elements, `stride` elements apart. */
 static void gather(uint8_t *dst, enum dtype dst_type, const uint8_t *src, enum dtype src_type, int64_t count,
                    int64_t stride)
 {
@@ -153,7 +154,7 @@ static void gather_view(const struct weights *w, const struct row *row, const in
                         const int64_t *stride, int ndim, uint8_t *dst, enum dtype dst_type)
 {
     int64_t at[WEIGHTS_MAX_DIMS] = {0},
-            element = 0; /* element: where the odometer `at` stands in the storage */
+            element = 0; /* element: offset in the storage at the multi-dimensional index `at` */
     const uint8_t *src = w->sources[row->source].map.data + row->offset;
     size_t run_bytes = (size_t)shape[ndim - 1] * dtype_bytes(dst_type);
     for (int64_t done = 0; done < row->tensor.count; done += shape[ndim - 1], dst += run_bytes) {
@@ -171,7 +172,7 @@ static void gather_view(const struct weights *w, const struct row *row, const in
 static int read_row(const struct weights *w, const struct row *row, void *dst, enum dtype dst_type,
                     struct error *err);
 
-/* Copy a box into the tensor, in runs that are contiguous in both. */
+/* Copies a box into the tensor, in runs that are contiguous in both. */
 static void scatter(const struct weights_tensor *t, const struct piece *p, uint8_t *dst, const uint8_t *src,
                     size_t each)
 {
@@ -179,7 +180,8 @@ static void scatter(const struct weights_tensor *t, const struct piece *p, uint8
     int64_t at[WEIGHTS_MAX_DIMS] = {0}, run = 1;
     int d = t->ndim;
     while (d > 0 && box->shape[d - 1] == t->shape[d - 1]) run *= box->shape[--d];
-    if (d > 0) run *= box->shape[--d]; /* the dimension that is cut: a run for each place before it */
+    if (d > 0)
+        run *= box->shape[--d]; /* the partitioned dimension: one run per index of the dimensions before it */
     for (int64_t done = 0; done < box->count; done += run, src += (size_t)run * each) {
         int64_t element = 0;
         for (int i = 0; i < t->ndim; i++) element = element * t->shape[i] + p->at[i] + at[i];
@@ -218,7 +220,7 @@ static int read_row(const struct weights *w, const struct row *row, void *dst, e
     bool whole = one_piece && payload && payload->offset == row->offset && payload->bytes == bytes;
     uint32_t crc = 0;
     int code;
-    if (t->count == 0) return 0; /* has no source where no part of a distributed checkpoint was opened */
+    if (t->count == 0) return 0; /* has no source if no part of a distributed checkpoint was opened */
     if (dst_type != t->dtype && dst_type != DTYPE_F32 && dst_type != DTYPE_BF16 && dst_type != DTYPE_F16)
         return error_set(err, EXIT_FAILED, NULL, "is never converted from %s to %s", dtype_name(t->dtype),
                          dtype_name(dst_type));
@@ -268,7 +270,7 @@ int weights_read(const struct weights *w, int64_t index, void *dst, enum dtype d
     return code;
 }
 
-/* Elements whose exponent is all ones: NaN and the infinities. The type's bits, least significant last. */
+/* Counts elements whose exponent is all ones: NaN and the infinities. */
 #define COUNT_NOT_FINITE(type, exponent)                                                                     \
     static int64_t not_finite_##type(const uint8_t *values, int64_t count)                                   \
     {                                                                                                        \
@@ -296,7 +298,7 @@ static int64_t count_not_finite(const uint8_t *values, enum dtype dtype, int64_t
     case DTYPE_BF16: return not_finite_bfloat_bits(values, count);
     case DTYPE_F32: return not_finite_float_bits(values, count);
     case DTYPE_F64: return not_finite_double_bits(values, count);
-    default: return 0; /* whole numbers */
+    default: return 0; /* integers */
     }
 }
 
@@ -307,7 +309,7 @@ int weights_check_finite(const struct weights *w, int64_t index, const void *val
     int64_t found = count_not_finite(values, dtype, row->tensor.count), first = 0;
     if (!found) return 0;
     while (!count_not_finite((const uint8_t *)values + (size_t)first * dtype_bytes(dtype), dtype, 1)) first++;
-    error_set(err, EXIT_INTEGRITY, "the training that wrote it had diverged: take an earlier checkpoint",
+    error_set(err, EXIT_INTEGRITY, "the training run that wrote it diverged: use an earlier checkpoint",
               "tensor %s: %lld of its %lld values are NaN or infinite, the first is element %lld",
               quote(row->tensor.name, strlen(row->tensor.name)), (long long)found,
               (long long)row->tensor.count, (long long)first);

@@ -1,4 +1,4 @@
-/* What the two writers share: see write.h. */
+/* Shared by the two writers: see write.h. */
 #include "core/weights/write.h"
 
 #include <errno.h>
@@ -24,7 +24,7 @@ static int check_unique(const struct weights_row *rows, int64_t count, struct er
     qsort(names, (size_t)count, sizeof *names, compare_names);
     for (int64_t i = 1; i < count && code == 0; i++)
         if (strcmp(names[i - 1], names[i]) == 0)
-            code = error_set(err, EXIT_FAILED, NULL, "two tensors of the name %s are to be written",
+            code = error_set(err, EXIT_FAILED, NULL, "two tensors to write have the name %s",
                              quote(names[i], strlen(names[i])));
     free(names);
     return code;
@@ -34,8 +34,8 @@ int write_check_rows(const struct weights_row *rows, int64_t count, struct error
 {
     uint64_t total = 0;
     if (count < 1 || count > WEIGHTS_MAX_TENSORS)
-        return error_set(err, EXIT_FAILED, NULL, "%lld tensors are to be written, from 1 to %d can be",
-                         (long long)count, WEIGHTS_MAX_TENSORS);
+        return error_set(err, EXIT_FAILED, NULL, "%lld tensors to write, expected 1 to %d", (long long)count,
+                         WEIGHTS_MAX_TENSORS);
     for (int64_t i = 0; i < count; i++) {
         const struct weights_row *r = &rows[i];
         size_t name_bytes = strlen(r->name);
@@ -60,11 +60,11 @@ int writer_begin(struct writer *out, const char *path, uint64_t bytes, struct er
     *out = (struct writer){.path = path, .file.fd = -1};
     int code = file_atomic_begin(&out->file, path, err);
     if (code) return code;
-    /* Where the file system cannot reserve, the disk may still run full later. */
+    /* Even where the file system cannot reserve space, the disk may run full later. */
     if (bytes && fallocate(out->file.fd, 0, 0, (off_t)bytes) != 0 &&
         (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
         code = error_errno(err, EXIT_DISK, "free some space or choose another directory",
-                           "no room for the %llu bytes of the file", (unsigned long long)bytes);
+                           "no space for the %llu bytes of the file", (unsigned long long)bytes);
     out->buffer = code ? NULL : malloc(WRITE_CHUNK_BYTES);
     if (!code && !out->buffer) code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory writing weights");
     return code ? writer_end(out, code, err) : 0;
@@ -99,6 +99,6 @@ int writer_end(struct writer *out, int code, struct error *err)
     out->buffer = NULL;
     if (code == 0) return file_atomic_commit(&out->file, err);
     file_atomic_abort(&out->file);
-    if (!err->file[0]) error_at(err, out->path, 0, 0); /* else of what the rows are read from */
+    if (!err->file[0]) error_at(err, out->path, 0, 0); /* else the error is about the source of the rows */
     return code;
 }

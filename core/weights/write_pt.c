@@ -1,8 +1,9 @@
 /* Writes PyTorch's zip format as torch.save does for an OrderedDict of CPU tensors. Source:
  * torch/serialization.py (_save), caffe2/serialize/inline_container.cc (PyTorchStreamWriter).
  *
- * torch streams and leaves sizes and checksums out of the local headers. Here they are in them, so that any
- * unzip can check the file. A zip64 field is written where a number needs one. */
+ * torch streams and omits sizes and checksums from the local headers. meopt writes them, so that any unzip
+ * can check the file. A zip64 field is written only for a number that requires one.
+ */
 #include "core/weights/write.h"
 #include "core/base/json.h"
 
@@ -21,14 +22,14 @@ enum {
 
 struct bytes {
     uint8_t *data;
-    size_t used, room;
+    size_t used, capacity;
 };
 
 static void put(struct bytes *b, const void *data, size_t n)
 {
-    if (b->room - b->used < n) {
-        b->room = (b->used + n) * 2;
-        b->data = xrealloc(b->data, b->room);
+    if (b->capacity - b->used < n) {
+        b->capacity = (b->used + n) * 2;
+        b->data = xrealloc(b->data, b->capacity);
     }
     if (n) memcpy(b->data + b->used, data, n);
     b->used += n;
@@ -36,7 +37,7 @@ static void put(struct bytes *b, const void *data, size_t n)
 
 static void put_text(struct bytes *b, const char *text) { put(b, text, strlen(text)); }
 
-/* The n low bytes, little-endian. */
+/* Appends the n low bytes, little-endian. */
 static void put_number(struct bytes *b, uint64_t v, int n)
 {
     uint8_t p[8];
@@ -44,8 +45,8 @@ static void put_number(struct bytes *b, uint64_t v, int n)
     put(b, p, (size_t)n);
 }
 
-/* The pickle, protocol 2. Memo slots: 0 the rebuild function,
- * 1 "storage", 2 "cpu", 3 OrderedDict, 4.. a storage class each. */
+/* The pickle, protocol 2. Memo slots: 0 the rebuild function, 1 "storage", 2 "cpu", 3 OrderedDict, 4.. one
+ * per storage class. */
 
 static void pickle_text(struct bytes *b, const char *text)
 {
@@ -78,7 +79,7 @@ static void pickle_ints(struct bytes *b, const int64_t *v, int n)
     put(b, "t", 1);
 }
 
-/* A memoised text or class: written out the first time, a BINGET later. */
+/* A memoised text or class: in full the first time, later as BINGET. */
 static void pickle_memo(struct bytes *b, bool *known, int slot, char kind, const char *text)
 {
     if (*known) {
@@ -129,7 +130,7 @@ static void pickle_tensor(struct bytes *b, const struct weights_row *row, int64_
 
 static struct bytes make_pickle(const struct weights_row *rows, int64_t count)
 {
-    enum { BATCH = 1000 }; /* items for each SETITEMS, as Python does */
+    enum { BATCH = 1000 }; /* items for each SETITEMS, as in Python */
     struct bytes b = {0};
     bool known[16] = {0};
     put(&b, "\x80\x02", 2);
@@ -155,14 +156,14 @@ struct archive {
 
 static uint64_t saturated(uint64_t v) { return v < MAX_32 ? v : MAX_32; }
 
-/* What local and central header have in common, from "version needed" on. */
+/* Fields that local and central header share, from "version needed" on. */
 static void put_common(struct bytes *b, uint64_t bytes, uint32_t crc, size_t name_bytes, size_t extra_bytes,
                        bool zip64)
 {
     put_number(b, zip64 ? VERSION_ZIP64 : VERSION_PLAIN, 2);
     put_number(b, 0x0800, 2);     /* names are UTF-8 */
     put_number(b, 0, 2);          /* stored */
-    put_number(b, 0x00210000, 4); /* 1980-01-01 00:00: the same file every time */
+    put_number(b, 0x00210000, 4); /* 1980-01-01 00:00: equal input gives equal files */
     put_number(b, crc, 4);
     put_number(b, saturated(bytes), 4);
     put_number(b, saturated(bytes), 4);
@@ -212,8 +213,7 @@ static void central_header(struct bytes *b, const char *name, uint64_t at, uint6
     if (at >= MAX_32) put_number(b, at, 8);
 }
 
-/* The header goes out first without the checksum,
- * which the bytes behind it will tell, and is then written again. */
+/* Writes the header without the checksum, then the bytes, then the header again with their checksum. */
 static int put_member(struct archive *a, const char *name, const struct weights_row *row, struct error *err)
 {
     uint64_t at = a->out.at, bytes = row_bytes(row);
@@ -244,7 +244,7 @@ static int put_end(struct archive *a, struct error *err)
     struct bytes *b = &a->directory;
     if (a->members >= MAX_MEMBERS_32 || at >= MAX_32 || bytes >= MAX_32) {
         put(b, "PK\6\6", 4);
-        put_number(b, 44, 8); /* bytes of this record behind this field */
+        put_number(b, 44, 8); /* bytes of this record after this field */
         put_number(b, VERSION_ZIP64, 2);
         put_number(b, VERSION_ZIP64, 2);
         put_number(b, 0, 8); /* disks */
@@ -268,7 +268,7 @@ static int put_end(struct archive *a, struct error *err)
     return writer_put(&a->out, b->data, b->used, err);
 }
 
-/* What the file takes at least: padding and directory are not known yet and small. */
+/* Lower bound of the file's size: padding and directory are unknown here, and small. */
 static uint64_t least_bytes(const struct weights_row *rows, int64_t count)
 {
     uint64_t bytes = 0;
@@ -276,7 +276,7 @@ static uint64_t least_bytes(const struct weights_row *rows, int64_t count)
     return bytes;
 }
 
-/* A JSON object, malloc'ed; NULL when memory is out or a text is no UTF-8. */
+/* Returns a JSON object, malloc'ed; NULL if memory is exhausted or a text is not UTF-8. */
 static char *metadata_text(const char *const *metadata)
 {
     json_t *object = json_object();

@@ -1,5 +1,5 @@
-/* Writing safetensors. The header names the tensors in the caller's order; their bytes follow, the widest
- * types first, so that each lies on a multiple of its own size (as the reference implementation does). */
+/* Writing safetensors. The header lists the tensors in the caller's order. Their bytes follow, the widest
+ * types first, so that each is aligned to its element size (as in the reference implementation). */
 #include "core/weights/write.h"
 #include "core/base/json.h"
 
@@ -36,7 +36,7 @@ static bool is_text(const char *const *metadata)
     return true;
 }
 
-/* The header as text, padded with spaces to a multiple of 8; NULL when memory is out. */
+/* Builds the header as text, padded with spaces to a multiple of 8; NULL if memory is exhausted. */
 static char *make_header(const struct weights_row *rows, int64_t count, const char *const *metadata,
                          uint64_t *data_bytes)
 {
@@ -77,8 +77,8 @@ int weights_write_safetensors(const char *path, const struct weights_row *rows, 
     if (!header || header_bytes > SAFETENSORS_MAX_HEADER_BYTES) {
         free(header);
         error_set(err, texts && !header ? EXIT_HOST_MEMORY : EXIT_FAILED, NULL,
-                  !texts   ? "metadata that is no UTF-8 text"
-                  : header ? "the header would be too long to be read again"
+                  !texts   ? "metadata that is not UTF-8 text"
+                  : header ? "the header exceeds the limit of the reader"
                            : "out of memory for the header");
         return error_at(err, path, 0, 0);
     }

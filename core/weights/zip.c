@@ -31,7 +31,7 @@ static int damaged(struct error *err, const char *what)
                      "damaged or truncated zip: %s", what);
 }
 
-/* The end record: the last signature whose comment reaches exactly to the end of the file. */
+/* Finds the end record: the last signature whose comment extends exactly to the end of the file. */
 static const uint8_t *find_end(const struct file_map *map)
 {
     if (map->bytes < END_RECORD_BYTES) return NULL;
@@ -51,37 +51,37 @@ struct directory {
 static int find_directory(const struct file_map *map, struct directory *d, struct error *err)
 {
     const uint8_t *end = find_end(map);
-    if (!end) return damaged(err, "no end record (the file is cut off?)");
-    uint64_t behind = (uint64_t)(end - map->data); /* where the directory must end */
+    if (!end) return damaged(err, "no end record (the file may be cut off)");
+    uint64_t directory_end = (uint64_t)(end - map->data); /* required end of the directory */
     if (u16(end + 4) != 0 || u16(end + 6) != 0 || u16(end + 8) != u16(end + 10))
         return damaged(err, "spread over several disks");
     *d = (struct directory){u32(end + 16), u32(end + 12), u16(end + 10)};
-    if (behind >= END64_LOCATOR_BYTES && u32(end - END64_LOCATOR_BYTES) == END64_LOCATOR) {
+    if (directory_end >= END64_LOCATOR_BYTES && u32(end - END64_LOCATOR_BYTES) == END64_LOCATOR) {
         uint64_t at = u64(end - END64_LOCATOR_BYTES + 8);
-        if (behind - END64_LOCATOR_BYTES < END64_RECORD_BYTES ||
-            at > behind - END64_LOCATOR_BYTES - END64_RECORD_BYTES)
-            return damaged(err, "the zip64 end record lies outside the file");
+        if (directory_end - END64_LOCATOR_BYTES < END64_RECORD_BYTES ||
+            at > directory_end - END64_LOCATOR_BYTES - END64_RECORD_BYTES)
+            return damaged(err, "the zip64 end record is outside the file");
         const uint8_t *end64 = map->data + at;
-        if (u32(end64) != END64_RECORD) return damaged(err, "no zip64 end record where one should be");
+        if (u32(end64) != END64_RECORD) return damaged(err, "the zip64 end record is missing");
         struct directory d64 = {u64(end64 + 48), u64(end64 + 40), u64(end64 + 32)};
         if ((d->offset != UINT32_MAX && d->offset != d64.offset) ||
             (d->bytes != UINT32_MAX && d->bytes != d64.bytes) ||
             (d->count != UINT16_MAX && d->count != d64.count))
             return damaged(err, "the two end records disagree");
         *d = d64;
-        behind = at;
+        directory_end = at;
     }
-    if (d->offset > behind || d->bytes != behind - d->offset)
-        return damaged(err, "the central directory is not where the end record says");
+    if (d->offset > directory_end || d->bytes != directory_end - d->offset)
+        return damaged(err, "the central directory is not at the end record's offset");
     if (d->count > d->bytes / CENTRAL_HEADER_BYTES)
-        return damaged(err, "more members counted than the central directory has room for");
+        return damaged(err, "the member count exceeds the size of the central directory");
     if (d->count > ZIP_MAX_MEMBERS)
-        return error_set(err, EXIT_INTEGRITY, NULL, "zip with %llu members, at most %d are read",
+        return error_set(err, EXIT_INTEGRITY, NULL, "zip with %llu members, at most %d are supported",
                          (unsigned long long)d->count, ZIP_MAX_MEMBERS);
     return 0;
 }
 
-/* The fields that do not fit into 32 bits stand in an extra field, in this order, only those saturated. */
+/* Reads the fields that exceed 32 bits from an extra field: in this order, only those saturated. */
 static int read_zip64(struct zip_member *m, uint64_t *stored, const uint8_t *extra, size_t bytes,
                       struct error *err)
 {
@@ -90,7 +90,7 @@ static int read_zip64(struct zip_member *m, uint64_t *stored, const uint8_t *ext
     while (bytes >= 4) {
         size_t id = u16(extra), length = u16(extra + 2);
         extra += 4, bytes -= 4;
-        if (length > bytes) return damaged(err, "an extra field reaches beyond its header");
+        if (length > bytes) return damaged(err, "an extra field extends beyond its header");
         if (id == ZIP64_EXTRA && wanted) {
             const uint8_t *p = extra;
             for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
@@ -126,14 +126,14 @@ static int read_directory(struct zip *zip, const struct directory *d, struct err
         *m = (struct zip_member){(const char *)p + CENTRAL_HEADER_BYTES,   u16(p + 28), u32(p + 16),
                                  (uint32_t)u16(p + 10) << 16 | u16(p + 8), u32(p + 24), u32(p + 42)};
         if ((size_t)(end - p) - CENTRAL_HEADER_BYTES < m->name_bytes + extra_bytes + comment_bytes)
-            return damaged(err, "a member's header reaches beyond the central directory");
+            return damaged(err, "a member's header extends beyond the central directory");
         int code = read_zip64(m, &stored, p + CENTRAL_HEADER_BYTES + m->name_bytes, extra_bytes, err);
         if (code) return code;
         if (m->method_flags >> 16 == 0 && stored != m->bytes)
             return damaged(err, "a stored member has two sizes");
         p += CENTRAL_HEADER_BYTES + m->name_bytes + extra_bytes + comment_bytes;
     }
-    if (p != end) return damaged(err, "the central directory holds more than the members counted");
+    if (p != end) return damaged(err, "the central directory has more members than its count");
     qsort(zip->members, (size_t)zip->count, sizeof *zip->members, compare_members);
     for (int64_t i = 1; i < zip->count; i++)
         if (compare_members(&zip->members[i - 1], &zip->members[i]) == 0)
@@ -175,7 +175,7 @@ int zip_payload(const struct zip *zip, const struct zip_member *m, uint64_t *off
     if (m->method_flags >> 16 != 0 || m->method_flags & 1)
         return error_set(err, EXIT_INTEGRITY,
                          "unpack and pack it again without compression (zip -0), or save it again",
-                         "zip member %s is %s, expected a stored one as torch.save writes it", name,
+                         "zip member %s is %s, expected a stored one, as torch.save writes", name,
                          m->method_flags & 1 ? "encrypted" : "compressed");
     if (zip->directory < LOCAL_HEADER_BYTES || m->header > zip->directory - LOCAL_HEADER_BYTES)
         return error_set(err, EXIT_INTEGRITY, "get the file again", "zip member %s begins outside the file",
@@ -189,7 +189,7 @@ int zip_payload(const struct zip *zip, const struct zip_member *m, uint64_t *off
                          "zip member %s: no such header at byte %llu", name, (unsigned long long)m->header);
     if (at > zip->directory || m->bytes > zip->directory - at)
         return error_set(err, EXIT_INTEGRITY, "get the file again",
-                         "zip member %s of %llu bytes reaches beyond the end of the file", name,
+                         "zip member %s of %llu bytes extends beyond the end of the file", name,
                          (unsigned long long)m->bytes);
     *offset = at;
     return 0;

@@ -31,7 +31,7 @@ struct zip {
 int zip_open(struct zip *zip, const struct file_map *map, struct error *err);
 void zip_close(struct zip *zip);
 const struct zip_member *zip_find(const struct zip *zip, const char *name, size_t name_bytes);
-/* Where the payload of a member begins; refused unless it is stored, unencrypted and inside the file. */
+/* Offset of a member's payload; refused unless it is stored, unencrypted and inside the file. */
 int zip_payload(const struct zip *zip, const struct zip_member *member, uint64_t *offset, struct error *err);
 
 #endif

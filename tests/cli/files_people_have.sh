@@ -194,12 +194,12 @@ done <<'TABLE'
 7|bnb_int8.safetensors|8-bit weights of bitsandbytes|before it was quantized
 7|bnb_nf4.safetensors|4-bit weights of bitsandbytes|before it was quantized
 7|gptq.safetensors|4-bit weights (GPTQ, AWQ)|before it was quantized
-7|fp8_projection.safetensors|visual_projection.weight is there, but it is F8_E4M3|convert
-7|fp8_norm.safetensors|pre_layrnorm.weight has the unsupported type F8_E4M3|expected a state dict
-7|fp8_bias.safetensors|q_proj.bias is there, but it is F8_E4M3|convert
+7|fp8_projection.safetensors|visual_projection.weight is F8_E4M3|convert
+7|fp8_norm.safetensors|pre_layrnorm.weight is F8_E4M3, which is not supported|expected a state dict
+7|fp8_bias.safetensors|q_proj.bias is F8_E4M3|convert
 7|two_towers.safetensors|two towers, under left. and under right.|only the intended tower
 7|fp8_unknown.safetensors|layers.0.scale|without it
-7|negative.pt|pre_layrnorm.bias is there, but it is a view with a pending negation|resolve_neg
+7|negative.pt|pre_layrnorm.bias is a view with a pending negation|resolve_neg
 3|numbered.pt|tensors under numbers|state_dict
 7|int8.safetensors|has integer type I8, expected floating point|before it was quantized
 7|int64.safetensors|has integer type I64|before it was quantized
@@ -226,7 +226,7 @@ done <<'TABLE'
 7|flat.safetensors|one rank.s share of FSDP weights|supported:
 7|unmerged_dora.safetensors|an adapter of PEFT that is not merged|merge_and_unload
 7|dynamic.safetensors|quantized weights|before it was quantized
-7|decoder.safetensors|masked autoencoder|encoder alone
+7|decoder.safetensors|masked autoencoder|encoder.s own file
 7|lora/adapter_model.safetensors|LoRA adapter|supported:
 7|unmerged.safetensors|a LoRA adapter that is not merged|merge_and_unload
 7|zero_rows.safetensors|is \[0x16\], expected|check the weight path
@@ -236,8 +236,8 @@ done <<'TABLE'
 1|/dev/zero|is not a regular file|name a file
 7|https://dl.example.org/vit.pth|is not there|meopt fetch
 1|missing|model-00002-of-00002.safetensors, which is not there|get the rest
-3|absolute|is said to be in /etc/passwd|do not trust
-3|above|expected a weight file beside the index|do not trust
+3|absolute|is listed in /etc/passwd|do not trust
+3|above|expected a weight file next to the index|do not trust
 1|dangling|is a symbolic link to ../../blobs/gone, which is not there|get the file
 7|annex.pt|is a symbolic link to .git/annex.*, which is not there|git annex get
 3|annex_pointer.pt|git-annex pointer|git annex get

@@ -64,7 +64,7 @@ static const char *check_unread(const struct weights *w, const json_t *row)
     if (!name) return NULL;
     if (!weights_unread(w, name) || !strstr(weights_unread(w, name), kind)) return "is not known by its kind";
     if (weights_refuse_missing(w, name, "hint", &err) != EXIT_CONFIG) return "another exit code";
-    if (!strstr(err.what, "is there, but") || !strstr(err.what, kind)) return "is said to be missing";
+    if (!strstr(err.what, "not supported") || !strstr(err.what, kind)) return "is said to be missing";
     weights_refuse_missing(w, "visual.nothing", "hint", &err);
     return strcmp(err.what, "tensor visual.nothing is missing") == 0 ? NULL
                                                                      : "what is missing is not said so";

@@ -233,7 +233,7 @@ second = shards("wrong_shard", "model", "safetensors", save_file)[1]
 save_file({"else": torch.ones(1)}, path("wrong_shard/" + second))
 row("wrong_shard", "a shard of another checkpoint", 3, says="is not in " + second, hint="of one checkpoint")
 json.dump({"weight_map": {"visual.proj": "../hf/model.safetensors"}}, open(path("far_shard/model.safetensors.index.json"), "w"))
-row("far_shard", "an index that leads elsewhere", 3, says="beside the index")
+row("far_shard", "an index that leads elsewhere", 3, says="next to the index")
 config("empty")
 row("empty", "a directory without weights", 3, says="without a weight file", hint="model.safetensors")
 torch.save(tower, path("other_names/epoch_3.pt"))

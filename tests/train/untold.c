@@ -214,7 +214,7 @@ static void what_is_not_known_or_not_readable_is_refused(void **state)
         {"{\"model_type\": \"clip\", \"vision_config\": {\"hidden_size\": 32, \"num_attention_heads\": 2, "
          "\"hidden_act\": \"mish\"}}",
          "is mish"},
-        {OPEN_CLIP("false", ", \"postnorm\": true"), "postnorm"},
+        {OPEN_CLIP("false", ", \"postnorm\": true"), "post-norm"},
         {"{\"model_cfg\": ", "no JSON object"},
         {"[1, 2]", "no JSON object"},
         {"{\"a\": 1, \"a\": 2}", "no JSON object"},
@@ -236,7 +236,7 @@ static void heads_of_attention_pooling_are_set_or_assumed(void **state)
         const char *json, *key, *text;
     } refused[] = {
         {OPEN_CLIP("false", ", \"attentional_pool\": true, \"attn_pooler_heads\": 3"), "model_t.heads=2",
-         "no multiple of the 3 heads"},
+         "not a multiple of the 3 heads"},
         {OPEN_CLIP("false", ", \"attentional_pool\": true, \"pool_type\": \"avg\""), "model_t.heads=2",
          "pooling in open_clip_config.json is attentional_pool of all queries"},
         {OPEN_CLIP("false", ", \"attentional_pool\": true"), "model_t.pool=avg",
