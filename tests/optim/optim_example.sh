@@ -30,7 +30,7 @@ mkdir "$dir/cmake"
 cat >"$dir/cmake/CMakeLists.txt" <<END
 cmake_minimum_required(VERSION 3.21)
 project(example C)
-find_package(meopt 0.1 REQUIRED)
+find_package(meopt 0.2 REQUIRED)
 add_executable(example ../example.c)
 target_compile_options(example PRIVATE $sanitize)
 target_link_options(example PRIVATE $sanitize)
