@@ -14,9 +14,9 @@ terminal() { # WIDTH HEIGHT LOCALE ENVIRONMENT COMMAND: in a new one; a new sock
     tmux -L "$socket" -f /dev/null new-session -d -x "$1" -y "$2" "env -i PATH='$PATH' TERM=screen-256color LC_ALL=$3 $4 ASAN_OPTIONS='${ASAN_OPTIONS:-}' $5"
     tmux -L "$socket" set -g window-size manual >/dev/null
 }
-shows() { tmux -L "$socket" capture-pane -p 2>/dev/null | grep -q -- "$1"; }
+on_screen() { tmux -L "$socket" capture-pane -p 2>/dev/null | grep -q -- "$1"; }
 await() { # text on the screen, within a minute
-    wait_for 60 shows "$1" || fail "no '$1' on the screen"
+    wait_for 60 on_screen "$1" || fail "no '$1' on the screen"
 }
 keys() { tmux -L "$socket" send-keys "$@"; }
 restored() { [ "$(tmux -L "$socket" display -p '#{alternate_on},#{cursor_flag}')" = 0,1 ] || fail "terminal not restored after $1"; }
