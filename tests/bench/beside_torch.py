@@ -1,13 +1,13 @@
-"""Training beside PyTorch on the processor: 'meopt bench train configs/X.yaml' and train_torch.py strictly in turn, the same work.
+"""Training compared with PyTorch on the processor: 'meopt bench train configs/X.yaml' and train_torch.py strictly in turn, the same work.
 
     PYTHON tests/bench/beside_torch.py RESULTS.jsonl [options]    PYTHON: one that has torch; --help names the options
 
 Each round of a row (set, config, batch) runs ours, ours with train.recompute=block, then each form of PyTorch; the least of all rounds
-counts. Every run is a line of RESULTS.jsonl and is not repeated, so that a stopped measurement goes on; the table is printed at the end
+counts. Every run is a line of RESULTS.jsonl and is not repeated, so that a stopped measurement continues; the table is printed at the end
 (--rounds 0: at once). A form of PyTorch with a step of more than 3 times ours is cut off and not run again, and torch.compile is not tried
 where the same form without it takes more than 1.5 times the best: it does not change the products that most of a step is.
 
-Beside other load, one thread, judged by processor time; all forms, two blocks of each tower:
+Under other load, one thread, judged by processor time; all forms, two blocks of each tower:
     OMP_NUM_THREADS=1 PYTHON tests/bench/beside_torch.py beside.jsonl --by processor --depth 2
 At rest, two threads, the best form only (steps and starts add up to about 8 minutes each where two cores multiply at 260 GFLOP/s):
     OMP_NUM_THREADS=2 PYTHON tests/bench/beside_torch.py rest.jsonl --depth 2 --sets native --forms fp32 --rounds 2 --steps 5

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Equal loss of train.save_activations: 8bit beside minimal: towers of three families learn from random teachers
+# Equal loss of train.save_activations: 8bit compared with minimal: towers of three families learn from random teachers
 # (equal_distill.c), the same seeds both ways; loss on held-out images, its gap and the p of a paired t-test. Runs
 # that are in the results file already are not repeated, so families may run side by side.
 #

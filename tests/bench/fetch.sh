@@ -1,6 +1,6 @@
 #!/bin/sh
 # meopt fetch against curl and bsdtar on the same archive, loopback nginx, interleaved: 20,000 files of incompressible bytes,
-# 1 GB. Prints ratios. Each is timed with and without a sync of the disk behind it: meopt fetch always syncs before it publishes.
+# 1 GB. Prints ratios. Each is timed with and without a sync of the disk after it: meopt fetch always syncs before it publishes.
 #   MEOPT=build/meopt sh tests/bench/fetch.sh [FILES [KIB_PER_FILE [ROUNDS]]]
 set -eu
 for tool in nginx curl bsdtar python3; do command -v $tool >/dev/null || { echo "needs $tool (Debian: nginx-light curl libarchive-tools python3)"; exit 77; }; done

@@ -2,11 +2,11 @@
 # All figures of a card in one run of at most 8 minutes: gpu.sh [DEVICE [OUTPUT]] (cuda:0, or hip:0 where that driver is; a directory,
 # default ./gpu-figures). Needs a build with code objects for the card in $MEOPT_BUILD (default build), where the programs are
 # started, and the sources for configs/. What takes part: `meopt bench gpu` of eva_clip; operations, towers, training and optimizer on
-# the card against their references; speed-up over cores; the two other workloads at batch 32 with random weights; times of operations; quickstart beside the CPU; compute-sanitizer where it is; PyTorch on the same shapes
+# the card against their references; speed-up over cores; the two other workloads at batch 32 with random weights; times of operations; quickstart compared with the CPU; compute-sanitizer where it is; PyTorch on the same shapes
 # where $MEOPT_PYTHON (default python3) has it and it sees the card.
-# A part that fails, is cut off at its limit or cannot run is told, leaves its words in OUTPUT, and the others go on. The limits add
+# A part that fails, is cut off at its limit or cannot run is reported, leaves its words in OUTPUT, and the others continue. The limits add
 # up to $MEOPT_GPU_SECONDS, 480. Parameters and batch are what the card's free memory holds, up to those sizes.
-# MEOPT_GPU_TRIAL=1 is for a card made up by tests (tests/gpu/fake_driver.cc): geometries, parameters and steps small enough for it, three
+# MEOPT_GPU_TRIAL=1 is for a card made up by tests (tests/gpu/fake_driver.cc): model shapes, parameters and steps small enough for it, three
 # times the limits. It tries the script; the figures mean nothing.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)

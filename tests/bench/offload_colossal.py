@@ -1,5 +1,5 @@
-"""Colossal-AI's own CPUAdam and NVMe optimizer over the shapes of GPT2-S, beside tests/bench/offload_states.c: seconds of three steps and the
-most memory that the process had, with what it had before the first step beside it (torch itself).
+"""Colossal-AI's own CPUAdam and NVMe optimizer over the shapes of GPT2-S, next to tests/bench/offload_states.c: seconds of three steps and the
+most memory that the process had, with what it had before the first step next to it (torch itself).
 
     pip download --no-deps colossalai==0.5.0 (unpacked: SOURCE); pip install tensornvme==0.1.0 (builds liburing and libaio from GitHub, or,
     without them: DISABLE_AIO=1 and liburing.a in LIBRARY_PATH)

@@ -1,4 +1,4 @@
-"""Gradient errors of PyTorch's autocast to bf16 beside float64 in the towers of tests/train/tower_outliers.c, as rows of its table.
+"""Gradient errors of PyTorch's autocast to bf16 compared with float64 in the towers of tests/train/tower_outliers.c, as rows of its table.
 
     python tests/bench/tower_outliers.py [SEEDS]
 

@@ -7,7 +7,7 @@
 #                                     load on the machine touches less; resident_mib: what the process held at most, import_mib: of it
 #                                     before there was a model. A step of more than LIMIT processor seconds ends it with "cut_off_s".
 # A step is what 'meopt bench train' does with configs/NAME.yaml: the teacher's forward without gradient, the student's forward and backward,
-# the same geometry, parts, loss, clipping and weight decay.
+# the same model shape, parts, loss, clipping and weight decay.
 import json, resource, signal, sys, time, torch
 import torch.nn as nn, torch.nn.functional as F
 
@@ -78,7 +78,7 @@ class Tower(nn.Module):
         return s.head(s.norm(x[:, 0]))
 
 
-# teacher, student: width, depth, heads, hidden, out (0: the class token as it is), parts (the geometries of configs/*.yaml)
+# teacher, student: width, depth, heads, hidden, out (0: the class token as it is), parts (the model shapes of configs/*.yaml)
 WORKLOADS = {
     "eva_clip": ((1408, 40, 16, 6144, 1024), (1408, 40, 16, 6144, 1024)),
     "open_clip": ((1408, 40, 16, 6144, 1024, "pre"), (1280, 32, 16, 5120, 1024, "pre")),

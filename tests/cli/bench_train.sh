@@ -7,7 +7,7 @@ cd "$dir"
 mkdir configs sample
 cp "$MEOPT_SOURCE/configs/"*.yaml configs/
 
-# The peak takes seconds of every core; a geometry that nobody said, or a checkpoint that is not there, none.
+# The peak takes seconds of every core; a model shape that was not given, or a checkpoint that is not there, none.
 refused() { # WORDS ARGUMENT...
     words=$1
     shift
@@ -45,5 +45,5 @@ taskset -c "$processor" python3 -c 'while True: pass' &
 other=$!
 trap 'kill $other 2>/dev/null || :; rm -rf "$dir"' EXIT
 OMP_NUM_THREADS=1 taskset -c "$processor" nice -n 10 "$MEOPT" bench train configs/quickstart_dinov2.yaml device.type=cpu --batch 128 --steps 1 --no-peak \
-    >out 2>log || fail "beside other work"
+    >out 2>log || fail "under other load"
 grep -q '^busy  *other work had the processors for [0-9]* % of the step' out || fail "not told that other work had the processor: $(cat out)"

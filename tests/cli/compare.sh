@@ -141,7 +141,7 @@ c "$dir/without" "$dir/with" --threshold 'peak_bytes:-20%' --threshold 'final_lo
 code=0
 c "$dir/without" "$dir/with" --threshold 'peak_bytes:-20%' --threshold 'final_loss:+0.5%' --json >"$dir/json" 2>"$dir/log" || code=$?
 [ $code = 8 ] || fail "a threshold that is exceeded: exit $code"
-grep -q 'final_loss' "$dir/log" && python3 -c 'import json,sys; t=json.load(open(sys.argv[1]))["thresholds"]; assert [x["passed"] for x in t]==[True,False]' "$dir/json" || fail "verdicts"
+grep -q 'final_loss' "$dir/log" && python3 -c 'import json,sys; t=json.load(open(sys.argv[1]))["thresholds"]; assert [x["passed"] for x in t]==[True,False]' "$dir/json" || fail "results of the thresholds"
 
 # published figures, repeats, reference
 c "$dir/without" --published eva_clip >"$dir/out" 2>/dev/null
@@ -190,7 +190,7 @@ cp -r "$dir/with" "$dir/newer"
 echo '{"version":2}' >"$dir/newer/meta.json"
 refuse 3 "$dir/without" "$dir/newer"
 printf '{"step":61,"loss' >>"$dir/with/metrics.jsonl"
-c "$dir/without" "$dir/with" 2>&1 >/dev/null | grep -q torn || fail "a torn line is not told"
+c "$dir/without" "$dir/with" 2>&1 >/dev/null | grep -q torn || fail "a torn line is not reported"
 code=0
 c "$dir/without" "$dir/with" --html /nowhere/page.html >/dev/null 2>"$dir/log" || code=$?
 [ $code = 1 ] || fail "a page that cannot be written: exit $code"

@@ -55,13 +55,13 @@ END
 # a branch from before the first change, and one from between: with the rate of now from there on
 train 0 --resume runs/resumed --at 6 --name branch
 train 0 --resume runs/resumed --at 8 --name later
-# gone back behind a change: it holds from the checkpoint on
+# gone back after a change: it holds from the checkpoint on
 train 10 $base --stop-after 6 --name back
 train 10 --resume runs/back optim.lr=1e-4 --stop-after 7
 rm -r runs/back/ckpt/step-00000006 runs/back/ckpt/step-00000007
 printf 'step-00000004' >runs/back/ckpt/LATEST
 train 0 --resume runs/back
-# never in effect: behind the last step, and by hand
+# never in effect: after the last step, and by hand
 cp -r runs/constant runs/late
 train 0 --resume runs/late optim.lr=3e-3
 sed -i 's/^  lr: .*/  lr: 0.7/' runs/late/config.yaml

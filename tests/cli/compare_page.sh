@@ -28,7 +28,7 @@ browse() { # PAGE ARGUMENT...: what the browser says
     timeout 120 "$browser" --headless --no-sandbox --disable-gpu --disable-background-networking --no-first-run --enable-logging=stderr --user-data-dir="$dir/profile" \
         --log-net-log="$dir/net.json" --host-resolver-rules='MAP * ~NOTFOUND' --window-size=1200,1600 "$@" "file://$page" 2>>"$dir/console"
 }
-# The test's own script stands behind the page's: it moves the pointer and writes down what the page shows.
+# The test's own script comes after the page's: it moves the pointer and writes down what the page shows.
 sed 's|</body>||; s|</html>||' "$dir/page.html" >"$dir/hover.html"
 cat >>"$dir/hover.html" <<'END'
 <script>

@@ -1,5 +1,5 @@
 # meopt compare --run: both runs with one seed, interrupted and killed on the way, then the same figures as without; repeats; a
-# directory of another experiment is refused. Each run is supervised as 'meopt train' does it: what its cards did stands beside it, and
+# directory of another experiment is refused. Each run is supervised as 'meopt train' does it: what its cards did stands next to it, and
 # device.cards gives it ranks.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
@@ -42,7 +42,7 @@ pid=$!
 wait_for 30 eval '[ "$(steps "$dir/cut/c-with")" -ge 60 ]' || :
 kill -KILL $pid 2>/dev/null || true
 wait $pid 2>/dev/null || true
-run cut --name c --json >"$dir/cut.json" || fail "goes on"
+run cut --name c --json >"$dir/cut.json" || fail "the resume failed"
 run cut --name c --json >"$dir/again.json" || fail "a third time"
 [ "$(grep -c 'done already' "$dir/log")" = 2 ] || fail "finished runs were trained again"
 python3 - "$dir" <<'END' || fail "an interrupted comparison differs"
@@ -77,6 +77,6 @@ if [ -f "$MEOPT_BUILD/tests/libfake_amdhip64.so" ]; then
     . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
     FAKE_CARDS=2 TMPDIR="$dir" run cards --name c train.steps=2 "device.cards=[0,1]" >/dev/null || fail "two cards"
     for run in without with; do
-        [ "$(tail -n 1 "$dir/cards/c-$run/metrics.jsonl" | grep -o '"rank":' | wc -l)" = 2 ] || fail "$run: not a rank a card"
+        [ "$(tail -n 1 "$dir/cards/c-$run/metrics.jsonl" | grep -o '"rank":' | wc -l)" = 2 ] || fail "$run: not one rank per card"
     done
 fi

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Completion: the program's own answers, and bash with the shipped file. And every option of every command stands in a page
+# Completion: the program's own answers, and bash with the shipped file. And every option of every command is in a page
 # of the manual, every page is clean.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"

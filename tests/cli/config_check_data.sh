@@ -3,7 +3,7 @@
 # would run, 1 where it would end.
 set -eu
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-check() { # CODE BAD [key=value]: the exit code, and so many problems in the JSON
+check() { # CODE BAD [key=value]: the exit code, and that many problems in the JSON
     code=0
     "$MEOPT" config check --data --json configs/quickstart.yaml >out 2>err || code=$?
     [ "$code" = "$1" ] || fail "exit code $code, expected $1"

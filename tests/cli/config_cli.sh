@@ -102,7 +102,7 @@ if [ "$(id -u)" != 0 ]; then
     chmod 755 ro
     cmp ro/eva_clip.yaml before.yaml || fail "read-only"
 fi
-# Changes of different keys at the same time, as from several machines on NFS: none is lost, each is told as it was.
+# Changes of different keys at the same time, as from several machines on NFS: none is lost, each is reported as it was.
 cp before.yaml shared.yaml
 on_nfs() { env LD_LIBRARY_PATH="$MEOPT_BUILD/tests" LD_PRELOAD=libfault.so FAULT_NFS=1 "$@"; }
 export ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-}"
@@ -116,7 +116,7 @@ for key in optim.lr=0.5 optim.beta1=0.5 optim.beta2=0.5 optim.eps=0.5 optim.weig
     train.epochs=3 data.prefetch=5 data.max_bad=0.5 data.workers=3; do
     test "$("$MEOPT" config get shared.yaml ${key%=*})" = ${key#*=} || fail "at once: $key is lost"
 done
-# Held by another: waited for, then told. Read by nobody: a FIFO.
+# Held by another: waited for, then reported. Read by no one: a FIFO.
 if command -v flock >/dev/null; then
     flock shared.yaml sh -c ': >held; until [ -e release ]; do sleep 0.1; done' &
     until [ -e held ]; do sleep 0.05; done

@@ -65,7 +65,7 @@ case ${ASAN_OPTIONS:-}$(ldd "$MEOPT" 2>/dev/null) in *asan*) ;; *)
     stop ;;
 esac
 
-# A terminal that nobody knows, and no terminal at all, are refused in words.
+# A terminal that no one knows, and no terminal at all, are refused in words.
 code=0
 "$MEOPT" config edit "$dir/eva_clip.yaml" </dev/null >"$dir/out" 2>&1 || code=$?
 [ $code = 2 ] || exit 1

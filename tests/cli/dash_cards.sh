@@ -48,7 +48,7 @@ await 'Enter why so much'
 keys q
 stop
 
-# what stands in files, by class, and how long the last step waited for it
+# what is in files, by class, and how long the last step waited for it
 dash_run "$dir/runs/away" 1 300
 sed 's/"data_wait_ms": *[^,}]*/&,"stream_wait_ms":3.14,"offload_wait_ms":0.25/; s/"classes": *{/"file_classes":{"teacher":2147483648,"optimizer":536870912},&/' \
     "$dir/runs/away/metrics.jsonl" >"$dir/changed"
@@ -86,7 +86,7 @@ for ranks in 2 4 8; do
     done
 done
 
-# a run that trains, beside others that grow: by 2 GB in a minute, and 25 GB are left
+# a run that trains, next to others that grow: by 2 GB in a minute, and 25 GB are left
 run=$dir/runs/grows
 cp -R "$dir/runs/run1" "$run"
 now=$(date +%s)
@@ -102,7 +102,7 @@ await 'card 0: others hold 48.0G, the planned peak of 16.4G will not fit'
 keys q
 stop
 
-# who they are, where the driver tells
+# who they are, where the driver reports
 printf '{"time":%d,"worker":{"pid":1,"state":"running","phase":"training","silent_s":0,"step":300},"cards":[{"rank":0,"name":"K100 AI","pci":"0000:03:00.0","mem_used_bytes":6.8e10,"mem_total_bytes":68719476736,"age_s":0,"others":[{"pid":4711,"name":"python","mem_bytes":5e10},{"pid":99,"name":"","mem_bytes":1e9}]}]}\n' "$((now + 600))" >"$run/live.json"
 for size in '80 24' '132 43'; do
     # shellcheck disable=SC2086

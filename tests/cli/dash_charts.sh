@@ -14,7 +14,7 @@ start() { # WIDTH HEIGHT COMMAND
 }
 value() { sed -n "$2p" "$dir/runs/one/metrics.jsonl" | sed "s/.*\"$1\":\([0-9.e-]*\).*/\1/"; } # KEY LINE
 
-# small losses with outliers: the axis begins at the least of them, and its numbers are whole; the list tells them as well
+# small losses with outliers: the axis begins at the least of them, and its numbers are whole; the list reports them as well
 dash_run "$dir/small/one" 1 400
 awk 'BEGIN {
     for (i = 1; i <= 400; i++)
@@ -74,7 +74,7 @@ keys q
 await 'status 0'
 stop
 
-# what does not change has its value beside its line, and no other
+# what does not change has its value next to its line, and no other
 dash_run "$dir/constant/same" 1 100
 sed -i 's/"data_wait_ms":[0-9.]*/"data_wait_ms":0.0/;s/"lr":[^,]*/"lr":0.0001/' "$dir/constant/same/metrics.jsonl"
 for size in '80 24' '132 43'; do
@@ -105,7 +105,7 @@ await '^cosine [0-9.]* @1000, baseline'
 keys q
 await 'status 0'
 stop
-# others are chosen from those beside it, and kept with the degree of smoothing; runs elsewhere have none of them
+# others are chosen from those next to it, and kept with the degree of smoothing; runs elsewhere have none of them
 dash_run "$dir/runs/third" 1 500
 dash_run "$dir/elsewhere/far" 1 100
 start 132 43 'attach one'
@@ -156,7 +156,7 @@ for how in 'C screen-256color' 'zh_CN.GBK screen-256color' 'C.UTF-8 linux'; do
     tmux -L "$socket" capture-pane -p >"$dir/screen"
     case $how in
     zh*)
-        if locale -a | grep -q zh_CN.gbk; then # tmux takes UTF-8: what it is given tells
+        if locale -a | grep -q zh_CN.gbk; then # tmux takes UTF-8: the bytes sent to it count
             tmux -L "$socket" pipe-pane "cat >'$dir/bytes'"
             keys 4 1 C-l
             await 'best 0.00379'

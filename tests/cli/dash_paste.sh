@@ -12,7 +12,7 @@ paste() { # bracketed TEXT, where the program has asked for that, or: plain TEXT
     if [ "$1" = bracketed ]; then set -- -p; else set --; fi
     tmux -L "$socket" paste-buffer "$@" -b pasted
 }
-untouched() { # NAME: the run trains, and nobody has asked anything of it
+untouched() { # NAME: the run trains, and no one has asked anything of it
     sleep 0.3
     [ -z "$(ls runs/live/request 2>/dev/null)" ] || fail "$1: asked for $(ls runs/live/request)"
     grep -q '"state": *"training"' runs/live/state.json || fail "$1: $(cat runs/live/state.json)"
@@ -29,7 +29,7 @@ pid=$!
 wait_for 10 grep -q '"step":20,' runs/live/metrics.jsonl 2>/dev/null || :
 cp runs/live/config.yaml before.yaml
 
-# lines as they stand in a shell's history, and such as were made to do harm
+# lines as they are in a shell's history, and such as were made to do harm
 proxy='export https_proxy=http://proxy:8080 no_proxy=localhost'
 harm='xy
 x

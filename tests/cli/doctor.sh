@@ -25,7 +25,7 @@ for c in r["checks"]:
     assert c["status"] == "ok" or c["meaning"], c
 assert all(c["gflop_per_s"] > 0 and c["status"] == "ok" for c in r["checks"] if c["name"] == "gemm")
 PY
-[ ! -d "$dir/not" ] || fail "the disk check leaves something behind"
+[ ! -d "$dir/not" ] || fail "the disk check leaves a file"
 
 # a card of Hygon, one of NVIDIA, device files without permission, limits of a control group
 root=$dir/root

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Why so many GiB: plan --explain and the memory tab open a class into its tensors, which add up to it, each with the key that shrinks
-# it; that key, typed, saves what was said. A run that finds no room tells the same and a line that works. Cards by name, hours per
+# Where the GiB are: plan --explain and the memory tab open a class into its tensors, which add up to it, each with the key that shrinks
+# it; that key, typed, saves what was said. A run that finds no room reports the same and a line that works. Cards by name, hours per
 # epoch.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
@@ -47,7 +47,7 @@ got=0
 limit=$("$MEOPT" plan configs/quickstart_dinov2.yaml --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["peak_bytes"] // 1024 - 1536)')
 "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=4 device.memory_limit="${limit}K" --run-dir "the runs" --name small >out 2>log || got=$?
 [ "$got" = 12 ] || fail "no room: exit $got"
-grep -q 'MiB, step x 1.0[0-9]: .*train.recompute=block' log || fail "what would need less is not told"
+grep -q 'MiB, step x 1.0[0-9]: .*train.recompute=block' log || fail "what would need less is not reported"
 line=$(sed -n 's/.*this fits: \(meopt train .*\)/\1/p' log)
 [ -n "$line" ] || { cat log; fail "no line to type"; }
 PATH="$(dirname "$MEOPT"):$PATH"

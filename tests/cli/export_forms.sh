@@ -1,7 +1,7 @@
 #!/bin/sh
-# A trained student in each form of export, read again with nothing told, gives the embeddings of the run, bit for bit and
+# A trained student in each form of export, read again without keys, gives the embeddings of the run, bit for bit and
 # at another size, too: under transformers' and timm's names, and inside the model that it came from, of which every
-# other byte stays. What a library has no class for is refused; a head that has no place is told; nothing else is replaced.
+# other byte stays. What a library has no class for is refused; a head that has no place is reported; nothing else is replaced.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"
@@ -142,7 +142,7 @@ for form in "--format hf" "--format timm" "--merge $names/clip-vision"; do
     rm -rf out
 done
 
-# heads of pooling by attention, which open_clip's configuration told the run, stand in its files
+# heads of pooling by attention, which open_clip's configuration gave the run, are in its files
 mkdir coca-from
 cp "$MEOPT_SOURCE/tests/data/towers/openclip-coca-wide/model.safetensors" coca-from/
 printf '{"vision_cfg": {"width": 32, "head_width": 16, "attentional_pool": true, "attn_pooler_heads": 3}}' >coca-from/open_clip_config.json
@@ -168,7 +168,7 @@ refused 7 'dinov2' "$MEOPT" export clip --merge "$names/dinov2" -o out
 [ ! -e out ] || fail "a refused export left a file"
 sed -i '/student_activation/d' clip/meta.json
 refused 7 'neither the student' "$MEOPT" export clip --format hf -o out
-# Positions that were trained at another size: told where the library's class would resize them in another way.
+# Positions that were trained at another size: reported where the library's class would resize them in another way.
 train larger model.weight_t="$names/dinov2" model.weight_s="$names/dinov2" data.image_size=42
 quietly "$MEOPT" export larger --format timm -o larger.safetensors
 grep -q 'resized as hf does: the library resizes them in another way' log || { cat log; fail "nothing is said of timm's resize"; }

@@ -270,7 +270,7 @@ done <<'TABLE'
 3|dumped4.pkl|pickle.dump|torch.save(pickle.load
 3|dumped5.pkl|pickle.dump|torch.save(pickle.load
 TABLE
-# What is told on the way to a run is told there, too.
+# What is reported on the way to a run is reported there, too.
 got=0
 "$MEOPT" train c.yaml model.weight_t=annex.pt model.weight_s=whole.safetensors --run-dir . --name run >out 2>err || got=$?
-[ "$got" = 7 ] && grep -q 'symbolic link' err || fail "a dead link is not told by train ($got)"
+[ "$got" = 7 ] && grep -q 'symbolic link' err || fail "a dead link is not reported by train ($got)"

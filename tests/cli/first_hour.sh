@@ -1,6 +1,6 @@
 #!/bin/sh
-# What a user meets in the first hour: an experiment of 'config new' finds what 'fetch' unpacked beside it, a file that is
-# not there is told with the command that brings it, every command and group has help, mistyped words are guessed, and a
+# What a user meets in the first hour: an experiment of 'config new' finds what 'fetch' unpacked next to it, a file that is
+# not there is reported with the command that brings it, every command and group has help, mistyped words are guessed, and a
 # reader that has enough ends the program in silence.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
@@ -34,7 +34,7 @@ grep -q "^  root: ['\"]*$dir/a place/COCO2014" ../outside.yaml || fail "paths of
 expect 0 "$MEOPT" config new open_clip -
 grep -q '^  root: COCO2014 ' out || fail "paths on standard output"
 
-# and after the command that was told
+# and after the command that was reported
 expect 0 "$MEOPT" fetch sample --dest sample
 expect 0 "$MEOPT" config check my.yaml
 expect 0 "$MEOPT" train my.yaml train.steps=1 --name one

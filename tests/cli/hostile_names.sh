@@ -79,7 +79,7 @@ for name in ../up a/b .. . .hidden "x${esc}[31m" "x${line}y" "x$byte" "$(printf 
     test ! -e made || fail "--name '$name': made $(ls -A made)"
 done
 test ! -e up || fail "--name ../up left --run-dir"
-# a path that is not UTF-8 cannot be told in config.yaml: nothing is begun
+# a path that is not UTF-8 cannot be written in config.yaml: nothing is begun
 mv COCO2014 "COCO$byte"
 "$MEOPT" train tiny.yaml "data.root=COCO$byte" --run-dir made --name plain >out 2>err
 got=$?

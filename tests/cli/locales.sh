@@ -11,7 +11,7 @@ start() { # LOCALE COMMAND
     terminal 80 24 C.UTF-8 "NO_COLOR=1 LOCPATH='$dir'" "sh -c \"cd '$dir'; LC_ALL=$1 '$MEOPT' $2; echo status \\\$?; sleep 60\""
 }
 in_gbk() { printf %s "$1" | iconv -f UTF-8 -t GBK; }
-sent() { # BYTES: tmux takes UTF-8; what it is given tells
+sent() { # BYTES: tmux takes UTF-8; what it is given reports
     for _ in $(seq 200); do
         if LC_ALL=C grep -q "$1" "$dir/bytes"; then return 0; fi
         sleep 0.05

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The real librocm_smi64 on a /sys of our making, bound over the machine's in a mount namespace of its own: 1 and 4 cards, missing
-# sensors, a Hygon card, a card that is no GPU, a file that never answers, one that says nonsense, none at all.
+# sensors, a Hygon card, a card that is no GPU, a file that never answers, one that says garbage, none at all.
 set -eu
 print=$MEOPT_BUILD/tests/test_monitor
 skip() {
@@ -125,14 +125,14 @@ if [ -s "$dir/held" ]; then
     expect '] used=N/A total=17163091968 busy=20 temp=50 power=100.5'
     expect '] used=2000000000 total=17163091968 busy=40 temp=51.5 power=101.5'
     expect 'no answer within 1 s at memory in use of card 0'
-    echo "a call that hangs: its field is N/A, the rest goes on"
+    echo "a call that hangs: its field is N/A, the rest continues"
     kill $holder
     wait $holder 2>/dev/null || true
     hold 1
     look rsmi 20
     expect '] used=1000000000(stale) total=17163091968 busy=20 temp=50 power=100.5'
     expect '] used=2000000000 total=17163091968 busy=40 temp=51.5 power=101.5'
-    echo "a call that hangs later: its field is stale, the rest goes on"
+    echo "a call that hangs later: its field is stale, the rest continues"
 else
     echo "a call that hangs: not tried, this file system has no leases"
 fi
@@ -144,7 +144,7 @@ first=$(card 0 0x1002)
 echo nonsense >"$first/mem_info_vram_used"
 look rsmi 2
 expect 'used=N/A total=17163091968 busy=20 temp=50'
-echo "nonsense in one file: N/A"
+echo "garbage in one file: N/A"
 
 fresh
 look rsmi 4

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The preprocessing that files beside a checkpoint say (timm, open_clip, transformers), against each library's own transform
+# The preprocessing that files next to a checkpoint say (timm, open_clip, transformers), against each library's own transform
 # and model: embeddings within 1e-5 at the size that the file says and at sizes whose crop does not divide, and the losses of
 # pairs of different families.
 # Long: runs only with MEOPT_LONG=1. Needs a Python with these libraries (python.sh).

@@ -25,8 +25,8 @@ for line in '#!/bin/bash' '#SBATCH --nodes=2' '#SBATCH --ntasks-per-node=4' '#SB
     has "$line"
 done
 grep -q -- "train --resume-if-exists --no-dashboard --run-dir '/shared/runs' --name 'eva_clip' -- '$here/eva_clip.yaml' 'train.steps=100'$" out || fail "the command"
-[ "$(grep -n -v '^#' out | head -1 | cut -d: -f1)" -gt "$(grep -n '^#SBATCH' out | tail -1 | cut -d: -f1)" ] || fail "sbatch reads no option behind the first command"
-! grep -q '^#SBATCH.* #' out || fail "sbatch takes a comment behind an option for a part of it"
+[ "$(grep -n -v '^#' out | head -1 | cut -d: -f1)" -gt "$(grep -n '^#SBATCH' out | tail -1 | cut -d: -f1)" ] || fail "sbatch reads no option after the first command"
+! grep -q '^#SBATCH.* #' out || fail "sbatch takes a comment after an option for a part of it"
 expect 0 "$MEOPT" sbatch eva_clip.yaml device.cards=0,1,2
 has '#SBATCH --ntasks-per-node=3'
 has '#SBATCH --time=24:00:00'
@@ -115,7 +115,7 @@ signalled() { # signal: the script's code goes to ./code
     kill "-$1" "$script"
     code=0
     wait "$script" || code=$?
-    [ "$code" = 10 ] || fail "the script ended with $code behind SIG$1"
+    [ "$code" = 10 ] || fail "the script ended with $code after SIG$1"
 }
 signalled USR1
 grep -qx warned said && grep -qx 'scontrol requeue 7' said || fail "warned, saved, back into the queue: $(cat said)"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Through a run that has ended, on a real terminal: left and right go through its steps, and head, cards, memory, log and events are as
-# they were there; r goes on from the checkpoint before, in place from the newest one, else in a run of its own.
+# they were there; r continues from the checkpoint before, in place from the newest one, else in a run of its own.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 . "$MEOPT_SOURCE/tests/cli/dash_run.sh"
@@ -36,8 +36,8 @@ for size in '80 24' '132 43'; do
     await 'as it was at step 11$'
     keys 4
     await '^step  *10/1000'
-    ! tmux -L "$socket" capture-pane -p | grep -q 'step  *400/1000' || fail "the log goes on behind the cursor"
-    ! tmux -L "$socket" capture-pane -p | grep -q 'changed' || fail "the events go on behind the cursor"
+    ! tmux -L "$socket" capture-pane -p | grep -q 'step  *400/1000' || fail "the log continues after the cursor"
+    ! tmux -L "$socket" capture-pane -p | grep -q 'changed' || fail "the events continue after the cursor"
     keys End # in the log: its newest line
     await 'as it was at step 11$'
     await 'Esc back to now'
@@ -77,7 +77,7 @@ keys Enter
 await 'real-step-4 goes on from step 4'
 await 'status 0'
 stop
-[ "$(wc -l <"$dir/runs/real-step-4/metrics.jsonl")" = 12 ] || fail "the branch has not gone on"
+[ "$(wc -l <"$dir/runs/real-step-4/metrics.jsonl")" = 12 ] || fail "the branch has not continued"
 [ "$(wc -l <"$dir/runs/real/metrics.jsonl")" = 8 ] || fail "the run is not as it was"
 start 80 24 'attach real'
 await 'stopped'
@@ -87,4 +87,4 @@ keys resume
 keys Enter
 await 'status 0'
 stop
-[ "$(wc -l <"$dir/runs/real/metrics.jsonl")" = 12 ] || fail "the run has not gone on"
+[ "$(wc -l <"$dir/runs/real/metrics.jsonl")" = 12 ] || fail "the run has not continued"

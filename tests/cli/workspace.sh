@@ -67,7 +67,7 @@ keys nothing
 await 'nothing_'
 keys Enter
 await 'Enter goes back to the list'
-tmux -L "$socket" capture-pane -p | grep -q 'nothing' || fail "the failed start is not told"
+tmux -L "$socket" capture-pane -p | grep -q 'nothing' || fail "the failed start is not reported"
 keys Enter
 await '5 of 5'
 dash_run "$dir/runs/new_one" 1 20

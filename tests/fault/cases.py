@@ -126,7 +126,7 @@ class Command:
         raise NotImplementedError
 
     def between(self, area, shim, ended_well):
-        """What is wrong behind a command that failed: a list of texts."""
+        """What is wrong after a command that failed: a list of texts."""
         return []
 
     def again(self, area, shim):
@@ -135,7 +135,7 @@ class Command:
 
 
 class Train(Command):
-    """A run's first command; what it leaves behind must be taken up by --resume, or by the same command."""
+    """A run's first command; what it leaves must be taken up by --resume, or by the same command."""
 
     may_lack = ("metrics", "LATEST", "checkpoints", "meta")  # never the weights
 
@@ -233,7 +233,7 @@ class OneFile(Command):
 
 
 class Compare(OneFile):
-    """A part of the table may be missing where it is told."""
+    """A part of the table may be missing where it is reported."""
 
     may_lack = ("page.html",)
 

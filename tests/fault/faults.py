@@ -52,7 +52,7 @@ def judge_exit(command, area, r, message, call, how, ever):
         return wrong + ["exit %d though no call failed: %s" % (r.code, last_line(message))]
     if how in (0, errno.EINTR) and not ever:
         wrong.append("gave up at a call that only wants to be made again: %s" % last_line(message))
-    return wrong if ever else wrong + told(message, r, call, how, area)  # ever: another one may be told
+    return wrong if ever else wrong + told(message, r, call, how, area)  # ever: another error may be reported
 
 
 def judge(command, area, shim, r, call, how, ever):
@@ -200,7 +200,7 @@ def sample(found, chosen, count):
 
 
 def make_area(shim, source):
-    """Templates that the cases begin with; the data stand beside them."""
+    """Templates that the cases begin with; the data are next to them."""
     work = shim.work
     code, said = shim.plain(["fetch", "sample", "--dest", work + "/whole", "--quiet"], work)
     if code != 0:

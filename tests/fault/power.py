@@ -140,7 +140,7 @@ class Journal:
         )
 
     def kept(self, cut, mode, random_):
-        """The changes that are there after a cut behind so many records."""
+        """The changes that are there after a cut after that many records."""
         point = random_.randint(0, cut)
         for c in self.changes:
             if c.at >= cut:

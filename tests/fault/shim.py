@@ -113,7 +113,7 @@ def shell_code(code):
 
 
 def gone():
-    """Wait until what a killed process left behind has ended, too: orphans are ours (PR_SET_CHILD_SUBREAPER)."""
+    """Wait until what a killed process left has ended, too: orphans are ours (PR_SET_CHILD_SUBREAPER)."""
     end = time.time() + 10
     while time.time() < end:
         try:

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Fetching on a terminal, from a real nginx that sends slowly: a bar for each archive and one for all, with time left over all, what
-# is unpacked beside it, and where a transfer was resumed; at 80 columns nothing wraps, and nothing of it stays behind the end.
+# is unpacked next to it, and where a transfer was resumed; at 80 columns nothing wraps, and nothing of it stays on the screen at the end.
 set -eu
 for tool in nginx openssl python3; do command -v $tool >/dev/null || { echo "skipped: no $tool"; exit 77; }; done
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
@@ -52,6 +52,6 @@ await '^weights  *█[█░]* *[1-9][0-9]*%'
 await '^photographs  *█* 100% .*there'
 await 'status 0'
 tmux -L "$socket" capture-pane -p | grep -q '[█░]' && fail "a bar stays on the screen"
-[ "$(tmux -L "$socket" capture-pane -p | grep -c 'SHA-256 of the archive')" = 2 ] || fail "the results are not told"
+[ "$(tmux -L "$socket" capture-pane -p | grep -c 'SHA-256 of the archive')" = 2 ] || fail "the results are not reported"
 diff -r --exclude=.meopt-complete tree to 2>/dev/null | grep -v '^Only in to: ' && fail "another tree"
 stop

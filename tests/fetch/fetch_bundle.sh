@@ -1,6 +1,6 @@
 #!/bin/sh
 # One file for machines without a network: --bundle makes it, --from takes all of it or what is named, through the same checks; a
-# bundle that was cut, changed or made by somebody else leaves nothing. And without a network the reason is told at once, with
+# bundle that was cut, changed or made by another user leaves nothing. And without a network the reason is reported at once, with
 # both cures, and the end comes soon.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
@@ -15,7 +15,7 @@ expect() { # CODE COMMAND...
     [ "$got" = "$want" ] || fail "exit $got, expected $want: $*"
 }
 expect 0 "$MEOPT" fetch sample --dest there --bundle all.tar
-grep -q 'all.tar holds 2 archives; elsewhere: meopt fetch --from all.tar' err || fail "does not say how to go on"
+grep -q 'all.tar holds 2 archives; elsewhere: meopt fetch --from all.tar' err || fail "does not say how to continue"
 [ "$(tar tf all.tar | tr '\n' ' ')" = "meopt-bundle.json COCO2014.tar.gz ModelWeight.tar.gz " ] || fail "$(tar tf all.tar)"
 tar xOf all.tar COCO2014.tar.gz | cmp - "$MEOPT_SOURCE/configs/sample/COCO2014.tar.gz" || fail "an archive in it is another"
 

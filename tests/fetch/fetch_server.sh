@@ -111,7 +111,7 @@ said authorization
 fetch page 3
 test ! -s dest/.meopt-fetch/good.tar.gz.part || fail "page: kept as a part"
 
-# no checksum, no trust: nothing is fetched over http, and over nothing at all without being told
+# no checksum, no trust: nothing is fetched over http, and from no source without --sha256
 rm -rf dest
 got=0
 "$MEOPT" fetch --from "$base/ok/good.tar.gz" --dest dest >out 2>err || got=$?
@@ -193,7 +193,7 @@ mkdir -p dest/.meopt-fetch/good.tar.gz.staging/COCO2014
 : >dest/.meopt-fetch/good.tar.gz.part
 "$MEOPT" fetch --from "$base/ok/good.tar.gz" --sha256 "$sha" --dest dest >out 2>err || fail "leftovers: refused"
 test ! -e dest/.meopt-fetch || fail "leftovers: still there"
-# stopped by Ctrl-C while it stalls: keeps what arrived, says so, goes on
+# stopped by Ctrl-C while it stalls: keeps what arrived, says so, continues
 rm -rf dest
 export MEOPT_FETCH_STALL_SECONDS=30
 serve
@@ -208,9 +208,9 @@ kill -TERM $pid # a shell's background jobs ignore INT
 got=0
 wait $pid || got=$?
 test $got = 143 || fail "Ctrl-C: exit $got"
-grep -q 'run the same command again' err || fail "Ctrl-C: does not say how to go on"
+grep -q 'run the same command again' err || fail "Ctrl-C: does not say how to continue"
 test -f dest/.meopt-fetch/good.tar.gz.part || fail "Ctrl-C: nothing kept"
-"$MEOPT" fetch --from "$base/stall/good.tar.gz" --sha256 "$sha" --dest dest >out 2>err || fail "going on after Ctrl-C"
+"$MEOPT" fetch --from "$base/stall/good.tar.gz" --sha256 "$sha" --dest dest >out 2>err || fail "continuing after Ctrl-C"
 diff -r --exclude=.meopt-complete tree/COCO2014 dest/COCO2014 >/dev/null || fail "after Ctrl-C: another tree"
 # what has arrived of one source is not another's whose archive is called alike, who leaves it alone
 rm -rf dest

@@ -1,6 +1,6 @@
 #!/bin/sh
 # A card that fails in the middle of a run ends it with exit status 1, the driver's words and the next thing to do; what was saved stays,
-# and the run goes on from there to the bytes of one that was never disturbed.
+# and the run continues from there to the same bytes as an undisturbed run.
 set -eu
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
@@ -17,7 +17,7 @@ lose() { # NAME VARIABLE WORDS
     grep -q "$3" log || fail "the driver's words are lost"
     grep -q "meopt doctor" log || fail "no next thing to do"
     grep -q '"state": "failed"' "$1/state.json" && ls "$1"/ckpt/step-* >/dev/null || fail "nothing was saved before"
-    "$MEOPT" train --resume "$1" >out 2>log || fail "it does not go on"
+    "$MEOPT" train --resume "$1" >out 2>log || fail "it does not continue"
     for file in model.safetensors optimizer.bin; do
         cmp "whole/ckpt/step-00000004/$file" "$1/ckpt/step-00000004/$file" || fail "other bytes in $file"
     done

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A product that the cards' library refuses is asked of it once: that is told, and others make it from then on.
+# A product that the cards' library refuses is asked of it once: that is reported, and others make it from then on.
 set -eu
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
@@ -16,7 +16,7 @@ refused() { # CARD LIBRARY ERROR LATER
         FAKE_BLAS_REFUSES=64 "FAKE_BLAS_LATER=$4"
     asked=$(grep -c '^fake BLAS refuses' log || true) told=$(grep -c "$2.so refuses a GEMM of .* with error $3" log || true)
     [ "$asked" -gt 2 ] && [ "$asked" -le 14 ] || fail "refused $asked times in 4 steps"
-    [ "$asked" = "$told" ] || fail "refused $asked times, told $told times"
+    [ "$asked" = "$told" ] || fail "refused $asked times, reported $told times"
 }
 refused hip libfake_rocblas 5 1
 refused hip libfake_rocblas 5 20

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Code objects: those that were built have every kernel that the program asks for by name, none of which spills registers or takes
-# more shared memory than is known of it; kernels/gpu/build.sh tells spills, refuses archs that it cannot build, or tells them and leaves
+# more shared memory than is known of it; kernels/gpu/build.sh reports spills, refuses archs that it cannot build, or reports them and leaves
 # them out, and takes warnings for errors only where it is asked to. MEOPT_LONG=1: every arch that the compilers here take.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
@@ -33,9 +33,9 @@ cards=$(PATH="$work:$PATH" HIPCC=$work/hipcc NVCC=$work/nvcc BROKEN=1 MEOPT_SYSF
 [ -z "$cards" ] && grep -q sm_90 "$work/log" || fail "a card whose arch no compiler accepts is not named"
 [ -f "$work/out/x.co" ] || fail "no object"
 HIPCC=$work/hipcc SPILL=3 sh "$build" gfx936 "$work/y.co" 2>"$work/log" || fail "a user's build ends at spills"
-grep -q 'optim_step_8bit 3' "$work/log" || fail "a user is not told of spills"
+grep -q 'optim_step_8bit 3' "$work/log" || fail "the build does not report spills"
 HIPCC=$work/hipcc SPILL=3 MEOPT_WERROR=1 sh "$build" gfx936 "$work/y.co" 2>"$work/log" && fail "spills are accepted"
-grep -q 'optim_step_8bit 3' "$work/log" || fail "spills are not told"
+grep -q 'optim_step_8bit 3' "$work/log" || fail "spills are not reported"
 [ ! -f "$work/y.co" ] || fail "an object with spills is left"
 HIPCC=$work/hipcc WARN=1 sh "$build" gfx936 "$work/y.co" 2>"$work/log" || fail "a warning ends a user's build"
 HIPCC=$work/hipcc WARN=1 MEOPT_WERROR=1 sh "$build" gfx936 "$work/y.co" 2>"$work/log" && fail "a warning is accepted"
@@ -67,7 +67,7 @@ if command -v ninja >/dev/null && command -v cmake >/dev/null; then
     done <"$work/included"
 fi
 
-# Spellings of Hygon's matrix instruction (matrix.h), by a compiler that is told it knows them; AMD's is never taken there.
+# Spellings of Hygon's matrix instruction (matrix.h), by a compiler that claims to know them; AMD's is never taken there.
 # ARCH DEFINED PATH
 spelling() {
     cat >"$work/dcu.hip" <<SOURCE

@@ -1,6 +1,6 @@
 #!/bin/sh
 # States of a card in this machine's memory and in a file (optim.offload host, nvme), on cards made up by tests: checkpoints have the
-# bytes of a run that holds them, the plan is the measurement by class and place, what a step moves over the link is what the plan tells, each
+# bytes of a run that holds them, the plan is the measurement by class and place, what a step moves over the link is what the plan reports, each
 # way, and a run without a card refuses host.
 set -eu
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"

@@ -4,7 +4,7 @@
     VENV/bin/python tests/make/containers.py
 
 Each row of index.json: what it is, the path to open, and what is expected - `code` 0 with the tower's tensors bit for bit (under
-`prefix`, found under `entry`, `others` beside it), or an exit code with `says` in the message and `hint` in the hint.
+`prefix`, found under `entry`, `others` next to it), or an exit code with `says` in the message and `hint` in the hint.
 """
 import collections, io, json, os, pickle, shutil, struct, tarfile, warnings, zipfile
 import numpy, torch
@@ -58,7 +58,7 @@ for low in (0x0280, 0x0380, 0x0480, 0x0580):
     open(path(name), "wb").write(struct.pack("<Q", low) + raw[8:8 + n] + b" " * (low - n) + raw[8 + n:])
     row(name, "safetensors, header of 0x%x bytes" % low)
 
-# tensors of other kinds beside the tower
+# tensors of other kinds next to the tower
 sparse = torch.eye(3).to_sparse()
 quantized = torch.quantize_per_tensor(torch.ones(2), .1, 0, torch.qint8)
 kinds = dict(complex64=torch.ones(2, dtype=torch.complex64), complex128=torch.ones(2, dtype=torch.complex128),

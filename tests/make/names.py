@@ -136,7 +136,7 @@ add("dinov3-registers", dinov3(num_register_tokens=4), pooled, pooled, **dict(DI
 add("dinov3-swiglu", dinov3(num_register_tokens=4, use_gated_mlp=True, hidden_act="silu", query_bias=False, value_bias=False), pooled,
     pooled, **dict(DINOV3, registers=4, ffn="swiglu"))
 
-# Averages of the patches, and EVA02: rotary positions, SwiGLU, norms inside the branches or behind them.
+# Averages of the patches, and EVA02: rotary positions, SwiGLU, norms inside the branches or after them.
 EVA02 = dict(use_rot_pos_emb=True, ref_feat_shape=(16, 16), swiglu_mlp=True, dynamic_img_size=True, **SMALL)
 SPLIT = dict(qkv_fused=False, scale_mlp=True, scale_attn_inner=True, **EVA02)
 EVA = dict(family="eva", ffn="swiglu", out=8)
@@ -156,7 +156,7 @@ add("timm-dinov3-swiglu", Eva(global_pool="avg", swiglu_mlp=True, swiglu_align_t
 
 
 class Wrapped(torch.nn.Module):
-    """A class under other names, with tensors beside its own."""
+    """A class under other names, with tensors next to its own."""
 
     def __init__(self, inner, rename, beside):
         super().__init__()
@@ -253,7 +253,7 @@ add("timm-eva02-classifier", Eva(num_classes=3, **SPLIT), features, **dict(EVA, 
 add("timm-eva02-classes", Eva(num_classes=1000, global_pool="token", **SPLIT), features, **dict(EVA, out=16))
 
 
-class Memory(Wrapped):  # what torch.save(model.state_dict()) writes under transformers 5, other than save_pretrained
+class Memory(Wrapped):  # what torch.save(model.state_dict()) writes under transformers 5, different from save_pretrained
     def forward(self, x):
         return hidden(self.inner, x)
 

@@ -4,9 +4,9 @@
     python3 -m venv env && env/bin/pip install torch timm open_clip_torch transformers safetensors
     env/bin/python tests/make/towers.py tests/data/towers [NAME ...]
 
-Each case is a class of a real library with every parameter redrawn, so that no part hides behind a zero bias or
+Each case is a class of a real library with every parameter redrawn, so that no part is hidden by a zero bias or
 a unit scale. The reference is its float64 forward and autograd from the fp32 values; the error that the same
-class shows in bf16 throughout is written down beside it. Parameters go by the names of the original
+class shows in bf16 throughout is written down next to it. Parameters go by the names of the original
 repositories (DINOv2's hub, EVA-CLIP, open_clip); a case whose class has others maps them, differentiably.
 """
 import json
@@ -34,7 +34,7 @@ def draw(shapes, seed, std=0.2):
 
 
 class Case:
-    """geometry, shapes of the parameters, and forward(values, images) -> blocks, out, patch rows or None."""
+    """Model shape, shapes of the parameters, and forward(values, images) -> blocks, out, patch rows or None."""
 
     def __init__(self, name, geometry, module, shapes, to_module, blocks, result, prefix=""):
         self.name, self.geometry, self.module, self.prefix = name, geometry, module, prefix
@@ -137,7 +137,7 @@ def shapes_of(module, skip=()):
 
 
 def renamed(module, names, fused, later=()):
-    """to_module and shapes for names of the family: parts of a name exchanged, the rows of some matrices one behind
+    """to_module and shapes for names of the family: parts of a name exchanged, the rows of some matrices one after
     the other."""
     to, shapes = {}, {}
     for k, v in module.named_parameters():
@@ -205,7 +205,7 @@ def openclip(name, activation="gelu", image=28, pos_grid=4, pool="cls", out=16, 
 
 
 class Features(torch.nn.Module):
-    """All tokens behind the last norm, in place of the pooled one."""
+    """All tokens after the last norm, in place of the pooled one."""
 
     def __init__(self, inner):
         super().__init__()

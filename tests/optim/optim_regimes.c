@@ -1,4 +1,4 @@
-/* Regimes other than AdamW on dense layers: with every preset, every rule moves the weights as with fp32
+/* Regimes beyond AdamW on dense layers: with every preset, every rule moves the weights as with fp32
  * weights and moments on the same gradients. The regimes: rows of an embedding without gradients for
  * thousands of steps, gradients with the range of fp16, decay and other betas, and tensors smaller than a
  * group. */

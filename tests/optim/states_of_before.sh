@@ -1,5 +1,5 @@
 #!/bin/sh
-# A run goes on from a checkpoint whose momentum of 8 bits is of version 3, and says that it is converted: once, though the first tensor, a
+# A run continues from a checkpoint whose momentum of 8 bits is of version 3, and says that it is converted: once, though the first tensor, a
 # token in fp32, is none of those, and not for a checkpoint of today. A version that does not exist is refused in words.
 set -eu
 command -v python3 >/dev/null || { echo "no python3" && exit 77; }
@@ -47,9 +47,9 @@ EOF
 python3 before.py lion/ckpt/step-00000002 MEOPTST1
 python3 before.py unknown/ckpt/step-00000002 MEOPTST9
 said='the checkpoint.s optimizer states are of an earlier version: moments of 8 bits are converted'
-"$MEOPT" train --resume "$work/lion" >"$work/log" 2>&1 || fail "a checkpoint of version 3 does not go on"
+"$MEOPT" train --resume "$work/lion" >"$work/log" 2>&1 || fail "a checkpoint of version 3 does not continue"
 [ "$(grep -c "$said" "$work/log")" = 1 ] || fail "not said once that momentum is converted"
-"$MEOPT" train --resume "$work/today" >"$work/log" 2>&1 || fail "a checkpoint of today does not go on"
+"$MEOPT" train --resume "$work/today" >"$work/log" 2>&1 || fail "a checkpoint of today does not continue"
 ! grep -q "$said" "$work/log" || fail "said of a checkpoint of today"
 status=0
 "$MEOPT" train --resume "$work/unknown" >"$work/log" 2>&1 || status=$?

@@ -1,14 +1,14 @@
 #!/bin/sh
 # One run on any number of processes: `meopt train --workers N` writes the same checkpoint bytes for every N, but for states in parts, which
-# each rank writes itself: of those the weights' bytes are the same, and all of it once one rank has gone on with them, so also of a run
-# that moves from 4 ranks to 3, 1, 8 and 1. A run goes on with the images a step that it began with, or is told. MEOPT_LONG=1: the move in
+# each rank writes itself: of those the weights' bytes are the same, and all of it once one rank has resumed with them, so also of a run
+# that moves from 4 ranks to 3, 1, 8 and 1. A run continues with the images per step that it began with. MEOPT_LONG=1: the move in
 # every mode of dist.shard.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 dir=$work
 # What each rank was planned to hold it holds; at the top stands the one that holds the most; where each is; what a checkpoint takes.
 planned() { # RUN
-    python3 - "$1" <<'END' || fail "$1: what is planned and told of its ranks"
+    python3 - "$1" <<'END' || fail "$1: what is planned and reported of its ranks"
 import json, os, sys
 load = lambda name: json.load(open(sys.argv[1] + "/" + name))
 plan, meta, cards = load("plan.json"), load("meta.json"), json.loads(open(sys.argv[1] + "/metrics.jsonl").readlines()[-1])["cards"]
@@ -58,7 +58,7 @@ train three --workers 3 $shape dist.shard=optimizer || fail "three ranks: $(cat 
 cmp "$dir/runs/one/ckpt/step-00000005/model.safetensors" "$dir/runs/three/ckpt/step-00000005/model.safetensors" || fail "three ranks in parts: other weights"
 [ "$(files three 5)" = "MANIFEST.json model.safetensors optimizer.0-of-3.bin optimizer.1-of-3.bin optimizer.2-of-3.bin" ] || fail "three ranks in parts: $(files three 5)"
 [ "$(losses one)" = "$(losses three)" ] || fail "three ranks: other losses: $(losses one; losses three)"
-[ "$(grep -o '"rank":[0-9]' "$dir/runs/three/metrics.jsonl" | sort -u | tr -d '\n')" = '"rank":0"rank":1"rank":2' ] || fail "the cards of all ranks are not told"
+[ "$(grep -o '"rank":[0-9]' "$dir/runs/three/metrics.jsonl" | sort -u | tr -d '\n')" = '"rank":0"rank":1"rank":2' ] || fail "the cards of all ranks are not reported"
 planned "$dir/runs/three"
 for shard in parameters ${MEOPT_LONG:+none optimizer}; do
     # shellcheck disable=SC2086
@@ -80,7 +80,7 @@ done
 # Without train.global_batch the run remembers the images of its steps.
 train remembers --workers 2 train.batch_size=2 --stop-after 1 && fail "it did not stop"
 grep -q 'global_batch: 4' "$dir/runs/remembers/config.yaml" || fail "the images of a step are not remembered"
-resume remembers --workers 3 train.steps=6 && fail "more ranks than micro-batches go on"
+resume remembers --workers 3 train.steps=6 && fail "more ranks than micro-batches continue"
 [ "$(grep -c 'train.steps was 5 and is now 6' "$dir/log")" = 1 ] || fail "a change is told once a rank: $(cat "$dir/log")"
 resume remembers --workers 1 --stop-after 2 && fail "it did not stop on one rank: $(cat "$dir/log")"
 grep -q '"batch_images": 4' "$dir/runs/remembers/meta.json" || fail "one rank makes other steps"
@@ -119,7 +119,7 @@ if [ -f "$MEOPT_BUILD/tests/libfake_amdhip64.so" ]; then
     export MEOPT_RCCL_LIBRARY="$fakes/libfake_rccl.so" MEOPT_NCCL_LIBRARY="$fakes/libfake_nccl.so"
     cards hip 0,1,2,3 parameters
     grep -q 'collectives  *from card to card by RCCL 2.22.3' "$dir/cards.log" || fail "RCCL is not used"
-    [ "$(cat "$dir/runs/hip0,1,2,3/metrics.jsonl" | grep -o '"rank":[0-9]' | sort -u | wc -l)" = 4 ] || fail "device.cards: not a rank a card"
+    [ "$(cat "$dir/runs/hip0,1,2,3/metrics.jsonl" | grep -o '"rank":[0-9]' | sort -u | wc -l)" = 4 ] || fail "device.cards: not one rank per card"
     cards cuda 0 none
     cards cuda 0,1 parameters
     cards cuda 0,1,2 optimizer
@@ -128,5 +128,5 @@ if [ -f "$MEOPT_BUILD/tests/libfake_amdhip64.so" ]; then
         FAKE_NCCL_FAIL=$group train "broken$group" --cards 0,1 device.type=hip && fail "an error of the library is no error"
         grep -q 'libfake_rccl.so on rank [01] of 2, in [a-z_]* [0-9]*: remote process exited or there was a network error (6)' "$dir/log" || fail "the library's words: $(cat "$dir/log")"
     done
-    ! ls "$dir"/fake-nccl-* >/dev/null 2>&1 || fail "the ranks leave a file behind"
+    ! ls "$dir"/fake-nccl-* >/dev/null 2>&1 || fail "the ranks leave a file"
 fi

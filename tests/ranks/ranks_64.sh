@@ -1,5 +1,5 @@
 #!/bin/sh
-# Many ranks on one machine start, train, save and go on, and are shown by `runs`, the dashboard and `compare`: 12, MEOPT_LONG=1: 64,
+# Many ranks on one machine start, train, save and continue, and are shown by `runs`, the dashboard and `compare`: 12, MEOPT_LONG=1: 64,
 # more than a table of cards has room for; beneath a soft limit of descriptors that is lower than they need.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"

@@ -40,7 +40,7 @@ while read -r settings; do
     done
 done <"$dir/settings"
 echo "$runs runs through MPI with the bits of one rank"
-# Ranks that are no ranks of one MPI: each would train alone, and nobody would know.
+# Ranks that are no ranks of one MPI: each would train alone, and no one would know.
 if OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 "$MEOPT_BUILD/tests/test_train_ranks" "$dir/x" 2>"$dir/log"; then fail "a singleton took part"; fi
 grep -q "this is rank 1 of 2, and MPI says 0 of 1" "$dir/log" || fail "a singleton is told: $(cat "$dir/log")"
 # Ranks in different collectives: an error of each that names both.
@@ -66,4 +66,4 @@ pair mixed plain
 grep -q '^warning: ranks compute differently: rank 1 .* has plain, .*MEOPT_CPU_ISA=' "$dir/log" || fail "nothing is said of mixed ranks: $(cat "$dir/log")"
 grep -q '"event":"started".*"ranks_differ":\["kernels"' "$dir/runs/mixed/events.jsonl" || fail "mixed ranks are not in events"
 grep -q '"1": "plain, optimizer plain"' "$dir/runs/mixed/meta.json" || fail "mixed ranks are not in meta.json"
-echo "ranks on different instruction sets are told apart"
+echo "ranks on different instruction sets are distinguished"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A rank, or every process, that is killed while ranks read the checkpoint to go on: what is killed is told, the checkpoint stays as it
+# A rank, or every process, that is killed while ranks read the checkpoint to continue: what is killed is reported, the checkpoint stays as it
 # was, and the next resume ends with the bits of a run that was left alone, on as many ranks or others. MEOPT_LONG=1: at every ninth
 # read until none is left.
 set -eu
@@ -22,7 +22,7 @@ code=0
 train 2 half --stop-after 1 || code=$?
 [ $code = 10 ] || fail "exit $code of a run that is stopped"
 sums runs/half >before
-killed() { # K EVER RANKS: the k-th read in ckpt/ (EVER: each from there on) ends the process that makes it; then RANKS go on
+killed() { # K EVER RANKS: the k-th read in ckpt/ (EVER: each from there on) ends the process that makes it; then RANKS continue
     rm -rf runs/hurt
     cp -r runs/half runs/hurt
     head -c 65536 /dev/zero >counters
@@ -39,7 +39,7 @@ killed() { # K EVER RANKS: the k-th read in ckpt/ (EVER: each from there on) end
     fi
     sums runs/hurt >after
     cmp before after || fail "killed at read $1: another checkpoint"
-    "$MEOPT" train --resume runs/hurt --workers "$3" --no-dashboard >log 2>&1 || fail "killed at read $1: it does not go on"
+    "$MEOPT" train --resume runs/hurt --workers "$3" --no-dashboard >log 2>&1 || fail "killed at read $1: it does not continue"
     cmp runs/whole/ckpt/step-00000002/model.safetensors runs/hurt/ckpt/step-00000002/model.safetensors || fail "killed at read $1: other weights"
 }
 killed 14 '' 3

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Several ranks from the command line: the same bits as one rank, whoever starts them; a rank that is killed, stopped or started with
 # another experiment is named, with its exit code, and nothing is left of the run's processes; --restarts and --resume on another number
-# of ranks go on to the same bits. MEOPT_LONG=1: a rank that is stopped (SIGSTOP), which takes ten seconds to be seen.
+# of ranks continue to the same bits. MEOPT_LONG=1: a rank that is stopped (SIGSTOP), which takes ten seconds to be seen.
 set -eu
 command -v python3 >/dev/null || { echo "no python3"; exit 77; }
 . "$MEOPT_SOURCE/tests/lib.sh"
@@ -29,7 +29,7 @@ start=
 train 0 one 20
 train 0 three 20 --workers 3
 equal three 20
-[ "$(wc -l <runs/three/metrics.jsonl)" = 20 ] && [ "$(grep -c '"started"' runs/three/events.jsonl)" = 1 ] || fail "one rank writes what the run tells"
+[ "$(wc -l <runs/three/metrics.jsonl)" = 20 ] && [ "$(grep -c '"started"' runs/three/events.jsonl)" = 1 ] || fail "one rank writes what the run reports"
 train 0 parts 20 --workers 2 dist.shard=parameters
 equal parts 20
 train 0 cached 20 train.cache_teacher=true
@@ -43,10 +43,10 @@ if [ "$mpi" ]; then
     for file in runs/.ranks*; do [ ! -e "$file" ] || fail "the file with the key is left"; done
     start="mpirun -np 2"
     train 10 by 20 --stop-after 10
-    $start "$MEOPT" train --resume runs/by >log 2>&1 || fail "mpirun goes on with a run"
+    $start "$MEOPT" train --resume runs/by >log 2>&1 || fail "mpirun continues a run"
     equal by 20
     # a branch: who follows knows the run, and not what the branch is called
-    $start "$MEOPT" train --resume runs/by --at 20 --name bough --steps +2 >log 2>&1 || fail "mpirun goes on from a checkpoint, as a branch"
+    $start "$MEOPT" train --resume runs/by --at 20 --name bough --steps +2 >log 2>&1 || fail "mpirun continues from a checkpoint, as a branch"
     [ "$(wc -l <runs/bough/metrics.jsonl)" = 22 ] || fail "a branch by mpirun: $(wc -l <runs/bough/metrics.jsonl) lines"
     # what a killed rank 0 leaves for ranks to find it by is removed by the next, and a living run's is not
     key=$(printf '%064d' 0)
@@ -80,17 +80,17 @@ if [ "$mpi" ]; then
     grep -q 'rank 1 (host .*) cannot write its part: .*too large; saving is paused' log || fail "the rank whose disk is full is not named"
     grep -q '"message": ".*rank 1 (host .*) cannot write its part: .*too large' runs/full/state.json || fail "the state has another reason: $(cat runs/full/state.json)"
     [ -z "$(find runs/full/ckpt -name 'step-*')" ] || fail "a half checkpoint is left"
-    "$MEOPT" train --resume runs/full --workers 3 >log 2>&1 || fail "with room it goes on from the start"
+    "$MEOPT" train --resume runs/full --workers 3 >log 2>&1 || fail "with room it continues from the start"
 fi
 
-# A rank that cannot go on between two steps: all save the last one, end with its reason, and go on from there.
+# A rank that cannot continue between two steps: all save the last one, end with its reason, and continue from there.
 cp -r sample good
 find sample -name '*.jpg' | sort | awk 'NR % 8 == 4' | while read -r file; do head -c 200 "good/${file#sample/}" >"$file"; done
 train 1 bad 20 --workers 3
 grep -q '^meopt: .*\.jpg: rank [0-2] (host [^ ]*) cannot continue: 3 of 160 images cannot be decoded' log || fail "the rank with bad images is not named with its file"
 made=$(wc -l <runs/bad/metrics.jsonl)
 if [ "$made" -lt 1 ] || [ "$(cat runs/bad/ckpt/LATEST)" != "$(printf 'step-%08d' "$made")" ]; then fail "$made steps were made, and saved: $(ls runs/bad/ckpt)"; fi
-"$MEOPT" train --resume runs/bad --workers 2 data.max_bad=0.5 >log 2>&1 || fail "where bad images are allowed it goes on"
+"$MEOPT" train --resume runs/bad --workers 2 data.max_bad=0.5 >log 2>&1 || fail "where bad images are allowed it continues"
 train 0 allowed 20 data.max_bad=0.5
 cmp runs/allowed/ckpt/step-00000020/model.safetensors runs/bad/ckpt/step-00000020/model.safetensors || fail "bad images: other weights than one rank"
 rm -r sample
@@ -122,7 +122,7 @@ left() { # of the workers of a run
     done || true
 }
 ended() { ! grep -q '^State:.[^Z]' "/proc/$supervisor/status" 2>/dev/null; } # the shell may have taken its end already
-hurt() { # exit code, name, rank, signal, more. Beside other work a run may end before we see that it has begun: then once more
+hurt() { # exit code, name, rank, signal, more. Under other load a run may end before we see that it has begun: then once more
     want=$1 name=$2 rank=$3 number=$4 hit=
     shift 4
     for try in 1 2 3 4 5; do
@@ -167,7 +167,7 @@ hurt 14 killed 1 KILL --workers 3
 grep -q "^meopt: rank 1 (host .*, pid $(cat pid)) was ended by signal 9 (Killed)" log || fail "the rank that was killed is named"
 grep -q '"exit_code": 14' runs/killed/state.json && grep -q 'rank 1 (host' runs/killed/state.json || fail "state.json names it"
 train 10 moved 20 --workers 3 --stop-after 10
-"$MEOPT" train --resume runs/moved --workers 2 >log 2>&1 || fail "goes on with other ranks"
+"$MEOPT" train --resume runs/moved --workers 2 >log 2>&1 || fail "continues on other ranks"
 equal moved 20
 total=200
 start=

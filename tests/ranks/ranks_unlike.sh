@@ -1,6 +1,6 @@
 #!/bin/sh
 # Ranks that are not alike do not train: another configuration, another program, other images, one card for two, and a rank or a whole job
-# that was started twice. What only one rank does a slower way is told, once. Each is named within 30 s with its exit code, a run that goes on is not disturbed, no process is left, and
+# that was started twice. What only one rank does a slower way is reported, once. Each is named within 30 s with its exit code, a run that is resumed is not disturbed, no process is left, and
 # nothing in /dev/shm.
 set -eu
 command -v python3 >/dev/null || { echo "no python3"; exit 77; }
@@ -31,7 +31,7 @@ ends() { # PID EXIT-CODE WHAT
     wait "$1" || code=$?
     [ "$code" = "$2" ] || fail "$3: exit $code, expected $2"
 }
-left() { # processes of these runs, files of theirs for a moment, and what of ours and of the library stands in /dev/shm
+left() { # processes of these runs, files of theirs for a moment, and what of ours and of the library is in /dev/shm
     for process in /proc/[0-9]*; do
         tr '\0' ' ' 2>/dev/null <"$process/cmdline" | grep -q "$work" && grep -q '^State:.[^Z]' "$process/status" 2>/dev/null && echo "$process"
     done
@@ -53,10 +53,10 @@ rank 0 0 slower 0; zero=$started
 FAKE_LANE=7 rank 1 1 slower 1; one=$started
 ends "$zero" 0 "rank 0 beside a slower one"
 ends "$one" 0 "a slower rank"
-grep -q '^warning: rank 1: attention: .*plain loops' log.1 || fail "what rank 1 alone does a slower way is not told"
-[ "$(grep -c '^warning: ' log.1)" = 1 ] || fail "rank 1 repeats what rank 0 tells"
+grep -q '^warning: rank 1: attention: .*plain loops' log.1 || fail "what rank 1 alone does a slower way is not reported"
+[ "$(grep -c '^warning: ' log.1)" = 1 ] || fail "rank 1 repeats what rank 0 reports"
 ! grep -q '^warning: attention' log.0 || fail "rank 0 has another rank's fallback"
-grep -q '^warning: ranks compute differently: rank 1 (host .*) has .*plain loops' log.0 || fail "that results are rounded otherwise is not told"
+grep -q '^warning: ranks compute differently: rank 1 (host .*) has .*plain loops' log.0 || fail "that results are rounded otherwise is not reported"
 grep -q '"event":"started".*"ranks_differ":\["attention"\]' runs/slower/events.jsonl || fail "it is not in events"
 grep -q '"ranks": {' runs/slower/meta.json || fail "it is not in meta.json"
 steps=5
@@ -103,9 +103,9 @@ wait "$job" || code=$?
 [ $(($(date +%s) - begin)) -le 30 ] || fail "seen after $(($(date +%s) - begin)) s"
 steps() { wc -l <runs/twice/metrics.jsonl; }
 before=$(steps) i=0
-until [ "$(steps)" -gt "$before" ]; do # it goes on
+until [ "$(steps)" -gt "$before" ]; do # it continues
     i=$((i + 1))
-    [ $i -lt 300 ] || fail "beside a second rank 1 and a second job it does not go on"
+    [ $i -lt 300 ] || fail "next to a second rank 1 and a second job it does not continue"
     sleep 0.1
 done
 "$program" stop runs/twice >/dev/null 2>&1 || fail "it cannot be stopped"

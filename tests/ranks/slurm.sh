@@ -106,7 +106,7 @@ grep -q '"event": *"stopped"\|"stopped"' runs/job/events.jsonl || fail "it did n
 ended() { scontrol show job "$job" | grep -q 'JobState=COMPLETED'; }
 until_true 600 "the job comes again and ends" ended
 [ "$(wc -l <runs/job/metrics.jsonl)" = 250 ] || fail "steps: $(wc -l <runs/job/metrics.jsonl)"
-grep -q '"resumed"' runs/job/events.jsonl || fail "it went on"
+grep -q '"resumed"' runs/job/events.jsonl || fail "not resumed"
 cmp runs/alone/ckpt/step-00000250/model.safetensors runs/job/ckpt/step-00000250/model.safetensors || fail "other weights than alone"
 
 # Cancelled: ends with what was saved, nothing is left running.

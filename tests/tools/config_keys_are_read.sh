@@ -42,7 +42,7 @@ code "$MEOPT_SOURCE"
 found=$(unread <"$dir/keys")
 [ -z "$found" ] || fail "read by nothing outside core/config: $found"
 
-# What the walk has to find: a key that nobody names, and keys whose reading was taken away.
+# What the walk has to find: a key that no one names, and keys whose reading was taken away.
 [ "$(echo train.planted | unread)" = train.planted ] || fail "an unread key was not found"
 mkdir "$dir/tree"
 cp -r "$MEOPT_SOURCE/core" "$MEOPT_SOURCE/cli" "$dir/tree"

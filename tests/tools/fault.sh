@@ -4,7 +4,7 @@
 # final name, what was there still loads, and the same command again makes the same bits.
 # Short form: sampled by a seed; MEOPT_LONG=1: the first and the last call from every place in the program, and others
 # drawn by the seed, on all processors (MEOPT_FAULT_JOBS). MEOPT_FAULT_COMMANDS and MEOPT_FAULT_CALLS choose,
-# MEOPT_FAULT_SEED draws other cases, MEOPT_FAULT_TIMES so many times as many.
+# MEOPT_FAULT_SEED draws other cases, MEOPT_FAULT_TIMES a multiple of the cases.
 set -eu
 command -v python3 >/dev/null || { echo "no python3"; exit 77; }
 ! ldd "$MEOPT" | grep -q libasan || { echo "a sanitizer wants to be loaded first"; exit 77; }

@@ -6,7 +6,7 @@ command -v objdump >/dev/null || { echo "no objdump"; exit 77; }
 grep -q 'MEOPT_SANITIZE:BOOL=ON' "$MEOPT_BUILD/CMakeCache.txt" && echo "sanitizers bring functions of their own" && exit 77
 [ "$(uname -m)" = x86_64 ] || { echo "the versions are those of x86_64"; exit 77; }
 replaced='getrandom memfd_create renameat2 statx'
-# 2.17 has these as well: in another library (2.34), behind a macro (2.33), with other rules for errors or rounding (2.23 to 2.35), by
+# 2.17 has these as well: in another library (2.34), as a macro (2.33), with other rules for errors or rounding (2.23 to 2.35), by
 # another name in its headers (2.38).
 versions='__isoc23_sscanf __isoc23_strtol __isoc23_strtoll __isoc23_strtoul __isoc23_strtoull __libc_start_main
     dladdr dlclose dlerror dlinfo dlopen dlsym exp exp2 exp2f expf fmod fstat fstatat hypot lgamma log log2

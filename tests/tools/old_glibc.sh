@@ -9,7 +9,7 @@ zig=$(command -v "${MEOPT_ZIG:-zig}") || { echo "no zig in PATH, nor named by ME
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 build=$work/build
 
-# Headers of others alone: beside them in /usr/include lie those of a newer glibc.
+# Headers of others alone: next to them in /usr/include lie those of a newer glibc.
 mkdir -p "$work/include/openssl"
 for from in /usr/include /usr/include/x86_64-linux-gnu; do
     for name in yaml.h jansson\*.h curl archive\*.h j\*.h libpng\*/png\*.h webp zlib.h zconf.h ncurses\*.h curses.h \

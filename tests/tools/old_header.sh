@@ -1,7 +1,7 @@
 #!/bin/sh
 # A program that was built with an older header, or with a newer one, runs with this library: the structs of the headers of 0.1.0 (the
 # first, 7d78a49, and the last, 56d9ebd, in tests/data/headers), of today, and with a field more in each that may grow. All train to the
-# same weights, nothing is written behind a struct, and what the library does not know is refused unless it is 0,
+# same weights, nothing is written after a struct, and what the library does not know is refused unless it is 0,
 # and so are the formats that widened during a run, which were removed.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Prints the Python of an environment with the libraries of tests/tools/requirements.txt, and DINOv2's own classes; made
 # once for these versions and this Python, under ${XDG_CACHE_HOME:-~/.cache}/meopt-tests (several gigabytes; remove it
-# at will). Exit 3: no package index answers, told on stderr; 1: anything else. pip's own settings hold (PIP_INDEX_URL,
+# at will). Exit 3: no package index answers, reported on stderr; 1: anything else. pip's own settings hold (PIP_INDEX_URL,
 # PIP_EXTRA_INDEX_URL: one with a torch for processors alone makes it a fifth as large).
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Every command that computes waits with the short spin count unless the user has said how to wait: OpenMP's own listing of what it
-# was told says so.
+# was reported says so.
 set -u
 unset GOMP_SPINCOUNT OMP_WAIT_POLICY
 . "$MEOPT_SOURCE/tests/lib.sh"

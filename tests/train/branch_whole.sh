@@ -44,9 +44,9 @@ cmp -s before after || fail "the run that the branch comes from has changed: $(d
 rm -rf runs && mkdir runs
 late() { env LD_PRELOAD=libfault.so FAULT_LATE=1 FAULT_UNDER="$work/runs" "$MEOPT" train "$@" --run-dir "$work/runs" >out 2>log; }
 late "$@" --name own --stop-after 2
-[ $? = 10 ] || fail "a new run whose renames are told to have failed"
+[ $? = 10 ] || fail "a new run whose renames are reported to have failed"
 late --resume from/run --at 2 --stop-after 3
-[ $? = 10 ] || fail "a branch whose renames are told to have failed"
+[ $? = 10 ] || fail "a branch whose renames are reported to have failed"
 [ "$(ls -A runs | tr '\n' ' ')" = "own run-step-2 " ] || fail "not one run and one branch: $(ls -A runs)"
 [ "$(ls runs/own/ckpt)" = "LATEST
 step-00000001

@@ -58,7 +58,7 @@ refused cached $teacher model_t.weight "the teacher's weights are not what the r
 cksum cached/teacher.rows | cmp - rows || fail "its outputs were computed anew"
 label="another teacher, accepted"
 resume 10 run --force-resume model_t.weight --stop-after 3
-grep -q "^warning: .*$(basename $teacher): the teacher's weights were .* and are now" log || fail "not told"
+grep -q "^warning: .*$(basename $teacher): the teacher's weights were .* and are now" log || fail "not reported"
 grep '"event":"resumed"' run/events.jsonl | tail -n 1 | grep -q '"teacher_crc32c":\["[0-9a-f]*","[0-9a-f]*"\]' || fail "not in events"
 resume 10 run --stop-after 4
 ! grep -q 'weights were' log || fail "it is not what the run is now"
@@ -86,7 +86,7 @@ label="another image"
 alter "$image"
 refused run COCO2014 data.root ".*$(basename "$image") has other bytes than when the run began"
 resume 10 run --force-resume data.root --stop-after 7
-grep -q "^warning: .*$(basename "$image") has other bytes" log || fail "not told"
+grep -q "^warning: .*$(basename "$image") has other bytes" log || fail "not reported"
 restore "$image"
 
 label="shards"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # States in a file (optim.offload nvme): checkpoints have the bytes of a run that holds its states, for rules, formats and ways of a
 # step, by io_uring and by threads, killed anywhere and resumed with the key or without; the plan is the measurement; a disk that is
-# full, fails or writes short ends the run or does not, is named, and the last checkpoint goes on. MEOPT_LONG=1: 300 kills,
+# full, fails or writes short ends the run or does not, is named, and the last checkpoint continues. MEOPT_LONG=1: 300 kills,
 # or MEOPT_KILLS.
 set -eu
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
@@ -88,7 +88,7 @@ while [ "$i" -lt "$kills" ]; do
     if [ -d "runs/cut/ckpt/step-000000$last" ]; then
         ended=$((ended + 1))
         mv runs/cut "runs/done$i"
-    else # steps were made behind the checkpoint that it began with
+    else # steps were made after the checkpoint that it began with
         after=$(line)
         made=$(echo "$after" | step)
         [ "$after" = "$before" ] || [ "${made:-0}" -le "${from:-0}" ] || in_steps=$((in_steps + 1))
@@ -133,7 +133,7 @@ for ring in 0 1; do
     grep -q 'No space left' log || fail "full: the reason"
     failing 0 write 25 0 short # a short write is finished
     same whole "short$ring" 9
-    failing 0 write 1 22 unaligned # the file system wants larger pieces past the page cache: through it, then
+    failing 0 write 1 22 unaligned # the file system wants larger pieces with O_DIRECT: through it, then
     same whole "unaligned$ring" 9
     [ "$ring" = 0 ] || { modern && grep -q 'moved by io_uring' log; } || continue
     failing 0 read 25 0 short_read

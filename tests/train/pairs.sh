@@ -39,8 +39,8 @@ same() { cmp -s "runs/$1/ckpt/step-00000004/model.safetensors" "runs/$2/ckpt/ste
 
 train alone
 losses alone
-grep -q 'images of the teacher: 42 px.*bicubic' log || fail "the teacher's preprocessing is not told"
-grep -q 'images of the student: 28 px.*bilinear' log || fail "the student's preprocessing is not told"
+grep -q 'images of the teacher: 42 px.*bicubic' log || fail "the teacher's preprocessing is not reported"
+grep -q 'images of the student: 28 px.*bilinear' log || fail "the student's preprocessing is not reported"
 train cached train.cache_teacher=true
 losses cached
 train pieces train.micro_batch=2

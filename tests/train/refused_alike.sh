@@ -84,7 +84,7 @@ bytes=$(wc -c <"$work/case/teacher.safetensors")
 printf '\377\377\377\177' | dd of="$work/case/teacher.safetensors" bs=1 seek=$((bytes - 4)) conv=notrunc 2>/dev/null
 for each in embed train; do run 3 'teacher.safetensors.*1 of its .* values are NaN' $each; done
 
-# a student whose head does not fit; a teacher that is wrong beside a student that is not there
+# a student whose head does not fit; a teacher that is wrong next to a student that is not there
 begin openclip-quick
 rename $block.1.ln_1.bias $block.1.ln_1.bia5 student
 run 7 'ln_1.bia5' plan

@@ -11,13 +11,7 @@ fail() {
     cat "$name/state.json" >&2 || true
     exit 1
 }
-await() { # COMMAND...: within 60 s
-    for _ in $(seq 600); do
-        "$@" >await.out 2>&1 && return 0
-        sleep 0.1
-    done
-    fail "in vain: $*"
-}
+await() { wait_for 60 "$@" >await.out 2>&1 || fail "not within 60 s: $*"; } # COMMAND...
 field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p" "$name/state.json"; } # of state.json, which has one key a line
 state_is() { [ "$(field state)" = "$1" ]; }
 pauses() { state_is starting && [ "$(field pid)" = $pid ]; } # the number is the supervisor's
@@ -66,7 +60,7 @@ for how in stop now term; do
     wait $watcher || true
     ! grep -q failed "$name.states" || fail "it was called failed while it lived"
     tail -n 1 "$name/events.jsonl" | grep -q '"event":"stopped"' || fail "no event of it"
-    "$MEOPT" train --resume "$name" --stop-after $(($(wc -l <"$name/metrics.jsonl") + 2)) >out 2>err || [ $? = 10 ] || fail "it does not go on"
+    "$MEOPT" train --resume "$name" --stop-after $(($(wc -l <"$name/metrics.jsonl") + 2)) >out 2>err || [ $? = 10 ] || fail "it does not continue"
 done
 
 # at the moment when a rank is lost

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Nothing in a run directory is opened through a symbolic link, and nothing there is waited for: a run that came from somebody
+# Nothing in a run directory is opened through a symbolic link, and nothing there is waited for: a run that came from another user
 # else, or out of an archive, writes to no file of ours.
 set -u
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
@@ -55,7 +55,7 @@ ln -s run linked
 [ $? = 10 ] || fail "a link to a run"
 [ "$(wc -l <run/metrics.jsonl)" = 3 ] || fail "a link to a run: metrics"
 
-# pipes where files are expected: refused at once, and the supervisor goes on
+# pipes where files are expected: refused at once, and the supervisor continues
 for file in hooks.log state.json live.json metrics.jsonl events.jsonl cards.jsonl worker.log data.list plan.json ckpt/LATEST; do
     copy
     rm -f "run/$file"
@@ -69,7 +69,7 @@ timeout 120 "$MEOPT" train --resume run --stop-after 4 --on-event 'echo it' --on
 [ $? = 10 ] || fail "hooks.log is a pipe"
 [ "$(cat told)" = end ] || fail "hooks.log is a pipe: the hook did not run"
 
-# a run of another user: it is named when it is to go on
+# a run of another user: it is named when it is to be resumed
 if [ "$(id -u)" = 0 ]; then
     copy
     chown 12345 run

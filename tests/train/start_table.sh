@@ -1,5 +1,5 @@
 #!/bin/sh
-# A start tells in one table, on stderr and in meta.json, by what the run is computed: the same rows on every kind of device, and a
+# A start reports in one table, on stderr and in meta.json, by what the run is computed: the same rows on every kind of device, and a
 # warning with its cost for each way that is slower than it could be.
 set -eu
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
@@ -39,7 +39,7 @@ for set in vnni amx; do # amx: where there are tiles it is had
     says "^meopt: MEOPT_CPU_ISA=$set is no"
     says '^  *unset it to have .*; it may be .*plain'
     MEOPT_CPU_ISA=$set "$MEOPT" doctor --quick >out 2>log || true
-    grep -A2 '^warning  processor' out | grep -q "MEOPT_CPU_ISA=$set is no" || fail "doctor does not tell"
+    grep -A2 '^warning  processor' out | grep -q "MEOPT_CPU_ISA=$set is no" || fail "doctor does not report"
 done
 
 start own hip MEOPT_ROCBLAS_LIBRARY=/nowhere/librocblas.so

@@ -1,6 +1,6 @@
 #!/bin/sh
-# One line for a job that comes back: `train --resume-if-exists --name N` begins the run, goes on with it, and finds it done;
-# it does not go on with another experiment.
+# One line for a job that comes back: `train --resume-if-exists --name N` begins the run, continues it, and finds it done;
+# it does not continue another experiment.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"
@@ -22,7 +22,7 @@ grep -q 'began with optim.lr' err || fail "the key is named"
 line 7 --name one train.steps=7
 line 0 --name one
 [ "$(wc -l <runs/one/metrics.jsonl)" = 6 ] || fail "steps"
-grep -q '"resumed"' runs/one/events.jsonl || fail "went on"
+grep -q '"resumed"' runs/one/events.jsonl || fail "not resumed"
 cp runs/one/metrics.jsonl before
 line 0 --name one
 cmp before runs/one/metrics.jsonl || fail "a run that is done is left alone"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# A run that goes on otherwise: with other keys, from an earlier checkpoint, as a new run with its weights; keys that change while it
-# trains, on a real terminal; and the line that is told after a divergence, which works as it stands.
+# A run that is resumed otherwise: with other keys, from an earlier checkpoint, as a new run with its weights; keys that change while it
+# trains, on a real terminal; and the line that is reported after a divergence, which works as it stands.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
@@ -26,14 +26,14 @@ train 7 --resume "$run" optim.lrr=1
 grep -q 'optim.lr' log || fail "no suggestion"
 train 7 --resume "$run" optim.lr=1.0e-3 train.batch_size=8
 grep -q 'train.batch_size cannot be another when the run goes on; it is 16' log || fail "the batch is not named"
-grep -q -- "--from '$run'" log || fail "no way is told"
+grep -q -- "--from '$run'" log || fail "no way is reported"
 cmp -s before.yaml "$run/config.yaml" || fail "a refused change is in the file"
-train 10 --resume "$run" optim.lr=1e-3 train.log_every=2 --stop-after 6 # which other YAML readers take for text: respelled
+train 10 --resume "$run" optim.lr=1e-3 train.log_every=2 --stop-after 6 # which other YAML readers take for text: quoted
 ! grep -q 'other YAML readers' log && grep -q '^ *lr: 1.0e-3' "$run/config.yaml" || fail "a rate is written as other readers do not take it"
 grep '"event":"resumed"' "$run/events.jsonl" | grep -q '"changed":{.*"optim.lr":\["2.0e-3","1.0e-3"\]' || fail "not in events"
 grep '"event":"resumed"' "$run/events.jsonl" | grep -q '"train.log_every":\["1","2"\]' || fail "an interval is not in events"
 train 10 --resume "$run" --stop-after 7
-[ "$(grep -c changed "$run/events.jsonl")" = 1 ] || fail "told again"
+[ "$(grep -c changed "$run/events.jsonl")" = 1 ] || fail "reported again"
 
 # an earlier checkpoint: a run of its own, to the bit what it would have been
 train 0 --resume "$run" optim.lr=2.0e-3
@@ -50,7 +50,7 @@ for name in two one-step-4; do
     cmp "$all/straight/ckpt/step-00000006/model.safetensors" "$all/$name/ckpt/step-00000006/model.safetensors" || fail "$name: other bits"
 done
 
-# fewer steps than have been made: refused with both numbers before anything is written, also of a branch; and so many more
+# fewer steps than have been made: refused with both numbers before anything is written, also of a branch; and that many more
 cp "$run/config.yaml" before.yaml
 for words in '--steps 5' 'train.steps=5'; do
     # shellcheck disable=SC2086
@@ -75,7 +75,7 @@ train 6 $base device.type=hip --run-dir "$all" --name none
 
 # another's weights
 train 10 configs/quickstart_dinov2.yaml --from "$run" --stop-after 2 --run-dir "$all" --name child
-grep -q 'student begins *with the weights of one at step 12' log || fail "not told in the header"
+grep -q 'student begins *with the weights of one at step 12' log || fail "not reported in the header"
 grep -A4 '"from": {' "$all/child/meta.json" | grep -q '"step": 12' || fail "not in meta.json"
 grep -A4 '"from": {' "$all/child/meta.json" | grep -q '"run": "one"' || fail "not in meta.json"
 loss() { sed -n "$2s/.*\"loss\":\([0-9.]*\).*/\1/p" "$all/$1/metrics.jsonl"; }
@@ -100,7 +100,7 @@ mkdir "$all/empty" && cp "$run/config.yaml" "$all/empty/" && cp "$run/state.json
 train 1 $base --from "$all/empty"
 grep -q 'has no checkpoint that is whole' log || fail "--from an unsaved run"
 
-# diverged: each line that is told is typed as it stands, until the run is through
+# diverged: each line that is reported is typed as it stands, until the run is through
 PATH="$(dirname "$MEOPT"):$PATH"
 diverges() { # the last command has: type what it says
     i=0
@@ -116,7 +116,7 @@ diverges() { # the last command has: type what it says
     [ $i -gt 0 ] || fail "nothing has diverged"
 }
 train 13 --resume "$run" --at 4 --name bad optim.lr=30.0 optim.min_lr=0.0
-grep -q -- "--resume '$all/bad' --at 4 optim.lr=3.0" log || { cat log; fail "a checkpoint that was made behind the rise is advised"; }
+grep -q -- "--resume '$all/bad' --at 4 optim.lr=3.0" log || { cat log; fail "a checkpoint that was made after the rise is advised"; }
 diverges
 train 13 $base train.steps=8 optim.name=apsgd optim.clip_grad_norm=0 optim.warmup_steps=0 optim.lr=30.0 --run-dir "$all" --name hopeless
 grep -q "begin again at a lower rate: meopt train '$all/hopeless/config.yaml' optim.lr=3.0" log || { cat log; fail "no beginning is advised"; }
@@ -171,10 +171,10 @@ stop
 "$MEOPT" stop runs/live >/dev/null 2>&1
 wait "$pid" || [ $? = 10 ] || fail "the run ended otherwise"
 train 10 --resume runs/live --stop-after 1
-! grep '"event":"resumed"' runs/live/events.jsonl | grep -q changed || fail "what was changed is told as changed again"
+! grep '"event":"resumed"' runs/live/events.jsonl | grep -q changed || fail "what was changed is reported as changed again"
 # what a comparison and a paper state of it is what was used
 "$MEOPT" compare runs/live --json --paper paper >out 2>log
 grep -q "\"2.0e-3 -> 1.0e-4 @$step\"" out || fail "compare does not tell the rate that e changed: $(grep -A9 '"optim.lr"' out)"
 for file in methods methods_zh table table_zh; do
-    grep -q "2.0.*to.*1.0.*@$step" paper/$file.tex || fail "$file.tex does not tell the rate that e changed"
+    grep -q "2.0.*to.*1.0.*@$step" paper/$file.tex || fail "$file.tex does not report the rate that e changed"
 done

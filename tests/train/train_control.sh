@@ -1,5 +1,5 @@
 #!/bin/sh
-# The supervisor: every way in which a worker can end is told within seconds, with the right exit code and the next step; stop,
+# The supervisor: every way in which a worker can end is reported within seconds, with the right exit code and the next step; stop,
 # checkpoint and runs; a run that lives on without its supervisor, and one that 100 killed viewers (MEOPT_LONG; else 10) do not touch.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
@@ -23,13 +23,7 @@ begin() { # NAME [option...]: in the background, until it has trained a step
     await "runs/$name/ckpt/LATEST"
     worker=$(state "$name" pid)
 }
-await() { # a file, within 60 s
-    for _ in $(seq 600); do
-        test -e "$1" && return 0
-        sleep 0.1
-    done
-    fail "no $1"
-}
+await() { wait_for 60 test -e "$1" || fail "no $1"; } # FILE
 ends() { # NAME CODE STATE TEXT: within 30 s, of which a machine at rest needs one
     for _ in $(seq 300); do
         kill -0 $pid 2>/dev/null || break
@@ -54,7 +48,7 @@ ends crashed 139 failed 'ended by signal 11'
 begin frozen
 kill -STOP "$worker"
 wait_for 30 grep -q '"state":"stopped by a signal"' runs/frozen/live.json 2>/dev/null || :
-grep -q '"state":"stopped by a signal"' runs/frozen/live.json || fail "a frozen worker is not told"
+grep -q '"state":"stopped by a signal"' runs/frozen/live.json || fail "a frozen worker is not reported"
 wait_for 30 grep -q '"mem_total_bytes":[1-9]' runs/frozen/live.json 2>/dev/null || :
 grep -q '"mem_total_bytes":[1-9]' runs/frozen/live.json || fail "no card telemetry in live.json"
 kill -TERM $pid # heard by a stopped worker, too
@@ -147,7 +141,7 @@ if [ -n "$group" ]; then
     begin beside # what is killed for memory elsewhere on the machine says nothing of this run
     got=0
     sh -c 'echo $$ >"$1/cgroup.procs"; exec dd if=/dev/zero of=/dev/null bs=64M count=1' sh "$group" 2>dd.err || got=$?
-    test $got = 137 || fail "beside: nothing was killed for memory, dd ended with $got"
+    test $got = 137 || fail "another process: nothing was killed for memory, dd ended with $got"
     kill -KILL "$worker"
     ends beside 137 failed 'ended by signal 9'
 else

@@ -43,7 +43,7 @@ while kill -0 $pid 2>/dev/null; do
     {
         wait_for 10 eval '[ $how = q ] || [ -s screen ]' || :
         [ $how = q ] || kill -$how "$(cat viewer)"
-        printf q # and no end of file behind it: a key that comes with others is ignored
+        printf q # and no end of file after it: a key that comes with others is ignored
         for _ in $(seq 500); do
             [ ! -s viewer ] || kill -0 "$(cat viewer)" 2>/dev/null || break
             sleep 0.02

@@ -1,6 +1,6 @@
 #!/bin/sh
 # A disk that fills while a checkpoint is written: saving pauses, which the run says; the checkpoint before stays whole, no half one
-# is left, no metric line is lost; saving goes on when there is room, and when there is none behind the last step, the run ends with
+# is left, no metric line is lost; saving continues when there is room, and when there is none after the last step, the run ends with
 # exit 5 and resumes later.
 set -u
 [ "$(id -u)" = 0 ] || { echo "needs root for a small tmpfs"; exit 77; }
@@ -16,8 +16,8 @@ set -- "$work/configs/quickstart_dinov2.yaml" train.checkpoint_steps=10 train.ch
 "$MEOPT" train "$@" --name run >"$work/log" 2>&1
 code=$?
 [ "$code" = 5 ] || fail "full at the end: exit $code"
-grep -q 'No space left on device; saving is paused, the last checkpoint stays' "$work/log" || fail "not told"
-[ "$(grep -c 'saving is paused' "$work/log")" = 1 ] || fail "told more than once"
+grep -q 'No space left on device; saving is paused, the last checkpoint stays' "$work/log" || fail "not reported"
+[ "$(grep -c 'saving is paused' "$work/log")" = 1 ] || fail "reported more than once"
 grep -q 'the last checkpoint is of step [1-9].*--resume' "$work/log" || fail "no next step"
 [ -z "$(find "$work/disk" -name '*.partial')" ] || fail "a half checkpoint is left"
 "$MEOPT" export "$work/disk/run" -o "$work/student.safetensors" || exit 1
@@ -40,7 +40,7 @@ if kill -0 "$pid" 2>/dev/null; then
     wait "$pid"
     code=$?
     [ "$code" = 0 ] || fail "room again: exit $code"
-    grep -q 'saving goes on' "$work/log" || fail "room again: not told"
+    grep -q 'saving goes on' "$work/log" || fail "room again: not reported"
     grep -q '"event":"saving_resumed"' "$work/disk/waits/events.jsonl" || fail "room again: no event"
     [ "$(steps waits)" = "$(seq 400)" ] || fail "room again: metric lines are lost"
     ! grep -q message "$work/disk/waits/state.json" || fail "room again: the state still says so"
@@ -49,12 +49,12 @@ else
     fail "too fast to be met while it waited"
 fi
 
-# A working file of streamed weights that has no room is told before the first step.
+# A scratch file of streamed weights that has no room is reported before the first step.
 rm -rf "$work"/disk/*
 mount -o remount,size=64k "$work/disk"
 "$MEOPT" train "$work/configs/quickstart_dinov2.yaml" --run-dir "$work" --name streamed model_s.place=streamed \
     train.scratch_dir="$work/disk" >"$work/log" 2>&1
 code=$?
 [ "$code" = 5 ] || fail "no room for streamed weights: exit $code"
-grep -q "$work/disk/.meopt-weights-.*No space left" "$work/log" || fail "no room for streamed weights: not told"
-[ -z "$(ls -A "$work/disk")" ] || fail "a working file is left"
+grep -q "$work/disk/.meopt-weights-.*No space left" "$work/log" || fail "no room for streamed weights: not reported"
+[ -z "$(ls -A "$work/disk")" ] || fail "a scratch file is left"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A run goes on as what it was, or not at all: checkpoints that are not there, a configuration or images that are others, are told
+# A run continues as what it was, or not at all: checkpoints that are not there, a configuration or images that are others, are reported
 # with exit code and name, and nothing of the run is touched.
 set -u
 unset MEOPT_CPU_ISA # the processor's own instruction set, but where the test names another
@@ -23,7 +23,7 @@ cp run/config.yaml config.yaml
 label="checkpoints moved away"
 mv run/ckpt run/away
 resume 3
-grep -q 'the run has saved (last step 6)' log || fail "$label: not told"
+grep -q 'the run has saved (last step 6)' log || fail "$label: not reported"
 [ "$(lines)" = 6 ] || fail "$label: metrics are cut"
 [ ! -e run/ckpt ] || [ -z "$(find run/ckpt -name 'step-*')" ] || fail "$label: it has saved"
 rm -rf run/ckpt
@@ -35,7 +35,7 @@ if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
     setpriv --reuid 65534 --regid 65534 --clear-groups "$MEOPT" train --resume run >out 2>log
     got=$?
     [ "$got" != 0 ] && [ "$got" != 10 ] || fail "$label: exit $got"
-    grep -q 'run/ckpt.*cannot list the checkpoints.*Permission denied' log || fail "$label: not told"
+    grep -q 'run/ckpt.*cannot list the checkpoints.*Permission denied' log || fail "$label: not reported"
     [ "$(lines)" = 6 ] || fail "$label: metrics are cut"
     chmod 777 run/ckpt
 fi
@@ -43,12 +43,12 @@ fi
 label="another beta"
 key beta1 0.5
 resume 7
-grep -q 'optim.beta1 was 0.9 and is now 0.5' log || fail "$label: not told"
+grep -q 'optim.beta1 was 0.9 and is now 0.5' log || fail "$label: not reported"
 grep -q 'force-resume optim.beta1' log || fail "$label: no next step"
 label="another beta and batch"
 key batch_size 8
 resume 7
-grep -q 'train.batch_size was [0-9]* and is now 8; optim.beta1 was 0.9 and is now 0.5' log || fail "$label: not both are told"
+grep -q 'train.batch_size was [0-9]* and is now 8; optim.beta1 was 0.9 and is now 0.5' log || fail "$label: not both are reported"
 label="only one of two is insisted on"
 resume 7 --force-resume optim.beta1
 grep -q 'optim.beta1 was' log && grep -q 'config.yaml: another experiment.*train.batch_size was' log || fail "$label"
@@ -95,7 +95,7 @@ if grep -q '^flags.* fma .* avx2 ' /proc/cpuinfo; then
     export MEOPT_CPU_ISA=plain
     resume 10 --stop-after 10
     unset MEOPT_CPU_ISA
-    grep -q '^kernels was .* and is now plain' log && grep -q '^warning: .* numbers may be rounded otherwise' log || fail "$label: not told"
+    grep -q '^kernels was .* and is now plain' log && grep -q '^warning: .* numbers may be rounded otherwise' log || fail "$label: not reported"
     grep '"event":"resumed"' run/events.jsonl | tail -1 | grep -q '"kernels":\["[^"]*","plain, optimizer plain"\]' || fail "$label: not in events"
 fi
 label="insisting"
@@ -116,7 +116,7 @@ key checkpoint_keep 1
 printf x | dd of=run/ckpt/step-00000006/optimizer.bin bs=1 seek=500 conv=notrunc 2>/dev/null
 resume 10 --stop-after 5
 [ -d run/ckpt/step-00000006.damaged ] || fail "$label: not renamed"
-grep -q 'step-00000006 is damaged: .*now called step-00000006.damaged' log || fail "$label: not told"
+grep -q 'step-00000006 is damaged: .*now called step-00000006.damaged' log || fail "$label: not reported"
 [ "$(ls run/ckpt)" = "LATEST
 step-00000005
 step-00000006.damaged" ] || fail "$label: $(ls run/ckpt)"
@@ -171,4 +171,4 @@ mount -t tmpfs -o size=16k none starts/mine 2>/dev/null && {
     [ "$got" = 5 ] || fail "$label: full: exit $got"
     [ "$(cat listing)" = full ] || fail "$label: full: $(cat listing)"
 }
-echo "goes on as what it was, or not at all"
+echo "continues as what it was, or not at all"

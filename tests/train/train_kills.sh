@@ -36,7 +36,7 @@ same() { # the run has ended: it is the undisturbed one
         cmp "whole/ckpt/$last/$part" "cut/ckpt/$last/$part" || fail "another $part"
     done
     left=$(find . -name '.*.??????' -o -name '.trash*' -o -name '*.partial' -o -name '*.new' -o -name '*.damaged*')
-    [ -z "$left" ] || fail "left behind: $left"
+    [ -z "$left" ] || fail "left: $left"
     kept="LATEST $last "
     [ $keep = 1 ] || kept="LATEST $(printf 'step-%08d' $((steps - 1))) $last "
     [ "$(ls cut/ckpt | tr '\n' ' ')" = "$kept" ] || fail "keep $keep"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A run has one writer: of two resumes at once one trains and the other writes nothing; a stop at any moment of the start is obeyed;
+# A run has one writer: of two resumes at once one trains and the other writes nothing; a stop at any moment of the start is handled;
 # and no process is signalled or believed in because a file names its number.
 set -eu
 rounds=3
@@ -11,13 +11,7 @@ export OMP_NUM_THREADS=1 ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS:-
 export LD_LIBRARY_PATH="$MEOPT_BUILD/tests" FAULT_UNDER="$(pwd -P)"
 slow="env LD_PRELOAD=libfault.so FAULT_NFS=1 FAULT_SLOW=open:2000000:.pth" # and shared by two machines
 set -- configs/quickstart_dinov2.yaml --run-dir runs train.checkpoint_steps=8
-await() { # WORDS...: a command, within 60 s
-    for _ in $(seq 600); do
-        "$@" >await.out 2>&1 && return 0
-        sleep 0.1
-    done
-    fail "in vain: $*"
-}
+await() { wait_for 60 "$@" >await.out 2>&1 || fail "not within 60 s: $*"; } # COMMAND...
 
 # two resumes at once; loading lasts longer than the loser waits
 "$MEOPT" train "$@" --name shared train.steps=24 --stop-after 8 >out 2>first.err || test $? = 10 || fail "the first part"
@@ -60,20 +54,20 @@ for round in $(seq $rounds); do
     test $got = 10 || fail "early stop: exit $got"
     grep -q '"state": "stopped"' runs/early/state.json || fail "early stop: state"
     got=0
-    "$MEOPT" train --resume runs/early --stop-after 2 >out 2>early.err || got=$? # it is not stopped again by what it has obeyed
+    "$MEOPT" train --resume runs/early --stop-after 2 >out 2>early.err || got=$? # it is not stopped again by what it has handled
     test $got = 10 || fail "early stop: resume, exit $got"
-    test -s runs/early/metrics.jsonl || fail "early stop: no step behind the resume"
+    test -s runs/early/metrics.jsonl || fail "early stop: no step after the resume"
 done
 
-# a start that cannot be told leaves no worker behind, also where it would outlive its supervisor: on a terminal
+# a start whose state cannot be written leaves no worker, also where it would outlive its supervisor: on a terminal
 workers() { grep -lz '^runs/silent$' /proc/[0-9]*/cmdline 2>/dev/null | wc -l; }
 "$MEOPT" train "$@" --name silent train.steps=100000 --stop-after 2 >out 2>silent.err || test $? = 10 || fail "silent: the first part"
 rm runs/silent/state.json
 mkdir runs/silent/state.json
 if command -v script >/dev/null; then
     timeout 60 script -qec "env TERM=xterm LC_ALL=C.UTF-8 OMP_NUM_THREADS=1 '$MEOPT' train --resume runs/silent" script.log >script.out 2>&1 </dev/null || true
-    test "$(workers)" = 0 || fail "a worker is left behind a start that failed"
-    # one whose supervisor is gone hears nothing but this
+    test "$(workers)" = 0 || fail "a worker is left after a start that failed"
+    # one whose supervisor is gone receives nothing else
     timeout 60 script -qec "env TERM=xterm LC_ALL=C.UTF-8 OMP_NUM_THREADS=1 '$MEOPT' train configs/quickstart_dinov2.yaml --run-dir runs --name orphan train.steps=100000" \
         script.log >script.out 2>&1 </dev/null || true
     await test -s runs/orphan/live.json
@@ -81,14 +75,14 @@ if command -v script >/dev/null; then
     echo $orphan >left
     kill -KILL "$(sed -n 's/.*"supervisor_pid":\([0-9]*\).*/\1/p' runs/orphan/live.json)"
     "$MEOPT" stop --now runs/orphan 2>stop.err
-    await sh -c "! grep -q . /proc/$orphan/cmdline 2>/dev/null" # also where nobody takes its end
+    await sh -c "! grep -q . /proc/$orphan/cmdline 2>/dev/null" # also where no one takes its end
     : >left
 fi
 got=0
 "$MEOPT" train --resume runs/silent >out 2>silent.err || got=$?
 test $got = 1 || fail "silent: exit $got"
 grep -q state.json silent.err || fail "silent: the error names no file"
-test "$(workers)" = 0 || fail "a worker is left behind a start that failed"
+test "$(workers)" = 0 || fail "a worker is left after a start that failed"
 
 # the number of another run's worker, in a directory of anybody's
 "$MEOPT" train "$@" --name victim train.steps=100000 >out 2>victim.err &

@@ -1,6 +1,6 @@
 #!/bin/sh
-# train.memory: a run is given the fastest keys that fit, which stand in its own configuration, and takes no more than that; where nothing
-# fits, and where it cannot be taken, that is told before a directory is made.
+# train.memory: a run is given the fastest keys that fit, which are in its own configuration, and takes no more than that; where nothing
+# fits, and where it cannot be taken, that is reported before a directory is made.
 set -u
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 # what is planned less 1.5 MiB: what a processor's products need besides is not what the keys save
@@ -9,7 +9,7 @@ train="configs/quickstart_dinov2.yaml device.type=cpu train.steps=2 --run-dir ."
 # shellcheck disable=SC2086
 "$MEOPT" train $train "train.memory=${limit}K" --name fits >out 2>log || fail "fits: exit $?"
 keys=$(sed -n 's/.*train.memory [0-9]*K: \(.*\), peak [0-9.]* MiB/\1/p' log)
-[ -n "$keys" ] || fail "the choice is not told"
+[ -n "$keys" ] || fail "the choice is not reported"
 for word in $keys; do
     grep -q "^  ${word#*.}\$" fits/config.yaml || [ "$(sed 's/: /=/' fits/config.yaml | grep -c "^  ${word#*.}\$")" -ge 1 ] ||
         fail "$word is not in the run's configuration"
@@ -41,7 +41,7 @@ refuse() { # CODE TEXT ARGUMENT...
 refuse 7 'fits into 0.10 MiB; the smallest requires [1-9][0-9.]* MiB' train.memory=100K
 refuse 7 'train.memory is not a number of bytes' train.memory=little
 "$MEOPT" train --resume fits train.memory=64M >out 2>log
-[ $? = 2 ] || fail "it is taken for a run that goes on"
+[ $? = 2 ] || fail "it is taken for a run that is resumed"
 
 # Several ranks: into what each has, by the one that holds the most; parts of what they hold are among the keys.
 export OMP_NUM_THREADS=1
@@ -52,7 +52,7 @@ ranks() { # NAME OF_THE_LADDER ARGUMENT...
     "$@" configs/quickstart_dinov2.yaml device.type=cpu train.steps=2 --run-dir . --name "$name" "train.memory=${least}K" >out 2>log || fail "$name: exit $?"
     grep -q "train.memory ${least}K per rank: .*dist.shard=" log || fail "$name: the choice is not logged"
     keys=$(sed -n 's/.*train.memory [0-9]*K per rank: \(.*\), peak [0-9.]* MiB/\1/p' log)
-    [ "$keys" = "$told" ] || fail "$name is given $keys, and plan tells $told"
+    [ "$keys" = "$told" ] || fail "$name is given $keys, and plan reports $told"
     [ "$(grep -o '"peak_bytes": *[0-9]*' "$name/metrics.jsonl" | awk -F: -v most=$((least * 1024)) '$2 > most' | wc -l)" = 0 ] || fail "$name: a rank takes more"
 }
 told() { # RANKS
@@ -70,7 +70,7 @@ for memory in 64M "${least}K"; do
     "$MEOPT" train --resume-if-exists configs/quickstart_dinov2.yaml device.type=cpu train.steps=2 --run-dir . --name back "train.memory=$memory" >out 2>log ||
         fail "it comes back: exit $?"
 done
-! grep -q 'train.memory .*:' log || fail "a run that goes on is given keys"
+! grep -q 'train.memory .*:' log || fail "a run that is resumed is given keys"
 
 # The output states whether each speed was measured, given or assumed.
 rates() { "$MEOPT" plan configs/quickstart_dinov2.yaml device.type=cpu --fit 64M "$@" 2>log | grep '^memory options for'; }
@@ -81,7 +81,7 @@ rates --gflops 50 --measure train.scratch_dir="$work/scratch" | grep -q 'GB/s fo
     fail "measured speeds"
 [ -z "$(ls -A scratch)" ] || fail "the measurement has left something"
 # Of two disks both are measured, and the slower one counts, whichever it is of: here that whose writes take 20 ms longer each, 0.1 GB/s
-# also beside other work; the other is memory.
+# also under other load; the other is memory.
 if [ -w /dev/shm ] && [ "$(stat -c %d /dev/shm)" != "$(stat -c %d scratch)" ] && [ -e "$MEOPT_BUILD/tests/libfault.so" ]; then
     fast=$(mktemp -d /dev/shm/meopt-test-XXXXXX)
     slower() { # SCRATCH STATES WHICH
@@ -91,12 +91,12 @@ if [ -w /dev/shm ] && [ "$(stat -c %d /dev/shm)" != "$(stat -c %d scratch)" ] &&
     slower "$work/scratch" "$fast" 'the scratch directory' && slower "$fast" "$work/scratch" optim.offload_dir
     told=$?
     rmdir "$fast"
-    [ $told = 0 ] || fail "of two disks the slower one is not told"
+    [ $told = 0 ] || fail "of two disks the slower one is not reported"
 fi
 rates --gflops 50 --measure train.scratch_dir=/dev/null/no
-grep -q '/dev/null/no' log || fail "a directory that cannot be: not told"
+grep -q '/dev/null/no' log || fail "a directory that cannot be: not reported"
 
-# Where nobody would choose, it is refused.
+# Where no one would choose, it is refused.
 "$MEOPT" bench train configs/quickstart_dinov2.yaml device.type=cpu train.memory=64M >out 2>log
 [ $? = 7 ] && grep -q 'train.memory is chosen by .meopt train. alone' log || fail "bench train takes it"
 "$MEOPT" compare --run configs/quickstart_dinov2.yaml device.type=cpu train.memory=64M --run-dir . --name both >out 2>log

@@ -42,7 +42,7 @@ for tower in clip-vision clip clip-classifier dinov2-registers timm-dinov2-regis
     "$MEOPT" embed c.yaml $pair model.weight_s="$names/$tower" --role student --out before >/dev/null 2>&1
     "$MEOPT" embed c.yaml $pair model.weight_s=student.safetensors model_s.activation=$activation --role student --out after \
         >/dev/null 2>&1
-    for out in before after; do # the tensors; the header in front of them tells the checkpoint's name
+    for out in before after; do # the tensors; the header in front of them reports the checkpoint's name
         tail -c +$(($(od -An -t u8 -N 8 $out) + 9)) $out >$out.data
     done
     [ -s before.data ] || fail "no embeddings of $tower"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The quickstart with every rule and preset, and with fp32 weights beside MEOpt's states: the loss falls, and memory by class at the end
+# The quickstart with every rule and preset, and with fp32 weights next to MEOpt's states: the loss falls, and memory by class at the end
 # is that of the plan. MEOPT_LONG=1: all presets for all rules on all three pairs; else each rule with one preset, each preset with one rule.
 set -eu
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"

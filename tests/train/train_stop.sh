@@ -72,7 +72,7 @@ ends() {
     test $got = 10 || fail "$row in $phase: exit $got, expected 10"
     grep -q '"state": "stopped"' runs/cut/state.json || fail "$row in $phase: not stopped"
     grep -q '"exit_code": 10' runs/cut/state.json || fail "$row in $phase: exit_code"
-    ! kill -0 "$worker" 2>/dev/null || fail "$row in $phase: the worker is left behind"
+    ! kill -0 "$worker" 2>/dev/null || fail "$row in $phase: the worker is left"
     lines=$(wc -l <runs/cut/metrics.jsonl)
     case $phase in
     load | teacher) test "$lines" = 0 || fail "$row in $phase: $lines steps" ;;

@@ -1,7 +1,7 @@
 #!/bin/sh
-# A run whose weights come block by block: killed between checkpoints, gone on with weights that are held, and the other way round, it ends
-# with the bytes of a run that was never stopped; nothing is left of its working files; a disk that fills up, fails or moves half of what it
-# is asked for in the middle of a step ends the run or does not, is named, and the last checkpoint goes on.
+# A run whose weights come block by block: killed between checkpoints, continued with weights that are held, and the other way round, it ends
+# with the bytes of a run that was never stopped; nothing is left of its scratch files; a disk that fills up, fails or moves half of what it
+# is asked for in the middle of a step ends the run or does not, is named, and the last checkpoint continues.
 set -u
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 both="model_t.place=streamed model_s.place=streamed"
@@ -43,11 +43,11 @@ while [ ! -e killed/ckpt/step-00000002/MANIFEST.json ] && kill -0 $pid 2>/dev/nu
 worker=$(sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' killed/state.json)
 kill -9 "$worker" $pid 2>/dev/null
 wait $pid 2>/dev/null
-[ -z "$(find killed -name '.meopt-weights*')" ] || fail "killed: working files are left"
+[ -z "$(find killed -name '.meopt-weights*')" ] || fail "killed: scratch files are left"
 resume killed
 same killed
 
-# What stands in files, and the time that steps waited for it, is told beside the memory.
+# What is in files, and the time that steps waited for it, is reported next to the memory.
 "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=2 --run-dir . --name told model_t.place=streamed >out 2>log || fail "told: exit $?"
 grep -q '"file_classes": *{"teacher": *[1-9]' told/metrics.jsonl || fail "metrics: no bytes in files"
 [ "$(grep -c '"stream_wait_ms":' told/metrics.jsonl)" = 2 ] || fail "metrics: no time of waiting"
@@ -59,9 +59,9 @@ grep -q 'offloaded to scratch files' out && grep -q 'waiting for streamed weight
 
 ! "$MEOPT" train configs/quickstart_dinov2.yaml model_s.place=streamed optim.gradients=keep --run-dir . --name kept >out 2>log ||
     fail "gradients: keep is taken"
-grep -q 'optim.gradients: release' log || fail "gradients: keep is not told"
+grep -q 'optim.gradients: release' log || fail "gradients: keep is not reported"
 
-# The disk of the working files: what fails once is asked for again, what fails from then on ends the run, with the file's name and the reason.
+# The disk of the scratch files: what fails once is asked for again, what fails from then on ends the run, with the file's name and the reason.
 mkdir scratch
 export LD_LIBRARY_PATH="$MEOPT_BUILD/tests:${LD_LIBRARY_PATH:-}"
 failing() { # NAME CODE CALL K ERRNO [EVER]
@@ -82,20 +82,20 @@ names = [data[i : i + 16].split(b"\0")[0].decode() for i in range(0, 512, 16)] +
 print(struct.unpack("33Q", data[512:776])[names.index(sys.argv[1])])
 END
 }
-stopped() { # NAME REASON: in a step, and it goes on
-    grep -q "$work/scratch/.meopt-weights-.*$2" log || fail "$1: the file and the reason are not told"
-    grep -q "train.scratch_dir=DIR' goes on from the last checkpoint" log || fail "$1: what to do next is not told"
+stopped() { # NAME REASON: in a step, and it continues
+    grep -q "$work/scratch/.meopt-weights-.*$2" log || fail "$1: the file and the reason are not reported"
+    grep -q "train.scratch_dir=DIR' goes on from the last checkpoint" log || fail "$1: what to do next is not reported"
     case $(wc -l <"$1/metrics.jsonl") in [2-5]) ;; *) fail "$1: not in the middle" ;; esac
     resume "$1"
     same "$1"
 }
 failing well 0 sync 1000000 5
 same well
-reads=$(($(calls read) / 2)) writes=$(($(calls write) - 6)) # in the middle; behind those of loading
+reads=$(($(calls read) / 2)) writes=$(($(calls write) - 6)) # in the middle; after those of loading
 while read -r name call k error; do
     failing "$name" 0 "$call" "$k" "$error"
     [ "$(calls failed)" = 1 ] || fail "$name: nothing failed"
-    case $error in 0) ;; *) grep -q "$work/scratch.*tried once more" log || fail "$name: not told" ;; esac
+    case $error in 0) ;; *) grep -q "$work/scratch.*tried once more" log || fail "$name: not reported" ;; esac
     same "$name"
 done <<TABLE
 read_once read $reads 5
@@ -112,5 +112,5 @@ failing full 5 write $writes 28 ever
 stopped full 'No space left'
 failing loading 5 write 5 28
 failing no_room 5 truncate 1 28
-grep -q "$work/scratch.*No space left" log || fail "no room: not told"
+grep -q "$work/scratch.*No space left" log || fail "no room: not reported"
 [ -z "$(ls -A scratch)" ] || fail "something is left: $(ls -A scratch)"

@@ -44,7 +44,7 @@ if ! ldd "$MEOPT" | grep -q libasan; then
         127) continue ;; # the program itself does not load
         *) fail "ulimit -v $limit: exit $got" ;;
         esac
-        ! grep -q 'ended with status' limit.err || fail "ulimit -v $limit: no cause is told"
+        ! grep -q 'ended with status' limit.err || fail "ulimit -v $limit: no cause is reported"
         [ $got = 0 ] || [ "$(cat "runs/limit$limit/metrics.jsonl" 2>/dev/null | wc -l)" -lt "$(wc -l <runs/full/metrics.jsonl)" ] ||
             fail "ulimit -v $limit: all steps were made, and none is saved"
     done
@@ -67,4 +67,4 @@ $disk FAULT_CUT=step-00000006/model.safetensors "$MEOPT" train --resume runs/cut
 test $got = 1 || fail "resume from a file that is cut off: exit $got"
 grep -q 'model.safetensors: was truncated' resume.err || fail "resume from a file that is cut off: no name"
 grep -q 'was truncated' runs/cut/state.json || fail "resume from a file that is cut off: state.json"
-echo "6 ways to lose a stream, 4 limits of memory, 2 files cut off: told, and nothing else in the files of the run"
+echo "6 ways to lose a stream, 4 limits of memory, 2 files cut off: reported, and nothing else in the files of the run"

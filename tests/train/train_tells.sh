@@ -1,5 +1,5 @@
 #!/bin/sh
-# What a run tells of itself is never worth the run: state.json that cannot be replaced is told once, and the run ends as it would.
+# What a run reports of itself is never worth the run: state.json that cannot be replaced is reported once, and the run ends as it would.
 set -u
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=400 --run-dir . --name run >out 2>log &
@@ -15,7 +15,7 @@ code=$?
 [ -d run/ckpt/step-00000400 ] || fail "not saved"
 
 # The table at the start says by which norm gradients are clipped, and why when it is not this step's.
-grep -q 'clipping  *previous: .*released gradients' log || fail "the mode of clipping is not told"
+grep -q 'clipping  *previous: .*released gradients' log || fail "the mode of clipping is not reported"
 "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=1 train.micro_batch=4 --run-dir . --name accumulated >out 2>log || fail "accumulated"
-grep -q 'clipping  *exact: .*accumulated' log || fail "exact clipping is not told"
+grep -q 'clipping  *exact: .*accumulated' log || fail "exact clipping is not reported"
 grep -q 'optim.clip_mode  *exact' log || fail "clipping is not exact where it costs nothing"

@@ -55,7 +55,7 @@ def stacked_runs(section):
     seeds, all_names = SEEDS, ("amp", *PRESETS, "4bit", "flash", "bnb8", "ao8_sr", "bf16")
     if section == "mlp":
         for name in all_names: yield "mlp", name, seeds, 1500, 1e-3, {}
-        for rule, rate in (("lion", 2e-4), ("lamb", 5e-3), ("apsgd", 0.05)):  # beside fp32 of the same library
+        for rule, rate in (("lion", 2e-4), ("lamb", 5e-3), ("apsgd", 0.05)):  # next to fp32 of the same library
             for name in ("amp", "balanced"): yield f"mlp {rule}", name, seeds, 1500, rate, {"rule": rule}
     if section == "edge":
         for name in ("amp", *PRESETS, "bnb8", "flash"): yield "lr 0.1, no clip", name, EDGE_RUNS, 500, 0.1, {"clip": 0}

@@ -95,7 +95,7 @@ class Meopt(torch.optim.Optimizer):
         self.library("meopt_step", self.handle, C.c_int64(self.count), C.c_double(self.param_groups[0]["lr"]),
                      C.c_double(1.0), gradients, None)
 
-    def exact(self, i):  # fp32 values of parameter i, with what its format keeps behind the bf16 half
+    def exact(self, i):  # fp32 values of parameter i, with what its format keeps after the bf16 half
         out = torch.empty(self.named[i][1].numel())
         self.library("meopt_export", self.handle, C.c_size_t(i), C.c_int64(0), C.c_int64(out.numel()), C.c_void_p(out.data_ptr()))
         return out.view(self.named[i][1].shape)

@@ -1,4 +1,4 @@
-# Moments and steps on made gradients, beside AdamW in double on the same ones. Weights are fp32 and set to 0 before each
+# Moments and steps on made gradients, next to AdamW in double on the same ones. Weights are fp32 and set to 0 before each
 # step, so that the update is read from them exactly, whoever the optimizer is.
 import math, time
 import torch, torch.nn as nn
@@ -72,7 +72,7 @@ def worst(name, library, kind, steps=600):
 
 
 def neighbours(name, library, kind, steps=600):
-    """Travel after ONE spike of those beside it, of exact AdamW's."""
+    """Travel after ONE spike of those next to it, of exact AdamW's."""
     g, exact, mine = torch.Generator().manual_seed(5), Exact(), Measured(name, library)
     beside = torch.ones(COLUMNS, dtype=torch.bool)
     beside[5::64] = False

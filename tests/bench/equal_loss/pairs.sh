@@ -1,5 +1,5 @@
 #!/bin/sh
-# The engine's own three pairs of models (the quickstarts): every rule with every preset beside use_meopt: false, the same batches,
+# The engine's own three pairs of models (the quickstarts): every rule with every preset compared with use_meopt: false, the same batches,
 # several seeds. Gradients are clipped by their own norm in both; under gradient release the default is that of the step before.
 # One line a run goes to the results file: pair rule preset seed, mean loss of the last third of the steps. Runs that are there
 # are not repeated, so it may be stopped at any time.

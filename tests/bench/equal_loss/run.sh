@@ -1,5 +1,5 @@
 #!/bin/sh
-# Equal loss beside torch, torchao, bitsandbytes and FlashOptim's formats, through libmeopt-optim.so: updates and ways by
+# Equal loss compared with torch, torchao, bitsandbytes and FlashOptim's formats, through libmeopt-optim.so: updates and ways by
 # distribution, worst step, spikes, steps below a weight's resolution, bytes and time, and trainings paired by seed (MLP,
 # byte GPT of 0.24 and 1.07 M parameters, distillation, the edge of stability, 20,000 steps). Hours of one core in all (a
 # GPT of 1,000 steps 65 s, the 20 seeds of an MLP 45 s, 100 runs at the edge 60 s); runs

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Training with products of one instruction set beside training with those of another (MEOPT_CPU_ISA): the same pairs, rules, seeds
+# Training with products of one instruction set compared with training with those of another (MEOPT_CPU_ISA): the same pairs, rules, seeds
 # and batches, so that whatever differs is how products are rounded. What bits alone do, with nothing lost, is seen by two sets
 # that both multiply floats (avx512 plain).
 # One line a run: pair rule preset seed set, mean loss of the last third of the steps, spikes (steps of the second half whose loss is over
