@@ -1,5 +1,5 @@
-/* One command a file, each ending in one `const struct command`. One option table a command drives parsing,
- * --help, shell completion and the test that compares it with the man page.
+/* The tables of commands and options. Each command has one file, which ends with its `const struct command`.
+ * Its option table drives parsing, --help, shell completion, and the test that compares it with the man page.
  */
 #ifndef MEOPT_CLI_COMMAND_H
 #define MEOPT_CLI_COMMAND_H
@@ -21,7 +21,7 @@ struct option {
     const char *help;    /* one line, no full stop */
 };
 
-/* What the command line said: options by name, operands in order. */
+/* A parsed command line: options by name, operands in order. */
 struct arguments {
     int operand_count;
     char **operands;
@@ -30,26 +30,27 @@ struct arguments {
 };
 
 struct command {
-    const char *name;     /* "train", or two words: "bench optim" */
-    const char *operands; /* "CONFIG [key=value ...]" */
-    const char *summary;  /* one line */
-    const char *details;  /* paragraphs of --help behind the usage line, examples first; may be NULL */
-    const struct option *options;   /* ends with name NULL; may be NULL */
+    const char *name;             /* "train", or two words: "bench optim" */
+    const char *operands;         /* "CONFIG [key=value ...]" */
+    const char *summary;          /* one line */
+    const char *details;          /* paragraphs of --help after the usage line, examples first; may be NULL */
+    const struct option *options; /* ends with name NULL; may be NULL */
     int min_operands, max_operands; /* max -1: any number */
     bool hidden;
     int (*run)(const struct arguments *args, struct error *err);
 };
 
-/* Values. `name` must be in the command's table (asserted). */
+/* Return the value of an option, `missing` if it is not given. `name` must be in the command's table
+ * (asserted). */
 bool argument_flag(const struct arguments *args, const char *name);
 const char *argument_text(const struct arguments *args, const char *name, const char *missing);
 int64_t argument_int(const struct arguments *args, const char *name, int64_t missing);
 double argument_real(const struct arguments *args, const char *name, double missing);
-/* The i-th value of an OPTION_LIST (given again and again), NULL behind the last. */
+/* Returns the i-th value of an OPTION_LIST (an option that may be repeated), NULL after the last. */
 const char *argument_list(const struct arguments *args, const char *name, int i);
 
-/* Parse argv[1..] of a command. --help prints and returns -1. Options and operands may stand in any order;
- * "--" ends the options. */
+/* Parses argv[1..] of a command; the caller frees args, also after an error. --help prints and returns -1.
+ * Options and operands may be in any order; "--" ends the options. */
 int arguments_parse(struct arguments *args, const struct command *command, int argc, char **argv,
                     struct error *err);
 void arguments_free(struct arguments *args);
@@ -57,8 +58,8 @@ void command_help(const struct command *command);
 
 /* All commands, ending with NULL (cli/main.c). */
 extern const struct command *const commands[];
-/* A command's name is one word ("train") or two ("bench optim"):
- * *taken says how many of words it took. NULL: there is none. */
+/* Finds the command whose name is the first word ("train") or the first two ("bench optim"); *taken is the
+ * number of words of its name. Returns NULL if there is none. */
 const struct command *command_find(char **words, int count, int *taken);
 
 #endif

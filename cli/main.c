@@ -1,4 +1,4 @@
-/* meopt: the command line. Finds the command, parses by its table, runs it, prints the error, exits. */
+/* main() of meopt: finds the command, parses its options by its table, runs it, and prints its error. */
 #include "cli/commands/cmd_config.h"
 #include "cli/command.h"
 #include "core/base/file.h"
@@ -22,8 +22,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Every command once, in the order of the help: X(name, computes). name: of its struct, without cmd_;
- * computes: on the processor, in its own process. */
+/* All commands in the order of the help: X(name, computes). name: of the struct, without cmd_. computes: the
+ * command computes on the CPU in its own process. */
 // clang-format off
 #define COMMANDS(X) \
     X(fetch, false) X(config_get, false) X(config_set, false) X(config_unset, false) \
@@ -48,16 +48,16 @@ static bool computes(const struct command *command)
     return computing[i];
 }
 
-/* Threads that spin for long at the end of a parallel loop starve each other where others compute too. The
- * OpenMP library reads its environment before main, so a command that computes begins once more with the
- * variable set (where that fails, it goes on as it is); what others start finds it set. */
-static void spin_shortly(const struct command *command, char **argv)
+/* Sets GOMP_SPINCOUNT, because threads that spin long at the end of a parallel loop slow down other
+ * processes. The OpenMP library reads the variable before main, so a command that computes executes itself
+ * again; if that fails, it continues unchanged. Child processes inherit the variable. */
+static void limit_spinning(const struct command *command, char **argv)
 {
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
     if (setenv("GOMP_SPINCOUNT", "1000", 0) == 0 && computes(command)) execv("/proc/self/exe", argv);
 }
 
-/* One thread for each physical core, unless the user has said how many. */
+/* Uses one thread per physical core, unless OMP_NUM_THREADS is set. */
 static void use_cores(const struct command *command)
 {
 #ifdef _OPENMP
@@ -90,7 +90,7 @@ static void usage(FILE *out)
                  "command, 'man meopt' the exit codes.\n");
 }
 
-/* "config" is the group of "config get". */
+/* Returns whether the command belongs to the group: "config get" belongs to "config". */
 static bool in_group(const struct command *command, const char *group)
 {
     size_t n = strlen(group);
@@ -113,7 +113,7 @@ static void group_usage(FILE *out, const char *group)
     fprintf(out, "\n'meopt help %s COMMAND' lists the options of a command.\n", group);
 }
 
-/* The second words of a group. */
+/* Returns the second word of the i-th command of a group; NULL after the last. */
 static const char *group_name_at(const void *table, int i)
 {
     const char *group = table;
@@ -122,7 +122,7 @@ static const char *group_name_at(const void *table, int i)
     return NULL;
 }
 
-/* First words, the groups' too. */
+/* Returns the first word of the i-th command; NULL after the last. */
 static const char *first_word_at(const void *table, int i)
 {
     static char words[64][16];
@@ -148,7 +148,7 @@ static int no_command(char **words, int count, struct error *err)
         used += (size_t)snprintf(hint + used, sizeof hint - used, "%s%s %s",
                                  used ? ", " : "commands are: ", group, name);
     if (second) return error_set(err, EXIT_USAGE, hint, "no command '%s %s'", group, second);
-    return error_set(err, EXIT_USAGE, hint, "'%s' needs a second word", group);
+    return error_set(err, EXIT_USAGE, hint, "'%s' requires a subcommand", group);
 }
 
 static int help_run(const struct arguments *args, struct error *err)
@@ -172,7 +172,9 @@ static int version_run(const struct arguments *args, struct error *err)
 }
 
 const struct command cmd_help = {
-    "help", "[COMMAND]", "how to use meopt, a group of commands, or one", NULL, NULL, 0, 2, false, help_run};
+    "help", "[COMMAND]", "print the help of meopt, of a group of commands, or of one command",
+    NULL,   NULL,        0,
+    2,      false,       help_run};
 static const struct option version_options[] = {
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
     {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
@@ -180,8 +182,9 @@ static const struct option version_options[] = {
 const struct command cmd_version = {"version", "",    "print the version", NULL, version_options, 0,
                                     0,         false, version_run};
 
-/* A missing descriptor 0, 1 or 2 would be the next file that is opened, and the talk would go there. Standard
- * input and output are opened the wrong way round, so that using them fails as without (gnulib's stdopen). */
+/* Opens descriptors 0, 1 and 2 if they are closed, so that no file that is opened later receives messages.
+ * Input is opened for writing and output for reading, so that using them still fails (as gnulib's stdopen).
+ */
 static void open_missing(void)
 {
     static const int modes[] = {O_WRONLY, O_RDONLY, O_RDWR};
@@ -190,21 +193,22 @@ static void open_missing(void)
             _exit(EXIT_FAILED);
 }
 
-/* Whoever read our standard output has enough: `meopt runs | head`. */
-static bool reader_is_gone(void)
+/* Returns whether the reader of standard output has closed its end, as in `meopt runs | head`. */
+static bool reader_has_closed(void)
 {
     struct pollfd out = {STDOUT_FILENO, POLLOUT, 0};
     return poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
 }
 
-/* What was printed is out, or the exit code says that it is not; without a word, as other programs end, where
- * nobody wants it. A worker has a supervisor, which would take a signal for its death. */
+/* Flushes standard output, and returns EXIT_DISK if that fails. If the reader has closed its end, ends the
+ * process by SIGPIPE without a message, as other programs do. A worker never does, because its supervisor
+ * would report the signal as a crash. */
 static int finish(int code, bool worker)
 {
     struct error err;
     bool lost = fflush(stdout) != 0 || ferror(stdout);
     if (!lost || code) return code;
-    if (!worker && reader_is_gone()) {
+    if (!worker && reader_has_closed()) {
         signal(SIGPIPE, SIG_DFL);
         raise(SIGPIPE);
     }
@@ -217,12 +221,12 @@ int main(int argc, char **argv)
 {
     open_missing();
     lost_map_catch(NULL);
-    json_set_alloc_funcs(xmalloc, free); /* without memory jansson cuts a text short, and calls it whole */
+    json_set_alloc_funcs(xmalloc, free); /* on malloc failure jansson would return a truncated text */
     setlocale(LC_CTYPE, "");
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error like a full disk: EFBIG */
-    const char *talk = getenv("MEOPT_LOG");
-    if (talk && strcmp(talk, "debug") == 0) log_level = LOG_DEBUG;
+    const char *level = getenv("MEOPT_LOG");
+    if (level && strcmp(level, "debug") == 0) log_level = LOG_DEBUG;
     static char *list[] = {"meopt", "attach", NULL};
     if (argc < 2 && isatty(STDIN_FILENO) && isatty(STDOUT_FILENO))
         argc = 2, argv = list; /* the list of runs */
@@ -246,12 +250,12 @@ int main(int argc, char **argv)
         error_print(&err);
         return EXIT_USAGE;
     }
-    spin_shortly(command, argv);
+    limit_spinning(command, argv);
     use_cores(command);
     struct arguments args;
     int code = arguments_parse(&args, command, argc - taken, argv + taken, &err);
     if (code == 0) code = command->run(&args, &err);
     arguments_free(&args);
     if (code > 0 && err.what[0]) error_print(&err);
-    return finish(code < 0 ? 0 : code, strcmp(name, "worker") == 0); /* below 0: --help */
+    return finish(code < 0 ? 0 : code, strcmp(name, "worker") == 0); /* negative: --help */
 }

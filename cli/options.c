@@ -1,4 +1,4 @@
-/* The option table at work: parse, help, nearest name. See command.h. */
+/* Parses and prints option tables: see command.h. */
 #include "cli/command.h"
 #include "core/base/file.h"
 #include "core/base/nearest.h"
@@ -58,7 +58,7 @@ const char *argument_list(const struct arguments *args, const char *name, int i)
 
 static const char *option_name_at(const void *table, int i) { return ((const struct option *)table)[i].name; }
 
-/* One of "a|b|c", until the next call. */
+/* Returns the i-th of "a|b|c", valid until the next call; NULL after the last. */
 static const char *choice_at(const void *table, int i)
 {
     static char word[64];
@@ -74,11 +74,11 @@ static int no_choice(const struct option *o, const char *text, struct error *err
     char hint[128];
     const char *near = nearest_name(text, choice_at, o->choices);
     if (near) snprintf(hint, sizeof hint, "did you mean %s?", near);
-    return error_set(err, EXIT_USAGE, near ? hint : NULL, "--%s takes one of %s, found '%s'", o->name,
+    return error_set(err, EXIT_USAGE, near ? hint : NULL, "--%s must be one of %s, found '%s'", o->name,
                      o->choices, text);
 }
 
-static int take_value(struct arguments *args, int index, const char *text, struct error *err)
+static int store_value(struct arguments *args, int index, const char *text, struct error *err)
 {
     const struct option *o = &args->command->options[index];
     struct argument_value *v = &args->values[index];
@@ -87,11 +87,11 @@ static int take_value(struct arguments *args, int index, const char *text, struc
         errno = 0;
         double x = o->type == OPTION_INT ? (double)strtoll(text, &end, 10) : strtod(text, &end);
         if (end == text || *end || errno || !isfinite(x))
-            return error_set(err, EXIT_USAGE, NULL, "--%s takes %s, found '%s'", o->name,
-                             o->type == OPTION_INT ? "a whole number" : "a number", text);
+            return error_set(err, EXIT_USAGE, NULL, "--%s requires %s, found '%s'", o->name,
+                             o->type == OPTION_INT ? "an integer" : "a number", text);
         if (o->min < o->max && (x < o->min || x > o->max))
-            return error_set(err, EXIT_USAGE, NULL, "--%s takes %g to %g, found %s", o->name, o->min, o->max,
-                             text);
+            return error_set(err, EXIT_USAGE, NULL, "--%s must be in %g to %g, found %s", o->name, o->min,
+                             o->max, text);
         v->number = x;
     }
     if (o->choices) {
@@ -159,12 +159,12 @@ int arguments_parse(struct arguments *args, const struct command *command, int a
         }
         if (!value && i + 1 < argc) value = argv[++i];
         if (!value)
-            return error_set(err, EXIT_USAGE, hint, "option --%s needs a value %s", o->name, o->value);
-        int code = take_value(args, index, value, err);
+            return error_set(err, EXIT_USAGE, hint, "option --%s requires a value %s", o->name, o->value);
+        int code = store_value(args, index, value, err);
         if (code) return code;
     }
     if (args->operand_count < command->min_operands)
-        return error_set(err, EXIT_USAGE, hint, "meopt %s needs %s", command->name, command->operands);
+        return error_set(err, EXIT_USAGE, hint, "meopt %s requires %s", command->name, command->operands);
     if (command->max_operands >= 0 && args->operand_count > command->max_operands)
         return error_set(err, EXIT_USAGE, hint, "unexpected operand '%s'",
                          args->operands[command->max_operands]);
@@ -200,5 +200,5 @@ void command_help(const struct command *command)
         if (o->choices) printf(": %s", o->choices);
         printf("\n");
     }
-    printf("  %-28s %s\n", "-h, --help", "this text; man meopt-... has more");
+    printf("  %-28s %s\n", "-h, --help", "print this help; details: man meopt-...");
 }

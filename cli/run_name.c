@@ -1,4 +1,4 @@
-/* Runs by name: see run_name.h. */
+/* Finds runs by name: see run_name.h. */
 #include "cli/run_name.h"
 #include "cli/command.h"
 #include "core/base/file.h"
@@ -13,28 +13,28 @@
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-char **run_names(const char *directory, bool look, int *count)
+char **run_names(const char *directory, bool check, int *count)
 {
     DIR *dir = opendir(directory);
     char **names = NULL;
-    int room = 0, problem = dir ? 0 : errno;
+    int capacity = 0, problem = dir ? 0 : errno;
     *count = dir ? 0 : -1;
     for (struct dirent *e; dir && (errno = 0, e = readdir(dir), problem = errno, e);) {
         if (e->d_name[0] == '.' || (e->d_type != DT_DIR && e->d_type != DT_LNK && e->d_type != DT_UNKNOWN))
             continue;
         char *config = xasprintf("%s/config.yaml", e->d_name);
-        errno = 0; /* what cannot be looked at may be one */
-        if (!look || faccessat(dirfd(dir), config, F_OK, 0) == 0 ||
+        errno = 0; /* a directory that cannot be read may be a run */
+        if (!check || faccessat(dirfd(dir), config, F_OK, 0) == 0 ||
             (errno != ENOENT && errno != ENOTDIR && errno != ELOOP)) {
-            if (*count == room)
-                names = xrealloc(names, (size_t)(room = room ? 2 * room : 16) * sizeof *names);
+            if (*count == capacity)
+                names = xrealloc(names, (size_t)(capacity = capacity ? 2 * capacity : 16) * sizeof *names);
             names[(*count)++] = xstrdup(e->d_name);
         }
         free(config);
     }
     if (dir) closedir(dir);
     if (*count > 0) qsort(names, (size_t)*count, sizeof *names, by_name);
-    if (problem) { /* half a list is none */
+    if (problem) { /* a partial list is not returned */
         run_names_free(names, *count);
         names = NULL;
         *count = -1;
@@ -60,13 +60,13 @@ static const char *name_at(const void *table, int i)
     return i < names->count ? names->all[i] : NULL;
 }
 
-/* The names that begin so, as many as fit. */
-static void several(char *dst, size_t size, const struct names *names, const char *begin)
+/* Lists the names with that prefix, as many as fit. */
+static void list_matches(char *dst, size_t size, const struct names *names, const char *prefix)
 {
     size_t used = 0;
     for (int i = 0; i < names->count; i++) {
         char shown[256];
-        if (strncmp(names->all[i], begin, strlen(begin)) != 0) continue;
+        if (strncmp(names->all[i], prefix, strlen(prefix)) != 0) continue;
         name_printable(shown, sizeof shown, names->all[i]);
         if (used + strlen(shown) + 8 > size) {
             snprintf(dst + used, size - used, ", ...");
@@ -84,8 +84,8 @@ char *run_named(const char *word, const char *parent, int *code, struct error *e
     if (!file_absent(word) || n == 0) return xstrdup(word);
     char *bare = strndup(word, n),
          *within = strchr(bare, '/') ? path_dirname(bare) : xstrdup(parent ? parent : "runs");
-    const char *begin = path_basename(bare);
-    char *found = path_join(within, begin), hint[400] = "'meopt runs' lists them";
+    const char *prefix = path_basename(bare);
+    char *found = path_join(within, prefix), hint[400] = "to list the runs: meopt runs";
     struct names names;
     names.all = run_names(within, true, &names.count);
     int problem = names.count < 0 && errno != ENOENT && errno != ENOTDIR ? errno : 0;
@@ -94,20 +94,20 @@ char *run_named(const char *word, const char *parent, int *code, struct error *e
         free(found);
         found = NULL;
         for (int i = 0; i < names.count; i++)
-            if (strncmp(names.all[i], begin, strlen(begin)) == 0) same++, last = i;
-        const char *near = same ? NULL : nearest_name(begin, name_at, &names);
+            if (strncmp(names.all[i], prefix, strlen(prefix)) == 0) same++, last = i;
+        const char *near = same ? NULL : nearest_name(prefix, name_at, &names);
         if (same == 1) found = path_join(within, names.all[last]);
-        else if (same > 1) several(hint, sizeof hint, &names, begin);
-        else if (near) snprintf(hint, sizeof hint, "did you mean %.300s? 'meopt runs' lists them", near);
+        else if (same > 1) list_matches(hint, sizeof hint, &names, prefix);
+        else if (near) snprintf(hint, sizeof hint, "did you mean %.300s? to list the runs: meopt runs", near);
         char shown[256], place[256];
         name_printable(shown, sizeof shown, word);
         errno = problem;
         if (problem)
-            *code =
-                error_errno(err, EXIT_FAILED, "may you read it?", "no run '%s' here, and %s cannot be listed",
-                            shown, name_printable(place, sizeof place, within));
+            *code = error_errno(err, EXIT_FAILED, "check its permissions",
+                                "no run '%s' here, and %s cannot be listed", shown,
+                                name_printable(place, sizeof place, within));
         else if (!found && same > 1)
-            *code = error_set(err, EXIT_USAGE, hint, "'%s' is the beginning of %d runs", shown, same);
+            *code = error_set(err, EXIT_USAGE, hint, "'%s' is a prefix of %d runs", shown, same);
         else if (!found)
             *code = error_set(err, EXIT_FAILED, hint, "no run '%s' here or in %s", shown,
                               name_printable(place, sizeof place, within));

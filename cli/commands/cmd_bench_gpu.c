@@ -1,9 +1,8 @@
-/* meopt bench gpu: what a card does, in one file that can be sent.
+/* meopt bench gpu: measures a card, and writes one report that can be sent.
  *
- * Each part is another command of this program as a process of its own with a limit of its own, so that a
- * part that hangs, crashes or finds no memory leaves the others their time. The file is written anew after
- * each part: what was measured before an interruption stays.
- */
+ * Each part runs a different command of this program as a process with its own time limit, so that a part
+ * that hangs, crashes or runs out of memory does not affect the others. The file is written after each
+ * part, so that an interruption keeps the earlier ones. */
 #include "cli/command.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -28,14 +27,14 @@ enum { WORDS = 64, LINES = 12 };
 struct gpu_bench {
     const char *file;
     json_t *report, *parts;
-    double began, seconds; /* of all */
-    char device[32];       /* "hip:0"; "" until it is known, or none */
-    char **config;         /* CONFIG key=value ..., of config_words words; 0: none was given */
+    double began, seconds; /* of all parts */
+    char device[32];       /* "hip:0"; "": unknown or none */
+    char **config;         /* CONFIG key=value ..., config_words words; 0: not given */
     int config_words, failed;
-    bool random; /* weights: geometries are known without checkpoints */
+    bool random; /* random weights: the model shapes are known without checkpoints */
 };
 
-/* Words of a command, malloc'ed. */
+/* The words of a command, malloc'ed. */
 struct words {
     char *word[WORDS];
     int count;
@@ -51,7 +50,7 @@ static void add_config(struct words *w, const struct gpu_bench *b)
     for (int i = 0; i < b->config_words; i++) add(w, b->config[i]);
 }
 
-/* The experiment on the device that is measured. */
+/* Adds the configuration, on the measured device. */
 static void add_training(struct words *w, const struct gpu_bench *b)
 {
     char text[64];
@@ -64,7 +63,7 @@ static void add_training(struct words *w, const struct gpu_bench *b)
 
 /* ---- one process ---- */
 
-static pid_t begin(const struct words *w, const char *graphs, FILE *out, FILE *talk)
+static pid_t begin(const struct words *w, const char *graphs, FILE *out, FILE *messages)
 {
     pid_t parent = getpid(), pid = fork();
     if (pid != 0) return pid;
@@ -72,14 +71,15 @@ static pid_t begin(const struct words *w, const char *graphs, FILE *out, FILE *t
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent || dup2(fileno(out), STDOUT_FILENO) < 0 || dup2(fileno(talk), STDERR_FILENO) < 0)
+    if (getppid() != parent || dup2(fileno(out), STDOUT_FILENO) < 0 ||
+        dup2(fileno(messages), STDERR_FILENO) < 0)
         _exit(EXIT_FAILED);
     if (graphs) setenv("MEOPT_GRAPHS", graphs, 1);
     execv("/proc/self/exe", w->word);
     _exit(EXIT_FAILED);
 }
 
-/* Its wait status; -1: it was ended at its limit. SIGCHLD is blocked. */
+/* Returns the wait status of a child; -1: it was killed at its limit (seconds). SIGCHLD is blocked. */
 static int await(pid_t pid, double limit)
 {
     double end = clock_seconds() + limit;
@@ -100,14 +100,14 @@ static int await(pid_t pid, double limit)
     return status;
 }
 
-/* The last lines, oldest first; in `last` the last of an error. */
-static json_t *lines_of(FILE *talk, char *last, size_t size)
+/* Returns the last lines of a file, oldest first; `last` is the last error message. */
+static json_t *last_lines(FILE *messages, char *last, size_t size)
 {
     char *line = NULL;
-    size_t room = 0;
+    size_t capacity = 0;
     json_t *lines = json_array();
-    rewind(talk);
-    while (getline(&line, &room, talk) > 0) {
+    rewind(messages);
+    while (getline(&line, &capacity, messages) > 0) {
         char text[400];
         line[strcspn(line, "\n")] = 0;
         if (!line[strspn(line, " ")]) continue;
@@ -121,9 +121,9 @@ static json_t *lines_of(FILE *talk, char *last, size_t size)
 
 /* ---- parts ---- */
 
-/* The part is told and kept. figures (taken over) NULL: `reason` says why there are none. */
-static int keep(struct gpu_bench *b, const char *name, double took, json_t *figures, const char *reason,
-                json_t *said, struct error *err)
+/* Prints a part and adds it to the file. figures (owned by the report then) NULL: missing for `reason`. */
+static int add_part(struct gpu_bench *b, const char *name, double took, json_t *figures, const char *reason,
+                    json_t *said, struct error *err)
 {
     json_t *part = json_pack("{s:s, s:f, s:s?, s:o?, s:o?}", "name", name, "seconds", took, "reason", reason,
                              "figures", figures, "said", said);
@@ -135,37 +135,38 @@ static int keep(struct gpu_bench *b, const char *name, double took, json_t *figu
     return json_write(b->file, b->report, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9), err);
 }
 
-/* The part's figures in *figures, borrowed, NULL when there are none; frees the words. */
-static int part(struct gpu_bench *b, const char *name, double limit, struct words *w, const char *graphs,
-                json_t **figures, struct error *err)
+/* Runs a command as a part. *figures: its output, borrowed; NULL: none. Frees the words. */
+static int run_part(struct gpu_bench *b, const char *name, double limit, struct words *w, const char *graphs,
+                    json_t **figures, struct error *err)
 {
     double left = b->seconds - (clock_seconds() - b->began), at = clock_seconds();
     char reason[400] = "", last[400] = "";
     json_t *found = NULL, *said = NULL;
-    FILE *out = tmpfile(), *talk = tmpfile();
+    FILE *out = tmpfile(), *messages = tmpfile();
     limit = fmin(limit, left);
     if (limit < 1) snprintf(reason, sizeof reason, "no time left");
-    else if (!out || !talk) snprintf(reason, sizeof reason, "no temporary file: %s", strerror(errno));
+    else if (!out || !messages) snprintf(reason, sizeof reason, "no temporary file: %s", strerror(errno));
     else {
-        pid_t pid = begin(w, graphs, out, talk);
+        pid_t pid = begin(w, graphs, out, messages);
         int status = pid > 0 ? await(pid, limit) : 0;
-        said = lines_of(talk, last, sizeof last);
+        said = last_lines(messages, last, sizeof last);
         rewind(out);
         found = json_loadf(out, JSON_DISABLE_EOF_CHECK, NULL);
-        if (pid < 0) snprintf(reason, sizeof reason, "no process can be started");
-        else if (status == -1) snprintf(reason, sizeof reason, "cut off at its limit of %.0f s", limit);
+        if (pid < 0) snprintf(reason, sizeof reason, "cannot start a process");
+        else if (status == -1) snprintf(reason, sizeof reason, "killed at its limit of %.0f s", limit);
         else if (WIFSIGNALED(status)) snprintf(reason, sizeof reason, "ended by signal %d", WTERMSIG(status));
         else if (!found) snprintf(reason, sizeof reason, "exit %d: %.300s", WEXITSTATUS(status), last);
     }
     if (out) fclose(out);
-    if (talk) fclose(talk);
+    if (messages) fclose(messages);
     for (int i = 0; i < w->count; i++) free(w->word[i]);
     b->failed += !found;
     if (figures) *figures = found;
-    return keep(b, name, clock_seconds() - at, found, found ? NULL : reason, said, err);
+    return add_part(b, name, clock_seconds() - at, found, found ? NULL : reason, said, err);
 }
 
-static struct words command(const char *first, const char *second)
+/* Returns the words of a command of this program, with --json. */
+static struct words make_command(const char *first, const char *second)
 {
     struct words w = {.count = 0};
     add(&w, "meopt");
@@ -177,17 +178,17 @@ static struct words command(const char *first, const char *second)
 
 static int doctor_part(struct gpu_bench *b, json_t **report, struct error *err)
 {
-    struct words w = command("doctor", NULL);
+    struct words w = make_command("doctor", NULL);
     add_config(&w, b);
-    int code = part(b, "doctor", 120, &w, NULL, report, err);
+    int code = run_part(b, "doctor", 120, &w, NULL, report, err);
     if (code || *report) return code;
-    w = command("doctor", NULL);
+    w = make_command("doctor", NULL);
     add(&w, "--quick");
-    return part(b, "doctor --quick", 30, &w, NULL, report, err);
+    return run_part(b, "doctor --quick", 30, &w, NULL, report, err);
 }
 
-/* Of the doctor's report: of the device (the first card when none is chosen) free memory and bandwidth. */
-static void look(struct gpu_bench *b, const json_t *report, double *free_bytes, double *gb_per_s)
+/* Reads the device (default: the first card), its free memory and its bandwidth from the doctor's report. */
+static void read_doctor(struct gpu_bench *b, const json_t *report, double *free_bytes, double *gb_per_s)
 {
     json_t *check;
     size_t i;
@@ -204,17 +205,18 @@ static void look(struct gpu_bench *b, const json_t *report, double *free_bytes, 
     }
 }
 
-/* As many parameters as a step of 36 bytes each takes 50 ms, and as the card has room for in the widest
- * format (18 bytes) beside the copies that are the yardstick. */
+/* Measures the optimizer with as many parameters as take 50 ms per step (36 bytes moved per parameter),
+ * limited by the card's memory: 18 bytes per parameter in the widest format, and 2 GiB for the copies of
+ * the bandwidth test. */
 static int optimizer_part(struct gpu_bench *b, double free_bytes, double gb_per_s, struct error *err)
 {
-    struct words w = command("bench", "optim");
+    struct words w = make_command("bench", "optim");
     char text[32];
     double count = fmin(gb_per_s * 1e9 * 0.05 / 36, (free_bytes * 0.9 - 2147483648.0) / 18);
     snprintf(text, sizeof text, "%.0f", fmax(65536, fmin(count, 1e9)));
     add(&w, "--device"), add(&w, b->device);
     add(&w, "--params"), add(&w, text);
-    return part(b, "optimizer", 90, &w, NULL, NULL, err);
+    return run_part(b, "optimizer", 90, &w, NULL, NULL, err);
 }
 
 static int training_parts(struct gpu_bench *b, double free_bytes, int64_t batch, struct error *err)
@@ -226,48 +228,48 @@ static int training_parts(struct gpu_bench *b, double free_bytes, int64_t batch,
                 {"training without graphs", "none", NULL, 50},
                 {"training by kind", NULL, "--profile", 60}};
     char text[32];
-    struct words w = command("plan", NULL);
+    struct words w = make_command("plan", NULL);
     json_t *plan = NULL;
     add_training(&w, b);
     snprintf(text, sizeof text, "%.0f", free_bytes * 0.95);
     add(&w, "--card-memory"), add(&w, text);
-    int code = part(b, "plan", 30, &w, NULL, &plan, err);
+    int code = run_part(b, "plan", 30, &w, NULL, &plan, err);
     int64_t fits = json_integer_value(json_object_get(plan, "largest_micro_batch_images"));
     batch = fits > 0 && fits < batch ? fits : batch;
     snprintf(text, sizeof text, "%lld", (long long)(batch < 32 ? batch : 32));
     for (size_t i = 0; i < sizeof ways / sizeof *ways && !code; i++) {
-        w = command("bench", "train");
+        w = make_command("bench", "train");
         if (b->random) add(&w, "--random-weights");
         add(&w, "--no-peak");
         add(&w, "--batch"), add(&w, text);
         add(&w, "--steps"), add(&w, "6");
         if (ways[i].option) add(&w, ways[i].option);
         add_training(&w, b);
-        code = part(b, ways[i].name, ways[i].limit, &w, ways[i].graphs, NULL, err);
+        code = run_part(b, ways[i].name, ways[i].limit, &w, ways[i].graphs, NULL, err);
     }
     return code;
 }
 
-static int parts(struct gpu_bench *b, int64_t batch, struct error *err)
+static int run_parts(struct gpu_bench *b, int64_t batch, struct error *err)
 {
     json_t *report = NULL;
     double free_bytes = 0, gb_per_s = 0;
     int code = doctor_part(b, &report, err);
-    look(b, report, &free_bytes, &gb_per_s);
+    read_doctor(b, report, &free_bytes, &gb_per_s);
     if (code) return code;
     json_object_set_new(b->report, "device", b->device[0] ? json_string(b->device) : json_null());
     if (!b->device[0] && !report)
-        return keep(b, "optimizer, training", 0, NULL,
-                    "no card is known without the doctor's report: --device", NULL, err);
+        return add_part(b, "optimizer, training", 0, NULL,
+                        "the doctor has no report; give the card with --device", NULL, err);
     if (!b->device[0]) {
-        code = keep(b, "optimizer, training", 0, NULL, "no card can be used", NULL, err);
+        code = add_part(b, "optimizer, training", 0, NULL, "no usable card", NULL, err);
         return code ? code
-                    : error_set(err, EXIT_NO_CARD, "the file says why: meopt doctor prints the same",
-                                "no card can be used: %s has the report", b->file);
+                    : error_set(err, EXIT_NO_CARD, "the file has the reason, as does: meopt doctor",
+                                "no usable card; the report is %s", b->file);
     }
     code = optimizer_part(b, free_bytes, gb_per_s, err);
     if (!code && b->config_words) code = training_parts(b, free_bytes, batch, err);
-    else if (!code) code = keep(b, "training", 0, NULL, "no CONFIG was given", NULL, err);
+    else if (!code) code = add_part(b, "training", 0, NULL, "no CONFIG was given", NULL, err);
     return code;
 }
 
@@ -278,8 +280,8 @@ static bool needs_checkpoint(const struct config_tower *t)
     return t->arch == TOWER_ARCH_CUSTOM && !t->width && t->weight && t->weight[0];
 }
 
-/* The card that the experiment asks for, if it names one. */
-static int configured(struct gpu_bench *b, int64_t *batch, struct error *err)
+/* Reads the batch size and the card (if set) from the configuration. */
+static int read_config(struct gpu_bench *b, int64_t *batch, struct error *err)
 {
     struct config c;
     int card = 0, code = config_load(&c, b->config[0], b->config + 1, b->config_words - 1, err);
@@ -305,9 +307,9 @@ static int bench_gpu(const struct arguments *args, struct error *err)
     const char *device = argument_text(args, "device", "");
     size_t type = strcspn(device, ":");
     if (device[0] && (!device[type] || (strncmp(device, "hip:", 4) != 0 && strncmp(device, "cuda:", 5) != 0)))
-        return error_set(err, EXIT_USAGE, "hip:0, for instance", "--device %s is no card", device);
+        return error_set(err, EXIT_USAGE, "for example hip:0", "--device %s is not a card", device);
     snprintf(b.device, sizeof b.device, "%s", device);
-    int code = b.config_words ? configured(&b, &batch, err) : 0;
+    int code = b.config_words ? read_config(&b, &batch, err) : 0;
     if (code) return code;
     sigset_t child;
     sigemptyset(&child);
@@ -315,12 +317,12 @@ static int bench_gpu(const struct arguments *args, struct error *err)
     sigprocmask(SIG_BLOCK, &child, NULL);
     b.report = json_pack("{s:n, s:[]}", "device", "parts");
     b.parts = json_object_get(b.report, "parts");
-    code = parts(&b, batch, err);
+    code = run_parts(&b, batch, err);
     json_decref(b.report);
     if (!code || code == EXIT_NO_CARD)
         log_info("%s can be sent: it has no host name, no user name and no directories", b.file);
     if (!code && b.failed)
-        code = error_set(err, EXIT_FAILED, "the reasons stand in the file; more time: --seconds",
+        code = error_set(err, EXIT_FAILED, "the file has the reasons; for more time: --seconds",
                          "%d parts have no figures", b.failed);
     return code;
 }

@@ -1,11 +1,10 @@
-/* meopt bench optim: what one optimizer step costs, beside what the memory of this machine can do.
+/* meopt bench optim: measures optimizer steps, and the memory bandwidth of this machine in the same run.
  *
- * The yardstick is the STREAM triad (McCalpin 1995: a = b + s c, 24 bytes an element) with the same number of
- * threads in the same run, measured before and after each combination; both take the best of several
- * repetitions. Bytes moved are those that the format must move: each array read once and, if it changes,
- * written once. On a card the yardstick is a copy of 1 GiB inside its memory (less where that does not fit),
- * 2 bytes moved for each.
- */
+ * The reference is the STREAM triad (McCalpin 1995: a = b + s c, 24 bytes per element) with the same number
+ * of threads, measured before and after each combination. Of each, the best of several repetitions counts.
+ * Bytes moved are those that the format must move: each array is read once and, if it changes, written
+ * once. On a card the reference is a copy of 1 GiB in its memory (less if that does not fit), which moves 2
+ * bytes per byte copied. */
 #include "cli/command.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -41,7 +40,7 @@ struct result {
 struct triad {
     struct device *card; /* NULL: the CPU */
     char *block;         /* card: two halves */
-    size_t bytes;        /* card: of one */
+    size_t bytes;        /* card: of one half */
     double *a, *b, *c;
     int64_t count;
     int threads;
@@ -49,13 +48,14 @@ struct triad {
 
 static int triad_open(struct triad *t, int threads, struct error *err)
 {
-    t->count = (int64_t)32 << 20; /* 256 MB each: beyond any cache */
+    t->count = (int64_t)32 << 20; /* 256 MB each, larger than any cache */
     t->threads = threads;
     t->a = malloc((size_t)t->count * 8);
     t->b = malloc((size_t)t->count * 8);
     t->c = malloc((size_t)t->count * 8);
     if (!t->a || !t->b || !t->c)
-        return error_set(err, EXIT_HOST_MEMORY, "close something", "no memory for the triad's 768 MB");
+        return error_set(err, EXIT_HOST_MEMORY, "end other programs",
+                         "out of memory for the 768 MB of the STREAM triad");
     memory_large_pages(t->a, (size_t)t->count * 8);
     memory_large_pages(t->b, (size_t)t->count * 8);
     memory_large_pages(t->c, (size_t)t->count * 8);
@@ -103,8 +103,8 @@ static void triad_close(struct triad *t)
     free(t->c);
 }
 
-/* Gradients where the step will read them. */
-static void *gradient_place(const struct triad *t, const void *host, size_t bytes, struct error *err)
+/* Copies gradients to the card. */
+static void *upload_gradient(const struct triad *t, const void *host, size_t bytes, struct error *err)
 {
     void *p = device_alloc(t->card, MEMORY_GRADIENTS, bytes, "gradients", err);
     if (p) t->card->upload(t->card, p, host, bytes);
@@ -118,7 +118,7 @@ static int library_error(struct error *err, const struct meopt_error *from, cons
     int memory = place->card ? EXIT_CARD_MEMORY : EXIT_HOST_MEMORY;
     int code = from->status == MEOPT_BAD_ARGUMENT ? EXIT_USAGE : EXIT_FAILED;
     return error_set(err, from->status == MEOPT_NO_MEMORY ? memory : code,
-                     from->status == MEOPT_NO_MEMORY ? "fewer --params" : NULL, "%s", from->message);
+                     from->status == MEOPT_NO_MEMORY ? "use fewer --params" : NULL, "%s", from->message);
 }
 
 static struct meopt_options options_of(const struct combination *c, const struct triad *place, int threads)
@@ -146,10 +146,10 @@ static double moved_bytes(const struct combination *c)
     double gradient = gradient_dtype(c->weights) == MEOPT_F32 ? 4 : 2, once = weight[c->weights] + moments;
     double copy = c->weights == MEOPT_WEIGHTS_F32_COPY ? 2 : 0;
     return 2 * once + gradient + copy +
-           (RULE_HAS(c->rule, WITH_TRUST) ? once + gradient : 0); /* for its norms it reads all twice */
+           (RULE_HAS(c->rule, WITH_TRUST) ? once + gradient : 0); /* reads all arrays twice, for its norms */
 }
 
-/* One step of the rule in float64 from weight w, moments 0: what the first step of a run must give. */
+/* Returns the weight after the first step of the rule, in float64, from weight w and moments 0. */
 static double exact_step(const struct meopt_options *o, double w, double g, double lr, double trust,
                          double *update)
 {
@@ -166,7 +166,7 @@ static double exact_step(const struct meopt_options *o, double w, double g, doub
     return w - lr * trust * u;
 }
 
-/* Largest relative error of a weight after the first step, over 64 Ki weights of 0.01 to 1. */
+/* Measures the largest relative error of a weight after the first step, over 65536 weights of 0.01 to 1. */
 static int measure_error(const struct combination *c, const struct triad *place, double *error,
                          struct error *err)
 {
@@ -180,7 +180,7 @@ static int measure_error(const struct combination *c, const struct triad *place,
     float *w = malloc(3 * N * sizeof *w), *g = w + N, *after = g + N;
     if (!w) {
         meopt_destroy(opt);
-        return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
+        return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory");
     }
     uint32_t random = 1;
     for (int i = 0; i < N; i++) {
@@ -189,10 +189,11 @@ static int measure_error(const struct combination *c, const struct triad *place,
         random = random * 1664525u + 1013904223u;
         g[i] = (float)((random >> 8) / 16777216.0 - 0.5);
     }
-    void *card = place->card ? gradient_place(place, g, N * sizeof *g, err) : NULL;
+    void *card = place->card ? upload_gradient(place, g, N * sizeof *g, err) : NULL;
     struct meopt_gradient gradient = {place->card ? card : g, MEOPT_F32};
     int status = meopt_import(opt, 0, 0, N, w, &e);
-    if (!status) status = meopt_export(opt, 0, 0, N, w, &e); /* what the format made of them is the start */
+    if (!status)
+        status = meopt_export(opt, 0, 0, N, w, &e); /* starts from the weights as rounded by the format */
     if (!status) status = meopt_step(opt, 1, lr, 1, &gradient, NULL, &e);
     if (!status) status = meopt_export(opt, 0, 0, N, after, &e);
     double ww = 0, uu = 0, u, worst = 0;
@@ -243,15 +244,15 @@ static int run_combination(const struct combination *c, int64_t parameters, int 
     struct meopt_error e = {0};
     void *card = NULL;
     int code = gradient ? 0
-                        : error_set(err, EXIT_HOST_MEMORY, "fewer --params",
-                                    "no memory for %zu bytes of gradients", gradient_bytes);
+                        : error_set(err, EXIT_HOST_MEMORY, "use fewer --params",
+                                    "out of memory for %zu bytes of gradients", gradient_bytes);
     for (int64_t i = 0; !code && i < count; i++) {
         snprintf(names + i * 24, 24, "t%lld", (long long)i);
         table[i] = (struct meopt_tensor){.name = names + i * 24, .ndim = 2, .shape = {rows, TENSOR_COLUMNS}};
     }
     if (!code) memory_large_pages(gradient, gradient_bytes);
     if (!code) gradient_fill(gradient, dtype, all);
-    if (!code && triad->card && !(card = gradient_place(triad, gradient, gradient_bytes, err)))
+    if (!code && triad->card && !(card = upload_gradient(triad, gradient, gradient_bytes, err)))
         code = EXIT_CARD_MEMORY;
     char *from = card ? card : gradient;
     for (int64_t i = 0; !code && i < count; i++)
@@ -290,7 +291,7 @@ static const struct combination usual[] = {
     {0, MEOPT_WEIGHTS_BF16_SR, MEOPT_STATE_8BIT},      {0, MEOPT_WEIGHTS_BF16_SR, MEOPT_STATE_4BIT},
 };
 
-/* The preset that has these formats, NULL for none. */
+/* Returns the preset with these formats; NULL: none. */
 static const char *preset_of(const struct combination *c)
 {
     static const char *const presets[] = {"quality", "balanced", "minimal", "fp32", "amp", "pure_bf16"};
@@ -349,7 +350,7 @@ static int bench_optim_run(const struct arguments *args, struct error *err)
         for (size_t i = 0; !code && i < sizeof usual / sizeof *usual; i++) {
             struct combination c = usual[i];
             c.rule = r;
-            /* one format named: the rows that have it; both: that combination, usual or not */
+            /* with one format given: the rows that have it; with both: that combination */
             if (weights && states) {
                 if (i) break;
                 c.weights = meopt_weight_format_from_name(weights);
@@ -371,9 +372,8 @@ static int bench_optim_run(const struct arguments *args, struct error *err)
         json_print(stdout, all, JSON_INDENT(2) | JSON_REAL_PRECISION(8));
         json_decref(all);
     } else if (!code)
-        printf("held, moved: bytes a parameter; ratio: to a %s of %.1f GB/s on %d thread%s; error: largest "
-               "relative error of a weight "
-               "after one step, to float64\n",
+        printf("held, moved: bytes per parameter; ratio: to a %s of %.1f GB/s on %d thread%s; error: largest "
+               "relative error of a weight after one step, compared with float64\n",
                triad.card ? "copy inside the card" : "STREAM triad", best_triad, threads,
                threads == 1 ? "" : "s");
     json_decref(results);

@@ -1,9 +1,8 @@
-/* meopt bench speedup: one optimizer iteration on one core,
- * on all cores and on a card, as ratios with their spread.
+/* meopt bench speedup: measures one optimizer step on one core, all cores and a card, as ratios with their
+ * spread.
  *
- * The original's test of card against CPU. Every place takes the same step of the same tensors; the places
- * take turns, so that a slow moment of the machine falls on all of them.
- */
+ * This is the original's test of a card against the CPU. All places run the same step of the same tensors,
+ * in round-robin order, so that a slow period of the machine affects all of them. */
 #include "cli/command.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -25,7 +24,7 @@
 
 enum { TENSOR = 4 << 20, PLACES = 3 };
 
-/* Where a step is taken: card NULL is this machine's processor. */
+/* A place that runs steps; card NULL: the CPU. */
 struct place {
     const char *name;
     int threads;
@@ -49,11 +48,11 @@ struct measured {
 static int library_error(struct error *err, const struct meopt_error *from, const struct place *place)
 {
     int memory = place->card ? EXIT_CARD_MEMORY : EXIT_HOST_MEMORY;
-    return error_set(err, from->status == MEOPT_NO_MEMORY ? memory : EXIT_FAILED, "fewer --params", "%s: %s",
-                     place->name, from->message);
+    return error_set(err, from->status == MEOPT_NO_MEMORY ? memory : EXIT_FAILED, "use fewer --params",
+                     "%s: %s", place->name, from->message);
 }
 
-/* Tensors of one optimizer, and the gradient that all of them read. */
+/* Tensors of one optimizer, and the gradient shared by all of them. */
 struct work {
     struct meopt_tensor *table;
     struct meopt_gradient *gradients;
@@ -103,9 +102,9 @@ static int create(struct meopt **opt, const struct format *f, const struct place
     return meopt_create(opt, &o, w->table, w->count, &library) ? library_error(err, &library, place) : 0;
 }
 
-/* One step, until its last byte is written. */
-static int step(struct meopt *opt, int64_t number, const struct place *place, const struct work *w,
-                const void *gradient, int type, double *ms, struct error *err)
+/* Runs one step and waits for it. */
+static int run_step(struct meopt *opt, int64_t number, const struct place *place, const struct work *w,
+                    const void *gradient, int type, double *ms, struct error *err)
 {
     struct meopt_error library = {0};
     for (size_t i = 0; i < w->count; i++) w->gradients[i] = (struct meopt_gradient){gradient, type};
@@ -136,10 +135,10 @@ static int measure(const struct format *f, int64_t parameters, const struct plac
         }
         if (!code) code = create(&opt[p], f, &places[p], &w, err);
     }
-    for (int i = 0; i <= repeat && !code; i++) /* the first is for the caches and the pages */
+    for (int i = 0; i <= repeat && !code; i++) /* the first step warms up caches and pages */
         for (int p = 0; p < count && !code; p++)
-            code = step(opt[p], i + 1, &places[p], &w, gradient[p], f->gradient,
-                        &measured[p].ms[i ? i - 1 : 0], err);
+            code = run_step(opt[p], i + 1, &places[p], &w, gradient[p], f->gradient,
+                            &measured[p].ms[i ? i - 1 : 0], err);
     for (int p = 0; p < count; p++) {
         measured[p].mean = statistics_mean(measured[p].ms, repeat);
         measured[p].sd = statistics_sd(measured[p].ms, repeat);
@@ -150,7 +149,7 @@ static int measure(const struct format *f, int64_t parameters, const struct plac
     return code;
 }
 
-/* The card asked for, or with "auto" the one that a training on this machine would take, if any. */
+/* Opens the card; with "auto" the card that training on this machine would use, else none. */
 static int find_card(struct device **card, const char *spec, struct error *err)
 {
     *card = NULL;
@@ -167,8 +166,8 @@ static void warn_outliers(const struct format *f, const char *place, const struc
     int count = 0;
     for (int i = 0; i < repeat; i++) count += statistics_outlier(m->ms, repeat, i);
     if (count)
-        log_warn("%s, %s: %d of %d steps are far from the rest: is the machine busy?", f->name, place, count,
-                 repeat);
+        log_warn("%s, %s: %d of %d steps are outliers; other processes may use the machine", f->name, place,
+                 count, repeat);
 }
 
 static json_t *row_json(const struct format *f, const struct place *place, const struct measured *m,

@@ -1,5 +1,5 @@
-/* meopt bench train: steps of an experiment's geometry
- * beside the limit of the machine, measured in the same run. */
+/* meopt bench train: measures training steps of a configuration, and the best GEMM rate of the machine in
+ * the same run. */
 #include "cli/command.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -23,7 +23,8 @@ struct synthetic {
     int64_t *ids;
 };
 
-static int give(void *context, int64_t index, struct batch *batch, const int64_t **ids, struct error *err)
+static int next_batch(void *context, int64_t index, struct batch *batch, const int64_t **ids,
+                      struct error *err)
 {
     struct synthetic *s = context;
     (void)index;
@@ -33,22 +34,21 @@ static int give(void *context, int64_t index, struct batch *batch, const int64_t
     return 0;
 }
 
-static const void *give_next(void *context) { return ((struct synthetic *)context)->images; }
+static const void *next_images(void *context) { return ((struct synthetic *)context)->images; }
 
-/* What one run found: the best step, where its time went, and the best products of either type. */
-struct found {
+/* Results: the best step, its time by kind of work, and the best GEMM rate of each type. */
+struct bench_result {
     double seconds, images, gflops;
     double spent[WORK_KINDS]; /* of that step, with --profile */
     int64_t calls[WORK_KINDS];
-    double call; /* seconds of one that does nothing */
+    double call; /* seconds of an empty call */
     struct gemm_peak bf16, fp32;
-    const struct gemm_peak *peak; /* of the two, what the steps are held to; NULL: not measured */
-    double processor_s;           /* of that step, of the whole process */
-    bool on_processors;           /* and nothing else computes */
-    double stream_ms,
-        offload_ms; /* that it waited for streamed weights and offloaded states; below 0: none */
+    const struct gemm_peak *peak; /* the reference of the two; NULL: not measured */
+    double processor_s;           /* CPU seconds of the process in that step */
+    bool on_cpu;                  /* no card computes */
+    double stream_ms, offload_ms; /* waiting for streamed weights and offloaded states; negative: none */
     struct memory_use use;
-    int64_t resident; /* bytes that the process has had at most, up to then */
+    int64_t resident; /* largest resident bytes of the process */
 };
 
 static void keep_better(struct gemm_peak *best, const struct gemm_peak *peak)
@@ -56,10 +56,10 @@ static void keep_better(struct gemm_peak *best, const struct gemm_peak *peak)
     if (peak->gflops > best->gflops) *best = *peak;
 }
 
-/* The peaks of the matrix product, where they are higher than what is known; on a device of its own, so that
- * its scratch is not counted among the experiment's. What trains in bf16 may multiply in fp32, so it is held
- * to the better of the two; the other type is asked with smaller products. */
-static int peak_of(const struct config *c, struct found *f, struct error *err)
+/* Measures the best GEMM rate of both types, and keeps the higher of old and new values. Uses a device of
+ * its own, so that its scratch memory is not counted. Training in bf16 may compute GEMMs in fp32, so the
+ * reference is the better of the two. The type that does not train is measured with smaller GEMMs. */
+static int measure_peaks(const struct config *c, struct bench_result *f, struct error *err)
 {
     struct device *device;
     struct gemm_peak bf16 = {0}, fp32 = {0};
@@ -67,7 +67,7 @@ static int peak_of(const struct config *c, struct found *f, struct error *err)
     int code = train_device_open(&device, c, false, err);
     if (code) return code;
     bool cpu = device->kind == DEVICE_CPU;
-    log_info("measuring the peak of the GEMM, bf16 and fp32");
+    log_info("measuring the best GEMM rate, bf16 and fp32");
     if (device_gemm_peak(device, DTYPE_BF16, wide && cpu ? 2 : 0, &bf16, err) == 0)
         keep_better(&f->bf16, &bf16);
     if (device_gemm_peak(device, DTYPE_F32, !wide && cpu ? 2 : 0, &fp32, err) == 0)
@@ -98,7 +98,7 @@ static void report_wait(const char *what, double ms)
 }
 
 static int bench_steps(struct trainer *t, const struct config *c, int64_t steps,
-                       struct device_profile *profile, struct found *f, struct error *err)
+                       struct device_profile *profile, struct bench_result *f, struct error *err)
 {
     int64_t values = (int64_t)(trainer_input_bytes(t, t->micro) / sizeof(float));
     struct synthetic s = {xmalloc((size_t)values * sizeof *s.images),
@@ -109,11 +109,12 @@ static int bench_steps(struct trainer *t, const struct config *c, int64_t steps,
     for (int64_t step = 1; step <= steps && !code; step++) {
         if (profile) profile_clear(profile);
         double begin = clock_seconds(), spent = processor_seconds();
-        code = trainer_step(t, step, c->optim.lr, &(struct batch_source){give, give_next, &s}, &result, err);
+        code = trainer_step(t, step, c->optim.lr, &(struct batch_source){next_batch, next_images, &s},
+                            &result, err);
         double seconds = clock_seconds() - begin, processor = processor_seconds() - spent;
         if (code) break;
-        fprintf(stderr, "step %lld: %.1f ms, %.1f of the processors, loss %.6g", (long long)step,
-                seconds * 1e3, processor * 1e3, result.loss);
+        fprintf(stderr, "step %lld: %.1f ms, %.1f ms of CPU time, loss %.6g", (long long)step, seconds * 1e3,
+                processor * 1e3, result.loss);
         report_wait("weights", result.stream_wait_ms);
         report_wait("states", result.offload_wait_ms);
         fputc('\n', stderr);
@@ -132,21 +133,21 @@ static int bench_steps(struct trainer *t, const struct config *c, int64_t steps,
     f->images = (double)t->batch / f->seconds;
     f->gflops = (t->student_flops + (t->teacher ? model_shape_forward_flops(&t->teacher_shape) : 0)) *
                 f->images * 1e-9;
-    f->on_processors = t->device->kind == DEVICE_CPU;
+    f->on_cpu = t->device->kind == DEVICE_CPU;
     f->use = t->device->use;
     f->resident = (int64_t)used().ru_maxrss * 1024;
     return 0;
 }
 
-/* The rest of the step. */
-static double waiting(const struct found *f)
+/* Returns the seconds of the step outside of calls. */
+static double waiting(const struct bench_result *f)
 {
     double rest = f->seconds;
     for (int k = 0; k < WORK_KINDS; k++) rest -= f->spent[k];
     return rest > 0 ? rest : 0;
 }
 
-static int64_t calls_of(const struct found *f)
+static int64_t calls_of(const struct bench_result *f)
 {
     int64_t all = 0;
     for (int k = 0; k < WORK_KINDS; k++) all += f->calls[k];
@@ -157,7 +158,7 @@ static json_t *rate_or_null(double gflops) { return gflops > 0 ? json_real(gflop
 
 static json_t *wait_or_null(double ms) { return ms >= 0 ? json_real(ms) : json_null(); }
 
-static void print_json(const struct found *f, bool profiled)
+static void print_json(const struct bench_result *f, bool profiled)
 {
     double peak = f->peak ? f->peak->gflops : 0;
     json_t *memory = memory_json(&f->use),
@@ -196,7 +197,7 @@ static void print_rate(const char *name, const struct gemm_peak *peak)
     else printf("%-11s not measured\n", name);
 }
 
-static void print_profile(const struct found *f)
+static void print_profile(const struct bench_result *f)
 {
     for (int k = 0; k < WORK_KINDS; k++)
         printf("%-11s %.1f %% of the step, %.1f ms, %lld calls\n", work_kind_names[k],
@@ -205,7 +206,7 @@ static void print_profile(const struct found *f)
            waiting(f) * 1e3);
     if (f->call <= 0) return;
     double calls = (double)calls_of(f) * f->call;
-    printf("%-11s %.1f %% of the step, %.1f ms of the above: %lld of %.1f us each at rest\n", "calls",
+    printf("%-11s %.1f %% of the step, %.1f ms of the above: %lld of %.1f us each when idle\n", "calls",
            calls / f->seconds * 100, calls * 1e3, (long long)calls_of(f), f->call * 1e6);
 }
 
@@ -216,18 +217,17 @@ static void print_offloaded(const char *name, const size_t *classes)
             printf("in %-8s %.1f MiB of %s\n", name, (double)classes[k] / 1048576.0, memory_class_names[k]);
 }
 
-/* Less than half of one processor: other work had them, unless the step waited for a disk. */
-static void print_busy(const struct found *f)
+/* Warns if the step had less than half of one CPU, unless it waited for a disk. */
+static void print_busy(const struct bench_result *f)
 {
-    if (!f->on_processors || f->stream_ms > 0 || f->offload_ms > 0 || f->processor_s > f->seconds / 2) return;
-    printf("busy        other work had the processors for %.0f %% of the step: rates are not this "
-           "machine's\n",
+    if (!f->on_cpu || f->stream_ms > 0 || f->offload_ms > 0 || f->processor_s > f->seconds / 2) return;
+    printf("busy        other processes had the CPU for %.0f %% of the step: the rates are too low\n",
            100 - f->processor_s / f->seconds * 100);
 }
 
-static void print_text(const struct found *f, bool profiled)
+static void print_text(const struct bench_result *f, bool profiled)
 {
-    printf("images/s    %.3f\nstep        %.1f ms, %.1f of the processors\nGFLOP/s     %.1f\n", f->images,
+    printf("images/s    %.3f\nstep        %.1f ms, %.1f ms of CPU time\nGFLOP/s     %.1f\n", f->images,
            f->seconds * 1e3, f->processor_s * 1e3, f->gflops);
     print_busy(f);
     if (f->stream_ms >= 0) printf("waited      %.1f ms for streamed weights\n", f->stream_ms);
@@ -240,14 +240,14 @@ static void print_text(const struct found *f, bool profiled)
     if (profiled) print_profile(f);
     for (int k = 0; k < MEMORY_CLASS_COUNT; k++)
         printf("%-11s %.1f MiB\n", memory_class_names[k], (double)f->use.peak_bytes[k] / 1048576.0);
-    printf("peak        %.1f MiB\nresident    %.1f MiB of the process, at most\n",
+    printf("peak        %.1f MiB\nresident    %.1f MiB, peak of the process\n",
            (double)f->use.peak_total_bytes / 1048576.0, (double)f->resident / 1048576.0);
     print_offloaded("host", f->use.offloaded_peak_bytes[PLACE_HOST]);
     print_offloaded("file", f->use.offloaded_peak_bytes[PLACE_FILE]);
 }
 
-/* What is wrong with the experiment is said before anything is measured: it is made where no memory is. */
-static int rehearse(const struct config *config, bool random, struct error *err)
+/* Checks the configuration before measuring, by creating the trainer on the dry device. */
+static int check_config(const struct config *config, bool random, struct error *err)
 {
     char spec[32];
     struct config c;
@@ -273,22 +273,22 @@ static int bench_run(const struct arguments *args, struct error *err)
     struct device *device = NULL;
     struct trainer *t = NULL;
     struct device_profile profile;
-    struct found found = {0};
+    struct bench_result found = {0};
     bool profiled = argument_flag(args, "profile");
     int code = config_load(&c, args->operands[0], args->operands + 1, args->operand_count - 1, err);
     if (code) return code;
     if (config_memory(&c)) {
-        code = error_set(
-            err, EXIT_CONFIG, "leave it out (train.memory=), and type the keys that 'meopt plan --fit' tells",
-            "train.memory is chosen by 'meopt train' alone: bench train times the keys as they are");
+        code = error_set(err, EXIT_CONFIG,
+                         "remove it (train.memory=), and set the keys that 'meopt plan --fit' lists",
+                         "only 'meopt train' applies train.memory; bench train measures the given keys");
         config_free(&c);
         return code;
     }
     c.train.batch_size = argument_int(args, "batch", c.train.batch_size);
     c.train.cache_teacher = false;
     bool peak = !argument_flag(args, "no-peak");
-    code = rehearse(&c, argument_flag(args, "random-weights"), err);
-    if (!code && peak) code = peak_of(&c, &found, err);
+    code = check_config(&c, argument_flag(args, "random-weights"), err);
+    if (!code && peak) code = measure_peaks(&c, &found, err);
     if (!code) code = train_device_open(&device, &c, true, err);
     if (!code) {
         device_facts_warn(device);
@@ -303,7 +303,8 @@ static int bench_run(const struct arguments *args, struct error *err)
         code = bench_steps(t, &c, argument_int(args, "steps", 3), profiled ? &profile : NULL, &found, err);
     trainer_close(t);
     device_close(device);
-    if (!code && peak) code = peak_of(&c, &found, err); /* again: the machine's speed wanders */
+    if (!code && peak)
+        code = measure_peaks(&c, &found, err); /* again, because the speed of the machine varies */
     if (!code) (argument_flag(args, "json") ? print_json : print_text)(&found, profiled);
     config_free(&c);
     return code;

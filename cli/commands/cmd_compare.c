@@ -1,4 +1,4 @@
-/* meopt compare: runs beside each other, as a table that one can publish. */
+/* meopt compare: compares runs in a table, as text, JSON, HTML, plots and files for a paper. */
 #include "cli/command.h"
 #include "cli/commands/compare_run.h"
 #include "cli/run_name.h"
@@ -34,7 +34,7 @@ static void *read_one(void *argument)
     return NULL;
 }
 
-/* Runs are read side by side: a long one takes a second. */
+/* Reads runs in parallel, because a long one takes a second. */
 static int read_all(struct task *tasks, int count, struct error *err)
 {
     enum { AT_ONCE = 8 };
@@ -55,7 +55,7 @@ static int read_all(struct task *tasks, int count, struct error *err)
     return code;
 }
 
-/* "a,b,c" are repeats of one column, unless there is a directory of that very name. */
+/* Splits "a,b,c" into repeats of one column, unless a directory has that very name. */
 static char **split(const char *operand, const char *run_dir, int *count, int *code, struct error *err)
 {
     char **parts = NULL;
@@ -68,7 +68,7 @@ static char **split(const char *operand, const char *run_dir, int *count, int *c
         memcpy(word, p, n);
         bool failed = *code != 0;
         parts[(*count)++] = failed ? NULL : run_named(word, run_dir, code, err);
-        if (!failed && *code && errno == 0) *code = err->code = EXIT_USAGE; /* there is none */
+        if (!failed && *code && errno == 0) *code = err->code = EXIT_USAGE; /* no such run */
         free(word);
         if (!p[n]) return parts;
         p += n + 1;
@@ -76,7 +76,7 @@ static char **split(const char *operand, const char *run_dir, int *count, int *c
 }
 
 struct group {
-    char *name; /* NULL: after the run */
+    char *name; /* NULL: the name of the run */
     char **directories;
     int count;
 };
@@ -231,7 +231,7 @@ static int write_all(const struct arguments *args, const struct table *table,
     return code;
 }
 
-static void look_at_terminal(struct output_options *o)
+static void inspect_terminal(struct output_options *o)
 {
     struct winsize size;
     const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
@@ -244,15 +244,17 @@ static void look_at_terminal(struct output_options *o)
 
 /* ---- Thresholds ---- */
 
-static int judge(const struct arguments *args, const struct table *table, struct threshold **thresholds,
-                 struct threshold_result **results, int *count, struct error *err)
+/* Parses --threshold, and applies each to all columns but the reference. */
+static int apply_thresholds(const struct arguments *args, const struct table *table,
+                            struct threshold **thresholds, struct threshold_result **results, int *count,
+                            struct error *err)
 {
     int given = 0, code = 0;
     while (argument_list(args, "threshold", given)) given++;
     *thresholds = xcalloc((size_t)given + 1, sizeof **thresholds);
     *results = xcalloc((size_t)(given * table->column_count) + 1, sizeof **results);
     if (given && table->column_count < 2)
-        return error_set(err, EXIT_USAGE, "name another run", "--threshold needs something to compare with");
+        return error_set(err, EXIT_USAGE, "add a run", "--threshold requires at least two columns");
     for (int i = 0; i < given && !code; i++) {
         struct threshold *t = &(*thresholds)[i];
         code = threshold_parse(t, table, argument_list(args, "threshold", i), err);
@@ -264,12 +266,13 @@ static int judge(const struct arguments *args, const struct table *table, struct
         }
     }
     if (given && !code && !table->comparable)
-        log_warn("thresholds are judged although these runs are not comparable: see that section");
+        log_warn("these runs are not comparable; thresholds are applied nevertheless");
     return code;
 }
 
-static int exceeded(const struct table *table, const struct threshold_result *results, int count,
-                    struct error *err)
+/* Logs each exceeded threshold; EXIT_THRESHOLD if there is one. */
+static int report_exceeded(const struct table *table, const struct threshold_result *results, int count,
+                           struct error *err)
 {
     int failed = 0;
     for (int i = 0; i < count; i++) {
@@ -296,7 +299,7 @@ static int choose_reference(const struct arguments *args, const struct column *c
             *reference = c;
             return 0;
         }
-    return error_set(err, EXIT_USAGE, "--reference takes a column's name", "no column '%s'", wanted);
+    return error_set(err, EXIT_USAGE, "--reference requires the name of a column", "no column '%s'", wanted);
 }
 
 static int make_groups(const struct arguments *args, struct group **groups, int *count, struct error *err)
@@ -305,9 +308,8 @@ static int make_groups(const struct arguments *args, struct group **groups, int 
     int repeats = (int)argument_int(args, "repeat", 1), code = 0;
     *groups = xcalloc((size_t)args->operand_count + 2, sizeof **groups);
     if (!config && argument_int(args, "repeat", 0))
-        return error_set(err, EXIT_USAGE,
-                         "finished repeats are named together, as in: meopt compare a-1,a-2 b-1,b-2",
-                         "--repeat belongs to --run");
+        return error_set(err, EXIT_USAGE, "to compare finished repeats: meopt compare a-1,a-2 b-1,b-2",
+                         "--repeat requires --run");
     if (config) {
         struct compare_plan plan = {.config = config,
                                     .overrides = args->operands,
@@ -329,7 +331,7 @@ static int make_groups(const struct arguments *args, struct group **groups, int 
     }
     if (args->operand_count == 0)
         return error_set(err, EXIT_USAGE, "see 'meopt compare --help'",
-                         "meopt compare needs runs, or --run CONFIG");
+                         "meopt compare requires runs or --run CONFIG");
     for (int i = 0; i < args->operand_count; i++) {
         struct group *group = &(*groups)[(*count)++];
         group->directories =
@@ -349,8 +351,8 @@ static int compare(const struct arguments *args, struct error *err)
     int group_count = 0, count = 0, reference = 0, result_count = 0;
     const char *published = argument_text(args, "published", NULL);
     if (argument_flag(args, "json") + argument_flag(args, "csv") + argument_flag(args, "md") > 1)
-        return error_set(err, EXIT_USAGE, "--html, --svg and --png go beside one of them",
-                         "--json, --csv and --md exclude each other");
+        return error_set(err, EXIT_USAGE, "use one of them; --html, --svg and --png can be added",
+                         "only one of --json, --csv and --md can be used");
     int code = make_groups(args, &groups, &group_count, err);
     if (!code) {
         count = group_count;
@@ -361,23 +363,23 @@ static int compare(const struct arguments *args, struct error *err)
                          ? xstrdup(argument_text(args, "published-file", NULL))
                          : path_shipped("published.yaml");
         code = path ? published_add(&columns, &count, path, published, err)
-                    : error_set(err, EXIT_FAILED, "install meopt again, or name it with --published-file",
-                                "published.yaml is not where this program was installed");
+                    : error_set(err, EXIT_FAILED, "install meopt again, or give it with --published-file",
+                                "published.yaml is not in the installation of this program");
         free(path);
     }
     if (!code) code = choose_reference(args, columns, count, &reference, err);
     if (!code) {
         table = table_make(columns, count, reference);
-        code = judge(args, table, &thresholds, &results, &result_count, err);
+        code = apply_thresholds(args, table, &thresholds, &results, &result_count, err);
     }
     if (!code) {
-        look_at_terminal(&options);
+        inspect_terminal(&options);
         options.results = results;
         options.result_count = result_count;
         for (int i = 0; i < table->warning_count; i++) log_warn("%s", table->warnings[i]);
         code = write_all(args, table, &options, err);
     }
-    if (!code) code = exceeded(table, results, result_count, err);
+    if (!code) code = report_exceeded(table, results, result_count, err);
     if (table) table_free(table);
     else {
         for (int c = 0; c < count; c++) {

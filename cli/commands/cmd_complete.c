@@ -1,6 +1,6 @@
-/* meopt complete (hidden): what could stand where the cursor is, from the tables that also parse and explain.
- * The shells' completion files hand over the words of the line behind "meopt", the unfinished one last; a
- * candidate per line comes back, and ":files" where a file name may stand. */
+/* meopt complete (hidden): prints completions of a command line, from the tables of commands and options.
+ * The completion files of the shells pass the words after "meopt", the unfinished one last. The output is
+ * one candidate per line, and ":files" if a file name is possible. */
 #include "cli/command.h"
 #include "cli/commands/cmd_config.h"
 #include "cli/commands/plan_explain.h"
@@ -49,7 +49,7 @@ static void offer_keys(const char *word, bool with_value)
     }
 }
 
-/* Names of commands; after the first of two words, the second ones. */
+/* Offers names of commands: first words, or the second words after `first`. */
 static void offer_commands(const char *first, const char *word)
 {
     char last[64] = "";
@@ -67,13 +67,14 @@ static void offer_commands(const char *first, const char *word)
     }
 }
 
-/* What stands on the line so far. */
+/* The words of the line so far. */
 struct line {
     char **words;
-    int count; /* without the word that is being typed */
+    int count; /* without the unfinished word */
 };
 
-static const char *said(const struct line *line, const char *option, const char *otherwise)
+/* Returns the value of an option on the line. */
+static const char *option_value(const struct line *line, const char *option, const char *otherwise)
 {
     size_t n = strlen(option);
     for (int i = 0; i < line->count; i++) {
@@ -84,12 +85,12 @@ static const char *said(const struct line *line, const char *option, const char 
     return otherwise;
 }
 
-/* Names of runs, also behind a comma, and files where the word is a path or no name begins so. */
+/* Offers names of runs, also after a comma; files if no name has that prefix. */
 static void offer_runs(const struct line *line, const char *word)
 {
     const char *comma = strrchr(word, ','), *last = comma ? comma + 1 : word;
     int count, offered = 0;
-    char **names = run_names(said(line, "--run-dir", "runs"), true, &count);
+    char **names = run_names(option_value(line, "--run-dir", "runs"), true, &count);
     for (int i = 0; i < count; i++) {
         if (!begins(names[i], last)) continue;
         printf("%.*s%s\n", (int)(last - word), word, names[i]);
@@ -103,7 +104,7 @@ static void offer_one(void *word, const char *name) { offer(name, strlen(name), 
 
 static void offer_published(const struct line *line, const char *word)
 {
-    const char *given = said(line, "--published-file", NULL);
+    const char *given = option_value(line, "--published-file", NULL);
     char *path = given ? xstrdup(given) : path_shipped("published.yaml");
     if (path) published_names(path, offer_one, (char *)(uintptr_t)word);
     free(path);
@@ -115,7 +116,7 @@ static void offer_cards(const char *word)
     offer("list", 4, word);
 }
 
-/* The value of an option. */
+/* Offers values of an option. */
 static void offer_value(const struct command *command, const struct option *o, const struct line *line,
                         const char *word)
 {
@@ -194,4 +195,4 @@ static int complete_run(const struct arguments *args, struct error *err)
 }
 
 const struct command cmd_complete = {
-    "complete", "[WORD ...]", "what could stand where the cursor is", NULL, NULL, 0, -1, true, complete_run};
+    "complete", "[WORD ...]", "print completions of a command line", NULL, NULL, 0, -1, true, complete_run};

@@ -1,4 +1,4 @@
-/* meopt config edit: the form's loop. */
+/* meopt config edit: runs the form. */
 #include "cli/commands/cmd_config.h"
 #include "cli/command.h"
 #include "cli/form/form.h"
@@ -43,7 +43,7 @@ static void mouse(struct form *form)
         form_click(form, form_row_at(form, event.y, event.x));
 }
 
-/* Pasted text is for text fields; what saves or drops changes needs a key of its own. */
+/* Ignores pasted text outside of text fields; saving or discarding changes requires a single key. */
 static bool ignored(const struct form *form, int kind, wint_t c)
 {
     bool field = form->mode == FORM_TEXT || form->mode == FORM_SEARCH,
@@ -63,8 +63,8 @@ static void loop(struct form *form)
         wint_t c = 0;
         int kind = keys_get(&c);
         if (kind == ERR) {
-            if (!isatty(STDIN_FILENO)) break; /* the terminal went away */
-            continue;                         /* time passed: a signal may have come */
+            if (!isatty(STDIN_FILENO)) break; /* the terminal is gone */
+            continue;                         /* timeout: checks for signals */
         }
         changed = true;
         if (ignored(form, kind, c)) continue;
@@ -86,8 +86,8 @@ static int edit_run(const struct arguments *args, struct error *err)
     char message[320], hint[320];
     if (card && value_read(config_key_index("device.memory_limit"), card, strlen(card), false, &memory,
                            message, hint, sizeof message) == VALUE_BAD)
-        return error_set(err, EXIT_USAGE, "as in 64G", "--card-memory takes a number of bytes, found '%s'",
-                         card);
+        return error_set(err, EXIT_USAGE, "for example 64G",
+                         "--card-memory requires a number of bytes, found '%s'", card);
     if (!screen_possible()) return screen_refused("config edit", "use 'meopt config set' in scripts", err);
     struct form form;
     int code = form_open(&form, args->operands[0], config_plan, (size_t)memory.integer, err);
@@ -106,7 +106,7 @@ static int edit_run(const struct arguments *args, struct error *err)
     if (lost) fprintf(stderr, "meopt: changes were not saved\n");
     if (screen_signal) {
         fflush(NULL);
-        raise(screen_signal); /* so that the shell sees it */
+        raise(screen_signal); /* ends by the signal, for the shell */
     }
     return 0;
 }

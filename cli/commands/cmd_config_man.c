@@ -1,5 +1,5 @@
-/* meopt config man (hidden): the table of keys as the page meopt.yaml(5). A test demands that the committed
- * page equals the output. */
+/* meopt config man (hidden): prints the table of keys as the page meopt.yaml(5). A test compares the
+ * committed page with this output. */
 #include "cli/commands/cmd_config.h"
 #include "cli/command.h"
 #include "core/config/value.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Text for mdoc: no backslash, no line that begins with a control character. */
+/* Prints text for mdoc: escapes backslashes and control characters at the beginning of a line. */
 static void put_text(const char *text)
 {
     if (*text == '.' || *text == '\'') fputs("\\&", stdout);
@@ -17,7 +17,7 @@ static void put_text(const char *text)
     }
 }
 
-/* toupper follows the locale: in a Turkish one i has another capital, or none. */
+/* Converts ASCII to upper case; toupper depends on the locale (Turkish i). */
 static char capital(char letter)
 {
     return letter >= 'a' && letter <= 'z' ? (char)(letter - 'a' + 'A') : letter;
@@ -51,7 +51,7 @@ static void put_key(int key)
         const char *next = p + strcspn(p, " ");
         printf(".Cm %.*s%s\n", (int)(next - p), p, *next ? " ," : " .");
     }
-    bool chooses = strcmp(k->name, "train.memory") == 0; /* its help says which */
+    bool chooses = strcmp(k->name, "train.memory") == 0; /* its help names the changes */
     if (!k->numbers && !chooses) printf("Does not change the numbers of a run.\n");
 }
 

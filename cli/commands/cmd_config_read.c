@@ -1,4 +1,4 @@
-/* meopt config get, list, check, diff: what an experiment says. */
+/* meopt config get, list, check, diff: print and check configurations. */
 #include "cli/commands/cmd_config.h"
 #include "cli/command.h"
 #include "core/base/file.h"
@@ -109,13 +109,13 @@ int config_key_named(const char *name, struct error *err)
     int count = 0;
     for (; count < config_key_count && count < 256; count++) names[count] = config_keys[count].name;
     if (!near) near = value_nearest(name, names, count);
-    char hint[160] = "'meopt config list' names all keys";
+    char hint[160] = "to list all keys: meopt config list";
     if (near) snprintf(hint, sizeof hint, "did you mean %s?", near);
     error_set(err, EXIT_CONFIG, hint, "%s is not a key", name);
     return -1;
 }
 
-/* Notes are for `config check`. */
+/* Ignores notes, which are for `config check`. */
 static int load_quietly(struct config *config, const char *path, char **overrides, int count,
                         struct error *err)
 {
@@ -196,7 +196,7 @@ static int list_run(const struct arguments *args, struct error *err)
 {
     bool json = argument_flag(args, "json"), origin = argument_flag(args, "show-origin");
     if (args->operand_count == 0) {
-        if (origin) return error_set(err, EXIT_USAGE, "name the file", "--show-origin needs a FILE");
+        if (origin) return error_set(err, EXIT_USAGE, "give FILE", "--show-origin requires FILE");
         list_table(json);
         return 0;
     }
@@ -263,14 +263,14 @@ static void check_problem(void *context, bool fatal, const struct error *e)
     }
 }
 
-/* A file that training will look for. */
+/* Checks the files that training requires. */
 static void check_missing(void *context, const struct error *e) { check_problem(context, false, e); }
 
-/* Keys that training requires, and that another file or the command line may still set. */
+/* Prints a note about unset keys that training requires; the command line may still set them. */
 static void check_unset(struct check *check, const char *path, const struct config *config)
 {
     static const struct {
-        const char *key, *unless, *is; /* unless: another key does without it when it is not `is` */
+        const char *key, *unless, *is; /* required only if the key `unless` is NULL or has the value `is` */
     } needed[] = {{"model_t.weight", "model_t.init", "checkpoint"},
                   {"model_s.weight", "model_s.init", "checkpoint"},
                   {"data.root", NULL, NULL}};
@@ -287,14 +287,14 @@ static void check_unset(struct check *check, const char *path, const struct conf
     }
     struct error e = {0};
     if (!keys[0]) return;
-    error_set(&e, EXIT_CONFIG, "'meopt config new' writes a whole experiment",
-              "not set, and needed to train: %s", keys);
+    error_set(&e, EXIT_CONFIG, "to write a complete configuration: meopt config new",
+              "not set, but required to train: %s", keys);
     error_at(&e, path, 0, 0);
     check_problem(check, false, &e);
 }
 
-/* --data: decodes every image. Within data.max_bad training runs, beyond it ends: problems are notes, then
- * one error. */
+/* Decodes every image (--data). Bad images are notes; more than data.max_bad, with which training would
+ * end, are an error. */
 static int check_data(struct check *check, const char *path, const struct config *config)
 {
     struct error e = {0};
@@ -303,13 +303,13 @@ static int check_data(struct check *check, const char *path, const struct config
     int code = data_check(&options, check_missing, check, &found, &e);
     int64_t allowed = data_bad_allowed(config->data.max_bad, found.images);
     if (!code && found.unlisted) {
-        code = error_set(&e, EXIT_FAILED, "repair or exclude what the notes name",
-                         "%lld entries below data.root cannot be listed", (long long)found.unlisted);
+        code = error_set(&e, EXIT_FAILED, "repair or exclude the entries in the notes",
+                         "cannot list %lld entries below data.root", (long long)found.unlisted);
         error_at(&e, path, 0, 0);
     } else if (!code && found.bad > allowed) {
         code = error_set(&e, EXIT_FAILED, "repair or remove them, or raise data.max_bad",
-                         "%lld of %lld images cannot be decoded; data.max_bad allows %lld",
-                         (long long)found.bad, (long long)found.images, (long long)allowed);
+                         "cannot decode %lld of %lld images; data.max_bad allows %lld", (long long)found.bad,
+                         (long long)found.images, (long long)allowed);
         error_at(&e, path, 0, 0);
     }
     if (code) check_problem(check, true, &e);
@@ -351,7 +351,7 @@ static int check_run(const struct arguments *args, struct error *err)
     }
     if (check.problems)
         print_json(json_pack("{s:b, s:o}", "ok", check.fatal == 0, "problems", check.problems));
-    (void)err; /* every problem has been printed */
+    (void)err; /* all problems are already printed */
     return code;
 }
 
@@ -361,16 +361,17 @@ static const struct option check_options[] = {
     {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
 };
 
-const struct command cmd_config_check = {"config check",
-                                         "FILE ...",
-                                         "check configurations: keys, types, ranges, combinations, files",
-                                         "Every problem is shown with file, line and column. Values that "
-                                         "other YAML readers take\ndifferently (1e-3, no, 012) are noted.",
-                                         check_options,
-                                         1,
-                                         -1,
-                                         false,
-                                         check_run};
+const struct command cmd_config_check = {
+    "config check",
+    "FILE ...",
+    "check configurations: keys, types, ranges, combinations, files",
+    "Every problem is printed with file, line and column. Values that "
+    "other YAML readers\ninterpret differently (1e-3, no, 012) are noted.",
+    check_options,
+    1,
+    -1,
+    false,
+    check_run};
 
 /* ---- diff ---- */
 
@@ -379,7 +380,7 @@ static void default_config(struct config *config, const char *path)
     (void)config_load_text(config, path, "", 0, NULL, 0, NULL);
 }
 
-/* Values that differ, one line each. */
+/* Prints the values that differ, one per line. */
 static void diff_values(const struct config *a, const struct config *b, const char *name_a,
                         const char *name_b, bool json)
 {
@@ -406,7 +407,7 @@ static int diff_run(const struct arguments *args, struct error *err)
     struct config a, b;
     bool json = argument_flag(args, "json");
     int code;
-    if (second && strchr(second, '=') && access(second, F_OK) != 0) { /* what `set` would do */
+    if (second && strchr(second, '=') && access(second, F_OK) != 0) { /* the result of `set` */
         struct edit *edits = xcalloc((size_t)args->operand_count, sizeof *edits);
         char *before = NULL, *after = NULL;
         size_t before_bytes = 0, after_bytes = 0;
@@ -436,7 +437,7 @@ static int diff_run(const struct arguments *args, struct error *err)
         return code;
     }
     if (args->operand_count > 2)
-        return error_set(err, EXIT_USAGE, "name two files, or one and key=value ...",
+        return error_set(err, EXIT_USAGE, "give two files, or one file and key=value ...",
                          "unexpected operand '%s'", args->operands[2]);
     code = load_quietly(&a, file, NULL, 0, err);
     if (code) return code;

@@ -1,4 +1,4 @@
-/* meopt config set, unset, new: change an experiment, or begin one. */
+/* meopt config set, unset, new: change or create configurations. */
 #include "cli/commands/cmd_config.h"
 #include "cli/command.h"
 #include "core/base/file.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Notes about the values that were just written; the rest of the file is for `config check`. */
+/* Prints notes about the values that were just written; `config check` prints all. */
 struct metadata {
     const struct edit *edits;
     int count;
@@ -81,7 +81,8 @@ static int set_run(const struct arguments *args, struct error *err)
             const char *text = args->operands[i + 1];
             char named[96];
             bool other = document_lookalike(named, sizeof named, text, strlen(text), 0);
-            code = error_set(err, EXIT_USAGE, other ? named : "write key=value, as in optim.use_meopt=true",
+            code = error_set(err, EXIT_USAGE,
+                             other ? named : "write key=value, for example optim.use_meopt=true",
                              "'%s' is not key=value", text);
             break;
         }
@@ -142,9 +143,8 @@ const struct command cmd_config_unset = {
 
 static const char *template_name(int i) { return config_templates[i].name; }
 
-/* The way from the file's directory to the working directory, where `meopt fetch` unpacks: "" for the same
- * one,
- * "../" for a directory in it, else absolute. */
+/* Returns the path from the file's directory to the working directory, where `meopt fetch` unpacks: "" if
+ * they are equal, "../" for a subdirectory, else absolute. malloc'ed. */
 static char *way_back(const char *path)
 {
     char *within = strcmp(path, "-") == 0 ? xstrdup(".") : path_dirname(path), *file = realpath(within, NULL),
@@ -167,7 +167,8 @@ static char *way_back(const char *path)
     return way;
 }
 
-/* The template's paths begin with "../", right in configs/ alone: here they lead to the working directory. */
+/* Replaces "../" at the beginning of the template's paths, which is only correct in configs/, by the path
+ * to the working directory. */
 static int relocate(const struct config_template *t, const char *path, char **text, size_t *bytes,
                     struct error *err)
 {
@@ -205,7 +206,7 @@ static int new_run(const struct arguments *args, struct error *err)
             size_t n = strlen(hint);
             snprintf(hint + n, sizeof hint - n, "%s %s", i ? "," : "", names[i]);
         }
-        return error_set(err, EXIT_USAGE, hint, "no experiment '%s'", name);
+        return error_set(err, EXIT_USAGE, hint, "no configuration '%s'", name);
     }
     char *path = args->operand_count > 1 ? xstrdup(args->operands[1]) : xasprintf("%s.yaml", name);
     struct stat st;
@@ -219,7 +220,7 @@ static int new_run(const struct arguments *args, struct error *err)
     if (strcmp(path, "-") == 0) {
         fwrite(text, 1, bytes, stdout);
     } else if (!argument_flag(args, "force") && lstat(path, &st) == 0) {
-        code = error_set(err, EXIT_FAILED, "choose another name, or --force", "is there already");
+        code = error_set(err, EXIT_FAILED, "use a different name, or --force", "already exists");
         error_at(err, path, 0, 0);
     } else {
         code = file_write_atomic(path, text, bytes, err);
@@ -239,7 +240,7 @@ const struct command cmd_config_new = {
     "config new",
     "NAME [FILE]",
     "write a commented configuration: eva_clip, open_clip, dinov2, quickstart, ...",
-    "FILE is NAME.yaml in the working directory when it is not given, - for standard output.\n"
+    "FILE: default NAME.yaml in the working directory; - for standard output.\n"
     "Its paths refer to COCO2014 and ModelWeight in the working directory, where 'meopt fetch' unpacks "
     "them.\n\n"
     "Example:\n  meopt config new eva_clip my.yaml",

@@ -25,9 +25,9 @@ static void check_terminal(struct doctor *d)
     if (name && *name) known = setupterm(name, STDERR_FILENO, &error);
     if (known == ERR) {
         line_advise(doctor_add(d, FINDING_WARNING, "TERM is %s%s", name && *name ? name : "not set",
-                               name && *name ? ", which this machine does not know" : ""),
+                               name && *name ? ", which is unknown on this machine" : ""),
                     name && *name && strcmp(name, "dumb") != 0
-                        ? "the dashboard and the form draw as for xterm-256color"
+                        ? "the dashboard and the form draw for xterm-256color"
                         : "the dashboard and the form cannot draw; everything else works",
                     "export TERM=xterm-256color");
         return;
@@ -38,7 +38,7 @@ static void check_terminal(struct doctor *d)
     bool able = move && move != (char *)-1;
     struct line *l = doctor_add(d, able ? FINDING_OK : FINDING_WARNING, "%s, %d colours%s%s", name,
                                 colors > 0 ? colors : 0, able ? "" : ", no cursor movement",
-                                isatty(STDOUT_FILENO) ? "" : "; output is no terminal now");
+                                isatty(STDOUT_FILENO) ? "" : "; output is not a terminal");
     line_real(l, "colors", colors > 0 ? colors : 0);
     if (!able) line_advise(l, "the dashboard and the form cannot draw", "export TERM=xterm-256color");
 }
@@ -67,7 +67,7 @@ static const struct doctor_row first[] = {{"version", check_version}, {NULL, NUL
 static const struct doctor_row last[] = {
     {"libraries", check_fetch_libraries}, {"terminal", check_terminal}, {NULL, NULL}};
 
-/* ---- shapes of an experiment ---- */
+/* ---- Shapes of a configuration ---- */
 
 struct shapes {
     struct doctor_shape rows[2]; /* teacher, student */
@@ -90,7 +90,7 @@ static void shape_of(struct doctor_shape *s, const char *of, const struct model_
     snprintf(s->of, sizeof s->of, "%s", of);
 }
 
-static void look(void *context, const struct trainer *t)
+static void read_shapes(void *context, const struct trainer *t)
 {
     struct shapes *s = context;
     shape_of(&s->rows[0], "teacher", &t->teacher_shape, &t->config->model_t, t->micro, false);
@@ -104,7 +104,7 @@ static int shapes_of(struct shapes *s, const struct arguments *args, struct erro
     struct plan plan;
     int code = config_load(&config, args->operands[0], args->operands + 1, args->operand_count - 1, err);
     if (code) return code;
-    code = plan_make_inspect(&plan, &config, NULL, look, s, err);
+    code = plan_make_inspect(&plan, &config, NULL, read_shapes, s, err);
     config_free(&config);
     if (!code && s->code) *err = s->err;
     return code ? code : s->code;
@@ -123,7 +123,7 @@ static void print(const struct doctor *d)
     printf("%d ok, %d warning%s, %d missing\n", count[0], count[1], count[1] == 1 ? "" : "s", count[2]);
 }
 
-/* One line on a terminal, written over and over; the report itself comes at the end. */
+/* Draws progress in one line of the terminal. */
 static void show_progress(const struct doctor *d, const char *check)
 {
     fprintf(stderr, "\r\033[Kchecking %s (%zu results so far)", check, d->row_count);
@@ -134,8 +134,8 @@ static void clear_progress(const struct doctor *d)
     if (d->progress) fputs("\r\033[K", stderr);
 }
 
-/* A file that can be sent. */
-static int send_to(const char *path, struct doctor *d, struct error *err)
+/* Writes the report without names of hosts, users and directories. */
+static int write_shared(const char *path, struct doctor *d, struct error *err)
 {
     json_t *report = doctor_json(d);
     doctor_anonymous(report);
@@ -175,7 +175,7 @@ static int doctor_command(const struct arguments *args, struct error *err)
     clear_progress(&d);
     const char *share = argument_text(args, "share", NULL);
     if (share) {
-        int code = send_to(share, &d, err);
+        int code = write_shared(share, &d, err);
         if (code) return code;
     } else if (argument_flag(args, "json")) {
         json_t *report = doctor_json(&d);

@@ -1,6 +1,6 @@
-/* meopt embed: a tower's output for every image, with the images' names, so that anybody can check it against
- * PyTorch, or search by it. Row i is of name i: an image that cannot be decoded has a row of NaN, or with
- * --skip-bad neither row nor name. */
+/* meopt embed: writes a tower's output for every image, with the names of the images, for example to
+ * compare it with PyTorch or to search images. Row i belongs to name i. An image that cannot be decoded has
+ * a row of NaN; with --skip-bad it has neither row nor name. */
 #include "cli/commands/cmd_config.h"
 #include "cli/command.h"
 #include "cli/run_name.h"
@@ -29,7 +29,7 @@ struct embed {
     float *input; /* (batch, 3, S, S) on the device */
     struct data *data;
     float *values; /* (rows, out_width) */
-    char *names;   /* of the rows, each with its NUL */
+    char *names;   /* names of the rows, each with its NUL */
     size_t names_bytes;
     int64_t rows, bad;
 };
@@ -41,13 +41,13 @@ static const char *checkpoint_of(const struct embed *e)
     return e->student ? e->config.model_s.weight : e->config.model_t.weight;
 }
 
-/* The student of a run is what its newest checkpoint holds. */
-static int take_newest(struct config *c, const char *run, struct error *err)
+/* Sets the student's weights to those of the newest checkpoint of a run. */
+static int use_newest(struct config *c, const char *run, struct error *err)
 {
     struct checkpoint newest;
     int code = checkpoint_newest(&newest, run, false, err);
     if (!code && newest.step < 0) {
-        code = error_set(err, EXIT_FAILED, "name the directory of a run that has saved", "has no checkpoint");
+        code = error_set(err, EXIT_FAILED, "to save one: meopt checkpoint RUN", "has no checkpoint");
         error_at(err, run, 0, 0);
     }
     if (code) return code;
@@ -69,20 +69,21 @@ static int read_config(struct embed *e, const struct arguments *args, struct err
     const char *operand = args->operands[0], *role = argument_text(args, "role", NULL);
     struct stat st;
     int code = 0;
-    char *named = stat(operand, &st) == 0 ? NULL : run_named(operand, NULL, &code, NULL); /* of a run? */
+    char *named =
+        stat(operand, &st) == 0 ? NULL : run_named(operand, NULL, &code, NULL); /* may be the name of a run */
     if (named) operand = named;
     bool run = stat(operand, &st) == 0 && S_ISDIR(st.st_mode);
     if (!role && !run) {
         free(named);
         return error_set(err, EXIT_USAGE, "see 'meopt embed --help'",
-                         "meopt embed needs --role teacher|student where no run is named");
+                         "meopt embed requires --role teacher|student, or a run");
     }
     e->student = !role || strcmp(role, "student") == 0;
     e->skip_bad = argument_flag(args, "skip-bad");
     int count = args->operand_count - 1;
     code = run ? config_load_below(&e->config, operand, args->operands + 1, count, err)
                : config_load(&e->config, operand, args->operands + 1, count, err);
-    if (!code && run && e->student) code = take_newest(&e->config, operand, err);
+    if (!code && run && e->student) code = use_newest(&e->config, operand, err);
     free(named);
     return code;
 }
@@ -139,8 +140,8 @@ static int open_images(struct embed *e, struct error *err)
     return data_start(e->data, 0, err);
 }
 
-/* The row of an image, NULL for one that cannot be decoded. */
-static int take_row(struct embed *e, int64_t image, const float *row, struct error *err)
+/* Stores the row of an image; row NULL: it cannot be decoded. */
+static int store_row(struct embed *e, int64_t image, const float *row, struct error *err)
 {
     const char *name = data_name(e->data, image);
     int64_t width = e->tower->out_width;
@@ -151,7 +152,7 @@ static int take_row(struct embed *e, int64_t image, const float *row, struct err
     for (int64_t k = 0; row && k < width; k++) {
         if (isfinite(row[k])) continue;
         char clean[256];
-        error_set(err, EXIT_DIVERGED, "are there NaN or infinities in its weights?",
+        error_set(err, EXIT_DIVERGED, "check its weights for NaN and infinities",
                   "the %s's output for %s is not finite", role_of(e),
                   name_printable(clean, sizeof clean, name));
         return error_at(err, checkpoint_of(e), 0, 0);
@@ -178,7 +179,7 @@ static int embed_all(struct embed *e, struct error *err)
         code = device_check(e->device, err);
         e->device->download(e->device, out, e->tower->out, (size_t)(batch.count * width) * sizeof(float));
         for (int64_t i = 0; i < batch.count && !code; i++)
-            code = take_row(e, at + i, batch.ids[i] < 0 ? NULL : out + i * width, err);
+            code = store_row(e, at + i, batch.ids[i] < 0 ? NULL : out + i * width, err);
         at += batch.count;
     }
     free(out);
@@ -212,19 +213,19 @@ static int write_all(const struct embed *e, const char *out, bool json, struct e
                              "images", (json_int_t)e->rows, "width", (json_int_t)e->tower->out_width, "bad",
                              (json_int_t)e->bad));
     else
-        printf("%s: embeddings [%lld, %lld] of the %s, and the images' names\n", out, (long long)e->rows,
-               (long long)e->tower->out_width, role_of(e));
+        printf("%s: embeddings [%lld, %lld] of the %s, and the names of the images\n", out,
+               (long long)e->rows, (long long)e->tower->out_width, role_of(e));
     if (!e->bad || e->skip_bad) return 0;
-    error_set(err, EXIT_FAILED, "mend them, or leave them out with --skip-bad",
-              "%lld of %lld images cannot be decoded: their rows are NaN", (long long)e->bad,
-              (long long)e->rows);
+    error_set(err, EXIT_FAILED, "repair them, or omit them with --skip-bad",
+              "cannot decode %lld of %lld images: their rows are NaN", (long long)e->bad, (long long)e->rows);
     return error_at(err, out, 0, 0);
 }
 
 static int embed_run(const struct arguments *args, struct error *err)
 {
     const char *out = argument_text(args, "out", NULL);
-    if (!out) return error_set(err, EXIT_USAGE, "see 'meopt embed --help'", "meopt embed needs --out FILE");
+    if (!out)
+        return error_set(err, EXIT_USAGE, "see 'meopt embed --help'", "meopt embed requires --out FILE");
     struct embed e = {0};
     int code = read_config(&e, args, err);
     if (!code) code = open_tower(&e, err);

@@ -1,4 +1,4 @@
-/* meopt export: the student of a run as a file that PyTorch opens, or as another library's model. */
+/* meopt export: writes the student of a run as a file for PyTorch, or as a model of a library. */
 #include "cli/commands/cmd_config.h"
 #include "cli/command.h"
 #include "cli/commands/export_directory.h"
@@ -17,7 +17,7 @@
 
 enum format { FORMAT_PT, FORMAT_SAFETENSORS, FORMAT_HF, FORMAT_TIMM, FORMAT_OPENCLIP };
 static const struct {
-    const char *name, *out; /* where in the run's directory, when not told */
+    const char *name, *out; /* default output in the run directory */
 } formats[] = {[FORMAT_PT] = {"pt", "student.pt"},
                [FORMAT_SAFETENSORS] = {"safetensors", "student.safetensors"},
                [FORMAT_HF] = {"hf", "student-hf"},
@@ -28,16 +28,16 @@ struct task {
     const char *run, *merge;
     enum format format;
     bool bf16, no_head;
-    bool told; /* heads and activation are known: not of runs of before meta.json had them */
+    bool described; /* heads and activation are known: not for runs made before meta.json had them */
     char *out;
     struct checkpoint newest;
     struct config config;
     struct model_shape model_shape;
 };
 
-/* What the tensors of the student do not tell: meta.json has heads and activation, the checkpoint whose
- * positions they are. */
-static int read_untold(struct task *t, struct error *err)
+/* Reads values that the student's tensors do not determine: heads and activation from meta.json, others
+ * from the metadata of the checkpoint. */
+static int read_description(struct task *t, struct error *err)
 {
     enum { MOST_BYTES = 64 << 20 };
     struct metadata_found own;
@@ -56,12 +56,12 @@ static int read_untold(struct task *t, struct error *err)
     t->model_shape.norm_eps = (float)own.norm_eps;
     t->model_shape.rope_count = own.rope_count;
     memcpy(t->model_shape.rope_periods, own.rope_periods, sizeof own.rope_periods);
-    t->told = activation && t->model_shape.heads > 0;
+    t->described = activation && t->model_shape.heads > 0;
     if (activation && activation_named(activation)) t->model_shape.ffn = activation_named(activation);
-    if (!t->model_shape.heads) t->model_shape.heads = 1; /* names and shapes do not depend on it */
+    if (!t->model_shape.heads) t->model_shape.heads = 1; /* names and shapes are independent of it */
     if (!code && !activation && t->format == FORMAT_HF) {
-        code = error_set(err, EXIT_CONFIG, "go on with the run for a step: meopt train writes it",
-                         "says neither the student's heads nor its activation");
+        code = error_set(err, EXIT_CONFIG, "resume the run for a step: meopt train writes them",
+                         "does not have the student's heads and activation");
         error_at(err, path, 0, 0);
     }
     json_decref(meta);
@@ -73,32 +73,33 @@ static int read_untold(struct task *t, struct error *err)
 static int read_student(struct task *t, struct error *err)
 {
     int code = config_load_below(&t->config, t->run, NULL, 0, err);
-    if (!code) code = read_untold(t, err);
+    if (!code) code = read_description(t, err);
     if (!code) code = model_shape_infer(&t->model_shape, t->newest.model, t->config.model_s.head_dim, err);
     return code;
 }
 
-/* A head that maps to the teacher's width is not the tower's, and no other class has it. */
+/* Warns if the distillation head is omitted; classes of libraries do not have it. */
 static void report_head(const struct task *t)
 {
     if (!t->no_head && weights_find(t->newest.model, "distill_head.weight") >= 0)
-        log_warn("the student's distillation head (distill_head.*) is left out: the embeddings are the "
-                 "tower's own");
+        log_warn("omitting the student's distillation head (distill_head.*): the embeddings are those of the "
+                 "tower");
 }
 
-/* The positions stay as they are stored; how they come to another size is the library's business. */
+/* Warns if the library resizes the stored positions by a method different from that of the training. */
 static void report_positions(const struct task *t)
 {
     long long stored = (long long)(t->model_shape.pos_grid * t->model_shape.patch),
               seen = (long long)t->config.data.image_size;
-    bool timm = t->format == FORMAT_TIMM || t->model_shape.registers; /* transformers follows the hub there */
-    enum pos_resize ours = model_shape_pos_resize(&t->model_shape),
-                    theirs = timm ? POS_RESIZE_TIMM : POS_RESIZE_HF;
-    if (family_has(family_row(t->model_shape.family), ROLE_POS) && stored != seen && ours != theirs &&
+    bool timm = t->format == FORMAT_TIMM || t->model_shape.registers; /* transformers does the same there */
+    enum pos_resize trained = model_shape_pos_resize(&t->model_shape),
+                    library = timm ? POS_RESIZE_TIMM : POS_RESIZE_HF;
+    if (family_has(family_row(t->model_shape.family), ROLE_POS) && stored != seen && trained != library &&
         (t->format == FORMAT_HF || t->format == FORMAT_TIMM))
-        log_warn("positions are stored for %lld px and were trained at %lld px, resized as %s does: the "
-                 "library resizes them in another way, so that embeddings at %lld px may differ slightly",
-                 stored, seen, pos_resize_name(ours), seen);
+        log_warn(
+            "positions are stored for %lld px and were trained at %lld px, resized as in %s; the library "
+            "resizes them differently, so embeddings at %lld px may differ slightly",
+            stored, seen, pos_resize_name(trained), seen);
 }
 
 static int make_merged(struct task *t, struct rename_keys *r, struct weights **original, struct error *err)
@@ -110,8 +111,8 @@ static int make_merged(struct task *t, struct rename_keys *r, struct weights **o
     bool trunk = as.family == FAMILY_EVA || as.family == FAMILY_SIGLIP,
          openclip = as.family != FAMILY_UNKNOWN && strcmp(as.begin, trunk ? "visual.trunk." : "visual.") == 0;
     if (t->format == FORMAT_OPENCLIP && as.family != FAMILY_UNKNOWN && !openclip)
-        code = error_set(err, EXIT_CONFIG, "name a file of open_clip",
-                         "its tower's names begin with \"%s\", which open_clip does not load", as.begin);
+        code = error_set(err, EXIT_CONFIG, "give a file of open_clip",
+                         "its tower has the key prefix \"%s\", which open_clip does not load", as.begin);
     if (!code) code = rename_keys_merge(r, &t->model_shape, *original, err);
     if (code && !err->file[0]) error_at(err, t->merge, 0, 0);
     if (!code) report_head(t);
@@ -138,7 +139,7 @@ static bool ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-/* open_clip and timm tell the kind of a file by the end of its name. */
+/* Returns whether to write a .pt file; for open_clip and timm the file name's extension decides. */
 static bool is_pt(const struct task *t)
 {
     if (t->format == FORMAT_PT || t->format == FORMAT_SAFETENSORS) return t->format == FORMAT_PT;
@@ -162,21 +163,22 @@ static int write_directory(const struct task *t, const struct rename_keys *r, co
 
 static int write_rows(const struct task *t, const struct rename_keys *r, struct error *err)
 {
-    struct metadata notes = {.metadata = {"format", "pt"}};
-    if (t->told) metadata_make(&notes, &t->model_shape, true);
-    if (t->format == FORMAT_HF) return write_directory(t, r, notes.metadata, err);
-    return is_pt(t) ? weights_write_pt(t->out, rename_keys_rows(r), rename_keys_count(r), notes.metadata, err)
-                    : weights_write_safetensors(t->out, rename_keys_rows(r), rename_keys_count(r),
-                                                notes.metadata, err);
+    struct metadata metadata = {.metadata = {"format", "pt"}};
+    if (t->described) metadata_make(&metadata, &t->model_shape, true);
+    if (t->format == FORMAT_HF) return write_directory(t, r, metadata.metadata, err);
+    return is_pt(t)
+               ? weights_write_pt(t->out, rename_keys_rows(r), rename_keys_count(r), metadata.metadata, err)
+               : weights_write_safetensors(t->out, rename_keys_rows(r), rename_keys_count(r),
+                                           metadata.metadata, err);
 }
 
-/* The original is not replaced by what is made of it. */
+/* Refuses to overwrite the original of --merge. */
 static int check_out(const struct task *t, struct error *err)
 {
     struct stat out, original;
     if (!t->merge || stat(t->out, &out) != 0 || stat(t->merge, &original) != 0) return 0;
     if (out.st_dev != original.st_dev || out.st_ino != original.st_ino) return 0;
-    return error_set(err, EXIT_USAGE, "name another file with --out", "--out is the original itself");
+    return error_set(err, EXIT_USAGE, "use a different file", "--out is the same file as --merge");
 }
 
 static int export_newest(struct task *t, struct error *err)
@@ -203,11 +205,11 @@ static int export_in(const struct arguments *args, const char *run, struct error
                      .no_head = argument_flag(args, "no-head")};
     while (strcmp(formats[t.format].name, format) != 0) t.format++;
     if (t.format == FORMAT_OPENCLIP && !t.merge)
-        return error_set(err, EXIT_USAGE, "name the model that the student's tower belongs to: --merge FILE",
-                         "open_clip loads whole models, the student is an image tower");
+        return error_set(err, EXIT_USAGE, "give the model of the student's tower: --merge FILE",
+                         "open_clip loads complete models, but the student is only an image tower");
     int code = checkpoint_newest(&t.newest, t.run, false, err);
     if (!code && t.newest.step < 0) {
-        code = error_set(err, EXIT_FAILED, "name the directory of a run that has saved", "has no checkpoint");
+        code = error_set(err, EXIT_FAILED, "to save one: meopt checkpoint RUN", "has no checkpoint");
         error_at(err, t.run, 0, 0);
     }
     if (code) return code;

@@ -1,4 +1,4 @@
-/* meopt fetch: archives from their sources to their places. This file talks; fetch/ does. */
+/* meopt fetch: the options and messages of the command. The work is in fetch/. */
 #include "cli/command.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -22,22 +22,22 @@ static volatile sig_atomic_t stop_signal;
 
 static void on_signal(int number)
 {
-    if (stop_signal) { /* the second time: at once; what is on the disk is as good as after SIGKILL */
+    if (stop_signal) { /* the second signal ends at once; the files are as valid as after SIGKILL */
         signal(number, SIG_DFL);
         raise(number);
     }
     stop_signal = number;
 }
 
-/* ---- what is there ---- */
+/* ---- State ---- */
 
 static const char *dest_of(const struct arguments *args, const struct source *source)
 {
     return argument_text(args, "dest", source->dest ? source->dest : ".");
 }
 
-/* "-" where nobody knows it. */
-static void size_of_archive(char text[32], const struct source *s, int64_t total)
+/* Formats the size of an archive: exact, "~" with the size in the source, or "-" if unknown. */
+static void archive_size_text(char text[32], const struct source *s, int64_t total)
 {
     char about[32];
     snprintf(text, 32, "-");
@@ -61,7 +61,7 @@ static int list(const struct arguments *args, const struct sources *sources)
         enum fetch_state state = fetch_check(s, dest_of(args, s), &bytes, &total);
         char a[32] = "-", b[32];
         if (bytes > 0) size_text(a, (double)bytes);
-        size_of_archive(b, s, total);
+        archive_size_text(b, s, total);
         if (json)
             json_array_append_new(
                 all, json_pack("{s:s, s:s, s:I, s:o, s:s, s:o}", "name", s->name, "state",
@@ -95,18 +95,18 @@ static int verify(const struct source *source, const char *dest, struct meter *m
     meter_clear(m);
     if (!code && damage.wrong) {
         char hint[300];
-        snprintf(hint, sizeof hint, "restore them: meopt fetch --repair %.200s", source->name);
+        snprintf(hint, sizeof hint, "to restore them: meopt fetch --repair %.200s", source->name);
         code = error_set(err, EXIT_INTEGRITY, hint, "%s: '%s' %s; %lld of %lld files are damaged", tree,
                          damage.first, damage.why, (long long)damage.wrong, (long long)damage.files);
     } else if (!code && m->json) meter_event(m, json_pack("{s:s, s:s}", "event", "verified", "tree", tree));
-    else if (!code && !m->quiet) log_info("%s: every file of %s is as it was published", source->name, tree);
+    else if (!code && !m->quiet) log_info("%s: all files of %s match the published ones", source->name, tree);
     free(tree);
     return code;
 }
 
-/* ---- fetching ---- */
+/* ---- Fetching ---- */
 
-static void say_plan(const struct source *source, const char *dest, const struct meter *m)
+static void print_plan(const struct source *source, const char *dest, const struct meter *m)
 {
     int64_t bytes = 0, total = -1;
     char size[32], url[300];
@@ -118,15 +118,15 @@ static void say_plan(const struct source *source, const char *dest, const struct
                                  total >= 0 ? json_integer(total) : json_null()));
         return;
     }
-    size_of_archive(size, source, total);
+    archive_size_text(size, source, total);
     printf("%s: %s; %s%s from %s into %s/%s\n", source->name, fetch_state_names[state],
-           state == FETCH_THERE ? "nothing to do, was " : "would fetch ",
+           state == FETCH_THERE ? "nothing to do, fetched " : "would fetch ",
            strcmp(size, "-") != 0 ? size : "an archive of unknown size", url, dest,
            source->top ? source->top : "");
 }
 
-static void say_result(const struct source *source, const struct fetch_result *r, int code,
-                       const struct meter *m, const struct error *err)
+static void print_result(const struct source *source, const struct fetch_result *r, int code,
+                         const struct meter *m, const struct error *err)
 {
     char a[32], b[32];
     if (code) {
@@ -141,7 +141,7 @@ static void say_result(const struct source *source, const struct fetch_result *r
                                  "received_bytes", (json_int_t)r->received, "archive",
                                  r->archive ? json_string(r->archive) : json_null()));
     } else if (r->already) {
-        log_info("%s: %s is there and complete (%lld files): nothing to do", source->name, r->tree,
+        log_info("%s: %s is complete (%lld files): nothing to do", source->name, r->tree,
                  (long long)r->files);
     } else if (r->restored) {
         log_info("%s: restored %lld of %lld files of %s", source->name, (long long)r->restored,
@@ -150,13 +150,12 @@ static void say_result(const struct source *source, const struct fetch_result *r
         log_info("%s: %s, %lld files, %s, in %s", source->name, r->tree, (long long)r->files,
                  size_text(a, (double)r->unpacked), time_text(b, clock_seconds() - m->begin));
         log_info("%s: SHA-256 of the archive %s%s", source->name, r->sha256,
-                 r->first_use ? " (first use: remembered, and demanded from now on)" : "");
-        if (r->archive)
-            log_info("%s: the archive stays as %s (--stream would not keep it)", source->name, r->archive);
+                 r->first_use ? " (first use: recorded, and required from now on)" : "");
+        if (r->archive) log_info("%s: kept the archive %s (--stream deletes it)", source->name, r->archive);
     }
 }
 
-/* The archive that the meter is at. For a bundle `entry` gets what it was. */
+/* Fetches the current archive of the meter. entry (may be NULL): its row in the bundle. */
 static int fetch_one(const struct arguments *args, struct meter *m, struct bundle_entry *entry,
                      struct error *err)
 {
@@ -166,8 +165,9 @@ static int fetch_one(const struct arguments *args, struct meter *m, struct bundl
     char sha256[65];
     if (argument_flag(args, "verify")) return verify(source, dest, m, err);
     if (given && !sha256_parse(sha256, given))
-        return error_set(err, EXIT_USAGE, "the output of sha256sum", "--sha256 is not 64 hexadecimal digits");
-    if (argument_flag(args, "dry-run")) return say_plan(source, dest, m), 0;
+        return error_set(err, EXIT_USAGE, "use the output of sha256sum",
+                         "--sha256 is not 64 hexadecimal digits");
+    if (argument_flag(args, "dry-run")) return print_plan(source, dest, m), 0;
     struct fetch_options o = {.dest = dest,
                               .sha256 = given ? sha256 : NULL,
                               .trust = argument_flag(args, "trust"),
@@ -183,7 +183,7 @@ static int fetch_one(const struct arguments *args, struct meter *m, struct bundl
     struct fetch_result r;
     int code = fetch_archive(source, &o, &r, err);
     meter_clear(m);
-    say_result(source, &r, code, m, err);
+    print_result(source, &r, code, m, err);
     if (!code) {
         item->done = true;
         item->about = false;
@@ -199,9 +199,8 @@ static int fetch_one(const struct arguments *args, struct meter *m, struct bundl
                                        .path = local && file_absent(kept) ? xstrdup(local) : xstrdup(kept)};
         memcpy(entry->sha256, r.sha256, sizeof entry->sha256);
         if (file_absent(entry->path))
-            code =
-                error_set(err, EXIT_FAILED, "fetch it into another --dest, without --stream",
-                          "%s: the tree is there, the archive %s is not here any more", source->name, kept);
+            code = error_set(err, EXIT_FAILED, "fetch it into a different --dest, without --stream",
+                             "%s: the tree exists, but its archive %s does not", source->name, kept);
         free(kept);
     }
     fetch_result_free(&r);
@@ -217,12 +216,13 @@ static const char *source_name_at(const void *table, int i)
 static int no_source(const struct sources *sources, const char *name, struct error *err)
 {
     const char *near = nearest_name(name, source_name_at, sources);
-    char hint[320] = "'meopt fetch --list' names them", shown[256];
-    if (near) snprintf(hint, sizeof hint, "did you mean %.200s? 'meopt fetch --list' names them", near);
+    char hint[320] = "to list the sources: meopt fetch --list", shown[256];
+    if (near)
+        snprintf(hint, sizeof hint, "did you mean %.200s? to list the sources: meopt fetch --list", near);
     return error_set(err, EXIT_USAGE, hint, "no source '%s'", name_printable(shown, sizeof shown, name));
 }
 
-/* What is to be fetched, groups taken apart, each once. */
+/* Archives to fetch: groups are expanded, and each archive is in the list once. */
 struct work {
     struct fetch_item *items;
     int count;
@@ -247,14 +247,14 @@ static int add_named(struct work *w, const struct arguments *args, const struct 
     int code = 0;
     if (!s) return no_source(sources, name, err);
     if (depth > 8)
-        return error_set(err, EXIT_CONFIG, "mend sources.yaml", "source '%s' includes itself", name);
+        return error_set(err, EXIT_CONFIG, "correct sources.yaml", "source '%s' includes itself", name);
     if (s->include_count == 0) add_item(w, args, s);
     for (int i = 0; i < s->include_count && !code; i++)
         code = add_named(w, args, sources, s->includes[i], depth + 1, err);
     return code;
 }
 
-/* One after the other; then the bundle, if one is wanted. */
+/* Fetches the archives in order, then writes the bundle if --bundle is given. */
 static int fetch_work(const struct arguments *args, struct work *w, struct error *err)
 {
     const char *to = argument_text(args, "bundle", NULL);
@@ -269,7 +269,7 @@ static int fetch_work(const struct arguments *args, struct work *w, struct error
     if (!code && to) code = bundle_write(to, &bundle, &stop_signal, err);
     if (!code && to && m.json) meter_event(&m, json_pack("{s:s, s:s}", "event", "bundle", "file", to));
     else if (!code && to && !m.quiet)
-        log_info("%s holds %d archive%s; elsewhere: meopt fetch --from %s", to, bundle.count,
+        log_info("%s contains %d archive%s; to fetch from it: meopt fetch --from %s", to, bundle.count,
                  bundle.count == 1 ? "" : "s", to);
     bundle_free(&bundle);
     return code;
@@ -286,9 +286,9 @@ static int fetch_all(const struct arguments *args, const struct sources *sources
     return code;
 }
 
-/* ---- from elsewhere ---- */
+/* ---- --from ---- */
 
-/* An archive of a bundle, copied out beside its place and fetched from there. */
+/* Copies an archive out of a bundle into its destination, and fetches it from there. */
 static int fetch_entry(const struct arguments *args, const struct sources *sources, const char *from,
                        const struct bundle_entry *e, struct error *err)
 {
@@ -332,7 +332,7 @@ static const char *entry_name_at(const void *table, int i)
     return i < b->count ? b->entries[i].name : NULL;
 }
 
-/* All archives of a bundle, or those that are named. */
+/* Fetches all archives of a bundle, or the named ones. */
 static int fetch_bundle(const struct arguments *args, const struct sources *sources, const char *from,
                         struct error *err)
 {
@@ -343,7 +343,7 @@ static int fetch_bundle(const struct arguments *args, const struct sources *sour
         for (int k = 0; k < b.count; k++) here |= strcmp(b.entries[k].name, args->operands[i]) == 0;
         if (here) continue;
         const char *near = nearest_name(args->operands[i], entry_name_at, &b);
-        char hint[320] = "without a name all of it is fetched", shown[256];
+        char hint[320] = "without a name, all archives are fetched", shown[256];
         if (near) snprintf(hint, sizeof hint, "did you mean %.200s?", near);
         code = error_set(err, EXIT_USAGE, hint, "no archive '%s' in %s",
                          name_printable(shown, sizeof shown, args->operands[i]), from);
@@ -357,7 +357,7 @@ static int fetch_bundle(const struct arguments *args, const struct sources *sour
     return code;
 }
 
-/* A name for an archive of which only the address is known. */
+/* Returns a name for an archive from its address, malloc'ed. */
 static char *name_of_url(const char *from)
 {
     char *clean = xstrdup(path_basename(from));
@@ -369,20 +369,20 @@ static char *name_of_url(const char *from)
     return xstrdup("archive");
 }
 
-/* --from FILE|URL, with or without the name of a source that it stands in for. */
+/* Fetches --from FILE|URL, with or without the name of the source that it replaces. */
 static int fetch_from(const struct arguments *args, const struct sources *sources, const char *from,
                       struct error *err)
 {
     struct source own = {.size = -1, .size_about = -1, .unpacked_size = -1, .entries = -1};
     if (!strstr(from, "://") && bundle_is(from)) return fetch_bundle(args, sources, from, err);
     if (args->operand_count > 1)
-        return error_set(err, EXIT_USAGE, "one name, or none", "--from is one archive");
+        return error_set(err, EXIT_USAGE, "give one name or none", "--from requires at most one name");
     if (args->operand_count == 1) {
         const struct source *s = sources_find(sources, args->operands[0]);
         if (!s) return no_source(sources, args->operands[0], err);
         if (s->include_count)
-            return error_set(err, EXIT_USAGE, "'meopt fetch --list' names them",
-                             "'%s' is a group: --from needs one archive", args->operands[0]);
+            return error_set(err, EXIT_USAGE, "to list the sources: meopt fetch --list",
+                             "'%s' is a group, but --from requires one archive", args->operands[0]);
         own = *s;
     }
     char *whole = realpath(from, NULL), *clean = name_of_url(from),
@@ -394,8 +394,8 @@ static int fetch_from(const struct arguments *args, const struct sources *source
     if (strncmp(url, "https://", 8) != 0 && strncmp(url, "http://", 7) != 0 &&
         strncmp(url, "file:///", 8) != 0)
         code = strncmp(url, "file://", 7) == 0
-                   ? error_set(err, EXIT_FAILED, "check the path", "no archive %s", from)
-                   : error_set(err, EXIT_USAGE, "https://, http:// with --sha256, or a path",
+                   ? error_set(err, EXIT_FAILED, "check the path", "archive %s does not exist", from)
+                   : error_set(err, EXIT_USAGE, "use https://, http:// with --sha256, or a path",
                                "cannot fetch from %s", from);
     if (!code) {
         struct work w = {0};
@@ -419,22 +419,22 @@ static int fetch_run(const struct arguments *args, struct error *err)
     for (int i = 0; i < 3; i++) {
         struct sigaction action = {.sa_handler = on_signal}, before;
         if (sigaction(stops[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-            sigaction(stops[i], &action, NULL); /* nohup stays nohup */
+            sigaction(stops[i], &action, NULL); /* ignored signals (nohup) stay ignored */
     }
     if (argument_flag(args, "list")) code = list(args, &sources);
     else if (argument_flag(args, "stream") && argument_flag(args, "keep-archive"))
-        code = error_set(err, EXIT_USAGE, "choose one", "--keep-archive and --stream contradict each other");
+        code = error_set(err, EXIT_USAGE, "use one of them", "--keep-archive cannot be used with --stream");
     else if (argument_text(args, "bundle", NULL) &&
              (from || argument_flag(args, "stream") || argument_flag(args, "verify") ||
               argument_flag(args, "dry-run")))
-        code = error_set(err, EXIT_USAGE, "fetch first, or leave it out",
-                         "--bundle is of archives that are fetched and kept");
+        code = error_set(err, EXIT_USAGE, "remove --bundle, or fetch first",
+                         "--bundle cannot be used with --from, --stream, --verify or --dry-run");
     else if (argument_text(args, "sha256", NULL) && args->operand_count > 1)
-        code = error_set(err, EXIT_USAGE, "one name at a time", "--sha256 is of one archive");
+        code = error_set(err, EXIT_USAGE, "give one name", "--sha256 requires exactly one archive");
     else if (from) code = fetch_from(args, &sources, from, err);
     else if (args->operand_count == 0)
-        code = error_set(err, EXIT_USAGE, "'meopt fetch --list' names what there is",
-                         "meopt fetch needs NAME, or --from URL|FILE");
+        code = error_set(err, EXIT_USAGE, "to list the sources: meopt fetch --list",
+                         "meopt fetch requires NAME or --from URL|FILE");
     else code = fetch_all(args, &sources, err);
     sources_free(&sources);
     if (code > EXIT_SIGNAL && stop_signal) code = EXIT_SIGNAL + stop_signal;

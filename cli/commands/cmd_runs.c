@@ -1,4 +1,4 @@
-/* meopt runs, stop, checkpoint, attach: what readers of run directories can do. */
+/* meopt runs, stop, checkpoint, attach: commands that read a run directory and send requests to its run. */
 #include "cli/commands/cmd_config.h"
 #include "cli/command.h"
 #include "cli/dashboard/dash.h"
@@ -70,7 +70,7 @@ static void print_json_rows(const struct run_table *t, int count)
     json_decref(all);
 }
 
-/* On a terminal in its width; elsewhere every column, and names whole. */
+/* Prints the list: on a terminal in its width, else with every column and whole names. */
 static void print_rows(const struct run_table *t, int count, int most)
 {
     struct winsize size;
@@ -94,7 +94,7 @@ static void print_rows(const struct run_table *t, int count, int most)
     if (count > most) printf("+%d more\n", count - most);
 }
 
-/* The list again and again, until Ctrl-C; on a terminal in place. */
+/* Prints the list every two seconds until Ctrl-C; on a terminal in place. */
 static void watch(struct run_table *t, int limit)
 {
     struct winsize size;
@@ -122,15 +122,15 @@ static int runs_run(const struct arguments *args, struct error *err)
     while (strcmp(run_order_names[t.order], order) != 0) t.order++;
     snprintf(t.filter, sizeof t.filter, "%s", argument_text(args, "filter", ""));
     bool there = run_table_refresh(&t, INFINITY, NULL);
-    if (!there && !(errno == ENOENT && strcmp(t.directory, "runs") == 0)) /* nobody trained here yet */
-        return error_errno(err, EXIT_FAILED, "name it with --run-dir", "cannot list the runs in '%s'",
-                           t.directory);
+    if (!there && !(errno == ENOENT && strcmp(t.directory, "runs") == 0)) /* no run was started here yet */
+        return error_errno(err, EXIT_FAILED, "give the directory with --run-dir",
+                           "cannot list the runs in '%s'", t.directory);
     int count = limit < t.shown_count ? limit : t.shown_count;
     if (argument_flag(args, "json")) print_json_rows(&t, count);
     else if (there && argument_flag(args, "watch")) watch(&t, limit);
     else if (count) print_rows(&t, count, count);
-    else if (t.count) log_info("none of the %d runs in %s is such", t.count, t.directory);
-    else log_info("no runs in %s yet: 'meopt train CONFIG' makes one", t.directory);
+    else if (t.count) log_info("no run in %s matches the filter (%d runs)", t.directory, t.count);
+    else log_info("no runs in %s; to start one: meopt train CONFIG", t.directory);
     run_table_free(&t);
     return 0;
 }
@@ -163,8 +163,8 @@ const struct command cmd_runs = {
 
 /* ---- stop, checkpoint ---- */
 
-/* The process that state.json names is a worker of meopt's and has this very run's lock open, which it holds:
- * numbers are used again, and anybody may have written that file. */
+/* Returns whether process `pid` is a worker of meopt that has the lock of this run open. The pid in
+ * state.json is not sufficient: pids are reused, and any user of the directory can write that file. */
 static bool is_worker_of(int pid, const char *directory)
 {
     char path[64], *text = NULL;
@@ -186,8 +186,8 @@ static bool is_worker_of(int pid, const char *directory)
     return holds;
 }
 
-/* Ends the worker of this run: the process that is looked at is the one that is signalled, also when it ends
- * in between and its number is used again (before Linux 5.3 the moment between the two stays). */
+/* Kills the worker of this run. A pidfd ensures that the checked process is the signalled one, also if its
+ * pid is reused in between. Before Linux 5.3 there are no pidfds, and a short race remains. */
 static void kill_worker(int pid, const char *directory)
 {
     int fd = process_open(pid);
@@ -199,15 +199,15 @@ static void kill_worker(int pid, const char *directory)
     if (fd >= 0) close(fd);
 }
 
-/* A node that died says nothing, and hears nothing. */
+/* Warns if the run has shown no activity, because its node may be down. */
 static void warn_silent(const char *directory)
 {
     struct run_brief b = {.name = xstrdup(""), .directory = xstrdup(directory)};
     char since[24];
     run_brief_read(&b);
     if (b.silent_s > 0)
-        log_warn("no sign of %s for %s: it hears this only if it lives", directory,
-                 dash_duration(since, sizeof since, b.silent_s));
+        log_warn("no activity from %s for %s; the request takes effect only if it is still running",
+                 directory, dash_duration(since, sizeof since, b.silent_s));
     run_brief_free(&b);
 }
 
@@ -216,7 +216,7 @@ static bool may_be_restarted(const struct run_status *s)
     return run_status_over(s) && (!s->ended || s->exit_code == EXIT_RANK_LOST || s->exit_code > EXIT_SIGNAL);
 }
 
-static void stop_told(const char *directory, const char *asked, const struct run_status *s)
+static void print_stop(const char *directory, const char *asked, const struct run_status *s)
 {
     print_json(json_pack("{s:o, s:s?, s:s, s:I}", "run", path_json(directory), "asked", asked, "state",
                          s->state, "step", (json_int_t)s->step));
@@ -228,15 +228,14 @@ static int stop_in(const struct arguments *args, const char *directory, struct e
     struct run_status s;
     int code = run_status_read(&s, directory, err);
     if (code) return code;
-    /* a worker that was killed, or has written that a rank was lost: its supervisor, which starts the run
-     * again, puts that right at once */
+    /* the state of a killed worker or a lost rank is temporary if a supervisor restarts the run */
     for (int i = 0; i < 20 && may_be_restarted(&s) && run_held(directory); i++) {
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
         if ((code = run_status_read(&s, directory, err)) != 0) return code;
     }
     bool json = argument_flag(args, "json"), over = run_status_over(&s);
-    if (over && !json) log_info("%s has ended already: %s", directory, s.state);
-    if (over && json) stop_told(directory, NULL, &s);
+    if (over && !json) log_info("%s has already ended: %s", directory, s.state);
+    if (over && json) print_stop(directory, NULL, &s);
     if (over) return 0;
     code = run_request(directory, at_once ? "stop-now" : "stop", err);
     if (code) return code;
@@ -246,18 +245,18 @@ static int stop_in(const struct arguments *args, const char *directory, struct e
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     }
     if (at_once && !run_status_over(&s) && s.here && s.pid > 0)
-        kill_worker(s.pid, directory); /* its supervisor is gone */
-    if (json) stop_told(directory, at_once ? "stop-now" : "stop", &s);
+        kill_worker(s.pid, directory); /* its supervisor has ended */
+    if (json) print_stop(directory, at_once ? "stop-now" : "stop", &s);
     else
-        log_info("%s: asked to %s at step %lld", directory, at_once ? "stop at once" : "save and stop",
-                 (long long)s.step);
+        log_info("%s: requested to %s at step %lld", directory,
+                 at_once ? "stop immediately" : "save and stop", (long long)s.step);
     return 0;
 }
 
-/* In the run that the first operand means. */
-static int in_run(const struct arguments *args,
-                  int (*what)(const struct arguments *, const char *directory, struct error *),
-                  struct error *err)
+/* Calls `what` with the directory of the run that the first operand names. */
+static int call_in_run(const struct arguments *args,
+                       int (*what)(const struct arguments *, const char *directory, struct error *),
+                       struct error *err)
 {
     int code;
     char *directory = run_named(args->operands[0], argument_text(args, "run-dir", NULL), &code, err);
@@ -266,7 +265,10 @@ static int in_run(const struct arguments *args,
     return code;
 }
 
-static int stop_run(const struct arguments *args, struct error *err) { return in_run(args, stop_in, err); }
+static int stop_run(const struct arguments *args, struct error *err)
+{
+    return call_in_run(args, stop_in, err);
+}
 
 static const struct option stop_options[] = {
     {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
@@ -284,15 +286,15 @@ static int checkpoint_in(const struct arguments *args, const char *directory, st
     (void)args;
     if (code) return code;
     if (run_status_over(&s))
-        return error_set(err, EXIT_FAILED, NULL, "%s does not run: %s", directory, s.state);
+        return error_set(err, EXIT_FAILED, NULL, "%s is not running: %s", directory, s.state);
     code = run_request(directory, "checkpoint", err);
-    if (!code) log_info("%s: asked to save behind the step in progress", directory);
+    if (!code) log_info("%s: requested a checkpoint after the current step", directory);
     return code;
 }
 
 static int checkpoint_run(const struct arguments *args, struct error *err)
 {
-    return in_run(args, checkpoint_in, err);
+    return call_in_run(args, checkpoint_in, err);
 }
 
 static const struct option checkpoint_options[] = {
@@ -311,7 +313,7 @@ static int attach_in(const struct arguments *args, const char *directory, struct
     int ended, code = run_status_read(&s, directory, err);
     if (code) return code;
     if (!screen_possible())
-        return screen_refused("attach", "'meopt runs --json' and metrics.jsonl tell the same elsewhere", err);
+        return screen_refused("attach", "without a terminal: 'meopt runs --json', or RUN/metrics.jsonl", err);
     char *baselines[DASH_BASELINES];
     code = dash_baselines_given(baselines, args, err);
     struct dash_options options = {
@@ -323,7 +325,7 @@ static int attach_in(const struct arguments *args, const char *directory, struct
 
 static int attach_run(const struct arguments *args, struct error *err)
 {
-    if (args->operand_count) return in_run(args, attach_in, err);
+    if (args->operand_count) return call_in_run(args, attach_in, err);
     return workspace_view(argument_text(args, "run-dir", "runs"), argument_flag(args, "ascii"), err);
 }
 

@@ -1,5 +1,5 @@
-/* meopt sbatch: a job script for Slurm, commented, that starts or goes on with a run: one task a card, warned
- * before its time is up, put back into the queue once it has saved. */
+/* meopt sbatch: writes a commented job script for Slurm that starts or resumes a run with one task per card.
+ * Slurm signals the script before the time limit; the run saves, and the job is requeued. */
 #include "cli/command.h"
 #include "core/base/file.h"
 #include "core/config/config.h"
@@ -15,16 +15,17 @@
 
 enum { WARN_SECONDS = 180 };
 
-/* What fits behind "#SBATCH --NAME=": sbatch takes the rest of the line apart at blanks. */
+/* Checks a value for a line "#SBATCH --NAME=VALUE", which sbatch splits at blanks. */
 static int check_word(const char *option, const char *text, struct error *err)
 {
     if (!text) return 0;
     for (const char *p = text; *p; p++)
         if (!isalnum((unsigned char)*p) && !strchr("._:,=@%+/()[]-", *p))
-            return error_set(err, EXIT_USAGE, "letters, digits and . _ : , = @ % + / ( ) [ ] - are taken",
-                             "--%s '%.100s' cannot stand in a line of a job script", option, text);
+            return error_set(err, EXIT_USAGE, "allowed: letters, digits and . _ : , = @ % + / ( ) [ ] -",
+                             "--%s '%.100s' has a character that is not allowed in a job script", option,
+                             text);
     if (!*text || *text == '-')
-        return error_set(err, EXIT_USAGE, NULL, "--%s '%.100s' is no value for sbatch", option, text);
+        return error_set(err, EXIT_USAGE, NULL, "--%s '%.100s' is not a value for sbatch", option, text);
     return 0;
 }
 
@@ -60,7 +61,7 @@ static bool is_memory(const char *text)
     return digits && digits < 12 && (!*unit || (strchr("KMGTkmgt", *unit) && !unit[1]));
 }
 
-/* 0-4, 1,3,7, 0-15:4, each also with the limit %2. */
+/* Returns whether sbatch accepts the array: 0-4, 1,3,7, 0-15:4, each also with a limit such as %2. */
 static bool is_array(const char *text)
 {
     for (const char *p = text; *p;) {
@@ -77,8 +78,8 @@ static bool is_array(const char *text)
     return *text;
 }
 
-/* One word of a shell; with array every %a becomes the number of the job's task. */
-static void put_quoted(FILE *out, const char *text, bool array)
+/* Writes one quoted word for the shell; with `array` every %a becomes the number of the task. */
+static void write_quoted(FILE *out, const char *text, bool array)
 {
     fputc('\'', out);
     for (; *text; text++)
@@ -93,23 +94,23 @@ struct job {
     const struct config *config;
     char *program, *experiment, *parent, *name;
     const char *array; /* NULL: one run */
-    int64_t cards;     /* per node; 0: it trains on the processor */
+    int64_t cards;     /* per node; 0: trains on the CPU */
 };
 
-static void put_line(FILE *out, const char *option, const char *value, const char *why)
+static void write_line(FILE *out, const char *option, const char *value, const char *why)
 {
     if (*why) fprintf(out, "# %s\n", why);
     fprintf(out, "#SBATCH --%s%s%s\n", option, *value ? "=" : "", value);
 }
 
-static void put_number(FILE *out, const char *option, int64_t number, const char *why)
+static void write_number(FILE *out, const char *option, int64_t number, const char *why)
 {
     char text[32];
     snprintf(text, sizeof text, "%lld", (long long)number);
-    put_line(out, option, text, why);
+    write_line(out, option, text, why);
 }
 
-/* "dcu:4" from "dcu", "dcu:K100:4" from "dcu:K100". */
+/* Returns Slurm's name of the cards: --gres, else "dcu" if DTK is installed, else "gpu". */
 static const char *gres_name(const struct job *job)
 {
     bool hygon = access("/opt/dtk", F_OK) == 0 || access("/opt/hyhal", F_OK) == 0;
@@ -117,68 +118,66 @@ static const char *gres_name(const struct job *job)
                          job->config->device.type != DEVICE_TYPE_CUDA && hygon ? "dcu" : "gpu");
 }
 
-static void put_requests(FILE *out, const struct job *job)
+static void write_requests(FILE *out, const struct job *job)
 {
     const struct arguments *args = job->args;
     char text[160];
     int64_t cpus = argument_int(args, "cpus", 8);
-    put_line(out, "job-name", job->name, "");
+    write_line(out, "job-name", job->name, "");
     if (argument_text(args, "partition", NULL))
-        put_line(out, "partition", argument_text(args, "partition", NULL), "");
+        write_line(out, "partition", argument_text(args, "partition", NULL), "");
     if (argument_text(args, "account", NULL))
-        put_line(out, "account", argument_text(args, "account", NULL), "");
-    put_number(out, "nodes", argument_int(args, "nodes", 1), "");
-    put_number(out, "ntasks-per-node", job->cards ? job->cards : 1,
-               job->cards ? "one task, one process a card" : "one process trains on a node's processors");
-    put_number(out, "cpus-per-task", cpus, "to decode images, and for the checkpoint");
+        write_line(out, "account", argument_text(args, "account", NULL), "");
+    write_number(out, "nodes", argument_int(args, "nodes", 1), "");
+    write_number(out, "ntasks-per-node", job->cards ? job->cards : 1,
+                 job->cards ? "one task and one process per card"
+                            : "one process trains on the CPUs of a node");
+    write_number(out, "cpus-per-task", cpus, "to decode images and write checkpoints");
     if (job->cards) {
         snprintf(text, sizeof text, "%.100s:%lld", gres_name(job), (long long)job->cards);
-        put_line(out, "gres", text, "cards of a node, as 'sinfo -o %G' names them");
+        write_line(out, "gres", text, "cards per node, as in 'sinfo -o %G'");
     }
-    if (argument_text(args, "mem", NULL)) put_line(out, "mem", argument_text(args, "mem", NULL), "of a node");
-    put_line(out, "time", argument_text(args, "time", "24:00:00"), "");
+    if (argument_text(args, "mem", NULL))
+        write_line(out, "mem", argument_text(args, "mem", NULL), "per node");
+    write_line(out, "time", argument_text(args, "time", "24:00:00"), "");
     snprintf(text, sizeof text, "B:USR1@%lld", (long long)argument_int(args, "warn", WARN_SECONDS));
-    put_line(out, "signal", text, "so many seconds before that, to this script alone");
-    put_line(out, "requeue", "", "may run again, under the same number");
-    put_line(out, "open-mode", "append", "and goes on with the same file of output");
+    write_line(out, "signal", text, "signals only this script N seconds before the limit");
+    write_line(out, "requeue", "", "allows a requeue under the same job id");
+    write_line(out, "open-mode", "append", "a requeued job appends to its output file");
     if (job->array)
-        put_line(out, "array", job->array, "one run per number, which %a in an override stands for");
-    put_line(out, "output", job->array ? "slurm-%x-%A_%a.log" : "slurm-%x-%j.log", "");
+        write_line(out, "array", job->array, "one run per number, which replaces %a in overrides");
+    write_line(out, "output", job->array ? "slurm-%x-%A_%a.log" : "slurm-%x-%j.log", "");
 }
 
-static void put_surroundings(FILE *out, const struct job *job)
+static void write_environment(FILE *out, const struct job *job)
 {
     const char *module = argument_list(job->args, "module", 0);
-    fputs("\n# What this site wants to be loaded. env.sh and modules read variables that are not set: no "
-          "'set -u'.\n",
-          out);
+    fputs("\n# Modules of this site. No 'set -u': env.sh and modules read unset variables.\n", out);
     if (!module) fputs("# module load compiler/dtk/25.04      # or: . /opt/dtk/env.sh\n", out);
     for (int i = 0; (module = argument_list(job->args, "module", i)) != NULL; i++) {
         fputs("module load ", out);
-        put_quoted(out, module, false);
+        write_quoted(out, module, false);
         fputs(" || exit 1\n", out);
     }
-    fputs("# Of the shell that submitted this; srun gives each task its own.\n"
+    fputs("# Remove values of the submitting shell; srun sets these for each task.\n"
           "unset CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES GPU_DEVICE_ORDINAL\n"
-          "# Without it RCCL's small messages between AMD and Hygon cards hang over PCIe.\n"
+          "# RCCL's small messages between AMD and Hygon cards hang over PCIe without this.\n"
           "export HSA_FORCE_FINE_GRAIN_PCIE=1\n"
           "export OMP_NUM_THREADS=\"${SLURM_CPUS_PER_TASK:-1}\"\n"
-          "# A process that is killed leaves no core of many gigabytes.\n"
+          "# No core files, which would have many gigabytes.\n"
           "ulimit -c 0\n",
           out);
 }
 
-/* bash runs a trap between two waits: the one that the signal ended is made again. */
+/* bash runs a trap after the signal interrupts `wait`, so the script waits again. */
 static const char shell_wait[] =
-    "\n# %lld s before the time is up Slurm signals this script: the tasks save and end with 10. Only then "
-    "is\n"
-    "# the job put back into the queue: a run that a person stopped ends with 10, too, stays stopped, and "
-    "the job\n"
-    "# has COMPLETED.\n"
+    "\n# Slurm signals this script %lld s before the time limit; the tasks save and exit with 10.\n"
+    "# Only then the job is requeued. A run that a user stops also exits with 10, but stays stopped,\n"
+    "# and the job is COMPLETED.\n"
     "warned='' caught='' step=''\n"
     "trap 'caught=yes; warned=yes; kill -USR1 \"$step\" 2>/dev/null' USR1\n"
     "trap 'caught=yes; warned=no; kill -TERM \"$step\" 2>/dev/null' TERM INT\n"
-    "left=%lld pause=5 # a lost rank (14): once more from the newest checkpoint, so many times\n"
+    "left=%lld pause=5 # restarts from the newest checkpoint after a lost rank (14)\n"
     "while :; do\n"
     "    run &\n"
     "    step=$!\n"
@@ -204,48 +203,47 @@ static const char shell_wait[] =
     "fi\n"
     "exit \"$code\"\n";
 
-static void put_command(FILE *out, const struct job *job)
+static void write_command(FILE *out, const struct job *job)
 {
-    fputs("\n# Starts the run, or goes on with it from its newest checkpoint. When one task fails, none is "
-          "left.\n"
+    fputs("\n# Starts the run, or resumes it from its newest checkpoint. If one task fails, srun ends all.\n"
           "run() {\n"
           "    exec srun --kill-on-bad-exit=1 --cpus-per-task=\"${SLURM_CPUS_PER_TASK:-1}\" ",
           out);
-    put_quoted(out, job->program, false);
+    write_quoted(out, job->program, false);
     fputs(" train --resume-if-exists --no-dashboard --run-dir ", out);
-    put_quoted(out, job->parent, false);
+    write_quoted(out, job->parent, false);
     fputs(" --name ", out);
-    put_quoted(out, job->name, false);
+    write_quoted(out, job->name, false);
     if (job->array) fputs("-\"$SLURM_ARRAY_TASK_ID\"", out);
     fputs(" -- ", out);
-    put_quoted(out, job->experiment, false);
+    write_quoted(out, job->experiment, false);
     for (int i = 1; i < job->args->operand_count; i++) {
         fputc(' ', out);
-        put_quoted(out, job->args->operands[i], job->array);
+        write_quoted(out, job->args->operands[i], job->array);
     }
     fputs("\n}\n", out);
     fprintf(out, shell_wait, (long long)argument_int(job->args, "warn", WARN_SECONDS),
             (long long)argument_int(job->args, "restarts", 3));
 }
 
-static void put_script(FILE *out, const struct job *job)
+static void write_script_text(FILE *out, const struct job *job)
 {
     char experiment[512];
     fprintf(out, "#!/bin/bash\n# %s: written by 'meopt sbatch'.\n",
             name_printable(experiment, sizeof experiment, job->experiment));
     fputs("#     sbatch THIS_FILE                submit\n"
-          "#     squeue --me                     where it stands in the queue\n#     meopt attach ",
+          "#     squeue --me                     its position in the queue\n#     meopt attach ",
           out);
-    fprintf(out, "%s/%s%s    the dashboard, from any machine that sees the directory\n",
+    fprintf(out, "%s/%s%s    the dashboard, from any machine with access to the directory\n",
             name_printable(experiment, sizeof experiment, job->parent), job->name, job->array ? "-N" : "");
-    fputs("#     scancel --signal=USR1 --batch JOBID  save now, and go on in the queue\n", out);
-    put_requests(out, job);
-    put_surroundings(out, job);
-    put_command(out, job);
+    fputs("#     scancel --signal=USR1 --batch JOBID  save now, and requeue\n", out);
+    write_requests(out, job);
+    write_environment(out, job);
+    write_command(out, job);
 }
 
-/* What Slurm would only refuse once the script is submitted, or take for something else. */
-static int check(const struct arguments *args, const char *name, struct error *err)
+/* Checks values that Slurm would refuse only at submission, or would misinterpret. */
+static int check_options(const struct arguments *args, const char *name, struct error *err)
 {
     static const char *const words[] = {"partition", "account", "gres", "mem", "time", "array"};
     const char *memory = argument_text(args, "mem", NULL), *array = argument_text(args, "array", NULL),
@@ -255,27 +253,28 @@ static int check(const struct arguments *args, const char *name, struct error *e
     for (size_t i = 0; i < sizeof words / sizeof *words && !code; i++)
         code = check_word(words[i], argument_text(args, words[i], NULL), err);
     if (!code && seconds < 0)
-        code = error_set(err, EXIT_USAGE, "minutes, H:M:S, D-H or D-H:M:S, as in 1-12:00:00, or UNLIMITED",
+        code = error_set(err, EXIT_USAGE,
+                         "use minutes, H:M:S, D-H or D-H:M:S, for example 1-12:00:00, or UNLIMITED",
                          "--time %.100s is not a time limit that sbatch accepts", limit);
     if (!code && seconds <= warn)
         code = error_set(err, EXIT_USAGE, "raise --time or lower --warn",
-                         "--warn %lld s before the end is before the job begins: --time %.100s has %lld s",
-                         (long long)warn, limit, (long long)seconds);
+                         "--warn %lld s is not less than --time %.100s (%lld s)", (long long)warn, limit,
+                         (long long)seconds);
     if (!code && memory && !is_memory(memory))
-        code = error_set(err, EXIT_USAGE, "a number of MiB, or with K, M, G or T, as in 200G",
+        code = error_set(err, EXIT_USAGE, "use a number of MiB, or with K, M, G or T, for example 200G",
                          "--mem %.100s is not a size that sbatch accepts", memory);
     bool varied = false;
     for (int i = 1; i < args->operand_count; i++) varied |= strstr(args->operands[i], "%a") != NULL;
     if (!code && array && !varied)
-        code = error_set(err, EXIT_USAGE, "write %a where the number belongs, as in train.seed=%a",
+        code = error_set(err, EXIT_USAGE, "write %a in an override, for example train.seed=%a",
                          "--array %.100s would train the same run several times", array);
     if (!code && (name[0] == '.' || strchr(name, '/')))
-        code =
-            error_set(err, EXIT_USAGE, "the directory is --run-dir", "--name %s is no name of a run", name);
+        code = error_set(err, EXIT_USAGE, "give the directory with --run-dir",
+                         "--name %s is not a valid name", name);
     return code;
 }
 
-/* Where the script is started is not where it was written. */
+/* Returns the absolute path, malloc'ed, because the script may be started in a different directory. */
 static char *absolute(const char *path)
 {
     if (*path == '/') return xstrdup(path);
@@ -289,8 +288,8 @@ static int write_script(const struct job *job, struct error *err)
     char *text = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
-    if (!out) return error_errno(err, EXIT_HOST_MEMORY, NULL, "no memory for a script");
-    put_script(out, job);
+    if (!out) return error_errno(err, EXIT_HOST_MEMORY, NULL, "out of memory for the script");
+    write_script_text(out, job);
     fclose(out);
     const char *path = argument_text(job->args, "output", NULL);
     int code = 0;
@@ -300,13 +299,13 @@ static int write_script(const struct job *job, struct error *err)
     return code;
 }
 
-/* The experiment of the array's first task. */
+/* Loads the configuration of the array's first task. */
 static int load_first(struct config *config, const struct arguments *args, struct error *err)
 {
     const char *array = argument_text(args, "array", NULL);
     int count = args->operand_count - 1, digits = array ? (int)strspn(array, "0123456789") : 0;
     if (array && !is_array(array))
-        return error_set(err, EXIT_USAGE, "as in 0-4, 1,3,7 or 0-15%2 (two at a time)",
+        return error_set(err, EXIT_USAGE, "for example 0-4, 1,3,7 or 0-15%2 (two at a time)",
                          "--array %.100s is not an array that sbatch accepts", array);
     char **overrides = xcalloc((size_t)count + 1, sizeof *overrides);
     for (int i = 0; i < count; i++) {
@@ -342,9 +341,10 @@ static int sbatch_run(const struct arguments *args, struct error *err)
                       .cards = config.device.type == DEVICE_TYPE_CPU
                                    ? 0
                                    : argument_int(args, "cards", named > 0 ? named : 1)};
-    code = check(args, name, err);
+    code = check_options(args, name, err);
     if (!code && (!job.program || !job.experiment))
-        code = error_errno(err, EXIT_FAILED, NULL, "no path of the program or of %s", args->operands[0]);
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot find the path of this program or of %s",
+                           args->operands[0]);
     if (!code) code = write_script(&job, err);
     free(job.program);
     free(job.experiment);

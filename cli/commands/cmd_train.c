@@ -1,4 +1,5 @@
-/* meopt train: check everything, make the run directory, start the worker under a supervisor, and watch. */
+/* meopt train: checks the configuration, makes the run directory, starts workers under a supervisor, and
+ * opens the dashboard. */
 #include "cli/command.h"
 #include "cli/dashboard/dash.h"
 #include "cli/commands/plan_fit.h"
@@ -21,8 +22,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The run of that name, which is there: the experiment must be the one that it began with. */
-static int go_on(const struct config *asked, const char *directory, bool from, int *lock, struct error *err)
+/* Opens the existing run, whose configuration must be equal to the requested one. */
+static int reopen_same(const struct config *asked, const char *directory, bool from, int *lock,
+                       struct error *err)
 {
     struct config own;
     int code = train_reopen(directory, &own, lock, err);
@@ -32,13 +34,13 @@ static int go_on(const struct config *asked, const char *directory, bool from, i
             continue;
         if (config_memory(asked) && asked->origins[key].from != ORIGIN_OVERRIDE &&
             memory_options_has_key(config_keys[key].name))
-            continue; /* as train.memory has chosen it when the run began */
+            continue; /* train.memory chose it when the run began */
         char *before = config_value_text(&own, key), *now = config_value_text(asked, key);
         if (strcmp(before, now) != 0)
             code = error_set(err, EXIT_CONFIG,
-                             "give another --name, or change it in the run: meopt config set RUN/config.yaml",
-                             "the run began with %s %.120s, now it is %.120s", config_keys[key].name, before,
-                             now);
+                             "use a different --name, or change the run: meopt config set RUN/config.yaml",
+                             "%s differs from the run: the run has %.120s, found %.120s",
+                             config_keys[key].name, before, now);
         free(before);
         free(now);
     }
@@ -57,7 +59,8 @@ static const char *runs_of(const struct arguments *args, const struct config *co
     return argument_text(args, "run-dir", config->run.dir[0] ? config->run.dir : "runs");
 }
 
-/* The experiment as the command line has it. On an error there is nothing to free. */
+/* Loads the configuration with the overrides and options of the command line. After an error *config is
+ * freed. */
 static int load_asked(struct config *config, const struct arguments *args, const struct train_ranks *ranks,
                       const struct train_overrides *o, struct error *err)
 {
@@ -75,17 +78,17 @@ static int load_asked(struct config *config, const struct arguments *args, const
     return code;
 }
 
-/* Where train.memory says what the run is to fit into, it is loaded again with the keys that do: those of the
- * rank that holds the most. On an error config is freed. */
-static int climb(struct config *config, const struct arguments *args, const struct train_ranks *ranks,
-                 struct train_overrides *o, struct error *err)
+/* With train.memory, loads the configuration again with the keys of the fastest memory option that fits the
+ * rank with the most memory. After an error config is freed. */
+static int apply_memory_option(struct config *config, const struct arguments *args,
+                               const struct train_ranks *ranks, struct train_overrides *o, struct error *err)
 {
     static const char *const assigned[] = {"device.type", "device.cards", "train.global_batch"};
     enum { ASSIGNED = sizeof assigned / sizeof *assigned };
     int own = o->count, size = ranks->how.size > 1 ? ranks->how.size : 1;
     char *keys = NULL, *at;
     o->all = xrealloc(o->all, (size_t)(own + ASSIGNED) * sizeof *o->all);
-    for (int i = 0; i < ASSIGNED; i++) { /* as options say */
+    for (int i = 0; i < ASSIGNED; i++) { /* as set by options */
         char *value = config_value_text(config, config_key_index(assigned[i]));
         o->all[o->count++] = xasprintf("%s=%s", assigned[i], value);
         free(value);
@@ -103,8 +106,8 @@ static int climb(struct config *config, const struct arguments *args, const stru
     return load_asked(config, args, ranks, o, err);
 }
 
-/* The run of that name, where it is to go on if it is there, and is; the caller frees. */
-static char *run_there(const struct arguments *args, const struct config *config)
+/* With --resume-if-exists, returns the directory of the run if it exists (malloc'ed), else NULL. */
+static char *existing_run(const struct arguments *args, const struct config *config)
 {
     const char *name = name_of(args, config);
     char *there =
@@ -114,10 +117,10 @@ static char *run_there(const struct arguments *args, const struct config *config
     return NULL;
 }
 
-/* The experiment, its ranks, and what train.memory makes of a new run of it; *there: a run that goes on. On
- * an error there is nothing to free. */
-static int settle(struct config *config, const struct arguments *args, struct train_ranks *ranks,
-                  char **there, struct error *err)
+/* Loads the configuration and plans its ranks. *there: the run to resume, else NULL; then train.memory
+ * chooses keys. After an error there is nothing to free. */
+static int load_and_plan(struct config *config, const struct arguments *args, struct train_ranks *ranks,
+                         char **there, struct error *err)
 {
     struct train_overrides overrides;
     int code = train_overrides(&overrides, args, err);
@@ -126,20 +129,20 @@ static int settle(struct config *config, const struct arguments *args, struct tr
     code = load_asked(config, args, ranks, &overrides, err);
     if (!code && (code = train_ranks_plan(ranks, args, config, runs_of(args, config), err)) != 0)
         config_free(config);
-    if (!code && (*there = run_there(args, config)) == NULL)
-        code = climb(config, args, ranks, &overrides, err);
+    if (!code && (*there = existing_run(args, config)) == NULL)
+        code = apply_memory_option(config, args, ranks, &overrides, err);
     train_overrides_free(&overrides);
     return code;
 }
 
-/* The run directory, made and locked; with --resume-if-exists one that is there already. */
+/* Makes and locks the run directory; with --resume-if-exists opens an existing one. */
 static int begin(const struct arguments *args, struct train_ranks *ranks, char **directory, bool *resume,
                  int *lock, struct error *err)
 {
     struct config config;
     struct run run = {.metrics = -1, .events = -1, .lock = -1};
     char stamp[32];
-    int code = settle(&config, args, ranks, directory, err);
+    int code = load_and_plan(&config, args, ranks, directory, err);
     if (code) return code;
     *resume = *directory != NULL;
     code = train_dry_run(&config, err); /* before a directory is made */
@@ -152,7 +155,8 @@ static int begin(const struct arguments *args, struct train_ranks *ranks, char *
         }
     }
     if (*resume) {
-        if (!code) code = go_on(&config, *directory, argument_text(args, "from", NULL) != NULL, lock, err);
+        if (!code)
+            code = reopen_same(&config, *directory, argument_text(args, "from", NULL) != NULL, lock, err);
         config_free(&config);
         return code;
     }
@@ -161,9 +165,8 @@ static int begin(const struct arguments *args, struct train_ranks *ranks, char *
     strftime(stamp, sizeof stamp, "%Y%m%dT%H%M%SZ", gmtime_r(&t, &utc));
     const char *given = name_of(args, &config);
     if (!code && !given && argument_flag(args, "resume-if-exists"))
-        code =
-            error_set(err, EXIT_USAGE, "as in --name first", "--resume-if-exists needs the name of the run");
-    for (int i = 1; !code; i++) { /* several of one experiment may begin in the same second */
+        code = error_set(err, EXIT_USAGE, "for example --name first", "--resume-if-exists requires --name");
+    for (int i = 1; !code; i++) { /* several runs of one configuration may begin in the same second */
         char *name = given   ? xstrdup(given)
                      : i > 1 ? xasprintf("%s-%s-%d", config.stem, stamp, i)
                              : xasprintf("%s-%s", config.stem, stamp);
@@ -178,7 +181,8 @@ static int begin(const struct arguments *args, struct train_ranks *ranks, char *
     return code;
 }
 
-/* The keys of every --force-resume, between commas; NULL when there is none. */
+/* Returns in *keys the keys of every --force-resume, separated by commas (malloc'ed); NULL if there is
+ * none. */
 static int forced_keys(const struct arguments *args, char **keys, struct error *err)
 {
     const char *key;
@@ -188,8 +192,8 @@ static int forced_keys(const struct arguments *args, char **keys, struct error *
         if (found < 0) {
             free(*keys);
             *keys = NULL;
-            return error_set(err, EXIT_USAGE, "see meopt.yaml(5); data.root stands for the images",
-                             "--force-resume: %s is no key", key);
+            return error_set(err, EXIT_USAGE, "see meopt.yaml(5); data.root: the images",
+                             "--force-resume: %s is not a key", key);
         }
         key = config_keys[found].name;
         char *longer = *keys ? xasprintf("%s,%s", *keys, key) : xstrdup(key);
@@ -199,7 +203,7 @@ static int forced_keys(const struct arguments *args, char **keys, struct error *
     return 0;
 }
 
-/* The run that an option names; NULL when it is not given. */
+/* Returns the run that an option names, malloc'ed; NULL if the option is not given. */
 static char *run_of(const struct arguments *args, const char *option, int *code, struct error *err)
 {
     const char *word = argument_text(args, option, NULL);
@@ -207,7 +211,7 @@ static char *run_of(const struct arguments *args, const char *option, int *code,
     return word ? run_named(word, argument_text(args, "run-dir", NULL), code, err) : NULL;
 }
 
-/* In the run that `lock` is of, which is closed. */
+/* Trains in the run directory, with its dashboard or with lines. Closes its lock. */
 static int train_in(const struct arguments *args, const struct train_ranks *ranks, const char *directory,
                     int lock, bool resume, const char *force, char *const *baselines, struct error *err)
 {
@@ -237,7 +241,7 @@ static int train_in(const struct arguments *args, const struct train_ranks *rank
     if (!lines && !screen_possible()) {
         struct error why = {0};
         screen_refused("the dashboard", "", &why);
-        if (isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)) log_warn("%s: lines instead", why.what);
+        if (isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)) log_warn("%s; printing lines instead", why.what);
         lines = true;
     }
     if (lines) {
@@ -275,38 +279,37 @@ static int replay_run(const struct arguments *args, struct error *err)
     return code;
 }
 
-/* Options that stand together, or not. */
+/* Checks the combination of options. */
 static int check_options(const struct arguments *args, struct error *err)
 {
     const char *resume = argument_text(args, "resume", NULL);
     bool at = argument_int(args, "at", -1) >= 0;
     if (resume && argument_text(args, "from", NULL))
-        return error_set(err, EXIT_USAGE, "leave --from out", "--from is of a new run, which has a CONFIG");
-    if (at && !resume)
-        return error_set(err, EXIT_USAGE, "give --resume RUN, too", "--at is of a run that goes on");
+        return error_set(err, EXIT_USAGE, "remove --from", "--from cannot be used with --resume");
+    if (at && !resume) return error_set(err, EXIT_USAGE, "add --resume RUN", "--at requires --resume");
     if (resume && !at && (argument_text(args, "name", NULL) || argument_text(args, "run-dir", NULL)))
-        return error_set(err, EXIT_USAGE, "leave it out", "--name and --run-dir are of a new run");
+        return error_set(err, EXIT_USAGE, "remove it, or add --at STEP",
+                         "--name and --run-dir cannot be used with --resume");
     if (!resume && argument_list(args, "force-resume", 0))
-        return error_set(err, EXIT_USAGE, "give --resume RUN, too",
-                         "--force-resume is of a run that goes on");
+        return error_set(err, EXIT_USAGE, "add --resume RUN", "--force-resume requires --resume");
     if (argument_flag(args, "elastic") && !argument_int(args, "restarts", 0))
-        return error_set(err, EXIT_USAGE, "as in --restarts 3 --elastic",
-                         "--elastic is of a run that is started again when a rank is lost");
+        return error_set(err, EXIT_USAGE, "for example --restarts 3 --elastic",
+                         "--elastic requires --restarts");
     if (!resume && args->operand_count == 0)
         return error_set(err, EXIT_USAGE, "see 'meopt train --help'",
-                         "meopt train needs CONFIG, or --resume RUN");
+                         "meopt train requires CONFIG or --resume RUN");
     return 0;
 }
 
-/* The run that goes on, or its branch, held, with what is to be another. */
+/* Opens and locks the run to resume, or makes its branch (--at), and changes its configuration. */
 static int resume_run(const struct arguments *args, struct train_ranks *ranks, const char *force,
                       char **directory, int *lock, struct error *err)
 {
     struct config config;
     int64_t at = argument_int(args, "at", -1), from, steps;
     const char *parent = argument_text(args, "run-dir", NULL);
-    /* where ranks that follow look for this one: they know the run, and not what a branch will be called */
-    char *branch = NULL, *meeting = at < 0 ? xstrdup(*directory) : train_branch_parent(*directory, parent);
+    /* the directory in which other ranks find rank 0: they do not know the name of a branch */
+    char *branch = NULL, *shared = at < 0 ? xstrdup(*directory) : train_branch_parent(*directory, parent);
     int code = train_resumed_step(args, *directory, &from, err);
     if (!code) code = train_steps_asked(args, from, &steps, err); /* before a branch is made */
     if (!code && at >= 0)
@@ -319,19 +322,19 @@ static int resume_run(const struct arguments *args, struct train_ranks *ranks, c
     }
     if (!code && (code = train_reopen(*directory, &config, lock, err)) == 0) {
         code = train_change_run(args, *directory, force, &config, err);
-        if (!code) code = train_ranks_plan(ranks, args, &config, meeting, err);
+        if (!code) code = train_ranks_plan(ranks, args, &config, shared, err);
         config_free(&config);
     }
-    free(meeting);
+    free(shared);
     return code;
 }
 
-/* Nothing that more memory, or another key, would let go on: for those advice begins with --resume. */
+/* Returns whether resuming cannot help: other codes have a hint that begins with --resume. */
 static bool is_refusal(int code) { return code == EXIT_NO_CARD || code == EXIT_CONFIG; }
 
-/* A new run that was refused before its first step, for want of a card for example, leaves nothing: no
- * metrics, checkpoints, outputs of the teacher or words of hooks are lost with it. */
-static void forget_refused(const char *directory)
+/* Removes a new run that failed before its first step, for example because there is no card. Keeps it if it
+ * has metrics, checkpoints, cached teacher outputs or output of hooks. */
+static void remove_refused(const char *directory)
 {
     static const char *const kept[] = {"teacher.rows", "hooks.log"};
     struct run run;
@@ -339,7 +342,7 @@ static void forget_refused(const char *directory)
     struct stat st;
     int64_t *steps = NULL;
     int count = 1;
-    for (int i = 0; run_open(&run, directory, NULL); i++) { /* its supervisor may be about to end */
+    for (int i = 0; run_open(&run, directory, NULL); i++) { /* waits for its supervisor to end */
         if (i == 20) return;
         nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     }
@@ -348,7 +351,7 @@ static void forget_refused(const char *directory)
                  checkpoint_steps(directory, &steps, &count, NULL) == 0 && count == 0;
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) empty &= file_absent_below(directory, kept[i]);
     if (empty && file_remove_tree(directory, NULL) == 0)
-        log_info("%s made no step and is removed", directory);
+        log_info("removed %s, which made no step", directory);
     free(steps);
     run_close(&run);
 }
@@ -358,7 +361,7 @@ static int train_run(const struct arguments *args, struct error *err)
     const char *resume = argument_text(args, "resume", NULL);
     char *directory = NULL, *force = NULL;
     int code, lock = -1;
-    bool goes_on = resume != NULL;
+    bool resumes = resume != NULL;
     if (argument_text(args, "replay", NULL)) return replay_run(args, err);
     if ((code = check_options(args, err)) != 0) return code;
     char *baselines[DASH_BASELINES];
@@ -372,11 +375,11 @@ static int train_run(const struct arguments *args, struct error *err)
     } else if (!code && resume) {
         code = resume_run(args, &ranks, force, &directory, &lock, err);
     } else if (!code) {
-        code = begin(args, &ranks, &directory, &goes_on, &lock, err);
+        code = begin(args, &ranks, &directory, &resumes, &lock, err);
     }
     if (!code) {
-        code = train_in(args, &ranks, directory, lock, goes_on, force, baselines, err);
-        if (!goes_on && is_refusal(code)) forget_refused(directory);
+        code = train_in(args, &ranks, directory, lock, resumes, force, baselines, err);
+        if (!resumes && is_refusal(code)) remove_refused(directory);
     } else if (lock >= 0) close(lock);
     train_ranks_free(&ranks);
     dash_baselines_free(baselines);

@@ -1,5 +1,5 @@
-/* meopt worker (hidden): trains in a run directory that 'meopt train' has made,
- * and tells a line per step. See worker.h. */
+/* meopt worker (hidden): trains in a run directory that 'meopt train' made, and prints one line per step. See
+ * worker.h. */
 #include "cli/command.h"
 #include "cli/supervisor/worker.h"
 #include "cli/supervisor/worker_ranks.h"
@@ -27,16 +27,16 @@ struct progress_printer {
     int64_t first_step;
     double first_loss, last_loss, last_cosine, images;
     double begin;
-    struct memory_use use; /* of the rank that holds the most */
+    struct memory_use use; /* of the rank with the most memory */
     int peak_rank;
     const struct trainer *trainer;
-    const char *longer; /* the key that says how long the run trains */
+    const char *longer; /* the key that sets the length of the run */
     struct worker_report *report;
     struct worker_ranks ranks;
 };
 
-static void row(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void row(const char *name, const char *format, ...)
+static void log_row(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void log_row(const char *name, const char *format, ...)
 {
     char text[512];
     va_list args;
@@ -46,12 +46,12 @@ static void row(const char *name, const char *format, ...)
     log_info("%-28s %s", name, text);
 }
 
-static void phase(void *context, enum train_phase at)
+static void on_phase(void *context, enum train_phase at)
 {
-    struct progress_printer *talk = context;
-    atomic_store(&talk->report->phase, at);
-    if (signals_asked(REQUEST_STOP)) atomic_store(&talk->report->stop_wanted, 1);
-    atomic_fetch_add(&talk->report->marks, 1);
+    struct progress_printer *printer = context;
+    atomic_store(&printer->report->phase, at);
+    if (signals_asked(REQUEST_STOP)) atomic_store(&printer->report->stop_wanted, 1);
+    atomic_fetch_add(&printer->report->marks, 1);
 }
 
 static void mark(void *context)
@@ -60,7 +60,7 @@ static void mark(void *context)
     atomic_fetch_add(&report->marks, 1);
 }
 
-/* Weights and optimizer state as a checkpoint has them, without its few kilobytes of names. */
+/* Returns the bytes of weights and optimizer state in a checkpoint, without its few kilobytes of names. */
 static int64_t saving_bytes(const struct trainer *t)
 {
     int64_t bytes = 0;
@@ -70,8 +70,8 @@ static int64_t saving_bytes(const struct trainer *t)
     return bytes;
 }
 
-/* As the supervisor will choose once it hears where this trains (supervise_live.c); nothing is read yet. */
-static const char *telemetry(void *context, const struct device *device)
+/* Returns the telemetry provider that the supervisor will choose for this device (supervise_live.c). */
+static const char *telemetry_source(void *context, const struct device *device)
 {
     static struct monitor_snapshot now;
     struct monitor *monitor;
@@ -88,7 +88,7 @@ static const char *telemetry(void *context, const struct device *device)
     return now.provider;
 }
 
-/* A warning for each. */
+/* Logs a warning for each fallback. */
 static void report_fallbacks(const struct device_fact start[START_ROWS])
 {
     char text[1024];
@@ -96,14 +96,14 @@ static void report_fallbacks(const struct device_fact start[START_ROWS])
         if (fact_warning(&start[i], text, sizeof text)[0]) log_warn("%s", text);
 }
 
-/* One table for every kind of device. */
+/* Logs the table of device facts, and its warnings. */
 static void report_start(const struct device_fact start[START_ROWS])
 {
     for (int i = 0; i < START_ROWS; i++) log_info("%-28s %s", start[i].name, start[i].is);
     report_fallbacks(start);
 }
 
-/* Of another rank than 0 what rank 0 has not told. */
+/* Logs the warnings of a rank above 0. */
 static void warn_start(const struct device_fact start[START_ROWS], int rank)
 {
     char text[1024];
@@ -120,37 +120,38 @@ static bool is_default(int key, const char *text)
     return strcmp(text, standard) == 0 || (!*standard && strcmp(text, "\"\"") == 0);
 }
 
-/* The settings that are not defaults; all of them when debugging. */
+/* Logs the settings that are not defaults; with MEOPT_LOG=debug all of them. */
 static void report_settings(const struct config *config)
 {
     bool hidden = false;
     for (int i = 0; config_keys[i].name; i++) {
         if (!config_keys[i].numbers) continue;
         char *text = config_value_text(config, i);
-        if (text[0] && (!is_default(i, text) || log_level >= LOG_DEBUG)) row(config_keys[i].name, "%s", text);
+        if (text[0] && (!is_default(i, text) || log_level >= LOG_DEBUG))
+            log_row(config_keys[i].name, "%s", text);
         else hidden = true;
         free(text);
     }
-    if (hidden) row("other settings", "defaults; all are in the run's config.yaml");
+    if (hidden) log_row("other settings", "defaults; config.yaml of the run has all");
 }
 
-static void begun(void *context, const struct trainer *t, const struct device_fact start[START_ROWS],
-                  const struct data *data, int64_t from, int64_t total)
+static void on_begin(void *context, const struct trainer *t, const struct device_fact start[START_ROWS],
+                     const struct data *data, int64_t from, int64_t total)
 {
-    struct progress_printer *talk = context;
-    talk->report->from = from;
-    monitor_pci(talk->report->pci, t->device->pci);
-    atomic_store(&talk->report->saving_bytes, saving_bytes(t));
-    atomic_store(&talk->report->step, from);
-    atomic_store(&talk->report->total, total);
-    talk->trainer = t;
-    talk->first_step = from;
-    talk->begin = clock_seconds();
-    if (talk->ranks.comm.rank > 0) {
-        warn_start(start, talk->ranks.comm.rank);
+    struct progress_printer *printer = context;
+    printer->report->from = from;
+    monitor_pci(printer->report->pci, t->device->pci);
+    atomic_store(&printer->report->saving_bytes, saving_bytes(t));
+    atomic_store(&printer->report->step, from);
+    atomic_store(&printer->report->total, total);
+    printer->trainer = t;
+    printer->first_step = from;
+    printer->begin = clock_seconds();
+    if (printer->ranks.comm.rank > 0) {
+        warn_start(start, printer->ranks.comm.rank);
         return;
     }
-    if (talk->brief) {
+    if (printer->brief) {
         report_fallbacks(start);
         return;
     }
@@ -158,56 +159,56 @@ static void begun(void *context, const struct trainer *t, const struct device_fa
     for (int i = 0; i < 2; i++) {
         char text[512];
         model_shape_text(g[i], text, sizeof text);
-        row(i ? "student" : "teacher", "%s: %.2f M parameters", text,
-            (double)model_shape_parameters(g[i]) * 1e-6);
+        log_row(i ? "student" : "teacher", "%s: %.2f M parameters", text,
+                (double)model_shape_parameters(g[i]) * 1e-6);
     }
     char from_run[256];
     int64_t from_step;
     if (checkpoint_named(t->config->model_s.weight, from_run, sizeof from_run, &from_step))
-        row("student begins", "with the weights of %s at step %lld", from_run, (long long)from_step);
+        log_row("student begins", "with the weights of %s at step %lld", from_run, (long long)from_step);
     char clipping[320];
     trainer_clipping(t->config, clipping, sizeof clipping);
-    row("clipping", "%s", clipping);
-    if (t->ranks.size > 1) row("ranks", "%d, %lld images a step", t->ranks.size, (long long)t->images);
-    row("images", "%lld in %s", (long long)data_images(data), t->config->data.root);
+    log_row("clipping", "%s", clipping);
+    if (t->ranks.size > 1) log_row("ranks", "%d, %lld images per step", t->ranks.size, (long long)t->images);
+    log_row("images", "%lld in %s", (long long)data_images(data), t->config->data.root);
     report_start(start);
     report_settings(t->config);
-    talk->longer = t->config->train.steps > 0 ? "train.steps" : "train.epochs";
-    if (from < total) row("steps", "%lld to %lld", (long long)from + 1, (long long)total);
-    else row("steps", "none: all %lld are made", (long long)total);
+    printer->longer = t->config->train.steps > 0 ? "train.steps" : "train.epochs";
+    if (from < total) log_row("steps", "%lld to %lld", (long long)from + 1, (long long)total);
+    else log_row("steps", "none: all %lld are complete", (long long)total);
 }
 
-static void variants(void *context, const struct loss_variant *v, int count)
+static void on_variants(void *context, const struct loss_variant *v, int count)
 {
-    const struct progress_printer *talk = context;
-    if (talk->ranks.comm.rank > 0 || talk->brief) return;
+    const struct progress_printer *printer = context;
+    if (printer->ranks.comm.rank > 0 || printer->brief) return;
     for (int i = 0; i < count; i++) {
         char name[64];
         snprintf(name, sizeof name, "loss at step 0, %s", v[i].name);
-        row(name, "%.6g", v[i].value);
+        log_row(name, "%.6g", v[i].value);
     }
 }
 
-/* Once it is to stop, saving is worth more than a line that nobody reads. */
-static bool to_stop(void) { return signals_act(PHASE_STEP) == ACT_SAVE_STOP; }
+/* Returns whether the run is about to save and stop; then logging does not wait for a slow reader. */
+static bool is_stopping(void) { return signals_act(PHASE_STEP) == ACT_SAVE_STOP; }
 
-static void stepped(void *context, const struct train_progress *p)
+static void on_step(void *context, const struct train_progress *p)
 {
-    struct progress_printer *talk = context;
-    atomic_store(&talk->report->step, p->step);
-    if (talk->first_loss == 0) talk->first_loss = p->loss;
-    talk->last_loss = p->loss;
-    talk->last_cosine = p->cosine;
-    talk->images += p->images_per_s * p->step_ms * 1e-3;
-    talk->use = talk->trainer->ranks.size > 1 ? p->peak : talk->trainer->device->use;
-    talk->peak_rank = p->peak_rank;
-    worker_ranks_step(&talk->ranks, p, &talk->trainer->device->use);
-    if (talk->ranks.comm.rank > 0) return;
-    if (p->step % talk->trainer->config->train.log_every && p->step != p->total &&
-        p->step != talk->first_step + 1)
+    struct progress_printer *printer = context;
+    atomic_store(&printer->report->step, p->step);
+    if (printer->first_loss == 0) printer->first_loss = p->loss;
+    printer->last_loss = p->loss;
+    printer->last_cosine = p->cosine;
+    printer->images += p->images_per_s * p->step_ms * 1e-3;
+    printer->use = printer->trainer->ranks.size > 1 ? p->peak : printer->trainer->device->use;
+    printer->peak_rank = p->peak_rank;
+    worker_ranks_step(&printer->ranks, p, &printer->trainer->device->use);
+    if (printer->ranks.comm.rank > 0) return;
+    if (p->step % printer->trainer->config->train.log_every && p->step != p->total &&
+        p->step != printer->first_step + 1)
         return;
     if (!log_capacity(STDOUT_FILENO)) return;
-    if (talk->json)
+    if (printer->json)
         printf("{\"step\":%lld,\"epoch\":%lld,\"loss\":%.9g,\"cosine\":%.9g,\"lr\":%.9g,\"grad_norm\":%.9g,"
                "\"images_per_s\":%.6g,\"step_ms\":%.6g,\"data_wait_ms\":%.6g}\n",
                (long long)p->step, (long long)p->epoch, p->loss, p->cosine, p->lr, p->grad_norm,
@@ -220,35 +221,37 @@ static void stepped(void *context, const struct train_progress *p)
     fflush(stdout);
 }
 
-static void saved(void *context, int64_t step)
+static void on_saved(void *context, int64_t step)
 {
-    const struct progress_printer *talk = context;
-    if (talk->ranks.comm.rank == 0 && !talk->brief) log_info("checkpoint at step %lld", (long long)step);
+    const struct progress_printer *printer = context;
+    if (printer->ranks.comm.rank == 0 && !printer->brief)
+        log_info("checkpoint at step %lld", (long long)step);
 }
 
-static void summary(const struct progress_printer *talk, const struct run *run, int code)
+/* Logs losses, rates and memory at the end. */
+static void log_summary(const struct progress_printer *printer, const struct run *run, int code)
 {
-    if (talk->images <= 0) {
+    if (printer->images <= 0) {
         if (code == 0)
-            log_info("nothing was left to train; to train longer: meopt train --resume %s %s=N",
-                     run->directory, talk->longer);
+            log_info("all steps are complete; to train longer: meopt train --resume %s %s=N", run->directory,
+                     printer->longer);
         return;
     }
-    double seconds = clock_seconds() - talk->begin;
-    log_info("loss %.6f -> %.6f, cosine %.4f, %.1f s, %.1f images/s", talk->first_loss, talk->last_loss,
-             talk->last_cosine, seconds, talk->images / seconds);
+    double seconds = clock_seconds() - printer->begin;
+    log_info("loss %.6f -> %.6f, cosine %.4f, %.1f s, %.1f images/s", printer->first_loss, printer->last_loss,
+             printer->last_cosine, seconds, printer->images / seconds);
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
-        if (talk->use.peak_bytes[c])
-            row(memory_class_names[c], "%.1f MiB", (double)talk->use.peak_bytes[c] / 1048576.0);
-    double peak = (double)talk->use.peak_total_bytes / 1048576.0;
-    if (talk->ranks.comm.size < 2) row("peak", "%.1f MiB", peak);
-    else row("peak", "%.1f MiB: rank %d, which holds the most", peak, talk->peak_rank);
+        if (printer->use.peak_bytes[c])
+            log_row(memory_class_names[c], "%.1f MiB", (double)printer->use.peak_bytes[c] / 1048576.0);
+    double peak = (double)printer->use.peak_total_bytes / 1048576.0;
+    if (printer->ranks.comm.size < 2) log_row("peak", "%.1f MiB", peak);
+    else log_row("peak", "%.1f MiB on rank %d, the largest", peak, printer->peak_rank);
     log_info("run %s", run->directory);
 }
 
 static struct worker_report *reported;
 
-/* The supervisor tells it. */
+/* Reports a truncated or failed mapped file to the supervisor, which prints the error. */
 static void map_lost(const struct error *err)
 {
     reported->code = err->code;
@@ -256,31 +259,33 @@ static void map_lost(const struct error *err)
     atomic_store(&reported->ended, 1);
 }
 
-/* All ranks have the same images, or none trains. */
-static int ready(void *context, const struct data *data, struct error *err)
+/* Checks that all ranks have the same images. */
+static int on_ready(void *context, const struct data *data, struct error *err)
 {
-    struct progress_printer *talk = context;
-    return worker_ranks_agree(&talk->ranks, data, err);
+    struct progress_printer *printer = context;
+    return worker_ranks_agree(&printer->ranks, data, err);
 }
 
-static int report_take(const struct arguments *args, struct worker_report **report, struct error *err)
+/* Maps the page of reports that the supervisor shares, and finds the one of this worker. */
+static int map_report(const struct arguments *args, struct worker_report **report, struct error *err)
 {
     int64_t fd = argument_int(args, "report", -1), number = argument_int(args, "report-number", 0);
     if (fd < 0) return 0;
     size_t bytes = (size_t)(number + 1) * sizeof **report;
     struct worker_report *all = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, (int)fd, 0);
-    if (all == MAP_FAILED) return error_errno(err, EXIT_FAILED, NULL, "no report");
+    if (all == MAP_FAILED)
+        return error_errno(err, EXIT_FAILED, NULL, "cannot map the report of the supervisor");
     *report = all + number;
     close((int)fd);
     return 0;
 }
 
-/* In the run's directory, as this rank of so many. Only rank 0 holds the run and writes there. */
-static int worker_train(struct progress_printer *talk, const struct arguments *args, const char *directory,
+/* Trains in the run directory as one rank. Only rank 0 has the lock of the run and writes there. */
+static int worker_train(struct progress_printer *printer, const struct arguments *args, const char *directory,
                         struct error *err)
 {
     struct config config;
-    const struct comm_options *comm = &talk->ranks.comm;
+    const struct comm_options *comm = &printer->ranks.comm;
     struct run run = {.metrics = -1, .events = -1, .lock = -1};
     const char *card = argument_text(args, "card", NULL);
     int code = config_load_below(&config, directory, NULL, 0, err);
@@ -290,25 +295,25 @@ static int worker_train(struct progress_printer *talk, const struct arguments *a
         code = run_open_held(&run, directory, (int)argument_int(args, "lock", -1), err);
     else if (!code) run.directory = xstrdup(directory);
     if (!code) {
-        struct train_listener listener = {talk, phase, begun, variants, stepped, saved, telemetry, ready};
-        log_hurry = to_stop;
+        struct train_listener listener = {printer, on_phase, on_begin,         on_variants,
+                                          on_step, on_saved, telemetry_source, on_ready};
+        log_hurry = is_stopping;
         struct train_resume how = {argument_flag(args, "resume") ||
-                                       (talk->ranks.launched && heartbeat_resumes(talk->ranks.heart)),
+                                       (printer->ranks.launched && heartbeat_resumes(printer->ranks.heart)),
                                    argument_text(args, "force-resume", NULL)};
         code = train_loop(&run, &config, how, argument_int(args, "stop-after", 0),
                           comm->size > 1 ? comm : NULL, &listener, err);
-        if (talk->trainer && comm->rank == 0 && !talk->brief && (code == 0 || code == EXIT_STOPPED))
-            summary(talk, &run, code);
+        if (printer->trainer && comm->rank == 0 && !printer->brief && (code == 0 || code == EXIT_STOPPED))
+            log_summary(printer, &run, code);
     }
     run_close(&run);
     config_free(&config);
     return code;
 }
 
-/* What crashes with a card open would leave gigabytes, in each rank. `prlimit --core=unlimited --pid N` asks
- * for them.
- */
-static void leave_no_core(void)
+/* Disables core files, because a crash with an open card would write gigabytes per rank. To enable them for
+ * process N: prlimit --core=unlimited --pid N. */
+static void disable_core(void)
 {
     struct rlimit limit;
     if (getrlimit(RLIMIT_CORE, &limit) != 0) return;
@@ -320,7 +325,7 @@ static int worker_run(const struct arguments *args, struct error *err)
 {
     struct worker_report own = {0}, *report = &own;
     int64_t threads = argument_int(args, "threads", 0);
-    int code = report_take(args, &report, err);
+    int code = map_report(args, &report, err);
     if (code) return code;
 #ifdef _OPENMP
     if (threads > 0) omp_set_num_threads((int)threads);
@@ -328,45 +333,49 @@ static int worker_run(const struct arguments *args, struct error *err)
     (void)threads;
 #endif
     bool watched = report != &own;
-    leave_no_core();
+    disable_core();
     progress_listen(mark, report);
     reported = report;
     if (watched) {
         lost_map_catch(map_lost);
         worker_watch_limit(report);
     }
-    struct progress_printer talk = {
+    struct progress_printer printer = {
         .json = argument_flag(args, "json"), .brief = argument_flag(args, "brief"), .report = report};
-    code = worker_ranks_join(&talk.ranks, args, report, err);
+    code = worker_ranks_join(&printer.ranks, args, report, err);
     if (!code) {
-        const char *directory = args->operand_count ? args->operands[0] : heartbeat_run(talk.ranks.heart);
-        code = worker_train(&talk, args, directory, err);
+        const char *directory = args->operand_count ? args->operands[0] : heartbeat_run(printer.ranks.heart);
+        code = worker_train(&printer, args, directory, err);
     }
     report->code = code;
     if (code) report->err = *err;
-    worker_ranks_leave(&talk.ranks, code, err);
+    worker_ranks_leave(&printer.ranks, code, err);
     atomic_store(&report->ended, 1);
-    if (watched || talk.ranks.reported) err->what[0] = 0; /* the supervisor tells it, or it was told */
+    if (watched || printer.ranks.reported)
+        err->what[0] = 0; /* the supervisor prints the error, or it is already printed */
     return code;
 }
 
 static const struct option options[] = {
     {"resume", 0, OPTION_FLAG, NULL, NULL, 0, 0, "resume from the newest complete checkpoint"},
-    {"force-resume", 0, OPTION_TEXT, "KEYS", NULL, 0, 0, "between commas: may be others than before"},
+    {"force-resume", 0, OPTION_TEXT, "KEYS", NULL, 0, 0,
+     "keys that may differ from the run's, separated by commas"},
     {"stop-after", 0, OPTION_INT, "N", NULL, 1, 1e12, "save and stop after step N"},
     {"threads", 0, OPTION_INT, "N", NULL, 1, 4096, "number of CPU threads"},
-    {"report", 0, OPTION_INT, "FD", NULL, 0, 1e6, "descriptor of the page to report in"},
-    {"report-number", 0, OPTION_INT, "N", NULL, 0, 1e6, "of several in that page"},
-    {"rank", 0, OPTION_INT, "R", NULL, 0, 65535, "this rank"},
-    {"ranks", 0, OPTION_INT, "N", NULL, 1, 65536, "of so many"},
-    {"local-rank", 0, OPTION_INT, "R", NULL, 0, 65535, "this rank among those of its host"},
-    {"shared", 0, OPTION_INT, "FD", NULL, 0, 1e6, "memory that the ranks of this host share"},
-    {"join", 0, OPTION_TEXT, "FILE", NULL, 0, 0, "a rank that a launcher started: where rank 0 is told"},
+    {"report", 0, OPTION_INT, "FD", NULL, 0, 1e6, "descriptor of the shared page of reports"},
+    {"report-number", 0, OPTION_INT, "N", NULL, 0, 1e6, "index of the report in that page"},
+    {"rank", 0, OPTION_INT, "R", NULL, 0, 65535, "number of this rank"},
+    {"ranks", 0, OPTION_INT, "N", NULL, 1, 65536, "number of ranks"},
+    {"local-rank", 0, OPTION_INT, "R", NULL, 0, 65535, "number of this rank on its host"},
+    {"shared", 0, OPTION_INT, "FD", NULL, 0, 1e6,
+     "descriptor of the memory that the ranks of this host share"},
+    {"join", 0, OPTION_TEXT, "FILE", NULL, 0, 0,
+     "for a rank that a launcher started: file with the address of rank 0"},
     {"card", 0, OPTION_TEXT, "KIND:N", NULL, 0, 0, "the card of this rank"},
     {"config-hash", 0, OPTION_TEXT, "HEX", NULL, 0, 0,
-     "of the experiment as this rank's command line has it"},
-    {"lock", 0, OPTION_INT, "FD", NULL, 0, 1e6, "descriptor of the run's lock, which is held"},
-    {"brief", 0, OPTION_FLAG, NULL, NULL, 0, 0, "steps alone: no tables at start and end"},
+     "hash of the configuration of this rank's command line"},
+    {"lock", 0, OPTION_INT, "FD", NULL, 0, 1e6, "descriptor of the held lock of the run"},
+    {"brief", 0, OPTION_FLAG, NULL, NULL, 0, 0, "print only steps, no tables at start and end"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "print one JSON object per line"},
     {0},
 };

@@ -1,4 +1,4 @@
-/* The two runs of a comparison: see compare_run.h. */
+/* Trains the runs of a comparison: see compare_run.h. */
 #include "cli/commands/compare_run.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
@@ -27,16 +27,16 @@ static int same_experiment(const char *directory, const struct config *config, s
     int code = config_load_below(&old, directory, NULL, 0, err);
     if (!code) {
         if (config_hash(&old) != config_hash(config))
-            code = error_set(err, EXIT_LOCKED, "choose another --name, or remove it",
-                             "the run directory exists already and is of another configuration");
+            code = error_set(err, EXIT_LOCKED, "use a different --name, or remove it",
+                             "the run directory exists and has a different configuration");
         config_free(&old);
     }
     if (code == EXIT_LOCKED) error_at(err, directory, 0, 0);
     return code;
 }
 
-/* The experiment with that setting and seed. "auto" means something else for each setting of use_meopt: it is
- * loaded with both said. On an error there is nothing to free. */
+/* Loads the configuration with that value of use_meopt and that seed. "auto" depends on use_meopt, so both
+ * are overrides. After an error there is nothing to free. */
 static int load_setting(struct config *config, const struct compare_plan *plan,
                         const struct train_ranks *ranks, bool use_meopt, int repeat, struct error *err)
 {
@@ -56,15 +56,15 @@ static int load_setting(struct config *config, const struct compare_plan *plan,
     if (code) return code;
     if (config_memory(config))
         code = error_set(err, EXIT_CONFIG,
-                         "leave it out (train.memory=), and type the keys that 'meopt plan --fit' tells",
-                         "train.memory is for one run: the two of a comparison would be given other keys");
+                         "remove it (train.memory=), and set the keys that 'meopt plan --fit' lists",
+                         "train.memory is for one run; the two runs would get different keys");
     if (!code) code = train_ranks_assign(ranks, NULL, config, err);
     if (!code) code = train_dry_run(config, err);
     if (code) config_free(config);
     return code;
 }
 
-/* As 'meopt train' does it: workers on every card, and a supervisor that writes what it sees of them. */
+/* Trains like 'meopt train': workers on every card, and a supervisor that records them. */
 static int train_supervised(struct train_ranks *ranks, const struct config *config, const char *directory,
                             int lock, bool resume, struct error *err)
 {
@@ -90,9 +90,10 @@ static int one_run(const struct compare_plan *plan, bool use_meopt, int repeat, 
     struct train_ranks ranks;
     int lock = -1, code = train_ranks_read(&ranks, NULL, err);
     if (!code && ranks.launch.size > 1)
-        code = error_set(
-            err, EXIT_USAGE, "name cards in device.cards, or train both with it and compare the runs",
-            "compare --run starts its ranks itself: not %d of %s", ranks.launch.size, ranks.launch.launcher);
+        code = error_set(err, EXIT_USAGE,
+                         "set device.cards, or train both runs with the launcher and compare them",
+                         "compare --run starts its own ranks, but %d were started by %s", ranks.launch.size,
+                         ranks.launch.launcher);
     if (!code) code = load_setting(&config, plan, &ranks, use_meopt, repeat, err);
     if (code) return code;
     const char *parent = plan->run_dir ? plan->run_dir : config.run.dir[0] ? config.run.dir : "runs";
@@ -101,30 +102,31 @@ static int one_run(const struct compare_plan *plan, bool use_meopt, int repeat, 
                                    : xasprintf("%s-%s", stem, use_meopt ? "with" : "without");
     *directory = path_join(parent, name);
     char *earlier = path_join(*directory, "config.yaml");
-    bool there = !file_absent(earlier), done = there && is_done(*directory);
+    bool exists = !file_absent(earlier), done = exists && is_done(*directory);
     free(earlier);
-    if (there) code = same_experiment(*directory, &config, err);
-    if (!code && done) log_info("== %s: done already", *directory);
+    if (exists) code = same_experiment(*directory, &config, err);
+    if (!code && done) log_info("== %s: already done", *directory);
     else if (!code) {
         log_info("== %s: %s MEOpt, seed %lld%s", *directory, use_meopt ? "with" : "without",
-                 (long long)config.train.seed, there ? ", goes on" : "");
-        if (there && (code = train_reopen(*directory, &own, &lock, err)) == 0) config_free(&own);
-        if (!there) {
+                 (long long)config.train.seed, exists ? ", resumes" : "");
+        if (exists && (code = train_reopen(*directory, &own, &lock, err)) == 0) config_free(&own);
+        if (!exists) {
             code = run_create(&run, parent, name, &config, err);
             lock = run_release(&run);
         }
-        if (!code) code = train_supervised(&ranks, &config, *directory, lock, there, err);
+        if (!code) code = train_supervised(&ranks, &config, *directory, lock, exists, err);
         if (lock >= 0) close(lock);
         if (code == EXIT_STOPPED)
-            error_set(err, EXIT_STOPPED, "the same command goes on", "stopped and saved in %s", *directory);
+            error_set(err, EXIT_STOPPED, "to resume: run the same command again", "stopped and saved in %s",
+                      *directory);
     }
     free(name);
     config_free(&config);
     return code;
 }
 
-/* Without and with alternate, so that a slow hour of the machine falls on both. A supervisor leaves its
- * signals blocked: what comes between two runs stops the second. */
+/* Runs without and with MEOpt alternate, so that a slow period of the machine affects both. A supervisor
+ * leaves its signals blocked, so that a signal between two runs stops the second. */
 int compare_run(const struct compare_plan *plan, char **directories, struct error *err)
 {
     int code = 0;

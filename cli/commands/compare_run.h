@@ -1,4 +1,4 @@
-/* meopt compare --run: train the same experiment without and with MEOpt. */
+/* meopt compare --run: trains the same configuration without and with MEOpt. */
 #ifndef MEOPT_CLI_COMMANDS_COMPARE_RUN_H
 #define MEOPT_CLI_COMMANDS_COMPARE_RUN_H
 
@@ -9,13 +9,13 @@ struct compare_plan {
     char **overrides;
     int override_count;
     int repeats;                /* with seeds train.seed, train.seed + 1, ... */
-    const char *run_dir, *name; /* NULL: run.dir or runs, and the file's name */
+    const char *run_dir, *name; /* NULL: run.dir or "runs"; the name of the file */
 };
 
-/* Runs what is not done yet, in DIR/NAME-without-R and DIR/NAME-with-R (without -R when there is one repeat
- * only); a run that was broken off goes on from its checkpoint. directories gets 2 * repeats names
- * (malloc'ed): all without, then all with. Each trains as 'meopt train' would, under a supervisor and on all
- * cards of device.cards. EXIT_STOPPED when asked to stop. */
+/* Trains the runs DIR/NAME-without-R and DIR/NAME-with-R (one repeat: without -R) that are not done, and
+ * resumes interrupted ones. Each trains like 'meopt train', under a supervisor and on all cards of
+ * device.cards. directories receives 2 * repeats names (malloc'ed): all without MEOpt, then all with.
+ * EXIT_STOPPED if a stop was requested. */
 int compare_run(const struct compare_plan *plan, char **directories, struct error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* Memory of an experiment for the form: see cmd_config.h. */
+/* Plans the memory of a configuration for the form: see cmd_config.h. */
 #include "cli/commands/cmd_config.h"
 #include "core/train/plan.h"
 

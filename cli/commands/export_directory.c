@@ -1,4 +1,4 @@
-/* A directory that is there whole or not at all: see export_directory.h. */
+/* Replaces a directory atomically: see export_directory.h. */
 #include "cli/commands/export_directory.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Nothing but what export writes, and the weights carry its mark. */
+/* Returns whether the directory has only files of an export, and weights with its metadata. */
 static bool is_export(const char *path)
 {
     static const char *const names[] = {".", "..", "config.json", "preprocessor_config.json",
@@ -49,13 +49,13 @@ static bool is_empty(const char *path)
 int export_directory_begin(struct export_directory *d, const char *path, struct error *err)
 {
     struct stat status;
-    bool there = lstat(path, &status) == 0;
-    char *real = there ? realpath(path, NULL) : NULL; /* a link stays one: what it names is replaced */
+    bool exists = lstat(path, &status) == 0;
+    char *real = exists ? realpath(path, NULL) : NULL; /* keeps a link, and replaces its target */
     *d = (struct export_directory){NULL, NULL};
-    if (there && (!real || !(is_empty(real) || is_export(real)))) {
+    if (exists && (!real || !(is_empty(real) || is_export(real)))) {
         free(real);
-        error_set(err, EXIT_FAILED, "name another directory with --out, or move this one away",
-                  "is there and is no export that may be replaced");
+        error_set(err, EXIT_FAILED, "use a different directory with --out, or move this one",
+                  "exists and is not an export");
         return error_at(err, path, 0, 0);
     }
     char *final = real ? real : xstrdup(path);
@@ -63,12 +63,13 @@ int export_directory_begin(struct export_directory *d, const char *path, struct 
     char *parent = path_dirname(final), *side = xasprintf("%s.partial-XXXXXX", final);
     int code = file_make_dirs(parent, err);
     if (!code && !mkdtemp(side)) {
-        code = error_errno(err, EXIT_FAILED, "choose another place with --out", "cannot make a directory");
+        code = error_errno(err, EXIT_FAILED, "use a different directory with --out",
+                           "cannot create a directory");
         error_at(err, side, 0, 0);
     }
     mode_t mask = umask(0);
     umask(mask);
-    if (!code) (void)chmod(side, 0777 & ~mask); /* mkdtemp's is for its owner alone */
+    if (!code) (void)chmod(side, 0777 & ~mask); /* mkdtemp makes it accessible to its owner only */
     free(parent);
     if (code) {
         free(final);
@@ -79,14 +80,14 @@ int export_directory_begin(struct export_directory *d, const char *path, struct 
     return 0;
 }
 
-/* d->side takes the place of d->final, which is in d->side afterwards if it was there. */
+/* Renames d->side to d->final. An earlier d->final becomes d->side. */
 static int publish(struct export_directory *d, struct error *err)
 {
-    if (rename(d->side, d->final) == 0) return 0; /* nothing there, or empty */
+    if (rename(d->side, d->final) == 0) return 0; /* d->final did not exist or was empty */
     if (errno != ENOTEMPTY && errno != EEXIST) goto failed;
     if (rename_exchange(d->side, d->final) == 0) return 0;
     if (errno != EINVAL && errno != ENOSYS) goto failed;
-    char *old = xasprintf("%s.old", d->side); /* a file system that cannot exchange */
+    char *old = xasprintf("%s.old", d->side); /* this file system cannot exchange names */
     int failed = rename(d->final, old) || (rename(d->side, d->final) && (rename(old, d->final), 1)) ||
                  rename(old, d->side);
     free(old);
@@ -104,7 +105,7 @@ int export_directory_end(struct export_directory *d, int code, struct error *err
     if (!code) code = file_sync_dir(d->side, err);
     if (!code) code = publish(d, err);
     if (!code) code = file_sync_dir(parent, err);
-    if (file_remove_tree(d->side, &why)) log_warn("%s stays: %s", d->side, why.what);
+    if (file_remove_tree(d->side, &why)) log_warn("could not remove %s: %s", d->side, why.what);
     free(parent);
     free(d->final);
     free(d->side);

@@ -1,5 +1,5 @@
-/* The configuration of a tower for transformers (CLIPVisionConfig, Dinov2Config, Dinov2WithRegistersConfig),
- * and of its images (CLIPImageProcessor, BitImageProcessor): see export_hf.h. */
+/* Configurations for transformers: of towers (CLIPVisionConfig, Dinov2Config, Dinov2WithRegistersConfig,
+ * ...) and of images (CLIPImageProcessor, BitImageProcessor, ...). See export_hf.h. */
 #include "cli/commands/export_hf.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
@@ -22,14 +22,15 @@ static int write_object(const char *directory, const char *name, json_t *object,
     return code;
 }
 
-/* Dinov2Config has no hidden width but a ratio, of which int(width * ratio) is taken; its SwiGLU takes two
- * thirds of that, rounded up to a multiple of 8. */
+/* Returns the hidden width that Dinov2Config computes from its ratio: int(width * ratio), and for SwiGLU
+ * two thirds of that, rounded up to a multiple of 8. */
 static int64_t hidden_of(const struct model_shape *g, double ratio)
 {
     int64_t hidden = (int64_t)((double)g->width * ratio);
     return g->ffn == 1 + ACTIVATION_SWIGLU ? ((int64_t)((double)hidden * 2 / 3) + 7) / 8 * 8 : hidden;
 }
 
+/* Returns the ratio that gives the tower's hidden width; 0: none does. */
 static double ratio_of(const struct model_shape *g)
 {
     for (int ratio = 1; ratio <= 16; ratio++)
@@ -39,7 +40,7 @@ static double ratio_of(const struct model_shape *g)
     return hidden_of(g, ratio) == g->hidden ? ratio : 0;
 }
 
-/* By the name that transformers has for it. */
+/* Returns the name of the activation in transformers. */
 static const char *activation_of(const struct model_shape *g)
 {
     return g->ffn == 1 + ACTIVATION_SWIGLU      ? "gelu"
@@ -47,7 +48,7 @@ static const char *activation_of(const struct model_shape *g)
                                                 : model_shape_activation(g);
 }
 
-/* As it is written in decimal: 1e-06, not the float next to it. */
+/* Returns the epsilon rounded to 7 decimal digits: 1e-06, not the nearest float. */
 static double norm_eps(const struct model_shape *g)
 {
     char text[32];
@@ -70,27 +71,27 @@ static json_t *dinov2(const struct model_shape *g, double ratio)
     return o;
 }
 
-/* The base of DINOv3's periods, base^(i / count). Those of Meta's files are rounded to bfloat16, which
- * transformers does not do. */
+/* Returns in *theta the base of DINOv3's periods, base^(i / count). Periods in Meta's files are rounded to
+ * bfloat16, those of transformers are not. */
 static int rope_theta(const struct model_shape *g, double *theta, struct error *err)
 {
-    enum { SAME, ROUNDED, OTHERS } are = SAME;
+    enum { EXACT, ROUNDED, DIFFERENT } periods = EXACT;
     int n = g->rope_count;
     *theta = 100;
     if (n > 1) *theta = pow((double)g->rope_periods[n - 1], (double)n / (n - 1));
     if (fabs(*theta - 100) < 2) *theta = 100;
     for (int i = 0; i < n; i++) {
         double usual = pow(*theta, (double)i / n), off = fabs((double)g->rope_periods[i] / usual - 1);
-        if (off > 1e-6 && are < ROUNDED) are = ROUNDED;
-        if (off > 1.0 / 128) are = OTHERS;
+        if (off > 1e-6 && periods < ROUNDED) periods = ROUNDED;
+        if (off > 1.0 / 128) periods = DIFFERENT;
     }
-    if (are == OTHERS)
-        return error_set(err, EXIT_CONFIG, "--format pt or safetensors",
-                         "transformers' DINOv3 has no rotary positions with the periods of this tower");
-    if (are == ROUNDED)
+    if (periods == DIFFERENT)
+        return error_set(err, EXIT_CONFIG, "use --format pt or safetensors",
+                         "transformers' DINOv3 does not support the rotary periods of this tower");
+    if (periods == ROUNDED)
         log_warn(
-            "transformers computes the periods of the rotary positions from a base of %g, in the file they "
-            "are rounded to bfloat16: embeddings may differ slightly",
+            "transformers computes rotary periods from the base %g, this file has them rounded to bfloat16: "
+            "embeddings may differ slightly",
             *theta);
     return 0;
 }
@@ -131,7 +132,7 @@ static json_t *three(const float values[3])
     return list;
 }
 
-/* The student's preprocessing, whose images are all of this size after it. */
+/* Returns the configuration of the student's preprocessing. */
 static json_t *images(const struct config *config)
 {
     static const int filters[] = {[RESAMPLE_BICUBIC] = 3, [RESAMPLE_BILINEAR] = 2, [RESAMPLE_NEAREST] = 0,
@@ -166,8 +167,8 @@ int export_hf_write(const char *directory, const struct model_shape *g, const st
     int code = rope_theta(g, &theta, err);
     if (code) return code;
     if (family && ratio <= 0)
-        return error_set(err, EXIT_CONFIG, "--format pt, safetensors or timm",
-                         "transformers' DINOv2 has no feed-forward of %lld values for a width of %lld",
+        return error_set(err, EXIT_CONFIG, "use --format pt, safetensors or timm",
+                         "transformers' DINOv2 does not support a hidden width of %lld with width %lld",
                          (long long)g->hidden, (long long)g->width);
     json_t *o = family                       ? dinov2(g, ratio)
                 : g->family == FAMILY_DINOV3 ? dinov3(g, theta)

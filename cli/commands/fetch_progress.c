@@ -49,18 +49,18 @@ void meter_begin(struct meter *m, int item)
 {
     m->at = item;
     m->phase = FETCH_WAITING;
-    m->rate_count = m->told_try = 0;
+    m->rate_count = m->reported_try = 0;
     m->shown_at = 0;
     m->shown_share = -1;
     m->begin = clock_seconds();
 }
 
-/* Bytes per second over the last 5 s. */
+/* Returns the bytes per second over the last 5 s. */
 static double rate(struct meter *m, double t, double bytes)
 {
     int last = (m->rate_at + RATES - 1) % RATES;
     if (m->rate_count == 0 || t - m->rates[last].time >= 0.1 || m->rates[last].bytes > bytes) {
-        if (m->rate_count && m->rates[last].bytes > bytes) m->rate_count = 0; /* it began anew */
+        if (m->rate_count && m->rates[last].bytes > bytes) m->rate_count = 0; /* the transfer was restarted */
         m->rates[m->rate_at].time = t;
         m->rates[m->rate_at].bytes = bytes;
         m->rate_at = (m->rate_at + 1) % RATES;
@@ -100,10 +100,10 @@ static void event_progress(const struct meter *m, const struct fetch_progress *p
     meter_event(m, fields);
 }
 
-/* ---- a line without a terminal ---- */
+/* ---- Lines, without a terminal ---- */
 
-static void words(char *text, size_t size, const struct meter *m, const struct fetch_progress *p,
-                  double speed, double left)
+static void line_text(char *text, size_t size, const struct meter *m, const struct fetch_progress *p,
+                      double speed, double left)
 {
     bool unpacking = p->phase == FETCH_UNPACK || p->phase == FETCH_PUBLISH;
     const char *name = m->items[m->at].source->name;
@@ -114,7 +114,8 @@ static void words(char *text, size_t size, const struct meter *m, const struct f
                      p->phase == FETCH_PUBLISH ? "writing to the disk" : "unpack", (long long)p->files,
                      size_text(a, (double)p->unpacked_bytes));
     else if (p->phase == FETCH_WAITING)
-        n = snprintf(text, size, "%s  waiting, the other has %s", name, size_text(a, (double)p->bytes));
+        n = snprintf(text, size, "%s  waiting for a different process, which has %s", name,
+                     size_text(a, (double)p->bytes));
     else if (p->total > 0)
         n = snprintf(text, size, "%s %3.0f%%  %s / %s", name, 100 * (double)p->bytes / (double)p->total,
                      size_text(a, (double)p->bytes), size_text(b, (double)p->total));
@@ -129,7 +130,7 @@ static void words(char *text, size_t size, const struct meter *m, const struct f
     }
 }
 
-/* ---- bars ---- */
+/* ---- Bars, on a terminal ---- */
 
 static int width_of_terminal(void)
 {
@@ -145,13 +146,13 @@ void meter_clear(struct meter *m)
     fflush(stderr);
 }
 
-/* name, bar, percent, how much of how much; then what else is known of it, as far as the line goes. */
+/* Draws name, bar, percent and bytes of an archive; then `more`, as far as the line is wide. */
 static void bar_line(struct meter *m, const char *name, int64_t bytes, int64_t total, bool about,
                      const char *more)
 {
     char a[32], b[32], text[400];
     double share = total > 0 ? (double)bytes / (double)total : 0;
-    int filled = (int)(share * BAR + 0.5), room = width_of_terminal() - 1 - 14 - 1 - BAR - 1;
+    int filled = (int)(share * BAR + 0.5), text_width = width_of_terminal() - 1 - 14 - 1 - BAR - 1;
     if (filled > BAR) filled = BAR;
     if (m->lines++) fputc('\n', stderr);
     fprintf(stderr, "\r\033[2K%-14.14s ", name);
@@ -161,11 +162,11 @@ static void bar_line(struct meter *m, const char *name, int64_t bytes, int64_t t
         snprintf(text, sizeof text, " %3.0f%% %s/%s%s%s", 100 * (share > 1 ? 1 : share),
                  size_text(a, (double)bytes), about ? "~" : "", size_text(b, (double)total), more);
     else snprintf(text, sizeof text, " %s%s", size_text(a, (double)bytes), more);
-    fprintf(stderr, "%.*s", room > 0 ? room : 0, text);
+    fprintf(stderr, "%.*s", text_width > 0 ? text_width : 0, text);
 }
 
-/* The line below the bar: whatever is known of the archive that is worked on. */
-static void current_words(char *text, size_t size, const struct fetch_progress *p, double speed, double left)
+/* Formats the line below the bar of the current archive. */
+static void current_text(char *text, size_t size, const struct fetch_progress *p, double speed, double left)
 {
     char a[32], b[32], reason[160];
     size_t n = 0;
@@ -174,7 +175,7 @@ static void current_words(char *text, size_t size, const struct fetch_progress *
         n += (size_t)snprintf(text, size, "%s; try %d in %s  ",
                               text_printable(reason, sizeof reason, p->reason), p->tries,
                               time_text(a, p->retry_in));
-    else if (p->phase == FETCH_WAITING) n += (size_t)snprintf(text, size, "another fetches it  ");
+    else if (p->phase == FETCH_WAITING) n += (size_t)snprintf(text, size, "a different process fetches it  ");
     else if (p->phase == FETCH_PUBLISH) n += (size_t)snprintf(text, size, "writing to the disk  ");
     else if (p->phase == FETCH_DOWNLOAD && p->bytes != p->total)
         n += (size_t)snprintf(text, size, "%s/s, %s left  ", size_text(a, speed), time_text(b, left));
@@ -205,9 +206,9 @@ static void bars(struct meter *m, const struct fetch_progress *p, double speed, 
         about |= item->about;
         if (i == m->at || m->count <= MOST_BARS)
             bar_line(m, item->source->name, item->done && all >= 0 ? all : item->bytes, all, item->about,
-                     item->done ? "  there" : "");
+                     item->done ? "  done" : "");
         if (i != m->at) continue;
-        current_words(text, sizeof text, p, speed, left);
+        current_text(text, sizeof text, p, speed, left);
         m->lines++;
         fprintf(stderr, "\n\r\033[2K%15s%.*s", "", width_of_terminal() - 16, text);
     }
@@ -237,20 +238,20 @@ void meter_progress(void *context, const struct fetch_progress *p)
     double speed = rate(m, t, bytes), share = p->total > 0 ? bytes / total : 0;
     double left = speed > 0 && p->total >= 0 ? (total - bytes) / speed : -1;
     double gap = m->json ? 1 : m->terminal ? 0.1 : 10;
-    bool lines = !m->terminal && !m->json, fails = p->retry_in > 0 && p->tries != m->told_try;
+    bool lines = !m->terminal && !m->json, fails = p->retry_in > 0 && p->tries != m->reported_try;
     if (m->quiet || (!fails && t - m->shown_at < gap &&
                      !(lines && share - m->shown_share >= 0.05 && t - m->shown_at > 0.5)))
         return;
     if (lines && !fails && m->shown_at == 0 && t - m->begin < 2)
-        return; /* short ones need no progress in a log */
-    if (fails) m->told_try = p->tries;
+        return; /* a short transfer needs no progress in a log */
+    if (fails) m->reported_try = p->tries;
     m->shown_at = t;
     m->shown_share = share;
     if (m->json) event_progress(m, p, speed, left);
     else if (m->terminal) bars(m, p, speed, left);
     else {
         char text[400];
-        words(text, sizeof text, m, p, speed, left);
+        line_text(text, sizeof text, m, p, speed, left);
         fprintf(stderr, "%s\n", text);
         fflush(stderr);
     }

@@ -1,5 +1,5 @@
-/* How far a fetch is, for people and programs: on a terminal a bar for each archive and one for all of them,
- * elsewhere lines now and then, or JSON events. */
+/* Progress of a fetch: on a terminal one bar per archive and one for all of them, else lines at intervals,
+ * or JSON events. */
 #ifndef MEOPT_CLI_COMMANDS_FETCH_PROGRESS_H
 #define MEOPT_CLI_COMMANDS_FETCH_PROGRESS_H
 
@@ -10,8 +10,8 @@
 /* One archive of the command. */
 struct fetch_item {
     const struct source *source;
-    int64_t bytes, total; /* so far; -1 unknown */
-    bool about, done;     /* total is what the source says about it; nothing is left to do */
+    int64_t bytes, total; /* so far; -1: unknown */
+    bool about, done;     /* about: total is the estimate of the source; done: complete */
     int64_t resumed;
 };
 
@@ -19,12 +19,12 @@ enum { METER_RATES = 64 };
 
 struct meter {
     struct fetch_item *items;
-    int count, at; /* `at`: the one that is worked on */
+    int count, at; /* at: index of the current archive */
     bool json, quiet, terminal, unicode;
-    int lines; /* of bars on the screen, the cursor behind the last */
+    int lines; /* lines of bars on the screen; the cursor is after the last one */
     double shown_at, shown_share, begin;
     enum fetch_phase phase;
-    int told_try;
+    int reported_try;
     int rate_count, rate_at;
     struct {
         double time, bytes;
@@ -33,15 +33,15 @@ struct meter {
 
 void meter_open(struct meter *m, struct fetch_item *items, int count, bool json, bool quiet);
 void meter_begin(struct meter *m, int item);
-/* As fetch_options has them; context is the meter. */
+/* Callbacks for struct fetch_options; context is the meter. */
 void meter_progress(void *context, const struct fetch_progress *p);
 void meter_notice(void *context, const char *text);
-/* The bars go, so that something else can be said. */
+/* Erases the bars, so that other lines can be printed. */
 void meter_clear(struct meter *m);
-/* A line on standard output about the archive that is worked on; takes `fields` over. */
+/* Prints a JSON line on standard output about the current archive; takes the reference to `fields`. */
 void meter_event(const struct meter *m, json_t *fields);
 
-/* "7.30 GiB"; "8m10s", "-" for what is not known. */
+/* Format a number of bytes ("7.30 GiB") and a duration ("8m10s"; "-": unknown). */
 const char *size_text(char text[32], double bytes);
 const char *time_text(char text[32], double seconds);
 

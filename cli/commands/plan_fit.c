@@ -125,15 +125,15 @@ void fit_print(const struct memory_options *l, const char *path)
 
 json_t *fit_json(const struct memory_options *l)
 {
-    json_t *rungs = json_array();
+    json_t *rows = json_array();
     for (int i = 0; i < l->count; i++)
         json_array_append_new(
-            rungs, json_pack("{s:I, s:f, s:s, s:b, s:b}", "peak_bytes", (json_int_t)l->options[i].peak_bytes,
-                             "step_s", l->options[i].step_s, "keys", l->options[i].keys, "changes_numbers",
-                             memory_options_note(&l->options[i])[0] != 0, "chosen", i == l->chosen));
+            rows, json_pack("{s:I, s:f, s:s, s:b, s:b}", "peak_bytes", (json_int_t)l->options[i].peak_bytes,
+                            "step_s", l->options[i].step_s, "keys", l->options[i].keys, "changes_numbers",
+                            memory_options_note(&l->options[i])[0] != 0, "chosen", i == l->chosen));
     return json_pack("{s:I, s:f, s:f, s:b, s:b, s:o}", "limit_bytes", (json_int_t)l->limit_bytes, "gflops",
                      l->speed.gflops, "carried_gb_per_s", l->speed.carried_gb_per_s, "assumed",
-                     l->speed.assumed, "carry_measured", l->speed.carry == CARRY_MEASURED, "rungs", rungs);
+                     l->speed.assumed, "carry_measured", l->speed.carry == CARRY_MEASURED, "rungs", rows);
 }
 
 /* A number of bytes as text, in GiB or MiB. */

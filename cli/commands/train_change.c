@@ -1,4 +1,4 @@
-/* Going on otherwise: see train_change.h. */
+/* Changes of runs: see train_change.h. */
 #include "cli/commands/train_change.h"
 #include "cli/run_name.h"
 #include "core/base/file.h"
@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- a new run from another's weights ---- */
+/* ---- A new run with the weights of an earlier one (--from) ---- */
 
 static int from_run(char **weights, const struct arguments *args, struct error *err)
 {
@@ -30,8 +30,8 @@ static int from_run(char **weights, const struct arguments *args, struct error *
         run_named(argument_text(args, "from", NULL), argument_text(args, "run-dir", NULL), &code, err);
     if (!code) code = checkpoint_before(run, INT64_MAX, &step, err);
     if (!code && step < 0) {
-        code = error_set(err, EXIT_FAILED, "it must have saved: meopt checkpoint RUN",
-                         "--from: the run has no checkpoint that is whole");
+        code = error_set(err, EXIT_FAILED, "to save one: meopt checkpoint RUN",
+                         "--from: the run has no complete checkpoint");
         error_at(err, run, 0, 0);
     }
     char *real = code ? NULL : realpath(run, NULL);
@@ -44,8 +44,8 @@ static int from_run(char **weights, const struct arguments *args, struct error *
 
 int train_overrides(struct train_overrides *o, const struct arguments *args, struct error *err)
 {
-    bool goes_on = argument_text(args, "resume", NULL) != NULL;
-    int given = goes_on ? 0 : 1, code = 0;
+    bool resumes = argument_text(args, "resume", NULL) != NULL;
+    int given = resumes ? 0 : 1, code = 0;
     char *weights = NULL;
     *o = (struct train_overrides){xcalloc((size_t)args->operand_count + 3, sizeof *o->all), 0};
     for (int i = given; i < args->operand_count; i++) o->all[o->count++] = xstrdup(args->operands[i]);
@@ -67,14 +67,15 @@ void train_overrides_free(struct train_overrides *o)
     *o = (struct train_overrides){0};
 }
 
-/* ---- a run that goes on ---- */
+/* ---- Resuming ---- */
 
-/* Its config.yaml names what is read, and where: nothing in the directory itself leads elsewhere (file.h). */
+/* Warns if the run belongs to a different user, whose config.yaml names the files to read. Links in the
+ * directory are never followed (file.h). */
 static void warn_foreign(const char *directory)
 {
     struct stat st;
     if (stat(directory, &st) == 0 && st.st_uid != geteuid())
-        log_warn("%s belongs to another user (number %ld), who chose the files that its config.yaml names",
+        log_warn("%s belongs to a different user (uid %ld), who chose the files in its config.yaml",
                  directory, (long)st.st_uid);
 }
 
@@ -93,7 +94,7 @@ int train_reopen(const char *directory, struct config *config, int *lock, struct
     return config_load_below(config, directory, NULL, 0, err);
 }
 
-/* ---- how many steps ---- */
+/* ---- Number of steps ---- */
 
 int train_resumed_step(const struct arguments *args, const char *directory, int64_t *step, struct error *err)
 {
@@ -112,27 +113,27 @@ int train_steps_asked(const struct arguments *args, int64_t from, int64_t *steps
     long long n = digits && *digits >= '0' && *digits <= '9' ? strtoll(digits, &end, 10) : 0;
     *steps = 0;
     if (text && (!end || *end || n < 1 || n > most))
-        return error_set(err, EXIT_USAGE, "as in --steps 2000, or --steps +500 of a resumed run",
-                         "--steps takes 1 to 1e12, found '%.60s'", text);
+        return error_set(err, EXIT_USAGE, "for example --steps 2000, or with --resume --steps +500",
+                         "--steps must be 1 to 1e12, found '%.60s'", text);
     if (text && digits > text && from < 0)
-        return error_set(err, EXIT_USAGE, "leave the + out", "--steps +N requires --resume");
+        return error_set(err, EXIT_USAGE, "remove the +", "--steps +N requires --resume");
     if (text) *steps = digits > text ? from + n : n;
     for (int i = 0; i < args->operand_count && !text && from >= 0; i++)
         if (strncmp(args->operands[i], key, sizeof key - 1) == 0)
             *steps = strtoll(args->operands[i] + sizeof key - 1, NULL, 10);
     if (*steps <= 0 || *steps >= from) return 0;
     char hint[160];
-    snprintf(hint, sizeof hint, "--steps +%lld adds that many; --at %lld --steps %lld begins a branch there",
+    snprintf(hint, sizeof hint, "to add steps: --steps +%lld; to branch: --at %lld --steps %lld",
              (long long)*steps, (long long)*steps, (long long)*steps);
-    return error_set(err, EXIT_USAGE, hint, "--steps %lld is less than the %lld steps that the run has made",
+    return error_set(err, EXIT_USAGE, hint, "--steps %lld is less than the run's %lld steps",
                      (long long)*steps, (long long)from);
 }
 
-/* ---- a run with other keys ---- */
+/* ---- Changed keys ---- */
 
 enum { OPTION_EDITS = 3 };
 
-/* Which key of the run the edited text changes that may not be another now; -1: none. */
+/* Returns the first key that the edit changes although it cannot change on resume; -1: none. */
 static int refused_key(const struct config *own, const struct config *edited, const char *directory,
                        const char *force)
 {
@@ -150,9 +151,9 @@ static int refused_key(const struct config *own, const struct config *edited, co
     return refused;
 }
 
-/* Before the file is touched. */
-static int rehearse(const char *path, const struct edit *edits, int count, const char *directory,
-                    const char *force, const struct config *own, struct error *err)
+/* Checks the edit before the file is written. */
+static int check_edit(const char *path, const struct edit *edits, int count, const char *directory,
+                      const char *force, const struct config *own, struct error *err)
 {
     char *after = NULL, hint[320], word[200];
     size_t bytes = 0;
@@ -164,11 +165,10 @@ static int rehearse(const char *path, const struct edit *edits, int count, const
             const char *name = config_keys[key].name;
             char *was = config_value_text(own, key);
             snprintf(hint, sizeof hint,
-                     "insist with --force-resume %s, or begin a run with its weights: meopt train CONFIG "
-                     "--from %s",
+                     "use --force-resume %s, or start a run with its weights: meopt train CONFIG --from %s",
                      name, run_word(word, sizeof word, directory));
-            code = error_set(err, EXIT_CONFIG, hint,
-                             "%s cannot be another when the run goes on; it is %.120s", name, was);
+            code = error_set(err, EXIT_CONFIG, hint, "cannot change %s on resume (the run has %.120s)", name,
+                             was);
             free(was);
         }
         config_free(&edited);
@@ -190,13 +190,12 @@ int train_change_run(const struct arguments *args, const char *directory, const 
     for (int i = 0; i < args->operand_count && !code; i++) {
         const char *text = args->operands[i], *equals = strchr(text, '=');
         if (!equals)
-            code = error_set(err, EXIT_USAGE, "leave CONFIG out: a resumed run has its own; give key=value",
-                             "'%s' is no key=value", text);
+            code = error_set(err, EXIT_USAGE, "a resumed run has its own configuration; give key=value",
+                             "'%s' is not key=value", text);
         else keys[i] = strndup(text, (size_t)(equals - text));
         if (!code && strcmp(keys[i], "train.memory") == 0)
-            code =
-                error_set(err, EXIT_USAGE, "meopt plan RUN/config.yaml --fit BYTES tells keys to go on with",
-                          "train.memory is of a new run");
+            code = error_set(err, EXIT_USAGE, "to list keys: meopt plan RUN/config.yaml --fit BYTES",
+                             "train.memory cannot be used with --resume");
         if (code) break;
         values[i] = value_typed(config_key_index(keys[i]), equals + 1);
         edits[count++] = (struct edit){keys[i], values[i]};
@@ -211,7 +210,7 @@ int train_change_run(const struct arguments *args, const char *directory, const 
     if (cards && config->device.type == DEVICE_TYPE_CPU)
         edits[count++] = (struct edit){"device.type", "auto"};
     if (argument_int(args, "workers", 0)) edits[count++] = (struct edit){"device.type", "cpu"};
-    if (!code && count) code = rehearse(path, edits, count, directory, force, config, err);
+    if (!code && count) code = check_edit(path, edits, count, directory, force, config, err);
     if (!code && count) code = edit_below(directory, "config.yaml", edits, count, 0, NULL, NULL, err);
     if (!code && count) {
         config_free(config);
@@ -228,18 +227,18 @@ int train_change_run(const struct arguments *args, const char *directory, const 
     return code;
 }
 
-/* ---- a branch ---- */
+/* ---- Branches (--at) ---- */
 
-/* Where a branch begins: a run and a step of it that it has saved. */
+/* The origin of a branch: a run and the step of one of its checkpoints. */
 struct branch_point {
-    const char *directory, *whole; /* as it was given; its plain path */
+    const char *directory, *whole; /* as given; without trailing slashes */
     int64_t step;
 };
 
-/* The same bytes under another name: a link where the file system has them, for what is never written again.
- */
-static int carry(const char *directory, const char *name, const struct run *run, bool may_link,
-                 struct error *err)
+/* Copies a file into the new run; may_link: as a hard link if possible, for files that are never written
+ * again. */
+static int copy_file(const char *directory, const char *name, const struct run *run, bool may_link,
+                     struct error *err)
 {
     struct file_map map;
     if (may_link) {
@@ -256,8 +255,8 @@ static int carry(const char *directory, const char *name, const struct run *run,
     return code;
 }
 
-/* Lines of a run's file that are of `step` or before it; none where there is no file. */
-static int carry_lines(const struct branch_point *p, const char *name, int fd, struct error *err)
+/* Copies the lines of a run's file up to the branch's step to fd; does nothing if there is no file. */
+static int copy_lines(const struct branch_point *p, const char *name, int fd, struct error *err)
 {
     struct file_map map;
     int code = 0;
@@ -274,21 +273,21 @@ static int carry_lines(const struct branch_point *p, const char *name, int fd, s
     return code;
 }
 
-/* The same into a file of the new run. */
-static int carry_file(const struct branch_point *p, const struct run *run, const char *name,
-                      struct error *err)
+/* Copies the lines of a run's file up to the branch's step into a file of the new run. */
+static int copy_lines_to_run(const struct branch_point *p, const struct run *run, const char *name,
+                             struct error *err)
 {
     int fd;
     if (file_absent_below(p->directory, name)) return 0;
     int code = run_append(run->directory, name, &fd, err);
     if (code) return code;
-    code = carry_lines(p, name, fd, err);
+    code = copy_lines(p, name, fd, err);
     if (!code) code = file_sync(fd, name, err);
     close(fd);
     return code;
 }
 
-static int carry_checkpoint(const struct branch_point *p, const struct run *run, struct error *err)
+static int copy_checkpoint(const struct branch_point *p, const struct run *run, struct error *err)
 {
     static const char latest[] = "ckpt/LATEST";
     char *ckpt = xasprintf("ckpt/step-%08lld", (long long)p->step), *path = run_path(run, ckpt),
@@ -296,7 +295,7 @@ static int carry_checkpoint(const struct branch_point *p, const struct run *run,
     int code = parts ? file_make_dirs_below(run->directory, ckpt, err) : err->code;
     for (size_t i = 0; parts && parts[i]; i++) {
         char *name = path_join(ckpt, parts[i]);
-        if (!code) code = carry(p->directory, name, run, true, err);
+        if (!code) code = copy_file(p->directory, name, run, true, err);
         free(name);
         free(parts[i]);
     }
@@ -310,22 +309,24 @@ static int carry_checkpoint(const struct branch_point *p, const struct run *run,
     return code;
 }
 
-/* A run_fill: all that the branch goes on from, before it has its name. */
-static int carry_all(struct run *run, void *context, struct error *err)
+/* A run_fill: copies everything that the branch needs, before the run gets its name. */
+static int copy_run(struct run *run, void *context, struct error *err)
 {
     static const char *const whole[] = {"meta.json", "data.list", "plan.json"};
     const struct branch_point *p = context;
     char text[300];
-    int code = carry_lines(p, "metrics.jsonl", run->metrics, err);
-    if (!code) code = carry_lines(p, "events.jsonl", run->events, err);
-    if (!code) code = carry_file(p, run, "cards.jsonl", err);
+    int code = copy_lines(p, "metrics.jsonl", run->metrics, err);
+    if (!code) code = copy_lines(p, "events.jsonl", run->events, err);
+    if (!code) code = copy_lines_to_run(p, run, "cards.jsonl", err);
     for (size_t i = 0; i < sizeof whole / sizeof *whole && !code; i++)
-        if (!file_absent_below(p->directory, whole[i])) code = carry(p->directory, whole[i], run, false, err);
-    if (!code) code = carry_checkpoint(p, run, err);
+        if (!file_absent_below(p->directory, whole[i]))
+            code = copy_file(p->directory, whole[i], run, false, err);
+    if (!code) code = copy_checkpoint(p, run, err);
     snprintf(text, sizeof text, "of %.200s at step %lld", p->whole, (long long)p->step);
     if (code) return code;
     json_t *fields = json_pack("{s:I, s:s}", "step", (json_int_t)p->step, "message", text), *changed = NULL;
-    struct run_history history; /* the branch has the settings of now, which that step may not have had */
+    struct run_history
+        history; /* the branch has the current settings, which may have changed after that step */
     if ((code = run_history_read(&history, p->directory, err)) == 0)
         changed = run_history_after(&history, p->step);
     if (changed) json_object_set_new(fields, "changed", changed);
@@ -334,7 +335,8 @@ static int carry_all(struct run *run, void *context, struct error *err)
     return code ? code : run_event(run, "branched", fields, err);
 }
 
-/* A name that can be longer: without slashes behind it, "." and ".." by their own. */
+/* Returns the path without trailing slashes, "." and ".." as absolute paths; malloc'ed. A suffix can be
+ * added. */
 static char *plain_path(const char *directory)
 {
     size_t n = strlen(directory);
@@ -363,8 +365,8 @@ int train_branch(const char *directory, int64_t step, const char *parent, const 
     char *whole = plain_path(directory), *within = train_branch_parent(directory, parent), *own = NULL;
     int code = checkpoint_before(directory, step, &from, err);
     if (!code && from < 0) {
-        code = error_set(err, EXIT_FAILED, "its ckpt/ has those that are there",
-                         "there is no whole checkpoint of step %lld or before it", (long long)step);
+        code = error_set(err, EXIT_FAILED, "the checkpoints are in its ckpt/",
+                         "no complete checkpoint at or before step %lld", (long long)step);
         error_at(err, directory, 0, 0);
     }
     if (!code) code = config_load_below(&config, directory, NULL, 0, err);
@@ -374,12 +376,12 @@ int train_branch(const char *directory, int64_t step, const char *parent, const 
         own = name    ? xstrdup(name)
               : i > 1 ? xasprintf("%s-step-%lld-%d", path_basename(whole), (long long)from, i)
                       : xasprintf("%s-step-%lld", path_basename(whole), (long long)from);
-        code = run_create_filled(&run, within, own, &config, carry_all, &point, err);
+        code = run_create_filled(&run, within, own, &config, copy_run, &point, err);
         free(own);
         if (!code || name || code != EXIT_LOCKED) break;
     }
     if (!code) {
-        log_info("%s goes on from step %lld of %s, which stays as it is", run.directory, (long long)from,
+        log_info("%s continues from step %lld of %s, which is not changed", run.directory, (long long)from,
                  directory);
         *branch = xstrdup(run.directory);
         *lock = run_release(&run);

@@ -1,4 +1,4 @@
-/* Ranks of a run that is to be started: see train_ranks.h. */
+/* Ranks of a new or resumed run: see train_ranks.h. */
 #include "cli/commands/train_ranks.h"
 #include "cli/commands/train_change.h"
 #include "core/base/file.h"
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* args NULL: a command without these options. */
+/* Returns the value of an option; args NULL: a command without these options. */
 static int64_t option_int(const struct arguments *args, const char *name, int64_t missing)
 {
     return args ? argument_int(args, name, missing) : missing;
@@ -30,20 +30,21 @@ int train_ranks_read(struct train_ranks *r, const struct arguments *args, struct
     int code = launch_read(&r->launch, NULL, NULL, err);
     if (code) return code;
     if (r->launch.idle_tasks)
-        log_info("this job has %d tasks, and this process is none of them: 'srun meopt train ...' starts one "
-                 "a task",
-                 r->launch.idle_tasks);
+        log_info(
+            "this job has %d tasks, but this process is not one of them; to start one per task: srun meopt "
+            "train ...",
+            r->launch.idle_tasks);
     if (r->launch.size < 2) return 0;
     if (option_int(args, "workers", 0))
-        return error_set(err, EXIT_USAGE, "leave --workers out", "%s has started %d ranks already",
+        return error_set(err, EXIT_USAGE, "remove --workers", "%s already started %d ranks",
                          r->launch.launcher, r->launch.size);
     if (option_int(args, "restarts", 0))
-        return error_set(err, EXIT_USAGE, "'meopt sbatch' writes a script that does; or start the job again",
-                         "--restarts: ranks of %s can only be started again by it", r->launch.launcher);
+        return error_set(err, EXIT_USAGE, "use the script of 'meopt sbatch', or start the job again",
+                         "--restarts cannot restart ranks that %s started", r->launch.launcher);
     return 0;
 }
 
-/* Ranks that train together: as started, or as options and configuration say. */
+/* Returns the number of ranks: as the launcher started, else by options and configuration. */
 static int ranks_wanted(const struct train_ranks *r, const struct arguments *args,
                         const struct config *config)
 {
@@ -51,7 +52,7 @@ static int ranks_wanted(const struct train_ranks *r, const struct arguments *arg
     return r->launch.size > 1 ? r->launch.size : (int)option_int(args, "workers", named > 1 ? named : 1);
 }
 
-/* The run remembers of how many images its steps are, so that another number of ranks makes the same ones. */
+/* Sets train.global_batch, so that a different number of ranks later makes the same steps. */
 static int assign_images(const struct train_ranks *r, const struct arguments *args, struct config *config,
                          struct error *err)
 {
@@ -68,8 +69,9 @@ int train_ranks_assign(const struct train_ranks *r, const struct arguments *args
     const char *cards = option_text(args, "cards");
     int code = 0;
     if (cards && option_int(args, "workers", 0))
-        return error_set(err, EXIT_USAGE, "one of both",
-                         "--cards starts a worker a card, --workers on the processor");
+        return error_set(err, EXIT_USAGE,
+                         "use one of them: --cards starts one worker per card, --workers trains on the CPU",
+                         "--cards cannot be used with --workers");
     if (cards) code = config_assign(config, "device.cards", cards, err);
     if (!code && cards && config->device.type == DEVICE_TYPE_CPU)
         code = config_assign(config, "device.type", "auto", err);
@@ -87,7 +89,8 @@ int train_ranks_card(const struct config *config, int i)
     return atoi(p);
 }
 
-/* "hip:2"; NULL: no such card, or the processor is meant. */
+/* Returns the specification of a card, such as "hip:2", malloc'ed; NULL: not in this machine, or
+ * device.type is cpu. */
 static char *card_spec(const struct config *config, int ordinal)
 {
     static const enum device_type types[DRIVER_KINDS] = {
@@ -103,8 +106,8 @@ static char *card_spec(const struct config *config, int ordinal)
     return NULL;
 }
 
-/* Of a rank that a launcher started: as device.cards says, else its number on this host, or the only card
- * that the launcher lets it see. */
+/* Finds the card of a rank that a launcher started: by device.cards, else the card with its local rank,
+ * else the only visible card. */
 static int launched_card(const struct train_ranks *r, const struct config *config, char **spec,
                          struct error *err)
 {
@@ -112,7 +115,7 @@ static int launched_card(const struct train_ranks *r, const struct config *confi
     *spec = NULL;
     if (config->device.type == DEVICE_TYPE_CPU) return 0;
     if (named > 0 && local >= named)
-        return error_set(err, EXIT_CONFIG, "name as many cards as a host has ranks, or all",
+        return error_set(err, EXIT_CONFIG, "list one card per rank of a host, or all cards",
                          "device.cards %s has no card for rank %d of this host", config->device.cards, local);
     *spec = card_spec(config, named > 0 ? train_ranks_card(config, local) : local);
     if (!*spec && named <= 0) *spec = card_spec(config, 0);
@@ -127,20 +130,18 @@ static int spawned_cards(struct train_ranks *r, const struct config *config, str
         int ordinal = train_ranks_card(config, i);
         for (int k = 0; k < i; k++)
             if (train_ranks_card(config, k) == ordinal)
-                return error_set(err, EXIT_CONFIG, "one worker a card", "device.cards %s names card %d twice",
+                return error_set(err, EXIT_CONFIG, "list each card once", "device.cards %s has card %d twice",
                                  config->device.cards, ordinal);
         if ((r->cards[i] = card_spec(config, ordinal)) == NULL)
-            return error_set(err, EXIT_NO_CARD, "see 'meopt doctor'; *_VISIBLE_DEVICES hide cards",
+            return error_set(err, EXIT_NO_CARD, "see 'meopt doctor'; *_VISIBLE_DEVICES may hide cards",
                              "card %d of device.cards %s is not in this machine", ordinal,
                              config->device.cards);
     }
     return 0;
 }
 
-/* The files by which ranks find each other, of runs that nobody trains any more: whoever wrote one was
- * killed.
- */
-static void forget_places(const char *directory)
+/* Removes rendezvous files of runs that no process trains any more; their rank 0 was killed. */
+static void remove_stale_places(const char *directory)
 {
     DIR *dir = opendir(directory);
     for (const struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
@@ -169,7 +170,7 @@ int train_ranks_plan(struct train_ranks *r, const struct arguments *args, const 
     r->cards = xcalloc((size_t)r->how.size, sizeof *r->cards);
     r->how.cards = (const char **)r->cards;
     if (launched) {
-        if (r->launch.rank == 0) forget_places(directory);
+        if (r->launch.rank == 0) remove_stale_places(directory);
         r->file = xasprintf("%s/.ranks-%s", directory, r->launch.job);
         r->how.file = r->file;
         return launched_card(r, config, &r->cards[0], err);
@@ -181,8 +182,8 @@ int train_ranks_plan(struct train_ranks *r, const struct arguments *args, const 
 
 int train_ranks_of_host(const struct train_ranks *r)
 {
-    bool told = r->launch.size > 1 && !r->launch.one_host && r->launch.local_size > 0;
-    return told ? r->launch.local_size : r->how.size > 1 ? r->how.size : 1;
+    bool known = r->launch.size > 1 && !r->launch.one_host && r->launch.local_size > 0;
+    return known ? r->launch.local_size : r->how.size > 1 ? r->how.size : 1;
 }
 
 void train_ranks_free(struct train_ranks *r)
@@ -193,11 +194,12 @@ void train_ranks_free(struct train_ranks *r)
     *r = (struct train_ranks){0};
 }
 
-/* ---- a rank that follows ---- */
+/* ---- Ranks above 0 of a launcher ---- */
 
 bool train_ranks_follows(const struct train_ranks *r) { return r->launch.size > 1 && r->launch.rank > 0; }
 
-/* The configuration as rank 0 reads it, too, and where that will say where it is. */
+/* Reads the same configuration as rank 0, and finds the directory in which rank 0 will publish its address.
+ */
 static int read_own(struct train_ranks *r, const struct arguments *args, const char *resume,
                     struct error *err)
 {
@@ -221,11 +223,11 @@ static int read_own(struct train_ranks *r, const struct arguments *args, const c
     }
     bool branch = resume && argument_int(args, "at", -1) >= 0;
     const char *parent = argument_text(args, "run-dir", config.run.dir[0] ? config.run.dir : "runs");
-    char *meeting = branch   ? train_branch_parent(resume, argument_text(args, "run-dir", NULL))
-                    : resume ? xstrdup(resume)
-                             : xstrdup(parent);
-    if (!code) code = train_ranks_plan(r, args, &config, meeting, err);
-    free(meeting);
+    char *shared = branch   ? train_branch_parent(resume, argument_text(args, "run-dir", NULL))
+                   : resume ? xstrdup(resume)
+                            : xstrdup(parent);
+    if (!code) code = train_ranks_plan(r, args, &config, shared, err);
+    free(shared);
     config_free(&config);
     return code;
 }

@@ -1,5 +1,5 @@
-/* What keys do to the form. Every change goes through the splice engine, so that what is saved is the file
- * with that change and nothing else; undo keeps whole texts. */
+/* State of the form, and its reaction to keys. Every change is made by core/config/edit.h, which keeps all
+ * other bytes of the file. Undo saves whole texts. */
 #include "cli/form/form.h"
 #include "cli/terminal/screen.h"
 #include "core/base/file.h"
@@ -45,7 +45,7 @@ static void refresh(struct form *f)
     (void)config_examine(&f->config, f->path, f->text, f->bytes, NULL, 0, NULL, NULL, &f->problem);
     f->plan_error = (struct error){0};
     if (f->problem.code) f->plan_error = f->problem;
-    else if (!f->plan) error_set(&f->plan_error, EXIT_FAILED, NULL, "not known");
+    else if (!f->plan) error_set(&f->plan_error, EXIT_FAILED, NULL, "unknown");
     else if (f->plan(&f->config, &f->use, &f->plan_error) && !f->plan_error.code)
         f->plan_error.code = EXIT_FAILED;
 }
@@ -57,9 +57,12 @@ bool form_changed(const struct form *f)
 
 static int selected_key(const struct form *f) { return f->rows[f->selected].key; }
 
-static void say(struct form *f, const char *text) { snprintf(f->message, sizeof f->message, "%s", text); }
+static void show_message(struct form *f, const char *text)
+{
+    snprintf(f->message, sizeof f->message, "%s", text);
+}
 
-/* NULL: unset */
+/* Changes the value of a key; NULL removes the key. Returns false with a message if that is refused. */
 static bool change(struct form *f, int key, const char *value)
 {
     struct edit edit = {config_keys[key].name, value};
@@ -90,14 +93,14 @@ static bool change(struct form *f, int key, const char *value)
 static void undo(struct form *f)
 {
     if (f->undo_count == 0) {
-        say(f, "nothing to undo");
+        show_message(f, "nothing to undo");
         return;
     }
     free(f->text);
     f->text = f->undo[--f->undo_count].text;
     f->bytes = f->undo[f->undo_count].bytes;
     refresh(f);
-    say(f, "undone");
+    show_message(f, "undone");
 }
 
 int form_open(struct form *f, const char *path, form_plan plan, size_t card_bytes, struct error *err)
@@ -109,7 +112,7 @@ int form_open(struct form *f, const char *path, form_plan plan, size_t card_byte
     memcpy(f->text, f->saved, f->saved_bytes + 1);
     f->bytes = f->saved_bytes;
     refresh(f);
-    if (f->problem.code) { /* by hand first: a form cannot show a text that it cannot read */
+    if (f->problem.code) { /* the form cannot show a text that is not valid */
         if (err) *err = f->problem;
         code = f->problem.code;
         form_close(f);
@@ -178,29 +181,31 @@ static void search(struct form *f)
 {
     char *word = to_bytes(f->sought);
     bool found = false;
-    for (int pass = 0; pass < 2 && !found && word[0]; pass++) /* names first, then prose */
+    for (int pass = 0; pass < 2 && !found && word[0]; pass++) /* names first, then help texts */
         for (int i = 1; i <= f->row_count && !found; i++) {
             int at = (f->selected + i) % f->row_count, key = f->rows[at].key;
             if (key < 0 || !contains(pass ? config_keys[key].help : config_keys[key].name, word)) continue;
             f->selected = at;
             found = true;
         }
-    if (!found) say(f, "not found");
+    if (!found) show_message(f, "not found");
     free(word);
 }
 
 /* ---- Modes ---- */
 
+/* Checks the input and sets input_problem. */
 static void check_input(struct form *f)
 {
     int key = selected_key(f);
     char *text = to_bytes(f->input), message[320], hint[320];
     struct value value;
-    enum value_status verdict =
+    enum value_status status =
         value_read(key, text, strlen(text), false, &value, message, hint, sizeof message);
-    f->verdict[0] = 0;
-    if (verdict == VALUE_BAD) snprintf(f->verdict, sizeof f->verdict, "%s", message);
-    if (verdict == VALUE_NOTE) snprintf(f->verdict, sizeof f->verdict, "note: %.200s; %.100s", message, hint);
+    f->input_problem[0] = 0;
+    if (status == VALUE_BAD) snprintf(f->input_problem, sizeof f->input_problem, "%s", message);
+    if (status == VALUE_NOTE)
+        snprintf(f->input_problem, sizeof f->input_problem, "note: %.200s; %.100s", message, hint);
     free(text);
 }
 
@@ -242,7 +247,7 @@ static void cycle(struct form *f)
     char *now = config_value_text(&f->config, key);
     while ((choice = config_choice(key, i)) != NULL && strcmp(choice, now) != 0) i++;
     free(now);
-    /* a choice that cannot stand with the others is passed over */
+    /* a choice that is incompatible with other keys is skipped */
     for (int k = 1; k < 32; k++) {
         choice = config_choice(key, i + k);
         if (!choice) {
@@ -275,7 +280,7 @@ static void save(struct form *f)
     memcpy(f->saved, f->text, f->bytes + 1);
     f->saved_bytes = f->bytes;
     f->saved_use = f->use;
-    say(f, "saved");
+    show_message(f, "saved");
     if (f->quit_after_save) f->mode = FORM_DONE;
 }
 
@@ -300,7 +305,7 @@ static void browse(struct form *f, wint_t c)
     case ' ': cycle(f); break;
     case 'x':
     case INPUT_DELETE:
-        if (change(f, selected_key(f), NULL)) say(f, "not set: the default holds");
+        if (change(f, selected_key(f), NULL)) show_message(f, "removed: the default applies");
         break;
     case 'u': undo(f); break;
     case '/':
@@ -310,12 +315,12 @@ static void browse(struct form *f, wint_t c)
     case 'n': search(f); break;
     case 'd':
         if (form_changed(f)) show_diff(f, FORM_DIFF);
-        else say(f, "nothing has changed");
+        else show_message(f, "nothing has changed");
         break;
     case 's':
         f->quit_after_save = false;
         if (form_changed(f)) show_diff(f, FORM_SAVE);
-        else say(f, "nothing has changed");
+        else show_message(f, "nothing has changed");
         break;
     case '?':
         f->scroll = 0;

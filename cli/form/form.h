@@ -1,5 +1,5 @@
-/* The form of `meopt config edit`:
- * state and keys (form.c, knows no terminal), drawing (form_draw.c, ncurses). */
+/* The form of `meopt config edit`: state and keys (form.c, independent of the terminal), drawing
+ * (form_draw.c, ncurses). */
 #ifndef MEOPT_CLI_FORM_FORM_H
 #define MEOPT_CLI_FORM_FORM_H
 
@@ -20,7 +20,7 @@ enum form_mode {
     FORM_DONE
 };
 
-/* Keys beyond characters. */
+/* Keys that are not characters. */
 enum form_input {
     INPUT_UP = 0x110000,
     INPUT_DOWN,
@@ -34,7 +34,7 @@ enum form_input {
     INPUT_BACK_TAB
 };
 
-/* Memory of the experiment: 0, or the reason why it is not known. */
+/* Computes the memory of a configuration; an error code if it cannot be computed. */
 typedef int (*form_plan)(const struct config *config, struct memory_use *use, struct error *err);
 
 struct form_row {
@@ -43,13 +43,13 @@ struct form_row {
 };
 
 struct form {
-    const char *path; /* as the user wrote it */
-    char *text;       /* as it would be saved */
+    const char *path; /* as given by the user */
+    char *text;       /* edited text */
     size_t bytes;
-    char *saved; /* as it is on disk */
+    char *saved; /* text of the file */
     size_t saved_bytes;
-    struct config config; /* of text */
-    struct error problem; /* what is wrong with text; code 0: nothing */
+    struct config config; /* parsed from text */
+    struct error problem; /* error in text; code 0: none */
 
     struct form_row *rows;
     int row_count, selected, top;
@@ -58,9 +58,9 @@ struct form {
     enum form_mode mode;
     wchar_t input[512]; /* FORM_TEXT, FORM_SEARCH */
     int length, cursor;
-    char verdict[320]; /* on the text as it stands; "" when it is good */
-    int choice;        /* FORM_CHOICE */
-    int scroll;        /* FORM_DIFF, FORM_SAVE, FORM_HELP */
+    char input_problem[320]; /* error or note about the input; "": none */
+    int choice;              /* FORM_CHOICE */
+    int scroll;              /* FORM_DIFF, FORM_SAVE, FORM_HELP */
     char *diff;
     wchar_t sought[64];
     char message[320];
@@ -75,22 +75,22 @@ struct form {
     form_plan plan;
     struct memory_use use, saved_use;
     struct error plan_error; /* code 0: use is valid */
-    size_t card_bytes;       /* 0: not known */
+    size_t card_bytes;       /* 0: unknown */
 };
 
 int form_open(struct form *form, const char *path, form_plan plan, size_t card_bytes, struct error *err);
 void form_close(struct form *form);
-/* A character or enum form_input. */
+/* Handles a key: a character or enum form_input. */
 void form_input(struct form *form, wint_t c);
-/* Select the row (a click); its second click is Enter. */
+/* Handles a click on a row: selects it; a click on the selected row is Enter. */
 void form_click(struct form *form, int row);
 bool form_changed(const struct form *form);
 
-/* ---- Drawing: between initialising and ending curses ---- */
+/* ---- Drawing, while curses is initialised ---- */
 
-void form_draw_start(void); /* colours */
+void form_draw_start(void); /* sets the colours */
 void form_draw(struct form *form);
-/* Row of the list at screen line y, -1 when there is none. */
+/* Returns the row of the list at a position of the screen, -1 if there is none. */
 int form_row_at(const struct form *form, int y, int x);
 
 #endif

@@ -1,8 +1,8 @@
-/* The form on the screen. Layout by size:
+/* Draws the form. The layout depends on the size:
  *
  *   keys and values                      | memory by class   (at least 72 columns)
  *   ...                                  | bars, total, card
- *   what the key means, range, default   |                   (1 line below 16 lines)
+ *   help of the key, range, default      |                   (1 line below 16 lines)
  *   message or keys
  *
  * Everything from the file goes through text_printable and is cut by columns, not bytes. */
@@ -50,7 +50,7 @@ void form_draw_start(void)
 
 static int paint(int pair) { return screen_colours ? COLOR_PAIR(pair) : 0; }
 
-/* The end of a text that is too long, as paths differ there. */
+/* Returns the end of a text that is too long, because paths differ at their ends. */
 static const char *tail(const char *text, int columns)
 {
     int width = 0;
@@ -132,7 +132,7 @@ static void draw_input(const struct form *f, const struct boxes *b, int y, int x
 {
     (void)b;
     int from = 0, width = 0;
-    for (int i = f->cursor; i > 0; i--) { /* scroll so that the cursor is seen */
+    for (int i = f->cursor; i > 0; i--) { /* scrolls to the cursor */
         int w = wcwidth(f->input[i - 1]);
         width += w < 0 ? 1 : w;
         if (width >= columns - 1) {
@@ -187,7 +187,7 @@ static void draw_detail(const struct form *f, const struct boxes *b)
         snprintf(line, sizeof line, "  (%s)", from);
         screen_put(y, used, b->list_width - used, line, false);
         int cut = (int)strlen(k->help);
-        if (cut > b->list_width) /* prose on two lines, cut at a blank */
+        if (cut > b->list_width) /* the help on two lines, split at a blank */
             for (cut = b->list_width; cut > 0 && k->help[cut] != ' ';) cut--;
         screen_put(y + 1, 0, cut, k->help, false);
         if (k->help[cut]) screen_put(++y + 1, 0, b->list_width, k->help + cut + 1, false);
@@ -307,19 +307,19 @@ static const char help_text[] =
     "Up Down PgUp PgDn Home End   move\nTab                          next section\nEnter                     "
     "   change the value\n"
     "Space                        next choice\nx                            remove the key: its default "
-    "holds\nu                            undo\n"
-    "/  n                         search, next\nd                            what has changed\ns             "
+    "applies\nu                            undo\n"
+    "/  n                         search, next\nd                            show the changes\ns             "
     "               save\n"
     "q                            quit\n\nBold values are set in the file, the others are defaults.\nEvery "
-    "byte that is not changed stays: comments, quotes, order.\n";
+    "unchanged byte is kept: comments, quotes, order.\n";
 
 static void draw_text(struct form *f, const struct boxes *b, const char *text)
 {
-    int lines = 0, room = b->height - 2;
+    int lines = 0, visible = b->height - 2;
     for (const char *p = text; *p; p++) lines += *p == '\n';
-    if (f->scroll > lines - room) f->scroll = lines > room ? lines - room : 0;
+    if (f->scroll > lines - visible) f->scroll = lines > visible ? lines - visible : 0;
     int y = 1, skip = f->scroll;
-    for (const char *p = text; *p && y <= room; p += strcspn(p, "\n") + (p[strcspn(p, "\n")] == '\n')) {
+    for (const char *p = text; *p && y <= visible; p += strcspn(p, "\n") + (p[strcspn(p, "\n")] == '\n')) {
         if (skip-- > 0) continue;
         char raw[1024], shown[2048];
         snprintf(raw, sizeof raw, "%.*s", (int)strcspn(p, "\r\n"), p);
@@ -344,16 +344,16 @@ static void draw_status(const struct form *f, const struct boxes *b)
     switch (f->mode) {
     case FORM_TEXT:
         snprintf(text, sizeof text, "%s",
-                 f->message[0]   ? f->message
-                 : f->verdict[0] ? f->verdict
-                                 : "Enter: take  Esc: leave");
+                 f->message[0]         ? f->message
+                 : f->input_problem[0] ? f->input_problem
+                                       : "Enter: accept  Esc: cancel");
         break;
     case FORM_CHOICE:
-        snprintf(text, sizeof text, "%s", f->message[0] ? f->message : "Enter: take  Esc: leave");
+        snprintf(text, sizeof text, "%s", f->message[0] ? f->message : "Enter: accept  Esc: cancel");
         break;
     case FORM_SEARCH: snprintf(text, sizeof text, "/"); break;
     case FORM_SAVE: snprintf(text, sizeof text, "Save? y n"); break;
-    case FORM_QUIT: snprintf(text, sizeof text, "Save before leaving? y n, c: stay"); break;
+    case FORM_QUIT: snprintf(text, sizeof text, "Save before quitting? y n, c: cancel"); break;
     case FORM_DIFF:
     case FORM_HELP: snprintf(text, sizeof text, "any key: back"); break;
     default: {
@@ -368,11 +368,11 @@ static void draw_status(const struct form *f, const struct boxes *b)
         snprintf(text, sizeof text, "%s%s", f->message[0] ? "" : peak, f->message[0] ? f->message : keys);
     }
     }
-    bool bad = f->message[0] || (f->mode == FORM_TEXT && f->verdict[0]);
+    bool bad = f->message[0] || (f->mode == FORM_TEXT && f->input_problem[0]);
     attron(A_REVERSE | (bad ? A_BOLD : 0));
     char shown[1024];
     clean(shown, sizeof shown, text);
-    screen_put(y, 0, b->width - 1, shown, true); /* never the last cell: it would scroll some terminals */
+    screen_put(y, 0, b->width - 1, shown, true); /* never the last cell, which scrolls some terminals */
     attrset(A_NORMAL);
     if (f->mode == FORM_SEARCH) draw_input(f, b, y, 1, b->width - 3);
 }

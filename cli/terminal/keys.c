@@ -1,4 +1,4 @@
-/* Keys: see keys.h. */
+/* Reads keys: see keys.h. */
 #include "cli/terminal/keys.h"
 #include "core/base/clock.h"
 
@@ -8,9 +8,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-/* Keycodes of ours, beyond those of ncurses. */
+/* Additional key codes, above those of ncurses. */
 enum { PASTE_BEGIN = KEY_MAX + 1, PASTE_END };
-/* A paste whose end was lost ends after this much silence. */
+/* Seconds without input after which a paste ends whose end sequence was lost. */
 static const double PASTE_SILENCE = 1;
 
 static bool waiting, crowded, pasting, ansi;
@@ -28,7 +28,7 @@ void keys_begin(void)
 
 void keys_paste_mode(bool on)
 {
-    if (!ansi) return; /* would show the sequence */
+    if (!ansi) return; /* other terminals would print the sequence */
     ssize_t ignored = write(STDOUT_FILENO, on ? "\033[?2004h" : "\033[?2004l", 8);
     (void)ignored;
 }
@@ -37,7 +37,7 @@ int keys_get(wint_t *c)
 {
     for (;;) {
         int kind = get_wch(c), bytes = 0;
-        bool queued = waiting; /* when the key before it was read */
+        bool queued = waiting; /* at the previous key */
         double now = clock_seconds();
         waiting = kind != ERR && ioctl(STDIN_FILENO, FIONREAD, &bytes) == 0 && bytes > 0;
         if (kind == ERR) return ERR;

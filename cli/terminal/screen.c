@@ -23,12 +23,12 @@ static struct sigaction old_fatal[5], old_suspend;
 static bool suspends; /* ncurses has a handler for Ctrl-Z */
 static volatile sig_atomic_t in_curses, title_shown;
 static SCREEN *screen;
-static pid_t owner; /* a process that it starts shares the terminal, and leaves it alone */
+static pid_t owner; /* child processes share the terminal and must not restore it */
 
 static void on_ending(int signal_number) { screen_signal = signal_number; }
 
-/* Titles are kept on a stack of the terminal's (xterm's XTWINOPS 22 and 23). */
-static void say(const char *sequence)
+/* Writes a control sequence. Titles are saved on the terminal's stack (xterm's XTWINOPS 22 and 23). */
+static void write_sequence(const char *sequence)
 {
     for (size_t left = strlen(sequence); left > 0;) {
         ssize_t n = write(STDOUT_FILENO, sequence, left);
@@ -38,22 +38,22 @@ static void say(const char *sequence)
     }
 }
 
-static void title_back(void)
+static void restore_title(void)
 {
-    if (title_shown) say("\033[23;0t");
+    if (title_shown) write_sequence("\033[23;0t");
     title_shown = 0;
 }
 
-static void give_back(void)
+static void restore_terminal(void)
 {
     if (!in_curses || getpid() != owner) return;
     in_curses = 0;
-    title_back();
+    restore_title();
     keys_paste_mode(false);
     endwin();
 }
 
-/* Ctrl-Z: the handler of ncurses stops the process and returns when it is continued. */
+/* Handles Ctrl-Z. The handler of ncurses stops the process and returns after SIGCONT. */
 static void on_suspend(int signal_number)
 {
     keys_paste_mode(false);
@@ -63,7 +63,7 @@ static void on_suspend(int signal_number)
 
 static void on_fatal(int signal_number)
 {
-    give_back();
+    restore_terminal();
     for (int i = 0; i < 5; i++)
         if (fatal_signals[i] == signal_number) sigaction(signal_number, &old_fatal[i], NULL);
     raise(signal_number);
@@ -87,10 +87,10 @@ static void install(bool on)
         suspends = old_suspend.sa_handler != SIG_DFL && old_suspend.sa_handler != SIG_IGN;
     }
     if (suspends) sigaction(SIGTSTP, on ? &suspend : &old_suspend, NULL);
-    memory_out_calls(on ? give_back : NULL);
+    memory_out_calls(on ? restore_terminal : NULL);
 }
 
-/* Terminals from before Unicode, whose locale says nothing of them. */
+/* Returns whether the terminal predates Unicode, whatever the locale is. */
 static bool is_ascii_terminal(void)
 {
     static const char *const families[] = {"vt1", "vt2", "vt3", "vt4", "vt5", "ansi", "wy", "cons25", "sun"};
@@ -107,7 +107,7 @@ int screen_open(bool ascii, int timeout_ms, struct error *err)
     setlocale(LC_NUMERIC, "C");
     screen = newterm(NULL, stdout, stdin); /* initscr would exit on a bad TERM */
     if (!screen)
-        return error_set(err, EXIT_USAGE, "set TERM", "terminal '%s' is not known",
+        return error_set(err, EXIT_USAGE, "set TERM", "unknown terminal '%s'",
                          getenv("TERM") ? getenv("TERM") : "");
     owner = getpid();
     in_curses = 1;
@@ -140,7 +140,7 @@ void screen_mouse(void)
     mouseinterval(0);
 }
 
-/* Terminfo does not tell reliably: of screen, whose windows have titles, it says no. */
+/* Returns whether the terminal has titles. Terminfo is not reliable: it denies them for screen. */
 static bool has_title(void)
 {
     static const char *const families[] = {"xterm", "screen",  "tmux",  "rxvt", "alacritty", "foot",
@@ -157,14 +157,14 @@ void screen_title(const char *text)
     if (!screen || !has_title()) return;
     snprintf(all, sizeof all, "%s\033]0;%s\007", title_shown ? "" : "\033[22;0t",
              name_printable(printable, sizeof printable, text));
-    say(all);
+    write_sequence(all);
     title_shown = 1;
 }
 
 void screen_close(void)
 {
     in_curses = 0;
-    title_back();
+    restore_title();
     keys_paste_mode(false);
     endwin();
     delscreen(screen);
@@ -172,8 +172,8 @@ void screen_close(void)
     install(false);
 }
 
-/* The next character of UTF-8, as all text of ours is, and its columns; a '?' for what is none, or what the
- * terminal's locale does not have. */
+/* Decodes the next character of UTF-8 and its columns; '?' for invalid bytes and for characters that the
+ * locale does not have. Returns the position after it. */
 static const char *next(const char *p, wchar_t *wide, int *columns)
 {
     static const unsigned char begins[] = {0x80, 0xE0, 0xF0, 0xF8}, with[] = {0, 0xC0, 0xE0, 0xF0};
@@ -226,7 +226,7 @@ void screen_cut(char *dst, size_t size, const char *text, int columns)
 int screen_utf8(char dst[5], wchar_t wide)
 {
     uint32_t c = (uint32_t)wide;
-    int n = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3; /* bytes behind the first */
+    int n = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3; /* bytes after the first */
     static const unsigned char first[] = {0, 0xC0, 0xE0, 0xF0};
     dst[0] = (char)(first[n] | c >> 6 * n);
     for (int i = 1; i <= n; i++) dst[i] = (char)(0x80 | (c >> 6 * (n - i) & 63));
@@ -238,9 +238,9 @@ void screen_line(const char *text)
 {
     int columns;
     wchar_t wide;
-    bool as_it_is = !isatty(STDOUT_FILENO) || strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
-    if (as_it_is) fputs(text, stdout);
-    for (const char *p = text; *p && !as_it_is;) {
+    bool unchanged = !isatty(STDOUT_FILENO) || strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
+    if (unchanged) fputs(text, stdout);
+    for (const char *p = text; *p && !unchanged;) {
         char encoded[MB_LEN_MAX];
         mbstate_t state = {0};
         p = next(p, &wide, &columns);

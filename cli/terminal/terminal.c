@@ -1,5 +1,4 @@
-/* Whether there is a terminal that curses can draw on;
- * apart from the rest because <term.h> takes so many names. */
+/* Checks the terminal: see screen.h. In a file of its own because <term.h> defines many macros. */
 #include "cli/terminal/screen.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
@@ -11,7 +10,7 @@
 #include <term.h>
 #include <unistd.h>
 
-/* What nearly every terminal emulator of today understands, whatever it calls itself. */
+/* A type that nearly all terminal emulators implement. */
 #define TERMINAL_FALLBACK "xterm-256color"
 
 static bool can_draw(const char *term)
@@ -30,20 +29,20 @@ bool screen_possible(void)
     if (can_draw(term)) return true;
     if (!term[0] || !can_draw(TERMINAL_FALLBACK)) return false;
     char shown[256];
-    log_warn("TERM=%s is not known on this machine: drawing as for " TERMINAL_FALLBACK,
+    log_warn("TERM=%s is unknown on this machine; drawing for " TERMINAL_FALLBACK,
              name_printable(shown, sizeof shown, term));
     return setenv("TERM", TERMINAL_FALLBACK, 1) == 0;
 }
 
-int screen_refused(const char *what, const char *elsewhere, struct error *err)
+int screen_refused(const char *what, const char *alternative, struct error *err)
 {
-    const char *term = getenv("TERM"), *cure = "export TERM=xterm-256color";
+    const char *term = getenv("TERM"), *remedy = "export TERM=xterm-256color";
     char hint[320], shown[256];
     if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
-        return error_set(err, EXIT_USAGE, elsewhere, "%s needs a terminal", what);
-    snprintf(hint, sizeof hint, "%s%s%s", cure, elsewhere[0] ? "; " : "", elsewhere);
+        return error_set(err, EXIT_USAGE, alternative, "%s requires a terminal", what);
+    snprintf(hint, sizeof hint, "%s%s%s", remedy, alternative[0] ? "; " : "", alternative);
     if (!term || !term[0])
-        return error_set(err, EXIT_USAGE, hint, "%s needs to know the terminal: TERM is not set", what);
-    return error_set(err, EXIT_USAGE, hint, "%s needs a terminal that can move its cursor: TERM is '%s'",
-                     what, name_printable(shown, sizeof shown, term));
+        return error_set(err, EXIT_USAGE, hint, "%s requires TERM, which is not set", what);
+    return error_set(err, EXIT_USAGE, hint, "%s requires a terminal with cursor movement; TERM is '%s'", what,
+                     name_printable(shown, sizeof shown, term));
 }

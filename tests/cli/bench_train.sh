@@ -46,4 +46,4 @@ other=$!
 trap 'kill $other 2>/dev/null || :; rm -rf "$dir"' EXIT
 OMP_NUM_THREADS=1 taskset -c "$processor" nice -n 10 "$MEOPT" bench train configs/quickstart_dinov2.yaml device.type=cpu --batch 128 --steps 1 --no-peak \
     >out 2>log || fail "under other load"
-grep -q '^busy  *other work had the processors for [0-9]* % of the step' out || fail "not told that other work had the processor: $(cat out)"
+grep -q '^busy  *other processes had the CPU for [0-9]* % of the step' out || fail "not told that other work had the processor: $(cat out)"

@@ -29,7 +29,7 @@ for size in 80x24 132x43 40x12; do
     fi
     diff -u "$golden/$size.txt" "$dir/screen" >&2 || fail "golden screen $size (MEOPT_UPDATE_GOLDEN=1 sh tests/cli/config_screen.sh writes it anew)"
     keys /batch_size Enter Enter
-    await 'Esc: leave'
+    await 'Esc: cancel'
     keys C-u 0
     await 'from 1 to\|expected a whole'
     keys C-u 64 Enter
@@ -69,5 +69,5 @@ esac
 code=0
 "$MEOPT" config edit "$dir/eva_clip.yaml" </dev/null >"$dir/out" 2>&1 || code=$?
 [ $code = 2 ] || exit 1
-grep -q 'needs a terminal' "$dir/out"
+grep -q 'requires a terminal' "$dir/out"
 echo ok

@@ -91,7 +91,7 @@ paste bracketed 'batch_size
 keys Enter
 await '^> *batch_size\|batch_size'
 keys Enter
-await 'Esc: leave'
+await 'Esc: cancel'
 keys C-u
 paste bracketed '7
 sy'

@@ -60,7 +60,7 @@ newline=$(printf '04\nmeopt: all is well.jpg') escape=$(printf '05\033[31mred.jp
 printf 'no image\n' >"images/$newline"
 printf 'GIF89a....' >"images/$escape"
 : >images/06_empty.jpg
-expect 1 '3 of 15 images cannot be decoded: their rows are NaN' embed --role teacher --out bad.safetensors data.root=../images data.max_bad=1
+expect 1 'cannot decode 3 of 15 images: their rows are NaN' embed --role teacher --out bad.safetensors data.root=../images data.max_bad=1
 grep -q '^meopt: all is well' out && { echo "a name's newline is printed"; failed=1; }
 grep -q "$(printf '\033')" out && { echo "a name's ESC is printed"; failed=1; }
 same bad.safetensors good.safetensors "$newline" "$escape" 06_empty.jpg
@@ -82,7 +82,7 @@ expect 0 'of the student' embed --role student --out student.safetensors data.ro
 expect 0 'of the student' "$MEOPT" embed configs/student.yaml --role student --out alone.safetensors data.root=../images train.precision=fp32 train.batch_size=5
 same alone.safetensors student.safetensors
 expect 7 'the student has no checkpoint' "$MEOPT" embed configs/teacher.yaml --role student --out x.safetensors
-expect 2 'needs --role' "$MEOPT" embed configs/teacher.yaml --out x.safetensors
+expect 2 'requires --role' "$MEOPT" embed configs/teacher.yaml --out x.safetensors
 
 # A run: its newest student, as the file that it exports.
 printf x >sample/COCO2014/map.tif

@@ -91,13 +91,13 @@ says 'cannot open'
 # runs by name and by the beginning of one
 for i in 1 2 3; do cp -R runs/one "runs/two-$i"; done
 expect 0 "$MEOPT" stop one
-says 'has ended already'
+says 'has already ended'
 expect 0 "$MEOPT" stop on
 expect 2 "$MEOPT" stop two
 says 'two-1, two-2, two-3'
 expect 0 "$MEOPT" stop two-2
 expect 1 "$MEOPT" stop three
-says "'meopt runs' lists them"
+says "to list the runs: meopt runs"
 expect 1 "$MEOPT" stop onee
 says 'did you mean one'
 expect 0 "$MEOPT" compare one two-1,two-2

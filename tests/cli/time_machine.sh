@@ -74,7 +74,7 @@ keys r
 await 'type resume, Enter: _ *from step 4, in a new run'
 keys resume
 keys Enter
-await 'real-step-4 goes on from step 4'
+await 'real-step-4 continues from step 4'
 await 'status 0'
 stop
 [ "$(wc -l <"$dir/runs/real-step-4/metrics.jsonl")" = 12 ] || fail "the branch has not continued"

@@ -114,7 +114,7 @@ import json, sys
 assert r["state"] == "training" and 7200 < r["silent_s"] < 7400 and r["left_s"] is None, r
 assert r["planned_peak_bytes"] == 16576937984 and r["planned_baseline_peak_bytes"] == 32212254720 and r["device"] == "K100 AI", r' || fail "--json"
 "$MEOPT" stop dead_node 2>err
-grep -q 'no sign of runs/dead_node for 2:0' err || fail "stop does not warn: $(cat err)"
+grep -q 'no activity from runs/dead_node for 2:0' err || fail "stop does not warn: $(cat err)"
 timeout -s INT 1 "$MEOPT" runs --watch >watched || true
 [ "$(grep -c '^run ' watched)" -ge 1 ] || fail "--watch"
 

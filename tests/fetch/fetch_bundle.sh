@@ -15,7 +15,7 @@ expect() { # CODE COMMAND...
     [ "$got" = "$want" ] || fail "exit $got, expected $want: $*"
 }
 expect 0 "$MEOPT" fetch sample --dest there --bundle all.tar
-grep -q 'all.tar holds 2 archives; elsewhere: meopt fetch --from all.tar' err || fail "does not say how to continue"
+grep -q 'all.tar contains 2 archives; to fetch from it: meopt fetch --from all.tar' err || fail "does not say how to continue"
 [ "$(tar tf all.tar | tr '\n' ' ')" = "meopt-bundle.json COCO2014.tar.gz ModelWeight.tar.gz " ] || fail "$(tar tf all.tar)"
 tar xOf all.tar COCO2014.tar.gz | cmp - "$MEOPT_SOURCE/configs/sample/COCO2014.tar.gz" || fail "an archive in it is another"
 

@@ -179,7 +179,7 @@ hurt 0 elastic 1 KILL --workers 2 --restarts 2 --elastic
 cmp runs/long/ckpt/step-00000200/model.safetensors runs/elastic/ckpt/step-00000200/model.safetensors || fail "with the rank that is left: other weights"
 grep -q 'rank 1 is left out: 1 rank from now on' log || fail "it is not said that a rank is left out"
 "$MEOPT" train configs/quickstart_dinov2.yaml --run-dir runs --name x --elastic >log 2>&1 && fail "--elastic without --restarts"
-grep -q 'elastic is of a run that is started again' log || fail "--elastic without --restarts is not explained"
+grep -q 'elastic requires --restarts' log || fail "--elastic without --restarts is not explained"
 
 # Ranks that are not alike, and one that does not come.
 if [ "$mpi" ]; then

@@ -30,6 +30,7 @@ names = [ # parts of identifiers, between underscores
 kept = { # literals that scripts read, as they are
     '"mend"': "start[].mend of meta.json",
     '"geometry"': "a key of JSON",
+    '"rungs"': "fit.rungs of plan --json",
     '"geometry.json"': "a file of tests/data",
 }
 kept_text = ["else null) and mend (the remedy, or null)"]  # keys of meta.json's start[]

@@ -55,7 +55,7 @@ for how in stop now term; do
     now) "$MEOPT" stop --now "$name" 2>said ;;
     term) kill -TERM $pid && : >said ;;
     esac
-    ! grep -q 'ended already' said || fail "stop says: $(cat said)"
+    ! grep -q 'already ended' said || fail "stop says: $(cat said)"
     ends 10
     wait $watcher || true
     ! grep -q failed "$name.states" || fail "it was called failed while it lived"
@@ -67,7 +67,7 @@ done
 begin moment --workers 2
 kill -KILL "$(worker)"
 "$MEOPT" stop moment 2>said
-! grep -q 'ended already' said || fail "stop says: $(cat said)"
+! grep -q 'already ended' said || fail "stop says: $(cat said)"
 got=0
 wait $pid || got=$?
 : >left

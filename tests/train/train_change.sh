@@ -25,7 +25,7 @@ train 2 --resume "$run" $base
 train 7 --resume "$run" optim.lrr=1
 grep -q 'optim.lr' log || fail "no suggestion"
 train 7 --resume "$run" optim.lr=1.0e-3 train.batch_size=8
-grep -q 'train.batch_size cannot be another when the run goes on; it is 16' log || fail "the batch is not named"
+grep -q 'cannot change train.batch_size on resume (the run has 16)' log || fail "the batch is not named"
 grep -q -- "--from '$run'" log || fail "no way is reported"
 cmp -s before.yaml "$run/config.yaml" || fail "a refused change is in the file"
 train 10 --resume "$run" optim.lr=1e-3 train.log_every=2 --stop-after 6 # which other YAML readers take for text: quoted
@@ -55,7 +55,7 @@ cp "$run/config.yaml" before.yaml
 for words in '--steps 5' 'train.steps=5'; do
     # shellcheck disable=SC2086
     train 2 --resume "$run" $words
-    grep -q '5 is less than the 12 steps' log || fail "$words: both numbers are not named"
+    grep -q '5 is less than the run.s 12 steps' log || fail "$words: both numbers are not named"
     cmp -s before.yaml "$run/config.yaml" || fail "$words: written into the run"
 done
 train 2 --resume "$run" --at 4 --steps 3 --name fewer
@@ -98,7 +98,7 @@ mv "$all/away" "$run/ckpt"
 train 2 --resume "$run" --from "$all/child"
 mkdir "$all/empty" && cp "$run/config.yaml" "$all/empty/" && cp "$run/state.json" "$all/empty/"
 train 1 $base --from "$all/empty"
-grep -q 'has no checkpoint that is whole' log || fail "--from an unsaved run"
+grep -q 'has no complete checkpoint' log || fail "--from an unsaved run"
 
 # diverged: each line that is reported is typed as it stands, until the run is through
 PATH="$(dirname "$MEOPT"):$PATH"

@@ -87,7 +87,7 @@ grep -q '^asked  *training ' runs.out || fail "runs: $(cat runs.out)"
 ends asked 10 stopped 'saved'
 test "$(cat runs/asked/ckpt/LATEST)" != "$before" || fail "stop did not save"
 "$MEOPT" stop runs/asked 2>stop.err || fail "stop of a run that has ended"
-grep -q 'has ended already: stopped' stop.err || fail "stop of a run that has ended: silent"
+grep -q 'has already ended: stopped' stop.err || fail "stop of a run that has ended: silent"
 begin now
 "$MEOPT" stop --now runs/now 2>stop.err
 ends now 143 stopped 'stopped at once'

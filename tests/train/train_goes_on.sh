@@ -128,7 +128,7 @@ resume 0 --steps 14
 [ "$(lines)" = 14 ] || fail "$label: $(lines) lines"
 grep -q '^  steps: 14$' run/config.yaml || fail "$label: the run does not know it"
 resume 2 --name other
-grep -q 'name and --run-dir are of a new run' log || fail "$label: a name is ignored"
+grep -q 'name and --run-dir cannot be used with --resume' log || fail "$label: a name is ignored"
 
 label="activations in 8 bits"
 begin() { # NAME CODE ARGUMENT...

@@ -110,7 +110,7 @@ await flock -n runs/hostile/.lock true
 sed -i 's/"pid": [0-9]*/"pid": 1/' runs/hostile/state.json
 "$MEOPT" runs | grep -q '^hostile  *lost ' || fail "a run of process 1: $("$MEOPT" runs)"
 "$MEOPT" stop runs/hostile 2>stop.err
-grep -q 'has ended already' stop.err || fail "a run of process 1 is asked to stop"
+grep -q 'has already ended' stop.err || fail "a run of process 1 is asked to stop"
 test ! -e runs/hostile/request/stop || fail "a run of process 1 is asked to stop"
 : >left
 echo "two resumes, $rounds early stops, another run's number: one writer each"

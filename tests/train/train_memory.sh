@@ -98,7 +98,7 @@ grep -q '/dev/null/no' log || fail "a directory that cannot be: not reported"
 
 # Where no one would choose, it is refused.
 "$MEOPT" bench train configs/quickstart_dinov2.yaml device.type=cpu train.memory=64M >out 2>log
-[ $? = 7 ] && grep -q 'train.memory is chosen by .meopt train. alone' log || fail "bench train takes it"
+[ $? = 7 ] && grep -q 'only .meopt train. applies train.memory' log || fail "bench train takes it"
 "$MEOPT" compare --run configs/quickstart_dinov2.yaml device.type=cpu train.memory=64M --run-dir . --name both >out 2>log
 [ $? = 7 ] && grep -q 'train.memory is for one run' log || fail "compare takes it"
 [ ! -e both-without ] || fail "compare: a directory is made"

@@ -72,7 +72,7 @@ static void keys_change_search_undo_and_save(void **state)
     assert_int_equal(form.use.peak_total_bytes, 2 * before); /* the plan moves with the value */
     press(&form, "\n\x15"
                  "0");
-    assert_true(form.verdict[0]); /* said while it is typed */
+    assert_true(form.input_problem[0]); /* said while it is typed */
     press(&form, "\n");
     assert_int_equal(form.mode, FORM_TEXT); /* and not taken */
     press(&form, "\x1b/use_meopt\n ");
