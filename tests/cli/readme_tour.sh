@@ -29,7 +29,7 @@ sed -n '/^## Tour/,/^## Documentation/s/^    //p' "$copy/README.md" | sed 's/  .
 PATH="$home/bin:$PATH"
 terminal 100 30 C.UTF-8 "HOME='$home' OMP_NUM_THREADS=2 PS1=" "sh -c 'cd \"$copy\"; stty -echo; exec sh'"
 ended() { # CODE: of the line, within 5 minutes
-    wait_for 300 shows "^line $number ends: " || fail "'$line' does not end"
+    wait_for 300 on_screen "^line $number ends: " || fail "'$line' does not end"
     tmux -L "$socket" capture-pane -p | grep -q "^line $number ends: $1\$" || fail "'$line' does not end with $1"
 }
 ends_by() { # KEY: the line ends by itself, or once KEY is typed into the dashboard that it opened
