@@ -7,7 +7,7 @@
  *     P = exp(S - lse)   dS = P (dO V^T - delta) / sqrt(dh)   delta_i = dO_i . O_i
  *     dQ = dS K, and for all keys  dV += P^T dO,  dK += dS^T Q
  *
- * so there is no N x N, and one pass over each score. Words (product.h) are floats; where the processor
+ * so there is no N x N, and one pass over each score. Words (tile.h) are floats; where the processor
  * multiplies pairs of bf16 (AVX512-BF16) and the tensors are bf16, they are pairs: then P and dS are rounded
  * to bf16, as on AMX tiles, unless the caller wants floats. Sums and exponentials are fp32.
  *
@@ -48,10 +48,10 @@ struct head {
     float *factor;               /* (BLOCK): one for each row */
 };
 
-static float *carve(float **room, int64_t count)
+static float *carve(float **memory, int64_t count)
 {
-    float *at = *room;
-    *room += count;
+    float *at = *memory;
+    *memory += count;
     return at;
 }
 
@@ -63,7 +63,7 @@ static struct head head_of(int bf16, bool floats, int64_t N, int64_t H, int64_t 
 #else
     size_t thread = 0;
 #endif
-    float *room = (float *)(void *)((char *)scratch + thread * attention_scratch(N, dh, 1));
+    float *memory = (float *)(void *)((char *)scratch + thread * attention_scratch(N, dh, 1));
     struct head h = {.bf16 = bf16, .pairs = HAS_PAIRS && bf16 && !floats, .N = N, .dh = dh};
     h.n = (N + 15) & ~(int64_t)15;
     h.d = (dh + 15) & ~(int64_t)15;
@@ -74,24 +74,24 @@ static struct head head_of(int bf16, bool floats, int64_t N, int64_t H, int64_t 
     h.out_row = H * dh;
     h.scale = 1.0f / sqrtf((float)dh);
     h.scale2 = h.scale * LOG2_E;
-    h.kt = carve(&room, h.dw * h.n);
-    h.vt = carve(&room, h.dw * h.n);
-    h.k = carve(&room, h.nw * h.d);
+    h.kt = carve(&memory, h.dw * h.n);
+    h.vt = carve(&memory, h.dw * h.n);
+    h.k = carve(&memory, h.nw * h.d);
     h.v = h.vt; /* forward has only the one, backward the other */
-    h.q = carve(&room, BLOCK * h.dw);
-    h.g = carve(&room, BLOCK * h.dw);
-    h.q_in = h.pairs ? carve(&room, BLOCK / 2 * h.d) : h.q;
-    h.g_in = h.pairs ? carve(&room, BLOCK / 2 * h.d) : h.g;
-    h.s = carve(&room, BLOCK * h.n);
-    h.t = carve(&room, BLOCK * h.n);
-    h.p = h.pairs ? carve(&room, BLOCK * h.nw) : h.s;
-    h.ds = h.pairs ? carve(&room, BLOCK * h.nw) : h.t;
-    h.p_in = h.pairs ? carve(&room, BLOCK / 2 * h.n) : h.s;
-    h.ds_in = h.pairs ? carve(&room, BLOCK / 2 * h.n) : h.t;
-    h.o = carve(&room, BLOCK * h.d);
-    h.dk = carve(&room, h.n * h.d);
-    h.dv = carve(&room, h.n * h.d);
-    h.factor = carve(&room, BLOCK);
+    h.q = carve(&memory, BLOCK * h.dw);
+    h.g = carve(&memory, BLOCK * h.dw);
+    h.q_in = h.pairs ? carve(&memory, BLOCK / 2 * h.d) : h.q;
+    h.g_in = h.pairs ? carve(&memory, BLOCK / 2 * h.d) : h.g;
+    h.s = carve(&memory, BLOCK * h.n);
+    h.t = carve(&memory, BLOCK * h.n);
+    h.p = h.pairs ? carve(&memory, BLOCK * h.nw) : h.s;
+    h.ds = h.pairs ? carve(&memory, BLOCK * h.nw) : h.t;
+    h.p_in = h.pairs ? carve(&memory, BLOCK / 2 * h.n) : h.s;
+    h.ds_in = h.pairs ? carve(&memory, BLOCK / 2 * h.n) : h.t;
+    h.o = carve(&memory, BLOCK * h.d);
+    h.dk = carve(&memory, h.n * h.d);
+    h.dv = carve(&memory, h.n * h.d);
+    h.factor = carve(&memory, BLOCK);
     return h;
 }
 
@@ -99,8 +99,8 @@ static __attribute__((noinline)) void multiply(int pairs, const word *a, int64_t
                                                const word *b, int64_t ldb, float *c, int64_t ldc, int64_t m,
                                                int64_t n, int64_t depth, int add)
 {
-    if (HAS_PAIRS && pairs) product(1, a, row, step, b, ldb, c, ldc, m, n, depth, add);
-    else product(0, a, row, step, b, ldb, c, ldc, m, n, depth, add);
+    if (HAS_PAIRS && pairs) small_gemm(1, a, row, step, b, ldb, c, ldc, m, n, depth, add);
+    else small_gemm(0, a, row, step, b, ldb, c, ldc, m, n, depth, add);
 }
 
 /* ---- Results to their tensor --------------------------------------------------------------------------- */

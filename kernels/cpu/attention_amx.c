@@ -116,9 +116,9 @@ TARGET static inline void softmax_row(const struct shape *s, float *scores, int6
 }
 
 TARGET static void forward_head(const struct shape *s, const uint16_t *q, uint16_t *out, float *lse,
-                                uint8_t *room)
+                                uint8_t *memory)
 {
-    uint8_t *pq = room, *pk = pq + s->unit, *pv = pk + s->unit, *p = pv + s->unit;
+    uint8_t *pq = memory, *pk = pq + s->unit, *pv = pk + s->unit, *p = pv + s->unit;
     float *scores = (float *)(void *)(p + s->n * STEP_BYTES), *result = scores + s->n * TILES, factor[PANEL];
     pack_head(s, q, s->qkv_row, 1, 0, pq);
     pack_head(s, q + s->H * s->dh, s->qkv_row, 1, 1, pk);
@@ -172,12 +172,12 @@ TARGET static inline void score_gradients(const struct shape *s, float *scores, 
 }
 
 TARGET static void backward_head(const struct shape *s, const uint16_t *q, const uint16_t *out,
-                                 const float *lse, const uint16_t *dout, uint16_t *dq, uint8_t *room)
+                                 const float *lse, const uint16_t *dout, uint16_t *dq, uint8_t *memory)
 {
     const uint16_t *k = q + s->H * s->dh, *v = k + s->H * s->dh;
     int64_t key_panel = s->d * STEP_BYTES,
             row_panel = s->n * STEP_BYTES; /* bytes of a panel with inner dh, inner N */
-    uint8_t *ka = room, *va = ka + s->unit, *qb = va + s->unit, *gb = qb + s->unit, *q_in = gb + s->unit,
+    uint8_t *ka = memory, *va = ka + s->unit, *qb = va + s->unit, *gb = qb + s->unit, *q_in = gb + s->unit,
             *g_in = q_in + s->unit;
     uint8_t *k_in = g_in + s->unit, *pt = k_in + s->unit, *st = pt + row_panel, *ds = st + row_panel;
     float *scores = (float *)(void *)(ds + s->n * row_panel), *grads = scores + s->n * TILES,
@@ -219,7 +219,7 @@ TARGET static void backward_head(const struct shape *s, const uint16_t *q, const
     }
 }
 
-static uint8_t *room_of(void *scratch, const struct shape *s)
+static uint8_t *memory_of(void *scratch, const struct shape *s)
 {
 #ifdef _OPENMP
     return (uint8_t *)scratch + (size_t)omp_get_thread_num() * attention_amx_scratch(s->N, s->dh);
@@ -239,7 +239,7 @@ struct tensors {
 /* One thread of a team: its share of the heads. A function of its own, since compilers do not give a parallel
  * region the target of the function around it. */
 TARGET static __attribute__((noinline)) void heads(const struct shape *s, const struct tensors *t,
-                                                   uint8_t *room)
+                                                   uint8_t *memory)
 {
     tiles_on();
 #pragma omp for schedule(dynamic, 1)
@@ -247,8 +247,8 @@ TARGET static __attribute__((noinline)) void heads(const struct shape *s, const 
         int64_t b = i / s->H, h = i % s->H, at = b * s->N * s->qkv_row + h * s->dh,
                 o = b * s->N * s->out_row + h * s->dh;
         if (t->backward)
-            backward_head(s, t->qkv + at, t->out + o, t->lse + i * s->N, t->dout + o, t->result + at, room);
-        else forward_head(s, t->qkv + at, t->result + o, t->lse + i * s->N, room);
+            backward_head(s, t->qkv + at, t->out + o, t->lse + i * s->N, t->dout + o, t->result + at, memory);
+        else forward_head(s, t->qkv + at, t->result + o, t->lse + i * s->N, memory);
     }
     _tile_release();
 }
@@ -257,7 +257,7 @@ static void all_heads(const struct shape *s, const struct tensors *t, void *scra
 {
     (void)threads;
 #pragma omp parallel num_threads(threads)
-    heads(s, t, room_of(scratch, s));
+    heads(s, t, memory_of(scratch, s));
 }
 
 void attention_amx_forward(const struct attention *o, void *scratch, int threads)

@@ -2,7 +2,7 @@
  * that is being compiled.
  *
  * A CPU without a matrix unit multiplies 16-bit integers at twice the rate of floats (VNNI: vpdpwssd) or at
- * 1.5 times that rate (AVX2: vpmaddwd and vpaddd). So each pair of bf16 (product.h) becomes a pair of
+ * 1.5 times that rate (AVX2: vpmaddwd and vpaddd). So each pair of bf16 (tile.h) becomes a pair of
  * 16-bit integers, called codes. BFP_WORDS pairs of a row of A, or of a column of B, are a block x with
  * one scale u. x_k is replaced by u times the nearest integer (ties to even), with an error of at most u /
  * 2. The scale is the smallest power of two with
@@ -33,12 +33,12 @@
 #define MEOPT_KERNELS_CPU_BFP_H
 
 #include "kernels/cpu/ops.h"
-#include "kernels/cpu/product.h"
+#include "kernels/cpu/tile.h"
 #include "kernels/cpu/vector.h"
 
 enum { BFP_WORDS = GEMM_BLOCK, PANEL = LANES * VECTORS };
 
-/* CPU_FLOATS: a set without, where whole numbers are slow (select.c) */
+/* CPU_FLOATS: an instruction set without BFP, for CPUs where integer GEMM is slow (select.c) */
 #if defined(__AVX512VNNI__) && !defined(__AVX512BF16__) ||                                                   \
     defined(__AVX2__) && !defined(__AVX512F__) && !defined(CPU_FLOATS)
 #include <immintrin.h>
@@ -55,7 +55,7 @@ INLINE ints dot(const word *a, ints b, ints sum)
     return sum;
 }
 INLINE lanes to_floats(ints x) { return (lanes)_mm512_cvtepi32_ps(x); }
-/* the larger magnitudes, 16 bits each */
+/* Returns the larger magnitudes, 16 bits each. */
 INLINE ints larger(ints top, ints x)
 {
     return _mm512_max_epu16(top, _mm512_and_si512(x, _mm512_set1_epi32(0x7fff7fff)));
@@ -66,7 +66,7 @@ INLINE __m128i largest_eight(ints top)
     return _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
 }
 INLINE float sum_of(lanes x) { return _mm512_reduce_add_ps((__m512)x); }
-/* lanes l and l + 8 added up */
+/* Adds lane l + 8 to lane l. */
 INLINE void eight_sums(lanes x, float *sums)
 {
     _mm256_storeu_ps(sums,
@@ -79,7 +79,7 @@ INLINE bool any_outside(lanes x, float least, float end)
 }
 INLINE lanes first_of(ints pairs) { return (lanes)_mm512_slli_epi32(pairs, 16); }
 INLINE lanes second_of(ints pairs) { return (lanes)_mm512_and_si512(pairs, _mm512_set1_epi32(-65536)); }
-/* pairs of bf16 to pairs of codes */
+/* Converts pairs of bf16 to pairs of codes. */
 INLINE ints bfp_pairs(ints x, lanes up)
 {
     ints l = _mm512_cvtps_epi32((__m512)(first_of(x) * up)),
@@ -132,30 +132,30 @@ INLINE ints bfp_pairs(ints x, lanes up)
 }
 #endif
 
-/* ---- Coding -------------------------------------------------------------------------------------------- */
+/* ---- Quantization -------------------------------------------------------------------------------------- */
 
-/* The unit's exponent, biased, by the sum of squares, or where that is beyond fp32 by the largest's bits.
- * Zeros have unit 0: the product of a tiny one with another is a number without leading bit, which takes
- * processors a hundred cycles. */
-INLINE uint32_t unit_exponent(uint32_t top, float squares)
+/* Returns the biased exponent of the scale, from the sum of squares, or from the largest magnitude's bits if
+ * the sum is outside fp32's range. Blocks of zeros have scale 0: a scale that makes denormal products would
+ * cost a hundred cycles each. */
+INLINE uint32_t scale_exponent(uint32_t top, float squares)
 {
     uint32_t exponent = top >> 7, size = bits_one(squares) >> 23 & 255;
     return size >= 8 && size < 253 ? (size + 99) >> 1 : exponent < 12 ? top > 0 : exponent - 11;
 }
-INLINE float unit_of(uint32_t top, float squares)
+INLINE float scale_of(uint32_t top, float squares)
 {
-    return float_one(top >> 7 == 255 ? 0x7fc00000 : unit_exponent(top, squares) << 23);
+    return float_one(top >> 7 == 255 ? 0x7fc00000 : scale_exponent(top, squares) << 23);
 }
-INLINE float inverse_of(uint32_t top, float squares)
+INLINE float inverse_scale(uint32_t top, float squares)
 {
-    return float_one((254 - unit_exponent(top, squares)) << 23);
+    return float_one((254 - scale_exponent(top, squares)) << 23);
 }
 
-/* Sums of squares that show no scale: they, or some of theirs, may be beyond fp32. */
+/* Sums of squares from here to there determine the scale; others may contain underflow or overflow. */
 static const float LEAST_SQUARES = 0x1p-119f, END_OF_SQUARES = 0x1p120f;
 
-/* n series of `count` vectors, `next` words from series to series and `step` from vector to vector: the sum
- * of squares of each lane */
+/* Returns the sum of squares of each lane, for n series of `count` vectors: `next` words from series to
+ * series and `step` from vector to vector. */
 INLINE void add_squares(const word *x, int n, int64_t next, int64_t step, int64_t count, lanes *squares)
 {
 #pragma GCC unroll 8
@@ -169,7 +169,7 @@ INLINE void add_squares(const word *x, int n, int64_t next, int64_t step, int64_
         }
 }
 
-/* The largest magnitudes of each lane, where its squares show no scale. */
+/* Finds the largest magnitudes of each lane, for sums of squares that are out of range. */
 static __attribute__((noinline, cold)) void find_tops(const word *x, int n, int64_t next, int64_t step,
                                                       int64_t count, ints *top)
 {
@@ -195,7 +195,7 @@ INLINE void bfp_words(word *x, int n, int64_t next, int64_t step, int64_t count,
         for (int v = 0; v < n; v++) store_ints(x + v * next, bfp_pairs(load_ints(x + v * next), up[v]));
 }
 
-/* The larger of each pair. */
+/* Returns the larger of each pair. */
 INLINE void tops_of(ints pairs, uint32_t *tops)
 {
     uint32_t both[LANES];
@@ -207,65 +207,64 @@ INLINE void tops_of(ints pairs, uint32_t *tops)
     }
 }
 
-/* Outliers. A block is coarse where its scale may be too large for its other elements: it is divided into
- * CLASSES parts of 16 elements, and a quarter or more of those with any element but zeros have
+/* Outliers. A block is coarse if its scale may be too large for its other elements. It is divided into
+ * CLASSES classes of 16 elements, and is coarse if a quarter or more of its nonzero classes have
  *
  *     sum of squares < 16 (512 u)^2
  *
- * Codes of 2^7 and more are exact, so rounding normal numbers of 512 u to codes has a variance of
- * P(|z| < 2^7 / 512) / 12 = 1 / 60, an error of 2.5e-4. What a coarse block costs depends on the other
- * operand and is judged by the result (codes_suffice in gemm.c). Up to 6 outliers in a block are found
- * wherever they are. */
+ * Codes of 2^7 and more are exact, so rounding normal numbers of 512 u to codes has a variance of P(|z| < 2^7
+ * / 512) / 12 = 1 / 60, an error of 2.5e-4. The effect of a coarse block depends on the other operand, so
+ * gemm.c checks the result (codes_accurate). Up to 6 outliers in a block are found at any position. */
 enum { CLASSES = 8 };
 static const float COARSE = 0x1p22f;
 
-/* What is known of a block: its scale, the squared norm of its codes, below 0 where the block is coarse. */
+/* Returns the squared norm of a block's codes, negative if the block is coarse. */
 INLINE float norm_of(uint32_t top, float squares, float inverse, int coarse)
 {
     bool outside = !(squares >= LEAST_SQUARES && squares < END_OF_SQUARES) && top;
     float norm = outside ? 0x1p30f : squares * inverse * inverse;
     return coarse || outside ? -norm : norm;
 }
-/* n blocks, `stride` from class to class: whether each is coarse, `unit` its scale */
-INLINE void find_coarse(int n, const float *classes, int stride, const float *unit, int *coarse)
+/* Sets coarse[i] for n blocks with scales `scale`; `stride` from class to class. */
+INLINE void find_coarse(int n, const float *classes, int stride, const float *scale, int *coarse)
 {
     SIMD for (int i = 0; i < n; i++)
     {
-        float least = COARSE * unit[i] * unit[i];
-        int few = 0, seen = 0;
+        float least = COARSE * scale[i] * scale[i];
+        int small = 0, seen = 0;
 #pragma GCC unroll 8
         for (int c = 0; c < CLASSES; c++) {
             float sum = classes[c * stride + i];
             seen += sum > 0;
-            few += sum > 0 && sum < least;
+            small += sum > 0 && sum < least;
         }
-        coarse[i] = few > 0 && 4 * few >= seen;
+        coarse[i] = small > 0 && 4 * small >= seen;
     }
 }
 
 enum { ROWS_WIDE = 8 }; /* ROWS, rounded up */
-/* The scales of rows. Returns whether one of them is coarse. */
+/* Computes the scales of rows. Returns whether a row is coarse. */
 INLINE bool scale_rows(const uint32_t top[ROWS_WIDE], const float squares[ROWS_WIDE],
-                       const float classes[CLASSES * ROWS_WIDE], float units[ROWS], float norms[ROWS],
+                       const float classes[CLASSES * ROWS_WIDE], float scales[ROWS], float norms[ROWS],
                        float inverse[ROWS_WIDE])
 {
-    float unit[ROWS_WIDE], norm[ROWS_WIDE];
+    float scale[ROWS_WIDE], norm[ROWS_WIDE];
     int coarse[ROWS_WIDE], any = 0;
     SIMD for (int r = 0; r < ROWS_WIDE; r++)
     {
-        unit[r] = unit_of(top[r], squares[r]);
-        inverse[r] = inverse_of(top[r], squares[r]);
+        scale[r] = scale_of(top[r], squares[r]);
+        inverse[r] = inverse_scale(top[r], squares[r]);
     }
-    find_coarse(ROWS_WIDE, classes, ROWS_WIDE, unit, coarse);
+    find_coarse(ROWS_WIDE, classes, ROWS_WIDE, scale, coarse);
     SIMD for (int r = 0; r < ROWS_WIDE; r++) norm[r] = norm_of(top[r], squares[r], inverse[r], coarse[r]);
     for (int r = 0; r < ROWS; r++) any |= norm[r] < 0;
-    memcpy(units, unit, ROWS * sizeof *units);
+    memcpy(scales, scale, ROWS * sizeof *scales);
     memcpy(norms, norm, ROWS * sizeof *norms);
     return any;
 }
 
-/* BFP_WORDS words of ROWS rows, `row` from row to row; a word's class is its place modulo 8 */
-INLINE bool bfp_each(word *x, int64_t row, float units[ROWS], float norms[ROWS])
+/* Quantizes BFP_WORDS words of ROWS rows, `row` words apart. A word's class is its index modulo 8. */
+INLINE bool bfp_separate(word *x, int64_t row, float scales[ROWS], float norms[ROWS])
 {
     ints top[ROWS];
     lanes squares[ROWS];
@@ -275,14 +274,15 @@ INLINE bool bfp_each(word *x, int64_t row, float units[ROWS], float norms[ROWS])
     add_squares(x, ROWS, row, LANES, BFP_WORDS / LANES, squares);
     tops_where_needed(x, ROWS, row, LANES, BFP_WORDS / LANES, squares, top);
     for (int r = 0; r < ROWS; r++) {
-        __m128i rest = _mm_xor_si128(largest_eight(top[r]), _mm_set1_epi16(-1)); /* the least is found */
+        __m128i rest =
+            _mm_xor_si128(largest_eight(top[r]), _mm_set1_epi16(-1)); /* minpos finds the minimum */
         largest[r] = 0xffff - (uint32_t)_mm_extract_epi16(_mm_minpos_epu16(rest), 0);
         sum[r] = sum_of(squares[r]);
         eight_sums(squares[r], eight[r]);
     }
     for (int c = 0; c < CLASSES; c++)
         for (int r = 0; r < ROWS_WIDE; r++) classes[c * ROWS_WIDE + r] = eight[r][c];
-    bool coarse = scale_rows(largest, sum, classes, units, norms, inverse);
+    bool coarse = scale_rows(largest, sum, classes, scales, norms, inverse);
     for (int r = 0; r < ROWS; r++) {
         lanes up = inverse[r] - (lanes){0};
         bfp_words(x + r * row, 1, 0, LANES, BFP_WORDS / LANES, &up);
@@ -290,9 +290,9 @@ INLINE bool bfp_each(word *x, int64_t row, float units[ROWS], float norms[ROWS])
     return coarse;
 }
 
-/* BFP_WORDS words of ROWS rows, word by word of depth: in CYCLE words, which are whole vectors, each lane
- * has its row, and its class. */
-INLINE bool code_group(word *x, float units[ROWS], float norms[ROWS])
+/* Quantizes BFP_WORDS words of ROWS rows, interleaved word by word. In CYCLE words, which are whole vectors,
+ * each lane belongs to one row and class. */
+INLINE bool bfp_interleaved(word *x, float scales[ROWS], float norms[ROWS])
 {
     enum { CYCLE = CLASSES * ROWS, SERIES = CYCLE / LANES, COUNT = BFP_WORDS / CLASSES };
     ints top[SERIES];
@@ -310,21 +310,21 @@ INLINE bool code_group(word *x, float units[ROWS], float norms[ROWS])
             sum[r] += sums[c * ROWS + r];
             classes[c * ROWS_WIDE + r] = sums[c * ROWS + r];
         }
-    bool coarse = scale_rows(largest, sum, classes, units, norms, inverse);
-    for (int l = 0; l < CYCLE; l += ROWS) /* what is written behind ROWS of them is written again */
+    bool coarse = scale_rows(largest, sum, classes, scales, norms, inverse);
+    for (int l = 0; l < CYCLE; l += ROWS) /* the next copy overwrites the excess beyond ROWS */
         memcpy(cycle + l, inverse, sizeof inverse);
     memcpy(up, cycle, sizeof up);
     bfp_words(x, SERIES, LANES, CYCLE, COUNT, up);
     return coarse;
 }
 
-/* A panel of B, `depth` words by PANEL columns: units, norms (blocks, PANEL). Classes are neighbours. Returns
- * which blocks have a coarse column, a bit for each. */
-static inline unsigned bfp_panel(word *x, int64_t depth, float *units, float *norms)
+/* Quantizes a panel of B, `depth` words by PANEL columns. Scales and norms: (blocks, PANEL). Classes are
+ * contiguous. Returns the coarse blocks, a bit for each. */
+static inline unsigned bfp_panel(word *x, int64_t depth, float *scales, float *norms)
 {
     unsigned coarse = 0, block = 1;
     for (int64_t p = 0; p < depth;
-         p += BFP_WORDS, x += BFP_WORDS * PANEL, units += PANEL, norms += PANEL, block <<= 1) {
+         p += BFP_WORDS, x += BFP_WORDS * PANEL, scales += PANEL, norms += PANEL, block <<= 1) {
         int64_t count = depth - p < BFP_WORDS ? depth - p : BFP_WORDS;
         ints top[VECTORS];
         lanes squares[VECTORS], class[CLASSES][VECTORS], up[VECTORS];
@@ -343,10 +343,10 @@ static inline unsigned bfp_panel(word *x, int64_t depth, float *units, float *no
         memcpy(classes, class, sizeof class);
         SIMD for (int c = 0; c < PANEL; c++)
         {
-            units[c] = unit_of(tops[c], sums[c]);
-            inverse[c] = inverse_of(tops[c], sums[c]);
+            scales[c] = scale_of(tops[c], sums[c]);
+            inverse[c] = inverse_scale(tops[c], sums[c]);
         }
-        find_coarse(PANEL, classes, PANEL, units, each);
+        find_coarse(PANEL, classes, PANEL, scales, each);
         SIMD for (int c = 0; c < PANEL; c++)
         {
             norms[c] = norm_of(tops[c], sums[c], inverse[c], each[c]);
@@ -359,42 +359,43 @@ static inline unsigned bfp_panel(word *x, int64_t depth, float *units, float *no
     return coarse;
 }
 
-/* `rows` rows of `depth` words: word (r, p) at x[r * row + p * step], either step or row is 1 and the other
- * `depth` or ROWS. Units, norms (blocks, ROWS). Returns which blocks have a coarse row. */
-static inline unsigned bfp_rows(word *x, int64_t rows, int64_t depth, int grouped, float *units, float *norms)
+/* Quantizes `rows` rows of `depth` words. Word (r, p) is x[r * row + p * step]: row 1 and step ROWS if
+ * interleaved, else row `depth` and step 1. Scales and norms: (blocks, ROWS). Returns the coarse blocks, a
+ * bit for each. */
+static inline unsigned bfp_rows(word *x, int64_t rows, int64_t depth, int interleaved, float *scales,
+                                float *norms)
 {
-    word few[BFP_WORDS * ROWS] = {0};
+    word copy[BFP_WORDS * ROWS] = {0};
     unsigned coarse = 0, block = 1;
-    for (int64_t p = 0; p < depth; p += BFP_WORDS, units += ROWS, norms += ROWS, block <<= 1) {
+    for (int64_t p = 0; p < depth; p += BFP_WORDS, scales += ROWS, norms += ROWS, block <<= 1) {
         int64_t count = depth - p < BFP_WORDS ? depth - p : BFP_WORDS;
         bool whole = count == BFP_WORDS, any;
-        if (grouped) {
+        if (interleaved) {
             word *at = x + p * ROWS;
-            size_t bytes = (size_t)(count * ROWS) * sizeof *few;
-            if (!whole) memcpy(few, at, bytes);
-            any = code_group(whole ? at : few, units, norms);
-            if (!whole) memcpy(at, few, bytes);
-        } else if (whole && rows == ROWS) any = bfp_each(x + p, depth, units, norms);
+            size_t bytes = (size_t)(count * ROWS) * sizeof *copy;
+            if (!whole) memcpy(copy, at, bytes);
+            any = bfp_interleaved(whole ? at : copy, scales, norms);
+            if (!whole) memcpy(at, copy, bytes);
+        } else if (whole && rows == ROWS) any = bfp_separate(x + p, depth, scales, norms);
         else {
-            size_t bytes = (size_t)count * sizeof *few;
-            if (!whole) memset(few, 0, sizeof few); /* not the block before this */
-            for (int64_t r = 0; r < rows; r++) memcpy(few + r * BFP_WORDS, x + r * depth + p, bytes);
-            any = bfp_each(few, BFP_WORDS, units, norms);
-            for (int64_t r = 0; r < rows; r++) memcpy(x + r * depth + p, few + r * BFP_WORDS, bytes);
+            size_t bytes = (size_t)count * sizeof *copy;
+            if (!whole) memset(copy, 0, sizeof copy); /* clear the words after the end */
+            for (int64_t r = 0; r < rows; r++) memcpy(copy + r * BFP_WORDS, x + r * depth + p, bytes);
+            any = bfp_separate(copy, BFP_WORDS, scales, norms);
+            for (int64_t r = 0; r < rows; r++) memcpy(x + r * depth + p, copy + r * BFP_WORDS, bytes);
         }
         if (any) coarse |= block;
     }
     return coarse;
 }
 
-/* ---- The product --------------------------------------------------------------------------------------- */
+/* ---- Multiplication ------------------------------------------------------------------------------------ */
 
-/* As tile of product.h; units of A (blocks, ROWS), of B (blocks, PANEL). */
-INLINE void coded_tile(int rows, const word *a, int64_t row, int64_t step, const float *a_units,
-                       const word *b, const float *b_units, float *c, int64_t depth, int add,
-                       const struct fetch *fetch)
+/* As tile() of tile.h. Scales of A: (blocks, ROWS), of B: (blocks, PANEL). */
+INLINE void bfp_tile(int rows, const word *a, int64_t row, int64_t step, const float *a_scales, const word *b,
+                     const float *b_scales, float *c, int64_t depth, int add, const struct fetch *fetch)
 {
-    for (int64_t p = 0, stop, at = 0; p < depth; p = stop, a_units += ROWS, b_units += PANEL, add = 1) {
+    for (int64_t p = 0, stop, at = 0; p < depth; p = stop, a_scales += ROWS, b_scales += PANEL, add = 1) {
         ints sum[ROWS][VECTORS];
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++)
@@ -417,22 +418,22 @@ INLINE void coded_tile(int rows, const word *a, int64_t row, int64_t step, const
         }
 #pragma GCC unroll 8
         for (int j = 0; j < VECTORS; j++) {
-            lanes unit = load_lanes(b_units + j * LANES);
+            lanes scale = load_lanes(b_scales + j * LANES);
 #pragma GCC unroll 8
             for (int i = 0; i < rows; i++) {
                 float *to = c + i * PANEL + j * LANES;
                 lanes before = add ? load_lanes(to) : (lanes){0};
-                *(words *)(void *)to = (words)(before + to_floats(sum[i][j]) * (a_units[i] * unit));
+                *(words *)(void *)to = (words)(before + to_floats(sum[i][j]) * (a_scales[i] * scale));
             }
         }
     }
 }
 
-INLINE void coded_tile_of_rows(int rows, const word *a, int64_t row, int64_t step, const float *a_units,
-                               const word *b, const float *b_units, float *c, int64_t depth, int add,
-                               const struct fetch *fetch)
+INLINE void bfp_tile_of_rows(int rows, const word *a, int64_t row, int64_t step, const float *a_scales,
+                             const word *b, const float *b_scales, float *c, int64_t depth, int add,
+                             const struct fetch *fetch)
 {
-#define TILE(r) coded_tile(r, a, row, step, a_units, b, b_units, c, depth, add, fetch)
+#define TILE(r) bfp_tile(r, a, row, step, a_scales, b, b_scales, c, depth, add, fetch)
     switch (rows) {
     case 1: TILE(1); break;
     case 2: TILE(2); break;
@@ -446,22 +447,23 @@ INLINE void coded_tile_of_rows(int rows, const word *a, int64_t row, int64_t ste
 
 #else
 enum { HAS_BFP = 0 };
-INLINE float sum_of(lanes x) { return x[0]; } /* these are never called */
-static inline unsigned bfp_panel(word *x, int64_t depth, float *units, float *norms)
+INLINE float sum_of(lanes x) { return x[0]; } /* never called */
+static inline unsigned bfp_panel(word *x, int64_t depth, float *scales, float *norms)
 {
-    (void)x, (void)depth, (void)units, (void)norms;
+    (void)x, (void)depth, (void)scales, (void)norms;
     return 0;
 }
-static inline unsigned bfp_rows(word *x, int64_t rows, int64_t depth, int grouped, float *units, float *norms)
+static inline unsigned bfp_rows(word *x, int64_t rows, int64_t depth, int interleaved, float *scales,
+                                float *norms)
 {
-    (void)rows, (void)grouped;
-    return bfp_panel(x, depth, units, norms);
+    (void)rows, (void)interleaved;
+    return bfp_panel(x, depth, scales, norms);
 }
-INLINE void coded_tile_of_rows(int rows, const word *a, int64_t row, int64_t step, const float *a_units,
-                               const word *b, const float *b_units, float *c, int64_t depth, int add,
-                               const struct fetch *fetch)
+INLINE void bfp_tile_of_rows(int rows, const word *a, int64_t row, int64_t step, const float *a_scales,
+                             const word *b, const float *b_scales, float *c, int64_t depth, int add,
+                             const struct fetch *fetch)
 {
-    (void)rows, (void)a, (void)row, (void)step, (void)a_units, (void)b, (void)b_units, (void)c, (void)depth,
+    (void)rows, (void)a, (void)row, (void)step, (void)a_scales, (void)b, (void)b_scales, (void)c, (void)depth,
         (void)add, (void)fetch;
 }
 #endif

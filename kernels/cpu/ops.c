@@ -36,7 +36,7 @@ size_t attention_scratch(int64_t N, int64_t dh, int threads)
 
 size_t gemm_scratch(int threads)
 {
-    size_t floats = GEMM_DEPTH * (GEMM_ROWS + GEMM_PANEL) + GEMM_GAPS + 2 * GEMM_UNITS + GEMM_EXACT +
+    size_t floats = GEMM_DEPTH * (GEMM_ROWS + GEMM_PANEL) + GEMM_GAPS + 2 * GEMM_SCALES + GEMM_FALLBACK +
                     2 * GEMM_DEPTH * GEMM_PANEL + GEMM_ROWS * GEMM_COLUMNS;
     return (size_t)threads * ((floats + 15) & ~(size_t)15) * sizeof(float);
 }

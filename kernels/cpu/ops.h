@@ -1,12 +1,11 @@
-/* CPU operations: pure functions over pointers and sizes, one table per instruction set.
+/* CPU operations: pure functions over pointers and sizes, one table per instruction set (ISA).
  *
- * The sources rows.c, elements.c, activation.c, attention.c, gemm.c and loss.c are compiled once for each
- * instruction set (CMakeLists.txt), each time with another suffix; a set that differs from another in
- * products only has its own gemm.c and the other's rest. cpu_ops_select takes the best table that this
- * processor can run. Functions, contracts and shapes are those of OPERATIONS (kernels/operations.h). All
- * loops are parallel (OpenMP), and sums over rows are taken over a fixed number of shares added up in order,
- * so results do not depend on the number of threads.
- */
+ * The sources rows.c, elements.c, activation.c, attention.c, gemm.c and loss.c are compiled once per ISA
+ * (CMakeLists.txt), each time with a different suffix. An ISA that differs from another only in GEMM has its
+ * own gemm.c and shares the rest. cpu_ops_select returns the best table that this CPU can run. Functions,
+ * contracts and shapes: OPERATIONS (kernels/operations.h). All loops are parallel (OpenMP). Sums over rows
+ * are taken over a fixed number of shares and added in order, so results do not depend on the number of
+ * threads. */
 #ifndef MEOPT_KERNELS_CPU_OPS_H
 #define MEOPT_KERNELS_CPU_OPS_H
 
@@ -28,10 +27,10 @@ struct cpu_ops {
     /* scratch: attention_scratch(N, dh, threads) */
     void (*attention_forward)(const struct attention *, void *scratch, int threads);
     void (*attention_backward)(const struct attention_gradient *, void *scratch, int threads);
-    /* scratch: gemm_scratch(threads). Returns how many tiles of blocks were multiplied as floats beside
+    /* scratch: gemm_scratch(threads). Returns the number of tiles that were multiplied in fp32 because of
      * outliers, 0 without gemm_bfp. */
     int64_t (*gemm)(const struct gemm *, void *scratch, int threads);
-    bool gemm_bfp; /* those of bf16 are by whole numbers: bfp.h */
+    bool gemm_bfp; /* bf16 GEMM in block floating point: bfp.h */
 };
 
 enum { ROW_SHARES = 64, SUM_SHARES = 256, ATTENTION_ROWS = 96 };
@@ -39,25 +38,24 @@ static inline size_t row_shares_bytes(int64_t columns)
 {
     return (size_t)ROW_SHARES * (size_t)columns * sizeof(float);
 }
-/* blocks of products: of C's rows and columns, words of the inner dimension, columns of a panel at most;
- * words that lie unused behind the groups of rows. 516 rows are two images of 257 tokens in groups of 6; 128
- * words of a panel, of a group of rows and their sums lie in the nearest cache together. */
+/* GEMM blocking: rows and columns of a block of C, words of a slice of the inner dimension, columns of a
+ * panel at most, words of the gaps between groups of rows. 516 rows are two images of 257 tokens in groups of
+ * 6. 128 words of a panel, of a group of rows and their sums fit the first-level cache together. */
 enum {
     GEMM_ROWS = 516,
     GEMM_COLUMNS = 2112,
     GEMM_DEPTH = 128,
     GEMM_PANEL = 64,
     GEMM_GAPS = 272,
-    GEMM_BLOCK = 64, /* words of codes with one unit (bfp.h) */
-    GEMM_UNITS = GEMM_DEPTH / GEMM_BLOCK * (GEMM_ROWS + GEMM_PANEL),
-    GEMM_EXACT = 1024, /* floats of a group's rows of a block, 2 * 64 * 6, and of the gap behind it */
+    GEMM_BLOCK = 64, /* words of codes with one scale (bfp.h) */
+    GEMM_SCALES = GEMM_DEPTH / GEMM_BLOCK * (GEMM_ROWS + GEMM_PANEL),
+    GEMM_FALLBACK = 1024, /* floats of a group's rows of a block, 2 * 64 * 6, and of the gap after it */
 };
 size_t gemm_scratch(int threads); /* whole cache lines for each thread */
 size_t attention_scratch(int64_t N, int64_t dh, int threads);
 
-/* The table of the set that this processor takes by itself, or of the one that MEOPT_CPU_ISA asks for and
- * that it can run: select.h. (amx, the default where it exists, is products and attention of bf16 on the
- * matrix unit, beside the processor's own set.) */
+/* Returns the table of this CPU's ISA, or of the ISA in MEOPT_CPU_ISA if the CPU can run it: select.h. (amx,
+ * the default where available, adds bf16 GEMM and attention on the matrix unit to the CPU's own ISA.) */
 const struct cpu_ops *cpu_ops_select(void);
 extern const struct cpu_ops cpu_ops_avx512_bf16, cpu_ops_avx512_vnni, cpu_ops_avx512, cpu_ops_avx2_vnni,
     cpu_ops_avx2, cpu_ops_avx2_fma, cpu_ops_plain;

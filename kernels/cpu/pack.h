@@ -1,12 +1,12 @@
-/* Inside kernels/cpu: operands of products into words (product.h), for the instruction set that is being
- * compiled. Tensors are float or bf16. Words are floats, or pairs of the bf16 elements that are neighbours
- * along the inner dimension; behind the edges there are zeros.
+/* Inside kernels/cpu: packing of operands into words (tile.h), for the instruction set being compiled.
+ * Tensors are float or bf16. Words are floats, or pairs of bf16 that are adjacent along the inner dimension.
+ * Padding is zero.
  *
- * Each takes rows x columns elements from element `at` of x, `stride` elements between rows. */
+ * Each function packs rows x columns elements from element `at` of x, with `stride` elements between rows. */
 #ifndef MEOPT_KERNELS_CPU_PACK_H
 #define MEOPT_KERNELS_CPU_PACK_H
 
-#include "kernels/cpu/product.h"
+#include "kernels/cpu/tile.h"
 #include "kernels/cpu/vector.h"
 #ifdef __AVX512F__
 #include "kernels/cpu/avx512.h"
@@ -15,7 +15,7 @@
 #endif
 
 struct source {
-    int bf16, pairs; /* the tensor; the words, only with bf16 */
+    int bf16, pairs; /* the tensor's type; the words' type, only with bf16 */
     const void *x;
     int64_t at, stride, rows, columns;
 };
@@ -29,14 +29,14 @@ static inline struct source source_from(struct source s, int64_t row, int64_t co
     return s;
 }
 
-/* pack_rows: the inner dimension runs along memory; `wide` words of each row, ld words between rows.
- * pack_down: it runs down the rows; rows (with pairs: every two) become one of `wide` words.
- * pack_transposed: it runs along memory and shall run down: `deep` rows of `tall` words, which is a multiple
+/* pack_rows: the inner dimension is contiguous; `wide` words per row, ld words between rows.
+ * pack_down: the inner dimension runs down the rows; each row (with pairs: two rows) becomes `wide` words.
+ * pack_transposed: transposes a contiguous inner dimension to run down: `deep` rows of `tall` words, a multiple
  * of 16 (4 without AVX-512) and at least `rows`. Always inlined: 4 % of an AVX2 GEMM's time. */
 
 #ifdef __AVX512F__
 
-/* 16 words from column `c` of a row */
+/* Loads 16 words from column `c` of a row. */
 static inline __m512i load_words(const struct source *s, int64_t row, int64_t c)
 {
     int64_t at = s->at + row * s->stride + c, left = s->columns - c;
@@ -71,7 +71,7 @@ static inline void pack_down(const struct source *s, int64_t wide, word *to, int
         }
 }
 
-/* 16 columns of 16 words each; what lies behind the rows is 0 */
+/* Loads and transposes 16 columns of 16 words. Missing rows are 0. */
 static inline void load_columns(const struct source *s, int64_t r, int64_t c, __m512i block[16])
 {
     for (int64_t i = 0; i < 16; i++)
@@ -79,7 +79,7 @@ static inline void load_columns(const struct source *s, int64_t r, int64_t c, __
     transpose16(block);
 }
 
-/* bf16 is transposed in pairs and widened afterwards: half the exchanges */
+/* Transposes bf16 in pairs and widens afterwards: half the exchanges. */
 INLINE void pack_transposed(const struct source *s, int64_t deep, int64_t tall, word *to, int64_t ld)
 {
     int widen = s->bf16 && !s->pairs;

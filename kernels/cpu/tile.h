@@ -1,12 +1,13 @@
-/* Inside kernels/cpu: products of small matrices that lie in the first two cache levels, for the instruction
- * set that is being compiled.
+/* Inside kernels/cpu: GEMM of small matrices that fit the first two cache levels, for the instruction set
+ * being compiled.
  *
- * Matrices are of 32-bit words. A word is a float, or with `pairs` (AVX512-BF16) two bf16 that are neighbours
- * along the inner dimension, which then has half as many words. C is float. A block of ROWS x VECTORS vectors
- * of C stays in registers while the inner dimension goes by: each word of A is broadcast, each vector of B
- * read once for all rows (Goto, van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). */
-#ifndef MEOPT_KERNELS_CPU_PRODUCT_H
-#define MEOPT_KERNELS_CPU_PRODUCT_H
+ * Matrices consist of 32-bit words. A word is a float, or with `pairs` (AVX512-BF16) two bf16 that are
+ * adjacent along the inner dimension, which then has half as many words. C is float. A tile of C, ROWS x
+ * VECTORS vectors, stays in registers over the inner dimension: each word of A is broadcast, each vector of B
+ * is read once for all rows (Goto, van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008).
+ */
+#ifndef MEOPT_KERNELS_CPU_TILE_H
+#define MEOPT_KERNELS_CPU_TILE_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -21,7 +22,7 @@ enum { LANES = 8, ROWS = 6, VECTORS = 2 }; /* 12 and 2 in 16 */
 #else
 enum { LANES = 4, ROWS = 4, VECTORS = 2 };
 #endif
-enum { DEPTH = 256 }; /* words of the inner dimension for which B is read again from the nearest cache */
+enum { DEPTH = 256 }; /* words of the inner dimension per pass; B's part stays in the first-level cache */
 
 typedef float lanes __attribute__((vector_size(LANES * 4)));
 typedef float word __attribute__((may_alias));
@@ -40,9 +41,9 @@ INLINE lanes multiply_add(int pairs, const word *a, lanes b, lanes sum)
     return sum + (*a - (lanes){0}) * b;
 }
 
-/* Lines of memory that are wanted soon: FETCH of them are asked for every FETCH_EVERY words of depth, so that
- * they never come all at once, when they would hold up what the tile itself reads. Where there are too few
- * registers for that, they are asked for when they are named. */
+/* Memory lines to prefetch: FETCH lines after every FETCH_EVERY words of depth, because many at once would
+ * stall the tile's own loads. Instruction sets with too few registers for this prefetch each line when it is
+ * added. */
 #ifdef __AVX512F__
 enum { FETCH_INSIDE = 1 };
 #else
@@ -60,13 +61,13 @@ INLINE void fetch_line(struct fetch *f, const void *line)
         __builtin_prefetch(line, 0, 2);
         return;
     }
-    f->lines[f->count] = line; /* beyond the last: not fetched */
+    f->lines[f->count] = line; /* excess lines overwrite the last entry */
     f->count += f->count < FETCH_LINES;
 }
 
 INLINE lanes load_lanes(const void *p) { return (lanes) * (const words *)p; }
 
-/* rows x vectors of C = or += A B; word (i, p) of A at a[i * row + p * step]; fetch: may be NULL */
+/* Computes rows x vectors of C = or += A B. Word (i, p) of A is a[i * row + p * step]. fetch: may be NULL. */
 INLINE void tile(int pairs, int rows, int vectors, const word *a, int64_t row, int64_t step, const word *b,
                  int64_t ldb, float *c, int64_t ldc, int64_t depth, int add, const struct fetch *fetch)
 {
@@ -122,9 +123,9 @@ INLINE void tile_of_rows(int pairs, int rows, int vectors, const word *a, int64_
 #undef TILE
 }
 
-/* C (m, n) = or += A B over `depth` words; n: whole vectors of LANES. */
-INLINE void product(int pairs, const word *a, int64_t row, int64_t step, const word *b, int64_t ldb, float *c,
-                    int64_t ldc, int64_t m, int64_t n, int64_t depth, int add)
+/* Computes C (m, n) = or += A B over `depth` words. n: whole vectors of LANES. */
+INLINE void small_gemm(int pairs, const word *a, int64_t row, int64_t step, const word *b, int64_t ldb,
+                       float *c, int64_t ldc, int64_t m, int64_t n, int64_t depth, int add)
 {
     int64_t parts = (depth + DEPTH - 1) / DEPTH, vectors = n / LANES;
     int64_t panels = (vectors + VECTORS - 1) / VECTORS, groups = (m + ROWS - 1) / ROWS;
