@@ -67,7 +67,6 @@ struct block {
 /* A slice of the inner dimension, with its operands. */
 struct slice {
     int64_t from, elements, depth; /* elements; words */
-    int64_t a_row, a_step;         /* strides of the packed A: to the next row, to the next word */
     bool first, last;
     struct source a, b; /* the block's rows of A; all of B */
 };
@@ -117,8 +116,6 @@ static inline struct slice slice_of(const struct gemm *g, int pairs, int64_t sli
     s.first = i == 0;
     s.last = i + 1 == slices;
     s.elements = min_of(g->k - s.from, s.depth << pairs);
-    s.a_row = g->transpose_a ? 1 : s.depth;
-    s.a_step = g->transpose_a ? ROWS : 1;
     s.a = g->transpose_a ? source_from(a, s.from, c->row, s.elements, c->rows)
                          : source_from(a, c->row, s.from, c->rows, s.elements);
     s.b = (struct source){bf16, pairs, g->b, 0, g->ldb, 0, 0};
@@ -133,6 +130,10 @@ static inline struct source panel_of(const struct gemm *g, const struct slice *s
     return g->transpose_b ? source_from(s->b, column, s->from, columns, s->elements)
                           : source_from(s->b, s->from, column, s->elements, columns);
 }
+
+/* Strides of the packed A: to the next row, to the next word of depth. */
+INLINE int64_t a_row(const struct gemm *g, int64_t depth) { return g->transpose_a ? 1 : depth; }
+INLINE int64_t a_step(const struct gemm *g) { return g->transpose_a ? ROWS : 1; }
 
 /* ---- Packing ------------------------------------------------------------------------------------------- */
 
@@ -317,8 +318,8 @@ static __attribute__((noinline)) void fp32_block(const struct worker *w, const s
         else pack_down(&b, PANEL, b_words, PANEL);
         f->packed |= 1u << block;
     }
-    tile_of_rows(0, (int)t->rows, VECTORS, f->a, g->transpose_a ? 1 : depth, g->transpose_a ? ROWS : 1,
-                 b_words, PANEL, sums, PANEL, depth, 0, NULL);
+    tile_of_rows(0, (int)t->rows, VECTORS, f->a, a_row(g, depth), a_step(g), b_words, PANEL, sums, PANEL,
+                 depth, 0, NULL);
     f->count++;
 }
 
@@ -332,19 +333,19 @@ static __attribute__((noinline)) void checked_tile(const struct worker *w, const
     struct fallback *f = w->fallback;
     float sums[ROWS * PANEL], ones[PANEL];
     int add = !s->first;
+    int64_t row = a_row(w->g, s->depth), step = a_step(w->g);
     for (int j = 0; j < PANEL; j++) ones[j] = 1;
     for (int64_t p = 0, block = 0; p < s->depth; p += BFP_WORDS, block++, add = 1, fetch = &none) {
         int64_t of_a = (t->group * SLICE_BLOCKS + block) * ROWS, of_b = block * PANEL;
         const float *a_scales = w->a_scales + of_a, *b_scales = w->b_scales + of_b,
                     *b_norms = w->b_norms + of_b;
-        const word *a = w->a + t->group * GROUP_STRIDE(s->depth) + p * s->a_step, *b = w->b + p * PANEL;
+        const word *a = w->a + t->group * GROUP_STRIDE(s->depth) + p * step, *b = w->b + p * PANEL;
         int64_t depth = min_of(BFP_WORDS, s->depth - p);
         if (!(coarse >> block & 1)) {
-            bfp_tile_of_rows((int)t->rows, a, s->a_row, s->a_step, a_scales, b, b_scales, t->sums, depth, add,
-                             fetch);
+            bfp_tile_of_rows((int)t->rows, a, row, step, a_scales, b, b_scales, t->sums, depth, add, fetch);
             continue;
         }
-        bfp_tile_of_rows((int)t->rows, a, s->a_row, s->a_step, ones, b, ones, sums, depth, 0, fetch);
+        bfp_tile_of_rows((int)t->rows, a, row, step, ones, b, ones, sums, depth, 0, fetch);
         if (!(f->known >> block & 1)) f->norms[block] = sum_norms(b_norms, PANEL);
         f->known |= 1u << block;
         bool accurate = codes_accurate(t->rows, sums, w->a_norms + of_a, b_norms, f->norms[block]);
@@ -367,15 +368,16 @@ INLINE void multiply_tile(const struct worker *w, int pairs, const struct slice 
                           const struct tile_at *t, const struct fetch *fetch)
 {
     const word *a = w->a + t->group * GROUP_STRIDE(s->depth);
+    int64_t row = a_row(w->g, s->depth), step = a_step(w->g);
     int add = !s->first;
     if (HAS_BFP && pairs && (coarse_b | w->coarse_a[t->group]))
         checked_tile(w, s, coarse_b | w->coarse_a[t->group], t, fetch);
     else if (HAS_BFP && pairs)
-        bfp_tile_of_rows((int)t->rows, a, s->a_row, s->a_step, w->a_scales + t->group * SLICE_BLOCKS * ROWS,
-                         w->b, w->b_scales, t->sums, s->depth, add, fetch);
+        bfp_tile_of_rows((int)t->rows, a, row, step, w->a_scales + t->group * SLICE_BLOCKS * ROWS, w->b,
+                         w->b_scales, t->sums, s->depth, add, fetch);
     else
-        tile_of_rows(pairs, (int)t->rows, VECTORS, a, s->a_row, s->a_step, w->b, PANEL, t->sums, PANEL,
-                     s->depth, add, fetch);
+        tile_of_rows(pairs, (int)t->rows, VECTORS, a, row, step, w->b, PANEL, t->sums, PANEL, s->depth, add,
+                     fetch);
 }
 
 /* Computes a block of C: the loops of the comment above. */
