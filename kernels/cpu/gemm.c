@@ -10,8 +10,8 @@
  *                     tile of the sums, ROWS x PANEL, += group x panel      (tile.h)
  *                     after the last slice: scale, round and store the tile in C
  *
- * Packing (pack.h) converts elements to words: fp32, pairs of bf16, or pairs of BFP codes. A packed slice of A
- * fits the second-level cache, a packed panel of B the first-level cache. While a tile is computed, the
+ * Packing (pack.h) converts elements to words: fp32, pairs of bf16, or pairs of BFP codes. A packed slice of
+ * A fits the second-level cache, a packed panel of B the first-level cache. While a tile is computed, the
  * memory that is needed next is prefetched, a few lines per step: all lines at once would stall the tile.
  *
  * One thread adds up each element in a fixed order: the bits do not depend on the number of threads. */

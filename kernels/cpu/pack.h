@@ -31,8 +31,8 @@ static inline struct source source_from(struct source s, int64_t row, int64_t co
 
 /* pack_rows: the inner dimension is contiguous; `wide` words per row, ld words between rows.
  * pack_down: the inner dimension runs down the rows; each row (with pairs: two rows) becomes `wide` words.
- * pack_transposed: transposes a contiguous inner dimension to run down: `deep` rows of `tall` words, a multiple
- * of 16 (4 without AVX-512) and at least `rows`. Always inlined: 4 % of an AVX2 GEMM's time. */
+ * pack_transposed: transposes a contiguous inner dimension to run down: `deep` rows of `tall` words, which is
+ * a multiple of 16 (4 without AVX-512) and at least `rows`. Always inlined: 4 % of an AVX2 GEMM's time. */
 
 #ifdef __AVX512F__
 
