@@ -28,7 +28,7 @@
  * - Structs grow at their end. A program keeps working with a newer library, and one that uses nothing newer
  * with an older library, because each struct that may grow comes with its size: in its first field, or passed
  * by a macro of the function's name. A binding without macros (ctypes, Rust) calls NAME_sized and passes the
- * sizes of its own declarations. Bytes behind the struct that the library knows must be 0 going in, and are 0
+ * sizes of its own declarations. Bytes after the fields that the library knows must be 0 going in, and are 0
  * coming out. Always meopt_options_init, always zero a struct meopt_tensor first. These never change: struct
  * meopt_error, meopt_gradient, meopt_grad_stats, meopt_clip. The library may append fields to struct
  * meopt_report.
@@ -103,27 +103,26 @@ int meopt_state_format_from_name(const char *name);
 
 enum meopt_device_kind { MEOPT_DEVICE_CPU, MEOPT_DEVICE_HIP, MEOPT_DEVICE_CUDA };
 
-/* A card for optimizers: options.device. The same bits come out on every
- * kind. Weights, copies and gradients given by the caller then lie in the
- * card's memory (of any allocator), those that the library allocates, too.
+/* Opens a card for optimizers: options.device. Results are bit-identical on every kind. Weights, copies and
+ * gradients of the caller are then in the card's memory (from any allocator), and so is the library's own
+ * memory.
  *
- * ordinal: number of the card, as the driver counts. context: a CUcontext to work in, NULL: the
- * card's primary one, which is also PyTorch's; HIP has none: NULL. stream: a CUstream or
- * hipStream_t of that context to which all work is issued, in order with the caller's own;
- * NULL: a stream of the device, and gradients must be complete before a call is given them.
- * Both stay the caller's and outlive the device. Every call makes the context current on its
- * thread and leaves the one that it found. One thread at a time works on a device; others wait.
+ * ordinal: number of the card, as the driver counts. context: the CUcontext to use; NULL: the card's primary
+ * context, as PyTorch uses; HIP has none: NULL. stream: the CUstream or hipStream_t of that context to which
+ * all work is issued, in order with the caller's own. NULL: a stream of the device; gradients must then be
+ * complete before a call. Both belong to the caller and must outlive the device. Every call makes the context
+ * current on its thread and restores the previous one. One thread at a time works on a device; others wait.
  *
- * The drivers and code objects are found as for the program meopt: meopt-devices(7). */
+ * The search for drivers and code objects: meopt-devices(7). */
 struct meopt_device;
 int meopt_device_open(struct meopt_device **device, int kind, int ordinal, void *context, void *stream,
                       struct meopt_error *err);
-/* After the handles that use it. NULL is fine. */
+/* Call it after destroying the handles that use the device. NULL does nothing. */
 void meopt_device_close(struct meopt_device *device);
 const char *meopt_device_name(const struct meopt_device *device);
 
-/* Memory of a device, for programs that have no allocator of their own there;
- * 64-byte aligned. Copies are done on return. */
+/* Device memory, for programs without an allocator of their own; 64-byte aligned. Copies are complete on
+ * return. */
 int meopt_device_allocate(struct meopt_device *device, size_t bytes, void **p, struct meopt_error *err);
 void meopt_device_release(struct meopt_device *device, void *p); /* NULL is fine */
 int meopt_device_upload(struct meopt_device *device, void *to, const void *host, size_t bytes,
@@ -133,13 +132,13 @@ int meopt_device_download(struct meopt_device *device, void *host, const void *f
 
 /* ---- Options ----------------------------------------------------------------------------------------- */
 
-/* What memory is for; the allocator hears it, so that a program can keep its own accounts. */
+/* The purpose of memory, passed to the allocator, so that a program can account for it. */
 enum meopt_memory {
-    MEOPT_MEMORY_WEIGHTS,     /* what forward and backward read, and fp32 weights */
+    MEOPT_MEMORY_WEIGHTS,     /* fp32 weights, and the weights that forward and backward read */
     MEOPT_MEMORY_COPY,        /* the bf16 copy of MEOPT_WEIGHTS_F32_COPY */
-    MEOPT_MEMORY_CORRECTION,  /* the bits of a weight behind its bf16 half */
+    MEOPT_MEMORY_CORRECTION,  /* the residual bits of a weight, below its bf16 half */
     MEOPT_MEMORY_MOMENTS,     /* optimizer state with its scales */
-    MEOPT_MEMORY_ACCUMULATOR, /* gradient accumulators, when asked for */
+    MEOPT_MEMORY_ACCUMULATOR, /* gradient accumulators, if enabled */
     MEOPT_MEMORY_KINDS
 };
 
@@ -159,10 +158,11 @@ struct meopt_options {
     int always_adapt;           /* lamb: trust ratio also without weight decay (NVLAMB) */
     uint64_t seed;              /* of stochastic rounding */
     int threads;                /* 0: as OpenMP decides; libmeopt-optim: the cores that meopt_create finds */
-    int64_t small_count;        /* tensors of fewer elements stay fp32 altogether; default 4096 */
+    int64_t small_count;        /* smaller tensors stay fp32 altogether; default 4096 */
     int accumulator; /* enum meopt_state_format of gradient accumulators, or -1 for none (default) */
-    /* Formats that widened during a run (0.1.0) were removed. An interval other than 0 is MEOPT_BAD_ARGUMENT;
-     * the other two had no effect without it, and are not read. */
+    /* Formats that widened during a run (0.1.0) were removed. A nonzero interval is MEOPT_BAD_ARGUMENT. The
+     * other
+     * two had no effect without it, and are ignored. */
     int reserved_adapt_every;
     double reserved_adapt_threshold;
     void (*reserved_report)(void);
@@ -172,10 +172,10 @@ struct meopt_options {
     void *context;
     int dry;                     /* 1: allocate and count, never touch the memory: for planning */
     struct meopt_device *device; /* where weights, states and gradients are; NULL: this machine's memory */
-    /* Shards: replace `count` values by their sums over all handles that hold parts of the same tensors. Each
-     * of them calls it at the same places with as many values: those of the norms of the tensors that LAMB
-     * steps and of all in meopt_gradient_norm and meopt_step_end.
-     * Non-zero: the call returns MEOPT_IO. NULL: nobody holds other parts. */
+    /* Shards: replaces `count` values by their sums over all handles that hold parts of the same tensors. All
+     * handles call it in the same order with the same count: for the norms of LAMB's tensors, and in
+     * meopt_gradient_norm and meopt_step_end. If it returns nonzero, the call returns MEOPT_IO. NULL: this
+     * handle holds all parts. */
     int (*reduce)(void *context, double *values, size_t count);
     int bias_correction; /* apadam, apadamw, lamb: 1 (default), 0: moments as they are (apex has both) */
     int grad_averaging; /* the same rules: 1 (default): m = beta1 m + (1 - beta1) g, 0: m = beta1 m + g (apex)
@@ -184,38 +184,40 @@ struct meopt_options {
                              as timm's Lamb (1 there) and NVLAMB do; 0 (default): no. A gradient that is not
                              finite: MEOPT_NOT_FINITE, and nothing moved. Steps of single tensors are refused
                              then: the caller has the norm first and gives it as `scale` */
-    int all_or_nothing;   /* 1: meopt_step moves nothing when one gradient is not finite; default 0 */
-    /* Where moments and corrections of tensors of 8192 elements and more lie between their steps. They pass
-     * through a ring of buffers, beside whatever the program computes, in the order of the step before; the
-     * bits are the same. A transfer that fails is told by the step that needs it (MEOPT_IO, MEOPT_DISK_FULL,
-     * MEOPT_BAD_STATE: what was read is not what was written), and by every call behind it. */
+    int all_or_nothing;   /* 1: meopt_step changes nothing if a gradient is not finite; default 0 */
+    /* Offloading: storage of moments and residual bits of tensors of 8192 elements and more between steps.
+     * They
+     * pass through a ring of buffers, overlapped with other work, in the order of the previous step; results
+     * are bit-identical. A failed transfer is reported by the step that needs it, and by every later call:
+     * MEOPT_IO, MEOPT_DISK_FULL, or MEOPT_BAD_STATE if the data read differs from the data written. */
     int offload;             /* enum meopt_offload; default: nothing */
-    double offload_fraction; /* 0 to 1 of their bytes, evenly along the table; default 1 */
+    double offload_fraction; /* 0 to 1 of the bytes, evenly along the table; default 1 */
     const char
-        *offload_dir; /* for a file without a name that goes with the handle; read by meopt_create alone */
-    size_t
-        offload_ring_bytes; /* of states that step together, as those of a block; 0: the largest tensor's */
-    int decoupled_decay;    /* lamb: 1: weights times 1 - lr weight_decay first, and no decay in the update
+        *offload_dir; /* for an unnamed temporary file, deleted with the handle; read by meopt_create only */
+    size_t offload_ring_bytes; /* bytes of states that step together, as a block's; 0: the largest tensor's */
+    int decoupled_decay;       /* lamb: 1: weights times 1 - lr weight_decay first, and no decay in the update
                                (timm);  other rules do not look at it; default 0 */
-    /* Shards on a card, beside `reduce`: norms by which groups are clipped (meopt_gradient_found) and LAMB
-     * steps stay there. Of `bytes` bytes of the device's memory each is zero at all handles but one: all get
-     * that one's, behind what the device's queue was given and before what it is given next. Each handle
-     * calls it at the same places, as with `reduce`. Parts begin at multiples of 32768 elements then.
-     * Non-zero: as with `reduce`. NULL: those norms are added up by `reduce`, for which the host waits. */
+    /* Shards on a card, in addition to `reduce`: combines the norms for clipping (meopt_gradient_found) and
+     * for
+     * LAMB on the card. Each of `bytes` bytes in device memory is zero on all handles except one: every
+     * handle gets that handle's byte, ordered after the work already in the device's stream and before later
+     * work. All handles call it in the same order, as with `reduce`. Parts must begin at multiples of 32768
+     * elements. Nonzero: as with `reduce`. NULL: `reduce` adds up those norms, and the host waits. */
     int (*combine)(void *context, void *values, size_t bytes);
 };
 
-/* HOST: of a card, in pinned memory of this machine; without one they are in it anyway, and it is refused. */
+/* HOST: a card's states in pinned memory of this machine. Refused without a card, because states are in host
+ * memory anyway. */
 enum meopt_offload { MEOPT_OFFLOAD_NONE, MEOPT_OFFLOAD_FILE, MEOPT_OFFLOAD_HOST };
 
-/* Defaults of a rule with everything in fp32. Call with sizeof *options. */
+/* Sets the defaults of a rule with everything in fp32. Call with sizeof *options. */
 int meopt_options_init(struct meopt_options *options, size_t size, int rule);
 int meopt_options_init_sized(size_t tensor_size, struct meopt_options *options, size_t size, int rule);
 #define meopt_options_init(...) meopt_options_init_sized(sizeof(struct meopt_tensor), __VA_ARGS__)
 
-/* Set weights, first_moment, second_moment by name. For apadamw, bytes held per parameter in []:
- * "quality" [5.06], "balanced" [4.56], "minimal" [4.06]; "fp32" [12]; "amp" [14]: fp32 + bf16 copy;
- * "pure_bf16" [6]: bf16 nearest throughout, as the original MEOpt had it. */
+/* Sets weights, first_moment, second_moment by name. For apadamw, bytes held per parameter in []: "quality"
+ * [5.06], "balanced" [4.56], "minimal" [4.06]; "fp32" [12]; "amp" [14]: fp32 + bf16 copy; "pure_bf16" [6]:
+ * bf16 nearest throughout, as in the original MEOpt. */
 int meopt_options_preset(struct meopt_options *options, const char *preset, struct meopt_error *err);
 #define MEOPT_PRESET_DEFAULT "balanced" /* what `use_meopt: true` means */
 
@@ -229,8 +231,8 @@ enum meopt_tensor_flags {
         8 /* other tensors have the caller's weights or copy at other times (streaming); without
              the flag tensors whose memory overlaps are refused. meopt_rebind does not look */
 };
-/* Without the flag, tensors with fewer than two dimensions other than 1, or fewer than small_count elements,
- * are kept in fp32 too. */
+/* Without the flag, tensors with fewer than two dimensions of size above 1, or fewer than small_count
+ * elements, are also kept in fp32. */
 
 struct meopt_tensor {
     const char *
@@ -247,16 +249,16 @@ struct meopt_tensor {
                       every part all that is summed over the tensor has the bits of the whole one */
 };
 
-/* Bytes by kind. With a 64-byte rounding of every block these are exactly what the allocator is asked for. */
+/* Bytes by kind: exactly the sizes requested from the allocator, with every block rounded up to 64 bytes. */
 struct meopt_bytes {
     int64_t parameters;
     size_t weights, copy, correction, moments, scales,
         accumulators; /* scales: the part of the moments' blocks that is scales */
     size_t total;     /* all but `scales`, which is inside `moments` */
-    size_t callers;   /* the part of weights and copy that lies in the caller's memory */
+    size_t callers;   /* the part of weights and copy in the caller's memory */
 };
 
-/* What meopt_create would hold, before anything is allocated. */
+/* Computes the bytes that meopt_create would hold, without allocating. */
 int meopt_query(const struct meopt_options *options, const struct meopt_tensor *tensors, size_t count,
                 struct meopt_bytes *bytes, struct meopt_error *err);
 int meopt_query_sized(size_t size, const struct meopt_options *options, const struct meopt_tensor *tensors,
@@ -268,23 +270,23 @@ int meopt_create(struct meopt **opt, const struct meopt_options *options, const 
                  size_t count, struct meopt_error *err);
 void meopt_destroy(struct meopt *opt); /* NULL is fine */
 
-/* Bytes held now. */
+/* Returns the bytes held now. */
 int meopt_held(const struct meopt *opt, struct meopt_bytes *bytes);
 int meopt_held_sized(size_t size, const struct meopt *opt, struct meopt_bytes *bytes);
 #define meopt_held(...) meopt_held_sized(sizeof(struct meopt_bytes), __VA_ARGS__)
 
-/* What is offloaded. */
+/* State of offloading. */
 struct meopt_offload_info {
     size_t size;                  /* sizeof(struct meopt_offload_info) of the caller */
-    int64_t moments, corrections; /* bytes that live elsewhere; meopt_held counts them, too */
+    int64_t moments, corrections; /* bytes stored outside; meopt_held counts them, too */
     int64_t ring;                 /* bytes of the buffers, in memory, beyond what meopt_held counts */
     int64_t read, written;        /* bytes since the handle was made */
-    double wait_seconds;          /* that steps have waited for transfers */
+    double wait_seconds;          /* time that steps waited for transfers */
     const char *how;              /* "io_uring", "threads"; NULL: there is no file */
-    int direct, in_memory;        /* the file goes past the page cache; its directory is memory (tmpfs) */
+    int direct, in_memory;        /* the file uses O_DIRECT; its directory is on tmpfs */
 };
 int meopt_offloaded(const struct meopt *opt, struct meopt_offload_info *info, struct meopt_error *err);
-/* Is that one elsewhere? */
+/* Returns whether the tensor is offloaded. */
 int meopt_tensor_offloaded(const struct meopt *opt, size_t tensor);
 
 struct meopt_tensor_info {
@@ -297,16 +299,16 @@ struct meopt_tensor_info {
 int meopt_info(const struct meopt *opt, size_t tensor, struct meopt_tensor_info *info);
 int meopt_info_sized(size_t size, const struct meopt *opt, size_t tensor, struct meopt_tensor_info *info);
 #define meopt_info(...) meopt_info_sized(sizeof(struct meopt_tensor_info), __VA_ARGS__)
-/* Index of a tensor, -1 when there is none. */
+/* Returns the index of a tensor, -1 if there is none. */
 int64_t meopt_find(const struct meopt *opt, const char *name);
 
-/* What forward and backward read: *p and its dtype.
- * fp32+copy gives the bf16 copy. Stays valid until meopt_destroy. */
+/* Returns the weights that forward and backward read: *p and its dtype. For fp32+copy the bf16 copy. Valid
+ * until meopt_destroy. */
 int meopt_weights(const struct meopt *opt, size_t tensor, void **p, enum meopt_dtype *dtype);
 
-/* What a step does to a tensor, settable between steps (one-cycle momentum, schedules of decay). Fields as in
- * the options; weight_decay is 0 with MEOPT_NO_DECAY. It is not in the saved state: who sets it sets it
- * again. */
+/* Parameter group options of one tensor, settable between steps (one-cycle momentum, schedules of decay).
+ * Fields as in the options; weight_decay is 0 with MEOPT_NO_DECAY. They are not part of the saved state: set
+ * them again after loading. */
 struct meopt_group {
     size_t size; /* sizeof(struct meopt_group) of the caller */
     double lr_scale, weight_decay, beta1, beta2, eps, momentum, dampening;
@@ -316,15 +318,15 @@ int meopt_get_group(const struct meopt *opt, size_t tensor, struct meopt_group *
 int meopt_set_group(struct meopt *opt, size_t tensor, const struct meopt_group *group,
                     struct meopt_error *err);
 
-/* The caller's memory of a tensor has moved, with its values; copy: of MEOPT_WEIGHTS_F32_COPY, NULL: where it
- * was. Nothing is read or written. */
+/* Records that the caller moved a tensor's memory, with its values. copy: of MEOPT_WEIGHTS_F32_COPY; NULL:
+ * unchanged. Reads and writes nothing. */
 int meopt_rebind(struct meopt *opt, size_t tensor, void *weights, void *copy, struct meopt_error *err);
 
-/* What forward and backward read was written from outside (load_state_dict, clamping, an average swapped in)
- * and is the truth now: corrections become 0, fp32 weights with a bf16 copy that copy. */
+/* Accepts weights that the caller wrote (load_state_dict, clamping, a swapped-in average): sets residual bits
+ * to 0, and fp32 weights with a bf16 copy to that copy. */
 int meopt_sync(struct meopt *opt, size_t tensor, struct meopt_error *err);
 
-/* The formats and bytes that meopt_create would choose for a tensor (its name: as given). */
+/* Returns the formats and bytes that meopt_create would choose for a tensor (its name: as given). */
 int meopt_plan_tensor(const struct meopt_options *options, const struct meopt_tensor *tensor,
                       struct meopt_tensor_info *info, struct meopt_error *err);
 int meopt_plan_tensor_sized(size_t size, const struct meopt_options *options,
@@ -332,18 +334,19 @@ int meopt_plan_tensor_sized(size_t size, const struct meopt_options *options,
                             struct meopt_error *err);
 #define meopt_plan_tensor(...) meopt_plan_tensor_sized(sizeof(struct meopt_tensor_info), __VA_ARGS__)
 
-/* Moments in and out as fp32 in host memory, ranges as below: m is torch's exp_avg (momentum_buffer), v its
- * exp_avg_sq, NULL for apsgd and lion. updates: the steps that the tensor has taken, -1: as it was. Values
- * are rounded to nearest; one above 2^126, which only fp32 holds, is MEOPT_NOT_FINITE elsewhere. */
+/* Import and export moments as fp32 in host memory, ranges as below: m is torch's exp_avg (momentum_buffer),
+ * v its exp_avg_sq, NULL for apsgd and lion. updates: the number of updates of the tensor, -1: unchanged.
+ * Values are rounded to nearest; above 2^126 only fp32 can hold them, other formats return MEOPT_NOT_FINITE.
+ */
 int meopt_moments_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count, const float *m,
                          const float *v, int64_t updates, struct meopt_error *err);
 int meopt_moments_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, float *m,
                          float *v, struct meopt_error *err);
 
-/* Weights in and out as fp32 in host memory, `count` elements from `first` (a multiple of 64). import rounds
- * to nearest at the width of the format; import after export restores the same bits in every format. Values
- * that bf16 would make infinite (above 3.3895e38; weights in fp32 alone: none) are MEOPT_NOT_FINITE. Between
- * steps only. */
+/* Import and export weights as fp32 in host memory, `count` elements from `first` (a multiple of 64). import
+ * rounds to nearest at the width of the format; import after export restores the same bits in every format.
+ * Values that bf16 would make infinite (above 3.3895e38; weights in fp32 alone: none) are MEOPT_NOT_FINITE.
+ * Between steps only. */
 int meopt_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count, const float *values,
                  struct meopt_error *err);
 int meopt_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, float *values,
@@ -377,23 +380,21 @@ struct meopt_gradient {
     const void *data;
     int dtype; /* enum meopt_dtype */
 };
-/* The same for `count` different tensors in one pass, which cards like better
- * than many: tensors[i] steps with gradients[i]. With check = 1 none of them
- * moves when one gradient is bad. Another error: as if nothing had been asked. */
+/* Steps `count` different tensors in one pass, which is faster on cards: tensors[i] with gradients[i]. With
+ * check = 1 no tensor changes if a gradient is not finite. After any other error nothing has changed. */
 int meopt_step_tensors(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
                        size_t count, double scale, struct meopt_error *err);
 
-/* What has been found of gradients, in memory of the handle's device, by work that was issued to it before.
- */
+/* Gradient statistics in memory of the handle's device, computed by work issued to it earlier. */
 struct meopt_grad_stats {
-    double squares; /* their sum */
-    int finite;     /* are all? */
+    double squares; /* sum of squares */
+    int finite;     /* all are finite */
     int unused;
 };
-/* meopt_step_tensors with the scale of gradients whose norm is sqrt(found->squares), clipped to max_norm
- * (meopt_clip_scale), before that divided to divide_norm where it is more; 0: not that one. A card computes
- * it, and nobody waits. Where not all is finite nothing steps, nor does by this function in the rest of the
- * step: MEOPT_NOT_FINITE, of a card at meopt_step_end. */
+/* meopt_step_tensors with a clipping scale: the gradients have norm sqrt(found->squares), which is first
+ * divided to divide_norm if it is larger, then clipped to max_norm (meopt_clip_scale); 0: skip that one. A
+ * card computes the scale without a host synchronization. If a gradient is not finite, nothing steps, now or
+ * by this function in the rest of the step: MEOPT_NOT_FINITE, on a card from meopt_step_end. */
 struct meopt_clip {
     const struct meopt_grad_stats *found;
     double max_norm, divide_norm;
@@ -412,13 +413,13 @@ int meopt_step_end_sized(size_t size, struct meopt *opt, struct meopt_step_stats
                          struct meopt_error *err);
 #define meopt_step_end(...) meopt_step_end_sized(sizeof(struct meopt_step_stats), __VA_ARGS__)
 
-/* Groups of 64 elements of the last step in which sqrt(v) of 8 bits spans a factor of 2^29 and more: from
- * 2^31 on the smallest are kept too large, and their weights barely move. Over all who
- * hold parts (options.reduce). */
+/* Returns the number of saturated groups (64 elements) of the last step, in which 8-bit sqrt(v) has a range
+ * of 2^29 and more. From 2^31 on the smallest values are kept too large, and their weights barely move.
+ * Summed over all handles that hold parts (options.reduce). */
 int64_t meopt_wide_groups(const struct meopt *opt);
 
-/* All tensors at once: begin, every tensor in one parallel sweep, end.
- * data NULL: no gradient for that tensor. */
+/* Steps all tensors: begin, every tensor in one parallel pass, end. data NULL: no gradient for that tensor.
+ */
 int meopt_step(struct meopt *opt, int64_t step, double lr, double scale,
                const struct meopt_gradient *gradients, struct meopt_step_stats *stats,
                struct meopt_error *err);
@@ -427,68 +428,71 @@ int meopt_step_sized(size_t size, struct meopt *opt, int64_t step, double lr, do
                      struct meopt_error *err);
 #define meopt_step(...) meopt_step_sized(sizeof(struct meopt_step_stats), __VA_ARGS__)
 
-/* Global norm (in double) and whether all is finite; touches nothing. The sum does not depend on threads.
- * data NULL, or gradients NULL: what has been accumulated for the tensor, if anything. */
+/* Computes the global norm (in double) and whether all gradients are finite, and changes nothing. The sum
+ * does not depend on threads. data NULL, or gradients NULL: the tensor's accumulated gradient, if any. */
 int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradients, double *norm, int *finite,
                         struct meopt_error *err);
 
-/* The same of gradients that are not there together: norms_begin as they come, for those whose data is not
- * NULL, which stays what was found until the tensor steps or is given again; a card is not waited for. Then
- * the norm of each set of tensors that was begun, and whether all of it is finite: set_of[i] is tensor i's,
- * or -1. One wait, and one call of options.reduce. */
+/* The same for gradients that do not exist at the same time. Call norms_begin as gradients become available,
+ * for those whose data is not NULL; a tensor's result stays until it steps or is passed again. A card is not
+ * waited for. norms_end returns the norm of each set of tensors, and whether the set is finite: set_of[i] is
+ * the set of tensor i, or -1. One wait, and one call of options.reduce. */
 int meopt_norms_begin(struct meopt *opt, const struct meopt_gradient *gradients, struct meopt_error *err);
 int meopt_norms_end(struct meopt *opt, size_t sets, const int *set_of, double *norms, int *finite,
                     struct meopt_error *err);
-/* The same sum to memory of the device, for meopt_step_clipped: nobody waits. Where others hold parts
- * (options.reduce) and nothing unites them on the card (options.unite): MEOPT_BAD_ORDER. */
+/* Stores the same sum in device memory, for meopt_step_clipped, without waiting. Returns MEOPT_BAD_ORDER if
+ * other handles hold parts (options.reduce) without options.combine. */
 int meopt_gradient_found(struct meopt *opt, const struct meopt_gradient *gradients,
                          struct meopt_grad_stats *found, struct meopt_error *err);
 
-/* scale for clipping to max_norm: min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_. */
+/* Returns the scale for clipping to max_norm: min(1, max_norm / (norm + 1e-6)), as
+ * torch.nn.utils.clip_grad_norm_. */
 double meopt_clip_scale(double norm, double max_norm);
-/* The scale of meopt_step_clipped for gradients of that norm; clip->found is not looked at. */
+/* Returns the scale of meopt_step_clipped for gradients of that norm; ignores clip->found. */
 double meopt_clip_by(const struct meopt_clip *clip, double norm);
 
-/* Gradient accumulation under gradient release (options.accumulator): add scale * gradient to the tensor's
- * accumulator; the gradient may be freed. meopt_step_tensor with gradient NULL takes the accumulator as its
- * gradient and empties it. Accumulators round stochastically; their error: meopt-optimizers(7). Groups with a
- * NaN or an infinity are not added: MEOPT_NOT_FINITE. On a card, where the program does not wait for each
- * tensor, meopt_gradient_norm (finite 0) and meopt_step_end tell. */
+/* Gradient accumulation under gradient release (options.accumulator): adds scale * gradient to the tensor's
+ * accumulator; the gradient may be freed afterwards. meopt_step_tensor with gradient NULL uses the
+ * accumulator as its gradient and clears it. Accumulators round stochastically; their error:
+ * meopt-optimizers(7). Groups with a NaN or an infinity are not added: MEOPT_NOT_FINITE. On a card, where the
+ * program does not wait for each tensor, meopt_gradient_norm (finite 0) and meopt_step_end report it. */
 int meopt_accumulate(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype,
                      double scale, struct meopt_error *err);
-/* The same for several at once, which on a card is one pass over all: gradients (count), of tensors[i]. What
- * is wrong with one of them is found before any is added. */
+/* The same for several tensors, on a card in one pass: gradients (count), of tensors[i]. Arguments are
+ * checked before any gradient is added. */
 int meopt_accumulate_tensors(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
                              size_t count, double scale, struct meopt_error *err);
 
 /* ---- State ------------------------------------------------------------------------------------------- */
 
-/* One tensor's optimizer state (moments, scales, count of updates; weights are exported apart) as a
- * self-describing record with a checksum. In the same format the bits come back exactly; in another one
- * the values are converted, rounded to nearest. Records come from anywhere: damage is MEOPT_BAD_STATE. */
+/* One tensor's optimizer state (moments, scales, number of updates; weights are exported separately) as a
+ * self-describing record with a checksum. Loading into the same format is bit-identical; loading into a
+ * different format converts the values, rounded to nearest. Records are untrusted input: damage is
+ * MEOPT_BAD_STATE. */
 size_t meopt_state_bytes(const struct meopt *opt, size_t tensor);
 int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_t bytes,
                      struct meopt_error *err);
 int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_t bytes,
                      struct meopt_error *err);
-/* 4: a record as this library writes them; less: one of before, which loading converts: a first moment of 8
- * bits without a second has one scale a group (3), m and v of 8 bits are pairs on grids of other steps (2),
- * or have codes of their own (1); 0: none. */
+/* Returns the version of a record: 4: current; lower: converted when loaded. 3: first moments of 8 bits
+ * without a second have one scale per group. 2: joint 16-bit codes of both moments with a different
+ * quantizer. 1: separate codes for m and v. 0: not a record. */
 int meopt_state_version(const void *record, size_t bytes);
 
-/* The record of a whole tensor from those of its parts (MEOPT_PART) in rising order, and of a part from that
- * of the whole. *bytes: in, the room at `to` (NULL: only asked); out, what it takes. They need no handle; a
- * record that is damaged is MEOPT_BAD_STATE. */
+/* Join the records of a tensor's parts (MEOPT_PART, in rising order) to the record of the whole tensor, and
+ * cut it into parts. *bytes: in, the capacity of `to` (NULL: query only); out, the size. No handle is
+ * required; a damaged record is MEOPT_BAD_STATE. */
 int meopt_state_join(const void *const *parts, const size_t *part_bytes, size_t count, void *to,
                      size_t *bytes, struct meopt_error *err);
-/* A part's from those of parts that cover it, in rising order, as of another number of ranks. */
+/* Makes the record of a part from records of parts that cover it, in rising order, for a different number of
+ * ranks. */
 int meopt_state_range(const void *const *parts, const size_t *part_bytes, size_t parts_count, int64_t first,
                       int64_t count, void *to, size_t *bytes, struct meopt_error *err);
 int meopt_state_cut(const void *whole, size_t whole_bytes, int64_t first, int64_t count, void *to,
                     size_t *bytes, struct meopt_error *err);
 
-/* Everything (states, weights, corrections) in one stream; write returns 0 or anything else to stop.
- * meopt_load finds tensors by name; all must be there, with the same shapes. */
+/* Save and load everything (states, weights, residual bits) in one stream; write returns 0, or nonzero to
+ * stop. meopt_load finds tensors by name; all must exist, with the same shapes. */
 int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *data, size_t bytes),
                void *context, struct meopt_error *err);
 int meopt_load(struct meopt *opt, const void *data, size_t bytes, struct meopt_error *err);

@@ -10,7 +10,7 @@
  * that are alike do not err alike, as they do when rounded to nearest.
  *
  * u comes from the values themselves: the bits of a group's values, each times an odd number of its own, add
- * up to the group's seed of 16 bits, which stands in the lower half of the scale's word; u is a hash of seed
+ * up to the group's seed of 16 bits, stored in the lower half of the scale's word; u is a hash of seed
  * and place (its constants: Chris Wellons, hash-prospector). So nothing has to be remembered or handed over:
  * the same values give the same codes in a run that was resumed, on any number of ranks and in any
  * micro-batch, for a row knows of no other row. Sums are of whole numbers, each product is rounded once, and

@@ -38,7 +38,7 @@ enum loss_kind { LOSS_MSE, LOSS_COSINE, LOSS_SMOOTH_L1 };
 /* C = alpha op(A) op(B) + beta C (+ bias), op(X) = X or X^T; accumulation in fp32 whatever the dtypes.
  * op(A) is (m, k), op(B) (k, n), C (m, n); A, B one dtype (F32 or BF16), C F32 or BF16.
  * Row strides lda, ldb, ldc in elements, of the matrices as stored. bias F32 (n) or NULL.
- * floats: not by an integer GEMM (kernels/cpu/bfp.h), which is less exact beside outliers in many elements.
+ * floats: not by an integer GEMM (kernels/cpu/bfp.h), which is less exact next to outliers in many elements.
  */
 struct gemm {
     int64_t m, n, k;

@@ -26,9 +26,9 @@
  *   v is kept as its square root, unsigned: 16 binades (8 for 4 bits) from 2^E down and NO code for zero, so
  *     a parameter that has seen a gradient can never divide by an empty v. An all-zero group has E = 0.
  *   m is kept relative to the binade of its own stored sqrt(v): |m| <= R sqrt(v) for a constant R of the
- *     betas (core/optim/optim_step.c), so it needs no scale and a small element is not lost beside a large
+ *     betas (core/optim/optim_step.c), so it needs no scale and a small element is not lost next to a large
  * one.
- *     Beside v in 16 or 32 bits, and in 4 bits of rules without v, it takes the group's exponent instead.
+ *     With v in 16 or 32 bits, and in 4 bits of rules without v, it takes the group's exponent instead.
  *   m codes are sign and magnitude; the magnitude x is kept as the float x + c cut to the mantissa bits: near
  *     zero as fine as c allows, zero exact, further out logarithmic.
  *
@@ -53,8 +53,8 @@
  * m of 8 bits without a v (SGD, Lion) is on a grid of its group as well, its span: sign, and 127 equal steps
  * of the bits of |m| + c, c the low end of the span: about linear up to c, a logarithm from there on. Lion
  * takes the sign of beta1 m + (1 - beta1) g, so its c is the smallest max(|m|, (1 - beta1) |g|) of the group:
- * every element has steps that are small beside itself, or beside the gradient that it is added to. SGD's
- * weights move by m itself, so what counts is small beside the largest, of which c is 1/16. Thresholds turn
+ * every element has steps that are small next to itself, or next to the gradient that it is added to. SGD's
+ * weights move by m itself, so what counts is small next to the largest, of which c is 1/16. Thresholds turn
  * as those of pairs.
  */
 #ifndef MEOPT_KERNELS_OPTIM_MATH_H
@@ -68,8 +68,8 @@ OPTIM_FN real rule_average(real old, real x, float beta, float rest)
     return real_fma(old, real_all(beta), x * rest);
 }
 
-/* m / (sqrt(v) root_scale + eps), and its magnitude at most `limit`: exact moments obey that by themselves,
- * rounded ones need not. */
+/* m / (sqrt(v) root_scale + eps), with magnitude at most `limit`, which exact moments never exceed, but
+ * rounded ones may. */
 OPTIM_FN real rule_quotient(real m, real root, const struct optim_scalars *s)
 {
     return m / real_fma(root, real_all(s->root_scale), real_all(s->eps));

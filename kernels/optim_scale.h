@@ -1,6 +1,6 @@
 /* Numbers of a step that hang on norms, for the host and for a card, which find the same bits: the scale of
  * gradients that are clipped, and the trust ratio of LAMB. SCALE_FN: qualifiers of a function. SCALE_MUL: a
- * product of doubles that is not fused with the sum behind it. */
+ * product of doubles that is not fused with the sum after it. */
 #ifndef MEOPT_KERNELS_OPTIM_SCALE_H
 #define MEOPT_KERNELS_OPTIM_SCALE_H
 

@@ -1,4 +1,4 @@
-/* What an optimizer kernel is told: one tensor, its formats, the scalars of this step. Plain data, passed
+/* Arguments of an optimizer kernel: one tensor, its formats, the scalars of this step. Plain data, passed
  * to the CPU kernels and (by value) to the GPU kernels. The formats themselves: kernels/optim_math.h. */
 #ifndef MEOPT_KERNELS_OPTIM_TASK_H
 #define MEOPT_KERNELS_OPTIM_TASK_H
@@ -53,10 +53,10 @@ struct optim_task {
     int64_t first_group;   /* group index in the whole tensor of the first group here */
     int64_t first_partial; /* place of the first chunk's result */
     int32_t rule, weight_format, m_format, v_format, gradient_format, accumulator_format;
-    int32_t version;      /* of the record that moments of 8 bits lie in, where it is not today's: state.h */
+    int32_t version;      /* of the record that holds the 8-bit moments, where it is not today's: state.h */
     uint32_t updates;     /* that the tensor has taken: they turn the thresholds of pairs and spans */
     int32_t norms_only;   /* LAMB, first pass: sums of squares of weight and update; writes nothing */
-    int32_t m_range;      /* 8- and 4-bit m beside low-bit v: |m| <= 2^m_range * 1.9 * binade of sqrt(v) */
+    int32_t m_range;      /* 8- and 4-bit m with low-bit v: |m| <= 2^m_range * 1.9 * binade of sqrt(v) */
     const void *gradient; /* (count); an accumulator: padded to whole groups, with its scales */
     const uint8_t *gradient_scales;
     void *weights;            /* (count): fp32, or the bf16 half */

@@ -10,7 +10,7 @@ enum {
     BYTES_FIRST = UP_TO(meopt_bytes, callers),
     INFO_FIRST = offsetof(struct meopt_tensor_info, bytes) + BYTES_FIRST,
     STATS_FIRST = UP_TO(meopt_step_stats, tensors),
-    /* The size of the options tells how long the tensors of the same header were. */
+    /* The size of the options identifies the header, and so the size of its tensors. */
     OPTIONS_BEFORE_PARTS = UP_TO(meopt_options, device),
     TENSOR_BEFORE_PARTS = UP_TO(meopt_tensor, first),
     TENSOR_FIRST = UP_TO(meopt_tensor, count)

@@ -1,5 +1,5 @@
-/* What bindings to a host's framework need beside steps: options of single tensors, memory that moves,
- * weights that others wrote, formats before there are tensors, moments as numbers. See core/meopt.h. */
+/* Functions that framework bindings need in addition to steps: options per tensor, moved memory, weights
+ * written by the caller, formats without tensors, moments as numbers. See core/meopt.h. */
 #include "core/optim/optim.h"
 
 #include <math.h>

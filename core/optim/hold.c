@@ -47,10 +47,10 @@ static void blocks_of(struct tensor *t, struct block blocks[BLOCKS])
 
 static void *copy_capacity(const struct tensor *t, size_t bytes, int *status, struct meopt_error *err)
 {
-    void *room = *status || !bytes ? NULL : aligned_alloc(64, (bytes + 63) & ~(size_t)63);
-    if (!room && bytes && !*status)
+    void *copy = *status || !bytes ? NULL : aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+    if (!copy && bytes && !*status)
         *status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for a copy of %.100s", t->name);
-    return room;
+    return copy;
 }
 
 /* What of an offloaded tensor is elsewhere, into host memory. */

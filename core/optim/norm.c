@@ -170,8 +170,7 @@ int meopt_norms_begin(struct meopt *opt, const struct meopt_gradient *gradients,
     return status;
 }
 
-/* Sums of all sets at once: places of their tensors, one behind the other, and whether each has a bad group.
- */
+/* Sums of all sets in one array: the tensors' slots, one after another, and whether each has a bad group. */
 static int sets_sums(const struct meopt *opt, size_t sets, const int *set_of, double *norms, int *finite,
                      struct meopt_error *err)
 {

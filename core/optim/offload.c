@@ -168,7 +168,7 @@ int offload_create(struct meopt *opt, struct meopt_error *err)
     if (!status && opt->options.device) {
         device_offloaded(opt->device, place_of(opt), MEMORY_OPTIMIZER, o->home_bytes[0]);
         device_offloaded(opt->device, place_of(opt), MEMORY_WEIGHTS, o->home_bytes[1]);
-        o->told = true;
+        o->accounted = true;
     }
     if (!status && offload_on_card(opt)) status = carrier_create(opt, o, err);
     if (!status && file && !opt->options.dry) status = file_create(opt, o, err);
@@ -181,7 +181,7 @@ void offload_destroy(struct meopt *opt)
     if (!o) return;
     transfers_close(o->transfers);
     memory_add(&opt->options, MEOPT_MEMORY_MOMENTS, o->block, o->block_bytes);
-    if (o->told) {
+    if (o->accounted) {
         carrier_destroy(opt, o);
         device_offloaded(opt->device, place_of(opt), MEMORY_OPTIMIZER, -o->home_bytes[0]);
         device_offloaded(opt->device, place_of(opt), MEMORY_WEIGHTS, -o->home_bytes[1]);

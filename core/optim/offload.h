@@ -1,18 +1,18 @@
-/* States that live elsewhere between steps: in a file, or of a card in this machine's memory.
+/* States stored outside device memory between steps: in a file, or for a card in host memory.
  *
- * Moments and corrections of a tensor are cut into pieces of whole chunks (kernels/optim_task.h), of at most
- * a megabyte or one chunk. A step works through a ring of stages, each the room of one piece: as soon as a
- * piece was stepped its stage goes on by itself, writes the piece back and reads the one that is due next.
- * Which is next is known from the step before: so while the backward pass of a block runs, what the block
- * before it has changed is written and what it will need is read. The bits are the resident ones: the sweep
- * is the same, chunk for chunk, and only the addresses of m, v, scales and corrections are others.
+ * Moments and residual bits of a tensor are split into pieces of whole chunks (kernels/optim_task.h), of at
+ * most a megabyte or one chunk. A step works through a ring of staging buffers (stages), one piece each.
+ * After a piece has stepped, its stage writes the piece back and reads the next one, asynchronously. The
+ * order is that of the previous step: during a block's backward pass, the previous block's pieces are written
+ * and its own are read. Results are bit-identical to resident states: the pass is the same, chunk for chunk,
+ * at different addresses.
  *
- * The file has no name and is nobody's record: a checkpoint is written from it tensor by tensor, as from
- * memory, and stays what it is whatever the file goes through afterwards. So a kill, a full disk or a failing
- * one lose what a resident run would lose: the steps since the last checkpoint. (Instead a checkpoint could
- * link the file: then each piece needs two places, or a file system with reflinks, for the sake of one copy
- * in some hundred steps that each move as many bytes.) Each piece has a checksum in memory, made when it is
- * written and compared when it is read. */
+ * The file has no name and is no record: a checkpoint is written from it tensor by tensor, as from memory,
+ * and later changes of the file do not affect it. A kill, a full disk or a failing one lose the same steps as
+ * with resident states: those since the last checkpoint. (A checkpoint could link the file instead. Then each
+ * piece needs two locations, or a file system with reflinks, to save one copy in some hundred steps that each
+ * move as many bytes.) Each piece has a checksum in memory, computed when it is written and compared when it
+ * is read. */
 #ifndef MEOPT_OPTIM_OFFLOAD_H
 #define MEOPT_OPTIM_OFFLOAD_H
 

@@ -1,8 +1,8 @@
-/* Offloaded states of a card: the stages are in its memory, and what is elsewhere goes through memory of this
- * machine that the driver has pinned. Two queues carry it, one each way, beside the card's own work; events
- * order them, and the host waits for none of it where the states live in its memory. Where they live in a
- * file, each stage has a pinned buffer of its own, and what has left the card is handed to the file when the
- * next pieces are being stepped. */
+/* Offloaded states of a card. The stages are in its memory; the pieces pass through pinned host memory. Two
+ * streams carry the copies, one per direction, in parallel with the card's own work. Events order them, and
+ * the host does not wait if the states are stored in host memory. If they are stored in a file, each stage
+ * has its own pinned buffer, and a piece that has left the card is written to the file while the next pieces
+ * step. */
 #include "core/base/file.h"
 #include "core/optim/offload_internal.h"
 

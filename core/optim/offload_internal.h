@@ -54,12 +54,13 @@ struct offload {
     int64_t home_bytes[2]; /* moments, corrections */
     int64_t file_bytes, bytes_read, bytes_written;
     double wait_seconds;
-    bool told;  /* to the device's account */
-    int failed; /* status of a transfer that went wrong: nothing is moved any more */
+    bool accounted; /* to the device's account */
+    int failed;     /* status of a transfer that went wrong: nothing is moved any more */
     char why[252];
 };
 
-/* How a piece lies in its stage: as a tensor of so many groups, the correction behind its state. */
+/* Returns the layout of a piece in its stage: a tensor of `groups` groups, the residual bits after its state.
+ */
 struct layout piece_layout(const struct tensor *t, int64_t groups);
 
 /* All transfers are done, and every stage is free: the file holds everything. */

@@ -129,7 +129,7 @@ static int order_take(const struct meopt *opt, const int *pieces, int64_t count,
     return MEOPT_OK;
 }
 
-/* Whether the sequence goes on like this. */
+/* Returns whether the sequence continues like this. */
 static bool expected(const struct offload *o, const int *pieces, int64_t count)
 {
     if (!o->order_count || (!o->round && o->due + count > o->order_count)) return false;
@@ -150,13 +150,13 @@ static int order_expect(const struct meopt *opt, const int *pieces, int64_t coun
         o->step = opt->step;
     }
     if (o->seen_count + count > o->seen_capacity) {
-        int64_t room = (o->seen_count + count) * 2;
-        int *seen = realloc(o->seen, (size_t)room * sizeof *seen);
+        int64_t capacity = (o->seen_count + count) * 2;
+        int *seen = realloc(o->seen, (size_t)capacity * sizeof *seen);
         if (!seen)
             return optim_fail(err, MEOPT_NO_MEMORY, "no memory for the order of %lld pieces",
-                              (long long)room);
+                              (long long)capacity);
         o->seen = seen;
-        o->seen_capacity = room;
+        o->seen_capacity = capacity;
     }
     memcpy(o->seen + o->seen_count, pieces, (size_t)count * sizeof *pieces);
     o->seen_count += count;

@@ -1,4 +1,4 @@
-/* Inside libmeopt: the handle behind core/meopt.h. */
+/* Inside libmeopt: the handle of core/meopt.h. */
 #ifndef MEOPT_OPTIM_H
 #define MEOPT_OPTIM_H
 
@@ -76,12 +76,12 @@ static inline size_t optim_places(const struct meopt *opt, const struct tensor *
 int optim_fail(struct meopt_error *err, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* What a tensor's chunks found, summed in their order, whoever computed them. */
+/* Returns the sums of a tensor's chunks, added in chunk order on every device. */
 struct optim_partial partials_total(const struct meopt *opt, const struct tensor *tensor);
 
 /* Sums over all who hold parts of these tensors, in the caller's hands (options.reduce). */
 int optim_reduce(const struct meopt *opt, double *values, size_t count, struct meopt_error *err);
-int optim_reduce_failed(const struct meopt *opt, struct meopt_error *err); /* it, or options.unite, failed */
+int optim_reduce_failed(const struct meopt *opt, struct meopt_error *err); /* reduce or combine failed */
 
 /* Every function that touches the device begins with OPTIM_ENTER(opt): one thread at a time on a card, with
  * its context current, and the caller's again at the end. */
@@ -91,16 +91,16 @@ void optim_leave(struct device **device);
     struct device *entered_ __attribute__((cleanup(optim_leave), unused)) =                                  \
         optim_enter((opt) ? (opt)->device : NULL)
 
-/* Structs of the caller, which may be shorter or longer than the library's (core/optim/abi.c). give: what the
- * caller has room for, and zeros behind what the library knows. take: `to` keeps what the caller does not
- * have; false when the caller asks for something that the library does not know. */
+/* Copy structs of the caller, which may be shorter or longer than the library's (core/optim/abi.c). give:
+ * fills the caller's struct, with zeros after the library's fields. take: keeps defaults for fields that the
+ * caller lacks; returns false if an unknown field is set. */
 void struct_give(void *to, size_t to_size, const void *from, size_t from_size);
 bool struct_take(void *to, size_t to_size, const void *from, size_t from_size);
 /* Options of any caller's size, checked. */
 int options_read(struct meopt_options *to, const struct meopt_options *from, struct meopt_error *err);
 /* Are the numbers of a rule in their ranges, and can the formats bear them? */
 int options_check(const struct meopt_options *options, struct meopt_error *err);
-/* MEOPT_BAD_ORDER while a step goes on */
+/* Returns MEOPT_BAD_ORDER during a step. */
 int optim_between_steps(const struct meopt *opt, struct meopt_error *err);
 /* Is [first, first + count) a range of a tensor in groups of 64, and are there values for it? */
 int optim_range_check(const struct meopt *opt, size_t tensor, int64_t first, int64_t count,
@@ -123,8 +123,8 @@ struct optim_task task_of(const struct meopt *opt, const struct tensor *tensor);
 /* Set to zero by the threads that will step it. */
 void state_clear(const struct meopt *opt, struct tensor *tensor);
 
-/* The m range beside a low-bit v (struct optim_task) and
- * the bound of |m| / sqrt(v) after t steps; t 0: for ever. */
+/* The range of m with a low-bit v (struct optim_task), and the bound of |m| / sqrt(v) after t steps; t 0: for
+ * ever. */
 double ratio_limit(const struct meopt_options *options, double t);
 int m_range(const struct meopt_options *options, int m_format);
 /* The options of a tensor: the handle's, or in *own with what meopt_set_group changed. */

@@ -160,7 +160,8 @@ int options_read(struct meopt_options *to, const struct meopt_options *from, str
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor_size is %zu: call meopt_options_init first",
                           to->tensor_size);
     if (to->combine && !to->reduce)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "options.unite without options.reduce: see core/meopt.h");
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "options.combine without options.reduce: see core/meopt.h");
     if (!meopt_rule_name(to->rule)) return out_of_range(err, "rule", to->rule, "one of enum meopt_rule");
     if (!meopt_weight_format_name(to->weights))
         return out_of_range(err, "weights", to->weights, "one of enum meopt_weight_format");
@@ -262,7 +263,7 @@ int tensor_read(struct meopt_tensor *to, const struct meopt_options *options,
                              (to->count % CHUNK_ELEMENTS && to->first + to->count != count)))
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           "tensor %.100s: %lld elements from %lld are no part of it in chunks of %d, which "
-                          "options.unite asks for",
+                          "options.combine asks for",
                           to->name, (long long)to->count, (long long)to->first, CHUNK_ELEMENTS);
     if (to->lr_scale == 0) to->lr_scale = 1;
     if (!isfinite(to->lr_scale) || to->lr_scale < 0)

@@ -1,9 +1,8 @@
-/* Optimizer state in and out: records of one tensor, the stream of all, conversion between formats.
+/* Saves and loads optimizer state: records of one tensor, the stream of all, conversion between formats.
  *
- * A record is a header, the bytes of m, of v (a pair: of both), of the scales, each as they lie in memory
- * (little-endian, padded to whole groups of 64), and a CRC-32C over everything before it. Records are input
- * from outside: every field is checked, and so is every value, before the tensor is touched.
- */
+ * A record is a header, the bytes of m, of v (joint code: of both), of the scales, each as in memory
+ * (little-endian, padded to whole groups of 64), and a CRC-32C of everything before it. Records are untrusted
+ * input: every field and every value is checked before the tensor changes. */
 #include "core/base/file.h"
 #include "core/optim/state.h"
 

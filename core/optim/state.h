@@ -6,10 +6,10 @@
 
 #include <string.h>
 
-#define RECORD_SPANS "MEOPTST4" /* of rules without v: m of 8 bits lies on spans */
-#define RECORD_MAGIC "MEOPTST3" /* with m and v of 8 bits as pairs */
-#define RECORD_PAIRS "MEOPTST2" /* the same on grids of other steps; read as optim_formats.h says */
-#define RECORD_PLAIN "MEOPTST1" /* neither; what is of 8 bits has codes of its own, with a scale a group */
+#define RECORD_SPANS "MEOPTST4" /* rules without v: 8-bit m with a quantizer range per group */
+#define RECORD_MAGIC "MEOPTST3" /* joint 16-bit codes of m and v */
+#define RECORD_PAIRS "MEOPTST2" /* the same with older quantizers; read as optim_formats.h describes */
+#define RECORD_PLAIN "MEOPTST1" /* neither; 8-bit moments have separate codes, with a scale per group */
 
 /* Records of versions that widened formats during a run. Neither is written any more. */
 enum record_flags {
@@ -36,8 +36,8 @@ static inline bool record_known(const struct record *r)
     return record_is(r, RECORD_SPANS) || record_is(r, RECORD_MAGIC) || record_is(r, RECORD_PAIRS) ||
            record_is(r, RECORD_PLAIN);
 }
-/* 1: m and v of 8 bits have codes of their own, 2: pairs on the grids of before, 3: m of 8 bits without v has
- * a scale a group; 4: as they lie in memory today. */
+/* 1: 8-bit m and v have separate codes, 2: joint codes with older quantizers, 3: 8-bit m without v has a
+ * scale per group, 4: the current format. */
 enum { RECORD_TODAY = 4 };
 static inline int record_version(const struct record *r)
 {
@@ -75,8 +75,8 @@ static inline bool record_fits(const struct record *r, size_t bytes)
     return r->flags & RECORD_SAMPLES ? bytes >= record_bytes(r) : bytes == record_bytes(r);
 }
 
-/* Scales of so many groups, or headers of pairs and spans, as a record of this version has them; groups: none
- * is wrong, else the first that is. */
+/* Checks scales of `groups` groups, or headers of joint codes and ranges, of a record of this version.
+ * Returns `groups` if all are valid, else the first invalid one. */
 int64_t state_scales_wrong(int m, int v, int version, const uint8_t *scales, int64_t groups);
 
 #endif

@@ -1,11 +1,11 @@
-/* Records of parts: one of the whole tensor from those of its parts, and back. Arrays of a state lie in whole
- * groups of 64, and parts begin at groups: they are cut and joined as bytes. */
+/* Joins the records of parts to a whole tensor's record, and cuts it into parts. Arrays of a state consist of
+ * whole groups of 64, and parts begin at groups, so bytes are copied. */
 #include "core/base/file.h"
 #include "core/optim/state.h"
 
 #include <string.h>
 
-/* A record whose checksum is right, and where its three arrays lie. */
+/* A record with a correct checksum, and the positions of its three arrays. */
 struct opened {
     struct record r;
     const char *arrays[3];
@@ -45,7 +45,7 @@ static int record_open(struct opened *o, const void *record, size_t bytes, struc
 static int record_begin(struct record *r, int64_t first, int64_t groups, void *to, size_t *bytes,
                         char *arrays[3], struct meopt_error *err)
 {
-    size_t each[3], room = *bytes;
+    size_t each[3], capacity = *bytes;
     record_group_bytes(r, each);
     r->first = first;
     r->m_bytes = (uint64_t)groups * each[0];
@@ -54,8 +54,9 @@ static int record_begin(struct record *r, int64_t first, int64_t groups, void *t
     r->flags &= ~(unsigned)RECORD_SAMPLES;
     *bytes = record_bytes(r);
     if (!to) return MEOPT_OK;
-    if (room < *bytes)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "a state of %zu bytes has no room in %zu", *bytes, room);
+    if (capacity < *bytes)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "a state of %zu bytes does not fit in %zu", *bytes,
+                          capacity);
     memcpy(to, r, sizeof *r);
     arrays[0] = (char *)to + sizeof *r;
     arrays[1] = arrays[0] + r->m_bytes;
@@ -92,16 +93,16 @@ static int assemble(const void *const *parts, const size_t *part_bytes, size_t c
     if ((status = record_begin(&r, first * OPTIM_GROUP, groups, to, bytes, arrays, err)) != 0 || !to)
         return status;
     record_group_bytes(&r, each);
-    int64_t at = 0, behind = -1; /* groups that are there; the end of the part before */
+    int64_t at = 0, previous_end = -1; /* groups that are there; the end of the part before */
     for (size_t i = 0; i < count; i++) {
         if ((status = record_open(&part, parts[i], part_bytes[i], err)) != 0) return status;
         int64_t begin = part.r.first / OPTIM_GROUP, end = begin + part.groups,
                 some = (end < first + groups ? end : first + groups) - (first + at);
-        if (!same_kind(&part.r, &one.r) || (part.groups && behind >= 0 && begin != behind) ||
+        if (!same_kind(&part.r, &one.r) || (part.groups && previous_end >= 0 && begin != previous_end) ||
             (all && part.groups && (begin != at || end > groups)))
             return optim_fail(err, MEOPT_BAD_STATE, "states of %zu parts do not fit: number %zu from %lld",
                               count, i, (long long)part.r.first);
-        if (part.groups) behind = end;
+        if (part.groups) previous_end = end;
         if (some <= 0 || begin > first + at) continue;
         for (int k = 0; k < 3; k++)
             memcpy(arrays[k] + (size_t)at * each[k], part.arrays[k] + (size_t)(first + at - begin) * each[k],

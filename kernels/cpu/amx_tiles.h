@@ -2,8 +2,8 @@
  * Packing operands into tiles, and the product of two panels.
  *
  * Tile layouts: A 16 rows x 32 columns of bf16. B 16 rows of pairs: row r holds (b[2r][j], b[2r+1][j]) for 16
- * columns j. A panel is PANEL rows of op(A) or columns of op(B); it lies as two tiles for each 32 of the
- * inner dimension (a step), zeros behind the edges. */
+ * columns j. A panel is PANEL rows of op(A) or columns of op(B); it is stored as two tiles for each 32 of the
+ * inner dimension (a step), zeros after the edges. */
 #ifndef MEOPT_KERNELS_CPU_AMX_TILES_H
 #define MEOPT_KERNELS_CPU_AMX_TILES_H
 
@@ -74,7 +74,7 @@ TARGET static inline void pack_step(const uint16_t *p, int64_t stride, int along
 }
 
 /* Panels from `first` up to `last` and steps from `k0` to `k1` of an operand,
- * in the order in which it lies in memory. */
+ * in the order of memory. */
 TARGET static inline void pack(const uint16_t *p, int64_t stride, int along, int b, int64_t outer, int64_t k,
                                int64_t panel_bytes, int64_t first, int64_t last, int64_t k0, int64_t k1,
                                uint8_t *to)

@@ -160,7 +160,7 @@ static inline void store_one(word *to, __m512 x) { (void)to, (void)x; }
 static inline void store_below(word *to, __m512 upper, __m512 lower) { store_two(to, upper, lower); }
 #endif
 
-/* Row r of scores to e^(s - max), zeros behind N; the row's factor 1 / sum and its log-sum-exp. */
+/* Row r of scores to e^(s - max), zeros after N; the row's factor 1 / sum and its log-sum-exp. */
 static void softmax_row(const struct head *h, int64_t r, float *lse)
 {
     float *row = h->s + r * h->n;
@@ -206,7 +206,7 @@ static inline struct gradients gradient16(const struct head *h, int64_t at, __m5
     __m512 grad = _mm512_fmsub_ps(_mm512_loadu_ps(h->t + at), constant16(h->scale), delta);
     return (struct gradients){p, _mm512_mul_ps(p, grad)};
 }
-/* behind N there are no scores: e^-lse may be anything */
+/* after N there are no scores: e^-lse may be anything */
 static inline struct gradients those_of(struct gradients g, __mmask16 mask)
 {
     return (struct gradients){_mm512_maskz_mov_ps(mask, g.p), _mm512_maskz_mov_ps(mask, g.ds)};
@@ -277,7 +277,7 @@ INLINE lanes exp2_lanes(lanes x)
     return p * (lanes)((bits_of_lanes)shifted << 23);
 }
 
-/* behind N there are no scores */
+/* after N there are no scores */
 static inline void close_row(const struct head *h, float *row)
 {
     for (int64_t j = h->N; j < h->n; j++) row[j] = -INFINITY;

@@ -9,7 +9,7 @@
  *
  * dS is kept for the whole head, in bf16 tiles, for dQ = dS K. Scores,
  * sums and exponentials are fp32. Padding needs no masks in backward: rows
- * behind N are zeros in every packed operand, and what meets them is finite:
+ * after N are zeros in every packed operand, and what meets them is finite:
  * where a score of 0 stands there, e^-lse is held to e, above all that is a P. */
 #include "kernels/cpu/attention_amx.h"
 
@@ -49,7 +49,7 @@ size_t attention_amx_scratch(int64_t N, int64_t dh)
                     s.d * TILES * 4 + 2 * s.n * PANEL * 4);
 }
 
-/* Row r of a block of four tiles: its left 16 floats; the right 16 are 256 floats behind. */
+/* Row r of a block of four tiles: its left 16 floats; the right 16 follow 256 floats later. */
 static inline float *block_row(float *block, int64_t r) { return block + r / 16 * 512 + r % 16 * 16; }
 
 TARGET static inline void store_pair(uint8_t *to, __m512 left, __m512 right)
@@ -133,7 +133,7 @@ TARGET static void forward_head(const struct shape *s, const uint16_t *q, uint16
     }
 }
 
-/* Zeros behind N. */
+/* zeros after N. */
 TARGET static void row_products(const struct shape *s, const uint16_t *out, const uint16_t *dout,
                                 const float *lse, float *row_lse, float *delta)
 {

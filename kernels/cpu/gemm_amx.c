@@ -1,4 +1,4 @@
-/* bf16 matrix product on Intel AMX tiles (TDPBF16PS), fp32 accumulation.
+/* bf16 GEMM on Intel AMX tiles (TDPBF16PS), fp32 accumulation.
  *
  * Rates in bf16 GFLOP/s of two
  * Sapphire Rapids threads, m, n, k = 2056, 6144, 1408 and the two gradients, each the best of two rounds
@@ -58,7 +58,7 @@ static int64_t block_size(int64_t n, int64_t most, int64_t parts)
 }
 
 /* Few rows (small batches): B, the weights, costs more to move than to multiply. Then each thread packs what
- * it needs of B next where it stays in its second-level cache, beside all rows of a block of C, instead of
+ * it needs of B next where it stays in its second-level cache, next to all rows of a block of C, instead of
  * all of B going to memory and back. Columns of such a block; 0: not so. */
 static int64_t few_rows_columns(int64_t m, int64_t n, int64_t threads)
 {
@@ -92,7 +92,7 @@ size_t gemm_amx_workspace(int64_t m, int64_t n, int64_t k, int threads)
     return (size_t)(up(m, PANEL) + up(n, PANEL)) * row + (size_t)threads * (MC * NC * sizeof(float));
 }
 
-/* Where the four tiles of row i, column j stand in a block. */
+/* Returns the offset of the four tiles of row i, column j in a block. */
 static inline int64_t tiles_at(int64_t i, int64_t j)
 {
     return (j / PANEL * (MC / PANEL) + i / PANEL) * (PANEL * PANEL);
@@ -246,7 +246,7 @@ void gemm_amx(const struct gemm_bf16 *g, void *workspace, int threads)
 {
 #pragma omp parallel num_threads(threads) if (threads > 1)
 #ifdef _OPENMP
-    /* one thread may be one of somebody else's team */
+    /* a single thread may belong to a different team */
     multiply_share(g, workspace, threads, threads == 1 ? 0 : omp_get_thread_num(),
                    threads == 1 ? 1 : omp_get_num_threads());
 #else

@@ -40,7 +40,7 @@ static inline size_t optim_scale_bytes(int m_format, int v_format)
            : OPTIM_LOW_BIT(m_format) || OPTIM_LOW_BIT(v_format) ? 1
                                                                 : 0;
 }
-/* Bytes of an element as it lies in the weights: fp32, or the bf16 half. */
+/* Bytes of an element of the stored weights: fp32, or the bf16 half. */
 static inline size_t optim_weight_bytes(int weight_format)
 {
     return weight_format <= WEIGHTS_F32_COPY ? 4 : 2;

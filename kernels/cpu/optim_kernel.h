@@ -330,7 +330,7 @@ OPTIM_FN const word *range_words(const struct range_run *r, int64_t group)
 {
     return r->randomly ? r->random[(uint64_t)(group - r->first) % (2 * RANDOM_GROUPS)] : NULL;
 }
-/* Words for a group that comes, and those behind it. */
+/* Words for a group that comes, and those after it. */
 OPTIM_FN void range_random(const struct optim_task *t, struct range_run *r, int64_t group, int64_t begin)
 {
     uint64_t at = (uint64_t)(group - r->first), in = at % RANDOM_GROUPS;

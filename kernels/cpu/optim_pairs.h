@@ -3,7 +3,7 @@
  * A group goes through seven parts. Each of them waits for what is slow in the one before (roots, quotients,
  * the largest of 64), and a processor looks ahead less than a group: so each part is another group's, and all
  * that is waited for was begun a group ago. Roots and quotients come by halves, with other work between them:
- * the divider takes ten to twelve cycles for each, and what is behind four of them in a row waits.
+ * the divider takes ten to twelve cycles for each, and what is after four of them in a row waits.
  */
 #ifndef MEOPT_KERNELS_CPU_OPTIM_PAIRS_H
 #define MEOPT_KERNELS_CPU_OPTIM_PAIRS_H

@@ -321,7 +321,7 @@ OPTIM_FN real real_largest(real x, real y)
 /* Numbers of 16 bits, less a whole number */
 OPTIM_FN real load_halves_less(const void *p, float less)
 {
-#if LANES == 16 /* behind the exponent of 2^23 */
+#if LANES == 16 /* after the exponent of 2^23 */
     __m512i order = _mm512_set_epi16(15, 15, 14, 14, 13, 13, 12, 12, 11, 11, 10, 10, 9, 9, 8, 8, 7, 7, 6, 6,
                                      5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
     return (real)_mm512_mask_permutexvar_epi16(_mm512_set1_epi32(0x4b000000), 0x55555555u, order,

@@ -91,7 +91,7 @@ static enum cpu_isa own_set(void)
 
 bool cpu_isa_runs(enum cpu_isa set) { return (here().can & needs[set]) == needs[set]; }
 
-/* What MEOPT_CPU_ISA says; NULL: nothing. amx: the matrix unit beside all else. */
+/* What MEOPT_CPU_ISA says; NULL: nothing. amx: the matrix unit next to all else. */
 static const char *wanted(void)
 {
     const char *name = getenv("MEOPT_CPU_ISA");

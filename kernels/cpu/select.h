@@ -2,7 +2,7 @@
  * depend on a measurement.
  *
  * Sets of one width differ in how they multiply bf16 (gemm.c): widened to floats (plain, avx2_fma, avx512),
- * by whole numbers (avx2, avx2_vnni, avx512_vnni: bfp.h), or as they are (avx512_bf16). */
+ * by integer GEMM (avx2, avx2_vnni, avx512_vnni: bfp.h), or as they are (avx512_bf16). */
 #ifndef MEOPT_KERNELS_CPU_SELECT_H
 #define MEOPT_KERNELS_CPU_SELECT_H
 
@@ -37,7 +37,7 @@ const char *cpu_plain_remedy(void);
 /* What this processor takes by itself, or the set that MEOPT_CPU_ISA asks for where it runs. */
 enum cpu_isa cpu_isa_taken(void);
 
-/* Whether MEOPT_CPU_ISA asks for what nobody knows or what is not to be had here (amx: without `tiles`). */
+/* Returns whether MEOPT_CPU_ISA names an unknown or unavailable ISA (amx: without `tiles`). */
 struct cpu_refusal {
     char why[160]; /* what was asked, and why it is not */
     char hint[200];

@@ -19,7 +19,7 @@ enum {
     KEEP = QT * DH / ATTENTION_THREADS
 };
 
-/* rows x dh of q, k or v (which 0, 1, 2) into shared memory, zeros behind row N */
+/* rows x dh of q, k or v (which 0, 1, 2) into shared memory, zeros after row N */
 template <class T>
 DEVICE void load_tile(float (*tile)[PAD], const T *qkv, int which, int64_t b, int64_t h, int64_t first,
                       int64_t N, int64_t H, int dh)
@@ -188,12 +188,12 @@ DEVICE void attention_backward_kv(const T *qkv, const float *lse, const float *d
 #if MEOPT_MATRIX
 enum {
     MOST = DH / 16,
-    FEW = 6,       /* parts of 16 of a row of q, k or v; those behind dh are skipped */
+    FEW = 6,       /* parts of 16 of a row of q, k or v; those after dh are skipped */
     TALL = 64,     /* rows of a tile in shared memory */
     WIDE = DH + 8, /* elements of its rows, which so fall on different banks */
     TILE_CHUNKS = TALL * WIDE / 8,
     OWNED = ATTENTION_THREADS / WAVE * 16, /* rows of a block, two tiles at most; the grid is the plain
-                                              kernels': blocks behind row N return */
+                                              kernels': blocks after row N return */
 };
 
 /* Rows of one head in memory: row i at x + i * step, `rows` of them from x on, dh elements each. */
@@ -211,7 +211,7 @@ DEVICE span rows_span(const bf16 *x, int64_t b, int64_t h, int64_t first, int64_
 {
     return {x + ((b * N + first) * H + h) * dh, H * dh, N - first, dh};
 }
-/* The first `tall` rows, zeros behind the last one as far as products of 16 rows and 16 columns reach. */
+/* The first `tall` rows, zeros after the last one as far as products of 16 rows and 16 columns reach. */
 DEVICE void tile_load(chunk *tile, const span &s, int tall)
 {
     bool aligned = (uintptr_t)s.x % sizeof(chunk) == 0 && s.step % 8 == 0;
@@ -233,7 +233,7 @@ template <int PARTS> DEVICE void factors_load(fragment (&f)[PARTS], chunk *tiles
     UNROLLED for (int d = 0; d < PARTS; d++) f[d] =
         16 * d < s.dh ? fragment_rows(rows + 16 * d, WIDE) : fragment{};
 }
-/* sum to the rows of s, which lie in `base` */
+/* stores the sum in the rows of s, relative to base */
 template <int PARTS> DEVICE void sums_store(bf16 *base, const span &s, const result (&sum)[PARTS])
 {
     bf16 *x = base + (s.x - base);
@@ -310,7 +310,7 @@ DEVICE void attention_forward(const bf16 *qkv, bf16 *out, float *lse, int64_t N,
             if (j0 + 16 * j >= N) continue;
             UNROLLED for (int i = 0; i < FRAGMENT; i++)
             {
-                float p = expf(s[j].at[i] - top[lane_row(i)]); /* 0 behind key N */
+                float p = expf(s[j].at[i] - top[lane_row(i)]); /* 0 after key N */
                 s[j].at[i] = p;
                 total[lane_row(i)] += p;
             }

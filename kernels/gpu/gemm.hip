@@ -132,7 +132,7 @@ GEMM(gemm_bf16_f32_plain, bf16, float, <bf16 COMMA float>)
 GEMM(gemm_bf16_bf16_plain, bf16, bf16, <bf16 COMMA bf16>)
 
 /* One wave, at every start: are the matrix instructions what matrix.h takes them for? c[0] says which they
- * are; behind it, each (16, 16), follow a b^T, a b, and (a b^T) b with that sum as the first factor. The host
+ * are; after it, each (16, 16), follow a b^T, a b, and (a b^T) b with that sum as the first factor. The host
  * multiplies, too (core/device/gpu_matrix.c). Values are small integers, so that every sum is exact. */
 KERNEL(matrix_check, const bf16 *a, const bf16 *b, float *c)
 {

@@ -68,7 +68,7 @@
 struct alignas(16) chunk {
     uint32_t pair[4];
 };
-/* The first `count` of eight elements, zeros behind them. aligned: p is a multiple of 16 bytes. */
+/* The first `count` of eight elements, zeros after them. aligned: p is a multiple of 16 bytes. */
 DEVICE chunk load_chunk(const bf16 *p, int64_t count, bool aligned)
 {
     chunk c = {};

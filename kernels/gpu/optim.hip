@@ -3,7 +3,7 @@
  *
  * The arithmetic is kernels/optim_math.h, as on the CPU. A block owns a chunk of 512 groups of 64 elements;
  * eight neighbouring lanes (an octet) walk through 16 groups, in pairs, because that is how random numbers
- * are shared (eight Philox blocks a pair: one a lane). What of a group is a lane's stands in optim_lane.h:
+ * are shared (eight Philox blocks a pair: one a lane). A lane's part of a group: optim_lane.h. There
  * random words of its elements are one word turned by 8 i bits, and a sum of squares adds up in the order of
  * the CPU. Norms do, too: by element % 16 over 16 groups in fp32, then in double.
  */
@@ -186,7 +186,7 @@ DEVICE const optim_row *task_find(const optim_row *tasks, int count, int64_t blo
     return tasks + low;
 }
 
-/* Groups that were bad when a gradient was accumulated stay bad, for nobody was told, until what is
+/* Groups that were bad when a gradient was accumulated stay bad, because that was not reported, until what is
  * accumulated is begun anew. */
 DEVICE int64_t carried(const optim_task *t, int64_t bad, int64_t before)
 {
@@ -378,7 +378,7 @@ KERNEL(optim_spread, const optim_row *tasks, int, const optim_partial *partials,
         places[r->first_place + t->first_group / CHUNK + c] = partials[t->first_partial + c];
 }
 
-/* Behind optim_squares: chunk by chunk, row by row, as the host adds them up. */
+/* After optim_squares: chunk by chunk, row by row, as the host adds them up. */
 KERNEL(optim_total, const optim_row *tasks, int count, const optim_partial *partials, optim_grad_stats *found)
 {
     SHARED double squares[OPTIM_THREADS];

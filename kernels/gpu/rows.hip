@@ -51,7 +51,7 @@ DEVICE void layernorm_apply(const X *x, int64_t stride, const float *weight, con
 }
 
 /* A thread has the columns THREAD, THREAD + THREADS, ... of a row: the first of them, of rows as wide as
- * towers are, stay in registers from one pass over the row to the next; what is behind is read again. */
+ * towers are, stay in registers from one pass over the row to the next; what is after is read again. */
 enum { KEPT = 8 };
 
 /* y = x + gamma * (branch + bias), and norm(stored(x) + gamma * (branch + bias)) by y's moments; x NULL: by
@@ -63,7 +63,7 @@ DEVICE void residual_norm(const float *x, const T *branch, const float *branch_b
                           int64_t D, float eps)
 {
     SHARED float partial[WAVES];
-    int64_t row = BLOCK_X, at = row * D, behind = KEPT * THREADS + THREAD;
+    int64_t row = BLOCK_X, at = row * D, after = KEPT * THREADS + THREAD;
     float added[KEPT], made[KEPT], sum = 0, squares = 0, m = mean[row], r = rstd[row];
     float from = from_mean[row], deviation = 1.0f / from_rstd[row];
     UNROLLED for (int k = 0; k < KEPT; k++)
@@ -78,7 +78,7 @@ DEVICE void residual_norm(const float *x, const T *branch, const float *branch_b
         sum += made[k];
     }
     if (x) {
-        for (int64_t d = behind; d < D; d += THREADS) {
+        for (int64_t d = after; d < D; d += THREADS) {
             y[at + d] = exact_add(x[at + d],
                                   exact_mul(gamma ? gamma[d] : 1.0f, biased(branch, at + d, branch_bias, d)));
             sum += y[at + d];
@@ -89,7 +89,7 @@ DEVICE void residual_norm(const float *x, const T *branch, const float *branch_b
             if (k * THREADS + THREAD >= D) continue;
             squares += (made[k] - m) * (made[k] - m);
         }
-        for (int64_t d = behind; d < D; d += THREADS) squares += (y[at + d] - m) * (y[at + d] - m);
+        for (int64_t d = after; d < D; d += THREADS) squares += (y[at + d] - m) * (y[at + d] - m);
         r = 1.0f / sqrtf(block_sum(squares, partial) / (float)D + eps);
         if (THREAD == 0) {
             mean[row] = m;
@@ -103,7 +103,7 @@ DEVICE void residual_norm(const float *x, const T *branch, const float *branch_b
         float z = exact_add(exact_add(exact_mul(load(stored, at + d), deviation), from), added[k]);
         normalized(n, hat, at + d, (z - m) * r, weight[d], bias[d]);
     }
-    for (int64_t d = behind; d < D; d += THREADS) {
+    for (int64_t d = after; d < D; d += THREADS) {
         float u = exact_mul(gamma ? gamma[d] : 1.0f, biased(branch, at + d, branch_bias, d)),
               z = exact_add(exact_add(exact_mul(load(stored, at + d), deviation), from), u);
         normalized(n, hat, at + d, (z - m) * r, weight[d], bias[d]);
@@ -123,11 +123,11 @@ DEVICE void layernorm_backward(const T *dy, const X *x, int64_t stride, const fl
 {
     SHARED float sums[WAVES], products[WAVES];
     int64_t shares = BLOCKS_X, step = (R + shares - 1) / shares, begin = BLOCK_X * step,
-            end = begin + step < R ? begin + step : R, behind = KEPT * THREADS + THREAD;
+            end = begin + step < R ? begin + step : R, after = KEPT * THREADS + THREAD;
     float *of_weight = partial + BLOCK_X * D, *of_bias = of_weight + shares * D,
           *of_dx = of_bias + shares * D;
     float dweight[KEPT] = {}, dbias[KEPT] = {}, ddx[KEPT] = {};
-    for (int64_t d = behind; d < D; d += THREADS) {
+    for (int64_t d = after; d < D; d += THREADS) {
         of_weight[d] = of_bias[d] = 0;
         if (plain) of_dx[d] = 0;
     }
@@ -153,7 +153,7 @@ DEVICE void layernorm_backward(const T *dy, const X *x, int64_t stride, const fl
             dweight[k] += given[k] * hat[k];
             dbias[k] += given[k];
         }
-        for (int64_t d = behind; d < D; d += THREADS) {
+        for (int64_t d = after; d < D; d += THREADS) {
             float one = load(g, d), c = (load(v, d) - m) * scale, w = one * weight[d];
             sum += w;
             product += w * c;
@@ -179,7 +179,7 @@ DEVICE void layernorm_backward(const T *dy, const X *x, int64_t stride, const fl
             store(plain, row * D + d, gradient);
             if (gamma) store(scaled, row * D + d, gamma[d] * gradient);
         }
-        for (int64_t d = behind; d < D; d += THREADS) {
+        for (int64_t d = after; d < D; d += THREADS) {
             float gradient = r * (load(g, d) * weight[d] - sum - (load(v, d) - m) * scale * product);
             if (to) {
                 store(to, row * D + d, gradient);
@@ -239,7 +239,7 @@ template <class T> DEVICE void column_sums(const T *x, float *partial, int64_t R
 }
 
 /* sums (D) += partial (shares, D); of a grid two or three blocks high also more and most (D) += what stands
- * behind it */
+ * after it */
 KERNEL(add_shares, const float *partial, float *sums, float *more, float *most, int64_t shares, int64_t D)
 {
     int64_t d = BLOCK_X * THREADS + THREAD;

@@ -24,7 +24,7 @@
 #define SHARED   __shared__
 #define ROLLED   _Pragma("unroll 1")
 #define UNROLLED _Pragma("unroll")
-/* ROCm's own macro warns since 6.4 and is gone since 7.2; older compilers have no __GFX9__. Behind all: the
+/* ROCm's own macro warns since 6.4 and is gone since 7.2; older compilers have no __GFX9__. After all: the
  * host half of the compilation, which is not used. Whether it is the card's is asked at every start. */
 #if defined(__GFX9__)
 #define WAVE 64
