@@ -1,11 +1,10 @@
-/* Identity by content. A configuration names files, and a name says nothing about the bytes behind it: a host
- * may have a stale copy, and a file may be replaced while a run is stopped. So the content itself is
- * compared, between the ranks of a run when it starts, and with meta.json when it resumes (resume_check.h).
+/* Checksums of the weights and images that a run uses. A file of the same name may have other content: a host
+ * may have a stale copy, or the file may be replaced while a run is stopped. Therefore content is compared
+ * between the ranks when a run starts, and with meta.json when it resumes (resume_check.h).
  *
- * Weights: a checksum of all values that a checkpoint gave to a tower, made while they are loaded, and the
- * part of the model configuration that a sidecar file may decide. Whatever the file's format, dtype, shards
- * and key names: the same values have the same checksum. Images: image_list_hash covers names and sizes of
- * all, a sample covers the bytes of some. */
+ * Weights: a checksum of all values that were loaded into a tower, and the part of the model configuration
+ * that a sidecar config may set. Equal values have equal checksums in any format, dtype, sharding or key
+ * naming. Images: image_list_hash covers names and sizes of all images, a sample the bytes of some. */
 #ifndef MEOPT_TRAIN_CONTENT_H
 #define MEOPT_TRAIN_CONTENT_H
 
@@ -14,26 +13,26 @@
 #include "core/nn/nn.h"
 
 struct tower_content {
-    uint32_t crc32c; /* sum over the tensors of the CRC-32C of name and values; 0: none came from a file */
+    uint32_t crc32c; /* sum over tensors of the CRC-32C of name and values; 0: none came from a file */
     char model[256]; /* "family=dinov2 depth=24 heads=16 ..." */
 };
 
-/* Adds one tensor, as fp32. */
+/* Adds one tensor (fp32 values) to the checksum. */
 void content_add(struct tower_content *content, const struct parameter *parameter, const float *values);
 void content_set_model(struct tower_content *content, const struct model_shape *model_shape);
 
-/* Compares one tower ("teacher", "student") over all ranks, which make this call together. EXIT_CONFIG with
- * the file's path and the first rank that differs from rank 0, on every rank. */
+/* Compares one tower ("teacher", "student") between all ranks (collective call). A difference is EXIT_CONFIG
+ * on every rank, with the file's path and the first rank that differs from rank 0. */
 int content_compare_ranks(struct comm *ranks, const char *tower, const char *path,
                           const struct tower_content *content, struct error *err);
-/* The same for the sampled images of a list. */
+/* Compares the sampled images of a list in the same way. */
 int content_compare_images(struct comm *ranks, const struct image_list *list, const char *root,
                            struct error *err);
 
-/* The checksums of the sampled images as meta.json has them: "1a2b3c4d -" ("-": could not be read). malloc'ed
- */
+/* Returns the checksums of the sampled images as in meta.json: "1a2b3c4d -" ("-": could not be read). The
+ * caller frees. */
 char *content_samples(const struct image_list *list, const char *root);
-/* Name of the first image whose checksum differs between two such texts of the same list; NULL: none does. */
+/* Returns the name of the first image whose checksum differs between two such texts of one list, or NULL. */
 const char *content_changed_sample(const struct image_list *list, const char *before, const char *now);
 
 #endif

@@ -1,4 +1,4 @@
-/* Why so many GiB: the tensors of each class of memory, and for each the one setting that would shrink it.
+/* Explains the memory of an experiment: the tensors of each memory class, and the setting that shrinks each.
  *
  *     struct explanation e;
  *     if (explain(&e, path, overrides, count, ranks, limit, &err) == 0) ...
@@ -12,25 +12,25 @@
 
 enum { EXPLAIN_NAME = 96, REMEDIES = 19, REMEDY_KEYS = 6 };
 
-/* Tensors that are called alike but for their block's number, blocks.*.NAME, are one row. */
+/* One row. Tensors whose names differ only in the block's number share the row blocks.*.NAME. */
 struct explain_row {
     enum memory_class class;
     char name[EXPLAIN_NAME];
     int64_t count; /* tensors */
-    double bytes;  /* all of them */
-    int remedy;    /* the setting that shrinks it at the least cost, by most; -1: none */
-    double saved;  /* bytes of this row, by that */
+    double bytes;  /* of all of them */
+    int remedy;    /* index of the cheapest setting that shrinks this row; -1: none */
+    double saved;  /* bytes of this row that it saves */
 };
 
-/* A setting, tried on this experiment. */
+/* A setting, planned for this experiment. */
 struct remedy {
-    const char *name; /* NULL: of several ranks, and there is one */
-    char keys[256];   /* what is typed for it */
+    const char *name; /* NULL: it requires several ranks */
+    char keys[256];   /* key=value words that select it */
     bool possible, fits, cheapest;
-    char why[200]; /* not possible */
+    char why[200]; /* the reason if it is not possible */
     struct memory_use use;
-    double cost; /* of a step, compute relative to now */
-    double sent; /* bytes that a rank sends in a step */
+    double cost; /* compute of a step, relative to the experiment as configured */
+    double sent; /* bytes that a rank sends per step */
     struct explain_row *rows;
     int row_count;
 };
@@ -42,7 +42,7 @@ struct explanation {
     struct remedy remedies[REMEDIES];
 };
 
-/* The experiment of a file with overrides. limit: bytes that it should fit into, 0 none. */
+/* Explains the experiment of a file with overrides. limit: bytes that it should fit into; 0: none. */
 int explain(struct explanation *e, const char *path, char **overrides, int count,
             const struct comm_options *ranks, size_t limit, struct error *err);
 void explanation_free(struct explanation *e);

@@ -6,11 +6,11 @@
 
 #include <jansson.h>
 
-/* An array with an object per rank: memory of its card, images per second. Sets p->peak. All ranks make this
- * call together. *cards: NULL on an error. */
+/* Gathers one JSON object per rank: memory of its card, images per second (collective call). Sets p->peak and
+ * p->peak_rank. *cards: NULL on an error. */
 int metrics_cards(struct trainer *trainer, struct train_progress *p, json_t **cards, struct error *err);
 
-/* Appends the line of a step. cards: taken over; NULL: none in this line. */
+/* Appends the line of a step. Takes ownership of cards; NULL: none in this line. */
 int metrics_write(struct run *run, const struct train_progress *p, json_t *cards, struct error *err);
 
 #endif

@@ -21,7 +21,7 @@ static int combine_parts(void *context, void *values, size_t bytes)
     return code;
 }
 
-void options_of_parts(const struct trainer *t, struct meopt_options *options)
+void set_reduce_callbacks(const struct trainer *t, struct meopt_options *options)
 {
     if (!dp_sharded(t)) return;
     options->reduce = reduce_parts;

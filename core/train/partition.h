@@ -1,10 +1,10 @@
-/* How the tensors of a student are cut among ranks.
+/* Partition of a student's tensors among ranks (dist.shard).
  *
- * A group's tensors stand one behind the other, vectors first, then matrices, as its gradients and weights
- * lie in memory, and rank r has the r-th of `ranks` parts of that row, as equal as cuts at 32768 elements of
- * a tensor allow. So the part is one span of weights, and of gradients one of vectors and one of matrices;
- * and what the optimizer adds up of a tensor's chunks has the bits of the whole tensor (core/meopt.h,
- * MEOPT_PART). */
+ * The tensors of a group are ordered as in memory: vectors first, then matrices. Rank r owns the r-th of
+ * `ranks` parts of that sequence. Cuts are at multiples of 32768 elements of a tensor, and parts are as equal
+ * as that allows. So a part is one span of the group's weights, one of its vector gradients and one of its
+ * matrix gradients. Sums that the optimizer computes over chunks of a tensor are bit-identical to those of
+ * the whole tensor (core/meopt.h, MEOPT_PART). */
 #ifndef MEOPT_TRAIN_PARTITION_H
 #define MEOPT_TRAIN_PARTITION_H
 
@@ -12,8 +12,8 @@
 
 enum { CUT_ELEMENTS = 32768 };
 
-/* Offsets (ranks + 1) from 0: in elements of the group's gradients, vectors and matrices apart, and in bytes
- * of its weights. */
+/* Offsets of the parts of a group, (ranks + 1) each: in elements of its vector and of its matrix
+ * gradients, and in bytes of its weights. */
 struct partition_group {
     int64_t *vectors, *matrices, *weights;
 };
@@ -21,22 +21,22 @@ struct partition_group {
 struct partition {
     int ranks, rank, group_count;
     struct partition_group *groups;
-    int64_t *first, *count; /* (parameters) of this rank's part of each; a part may be empty */
-    int64_t *element;       /* (parameters) of a tensor in its group's vectors or matrices */
+    int64_t *first, *count; /* (parameters) this rank's elements of each; count may be 0 */
+    int64_t *element;       /* (parameters) offset of each in its group's vectors or matrices */
 };
 
-/* Of a tower that has gradients. */
+/* Returns the partition of a tower that has gradients. */
 struct partition *partition_make(const struct tower *tower, int ranks, int rank);
 void partition_free(struct partition *cut);
 
-/* Where in a parameter each rank's part begins (offsets[ranks + 1], in `unit` bytes an element). */
+/* Computes where in a parameter each rank's part begins: offsets[ranks + 1], in `unit` bytes per element. */
 void partition_offsets(const struct partition *cut, const struct tower *tower, int parameter, int64_t unit,
                        int64_t *offsets);
 
-/* Elements of a group's gradients, all or this rank's part. */
+/* Return the number of elements of a group's gradients: of all, of this rank's part, of rank `rank`'s
+ * part. */
 int64_t partition_elements(const struct partition *cut, int group);
 int64_t partition_own(const struct partition *cut, int group);
-/* Or another rank's. */
 int64_t partition_of(const struct partition *cut, int group, int rank);
 
 #endif

@@ -14,9 +14,10 @@
 enum { META_BYTES = 1 << 24, NAMED = 4 /* images that a message names */ };
 #define LIST_BYTES ((size_t)1 << 32)
 
-/* Keys that change the numbers of a run, or tell where they come from, and may be others when it goes on; all
- * others may not. The batch is not among them: one process has one batch, so the global batch would change;
- * how it is split (train.micro_batch) may. Cards, threads and places are no numbers (schema.c). */
+/* Keys that change the numbers of a run, or report where they come from, and may be others when it goes
+ * on; all others may not. The batch is not among them: one process has one batch, so the global batch
+ * would change; how it is split (train.micro_batch) may. Cards, threads and places are no numbers
+ * (schema.c). */
 static const struct {
     const char *key, *word; /* what it means; NULL: the numbers stay as they were */
 } may_change[] = {
@@ -81,7 +82,7 @@ static void add_text(char **text, const char *separator, char *piece)
 
 /* ---- the configuration ---- */
 
-static int compare_config(const json_t *before, const struct config *config, const char *force, bool tell,
+static int compare_config(const json_t *before, const struct config *config, const char *force, bool report,
                           json_t **changed, struct error *err)
 {
     json_t *now = identity_config(config), *value;
@@ -105,7 +106,7 @@ static int compare_config(const json_t *before, const struct config *config, con
         }
         if (!*changed) *changed = json_object();
         json_object_set_new(*changed, key, json_pack("[s, s]", was, is));
-        if (!tell) continue;
+        if (!report) continue;
         if (word) log_warn("%s was %s and is now %s: %s", key, was, is, word);
         else log_info("%s was %s and is now %s", key, was, is);
     }
@@ -191,7 +192,7 @@ static char *describe(const struct run *run, const struct image_list *now, uint3
 
 /* Images of the same names and sizes: the bytes of some. */
 static int compare_samples(const json_t *meta, const struct image_list *list, const char *root,
-                           const char *force, bool tell, json_t **changed, struct error *err)
+                           const char *force, bool report, json_t **changed, struct error *err)
 {
     const char *was = json_string_value(json_object_get(meta, "data_samples_crc32c"));
     int code = 0;
@@ -199,7 +200,7 @@ static int compare_samples(const json_t *meta, const struct image_list *list, co
     char *is = content_samples(list, root);
     const char *name = content_changed_sample(list, was, is);
     if (name && is_forced(force, "data.root")) {
-        if (tell) log_warn("%s has other bytes than when the run began; accepted by --force-resume", name);
+        if (report) log_warn("%s has other bytes than when the run began; accepted by --force-resume", name);
         if (!*changed) *changed = json_object();
         json_object_set_new(*changed, "data_samples_crc32c", json_pack("[s, s]", was, is));
     } else if (name) {
@@ -213,12 +214,12 @@ static int compare_samples(const json_t *meta, const struct image_list *list, co
 }
 
 static int compare_images(const struct run *run, const json_t *meta, const struct config *config,
-                          const char *force, bool tell, json_t **changed, struct error *err)
+                          const char *force, bool report, json_t **changed, struct error *err)
 {
     const char *was = json_string_value(json_object_get(meta, "data_crc32c"));
     struct image_list list;
     char is[16];
-    if (!was) return 0; /* of a version that did not tell */
+    if (!was) return 0; /* of a version that did not report */
     int code = image_list_read(&list, config->data.root, config->data.include, config->data.exclude, err);
     if (code) return code;
     snprintf(is, sizeof is, "%08x", (unsigned)image_list_hash(&list));
@@ -228,7 +229,7 @@ static int compare_images(const struct run *run, const json_t *meta, const struc
                                (long long)json_integer_value(json_object_get(meta, "images")),
                                (long long)list.count, words ? words : "which, the run does not say");
         if (is_forced(force, "data.root")) {
-            if (tell) log_warn("%s; it goes on because --force-resume says so", text);
+            if (report) log_warn("%s; it goes on because --force-resume says so", text);
             if (!*changed) *changed = json_object();
             json_object_set_new(*changed, "data_crc32c", json_pack("[s, s]", was, is));
         } else {
@@ -240,7 +241,7 @@ static int compare_images(const struct run *run, const json_t *meta, const struc
         free(words);
     }
     if (!code && strcmp(was, is) == 0)
-        code = compare_samples(meta, &list, config->data.root, force, tell, changed, err);
+        code = compare_samples(meta, &list, config->data.root, force, report, changed, err);
     image_list_free(&list);
     return code;
 }
@@ -297,14 +298,14 @@ static int read_meta(const struct run *run, json_t **meta, struct error *err)
 }
 
 int identity_check(const struct run *run, const struct config *config, int ranks, const char *force,
-                   bool tell, json_t **changed, struct error *err)
+                   bool report, json_t **changed, struct error *err)
 {
     json_t *meta;
     *changed = NULL;
     int code = read_meta(run, &meta, err);
     const json_t *before = json_object_get(meta, "config");
     if (!code && before) {
-        code = compare_config(before, config, force, tell, changed, err);
+        code = compare_config(before, config, force, report, changed, err);
         if (code) {
             char *file = run_path(run, "config.yaml");
             error_at(err, file, 0, 0);
@@ -313,7 +314,7 @@ int identity_check(const struct run *run, const struct config *config, int ranks
     }
     if (!code && meta) code = compare_step(meta, config, ranks, *changed, err);
     if (!code) compare_rank_count((int)json_integer_value(json_object_get(meta, "ranks")), ranks, changed);
-    if (!code && meta) code = compare_images(run, meta, config, force, tell, changed, err);
+    if (!code && meta) code = compare_images(run, meta, config, force, report, changed, err);
     if (code && *changed) {
         json_decref(*changed);
         *changed = NULL;
@@ -325,7 +326,7 @@ int identity_check(const struct run *run, const struct config *config, int ranks
 /* ---- the weights ---- */
 
 int identity_check_weights(const struct run *run, const char *tower, const char *path,
-                           const struct tower_content *content, const char *force, bool tell,
+                           const struct tower_content *content, const char *force, bool report,
                            json_t **changed, struct error *err)
 {
     bool student = strcmp(tower, "student") == 0;
@@ -352,7 +353,7 @@ int identity_check_weights(const struct run *run, const char *tower, const char 
             error_at(err, path, 0, 0);
             continue;
         }
-        if (tell)
+        if (report)
             log_warn("%s: the %s's %s were %s and are now %s; accepted by --force-resume", path, tower, what,
                      was, is[i]);
         if (!*changed) *changed = json_object();

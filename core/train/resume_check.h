@@ -29,10 +29,10 @@ json_t *identity_config(const struct config *config);
  *   - force: comma-separated keys that may change nevertheless, NULL for none; data.root stands for the
  *     images.
  *   - *changed: {key: [before, now]}, NULL without a difference; the caller frees.
- *   - The number of images per step on `ranks` ranks must be the same. Only a rank with `tell` logs.
+ *   - The number of images per step on `ranks` ranks must be the same. Only a rank with `report` logs.
  *   - A run without meta.json has not begun yet and is not compared. */
 int identity_check(const struct run *run, const struct config *config, int ranks, const char *force,
-                   bool tell, json_t **changed, struct error *err);
+                   bool report, json_t **changed, struct error *err);
 
 /* Compares the program, instruction set and libraries with those of the run's last start (meta.json).
  * Different ones may round differently, so that the numbers differ from those of a run that was never
@@ -45,7 +45,7 @@ void identity_compare_start(const struct run *run, const json_t *start, json_t *
  * unless `force` contains the key of the file. A student whose path changed is not compared: its weights
  * come from the checkpoint. Neither is a run of a version that recorded no checksums. */
 int identity_check_weights(const struct run *run, const char *tower, const char *path,
-                           const struct tower_content *content, const char *force, bool tell,
+                           const struct tower_content *content, const char *force, bool report,
                            json_t **changed, struct error *err);
 
 /* Sets the checksum of the student's weights to that of the weights that the run began with, for a run whose

@@ -21,16 +21,16 @@
 
 struct scaling {
     double step_s;    /* T, of one rank alone */
-    double backward;  /* share of it, 0 to 1 */
+    double backward;  /* share of step_s, 0 to 1 */
     int messages;     /* at least 1 */
-    bool overlap;     /* sums beside backward */
+    bool overlap;     /* sums overlap with backward */
     double bandwidth; /* B, of a rank's link, bytes/s */
     double network;   /* W, of a node's, bytes/s; 0: as much as its ranks send */
     int node_ranks;   /* G; 0: all ranks are in one node */
     double latency_s; /* L, of a message */
 };
 
-/* Seconds of all sums of a step, of `sent` bytes a rank; 0 for one rank. */
+/* Return the seconds of all sums of a step and of a whole step, with `sent` bytes per rank. */
 double scaling_sums_s(const struct scaling *s, int ranks, double sent);
 double scaling_step_s(const struct scaling *s, int ranks, double sent);
 

@@ -41,7 +41,7 @@ int shard_make(struct shard **shard, struct tower *tower, struct comm *ranks, co
     s->own = device_alloc(tower->device, MEMORY_WEIGHTS, bytes + 64, "own part of the weights", err);
     if (!s->own) return err->code;
     tower->device->ops->fill(tower->device, s->own, 0, bytes); /* also what lies between tensors */
-    tower_bind_weights(tower, shard_need, s);
+    tower_bind_weights(tower, shard_fetch, s);
     return 0;
 }
 
@@ -64,7 +64,7 @@ void *shard_part(const struct shard *s, int parameter)
     return s->own + s->own_at[p->group] + at;
 }
 
-void shard_changed(struct shard *s, int group)
+void shard_invalidate(struct shard *s, int group)
 {
     for (int i = 0; i < 2; i++)
         if (group < 0 || s->slots[i].group == group) s->slots[i].group = -1;
@@ -95,13 +95,13 @@ static void shard_begin(struct shard *s, int group)
     comm_begin(s->ranks, &slot->job);
 }
 
-int shard_need(void *context, int group, int next, struct error *err)
+int shard_fetch(void *context, int group, int next, struct error *err)
 {
     struct shard *s = context;
     shard_begin(s, group);
     if (next >= 0 && s->tower->options.weight_buffers > 1) shard_begin(s, next);
     int code = comm_end(s->ranks, &slot_of(s, group)->job, err);
-    if (code) shard_changed(s, group);
+    if (code) shard_invalidate(s, group);
     return code;
 }
 

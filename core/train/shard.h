@@ -1,11 +1,10 @@
-/* The student's weights where each rank holds its part of them (dist.shard parameters).
+/* The student's weights when each rank stores its part of them only (dist.shard parameters).
  *
- * A rank keeps the span of every group that is its own (partition.h), which its optimizer steps. A pass
- * gathers a
- * group into the tower's buffer (tower_options.weight_buffers) just before it is read: where there are two
- * buffers, the next group's weights travel while this one's are computed with. What stands in the buffers
- * when a pass ends is not gathered again by the next one, unless it has taken a step since: so the last two
- * groups are there when the backward pass begins.
+ * A rank stores its span of every group (partition.h), which its optimizer updates. A pass all-gathers a
+ * group into the tower's buffer (tower_options.weight_buffers) before it reads the weights. With two
+ * buffers the next group is prefetched while this one computes. A group that is still in a buffer when a
+ * pass ends, and was not updated since, is not gathered again: the last two groups are present when the
+ * backward pass begins.
  *
  * All ranks make the same calls in the same order. */
 #ifndef MEOPT_TRAIN_SHARD_H
@@ -16,18 +15,19 @@
 
 struct shard;
 
-/* Memory by class weights, zeroed; bound to the tower. Everything given must outlive it. */
+/* Allocates the parts (memory class weights, zeroed) and binds them to the tower. All arguments must outlive
+ * the shard. */
 int shard_make(struct shard **shard, struct tower *tower, struct comm *ranks, const struct partition *cut,
                struct error *err);
-void shard_close(struct shard *shard); /* NULL is fine */
+void shard_close(struct shard *shard); /* NULL is allowed */
 
-/* Where the own part of a trained parameter lies, from element cut->first on. */
+/* Returns this rank's part of a trained parameter, from element cut->first on. */
 void *shard_part(const struct shard *shard, int parameter);
-/* The own part of the group's weights has changed; group -1: of all. */
-void shard_changed(struct shard *shard, int group);
-/* The weights of a group are wanted, and then those of `next` (group_needed of nn.h). */
-int shard_need(void *shard, int group, int next, struct error *err);
-/* Waits for what is under way, of a pass that has ended early. */
+/* Marks this rank's part of a group as updated, so that the group is gathered again; group -1: all groups. */
+void shard_invalidate(struct shard *shard, int group);
+/* Gathers a group and prefetches group `next`; -1: none (a group_needed callback of nn.h). */
+int shard_fetch(void *shard, int group, int next, struct error *err);
+/* Waits for gathers in flight, after a pass that ended early. */
 int shard_end(struct shard *shard, struct error *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* The table of a run's start: what computes it, who carries its gradients, who watches its cards; with every
- * fallback and what that costs. On stderr (cli/commands/cmd_worker.c) and in meta.json. */
+/* The start table of a run: kernels, libraries, collectives and telemetry in use, with the cost of every
+ * fallback. Printed to stderr (cli/commands/cmd_worker.c) and stored in meta.json. */
 #ifndef MEOPT_TRAIN_START_TABLE_H
 #define MEOPT_TRAIN_START_TABLE_H
 
@@ -10,16 +10,16 @@
 
 enum { START_COLLECTIVES = DEVICE_FACTS, START_TELEMETRY, START_ROWS };
 
-/* telemetry: the provider of monitor.h, "" for none. */
+/* Fills the rows of this rank. telemetry: the provider of monitor.h, "" for none. */
 void start_table(const struct trainer *trainer, const char *telemetry, struct device_fact rows[START_ROWS]);
-/* Compares the rows of all ranks, which make this call together. A row of another rank than 0 keeps its cost
- * only where rank 0 has not the same, so that each fallback is reported once. Ranks whose kernels, products
- * or attention differ round differently: rank 0 warns and names them. *table: [{"name": "products", "is":
- * "...", "cost": "..." or null, "mend": "..." or null}], where ranks differ with "ranks": {"1": {"host":
- * "...", "is": "..."}} for each that differs from rank 0; the caller frees. */
+/* Gathers the rows of all ranks and compares them (collective call). A rank other than 0 keeps the cost of
+ * a row only if rank 0's differs, so that each fallback is reported once. Ranks whose kernels, GEMMs or
+ * attention differ round differently: rank 0 warns about them. *table, which the caller frees: an object
+ * per row with the keys name, is, cost and mend (string or null). Where ranks differ it has the key ranks:
+ * an object from each rank that differs from rank 0 to its value of `is`. */
 int start_table_gather(struct trainer *trainer, struct device_fact rows[START_ROWS], json_t **table,
                        struct error *err);
-/* ["kernels", ...]: the rows in which ranks differ; NULL: none */
+/* Returns the names of the rows in which ranks differ, as a JSON array; NULL: none. */
 json_t *start_differences(const json_t *table);
 
 #endif

@@ -406,7 +406,7 @@ static int step_group(struct dp_pass *r, int group, struct error *err)
     size_t count = 0;
     bool moved = r->moved;
     r->moved = true;
-    if (t->dp->shard) shard_changed(t->dp->shard, group);
+    if (t->dp->shard) shard_invalidate(t->dp->shard, group);
     for (int i = 0; i < t->tensor_count; i++) {
         if (t->student->parameters[t->parameter_of[i]].group != group) continue;
         t->tensors[count] = (size_t)i;
@@ -460,7 +460,7 @@ int dp_gather_weights(struct trainer *t, struct error *err)
 {
     int code = 0;
     if (!dp_sharded(t)) return 0;
-    if (t->dp->shard) shard_changed(t->dp->shard, -1);
+    if (t->dp->shard) shard_invalidate(t->dp->shard, -1);
     for (int group = 0; group < t->student->group_count && !t->dp->shard && !code; group++)
         code = comm_gather(&t->ranks, tower_group_weights(t->student, group).p,
                            t->dp->cut->groups[group].weights, err);
@@ -489,7 +489,7 @@ static int backward(struct dp_pass *r, int64_t count, struct error *err)
         code = tower_backward(t->student, &(struct batch){trainer_student_input(t), count}, t->dout, true,
                               true, on_group, r, err);
     for (int group = t->student->group_count - 1; group >= 0 && !count && !code; group--) {
-        if (t->dp->shard) code = shard_need(t->dp->shard, group, group - 1, err);
+        if (t->dp->shard) code = shard_fetch(t->dp->shard, group, group - 1, err);
         if (!code) code = on_group(r, group, err);
     }
     if (!code && r->waiting >= 0) code = end_group(r, r->waiting, err);
@@ -501,7 +501,7 @@ static int take_part(struct trainer *t, struct error *err)
 {
     int code = 0, last = t->student->group_count - 1;
     for (int group = 0; group <= last && t->dp->shard && !code; group++)
-        code = shard_need(t->dp->shard, group, group < last ? group + 1 : -1, err);
+        code = shard_fetch(t->dp->shard, group, group < last ? group + 1 : -1, err);
     return code;
 }
 

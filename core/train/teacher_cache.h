@@ -1,25 +1,22 @@
-/* The teacher's outputs, computed once (train.cache_teacher) and kept beside the run.
+/* The teacher's outputs, computed once (train.cache_teacher) and stored in the run's directory.
  *
- * The file is written while they are computed, so that a run which is killed goes on where it was. It is a
- * line of text, which says what the rows were made of (the list of images, the teacher's weights, how both
- * are used), and then records in the machine's byte order: int64 image, uint32 CRC-32C of the rest, uint32 1
- * and the row's floats; or 0, for an image that could not be decoded. The last record of an image counts;
- * behind the first one that is damaged or cut off the file is written anew.
+ * The file is written while the outputs are computed, so that a killed run resumes from it. Its first line
+ * identifies the input of the rows: the list of images, the teacher's weights, the preprocessing. Records
+ * follow, in the machine's byte order: int64 image, uint32 CRC-32C of the rest, uint32 1 and the floats of
+ * the row; or uint32 0 for an image that could not be decoded. The last record of an image counts. From the
+ * first damaged or truncated record on the file is rewritten.
  */
 #ifndef MEOPT_TRAIN_TEACHER_CACHE_H
 #define MEOPT_TRAIN_TEACHER_CACHE_H
 
 #include "core/train/trainer.h"
 
-/* Asked now and then; what is not 0 ends the pass and is returned. What was computed is kept. */
+/* Called regularly; a nonzero result ends the pass and is returned. Computed rows are kept. */
 typedef int (*teacher_cache_tick)(void *context, int64_t done, int64_t images, struct error *err);
 
-/* Ranks make this call together: rank 0 has the file, and each computes its part of what is not in it, which
- * all are given.
- *
- * trainer->cache and ->cached: from the file `path` what it has of these images and this teacher, the rest
- * computed from the images of the configuration, one forward each. An image that cannot be decoded has no
- * row; it is tried again by the next call. tick may be NULL. */
+/* Fills trainer->cache and ->cached (collective call). Rows of these images and this teacher are read from
+ * the file `path` by rank 0. Each rank computes its share of the missing rows, which are all-gathered. An
+ * image that cannot be decoded has no row; the next call retries it. tick may be NULL. */
 int teacher_cache_fill(struct trainer *trainer, const char *path, teacher_cache_tick tick, void *context,
                        struct error *err);
 

@@ -220,7 +220,7 @@ static int create_optimizer(struct trainer *t, struct error *err)
         t->config->optim.offload_dir[0] ? t->config->optim.offload_dir : scratch_directory(t);
     options.device = (struct meopt_device *)t->device;
     options.context = t;
-    options_of_parts(t, &options);
+    set_reduce_callbacks(t, &options);
     struct meopt_tensor *table = xcalloc((size_t)t->student->parameter_count, sizeof *table);
     t->tensor_of = xcalloc((size_t)t->student->parameter_count, sizeof *t->tensor_of);
     t->parameter_of = xcalloc((size_t)t->student->parameter_count, sizeof *t->parameter_of);
@@ -268,7 +268,7 @@ static int load_student_values(void *context, int index, const float *values, st
 {
     struct trainer *t = context;
     content_add(&t->student_content, &t->student->parameters[index], values);
-    return trainer_take_values(t, index, values, err);
+    return trainer_set_values(t, index, values, err);
 }
 
 static int create_teacher(struct trainer *t, const struct weights *weights, struct error *err)
@@ -304,8 +304,8 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
         if (code && err && !err->file[0]) error_at(err, t->config->model_s.weight, 0, 0);
     }
     if (code || dry) return code;
-    code = tower_init_random(t->student, (uint64_t)t->config->train.seed, weights != NULL,
-                             trainer_take_values, t, err);
+    code = tower_init_random(t->student, (uint64_t)t->config->train.seed, weights != NULL, trainer_set_values,
+                             t, err);
     if (!code && weights) {
         const char *path = t->config->model_s.weight;
         content_set_model(&t->student_content, &t->student_shape);

@@ -1,27 +1,25 @@
-/* The trainer: teacher, student, loss and optimizer of
- * one configuration on one device, and what one step does.
+/* The trainer: teacher, student, loss and optimizer of one configuration on one device, and its step.
  *
- * trainer_create takes every byte that training will ever need, by class, before the first step; on device
- * "dry" the same calls give the plan (plan.h). One step: forward of the (frozen) teacher or its cached
- * embeddings, forward of the student, loss, backward, and the optimizer either behind it (gradients kept) or
- * inside it, group by group (released).
+ * trainer_create allocates all memory of training, by class, before the first step. On device "dry" the same
+ * calls compute the plan (plan.h). A step: forward of the (frozen) teacher or its cached embeddings, forward
+ * of the student, loss, backward, and the optimizer, either after backward (gradients kept) or inside it,
+ * group by group (gradients released).
  *
- * How a step runs. A group is a block (or the embedding, or the end); groups
- * come last block first. Clipping needs the norm of all groups, so each way pays for it otherwise:
+ * A parameter group is a block, the embedding or the head; backward visits the last block first. Clipping
+ * needs the norm of all groups, so the modes of a step differ:
  *
- *   way          gradients are        norm for clipping           weights move
- *   kept         all, to the end      exact                       all, behind the backward pass
- *   released     one group's buffer   previous: the step          group by group, inside backward
- *                                     before's; block: the
- *                                     group's share
- *   twice        one group's buffer   exact: a first pass only    group by group, in the second pass
- *                                     measures
- *   accumulated  one group's buffer,  exact: of what was          all, behind the last micro-batch
- *                bf16 accumulators    accumulated
+ *   mode         gradients stored      norm for clipping              weights are updated
+ *   kept         all                   exact                          after backward
+ *   released     one group             previous: of the last step;    group by group, inside backward
+ *                                      block: the group's share
+ *   twice        one group             exact: measured by a first     group by group, inside the second
+ *                                      backward pass                  backward pass
+ *   accumulated  one group, and bf16   exact: of the accumulators     after the last micro-batch
+ *                accumulators
  *
- * kept: optim.gradients keep. released, twice (clip_mode exact): release, the whole batch in one forward.
- * accumulated: release with train.micro_batch below batch_size. clip_mode auto is exact but for released,
- * the one way where that would cost something. Several ranks: step_ranks.c.
+ * kept: optim.gradients keep. released, twice (clip_mode exact): optim.gradients release with the whole batch
+ * in one forward. accumulated: release with train.micro_batch below batch_size. clip_mode auto is exact,
+ * except in mode released, where exact has a cost. Several ranks: step_ranks.c.
  */
 #ifndef MEOPT_TRAIN_TRAINER_H
 #define MEOPT_TRAIN_TRAINER_H
@@ -36,98 +34,96 @@ struct trainer {
     struct config *config;
     struct device *device;
     struct model_shape teacher_shape, student_shape;
-    struct tower_content teacher_content, student_content; /* as their files gave them; none in a plan */
+    struct tower_content teacher_content, student_content; /* as loaded from files; empty in a plan */
     struct tower *teacher;                                 /* NULL once its embeddings are cached */
-    struct weight_stream *teacher_stream; /* of its weights (weight_stream.h); NULL: it holds them */
+    struct weight_stream *teacher_stream; /* of its weights (weight_stream.h); NULL: resident */
     struct tower *student;
     struct weight_stream *student_stream;
     char *fallback_weights; /* file that the student was read from, model_s.weight being gone; NULL: that */
     struct meopt *opt;
-    struct comm ranks; /* whose gradients, losses and images are one step's */
-    struct data_parallel
-        *dp;           /* of steps in micro-batches that ranks share (step_ranks.c); NULL: one rank alone */
-    struct error lost; /* what failed in a sum that the optimizer asked for */
-    int *tensor_of;    /* parameter index -> index in opt, -1 for one that is not trained */
-    int *parameter_of; /* and back */
+    struct comm ranks;        /* the ranks that train this student together */
+    struct data_parallel *dp; /* steps of micro-batches that ranks share (step_ranks.c); NULL: one rank */
+    struct error lost;        /* error of an all-reduce inside the optimizer */
+    int *tensor_of;           /* parameter index -> index in opt, -1 for one that is not trained */
+    int *parameter_of;        /* the inverse */
     int tensor_count;
-    size_t *tensors; /* (tensor_count): what is given to the optimizer together */
+    size_t *tensors; /* (tensor_count): arguments of one call of the optimizer */
     struct meopt_gradient *gradients;
     struct distill_options loss;
     int64_t batch, micro; /* images per step and per forward, of this rank */
     int64_t images;       /* per step, of all ranks */
     void *scratch;
-    void *input; /* of a micro-batch: the teacher's and, student_at bytes behind, the student's */
-    size_t student_at, chunk_bytes; /* 0: both see the same, or the teacher is gone */
-    void *next_input; /* the same, filled while the card computes; NULL on a device that cannot copy beside
-                         its operations */
-    struct device_stream *copies;         /* on which it travels */
-    struct device_event *taken, *arrived; /* nothing reads next_input any more; it is filled */
-    struct batch sent;                    /* in host memory, on its way to next_input; input NULL: none */
+    void *input; /* of a micro-batch: the teacher's; student_at bytes after it, the student's */
+    size_t student_at, chunk_bytes; /* 0: same input for both, or no teacher */
+    void *next_input; /* double buffer, filled while the card computes; NULL: the device cannot overlap */
+    struct device_stream *copies;          /* side stream of these copies */
+    struct device_event *taken, *arrived; /* next_input may be overwritten; it is filled */
+    struct batch sent;                    /* host memory being copied to next_input; input NULL: none */
     float *target;      /* (micro*out_rows, out_width): teacher's output, or gathered from the cache */
-    float *host_target; /* (micro, out_width), host: rows of the cache on their way */
+    float *host_target; /* (micro, out_width), host: staging of cached rows */
     float *dout;        /* the same shape as target */
-    double *sums;       /* device (pieces, 2): loss, cosine; then struct step_squares (groups, at least 1) */
-    double *host_sums;  /* the same, as read last; a card copies to it */
+    double *sums;       /* device (micro-batches, 2): loss, cosine; then struct meopt_grad_stats (groups) */
+    double *host_sums;  /* host copy of sums, pinned for a card */
     float *cache;       /* host: teacher's output by image, (images, out_rows*out_width) */
-    uint8_t *cached;    /* (cache_images): 1 where the row was computed; no other is ever a target */
+    uint8_t *cached;    /* (cache_images): 1 if the row was computed; other rows are not used */
     int64_t cache_images;
-    uint32_t cache_list;   /* data_hash of the images that these are */
+    uint32_t cache_list;   /* data_hash of these images */
     double previous_norm;  /* clip_mode previous: gradient norm of the last step, 0 before the first */
-    double offload_waited; /* seconds, by all steps so far */
-    double student_flops;  /* of an image: forward, backward, recomputation */
-    bool release, twice;   /* gradients handed out inside backward; activations kept for a second backward */
-    bool diverged;         /* set by a step that met NaN or infinity */
+    double offload_waited; /* seconds so far */
+    double student_flops;  /* per image: forward, backward, recomputation */
+    bool release, twice;   /* gradients released inside backward; two backward passes */
+    bool diverged;         /* a step met NaN or infinity */
 };
 
 struct step_result {
     double loss, cosine, grad_norm;
     int64_t wide_groups;    /* meopt_wide_groups */
-    double offload_wait_ms; /* for offloaded states; -1: none are */
-    double stream_wait_ms;  /* for streamed weights; -1: none are */
+    double offload_wait_ms; /* -1: nothing is offloaded */
+    double stream_wait_ms;  /* -1: no weights are streamed */
 };
 
-/* Called with train.cache_teacher when the teacher is there and the student is not yet: compute the teacher's
- * output of every image (trainer_embed_teacher) into trainer->cache, and say so in ->cached. The teacher is
- * freed afterwards, so the two never share memory. */
+/* With train.cache_teacher: called after the teacher is created and before the student is. Computes the
+ * teacher's output of every image (trainer_embed_teacher) into trainer->cache, and sets ->cached. The teacher
+ * is freed afterwards, so the two towers are never in memory together. */
 typedef int (*fill_cache)(void *context, struct trainer *trainer, struct error *err);
 
-/* random: no checkpoint is read, every value is seeded random (meopt bench
- * train, plans without files). On device "dry" checkpoints are opened for
- * their shapes only, and not at all when random or missing with an arch given. */
+/* Creates a trainer. random: no checkpoint is read and all values are seeded random numbers (meopt bench
+ * train, plans without files). On device "dry" checkpoints are opened for their shapes only, and not at
+ * all if random, or if they are missing and an arch is given. */
 int trainer_create(struct trainer **trainer, struct config *config, struct device *device, bool random,
                    fill_cache cache, void *context, struct error *err);
-/* The same as one of several ranks, which train one student together (step_ranks.c); NULL: alone. Every
- * rank makes this call. On device "dry" nobody is joined: what rank `ranks->rank` would hold. */
+/* Creates the trainer of one of several ranks, which train one student together (step_ranks.c); NULL: one
+ * rank. Collective call. On device "dry" there is no communication: it plans rank `ranks->rank`. */
 int trainer_create_distributed(struct trainer **trainer, struct config *config, struct device *device,
                                bool random, const struct comm_options *ranks, fill_cache cache, void *context,
                                struct error *err);
 void trainer_close(struct trainer *trainer);
-/* What the optimizer of its configuration is made with, but for where it works. */
+/* Sets the options of the trainer's optimizer, except its device and offloading. */
 int trainer_optimizer(const struct trainer *trainer, struct meopt_options *options, struct error *err);
 
-/* Where micro-batches come from. */
+/* A source of micro-batches. */
 struct batch_source {
-    /* Micro-batch `index` of the step, of batch->count rows: set batch->input, in host memory, and the number
-     * of each row in the dataset (for cached targets); both stay valid until the next call. */
+    /* Fetches micro-batch `index` of the step, of batch->count rows: sets batch->input, in host memory,
+     * and *ids, the index of each row in the dataset (for cached targets). Both remain valid until the
+     * next call. */
     int (*fetch)(void *context, int64_t index, struct batch *batch, const int64_t **ids, struct error *err);
-    /* Optional: the input that `give` will set for micro-batch 0 of the next step,
-     * when it is there already, else NULL. */
+    /* Optional: returns the input that `fetch` will set for micro-batch 0 of the next step if it is already
+     * loaded, else NULL. */
     const void *(*peek)(void *context);
     void *context;
 };
 
-/* What batch->input of `count` images is read as, in bytes: with two preprocessings always a whole chunk
- * (data_chunk). And where the student's images are in it. */
+/* Return the size of batch->input for `count` images in bytes (with two preprocessings always a whole chunk,
+ * data_chunk), and the student's images on the device. */
 size_t trainer_input_bytes(const struct trainer *trainer, int64_t count);
 const void *trainer_student_input(const struct trainer *trainer);
 
-/* One optimizer step, counted from 1. EXIT_DIVERGED when loss or gradient is not finite: with gradients kept,
- * or released with clip_mode exact, no weight has changed then. */
+/* Runs one optimizer step, counted from 1. Returns EXIT_DIVERGED when loss or gradient is not finite. With
+ * gradients kept, or released with clip_mode exact, no weight has changed then. */
 int trainer_step(struct trainer *trainer, int64_t step, double lr, const struct batch_source *source,
                  struct step_result *result, struct error *err);
 
-/* Losses of the batch for every variant (kind x normalize x reduction),
- * name and value, without training: printed once. */
+/* Computes the loss of the batch for every variant (kind x normalize x reduction), without training. */
 struct loss_variant {
     const char *name;
     double value;
@@ -136,30 +132,30 @@ enum { LOSS_VARIANTS = 7 };
 int trainer_loss_variants(struct trainer *trainer, const struct batch_source *source,
                           struct loss_variant variants[LOSS_VARIANTS], struct error *err);
 
-/* The teacher's output for a batch in host memory
- * (at most micro) into host memory (count, out_rows*out_width). */
+/* Computes the teacher's output of a batch in host memory (at most micro images) to host memory
+ * (count, out_rows*out_width). */
 int trainer_embed_teacher(struct trainer *trainer, const struct batch *host, float *out, struct error *err);
-/* Exact F32 values of a student's parameter: from the optimizer for trained ones. out (count), host memory.
- * Ranks that hold parts (dist.shard) make this call together. */
+/* Copies the exact fp32 values of a student's parameter to `out` (count), host memory; for trained parameters
+ * from the optimizer. A collective call with sharded states (dist.shard). */
 int trainer_export(const struct trainer *trainer, int parameter, float *out, struct error *err);
-/* And back, bits restored in every format. */
+/* Sets a parameter to such values, bit-identical in every format. */
 int trainer_import(struct trainer *trainer, int parameter, const float *values, struct error *err);
 
-/* By which norm the gradients are clipped, and why, in words. */
+/* Describes the norm by which gradients are clipped. */
 void trainer_clipping(const struct config *config, char *text, size_t size);
 
-/* What a tower computes in. */
+/* Returns the compute type of a tower. */
 enum dtype trainer_tower_type(const struct config_tower *tower);
 
-/* Names, shapes and settings of one tower's checkpoint, which is there: would it be taken? */
+/* Checks names, shapes and settings of one tower's existing checkpoint. */
 int trainer_check_checkpoint(struct config *config, bool student, struct error *err);
-/* The towers as the configuration and their checkpoints say; also resolves the configuration's family. NULL
- * weights are not returned. */
+/* Determines the model shapes from configuration and checkpoints, and resolves the configuration. Weights
+ * that are NULL are not returned. */
 int trainer_shapes(struct config *config, bool random, struct model_shape *teacher,
                    struct model_shape *student, struct weights **teacher_weights,
                    struct weights **student_weights, struct error *err);
-/* One tower with its checkpoint; of the other one only what is needed: the student's image size is the
- * teacher's where data.image_size is not given and there is a teacher. */
+/* Determines the shape of one tower and opens its checkpoint. The teacher's is read for a student only if
+ * needed: the student's default image size is the teacher's. */
 int trainer_tower_shape(struct config *config, bool student, struct model_shape *model_shape,
                         struct weights **weights, struct error *err);
 

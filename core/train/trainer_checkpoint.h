@@ -1,41 +1,40 @@
-/* The trainer in a checkpoint (core/run/checkpoint.h):
- * which tensors, under which keys, and the optimizer's records.
+/* Saves and loads a trainer (core/run/checkpoint.h).
  *
- * model.safetensors has every parameter of the student as exact fp32 values with the keys of its family;
- * optimizer.bin one record per trained tensor, each with its own checksum; the manifest what clip_mode
- * previous needs. Importing the fp32 values restores the same bits in every weight format.
+ * model.safetensors has every parameter of the student as exact fp32 values, with the keys of its family.
+ * optimizer.bin has one record per trained tensor, each with its own checksum. The manifest has the gradient
+ * norm that clip_mode previous needs. Importing the fp32 values restores bit-identical weights in every
+ * weight format.
  *
- * Ranks that hold states in parts (dist.shard) write them in parts, each its own to optimizer.R-of-N.bin: a
- * record there has the shape of the whole tensor and says where its part begins, and is joined and cut again
- * for as many ranks as go on.
+ * With sharded states (dist.shard) each rank writes its part to optimizer.R-of-N.bin. A record there has the
+ * shape of the whole tensor and the offset of its part. On resume the parts are resharded for any number of
+ * ranks.
  */
 #ifndef MEOPT_TRAIN_TRAINER_CHECKPOINT_H
 #define MEOPT_TRAIN_TRAINER_CHECKPOINT_H
 
 #include "core/train/trainer.h"
 
-/* Of several ranks all make both calls together: rank 0 writes the weights, of which the others give it what
- * they hold, and publishes; a rank that cannot write its part is named, and all end alike. The weights' file
- * is the same bytes on any number of ranks, and what several have written is loaded on any.
+/* trainer_save and trainer_resume are collective calls. Rank 0 gathers and writes the weights and publishes
+ * the checkpoint. If a rank cannot write its part, all ranks return the same error, which names that rank.
+ * The file of the weights is bit-identical for any number of ranks.
  */
 
-/* Save in the run's directory; keep: how many checkpoints stay. */
+/* Saves to the run's directory. keep: number of checkpoints that remain. */
 int trainer_save(const struct trainer *trainer, const char *directory, int64_t step, int keep,
                  struct error *err);
-/* Bytes of memory that a save of this rank takes for a while, at most. */
+/* Returns the most host memory that a save of this rank allocates, in bytes. */
 size_t trainer_save_bytes(const struct trainer *trainer);
 
-/* Under a limit of address space (ulimit -v) the address space of a save is reserved before the first step: a
- * run that could not be saved is refused then, not after its last step. Nothing is reserved otherwise. */
+/* Address space for saves. Under a limit (ulimit -v) it is reserved before the first step, so that a run that
+ * cannot be saved is refused then, and not after its last step. Without a limit nothing is reserved. */
 struct save_reservation {
     void *p;
     size_t bytes;
 };
-int save_reserve(struct save_reservation *room, size_t bytes, struct error *err);
-void save_release(struct save_reservation *room);
+int save_reserve(struct save_reservation *r, size_t bytes, struct error *err);
+void save_release(struct save_reservation *r);
 
-/* Load the newest whole checkpoint, for the process that holds the run: its step, or -1 when there is none.
- */
+/* Loads the newest complete checkpoint. The caller holds the run's lock. *step: -1 without a checkpoint. */
 int trainer_resume(struct trainer *trainer, const char *directory, int64_t *step, struct error *err);
 
 #endif

@@ -10,7 +10,7 @@ static int hold_weights(const struct trainer *t, int parameter, struct error *er
                : 0;
 }
 
-int trainer_take_values(void *context, int index, const float *values, struct error *err)
+int trainer_set_values(void *context, int index, const float *values, struct error *err)
 {
     struct trainer *t = context;
     struct meopt_error library = {0};
@@ -58,7 +58,7 @@ int trainer_export(const struct trainer *t, int parameter, float *out, struct er
 int trainer_import(struct trainer *t, int parameter, const float *values, struct error *err)
 {
     const struct parameter *p = &t->student->parameters[parameter];
-    if (t->tensor_of[parameter] >= 0) return trainer_take_values(t, parameter, values, err);
+    if (t->tensor_of[parameter] >= 0) return trainer_set_values(t, parameter, values, err);
     t->device->upload(t->device, p->weight, values, (size_t)p->count * sizeof(float));
     return 0;
 }

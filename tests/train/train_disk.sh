@@ -1,6 +1,6 @@
 #!/bin/sh
 # A disk that fills while a checkpoint is written: saving pauses, which the run says; the checkpoint before stays whole, no half one
-# is left, no metric line is lost; saving continues when there is room, and when there is none after the last step, the run ends with
+# is left, no metric line is lost; saving resumes when there is room, and when there is none behind the last step, the run ends with
 # exit 5 and resumes later.
 set -u
 [ "$(id -u)" = 0 ] || { echo "needs root for a small tmpfs"; exit 77; }
@@ -40,7 +40,7 @@ if kill -0 "$pid" 2>/dev/null; then
     wait "$pid"
     code=$?
     [ "$code" = 0 ] || fail "room again: exit $code"
-    grep -q 'saving goes on' "$work/log" || fail "room again: not reported"
+    grep -q 'saving resumes' "$work/log" || fail "room again: not told"
     grep -q '"event":"saving_resumed"' "$work/disk/waits/events.jsonl" || fail "room again: no event"
     [ "$(steps waits)" = "$(seq 400)" ] || fail "room again: metric lines are lost"
     ! grep -q message "$work/disk/waits/state.json" || fail "room again: the state still says so"

@@ -10,7 +10,7 @@ mkdir run/state.json || fail "it has ended before"
 wait "$pid"
 code=$?
 [ "$code" = 0 ] || fail "exit $code"
-[ "$(grep -c 'state.json.*training goes on' log)" = 1 ] || fail "told $(grep -c 'state.json' log) times"
+[ "$(grep -c 'state.json.*training continues' log)" = 1 ] || fail "told $(grep -c 'state.json' log) times"
 [ "$(wc -l <run/metrics.jsonl)" = 400 ] || fail "metrics"
 [ -d run/ckpt/step-00000400 ] || fail "not saved"
 

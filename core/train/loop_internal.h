@@ -1,0 +1,52 @@
+/* The state of the training loop, shared by loop.c and loop_load.c. */
+#ifndef MEOPT_TRAIN_LOOP_INTERNAL_H
+#define MEOPT_TRAIN_LOOP_INTERNAL_H
+
+#include "core/train/advice.h"
+#include "core/train/loop.h"
+#include "core/train/trainer_checkpoint.h"
+
+/* The batch of a step, as micro-batches. */
+struct feed {
+    struct data *data;
+    struct data_batch batch;
+    bool last_step;
+    int64_t micro, chunk; /* images and floats of a micro-batch */
+};
+
+/* Files of the run whose write failures never end it: each is warned about once. */
+enum report_file { REPORT_METRICS, REPORT_EVENTS, REPORT_STATE, REPORT_FILES };
+
+struct train_loop {
+    struct run *run;
+    struct trainer *t;
+    struct config *config; /* the trainer's */
+    const struct train_listener *listener;
+    struct feed feed;
+    struct train_progress p;
+    int64_t from, last, saved_step; /* this process trains steps from + 1 to last */
+    struct train_health health;
+    double saved_at, state_at; /* clock_seconds() of the last checkpoint and the last state.json */
+    double save_failed_at;     /* clock_seconds() of the last save, which failed; 0: saving is not paused */
+    bool warned[REPORT_FILES];
+    bool mid_step;     /* the weights may be partly updated */
+    bool same_failure; /* all ranks failed for one reason, and each knows it */
+    double data_ms;    /* duration of the last data_next */
+    int rank, ranks;
+    bool stop, save, change; /* agreed by all ranks for this step */
+    struct save_reservation reservation;
+};
+
+static inline bool is_rank0(const struct train_loop *w) { return w->rank == 0; }
+
+static inline void enter_phase(const struct train_listener *listener, enum train_phase phase)
+{
+    if (listener->phase) listener->phase(listener->context, phase);
+}
+
+/* Loads trainer and data at the step from which this process trains, w->from. how: resume or begin. *device:
+ * opened here, closed by the caller. *changed: keys that differ from the run's last start. */
+int loop_load(struct train_loop *w, struct config *c, const struct train_resume *how,
+              const struct comm_options *ranks, struct device **device, json_t **changed, struct error *err);
+
+#endif

@@ -1,0 +1,153 @@
+/* Loading of a run before its first step in this process: see loop_internal.h. */
+#include "core/base/file.h"
+#include "core/run/checkpoint.h"
+#include "core/train/content.h"
+#include "core/train/experiment.h"
+#include "core/train/loop_internal.h"
+#include "core/train/resume_check.h"
+#include "core/train/signals.h"
+#include "core/train/teacher_cache.h"
+
+#include <stdlib.h>
+
+/* Context of the pass that computes the teacher's outputs. */
+struct cache_pass {
+    const struct run *run;
+    const struct train_listener *listener;
+    const struct train_resume *how;
+    json_t **changed;
+};
+
+/* Checks that a resumed run has the teacher and the student that it began with. A cached teacher is checked
+ * before its outputs are computed, when there is no student yet. */
+static int check_weights(const struct cache_pass *f, const struct trainer *t, struct error *err)
+{
+    const struct config *c = t->config;
+    bool report = t->ranks.rank == 0;
+    int code = 0;
+    if (!f->how->resume) return 0;
+    if (!t->student || !c->train.cache_teacher)
+        code = identity_check_weights(f->run, "teacher", c->model_t.weight, &t->teacher_content,
+                                      f->how->force, report, f->changed, err);
+    if (!code && t->student)
+        code = identity_check_weights(f->run, "student", c->model_s.weight, &t->student_content,
+                                      f->how->force, report, f->changed, err);
+    return code;
+}
+
+/* Ends the pass when a stop is requested; the outputs computed so far are kept. */
+static int cache_tick(void *context, int64_t done, int64_t images, struct error *err)
+{
+    const struct cache_pass *f = context;
+    (void)done;
+    (void)images;
+    (void)err;
+    enter_phase(f->listener, PHASE_TEACHER);
+    return signals_act(PHASE_TEACHER) == ACT_STOP ? EXIT_STOPPED : 0;
+}
+
+static int fill_cache_of_run(void *context, struct trainer *t, struct error *err)
+{
+    struct cache_pass *f = context;
+    int code = check_weights(f, t, err);
+    if (code) return code;
+    enter_phase(f->listener, PHASE_TEACHER);
+    char *path = run_path(f->run, "teacher.rows");
+    code = teacher_cache_fill(t, path, cache_tick, f, err);
+    free(path);
+    return code;
+}
+
+/* Refuses to begin again a run that has saved, but whose checkpoints are missing: its metrics would be
+ * lost. */
+static int check_never_saved(struct run *run, struct error *err)
+{
+    int64_t saved = -1;
+    char *latest = run_path(run, "ckpt/LATEST");
+    int code = run_last_saved(run, &saved, err);
+    if (!code && saved < 0 && !file_absent(latest)) saved = 0;
+    if (!code && saved >= 0) {
+        code = error_set(err, EXIT_INTEGRITY, "restore ckpt/; to begin again, train under another --name",
+                         "the run has saved (last step %lld), but all of its checkpoints are missing",
+                         (long long)saved);
+        error_at(err, run->directory, 0, 0);
+    }
+    free(latest);
+    return code;
+}
+
+/* Loads the newest checkpoint and sets *from to its step; 0 for a run that never saved. */
+static int resume(struct run *run, struct trainer *t, int64_t *from, struct error *err)
+{
+    bool rank0 = t->ranks.rank == 0;
+    int code = trainer_resume(t, run->directory, from, err);
+    if (!code && *from < 0) {
+        code = check_never_saved(run, err);
+        *from = 0;
+    } else if (!code && rank0) {
+        checkpoint_tidy(run->directory, *from, (int)t->config->train.checkpoint_keep);
+    }
+    return code || !rank0 ? code : run_truncate_metrics(run, *from, err);
+}
+
+/* Returns EXIT_STOPPED when a stop is requested while there is no step to lose. Several ranks stop together,
+ * before the first step. */
+static int stop_while_loading(const struct train_loop *w, int code)
+{
+    return !code && w->ranks == 1 && signals_act(PHASE_LOAD) == ACT_STOP ? EXIT_STOPPED : code;
+}
+
+/* Creates the trainer. A run whose first student checkpoint is gone reads the student from its own newest
+ * checkpoint (train_fallback_weights). */
+static int load_trainer(struct train_loop *w, struct config *c, struct cache_pass *pass,
+                        const struct comm_options *ranks, struct device **device, struct error *err)
+{
+    char *fallback = NULL, *began = c->model_s.weight;
+    int code = pass->how->resume ? train_fallback_weights(c, w->run->directory, &fallback, err) : 0;
+    if (!code) code = stop_while_loading(w, train_device_open(device, c, true, err));
+    if (fallback) c->model_s.weight = fallback;
+    if (!code)
+        code = trainer_create_distributed(&w->t, c, *device, false, ranks, fill_cache_of_run, pass, err);
+    c->model_s.weight = began;
+    if (!code && fallback) code = identity_restore_student_crc(w->run, &w->t->student_content, err);
+    if (w->t) w->t->fallback_weights = fallback;
+    else free(fallback);
+    code = stop_while_loading(w, code);
+    if (!code && (code = check_weights(pass, w->t, err)) != 0) w->same_failure = code == EXIT_CONFIG;
+    return code;
+}
+
+static int load_data(struct train_loop *w, const struct config *c, struct error *err)
+{
+    struct data_options options = train_data_options(c);
+    options.rank = w->rank;
+    options.ranks = w->ranks;
+    options.batch = w->t->batch;
+    options.micro = w->t->micro;
+    options.global = w->t->images;
+    w->feed.micro = w->t->micro;
+    w->feed.chunk = data_chunk(&options);
+    int code = data_open(&w->feed.data, &options, err);
+    if (!code && is_rank0(w)) data_report(w->feed.data);
+    if (!code && w->t->cache && w->t->cache_list != data_hash(w->feed.data)) {
+        code = error_set(err, EXIT_FAILED, "start again when the images no longer change",
+                         "the images changed while the teacher's outputs were computed");
+        error_at(err, c->data.root, 0, 0);
+    }
+    return code;
+}
+
+int loop_load(struct train_loop *w, struct config *c, const struct train_resume *how,
+              const struct comm_options *ranks, struct device **device, json_t **changed, struct error *err)
+{
+    struct cache_pass pass = {w->run, w->listener, how, changed};
+    int code = load_trainer(w, c, &pass, ranks, device, err);
+    if (!code) code = stop_while_loading(w, load_data(w, c, err));
+    if (!code && w->listener->ready) code = w->listener->ready(w->listener->context, w->feed.data, err);
+    if (!code) {
+        code = content_compare_images(&w->t->ranks, data_list(w->feed.data), c->data.root, err);
+        if (code) w->same_failure = code == EXIT_CONFIG;
+    }
+    if (!code && how->resume) code = resume(w->run, w->t, &w->from, err);
+    return stop_while_loading(w, code);
+}
