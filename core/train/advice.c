@@ -1,4 +1,4 @@
-/* What to type when a run has diverged: see advice.h. */
+/* Hints after a failure: see advice.h. */
 #include "core/train/advice.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
@@ -24,8 +24,8 @@ void advice_saved(struct train_health *h, int64_t step, double loss)
     h->saves[h->count++ % ADVICE_SAVES].loss = loss;
 }
 
-/* The newest that is there and from which training has gone on well; 0: none. */
-static int64_t sound_save(const struct train_health *h, const struct run *run, int64_t step)
+/* Returns the step of the newest existing checkpoint from before the loss rose; 0: none. */
+static int64_t last_good_save(const struct train_health *h, const struct run *run, int64_t step)
 {
     for (int i = h->count - 1; i >= 0 && i > h->count - 1 - ADVICE_SAVES; i--) {
         int64_t at = h->saves[i % ADVICE_SAVES].step, there = -1;
@@ -36,7 +36,7 @@ static int64_t sound_save(const struct train_health *h, const struct run *run, i
     return 0;
 }
 
-/* As YAML has a real number: with a point. */
+/* Formats a real number as YAML reads it, with a point. */
 static void rate_text(char *dst, size_t size, double rate)
 {
     char text[32];
@@ -49,25 +49,25 @@ void advice_diverged(const struct train_health *h, const struct run *run, const 
                      int64_t step, struct error *err)
 {
     char word[220], rate[48], at[32] = "";
-    int64_t from = sound_save(h, run, step), newest = -1;
+    int64_t from = last_good_save(h, run, step), newest = -1;
     if (!err) return;
     rate_text(rate, sizeof rate, c->optim.lr / 10);
     if (from > 0) {
         if (checkpoint_before(run->directory, INT64_MAX, &newest, NULL) == 0 && newest > from)
             snprintf(at, sizeof at, " --at %lld", (long long)from);
         snprintf(err->hint, sizeof err->hint,
-                 "go on from step %lld at a lower rate: meopt train --resume %s%s optim.lr=%s",
+                 "resume from step %lld at a lower rate: meopt train --resume %s%s optim.lr=%s",
                  (long long)from, run_word(word, sizeof word, run->directory), at, rate);
         return;
     }
     char *path = run_path(run, "config.yaml");
     snprintf(err->hint, sizeof err->hint,
-             "nothing was saved before; begin again at a lower rate: meopt train %s optim.lr=%s%s",
+             "no earlier checkpoint; begin again at a lower rate: meopt train %s optim.lr=%s%s",
              run_word(word, sizeof word, path), rate, c->run.name[0] ? " --name again" : "");
     free(path);
 }
 
-/* May all of these go on in a run that has begun? */
+/* Returns whether the run can be resumed with all of these keys. */
 static bool may_resume(const struct run *run, const char *keys)
 {
     char *meta = run_path(run, "meta.json");
@@ -83,13 +83,14 @@ static bool may_resume(const struct run *run, const char *keys)
     return may;
 }
 
-void advice_memory(const struct run *run, const struct comm_options *ranks, size_t held, struct error *err)
+void advice_memory(const struct run *run, const struct comm_options *ranks, size_t available,
+                   struct error *err)
 {
     struct memory_options l;
     char word[220], *path = run_path(run, "config.yaml");
-    if (err && memory_options_find(&l, path, NULL, 0, ranks, held, NULL, NULL) == 0) {
+    if (err && memory_options_find(&l, path, NULL, 0, ranks, available, NULL, NULL) == 0) {
         const struct memory_option *best = NULL;
-        log_info("what would need less than the %.1f MiB that are planned, at the peak:",
+        log_info("settings with a lower peak than the planned %.1f MiB:",
                  (double)l.now.peak_bytes / 1048576.0);
         for (int i = 0; i < l.count; i++) {
             const struct memory_option *r = &l.options[i];
@@ -98,12 +99,12 @@ void advice_memory(const struct run *run, const struct comm_options *ranks, size
                      r->step_s / l.now.step_s, r->keys, memory_options_note(r));
             if (!best || l.chosen < 0 || i == l.chosen) best = r;
         }
-        const char *says = l.chosen >= 0 ? "this fits" : "this needs least";
+        const char *label = l.chosen >= 0 ? "this fits" : "this needs the least memory";
         if (best && may_resume(run, best->keys))
-            snprintf(err->hint, sizeof err->hint, "%s: meopt train --resume %s %s", says,
+            snprintf(err->hint, sizeof err->hint, "%s: meopt train --resume %s %s", label,
                      run_word(word, sizeof word, run->directory), best->keys);
         else if (best)
-            snprintf(err->hint, sizeof err->hint, "%s: meopt train %s %s", says,
+            snprintf(err->hint, sizeof err->hint, "%s: meopt train %s %s", label,
                      run_word(word, sizeof word, path), best->keys);
         memory_options_free(&l);
     }

@@ -1,4 +1,4 @@
-/* Identity by content: see content.h. */
+/* Checksums of content: see content.h. */
 #include "core/train/content.h"
 #include "core/base/file.h"
 
@@ -9,7 +9,7 @@
 
 enum { CHUNK = 1 << 18 /* values; a megabyte */ };
 
-/* All threads take part: loading waits for nothing but memory. */
+/* Uses all threads, so that checksums do not slow down loading. */
 void content_add(struct tower_content *content, const struct parameter *parameter, const float *values)
 {
     int64_t chunks = (parameter->count + CHUNK - 1) / CHUNK;
@@ -35,21 +35,21 @@ void content_set_model(struct tower_content *content, const struct model_shape *
              (long long)g->out, model_shape_activation(g), model_shape_pool(g), model_shape_norms(g));
 }
 
-/* What a rank compares, and where it is. */
+/* What is gathered from each rank. */
 struct rank_content {
     struct tower_content content;
     char host[64];
 };
 
-/* Before a difference that all ranks have found is told: one that ended while another still gathers would be
- * that one's error. */
+/* Waits until all ranks have found the difference: a rank that exits during the gather would be reported as
+ * lost instead. */
 static void wait_for_all(struct comm *ranks)
 {
     struct error ignored;
     (void)comm_barrier(ranks, &ignored);
 }
 
-/* The path is part of the sentence: it may be all that reaches another host's log. */
+/* The message contains the path, because the logs of other hosts may show the message only. */
 static int weights_differ(const struct rank_content *first, const struct rank_content *other, int rank,
                           const char *tower, const char *path, struct error *err)
 {
@@ -83,7 +83,7 @@ int content_compare_ranks(struct comm *ranks, const char *tower, const char *pat
     return code;
 }
 
-/* Where two samples differ; those that one of them could not read are passed over. -1: nowhere */
+/* Returns the first index at which two samples differ, ignoring unread ones; -1: none. */
 static int first_difference(const struct image_sample *a, const struct image_sample *b, int count)
 {
     for (int i = 0; i < count; i++)

@@ -3,8 +3,8 @@
  * between the ranks when a run starts, and with meta.json when it resumes (resume_check.h).
  *
  * Weights: a checksum of all values that were loaded into a tower, and the part of the model configuration
- * that a sidecar config may set. Equal values have equal checksums in any format, dtype, sharding or key
- * naming. Images: image_list_hash covers names and sizes of all images, a sample the bytes of some. */
+ * that a sidecar config may set. Equal values have equal checksums in any format, dtype or sharding and with
+ * any key names. Images: image_list_hash covers names and sizes of all images, a sample the bytes of some. */
 #ifndef MEOPT_TRAIN_CONTENT_H
 #define MEOPT_TRAIN_CONTENT_H
 

@@ -1,4 +1,4 @@
-/* What an experiment trains on: see experiment.h. */
+/* Device, images and files of an experiment: see experiment.h. */
 #include "core/train/experiment.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
@@ -58,17 +58,17 @@ int train_device_open(struct device **device, const struct config *c, bool limit
     int code = device_open(device, spec, limited ? (size_t)c->device.memory_limit : 0, err);
     if (!code && (*device)->kind == DEVICE_CPU) threads_settle("");
     if (!code && !named && device_count(*device) > 1)
-        log_info("%d cards: the first is used; 'meopt train --cards 0,1' takes several, a rank each",
+        log_info("using the first of %d cards; 'meopt train --cards 0,1' uses several, one rank per card",
                  device_count(*device));
     return code;
 }
 
-/* `path`, absolute and perhaps not there, from the working directory where it lies in it; as a shell reads
- * it. */
-static char *seen_from_here(const char *path)
+/* Returns an absolute path, which need not exist, quoted for a shell; relative if it is in the working
+ * directory. The caller frees. */
+static char *shell_path(const char *path)
 {
     char *clean = xasprintf("/%s", path), *here = realpath(".", NULL), *to = clean;
-    for (const char *p = path; *p;) { /* "a/../" and "./" are nothing */
+    for (const char *p = path; *p;) { /* remove "a/../" and "./" */
         size_t n = strcspn(p, "/");
         bool up = n == 2 && p[0] == '.' && p[1] == '.';
         if (up)
@@ -92,7 +92,7 @@ static char *seen_from_here(const char *path)
     return shown;
 }
 
-/* What brings it: the archives unpack to directories of these names. */
+/* Formats the command that fetches a file: the archives unpack to directories of these names. */
 static void fetch_hint(char *hint, size_t size, const char *key, const char *path)
 {
     static const struct {
@@ -103,7 +103,7 @@ static void fetch_hint(char *hint, size_t size, const char *key, const char *pat
         size_t n = strlen(archives[i].directory);
         while ((next = strstr(next, archives[i].directory)) != NULL) at = next++;
         if (!at || (at[n] && at[n] != '/')) continue;
-        char *within = strndup(path, (size_t)(at - path)), *dest = seen_from_here(within[0] ? within : "/");
+        char *within = strndup(path, (size_t)(at - path)), *dest = shell_path(within[0] ? within : "/");
         bool sample = strcmp(path_basename(within), "sample") == 0, here = strcmp(dest, ".") == 0;
         snprintf(hint, size, "get it with: meopt fetch %s%s%s", sample ? "sample" : archives[i].source,
                  here ? "" : " --dest ", here ? "" : dest);
@@ -111,7 +111,7 @@ static void fetch_hint(char *hint, size_t size, const char *key, const char *pat
         free(within);
         return;
     }
-    snprintf(hint, size, "set %s; 'meopt fetch --list' tells what can be fetched", key);
+    snprintf(hint, size, "set %s; 'meopt fetch --list' lists what can be fetched", key);
 }
 
 int train_check_file(const struct config *c, const char *name, struct error *err)
@@ -119,7 +119,7 @@ int train_check_file(const struct config *c, const char *name, struct error *err
     int key = config_key_index(name);
     const char *path = *(char *const *)((const char *)c + config_keys[key].offset);
     char hint[320], to[256];
-    /* what cannot be asked now is not absent: to read it tells why */
+    /* other errors are reported when the file is read */
     if (!path[0] || access(path, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR)) return 0;
     fetch_hint(hint, sizeof hint, name, path);
     if (path_is_dead_link(path, to, sizeof to))
@@ -157,7 +157,7 @@ int train_fallback_weights(const struct config *c, const char *directory, char *
     char *from = xasprintf("step %lld of run %s", (long long)step, run);
     int code = checkpoint_before(directory, INT64_MAX, &step, err);
     if (!code && step < 0) {
-        code = error_set(err, EXIT_CONFIG, "bring that checkpoint back, or begin a new run",
+        code = error_set(err, EXIT_CONFIG, "restore that checkpoint, or begin a new run",
                          "the student begins with the checkpoint of %s, which is gone, and this run has "
                          "none of its own",
                          from);
@@ -179,7 +179,7 @@ int train_dry_run(struct config *c, struct error *err)
     struct trainer *t = NULL;
     struct data *data = NULL;
     int code = train_check_files(c, NULL, NULL, err);
-    /* a driver is loaded only where it matters whether there is a card */
+    /* the driver is loaded only if the plan depends on the card */
     bool card = c->optim.offload == OPTIM_OFFLOAD_HOST;
     snprintf(spec, sizeof spec, card ? "dry:%s" : "dry", device_type_names[c->device.type]);
     if (!code) code = device_open(&dry, spec, 0, err);

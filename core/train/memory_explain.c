@@ -1,5 +1,4 @@
-/* Why so many GiB: see memory_explain.h. Everything is planned (plan.h), so what is told is what would be
- * taken. */
+/* Explains the memory of an experiment: see memory_explain.h. All figures are those of the plan (plan.h). */
 #include "core/train/memory_explain.h"
 #include "core/base/file.h"
 #include "core/config/value.h"
@@ -16,7 +15,7 @@
 
 struct rows {
     struct explain_row *all;
-    int count, room;
+    int count, capacity;
 };
 
 /* "blocks.12.attn.proj.weight" -> "blocks.*.attn.proj.weight" */
@@ -49,9 +48,9 @@ static void add_row(void *context, enum memory_class class, const char *name, si
         r->count++;
         return;
     }
-    if (rows->count == rows->room)
-        rows->all =
-            xrealloc(rows->all, (size_t)(rows->room = rows->room ? 2 * rows->room : 64) * sizeof *rows->all);
+    if (rows->count == rows->capacity)
+        rows->all = xrealloc(rows->all, (size_t)(rows->capacity = rows->capacity ? 2 * rows->capacity : 64) *
+                                            sizeof *rows->all);
     struct explain_row *r = &rows->all[rows->count++];
     *r = (struct explain_row){.class = class, .count = 1, .bytes = (double)bytes, .remedy = -1};
     snprintf(r->name, sizeof r->name, "%s", plain);
@@ -62,16 +61,16 @@ static void add_allocation(void *context, enum memory_class class, const char *n
     if (!tower_explains(name) && strcmp(name, "optimizer") != 0) add_row(context, class, name, bytes);
 }
 
-static void look(void *context, const struct trainer *t)
+static void collect_rows(void *context, const struct trainer *t)
 {
-    tower_tensor take = add_row;
-    if (t->teacher) tower_explain(t->teacher, take, context);
-    tower_explain(t->student, take, context);
+    tower_tensor callback = add_row;
+    if (t->teacher) tower_explain(t->teacher, callback, context);
+    tower_explain(t->student, callback, context);
     for (int i = 0; i < t->tensor_count; i++) {
         struct meopt_tensor_info info;
         char name[EXPLAIN_NAME + 32];
         if (meopt_info(t->opt, (size_t)i, &info)) continue;
-        snprintf(name, sizeof name, "correction of %s", info.name);
+        snprintf(name, sizeof name, "residual bits of %s", info.name);
         bool here = !meopt_tensor_offloaded(t->opt, (size_t)i);
         if (here) add_row(context, MEMORY_WEIGHTS, name, info.bytes.correction);
         snprintf(name, sizeof name, "fp32 copy of %s", info.name);
@@ -85,15 +84,16 @@ static void look(void *context, const struct trainer *t)
     device_each(t->device, add_allocation, context);
 }
 
-/* What no tensor was told of: padding, headers of the optimizer's blocks. */
+/* Adds rows for bytes without a tensor: padding, headers of the optimizer's blocks. */
 static void add_rest(struct rows *rows, const struct memory_use *use)
 {
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++) {
-        double told = 0;
+        double explained = 0;
         for (int i = 0; i < rows->count; i++)
-            if (rows->all[i].class == (enum memory_class)c) told += rows->all[i].bytes;
-        if ((double)use->peak_bytes[c] > told)
-            add_row(rows, (enum memory_class)c, "padding and the rest", use->peak_bytes[c] - (size_t)told);
+            if (rows->all[i].class == (enum memory_class)c) explained += rows->all[i].bytes;
+        if ((double)use->peak_bytes[c] > explained)
+            add_row(rows, (enum memory_class)c, "padding and the rest",
+                    use->peak_bytes[c] - (size_t)explained);
     }
 }
 
@@ -106,11 +106,11 @@ static int by_size(const void *a, const void *b)
 
 /* ---- settings ---- */
 
-/* A baseline holds all that it has. */
+/* A baseline has no streaming and no offloading. */
 #define HELD "model_t.place=resident", "model_s.place=resident", "optim.offload=none"
 static const struct {
     const char *name;
-    const char *overrides[REMEDY_KEYS]; /* @N: the batch by N */
+    const char *overrides[REMEDY_KEYS]; /* @N: the batch divided by N */
 } settings[REMEDIES] = {
     {"baseline (AMP + AdamW)", {HELD, "optim.use_meopt=false", "optim.pure_bf16=false"}},
     {"pure_bf16", {HELD, "optim.use_meopt=false", "optim.pure_bf16=true"}},
@@ -134,9 +134,9 @@ static const struct {
      {"train.recompute=block", "train.save_activations=minimal", "train.cache_teacher=true",
       "data.augment=false", "data.flip=auto"}},
 };
-enum { SHARDS = 3, SHARDS_FROM = REMEDIES - 1 - SHARDS }; /* those before the last: of several ranks */
+enum { SHARDS = 3, SHARDS_FROM = REMEDIES - 1 - SHARDS }; /* those before the last require several ranks */
 
-/* The file with more overrides behind those that are given: what "auto" means is settled anew. */
+/* Plans the file with the overrides; values "auto" are resolved again. */
 static int plan_file(struct plan *plan, struct rows *rows, const char *path, char **overrides, int count,
                      const struct comm_options *ranks, struct config *config, struct error *err)
 {
@@ -150,14 +150,14 @@ static int plan_file(struct plan *plan, struct rows *rows, const char *path, cha
         config_free(config);
         return code;
     }
-    code = plan_make_inspect(plan, config, ranks, look, rows, err);
+    code = plan_make_inspect(plan, config, ranks, collect_rows, rows, err);
     if (!code) add_rest(rows, &plan->use);
     if (!code) qsort(rows->all, (size_t)rows->count, sizeof *rows->all, by_size);
     return code;
 }
 
-/* key=value that the experiment has anyway need not be typed. */
-static bool as_now(const struct config *now, const char *text)
+/* Returns whether the experiment already has this key=value. */
+static bool is_current(const struct config *now, const char *text)
 {
     size_t n = strcspn(text, "=");
     char *key = strndup(text, n), *value = config_value_text(now, config_key_index(key));
@@ -190,7 +190,7 @@ static void try_setting(struct explanation *e, int which, const char *path, char
             text = micro;
         }
         all[n] = xstrdup(text);
-        if (!as_now(now, all[n++]))
+        if (!is_current(now, all[n++]))
             snprintf(r->keys + strlen(r->keys), sizeof r->keys - strlen(r->keys), "%s%s",
                      r->keys[0] ? " " : "", text);
     }
@@ -208,8 +208,8 @@ static void try_setting(struct explanation *e, int which, const char *path, char
     free(all);
 }
 
-/* The setting that takes a tenth of the row or more, at the least cost; of equal ones the one that takes
- * most. What makes the whole larger is none. */
+/* Chooses the cheapest setting that saves a tenth of the row or more; of equally cheap ones the one that
+ * saves most. A setting that increases the total is not a remedy. */
 static void choose_remedy(const struct explanation *e, struct explain_row *row)
 {
     for (int i = 0; i < REMEDIES; i++) {

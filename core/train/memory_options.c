@@ -1,4 +1,4 @@
-/* The memory ladder: see memory_options.h. */
+/* Memory options: see memory_options.h. */
 #include "core/train/memory_options.h"
 #include "core/base/file.h"
 #include "core/config/value.h"
@@ -10,7 +10,7 @@
 
 enum { AXES = 6, CHOICES = 6, WORDS = 2 };
 
-/* One way to save memory: its choices from the cheapest on, each some key=value words. @N: the batch by N. */
+/* An axis of the search: its choices, cheapest first, as key=value words. @N: the batch divided by N. */
 static const struct axis {
     const char *choices[CHOICES][WORDS];
 } axes[AXES] = {
@@ -31,16 +31,16 @@ static const struct axis {
       {"train.micro_batch=@16"}}},
 };
 
-struct climb {
-    struct memory_options *ladder;
+struct search {
+    struct memory_options *options;
     const char *path;
     char *text;
     size_t bytes;
-    char **overrides; /* those that are given, and room */
+    char **overrides; /* the given ones, with space for those of a combination */
     int count;
     const struct comm_options *ranks;
     struct config now;
-    int room;
+    int capacity;
 };
 
 struct memory_options_speed memory_options_assumed(const struct config *c)
@@ -49,9 +49,9 @@ struct memory_options_speed memory_options_assumed(const struct config *c)
     return (struct memory_options_speed){card ? 50000 : 200, card ? 12 : 1, true, CARRY_ASSUMED, NULL};
 }
 
-static double step_seconds(const struct climb *c, const struct config *config, const struct plan *p)
+static double step_seconds(const struct search *c, const struct config *config, const struct plan *p)
 {
-    const struct memory_options_speed *speed = &c->ladder->speed;
+    const struct memory_options_speed *speed = &c->options->speed;
     double teacher = (double)p->batch * model_shape_forward_flops(&p->teacher), rate = speed->gflops * 1e9,
            carried = speed->carried_gb_per_s * 1e9, halvings = log2((double)p->batch / (double)p->micro);
     double student =
@@ -67,8 +67,8 @@ static double step_seconds(const struct climb *c, const struct config *config, c
     return teachers + fmax(student, moving) + 0.05 * (reading + moving);
 }
 
-/* key=value that the experiment has anyway need not be typed. */
-static bool as_now(const struct config *now, const char *word)
+/* Returns whether the experiment already has this key=value. */
+static bool is_current(const struct config *now, const char *word)
 {
     char *key = strndup(word, strcspn(word, "=")), *value = config_value_text(now, config_key_index(key));
     bool same = strcmp(value, strchr(word, '=') + 1) == 0;
@@ -77,17 +77,17 @@ static bool as_now(const struct config *now, const char *word)
     return same;
 }
 
-/* An override says otherwise, and it stays. */
-static bool refused(const struct climb *c, const char *word)
+/* Returns whether an override gives the key a different value, which is not varied. */
+static bool conflicts_with_override(const struct search *c, const char *word)
 {
     char *key = strndup(word, strcspn(word, "="));
-    bool other = c->now.origins[config_key_index(key)].from == ORIGIN_OVERRIDE && !as_now(&c->now, word);
+    bool other = c->now.origins[config_key_index(key)].from == ORIGIN_OVERRIDE && !is_current(&c->now, word);
     free(key);
     return other;
 }
 
-/* The words of a choice behind those that are there; false: such a choice does not exist here. */
-static bool add_words(struct climb *c, const struct axis *axis, int choice, int *n)
+/* Appends the words of a choice to the overrides. Returns false if the choice does not apply here. */
+static bool add_words(struct search *c, const struct axis *axis, int choice, int *n)
 {
     for (int i = 0; i < WORDS && axis->choices[choice][i]; i++) {
         const char *word = axis->choices[choice][i], *part = strchr(word, '@');
@@ -96,17 +96,17 @@ static bool add_words(struct climb *c, const struct axis *axis, int choice, int 
         if (batch % by || by > batch) return false;
         c->overrides[(*n)++] =
             part ? xasprintf("%.*s%lld", (int)(part - word), word, (long long)(batch / by)) : xstrdup(word);
-        if (refused(c, c->overrides[*n - 1])) return false;
+        if (conflicts_with_override(c, c->overrides[*n - 1])) return false;
     }
     return true;
 }
 
-static void try(struct climb *c, const int choice[AXES])
+static void try_combination(struct search *c, const int choice[AXES])
 {
     struct config config;
     struct plan plan;
     struct error why;
-    struct memory_option rung = {.keys = ""};
+    struct memory_option option = {.keys = ""};
     int n = c->count;
     bool exists = true;
     for (int a = 0; a < AXES && exists; a++) exists = add_words(c, &axes[a], choice[a], &n);
@@ -114,28 +114,29 @@ static void try(struct climb *c, const int choice[AXES])
         exists ? config_examine(&config, c->path, c->text, c->bytes, c->overrides, n, NULL, NULL, &why) : 1;
     if (!code) code = plan_make_distributed(&plan, &config, c->ranks, &why);
     if (!code) {
-        rung.peak_bytes = plan.use.peak_total_bytes;
-        rung.step_s = step_seconds(c, &config, &plan);
+        option.peak_bytes = plan.use.peak_total_bytes;
+        option.step_s = step_seconds(c, &config, &plan);
         for (int i = c->count; i < n; i++)
-            if (!as_now(&c->now, c->overrides[i]))
-                snprintf(rung.keys + strlen(rung.keys), sizeof rung.keys - strlen(rung.keys), "%s%s",
-                         rung.keys[0] ? " " : "", c->overrides[i]);
-        struct memory_options *l = c->ladder;
-        if (l->count == c->room)
-            l->options = xrealloc(l->options, (size_t)(c->room = 2 * c->room + 64) * sizeof *l->options);
-        l->options[l->count++] = rung;
+            if (!is_current(&c->now, c->overrides[i]))
+                snprintf(option.keys + strlen(option.keys), sizeof option.keys - strlen(option.keys), "%s%s",
+                         option.keys[0] ? " " : "", c->overrides[i]);
+        struct memory_options *l = c->options;
+        if (l->count == c->capacity)
+            l->options =
+                xrealloc(l->options, (size_t)(c->capacity = 2 * c->capacity + 64) * sizeof *l->options);
+        l->options[l->count++] = option;
     }
     if (exists) config_free(&config);
     for (int i = c->count; i < n; i++) free(c->overrides[i]);
 }
 
-static void try_all(struct climb *c)
+static void try_all_combinations(struct search *c)
 {
     int choice[AXES];
     memset(choice, 0, sizeof choice);
     for (int a = 0; a < AXES;) {
-        try(c, choice);
-        for (a = 0; a < AXES; a++) { /* like the digits of a number */
+        try_combination(c, choice);
+        for (a = 0; a < AXES; a++) { /* count up like the digits of a number */
             if (choice[a] + 1 < CHOICES && axes[a].choices[choice[a] + 1][0]) {
                 choice[a]++;
                 break;
@@ -153,7 +154,7 @@ static int by_memory(const void *a, const void *b)
     return (int)strlen(x->keys) - (int)strlen(y->keys);
 }
 
-/* What no other beats in both, most memory first. */
+/* Keeps the Pareto frontier of peak memory and step time, most memory first. */
 static void keep_frontier(struct memory_options *l)
 {
     int kept = 0;
@@ -176,19 +177,20 @@ int memory_options_find(struct memory_options *l, const char *path, char **overr
                         const struct comm_options *ranks, size_t limit_bytes,
                         const struct memory_options_speed *speed, struct error *err)
 {
-    struct climb c = {.ladder = l, .path = path, .count = count, .ranks = ranks};
+    struct search c = {.options = l, .path = path, .count = count, .ranks = ranks};
     struct plan plan;
     *l = (struct memory_options){.limit_bytes = limit_bytes, .chosen = -1};
     int code = config_read_file(path, &c.text, &c.bytes, err);
     if (!code) {
         code = config_examine(&c.now, path, c.text, c.bytes, overrides, count, NULL, NULL, err);
         l->speed = speed ? *speed : memory_options_assumed(&c.now);
-        if (!code) code = plan_make_distributed(&plan, &c.now, ranks, err); /* why nothing would be planned */
+        if (!code)
+            code = plan_make_distributed(&plan, &c.now, ranks, err); /* reports why no plan is possible */
         c.overrides = xcalloc((size_t)count + (size_t)AXES * WORDS, sizeof *c.overrides);
         for (int i = 0; i < count; i++) c.overrides[i] = overrides[i];
         if (!code)
             l->now = (struct memory_option){"", plan.use.peak_total_bytes, step_seconds(&c, &c.now, &plan)};
-        if (!code) try_all(&c);
+        if (!code) try_all_combinations(&c);
         if (!code) keep_frontier(l);
         config_free(&c.now);
     }
@@ -197,9 +199,9 @@ int memory_options_find(struct memory_options *l, const char *path, char **overr
     return code;
 }
 
-const char *memory_options_note(const struct memory_option *rung)
+const char *memory_options_note(const struct memory_option *option)
 {
-    bool bits8 = strstr(rung->keys, "train.save_activations=8bit") != NULL;
+    bool bits8 = strstr(option->keys, "train.save_activations=8bit") != NULL;
     return bits8 ? " (8-bit activations change the numbers of the run)" : "";
 }
 

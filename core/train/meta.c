@@ -1,4 +1,4 @@
-/* What a run is: see meta.h. */
+/* meta.json and plan.json: see meta.h. */
 #include "core/train/meta.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
@@ -24,8 +24,8 @@ uint32_t meta_program_crc(void)
     return crc;
 }
 
-/* The plan of this experiment on the kind of device that was found, or of the same without MEOpt. */
-static int plan_found(struct plan *plan, const struct trainer *t, bool use_meopt)
+/* Plans this experiment on the opened kind of device, with or without MEOpt. */
+static int plan_own_device(struct plan *plan, const struct trainer *t, bool use_meopt)
 {
     static const char *const without[][2] = {{"model_t.place", "resident"}, {"model_s.place", "resident"},
                                              {"optim.offload", "none"},     {"optim.use_meopt", "false"},
@@ -64,8 +64,8 @@ static json_t *config_hash_text(const struct config *config)
     return json_string(text);
 }
 
-/* What each rank tells the first. */
-struct rank_told {
+/* What rank 0 gathers from each rank. */
+struct rank_info {
     bool planned, compared;
     struct memory_use use, baseline;
     int64_t checkpoint_bytes;
@@ -73,19 +73,19 @@ struct rank_told {
     char host[128], device[128], pci[32];
 };
 
-/* (ranks), of all of them, which make this call together; the caller frees. */
-static struct rank_told *report_ranks(struct trainer *t, int *code, struct error *err)
+/* Gathers the information of all ranks, (ranks). Collective call; the caller frees. */
+static struct rank_info *report_ranks(struct trainer *t, int *code, struct error *err)
 {
     struct comm *ranks = &t->ranks;
-    struct rank_told *all = xcalloc((size_t)ranks->size, sizeof *all), *own = &all[ranks->rank];
+    struct rank_info *all = xcalloc((size_t)ranks->size, sizeof *all), *own = &all[ranks->rank];
     struct plan plan, baseline;
     char **weight = &t->config->model_s.weight, *began = *weight;
     if (t->fallback_weights) *weight = t->fallback_weights;
-    if ((own->planned = plan_found(&plan, t, true) == 0)) {
+    if ((own->planned = plan_own_device(&plan, t, true) == 0)) {
         own->use = plan.use;
         own->checkpoint_bytes = plan.checkpoint_bytes;
     }
-    if ((own->compared = plan_found(&baseline, t, false) == 0)) own->baseline = baseline.use;
+    if ((own->compared = plan_own_device(&baseline, t, false) == 0)) own->baseline = baseline.use;
     *weight = began;
     own->pid = (int)getpid();
     gethostname(own->host, sizeof own->host - 1);
@@ -95,8 +95,8 @@ static struct rank_told *report_ranks(struct trainer *t, int *code, struct error
     return all;
 }
 
-/* The rank that is planned to hold the most; of several alike the first. */
-static int largest(const struct rank_told *all, int ranks)
+/* Returns the rank with the largest planned peak; of equal ones the first. */
+static int largest(const struct rank_info *all, int ranks)
 {
     int most = 0;
     for (int r = 1; r < ranks; r++)
@@ -104,14 +104,14 @@ static int largest(const struct rank_told *all, int ranks)
     return most;
 }
 
-static bool alike(const struct rank_told *all, int ranks)
+static bool same_use(const struct rank_info *all, int ranks)
 {
     for (int r = 1; r < ranks; r++)
         if (memcmp(&all[r].use, &all[0].use, sizeof all[0].use) != 0) return false;
     return true;
 }
 
-static json_t *places_json(const struct rank_told *all, int ranks)
+static json_t *ranks_json(const struct rank_info *all, int ranks)
 {
     json_t *places = json_array();
     for (int r = 0; r < ranks; r++)
@@ -128,14 +128,14 @@ static json_t *bytes_or_null(int64_t bytes)
     return bytes < 0 ? json_null() : json_integer((json_int_t)bytes);
 }
 
-static json_t *plan_told(const struct rank_told *all, int ranks)
+static json_t *plan_json(const struct rank_info *all, int ranks)
 {
     int most = largest(all, ranks);
     json_t *memory = all[most].planned ? memory_json(&all[most].use) : json_object();
     if (all[most].compared) json_object_set_new(memory, "baseline", memory_json(&all[most].baseline));
     if (ranks == 1) return memory;
     json_object_set_new(memory, "rank", json_integer(most));
-    if (alike(all, ranks)) return memory;
+    if (same_use(all, ranks)) return memory;
     json_t *by_rank = json_array();
     for (int r = 0; r < ranks; r++) {
         json_t *one = all[r].planned ? memory_json(&all[r].use) : json_object();
@@ -146,7 +146,7 @@ static json_t *plan_told(const struct rank_told *all, int ranks)
     return memory;
 }
 
-/* Keys of a tower whose weights came from a file: null where they did not. */
+/* Sets the keys of a tower's content: null without a file. */
 static void set_content(json_t *meta, const char *tower, const struct tower_content *content)
 {
     char key[32];
@@ -156,12 +156,12 @@ static void set_content(json_t *meta, const char *tower, const struct tower_cont
     json_object_set_new(meta, key, content->model[0] ? json_string(content->model) : json_null());
 }
 
-static int write_told(const struct run *run, const struct trainer *t, const struct rank_told *all,
-                      const struct data *data, int64_t total, json_t *start, json_t *identity,
-                      struct error *err)
+static int write_files(const struct run *run, const struct trainer *t, const struct rank_info *all,
+                       const struct data *data, int64_t total, json_t *start, json_t *identity,
+                       struct error *err)
 {
     int ranks = t->ranks.size;
-    const struct rank_told *most = &all[largest(all, ranks)];
+    const struct rank_info *most = &all[largest(all, ranks)];
     json_t *meta =
         json_pack("{s:i, s:s, s:i, s:f, s:s, s:I, s:I, s:I, s:I, s:s}", "version", 1, "host", all[0].host,
                   "pid", (int)getpid(), "started", (double)time(NULL), "device", t->device->name, "images",
@@ -185,7 +185,7 @@ static int write_told(const struct run *run, const struct trainer *t, const stru
     json_object_set_new(meta, "seed", json_integer((json_int_t)t->config->train.seed));
     json_object_set_new(meta, "batch_images", json_integer((json_int_t)t->images));
     json_object_set_new(meta, "ranks", json_integer(ranks));
-    if (ranks > 1) json_object_set_new(meta, "places", places_json(all, ranks));
+    if (ranks > 1) json_object_set_new(meta, "places", ranks_json(all, ranks));
     json_object_set_new(meta, "epoch_steps", json_integer((json_int_t)data_epoch_batches(data)));
     json_object_set_new(meta, "optimizer_bytes_per_param",
                         held.parameters ? json_real((double)held.total / (double)held.parameters)
@@ -205,12 +205,12 @@ static int write_told(const struct run *run, const struct trainer *t, const stru
                             : json_null());
     int code = 0;
     if (json_object_set(meta, "config", identity) || !json_object_get(meta, "data_crc32c")) {
-        json_decref(meta); /* without these a resume would compare nothing */
+        json_decref(meta); /* a resume compares these */
         code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for meta.json");
     } else {
         code = write_json(run, "meta.json", meta, err);
     }
-    int second = write_json(run, "plan.json", plan_told(all, ranks), code ? NULL : err);
+    int second = write_json(run, "plan.json", plan_json(all, ranks), code ? NULL : err);
     return code ? code : second;
 }
 
@@ -218,8 +218,8 @@ int meta_write(const struct run *run, struct trainer *t, const struct data *data
                json_t *start, json_t *identity, struct error *err)
 {
     int code;
-    struct rank_told *all = report_ranks(t, &code, err);
-    if (!code && t->ranks.rank == 0) code = write_told(run, t, all, data, total, start, identity, err);
+    struct rank_info *all = report_ranks(t, &code, err);
+    if (!code && t->ranks.rank == 0) code = write_files(run, t, all, data, total, start, identity, err);
     free(all);
     return code;
 }

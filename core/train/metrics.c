@@ -6,19 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What each rank says of its card. */
-struct card_told {
+/* What a rank reports about its card. */
+struct card_report {
     struct memory_use use;
     char name[128];
     double images_per_s; /* of its own images */
 };
 
-static json_t *card_json(const struct card_told *told, int rank)
+static json_t *card_json(const struct card_report *report, int rank)
 {
-    json_t *card = memory_json(&told->use);
+    json_t *card = memory_json(&report->use);
     json_object_set_new(card, "rank", json_integer(rank));
-    json_object_set_new(card, "device", json_string(told->name));
-    json_object_set_new(card, "images_per_s", json_real(told->images_per_s));
+    json_object_set_new(card, "device", json_string(report->name));
+    json_object_set_new(card, "images_per_s", json_real(report->images_per_s));
     json_object_set_new(card, "busy_percent", json_null());
     json_object_set_new(card, "temp_c", json_null());
     json_object_set_new(card, "power_w", json_null());
@@ -28,19 +28,19 @@ static json_t *card_json(const struct card_told *told, int rank)
 int metrics_cards(struct trainer *t, struct train_progress *p, json_t **cards, struct error *err)
 {
     struct comm *ranks = &t->ranks;
-    struct card_told *told = xcalloc((size_t)ranks->size, sizeof *told);
-    told[ranks->rank].use = t->device->use;
-    told[ranks->rank].images_per_s = p->images_per_s * (double)t->batch / (double)t->images;
-    memcpy(told[ranks->rank].name, t->device->name, sizeof told->name);
-    int code = comm_gather_each(ranks, told, sizeof *told, err);
+    struct card_report *reports = xcalloc((size_t)ranks->size, sizeof *reports);
+    reports[ranks->rank].use = t->device->use;
+    reports[ranks->rank].images_per_s = p->images_per_s * (double)t->batch / (double)t->images;
+    memcpy(reports[ranks->rank].name, t->device->name, sizeof reports->name);
+    int code = comm_gather_each(ranks, reports, sizeof *reports, err);
     *cards = code ? NULL : json_array();
     p->peak_rank = 0;
     for (int r = 0; r < ranks->size && *cards; r++) {
-        json_array_append_new(*cards, card_json(&told[r], r));
-        if (told[r].use.peak_total_bytes > told[p->peak_rank].use.peak_total_bytes) p->peak_rank = r;
+        json_array_append_new(*cards, card_json(&reports[r], r));
+        if (reports[r].use.peak_total_bytes > reports[p->peak_rank].use.peak_total_bytes) p->peak_rank = r;
     }
-    p->peak = told[p->peak_rank].use;
-    free(told);
+    p->peak = reports[p->peak_rank].use;
+    free(reports);
     return code;
 }
 

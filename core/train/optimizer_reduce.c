@@ -1,10 +1,11 @@
-/* What the optimizer asks of those who hold other parts of its tensors (meopt_options.reduce, unite). */
+/* All-reduces between the ranks that store parts of the optimizer's tensors (meopt_options.reduce,
+ * combine). */
 #include "core/train/train_internal.h"
 
 static int reduce_parts(void *context, double *values, size_t count)
 {
     struct trainer *t = context;
-    struct device *dev = t->device; /* left meanwhile: what was begun before may have to copy */
+    struct device *dev = t->device; /* earlier communication may need the device meanwhile */
     if (dev->leave) dev->leave(dev);
     int code = comm_all_reduce(&t->ranks, COMM_SUM, values, (int64_t)count, &t->lost);
     if (dev->enter) dev->enter(dev);

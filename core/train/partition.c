@@ -1,17 +1,17 @@
-/* How the tensors of a student are cut among ranks: see partition.h. */
+/* Partition of a student's tensors: see partition.h. */
 #include "core/train/partition.h"
 #include "core/base/file.h"
 
 #include <stdlib.h>
 
-/* A place in a group's row of tensors: element `element` of a parameter; parameter -1: behind all. */
-struct place {
+/* A position in a group's sequence of tensors: element `element` of a parameter; parameter -1: the end. */
+struct position {
     int parameter;
     int64_t element;
 };
 
-/* The next trained parameter of the group behind `i` in the row; -1: none. */
-static int next_in_row(const struct tower *t, int group, int i)
+/* Returns the trained parameter of the group after `i` in memory order; -1: none. */
+static int next_in_order(const struct tower *t, int group, int i)
 {
     bool matrices = i >= 0 && t->parameters[i].matrix;
     for (int pass = matrices; pass < 2; pass++) {
@@ -23,22 +23,23 @@ static int next_in_row(const struct tower *t, int group, int i)
     return -1;
 }
 
-/* The cut nearest to `target` elements of the row. */
-static struct place nearest_cut(const struct tower *t, int group, int64_t target)
+/* Returns the allowed cut nearest to `target` elements from the start of the group. */
+static struct position nearest_cut(const struct tower *t, int group, int64_t target)
 {
-    for (int i = next_in_row(t, group, -1); i >= 0; i = next_in_row(t, group, i)) {
+    for (int i = next_in_order(t, group, -1); i >= 0; i = next_in_order(t, group, i)) {
         int64_t count = t->parameters[i].count;
         if (target < count) {
             int64_t element = (target + CUT_ELEMENTS / 2) / CUT_ELEMENTS * CUT_ELEMENTS;
-            return element < count ? (struct place){i, element} : (struct place){next_in_row(t, group, i), 0};
+            return element < count ? (struct position){i, element}
+                                   : (struct position){next_in_order(t, group, i), 0};
         }
         target -= count;
     }
-    return (struct place){-1, 0};
+    return (struct position){-1, 0};
 }
 
-/* Offsets of rank r in the group from where its part begins. */
-static void set_offsets(const struct tower *t, struct partition *c, int group, int r, struct place at)
+/* Sets the offsets of rank r in a group from the position where its part begins. */
+static void set_offsets(const struct tower *t, struct partition *c, int group, int r, struct position at)
 {
     struct partition_group *g = &c->groups[group];
     struct gradient_span gradients = tower_group_gradients(t, group);
@@ -53,12 +54,12 @@ static void set_offsets(const struct tower *t, struct partition *c, int group, i
     *(p->matrix ? &g->matrices[r] : &g->vectors[r]) = c->element[at.parameter] + at.element;
 }
 
-/* What of each tensor of the group lies between two places. */
-static void set_part(const struct tower *t, struct partition *c, int group, struct place from,
-                     struct place to)
+/* Sets this rank's elements of each tensor of a group: those between two positions. */
+static void set_part(const struct tower *t, struct partition *c, int group, struct position from,
+                     struct position to)
 {
     bool inside = false;
-    for (int i = next_in_row(t, group, -1); i >= 0; i = next_in_row(t, group, i)) {
+    for (int i = next_in_order(t, group, -1); i >= 0; i = next_in_order(t, group, i)) {
         if (i == from.parameter) inside = true;
         int64_t begin = i == from.parameter ? from.element : 0,
                 end = i == to.parameter ? to.element : t->parameters[i].count;
@@ -70,7 +71,7 @@ static void set_part(const struct tower *t, struct partition *c, int group, stru
     }
 }
 
-static void cut_one(const struct tower *t, struct partition *c, int group)
+static void partition_one(const struct tower *t, struct partition *c, int group)
 {
     struct partition_group *g = &c->groups[group];
     struct gradient_span span = tower_group_gradients(t, group);
@@ -79,16 +80,16 @@ static void cut_one(const struct tower *t, struct partition *c, int group)
     g->vectors = offsets;
     g->matrices = offsets + c->ranks + 1;
     g->weights = offsets + 2 * (c->ranks + 1);
-    for (int i = next_in_row(t, group, -1); i >= 0; i = next_in_row(t, group, i)) {
+    for (int i = next_in_order(t, group, -1); i >= 0; i = next_in_order(t, group, i)) {
         const struct parameter *p = &t->parameters[i];
         const char *begin = (const char *)span.p + (p->matrix ? span.f32_bytes : 0);
         c->element[i] = ((const char *)p->grad - begin) / (int64_t)(p->matrix ? size : sizeof(float));
         total += p->count;
     }
-    struct place from = {next_in_row(t, group, -1), 0};
+    struct position from = {next_in_order(t, group, -1), 0};
     for (int r = 0; r < c->ranks; r++) {
-        struct place to =
-            r + 1 < c->ranks ? nearest_cut(t, group, total * (r + 1) / c->ranks) : (struct place){-1, 0};
+        struct position to =
+            r + 1 < c->ranks ? nearest_cut(t, group, total * (r + 1) / c->ranks) : (struct position){-1, 0};
         set_offsets(t, c, group, r + 1, to);
         if (r == c->rank) set_part(t, c, group, from, to);
         from = to;
@@ -103,7 +104,7 @@ struct partition *partition_make(const struct tower *t, int ranks, int rank)
     c->first = xcalloc((size_t)t->parameter_count, sizeof *c->first);
     c->count = xcalloc((size_t)t->parameter_count, sizeof *c->count);
     c->element = xcalloc((size_t)t->parameter_count, sizeof *c->element);
-    for (int group = 0; group < t->group_count; group++) cut_one(t, c, group);
+    for (int group = 0; group < t->group_count; group++) partition_one(t, c, group);
     return c;
 }
 

@@ -13,9 +13,9 @@ static bool readable(const struct config_tower *tower)
     return tower->weight[0] && access(tower->weight, R_OK) == 0;
 }
 
-/* What a step carries between ranks (step_ranks.c), whole arrays: gradients, added up in every round, and
- * what is handed round. */
-static void count_carried(struct plan *p, const struct trainer *t)
+/* Counts the bytes per step that ranks exchange (step_ranks.c), as whole arrays: gradients, reduced in every
+ * round, and gathered sums or weights. */
+static void count_exchanged(struct plan *p, const struct trainer *t)
 {
     const struct config *c = t->config;
     int64_t rounds = dp_round_count(t), weights = 0;
@@ -42,17 +42,19 @@ static double coding_flops(const struct trainer *t)
     return CODING_FLOPS * (double)t->batch * (double)(g->depth * model_shape_tokens(g)) * (double)values;
 }
 
-/* Every forward reads a tower; the student's backward passes do, and the step, which writes it, too. */
+/* Counts streamed bytes: each forward reads a tower; so do the student's backward passes and its update,
+ * which also writes it. */
 static void count_streamed(struct plan *p, const struct trainer *t)
 {
     int64_t forwards = (t->batch + t->micro - 1) / t->micro, passes = t->twice ? 3 : 2;
-    bool apart = t->micro < t->batch; /* the step is behind the passes */
+    bool apart = t->micro < t->batch; /* the update follows the passes */
     p->streamed_teacher_bytes = forwards * (int64_t)weight_stream_bytes(t->teacher_stream);
     p->streamed_student_bytes =
         (forwards * passes + 1 + apart) * (int64_t)weight_stream_bytes(t->student_stream);
 }
 
-/* The weights as exact fp32 values, and the records of all ranks, by what this one has of them. */
+/* Returns the size of a checkpoint: fp32 weights, and the records of all ranks, extrapolated from this
+ * rank's. */
 static int64_t checkpoint_bytes(const struct trainer *t, const struct meopt_bytes *held, const struct plan *p)
 {
     double records = 0;
@@ -76,7 +78,7 @@ static void count(struct plan *p, const struct trainer *t)
         if (!q->trained) continue;
         p->trained_parameters += q->count;
     }
-    count_carried(p, t);
+    count_exchanged(p, t);
     count_streamed(p, t);
     p->batch = t->batch;
     p->micro = t->micro;
@@ -97,8 +99,8 @@ static void count(struct plan *p, const struct trainer *t)
         p->cache_bytes_per_image = t->student->out_rows * p->teacher.out * (int64_t)sizeof(float);
 }
 
-/* One step's operations, so that the scratch that they reserve is counted as well. */
-static int rehearse(struct trainer *t, struct error *err)
+/* Runs the operations of one step, so that their scratch memory is counted. */
+static int dry_step(struct trainer *t, struct error *err)
 {
     struct device *dev = t->device;
     struct tower *s = t->student;
@@ -111,13 +113,13 @@ static int rehearse(struct trainer *t, struct error *err)
                  s->out_width);
     code = tower_backward(s, &batch, t->dout, true, true, NULL, NULL, err);
     int finite = 1;
-    if (!t->dp && (!t->release ||
-                   t->micro == t->batch)) /* the norm of what was accumulated is the optimizer's own work */
+    if (!t->dp &&
+        (!t->release || t->micro == t->batch)) /* the optimizer computes the norm of its accumulators */
         dev->ops->sum_squares(dev, t->dout, DTYPE_F32, 1, t->sums + 2, &finite);
     return code ? code : device_check(dev, err);
 }
 
-/* Do the keys alone say what the towers are? */
+/* Returns whether the keys alone determine the model shapes. */
 static bool model_shape_known(struct config *config)
 {
     struct model_shape teacher, student;
@@ -137,10 +139,10 @@ int plan_make_distributed(struct plan *plan, const struct config *config, const 
     return plan_make_inspect(plan, config, ranks, NULL, NULL, err);
 }
 
-typedef void trainer_scan(void *context, const struct trainer *trainer);
+typedef void trainer_inspect(void *context, const struct trainer *trainer);
 
 static int plan_rank(struct plan *plan, const struct config *config, const struct comm_options *ranks,
-                     trainer_scan *look, void *context, struct error *err)
+                     trainer_inspect *inspect, void *context, struct error *err)
 {
     struct config copy;
     struct device *device = NULL;
@@ -152,7 +154,7 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
     plan->from_checkpoints = (teacher_random || readable(&copy.model_t)) &&
                              (student_random || readable(&copy.model_s)) &&
                              !(teacher_random && student_random);
-    int code = 0; /* what is there must fit, though the other one is missing */
+    int code = 0; /* an existing file is checked although the other is missing */
     if (!plan->from_checkpoints && !teacher_random && readable(&copy.model_t))
         code = trainer_check_checkpoint(&copy, false, err);
     if (!code && !plan->from_checkpoints && !student_random && readable(&copy.model_s))
@@ -167,7 +169,7 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
     if (code == 0)
         code = trainer_create_distributed(&trainer, &copy, device, !plan->from_checkpoints, ranks, NULL, NULL,
                                           err);
-    if (code == 0) code = rehearse(trainer, err);
+    if (code == 0) code = dry_step(trainer, err);
     if (code && err && !plan->from_checkpoints && (copy.model_t.weight[0] || copy.model_s.weight[0]) &&
         copy.model_t.arch == TOWER_ARCH_CUSTOM && !model_shape_known(&copy)) {
         bool teacher = !readable(&copy.model_t);
@@ -179,7 +181,7 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
         else
             code = error_set(err, EXIT_CONFIG,
                              "set model_t.arch and model_s.arch, or get the file with 'meopt fetch'",
-                             "the %s's checkpoint is not there, and nothing else says its geometry",
+                             "the %s's checkpoint does not exist, and no key gives its model shape",
                              teacher ? "teacher" : "student");
         error_at(err, weight, 0, 0);
     }
@@ -187,7 +189,7 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
         plan->use = device->use;
         plan->libraries_assumed = device_assumed(device);
         count(plan, trainer);
-        if (look) look(context, trainer);
+        if (inspect) inspect(context, trainer);
     }
     trainer_close(trainer);
     if (device) device_close(device);
@@ -197,8 +199,8 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
 
 static void find_largest(void *context, const struct trainer *t) { *(int *)context = dp_largest_rank(t); }
 
-/* The first rank has the vectors, whose states are the largest for their size; another may have more of all.
- */
+/* Plans the rank with the most memory: rank 0, whose vectors have the largest states per element, or the rank
+ * with the most elements. */
 static int largest_rank(const struct config *config, const struct comm_options *ranks, struct plan *plan,
                         struct error *err)
 {
@@ -214,14 +216,14 @@ static int largest_rank(const struct config *config, const struct comm_options *
 }
 
 int plan_make_inspect(struct plan *plan, const struct config *config, const struct comm_options *ranks,
-                      trainer_scan *look, void *context, struct error *err)
+                      trainer_inspect *inspect, void *context, struct error *err)
 {
-    if (!ranks || ranks->rank != PLAN_LARGEST) return plan_rank(plan, config, ranks, look, context, err);
+    if (!ranks || ranks->rank != PLAN_LARGEST) return plan_rank(plan, config, ranks, inspect, context, err);
     int code = largest_rank(config, ranks, plan, err);
-    if (code || !look) return code;
+    if (code || !inspect) return code;
     struct comm_options one = *ranks;
     one.rank = plan->rank;
-    return plan_rank(plan, config, &one, look, context, err);
+    return plan_rank(plan, config, &one, inspect, context, err);
 }
 
 double plan_sent_bytes(const struct plan *plan, int ranks)
@@ -230,7 +232,7 @@ double plan_sent_bytes(const struct plan *plan, int ranks)
     return ranks > 1 ? (ranks - 1.0) / ranks * all : 0;
 }
 
-/* Of `batch` images in one forward: of a step of one, or of as many rounds as train.global_batch asks for. */
+/* Plans the peak of `batch` images per forward, in as many rounds as train.global_batch requires. */
 static int peak_of(const struct config *config, const struct comm_options *ranks, int64_t batch, size_t *peak,
                    struct error *err)
 {

@@ -33,7 +33,8 @@ static const double imagenet_mean[3] = {0.485, 0.456, 0.406}, imagenet_std[3] = 
 
 /* ---- Values of the files ---- */
 
-__attribute__((format(printf, 2, 3))) static void odd(struct preprocess_found *f, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void set_unsupported(struct preprocess_found *f,
+                                                                  const char *format, ...)
 {
     char text[sizeof f->odd];
     va_list args;
@@ -56,14 +57,14 @@ static const char *text_of(const json_t *object, const char *key)
     return value ? value : "";
 }
 
-static bool truth_of(const json_t *object, const char *key, bool standard)
+static bool bool_of(const json_t *object, const char *key, bool standard)
 {
     const json_t *value = value_of(object, key);
     return value ? json_is_true(value) : standard;
 }
 
-/* Three numbers, or one for all. */
-static void take_numbers(struct preprocess_found *f, const json_t *object, const char *name,
+/* Reads three numbers, or one for all channels. */
+static void read_numbers(struct preprocess_found *f, const json_t *object, const char *name,
                          const double standard[3], double to[3])
 {
     const json_t *value = value_of(object, name);
@@ -74,15 +75,15 @@ static void take_numbers(struct preprocess_found *f, const json_t *object, const
         to[c] = value ? json_number_value(one) : standard[c];
         fine = fine && (!value || json_is_number(one)) && isfinite(to[c]) && fabs(to[c]) < 1e6;
     }
-    if (!fine) odd(f, "%s is not three numbers", name);
+    if (!fine) set_unsupported(f, "%s is not three numbers", name);
 }
 
-static void take_normalisation(struct preprocess_found *f, const double mean[3], const double std[3])
+static void read_normalisation(struct preprocess_found *f, const double mean[3], const double std[3])
 {
     for (int c = 0; c < 3; c++) {
         f->how.mean[c] = (float)mean[c];
         f->how.std[c] = (float)std[c];
-        if (!(std[c] > 1e-6)) odd(f, "a standard deviation is %g", std[c]);
+        if (!(std[c] > 1e-6)) set_unsupported(f, "a standard deviation is %g", std[c]);
     }
 }
 
@@ -90,13 +91,13 @@ static int64_t side_of(struct preprocess_found *f, const json_t *value, const ch
 {
     int64_t side = json_integer_value(value);
     if (!json_is_number(value) || side < 1 || side > MAX_SIDE || json_number_value(value) != (double)side) {
-        odd(f, "%s is not a number of pixels", name);
+        set_unsupported(f, "%s is not a number of pixels", name);
         return 0;
     }
     return side;
 }
 
-/* [height, width], or behind channels; or one number. */
+/* Returns the side of a square size: [height, width], [channels, height, width], or one number. */
 static int64_t square_of(struct preprocess_found *f, const json_t *value, const char *name)
 {
     size_t n = json_array_size(value);
@@ -104,21 +105,22 @@ static int64_t square_of(struct preprocess_found *f, const json_t *value, const 
     if (!n) return side_of(f, value, name);
     int64_t width = side_of(f, json_array_get(value, n - 1), name),
             height = n > 1 ? side_of(f, json_array_get(value, n - 2), name) : width;
-    if (width != height) odd(f, "%s is %lld x %lld, no square", name, (long long)height, (long long)width);
+    if (width != height)
+        set_unsupported(f, "%s is %lld x %lld, no square", name, (long long)height, (long long)width);
     return width;
 }
 
-static void take_filter(struct preprocess_found *f, const char *name)
+static void read_filter(struct preprocess_found *f, const char *name)
 {
     for (int i = 1; data_interpolation_names[i]; i++)
         if (strcmp(data_interpolation_names[i], name) == 0) {
             f->how.resample = (enum resample)(i - 1);
             return;
         }
-    odd(f, "the interpolation is %s", name);
+    set_unsupported(f, "the interpolation is %s", name);
 }
 
-/* The share with which `side` is the crop of an image that was resized to `resized`. */
+/* Returns crop_pct for a crop of `side` from an image resized to `resized`. */
 static double share_of(int64_t side, int64_t resized)
 {
     double share = (double)side / (double)resized;
@@ -128,8 +130,8 @@ static double share_of(int64_t side, int64_t resized)
 
 /* ---- The libraries ---- */
 
-/* pretrained_cfg; before version 0.9 its keys stood in config.json itself. Defaults are
- * resolve_data_config's. */
+/* Reads pretrained_cfg; before timm 0.9 its keys were in config.json itself. Defaults are those of
+ * resolve_data_config. */
 static void read_timm(struct preprocess_found *f, const json_t *root)
 {
     const json_t *o = json_object_get(root, "pretrained_cfg");
@@ -138,17 +140,19 @@ static void read_timm(struct preprocess_found *f, const json_t *root)
     const json_t *share = value_of(o, "crop_pct");
     const char *mode = text_of(o, "crop_mode"), *filter = text_of(o, "interpolation");
     f->side = value_of(o, "input_size") ? square_of(f, value_of(o, "input_size"), "input_size") : 224;
-    take_numbers(f, o, "mean", imagenet_mean, mean);
-    take_numbers(f, o, "std", imagenet_std, std);
-    take_normalisation(f, mean, std);
-    take_filter(f, *filter ? filter : "bicubic");
+    read_numbers(f, o, "mean", imagenet_mean, mean);
+    read_numbers(f, o, "std", imagenet_std, std);
+    read_normalisation(f, mean, std);
+    read_filter(f, *filter ? filter : "bicubic");
     f->how.crop_pct = share && json_number_value(share) != 0 ? json_number_value(share) : 0.875;
-    if (!(f->how.crop_pct >= 0.1 && f->how.crop_pct <= 1)) odd(f, "crop_pct is %g", f->how.crop_pct);
+    if (!(f->how.crop_pct >= 0.1 && f->how.crop_pct <= 1))
+        set_unsupported(f, "crop_pct is %g", f->how.crop_pct);
     f->how.resize = strcmp(mode, "squash") == 0 ? RESIZE_SQUASH : RESIZE_SHORTEST;
-    if (*mode && strcmp(mode, "squash") != 0 && strcmp(mode, "center") != 0) odd(f, "crop_mode is %s", mode);
+    if (*mode && strcmp(mode, "squash") != 0 && strcmp(mode, "center") != 0)
+        set_unsupported(f, "crop_mode is %s", mode);
 }
 
-/* preprocess_cfg; defaults are PreprocessCfg's. The size is the tower's. */
+/* Reads preprocess_cfg; defaults are those of PreprocessCfg. The size is the tower's. */
 static void read_open_clip(struct preprocess_found *f, const json_t *root)
 {
     const json_t *o = value_of(root, "preprocess_cfg"),
@@ -158,20 +162,21 @@ static void read_open_clip(struct preprocess_found *f, const json_t *root)
     double mean[3], std[3];
     if (!size) size = value_of(o, "size");
     f->side = size ? square_of(f, size, "image_size") : 224;
-    take_numbers(f, o, "mean", clip_mean, mean);
-    take_numbers(f, o, "std", clip_std, std);
-    take_normalisation(f, mean, std);
-    f->how.resample = strcmp(filter, "bilinear") == 0 ? RESAMPLE_BILINEAR : RESAMPLE_BICUBIC; /* as it does */
+    read_numbers(f, o, "mean", clip_mean, mean);
+    read_numbers(f, o, "std", clip_std, std);
+    read_normalisation(f, mean, std);
+    f->how.resample =
+        strcmp(filter, "bilinear") == 0 ? RESAMPLE_BILINEAR : RESAMPLE_BICUBIC; /* as open_clip */
     f->how.crop_pct = 1;
     f->how.resize = strcmp(mode, "squash") == 0 ? RESIZE_SQUASH : RESIZE_SHORTEST;
     if (*mode && strcmp(mode, "squash") != 0 && strcmp(mode, "shortest") != 0)
-        odd(f, "resize_mode is %s", mode);
+        set_unsupported(f, "resize_mode is %s", mode);
 }
 
-/* What transformers' classes take where the file leaves a key out. */
+/* Defaults of transformers' image processor classes. */
 static const struct processor {
     const char *name;  /* before "ImageProcessor" */
-    const char *model; /* what model_type begins with where the file does not name its class */
+    const char *model; /* prefix of model_type, if the file does not name its class */
     int resample;      /* PIL's number */
     bool shortest;     /* a plain number as size is the shorter side */
     int size, crop;    /* crop 0: none */
@@ -187,7 +192,7 @@ static const struct processor {
     {"DINOv3ViT", "dinov3", 2, false, 224, 0, imagenet_mean, imagenet_std, RESIZE_AS_HF_FLOAT},
 };
 
-/* The class's row; NULL: another class's. "CLIPFeatureExtractor" and "CLIPImageProcessorFast" are "CLIP". */
+/* Returns the row of a class. "CLIPFeatureExtractor" and "CLIPImageProcessorFast" are "CLIP". */
 static const struct processor *processor_of(struct preprocess_found *f, const json_t *o, const char *model)
 {
     const char *type = text_of(o, "image_processor_type");
@@ -200,12 +205,12 @@ static const struct processor *processor_of(struct preprocess_found *f, const js
         if (!*type && strncmp(model, processors[i].model, strlen(processors[i].model)) == 0)
             return &processors[i];
     }
-    odd(f, "the class is %s", *type ? type : "not said");
+    set_unsupported(f, "the class is %s", *type ? type : "not said");
     return &processors[0];
 }
 
-/* {"shortest_edge": n}, {"height": n, "width": n}, or a number, which is the class's kind of these. */
-static int64_t take_size(struct preprocess_found *f, const json_t *value, const char *name, bool *shortest)
+/* Reads {"shortest_edge": n}, {"height": n, "width": n}, or a number, whose meaning depends on the class. */
+static int64_t read_size(struct preprocess_found *f, const json_t *value, const char *name, bool *shortest)
 {
     const json_t *edge = value_of(value, "shortest_edge"), *height = value_of(value, "height"),
                  *width = value_of(value, "width");
@@ -213,11 +218,11 @@ static int64_t take_size(struct preprocess_found *f, const json_t *value, const 
     *shortest = edge && !height;
     if (edge && !height && !value_of(value, "longest_edge")) return side_of(f, edge, name);
     if (!height || !width || edge) {
-        odd(f, "%s is neither the shorter side nor height and width", name);
+        set_unsupported(f, "%s is neither the shorter side nor height and width", name);
         return 0;
     }
     int64_t h = side_of(f, height, name), w = side_of(f, width, name);
-    if (h != w) odd(f, "%s is %lld x %lld, no square", name, (long long)h, (long long)w);
+    if (h != w) set_unsupported(f, "%s is %lld x %lld, no square", name, (long long)h, (long long)w);
     return h;
 }
 
@@ -228,44 +233,44 @@ static void read_transformers(struct preprocess_found *f, const json_t *o, const
     const struct processor *class = processor_of(f, o, model);
     const json_t *filter = value_of(o, "resample");
     double mean[3], std[3], factor = 1.0 / 255, zero[3] = {0, 0, 0}, one[3] = {1, 1, 1};
-    bool shortest = class->shortest, square = false, resizes = truth_of(o, "do_resize", true),
-         crops = truth_of(o, "do_center_crop", class->crop > 0);
-    int64_t size = value_of(o, "size") ? take_size(f, value_of(o, "size"), "size", &shortest) : class->size,
-            crop = value_of(o, "crop_size") ? take_size(f, value_of(o, "crop_size"), "crop_size", &square)
+    bool shortest = class->shortest, square = false, resizes = bool_of(o, "do_resize", true),
+         crops = bool_of(o, "do_center_crop", class->crop > 0);
+    int64_t size = value_of(o, "size") ? read_size(f, value_of(o, "size"), "size", &shortest) : class->size,
+            crop = value_of(o, "crop_size") ? read_size(f, value_of(o, "crop_size"), "crop_size", &square)
                    : class->crop            ? class->crop
                                             : 224;
     int64_t number = filter ? json_integer_value(filter) : class->resample;
     if (filter && (!json_is_integer(filter) || number < 0 || number > 5))
-        odd(f, "resample is %s", json_is_integer(filter) ? "not 0 to 5" : "no number");
+        set_unsupported(f, "resample is %s", json_is_integer(filter) ? "not 0 to 5" : "no number");
     else f->how.resample = filters[number];
     f->how.as = class->as;
     if (f->how.as == RESIZE_AS_HF && (number == 0 || number > 3)) f->how.as = RESIZE_AS_HF_PIL;
     f->how.resize = !resizes ? RESIZE_EXACT : shortest ? RESIZE_SHORTEST : RESIZE_SQUASH;
     f->how.crop_pct = 1;
     f->side = crops ? crop : resizes ? size : 0;
-    if (resizes && shortest && !crops) odd(f, "images keep their shape, without a crop");
+    if (resizes && shortest && !crops) set_unsupported(f, "images keep their shape, without a crop");
     if (resizes && crops && crop > size)
-        odd(f, "images are padded from %lld to %lld pixels", (long long)size, (long long)crop);
+        set_unsupported(f, "images are padded from %lld to %lld pixels", (long long)size, (long long)crop);
     else if (resizes && crops && crop > 0) f->how.crop_pct = share_of(crop, size);
-    if (f->how.crop_pct < 0.1) odd(f, "the crop keeps %g of a side", f->how.crop_pct);
-    if (truth_of(o, "do_pad", false)) odd(f, "images are padded (do_pad)");
-    if (!truth_of(o, "do_rescale", true)) factor = 1;
+    if (f->how.crop_pct < 0.1) set_unsupported(f, "the crop keeps %g of a side", f->how.crop_pct);
+    if (bool_of(o, "do_pad", false)) set_unsupported(f, "images are padded (do_pad)");
+    if (!bool_of(o, "do_rescale", true)) factor = 1;
     else if (value_of(o, "rescale_factor")) factor = json_number_value(value_of(o, "rescale_factor"));
-    if (truth_of(o, "rescale_offset", false) && truth_of(o, "do_rescale", true))
-        odd(f, "values are moved by 1 (rescale_offset)");
-    if (!(factor > 1e-9 && factor < 1e9)) odd(f, "rescale_factor is %g", factor);
-    bool normal = truth_of(o, "do_normalize", true);
-    take_numbers(f, normal ? o : NULL, "image_mean", normal ? class->mean : zero, mean);
-    take_numbers(f, normal ? o : NULL, "image_std", normal ? class->std : one, std);
+    if (bool_of(o, "rescale_offset", false) && bool_of(o, "do_rescale", true))
+        set_unsupported(f, "values are moved by 1 (rescale_offset)");
+    if (!(factor > 1e-9 && factor < 1e9)) set_unsupported(f, "rescale_factor is %g", factor);
+    bool normal = bool_of(o, "do_normalize", true);
+    read_numbers(f, normal ? o : NULL, "image_mean", normal ? class->mean : zero, mean);
+    read_numbers(f, normal ? o : NULL, "image_std", normal ? class->std : one, std);
     if (fabs(factor * 255 - 1) > 1e-9) /* x factor - mean = 255 factor (x / 255 - mean / (255 factor)) */
         for (int c = 0; c < 3; c++) {
             mean[c] /= 255 * factor;
             std[c] /= 255 * factor;
         }
-    take_normalisation(f, mean, std);
+    read_normalisation(f, mean, std);
 }
 
-/* ---- Which file counts ---- */
+/* ---- Choice of the file ---- */
 
 static bool transformers_names(const struct weights *weights)
 {
@@ -298,16 +303,16 @@ int preprocess_read(struct preprocess_found *f, const struct sidecar *b, const c
 {
     *f = (struct preprocess_found){.from = ""};
     int code = 0;
-    bool others = b->library == SIDECAR_OPEN_CLIP || b->library == SIDECAR_TIMM;
-    if (!others || transformers_names(weights)) code = read_processor(f, checkpoint, err);
-    if (code || f->from[0] || !others) return code;
+    bool other_library = b->library == SIDECAR_OPEN_CLIP || b->library == SIDECAR_TIMM;
+    if (!other_library || transformers_names(weights)) code = read_processor(f, checkpoint, err);
+    if (code || f->from[0] || !other_library) return code;
     json_t *root;
     code = sidecar_object(&root, checkpoint, b->name, err);
     if (code || !root) return code;
     snprintf(f->from, sizeof f->from, "%s", b->name);
     if (b->library == SIDECAR_TIMM) read_timm(f, root);
     else read_open_clip(f, root);
-    /* a configuration of the model alone says at most the size */
+    /* a configuration of the model only gives the size */
     bool says = b->library == SIDECAR_TIMM ? value_of(root, "pretrained_cfg") ||
                                                  value_of(root, "input_size") || value_of(root, "mean")
                                            : value_of(root, "preprocess_cfg") != NULL;
@@ -318,23 +323,23 @@ int preprocess_read(struct preprocess_found *f, const struct sidecar *b, const c
 
 /* ---- The keys ---- */
 
-static void take_three(const char *text, float to[3])
+static void read_three(const char *text, float to[3])
 {
     double values[3];
     for (int c = 0; config_three(text, values) && c < 3; c++) to[c] = (float)values[c];
 }
 
-static void take_keys(struct preprocess *how, const struct config_images *images)
+static void read_keys(struct preprocess *how, const struct config_images *images)
 {
-    take_three(images->mean, how->mean);
-    take_three(images->std, how->std);
+    read_three(images->mean, how->mean);
+    read_three(images->std, how->std);
     if (images->interpolation) how->resample = (enum resample)(images->interpolation - 1);
     if (images->resize) how->resize = (enum resize)(images->resize - 1);
     if (images->resize_as) how->as = (enum resize_as)(images->resize_as - 1);
     if (images->crop_pct > 0) how->crop_pct = images->crop_pct;
 }
 
-/* The keys of a section that were given, not those that were assigned here. */
+/* Returns the given keys of a section, without those that were assigned. */
 static struct config_images given_of(const struct config *c, const char *section,
                                      const struct config_images *all)
 {
@@ -364,8 +369,8 @@ static const struct preprocess *pipeline(enum data_pipeline pipeline)
 struct preprocess train_preprocess(const struct config *c, bool student)
 {
     struct preprocess how = *pipeline(c->data.pipeline);
-    take_keys(&how, &c->data.images);
-    if (student) take_keys(&how, &c->data_s.images);
+    read_keys(&how, &c->data.images);
+    if (student) read_keys(&how, &c->data_s.images);
     return how;
 }
 
@@ -434,8 +439,8 @@ int preprocess_assign(struct config *c, const struct preprocess_found *found, bo
     struct config_images given = given_of(c, "data", &c->data.images);
     struct preprocess usual = *pipeline(c->data.pipeline), is = found->how;
     note_origin(c, false, found, pipeline_given, c->data.pipeline);
-    take_keys(&usual, &given);
-    take_keys(&is, &given);
+    read_keys(&usual, &given);
+    read_keys(&is, &given);
     if (pipeline_given || !found->from[0] || preprocess_same(&usual, &is)) return 0;
     return assign(c, "data", &is, err);
 }
@@ -451,10 +456,10 @@ int preprocess_assign_student(struct config *c, const struct preprocess_found *f
     bool says = found->from[0] && !pipeline_given, apart = teacher->family != student->family;
     if (says || (file && apart && !pipeline_given)) {
         is = says ? found->how : *pipeline(usual);
-        take_keys(&is, &both);
+        read_keys(&is, &both);
         note_origin(c, true, found, false, usual);
     } else memcpy(c->images_from[1], c->images_from[0], sizeof c->images_from[0]);
-    take_keys(&is, &own);
+    read_keys(&is, &own);
     char size[24];
     snprintf(size, sizeof size, "%lld", (long long)student->image);
     int code = 0;

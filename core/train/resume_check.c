@@ -1,4 +1,4 @@
-/* What must be the same when a run goes on: see resume_check.h. */
+/* Checks of a resumed run: see resume_check.h. */
 #include "core/train/resume_check.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
@@ -14,24 +14,23 @@
 enum { META_BYTES = 1 << 24, NAMED = 4 /* images that a message names */ };
 #define LIST_BYTES ((size_t)1 << 32)
 
-/* Keys that change the numbers of a run, or report where they come from, and may be others when it goes
- * on; all others may not. The batch is not among them: one process has one batch, so the global batch
- * would change; how it is split (train.micro_batch) may. Cards, threads and places are no numbers
- * (schema.c). */
+/* Keys that affect the numbers of a run and may nevertheless change on resume; all other such keys may
+ * not. The batch size may not, because the global batch would change; its split (train.micro_batch) may.
+ * Cards, threads and paths do not affect the numbers (schema.c). */
 static const struct {
-    const char *key, *word; /* what it means; NULL: the numbers stay as they were */
+    const char *key, *word; /* the effect; NULL: the numbers do not change */
 } may_change[] = {
     {"train.epochs", "the schedule of the learning rate ends elsewhere"},
     {"train.steps", "the schedule of the learning rate ends elsewhere"},
-    {"optim.lr", "the learning rate is another from here on"},
-    {"optim.min_lr", "the learning rate is another from here on"},
-    {"train.micro_batch", "the batch is the same, its sums are made in another order"},
+    {"optim.lr", "the learning rate differs from here on"},
+    {"optim.min_lr", "the learning rate differs from here on"},
+    {"train.micro_batch", "the batch is the same, but summed in a different order"},
     {"train.recompute", NULL},
-    {"train.save_activations", "gradients are made from activations in another format from here on"},
+    {"train.save_activations", "gradients are computed from activations in a different format from here on"},
     {"train.cache_teacher", NULL},
     {"data.max_bad", NULL},
-    {"data.root", NULL},      /* the images are compared, by name and size */
-    {"model_s.weight", NULL}, /* where the student began; its weights are the checkpoint's */
+    {"data.root", NULL},      /* images are compared by name and size */
+    {"model_s.weight", NULL}, /* the checkpoint has the student's weights */
 };
 enum { MAY_CHANGE = sizeof may_change / sizeof *may_change };
 
@@ -58,7 +57,7 @@ static bool is_forced(const char *force, const char *key)
     return false;
 }
 
-/* Which row of may_change a key is, -1 none. */
+/* Returns the key's row of may_change; -1: none. */
 static int may_row(const char *key)
 {
     for (int i = 0; i < MAY_CHANGE; i++)
@@ -71,7 +70,7 @@ bool identity_may_change(const char *key, const char *force)
     return !config_keys[config_key_index(key)].numbers || may_row(key) >= 0 || is_forced(force, key);
 }
 
-/* One more piece of a list of findings. */
+/* Appends to a list of findings. Frees `piece`. */
 static void add_text(char **text, const char *separator, char *piece)
 {
     char *longer = *text ? xasprintf("%s%s%s", *text, separator, piece) : xstrdup(piece);
@@ -93,12 +92,12 @@ static int compare_config(const json_t *before, const struct config *config, con
     {
         const json_t *old = json_object_get(before, key);
         const char *is = json_string_value(value), *word = NULL, *was = json_string_value(old);
-        bool may = identity_may_change(key, force), told = config_keys[config_key_index(key)].numbers;
-        if (!old && told && config->origins[config_key_index(key)].from != ORIGIN_DEFAULT)
-            was = "not known to the version that began it";
+        bool may = identity_may_change(key, force), numbers = config_keys[config_key_index(key)].numbers;
+        if (!old && numbers && config->origins[config_key_index(key)].from != ORIGIN_DEFAULT)
+            was = "unknown to the version that began the run";
         if (!was || !is || strcmp(was, is) == 0) continue;
         if (may_row(key) >= 0) word = may_change[may_row(key)].word;
-        else if (is_forced(force, key)) word = "because --force-resume says so";
+        else if (is_forced(force, key)) word = "accepted by --force-resume";
         if (!may) {
             if (!first) first = key;
             add_text(&wrong, "; ", xasprintf("%s was %s and is now %s", key, was, is));
@@ -113,8 +112,9 @@ static int compare_config(const json_t *before, const struct config *config, con
     int code = 0;
     if (wrong) {
         char hint[320];
-        snprintf(hint, sizeof hint, "set it back in config.yaml, or insist with: --force-resume %s", first);
-        code = error_set(err, EXIT_CONFIG, hint, "another experiment than the run has begun: %s", wrong);
+        snprintf(hint, sizeof hint, "restore the value in config.yaml, or accept it with: --force-resume %s",
+                 first);
+        code = error_set(err, EXIT_CONFIG, hint, "configuration differs from the run's original: %s", wrong);
     }
     free(wrong);
     json_decref(now);
@@ -123,7 +123,7 @@ static int compare_config(const json_t *before, const struct config *config, con
 
 /* ---- the images ---- */
 
-/* What data.list holds, in place: names point into `text`. */
+/* Parses data.list in place: names point into `text`. */
 static bool parse_list(struct image_list *list, char *text, size_t bytes)
 {
     *list = (struct image_list){0};
@@ -139,28 +139,28 @@ static bool parse_list(struct image_list *list, char *text, size_t bytes)
 }
 
 struct finding {
-    const char *what; /* of one, of several */
+    const char *what;
     int64_t count;
     char *names;
 };
 
-static void find(struct finding *f, const char *name)
+static void add_finding(struct finding *f, const char *name)
 {
     if (f->count++ < NAMED) add_text(&f->names, ", ", xstrdup(name));
 }
 
-/* Both are in the order of their names' bytes. */
+/* Describes the differences of two lists, which are sorted by the bytes of their names. */
 static char *differences(const struct image_list *before, const struct image_list *now)
 {
-    struct finding found[] = {{"gone", 0, NULL}, {"new", 0, NULL}, {"of another size", 0, NULL}};
+    struct finding found[] = {{"gone", 0, NULL}, {"new", 0, NULL}, {"of different size", 0, NULL}};
     char *text = NULL;
     for (int64_t i = 0, k = 0; i < before->count || k < now->count;) {
         const char *a = i < before->count ? before->names[i] : NULL,
                    *b = k < now->count ? now->names[k] : NULL;
         int order = !a ? 1 : !b ? -1 : strcmp(a, b);
-        if (order < 0) find(&found[0], a);
-        else if (order > 0) find(&found[1], b);
-        else if (memcmp(a + strlen(a) + 1, b + strlen(b) + 1, 8) != 0) find(&found[2], a);
+        if (order < 0) add_finding(&found[0], a);
+        else if (order > 0) add_finding(&found[1], b);
+        else if (memcmp(a + strlen(a) + 1, b + strlen(b) + 1, 8) != 0) add_finding(&found[2], a);
         i += order <= 0;
         k += order >= 0;
     }
@@ -176,7 +176,7 @@ static char *differences(const struct image_list *before, const struct image_lis
 
 static const char LIST[] = "data.list";
 
-/* In words how the images differ; NULL when the run has no list of what they were. */
+/* Describes how the images differ; NULL if the run has no valid list. */
 static char *describe(const struct run *run, const struct image_list *now, uint32_t crc)
 {
     struct image_list before = {0};
@@ -190,23 +190,24 @@ static char *describe(const struct run *run, const struct image_list *now, uint3
     return words;
 }
 
-/* Images of the same names and sizes: the bytes of some. */
+/* Compares the bytes of sampled images, whose names and sizes are equal. */
 static int compare_samples(const json_t *meta, const struct image_list *list, const char *root,
                            const char *force, bool report, json_t **changed, struct error *err)
 {
     const char *was = json_string_value(json_object_get(meta, "data_samples_crc32c"));
     int code = 0;
-    if (!was) return 0; /* of a version that did not look */
+    if (!was) return 0; /* written by a version without samples */
     char *is = content_samples(list, root);
     const char *name = content_changed_sample(list, was, is);
     if (name && is_forced(force, "data.root")) {
-        if (report) log_warn("%s has other bytes than when the run began; accepted by --force-resume", name);
+        if (report)
+            log_warn("%s has different bytes than when the run began; accepted by --force-resume", name);
         if (!*changed) *changed = json_object();
         json_object_set_new(*changed, "data_samples_crc32c", json_pack("[s, s]", was, is));
     } else if (name) {
-        code = error_set(err, EXIT_CONFIG,
-                         "bring the images back, or accept them with: --force-resume data.root",
-                         "%s has other bytes than when the run began, and the same size", name);
+        code =
+            error_set(err, EXIT_CONFIG, "restore the images, or accept them with: --force-resume data.root",
+                      "%s has different bytes than when the run began, and the same size", name);
         error_at(err, root, 0, 0);
     }
     free(is);
@@ -219,22 +220,22 @@ static int compare_images(const struct run *run, const json_t *meta, const struc
     const char *was = json_string_value(json_object_get(meta, "data_crc32c"));
     struct image_list list;
     char is[16];
-    if (!was) return 0; /* of a version that did not report */
+    if (!was) return 0; /* written by a version without checksums */
     int code = image_list_read(&list, config->data.root, config->data.include, config->data.exclude, err);
     if (code) return code;
     snprintf(is, sizeof is, "%08x", (unsigned)image_list_hash(&list));
     if (strcmp(was, is) != 0) {
         char *words = describe(run, &list, (uint32_t)strtoul(was, NULL, 16));
-        char *text = xasprintf("the images are not those of the run: %lld were there, %lld are (%s)",
+        char *text = xasprintf("images differ from the run's: %lld before, %lld now (%s)",
                                (long long)json_integer_value(json_object_get(meta, "images")),
-                               (long long)list.count, words ? words : "which, the run does not say");
+                               (long long)list.count, words ? words : "the run has no list of them");
         if (is_forced(force, "data.root")) {
-            if (report) log_warn("%s; it goes on because --force-resume says so", text);
+            if (report) log_warn("%s; accepted by --force-resume", text);
             if (!*changed) *changed = json_object();
             json_object_set_new(*changed, "data_crc32c", json_pack("[s, s]", was, is));
         } else {
             code = error_set(err, EXIT_CONFIG,
-                             "bring the images back, or insist with: --force-resume data.root", "%s", text);
+                             "restore the images, or accept them with: --force-resume data.root", "%s", text);
             error_at(err, config->data.root, 0, 0);
         }
         free(text);
@@ -246,7 +247,7 @@ static int compare_images(const struct run *run, const json_t *meta, const struc
     return code;
 }
 
-/* The images of a step, unless a key that says how many has changed and may. */
+/* Compares the images per step, unless a forced key changed them. */
 static int compare_step(const json_t *meta, const struct config *c, int ranks, const json_t *changed,
                         struct error *err)
 {
@@ -255,11 +256,10 @@ static int compare_step(const json_t *meta, const struct config *c, int ranks, c
     if (was <= 0 || was == now || json_object_get(changed, "train.batch_size") ||
         json_object_get(changed, "train.global_batch"))
         return 0;
-    return error_set(
-        err, EXIT_CONFIG,
-        "go on with as many ranks as before; a run that begins with train.global_batch goes on with any",
-        "a step of the run is of %lld images; on %d rank%s it would be of %lld", was, ranks,
-        ranks == 1 ? "" : "s", now);
+    return error_set(err, EXIT_CONFIG,
+                     "resume with the same number of ranks; with train.global_batch any number is possible",
+                     "the run has %lld images per step; on %d rank%s it would have %lld", was, ranks,
+                     ranks == 1 ? "" : "s", now);
 }
 
 static void compare_rank_count(int before, int now, json_t **changed)
@@ -272,7 +272,7 @@ static void compare_rank_count(int before, int now, json_t **changed)
     json_object_set_new(*changed, "ranks", json_pack("[s, s]", was, is));
 }
 
-/* meta.json, NULL when it is not there; what is there and cannot be read is an error. */
+/* Reads meta.json; *meta: NULL if it does not exist. */
 static int read_meta(const struct run *run, json_t **meta, struct error *err)
 {
     char *path = run_path(run, "meta.json"), *text = NULL;
@@ -283,12 +283,12 @@ static int read_meta(const struct run *run, json_t **meta, struct error *err)
         code = file_read_below(run->directory, "meta.json", META_BYTES, &text, &bytes, err);
         json_error_t why = {0};
         if (!code) *meta = json_loadb(text, bytes, 0, &why);
-        if (!code && !*meta && !why.text[0]) /* jansson has no word for it */
+        if (!code && !*meta && !why.text[0]) /* jansson gives no reason */
             code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading it");
         else if (!code && !json_is_object(*meta)) {
-            code = error_set(err, EXIT_INTEGRITY, "remove it to go on without comparing",
-                             "what the run was when it began cannot be read: %s",
-                             *meta ? "no JSON object" : why.text);
+            code =
+                error_set(err, EXIT_INTEGRITY, "remove it to resume without comparing",
+                          "cannot parse the description of the run: %s", *meta ? "no JSON object" : why.text);
         }
         if (code) error_at(err, path, why.line, why.column);
     }
@@ -346,10 +346,10 @@ int identity_check_weights(const struct run *run, const char *tower, const char 
         if (!is_forced(force, file)) {
             char hint[160];
             snprintf(hint, sizeof hint,
-                     "bring the original file back, or accept this one with: --force-resume %s", file);
-            code =
-                error_set(err, EXIT_CONFIG, hint, "the %s's %s not what the run began with: %s was %s, is %s",
-                          tower, i ? "model is" : "weights are", i ? "it" : "their checksum", was, is[i]);
+                     "restore the original file, or accept this one with: --force-resume %s", file);
+            code = error_set(err, EXIT_CONFIG, hint, "the %s's %s from the run's original: %s was %s, is %s",
+                             tower, i ? "model differs" : "weights differ", i ? "it" : "the checksum", was,
+                             is[i]);
             error_at(err, path, 0, 0);
             continue;
         }
@@ -373,7 +373,7 @@ int identity_restore_student_crc(const struct run *run, struct tower_content *co
     return code;
 }
 
-/* ---- what computes it ---- */
+/* ---- program and libraries ---- */
 
 static void compare_words(const char *name, const char *was, const char *is, json_t **changed)
 {
@@ -395,7 +395,7 @@ static const json_t *start_row(const json_t *start, const char *name)
     return NULL;
 }
 
-/* The same of the ranks that differ from rank 0. */
+/* Compares the values of the ranks that differ from rank 0. */
 static void compare_ranks(const char *row, const json_t *before, const json_t *now, json_t **changed)
 {
     static const char equal[] = "equal on all ranks";
@@ -414,7 +414,7 @@ static char *program_text(const char *version, const char *crc)
 
 void identity_compare_start(const struct run *run, const json_t *start, json_t **changed)
 {
-    enum { ROUNDING_ROWS = 3 }; /* the others change time and memory only */
+    enum { ROUNDING_ROWS = 3 }; /* the others affect time and memory only */
     static const char *const rows[] = {"kernels", "products", "attention", "device"};
     char crc[16];
     json_t *meta = json_read_below(run->directory, "meta.json", META_BYTES, NULL);
@@ -423,7 +423,7 @@ void identity_compare_start(const struct run *run, const json_t *start, json_t *
     snprintf(crc, sizeof crc, "%08x", (unsigned)sum);
     char *was = program_text(json_string_value(json_object_get(meta, "code_version")),
                              json_string_value(json_object_get(meta, "program_crc32c"))),
-         *is = program_text(meta_version(), sum ? crc : NULL); /* 0: not known */
+         *is = program_text(meta_version(), sum ? crc : NULL); /* 0: unknown */
     compare_words("program", was, is, changed);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const json_t *before = start_row(json_object_get(meta, "start"), rows[i]);
@@ -433,8 +433,7 @@ void identity_compare_start(const struct run *run, const json_t *start, json_t *
                       json_object_get(start_row(start, rows[i]), "ranks"), changed);
         if (i + 1 == ROUNDING_ROWS) rounding = json_object_size(*changed) - count;
     }
-    if (rounding)
-        log_warn("the run is computed by others than before: numbers may be rounded otherwise from here on");
+    if (rounding) log_warn("program or kernels changed since the run began; results may differ in rounding");
     json_decref(meta);
     free(is);
     free(was);

@@ -1,4 +1,4 @@
-/* Steps of many ranks on paper: see scaling.h. */
+/* Predicted steps of many ranks: see scaling.h. */
 #include "core/train/scaling.h"
 
 double scaling_sums_s(const struct scaling *s, int ranks, double sent)

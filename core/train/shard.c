@@ -1,10 +1,10 @@
-/* Weights in parts: see shard.h. */
+/* Sharded weights: see shard.h. */
 #include "core/train/shard.h"
 #include "core/base/file.h"
 
 #include <stdlib.h>
 
-/* One of the tower's buffers: the group in it, or on its way; -1: none that is current. */
+/* One of the tower's buffers. group: gathered or being gathered; -1: none that is current. */
 struct slot {
     struct shard *shard;
     int group;
@@ -15,7 +15,7 @@ struct shard {
     struct tower *tower;
     struct comm *ranks;
     const struct partition *cut;
-    char *own;      /* the parts, group behind group */
+    char *own;      /* this rank's parts of all groups */
     size_t *own_at; /* (groups) */
     struct slot slots[2];
 };
@@ -40,7 +40,7 @@ int shard_make(struct shard **shard, struct tower *tower, struct comm *ranks, co
     }
     s->own = device_alloc(tower->device, MEMORY_WEIGHTS, bytes + 64, "own part of the weights", err);
     if (!s->own) return err->code;
-    tower->device->ops->fill(tower->device, s->own, 0, bytes); /* also what lies between tensors */
+    tower->device->ops->fill(tower->device, s->own, 0, bytes); /* including the padding between tensors */
     tower_bind_weights(tower, shard_fetch, s);
     return 0;
 }
@@ -57,7 +57,7 @@ void shard_close(struct shard *s)
 void *shard_part(const struct shard *s, int parameter)
 {
     const struct parameter *p = &s->tower->parameters[parameter];
-    if (!s->cut->count[parameter]) return s->own; /* of nothing */
+    if (!s->cut->count[parameter]) return s->own; /* an empty part */
     int64_t at = (const char *)p->weight - tower_group_weights(s->tower, p->group).p +
                  s->cut->first[parameter] * (int64_t)dtype_bytes(p->weight_type) -
                  s->cut->groups[p->group].weights[s->cut->rank];
@@ -70,7 +70,7 @@ void shard_invalidate(struct shard *s, int group)
         if (group < 0 || s->slots[i].group == group) s->slots[i].group = -1;
 }
 
-/* In the comm's thread. */
+/* Runs in the communication thread. */
 static int shard_gather(struct comm *comm, void *context, struct error *err)
 {
     const struct slot *slot = context;
@@ -85,7 +85,8 @@ static struct slot *slot_of(struct shard *s, int group)
     return &s->slots[group % s->tower->options.weight_buffers];
 }
 
-/* Behind what was issued so far (comm_begin), which may still read what is overwritten. */
+/* Starts to gather a group. comm_begin orders it after the operations issued so far, which may read the
+ * buffer. */
 static void shard_begin(struct shard *s, int group)
 {
     struct slot *slot = slot_of(s, group);

@@ -1,4 +1,4 @@
-/* What signals ask: see signals.h. */
+/* Signals and requests: see signals.h. */
 #include "core/train/signals.h"
 #include "core/base/clock.h"
 #include "core/run/request.h"
@@ -9,7 +9,7 @@
 
 static const struct signal_row {
     int number;
-    enum signal_request wish;
+    enum signal_request request;
 } signal_rows[] = {
     {SIGTERM, REQUEST_STOP}, {SIGINT, REQUEST_STOP},  {SIGUSR1, REQUEST_STOP}, {SIGXCPU, REQUEST_STOP},
     {SIGPWR, REQUEST_STOP},  {SIGUSR2, REQUEST_SAVE}, {SIGHUP, REQUEST_NONE},
@@ -29,24 +29,24 @@ static const enum signal_act signal_acts[REQUEST_COUNT][PHASE_COUNT] = {
     [REQUEST_CHANGE] = {[PHASE_DATA] = ACT_CHANGE, [PHASE_STEP] = ACT_CHANGE},
 };
 
-enum { HASTE_SECONDS = 1 };
-#define LOOK_SECONDS 0.1 /* between two looks for requests: each asks the file system */
+enum { FORCE_QUIT_SECONDS = 1 };
+#define POLL_SECONDS 0.1 /* between two scans for request files */
 
 static volatile sig_atomic_t signal_asked[REQUEST_COUNT];
 static struct signal_interrupts signal_interrupts;
 static struct run *signal_run;
-static double signal_looked;
+static double signal_polled_at;
 
 bool signals_force_quit(struct signal_interrupts *interrupts, double now)
 {
-    if (interrupts->any) return now - interrupts->first > HASTE_SECONDS;
+    if (interrupts->any) return now - interrupts->first > FORCE_QUIT_SECONDS;
     *interrupts = (struct signal_interrupts){true, now};
     return false;
 }
 
 static void on_signal(int number)
 {
-    /* clock_seconds asks clock_gettime alone, which a handler may */
+    /* clock_seconds only calls clock_gettime, which is async-signal-safe */
     if (number == SIGINT && signals_force_quit(&signal_interrupts, clock_seconds()))
         _exit(EXIT_SIGNAL + number);
     signal_asked[signals_request(number)] = 1;
@@ -59,7 +59,7 @@ void signals_catch(struct run *run)
     sigemptyset(&ours);
     signal_interrupts = (struct signal_interrupts){0};
     signal_run = run;
-    signal_looked = 0;
+    signal_polled_at = 0;
     for (int i = 0; i < REQUEST_COUNT; i++) signal_asked[i] = 0;
     for (int i = 0; i < SIGNAL_ROWS; i++) {
         sigaction(signal_rows[i].number, &action, NULL);
@@ -71,28 +71,29 @@ void signals_catch(struct run *run)
 enum signal_request signals_request(int number)
 {
     for (int i = 0; i < SIGNAL_ROWS; i++)
-        if (signal_rows[i].number == number) return signal_rows[i].wish;
+        if (signal_rows[i].number == number) return signal_rows[i].request;
     return REQUEST_NONE;
 }
 
-static void look_for_requests(void)
+static void poll_requests(void)
 {
     double now = clock_seconds();
-    if (!signal_run || (signal_looked > 0 && now - signal_looked < LOOK_SECONDS)) return;
-    signal_looked = now;
+    if (!signal_run || (signal_polled_at > 0 && now - signal_polled_at < POLL_SECONDS)) return;
+    signal_polled_at = now;
     if (signal_run->lock >= 0 && (run_follow(signal_run, NULL) != 0 || !run_is_here(signal_run))) return;
     for (int i = 0; i < REQUEST_COUNT; i++)
         if (signal_requests[i] && run_requested(signal_run->directory, signal_requests[i]))
             signal_asked[i] = 1;
 }
 
-void signals_handled(enum signal_request wish) { signal_asked[wish] = 0; }
-bool signals_asked(enum signal_request wish) { return signal_asked[wish]; }
+void signals_handled(enum signal_request request) { signal_asked[request] = 0; }
+bool signals_asked(enum signal_request request) { return signal_asked[request]; }
 
 enum signal_act signals_act(enum train_phase phase)
 {
-    look_for_requests();
-    for (int wish = REQUEST_STOP; wish < REQUEST_COUNT; wish++)
-        if (signal_asked[wish] && signal_acts[wish][phase] != ACT_CONTINUE) return signal_acts[wish][phase];
+    poll_requests();
+    for (int request = REQUEST_STOP; request < REQUEST_COUNT; request++)
+        if (signal_asked[request] && signal_acts[request][phase] != ACT_CONTINUE)
+            return signal_acts[request][phase];
     return ACT_CONTINUE;
 }

@@ -1,4 +1,4 @@
-/* The table of a run's start: see start_table.h. */
+/* The start table: see start_table.h. */
 #include "core/train/start_table.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
@@ -23,11 +23,11 @@ void start_table(const struct trainer *t, const char *telemetry, struct device_f
     snprintf(watch->remedy, sizeof watch->remedy, "'meopt doctor' says what is missing");
 }
 
-/* Rows by which results may be rounded differently. */
+/* Rows that affect rounding. */
 static const int rounding[] = {FACT_KERNELS, FACT_GEMM, FACT_ATTENTION};
 enum { ROUNDING = sizeof rounding / sizeof *rounding };
 
-/* What each rank says of itself. */
+/* What each rank reports. */
 struct rank_rows {
     char host[64];
     uint32_t cpu_sets;
@@ -44,7 +44,7 @@ static void warn_differences(const struct trainer *t, const struct rank_rows *al
     const char *best = facts_best_cpu_isa(sets);
     if (count > 1) snprintf(more, sizeof more, " and %d more", count - 1);
     bool sets_differ = row == 0 || strstr(all[0].is[row], "AMX") || strstr(all[other].is[row], "AMX");
-    if (t->device->kind == DEVICE_CPU && best && sets_differ) /* else it is a library */
+    if (t->device->kind == DEVICE_CPU && best && sets_differ) /* otherwise a library differs */
         snprintf(advice, sizeof advice, "; for results that repeat: MEOPT_CPU_ISA=%s on all ranks", best);
     log_warn(
         "ranks compute differently: rank %d (host %s)%s has %s, rank 0 (host %s) has %s; results are rounded "
@@ -52,7 +52,7 @@ static void warn_differences(const struct trainer *t, const struct rank_rows *al
         other, all[other].host, more, all[other].is[row], all[0].host, all[0].is[row], advice);
 }
 
-/* The ranks whose row differs from rank 0's; NULL: none. The first such row is warned of. */
+/* Returns the ranks whose row differs from rank 0's; NULL: none. Rank 0 warns about the first such row. */
 static json_t *differences(const struct trainer *t, const struct rank_rows *all, int row, bool *warned)
 {
     json_t *ranks = NULL;

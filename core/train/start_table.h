@@ -12,11 +12,10 @@ enum { START_COLLECTIVES = DEVICE_FACTS, START_TELEMETRY, START_ROWS };
 
 /* Fills the rows of this rank. telemetry: the provider of monitor.h, "" for none. */
 void start_table(const struct trainer *trainer, const char *telemetry, struct device_fact rows[START_ROWS]);
-/* Gathers the rows of all ranks and compares them (collective call). A rank other than 0 keeps the cost of
- * a row only if rank 0's differs, so that each fallback is reported once. Ranks whose kernels, GEMMs or
- * attention differ round differently: rank 0 warns about them. *table, which the caller frees: an object
- * per row with the keys name, is, cost and mend (string or null). Where ranks differ it has the key ranks:
- * an object from each rank that differs from rank 0 to its value of `is`. */
+/* Gathers the rows of all ranks and compares them (collective call). A rank above 0 drops the cost of a
+ * row if rank 0 has the same, so that each fallback is reported once. Ranks whose kernels, GEMMs or
+ * attention differ round differently: rank 0 warns about them. *table: the rows as in meta.json, "start"
+ * (man meopt-run); the caller frees. */
 int start_table_gather(struct trainer *trainer, struct device_fact rows[START_ROWS], json_t **table,
                        struct error *err);
 /* Returns the names of the rows in which ranks differ, as a JSON array; NULL: none. */

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* t->input becomes the micro-batch: what was sent ahead, or a copy that the operations wait for. From here
- * on nothing reads next_input, so it may be filled as soon as what was issued so far is done. */
-static void take_input(struct trainer *t, const struct batch *host)
+/* Sets t->input to the micro-batch: swaps in the prefetched buffer, or uploads it. Afterwards next_input
+ * may be overwritten once the operations issued so far are done. */
+static void set_input(struct trainer *t, const struct batch *host)
 {
     struct device *dev = t->device;
     if (t->sent.input) dev->streams->wait(dev, NULL, t->arrived);
@@ -25,9 +25,9 @@ static void take_input(struct trainer *t, const struct batch *host)
     if (t->next_input) dev->streams->record(dev, t->taken, NULL);
 }
 
-/* The micro-batch behind this one, of this step or the next, goes to the card while it computes. What is not
- * there yet is not waited for: take_input will copy it. */
-static void send_ahead(struct trainer *t, int64_t index, int64_t done, const struct batch_source *source)
+/* Prefetches the next micro-batch, of this step or the next, while the card computes. An input that is not
+ * loaded yet is not waited for: set_input uploads it later. */
+static void prefetch(struct trainer *t, int64_t index, int64_t done, const struct batch_source *source)
 {
     const int64_t *ids;
     struct error ignored;
@@ -35,7 +35,7 @@ static void send_ahead(struct trainer *t, int64_t index, int64_t done, const str
     int64_t left = t->batch - done;
     struct batch host = {.count = left <= 0 || left > t->micro ? t->micro : left};
     if (left > 0 && source->fetch(source->context, index + 1, &host, &ids, &ignored))
-        return; /* take_input meets it again */
+        return; /* set_input will report it */
     if (left <= 0 && source->peek) host.input = source->peek(source->context);
     if (!host.input) return;
     struct device *dev = t->device;
@@ -45,7 +45,7 @@ static void send_ahead(struct trainer *t, int64_t index, int64_t done, const str
     t->sent = host;
 }
 
-/* Input to the device, target of the micro-batch: the teacher's output, or gathered from the cache. */
+/* Uploads the input of a micro-batch and sets *target: the teacher's output, or rows of the cache. */
 static int prepare(struct trainer *t, int64_t index, int64_t count, const struct batch_source *source,
                    const float **target, struct error *err)
 {
@@ -53,18 +53,18 @@ static int prepare(struct trainer *t, int64_t index, int64_t count, const struct
     const int64_t *ids;
     int code = source->fetch(source->context, index, &host, &ids, err);
     if (code) return code;
-    take_input(t, &host);
+    set_input(t, &host);
     if (t->teacher) {
         *target = t->teacher->out;
         return tower_forward_bound(t->teacher, &(struct batch){t->input, count}, err);
     }
-    /* the cache holds an image's rows together;
-     * out has the cls rows of all images first, then the patch rows */
+    /* the cache is (images, rows, width); outputs have the cls rows of all images first, then the patch
+     * rows */
     int64_t width = t->student->out_width, rows = t->student->out_rows;
     size_t cls = (size_t)width * sizeof(float), rest = (size_t)((rows - 1) * width) * sizeof(float);
     for (int64_t i = 0; i < count; i++) {
         if (ids[i] >= t->cache_images || !t->cached[ids[i]])
-            return error_set(err, EXIT_FAILED, "start again with --resume: it is computed then",
+            return error_set(err, EXIT_FAILED, "start again with --resume, which computes it",
                              "there is no output of the teacher for image %lld: it could not be decoded when "
                              "they were computed",
                              (long long)ids[i]);
@@ -83,33 +83,32 @@ const char step_not_finite[] = "the gradient is not finite";
 int step_diverged(struct trainer *t, int64_t step, const char *what, bool moved, struct error *err)
 {
     t->diverged = true;
-    return error_set(
-        err, EXIT_DIVERGED, "a lower optim.lr, a longer warm-up or optim.clip_grad_norm may help",
-        "step %lld: %s; %s", (long long)step, what,
-        moved ? "blocks behind it have taken the step already: the weights in memory are of no step, and are "
-                "not saved"
-              : "the update was not applied");
+    return error_set(err, EXIT_DIVERGED,
+                     "a lower optim.lr, a longer warm-up or optim.clip_grad_norm may help",
+                     "step %lld: %s; %s", (long long)step, what,
+                     moved ? "the update was partly applied; weights in memory are discarded"
+                           : "the update was not applied");
 }
 
-/* State of the backward pass's call-backs. */
+/* State of the callbacks of a backward pass that releases gradients. */
 struct release {
     struct trainer *t;
-    double scale; /* of every group; by_group: each has its own, found where the gradients are */
+    double scale; /* of all groups; by_group: each group has its own, computed on the device */
     bool by_group, accumulate, measure;
-    bool moved; /* a group has taken the step */
+    bool moved; /* a group was updated */
     double squares;
     int64_t parameters;
     int64_t step;
 };
 
-/* Of a group's gradients, on the device. */
+/* Doubles per group in t->sums. */
 enum { SQUARES = sizeof(struct meopt_grad_stats) / sizeof(double) };
 
-static int64_t pieces_of(const struct trainer *t) { return (t->batch + t->micro - 1) / t->micro; }
+static int64_t micro_batches(const struct trainer *t) { return (t->batch + t->micro - 1) / t->micro; }
 
 size_t step_sums_bytes(const struct trainer *t)
 {
-    return (size_t)(2 * pieces_of(t)) * sizeof(double) +
+    return (size_t)(2 * micro_batches(t)) * sizeof(double) +
            (size_t)t->student->group_count * sizeof(struct meopt_grad_stats);
 }
 
@@ -121,10 +120,10 @@ int step_read_sums(struct trainer *t, int64_t count, struct error *err)
 
 struct meopt_grad_stats *step_grad_stats(const struct trainer *t, int group)
 {
-    return (void *)(t->sums + 2 * pieces_of(t) + group * SQUARES);
+    return (void *)(t->sums + 2 * micro_batches(t) + group * SQUARES);
 }
 
-/* Of a group's gradients, or with group -1 of all, to the group's place (0). Nothing is waited for. */
+/* Computes the statistics of a group's gradients on the device; group -1: of all, stored for group 0. */
 static void measure(struct trainer *t, int group)
 {
     static const struct meopt_grad_stats none = {0, 1, 0};
@@ -141,13 +140,13 @@ static void measure(struct trainer *t, int group)
 bool step_found_read(const struct trainer *t, int group, double *squares)
 {
     struct meopt_grad_stats s;
-    memcpy(&s, t->host_sums + 2 * pieces_of(t) + group * SQUARES, sizeof s);
+    memcpy(&s, t->host_sums + 2 * micro_batches(t) + group * SQUARES, sizeof s);
     *squares = s.squares;
     return s.finite && isfinite(s.squares);
 }
-static int64_t sums_to(const struct trainer *t, int group) /* in doubles, that one included */
+static int64_t sums_to(const struct trainer *t, int group) /* doubles up to and including the group */
 {
-    return 2 * pieces_of(t) + (group + 1) * SQUARES;
+    return 2 * micro_batches(t) + (group + 1) * SQUARES;
 }
 
 void step_send_grad_stats(struct trainer *t)
@@ -189,7 +188,7 @@ static double group_share(const struct release *r, int group)
     return sqrt((double)step_parameters(r->t, group) / (double)r->parameters);
 }
 
-/* A group's gradients are complete: measure, accumulate, or step and let them go. */
+/* Called when a group's gradients are complete: measures, accumulates, or applies them. */
 static int on_group(void *context, int group, struct error *err)
 {
     struct release *r = context;
@@ -221,20 +220,20 @@ static int on_group(void *context, int group, struct error *err)
 void trainer_clipping(const struct config *config, char *text, size_t size)
 {
     bool release = config->optim.gradients == OPTIM_GRADIENTS_RELEASE;
-    const char *says = "exact: by this step's norm, which costs nothing where gradients are kept";
-    if (!config_clips(config)) says = "none";
+    const char *mode = "exact: by this step's norm, which costs nothing where gradients are kept";
+    if (!config_clips(config)) mode = "none";
     else if (release && config_accumulates(config))
-        says = "exact: by this step's norm, which costs nothing where gradients are accumulated";
+        mode = "exact: by this step's norm, which costs nothing where gradients are accumulated";
     else if (release && config->optim.clip_mode == OPTIM_CLIP_MODE_EXACT)
-        says = "exact: by this step's norm, which a backward pass of its own measures";
+        mode = "exact: by this step's norm, which a backward pass of its own measures";
     else if (release && config->optim.clip_mode == OPTIM_CLIP_MODE_BLOCK)
-        says =
+        mode =
             "block: each block by its share, as the configuration says; PyTorch's clip_grad_norm_ is exact";
     else if (release)
-        says = "previous: by the norm of the step before, for released gradients are gone before this step's "
+        mode = "previous: by the norm of the step before, for released gradients are gone before this step's "
                "is known; exact, as PyTorch's clip_grad_norm_: optim.clip_mode=exact (a second backward "
                "pass), optim.gradients=keep (their memory) or train.micro_batch";
-    snprintf(text, size, "%s", says);
+    snprintf(text, size, "%s", mode);
 }
 
 int step_forward(struct trainer *t, int64_t index, int64_t done, int64_t count,
@@ -253,14 +252,14 @@ int step_forward(struct trainer *t, int64_t index, int64_t done, int64_t count,
     distill_loss(dev, &t->loss, t->student->out, target, t->dout, sums, sums + 1,
                  (float)((double)count / (double)t->images), count, t->student->out_rows,
                  t->student->out_width);
-    send_ahead(t, index, done + count, source);
+    prefetch(t, index, done + count, source);
     return device_check(dev, err);
 }
 
-/* Loss and cosine of the step, of sums that were read. */
+/* Adds up loss and cosine of the step from t->host_sums. */
 static int add_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err)
 {
-    for (int64_t i = 0; i < pieces_of(t); i++) {
+    for (int64_t i = 0; i < micro_batches(t); i++) {
         result->loss += t->host_sums[2 * i];
         result->cosine += t->host_sums[2 * i + 1] / (double)t->images;
         if (!isfinite(t->host_sums[2 * i]))
@@ -288,8 +287,8 @@ static int step_kept(struct trainer *t, int64_t step, double lr, struct step_res
     return code;
 }
 
-/* What was measured, group by group in the order in which they step. Where that is clipped by group, the
- * first that is not finite has kept the others behind it from stepping. */
+/* Adds up the squared norms of all groups, in the order of their updates. If clipping is by group, the first
+ * group that is not finite prevented the updates of the later ones. */
 static int add_squares(struct release *r, struct error *err)
 {
     struct trainer *t = r->t;
@@ -326,12 +325,12 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
     } else if (clip) {
         r.scale = step_clip_scale(t, t->previous_norm, 1);
     }
-    /* both backward passes give the same, and the first has shown that it is finite */
+    /* both backward passes are bit-identical, and the first was finite */
     if (meopt_step_begin(t->opt, step, lr, t->twice ? 0 : 2, &library))
         return trainer_library_error(&library, err);
     code = tower_backward(t->student, &(struct batch){trainer_student_input(t), count}, t->dout, true, true,
                           on_group, &r, err);
-    if (r.by_group) step_send_grad_stats(t); /* read with the results of the step, for which its end waits */
+    if (r.by_group) step_send_grad_stats(t); /* copied with the results, for which meopt_step_end waits */
     int ended = meopt_step_end(t->opt, &stats, &library);
     if (!code && r.by_group && (!ended || ended == MEOPT_NOT_FINITE)) code = add_squares(&r, err);
     if (!code && ended == MEOPT_NOT_FINITE) code = step_diverged(t, step, step_not_finite, r.moved, err);
@@ -340,8 +339,8 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
     return code;
 }
 
-/* Released and accumulated: every micro-batch goes into the optimizer's accumulators; then all tensors step.
- * Their norm is known before anything moves, so clipping is exact. */
+/* Applies accumulated gradients (mode accumulated): the norm of the accumulators is known before the first
+ * update, so clipping is exact. */
 static int step_accumulated(struct trainer *t, int64_t step, double lr, struct step_result *result,
                             struct error *err)
 {
@@ -349,9 +348,9 @@ static int step_accumulated(struct trainer *t, int64_t step, double lr, struct s
     struct meopt_step_stats stats = {0};
     double norm;
     int finite, code;
-    t->device->streams->download(t->device, NULL, t->host_sums, t->sums,
-                                 (size_t)(2 * pieces_of(t)) * sizeof *t->sums);
-    if (meopt_gradient_norm(t->opt, NULL, &norm, &finite, &library)) /* waits for that, too */
+    t->device->queues->download(t->device, NULL, t->host_sums, t->sums,
+                                (size_t)(2 * micro_batches(t)) * sizeof *t->sums);
+    if (meopt_gradient_norm(t->opt, NULL, &norm, &finite, &library)) /* also waits for the copy */
         return trainer_library_error(&library, err);
     if ((code = add_losses(t, step, result, err)) != 0) return code;
     if (!finite) return step_diverged(t, step, step_not_finite, false, err);
@@ -385,7 +384,7 @@ static int step_alone(struct trainer *t, int64_t step, double lr, const struct b
     for (int64_t done = 0, index = 0; done < t->batch && !code; index++) {
         int64_t count = t->batch - done < t->micro ? t->batch - done : t->micro;
         code = step_forward(t, index, done, count, source, err);
-        if (!code && inside) code = step_read_sums(t, 2, err); /* before the first weight moves */
+        if (!code && inside) code = step_read_sums(t, 2, err); /* before the first update */
         if (!code && inside) code = add_losses(t, step, result, err);
         if (code) break;
         done += count;
@@ -403,7 +402,7 @@ static int step_alone(struct trainer *t, int64_t step, double lr, const struct b
     return code;
 }
 
-/* Seconds since it was asked last; below 0: nothing is offloaded. */
+/* Returns the seconds of offload waits since the last call; negative: nothing is offloaded. */
 static double offload_waited(struct trainer *t)
 {
     struct meopt_offload_info info = {.size = sizeof info};
@@ -413,7 +412,7 @@ static double offload_waited(struct trainer *t)
     return info.wait_seconds - before;
 }
 
-/* Seconds so far; below 0: no weights are streamed. */
+/* Returns the seconds of stream waits so far; negative: no weights are streamed. */
 static double stream_waited(const struct trainer *t)
 {
     if (!t->teacher_stream && !t->student_stream) return -1;
@@ -426,7 +425,7 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
     *result = (struct step_result){0};
     double waited = stream_waited(t);
     int code = (t->dp ? dp_step : step_alone)(t, step, lr, source, result, err);
-    if (t->lost.code) { /* the optimizer can only say that a sum failed */
+    if (t->lost.code) { /* the optimizer only knows that a reduction failed */
         code = t->lost.code;
         if (err) *err = t->lost;
     }
@@ -435,8 +434,8 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
     result->wide_groups = meopt_wide_groups(t->opt);
     result->offload_wait_ms = offload_waited(t) * 1e3;
     result->stream_wait_ms = waited < 0 ? -1 : (stream_waited(t) - waited) * 1e3;
-    if (code && t->sent.input) { /* for a micro-batch that is not made */
-        t->device->streams->wait(t->device, NULL, t->arrived);
+    if (code && t->sent.input) { /* prefetched, and not used */
+        t->device->queues->wait(t->device, NULL, t->arrived);
         t->sent.input = NULL;
     }
     return code;

@@ -22,7 +22,7 @@ struct head {
     uint32_t crc, computed;
 };
 
-enum { UNTRIED = 0, COMPUTED = 1, UNDECODABLE = 2 }; /* of an image; in trainer->cached 0 or 1 */
+enum { UNTRIED = 0, COMPUTED = 1, UNDECODABLE = 2 }; /* state of an image; trainer->cached is 0 or 1 */
 
 struct pass {
     struct trainer *t;
@@ -31,19 +31,19 @@ struct pass {
     const char *path;
     int64_t images, row;
     uint8_t *state; /* (images) */
-    uint8_t *made;  /* (images of a turn of all ranks): the same of what is tried in it */
+    uint8_t *made;  /* (images of a round of all ranks): their states */
     int64_t done;
-    int fd; /* of the file; -1: it cannot be written, or another rank writes it */
+    int fd; /* of the file; -1: not writable, or not rank 0 */
     char *block;
-    size_t block_bytes; /* records that are not in the file yet */
+    size_t block_bytes; /* records not written yet */
     double synced_at;
     teacher_cache_tick tick;
     void *context;
 };
 
-/* ---- what the rows are made of ---- */
+/* ---- identification of the rows ---- */
 
-/* CRC-32C over the teacher's weights as they lie in the device's memory. */
+/* Computes the CRC-32C of the teacher's weights in the type that is computed with. */
 static int weights_hash(const struct trainer *t, uint32_t *crc, struct error *err)
 {
     *crc = 0;
@@ -66,7 +66,7 @@ static int weights_hash(const struct trainer *t, uint32_t *crc, struct error *er
     return 0;
 }
 
-/* malloc'ed */
+/* Formats the first line of the file; the caller frees. */
 static int first_line(const struct pass *p, const struct data_options *o, char **line, struct error *err)
 {
     uint32_t weights;
@@ -88,15 +88,15 @@ static uint32_t record_crc(const struct head *h, const float *row, size_t bytes)
     return h->computed ? crc32c(crc, row, bytes) : crc;
 }
 
-/* To go on without it: the run loses time if it is killed, nothing else. */
-static void give_up(struct pass *p, const char *what)
+/* Stops writing the file, with a warning: only a killed run needs it. */
+static void stop_writing(struct pass *p, const char *what)
 {
-    log_warn("%s: %s: %s; the teacher's outputs are not kept", p->path, what, strerror(errno));
+    log_warn("%s: %s: %s; the teacher's outputs are not saved", p->path, what, strerror(errno));
     if (p->fd >= 0) close(p->fd);
     p->fd = -1;
 }
 
-/* What is there, up to the first record that is not whole: where that begins. */
+/* Reads the records up to the first damaged one, and returns its offset. */
 static int64_t read_records(struct pass *p, FILE *in, int64_t at)
 {
     size_t bytes = (size_t)p->row * sizeof(float);
@@ -114,7 +114,7 @@ static int64_t read_records(struct pass *p, FILE *in, int64_t at)
     return at;
 }
 
-/* The file that fits, its records taken; or an empty one. */
+/* Opens the file and reads its records; a file of different input is emptied. */
 static void open_file(struct pass *p, const char *line)
 {
     struct stat st;
@@ -123,27 +123,28 @@ static void open_file(struct pass *p, const char *line)
     p->fd = open(p->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (p->fd >= 0 && (fstat(p->fd, &st) != 0 || !S_ISREG(st.st_mode))) {
         errno = EINVAL;
-        give_up(p, "is not a regular file");
-    } else if (p->fd < 0) give_up(p, "cannot open");
+        stop_writing(p, "is not a regular file");
+    } else if (p->fd < 0) stop_writing(p, "cannot open");
     int copy = p->fd < 0 ? -1 : fcntl(p->fd, F_DUPFD_CLOEXEC, 3);
     FILE *in = copy < 0 ? NULL : fdopen(copy, "r");
     int64_t whole = 0;
     if (in && fread(found, 1, length, in) == length && memcmp(found, line, length) == 0)
         whole = read_records(p, in, (int64_t)length);
     else if (in && st.st_size > 0)
-        log_info("%s is of other images or of another teacher: the outputs are computed anew", p->path);
+        log_info("%s has outputs of different images or of a different teacher: they are computed again",
+                 p->path);
     if (in) fclose(in);
     else if (copy >= 0) close(copy);
     free(found);
     if (p->fd >= 0 && (retry_truncate(p->fd, whole) != 0 || lseek(p->fd, whole, SEEK_SET) != whole))
-        give_up(p, "cannot write");
+        stop_writing(p, "cannot write");
     struct error err;
     if (p->fd >= 0 && whole == 0 && file_write_all(p->fd, line, length, p->path, &err))
-        give_up(p, "cannot write");
+        stop_writing(p, "cannot write");
 }
 
-/* To the file, of an image whose row stands in the cache, or of one that has none. */
-static void note(struct pass *p, int64_t image, bool computed)
+/* Records the state of an image, with its row if it was computed, to be written to the file. */
+static void record_row(struct pass *p, int64_t image, bool computed)
 {
     const float *row = p->t->cache + image * p->row;
     size_t bytes = computed ? (size_t)p->row * sizeof *row : 0;
@@ -158,21 +159,21 @@ static void note(struct pass *p, int64_t image, bool computed)
     p->block_bytes += sizeof h + bytes;
 }
 
-static void put(struct pass *p, bool sync)
+static void flush_records(struct pass *p, bool sync)
 {
     struct error err;
     if (p->fd >= 0 && p->block_bytes && file_write_all(p->fd, p->block, p->block_bytes, p->path, &err))
-        give_up(p, "cannot write");
+        stop_writing(p, "cannot write");
     p->block_bytes = 0;
     if (p->fd < 0 || (!sync && clock_seconds() - p->synced_at < SYNC_SECONDS)) return;
-    if (retry_sync(fdatasync, p->fd) != 0) give_up(p, "cannot sync");
+    if (retry_sync(fdatasync, p->fd) != 0) stop_writing(p, "cannot sync");
     p->synced_at = clock_seconds();
 }
 
 /* ---- the rows ---- */
 
-/* Images from `image` on. A card takes as many as a micro-batch has; on the CPU, where that gains nothing,
- * each goes alone, as its bits have always been made. */
+/* Computes the rows of `count` images from `image` on: on a card in one forward, on a CPU one image per
+ * forward, where batching has no gain and would change the bits. */
 static int compute(struct pass *p, int64_t image, const float *pixels, int64_t count, struct error *err)
 {
     int64_t at_once = p->t->device->host_memory ? 1 : count,
@@ -186,8 +187,8 @@ static int compute(struct pass *p, int64_t image, const float *pixels, int64_t c
     return code;
 }
 
-/* What an earlier process could not decode may have been mended. */
-static int try_again(struct pass *p, int64_t pixels, struct error *err)
+/* Retries images that an earlier process could not decode: they may have been fixed. */
+static int retry_undecodable(struct pass *p, int64_t pixels, struct error *err)
 {
     float *image = malloc((size_t)pixels * sizeof *image);
     int code = image ? 0 : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for an image");
@@ -196,14 +197,14 @@ static int try_again(struct pass *p, int64_t pixels, struct error *err)
         if (p->state[i] != UNDECODABLE) continue;
         code = data_image(p->data, i, image, &decoded, err);
         if (!code && decoded) code = compute(p, i, image, 1, err);
-        if (!code && decoded) note(p, i, true);
+        if (!code && decoded) record_row(p, i, true);
     }
     free(image);
     return code;
 }
 
-/* The worst of what ranks have met, on all of them. */
-static int agree(struct pass *p, int code, struct error *err)
+/* Returns on all ranks whether one has failed: its own code, else the largest code of the others. */
+static int agree_ranks(struct pass *p, int code, struct error *err)
 {
     struct error other;
     double worst = code;
@@ -213,13 +214,13 @@ static int agree(struct pass *p, int code, struct error *err)
         if (err) *err = other;
         return lost;
     }
-    return worst > 0 ? error_set(err, (int)worst, "the log of that rank says why",
-                                 "another rank has ended while the teacher's outputs were computed")
+    return worst > 0 ? error_set(err, (int)worst, "see the log of that rank",
+                                 "another rank failed while the teacher's outputs were computed")
                      : 0;
 }
 
-/* What the file had, and rank 0 has tried again, to all. */
-static int share_known(struct pass *p, struct error *err)
+/* Broadcasts the rows that rank 0 has read or recomputed. */
+static int broadcast_known(struct pass *p, struct error *err)
 {
     int code = comm_broadcast(p->ranks, p->state, (size_t)p->images, 0, err);
     bool any = false;
@@ -233,8 +234,8 @@ static int share_known(struct pass *p, struct error *err)
     return code;
 }
 
-/* What each rank has made of its images from `first` on, to all; and to the file. */
-static int share_turn(struct pass *p, int64_t first, int64_t at_once, struct error *err)
+/* All-gathers the rows of a round, which begins with image `first`, and records them. */
+static int gather_round(struct pass *p, int64_t first, int64_t at_once, struct error *err)
 {
     int ranks = p->ranks->size;
     int64_t *offsets = xcalloc(2 * ((size_t)ranks + 1), sizeof *offsets), *rows = offsets + ranks + 1;
@@ -248,41 +249,42 @@ static int share_turn(struct pass *p, int64_t first, int64_t at_once, struct err
     int code = comm_gather_host(p->ranks, made, offsets, err);
     if (!code) code = comm_gather_host(p->ranks, p->t->cache + first * p->row, rows, err);
     for (int64_t i = 0; i < count && !code; i++)
-        if (p->state[first + i] == UNTRIED) note(p, first + i, made[i] == COMPUTED);
+        if (p->state[first + i] == UNTRIED) record_row(p, first + i, made[i] == COMPUTED);
     free(offsets);
     return code;
 }
 
-/* Was it decoded (else another stands in for it), and never tried? */
-static bool wanted(const struct pass *p, int64_t image, int64_t id)
+/* Returns whether the image was decoded (else the loader substitutes another) and was never tried. */
+static bool is_missing(const struct pass *p, int64_t image, int64_t id)
 {
     return id == image && p->state[image] == UNTRIED;
 }
 
-/* From the first that was never tried to the end, ranks taking `at_once` images in turns. */
+/* Computes the missing rows from the first untried image on. In each round every rank computes `at_once`
+ * consecutive images. */
 static int compute_all(struct pass *p, int64_t at_once, int64_t pixels, struct error *err)
 {
     struct data_batch batch;
-    int64_t first = 0, turn = at_once * p->ranks->size, own = at_once * p->ranks->rank;
+    int64_t first = 0, round = at_once * p->ranks->size, own = at_once * p->ranks->rank;
     while (first < p->images && p->state[first] != UNTRIED) first++;
     if (first == p->images) return 0;
-    first -= first % turn;
-    p->made = xcalloc((size_t)turn, 1);
-    int code = data_start(p->data, first / turn, err);
-    for (; !code && first < p->images; first += turn) {
+    first -= first % round;
+    p->made = xcalloc((size_t)round, 1);
+    int code = data_start(p->data, first / round, err);
+    for (; !code && first < p->images; first += round) {
         int64_t left = p->images - first - own, mine = left < 0 ? 0 : left < at_once ? left : at_once;
         if (mine) code = data_next(p->data, &batch, err);
-        for (int64_t i = 0; i < mine && !code; i++) { /* in runs of those that are wanted */
+        for (int64_t i = 0; i < mine && !code; i++) { /* in runs of missing rows */
             int64_t run = 0;
-            while (i + run < mine && wanted(p, first + own + i + run, batch.ids[i + run])) run++;
+            while (i + run < mine && is_missing(p, first + own + i + run, batch.ids[i + run])) run++;
             for (int64_t k = i; k < mine && k <= i + run; k++)
                 p->made[own + k] = batch.ids[k] == first + own + k ? COMPUTED : UNDECODABLE;
             if (run) code = compute(p, first + own + i, batch.images + i * pixels, run, err);
             i += run;
         }
-        if ((code = agree(p, code, err)) == 0) code = share_turn(p, first, at_once, err);
-        put(p, false);
-        if (!code && p->tick) code = agree(p, p->tick(p->context, p->done, p->images, err), err);
+        if ((code = agree_ranks(p, code, err)) == 0) code = gather_round(p, first, at_once, err);
+        flush_records(p, false);
+        if (!code && p->tick) code = agree_ranks(p, p->tick(p->context, p->done, p->images, err), err);
     }
     free(p->made);
     return code;
@@ -319,12 +321,12 @@ int teacher_cache_fill(struct trainer *t, const char *path, teacher_cache_tick t
     if (!code) code = first_line(&p, &options, &line, err);
     if (!code && t->ranks.rank == 0) {
         open_file(&p, line);
-        code = try_again(&p, pixels, err);
+        code = retry_undecodable(&p, pixels, err);
     }
-    code = agree(&p, code, err);
-    if (!code) code = share_known(&p, err);
+    code = agree_ranks(&p, code, err);
+    if (!code) code = broadcast_known(&p, err);
     if (!code) code = compute_all(&p, options.batch, pixels, err);
-    if (t->cache) put(&p, true);
+    if (t->cache) flush_records(&p, true);
     for (int64_t i = 0; i < p.images; i++) t->cached[i] = t->cached[i] == COMPUTED;
     if (p.fd >= 0) close(p.fd);
     free(p.block);

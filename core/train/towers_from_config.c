@@ -1,4 +1,4 @@
-/* Which towers a configuration names: preset, keys and checkpoint together. */
+/* Model shapes from a configuration: preset, keys and checkpoint. */
 #include "core/base/log.h"
 #include "core/nn/sidecar.h"
 #include "core/nn/metadata.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The families of the towers and of the schema are one list. */
+/* enum model_family of the schema and enum family of the towers are the same list. */
 #define SAME_FAMILY(c, number, ...)                                                                          \
     _Static_assert((int)MODEL_FAMILY_##number == (int)FAMILY_##number, "enum model_family is enum family");
 FAMILIES(SAME_FAMILY, )
@@ -38,9 +38,10 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
         int code = model_shape_preset(tower_arch_names[tower->arch], g, err);
         if (code) return code;
     }
-    bool open = tower == &c->model_s && from_file && !config_given(c, "model.family"); /* its file says it */
+    bool from_weights =
+        tower == &c->model_s && from_file && !config_given(c, "model.family"); /* read from its file */
     if (!g->family) g->family = (enum family)tower->family;
-    if (!g->family && !open) g->family = (enum family)c->model.family;
+    if (!g->family && !from_weights) g->family = (enum family)c->model.family;
     const struct {
         int64_t *field, given;
     } fields[] = {{&g->width, tower->width},      {&g->depth, tower->depth}, {&g->heads, tower->heads},
@@ -58,7 +59,7 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
     return 0;
 }
 
-static void settled(struct model_shape *g, int what) { g->assumed &= ~what; }
+static void clear_assumed(struct model_shape *g, int what) { g->assumed &= ~what; }
 
 /* The file's own metadata take the place of a sidecar config's values. */
 static void prefer_own(struct sidecar *b, const struct metadata_found *own)
@@ -82,15 +83,14 @@ static void prefer_own(struct sidecar *b, const struct metadata_found *own)
 static int settle_rotation(const struct sidecar *b, const struct metadata_found *own, struct model_shape *g,
                            struct error *err)
 {
-    if (own->heads)
-        settled(g, ASSUMED_POSITIONS); /* written by meopt: the usual ones, or those that follow */
+    if (own->heads) clear_assumed(g, ASSUMED_POSITIONS); /* written by meopt */
     if (g->rope_count || !model_shape_rotates(g)) return 0;
     if (own->rope_count) {
         g->rope_count = own->rope_count;
         memcpy(g->rope_periods, own->rope_periods, sizeof g->rope_periods);
         return 0;
     }
-    if (b->rotary) settled(g, ASSUMED_POSITIONS);
+    if (b->rotary) clear_assumed(g, ASSUMED_POSITIONS);
     double usual = family_rope_theta(g->family);
     if (!(b->rope_theta > 0) || fabs(b->rope_theta - usual) < 1e-6 * usual) return 0;
     int64_t count = g->heads ? g->width / g->heads / 4 : 0;
@@ -109,7 +109,7 @@ static int settle_activation(const struct config_tower *tower, const struct side
 {
     bool mlp = g->ffn != 1 + ACTIVATION_SWIGLU;
     if (tower->activation != TOWER_ACTIVATION_AUTO || tower->arch != TOWER_ARCH_CUSTOM) {
-        settled(g, ASSUMED_ACTIVATION);
+        clear_assumed(g, ASSUMED_ACTIVATION);
         if (tower->activation != TOWER_ACTIVATION_AUTO) return 0;
     }
     if (b->activation[0] && mlp) {
@@ -117,8 +117,8 @@ static int settle_activation(const struct config_tower *tower, const struct side
             return error_set(err, EXIT_CONFIG, "gelu, gelu_tanh and quick_gelu are known",
                              "the activation in %s is %s, which no tower here has", b->name, b->activation);
         g->ffn = b->ffn;
-        settled(g, ASSUMED_ACTIVATION);
-    } else if (b->activation[0]) settled(g, ASSUMED_ACTIVATION);
+        clear_assumed(g, ASSUMED_ACTIVATION);
+    } else if (b->activation[0]) clear_assumed(g, ASSUMED_ACTIVATION);
     /* OpenAI's CLIP comes as a TorchScript archive, and all of it has quick GELU */
     if (mlp && g->assumed & ASSUMED_ACTIVATION && family_has_variants(g->family) &&
         strcmp(weights_format(weights), "torchscript") == 0)
@@ -132,11 +132,11 @@ static int settle_pool(const struct config_tower *tower, const struct sidecar *b
     bool attn_pool = model_shape_parts(g) & PART_ATTN_POOL, known_arch = tower->arch != TOWER_ARCH_CUSTOM;
     if (attn_pool && b->pool_heads) g->pool_heads = b->pool_heads;
     if (b->pool[0] && tower->pool == TOWER_POOL_AUTO) {
-        /* a norm after the pooling; and poolings that the file's names alone tell */
+        /* a norm after the pooling, and poolings that only the tensor names identify */
         bool named = !known_arch && g->pool >= POOL_AVG_FIRST, surely = named && g->pool > POOL_AVG_FIRST;
         bool says = b->pool_heads || b->map, found = says && attn_pool;
         if (says && !found)
-            return error_set(err, EXIT_CONFIG, "is this the file that it was written for?",
+            return error_set(err, EXIT_CONFIG, "use the configuration file of this checkpoint",
                              "the pooling in %s is %s, but the checkpoint has no such part", b->name,
                              b->pool);
         if (!b->pool_kind && !found)
@@ -144,17 +144,17 @@ static int settle_pool(const struct config_tower *tower, const struct sidecar *b
                              "the pooling in %s is %s, which no tower here has", b->name, b->pool);
         if (!found && (!named || (b->pool_kind == POOL_CLS && !surely))) g->pool = b->pool_kind;
     }
-    bool told = attn_pool ? b->pool_heads > 0 || !family_pool_heads(g->family)
-                          : b->pool[0] || tower->pool != TOWER_POOL_AUTO;
-    if (attn_pool && !told && !known_arch) g->assumed |= ASSUMED_POOL;
-    if (told || known_arch) settled(g, ASSUMED_POOL);
+    bool known = attn_pool ? b->pool_heads > 0 || !family_pool_heads(g->family)
+                           : b->pool[0] || tower->pool != TOWER_POOL_AUTO;
+    if (attn_pool && !known && !known_arch) g->assumed |= ASSUMED_POOL;
+    if (known || known_arch) clear_assumed(g, ASSUMED_POOL);
     return 0;
 }
 
-/* What the checkpoint's tensors do not tell: from the keys, else from its own metadata (MEOpt's files), else
- * from the library's configuration beside it, else assumed, which is then said. */
-static int settle_untold(const struct config_tower *tower, const struct weights *weights,
-                         struct model_shape *g, struct preprocess_found *images, struct error *err)
+/* Settles settings that the tensors do not determine: from the keys, else from the file's metadata
+ * (written by meopt), else from its sidecar config, else assumed and reported. */
+static int settle_from_files(const struct config_tower *tower, const struct weights *weights,
+                             struct model_shape *g, struct preprocess_found *images, struct error *err)
 {
     struct sidecar b;
     struct metadata_found own;
@@ -169,20 +169,20 @@ static int settle_untold(const struct config_tower *tower, const struct weights 
     images->usual = b.image;
     prefer_own(&b, &own);
     if (tower->norm == TOWER_NORM_AUTO && b.norms) g->norms = b.norms;
-    if (tower->norm != TOWER_NORM_AUTO || b.norms || known_arch) settled(g, ASSUMED_NORMS);
+    if (tower->norm != TOWER_NORM_AUTO || b.norms || known_arch) clear_assumed(g, ASSUMED_NORMS);
     if (b.heads && !tower->heads && !tower->head_dim && !g->rope_count) g->heads = b.heads;
     if (own.pos_resize && tower->pos_resize == TOWER_POS_RESIZE_AUTO) g->pos_resize = own.pos_resize;
-    if (g->pos_resize == POS_RESIZE_USUAL) g->pos_resize = b.pos_resize; /* nor do the names tell */
+    if (g->pos_resize == POS_RESIZE_USUAL) g->pos_resize = b.pos_resize; /* the names do not determine it */
     if (!model_shape_rotates(g) && (tower->pos_resize != TOWER_POS_RESIZE_AUTO || b.pos_resize || known_arch))
-        settled(g, ASSUMED_POSITIONS);
+        clear_assumed(g, ASSUMED_POSITIONS);
     if (b.norm_eps > 0) g->norm_eps = (float)b.norm_eps;
-    if (b.norm_eps > 0 || known_arch) settled(g, ASSUMED_NORM_EPS);
+    if (b.norm_eps > 0 || known_arch) clear_assumed(g, ASSUMED_NORM_EPS);
     code = settle_activation(tower, &b, weights, g, err);
     if (!code) code = settle_pool(tower, &b, g, err);
     return code ? code : settle_rotation(&b, &own, g, err);
 }
 
-/* Side of the input as the keys say it; 0: they do not. */
+/* Returns the input size from the keys; 0: not given. */
 static int64_t size_given(const struct config *c, const struct config_tower *tower,
                           const struct model_shape *teacher)
 {
@@ -190,8 +190,8 @@ static int64_t size_given(const struct config *c, const struct config_tower *tow
     return teacher && !config_given(c, "data.image_size") ? 0 : c->data.image_size;
 }
 
-/* A tower without a file: the teacher's size where they are of one family. A random tower has positions for
- * its image, unless its family stores those of another. */
+/* Sets the input size of a tower without a file: the teacher's for the same family. A random tower has
+ * positions for its own size, unless its family stores them for a fixed one. */
 static void size_random(const struct config_tower *tower, int64_t size, const struct model_shape *teacher,
                         struct model_shape *g)
 {
@@ -203,8 +203,8 @@ static void size_random(const struct config_tower *tower, int64_t size, const st
     g->image = size;
 }
 
-/* Of a tower with a file: as the keys, else the files beside it say, else the teacher's where they are of one
- * family, else that of its positions. */
+/* Sets the input size of a tower with a file: from the keys, else its sidecar files, else the teacher's
+ * for the same family, else from its positions. */
 static int size_of_file(const struct config *c, int64_t size, const struct preprocess_found *images,
                         const struct model_shape *teacher, struct model_shape *g, struct error *err)
 {
@@ -221,7 +221,7 @@ static int size_of_file(const struct config *c, int64_t size, const struct prepr
     return 0;
 }
 
-/* teacher: of a student that is beside one, else NULL. */
+/* Settles one tower's shape and opens its weights. teacher: the teacher of a student, or NULL. */
 static int settle(struct config *c, const struct config_tower *tower, const struct model_shape *teacher,
                   bool random, struct model_shape *g, struct weights **weights,
                   struct preprocess_found *images, struct error *err)
@@ -238,10 +238,10 @@ static int settle(struct config *c, const struct config_tower *tower, const stru
         size_random(tower, size, teacher, g);
         return model_shape_check(g, tower->head_dim, err);
     }
-    if ((size || teacher) && !tower->pos_grid) g->pos_grid = 0; /* the file's */
+    if ((size || teacher) && !tower->pos_grid) g->pos_grid = 0; /* taken from the file */
     if ((code = weights_open(weights, tower->weight, err)) != 0) return code;
     code = model_shape_dims(g, *weights, err);
-    if (!code) code = settle_untold(tower, *weights, g, images, err);
+    if (!code) code = settle_from_files(tower, *weights, g, images, err);
     if (!code) code = size_of_file(c, size, images, teacher, g, err);
     if (!code) code = model_shape_check(g, tower->head_dim, err);
     if (!code) code = model_shape_fits(g, 0, *weights, err);
@@ -259,7 +259,7 @@ int trainer_check_checkpoint(struct config *c, bool student, struct error *err)
     return code;
 }
 
-/* Do the two outputs go together? */
+/* Checks that the outputs of teacher and student match. */
 static int check_pair(const struct config *c, const struct model_shape *teacher,
                       const struct model_shape *student, struct error *err)
 {
@@ -300,8 +300,7 @@ int trainer_shapes(struct config *c, bool random, struct model_shape *teacher, s
     return code;
 }
 
-/* A student's images are those of its teacher, unless its own file says otherwise: then both are looked at.
- * The keys of a run say all of it. */
+/* Returns whether the teacher must be read for the student's images: not if the keys of a run give them. */
 static bool needs_teacher(const struct config *c)
 {
     if (!c->model_t.weight[0] || c->model_t.init == TOWER_INIT_RANDOM) return false;

@@ -36,7 +36,7 @@ enum dtype trainer_tower_type(const struct config_tower *tower)
     return tower->dtype == TOWER_DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32;
 }
 
-/* What the student keeps where, as optim.* says. */
+/* Returns the student's memory options, from optim.*. */
 static struct tower_options student_options(const struct trainer *t)
 {
     const struct config *c = t->config;
@@ -66,7 +66,8 @@ static struct tower_options student_options(const struct trainer *t)
     };
 }
 
-/* The baseline holds its teacher as an autocast user does: fp32, cast at each use. */
+/* Returns the teacher's memory options. The baseline's teacher is fp32 and cast at each use, as with
+ * autocast. */
 static struct tower_options teacher_options(const struct trainer *t)
 {
     const struct config *c = t->config;
@@ -112,7 +113,7 @@ int trainer_state_format(enum optim_state state)
     return formats[state];
 }
 
-/* Of working files. */
+/* Returns the directory of scratch files. */
 static const char *scratch_directory(const struct trainer *t)
 {
     return t->config->train.scratch_dir[0] ? t->config->train.scratch_dir : t->config->directory;
@@ -145,13 +146,12 @@ int trainer_optimizer(const struct trainer *t, struct meopt_options *o, struct e
     o->always_adapt = c->optim.always_adapt;
     o->decoupled_decay = c->optim.decoupled_decay;
     o->seed = (uint64_t)c->train.seed;
-    o->small_count = 0; /* the tower says which tensors are fp32, by their role: a matrix of few elements is
-                           bf16 in its memory */
+    o->small_count = 0; /* the tower decides by role which tensors are fp32 */
     if (t->release && t->micro < t->batch && !t->dp) o->accumulator = MEOPT_STATE_BF16;
     return 0;
 }
 
-/* A parameter as the optimizer is told of it: all of it, or this rank's part. */
+/* Returns the optimizer's description of a parameter: all of it, or this rank's part. */
 static struct meopt_tensor tensor_row(const struct trainer *t, int index, int weights)
 {
     const struct parameter *p = &t->student->parameters[index];
@@ -169,12 +169,12 @@ static struct meopt_tensor tensor_row(const struct trainer *t, int index, int we
     dp_part(t, index, &row.first, &row.count);
     void *part = dp_weights(t, index);
     bool copied = weights == MEOPT_WEIGHTS_F32_COPY && p->weight_type == DTYPE_BF16;
-    row.weights = copied ? NULL : part; /* fp32 weights beside it: of the part alone, the optimizer's */
+    row.weights = copied ? NULL : part; /* fp32 weights: the optimizer's, of the part only */
     row.copy = copied ? part : NULL;
     return row;
 }
 
-/* What steps together: the moments and corrections of the largest group. */
+/* Returns the bytes of moments and residual bits of the largest group, whose tensors are updated together. */
 static size_t largest_group(const struct trainer *t, const struct meopt_options *options,
                             const struct meopt_tensor *table)
 {
@@ -192,7 +192,7 @@ static size_t largest_group(const struct trainer *t, const struct meopt_options 
     return most;
 }
 
-/* By what states move, and what of it is not as it should be. */
+/* Logs how offloaded states are transferred, and its limitations. */
 static void report_offload(const struct trainer *t, const struct meopt_options *options)
 {
     struct meopt_offload_info info = {.size = sizeof info};
@@ -201,7 +201,7 @@ static void report_offload(const struct trainer *t, const struct meopt_options *
              (double)(info.moments + info.corrections) / 1048576.0, options->offload_dir, info.how,
              info.direct ? "" : ", through the page cache: its file system has no O_DIRECT");
     if (info.in_memory)
-        log_warn("%s is memory (tmpfs): states in it are no memory saved; give optim.offload_dir a disk",
+        log_warn("optim.offload_dir %s is on tmpfs: offloading there saves no memory; use a disk",
                  options->offload_dir);
 }
 
@@ -231,7 +231,7 @@ static int create_optimizer(struct trainer *t, struct error *err)
         t->tensor_of[i] = -1;
         if (!p->trained) continue;
         table[t->tensor_count] = tensor_row(t, i, options.weights);
-        int wide = 0; /* of fewer than two the optimizer keeps fp32, for which a bf16 matrix has no room */
+        int wide = 0; /* dimensions above 1; with fewer than 2 the optimizer requires fp32 weights */
         for (int d = 0; d < p->ndim; d++) wide += p->shape[d] != 1;
         if (!code && wide < 2 && p->weight_type != DTYPE_F32 && !p->master && !p->small)
             code = error_set(err, EXIT_CONFIG, "choose widths above 1",
@@ -243,7 +243,7 @@ static int create_optimizer(struct trainer *t, struct error *err)
     int status = code ? MEOPT_OK : meopt_create(&t->opt, &options, table, (size_t)t->tensor_count, &library);
     if (status) code = trainer_library_error(&library, err);
     else if (!code && options.offload && t->ranks.rank == 0) report_offload(t, &options);
-    if (status == MEOPT_NO_MEMORY && t->device->memory_error.code) { /* which says what is held */
+    if (status == MEOPT_NO_MEMORY && t->device->memory_error.code) { /* it lists the allocations */
         code = t->device->memory_error.code;
         if (err) *err = t->device->memory_error;
     }
@@ -251,8 +251,8 @@ static int create_optimizer(struct trainer *t, struct error *err)
     return code;
 }
 
-static void *buffer(struct trainer *t, enum memory_class class, size_t bytes, const char *name,
-                    struct error *err)
+static void *allocate(struct trainer *t, enum memory_class class, size_t bytes, const char *name,
+                      struct error *err)
 {
     return device_alloc(t->device, class, bytes, name, err);
 }
@@ -356,20 +356,20 @@ static int create_buffers(struct trainer *t, struct error *err)
         t->chunk_bytes = (size_t)data_chunk(&images) * sizeof(float);
     }
     input = trainer_input_bytes(t, t->micro);
-    device_free(t->device, t->scratch); /* of the cached teacher, which is gone */
+    device_free(t->device, t->scratch); /* of the cached teacher */
     device_free(t->device, t->input);
     t->scratch = t->input = NULL;
-    if (!(t->scratch = buffer(t, MEMORY_WORKSPACE, scratch, "scratch of the towers", err))) goto fail;
-    if (!(t->input = buffer(t, MEMORY_DATA, input, "images", err))) goto fail;
+    if (!(t->scratch = allocate(t, MEMORY_WORKSPACE, scratch, "scratch of the towers", err))) goto fail;
+    if (!(t->input = allocate(t, MEMORY_DATA, input, "images", err))) goto fail;
     if (queues->overlap) {
-        if (!(t->next_input = buffer(t, MEMORY_DATA, input, "images of the next step", err)) ||
+        if (!(t->next_input = allocate(t, MEMORY_DATA, input, "images of the next step", err)) ||
             queues->create(t->device, &t->copies, err) || queues->event_create(t->device, &t->taken, err) ||
             queues->event_create(t->device, &t->arrived, err))
             goto fail;
     }
-    if (!(t->dout = buffer(t, MEMORY_WORKSPACE, outs, "gradient of the output", err))) goto fail;
-    if (!t->teacher && !(t->target = buffer(t, MEMORY_WORKSPACE, outs, "targets", err))) goto fail;
-    if (!(t->sums = buffer(t, MEMORY_WORKSPACE, step_sums_bytes(t), "loss", err))) goto fail;
+    if (!(t->dout = allocate(t, MEMORY_WORKSPACE, outs, "gradient of the output", err))) goto fail;
+    if (!t->teacher && !(t->target = allocate(t, MEMORY_WORKSPACE, outs, "targets", err))) goto fail;
+    if (!(t->sums = allocate(t, MEMORY_WORKSPACE, step_sums_bytes(t), "loss", err))) goto fail;
     if (!(t->host_sums = queues->host_allocate(t->device, step_sums_bytes(t)))) {
         error_set(err, EXIT_HOST_MEMORY, NULL, "no memory for %zu bytes of losses", step_sums_bytes(t));
         goto fail;
@@ -380,11 +380,11 @@ static int create_buffers(struct trainer *t, struct error *err)
     tower_bind_scratch(t->student, t->scratch);
     if (t->teacher) tower_bind_scratch(t->teacher, t->scratch);
     return 0;
-fail: /* trainer_close frees what is there */
+fail: /* trainer_close frees the buffers */
     return err->code;
 }
 
-enum { CACHE_WINDOW = 1 << 18 }; /* at least, of what one rank sends at once of the teacher's outputs */
+enum { CACHE_WINDOW = 1 << 18 }; /* least bytes of the teacher's outputs that a rank sends at once */
 
 static void close_teacher(struct trainer *t)
 {
@@ -394,13 +394,13 @@ static void close_teacher(struct trainer *t)
     t->teacher = NULL;
 }
 
-/* The teacher alone, its embeddings, and gone. */
+/* Computes the teacher's outputs and frees the teacher. */
 static int cache_outputs(struct trainer *t, fill_cache cache, void *context, struct error *err)
 {
-    t->scratch = buffer(t, MEMORY_WORKSPACE, t->teacher->scratch_bytes, "scratch of the towers", err);
+    t->scratch = allocate(t, MEMORY_WORKSPACE, t->teacher->scratch_bytes, "scratch of the towers", err);
     if (t->scratch)
         t->input =
-            buffer(t, MEMORY_DATA, model_shape_input_bytes(&t->teacher_shape, t->micro), "images", err);
+            allocate(t, MEMORY_DATA, model_shape_input_bytes(&t->teacher_shape, t->micro), "images", err);
     if (!t->input) return err->code;
     tower_bind_scratch(t->teacher, t->scratch);
     int64_t rows = t->micro * t->teacher->out_rows * t->teacher->out_width * (int64_t)sizeof(float);
@@ -427,8 +427,8 @@ int trainer_create(struct trainer **trainer, struct config *config, struct devic
     return trainer_create_distributed(trainer, config, device, random, NULL, cache, context, err);
 }
 
-/* Joined before anything that takes long: who is missing is known at once. */
-static int join_ranks(struct trainer *t, const struct comm_options *ranks, struct error *err)
+/* Connects the ranks before anything that takes long, so that a missing rank is reported at once. */
+static int connect_ranks(struct trainer *t, const struct comm_options *ranks, struct error *err)
 {
     static const struct comm_options alone = {.size = 1, .shared = -1};
     if (!ranks) ranks = &alone;
@@ -446,7 +446,7 @@ static int join_ranks(struct trainer *t, const struct comm_options *ranks, struc
     return comm_open(&t->ranks, &o, t->device, err);
 }
 
-/* Images of a step, of this rank and of all, and how they are passed through. */
+/* Sets the images per step of this rank and of all ranks, the micro-batch and the number of passes. */
 static int plan_step(struct trainer *t, struct error *err)
 {
     const struct config *c = t->config;
@@ -469,7 +469,7 @@ int trainer_create_distributed(struct trainer **trainer, struct config *config, 
     *trainer = NULL;
     t->config = config;
     t->device = device;
-    int code = join_ranks(t, ranks, err);
+    int code = connect_ranks(t, ranks, err);
     if (!code)
         code = trainer_shapes(config, random, &t->teacher_shape, &t->student_shape, &teacher_weights,
                               &student_weights, err);
@@ -503,9 +503,9 @@ fail:
 void trainer_close(struct trainer *t)
 {
     if (!t) return;
-    t->device->streams->destroy(t->device, t->copies); /* with what is sent for a step that is not made */
-    t->device->streams->event_destroy(t->device, t->taken);
-    t->device->streams->event_destroy(t->device, t->arrived);
+    t->device->queues->destroy(t->device, t->copies); /* waits for prefetches that were not used */
+    t->device->queues->event_destroy(t->device, t->taken);
+    t->device->queues->event_destroy(t->device, t->arrived);
     dp_close(t);
     meopt_destroy(t->opt);
     weight_stream_close(t->student_stream);

@@ -1,9 +1,9 @@
-/* Exact values of the student's parameters, out of the optimizer and back: see trainer.h. */
+/* Export and import of the student's exact parameter values: see trainer.h. */
 #include "core/train/train_internal.h"
 #include "core/train/weight_stream.h"
 
-/* The weights that the optimizer is to read or write are in their place. */
-static int hold_weights(const struct trainer *t, int parameter, struct error *err)
+/* Loads the group of a parameter into its buffer if weights are streamed. */
+static int load_group(const struct trainer *t, int parameter, struct error *err)
 {
     return t->student_stream
                ? weight_stream_fetch(t->student_stream, t->student->parameters[parameter].group, -1, err)
@@ -16,7 +16,7 @@ int trainer_set_values(void *context, int index, const float *values, struct err
     struct meopt_error library = {0};
     int64_t first, count;
     if (t->tensor_of[index] < 0) return 0;
-    int code = hold_weights(t, index, err);
+    int code = load_group(t, index, err);
     if (code) return code;
     dp_part(t, index, &first, &count);
     if (t->student_stream) weight_stream_mark_dirty(t->student_stream, t->student->parameters[index].group);
@@ -26,12 +26,12 @@ int trainer_set_values(void *context, int index, const float *values, struct err
     return code;
 }
 
-/* This rank's part, to its place in out. */
+/* Copies this rank's part to its offset in out. */
 static int export_part(const struct trainer *t, int parameter, float *out, struct error *err)
 {
     struct meopt_error library = {0};
     int64_t first, count;
-    int code = hold_weights(t, parameter, err);
+    int code = load_group(t, parameter, err);
     if (code) return code;
     dp_part(t, parameter, &first, &count);
     int status = meopt_export(t->opt, (size_t)t->tensor_of[parameter], 0, count, out + first, &library);

@@ -1,4 +1,4 @@
-/* Weights that come block by block: see weight_stream.h. */
+/* Streamed weights: see weight_stream.h. */
 #include "core/train/weight_stream.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -20,36 +20,36 @@
 enum {
     PAGE = 4096,
     CONVERT = 65536,
-    PART_BYTES = 1 << 24, /* between two signs of progress */
-    TRIES = 100           /* of a transfer that gets no further */
+    PART_BYTES = 1 << 24, /* between two calls of progress_mark */
+    TRIES = 100           /* of a transfer without progress */
 };
 
 /* One of the tower's buffers. */
 struct slot {
-    int held, wanted;             /* groups: what is in it, what is to be; -1: none */
-    bool dirty;                   /* what is in it is not yet in the store */
-    int64_t turn;                 /* what was wanted first comes first */
+    int held, wanted;             /* groups: the current one, the requested one; -1: none */
+    bool dirty;                   /* changed since it was read from the store */
+    int64_t turn;                 /* order of requests */
     struct device_event *arrived; /* of a card */
-    int code;                     /* of the last reading */
+    int code;                     /* of the last fetch */
     struct error err;
 };
 
 struct weight_stream {
     struct tower *tower;
-    size_t *at; /* (groups) of each group's weights in the store */
+    size_t *at; /* (groups) offset of each group in the store */
     size_t bytes;
     struct slot slots[2];
     enum memory_place place;
 
-    char *host; /* a card's: the store, */
+    char *host; /* card: the store in pinned memory */
     struct device_stream *copies;
-    struct device_event *issued; /* what was given to the card so far */
+    struct device_event *issued; /* operations issued to the card so far */
 
-    int fd;         /* a CPU's: the file, -1 none, */
-    int direct;     /* and the same past the page cache, -1: not here */
-    char *path;     /* that it had */
+    int fd;         /* CPU: the scratch file, -1: none */
+    int direct;     /* the same with O_DIRECT, -1: not supported */
+    char *path;     /* for messages */
     uint32_t *crcs; /* (parameters) */
-    bool *written;  /* (parameters): there is one */
+    bool *written;  /* (parameters): crcs is set */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -65,8 +65,8 @@ static size_t parameter_bytes(const struct parameter *p)
     return (size_t)p->count * dtype_bytes(p->weight_type);
 }
 
-/* Of a trained parameter in the store. */
-static size_t place_of(const struct weight_stream *s, const struct parameter *p)
+/* Returns the offset of a trained parameter in the store. */
+static size_t store_offset(const struct weight_stream *s, const struct parameter *p)
 {
     return s->at[p->group] + (size_t)((char *)p->weight - tower_group_weights(s->tower, p->group).p);
 }
@@ -75,114 +75,114 @@ static size_t place_of(const struct weight_stream *s, const struct parameter *p)
 
 static int make_file(struct weight_stream *s, const char *directory, struct error *err)
 {
-    char hint[] = "train.scratch_dir: a directory on a disk with room";
+    char hint[] = "train.scratch_dir: a directory on a disk with free space";
     char again[40];
     s->path = path_join(directory, ".meopt-weights-"); /* for messages: it has no name */
     s->fd = file_nameless(directory, 0);
     if (s->fd < 0) {
-        int code = error_errno(err, EXIT_FAILED, hint, "cannot make a working file for streamed weights");
+        int code = error_errno(err, EXIT_FAILED, hint, "cannot create a scratch file for streamed weights");
         return error_at(err, directory, 0, 0), code;
     }
     bool memory = file_in_memory(s->fd);
     snprintf(again, sizeof again, "/proc/self/fd/%d", s->fd);
     if (!memory) s->direct = open(again, O_RDWR | O_DIRECT | O_CLOEXEC);
-    if (memory) log_warn("%s is in memory (tmpfs), where streamed weights save none: %s", directory, hint);
-    /* what lies between tensors, and the k part of EVA's bias, is zero */
+    if (memory) log_warn("%s is on tmpfs: streaming weights from there saves no memory: %s", directory, hint);
+    /* padding and the k part of EVA's bias are zero */
     int code = file_shorten(s->fd, (int64_t)s->bytes, s->path, err);
     if (!code)
-        log_info("streamed weights: a working file of %.1f MiB in %s, without a name%s",
-                 (double)s->bytes / 1048576.0, directory, s->direct < 0 ? "" : ", past the page cache");
+        log_info("streamed weights: an unnamed scratch file of %.1f MiB in %s%s",
+                 (double)s->bytes / 1048576.0, directory, s->direct < 0 ? "" : ", with O_DIRECT");
     return code;
 }
 
-static int cannot(const struct weight_stream *s, bool write, size_t bytes, size_t at, struct error *err)
+static int io_error(const struct weight_stream *s, bool write, size_t bytes, size_t at, struct error *err)
 {
     int code =
         error_errno(err, EXIT_FAILED,
-                    "is the disk well, and has it room? 'meopt train --resume RUN "
-                    "train.scratch_dir=DIR' goes on from the last checkpoint, on another disk",
+                    "check the disk and its free space; to use a different disk: meopt train --resume RUN "
+                    "train.scratch_dir=DIR",
                     "cannot %s %zu bytes of streamed weights at %zu", write ? "write" : "read", bytes, at);
     return error_at(err, s->path, 0, 0), code;
 }
 
-/* Is the file shorter than it was made? */
-static int ends(const struct weight_stream *s, struct error *err)
+/* Returns an error if the scratch file was truncated. */
+static int check_length(const struct weight_stream *s, struct error *err)
 {
     struct stat st;
     if (fstat(s->fd, &st) != 0 || (size_t)st.st_size >= s->bytes) return 0;
     size_t at = (size_t)st.st_size;
     int code =
         error_set(err, EXIT_INTEGRITY, "start again with --resume",
-                  "the working file of streamed weights ends at %zu, %zu bytes early", at, s->bytes - at);
+                  "the scratch file of streamed weights ends at %zu, %zu bytes early", at, s->bytes - at);
     return error_at(err, s->path, 0, 0), code;
 }
 
-enum { NOT_SO = -1 };
+enum { UNALIGNED = -1 };
 
-/* page: what is moved begins at a multiple of it, also behind less than was asked for. NOT_SO: whole pages
- * are not enough for this file system. */
-static int move(const struct weight_stream *s, int fd, bool write, char *p, size_t bytes, size_t at,
-                size_t page, struct error *err)
+/* Reads or writes `bytes` at offset `at`. page: alignment of every request, also after a short one. Returns
+ * UNALIGNED if the file system requires a larger alignment for O_DIRECT. */
+static int file_io(const struct weight_stream *s, int fd, bool write, char *p, size_t bytes, size_t at,
+                   size_t page, struct error *err)
 {
     for (size_t done = 0, stuck = 0; done < bytes;) {
         size_t from = done - done % page, part = bytes - from < PART_BYTES ? bytes - from : PART_BYTES;
         int64_t here = (int64_t)(at + from);
         ssize_t n = write ? retry_write(fd, p + from, part, here) : retry_read(fd, p + from, part, here);
-        if (n < 0 && errno == EINVAL && page > 1) return NOT_SO;
+        if (n < 0 && errno == EINVAL && page > 1) return UNALIGNED;
         bool further = n > 0 && from + (size_t)n > done;
         stuck = further ? 0 : stuck + 1;
-        int short_file = !write && stuck ? ends(s, err) : 0;
+        int short_file = !write && stuck ? check_length(s, err) : 0;
         if (short_file) return short_file;
         if (n == 0 || stuck == TRIES) errno = write && !n ? ENOSPC : EIO;
-        if (n <= 0 || stuck == TRIES) return cannot(s, write, part, at + from, err);
+        if (n <= 0 || stuck == TRIES) return io_error(s, write, part, at + from, err);
         if (further) done = from + (size_t)n;
         progress_mark();
     }
     return 0;
 }
 
-/* Between a group's buffer and the file; in the thread. Past the page cache no processor copies what the disk
- * brings, and the machine's memory holds what the plan says; whole pages then, which the buffer has room for.
- * Where that cannot be, through it. */
-static int carry(struct weight_stream *s, int group, bool write, struct error *err)
+/* Transfers a group between its buffer and the file (stream thread). O_DIRECT avoids a copy by the CPU and
+ * memory for the page cache; it transfers whole pages, for which the buffer has space. Falls back to the
+ * page cache. */
+static int transfer(struct weight_stream *s, int group, bool write, struct error *err)
 {
     struct weight_span span = tower_group_weights(s->tower, group);
     size_t at = s->at[group], whole = (span.bytes + PAGE - 1) & ~(size_t)(PAGE - 1);
     if (s->direct >= 0 && (uintptr_t)span.p % PAGE == 0) {
-        int code = move(s, s->direct, write, span.p, whole, at, PAGE, err);
-        posix_fadvise(s->fd, (off_t)at, (off_t)whole, POSIX_FADV_DONTNEED); /* what loading has left */
-        if (code != NOT_SO) return code;
+        int code = file_io(s, s->direct, write, span.p, whole, at, PAGE, err);
+        posix_fadvise(s->fd, (off_t)at, (off_t)whole, POSIX_FADV_DONTNEED); /* cached while loading */
+        if (code != UNALIGNED) return code;
         close(s->direct);
         s->direct = -1;
     }
-    return move(s, s->fd, write, span.p, span.bytes, at, 1, err);
+    return file_io(s, s->fd, write, span.p, span.bytes, at, 1, err);
 }
 
-static int check(const struct weight_stream *s, int parameter, const void *values, struct error *err)
+static int verify(const struct weight_stream *s, int parameter, const void *values, struct error *err)
 {
     const struct parameter *p = &s->tower->parameters[parameter];
     uint32_t crc = crc32c(0, values, parameter_bytes(p));
     if (crc == s->crcs[parameter] || !s->written[parameter]) return 0;
     int code =
-        error_set(err, EXIT_INTEGRITY, "is the disk well? start again with --resume",
-                  "the working file of streamed weights was changed: %s, %zu bytes at %zu, has the checksum "
+        error_set(err, EXIT_INTEGRITY, "check the disk, and start again with --resume",
+                  "the scratch file of streamed weights was changed: %s, %zu bytes at %zu, has the checksum "
                   "%08x, and was written with %08x",
-                  p->name, parameter_bytes(p), place_of(s, p), crc, s->crcs[parameter]);
+                  p->name, parameter_bytes(p), store_offset(s, p), crc, s->crcs[parameter]);
     return error_at(err, s->path, 0, 0), code;
 }
 
-/* A group into its buffer; in the thread. */
+/* Reads a group into its buffer and verifies it (stream thread). */
 static int fetch(struct weight_stream *s, int group, struct error *err)
 {
     const struct tower *t = s->tower;
-    int code = carry(s, group, false, err);
+    int code = transfer(s, group, false, err);
     for (int i = 0; i < t->parameter_count && !code; i++)
         if (t->parameters[i].group == group && t->parameters[i].trained)
-            code = check(s, i, t->parameters[i].weight, err);
+            code = verify(s, i, t->parameters[i].weight, err);
     return code;
 }
 
-/* And from its buffer; in the thread. */
+/* Writes a group from its buffer (stream thread). */
 static int write_back(struct weight_stream *s, int group, struct error *err)
 {
     const struct tower *t = s->tower;
@@ -192,20 +192,19 @@ static int write_back(struct weight_stream *s, int group, struct error *err)
         s->crcs[i] = crc32c(0, p->weight, parameter_bytes(p));
         s->written[i] = true;
     }
-    return carry(s, group, true, err);
+    return transfer(s, group, true, err);
 }
 
-/* What failed is tried once more: a disk or its network may have been away for a moment, and nothing is lost
- * meanwhile. */
-static int twice(int (*way)(struct weight_stream *, int, struct error *), struct weight_stream *s, int group,
-                 struct error *err)
+/* Retries a failed operation once: a disk or its network may be unavailable for a moment. */
+static int with_retry(int (*operation)(struct weight_stream *, int, struct error *), struct weight_stream *s,
+                      int group, struct error *err)
 {
-    if (!way(s, group, err)) return 0;
-    log_warn("%s: %s; tried once more", s->path, err->what);
-    return way(s, group, err);
+    if (!operation(s, group, err)) return 0;
+    log_warn("%s: %s; retrying once", s->path, err->what);
+    return operation(s, group, err);
 }
 
-/* The slot whose group has been waited for longest; NULL: none waits. */
+/* Returns the slot with the oldest request; NULL: none. */
 static struct slot *next_slot(struct weight_stream *s)
 {
     struct slot *first = NULL;
@@ -216,7 +215,7 @@ static struct slot *next_slot(struct weight_stream *s)
     return first;
 }
 
-static void *work(void *context)
+static void *stream_thread(void *context)
 {
     struct weight_stream *s = context;
     struct slot *slot;
@@ -228,9 +227,9 @@ static void *work(void *context)
         }
         int group = slot->wanted, before = slot->held, code = 0;
         pthread_mutex_unlock(&s->lock);
-        if (slot->dirty) code = twice(write_back, s, before, &slot->err);
-        bool kept = code != 0; /* what was changed is still in its buffer alone */
-        if (!code) code = twice(fetch, s, group, &slot->err);
+        if (slot->dirty) code = with_retry(write_back, s, before, &slot->err);
+        bool kept = code != 0; /* the changed weights exist in the buffer only */
+        if (!code) code = with_retry(fetch, s, group, &slot->err);
         pthread_mutex_lock(&s->lock);
         slot->code = code;
         slot->dirty = kept;
@@ -244,14 +243,14 @@ static void *work(void *context)
 
 static int start(struct weight_stream *s, struct error *err)
 {
-    if ((errno = thread_start(&s->thread, work, s)) != 0)
+    if ((errno = thread_start(&s->thread, stream_thread, s)) != 0)
         return error_errno(err, EXIT_HOST_MEMORY, "raise the limits on memory and processes (ulimit -v, -u)",
                            "cannot start the thread that reads streamed weights");
     s->running = true;
     return 0;
 }
 
-static void want(struct weight_stream *s, int group)
+static void request_group(struct weight_stream *s, int group)
 {
     struct slot *slot = slot_of(s, group);
     while (slot->wanted >= 0 && slot->wanted != group) pthread_cond_wait(&s->changed, &s->lock);
@@ -262,13 +261,13 @@ static void want(struct weight_stream *s, int group)
     pthread_cond_broadcast(&s->changed);
 }
 
-static int need_from_file(struct weight_stream *s, int group, int next, struct error *err)
+static int fetch_from_file(struct weight_stream *s, int group, int next, struct error *err)
 {
     struct slot *slot = slot_of(s, group);
     double begin = clock_seconds();
     pthread_mutex_lock(&s->lock);
-    want(s, group);
-    if (next >= 0) want(s, next);
+    request_group(s, group);
+    if (next >= 0) request_group(s, next);
     while (slot->held != group && !slot->code) pthread_cond_wait(&s->changed, &s->lock);
     int code = slot->code;
     if (code && err) *err = slot->err;
@@ -286,8 +285,8 @@ static int make_host(struct weight_stream *s, struct error *err)
     const struct device_streams *q = dev->streams;
     s->host = q->host_allocate(dev, s->bytes);
     if (!s->host)
-        return error_set(err, EXIT_HOST_MEMORY, "free some of the host's memory, or place: resident",
-                         "no room for %.1f MiB of streamed weights in pinned host memory",
+        return error_set(err, EXIT_HOST_MEMORY, "free host memory, or set place: resident",
+                         "cannot pin %.1f MiB of host memory for streamed weights",
                          (double)s->bytes / 1048576.0);
     memset(s->host, 0, s->bytes);
     int code = q->create(dev, &s->copies, err);
@@ -296,9 +295,9 @@ static int make_host(struct weight_stream *s, struct error *err)
     return code;
 }
 
-/* Behind all that was given to the card so far, which may still read what is overwritten, or write what is to
- * be kept. */
-static void send(struct weight_stream *s, int group)
+/* Copies a group to the card, after the operations issued so far, which may still use the buffer. Saves a
+ * changed buffer first. */
+static void copy_group(struct weight_stream *s, int group)
 {
     struct device *dev = s->tower->device;
     struct slot *slot = slot_of(s, group);
@@ -364,10 +363,10 @@ void weight_stream_close(struct weight_stream *s)
         pthread_mutex_unlock(&s->lock);
         pthread_join(s->thread, NULL);
     }
-    dev->streams->destroy(dev, s->copies); /* behind its work */
-    dev->streams->event_destroy(dev, s->issued);
-    for (int i = 0; i < 2; i++) dev->streams->event_destroy(dev, s->slots[i].arrived);
-    dev->streams->host_free(dev, s->host);
+    dev->queues->destroy(dev, s->copies); /* after its work */
+    dev->queues->event_destroy(dev, s->issued);
+    for (int i = 0; i < 2; i++) dev->queues->event_destroy(dev, s->slots[i].arrived);
+    dev->queues->host_free(dev, s->host);
     tower_bind_weights(s->tower, NULL, NULL);
     device_offloaded(dev, s->place, s->tower->options.weights_class, account(s, false));
     if (s->direct >= 0) close(s->direct);
@@ -385,7 +384,7 @@ int weight_stream_write(void *context, int parameter, const float *values, struc
 {
     struct weight_stream *s = context;
     const struct parameter *p = &s->tower->parameters[parameter];
-    size_t each = dtype_bytes(p->weight_type), at = place_of(s, p);
+    size_t each = dtype_bytes(p->weight_type), at = store_offset(s, p);
     uint32_t crc = 0;
     int code = 0;
     if (!p->trained) return 0;
@@ -396,7 +395,7 @@ int weight_stream_write(void *context, int parameter, const float *values, struc
         weights_convert(buffer, p->weight_type, values + done, DTYPE_F32, count);
         crc = crc32c(crc, buffer, bytes);
         if (s->host) memcpy(s->host + at, buffer, bytes);
-        else code = move(s, s->fd, true, buffer, bytes, at, 1, err);
+        else code = file_io(s, s->fd, true, buffer, bytes, at, 1, err);
         at += bytes;
     }
     s->crcs[parameter] = crc;
@@ -408,7 +407,7 @@ int weight_stream_write(void *context, int parameter, const float *values, struc
 int weight_stream_read(struct weight_stream *s, int parameter, void *values, struct error *err)
 {
     const struct parameter *p = &s->tower->parameters[parameter];
-    size_t at = place_of(s, p), bytes = parameter_bytes(p);
+    size_t at = store_offset(s, p), bytes = parameter_bytes(p);
     if (!p->trained) {
         s->tower->device->download(s->tower->device, values, p->weight, bytes);
         return 0;
@@ -417,8 +416,8 @@ int weight_stream_read(struct weight_stream *s, int parameter, void *values, str
         memcpy(values, s->host + at, bytes);
         return 0;
     }
-    int code = move(s, s->fd, false, values, bytes, at, 1, err);
-    return code ? code : check(s, parameter, values, err);
+    int code = file_io(s, s->fd, false, values, bytes, at, 1, err);
+    return code ? code : verify(s, parameter, values, err);
 }
 
 int weight_stream_fetch(void *context, int group, int next, struct error *err)
@@ -426,12 +425,13 @@ int weight_stream_fetch(void *context, int group, int next, struct error *err)
     struct weight_stream *s = context;
     const struct tower *t = s->tower;
     struct device *dev = t->device;
-    if (next < 0 && t->options.gradients == GRADIENTS_NONE) next = group % 2 ? 0 : 1; /* of the next pass */
-    if (s->fd >= 0) return need_from_file(s, group, next, err);
+    if (next < 0 && t->options.gradients == GRADIENTS_NONE)
+        next = group % 2 ? 0 : 1; /* the first of the next pass */
+    if (s->fd >= 0) return fetch_from_file(s, group, next, err);
     if (!s->host) return 0; /* a plan */
-    send(s, group);
-    if (next >= 0) send(s, next);
-    dev->streams->wait(dev, NULL, slot_of(s, group)->arrived);
+    copy_group(s, group);
+    if (next >= 0) copy_group(s, next);
+    dev->queues->wait(dev, NULL, slot_of(s, group)->arrived);
     return 0;
 }
 

@@ -52,9 +52,9 @@ begin run
 begin cached train.cache_teacher=true
 cksum cached/teacher.rows >rows
 alter $teacher
-refused run $teacher model_t.weight "the teacher's weights are not what the run began with"
+refused run $teacher model_t.weight "the teacher's weights differ from the run's original"
 label="another teacher, cached"
-refused cached $teacher model_t.weight "the teacher's weights are not what the run began with"
+refused cached $teacher model_t.weight "the teacher's weights differ from the run's original"
 cksum cached/teacher.rows | cmp - rows || fail "its outputs were computed anew"
 label="another teacher, accepted"
 resume 10 run --force-resume model_t.weight --stop-after 3
@@ -63,7 +63,7 @@ grep '"event":"resumed"' run/events.jsonl | tail -n 1 | grep -q '"teacher_crc32c
 resume 10 run --stop-after 4
 ! grep -q 'weights were' log || fail "it is not what the run is now"
 restore $teacher
-refused run $teacher model_t.weight "the teacher's weights are not what the run began with"
+refused run $teacher model_t.weight "the teacher's weights differ from the run's original"
 label="a run of an older version"
 python3 - run/meta.json <<'END'
 import json, sys
@@ -72,21 +72,21 @@ json.dump({k: v for k, v in meta.items() if k[:8] not in ("teacher_", "student_"
 END
 resume 10 run --stop-after 5
 alter $teacher
-refused run $teacher model_t.weight "the teacher's weights are not what the run began with"
+refused run $teacher model_t.weight "the teacher's weights differ from the run's original"
 restore $teacher
 
 label="another student"
 alter $student
-refused run $student model_s.weight "the student's weights are not what the run began with"
+refused run $student model_s.weight "the student's weights differ from the run's original"
 cp $student elsewhere.pth
 restore $student
 resume 10 run model_s.weight="$PWD/elsewhere.pth" --stop-after 6
 
 label="another image"
 alter "$image"
-refused run COCO2014 data.root ".*$(basename "$image") has other bytes than when the run began"
+refused run COCO2014 data.root ".*$(basename "$image") has different bytes than when the run began"
 resume 10 run --force-resume data.root --stop-after 7
-grep -q "^warning: .*$(basename "$image") has other bytes" log || fail "not reported"
+grep -q "^warning: .*$(basename "$image") has different bytes" log || fail "not told"
 restore "$image"
 
 label="shards"
@@ -115,7 +115,7 @@ END
 split
 resume 10 shards --stop-after 3 # the same values, in other files
 alter student/model-00002-of-00002.safetensors
-refused shards student model_s.weight "the student's weights are not what the run began with"
+refused shards student model_s.weight "the student's weights differ from the run's original"
 
 # Two ranks, as of two hosts whose disks differ under one name.
 export FAKE_CARDS=2 FAKE_NCCL_PCIE=1 OMP_NUM_THREADS=1 MEOPT_RCCL_LIBRARY="$fakes/libfake_rccl.so" MEOPT_RANKS_ADDRESS=127.0.0.1

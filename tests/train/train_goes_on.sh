@@ -51,7 +51,7 @@ resume 7
 grep -q 'train.batch_size was [0-9]* and is now 8; optim.beta1 was 0.9 and is now 0.5' log || fail "$label: not both are reported"
 label="only one of two is insisted on"
 resume 7 --force-resume optim.beta1
-grep -q 'optim.beta1 was' log && grep -q 'config.yaml: another experiment.*train.batch_size was' log || fail "$label"
+grep -q 'optim.beta1 was' log && grep -q 'config.yaml: configuration differs.*train.batch_size was' log || fail "$label"
 cp config.yaml run/config.yaml
 label="a key that is none"
 resume 2 --force-resume optim.beta3
@@ -72,7 +72,7 @@ grep -q '1 new: .*zz_new.jpg' log || fail "$label: the new one is not named"
 rm "$copy"
 printf x >>"$(echo "$images" | head -1)"
 resume 7
-grep -q "1 of another size: .*$first" log || fail "$label: the changed one is not named"
+grep -q "1 of different size: .*$first" log || fail "$label: the changed one is not named"
 truncate -s -1 "$(echo "$images" | head -1)"
 ln -s nowhere "$copy"
 resume 1
@@ -95,13 +95,13 @@ if grep -q '^flags.* fma .* avx2 ' /proc/cpuinfo; then
     export MEOPT_CPU_ISA=plain
     resume 10 --stop-after 10
     unset MEOPT_CPU_ISA
-    grep -q '^kernels was .* and is now plain' log && grep -q '^warning: .* numbers may be rounded otherwise' log || fail "$label: not reported"
+    grep -q '^kernels was .* and is now plain' log && grep -q '^warning: .* may differ in rounding' log || fail "$label: not told"
     grep '"event":"resumed"' run/events.jsonl | tail -1 | grep -q '"kernels":\["[^"]*","plain, optimizer plain"\]' || fail "$label: not in events"
 fi
 label="insisting"
 key beta1 0.5
 resume 0 --force-resume optim.beta1
-grep -q 'optim.beta1 was 0.9 and is now 0.5: because' log || fail "$label: no word"
+grep -q 'optim.beta1 was 0.9 and is now 0.5: accepted' log || fail "$label: no word"
 [ "$(lines)" = 12 ] || fail "$label: $(lines) lines"
 
 label="a finished run"
@@ -145,7 +145,7 @@ for file in model.safetensors optimizer.bin; do
     cmp "whole/ckpt/step-00000006/$file" "cut/ckpt/step-00000006/$file" || fail "$label: other bytes in $file"
 done
 "$MEOPT" train --resume cut --steps 7 train.save_activations=minimal >out 2>log || fail "$label: as they are, from here on"
-grep -q 'train.save_activations was 8bit and is now minimal: gradients are made from' log || fail "$label: no word"
+grep -q 'train.save_activations was 8bit and is now minimal: gradients are computed from' log || fail "$label: no word"
 
 label="a start that fails leaves nothing"
 start() { # NAME
