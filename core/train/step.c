@@ -348,8 +348,8 @@ static int step_accumulated(struct trainer *t, int64_t step, double lr, struct s
     struct meopt_step_stats stats = {0};
     double norm;
     int finite, code;
-    t->device->queues->download(t->device, NULL, t->host_sums, t->sums,
-                                (size_t)(2 * micro_batches(t)) * sizeof *t->sums);
+    t->device->streams->download(t->device, NULL, t->host_sums, t->sums,
+                                 (size_t)(2 * micro_batches(t)) * sizeof *t->sums);
     if (meopt_gradient_norm(t->opt, NULL, &norm, &finite, &library)) /* also waits for the copy */
         return trainer_library_error(&library, err);
     if ((code = add_losses(t, step, result, err)) != 0) return code;
@@ -435,7 +435,7 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
     result->offload_wait_ms = offload_waited(t) * 1e3;
     result->stream_wait_ms = waited < 0 ? -1 : (stream_waited(t) - waited) * 1e3;
     if (code && t->sent.input) { /* prefetched, and not used */
-        t->device->queues->wait(t->device, NULL, t->arrived);
+        t->device->streams->wait(t->device, NULL, t->arrived);
         t->sent.input = NULL;
     }
     return code;

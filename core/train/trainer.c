@@ -347,7 +347,7 @@ static int create_buffers(struct trainer *t, struct error *err)
 {
     size_t outs = (size_t)(t->micro * t->student->out_rows * t->student->out_width) * sizeof(float);
     size_t scratch = t->student->scratch_bytes, input;
-    const struct device_streams *queues = t->device->streams;
+    const struct device_streams *streams = t->device->streams;
     if (t->teacher && t->teacher->scratch_bytes > scratch) scratch = t->teacher->scratch_bytes;
     struct data_options images = {
         .micro = t->micro, .image_size = t->teacher_shape.image, .student_size = t->student_shape.image};
@@ -361,16 +361,16 @@ static int create_buffers(struct trainer *t, struct error *err)
     t->scratch = t->input = NULL;
     if (!(t->scratch = allocate(t, MEMORY_WORKSPACE, scratch, "scratch of the towers", err))) goto fail;
     if (!(t->input = allocate(t, MEMORY_DATA, input, "images", err))) goto fail;
-    if (queues->overlap) {
+    if (streams->overlap) {
         if (!(t->next_input = allocate(t, MEMORY_DATA, input, "images of the next step", err)) ||
-            queues->create(t->device, &t->copies, err) || queues->event_create(t->device, &t->taken, err) ||
-            queues->event_create(t->device, &t->arrived, err))
+            streams->create(t->device, &t->copies, err) || streams->event_create(t->device, &t->taken, err) ||
+            streams->event_create(t->device, &t->arrived, err))
             goto fail;
     }
     if (!(t->dout = allocate(t, MEMORY_WORKSPACE, outs, "gradient of the output", err))) goto fail;
     if (!t->teacher && !(t->target = allocate(t, MEMORY_WORKSPACE, outs, "targets", err))) goto fail;
     if (!(t->sums = allocate(t, MEMORY_WORKSPACE, step_sums_bytes(t), "loss", err))) goto fail;
-    if (!(t->host_sums = queues->host_allocate(t->device, step_sums_bytes(t)))) {
+    if (!(t->host_sums = streams->host_allocate(t->device, step_sums_bytes(t)))) {
         error_set(err, EXIT_HOST_MEMORY, NULL, "no memory for %zu bytes of losses", step_sums_bytes(t));
         goto fail;
     }
@@ -503,9 +503,9 @@ fail:
 void trainer_close(struct trainer *t)
 {
     if (!t) return;
-    t->device->queues->destroy(t->device, t->copies); /* waits for prefetches that were not used */
-    t->device->queues->event_destroy(t->device, t->taken);
-    t->device->queues->event_destroy(t->device, t->arrived);
+    t->device->streams->destroy(t->device, t->copies); /* waits for prefetches that were not used */
+    t->device->streams->event_destroy(t->device, t->taken);
+    t->device->streams->event_destroy(t->device, t->arrived);
     dp_close(t);
     meopt_destroy(t->opt);
     weight_stream_close(t->student_stream);

@@ -56,7 +56,7 @@ struct trainer {
     void *input; /* of a micro-batch: the teacher's; student_at bytes after it, the student's */
     size_t student_at, chunk_bytes; /* 0: same input for both, or no teacher */
     void *next_input; /* double buffer, filled while the card computes; NULL: the device cannot overlap */
-    struct device_stream *copies;          /* side stream of these copies */
+    struct device_stream *copies;         /* side stream of these copies */
     struct device_event *taken, *arrived; /* next_input may be overwritten; it is filled */
     struct batch sent;                    /* host memory being copied to next_input; input NULL: none */
     float *target;      /* (micro*out_rows, out_width): teacher's output, or gathered from the cache */

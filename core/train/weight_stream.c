@@ -363,10 +363,10 @@ void weight_stream_close(struct weight_stream *s)
         pthread_mutex_unlock(&s->lock);
         pthread_join(s->thread, NULL);
     }
-    dev->queues->destroy(dev, s->copies); /* after its work */
-    dev->queues->event_destroy(dev, s->issued);
-    for (int i = 0; i < 2; i++) dev->queues->event_destroy(dev, s->slots[i].arrived);
-    dev->queues->host_free(dev, s->host);
+    dev->streams->destroy(dev, s->copies); /* after its work */
+    dev->streams->event_destroy(dev, s->issued);
+    for (int i = 0; i < 2; i++) dev->streams->event_destroy(dev, s->slots[i].arrived);
+    dev->streams->host_free(dev, s->host);
     tower_bind_weights(s->tower, NULL, NULL);
     device_offloaded(dev, s->place, s->tower->options.weights_class, account(s, false));
     if (s->direct >= 0) close(s->direct);
@@ -431,7 +431,7 @@ int weight_stream_fetch(void *context, int group, int next, struct error *err)
     if (!s->host) return 0; /* a plan */
     copy_group(s, group);
     if (next >= 0) copy_group(s, next);
-    dev->queues->wait(dev, NULL, slot_of(s, group)->arrived);
+    dev->streams->wait(dev, NULL, slot_of(s, group)->arrived);
     return 0;
 }
 

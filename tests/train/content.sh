@@ -86,7 +86,7 @@ label="another image"
 alter "$image"
 refused run COCO2014 data.root ".*$(basename "$image") has different bytes than when the run began"
 resume 10 run --force-resume data.root --stop-after 7
-grep -q "^warning: .*$(basename "$image") has different bytes" log || fail "not told"
+grep -q "^warning: .*$(basename "$image") has different bytes" log || fail "not reported"
 restore "$image"
 
 label="shards"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # A disk that fills while a checkpoint is written: saving pauses, which the run says; the checkpoint before stays whole, no half one
-# is left, no metric line is lost; saving resumes when there is room, and when there is none behind the last step, the run ends with
+# is left, no metric line is lost; saving resumes when there is room, and when there is none after the last step, the run ends with
 # exit 5 and resumes later.
 set -u
 [ "$(id -u)" = 0 ] || { echo "needs root for a small tmpfs"; exit 77; }
@@ -16,8 +16,8 @@ set -- "$work/configs/quickstart_dinov2.yaml" train.checkpoint_steps=10 train.ch
 "$MEOPT" train "$@" --name run >"$work/log" 2>&1
 code=$?
 [ "$code" = 5 ] || fail "full at the end: exit $code"
-grep -q 'No space left on device; saving is paused, the last checkpoint stays' "$work/log" || fail "not told"
-[ "$(grep -c 'saving is paused' "$work/log")" = 1 ] || fail "told more than once"
+grep -q 'No space left on device; saving is paused, the last checkpoint stays' "$work/log" || fail "not reported"
+[ "$(grep -c 'saving is paused' "$work/log")" = 1 ] || fail "reported more than once"
 grep -q 'resume from step [1-9].*--resume' "$work/log" || fail "no next step"
 [ -z "$(find "$work/disk" -name '*.partial')" ] || fail "a half checkpoint is left"
 "$MEOPT" export "$work/disk/run" -o "$work/student.safetensors" || exit 1
@@ -40,7 +40,7 @@ if kill -0 "$pid" 2>/dev/null; then
     wait "$pid"
     code=$?
     [ "$code" = 0 ] || fail "room again: exit $code"
-    grep -q 'saving resumes' "$work/log" || fail "room again: not told"
+    grep -q 'saving resumes' "$work/log" || fail "room again: not reported"
     grep -q '"event":"saving_resumed"' "$work/disk/waits/events.jsonl" || fail "room again: no event"
     [ "$(steps waits)" = "$(seq 400)" ] || fail "room again: metric lines are lost"
     ! grep -q message "$work/disk/waits/state.json" || fail "room again: the state still says so"

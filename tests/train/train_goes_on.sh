@@ -95,7 +95,7 @@ if grep -q '^flags.* fma .* avx2 ' /proc/cpuinfo; then
     export MEOPT_CPU_ISA=plain
     resume 10 --stop-after 10
     unset MEOPT_CPU_ISA
-    grep -q '^kernels was .* and is now plain' log && grep -q '^warning: .* may differ in rounding' log || fail "$label: not told"
+    grep -q '^kernels was .* and is now plain' log && grep -q '^warning: .* may differ in rounding' log || fail "$label: not reported"
     grep '"event":"resumed"' run/events.jsonl | tail -1 | grep -q '"kernels":\["[^"]*","plain, optimizer plain"\]' || fail "$label: not in events"
 fi
 label="insisting"

@@ -82,9 +82,9 @@ names = [data[i : i + 16].split(b"\0")[0].decode() for i in range(0, 512, 16)] +
 print(struct.unpack("33Q", data[512:776])[names.index(sys.argv[1])])
 END
 }
-stopped() { # NAME REASON: in a step, and it goes on
-    grep -q "$work/scratch/.meopt-weights-.*$2" log || fail "$1: the file and the reason are not told"
-    grep -q "train.scratch_dir=DIR" log || fail "$1: what to do next is not told"
+stopped() { # NAME REASON: in a step, and it continues
+    grep -q "$work/scratch/.meopt-weights-.*$2" log || fail "$1: the file and the reason are not reported"
+    grep -q "train.scratch_dir=DIR" log || fail "$1: what to do next is not reported"
     case $(wc -l <"$1/metrics.jsonl") in [2-5]) ;; *) fail "$1: not in the middle" ;; esac
     resume "$1"
     same "$1"
@@ -95,7 +95,7 @@ reads=$(($(calls read) / 2)) writes=$(($(calls write) - 6)) # in the middle; aft
 while read -r name call k error; do
     failing "$name" 0 "$call" "$k" "$error"
     [ "$(calls failed)" = 1 ] || fail "$name: nothing failed"
-    case $error in 0) ;; *) grep -q "$work/scratch.*retrying once" log || fail "$name: not told" ;; esac
+    case $error in 0) ;; *) grep -q "$work/scratch.*retrying once" log || fail "$name: not reported" ;; esac
     same "$name"
 done <<TABLE
 read_once read $reads 5
