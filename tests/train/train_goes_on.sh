@@ -116,7 +116,7 @@ key checkpoint_keep 1
 printf x | dd of=run/ckpt/step-00000006/optimizer.bin bs=1 seek=500 conv=notrunc 2>/dev/null
 resume 10 --stop-after 5
 [ -d run/ckpt/step-00000006.damaged ] || fail "$label: not renamed"
-grep -q 'step-00000006 is damaged: .*now called step-00000006.damaged' log || fail "$label: not reported"
+grep -q 'step-00000006 is damaged: .*renamed to step-00000006.damaged' log || fail "$label: not reported"
 [ "$(ls run/ckpt)" = "LATEST
 step-00000005
 step-00000006.damaged" ] || fail "$label: $(ls run/ckpt)"
