@@ -117,7 +117,7 @@ static void dtk_in_opt(void)
     const struct gpu *gpu = gpu_of(device);
     expect(strcmp(gpu->driver.path, "/opt/dtk/hip/lib/libgalaxyhip.so.5") == 0, "driver", gpu->driver.path);
     expect(strstr(gpu_gemms(gpu), "/rocblas/lib/librocblas.so.0") != NULL, "products", gpu_gemms(gpu));
-    expect(!mapped("/libamdhip64.so"), "two runtimes", "libamdhip64.so is loaded beside libgalaxyhip.so.5");
+    expect(!mapped("/libamdhip64.so"), "two runtimes", "libamdhip64.so is loaded next to libgalaxyhip.so.5");
     device_close(device);
 }
 static void a_dtk_in_opt_is_whole_without_any_variable(void **state)
@@ -152,7 +152,7 @@ static void loaded(void)
     void *torch = dlopen("/opt/wheel/libamdhip64-1234.so", RTLD_NOW | RTLD_LOCAL);
     expect(torch != NULL, "the other program's", "does not load");
     expect_path(LIBRARY_HIP, "/opt/wheel/libamdhip64-1234.so");
-    expect(!mapped("/libgalaxyhip"), "two runtimes", "libgalaxyhip.so.5 is loaded beside libamdhip64.so.6");
+    expect(!mapped("/libgalaxyhip"), "two runtimes", "libgalaxyhip.so.5 is loaded next to libamdhip64.so.6");
 }
 static void a_runtime_that_the_process_has_loaded_is_not_loaded_twice(void **state)
 {

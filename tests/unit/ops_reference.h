@@ -207,7 +207,11 @@ static void activation_values(struct trial *T, const double *h)
         S(1)[i] = kind == ACTIVATION_GELU ? gelu : 16 * u32 * fabs(W(1)[i]);
         /* quick: the exponent 1.702 h is rounded, too */
         if (kind == ACTIVATION_QUICK_GELU) S(1)[i] *= 1 + fabs(h[i]) / 4;
-        if (kind == ACTIVATION_GELU_TANH) S(1)[i] *= 1 + fabs(h[i]) * (1 + h[i] * h[i] / 20) / 4;
+        /* tanh: z = h (1.6 + .0714 h^2) is rounded five times, and h once where a bias is added (dz/dh) */
+        if (kind == ACTIVATION_GELU_TANH) {
+            double square = h[i] * h[i], z = fabs(h[i]) * (1.6 + .0714 * square);
+            S(1)[i] += u32 * fabs(W(1)[i]) * (5 * z + (bias ? fabs(h[i]) * (1.6 + .2142 * square) : 0));
+        }
     }
 }
 static void activation_forward_reference(struct trial *T)
