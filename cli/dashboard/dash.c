@@ -24,20 +24,7 @@
 
 enum { KEY_WAIT_MS = 100, FRAME_MS = 500, LINGER_MS = 1500 };
 
-bool dash_alive(const struct dash *d)
-{
-    const struct run_status *s = &d->run->status;
-    return !d->options->replay && !run_status_over(s);
-}
-
 static const char confirm_stop[] = "stop", confirm_resume[] = "resume";
-
-bool dash_key_alone(struct dash *d)
-{
-    if (keys_alone()) return true;
-    snprintf(d->message, sizeof d->message, "ignored: several keys came at once, as in a paste");
-    return false;
-}
 
 static void send_request(struct dash *d, const char *request, const char *said)
 {
@@ -47,8 +34,6 @@ static void send_request(struct dash *d, const char *request, const char *said)
         snprintf(d->message, sizeof d->message, "%.190s", err.what);
     else snprintf(d->message, sizeof d->message, "%s", said);
 }
-
-const struct follow *dash_shown(const struct dash *d) { return d->past ? d->past : d->run; }
 
 /* Loads the run as it was at the cursor. */
 static void load_at_cursor(struct dash *d)
@@ -173,6 +158,9 @@ bool dash_key(struct dash *d, int kind, wint_t c)
     case 'h':
         d->tab = d->tab == TAB_HELP ? TAB_OVERVIEW : TAB_HELP;
         d->scroll = 0;
+        break;
+    case 'b':
+        if (d->tab != TAB_HELP) dash_others_open(d);
         break;
     case 'k': select_card(d, -1); break;
     case 'j': select_card(d, 1); break;

@@ -33,27 +33,12 @@ void dash_baselines_free(char **list)
     }
 }
 
-int dash_baseline_add(struct dash *d, const char *directory, struct error *err)
-{
-    if (d->baseline_count == DASH_BASELINES)
-        return error_set(err, EXIT_USAGE, NULL, "%d baselines at most", DASH_BASELINES);
-    int code = follow_open(&d->baselines[d->baseline_count], directory, false, err);
-    if (code) return code;
-    follow_refresh(d->baselines[d->baseline_count++]);
-    return 0;
-}
-
 void dash_baselines_end(struct dash *d)
 {
     for (int i = 0; i < d->baseline_count; i++) follow_close(d->baselines[i]);
     d->baseline_count = 0;
     run_names_free(d->others.names, d->others.count);
     d->others.names = NULL;
-}
-
-const char *dash_baseline_name(const struct dash *d, int i)
-{
-    return path_basename(d->baselines[i]->directory);
 }
 
 /* Returns the directory that contains this run. */

@@ -164,36 +164,6 @@ static int nearest(const struct curve *c, double step)
 
 static const char *const axis_names[AXIS_COUNT] = {"step", "epoch", "min"};
 
-void dash_plot_draw(const struct dash_rect *r, struct dash_plot *p, const int *pairs)
-{
-    char label[24], cell[8];
-    int top = r->y + 1;
-    for (int y = 0; y < p->h; y++) {
-        if (p->flat ? y == p->h / 2 : y == 0 || y == p->h - 1 || (p->h >= 7 && y == p->h / 2)) {
-            double v = p->flat    ? (p->y_max + p->y_min) / 2
-                       : p->h > 1 ? p->y_max - (p->y_max - p->y_min) * y / (p->h - 1)
-                                  : p->y_max;
-            if (p->log) v = pow(10, v);
-            if (strlen(dash_number(label, sizeof label, v)) >= PLOT_LABELS)
-                snprintf(label, sizeof label, "%.1e", v);
-            if (!p->empty) dash_put(top + y, r->x, PLOT_LABELS - 1, dash_paint(PAIR_DIM), label);
-        }
-        for (int x = 0; x < p->w; x++) {
-            size_t at = (size_t)y * (size_t)p->w + (size_t)x;
-            if (!p->cells[at]) continue;
-            dash_plot_cell(p, y, x, cell);
-            dash_put(top + y, r->x + PLOT_LABELS + x, 1, dash_paint(pairs[p->series[at]]), cell);
-        }
-    }
-    if (p->empty) return;
-    bool whole = p->x_max - p->x_min >= 10;
-    snprintf(label, sizeof label, whole ? "%.0f" : "%.2f", p->x_min);
-    dash_put(top + p->h, r->x + PLOT_LABELS, 12, dash_paint(PAIR_DIM), label);
-    snprintf(label, sizeof label, whole ? "%.0f" : "%.2f", p->x_max);
-    int w = (int)strlen(label);
-    if (p->w > w + 8) dash_put(top + p->h, r->x + PLOT_LABELS + p->w - w, w, dash_paint(PAIR_DIM), label);
-}
-
 /* Draws the cursor line, under the curves. */
 static void draw_cursor(const struct dash *d, const struct dash_rect *r, const struct dash_plot *p, double x)
 {
@@ -482,7 +452,6 @@ bool dash_chart_key(struct dash *d, int kind, wint_t c)
     case 's': d->smoothing = (d->smoothing + 1) % DASH_SMOOTHING; break;
     case 'S': d->smoothing = (d->smoothing + DASH_SMOOTHING - 1) % DASH_SMOOTHING; break;
     case 'o': d->outliers = !d->outliers; break;
-    case 'b': dash_others_open(d); break;
     default: return false;
     }
     return true;

@@ -14,35 +14,6 @@
 
 enum { SILENT_SECONDS = 10 };
 
-void dash_draw_start(void)
-{
-    /* Okabe and Ito's colour-blind safe palette; eight-colour terminals get the nearest colours. */
-    static const short fine[] = {32, 214, 166, 74, 36, 227, 175, 245},
-                       coarse[] = {COLOR_BLUE,  COLOR_YELLOW, COLOR_RED,     COLOR_CYAN,
-                                   COLOR_GREEN, COLOR_WHITE,  COLOR_MAGENTA, COLOR_WHITE};
-    if (!screen_colours) return;
-    const short *c = COLORS >= 256 ? fine : coarse;
-    for (int i = 0; i < MEMORY_CLASS_COUNT; i++) init_pair((short)(PAIR_CLASS + i), c[i], -1);
-    init_pair(PAIR_GOOD, c[4], -1);
-    init_pair(PAIR_BAD, c[2], -1);
-    init_pair(PAIR_DIM, COLORS >= 256 ? 245 : COLOR_WHITE, -1);
-    init_pair(PAIR_RAW, c[3], -1);
-    init_pair(PAIR_SMOOTH, c[1], -1);
-    static const int others[DASH_BASELINES] = {6, 0, 5, 2};
-    for (int i = 0; i < DASH_BASELINES; i++) init_pair((short)(PAIR_BASELINE + i), c[others[i]], -1);
-    init_pair(PAIR_SPEED, c[4], -1);
-}
-
-int dash_paint(int pair) { return screen_colours ? COLOR_PAIR(pair) : 0; }
-
-void dash_put(int y, int x, int w, int attributes, const char *text)
-{
-    if (w < 1) return;
-    attron(attributes);
-    screen_put(y, x, w, text, false);
-    attroff(attributes);
-}
-
 /* ---- header ---- */
 
 /* Writes the state of the run and its colour pair. */

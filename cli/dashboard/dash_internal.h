@@ -1,5 +1,5 @@
 /* Private to the dashboard: drawing primitives and the functions of each view. A view uses the state
- * (dash_draw.h) and these primitives; only dash.c (keys) and dash_draw.c (frames) call views. */
+ * (dash_state.c) and the primitives (dash_paint.c); only dash.c (keys) and dash_draw.c (frames) call views. */
 #ifndef MEOPT_CLI_DASHBOARD_DASH_INTERNAL_H
 #define MEOPT_CLI_DASHBOARD_DASH_INTERNAL_H
 
@@ -17,6 +17,8 @@ enum {
 };
 enum { PLOT_LABELS = 9 }; /* columns left of a plot */
 
+/* ---- dash_paint.c ---- */
+
 /* Returns the attribute of a colour pair; 0 without colours. */
 int dash_paint(int pair);
 /* Draws text, truncated to w columns. */
@@ -25,10 +27,13 @@ void dash_put(int y, int x, int w, int attributes, const char *text);
  * colour pair of each series. */
 void dash_plot_draw(const struct dash_rect *r, struct dash_plot *p, const int *pairs);
 
-/* ---- dash.c ---- */
+/* ---- dash_state.c ---- */
 
 /* Returns whether the last key was typed alone, not pasted; otherwise sets a message that it is ignored. */
 bool dash_key_alone(struct dash *d);
+/* Opens one more run whose curves are drawn; DASH_BASELINES at most. */
+int dash_baseline_add(struct dash *d, const char *directory, struct error *err);
+const char *dash_baseline_name(const struct dash *d, int i);
 
 /* ---- dash_summary.c ---- */
 
@@ -60,8 +65,6 @@ void dash_edit_draw(const struct dash *d, int rows, int columns);
 
 /* ---- dash_baselines.c ---- */
 
-int dash_baseline_add(struct dash *d, const char *directory, struct error *err);
-const char *dash_baseline_name(const struct dash *d, int i);
 void dash_baselines_end(struct dash *d);
 void dash_others_open(struct dash *d);
 void dash_others_key(struct dash *d, int kind, wint_t c);

@@ -10,17 +10,6 @@
 
 enum { MOST_BYTES = 64 << 10 };
 
-struct dash dash_begin(const struct dash_options *options)
-{
-    return (struct dash){.options = options,
-                         .glyphs = GLYPHS_BRAILLE,
-                         .steps = INFINITY,
-                         .end = INFINITY,
-                         .cursor = NAN,
-                         .smoothing = 3,
-                         .raw = true};
-}
-
 static char *settings_path(void) { return path_xdg("XDG_STATE_HOME", ".local/state", "dashboard.json"); }
 
 static int choice(const json_t *object, const char *key, int missing, int count)

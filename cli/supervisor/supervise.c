@@ -41,28 +41,6 @@ static sigset_t signal_set(int count)
 
 /* ---- the workers ---- */
 
-bool worker_running(const struct supervisor *v, int i) { return v->workers[i].pid > 0; }
-
-void workers_signal(const struct supervisor *v, int number)
-{
-    for (int i = 0; i < v->count; i++)
-        if (worker_running(v, i)) kill(v->workers[i].pid, number);
-}
-
-bool supervisor_follow(struct supervisor *v)
-{
-    const char *before = v->home.directory;
-    struct error why = {0};
-    bool here = run_follow(&v->home, &why) == 0 && run_is_here(&v->home);
-    if (v->home.directory != before || here == v->directory_lost)
-        hooks_moved(v->hooks, here ? v->home.directory : NULL);
-    if (!here && !v->directory_lost)
-        log_warn("the directory %s no longer belongs to this run: nothing is written there",
-                 v->home.directory);
-    v->directory_lost = !here;
-    return here;
-}
-
 /* Builds argv of a worker. */
 struct words {
     int count;
@@ -299,6 +277,13 @@ static void correct_status(struct supervisor *v)
     end_write_status(v, v->lost_code, &v->why, true);
 }
 
+/* Returns whether a run that ended with this code is restarted. */
+static bool restarts_after(const struct supervisor *v, int code)
+{
+    return v->restarts > 0 && !v->stop_wanted && v->stop_request == ASKED_NOTHING && !v->directory_lost &&
+           (code == EXIT_RANK_LOST || code > EXIT_SIGNAL);
+}
+
 /* Supervises until all workers have ended. A pid is not reused before it is reaped, so only this loop,
  * which reaps, sends signals. */
 static void supervise_workers(struct supervisor *v)
@@ -314,7 +299,7 @@ static void supervise_workers(struct supervisor *v)
         ended = reap(v);
         ranks_check(v);
         ended = ended && !ranks_wait(v);
-        if (v->lost_code && !ended && supervisor_restarts(v, v->lost_code)) correct_status(v);
+        if (v->lost_code && !ended && restarts_after(v, v->lost_code)) correct_status(v);
         live_watch(v);
         live_begin(v);
         hooks_update(v->hooks);
@@ -331,12 +316,6 @@ static void supervise_workers(struct supervisor *v)
 /* ---- attempts ---- */
 
 /* Restarts after a lost rank, or a worker that was killed by a signal not sent from here. */
-bool supervisor_restarts(const struct supervisor *v, int code)
-{
-    return v->restarts > 0 && !v->stop_wanted && v->stop_request == ASKED_NOTHING && !v->directory_lost &&
-           (code == EXIT_RANK_LOST || code > EXIT_SIGNAL);
-}
-
 /* Pauses before the next attempt. Signals and requests end the pause; returns false for a stop request. */
 static bool pause_before_restart(struct supervisor *v)
 {
@@ -375,7 +354,7 @@ static int attempt(struct supervisor *v, struct error *err)
         supervise_workers(v);
         code = v->count > 1 || v->hub ? ranks_cause(v, err) : end_cause(v, 0, err);
         for (int i = 0; i < v->count; i++) v->stop_wanted |= atomic_load(&v->report[i].stop_wanted) != 0;
-        end_write_status(v, code, err, supervisor_restarts(v, code));
+        end_write_status(v, code, err, restarts_after(v, code));
         if (run_status_read(&last, v->home.directory, NULL) == 0) live_export(v, last.state, true);
     }
     ranks_close(v);
@@ -445,7 +424,7 @@ int supervise(const struct supervision *s, struct error *err)
     v.hooks = hooks_open(s->directory, s->on_event, s->on_end);
     int code =
         v.signals < 0 ? error_errno(err, EXIT_FAILED, NULL, "cannot create a signalfd") : attempt(&v, err);
-    while (supervisor_restarts(&v, code)) {
+    while (restarts_after(&v, code)) {
         log_warn("%s", err->what);
         v.restarts--;
         log_info("resuming from the last checkpoint in %.0f s; %d more restart%s", v.pause_s, v.restarts,

@@ -1,5 +1,6 @@
 /* Private to the supervisor: supervise.c (starts and stops workers), supervise_live.c (live.json),
- * supervise_ranks.c (several ranks), supervise_cards.c (cards.jsonl), supervise_end.c (final status). */
+ * supervise_workers.c (their processes), supervise_ranks.c (several ranks), supervise_cards.c (cards.jsonl),
+ * supervise_end.c (final status). */
 #ifndef MEOPT_CLI_SUPERVISOR_SUPERVISE_INTERNAL_H
 #define MEOPT_CLI_SUPERVISOR_SUPERVISE_INTERNAL_H
 
@@ -60,14 +61,12 @@ struct supervisor {
     bool cards_warned;        /* warned that it could not be written */
 };
 
-/* ---- supervise.c ---- */
+/* ---- supervise_workers.c ---- */
 
 bool worker_running(const struct supervisor *v, int i);
 /* Updates the path of the run directory, which may be moved during training. Returns false if it is
  * missing; another run may use its old path, so nothing is written then. */
 bool supervisor_follow(struct supervisor *v);
-/* Returns whether a run that ended with this code is restarted. */
-bool supervisor_restarts(const struct supervisor *v, int code);
 /* Sends a signal to all running workers. */
 void workers_signal(const struct supervisor *v, int number);
 

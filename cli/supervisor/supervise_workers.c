@@ -1,0 +1,27 @@
+/* The worker processes and the run directory of a supervisor, as its other files see them. */
+#include "cli/supervisor/supervise_internal.h"
+#include "core/base/log.h"
+
+#include <signal.h>
+
+bool supervisor_follow(struct supervisor *v)
+{
+    const char *before = v->home.directory;
+    struct error why = {0};
+    bool here = run_follow(&v->home, &why) == 0 && run_is_here(&v->home);
+    if (v->home.directory != before || here == v->directory_lost)
+        hooks_moved(v->hooks, here ? v->home.directory : NULL);
+    if (!here && !v->directory_lost)
+        log_warn("the directory %s no longer belongs to this run: nothing is written there",
+                 v->home.directory);
+    v->directory_lost = !here;
+    return here;
+}
+
+bool worker_running(const struct supervisor *v, int i) { return v->workers[i].pid > 0; }
+
+void workers_signal(const struct supervisor *v, int number)
+{
+    for (int i = 0; i < v->count; i++)
+        if (worker_running(v, i)) kill(v->workers[i].pid, number);
+}
