@@ -1,5 +1,6 @@
 /* Private to the dashboard: drawing primitives and the functions of each view. A view uses the state
- * (dash_state.c) and the primitives (dash_paint.c); only dash.c (keys) and dash_draw.c (frames) call views. */
+ * (dash_state.c) and the primitives (dash_paint.c); only dash.c (keys) and dash_draw.c (frames) call views.
+ */
 #ifndef MEOPT_CLI_DASHBOARD_DASH_INTERNAL_H
 #define MEOPT_CLI_DASHBOARD_DASH_INTERNAL_H
 
