@@ -1,6 +1,7 @@
-/* A card as a device. gpu.c has the card itself (memory, code objects), gpu_copy.c streams and copies,
- * gpu_ops.c the operations of device.h, gpu_blas.c and gpu_lt.c the GEMMs, gpu_matrix.c the choice between
- * the own kernels, gpu_graph.c operations as graphs.
+/* A card as a device. gpu.c has the card itself (memory, code objects), gpu_launch.c what the other files
+ * share (errors, launches, scratch memory), gpu_copy.c streams and copies, gpu_ops.c the operations of
+ * device.h, gpu_blas.c and gpu_lt.c the GEMMs, gpu_matrix.c the choice between the own kernels, gpu_graph.c
+ * operations as graphs.
  *
  * Operations run on one stream, in issue order; device->sync waits for it. A driver's error inside an
  * operation becomes dev->pending with the driver's message; later operations do nothing (device_check).

@@ -9,16 +9,6 @@
 
 #define SAY(fact, field, ...) snprintf((fact)->field, sizeof(fact)->field, __VA_ARGS__)
 
-char *gpu_version_text(const struct driver *driver, char *text, size_t size)
-{
-    int v = 0;
-    if (driver->version(&v)) snprintf(text, size, "of unknown version");
-    else if (driver->kind == DRIVER_HIP)
-        snprintf(text, size, "HIP %d.%d.%d", v / 10000000, v / 100000 % 100, v % 100000);
-    else snprintf(text, size, "CUDA %d.%d", v / 1000, v % 1000 / 10);
-    return text;
-}
-
 static void driver_fact(const struct gpu *gpu, struct device_fact *f)
 {
     char version[64], module[32], module_version[64], dtk[64];
