@@ -234,7 +234,7 @@ done <<'TABLE'
 7|classless.safetensors|9 rows, expected 1 + a square|without a class token
 1|pipe.pt|is not a regular file|name a file
 1|/dev/zero|is not a regular file|name a file
-7|https://dl.example.org/vit.pth|is not there|meopt fetch
+7|https://dl.example.org/vit.pth|does not exist|meopt fetch
 1|missing|model-00002-of-00002.safetensors, which is not there|get the rest
 3|absolute|is listed in /etc/passwd|do not trust
 3|above|expected a weight file next to the index|do not trust

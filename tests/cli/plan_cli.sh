@@ -114,7 +114,7 @@ grep -q '"clip_mode": null' out || fail "no mode in JSON"
 
 expect 2 "$MEOPT" plan eva_clip.yaml --card-memory lots
 expect 7 "$MEOPT" plan quickstart.yaml
-grep -q 'not there' err || fail "a missing checkpoint without arch is named"
+grep -q 'EVA01_CLIP_g_14_plus_psz14_s11B.pt.*does not exist' err || fail "a missing checkpoint without arch is named"
 expect 7 "$MEOPT" plan nothing.yaml
 expect 7 "$MEOPT" plan eva_clip.yaml optim.lrr=1
 mkdir -p sample && tar -xzf "$MEOPT_SOURCE/configs/sample/ModelWeight.tar.gz" -C sample && mkdir -p here && "$MEOPT" config new quickstart here/quickstart.yaml >out
