@@ -49,7 +49,7 @@ stop
 start
 await 'resumed at [0-9.]* [KM]iB'
 await '^weights  *█[█░]* *[1-9][0-9]*%'
-await '^photographs  *█* 100% .*there'
+await '^photographs  *█* 100% .*done'
 await 'status 0'
 tmux -L "$socket" capture-pane -p | grep -q '[█░]' && fail "a bar stays on the screen"
 [ "$(tmux -L "$socket" capture-pane -p | grep -c 'SHA-256 of the archive')" = 2 ] || fail "the results are not reported"
