@@ -46,7 +46,7 @@ json.dump(manifest, open(directory + "/MANIFEST.json", "w"))
 EOF
 python3 before.py lion/ckpt/step-00000002 MEOPTST1
 python3 before.py unknown/ckpt/step-00000002 MEOPTST9
-said='the checkpoint.s optimizer states are of an earlier version: moments of 8 bits are converted'
+said='converting 8-bit moments from an earlier version'
 "$MEOPT" train --resume "$work/lion" >"$work/log" 2>&1 || fail "a checkpoint of version 3 does not continue"
 [ "$(grep -c "$said" "$work/log")" = 1 ] || fail "not said once that momentum is converted"
 "$MEOPT" train --resume "$work/today" >"$work/log" 2>&1 || fail "a checkpoint of today does not continue"

@@ -87,7 +87,7 @@ grep -q '"batch_images": 4' "$dir/runs/remembers/meta.json" || fail "one rank ma
 train alone train.batch_size=2 --stop-after 1 && fail "it did not stop"
 code=0
 resume alone --workers 2 || code=$?
-[ $code = 7 ] && grep -q 'a step of the run is of 2 images; on 2 ranks it would be of 4' "$dir/log" || fail "more images a step: $code: $(cat "$dir/log")"
+[ $code = 7 ] && grep -q 'the run has 2 images per step; on 2 ranks it would have 4' "$dir/log" || fail "more images a step: $code: $(cat "$dir/log")"
 code=0
 train many --workers 3 train.batch_size=4 train.global_batch=8 || code=$?
 [ $code = 7 ] && grep -q '3 ranks for 2 micro-batches' "$dir/log" || fail "more ranks than micro-batches: $code: $(cat "$dir/log")"

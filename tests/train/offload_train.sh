@@ -52,7 +52,7 @@ TABLE
 [ -z "$(ls scratch)" ] || fail "something is left in the directory of the file: $(ls scratch)"
 "$MEOPT" compare runs/held1 runs/away1 >out 2>log || [ $? = 8 ] || fail compare
 grep -q 'waiting for offloaded states' out || fail "compare: no wait for states"
-grep -q 'in working files' out || fail "compare: no states in files"
+grep -q 'offloaded to scratch files' out || fail "compare: no states in files"
 "$MEOPT" compare runs/held1 runs/held1 >out 2>log
 ! grep -q 'offloaded states' out || fail "compare: a wait for states that are held"
 
