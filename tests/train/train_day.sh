@@ -18,6 +18,7 @@ until [ -s day/metrics.jsonl ]; do
     kill -0 $pid 2>/dev/null || fail "it has not begun"
     sleep 0.02
 done
+wait_for 30 eval '[ -s day/cards.jsonl ]' || fail "no reading of the cards" # the supervisor has opened all that it needs
 read -r worker _ <"/proc/$pid/task/$pid/children" || test -n "$worker" # no newline ends it
 of() { sed -n "s/^$2:[[:space:]]*\([0-9]*\).*/\1/p" "/proc/$1/status" 2>/dev/null; }
 descriptors() { # the fewest of three looks: a file may be open for a moment
