@@ -53,6 +53,6 @@ done
 compare=quickstart_compare-$stamp
 echo "== $compare"
 "$meopt" compare --run configs/quickstart_compare.yaml --run-dir runs --name "$compare" --html "runs/$compare.html"
-echo "runs are in runs/, exported students beside them; the comparison is runs/$compare.html"
+echo "runs are in runs/, exported students are next to them; the comparison is runs/$compare.html"
 if [ -n "$prefix" ]; then bin=$prefix/bin; else bin=$PWD/build; fi
 echo "the program is $bin/meopt; to have it as 'meopt':  export PATH=\"$bin:\$PATH\""
