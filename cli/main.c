@@ -220,7 +220,7 @@ static int finish(int code, bool worker)
 int main(int argc, char **argv)
 {
     open_missing();
-    lost_map_catch(NULL);
+    mapped_file_catch(NULL);
     json_set_alloc_funcs(xmalloc, free); /* on malloc failure jansson would return a truncated text */
     setlocale(LC_CTYPE, "");
     signal(SIGPIPE, SIG_IGN);

@@ -337,7 +337,7 @@ static int worker_run(const struct arguments *args, struct error *err)
     progress_listen(mark, report);
     reported = report;
     if (watched) {
-        lost_map_catch(map_lost);
+        mapped_file_catch(map_lost);
         worker_watch_limit(report);
     }
     struct progress_printer printer = {

@@ -545,7 +545,7 @@ int file_map_descriptor(struct file_map *map, int fd, const char *path, struct e
     }
     map->data = p;
     map->bytes = (size_t)st.st_size;
-    lost_map_watch(p, map->bytes, path);
+    mapped_file_watch(p, map->bytes, path);
     return 0;
 }
 
@@ -573,7 +573,7 @@ int file_map_below(struct file_map *map, const char *directory, const char *name
 
 void file_map_close(struct file_map *map)
 {
-    if (map->data) lost_map_forget(map->data);
+    if (map->data) mapped_file_forget(map->data);
     if (map->data) munmap((void *)(uintptr_t)map->data, map->bytes);
     map->data = NULL;
     map->bytes = 0;

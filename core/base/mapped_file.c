@@ -18,7 +18,7 @@ static struct watched {
 } watched[WATCHED_MAX];
 static void (*mapped_file_report)(const struct error *err);
 
-void lost_map_watch(const void *data, size_t bytes, const char *path)
+void mapped_file_watch(const void *data, size_t bytes, const char *path)
 {
     for (int i = 0; i < WATCHED_MAX; i++) {
         uintptr_t nothing = 0;
@@ -30,7 +30,7 @@ void lost_map_watch(const void *data, size_t bytes, const char *path)
     }
 }
 
-void lost_map_forget(const void *data)
+void mapped_file_forget(const void *data)
 {
     for (int i = 0; i < WATCHED_MAX; i++)
         if (atomic_load(&watched[i].at) == (uintptr_t)data) {
@@ -74,7 +74,7 @@ static void on_bus(int number, siginfo_t *info, void *context)
     _exit(err.code);
 }
 
-void lost_map_catch(void (*report)(const struct error *err))
+void mapped_file_catch(void (*report)(const struct error *err))
 {
     struct sigaction action = {.sa_sigaction = on_bus, .sa_flags = SA_SIGINFO};
     mapped_file_report = report;

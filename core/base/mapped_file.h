@@ -8,10 +8,10 @@
 /* Handles SIGBUS from now on. An access to a watched file passes its error (EXIT_FAILED) to `report`, or
  * prints it if that is NULL, and ends the process with the error's code, because the access cannot return.
  * Any other SIGBUS ends the process as before. */
-void lost_map_catch(void (*report)(const struct error *err));
+void mapped_file_catch(void (*report)(const struct error *err));
 
 /* file_map_open and file_map_close call these functions. */
-void lost_map_watch(const void *data, size_t bytes, const char *path);
-void lost_map_forget(const void *data);
+void mapped_file_watch(const void *data, size_t bytes, const char *path);
+void mapped_file_forget(const void *data);
 
 #endif

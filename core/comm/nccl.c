@@ -176,20 +176,27 @@ static void drop_comm(struct nccl *n)
     n->comm = NULL;
 }
 
+/* Returns the communicator's state, or the error of asking for it. */
+static int library_state(const struct nccl *n)
+{
+    int result = NCCL_SUCCESS, asked = n->api->state(n->comm, &result);
+    return asked ? asked : result;
+}
+
 /* Returns whether a header is missing because the library failed: the failure ends the queued work, and a
  * header that has not arrived still has the zeros of send_headers. */
 static bool headers_lost(const struct comm *comm)
 {
     const struct nccl *n = nccl_of(comm);
     struct comm_header h;
-    int result = NCCL_SUCCESS, missing = 0;
+    int missing = 0;
     for (int r = 0; r < comm->size; r++) {
         memcpy(&h, comm->window->receive + (size_t)r * sizeof h, sizeof h);
         missing += h.number == 0;
     }
     if (!missing || !n->comm) return false;
-    int asked = n->api->state(n->comm, &result);
-    return asked || (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS);
+    int result = library_state(n);
+    return result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS;
 }
 
 /* Compares the headers if they have arrived. */
@@ -268,8 +275,7 @@ static int nccl_done(struct comm *comm, int result, double seconds, struct error
                              "network",
                              "%s: the ranks did not connect within %.0f s", n->api->path, seconds);
         backoff(&ns);
-        int asked = n->api->state(n->comm, &result);
-        if (asked) result = asked;
+        result = library_state(n);
     }
     return result ? nccl_failed(comm, result, err) : 0;
 }
@@ -277,11 +283,9 @@ static int nccl_done(struct comm *comm, int result, double seconds, struct error
 /* Returns the communicator's error; 0: none. */
 static int comm_state(struct comm *comm, struct error *err)
 {
-    struct nccl *n = nccl_of(comm);
-    int result = NCCL_SUCCESS, lost = torn_down(comm, err),
-        asked = lost ? 0 : n->api->state(n->comm, &result);
+    int lost = torn_down(comm, err);
     if (lost) return lost;
-    if (asked) result = asked;
+    int result = library_state(nccl_of(comm));
     return result && result != NCCL_IN_PROGRESS ? nccl_failed(comm, result, err) : 0;
 }
 
