@@ -50,6 +50,25 @@ static inline enum family golden_family(const char *name)
     return FAMILY_UNKNOWN;
 }
 
+static inline int64_t golden_integer(const json_t *json, const char *key)
+{
+    return json_integer_value(json_object_get(json, key));
+}
+
+/* The sizes of a tower in an index.json; what else it has is set by the caller. */
+static inline struct model_shape golden_shape(const json_t *json)
+{
+    return (struct model_shape){.family = golden_family(json_string_value(json_object_get(json, "family"))),
+                                .image = golden_integer(json, "image"),
+                                .patch = golden_integer(json, "patch"),
+                                .pos_grid = golden_integer(json, "pos_grid"),
+                                .width = golden_integer(json, "width"),
+                                .depth = golden_integer(json, "depth"),
+                                .heads = golden_integer(json, "heads"),
+                                .hidden = golden_integer(json, "hidden"),
+                                .out = golden_integer(json, "out")};
+}
+
 /* A tensor as double, malloc'ed; NULL when there is none. */
 static inline double *golden_tensor(const struct weights *w, const char *name, int64_t *count)
 {

@@ -6,10 +6,6 @@
 
 #include <stdio.h>
 
-static int64_t integer(json_t *json, const char *key)
-{
-    return json_integer_value(json_object_get(json, key));
-}
 static const char *text(json_t *json, const char *key)
 {
     return json_string_value(json_object_get(json, key));
@@ -17,17 +13,9 @@ static const char *text(json_t *json, const char *key)
 
 static struct model_shape model_shape_of(json_t *json)
 {
-    return (struct model_shape){
-        .family = golden_family(text(json, "family")),
-        .image = integer(json, "image"),
-        .patch = integer(json, "patch"),
-        .pos_grid = integer(json, "pos_grid"),
-        .width = integer(json, "width"),
-        .depth = integer(json, "depth"),
-        .heads = integer(json, "heads"),
-        .hidden = integer(json, "hidden"),
-        .out = integer(json, "out"),
-        .ffn = 1 + (strncmp(text(json, "ffn"), "swiglu", 6) == 0 ? ACTIVATION_SWIGLU : ACTIVATION_GELU)};
+    struct model_shape shape = golden_shape(json);
+    shape.ffn = 1 + (strncmp(text(json, "ffn"), "swiglu", 6) == 0 ? ACTIVATION_SWIGLU : ACTIVATION_GELU);
+    return shape;
 }
 
 static struct tower *open_tower(struct device *device, const char *dir, json_t *json, const char *file_key,
@@ -157,7 +145,7 @@ static void steps_open(struct trajectory *t, const struct weights *golden)
     struct error err = {0};
     int64_t total;
     t->images = golden_tensor(golden, "images", &total);
-    t->pixels = total / integer(t->json, "steps");
+    t->pixels = total / golden_integer(t->json, "steps");
     t->loss = golden_tensor(golden, "loss", NULL);
     t->norm = golden_tensor(golden, "grad_norm", NULL);
     t->cosine = golden_tensor(golden, "cosine", NULL);
@@ -167,7 +155,7 @@ static void steps_open(struct trajectory *t, const struct weights *golden)
                            "dout", &err);
     t->sums = device_alloc(t->device, MEMORY_WORKSPACE, sizeof(struct sums), "sums", &err);
     bool normalize =
-        json_is_true(json_object_get(t->json, "normalize")) || integer(t->json, "normalize") == 1;
+        json_is_true(json_object_get(t->json, "normalize")) || golden_integer(t->json, "normalize") == 1;
     t->objective = (struct distill_options){LOSS_MSE, normalize, false};
 }
 
@@ -252,11 +240,11 @@ static void trajectory(const char *dir)
 {
     struct trajectory t = {.json = golden_json("distill", dir, "config.json")};
     struct weights *golden = golden_open("distill", dir, "golden.safetensors");
-    t.batch = integer(t.json, "batch");
+    t.batch = golden_integer(t.json, "batch");
     towers_open(&t, dir);
     optimizer_open(&t);
     steps_open(&t, golden);
-    for (int64_t step = 0; step < integer(t.json, "steps"); step++) step_follow(&t, step);
+    for (int64_t step = 0; step < golden_integer(t.json, "steps"); step++) step_follow(&t, step);
     compare_end(&t, golden);
     printf("%-10s loss %.1e grad_norm %.1e cosine %.1e final %.1e\n", dir, t.worst_loss, t.worst_norm,
            t.worst_cosine, t.worst_end);

@@ -13,11 +13,6 @@ struct subject {
     int64_t batch;
 };
 
-static int64_t integer(json_t *json, const char *key)
-{
-    return json_integer_value(json_object_get(json, key));
-}
-
 static float *upload_f32(struct device *device, const double *values, int64_t count)
 {
     struct error err = {0};
@@ -63,30 +58,21 @@ static int parts_of(json_t *list)
 static struct model_shape model_shape_of(json_t *json)
 {
     const char *norm = json_string_value(json_object_get(json, "norm"));
-    return (struct model_shape){
-        .family = golden_family(json_string_value(json_object_get(json, "family"))),
-        .image = integer(json, "image"),
-        .patch = integer(json, "patch"),
-        .pos_grid = integer(json, "pos_grid"),
-        .width = integer(json, "width"),
-        .depth = integer(json, "depth"),
-        .heads = integer(json, "heads"),
-        .hidden = integer(json, "hidden"),
-        .out = integer(json, "out"),
-        .ffn = ffn_of(json_string_value(json_object_get(json, "ffn"))),
-        .registers = integer(json, "registers"),
-        .pool_queries = integer(json, "pool_queries"),
-        .pool_heads = integer(json, "pool_heads"),
-        .layerscale = !json_object_get(json, "layerscale")                ? LAYERSCALE_USUAL
-                      : json_is_true(json_object_get(json, "layerscale")) ? LAYERSCALE_WITH
-                                                                          : LAYERSCALE_WITHOUT,
-        .pos_resize = resize_of(json_string_value(json_object_get(json, "pos_resize"))),
-        .norms = norm && strcmp(norm, "post") == 0 ? POST_NORM : NORMS_USUAL,
-        .pool = pool_of(json_string_value(json_object_get(json, "pool"))),
-        .parts = parts_of(json_object_get(json, "parts")),
-        .unprojected = integer(json, "out") == integer(json, "width"),
-        .classless = json_is_true(json_object_get(json, "classless")),
-    };
+    struct model_shape shape = golden_shape(json);
+    shape.ffn = ffn_of(json_string_value(json_object_get(json, "ffn")));
+    shape.registers = golden_integer(json, "registers");
+    shape.pool_queries = golden_integer(json, "pool_queries");
+    shape.pool_heads = golden_integer(json, "pool_heads");
+    shape.layerscale = !json_object_get(json, "layerscale")                ? LAYERSCALE_USUAL
+                       : json_is_true(json_object_get(json, "layerscale")) ? LAYERSCALE_WITH
+                                                                           : LAYERSCALE_WITHOUT;
+    shape.pos_resize = resize_of(json_string_value(json_object_get(json, "pos_resize")));
+    shape.norms = norm && strcmp(norm, "post") == 0 ? POST_NORM : NORMS_USUAL;
+    shape.pool = pool_of(json_string_value(json_object_get(json, "pool")));
+    shape.parts = parts_of(json_object_get(json, "parts"));
+    shape.unprojected = shape.out == shape.width;
+    shape.classless = json_is_true(json_object_get(json, "classless"));
+    return shape;
 }
 
 static void subject_open(struct subject *s, const struct model_shape *g, const struct weights *file,
@@ -271,9 +257,9 @@ static struct errors run(const char *dir, json_t *json, const char *file_name, e
     if (g.layerscale) assert_int_equal(inferred.layerscale, g.layerscale);
     if (g.parts) assert_int_equal(inferred.parts, g.parts);
     assert_int_equal(inferred.pool_queries, g.pool_queries);
-    int64_t expected = integer(json, "params");
+    int64_t expected = golden_integer(json, "params");
     assert_int_equal(model_shape_parameters(&g), expected);
-    s.batch = integer(json, "batch");
+    s.batch = golden_integer(json, "batch");
     bool patches = has_patches(&g);
     for (int with_patches = 0; with_patches <= patches; with_patches++) {
         struct tower_options options = {.batch = s.batch,
@@ -338,8 +324,8 @@ static void check_bf16(const char *dir, json_t *json, const char *file_name)
     struct errors e = run(dir, json, file_name, DTYPE_BF16);
     double grad = fmax(observed(json, "grad.raw"), observed(json, "grad.norm")),
            loss = fmax(observed(json, "loss.raw"), observed(json, "loss.norm"));
-    double by_chance =
-        2 * 1.5 * observed(json, "out") / sqrt(2.0 * (double)(integer(json, "batch") * integer(json, "out")));
+    double by_chance = 2 * 1.5 * observed(json, "out") /
+                       sqrt(2.0 * (double)(golden_integer(json, "batch") * golden_integer(json, "out")));
     printf("%-16s %-13s bf16 / PyTorch's bf16: blocks %.2f out %.2f loss %.2f gradients %.2f (%s; median "
            "error %.1e)\n",
            dir, file_name, e.block / observed(json, "block"), e.out / observed(json, "out"), e.loss / loss,
@@ -433,7 +419,7 @@ static void check_saved(const char *dir, json_t *json, const char *file_name)
         double **gradients[2];
         for (int64_t i = 0; draw && i < n; i++) images[i] *= 1.01;
         for (int k = 0; k < 2; k++)
-            gradients[k] = gradients_of(g, file, images, n, integer(json, "batch"),
+            gradients[k] = gradients_of(g, file, images, n, golden_integer(json, "batch"),
                                         k ? SAVED_8BIT : SAVED_MINIMAL, &tower[k]);
         if (!products) products = xcalloc((size_t)tower[0]->parameter_count, sizeof *products);
         for (int i = 0; i < tower[0]->parameter_count; i++) {
