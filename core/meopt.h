@@ -18,20 +18,19 @@
  *
  * Rules of use
  * - Every function returns a status; 0 is MEOPT_OK. `err` may be NULL; else it gets one sentence that names
- *   the object and the numbers. Nothing is printed, nothing exits or aborts, nothing is global. A call that
- *   answers MEOPT_NO_MEMORY may be made again, and then does what it would have done.
- * - Handles are independent of each other, also those on one device: any thread may use any of them. On one
- *   handle, meopt_step_tensor may be called for different tensors from different threads between begin and
- *   end; every other call needs the handle to itself.
- * - The same seed, tensors, gradients and steps give the same bits: whatever the instruction set, number of
- *   threads, number of ranks (`first` below), order of tensors, and whether the run was stopped and resumed.
- * - Structs grow at their end. A program keeps working with a newer library, and one that uses nothing newer
- * with an older library, because each struct that may grow comes with its size: in its first field, or passed
- * by a macro of the function's name. A binding without macros (ctypes, Rust) calls NAME_sized and passes the
- * sizes of its own declarations. Bytes after the fields that the library knows must be 0 going in, and are 0
- * coming out. Always meopt_options_init, always zero a struct meopt_tensor first. These never change: struct
- * meopt_error, meopt_gradient, meopt_grad_stats, meopt_clip. The library may append fields to struct
- * meopt_report.
+ *   the object and the numbers. The library prints nothing, never exits or aborts, and has no global state.
+ *   A call that returns MEOPT_NO_MEMORY may be repeated, and then computes the same as without the failure.
+ * - Handles are independent of each other, also those on one device: any thread may use any of them. Between
+ *   begin and end, several threads may call meopt_step_tensor on one handle, for different tensors. Every
+ *   other call requires that no other thread uses the handle.
+ * - The same seed, tensors, gradients and steps give the same bits. Instruction set, number of threads,
+ *   number of ranks (`first` below), order of tensors, and stopping and resuming do not change them.
+ * - Structs grow at their end. A program works with a newer library, and, if it uses nothing newer, with an
+ *   older one. Each struct that may grow therefore comes with its size: in its first field, or passed by a
+ *   macro of the function's name. A binding without macros (ctypes, Rust) calls NAME_sized and passes the
+ *   sizes of its own declarations. Bytes after the fields that the library knows must be 0 on input, and
+ *   are 0 on output. Always call meopt_options_init, and zero a struct meopt_tensor before filling it. These
+ *   never change: struct meopt_error, meopt_gradient, meopt_grad_stats, meopt_clip.
  */
 #ifndef MEOPT_H
 #define MEOPT_H
@@ -45,14 +44,14 @@ extern "C" {
 
 enum meopt_status {
     MEOPT_OK = 0,
-    MEOPT_BAD_ARGUMENT, /* null, out of range, misaligned, sizes that do not fit each other */
+    MEOPT_BAD_ARGUMENT, /* NULL, out of range, misaligned, or inconsistent sizes */
     MEOPT_NO_MEMORY,
     MEOPT_NOT_FINITE,    /* a NaN or an infinity in a gradient or in imported weights */
     MEOPT_BAD_STATE,     /* saved state: damaged, truncated, of another version or of another model */
-    MEOPT_BAD_ORDER,     /* a step was not begun, or not ended */
+    MEOPT_BAD_ORDER,     /* a call outside begin and end, or between them */
     MEOPT_IO,            /* the caller's write or reduce function failed, or the file of offloaded states */
-    MEOPT_DEVICE_FAILED, /* a card that cannot be opened, or failed at work: the message says what */
-    MEOPT_DISK_FULL      /* no room for the file of offloaded states */
+    MEOPT_DEVICE_FAILED, /* a card could not be opened, or failed; the message has the driver's error */
+    MEOPT_DISK_FULL      /* no space for the file of offloaded states */
 };
 
 struct meopt_error {
@@ -67,12 +66,12 @@ const char *meopt_status_name(int status);
 
 enum meopt_rule { MEOPT_APADAM, MEOPT_APADAMW, MEOPT_APSGD, MEOPT_LAMB, MEOPT_LION, MEOPT_RULE_COUNT };
 
-/* Bytes per parameter in []. What forward and backward read is meopt_weights(): fp32 for MEOPT_WEIGHTS_F32,
- * bf16 for all others. */
+/* Bytes per parameter in []. Forward and backward read the weights that meopt_weights() returns: fp32 for
+ * MEOPT_WEIGHTS_F32, bf16 for all others. */
 enum meopt_weight_format {
     MEOPT_WEIGHTS_F32,      /* [4]    "fp32" */
-    MEOPT_WEIGHTS_F32_COPY, /* [4+2]  "fp32+copy": a bf16 copy is written in the same pass (as AMP has it) */
-    MEOPT_WEIGHTS_BF16,     /* [2]    "bf16": nearest; loses small updates: for comparison only */
+    MEOPT_WEIGHTS_F32_COPY, /* [4+2]  "fp32+copy": the step also writes a bf16 copy (like AMP) */
+    MEOPT_WEIGHTS_BF16,     /* [2]    "bf16": nearest, loses small updates; for comparison only */
     MEOPT_WEIGHTS_BF16_SR,  /* [2]    "bf16_sr": stochastic rounding */
     MEOPT_WEIGHTS_20,       /* [2.5]  "bf16+4": 4 more bits, stochastic rounding */
     MEOPT_WEIGHTS_24,       /* [3]    "bf16+8": 8 more bits, stochastic rounding */
@@ -83,15 +82,15 @@ enum meopt_weight_format {
 enum meopt_state_format {
     MEOPT_STATE_F32,          /* [4] "fp32" */
     MEOPT_STATE_BF16,         /* [2] "bf16": stochastic rounding */
-    MEOPT_STATE_BF16_NEAREST, /* [2] "bf16_nearest": v cannot decay for beta2 near 1: for comparison only */
-    MEOPT_STATE_8BIT,         /* [1 + 2/64 of a moment alone; both: 2 + 4/64] "8bit" */
-    MEOPT_STATE_4BIT,         /* [1/2 + 1/64 of one moment] "4bit" */
+    MEOPT_STATE_BF16_NEAREST, /* [2] "bf16_nearest": v cannot decay for beta2 near 1; for comparison only */
+    MEOPT_STATE_8BIT,         /* [1 + 2/64 for one moment; 2 + 4/64 for both] "8bit" */
+    MEOPT_STATE_4BIT,         /* [1/2 + 1/64 per moment] "4bit" */
     MEOPT_STATE_FORMAT_COUNT
 };
 
 enum meopt_dtype { MEOPT_F32, MEOPT_BF16 };
 
-/* Names as above and in the YAML: "apadamw", "bf16+8", "8bit". NULL / -1 for no such thing. */
+/* Names as above and in the YAML: "apadamw", "bf16+8", "8bit". Unknown: NULL or -1. */
 const char *meopt_rule_name(int rule);
 const char *meopt_weight_format_name(int format);
 const char *meopt_state_format_name(int format);
@@ -103,15 +102,15 @@ int meopt_state_format_from_name(const char *name);
 
 enum meopt_device_kind { MEOPT_DEVICE_CPU, MEOPT_DEVICE_HIP, MEOPT_DEVICE_CUDA };
 
-/* Opens a card for optimizers: options.device. Results are bit-identical on every kind. Weights, copies and
- * gradients of the caller are then in the card's memory (from any allocator), and so is the library's own
- * memory.
+/* Opens a card for optimizers: options.device. Results are bit-identical on every kind. The caller's
+ * weights, copies and gradients must then be in the card's memory (from any allocator). The library's own
+ * memory is there, too.
  *
- * ordinal: number of the card, as the driver counts. context: the CUcontext to use; NULL: the card's primary
- * context, as PyTorch uses; HIP has none: NULL. stream: the CUstream or hipStream_t of that context to which
- * all work is issued, in order with the caller's own. NULL: a stream of the device; gradients must then be
+ * ordinal: the driver's number of the card. context: a CUcontext, or NULL for the card's primary context,
+ * which PyTorch uses, and for HIP. stream: the CUstream or hipStream_t of that context to which the library
+ * issues all work, in order with the caller's own. NULL: a stream of the device; gradients must then be
  * complete before a call. Both belong to the caller and must outlive the device. Every call makes the context
- * current on its thread and restores the previous one. One thread at a time works on a device; others wait.
+ * current on its thread and restores the previous one. One thread at a time uses a device; others wait.
  *
  * The search for drivers and code objects: meopt-devices(7). */
 struct meopt_device;
@@ -136,7 +135,7 @@ int meopt_device_download(struct meopt_device *device, void *host, const void *f
 enum meopt_memory {
     MEOPT_MEMORY_WEIGHTS,     /* fp32 weights, and the weights that forward and backward read */
     MEOPT_MEMORY_COPY,        /* the bf16 copy of MEOPT_WEIGHTS_F32_COPY */
-    MEOPT_MEMORY_CORRECTION,  /* the residual bits of a weight, below its bf16 half */
+    MEOPT_MEMORY_CORRECTION,  /* residual bits of weights: the bits below their bf16 half */
     MEOPT_MEMORY_MOMENTS,     /* optimizer state with its scales */
     MEOPT_MEMORY_ACCUMULATOR, /* gradient accumulators, if enabled */
     MEOPT_MEMORY_KINDS
@@ -146,68 +145,64 @@ struct meopt_options {
     size_t size;              /* sizeof(struct meopt_options) of the caller; set by meopt_options_init */
     size_t tensor_size;       /* sizeof(struct meopt_tensor) of the caller; likewise */
     int rule;                 /* enum meopt_rule */
-    int weights;              /* enum meopt_weight_format of the tensors that are not kept in fp32 */
+    int weights;              /* enum meopt_weight_format of tensors that are not kept in fp32 */
     int first_moment;         /* enum meopt_state_format: m (momentum) */
     int second_moment;        /* v; apsgd and lion have none */
     double beta1, beta2, eps; /* apadam, apadamw, lamb: .9 .999 1e-8 (lamb 1e-6); lion: .9 .99 */
-    double weight_decay;      /* apadam, apsgd: added to the gradient; apadamw, lion: decoupled; lamb: in the
-                                 update */
+    /* apadam, apsgd: added to the gradient; apadamw, lion: decoupled; lamb: part of the update */
+    double weight_decay;
     double momentum, dampening; /* apsgd */
     int nesterov;               /* apsgd */
     int trust_clip;             /* lamb: trust ratio at most 1 */
     int always_adapt;           /* lamb: trust ratio also without weight decay (NVLAMB) */
-    uint64_t seed;              /* of stochastic rounding */
-    int threads;                /* 0: as OpenMP decides; libmeopt-optim: the cores that meopt_create finds */
-    int64_t small_count;        /* smaller tensors stay fp32 altogether; default 4096 */
-    int accumulator; /* enum meopt_state_format of gradient accumulators, or -1 for none (default) */
-    /* Formats that widened during a run (0.1.0) were removed. A nonzero interval is MEOPT_BAD_ARGUMENT. The
-     * other
-     * two had no effect without it, and are ignored. */
+    uint64_t seed;              /* random seed of stochastic rounding */
+    int threads;                /* 0: OpenMP's default; libmeopt-optim: the cores that meopt_create finds */
+    int64_t small_count;        /* tensors with fewer elements stay in fp32; default 4096 */
+    int accumulator;            /* enum meopt_state_format of gradient accumulators; -1: none (default) */
+    /* Of formats that widened during a run (version 0.1.0), since removed: a nonzero interval is
+     * MEOPT_BAD_ARGUMENT, the other two are ignored. */
     int reserved_adapt_every;
     double reserved_adapt_threshold;
     void (*reserved_report)(void);
-    /* Memory; both NULL: the library's own. Blocks are 64-byte aligned. tensor: its name, for messages. */
+    /* Allocator of 64-byte aligned blocks; both NULL: the library's own. tensor: its name, for messages. */
     void *(*allocate)(void *context, int kind, size_t bytes, const char *tensor);
     void (*release)(void *context, int kind, void *p, size_t bytes);
     void *context;
-    int dry;                     /* 1: allocate and count, never touch the memory: for planning */
-    struct meopt_device *device; /* where weights, states and gradients are; NULL: this machine's memory */
-    /* Shards: replaces `count` values by their sums over all handles that hold parts of the same tensors. All
-     * handles call it in the same order with the same count: for the norms of LAMB's tensors, and in
-     * meopt_gradient_norm and meopt_step_end. If it returns nonzero, the call returns MEOPT_IO. NULL: this
-     * handle holds all parts. */
+    int dry;                     /* 1: allocate and count, but never touch the memory: for planning */
+    struct meopt_device *device; /* location of weights, states and gradients; NULL: host memory */
+    /* Shards: replaces `count` values by their sums over all handles that hold parts of the same tensors.
+     * LAMB's norms, meopt_gradient_norm and meopt_step_end use it. All handles call it in the same order with
+     * the same count. If it returns nonzero, the call returns MEOPT_IO. NULL: this handle holds all parts. */
     int (*reduce)(void *context, double *values, size_t count);
-    int bias_correction; /* apadam, apadamw, lamb: 1 (default), 0: moments as they are (apex has both) */
-    int grad_averaging; /* the same rules: 1 (default): m = beta1 m + (1 - beta1) g, 0: m = beta1 m + g (apex)
-                         */
-    double max_grad_norm; /* meopt_step divides all gradients by what their norm is of this where it is more,
-                             as timm's Lamb (1 there) and NVLAMB do; 0 (default): no. A gradient that is not
-                             finite: MEOPT_NOT_FINITE, and nothing moved. Steps of single tensors are refused
-                             then: the caller has the norm first and gives it as `scale` */
+    int bias_correction;  /* apadam, apadamw, lamb: 1 (default); 0: off (apex has both) */
+    int grad_averaging;   /* the same rules: 1 (default): m = beta1 m + (1 - beta1) g; 0: m = beta1 m + g
+                             (apex has both) */
+    double max_grad_norm; /* meopt_step divides all gradients by norm / max_grad_norm if their norm is larger,
+                             like timm's Lamb (1 there) and NVLAMB; 0 (default): off. If a gradient is not
+                             finite, it returns MEOPT_NOT_FINITE and changes nothing. Per-tensor steps are
+                             then refused: their caller computes the norm first, and passes `scale` */
     int all_or_nothing;   /* 1: meopt_step changes nothing if a gradient is not finite; default 0 */
-    /* Offloading: storage of moments and residual bits of tensors of 8192 elements and more between steps.
-     * They
-     * pass through a ring of buffers, overlapped with other work, in the order of the previous step; results
-     * are bit-identical. A failed transfer is reported by the step that needs it, and by every later call:
-     * MEOPT_IO, MEOPT_DISK_FULL, or MEOPT_BAD_STATE if the data read differs from the data written. */
-    int offload;             /* enum meopt_offload; default: nothing */
-    double offload_fraction; /* 0 to 1 of the bytes, evenly along the table; default 1 */
-    const char
-        *offload_dir; /* for an unnamed temporary file, deleted with the handle; read by meopt_create only */
-    size_t offload_ring_bytes; /* bytes of states that step together, as a block's; 0: the largest tensor's */
+    /* Offloading: storage between steps of moments and residual bits, for tensors of 8192 elements and more.
+     * Each step reads and writes them through a ring of buffers, in the order of the previous step and
+     * overlapped with other work. Results are bit-identical. The step that needs a failed transfer reports
+     * it, and so does every later call: MEOPT_IO, MEOPT_DISK_FULL, or MEOPT_BAD_STATE if the data read
+     * differs from the data written. */
+    int offload;               /* enum meopt_offload; default: none */
+    double offload_fraction;   /* 0 to 1 of the bytes, spread evenly over the table; default 1 */
+    const char *offload_dir;   /* directory of an unnamed temporary file; only meopt_create reads the name */
+    size_t offload_ring_bytes; /* bytes of states that step together (one block's); 0: the largest tensor's */
     int decoupled_decay;       /* lamb: 1: weights times 1 - lr weight_decay first, and no decay in the update
-                               (timm);  other rules do not look at it; default 0 */
+                                  (timm); default 0. Other rules ignore it */
     /* Shards on a card, in addition to `reduce`: combines the norms for clipping (meopt_gradient_found) and
-     * for
-     * LAMB on the card. Each of `bytes` bytes in device memory is zero on all handles except one: every
-     * handle gets that handle's byte, ordered after the work already in the device's stream and before later
-     * work. All handles call it in the same order, as with `reduce`. Parts must begin at multiples of 32768
-     * elements. Nonzero: as with `reduce`. NULL: `reduce` adds up those norms, and the host waits. */
+     * for LAMB on the card. Each of `bytes` bytes in device memory is zero on all handles except one, and
+     * every handle gets that handle's byte. The transfer is ordered after the work already in the device's
+     * stream, and before later work. All handles call it in the same order. Parts must begin at multiples of
+     * 32768 elements. If it returns nonzero, the call returns MEOPT_IO. NULL: `reduce` adds up those norms,
+     * and the host waits. */
     int (*combine)(void *context, void *values, size_t bytes);
 };
 
-/* HOST: a card's states in pinned memory of this machine. Refused without a card, because states are in host
- * memory anyway. */
+/* HOST: the states of a card, in pinned host memory. On the CPU they are there anyway: refused. */
 enum meopt_offload { MEOPT_OFFLOAD_NONE, MEOPT_OFFLOAD_FILE, MEOPT_OFFLOAD_HOST };
 
 /* Sets the defaults of a rule with everything in fp32. Call with sizeof *options. */
@@ -219,43 +214,41 @@ int meopt_options_init_sized(size_t tensor_size, struct meopt_options *options, 
  * [5.06], "balanced" [4.56], "minimal" [4.06]; "fp32" [12]; "amp" [14]: fp32 + bf16 copy; "pure_bf16" [6]:
  * bf16 nearest throughout, as in the original MEOpt. */
 int meopt_options_preset(struct meopt_options *options, const char *preset, struct meopt_error *err);
-#define MEOPT_PRESET_DEFAULT "balanced" /* what `use_meopt: true` means */
+#define MEOPT_PRESET_DEFAULT "balanced" /* the preset of `use_meopt: true` */
 
 /* ---- Tensors ----------------------------------------------------------------------------------------- */
 
 enum meopt_tensor_flags {
-    MEOPT_NO_DECAY = 1, /* weight decay does not apply (norms, biases, tokens) */
-    MEOPT_KEEP_F32 = 2, /* fp32 weights and states whatever the options say (tokens, positional embeddings) */
-    MEOPT_PART = 4, /* shape is the whole tensor's, of which `count` elements from `first` are held here */
-    MEOPT_SHARED_MEMORY =
-        8 /* other tensors have the caller's weights or copy at other times (streaming); without
-             the flag tensors whose memory overlaps are refused. meopt_rebind does not look */
+    MEOPT_NO_DECAY = 1, /* no weight decay (norms, biases, tokens) */
+    MEOPT_KEEP_F32 = 2, /* fp32 weights and states, whatever the options (tokens, positional embeddings) */
+    MEOPT_PART = 4,     /* this handle holds `count` elements from `first`; shape is the whole tensor's */
+    /* Other tensors use the same memory for weights or copy at other times (streaming). Without the flag,
+     * meopt_create refuses tensors whose memory overlaps. meopt_rebind does not check. */
+    MEOPT_SHARED_MEMORY = 8
 };
-/* Without the flag, tensors with fewer than two dimensions of size above 1, or fewer than small_count
- * elements, are also kept in fp32. */
+/* Also kept in fp32: tensors with fewer than two dimensions above 1, or fewer than small_count elements. */
 
 struct meopt_tensor {
-    const char *
-        name; /* unique; copied. It also keys the random numbers, so the order of the table does not matter */
-    int ndim; /* 0 to 8; a dimension may be 0: such a tensor takes steps, and has nothing to move */
-    int64_t shape[8]; /* of the part held here; with MEOPT_PART of the whole tensor */
+    const char *name; /* unique; copied. It keys the random numbers, so the order of the table is free */
+    int ndim;         /* 0 to 8; a dimension may be 0: steps of such a tensor change nothing */
+    int64_t shape[8]; /* of the memory given here; with MEOPT_PART of the whole tensor */
     unsigned flags;   /* enum meopt_tensor_flags */
     double lr_scale;  /* learning rate of this tensor / learning rate of the step; 0 means 1 */
     void *weights;    /* caller's memory (4-byte aligned; 2 for bf16), or NULL: allocated here */
     void *copy;       /* caller's memory for the bf16 copy, or NULL: allocated here */
-    int64_t first;    /* element of the whole tensor that element 0 is (shards); a multiple of 64 */
-    int64_t count; /* MEOPT_PART: elements held here, a multiple of 64 unless they are the last; 0: none, and
-                      its steps take any gradient that is not NULL. Where `first` is a multiple of 32768 in
-                      every part all that is summed over the tensor has the bits of the whole one */
+    int64_t first;    /* shards: index in the whole tensor of the first element held; a multiple of 64 */
+    /* MEOPT_PART: elements held here; a multiple of 64, except at the end of the tensor. 0: none, and its
+     * steps accept any gradient that is not NULL. If `first` is a multiple of 32768 in every part, sums over
+     * the tensor are bit-identical to those of the whole tensor. */
+    int64_t count;
 };
 
-/* Bytes by kind: exactly the sizes requested from the allocator, with every block rounded up to 64 bytes. */
+/* Bytes by kind: the sizes requested from the allocator, each rounded up to 64 bytes. */
 struct meopt_bytes {
     int64_t parameters;
-    size_t weights, copy, correction, moments, scales,
-        accumulators; /* scales: the part of the moments' blocks that is scales */
-    size_t total;     /* all but `scales`, which is inside `moments` */
-    size_t callers;   /* the part of weights and copy in the caller's memory */
+    size_t weights, copy, correction, moments, scales, accumulators; /* scales: a part of `moments` */
+    size_t total;                                                    /* without `scales`, a part of moments */
+    size_t callers; /* the part of weights and copy in the caller's memory */
 };
 
 /* Computes the bytes that meopt_create would hold, without allocating. */
@@ -278,9 +271,9 @@ int meopt_held_sized(size_t size, const struct meopt *opt, struct meopt_bytes *b
 /* State of offloading. */
 struct meopt_offload_info {
     size_t size;                  /* sizeof(struct meopt_offload_info) of the caller */
-    int64_t moments, corrections; /* bytes stored outside; meopt_held counts them, too */
-    int64_t ring;                 /* bytes of the buffers, in memory, beyond what meopt_held counts */
-    int64_t read, written;        /* bytes since the handle was made */
+    int64_t moments, corrections; /* bytes of the offloaded states; meopt_held counts them, too */
+    int64_t ring;                 /* bytes of the buffers in memory, which meopt_held does not count */
+    int64_t read, written;        /* bytes transferred since meopt_create */
     double wait_seconds;          /* time that steps waited for transfers */
     const char *how;              /* "io_uring", "threads"; NULL: there is no file */
     int direct, in_memory;        /* the file uses O_DIRECT; its directory is on tmpfs */
@@ -292,9 +285,9 @@ int meopt_tensor_offloaded(const struct meopt *opt, size_t tensor);
 struct meopt_tensor_info {
     const char *name;
     int64_t count;
-    int weights, first_moment, second_moment; /* formats; moments that the rule does not have: -1 */
+    int weights, first_moment, second_moment; /* formats; -1: the rule has no such moment */
     int64_t updates;                          /* steps that this tensor has taken */
-    struct meopt_bytes bytes;                 /* stays last: both grow together */
+    struct meopt_bytes bytes;                 /* last: both structs grow at their end */
 };
 int meopt_info(const struct meopt *opt, size_t tensor, struct meopt_tensor_info *info);
 int meopt_info_sized(size_t size, const struct meopt *opt, size_t tensor, struct meopt_tensor_info *info);
@@ -318,15 +311,15 @@ int meopt_get_group(const struct meopt *opt, size_t tensor, struct meopt_group *
 int meopt_set_group(struct meopt *opt, size_t tensor, const struct meopt_group *group,
                     struct meopt_error *err);
 
-/* Records that the caller moved a tensor's memory, with its values. copy: of MEOPT_WEIGHTS_F32_COPY; NULL:
- * unchanged. Reads and writes nothing. */
+/* Records that the caller moved a tensor's memory, with its values. NULL: unchanged. copy: for
+ * MEOPT_WEIGHTS_F32_COPY. Reads and writes none of it. */
 int meopt_rebind(struct meopt *opt, size_t tensor, void *weights, void *copy, struct meopt_error *err);
 
 /* Accepts weights that the caller wrote (load_state_dict, clamping, a swapped-in average): sets residual bits
  * to 0, and fp32 weights with a bf16 copy to that copy. */
 int meopt_sync(struct meopt *opt, size_t tensor, struct meopt_error *err);
 
-/* Returns the formats and bytes that meopt_create would choose for a tensor (its name: as given). */
+/* Returns the formats and bytes that meopt_create would choose for a tensor. info->name is tensor->name. */
 int meopt_plan_tensor(const struct meopt_options *options, const struct meopt_tensor *tensor,
                       struct meopt_tensor_info *info, struct meopt_error *err);
 int meopt_plan_tensor_sized(size_t size, const struct meopt_options *options,
@@ -336,8 +329,7 @@ int meopt_plan_tensor_sized(size_t size, const struct meopt_options *options,
 
 /* Import and export moments as fp32 in host memory, ranges as below: m is torch's exp_avg (momentum_buffer),
  * v its exp_avg_sq, NULL for apsgd and lion. updates: the number of updates of the tensor, -1: unchanged.
- * Values are rounded to nearest; above 2^126 only fp32 can hold them, other formats return MEOPT_NOT_FINITE.
- */
+ * Values are rounded to nearest. Only fp32 can hold values above 2^126; others return MEOPT_NOT_FINITE. */
 int meopt_moments_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count, const float *m,
                          const float *v, int64_t updates, struct meopt_error *err);
 int meopt_moments_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, float *m,
@@ -345,8 +337,8 @@ int meopt_moments_export(const struct meopt *opt, size_t tensor, int64_t first, 
 
 /* Import and export weights as fp32 in host memory, `count` elements from `first` (a multiple of 64). import
  * rounds to nearest at the width of the format; import after export restores the same bits in every format.
- * Values that bf16 would make infinite (above 3.3895e38; weights in fp32 alone: none) are MEOPT_NOT_FINITE.
- * Between steps only. */
+ * Values that bf16 would make infinite (above 3.3895e38) are MEOPT_NOT_FINITE, except for weights in fp32
+ * alone. Between steps only. */
 int meopt_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count, const float *values,
                  struct meopt_error *err);
 int meopt_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, float *values,
@@ -354,28 +346,26 @@ int meopt_export(const struct meopt *opt, size_t tensor, int64_t first, int64_t 
 
 /* ---- Step -------------------------------------------------------------------------------------------- */
 
-/* Per-tensor steps, in any order, each tensor at most once a step: for gradient release inside backward. The
- * gradient is not kept: the caller may free it on return. A tensor left out keeps its weights and state.
+/* Per-tensor steps, in any order, each tensor at most once per step: for gradient release inside backward.
+ * The caller may free the gradient on return. A tensor without a call keeps its weights and state.
  *
- * step counts from 1 and rises for each tensor, because it keys the random numbers: a number that is not
- * above that of the tensor's last step is MEOPT_BAD_ARGUMENT. It may come again when that step answered
- * MEOPT_NOT_FINITE, and any number may come after the tensor's state, moments or weights were loaded or
- * imported. Bias corrections count the updates of each tensor. scale multiplies the gradient first (clipping,
- * 1/micro-batches).
+ * step counts from 1 and must rise for each tensor, because it keys the random numbers; otherwise the call
+ * returns MEOPT_BAD_ARGUMENT. A step that returned MEOPT_NOT_FINITE may be repeated. After loading or
+ * importing state, moments or weights of the tensor, any number is accepted. Bias corrections count the
+ * updates of each tensor. scale multiplies the gradient first (clipping, 1/micro-batches).
  *
- * Non-finite gradients: the check runs inside the pass, on each group of 64 elements before its weights are
- * touched. A group with a NaN or infinity keeps its old weights and state; the rest of that tensor has taken
- * its step. meopt_step_tensor then returns MEOPT_NOT_FINITE, and so does meopt_step_end. Weights and states
- * therefore never hold a NaN that came with a gradient. For "all or nothing" use meopt_gradient_norm first,
- * or check = 1, which reads the tensor's gradient once more and touches nothing of the tensor when it is bad;
- * check = 2 does so until a tensor has stepped: a step of which a part has moved cannot be undone anyway.
- * On a card, where the program does not wait for each tensor, meopt_step_end alone returns MEOPT_NOT_FINITE.
- */
+ * Non-finite gradients: the step checks each group of 64 elements before it changes the group's weights. A
+ * group with a NaN or infinity keeps its old weights and state, and all other groups are updated.
+ * meopt_step_tensor then returns MEOPT_NOT_FINITE, and so does meopt_step_end. Weights and states therefore
+ * never hold a NaN that came with a gradient. For "all or nothing", call meopt_gradient_norm first, or set
+ * check = 1: it reads the tensor's gradient once more, and changes nothing of the tensor if it is not finite.
+ * check = 2 does so until the first tensor has stepped; after that, the step cannot be undone anyway. On a
+ * card, the host does not wait for each tensor, so that only meopt_step_end returns MEOPT_NOT_FINITE. */
 int meopt_step_begin(struct meopt *opt, int64_t step, double lr, int check, struct meopt_error *err);
 int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype,
                       double scale, struct meopt_error *err);
 
-/* A gradient of the tensor's shape; data NULL: none, or for meopt_step_tensors what was accumulated. */
+/* A gradient of the tensor's shape. data NULL: none; for meopt_step_tensors: the accumulated gradient. */
 struct meopt_gradient {
     const void *data;
     int dtype; /* enum meopt_dtype */
@@ -391,10 +381,10 @@ struct meopt_grad_stats {
     int finite;     /* all are finite */
     int unused;
 };
-/* meopt_step_tensors with a clipping scale: the gradients have norm sqrt(found->squares), which is first
- * divided to divide_norm if it is larger, then clipped to max_norm (meopt_clip_scale); 0: skip that one. A
- * card computes the scale without a host synchronization. If a gradient is not finite, nothing steps, now or
- * by this function in the rest of the step: MEOPT_NOT_FINITE, on a card from meopt_step_end. */
+/* meopt_step_tensors with a clipping scale. The gradients have norm sqrt(found->squares). A norm above
+ * divide_norm is divided to divide_norm, then a norm above max_norm is clipped (meopt_clip_scale); 0 skips
+ * either. A card computes the scale without a host synchronization. If a gradient is not finite, this and
+ * every later call in the step changes nothing and returns MEOPT_NOT_FINITE (on a card: meopt_step_end). */
 struct meopt_clip {
     const struct meopt_grad_stats *found;
     double max_norm, divide_norm;
@@ -403,8 +393,7 @@ int meopt_step_clipped(struct meopt *opt, const size_t *tensors, const struct me
                        size_t count, const struct meopt_clip *clip, struct meopt_error *err);
 
 struct meopt_step_stats {
-    double grad_norm;   /* of the gradients of this step before `scale`, over all tensors stepped (inf:
-                           overflow) */
+    double grad_norm;   /* norm of the gradients before `scale`, over all tensors stepped; inf: overflow */
     int64_t bad_groups; /* groups skipped because of NaN or infinity */
     int64_t tensors;    /* tensors stepped */
 };
@@ -414,12 +403,11 @@ int meopt_step_end_sized(size_t size, struct meopt *opt, struct meopt_step_stats
 #define meopt_step_end(...) meopt_step_end_sized(sizeof(struct meopt_step_stats), __VA_ARGS__)
 
 /* Returns the number of saturated groups (64 elements) of the last step, in which 8-bit sqrt(v) has a range
- * of 2^29 and more. From 2^31 on the smallest values are kept too large, and their weights barely move.
- * Summed over all handles that hold parts (options.reduce). */
+ * of 2^29 and more. From 2^31 on, the smallest values are stored too large, and their weights barely move.
+ * The number is summed over all handles that hold parts (options.reduce). */
 int64_t meopt_wide_groups(const struct meopt *opt);
 
-/* Steps all tensors: begin, every tensor in one parallel pass, end. data NULL: no gradient for that tensor.
- */
+/* Steps all tensors: begin, all tensors in one parallel pass, end. data NULL: no gradient for that tensor. */
 int meopt_step(struct meopt *opt, int64_t step, double lr, double scale,
                const struct meopt_gradient *gradients, struct meopt_step_stats *stats,
                struct meopt_error *err);
@@ -434,9 +422,9 @@ int meopt_gradient_norm(struct meopt *opt, const struct meopt_gradient *gradient
                         struct meopt_error *err);
 
 /* The same for gradients that do not exist at the same time. Call norms_begin as gradients become available,
- * for those whose data is not NULL; a tensor's result stays until it steps or is passed again. A card is not
- * waited for. norms_end returns the norm of each set of tensors, and whether the set is finite: set_of[i] is
- * the set of tensor i, or -1. One wait, and one call of options.reduce. */
+ * with data NULL for the others; a tensor's result stays until it steps or is passed again. norms_begin does
+ * not wait for a card. norms_end waits once and calls options.reduce once. It returns the norm of each set of
+ * tensors, and whether the set is finite: set_of[i] is the set of tensor i, or -1. */
 int meopt_norms_begin(struct meopt *opt, const struct meopt_gradient *gradients, struct meopt_error *err);
 int meopt_norms_end(struct meopt *opt, size_t sets, const int *set_of, double *norms, int *finite,
                     struct meopt_error *err);
@@ -445,21 +433,21 @@ int meopt_norms_end(struct meopt *opt, size_t sets, const int *set_of, double *n
 int meopt_gradient_found(struct meopt *opt, const struct meopt_gradient *gradients,
                          struct meopt_grad_stats *found, struct meopt_error *err);
 
-/* Returns the scale for clipping to max_norm: min(1, max_norm / (norm + 1e-6)), as
+/* Returns the scale for clipping to max_norm: min(1, max_norm / (norm + 1e-6)), like
  * torch.nn.utils.clip_grad_norm_. */
 double meopt_clip_scale(double norm, double max_norm);
 /* Returns the scale of meopt_step_clipped for gradients of that norm; ignores clip->found. */
 double meopt_clip_by(const struct meopt_clip *clip, double norm);
 
-/* Gradient accumulation under gradient release (options.accumulator): adds scale * gradient to the tensor's
- * accumulator; the gradient may be freed afterwards. meopt_step_tensor with gradient NULL uses the
+/* Adds scale * gradient to the tensor's accumulator (options.accumulator), for gradient release with
+ * micro-batches. The caller may free the gradient on return. meopt_step_tensor with gradient NULL uses the
  * accumulator as its gradient and clears it. Accumulators round stochastically; their error:
- * meopt-optimizers(7). Groups with a NaN or an infinity are not added: MEOPT_NOT_FINITE. On a card, where the
- * program does not wait for each tensor, meopt_gradient_norm (finite 0) and meopt_step_end report it. */
+ * meopt-optimizers(7). Groups with a NaN or infinity are not added: MEOPT_NOT_FINITE. On a card, the host
+ * does not wait for each tensor: meopt_gradient_norm (finite 0) and meopt_step_end report them. */
 int meopt_accumulate(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype,
                      double scale, struct meopt_error *err);
-/* The same for several tensors, on a card in one pass: gradients (count), of tensors[i]. Arguments are
- * checked before any gradient is added. */
+/* The same for several tensors, on a card in one pass: gradients[i] of tensors[i]. Checks all arguments
+ * before it adds any gradient. */
 int meopt_accumulate_tensors(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
                              size_t count, double scale, struct meopt_error *err);
 
@@ -474,25 +462,26 @@ int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_
                      struct meopt_error *err);
 int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_t bytes,
                      struct meopt_error *err);
-/* Returns the version of a record: 4: current; lower: converted when loaded. 3: first moments of 8 bits
- * without a second have one scale per group. 2: joint 16-bit codes of both moments with a different
- * quantizer. 1: separate codes for m and v. 0: not a record. */
+/* Returns the version of a record; loading converts versions below the current one.
+ * 4: current. 3: an 8-bit first moment without a second has one scale per group. 2: joint 16-bit codes of
+ * both moments have a different quantizer. 1: separate codes for m and v. 0: not a record. */
 int meopt_state_version(const void *record, size_t bytes);
 
-/* Join the records of a tensor's parts (MEOPT_PART, in rising order) to the record of the whole tensor, and
- * cut it into parts. *bytes: in, the capacity of `to` (NULL: query only); out, the size. No handle is
- * required; a damaged record is MEOPT_BAD_STATE. */
+/* Joins the records of a tensor's parts (MEOPT_PART, in rising order) to the record of the whole tensor.
+ * *bytes: on input the capacity of `to` (NULL: query only), on output the size. Requires no handle; a damaged
+ * record is MEOPT_BAD_STATE. */
 int meopt_state_join(const void *const *parts, const size_t *part_bytes, size_t count, void *to,
                      size_t *bytes, struct meopt_error *err);
 /* Makes the record of a part from records of parts that cover it, in rising order, for a different number of
  * ranks. */
 int meopt_state_range(const void *const *parts, const size_t *part_bytes, size_t parts_count, int64_t first,
                       int64_t count, void *to, size_t *bytes, struct meopt_error *err);
+/* Makes the record of a part from the record of the whole tensor. */
 int meopt_state_cut(const void *whole, size_t whole_bytes, int64_t first, int64_t count, void *to,
                     size_t *bytes, struct meopt_error *err);
 
-/* Save and load everything (states, weights, residual bits) in one stream; write returns 0, or nonzero to
- * stop. meopt_load finds tensors by name; all must exist, with the same shapes. */
+/* Save and load states, weights and residual bits of all tensors as one sequence of bytes. write returns 0,
+ * or nonzero to stop. meopt_load finds tensors by name; all must exist, with the same shapes. */
 int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *data, size_t bytes),
                void *context, struct meopt_error *err);
 int meopt_load(struct meopt *opt, const void *data, size_t bytes, struct meopt_error *err);
