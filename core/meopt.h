@@ -224,9 +224,12 @@ enum meopt_tensor_flags {
     MEOPT_PART = 4,     /* this handle holds `count` elements from `first`; shape is the whole tensor's */
     /* Other tensors use the same memory for weights or copy at other times (streaming). Without the flag,
      * meopt_create refuses tensors whose memory overlaps. meopt_rebind does not check. */
-    MEOPT_SHARED_MEMORY = 8
+    MEOPT_SHARED_MEMORY = 8,
+    MEOPT_KEEP_BF16 = 16 /* the caller's weights are bf16, whatever the size (model.bfloat16()) */
 };
-/* Also kept in fp32: tensors with fewer than two dimensions above 1, or fewer than small_count elements. */
+/* Also kept in fp32: tensors with fewer than two dimensions above 1, or fewer than small_count elements. With
+ * MEOPT_KEEP_BF16, a tensor that would be kept in fp32 has weights bf16+16 and fp32 states, and steps with
+ * the bits of fp32. Any other has the formats of the options, with bf16+16 in place of fp32 and fp32+copy. */
 
 struct meopt_tensor {
     const char *name; /* unique; copied. It keys the random numbers, so the order of the table is free */

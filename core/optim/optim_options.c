@@ -6,7 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CHUNK_ELEMENTS = OPTIM_CHUNK * OPTIM_GROUP };
+enum {
+    CHUNK_ELEMENTS = OPTIM_CHUNK * OPTIM_GROUP,
+    TENSOR_FLAGS = MEOPT_NO_DECAY | MEOPT_KEEP_F32 | MEOPT_PART | MEOPT_SHARED_MEMORY | MEOPT_KEEP_BF16
+};
 /* The kernels' numbers and names of libmeopt are the same lists. */
 #define SAME(ours, others)        _Static_assert((int)(ours) == (int)(others), #ours " is not " #others)
 #define SAME_RULE(c, number, ...) SAME(RULE_##number, MEOPT_##number);
@@ -236,10 +239,10 @@ int tensor_read(struct meopt_tensor *to, const struct meopt_options *options,
     if (to->ndim < 0 || to->ndim > 8)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s has %d dimensions, at most 8 are possible",
                           to->name, to->ndim);
-    if (to->flags & ~(unsigned)(MEOPT_NO_DECAY | MEOPT_KEEP_F32 | MEOPT_PART | MEOPT_SHARED_MEMORY))
+    if (to->flags & ~(unsigned)TENSOR_FLAGS)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
-                          "tensor %.100s: flags are %#x, enum meopt_tensor_flags ends at %#x", to->name,
-                          to->flags, (unsigned)MEOPT_SHARED_MEMORY);
+                          "tensor %.100s: flags are %#x, enum meopt_tensor_flags has %#x", to->name,
+                          to->flags, (unsigned)TENSOR_FLAGS);
     int64_t count = 1;
     for (int d = 0; d < to->ndim; d++)
         if (to->shape[d] < 0 || __builtin_mul_overflow(count, to->shape[d], &count) ||

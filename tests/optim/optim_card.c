@@ -74,7 +74,9 @@ static void side_open(struct side *s, struct device *device, struct meopt_option
                                          .ndim = 2,
                                          .first = firsts[i],
                                          .lr_scale = 1,
-                                         .flags = i == 3 ? MEOPT_NO_DECAY : 0};
+                                         .flags = i == 3   ? MEOPT_NO_DECAY
+                                                  : i == 1 ? MEOPT_KEEP_BF16
+                                                           : 0};
         memcpy(table[i].shape, shapes[i], sizeof shapes[i]);
         size_t bytes = (size_t)(shapes[i][0] * shapes[i][1]) * 4 + 64;
         s->blocks[i] =
