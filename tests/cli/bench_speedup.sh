@@ -1,4 +1,4 @@
-# meopt bench speedup compares one core with all and with a card, with spread, and says that there is no card where there is none.
+# meopt bench speedup compares one core with all and with a card, with spread; "card" is null without one.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 dir=$work
@@ -23,7 +23,6 @@ END
 run() { "$MEOPT" bench speedup -n 1000000 --repeat 4 --json "$@" >"$dir/json" 2>"$dir/log"; }
 run --device cpu || fail "exit"
 right "one core" "all cores"
-grep -q 'no card' "$dir/log" || fail "no word of the missing card"
 
 [ -f "$MEOPT_BUILD/tests/libfake_amdhip64.so" ] || exit 0
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
@@ -35,7 +34,7 @@ right "one core" "all cores" card
 grep -q '"card": "cuda:0 Emulated card' "$dir/json" || fail "the card that was asked for"
 code=0
 run --device hip:4 || code=$?
-[ "$code" = 6 ] && grep -q 'no card hip:4' "$dir/log" || fail "a card that is not there: exit code $code"
+[ "$code" = 6 ] && grep -q 'hip:4' "$dir/log" || fail "a card that is not there: exit code $code"
 code=0
 FAKE_MEMORY=20000000 run --device hip:0 || code=$?
 [ "$code" = 11 ] || fail "out of memory: exit code $code"

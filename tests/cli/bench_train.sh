@@ -8,8 +8,8 @@ mkdir configs sample
 cp "$MEOPT_SOURCE/configs/"*.yaml configs/
 
 # The peak takes seconds of every core; a model shape that was not given, or a checkpoint that is not there, none.
-refused() { # WORDS ARGUMENT...
-    words=$1
+refused() { # NAME ARGUMENT...: of the key or file at fault
+    named=$1
     shift
     python3 - "$MEOPT" bench train "$@" >out 2>log <<'END' || fail "$*: measured before it was refused, or not refused with 7"
 import resource, subprocess, sys
@@ -17,11 +17,11 @@ code = subprocess.run(sys.argv[1:]).returncode
 use = resource.getrusage(resource.RUSAGE_CHILDREN)
 sys.exit(code != 7 or use.ru_utime + use.ru_stime > 2)
 END
-    grep -q "$words" log || fail "$*: not told why"
+    grep -q -e "$named" log || fail "$*: $named is not named"
     [ ! -s out ] || fail "$*: prints a result"
 }
-refused "family is not known" configs/quickstart.yaml device.type=cpu --random-weights
-refused "model_t.weight is not there" configs/quickstart_dinov2.yaml device.type=cpu
+refused model.family configs/quickstart.yaml device.type=cpu --random-weights
+refused 'quickstart_dinov2.yaml:[0-9]*:[0-9]*: model_t.weight' configs/quickstart_dinov2.yaml device.type=cpu
 
 tar -xzf "$MEOPT_SOURCE/configs/sample/ModelWeight.tar.gz" -C sample
 for config in quickstart quickstart_dinov2 quickstart_openclip; do
@@ -46,4 +46,4 @@ other=$!
 trap 'kill $other 2>/dev/null || :; rm -rf "$dir"' EXIT
 OMP_NUM_THREADS=1 taskset -c "$processor" nice -n 10 "$MEOPT" bench train configs/quickstart_dinov2.yaml device.type=cpu --batch 128 --steps 1 --no-peak \
     >out 2>log || fail "under other load"
-grep -q '^busy  *other processes had the CPU for [0-9]* % of the step' out || fail "not told that other work had the processor: $(cat out)"
+grep -q '^busy .* [0-9]* % ' out || fail "the share of other processes is not printed: $(cat out)"

@@ -38,9 +38,9 @@ for suffix in "", "_zh":
     assert latex in methods and latex in table and "optim.lr" in methods and "log\\_every" not in table, (methods, table)
 END
 "$MEOPT" compare runs/resumed runs/constant --paper paper >out 2>log
-grep -q 'learning rate 0.01 \$.to\$ 1.0.*@4 \$.to\$ 2.0.*@8' paper/methods.tex || fail "the sentence: $(cat paper/methods.tex)"
+grep -q '0.01 \$.to\$ 1.0.*@4 \$.to\$ 2.0.*@8' paper/methods.tex || fail "the sentence: $(cat paper/methods.tex)"
 "$MEOPT" compare runs/resumed --json --paper paper >json 2>log || fail "one run"
-grep -q '"0.01 -> 1.0e-5 @4 -> 2.0e-5 @8"' json && grep -q 'learning rate 0.01 \$.to\$' paper/methods.tex || fail "one run alone"
+grep -q '"0.01 -> 1.0e-5 @4 -> 2.0e-5 @8"' json && grep -q '0.01 \$.to\$' paper/methods.tex || fail "one run alone"
 
 # runs that see their images in another way, by keys that no checkpoint set
 train 0 $base data.mean=0.4,0.5,0.6 data.interpolation=bilinear --name seen
@@ -66,7 +66,7 @@ cp -r runs/constant runs/late
 train 0 --resume runs/late optim.lr=3e-3
 sed -i 's/^  lr: .*/  lr: 0.7/' runs/late/config.yaml
 "$MEOPT" compare runs/constant runs/branch runs/later runs/back runs/late --json --all >json 2>log || fail "compare: $(cat log)"
-grep -q 'late: optim.lr is 0.7 in config.yaml, but the run used 0.01' log || fail "a file that was edited: $(cat log)"
+grep -q 'late: optim.lr .*0.7 .*config.yaml.* 0.01' log || fail "a file that was edited: $(cat log)"
 python3 - <<'END' || fail "branches"
 import json
 j = json.load(open("json"))

@@ -42,14 +42,14 @@ for name in eva_clip open_clip dinov2 quickstart; do
 done
 expect 1 "$MEOPT" config new eva_clip
 expect 2 "$MEOPT" config new eva_klip
-grep -q 'did you mean eva_clip' err || fail "suggestion"
+grep -q 'eva_clip?' err || fail "suggestion"
 
 cp eva_clip.yaml before.yaml
 expect 0 "$MEOPT" config set -n eva_clip.yaml optim.lr=1.0e-3
 grep -q '^+  lr: 1.0e-3$' out || fail "dry run shows the diff"
 cmp eva_clip.yaml before.yaml || fail "dry run wrote"
 expect 0 "$MEOPT" config set eva_clip.yaml optim.lr=1e-3 optim.use_meopt=false
-grep -q 'write 1.0e-3' err || fail "1e-3 is flagged"
+grep -q 'optim.lr: .*1e-3.* 1.0e-3' err || fail "1e-3 is flagged"
 expect 0 "$MEOPT" config get eva_clip.yaml optim.use_meopt
 [ "$(cat out)" = false ] || fail "get"
 expect 0 "$MEOPT" config set eva_clip.yaml optim.lr=2.0e-5 optim.use_meopt=true
@@ -63,7 +63,7 @@ expect 0 "$MEOPT" config unset eva_clip.yaml train.micro_batch
 cmp eva_clip.yaml before.yaml || fail "unset takes what set added"
 expect 7 "$MEOPT" config set eva_clip.yaml optim.lr=fast
 expect 7 "$MEOPT" config set eva_clip.yaml optim.lrr=1
-grep -q 'did you mean optim.lr' err || fail "nearest key"
+grep -q 'optim.lr?' err || fail "nearest key"
 expect 7 "$MEOPT" config set eva_clip.yaml train.micro_batch=5
 cmp eva_clip.yaml before.yaml || fail "a refused change wrote"
 expect 2 "$MEOPT" config set eva_clip.yaml optim.lr
@@ -71,11 +71,11 @@ expect 2 "$MEOPT" config set eva_clip.yaml optim.lr
 "$MEOPT" config list --json >keys.json
 for word in learning_rate Warmup wd optimizer max-steps bs gradient_accumulation_steps amp gradient_checkpointing save_steps num_workers img_size data_path teacher gpus output_dir; do
     expect 7 "$MEOPT" config set eva_clip.yaml $word=1
-    python3 -c 'import json, re, sys; assert re.search(r"did you mean ([a-z_.]*)", open("err").read()).group(1) in json.load(open("keys.json"))' || fail "$word: $(cat err)"
+    python3 -c 'import json, re, sys; assert re.search(r"([a-z_.]+)\?", open("err").read()).group(1) in json.load(open("keys.json"))' || fail "$word: $(cat err)"
 done
 printf 'train:\n  learning_rate: 1.0e-3\n' >other.yaml
 expect 7 "$MEOPT" config check other.yaml
-grep -q 'did you mean optim.lr?' err || fail "learning_rate below train: $(cat err)"
+grep -q 'optim.lr?' err || fail "learning_rate below train: $(cat err)"
 : >empty.yaml
 expect 0 "$MEOPT" config check empty.yaml
 grep -q 'model_t.weight, model_s.weight, data.root' err || fail "an empty experiment: $(cat err)"
@@ -86,12 +86,12 @@ expect 0 "$MEOPT" config diff eva_clip.yaml dinov2.yaml
 grep -q '^model.family  *eva  *dinov2' out || fail "diff of two"
 printf 'optim:\n  lr: 1\n  wieght_decay: no\ntrain: {batch_size: x}\n' >bad.yaml
 expect 7 "$MEOPT" config check bad.yaml
-grep -q 'bad.yaml:3:3: optim.wieght_decay is not a key' err || fail "first problem"
-grep -q 'bad.yaml:4:21: train.batch_size is text' err || fail "second problem"
+grep -q 'bad.yaml:3:3: optim.wieght_decay' err || fail "first problem"
+grep -q 'bad.yaml:4:21: train.batch_size .* 1 to 65536' err || fail "second problem"
 grep -q '\^~' err || fail "caret"
 printf 'train: {precision: fp32}\nmodel_t: {dtype: bf16}\nmodel_s: {dtype: bf16}\n' >unheard.yaml
 expect 0 "$MEOPT" config check unheard.yaml
-grep -q 'unheard.yaml:1:9: .*train.precision has no effect' err || fail "a precision that no tower takes"
+grep -q 'unheard.yaml:1:9: .*train.precision' err || fail "a precision that no tower takes"
 expect 7 "$MEOPT" config check --json bad.yaml
 grep -q '"line": 3' out || fail "json problems"
 grep -q "$(printf '\033')" out err && fail "escape bytes in a pipe"
@@ -121,7 +121,7 @@ if command -v flock >/dev/null; then
     flock shared.yaml sh -c ': >held; until [ -e release ]; do sleep 0.1; done' &
     until [ -e held ]; do sleep 0.05; done
     expect 9 "$MEOPT" config set shared.yaml train.seed=78
-    grep -q 'another process is changing it' err || fail "held: not said"
+    grep -q shared.yaml err || fail "held: the file is not named"
     : >release
     wait
 fi
