@@ -116,6 +116,12 @@ enum meopt_device_kind { MEOPT_DEVICE_CPU, MEOPT_DEVICE_HIP, MEOPT_DEVICE_CUDA }
 struct meopt_device;
 int meopt_device_open(struct meopt_device **device, int kind, int ordinal, void *context, void *stream,
                       struct meopt_error *err);
+/* For `stream`: the context's default stream, whose handle is 0, as of torch.cuda.default_stream(). */
+#define MEOPT_STREAM_DEFAULT ((void *)1)
+/* Changes the stream to which later work is issued: frameworks have one per thread. It starts after the work
+ * issued before, on whatever stream, also inside a step. stream: as above; the former one must still exist.
+ * Threads that use different streams set theirs before their calls, under a lock of their own. */
+int meopt_device_stream(struct meopt_device *device, void *stream, struct meopt_error *err);
 /* Call it after destroying the handles that use the device. NULL does nothing. */
 void meopt_device_close(struct meopt_device *device);
 const char *meopt_device_name(const struct meopt_device *device);
@@ -200,6 +206,7 @@ struct meopt_options {
      * 32768 elements. If it returns nonzero, the call returns MEOPT_IO. NULL: `reduce` adds up those norms,
      * and the host waits. */
     int (*combine)(void *context, void *values, size_t bytes);
+    int maximize; /* 1: negate gradients before everything else, like torch's maximize; default 0 */
 };
 
 /* HOST: the states of a card, in pinned host memory. On the CPU they are there anyway: refused. */
@@ -308,6 +315,7 @@ int meopt_weights(const struct meopt *opt, size_t tensor, void **p, enum meopt_d
 struct meopt_group {
     size_t size; /* sizeof(struct meopt_group) of the caller */
     double lr_scale, weight_decay, beta1, beta2, eps, momentum, dampening;
+    int maximize;
 };
 int meopt_get_group(const struct meopt *opt, size_t tensor, struct meopt_group *group,
                     struct meopt_error *err);

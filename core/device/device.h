@@ -217,6 +217,9 @@ struct device *device_host(void);
  * issued to it. */
 int device_adopt(struct device **device, enum device_kind kind, int ordinal, void *context, void *stream,
                  struct error *err);
+#define DEVICE_STREAM_DEFAULT ((void *)1) /* the context's default stream, which drivers call NULL */
+/* Changes the stream of an adopted card; NULL: its own. Later work starts after all earlier work. */
+int device_restream(struct device *device, void *stream, struct error *err);
 /* Returns whether device.type "cpu", "hip", "cuda" or "auto" selects a card here. auto: whether a driver sees
  * one. */
 bool device_is_card(const char *type);

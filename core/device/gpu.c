@@ -263,7 +263,7 @@ static void gpu_close(struct device *dev)
     struct gpu *gpu = gpu_of(dev);
     struct driver *d = &gpu->driver;
     gpu_enter(dev);
-    if (gpu->stream) d->stream_sync(gpu->stream);
+    if (gpu->ring) d->stream_sync(gpu->stream); /* it was started */
     graphs_close(gpu);
     blas_close(gpu->blas);
     lt_close(gpu->lt);
@@ -276,7 +276,8 @@ static void gpu_close(struct device *dev)
     if (gpu->ring) d->host_deallocate(gpu->ring);
     if (gpu->module) d->module_unload(gpu->module);
     free(gpu->image);
-    if (gpu->stream && !gpu->callers.stream) d->stream_destroy(gpu->stream);
+    if (gpu->own_stream) d->stream_destroy(gpu->own_stream);
+    if (gpu->restreamed) d->event_destroy(gpu->restreamed);
     if (gpu->context && !gpu->callers.context) d->release(gpu->handle);
     gpu_leave(dev);
     free(gpu);
@@ -367,6 +368,36 @@ static void pci_address(struct device *dev, const char *bus_id)
                  function & 0xf);
 }
 
+/* The driver's handle of a stream that the caller names: see device_restream. */
+static int stream_named(struct gpu *gpu, void *name, void **stream)
+{
+    int code = 0;
+    if (!name && !gpu->own_stream)
+        code = gpu->driver.stream_create(&gpu->own_stream, DRIVER_STREAM_NON_BLOCKING);
+    *stream = name == DEVICE_STREAM_DEFAULT ? NULL : name ? name : gpu->own_stream;
+    return code;
+}
+
+int gpu_restream(struct device *dev, void *name, struct error *err)
+{
+    struct gpu *gpu = gpu_of(dev);
+    struct driver *d = &gpu->driver;
+    void *stream;
+    char text[160];
+    if (gpu->dry) return 0;
+    int code = gpu_current(dev);
+    if (!code) code = stream_named(gpu, name, &stream);
+    if (!code && stream == gpu->stream) return 0;
+    if (!code && !gpu->restreamed) code = d->event_create(&gpu->restreamed, DRIVER_EVENT_NO_TIMING);
+    if (!code) code = d->event_record(gpu->restreamed, gpu->stream);
+    if (!code) code = d->stream_wait(stream, gpu->restreamed, 0);
+    if (code)
+        return error_set(err, EXIT_FAILED, NULL, "cannot use another stream of %s: %s", dev->name,
+                         driver_text(d, code, text, sizeof text));
+    gpu->stream = stream;
+    return 0;
+}
+
 /* Creates the driver's objects: context, stream, pinned memory, events. */
 static int card_start(struct device *dev)
 {
@@ -375,10 +406,9 @@ static int card_start(struct device *dev)
     void *pinned;
     int code = d->get(&gpu->handle, gpu->ordinal);
     gpu->context = gpu->callers.context;
-    gpu->stream = gpu->callers.stream;
     if (!code && d->kind == DRIVER_CUDA && !gpu->context) code = d->retain(&gpu->context, gpu->handle);
     if (!code) code = gpu_current(dev);
-    if (!code && !gpu->stream) code = d->stream_create(&gpu->stream, DRIVER_STREAM_NON_BLOCKING);
+    if (!code) code = stream_named(gpu, gpu->callers.stream, &gpu->stream);
     for (int i = 0; i < 2 && !code; i++) {
         code = d->host_allocate(&pinned, GPU_STAGING, 0);
         if (!code) gpu->staging[i] = pinned;

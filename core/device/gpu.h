@@ -35,7 +35,9 @@ struct gpu {
     struct card_info card;
     int ordinal, handle, wave;
     void *context, *stream, *module;
-    char *image; /* of the module: HIP reads it while the module is loaded */
+    void *own_stream; /* NULL: none was needed yet */
+    void *restreamed; /* event: the end of the former stream's work */
+    char *image;      /* of the module: HIP reads it while the module is loaded */
     struct gpu_callers callers;
     struct gpu_before before; /* enter and leave */
     int entered;
@@ -81,6 +83,9 @@ int gpu_device_dry(struct device **device, const char *type, size_t limit_bytes,
 /* Returns whether this is a card, real or dry. */
 static inline bool gpu_is(const struct device *dev) { return dev->ops == &gpu_operations; }
 static inline struct gpu *gpu_of(struct device *dev) { return dev->state; }
+
+/* device_restream */
+int gpu_restream(struct device *dev, void *stream, struct error *err);
 
 /* Number of cards that the driver sees; 1 if unknown, and for a dry card. */
 int gpu_count(const struct device *dev);

@@ -74,3 +74,11 @@ int device_adopt(struct device **device, enum device_kind kind, int ordinal, voi
     return gpu_device_open(device, kind == DEVICE_HIP ? DRIVER_HIP : DRIVER_CUDA, ordinal, 0,
                            &(struct gpu_callers){context, stream}, err);
 }
+
+int device_restream(struct device *device, void *stream, struct error *err)
+{
+    if (gpu_is(device)) return gpu_restream(device, stream, err);
+    return stream ? error_set(err, EXIT_USAGE, NULL, "a %s device takes no stream",
+                              device_kind_names[device->kind])
+                  : 0;
+}

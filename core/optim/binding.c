@@ -36,7 +36,8 @@ int meopt_get_group(const struct meopt *opt, size_t tensor, struct meopt_group *
                                 .beta2 = o->beta2,
                                 .eps = o->eps,
                                 .momentum = o->momentum,
-                                .dampening = o->dampening};
+                                .dampening = o->dampening,
+                                .maximize = o->maximize};
     struct_give(group, group->size, &found, sizeof found);
     return MEOPT_OK;
 }
@@ -48,6 +49,7 @@ int meopt_set_group(struct meopt *opt, size_t tensor, const struct meopt_group *
     if (!status) status = optim_between_steps(opt, err);
     if (status) return status;
     struct tensor changed = opt->tensors[tensor];
+    if (!changed.grouped) changed.group.maximize = opt->options.maximize; /* older headers have none */
     changed.lr_scale = group->lr_scale;
     changed.decay = true;
     changed.grouped = true;

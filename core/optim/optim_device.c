@@ -30,6 +30,16 @@ int meopt_device_open(struct meopt_device **device, int kind, int ordinal, void 
     return MEOPT_OK;
 }
 
+int meopt_device_stream(struct meopt_device *device, void *stream, struct meopt_error *err)
+{
+    struct error why = {0};
+    if (!device) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no device");
+    struct device *entered __attribute__((cleanup(optim_leave), unused)) = optim_enter(of(device));
+    int code = device_restream(of(device), stream, &why);
+    if (code == EXIT_USAGE) return optim_fail(err, MEOPT_BAD_ARGUMENT, "%.250s", why.what);
+    return code ? failed(&why, err) : MEOPT_OK;
+}
+
 void meopt_device_close(struct meopt_device *device) { device_close(of(device)); }
 
 const char *meopt_device_name(const struct meopt_device *device)

@@ -198,6 +198,7 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
         {"bias_correction", o->bias_correction, 0, 1, "0 or 1"},
         {"grad_averaging", o->grad_averaging, 0, 1, "0 or 1"},
         {"decoupled_decay", o->decoupled_decay, 0, 1, "0 or 1"},
+        {"maximize", o->maximize, 0, 1, "0 or 1"},
         {"max_grad_norm", o->max_grad_norm, 0, 1e30, "not negative"},
         {"all_or_nothing", o->all_or_nothing, 0, 1, "0 or 1"},
         {"offload", o->offload, 0, MEOPT_OFFLOAD_HOST, "one of enum meopt_offload"},

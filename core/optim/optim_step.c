@@ -40,6 +40,7 @@ const struct meopt_options *tensor_options(const struct meopt *opt, const struct
     own->eps = tensor->group.eps;
     own->momentum = tensor->group.momentum;
     own->dampening = tensor->group.dampening;
+    own->maximize = tensor->group.maximize;
     return own;
 }
 
@@ -64,7 +65,7 @@ struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *
         .step_size = (float)((RULE_HAS(o->rule, WITH_TRUST) ? 1 : lr) / correction1),
         .root_scale = (float)(1 / sqrt(correction2)),
         .direction_limit = (float)(ratio_limit(o, t) * sqrt(correction2) * (1 - 1e-6)),
-        .gradient_scale = (float)scale,
+        .gradient_scale = (float)(o->maximize ? -scale : scale),
         .nesterov = o->nesterov,
     };
     if (tensor->layout.m == STATE_F32 && tensor->layout.v == STATE_F32)

@@ -356,14 +356,14 @@ KERNEL(optim_squares, const optim_row *tasks, int count, optim_partial *partials
     partials[t->first_partial + chunk] = found;
 }
 
-/* Before a step: its rows' gradients are scaled by what was found of them. Where not all was finite go
- * becomes 0, and stays so. */
+/* Before a step: its rows' gradients are scaled by what was found of them, and keep their sign (1 or -1,
+ * maximize). Where not all was finite go becomes 0, and stays so. */
 KERNEL(optim_clip, optim_row *tasks, int count, const optim_grad_stats *found, double divide, double clip)
 {
     int row = (int)BLOCK_X * THREADS + THREAD;
     bool finite = found->finite && found->squares - found->squares == 0;
     if (row >= count) return;
-    tasks[row].task.s.gradient_scale = (float)scale_clipped(sqrt(found->squares), divide, clip);
+    tasks[row].task.s.gradient_scale *= (float)scale_clipped(sqrt(found->squares), divide, clip);
     if (!finite && tasks[row].go) *tasks[row].go = 0;
 }
 

@@ -286,8 +286,8 @@ ENTRY(hipMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2)(void *dst, const void *src, size
     OF_A_CARD;
     if (not_recordable()) return NOT_RECORDABLE;
     if (!inside(dst, bytes)) return INVALID_VALUE;
-    side_copies += ((stream *)on)->number > 1;
-    side_up_bytes += ((stream *)on)->number > 1 ? (long long)bytes : 0;
+    side_copies += stream_of(on)->number > 1;
+    side_up_bytes += stream_of(on)->number > 1 ? (long long)bytes : 0;
     uploads++;
     return give(on, [=] { memcpy(dst, src, bytes); });
 }
@@ -297,7 +297,7 @@ ENTRY(hipMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2)(void *dst, const void *src, size
     if (not_recordable()) return NOT_RECORDABLE;
     if (!inside(src, bytes)) return INVALID_VALUE;
     downloads++;
-    side_down_bytes += ((stream *)on)->number > 1 ? (long long)bytes : 0;
+    side_down_bytes += stream_of(on)->number > 1 ? (long long)bytes : 0;
     return give(on, [=] { memcpy(dst, src, bytes); });
 }
 ENTRY(hipMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2)(void *dst, const void *src, size_t bytes, void *on)
@@ -343,9 +343,9 @@ ENTRY(hipStreamSynchronize, cuStreamSynchronize)(void *p)
 {
     OF_A_CARD;
     if (not_recordable()) return NOT_RECORDABLE;
-    if (((stream *)p)->card != current_card()) return WRONG_CARD;
+    if (stream_of(p)->card != current_card()) return WRONG_CARD;
     syncs++;
-    work_off((stream *)p, nullptr, 0);
+    work_off(stream_of(p), nullptr, 0);
     return 0;
 }
 ENTRY(hipStreamWaitEvent, cuStreamWaitEvent)(void *p, void *e, unsigned)
@@ -372,9 +372,10 @@ ENTRY(hipEventRecord, cuEventRecord)(void *p, void *on)
     OF_A_CARD;
     if (not_recordable()) return NOT_RECORDABLE;
     event *e = (event *)p;
-    if (e->card != current_card() || ((stream *)on)->card != e->card) return WRONG_CARD;
-    if (e->on && e->on != on) work_off(e->on, e, e->recorded); /* its records are counted in one order */
-    e->on = (stream *)on;
+    if (e->card != current_card() || stream_of(on)->card != e->card) return WRONG_CARD;
+    if (e->on && e->on != stream_of(on)) /* its records are counted in one order */
+        work_off(e->on, e, e->recorded);
+    e->on = stream_of(on);
     e->recorded++;
     return give(on, [e] {
         e->done++;
@@ -540,7 +541,7 @@ ENTRY(hipModuleLaunchKernel, cuLaunchKernel)
  void *on, void **arguments, void **)
 {
     OF_A_CARD;
-    if (((stream *)on)->card != current_card()) return WRONG_CARD;
+    if (stream_of(on)->card != current_card()) return WRONG_CARD;
     for (const code *m : modules)
         if (!is_code(m->image)) return ILLEGAL_ADDRESS;
     launches++;

@@ -31,6 +31,17 @@ struct stream {
 } // namespace
 static std::vector<stream *> streams;
 
+/* NULL: the card's default stream, which streams of this program do not wait for. */
+static stream *stream_of(void *p)
+{
+    static stream *defaults[CARDS + 1];
+    stream *&s = defaults[current_card() + 1];
+    if (p || s) return p ? (stream *)p : s;
+    s = new stream{current_card(), (long long)streams.size() + 1, {}, {}};
+    if (current_card() >= 0) streams.push_back(s);
+    return s;
+}
+
 /* How long kernels whose names begin so take: FAKE_TAKES, or fake_driver_takes. */
 static std::vector<std::pair<std::string, long long>> taking;
 
@@ -122,7 +133,7 @@ static int put(stream *s, const work &w)
 }
 static int give(void *p, const work &w)
 {
-    stream *s = (stream *)p;
+    stream *s = stream_of(p);
     if (s->card != current_card()) return WRONG_CARD;
     if (s == recording) {
         if (w.wait) return not_recordable() ? NOT_RECORDABLE : 0;

@@ -70,6 +70,67 @@ static void options_of_a_tensor_are_settable_between_steps(void **state)
         }
 }
 
+/* torch's maximize: the gradient is negated first, so weight decay still makes weights smaller. */
+static void maximize_negates_the_gradient_before_all(void **state)
+{
+    (void)state;
+    static float negated[A];
+    for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
+        for (int way = 0; way < 4; way++) { /* of all tensors or of one; clipped or not */
+            bool all = way & 1, clipped = way & 2;
+            struct meopt_options o;
+            struct meopt_error err;
+            struct meopt *up, *down = make(rule, "quality", 7);
+            struct meopt_group group = {.size = sizeof group};
+            meopt_options_init(&o, sizeof o, rule);
+            meopt_options_preset(&o, "quality", &err);
+            o.weight_decay = 0.01;
+            o.seed = 7;
+            o.maximize = all;
+            assert_int_equal(meopt_create(&up, &o, table, COUNT, &err), 0);
+            assert_int_equal(meopt_import(up, 0, 0, A, start, &err), 0);
+            assert_int_equal(meopt_import(up, 1, 0, B, start, &err), 0);
+            assert_int_equal(meopt_get_group(up, 1, &group, &err), 0);
+            assert_int_equal(group.maximize, all);
+            group.maximize = 1;
+            assert_int_equal(meopt_set_group(up, 1, &group, &err), 0);
+            group.size = offsetof(struct meopt_group, maximize); /* a program with an older header */
+            assert_int_equal(meopt_get_group(up, 0, &group, &err), 0);
+            if (all) assert_int_equal(meopt_set_group(up, 0, &group, &err), 0);
+            group.size = sizeof group;
+            assert_int_equal(meopt_get_group(up, 0, &group, &err), 0);
+            assert_int_equal(group.maximize, all);
+            group.maximize = 2;
+            assert_int_equal(meopt_set_group(up, 0, &group, &err), MEOPT_BAD_ARGUMENT);
+            for (int step = 1; step <= 5; step++) {
+                fill(gradient, A, (uint32_t)step, 0.1f);
+                for (int i = 0; i < A; i++) negated[i] = -gradient[i];
+                struct meopt_gradient g[COUNT] = {{gradient, MEOPT_F32}, {gradient, MEOPT_F32}},
+                                      n[COUNT] = {{all ? negated : gradient, MEOPT_F32},
+                                                  {negated, MEOPT_F32}};
+                struct meopt_grad_stats found;
+                struct meopt_clip clip = {&found, 0.7, 0};
+                struct meopt_step_stats stats[2];
+                assert_int_equal(meopt_gradient_found(up, g, &found, &err), 0);
+                for (int d = 0; d < 2; d++) {
+                    struct meopt *opt = d ? down : up;
+                    assert_int_equal(meopt_step_begin(opt, step, 1e-3, 0, &err), 0);
+                    for (size_t i = 0; i < COUNT; i++)
+                        assert_int_equal(
+                            clipped
+                                ? meopt_step_clipped(opt, &i, d ? &n[i] : &g[i], 1, &clip, &err)
+                                : meopt_step_tensor(opt, i, d ? n[i].data : g[i].data, MEOPT_F32, 0.5, &err),
+                            0);
+                    assert_int_equal(meopt_step_end(opt, &stats[d], &err), 0);
+                }
+                assert_true(stats[0].grad_norm == stats[1].grad_norm);
+            }
+            same_weights(up, down);
+            meopt_destroy(up);
+            meopt_destroy(down);
+        }
+}
+
 static void memory_that_moved_is_followed(void **state)
 {
     (void)state;
@@ -389,6 +450,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(options_of_a_tensor_are_settable_between_steps),
+        cmocka_unit_test(maximize_negates_the_gradient_before_all),
         cmocka_unit_test(memory_that_moved_is_followed),
         cmocka_unit_test(what_others_wrote_is_the_truth_after_sync),
         cmocka_unit_test(the_half_of_a_tie_is_even_where_nothing_else_keeps_it),
