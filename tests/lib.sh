@@ -2,13 +2,19 @@
 #   $work     the directory; removed when the script ends, after the processes whose ids are in $work/left were killed
 #   $logs     names or patterns of files in $work; fail prints the last lines of each
 #   cleanup   a script that has more to undo defines this function
+#   report    a script that has more to show when it fails defines this function
+# Sourced again, it does nothing: directory and functions stay.
+[ -z "${lib_sourced-}" ] || return 0
+lib_sourced=1
 work=$(mktemp -d -p "${TMPDIR:-/tmp}")
 logs='out err log'
 cleanup() { :; }
+report() { :; }
 trap 'cleanup || :; [ ! -s "$work/left" ] || kill -KILL $(cat "$work/left") 2>/dev/null || :; rm -rf "$work"' EXIT
-fail() { # MESSAGE...: print it and the logs, end the test
+fail() { # MESSAGE...: print it, the logs and what report shows, end the test
     echo "FAILED: $*" >&2
     (cd "$work" && for file in $logs; do [ ! -s "$file" ] || tail -n 25 "$file"; done) >&2 || :
+    report >&2 || :
     exit 1
 }
 wait_for() { # SECONDS COMMAND...: run the command until it succeeds; 1 after that time. A condition: eval '...'

@@ -5,7 +5,6 @@
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-trap '[ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null || :; rm -rf "$work" "$dir"' EXIT
 export OMP_NUM_THREADS=1
 for config in "$MEOPT_SOURCE/configs/eva_clip.yaml" configs/quickstart_dinov2.yaml; do
     "$MEOPT" plan "$config" --explain all --json >all.json

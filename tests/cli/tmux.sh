@@ -3,11 +3,7 @@ command -v tmux >/dev/null || { echo "no tmux"; exit 77; }
 . "$MEOPT_SOURCE/tests/lib.sh"
 dir=$work socket= terminals=0
 cleanup() { [ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null; }
-fail() {
-    echo "FAILED: $*" >&2
-    [ -z "$socket" ] || tmux -L "$socket" capture-pane -p >&2 || true
-    exit 1
-}
+report() { [ -z "$socket" ] || tmux -L "$socket" capture-pane -p; }
 terminal() { # WIDTH HEIGHT LOCALE ENVIRONMENT COMMAND: in a new one; a new socket each time, reusing one races with its server's end
     terminals=$((terminals + 1))
     socket="meopt-$$-$terminals"

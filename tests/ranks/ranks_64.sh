@@ -4,7 +4,6 @@
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-trap '[ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null || :; test ! -s "$work/left" || kill -KILL $(cat "$work/left") 2>/dev/null || true; rm -rf "$work" "$dir"' EXIT
 ranks=12
 [ "${MEOPT_LONG:-0}" = 1 ] && ranks=64
 few_images 64

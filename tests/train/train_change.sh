@@ -4,7 +4,6 @@
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-trap '[ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null || :; test ! -s "$work/left" || kill -KILL $(cat "$work/left") 2>/dev/null || true; rm -rf "$work" "$dir"' EXIT
 export OMP_NUM_THREADS=1
 few_images 64
 all="the runs" # the shell needs quotes

@@ -83,7 +83,6 @@ await 'status 0'
 stop
 
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-trap '[ -z "$socket" ] || tmux -L "$socket" kill-server 2>/dev/null || :; rm -rf "$work" "$dir"' EXIT
 mkdir -p root/proc/pressure
 printf 'some avg10=12.50 avg60=1.00 avg300=1.00 total=1\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n' >root/proc/pressure/io
 OMP_NUM_THREADS=1 MEOPT_MONITOR_ROOT=$work/root "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=30 --run-dir runs --name real >out 2>log
