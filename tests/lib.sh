@@ -10,7 +10,7 @@ work=$(mktemp -d -p "${TMPDIR:-/tmp}")
 logs='out err log'
 cleanup() { :; }
 report() { :; }
-trap 'cleanup || :; [ ! -s "$work/left" ] || kill -KILL $(cat "$work/left") 2>/dev/null || :; rm -rf "$work"' EXIT
+trap 'cleanup || :; [ ! -s "$work/left" ] || kill -KILL $(cat "$work/left") 2>/dev/null || :; rm -rf "$work" || { sleep 2; rm -rf "$work"; }' EXIT # a killed process may have written meanwhile
 fail() { # MESSAGE...: print it, the logs and what report shows, end the test
     echo "FAILED: $*" >&2
     (cd "$work" && for file in $logs; do [ ! -s "$file" ] || tail -n 25 "$file"; done) >&2 || :

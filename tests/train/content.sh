@@ -39,11 +39,11 @@ resume() { # CODE NAME ARGUMENT...
     "$MEOPT" train --resume "$name" "$@" >out 2>log || code=$?
     [ $code = "$want" ] || fail "exit $code, expected $want"
 }
-refused() { # NAME FILE KEY WORDS
+refused() { # NAME FILE KEY [IMAGE]
     lines=$(wc -l <"$1/metrics.jsonl")
     resume 7 "$1"
-    grep -q "^meopt: .*$(basename "$2"): $4" log || fail "the file is not named"
-    grep -q -- "--force-resume $3" log || fail "no way on"
+    grep -q "^meopt: .*$(basename "$2"): .*${4:-}" log || fail "the file is not named"
+    grep -q -- "--force-resume $3" log || fail "the option that accepts it is not named"
     [ "$(wc -l <"$1/metrics.jsonl")" = "$lines" ] || fail "the run was touched"
 }
 
@@ -52,18 +52,18 @@ begin run
 begin cached train.cache_teacher=true
 cksum cached/teacher.rows >rows
 alter $teacher
-refused run $teacher model_t.weight "the teacher's weights differ from the run's original"
+refused run $teacher model_t.weight
 label="another teacher, cached"
-refused cached $teacher model_t.weight "the teacher's weights differ from the run's original"
+refused cached $teacher model_t.weight
 cksum cached/teacher.rows | cmp - rows || fail "its outputs were computed anew"
 label="another teacher, accepted"
 resume 10 run --force-resume model_t.weight --stop-after 3
-grep -q "^warning: .*$(basename $teacher): the teacher's weights were .* and are now" log || fail "not reported"
+grep -q "^warning: .*$(basename $teacher)" log || fail "not reported"
 grep '"event":"resumed"' run/events.jsonl | tail -n 1 | grep -q '"teacher_crc32c":\["[0-9a-f]*","[0-9a-f]*"\]' || fail "not in events"
 resume 10 run --stop-after 4
-! grep -q 'weights were' log || fail "it is not what the run is now"
+! grep -q "^warning: .*$(basename $teacher)" log || fail "it is not what the run is now"
 restore $teacher
-refused run $teacher model_t.weight "the teacher's weights differ from the run's original"
+refused run $teacher model_t.weight
 label="a run of an older version"
 python3 - run/meta.json <<'END'
 import json, sys
@@ -72,21 +72,20 @@ json.dump({k: v for k, v in meta.items() if k[:8] not in ("teacher_", "student_"
 END
 resume 10 run --stop-after 5
 alter $teacher
-refused run $teacher model_t.weight "the teacher's weights differ from the run's original"
+refused run $teacher model_t.weight
 restore $teacher
-
 label="another student"
 alter $student
-refused run $student model_s.weight "the student's weights differ from the run's original"
+refused run $student model_s.weight
 cp $student elsewhere.pth
 restore $student
 resume 10 run model_s.weight="$PWD/elsewhere.pth" --stop-after 6
 
 label="another image"
 alter "$image"
-refused run COCO2014 data.root ".*$(basename "$image") has different bytes than when the run began"
+refused run COCO2014 data.root "$(basename "$image")"
 resume 10 run --force-resume data.root --stop-after 7
-grep -q "^warning: .*$(basename "$image") has different bytes" log || fail "not reported"
+grep -q "^warning: .*$(basename "$image")" log || fail "not reported"
 restore "$image"
 
 label="shards"
@@ -115,7 +114,7 @@ END
 split
 resume 10 shards --stop-after 3 # the same values, in other files
 alter student/model-00002-of-00002.safetensors
-refused shards student model_s.weight "the student's weights differ from the run's original"
+refused shards student model_s.weight
 
 # Two ranks, as of two hosts whose disks differ under one name.
 export FAKE_CARDS=2 FAKE_NCCL_PCIE=1 OMP_NUM_THREADS=1 MEOPT_RCCL_LIBRARY="$fakes/libfake_rccl.so" MEOPT_RANKS_ADDRESS=127.0.0.1
@@ -130,7 +129,7 @@ rank() { # RANK: $started
         >"$work/log.$1" 2>&1 &
     started=$!
 }
-ranks() { # CODE NAME FILE WORDS
+ranks() { # CODE NAME FILE
     name=$2 code=0
     rank 0
     zero=$started
@@ -143,7 +142,7 @@ ranks() { # CODE NAME FILE WORDS
     wait "$zero" || code=$?
     [ $code = "$1" ] || fail "rank 0: exit $code"
     for log in log.0 log.1; do
-        [ "$1" = 0 ] || grep -q "^meopt: .*$4.*$(basename "$3")" $log || fail "$log: not named"
+        [ "$1" = 0 ] || grep "^meopt: .*$(basename "$3")" $log | grep -q 'rank 1 (host' || fail "$log: not named"
     done
 }
 label="equal ranks"
@@ -151,10 +150,10 @@ ranks 0 equal
 for file in $teacher $student; do
     label="rank 1 with another $(basename "$file")"
     alter "there/$file"
-    ranks 7 "other-$(basename "$file")" "$file" 'rank 1 (host .*) has read different .* weights than rank 0'
+    ranks 7 "other-$(basename "$file")" "$file"
     cp -p "original/${file#sample/}" "there/$file"
 done
 label="rank 1 with another image"
 alter "there/$image"
-ranks 7 images "$image" 'rank 1 (host .*) has different bytes'
+ranks 7 images "$image"
 echo "content is compared"

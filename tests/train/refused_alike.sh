@@ -57,32 +57,31 @@ done
 
 begin openclip-quick
 rename $block.1.ln_1.bias $block.1.rope.bias
-alike "$block.1.rope.bias.*rotary"
+alike "$block.1.rope.bias"
 begin openclip-quick
 rename $block.1.ln_1.bias vizual.transformer.resblocks.1.ln_1.bias
-alike 'ln_1.bias.*missing'
+alike 'ln_1.bias'
 begin eva-layerscale
 rename visual.blocks.0.gamma_1 visual.blocks.0.gamma_7
-alike 'gamma_7.*LayerScale'
+alike 'gamma_7'
 begin dinov2-registers
 rename register_tokens register_others
 alike 'register_others'
 begin openclip-quick
 printf '{"model_cfg": {"vision_cfg": {"width": 32, "attentional_pool": true}}}' >"$work/case/open_clip_config.json"
-alike 'pooling in open_clip_config.json is attentional_pool'
+alike 'open_clip_config.json.*attentional_pool'
 printf '{"model_cfg": {"quick_gelu": true, "vision_cfg": {"width": 32}}}' >"$work/case/open_clip_config.json"
-run 0 'quick_gelu, cls token, image' plan
-run 0 'quick_gelu, cls token, image' train
+run 0 ' quick_gelu,' plan
+run 0 ' quick_gelu,' train
 rm -rf "$work/case/runs" "$work/case/open_clip_config.json"
-run 0 'gelu (assumed), norm eps 1e-05 (assumed), cls token (assumed), image' plan
-run 0 'gelu (assumed), norm eps 1e-05 (assumed), cls token (assumed), image' train
-run 0 'gelu (assumed), norm eps 1e-05 (assumed), cls token (assumed), image' embed
+assumed=' gelu (assumed), .*1e-05 (assumed), .*cls.* (assumed), '
+for each in plan train embed; do run 0 "$assumed" $each; done
 
 # NaN, which names and shapes do not show: plan reads no values
 begin openclip-quick
 bytes=$(wc -c <"$work/case/teacher.safetensors")
 printf '\377\377\377\177' | dd of="$work/case/teacher.safetensors" bs=1 seek=$((bytes - 4)) conv=notrunc 2>/dev/null
-for each in embed train; do run 3 'teacher.safetensors.*1 of its .* values are NaN' $each; done
+for each in embed train; do run 3 'teacher.safetensors.* 1 .*NaN' $each; done
 
 # a student whose head does not fit; a teacher that is wrong next to a student that is not there
 begin openclip-quick

@@ -28,48 +28,48 @@ if grep -q '^flags.* fma .* avx2 ' /proc/cpuinfo; then
     never warning
 fi
 start plain cpu MEOPT_CPU_ISA=plain
-says '^driver  *none: the processor'
+says '^driver  *none\>'
 says '^telemetry  *proc'
-says '^warning: kernels: plain, .* several times slower than with AVX2; unset MEOPT_CPU_ISA'
+says '^warning: kernels: plain, .*\<AVX2\>.*\<MEOPT_CPU_ISA\>'
 for set in vnni amx; do # amx: where there are tiles it is had
     code=0
     MEOPT_CPU_ISA=$set "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=1 --run-dir . --name refused >out 2>log || code=$?
     [ $set = amx ] && [ $code = 0 ] && break
     [ $code = 2 ] && [ ! -e refused ] || fail "MEOPT_CPU_ISA=$set: exit code $code"
-    says "^meopt: MEOPT_CPU_ISA=$set is no"
-    says '^  *unset it to have .*; it may be .*plain'
+    says "^meopt: MEOPT_CPU_ISA=$set\\>"
+    says '^   .*\<plain\>' # of the names that it may have
     MEOPT_CPU_ISA=$set "$MEOPT" doctor --quick >out 2>log || true
-    grep -A2 '^warning  processor' out | grep -q "MEOPT_CPU_ISA=$set is no" || fail "doctor does not report"
+    grep -A2 '^warning  processor' out | grep -q "MEOPT_CPU_ISA=$set\\>" || fail "doctor does not report"
 done
 
 start own hip MEOPT_ROCBLAS_LIBRARY=/nowhere/librocblas.so
 says '^device  *hip:0 Emulated card.*8.0 GiB.*PCI 0000:03:00.0'
 says '^driver  *.*libfake_amdhip64.so, HIP 5.7.31921'
 says '^kernels  *.*meopt-gfx90a.co, wave 64'
-says '^warning: products: .*/nowhere/librocblas.so.*: several times slower than rocBLAS; install'
+says '^warning: products: .*/nowhere/librocblas.so.*\<rocBLAS\>'
 says '^graphs  *on'
-says '^warning: telemetry: proc: the dashboard shows neither'
+says '^warning: telemetry: proc\>'
 
 mkdir -p tree/sys/class/drm/card0/device
 echo 0x1d94 >tree/sys/class/drm/card0/device/vendor
 echo 1 >tree/sys/class/drm/card0/device/mem_info_vram_used
 steps=3 start roc hip MEOPT_ROCBLAS_LIBRARY="$fakes/libfake_rocblas.so" MEOPT_MONITOR_ROOT="$work/tree"
-says '^products  *rocBLAS (.*libfake_rocblas.so); no hipBLASLt: requires HIP 6'
-says '^warning: products: .*: a bias costs an extra pass'
-says '^warning: hip:0 .*: graphs are off from now on' # this library waits in a recording
+says '^products  *rocBLAS (.*libfake_rocblas.so).*hipBLASLt.* HIP 6'
+says '^warning: products: .*\<bias\>'
+says '^warning: hip:0 .*\<graphs\>' # this library waits in a recording
 says '^telemetry  *sysfs'
 never 'warning: telemetry'
 start lt hip MEOPT_HIPBLASLT_LIBRARY="$fakes/libfake_hipblaslt.so" FAKE_LT_WRONG=1 FAKE_VERSION=60032830 FAKE_GRAPH=small
-says '^warning: products: .*libfake_hipblaslt.so gives wrong results'
-says '^warning: graphs: off: another error (1): the host launches each'
+says '^warning: products: .*libfake_hipblaslt.so'
+says '^warning: graphs: off: .*(1)'
 start old hip MEOPT_HIPBLASLT_LIBRARY="$fakes/libfake_hipblaslt.so" FAKE_GRAPH=none MEOPT_GRAPHS=none
-says 'no hipBLASLt: requires HIP 6 or later, found HIP 5.7.31921'
+says 'hipBLASLt.* HIP 6 .* HIP 5.7.31921'
 says '^warning: graphs: off: MEOPT_GRAPHS=none'
 start lane hip FAKE_LANE=7
-says '^attention  *MEOpt.s kernel by plain loops; matrix instructions: mfma gives a wrong product'
-says '^warning: attention: .*: attention and MEOpt.s own GEMMs are several times slower'
+says '^attention  .*\<mfma\>'
+says '^warning: attention: .*\<mfma\>'
 start cuda cuda MEOPT_CUBLASLT_LIBRARY="$fakes/libfake_cublaslt.so" FAKE_VERSION=12040
 says '^driver  *.*libfake_cuda.so, CUDA 12.4'
-says '^products  *cuBLASLt (.*libfake_cublaslt.so); no cuBLAS: MEOPT_CUBLAS_LIBRARY=none'
-says '^attention  *.*matrix instructions (mma)'
+says '^products  *cuBLASLt (.*libfake_cublaslt.so).*MEOPT_CUBLAS_LIBRARY=none'
+says '^attention  .*(mma)'
 never 'warning: \(products\|attention\|graphs: off\)'

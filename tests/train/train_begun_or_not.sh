@@ -15,10 +15,10 @@ line() { # exit code, more
     [ "$code" = "$want" ] || fail "exit $code, expected $want: $*"
 }
 line 2
-grep -q 'requires --name' err || fail "a run that comes back has a name"
+grep -q '^meopt: .*--name' err || fail "a run that comes back has a name"
 line 10 --name one --stop-after 4
 line 7 --name one optim.lr=1e-3
-grep -q 'optim.lr differs from the run' err || fail "the key is named"
+grep -q '^meopt: runs/one: optim.lr .*2.0e-3.*1.0*e-3' err || fail "the key is named"
 line 7 --name one train.steps=7
 line 0 --name one
 [ "$(wc -l <runs/one/metrics.jsonl)" = 6 ] || fail "steps"
@@ -26,8 +26,8 @@ grep -q '"resumed"' runs/one/events.jsonl || fail "not resumed"
 cp runs/one/metrics.jsonl before
 line 0 --name one
 cmp before runs/one/metrics.jsonl || fail "a run that is done is left alone"
-grep -q 'none: all 6 are complete' err && grep -q 'all steps are complete; to train longer: meopt train --resume .*one train.steps=N$' err || fail "it says so"
-! grep -q 'loss 0.000000\|steps .*7 to 6' err || fail "figures of no step"
+grep -q '^steps  *[a-z].*\<6\>' err && grep -q 'meopt train --resume runs/one train.steps=N$' err || fail "it says so"
+! grep -q '^loss [0-9]\|^steps  *[0-9]' err || fail "figures of no step"
 line 0 --name two
 strip() { sed -E 's/,"(images_per_s|step_ms|data_wait_ms)":[^,}]*//g; s/,"cards":.*//; s/}$//' "runs/$1/metrics.jsonl"; }
 [ "$(strip one)" = "$(strip two)" ] || fail "the same numbers in one go"
