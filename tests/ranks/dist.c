@@ -2,6 +2,7 @@
  * device of its own, which share memory as processes do; those that die are processes. With MEOPT_TEST_DEVICE
  * hip or cuda each has a card, and they meet in its library (tests/gpu/fake_nccl.cc). */
 #include "core/comm/comm_internal.h"
+#include "tests/mentions.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -303,7 +304,7 @@ static void lose_one(void (*how)(struct comm *), const char *expected)
         if (!code) code = comm_barrier(&comm, &err);
         if (!code && r == 1) how(&comm);
         if (!code) code = comm_all_reduce(&comm, COMM_SUM, &one, 1, &err);
-        if (!strstr(err.what, expected)) code = 99;
+        if (!mentions(err.what, expected)) code = 99;
         _exit(code);
     }
     for (int r = 0; r < 3; r++) {
@@ -328,7 +329,7 @@ static void give_up(struct comm *comm)
 static void a_rank_that_is_killed_is_named(void **state)
 {
     (void)state;
-    lose_one(be_killed, "rank 1 is gone, and is missing in all_reduce");
+    lose_one(be_killed, "rank 1|all_reduce");
 }
 
 static void a_rank_that_fails_ends_the_others(void **state)
@@ -355,7 +356,7 @@ static void what_ranks_could_not_do_together_is_refused(void **state)
     assert_int_equal(comm_reduce(&comm, &s, &err), EXIT_FAILED);
     assert_non_null(strstr(err.what, "I32"));
     assert_int_equal(comm_broadcast(&comm, values, sizeof values, 1, &err), EXIT_FAILED);
-    assert_non_null(strstr(err.what, "rank 1 of 1"));
+    assert_non_null(strstr(err.what, "rank 1"));
     comm_close(&comm);
     struct comm_options o = {.rank = 3, .size = 3, .shared = -1};
     assert_int_equal(comm_open(&comm, &o, device, &err), EXIT_FAILED);
@@ -420,7 +421,7 @@ static void fail_once(struct rank *r)
     int code = 0, calls = 0;
     while (!code && calls++ < 5) code = comm_all_reduce(&r->comm, COMM_SUM, &one, 1, &r->err);
     CHECK(r, code == EXIT_RANK_LOST && calls > 1);
-    CHECK(r, strstr(r->err.what, "remote process exited or there was a network error (6)"));
+    CHECK(r, mentions(r->err.what, "all_reduce|(6)"));
     CHECK(r, comm_barrier(&r->comm, &r->err) == EXIT_RANK_LOST);
 }
 
@@ -447,7 +448,7 @@ static void wait_for_nobody(struct rank *r)
     CHECK(r, pthread_create(&other, NULL, tear_down, r) == 0);
     if (r->comm.rank == 0) {
         CHECK(r, comm_all_reduce(&r->comm, COMM_SUM, &one, 1, &r->err) == EXIT_RANK_LOST);
-        CHECK(r, strstr(r->err.what, "is lost, in all_reduce"));
+        CHECK(r, strstr(r->err.what, "all_reduce"));
     }
     pthread_join(other, NULL);
 }
@@ -462,11 +463,11 @@ static void a_missing_rank_is_waited_for_until_the_limit(void **state)
 static const struct difference {
     const char *name, *said;
 } differences[] = {
-    {"size", "rank 0 in broadcast of 64 bytes, rank 1 in broadcast of 32 bytes"},
-    {"root", "rank 0 in broadcast of 64 bytes, rank 2 in broadcast of 64 bytes, with different arguments"},
-    {"call", "rank 0 in reduce of 1200 bytes, rank 1 in gather of 4096 bytes"},
-    {"left", "rank 0 in all_reduce of 8 bytes, rank 2 in all_reduce of 8 bytes (#"},
-    {"parts", "rank 0 in reduce of 1200 bytes, rank 1 in reduce of 1200 bytes, with different arguments"},
+    {"size", "#|rank 0|broadcast|64|rank 1|broadcast|32"},
+    {"root", "#|rank 0|broadcast|64|rank 2|broadcast|64|arguments"},
+    {"call", "#|rank 0|reduce|1200|rank 1|gather|4096"},
+    {"left", "#|rank 0|all_reduce|8|rank 2|all_reduce|8|#"},
+    {"parts", "#|rank 0|reduce|1200|rank 1|reduce|1200|arguments"},
 };
 enum { DIFFERENCES = sizeof differences / sizeof *differences };
 static const struct difference *difference;
@@ -494,18 +495,17 @@ static void differ(struct rank *r)
     char before[4096], after[4096];
     double value = r->comm.rank;
     memset(before, 7 + r->comm.rank, sizeof before);
-    bool broadcasts = strncmp(difference->said, "rank 0 in b", 11) == 0;
+    bool broadcasts = strstr(difference->said, "broadcast") != NULL;
     void *array = broadcasts ? before : on_device(r, before, sizeof before);
     int code = make_a_different_call(r, array);
-    CHECK(r, code == EXIT_RANK_LOST && strstr(r->err.what, "collective mismatch at #"));
-    CHECK(r, strstr(r->err.what, difference->said));
+    CHECK(r, code == EXIT_RANK_LOST && mentions(r->err.what, difference->said));
     if (broadcasts) memcpy(after, before, sizeof after);
     else from_device(r, after, array, sizeof after);
     memset(before, 7 + r->comm.rank, sizeof before);
     CHECK(r, card || memcmp(before, after, sizeof after) == 0); /* nothing of another rank's */
     if (!broadcasts) device_free(r->device, array);
     CHECK(r, comm_all_reduce(&r->comm, COMM_SUM, &value, 1, &r->err) == EXIT_RANK_LOST);
-    CHECK(r, value == r->comm.rank && strstr(r->err.what, difference->said)); /* and no further call works */
+    CHECK(r, value == r->comm.rank && mentions(r->err.what, difference->said)); /* no further call works */
 }
 
 static void ranks_that_differ_are_reported(void **state)

@@ -239,7 +239,7 @@ static int64_t all_failed, all_survived, all_died;
 static void check_death(const struct trial *trial, const int codes[RANKS])
 {
     char gone[32];
-    snprintf(gone, sizeof gone, "rank %d is gone", trial->victim);
+    snprintf(gone, sizeof gone, "rank %d ", trial->victim);
     for (int r = 0; r < trial->size; r++)
         if (codes[r] != (r == trial->victim ? EXIT_HOST_MEMORY : EXIT_RANK_LOST) ||
             (r != trial->victim && !strstr(common->ranks[r].what, gone)))

@@ -242,11 +242,11 @@ static void what_cannot_be_read_at_all_is_no_older_checkpoint(void **state)
     reads = (struct fault){0, -1, EIO};
     assert_int_equal(checkpoint_newest(&c, directory, true, &err), EXIT_FAILED);
     assert_non_null(strstr(err.file, "step-00000002/MANIFEST.json"));
-    assert_non_null(strstr(err.what, "Input/output error"));
+    assert_non_null(strstr(err.what, strerror(EIO)));
     reads.times = 0;
     listings = (struct fault){0, -1, EACCES};
     assert_int_equal(checkpoint_newest(&c, directory, true, &err), EXIT_FAILED);
-    assert_non_null(strstr(err.what, "Permission denied"));
+    assert_non_null(strstr(err.what, strerror(EACCES)));
     listings.times = 0;
     assert_int_equal(count_steps(), 2); /* nothing was renamed */
     expect(2, 2);

@@ -21,7 +21,7 @@ expect() {
 dino=$work/sample/ModelWeight/dinov2/dinov2_vitl14_pretrain.pth
 expect 7 'model_s.weight.*/nonexistent.pt' model.weight_s=/nonexistent.pt
 expect 7 'dinov2.*eva' model.family=eva "model.weight_s=$dino"
-expect 7 'width.* 64 .* 96' model_s.width=96
+expect 7 'width.* 88 .* 96' model_s.width=96
 expect 1 "$work/empty" "data.root=$work/empty"
 expect 7 'optim.learning_rate' optim.learning_rate=1
 expect 7 'optim.lr.* -1' optim.lr=-1

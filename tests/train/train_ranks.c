@@ -172,7 +172,7 @@ static void more_ranks_than_micro_batches_are_refused(void **state)
     struct rank *ranks = as_ranks(4, "train.micro_batch=6 train.batch_size=6", -1);
     for (int r = 0; r < 4; r++) {
         assert_int_equal(ranks[r].code, EXIT_CONFIG);
-        assert_non_null(strstr(ranks[r].err.what, "4 ranks for 2 micro-batches"));
+        assert_true(strstr(ranks[r].err.what, "4 ranks") && strstr(ranks[r].err.what, " 2 "));
     }
     ranks_free(ranks, 4);
 }

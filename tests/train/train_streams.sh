@@ -28,9 +28,9 @@ whole err 0 $got
 got=0
 "$MEOPT" "$@" --name full >/dev/full 2>full.err || got=$?
 whole full 5 $got
-grep -q 'cannot write the output' full.err || fail "full: silent"
+grep -q '^meopt: ' full.err || fail "full: silent"
 got=0
-{ "$MEOPT" "$@" --name pipe 2>pipe.err || echo $? >pipe.code; } | head -n 1 >out
+{ "$MEOPT" "$@" --name pipe 2>pipe.err || echo $? >pipe.code; } | true
 whole pipe 5 "$(cat pipe.code)"
 test "$("$MEOPT" --version <&- 2>&-)" = "$("$MEOPT" --version)" || fail "--version without 0 and 2"
 
@@ -44,7 +44,7 @@ if ! ldd "$MEOPT" | grep -q libasan; then
         127) continue ;; # the program itself does not load
         *) fail "ulimit -v $limit: exit $got" ;;
         esac
-        ! grep -q 'ended with status' limit.err || fail "ulimit -v $limit: no cause is reported"
+        [ $got = 0 ] || grep -q '^meopt: .*\(memory\|ulimit -v\)' limit.err || fail "ulimit -v $limit: no cause is reported: $(cat limit.err)"
         [ $got = 0 ] || [ "$(cat "runs/limit$limit/metrics.jsonl" 2>/dev/null | wc -l)" -lt "$(wc -l <runs/full/metrics.jsonl)" ] ||
             fail "ulimit -v $limit: all steps were made, and none is saved"
     done
@@ -57,7 +57,7 @@ cp -r runs/full runs/cut
 got=0
 $disk FAULT_CUT=step-00000006/model.safetensors "$MEOPT" export runs/cut --format safetensors --out cut.safetensors 2>export.err || got=$?
 test $got = 1 || fail "export of a file that is cut off: exit $got"
-grep -q 'model.safetensors: was truncated while it was read: 0 bytes of' export.err || fail "export of a file that is cut off: no name"
+grep -q '^meopt: .*step-00000006/model.safetensors: .*\<0\>' export.err || fail "export of a file that is cut off: no name"
 test ! -e cut.safetensors || fail "export of a file that is cut off: half of it"
 rm -r runs/cut
 cp -r runs/full runs/cut
@@ -65,6 +65,6 @@ sed -i 's/steps: 6$/steps: 9/' runs/cut/config.yaml
 got=0
 $disk FAULT_CUT=step-00000006/model.safetensors "$MEOPT" train --resume runs/cut >out 2>resume.err || got=$?
 test $got = 1 || fail "resume from a file that is cut off: exit $got"
-grep -q 'model.safetensors: was truncated' resume.err || fail "resume from a file that is cut off: no name"
-grep -q 'was truncated' runs/cut/state.json || fail "resume from a file that is cut off: state.json"
+grep -q '^meopt: .*model.safetensors: ' resume.err || fail "resume from a file that is cut off: no name"
+grep -q '"message": ".*truncated' runs/cut/state.json || fail "resume from a file that is cut off: state.json"
 echo "6 ways to lose a stream, 4 limits of memory, 2 files cut off: reported, and nothing else in the files of the run"

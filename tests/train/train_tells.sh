@@ -10,12 +10,12 @@ mkdir run/state.json || fail "it has ended before"
 wait "$pid"
 code=$?
 [ "$code" = 0 ] || fail "exit $code"
-[ "$(grep -c 'state.json.*training continues' log)" = 1 ] || fail "told $(grep -c 'state.json' log) times"
+[ "$(grep -c '^warning: .*state.json' log)" = 1 ] || fail "told $(grep -c 'state.json' log) times"
 [ "$(wc -l <run/metrics.jsonl)" = 400 ] || fail "metrics"
 [ -d run/ckpt/step-00000400 ] || fail "not saved"
 
 # The table at the start says by which norm gradients are clipped, and why when it is not this step's.
-grep -q 'clipping  *previous: .*released gradients' log || fail "the mode of clipping is not reported"
+grep -q '^clipping  *previous: .*\<optim.clip_mode=exact\>' log || fail "the mode of clipping is not reported"
 "$MEOPT" train configs/quickstart_dinov2.yaml train.steps=1 train.micro_batch=4 --run-dir . --name accumulated >out 2>log || fail "accumulated"
-grep -q 'clipping  *exact: .*accumulated' log || fail "exact clipping is not reported"
+grep -q '^clipping  *exact: ' log || fail "exact clipping is not reported"
 grep -q 'optim.clip_mode  *exact' log || fail "clipping is not exact where it costs nothing"

@@ -39,7 +39,7 @@ static void names_of_files_forge_no_line(void **state)
     assert_int_equal(file_read("/nowhere/a\nmeopt: all is well\x1b[2J", 1, &data, &bytes, &err), EXIT_FAILED);
     assert_null(strpbrk(err.what, "\n\x1b"));
     assert_null(strpbrk(err.file, "\n\x1b"));
-    assert_non_null(strstr(err.what, "cannot open /nowhere/a\\x0ameopt"));
+    assert_non_null(strstr(err.what, "/nowhere/a\\x0ameopt"));
 }
 
 static void crc32c_equals_rfc3720(void **state)

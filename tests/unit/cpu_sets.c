@@ -8,6 +8,7 @@
 #include "kernels/cpu/gemm_amx.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/select.h"
+#include "tests/mentions.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -198,15 +199,14 @@ static void a_set_that_is_not_to_be_had_is_refused(void **state)
     char own[64];
     struct error err;
     struct device *device;
-    snprintf(own, sizeof own, "unset it to have %s; it may be ", cpu_ops_select()->isa);
+    snprintf(own, sizeof own, "%s|plain", cpu_ops_select()->isa);
     setenv("MEOPT_CPU_ISA", "avx9", 1);
     static const char *const specs[] = {"cpu", "dry", "auto", "hip:0"};
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
         assert_int_equal(device_open(&device, specs[i], 0, &err), EXIT_USAGE);
         assert_null(device);
-        assert_string_equal(err.what, "MEOPT_CPU_ISA=avx9 is no instruction set that is known");
-        assert_int_equal(strncmp(err.hint, own, strlen(own)), 0);
-        assert_non_null(strstr(err.hint, " plain"));
+        assert_non_null(strstr(err.what, "MEOPT_CPU_ISA=avx9"));
+        assert_true(mentions(err.hint, own));
     }
     struct meopt *opt;
     struct meopt_options o;
@@ -214,7 +214,7 @@ static void a_set_that_is_not_to_be_had_is_refused(void **state)
     assert_int_equal(meopt_options_init(&o, sizeof o, MEOPT_APADAMW), MEOPT_OK);
     assert_int_equal(meopt_create(&opt, &o, NULL, 0, &e), MEOPT_BAD_ARGUMENT);
     assert_null(opt);
-    assert_non_null(strstr(e.message, "MEOPT_CPU_ISA=avx9 is no instruction set that is known: unset it"));
+    assert_true(mentions(e.message, "MEOPT_CPU_ISA=avx9|plain"));
     setenv("MEOPT_CPU_ISA", "amx", 1);
     assert_true(cpu_isa_refused(false, &refusal));
     assert_false(cpu_isa_refused(true, &refusal));

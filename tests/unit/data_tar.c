@@ -3,6 +3,7 @@
 #include "core/base/file.h"
 #include "core/data/data.h"
 #include "core/data/list.h"
+#include "tests/mentions.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -143,7 +144,7 @@ static void a_damaged_archive_is_an_error(void **state)
         shell("%s", damage[i]);
         assert_int_equal(image_list_read(&list, root, NULL, NULL, &err), EXIT_INTEGRITY);
         assert_non_null(strstr(err.file, "/shards/a.tar"));
-        assert_non_null(strstr(err.what, "not a readable tar archive: invalid header at byte"));
+        assert_true(mentions(err.what, "tar|byte"));
     }
     free(root);
 }

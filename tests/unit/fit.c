@@ -2,6 +2,7 @@
  * tests/data/towers, with one tensor more, less, or of another shape. */
 #include "core/nn/nn.h"
 #include "tests/golden/golden.h"
+#include "tests/mentions.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -87,7 +88,7 @@ static void a_tensor_of_the_tower_that_nothing_reads_is_refused_by_name(void **s
                                          {"visual.rel_pos_bias.relative_position_bias_table", "relative"},
                                          {"visual.blocks.0.attn.norm.weight", "sub-LN"},
                                          {"visual.blocks.0.mlp.w4.weight", "SwiGLU"},
-                                         {"visual.fc_norm.weight", "after the pooling"}};
+                                         {"visual.fc_norm.weight", "pooling"}};
     static const char *const openclip[][2] = {
         {"visual.transformer.resblocks.1.ls_1.scale", "LayerScale"},
         {"visual.attn_pool_contrastive.query", "attention"},
@@ -129,7 +130,7 @@ static void a_message_names_the_tensor_that_can_be_explained_and_counts_the_othe
     add(&c, "visual.blocks.0.rope_1", 3);
     add(&c, "visual.blocks.1.rope_1", 3);
     assert_int_equal(copy_end(&c, 0, 0, &err), EXIT_CONFIG);
-    assert_non_null(strstr(err.what, "visual.blocks.0.rope_1 (and 2 others)"));
+    assert_true(mentions(err.what, "visual.blocks.0.rope_1|2"));
 }
 
 static void control_characters_of_a_name_do_not_reach_the_message(void **state)
@@ -158,12 +159,12 @@ static void a_missing_tensor_or_one_of_another_shape_is_found_before_anything_is
     copy_begin(&c, "openclip-w64", "model.bin");
     row_of(&c, "visual.transformer.resblocks.1.ln_2.bias")->shape[0] += 1;
     assert_int_equal(copy_end(&c, 32, 0, &err), EXIT_CONFIG);
-    assert_non_null(strstr(err.what, "expected [64]"));
+    assert_true(mentions(err.what, "visual.transformer.resblocks.1.ln_2.bias|[65]|[64]"));
 
     copy_begin(&c, "openclip-w64", "model.bin"); /* a gap: the blocks after it belong to nothing */
     add(&c, "visual.transformer.resblocks.5.ln_1.bias", 64);
     assert_int_equal(copy_end(&c, 32, 0, &err), EXIT_CONFIG);
-    assert_non_null(strstr(err.what, "no block 2"));
+    assert_non_null(strstr(err.what, "block 2"));
 
     copy_begin(&c, "openclip-w64", "model.bin"); /* LayerScale in one block only */
     add(&c, "visual.transformer.resblocks.1.ls_1.gamma", 64);
@@ -172,7 +173,7 @@ static void a_missing_tensor_or_one_of_another_shape_is_found_before_anything_is
     copy_begin(&c, "openclip-w64", "model.bin");
     add(&c, "visual.transformer.resblocks.0.ls_1.gamma", 64);
     assert_int_equal(copy_end(&c, 32, 0, &err), EXIT_CONFIG);
-    assert_non_null(strstr(err.what, "ls_2.gamma is missing"));
+    assert_non_null(strstr(err.what, "ls_2.gamma"));
 
     copy_begin(&c, "dinov2-mlp", "model.pth"); /* a head is optional, but has its shape */
     add(&c, "distill_head.bias", 7);
@@ -232,7 +233,7 @@ static void an_arch_without_the_norms_of_the_checkpoint_is_refused(void **state)
     struct model_shape g = {.family = FAMILY_EVA, .heads = 2, .parts = PARTS_KNOWN | PART_QKV_BIAS};
     struct weights *w = golden_open("towers", "eva02", "model.safetensors");
     assert_int_equal(model_shape_infer(&g, w, 0, &err), EXIT_CONFIG);
-    assert_non_null(strstr(err.what, "a norm inside the attention"));
+    assert_non_null(strstr(err.what, "attention"));
     weights_close(w);
 }
 
