@@ -6,15 +6,20 @@ dir=$work
 chmod 755 "$dir"
 export MEOPT_HIP_LIBRARY=/nowhere/libamdhip64.so MEOPT_CUDA_LIBRARY=/nowhere/libcuda.so
 unset HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL || true
-says() { grep -q -- "$1" "$dir/out" || fail "does not say '$1'"; }
+has() { # EXPRESSION of the keys of one of the checks in the JSON
+    python3 - "$dir/out" "$1" <<'PY' || fail "no check is so: $1"
+import collections, json, sys
+assert any(eval(sys.argv[2], {}, collections.defaultdict(str, c)) for c in json.load(open(sys.argv[1]))["checks"])
+PY
+}
 
 # this machine, everything measured; valid JSON whose counts agree with its lines
 "$MEOPT" doctor --json --run-dir "$dir/not/there/yet" >"$dir/out"
 for check in version system processor bandwidth gemm memory shm disk locale libraries terminal hardware permissions variables drivers "card libraries"; do
-    says "\"name\": \"$check\""
+    has "name == '$check'"
 done
-says '"triad_gb_per_s"'
-says '"write_gb_per_s"'
+has 'name == "bandwidth" and triad_gb_per_s'
+has 'name == "disk" and write_gb_per_s'
 python3 - "$dir/out" <<'PY' || fail "the report does not add up"
 import json, sys
 r = json.load(open(sys.argv[1]))
@@ -37,35 +42,35 @@ echo 0::/job >"$root/proc/self/cgroup"; echo 4294967296 >"$root/sys/fs/cgroup/jo
 printf 'NAME=x\nPRETTY_NAME="A \033[31mred Linux"\n' >"$root/etc/os-release"
 : >"$root/dev/kfd"; : >"$root/dev/dri/renderD128"
 chmod 000 "$root/dev/kfd"
-doctor() { "$MEOPT" doctor --quick --root "$root" --run-dir "$dir" >"$dir/out"; }
+doctor() { "$MEOPT" doctor --quick --root "$root" --run-dir "$dir" --json >"$dir/out"; }
 OMP_NUM_THREADS=2 CUDA_VISIBLE_DEVICES='' HIP_VISIBLE_DEVICES=0 ROCR_VISIBLE_DEVICES=1 doctor
-says '1 card of Hygon'
-says '1 card of NVIDIA'
-says 'no /dev/nvidiactl'
-says 'renderD128 can be read'
-says '8.0 GiB, 1.0 GiB available'
-says 'allows 4.0 GiB'
-says 'allows 0.5 processors'
-says 'CUDA_VISIBLE_DEVICES= hides every card'
-says 'they compose'
+has 'name == "hardware" and cards == 1 and "Hygon" in detail'
+has 'name == "hardware" and cards == 1 and "NVIDIA" in detail'
+has 'name == "permissions" and status == "missing" and "/dev/nvidiactl" in detail'
+has 'name == "permissions" and status == "ok" and "/dev/dri/renderD128" in detail'
+has 'name == "memory" and "8.0 GiB" in detail and "1.0 GiB" in detail'
+has 'name == "memory" and limit_bytes and "4.0 GiB" in detail'
+has 'name == "processor" and status == "warning" and " 0.5 " in detail'
+has 'name == "variables" and status == "warning" and "CUDA_VISIBLE_DEVICES= " in detail'
+has 'name == "variables" and status == "warning" and "HIP_VISIBLE_DEVICES=0" in detail and "ROCR_VISIBLE_DEVICES=1" in detail'
 HIP_VISIBLE_DEVICES=-1 ROCR_VISIBLE_DEVICES='' doctor
-says 'HIP_VISIBLE_DEVICES=-1 hides every card'
-says 'ROCR_VISIBLE_DEVICES= hides every card'
-says 'unset the variable'
+has 'name == "variables" and status == "warning" and "HIP_VISIBLE_DEVICES=-1 " in detail and "unset" in hint'
+has 'name == "variables" and status == "warning" and "ROCR_VISIBLE_DEVICES= " in detail and "unset" in hint'
 doctor
-says 'MEOPT_HIP_LIBRARY=/nowhere/libamdhip64.so does not load'
-grep -q "$(printf '\033')" "$dir/out" && fail "control characters reach the terminal"
+has 'name == "drivers" and status == "warning" and driver == "hip" and "MEOPT_HIP_LIBRARY=/nowhere/libamdhip64.so" in detail'
+"$MEOPT" doctor --quick --root "$root" --run-dir "$dir" >"$dir/text"
+grep -q "$(printf '\033')" "$dir/text" && fail "control characters reach the terminal"
+grep -q '031\|x1b' "$dir/text" || fail "the system's name is not printed"
 if [ "$(id -u)" != 0 ]; then
-    says 'this user has no access to it'
+    has 'name == "permissions" and status == "warning" and "/dev/kfd" in detail'
 elif command -v setpriv >/dev/null && chmod 755 "$dir" "$root" && setpriv --reuid=65534 --regid=65534 --clear-groups test -x "$MEOPT"; then
-    setpriv --reuid=65534 --regid=65534 --clear-groups "$MEOPT" doctor --quick --root "$root" --run-dir "$dir" >"$dir/out"
-    says 'this user has no access to it'
-    says 'usermod -aG'
-    says 'runs cannot be written'
+    setpriv --reuid=65534 --regid=65534 --clear-groups "$MEOPT" doctor --quick --root "$root" --run-dir "$dir" --json >"$dir/out"
+    has 'name == "permissions" and status == "warning" and "/dev/kfd" in detail and "usermod -aG" in hint'
+    has 'name == "disk" and status == "missing" and "--run-dir" in hint'
 fi
 rm "$root/dev/kfd"
 doctor
-says 'modprobe amdgpu'
+has 'name == "permissions" and status == "missing" and "/dev/kfd" in detail and "modprobe amdgpu" in hint'
 
 for option in $("$MEOPT" doctor --help | grep -o -- '--[a-z-]*' | sort -u); do
     case $option in --help | --json) continue ;; esac

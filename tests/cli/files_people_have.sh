@@ -182,89 +182,89 @@ for file in unindexed hub/models--a--b/snapshots/0123 words/* averaged.safetenso
     in_a_checkpoint.pt not_negative.pt fp8_beside.safetensors; do
     embed "$file" | cmp -s - expected || fail "$file is read as another tower"
 done
-# CODE FILE WORDS HINT
-while IFS='|' read -r code file words hint; do
+# CODE FILE NAME HINT: the tensor, format or value at fault; the command or name in the hint, empty where it has neither
+while IFS='|' read -r code file named hint; do
     got=0
     "$MEOPT" plan c.yaml "model.weight_t=$file" "model.weight_s=$file" >out 2>err || got=$?
     [ "$got" = "$code" ] || fail "$file: exit $got, expected $code"
-    grep -q "$(basename "$file").*$words" err || fail "$file: not said '$words'"
-    grep -q "^ .*$hint" err || fail "$file: not said '$hint'"
+    grep -q "$(basename "$file").*$named" err || fail "$file: not named '$named'"
+    grep -q "^ .*$hint" err || fail "$file: no hint '$hint'"
     ! grep -q "$(printf '\033')" err || fail "$file: control characters"
 done <<'TABLE'
-7|bnb_int8.safetensors|8-bit weights of bitsandbytes|before it was quantized
-7|bnb_nf4.safetensors|4-bit weights of bitsandbytes|before it was quantized
-7|gptq.safetensors|4-bit weights (GPTQ, AWQ)|before it was quantized
-7|fp8_projection.safetensors|visual_projection.weight is F8_E4M3|convert
-7|fp8_norm.safetensors|pre_layrnorm.weight is F8_E4M3, which is not supported|expected a state dict
-7|fp8_bias.safetensors|q_proj.bias is F8_E4M3|convert
-7|two_towers.safetensors|two towers, under left. and under right.|only the intended tower
-7|fp8_unknown.safetensors|layers.0.scale|without it
-7|negative.pt|pre_layrnorm.bias is a view with a pending negation|resolve_neg
-3|numbered.pt|tensors under numbers|state_dict
-7|int8.safetensors|has integer type I8, expected floating point|before it was quantized
-7|int64.safetensors|has integer type I64|before it was quantized
-3|lora|is an adapter (LoRA or another of PEFT), not a model|merge_and_unload
-3|deepspeed|is a checkpoint of DeepSpeed|zero_to_fp32.py
-3|zero3|is a step of a DeepSpeed checkpoint|zero_to_fp32.py
-3|accelerated|accelerate with FSDP|pytorch_model_fsdp_0
-3|megatron|checkpoint of Megatron|convert
-3|saved|SavedModel of TensorFlow|convert
-3|keras|model of TensorFlow|from_tf
-3|flax|model of Flax|from_flax
-3|orbax|checkpoint of Orbax|convert
-3|exported|model in ONNX|made from
-3|apple|model of Core ML|made from
-3|model.tflite|TensorFlow Lite|convert
-3|model.pte|ExecuTorch|convert
-3|model.engine|TensorRT|convert
-3|wide.msgpack|MessagePack|convert
-3|long.msgpack|MessagePack|convert
-3|arrays2.pdparams|pickle of NumPy arrays|torch.from_numpy
-3|arrays4.pdparams|pickle of NumPy arrays|torch.from_numpy
-7|other_ranks.safetensors|is empty: its values are on other ranks|zero_to_fp32.py
-7|called|config.json has model type owlvit_vision_model|supported:
-7|flat.safetensors|one rank.s share of FSDP weights|supported:
-7|unmerged_dora.safetensors|an adapter of PEFT that is not merged|merge_and_unload
-7|dynamic.safetensors|quantized weights|before it was quantized
-7|decoder.safetensors|masked autoencoder|encoder.s own file
-7|lora/adapter_model.safetensors|LoRA adapter|supported:
-7|unmerged.safetensors|a LoRA adapter that is not merged|merge_and_unload
-7|zero_rows.safetensors|is \[0x16\], expected|check the weight path
-7|oblong.safetensors|7 rows, expected 1 + a square|square image
-7|classless.safetensors|9 rows, expected 1 + a square|without a class token
-1|pipe.pt|is not a regular file|name a file
-1|/dev/zero|is not a regular file|name a file
-7|https://dl.example.org/vit.pth|does not exist|meopt fetch
-1|missing|model-00002-of-00002.safetensors, which is not there|get the rest
-3|absolute|is listed in /etc/passwd|do not trust
-3|above|expected a weight file next to the index|do not trust
-1|dangling|is a symbolic link to ../../blobs/gone, which is not there|get the file
-7|annex.pt|is a symbolic link to .git/annex.*, which is not there|git annex get
-3|annex_pointer.pt|git-annex pointer|git annex get
-3|lfs.safetensors|git-lfs pointer|git lfs pull
-3|page.pt|web page|again
-3|denied.bin|web page|again
-3|entry.bin|is text (Entry not found)|again
-3|error.bin|JSON without a weight_map|weight file itself
-3|zeros.pt|9000 bytes of zeros|again
-3|nothing.pt|is empty|again
-3|hub/models--a--b|Hugging Face's cache|snapshots
-3|model.gguf|GGUF|made from
-3|ggml.bin|GGML|made from
-3|model.onnx|protobuf.*ONNX|convert
+7|bnb_int8.safetensors|mlp.fc1.SCB .*bitsandbytes|
+7|bnb_nf4.safetensors|mlp.fc1.weight.absmax.*bitsandbytes|
+7|gptq.safetensors|mlp.fc1.qweight .*GPTQ|
+7|fp8_projection.safetensors|visual_projection.weight .*F8_E4M3|bfloat16
+7|fp8_norm.safetensors|pre_layrnorm.weight .*F8_E4M3|OpenCLIP
+7|fp8_bias.safetensors|q_proj.bias .*F8_E4M3|bfloat16
+7|two_towers.safetensors|left\. .*right\.|
+7|fp8_unknown.safetensors|layers.0.scale|
+7|negative.pt|pre_layrnorm.bias|resolve_neg
+3|numbered.pt| 40 |state_dict
+7|int8.safetensors|position_embedding.weight .*I8|
+7|int64.safetensors|class_embedding .*I64|
+3|lora|LoRA|merge_and_unload
+3|deepspeed|DeepSpeed|zero_to_fp32.py
+3|zero3|ZeRO-3|zero_to_fp32.py
+3|accelerated|FSDP|pytorch_model_fsdp_0
+3|megatron|Megatron|transformers
+3|saved|SavedModel|safetensors
+3|keras|TensorFlow|from_tf
+3|flax|Flax|from_flax
+3|orbax|Orbax|safetensors
+3|exported|ONNX|safetensors
+3|apple|Core ML|safetensors
+3|model.tflite|TensorFlow Lite|safetensors
+3|model.pte|ExecuTorch|safetensors
+3|model.engine|TensorRT|safetensors
+3|wide.msgpack|MessagePack|safetensors
+3|long.msgpack|MessagePack|safetensors
+3|arrays2.pdparams|PaddlePaddle|torch.from_numpy
+3|arrays4.pdparams|PaddlePaddle|torch.from_numpy
+7|other_ranks.safetensors|patch_embedding.weight .*ZeRO-3|zero_to_fp32.py
+7|called|owlvit_vision_model|OpenCLIP
+7|flat.safetensors|FULL_STATE_DICT|OpenCLIP
+7|unmerged_dora.safetensors|base_layer.weight.*PEFT|merge_and_unload
+7|dynamic.safetensors|out_proj.scale|
+7|decoder.safetensors|decoder_embed.weight|
+7|lora/adapter_model.safetensors|LoRA|OpenCLIP
+7|unmerged.safetensors|lora_A.weight.*LoRA|merge_and_unload
+7|zero_rows.safetensors|mlp.fc1.weight .*\[0x16\].*\[64x16\]|
+7|oblong.safetensors| 7 .* 1 + |
+7|classless.safetensors| 9 .* 1 + |
+1|pipe.pt|regular file|
+1|/dev/zero|regular file|
+7|https://dl.example.org/vit.pth||meopt fetch
+1|missing|model-00002-of-00002.safetensors|
+3|absolute|/etc/passwd|
+3|above|\.\./whole.safetensors|
+1|dangling|../../blobs/gone|
+7|annex.pt|.git/annex/|git annex get
+3|annex_pointer.pt|git-annex|git annex get
+3|lfs.safetensors|git-lfs|git lfs pull
+3|page.pt|HTML|
+3|denied.bin|HTML|
+3|entry.bin|Entry not found|
+3|error.bin|weight_map|index.json
+3|zeros.pt| 9000 |
+3|nothing.pt|empty|
+3|hub/models--a--b|Hugging Face|snapshots
+3|model.gguf|GGUF|safetensors
+3|ggml.bin|GGML|safetensors
+3|model.onnx|ONNX|safetensors
 3|model.h5|HDF5|torch.save
-3|model.ckpt.index|TensorFlow|convert
-3|flax_model.msgpack|MessagePack.*Flax|convert
+3|model.ckpt.index|TensorFlow|safetensors
+3|flax_model.msgpack|MessagePack.*Flax|safetensors
 3|arrays.npz|NumPy|torch.save
 3|array.npy|NumPy|torch.save
-3|whole.gz|gzip|unpack
-3|whole.bz2|bzip2|unpack
-3|whole.xz|xz|unpack
-3|whole.zst|zstd|unpack
-3|whole.lz4|lz4|unpack
-3|whole.7z|7-Zip|unpack
-3|long_header.safetensors|header of 4611686018427387904 bytes|again
-3|cut.safetensors|beyond the end|again
+3|whole.gz|gzip|
+3|whole.bz2|bzip2|
+3|whole.xz|xz|
+3|whole.zst|zstd|
+3|whole.lz4|lz4|
+3|whole.7z|7-Zip|
+3|long_header.safetensors|4611686018427387904|
+3|cut.safetensors|visual_projection.weight|
 3|numbers.pkl|protocol 0|torch.save
 3|dumped2.pkl|pickle.dump|torch.save(pickle.load
 3|dumped4.pkl|pickle.dump|torch.save(pickle.load
@@ -273,4 +273,4 @@ TABLE
 # What is reported on the way to a run is reported there, too.
 got=0
 "$MEOPT" train c.yaml model.weight_t=annex.pt model.weight_s=whole.safetensors --run-dir . --name run >out 2>err || got=$?
-[ "$got" = 7 ] && grep -q 'symbolic link' err || fail "a dead link is not reported by train ($got)"
+[ "$got" = 7 ] && grep -q 'model_t.weight .*\.git/annex/.*annex.pt$' err || fail "a dead link is not reported by train ($got)"

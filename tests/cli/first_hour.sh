@@ -13,22 +13,22 @@ expect() { # CODE COMMAND...
     "$@" >out 2>err || got=$?
     [ "$got" = "$want" ] || fail "exit $got, expected $want: $*"
 }
-says() { grep -q -e "$1" out err || fail "does not say '$1'"; }
+says() { grep -q -e "$1" out err || fail "not printed: '$1'"; }
 
 # what is not there
 expect 0 "$MEOPT" config new quickstart my.yaml
 expect 7 "$MEOPT" train my.yaml
-says '^meopt: .*my.yaml:6:[0-9]*: model_t.weight is not there'
-says 'get it with: meopt fetch sample --dest sample$'
+says '^meopt: .*my.yaml:6:[0-9]*: model_t.weight '
+says ' meopt fetch sample --dest sample$'
 [ ! -e runs ] || fail "a refused start leaves a directory"
 expect 0 "$MEOPT" config new eva_clip
 expect 7 "$MEOPT" train eva_clip.yaml
-says 'get it with: meopt fetch model-weight$'
+says ' meopt fetch model-weight$'
 mkdir deep deep/er
 expect 0 "$MEOPT" config new dinov2 deep/er/d.yaml
 grep -q '^  weight: \.\./\.\./ModelWeight/' deep/er/d.yaml || fail "paths of a file two directories down"
 expect 7 "$MEOPT" train deep/er/d.yaml
-says 'get it with: meopt fetch model-weight$'
+says ' meopt fetch model-weight$'
 expect 0 "$MEOPT" config new dinov2 ../outside.yaml
 grep -q "^  root: ['\"]*$dir/a place/COCO2014" ../outside.yaml || fail "paths of a file elsewhere"
 expect 0 "$MEOPT" config new open_clip -
@@ -39,7 +39,7 @@ expect 0 "$MEOPT" fetch sample --dest sample
 expect 0 "$MEOPT" config check my.yaml
 expect 0 "$MEOPT" train my.yaml train.steps=1 --name one
 expect 7 "$MEOPT" train my.yaml data.root=sample/COCO2015
-says 'data.root is not there'
+says '^meopt: .*data.root .*COCO2015'
 
 # event times to the millisecond
 grep -q '^{"event":"started","time":[0-9]\{10\}\.[0-9]\{3\},' runs/one/events.jsonl || fail "$(cat runs/one/events.jsonl)"
@@ -64,42 +64,43 @@ for group in config bench; do
     expect 0 "$MEOPT" $group --help
     cmp -s out told || fail "$group --help and help $group differ"
     expect 2 "$MEOPT" $group
-    says "commands are: $group "
+    says "[: ]$group [a-z]*, $group [a-z]"
 done
 expect 2 "$MEOPT" config sett
-says "did you mean 'meopt config set'"
+says "'meopt config set'?"
 expect 2 "$MEOPT" confg
-says "did you mean 'meopt config'"
+says "'meopt config'?"
 expect 2 "$MEOPT" help benhc
-says "did you mean 'meopt bench'"
+says "'meopt bench'?"
 expect 2 "$MEOPT" x
 expect 2 "$MEOPT" fetch coco2015
-says 'did you mean coco2014'
+says 'coco2014?'
 
 expect 2 "$MEOPT" runs --state trainin
-says 'did you mean training?'
+says 'training?'
 expect 2 "$MEOPT" bench optim --rule apadm
-says 'did you mean apadam?'
+says 'apadam?'
 expect 7 "$MEOPT" plan m.yaml
-says 'did you mean my.yaml?'
+says 'my.yaml?'
 expect 7 "$MEOPT" train deep/er/dd.yaml
-says 'did you mean deep/er/d.yaml?'
+says 'deep/er/d.yaml?'
 expect 7 "$MEOPT" plan nothing/like/it.yaml
-says 'check the path'
-says 'cannot open'
+says '^meopt: nothing/like/it.yaml: '
+if grep '?' err; then fail "a file is guessed where none is near"; fi
 
 # runs by name and by the beginning of one
 for i in 1 2 3; do cp -R runs/one "runs/two-$i"; done
-expect 0 "$MEOPT" stop one
-says 'has already ended'
+expect 0 "$MEOPT" stop one --json
+says '"asked": null'
+says '"state": "done"'
 expect 0 "$MEOPT" stop on
 expect 2 "$MEOPT" stop two
 says 'two-1, two-2, two-3'
 expect 0 "$MEOPT" stop two-2
 expect 1 "$MEOPT" stop three
-says "to list the runs: meopt runs"
+says ' meopt runs$'
 expect 1 "$MEOPT" stop onee
-says 'did you mean one'
+says 'one?'
 expect 0 "$MEOPT" compare one two-1,two-2
 expect 0 "$MEOPT" export one
 expect 0 "$MEOPT" embed one --out e.safetensors

@@ -84,6 +84,6 @@ mv COCO2014 "COCO$byte"
 "$MEOPT" train tiny.yaml "data.root=COCO$byte" --run-dir made --name plain >out 2>err
 got=$?
 test $got = 7 || fail "data.root that is not UTF-8: exit $got"
-grep -q 'not UTF-8' err || fail "data.root that is not UTF-8: not said"
+grep -q 'tiny.yaml:[0-9]*:[0-9]*: .*0xff' err || fail "data.root that is not UTF-8: the byte is not named"
 test ! -e made/plain || fail "data.root that is not UTF-8: made a run"
 exit $bad

@@ -124,7 +124,7 @@ if [ -s "$dir/held" ]; then
     expect 'card 0 0000:03:00.0'
     expect '] used=N/A total=17163091968 busy=20 temp=50 power=100.5'
     expect '] used=2000000000 total=17163091968 busy=40 temp=51.5 power=101.5'
-    expect 'no answer within 1 s at memory in use of card 0'
+    grep -q ' 1 s .*card 0$' "$dir/out" || { cat "$dir/out"; exit 1; }
     echo "a call that hangs: its field is N/A, the rest continues"
     kill $holder
     wait $holder 2>/dev/null || true
