@@ -1,0 +1,4 @@
+"""Lion under the module name of the original MEOpt: see meopt.torch."""
+from meopt.torch import Lion
+
+__all__ = ["Lion"]

@@ -1,0 +1,325 @@
+"""One C optimizer (struct meopt) over torch parameters: memory from torch's allocator, steps, records."""
+import ctypes as C
+import struct
+import weakref
+import zlib
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+from .. import _library as L
+
+DTYPES = {torch.float32: L.DTYPE_F32, torch.bfloat16: L.DTYPE_BF16}  # of gradients as the library takes them
+RESIDUAL_HEAD = struct.Struct("<iI")  # of a saved "residual": weight format, CRC of the weights
+
+
+def host_bytes(t: Tensor) -> Tensor:
+    """Returns the bytes of a tensor as a contiguous uint8 tensor in this machine's memory; may share
+    memory."""
+    return t.detach().contiguous().reshape(-1).view(torch.uint8).cpu()
+
+
+def kind_of(p: Tensor) -> Tuple[Any, ...]:
+    """Returns what a handle cannot follow when it changes."""
+    return p.device, p.dtype, p.shape, p.is_contiguous()
+
+
+def crc_of(t: Tensor) -> int:
+    data = host_bytes(t)
+    return zlib.crc32((C.c_char * data.numel()).from_address(data.data_ptr())) if data.numel() else 0
+
+
+class Device:
+    """A card opened for the library, in torch's context. Every handle on it keeps it open."""
+
+    def __init__(self, device: torch.device) -> None:
+        if device.type != "cuda":
+            raise ValueError(f"parameters on {device}, expected cpu or cuda (also of ROCm and DTK)")
+        self.device, self.pointer = device, C.c_void_p()
+        self.hip = torch.version.hip is not None
+        kind = L.DEVICE_HIP if self.hip else L.DEVICE_CUDA
+        L.library().device_open(C.byref(self.pointer), kind, device.index, None, self._stream())
+        weakref.finalize(self, L.library().device_close, self.pointer)
+
+    def _stream(self) -> Optional[int]:
+        stream = torch.cuda.current_stream(self.device).cuda_stream
+        return stream or (None if self.hip else 1)  # 1: CU_STREAM_LEGACY, the default stream
+
+
+class Memory:
+    """The library's memory as torch tensors, so that torch's allocator counts it (struct
+    meopt_options.allocate)."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.blocks: Dict[int, Tensor] = {}
+        self.residual: Dict[bytes, Tensor] = {}  # by the tensor's name
+        self.failure: Optional[BaseException] = None
+        self.allocate, self.release = L.ALLOCATE(self._allocate), L.RELEASE(self._release)
+
+    def _allocate(self, _context: Any, kind: int, size: int, name: bytes) -> Optional[int]:
+        try:  # nothing can be raised through the library
+            block = torch.empty(size + 63, dtype=torch.uint8, device=self.device)
+        except BaseException as failure:
+            self.failure = failure
+            return None
+        at = -block.data_ptr() % 64
+        block = block[at : at + size]
+        self.blocks[block.data_ptr()] = block
+        if kind == L.MEMORY_CORRECTION:
+            self.residual[name] = block
+        return block.data_ptr()
+
+    def _release(self, _context: Any, _kind: int, pointer: int, _size: int) -> None:
+        self.blocks.pop(pointer, None)
+
+
+def _destroy(pointer: C.c_void_p, _memory: Memory, _device: Optional[Device]) -> None:
+    L.library().destroy(pointer)
+
+
+class Misfit(Exception):
+    """A parameter changed its dtype, device, shape or layout: it needs a new handle."""
+
+
+class Handle:
+    """The parameters of one group on one device with one weight format.
+
+    params: not empty, strided, fp32, bf16 or fp16. The library works in the memory of a contiguous parameter
+    of fp32 or bf16; any other has a `shadow`, contiguous and fp32 (bf16 for a strided bf16 parameter), which
+    is copied to it after each step. options: all but memory and device are set. Raises what L.Library raises.
+    """
+
+    def __init__(self, options: L.Options, params: Sequence[Tensor], names: Sequence[str],
+                 device: Optional[Device]) -> None:
+        lib, n = L.library(), len(params)
+        self.lib, self.params, self.names, self.device = lib, list(params), list(names), device
+        self.memory = Memory(params[0].device)
+        options.allocate, options.release = self.memory.allocate, self.memory.release
+        options.device = device.pointer if device else None
+        table = (L.Tensor * n)()
+        self.shadows: Dict[int, Tensor] = {}
+        for i, (row, p) in enumerate(zip(table, params)):
+            row.name, row.ndim, row.shape[:] = self._name(i), *self._shape(p)
+            row.flags = L.FLAG_KEEP_BF16 if p.dtype == torch.bfloat16 else 0
+            if p.dtype == torch.float16 or not p.is_contiguous():
+                dtype = torch.bfloat16 if p.dtype == torch.bfloat16 else torch.float32
+                self.shadows[i] = p.detach().to(dtype, copy=True, memory_format=torch.contiguous_format)
+            row.weights = self.shadows.get(i, p).data_ptr()
+        self.opt = C.c_void_p()
+        try:
+            lib.create(C.byref(self.opt), C.byref(options), table, n)
+        except MemoryError as error:
+            raise self.memory.failure or error
+        weakref.finalize(self, _destroy, self.opt, self.memory, device)
+        infos = [self.info(i) for i in range(n)]
+        self.formats = [info.weights for info in infos]
+        self.moments = [(i.first_moment != L.NO_FORMAT, i.second_moment != L.NO_FORMAT) for i in infos]
+        self.steps = torch.zeros(n, dtype=torch.float32)  # updates of each parameter
+        self.kinds = [kind_of(p) for p in params]
+        self.pointers = [p.data_ptr() for p in params]
+        self.versions = [p._version for p in params]
+        self.expected: Dict[int, int] = {}  # CRC of the weights that loaded residual bits belong to
+        self.gradients = (L.Gradient * n)()
+        self.rows = list(self.gradients)
+        self.taken: List[int] = []  # parameters with collected gradients
+        self.group: Tuple[float, ...] = ()
+
+    def _name(self, i: int) -> bytes:
+        return self.names[i].encode()
+
+    @staticmethod
+    def _shape(p: Tensor) -> Tuple[int, List[int]]:
+        shape = list(p.shape)
+        if len(shape) > 8:  # the library's limit; only the product and "is it a matrix" matter to it
+            shape = [p.shape[0], p[0].numel()]
+        return len(shape), shape + [0] * (8 - len(shape))
+
+    def info(self, i: int) -> L.Info:
+        info = L.Info()
+        self.lib.info_sized(C.sizeof(info), self.opt, i, C.byref(info))
+        return info
+
+    def set_group(self, values: Tuple[float, ...]) -> None:
+        """Sets weight_decay, beta1, beta2, eps, momentum and dampening of all tensors, if they changed."""
+        if values == self.group:
+            return
+        group = L.Group(C.sizeof(L.Group), 1.0, *values)
+        for i in range(len(self.params)):
+            self.lib.set_group(self.opt, i, C.byref(group))
+        self.group = values
+
+    # ---- Steps
+
+    def _moved(self, i: int) -> None:
+        p, shadowed = self.params[i], i in self.shadows
+        if kind_of(p) != self.kinds[i]:
+            raise Misfit
+        if not shadowed:
+            self.lib.rebind(self.opt, i, p.data_ptr(), None)
+        self.pointers[i] = p.data_ptr()
+
+    def _written(self, i: int) -> None:
+        """Accepts the values that are now in a parameter. Residual bits stay only if they were loaded for
+        them."""
+        p = self.params[i]
+        if self._name(i) in self.memory.residual and self.expected.get(i) != crc_of(p):
+            self.lib.sync(self.opt, i)
+        self.versions[i] = p._version
+
+    def settle(self) -> None:
+        """Reports moved memory and written values of all parameters to the library. Raises Misfit."""
+        for i, p in enumerate(self.params):
+            if p.data_ptr() != self.pointers[i]:
+                self._moved(i)
+            if p._version != self.versions[i]:
+                self._written(i)
+            shadow = self.shadows.get(i)
+            if shadow is not None:
+                shadow.copy_(torch.where(shadow.to(p.dtype) == p, shadow, p.to(shadow.dtype)))
+
+    def _usable(self, i: int, g: Tensor) -> Tensor:
+        if g.layout is not torch.strided:
+            raise RuntimeError(f"{self.names[i]}: sparse gradients are not supported")
+        return g.to(g.dtype if g.dtype in DTYPES else torch.float32).contiguous()
+
+    def collect(self) -> List[Tensor]:
+        """Points self.gradients at the parameters' .grad. Returns the tensors that own them."""
+        self.taken, kept = [], []
+        for i, (row, p) in enumerate(zip(self.rows, self.params)):
+            g = p.grad
+            if g is None:
+                row.data = None
+                continue
+            if g.layout is not torch.strided or g.dtype not in DTYPES or not g.is_contiguous():
+                g = self._usable(i, g)
+            row.data, row.dtype = g.data_ptr(), DTYPES[g.dtype]
+            kept.append(g)
+            self.taken.append(i)
+        return kept
+
+    def norm(self) -> float:
+        """Returns the global norm of the collected gradients; infinite if one is not finite."""
+        norm, finite = C.c_double(), C.c_int()
+        self.lib.gradient_norm(self.opt, self.gradients, C.byref(norm), C.byref(finite))
+        return norm.value if finite.value else float("inf")
+
+    def step(self, number: int, lr: float, scale: float) -> None:
+        """Steps the parameters with collected gradients. FloatingPointError: one of them is not finite."""
+        if not self.taken:
+            return
+        failure = None
+        try:
+            self.lib.step_sized(C.sizeof(L.Stats), self.opt, number, lr, scale, self.gradients, None)
+        except FloatingPointError as error:
+            failure = error
+        self.steps[self.taken if len(self.taken) < len(self.params) else slice(None)] += 1
+        for i in self.taken:
+            torch.autograd.graph.increment_version(self.params[i])
+        for i, shadow in self.shadows.items():
+            self.params[i].copy_(shadow)
+        if failure is not None:
+            bad = [self.names[i] for i in self.taken if not bool(torch.isfinite(self.params[i].grad).all())]
+            raise FloatingPointError(f"gradient of {', '.join(bad)}: {failure}") from None
+
+    def seen(self) -> None:
+        """Records that the values now in the parameters are those of the step."""
+        self.versions = [p._version for p in self.params]
+        self.expected.clear()
+
+    # ---- Records
+
+    def save(self, i: int) -> Dict[str, Tensor]:
+        """Returns {"step": fp32, 0-d, "meopt": uint8 record of the moments, "residual": uint8, if there is
+        any}."""
+        record = torch.empty(self.lib.state_bytes(self.opt, i), dtype=torch.uint8)
+        self.lib.state_save(self.opt, i, record.data_ptr(), record.numel())
+        saved = {"step": self.steps[i].clone(), "meopt": record}
+        saved.update(self.save_residual(i))
+        return saved
+
+    def save_residual(self, i: int) -> Dict[str, Tensor]:
+        bits = self._residual(i)
+        if bits is None:
+            return {}
+        head = RESIDUAL_HEAD.pack(self.formats[i], crc_of(self.params[i]))
+        return {"residual": torch.cat([torch.tensor(list(head), dtype=torch.uint8), host_bytes(bits)])}
+
+    def _residual(self, i: int) -> Optional[Tensor]:
+        """Returns the memory of what the weights have beyond the parameter: residual bits, or a wider
+        shadow."""
+        shadow = self.shadows.get(i)
+        if shadow is not None and shadow.dtype != self.params[i].dtype:
+            return shadow.view(-1).view(torch.uint8)
+        return self.memory.residual.get(self._name(i))
+
+    def save_portable(self, i: int, names: Sequence[str]) -> Dict[str, Tensor]:
+        """Returns torch's state: "step" and fp32 moments in the parameter's shape, under these names."""
+        saved = {"step": self.steps[i].clone()}
+        moments = [torch.empty(self.params[i].shape) if has else None for has in self.moments[i]]
+        if self.moments[i][0]:
+            self.lib.moments_export(self.opt, i, 0, self.params[i].numel(), *map(_pointer, moments))
+        saved.update((name, m) for name, m in zip(names, moments) if m is not None)
+        return saved
+
+    def _host_values(self, i: int, values: Tensor) -> Tensor:
+        shape = self.params[i].shape
+        if values.shape != shape:
+            raise ValueError(f"{self.names[i]}: values of shape {list(values.shape)}, expected {list(shape)}")
+        return values.detach().to("cpu", torch.float32).contiguous()
+
+    def load(self, i: int, saved: Dict[str, Any], names: Sequence[str]) -> None:
+        """Loads what save, or torch with moments of these names, saved. Tensors may have been cast to any
+        float. Residual bits of a different weight format are ignored. ValueError: damaged, or of a different
+        shape."""
+        p = self.params[i]
+        updates = int(saved.get("step", 0))
+        if "meopt" in saved:
+            record = host_bytes(saved["meopt"].to(torch.uint8))
+            self.lib.state_load(self.opt, i, record.data_ptr(), record.numel())
+            updates = self.info(i).updates
+        elif self.moments[i][0]:
+            values = [saved.get(name) if has else None for name, has in zip(names, self.moments[i])]
+            values = [None if v is None else self._host_values(i, v) for v in values]
+            if values[0] is not None:  # torch's SGD counts no updates; its buffer exists after the first
+                updates = max(updates, 1)
+            count = p.numel() if values[0] is not None else 0
+            self.lib.moments_import(self.opt, i, 0, count, *map(_pointer, values), updates)
+        self.steps[i] = updates
+        bits = self._residual(i)
+        if "residual" in saved and bits is not None:
+            residual = host_bytes(saved["residual"].to(torch.uint8))
+            head, body = bytes(residual[: RESIDUAL_HEAD.size].tolist()), residual[RESIDUAL_HEAD.size :]
+            if len(head) != RESIDUAL_HEAD.size or RESIDUAL_HEAD.unpack(head)[0] != self.formats[i]:
+                return
+            if body.numel() != bits.numel():
+                found, name = body.numel(), self.names[i]
+                raise ValueError(f"{name}: {found} bytes of residual bits, expected {bits.numel()}")
+            bits.copy_(body)
+            self.expected[i], self.versions[i] = RESIDUAL_HEAD.unpack(head)[1], -1
+
+    def export(self, i: int) -> Tensor:
+        """Returns the weights with their residual bits: fp32, in this machine's memory, the parameter's
+        shape."""
+        out = torch.empty(self.params[i].shape)
+        self.lib.export(self.opt, i, 0, out.numel(), out.data_ptr())
+        return out
+
+    def import_values(self, i: int, values: Tensor) -> None:
+        """Sets weights and residual bits to fp32 values of the parameter's shape."""
+        values = self._host_values(i, values)
+        self.lib.import_(self.opt, i, 0, values.numel(), values.data_ptr())
+        if i in self.shadows:
+            self.params[i].copy_(self.shadows[i])
+        torch.autograd.graph.increment_version(self.params[i])
+        self.versions[i] = self.params[i]._version
+
+    def held(self) -> L.Bytes:
+        held = L.Bytes()
+        self.lib.held_sized(C.sizeof(held), self.opt, C.byref(held))
+        return held
+
+
+def _pointer(t: Optional[Tensor]) -> Optional[int]:
+    return None if t is None else t.data_ptr()

@@ -1,0 +1,341 @@
+"""The base class of MEOpt's optimizers: parameter groups over handles, state_dict, copies."""
+import ctypes as C
+import math
+from collections import defaultdict
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from .. import _library as L
+from ._handle import Device, Handle, Misfit
+
+# Options that the library takes when a handle is made, and the names under which groups have them.
+STRUCTURAL = ("nesterov", "trust_clip", "always_adapt", "bias_correction", "grad_averaging",
+              "decoupled_decay")
+# Options of torch and timm that must be false. The first choose an implementation: files may have them.
+IMPLEMENTATION = ("foreach", "capturable", "differentiable", "fused")
+REFUSED = (*IMPLEMENTATION, "amsgrad", "decoupled_weight_decay", "caution", "corrected_weight_decay")
+FORMATS = (("weights", "weight_format"), ("first_moment", "state_format"), ("second_moment", "state_format"))
+# Numbers from 0 to their limit.
+RANGES = {"lr": math.inf, "eps": 1.0, "weight_decay": 1e6, "momentum": 1.0}
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+STEPS = "steps"  # of a group: steps taken, which key the random numbers
+
+
+class Built(NamedTuple):
+    """The handles of a parameter group, and what they were made from."""
+
+    structure: Tuple[Any, ...]
+    ids: List[int]
+    handles: List[Handle]
+
+
+class Held:
+    """A tensor that Optimizer.load_state_dict does not copy, cast or move."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+class Meopt(torch.optim.Optimizer):
+    """An optimizer of libmeopt with the interface of torch.optim.Optimizer.
+
+    preset: "quality", "balanced", "minimal", "fp32", "amp" or "pure_bf16"; weights, first_moment,
+    second_moment: formats that replace those of the preset. All names are those of meopt-optimizers(7). seed:
+    of stochastic rounding; its other keys are the names of the parameters (those of named_parameters() if
+    given, else p0, p1, ...) and the steps taken.
+
+    Parameters are strided fp32, bf16 or fp16 tensors on the CPU or a card. bf16: the parameter is the bf16
+    half of the weight format, and the library holds the residual bits. fp32: weights are fp32, moments have
+    the preset's formats. fp16: the library holds fp32 weights. Small and one-dimensional parameters have fp32
+    precision throughout. Parameters without elements and without gradients are skipped.
+
+    Raises ValueError (an option or parameter that is not supported), FloatingPointError (step: a gradient
+    with a NaN or an infinity; weights never receive it: groups of 64 elements around it keep their values,
+    all others have moved), MemoryError or torch.OutOfMemoryError, RuntimeError (the card failed).
+
+    Values written to parameters between steps (load_state_dict, averaging, clamp_) are taken as they are.
+    """
+
+    _rule = ""
+    _moments: Tuple[str, ...] = ("exp_avg", "exp_avg_sq")  # torch's names
+
+    def __init__(self, params: Any, defaults: Dict[str, Any], preset: str, weights: Optional[str],
+                 first_moment: Optional[str], second_moment: Optional[str], seed: int) -> None:
+        self._formats = (preset, weights, first_moment, second_moment, seed)
+        self._reset()
+        self._check_group(defaults)
+        super().__init__(params, defaults)
+
+    def _reset(self) -> None:
+        self._built: List[Built] = []
+        self._where: Dict[Tensor, Tuple[Handle, int]] = {}
+        self._names: Dict[Tensor, str] = {}
+        self._devices: Dict[torch.device, Device] = {}
+
+    # ---- Options
+
+    def _check_group(self, group: Dict[str, Any]) -> None:
+        for name in REFUSED:
+            if group.get(name) and not (name == "decoupled_weight_decay" and self._rule == "apadamw"):
+                raise ValueError(f"{name}={group[name]!r} is not supported")
+        for name, limit in RANGES.items():
+            if name in group and not 0 <= float(group[name]) <= limit:
+                raise ValueError(f"{name} is {group[name]}, expected 0 to {limit}")
+        for i, beta in enumerate(group.get("betas", ())):
+            if not 0 <= float(beta) < 1:
+                raise ValueError(f"betas[{i}] is {beta}, expected at least 0 and below 1")
+        if group.get("nesterov") and (group["momentum"] <= 0 or group["dampening"] != 0):
+            raise ValueError("nesterov requires a momentum and zero dampening")
+
+    @staticmethod
+    def _group_values(group: Dict[str, Any]) -> Tuple[float, ...]:
+        """Returns the numbers of a group in the order of Handle.set_group."""
+        beta1, beta2 = group.get("betas", (0.9, 0.99))
+        others = [float(group.get(name, 0)) for name in ("eps", "momentum", "dampening")]
+        return (float(group["weight_decay"]), float(beta1), float(beta2), *others)
+
+    @staticmethod
+    def _structure(group: Dict[str, Any]) -> Tuple[Any, ...]:
+        """Returns the options of a group that cannot change during the life of a handle."""
+        return (group.get("momentum") == 0, *(bool(group.get(name)) for name in STRUCTURAL))
+
+    def _options(self, group: Dict[str, Any], bf16: bool) -> L.Options:
+        lib, options = L.library(), L.Options()
+        preset, *formats, seed = self._formats
+        rule = lib.number("rule", self._rule)
+        lib.options_init_sized(C.sizeof(L.Tensor), C.byref(options), C.sizeof(options), rule)
+        lib.options_preset(C.byref(options), preset.encode())
+        for (field, kind), name in zip(FORMATS, formats):
+            if name is not None:
+                setattr(options, field, lib.number(kind, name))
+        if not bf16:
+            options.weights = L.WEIGHTS_F32
+        for name in STRUCTURAL:
+            setattr(options, name, int(group.get(name, getattr(options, name))))
+        for name, value in zip(L.GROUP_NUMBERS, self._group_values(group)):
+            setattr(options, name, value)
+        options.seed, options.threads = seed, torch.get_num_threads()
+        return options
+
+    # ---- Handles
+
+    def _check_param(self, name: str, p: Tensor) -> None:
+        if p.layout is not torch.strided or type(p).__name__ == "DTensor":
+            raise ValueError(f"parameter {name} is {type(p).__name__}, {p.layout}, expected a dense tensor")
+        if p.dtype not in DTYPES:
+            raise ValueError(f"parameter {name} is {p.dtype}, expected float32, bfloat16 or float16")
+
+    def _build(self, group: Dict[str, Any]) -> Built:
+        self._check_group(group)
+        group.setdefault(STEPS, 0)
+        sets: Dict[Tuple[torch.device, bool], List[Tensor]] = {}
+        given = group.get("param_names") or [None] * len(group["params"])
+        for p, name in zip(group["params"], given):
+            name = self._names.setdefault(p, name or f"p{len(self._names)}")
+            self._check_param(name, p)
+            if p.numel():
+                sets.setdefault((p.device, p.dtype == torch.bfloat16), []).append(p)
+        handles = []
+        for (device, bf16), params in sets.items():
+            if device.type != "cpu" and device not in self._devices:
+                self._devices[device] = Device(device)
+            names = [self._names[p] for p in params]
+            handles.append(Handle(self._options(group, bf16), params, names, self._devices.get(device)))
+        for handle in handles:
+            for i, p in enumerate(handle.params):
+                self._where[p] = handle, i
+                self.state[p] = {"step": handle.steps[i]}
+        return Built(self._structure(group), list(map(id, group["params"])), handles)
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        """Adds a group, as in torch. Raises what the constructor raises; then nothing was added."""
+        super().add_param_group(param_group)
+        try:
+            self._built.append(self._build(self.param_groups[-1]))
+        except BaseException:
+            self.param_groups.pop()
+            raise
+
+    def _rebuild(self, saved: Dict[Tensor, Dict[str, Any]]) -> None:
+        """Replaces all handles. saved: states of parameters; a parameter without one starts anew."""
+        self._built, self._where = [], {}
+        self.state.clear()
+        self._built = [self._build(group) for group in self.param_groups]
+        for p, (handle, i) in self._where.items():
+            handle.load(i, saved.get(p, {}), self._moments)
+
+    def _handles(self) -> List[Handle]:
+        return [handle for built in self._built for handle in built.handles]
+
+    def _settle(self) -> bool:
+        try:
+            for handle in self._handles():
+                handle.settle()
+        except Misfit:
+            return False
+        return True
+
+    def _follow(self) -> None:
+        """Follows changes since the last step: written values, moved memory, lists of parameters, options of
+        handles."""
+        same = len(self._built) == len(self.param_groups) and all(
+            built.structure == self._structure(group) and built.ids == list(map(id, group["params"]))
+            for built, group in zip(self._built, self.param_groups))
+        if self._settle() and same:
+            return
+        saved = {p: handle.save(i) for p, (handle, i) in self._where.items()}
+        for built, group in zip(self._built, self.param_groups):
+            if built.structure[0] != self._structure(group)[0]:  # momentum appears or ends
+                for p in group["params"]:
+                    saved.get(p, {}).pop("meopt", None)
+        self._rebuild(saved)
+
+    # ---- Steps
+
+    def _clip_scale(self) -> float:
+        """Returns the factor of all gradients that Handle.collect found."""
+        limit = self.defaults.get("max_grad_norm")
+        if not limit:
+            return 1.0
+        norm = math.sqrt(sum(handle.norm() ** 2 for handle in self._handles()))
+        return limit / norm if limit < norm < math.inf else 1.0
+
+    @torch.no_grad()
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
+        """Updates all parameters that have a gradient of fp32, bf16 or fp16 and the parameter's shape.
+
+        closure: computes and returns the loss, which step returns. FloatingPointError: see the class.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._follow()
+        gradients = [handle.collect() for handle in self._handles()]
+        scale, failure = self._clip_scale(), None
+        for built, group in zip(self._built, self.param_groups):
+            group[STEPS] += any(handle.taken for handle in built.handles)
+            for handle in built.handles:
+                handle.set_group(self._group_values(group))
+                try:
+                    handle.step(group[STEPS], float(group["lr"]), -scale if group.get("maximize") else scale)
+                except FloatingPointError as error:
+                    failure = failure or error
+        del gradients
+        for handle in self._handles():
+            handle.seen()
+        if failure is not None:
+            raise failure
+        return loss
+
+    # ---- State
+
+    def state_dict(self, *, portable: bool = False) -> Dict[str, Any]:  # type: ignore[override]
+        """Returns the state as torch does, all tensors in this machine's memory.
+
+        Per parameter: "step" (0-d), "meopt" (uint8: the record of its moments) and, where its format has any,
+        "residual" (uint8: residual bits of the weight). A reload is bit-exact, before or after the model's.
+        portable: torch's keys instead, with fp32 moments, which torch's own optimizers load.
+        """
+        live = self.state
+
+        def fill(_: torch.optim.Optimizer) -> None:
+            self._follow()
+            save = (lambda h, i: h.save_portable(i, self._moments)) if portable else Handle.save
+            self.state = defaultdict(dict, {p: save(h, i) for p, (h, i) in self._where.items()})
+
+        hook = self.register_state_dict_pre_hook(fill)
+        try:
+            saved = super().state_dict()
+        finally:
+            hook.remove()
+            self.state = live
+        for group in saved["param_groups"] if portable else ():
+            group.pop(STEPS, None)
+        return saved
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Loads what state_dict returned, with any preset, or what torch's optimizer of this rule returned.
+
+        ValueError: groups of different sizes, a damaged record, or an option that is not supported (amsgrad).
+        """
+
+        def hold(_: torch.optim.Optimizer, given: Dict[str, Any]) -> Dict[str, Any]:
+            for group in given["param_groups"]:
+                self._check_group({k: v for k, v in group.items() if k not in IMPLEMENTATION})
+            return {**given, "state": {key: {name: Held(value) if isinstance(value, Tensor) else value
+                                             for name, value in values.items()}
+                                       for key, values in given["state"].items()}}
+
+        hook = self.register_load_state_dict_pre_hook(hold)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            hook.remove()
+
+    def __getstate__(self) -> Dict[str, Any]:
+        self._follow()
+        state = {p: handle.save(i) for p, (handle, i) in self._where.items()}
+        return {**super().__getstate__(), "state": state, "_formats": self._formats, "_names": self._names}
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        saved = {p: {name: v.tensor if isinstance(v, Held) else v for name, v in values.items()}
+                 for p, values in state["state"].items()}
+        if "defaults" in state:  # a copy; else load_state_dict
+            self._reset()
+        else:
+            self._settle()
+            for p, (handle, i) in self._where.items():
+                if "residual" not in saved.setdefault(p, {}):
+                    saved[p].update(handle.save_residual(i))
+        super().__setstate__({**state, "state": defaultdict(dict)})
+        for group in self.param_groups:
+            for name, value in self.defaults.items():
+                group[name] = value if name in IMPLEMENTATION else group.get(name, value)
+            states = [saved.setdefault(p, {}) for p in group["params"]]
+            if "step" in group:  # timm's LAMB
+                for each in states:
+                    each.setdefault("step", group["step"])
+            group.setdefault(STEPS, max([int(each.get("step", 0)) for each in states], default=0))
+        self._rebuild(saved)
+
+    def held_bytes(self) -> Dict[str, float]:
+        """Returns bytes by class: "weights" (the parameters), "shadows" (of fp16 and strided parameters),
+        "residual" (bits of weights), "moments", "total", and "per_param": total / number of elements."""
+        held = dict.fromkeys(("weights", "shadows", "residual", "moments"), 0)
+        count = 0
+        for handle in self._handles():
+            found = handle.held()
+            held["weights"] += sum(p.numel() * p.element_size() for p in handle.params)
+            held["shadows"] += sum(s.numel() * s.element_size() for s in handle.shadows.values())
+            held["residual"] += found.correction
+            held["moments"] += found.moments
+            count += found.parameters
+        total = sum(held.values())
+        return {**held, "total": total, "per_param": total / max(count, 1)}
+
+
+def fp32_state_dict(model: torch.nn.Module, optimizer: Meopt) -> Dict[str, Tensor]:
+    """Returns model.state_dict() with the optimizer's parameters as fp32 with their residual bits, in this
+    machine's memory; all other entries are the model's own."""
+    optimizer._follow()
+    saved = model.state_dict()
+    for name, p in model.named_parameters(remove_duplicate=False):
+        if p in optimizer._where:
+            handle, i = optimizer._where[p]
+            saved[name] = handle.export(i)
+    return saved
+
+
+@torch.no_grad()
+def load_fp32_state_dict(model: torch.nn.Module, optimizer: Meopt, state_dict: Dict[str, Tensor]) -> None:
+    """Loads what fp32_state_dict returned into the model and the residual bits of the optimizer.
+    RuntimeError: keys or shapes differ (as model.load_state_dict)."""
+    model.load_state_dict(state_dict)
+    optimizer._follow()
+    for name, p in model.named_parameters():
+        if p in optimizer._where:
+            handle, i = optimizer._where[p]
+            handle.import_values(i, state_dict[name])
