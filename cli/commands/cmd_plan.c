@@ -5,7 +5,6 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/compare/published.h"
-#include "core/config/value.h"
 #include "core/data/list.h"
 #include "core/device/bench.h"
 #include "core/train/experiment.h"
@@ -16,32 +15,7 @@
 
 static const double MIB = 1 << 20, GIB = 1 << 30;
 
-enum { MAX_CHOSEN_KEYS = 32 };
-
-/* ---- Configurations and their plans ---- */
-
-/* Loads CONFIG with the overrides of the command line, then with `more` (NULL-terminated; may be NULL).
- * Values "auto" are resolved for all of them together. */
-static int load_config(struct config *config, const struct arguments *args, const char *const *more,
-                       struct error *err)
-{
-    int count = args->operand_count - 1, more_count = 0;
-    char **overrides, *text = NULL;
-    size_t bytes = 0;
-    while (more && more[more_count]) more_count++;
-    overrides = xcalloc((size_t)(count + more_count) + 1, sizeof *overrides);
-    for (int i = 0; i < count; i++) overrides[i] = args->operands[i + 1];
-    for (int i = 0; i < more_count; i++) overrides[count + i] = (char *)(uintptr_t)more[i];
-    int code = config_read_file(args->operands[0], &text, &bytes, err);
-    if (code == 0) {
-        code = config_examine(config, args->operands[0], text, bytes, overrides, count + more_count, NULL,
-                              NULL, err);
-        if (code) config_free(config);
-    }
-    free(text);
-    free(overrides);
-    return code;
-}
+/* ---- Ranks ---- */
 
 /* Returns --ranks, else the number of device.cards, else 1. */
 static int rank_count(const struct arguments *args, const struct config *config)
@@ -55,27 +29,6 @@ static int node_rank_count(const struct arguments *args, const struct config *co
 {
     int ranks = rank_count(args, config), most = (int)argument_int(args, "node-ranks", PLAN_NODE_RANKS);
     return ranks < most ? ranks : most;
-}
-
-/* Plans the rank with the most memory. */
-static int plan_largest_rank(struct plan *plan, const struct arguments *args, const struct config *config,
-                             struct error *err)
-{
-    struct comm_options ranks = {.rank = PLAN_LARGEST, .size = rank_count(args, config)};
-    return plan_make_distributed(plan, config, &ranks, err);
-}
-
-/* Returns in *peak the planned peak memory with `more` overrides. */
-static int plan_peak(double *peak, const struct arguments *args, const char *const *more, struct error *err)
-{
-    struct config config;
-    struct plan plan;
-    int code = load_config(&config, args, more, err);
-    if (code) return code;
-    code = plan_largest_rank(&plan, args, &config, err);
-    if (!code) *peak = (double)plan.use.peak_total_bytes;
-    config_free(&config);
-    return code;
 }
 
 /* ---- Comparison with published figures ---- */
@@ -111,19 +64,18 @@ static bool read_published(double mib[2], const struct config *c)
 }
 
 /* Plans a published workload as it was published: 32 images, without and with MEOpt. */
-static int compare_published(struct plan_report *r, const struct arguments *args, struct error *err)
+static void compare_published(struct plan_report *r, const struct memory_planner *p)
 {
-    static const char *const without[] = {"train.batch_size=32",    "train.micro_batch=0",
-                                          "optim.use_meopt=false",  "optim.pure_bf16=false",
-                                          "optim.gradients=auto",   "optim.clip_mode=auto",
-                                          "model_t.place=resident", "model_s.place=resident",
-                                          "optim.offload=none",     NULL};
-    static const char *const with[] = {"train.batch_size=32",  "train.micro_batch=0",  "optim.use_meopt=true",
-                                       "optim.gradients=auto", "optim.clip_mode=auto", NULL};
-    r->published = read_published(r->published_mib, r->config);
-    if (!r->published) return 0;
-    int code = plan_peak(&r->baseline_peak, args, without, err);
-    return code ? code : plan_peak(&r->meopt_peak, args, with, err);
+#define AS_PUBLISHED "train.batch_size=32 train.micro_batch=0 optim.gradients=auto optim.clip_mode=auto "
+    char keys[320];
+    struct memory_option without, with;
+    if (!read_published(r->published_mib, r->config)) return;
+    snprintf(keys, sizeof keys, AS_PUBLISHED "%s", memory_settings[MEMORY_BASELINE].keys);
+    memory_option_plan(&without, p, keys, NULL, NULL);
+    memory_option_plan(&with, p, AS_PUBLISHED "optim.use_meopt=true", NULL, NULL);
+    r->published = without.possible && with.possible;
+    r->baseline_peak = (double)without.peak_bytes;
+    r->meopt_peak = (double)with.peak_bytes;
 }
 
 /* ---- Time ---- */
@@ -173,60 +125,48 @@ static int find_limit(size_t *limit, const struct arguments *args, const struct 
     return 0;
 }
 
-/* Finds the memory options and their times for `limit` bytes per rank; with 0 does nothing.
- * Rates are given on the command line, else measured with --measure, else assumed. */
-static int find_memory_options(struct memory_options *memory, const struct plan_report *r,
-                               const struct arguments *args, size_t limit, struct error *err)
+/* Sets the speeds that are given on the command line, else measured with --measure; others are assumed. */
+static int set_speed(struct memory_options_speed *speed, const struct plan_report *r,
+                     const struct arguments *args, struct error *err)
 {
-    struct comm_options ranks = {.rank = PLAN_LARGEST, .size = r->ranks};
-    struct memory_options_speed speed = memory_options_assumed(r->config);
     double carry = argument_real(args, "carry", 0);
     int code = 0;
-    if (!limit) return 0;
-    if (carry > 0) speed.carried_gb_per_s = carry, speed.carry = CARRY_GIVEN;
-    else if (argument_flag(args, "measure") && (code = carry_measure(&speed, r->config, err)) != 0)
-        return code;
-    if (r->gflops > 0) speed.gflops = r->gflops, speed.assumed = false;
-    return memory_options_find(memory, args->operands[0], args->operands + 1, args->operand_count - 1, &ranks,
-                               limit, &speed, err);
+    if (carry > 0) speed->carried_gb_per_s = carry, speed->carry = CARRY_GIVEN;
+    else if (argument_flag(args, "measure")) code = carry_measure(speed, r->config, err);
+    if (r->gflops > 0) speed->gflops = r->gflops, speed->assumed = false;
+    return code;
 }
 
-/* With train.memory, plans again with the keys that training would choose. */
-static int plan_chosen(struct plan_report *r, struct config *config, struct plan *plan,
-                       const struct arguments *args, const struct memory_options *memory, struct error *err)
+/* Finds the memory options for the bytes of --fit. With train.memory, plans again with the keys that training
+ * would choose. */
+static int find_memory_options(struct memory_options *memory, struct plan_report *r, struct memory_planner *p,
+                               const struct arguments *args, struct error *err)
 {
-    const char *overrides[MAX_CHOSEN_KEYS + 1] = {NULL};
-    char *rest, *keys;
-    const struct memory_option *chosen = memory->chosen < 0 ? NULL : &memory->options[memory->chosen];
-    if (!chosen || !chosen->keys[0]) return 0;
-    r->chosen = chosen->keys;
-    r->chosen_note = memory_options_note(chosen);
-    keys = xstrdup(chosen->keys);
-    int count = 0;
-    for (char *key = strtok_r(keys, " ", &rest); key && count < MAX_CHOSEN_KEYS;
-         key = strtok_r(NULL, " ", &rest))
-        overrides[count++] = key;
-    config_free(config);
-    int code = load_config(config, args, overrides, err);
-    if (code) *config = (struct config){0};
-    else code = plan_largest_rank(plan, args, config, err);
-    free(keys);
-    return code;
+    size_t limit;
+    int code = find_limit(&limit, args, r->config, &r->card, err);
+    if (code || !limit) return code;
+    if ((code = set_speed(&p->speed, r, args, err)) != 0) return code;
+    memory_options_find(memory, p, limit);
+    r->memory = memory;
+    if (argument_text(args, "fit", NULL) || memory->chosen < 0) return 0;
+    r->chosen = &memory->options[memory->chosen];
+    return r->chosen->keys[0] ? memory_planner_apply(p, r->chosen, err) : 0;
 }
 
 /* ---- The command ---- */
 
 /* Returns EXIT_CONFIG if the peak does not fit into a card that is given, limited or present. */
-static int check_fits(const struct plan_report *r, const struct explanation *e, struct error *err)
+static int check_fits(const struct plan_report *r, struct error *err)
 {
     double peak = (double)r->plan->use.peak_total_bytes;
+    const struct memory_options *settings = r->explanation ? &r->explanation->settings : NULL;
     char hint[320] = "--what-if lists settings that need less, and their cost";
     if (!r->card.bytes || r->card.assumed || peak <= (double)r->card.bytes) return 0;
-    if (e)
+    if (settings && settings->chosen >= 0)
+        snprintf(hint, sizeof hint, "the cheapest setting that fits: %s",
+                 settings->options[settings->chosen].keys);
+    else if (settings)
         snprintf(hint, sizeof hint, "none of the settings above fits: use fewer images or a smaller student");
-    for (int i = 0; e && i < REMEDIES; i++)
-        if (e->remedies[i].cheapest)
-            snprintf(hint, sizeof hint, "the cheapest setting that fits: %s", e->remedies[i].keys);
     return error_set(err, EXIT_CONFIG, hint, "the planned peak of %.1f MiB does not fit into %.1f MiB (%s)",
                      peak / MIB, (double)r->card.bytes / MIB, r->card.name);
 }
@@ -254,33 +194,25 @@ static void warn_missing_driver(const struct config *config)
 }
 
 /* Computes all figures of the report in order; later ones use earlier ones. */
-static int compute_report(struct plan_report *r, struct config *config, struct plan *plan,
-                          struct memory_options *memory, struct explanation *e, const struct arguments *args,
-                          struct error *err)
+static int compute_report(struct plan_report *r, struct memory_planner *p, struct memory_options *memory,
+                          struct explanation *e, const struct arguments *args, struct error *err)
 {
     int code;
-    size_t limit;
-    struct comm_options ranks = {.rank = PLAN_LARGEST};
+    const struct config *config = &p->config;
+    struct comm_options ranks = {.rank = PLAN_LARGEST, .size = rank_count(args, config)};
     if ((code = fit_card(&r->card, args, config, node_rank_count(args, config), err)) != 0) return code;
     warn_missing_driver(config);
-    if ((code = plan_largest_rank(plan, args, config, err)) != 0) return code;
+    if ((code = memory_planner_plan(p, &ranks, err)) != 0) return code;
     if (argument_flag(args, "measure") && r->gflops <= 0 && (code = measure_gemm(r, err)) != 0) return code;
-    ranks.size = r->ranks = rank_count(args, config);
-    if ((code = find_limit(&limit, args, config, &r->card, err)) != 0) return code;
-    if ((code = find_memory_options(memory, r, args, limit, err)) != 0) return code;
-    if (limit) r->memory = memory;
-    if (limit && !argument_text(args, "fit", NULL) &&
-        (code = plan_chosen(r, config, plan, args, memory, err)) != 0)
+    r->ranks = ranks.size;
+    compare_published(r, p);
+    if ((code = find_memory_options(memory, r, p, args, err)) != 0) return code;
+    if ((code = scaling_table_make(&r->scaling, args, config, &p->plan, r->ranks, r->gflops, err)) != 0)
         return code;
-    if ((code = scaling_table_make(&r->scaling, args, config, plan, r->ranks, r->gflops, err)) != 0)
-        return code;
-    r->disk_bytes = plan->checkpoint_bytes * (config->train.checkpoint_keep + 1);
+    r->disk_bytes = p->plan.checkpoint_bytes * (config->train.checkpoint_keep + 1);
     if (r->card.bytes) r->largest_micro = plan_largest_batch(config, &ranks, r->card.bytes, NULL);
-    if ((code = compare_published(r, args, err)) != 0) return code;
     if (argument_flag(args, "what-if") || argument_text(args, "explain", NULL)) {
-        code = explain(e, args->operands[0], args->operands + 1, args->operand_count - 1, &ranks,
-                       r->card.bytes, err);
-        if (code) return code;
+        explain(e, p, r->card.bytes);
         r->explanation = e;
     }
     return compute_epoch(r, err);
@@ -293,21 +225,21 @@ static int plan_run(const struct arguments *args, struct error *err)
     if (args->operand_count == 0)
         return error_set(err, EXIT_USAGE, "usage: meopt plan [options] CONFIG [key=value ...]",
                          "meopt plan requires CONFIG");
-    struct config config;
-    struct plan plan;
+    struct memory_planner planner;
     struct memory_options memory = {0};
     struct explanation e = {0};
-    int code = load_config(&config, args, NULL, err);
+    int code =
+        memory_planner_load(&planner, args->operands[0], args->operands + 1, args->operand_count - 1, err);
     if (code) return code;
     const char *class = argument_text(args, "explain", NULL);
-    struct plan_report r = {.config = &config,
-                            .plan = &plan,
+    struct plan_report r = {.config = &planner.config,
+                            .plan = &planner.plan,
                             .largest_micro = -1,
                             .images = -1,
                             .gflops = argument_real(args, "gflops", 0),
                             .step_ms = argument_real(args, "step-ms", 0),
                             .explained = class ? plan_explain_class(class) : -1};
-    if ((code = compute_report(&r, &config, &plan, &memory, &e, args, err)) != 0) goto done;
+    if ((code = compute_report(&r, &planner, &memory, &e, args, err)) != 0) goto done;
     if (argument_flag(args, "json")) print_json(plan_report_json(&r));
     else {
         plan_report_print(&r);
@@ -315,11 +247,11 @@ static int plan_run(const struct arguments *args, struct error *err)
         if (argument_flag(args, "what-if")) plan_report_print_settings(&r);
         if (r.memory) fit_print(&memory, args->operands[0]);
     }
-    code = r.memory ? fit_check(&memory, err) : check_fits(&r, r.explanation, err);
+    code = r.memory ? fit_check(&memory, err) : check_fits(&r, err);
 done:
     memory_options_free(&memory);
     explanation_free(&e);
-    config_free(&config);
+    memory_planner_close(&planner);
     return code;
 }
 

@@ -86,23 +86,19 @@ static int apply_memory_option(struct config *config, const struct arguments *ar
     static const char *const assigned[] = {"device.type", "device.cards", "train.global_batch"};
     enum { ASSIGNED = sizeof assigned / sizeof *assigned };
     int own = o->count, size = ranks->how.size > 1 ? ranks->how.size : 1;
-    char *keys = NULL, *at;
+    struct memory_option chosen;
     o->all = xrealloc(o->all, (size_t)(own + ASSIGNED) * sizeof *o->all);
     for (int i = 0; i < ASSIGNED; i++) { /* as set by options */
         char *value = config_value_text(config, config_key_index(assigned[i]));
         o->all[o->count++] = xasprintf("%s=%s", assigned[i], value);
         free(value);
     }
-    int code =
-        fit_keys(&keys, config, args->operands[0], o->all, o->count, size, train_ranks_of_host(ranks), err);
+    int code = fit_choose(&chosen, config, args->operands[0], o->all, o->count, size,
+                          train_ranks_of_host(ranks), err);
     while (o->count > own) free(o->all[--o->count]);
-    if (code || keys) config_free(config);
-    if (!keys) return code;
-    for (char *word = strtok_r(keys, " ", &at); word; word = strtok_r(NULL, " ", &at)) {
-        o->all = xrealloc(o->all, (size_t)(o->count + 1) * sizeof *o->all);
-        o->all[o->count++] = xstrdup(word);
-    }
-    free(keys);
+    if (code || chosen.keys[0]) config_free(config);
+    if (!chosen.keys[0]) return code;
+    memory_option_append(&chosen, &o->all, &o->count);
     return load_asked(config, args, ranks, o, err);
 }
 

@@ -22,18 +22,18 @@ void plan_explain_line(char *dst, size_t size, const struct explanation *e, cons
     if (row->count > 1) snprintf(count, sizeof count, "x %lld", (long long)row->count);
     int n = snprintf(dst, size, "%10.2f  %-6s %-34s", row->bytes / MIB, count, row->name);
     if (row->remedy >= 0 && n > 0 && (size_t)n < size) {
-        const struct remedy *r = &e->remedies[row->remedy];
+        const struct memory_option *r = &e->settings.options[row->remedy];
         snprintf(dst + n, size - (size_t)n, "  %.2f by %s, compute x %.2f", -row->saved / MIB, r->keys,
-                 r->cost);
+                 r->compute);
     }
 }
 
 void plan_explain_print(const struct explanation *e, int class)
 {
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++) {
-        if ((class >= 0 && c != class) || (class < 0 && !e->plan.use.peak_bytes[c])) continue;
-        printf("\n%s, MiB: %.2f\n", memory_class_names[c], (double)e->plan.use.peak_bytes[c] / MIB);
-        double small = (double)e->plan.use.peak_bytes[c] / 1000, rest = 0;
+        if ((class >= 0 && c != class) || (class < 0 && !e->use.peak_bytes[c])) continue;
+        printf("\n%s, MiB: %.2f\n", memory_class_names[c], (double)e->use.peak_bytes[c] / MIB);
+        double small = (double)e->use.peak_bytes[c] / 1000, rest = 0;
         int smaller = 0;
         for (int i = 0; i < e->row_count; i++) {
             char line[512];
@@ -61,13 +61,13 @@ json_t *plan_explain_json(const struct explanation *e, int class)
     for (int i = 0; i < e->row_count; i++) {
         const struct explain_row *row = &e->rows[i];
         if (class >= 0 && row->class != (enum memory_class) class) continue;
-        const struct remedy *r = row->remedy >= 0 ? &e->remedies[row->remedy] : NULL;
+        const struct memory_option *r = row->remedy >= 0 ? &e->settings.options[row->remedy] : NULL;
         json_t *one =
             json_pack("{s:s, s:s, s:I, s:I}", "class", memory_class_names[row->class], "name", row->name,
                       "tensors", (json_int_t)row->count, "bytes", (json_int_t)row->bytes);
         json_object_set_new(one, "keys", r ? json_string(r->keys) : json_null());
         json_object_set_new(one, "saved_bytes", r ? json_integer((json_int_t)row->saved) : json_null());
-        json_object_set_new(one, "relative_compute", r ? json_real(r->cost) : json_null());
+        json_object_set_new(one, "relative_compute", r ? json_real(r->compute) : json_null());
         json_array_append_new(all, one);
     }
     return all;

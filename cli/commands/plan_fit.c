@@ -116,7 +116,7 @@ void fit_print(const struct memory_options *l, const char *path)
     for (int i = 0; i < l->count; i++) {
         const struct memory_option *r = &l->options[i];
         printf("  %8.2f  %8.3g   %s%s%s\n", (double)r->peak_bytes / GIB, r->step_s,
-               r->keys[0] ? r->keys : "(unchanged)", memory_options_note(r),
+               r->keys[0] ? r->keys : "(unchanged)", memory_option_note(r),
                i == l->chosen ? "  <- fastest that fits" : "");
     }
     if (l->chosen >= 0 && l->options[l->chosen].keys[0])
@@ -130,7 +130,7 @@ json_t *fit_json(const struct memory_options *l)
         json_array_append_new(
             rows, json_pack("{s:I, s:f, s:s, s:b, s:b}", "peak_bytes", (json_int_t)l->options[i].peak_bytes,
                             "step_s", l->options[i].step_s, "keys", l->options[i].keys, "changes_numbers",
-                            memory_options_note(&l->options[i])[0] != 0, "chosen", i == l->chosen));
+                            memory_option_note(&l->options[i])[0] != 0, "chosen", i == l->chosen));
     return json_pack("{s:I, s:f, s:f, s:b, s:b, s:o}", "limit_bytes", (json_int_t)l->limit_bytes, "gflops",
                      l->speed.gflops, "carried_gb_per_s", l->speed.carried_gb_per_s, "assumed",
                      l->speed.assumed, "carry_measured", l->speed.carry == CARRY_MEASURED, "rungs", rows);
@@ -153,34 +153,35 @@ int fit_check(const struct memory_options *l, struct error *err)
 {
     if (l->chosen >= 0) return 0;
     size_t least = l->count ? l->options[l->count - 1].peak_bytes : 0;
-    return error_set(err, EXIT_CONFIG, "use fewer images, a smaller student, or optim.preset: minimal",
+    return error_set(err, EXIT_CONFIG,
+                     "use fewer images, a smaller student, or a format of 'meopt plan --what-if'",
                      "no memory option fits into %s; the smallest requires %s", amount(l->limit_bytes).text,
                      amount(least).text);
 }
 
 size_t fit_auto(const struct card *card) { return card->free_bytes / 20 * 19; }
 
-int fit_keys(char **keys, const struct config *config, const char *path, char **overrides, int count,
-             int ranks, int host_ranks, struct error *err)
+int fit_choose(struct memory_option *chosen, const struct config *config, const char *path,
+               char *const *overrides, int count, int ranks, int host_ranks, struct error *err)
 {
     int64_t bytes = config_memory(config);
+    struct memory_planner p;
     struct memory_options l;
     struct card card;
     struct comm_options largest = {.rank = PLAN_LARGEST, .size = ranks};
     int code = 0;
-    *keys = NULL;
+    *chosen = (struct memory_option){0};
     if (!bytes) return 0;
     if (bytes < 0 && (code = fit_card(&card, NULL, config, host_ranks, err)) != 0) return code;
-    size_t limit = bytes < 0 ? fit_auto(&card) : (size_t)bytes;
-    if ((code = memory_options_find(&l, path, overrides, count, &largest, limit, NULL, err)) != 0)
-        return code;
+    if ((code = memory_planner_open(&p, path, overrides, count, &largest, err)) != 0) return code;
+    memory_options_find(&l, &p, bytes < 0 ? fit_auto(&card) : (size_t)bytes);
+    memory_planner_close(&p);
     code = fit_check(&l, err);
     if (!code) {
-        const struct memory_option *r = &l.options[l.chosen];
+        *chosen = l.options[l.chosen];
         log_info("train.memory %s%s: %s, peak %s", config->train.memory, ranks > 1 ? " per rank" : "",
-                 r->keys[0] ? r->keys : "fits unchanged", amount(r->peak_bytes).text);
-        if (memory_options_note(r)[0]) log_info("train.memory%s", memory_options_note(r));
-        if (r->keys[0]) *keys = xstrdup(r->keys);
+                 chosen->keys[0] ? chosen->keys : "fits unchanged", amount(chosen->peak_bytes).text);
+        if (memory_option_note(chosen)[0]) log_info("train.memory%s", memory_option_note(chosen));
     }
     memory_options_free(&l);
     return code;

@@ -28,10 +28,9 @@ json_t *fit_json(const struct memory_options *options);
 /* Returns EXIT_CONFIG if no memory option fits. */
 int fit_check(const struct memory_options *options, struct error *err);
 
-/* Returns in *keys the key=value words that train.memory chooses, separated by spaces (malloc'ed), and logs
- * them. NULL: train.memory is not set, or the configuration fits unchanged. ranks: of the run; host_ranks: of
- * this host. */
-int fit_keys(char **keys, const struct config *config, const char *path, char **overrides, int count,
-             int ranks, int host_ranks, struct error *err);
+/* Returns and logs the option that train.memory chooses. Without keys: train.memory is not set, or the
+ * configuration fits unchanged. ranks: of the run; host_ranks: of this host. */
+int fit_choose(struct memory_option *chosen, const struct config *config, const char *path,
+               char *const *overrides, int count, int ranks, int host_ranks, struct error *err);
 
 #endif

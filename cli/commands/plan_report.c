@@ -37,8 +37,9 @@ static void print_model(const struct plan_report *r)
            (long long)p->micro, p->from_checkpoints ? "" : "; model shapes from arch, no checkpoint read");
     trainer_clipping(r->config, clipping, sizeof clipping);
     printf("clipping %s\n", clipping);
-    if (r->chosen)
-        printf("chosen   %s (by train.memory: %s)%s\n", r->chosen, r->config->train.memory, r->chosen_note);
+    if (r->chosen && r->chosen->keys[0])
+        printf("chosen   %s (by train.memory: %s)%s\n", r->chosen->keys, r->config->train.memory,
+               memory_option_note(r->chosen));
 }
 
 /* Prints one line per storage outside of the device's memory, with its classes in MiB. */
@@ -149,18 +150,18 @@ void plan_report_print(const struct plan_report *r)
     if (r->published) print_published(r);
 }
 
-static void print_setting(const struct plan_report *r, const struct remedy *s)
+static void print_setting(const struct plan_report *r, const struct memory_option *s, bool cheapest)
 {
-    double peak = (double)s->use.peak_total_bytes, now = (double)r->explanation->plan.use.peak_total_bytes;
+    double peak = (double)s->peak_bytes, now = (double)r->explanation->use.peak_total_bytes;
     if (!s->possible) {
         printf("  %-26s not possible: %s\n", s->name, s->why);
         return;
     }
-    printf("  %-26s %8.2f   %5.0f %%   x %.2f   %s%s\n", s->name, peak / GIB, 100 * peak / now, s->cost,
-           !r->card.bytes ? ""
-           : s->fits      ? "fits"
-                          : "does not fit",
-           s->cheapest ? "  <- cheapest that fits" : "");
+    printf("  %-26s %8.2f   %5.0f %%   x %.2f   %s%s\n", s->name, peak / GIB, 100 * peak / now, s->compute,
+           !r->card.bytes                   ? ""
+           : s->peak_bytes <= r->card.bytes ? "fits"
+                                            : "does not fit",
+           cheapest ? "  <- cheapest that fits" : "");
     printf("      %s", s->keys[0] ? s->keys : "(unchanged)");
     if (r->ranks > 1) printf("; each rank sends %.1f MiB per step", s->sent / MIB);
     printf("\n");
@@ -170,8 +171,8 @@ void plan_report_print_settings(const struct plan_report *r)
 {
     printf("\nwhat if%*s peak GiB   of now   compute%s\n", 21, "",
            r->card.bytes ? "" : "   (give a card: --card-memory 64G)");
-    for (int i = 0; i < REMEDIES; i++)
-        if (r->explanation->remedies[i].name) print_setting(r, &r->explanation->remedies[i]);
+    const struct memory_options *l = &r->explanation->settings;
+    for (int i = 0; i < l->count; i++) print_setting(r, &l->options[i], i == l->chosen);
     printf("  '+': this configuration with that change. compute: per step relative to now; with a cached "
            "teacher, after the first epoch.\n");
 }
@@ -244,16 +245,16 @@ static void add_time(json_t *root, const struct plan_report *r)
     json_object_set_new(root, "scaling", r->scaling.count ? scaling_table_json(&r->scaling) : json_null());
 }
 
-static json_t *setting_json(const struct remedy *s, bool card_known)
+static json_t *setting_json(const struct memory_option *s, size_t card_bytes, bool cheapest)
 {
     bool possible = s->possible;
     json_t *row = json_pack("{s:s, s:b}", "name", s->name, "possible", possible);
-    json_object_set_new(row, "peak_bytes",
-                        possible ? json_integer((json_int_t)s->use.peak_total_bytes) : json_null());
-    json_object_set_new(row, "relative_compute", possible ? json_real(s->cost) : json_null());
+    json_object_set_new(row, "peak_bytes", possible ? json_integer((json_int_t)s->peak_bytes) : json_null());
+    json_object_set_new(row, "relative_compute", possible ? json_real(s->compute) : json_null());
     json_object_set_new(row, "sent_bytes_per_step", possible ? json_real(s->sent) : json_null());
-    json_object_set_new(row, "fits", possible && card_known ? json_boolean(s->fits) : json_null());
-    json_object_set_new(row, "cheapest_that_fits", json_boolean(s->cheapest));
+    json_object_set_new(row, "fits",
+                        possible && card_bytes ? json_boolean(s->peak_bytes <= card_bytes) : json_null());
+    json_object_set_new(row, "cheapest_that_fits", json_boolean(cheapest));
     json_object_set_new(row, "keys", json_string(s->keys));
     return row;
 }
@@ -263,9 +264,9 @@ static void add_settings(json_t *root, const struct plan_report *r)
     const struct explanation *e = r->explanation;
     if (!e) return;
     json_t *rows = json_array();
-    for (int i = 0; i < REMEDIES; i++)
-        if (e->remedies[i].name)
-            json_array_append_new(rows, setting_json(&e->remedies[i], r->card.bytes > 0));
+    for (int i = 0; i < e->settings.count; i++)
+        json_array_append_new(rows,
+                              setting_json(&e->settings.options[i], r->card.bytes, i == e->settings.chosen));
     json_object_set_new(root, "what_if", rows);
     json_object_set_new(root, "tensors", plan_explain_json(e, r->explained));
 }

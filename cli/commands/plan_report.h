@@ -11,8 +11,7 @@ struct plan_report {
     const struct plan *plan;               /* of the rank with the most memory */
     const struct memory_options *memory;   /* NULL without --fit and train.memory */
     const struct explanation *explanation; /* NULL without --what-if and --explain */
-    const char *chosen;                    /* keys that train.memory chose; NULL: none */
-    const char *chosen_note;               /* their effect on numbers, "" if none */
+    const struct memory_option *chosen;    /* by train.memory; NULL: none */
     struct card card;                      /* bytes 0: unknown */
     int ranks;
     int64_t largest_micro;            /* images of the largest micro-batch that fits; -1: unknown */

@@ -12,8 +12,13 @@ static void open_explanation(struct dash *d)
 {
     char *path = path_join(d->run->directory, "config.yaml");
     struct comm_options ranks = {.size = d->run->card_count > 1 ? d->run->card_count : 1};
+    struct memory_planner p;
     struct error err = {0};
-    if (!d->why.made) d->why.made = explain(&d->why.what, path, NULL, 0, &ranks, 0, &err) == 0;
+    if (!d->why.made && memory_planner_open(&p, path, NULL, 0, &ranks, &err) == 0) {
+        explain(&d->why.what, &p, 0);
+        memory_planner_close(&p);
+        d->why.made = true;
+    }
     d->why.open = d->why.made;
     if (!d->why.open) snprintf(d->message, sizeof d->message, "cannot plan this run: %.170s", err.what);
     free(path);
@@ -31,7 +36,7 @@ static void select_class(struct dash *d, int by)
     int c = (int)d->why.class;
     do {
         c = (c + by + MEMORY_CLASS_COUNT) % MEMORY_CLASS_COUNT;
-    } while (!d->why.what.plan.use.peak_bytes[c] && c != (int)d->why.class);
+    } while (!d->why.what.use.peak_bytes[c] && c != (int)d->why.class);
     d->why.class = (enum memory_class)c;
     d->why.top = 0;
 }
@@ -61,11 +66,11 @@ static int draw_row(const struct dash *d, const struct explain_row *row, int y, 
 {
     char line[400], bytes[24], saved[24], count[24] = "";
     int name = r->w >= 100 ? 44 : 26, x = r->x + name + 14, lines = 1, bottom = r->y + r->h;
-    const struct remedy *remedy = row->remedy < 0 ? NULL : &d->why.what.remedies[row->remedy];
+    const struct memory_option *remedy = row->remedy < 0 ? NULL : &d->why.what.settings.options[row->remedy];
     char advice[400] = "";
     if (remedy)
         snprintf(advice, sizeof advice, "-%s x%.2f %s", dash_bytes(saved, sizeof saved, row->saved),
-                 remedy->cost, remedy->keys);
+                 remedy->compute, remedy->keys);
     if (x + (int)strlen(advice) > r->x + r->w) {
         x = r->x + 13;
         lines++;
@@ -94,11 +99,11 @@ void dash_why_draw(struct dash *d, const struct dash_rect *r)
     const struct explanation *e = &d->why.what;
     char line[200], bytes[24];
     int y = r->y, x = r->x, skip = d->why.top;
-    if (!e->plan.use.peak_bytes[d->why.class]) select_class(d, 1);
+    if (!e->use.peak_bytes[d->why.class]) select_class(d, 1);
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++) {
-        if (!e->plan.use.peak_bytes[c]) continue;
+        if (!e->use.peak_bytes[c]) continue;
         snprintf(line, sizeof line, r->w >= 100 ? "%s %s" : "%.5s %s", memory_class_names[c],
-                 dash_bytes(bytes, sizeof bytes, (double)e->plan.use.peak_bytes[c]));
+                 dash_bytes(bytes, sizeof bytes, (double)e->use.peak_bytes[c]));
         dash_put(y, x, r->x + r->w - x, c == (int)d->why.class ? (int)A_REVERSE : dash_paint(PAIR_CLASS + c),
                  line);
         x += (int)strlen(line) + 1;

@@ -86,17 +86,19 @@ static bool may_resume(const struct run *run, const char *keys)
 void advice_memory(const struct run *run, const struct comm_options *ranks, size_t available,
                    struct error *err)
 {
+    struct memory_planner p;
     struct memory_options l;
     char word[220], *path = run_path(run, "config.yaml");
-    if (err && memory_options_find(&l, path, NULL, 0, ranks, available, NULL, NULL) == 0) {
+    if (err && memory_planner_open(&p, path, NULL, 0, ranks, NULL) == 0) {
         const struct memory_option *best = NULL;
+        memory_options_find(&l, &p, available);
         log_info("settings with a lower peak than the planned %.1f MiB:",
                  (double)l.now.peak_bytes / 1048576.0);
         for (int i = 0; i < l.count; i++) {
             const struct memory_option *r = &l.options[i];
             if (!r->keys[0] || r->peak_bytes >= l.now.peak_bytes) continue;
             log_info("  %10.1f MiB, step x %.2f: %s%s", (double)r->peak_bytes / 1048576.0,
-                     r->step_s / l.now.step_s, r->keys, memory_options_note(r));
+                     r->step_s / l.now.step_s, r->keys, memory_option_note(r));
             if (!best || l.chosen < 0 || i == l.chosen) best = r;
         }
         const char *label = l.chosen >= 0 ? "this fits" : "this needs the least memory";
@@ -107,6 +109,7 @@ void advice_memory(const struct run *run, const struct comm_options *ranks, size
             snprintf(err->hint, sizeof err->hint, "%s: meopt train %s %s", label,
                      run_word(word, sizeof word, path), best->keys);
         memory_options_free(&l);
+        memory_planner_close(&p);
     }
     free(path);
 }

@@ -1,16 +1,16 @@
 /* Explains the memory of an experiment: the tensors of each memory class, and the setting that shrinks each.
  *
  *     struct explanation e;
- *     if (explain(&e, path, overrides, count, ranks, limit, &err) == 0) ...
- *     e.rows, by class and size; e.remedies; explanation_remedy(&e, i)
+ *     explain(&e, &planner, limit);
+ *     e.rows, by class and size; e.settings
  *     explanation_free(&e);
  */
 #ifndef MEOPT_TRAIN_MEMORY_EXPLAIN_H
 #define MEOPT_TRAIN_MEMORY_EXPLAIN_H
 
-#include "core/train/plan.h"
+#include "core/train/memory_options.h"
 
-enum { EXPLAIN_NAME = 96, REMEDIES = 19, REMEDY_KEYS = 6 };
+enum { EXPLAIN_NAME = 96 };
 
 /* One row. Tensors whose names differ only in the block's number share the row blocks.*.NAME. */
 struct explain_row {
@@ -18,33 +18,19 @@ struct explain_row {
     char name[EXPLAIN_NAME];
     int64_t count; /* tensors */
     double bytes;  /* of all of them */
-    int remedy;    /* index of the cheapest setting that shrinks this row; -1: none */
+    int remedy;    /* index in settings of the cheapest one that shrinks this row; -1: none */
     double saved;  /* bytes of this row that it saves */
 };
 
-/* A setting, planned for this experiment. */
-struct remedy {
-    const char *name; /* NULL: it requires several ranks */
-    char keys[256];   /* key=value words that select it */
-    bool possible, fits, cheapest;
-    char why[200]; /* the reason if it is not possible */
-    struct memory_use use;
-    double cost; /* compute of a step, relative to the experiment as configured */
-    double sent; /* bytes that a rank sends per step */
-    struct explain_row *rows;
-    int row_count;
-};
-
 struct explanation {
-    struct plan plan;
+    struct memory_use use; /* of the experiment as configured */
     struct explain_row *rows;
     int row_count;
-    struct remedy remedies[REMEDIES];
+    struct memory_options settings; /* those of --what-if; chosen: the one with the least compute that fits */
 };
 
-/* Explains the experiment of a file with overrides. limit: bytes that it should fit into; 0: none. */
-int explain(struct explanation *e, const char *path, char **overrides, int count,
-            const struct comm_options *ranks, size_t limit, struct error *err);
+/* Explains a planned experiment. limit: bytes that it should fit into; 0: none, and no setting is chosen. */
+void explain(struct explanation *e, const struct memory_planner *planner, size_t limit);
 void explanation_free(struct explanation *e);
 
 #endif

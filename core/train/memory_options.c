@@ -8,58 +8,166 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { AXES = 6, CHOICES = 6, WORDS = 2 };
+/* ---- The table ---- */
 
-/* An axis of the search: its choices, cheapest first, as key=value words. @N: the batch divided by N. */
-static const struct axis {
-    const char *choices[CHOICES][WORDS];
-} axes[AXES] = {
-    {{{"model_t.place=resident", "train.cache_teacher=false"},
-      {"model_t.place=resident", "train.cache_teacher=true"},
-      {"model_t.place=streamed", "train.cache_teacher=false"},
-      {"model_t.place=streamed", "train.cache_teacher=true"}}},
-    {{{"train.save_activations=minimal", "train.recompute=none"},
-      {"train.save_activations=8bit", "train.recompute=none"},
-      {"train.save_activations=minimal", "train.recompute=block"}}},
-    {{{"model_s.place=resident"}, {"model_s.place=streamed"}}},
-    {{{"optim.offload=none"}, {"optim.offload=host"}, {"optim.offload=nvme"}}},
-    {{{"dist.shard=none"}, {"dist.shard=optimizer"}, {"dist.shard=parameters"}}},
-    {{{"train.micro_batch=0"},
-      {"train.micro_batch=@2"},
-      {"train.micro_batch=@4"},
-      {"train.micro_batch=@8"},
-      {"train.micro_batch=@16"}}},
+/* A baseline has no streaming and no offloading. */
+#define HELD         "model_t.place=resident model_s.place=resident optim.offload=none "
+#define MEOPT        "optim.use_meopt=true optim.pure_bf16=false "
+#define CACHED       "train.cache_teacher=true"
+#define RECOMPUTED   "train.recompute=block train.save_activations=minimal"
+#define STREAMED_T   "model_t.place=streamed"
+#define STREAMED_S   "model_s.place=streamed"
+#define FIXED_CROPS  .with = "data.augment=false data.flip=auto"
+#define ANY_CLIPPING .with = "optim.clip_mode=auto"
+
+/* In the order of --what-if; an axis begins with the setting that is not an option. */
+const struct memory_setting memory_settings[] = {
+    {"baseline (AMP + AdamW)", .keys = HELD "optim.use_meopt=false optim.pure_bf16=false"},
+    {"pure_bf16", .keys = HELD "optim.use_meopt=false optim.pure_bf16=true"},
+    {"quality", .keys = MEOPT "optim.preset=quality"},
+    {"balanced", .keys = MEOPT "optim.preset=balanced"},
+    {"minimal", .keys = MEOPT "optim.preset=minimal"},
+    {"+ gradients: keep", .keys = "model_s.place=resident optim.gradients=keep"},
+    {.axis = AXIS_CACHE, .keys = "train.cache_teacher=false"},
+    {"+ cached teacher", AXIS_CACHE, .keys = CACHED, FIXED_CROPS},
+    {.axis = AXIS_TEACHER, .keys = "model_t.place=resident"},
+    {"+ streamed teacher", AXIS_TEACHER, .keys = STREAMED_T},
+    {.axis = AXIS_STUDENT, .keys = "model_s.place=resident"},
+    {"+ streamed student", AXIS_STUDENT, .keys = STREAMED_S},
+    {"+ streamed weights of both", .keys = STREAMED_T " " STREAMED_S, .combined = true},
+    {.axis = AXIS_MICRO, .keys = "train.micro_batch=0"},
+    {"+ half micro-batch", AXIS_MICRO, .keys = "train.micro_batch=@2", ANY_CLIPPING},
+    {"+ quarter micro-batch", AXIS_MICRO, .keys = "train.micro_batch=@4", ANY_CLIPPING},
+    {.axis = AXIS_MICRO, .keys = "train.micro_batch=@8"},
+    {.axis = AXIS_MICRO, .keys = "train.micro_batch=@16"},
+    {.axis = AXIS_ACTIVATIONS, .keys = "train.save_activations=minimal train.recompute=none"},
+    {"+ activations: 8bit", AXIS_ACTIVATIONS, .keys = "train.save_activations=8bit train.recompute=none",
+     .note = " (8-bit activations change the numbers of the run)"},
+    {"+ recompute: block", AXIS_ACTIVATIONS, .keys = RECOMPUTED},
+    {.axis = AXIS_OFFLOAD, .keys = "optim.offload=none"},
+    {"+ offload: host", AXIS_OFFLOAD, .keys = "optim.offload=host"},
+    {"+ offload: nvme", AXIS_OFFLOAD, .keys = "optim.offload=nvme"},
+    {.axis = AXIS_SHARD, .keys = "dist.shard=none"},
+    {"+ shard: optimizer", AXIS_SHARD, .keys = "dist.shard=optimizer", .several_ranks = true},
+    {"+ shard: gradients", .keys = "dist.shard=gradients", .several_ranks = true}, /* its alias */
+    {"+ shard: parameters", AXIS_SHARD, .keys = "dist.shard=parameters", .several_ranks = true},
+    {"+ cached, recompute", .keys = RECOMPUTED " " CACHED, FIXED_CROPS, .combined = true},
 };
+const int memory_setting_count = sizeof memory_settings / sizeof *memory_settings;
 
-struct search {
-    struct memory_options *options;
-    const char *path;
-    char *text;
-    size_t bytes;
-    char **overrides; /* the given ones, with space for those of a combination */
-    int count;
-    const struct comm_options *ranks;
-    struct config now;
-    int capacity;
-};
-
-struct memory_options_speed memory_options_assumed(const struct config *c)
+/* Returns the next of the words, malloc'ed, and moves to its end; NULL after the last. */
+static char *next_word(const char **words)
 {
-    bool card = device_is_card(device_type_names[c->device.type]);
-    return (struct memory_options_speed){card ? 50000 : 200, card ? 12 : 1, true, CARRY_ASSUMED, NULL};
+    *words += strspn(*words, " ");
+    size_t n = strcspn(*words, " ");
+    char *word = n ? strndup(*words, n) : NULL;
+    *words += n;
+    return word;
 }
 
-static double step_seconds(const struct search *c, const struct config *config, const struct plan *p)
+bool memory_options_has_key(const char *key)
 {
-    const struct memory_options_speed *speed = &c->options->speed;
-    double teacher = (double)p->batch * model_shape_forward_flops(&p->teacher), rate = speed->gflops * 1e9,
-           carried = speed->carried_gb_per_s * 1e9, halvings = log2((double)p->batch / (double)p->micro);
+    size_t n = strlen(key);
+    for (int i = 0; i < memory_setting_count; i++) {
+        const char *found = memory_settings[i].axis ? strstr(memory_settings[i].keys, key) : NULL;
+        if (found && found[n] == '=') return true;
+    }
+    return false;
+}
+
+const char *memory_option_note(const struct memory_option *option)
+{
+    for (int i = 0; i < memory_setting_count; i++) {
+        const char *keys = memory_settings[i].note ? memory_settings[i].keys : " ";
+        char first[64];
+        snprintf(first, sizeof first, "%.*s", (int)strcspn(keys, " "), keys);
+        if (first[0] && strstr(option->keys, first)) return memory_settings[i].note;
+    }
+    return "";
+}
+
+/* ---- The planner ---- */
+
+static void append_override(char ***all, int *count, char *word)
+{
+    *all = xrealloc(*all, (size_t)(*count + 1) * sizeof **all);
+    (*all)[(*count)++] = word;
+}
+
+void memory_option_append(const struct memory_option *option, char ***overrides, int *count)
+{
+    const char *words = option->keys;
+    for (char *word; (word = next_word(&words)) != NULL;) append_override(overrides, count, word);
+}
+
+static int load(struct config *config, const struct memory_planner *p, char **overrides, int count,
+                struct error *err)
+{
+    int code = config_examine(config, p->path, p->text, p->bytes, overrides, count, NULL, NULL, err);
+    if (code) config_free(config);
+    return code;
+}
+
+int memory_planner_load(struct memory_planner *p, const char *path, char *const *overrides, int count,
+                        struct error *err)
+{
+    *p = (struct memory_planner){.path = path};
+    int code = config_read_file(path, &p->text, &p->bytes, err);
+    for (int i = 0; i < count; i++) append_override(&p->overrides, &p->count, xstrdup(overrides[i]));
+    if (!code) code = load(&p->config, p, p->overrides, p->count, err);
+    if (code) {
+        memory_planner_close(p);
+        return code;
+    }
+    bool card = device_is_card(device_type_names[p->config.device.type]);
+    p->speed = (struct memory_options_speed){card ? 50000 : 200, card ? 12 : 1, true, CARRY_ASSUMED, NULL};
+    return 0;
+}
+
+int memory_planner_plan(struct memory_planner *p, const struct comm_options *ranks, struct error *err)
+{
+    p->ranks = ranks;
+    return plan_make_distributed(&p->plan, &p->config, ranks, err);
+}
+
+int memory_planner_open(struct memory_planner *p, const char *path, char *const *overrides, int count,
+                        const struct comm_options *ranks, struct error *err)
+{
+    int code = memory_planner_load(p, path, overrides, count, err);
+    if (!code && (code = memory_planner_plan(p, ranks, err)) != 0) memory_planner_close(p);
+    return code;
+}
+
+int memory_planner_apply(struct memory_planner *p, const struct memory_option *option, struct error *err)
+{
+    memory_option_append(option, &p->overrides, &p->count);
+    config_free(&p->config);
+    int code = load(&p->config, p, p->overrides, p->count, err);
+    return code ? code : memory_planner_plan(p, p->ranks, err);
+}
+
+void memory_planner_close(struct memory_planner *p)
+{
+    for (int i = 0; i < p->count; i++) free(p->overrides[i]);
+    free(p->overrides);
+    free(p->text);
+    config_free(&p->config);
+    *p = (struct memory_planner){0};
+}
+
+/* ---- One option ---- */
+
+static int rank_count(const struct memory_planner *p) { return p->ranks ? p->ranks->size : 1; }
+
+static double step_seconds(const struct memory_planner *c, const struct config *config, const struct plan *p)
+{
+    double teacher = (double)p->batch * model_shape_forward_flops(&p->teacher), rate = c->speed.gflops * 1e9,
+           carried = c->speed.carried_gb_per_s * 1e9, halvings = log2((double)p->batch / (double)p->micro);
     double student =
         (p->first_epoch_step_flops - teacher) / rate * (1 + 0.02 * halvings) + p->coding_flops / rate;
     double reading = (double)p->streamed_teacher_bytes / carried;
-    int ranks = c->ranks ? c->ranks->size : 1;
     double moving = ((double)p->streamed_student_bytes + (double)p->offload_read_bytes +
-                     (double)p->offload_written_bytes + plan_sent_bytes(p, ranks)) /
+                     (double)p->offload_written_bytes + plan_sent_bytes(p, rank_count(c))) /
                     carried;
     teacher /= rate;
     double teachers = fmax(teacher, reading);
@@ -67,151 +175,142 @@ static double step_seconds(const struct search *c, const struct config *config, 
     return teachers + fmax(student, moving) + 0.05 * (reading + moving);
 }
 
-/* Returns whether the experiment already has this key=value. */
-static bool is_current(const struct config *now, const char *word)
+/* Replaces key=@N by the batch divided by N, and frees the word. Returns NULL if N does not divide the
+ * batch. */
+static char *expand(const struct memory_planner *p, char *word)
 {
-    char *key = strndup(word, strcspn(word, "=")), *value = config_value_text(now, config_key_index(key));
+    const char *part = strchr(word, '@');
+    if (!part) return word;
+    long long batch = p->config.train.batch_size, by = atoll(part + 1);
+    char *full = batch % by ? NULL : xasprintf("%.*s%lld", (int)(part - word), word, batch / by);
+    free(word);
+    return full;
+}
+
+/* Returns whether the experiment already has this key=value. *given: an override sets the key. */
+static bool is_current(const struct memory_planner *p, const char *word, bool *given)
+{
+    char *key = strndup(word, strcspn(word, "="));
+    int index = config_key_index(key);
+    char *value = config_value_text(&p->config, index);
     bool same = strcmp(value, strchr(word, '=') + 1) == 0;
+    *given = p->config.origins[index].from == ORIGIN_OVERRIDE;
     free(value);
     free(key);
     return same;
 }
 
-/* Returns whether an override gives the key a different value, which is not varied. */
-static bool conflicts_with_override(const struct search *c, const char *word)
-{
-    char *key = strndup(word, strcspn(word, "="));
-    bool other = c->now.origins[config_key_index(key)].from == ORIGIN_OVERRIDE && !is_current(&c->now, word);
-    free(key);
-    return other;
-}
-
-/* Appends the words of a choice to the overrides. Returns false if the choice does not apply here. */
-static bool add_words(struct search *c, const struct axis *axis, int choice, int *n)
-{
-    for (int i = 0; i < WORDS && axis->choices[choice][i]; i++) {
-        const char *word = axis->choices[choice][i], *part = strchr(word, '@');
-        int64_t batch = c->now.train.batch_size, by = part ? atoi(part + 1) : 1;
-        if (strncmp(word, "dist.", 5) == 0 && choice && (!c->ranks || c->ranks->size < 2)) return false;
-        if (batch % by || by > batch) return false;
-        c->overrides[(*n)++] =
-            part ? xasprintf("%.*s%lld", (int)(part - word), word, (long long)(batch / by)) : xstrdup(word);
-        if (conflicts_with_override(c, c->overrides[*n - 1])) return false;
-    }
-    return true;
-}
-
-static void try_combination(struct search *c, const int choice[AXES])
+void memory_option_plan(struct memory_option *o, const struct memory_planner *p, const char *keys,
+                        plan_inspect *inspect, void *context)
 {
     struct config config;
     struct plan plan;
-    struct error why;
-    struct memory_option option = {.keys = ""};
-    int n = c->count;
-    bool exists = true;
-    for (int a = 0; a < AXES && exists; a++) exists = add_words(c, &axes[a], choice[a], &n);
-    int code =
-        exists ? config_examine(&config, c->path, c->text, c->bytes, c->overrides, n, NULL, NULL, &why) : 1;
-    if (!code) code = plan_make_distributed(&plan, &config, c->ranks, &why);
-    if (!code) {
-        option.peak_bytes = plan.use.peak_total_bytes;
-        option.step_s = step_seconds(c, &config, &plan);
-        for (int i = c->count; i < n; i++)
-            if (!is_current(&c->now, c->overrides[i]))
-                snprintf(option.keys + strlen(option.keys), sizeof option.keys - strlen(option.keys), "%s%s",
-                         option.keys[0] ? " " : "", c->overrides[i]);
-        struct memory_options *l = c->options;
-        if (l->count == c->capacity)
-            l->options =
-                xrealloc(l->options, (size_t)(c->capacity = 2 * c->capacity + 64) * sizeof *l->options);
-        l->options[l->count++] = option;
-    }
-    if (exists) config_free(&config);
-    for (int i = c->count; i < n; i++) free(c->overrides[i]);
-}
-
-static void try_all_combinations(struct search *c)
-{
-    int choice[AXES];
-    memset(choice, 0, sizeof choice);
-    for (int a = 0; a < AXES;) {
-        try_combination(c, choice);
-        for (a = 0; a < AXES; a++) { /* count up like the digits of a number */
-            if (choice[a] + 1 < CHOICES && axes[a].choices[choice[a] + 1][0]) {
-                choice[a]++;
-                break;
-            }
-            choice[a] = 0;
+    struct error why = {0};
+    char **all = NULL, *word;
+    int count = 0, code = 0;
+    bool given;
+    *o = (struct memory_option){0};
+    for (int i = 0; i < p->count; i++) append_override(&all, &count, xstrdup(p->overrides[i]));
+    while (!code && (word = next_word(&keys)) != NULL) {
+        if ((word = expand(p, word)) == NULL) {
+            code = error_set(&why, EXIT_CONFIG, NULL, "%lld images cannot be divided into such micro-batches",
+                             (long long)p->config.train.batch_size);
+            break;
         }
+        append_override(&all, &count, word);
+        size_t n = strlen(o->keys);
+        if (!is_current(p, word, &given))
+            snprintf(o->keys + n, sizeof o->keys - n, "%s%s", n ? " " : "", word);
     }
+    if (!code && (code = load(&config, p, all, count, &why)) == 0) {
+        code = plan_make_inspect(&plan, &config, p->ranks, inspect, context, &why);
+        o->possible = !code;
+        if (!code) {
+            o->peak_bytes = plan.use.peak_total_bytes;
+            o->step_s = step_seconds(p, &config, &plan);
+            o->compute = (plan.step_flops + plan.coding_flops) / (p->plan.step_flops + p->plan.coding_flops);
+            o->sent = plan_sent_bytes(&plan, rank_count(p));
+        }
+        config_free(&config);
+    }
+    snprintf(o->why, sizeof o->why, "%.*s", (int)strcspn(why.what, "\n"), why.what);
+    for (int i = 0; i < count; i++) free(all[i]);
+    free(all);
 }
 
+bool memory_option_plan_setting(struct memory_option *o, const struct memory_planner *p,
+                                const struct memory_setting *setting, plan_inspect *inspect, void *context)
+{
+    char text[512];
+    if (!setting->name || (setting->several_ranks && rank_count(p) < 2)) return false;
+    snprintf(text, sizeof text, "%s %s", setting->keys, setting->with ? setting->with : "");
+    memory_option_plan(o, p, text, inspect, context);
+    o->name = setting->name;
+    return true;
+}
+
+/* ---- The search ---- */
+
+/* Returns whether a setting is among those to combine: it is possible here, and overrides give its keys no
+ * other values. */
+static bool is_searched(const struct memory_planner *p, const struct memory_setting *s)
+{
+    const char *words = s->keys;
+    bool searched = s->axis && !(s->several_ranks && rank_count(p) < 2), given;
+    for (char *word; searched && (word = next_word(&words)) != NULL; free(word)) {
+        word = expand(p, word);
+        searched = word && (is_current(p, word, &given) || !given);
+    }
+    return searched;
+}
+
+/* Most memory first, then slowest first. */
 static int by_memory(const void *a, const void *b)
 {
     const struct memory_option *x = a, *y = b;
-    if (x->peak_bytes != y->peak_bytes) return x->peak_bytes < y->peak_bytes ? -1 : 1;
-    if (x->step_s != y->step_s) return x->step_s < y->step_s ? -1 : 1;
-    return (int)strlen(x->keys) - (int)strlen(y->keys);
+    if (x->peak_bytes != y->peak_bytes) return x->peak_bytes > y->peak_bytes ? -1 : 1;
+    if (x->step_s != y->step_s) return x->step_s > y->step_s ? -1 : 1;
+    int longer = (int)strlen(y->keys) - (int)strlen(x->keys);
+    return longer ? longer : y->order - x->order;
 }
 
-/* Keeps the Pareto frontier of peak memory and step time, most memory first. */
+/* Keeps the Pareto frontier of peak memory and step time, and chooses the fastest that fits. */
 static void keep_frontier(struct memory_options *l)
 {
-    int kept = 0;
-    if (l->count) qsort(l->options, (size_t)l->count, sizeof *l->options, by_memory);
-    for (int i = 0; i < l->count; i++)
-        if (!kept || l->options[i].step_s < l->options[kept - 1].step_s * (1 - 1e-9))
-            l->options[kept++] = l->options[i];
-    l->count = kept;
-    for (int i = 0; i < kept / 2; i++) {
-        struct memory_option last = l->options[kept - 1 - i];
-        l->options[kept - 1 - i] = l->options[i];
-        l->options[i] = last;
+    struct memory_option *o = l->options;
+    int first = l->count;
+    qsort(o, (size_t)l->count, sizeof *o, by_memory);
+    for (int i = l->count - 1; i >= 0; i--)
+        if (first == l->count || o[i].step_s < o[first].step_s * (1 - 1e-9)) o[--first] = o[i];
+    l->count -= first;
+    memmove(o, o + first, (size_t)l->count * sizeof *o);
+    for (int i = l->count - 1; i >= 0; i--)
+        if (!l->limit_bytes || o[i].peak_bytes <= l->limit_bytes) l->chosen = i;
+}
+
+void memory_options_find(struct memory_options *l, const struct memory_planner *p, size_t limit_bytes)
+{
+    enum { MOST = 8 };
+    const char *keys[MEMORY_AXES][MOST];
+    int count[MEMORY_AXES] = {0}, choice[MEMORY_AXES] = {0}, capacity = 1;
+    *l = (struct memory_options){.limit_bytes = limit_bytes, .chosen = -1, .speed = p->speed};
+    memory_option_plan(&l->now, p, "", NULL, NULL);
+    for (const struct memory_setting *s = memory_settings; s < memory_settings + memory_setting_count; s++)
+        if (is_searched(p, s) && count[s->axis] < MOST) keys[s->axis][count[s->axis]++] = s->keys;
+    for (int a = 0; a < MEMORY_AXES; a++) capacity *= count[a] ? count[a] : 1;
+    l->options = xcalloc((size_t)capacity, sizeof *l->options);
+    for (int combination = 0; combination < capacity; combination++) {
+        char text[512] = "";
+        for (int a = 0; a < MEMORY_AXES; a++) {
+            size_t n = strlen(text);
+            if (count[a]) snprintf(text + n, sizeof text - n, " %s", keys[a][choice[a]]);
+        }
+        memory_option_plan(&l->options[l->count], p, text, NULL, NULL);
+        l->options[l->count].order = combination;
+        l->count += l->options[l->count].possible;
+        for (int a = 0; a < MEMORY_AXES && ++choice[a] >= count[a]; a++) choice[a] = 0; /* count up */
     }
-    l->chosen = -1;
-    for (int i = 0; i < kept && l->chosen < 0; i++)
-        if (!l->limit_bytes || l->options[i].peak_bytes <= l->limit_bytes) l->chosen = i;
-}
-
-int memory_options_find(struct memory_options *l, const char *path, char **overrides, int count,
-                        const struct comm_options *ranks, size_t limit_bytes,
-                        const struct memory_options_speed *speed, struct error *err)
-{
-    struct search c = {.options = l, .path = path, .count = count, .ranks = ranks};
-    struct plan plan;
-    *l = (struct memory_options){.limit_bytes = limit_bytes, .chosen = -1};
-    int code = config_read_file(path, &c.text, &c.bytes, err);
-    if (!code) {
-        code = config_examine(&c.now, path, c.text, c.bytes, overrides, count, NULL, NULL, err);
-        l->speed = speed ? *speed : memory_options_assumed(&c.now);
-        if (!code)
-            code = plan_make_distributed(&plan, &c.now, ranks, err); /* reports why no plan is possible */
-        c.overrides = xcalloc((size_t)count + (size_t)AXES * WORDS, sizeof *c.overrides);
-        for (int i = 0; i < count; i++) c.overrides[i] = overrides[i];
-        if (!code)
-            l->now = (struct memory_option){"", plan.use.peak_total_bytes, step_seconds(&c, &c.now, &plan)};
-        if (!code) try_all_combinations(&c);
-        if (!code) keep_frontier(l);
-        config_free(&c.now);
-    }
-    free(c.overrides);
-    free(c.text);
-    return code;
-}
-
-const char *memory_options_note(const struct memory_option *option)
-{
-    bool bits8 = strstr(option->keys, "train.save_activations=8bit") != NULL;
-    return bits8 ? " (8-bit activations change the numbers of the run)" : "";
-}
-
-bool memory_options_has_key(const char *key)
-{
-    size_t n = strlen(key);
-    for (int a = 0; a < AXES; a++)
-        for (int i = 0; i < WORDS && axes[a].choices[0][i]; i++)
-            if (strncmp(axes[a].choices[0][i], key, n) == 0 && axes[a].choices[0][i][n] == '=') return true;
-    return false;
+    keep_frontier(l);
 }
 
 void memory_options_free(struct memory_options *l)

@@ -139,10 +139,8 @@ int plan_make_distributed(struct plan *plan, const struct config *config, const 
     return plan_make_inspect(plan, config, ranks, NULL, NULL, err);
 }
 
-typedef void trainer_inspect(void *context, const struct trainer *trainer);
-
 static int plan_rank(struct plan *plan, const struct config *config, const struct comm_options *ranks,
-                     trainer_inspect *inspect, void *context, struct error *err)
+                     plan_inspect *inspect, void *context, struct error *err)
 {
     struct config copy;
     struct device *device = NULL;
@@ -216,7 +214,7 @@ static int largest_rank(const struct config *config, const struct comm_options *
 }
 
 int plan_make_inspect(struct plan *plan, const struct config *config, const struct comm_options *ranks,
-                      trainer_inspect *inspect, void *context, struct error *err)
+                      plan_inspect *inspect, void *context, struct error *err)
 {
     if (!ranks || ranks->rank != PLAN_LARGEST) return plan_rank(plan, config, ranks, inspect, context, err);
     int code = largest_rank(config, ranks, plan, err);

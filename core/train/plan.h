@@ -43,9 +43,9 @@ int plan_make_distributed(struct plan *plan, const struct config *config, const 
                           struct error *err);
 
 /* Plans, and calls `inspect` (may be NULL) with the planned trainer on its dry device, after a dry step. */
+typedef void plan_inspect(void *context, const struct trainer *trainer);
 int plan_make_inspect(struct plan *plan, const struct config *config, const struct comm_options *ranks,
-                      void (*inspect)(void *context, const struct trainer *trainer), void *context,
-                      struct error *err);
+                      plan_inspect *inspect, void *context, struct error *err);
 
 /* Returns the bytes that one of `ranks` ranks sends per step: to each other rank its part of the
  * gradients, and the rank's own part of gathered sums or weights. */

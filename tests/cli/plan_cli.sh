@@ -37,8 +37,16 @@ expect 0 "$MEOPT" plan --card list --json
 grep -q '"name": "h100"' out || fail "the list of cards as JSON"
 expect 2 "$MEOPT" plan
 # With train.memory the plan is that of the run: its peak is the chosen one, below the limit.
-expect 0 "$MEOPT" plan eva_clip.yaml --card-memory 64G --json train.memory=8GiB
+expect 0 "$MEOPT" plan eva_clip.yaml --card-memory 64G --json train.memory=8GiB --explain all
 [ "$(sed -n 's/.*"peak_bytes": \([0-9]*\).*/\1/p' out | head -n 1)" -le 8589934592 ] || fail "the plan's peak is above train.memory"
+python3 - out <<'END' || fail "--explain and --what-if are not those of the chosen keys"
+import json, sys
+plan = json.load(open(sys.argv[1]))
+for name, size in plan["classes"].items():
+    assert abs(sum(r["bytes"] for r in plan["tensors"] if r["class"] == name) - size) <= 64, name
+now = [r for r in plan["what_if"] if r["keys"] == ""]
+assert now and all(r["peak_bytes"] == plan["peak_bytes"] for r in now if r["possible"]), now
+END
 
 expect 7 "$MEOPT" plan eva_clip.yaml --card-memory 4G
 grep -q '^meopt: .* [0-9.]* MiB .* 4096.0 MiB ' err || fail "peak and limit"

@@ -17,11 +17,13 @@ static const char *const configs[] = {"eva_clip", "open_clip", "dinov2"};
 static struct memory_options options_of(const char *name, char **overrides, int count,
                                         const struct comm_options *ranks, double gib)
 {
+    struct memory_planner p;
     struct memory_options l;
     struct error err = {0};
     char *path = xasprintf("%s/configs/%s.yaml", MEOPT_SOURCE_DIR, name);
-    if (memory_options_find(&l, path, overrides, count, ranks, (size_t)(gib * (1 << 30)), NULL, &err))
-        fail_msg("%s", err.what);
+    if (memory_planner_open(&p, path, overrides, count, ranks, &err)) fail_msg("%s", err.what);
+    memory_options_find(&l, &p, (size_t)(gib * (1 << 30)));
+    memory_planner_close(&p);
     free(path);
     return l;
 }
@@ -92,6 +94,11 @@ static void what_an_override_says_stays(void **state)
         streamed = streamed || strstr(l.options[k].keys, "model_t.place=streamed");
     }
     assert_true(streamed);
+    memory_options_free(&l);
+    char *fixed[] = {"device.type=cpu", "train.micro_batch=1"}; /* not among the choices of the search */
+    l = options_of("dinov2", fixed, 2, NULL, 0);
+    assert_true(l.count > 1);
+    for (int k = 0; k < l.count; k++) assert_null(strstr(l.options[k].keys, "micro_batch"));
     memory_options_free(&l);
 }
 
