@@ -51,8 +51,9 @@ struct object {
 };
 
 /* Directories that may contain code objects, in order: only the user's if set; else next to the program in a
- * build tree, then next to the installed library. */
-static void object_directories(char list[4][256])
+ * build tree, then next to the library: installed, or in the Python package. */
+enum { OBJECT_DIRECTORIES = 5 };
+static void object_directories(char list[OBJECT_DIRECTORIES][256])
 {
     char exe[200] = "";
     ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
@@ -61,7 +62,7 @@ static void object_directories(char list[4][256])
     if (slash) *slash = 0;
     const char *own = getenv("MEOPT_KERNELS");
     snprintf(list[0], 256, "%s", own ? own : "");
-    list[1][0] = list[2][0] = list[3][0] = 0;
+    for (int i = 1; i < OBJECT_DIRECTORIES; i++) list[i][0] = 0;
     if (own) return;
     snprintf(list[1], 256, "%s/kernels", exe);
     snprintf(list[2], 256, "%s/../" MEOPT_LIBDIR "/meopt", exe);
@@ -69,9 +70,12 @@ static void object_directories(char list[4][256])
     const void *here = &gpu_operations;
     if (dladdr(here, &info) && info.dli_fname) {
         const char *end = strrchr(info.dli_fname, '/');
-        if (end && end - info.dli_fname < 240)
-            snprintf(list[3], 256, "%.*s/meopt", (int)(end - info.dli_fname), info.dli_fname);
-        else if (!end) snprintf(list[3], 256, "./meopt");
+        int length = end ? (int)(end - info.dli_fname) : 1;
+        const char *directory = end ? info.dli_fname : ".";
+        if (length < 240) {
+            snprintf(list[3], 256, "%.*s/meopt", length, directory);
+            snprintf(list[4], 256, "%.*s/kernels", length, directory);
+        }
     }
 }
 
@@ -79,10 +83,10 @@ static bool is_ptx(const char *arch) { return strncmp(arch, "compute_", 8) == 0;
 
 static int object_list(enum driver_kind kind, struct object *objects, int max)
 {
-    char directories[4][256];
+    char directories[OBJECT_DIRECTORIES][256];
     object_directories(directories);
     int count = 0;
-    for (int i = 0; i < 4 && !count; i++) {
+    for (int i = 0; i < OBJECT_DIRECTORIES && !count; i++) {
         DIR *dir = directories[i][0] ? opendir(directories[i]) : NULL;
         for (struct dirent *e; dir && count < max && (e = readdir(dir));) {
             size_t n = strlen(e->d_name);

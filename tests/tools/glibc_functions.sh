@@ -25,7 +25,7 @@ for file in "$MEOPT" "$MEOPT_BUILD"/libmeopt*.so; do
     comm -23 "$dir/newer" "$dir/known" >"$dir/unknown"
     [ ! -s "$dir/unknown" ] && continue
     echo "${file##*/} needs of a glibc newer than 2.17: $(tr '\n' ' ' <"$dir/unknown")" >&2
-    echo "do without where __GLIBC_PREREQ says so (core/base/platform.c), or write it into the list here" >&2
+    echo "do without where __GLIBC_PREREQ says so (core/base/platform.c), or write it into the list here, and into core/base/glibc_2_17.h" >&2
     exit 1
 done
 echo "newer than 2.17, all known: $seen"
