@@ -2,6 +2,7 @@
 #include "core/config/choices.h"
 #include "core/data/data.h"
 #include "tests/golden/golden.h"
+#include "tests/mentions.h"
 
 #include <stdio.h>
 
@@ -97,8 +98,7 @@ static void short_files_that_claim_many_pixels_are_refused(void **state)
                                1 << 20, &bytes, &size, &err),
                      0);
     assert_int_equal(image_decode(&decoded, (const uint8_t *)bytes, size, &err), EXIT_FAILED);
-    assert_string_equal(err.what,
-                        "is 11294 x 16404 pixels, expected at most 20000 a side and 89478485 in all");
+    assert_true(mentions(err.what, "11294|16404|20000|89478485"));
     image_free(&decoded);
     free(bytes);
 }

@@ -17,11 +17,11 @@ expect() { # code DEVICE command...
 }
 for device in hip cuda; do
     expect 7 $device plan quickstart_dinov2.yaml model_s.heads=8
-    grep -q '8 heads of dimension 176 (width 1408).* up to 128' err || fail "plan names no numbers"
+    grep -q '^meopt: .*\<8 heads.*176.*1408.*128' err || fail "plan names no numbers"
     expect 7 $device train quickstart_dinov2.yaml model_s.heads=8 --run-dir "$work"
-    grep -q '8 heads of dimension 176 (width 1408).* up to 128' err || fail "train names no numbers"
+    grep -q '^meopt: .*\<8 heads.*176.*1408.*128' err || fail "train names no numbers"
     expect 0 $device plan quickstart_dinov2.yaml model_s.heads=11
     expect 7 $device plan quickstart_dinov2.yaml model_s.heads=11 train.batch_size=8192
-    grep -q '8192 images in 11 heads' err || fail "a grid of 90112 blocks"
+    grep -q '^meopt: .*\<8192\>.*\<11 heads' err || fail "a grid of 90112 blocks"
 done
 expect 0 cpu plan quickstart_dinov2.yaml model_s.heads=8

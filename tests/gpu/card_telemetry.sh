@@ -74,6 +74,6 @@ reordered C hip HIP_VISIBLE_DEVICES=2,0
 reordered B hip CUDA_VISIBLE_DEVICES=1
 reordered C hip ROCR_VISIBLE_DEVICES=0,2,1 HIP_VISIBLE_DEVICES=1
 reordered B cuda CUDA_VISIBLE_DEVICES=1,2
-"$MEOPT" compare run --md >table 2>log || fail "compare"
-grep -q 'cards busy, mean.*50' table || fail "compare has no busy cards: $(cat table)"
-grep -q 'energy of all cards' table || fail "compare has no energy: $(cat table)"
+"$MEOPT" compare run --csv >table 2>log || fail "compare"
+grep -q '^facts,card_busy_percent,50' table || fail "compare has no busy cards: $(cat table)"
+grep -q '^facts,card_energy_wh,[0-9]' table || fail "compare has no energy: $(cat table)"

@@ -34,7 +34,7 @@ FAKE_COUNT=$work/two train again hip 3 --stop-after 2 && fail "a stopped run end
 same hip again 3
 grep -q '"side_copies":[1-9]' "$work/three" || fail "no image is copied in parallel with computing"
 FAKE_GRAPH=void train void hip 3
-grep -q 'warning: graphs: off: .*(901): the host launches each' "$work/log" || fail "a recording that came to nothing is hushed up"
+grep -q '^warning: graphs: off: .*(901)' "$work/log" || fail "a recording that came to nothing is hushed up"
 same hip void 3
 FAKE_COUNT=$work/graphs train micro hip 3 train.micro_batch=1 optim.gradients=keep
 for late in 1 2 -1; do # what is missing shows as another result: an event where one stream works late and the other at once, a wait where all do
@@ -68,13 +68,14 @@ config=quickstart
 code=0
 FAKE_MEMORY=1200000 train small hip 2 || code=$?
 [ "$code" = 11 ] || fail "out of memory: exit code $code"
-grep -q 'out of memory on hip:0.*held: .*the driver says: out of memory (2); of 1 MiB' "$work/log" || fail "out of memory does not say what is held"
+grep -q '^meopt: .*hip:0.*: .*(2).*\<1 MiB' "$work/log" || fail "out of memory does not say what is held"
 code=0
 FAKE_LAUNCH=200 train broken hip 2 || code=$?
-[ "$code" = 1 ] && grep -q 'launch failure (719)' "$work/log" || fail "a failure in the middle: exit code $code"
+[ "$code" = 1 ] && grep -q '^meopt: .*hip:0.*(719)' "$work/log" || fail "a failure in the middle: exit code $code"
 FAKE_CARDS=2 train second auto 1 --cards 1 || fail "--cards 1"
-grep -q 'hip:1 Emulated card' "$work/log" || fail "--cards 1 takes another card"
-train many hip 1 --cards 0,1 && fail "a card that is not there"
-grep -q 'card 1 of device.cards 0,1 is not in this machine' "$work/log" || fail "a card that is not there"
+grep -q '^device  *hip:1 ' "$work/log" || fail "--cards 1 takes another card"
+code=0
+train many hip 1 --cards 0,1 || code=$?
+[ "$code" != 0 ] && grep -q '^meopt: .*\<1 of device.cards 0,1' "$work/log" || fail "a card that is not there: exit code $code"
 FAKE_CARDS=2 train first hip 1 || fail "all cards"
-grep -q "using the first of 2 cards; 'meopt train --cards 0,1' uses several" "$work/log" || fail "of two cards one is taken in silence"
+grep -q '\<2 cards.*meopt train --cards 0,1' "$work/log" || fail "of two cards one is taken in silence"

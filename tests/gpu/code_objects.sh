@@ -6,7 +6,7 @@ set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 build=$MEOPT_SOURCE/kernels/gpu/build.sh
 sh "$build" tpu1 "$work/x.co" 2>"$work/log" && fail "an unknown arch is built"
-grep -q 'no compiler for tpu1' "$work/log" || fail "an unknown arch is not named"
+grep -q tpu1 "$work/log" || fail "an unknown arch is not named"
 cat >"$work/hipcc" <<'FAKE'
 #!/bin/sh
 case "$*" in *MEOPT_MATRIX=0*) MATRIX= ;; esac
@@ -39,14 +39,14 @@ grep -q 'optim_step_8bit 3' "$work/log" || fail "spills are not reported"
 [ ! -f "$work/y.co" ] || fail "an object with spills is left"
 HIPCC=$work/hipcc WARN=1 sh "$build" gfx936 "$work/y.co" 2>"$work/log" || fail "a warning ends a user's build"
 HIPCC=$work/hipcc WARN=1 MEOPT_WERROR=1 sh "$build" gfx936 "$work/y.co" 2>"$work/log" && fail "a warning is accepted"
-grep -q 'unused variable' "$work/log" || fail "the compiler's words are lost"
+grep -q 'kernels.hip:1:1: error' "$work/log" || fail "the compiler's words are lost"
 echo old >"$work/y.co"
 HIPCC=$work/hipcc BROKEN=1 sh "$build" gfx90a "$work/y.co" 2>"$work/log" && fail "a failed compilation ends with 0"
 HIPCC=$work/hipcc BROKEN=1 sh "$build" --optional gfx90a "$work/y.co" 2>"$work/log" || fail "one arch that fails ends the build"
-grep -q 'gfx90a does not compile here and is left out' "$work/log" && grep -q 'no such thing' "$work/y.co.report" || fail "an arch is left out silently"
+grep -q gfx90a "$work/log" && grep -q 'kernels.hip:1:1: error' "$work/y.co.report" || fail "an arch is left out silently"
 [ ! -f "$work/y.co" ] || fail "an older object stays where the arch does not compile"
 HIPCC=$work/hipcc MATRIX=1 sh "$build" gfx936 "$work/m.co" 2>"$work/log" || fail "an arch without matrix instructions is not built"
-grep -q 'gfx936: built without matrix instructions' "$work/log" && grep -q 'Cannot select' "$work/log" || fail "a build without matrix instructions is silent"
+grep -q 'gfx936.*matrix' "$work/log" && grep -q 'llvm.amdgcn.mfma' "$work/log" || fail "a build without matrix instructions is silent"
 
 # A code object is built again after an edit of any file that its sources include: ninja knows each of them as an input.
 if command -v ninja >/dev/null && command -v cmake >/dev/null; then

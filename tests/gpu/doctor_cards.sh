@@ -29,29 +29,29 @@ never 'missing  '
 
 # what is wrong is found: the rows, the exit code, the next thing to do
 device 1 hip:0 FAKE_WRONG=gemm_bf16
-says 'missing  products .* by MEOpt: .*WRONG at call 1'
-grep -q 'hip:0 computes wrongly: [1-9][0-9]* of [0-9]* results' err || fail "no error"
+says 'missing  products .* by MEOpt: .*WRONG.* 1$'
+grep -q '^meopt: hip:0 .*[1-9][0-9]* of [0-9]*' err || fail "no error"
 device 1 hip:0 FAKE_WRONG=attention_forward
-says 'missing  attention .*the outputs are WRONG'
+says 'missing  attention .*outputs.*WRONG'
 device 1 hip:0 FAKE_WRONG=attention_backward_kv
-says 'missing  attention .*the gradients are WRONG'
-never 'the outputs are WRONG'
+says 'missing  attention .*gradients.*WRONG'
+never 'outputs.*WRONG'
 device 1 hip:0 FAKE_WRONG=optim_step
 says 'missing  optimizer '
 device 1 hip:0 FAKE_WRONG=residual_forward
-says 'missing  bandwidth .*wrong numbers'
+says 'missing  bandwidth '
 columns=$(sed -n 's/.*products .*student mlp in, [0-9]* x \([0-9]*\) x .*/\1/p' out | head -n 1)
 device 1 hip:0 MEOPT_ROCBLAS_LIBRARY="$fakes/libfake_rocblas.so" FAKE_BLAS_WRONG="$columns"
-says 'missing  products .*student mlp in.* by rocBLAS: .*WRONG at call'
-says '-> train without that library: MEOPT_ROCBLAS_LIBRARY=none'
+says 'missing  products .*student mlp in.* by rocBLAS: .*WRONG'
+says '-> .*MEOPT_ROCBLAS_LIBRARY=none'
 device 1 hip:0 MEOPT_HIPBLASLT_LIBRARY="$fakes/libfake_hipblaslt.so" FAKE_VERSION=60032830 FAKE_LT_WRONG=large
-says 'missing  products .* by hipBLASLt: .*WRONG at call 1'
+says 'missing  products .* by hipBLASLt: .*WRONG.* 1$'
 device 0 hip:0 FAKE_GRAPH=small
-says 'warning  graphs .*off: another error (1)'
+says 'warning  graphs .*off: .*(1)'
 memory() { env FAKE_MEMORY=1073741824 "$@" "$MEOPT" doctor --quick --device hip:0 --root "$work/held" >out 2>err || fail "$*: exit $?"; }
 memory FAKE_OTHERS=900000000
-says 'warning  card .*GiB are free, according to the driver'
-says 'another process may use the rest'
+says 'warning  card .*0.2 of 1.0 GiB'
+never 'kernel lists'
 # who holds a card's memory is the kernel's to know
 kfd=$work/held/sys/class/kfd/kfd
 mkdir -p "$kfd/topology/nodes/0" "$kfd/topology/nodes/1" "$kfd/proc/4242"
@@ -60,11 +60,12 @@ echo 777 >"$kfd/topology/nodes/1/gpu_id"
 printf 'cpu_cores_count 0\nlocation_id 768\ndomain 0\n' >"$kfd/topology/nodes/1/properties"
 echo 4096 >"$kfd/proc/4242/vram_777"
 memory FAKE_OTHERS=900000000
-says 'the kernel lists no process that uses the rest'
+says 'warning  card .*0.2 of 1.0 GiB'
+says '^  .*kernel lists' # no process that holds the rest
 echo 800000000 >"$kfd/proc/4242/vram_777"
 memory A=1
 says 'warning  card .*process 4242 uses 0.7 of 1.0 GiB'
-never 'GiB are free'
+never '0.2 of 1.0 GiB'
 "$MEOPT" doctor $experiment --device hip:0 --json >out
 python3 - <<'PY' || fail "the report"
 import json
@@ -109,20 +110,20 @@ echo 'quiet iommu=pt' >"$root/proc/cmdline"
 export MEOPT_HIP_LIBRARY=/nowhere/libamdhip64.so MEOPT_CUDA_LIBRARY=/nowhere/libcuda.so
 site() { env "$@" "$MEOPT" doctor --quick --root "$root" --run-dir "$work" >out 2>err || fail "doctor ends with $?"; }
 site HSA_FORCE_FINE_GRAIN_PCIE=1
-says '2 cards of Hygon (DCU, by its newer name HCU) on the PCI bus: K100 AI'
+says 'ok       hardware .*2 cards of Hygon.*K100 AI'
 says 'ok       toolkit .*driver hycu 6.3.8-V1.2 with DTK 25.04.1'
 says 'ok       settings'
 echo 26.04 >"$root/opt/dtk/.info/rocm_version"
 site A=1
 says 'warning  toolkit .*driver hycu 6.3.8-V1.2 with DTK 26.04'
-says '-> install DTK 25.04, which supports this driver, or driver 6.3.30 or later'
+says '-> install DTK 25.04\>.*6.3.30\>'
 says 'warning  settings .*HSA_FORCE_FINE_GRAIN_PCIE'
 for card in 03 04; do echo 0x6430 >"$root/sys/bus/pci/devices/0000:$card:00.0/device"; done
 echo 25.04 >"$root/opt/dtk/.info/rocm_version"
 site A=1
-says 'on the PCI bus: BW1100'
+says 'hardware .*BW1100'
 says 'warning  toolkit .*driver hycu 6.3.8-V1.2 with DTK 25.04' # right for all cards before it
-says '-> install driver 6.3.30 or later and its DTK'
+says '-> install driver 6.3.30\>.*DTK'
 for card in 03 04; do echo 0x6210 >"$root/sys/bus/pci/devices/0000:$card:00.0/device"; done
 echo 23.10 >"$root/opt/dtk/.info/rocm_version"; echo 5.16.29 >"$root/sys/module/hycu/version"
 site A=1
@@ -136,26 +137,26 @@ for card in 03 04; do
     ln -s "../../../../kernel/iommu_groups/$card" "$root/sys/bus/pci/devices/0000:$card:00.0/iommu_group"
 done
 site A=1
-never 'IOMMU translates'
+never 'settings .*IOMMU translates'
 echo DMA-FQ >"$root/sys/kernel/iommu_groups/04/type"
 echo 'quiet iommu=pt' >"$root/proc/cmdline"
 site A=1
-says 'warning  settings .*the IOMMU translates what cards read and write (DMA-FQ)'
+says 'warning  settings .*the IOMMU translates .*(DMA-FQ)'
 rm "$root"/sys/bus/pci/devices/*/iommu_group
 echo quiet >"$root/proc/cmdline"
 rm -r "$root/opt/dtk" "$root/opt/hyhal"
 site CUDA_VISIBLE_DEVICES=
-says 'sudo sysctl kernel.numa_balancing=0'
-says 'boot the kernel with iommu=pt'
+says '-> sudo sysctl kernel.numa_balancing=0'
+says '-> .*\<iommu=pt\>'
 says 'warning  toolkit .*no DTK in /opt/dtk'
 says 'warning  toolkit .*no /opt/hyhal'
-says 'CUDA_VISIBLE_DEVICES= hides every card'
+says 'warning  variables .*CUDA_VISIBLE_DEVICES= '
 rm -r "$root/sys/module/hycu" "$root/dev/kfd"
 mkdir -p "$root/opt/dtk/.info"
 echo 25.04 >"$root/opt/dtk/.info/version"
 site A=1
-says "missing  toolkit .*DTK 25.04, but no Hygon driver is loaded"
+says 'missing  toolkit .*DTK 25.04.*no Hygon driver is loaded' # meopt-devices(7)
 : >"$root/.dockerenv"
 site A=1
 says 'missing  permissions .*no /dev/kfd in this container'
-says 'start it with --device=/dev/kfd --device=/dev/dri --group-add video -v /opt/hyhal:/opt/hyhal:ro'
+says '-> .*--device=/dev/kfd --device=/dev/dri --group-add video -v /opt/hyhal:/opt/hyhal:ro'

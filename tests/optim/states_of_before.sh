@@ -1,6 +1,6 @@
 #!/bin/sh
 # A run continues from a checkpoint whose momentum of 8 bits is of version 3, and says that it is converted: once, though the first tensor, a
-# token in fp32, is none of those, and not for a checkpoint of today. A version that does not exist is refused in words.
+# token in fp32, is none of those, and not for a checkpoint of today. A version that does not exist is refused.
 set -eu
 command -v python3 >/dev/null || { echo "no python3" && exit 77; }
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
@@ -46,12 +46,12 @@ json.dump(manifest, open(directory + "/MANIFEST.json", "w"))
 EOF
 python3 before.py lion/ckpt/step-00000002 MEOPTST1
 python3 before.py unknown/ckpt/step-00000002 MEOPTST9
-said='converting 8-bit moments from an earlier version'
+said='^[a-z: ]*converting .*8-bit'
 "$MEOPT" train --resume "$work/lion" >"$work/log" 2>&1 || fail "a checkpoint of version 3 does not continue"
 [ "$(grep -c "$said" "$work/log")" = 1 ] || fail "not said once that momentum is converted"
 "$MEOPT" train --resume "$work/today" >"$work/log" 2>&1 || fail "a checkpoint of today does not continue"
 ! grep -q "$said" "$work/log" || fail "said of a checkpoint of today"
 status=0
 "$MEOPT" train --resume "$work/unknown" >"$work/log" 2>&1 || status=$?
-grep -q 'not a state of this version of libmeopt' "$work/log" || fail "an unknown version: exit $status, and not said"
 [ $status = 3 ] || fail "an unknown version: exit $status"
+grep -q '^meopt: .*step-00000002/optimizer.bin' "$work/log" || fail "an unknown version: its file is not named"

@@ -81,16 +81,16 @@ done
 train remembers --workers 2 train.batch_size=2 --stop-after 1 && fail "it did not stop"
 grep -q 'global_batch: 4' "$dir/runs/remembers/config.yaml" || fail "the images of a step are not remembered"
 resume remembers --workers 3 train.steps=6 && fail "more ranks than micro-batches continue"
-[ "$(grep -c 'train.steps was 5 and is now 6' "$dir/log")" = 1 ] || fail "a change is told once a rank: $(cat "$dir/log")"
+[ "$(grep -c '^[a-z: ]*train.steps .*5 .*6' "$dir/log")" = 1 ] || fail "a change is told once a rank: $(cat "$dir/log")"
 resume remembers --workers 1 --stop-after 2 && fail "it did not stop on one rank: $(cat "$dir/log")"
 grep -q '"batch_images": 4' "$dir/runs/remembers/meta.json" || fail "one rank makes other steps"
 train alone train.batch_size=2 --stop-after 1 && fail "it did not stop"
 code=0
 resume alone --workers 2 || code=$?
-[ $code = 7 ] && grep -q 'the run has 2 images per step; on 2 ranks it would have 4' "$dir/log" || fail "more images a step: $code: $(cat "$dir/log")"
+[ $code = 7 ] && grep -q '^meopt: .*\<2 images.*\<2 ranks.*\<4$' "$dir/log" || fail "more images a step: $code: $(cat "$dir/log")"
 code=0
 train many --workers 3 train.batch_size=4 train.global_batch=8 || code=$?
-[ $code = 7 ] && grep -q '3 ranks for 2 micro-batches' "$dir/log" || fail "more ranks than micro-batches: $code: $(cat "$dir/log")"
+[ $code = 7 ] && grep -q '^meopt: .*\<3 ranks.*\<2\>' "$dir/log" || fail "more ranks than micro-batches: $code: $(cat "$dir/log")"
 
 # Cards, through this machine's memory and from card to card by the library that each maker has: the bytes of one.
 if [ -f "$MEOPT_BUILD/tests/libfake_amdhip64.so" ]; then
@@ -115,18 +115,18 @@ if [ -f "$MEOPT_BUILD/tests/libfake_amdhip64.so" ]; then
     }
     cards hip 0 none
     cards hip 0,1 parameters
-    grep -q "collectives: .*: computing waits while gradients go through the host's memory; rank 0 finds no usable RCCL" "$dir/cards.log" || fail "the host's way is taken in silence"
+    grep -q '^warning: collectives: .*rank 0.*\<RCCL\>' "$dir/cards.log" || fail "the host's way is taken in silence"
     export MEOPT_RCCL_LIBRARY="$fakes/libfake_rccl.so" MEOPT_NCCL_LIBRARY="$fakes/libfake_nccl.so"
     cards hip 0,1,2,3 parameters
-    grep -q 'collectives  *from card to card by RCCL 2.22.3' "$dir/cards.log" || fail "RCCL is not used"
+    grep -q '^collectives  .*\<RCCL 2.22.3' "$dir/cards.log" || fail "RCCL is not used"
     [ "$(cat "$dir/runs/hip0,1,2,3/metrics.jsonl" | grep -o '"rank":[0-9]' | sort -u | wc -l)" = 4 ] || fail "device.cards: not one rank per card"
     cards cuda 0 none
     cards cuda 0,1 parameters
     cards cuda 0,1,2 optimizer
-    grep -q 'collectives  *from card to card by NCCL 2.22.3' "$dir/cards.log" || fail "NCCL is not used"
+    grep -q '^collectives  .*\<NCCL 2.22.3' "$dir/cards.log" || fail "NCCL is not used"
     for group in 15 20; do # in the headers of a sum, in the arrays of a gather
         FAKE_NCCL_FAIL=$group train "broken$group" --cards 0,1 device.type=hip && fail "an error of the library is no error"
-        grep -q 'libfake_rccl.so on rank [01] of 2, in [a-z_]* [0-9]*: remote process exited or there was a network error (6)' "$dir/log" || fail "the library's words: $(cat "$dir/log")"
+        grep -q '^meopt: .*libfake_rccl.so .*rank [01]\>.*(6)' "$dir/log" || fail "the library's error: $(cat "$dir/log")"
     done
     ! ls "$dir"/fake-nccl-* >/dev/null 2>&1 || fail "the ranks leave a file"
 fi

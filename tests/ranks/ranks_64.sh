@@ -25,8 +25,8 @@ cmp runs/many/ckpt/step-00000004/model.safetensors runs/one/ckpt/step-00000004/m
 [ "$(find runs/many/ckpt/step-00000004 -name 'optimizer.*-of-*' | wc -l)" = $ranks ] || fail "parts of the states"
 "$MEOPT" runs --run-dir runs | grep '^many ' >row
 grep -q '4/4 *0\.' row || fail "runs shows no loss: $(cat row)"
-"$MEOPT" compare runs/many runs/one >table 2>log || fail "compare: $(cat log)"
-grep -q "ranks (cards) *$ranks *1\$" table || fail "compare has no ranks: $(cat table)"
+"$MEOPT" compare --csv runs/many runs/one >table 2>log || fail "compare: $(cat log)"
+grep -q "^facts,ranks,$ranks,1" table || fail "compare has no ranks: $(cat table)"
 terminal 132 43 C.UTF-8 "HOME=$work" "sh -c '\"$MEOPT\" attach \"$work/runs/many\"; echo status \$?; sleep 60'"
 await '4/4'
 await 'rank 0\|  *0 '

@@ -228,7 +228,7 @@ static void a_rank_that_does_not_come_is_named(void **state)
     assert_int_equal(ended(a), EXIT_RANK_LOST);
     assert_int_equal(ended(b), EXIT_RANK_LOST);
     assert_int_equal(hub_server_diagnosis(server, NULL, &err), EXIT_RANK_LOST);
-    assert_string_equal(err.what, "rank 1 of 3 did not join within 1 s");
+    assert_true(mentions(err.what, "rank 1|3|1 s"));
     hub_server_stop(server);
 }
 

@@ -42,7 +42,7 @@ done <"$dir/settings"
 echo "$runs runs through MPI with the bits of one rank"
 # Ranks that are no ranks of one MPI: each would train alone, and no one would know.
 if OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 "$MEOPT_BUILD/tests/test_train_ranks" "$dir/x" 2>"$dir/log"; then fail "a singleton took part"; fi
-grep -q "this is rank 1 of 2, and MPI says 0 of 1" "$dir/log" || fail "a singleton is told: $(cat "$dir/log")"
+grep -q 'rank 1 of 2.*\<MPI\>.*0 of 1' "$dir/log" || fail "a singleton is told: $(cat "$dir/log")"
 # Ranks in different collectives: an error of each that names both.
 for difference in call left; do
     mpirun --allow-run-as-root --oversubscribe --mca btl self,vader --mca mpi_yield_when_idle 1 -np 3 -x MEOPT_MPI_MODULE \
@@ -61,9 +61,9 @@ pair() { # NAME SET: of rank 1
         -np 1 -x MEOPT_CPU_ISA="$isa" "$@" >"$dir/log" 2>&1 </dev/null || fail "$name: $(cat "$dir/log")"
 }
 pair equal avx2_fma
-! grep -q 'ranks compute differently' "$dir/log" || fail "equal ranks are said to differ"
+! grep -q '^warning: .*rank 1 (host' "$dir/log" || fail "equal ranks are said to differ"
 pair mixed plain
-grep -q '^warning: ranks compute differently: rank 1 .* has plain, .*MEOPT_CPU_ISA=' "$dir/log" || fail "nothing is said of mixed ranks: $(cat "$dir/log")"
+grep -q '^warning: .*rank 1 (host .*\<plain, .*MEOPT_CPU_ISA=' "$dir/log" || fail "nothing is said of mixed ranks: $(cat "$dir/log")"
 grep -q '"event":"started".*"ranks_differ":\["kernels"' "$dir/runs/mixed/events.jsonl" || fail "mixed ranks are not in events"
 grep -q '"1": "plain, optimizer plain"' "$dir/runs/mixed/meta.json" || fail "mixed ranks are not in meta.json"
 echo "ranks on different instruction sets are distinguished"

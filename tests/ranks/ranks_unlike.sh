@@ -39,7 +39,7 @@ left() { # processes of these runs, files of theirs for a moment, and what of ou
     find /dev/shm -type f -user "$(id -un)" -newer configs \( -name '*meopt*' -o -name '*nccl*' \) 2>/dev/null
     true
 }
-unlike() { # EXIT-CODE WHAT WORDS: of two ranks that have been started, $zero and $one
+unlike() { # EXIT-CODE WHAT NAMES: of two ranks that have been started, $zero and $one
     begin=$(date +%s)
     ends "$zero" "$1" "$2: rank 0"
     ends "$one" "$1" "$2: rank 1"
@@ -53,28 +53,28 @@ rank 0 0 slower 0; zero=$started
 FAKE_LANE=7 rank 1 1 slower 1; one=$started
 ends "$zero" 0 "rank 0 beside a slower one"
 ends "$one" 0 "a slower rank"
-grep -q '^warning: rank 1: attention: .*plain loops' log.1 || fail "what rank 1 alone does a slower way is not reported"
+grep -q '^warning: rank 1: attention: ' log.1 || fail "what rank 1 alone does a slower way is not reported"
 [ "$(grep -c '^warning: ' log.1)" = 1 ] || fail "rank 1 repeats what rank 0 reports"
 ! grep -q '^warning: attention' log.0 || fail "rank 0 has another rank's fallback"
-grep -q '^warning: ranks compute differently: rank 1 (host .*) has .*plain loops' log.0 || fail "that results are rounded otherwise is not reported"
+grep -q '^warning: .*rank 1 (host .*rank 0 (host ' log.0 || fail "that results are rounded otherwise is not reported"
 grep -q '"event":"started".*"ranks_differ":\["attention"\]' runs/slower/events.jsonl || fail "it is not in events"
 grep -q '"ranks": {' runs/slower/meta.json || fail "it is not in meta.json"
 steps=5
 rank 0 0 config 0; zero=$started
 rank 1 1 config 1 optim.lr=1e-4; one=$started
-unlike 7 "another configuration" 'rank 1 (host .*) has another configuration'
+unlike 7 "another configuration" 'rank 1 (host .*configuration'
 
 cp "$MEOPT" other
 printf x >>other # the same code, and not the same file
 rank 0 0 program 0; zero=$started
 program=$work/other
 rank 1 1 program 1; one=$started
-unlike 7 "another program" 'rank 1 (host .*) runs another program'
+unlike 7 "another program" 'rank 1 (host .*program'
 program=$MEOPT
 
 rank 0 0 card 0; zero=$started
 rank 1 0 card 1; one=$started
-unlike 7 "one card for two" 'ranks [01] and [01] of .* are on the same card, 0000:03:00.0'
+unlike 7 "one card for two" 'ranks [01] and [01] .*0000:03:00.0'
 
 # A disk of each host's own under one name: one image is missing on the second.
 cp -r sample there/
@@ -83,7 +83,7 @@ rank 0 0 images 0 data.root=/proc/self/cwd/sample/COCO2014; zero=$started
 cd there
 rank 1 1 images 1 data.root=/proc/self/cwd/sample/COCO2014; one=$started
 cd ..
-unlike 7 "other images" '.*rank 1 has a different list of images from rank 0'
+unlike 7 "other images" '.*rank 1 .*list of images.*rank 0'
 
 # A rank that was started twice, and the whole job, while it trains.
 steps=2000

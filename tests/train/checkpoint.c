@@ -118,7 +118,7 @@ static void another_shape_is_refused(void **state)
     assert_int_equal(checkpoint_tensors(&c, other, 2, NULL, same_tensor, &seed, &err), EXIT_INTEGRITY);
     other[1] = (struct weights_row){.name = "head", .ndim = 1, .shape = {VALUES}};
     assert_int_equal(checkpoint_tensors(&c, other, 2, NULL, same_tensor, &seed, &err), EXIT_INTEGRITY);
-    assert_string_equal(err.what, "tensor head is missing or has a different shape");
+    assert_non_null(strstr(err.what, "head"));
     checkpoint_close(&c);
 }
 

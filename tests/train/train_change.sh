@@ -132,7 +132,6 @@ wait_for 10 grep -q '"step":20,' runs/live/metrics.jsonl 2>/dev/null || :
 start 80 24 'attach live'
 await 'e change'
 keys e
-await '^what may change while it trains'
 await '^> optim.lr  *2.0e-3'
 keys Enter C-u
 keys -l 'abc'
@@ -157,7 +156,7 @@ awk "BEGIN { exit !($(rate "$step") > 1.9e-3 && $(rate $((step + 1))) < 1.1e-4) 
 start 132 43 'attach live'
 await 'changed: optim.lr'
 keys e Down Down
-await '^> train.checkpoint_steps .*steps between checkpoints'
+await '^> train.checkpoint_steps '
 keys Enter C-u
 keys -l 100
 await '100_'

@@ -29,22 +29,22 @@ check_bottleneck compute compute-bound '' ''
 run data
 waits 160.0
 printf 'data:\n  workers: 2\n' >>"$run/config.yaml"
-check_bottleneck data data-bound '50 % of a step waits for images' 'meopt train --resume runs/data data.workers=4'
+check_bottleneck data data-bound '50 % ' 'meopt train --resume runs/data data.workers=4'
 run disk ',"io_pressure_percent":64.5'
 waits 160.0
-check_bottleneck disk disk-bound '50 % of a step waits for images, the disk stalls 6[45] %' 'data.root='
+check_bottleneck disk disk-bound '50 % .* 6[45] %' 'data.root='
 run full
 sed -i 's/"exit_code":null/"exit_code":null,"message":"saving is paused since step 200: No space left on device"/' "$run/state.json"
 check_bottleneck full disk-bound '' 'df -h runs/full'
 run slow ',"ranks":[{"rank":0,"host":"node1","waiting_percent":41.0,"slowest":false},{"rank":1,"host":"node7","waiting_percent":2.0,"slowest":true}]'
-check_bottleneck slow straggler 'rank 1 on node7: the others wait 39 % of a step for it' 'ssh node7 meopt doctor'
+check_bottleneck slow straggler 'rank 1 on node7: .* 39 %' 'ssh node7 meopt doctor'
 run fallback
 sed -i 's/"version":1,/&"start":[{"name":"graphs","is":"off","cost":"slow","mend":null},{"name":"products","is":"librocblas.so.4 does not work","cost":"several times slower","mend":"install it"}],/' "$run/meta.json"
 check_bottleneck fallback 'fallback kernel' 'products: several times slower: librocblas.so.4 does not work' 'meopt doctor'
 run hot
 awk 'BEGIN { for (i = 0; i <= 100; i++) printf "{\"time\":%d,\"step\":%d,\"cards\":[{\"rank\":0,\"name\":\"K100 AI\",\"pci\":\"0000:03:00.0\",\"mem_used_bytes\":2e10,\"mem_total_bytes\":6e10,\"busy_percent\":97,\"temp_c\":%d,\"power_w\":%d}]}\n", 1700000000 + 5 * i, 3 * i, i < 60 ? 60 : 92, i < 60 ? 310 : 220 }' >"$run/cards.jsonl"
 awk '{ if (NR > 180) sub(/"step_ms":[0-9.]*/, "\"step_ms\":400.0"); print }' "$run/metrics.jsonl" >"$dir/metrics" && mv "$dir/metrics" "$run/metrics.jsonl"
-check_bottleneck hot throttled 'card 0: 92 C, 220 of 310 W; a step takes 2[0-9] % longer' 'train --resume runs/hot --cards N'
+check_bottleneck hot throttled 'card 0: 92 C, 220 of 310 W.* 2[0-9] %' 'train --resume runs/hot --cards N'
 
 # the same words in the list of runs: a column where it fits, else in place of the state, and as JSON
 list() { # WIDTH COMMAND

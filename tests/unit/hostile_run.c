@@ -131,7 +131,7 @@ static void what_is_no_file_is_not_waited_for(void **state)
     struct file_map map;
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_int_equal(file_read(path, 100, &text, &bytes, &err), EXIT_FAILED);
-    assert_string_equal(err.what, "is not a regular file");
+    assert_string_equal(err.file, path);
     assert_int_equal(file_map_open(&map, path, &err), EXIT_FAILED);
     free(path);
 }

@@ -3,6 +3,7 @@
 #include "core/base/file.h"
 #include "core/data/data.h"
 #include "core/weights/weights.h"
+#include "tests/mentions.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -95,23 +96,24 @@ static void other_file_types_are_reported_by_name(void **state)
     static const struct {
         const char *bytes;
         size_t size;
-        const char *what;
-    } rows[] = {{"", 0, "is empty"},
-                {"GIF89a\1\0\1\0", 10, "is a GIF file, neither JPEG, PNG nor WebP"},
+        const char *named;
+    } rows[] = {{"", 0, "empty"},
+                {"GIF89a\1\0\1\0", 10, "GIF|JPEG|PNG|WebP"},
                 {"\0\0\0\x20"
                  "ftypavif",
-                 12, "is an AVIF file, neither JPEG, PNG nor WebP"},
-                {"MM\0*\0\0\0\10", 8, "is a TIFF file, neither JPEG, PNG nor WebP"},
-                {"MMmm, text", 10, "is neither JPEG, PNG nor WebP"},
-                {"<html>", 6, "is an HTML file, neither JPEG, PNG nor WebP"},
-                {"\xff\xd8", 2, "is neither JPEG, PNG nor WebP"},
-                {"RIFF\4\0\0\0WAVE", 12, "is neither JPEG, PNG nor WebP"}};
+                 12, "AVIF|JPEG|PNG|WebP"},
+                {"MM\0*\0\0\0\10", 8, "TIFF|JPEG|PNG|WebP"},
+                {"MMmm, text", 10, "JPEG|PNG|WebP"},
+                {"<html>", 6, "HTML|JPEG|PNG|WebP"},
+                {"\xff\xd8", 2, "JPEG|PNG|WebP"},
+                {"RIFF\4\0\0\0WAVE", 12, "JPEG|PNG|WebP"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct image image;
         struct error err = {0};
         assert_int_equal(image_decode(&image, (const uint8_t *)rows[i].bytes, rows[i].size, &err),
                          EXIT_FAILED);
-        assert_string_equal(err.what, rows[i].what);
+        if (!mentions(err.what, rows[i].named)) fail_msg("'%s' lacks '%s'", err.what, rows[i].named);
+        if (rows[i].named[0] == 'J') assert_null(strstr(err.what, " file")); /* of no known kind */
     }
 }
 

@@ -2,6 +2,7 @@
  * into the legacy container with one storage of the four floats 1 2 3 4. */
 #include "core/base/file.h"
 #include "core/weights/weights.h"
+#include "tests/mentions.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -95,7 +96,7 @@ static void every_form_of_a_state_dict_is_understood(void **state)
         assert_int_equal(weights_read(w, index, values, DTYPE_F32, &err), 0);
         assert_memory_equal(values, cases[i].values, (size_t)cases[i].count * sizeof *values);
         assert_int_equal(weights_read(w, index, values, DTYPE_I32, &err), EXIT_FAILED);
-        assert_string_equal(err.what, "tensor w: is never converted from F32 to I32");
+        assert_true(mentions(err.what, "tensor w|F32|I32"));
         weights_close(w);
     }
 }
