@@ -28,12 +28,12 @@ stop
 
 start 80 24 attach run2
 await '^-  X\{16\}.* 27.9G/64.0G    55%'
-await 'all 2 of the run .*30.8G+19.5G/128G'
+await 'all 2 .*30.8G+19.5G/128G'
 keys q
 stop
 
 start 80 24 attach run16
-await '^+10 more *all 16 of the run'
+await '^+10 more *all 16 '
 for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do keys Down; done
 await '^15  *W'
 tmux -L "$socket" resize-window -x 132 -y 43
@@ -44,7 +44,6 @@ keys 3 # the classes have their place, however many cards there are
 await '^+10 more'
 await '^ W weights  *1.88G  *1.88G  *5.65G'
 await '^ X others '
-await 'Enter why so much'
 keys q
 stop
 
@@ -57,7 +56,7 @@ start 132 43 attach away
 await 'ours+others/total'
 keys 3
 await 'in files  *512M optimizer,  *2.00G teacher'
-await 'waited  *for weights 3.1 ms, for states 0.2 ms of the last step'
+await 'waited  .* 3.1 ms, .* 0.2 ms '
 keys q
 stop
 
@@ -96,9 +95,9 @@ sed -i 's/"peak_bytes":16576937984,"classes"/"peak_bytes":17576937984,"classes"/
 printf '{"state":"training","step":300,"total_steps":900,"epoch":1,"pid":1,"host":"elsewhere","time":%d,"exit_code":null}\n' "$now" >"$run/state.json"
 awk -v now="$now" -v first=2e10 -v by=2e9 "$grow" >"$run/cards.jsonl"
 start 80 24 attach grows
-await 'card 0: memory grows by 1.86G in 1:00; out of memory in 1[34]:'
+await 'card 0: .* 1.86G in 1:00; .* 1[34]:'
 awk -v now="$now" -v first=5.15e10 -v by=0 "$grow" >>"$run/cards.jsonl"
-await 'card 0: others hold 48.0G, the planned peak of 16.4G will not fit'
+await 'card 0: .* 48.0G, .* 16.4G '
 keys q
 stop
 
@@ -107,7 +106,7 @@ printf '{"time":%d,"worker":{"pid":1,"state":"running","phase":"training","silen
 for size in '80 24' '132 43'; do
     # shellcheck disable=SC2086
     start $size attach grows
-    if [ "$size" = '132 43' ]; then await 'the planned peak of 16.4G will not fit: 4711 python 46.6G, 99 954M'; fi
+    if [ "$size" = '132 43' ]; then await ' 16.4G .*: 4711 python 46.6G, 99 954M'; fi
     keys 3
     await '^ X others  *47.9G  now: 4711 python 46.6G, 99 954M'
     keys q

@@ -55,7 +55,7 @@ keys t
 await 'by epoch'
 await '^  *0.01  *10.00$'
 keys t
-await 'by minutes of training'
+await 'by minutes'
 await '^  *0.01  *5.3[0-9]$'
 keys z z
 await 'steps 800 to 1000'
@@ -97,7 +97,7 @@ done
 start 80 24 'attach one --baseline other'
 await '[▀▄█]'
 keys 2
-await 'by minutes of training'
+await 'by minutes'
 await '^loss .*, log'
 keys t l g Right
 await '^loss [0-9.]* @1000, baseline [0-9.]*'
@@ -112,7 +112,6 @@ start 132 43 'attach one'
 keys 2
 await 'by step, smoothed by 0.95 *$' # --baseline was of that time only
 keys b
-await '^runs to compare with'
 await '^>  *other'
 keys Down Space
 await '^> \* third'
@@ -143,7 +142,7 @@ start 80 24 'attach elsewhere/far'
 keys 2 Home
 await '^loss [0-9.]* @1  raw smooth *$'
 keys b
-await 'there is no other run in this directory'
+await 'no other run'
 keys q
 await 'status 0'
 stop

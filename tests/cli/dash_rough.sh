@@ -22,10 +22,10 @@ leave() {
 start "HOME='$dir/home'" 'attach gone'
 await 'step 300/300'
 mv "$dir/runs/gone" "$dir/away"
-await 'its directory is gone$'
+await 'directory is gone$'
 for key in 2 3 Enter Escape 4 1 Left e c x r b Escape; do keys $key; done
 keys 3 Enter
-await 'cannot plan this run: .*gone'
+await 'cannot plan .*: .*gone'
 mv "$dir/away" "$dir/runs/gone"
 keys Escape
 await ' done$'
@@ -36,7 +36,7 @@ start "HOME='$dir/home'" 'attach unread'
 await 'step 300/300'
 printf '\000\001{' >"$dir/runs/unread/config.yaml"
 keys 3 Enter
-await 'cannot plan this run'
+await 'cannot plan .* 0x00'
 leave 'a damaged configuration'
 rm "$dir/runs/unread/config.yaml"
 
@@ -87,7 +87,7 @@ done
 for socket in $first $second; do
     tmux -L "$socket" resize-window -x 80 -y 24
     keys 1
-    await '^+10 more *all 16 of the run'
+    await '^+10 more *all 16 '
 done
 socket=$second
 leave 'a storm of sizes'

@@ -103,6 +103,24 @@ def left_over(area):
     )
 
 
+def starts(run):
+    """The steps that the run began or resumed with, of events.jsonl."""
+    steps = []
+    try:
+        with open(run + "/events.jsonl", errors="replace") as f:
+            lines = f.read().split("\n")
+    except OSError:
+        return steps
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and event.get("event") in ("started", "resumed"):
+            steps.append(event["step"])
+    return steps
+
+
 def newest(run):
     try:
         return max([int(n[5:]) for n in os.listdir(run + "/ckpt") if re.match(r"^step-\d+$", n)] or [-1])
@@ -168,8 +186,8 @@ class Resume(Train):
 
     def between(self, area, shim, ended_well):
         wrong = super().between(area, shim, ended_well)
-        code, said = shim.plain(["export", "run", "-o", "exported.safetensors"], area)
-        step = re.search(r"student at step (\d+)", said)
+        code, said = shim.plain(["export", "run", "-o", "exported.safetensors", "--json"], area)
+        step = re.search(r'"step": *(\d+)', said)
         if code != 0 or not step or int(step.group(1)) < self.step:
             wrong.append(
                 "the checkpoint of step %d does not load any more: exit %s, %s"

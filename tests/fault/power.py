@@ -216,6 +216,7 @@ def judge(command, journal, area, shim, cut):
         lost = differ(command.want, command.result(area)) if ended else []
         if lost:
             wrong.append("the command had ended well, but %s is lost" % ", ".join(lost))
+    before = len(starts(area + "/run"))
     code, said = command.again(area, shim)
     if code != 0:
         wrong.append(
@@ -223,11 +224,9 @@ def judge(command, journal, area, shim, cut):
         )
         return wrong
     if isinstance(command, Train):
-        begun = re.search(r"^steps +(\d+) to", said, re.M)
-        if not wrong and begun and int(begun.group(1)) - 1 < promised:
-            wrong.append(
-                "goes on at step %d, behind the checkpoint of step %d" % (int(begun.group(1)) - 1, promised)
-            )
+        begun = starts(area + "/run")[before:]
+        if not wrong and begun and begun[-1] < promised:
+            wrong.append("resumes from step %d, before the checkpoint of step %d" % (begun[-1], promised))
     other = differ(command.want, command.result(area))
     if other:
         wrong.append("then makes another %s" % ", ".join(other))

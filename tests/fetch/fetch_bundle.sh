@@ -15,7 +15,7 @@ expect() { # CODE COMMAND...
     [ "$got" = "$want" ] || fail "exit $got, expected $want: $*"
 }
 expect 0 "$MEOPT" fetch sample --dest there --bundle all.tar
-grep -q 'all.tar contains 2 archives; to fetch from it: meopt fetch --from all.tar' err || fail "does not say how to continue"
+grep -q 'all.tar .* 2 .*: meopt fetch --from all.tar$' err || fail "does not say how to continue"
 [ "$(tar tf all.tar | tr '\n' ' ')" = "meopt-bundle.json COCO2014.tar.gz ModelWeight.tar.gz " ] || fail "$(tar tf all.tar)"
 tar xOf all.tar COCO2014.tar.gz | cmp - "$MEOPT_SOURCE/configs/sample/COCO2014.tar.gz" || fail "an archive in it is another"
 
@@ -23,12 +23,12 @@ export https_proxy=http://127.0.0.1:9 http_proxy=http://127.0.0.1:9
 expect 0 "$MEOPT" fetch --from all.tar --dest here
 diff -r --exclude=.meopt-complete there here || fail "another tree"
 [ "$(ls -A here | tr '\n' ' ')" = "COCO2014 ModelWeight " ] || fail "left $(ls -A here)"
-expect 0 "$MEOPT" fetch --from all.tar --dest here
-[ "$(grep -c 'nothing to do' err)" = 2 ] || fail "the second time"
+expect 0 "$MEOPT" fetch --from all.tar --dest here --json
+[ "$(grep -c '"event":"done","already":true' out)" = 2 ] || fail "the second time"
 expect 0 "$MEOPT" fetch --from all.tar sample-model-weight --dest one --keep-archive
 [ "$(ls -A one | tr '\n' ' ')" = "ModelWeight ModelWeight.tar.gz " ] || fail "one archive of it: $(ls -A one)"
 expect 2 "$MEOPT" fetch --from all.tar sample-model-wait --dest two
-grep -q 'did you mean sample-model-weight' err || fail "no suggestion"
+grep -q 'sample-model-weight?' err || fail "no suggestion"
 expect 2 "$MEOPT" fetch sample --bundle b.tar --stream
 expect 0 "$MEOPT" fetch --from all.tar --verify --dest here
 
@@ -60,7 +60,6 @@ for proxy in '' http://127.0.0.1:9; do
     expect 4 env https_proxy="$proxy" "$MEOPT" fetch far
     head -1 err | grep -q 'far: .*\(resolve\|connect\).*https_proxy=http.*--from FILE' || fail "the reason and its cures are not the first line"
     tail -1 err | grep -q 'https_proxy=http.*--from FILE' || fail "the end names no cure"
-    if grep -q 'again to resume' err; then fail "nothing has arrived"; fi
 done
 expect 4 "$MEOPT" fetch far --json
 grep -q '"error":"[^"]*connect' out && grep -q '"retry_in_s":[0-9]' out || fail "--json without the reason"

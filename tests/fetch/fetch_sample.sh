@@ -11,8 +11,8 @@ for meopt in "$MEOPT" "$work/a prefix/bin/meopt"; do
     test "$(find "$work/sample/COCO2014" -name '*.jpg' | wc -l)" -ge 190 || fail "photographs"
     test "$(find "$work/sample/ModelWeight" -type f ! -name '.*' | wc -l)" = 6 || fail "checkpoints"
     find "$work/sample" -exec stat -c '%n %Y %Z' {} + >"$work/before"
-    "$meopt" fetch sample --dest "$work/sample" 2>"$work/err" || fail "the second time: exit $?"
-    grep -q 'nothing to do' "$work/err" || fail "the second time is silent"
+    "$meopt" fetch sample --dest "$work/sample" --json >"$work/out" 2>"$work/err" || fail "the second time: exit $?"
+    [ "$(grep -c '"event":"done","already":true' "$work/out")" = 2 ] || fail "the second time: $(cat "$work/out")"
     find "$work/sample" -exec stat -c '%n %Y %Z' {} + | cmp - "$work/before" || fail "the second time did something"
     "$meopt" fetch --list --json --dest "$work/sample" | grep -q '"state": *"there"' || fail "list"
 done
