@@ -67,10 +67,10 @@ const char *meopt_status_name(int status);
 enum meopt_rule { MEOPT_APADAM, MEOPT_APADAMW, MEOPT_APSGD, MEOPT_LAMB, MEOPT_LION, MEOPT_RULE_COUNT };
 
 /* Bytes per parameter in []. Forward and backward read the weights that meopt_weights() returns: fp32 for
- * MEOPT_WEIGHTS_F32, bf16 for all others. */
+ * MEOPT_WEIGHTS_F32, bf16 for all others; fp16 with MEOPT_COPY_F16. */
 enum meopt_weight_format {
     MEOPT_WEIGHTS_F32,      /* [4]    "fp32" */
-    MEOPT_WEIGHTS_F32_COPY, /* [4+2]  "fp32+copy": the step also writes a bf16 copy (like AMP) */
+    MEOPT_WEIGHTS_F32_COPY, /* [4+2]  "fp32+copy": the step also writes a copy in 16 bits (like AMP) */
     MEOPT_WEIGHTS_BF16,     /* [2]    "bf16": nearest, loses small updates; for comparison only */
     MEOPT_WEIGHTS_BF16_SR,  /* [2]    "bf16_sr": stochastic rounding */
     MEOPT_WEIGHTS_20,       /* [2.5]  "bf16+4": 4 more bits, stochastic rounding */
@@ -88,7 +88,7 @@ enum meopt_state_format {
     MEOPT_STATE_FORMAT_COUNT
 };
 
-enum meopt_dtype { MEOPT_F32, MEOPT_BF16 };
+enum meopt_dtype { MEOPT_F32, MEOPT_BF16, MEOPT_F16 };
 
 /* Names as above and in the YAML: "apadamw", "bf16+8", "8bit". Unknown: NULL or -1. */
 const char *meopt_rule_name(int rule);
@@ -140,7 +140,7 @@ int meopt_device_download(struct meopt_device *device, void *host, const void *f
 /* The purpose of memory, passed to the allocator, so that a program can account for it. */
 enum meopt_memory {
     MEOPT_MEMORY_WEIGHTS,     /* fp32 weights, and the weights that forward and backward read */
-    MEOPT_MEMORY_COPY,        /* the bf16 copy of MEOPT_WEIGHTS_F32_COPY */
+    MEOPT_MEMORY_COPY,        /* the copy of MEOPT_WEIGHTS_F32_COPY */
     MEOPT_MEMORY_CORRECTION,  /* residual bits of weights: the bits below their bf16 half */
     MEOPT_MEMORY_MOMENTS,     /* optimizer state with its scales */
     MEOPT_MEMORY_ACCUMULATOR, /* gradient accumulators, if enabled */
@@ -232,11 +232,14 @@ enum meopt_tensor_flags {
     /* Other tensors use the same memory for weights or copy at other times (streaming). Without the flag,
      * meopt_create refuses tensors whose memory overlaps. meopt_rebind does not check. */
     MEOPT_SHARED_MEMORY = 8,
-    MEOPT_KEEP_BF16 = 16 /* the caller's weights are bf16, whatever the size (model.bfloat16()) */
+    MEOPT_KEEP_BF16 = 16, /* the caller's weights are bf16, whatever the size (model.bfloat16()) */
+    MEOPT_COPY_F16 = 32 /* fp32+copy, whatever the options and the size, with a copy in fp16 (model.half()) */
 };
 /* Also kept in fp32: tensors with fewer than two dimensions above 1, or fewer than small_count elements. With
  * MEOPT_KEEP_BF16, a tensor that would be kept in fp32 has weights bf16+16 and fp32 states, and steps with
- * the bits of fp32. Any other has the formats of the options, with bf16+16 in place of fp32 and fp32+copy. */
+ * the bits of fp32. Any other has the formats of the options, with bf16+16 in place of fp32 and fp32+copy.
+ * With MEOPT_COPY_F16, states are those without the flag. The copy is rounded to nearest, and from 65520 on
+ * it is infinite, like torch's half(); the fp32 weight then keeps its value. */
 
 struct meopt_tensor {
     const char *name; /* unique; copied. It keys the random numbers, so the order of the table is free */
@@ -245,7 +248,7 @@ struct meopt_tensor {
     unsigned flags;   /* enum meopt_tensor_flags */
     double lr_scale;  /* learning rate of this tensor / learning rate of the step; 0 means 1 */
     void *weights;    /* caller's memory (4-byte aligned; 2 for bf16), or NULL: allocated here */
-    void *copy;       /* caller's memory for the bf16 copy, or NULL: allocated here */
+    void *copy;       /* caller's memory for the copy, or NULL: allocated here */
     int64_t first;    /* shards: index in the whole tensor of the first element held; a multiple of 64 */
     /* MEOPT_PART: elements held here; a multiple of 64, except at the end of the tensor. 0: none, and its
      * steps accept any gradient that is not NULL. If `first` is a multiple of 32768 in every part, sums over
@@ -305,7 +308,7 @@ int meopt_info_sized(size_t size, const struct meopt *opt, size_t tensor, struct
 /* Returns the index of a tensor, -1 if there is none. */
 int64_t meopt_find(const struct meopt *opt, const char *name);
 
-/* Returns the weights that forward and backward read: *p and its dtype. For fp32+copy the bf16 copy. Valid
+/* Returns the weights that forward and backward read: *p and its dtype. For fp32+copy the copy. Valid
  * until meopt_destroy. */
 int meopt_weights(const struct meopt *opt, size_t tensor, void **p, enum meopt_dtype *dtype);
 
@@ -322,12 +325,13 @@ int meopt_get_group(const struct meopt *opt, size_t tensor, struct meopt_group *
 int meopt_set_group(struct meopt *opt, size_t tensor, const struct meopt_group *group,
                     struct meopt_error *err);
 
-/* Records that the caller moved a tensor's memory, with its values. NULL: unchanged. copy: for
- * MEOPT_WEIGHTS_F32_COPY. Reads and writes none of it. */
+/* Records that the caller moved a tensor's memory, weights or copy (MEOPT_WEIGHTS_F32_COPY), with its values.
+ * NULL: unchanged. Reads and writes none of it. */
 int meopt_rebind(struct meopt *opt, size_t tensor, void *weights, void *copy, struct meopt_error *err);
 
 /* Accepts weights that the caller wrote (load_state_dict, clamping, a swapped-in average): sets residual bits
- * to 0, and fp32 weights with a bf16 copy to that copy. */
+ * to 0, and fp32 weights with a copy to that copy. A copy with a NaN or an infinity: MEOPT_NOT_FINITE, and
+ * nothing is changed. */
 int meopt_sync(struct meopt *opt, size_t tensor, struct meopt_error *err);
 
 /* Returns the formats and bytes that meopt_create would choose for a tensor. info->name is tensor->name. */

@@ -28,13 +28,19 @@ F16_FN uint16_t f16_of(float x)
     h = magnitude > 0x7F800000u ? 0x7E00u : h;
     return (uint16_t)(sign | h);
 }
+/* The bits of the same number in fp32 */
+F16_FN uint32_t f16_bits_of(uint16_t h)
+{
+    union f16_bits small;
+    uint32_t magnitude = h & 0x7FFFu, sign = (h & 0x8000u) << 16,
+             u = (magnitude << 13) + ((magnitude >= 0x7C00u ? 224u : 112u) << 23);
+    small.f = (float)(int32_t)magnitude * 0x1p-24f;
+    return sign | (magnitude < 0x400u ? small.u : u);
+}
 F16_FN float f16_value(uint16_t h)
 {
-    union f16_bits v, small;
-    uint32_t magnitude = h & 0x7FFFu, sign = (h & 0x8000u) << 16;
-    v.u = (magnitude << 13) + ((magnitude >= 0x7C00u ? 224u : 112u) << 23);
-    small.f = (float)(int32_t)magnitude * 0x1p-24f;
-    v.u = sign | (magnitude < 0x400u ? small.u : v.u);
+    union f16_bits v;
+    v.u = f16_bits_of(h);
     return v.f;
 }
 

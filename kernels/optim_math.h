@@ -100,6 +100,29 @@ OPTIM_FN real rule_sign(real x, float size)
 OPTIM_FN word bf16_nearest(word bits) { return bits + 0x7fffu + ((bits >> 16) & 1u); } /* ties to even */
 OPTIM_FN word bf16_stochastic(word bits, word random) { return bits + (random >> 16); }
 
+/* fp16, in the lower half of a word, to fp32 (exact) and back: to nearest, ties to even, an infinity from
+ * 65520 on; as kernels/f16.h. Modes of the processor for subnormal fp32 numbers do not change a result. */
+OPTIM_FN real f16_read(word half)
+{
+    word magnitude = half & word_all(0x7fffu), normal = word_at_least(magnitude, 0x400u);
+    word special = word_at_least(magnitude, 0x7c00u); /* infinities and NaNs */
+    word bits = (magnitude << 13) + word_all(112u << 23) + (special & word_all(112u << 23));
+    word small = as_word(real_of(magnitude) * real_all(constant_real(0x33800000u))); /* times 2^-24 */
+    return as_real(((half & word_all(0x8000u)) << 16) | (bits & normal) | (small & ~normal));
+}
+/* Below 2^-14 the last bit is worth 2^-24, as that of a float between 1/2 and 1: adding 1/2 rounds. */
+OPTIM_FN word f16_nearest(real x)
+{
+    word bits = as_word(x), magnitude = bits & word_all(0x7fffffffu);
+    word half =
+        ((magnitude + word_all(0xfffu) + ((magnitude >> 13) & word_all(1u))) >> 13) - word_all(112u << 10);
+    word small = as_word(as_real(magnitude) + real_all(0.5f)) - word_all(0x3f000000u);
+    word normal = word_at_least(magnitude, 0x38800000u), most = word_at_least(magnitude, 0x477ff000u);
+    half = (((half & normal) | (small & ~normal)) & ~most) | (most & word_all(0x7c00u));
+    return half | (word_at_least(magnitude, 0x7f800001u) & word_all(0x200u)) |
+           ((bits >> 16) & word_all(0x8000u));
+}
+
 /* ---- Weights of 20, 24 and 32 bits ---- */
 /* A weight is an fp32 number cut to 32 - drop bits. Its bf16 half is the
  * nearest bf16 number; the bits between are the signed distance in units

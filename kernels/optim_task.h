@@ -28,7 +28,7 @@ enum { STATE_NONE = -1, STATE_F32, STATE_BF16, STATE_BF16_NEAREST, STATE_8BIT, S
 /* m alone, on its group's span. An accumulator is no m. */
 #define OPTIM_SPAN(m_format, v_format) ((m_format) == STATE_8BIT && (v_format) == STATE_NONE)
 /* Gradients: arrays, or an accumulator in one of the state formats. */
-enum { GRADIENT_F32, GRADIENT_BF16, GRADIENT_ACCUMULATOR };
+enum { GRADIENT_F32, GRADIENT_BF16, GRADIENT_F16, GRADIENT_ACCUMULATOR };
 /* Purposes of random numbers (high byte of the last counter word). */
 enum { RANDOM_STEP, RANDOM_ACCUMULATE };
 
@@ -53,14 +53,15 @@ struct optim_task {
     int64_t first_group;   /* group index in the whole tensor of the first group here */
     int64_t first_partial; /* place of the first chunk's result */
     int32_t rule, weight_format, m_format, v_format, gradient_format, accumulator_format;
-    int32_t version;      /* of the record that holds the 8-bit moments, where it is not today's: state.h */
-    uint32_t updates;     /* that the tensor has taken: they turn the thresholds of pairs and spans */
-    int32_t norms_only;   /* LAMB, first pass: sums of squares of weight and update; writes nothing */
-    int32_t m_range;      /* 8- and 4-bit m with low-bit v: |m| <= 2^m_range * 1.9 * binade of sqrt(v) */
+    int32_t version;    /* of the record that holds the 8-bit moments, where it is not today's: state.h */
+    uint32_t updates;   /* that the tensor has taken: they turn the thresholds of pairs and spans */
+    int32_t norms_only; /* LAMB, first pass: sums of squares of weight and update; writes nothing */
+    int32_t m_range;    /* 8- and 4-bit m with low-bit v: |m| <= 2^m_range * 1.9 * binade of sqrt(v) */
+    int32_t copy_f16;
     const void *gradient; /* (count); an accumulator: padded to whole groups, with its scales */
     const uint8_t *gradient_scales;
     void *weights;            /* (count): fp32, or the bf16 half */
-    void *copy;               /* (count) bf16, F32_COPY only */
+    void *copy;               /* (count) bf16, or fp16 with copy_f16; F32_COPY only */
     void *correction;         /* padded to whole groups, as m, v and scales */
     void *m, *v;              /* a pair: all in m */
     uint8_t *scales;          /* of pairs: PAIR_HEADER bytes a group, of spans: SPAN_HEADER */

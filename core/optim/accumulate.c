@@ -1,5 +1,5 @@
 /* Gradients added to a tensor's accumulator, which is a moment of its own: the rule RULE_ACCUMULATE. */
-#include "core/optim/optim.h"
+#include "core/optim/norm.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -10,8 +10,7 @@ static int task_prepare(const struct meopt *opt, const struct tensor *t, struct 
     if (!t->accumulator || opt->options.dry)
         return optim_fail(err, MEOPT_BAD_ORDER, "tensor %.100s has no accumulator (option accumulator)",
                           t->name);
-    if (!gradient.data || (gradient.dtype != MEOPT_F32 && gradient.dtype != MEOPT_BF16) ||
-        (uintptr_t)gradient.data % (gradient.dtype == MEOPT_F32 ? 4 : 2) || !isfinite(scale))
+    if (!gradient.data || !gradient_valid(gradient.data, gradient.dtype) || !isfinite(scale))
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           "tensor %.100s: no gradient, dtype %d, misaligned, or scale %g", t->name,
                           gradient.dtype, scale);
@@ -19,7 +18,7 @@ static int task_prepare(const struct meopt *opt, const struct tensor *t, struct 
     *task = task_of(opt, t);
     task->rule = RULE_ACCUMULATE;
     task->gradient = gradient.data;
-    task->gradient_format = gradient.dtype == MEOPT_F32 ? GRADIENT_F32 : GRADIENT_BF16;
+    task->gradient_format = gradient.dtype;
     task->m = t->accumulator;
     task->m_format = t->layout.accumulator;
     task->v_format = STATE_NONE;

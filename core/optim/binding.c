@@ -1,6 +1,7 @@
 /* Functions that framework bindings need in addition to steps: options per tensor, moved memory, weights
  * written by the caller, formats without tensors, moments as numbers. See core/meopt.h. */
 #include "core/optim/optim.h"
+#include "kernels/f16.h"
 
 #include <math.h>
 #include <string.h>
@@ -71,16 +72,16 @@ int meopt_set_group(struct meopt *opt, size_t tensor, const struct meopt_group *
 
 int meopt_rebind(struct meopt *opt, size_t tensor, void *weights, void *copy, struct meopt_error *err)
 {
-    int status = tensor_named(opt, tensor, weights, err);
+    int status = tensor_named(opt, tensor, weights ? weights : copy, err);
     if (!status) status = optim_between_steps(opt, err);
     if (status) return status;
     struct tensor *t = &opt->tensors[tensor];
-    if (t->own_weights || (copy && (!t->copy || t->own_copy)))
+    if ((weights && t->own_weights) || (copy && (!t->copy || t->own_copy)))
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: this memory is not the caller's", t->name);
     if ((uintptr_t)weights % (t->layout.weights <= WEIGHTS_F32_COPY ? 4 : 2) || (uintptr_t)copy % 2)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: weights at %p are misaligned", t->name,
                           weights);
-    t->weights = weights;
+    if (weights) t->weights = weights;
     if (copy) t->copy = copy;
     return MEOPT_OK;
 }
@@ -93,10 +94,16 @@ int meopt_sync(struct meopt *opt, size_t tensor, struct meopt_error *err)
     struct tensor *t = &opt->tensors[tensor], host;
     if (opt->options.dry) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a dry optimizer has no weights");
     if ((status = tensor_hold(opt, t, PART_WEIGHTS, &host, err))) return status;
+    bool f16 = t->layout.copy_f16;
+    if (host.copy && !optim_all_finite(host.copy, f16 ? GRADIENT_F16 : GRADIENT_BF16, t->layout.count)) {
+        tensor_release(opt, t, &host, false, NULL);
+        return optim_fail(err, MEOPT_NOT_FINITE, "the copy of %.100s holds a NaN or an infinity", t->name);
+    }
     t->last_step = 0;
     if (host.correction) memset(host.correction, 0, t->layout.residual_bytes);
     for (int64_t i = 0; host.copy && i < t->layout.count; i++) {
-        uint32_t bits = (uint32_t)((const uint16_t *)host.copy)[i] << 16;
+        uint16_t half = ((const uint16_t *)host.copy)[i];
+        uint32_t bits = f16 ? f16_bits_of(half) : (uint32_t)half << 16;
         memcpy((char *)host.weights + i * 4, &bits, 4);
     }
     return tensor_release(opt, t, &host, true, err);

@@ -34,6 +34,8 @@ void layout_plan(struct layout *l, const struct meopt_options *o, const struct m
     l->groups = optim_groups(l->count);
     l->weights = keep ? WEIGHTS_F32 : o->weights;
     if ((tensor->flags & MEOPT_KEEP_BF16) && l->weights <= WEIGHTS_F32_COPY) l->weights = WEIGHTS_32;
+    l->copy_f16 = tensor->flags & MEOPT_COPY_F16;
+    if (l->copy_f16) l->weights = WEIGHTS_F32_COPY;
     l->m = keep ? STATE_F32 : o->first_moment;
     l->v = keep ? STATE_F32 : o->second_moment;
     if (!RULE_HAS(o->rule, WITH_V)) l->v = STATE_NONE;

@@ -46,11 +46,11 @@ int gradient_prepare(const struct tensor *t, const void *gradient, int dtype, st
         task->gradient_scales = (uint8_t *)t->accumulator + t->layout.accumulator_scales_at;
         return MEOPT_OK;
     }
-    if ((dtype != MEOPT_F32 && dtype != MEOPT_BF16) || (uintptr_t)gradient % (dtype == MEOPT_F32 ? 4 : 2))
+    if (!gradient_valid(gradient, dtype))
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           "tensor %.100s: gradient at %p has dtype %d or is misaligned", t->name, gradient,
                           dtype);
-    task->gradient_format = dtype == MEOPT_F32 ? GRADIENT_F32 : GRADIENT_BF16;
+    task->gradient_format = dtype; /* the same numbers: optim_options.c */
     task->gradient = gradient;
     return MEOPT_OK;
 }

@@ -10,6 +10,12 @@
 void places_fill(const struct meopt *opt, const struct tensor *t, size_t value, double *places);
 double places_sum(const struct meopt *opt, const struct tensor *t, double sum, const double *places);
 
+/* Is it an array of a dtype that gradients may have, at an address for it? */
+static inline bool gradient_valid(const void *gradient, int dtype)
+{
+    return dtype >= MEOPT_F32 && dtype <= MEOPT_F16 &&
+           (uintptr_t)gradient % (dtype == MEOPT_F32 ? 4 : 2) == 0;
+}
 /* Where the gradient of a task is: what was given, or (NULL) accumulated. */
 int gradient_prepare(const struct tensor *t, const void *gradient, int dtype, struct optim_task *task,
                      struct meopt_error *err);

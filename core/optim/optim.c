@@ -58,6 +58,7 @@ struct optim_task task_of(const struct meopt *opt, const struct tensor *t)
         .first_partial = (int64_t)t->first_partial,
         .rule = opt->options.rule,
         .weight_format = l->weights,
+        .copy_f16 = l->copy_f16,
         .m_format = l->m,
         .v_format = l->v,
         .accumulator_format = STATE_NONE,
@@ -299,7 +300,7 @@ int meopt_weights(const struct meopt *opt, size_t tensor, void **p, enum meopt_d
     if (!opt || tensor >= opt->count || !p || !dtype) return MEOPT_BAD_ARGUMENT;
     const struct tensor *t = &opt->tensors[tensor];
     *p = t->copy ? t->copy : t->weights;
-    *dtype = t->layout.weights == WEIGHTS_F32 ? MEOPT_F32 : MEOPT_BF16;
+    *dtype = t->layout.weights == WEIGHTS_F32 ? MEOPT_F32 : t->layout.copy_f16 ? MEOPT_F16 : MEOPT_BF16;
     return MEOPT_OK;
 }
 
@@ -346,7 +347,8 @@ int meopt_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count,
     if (!finite)
         return optim_fail(err, MEOPT_NOT_FINITE, "weights for %.100s hold a NaN or an infinity",
                           opt->tensors[tensor].name);
-    if (opt->tensors[tensor].layout.weights != WEIGHTS_F32 && beyond_bf16(values, count))
+    const struct layout *l = &opt->tensors[tensor].layout;
+    if (l->weights != WEIGHTS_F32 && !l->copy_f16 && beyond_bf16(values, count))
         return optim_fail(err, MEOPT_NOT_FINITE,
                           "weights for %.100s hold a value above 3.3895e38, bf16's largest",
                           opt->tensors[tensor].name);

@@ -13,6 +13,7 @@
 struct layout {
     int64_t count, groups;
     int weights, m, v, accumulator; /* kernels/optim_task.h; STATE_NONE where there is none */
+    bool copy_f16;                  /* of F32_COPY */
     size_t weight_bytes, copy_bytes, residual_bytes, state_bytes, accumulator_bytes;
     size_t v_at, scales_at, scale_bytes, accumulator_scales_at;
 };

@@ -8,7 +8,8 @@
 
 enum {
     CHUNK_ELEMENTS = OPTIM_CHUNK * OPTIM_GROUP,
-    TENSOR_FLAGS = MEOPT_NO_DECAY | MEOPT_KEEP_F32 | MEOPT_PART | MEOPT_SHARED_MEMORY | MEOPT_KEEP_BF16
+    TENSOR_FLAGS =
+        MEOPT_NO_DECAY | MEOPT_KEEP_F32 | MEOPT_PART | MEOPT_SHARED_MEMORY | MEOPT_KEEP_BF16 | MEOPT_COPY_F16
 };
 /* The kernels' numbers and names of libmeopt are the same lists. */
 #define SAME(ours, others)        _Static_assert((int)(ours) == (int)(others), #ours " is not " #others)
@@ -31,6 +32,7 @@ SAME(STATE_4BIT, MEOPT_STATE_4BIT);
 SAME(STATE_4BIT + 1, MEOPT_STATE_FORMAT_COUNT);
 SAME(GRADIENT_F32, MEOPT_F32);
 SAME(GRADIENT_BF16, MEOPT_BF16);
+SAME(GRADIENT_F16, MEOPT_F16);
 
 static const char *const weight_names[] = {"fp32",   "fp32+copy", "bf16",   "bf16_sr",
                                            "bf16+4", "bf16+8",    "bf16+16"};
@@ -244,6 +246,9 @@ int tensor_read(struct meopt_tensor *to, const struct meopt_options *options,
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           "tensor %.100s: flags are %#x, enum meopt_tensor_flags has %#x", to->name,
                           to->flags, (unsigned)TENSOR_FLAGS);
+    if ((to->flags & MEOPT_KEEP_BF16) && (to->flags & MEOPT_COPY_F16))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "tensor %.100s: weights in bf16 (MEOPT_KEEP_BF16) have no copy in fp16", to->name);
     int64_t count = 1;
     for (int d = 0; d < to->ndim; d++)
         if (to->shape[d] < 0 || __builtin_mul_overflow(count, to->shape[d], &count) ||

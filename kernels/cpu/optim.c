@@ -2,6 +2,7 @@
  * and what a gradient is asked before it is used. */
 #include "kernels/cpu/optim.h"
 #include "kernels/cpu/select.h"
+#include "kernels/f16.h"
 
 #include <string.h>
 
@@ -38,6 +39,7 @@ void optim_sum_squares(const void *x, int gradient_format, int64_t count, double
             uint32_t bits;
             float value;
             if (gradient_format == GRADIENT_F32) memcpy(&bits, f + i + j, 4);
+            else if (gradient_format == GRADIENT_F16) bits = f16_bits_of(h[i + j]);
             else bits = (uint32_t)h[i + j] << 16;
             memcpy(&value, &bits, 4);
             part[j] += (double)value * (double)value;
@@ -53,7 +55,7 @@ int optim_all_finite(const void *x, int gradient_format, int64_t count)
 {
     enum { PIECE = 4096 };
     const uint32_t *f = x;
-    const uint16_t *h = x;
+    const uint16_t *h = x, exponent = gradient_format == GRADIENT_F16 ? 0x7c00 : 0x7f80;
     for (int64_t begin = 0; begin < count; begin += PIECE) {
         int64_t end = begin + PIECE < count ? begin + PIECE : count;
         if (gradient_format == GRADIENT_F32) {
@@ -63,7 +65,7 @@ int optim_all_finite(const void *x, int gradient_format, int64_t count)
         } else {
             uint16_t bad = 0;
             for (int64_t i = begin; i < end; i++)
-                bad = (uint16_t)(bad | ((h[i] & 0x7f80u) == 0x7f80u ? 0xffffu : 0u));
+                bad = (uint16_t)(bad | ((h[i] & exponent) == exponent ? 0xffffu : 0u));
             if (bad) return 0;
         }
     }

@@ -491,6 +491,9 @@ OPTIM_FN void load_gradient(real g[VECTORS], const struct optim_task *t, const v
 {
     if (t->gradient_format == GRADIENT_ACCUMULATOR)
         load_scaled(g, t->gradient, t->gradient_scales, group, t->accumulator_format);
+    else if (t->gradient_format == GRADIENT_F16)
+        for (int i = 0; i < VECTORS; i++)
+            g[i] = f16_read(load_halves((const uint16_t *)gradient + i * LANES));
     else load_wide_state(g, gradient, 0, t->gradient_format == GRADIENT_F32 ? STATE_F32 : STATE_BF16);
 }
 
@@ -524,7 +527,12 @@ OPTIM_FN void store_weights(const struct optim_task *t, void *weights, void *cop
 {
     int format = t->weight_format;
     if (format <= WEIGHTS_F32_COPY) store_wide_state(weights, 0, STATE_F32, w, random);
-    if (format == WEIGHTS_F32_COPY) store_wide_state(copy, 0, STATE_BF16_NEAREST, w, random);
+    if (format == WEIGHTS_F32_COPY && t->copy_f16)
+        for (int i = 0; i < VECTORS; i += 2) {
+            word half[2] = {f16_nearest(w[i]), f16_nearest(w[i + 1])};
+            store_halves2((uint16_t *)copy + i * LANES, half);
+        }
+    else if (format == WEIGHTS_F32_COPY) store_wide_state(copy, 0, STATE_BF16_NEAREST, w, random);
     if (format == WEIGHTS_BF16) store_wide_state(weights, 0, STATE_BF16_NEAREST, w, random);
     if (format == WEIGHTS_BF16_SR) store_wide_state(weights, 0, STATE_BF16, w, random);
     if (format < WEIGHTS_20) return;

@@ -247,7 +247,7 @@ OPTIM_FN double lanes_total(const real x[PARTS])
 
 static inline size_t gradient_bytes(const struct optim_task *t)
 {
-    return t->gradient_format == GRADIENT_BF16 ? 2 : 4;
+    return t->gradient_format == GRADIENT_F32 ? 4 : 2;
 }
 
 /* Ask for the memory of a later group: the processor's own look-ahead stops at the end of a page, and here

@@ -267,16 +267,18 @@ KERNEL(optim_check, const optim_row *tasks, int count, optim_partial *)
         const uint32_t *bits = (const uint32_t *)t->gradient;
         for (int64_t i = begin + THREAD; i < end; i += OPTIM_THREADS)
             bad |= (load_whole<uint32_t>(bits + i) & 0x7f800000u) == 0x7f800000u;
-    } else if (t->gradient_format == GRADIENT_BF16) {
+    } else if (t->gradient_format != GRADIENT_ACCUMULATOR) {
         const uint16_t *bits = (const uint16_t *)t->gradient;
+        uint32_t low = t->gradient_format == GRADIENT_F16 ? 0x7c00u : 0x7f80u,
+                 high = low << 16;                               /* exponents */
         int64_t at = begin + (int64_t)((uintptr_t)bits / 2 % 2); /* from here on two at a time */
         for (int64_t i = at + 2 * THREAD; i + 1 < end; i += 2 * OPTIM_THREADS) {
             uint32_t two = load_whole<uint32_t>(bits + i);
-            bad |= (two & 0x7f80u) == 0x7f80u || (two & 0x7f800000u) == 0x7f800000u;
+            bad |= (two & low) == low || (two & high) == high;
         }
         if (THREAD == 0 && begin < end)
-            bad |= (load_whole<uint16_t>(bits + begin) & 0x7f80u) == 0x7f80u ||
-                   (load_whole<uint16_t>(bits + end - 1) & 0x7f80u) == 0x7f80u;
+            bad |= (load_whole<uint16_t>(bits + begin) & low) == low ||
+                   (load_whole<uint16_t>(bits + end - 1) & low) == low;
     }
     if (bad && entry->go) *entry->go = 0;
 }
@@ -286,9 +288,10 @@ KERNEL(optim_check, const optim_row *tasks, int count, optim_partial *)
  * scales are padded to whole words. */
 DEVICE void load_eighths(float x[OWN], const optim_task *t, int64_t group, int u, int64_t left)
 {
-    int format = t->gradient_format == GRADIENT_F32    ? STATE_F32
-                 : t->gradient_format == GRADIENT_BF16 ? STATE_BF16
-                                                       : t->accumulator_format;
+    int format = t->gradient_format == GRADIENT_ACCUMULATOR ? t->accumulator_format
+                 : t->gradient_format == GRADIENT_F32       ? STATE_F32
+                                                            : STATE_BF16;
+    bool f16 = t->gradient_format == GRADIENT_F16;
     const char *p = (const char *)t->gradient;
     if (OPTIM_LOW_BIT(format)) {
         bool four = format == STATE_4BIT;
@@ -310,7 +313,7 @@ DEVICE void load_eighths(float x[OWN], const optim_task *t, int64_t group, int u
             word half = 0;
             if (pairs) half = load_whole<uint32_t>(h + 8 * k + (u & ~1)) >> u % 2 * 16;
             else if (8 * k + u < left) half = load_whole<uint16_t>(h + 8 * k + u);
-            x[k] = as_real(half << 16).x;
+            x[k] = (f16 ? f16_read(half & 0xffffu) : as_real(half << 16)).x;
         }
     }
 }

@@ -373,7 +373,11 @@ DEVICE void load_gradient(real g[OWN], const optim_task *t, int64_t group, int u
 {
     if (t->gradient_format == GRADIENT_ACCUMULATOR)
         load_scaled(g, t->gradient, t->gradient_scales, group, t->accumulator_format, u);
-    else
+    else if (t->gradient_format == GRADIENT_F16) {
+        word half[OWN];
+        load_halves(half, (const uint16_t *)t->gradient + group * OPTIM_GROUP, u, left);
+        for (int k = 0; k < OWN; k++) g[k] = f16_read(half[k]);
+    } else
         load_wide(g, t->gradient, group, t->gradient_format == GRADIENT_F32 ? STATE_F32 : STATE_BF16, u,
                   left);
 }
@@ -400,11 +404,14 @@ DEVICE void store_weights(const optim_task *t, int64_t group, const real w[OWN],
 {
     int format = t->weight_format;
     if (format <= WEIGHTS_F32_COPY) store_wide(t->weights, group, STATE_F32, w, random, u, left);
-    if (format == WEIGHTS_F32_COPY) store_wide(t->copy, group, STATE_BF16_NEAREST, w, random, u, left);
+    word half[OWN], low[OWN];
+    if (format == WEIGHTS_F32_COPY && t->copy_f16) {
+        for (int k = 0; k < OWN; k++) half[k] = f16_nearest(w[k]);
+        store_halves((uint16_t *)t->copy + group * OPTIM_GROUP, half, u, left);
+    } else if (format == WEIGHTS_F32_COPY) store_wide(t->copy, group, STATE_BF16_NEAREST, w, random, u, left);
     if (format == WEIGHTS_BF16) store_wide(t->weights, group, STATE_BF16_NEAREST, w, random, u, left);
     if (format == WEIGHTS_BF16_SR) store_wide(t->weights, group, STATE_BF16, w, random, u, left);
     if (format < WEIGHTS_20) return;
-    word half[OWN], low[OWN];
     int drop = format == WEIGHTS_20 ? 12 : format == WEIGHTS_24 ? 8 : 0;
     for (int k = 0; k < OWN; k++) {
         word bits = weight_round(as_word(w[k]), random[k], drop);

@@ -4,6 +4,7 @@
 #include "core/base/file.h"
 #include "core/device/device.h"
 #include "core/meopt.h"
+#include "kernels/f16.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -48,9 +49,10 @@ static float *values_new(int64_t count, float scale, uint32_t *seed)
     for (int64_t i = 0; i < count; i++) values[i] = value(seed) * scale;
     return values;
 }
-static uint16_t half(float x)
+static uint16_t half(float x, int type)
 {
     uint32_t bits;
+    if (type == MEOPT_F16) return f16_of(x);
     memcpy(&bits, &x, 4);
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
@@ -74,9 +76,10 @@ static void side_open(struct side *s, struct device *device, struct meopt_option
                                          .ndim = 2,
                                          .first = firsts[i],
                                          .lr_scale = 1,
-                                         .flags = i == 3   ? MEOPT_NO_DECAY
-                                                  : i == 1 ? MEOPT_KEEP_BF16
-                                                           : 0};
+                                         .flags = i == 3                       ? MEOPT_NO_DECAY
+                                                  : i == 1                     ? MEOPT_KEEP_BF16
+                                                  : i == 4 && options.maximize ? MEOPT_COPY_F16
+                                                                               : 0};
         memcpy(table[i].shape, shapes[i], sizeof shapes[i]);
         size_t bytes = (size_t)(shapes[i][0] * shapes[i][1]) * 4 + 64;
         s->blocks[i] =
@@ -99,13 +102,13 @@ static void side_close(struct side *s)
         else free(s->blocks[i]);
 }
 
-static void give(struct side *s, int i, const float *values, int bf16)
+static void give(struct side *s, int i, const float *values, int type)
 {
     int64_t count = shapes[i][0] * shapes[i][1];
     uint16_t *halves = xmalloc((size_t)count * 2);
-    for (int64_t j = 0; j < count; j++) halves[j] = half(values[j]);
-    const void *from = bf16 ? (const void *)halves : (const void *)values;
-    size_t bytes = (size_t)count * (bf16 ? 2 : 4);
+    for (int64_t j = 0; j < count; j++) halves[j] = half(values[j], type);
+    const void *from = type ? (const void *)halves : (const void *)values;
+    size_t bytes = (size_t)count * (type ? 2 : 4);
     if (s->device) s->device->upload(s->device, s->gradients[i], from, bytes);
     else memcpy(s->gradients[i], from, bytes);
     free(halves);
@@ -117,9 +120,27 @@ static void saved(const struct side *s, struct bytes *b)
     if (meopt_save(s->opt, collect, b, &err)) fail_msg("%s", err.message);
 }
 
+/* What forward and backward read, to the host */
+static void forward_weights(const struct side *s, int i, char *to, size_t bytes)
+{
+    void *p;
+    enum meopt_dtype dtype;
+    assert_int_equal(meopt_weights(s->opt, (size_t)i, &p, &dtype), 0);
+    if (s->device) s->device->download(s->device, to, p, bytes);
+    else memcpy(to, p, bytes);
+}
+
 static void same(struct side sides[2], const char *what)
 {
     struct bytes a = {0}, b = {0};
+    for (int i = 0; i < TENSORS; i++) {
+        size_t bytes = (size_t)(shapes[i][0] * shapes[i][1]) * 2;
+        char *here = xmalloc(2 * bytes), *there = here + bytes;
+        forward_weights(&sides[0], i, here, bytes);
+        forward_weights(&sides[1], i, there, bytes);
+        if (memcmp(here, there, bytes) != 0) fail_msg("%s: weights of tensor %d differ", what, i);
+        free(here);
+    }
     saved(&sides[0], &a);
     saved(&sides[1], &b);
     if (a.used != b.used) fail_msg("%s: %zu bytes on the CPU, %zu on the card", what, a.used, b.used);
@@ -129,16 +150,18 @@ static void same(struct side sides[2], const char *what)
     free(b.data);
 }
 
-/* Squares of what is not given in bf16 or scaled, by hand: what some other kernel would have found. */
+/* Squares by hand: what some other kernel would have found. */
 static struct meopt_grad_stats found_of(const struct meopt_gradient *gradients, const size_t *tensors,
-                                        size_t count, int bf16)
+                                        size_t count, int type)
 {
     struct meopt_grad_stats found = {0, 1, 0};
     for (size_t k = 0; k < count; k++)
         for (int64_t i = 0; i < shapes[tensors[k]][0] * shapes[tensors[k]][1]; i++) {
-            uint32_t bits = bf16 ? (uint32_t)((const uint16_t *)gradients[tensors[k]].data)[i] << 16 : 0;
-            float x = ((const float *)gradients[tensors[k]].data)[bf16 ? 0 : i];
-            if (bf16) memcpy(&x, &bits, sizeof x);
+            uint16_t h = type ? ((const uint16_t *)gradients[tensors[k]].data)[i] : 0;
+            uint32_t bits = (uint32_t)h << 16;
+            float x = ((const float *)gradients[tensors[k]].data)[type ? 0 : i];
+            if (type == MEOPT_BF16) memcpy(&x, &bits, sizeof x);
+            if (type == MEOPT_F16) x = f16_value(h);
             found.squares += (double)x * (double)x;
             found.finite &= isfinite(x) != 0;
         }
@@ -147,7 +170,7 @@ static struct meopt_grad_stats found_of(const struct meopt_gradient *gradients, 
 
 /* Groups that are clipped by their own norms. */
 static int step_clipped(struct side *s, const struct meopt_gradient *gradients,
-                        const struct meopt_gradient *here, int bf16, struct meopt_error *err)
+                        const struct meopt_gradient *here, int type, struct meopt_error *err)
 {
     static const size_t groups[][3] = {{0, 4}, {5, 1, 3}, {2}}, counts[] = {2, 3, 1};
     struct error why = {0};
@@ -155,7 +178,7 @@ static int step_clipped(struct side *s, const struct meopt_gradient *gradients,
     void *place = s->device ? device_alloc(s->device, MEMORY_DATA, 64, "found", &why) : NULL;
     for (int k = 0; k < 3; k++) {
         struct meopt_gradient given[3];
-        struct meopt_grad_stats found = found_of(here, groups[k], counts[k], bf16);
+        struct meopt_grad_stats found = found_of(here, groups[k], counts[k], type);
         struct meopt_clip clip = {&found, 0.5 / (k + 1), k == 1 ? 0.7 : 0};
         for (size_t i = 0; i < counts[k]; i++) given[i] = gradients[groups[k][i]];
         if (s->device) {
@@ -187,7 +210,7 @@ static int step_several(struct side *s, const struct meopt_gradient *gradients, 
     return status;
 }
 
-static void trial(struct meopt_options options, int bf16, int mode, const char *what)
+static void trial(struct meopt_options options, enum meopt_dtype type, int mode, const char *what)
 {
     struct side sides[2] = {{0}};
     struct meopt_error err = {0};
@@ -201,7 +224,6 @@ static void trial(struct meopt_options options, int bf16, int mode, const char *
             if (meopt_import(sides[d].opt, (size_t)i, 0, count, w, &err)) fail_msg("%s", err.message);
         free(w);
     }
-    enum meopt_dtype type = bf16 ? MEOPT_BF16 : MEOPT_F32;
     for (int step = 1; step <= STEPS; step++) {
         struct meopt_gradient gradients[2][TENSORS];
         struct meopt_step_stats stats[2];
@@ -213,7 +235,7 @@ static void trial(struct meopt_options options, int bf16, int mode, const char *
             if (i == 2) memset(g, 0, 64 * 4);
             if (bad && i == 3) g[70] = step == 2 ? INFINITY : -NAN;
             for (int d = 0; d < 2; d++) {
-                give(&sides[d], i, g, bf16);
+                give(&sides[d], i, g, (int)type);
                 gradients[d][i] = (struct meopt_gradient){sides[d].gradients[i], type};
                 if (mode == 1 && (step % 2 == 0 || d == 0))
                     for (int again = 0; again < 2; again++)
@@ -239,7 +261,7 @@ static void trial(struct meopt_options options, int bf16, int mode, const char *
             }
             assert_int_equal(meopt_step_begin(sides[d].opt, step, 1e-2, 1, &err), 0);
             bool several = mode == 6 || (mode == 5 && step % 2 == d), clipped = mode >= 7;
-            if (clipped && step_clipped(&sides[d], gradients[d], gradients[0], bf16, &err) !=
+            if (clipped && step_clipped(&sides[d], gradients[d], gradients[0], (int)type, &err) !=
                                (mode == 8 && !d ? MEOPT_NOT_FINITE : 0))
                 fail_msg("%s", err.message);
             if (several &&
@@ -307,7 +329,7 @@ static void every_rule_and_format_has_the_cpu_s_bits(void **unused)
                 if (mode == 1) o.accumulator = s % 2 ? MEOPT_STATE_BF16 : MEOPT_STATE_8BIT;
                 snprintf(what, sizeof what, "%s, weights %s, states %d %d, mode %d", meopt_rule_name(rule),
                          meopt_weight_format_name(weights), states[s][0], states[s][1], mode);
-                trial(o, number / 4 % 2, mode, what);
+                trial(o, (enum meopt_dtype)(number / 4 % 3), mode, what);
             }
     printf("%d of %d combinations of rule, formats and kind of gradient: same bits\n", tried, number);
 }
