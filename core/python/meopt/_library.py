@@ -9,7 +9,8 @@ from typing import Any, Dict, List
 
 FLAG_KEEP_BF16 = 16
 DTYPE_F32, DTYPE_BF16 = 0, 1
-DEVICE_CPU, DEVICE_HIP, DEVICE_CUDA = 0, 1, 2
+DEVICE_HIP, DEVICE_CUDA = 1, 2
+STREAM_DEFAULT = 1
 MEMORY_CORRECTION = 2
 WEIGHTS_F32, WEIGHTS_F32_COPY = 0, 1
 NO_FORMAT = -1
@@ -92,10 +93,14 @@ _CHECKED: Dict[str, List[Any]] = {
     "meopt_import": [_P, _SIZE, _I64, _I64, _P],
     "meopt_export": [_P, _SIZE, _I64, _I64, _P],
     "meopt_step_sized": [_SIZE, _P, _I64, _F64, _F64, C.POINTER(Gradient), C.POINTER(Stats)],
+    "meopt_step_begin": [_P, _I64, _F64, _INT],
+    "meopt_step_tensor": [_P, _SIZE, _P, _INT, _F64],
+    "meopt_step_end_sized": [_SIZE, _P, C.POINTER(Stats)],
     "meopt_gradient_norm": [_P, C.POINTER(Gradient), C.POINTER(_F64), C.POINTER(_INT)],
     "meopt_state_save": [_P, _SIZE, _P, _SIZE],
     "meopt_state_load": [_P, _SIZE, _P, _SIZE],
     "meopt_device_open": [C.POINTER(_P), _INT, _INT, _P, _P],
+    "meopt_device_stream": [_P, _P],
 }
 # The others: result, arguments.
 _PLAIN: Dict[str, List[Any]] = {
@@ -105,6 +110,7 @@ _PLAIN: Dict[str, List[Any]] = {
     "meopt_info_sized": [_INT, _SIZE, _P, _SIZE, C.POINTER(Info)],
     "meopt_state_bytes": [_SIZE, _P, _SIZE],
     "meopt_device_close": [None, _P],
+    "meopt_clip_scale": [_F64, _F64, _F64],
     "meopt_rule_from_name": [_INT, _STR],
     "meopt_weight_format_from_name": [_INT, _STR],
     "meopt_state_format_from_name": [_INT, _STR],

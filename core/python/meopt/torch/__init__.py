@@ -13,9 +13,10 @@ from typing import Any, Dict, Optional, Tuple, Union
 from torch import Tensor
 
 from ._optimizer import Meopt, fp32_state_dict, load_fp32_state_dict
+from ._release import Release, release_gradients
 
 __all__ = ["ApAdam", "ApAdamW", "ApSGD", "LAMB", "Lion", "Adam", "AdamW", "SGD", "Meopt", "fp32_state_dict",
-           "load_fp32_state_dict"]
+           "load_fp32_state_dict", "Release", "release_gradients"]
 
 Number = Union[float, Tensor]
 _FORMATS = ("preset", "weights", "first_moment", "second_moment", "seed")

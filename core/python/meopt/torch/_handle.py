@@ -36,15 +36,21 @@ class Device:
     def __init__(self, device: torch.device) -> None:
         if device.type != "cuda":
             raise ValueError(f"parameters on {device}, expected cpu or cuda (also of ROCm and DTK)")
-        self.device, self.pointer = device, C.c_void_p()
-        self.hip = torch.version.hip is not None
-        kind = L.DEVICE_HIP if self.hip else L.DEVICE_CUDA
-        L.library().device_open(C.byref(self.pointer), kind, device.index, None, self._stream())
+        self.device, self.pointer, self.stream = device, C.c_void_p(), self._stream(device)
+        kind = L.DEVICE_CUDA if torch.version.hip is None else L.DEVICE_HIP
+        L.library().device_open(C.byref(self.pointer), kind, device.index, None, self.stream)
         weakref.finalize(self, L.library().device_close, self.pointer)
 
-    def _stream(self) -> Optional[int]:
-        stream = torch.cuda.current_stream(self.device).cuda_stream
-        return stream or (None if self.hip else 1)  # 1: CU_STREAM_LEGACY, the default stream
+    @staticmethod
+    def _stream(device: torch.device) -> int:
+        return torch.cuda.current_stream(device).cuda_stream or L.STREAM_DEFAULT
+
+    def follow(self) -> None:
+        """Issues later work to the calling thread's current stream."""
+        stream = self._stream(self.device)
+        if stream != self.stream:
+            L.library().device_stream(self.pointer, stream)
+            self.stream = stream
 
 
 class Memory:
@@ -92,9 +98,10 @@ class Handle:
     """
 
     def __init__(self, options: L.Options, params: Sequence[Tensor], names: Sequence[str],
-                 device: Optional[Device]) -> None:
+                 device: Optional[Device], at: int) -> None:
         lib, n = L.library(), len(params)
         self.lib, self.params, self.names, self.device = lib, list(params), list(names), device
+        self.at = at  # index of the parameter group
         self.memory = Memory(params[0].device)
         options.allocate, options.release = self.memory.allocate, self.memory.release
         options.device = device.pointer if device else None
@@ -170,6 +177,8 @@ class Handle:
 
     def settle(self) -> None:
         """Reports moved memory and written values of all parameters to the library. Raises Misfit."""
+        if self.device:
+            self.device.follow()
         for i, p in enumerate(self.params):
             if p.data_ptr() != self.pointers[i]:
                 self._moved(i)
@@ -216,12 +225,43 @@ class Handle:
             failure = error
         self.steps[self.taken if len(self.taken) < len(self.params) else slice(None)] += 1
         for i in self.taken:
-            torch.autograd.graph.increment_version(self.params[i])
-        for i, shadow in self.shadows.items():
-            self.params[i].copy_(shadow)
+            self._publish(i)
         if failure is not None:
-            bad = [self.names[i] for i in self.taken if not bool(torch.isfinite(self.params[i].grad).all())]
-            raise FloatingPointError(f"gradient of {', '.join(bad)}: {failure}") from None
+            bad = [i for i in self.taken if not bool(torch.isfinite(self.params[i].grad).all())]
+            raise FloatingPointError(f"gradient of {self._listed(bad)}: {failure}") from None
+
+    def _listed(self, indices: Sequence[int]) -> str:
+        return ", ".join(self.names[i] for i in indices) or "several parameters"
+
+    def _publish(self, i: int) -> None:
+        """Lets torch know that the library has written a parameter, or copies its shadow to it."""
+        if i in self.shadows:
+            self.params[i].copy_(self.shadows[i])
+        else:
+            torch.autograd.graph.increment_version(self.params[i])
+
+    def begin(self, number: int, lr: float) -> None:
+        """Begins a step whose gradients come one by one."""
+        self.lib.step_begin(self.opt, number, lr, 0)
+        self.taken = []
+
+    def step_one(self, i: int, gradient: Tensor, scale: float) -> None:
+        """Steps one parameter; the gradient may be freed. FloatingPointError: not finite (on a card: end)."""
+        if self.device:
+            self.device.follow()
+        gradient = self._usable(i, gradient)
+        try:
+            self.lib.step_tensor(self.opt, i, gradient.data_ptr(), DTYPES[gradient.dtype], scale)
+        finally:
+            self.taken.append(i)
+            self.steps[i] += 1
+            self._publish(i)
+
+    def end(self) -> float:
+        """Ends such a step. Returns the norm of its gradients. FloatingPointError: one was not finite."""
+        stats = L.Stats()
+        self.lib.step_end_sized(C.sizeof(stats), self.opt, C.byref(stats))
+        return stats.grad_norm
 
     def seen(self) -> None:
         """Records that the values now in the parameters are those of the step."""
@@ -310,9 +350,7 @@ class Handle:
         """Sets weights and residual bits to fp32 values of the parameter's shape."""
         values = self._host_values(i, values)
         self.lib.import_(self.opt, i, 0, values.numel(), values.data_ptr())
-        if i in self.shadows:
-            self.params[i].copy_(self.shadows[i])
-        torch.autograd.graph.increment_version(self.params[i])
+        self._publish(i)
         self.versions[i] = self.params[i]._version
 
     def held(self) -> L.Bytes:

@@ -2,13 +2,16 @@
 import ctypes as C
 import math
 from collections import defaultdict
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
 
 from .. import _library as L
 from ._handle import Device, Handle, Misfit
+
+if TYPE_CHECKING:
+    from ._release import Release
 
 # Options that the library takes when a handle is made, and the names under which groups have them.
 STRUCTURAL = ("nesterov", "trust_clip", "always_adapt", "bias_correction", "grad_averaging",
@@ -73,6 +76,7 @@ class Meopt(torch.optim.Optimizer):
         self._where: Dict[Tensor, Tuple[Handle, int]] = {}
         self._names: Dict[Tensor, str] = {}
         self._devices: Dict[torch.device, Device] = {}
+        self._release: Optional["Release"] = None
 
     # ---- Options
 
@@ -127,7 +131,8 @@ class Meopt(torch.optim.Optimizer):
         if p.dtype not in DTYPES:
             raise ValueError(f"parameter {name} is {p.dtype}, expected float32, bfloat16 or float16")
 
-    def _build(self, group: Dict[str, Any]) -> Built:
+    def _build(self, at: int) -> Built:
+        group = self.param_groups[at]
         self._check_group(group)
         group.setdefault(STEPS, 0)
         sets: Dict[Tuple[torch.device, bool], List[Tensor]] = {}
@@ -142,7 +147,7 @@ class Meopt(torch.optim.Optimizer):
             if device.type != "cpu" and device not in self._devices:
                 self._devices[device] = Device(device)
             names = [self._names[p] for p in params]
-            handles.append(Handle(self._options(group, bf16), params, names, self._devices.get(device)))
+            handles.append(Handle(self._options(group, bf16), params, names, self._devices.get(device), at))
         for handle in handles:
             for i, p in enumerate(handle.params):
                 self._where[p] = handle, i
@@ -153,7 +158,7 @@ class Meopt(torch.optim.Optimizer):
         """Adds a group, as in torch. Raises what the constructor raises; then nothing was added."""
         super().add_param_group(param_group)
         try:
-            self._built.append(self._build(self.param_groups[-1]))
+            self._built.append(self._build(len(self.param_groups) - 1))
         except BaseException:
             self.param_groups.pop()
             raise
@@ -162,7 +167,7 @@ class Meopt(torch.optim.Optimizer):
         """Replaces all handles. saved: states of parameters; a parameter without one starts anew."""
         self._built, self._where = [], {}
         self.state.clear()
-        self._built = [self._build(group) for group in self.param_groups]
+        self._built = [self._build(at) for at in range(len(self.param_groups))]
         for p, (handle, i) in self._where.items():
             handle.load(i, saved.get(p, {}), self._moments)
 
@@ -194,13 +199,16 @@ class Meopt(torch.optim.Optimizer):
 
     # ---- Steps
 
-    def _clip_scale(self) -> float:
-        """Returns the factor of all gradients that Handle.collect found."""
+    def _scale(self, max_norm: Optional[float]) -> float:
+        """Returns the factor of the collected gradients: LAMB's division by their norm, then clipping."""
         limit = self.defaults.get("max_grad_norm")
-        if not limit:
+        if not limit and max_norm is None:
             return 1.0
-        norm = math.sqrt(sum(handle.norm() ** 2 for handle in self._handles()))
-        return limit / norm if limit < norm < math.inf else 1.0
+        norm = math.hypot(*(handle.norm() for handle in self._handles()))
+        if not math.isfinite(norm):
+            return 1.0  # the step refuses what is not finite
+        scale = limit / norm if limit and norm > limit else 1.0
+        return scale if max_norm is None else scale * L.library().clip_scale(norm * scale, max_norm)
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
@@ -212,9 +220,17 @@ class Meopt(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if self._release is not None:
+            self._release.finish()
+        else:
+            self._step(None)
+        return loss
+
+    def _step(self, max_norm: Optional[float]) -> None:
+        """Steps all parameters with a gradient, clipped to max_norm."""
         self._follow()
         gradients = [handle.collect() for handle in self._handles()]
-        scale, failure = self._clip_scale(), None
+        scale, failure = self._scale(max_norm), None
         for built, group in zip(self._built, self.param_groups):
             group[STEPS] += any(handle.taken for handle in built.handles)
             for handle in built.handles:
@@ -228,7 +244,6 @@ class Meopt(torch.optim.Optimizer):
             handle.seen()
         if failure is not None:
             raise failure
-        return loss
 
     # ---- State
 

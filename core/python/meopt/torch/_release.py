@@ -1,0 +1,170 @@
+"""Gradient release: each parameter steps during backward when its gradient exists, which is then freed."""
+import math
+import threading
+from typing import Any, Dict, List, Optional, Set
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from .. import _library as L
+from ._handle import Handle
+from ._optimizer import STEPS, Meopt
+
+NORM = "grad_norm"  # of a group: norm of its gradients in the last step, for clip="previous"
+
+
+class Release:
+    """Steps an optimizer's parameters during backward until `remove`. Made by release_gradients."""
+
+    def __init__(self, model: torch.nn.Module, optimizer: Meopt, clip: Optional[str],
+                 max_norm: Optional[float], accumulate: int) -> None:
+        self._optimizer, self._clip, self._max_norm, self._accumulate = optimizer, clip, max_norm, accumulate
+        self._lock = threading.Lock()  # hooks of DDP run in threads of their own
+        self._hooks: List[Any] = []
+        self._reduced: Set[Tensor] = set()  # parameters whose gradients DDP reduces
+        self._clear()
+        if clip == "exact":
+            return
+        params = [p for p in model.parameters() if p in optimizer._where and p.requires_grad]
+        if isinstance(model, DistributedDataParallel):
+            self._reduced.update(params)
+            model.register_comm_hook(model.process_group, self._reduce_hook())
+        else:
+            self._hooks = [p.register_post_accumulate_grad_hook(self._gradient_came) for p in params]
+
+    def _clear(self) -> None:
+        self._came: Dict[Tensor, int] = {}  # gradients of this step by parameter
+        self._stepped: Set[Tensor] = set()
+        self._open: List[Handle] = []  # handles whose step began
+        self._failure: Optional[Exception] = None
+
+    def _begin(self, handle: Handle) -> None:
+        optimizer = self._optimizer
+        if not self._open:
+            self._scale = 1.0
+            if self._clip == "previous":
+                norm = math.hypot(*(group.get(NORM, 0.0) for group in optimizer.param_groups))
+                self._scale = L.library().clip_scale(norm, self._max_norm)
+        group = optimizer.param_groups[handle.at]
+        handle.set_group(optimizer._group_values(group))
+        handle.begin(group[STEPS] + 1, float(group["lr"]))
+        self._open.append(handle)
+
+    @torch.no_grad()
+    def _step(self, p: Tensor, gradient: Tensor) -> None:
+        optimizer = self._optimizer
+        with self._lock:
+            if p in self._stepped:
+                raise RuntimeError(f"{optimizer._names[p]}: a second gradient in one step: call "
+                                   "optimizer.step() after the last backward of each step")
+            if not self._open:
+                optimizer._follow()
+            handle, i = optimizer._where[p]
+            if handle not in self._open:
+                self._begin(handle)
+            self._stepped.add(p)
+        sign = -1 if optimizer.param_groups[handle.at].get("maximize") else 1
+        try:
+            handle.step_one(i, gradient, sign * self._scale)
+        except FloatingPointError as failure:
+            self._failure = self._failure or failure
+
+    def _gradient_came(self, p: Tensor) -> None:
+        """The hook of a parameter whose .grad has all of one backward."""
+        self._came[p] = self._came.get(p, 0) + 1
+        if self._came[p] < self._accumulate:
+            return
+        self._step(p, p.grad)
+        p.grad = None
+        if len(self._stepped) == len(self._optimizer._where):
+            self._end()
+
+    def _reduce_hook(self) -> Any:
+        """Returns a communication hook of DDP that averages a bucket over all ranks, then steps it."""
+        from torch.distributed import GradBucket
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+        def hook(group: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+            def step(_: Any) -> Tensor:
+                for p, gradient in zip(bucket.parameters(), bucket.gradients()):
+                    if p in self._reduced:
+                        self._step(p, gradient)
+                return bucket.buffer()
+
+            return allreduce_hook(group, bucket).then(step)
+
+        return hook
+
+    def _end(self) -> None:
+        """Ends the step of all handles. FloatingPointError: a gradient was not finite."""
+        groups, opened, failure = self._optimizer.param_groups, self._open, self._failure
+        norms: Dict[int, List[float]] = {}
+        self._clear()
+        for handle in opened:
+            found = norms.setdefault(handle.at, [])
+            try:
+                found.append(handle.end())
+            except FloatingPointError as error:
+                failure = failure or error
+        for handle in self._optimizer._handles() if opened else ():
+            handle.seen()
+        for at in norms:
+            groups[at][STEPS] += 1
+        if failure is not None:
+            raise failure
+        for at, group in enumerate(groups if self._clip == "previous" and opened else ()):
+            norm = math.hypot(*norms.get(at, ()))
+            group[NORM] = norm if math.isfinite(norm) else group.get(NORM, 0.0)
+
+    def finish(self) -> None:
+        """Ends the step: parameters whose gradients are still there step now (all of them with clip="exact",
+        and those that a graph or the last micro-batch did not reach). All gradients are freed.
+        optimizer.step() calls it. FloatingPointError: a gradient was not finite; the others have stepped."""
+        optimizer = self._optimizer
+        try:
+            if self._clip == "exact":
+                optimizer._step(self._max_norm)
+            else:
+                for p in list(optimizer._where):
+                    if p.grad is not None and p not in self._stepped and p not in self._reduced:
+                        self._step(p, p.grad)
+                self._end()
+        finally:
+            optimizer.zero_grad()
+
+    def remove(self) -> None:
+        """Removes the hooks; optimizer.step() steps again as usual."""
+        for hook in self._hooks:
+            hook.remove()
+        self._reduced.clear()
+        self._optimizer._release = None
+
+
+def release_gradients(model: torch.nn.Module, optimizer: Meopt, *, clip: Optional[str] = None,
+                      max_norm: Optional[float] = None, accumulate: int = 1) -> Release:
+    """Lets the optimizer's parameters step during backward, so that their gradients never exist at the same
+    time.
+
+    A training loop stays as it is: optimizer.step() ends the step, and steps what backward did not reach. The
+    bits are those of a step without release. torch.amp.GradScaler cannot be used, as it needs all gradients.
+
+    clip: None; "previous": each gradient is clipped by the global norm of the previous step; "exact":
+    gradients stay until optimizer.step() has their global norm. max_norm: that of
+    torch.nn.utils.clip_grad_norm_. accumulate: backward passes per step; .grad accumulates until the last of
+    them. model: a DistributedDataParallel's gradients step when their bucket is reduced; use its no_sync()
+    for all backward passes of a step but the last. Its buckets stay allocated.
+
+    ValueError: the options do not fit, or LAMB has max_grad_norm, which requires clip="exact".
+    RuntimeError (in backward): a parameter has two gradients in one step.
+    """
+    if clip not in (None, "exact", "previous") or (clip is None) != (max_norm is None):
+        raise ValueError(f"clip={clip!r}, max_norm={max_norm!r}, expected 'exact' or 'previous' and a norm")
+    if accumulate < 1:
+        raise ValueError(f"accumulate is {accumulate}, expected 1 or more")
+    if clip != "exact" and optimizer.defaults.get("max_grad_norm"):
+        raise ValueError("max_grad_norm requires all gradients: use clip='exact' or max_grad_norm=None")
+    if optimizer._release is not None:
+        raise ValueError("the optimizer releases gradients already")
+    optimizer._release = Release(model, optimizer, clip, max_norm, accumulate)
+    return optimizer._release

@@ -1,0 +1,183 @@
+"""meopt.torch.release_gradients: the bits of a step without it, and gradients freed during backward."""
+import os
+import tempfile
+import unittest
+
+import torch
+import torch.distributed
+import torch.multiprocessing
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import meopt.torch as mt
+
+WIDTH = 72
+
+
+class Net(nn.Module):
+    """Matrices of more than 4096 elements; one of them is used twice, one in odd passes only."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.twice = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.tied, self.odd = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH)
+        self.tied.weight = self.first.weight
+        self.norm = nn.LayerNorm(WIDTH)
+        self.to(dtype)
+
+    def forward(self, x, odd=True):
+        x = self.norm(self.tied(self.twice(torch.tanh(self.twice(self.first(x))))))
+        return self.odd(x) if odd else x
+
+
+def batch(step, micro=0):
+    generator = torch.Generator().manual_seed(100 * step + micro)
+    return torch.randn(8, WIDTH, generator=generator)
+
+
+def loss_of(model, x, odd=True):
+    dtype = next(model.parameters()).dtype
+    return (model(x.to(dtype), odd).float() - x.sin()).pow(2).mean()
+
+
+def make(rule, dtype, **options):
+    model = Net(dtype)
+    names = dict(model.named_parameters())
+    norm = [p for name, p in names.items() if "norm" in name]
+    rest = [p for name, p in names.items() if "norm" not in name]
+    groups = [{"params": rest}, {"params": norm, "weight_decay": 0.0}]
+    return model, rule(groups, lr=1e-2, **options)
+
+
+def run(model, optimizer, steps, accumulate=1, sometimes=False, plain=None):
+    for step in range(steps):
+        for micro in range(accumulate):
+            odd = not sometimes or (step + micro) % 2 == 1
+            loss_of(model, batch(step, micro), odd).backward()
+        if plain is not None:
+            plain(model)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+class Release(unittest.TestCase):
+    def same(self, pair):
+        (a, x), (b, y) = pair
+        for p, q in zip(a.parameters(), b.parameters()):
+            self.assertTrue(torch.equal(p, q))
+        ours, theirs = x.state_dict(), y.state_dict()
+        for key, value in ours["state"].items():
+            for name, tensor in value.items():
+                self.assertTrue(torch.equal(tensor, theirs["state"][key][name]), name)
+        return ours, theirs
+
+    def test_bits_of_a_plain_step(self):
+        for rule, options in ((mt.AdamW, {}), (mt.SGD, {"momentum": 0.9}), (mt.LAMB, {"max_grad_norm": None}),
+                              (mt.Lion, {"maximize": True})):
+            for dtype in (torch.float32, torch.bfloat16, torch.float16):
+                for accumulate, sometimes in ((1, False), (1, True), (2, False), (3, True)):
+                    pair = [make(rule, dtype, **options) for _ in range(2)]
+                    mt.release_gradients(*pair[0], accumulate=accumulate)
+                    for model, optimizer in pair:
+                        run(model, optimizer, 3, accumulate, sometimes)
+                    ours, theirs = self.same(pair)
+                    self.assertEqual(ours["param_groups"], theirs["param_groups"])
+
+    def test_gradients_are_freed_in_backward(self):
+        model, optimizer = make(mt.AdamW, torch.bfloat16)
+        handle = mt.release_gradients(model, optimizer)
+        for step in range(2):  # without optimizer.step(): all parameters have stepped
+            loss_of(model, batch(step)).backward()
+            self.assertTrue(all(p.grad is None for p in model.parameters()))
+        handle.remove()
+        plain = make(mt.AdamW, torch.bfloat16)
+        run(*plain, 2)
+        self.same(((model, optimizer), plain))
+        run(model, optimizer, 1), run(*plain, 1)
+        self.same(((model, optimizer), plain))
+
+    def test_two_gradients_in_one_step(self):
+        model, optimizer = make(mt.AdamW, torch.float32)
+        mt.release_gradients(model, optimizer)
+        loss_of(model, batch(0), odd=False).backward()
+        with self.assertRaisesRegex(RuntimeError, "second gradient"):
+            loss_of(model, batch(1), odd=False).backward()
+
+    def test_exact_clip(self):
+        pair = [make(mt.AdamW, torch.float32, preset="fp32", eps=1e-3) for _ in range(2)]
+        mt.release_gradients(*pair[0], clip="exact", max_norm=0.1)
+        run(*pair[0], 4)
+        run(*pair[1], 4, plain=lambda model: nn.utils.clip_grad_norm_(model.parameters(), 0.1))
+        for p, q in zip(pair[0][0].parameters(), pair[1][0].parameters()):
+            torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
+
+    def test_previous_clip(self):
+        norms = [1e9]
+
+        def clip(model):
+            grads = [p.grad for p in model.parameters()]
+            scale = min(1.0, 0.1 / (norms[-1] + 1e-6)) if len(norms) > 1 else 1.0
+            norms.append(torch.linalg.vector_norm(torch.stack([g.norm() for g in grads])).item())
+            for g in grads:
+                g.mul_(scale)
+
+        pair = [make(mt.AdamW, torch.float32, preset="fp32", eps=1e-3) for _ in range(2)]
+        mt.release_gradients(*pair[0], clip="previous", max_norm=0.1)
+        run(*pair[0], 4)
+        run(*pair[1], 4, plain=clip)
+        for p, q in zip(pair[0][0].parameters(), pair[1][0].parameters()):
+            torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
+
+    def test_not_finite(self):
+        model, optimizer = make(mt.AdamW, torch.float32)
+        mt.release_gradients(model, optimizer)
+        with self.assertRaises(FloatingPointError):
+            loss_of(model, batch(0) * float("inf")).backward()
+            optimizer.step()
+        self.assertTrue(all(bool(torch.isfinite(p).all()) for p in model.parameters()))
+        run(model, optimizer, 1)
+
+    def test_refused(self):
+        for options in ({"clip": "block"}, {"clip": "exact"}, {"max_norm": 1.0}, {"accumulate": 0}):
+            with self.assertRaises(ValueError):
+                mt.release_gradients(*make(mt.AdamW, torch.float32), **options)
+        with self.assertRaises(ValueError):
+            mt.release_gradients(*make(mt.LAMB, torch.float32))
+
+
+def ddp_rank(rank, directory, release):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{directory}/store-{release}", rank=rank,
+                                         world_size=2)
+    model, optimizer = make(mt.AdamW, torch.float32)
+    parallel = DistributedDataParallel(model, bucket_cap_mb=0.03)
+    if release:
+        mt.release_gradients(parallel, optimizer)
+    for step in range(4):
+        with parallel.no_sync():
+            loss_of(parallel, batch(step, rank)).backward()
+        loss_of(parallel, batch(step, 2 + rank)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.save((model.state_dict(), optimizer.state_dict()), os.path.join(directory, f"{release}-{rank}"))
+    torch.distributed.destroy_process_group()
+
+
+@unittest.skipUnless(torch.distributed.is_available() and torch.distributed.is_gloo_available(), "no gloo")
+class Ranks(unittest.TestCase):
+    def test_bits_of_a_plain_step(self):
+        with tempfile.TemporaryDirectory() as directory:
+            for release in (0, 1):
+                torch.multiprocessing.spawn(ddp_rank, (directory, release), nprocs=2)
+            names = [f"{release}-{rank}" for release in (0, 1) for rank in (0, 1)]
+            files = [torch.load(os.path.join(directory, name)) for name in names]
+        for weights, state in files[1:]:
+            for name, value in files[0][0].items():
+                self.assertTrue(torch.equal(value, weights[name]), name)
+            for key, each in files[0][1]["state"].items():
+                self.assertTrue(torch.equal(each["meopt"], state["state"][key]["meopt"]))
+
+
+if __name__ == "__main__":
+    unittest.main()
