@@ -19,14 +19,10 @@ __all__ = ["ApAdam", "ApAdamW", "ApSGD", "LAMB", "Lion", "Adam", "AdamW", "SGD",
            "load_fp32_state_dict", "Release", "release_gradients"]
 
 Number = Union[float, Tensor]
-_FORMATS = ("preset", "weights", "first_moment", "second_moment", "seed")
-
 
 def _arguments(given: Dict[str, Any]) -> Dict[str, Any]:
-    """Splits the arguments of a constructor (its locals()) into those of Meopt.__init__."""
-    given = {name: value for name, value in given.items() if name not in ("self", "__class__")}
-    rest = {name: given.pop(name) for name in ("params", *_FORMATS)}
-    return {"defaults": given, **rest}
+    """Returns the arguments of a constructor from its locals()."""
+    return {name: value for name, value in given.items() if name not in ("self", "__class__")}
 
 
 class ApAdam(Meopt):

@@ -1,5 +1,6 @@
 """The base class of MEOpt's optimizers: parameter groups over handles, state_dict, copies."""
 import ctypes as C
+import itertools
 import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
@@ -19,7 +20,9 @@ STRUCTURAL = ("nesterov", "trust_clip", "always_adapt", "bias_correction", "grad
 # Options of torch and timm that must be false. The first choose an implementation: files may have them.
 IMPLEMENTATION = ("foreach", "capturable", "differentiable", "fused")
 REFUSED = (*IMPLEMENTATION, "amsgrad", "decoupled_weight_decay", "caution", "corrected_weight_decay")
-FORMATS = (("weights", "weight_format"), ("first_moment", "state_format"), ("second_moment", "state_format"))
+# Options of groups that choose formats: a loaded state does not change them.
+FORMATS = {"weights": "weight_format", "first_moment": "state_format", "second_moment": "state_format"}
+OWN = ("preset", *FORMATS)
 # Numbers from 0 to their limit.
 RANGES = {"lr": math.inf, "eps": 1.0, "weight_decay": 1e6, "momentum": 1.0}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -45,9 +48,10 @@ class Meopt(torch.optim.Optimizer):
     """An optimizer of libmeopt with the interface of torch.optim.Optimizer.
 
     preset: "quality", "balanced", "minimal", "fp32", "amp" or "pure_bf16"; weights, first_moment,
-    second_moment: formats that replace those of the preset. All names are those of meopt-optimizers(7). seed:
-    of stochastic rounding; its other keys are the names of the parameters (those of named_parameters() if
-    given, else p0, p1, ...) and the steps taken.
+    second_moment: formats that replace those of the preset. All names are those of meopt-optimizers(7). Groups
+    may have their own, such as {"params": embeddings, "preset": "fp32"}. seed: of stochastic rounding; its
+    other keys are the names of the parameters (those of named_parameters() if given, else p0, p1, ...) and the
+    steps taken.
 
     Parameters are strided fp32, bf16 or fp16 tensors on the CPU or a card. bf16: the parameter is the bf16
     half of the weight format, and the library holds the residual bits. fp32: weights are fp32, moments have
@@ -64,9 +68,8 @@ class Meopt(torch.optim.Optimizer):
     _rule = ""
     _moments: Tuple[str, ...] = ("exp_avg", "exp_avg_sq")  # torch's names
 
-    def __init__(self, params: Any, defaults: Dict[str, Any], preset: str, weights: Optional[str],
-                 first_moment: Optional[str], second_moment: Optional[str], seed: int) -> None:
-        self._formats = (preset, weights, first_moment, second_moment, seed)
+    def __init__(self, params: Any, seed: int, **defaults: Any) -> None:
+        self._seed = seed
         self._reset()
         self._check_group(defaults)
         super().__init__(params, defaults)
@@ -103,24 +106,23 @@ class Meopt(torch.optim.Optimizer):
     @staticmethod
     def _structure(group: Dict[str, Any]) -> Tuple[Any, ...]:
         """Returns the options of a group that cannot change during the life of a handle."""
-        return (group.get("momentum") == 0, *(bool(group.get(name)) for name in STRUCTURAL))
+        return (group.get("momentum") == 0, *(group.get(name) for name in (*STRUCTURAL, *OWN)))
 
     def _options(self, group: Dict[str, Any], bf16: bool) -> L.Options:
         lib, options = L.library(), L.Options()
-        preset, *formats, seed = self._formats
         rule = lib.number("rule", self._rule)
         lib.options_init_sized(C.sizeof(L.Tensor), C.byref(options), C.sizeof(options), rule)
-        lib.options_preset(C.byref(options), preset.encode())
-        for (field, kind), name in zip(FORMATS, formats):
-            if name is not None:
-                setattr(options, field, lib.number(kind, name))
+        lib.options_preset(C.byref(options), group["preset"].encode())
+        for field, kind in FORMATS.items():
+            if group[field] is not None:
+                setattr(options, field, lib.number(kind, group[field]))
         if not bf16:
             options.weights = L.WEIGHTS_F32
         for name in STRUCTURAL:
             setattr(options, name, int(group.get(name, getattr(options, name))))
         for name, value in zip(L.GROUP_NUMBERS, self._group_values(group)):
             setattr(options, name, value)
-        options.seed, options.threads = seed, torch.get_num_threads()
+        options.seed, options.threads = self._seed, torch.get_num_threads()
         return options
 
     # ---- Handles
@@ -130,6 +132,11 @@ class Meopt(torch.optim.Optimizer):
             raise ValueError(f"parameter {name} is {type(p).__name__}, {p.layout}, expected a dense tensor")
         if p.dtype not in DTYPES:
             raise ValueError(f"parameter {name} is {p.dtype}, expected float32, bfloat16 or float16")
+
+    def _card(self, device: torch.device) -> Optional[Device]:
+        if device.type != "cpu" and device not in self._devices:
+            self._devices[device] = Device(device)
+        return self._devices.get(device)
 
     def _build(self, at: int) -> Built:
         group = self.param_groups[at]
@@ -144,10 +151,8 @@ class Meopt(torch.optim.Optimizer):
                 sets.setdefault((p.device, p.dtype == torch.bfloat16), []).append(p)
         handles = []
         for (device, bf16), params in sets.items():
-            if device.type != "cpu" and device not in self._devices:
-                self._devices[device] = Device(device)
             names = [self._names[p] for p in params]
-            handles.append(Handle(self._options(group, bf16), params, names, self._devices.get(device), at))
+            handles.append(Handle(self._options(group, bf16), params, names, self._card(device), at))
         for handle in handles:
             for i, p in enumerate(handle.params):
                 self._where[p] = handle, i
@@ -268,7 +273,8 @@ class Meopt(torch.optim.Optimizer):
             hook.remove()
             self.state = live
         for group in saved["param_groups"] if portable else ():
-            group.pop(STEPS, None)
+            for name in (STEPS, *OWN):
+                group.pop(name, None)
         return saved
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
@@ -293,22 +299,25 @@ class Meopt(torch.optim.Optimizer):
     def __getstate__(self) -> Dict[str, Any]:
         self._follow()
         state = {p: handle.save(i) for p, (handle, i) in self._where.items()}
-        return {**super().__getstate__(), "state": state, "_formats": self._formats, "_names": self._names}
+        return {**super().__getstate__(), "state": state, "_seed": self._seed, "_names": self._names}
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
         saved = {p: {name: v.tensor if isinstance(v, Held) else v for name, v in values.items()}
                  for p, values in state["state"].items()}
+        own: List[Dict[str, Any]] = []
         if "defaults" in state:  # a copy; else load_state_dict
             self._reset()
         else:
+            own = [{name: group[name] for name in OWN} for group in self.param_groups]
             self._settle()
             for p, (handle, i) in self._where.items():
                 if "residual" not in saved.setdefault(p, {}):
                     saved[p].update(handle.save_residual(i))
         super().__setstate__({**state, "state": defaultdict(dict)})
-        for group in self.param_groups:
+        for group, formats in itertools.zip_longest(self.param_groups, own, fillvalue={}):
             for name, value in self.defaults.items():
                 group[name] = value if name in IMPLEMENTATION else group.get(name, value)
+            group.update(formats)
             states = [saved.setdefault(p, {}) for p in group["params"]]
             if "step" in group:  # timm's LAMB
                 for each in states:
