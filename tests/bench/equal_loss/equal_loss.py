@@ -1,10 +1,9 @@
 # Is the loss that of fp32 AdamW, and what do others give? One line of JSON a run goes to the results file, runs that are
 # there are not repeated; `table` prints what is there. See run.sh.
-#   equal_loss.py RESULTS LIBRARY SECTION ...     moments worst tiny cost mlp edge spikes regimes long train gpt table
+#   equal_loss.py RESULTS SECTION ...     moments worst tiny cost mlp edge spikes regimes long train gpt table
 import functools, json, math, os, statistics, sys
 import torch
 import moments, tasks
-from meopt_torch import Library
 from peers import PRESETS
 
 SEEDS, EDGE_RUNS = int(os.environ.get("SEEDS", 5)), int(os.environ.get("EDGE_RUNS", 100))
@@ -23,31 +22,31 @@ def section_runs(section):
     """(section, what, optimizer, seed), call"""
     if section == "moments":
         for kind in KINDS:
-            for name in MOMENTS: yield kind, name, 0, lambda l, k=kind, n=name: moments.drift(n, l, k)
+            for name in MOMENTS: yield kind, name, 0, lambda k=kind, n=name: moments.drift(n, k)
         for beta2 in (0.95, 0.9999):
-            yield f"like beta2 {beta2}", "moments8", 0, lambda l, b=beta2: moments.drift("moments8", l, "like", b)
+            yield f"like beta2 {beta2}", "moments8", 0, lambda b=beta2: moments.drift("moments8", "like", b)
     if section == "worst":
         for name in MOMENTS:
-            for kind in ("spikes50", "sparse", "columns", "loud"): yield kind, name, 0, lambda l, k=kind, n=name: moments.worst(n, l, k)
-            for kind in ("one1e3", "one1e5", "one1e7"): yield kind, name, 0, lambda l, k=kind, n=name: moments.neighbours(n, l, k)
+            for kind in ("spikes50", "sparse", "columns", "loud"): yield kind, name, 0, lambda k=kind, n=name: moments.worst(n, k)
+            for kind in ("one1e3", "one1e5", "one1e7"): yield kind, name, 0, lambda k=kind, n=name: moments.neighbours(n, k)
     if section == "tiny":
         for what, case in {"w .03 lr 1e-6": (0.03, 1e-6, 0, 1500), "w 1.5 lr 1e-6": (1.5, 1e-6, 0, 1500),
                            "decay lr 1e-6": (0.03, 1e-6, 0.1, 3000), "decay lr 1e-4": (0.03, 1e-4, 0.1, 1000)}.items():
-            for name in ("amp", *PRESETS, "ao8_sr", "bf16"): yield what, name, 0, lambda l, n=name, c=case: moments.tiny(n, l, *c)
+            for name in ("amp", *PRESETS, "ao8_sr", "bf16"): yield what, name, 0, lambda n=name, c=case: moments.tiny(n, *c)
     if section == "cost":
-        for name in ("default", "foreach", "fused", *PRESETS, "bnb8", "ao8"): yield "16 Mi", name, 0, lambda l, n=name: moments.cost(n, l)
+        for name in ("default", "foreach", "fused", *PRESETS, "bnb8", "ao8"): yield "16 Mi", name, 0, lambda n=name: moments.cost(n)
     if section == "train":
         for seed in range(FIRST_SEED, SEEDS + 1):
             for what, task, steps, lr in (("distill", tasks.Distill, 400, 1e-3), ("lms", tasks.Text, 1000, 1e-3)):
                 for name in ("amp", *PRESETS, "4bit", "bnb8", "ao8_sr", "bf16"):
                     if what == "distill" and name in ("4bit", "bnb8", "ao8_sr"): continue
-                    yield what, name, seed, lambda l, t=task, n=name, s=seed, k=steps, r=lr: tasks.run(task_of(t), n, l, s, k, r)
+                    yield what, name, seed, lambda t=task, n=name, s=seed, k=steps, r=lr: tasks.run(task_of(t), n, s, k, r)
     if section == "gpt":
         for seed in range(FIRST_SEED, SEEDS + 1):
             for lr in (1e-3, 2e-3):
                 for name in ("amp", *PRESETS, "library_fp32"):
-                    yield f"lr {lr:g}, {GPT_STEPS} steps", name, seed, lambda l, n=name, s=seed, r=lr: tasks.run(
-                        task_of(tasks.Text, 128, 5, 4, 128, GPT_BATCH), n, l, s, GPT_STEPS, r)
+                    yield f"lr {lr:g}, {GPT_STEPS} steps", name, seed, lambda n=name, s=seed, r=lr: tasks.run(
+                        task_of(tasks.Text, 128, 5, 4, 128, GPT_BATCH), n, s, GPT_STEPS, r)
 
 
 def stacked_runs(section):
@@ -127,11 +126,10 @@ def print_table(rows):
             for r in here: print(f"{r['what']:28}{r['name']:10}" + "".join(f"  {k} {r[k]:.4g}" if r.get(k) is not None else "" for k in r if k not in ("section", "what", "name", "seed")))
 
 
-def main(path, library, sections):
+def main(path, sections):
     torch.set_num_threads(1)
     rows = [json.loads(line) for line in open(path)] if os.path.exists(path) else []
     done = {(r["section"], r["what"], r["name"], r["seed"]) for r in rows}
-    library = Library(library)
 
     def wanted(section, what, name, seed):
         return (section, what, name, seed) not in done and (not NAMES or name in NAMES) and (WHATS == [""] or what in WHATS)
@@ -143,14 +141,14 @@ def main(path, library, sections):
 
     for section in sections:
         for what, name, seed, call in section_runs(section):
-            if wanted(section, what, name, seed): keep(section, what, name, seed, call(library))
+            if wanted(section, what, name, seed): keep(section, what, name, seed, call())
         for what, name, count, steps, lr, options in stacked_runs(section):
             seeds = [s for s in range(FIRST_SEED, count + 1) if wanted(section, what, name, s)]
             if not seeds: continue
             peer = "library_fp32" if "rule" in options and name == "amp" else name
-            for seed, result in zip(seeds, tasks.Digits().run(peer, library, seeds, steps, lr, **options)):
+            for seed, result in zip(seeds, tasks.Digits().run(peer, seeds, steps, lr, **options)):
                 keep(section, what, name, seed, result)
     if "table" in sections: print_table(rows)
 
 
-if __name__ == "__main__": main(sys.argv[1], sys.argv[2], sys.argv[3:])
+if __name__ == "__main__": main(sys.argv[1], sys.argv[2:])

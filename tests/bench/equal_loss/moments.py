@@ -2,6 +2,7 @@
 # step, so that the update is read from them exactly, whoever the optimizer is.
 import math, time
 import torch, torch.nn as nn
+from meopt.torch import Meopt, fp32_state_dict
 from peers import make
 
 ROWS, COLUMNS = 64, 256
@@ -25,9 +26,9 @@ class Exact:
 
 
 class Measured:  # an optimizer whose updates are looked at
-    def __init__(self, name, library, beta2=0.999):
+    def __init__(self, name, beta2=0.999):
         self.model = One()
-        self.opt = make(name, library, self.model, 1.0, (0.9, beta2), 1e-15)
+        self.opt = make(name, self.model, 1.0, (0.9, beta2), 1e-15)
 
     def step(self, g):
         p = self.model.w
@@ -50,9 +51,9 @@ def gradients(kind, steps, g):
         yield x
 
 
-def drift(name, library, kind, beta2=0.999, steps=1500):
+def drift(name, kind, beta2=0.999, steps=1500):
     """u_rel: error of the update over the last 200 steps, bias: of its length, travel and w_rel: of the whole way."""
-    g, exact, mine = torch.Generator().manual_seed(3), Exact(beta2), Measured(name, library, beta2)
+    g, exact, mine = torch.Generator().manual_seed(3), Exact(beta2), Measured(name, beta2)
     s, way, exact_way = [0.0] * 3, 0.0, 0.0
     for t, x in enumerate(gradients(kind, steps, g)):
         e, u = exact.step(x), mine.step(x)
@@ -63,17 +64,17 @@ def drift(name, library, kind, beta2=0.999, steps=1500):
             "w_rel": math.sqrt(float(((way - exact_way) ** 2).sum()) / n)}
 
 
-def worst(name, library, kind, steps=600):
-    g, exact, mine, largest, most = torch.Generator().manual_seed(4), Exact(), Measured(name, library), 0.0, 0.0
+def worst(name, kind, steps=600):
+    g, exact, mine, largest, most = torch.Generator().manual_seed(4), Exact(), Measured(name), 0.0, 0.0
     for x in gradients(kind, steps, g):
         most = max(most, float(exact.step(x).abs().max()))
         largest = max(largest, float(mine.step(x).abs().nan_to_num(math.inf).max()))
     return {"largest": largest, "exact": most}
 
 
-def neighbours(name, library, kind, steps=600):
+def neighbours(name, kind, steps=600):
     """Travel after ONE spike of those next to it, of exact AdamW's."""
-    g, exact, mine = torch.Generator().manual_seed(5), Exact(), Measured(name, library)
+    g, exact, mine = torch.Generator().manual_seed(5), Exact(), Measured(name)
     beside = torch.ones(COLUMNS, dtype=torch.bool)
     beside[5::64] = False
     sums = [0.0, 0.0]
@@ -83,14 +84,14 @@ def neighbours(name, library, kind, steps=600):
     return {"travel": sums[0] / sums[1]}
 
 
-def tiny(name, library, w, lr, decay, steps):
+def tiny(name, w, lr, decay, steps):
     """Travel of weights of size w in steps far below their resolution, and noise: both of exact AdamW's way."""
     g = torch.Generator().manual_seed(6)
     model = One(value=0.0)
     start = w * torch.randn(ROWS, COLUMNS, generator=g)
     model.w.data.copy_(start)
-    opt = make(name, library, model, lr, (0.9, 0.999), 1e-15, decay)
-    value = lambda: opt.exact(0).double() if hasattr(opt, "exact") else model.w.detach().double()
+    opt = make(name, model, lr, (0.9, 0.999), 1e-15, decay)
+    value = lambda: (fp32_state_dict(model, opt)["w"] if isinstance(opt, Meopt) else model.w.detach()).double()
     exact, x, first = Exact(), start.double(), value()
     drift = torch.randn(ROWS, COLUMNS, generator=g)
     for t in range(steps):
@@ -103,16 +104,16 @@ def tiny(name, library, w, lr, decay, steps):
     return {"travel": float((way * mine).sum()) / n, "noise": math.sqrt(float(((mine - way) ** 2).sum()) / n)}
 
 
-def cost(name, library, rounds=5):
+def cost(name, rounds=5):
     """Bytes held and the processor's time of one step, 16 Mi parameters, one thread."""
     model = One(4096, 4096)
     k = {"default": {}, "foreach": {"foreach": True}, "fused": {"fused": True}}
     if name in k: opt = torch.optim.AdamW(model.parameters(), lr=1e-3, **k[name])
-    else: opt = make(name, library, model, 1e-3)
+    else: opt = make(name, model, 1e-3)
     model.w.grad = torch.randn(4096, 4096).to(model.w.dtype)
     best = math.inf
     for _ in range(rounds + 1):
         began = time.process_time()
         opt.step()
         best = min(best, time.process_time() - began)
-    return {"ms": best * 1e3, "bytes": opt.held() / 2 ** 24 if hasattr(opt, "held") else None}
+    return {"ms": best * 1e3, "bytes": opt.held_bytes()["per_param"] if isinstance(opt, Meopt) else None}

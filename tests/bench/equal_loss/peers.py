@@ -1,9 +1,15 @@
 # The optimizers that are compared, by name: AdamW of PyTorch, torchao, bitsandbytes and of FlashOptim (its formats, from
 # its source, in plain torch: its own kernels need Triton), and ours.
 import torch
-from meopt_torch import Meopt
+import meopt.torch as mt
 
 PRESETS = ("quality", "balanced", "minimal")
+OURS = {**{name: {"preset": name} for name in PRESETS}, "library_fp32": {"preset": "fp32"},
+        "4bit": {"preset": "minimal", "first_moment": "4bit", "second_moment": "4bit"},
+        "moments8": {"preset": "fp32", "first_moment": "8bit", "second_moment": "8bit"},
+        "moments4": {"preset": "fp32", "first_moment": "4bit", "second_moment": "4bit"}}
+RULES = {"apadamw": (mt.AdamW, {}), "lion": (mt.Lion, {}), "lamb": (mt.LAMB, {"max_grad_norm": None}),
+         "apsgd": (mt.SGD, {"momentum": 0.9})}
 
 
 class Flash(torch.optim.Optimizer):
@@ -35,17 +41,33 @@ class Flash(torch.optim.Optimizer):
                 v.copy_(((root / scale * 255).round_().clamp_(0, 255) / 255 * scale) ** 2)
 
 
-def make(name, library, model, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, seed=0, rule="apadamw"):
+def kept(p):
+    """Is the parameter fp32 whatever the optimizer, with fp32 moments of ours?"""
+    return p.dim() < 2 or p.numel() < 4096 or hasattr(p, "keep")
+
+
+def ours(model, formats, rule, seed, lr, betas, eps, weight_decay):
+    """Matrices are bf16 if the format is, with residual bits that restore their fp32 values."""
+    start = {name: p.detach().clone() for name, p in model.state_dict().items()}
+    if formats["preset"] in PRESETS:
+        for p in model.parameters():
+            if not kept(p): p.data = p.data.bfloat16()
+    made, k = RULES[rule]
+    k = {**k, **({"betas": betas} if rule != "apsgd" else {}), **({"eps": eps} if rule in ("apadamw", "lamb") else {})}
+    named = list(model.named_parameters())
+    groups = [{"params": [x for x in named if not kept(x[1])], **formats}, {"params": [x for x in named if kept(x[1])], "preset": "fp32"}]
+    opt = made([g for g in groups if g["params"]], lr, weight_decay=weight_decay, seed=seed, **k)
+    mt.load_fp32_state_dict(model, opt, start)
+    return opt
+
+
+def make(name, model, lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, seed=0, rule="apadamw"):
     """Call before the first forward: parameters may become bf16."""
     k = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
-    if name in PRESETS: return Meopt(library, model, name, seed=seed, rule=rule, **k)
-    if name == "library_fp32": return Meopt(library, model, "fp32", seed=seed, rule=rule, **k)
-    if name == "4bit": return Meopt(library, model, ("bf16_sr", "4bit"), seed=seed, rule=rule, **k)
-    if name == "moments8": return Meopt(library, model, ("fp32", "8bit"), seed=seed, **k)
-    if name == "moments4": return Meopt(library, model, ("fp32", "4bit"), seed=seed, **k)
+    if name in OURS: return ours(model, OURS[name], rule, seed, **k)
     if name in ("bf16", "ao8_sr"):
         for p in model.parameters():
-            if p.dim() > 1 and p.numel() >= 4096 and not hasattr(p, "keep"): p.data = p.data.bfloat16()
+            if not kept(p): p.data = p.data.bfloat16()
     params = list(model.parameters())
     if name == "amp" or name == "bf16": return torch.optim.AdamW(params, fused=True, **k)
     if name == "flash": return Flash(params, **k)

@@ -29,5 +29,5 @@ if [ ! -e "$env/whole" ]; then
     touch "$env/whole"
 fi
 [ $# -gt 0 ] || set -- moments worst tiny cost mlp edge spikes regimes long train gpt table
-export OMP_NUM_THREADS=1
-exec "$env/bin/python" tests/bench/equal_loss/equal_loss.py "$results" "$build/libmeopt-optim.so" "$@"
+export OMP_NUM_THREADS=1 MEOPT_OPTIM_LIBRARY="$build/libmeopt-optim.so" PYTHONPATH=core/python
+exec "$env/bin/python" tests/bench/equal_loss/equal_loss.py "$results" "$@"

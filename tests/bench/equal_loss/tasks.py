@@ -4,6 +4,7 @@
 # fp32, which on processors without tiles takes half the time of autocast and adds no noise of its own.
 import glob, math, os, sysconfig, time
 import torch, torch.nn as nn, torch.nn.functional as F
+from meopt.torch import Meopt
 from peers import make
 
 
@@ -95,11 +96,11 @@ class Digits:
         cut = len(x) * 2 // 3
         self.x, self.y, self.held, self.batch = x[order[:cut]], y[order[:cut]], (x[order[cut:]], y[order[cut:]]), batch
 
-    def run(self, name, library, seeds, steps, lr, clip=1.0, schedule=True, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01,
+    def run(self, name, seeds, steps, lr, clip=1.0, schedule=True, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01,
             spike=0.0, times=1.0, rule="apadamw"):
         """Of each seed: loss on held-out data, mean loss of the last tenth, bytes a parameter."""
         model, draws = Stacked(seeds), [torch.Generator().manual_seed(s + 1000) for s in seeds]
-        opt = make(name, library, model, lr, betas, eps, weight_decay, 1, rule)
+        opt = make(name, model, lr, betas, eps, weight_decay, 1, rule)
         noise, params = torch.Generator().manual_seed(2000), list(model.parameters())
         tail = torch.zeros(len(seeds))
 
@@ -125,7 +126,7 @@ class Digits:
             if step >= steps * 9 // 10: tail += loss.detach()
         with torch.no_grad(): val = losses(*(t.expand(len(seeds), *t.shape) for t in self.held))
         count = sum(p.numel() for p in params)
-        held = opt.held() / count if hasattr(opt, "held") else None
+        held = opt.held_bytes()["total"] / count if isinstance(opt, Meopt) else None
         return [{"val": float(v), "train": float(t) / (steps - steps * 9 // 10), "bytes": held} for v, t in zip(val, tail)]
 
 
@@ -172,11 +173,11 @@ def rate_of(lr, step, steps):
     return lr * min(1, (step + 1) / (steps / 20)) * (0.1 + 0.45 * (1 + math.cos(math.pi * step / steps)))
 
 
-def run(task, name, library, seed, steps, lr, clip=1.0, weight_decay=0.01):
+def run(task, name, seed, steps, lr, clip=1.0, weight_decay=0.01):
     """Trains; what came of it: loss on held-out data, mean loss of the last tenth, bytes a parameter, seconds of the CPU."""
     torch.manual_seed(seed)
     model = task.model()
-    opt = make(name, library, model, lr, weight_decay=weight_decay, seed=seed)
+    opt = make(name, model, lr, weight_decay=weight_decay, seed=seed)
     g, tail, began = torch.Generator().manual_seed(seed + 1000), [], time.process_time()
     for step in range(steps):
         for group in opt.param_groups: group["lr"] = rate_of(lr, step, steps)
@@ -190,4 +191,4 @@ def run(task, name, library, seed, steps, lr, clip=1.0, weight_decay=0.01):
         held = sum(float(task.loss(model, b)) for b in task.tests) / len(task.tests)
     count = sum(p.numel() for p in model.parameters())
     return {"val": held, "train": sum(tail) / len(tail), "params": count,
-            "bytes": opt.held() / count if hasattr(opt, "held") else None, "cpu_s": round(time.process_time() - began, 1)}
+            "bytes": opt.held_bytes()["total"] / count if isinstance(opt, Meopt) else None, "cpu_s": round(time.process_time() - began, 1)}
