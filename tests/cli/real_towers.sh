@@ -92,7 +92,7 @@ for name in "coca_ViT-B-32", "coca_ViT-L-14":
     tower("open_clip %s, 2 blocks" % name, clip(name, 2), lambda m, x: m.encode_image(x)[0], 224)
 paper = clip("coca_ViT-B-32", 1)
 paper.visual = open_clip.transformer.VisionTransformer(224, 32, 768, 1, 12, 4.0, output_dim=512, attentional_pool="parallel")
-refused("open_clip CoCa with a pooler of its own for the embedding", paper, "attn_pool_contrastive", "pooling by attention")
+refused("open_clip CoCa with a pooler of its own for the embedding", paper, "attn_pool_contrastive")
 def larger(m, x): # 224 px weights in the 336 px model, as create_model loads them
     state, big = m.state_dict(), clip("ViT-L-14-336", 2).eval()
     open_clip.model.resize_pos_embed(state, big)
