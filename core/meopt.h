@@ -276,6 +276,12 @@ int meopt_create(struct meopt **opt, const struct meopt_options *options, const 
                  size_t count, struct meopt_error *err);
 void meopt_destroy(struct meopt *opt); /* NULL is fine */
 
+/* Appends tensors, between steps (add_param_group): indices and state of the others stay, and results are
+ * those of a handle that was created with all of them. After an error nothing has changed. With
+ * options.offload: MEOPT_BAD_ARGUMENT, because the file and the buffers are laid out by meopt_create. */
+int meopt_add_tensors(struct meopt *opt, const struct meopt_tensor *tensors, size_t count,
+                      struct meopt_error *err);
+
 /* Returns the bytes held now. */
 int meopt_held(const struct meopt *opt, struct meopt_bytes *bytes);
 int meopt_held_sized(size_t size, const struct meopt *opt, struct meopt_bytes *bytes);

@@ -131,6 +131,12 @@ static void cpu_optim_results(struct device *dev, struct optim_work *work, struc
     (void)dev, (void)work, (void)partials, (void)count; /* partials are complete already */
 }
 
+static void cpu_optim_resume(struct device *dev, struct optim_work *work,
+                             const struct optim_partial *partials, size_t count)
+{
+    (void)dev, (void)work, (void)partials, (void)count; /* they are the caller's */
+}
+
 /* ---- Norms --------------------------------------------------------------------------------------------- */
 
 /* Sums the squares of one chunk, OPTIM_BATCH groups at a time, in the same order as a card. */
@@ -220,5 +226,6 @@ const struct device_optim cpu_optim = {
     .step = cpu_optim_step,
     .squares = cpu_optim_squares,
     .results = cpu_optim_results,
+    .resume = cpu_optim_resume,
     .clear = cpu_optim_clear,
 };

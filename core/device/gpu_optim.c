@@ -190,6 +190,12 @@ static void gpu_optim_results(struct device *dev, struct optim_work *w, struct o
     download_results(dev, w, partials, (struct range){0, (int64_t)count});
 }
 
+static void gpu_optim_resume(struct device *dev, struct optim_work *w, const struct optim_partial *partials,
+                             size_t count)
+{
+    dev->upload(dev, w->partials, partials, count * sizeof *partials);
+}
+
 static void gpu_optim_clear(struct device *dev, void *block, size_t bytes, int64_t chunks, int threads)
 {
     (void)chunks, (void)threads;
@@ -203,5 +209,6 @@ const struct device_optim gpu_optim = {
     .step = gpu_optim_step,
     .squares = gpu_optim_squares,
     .results = gpu_optim_results,
+    .resume = gpu_optim_resume,
     .clear = gpu_optim_clear,
 };

@@ -183,6 +183,92 @@ static int refuse_overlap(const struct meopt *opt, struct meopt_error *err)
     return status;
 }
 
+static void tensor_destroy(const struct meopt *opt, struct tensor *t)
+{
+    const struct layout *l = &t->layout;
+    memory_add(&opt->options, MEOPT_MEMORY_ACCUMULATOR, t->accumulator, l->accumulator_bytes);
+    memory_add(&opt->options, MEOPT_MEMORY_MOMENTS, t->state, l->state_bytes);
+    memory_add(&opt->options, MEOPT_MEMORY_CORRECTION, t->correction, l->residual_bytes);
+    if (t->own_copy) memory_add(&opt->options, MEOPT_MEMORY_COPY, t->copy, l->copy_bytes);
+    if (t->own_weights) memory_add(&opt->options, MEOPT_MEMORY_WEIGHTS, t->weights, l->weight_bytes);
+    free(t->name);
+    *t = (struct tensor){0};
+}
+
+/* Room for the results of all chunks; what those of the first `before` have found stays. */
+static int results_grow(struct meopt *opt, size_t before, struct meopt_error *err)
+{
+    const struct device_optim *optim = opt->device->optim;
+    size_t chunks = 0, places = 0;
+    for (size_t i = 0; i < opt->count; i++) {
+        opt->tensors[i].first_partial = chunks;
+        chunks += (size_t)chunks_of(&opt->tensors[i]);
+        places += optim_places(opt, &opt->tensors[i]);
+    }
+    struct optim_partial *partials = realloc(opt->partials, (chunks + 1) * sizeof *partials);
+    if (!partials) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu chunks", chunks);
+    opt->partials = partials;
+    memset(partials + before, 0, (chunks + 1 - before) * sizeof *partials);
+    double *sums = realloc(opt->sums, (places + 2) * sizeof *sums);
+    if (!sums) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu sums", places);
+    opt->sums = sums;
+    struct optim_work *work;
+    struct error why = {0};
+    if (optim->create(opt->device, opt->count, chunks, opt->options.combine ? places : 0, &work, &why)) {
+        optim->destroy(opt->device, work);
+        return optim_fail(err, MEOPT_NO_MEMORY, "%.200s", why.what);
+    }
+    if (before) {
+        optim->results(opt->device, opt->work, partials, before);
+        optim->resume(opt->device, work, partials, before);
+    }
+    optim->destroy(opt->device, opt->work);
+    opt->work = work;
+    return optim_device_status(opt, err);
+}
+
+/* Tensors after those that there are; after a failure nothing has changed. */
+static int tensors_append(struct meopt *opt, const struct meopt_tensor *tensors, size_t count,
+                          struct meopt_error *err)
+{
+    size_t old = opt->count, before = 0;
+    int status = MEOPT_OK;
+    struct tensor *all = realloc(opt->tensors, (old + count + 1) * sizeof *all);
+    if (!all) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tensors", old + count);
+    opt->tensors = all;
+    memset(all + old, 0, (count + 1) * sizeof *all);
+    for (size_t i = 0; i < old; i++) before += (size_t)chunks_of(&all[i]);
+    for (size_t i = 0; !status && i < count; i++) {
+        struct meopt_tensor from;
+        opt->count = old + i + 1;
+        status = tensor_read(&from, &opt->options, tensors, i, err);
+        if (!status) status = tensor_create(opt, &all[old + i], &from, err);
+    }
+    for (size_t i = old; !status && i < opt->count; i++)
+        if (meopt_find(opt, all[i].name) != (int64_t)i)
+            status = optim_fail(err, MEOPT_BAD_ARGUMENT, "two tensors are called %.100s", all[i].name);
+    if (!status && !opt->options.dry) status = refuse_overlap(opt, err);
+    if (!status) status = results_grow(opt, before, err);
+    while (status && opt->count > old) tensor_destroy(opt, &all[--opt->count]);
+    return status;
+}
+
+int meopt_add_tensors(struct meopt *opt, const struct meopt_tensor *tensors, size_t count,
+                      struct meopt_error *err)
+{
+    if (!opt || (count && !tensors))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no table of tensors");
+    OPTIM_ENTER(opt);
+    int status = optim_between_steps(opt, err);
+    if (!status && opt->options.offload)
+        status =
+            optim_fail(err, MEOPT_BAD_ARGUMENT,
+                       "%zu tensors cannot be added with options.offload: meopt_create lays out the file "
+                       "and the buffers for all tensors",
+                       count);
+    return status || !count ? status : tensors_append(opt, tensors, count, err);
+}
+
 int meopt_create(struct meopt **out, const struct meopt_options *options, const struct meopt_tensor *tensors,
                  size_t count, struct meopt_error *err)
 {
@@ -204,33 +290,9 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
     opt->kernels = optim_kernels_find(NULL);
     opt->m_range8 = m_range(&o, STATE_8BIT);
     opt->m_range4 = m_range(&o, STATE_4BIT);
-    opt->tensors = calloc(count ? count : 1, sizeof *opt->tensors);
-    status = opt->tensors ? MEOPT_OK : optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tensors", count);
-    size_t chunks = 0, places = 0;
-    for (size_t i = 0; !status && i < count; i++) {
-        struct meopt_tensor from;
-        opt->count = i + 1;
-        status = tensor_read(&from, &o, tensors, i, err);
-        if (!status) status = tensor_create(opt, &opt->tensors[i], &from, err);
-        opt->tensors[i].first_partial = chunks;
-        chunks += (size_t)chunks_of(&opt->tensors[i]);
-        places += optim_places(opt, &opt->tensors[i]);
-    }
-    for (size_t i = 0; !status && i < count; i++)
-        if (meopt_find(opt, opt->tensors[i].name) != (int64_t)i)
-            status =
-                optim_fail(err, MEOPT_BAD_ARGUMENT, "two tensors are called %.100s", opt->tensors[i].name);
-    if (!status && !o.dry) status = refuse_overlap(opt, err);
-    if (!status && !(opt->partials = calloc(chunks ? chunks : 1, sizeof *opt->partials)))
-        status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu chunks", chunks);
-    if (!status && !(opt->sums = calloc(places + 2, sizeof *opt->sums)))
-        status = optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu sums", places);
+    status = tensors_append(opt, tensors, count, err);
     if (!status) status = offload_create(opt, err);
     opt->options.offload_dir = NULL; /* the caller's */
-    struct error why = {0};
-    const struct device_optim *optim = opt->device->optim;
-    if (!status && optim->create(opt->device, count, chunks, o.combine ? places : 0, &opt->work, &why))
-        status = optim_fail(err, MEOPT_NO_MEMORY, "%.200s", why.what);
     if (!status) status = optim_device_status(opt, err);
     if (status) {
         meopt_destroy(opt);
@@ -245,16 +307,7 @@ void meopt_destroy(struct meopt *opt)
     if (!opt) return;
     OPTIM_ENTER(opt);
     offload_destroy(opt);
-    for (size_t i = opt->count; i-- > 0;) {
-        struct tensor *t = &opt->tensors[i];
-        const struct layout *l = &t->layout;
-        memory_add(&opt->options, MEOPT_MEMORY_ACCUMULATOR, t->accumulator, l->accumulator_bytes);
-        memory_add(&opt->options, MEOPT_MEMORY_MOMENTS, t->state, l->state_bytes);
-        memory_add(&opt->options, MEOPT_MEMORY_CORRECTION, t->correction, l->residual_bytes);
-        if (t->own_copy) memory_add(&opt->options, MEOPT_MEMORY_COPY, t->copy, l->copy_bytes);
-        if (t->own_weights) memory_add(&opt->options, MEOPT_MEMORY_WEIGHTS, t->weights, l->weight_bytes);
-        free(t->name);
-    }
+    for (size_t i = opt->count; i-- > 0;) tensor_destroy(opt, &opt->tensors[i]);
     opt->device->optim->destroy(opt->device, opt->work);
     free(opt->tensors);
     free(opt->partials);
