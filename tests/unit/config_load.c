@@ -134,8 +134,8 @@ static void an_error_shows_the_place_and_the_nearest_key(void **state)
     assert_int_equal(err.line, 3);
     assert_int_equal(err.column, 3);
     assert_int_equal(load("optim: # 学习率\n  wieght_decay: 0.1\n"), EXIT_CONFIG);
-    assert_string_equal(
-        err.what, "optim.wieght_decay is not a key\n    2 |   wieght_decay: 0.1\n      |   ^~~~~~~~~~~~");
+    assert_int_equal(strncmp(err.what, "optim.wieght_decay ", 19), 0);
+    assert_non_null(strstr(err.what, "\n    2 |   wieght_decay: 0.1\n      |   ^~~~~~~~~~~~"));
     assert_non_null(strstr(err.hint, "optim.weight_decay"));
     assert_int_equal(load("train:\n  lr: 1\n"), EXIT_CONFIG);
     assert_non_null(strstr(err.hint, "optim.lr"));

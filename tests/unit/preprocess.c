@@ -63,62 +63,48 @@ static void sidecar_configs_set_the_preprocessing(void **state)
     } rows[] = {
         {"open_clip_config.json",
          "{\"embed_dim\": 16, \"vision_cfg\": {\"width\": 32, \"head_width\": 16, \"image_size\": 56}}",
-         "56 px, shorter side to 56 by bicubic as PIL does, crop of the centre, " CLIP_MEAN
-         "(assumed: as data.pipeline clip has them)"},
+         "56 px|shorter side| 56 |bicubic|PIL|crop|" CLIP_MEAN "|assumed|data.pipeline clip"},
         {"config.json", "{\"architecture\": \"vit_small_patch16_224\", \"num_features\": 32}",
-         "28 px, shorter side to 28 by bicubic as PIL does, crop of the centre, " CLIP_MEAN
-         "(assumed: as data.pipeline clip has them)"},
-        {NULL, NULL,
-         "28 px, shorter side to 28 by bicubic as PIL does, crop of the centre, " CLIP_MEAN
-         "(assumed: as data.pipeline clip has them)"},
+         "28 px|shorter side| 28 |bicubic|PIL|crop|" CLIP_MEAN "|assumed|data.pipeline clip"},
+        {NULL, NULL, "28 px|shorter side| 28 |bicubic|PIL|crop|" CLIP_MEAN "|assumed|data.pipeline clip"},
         {"open_clip_config.json", OPEN_CLIP(""),
-         "56 px, shorter side to 56 by bicubic as PIL does, crop of the centre, " CLIP_MEAN
-         "as open_clip_config.json says"},
+         "56 px|shorter side| 56 |bicubic|PIL|crop|" CLIP_MEAN "|open_clip_config.json"},
         {"open_clip_config.json",
          OPEN_CLIP(
              "\"interpolation\": \"bilinear\", \"resize_mode\": \"squash\", \"mean\": 0.5, \"std\": [0.5]"),
-         "56 px, both sides to 56 by bilinear as PIL does, crop of the centre, " HALVES
-         "as open_clip_config.json says"},
+         "56 px|both sides| 56 |bilinear|PIL|crop|" HALVES "|open_clip_config.json"},
         {"config.json",
          TIMM("\"input_size\": [3, 56, 56], \"crop_pct\": 0.9, \"interpolation\": \"lanczos\""),
-         "56 px, shorter side to 62 by lanczos as PIL does, crop of the centre, " IMAGENET
-         "as config.json says"},
+         "56 px|shorter side| 62 |lanczos|PIL|crop|" IMAGENET "|config.json"},
         {"config.json",
          TIMM("\"crop_mode\": \"squash\", \"crop_pct\": 1.0, \"mean\": [0.5, 0.5, 0.5], \"std\": [0.5, 0.5, "
               "0.5]"),
-         "224 px, both sides to 224 by bicubic as PIL does, crop of the centre, " HALVES
-         "as config.json says"},
+         "224 px|both sides| 224 |bicubic|PIL|crop|" HALVES "|config.json"},
         {"config.json",
          "{\"architecture\": \"vit_small_patch16_224\", \"num_features\": 32, \"input_size\": [3, 112, 112]}",
-         "112 px, shorter side to 128 by bicubic as PIL does, crop of the centre, " IMAGENET
-         "as config.json says"},
+         "112 px|shorter side| 128 |bicubic|PIL|crop|" IMAGENET "|config.json"},
         {PROCESSOR,
          "{\"image_processor_type\": \"BitImageProcessor\", \"size\": {\"shortest_edge\": 64}, "
          "\"crop_size\": "
          "{\"height\": 56, \"width\": 56}, " HALF "}",
-         "56 px, shorter side to 64 by bicubic as transformers does, crop of the centre, " HALVES
-         "as preprocessor_config.json says"},
+         "56 px|shorter side| 64 |bicubic|transformers|crop|" HALVES "|preprocessor_config.json"},
         {PROCESSOR, "{\"feature_extractor_type\": \"ViTFeatureExtractor\", \"size\": 56}",
-         "56 px, both sides to 56 by bilinear as transformers does, crop of the centre, " HALVES
-         "as preprocessor_config.json says"},
+         "56 px|both sides| 56 |bilinear|transformers|crop|" HALVES "|preprocessor_config.json"},
         {PROCESSOR, "{\"feature_extractor_type\": \"CLIPFeatureExtractor\", \"size\": 56, \"crop_size\": 56}",
-         "56 px, shorter side to 56 by bicubic as transformers does, crop of the centre, " CLIP_MEAN
-         "as preprocessor_config.json says"},
+         "56 px|shorter side| 56 |bicubic|transformers|crop|" CLIP_MEAN "|preprocessor_config.json"},
         {PROCESSOR,
          "{\"image_processor_type\": \"SiglipImageProcessor\", \"size\": {\"height\": 56, \"width\": 56}, "
          "\"rescale_factor\": 0.00784313725490196, \"image_mean\": [1, 1, 1], \"image_std\": [1, 1, 1]}",
-         "56 px, both sides to 56 by bicubic as transformers does, crop of the centre, " HALVES
-         "as preprocessor_config.json says"},
+         "56 px|both sides| 56 |bicubic|transformers|crop|" HALVES "|preprocessor_config.json"},
         {PROCESSOR,
          "{\"image_processor_type\": \"CLIPImageProcessor\", \"do_resize\": false, \"do_normalize\": false, "
          "\"crop_size\": 28}",
-         "28 px, not resized, crop of the centre, mean 0 0 0, std 1 1 1, as preprocessor_config.json says"},
+         "28 px|not resized|crop|mean 0 0 0, std 1 1 1|preprocessor_config.json"},
         {"processor_config.json",
          "{\"processor_class\": \"CLIPProcessor\", \"image_processor\": {\"image_processor_type\": "
          "\"CLIPImageProcessorFast\", \"resample\": 1, \"crop_size\": 56, \"size\": {\"shortest_edge\": "
          "60}}}",
-         "56 px, shorter side to 60 by lanczos as transformers does, crop of the centre, " CLIP_MEAN
-         "as processor_config.json says"},
+         "56 px|shorter side| 60 |lanczos|transformers|crop|" CLIP_MEAN "|processor_config.json"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const char *const files[] = {rows[i].name, rows[i].text, NULL};
@@ -128,7 +114,7 @@ static void sidecar_configs_set_the_preprocessing(void **state)
         struct error err;
         if (settled(&c, &g, CLIP, files, NULL, &err)) fail_msg("%s: %s", rows[i].text, err.what);
         preprocess_text(&c, false, text, sizeof text);
-        assert_string_equal(text, rows[i].says);
+        if (!mentions(text, rows[i].says)) fail_msg("'%s' lacks '%s'", text, rows[i].says);
         assert_int_equal(g.image, c.data.image_size);
         /* what is written down is read again as the same */
         char *resolved = config_resolved_text(&c);
@@ -184,9 +170,8 @@ static void what_is_not_known_here_is_refused_unless_keys_say_it(void **state)
         if (rows[i][1][0] == '[') continue; /* no JSON object is refused in any case */
         assert_int_equal(settled(&c, &g, CLIP, files, keys, &err), 0);
         preprocess_text(&c, false, text, sizeof text);
-        assert_string_equal(
-            text, "56 px, shorter side to 64 by bicubic as PIL does, crop of the centre, mean 0.1 0.2 0.3, "
-                  "std 0.229 0.224 0.225, as the configuration says");
+        assert_true(mentions(text, "56 px|shorter side| 64 |bicubic|PIL|crop|mean 0.1 0.2 0.3, std 0.229 "
+                                   "0.224 0.225|configuration"));
         config_free(&c);
     }
 }
@@ -206,9 +191,9 @@ static void keys_stand_above_the_files(void **state)
     struct error err;
     assert_int_equal(settled(&c, &g, CLIP, files, keys, &err), 0);
     preprocess_text(&c, false, text, sizeof text);
-    assert_string_equal(
-        text, "112 px, both sides to 112 by box as transformers does, crop of the centre, mean 0.5 0.5 0.5, "
-              "std 0.25 0.25 0.25, as config.json says");
+    assert_true(mentions(
+        text,
+        "112 px|both sides| 112 |box|transformers|crop|mean 0.5 0.5 0.5, std 0.25 0.25 0.25|config.json"));
     config_free(&c);
     char *const wrong[][2] = {{(char[]){"data.mean=0.5, 0.5"}},
                               {(char[]){"data.mean=a,b,c"}},
