@@ -74,7 +74,7 @@ program=$MEOPT
 
 rank 0 0 card 0; zero=$started
 rank 1 0 card 1; one=$started
-unlike 7 "one card for two" 'ranks [01] and [01] .*0000:03:00.0'
+unlike 7 "one shared card" 'ranks [01] and [01] .*0000:03:00.0'
 
 # A disk of each host's own under one name: one image is missing on the second.
 cp -r sample there/

@@ -76,7 +76,7 @@ wait $pid || got=$?
 # a worker that was stopped by a signal and killed: the next is not shown as stopped
 begin frozen
 kill -STOP "$(worker)"
-await grep -q 'stopped by a signal' frozen/live.json
+await grep -q '"state":"stopped by a signal"' frozen/live.json
 old=$(worker)
 kill -KILL "$old"
 await pauses
