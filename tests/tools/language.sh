@@ -2,8 +2,9 @@
 # Retired words (CONTRIBUTING.md, "Words"): none of them in an identifier, a comment, a message, a help text, a man page or
 # a document of this repository. A row is a regular expression of whole words and what to write instead. What scripts read
 # (keys of JSON and YAML, values of options, names of files) keeps its name: `kept`, with the reason.
-# And tests search output for names and values, not for sentences: no pattern of grep or strstr, and no text that a function of
-# a script passes to grep, has four plain words in a row. `searched` lists the folders, `sentences` the exceptions with reasons.
+# And tests search output for names and values, not for sentences: no pattern of grep, strstr or mentions, no text that a function
+# of a script passes to grep and no text that a message of an error must equal has four plain words in a row. `sentences` lists the
+# exceptions with reasons.
 set -eu
 SOURCE=${MEOPT_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
 command -v python3 >/dev/null || { echo "no python3"; exit 77; }
@@ -37,9 +38,9 @@ kept = { # literals that scripts read, as they are
     "unite_ranks": "a kernel of code objects, looked up by name",
 }
 kept_text = ["else null) and mend (the remedy, or null)"]  # keys of meta.json's start[]
-searched = ("tests/bench", "tests/cli", "tests/fault", "tests/fetch", "tests/tools")
 sentences = { # patterns of four words or more
     "referenced manual not found": "a warning of mandoc, which the test leaves out",
+    '"state":"stopped by a signal"': "a value of live.json, meopt-run(5)",
 }
 skipped = re.compile(r"^(tests/data/|tests/fuzz/corpus/|tests/tools/language\.sh$|CHANGELOG\.md$|man/zh_CN/|LICENSE)")
 token = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|[A-Za-z_]\w*", re.S)
@@ -70,7 +71,7 @@ def check(path, text): return ["%s:%d: %s (write: %s)" % (path, *f) for f in fin
 quoted = r"'[^'\n]*'|\"(?:\\.|[^\"\\\n])*\""
 grep_of = re.compile(r"\bgrep\b(?:\s+(?!-e\b)-[\w-]+)*\s+(?:-e\s+)?(%s)" % quoted)
 in_of = re.compile(r"(%s) (?:not )?in \w" % quoted)  # Python
-strstr_of = re.compile(r"\bstrstr\([^\"]*?((?:(?:%s)\s*)+)\)" % quoted)
+strstr_of = re.compile(r"\b(?:strstr|mentions|assert_string_equal\(\w+(?:\.|->)(?:what|hint|message))\b[^\"]*?((?:(?:%s)\s*)+)\)" % quoted)
 function_of = re.compile(r"^[ \t]*(\w+)\(\) *[{(](?:([^\n]*[})])[ \t]*$|(.*?)^[ \t]*[})]$)", re.M | re.S)
 grep_argument = re.compile(r"\bgrep\b(?:\s+-[\w-]+)*\s+(?:\"[^\"\n]*\$[\w{]|\$\w)")
 sourced = re.compile(r"^[ \t]*\. .*?(tests/[\w/]+\.sh)", re.M)
@@ -102,7 +103,8 @@ def wording(path, text):
 
 planted = [("a.sh", "grep -q 'no such file is here' err"), ("a.sh", "said() { grep -q \"$1\" err || fail; }\nsaid 'no such file is here'"),
            ("a.sh", "says() {\n    grep -e \"^$2\" err\n}\nx || says 1 \"no such file is here\""), ("a.py", 'x = "no such file is here" not in err'),
-           ("a.c", 'f(strstr(err.what, "no such "\n"file is here"));')]
+           ("a.c", 'f(strstr(err.what, "no such "\n"file is here"));'),
+           ("a.c", 'f(mentions(err.what, "a.c|no such file is here"));'), ("a.c", 'assert_string_equal(err->hint, "no such file is here");')]
 for path, text in planted:
     if len(wording(path, text)) != 1: sys.exit("a planted sentence is not found: " + text)
 if wording("a.sh", "grep 'here: no such file: meopt fetch sample --dest' x || fail 'no such file is here'"): sys.exit("a name is taken for a sentence")
@@ -115,7 +117,7 @@ files += [f for f in os.listdir(".") if f.endswith(".md")]
 files = [f for f in sorted(files) if f.endswith((".c", ".h", ".hip", ".cc", ".md", ".1", ".3", ".5", ".7", ".yaml")) and not skipped.match(f)]
 if len(files) < 300: sys.exit("only %d files: the search is broken" % len(files))
 all_found = [line for f in files for line in check(f, open(f, encoding="utf-8").read())]
-tests = {os.path.join(d, f): None for top in searched for d, _, fs in os.walk(top) for f in fs if f.endswith((".c", ".h", ".sh", ".py")) and f != "language.sh"}
+tests = {os.path.join(d, f): None for d, _, fs in os.walk("tests") for f in fs if f.endswith((".c", ".h", ".sh", ".py")) and f != "language.sh"}
 for f in tests: tests[f] = open(f, encoding="utf-8").read()
 count = sum(len(list(patterns(f, text))) for f, text in tests.items())
 if count < 500: sys.exit("only %d patterns in tests: the search is broken" % count)
