@@ -3,7 +3,7 @@
  * one candidate per line, and ":files" if a file name is possible. */
 #include "cli/command.h"
 #include "cli/commands/cmd_config.h"
-#include "cli/commands/plan_explain.h"
+#include "cli/commands/plan_card.h"
 #include "cli/run_name.h"
 #include "core/base/file.h"
 #include "core/compare/published.h"

@@ -121,7 +121,7 @@ static int find_limit(size_t *limit, const struct arguments *args, const struct 
     if (bytes == INT64_MIN)
         return error_set(err, EXIT_USAGE, "for example 8GiB, or auto",
                          "--fit requires a number of bytes, found '%s'", fit);
-    *limit = bytes < 0 ? fit_auto(card) : (size_t)bytes;
+    *limit = bytes < 0 ? plan_memory_auto(card) : (size_t)bytes;
     return 0;
 }
 
@@ -176,7 +176,7 @@ static void print_cards(bool json)
     json_t *all = json ? json_array() : NULL;
     for (int i = 0; plan_card_name(i); i++) {
         size_t bytes = 0;
-        (void)plan_card(plan_card_name(i), &bytes, NULL);
+        (void)plan_card_bytes(plan_card_name(i), &bytes, NULL);
         if (json)
             json_array_append_new(
                 all, json_pack("{s:s, s:I}", "name", plan_card_name(i), "bytes", (json_int_t)bytes));
@@ -200,7 +200,7 @@ static int compute_report(struct plan_report *r, struct memory_planner *p, struc
     int code;
     const struct config *config = &p->config;
     struct comm_options ranks = {.rank = PLAN_LARGEST, .size = rank_count(args, config)};
-    if ((code = fit_card(&r->card, args, config, node_rank_count(args, config), err)) != 0) return code;
+    if ((code = plan_card_find(&r->card, args, config, node_rank_count(args, config), err)) != 0) return code;
     warn_missing_driver(config);
     if ((code = memory_planner_plan(p, &ranks, err)) != 0) return code;
     if (argument_flag(args, "measure") && r->gflops <= 0 && (code = measure_gemm(r, err)) != 0) return code;
@@ -238,16 +238,18 @@ static int plan_run(const struct arguments *args, struct error *err)
                             .images = -1,
                             .gflops = argument_real(args, "gflops", 0),
                             .step_ms = argument_real(args, "step-ms", 0),
-                            .explained = class ? plan_explain_class(class) : -1};
+                            .explained = -1};
+    for (int c = 0; class && c < MEMORY_CLASS_COUNT; c++)
+        if (strcmp(class, memory_class_names[c]) == 0) r.explained = c;
     if ((code = compute_report(&r, &planner, &memory, &e, args, err)) != 0) goto done;
     if (argument_flag(args, "json")) print_json(plan_report_json(&r));
     else {
         plan_report_print(&r);
-        if (class) plan_explain_print(&e, r.explained);
-        if (argument_flag(args, "what-if")) plan_report_print_settings(&r);
-        if (r.memory) fit_print(&memory, args->operands[0]);
+        if (class) plan_memory_print_tensors(&e, r.explained);
+        if (argument_flag(args, "what-if")) plan_memory_print_settings(&e, r.ranks);
+        if (r.memory) plan_memory_print_fit(&memory, args->operands[0]);
     }
-    code = r.memory ? fit_check(&memory, err) : check_fits(&r, err);
+    code = r.memory ? plan_memory_check(&memory, err) : check_fits(&r, err);
 done:
     memory_options_free(&memory);
     explanation_free(&e);

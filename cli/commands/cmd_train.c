@@ -2,7 +2,7 @@
  * opens the dashboard. */
 #include "cli/command.h"
 #include "cli/dashboard/dash.h"
-#include "cli/commands/plan_fit.h"
+#include "cli/commands/plan_memory.h"
 #include "cli/run_name.h"
 #include "cli/terminal/screen.h"
 #include "cli/supervisor/supervise.h"
@@ -93,8 +93,8 @@ static int apply_memory_option(struct config *config, const struct arguments *ar
         o->all[o->count++] = xasprintf("%s=%s", assigned[i], value);
         free(value);
     }
-    int code = fit_choose(&chosen, config, args->operands[0], o->all, o->count, size,
-                          train_ranks_of_host(ranks), err);
+    int code = plan_memory_choose(&chosen, config, args->operands[0], o->all, o->count, size,
+                                  train_ranks_of_host(ranks), err);
     while (o->count > own) free(o->all[--o->count]);
     if (code || chosen.keys[0]) config_free(config);
     if (!chosen.keys[0]) return code;

@@ -150,33 +150,6 @@ void plan_report_print(const struct plan_report *r)
     if (r->published) print_published(r);
 }
 
-static void print_setting(const struct plan_report *r, const struct memory_option *s, bool cheapest)
-{
-    double peak = (double)s->peak_bytes, now = (double)r->explanation->use.peak_total_bytes;
-    if (!s->possible) {
-        printf("  %-26s not possible: %s\n", s->name, s->why);
-        return;
-    }
-    printf("  %-26s %8.2f   %5.0f %%   x %.2f   %s%s\n", s->name, peak / GIB, 100 * peak / now, s->compute,
-           !r->card.bytes                   ? ""
-           : s->peak_bytes <= r->card.bytes ? "fits"
-                                            : "does not fit",
-           cheapest ? "  <- cheapest that fits" : "");
-    printf("      %s", s->keys[0] ? s->keys : "(unchanged)");
-    if (r->ranks > 1) printf("; each rank sends %.1f MiB per step", s->sent / MIB);
-    printf("\n");
-}
-
-void plan_report_print_settings(const struct plan_report *r)
-{
-    printf("\nwhat if%*s peak GiB   of now   compute%s\n", 21, "",
-           r->card.bytes ? "" : "   (give a card: --card-memory 64G)");
-    const struct memory_options *l = &r->explanation->settings;
-    for (int i = 0; i < l->count; i++) print_setting(r, &l->options[i], i == l->chosen);
-    printf("  '+': this configuration with that change. compute: per step relative to now; with a cached "
-           "teacher, after the first epoch.\n");
-}
-
 /* ---- JSON ---- */
 
 /* Returns null for a negative number. */
@@ -245,32 +218,6 @@ static void add_time(json_t *root, const struct plan_report *r)
     json_object_set_new(root, "scaling", r->scaling.count ? scaling_table_json(&r->scaling) : json_null());
 }
 
-static json_t *setting_json(const struct memory_option *s, size_t card_bytes, bool cheapest)
-{
-    bool possible = s->possible;
-    json_t *row = json_pack("{s:s, s:b}", "name", s->name, "possible", possible);
-    json_object_set_new(row, "peak_bytes", possible ? json_integer((json_int_t)s->peak_bytes) : json_null());
-    json_object_set_new(row, "relative_compute", possible ? json_real(s->compute) : json_null());
-    json_object_set_new(row, "sent_bytes_per_step", possible ? json_real(s->sent) : json_null());
-    json_object_set_new(row, "fits",
-                        possible && card_bytes ? json_boolean(s->peak_bytes <= card_bytes) : json_null());
-    json_object_set_new(row, "cheapest_that_fits", json_boolean(cheapest));
-    json_object_set_new(row, "keys", json_string(s->keys));
-    return row;
-}
-
-static void add_settings(json_t *root, const struct plan_report *r)
-{
-    const struct explanation *e = r->explanation;
-    if (!e) return;
-    json_t *rows = json_array();
-    for (int i = 0; i < e->settings.count; i++)
-        json_array_append_new(rows,
-                              setting_json(&e->settings.options[i], r->card.bytes, i == e->settings.chosen));
-    json_object_set_new(root, "what_if", rows);
-    json_object_set_new(root, "tensors", plan_explain_json(e, r->explained));
-}
-
 json_t *plan_report_json(const struct plan_report *r)
 {
     const struct plan *p = r->plan;
@@ -286,9 +233,9 @@ json_t *plan_report_json(const struct plan_report *r)
                             json_pack("{s:f, s:f, s:f, s:f}", "without_mib", r->published_mib[0], "with_mib",
                                       r->published_mib[1], "here_without_mib", r->baseline_peak / MIB,
                                       "here_with_mib", r->meopt_peak / MIB));
-    add_settings(root, r);
+    if (r->explanation) plan_memory_explain_json(root, r->explanation, r->explained);
     json_object_set_new(root, "images", count_json(r->images));
     json_object_set_new(root, "epoch_hours", positive_json(r->epoch_hours));
-    if (r->memory) json_object_set_new(root, "fit", fit_json(r->memory));
+    if (r->memory) json_object_set_new(root, "fit", plan_memory_fit_json(r->memory));
     return root;
 }

@@ -2,8 +2,8 @@
 #ifndef MEOPT_CLI_COMMANDS_PLAN_REPORT_H
 #define MEOPT_CLI_COMMANDS_PLAN_REPORT_H
 
-#include "cli/commands/plan_explain.h"
-#include "cli/commands/plan_fit.h"
+#include "cli/commands/plan_card.h"
+#include "cli/commands/plan_memory.h"
 #include "cli/commands/plan_scaling.h"
 
 struct plan_report {
@@ -31,8 +31,6 @@ struct plan_report {
 /* Returns the seconds of a step by --step-ms, else by the speed; 0: unknown. */
 double plan_report_step_seconds(const struct plan_report *report);
 void plan_report_print(const struct plan_report *report);
-/* Prints the table of --what-if. Requires report->explanation. */
-void plan_report_print_settings(const struct plan_report *report);
 /* Returns the object of --json; the caller owns it. Keys: man meopt-plan. */
 json_t *plan_report_json(const struct plan_report *report);
 
