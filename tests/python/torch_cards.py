@@ -9,7 +9,7 @@ import torch
 import meopt.torch as mt
 from meopt import _library as L
 from meopt.torch._handle import Device, Memory
-from torch_optimizers import RULES, make_model, train
+from torch_optimizers import DTYPES, RULES, make_model, train
 
 
 class Card(Device):
@@ -45,7 +45,7 @@ class Cards(unittest.TestCase):
         for kind in (L.DEVICE_HIP, L.DEVICE_CUDA):
             self.card = Card(kind)
             for made in RULES.values():
-                for dtype in (torch.float32, torch.bfloat16):
+                for dtype in DTYPES:
                     for release in (False, True):
                         self.check(made, dtype, release)
 
@@ -53,7 +53,7 @@ class Cards(unittest.TestCase):
         def allocate(memory, _context, kind, size, name):
             block = self.card.empty(size)
             memory.blocks[block.data_ptr()] = block
-            if kind == L.MEMORY_CORRECTION:
+            if kind in (L.MEMORY_CORRECTION, L.MEMORY_WEIGHTS):
                 memory.residual[name] = block
             return block.data_ptr()
 

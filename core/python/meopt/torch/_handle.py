@@ -10,7 +10,8 @@ from torch import Tensor
 
 from .. import _library as L
 
-DTYPES = {torch.float32: L.DTYPE_F32, torch.bfloat16: L.DTYPE_BF16}  # of gradients as the library takes them
+DTYPES = {torch.float32: L.DTYPE_F32, torch.bfloat16: L.DTYPE_BF16, torch.float16: L.DTYPE_F16}
+FLAGS = {torch.float32: 0, torch.bfloat16: L.FLAG_KEEP_BF16, torch.float16: L.FLAG_COPY_F16}
 RESIDUAL_HEAD = struct.Struct("<iI")  # of a saved "residual": weight format, CRC of the weights
 
 
@@ -60,7 +61,7 @@ class Memory:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.blocks: Dict[int, Tensor] = {}
-        self.residual: Dict[bytes, Tensor] = {}  # by the tensor's name
+        self.residual: Dict[bytes, Tensor] = {}  # residual bits, or fp32 weights of fp16 parameters, by name
         self.failure: Optional[BaseException] = None
         self.allocate, self.release = L.ALLOCATE(self._allocate), L.RELEASE(self._release)
 
@@ -73,7 +74,7 @@ class Memory:
         at = -block.data_ptr() % 64
         block = block[at : at + size]
         self.blocks[block.data_ptr()] = block
-        if kind == L.MEMORY_CORRECTION:
+        if kind in (L.MEMORY_CORRECTION, L.MEMORY_WEIGHTS):
             self.residual[name] = block
         return block.data_ptr()
 
@@ -92,9 +93,9 @@ class Misfit(Exception):
 class Handle:
     """The parameters of one group on one device with one weight format.
 
-    params: not empty, strided, fp32, bf16 or fp16. The library works in the memory of a contiguous parameter
-    of fp32 or bf16; any other has a `shadow`, contiguous and fp32 (bf16 for a strided bf16 parameter), which
-    is copied to it after each step. options: all but memory and device are set. Raises what L.Library raises.
+    params: not empty, fp32, bf16 or fp16. The library works in their memory; one that is not contiguous has a
+    contiguous `shadow`, which is copied to it after each step. options: all but memory and device are set.
+    Raises what L.Library raises.
     """
 
     def __init__(self, options: L.Options, params: Sequence[Tensor], names: Sequence[str],
@@ -109,11 +110,10 @@ class Handle:
         self.shadows: Dict[int, Tensor] = {}
         for i, (row, p) in enumerate(zip(table, params)):
             row.name, row.ndim, row.shape[:] = self._name(i), *self._shape(p)
-            row.flags = L.FLAG_KEEP_BF16 if p.dtype == torch.bfloat16 else 0
-            if p.dtype == torch.float16 or not p.is_contiguous():
-                dtype = torch.bfloat16 if p.dtype == torch.bfloat16 else torch.float32
-                self.shadows[i] = p.detach().to(dtype, copy=True, memory_format=torch.contiguous_format)
-            row.weights = self.shadows.get(i, p).data_ptr()
+            row.flags = FLAGS[p.dtype]
+            if not p.is_contiguous():
+                self.shadows[i] = p.detach().clone(memory_format=torch.contiguous_format)
+            row.weights, row.copy = self._places(i)
         self.opt = C.c_void_p()
         try:
             lib.create(C.byref(self.opt), C.byref(options), table, n)
@@ -128,6 +128,9 @@ class Handle:
         self.pointers = [p.data_ptr() for p in params]
         self.versions = [p._version for p in params]
         self.expected: Dict[int, int] = {}  # CRC of the weights that loaded residual bits belong to
+        for i, p in enumerate(params):
+            if p.dtype == torch.float16:
+                lib.sync(self.opt, i)
         self.gradients = (L.Gradient * n)()
         self.rows = list(self.gradients)
         self.taken: List[int] = []  # parameters with collected gradients
@@ -135,6 +138,11 @@ class Handle:
 
     def _name(self, i: int) -> bytes:
         return self.names[i].encode()
+
+    def _places(self, i: int) -> Tuple[Optional[int], Optional[int]]:
+        """Returns the parameter's memory as the library's weights and copy."""
+        p = self.shadows.get(i, self.params[i])
+        return (None, p.data_ptr()) if p.dtype == torch.float16 else (p.data_ptr(), None)
 
     @staticmethod
     def _shape(p: Tensor) -> Tuple[int, List[int]]:
@@ -160,11 +168,11 @@ class Handle:
     # ---- Steps
 
     def _moved(self, i: int) -> None:
-        p, shadowed = self.params[i], i in self.shadows
+        p = self.params[i]
         if kind_of(p) != self.kinds[i]:
             raise Misfit
-        if not shadowed:
-            self.lib.rebind(self.opt, i, p.data_ptr(), None)
+        if i not in self.shadows:
+            self.lib.rebind(self.opt, i, *self._places(i))
         self.pointers[i] = p.data_ptr()
 
     def _written(self, i: int) -> None:
@@ -179,14 +187,13 @@ class Handle:
         """Reports moved memory and written values of all parameters to the library. Raises Misfit."""
         if self.device:
             self.device.follow()
+        for i, shadow in self.shadows.items():
+            shadow.copy_(self.params[i])
         for i, p in enumerate(self.params):
             if p.data_ptr() != self.pointers[i]:
                 self._moved(i)
             if p._version != self.versions[i]:
                 self._written(i)
-            shadow = self.shadows.get(i)
-            if shadow is not None:
-                shadow.copy_(torch.where(shadow.to(p.dtype) == p, shadow, p.to(shadow.dtype)))
 
     def _usable(self, i: int, g: Tensor) -> Tensor:
         if g.layout is not torch.strided:
@@ -280,19 +287,12 @@ class Handle:
         return saved
 
     def save_residual(self, i: int) -> Dict[str, Tensor]:
-        bits = self._residual(i)
+        """Returns {"residual": ...}, of what the weights have beyond the parameter, if there is any."""
+        bits = self.memory.residual.get(self._name(i))
         if bits is None:
             return {}
         head = RESIDUAL_HEAD.pack(self.formats[i], crc_of(self.params[i]))
         return {"residual": torch.cat([torch.tensor(list(head), dtype=torch.uint8), host_bytes(bits)])}
-
-    def _residual(self, i: int) -> Optional[Tensor]:
-        """Returns the memory of what the weights have beyond the parameter: residual bits, or a wider
-        shadow."""
-        shadow = self.shadows.get(i)
-        if shadow is not None and shadow.dtype != self.params[i].dtype:
-            return shadow.view(-1).view(torch.uint8)
-        return self.memory.residual.get(self._name(i))
 
     def save_portable(self, i: int, names: Sequence[str]) -> Dict[str, Tensor]:
         """Returns torch's state: "step" and fp32 moments in the parameter's shape, under these names."""
@@ -327,7 +327,7 @@ class Handle:
             count = p.numel() if values[0] is not None else 0
             self.lib.moments_import(self.opt, i, 0, count, *map(_pointer, values), updates)
         self.steps[i] = updates
-        bits = self._residual(i)
+        bits = self.memory.residual.get(self._name(i))
         if "residual" in saved and bits is not None:
             residual = host_bytes(saved["residual"].to(torch.uint8))
             head, body = bytes(residual[: RESIDUAL_HEAD.size].tolist()), residual[RESIDUAL_HEAD.size :]

@@ -48,15 +48,15 @@ class Meopt(torch.optim.Optimizer):
     """An optimizer of libmeopt with the interface of torch.optim.Optimizer.
 
     preset: "quality", "balanced", "minimal", "fp32", "amp" or "pure_bf16"; weights, first_moment,
-    second_moment: formats that replace those of the preset. All names are those of meopt-optimizers(7). Groups
-    may have their own, such as {"params": embeddings, "preset": "fp32"}. seed: of stochastic rounding; its
-    other keys are the names of the parameters (those of named_parameters() if given, else p0, p1, ...) and the
-    steps taken.
+    second_moment: formats that replace those of the preset. All names are those of meopt-optimizers(7).
+    Groups may have their own, such as {"params": embeddings, "preset": "fp32"}. seed: of stochastic rounding;
+    its other keys are the names of the parameters (those of named_parameters() if given, else p0, p1, ...)
+    and the steps taken.
 
-    Parameters are strided fp32, bf16 or fp16 tensors on the CPU or a card. bf16: the parameter is the bf16
-    half of the weight format, and the library holds the residual bits. fp32: weights are fp32, moments have
-    the preset's formats. fp16: the library holds fp32 weights. Small and one-dimensional parameters have fp32
-    precision throughout. Parameters without elements and without gradients are skipped.
+    Parameters are dense fp32, bf16 or fp16 tensors on the CPU or a card. bf16: the parameter is the bf16 half
+    of the weight format, and the library holds the residual bits. fp32: weights are fp32, moments have the
+    preset's formats. fp16: the library holds fp32 weights. Small and one-dimensional parameters have the
+    precision of fp32. Parameters without elements and without gradients are skipped.
 
     Raises ValueError (an option or parameter that is not supported), FloatingPointError (step: a gradient
     with a NaN or an infinity; weights never receive it: groups of 64 elements around it keep their values,
@@ -128,8 +128,10 @@ class Meopt(torch.optim.Optimizer):
     # ---- Handles
 
     def _check_param(self, name: str, p: Tensor) -> None:
-        if p.layout is not torch.strided or type(p).__name__ == "DTensor":
-            raise ValueError(f"parameter {name} is {type(p).__name__}, {p.layout}, expected a dense tensor")
+        if type(p).__name__ == "DTensor":
+            raise ValueError(f"parameter {name} is a DTensor (FSDP2, tensor parallel), which is not supported")
+        if p.layout is not torch.strided:
+            raise ValueError(f"parameter {name} is {p.layout}, expected a dense tensor")
         if p.dtype not in DTYPES:
             raise ValueError(f"parameter {name} is {p.dtype}, expected float32, bfloat16 or float16")
 
@@ -144,7 +146,7 @@ class Meopt(torch.optim.Optimizer):
         group.setdefault(STEPS, 0)
         sets: Dict[Tuple[torch.device, bool], List[Tensor]] = {}
         given = group.get("param_names") or [None] * len(group["params"])
-        for p, name in zip(group["params"], given):
+        for p, name in dict(zip(group["params"], given)).items():  # torch warns of one that is there twice
             name = self._names.setdefault(p, name or f"p{len(self._names)}")
             self._check_param(name, p)
             if p.numel():
@@ -326,13 +328,13 @@ class Meopt(torch.optim.Optimizer):
         self._rebuild(saved)
 
     def held_bytes(self) -> Dict[str, float]:
-        """Returns bytes by class: "weights" (the parameters), "shadows" (of fp16 and strided parameters),
-        "residual" (bits of weights), "moments", "total", and "per_param": total / number of elements."""
+        """Returns bytes by class: "weights" (parameters, fp32 weights of fp16 parameters), "shadows" (of
+        strided parameters), "residual" (bits of weights), "moments", "total", and "per_param"."""
         held = dict.fromkeys(("weights", "shadows", "residual", "moments"), 0)
         count = 0
         for handle in self._handles():
             found = handle.held()
-            held["weights"] += sum(p.numel() * p.element_size() for p in handle.params)
+            held["weights"] += found.weights + found.copy
             held["shadows"] += sum(s.numel() * s.element_size() for s in handle.shadows.values())
             held["residual"] += found.correction
             held["moments"] += found.moments

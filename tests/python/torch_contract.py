@@ -1,0 +1,258 @@
+"""meopt.torch keeps the contract of torch.optim.Optimizer: what PyTorch's own tests of optimizers ask for."""
+import copy
+import unittest
+import warnings
+
+import torch
+from torch import nn
+from torch.optim import lr_scheduler as schedulers
+
+import meopt.torch as mt
+
+try:
+    import timm.optim
+except ImportError:
+    timm = None
+from torch_optimizers import RULES, make_model, through_file, train
+
+
+def clear(model):
+    for p in model.parameters():
+        p.grad = None
+
+
+class Contract(unittest.TestCase):
+    def test_is_an_optimizer(self):
+        for made in RULES.values():
+            optimizer = made(make_model().parameters())
+            self.assertIsInstance(optimizer, torch.optim.Optimizer)
+            self.assertIn("lr: ", repr(optimizer))
+            self.assertEqual(len(optimizer.state), 8)
+            with self.assertRaises(ValueError):
+                made([])
+            with self.assertRaises(TypeError):
+                made(torch.ones(3))
+
+    def test_defaults_are_those_of_torch(self):
+        p = [nn.Parameter(torch.ones(4))]
+        pairs = ((mt.Adam, torch.optim.Adam), (mt.AdamW, torch.optim.AdamW), (mt.SGD, torch.optim.SGD))
+        for ours, theirs in pairs:
+            ours, theirs = ours(p).defaults, theirs(p).defaults
+            theirs.pop("decoupled_weight_decay", None)
+            self.assertEqual({name: ours[name] for name in theirs}, theirs)
+
+    @unittest.skipUnless(timm, "no timm")
+    def test_equals_timm(self):
+        cases = ((mt.LAMB, "Lamb", {}), (mt.LAMB, "Lamb", {"max_grad_norm": None, "trust_clip": True}),
+                 (mt.LAMB, "Lamb", {"decoupled_decay": True, "always_adapt": True, "weight_decay": 0.0}),
+                 (mt.Lion, "Lion", {"weight_decay": 0.1}))
+        for ours, name, options in cases:
+            theirs = getattr(timm.optim, name)
+            pair = []
+            for made, more in ((ours, {"preset": "fp32"}), (theirs, {})):
+                model = make_model()
+                optimizer = made(model.parameters(), **options, **more)
+                train(model, optimizer, 4)
+                pair.append((model, optimizer))
+            for p, q in zip(*(model.parameters() for model, _ in pair)):
+                torch.testing.assert_close(p, q, rtol=2e-5, atol=2e-6)
+            given = [ours(p[0].parameters()).defaults if i == 0 else theirs(p[0].parameters()).defaults
+                     for i, p in enumerate(pair)]
+            given[1].pop("max_lr_snapshot", None)
+            self.assertEqual({key: given[0][key] for key in given[1]}, given[1])
+            pair[0][1].load_state_dict(pair[1][1].state_dict())
+            pair[0][0].load_state_dict(pair[1][0].state_dict())
+            for model, optimizer in pair:
+                train(model, optimizer, 2, 1)
+            for p, q in zip(*(model.parameters() for model, _ in pair)):
+                torch.testing.assert_close(p, q, rtol=2e-5, atol=2e-6)
+
+    def test_schedulers(self):
+        made = (lambda o: schedulers.LambdaLR(o, lambda e: 0.9**e), lambda o: schedulers.StepLR(o, 1),
+                lambda o: schedulers.MultiplicativeLR(o, lambda e: 0.9),
+                lambda o: schedulers.MultiStepLR(o, [1, 2]),
+                lambda o: schedulers.ConstantLR(o), lambda o: schedulers.LinearLR(o),
+                lambda o: schedulers.ExponentialLR(o, 0.9), lambda o: schedulers.PolynomialLR(o),
+                lambda o: schedulers.CosineAnnealingLR(o, 4),
+                lambda o: schedulers.CosineAnnealingWarmRestarts(o, 2),
+                lambda o: schedulers.OneCycleLR(o, 0.01, total_steps=6),
+                lambda o: schedulers.CyclicLR(o, 1e-4, 1e-2, cycle_momentum=False),
+                lambda o: schedulers.SequentialLR(o, [schedulers.LinearLR(o), schedulers.StepLR(o, 1)], [2]),
+                lambda o: schedulers.ReduceLROnPlateau(o, patience=0))
+        for make in made:
+            pair = []
+            for adamw, options in ((mt.AdamW, {"preset": "fp32"}), (torch.optim.AdamW, {})):
+                model = make_model()
+                optimizer = adamw(model.parameters(), lr=1e-3, **options)
+                scheduler = make(optimizer)
+                for step in range(4):
+                    loss = train(model, optimizer, 1, step)
+                    scheduler.step(*([loss] if isinstance(scheduler, schedulers.ReduceLROnPlateau) else []))
+                pair.append(list(model.parameters()))
+            for p, q in zip(*pair):
+                torch.testing.assert_close(p, q, rtol=2e-5, atol=2e-6)
+
+    def test_hooks(self):
+        calls = []
+        model = make_model()
+        optimizer = mt.AdamW(model.parameters())
+        optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+        optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+        optimizer.register_state_dict_pre_hook(lambda o: calls.append("saving"))
+        optimizer.register_state_dict_post_hook(lambda o, saved: {**saved, "extra": 1})
+        optimizer.register_load_state_dict_pre_hook(lambda o, s: calls.append(s["state"][0]["meopt"].dtype))
+        weight = model[0].weight
+        optimizer.register_load_state_dict_post_hook(lambda o: calls.append(o.state[weight]["step"].item()))
+        train(model, optimizer, 1)
+        state = optimizer.state_dict()
+        self.assertEqual(state["extra"], 1)
+        optimizer.load_state_dict(state)
+        self.assertEqual(calls, ["before", "after", "saving", torch.uint8, 1.0])
+
+    def test_closure(self):
+        model = make_model()
+        optimizer = mt.AdamW(model.parameters())
+
+        def closure():
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 48)).pow(2).mean()
+            loss.backward()
+            return loss
+
+        losses = [optimizer.step(closure).item() for _ in range(3)]
+        self.assertLess(losses[-1], losses[0])
+
+    def test_no_gradients_no_step(self):
+        for made in RULES.values():
+            model = make_model(torch.bfloat16)
+            optimizer = made(model.parameters(), weight_decay=0.1)
+            train(model, optimizer, 1)
+            clear(model)
+            before, state = copy.deepcopy(model.state_dict()), optimizer.state_dict()
+            optimizer.step()
+            for name, value in model.state_dict().items():
+                self.assertTrue(torch.equal(value, before[name]), name)
+            self.assertEqual(str(state), str(optimizer.state_dict()))
+
+    def test_state_dict_is_a_copy_and_deterministic(self):
+        model = make_model(torch.bfloat16)
+        optimizer = mt.AdamW(model.parameters())
+        train(model, optimizer, 2)
+        first, again = optimizer.state_dict(), optimizer.state_dict()
+        train(model, optimizer, 1)
+        for key, each in first["state"].items():
+            for name, value in each.items():
+                self.assertTrue(torch.equal(value, again["state"][key][name]))
+        self.assertEqual(first["state"][0]["step"].item(), 2)
+
+    def test_public_attributes_of_a_copy(self):
+        optimizer = mt.AdamW(make_model().parameters())
+        names = [{name for name in vars(o) if name[0] != "_"} for o in (optimizer, copy.deepcopy(optimizer))]
+        self.assertEqual(*names)
+
+    def test_loads_other_formats(self):
+        for dtype in (torch.float32, torch.bfloat16):
+            model = make_model(dtype)
+            optimizer = mt.AdamW(model.parameters(), preset="balanced")
+            train(model, optimizer, 3)
+            state = through_file(optimizer.state_dict())[0]
+            for preset in ("fp32", "quality", "minimal"):
+                other = copy.deepcopy(model)
+                another = mt.AdamW(other.parameters(), preset=preset)
+                another.load_state_dict(state)
+                self.assertEqual(another.param_groups[0]["preset"], preset)
+                train(other, another, 1)
+                self.assertEqual(another.state[other[0].weight]["step"].item(), 4)
+
+    def test_damaged_states(self):
+        model = make_model()
+        optimizer = mt.AdamW(model.parameters())
+        train(model, optimizer, 1)
+        state = optimizer.state_dict()
+        for damage in (lambda r: r[:-1], lambda r: torch.cat([r[:200], r[200:201] ^ 1, r[201:]])):
+            bad = copy.deepcopy(state)
+            bad["state"][0]["meopt"] = damage(bad["state"][0]["meopt"])
+            with self.assertRaises(ValueError):
+                optimizer.load_state_dict(bad)
+        bad = copy.deepcopy(state)
+        bad["param_groups"][0]["params"].pop()
+        with self.assertRaises(ValueError):
+            optimizer.load_state_dict(bad)
+        bad = torch.optim.AdamW(make_model().parameters(), amsgrad=True).state_dict()
+        with self.assertRaisesRegex(ValueError, "amsgrad"):
+            optimizer.load_state_dict(bad)
+        optimizer.load_state_dict(torch.optim.AdamW(make_model().parameters(), fused=True).state_dict())
+
+    def test_duplicates(self):
+        p = nn.Parameter(torch.ones(4))
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            optimizer = mt.AdamW([p, p])
+        self.assertTrue(found)
+        p.grad = torch.ones(4)
+        optimizer.step()
+        with self.assertRaises(ValueError):
+            optimizer.add_param_group({"params": [p]})
+
+    def test_grad_scaler(self):
+        model = make_model()
+        optimizer, scaler = mt.AdamW(model.parameters(), lr=1e-2), torch.amp.GradScaler("cpu", init_scale=8.0)
+        for scale in (1.0, float("inf")):
+            before = copy.deepcopy(model.state_dict())
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(2, 48)).mean() * scale).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            moved = not torch.equal(before["0.weight"], model[0].weight)
+            self.assertEqual(moved, scale == 1.0)
+
+    def test_averaged_models(self):
+        model = make_model(torch.bfloat16)
+        optimizer = mt.AdamW(model.parameters())
+        average = torch.optim.swa_utils.AveragedModel(model)
+        train(model, optimizer, 2)
+        average.update_parameters(model)
+        kept = copy.deepcopy(model.state_dict())
+        model.load_state_dict(average.module.state_dict())
+        model.load_state_dict(kept)
+        train(model, optimizer, 2)
+
+    def test_gradients_of_other_types(self):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            ours, theirs = (nn.Parameter(torch.ones(70, 80)) for _ in range(2))
+            pair = mt.AdamW([ours], preset="fp32"), torch.optim.AdamW([theirs])
+            gradient = torch.randn(80, 70).to(dtype).t()
+            self.assertFalse(gradient.is_contiguous())
+            if dtype != torch.float32 and not hasattr(ours, "grad_dtype"):
+                continue
+            for p, optimizer in zip((ours, theirs), pair):
+                if dtype != torch.float32:
+                    p.grad_dtype = dtype if p is ours else torch.float32
+                p.grad = gradient if p is ours else gradient.float()
+                optimizer.step()
+            torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
+        sparse = nn.Parameter(torch.ones(3, 4))
+        sparse.grad = torch.ones(3, 4).to_sparse()
+        with self.assertRaisesRegex(RuntimeError, "sparse"):
+            mt.AdamW([sparse]).step()
+
+    def two_groups(self, model):
+        return mt.AdamW([{"params": list(each.parameters())} for each in (model[0], model[1:])])
+
+    def test_distributed_checkpoint(self):
+        from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+        model = make_model(torch.bfloat16)
+        optimizer = self.two_groups(model)
+        train(model, optimizer, 2)
+        weights, state = copy.deepcopy(get_state_dict(model, optimizer))
+        other = make_model(torch.bfloat16, 1)
+        another = self.two_groups(other)
+        set_state_dict(other, another, model_state_dict=weights, optim_state_dict=state)
+        train(model, optimizer, 2), train(other, another, 2)
+        for p, q in zip(model.parameters(), other.parameters()):
+            self.assertTrue(torch.equal(p, q))
+
+
+if __name__ == "__main__":
+    unittest.main()
