@@ -206,6 +206,34 @@ class Contract(unittest.TestCase):
             moved = not torch.equal(before["0.weight"], model[0].weight)
             self.assertEqual(moved, scale == 1.0)
 
+    def test_state_before_weights(self):
+        """What is saved after the optimizer's state was loaded, and before the weights, is that state."""
+        model = make_model(torch.bfloat16)
+        optimizer = mt.AdamW(model.parameters())
+        train(model, optimizer, 3)
+        weights, state = copy.deepcopy(model.state_dict()), optimizer.state_dict()
+        other = make_model(torch.bfloat16, 1)
+        another = mt.AdamW(other.parameters())
+        another.load_state_dict(state)
+        again = another.state_dict()["state"]
+        for key, each in state["state"].items():
+            for name, value in each.items():
+                self.assertTrue(torch.equal(value, again[key][name]), name)
+        other.load_state_dict(weights)
+        train(model, optimizer, 2), train(other, another, 2)
+        for p, q in zip(model.parameters(), other.parameters()):
+            self.assertTrue(torch.equal(p, q))
+
+    def test_dtype_changes(self):
+        model = make_model()
+        optimizer = mt.AdamW(model.parameters())
+        train(model, optimizer, 2)
+        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+            model.to(dtype)
+            train(model, optimizer, 1)
+            self.assertTrue(all(p.dtype == dtype for p in optimizer.state))
+        self.assertEqual(optimizer.state[model[0].weight]["step"].item(), 5)
+
     def test_averaged_models(self):
         model = make_model(torch.bfloat16)
         optimizer = mt.AdamW(model.parameters())

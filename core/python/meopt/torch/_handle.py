@@ -82,12 +82,9 @@ class Memory:
         self.blocks.pop(pointer, None)
 
 
-def _destroy(pointer: C.c_void_p, _memory: Memory, _device: Optional[Device]) -> None:
+def _destroy(pointer: C.c_void_p, memory: Memory, _device: Optional[Device]) -> None:
     L.library().destroy(pointer)
-
-
-class Misfit(Exception):
-    """A parameter changed its dtype, device, shape or layout: it needs a new handle."""
+    memory.residual.clear()
 
 
 class Handle:
@@ -167,33 +164,35 @@ class Handle:
 
     # ---- Steps
 
-    def _moved(self, i: int) -> None:
-        p = self.params[i]
-        if kind_of(p) != self.kinds[i]:
-            raise Misfit
-        if i not in self.shadows:
-            self.lib.rebind(self.opt, i, *self._places(i))
-        self.pointers[i] = p.data_ptr()
-
-    def _written(self, i: int) -> None:
-        """Accepts the values that are now in a parameter. Residual bits stay only if they were loaded for
-        them."""
+    def _written(self, i: int, stepping: bool) -> None:
+        """Accepts the values that are now in a parameter. Residual bits stay if they were loaded for these
+        values; until a step, the values may still come."""
         p = self.params[i]
         if self._name(i) in self.memory.residual and self.expected.get(i) != crc_of(p):
+            if i in self.expected and not stepping:
+                return
             self.lib.sync(self.opt, i)
         self.versions[i] = p._version
 
-    def settle(self) -> None:
-        """Reports moved memory and written values of all parameters to the library. Raises Misfit."""
+    def settle(self, stepping: bool) -> bool:
+        """Reports moved memory and written values of all parameters to the library. Returns whether it could:
+        not after a change of dtype, device, shape or layout, which need a new handle."""
         if self.device:
             self.device.follow()
-        for i, shadow in self.shadows.items():
-            shadow.copy_(self.params[i])
+        fits = True
         for i, p in enumerate(self.params):
             if p.data_ptr() != self.pointers[i]:
-                self._moved(i)
+                if kind_of(p) != self.kinds[i]:
+                    fits = False
+                    continue
+                if i not in self.shadows:
+                    self.lib.rebind(self.opt, i, *self._places(i))
+                self.pointers[i] = p.data_ptr()
+            if i in self.shadows:
+                self.shadows[i].copy_(p)
             if p._version != self.versions[i]:
-                self._written(i)
+                self._written(i, stepping)
+        return fits
 
     def _usable(self, i: int, g: Tensor) -> Tensor:
         if g.layout is not torch.strided:
@@ -234,11 +233,12 @@ class Handle:
         for i in self.taken:
             self._publish(i)
         if failure is not None:
-            bad = [i for i in self.taken if not bool(torch.isfinite(self.params[i].grad).all())]
-            raise FloatingPointError(f"gradient of {self._listed(bad)}: {failure}") from None
+            names = ", ".join(self.names[i] for i in self.taken if not self._finite(i))
+            raise FloatingPointError(f"gradient of {names}: {failure}") from None
 
-    def _listed(self, indices: Sequence[int]) -> str:
-        return ", ".join(self.names[i] for i in indices) or "several parameters"
+    def _finite(self, i: int) -> bool:
+        gradient = self.params[i].grad
+        return gradient is None or bool(torch.isfinite(gradient).all())
 
     def _publish(self, i: int) -> None:
         """Lets torch know that the library has written a parameter, or copies its shadow to it."""
@@ -291,7 +291,8 @@ class Handle:
         bits = self.memory.residual.get(self._name(i))
         if bits is None:
             return {}
-        head = RESIDUAL_HEAD.pack(self.formats[i], crc_of(self.params[i]))
+        crc = self.expected[i] if i in self.expected else crc_of(self.params[i])
+        head = RESIDUAL_HEAD.pack(self.formats[i], crc)
         return {"residual": torch.cat([torch.tensor(list(head), dtype=torch.uint8), host_bytes(bits)])}
 
     def save_portable(self, i: int, names: Sequence[str]) -> Dict[str, Tensor]:
@@ -352,6 +353,7 @@ class Handle:
         self.lib.import_(self.opt, i, 0, values.numel(), values.data_ptr())
         self._publish(i)
         self.versions[i] = self.params[i]._version
+        self.expected.pop(i, None)
 
     def held(self) -> L.Bytes:
         held = L.Bytes()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import _library as L
-from ._handle import Device, Handle, Misfit
+from ._handle import Device, Handle
 
 if TYPE_CHECKING:
     from ._release import Release
@@ -129,7 +129,7 @@ class Meopt(torch.optim.Optimizer):
 
     def _check_param(self, name: str, p: Tensor) -> None:
         if type(p).__name__ == "DTensor":
-            raise ValueError(f"parameter {name} is a DTensor (FSDP2, tensor parallel), which is not supported")
+            raise ValueError(f"parameter {name} is a DTensor (FSDP2), which is not supported")
         if p.layout is not torch.strided:
             raise ValueError(f"parameter {name} is {p.layout}, expected a dense tensor")
         if p.dtype not in DTYPES:
@@ -181,21 +181,15 @@ class Meopt(torch.optim.Optimizer):
     def _handles(self) -> List[Handle]:
         return [handle for built in self._built for handle in built.handles]
 
-    def _settle(self) -> bool:
-        try:
-            for handle in self._handles():
-                handle.settle()
-        except Misfit:
-            return False
-        return True
+    def _settle(self, stepping: bool) -> bool:
+        return all([handle.settle(stepping) for handle in self._handles()])
 
-    def _follow(self) -> None:
-        """Follows changes since the last step: written values, moved memory, lists of parameters, options of
-        handles."""
+    def _follow(self, stepping: bool = False) -> None:
+        """Follows changes since the last step: written values, moved memory, lists of parameters, options."""
         same = len(self._built) == len(self.param_groups) and all(
             built.structure == self._structure(group) and built.ids == list(map(id, group["params"]))
             for built, group in zip(self._built, self.param_groups))
-        if self._settle() and same:
+        if self._settle(stepping) and same:
             return
         saved = {p: handle.save(i) for p, (handle, i) in self._where.items()}
         for built, group in zip(self._built, self.param_groups):
@@ -203,6 +197,7 @@ class Meopt(torch.optim.Optimizer):
                 for p in group["params"]:
                     saved.get(p, {}).pop("meopt", None)
         self._rebuild(saved)
+        self._settle(stepping)
 
     # ---- Steps
 
@@ -235,7 +230,7 @@ class Meopt(torch.optim.Optimizer):
 
     def _step(self, max_norm: Optional[float]) -> None:
         """Steps all parameters with a gradient, clipped to max_norm."""
-        self._follow()
+        self._follow(stepping=True)
         gradients = [handle.collect() for handle in self._handles()]
         scale, failure = self._scale(max_norm), None
         for built, group in zip(self._built, self.param_groups):
@@ -311,12 +306,13 @@ class Meopt(torch.optim.Optimizer):
             self._reset()
         else:
             own = [{name: group[name] for name in OWN} for group in self.param_groups]
-            self._settle()
+            self._settle(stepping=False)
             for p, (handle, i) in self._where.items():
                 if "residual" not in saved.setdefault(p, {}):
                     saved[p].update(handle.save_residual(i))
         super().__setstate__({**state, "state": defaultdict(dict)})
-        for group, formats in itertools.zip_longest(self.param_groups, own, fillvalue={}):
+        group: Dict[str, Any]
+        for group, formats in zip(self.param_groups, own or itertools.repeat({})):
             for name, value in self.defaults.items():
                 group[name] = value if name in IMPLEMENTATION else group.get(name, value)
             group.update(formats)

@@ -59,7 +59,7 @@ class Release:
                 raise RuntimeError(f"{optimizer._names[p]}: a second gradient in one step: call "
                                    "optimizer.step() after the last backward of each step")
             if not self._open:
-                optimizer._follow()
+                optimizer._follow(stepping=True)
             handle, i = optimizer._where[p]
             if handle not in self._open:
                 self._begin(handle)
@@ -73,7 +73,7 @@ class Release:
     def _gradient_came(self, p: Tensor) -> None:
         """The hook of a parameter whose .grad has all of one backward."""
         self._came[p] = self._came.get(p, 0) + 1
-        if self._came[p] < self._accumulate:
+        if self._came[p] < self._accumulate or p.grad is None:
             return
         self._step(p, p.grad)
         p.grad = None
