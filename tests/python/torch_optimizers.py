@@ -184,6 +184,19 @@ class States(unittest.TestCase):
         self.assertTrue(torch.equal(written["0.weight"], torch.full((96, 48), 0.5)))
         self.assertFalse(torch.equal(written["3.weight"], model[3].weight.float()))
 
+    def test_written_data(self):
+        for dtype in DTYPES:
+            model = make_model(dtype)
+            optimizer = mt.AdamW(model.parameters(), lr=1e-4)
+            train(model, optimizer, 2)
+            weight = model[0].weight
+            for write in (lambda x: weight.data.copy_(x), lambda x: setattr(weight, "data", x)):
+                write(torch.full_like(weight, 0.5))
+                found = mt.fp32_state_dict(model, optimizer)["0.weight"]
+                torch.testing.assert_close(found, torch.full((96, 48), 0.5), rtol=2**-8, atol=0)
+                train(model, optimizer, 1)
+                torch.testing.assert_close(weight.float(), torch.full((96, 48), 0.5), rtol=2**-7, atol=0)
+
     def test_moved_weights(self):
         model, other = make_model(torch.bfloat16), make_model(torch.bfloat16)
         optimizers = mt.AdamW(model.parameters()), mt.AdamW(other.parameters())

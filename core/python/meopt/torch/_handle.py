@@ -164,16 +164,22 @@ class Handle:
 
     # ---- Steps
 
-    def _written(self, i: int, stepping: bool) -> None:
-        """Accepts the values that are now in a parameter. Residual bits stay if they were loaded for these
-        values; until a step, the values may still come."""
-        p = self.params[i]
-        if self._name(i) in self.memory.residual and self.expected.get(i) != crc_of(p):
-            if i in self.expected and not stepping:
+    def _accept(self, i: int, stepping: bool) -> None:
+        """Accepts values that were written to a parameter. Residual bits stay if they were loaded for these
+        values; until a step, the values may still come. fp32 weights stay where they round to fp16 values."""
+        p, waits = self.params[i], i in self.expected and not stepping
+        bits = self.memory.residual.get(self._name(i))
+        if bits is not None and p.dtype == torch.float16:
+            weights = bits.view(torch.float32)[: p.numel()].view(p.shape)
+            if not waits:
+                weights.copy_(torch.where(weights.half() == p, weights, p.float()))
+        elif bits is not None and self.expected.get(i) != crc_of(p):
+            if waits:
                 return
             self.lib.sync(self.opt, i)
         self.versions[i] = p._version
 
+    @torch.no_grad()
     def settle(self, stepping: bool) -> bool:
         """Reports moved memory and written values of all parameters to the library. Returns whether it could:
         not after a change of dtype, device, shape or layout, which need a new handle."""
@@ -190,8 +196,8 @@ class Handle:
                 self.pointers[i] = p.data_ptr()
             if i in self.shadows:
                 self.shadows[i].copy_(p)
-            if p._version != self.versions[i]:
-                self._written(i, stepping)
+            if p._version != self.versions[i] or p.dtype == torch.float16:  # p.data.copy_ changes no version
+                self._accept(i, stepping)
         return fits
 
     def _usable(self, i: int, g: Tensor) -> Tensor:
