@@ -488,6 +488,34 @@ int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_
  * both moments have a different quantizer. 1: separate codes for m and v. 0: not a record. */
 int meopt_state_version(const void *record, size_t bytes);
 
+/* Memory of a tensor's state, which a framework may shard, copy or inspect. Every array consists of groups of
+ * 64 elements, from the tensor's first element on; the last group is padded. Bytes per group, by *format:
+ *   M, V             fp32: float[64]; bf16: uint16_t[64]; 8bit: uint8_t[64]; 4bit: uint8_t[32], byte k holds
+ *                    element k in its low half and element k + 32 in its high half. With 8bit for both, M is
+ *                    one code for both moments, uint16_t[64], and there is no V
+ *   SCALES           of 8bit and 4bit: uint8_t; of 8bit for both: uint32_t; of 8bit without a v: uint16_t.
+ *                    *format: that of M and V whose scales they are
+ *   RESIDUAL         *format is a weight format. bf16+4: uint8_t[32], halves as in 4bit; bf16+8: int8_t[64];
+ *                    bf16+16: int16_t[64]: bits of the weight = (bf16 half << 16) + (residual << 12, 8 or 0)
+ *   ACCUMULATOR, ACCUMULATOR_SCALES    as M of one moment, with a uint8_t per group for 8bit and 4bit
+ * M, V, SCALES are the arrays of a record (meopt_state_save), in this order. Codes mean something with their
+ * scales only; meopt_moments_export decodes them. */
+enum meopt_view {
+    MEOPT_VIEW_M,
+    MEOPT_VIEW_V,
+    MEOPT_VIEW_SCALES,
+    MEOPT_VIEW_RESIDUAL,
+    MEOPT_VIEW_ACCUMULATOR,
+    MEOPT_VIEW_ACCUMULATOR_SCALES,
+    MEOPT_VIEW_COUNT
+};
+/* Returns the address (in the device's memory, in the order of its stream), bytes and format of one of them,
+ * valid until meopt_destroy; NULL, 0 and -1 if the tensor has none. Between steps it may be read, and written
+ * with bytes of the same view of a tensor with the same formats. An offloaded tensor has no such memory:
+ * MEOPT_BAD_ARGUMENT. */
+int meopt_state_view(const struct meopt *opt, size_t tensor, enum meopt_view which, void **p, size_t *bytes,
+                     int *format, struct meopt_error *err);
+
 /* Joins the records of a tensor's parts (MEOPT_PART, in rising order) to the record of the whole tensor.
  * *bytes: on input the capacity of `to` (NULL: query only), on output the size. Requires no handle; a damaged
  * record is MEOPT_BAD_STATE. */

@@ -109,6 +109,42 @@ int meopt_sync(struct meopt *opt, size_t tensor, struct meopt_error *err)
     return tensor_release(opt, t, &host, true, err);
 }
 
+int meopt_state_view(const struct meopt *opt, size_t tensor, enum meopt_view which, void **p, size_t *bytes,
+                     int *format, struct meopt_error *err)
+{
+    int status = tensor_named(opt, tensor, p && bytes && format ? p : NULL, err);
+    if (status) return status;
+    const struct tensor *t = &opt->tensors[tensor];
+    const struct layout *l = &t->layout;
+    bool pair = OPTIM_PAIR(l->m, l->v), residual = optim_residual_bytes(l->weights) > 0;
+    uint8_t *accumulator = t->accumulator;
+    const struct {
+        uint8_t *p;
+        size_t each; /* bytes of a group; 0: none */
+        int format;
+    } views[MEOPT_VIEW_COUNT] = {
+        [MEOPT_VIEW_M] = {t->state, optim_state_bytes(l->m) * (pair ? 2 : 1), l->m},
+        [MEOPT_VIEW_V] = {t->state + l->v_at, pair ? 0 : optim_state_bytes(l->v), l->v},
+        [MEOPT_VIEW_SCALES] = {t->state + l->scales_at, optim_scale_bytes(l->m, l->v),
+                               OPTIM_LOW_BIT(l->v) ? l->v : l->m},
+        [MEOPT_VIEW_RESIDUAL] = {t->correction, optim_residual_bytes(l->weights), l->weights},
+        [MEOPT_VIEW_ACCUMULATOR] = {accumulator, optim_state_bytes(l->accumulator), l->accumulator},
+        [MEOPT_VIEW_ACCUMULATOR_SCALES] = {accumulator + l->accumulator_scales_at,
+                                           OPTIM_LOW_BIT(l->accumulator) ? 1 : 0, l->accumulator}};
+    if ((int)which < 0 || which >= MEOPT_VIEW_COUNT)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no view %d, enum meopt_view has %d", (int)which,
+                          (int)MEOPT_VIEW_COUNT);
+    if (t->offloaded && (which <= MEOPT_VIEW_SCALES || (which == MEOPT_VIEW_RESIDUAL && residual)))
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "tensor %.100s is offloaded: its state has no address; use meopt_state_save",
+                          t->name);
+    bool any = views[which].each && l->groups;
+    *p = any ? views[which].p : NULL;
+    *bytes = any ? views[which].each * (size_t)l->groups : 0;
+    *format = any ? views[which].format : -1;
+    return MEOPT_OK;
+}
+
 int meopt_plan_tensor_sized(size_t size, const struct meopt_options *options,
                             const struct meopt_tensor *tensor, struct meopt_tensor_info *info,
                             struct meopt_error *err)

@@ -206,6 +206,12 @@ static void offloaded_tensors_are_laid_out_once(void **state)
     assert_int_equal(meopt_create(&opt, &o, table, 1, &err), 0);
     assert_int_equal(meopt_add_tensors(opt, table + 1, 1, &err), MEOPT_BAD_ARGUMENT);
     assert_int_equal(meopt_find(opt, table[1].name), -1);
+    void *p;
+    size_t bytes;
+    int format;
+    assert_int_equal(meopt_state_view(opt, 0, MEOPT_VIEW_M, &p, &bytes, &format, &err), MEOPT_BAD_ARGUMENT);
+    assert_int_equal(meopt_state_view(opt, 0, MEOPT_VIEW_RESIDUAL, &p, &bytes, &format, &err), 0);
+    assert_true(!p && !bytes); /* fp32 weights have none */
     meopt_destroy(opt);
 }
 
