@@ -249,10 +249,13 @@ struct meopt_tensor {
     double lr_scale;  /* learning rate of this tensor / learning rate of the step; 0 means 1 */
     void *weights;    /* caller's memory (4-byte aligned; 2 for bf16), or NULL: allocated here */
     void *copy;       /* caller's memory for the copy, or NULL: allocated here */
-    int64_t first;    /* shards: index in the whole tensor of the first element held; a multiple of 64 */
-    /* MEOPT_PART: elements held here; a multiple of 64, except at the end of the tensor. 0: none, and its
-     * steps accept any gradient that is not NULL. If `first` is a multiple of 32768 in every part, sums over
-     * the tensor are bit-identical to those of the whole tensor. */
+    int64_t first;    /* shards: index in the whole tensor of the first element held */
+    /* MEOPT_PART: elements held here. 0: none, and its steps accept any gradient that is not NULL.
+     *
+     * If every part begins at a multiple of 64, results do not depend on the parts. Otherwise groups of 64
+     * are counted from the part's first element: the same first and count give the same bits, and other
+     * parts round differently. If `first` is a multiple of 32768 in every part, sums over the tensor are
+     * bit-identical to those of the whole tensor. */
     int64_t count;
 };
 
@@ -518,7 +521,8 @@ int meopt_state_view(const struct meopt *opt, size_t tensor, enum meopt_view whi
 
 /* Joins the records of a tensor's parts (MEOPT_PART, in rising order) to the record of the whole tensor.
  * *bytes: on input the capacity of `to` (NULL: query only), on output the size. Requires no handle; a damaged
- * record is MEOPT_BAD_STATE. */
+ * record is MEOPT_BAD_STATE. Parts that do not begin at multiples of 64, here and below: MEOPT_BAD_ARGUMENT;
+ * meopt_moments_export and _import move their moments. */
 int meopt_state_join(const void *const *parts, const size_t *part_bytes, size_t count, void *to,
                      size_t *bytes, struct meopt_error *err);
 /* Makes the record of a part from records of parts that cover it, in rising order, for a different number of

@@ -256,17 +256,14 @@ int tensor_read(struct meopt_tensor *to, const struct meopt_options *options,
             return optim_fail(err, MEOPT_BAD_ARGUMENT,
                               "tensor %.100s: dimension %d is %lld (negative or too large)", to->name, d,
                               (long long)to->shape[d]);
-    if (to->first < 0 || to->first % OPTIM_GROUP || to->first > (int64_t)1 << 50)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: first is %lld, must be a multiple of 64",
+    if (to->first < 0 || to->first > (int64_t)1 << 50)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: first is %lld (negative or too large)",
                           to->name, (long long)to->first);
     if (to->flags & MEOPT_PART) {
-        int64_t end = to->first + to->count;
-        if (to->count < 0 || to->count > count || to->first > count || end > count ||
-            (to->count % OPTIM_GROUP && end != count))
-            return optim_fail(
-                err, MEOPT_BAD_ARGUMENT,
-                "tensor %.100s has %lld elements; %lld from %lld are no part of it in groups of 64", to->name,
-                (long long)count, (long long)to->count, (long long)to->first);
+        if (to->count < 0 || to->count > count || to->first > count || to->first + to->count > count)
+            return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                              "tensor %.100s has %lld elements; %lld from %lld are no part of it", to->name,
+                              (long long)count, (long long)to->count, (long long)to->first);
     }
     if (options->combine && (!(to->flags & MEOPT_PART) || to->first % CHUNK_ELEMENTS ||
                              (to->count % CHUNK_ELEMENTS && to->first + to->count != count)))

@@ -77,10 +77,26 @@ static bool same_kind(const struct record *a, const struct record *b)
            a->updates == b->updates && a->flags == b->flags;
 }
 
-/* `groups` groups from `first` (all: of the whole tensor) from records of parts that cover them in rising
- * order. */
+/* Do `elements` elements from `first` end with a group, or with the tensor that the record, or of which the
+ * record's part, is? */
+static bool ends_with_a_group(const struct record *r, int64_t first, int64_t elements)
+{
+    int64_t end = first + elements, whole = record_elements(r);
+    return elements % OPTIM_GROUP == 0 || end == whole || end - r->first == whole;
+}
+
+static int not_in_groups(struct meopt_error *err, int64_t first, int64_t elements)
+{
+    return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                      "%lld elements from %lld are no groups of 64 of the whole tensor: move such moments by "
+                      "meopt_moments_export",
+                      (long long)elements, (long long)first);
+}
+
+/* `elements` elements from group `first` (all: of the whole tensor) from records of parts that cover them in
+ * rising order. */
 static int assemble(const void *const *parts, const size_t *part_bytes, size_t count, bool all, int64_t first,
-                    int64_t groups, void *to, size_t *bytes, struct meopt_error *err)
+                    int64_t elements, void *to, size_t *bytes, struct meopt_error *err)
 {
     struct opened one, part;
     char *arrays[3] = {0};
@@ -88,14 +104,18 @@ static int assemble(const void *const *parts, const size_t *part_bytes, size_t c
     int status = record_open(&one, parts[0], part_bytes[0], err);
     if (status) return status;
     struct record r = one.r;
-    if (all) groups = optim_groups(record_elements(&r));
-    if (r.m == STATE_NONE) groups = 0;
+    if (all) elements = record_elements(&r);
+    if (!ends_with_a_group(&r, first * OPTIM_GROUP, elements))
+        return not_in_groups(err, first * OPTIM_GROUP, elements);
+    int64_t groups = r.m == STATE_NONE ? 0 : optim_groups(elements);
     if ((status = record_begin(&r, first * OPTIM_GROUP, groups, to, bytes, arrays, err)) != 0 || !to)
         return status;
     record_group_bytes(&r, each);
     int64_t at = 0, previous_end = -1; /* groups that are there; the end of the part before */
     for (size_t i = 0; i < count; i++) {
         if ((status = record_open(&part, parts[i], part_bytes[i], err)) != 0) return status;
+        if (part.groups && part.r.first % OPTIM_GROUP)
+            return not_in_groups(err, part.r.first, part.groups * OPTIM_GROUP);
         int64_t begin = part.r.first / OPTIM_GROUP, end = begin + part.groups,
                 some = (end < first + groups ? end : first + groups) - (first + at);
         if (!same_kind(&part.r, &one.r) || (part.groups && previous_end >= 0 && begin != previous_end) ||
@@ -132,8 +152,7 @@ int meopt_state_range(const void *const *parts, const size_t *part_bytes, size_t
     if (first < 0 || first % OPTIM_GROUP || count < 0 || first > INT64_MAX - count)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "%lld elements from %lld are no part of a state",
                           (long long)count, (long long)first);
-    return assemble(parts, part_bytes, parts_count, false, first / OPTIM_GROUP, optim_groups(count), to,
-                    bytes, err);
+    return assemble(parts, part_bytes, parts_count, false, first / OPTIM_GROUP, count, to, bytes, err);
 }
 
 int meopt_state_cut(const void *whole, size_t whole_bytes, int64_t first, int64_t count, void *to,
@@ -150,6 +169,7 @@ int meopt_state_cut(const void *whole, size_t whole_bytes, int64_t first, int64_
         o.r.first != 0 || (o.r.m != STATE_NONE && o.groups != optim_groups(all)))
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "%lld elements from %lld are no part of a state of %lld",
                           (long long)count, (long long)first, (long long)all);
+    if (!ends_with_a_group(&o.r, first, count)) return not_in_groups(err, first, count);
     if ((status = record_begin(&o.r, first, groups, to, bytes, arrays, err)) != 0 || !to) return status;
     record_group_bytes(&o.r, each);
     for (int k = 0; k < 3 && groups; k++)

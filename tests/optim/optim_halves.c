@@ -19,7 +19,7 @@ static struct meopt *opened(int rule, const char *preset, unsigned flags, void *
     struct meopt_tensor rows[ROWS] = {
         table[0],
         table[1],
-        {.name = "small", .ndim = 2, .shape = {20, 30}},
+        {.name = "small", .ndim = 2, .shape = {20, 30}, .first = 100},
         {.name = "kept", .ndim = 2, .shape = {130, 70}, .flags = MEOPT_KEEP_F32}};
     meopt_options_init(&o, sizeof o, rule);
     assert_int_equal(meopt_options_preset(&o, preset, &err), 0);

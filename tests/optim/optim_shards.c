@@ -20,7 +20,7 @@
 enum { RANKS = 2, PART = 32768, WHOLE = RANKS * PART, STEPS = 6, MOST = 256 };
 /* With MEOPT_PART the tensor's shape is known, and parts may be unequal, and nothing: three ranks. */
 enum { PARTS = 3, ROWS = 294, COLUMNS = 250, ODD = ROWS * COLUMNS, MOST_RECORD = 2 << 20 };
-static const int64_t cut_at[PARTS + 1] = {0, 2 * PART, 2 * PART, ODD};
+static int64_t cut_at[PARTS + 1] = {0, 2 * PART, 2 * PART, ODD};
 
 static float weights[ODD], gradients[STEPS][ODD];
 
@@ -243,6 +243,62 @@ static void records_that_are_no_parts_are_refused(void **state)
                      MEOPT_BAD_ARGUMENT); /* a part itself */
 }
 
+/* Shards of rows, as FSDP makes them: exact formats have the bits of the whole, others round other groups. */
+static void parts_that_begin_anywhere_step_as_well(void **state)
+{
+    static const char *const presets[] = {"fp32", "quality", "balanced", "minimal"};
+    static float exact[ODD], first[ODD], parts[ODD];
+    static char to[MOST_RECORD];
+    int64_t groups_at[PARTS + 1];
+    (void)state;
+    memcpy(groups_at, cut_at, sizeof cut_at);
+    cut_at[1] = 98 * COLUMNS;
+    cut_at[2] = 203 * COLUMNS;
+    for (int rule = 0; rule < MEOPT_RULE_COUNT; rule++)
+        for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
+            struct meopt_options o = options_of(rule, presets[p]);
+            alone = (struct rank){.number = -1, .part = true};
+            train(&o, 0, ODD, &alone, whole);
+            if (p == 0) memcpy(exact, whole, sizeof exact);
+            for (int again = 0; again < 2; again++) {
+                o.threads = 1 + again;
+                train_ranks(&o, ranks, PARTS);
+                for (int r = 0; r < PARTS; r++)
+                    memcpy(parts + cut_at[r], ranks[r].out, (size_t)(cut_at[r + 1] - cut_at[r]) * 4);
+                if (again) assert_memory_equal(parts, first, sizeof parts);
+                memcpy(first, parts, sizeof parts);
+            }
+            double off[2] = {0, 0}, most = 0;
+            for (int i = 0; i < ODD; i++) {
+                off[0] += pow((double)whole[i] - (double)exact[i], 2);
+                off[1] += pow((double)parts[i] - (double)exact[i], 2);
+                most = fmax(most, fabs((double)parts[i] - (double)whole[i]));
+            }
+            if (p) assert_true(sqrt(off[1]) <= 1.1 * sqrt(off[0]));
+            else if (rule == MEOPT_LAMB) assert_true(most < 1e-6); /* the ratio's sums are made otherwise */
+            else assert_memory_equal(parts, whole, sizeof parts);
+            for (int s = 0; s < STEPS; s++)
+                assert_true(fabs(ranks[1].global[s] - alone.global[s]) <= 1e-12 * alone.global[s]);
+        }
+    struct meopt_error err = {0};
+    const void *records[PARTS] = {ranks[0].record, ranks[1].record, ranks[2].record};
+    size_t sizes[PARTS] = {ranks[0].record_bytes, ranks[1].record_bytes, ranks[2].record_bytes},
+           bytes = sizeof to;
+    assert_int_equal(meopt_state_join(records, sizes, PARTS, to, &bytes, &err), MEOPT_BAD_ARGUMENT);
+    assert_non_null(strstr(err.message, "24500"));
+    bytes = sizeof to;
+    assert_int_equal(meopt_state_range(records, sizes, PARTS, 0, 64 * 500, to, &bytes, &err),
+                     MEOPT_BAD_ARGUMENT);
+    bytes = sizeof to;
+    assert_int_equal(meopt_state_cut(alone.record, alone.record_bytes, 0, 100, to, &bytes, &err),
+                     MEOPT_BAD_ARGUMENT);
+    assert_non_null(strstr(err.message, "100"));
+    bytes = sizeof to;
+    assert_int_equal(meopt_state_cut(alone.record, alone.record_bytes, 100, 64, to, &bytes, &err),
+                     MEOPT_BAD_ARGUMENT);
+    memcpy(cut_at, groups_at, sizeof cut_at);
+}
+
 static void a_bad_group_of_one_part_is_known_to_both(void **state)
 {
     (void)state;
@@ -282,6 +338,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(two_parts_step_as_the_whole),
                                        cmocka_unit_test(parts_of_a_known_shape_step_as_the_whole),
                                        cmocka_unit_test(records_that_are_no_parts_are_refused),
+                                       cmocka_unit_test(parts_that_begin_anywhere_step_as_well),
                                        cmocka_unit_test(a_bad_group_of_one_part_is_known_to_both),
                                        cmocka_unit_test(a_sum_that_fails_is_an_error_of_the_call)};
     uint32_t random = 1;
