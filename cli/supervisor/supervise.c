@@ -172,7 +172,8 @@ static void workers_end(struct supervisor *v)
 
 static int directory_missing(const struct supervisor *v, struct error *err)
 {
-    error_set(err, EXIT_FAILED, NULL, "the run directory is missing");
+    if (errno) error_errno(err, EXIT_FAILED, NULL, "cannot read the run directory");
+    else error_set(err, EXIT_FAILED, NULL, "the run directory is missing");
     return error_at(err, v->home.directory, 0, 0);
 }
 

@@ -65,7 +65,7 @@ struct supervisor {
 
 bool worker_running(const struct supervisor *v, int i);
 /* Updates the path of the run directory, which may be moved during training. Returns false if it is
- * missing; another run may use its old path, so nothing is written then. */
+ * missing (errno 0; another run may use its old path) or cannot be read (errno): nothing is written then. */
 bool supervisor_follow(struct supervisor *v);
 /* Sends a signal to all running workers. */
 void workers_signal(const struct supervisor *v, int number);

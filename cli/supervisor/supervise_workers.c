@@ -2,19 +2,23 @@
 #include "cli/supervisor/supervise_internal.h"
 #include "core/base/log.h"
 
+#include <errno.h>
 #include <signal.h>
+#include <string.h>
 
 bool supervisor_follow(struct supervisor *v)
 {
     const char *before = v->home.directory;
     struct error why = {0};
-    bool here = run_follow(&v->home, &why) == 0 && run_is_here(&v->home);
+    bool found = run_follow(&v->home, &why) == 0, here = found && run_is_here(&v->home);
+    int reason = found && !here ? errno : 0;
     if (v->home.directory != before || here == v->directory_lost)
         hooks_moved(v->hooks, here ? v->home.directory : NULL);
     if (!here && !v->directory_lost)
-        log_warn("the directory %s no longer belongs to this run: nothing is written there",
-                 v->home.directory);
+        log_warn("the directory %s %s: nothing is written there", v->home.directory,
+                 reason ? strerror(reason) : "no longer belongs to this run");
     v->directory_lost = !here;
+    errno = reason;
     return here;
 }
 

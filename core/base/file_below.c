@@ -158,8 +158,9 @@ int file_make_dirs_below(const char *directory, const char *name, struct error *
         bool open = file_place_open(&place, directory, copy) == 0,
              made = open && mkdirat(place.at, place.name, 0777) == 0, there = made;
         if (open && !made && errno == EEXIST) {
-            there = fstatat(place.at, place.name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
-            if (!there) errno = ENOTDIR;
+            bool read = fstatat(place.at, place.name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+            there = read && S_ISDIR(st.st_mode);
+            if (read && !there) errno = ENOTDIR;
         }
         if (!there) code = file_below_error(directory, copy, "create the directory", err);
         if (made) code = file_sync_name(place.path, err);

@@ -103,22 +103,29 @@ int run_open(struct run *run, const char *directory, struct error *err)
     return run_open_held(run, directory, -1, err);
 }
 
+/* If not, errno is 0 where another file or none is there, and else the reason why it is unknown. */
 static bool is_locked_at(const struct run *run, const char *directory)
 {
     char *path = lock_path(directory);
     struct stat ours, there;
-    bool same = fstat(run->lock, &ours) == 0 && stat(path, &there) == 0 && ours.st_dev == there.st_dev &&
-                ours.st_ino == there.st_ino;
+    bool read = fstat(run->lock, &ours) == 0 && stat(path, &there) == 0;
+    int reason = read || errno == ENOENT || errno == ENOTDIR ? 0 : errno;
     free(path);
-    return same;
+    errno = reason;
+    return read && ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
 }
 
-bool run_is_here(const struct run *run) { return run->lock >= 0 && is_locked_at(run, run->directory); }
+bool run_is_here(const struct run *run)
+{
+    errno = 0;
+    return run->lock >= 0 && is_locked_at(run, run->directory);
+}
 
 int run_follow(struct run *run, struct error *err)
 {
     char link[64], now[4096];
     if (run->lock < 0 || is_locked_at(run, run->directory)) return 0;
+    if (errno) return 0; /* temporarily inaccessible: writing there reports the reason */
     snprintf(link, sizeof link, "/proc/self/fd/%d", run->lock);
     ssize_t n = readlink(link, now, sizeof now - 1);
     now[n > 0 ? n : 0] = 0;
@@ -126,10 +133,7 @@ int run_follow(struct run *run, struct error *err)
     if (!name) return 0; /* unknown */
     *name = 0;
     if (!is_locked_at(run, now)) {
-        char *path = lock_path(run->directory);
-        bool gone = file_absent(path);
-        free(path);
-        if (!gone) return 0; /* temporarily inaccessible: writing there reports the reason */
+        if (errno) return 0; /* likewise */
         int code = error_set(err, EXIT_FAILED, "start a run with a different --name",
                              "the run's directory was removed while it trained");
         error_at(err, run->directory, 0, 0);
@@ -165,7 +169,9 @@ static int rename_into_place(const struct run *run, const char *directory, struc
     const char *side = run->directory;
     int code = 0, failed = rename_new(side, directory);
     if (failed && (errno == EINVAL || errno == ENOSYS)) failed = rename(side, directory);
+    int reason = errno;
     if (failed && is_locked_at(run, directory)) failed = 0;
+    errno = reason;
     if (failed && (errno == EEXIST || errno == ENOTEMPTY)) code = exists_already(directory, err);
     else if (failed) {
         code = error_errno(err, EXIT_FAILED, NULL, "cannot rename %s", side);

@@ -44,7 +44,8 @@ int run_open_held(struct run *run, const char *directory, int lock, struct error
 /* Finds the run after its directory was moved: logs the move and updates run->directory (the first path
  * stays valid until the run is closed). An error: the run was removed. */
 int run_follow(struct run *run, struct error *err);
-/* Whether the run is at run->directory: the lock file there is the one that this process holds. */
+/* Whether the run is at run->directory: the lock file there is the one that this process holds. If not, errno
+ * is 0 where the run is known to be elsewhere, and else the reason why it is unknown. */
 bool run_is_here(const struct run *run);
 /* Closes all but the lock, which now belongs to the caller: the run stays locked until the descriptor and
  * every copy in a child are closed. */
