@@ -62,6 +62,10 @@ struct meopt_error {
 /* "bad argument", ...; never NULL. */
 const char *meopt_status_name(int status);
 
+/* Version of the library: "0.2.0". Instruction set of its CPU steps here: "avx512", "avx2", "plain". */
+const char *meopt_version(void);
+const char *meopt_instruction_set(void);
+
 /* ---- Kinds ------------------------------------------------------------------------------------------- */
 
 enum meopt_rule { MEOPT_APADAM, MEOPT_APADAMW, MEOPT_APSGD, MEOPT_LAMB, MEOPT_LION, MEOPT_RULE_COUNT };
@@ -125,6 +129,9 @@ int meopt_device_stream(struct meopt_device *device, void *stream, struct meopt_
 /* Call it after destroying the handles that use the device. NULL does nothing. */
 void meopt_device_close(struct meopt_device *device);
 const char *meopt_device_name(const struct meopt_device *device);
+/* Returns the number of cards that its driver sees, and that driver's file. For the CPU: 1, NULL. */
+int meopt_device_count(const struct meopt_device *device);
+const char *meopt_device_driver(const struct meopt_device *device);
 
 /* Device memory, for programs without an allocator of their own; 64-byte aligned. Copies are complete on
  * return. */

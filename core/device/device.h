@@ -230,6 +230,8 @@ bool device_is_card(const char *type);
 bool device_assumed(const struct device *device);
 /* Number of devices of this kind: the driver's count for cards, else 1. */
 int device_count(const struct device *device);
+/* File of the driver of a card; NULL for other devices. */
+const char *device_driver(const struct device *device);
 void device_close(struct device *device);
 
 /* Allocates 64-byte aligned memory with undefined contents. NULL and err (EXIT_CARD_MEMORY or

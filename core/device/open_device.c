@@ -8,6 +8,10 @@
 #include <string.h>
 
 int device_count(const struct device *device) { return gpu_is(device) ? gpu_count(device) : 1; }
+const char *device_driver(const struct device *device)
+{
+    return gpu_is(device) ? ((const struct gpu *)device->state)->driver.path : NULL;
+}
 
 /* Parses "hip", "hip:3": the ordinal; -1: a different kind. */
 static int ordinal_of(const char *spec, const char *kind)

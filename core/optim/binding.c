@@ -22,6 +22,9 @@ static int group_given(const struct meopt *opt, size_t tensor, const struct meop
     return optim_fail(err, MEOPT_BAD_ARGUMENT, "a group of size %zu: set size first", group->size);
 }
 
+const char *meopt_version(void) { return MEOPT_VERSION; }
+const char *meopt_instruction_set(void) { return optim_kernels_find(NULL)->name; }
+
 int meopt_get_group(const struct meopt *opt, size_t tensor, struct meopt_group *group,
                     struct meopt_error *err)
 {

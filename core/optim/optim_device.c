@@ -47,6 +47,16 @@ const char *meopt_device_name(const struct meopt_device *device)
     return ((const struct device *)device)->name;
 }
 
+int meopt_device_count(const struct meopt_device *device)
+{
+    return device_count((const struct device *)device);
+}
+
+const char *meopt_device_driver(const struct meopt_device *device)
+{
+    return device_driver((const struct device *)device);
+}
+
 int meopt_device_allocate(struct meopt_device *device, size_t bytes, void **p, struct meopt_error *err)
 {
     struct error why = {0};

@@ -1,8 +1,8 @@
-"""Builds the Python package `meopt` (PEP 517): libmeopt-optim.so and the code objects of cards with CMake, and a wheel of them.
+"""Builds the Python package `meopt` (PEP 517): libmeopt-optim.so and code objects with CMake, then the wheel.
 
-Nothing is downloaded: CMake 3.21 and a C compiler are required, hipcc and nvcc are used where they are. Environment:
-CMAKE_ARGS (-DMEOPT_GPU_ARCHS=none), CC, CMAKE_BUILD_PARALLEL_LEVEL, SOURCE_DATE_EPOCH. Equal sources, compiler and
-SOURCE_DATE_EPOCH give equal files.
+Nothing is downloaded. CMake 3.21 and a C compiler are required; hipcc and nvcc are used if installed.
+Environment: CMAKE_ARGS (-DMEOPT_GPU_ARCHS=none), CC, CMAKE_BUILD_PARALLEL_LEVEL, SOURCE_DATE_EPOCH. The same
+sources, compiler and SOURCE_DATE_EPOCH give the same files.
 """
 
 import base64
@@ -23,8 +23,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-# The sources of the library, of the code objects and of the package; a source distribution is made of them.
-SOURCES = """CMakeLists.txt LICENSE core/meopt.h core/meopt.map core/base/*.[ch] core/device/*.[ch] core/optim/*.[ch]
+# Sources of the library, the code objects and the package: the files of a source distribution.
+SOURCES = """CMakeLists.txt LICENSE core/meopt.h core/meopt.map
+    core/base/*.[ch] core/device/*.[ch] core/optim/*.[ch]
     kernels/*.h kernels/cpu/*.[ch] kernels/gpu/* core/python/*.py core/python/*.toml core/python/meopt/**/*.py
     core/python/meopt/py.typed""".split()
 PACKAGE = HERE / "meopt"
@@ -38,8 +39,9 @@ def version():
 
 
 def metadata():
-    return (f"Metadata-Version: 2.1\nName: meopt\nVersion: {version()}\nSummary: {SUMMARY}\nLicense: Apache-2.0\n"
-            "Requires-Python: >=3.8\nClassifier: Operating System :: POSIX :: Linux\nClassifier: Typing :: Typed\n")
+    return (f"Metadata-Version: 2.1\nName: meopt\nVersion: {version()}\nSummary: {SUMMARY}\n"
+            "License: Apache-2.0\nRequires-Python: >=3.8\n"
+            "Classifier: Operating System :: POSIX :: Linux\nClassifier: Typing :: Typed\n")
 
 
 def entry_time():
@@ -48,11 +50,11 @@ def entry_time():
 
 def check_sources():
     if not (ROOT / "kernels" / "optim_rules.h").exists():
-        raise SystemExit(f"{ROOT} has not the sources of the library: pip 21.3 or later builds where the sources are; "
-                         "an older pip needs the source distribution, meopt-VERSION.tar.gz")
+        raise SystemExit(f"{ROOT} has no sources of the library; pip before 21.3 requires the source "
+                         "distribution, meopt-VERSION.tar.gz")
 
 
-# ---- The library -----------------------------------------------------------------------------------------------------
+# ---- The library --------------------------------------------------------------------------------------
 
 
 def build_library(build):
@@ -64,9 +66,10 @@ def build_library(build):
     ninja = ["-G", "Ninja"] if shutil.which("ninja") and "CMAKE_GENERATOR" not in os.environ else []
     level = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(len(os.sched_getaffinity(0)))
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DMEOPT_OPTIM_ONLY=ON", "-DBUILD_TESTING=OFF"]
-    subprocess.run([cmake, "-S", str(ROOT), "-B", str(build), *ninja, *options, *shlex.split(os.environ.get("CMAKE_ARGS", ""))],
-                   check=True)
-    subprocess.run([cmake, "--build", str(build), "--parallel", level, "--target", "meopt_optim", "code_objects"], check=True)
+    options += shlex.split(os.environ.get("CMAKE_ARGS", ""))
+    subprocess.run([cmake, "-S", str(ROOT), "-B", str(build), *ninja, *options], check=True)
+    targets = ["--target", "meopt_optim", "code_objects"]
+    subprocess.run([cmake, "--build", str(build), "--parallel", level, *targets], check=True)
     return build / "libmeopt-optim.so", sorted((build / "kernels").glob("*.co"))
 
 
@@ -76,7 +79,7 @@ MACHINES = {0x3E: "x86_64", 0xB7: "aarch64", 0xF3: "riscv64"}
 
 
 def needs_of(path):
-    """The machine of an ELF file (64 bits, little-endian), the libraries that it names, and the symbol versions."""
+    """Returns the machine of an ELF file (64 bits, little-endian), its libraries and its symbol versions."""
     data = Path(path).read_bytes()
     if data[:6] != b"\x7fELF\x02\x01":
         raise ValueError(f"{path} is no ELF file of 64 bits, little-endian")
@@ -108,7 +111,7 @@ def needs_of(path):
 
 
 def platform_tags(path):
-    """manylinux_2_N for the newest version of glibc that the library asks for; linux where it needs anything else."""
+    """Returns manylinux_2_N for the newest glibc that the library needs, linux if it needs anything else."""
     machine, libraries, versions = needs_of(path)
     newest = (2, 17)
     for name in versions:
@@ -122,7 +125,7 @@ def platform_tags(path):
     return [*old, f"manylinux_{newest[0]}_{newest[1]}_{machine}"]
 
 
-# ---- Wheel -----------------------------------------------------------------------------------------------------------
+# ---- Wheel --------------------------------------------------------------------------------------------
 
 
 def dist_info():
@@ -131,7 +134,8 @@ def dist_info():
 
 def write_wheel(path, files, tags):
     """files: pairs of a name and bytes. Entries are sorted, RECORD is last."""
-    wheel = "Wheel-Version: 1.0\nGenerator: meopt\nRoot-Is-Purelib: false\n" + "".join(f"Tag: py3-none-{tag}\n" for tag in tags)
+    wheel = "Wheel-Version: 1.0\nGenerator: meopt\nRoot-Is-Purelib: false\n"
+    wheel += "".join(f"Tag: py3-none-{tag}\n" for tag in tags)
     info = dist_info()
     files = sorted([*files, (f"{info}/METADATA", metadata().encode()), (f"{info}/WHEEL", wheel.encode()),
                     (f"{info}/LICENSE", (ROOT / "LICENSE").read_bytes())])
@@ -174,7 +178,7 @@ def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
     return directory.name
 
 
-# ---- Source distribution ---------------------------------------------------------------------------------------------
+# ---- Source distribution ------------------------------------------------------------------------------
 
 
 def sdist_files():
@@ -183,8 +187,8 @@ def sdist_files():
     paths = sorted({path for pattern in SOURCES for path in ROOT.glob(pattern) if path.is_file()})
     for path in paths:
         yield path.relative_to(ROOT).as_posix(), path.read_bytes(), path.stat().st_mode & 0o111
-    project = (HERE / "pyproject.toml").read_text()
-    yield "pyproject.toml", project.replace('backend-path = ["."]', 'backend-path = ["core/python"]').encode(), 0
+    project = (HERE / "pyproject.toml").read_text().replace('["."]', '["core/python"]')
+    yield "pyproject.toml", project.encode(), 0
     yield "PKG-INFO", metadata().encode(), 0
 
 

@@ -97,16 +97,37 @@ for step in (1, 2, 3):
 done(so.meopt_export(opt, C.c_size_t(0), C.c_int64(0), C.c_int64(rows * columns), weights, C.byref(error)))
 so.meopt_destroy(opt)
 assert all(abs(w + 1.5) < 0.02 for w in weights), weights[:4]
-if len(sys.argv) > 1:  # a card, with the code objects of the package
-    device = C.c_void_p()
-    so.meopt_device_name.restype = C.c_char_p
-    done(so.meopt_device_open(C.byref(device), 1, 0, None, None, C.byref(error)))
-    print(so.meopt_device_name(device).decode())
-    so.meopt_device_close(device)
 END
 "$python" "$work/step.py" >"$work/log" 2>&1 || fail "a step of the installed library"
+
+# doctor: PyTorch is missing, two HIP runtimes in one process are a failure, and a library that does not load is one.
+doctor() { # EXIT PATTERN [NAME=VALUE...]: the report has a line that matches
+    code=0 && expected=$1 pattern=$2
+    shift 2
+    env "$@" "$python" -m meopt doctor >"$work/log" 2>&1 || code=$?
+    [ $code = "$expected" ] || fail "doctor: $code, not $expected"
+    grep -qE "$pattern" "$work/log" || fail "doctor: no $pattern"
+}
+"$python" -m meopt --help >"$work/log" && "$python" -m meopt --version >"$work/log" || fail "--help"
+code=0 && "$python" -m meopt nothing >"$work/log" 2>&1 || code=$?
+[ $code = 2 ] || fail "an unknown command: $code, not 2"
+doctor 0 '^missing +torch'
+doctor 0 '^ok +library .*/an environment/.*libmeopt-optim.so'
+doctor 0 '^ok +processor .*: (avx512|avx2|plain)$'
+doctor 0 '^ok +processor .*: plain$' MEOPT_CPU_ISA=plain
+doctor 1 '^failed +library' MEOPT_OPTIM_LIBRARY=/nowhere.so
 fakes=$MEOPT_BUILD/tests
-if [ -f "$fakes/libfake_amdhip64.so" ]; then
-    MEOPT_HIP_LIBRARY="$fakes/libfake_amdhip64.so" MEOPT_ROCBLAS_LIBRARY=none MEOPT_HIPBLASLT_LIBRARY=none \
-        "$python" "$work/step.py" card >"$work/log" 2>&1 || fail "the card with the package's code objects"
+if [ -f "$fakes/libfake_amdhip64.so" ]; then # a card, with the code objects of the package
+    mkdir torch theirs ours
+    cp "$fakes/libfake_amdhip64.so" theirs/libamdhip64.so.6
+    cp "$fakes/libfake_amdhip64.so" ours/libamdhip64.so.7
+    cat >torch/__init__.py <<'END'
+import ctypes, types
+__version__, version = "2.99", types.SimpleNamespace(cuda=None, hip="6.3")
+cuda = types.SimpleNamespace(is_available=lambda: ctypes.CDLL("theirs/libamdhip64.so.6"))
+END
+    export MEOPT_ROCBLAS_LIBRARY=none MEOPT_HIPBLASLT_LIBRARY=none PYTHONPATH="$work"
+    doctor 0 '^ok +cards .*hip:1.*/theirs/' MEOPT_HIP_LIBRARY="$work/theirs/libamdhip64.so.6" FAKE_CARDS=2
+    doctor 0 '^ok +torch +1 HIP' MEOPT_HIP_LIBRARY="$work/theirs/libamdhip64.so.6"
+    doctor 1 '^failed +torch +2 HIP' MEOPT_HIP_LIBRARY="$work/ours/libamdhip64.so.7"
 fi
