@@ -1,26 +1,37 @@
 #!/bin/sh
-# Everything from a fresh machine: packages, build, all tests. `--long` adds what takes longer than 15 minutes, and an
-# environment with PyTorch and its libraries (tests/tools/python_env.sh; MEOPT_PYTHON=PYTHON takes another).
+# Everything from a fresh machine: packages, build, an environment with PyTorch (tests/tools/python_env.sh; MEOPT_PYTHON=PYTHON
+# takes another), all tests. `--long` adds what takes longer than 15 minutes, and timm, open_clip and transformers.
 set -eu
 cd "$(dirname "$0")/.."
 long=
 [ "${1:-}" != --long ] || long=long
 sh configs/packages.sh test $long
-cmake --preset ci >/dev/null
-cmake --build --preset ci
 unset MEOPT_LONG
 seconds=300 missing=
 if [ -n "$long" ]; then
     export MEOPT_LONG=1
     seconds=21600
-    if [ -z "${MEOPT_PYTHON:-}" ]; then
-        code=0
-        MEOPT_PYTHON=$(sh tests/tools/python_env.sh) || code=$?
-        case $code in
-        0) export MEOPT_PYTHON ;;
-        3) missing="no package index answers: what needs PyTorch, timm, open_clip or transformers was skipped" ;;
-        *) echo "the environment of the tests cannot be made" >&2 && exit 1 ;;
-        esac
+fi
+work=$(mktemp -d)
+making='' # PyTorch is downloaded while the program is compiled
+trap '[ -z "$making" ] || kill -- "-$making" 2>/dev/null || :; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+if [ -z "${MEOPT_PYTHON:-}" ]; then
+    setsid sh tests/tools/python_env.sh "${long:-short}" >"$work/python" &
+    making=$!
+fi
+cmake --preset ci >/dev/null
+cmake --build --preset ci
+if [ -n "$making" ]; then
+    code=0
+    wait "$making" || code=$?
+    making=''
+    if [ $code = 0 ]; then
+        MEOPT_PYTHON=$(cat "$work/python")
+        export MEOPT_PYTHON
+    else
+        missing="no PyTorch (reason above): what needs it, timm, open_clip or transformers was skipped"
+        [ $code = 3 ] || [ -z "$long" ] || { echo "the environment of the tests cannot be made" >&2; exit 1; }
     fi
 fi
 export GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-1000}" # tests share the cores: threads that spin for long starve each other

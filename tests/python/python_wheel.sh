@@ -1,6 +1,6 @@
 # The Python package: sources in a directory with a space make a source distribution, that makes a wheel, and the wheel is
 # installed without network. The library in it steps, the code objects in it are found, and nothing else is needed.
-# Long: the wheel straight from the sources has the same bytes; auditwheel (where $MEOPT_PYTHON has it) agrees with the tag.
+# Long: the wheel straight from the sources has the same bytes. auditwheel, where $MEOPT_PYTHON has it, agrees with the tag.
 set -eu
 grep -q 'MEOPT_SANITIZE:BOOL=ON' "$MEOPT_BUILD/CMakeCache.txt" && echo "skipped: the wheel is built without sanitizers" && exit 77
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null || { echo "skipped: no python3 of 3.8 or later"; exit 77; }
@@ -41,7 +41,11 @@ fi
 if [ "${MEOPT_LONG:-}" ]; then
     "$python" -m pip wheel --no-deps -w "$work/same" "$copy/core/python" >"$work/log" 2>&1 || fail "no wheel from the sources"
     cmp "$work/out/$wheel" "$work/same/$wheel" || fail "wheels of the sources and of the source distribution differ"
-    "${MEOPT_PYTHON:-python3}" -m auditwheel show "$work/out/$wheel" || echo "auditwheel was not asked"
+fi
+if "${MEOPT_PYTHON:-python3}" -c 'import auditwheel' 2>/dev/null; then
+    "$MEOPT_PYTHON" -m auditwheel show "$work/out/$wheel" >"$work/log" 2>&1 || fail "auditwheel"
+    cat "$work/log"
+    case $wheel in *manylinux*) grep -q 'platform tag:.*manylinux_2_17' "$work/log" || fail "auditwheel has another tag" ;; esac
 fi
 "$python" -m pip install --no-deps "$work/out/$wheel" >"$work/log" 2>&1 || fail "the wheel does not install"
 "$python" -m pip check >"$work/log" 2>&1 || fail "pip check"

@@ -1,8 +1,9 @@
 # Sourced with the names of modules: $python has them all, or the test is skipped. $MEOPT_PYTHON, else python3; in the
-# long form, where neither has them, the environment that python_env.sh makes.
+# long form, where neither has them, the environment that python_env.sh makes. tests/run.sh sets MEOPT_PYTHON in both forms.
 # shellcheck shell=sh
 has_modules() { "$1" -c "import $(echo "$modules" | tr ' ' ',')" 2>/dev/null; }
 modules=$*
+[ -n "$modules" ] || { echo "python.sh: name modules by set -- before"; exit 1; }
 python=${MEOPT_PYTHON:-python3}
 if ! has_modules "$python"; then
     [ "${MEOPT_LONG:-}" = 1 ] && [ -z "${MEOPT_PYTHON:-}" ] ||
