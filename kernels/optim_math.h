@@ -216,21 +216,21 @@ OPTIM_FN real m_decode(word code, word root, int range, struct state_code c)
 
 /* ---- Pairs of m and v of 8 bits ---- */
 
-#define PAIR_HEADER    4           /* bytes: pair_header */
-#define PAIR_SEEN      (67u << 23) /* 2^-60: a smaller root has code 0 */
-#define PAIR_UNSEEN    (66u << 23) /* and reads as 2^-61 */
-#define PAIR_WIDEST    (31u << 23) /* a group's span at most; what lies below is kept at its lower end */
-#define PAIR_LOW_STEP  (1u << 19)  /* 1/16 binade */
-#define PAIR_LOW_LEAST (66u << 23)
-#define PAIR_GROUPS    16          /* that have thresholds of their own, by the index in the whole tensor */
-#define PAIR_STEP_UNIT 128u        /* of a step: bits of a root are whole numbers of 24 bits times it */
-#define PAIR_TURN      0x9e3779b9u /* of the thresholds with each update: the golden section */
-#define PAIR_ELEMENT   0xbb67ae85u /* of v's from element to element: sqrt(3) */
-#define PAIR_ELEMENT_M 0x3c6ef372u /* of m's: sqrt(5) */
+#define JOINT_HEADER        4           /* bytes: joint_header */
+#define JOINT_MIN_ROOT      (67u << 23) /* 2^-60: a smaller root has code 0 */
+#define JOINT_ZERO_ROOT     (66u << 23) /* and reads as 2^-61 */
+#define JOINT_MAX_WIDTH     (31u << 23) /* a group's span at most; what lies below is kept at its lower end */
+#define JOINT_LOW_STEP      (1u << 19)  /* 1/16 binade */
+#define JOINT_MIN_LOW       (66u << 23)
+#define THRESHOLD_SETS      16   /* that have thresholds of their own, by the index in the whole tensor */
+#define GRID_STEP_UNIT      128u /* of a step: bits of a root are whole numbers of 24 bits times it */
+#define THRESHOLD_UPDATE    0x9e3779b9u /* of the thresholds with each update: the golden section */
+#define THRESHOLD_ELEMENT_V 0xbb67ae85u /* of v's from element to element: sqrt(3) */
+#define THRESHOLD_ELEMENT_M 0x3c6ef372u /* of m's: sqrt(5) */
 
-struct pair_grid {
+struct joint_grid {
     uint32_t low, range;        /* bits of the root of code 1, 0: all is zero; code of the span */
-    uint32_t span;              /* bits from there to the last code's, or a few more */
+    uint32_t width;             /* bits from there to the last code's, or a few more */
     single base, step, inverse; /* bits of the root of code 0, of one code more; 1 / step */
     single m_codes, m_inverse;  /* M, 1 / M */
     single middle, most;        /* the code of 0; of the largest m, less 1/64 */
@@ -238,21 +238,21 @@ struct pair_grid {
 };
 
 /* Seven steps an octave, in bits of a root: 1/16 binade to 32 (63). */
-OPTIM_FN uint32_t pair_span(uint32_t range)
+OPTIM_FN uint32_t joint_grid_width(uint32_t range)
 {
     return single_whole(constant_real((146u << 23) + range * 1198373u));
 }
-OPTIM_FN struct pair_grid pair_grid_of(uint32_t low, uint32_t range)
+OPTIM_FN struct joint_grid joint_grid_make(uint32_t low, uint32_t range)
 {
-    struct pair_grid g;
+    struct joint_grid g;
     /* 85 at a span of 13.5 binades, and the cube root of it elsewhere, by the bits as a logarithm */
     uint32_t m_codes = single_whole(constant_real(0x43f4a6d4u - range * 399458u)) | 1u;
     single m = single_of(m_codes);
     uint32_t v_codes = single_whole(single_of(65536) / m);
     g.low = low;
     g.range = range;
-    g.span = pair_span(range);
-    g.step = single_of((g.span / (v_codes - 2) | (PAIR_STEP_UNIT - 1)) + 1);
+    g.width = joint_grid_width(range);
+    g.step = single_of((g.width / (v_codes - 2) | (GRID_STEP_UNIT - 1)) + 1);
     g.base = single_of(low) - g.step;
     g.inverse = single_of(1) / g.step;
     g.m_codes = m;
@@ -263,219 +263,219 @@ OPTIM_FN struct pair_grid pair_grid_of(uint32_t low, uint32_t range)
     return g;
 }
 /* The widest grid: there may be roots below it. */
-OPTIM_FN bool pair_is_wide(const struct pair_grid *g) { return g->range == 63u; }
+OPTIM_FN bool joint_grid_is_widest(const struct joint_grid *g) { return g->range == 63u; }
 /* Is it time to ask whether a grid has become too wide? */
-OPTIM_FN bool pair_grid_due(uint32_t updates) { return updates % 16 == 0; }
-/* The grid for roots whose bits are smallest to largest (of those seen: from PAIR_SEEN on); old: the one that
+OPTIM_FN bool joint_refit_due(uint32_t updates) { return updates % 16 == 0; }
+/* The grid for roots whose bits are smallest to largest (of those seen: from JOINT_MIN_ROOT on); old: the one that
  * the group has. */
-OPTIM_FN struct pair_grid pair_grid_fit(uint32_t smallest, uint32_t largest, const struct pair_grid *old,
-                                        bool due)
+OPTIM_FN struct joint_grid joint_grid_fit(uint32_t smallest, uint32_t largest, const struct joint_grid *old,
+                                          bool due)
 {
     uint32_t need = largest - smallest;
-    if (need > PAIR_WIDEST) {
-        need = PAIR_WIDEST;
+    if (need > JOINT_MAX_WIDTH) {
+        need = JOINT_MAX_WIDTH;
         smallest = largest - need;
     }
-    if (old->low && smallest >= old->low && largest - old->low <= old->span &&
-        (!due || need + need / 4 >= old->span || !old->range))
+    if (old->low && smallest >= old->low && largest - old->low <= old->width &&
+        (!due || need + need / 4 >= old->width || !old->range))
         return *old;
-    uint32_t want = need + need / 64 + PAIR_LOW_STEP, bits = bits_of(single_of(want)) + 1198372u, range = 0;
+    uint32_t want = need + need / 64 + JOINT_LOW_STEP, bits = bits_of(single_of(want)) + 1198372u, range = 0;
     if (bits > 146u << 23) range = (bits - (146u << 23)) / 1198373u;
     if (range > 63u) range = 63u;
-    uint32_t low = (smallest - (pair_span(range) - PAIR_LOW_STEP - need) / 2) & ~(PAIR_LOW_STEP - 1);
-    return pair_grid_of(low < PAIR_SEEN ? PAIR_SEEN : low, range);
+    uint32_t low = (smallest - (joint_grid_width(range) - JOINT_LOW_STEP - need) / 2) & ~(JOINT_LOW_STEP - 1);
+    return joint_grid_make(low < JOINT_MIN_ROOT ? JOINT_MIN_ROOT : low, range);
 }
-OPTIM_FN struct pair_grid pair_grid_read(uint32_t header)
+OPTIM_FN struct joint_grid joint_grid_read(uint32_t header)
 {
     uint32_t low = header & 0x7ffu;
-    return pair_grid_of(low ? (low << 19) + PAIR_LOW_LEAST : 0, header >> 11 & 63u);
+    return joint_grid_make(low ? (low << 19) + JOINT_MIN_LOW : 0, header >> 11 & 63u);
 }
 /* From the lowest bit on: 11 for low (0: a group of zeros), 6 span, 7 ratio, 8 which eighths are small. */
-OPTIM_FN uint32_t pair_header(const struct pair_grid *g, uint32_t ratio, uint32_t small)
+OPTIM_FN uint32_t joint_header(const struct joint_grid *g, uint32_t ratio, uint32_t small)
 {
-    return (g->low - PAIR_LOW_LEAST) >> 19 | g->range << 11 | ratio << 17 | small << 24;
+    return (g->low - JOINT_MIN_LOW) >> 19 | g->range << 11 | ratio << 17 | small << 24;
 }
 
 /* The code of v of a pair, as a number; pair: less `middle`. Numbers below 2^22 lose their fraction to what
  * is added to them. */
-#define PAIR_ROUNDER 0x4b400000u /* 1.5 2^23 */
-OPTIM_FN real pair_v_code(real pair, const struct pair_grid *g)
+#define JOINT_ROUNDER 0x4b400000u /* 1.5 2^23 */
+OPTIM_FN real joint_v_code(real joint, const struct joint_grid *g)
 {
-    real rounder = real_all(constant_real(PAIR_ROUNDER));
-    return real_fma(pair, real_all(g->m_inverse), rounder) - rounder;
+    real rounder = real_all(constant_real(JOINT_ROUNDER));
+    return real_fma(joint, real_all(g->m_inverse), rounder) - rounder;
 }
-OPTIM_FN real pair_m_code(real pair, real code, const struct pair_grid *g)
+OPTIM_FN real joint_m_code(real joint, real code, const struct joint_grid *g)
 {
-    return real_fnma(code, real_all(g->m_codes), pair);
+    return real_fnma(code, real_all(g->m_codes), joint);
 }
-OPTIM_FN real pair_root(real code, const struct pair_grid *g)
+OPTIM_FN real joint_root(real code, const struct joint_grid *g)
 {
     word bits = word_of(real_fma(code, real_all(g->step), real_all(g->base)));
-    return as_real(word_where_nonzero(code, bits, word_all(PAIR_UNSEEN)));
+    return as_real(word_where_nonzero(code, bits, word_all(JOINT_ZERO_ROOT)));
 }
 
 /* m of one step from the m / root that was kept, times beta1. */
-OPTIM_FN real pair_m_average(real ratio, real root, real g, float rest)
+OPTIM_FN real joint_m_average(real ratio, real root, real g, float rest)
 {
     return real_fma(ratio, root, g * rest);
 }
 /* rule_quotient, and m becomes m / root, of one division: no product leaves the range, since roots are at
  * least 2^-61 (g^2 and thus v are below 2^126). */
-OPTIM_FN real pair_quotients_of(real *m, real root, const struct optim_scalars *s)
+OPTIM_FN real joint_quotient(real *m, real root, const struct optim_scalars *s)
 {
     real divisor = real_fma(root, real_all(s->root_scale), real_all(s->eps)), part = *m / (root * divisor);
     *m = part * divisor;
     return part * root;
 }
 
-/* Where element e of PAIR_GROUPS groups is rounded up: v from 1 - u of a code on, m from 1 - w on, u and w in
+/* Where element e of THRESHOLD_SETS groups is rounded up: v from 1 - u of a code on, m from 1 - w on, u and w in
  * (0, 1) and of so few bits that nothing below is rounded by the sums. v + u + 1/2, m + w - 1/2. */
-OPTIM_FN real pair_threshold_v(uint32_t updates, uint32_t key, word e)
+OPTIM_FN real joint_threshold_v(uint32_t updates, uint32_t key, word e)
 {
-    word turn = e * word_all(PAIR_ELEMENT) + word_all(key * 0x85ebca6bu + updates * PAIR_TURN);
+    word turn = e * word_all(THRESHOLD_ELEMENT_V) + word_all(key * 0x85ebca6bu + updates * THRESHOLD_UPDATE);
     return real_fma(real_of((turn >> 19) | word_all(1)), real_all(constant_real(0x39000000u)),
                     real_all(0.5f));
 }
-OPTIM_FN real pair_threshold_m(uint32_t updates, uint32_t key, word e)
+OPTIM_FN real joint_threshold_m(uint32_t updates, uint32_t key, word e)
 {
-    word turn = e * word_all(PAIR_ELEMENT_M) + word_all(key * 0x9e3779b1u + updates * PAIR_TURN);
+    word turn = e * word_all(THRESHOLD_ELEMENT_M) + word_all(key * 0x9e3779b1u + updates * THRESHOLD_UPDATE);
     return real_fma(real_of((turn >> 24) | word_all(1)), real_all(constant_real(0x3b800000u)),
                     real_all(-0.5f));
 }
-#define PAIR_NEAREST_V 1.0f
-#define PAIR_NEAREST_M 0.0f
+#define JOINT_NEAREST_V 1.0f
+#define JOINT_NEAREST_M 0.0f
 
 /* Bits of a root above the grid's low; of one that has not been seen, what is rounded to code 0. */
-OPTIM_FN word pair_above(word bits, real threshold, const struct pair_grid *g)
+OPTIM_FN word joint_bits_above_low(word bits, real threshold, const struct joint_grid *g)
 {
-    word seen = word_at_least(bits, PAIR_SEEN), above = word_max(bits, word_all(g->low)) - word_all(g->low);
+    word seen = word_at_least(bits, JOINT_MIN_ROOT),
+         above = word_max(bits, word_all(g->low)) - word_all(g->low);
     word below = word_of(real_fma(threshold, real_all(-g->step), real_all(g->step * 0.25f)));
     return (above & seen) | (below & ~seen);
 }
 /* m / root as it is kept: relative to the root that will be read, which of one below the grid is its low. */
-OPTIM_FN real pair_kept(real ratio, real root, const struct pair_grid *g)
+OPTIM_FN real joint_ratio_stored(real ratio, real root, const struct joint_grid *g)
 {
-    word bits = as_word(root), seen = word_at_least(bits, PAIR_SEEN);
+    word bits = as_word(root), seen = word_at_least(bits, JOINT_MIN_ROOT);
     real read = as_real((word_max(bits, word_all(g->low)) & seen) | (bits & ~seen));
     return ratio * (root / read);
 }
-/* The code of v, and 1/2. above: bits of the root above low's, at most the span; threshold: pair_threshold_v.
+/* The code of v, and 1/2. above: bits of the root above low's, at most the span; threshold: joint_threshold_v.
  */
-OPTIM_FN real pair_v_round(word above, real threshold, const struct pair_grid *g)
+OPTIM_FN real joint_v_round(word above, real threshold, const struct joint_grid *g)
 {
     real rounder = real_all(constant_real(0x4b000000u)), less = real_all(constant_real(0x4affffffu));
     return (real_fma(real_of(above), real_all(g->inverse), threshold) + rounder) - less;
 }
 
 /* The largest |m| / root of a group: 2^-8 to 2^8 in 8 steps an octave. */
-OPTIM_FN single pair_ratio(uint32_t code) { return constant_real((119u << 23) + (code << 20)); }
-OPTIM_FN uint32_t pair_ratio_code(uint32_t largest)
+OPTIM_FN single joint_ratio(uint32_t code) { return constant_real((119u << 23) + (code << 20)); }
+OPTIM_FN uint32_t joint_ratio_code(uint32_t largest)
 {
     if (largest <= 119u << 23) return 0;
     uint32_t code = (largest - (119u << 23) + 0xfffffu) >> 20;
     return code < 127u ? code : 127u;
 }
-OPTIM_FN single pair_ratio_inverse(uint32_t code) { return single_of(1) / pair_ratio(code); }
+OPTIM_FN single joint_ratio_inverse(uint32_t code) { return single_of(1) / joint_ratio(code); }
 /* Of eighths that are small: 11/16, and 16/11. */
-#define PAIR_SMALL         0x3f300000u
-#define PAIR_SMALL_INVERSE 0x3fba2e8cu
+#define JOINT_SMALL         0x3f300000u
+#define JOINT_SMALL_INVERSE 0x3fba2e8cu
 /* Which eighths are: those whose largest |m| / root is at most this. */
-OPTIM_FN single pair_small(single top) { return top * constant_real(PAIR_SMALL); }
-/* The pair of a code of v (and 1/2) and of m / root = x; scale: codes of 1; threshold: pair_threshold_m. */
-OPTIM_FN word pair_join(real code, real x, real scale, real threshold, const struct pair_grid *g)
+OPTIM_FN single joint_small(single top) { return top * constant_real(JOINT_SMALL); }
+/* The pair of a code of v (and 1/2) and of m / root = x; scale: codes of 1; threshold: joint_threshold_m. */
+OPTIM_FN word joint_code(real code, real x, real scale, real threshold, const struct joint_grid *g)
 {
     return word_of(real_fma(x, scale, real_fma(code, real_all(g->m_codes), threshold)));
 }
 
 /* ---- m of 8 bits without a v: spans ---- */
 
-#define SPAN_HEADER    2           /* bytes: span_header */
-#define SPAN_LEAST     (66u << 23) /* 2^-61: the lowest c; a header of 0 is the shortest span from there */
-#define SPAN_MOST      (SPAN_LEAST + (2047u << 19))
-#define SPAN_WIDEST    (30u << 23)
-#define SPAN_SGD       (4u << 23)  /* c below the largest of SGD's */
-#define SPAN_LOW_STEP  (1u << 19)  /* 1/16 binade */
-#define SPAN_CONVERTED (12u << 23) /* Lion's, the most while m has come without a gradient */
-#define SPAN_CODES     127u
+#define M_GRID_HEADER    2           /* bytes: m_grid_header */
+#define M_GRID_MIN_LOW   (66u << 23) /* 2^-61: the lowest c; a header of 0 is the shortest span from there */
+#define M_GRID_MAX_LOW   (M_GRID_MIN_LOW + (2047u << 19))
+#define M_GRID_MAX_WIDTH (30u << 23)
+#define M_GRID_SGD       (4u << 23)  /* c below the largest of SGD's */
+#define M_GRID_LOW_STEP  (1u << 19)  /* 1/16 binade */
+#define M_GRID_CONVERTED (12u << 23) /* Lion's, the most while m has come without a gradient */
+#define M_GRID_CODES     127u
 
-struct span_grid {
+struct m_grid {
     uint32_t low, range; /* bits of c; code of the span */
-    uint32_t span;       /* bits from there to |m| + c of the largest */
+    uint32_t width;      /* bits from there to |m| + c of the largest */
     uint32_t reach;      /* those of the last code: the span, or a few more */
     single c, base;      /* base: low, as a number */
     single step, inverse;
 };
 
-OPTIM_FN void span_move(struct span_grid *g, uint32_t low)
+OPTIM_FN void m_grid_set_low(struct m_grid *g, uint32_t low)
 {
     g->low = low;
     g->c = constant_real(low);
     g->base = single_of(low);
 }
-OPTIM_FN struct span_grid span_grid_of(uint32_t low, uint32_t range)
+OPTIM_FN struct m_grid m_grid_make(uint32_t low, uint32_t range)
 {
-    struct span_grid g;
+    struct m_grid g;
     /* six steps an octave: 1 binade to 32 (31) */
-    g.span = single_whole(constant_real((150u << 23) + range * 1353001u));
-    uint32_t step = (g.span / SPAN_CODES | (PAIR_STEP_UNIT - 1)) + 1;
+    g.width = single_whole(constant_real((150u << 23) + range * 1353001u));
+    uint32_t step = (g.width / M_GRID_CODES | (GRID_STEP_UNIT - 1)) + 1;
     g.range = range;
-    g.reach = SPAN_CODES * step;
+    g.reach = M_GRID_CODES * step;
     g.step = single_of(step);
     g.inverse = single_of(1) / g.step;
-    span_move(&g, low);
+    m_grid_set_low(&g, low);
     return g;
 }
-OPTIM_FN uint32_t span_low(uint32_t header) { return ((header & 0x7ffu) << 19) + SPAN_LEAST; }
-OPTIM_FN struct span_grid span_grid_read(uint32_t header)
+OPTIM_FN uint32_t m_grid_low(uint32_t header) { return ((header & 0x7ffu) << 19) + M_GRID_MIN_LOW; }
+OPTIM_FN struct m_grid m_grid_read(uint32_t header) { return m_grid_make(m_grid_low(header), header >> 11); }
+OPTIM_FN uint32_t m_grid_header(const struct m_grid *g)
 {
-    return span_grid_of(span_low(header), header >> 11);
-}
-OPTIM_FN uint32_t span_header(const struct span_grid *g)
-{
-    return (g->low - SPAN_LEAST) >> 19 | g->range << 11;
+    return (g->low - M_GRID_MIN_LOW) >> 19 | g->range << 11;
 }
 /* Is it time to ask whether a group's span has become too wide, or too short at its low end? */
-OPTIM_FN bool span_due(uint32_t updates, int64_t group) { return (updates + (uint32_t)group) % 16 == 0; }
-/* Where SGD's span begins, from the bits of the largest |m|. */
-OPTIM_FN uint32_t span_sgd(uint32_t largest)
+OPTIM_FN bool m_grid_refit_due(uint32_t updates, int64_t group)
 {
-    return largest > SPAN_LEAST + SPAN_SGD ? largest - SPAN_SGD : SPAN_LEAST;
+    return (updates + (uint32_t)group) % 16 == 0;
+}
+/* Where SGD's span begins, from the bits of the largest |m|. */
+OPTIM_FN uint32_t m_grid_low_sgd(uint32_t largest)
+{
+    return largest > M_GRID_MIN_LOW + M_GRID_SGD ? largest - M_GRID_SGD : M_GRID_MIN_LOW;
 }
 /* The grid for a group whose largest |m| has these bits; smallest: what its low end is asked to be. */
-OPTIM_FN struct span_grid span_grid_fit(uint32_t smallest, uint32_t largest, const struct span_grid *old,
-                                        bool due)
+OPTIM_FN struct m_grid m_grid_fit(uint32_t smallest, uint32_t largest, const struct m_grid *old, bool due)
 {
-    uint32_t low = smallest > SPAN_LEAST ? smallest : SPAN_LEAST;
-    if (largest > SPAN_WIDEST && low < largest - SPAN_WIDEST) low = largest - SPAN_WIDEST;
-    low = (low < SPAN_MOST ? low : SPAN_MOST) & ~(SPAN_LOW_STEP - 1);
+    uint32_t low = smallest > M_GRID_MIN_LOW ? smallest : M_GRID_MIN_LOW;
+    if (largest > M_GRID_MAX_WIDTH && low < largest - M_GRID_MAX_WIDTH) low = largest - M_GRID_MAX_WIDTH;
+    low = (low < M_GRID_MAX_LOW ? low : M_GRID_MAX_LOW) & ~(M_GRID_LOW_STEP - 1);
     uint32_t need = bits_of(constant_real(largest) + constant_real(low)) - low;
     bool holds = bits_of(constant_real(largest) + old->c) - old->low <= old->reach;
-    if (holds && (!due || (low >= old->low && need + need / 4 + (1u << 21) >= old->span))) return *old;
-    uint32_t want = need + need / 64 + 2 * SPAN_LOW_STEP, bits = bits_of(single_of(want)) + 1353000u,
+    if (holds && (!due || (low >= old->low && need + need / 4 + (1u << 21) >= old->width))) return *old;
+    uint32_t want = need + need / 64 + 2 * M_GRID_LOW_STEP, bits = bits_of(single_of(want)) + 1353000u,
              range = 0;
     if (bits > 150u << 23) range = (bits - (150u << 23)) / 1353001u;
-    return span_grid_of(low, range < 31u ? range : 31u);
+    return m_grid_make(low, range < 31u ? range : 31u);
 }
 
 /* Bits of |m| + c above c's: at most `reach` where the grid holds the group. */
-OPTIM_FN word span_above(real m, const struct span_grid *g)
+OPTIM_FN word m_grid_bits_above_low(real m, const struct m_grid *g)
 {
     return as_word(as_real(as_word(m) & word_all(0x7fffffffu)) + real_all(g->c)) - word_all(g->low);
 }
-/* Where element e of PAIR_GROUPS groups is rounded up: from 1 - this of a code on. */
-OPTIM_FN real span_threshold(uint32_t updates, uint32_t key, word e)
+/* Where element e of THRESHOLD_SETS groups is rounded up: from 1 - this of a code on. */
+OPTIM_FN real m_grid_threshold(uint32_t updates, uint32_t key, word e)
 {
-    word turn = e * word_all(PAIR_ELEMENT_M) + word_all(key * 0x9e3779b1u + updates * PAIR_TURN);
+    word turn = e * word_all(THRESHOLD_ELEMENT_M) + word_all(key * 0x9e3779b1u + updates * THRESHOLD_UPDATE);
     return real_of((turn >> 19) | word_all(1)) * real_all(constant_real(0x39000000u));
 }
-#define SPAN_NEAREST 0.5f
-OPTIM_FN word span_code(real m, word above, real threshold, const struct span_grid *g)
+#define M_GRID_NEAREST 0.5f
+OPTIM_FN word m_grid_code(real m, word above, real threshold, const struct m_grid *g)
 {
     return word_of(real_fma(real_of(above), real_all(g->inverse), threshold)) |
            ((as_word(m) >> 24) & word_all(0x80u));
 }
 /* code: in the highest bits, the others zero */
-OPTIM_FN real span_decode(word code, const struct span_grid *g)
+OPTIM_FN real m_grid_decode(word code, const struct m_grid *g)
 {
     real step = real_all(g->step * constant_real(0x33800000u)); /* 2^-24 */
     word bits = word_of(real_fma(real_of(code & word_all(0x7fffffffu)), step, real_all(g->base)));

@@ -24,9 +24,9 @@ enum { STATE_NONE = -1, STATE_F32, STATE_BF16, STATE_BF16_NEAREST, STATE_8BIT, S
 #define STATE_EXPONENT_MIN 83u
 #define STATE_EXPONENT_MAX 191u
 /* m and v in one code. */
-#define OPTIM_PAIR(m_format, v_format) ((m_format) == STATE_8BIT && (v_format) == STATE_8BIT)
+#define OPTIM_JOINT(m_format, v_format) ((m_format) == STATE_8BIT && (v_format) == STATE_8BIT)
 /* m alone, on its group's span. An accumulator is no m. */
-#define OPTIM_SPAN(m_format, v_format) ((m_format) == STATE_8BIT && (v_format) == STATE_NONE)
+#define OPTIM_M_GRID(m_format, v_format) ((m_format) == STATE_8BIT && (v_format) == STATE_NONE)
 /* Gradients: arrays, or an accumulator in one of the state formats. */
 enum { GRADIENT_F32, GRADIENT_BF16, GRADIENT_F16, GRADIENT_ACCUMULATOR };
 /* Purposes of random numbers (high byte of the last counter word). */
@@ -51,7 +51,7 @@ struct optim_task {
     int64_t count;         /* elements */
     int64_t whole;         /* of the tensor that they are a part of; 0: they are all */
     int64_t first_group;   /* group index in the whole tensor of the first group here */
-    int64_t first_partial; /* place of the first chunk's result */
+    int64_t first_partial; /* slot of the first chunk's result */
     int32_t rule, weight_format, m_format, v_format, gradient_format, accumulator_format;
     int32_t version;    /* of the record that holds the 8-bit moments, where it is not today's: state.h */
     uint32_t updates;   /* that the tensor has taken: they turn the thresholds of pairs and spans */
@@ -64,7 +64,7 @@ struct optim_task {
     void *copy;               /* (count) bf16, or fp16 with copy_f16; F32_COPY only */
     void *correction;         /* padded to whole groups, as m, v and scales */
     void *m, *v;              /* a pair: all in m */
-    uint8_t *scales;          /* of pairs: PAIR_HEADER bytes a group, of spans: SPAN_HEADER */
+    uint8_t *scales;          /* of pairs: JOINT_HEADER bytes a group, of spans: M_GRID_HEADER */
     uint32_t key[2], step[2]; /* random numbers: key, and counter words 2 and 3 */
     struct optim_scalars s;
     double lr;                      /* LAMB: what the trust ratio multiplies */
@@ -80,9 +80,9 @@ struct optim_grad_stats {
 /* A row of the table that a card's launch works through, a chunk a block. */
 struct optim_row {
     struct optim_task task;
-    int64_t first_block;         /* in the launch */
-    int64_t first_place, places; /* where the results of the whole tensor's chunks are */
-    int32_t *go; /* NULL, or where a 0 means: step nothing, call all groups bad and the norm infinite */
+    int64_t first_block;       /* in the launch */
+    int64_t first_slot, slots; /* where the results of the whole tensor's chunks are */
+    int32_t *proceed; /* NULL, or where a 0 means: step nothing, call all groups bad and the norm infinite */
 };
 
 /* What a pass over some groups found. */

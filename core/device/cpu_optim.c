@@ -12,10 +12,10 @@
 #include <stdatomic.h>
 #include <string.h>
 
-static int cpu_optim_create(struct device *dev, size_t tasks, size_t partials, size_t places,
+static int cpu_optim_create(struct device *dev, size_t tasks, size_t partials, size_t slots,
                             struct optim_work **work, struct error *err)
 {
-    (void)dev, (void)tasks, (void)partials, (void)places, (void)err;
+    (void)dev, (void)tasks, (void)partials, (void)slots, (void)err;
     *work = NULL;
     return 0;
 }
@@ -122,7 +122,7 @@ static void cpu_optim_step(struct device *dev, struct optim_work *work, struct o
     (void)dev, (void)work;
     if (s->check) check(s);
     if (s->bad >= 0) refuse(s);
-    else if (!s->look) step_all(s);
+    else if (!s->check_only) step_all(s);
 }
 
 static void cpu_optim_results(struct device *dev, struct optim_work *work, struct optim_partial *partials,
@@ -220,7 +220,7 @@ static void cpu_optim_clear(struct device *dev, void *block, size_t bytes, int64
 }
 
 const struct device_optim cpu_optim = {
-    .later = false,
+    .asynchronous = false,
     .create = cpu_optim_create,
     .destroy = cpu_optim_destroy,
     .step = cpu_optim_step,

@@ -110,7 +110,7 @@ struct optim_sweep {
      * same struct step nothing, all groups count as bad, and the norm is infinite */
     bool check;
     bool checked;                   /* set by the check */
-    bool look;                      /* step: only the check */
+    bool check_only;                /* step: only the check */
     struct optim_grad_stats *found; /* squares, on a card: the total is stored there; or NULL */
     struct optim_clip *clip;        /* step, on a card: clip by its statistics; or NULL */
     /* step and squares, on a card whose ranks hold parts of the tensors: combines the norms over ranks. Each
@@ -125,10 +125,10 @@ struct optim_sweep {
 };
 struct optim_work;
 struct device_optim {
-    bool later; /* results take time: request those of many tensors at once */
-    /* Allocates work for sweeps over up to that many tasks and results, and `places` for chunks that are
+    bool asynchronous; /* results take time: request those of many tensors at once */
+    /* Allocates work for sweeps over up to that many tasks and results, and `slots` for chunks that are
      * shared with other ranks (combine; else 0). Destroy it also after a failure. */
-    int (*create)(struct device *, size_t tasks, size_t partials, size_t places, struct optim_work **,
+    int (*create)(struct device *, size_t tasks, size_t partials, size_t slots, struct optim_work **,
                   struct error *);
     void (*destroy)(struct device *, struct optim_work *);
     void (*step)(struct device *, struct optim_work *, struct optim_sweep *);

@@ -9,8 +9,8 @@ struct optim_work {
     struct optim_row *table; /* host */
     size_t rows;
     void *tasks, *partials; /* card: the table; struct optim_partial */
-    void *places;           /* card: struct optim_partial of whole tensors, parts of which other ranks hold */
-    void *go;               /* card: an int, whether to step */
+    void *slots;            /* card: struct optim_partial of whole tensors, parts of which other ranks hold */
+    void *proceed;          /* card: an int, whether to step */
 };
 
 static void gpu_optim_destroy(struct device *dev, struct optim_work *work)
@@ -18,14 +18,14 @@ static void gpu_optim_destroy(struct device *dev, struct optim_work *work)
     if (!work) return;
     device_free(dev, work->tasks);
     device_free(dev, work->partials);
-    device_free(dev, work->places);
-    device_free(dev, work->go);
+    device_free(dev, work->slots);
+    device_free(dev, work->proceed);
     free(work->table);
     free(work);
 }
 
 /* Counted on dry cards, too. */
-static int gpu_optim_create(struct device *dev, size_t tasks, size_t partials, size_t places,
+static int gpu_optim_create(struct device *dev, size_t tasks, size_t partials, size_t slots,
                             struct optim_work **work, struct error *err)
 {
     size_t rows = tasks ? tasks : 1;
@@ -38,12 +38,12 @@ static int gpu_optim_create(struct device *dev, size_t tasks, size_t partials, s
     if (w->tasks)
         w->partials = device_alloc(dev, MEMORY_WORKSPACE, (partials + 1) * sizeof(struct optim_partial),
                                    "norms of the optimizer", err);
-    if (w->partials && places)
-        w->places = device_alloc(dev, MEMORY_WORKSPACE, places * sizeof(struct optim_partial),
-                                 "norms of the optimizer", err);
-    if (w->partials && !w->places == !places)
-        w->go = device_alloc(dev, MEMORY_WORKSPACE, sizeof(int32_t), "norms of the optimizer", err);
-    return w->go ? 0 : EXIT_CARD_MEMORY;
+    if (w->partials && slots)
+        w->slots = device_alloc(dev, MEMORY_WORKSPACE, slots * sizeof(struct optim_partial),
+                                "norms of the optimizer", err);
+    if (w->partials && !w->slots == !slots)
+        w->proceed = device_alloc(dev, MEMORY_WORKSPACE, sizeof(int32_t), "norms of the optimizer", err);
+    return w->proceed ? 0 : EXIT_CARD_MEMORY;
 }
 
 /* Kernels compiled for one pair of state formats, and the generic one. */
@@ -74,21 +74,21 @@ struct range {
 };
 
 /* Appends the rows of a variant's tasks (SIZE_MAX: of all) to the table. If other ranks hold parts, every
- * tensor has a row, and places in the order of tasks, even without a chunk on this rank. */
+ * tensor has a row, and slots in the order of tasks, even without a chunk on this rank. */
 static struct launch fill_table(struct optim_work *w, const struct optim_sweep *s, size_t variant, int first,
                                 struct range *results)
 {
     struct launch l = {first, 0, 0};
-    int64_t place = 0;
+    int64_t slot = 0;
     for (size_t i = 0; i < s->count; i++) {
         const struct optim_task *t = &s->tasks[i];
         int64_t chunks = optim_chunks(t->count), last = t->first_partial + chunks,
-                places = s->combine ? optim_chunks(t->whole) : chunks;
-        int64_t first_place = s->combine ? place : t->first_partial;
-        place += places;
-        if (!places || (variant != SIZE_MAX && variant_of(t) != variant)) continue;
+                slots = s->combine ? optim_chunks(t->whole) : chunks;
+        int64_t first_slot = s->combine ? slot : t->first_partial;
+        slot += slots;
+        if (!slots || (variant != SIZE_MAX && variant_of(t) != variant)) continue;
         w->table[first + l.rows++] =
-            (struct optim_row){*t, l.blocks, first_place, places, s->checked ? w->go : NULL};
+            (struct optim_row){*t, l.blocks, first_slot, slots, s->checked ? w->proceed : NULL};
         l.blocks += chunks;
         if (!chunks) continue;
         if (t->first_partial < results->from) results->from = t->first_partial;
@@ -132,11 +132,11 @@ static void *norms_of(struct device *dev, const struct optim_work *w, struct opt
     if (!s->combine) return w->partials;
     for (size_t i = 0; i < s->count; i++)
         bytes += (size_t)optim_chunks(s->tasks[i].whole) * sizeof(struct optim_partial);
-    dev->ops->fill(dev, w->places, 0, bytes);
+    dev->ops->fill(dev, w->slots, 0, bytes);
     gpu_launch(dev, "optim_spread", rows, 1,
-               (void *[]){(void *)&w->tasks, &rows, (void *)&w->partials, (void *)&w->places});
-    if (s->combine(s->context, w->places, bytes)) s->reduce_failed = true;
-    return w->places;
+               (void *[]){(void *)&w->tasks, &rows, (void *)&w->partials, (void *)&w->slots});
+    if (s->combine(s->context, w->slots, bytes)) s->reduce_failed = true;
+    return w->slots;
 }
 
 static void gpu_optim_step(struct device *dev, struct optim_work *w, struct optim_sweep *s)
@@ -147,7 +147,7 @@ static void gpu_optim_step(struct device *dev, struct optim_work *w, struct opti
     bool ask = s->check;
     int rows = 0;
     bool clips = s->clip && s->clip->refuses;
-    if (ask || (clips && s->clip->first)) dev->upload(dev, w->go, &yes, sizeof yes);
+    if (ask || (clips && s->clip->first)) dev->upload(dev, w->proceed, &yes, sizeof yes);
     if (clips) s->clip->first = false;
     s->checked = s->checked || ask || clips;
     s->check = false;
@@ -159,7 +159,7 @@ static void gpu_optim_step(struct device *dev, struct optim_work *w, struct opti
     dev->upload(dev, w->tasks, w->table, (size_t)rows * sizeof *w->table);
     if (s->clip) clip_rows(dev, w, s->clip, rows);
     if (ask) launch_all(dev, w, launches, "optim_check"); /* all are checked before the first is stepped */
-    if (s->look) return;
+    if (s->check_only) return;
     launch_all(dev, w, launches, NULL);
     if (s->trust) {
         void *norms = norms_of(dev, w, s, rows);
@@ -203,7 +203,7 @@ static void gpu_optim_clear(struct device *dev, void *block, size_t bytes, int64
 }
 
 const struct device_optim gpu_optim = {
-    .later = true,
+    .asynchronous = true,
     .create = gpu_optim_create,
     .destroy = gpu_optim_destroy,
     .step = gpu_optim_step,

@@ -1,6 +1,6 @@
-/* Functions of the first headers (0.1.0), which pass no sizes: programs that were built with those call them.
- * Newer headers have macros of these names (core/meopt.h), which pass the caller's sizes. What is written
- * here into a caller's struct is what those headers had, however the struct has grown since. */
+/* Functions without sizes, for programs that were built with the headers of version 0.1.0. Newer headers have
+ * macros of these names (core/meopt.h), which pass the caller's sizes. These functions write only the fields
+ * of the old headers. */
 #include "core/optim/optim.h"
 
 #include <string.h>
@@ -58,13 +58,13 @@ int(meopt_step)(struct meopt *opt, int64_t step, double lr, double scale,
 
 /* ---- structs of any size ---- */
 
-void struct_give(void *to, size_t to_size, const void *from, size_t from_size)
+void struct_copy_out(void *to, size_t to_size, const void *from, size_t from_size)
 {
     memcpy(to, from, to_size < from_size ? to_size : from_size);
     if (to_size > from_size) memset((char *)to + from_size, 0, to_size - from_size);
 }
 
-bool struct_take(void *to, size_t to_size, const void *from, size_t from_size)
+bool struct_copy_in(void *to, size_t to_size, const void *from, size_t from_size)
 {
     memcpy(to, from, to_size < from_size ? to_size : from_size);
     for (size_t i = to_size; i < from_size; i++)

@@ -1,4 +1,4 @@
-/* Gradients added to a tensor's accumulator, which is a moment of its own: the rule RULE_ACCUMULATE. */
+/* Adds gradients to accumulators, which are stored like first moments; their rule is RULE_ACCUMULATE. */
 #include "core/optim/norm.h"
 
 #include <math.h>
@@ -32,12 +32,12 @@ static int task_prepare(const struct meopt *opt, const struct tensor *t, struct 
 static int accumulate(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
                       size_t count, double scale, struct optim_task *tasks, struct meopt_error *err)
 {
-    bool wait = !opt->device->optim->later;
+    bool wait = !opt->device->optim->asynchronous;
     int status = MEOPT_OK;
     for (size_t i = 0; i < count && !status; i++) {
         for (size_t k = 0; k < i && !status; k++)
             if (tensors[k] == tensors[i])
-                status = optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s is named twice",
+                status = optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s is listed twice",
                                     opt->tensors[tensors[i]].name);
         if (!status)
             status = task_prepare(opt, &opt->tensors[tensors[i]], gradients[i], scale, &tasks[i], err);

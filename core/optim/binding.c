@@ -1,5 +1,5 @@
-/* Functions that framework bindings need in addition to steps: options per tensor, moved memory, weights
- * written by the caller, formats without tensors, moments as numbers. See core/meopt.h. */
+/* Functions for framework bindings (core/meopt.h): options per tensor, moved memory, weights written by the
+ * caller, planning without memory, moments as fp32. */
 #include "core/optim/optim.h"
 #include "kernels/f16.h"
 
@@ -42,7 +42,7 @@ int meopt_get_group(const struct meopt *opt, size_t tensor, struct meopt_group *
                                 .momentum = o->momentum,
                                 .dampening = o->dampening,
                                 .maximize = o->maximize};
-    struct_give(group, group->size, &found, sizeof found);
+    struct_copy_out(group, group->size, &found, sizeof found);
     return MEOPT_OK;
 }
 
@@ -57,7 +57,7 @@ int meopt_set_group(struct meopt *opt, size_t tensor, const struct meopt_group *
     changed.lr_scale = group->lr_scale;
     changed.decay = true;
     changed.grouped = true;
-    if (!struct_take(&changed.group, sizeof changed.group, group, group->size))
+    if (!struct_copy_in(&changed.group, sizeof changed.group, group, group->size))
         return optim_fail(
             err, MEOPT_BAD_ARGUMENT,
             "the group has a field that this library does not know: it is older than the header");
@@ -68,7 +68,8 @@ int meopt_set_group(struct meopt *opt, size_t tensor, const struct meopt_group *
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: lr_scale is %g", changed.name,
                           group->lr_scale);
     if (RULE_HAS(opt->options.rule, WITH_MOMENTUM) && group->momentum != 0 && changed.layout.m == STATE_NONE)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s was made without momentum", changed.name);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s was created without momentum",
+                          changed.name);
     opt->tensors[tensor] = changed;
     return MEOPT_OK;
 }
@@ -155,7 +156,7 @@ int meopt_plan_tensor_sized(size_t size, const struct meopt_options *options,
     struct meopt_options o;
     struct meopt_tensor row;
     struct layout layout;
-    if (!tensor || !info) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no tensor, or nowhere to put it");
+    if (!tensor || !info) return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor or info is NULL");
     int status = options_read(&o, options, err);
     if (!status) status = tensor_read(&row, &o, tensor, 0, err);
     if (status) return status;
@@ -166,11 +167,11 @@ int meopt_plan_tensor_sized(size_t size, const struct meopt_options *options,
                                       .first_moment = layout.m,
                                       .second_moment = layout.v};
     layout_add(&found.bytes, &layout, row.weights != NULL, row.copy != NULL);
-    struct_give(info, size, &found, sizeof found);
+    struct_copy_out(info, size, &found, sizeof found);
     return MEOPT_OK;
 }
 
-/* A range of moments: m where the rule has one, v where it has one. */
+/* Checks the arguments of an import or export: m and v must be given exactly if the rule has them. */
 static int moments_check(const struct meopt *opt, size_t tensor, int64_t first, int64_t count, const void *m,
                          const void *v, struct meopt_error *err)
 {
@@ -206,7 +207,7 @@ int meopt_moments_import(struct meopt *opt, size_t tensor, int64_t first, int64_
             return optim_fail(
                 err, MEOPT_NOT_FINITE,
                 "moments for %.100s hold a value above 2^126: no gradient that is stepped makes it, and "
-                "fewer bits than fp32 have no room for it",
+                "only fp32 can hold it",
                 t->name);
     if ((status = tensor_hold(opt, t, PART_STATE, &host, err))) return status;
     struct optim_task task = task_of(opt, &host);

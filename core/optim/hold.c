@@ -1,6 +1,6 @@
-/* What the host may touch of an optimizer whose arrays lie on a card: copies. Everything rare (save, load,
- * import, conversion, measuring errors) goes through them and the CPU's kernels; the step itself runs where
- * the arrays are (core/device/device.h, struct device_optim). */
+/* Host copies of tensors whose arrays are on a card. Rare operations (save, load, import, conversion,
+ * measuring errors) use such copies and the CPU's kernels. The step runs where the arrays are
+ * (core/device/device.h, struct device_optim). */
 #include "core/optim/offload.h"
 
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static int copy_out(const struct meopt *opt, void *to, const void *host, size_t 
     return optim_device_status(opt, err);
 }
 
-/* The blocks of a tensor by part: where they lie, and how long they are. */
+/* A block of a tensor: its part, its pointer and its size. */
 struct block {
     unsigned part;
     void **p;
@@ -38,14 +38,14 @@ enum { BLOCKS = 4 };
 static void blocks_of(struct tensor *t, struct block blocks[BLOCKS])
 {
     const struct layout *l = &t->layout;
-    size_t count = (size_t)l->count; /* a caller's weights need not be padded */
+    size_t count = (size_t)l->count; /* the caller's weights have no padding */
     blocks[0] = (struct block){PART_WEIGHTS, &t->weights, count * optim_weight_bytes(l->weights)};
     blocks[1] = (struct block){PART_WEIGHTS, &t->copy, l->copy_bytes ? count * 2 : 0};
     blocks[2] = (struct block){PART_WEIGHTS, &t->correction, l->residual_bytes};
     blocks[3] = (struct block){PART_STATE, (void **)&t->state, l->state_bytes};
 }
 
-static void *copy_capacity(const struct tensor *t, size_t bytes, int *status, struct meopt_error *err)
+static void *copy_allocate(const struct tensor *t, size_t bytes, int *status, struct meopt_error *err)
 {
     void *copy = *status || !bytes ? NULL : aligned_alloc(64, (bytes + 63) & ~(size_t)63);
     if (!copy && bytes && !*status)
@@ -53,14 +53,14 @@ static void *copy_capacity(const struct tensor *t, size_t bytes, int *status, st
     return copy;
 }
 
-/* What of an offloaded tensor is elsewhere, into host memory. */
+/* Reads the offloaded states and residual bits of a tensor into host memory. */
 static int offloaded_hold(const struct meopt *opt, const struct tensor *t, unsigned parts,
                           struct tensor *host, struct meopt_error *err)
 {
     const struct layout *l = &t->layout;
     int status = MEOPT_OK;
-    host->state = copy_capacity(t, parts & PART_STATE ? l->state_bytes : 0, &status, err);
-    host->correction = copy_capacity(t, parts & PART_WEIGHTS ? l->residual_bytes : 0, &status, err);
+    host->state = copy_allocate(t, parts & PART_STATE ? l->state_bytes : 0, &status, err);
+    host->correction = copy_allocate(t, parts & PART_WEIGHTS ? l->residual_bytes : 0, &status, err);
     if (status || !(host->state || host->correction)) return status;
     return offload_read(opt, t, host->state, host->correction, err);
 }
@@ -87,7 +87,7 @@ int tensor_hold(const struct meopt *opt, const struct tensor *t, unsigned parts,
         if (status) tensor_release(opt, t, host, false, NULL);
         return status;
     }
-    struct tensor card = *t; /* NULL where it is offloaded */
+    struct tensor card = *t; /* its pointers to offloaded blocks are NULL */
     struct block blocks[BLOCKS], from[BLOCKS];
     blocks_of(host, blocks);
     blocks_of(&card, from);
@@ -95,7 +95,7 @@ int tensor_hold(const struct meopt *opt, const struct tensor *t, unsigned parts,
     for (int i = 0; i < BLOCKS; i++) {
         const void *there = *from[i].p;
         if (!there) continue;
-        *blocks[i].p = copy_capacity(t, blocks[i].part & parts ? blocks[i].bytes : 0, &status, err);
+        *blocks[i].p = copy_allocate(t, blocks[i].part & parts ? blocks[i].bytes : 0, &status, err);
         if (*blocks[i].p) status = copy_in(opt, *blocks[i].p, there, blocks[i].bytes, err);
     }
     if (status) tensor_release(opt, t, host, false, NULL);

@@ -1,12 +1,11 @@
-/* How many bytes each tensor takes, of what kind and where:
- * the same arithmetic for meopt_query and meopt_create. */
+/* Formats and sizes of each tensor's blocks, for meopt_query and meopt_create. */
 #include "core/optim/optim.h"
 
 #include <string.h>
 
 static size_t rounded(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 
-/* Padded to whole groups; 0 for STATE_NONE. */
+/* Returns the bytes of an array, padded to whole groups; 0 for STATE_NONE. */
 static size_t state_array_bytes(int format, int64_t groups)
 {
     return (size_t)groups * optim_state_bytes(format);
@@ -73,8 +72,7 @@ int meopt_query_sized(size_t size, const struct meopt_options *options, const st
 {
     struct meopt_options o;
     struct meopt_bytes all = {0};
-    if (!bytes || (count && !tensors))
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no table of tensors, or nowhere to put the bytes");
+    if (!bytes || (count && !tensors)) return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensors or bytes is NULL");
     int status = options_read(&o, options, err);
     if (status) return status;
     for (size_t i = 0; i < count; i++) {
@@ -84,6 +82,6 @@ int meopt_query_sized(size_t size, const struct meopt_options *options, const st
         layout_plan(&layout, &o, &tensor);
         layout_add(&all, &layout, tensor.weights != NULL, tensor.copy != NULL);
     }
-    struct_give(bytes, size, &all, sizeof all);
+    struct_copy_out(bytes, size, &all, sizeof all);
     return MEOPT_OK;
 }

@@ -1,4 +1,4 @@
-/* Norms: of gradients over all who hold parts of them, and what is scaled by them. */
+/* Norms of gradients over all handles that hold parts of the tensors, and clipping by them. */
 #include "core/optim/norm.h"
 #include "kernels/optim_scale.h"
 
@@ -17,20 +17,20 @@ int optim_reduce_failed(const struct meopt *opt, struct meopt_error *err)
     return optim_fail(err, MEOPT_IO, "step %lld: the sum over shards failed", (long long)opt->step);
 }
 
-void places_fill(const struct meopt *opt, const struct tensor *t, size_t value, double *places)
+void slots_add(const struct meopt *opt, const struct tensor *t, size_t value, double *slots)
 {
     size_t at = t->whole ? (size_t)(t->first / (OPTIM_CHUNK * OPTIM_GROUP)) : 0;
     for (int64_t c = 0; c < chunks_of(t); c++) {
         const char *p = (const char *)&opt->partials[t->first_partial + (size_t)c];
         double found;
         memcpy(&found, p + value, sizeof found);
-        places[t->whole || !opt->options.reduce ? at + (size_t)c : 0] += found;
+        slots[t->whole || !opt->options.reduce ? at + (size_t)c : 0] += found;
     }
 }
 
-double places_sum(const struct meopt *opt, const struct tensor *t, double sum, const double *places)
+double slots_sum(const struct meopt *opt, const struct tensor *t, double sum, const double *slots)
 {
-    for (size_t i = 0; i < optim_places(opt, t); i++) sum += places[i];
+    for (size_t i = 0; i < optim_slots(opt, t); i++) sum += slots[i];
     return sum;
 }
 int gradient_prepare(const struct tensor *t, const void *gradient, int dtype, struct optim_task *task,
@@ -67,31 +67,31 @@ int gradient_sums(const struct meopt *opt, bool (*of)(const struct meopt *, size
                   const void *context, bool by_tensor, double *squares, int64_t *bad, int64_t *wide,
                   struct meopt_error *err)
 {
-    size_t places = 0;
+    size_t slots = 0;
     for (size_t i = 0; i < opt->count; i++)
-        places += of(opt, i, context) ? optim_places(opt, &opt->tensors[i]) : 0;
+        slots += of(opt, i, context) ? optim_slots(opt, &opt->tensors[i]) : 0;
     double *values = opt->sums;
-    memset(values, 0, (places + 2) * sizeof *values);
+    memset(values, 0, (slots + 2) * sizeof *values);
     size_t at = 0;
     for (size_t i = 0; i < opt->count; i++) {
         if (!of(opt, i, context)) continue;
         struct optim_partial total = partials_total(opt, &opt->tensors[i]);
-        values[places] += (double)total.bad_groups;
-        values[places + 1] += (double)total.wide_groups;
-        places_fill(opt, &opt->tensors[i], OPTIM_VALUE(gradient_squares), values + at);
-        at += optim_places(opt, &opt->tensors[i]);
+        values[slots] += (double)total.bad_groups;
+        values[slots + 1] += (double)total.wide_groups;
+        slots_add(opt, &opt->tensors[i], OPTIM_VALUE(gradient_squares), values + at);
+        at += optim_slots(opt, &opt->tensors[i]);
     }
-    int status = optim_reduce(opt, values, places + 2, err);
+    int status = optim_reduce(opt, values, slots + 2, err);
     *squares = 0;
     at = 0;
     for (size_t i = 0; i < opt->count; i++) {
         if (!of(opt, i, context)) continue;
-        *squares = by_tensor ? *squares + places_sum(opt, &opt->tensors[i], 0, values + at)
-                             : places_sum(opt, &opt->tensors[i], *squares, values + at);
-        at += optim_places(opt, &opt->tensors[i]);
+        *squares = by_tensor ? *squares + slots_sum(opt, &opt->tensors[i], 0, values + at)
+                             : slots_sum(opt, &opt->tensors[i], *squares, values + at);
+        at += optim_slots(opt, &opt->tensors[i]);
     }
-    *bad = (int64_t)values[places];
-    *wide = (int64_t)values[places + 1];
+    *bad = (int64_t)values[slots];
+    *wide = (int64_t)values[slots + 1];
     return status;
 }
 
@@ -101,7 +101,7 @@ static bool has_task(const struct meopt *opt, size_t tensor, const void *tasks)
     return ((const struct optim_task *)tasks)[tensor].gradient != NULL;
 }
 
-/* A task to add up the squares of what was given, or accumulated, for a tensor. */
+/* Prepares the task that sums the squares of a tensor's gradient, or of its accumulated gradient. */
 static int squares_task(const struct meopt *opt, const struct tensor *t, struct meopt_gradient gradient,
                         struct optim_task *task, struct meopt_error *err)
 {
@@ -110,8 +110,8 @@ static int squares_task(const struct meopt *opt, const struct tensor *t, struct 
     return gradient_prepare(t, gradient.data, gradient.dtype, task, err);
 }
 
-/* The squares of what has a gradient, or of what was accumulated. found: to there, on a card; else, without
- * `wait`, they stay where they are. */
+/* Sums the squares of all gradients, given or accumulated. A card stores the total in *found, or without
+ * `found` the result of each chunk in its own memory; `wait` copies these to the host. */
 static int squares_sweep(struct meopt *opt, const struct meopt_gradient *gradients, struct optim_task *tasks,
                          bool wait, struct optim_grad_stats *found, struct meopt_error *err)
 {
@@ -165,37 +165,37 @@ int meopt_norms_begin(struct meopt *opt, const struct meopt_gradient *gradients,
     OPTIM_ENTER(opt);
     struct optim_task *tasks = tasks_new(opt, err);
     if (!tasks) return MEOPT_NO_MEMORY;
-    int status = squares_sweep(opt, gradients, tasks, !opt->device->optim->later, NULL, err);
+    int status = squares_sweep(opt, gradients, tasks, !opt->device->optim->asynchronous, NULL, err);
     free(tasks);
     return status;
 }
 
-/* Sums of all sets in one array: the tensors' slots, one after another, and whether each has a bad group. */
+/* Computes norms and `finite` of all sets. One array holds the slots of all tensors, then each set's number
+ * of bad groups, so that one call of options.reduce is enough. */
 static int sets_sums(const struct meopt *opt, size_t sets, const int *set_of, double *norms, int *finite,
                      struct meopt_error *err)
 {
-    size_t places = 0, at = 0;
-    for (size_t i = 0; i < opt->count; i++)
-        places += set_of[i] >= 0 ? optim_places(opt, &opt->tensors[i]) : 0;
-    double *values = calloc(places + sets + 1, sizeof *values);
-    if (!values) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu norms", places);
+    size_t slots = 0, at = 0;
+    for (size_t i = 0; i < opt->count; i++) slots += set_of[i] >= 0 ? optim_slots(opt, &opt->tensors[i]) : 0;
+    double *values = calloc(slots + sets + 1, sizeof *values);
+    if (!values) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu norms", slots);
     for (size_t i = 0; i < opt->count; i++) {
         const struct tensor *t = &opt->tensors[i];
         if (set_of[i] < 0) continue;
-        values[places + (size_t)set_of[i]] += (double)partials_total(opt, t).bad_groups;
-        places_fill(opt, t, OPTIM_VALUE(gradient_squares), values + at);
-        at += optim_places(opt, t);
+        values[slots + (size_t)set_of[i]] += (double)partials_total(opt, t).bad_groups;
+        slots_add(opt, t, OPTIM_VALUE(gradient_squares), values + at);
+        at += optim_slots(opt, t);
     }
-    int status = optim_reduce(opt, values, places + sets, err);
+    int status = optim_reduce(opt, values, slots + sets, err);
     for (size_t s = 0; s < sets; s++) {
         norms[s] = 0;
-        finite[s] = values[places + s] == 0;
+        finite[s] = values[slots + s] == 0;
     }
     at = 0;
     for (size_t i = 0; i < opt->count; i++) {
         if (set_of[i] < 0) continue;
-        norms[set_of[i]] = places_sum(opt, &opt->tensors[i], norms[set_of[i]], values + at);
-        at += optim_places(opt, &opt->tensors[i]);
+        norms[set_of[i]] = slots_sum(opt, &opt->tensors[i], norms[set_of[i]], values + at);
+        at += optim_slots(opt, &opt->tensors[i]);
     }
     for (size_t s = 0; s < sets; s++) norms[s] = sqrt(norms[s]);
     free(values);
@@ -221,15 +221,17 @@ int meopt_gradient_found(struct meopt *opt, const struct meopt_gradient *gradien
                    "one thing by two names");
     if (!opt || !gradients || !found) return optim_fail(err, MEOPT_BAD_ARGUMENT, "a null argument");
     if (opt->options.reduce && !opt->options.combine)
-        return optim_fail(err, MEOPT_BAD_ORDER, "others hold parts: their norm is meopt_gradient_norm's");
+        return optim_fail(err, MEOPT_BAD_ORDER,
+                          "options.reduce without options.combine: call meopt_gradient_norm");
     OPTIM_ENTER(opt);
     struct optim_task *tasks = tasks_new(opt, err);
     if (!tasks) return MEOPT_NO_MEMORY;
-    bool later = opt->device->optim->later;
+    bool asynchronous = opt->device->optim->asynchronous;
     double squares = 0;
     int64_t bad = 0, wide;
-    int status = squares_sweep(opt, gradients, tasks, !later, later ? (void *)found : NULL, err);
-    if (!status && !later) {
+    int status =
+        squares_sweep(opt, gradients, tasks, !asynchronous, asynchronous ? (void *)found : NULL, err);
+    if (!status && !asynchronous) {
         status = gradient_sums(opt, has_task, tasks, false, &squares, &bad, &wide, err);
         *found = (struct meopt_grad_stats){squares, bad == 0, 0};
     }

@@ -1,4 +1,4 @@
-/* Offloaded states: what is where, and in and out of it between steps. The ring: offload_ring.c. */
+/* Offloaded states: selection of tensors, their pieces, access between steps. The ring: offload_ring.c. */
 #include "core/base/file.h"
 #include "core/optim/offload_internal.h"
 
@@ -9,7 +9,7 @@
 
 enum {
     PIECE_BYTES = 1 << 20, /* a disk reaches its rate with requests of this size */
-    STAGES_LEAST = 3,      /* one is read, one stepped, one written */
+    MIN_STAGES = 3,        /* one is read, one stepped, one written */
     SMALL_COUNT =
         8192 /* elements: norms and biases stay, a thousandth of the bytes and most of the tensors */
 };
@@ -26,10 +26,10 @@ int offload_failed(struct offload *o, int status, struct meopt_error *err, const
     return optim_fail(err, o->failed, "%s", o->why);
 }
 
-/* ---- What is offloaded ------------------------------------------------------------------------------- */
+/* ---- Selection --------------------------------------------------------------------------------------- */
 
-/* Evenly along the table, so that every block of a model has its part. */
-bool offload_takes(struct meopt *opt, const struct layout *l)
+/* Selects tensors evenly along the table, so that every block of a model has an equal share offloaded. */
+bool offload_select(struct meopt *opt, const struct layout *l)
 {
     double bytes = (double)(l->state_bytes + l->residual_bytes);
     if (!opt->options.offload || l->count < SMALL_COUNT || bytes <= 0) return false;
@@ -55,7 +55,7 @@ static size_t piece_bytes(const struct tensor *t, int64_t groups)
     return (l.state_bytes + l.residual_bytes + align - 1) & ~(align - 1);
 }
 
-/* Groups of each of a tensor's pieces but the last. */
+/* Returns the number of groups in each piece of a tensor, except the last. */
 static int64_t piece_groups(const struct tensor *t)
 {
     int64_t chunks = chunks_of(t), each = PIECE_BYTES / (int64_t)piece_bytes(t, OPTIM_CHUNK);
@@ -86,13 +86,13 @@ static int partition_pieces(struct meopt *opt, struct offload *o)
                                                          .groups = groups,
                                                          .offset = o->file_bytes,
                                                          .bytes = bytes,
-                                                         .stage = NOWHERE,
-                                                         .writer = NOWHERE};
+                                                         .stage = NONE,
+                                                         .writer = NONE};
             o->file_bytes += (int64_t)bytes;
             if (bytes > o->stage_bytes) o->stage_bytes = bytes;
         }
-        o->home_bytes[0] += t->offloaded ? (int64_t)t->layout.state_bytes : 0;
-        o->home_bytes[1] += t->offloaded ? (int64_t)t->layout.residual_bytes : 0;
+        o->offloaded_bytes[0] += t->offloaded ? (int64_t)t->layout.state_bytes : 0;
+        o->offloaded_bytes[1] += t->offloaded ? (int64_t)t->layout.residual_bytes : 0;
     }
     o->first[opt->count] = o->piece_count;
     return MEOPT_OK;
@@ -100,7 +100,7 @@ static int partition_pieces(struct meopt *opt, struct offload *o)
 
 /* ---- File and ring ------------------------------------------------------------------------------------- */
 
-/* Of the largest tensor, where the caller does not say how much steps together. */
+/* Returns options.offload_ring_bytes, or by default the bytes of the largest offloaded tensor. */
 static size_t ring_bytes(const struct meopt *opt)
 {
     size_t most = opt->options.offload_ring_bytes;
@@ -112,28 +112,28 @@ static size_t ring_bytes(const struct meopt *opt)
     return most;
 }
 
-/* All stages are one block, of the class that is offloaded most. */
+/* Allocates all stages as one block. Its class of memory is that of moments, most of the offloaded bytes. */
 static int ring_create(struct meopt *opt, struct offload *o, struct meopt_error *err)
 {
     size_t wanted = ring_bytes(opt) / o->stage_bytes + 2;
-    if (wanted < STAGES_LEAST) wanted = STAGES_LEAST;
+    if (wanted < MIN_STAGES) wanted = MIN_STAGES;
     o->stage_count = wanted < (size_t)o->piece_count ? (int)wanted : o->piece_count;
     o->stages = calloc((size_t)o->stage_count + 1, sizeof *o->stages);
     o->block_bytes = ((size_t)o->stage_count + 1) * o->stage_bytes + TRANSFER_ALIGNMENT;
     static const char name[] = "ring of offloaded states";
     o->block = opt->options.device && !opt->options.allocate
                    ? device_alloc(opt->device, MEMORY_OPTIMIZER, o->block_bytes, name, NULL)
-                   : memory_get(&opt->options, MEOPT_MEMORY_MOMENTS, o->block_bytes, name);
+                   : memory_allocate(&opt->options, MEOPT_MEMORY_MOMENTS, o->block_bytes, name);
     if (!o->stages || !o->block)
-        return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu bytes of offloaded states on their way",
+        return optim_fail(err, MEOPT_NO_MEMORY, "no memory for the ring of offloaded states (%zu bytes)",
                           o->block_bytes);
     uintptr_t at = ((uintptr_t)o->block + TRANSFER_ALIGNMENT - 1) & ~(uintptr_t)(TRANSFER_ALIGNMENT - 1);
     for (int s = 0; s <= o->stage_count; s++)
         o->stages[s] = (struct stage){.memory = (uint8_t *)at + (size_t)s * o->stage_bytes,
                                       .host = (uint8_t *)at + (size_t)s * o->stage_bytes,
-                                      .reads = NOWHERE,
-                                      .piece = NOWHERE,
-                                      .writes = NOWHERE};
+                                      .reads = NONE,
+                                      .piece = NONE,
+                                      .writes = NONE};
     return MEOPT_OK;
 }
 
@@ -166,11 +166,11 @@ int offload_create(struct meopt *opt, struct meopt_error *err)
     int status = ring_create(opt, o, err);
     bool file = opt->options.offload == MEOPT_OFFLOAD_FILE;
     if (!status && opt->options.device) {
-        device_offloaded(opt->device, place_of(opt), MEMORY_OPTIMIZER, o->home_bytes[0]);
-        device_offloaded(opt->device, place_of(opt), MEMORY_WEIGHTS, o->home_bytes[1]);
+        device_offloaded(opt->device, place_of(opt), MEMORY_OPTIMIZER, o->offloaded_bytes[0]);
+        device_offloaded(opt->device, place_of(opt), MEMORY_WEIGHTS, o->offloaded_bytes[1]);
         o->accounted = true;
     }
-    if (!status && offload_on_card(opt)) status = carrier_create(opt, o, err);
+    if (!status && offload_on_card(opt)) status = copier_create(opt, o, err);
     if (!status && file && !opt->options.dry) status = file_create(opt, o, err);
     return status;
 }
@@ -180,30 +180,30 @@ void offload_destroy(struct meopt *opt)
     struct offload *o = opt->offload;
     if (!o) return;
     transfers_close(o->transfers);
-    memory_add(&opt->options, MEOPT_MEMORY_MOMENTS, o->block, o->block_bytes);
+    memory_release(&opt->options, MEOPT_MEMORY_MOMENTS, o->block, o->block_bytes);
     if (o->accounted) {
-        carrier_destroy(opt, o);
-        device_offloaded(opt->device, place_of(opt), MEMORY_OPTIMIZER, -o->home_bytes[0]);
-        device_offloaded(opt->device, place_of(opt), MEMORY_WEIGHTS, -o->home_bytes[1]);
+        copier_destroy(opt, o);
+        device_offloaded(opt->device, place_of(opt), MEMORY_OPTIMIZER, -o->offloaded_bytes[0]);
+        device_offloaded(opt->device, place_of(opt), MEMORY_WEIGHTS, -o->offloaded_bytes[1]);
     }
     pthread_mutex_destroy(&o->lock);
     free(o->stages);
     free(o->pieces);
     free(o->first);
     free(o->order);
-    free(o->seen);
+    free(o->current);
     free(o);
 }
 
 int meopt_offloaded(const struct meopt *opt, struct meopt_offload_info *info, struct meopt_error *err)
 {
     if (!opt || !info || info->size < sizeof info->size)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or nowhere to put it: set size first");
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, no info, or info->size is not set");
     struct meopt_offload_info all = {.size = info->size};
     const struct offload *o = opt->offload;
     if (o) {
-        all.moments = o->home_bytes[0];
-        all.corrections = o->home_bytes[1];
+        all.moments = o->offloaded_bytes[0];
+        all.corrections = o->offloaded_bytes[1];
         all.ring = (int64_t)o->block_bytes;
         all.read = o->bytes_read;
         all.written = o->bytes_written;
@@ -212,7 +212,7 @@ int meopt_offloaded(const struct meopt *opt, struct meopt_offload_info *info, st
         all.direct = o->transfers && transfers_direct(o->transfers);
         all.in_memory = o->transfers && transfers_in_memory(o->transfers);
     }
-    struct_give(info, info->size, &all, sizeof all);
+    struct_copy_out(info, info->size, &all, sizeof all);
     return MEOPT_OK;
 }
 
@@ -224,7 +224,7 @@ int meopt_tensor_offloaded(const struct meopt *opt, size_t tensor)
 /* ---- Between steps ---------------------------------------------------------------------------------------
  */
 
-/* The arrays of a state, and bytes of a group in each. */
+/* The arrays of a state: offset, and bytes per group. */
 struct arrays {
     size_t at[3], each[3];
 };
@@ -232,14 +232,14 @@ static struct arrays arrays_of(const struct layout *l)
 {
     struct arrays a = {{0, l->v_at, l->scales_at},
                        {optim_state_bytes(l->m), optim_state_bytes(l->v), optim_scale_bytes(l->m, l->v)}};
-    if (OPTIM_PAIR(l->m, l->v)) {
+    if (OPTIM_JOINT(l->m, l->v)) {
         a.each[0] *= 2;
         a.each[1] = 0;
     }
     return a;
 }
 
-/* Between a piece in its stage and the whole tensor's arrays; in: into the stage. */
+/* Copies between a piece in its stage and the whole tensor's arrays. in: into the stage. */
 static void piece_copy(const struct tensor *t, const struct piece *p, uint8_t *stage, uint8_t *state,
                        uint8_t *correction, bool in)
 {
@@ -255,17 +255,17 @@ static void piece_copy(const struct tensor *t, const struct piece *p, uint8_t *s
     memcpy(in ? its : mine, in ? mine : its, groups * each);
 }
 
-/* Through the stage that no step uses. */
+/* Reads or writes a piece through the extra stage, which no step uses. */
 static int piece_move(const struct meopt *opt, int index, bool write, struct meopt_error *err)
 {
     struct offload *o = opt->offload;
     struct piece *p = &o->pieces[index];
     struct stage *s = &o->stages[o->stage_count];
-    uint8_t *home = carrier_home(o, p);
-    if (home) s->host = home;
+    uint8_t *storage = copier_storage(o, p);
+    if (storage) s->host = storage;
     struct transfer all = {s->host, p->bytes, p->offset};
     if (!write && !p->written) memset(s->host, 0, p->bytes);
-    if (home || (!write && !p->written)) {
+    if (storage || (!write && !p->written)) {
         p->written = p->written || write;
         return MEOPT_OK;
     }
@@ -301,8 +301,8 @@ int offload_write(const struct meopt *opt, const struct tensor *t, const uint8_t
     bool all = (state || !t->layout.state_bytes) && (correction || !t->layout.residual_bytes);
     int status = ring_empty(opt, err);
     for (int p = o->first[tensor]; p < o->first[tensor + 1] && !status; p++) {
-        uint8_t *home = carrier_home(o, &o->pieces[p]);
-        if (home) o->stages[o->stage_count].host = home;
+        uint8_t *storage = copier_storage(o, &o->pieces[p]);
+        if (storage) o->stages[o->stage_count].host = storage;
         uint8_t *memory = o->stages[o->stage_count].host;
         if (all) memset(memory, 0, o->pieces[p].bytes);
         else status = piece_move(opt, p, false, err);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOGETHER = 8 }; /* pieces of one sweep where that many are there: work for many threads */
+enum { SWEEP_PIECES = 8 }; /* at most, per sweep of the ring: work for many threads */
 
 int ring_settle(const struct meopt *opt, int stage, struct meopt_error *err)
 {
@@ -13,22 +13,22 @@ int ring_settle(const struct meopt *opt, int stage, struct meopt_error *err)
     struct stage *s = &o->stages[stage];
     struct error why = {0};
     if (o->failed) return optim_fail(err, o->failed, "%s", o->why);
-    if (o->carrier) carrier_push(o, stage);
+    if (o->copier) copier_start_file(o, stage);
     int code = o->transfers ? transfers_wait(o->transfers, stage, &o->wait_seconds, &why) : 0;
     if (code)
         return offload_failed(o, why.code == EXIT_DISK ? MEOPT_DISK_FULL : MEOPT_IO, err,
                               "offloaded states: %.220s", why.what);
-    if (s->writes != NOWHERE && o->transfers) o->pieces[s->writes].writer = NOWHERE;
-    s->writes = NOWHERE;
+    if (s->writes != NONE && o->transfers) o->pieces[s->writes].writer = NONE;
+    s->writes = NONE;
     if (!s->unread) return MEOPT_OK;
     s->unread = false;
     const struct piece *p = &o->pieces[s->piece];
     if (p->written && o->transfers && crc32c(0, s->host, p->bytes) != p->crc)
         return offload_failed(
             o, MEOPT_BAD_STATE, err,
-            "offloaded state of %.100s: what was read from its file is not what was written",
+            "offloaded state of %.100s: the data read from its file differ from the data written",
             opt->tensors[p->tensor].name);
-    if (o->carrier && stage < o->stage_count) carrier_arrive(o, stage);
+    if (o->copier && stage < o->stage_count) copier_deliver(o, stage);
     else if (!p->written) memset(s->host, 0, p->bytes);
     return MEOPT_OK;
 }
@@ -39,71 +39,70 @@ int ring_empty(const struct meopt *opt, struct meopt_error *err)
     int status = MEOPT_OK;
     for (int s = 0; s < o->stage_count && !status; s++) {
         status = ring_settle(opt, s, err);
-        if (o->stages[s].piece != NOWHERE) o->pieces[o->stages[s].piece].stage = NOWHERE;
-        o->stages[s].piece = NOWHERE;
+        if (o->stages[s].piece != NONE) o->pieces[o->stages[s].piece].stage = NONE;
+        o->stages[s].piece = NONE;
     }
     o->next = o->due;
-    if (o->carrier) carrier_finish(o);
+    if (o->copier) copier_finish(o);
     return status;
 }
 
-/* The piece of the sequence that is to get a stage next; NOWHERE: none, or it has one. */
-static int coming(const struct offload *o)
+/* Returns the next piece of the sequence that needs a stage, or NONE. */
+static int next_piece(const struct offload *o)
 {
-    if (!o->order_count || (!o->round && o->next >= o->order_count)) return NOWHERE;
+    if (!o->order_count || (!o->repeats && o->next >= o->order_count)) return NONE;
     int piece = o->order[o->next % o->order_count];
-    return o->pieces[piece].stage == NOWHERE ? piece : NOWHERE;
+    return o->pieces[piece].stage == NONE ? piece : NONE;
 }
 
-/* A stage that is done with its piece writes it (out; NOWHERE: it was not changed), then reads what is due.
- */
-static int stage_turn(const struct meopt *opt, int stage, int out, struct meopt_error *err)
+/* Writes the stage's old piece (out; NONE: unchanged), then reads the next one. */
+static int stage_exchange(const struct meopt *opt, int stage, int out, struct meopt_error *err)
 {
     struct offload *o = opt->offload;
     struct stage *s = &o->stages[stage];
-    int in = coming(o), status = MEOPT_OK;
-    if (in != NOWHERE) {
+    int in = next_piece(o), status = MEOPT_OK;
+    if (in != NONE) {
         int writer = o->pieces[in].writer;
-        if (writer != NOWHERE && writer != stage && o->transfers) status = ring_settle(opt, writer, err);
+        if (writer != NONE && writer != stage && o->transfers) status = ring_settle(opt, writer, err);
         if (status) return status;
         o->next++;
         o->pieces[in].stage = stage;
     }
     struct transfer w = {0}, r = {0};
-    if (out != NOWHERE) {
+    if (out != NONE) {
         struct piece *p = &o->pieces[out];
         p->written = true;
         p->writer = stage;
         w = (struct transfer){s->memory, p->bytes, p->offset};
         o->bytes_written += (int64_t)p->bytes;
     }
-    bool stays = in == out && in != NOWHERE, read = in != NOWHERE && !stays && o->pieces[in].written;
+    bool stays = in == out && in != NONE, read = in != NONE && !stays && o->pieces[in].written;
     if (read) {
         r = (struct transfer){s->memory, o->pieces[in].bytes, o->pieces[in].offset};
         o->bytes_read += (int64_t)r.bytes;
     }
     s->piece = in;
     s->writes = out;
-    s->unread = in != NOWHERE && !stays;
-    if (o->carrier) {
-        carrier_turn(o, stage, out, read ? in : NOWHERE);
+    s->unread = in != NONE && !stays;
+    if (o->copier) {
+        copier_exchange(o, stage, out, read ? in : NONE);
         return MEOPT_OK;
     }
-    if (out != NOWHERE) o->pieces[out].crc = crc32c(0, s->memory, w.bytes);
+    if (out != NONE) o->pieces[out].crc = crc32c(0, s->memory, w.bytes);
     if (w.bytes || r.bytes) transfers_start(o->transfers, stage, &w, &r);
     return MEOPT_OK;
 }
 
-/* Free stages take what is due. */
-static int stages_fill(const struct meopt *opt, struct meopt_error *err)
+/* Starts reading the next pieces into all free stages. */
+static int stages_prefetch(const struct meopt *opt, struct meopt_error *err)
 {
     struct offload *o = opt->offload;
     int status = MEOPT_OK;
     for (int s = 0; s < o->stage_count && !status; s++) {
-        if (o->stages[s].piece != NOWHERE) continue;
-        if (coming(o) == NOWHERE) break;
-        status = ring_settle(opt, s, err); /* what it wrote last */
-        if (!status) status = stage_turn(opt, s, NOWHERE, err);
+        if (o->stages[s].piece != NONE) continue;
+        if (next_piece(o) == NONE) break;
+        status = ring_settle(opt, s, err); /* its last write */
+        if (!status) status = stage_exchange(opt, s, NONE, err);
     }
     return status;
 }
@@ -111,8 +110,8 @@ static int stages_fill(const struct meopt *opt, struct meopt_error *err)
 /* ---- The order --------------------------------------------------------------------------------------------
  */
 
-static int order_take(const struct meopt *opt, const int *pieces, int64_t count, bool round,
-                      struct meopt_error *err)
+static int order_set(const struct meopt *opt, const int *pieces, int64_t count, bool repeats,
+                     struct meopt_error *err)
 {
     struct offload *o = opt->offload;
     int status = ring_empty(opt, err);
@@ -124,44 +123,44 @@ static int order_take(const struct meopt *opt, const int *pieces, int64_t count,
     free(o->order);
     o->order = order;
     o->order_count = count;
-    o->round = round;
+    o->repeats = repeats;
     o->due = o->next = 0;
     return MEOPT_OK;
 }
 
-/* Returns whether the sequence continues like this. */
-static bool expected(const struct offload *o, const int *pieces, int64_t count)
+/* Returns whether the sequence continues with these pieces. */
+static bool order_continues(const struct offload *o, const int *pieces, int64_t count)
 {
-    if (!o->order_count || (!o->round && o->due + count > o->order_count)) return false;
+    if (!o->order_count || (!o->repeats && o->due + count > o->order_count)) return false;
     for (int64_t i = 0; i < count; i++)
         if (o->order[(o->due + i) % o->order_count] != pieces[i]) return false;
     return true;
 }
 
-/* These are stepped now; another order than expected costs what was read ahead. */
-static int order_expect(const struct meopt *opt, const int *pieces, int64_t count, struct meopt_error *err)
+/* Records that these pieces step now. A different order than expected discards what was prefetched. */
+static int order_follow(const struct meopt *opt, const int *pieces, int64_t count, struct meopt_error *err)
 {
     struct offload *o = opt->offload;
     int status = MEOPT_OK;
-    if (opt->step != o->step) { /* the step before is whole */
-        bool same = o->round && o->seen_count == o->order_count && o->due % o->order_count == 0;
-        if (!same && o->seen_count) status = order_take(opt, o->seen, o->seen_count, true, err);
-        o->seen_count = 0;
+    if (opt->step != o->step) { /* the previous step is complete */
+        bool same = o->repeats && o->current_count == o->order_count && o->due % o->order_count == 0;
+        if (!same && o->current_count) status = order_set(opt, o->current, o->current_count, true, err);
+        o->current_count = 0;
         o->step = opt->step;
     }
-    if (o->seen_count + count > o->seen_capacity) {
-        int64_t capacity = (o->seen_count + count) * 2;
-        int *seen = realloc(o->seen, (size_t)capacity * sizeof *seen);
-        if (!seen)
+    if (o->current_count + count > o->current_capacity) {
+        int64_t capacity = (o->current_count + count) * 2;
+        int *current = realloc(o->current, (size_t)capacity * sizeof *current);
+        if (!current)
             return optim_fail(err, MEOPT_NO_MEMORY, "no memory for the order of %lld pieces",
                               (long long)capacity);
-        o->seen = seen;
-        o->seen_capacity = capacity;
+        o->current = current;
+        o->current_capacity = capacity;
     }
-    memcpy(o->seen + o->seen_count, pieces, (size_t)count * sizeof *pieces);
-    o->seen_count += count;
-    if (!status && !expected(o, pieces, count)) status = order_take(opt, pieces, count, false, err);
-    return status ? status : stages_fill(opt, err);
+    memcpy(o->current + o->current_count, pieces, (size_t)count * sizeof *pieces);
+    o->current_count += count;
+    if (!status && !order_continues(o, pieces, count)) status = order_set(opt, pieces, count, false, err);
+    return status ? status : stages_prefetch(opt, err);
 }
 
 /* ---- The sweep --------------------------------------------------------------------------------------------
@@ -192,25 +191,25 @@ static struct optim_task piece_task(const struct meopt *opt, const struct optim_
     return task;
 }
 
-/* Would settling it wait? */
-static bool arrived(const struct offload *o, int stage)
+/* Returns whether ring_settle would not wait. */
+static bool transfer_done(const struct offload *o, int stage)
 {
-    return !o->transfers || (!o->stages[stage].leaving && transfers_idle(o->transfers, stage));
+    return !o->transfers || (!o->stages[stage].downloading && transfers_idle(o->transfers, stage));
 }
 
-/* Some pieces from `at` on, those that are there: steps them and lets them go. */
-static int step_some(const struct meopt *opt, const struct optim_sweep *sweep, const size_t *task_of_piece,
-                     const int *pieces, int64_t *at, int64_t count, struct meopt_error *err)
+/* Steps some pieces from `at` on, those already loaded, and starts writing them. */
+static int step_ready(const struct meopt *opt, const struct optim_sweep *sweep, const size_t *task_of_piece,
+                      const int *pieces, int64_t *at, int64_t count, struct meopt_error *err)
 {
     struct offload *o = opt->offload;
-    struct optim_task tasks[TOGETHER];
+    struct optim_task tasks[SWEEP_PIECES];
     struct optim_sweep part = *sweep;
     bool changes = false;
     int n = 0, status = MEOPT_OK;
-    for (; n < TOGETHER && *at + n < count && !status; n++) {
+    for (; n < SWEEP_PIECES && *at + n < count && !status; n++) {
         const struct piece *p = &o->pieces[pieces[*at + n]];
-        if (n && (p->stage == NOWHERE || !arrived(o, p->stage))) break;
-        if (p->stage == NOWHERE) status = stages_fill(opt, err);
+        if (n && (p->stage == NONE || !transfer_done(o, p->stage))) break;
+        if (p->stage == NONE) status = stages_prefetch(opt, err);
         if (!status) status = ring_settle(opt, p->stage, err);
         if (status) break;
         const struct optim_task *whole = &sweep->tasks[task_of_piece[*at + n]];
@@ -221,15 +220,16 @@ static int step_some(const struct meopt *opt, const struct optim_sweep *sweep, c
     part.tasks = tasks;
     part.count = (size_t)n;
     opt->device->optim->step(opt->device, opt->work, &part);
-    for (int s = 0; o->carrier && s < o->stage_count; s++) carrier_push(o, s); /* while those are stepped */
+    for (int s = 0; o->copier && s < o->stage_count; s++)
+        copier_start_file(o, s); /* in parallel with the step */
     o->due += n;
     for (int i = 0; i < n && !status; i++) {
         int piece = pieces[*at + i], stage = o->pieces[piece].stage;
-        o->pieces[piece].stage = NOWHERE;
-        status = stage_turn(opt, stage, changes ? piece : NOWHERE, err);
+        o->pieces[piece].stage = NONE;
+        status = stage_exchange(opt, stage, changes ? piece : NONE, err);
     }
     *at += n;
-    return status ? status : stages_fill(opt, err);
+    return status ? status : stages_prefetch(opt, err);
 }
 
 static int sweep_pieces(const struct meopt *opt, const size_t *tensors, const struct optim_sweep *sweep,
@@ -250,10 +250,10 @@ static int sweep_pieces(const struct meopt *opt, const size_t *tensors, const st
             tasks[count] = i;
             pieces[count++] = p;
         }
-    if (!status) status = order_expect(opt, pieces, count, err);
+    if (!status) status = order_follow(opt, pieces, count, err);
     for (int64_t at = 0; at < count && !status;)
-        status = step_some(opt, sweep, tasks, pieces, &at, count, err);
-    for (int s = 0; o->carrier && s < o->stage_count && !status; s++) carrier_push(o, s);
+        status = step_ready(opt, sweep, tasks, pieces, &at, count, err);
+    for (int s = 0; o->copier && s < o->stage_count && !status; s++) copier_start_file(o, s);
     free(pieces);
     free(tasks);
     return status;

@@ -24,7 +24,7 @@ static struct device *device_of(const struct meopt_options *o)
     return o->device ? (struct device *)o->device : device_host();
 }
 
-void *memory_get(const struct meopt_options *o, int kind, size_t bytes, const char *tensor)
+void *memory_allocate(const struct meopt_options *o, int kind, size_t bytes, const char *tensor)
 {
     static const enum memory_class classes[MEOPT_MEMORY_KINDS] = {[MEOPT_MEMORY_WEIGHTS] = MEMORY_WEIGHTS,
                                                                   [MEOPT_MEMORY_COPY] = MEMORY_WEIGHTS,
@@ -39,7 +39,7 @@ void *memory_get(const struct meopt_options *o, int kind, size_t bytes, const ch
     return p;
 }
 
-void memory_add(const struct meopt_options *o, int kind, void *p, size_t bytes)
+void memory_release(const struct meopt_options *o, int kind, void *p, size_t bytes)
 {
     if (!p) return;
     if (o->release) o->release(o->context, kind, p, bytes);
@@ -73,7 +73,7 @@ struct optim_task task_of(const struct meopt *opt, const struct tensor *t)
     };
 }
 
-/* memset of a block whose bytes belong evenly to the tensor's groups */
+/* Sets a block to zero, in chunks, by the threads that will step them. */
 static void clear_block(const struct meopt *opt, const struct tensor *t, void *block, size_t bytes)
 {
     if (block && !opt->options.dry)
@@ -93,7 +93,7 @@ static int tensor_get(const struct meopt *opt, struct tensor *t, int kind, size_
                       struct meopt_error *err)
 {
     if (!bytes || *p) return MEOPT_OK;
-    *p = memory_get(&opt->options, kind, bytes, t->name);
+    *p = memory_allocate(&opt->options, kind, bytes, t->name);
     if (!*p)
         return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu bytes of tensor %.100s", bytes, t->name);
     return MEOPT_OK;
@@ -104,7 +104,7 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
 {
     struct layout *l = &t->layout;
     layout_plan(l, &opt->options, from);
-    t->offloaded = offload_takes(opt, l);
+    t->offloaded = offload_select(opt, l);
     t->name = strdup(from->name);
     if (!t->name) return optim_fail(err, MEOPT_NO_MEMORY, "no memory");
     t->ndim = from->ndim;
@@ -115,7 +115,7 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     t->decay = !(from->flags & MEOPT_NO_DECAY);
     t->shares = from->flags & MEOPT_SHARED_MEMORY;
     t->lr_scale = from->lr_scale;
-    t->key = fnv1a(t->name); /* its place in the table must not matter */
+    t->key = fnv1a(t->name); /* independent of its index in the table */
     if ((uintptr_t)from->weights % (l->weights <= WEIGHTS_F32_COPY ? 4 : 2) || (uintptr_t)from->copy % 2)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: weights at %p are misaligned", t->name,
                           from->weights);
@@ -142,7 +142,7 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     return MEOPT_OK;
 }
 
-/* The caller's memory of a tensor: its weights, or their copy. */
+/* Memory of the caller: a tensor's weights or copy. */
 struct extent {
     uintptr_t begin, end;
     const struct tensor *tensor;
@@ -154,7 +154,7 @@ static int by_begin(const void *a, const void *b)
     return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-/* Two tensors in one place would undo each other's steps. */
+/* Refuses tensors that share memory, because they would undo each other's steps. */
 static int refuse_overlap(const struct meopt *opt, struct meopt_error *err)
 {
     struct extent *extents = calloc(2 * opt->count + 1, sizeof *extents);
@@ -186,11 +186,11 @@ static int refuse_overlap(const struct meopt *opt, struct meopt_error *err)
 static void tensor_destroy(const struct meopt *opt, struct tensor *t)
 {
     const struct layout *l = &t->layout;
-    memory_add(&opt->options, MEOPT_MEMORY_ACCUMULATOR, t->accumulator, l->accumulator_bytes);
-    memory_add(&opt->options, MEOPT_MEMORY_MOMENTS, t->state, l->state_bytes);
-    memory_add(&opt->options, MEOPT_MEMORY_CORRECTION, t->correction, l->residual_bytes);
-    if (t->own_copy) memory_add(&opt->options, MEOPT_MEMORY_COPY, t->copy, l->copy_bytes);
-    if (t->own_weights) memory_add(&opt->options, MEOPT_MEMORY_WEIGHTS, t->weights, l->weight_bytes);
+    memory_release(&opt->options, MEOPT_MEMORY_ACCUMULATOR, t->accumulator, l->accumulator_bytes);
+    memory_release(&opt->options, MEOPT_MEMORY_MOMENTS, t->state, l->state_bytes);
+    memory_release(&opt->options, MEOPT_MEMORY_CORRECTION, t->correction, l->residual_bytes);
+    if (t->own_copy) memory_release(&opt->options, MEOPT_MEMORY_COPY, t->copy, l->copy_bytes);
+    if (t->own_weights) memory_release(&opt->options, MEOPT_MEMORY_WEIGHTS, t->weights, l->weight_bytes);
     free(t->name);
     *t = (struct tensor){0};
 }
@@ -199,22 +199,22 @@ static void tensor_destroy(const struct meopt *opt, struct tensor *t)
 static int results_grow(struct meopt *opt, size_t before, struct meopt_error *err)
 {
     const struct device_optim *optim = opt->device->optim;
-    size_t chunks = 0, places = 0;
+    size_t chunks = 0, slots = 0;
     for (size_t i = 0; i < opt->count; i++) {
         opt->tensors[i].first_partial = chunks;
         chunks += (size_t)chunks_of(&opt->tensors[i]);
-        places += optim_places(opt, &opt->tensors[i]);
+        slots += optim_slots(opt, &opt->tensors[i]);
     }
     struct optim_partial *partials = realloc(opt->partials, (chunks + 1) * sizeof *partials);
     if (!partials) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu chunks", chunks);
     opt->partials = partials;
     memset(partials + before, 0, (chunks + 1 - before) * sizeof *partials);
-    double *sums = realloc(opt->sums, (places + 2) * sizeof *sums);
-    if (!sums) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu sums", places);
+    double *sums = realloc(opt->sums, (slots + 2) * sizeof *sums);
+    if (!sums) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu sums", slots);
     opt->sums = sums;
     struct optim_work *work;
     struct error why = {0};
-    if (optim->create(opt->device, opt->count, chunks, opt->options.combine ? places : 0, &work, &why)) {
+    if (optim->create(opt->device, opt->count, chunks, opt->options.combine ? slots : 0, &work, &why)) {
         optim->destroy(opt->device, work);
         return optim_fail(err, MEOPT_NO_MEMORY, "%.200s", why.what);
     }
@@ -272,7 +272,7 @@ int meopt_add_tensors(struct meopt *opt, const struct meopt_tensor *tensors, siz
 int meopt_create(struct meopt **out, const struct meopt_options *options, const struct meopt_tensor *tensors,
                  size_t count, struct meopt_error *err)
 {
-    if (!out) return optim_fail(err, MEOPT_BAD_ARGUMENT, "nowhere to put the handle");
+    if (!out) return optim_fail(err, MEOPT_BAD_ARGUMENT, "opt is NULL");
     *out = NULL;
     if (count && !tensors) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no table of tensors");
     struct meopt_options o;
@@ -292,7 +292,7 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
     opt->m_range4 = m_range(&o, STATE_4BIT);
     status = tensors_append(opt, tensors, count, err);
     if (!status) status = offload_create(opt, err);
-    opt->options.offload_dir = NULL; /* the caller's */
+    opt->options.offload_dir = NULL; /* belongs to the caller */
     if (!status) status = optim_device_status(opt, err);
     if (status) {
         meopt_destroy(opt);
@@ -321,7 +321,7 @@ int meopt_held_sized(size_t size, const struct meopt *opt, struct meopt_bytes *b
     if (!opt || !bytes) return MEOPT_BAD_ARGUMENT;
     for (size_t i = 0; i < opt->count; i++)
         layout_add(&held, &opt->tensors[i].layout, !opt->tensors[i].own_weights, !opt->tensors[i].own_copy);
-    struct_give(bytes, size, &held, sizeof held);
+    struct_copy_out(bytes, size, &held, sizeof held);
     return MEOPT_OK;
 }
 
@@ -336,11 +336,11 @@ int meopt_info_sized(size_t size, const struct meopt *opt, size_t tensor, struct
                                       .second_moment = t->layout.v,
                                       .updates = t->updates};
     layout_add(&found.bytes, &t->layout, !t->own_weights, !t->own_copy);
-    struct_give(info, size, &found, sizeof found);
+    struct_copy_out(info, size, &found, sizeof found);
     return MEOPT_OK;
 }
 
-/* Linear: tables have hundreds of rows, and creation looks each up once. */
+/* A linear search is enough: tables have hundreds of rows, and each is looked up once. */
 int64_t meopt_find(const struct meopt *opt, const char *name)
 {
     for (size_t i = 0; opt && name && i < opt->count; i++)
@@ -380,8 +380,8 @@ int optim_range_check(const struct meopt *opt, size_t tensor, int64_t first, int
     return MEOPT_OK;
 }
 
-/* Would one of them be infinite in bf16? */
-static bool beyond_bf16(const float *values, int64_t count)
+/* Returns whether a value would be infinite in bf16. */
+static bool overflows_bf16(const float *values, int64_t count)
 {
     float largest = 0;
     for (int64_t i = 0; i < count; i++) largest = fmaxf(largest, fabsf(values[i]));
@@ -401,7 +401,7 @@ int meopt_import(struct meopt *opt, size_t tensor, int64_t first, int64_t count,
         return optim_fail(err, MEOPT_NOT_FINITE, "weights for %.100s hold a NaN or an infinity",
                           opt->tensors[tensor].name);
     const struct layout *l = &opt->tensors[tensor].layout;
-    if (l->weights != WEIGHTS_F32 && !l->copy_f16 && beyond_bf16(values, count))
+    if (l->weights != WEIGHTS_F32 && !l->copy_f16 && overflows_bf16(values, count))
         return optim_fail(err, MEOPT_NOT_FINITE,
                           "weights for %.100s hold a value above 3.3895e38, bf16's largest",
                           opt->tensors[tensor].name);

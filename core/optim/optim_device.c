@@ -17,16 +17,16 @@ int meopt_device_open(struct meopt_device **device, int kind, int ordinal, void 
     static const enum device_kind kinds[] = {
         [MEOPT_DEVICE_CPU] = DEVICE_CPU, [MEOPT_DEVICE_HIP] = DEVICE_HIP, [MEOPT_DEVICE_CUDA] = DEVICE_CUDA};
     struct error why = {0};
-    struct device *opened;
-    if (!device) return optim_fail(err, MEOPT_BAD_ARGUMENT, "nowhere to put the device");
+    struct device *open_record;
+    if (!device) return optim_fail(err, MEOPT_BAD_ARGUMENT, "device is NULL");
     *device = NULL;
     if (kind < 0 || kind > MEOPT_DEVICE_CUDA || ordinal < 0)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "no device of kind %d, number %d", kind, ordinal);
     if ((kind == MEOPT_DEVICE_CPU && (context || stream)) || (kind == MEOPT_DEVICE_HIP && context))
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "a %s device takes no %s", device_kind_names[kinds[kind]],
                           context ? "context" : "stream");
-    if (device_adopt(&opened, kinds[kind], ordinal, context, stream, &why)) return failed(&why, err);
-    *device = (struct meopt_device *)opened;
+    if (device_adopt(&open_record, kinds[kind], ordinal, context, stream, &why)) return failed(&why, err);
+    *device = (struct meopt_device *)open_record;
     return MEOPT_OK;
 }
 
@@ -60,7 +60,7 @@ const char *meopt_device_driver(const struct meopt_device *device)
 int meopt_device_allocate(struct meopt_device *device, size_t bytes, void **p, struct meopt_error *err)
 {
     struct error why = {0};
-    if (!device || !p) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no device, or nowhere to put the address");
+    if (!device || !p) return optim_fail(err, MEOPT_BAD_ARGUMENT, "device or p is NULL");
     struct device *entered __attribute__((cleanup(optim_leave), unused)) = optim_enter(of(device));
     *p = device_alloc(of(device), MEMORY_DATA, bytes, "the caller's", &why);
     return *p ? MEOPT_OK : failed(&why, err);

@@ -11,7 +11,7 @@ enum {
     TENSOR_FLAGS =
         MEOPT_NO_DECAY | MEOPT_KEEP_F32 | MEOPT_PART | MEOPT_SHARED_MEMORY | MEOPT_KEEP_BF16 | MEOPT_COPY_F16
 };
-/* The kernels' numbers and names of libmeopt are the same lists. */
+/* Asserts that libmeopt and the kernels use the same numbers. */
 #define SAME(ours, others)        _Static_assert((int)(ours) == (int)(others), #ours " is not " #others)
 #define SAME_RULE(c, number, ...) SAME(RULE_##number, MEOPT_##number);
 OPTIM_RULES(SAME_RULE, )
@@ -126,7 +126,7 @@ int meopt_options_init_sized(size_t tensor_size, struct meopt_options *options, 
         .grad_averaging = 1,
         .offload_fraction = 1,
     };
-    struct_give(options, size, &o, sizeof o);
+    struct_copy_out(options, size, &o, sizeof o);
     return MEOPT_OK;
 }
 
@@ -156,7 +156,7 @@ int options_read(struct meopt_options *to, const struct meopt_options *from, str
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "options are of size %zu: call meopt_options_init first",
                           from->size);
     meopt_options_init(to, sizeof *to, 0);
-    if (!struct_take(to, sizeof *to, from, from->size))
+    if (!struct_copy_in(to, sizeof *to, from, from->size))
         return optim_fail(
             err, MEOPT_BAD_ARGUMENT,
             "the options have a field that this library does not know: it is older than the header");
@@ -212,14 +212,15 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
     const struct device *dev = (const struct device *)o->device;
     if (o->offload == MEOPT_OFFLOAD_HOST && !(dev && dev->streams && dev->streams->overlap))
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
-                          "offload to this machine's memory is for cards: without one the states are in it");
+                          "offloading to host memory requires a card: states are in host memory already");
     if (o->offload == MEOPT_OFFLOAD_FILE && !o->dry && !o->offload_dir)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "offload to a file needs offload_dir, a directory for it");
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "offloading to a file requires offload_dir");
     if (o->reserved_adapt_every)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT,
-                          "adapt_every is %d, expected 0: formats that widen during a run were removed; "
-                          "choose wider ones, as of meopt_options_preset \"quality\"",
-                          o->reserved_adapt_every);
+        return optim_fail(
+            err, MEOPT_BAD_ARGUMENT,
+            "adapt_every is %d, order_continues 0: formats that widen during a run were removed; "
+            "choose wider ones, as of meopt_options_preset \"quality\"",
+            o->reserved_adapt_every);
     if (RULE_HAS(o->rule, WITH_V) && OPTIM_LOW_BIT(o->second_moment) && o->beta1 * o->beta1 >= o->beta2)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           "a second moment of 8 or 4 bits needs beta1^2 < beta2, got %g and %g", o->beta1,
@@ -232,7 +233,7 @@ int tensor_read(struct meopt_tensor *to, const struct meopt_options *options,
 {
     const char *row = (const char *)table + i * options->tensor_size;
     memset(to, 0, sizeof *to);
-    if (!struct_take(to, sizeof *to, row, options->tensor_size))
+    if (!struct_copy_in(to, sizeof *to, row, options->tensor_size))
         return optim_fail(
             err, MEOPT_BAD_ARGUMENT,
             "tensor %zu has a field that this library does not know: it is older than the header", i);

@@ -1,4 +1,4 @@
-/* The step: scalars of each tensor, the sweep over its groups, norms, clipping. */
+/* The optimizer step: scalars of each tensor, sweeps over groups, LAMB's trust ratios, clipping. */
 #include "core/optim/norm.h"
 #include "core/optim/offload.h"
 #include "kernels/optim_scale.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The most that |m| / sqrt(v) can be, by Cauchy-Schwarz over the gradients that m and v average:
+/* Returns the bound of |m| / sqrt(v), by Cauchy-Schwarz over the gradients that m and v average:
  *   ((1 - b1) sum b1^k g_k)^2 <= (1 - b1)^2 / (1 - b2) sum_k (b1^2 / b2)^k * v
  * Without grad_averaging the first factor, 1 - b1, is 1. */
 double ratio_limit(const struct meopt_options *o, double t)
@@ -19,9 +19,9 @@ double ratio_limit(const struct meopt_options *o, double t)
     return limit < 1e30 ? limit : 1e30;
 }
 
-/* The binades above that of sqrt(v) that m needs: |m| <= limit * sqrt(v) < 2 limit * binade; a rounded
- * sqrt(v) may be one code less. The largest code stands for 1.93 (8 bits) or 1.375 (4 bits, where half the
- * limit has to do: finer codes for ordinary elements are worth more than the rare largest ones). */
+/* Returns how many binades above that of sqrt(v) m requires: |m| <= limit * sqrt(v) < 2 limit * binade. A
+ * rounded sqrt(v) may be one code less. The largest code represents 1.93 with 8 bits, 1.375 with 4 bits. With
+ * 4 bits half the limit is enough: finer codes for most elements matter more than rare large ones. */
 int m_range(const struct meopt_options *o, int m_format)
 {
     double need = m_format == STATE_4BIT ? ratio_limit(o, 0) / 2 / 1.375 : ratio_limit(o, 0) * 2 / 1.92;
@@ -69,8 +69,8 @@ struct optim_scalars step_scalars(const struct meopt *opt, const struct tensor *
         .nesterov = o->nesterov,
     };
     if (tensor->layout.m == STATE_F32 && tensor->layout.v == STATE_F32)
-        s.direction_limit = FLT_MAX;        /* exact by itself */
-    if (RULE_HAS(o->rule, WITH_MOMENTUM)) { /* torch: the buffer is the first gradient itself */
+        s.direction_limit = FLT_MAX;        /* exact moments need no limit */
+    if (RULE_HAS(o->rule, WITH_MOMENTUM)) { /* like torch: the buffer begins as the first gradient */
         s.beta1 = tensor->updates ? (float)o->momentum : 0;
         s.rest1 = tensor->updates ? (float)(1 - o->dampening) : 1;
         s.beta2 = (float)o->momentum;
@@ -92,7 +92,7 @@ struct optim_partial partials_total(const struct meopt *opt, const struct tensor
     return total;
 }
 
-/* LAMB: what its learning rate is made of once norms are known. No trust ratio where there is no decay. */
+/* Prepares LAMB's learning rate, which depends on norms. Without weight decay there is no trust ratio. */
 static void trust_prepare(const struct meopt *opt, const struct tensor *t, struct optim_task *task)
 {
     struct meopt_options own;
@@ -102,17 +102,17 @@ static void trust_prepare(const struct meopt *opt, const struct tensor *t, struc
     task->trust_at_most_1 = o->trust_clip;
 }
 
-/* A sweep over tensors, those first whose states are here. */
+/* Runs a sweep over tensors: first those with resident states, then the offloaded ones. */
 static int sweep_all(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
                      struct optim_sweep *sweep, bool wait, struct meopt_error *err)
 {
     const struct device_optim *optim = opt->device->optim;
     bool asked = sweep->wait;
     sweep->wait = wait;
-    if (opt->offload && sweep->check) { /* all gradients before one of them moves something */
-        sweep->look = true;
+    if (opt->offload && sweep->check) { /* check all gradients before the first update */
+        sweep->check_only = true;
         optim->step(opt->device, opt->work, sweep);
-        sweep->look = false;
+        sweep->check_only = false;
     }
     if (opt->offload && sweep->bad >= 0) return MEOPT_OK;
     for (size_t i = 0; i < sweep->count; i++)
@@ -124,40 +124,40 @@ static int sweep_all(struct meopt *opt, const size_t *tensors, struct optim_task
     return status ? status : optim_device_status(opt, err);
 }
 
-/* LAMB's first pass: norms of weight and update of each whole tensor give its learning rate. */
+/* Runs LAMB's first pass, which computes each tensor's learning rate from the norms of weight and update. */
 static int trust_ratios(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
                         struct optim_sweep *sweep, struct meopt_error *err)
 {
-    size_t places = 0;
-    for (size_t i = 0; i < sweep->count; i++) places += optim_places(opt, &opt->tensors[tensors[i]]);
-    double *squares = calloc(2 * places + 1, sizeof *squares); /* threads may step tensors of one handle */
-    if (!squares) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu norms", 2 * places);
-    double *updates = squares + places;
+    size_t slots = 0;
+    for (size_t i = 0; i < sweep->count; i++) slots += optim_slots(opt, &opt->tensors[tensors[i]]);
+    double *squares = calloc(2 * slots + 1, sizeof *squares); /* threads may step tensors of one handle */
+    if (!squares) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu norms", 2 * slots);
+    double *updates = squares + slots;
     for (size_t i = 0; i < sweep->count; i++) tasks[i].norms_only = 1;
     int status = sweep_all(opt, tensors, tasks, sweep, true, err);
-    for (size_t i = 0, at = 0; i < sweep->count; at += optim_places(opt, &opt->tensors[tensors[i++]])) {
-        places_fill(opt, &opt->tensors[tensors[i]], OPTIM_VALUE(weight_squares), squares + at);
-        places_fill(opt, &opt->tensors[tensors[i]], OPTIM_VALUE(update_squares), updates + at);
+    for (size_t i = 0, at = 0; i < sweep->count; at += optim_slots(opt, &opt->tensors[tensors[i++]])) {
+        slots_add(opt, &opt->tensors[tensors[i]], OPTIM_VALUE(weight_squares), squares + at);
+        slots_add(opt, &opt->tensors[tensors[i]], OPTIM_VALUE(update_squares), updates + at);
         tasks[i].norms_only = 0;
     }
-    if (!status) status = optim_reduce(opt, squares, 2 * places, err);
-    for (size_t i = 0, at = 0; i < sweep->count; at += optim_places(opt, &opt->tensors[tensors[i++]])) {
+    if (!status) status = optim_reduce(opt, squares, 2 * slots, err);
+    for (size_t i = 0, at = 0; i < sweep->count; at += optim_slots(opt, &opt->tensors[tensors[i++]])) {
         const struct tensor *t = &opt->tensors[tensors[i]];
         tasks[i].s.lr =
-            scale_trusted(tasks[i].lr, places_sum(opt, t, 0, squares + at),
-                          places_sum(opt, t, 0, updates + at), tasks[i].trust, tasks[i].trust_at_most_1);
+            scale_trusted(tasks[i].lr, slots_sum(opt, t, 0, squares + at), slots_sum(opt, t, 0, updates + at),
+                          tasks[i].trust, tasks[i].trust_at_most_1);
     }
     free(squares);
     return status;
 }
 
-/* The named tensors take their step. sweep->bad: nothing did. */
+/* Steps the named tensors. If it sets sweep->bad, no tensor has changed. */
 static int sweep_steps(struct meopt *opt, const size_t *tensors, struct optim_task *tasks,
                        struct optim_sweep *sweep, struct meopt_error *err)
 {
     bool wait = sweep->wait, trust = RULE_HAS(opt->options.rule, WITH_TRUST);
-    sweep->trust =
-        trust && opt->device->optim->later && !opt->offload && (!opt->options.reduce || opt->options.combine);
+    sweep->trust = trust && opt->device->optim->asynchronous && !opt->offload &&
+                   (!opt->options.reduce || opt->options.combine);
     if (sweep->trust) sweep->combine = opt->options.combine;
     sweep->context = opt->options.context;
     for (size_t i = 0; i < sweep->count && trust; i++) {
@@ -196,13 +196,14 @@ static int step_begin(struct meopt *opt, int64_t step, double lr, int check, str
 int meopt_step_begin(struct meopt *opt, int64_t step, double lr, int check, struct meopt_error *err)
 {
     if (opt && opt->options.max_grad_norm > 0)
-        return optim_fail(err, MEOPT_BAD_ORDER,
-                          "max_grad_norm %g needs all gradients at once: meopt_step, or the norm as `scale`",
-                          opt->options.max_grad_norm);
+        return optim_fail(
+            err, MEOPT_BAD_ORDER,
+            "max_grad_norm %g requires all gradients: call meopt_step, or pass the clipping `scale`",
+            opt->options.max_grad_norm);
     return step_begin(opt, step, lr, check, err);
 }
 
-/* Everything about one tensor's step but the sweep. */
+/* Checks the arguments of one tensor's step, and prepares its task. */
 static int task_prepare(const struct meopt *opt, const struct tensor *t, const void *gradient, int dtype,
                         double scale, struct optim_task *task, struct meopt_error *err)
 {
@@ -211,7 +212,7 @@ static int task_prepare(const struct meopt *opt, const struct tensor *t, const v
                           (long long)opt->step);
     if (opt->step <= t->last_step)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
-                          "tensor %.100s: step is %lld, its last one was %lld: numbers rise", t->name,
+                          "tensor %.100s: step is %lld, expected a number above its last, %lld", t->name,
                           (long long)opt->step, (long long)t->last_step);
     if (!isfinite(scale))
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: gradient scale is %g", t->name, scale);
@@ -228,12 +229,12 @@ static int not_finite(struct meopt_error *err, const struct tensor *t)
     return optim_fail(err, MEOPT_NOT_FINITE, "the gradient of %.100s holds a NaN or an infinity", t->name);
 }
 
-/* After a sweep: counters, accumulator. */
+/* Updates a tensor's counters after a sweep, and clears its accumulator. */
 static int task_finish(const struct meopt *opt, struct tensor *t, bool accumulated, struct meopt_error *err)
 {
     t->stepped = true;
     t->updates++;
-    t->last_step = opt->step - (t->found.bad_groups > 0); /* a bad one may be made again */
+    t->last_step = opt->step - (t->found.bad_groups > 0); /* a step with bad groups may be repeated */
     if (accumulated) {
         t->accumulated = 0;
         opt->device->optim->clear(opt->device, t->accumulator, t->layout.accumulator_bytes, chunks_of(t),
@@ -242,17 +243,16 @@ static int task_finish(const struct meopt *opt, struct tensor *t, bool accumulat
     return t->found.bad_groups ? not_finite(err, t) : MEOPT_OK;
 }
 
-/* How tensors are to step. wait: results are known on return. finite: so are the gradients. refused: not at
- * all. clip: by what a card finds, instead of scale. */
+/* Options of a step. wait: results are complete on return. finite: the caller checked the gradients. refused:
+ * do not step, only record that. clip: a card computes the scale from its statistics. */
 struct step_options {
     double scale;
     bool wait, finite, refused;
     struct optim_clip *clip;
 };
 
-/* The named tensors; tasks has a place for each. All that can
- * be wrong with what was given is found before anything moves: then it is as if nothing had been asked. What
- * a tensor's own step says later concerns that one; the others are counted, and the first is reported. */
+/* Steps the named tensors; tasks has one slot for each. It checks all arguments before it changes anything.
+ * Later errors concern single tensors: the others still step, and the first error is returned. */
 static int step_named(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
                       size_t count, const struct step_options *how, struct optim_task *tasks,
                       struct meopt_error *err)
@@ -264,7 +264,7 @@ static int step_named(struct meopt *opt, const size_t *tensors, const struct meo
                                 .kernels = opt->kernels,
                                 .threads = opt->options.threads,
                                 .wait = wait,
-                                .check = opt->check && !how->finite && !how->clip, /* which refuses, too */
+                                .check = opt->check && !how->finite && !how->clip, /* a clip checks, too */
                                 .clip = how->clip,
                                 .bad = -1};
     int status = MEOPT_OK;
@@ -325,7 +325,8 @@ int meopt_step_tensors(struct meopt *opt, const size_t *tensors, const struct me
     int status = step_check(opt, tensors, gradients, count, err);
     if (status) return status;
     return step_tensors(opt, tensors, gradients, count,
-                        &(struct step_options){.scale = scale, .wait = !opt->device->optim->later}, err);
+                        &(struct step_options){.scale = scale, .wait = !opt->device->optim->asynchronous},
+                        err);
 }
 
 int meopt_step_clipped(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
@@ -336,8 +337,8 @@ int meopt_step_clipped(struct meopt *opt, const size_t *tensors, const struct me
     OPTIM_ENTER(opt);
     int status = step_check(opt, tensors, gradients, count, err);
     if (status) return status;
-    if (!clip || !clip->found) return optim_fail(err, MEOPT_BAD_ARGUMENT, "nothing found to clip by");
-    if (!opt->device->optim->later) { /* which has no memory but this machine's */
+    if (!clip || !clip->found) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no clip, or no clip->found");
+    if (!opt->device->optim->asynchronous) { /* the CPU: clip->found is in host memory */
         const struct meopt_grad_stats *found = clip->found;
         opt->refused = opt->refused || !found->finite || !isfinite(found->squares);
         return step_tensors(opt, tensors, gradients, count,
@@ -362,7 +363,7 @@ int meopt_step_tensor(struct meopt *opt, size_t tensor, const void *gradient, en
     return meopt_step_tensors(opt, &tensor, &(struct meopt_gradient){gradient, (int)dtype}, 1, scale, err);
 }
 
-/* What became of the tensors whose steps were not waited for. */
+/* Fetches the results of steps that were not waited for. */
 static int deferred_results(struct meopt *opt, struct meopt_error *err)
 {
     opt->deferred = false;
@@ -402,7 +403,7 @@ int meopt_step_end_sized(size_t size, struct meopt *opt, struct meopt_step_stats
     for (size_t i = 0; i < opt->count; i++) found.tensors += opt->tensors[i].stepped;
     found.grad_norm = sqrt(squares);
     found.bad_groups = bad;
-    if (stats) struct_give(stats, size, &found, sizeof found);
+    if (stats) struct_copy_out(stats, size, &found, sizeof found);
     if (found.bad_groups)
         return optim_fail(
             err, MEOPT_NOT_FINITE,
@@ -413,16 +414,18 @@ int meopt_step_end_sized(size_t size, struct meopt *opt, struct meopt_step_stats
 
 int64_t meopt_wide_groups(const struct meopt *opt) { return opt ? opt->wide_groups : 0; }
 
-/* By what the norm of the scaled gradients is of options.max_grad_norm, where it is more. */
+/* Divides *scale so that the norm of the scaled gradients is at most options.max_grad_norm. */
 static int norm_divide(struct meopt *opt, const struct meopt_gradient *gradients, double *scale,
                        struct meopt_error *err)
 {
     double norm, limit = opt->options.max_grad_norm;
     int finite;
-    if (!(limit > 0) || opt->stepping || opt->options.dry) return MEOPT_OK; /* or refused further on */
+    if (!(limit > 0) || opt->stepping || opt->options.dry)
+        return MEOPT_OK; /* step_begin refuses the last two */
     int status = meopt_gradient_norm(opt, gradients, &norm, &finite, err);
     if (!status && !finite)
-        status = optim_fail(err, MEOPT_NOT_FINITE, "a gradient holds a NaN or an infinity: nothing moved");
+        status =
+            optim_fail(err, MEOPT_NOT_FINITE, "a gradient holds a NaN or an infinity: no tensor was stepped");
     norm *= fabs(*scale);
     if (!status && norm > limit) *scale *= limit / norm;
     return status;
@@ -447,9 +450,9 @@ int meopt_step_sized(size_t size, struct meopt *opt, int64_t step, double lr, do
             given[count++] = gradients[i];
         }
     if (!status)
-        status =
-            step_tensors(opt, tensors, given, count,
-                         &(struct step_options){.scale = scale, .wait = !opt->device->optim->later}, err);
+        status = step_tensors(
+            opt, tensors, given, count,
+            &(struct step_options){.scale = scale, .wait = !opt->device->optim->asynchronous}, err);
     if (status && status != MEOPT_NOT_FINITE) opt->stepping = false;
     else {
         int ended = meopt_step_end_sized(size, opt, stats, status ? NULL : err);

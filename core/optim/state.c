@@ -1,8 +1,8 @@
-/* Saves and loads optimizer state: records of one tensor, the stream of all, conversion between formats.
+/* Saves and loads optimizer state: records of one tensor, a sequence of all, conversion between formats.
  *
- * A record is a header, the bytes of m, of v (joint code: of both), of the scales, each as in memory
- * (little-endian, padded to whole groups of 64), and a CRC-32C of everything before it. Records are untrusted
- * input: every field and every value is checked before the tensor changes. */
+ * A record consists of a header, m, v (joint codes: both in m), the scales, and a CRC-32C of all that. Arrays
+ * are stored as in memory: little-endian, padded to whole groups of 64. Records are untrusted input: every
+ * field and every value is checked before the tensor changes. */
 #include "core/base/file.h"
 #include "core/optim/state.h"
 
@@ -12,7 +12,7 @@
 
 #define STREAM_MAGIC "MEOPTAL1"
 
-/* In front of each tensor of a stream; then name, weights, correction, record, CRC-32C of all that. */
+/* The header of each tensor of meopt_save; then name, weights, correction, record, CRC-32C of all that. */
 struct stream_tensor {
     uint32_t name_bytes;
     int32_t weights;
@@ -32,11 +32,7 @@ static struct record record_of(const struct meopt *opt, const struct tensor *t)
                        .ndim = t->ndim,
                        .first = t->first,
                        .updates = t->updates};
-    memcpy(r.magic,
-           OPTIM_PAIR(l->m, l->v) ? RECORD_MAGIC
-           : l->v == STATE_NONE   ? RECORD_SPANS
-                                  : RECORD_PLAIN,
-           8);
+    memcpy(r.magic, OPTIM_JOINT(l->m, l->v) ? RECORD_V3 : l->v == STATE_NONE ? RECORD_V4 : RECORD_V1, 8);
     r.m_range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
     memcpy(r.shape, t->shape, sizeof r.shape);
     size_t each[3];
@@ -91,7 +87,7 @@ int meopt_state_version(const void *record, size_t bytes)
     return record_known(&r) ? record_version(&r) : 0;
 }
 
-/* A task whose state is the payload of a checked record. */
+/* Returns a task whose state is the payload of a checked record. */
 static struct optim_task record_task(const struct meopt *opt, const struct tensor *t, const struct record *r,
                                      const char *payload)
 {
@@ -99,14 +95,14 @@ static struct optim_task record_task(const struct meopt *opt, const struct tenso
     task.m_format = r->m;
     task.v_format = r->v;
     task.m_range = r->m_range;
-    task.version = record_version(r) < RECORD_TODAY ? record_version(r) : 0;
+    task.version = record_version(r) < RECORD_CURRENT ? record_version(r) : 0;
     task.m = (void *)(uintptr_t)payload;
     task.v = (void *)(uintptr_t)(payload + r->m_bytes);
     task.scales = (uint8_t *)(uintptr_t)(payload + r->m_bytes + r->v_bytes);
     return task;
 }
 
-/* Values of a state by batches; stops when `use` does. */
+/* Passes the values of a state to `use` in batches, until it returns false. */
 #define BATCH_GROUPS 64
 static int state_each(const struct meopt *opt, const struct optim_task *task, int64_t groups,
                       int (*use)(void *context, int64_t group, int64_t count, const float *m, const float *v),
@@ -146,14 +142,14 @@ static int values_store(void *context, int64_t group, int64_t count, const float
 
 int64_t state_scales_wrong(int m, int v, int version, const uint8_t *scales, int64_t groups)
 {
-    bool today = version == RECORD_TODAY, pair = OPTIM_PAIR(m, v) && version != 1;
-    if (OPTIM_SPAN(m, v) && today) return groups; /* every header is one */
-    size_t each = pair ? sizeof(uint32_t) : OPTIM_LOW_BIT(m) || OPTIM_LOW_BIT(v) ? 1 : 0;
+    bool current = version == RECORD_CURRENT, joint = OPTIM_JOINT(m, v) && version != 1;
+    if (OPTIM_M_GRID(m, v) && current) return groups; /* every header is valid */
+    size_t each = joint ? sizeof(uint32_t) : OPTIM_LOW_BIT(m) || OPTIM_LOW_BIT(v) ? 1 : 0;
     for (int64_t group = 0; each && group < groups; group++) {
         uint32_t header = scales[group * (int64_t)each];
-        if (pair) memcpy(&header, scales + group * (int64_t)each, sizeof header);
+        if (joint) memcpy(&header, scales + group * (int64_t)each, sizeof header);
         bool wrong =
-            pair ? (header & 0x7ff) < 16 : header < STATE_EXPONENT_MIN || header > STATE_EXPONENT_MAX;
+            joint ? (header & 0x7ff) < 16 : header < STATE_EXPONENT_MIN || header > STATE_EXPONENT_MAX;
         if (header && wrong) return group;
     }
     return groups;
@@ -177,10 +173,10 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
                           "state of %.100s: formats %d and %d or range %d are impossible", name, r->m, r->v,
                           r->m_range);
     if (r->ndim != t->ndim || memcmp(r->shape, t->shape, sizeof r->shape) != 0 || r->first != t->first)
-        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s is of another shape", name);
+        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s has a different shape", name);
     if ((r->m == STATE_NONE) != (l->m == STATE_NONE) || (r->v == STATE_NONE) != (l->v == STATE_NONE))
-        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s has other moments than the rule %s", name,
-                          meopt_rule_name(opt->options.rule));
+        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s has different moments than the rule %s",
+                          name, meopt_rule_name(opt->options.rule));
     size_t each[3], groups = (size_t)l->groups;
     record_group_bytes(r, each);
     if (r->m_bytes != groups * each[0] || r->v_bytes != groups * each[1] ||
@@ -204,7 +200,7 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
     return MEOPT_OK;
 }
 
-/* The values of a checked record; those in another format are converted. */
+/* Loads the values of a checked record; converts those in a different format. */
 static int record_apply(struct meopt *opt, struct tensor *t, const struct record *r, const char *payload,
                         struct meopt_error *err)
 {
@@ -213,11 +209,11 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
     if (!t->layout.state_bytes) return MEOPT_OK;
     const struct layout *l = &t->layout;
     int range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
-    bool relative = OPTIM_LOW_BIT(l->m) && OPTIM_LOW_BIT(l->v) && !OPTIM_PAIR(l->m, l->v);
+    bool relative = OPTIM_LOW_BIT(l->m) && OPTIM_LOW_BIT(l->v) && !OPTIM_JOINT(l->m, l->v);
     struct tensor host;
     int status = tensor_hold(opt, t, PART_STATE, &host, err);
     if (status) return status;
-    if (r->m == l->m && r->v == l->v && record_version(r) == RECORD_TODAY &&
+    if (r->m == l->m && r->v == l->v && record_version(r) == RECORD_CURRENT &&
         (r->m_range == range || !relative)) {
         memcpy(host.state, payload, r->m_bytes);
         memcpy(host.state + l->v_at, payload + r->m_bytes, r->v_bytes);
@@ -242,7 +238,7 @@ int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_
     return status;
 }
 
-/* ---- All tensors in one stream ----------------------------------------------------------------------- */
+/* ---- All tensors: meopt_save, meopt_load ------------------------------------------------------------- */
 
 struct sink {
     int (*write)(void *context, const void *data, size_t bytes);
@@ -264,7 +260,7 @@ int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *
 {
     OPTIM_ENTER(opt);
     if (!opt || !write || opt->options.dry)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or nothing to write with");
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, a dry one, or write is NULL");
     struct sink sink = {write, context, 0, 0};
     struct stream stream = {.count = opt->count};
     memcpy(stream.magic, STREAM_MAGIC, 8);
@@ -299,8 +295,8 @@ int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *
     return MEOPT_OK;
 }
 
-/* Weights of a stream into a tensor of any format; check only: nothing is changed. */
-static int weights_take(struct meopt *opt, size_t tensor, const struct stream_tensor *head,
+/* Loads saved weights into a tensor of any format. check_only: changes nothing. */
+static int weights_load(struct meopt *opt, size_t tensor, const struct stream_tensor *head,
                         const char *weights, const char *correction, bool apply, struct meopt_error *err)
 {
     struct tensor *t = &opt->tensors[tensor];
@@ -341,8 +337,8 @@ static int stream_read(struct meopt *opt, const char *data, size_t bytes, bool a
         return optim_fail(err, MEOPT_BAD_STATE, "the saved state has %llu tensors, the optimizer %zu",
                           (unsigned long long)stream.count, opt->count);
     const char *at = data + sizeof stream, *end = data + bytes;
-    bool *seen = calloc(opt->count + 1, sizeof *seen);
-    if (!seen) return optim_fail(err, MEOPT_NO_MEMORY, "no memory");
+    bool *loaded = calloc(opt->count + 1, sizeof *loaded);
+    if (!loaded) return optim_fail(err, MEOPT_NO_MEMORY, "no memory");
     int status = MEOPT_OK;
     for (size_t i = 0; !status && i < opt->count; i++) {
         struct stream_tensor head;
@@ -368,29 +364,30 @@ static int stream_read(struct meopt *opt, const char *data, size_t bytes, bool a
             break;
         }
         int64_t index = meopt_find(opt, name);
-        if (index < 0 || seen[index]) {
-            status =
-                optim_fail(err, MEOPT_BAD_STATE,
-                           "the saved state has a tensor %.100s that the optimizer has not, or twice", name);
+        if (index < 0 || loaded[index]) {
+            status = optim_fail(
+                err, MEOPT_BAD_STATE,
+                "the saved state has a tensor %.100s that the optimizer lacks, or has it twice", name);
             break;
         }
-        seen[index] = true;
+        loaded[index] = true;
         struct tensor *t = &opt->tensors[index];
         if (!meopt_weight_format_name(head.weights) ||
             head.weight_bytes != weight_bytes(head.weights, t->layout.count) ||
             head.residual_bytes != (size_t)t->layout.groups * optim_residual_bytes(head.weights)) {
-            status = optim_fail(err, MEOPT_BAD_STATE, "saved weights of %.100s have another size", name);
+            status = optim_fail(err, MEOPT_BAD_STATE, "saved weights of %.100s have a different size", name);
             break;
         }
         struct record r;
         status = record_check(opt, t, record, head.record_bytes, &r, err);
-        if (!status) status = weights_take(opt, (size_t)index, &head, weights, correction, apply, err);
+        if (!status) status = weights_load(opt, (size_t)index, &head, weights, correction, apply, err);
         if (!status && apply) status = record_apply(opt, t, &r, record + sizeof r, err);
         at = tail + 4;
     }
-    free(seen);
+    free(loaded);
     if (!status && at != end)
-        status = optim_fail(err, MEOPT_BAD_STATE, "%zu bytes follow the saved state", (size_t)(end - at));
+        status = optim_fail(err, MEOPT_BAD_STATE, "%zu unexpected bytes after the saved state",
+                            (size_t)(end - at));
     return status;
 }
 

@@ -6,15 +6,15 @@
 
 #include <string.h>
 
-#define RECORD_SPANS "MEOPTST4" /* rules without v: 8-bit m with a quantizer range per group */
-#define RECORD_MAGIC "MEOPTST3" /* joint 16-bit codes of m and v */
-#define RECORD_PAIRS "MEOPTST2" /* the same with older quantizers; read as optim_formats.h describes */
-#define RECORD_PLAIN "MEOPTST1" /* neither; 8-bit moments have separate codes, with a scale per group */
+#define RECORD_V4 "MEOPTST4" /* rules without v: 8-bit m with a quantizer range per group */
+#define RECORD_V3 "MEOPTST3" /* joint 16-bit codes of m and v */
+#define RECORD_V2 "MEOPTST2" /* joint codes with an older quantizer (load_joint_v2 in optim_formats.h) */
+#define RECORD_V1 "MEOPTST1" /* separate codes of 8-bit moments, with a scale per group */
 
 /* Records of versions that widened formats during a run. Neither is written any more. */
 enum record_flags {
-    RECORD_PROMOTED = 1, /* the formats are wider than the options said */
-    RECORD_SAMPLES = 2   /* after the scales: measurements, which are not read */
+    RECORD_PROMOTED = 1, /* the formats are wider than those of the options */
+    RECORD_SAMPLES = 2   /* measurements follow the scales; they are ignored */
 };
 
 struct record {
@@ -30,22 +30,22 @@ static inline bool record_is(const struct record *r, const char *magic)
 {
     return memcmp(r->magic, magic, 8) == 0;
 }
-/* Is it a record at all? */
+/* Returns whether the header is that of a record. */
 static inline bool record_known(const struct record *r)
 {
-    return record_is(r, RECORD_SPANS) || record_is(r, RECORD_MAGIC) || record_is(r, RECORD_PAIRS) ||
-           record_is(r, RECORD_PLAIN);
+    return record_is(r, RECORD_V4) || record_is(r, RECORD_V3) || record_is(r, RECORD_V2) ||
+           record_is(r, RECORD_V1);
 }
 /* 1: 8-bit m and v have separate codes, 2: joint codes with older quantizers, 3: 8-bit m without v has a
  * scale per group, 4: the current format. */
-enum { RECORD_TODAY = 4 };
+enum { RECORD_CURRENT = 4 };
 static inline int record_version(const struct record *r)
 {
-    if (OPTIM_SPAN(r->m, r->v)) return record_is(r, RECORD_SPANS) ? RECORD_TODAY : 3;
-    if (!OPTIM_PAIR(r->m, r->v)) return RECORD_TODAY;
-    return record_is(r, RECORD_PLAIN) ? 1 : record_is(r, RECORD_PAIRS) ? 2 : RECORD_TODAY;
+    if (OPTIM_M_GRID(r->m, r->v)) return record_is(r, RECORD_V4) ? RECORD_CURRENT : 3;
+    if (!OPTIM_JOINT(r->m, r->v)) return RECORD_CURRENT;
+    return record_is(r, RECORD_V1) ? 1 : record_is(r, RECORD_V2) ? 2 : RECORD_CURRENT;
 }
-/* Elements of the whole tensor; 0: impossible. */
+/* Returns the elements of the whole tensor; 0: impossible shape. */
 static inline int64_t record_elements(const struct record *r)
 {
     int64_t count = 1;
@@ -53,23 +53,23 @@ static inline int64_t record_elements(const struct record *r)
         if (r->shape[d] < 1 || __builtin_mul_overflow(count, r->shape[d], &count)) return 0;
     return count;
 }
-/* Bytes of a group of 64 in the record's three arrays; formats are checked. */
+/* Computes the bytes of a group in the record's three arrays, for checked formats. */
 static inline void record_group_bytes(const struct record *r, size_t each[3])
 {
     each[0] = optim_state_bytes(r->m);
     each[1] = optim_state_bytes(r->v);
     each[2] = record_version(r) == 1 || record_version(r) == 3 ? 1 : optim_scale_bytes(r->m, r->v);
-    if (record_version(r) == 1 || !OPTIM_PAIR(r->m, r->v)) return;
+    if (record_version(r) == 1 || !OPTIM_JOINT(r->m, r->v)) return;
     each[0] += each[1];
     each[1] = 0;
 }
 
-/* Bytes of a record with its header and checksum, without measurements. */
+/* Returns the bytes of a record with its header and checksum, without measurements. */
 static inline size_t record_bytes(const struct record *r)
 {
     return sizeof *r + (size_t)(r->m_bytes + r->v_bytes + r->scale_bytes) + sizeof(uint32_t);
 }
-/* Are these the bytes of the record? Measurements may follow the scales. */
+/* Returns whether a record of this size holds its arrays. Measurements may follow the scales. */
 static inline bool record_fits(const struct record *r, size_t bytes)
 {
     return r->flags & RECORD_SAMPLES ? bytes >= record_bytes(r) : bytes == record_bytes(r);

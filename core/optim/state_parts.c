@@ -6,18 +6,18 @@
 #include <string.h>
 
 /* A record with a correct checksum, and the positions of its three arrays. */
-struct opened {
+struct open_record {
     struct record r;
     const char *arrays[3];
     size_t bytes[3];
-    int64_t groups; /* of which those arrays are; 0 of a rule without moments */
+    int64_t groups; /* in the arrays; 0 for a rule without moments */
 };
 
-static int record_open(struct opened *o, const void *record, size_t bytes, struct meopt_error *err)
+static int record_open(struct open_record *o, const void *record, size_t bytes, struct meopt_error *err)
 {
     uint32_t crc;
     if (!record || bytes < sizeof o->r + 4)
-        return optim_fail(err, MEOPT_BAD_STATE, "a state of %zu bytes is none", bytes);
+        return optim_fail(err, MEOPT_BAD_STATE, "a state of %zu bytes is too short", bytes);
     memcpy(&o->r, record, sizeof o->r);
     memcpy(&crc, (const char *)record + bytes - 4, 4);
     const struct record *r = &o->r;
@@ -41,7 +41,7 @@ static int record_open(struct opened *o, const void *record, size_t bytes, struc
     return MEOPT_OK;
 }
 
-/* The header of `groups` groups from `first`; where its arrays go. */
+/* Writes the header of `groups` groups from `first`, and returns the addresses of its arrays. */
 static int record_begin(struct record *r, int64_t first, int64_t groups, void *to, size_t *bytes,
                         char *arrays[3], struct meopt_error *err)
 {
@@ -77,8 +77,8 @@ static bool same_kind(const struct record *a, const struct record *b)
            a->updates == b->updates && a->flags == b->flags;
 }
 
-/* Do `elements` elements from `first` end with a group, or with the tensor that the record, or of which the
- * record's part, is? */
+/* Returns whether `elements` elements from `first` end at a group, or at the end of the record's tensor or
+ * part. */
 static bool ends_with_a_group(const struct record *r, int64_t first, int64_t elements)
 {
     int64_t end = first + elements, whole = record_elements(r);
@@ -88,17 +88,17 @@ static bool ends_with_a_group(const struct record *r, int64_t first, int64_t ele
 static int not_in_groups(struct meopt_error *err, int64_t first, int64_t elements)
 {
     return optim_fail(err, MEOPT_BAD_ARGUMENT,
-                      "%lld elements from %lld are no groups of 64 of the whole tensor: move such moments by "
+                      "%lld elements from %lld are not groups of 64 of the whole tensor: use "
                       "meopt_moments_export",
                       (long long)elements, (long long)first);
 }
 
-/* `elements` elements from group `first` (all: of the whole tensor) from records of parts that cover them in
- * rising order. */
+/* Assembles `elements` elements from group `first` (all: the whole tensor) from records of parts in rising
+ * order. */
 static int assemble(const void *const *parts, const size_t *part_bytes, size_t count, bool all, int64_t first,
                     int64_t elements, void *to, size_t *bytes, struct meopt_error *err)
 {
-    struct opened one, part;
+    struct open_record one, part;
     char *arrays[3] = {0};
     size_t each[3];
     int status = record_open(&one, parts[0], part_bytes[0], err);
@@ -111,7 +111,7 @@ static int assemble(const void *const *parts, const size_t *part_bytes, size_t c
     if ((status = record_begin(&r, first * OPTIM_GROUP, groups, to, bytes, arrays, err)) != 0 || !to)
         return status;
     record_group_bytes(&r, each);
-    int64_t at = 0, previous_end = -1; /* groups that are there; the end of the part before */
+    int64_t at = 0, previous_end = -1; /* groups copied so far; the end of the previous part */
     for (size_t i = 0; i < count; i++) {
         if ((status = record_open(&part, parts[i], part_bytes[i], err)) != 0) return status;
         if (part.groups && part.r.first % OPTIM_GROUP)
@@ -130,7 +130,7 @@ static int assemble(const void *const *parts, const size_t *part_bytes, size_t c
         at += some;
     }
     if (at != groups)
-        return optim_fail(err, MEOPT_BAD_STATE, "states of %zu parts are of %lld of %lld groups", count,
+        return optim_fail(err, MEOPT_BAD_STATE, "states of %zu parts have %lld of %lld groups", count,
                           (long long)at, (long long)groups);
     record_end(to, *bytes);
     return MEOPT_OK;
@@ -140,7 +140,7 @@ int meopt_state_join(const void *const *parts, const size_t *part_bytes, size_t 
                      size_t *bytes, struct meopt_error *err)
 {
     if (!parts || !part_bytes || !count || !bytes)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no records to join, or nowhere to say their size");
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no records to join, or bytes is NULL");
     return assemble(parts, part_bytes, count, true, 0, 0, to, bytes, err);
 }
 
@@ -148,7 +148,7 @@ int meopt_state_range(const void *const *parts, const size_t *part_bytes, size_t
                       int64_t count, void *to, size_t *bytes, struct meopt_error *err)
 {
     if (!parts || !part_bytes || !parts_count || !bytes)
-        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no records to join, or nowhere to say their size");
+        return optim_fail(err, MEOPT_BAD_ARGUMENT, "no records to join, or bytes is NULL");
     if (first < 0 || first % OPTIM_GROUP || count < 0 || first > INT64_MAX - count)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "%lld elements from %lld are no part of a state",
                           (long long)count, (long long)first);
@@ -158,10 +158,10 @@ int meopt_state_range(const void *const *parts, const size_t *part_bytes, size_t
 int meopt_state_cut(const void *whole, size_t whole_bytes, int64_t first, int64_t count, void *to,
                     size_t *bytes, struct meopt_error *err)
 {
-    struct opened o;
+    struct open_record o;
     char *arrays[3] = {0};
     size_t each[3];
-    if (!bytes) return optim_fail(err, MEOPT_BAD_ARGUMENT, "nowhere to say the size of the part");
+    if (!bytes) return optim_fail(err, MEOPT_BAD_ARGUMENT, "bytes is NULL");
     int status = record_open(&o, whole, whole_bytes, err);
     if (status) return status;
     int64_t all = record_elements(&o.r), groups = o.r.m == STATE_NONE ? 0 : optim_groups(count);

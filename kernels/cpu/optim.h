@@ -35,8 +35,8 @@ static inline size_t optim_state_bytes(int format)
 }
 static inline size_t optim_scale_bytes(int m_format, int v_format)
 {
-    return OPTIM_PAIR(m_format, v_format)                       ? 4
-           : OPTIM_SPAN(m_format, v_format)                     ? 2
+    return OPTIM_JOINT(m_format, v_format)                      ? 4
+           : OPTIM_M_GRID(m_format, v_format)                   ? 2
            : OPTIM_LOW_BIT(m_format) || OPTIM_LOW_BIT(v_format) ? 1
                                                                 : 0;
 }

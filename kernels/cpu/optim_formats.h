@@ -9,8 +9,8 @@
 #include "kernels/cpu/optim_vector.h"
 #include "kernels/optim_math.h"
 
-#define VECTORS (OPTIM_GROUP / LANES)
-#define PARTS   (16 / LANES)
+#define VECTORS    (OPTIM_GROUP / LANES)
+#define SUBVECTORS (16 / LANES)
 
 /* Codes of a group, in the highest bits where `high`. 4 bits: byte k (0..31) holds element k below and
  * element k + 32 above. */
@@ -77,8 +77,8 @@ OPTIM_FN struct state_code code_of(int format)
  * than finding the lane. */
 OPTIM_FN uint32_t group_exponent(word largest, uint32_t old, uint32_t bump)
 {
-    bool asks = LANES == 16 && old;
-    if (asks && word_any_reaches(largest, (old << 23) - bump) &&
+    bool compare = LANES == 16 && old;
+    if (compare && word_any_reaches(largest, (old << 23) - bump) &&
         !word_any_reaches(largest, ((old + 1) << 23) - bump))
         return old;
     return state_exponent(word_largest(largest), bump);
@@ -203,39 +203,40 @@ OPTIM_FN void store_rooted(const struct optim_task *t, int m_format, int v_forma
 
 /* ---- m of 8 bits without a v, on its group's span ---- */
 
-/* What the groups of a range share: the grids of each span, lowest, and span_threshold of each element. */
-struct span_shared {
-    struct span_grid grid[32];
-    real threshold[PAIR_GROUPS][VECTORS];
+/* What the groups of a range share: the grids of each span, lowest, and m_grid_threshold of each element. */
+struct m_grids {
+    struct m_grid grid[32];
+    real threshold[THRESHOLD_SETS][VECTORS];
 };
-OPTIM_FN void span_share(struct span_shared *s, const struct optim_task *t)
+OPTIM_FN void m_grids_make(struct m_grids *s, const struct optim_task *t)
 {
     word e;
-    for (uint32_t range = 0; range < 32; range++) s->grid[range] = span_grid_of(SPAN_LEAST, range);
+    for (uint32_t range = 0; range < 32; range++) s->grid[range] = m_grid_make(M_GRID_MIN_LOW, range);
     for (int k = 0; k < LANES; k++) e[k] = (uint32_t)k;
-    for (int i = 0; i < PAIR_GROUPS * VECTORS; i++, e += LANES)
-        s->threshold[i / VECTORS][i % VECTORS] = span_threshold(t->updates, t->key[0] ^ t->key[1], e);
+    for (int i = 0; i < THRESHOLD_SETS * VECTORS; i++, e += LANES)
+        s->threshold[i / VECTORS][i % VECTORS] = m_grid_threshold(t->updates, t->key[0] ^ t->key[1], e);
 }
-OPTIM_FN uint32_t span_header_at(const struct optim_task *t, int64_t group)
+OPTIM_FN uint32_t load_m_grid_header(const struct optim_task *t, int64_t group)
 {
     uint16_t header;
-    memcpy(&header, t->scales + group * SPAN_HEADER, sizeof header);
+    memcpy(&header, t->scales + group * M_GRID_HEADER, sizeof header);
     return header;
 }
-OPTIM_FN void load_span(real m[VECTORS], const struct optim_task *t, int64_t group, const struct span_grid *g)
+OPTIM_FN void load_m_grid(real m[VECTORS], const struct optim_task *t, int64_t group, const struct m_grid *g)
 {
     word code[VECTORS];
     load_codes(code, t->m, group, false, true);
-    for (int i = 0; i < VECTORS; i++) m[i] = span_decode(code[i], g);
+    for (int i = 0; i < VECTORS; i++) m[i] = m_grid_decode(code[i], g);
 }
 /* What a span is asked to hold. gradient: of a Lion's step, or NULL. */
-struct span_seen {
+struct m_extent {
     word most, least; /* bits of |m|; of what the low end comes from, less 1: without zeros */
     bool converted;   /* of Lion's m without a gradient */
 };
-OPTIM_FN struct span_seen span_look(const struct optim_task *t, const real m[VECTORS], const real *gradient)
+OPTIM_FN struct m_extent m_extent_find(const struct optim_task *t, const real m[VECTORS],
+                                       const real *gradient)
 {
-    struct span_seen seen = {word_all(0), word_all(~0u), t->rule == RULE_LION && !gradient};
+    struct m_extent seen = {word_all(0), word_all(~0u), t->rule == RULE_LION && !gradient};
     for (int i = 0; i < VECTORS; i++) {
         word size = as_word(m[i]) & word_all(0x7fffffffu);
         seen.most = word_max(seen.most, size);
@@ -245,40 +246,41 @@ OPTIM_FN struct span_seen span_look(const struct optim_task *t, const real m[VEC
     return seen;
 }
 /* The header of a group whose grid may not do any longer. */
-static __attribute__((noinline)) uint32_t span_refit(const struct optim_task *t, uint32_t header,
-                                                     struct span_seen seen, bool due)
+static __attribute__((noinline)) uint32_t m_grid_refit(const struct optim_task *t, uint32_t header,
+                                                       struct m_extent seen, bool due)
 {
-    struct span_grid old = span_grid_read(header), g;
+    struct m_grid old = m_grid_read(header), g;
     uint32_t largest = word_largest(seen.most), smallest = ~word_largest(~seen.least) + 1;
-    if (seen.converted && smallest + SPAN_CONVERTED < largest) smallest = largest - SPAN_CONVERTED;
-    g = span_grid_fit(t->rule == RULE_LION ? smallest : span_sgd(largest), largest, &old, due);
-    return span_header(&g);
+    if (seen.converted && smallest + M_GRID_CONVERTED < largest) smallest = largest - M_GRID_CONVERTED;
+    g = m_grid_fit(t->rule == RULE_LION ? smallest : m_grid_low_sgd(largest), largest, &old, due);
+    return m_grid_header(&g);
 }
-OPTIM_FN void store_span(const struct optim_task *t, int64_t group, struct span_grid g, const real m[VECTORS],
-                         const real *gradient, const real threshold[VECTORS], bool due)
+OPTIM_FN void store_m_grid(const struct optim_task *t, int64_t group, struct m_grid g, const real m[VECTORS],
+                           const real *gradient, const real threshold[VECTORS], bool due)
 {
     word code[VECTORS], farthest = word_all(0);
     for (int i = 0; i < VECTORS; i++) {
-        code[i] = span_above(m[i], &g);
+        code[i] = m_grid_bits_above_low(m[i], &g);
         farthest = word_max(farthest, code[i]);
     }
     if (due || word_any_reaches(farthest, g.reach + 1)) {
-        uint16_t header = (uint16_t)span_refit(t, span_header(&g), span_look(t, m, gradient), due);
-        g = span_grid_read(header);
-        memcpy(t->scales + group * SPAN_HEADER, &header, sizeof header);
-        for (int i = 0; i < VECTORS; i++) code[i] = word_min(span_above(m[i], &g), word_all(g.reach));
+        uint16_t header = (uint16_t)m_grid_refit(t, m_grid_header(&g), m_extent_find(t, m, gradient), due);
+        g = m_grid_read(header);
+        memcpy(t->scales + group * M_GRID_HEADER, &header, sizeof header);
+        for (int i = 0; i < VECTORS; i++)
+            code[i] = word_min(m_grid_bits_above_low(m[i], &g), word_all(g.reach));
     }
-    for (int i = 0; i < VECTORS; i++) code[i] = span_code(m[i], code[i], threshold[i], &g);
+    for (int i = 0; i < VECTORS; i++) code[i] = m_grid_code(m[i], code[i], threshold[i], &g);
     for (int i = 0; i < VECTORS; i += 4)
         store_packed((uint8_t *)t->m + group * OPTIM_GROUP + i * LANES, pack_halves(code[i], code[i + 1]),
                      pack_halves(code[i + 2], code[i + 3]));
 }
 /* m of a group, rounded to nearest on a grid that is its alone. */
-OPTIM_FN void store_span_nearest(const struct optim_task *t, int64_t group, const real m[VECTORS])
+OPTIM_FN void store_m_grid_nearest(const struct optim_task *t, int64_t group, const real m[VECTORS])
 {
     real nearest[VECTORS];
-    for (int i = 0; i < VECTORS; i++) nearest[i] = real_all(SPAN_NEAREST);
-    store_span(t, group, span_grid_read(0), m, NULL, nearest, true);
+    for (int i = 0; i < VECTORS; i++) nearest[i] = real_all(M_GRID_NEAREST);
+    store_m_grid(t, group, m_grid_read(0), m, NULL, nearest, true);
 }
 /* ---- Pairs: m and sqrt(v) in one code of 16 bits ---- */
 
@@ -288,124 +290,124 @@ OPTIM_FN lanes eighth_lanes(uint32_t bits, int set) { return lanes_of_bits(bits 
 OPTIM_FN uint32_t load_header(const struct optim_task *t, int64_t group)
 {
     uint32_t header;
-    memcpy(&header, t->scales + group * PAIR_HEADER, sizeof header);
+    memcpy(&header, t->scales + group * JOINT_HEADER, sizeof header);
     return header;
 }
 
 /* What a code of m is worth, times the root, by eighths; times `beta`. */
-OPTIM_FN void pair_units(real unit[EIGHTHS], uint32_t header, const struct pair_grid *g, float beta)
+OPTIM_FN void joint_m_scales(real unit[EIGHTHS], uint32_t header, const struct joint_grid *g, float beta)
 {
     for (int i = 0; i < EIGHTHS; i++)
         unit[i] = lanes_times(eighth_lanes(header >> 24, i),
-                              real_all(pair_ratio(header >> 17 & 127u) * g->most_inverse * beta),
-                              constant_real(PAIR_SMALL));
+                              real_all(joint_ratio(header >> 17 & 127u) * g->most_inverse * beta),
+                              constant_real(JOINT_SMALL));
 }
 /* ratio: m / root, in that unit */
-OPTIM_FN void load_pair_vector(real *ratio, real *root, const uint16_t *codes, int i,
-                               const real unit[EIGHTHS], const struct pair_grid *g)
+OPTIM_FN void load_joint_vector(real *ratio, real *root, const uint16_t *codes, int i,
+                                const real unit[EIGHTHS], const struct joint_grid *g)
 {
-    real pair = load_halves_less(codes + i * LANES, g->middle), code = pair_v_code(pair, g);
-    *root = pair_root(code, g);
-    *ratio = pair_m_code(pair, code, g) * unit[i % EIGHTHS];
+    real joint = load_halves_less(codes + i * LANES, g->middle), code = joint_v_code(joint, g);
+    *root = joint_root(code, g);
+    *ratio = joint_m_code(joint, code, g) * unit[i % EIGHTHS];
 }
-OPTIM_FN void load_no_pair(real *ratio, real *root)
+OPTIM_FN void load_joint_zeros(real *ratio, real *root)
 {
     *ratio = real_all(0);
-    *root = as_real(word_all(PAIR_UNSEEN));
+    *root = as_real(word_all(JOINT_ZERO_ROOT));
 }
-OPTIM_FN void load_pair(real m[VECTORS], real root[VECTORS], const struct optim_task *t, int64_t group)
+OPTIM_FN void load_joint(real m[VECTORS], real root[VECTORS], const struct optim_task *t, int64_t group)
 {
     uint32_t header = load_header(t, group);
-    struct pair_grid g = pair_grid_read(header);
+    struct joint_grid g = joint_grid_read(header);
     real unit[EIGHTHS];
-    pair_units(unit, header, &g, 1);
+    joint_m_scales(unit, header, &g, 1);
     for (int i = 0; i < VECTORS; i++) {
         if (g.low)
-            load_pair_vector(&m[i], &root[i], (const uint16_t *)t->m + group * OPTIM_GROUP, i, unit, &g);
-        else load_no_pair(&m[i], &root[i]);
+            load_joint_vector(&m[i], &root[i], (const uint16_t *)t->m + group * OPTIM_GROUP, i, unit, &g);
+        else load_joint_zeros(&m[i], &root[i]);
         m[i] *= root[i];
     }
 }
 
 /* A group of a record of version 2: steps of v of any size, cut to whole bits; codes of m up to the middle.
  */
-OPTIM_FN void load_pair_before(real m[VECTORS], real root[VECTORS], const struct optim_task *t, int64_t group)
+OPTIM_FN void load_joint_v2(real m[VECTORS], real root[VECTORS], const struct optim_task *t, int64_t group)
 {
     uint32_t header = load_header(t, group);
-    struct pair_grid g = pair_grid_read(header);
-    single step = single_of(g.span) / single_of(single_whole(single_of(65536) / g.m_codes) - 2);
+    struct joint_grid g = joint_grid_read(header);
+    single step = single_of(g.width) / single_of(single_whole(single_of(65536) / g.m_codes) - 2);
     for (int i = 0; i < VECTORS; i++) {
         word codes = load_halves((const uint16_t *)t->m + group * OPTIM_GROUP + i * LANES);
-        real pair = real_of(codes), unit = lanes_times(eighth_lanes(header >> 24, i % EIGHTHS),
-                                                       real_all(pair_ratio(header >> 17 & 127u) / g.middle),
-                                                       constant_real(PAIR_SMALL));
-        real code = real_of(word_of(real_fma(pair, real_all(g.m_inverse), real_all(g.m_inverse * 0.5f))));
+        real joint = real_of(codes), unit = lanes_times(eighth_lanes(header >> 24, i % EIGHTHS),
+                                                        real_all(joint_ratio(header >> 17 & 127u) / g.middle),
+                                                        constant_real(JOINT_SMALL));
+        real code = real_of(word_of(real_fma(joint, real_all(g.m_inverse), real_all(g.m_inverse * 0.5f))));
         word above = word_of(real_fma(code, real_all(step), real_all(0.5f - step)));
-        root[i] = as_real(word_where_nonzero(code, above + word_all(g.low), word_all(PAIR_UNSEEN)));
-        m[i] = (real_fma(code, real_all(-g.m_codes), pair) - real_all(g.middle)) * unit * root[i];
+        root[i] = as_real(word_where_nonzero(code, above + word_all(g.low), word_all(JOINT_ZERO_ROOT)));
+        m[i] = (real_fma(code, real_all(-g.m_codes), joint) - real_all(g.middle)) * unit * root[i];
         if (!g.low) m[i] = root[i] = real_all(0);
     }
 }
 
 /* What is of a group between its step and its codes. */
-struct pair_work {
+struct joint_work {
     real m[VECTORS], root[VECTORS]; /* then m / root, and codes of v and 1/2; root: v first */
     real direction[VECTORS];
     real largest[EIGHTHS]; /* |m| / root of each eighth */
     real scale[EIGHTHS];   /* what a code of m is worth, times the root; then codes of m in 1 */
     uint32_t header;
-    struct pair_grid grid; /* that the group was read with, then the one it is written with */
+    struct joint_grid grid; /* that the group was read with, then the one it is written with */
     int64_t group;
-    bool there; /* it takes its step, and has values to be written */
+    bool active; /* it takes its step, and has values to be written */
 };
-/* pair_threshold_v and _m of each element of a group */
-struct pair_thresholds {
+/* joint_threshold_v and _m of each element of a group */
+struct joint_thresholds {
     real v[VECTORS], m[VECTORS];
 };
-OPTIM_FN void pair_thresholds(struct pair_thresholds d[PAIR_GROUPS], const struct optim_task *t)
+OPTIM_FN void joint_thresholds(struct joint_thresholds d[THRESHOLD_SETS], const struct optim_task *t)
 {
     word e;
     for (int k = 0; k < LANES; k++) e[k] = (uint32_t)k;
-    for (int i = 0; i < PAIR_GROUPS * VECTORS; i++) {
-        d[i / VECTORS].v[i % VECTORS] = pair_threshold_v(t->updates, t->key[0] ^ t->key[1], e);
-        d[i / VECTORS].m[i % VECTORS] = pair_threshold_m(t->updates, t->key[0] ^ t->key[1], e);
+    for (int i = 0; i < THRESHOLD_SETS * VECTORS; i++) {
+        d[i / VECTORS].v[i % VECTORS] = joint_threshold_v(t->updates, t->key[0] ^ t->key[1], e);
+        d[i / VECTORS].m[i % VECTORS] = joint_threshold_m(t->updates, t->key[0] ^ t->key[1], e);
         e += LANES;
     }
 }
-OPTIM_FN void pair_thresholds_nearest(struct pair_thresholds *d)
+OPTIM_FN void joint_thresholds_nearest(struct joint_thresholds *d)
 {
     for (int i = 0; i < VECTORS; i++) {
-        d->v[i] = real_all(PAIR_NEAREST_V);
-        d->m[i] = real_all(PAIR_NEAREST_M);
+        d->v[i] = real_all(JOINT_NEAREST_V);
+        d->m[i] = real_all(JOINT_NEAREST_M);
     }
 }
 
 /* The grid for a group's roots where the one that it has may not do; a group of zeros is written at once. */
-static __attribute__((noinline)) void pair_refit(const struct optim_task *t, struct pair_work *w,
-                                                 const struct pair_thresholds *d, word above[VECTORS])
+static __attribute__((noinline)) void joint_refit(const struct optim_task *t, struct joint_work *w,
+                                                  const struct joint_thresholds *d, word above[VECTORS])
 {
-    word most = as_word(w->root[0]), least = most - word_all(PAIR_SEEN);
+    word most = as_word(w->root[0]), least = most - word_all(JOINT_MIN_ROOT);
     for (int i = 1; i < VECTORS; i++) {
         most = word_max(most, as_word(w->root[i]));
-        least = word_min(least, as_word(w->root[i]) - word_all(PAIR_SEEN));
+        least = word_min(least, as_word(w->root[i]) - word_all(JOINT_MIN_ROOT));
     }
-    uint32_t largest = word_largest(most), smallest = ~word_largest(~least) + PAIR_SEEN;
-    if (largest < PAIR_SEEN) {
-        memset(t->scales + w->group * PAIR_HEADER, 0, PAIR_HEADER);
+    uint32_t largest = word_largest(most), smallest = ~word_largest(~least) + JOINT_MIN_ROOT;
+    if (largest < JOINT_MIN_ROOT) {
+        memset(t->scales + w->group * JOINT_HEADER, 0, JOINT_HEADER);
         memset((uint16_t *)t->m + w->group * OPTIM_GROUP, 0, 2 * OPTIM_GROUP);
-        w->there = false;
+        w->active = false;
         return;
     }
-    w->grid = pair_grid_fit(smallest, largest, &w->grid, pair_grid_due(t->updates));
+    w->grid = joint_grid_fit(smallest, largest, &w->grid, joint_refit_due(t->updates));
     for (int i = 0; i < VECTORS; i++) {
-        above[i] = pair_above(as_word(w->root[i]), d->v[i], &w->grid);
-        w->m[i] = pair_kept(w->m[i], w->root[i], &w->grid);
+        above[i] = joint_bits_above_low(as_word(w->root[i]), d->v[i], &w->grid);
+        w->m[i] = joint_ratio_stored(w->m[i], w->root[i], &w->grid);
     }
 }
 /* The codes of v, and the largest of the ratios of m and roots. wide_groups: counts the group if it is
  * one. */
-OPTIM_FN void pair_round(const struct optim_task *t, struct pair_work *w, const struct pair_thresholds *d,
-                         int64_t *wide_groups)
+OPTIM_FN void joint_round(const struct optim_task *t, struct joint_work *w, const struct joint_thresholds *d,
+                          int64_t *wide_groups)
 {
     word above[VECTORS], farthest = word_all(0);
     real largest[EIGHTHS];
@@ -413,38 +415,39 @@ OPTIM_FN void pair_round(const struct optim_task *t, struct pair_work *w, const 
         above[i] = as_word(w->root[i]) - word_all(w->grid.low);
         farthest = word_max(farthest, above[i]);
     }
-    if (!LIKELY(w->grid.low && !pair_grid_due(t->updates) && !word_any_reaches(farthest, w->grid.span + 1))) {
-        pair_refit(t, w, d, above);
-        if (!w->there) return;
+    if (!LIKELY(w->grid.low && !joint_refit_due(t->updates) &&
+                !word_any_reaches(farthest, w->grid.width + 1))) {
+        joint_refit(t, w, d, above);
+        if (!w->active) return;
     }
-    *wide_groups += pair_is_wide(&w->grid);
+    *wide_groups += joint_grid_is_widest(&w->grid);
     for (int i = 0; i < EIGHTHS; i++) largest[i] = real_all(0);
     for (int i = 0; i < VECTORS; i++) {
-        w->root[i] = pair_v_round(above[i], d->v[i], &w->grid);
+        w->root[i] = joint_v_round(above[i], d->v[i], &w->grid);
         largest[i % EIGHTHS] = real_largest(w->m[i], largest[i % EIGHTHS]);
     }
     for (int i = 0; i < EIGHTHS; i++) w->largest[i] = largest[i];
 }
 /* What a code of the largest ratio stands for. */
-struct pair_ratios {
-    single small[128], inverse[128]; /* pair_small, pair_ratio_inverse */
+struct joint_ratios {
+    single small[128], inverse[128]; /* joint_small, joint_ratio_inverse */
 };
-OPTIM_FN void pair_ratios(struct pair_ratios *r)
+OPTIM_FN void joint_ratios(struct joint_ratios *r)
 {
     for (uint32_t code = 0; code < 128; code++) {
-        r->small[code] = pair_small(pair_ratio(code));
-        r->inverse[code] = pair_ratio_inverse(code);
+        r->small[code] = joint_small(joint_ratio(code));
+        r->inverse[code] = joint_ratio_inverse(code);
     }
 }
 /* How the ratios are scaled, and the header. */
-OPTIM_FN void pair_scale(struct pair_work *w, const struct pair_ratios *ratios)
+OPTIM_FN void joint_scale(struct joint_work *w, const struct joint_ratios *ratios)
 {
     real all = w->largest[0];
     if (LANES == 16) all = real_largest(all, as_real(word_swap_eights(as_word(all))));
     w->largest[0] = all;
     for (int i = 1; i < EIGHTHS; i++) all = real_largest(all, w->largest[i]);
-    uint32_t largest = word_largest_of_eight(as_word(all)), ratio = pair_ratio_code(largest), eighths = 0;
-    single top = pair_ratio(ratio);
+    uint32_t largest = word_largest_of_eight(as_word(all)), ratio = joint_ratio_code(largest), eighths = 0;
+    single top = joint_ratio(ratio);
     real codes_of = real_all(w->grid.most) * real_all(ratios->inverse[ratio]),
          least = real_all(ratios->small[ratio]);
     if (!LIKELY(largest <= bits_of(top)))
@@ -452,39 +455,39 @@ OPTIM_FN void pair_scale(struct pair_work *w, const struct pair_ratios *ratios)
     for (int i = 0; i < EIGHTHS; i++) {
         lanes small = lanes_at_most(w->largest[i], least);
         eighths |= (lanes_bits(small) & 255u) << (i * LANES);
-        w->scale[i] = lanes_times(small, codes_of, constant_real(PAIR_SMALL_INVERSE));
+        w->scale[i] = lanes_times(small, codes_of, constant_real(JOINT_SMALL_INVERSE));
     }
-    w->header = pair_header(&w->grid, ratio, eighths);
+    w->header = joint_header(&w->grid, ratio, eighths);
 }
 /* The codes of both, and the header. */
-OPTIM_FN void pair_store(const struct optim_task *t, const struct pair_work *w,
-                         const struct pair_thresholds *d)
+OPTIM_FN void joint_store(const struct optim_task *t, const struct joint_work *w,
+                          const struct joint_thresholds *d)
 {
     uint16_t *codes = (uint16_t *)t->m + w->group * OPTIM_GROUP;
     for (int i = 0; i < VECTORS; i += 2) {
-        word pair[2];
+        word joint[2];
         for (int k = i; k < i + 2; k++)
-            pair[k - i] = pair_join(w->root[k], w->m[k], w->scale[k % EIGHTHS], d->m[k], &w->grid);
-        store_halves2(codes + i * LANES, pair);
+            joint[k - i] = joint_code(w->root[k], w->m[k], w->scale[k % EIGHTHS], d->m[k], &w->grid);
+        store_halves2(codes + i * LANES, joint);
     }
-    memcpy(t->scales + w->group * PAIR_HEADER, &w->header, sizeof w->header);
+    memcpy(t->scales + w->group * JOINT_HEADER, &w->header, sizeof w->header);
 }
 /* m and roots of a group, rounded to nearest on a grid that is theirs alone. */
-OPTIM_FN void store_pair_nearest(const struct optim_task *t, int64_t group, const real m[VECTORS],
-                                 const real root[VECTORS], const struct pair_ratios *ratios)
+OPTIM_FN void store_joint_nearest(const struct optim_task *t, int64_t group, const real m[VECTORS],
+                                  const real root[VECTORS], const struct joint_ratios *ratios)
 {
-    struct pair_work work = {.grid = {.low = 0}, .group = group, .there = true};
-    struct pair_thresholds nearest;
+    struct joint_work work = {.grid = {.low = 0}, .group = group, .active = true};
+    struct joint_thresholds nearest;
     int64_t wide_groups = 0;
-    pair_thresholds_nearest(&nearest);
+    joint_thresholds_nearest(&nearest);
     for (int i = 0; i < VECTORS; i++) {
-        work.root[i] = as_real(word_max(as_word(root[i]), word_all(PAIR_UNSEEN)));
+        work.root[i] = as_real(word_max(as_word(root[i]), word_all(JOINT_ZERO_ROOT)));
         work.m[i] = m[i] / work.root[i];
     }
-    pair_round(t, &work, &nearest, &wide_groups);
-    if (!work.there) return;
-    pair_scale(&work, ratios);
-    pair_store(t, &work, &nearest);
+    joint_round(t, &work, &nearest, &wide_groups);
+    if (!work.active) return;
+    joint_scale(&work, ratios);
+    joint_store(t, &work, &nearest);
 }
 
 OPTIM_FN void load_gradient(real g[VECTORS], const struct optim_task *t, const void *gradient, int64_t group)

@@ -30,15 +30,15 @@ static struct random_keys random_keys(const struct optim_task *t)
 /* The words of RANDOM_GROUPS groups from an even one, LANES / 2 blocks at a time in 64-bit lanes (only the
  * low halves of the counters count), two vectors at a time because a round waits for its products. */
 #define RANDOM_GROUPS 16
-static void random_fill(const struct random_keys *keys, int64_t group, word random[RANDOM_GROUPS][PARTS])
+static void random_fill(const struct random_keys *keys, int64_t group, word random[RANDOM_GROUPS][SUBVECTORS])
 {
     uint64_t block = (uint64_t)group / 2 * 8;
     wide zero = (wide){0};
-    for (uint64_t i = 0; i < RANDOM_GROUPS / 2 * PARTS; i += 2) {
+    for (uint64_t i = 0; i < RANDOM_GROUPS / 2 * SUBVECTORS; i += 2) {
         wide c[2][4];
         for (uint64_t j = 0; j < 2; j++) {
             uint64_t first = block + (i + j) * (LANES / 2);
-            c[j][0] = side_stream_numbers() + (first & 0xffffffffu);
+            c[j][0] = lane_indices() + (first & 0xffffffffu);
             c[j][1] = zero + (first >> 32);
             c[j][2] = zero + keys->step[0];
             c[j][3] = zero + keys->step[1];
@@ -53,41 +53,41 @@ static void random_fill(const struct random_keys *keys, int64_t group, word rand
             }
         for (uint64_t j = 0; j < 2; j++)
             for (uint64_t k = 0; k < 2; k++)
-                random[(i + j) / PARTS * 2 + k][(i + j) % PARTS] =
+                random[(i + j) / SUBVECTORS * 2 + k][(i + j) % SUBVECTORS] =
                     (word)((c[j][2 * k] & 0xffffffffu) | (c[j][2 * k + 1] << 32));
     }
 }
 
-OPTIM_FN void random_spread(word random[VECTORS], const word words[PARTS])
+OPTIM_FN void random_rotate(word random[VECTORS], const word words[SUBVECTORS])
 {
     for (int i = 0; i < VECTORS; i++) {
-        word x = words[i % PARTS];
-        int turn = i / PARTS * 8;
+        word x = words[i % SUBVECTORS];
+        int turn = i / SUBVECTORS * 8;
         if (turn) x = (x << turn) | (x >> (32 - turn));
         random[i] = x;
     }
 }
 /* Those of vector i for each purpose */
 #define RANDOM_V(random, i)      (random)[i]
-#define RANDOM_WEIGHT(random, i) (random)[((i) + PARTS) % VECTORS]
-#define RANDOM_M(random, i)      (random)[((i) + 2 * PARTS) % VECTORS]
+#define RANDOM_WEIGHT(random, i) (random)[((i) + SUBVECTORS) % VECTORS]
+#define RANDOM_M(random, i)      (random)[((i) + 2 * SUBVECTORS) % VECTORS]
 
 /* ---- One group --------------------------------------------------------------------------------------- */
 
 struct sums {
-    real gradient[PARTS], weight[PARTS],
-        update[PARTS]; /* squares, of up to 16 groups, by element % 16; of scaled gradients */
+    real gradient[SUBVECTORS], weight[SUBVECTORS],
+        update[SUBVECTORS]; /* squares, of up to 16 groups, by element % 16; of scaled gradients */
     int64_t bad_groups, wide_groups;
 };
 
-OPTIM_FN bool on_span(const struct optim_task *t)
+OPTIM_FN bool uses_m_grid(const struct optim_task *t)
 {
-    return OPTIM_SPAN(t->m_format, t->v_format) && t->rule != RULE_ACCUMULATE;
+    return OPTIM_M_GRID(t->m_format, t->v_format) && t->rule != RULE_ACCUMULATE;
 }
 OPTIM_FN bool needs_random(const struct optim_task *t)
 {
     return t->m_format == STATE_BF16 || t->v_format == STATE_BF16 ||
-           (!OPTIM_PAIR(t->m_format, t->v_format) && !on_span(t) &&
+           (!OPTIM_JOINT(t->m_format, t->v_format) && !uses_m_grid(t) &&
             (OPTIM_LOW_BIT(t->m_format) || OPTIM_LOW_BIT(t->v_format))) ||
            (t->rule != RULE_ACCUMULATE && t->weight_format >= WEIGHTS_BF16_SR &&
             t->weight_format != WEIGHTS_32);
@@ -95,11 +95,11 @@ OPTIM_FN bool needs_random(const struct optim_task *t)
 
 /* The rules without v. grid: of a span. */
 OPTIM_FN void step_momentum(const struct optim_task *t, int m_format, int64_t group, real g[VECTORS],
-                            real w[VECTORS], real m[VECTORS], const struct span_grid *grid)
+                            real w[VECTORS], real m[VECTORS], const struct m_grid *grid)
 {
     const struct optim_scalars *s = &t->s;
     int rule = t->rule;
-    if (on_span(t)) load_span(m, t, group, grid);
+    if (uses_m_grid(t)) load_m_grid(m, t, group, grid);
     else if (m_format != STATE_NONE) load_scaled(m, t->m, t->scales, group, m_format);
     if (rule == RULE_LION)
         for (int i = 0; i < VECTORS; i++) {
@@ -124,18 +124,18 @@ OPTIM_FN bool step_gradient(const struct optim_task *t, int64_t group, const voi
                             struct sums *sums)
 {
     load_gradient(g, t, gradient, group);
-    real squares[PARTS];
-    for (int i = 0; i < PARTS; i++) squares[i] = real_all(0);
+    real squares[SUBVECTORS];
+    for (int i = 0; i < SUBVECTORS; i++) squares[i] = real_all(0);
     if (!LIKELY(t->s.gradient_scale == 1))
         for (int i = 0; i < VECTORS; i++) g[i] *= t->s.gradient_scale;
-    for (int i = 0; i < VECTORS; i++) squares[i % PARTS] = real_fma(g[i], g[i], squares[i % PARTS]);
+    for (int i = 0; i < VECTORS; i++) squares[i % SUBVECTORS] = real_fma(g[i], g[i], squares[i % SUBVECTORS]);
     word worst = as_word(squares[0]);
-    for (int i = 1; i < PARTS; i++) worst = word_max(worst, as_word(squares[i]));
+    for (int i = 1; i < SUBVECTORS; i++) worst = word_max(worst, as_word(squares[i]));
     if (!LIKELY(!word_any_reaches(worst, GRADIENT_SQUARES_MAX))) {
         sums->bad_groups++;
         return false;
     }
-    for (int i = 0; i < PARTS; i++) sums->gradient[i] += squares[i];
+    for (int i = 0; i < SUBVECTORS; i++) sums->gradient[i] += squares[i];
     return true;
 }
 
@@ -162,24 +162,24 @@ OPTIM_FN void step_weight(const struct optim_task *t, real w[VECTORS], real quot
     if (RULE_HAS(t->rule, WITH_TRUST)) {
         w[i] *= s->decay;
         real u = rule_lamb_update(w[i], rule_direction(quotient, s), s);
-        sums->weight[i % PARTS] = real_fma(w[i], w[i], sums->weight[i % PARTS]);
-        sums->update[i % PARTS] = real_fma(u, u, sums->update[i % PARTS]);
+        sums->weight[i % SUBVECTORS] = real_fma(w[i], w[i], sums->weight[i % SUBVECTORS]);
+        sums->update[i % SUBVECTORS] = real_fma(u, u, sums->update[i % SUBVECTORS]);
         w[i] = real_fma(u, real_all(-s->lr), w[i]);
         return;
     }
     if (t->rule == RULE_APADAMW) w[i] *= s->decay;
     w[i] = real_fnma(rule_direction(quotient, s), real_all(s->step_size), w[i]);
 }
-OPTIM_FN void weights_end(const struct optim_task *t, int64_t group, void *weights, void *copy,
-                          const real w[VECTORS], const word random[VECTORS])
+OPTIM_FN void weights_write(const struct optim_task *t, int64_t group, void *weights, void *copy,
+                            const real w[VECTORS], const word random[VECTORS])
 {
-    word turned[VECTORS];
-    for (int i = 0; i < VECTORS; i++) turned[i] = RANDOM_WEIGHT(random, i);
-    store_weights(t, weights, copy, group, w, turned);
+    word rotated[VECTORS];
+    for (int i = 0; i < VECTORS; i++) rotated[i] = RANDOM_WEIGHT(random, i);
+    store_weights(t, weights, copy, group, w, rotated);
 }
 OPTIM_FN void random_of(word random[VECTORS], const word *words)
 {
-    if (words) random_spread(random, words);
+    if (words) random_rotate(random, words);
     else
         for (int i = 0; i < VECTORS; i++) random[i] = word_all(ROUND_NEAREST);
 }
@@ -187,18 +187,18 @@ OPTIM_FN void random_of(word random[VECTORS], const word *words)
 /* gradient, weights, copy point at the group itself; the rest of the task is found by its index. shared: of
  * spans. Pairs: optim_pairs.h. */
 OPTIM_FN void step_group(const struct optim_task *t, int64_t group, const void *gradient, void *weights,
-                         void *copy, const word *words, const struct span_shared *shared, struct sums *sums)
+                         void *copy, const word *words, const struct m_grids *shared, struct sums *sums)
 {
     int rule = t->rule, m_format = t->m_format, v_format = t->v_format;
     bool v_low = OPTIM_LOW_BIT(v_format);
     const struct optim_scalars *s = &t->s;
     real g[VECTORS], w[VECTORS], m[VECTORS], root[VECTORS], v[VECTORS];
-    word random[VECTORS], turned[VECTORS];
-    struct span_grid grid;
-    if (on_span(t)) {
-        uint32_t header = span_header_at(t, group);
+    word random[VECTORS], rotated[VECTORS];
+    struct m_grid grid;
+    if (uses_m_grid(t)) {
+        uint32_t header = load_m_grid_header(t, group);
         grid = shared->grid[header >> 11];
-        span_move(&grid, span_low(header));
+        m_grid_set_low(&grid, m_grid_low(header));
     }
     for (int i = 0; i < VECTORS; i++) w[i] = m[i] = root[i] = v[i] = real_all(0);
     if (!step_gradient(t, group, gradient, g, sums)) return;
@@ -223,22 +223,22 @@ OPTIM_FN void step_group(const struct optim_task *t, int64_t group, const void *
         if (RULE_HAS(rule, WITH_TRUST) && t->norms_only) return;
     } else step_momentum(t, m_format, group, g, w, m, &grid);
 
-    for (int i = 0; i < VECTORS; i++) turned[i] = RANDOM_M(random, i);
-    if (on_span(t))
-        store_span(t, group, grid, m, rule == RULE_LION ? g : NULL,
-                   shared->threshold[(uint64_t)(t->first_group + group) % PAIR_GROUPS],
-                   span_due(t->updates, t->first_group + group));
-    else if (v_low) store_rooted(t, m_format, v_format, group, m, root, random, turned);
+    for (int i = 0; i < VECTORS; i++) rotated[i] = RANDOM_M(random, i);
+    if (uses_m_grid(t))
+        store_m_grid(t, group, grid, m, rule == RULE_LION ? g : NULL,
+                     shared->threshold[(uint64_t)(t->first_group + group) % THRESHOLD_SETS],
+                     m_grid_refit_due(t->updates, t->first_group + group));
+    else if (v_low) store_rooted(t, m_format, v_format, group, m, root, random, rotated);
     else {
-        if (m_format != STATE_NONE) store_scaled(t->m, t->scales, group, m_format, m, turned);
+        if (m_format != STATE_NONE) store_scaled(t->m, t->scales, group, m_format, m, rotated);
         if (RULE_HAS(rule, WITH_V)) store_wide_state(t->v, group, v_format, v, random);
     }
-    if (rule != RULE_ACCUMULATE) weights_end(t, group, weights, copy, w, random);
+    if (rule != RULE_ACCUMULATE) weights_write(t, group, weights, copy, w, random);
 }
 
 /* ---- A range of groups ------------------------------------------------------------------------------- */
 
-OPTIM_FN double lanes_total(const real x[PARTS])
+OPTIM_FN double lanes_total(const real x[SUBVECTORS])
 {
     double total = 0;
     for (int i = 0; i < 16; i++) total += (double)x[i / LANES][i % LANES];
@@ -252,7 +252,7 @@ static inline size_t gradient_bytes(const struct optim_task *t)
 
 /* Ask for the memory of a later group: the processor's own look-ahead stops at the end of a page, and here
  * are five streams. */
-#define AHEAD 16
+#define PREFETCH_GROUPS 16
 static inline void prefetch(const void *array, int64_t group, size_t size)
 {
     uintptr_t at = (uintptr_t)array + (uintptr_t)group * size;
@@ -262,11 +262,11 @@ static inline void prefetch(const void *array, int64_t group, size_t size)
 }
 OPTIM_FN void prefetch_group(const struct optim_task *t, int64_t group)
 {
-    bool pair = OPTIM_PAIR(t->m_format, t->v_format);
+    bool joint = OPTIM_JOINT(t->m_format, t->v_format);
     if (t->gradient_format != GRADIENT_ACCUMULATOR)
         prefetch(t->gradient, group, gradient_bytes(t) * OPTIM_GROUP);
-    prefetch(t->m, group, optim_state_bytes(t->m_format) * (pair ? 2 : 1));
-    if (!pair) prefetch(t->v, group, optim_state_bytes(t->v_format));
+    prefetch(t->m, group, optim_state_bytes(t->m_format) * (joint ? 2 : 1));
+    if (!joint) prefetch(t->v, group, optim_state_bytes(t->v_format));
     if (t->rule == RULE_ACCUMULATE) return;
     prefetch(t->weights, group, optim_weight_bytes(t->weight_format) * OPTIM_GROUP);
     prefetch(t->correction, group, optim_residual_bytes(t->weight_format));
@@ -278,11 +278,12 @@ struct group_at {
     void *weights, *copy;
 };
 /* The last, short group is stepped in padded copies. */
-struct padded {
+struct padded_group {
     float gradient[OPTIM_GROUP], weights[OPTIM_GROUP];
     uint16_t copy[OPTIM_GROUP];
 };
-OPTIM_FN struct group_at group_at(const struct optim_task *t, int64_t group, struct padded *padded)
+OPTIM_FN struct group_at group_at(const struct optim_task *t, int64_t group,
+                                  struct padded_group *padded_group)
 {
     size_t gb = gradient_bytes(t), wb = optim_weight_bytes(t->weight_format),
            at = (size_t)group * OPTIM_GROUP;
@@ -293,13 +294,13 @@ OPTIM_FN struct group_at group_at(const struct optim_task *t, int64_t group, str
                          .copy = copied ? (uint16_t *)t->copy + at : NULL};
     if (LIKELY(at + OPTIM_GROUP <= (size_t)t->count)) return g;
     size_t tail = (size_t)t->count - at;
-    memset(padded, 0, sizeof *padded);
-    if (array) g.gradient = memcpy(padded->gradient, g.gradient, tail * gb);
-    if (weighted) g.weights = memcpy(padded->weights, g.weights, tail * wb);
-    if (copied) g.copy = memcpy(padded->copy, g.copy, tail * 2);
+    memset(padded_group, 0, sizeof *padded_group);
+    if (array) g.gradient = memcpy(padded_group->gradient, g.gradient, tail * gb);
+    if (weighted) g.weights = memcpy(padded_group->weights, g.weights, tail * wb);
+    if (copied) g.copy = memcpy(padded_group->copy, g.copy, tail * 2);
     return g;
 }
-OPTIM_FN void group_back(const struct optim_task *t, int64_t group, const struct group_at *g)
+OPTIM_FN void group_write_back(const struct optim_task *t, int64_t group, const struct group_at *g)
 {
     size_t at = (size_t)group * OPTIM_GROUP;
     if (LIKELY(at + OPTIM_GROUP <= (size_t)t->count) || !g->weights || t->norms_only) return;
@@ -312,7 +313,7 @@ OPTIM_FN void group_back(const struct optim_task *t, int64_t group, const struct
  * the whole tensor on. */
 struct range_run {
     struct random_keys keys;
-    word random[2 * RANDOM_GROUPS][PARTS];
+    word random[2 * RANDOM_GROUPS][SUBVECTORS];
     int64_t first; /* of the first batch: random words come for pairs of groups */
     bool randomly;
     struct sums sums;
@@ -338,40 +339,40 @@ OPTIM_FN void range_random(const struct optim_task *t, struct range_run *r, int6
     random_fill(&r->keys, t->first_group + group - (int64_t)in, r->random + (at - in) % (2 * RANDOM_GROUPS));
 }
 /* A group comes: is it the first of a batch? */
-OPTIM_FN void range_enter(struct range_run *r, int64_t group)
+OPTIM_FN void range_group_begin(struct range_run *r, int64_t group)
 {
     if ((uint64_t)(group - r->first) % OPTIM_BATCH) return;
     r->squares[0] += lanes_total(r->sums.gradient);
-    for (int i = 0; i < PARTS; i++) r->sums.gradient[i] = real_all(0);
+    for (int i = 0; i < SUBVECTORS; i++) r->sums.gradient[i] = real_all(0);
 }
 OPTIM_FN void range_sum_weights(const struct optim_task *t, struct range_run *r)
 {
     if (!RULE_HAS(t->rule, WITH_TRUST)) return;
     r->squares[1] += lanes_total(r->sums.weight);
     r->squares[2] += lanes_total(r->sums.update);
-    for (int i = 0; i < PARTS; i++) r->sums.weight[i] = r->sums.update[i] = real_all(0);
+    for (int i = 0; i < SUBVECTORS; i++) r->sums.weight[i] = r->sums.update[i] = real_all(0);
 }
 /* A group's weights have been stepped: is it the last of a batch? */
-OPTIM_FN void range_leave(const struct optim_task *t, struct range_run *r, int64_t group)
+OPTIM_FN void range_group_end(const struct optim_task *t, struct range_run *r, int64_t group)
 {
     if ((uint64_t)(group + 1 - r->first) % OPTIM_BATCH == 0) range_sum_weights(t, r);
 }
 
-#include "kernels/cpu/optim_pairs.h"
+#include "kernels/cpu/optim_joint.h"
 
 OPTIM_FN void step_each(const struct optim_task *t, int64_t begin, int64_t end, struct range_run *r)
 {
-    struct padded padded;
-    struct span_shared shared;
-    if (on_span(t)) span_share(&shared, t);
+    struct padded_group padded_group;
+    struct m_grids shared;
+    if (uses_m_grid(t)) m_grids_make(&shared, t);
     for (int64_t group = begin; group < end; group++) {
         range_random(t, r, group, begin);
-        range_enter(r, group);
-        prefetch_group(t, group + AHEAD);
-        struct group_at at = group_at(t, group, &padded);
+        range_group_begin(r, group);
+        prefetch_group(t, group + PREFETCH_GROUPS);
+        struct group_at at = group_at(t, group, &padded_group);
         step_group(t, group, at.gradient, at.weights, at.copy, range_words(r, group), &shared, &r->sums);
-        group_back(t, group, &at);
-        range_leave(t, r, group);
+        group_write_back(t, group, &at);
+        range_group_end(t, r, group);
     }
 }
 
@@ -382,7 +383,7 @@ OPTIM_FN void step_range(struct optim_task task, int64_t begin, int64_t end, str
     const struct optim_task *t = &task;
     struct range_run r;
     range_begin(t, &r, begin);
-    if (OPTIM_PAIR(task.m_format, task.v_format)) step_pairs(t, begin, end, &r);
+    if (OPTIM_JOINT(task.m_format, task.v_format)) step_joint(t, begin, end, &r);
     else step_each(t, begin, end, &r);
     r.squares[0] += lanes_total(r.sums.gradient);
     range_sum_weights(t, &r);
@@ -409,7 +410,7 @@ void OPTIM_NAME(optim_step)(const struct optim_task *t, int64_t begin, int64_t e
     step_range(*t, begin, end, out);
 #else
     int m = t->m_format, v = t->v_format, w = t->weight_format, rule = t->rule;
-    if (OPTIM_PAIR(m, v)) {
+    if (OPTIM_JOINT(m, v)) {
         if (rule == RULE_APADAMW && w == WEIGHTS_20)
             step_as(t, RULE_APADAMW, WEIGHTS_20, STATE_8BIT, STATE_8BIT, begin, end, out);
         else if (rule == RULE_APADAMW && w == WEIGHTS_24)
@@ -460,8 +461,8 @@ void OPTIM_NAME(optim_weights_out)(const struct optim_task *t, int64_t begin, in
 void OPTIM_NAME(optim_state_in)(const struct optim_task *t, int64_t begin, int64_t end, const float *m,
                                 const float *v)
 {
-    struct pair_ratios ratios;
-    pair_ratios(&ratios);
+    struct joint_ratios ratios;
+    joint_ratios(&ratios);
     for (int64_t group = begin; group < end; group++, m += OPTIM_GROUP, v = v ? v + OPTIM_GROUP : NULL) {
         real x[VECTORS], y[VECTORS];
         word half[VECTORS];
@@ -470,15 +471,15 @@ void OPTIM_NAME(optim_state_in)(const struct optim_task *t, int64_t begin, int64
         if (v) load_wide_state(y, v, 0, STATE_F32);
         if (v && OPTIM_LOW_BIT(t->v_format)) {
             for (int i = 0; i < VECTORS; i++) y[i] = real_sqrt(y[i]);
-            if (OPTIM_PAIR(t->m_format, t->v_format)) {
-                store_pair_nearest(t, group, x, y, &ratios);
+            if (OPTIM_JOINT(t->m_format, t->v_format)) {
+                store_joint_nearest(t, group, x, y, &ratios);
                 continue;
             }
             store_rooted(t, t->m_format, t->v_format, group, x, y, half, half);
             continue;
         }
-        if (on_span(t)) {
-            store_span_nearest(t, group, x);
+        if (uses_m_grid(t)) {
+            store_m_grid_nearest(t, group, x);
             continue;
         }
         store_scaled(t->m, t->scales, group, t->m_format == STATE_BF16 ? STATE_BF16_NEAREST : t->m_format, x,
@@ -494,14 +495,14 @@ void OPTIM_NAME(optim_state_out)(const struct optim_task *t, int64_t begin, int6
         real x[VECTORS], y[VECTORS];
         for (int i = 0; i < VECTORS; i++) x[i] = y[i] = real_all(0);
         if (v && OPTIM_LOW_BIT(t->v_format)) {
-            if (!OPTIM_PAIR(t->m_format, t->v_format)) load_rooted(x, y, t, t->m_format, t->v_format, group);
-            else if (!t->version) load_pair(x, y, t, group);
-            else if (t->version == 2) load_pair_before(x, y, t, group);
+            if (!OPTIM_JOINT(t->m_format, t->v_format)) load_rooted(x, y, t, t->m_format, t->v_format, group);
+            else if (!t->version) load_joint(x, y, t, group);
+            else if (t->version == 2) load_joint_v2(x, y, t, group);
             else load_rooted(x, y, t, t->m_format, t->v_format, group);
             for (int i = 0; i < VECTORS; i++) y[i] *= y[i];
-        } else if (on_span(t) && !t->version) {
-            struct span_grid grid = span_grid_read(span_header_at(t, group));
-            load_span(x, t, group, &grid);
+        } else if (uses_m_grid(t) && !t->version) {
+            struct m_grid grid = m_grid_read(load_m_grid_header(t, group));
+            load_m_grid(x, t, group, &grid);
         } else {
             load_scaled(x, t->m, t->scales, group, t->m_format);
             if (v) load_wide_state(y, t->v, group, t->v_format);

@@ -119,7 +119,7 @@ OPTIM_FN wide multiply_even(wide x, uint32_t y)
     return (wide)_mm512_mul_epu32((__m512i)x, _mm512_set1_epi64((long long)y));
 }
 OPTIM_FN wide wide_high(wide x) { return (wide)_mm512_shuffle_epi32((__m512i)x, 0xf5); }
-OPTIM_FN wide side_stream_numbers(void) { return (wide){0, 1, 2, 3, 4, 5, 6, 7}; }
+OPTIM_FN wide lane_indices(void) { return (wide){0, 1, 2, 3, 4, 5, 6, 7}; }
 OPTIM_FN word load_halves(const void *p) { return (word)_mm512_cvtepu16_epi32(_mm256_loadu_si256(p)); }
 OPTIM_FN void store_halves2(void *p, const word x[2])
 {
@@ -201,7 +201,7 @@ OPTIM_FN wide multiply_even(wide x, uint32_t y)
     return (wide)_mm256_mul_epu32((__m256i)x, _mm256_set1_epi64x((long long)y));
 }
 OPTIM_FN wide wide_high(wide x) { return (wide)_mm256_shuffle_epi32((__m256i)x, 0xf5); }
-OPTIM_FN wide side_stream_numbers(void) { return (wide){0, 1, 2, 3}; }
+OPTIM_FN wide lane_indices(void) { return (wide){0, 1, 2, 3}; }
 OPTIM_FN word load_halves(const void *p) { return (word)_mm256_cvtepu16_epi32(_mm_loadu_si128(p)); }
 OPTIM_FN void store_halves2(void *p, const word x[2])
 {
@@ -280,7 +280,7 @@ OPTIM_FN void store_high_halves2(void *p, const word x[2])
 }
 OPTIM_FN wide multiply_even(wide x, uint32_t y) { return (x & 0xffffffffu) * (uint64_t)y; }
 OPTIM_FN wide wide_high(wide x) { return x >> 32; }
-OPTIM_FN wide side_stream_numbers(void) { return (wide){0, 1}; }
+OPTIM_FN wide lane_indices(void) { return (wide){0, 1}; }
 OPTIM_FN void store_halves2(void *p, const word x[2])
 {
     for (int i = 0; i < 2; i++) store_halves((char *)p + i * LANES * 2, x[i]);

@@ -4,7 +4,7 @@
  * The arithmetic is kernels/optim_math.h, as on the CPU. A block owns a chunk of 512 groups of 64 elements;
  * eight neighbouring lanes (an octet) walk through 16 groups, in pairs, because that is how random numbers
  * are shared (eight Philox blocks a pair: one a lane). A lane's part of a group: optim_lane.h. There
- * random words of its elements are one word turned by 8 i bits, and a sum of squares adds up in the order of
+ * random words of its elements are one word rotated by 8 i bits, and a sum of squares adds up in the order of
  * the CPU. Norms do, too: by element % 16 over 16 groups in fp32, then in double.
  */
 #include "kernels/gpu/optim_lane.h"
@@ -20,13 +20,13 @@ struct lane_sums {
     int bad_groups, wide_groups;
 };
 
-DEVICE bool on_span(const optim_task *t, int m_format, int v_format)
+DEVICE bool uses_m_grid(const optim_task *t, int m_format, int v_format)
 {
-    return OPTIM_SPAN(m_format, v_format) && t->rule != RULE_ACCUMULATE;
+    return OPTIM_M_GRID(m_format, v_format) && t->rule != RULE_ACCUMULATE;
 }
 DEVICE bool needs_random(const optim_task *t, int m_format, int v_format)
 {
-    bool codes = !OPTIM_PAIR(m_format, v_format) && !on_span(t, m_format, v_format) &&
+    bool codes = !OPTIM_JOINT(m_format, v_format) && !uses_m_grid(t, m_format, v_format) &&
                  (OPTIM_LOW_BIT(m_format) || OPTIM_LOW_BIT(v_format));
     return !t->norms_only && (m_format == STATE_BF16 || v_format == STATE_BF16 || codes ||
                               (t->rule != RULE_ACCUMULATE && t->weight_format >= WEIGHTS_BF16_SR &&
@@ -34,89 +34,89 @@ DEVICE bool needs_random(const optim_task *t, int m_format, int v_format)
 }
 
 /* The rules without v. grid: of a span. */
-DEVICE void step_momentum(const optim_task *t, int m_format, int v_format, int64_t group, bool there,
-                          real g[OWN], real w[OWN], real m[OWN], span_grid *grid, int u)
+DEVICE void step_momentum(const optim_task *t, int m_format, int v_format, int64_t group, bool active,
+                          real g[LANE_ELEMENTS], real w[LANE_ELEMENTS], real m[LANE_ELEMENTS], m_grid *grid, int u)
 {
     const optim_scalars *s = &t->s;
     int rule = t->rule;
-    *grid = span_grid_read(0);
-    if (there && on_span(t, m_format, v_format)) load_span(m, grid, t, group, u);
-    else if (there && m_format != STATE_NONE) load_scaled(m, t->m, t->scales, group, m_format, u);
+    *grid = m_grid_read(0);
+    if (active && uses_m_grid(t, m_format, v_format)) load_m_grid(m, grid, t, group, u);
+    else if (active && m_format != STATE_NONE) load_scaled(m, t->m, t->scales, group, m_format, u);
     if (rule == RULE_LION)
-        for (int k = 0; k < OWN; k++) {
+        for (int k = 0; k < LANE_ELEMENTS; k++) {
             w[k] = w[k] * s->decay - rule_sign(rule_average(m[k], g[k], s->beta1, s->rest1), s->lr);
             m[k] = rule_average(m[k], g[k], s->beta2, s->rest2);
         }
     else if (rule == RULE_ACCUMULATE)
-        for (int k = 0; k < OWN; k++) m[k] = m[k] + g[k];
+        for (int k = 0; k < LANE_ELEMENTS; k++) m[k] = m[k] + g[k];
     else {
-        for (int k = 0; k < OWN; k++) g[k] = real_fma(w[k], s->weight_decay, g[k]);
+        for (int k = 0; k < LANE_ELEMENTS; k++) g[k] = real_fma(w[k], s->weight_decay, g[k]);
         if (m_format != STATE_NONE)
-            for (int k = 0; k < OWN; k++) {
+            for (int k = 0; k < LANE_ELEMENTS; k++) {
                 m[k] = rule_average(m[k], g[k], s->beta1, s->rest1);
                 g[k] = s->nesterov ? real_fma(m[k], s->beta2, g[k]) : m[k];
             }
-        for (int k = 0; k < OWN; k++) w[k] = real_fma(g[k], -s->lr, w[k]);
+        for (int k = 0; k < LANE_ELEMENTS; k++) w[k] = real_fma(g[k], -s->lr, w[k]);
     }
 }
 
 /* even, odd: random words of elements 2u and 2u+1 of each 16. Every lane of a wave comes here; groups that
  * are not `there` are not touched. */
-DEVICE void step_group(const optim_task *t, bool pair, int m_format, int v_format, int64_t group, bool there,
+DEVICE void step_group(const optim_task *t, bool joint, int m_format, int v_format, int64_t group, bool active,
                        bool randomly, word even, word odd, int u, lane_sums *sums)
 {
     const optim_scalars *s = &t->s;
     int rule = t->rule;
     bool v_low = OPTIM_LOW_BIT(v_format);
     int64_t left = t->count - group * OPTIM_GROUP;
-    real g[OWN], w[OWN], m[OWN], root[OWN], v[OWN], squares[2] = {0.0f, 0.0f};
-    pair_grid grid;
-    span_grid span;
-    word random[OWN], turned[OWN];
-    for (int k = 0; k < OWN; k++) g[k] = w[k] = m[k] = root[k] = v[k] = 0.0f;
+    real g[LANE_ELEMENTS], w[LANE_ELEMENTS], m[LANE_ELEMENTS], root[LANE_ELEMENTS], v[LANE_ELEMENTS], squares[2] = {0.0f, 0.0f};
+    joint_grid grid;
+    m_grid grid_m;
+    word random[LANE_ELEMENTS], rotated[LANE_ELEMENTS];
+    for (int k = 0; k < LANE_ELEMENTS; k++) g[k] = w[k] = m[k] = root[k] = v[k] = 0.0f;
 
-    if (there) load_gradient(g, t, group, u, left);
-    for (int k = 0; k < OWN; k++) {
+    if (active) load_gradient(g, t, group, u, left);
+    for (int k = 0; k < LANE_ELEMENTS; k++) {
         g[k] = g[k] * s->gradient_scale;
         squares[k % 2] = real_fma(g[k], g[k], squares[k % 2]);
     }
     word worst = word_max(as_word(squares[0]), as_word(squares[1]));
     worst = octet_max(worst & 0x80000000u ? 0x7fc00000u : worst); /* a NaN may have the sign */
     if (worst >= GRADIENT_SQUARES_MAX) {
-        sums->bad_groups += there;
-        there = false;
-        for (int k = 0; k < OWN; k++) g[k] = 0.0f;
+        sums->bad_groups += active;
+        active = false;
+        for (int k = 0; k < LANE_ELEMENTS; k++) g[k] = 0.0f;
         squares[0] = squares[1] = 0.0f;
     }
     sums->gradient[0] = sums->gradient[0] + squares[0];
     sums->gradient[1] = sums->gradient[1] + squares[1];
-    for (int k = 0; k < OWN; k++) {
+    for (int k = 0; k < LANE_ELEMENTS; k++) {
         int turn = k / 2 * 8;
         word x = k % 2 ? odd : even;
         random[k] = !randomly ? ROUND_NEAREST : turn ? x << turn | x >> (32 - turn) : x;
     }
-    if (there && rule != RULE_ACCUMULATE) load_weights(w, t, group, u, left);
+    if (active && rule != RULE_ACCUMULATE) load_weights(w, t, group, u, left);
 
     if (RULE_HAS(rule, WITH_V)) {
         if (rule == RULE_APADAM)
-            for (int k = 0; k < OWN; k++) g[k] = real_fma(w[k], s->weight_decay, g[k]);
+            for (int k = 0; k < LANE_ELEMENTS; k++) g[k] = real_fma(w[k], s->weight_decay, g[k]);
         grid.low = 0;
-        if (there && pair) load_pair(m, root, &grid, t, group, s->beta1, u);
-        else if (there && v_low) load_rooted(m, root, t, m_format, v_format, group, u);
-        else if (there) {
+        if (active && joint) load_joint(m, root, &grid, t, group, s->beta1, u);
+        else if (active && v_low) load_rooted(m, root, t, m_format, v_format, group, u);
+        else if (active) {
             load_scaled(m, t->m, t->scales, group, m_format, u);
             load_wide(v, t->v, group, v_format, u, OPTIM_GROUP);
         }
-        for (int k = 0; k < OWN; k++) {
-            if (pair) m[k] = pair_m_average(m[k], root[k], g[k], s->rest1);
+        for (int k = 0; k < LANE_ELEMENTS; k++) {
+            if (joint) m[k] = joint_m_average(m[k], root[k], g[k], s->rest1);
             else m[k] = rule_average(m[k], g[k], s->beta1, s->rest1);
             v[k] = rule_average(v_low ? root[k] * root[k] : v[k], g[k] * g[k], s->beta2, s->rest2);
             root[k] = real_sqrt(v[k]);
-            real quotient = pair ? pair_quotients_of(&m[k], root[k], s) : rule_quotient(m[k], root[k], s);
+            real quotient = joint ? joint_quotient(&m[k], root[k], s) : rule_quotient(m[k], root[k], s);
             if (RULE_HAS(rule, WITH_TRUST)) {
                 w[k] = w[k] * s->decay;
                 real update = rule_lamb_update(w[k], rule_direction(quotient, s), s);
-                if (there) {
+                if (active) {
                     sums->weight[k % 2] = real_fma(w[k], w[k], sums->weight[k % 2]);
                     sums->update[k % 2] = real_fma(update, update, sums->update[k % 2]);
                 }
@@ -126,25 +126,25 @@ DEVICE void step_group(const optim_task *t, bool pair, int m_format, int v_forma
                 w[k] = real_fma(rule_direction(quotient, s), -s->step_size, w[k]);
             }
         }
-    } else step_momentum(t, m_format, v_format, group, there, g, w, m, &span, u);
+    } else step_momentum(t, m_format, v_format, group, active, g, w, m, &grid_m, u);
 
     if (t->norms_only) return; /* all octets of the block alike */
-    for (int k = 0; k < OWN; k++) turned[k] = random[(k + 4) % OWN];
-    if (pair) sums->wide_groups += store_pair(t, group, &grid, m, root, u, there);
-    else if (on_span(t, m_format, v_format)) store_span(t, group, &span, m, g, u, there);
-    else if (v_low) store_rooted(t, m_format, v_format, group, m, root, random, turned, u, there);
+    for (int k = 0; k < LANE_ELEMENTS; k++) rotated[k] = random[(k + 4) % LANE_ELEMENTS];
+    if (joint) sums->wide_groups += store_joint(t, group, &grid, m, root, u, active);
+    else if (uses_m_grid(t, m_format, v_format)) store_m_grid(t, group, &grid_m, m, g, u, active);
+    else if (v_low) store_rooted(t, m_format, v_format, group, m, root, random, rotated, u, active);
     else {
-        if (m_format != STATE_NONE) store_scaled(t->m, t->scales, group, m_format, m, turned, u, there);
-        if (there && v_format != STATE_NONE) store_wide(t->v, group, v_format, v, random, u, OPTIM_GROUP);
+        if (m_format != STATE_NONE) store_scaled(t->m, t->scales, group, m_format, m, rotated, u, active);
+        if (active && v_format != STATE_NONE) store_wide(t->v, group, v_format, v, random, u, OPTIM_GROUP);
     }
-    if (!there || rule == RULE_ACCUMULATE) return;
-    for (int k = 0; k < OWN; k++) turned[k] = random[(k + 2) % OWN];
-    store_weights(t, group, w, turned, u, left);
+    if (!active || rule == RULE_ACCUMULATE) return;
+    for (int k = 0; k < LANE_ELEMENTS; k++) rotated[k] = random[(k + 2) % LANE_ELEMENTS];
+    store_weights(t, group, w, rotated, u, left);
 }
 
 /* A batch of up to 16 groups, walked by one octet; its sums by element % 16 to `sums` (3, 16), those of
  * groups that failed to the lane's bad_groups. */
-DEVICE void step_batch(const optim_task *t, bool pair, int m_format, int v_format, int64_t first,
+DEVICE void step_batch(const optim_task *t, bool joint, int m_format, int v_format, int64_t first,
                        int64_t begin, int64_t end, int u, float (*sums)[16], int *bad, int *wide_groups)
 {
     bool randomly = needs_random(t, m_format, v_format);
@@ -161,7 +161,7 @@ DEVICE void step_batch(const optim_task *t, bool pair, int m_format, int v_forma
         ROLLED for (int parity = 0; parity < 2; parity++)
         {
             int64_t group = first + i + parity;
-            step_group(t, pair, m_format, v_format, group, group >= begin && group < end, randomly,
+            step_group(t, joint, m_format, v_format, group, group >= begin && group < end, randomly,
                        parity ? words[2] : words[0], parity ? words[3] : words[1], u, &lane);
         }
     }
@@ -202,7 +202,7 @@ template <int M, int V> DEVICE void step_chunk(const optim_row *tasks, int count
     SHARED float sums[BATCHES][3][16];
     SHARED double totals[BATCHES][3];
     SHARED int bad[OPTIM_THREADS / OCTET], wide_groups[OPTIM_THREADS / OCTET];
-    const bool PAIR = OPTIM_PAIR(M, V);
+    const bool IS_JOINT = OPTIM_JOINT(M, V);
     const optim_row *entry = task_find(tasks, count, BLOCK_X);
     const optim_task *t = &entry->task;
     int m_format = M == ANY ? t->m_format : M, v_format = V == ANY ? t->v_format : V;
@@ -210,7 +210,7 @@ template <int M, int V> DEVICE void step_chunk(const optim_row *tasks, int count
     int64_t begin = chunk * CHUNK, end = begin + CHUNK < groups ? begin + CHUNK : groups;
     int64_t first = begin - ((begin + t->first_group) &
                              1); /* random words come for pairs of groups of the whole tensor */
-    if (entry->go && !*entry->go) {
+    if (entry->proceed && !*entry->proceed) {
         if (THREAD) return;
         optim_partial refused = {as_real(0x7f800000u).x, 0, 0, end - begin, 0};
         partials[t->first_partial + chunk] = refused;
@@ -220,10 +220,10 @@ template <int M, int V> DEVICE void step_chunk(const optim_row *tasks, int count
         batches = (int)((end - first + BATCH - 1) / BATCH);
     int leader = THREAD / WAVE * (WAVE / OCTET); /* a wave goes together or not at all */
     if (leader < batches)
-        step_batch(t, PAIR, m_format, v_format, first + octet * BATCH, begin, end, u, sums[octet], &failed,
+        step_batch(t, IS_JOINT, m_format, v_format, first + octet * BATCH, begin, end, u, sums[octet], &failed,
                    &widened);
     if (batches == BATCHES && leader == 0) /* an odd first group leaves one for the end */
-        step_batch(t, PAIR, m_format, v_format, octet ? end : first + (BATCHES - 1) * BATCH, begin, end, u,
+        step_batch(t, IS_JOINT, m_format, v_format, octet ? end : first + (BATCHES - 1) * BATCH, begin, end, u,
                    octet ? nullptr : sums[BATCHES - 1], &failed, &widened);
     if (u == 0) {
         bad[octet] = failed;
@@ -280,13 +280,13 @@ KERNEL(optim_check, const optim_row *tasks, int count, optim_partial *)
             bad |= (load_whole<uint16_t>(bits + begin) & low) == low ||
                    (load_whole<uint16_t>(bits + end - 1) & low) == low;
     }
-    if (bad && entry->go) *entry->go = 0;
+    if (bad && entry->proceed) *entry->proceed = 0;
 }
 
 /* A lane's eight of a group of a gradient, or of an accumulator: u, 8 + u, ... 56 + u, zeros from `left` on.
  * Of what is narrower than 4 bytes whole words are read, which neighbours share; accumulators and their
  * scales are padded to whole words. */
-DEVICE void load_eighths(float x[OWN], const optim_task *t, int64_t group, int u, int64_t left)
+DEVICE void load_eighths(float x[LANE_ELEMENTS], const optim_task *t, int64_t group, int u, int64_t left)
 {
     int format = t->gradient_format == GRADIENT_ACCUMULATOR ? t->accumulator_format
                  : t->gradient_format == GRADIENT_F32       ? STATE_F32
@@ -298,18 +298,18 @@ DEVICE void load_eighths(float x[OWN], const optim_task *t, int64_t group, int u
         uint32_t exponent =
             load_whole<uint32_t>(t->gradient_scales + (group & ~(int64_t)3)) >> group % 4 * 8 & 255u;
         const char *row = p + group * (four ? OPTIM_GROUP / 2 : OPTIM_GROUP);
-        for (int k = 0; k < OWN; k++) {
+        for (int k = 0; k < LANE_ELEMENTS; k++) {
             word byte = (word)(load_whole<uint64_t>(row + (four ? k % 4 : k) * 8) >> 8 * u) & 255u,
                  code = four ? (byte >> k / 4 * 4 & 15u) << 28 : byte << 24;
             x[k] = exponent && 8 * k + u < left ? m_decode(code, exponent << 23, 0, code_of(format)).x : 0.0f;
         }
     } else if (format == STATE_F32) {
         const float *f = (const float *)p + group * OPTIM_GROUP + u;
-        for (int k = 0; k < OWN; k++) x[k] = 8 * k + u < left ? load_whole<float>(f + 8 * k) : 0.0f;
+        for (int k = 0; k < LANE_ELEMENTS; k++) x[k] = 8 * k + u < left ? load_whole<float>(f + 8 * k) : 0.0f;
     } else {
         const uint16_t *h = (const uint16_t *)p + group * OPTIM_GROUP;
-        bool pairs = by_pairs(p, 2, left);
-        for (int k = 0; k < OWN; k++) {
+        bool pairs = by_twos(p, 2, left);
+        for (int k = 0; k < LANE_ELEMENTS; k++) {
             word half = 0;
             if (pairs) half = load_whole<uint32_t>(h + 8 * k + (u & ~1)) >> u % 2 * 16;
             else if (8 * k + u < left) half = load_whole<uint16_t>(h + 8 * k + u);
@@ -333,9 +333,9 @@ KERNEL(optim_squares, const optim_row *tasks, int count, optim_partial *partials
     double sum = 0;
     if (end > groups) end = groups;
     for (int64_t group = first; group < end; group++) {
-        float x[OWN];
+        float x[LANE_ELEMENTS];
         load_eighths(x, t, group, u, t->count - group * OPTIM_GROUP);
-        for (int k = 0; k < OWN; k++) {
+        for (int k = 0; k < LANE_ELEMENTS; k++) {
             sum += (double)x[k] * (double)x[k];
             failed |= x[k] - x[k] != 0;
         }
@@ -367,18 +367,18 @@ KERNEL(optim_clip, optim_row *tasks, int count, const optim_grad_stats *found, d
     bool finite = found->finite && found->squares - found->squares == 0;
     if (row >= count) return;
     tasks[row].task.s.gradient_scale *= (float)scale_clipped(sqrt(found->squares), divide, clip);
-    if (!finite && tasks[row].go) *tasks[row].go = 0;
+    if (!finite && tasks[row].proceed) *tasks[row].proceed = 0;
 }
 
-/* Where others hold parts: what the chunks here found, to their places among those of the whole tensors. A
+/* Where others hold parts: what the chunks here found, to their slots among those of the whole tensors. A
  * block a row. */
-KERNEL(optim_spread, const optim_row *tasks, int, const optim_partial *partials, optim_partial *places)
+KERNEL(optim_spread, const optim_row *tasks, int, const optim_partial *partials, optim_partial *slots)
 {
     const optim_row *r = &tasks[BLOCK_X];
     const optim_task *t = &r->task;
     int64_t chunks = ((t->count + OPTIM_GROUP - 1) / OPTIM_GROUP + CHUNK - 1) / CHUNK;
     for (int64_t c = THREAD; c < chunks; c += THREADS)
-        places[r->first_place + t->first_group / CHUNK + c] = partials[t->first_partial + c];
+        slots[r->first_slot + t->first_group / CHUNK + c] = partials[t->first_partial + c];
 }
 
 /* After optim_squares: chunk by chunk, row by row, as the host adds them up. */
@@ -389,10 +389,10 @@ KERNEL(optim_total, const optim_row *tasks, int count, const optim_partial *part
     optim_grad_stats total = {0, 1, 0};
     for (int row = 0; row < count; row++) {
         const optim_row *r = &tasks[row];
-        for (int64_t first = 0; first < r->places; first += THREADS) {
-            int64_t left = r->places - first, here = left < THREADS ? left : (int64_t)THREADS;
+        for (int64_t first = 0; first < r->slots; first += THREADS) {
+            int64_t left = r->slots - first, here = left < THREADS ? left : (int64_t)THREADS;
             if (THREAD < here) {
-                const optim_partial *p = partials + r->first_place + first + THREAD;
+                const optim_partial *p = partials + r->first_slot + first + THREAD;
                 squares[THREAD] = p->gradient_squares;
                 bad[THREAD] = p->bad_groups != 0;
             }
@@ -415,11 +415,11 @@ KERNEL(optim_trust, optim_row *tasks, int, const optim_partial *partials)
     optim_row *r = &tasks[BLOCK_X];
     optim_task *t = &r->task;
     double weights = 0, updates = 0;
-    for (int64_t first = 0; first < r->places; first += THREADS) {
-        int64_t left = r->places - first, here = left < THREADS ? left : (int64_t)THREADS;
+    for (int64_t first = 0; first < r->slots; first += THREADS) {
+        int64_t left = r->slots - first, here = left < THREADS ? left : (int64_t)THREADS;
         if (THREAD < here) {
-            squares[0][THREAD] = partials[r->first_place + first + THREAD].weight_squares;
-            squares[1][THREAD] = partials[r->first_place + first + THREAD].update_squares;
+            squares[0][THREAD] = partials[r->first_slot + first + THREAD].weight_squares;
+            squares[1][THREAD] = partials[r->first_slot + first + THREAD].update_squares;
         }
         barrier();
         for (int i = 0; i < here && THREAD == 0; i++) {

@@ -66,7 +66,7 @@ OPTIM_FN uint32_t bits_of(single a) { return as_word(a); }
 OPTIM_FN real operator-(real a) { return -a.x; }
 #include "kernels/optim_math.h"
 
-enum { OCTET = 8, OWN = 8 };
+enum { OCTET = 8, LANE_ELEMENTS = 8 };
 
 /* element % 64 of a lane's k-th */
 DEVICE int element(int k, int u) { return k / 2 * 16 + 2 * u + k % 2; }
@@ -89,61 +89,61 @@ DEVICE word octet_max(word x)
  * bytes, too. */
 template <class T> DEVICE T load_whole(const void *p) { return *in_memory((const T *)p); }
 template <class T> DEVICE void store_whole(void *p, T x) { *in_memory((T *)p) = x; }
-DEVICE bool by_pairs(const void *p, int bytes, int64_t left)
+DEVICE bool by_twos(const void *p, int bytes, int64_t left)
 {
     return left >= OPTIM_GROUP && (uintptr_t)p % (2 * bytes) == 0;
 }
 
-DEVICE void load_reals(real x[OWN], const void *p, int u, int64_t left)
+DEVICE void load_reals(real x[LANE_ELEMENTS], const void *p, int u, int64_t left)
 {
     const float *f = (const float *)p;
-    if (by_pairs(p, 4, left))
+    if (by_twos(p, 4, left))
         for (int i = 0; i < 4; i++) {
             uint64_t two = load_whole<uint64_t>(f + 16 * i + 2 * u);
             x[2 * i] = as_real((word)two);
             x[2 * i + 1] = as_real((word)(two >> 32));
         }
     else
-        for (int k = 0; k < OWN; k++)
+        for (int k = 0; k < LANE_ELEMENTS; k++)
             x[k] = element(k, u) < left ? as_real(load_whole<uint32_t>(f + element(k, u))) : 0.0f;
 }
-DEVICE void store_reals(void *p, const real x[OWN], int u, int64_t left)
+DEVICE void store_reals(void *p, const real x[LANE_ELEMENTS], int u, int64_t left)
 {
     float *f = (float *)p;
-    if (by_pairs(p, 4, left))
+    if (by_twos(p, 4, left))
         for (int i = 0; i < 4; i++)
             store_whole<uint64_t>(f + 16 * i + 2 * u, as_word(x[2 * i]) | (uint64_t)as_word(x[2 * i + 1])
                                                                               << 32);
     else
-        for (int k = 0; k < OWN; k++)
+        for (int k = 0; k < LANE_ELEMENTS; k++)
             if (element(k, u) < left) store_whole<uint32_t>(f + element(k, u), as_word(x[k]));
 }
-DEVICE void load_halves(word x[OWN], const void *p, int u, int64_t left)
+DEVICE void load_halves(word x[LANE_ELEMENTS], const void *p, int u, int64_t left)
 {
     const uint16_t *h = (const uint16_t *)p;
-    if (by_pairs(p, 2, left))
+    if (by_twos(p, 2, left))
         for (int i = 0; i < 4; i++) {
             word two = load_whole<uint32_t>(h + 16 * i + 2 * u);
             x[2 * i] = two & 0xffffu;
             x[2 * i + 1] = two >> 16;
         }
     else
-        for (int k = 0; k < OWN; k++)
+        for (int k = 0; k < LANE_ELEMENTS; k++)
             x[k] = element(k, u) < left ? load_whole<uint16_t>(h + element(k, u)) : 0u;
 }
-DEVICE void store_halves(void *p, const word x[OWN], int u, int64_t left)
+DEVICE void store_halves(void *p, const word x[LANE_ELEMENTS], int u, int64_t left)
 {
     uint16_t *h = (uint16_t *)p;
-    if (by_pairs(p, 2, left))
+    if (by_twos(p, 2, left))
         for (int i = 0; i < 4; i++)
             store_whole<uint32_t>(h + 16 * i + 2 * u, (x[2 * i] & 0xffffu) | x[2 * i + 1] << 16);
     else
-        for (int k = 0; k < OWN; k++)
+        for (int k = 0; k < LANE_ELEMENTS; k++)
             if (element(k, u) < left) store_whole<uint16_t>(h + element(k, u), (uint16_t)x[k]);
 }
 /* Codes are padded to whole groups, and begin at even addresses. 4 bits: byte b holds element b below and
  * b + 32 above. */
-DEVICE void load_codes(word code[OWN], const void *p, int64_t group, bool four, int u)
+DEVICE void load_codes(word code[LANE_ELEMENTS], const void *p, int64_t group, bool four, int u)
 {
     const uint8_t *b = (const uint8_t *)p + group * (four ? OPTIM_GROUP / 2 : OPTIM_GROUP) + 2 * u;
     for (int i = 0; i < (four ? 2 : 4); i++) {
@@ -153,7 +153,7 @@ DEVICE void load_codes(word code[OWN], const void *p, int64_t group, bool four, 
         if (four) code[2 * i + 4] = low >> 4, code[2 * i + 5] = high >> 4;
     }
 }
-DEVICE void store_codes(void *p, int64_t group, bool four, const word code[OWN], int u)
+DEVICE void store_codes(void *p, int64_t group, bool four, const word code[LANE_ELEMENTS], int u)
 {
     uint8_t *b = (uint8_t *)p + group * (four ? OPTIM_GROUP / 2 : OPTIM_GROUP) + 2 * u;
     for (int i = 0; i < (four ? 2 : 4); i++) {
@@ -164,25 +164,25 @@ DEVICE void store_codes(void *p, int64_t group, bool four, const word code[OWN],
 }
 DEVICE word sign_extended(word code, bool four) { return four ? (code ^ 8u) - 8u : (code ^ 0x80u) - 0x80u; }
 
-DEVICE void load_wide(real x[OWN], const void *p, int64_t group, int format, int u, int64_t left)
+DEVICE void load_wide(real x[LANE_ELEMENTS], const void *p, int64_t group, int format, int u, int64_t left)
 {
     if (format == STATE_F32) {
         load_reals(x, (const float *)p + group * OPTIM_GROUP, u, left);
         return;
     }
-    word half[OWN];
+    word half[LANE_ELEMENTS];
     load_halves(half, (const uint16_t *)p + group * OPTIM_GROUP, u, left);
-    for (int k = 0; k < OWN; k++) x[k] = as_real(half[k] << 16);
+    for (int k = 0; k < LANE_ELEMENTS; k++) x[k] = as_real(half[k] << 16);
 }
-DEVICE void store_wide(void *p, int64_t group, int format, const real x[OWN], const word random[OWN], int u,
-                       int64_t left)
+DEVICE void store_wide(void *p, int64_t group, int format, const real x[LANE_ELEMENTS],
+                       const word random[LANE_ELEMENTS], int u, int64_t left)
 {
     if (format == STATE_F32) {
         store_reals((float *)p + group * OPTIM_GROUP, x, u, left);
         return;
     }
-    word half[OWN];
-    for (int k = 0; k < OWN; k++)
+    word half[LANE_ELEMENTS];
+    for (int k = 0; k < LANE_ELEMENTS; k++)
         half[k] = (format == STATE_BF16 ? bf16_stochastic(as_word(x[k]), random[k])
                                         : bf16_nearest(as_word(x[k]))) >>
                   16;
@@ -190,34 +190,35 @@ DEVICE void store_wide(void *p, int64_t group, int format, const real x[OWN], co
 }
 
 /* m with the group's exponent as its scale */
-DEVICE void load_scaled(real m[OWN], const void *p, const uint8_t *scales, int64_t group, int format, int u)
+DEVICE void load_scaled(real m[LANE_ELEMENTS], const void *p, const uint8_t *scales, int64_t group,
+                        int format, int u)
 {
     if (!OPTIM_LOW_BIT(format)) {
         load_wide(m, p, group, format, u, OPTIM_GROUP);
         return;
     }
-    word code[OWN];
+    word code[LANE_ELEMENTS];
     bool four = format == STATE_4BIT;
     uint32_t exponent = load_whole<uint8_t>(scales + group);
     load_codes(code, p, group, four, u);
-    for (int k = 0; k < OWN; k++) {
+    for (int k = 0; k < LANE_ELEMENTS; k++) {
         m[k] =
             exponent ? m_decode(code[k] << (four ? 28 : 24), exponent << 23, 0, code_of(format)) : real(0.0f);
     }
 }
 /* Every lane of a wave comes here; `write` is the octet's. */
-DEVICE void store_scaled(void *p, uint8_t *scales, int64_t group, int format, const real m[OWN],
-                         const word random[OWN], int u, bool write)
+DEVICE void store_scaled(void *p, uint8_t *scales, int64_t group, int format, const real m[LANE_ELEMENTS],
+                         const word random[LANE_ELEMENTS], int u, bool write)
 {
     if (!OPTIM_LOW_BIT(format)) {
         if (write) store_wide(p, group, format, m, random, u, OPTIM_GROUP);
         return;
     }
     state_code c = code_of(format);
-    word largest = 0, code[OWN];
-    for (int k = 0; k < OWN; k++) largest = word_max(largest, as_word(m[k]) & 0x7fffffffu);
+    word largest = 0, code[LANE_ELEMENTS];
+    for (int k = 0; k < LANE_ELEMENTS; k++) largest = word_max(largest, as_word(m[k]) & 0x7fffffffu);
     uint32_t exponent = state_exponent(octet_max(largest), c.m_bump);
-    for (int k = 0; k < OWN; k++)
+    for (int k = 0; k < LANE_ELEMENTS; k++)
         code[k] = exponent ? m_code(m_round(m[k], random[k], exponent << 23, 0, c), c) : 0u;
     if (!write) return;
     if (u == 0) store_whole(scales + group, (uint8_t)exponent);
@@ -225,33 +226,34 @@ DEVICE void store_scaled(void *p, uint8_t *scales, int64_t group, int format, co
 }
 
 /* m and sqrt(v) when v is low-bit; m in any format */
-DEVICE void load_rooted(real m[OWN], real root[OWN], const optim_task *t, int m_format, int v_format,
-                        int64_t group, int u)
+DEVICE void load_rooted(real m[LANE_ELEMENTS], real root[LANE_ELEMENTS], const optim_task *t, int m_format,
+                        int v_format, int64_t group, int u)
 {
     uint32_t exponent = load_whole<uint8_t>(t->scales + group), base = root_base(exponent, code_of(v_format));
-    word code[OWN];
+    word code[LANE_ELEMENTS];
     load_codes(code, t->v, group, v_format == STATE_4BIT, u);
-    for (int k = 0; k < OWN; k++)
+    for (int k = 0; k < LANE_ELEMENTS; k++)
         root[k] = exponent ? root_decode(code[k], base, code_of(v_format)) : real(0.0f);
     if (!OPTIM_LOW_BIT(m_format)) {
         load_wide(m, t->m, group, m_format, u, OPTIM_GROUP);
         return;
     }
     load_codes(code, t->m, group, m_format == STATE_4BIT, u);
-    for (int k = 0; k < OWN; k++) {
+    for (int k = 0; k < LANE_ELEMENTS; k++) {
         word c = code[k] << (m_format == STATE_4BIT ? 28 : 24);
         m[k] = exponent ? m_decode(c, as_word(root[k]), t->m_range, code_of(m_format)) : real(0.0f);
     }
 }
-DEVICE void store_rooted(const optim_task *t, int m_format, int v_format, int64_t group, const real m[OWN],
-                         const real root[OWN], const word random_v[OWN], const word random_m[OWN], int u,
+DEVICE void store_rooted(const optim_task *t, int m_format, int v_format, int64_t group,
+                         const real m[LANE_ELEMENTS], const real root[LANE_ELEMENTS],
+                         const word random_v[LANE_ELEMENTS], const word random_m[LANE_ELEMENTS], int u,
                          bool write)
 {
     state_code c = code_of(v_format), d = code_of(m_format);
-    word largest = 0, code[OWN], codes_m[OWN];
-    for (int k = 0; k < OWN; k++) largest = word_max(largest, as_word(root[k]));
+    word largest = 0, code[LANE_ELEMENTS], codes_m[LANE_ELEMENTS];
+    for (int k = 0; k < LANE_ELEMENTS; k++) largest = word_max(largest, as_word(root[k]));
     uint32_t exponent = state_exponent(octet_max(largest), c.root_bump), base = root_base(exponent, c);
-    for (int k = 0; k < OWN; k++) {
+    for (int k = 0; k < LANE_ELEMENTS; k++) {
         word rounded = root_round(root[k], random_v[k], base, c);
         code[k] = exponent ? (rounded >> c.shift) - base : 0u;
         codes_m[k] = exponent && OPTIM_LOW_BIT(m_format)
@@ -267,20 +269,20 @@ DEVICE void store_rooted(const optim_task *t, int m_format, int v_format, int64_
 
 /* ---- m of 8 bits without a v, on its group's span ---- */
 
-DEVICE void load_span(real m[OWN], span_grid *grid, const optim_task *t, int64_t group, int u)
+DEVICE void load_m_grid(real m[LANE_ELEMENTS], m_grid *grid, const optim_task *t, int64_t group, int u)
 {
-    word code[OWN];
-    *grid = span_grid_read(load_whole<uint16_t>(t->scales + group * SPAN_HEADER));
+    word code[LANE_ELEMENTS];
+    *grid = m_grid_read(load_whole<uint16_t>(t->scales + group * M_GRID_HEADER));
     load_codes(code, t->m, group, false, u);
-    for (int k = 0; k < OWN; k++) m[k] = span_decode(code[k] << 24, grid);
+    for (int k = 0; k < LANE_ELEMENTS; k++) m[k] = m_grid_decode(code[k] << 24, grid);
 }
 /* Every lane of a wave comes here; `write` is the octet's. */
-DEVICE void store_span(const optim_task *t, int64_t group, const span_grid *old, const real m[OWN],
-                       const real gradient[OWN], int u, bool write)
+DEVICE void store_m_grid(const optim_task *t, int64_t group, const m_grid *old, const real m[LANE_ELEMENTS],
+                         const real gradient[LANE_ELEMENTS], int u, bool write)
 {
     bool lion = t->rule == RULE_LION;
-    word most = 0, least = 0xffffffffu, code[OWN];
-    for (int k = 0; k < OWN; k++) {
+    word most = 0, least = 0xffffffffu, code[LANE_ELEMENTS];
+    for (int k = 0; k < LANE_ELEMENTS; k++) {
         word size = as_word(m[k]) & 0x7fffffffu;
         most = word_max(most, size);
         if (lion) size = word_max(size, as_word(gradient[k] * t->s.rest1) & 0x7fffffffu);
@@ -288,14 +290,14 @@ DEVICE void store_span(const optim_task *t, int64_t group, const span_grid *old,
     }
     uint32_t largest = octet_max(most), smallest = ~octet_max(~least) + 1u;
     uint32_t key = t->key[0] ^ t->key[1],
-             first = (uint32_t)((t->first_group + group) % PAIR_GROUPS) * OPTIM_GROUP;
-    span_grid g = span_grid_fit(lion ? smallest : span_sgd(largest), largest, old,
-                                span_due(t->updates, t->first_group + group));
-    for (int k = 0; k < OWN; k++)
-        code[k] = span_code(m[k], word_min(span_above(m[k], &g), g.reach),
-                            span_threshold(t->updates, key, first + (uint32_t)element(k, u)), &g);
+             first = (uint32_t)((t->first_group + group) % THRESHOLD_SETS) * OPTIM_GROUP;
+    m_grid g = m_grid_fit(lion ? smallest : m_grid_low_sgd(largest), largest, old,
+                          m_grid_refit_due(t->updates, t->first_group + group));
+    for (int k = 0; k < LANE_ELEMENTS; k++)
+        code[k] = m_grid_code(m[k], word_min(m_grid_bits_above_low(m[k], &g), g.reach),
+                              m_grid_threshold(t->updates, key, first + (uint32_t)element(k, u)), &g);
     if (!write) return;
-    if (u == 0) store_whole(t->scales + group * SPAN_HEADER, (uint16_t)span_header(&g));
+    if (u == 0) store_whole(t->scales + group * M_GRID_HEADER, (uint16_t)m_grid_header(&g));
     store_codes(t->m, group, false, code, u);
 }
 
@@ -309,111 +311,111 @@ DEVICE uint32_t octet_or(uint32_t x)
 DEVICE bool eighth_is_small(uint32_t bits, int k, int u) { return bits >> ((2 * u + k % 2) % 8) & 1u; }
 
 /* m: m / root, times `beta` */
-DEVICE void load_pair(real m[OWN], real root[OWN], pair_grid *grid, const optim_task *t, int64_t group,
-                      float beta, int u)
+DEVICE void load_joint(real m[LANE_ELEMENTS], real root[LANE_ELEMENTS], joint_grid *grid, const optim_task *t,
+                       int64_t group, float beta, int u)
 {
-    uint32_t header = load_whole<uint32_t>(t->scales + group * PAIR_HEADER);
-    pair_grid g = pair_grid_read(header);
-    word codes[OWN];
+    uint32_t header = load_whole<uint32_t>(t->scales + group * JOINT_HEADER);
+    joint_grid g = joint_grid_read(header);
+    word codes[LANE_ELEMENTS];
     load_halves(codes, (const uint16_t *)t->m + group * OPTIM_GROUP, u, OPTIM_GROUP);
     *grid = g;
     real unit[2];
     for (int j = 0; j < 2; j++)
-        unit[j] = pair_ratio(header >> 17 & 127u) * g.most_inverse * beta *
-                  (eighth_is_small(header >> 24, j, u) ? constant_real(PAIR_SMALL) : real(1.0f));
-    for (int k = 0; k < OWN; k++) {
-        real pair = real_of(codes[k]) - g.middle, code = pair_v_code(pair, &g);
-        root[k] = g.low ? pair_root(code, &g) : as_real(PAIR_UNSEEN);
-        m[k] = g.low ? pair_m_code(pair, code, &g) * unit[k % 2] : real(0.0f);
+        unit[j] = joint_ratio(header >> 17 & 127u) * g.most_inverse * beta *
+                  (eighth_is_small(header >> 24, j, u) ? constant_real(JOINT_SMALL) : real(1.0f));
+    for (int k = 0; k < LANE_ELEMENTS; k++) {
+        real joint = real_of(codes[k]) - g.middle, code = joint_v_code(joint, &g);
+        root[k] = g.low ? joint_root(code, &g) : as_real(JOINT_ZERO_ROOT);
+        m[k] = g.low ? joint_m_code(joint, code, &g) * unit[k % 2] : real(0.0f);
     }
 }
 /* m: m / root. Every lane of a wave comes here; `write` is the octet's. Whether the group is wide. */
-DEVICE bool store_pair(const optim_task *t, int64_t group, const pair_grid *old, real m[OWN],
-                       const real root[OWN], int u, bool write)
+DEVICE bool store_joint(const optim_task *t, int64_t group, const joint_grid *old, real m[LANE_ELEMENTS],
+                        const real root[LANE_ELEMENTS], int u, bool write)
 {
-    word largest = 0, least = 0xffffffffu, codes[OWN], ratios[2] = {0, 0};
-    for (int k = 0; k < OWN; k++) {
+    word largest = 0, least = 0xffffffffu, codes[LANE_ELEMENTS], ratios[2] = {0, 0};
+    for (int k = 0; k < LANE_ELEMENTS; k++) {
         largest = word_max(largest, as_word(root[k]));
-        least = word_min(least, as_word(root[k]) - PAIR_SEEN);
+        least = word_min(least, as_word(root[k]) - JOINT_MIN_ROOT);
     }
     largest = octet_max(largest);
-    word smallest = ~octet_max(~least) + PAIR_SEEN;
-    bool zero = largest < PAIR_SEEN;
-    if (zero) smallest = largest = PAIR_SEEN;
-    pair_grid g = pair_grid_fit(smallest, largest, old, pair_grid_due(t->updates));
+    word smallest = ~octet_max(~least) + JOINT_MIN_ROOT;
+    bool zero = largest < JOINT_MIN_ROOT;
+    if (zero) smallest = largest = JOINT_MIN_ROOT;
+    joint_grid g = joint_grid_fit(smallest, largest, old, joint_refit_due(t->updates));
     uint32_t key = t->key[0] ^ t->key[1],
-             first = (uint32_t)((t->first_group + group) % PAIR_GROUPS) * OPTIM_GROUP;
-    real code[OWN], scale[2];
-    for (int k = 0; k < OWN; k++) {
-        real threshold = pair_threshold_v(t->updates, key, first + (uint32_t)element(k, u));
-        code[k] = pair_v_round(pair_above(as_word(root[k]), threshold, &g), threshold, &g);
-        m[k] = pair_kept(m[k], root[k], &g);
+             first = (uint32_t)((t->first_group + group) % THRESHOLD_SETS) * OPTIM_GROUP;
+    real code[LANE_ELEMENTS], scale[2];
+    for (int k = 0; k < LANE_ELEMENTS; k++) {
+        real threshold = joint_threshold_v(t->updates, key, first + (uint32_t)element(k, u));
+        code[k] = joint_v_round(joint_bits_above_low(as_word(root[k]), threshold, &g), threshold, &g);
+        m[k] = joint_ratio_stored(m[k], root[k], &g);
         ratios[k % 2] = word_max(ratios[k % 2], as_word(m[k]) & 0x7fffffffu);
     }
     for (int j = 0; j < 2; j++) ratios[j] = word_max(ratios[j], (word)wave_xor((int)ratios[j], OCTET / 2));
-    uint32_t ratio = pair_ratio_code(octet_max(word_max(ratios[0], ratios[1]))), eighths = 0;
-    single top = pair_ratio(ratio), codes_of = g.most * pair_ratio_inverse(ratio);
+    uint32_t ratio = joint_ratio_code(octet_max(word_max(ratios[0], ratios[1]))), eighths = 0;
+    single top = joint_ratio(ratio), codes_of = g.most * joint_ratio_inverse(ratio);
     for (int j = 0; j < 2; j++) {
-        bool small = ratios[j] <= bits_of(pair_small(top));
+        bool small = ratios[j] <= bits_of(joint_small(top));
         eighths |= (word)small << ((2 * u + j) % 8);
-        scale[j] = codes_of * (small ? constant_real(PAIR_SMALL_INVERSE) : real(1.0f));
+        scale[j] = codes_of * (small ? constant_real(JOINT_SMALL_INVERSE) : real(1.0f));
     }
     eighths = octet_or(eighths);
-    for (int k = 0; k < OWN; k++)
+    for (int k = 0; k < LANE_ELEMENTS; k++)
         codes[k] = zero ? 0u
-                        : pair_join(code[k], real_limit(m[k], top), scale[k % 2],
-                                    pair_threshold_m(t->updates, key, first + (uint32_t)element(k, u)), &g);
+                        : joint_code(code[k], real_limit(m[k], top), scale[k % 2],
+                                     joint_threshold_m(t->updates, key, first + (uint32_t)element(k, u)), &g);
     if (!write) return false;
     store_halves((uint16_t *)t->m + group * OPTIM_GROUP, codes, u, OPTIM_GROUP);
-    if (u == 0) store_whole(t->scales + group * PAIR_HEADER, zero ? 0u : pair_header(&g, ratio, eighths));
-    return !zero && pair_is_wide(&g);
+    if (u == 0) store_whole(t->scales + group * JOINT_HEADER, zero ? 0u : joint_header(&g, ratio, eighths));
+    return !zero && joint_grid_is_widest(&g);
 }
 
-DEVICE void load_gradient(real g[OWN], const optim_task *t, int64_t group, int u, int64_t left)
+DEVICE void load_gradient(real g[LANE_ELEMENTS], const optim_task *t, int64_t group, int u, int64_t left)
 {
     if (t->gradient_format == GRADIENT_ACCUMULATOR)
         load_scaled(g, t->gradient, t->gradient_scales, group, t->accumulator_format, u);
     else if (t->gradient_format == GRADIENT_F16) {
-        word half[OWN];
+        word half[LANE_ELEMENTS];
         load_halves(half, (const uint16_t *)t->gradient + group * OPTIM_GROUP, u, left);
-        for (int k = 0; k < OWN; k++) g[k] = f16_read(half[k]);
+        for (int k = 0; k < LANE_ELEMENTS; k++) g[k] = f16_read(half[k]);
     } else
         load_wide(g, t->gradient, group, t->gradient_format == GRADIENT_F32 ? STATE_F32 : STATE_BF16, u,
                   left);
 }
-DEVICE void load_weights(real w[OWN], const optim_task *t, int64_t group, int u, int64_t left)
+DEVICE void load_weights(real w[LANE_ELEMENTS], const optim_task *t, int64_t group, int u, int64_t left)
 {
     int format = t->weight_format;
     if (format <= WEIGHTS_BF16_SR) {
         load_wide(w, t->weights, group, format <= WEIGHTS_F32_COPY ? STATE_F32 : STATE_BF16, u, left);
         return;
     }
-    word half[OWN], low[OWN];
+    word half[LANE_ELEMENTS], low[LANE_ELEMENTS];
     load_halves(half, (const uint16_t *)t->weights + group * OPTIM_GROUP, u, left);
     if (format == WEIGHTS_32)
         load_halves(low, (const uint16_t *)t->correction + group * OPTIM_GROUP, u, OPTIM_GROUP);
     else load_codes(low, t->correction, group, format == WEIGHTS_20, u);
-    for (int k = 0; k < OWN; k++)
+    for (int k = 0; k < LANE_ELEMENTS; k++)
         w[k] =
             as_real(weight_join(half[k] << 16, format == WEIGHTS_32   ? (low[k] ^ 0x8000u) - 0x8000u
                                                : format == WEIGHTS_24 ? sign_extended(low[k], false) << 8
                                                                       : sign_extended(low[k], true) << 12));
 }
-DEVICE void store_weights(const optim_task *t, int64_t group, const real w[OWN], const word random[OWN],
-                          int u, int64_t left)
+DEVICE void store_weights(const optim_task *t, int64_t group, const real w[LANE_ELEMENTS],
+                          const word random[LANE_ELEMENTS], int u, int64_t left)
 {
     int format = t->weight_format;
     if (format <= WEIGHTS_F32_COPY) store_wide(t->weights, group, STATE_F32, w, random, u, left);
-    word half[OWN], low[OWN];
+    word half[LANE_ELEMENTS], low[LANE_ELEMENTS];
     if (format == WEIGHTS_F32_COPY && t->copy_f16) {
-        for (int k = 0; k < OWN; k++) half[k] = f16_nearest(w[k]);
+        for (int k = 0; k < LANE_ELEMENTS; k++) half[k] = f16_nearest(w[k]);
         store_halves((uint16_t *)t->copy + group * OPTIM_GROUP, half, u, left);
     } else if (format == WEIGHTS_F32_COPY) store_wide(t->copy, group, STATE_BF16_NEAREST, w, random, u, left);
     if (format == WEIGHTS_BF16) store_wide(t->weights, group, STATE_BF16_NEAREST, w, random, u, left);
     if (format == WEIGHTS_BF16_SR) store_wide(t->weights, group, STATE_BF16, w, random, u, left);
     if (format < WEIGHTS_20) return;
     int drop = format == WEIGHTS_20 ? 12 : format == WEIGHTS_24 ? 8 : 0;
-    for (int k = 0; k < OWN; k++) {
+    for (int k = 0; k < LANE_ELEMENTS; k++) {
         word bits = weight_round(as_word(w[k]), random[k], drop);
         half[k] = weight_half(bits) >> 16;
         low[k] = weight_residual(bits, drop);

@@ -1,0 +1,130 @@
+/* The step of the rules with v where m and v of 8 bits are pairs: part of kernels/cpu/optim_kernel.h.
+ *
+ * A group goes through seven parts. Each of them waits for what is slow in the one before (roots, quotients,
+ * the largest of 64), and a processor looks ahead less than a group: so each part is another group's, and all
+ * that is waited for was begun a group ago. Roots and quotients come by halves, with other work between them:
+ * the divider takes ten to twelve cycles for each, and what is after four of them in a row waits.
+ */
+#ifndef MEOPT_KERNELS_CPU_OPTIM_JOINT_H
+#define MEOPT_KERNELS_CPU_OPTIM_JOINT_H
+
+/* The grids of a range of groups: of each span one that was made (its divisions take longer than a copy). */
+struct joint_grids {
+    uint64_t made; /* a bit for each span */
+    struct joint_grid grid[64];
+};
+OPTIM_FN void joint_grid_cached(struct joint_grids *grids, uint32_t header, struct joint_grid *g)
+{
+    uint32_t range = header >> 11 & 63u, low = header & 0x7ffu;
+    if (!LIKELY(grids->made >> range & 1u)) {
+        grids->grid[range] = joint_grid_make(0, range);
+        grids->made |= (uint64_t)1 << range;
+    }
+    *g = grids->grid[range];
+    g->low = low ? (low << 19) + JOINT_MIN_LOW : 0;
+    g->base = single_of(g->low) - g->step;
+}
+
+/* 1. The grid. */
+OPTIM_FN void joint_begin(const struct optim_task *t, struct joint_work *w, int64_t group,
+                          struct joint_grids *grids)
+{
+    uint32_t header = load_header(t, group);
+    w->group = group;
+    w->active = true;
+    joint_grid_cached(grids, header, &w->grid);
+    joint_m_scales(w->scale, header, &w->grid, t->s.beta1);
+}
+/* 2. The gradient, m and v. */
+OPTIM_FN void joint_moments(const struct optim_task *t, struct joint_work *w,
+                            struct padded_group *padded_group, struct sums *sums)
+{
+    const uint16_t *codes = (const uint16_t *)t->m + w->group * OPTIM_GROUP;
+    struct group_at at = group_at(t, w->group, padded_group);
+    real g[VECTORS], weights[VECTORS];
+    w->active = step_gradient(t, w->group, at.gradient, g, sums);
+    if (!LIKELY(w->active)) return;
+    if (t->rule == RULE_APADAM) {
+        load_weights(weights, t, at.weights, w->group);
+        for (int i = 0; i < VECTORS; i++) g[i] = real_fma(weights[i], real_all(t->s.weight_decay), g[i]);
+    }
+    if (LIKELY(w->grid.low))
+        for (int i = 0; i < VECTORS; i++)
+            load_joint_vector(&w->m[i], &w->root[i], codes, i, w->scale, &w->grid);
+    else
+        for (int i = 0; i < VECTORS; i++) load_joint_zeros(&w->m[i], &w->root[i]);
+    for (int i = 0; i < VECTORS; i++) {
+        w->m[i] = joint_m_average(w->m[i], w->root[i], g[i], t->s.rest1);
+        w->root[i] = rule_average(w->root[i] * w->root[i], g[i] * g[i], t->s.beta2, t->s.rest2);
+    }
+}
+/* 3. The roots of v. */
+OPTIM_FN void joint_roots(struct joint_work *w, int begin, int end)
+{
+    for (int i = begin; i < end; i++) w->root[i] = real_sqrt(w->root[i]);
+}
+/* 4. What moves the weights, and what is kept of m. */
+OPTIM_FN void joint_quotients(const struct optim_task *t, struct joint_work *w, int begin, int end)
+{
+    for (int i = begin; i < end; i++) w->direction[i] = joint_quotient(&w->m[i], w->root[i], &t->s);
+}
+/* 5. The weights. */
+OPTIM_FN void joint_weights(const struct optim_task *t, struct joint_work *w,
+                            struct padded_group *padded_group, const word *words, struct sums *sums)
+{
+    struct group_at at = group_at(t, w->group, padded_group);
+    real weights[VECTORS];
+    word random[VECTORS];
+    load_weights(weights, t, at.weights, w->group);
+    for (int i = 0; i < VECTORS; i++) step_weight(t, weights, w->direction[i], i, sums);
+    if (!LIKELY(!t->norms_only)) return;
+    random_of(random, words);
+    weights_write(t, w->group, at.weights, at.copy, weights, random);
+    group_write_back(t, w->group, &at);
+}
+
+enum { JOINT_STAGES = 7 };
+OPTIM_FN void step_joint(const struct optim_task *t, int64_t begin, int64_t end, struct range_run *r)
+{
+    struct joint_work work[JOINT_STAGES], *w[JOINT_STAGES]; /* w[i]: where part i + 1 is next */
+    struct joint_grids grids;
+    struct joint_ratios ratios;
+    struct joint_thresholds thresholds[THRESHOLD_SETS];
+    struct padded_group padded_group;
+    joint_thresholds(thresholds, t);
+    joint_ratios(&ratios);
+    uint64_t of = (uint64_t)t->first_group;
+    grids.made = 0;
+    for (int i = 0; i < JOINT_STAGES; i++) {
+        w[i] = &work[i];
+        w[i]->active = false;
+    }
+    for (int64_t n = begin; n < end + JOINT_STAGES - 1; n++) {
+        struct joint_work *next = w[JOINT_STAGES - 1];
+        for (int i = JOINT_STAGES - 1; i > 0; i--) w[i] = w[i - 1];
+        w[0] = next;
+        if (LIKELY(w[3]->active)) joint_quotients(t, w[3], 0, VECTORS / 2);
+        w[0]->active = false;
+        if (LIKELY(n < end)) {
+            prefetch_group(t, n + PREFETCH_GROUPS);
+            joint_begin(t, w[0], n, &grids);
+        }
+        if (LIKELY(w[1]->active)) {
+            range_group_begin(r, n - 1);
+            joint_moments(t, w[1], &padded_group, &r->sums);
+        }
+        if (LIKELY(w[3]->active)) joint_quotients(t, w[3], VECTORS / 2, VECTORS);
+        if (n < end) range_random(t, r, n, begin);
+        if (LIKELY(w[4]->active)) joint_weights(t, w[4], &padded_group, range_words(r, n - 4), &r->sums);
+        if (LIKELY(n >= begin + 4 && n < end + 4)) range_group_end(t, r, n - 4);
+        if (LIKELY(w[2]->active)) joint_roots(w[2], 0, VECTORS / 2);
+        if (LIKELY(w[4]->active && !t->norms_only))
+            joint_round(t, w[4], &thresholds[(of + (uint64_t)n - 4) % THRESHOLD_SETS], &r->sums.wide_groups);
+        if (LIKELY(w[2]->active)) joint_roots(w[2], VECTORS / 2, VECTORS);
+        if (!LIKELY(!t->norms_only)) continue;
+        if (LIKELY(w[5]->active)) joint_scale(w[5], &ratios);
+        if (LIKELY(w[6]->active)) joint_store(t, w[6], &thresholds[(of + (uint64_t)n - 6) % THRESHOLD_SETS]);
+    }
+}
+
+#endif
