@@ -1,5 +1,5 @@
-/* fp32 to bf16 for everyone: to nearest, ties to even, a NaN stays one. The includer may define BF16_FN, the
- * qualifiers of a function. */
+/* Rounds fp32 to bf16 on every device: to nearest, ties to even; NaN stays NaN. The includer may define
+ * BF16_FN, the qualifiers of a function. */
 #ifndef MEOPT_KERNELS_BF16_H
 #define MEOPT_KERNELS_BF16_H
 

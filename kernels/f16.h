@@ -1,5 +1,5 @@
-/* fp16 for the stored form of the residual stream: to nearest, ties to even, a NaN stays one; the same bits
- * on every device. The includer may define F16_FN, the qualifiers of a function. */
+/* Rounds fp32 to fp16, for the stored residual stream: to nearest, ties to even; NaN stays NaN. Results are
+ * bit-identical on every device. The includer may define F16_FN, the qualifiers of a function. */
 #ifndef MEOPT_KERNELS_F16_H
 #define MEOPT_KERNELS_F16_H
 
@@ -14,7 +14,7 @@ union f16_bits {
     uint32_t u;
 };
 
-/* Below 2^-14 the last bit is worth 2^-24, as that of a float between 1/2 and 1 is: adding 1/2 rounds. */
+/* Below 2^-14, the last bit of an fp16 is 2^-24, like that of a float from 1/2 to 1: adding 1/2 rounds. */
 F16_FN uint16_t f16_of(float x)
 {
     union f16_bits v, small;
@@ -28,7 +28,7 @@ F16_FN uint16_t f16_of(float x)
     h = magnitude > 0x7F800000u ? 0x7E00u : h;
     return (uint16_t)(sign | h);
 }
-/* The bits of the same number in fp32 */
+/* Returns the bits of the same number in fp32. */
 F16_FN uint32_t f16_bits_of(uint16_t h)
 {
     union f16_bits small;

@@ -1,10 +1,10 @@
 /* The operations of a device: their arguments, and the list OPERATIONS of all of them at the end.
  *
- * An operation with more than a few arguments takes one struct of named fields, the same for every device
- * (core/device/device.h, kernels/cpu): two pointers that change places do not compile unseen.
+ * An operation with many arguments takes one struct of named fields, the same for every device
+ * (core/device/device.h, kernels/cpu). Named fields prevent swapped pointers.
  *
  * Shapes: R rows of D columns; B images, N tokens, H heads of dh columns. `type` is the dtype of activations
- * (F32 or BF16); what has no dtype of its own is float. Gradients of parameters are ADDED to what is there.
+ * (F32 or BF16); tensors without a dtype are float. Gradients of parameters are ADDED to their buffers.
  */
 #ifndef MEOPT_KERNELS_OPERATIONS_H
 #define MEOPT_KERNELS_OPERATIONS_H
@@ -25,7 +25,7 @@ enum dtype {
     DTYPE_U8,
     DTYPE_BOOL
 };
-/* of a feed-forward's hidden values: F of them from F, of SWIGLU from 2F */
+/* Activation function of a feed-forward network. F outputs from F inputs; SWIGLU: from 2F. */
 enum activation {
     ACTIVATION_GELU,
     ACTIVATION_SWIGLU,
@@ -35,10 +35,10 @@ enum activation {
 };
 enum loss_kind { LOSS_MSE, LOSS_COSINE, LOSS_SMOOTH_L1 };
 
-/* C = alpha op(A) op(B) + beta C (+ bias), op(X) = X or X^T; accumulation in fp32 whatever the dtypes.
+/* C = alpha op(A) op(B) + beta C (+ bias), op(X) = X or X^T; sums in fp32 for all dtypes.
  * op(A) is (m, k), op(B) (k, n), C (m, n); A, B one dtype (F32 or BF16), C F32 or BF16.
- * Row strides lda, ldb, ldc in elements, of the matrices as stored. bias F32 (n) or NULL.
- * floats: not by an integer GEMM (kernels/cpu/bfp.h), which is less exact next to outliers in many elements.
+ * lda, ldb, ldc: elements between stored rows. bias F32 (n) or NULL.
+ * floats: no integer GEMM (kernels/cpu/bfp.h), which is less accurate if many elements are outliers.
  */
 struct gemm {
     int64_t m, n, k;
@@ -52,13 +52,13 @@ struct gemm {
     bool floats;
 };
 
-/* tokens (B, N, D): row 0 = cls + pos[0], then Q registers as they are, row 1+Q+i = patches[i] + pos[1+i].
- * Without positions (pos, dpos NULL) nothing is added. Without a class token (cls, dcls NULL) row q =
- * register q, row Q+i = patches[i] + pos[i]; below, C is 1 or 0. */
+/* tokens (B, N, D): row 0 = cls + pos[0], then Q registers, then row 1+Q+i = patches[i] + pos[1+i].
+ * Without position embeddings (pos, dpos NULL) nothing is added. Without a class token (cls, dcls NULL) row
+ * q = register q, row Q+i = patches[i] + pos[i]. Below, C is 1 with a class token, else 0. */
 struct embedding {
     enum dtype type;
     const void *patches;    /* type (B*(N-Q-C), D) */
-    const float *bias;      /* (D) of the patches, which they lack (device.h: biases_apart). NULL: none */
+    const float *bias;      /* (D) to add to the patches (device.h: biases_apart). NULL: none */
     const float *cls, *pos; /* (D), (N-Q, D) */
     const float *registers; /* (Q, D); NULL with Q 0 */
     float *tokens;          /* (B, N, D): the residual stream */
@@ -73,13 +73,13 @@ struct embedding_gradient {
     int64_t B, N, D, Q;
 };
 
-/* y = xhat * weight + bias over rows of D, xhat = (x - mean) * rstd rounded to hat_type. forward computes
- * mean and rstd, and stores them and xhat; apply reads them: the normalized output again, recomputed instead
- * of stored, from xhat where it was stored, else from x. */
+/* y = xhat * weight + bias over rows of D, xhat = (x - mean) * rstd rounded to hat_type. `forward` computes
+ * and stores mean, rstd and xhat. `apply` recomputes y in the backward pass, from the stored xhat, or from x
+ * if xhat was not stored. */
 struct layernorm {
     enum dtype type, x_type; /* of y; of x */
     const void *x;
-    int64_t x_stride;           /* elements between rows of x: pooling normalises only the cls rows */
+    int64_t x_stride;           /* elements between rows of x: pooling normalizes only the cls rows */
     const float *weight, *bias; /* (D) */
     void *y;                    /* type (R, D), may be x */
     float *mean, *rstd;         /* (R) */
@@ -98,12 +98,12 @@ struct layernorm_gradient {
     int64_t dx_stride;
     float *dweight, *dbias; /* (D) += */
     int64_t R, D;
-    void *to; /* not NULL: the gradient of x is written here, type (R, D), may be dy; dx is left alone */
-    const struct branch_gradient *then; /* not NULL: dx, dense and whole now, enters it in the same pass */
+    void *to; /* not NULL: write the gradient of x here, type (R, D), may be dy; dx is unchanged */
+    const struct branch_gradient *then; /* not NULL: also apply this operation to the complete dx */
 };
 
-/* The gradient of a residual stream, where it enters a branch: plain = dx, scaled = gamma dx, sums += the
- * columns of dx. plain and scaled may be what a layernorm_gradient before it reads as dy. */
+/* The gradient of a residual stream at the input of a branch: plain = dx, scaled = gamma dx, sums += column
+ * sums of dx. plain and scaled may be dy of the layernorm_gradient before it. */
 struct branch_gradient {
     enum dtype type;
     const float *dx;      /* (R, D) */
@@ -113,32 +113,32 @@ struct branch_gradient {
     int64_t R, D;
 };
 
-/* GELU (erf, tanh or quick): h (R, F) -> y (R, F). SwiGLU: h (R, 2F) = [x1 | x2] -> y = silu(x1) * x2 (R, F).
- */
+/* GELU (erf, tanh, quick): h (R, F) -> y (R, F). SwiGLU: h (R, 2F) = [x1 | x2] -> y = silu(x1) * x2 (R,
+ * F). */
 struct activation_value {
     enum dtype type;
     enum activation kind;
     const void *h;     /* type */
-    const float *bias; /* (F or 2F), which h lacks (device.h: biases_apart). NULL: none */
+    const float *bias; /* (F or 2F) to add to h (device.h: biases_apart). NULL: none */
     void *y;           /* type */
     int64_t R, F;
 };
-/* dh = dy f'(h), in the shape of h, (R, F) or of SWIGLU (R, 2F); and f(h) once more, and the sums of dh's
- * columns, as they were rounded. */
+/* dh = dy f'(h), in the shape of h: (R, F), SWIGLU (R, 2F). Optionally recomputes f(h), and adds the column
+ * sums of the rounded dh. */
 struct activation_gradient {
     enum dtype type;
     enum activation kind;
     const void *dy, *h; /* type (R, F); as in forward */
     const float *bias;  /* as in forward */
     void *dh;           /* type, may be h */
-    void *act;          /* type (R, F): f(h); may be dy. NULL: not wanted */
-    float *sums;        /* (F or 2F), +=. NULL: not wanted */
+    void *act;          /* type (R, F): f(h); may be dy; or NULL */
+    float *sums;        /* (F or 2F), +=; or NULL */
     int64_t R, F;
 };
 
-/* Rotary positions, in place: of q and k of the tokens from `skip` on, each pair (a, b) of a head's values
- * becomes (a c - b s, a s + b c), c and s the cosine and sine of the token and the pair. Pairs are values
- * 2i and 2i+1, or with `half` i and i + dh/2. inverse: by the angle back, as the gradients of q and k go. */
+/* Rotary position embedding of q and k, in place, for tokens from `skip` on. Each pair (a, b) of a head
+ * becomes (a c - b s, a s + b c), with the cosine c and sine s of its token and pair. Pairs are elements 2i
+ * and 2i+1, or with `half` i and i + dh/2. inverse: rotates by the negative angle, for gradients. */
 struct rotation {
     enum dtype type;
     void *qkv;          /* type (B, N, 3, H, dh) */
@@ -161,13 +161,13 @@ struct row_mean_gradient {
     int64_t B, N, D, skip;
 };
 
-/* out = softmax(q k^T / sqrt(dh)) v, statistics fp32. Never holds more than one head's N x N.
- * floats: on a CPU neither the probabilities nor dS are rounded to bf16, as instructions for bf16 do. */
+/* out = softmax(q k^T / sqrt(dh)) v, statistics in fp32. Memory: at most N x N of one head.
+ * floats: on a CPU, keeps probabilities and dS in fp32, also with instructions for bf16. */
 struct attention {
     enum dtype type;
     const void *qkv; /* type (B, N, 3, H, dh) */
     void *out;       /* type (B, N, H, dh) */
-    float *lse;      /* (B, H, N): log-sum-exp of each row, kept for backward */
+    float *lse;      /* (B, H, N): log-sum-exp of each row, for backward */
     int64_t B, N, H, dh;
     bool floats;
 };
@@ -181,32 +181,31 @@ struct attention_gradient {
     bool floats;
 };
 
-/* The residual stream is fp32 while a pass computes it. Backward, and a block that is computed again, read a
- * stored form of it: xhat of the norm that reads it (fp16 in a bf16 tower), with mean and rstd in fp32; or,
- * post-norm, the stream rounded to the compute type. stored(x) is the value read back: xhat / rstd + mean. */
+/* The forward pass computes the residual stream in fp32. Backward and recomputation read a stored form: xhat
+ * of the norm that reads the stream (fp16 in a bf16 tower), with mean and rstd in fp32. A post-norm block
+ * stores the stream rounded to the compute type. stored(x) is the value read back: xhat / rstd + mean. */
 struct stored_stream {
     enum dtype type;
     const void *x;            /* type (R, D) */
     const float *mean, *rstd; /* (R); NULL: x is the stream itself */
 };
-/* What the second branch of a block reads, so that it can be computed again from what is stored of the
- * block's input x: z = stored(x) + gamma * (branch + bias), normalized by the moments of x + gamma * (branch
- * + bias). */
+/* The input of a block's second branch, which can be recomputed from the stored input x of the block:
+ * z = stored(x) + gamma * (branch + bias), normalized by mean and rstd of x + gamma * (branch + bias). */
 struct second_input {
     struct stored_stream from;
-    const struct layernorm *norm; /* of z; its x and x_type are not read, its y may be `branch` */
+    const struct layernorm *norm; /* normalizes z; its x and x_type are unused, its y may be `branch` */
     void *z;                      /* without norm: z, from.type (R, D), may be `branch` */
 };
-/* y = x + gamma * (branch + bias), and the input of the block's second branch where that is wanted */
+/* y = x + gamma * (branch + bias), and optionally the input of the block's second branch */
 struct residual {
     enum dtype type;
-    const float *x;     /* (R, D). NULL: computed again; no y, and the moments of `second` are read */
+    const float *x;     /* (R, D). NULL: recomputation, without y, from the stored mean and rstd */
     const void *branch; /* type (R, D) */
-    const float *bias;  /* (D), which branch lacks (device.h: biases_apart). NULL: none */
+    const float *bias;  /* (D) to add to branch (device.h: biases_apart). NULL: none */
     const float *gamma; /* (D), NULL: 1 */
     float *y;           /* may be x; x with `second` */
     int64_t R, D;
-    const struct second_input *second; /* NULL: not wanted */
+    const struct second_input *second; /* or NULL */
 };
 
 /* x (R, D) in 8 bits (kernels/codes8.h): encode reads x, decode writes it. */
@@ -219,9 +218,9 @@ struct coded {
     int64_t R, D;
 };
 
-/* LayerScale without storing the branch: with G = dx^T a (D, K) (the weight gradient before gamma) and s
- * the column sums of dx: dgamma_j += sum_k W_jk G_jk + b_j s_j; then G_jk *= gamma_j, db_j = gamma_j s_j.
- * Exact; a = branch input. */
+/* Gradient of LayerScale without storing the branch. a: input of the branch; G = dx^T a (D, K): weight
+ * gradient before gamma; s: column sums of dx. dgamma_j += sum_k W_jk G_jk + b_j s_j; then G_jk *= gamma_j,
+ * db_j = gamma_j s_j. Exact. */
 struct layerscale_gradient {
     const void *weights; /* W */
     enum dtype weight_type;
@@ -246,17 +245,17 @@ struct distillation {
 };
 
 /* ---- The list ------------------------------------------------------------------------------------------
- * One row per operation. The slots of a device (core/device/device.h), the CPU's functions and their table
- * (core/device/cpu.c, kernels/cpu), the cards' table (core/device/gpu_ops.c) and the clocks of the profile
- * (core/device/profile.c) are made from it. A row is
+ * One row per operation. From it follow the slots of a device (core/device/device.h), the CPU's functions and
+ * their table (core/device/cpu.c, kernels/cpu), the cards' table (core/device/gpu_ops.c) and the timers of
+ * the profile (core/device/profile.c). A row is
  *
  *   FORM(name, kind of work, (parameters), (arguments), (types), scratch)
  *
- * kind of work: of enum work_kind (core/device/profile.h), without WORK_. types: of the elements, which the
- * device must have. scratch: bytes that the CPU's kernel needs. The forms differ on the CPU alone:
+ * kind of work: enum work_kind (core/device/profile.h) without WORK_. types: element types that the device
+ * must support. scratch: bytes of scratch memory of the CPU kernel. The forms differ only on the CPU:
  *   KERNEL   calls the kernel `name` of the instruction set (kernels/cpu)
- *   SCRATCH  the same with one more argument, void *scratch
- *   DEVICE   core/device/cpu.c has the function: it chooses among several kernels, or needs none
+ *   SCRATCH  also passes void *scratch
+ *   DEVICE   calls a function of core/device/cpu.c, which chooses among several kernels or needs none
  *
  * Arguments that are not in a struct:
  *   patchify      images F32 (B, 3, S, S) -> patches t (B*(S/p)^2, 3*p*p), columns in (channel, row, column)
@@ -265,8 +264,8 @@ struct distillation {
  *                 @ in (n_out, D). The bicubic resize of a position embedding and its gradient
  *                 (core/nn/positions.h).
  *   column_sums   sums F32 (D) += column sums of x (R, D)
- *   sum_squares   sum of squares in double, and whether all are finite: sum[0] +=, finite[0] &=. It counts as
- *                 the optimizer's work: gradients alone are measured so, for clipping.
+ *   sum_squares   sum of squares in double, and whether all are finite: sum[0] +=, finite[0] &=. The profile
+ *                 counts it as optimizer work, because it serves only clipping.
  */
 // clang-format off
 #define OPERATION_ROWS(KERNEL, SCRATCH, DEVICE) \
@@ -313,7 +312,7 @@ struct distillation {
 // clang-format on
 /* X(name, kind, (parameters), (arguments), ...) for each */
 #define OPERATIONS(X) OPERATION_ROWS(X, X, X)
-/* parameters or arguments without their parentheses */
+/* Removes the parentheses of parameters or arguments. */
 #define OPERATION_LIST(...) __VA_ARGS__
 
 #endif

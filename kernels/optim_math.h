@@ -1,75 +1,73 @@
-/* The arithmetic of the optimizers: update rules, and the formats of weights and states. It stands here once
- * for every device. The includer gives two types and a few functions:
+/* The arithmetic of the optimizers, once for every device: update rules, formats of weights and states. The
+ * includer defines two types and a few functions:
  *   real, word             float and uint32_t, or vectors of them (kernels/cpu/optim_vector.h)
  *   OPTIM_FN               qualifiers of a function: static inline, __device__, ...
- *   as_word, as_real       the bits
- *   constant_real          of uint32_t bits
- *   real_all, word_all     of a float, of a uint32_t
+ *   as_word, as_real       reinterpret the bits
+ *   constant_real          the float with these bits
+ *   real_all, word_all     broadcast a float, a uint32_t
  *   real_sqrt, real_fma    fma: x y + z, rounded once
  *   real_fnma              z - x y, rounded once
- *   real_limit(x, limit)   x, its magnitude at most limit
+ *   real_limit(x, limit)   x with its magnitude limited
  *   word_min, word_max     the smaller, the larger of each
  *   word_nonzero(real)     all ones where x != 0
  *   word_at_least(x, n)    all ones where x >= n
  *   word_where_nonzero(x, a, b)    a where the real x != 0, else b
- *   real_of, word_of       the number: of a word below 2^31, and cut to a whole one
- *   single                 a float of the host, a real of a card; single_of, single_whole: as above
- * Only IEEE operations that round correctly are used, and multiply-adds are fused where it is written and
- * nowhere else (-ffp-contract=off), so all devices and instruction sets give the same bits.
+ *   real_of, word_of       convert a word below 2^31 to real; truncate a real to word
+ *   single                 float on the CPU, real on a card; single_of, single_whole: as above
+ * Only correctly rounded IEEE operations are used, and multiply-adds are fused only where written
+ * (-ffp-contract=off). All devices and instruction sets are therefore bit-identical.
  *
  * Rules: Adam (Kingma, Ba 2015), AdamW (Loshchilov, Hutter 2019), SGD, all with torch.optim's conventions;
- * LAMB (You et al. 2020) as timm has it; Lion (Chen et al. 2023).
+ * LAMB (You et al. 2020) like timm; Lion (Chen et al. 2023).
  *
- * Low-bit states. A code of an 8-bit state keeps 4 bits of mantissa, one of a 4-bit state 1 bit; what is
- * dropped is rounded stochastically by adding random bits below the mantissa and cutting (unbiased, and exact
- * where the value is a code). One byte per group of 64 holds the exponent E of the group's largest value.
- *   v is kept as its square root, unsigned: 16 binades (8 for 4 bits) from 2^E down and NO code for zero, so
- *     a parameter that has seen a gradient can never divide by an empty v. An all-zero group has E = 0.
- *   m is kept relative to the binade of its own stored sqrt(v): |m| <= R sqrt(v) for a constant R of the
- *     betas (core/optim/optim_step.c), so it needs no scale and a small element is not lost next to a large
- * one.
- *     With v in 16 or 32 bits, and in 4 bits of rules without v, it takes the group's exponent instead.
- *   m codes are sign and magnitude; the magnitude x is kept as the float x + c cut to the mantissa bits: near
- *     zero as fine as c allows, zero exact, further out logarithmic.
+ * Low-bit states. A code of an 8-bit state has 4 mantissa bits, that of a 4-bit state 1. Stochastic rounding
+ * adds random bits below the mantissa and truncates: unbiased, and exact for values that have a code. One
+ * byte per group of 64 holds the exponent E of the group's largest value.
+ *   v is stored as its square root, unsigned: 16 binades (8 with 4 bits) from 2^E down. There is NO code for
+ *     zero, so that m is never divided by a v that was rounded to 0. An all-zero group has E = 0.
+ *   m is stored relative to the binade of its own stored sqrt(v): |m| <= R sqrt(v) for a constant R of the
+ *     betas (core/optim/optim_step.c). It needs no scale, and a small element survives next to a large one.
+ *     With v in 16 or 32 bits, and with 4 bits in rules without v, m uses the group's exponent instead.
+ *   m codes are sign and magnitude. The magnitude x is stored as the float x + c truncated to the mantissa
+ *     bits: linear near zero with a step given by c, zero exact, logarithmic above.
  *
- * m and v of 8 bits each are one code of 16 (a pair) on a grid that the group makes for itself. An average
- * that is rounded stochastically at each step keeps a noise of about sqrt(|g^2 - v| step / 4) of sqrt(v),
- * whatever its beta; it falls with the step of the codes alone, so the codes are spent where the group has
- * values: v: its root's bits (a logarithm, linear between powers of two) in equal steps from the group's
- * smallest to its largest. Code 0 stands for an element that has seen no gradient yet, and no other comes to
- * it. m: m / sqrt(v) in equal steps up to the largest of the group, times 11/16 in the eighths of the
- *     group (elements e % 8) that can bear it.
- *   A pair is code of v * M + code of m, M odd: 489 at a span of 1/16 binade down to 61 at 32, the cube root
- *     that minimises the sum of both errors.
- *   Both are rounded up from thresholds on that turn by the golden section with each update: unbiased as
- * random bits are, but equal steps of v meet all of them equally often, and of the noise of m, which moves by
- *     whole codes, little more is left than rounding to nearest leaves: the error of one step is undone by
- *     those of the next. The
- *     groups of a tensor have 16 sets of them, so they are made once.
- *   m / sqrt(v) is that of the new moments before v is rounded: it is read again with v's code, so the
- * update, which is their quotient, does not see the rounding of v at once. The grid stays while it holds the
- * group and is not a quarter too wide: a change of it rounds all codes.
+ * Joint codes. 8-bit m and v are one 16-bit code on a grid of their group. A moving average that is rounded
+ * stochastically at each step has a noise of about sqrt(|g^2 - v| step / 4) in sqrt(v), for every beta. Only
+ * smaller steps of the codes reduce it, so the grid covers only the range of the group's values:
+ *   v: the bits of its root (a logarithm, linear between powers of two) in equal steps from the group's
+ *     smallest to its largest. Only elements without any gradient so far have code 0.
+ *   m: m / sqrt(v) in equal steps up to the largest of the group, times 11/16 in those eighths of the group
+ *     (elements e % 8) whose values allow it.
+ *   The joint code is code of v * M + code of m, M odd. M is 489 for a width of 1/16 binade, down to 61 for
+ *     32: the cube root that minimizes the sum of both errors.
+ *   Rounding: v and m are rounded up from thresholds that rotate by the golden ratio with each update. This
+ *     is unbiased like random bits. But equal steps of v meet all thresholds equally often, and errors of m
+ *     in successive steps cancel, so that its noise is close to that of rounding to nearest. The groups of a
+ *     tensor share 16 sets of thresholds, which are computed once.
+ *   m / sqrt(v) uses the new moments before v is rounded, and is read back with the code of v. The update,
+ *     their quotient, is therefore not affected by the rounding of v in the same step.
+ *   The grid stays while it covers the group and is at most a quarter too wide: a new grid rounds all codes.
  *
- * m of 8 bits without a v (SGD, Lion) is on a grid of its group as well, its span: sign, and 127 equal steps
- * of the bits of |m| + c, c the low end of the span: about linear up to c, a logarithm from there on. Lion
- * takes the sign of beta1 m + (1 - beta1) g, so its c is the smallest max(|m|, (1 - beta1) |g|) of the group:
- * every element has steps that are small next to itself, or next to the gradient that it is added to. SGD's
- * weights move by m itself, so what counts is small next to the largest, of which c is 1/16. Thresholds turn
- * as those of pairs.
+ * 8-bit m without v (SGD, Lion) has a grid per group, too: a sign, and 127 equal steps of the bits of |m| +
+ * c, where c is the low end of the grid. It is about linear up to c, and logarithmic above. Lion uses the
+ * sign of beta1 m + (1 - beta1) g, so its c is the smallest max(|m|, (1 - beta1) |g|) of the group. Steps are
+ * then small relative to each element, or to the gradient added to it. SGD updates weights by m itself, so
+ * steps must be small relative to the largest m: c is 1/16 of that. Thresholds rotate like those of joint
+ * codes.
  */
 #ifndef MEOPT_KERNELS_OPTIM_MATH_H
 #define MEOPT_KERNELS_OPTIM_MATH_H
 
 /* ---- Rules ---- */
 
-/* m and v of one step, raw (bias corrections are in the scalars). */
+/* Returns the new moving average; bias corrections are in the scalars. */
 OPTIM_FN real rule_average(real old, real x, float beta, float rest)
 {
     return real_fma(old, real_all(beta), x * rest);
 }
 
-/* m / (sqrt(v) root_scale + eps), with magnitude at most `limit`, which exact moments never exceed, but
- * rounded ones may. */
+/* m / (sqrt(v) root_scale + eps), limited in magnitude: rounded moments may exceed the bound of exact
+ * ones. */
 OPTIM_FN real rule_quotient(real m, real root, const struct optim_scalars *s)
 {
     return m / real_fma(root, real_all(s->root_scale), real_all(s->eps));
@@ -84,7 +82,7 @@ OPTIM_FN real rule_lamb_update(real w, real direction, const struct optim_scalar
     return real_fma(direction, real_all(s->step_size), w * s->weight_decay);
 }
 
-/* x with magnitude `size`, or 0 where x is 0. */
+/* Returns `size` with the sign of x, or 0 where x is 0. */
 OPTIM_FN real rule_sign(real x, float size)
 {
     word bits = as_word(x);
@@ -92,16 +90,16 @@ OPTIM_FN real rule_sign(real x, float size)
 }
 
 /* ---- Random bits, 16 bits ---- */
-/* A rounding adds the highest bits of a random word below the last bit that is kept, and cuts: a value that
- * is representable stays what it is. ROUND_NEAREST in place of a random word rounds to nearest. */
+/* Rounding adds the highest bits of a random word below the last stored bit, and truncates. Representable
+ * values do not change. ROUND_NEAREST instead of a random word rounds to nearest. */
 #define ROUND_NEAREST 0x80000000u
 
 /* bf16 is the upper half of the result. */
 OPTIM_FN word bf16_nearest(word bits) { return bits + 0x7fffu + ((bits >> 16) & 1u); } /* ties to even */
 OPTIM_FN word bf16_stochastic(word bits, word random) { return bits + (random >> 16); }
 
-/* fp16, in the lower half of a word, to fp32 (exact) and back: to nearest, ties to even, an infinity from
- * 65520 on; as kernels/f16.h. Modes of the processor for subnormal fp32 numbers do not change a result. */
+/* Convert fp16, in the lower half of a word, to fp32 (exact) and back: to nearest, ties to even, infinity from
+ * 65520 on, like kernels/f16.h. Flushing of subnormal fp32 numbers does not change results. */
 OPTIM_FN real f16_read(word half)
 {
     word magnitude = half & word_all(0x7fffu), normal = word_at_least(magnitude, 0x400u);
@@ -110,7 +108,7 @@ OPTIM_FN real f16_read(word half)
     word small = as_word(real_of(magnitude) * real_all(constant_real(0x33800000u))); /* times 2^-24 */
     return as_real(((half & word_all(0x8000u)) << 16) | (bits & normal) | (small & ~normal));
 }
-/* Below 2^-14 the last bit is worth 2^-24, as that of a float between 1/2 and 1: adding 1/2 rounds. */
+/* Below 2^-14, the last bit of an fp16 is 2^-24, like that of a float from 1/2 to 1: adding 1/2 rounds. */
 OPTIM_FN word f16_nearest(real x)
 {
     word bits = as_word(x), magnitude = bits & word_all(0x7fffffffu);
@@ -124,19 +122,20 @@ OPTIM_FN word f16_nearest(real x)
 }
 
 /* ---- Weights of 20, 24 and 32 bits ---- */
-/* A weight is an fp32 number cut to 32 - drop bits. Its bf16 half is the
- * nearest bf16 number; the bits between are the signed distance in units
- * of the last kept bit: bits = (half << 16) + (signed correction << drop). */
+/* A weight is an fp32 number truncated to 32 - drop bits. Its bf16 half is the nearest bf16 number. The
+ * residual bits are the signed distance in units of the last stored bit:
+ * bits = (half << 16) + (signed residual << drop). */
 
-/* Bits below `drop` of the result are meaningless: weight_half and weight_residual do not look at them. The
- * half is the upper half of what weight_half gives and weight_join takes (its lower half 0). */
+/* Bits below `drop` of the result are undefined; weight_half and weight_residual ignore them. weight_half
+ * returns the bf16 half in the upper half of the word; weight_join expects it there, with a lower half of
+ * 0. */
 OPTIM_FN word weight_round(word bits, word random, int drop)
 {
     return drop ? bits + (random >> (32 - drop)) : bits;
 }
 OPTIM_FN word weight_half(word bits) { return bits + word_all(0x8000u); }
 OPTIM_FN word weight_residual(word bits, int drop) { return (bits & 0xffffu) >> drop; }
-/* distance: the correction, sign-extended to 32 bits, << drop */
+/* distance: the residual bits, sign-extended to 32 bits, << drop */
 OPTIM_FN word weight_join(word half, word distance) { return half + distance; }
 
 /* ---- States of 8 and 4 bits ---- */
@@ -144,12 +143,12 @@ OPTIM_FN word weight_join(word half, word distance) { return half + distance; }
 struct state_code {
     int shift;             /* mantissa bits dropped */
     uint32_t root_binades; /* binades below that of E */
-    uint32_t root_bump;    /* E is one more where the largest value is beyond the last code */
-    uint32_t m_codes;      /* magnitudes of m, zero included */
+    uint32_t root_bump;    /* E is one higher if the largest value exceeds the last code */
+    uint32_t m_codes;      /* magnitudes of m, including zero */
     uint32_t m_offset;     /* c, as bits */
     uint32_t m_last;       /* x + c of the last code: 1.9375, 1.5 */
-    uint32_t m_bump;       /* as root_bump, for m with a group exponent */
-    int m_fold;            /* the sign of a rounded m moves so far down to its code */
+    uint32_t m_bump;       /* like root_bump, for m with a group exponent */
+    int m_fold;            /* shift of the sign of a rounded m to its code */
 };
 #define STATE_CODE_8                                                                                         \
     {                                                                                                        \
@@ -160,11 +159,11 @@ struct state_code {
         22, 7, 0x3fffffu, 8, 124u << 23, 0x3fc00000u, 0x4fffffu, 6                                           \
     }
 
-/* A group is refused where the squares of four of its gradients add up to these bits (2^126): with a NaN, an
- * infinity, one gradient of 2^63 or four of 2^62. */
+/* A group is skipped if a sum of four squared gradients reaches these bits (2^126): a NaN, an infinity, one
+ * gradient of 2^63 or four of 2^62. */
 #define GRADIENT_SQUARES_MAX 0x7e800000u
 
-/* Scale byte of a group from the bits of its largest magnitude. 0: all zero. */
+/* Returns the scale byte of a group, for the bits of its largest magnitude. 0: all zero. */
 OPTIM_FN uint32_t state_exponent(uint32_t largest, uint32_t bump)
 {
     uint32_t e = (largest + bump) >> 23;
@@ -172,8 +171,8 @@ OPTIM_FN uint32_t state_exponent(uint32_t largest, uint32_t bump)
     return e < STATE_EXPONENT_MIN ? STATE_EXPONENT_MIN : e > STATE_EXPONENT_MAX ? STATE_EXPONENT_MAX : e;
 }
 
-/* exponent != 0. root_round gives the bits of the rounded root, of which those from c.shift up count; its
- * code is these less root_base. The largest root of a group is not beyond its last code (root_bump), so
+/* For exponent != 0. root_round returns the bits of the rounded root; only those from c.shift up are valid.
+ * The code is these bits minus root_base. The largest root does not exceed the last code (root_bump), so
  * rounding cannot leave the range. */
 OPTIM_FN uint32_t root_base(uint32_t exponent, struct state_code c)
 {
@@ -189,9 +188,9 @@ OPTIM_FN real root_decode(word code, uint32_t base, struct state_code c)
     return as_real((code + base) << c.shift);
 }
 
-/* binade: bits of 2^e, what m is relative to (times 2^range). m_round gives sign and magnitude, 32 - c.shift
- * bits; the base of the magnitudes is a multiple of m_codes, so the code, m_codes (the sign) | magnitude, is
- * made of bits of it. */
+/* binade: bits of 2^e; m is stored relative to 2^(e + range). m_round returns sign and magnitude in
+ * 32 - c.shift bits. The base of the magnitudes is a multiple of m_codes, so that the code, m_codes (the
+ * sign) | magnitude, consists of bits of it. */
 OPTIM_FN word m_round(real m, word random, word binade, int range, struct state_code c)
 {
     word inverse = word_all((254u - (uint32_t)range) << 23) - binade;
@@ -203,7 +202,7 @@ OPTIM_FN word m_code(word rounded, struct state_code c)
 {
     return (rounded & (c.m_codes - 1)) | ((rounded >> c.m_fold) & c.m_codes);
 }
-/* code: in the highest bits, the others zero; root: bits of any number of the binade */
+/* code: in the highest bits, all others 0; root: bits of any number in the binade */
 OPTIM_FN real m_decode(word code, word root, int range, struct state_code c)
 {
     word magnitude = word_all((c.m_codes - 1) << c.shift), exponent = word_all(0x7f800000u);
@@ -214,30 +213,30 @@ OPTIM_FN real m_decode(word code, word root, int range, struct state_code c)
            as_real((root & exponent) | (code & ~exponent));
 }
 
-/* ---- Pairs of m and v of 8 bits ---- */
+/* ---- Joint codes of 8-bit m and v ---- */
 
 #define JOINT_HEADER        4           /* bytes: joint_header */
 #define JOINT_MIN_ROOT      (67u << 23) /* 2^-60: a smaller root has code 0 */
-#define JOINT_ZERO_ROOT     (66u << 23) /* and reads as 2^-61 */
-#define JOINT_MAX_WIDTH     (31u << 23) /* a group's span at most; what lies below is kept at its lower end */
+#define JOINT_ZERO_ROOT     (66u << 23) /* code 0 is read as 2^-61 */
+#define JOINT_MAX_WIDTH     (31u << 23) /* of a grid; smaller roots are stored as its low end */
 #define JOINT_LOW_STEP      (1u << 19)  /* 1/16 binade */
 #define JOINT_MIN_LOW       (66u << 23)
-#define THRESHOLD_SETS      16   /* that have thresholds of their own, by the index in the whole tensor */
-#define GRID_STEP_UNIT      128u /* of a step: bits of a root are whole numbers of 24 bits times it */
-#define THRESHOLD_UPDATE    0x9e3779b9u /* of the thresholds with each update: the golden section */
-#define THRESHOLD_ELEMENT_V 0xbb67ae85u /* of v's from element to element: sqrt(3) */
-#define THRESHOLD_ELEMENT_M 0x3c6ef372u /* of m's: sqrt(5) */
+#define THRESHOLD_SETS      16   /* a group's set is its index in the whole tensor modulo this */
+#define GRID_STEP_UNIT      128u /* steps are multiples of it, so that sums of steps are exact in 24 bits */
+#define THRESHOLD_UPDATE    0x9e3779b9u /* rotation per update: the golden ratio */
+#define THRESHOLD_ELEMENT_V 0xbb67ae85u /* rotation per element, for v: sqrt(3) */
+#define THRESHOLD_ELEMENT_M 0x3c6ef372u /* and for m: sqrt(5) */
 
 struct joint_grid {
-    uint32_t low, range;        /* bits of the root of code 1, 0: all is zero; code of the span */
-    uint32_t width;             /* bits from there to the last code's, or a few more */
-    single base, step, inverse; /* bits of the root of code 0, of one code more; 1 / step */
+    uint32_t low, range;        /* bits of the root of code 1 (0: all zero); code of the width */
+    uint32_t width;             /* in bits of a root, from code 1 to the last code or slightly above */
+    single base, step, inverse; /* bits of the root of code 0; bits per code; 1 / step */
     single m_codes, m_inverse;  /* M, 1 / M */
-    single middle, most;        /* the code of 0; of the largest m, less 1/64 */
+    single middle, most;        /* the code of m = 0; the code of the largest m, minus 1/64 */
     single most_inverse;        /* 1 / most */
 };
 
-/* Seven steps an octave, in bits of a root: 1/16 binade to 32 (63). */
+/* Returns the width of a grid in bits of a root, seven steps per octave: 1/16 binade (0) to 32 (63). */
 OPTIM_FN uint32_t joint_grid_width(uint32_t range)
 {
     return single_whole(constant_real((146u << 23) + range * 1198373u));
@@ -245,7 +244,7 @@ OPTIM_FN uint32_t joint_grid_width(uint32_t range)
 OPTIM_FN struct joint_grid joint_grid_make(uint32_t low, uint32_t range)
 {
     struct joint_grid g;
-    /* 85 at a span of 13.5 binades, and the cube root of it elsewhere, by the bits as a logarithm */
+    /* 85 for a width of 13.5 binades; proportional to the cube root of 1 / width, with bits as a logarithm */
     uint32_t m_codes = single_whole(constant_real(0x43f4a6d4u - range * 399458u)) | 1u;
     single m = single_of(m_codes);
     uint32_t v_codes = single_whole(single_of(65536) / m);
@@ -262,12 +261,12 @@ OPTIM_FN struct joint_grid joint_grid_make(uint32_t low, uint32_t range)
     g.most_inverse = single_of(1) / g.most;
     return g;
 }
-/* The widest grid: there may be roots below it. */
+/* Returns whether the grid is the widest one, below which there may be roots. */
 OPTIM_FN bool joint_grid_is_widest(const struct joint_grid *g) { return g->range == 63u; }
-/* Is it time to ask whether a grid has become too wide? */
+/* Returns whether this update checks if a grid is too wide. */
 OPTIM_FN bool joint_refit_due(uint32_t updates) { return updates % 16 == 0; }
-/* The grid for roots whose bits are smallest to largest (of those seen: from JOINT_MIN_ROOT on); old: the one that
- * the group has. */
+/* Returns the grid for roots with bits from smallest to largest (ignoring those below JOINT_MIN_ROOT); old:
+ * the group's present grid. */
 OPTIM_FN struct joint_grid joint_grid_fit(uint32_t smallest, uint32_t largest, const struct joint_grid *old,
                                           bool due)
 {
@@ -290,14 +289,14 @@ OPTIM_FN struct joint_grid joint_grid_read(uint32_t header)
     uint32_t low = header & 0x7ffu;
     return joint_grid_make(low ? (low << 19) + JOINT_MIN_LOW : 0, header >> 11 & 63u);
 }
-/* From the lowest bit on: 11 for low (0: a group of zeros), 6 span, 7 ratio, 8 which eighths are small. */
+/* From the lowest bit: 11 bits low (0: a group of zeros), 6 width, 7 ratio, 8 flags of small eighths. */
 OPTIM_FN uint32_t joint_header(const struct joint_grid *g, uint32_t ratio, uint32_t small)
 {
     return (g->low - JOINT_MIN_LOW) >> 19 | g->range << 11 | ratio << 17 | small << 24;
 }
 
-/* The code of v of a pair, as a number; pair: less `middle`. Numbers below 2^22 lose their fraction to what
- * is added to them. */
+/* Returns the code of v, as a number, of a joint code minus `middle`. Adding 1.5 2^23 removes the fraction of
+ * numbers below 2^22. */
 #define JOINT_ROUNDER 0x4b400000u /* 1.5 2^23 */
 OPTIM_FN real joint_v_code(real joint, const struct joint_grid *g)
 {
@@ -314,13 +313,13 @@ OPTIM_FN real joint_root(real code, const struct joint_grid *g)
     return as_real(word_where_nonzero(code, bits, word_all(JOINT_ZERO_ROOT)));
 }
 
-/* m of one step from the m / root that was kept, times beta1. */
+/* Returns the new m; ratio: the stored m / root, times beta1. */
 OPTIM_FN real joint_m_average(real ratio, real root, real g, float rest)
 {
     return real_fma(ratio, root, g * rest);
 }
-/* rule_quotient, and m becomes m / root, of one division: no product leaves the range, since roots are at
- * least 2^-61 (g^2 and thus v are below 2^126). */
+/* Returns rule_quotient, and replaces m by m / root, with one division. No product overflows or underflows,
+ * because roots are at least 2^-61, and g^2 and v below 2^126. */
 OPTIM_FN real joint_quotient(real *m, real root, const struct optim_scalars *s)
 {
     real divisor = real_fma(root, real_all(s->root_scale), real_all(s->eps)), part = *m / (root * divisor);
@@ -328,8 +327,9 @@ OPTIM_FN real joint_quotient(real *m, real root, const struct optim_scalars *s)
     return part * root;
 }
 
-/* Where element e of THRESHOLD_SETS groups is rounded up: v from 1 - u of a code on, m from 1 - w on, u and w in
- * (0, 1) and of so few bits that nothing below is rounded by the sums. v + u + 1/2, m + w - 1/2. */
+/* Return the rounding thresholds of element e of THRESHOLD_SETS groups: u + 1/2 for v, w - 1/2 for m. Codes
+ * round up from a fraction of 1 - u or 1 - w. u and w are in (0, 1), with few bits, so that sums are
+ * exact. */
 OPTIM_FN real joint_threshold_v(uint32_t updates, uint32_t key, word e)
 {
     word turn = e * word_all(THRESHOLD_ELEMENT_V) + word_all(key * 0x85ebca6bu + updates * THRESHOLD_UPDATE);
@@ -345,7 +345,8 @@ OPTIM_FN real joint_threshold_m(uint32_t updates, uint32_t key, word e)
 #define JOINT_NEAREST_V 1.0f
 #define JOINT_NEAREST_M 0.0f
 
-/* Bits of a root above the grid's low; of one that has not been seen, what is rounded to code 0. */
+/* Returns the bits of a root above the grid's low end; for a root below JOINT_MIN_ROOT, bits that round to
+ * code 0. */
 OPTIM_FN word joint_bits_above_low(word bits, real threshold, const struct joint_grid *g)
 {
     word seen = word_at_least(bits, JOINT_MIN_ROOT),
@@ -353,22 +354,21 @@ OPTIM_FN word joint_bits_above_low(word bits, real threshold, const struct joint
     word below = word_of(real_fma(threshold, real_all(-g->step), real_all(g->step * 0.25f)));
     return (above & seen) | (below & ~seen);
 }
-/* m / root as it is kept: relative to the root that will be read, which of one below the grid is its low. */
+/* Returns m / root relative to the root that will be read back: at least the grid's low end. */
 OPTIM_FN real joint_ratio_stored(real ratio, real root, const struct joint_grid *g)
 {
     word bits = as_word(root), seen = word_at_least(bits, JOINT_MIN_ROOT);
     real read = as_real((word_max(bits, word_all(g->low)) & seen) | (bits & ~seen));
     return ratio * (root / read);
 }
-/* The code of v, and 1/2. above: bits of the root above low's, at most the span; threshold: joint_threshold_v.
- */
+/* Returns the code of v plus 1/2. above: joint_bits_above_low, at most the width. */
 OPTIM_FN real joint_v_round(word above, real threshold, const struct joint_grid *g)
 {
     real rounder = real_all(constant_real(0x4b000000u)), less = real_all(constant_real(0x4affffffu));
     return (real_fma(real_of(above), real_all(g->inverse), threshold) + rounder) - less;
 }
 
-/* The largest |m| / root of a group: 2^-8 to 2^8 in 8 steps an octave. */
+/* Returns the largest |m| / root of a code: 2^-8 to 2^8, in 8 steps per octave. */
 OPTIM_FN single joint_ratio(uint32_t code) { return constant_real((119u << 23) + (code << 20)); }
 OPTIM_FN uint32_t joint_ratio_code(uint32_t largest)
 {
@@ -377,32 +377,33 @@ OPTIM_FN uint32_t joint_ratio_code(uint32_t largest)
     return code < 127u ? code : 127u;
 }
 OPTIM_FN single joint_ratio_inverse(uint32_t code) { return single_of(1) / joint_ratio(code); }
-/* Of eighths that are small: 11/16, and 16/11. */
+/* Scale of small eighths: 11/16, and 16/11. */
 #define JOINT_SMALL         0x3f300000u
 #define JOINT_SMALL_INVERSE 0x3fba2e8cu
-/* Which eighths are: those whose largest |m| / root is at most this. */
+/* Returns the bound of a small eighth: its largest |m| / root is at most this. */
 OPTIM_FN single joint_small(single top) { return top * constant_real(JOINT_SMALL); }
-/* The pair of a code of v (and 1/2) and of m / root = x; scale: codes of 1; threshold: joint_threshold_m. */
+/* Returns the joint code. code: joint_v_round; x: m / root; scale: codes per 1; threshold:
+ * joint_threshold_m. */
 OPTIM_FN word joint_code(real code, real x, real scale, real threshold, const struct joint_grid *g)
 {
     return word_of(real_fma(x, scale, real_fma(code, real_all(g->m_codes), threshold)));
 }
 
-/* ---- m of 8 bits without a v: spans ---- */
+/* ---- Grid of 8-bit m without v ---- */
 
 #define M_GRID_HEADER    2           /* bytes: m_grid_header */
-#define M_GRID_MIN_LOW   (66u << 23) /* 2^-61: the lowest c; a header of 0 is the shortest span from there */
+#define M_GRID_MIN_LOW   (66u << 23) /* 2^-61: the lowest c; a header of 0 is the narrowest grid from there */
 #define M_GRID_MAX_LOW   (M_GRID_MIN_LOW + (2047u << 19))
 #define M_GRID_MAX_WIDTH (30u << 23)
-#define M_GRID_SGD       (4u << 23)  /* c below the largest of SGD's */
+#define M_GRID_SGD       (4u << 23)  /* distance of c below the largest m, for SGD */
 #define M_GRID_LOW_STEP  (1u << 19)  /* 1/16 binade */
-#define M_GRID_CONVERTED (12u << 23) /* Lion's, the most while m has come without a gradient */
+#define M_GRID_CONVERTED (12u << 23) /* maximum width for Lion when m is converted without a gradient */
 #define M_GRID_CODES     127u
 
 struct m_grid {
-    uint32_t low, range; /* bits of c; code of the span */
-    uint32_t width;      /* bits from there to |m| + c of the largest */
-    uint32_t reach;      /* those of the last code: the span, or a few more */
+    uint32_t low, range; /* bits of c; code of the width */
+    uint32_t width;      /* in bits, from c to |m| + c of the largest */
+    uint32_t reach;      /* bits of the last code: the width, or slightly more */
     single c, base;      /* base: low, as a number */
     single step, inverse;
 };
@@ -416,7 +417,7 @@ OPTIM_FN void m_grid_set_low(struct m_grid *g, uint32_t low)
 OPTIM_FN struct m_grid m_grid_make(uint32_t low, uint32_t range)
 {
     struct m_grid g;
-    /* six steps an octave: 1 binade to 32 (31) */
+    /* six steps per octave: 1 binade (0) to 32 (31) */
     g.width = single_whole(constant_real((150u << 23) + range * 1353001u));
     uint32_t step = (g.width / M_GRID_CODES | (GRID_STEP_UNIT - 1)) + 1;
     g.range = range;
@@ -432,17 +433,17 @@ OPTIM_FN uint32_t m_grid_header(const struct m_grid *g)
 {
     return (g->low - M_GRID_MIN_LOW) >> 19 | g->range << 11;
 }
-/* Is it time to ask whether a group's span has become too wide, or too short at its low end? */
+/* Returns whether this update checks if a group's grid is too wide, or does not reach low enough. */
 OPTIM_FN bool m_grid_refit_due(uint32_t updates, int64_t group)
 {
     return (updates + (uint32_t)group) % 16 == 0;
 }
-/* Where SGD's span begins, from the bits of the largest |m|. */
+/* Returns the low end for SGD, for the bits of the largest |m|. */
 OPTIM_FN uint32_t m_grid_low_sgd(uint32_t largest)
 {
     return largest > M_GRID_MIN_LOW + M_GRID_SGD ? largest - M_GRID_SGD : M_GRID_MIN_LOW;
 }
-/* The grid for a group whose largest |m| has these bits; smallest: what its low end is asked to be. */
+/* Returns the grid for a group whose largest |m| has these bits. smallest: the requested low end. */
 OPTIM_FN struct m_grid m_grid_fit(uint32_t smallest, uint32_t largest, const struct m_grid *old, bool due)
 {
     uint32_t low = smallest > M_GRID_MIN_LOW ? smallest : M_GRID_MIN_LOW;
@@ -457,12 +458,12 @@ OPTIM_FN struct m_grid m_grid_fit(uint32_t smallest, uint32_t largest, const str
     return m_grid_make(low, range < 31u ? range : 31u);
 }
 
-/* Bits of |m| + c above c's: at most `reach` where the grid holds the group. */
+/* Returns the bits of |m| + c minus those of c; at most `reach` if the grid covers the group. */
 OPTIM_FN word m_grid_bits_above_low(real m, const struct m_grid *g)
 {
     return as_word(as_real(as_word(m) & word_all(0x7fffffffu)) + real_all(g->c)) - word_all(g->low);
 }
-/* Where element e of THRESHOLD_SETS groups is rounded up: from 1 - this of a code on. */
+/* Returns the threshold of element e of THRESHOLD_SETS groups: codes round up from a fraction of 1 - this. */
 OPTIM_FN real m_grid_threshold(uint32_t updates, uint32_t key, word e)
 {
     word turn = e * word_all(THRESHOLD_ELEMENT_M) + word_all(key * 0x9e3779b1u + updates * THRESHOLD_UPDATE);
@@ -474,7 +475,7 @@ OPTIM_FN word m_grid_code(real m, word above, real threshold, const struct m_gri
     return word_of(real_fma(real_of(above), real_all(g->inverse), threshold)) |
            ((as_word(m) >> 24) & word_all(0x80u));
 }
-/* code: in the highest bits, the others zero */
+/* code: in the highest bits, all others 0 */
 OPTIM_FN real m_grid_decode(word code, const struct m_grid *g)
 {
     real step = real_all(g->step * constant_real(0x33800000u)); /* 2^-24 */

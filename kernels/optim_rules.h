@@ -1,12 +1,12 @@
-/* The update rules: one row per rule, from which its numbers, names, choices and defaults are made.
+/* The update rules: one row per rule, from which its number, names, choices and defaults follow.
  *
  * X(c, number, name, alias, traits, decay, update, beta2, eps, momentum), c: passed through.
  *   number    MEOPT_<number> of enum meopt_rule (core/meopt.h), OPTIM_NAME_<number> of the experiment
  *             (core/config/choices.h) and RULE_<number> of the kernels are the same
- *   name      as in optim.name; alias: another spelling there
+ *   name      the value of optim.name; alias: a second name
  *   traits    of enum rule_trait: which moments and hyper-parameters the rule has
  *   decay     where weight decay enters: enum rule_decay
- *   update    what the first step makes of a gradient: enum rule_update
+ *   update    the first update as a function of the gradient: enum rule_update
  *   beta2, eps, momentum   defaults of meopt_options_init
  * The arithmetic: kernels/cpu/optim_kernel.h and kernels/gpu/optim.hip.
  */
@@ -24,20 +24,21 @@
   X(c, LION,    "lion",    "aplion", 0,                   DECAY_WEIGHT,   UPDATE_SIGN,     0.99,  1e-8, 0)
 // clang-format on
 
-/* V: a second moment, and beta2, eps. TRUST: a trust ratio, a first pass for the norms of weight and update,
- * and trust_clip, always_adapt, max_grad_norm, decoupled_decay. MOMENTUM: m is torch's momentum buffer, which
- * does not exist where momentum is 0, and dampening, nesterov. */
+/* V: a second moment; beta2, eps. TRUST: a trust ratio, with a first pass for the norms of weight and update;
+ * trust_clip, always_adapt, max_grad_norm, decoupled_decay. MOMENTUM: m is torch's momentum buffer, absent if
+ * momentum is 0; dampening, nesterov. */
 enum rule_trait { WITH_V = 1, WITH_TRUST = 2, WITH_MOMENTUM = 4 };
-/* GRADIENT: added to it. WEIGHT: decoupled. UPDATE: added to that, or decoupled with decoupled_decay. */
+/* GRADIENT: added to the gradient. WEIGHT: decoupled. UPDATE: added to the update, or decoupled with
+ * decoupled_decay. */
 enum rule_decay { DECAY_GRADIENT, DECAY_WEIGHT, DECAY_UPDATE };
-/* Of gradient g, before decay: RATIO g / (|g| + eps), GRADIENT g, SIGN its sign. */
+/* For gradient g, before decay: RATIO g / (|g| + eps), GRADIENT g, SIGN the sign of g. */
 enum rule_update { UPDATE_RATIO, UPDATE_GRADIENT, UPDATE_SIGN };
 
 #define RULE_NUMBER(prefix, number, ...) prefix##number,
-/* ACCUMULATE adds the gradient to m and has no weights: no rule of anybody else. */
+/* ACCUMULATE adds the gradient to m and has no weights. It is internal. */
 enum { OPTIM_RULES(RULE_NUMBER, RULE_) RULE_COUNT, RULE_ACCUMULATE = RULE_COUNT };
 
-/* Has the rule all of `traits`? Constant where `rule` is. */
+/* Returns whether the rule has all of `traits`; a constant expression if `rule` is constant. */
 #define RULE_BIT(wanted, number, name, alias, traits, ...)                                                   \
     | (((traits) & (wanted)) == (wanted) ? 1u << RULE_##number : 0u)
 #define RULE_HAS(rule, traits) ((0u OPTIM_RULES(RULE_BIT, traits)) >> (rule)&1u)

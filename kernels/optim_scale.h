@@ -1,6 +1,5 @@
-/* Numbers of a step that hang on norms, for the host and for a card, which find the same bits: the scale of
- * gradients that are clipped, and the trust ratio of LAMB. SCALE_FN: qualifiers of a function. SCALE_MUL: a
- * product of doubles that is not fused with the sum after it. */
+/* The clipping scale and LAMB's trust ratio, bit-identical on host and card. SCALE_FN: qualifiers of a
+ * function. SCALE_MUL: a product of doubles that is not fused with the following sum. */
 #ifndef MEOPT_KERNELS_OPTIM_SCALE_H
 #define MEOPT_KERNELS_OPTIM_SCALE_H
 
@@ -10,8 +9,8 @@
 #define SCALE_MUL(a, b) ((a) * (b))
 #endif
 
-/* Gradients of norm `norm`: first to `divide` where the norm is more (LAMB), then as torch's clip_grad_norm_
- * to `clip`; 0: not that one. */
+/* Returns the scale of gradients of norm `norm`: a norm above `divide` is divided to it (LAMB), then a norm
+ * above `clip` is clipped like torch's clip_grad_norm_; 0 skips either. */
 SCALE_FN double scale_clipped(double norm, double divide, double clip)
 {
     double scale = 1;
@@ -23,7 +22,7 @@ SCALE_FN double scale_clipped(double norm, double divide, double clip)
     return scale;
 }
 
-/* lr times LAMB's trust ratio (timm): |w| / |u|, 1 where either is 0 or `adapts` is not set. */
+/* Returns lr times LAMB's trust ratio (timm): |w| / |u|; 1 if either is 0 or `adapts` is 0. */
 SCALE_FN float scale_trusted(double lr, double weight_squares, double update_squares, int adapts,
                              int at_most_1)
 {

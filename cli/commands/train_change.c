@@ -142,7 +142,7 @@ static int refused_key(const struct config *own, const struct config *edited, co
     int refused = -1;
     free(meta);
     for (int key = 0; key < config_key_count && begun && refused < 0; key++) {
-        if (identity_may_change(config_keys[key].name, force)) continue;
+        if (resume_check_may_change(config_keys[key].name, force)) continue;
         char *was = config_value_text(own, key), *is = config_value_text(edited, key);
         if (strcmp(was, is) != 0) refused = key;
         free(was);

@@ -146,9 +146,10 @@ static void remove_stale_places(const char *directory)
     DIR *dir = opendir(directory);
     for (const struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
         if (strncmp(entry->d_name, ".ranks-", 7) != 0) continue;
-        struct place place;
+        struct rendezvous rendezvous;
         char *path = path_join(directory, entry->d_name);
-        if (place_read(&place, path, NULL) == 0 && place.run[0] && !run_held(place.run)) unlink(path);
+        if (rendezvous_read(&rendezvous, path, NULL) == 0 && rendezvous.run[0] && !run_held(rendezvous.run))
+            unlink(path);
         free(path);
     }
     if (dir) closedir(dir);

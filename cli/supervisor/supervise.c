@@ -87,7 +87,7 @@ static void child(const struct supervisor *v, int i, int report, pid_t parent)
 {
     const struct supervision *s = v->s;
     struct words w = {.count = 0};
-    char place[PLACE_TEXT];
+    char rendezvous[RENDEZVOUS_TEXT];
     int64_t threads = threads_of(v);
     sigset_t later = signal_set(HANDLED_SIGNALS - 1);
     sigprocmask(SIG_SETMASK, &later, NULL);
@@ -115,8 +115,8 @@ static void child(const struct supervisor *v, int i, int report, pid_t parent)
     if (i == 0) add_number(&w, "--lock", s->lock);
     add_rank(&w, v, i);
     if (v->hub) {
-        place_text(hub_server_place(v->hub), place);
-        setenv(PLACE_VARIABLE, place, 1);
+        rendezvous_text(hub_server_rendezvous(v->hub), rendezvous);
+        setenv(RENDEZVOUS_VARIABLE, rendezvous, 1);
     }
     if (v->resume) add_word(&w, "--resume");
     if (s->force_resume) {

@@ -103,7 +103,7 @@ int worker_ranks_join(struct worker_ranks *w, const struct arguments *args, stru
                   .pid = (int)getpid(),
                   .program_crc = meta_program_crc(),
                   .config_hash = strtoull(argument_text(args, "config-hash", "0"), NULL, 16)},
-        .variable = file ? NULL : getenv(PLACE_VARIABLE),
+        .variable = file ? NULL : getenv(RENDEZVOUS_VARIABLE),
         .file = file ? file : "",
         .seconds = HEARTBEAT_JOIN_SECONDS,
         .beat = beat,

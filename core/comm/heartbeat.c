@@ -24,7 +24,7 @@ struct heartbeat {
     struct heartbeat_options options;
     int fd, ending; /* an eventfd */
     struct wire_bytes in;
-    char run[sizeof((struct place *)0)->run];
+    char run[sizeof((struct rendezvous *)0)->run];
     bool resume;
     pthread_t thread;
     pthread_mutex_t sending, mutex; /* sending: writes to the socket; mutex: the members below */
@@ -70,9 +70,11 @@ static int receive_some(struct heartbeat *h)
 
 /* ---- joining ---- */
 
-static int read_place(const struct heartbeat_options *o, struct place *place, struct error *err)
+static int read_rendezvous(const struct heartbeat_options *o, struct rendezvous *rendezvous,
+                           struct error *err)
 {
-    return o->variable ? place_parse(place, o->variable, err) : place_read(place, o->file, err);
+    return o->variable ? rendezvous_parse(rendezvous, o->variable, err)
+                       : rendezvous_read(rendezvous, o->file, err);
 }
 
 static int abort_error(const struct wire_message *m, struct error *err)
@@ -83,8 +85,8 @@ static int abort_error(const struct wire_message *m, struct error *err)
     return wire_bye_error(&bye, err);
 }
 
-/* Waits for WELCOME. Returns 0 or the reason of an ABORT. *ours: the coordinator has answered, so the place
- * is the right one. */
+/* Waits for WELCOME. Returns 0 or the reason of an ABORT. *ours: the coordinator has answered, so the
+ * rendezvous is the right one. */
 static int wait_welcome(struct heartbeat *h, double until, bool *ours, struct error *err)
 {
     struct wire_message m;
@@ -116,18 +118,18 @@ static int wait_welcome(struct heartbeat *h, double until, bool *ours, struct er
 
 static int try_join(struct heartbeat *h, double until, bool *ours, struct error *err)
 {
-    struct place place;
+    struct rendezvous rendezvous;
     struct wire_bytes hello = {0};
-    int code = read_place(&h->options, &place, err);
+    int code = read_rendezvous(&h->options, &rendezvous, err);
     if (code) return code;
     double left = until - clock_seconds();
-    if ((code = place_connect(&place, left < 5 ? left + 0.1 : 5, &h->fd, err)) != 0) return code;
-    wire_put_hello(&hello, place.key, &h->options.facts);
+    if ((code = rendezvous_connect(&rendezvous, left < 5 ? left + 0.1 : 5, &h->fd, err)) != 0) return code;
+    wire_put_hello(&hello, rendezvous.key, &h->options.facts);
     code = send_all(h, &hello)
                ? error_set(err, EXIT_NETWORK, NULL, "the coordinator of the ranks closed the connection")
                : wait_welcome(h, until + DIAGNOSIS_SECONDS, ours, err);
-    memcpy(h->run, place.run, sizeof h->run);
-    h->resume = place.resume;
+    memcpy(h->run, rendezvous.run, sizeof h->run);
+    h->resume = rendezvous.resume;
     if (!code) return 0;
     close(h->fd);
     h->fd = -1;

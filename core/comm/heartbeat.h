@@ -2,7 +2,7 @@
  * thread that uses neither the card nor MPI, exchanges small values, and receives the notice that the run
  * is over.
  *
- *     struct heartbeat_options o = {.facts = facts, .variable = getenv(PLACE_VARIABLE), .file = path,
+ *     struct heartbeat_options o = {.facts = facts, .variable = getenv(RENDEZVOUS_VARIABLE), .file = path,
  *                                   .seconds = 120, .beat = fill_beat, .lost = abort_run, .context = c};
  *     code = heartbeat_join(&h, &o, &err);                         // returns when all ranks have joined
  *     code = heartbeat_agree(h, "list of images", hash, &err);     // fails unless all ranks have this
@@ -22,9 +22,9 @@ enum { HEARTBEAT_GRACE_SECONDS = 5, HEARTBEAT_JOIN_SECONDS = 120 };
 
 struct heartbeat_options {
     struct rank_facts facts;
-    const char *variable;                                /* a place as text; NULL: read the file */
-    const char *file;                                    /* with a place (rendezvous.h); may appear later */
-    double seconds;                                      /* for all ranks to join */
+    const char *variable; /* a rendezvous as text; NULL: read the file */
+    const char *file;     /* with a rendezvous (rendezvous.h); may appear later */
+    double seconds;       /* for all ranks to join */
     void (*beat)(void *context, struct rank_beat *beat); /* fills the heartbeat, from another thread */
     void (*lost)(void *context, const struct error *why);
     void *context;
@@ -39,7 +39,7 @@ int heartbeat_exchange(struct heartbeat *h, const char *name, const void *own, s
                        struct error *err);
 /* Compares a value. Returns EXIT_CONFIG on every rank, with a rank that differs from rank 0. */
 int heartbeat_agree(struct heartbeat *h, const char *name, uint64_t value, struct error *err);
-/* The run directory, and whether the run is resumed, if the place was read from a file. */
+/* The run directory, and whether the run is resumed, if the rendezvous was read from a file. */
 const char *heartbeat_run(const struct heartbeat *h);
 bool heartbeat_resumes(const struct heartbeat *h);
 /* Sends the exit message and frees. why: NULL if code is 0. */

@@ -18,43 +18,43 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-int place_new_key(struct place *place, struct error *err)
+int rendezvous_new_key(struct rendezvous *r, struct error *err)
 {
-    if (random_bytes(place->key, sizeof place->key) == 0) return 0;
+    if (random_bytes(r->key, sizeof r->key) == 0) return 0;
     return error_errno(err, EXIT_FAILED, NULL, "cannot create the run's key");
 }
 
 /* ---- text and file ---- */
 
-void place_text(const struct place *place, char text[PLACE_TEXT])
+void rendezvous_text(const struct rendezvous *r, char text[RENDEZVOUS_TEXT])
 {
-    int n = snprintf(text, PLACE_TEXT, "%s %d ", place->address, place->port);
+    int n = snprintf(text, RENDEZVOUS_TEXT, "%s %d ", r->address, r->port);
     for (int i = 0; i < WIRE_KEY_BYTES; i++)
-        n += snprintf(text + n, (size_t)(PLACE_TEXT - n), "%02x", place->key[i]);
+        n += snprintf(text + n, (size_t)(RENDEZVOUS_TEXT - n), "%02x", r->key[i]);
 }
 
 static int hex(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
 
-int place_parse(struct place *place, const char *text, struct error *err)
+int rendezvous_parse(struct rendezvous *r, const char *text, struct error *err)
 {
     char key[2 * WIRE_KEY_BYTES + 1], end;
-    *place = (struct place){0};
-    bool good = sscanf(text, "%63s %d %64s %c", place->address, &place->port, key, &end) == 3 &&
-                strlen(key) == 2 * WIRE_KEY_BYTES && place->port > 0 && place->port < 65536;
+    *r = (struct rendezvous){0};
+    bool good = sscanf(text, "%63s %d %64s %c", r->address, &r->port, key, &end) == 3 &&
+                strlen(key) == 2 * WIRE_KEY_BYTES && r->port > 0 && r->port < 65536;
     for (int i = 0; i < WIRE_KEY_BYTES && good; i++) {
         good = hex(key[2 * i]) >= 0 && hex(key[2 * i + 1]) >= 0;
-        place->key[i] = (uint8_t)(hex(key[2 * i]) << 4 | hex(key[2 * i + 1]));
+        r->key[i] = (uint8_t)(hex(key[2 * i]) << 4 | hex(key[2 * i + 1]));
     }
     if (good) return 0;
     return error_set(err, EXIT_FAILED, "the process of rank 0 writes it",
-                     "invalid place: expected ADDRESS PORT KEY");
+                     "invalid rendezvous: expected ADDRESS PORT KEY");
 }
 
-int place_write(const struct place *place, const char *path, struct error *err)
+int rendezvous_write(const struct rendezvous *r, const char *path, struct error *err)
 {
-    char text[PLACE_TEXT];
-    place_text(place, text);
-    char *whole = xasprintf("%s\n%s\n%s\n", text, place->run, place->resume ? "resume" : "begin"),
+    char text[RENDEZVOUS_TEXT];
+    rendezvous_text(r, text);
+    char *whole = xasprintf("%s\n%s\n%s\n", text, r->run, r->resume ? "resume" : "begin"),
          *side = xasprintf("%s.%ld.new", path, (long)getpid());
     unlink(side);
     int fd = open(side, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600), code = 0;
@@ -80,9 +80,9 @@ int place_write(const struct place *place, const char *path, struct error *err)
     return code;
 }
 
-int place_read(struct place *place, const char *path, struct error *err)
+int rendezvous_read(struct rendezvous *r, const char *path, struct error *err)
 {
-    char text[PLACE_TEXT + sizeof place->run + 16] = "", *line = NULL;
+    char text[RENDEZVOUS_TEXT + sizeof r->run + 16] = "", *line = NULL;
     struct stat status;
     int fd = -1, code = file_open(path, &fd, &status, err);
     if (!code && (status.st_uid != geteuid() || (status.st_mode & 077)))
@@ -92,10 +92,10 @@ int place_read(struct place *place, const char *path, struct error *err)
     if (!code && read(fd, text, sizeof text - 1) < 0)
         code = error_errno(err, EXIT_FAILED, NULL, "cannot read");
     if (!code && (line = strchr(text, '\n')) != NULL) *line++ = 0;
-    if (!code) code = place_parse(place, text, err);
+    if (!code) code = rendezvous_parse(r, text, err);
     if (!code && line) {
-        snprintf(place->run, sizeof place->run, "%.*s", (int)strcspn(line, "\n"), line);
-        place->resume = strstr(line, "\nresume\n") != NULL;
+        snprintf(r->run, sizeof r->run, "%.*s", (int)strcspn(line, "\n"), line);
+        r->resume = strstr(line, "\nresume\n") != NULL;
     }
     if (fd >= 0) close(fd);
     if (code) error_at(err, path, 0, 0);
@@ -116,46 +116,46 @@ static bool is_loopback(const struct sockaddr *a)
     return IN6_IS_ADDR_LOOPBACK(&in6.sin6_addr) || IN6_IS_ADDR_LINKLOCAL(&in6.sin6_addr);
 }
 
-static bool set_address(struct place *place, const struct sockaddr *a)
+static bool set_address(struct rendezvous *r, const struct sockaddr *a)
 {
     socklen_t bytes = a->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
-    return getnameinfo(a, bytes, place->address, sizeof place->address, NULL, 0, NI_NUMERICHOST) == 0;
+    return getnameinfo(a, bytes, r->address, sizeof r->address, NULL, 0, NI_NUMERICHOST) == 0;
 }
 
 /* Fills the address of an interface that is up: the one with address `wanted`; NULL: the first one that is
  * not loopback. */
-static bool from_interfaces(struct place *place, const struct sockaddr *wanted)
+static bool from_interfaces(struct rendezvous *r, const struct sockaddr *wanted)
 {
     struct ifaddrs *all = NULL;
     bool found = false;
     char address[64] = "";
-    if (wanted && set_address(place, wanted)) snprintf(address, sizeof address, "%s", place->address);
+    if (wanted && set_address(r, wanted)) snprintf(address, sizeof address, "%s", r->address);
     if (getifaddrs(&all) != 0) return false;
     for (int family = 0; family < 2 && !found; family++)
         for (const struct ifaddrs *i = all; i && !found; i = i->ifa_next) {
             if (!i->ifa_addr || i->ifa_addr->sa_family != (family ? AF_INET6 : AF_INET)) continue;
             if (!(i->ifa_flags & IFF_UP) || is_loopback(i->ifa_addr)) continue;
-            found = set_address(place, i->ifa_addr) && (!wanted || strcmp(place->address, address) == 0);
+            found = set_address(r, i->ifa_addr) && (!wanted || strcmp(r->address, address) == 0);
         }
     freeifaddrs(all);
     return found;
 }
 
-int address_own(struct place *place, bool one_host, struct error *err)
+int rendezvous_own_address(struct rendezvous *r, bool one_host, struct error *err)
 {
     const char *given = getenv("MEOPT_RANKS_ADDRESS");
     char host[256] = "";
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
-    snprintf(place->address, sizeof place->address, "%s", given && *given ? given : "127.0.0.1");
+    snprintf(r->address, sizeof r->address, "%s", given && *given ? given : "127.0.0.1");
     if (one_host || (given && *given)) return 0;
     gethostname(host, sizeof host - 1);
     bool found = false;
     if (getaddrinfo(host, NULL, &hints, &list) == 0) {
         for (const struct addrinfo *a = list; a && !found; a = a->ai_next)
-            found = !is_loopback(a->ai_addr) && from_interfaces(place, a->ai_addr);
+            found = !is_loopback(a->ai_addr) && from_interfaces(r, a->ai_addr);
         freeaddrinfo(list);
     }
-    if (found || from_interfaces(place, NULL)) return 0;
+    if (found || from_interfaces(r, NULL)) return 0;
     return error_set(err, EXIT_NETWORK,
                      "set MEOPT_RANKS_ADDRESS to the address of this host on the job's network",
                      "host %.100s has no network interface that other hosts can reach", host);
@@ -163,24 +163,24 @@ int address_own(struct place *place, bool one_host, struct error *err)
 
 /* ---- sockets ---- */
 
-static int resolve(const struct place *place, struct addrinfo **list, struct error *err)
+static int resolve(const struct rendezvous *r, struct addrinfo **list, struct error *err)
 {
     char port[16];
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
-    snprintf(port, sizeof port, "%d", place->port);
-    int failed = getaddrinfo(place->address, port, &hints, list);
+    snprintf(port, sizeof port, "%d", r->port);
+    int failed = getaddrinfo(r->address, port, &hints, list);
     if (!failed) return 0;
     return error_set(err, EXIT_NETWORK, "use a numeric address, for example 10.0.0.7",
-                     "invalid address %.63s: %s", place->address, gai_strerror(failed));
+                     "invalid address %.63s: %s", r->address, gai_strerror(failed));
 }
 
-int place_listen(struct place *place, int *fd, struct error *err)
+int rendezvous_listen(struct rendezvous *r, int *fd, struct error *err)
 {
     struct addrinfo *list;
     struct sockaddr_storage bound;
     socklen_t bytes = sizeof bound;
     char port[16];
-    int code = resolve(place, &list, err);
+    int code = resolve(r, &list, err);
     *fd = -1;
     if (code) return code;
     *fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -188,11 +188,11 @@ int place_listen(struct place *place, int *fd, struct error *err)
         getsockname(*fd, (struct sockaddr *)&bound, &bytes) != 0 ||
         getnameinfo((struct sockaddr *)&bound, bytes, NULL, 0, port, sizeof port, NI_NUMERICSERV) != 0) {
         code = error_errno(err, EXIT_NETWORK, "set MEOPT_RANKS_ADDRESS to another address of this host",
-                           "cannot listen on %s", place->address);
+                           "cannot listen on %s", r->address);
         if (*fd >= 0) close(*fd);
         *fd = -1;
     } else {
-        place->port = atoi(port);
+        r->port = atoi(port);
     }
     freeaddrinfo(list);
     return code;
@@ -215,10 +215,10 @@ static bool connected(int fd, double seconds)
     return failed == 0;
 }
 
-int place_connect(const struct place *place, double seconds, int *fd, struct error *err)
+int rendezvous_connect(const struct rendezvous *r, double seconds, int *fd, struct error *err)
 {
     struct addrinfo *list;
-    int code = resolve(place, &list, err), on = 1;
+    int code = resolve(r, &list, err), on = 1;
     unsigned patience = UNANSWERED_MS;
     *fd = -1;
     if (code) return code;
@@ -230,7 +230,7 @@ int place_connect(const struct place *place, double seconds, int *fd, struct err
         setsockopt(*fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof patience);
     } else {
         code = error_errno(err, EXIT_NETWORK, "check for a firewall between the nodes",
-                           "%s port %d does not answer", place->address, place->port);
+                           "%s port %d does not answer", r->address, r->port);
         if (*fd >= 0) close(*fd);
         *fd = -1;
     }

@@ -27,8 +27,8 @@ enum {
 
 struct hub_server {
     struct hub *hub;
-    struct place place;
-    char *file; /* with the place, and its identity: */
+    struct rendezvous rendezvous;
+    char *file; /* with the rendezvous, and its identity: */
     dev_t device;
     ino_t inode;
     int listening, ending; /* an eventfd */
@@ -153,7 +153,7 @@ static void *server_run(void *context)
 static int publish_place(struct hub_server *s, const char *file, struct error *err)
 {
     struct stat st;
-    int code = place_write(&s->place, file, err);
+    int code = rendezvous_write(&s->rendezvous, file, err);
     if (code) return code;
     s->file = xstrdup(file);
     if (stat(file, &st) == 0) {
@@ -207,20 +207,20 @@ int hub_server_start(struct hub_server **server, const struct hub_options *optio
     *server = NULL;
     int code = s->ending < 0 ? error_errno(err, EXIT_FAILED, NULL, "cannot create an eventfd")
                              : count_descriptors(&own, err);
-    if (!code && run && strlen(run) >= sizeof s->place.run)
+    if (!code && run && strlen(run) >= sizeof s->rendezvous.run)
         code = error_set(err, EXIT_FAILED, NULL, "the path of the run directory is longer than %zu bytes",
-                         sizeof s->place.run - 1);
-    if (!code && run) strcpy(s->place.run, run);
-    s->place.resume = resume;
-    if (!code) code = place_new_key(&s->place, err);
-    if (!code) code = address_own(&s->place, one_host, err);
-    if (!code) code = place_listen(&s->place, &s->listening, err);
+                         sizeof s->rendezvous.run - 1);
+    if (!code && run) strcpy(s->rendezvous.run, run);
+    s->rendezvous.resume = resume;
+    if (!code) code = rendezvous_new_key(&s->rendezvous, err);
+    if (!code) code = rendezvous_own_address(&s->rendezvous, one_host, err);
+    if (!code) code = rendezvous_listen(&s->rendezvous, &s->listening, err);
     if (!code && file) code = publish_place(s, file, err);
     if (code) {
         server_free(s);
         return code;
     }
-    memcpy(own.key, s->place.key, sizeof own.key);
+    memcpy(own.key, s->rendezvous.key, sizeof own.key);
     s->hub = hub_create(&own, clock_seconds());
     pthread_mutex_init(&s->mutex, NULL);
     int failed = thread_start(&s->thread, server_run, s);
@@ -246,7 +246,7 @@ void hub_server_stop(struct hub_server *s)
     server_free(s);
 }
 
-const struct place *hub_server_place(const struct hub_server *s) { return &s->place; }
+const struct rendezvous *hub_server_rendezvous(const struct hub_server *s) { return &s->rendezvous; }
 
 bool hub_server_complete(struct hub_server *s)
 {

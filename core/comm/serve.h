@@ -1,4 +1,4 @@
-/* The coordinator's sockets: a thread that listens at a place until hub_server_stop. */
+/* The coordinator's sockets: a thread that listens at a rendezvous until hub_server_stop. */
 #ifndef MEOPT_COMM_SERVE_H
 #define MEOPT_COMM_SERVE_H
 
@@ -7,13 +7,13 @@
 
 struct hub_server;
 
-/* Creates options->key and starts the thread. file: the place and run directory, for ranks that a launcher
- * started; it exists until hub_server_stop. NULL: no file. */
+/* Creates options->key and starts the thread. file: the rendezvous and run directory, for ranks that a
+ * launcher started; it exists until hub_server_stop. NULL: no file. */
 int hub_server_start(struct hub_server **server, const struct hub_options *options, bool one_host,
                      const char *file, const char *run, bool resume, struct error *err);
 void hub_server_stop(struct hub_server *server);
-/* The place, for PLACE_VARIABLE in the environment of the ranks. */
-const struct place *hub_server_place(const struct hub_server *server);
+/* The rendezvous, for RENDEZVOUS_VARIABLE in the environment of the ranks. */
+const struct rendezvous *hub_server_rendezvous(const struct hub_server *server);
 
 /* As hub_complete, hub_all_left, hub_diagnosis. */
 bool hub_server_complete(struct hub_server *server);

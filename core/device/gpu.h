@@ -144,7 +144,7 @@ const char *lt_path(const struct lt *lt);
 bool lt_gemm(struct device *dev, const struct gemm *gemm);
 /* GEMM of device.h by one given implementation; the enum has them in the order of preference. false: not
  * supported, nothing was done. */
-enum gpu_gemms { GPU_LT, GPU_BLAS, GPU_OWN, GPU_PRODUCTS };
+enum gpu_gemms { GPU_LT, GPU_BLAS, GPU_OWN, GPU_GEMM_COUNT };
 bool gpu_gemm_by(struct device *dev, enum gpu_gemms by, const struct gemm *gemm);
 /* The source of GEMMs: the library's file, or "MEOpt's own kernel". */
 const char *gpu_gemms(const struct gpu *gpu);

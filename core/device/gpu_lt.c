@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PRODUCTS = 256, WORKSPACE_BYTES = 32 << 20, MOST_ALIGNED = 256 };
+enum { MAX_PLANS = 256, WORKSPACE_BYTES = 32 << 20, MOST_ALIGNED = 256 };
 
 static const struct numbers {
     int compute_f32, f32, bf16, plain, transposed; /* types, operations */
@@ -44,7 +44,7 @@ struct key {
     uint32_t aligned[4]; /* a, b, c, bias: bytes */
     uint8_t transpose_a, transpose_b, in16, out16, bias, unused[3];
 };
-struct product {
+struct plan {
     struct key key;
     bool usable;
     void *description, *a, *b, *c; /* operands in the library's names */
@@ -56,7 +56,7 @@ struct lt {
     char path[4096];
     void *handle, *workspace;
     int count;
-    struct product *products;
+    struct plan *plans;
     struct lt_api call;
 };
 
@@ -67,7 +67,7 @@ static const struct {
 #define ROW(member, name, arguments) {#name, offsetof(struct lt, call.member)},
     LT_ENTRIES(ROW)};
 
-static int choose(struct lt *lt, struct product *p)
+static int choose(struct lt *lt, struct plan *p)
 {
     const struct numbers *is = lt->is;
     void *preference = NULL;
@@ -87,7 +87,7 @@ static int choose(struct lt *lt, struct product *p)
     return code || found < 1;
 }
 
-static int describe(struct lt *lt, struct product *p, const void *bias)
+static int describe(struct lt *lt, struct plan *p, const void *bias)
 {
     const struct numbers *is = lt->is;
     const struct key *k = &p->key;
@@ -112,12 +112,12 @@ static int describe(struct lt *lt, struct product *p, const void *bias)
 }
 
 /* Returns the matmul of that shape, created at its first use; NULL when there are too many. */
-static struct product *find(struct lt *lt, const struct key *key, const void *bias)
+static struct plan *find(struct lt *lt, const struct key *key, const void *bias)
 {
     for (int i = 0; i < lt->count; i++)
-        if (memcmp(&lt->products[i].key, key, sizeof *key) == 0) return &lt->products[i];
-    if (lt->count == PRODUCTS) return NULL;
-    struct product *p = &lt->products[lt->count++];
+        if (memcmp(&lt->plans[i].key, key, sizeof *key) == 0) return &lt->plans[i];
+    if (lt->count == MAX_PLANS) return NULL;
+    struct plan *p = &lt->plans[lt->count++];
     p->key = *key;
     p->usable = describe(lt, p, bias) == 0;
     return p;
@@ -154,7 +154,7 @@ bool lt_gemm(struct device *dev, const struct gemm *g)
                       out16,
                       bias != NULL,
                       {0, 0, 0}};
-    struct product *p = find(lt, &key, bias);
+    struct plan *p = find(lt, &key, bias);
     if (!p || !p->usable) return false;
     if (bias && out16) {
         const float *from = g->bias;
@@ -266,15 +266,15 @@ struct lt *lt_open(struct device *dev)
         return NULL;
     }
     struct lt *lt = calloc(1, sizeof *lt);
-    struct product *products = calloc(PRODUCTS, sizeof *products);
-    if (!lt || !products) {
+    struct plan *plans = calloc(MAX_PLANS, sizeof *plans);
+    if (!lt || !plans) {
         free(lt);
-        free(products);
+        free(plans);
         return NULL;
     }
     lt->is = is;
     snprintf(lt->path, sizeof lt->path, "%s", library.path);
-    lt->products = products;
+    lt->plans = plans;
     bool whole = true;
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
         snprintf(name, sizeof name, "%s%s", is->prefix, entries[i].name);
@@ -298,14 +298,14 @@ void lt_close(struct lt *lt)
 {
     if (!lt) return;
     for (int i = 0; i < lt->count; i++) {
-        struct product *p = &lt->products[i];
+        struct plan *p = &lt->plans[i];
         void *const layouts[] = {p->a, p->b, p->c};
         for (int k = 0; k < 3; k++)
             if (layouts[k]) lt->call.layout_destroy(layouts[k]);
         if (p->description) lt->call.product_destroy(p->description);
     }
     if (lt->handle) lt->call.destroy(lt->handle);
-    free(lt->products);
+    free(lt->plans);
     free(lt);
 }
 

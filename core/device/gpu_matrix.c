@@ -8,13 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIDE = 16, CELLS = SIDE * SIDE, PRODUCTS = 3 };
+enum { SIDE = 16, CELLS = SIDE * SIDE, GEMMS = 3 };
 
 /* kernels/gpu/matrix.h: MATRIX_NONE, ... */
 static const char *const instructions[] = {"none", "mma", "mfma", "mmac"};
 enum { INSTRUCTIONS = sizeof instructions / sizeof *instructions };
 
-/* Numbers from -3 to 3 without a pattern; bf16 represents them and the sums of 16 products exactly. */
+/* Numbers from -3 to 3 without a pattern; bf16 represents them and sums of 16 of their products exactly. */
 static float known(int i)
 {
     uint32_t x = (uint32_t)(i + 1) * 2654435761u;
@@ -60,14 +60,14 @@ static bool has_instructions(const char *arch)
     return false;
 }
 
-/* Computes the products of the known operands on the card: found[0] the instructions, then the products. */
-static int multiplied(struct device *dev, const float *factors, float *found)
+/* Computes the GEMMs of known operands on the card: found[0] the instructions, then the results. */
+static int multiplied(struct device *dev, const float *operands, float *found)
 {
     struct gpu *gpu = gpu_of(dev);
     uint16_t half[2 * CELLS];
-    size_t out_bytes = (1 + PRODUCTS * CELLS) * sizeof *found;
+    size_t out_bytes = (1 + GEMMS * CELLS) * sizeof *found;
     void *p = NULL;
-    for (int i = 0; i < 2 * CELLS; i++) half[i] = bf16_exact(factors[i]);
+    for (int i = 0; i < 2 * CELLS; i++) half[i] = bf16_exact(operands[i]);
     int code = gpu->driver.allocate(&p, sizeof half + out_bytes);
     if (code) return code;
     char *a = p, *b = a + sizeof half / 2, *c = a + sizeof half;
@@ -83,12 +83,12 @@ static int multiplied(struct device *dev, const float *factors, float *found)
 void gpu_matrix_choose(struct device *dev)
 {
     struct gpu *gpu = gpu_of(dev);
-    float factors[2 * CELLS], want[PRODUCTS * CELLS], found[1 + PRODUCTS * CELLS] = {0};
+    float operands[2 * CELLS], want[GEMMS * CELLS], found[1 + GEMMS * CELLS] = {0};
     int at = 0;
-    for (int i = 0; i < 2 * CELLS; i++) factors[i] = known(i);
-    expected(factors, factors + CELLS, want);
+    for (int i = 0; i < 2 * CELLS; i++) operands[i] = known(i);
+    expected(operands, operands + CELLS, want);
     gpu->plain = true;
-    int code = multiplied(dev, factors, found);
+    int code = multiplied(dev, operands, found);
     if (code || dev->pending.code) return; /* the next request fails as well, and is reported */
     int which = found[0] >= 0 && found[0] < INSTRUCTIONS ? (int)found[0] : 0;
     snprintf(gpu->matrix, sizeof gpu->matrix, "%s", instructions[which]);
@@ -96,11 +96,11 @@ void gpu_matrix_choose(struct device *dev)
         snprintf(gpu->matrix_why, sizeof gpu->matrix_why,
                  "the code object was built without them; see the compiler's output of the build");
     if (!which) return;
-    while (at < PRODUCTS * CELLS && found[1 + at] == want[at]) at++;
-    gpu->plain = at < PRODUCTS * CELLS;
+    while (at < GEMMS * CELLS && found[1 + at] == want[at]) at++;
+    gpu->plain = at < GEMMS * CELLS;
     if (!gpu->plain) return;
     snprintf(gpu->matrix, sizeof gpu->matrix, "none (%s is wrong here)", instructions[which]);
     snprintf(gpu->matrix_why, sizeof gpu->matrix_why,
-             "%s gives a wrong product (%d, row %d, column %d: %g, expected %g)", instructions[which],
+             "%s gives a wrong GEMM (%d, row %d, column %d: %g, expected %g)", instructions[which],
              at / CELLS + 1, at % CELLS / SIDE, at % SIDE, (double)found[1 + at], (double)want[at]);
 }

@@ -55,7 +55,7 @@ static int gpu_supports(const struct device *dev, const struct operation_shape *
             (long long)s->H, (long long)s->dh, (long long)(s->H * s->dh), dev->name, GPU_HEAD_DIM);
     if (s->B * s->H > GPU_GRID_Y)
         return error_set(err, EXIT_CONFIG, smaller,
-                         "attention of %lld images in %lld heads: cards (%s) support a product of at most %d",
+                         "attention of %lld images in %lld heads: cards (%s) support at most %d",
                          (long long)s->B, (long long)s->H, dev->name, GPU_GRID_Y);
     return 0;
 }
@@ -92,8 +92,8 @@ static bool own_gemm(struct device *dev, const struct gemm *g)
 
 bool gpu_gemm_by(struct device *dev, enum gpu_gemms by, const struct gemm *g)
 {
-    static bool (*const ways[GPU_PRODUCTS])(struct device *, const struct gemm *) = {lt_gemm, library_gemm,
-                                                                                     own_gemm};
+    static bool (*const ways[GPU_GEMM_COUNT])(struct device *, const struct gemm *) = {lt_gemm, library_gemm,
+                                                                                       own_gemm};
     gpu_current(dev);
     if (!device_has_type(dev, g->ab_type) || !device_has_type(dev, g->c_type)) return true;
     return dev->pending.code || ways[by](dev, g);
@@ -101,7 +101,7 @@ bool gpu_gemm_by(struct device *dev, enum gpu_gemms by, const struct gemm *g)
 
 static void gpu_gemm(struct device *dev, const struct gemm *g)
 {
-    for (int by = 0; by < GPU_PRODUCTS && !gpu_gemm_by(dev, (enum gpu_gemms)by, g); by++) continue;
+    for (int by = 0; by < GPU_GEMM_COUNT && !gpu_gemm_by(dev, (enum gpu_gemms)by, g); by++) continue;
 }
 
 static void gpu_patchify(struct device *dev, enum dtype t, const float *images, void *patches, int64_t B,

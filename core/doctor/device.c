@@ -1,5 +1,5 @@
 /* Tests one device: see doctor.h. Opens it, reports its properties, measures bandwidth, copies and graphs.
- * products.c and trials.c check its results. */
+ * gemm.c and trials.c check its results. */
 #include "core/doctor/work.h"
 #include "core/base/clock.h"
 #include "core/base/kfd.h"

@@ -77,7 +77,7 @@ static bool may_resume(const struct run *run, const char *keys)
     may = true;
     for (const char *p = keys; *p && may; p += strcspn(p, " ") + (p[strcspn(p, " ")] == ' ')) {
         char *key = strndup(p, strcspn(p, "="));
-        may = identity_may_change(key, NULL);
+        may = resume_check_may_change(key, NULL);
         free(key);
     }
     return may;

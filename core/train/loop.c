@@ -402,10 +402,10 @@ static int report_start(struct train_loop *w, bool resumed, json_t *identity, js
     json_t *start;
     int code = start_table_gather(w->t, rows, &start, err);
     json_t *differ = start_differences(start);
-    if (!code && is_rank0(w)) identity_compare_start(w->run, start, changed);
+    if (!code && is_rank0(w)) resume_check_start(w->run, start, changed);
     if (!code) code = meta_write(w->run, w->t, w->feed.data, w->p.total, start, identity, err);
     json_decref(start);
-    if (!code && is_rank0(w)) code = identity_write_images(w->run, data_list(w->feed.data), err);
+    if (!code && is_rank0(w)) code = resume_check_write_images(w->run, data_list(w->feed.data), err);
     if (code) {
         json_decref(differ);
         return code;
@@ -460,10 +460,10 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
                            .rank = ranks ? ranks->rank : 0,
                            .ranks = ranks ? ranks->size : 1};
     struct device *device = NULL;
-    json_t *identity = identity_config(c), *changed = NULL;
+    json_t *identity = resume_check_config(c), *changed = NULL;
     signals_catch(is_rank0(&w) ? run : NULL);
     enter_phase(w.listener, PHASE_LOAD);
-    int code = how.resume ? identity_check(run, c, w.ranks, how.force, is_rank0(&w), &changed, err) : 0;
+    int code = how.resume ? resume_check_run(run, c, w.ranks, how.force, is_rank0(&w), &changed, err) : 0;
     if (!code) code = loop_load(&w, c, &how, ranks, &device, &changed, err);
     if (!code) {
         set_steps(&w, c, stop_after);

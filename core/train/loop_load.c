@@ -27,11 +27,11 @@ static int check_weights(const struct cache_pass *f, const struct trainer *t, st
     int code = 0;
     if (!f->how->resume) return 0;
     if (!t->student || !c->train.cache_teacher)
-        code = identity_check_weights(f->run, "teacher", c->model_t.weight, &t->teacher_content,
-                                      f->how->force, report, f->changed, err);
+        code = resume_check_weights(f->run, "teacher", c->model_t.weight, &t->teacher_content, f->how->force,
+                                    report, f->changed, err);
     if (!code && t->student)
-        code = identity_check_weights(f->run, "student", c->model_s.weight, &t->student_content,
-                                      f->how->force, report, f->changed, err);
+        code = resume_check_weights(f->run, "student", c->model_s.weight, &t->student_content, f->how->force,
+                                    report, f->changed, err);
     return code;
 }
 
@@ -109,7 +109,7 @@ static int load_trainer(struct train_loop *w, struct config *c, struct cache_pas
     if (!code)
         code = trainer_create_distributed(&w->t, c, *device, false, ranks, fill_cache_of_run, pass, err);
     c->model_s.weight = began;
-    if (!code && fallback) code = identity_restore_student_crc(w->run, &w->t->student_content, err);
+    if (!code && fallback) code = resume_check_restore_student_crc(w->run, &w->t->student_content, err);
     if (w->t) w->t->fallback_weights = fallback;
     else free(fallback);
     code = stop_while_loading(w, code);

@@ -9,8 +9,8 @@
 #include "core/train/trainer.h"
 
 /* Writes both files (collective call; rank 0 writes). total: steps of the whole run. start: from
- * start_table.h; identity: from identity_config; both remain the caller's. plan.json has the plan of the rank
- * with the most memory, and those of all ranks if they differ. */
+ * start_table.h; identity: from resume_check_config; both remain the caller's. plan.json has the plan of the
+ * rank with the most memory, and those of all ranks if they differ. */
 int meta_write(const struct run *run, struct trainer *trainer, const struct data *data, int64_t total,
                json_t *start, json_t *identity, struct error *err);
 

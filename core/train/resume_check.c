@@ -34,7 +34,7 @@ static const struct {
 };
 enum { MAY_CHANGE = sizeof may_change / sizeof *may_change };
 
-json_t *identity_config(const struct config *config)
+json_t *resume_check_config(const struct config *config)
 {
     json_t *values = json_object();
     for (int i = 0; i < config_key_count; i++) {
@@ -65,7 +65,7 @@ static int may_row(const char *key)
     return -1;
 }
 
-bool identity_may_change(const char *key, const char *force)
+bool resume_check_may_change(const char *key, const char *force)
 {
     return !config_keys[config_key_index(key)].numbers || may_row(key) >= 0 || is_forced(force, key);
 }
@@ -84,7 +84,7 @@ static void add_text(char **text, const char *separator, char *piece)
 static int compare_config(const json_t *before, const struct config *config, const char *force, bool report,
                           json_t **changed, struct error *err)
 {
-    json_t *now = identity_config(config), *value;
+    json_t *now = resume_check_config(config), *value;
     const char *key, *first = NULL;
     char *wrong = NULL;
     if (!now) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory comparing with the run");
@@ -92,7 +92,7 @@ static int compare_config(const json_t *before, const struct config *config, con
     {
         const json_t *old = json_object_get(before, key);
         const char *is = json_string_value(value), *word = NULL, *was = json_string_value(old);
-        bool may = identity_may_change(key, force), numbers = config_keys[config_key_index(key)].numbers;
+        bool may = resume_check_may_change(key, force), numbers = config_keys[config_key_index(key)].numbers;
         if (!old && numbers && config->origins[config_key_index(key)].from != ORIGIN_DEFAULT)
             was = "unknown to the version that began the run";
         if (!was || !is || strcmp(was, is) == 0) continue;
@@ -297,8 +297,8 @@ static int read_meta(const struct run *run, json_t **meta, struct error *err)
     return code;
 }
 
-int identity_check(const struct run *run, const struct config *config, int ranks, const char *force,
-                   bool report, json_t **changed, struct error *err)
+int resume_check_run(const struct run *run, const struct config *config, int ranks, const char *force,
+                     bool report, json_t **changed, struct error *err)
 {
     json_t *meta;
     *changed = NULL;
@@ -325,9 +325,9 @@ int identity_check(const struct run *run, const struct config *config, int ranks
 
 /* ---- the weights ---- */
 
-int identity_check_weights(const struct run *run, const char *tower, const char *path,
-                           const struct tower_content *content, const char *force, bool report,
-                           json_t **changed, struct error *err)
+int resume_check_weights(const struct run *run, const char *tower, const char *path,
+                         const struct tower_content *content, const char *force, bool report,
+                         json_t **changed, struct error *err)
 {
     bool student = strcmp(tower, "student") == 0;
     const char *file = student ? "model_s.weight" : "model_t.weight";
@@ -363,7 +363,7 @@ int identity_check_weights(const struct run *run, const char *tower, const char 
     return code;
 }
 
-int identity_restore_student_crc(const struct run *run, struct tower_content *content, struct error *err)
+int resume_check_restore_student_crc(const struct run *run, struct tower_content *content, struct error *err)
 {
     json_t *meta;
     int code = read_meta(run, &meta, err);
@@ -412,7 +412,7 @@ static char *program_text(const char *version, const char *crc)
     return version && crc ? xasprintf("%s %s", version, crc) : NULL;
 }
 
-void identity_compare_start(const struct run *run, const json_t *start, json_t **changed)
+void resume_check_start(const struct run *run, const json_t *start, json_t **changed)
 {
     enum { ROUNDING_ROWS = 3 }; /* the others affect time and memory only */
     static const char *const rows[] = {"kernels", "products", "attention", "device"};
@@ -439,7 +439,7 @@ void identity_compare_start(const struct run *run, const json_t *start, json_t *
     free(was);
 }
 
-int identity_write_images(const struct run *run, const struct image_list *list, struct error *err)
+int resume_check_write_images(const struct run *run, const struct image_list *list, struct error *err)
 {
     size_t bytes = 0, at = 0, there = 0;
     for (int64_t i = 0; i < list->count; i++) bytes += strlen(list->names[i]) + 9;

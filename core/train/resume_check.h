@@ -5,10 +5,10 @@
  *     images     meta.json: images, data_crc32c, data_samples_crc32c; data.list: their names and sizes
  *     weights    content.h
  *
- *     json_t *identity = identity_config(config);                // before the configuration is resolved
- *     if (resume) code = identity_check(run, config, ranks, force, true, &changed, err);
+ *     json_t *identity = resume_check_config(config);                // before the configuration is resolved
+ *     if (resume) code = resume_check_run(run, config, ranks, force, true, &changed, err);
  *     ... data_open ...
- *     code = identity_write_images(run, data_list(data), err);
+ *     code = resume_check_write_images(run, data_list(data), err);
  *     code = meta_write(run, trainer, data, total, start, identity, err);
  */
 #ifndef MEOPT_TRAIN_RESUME_CHECK_H
@@ -20,7 +20,7 @@
 
 /* {key: value as in YAML} of every key but those of where the run is stored (run.*); NULL when memory is out.
  * Keys that do not change the numbers are compared for the record of what changed. */
-json_t *identity_config(const struct config *config);
+json_t *resume_check_config(const struct config *config);
 
 /* Compares the configuration and images with those of the run's last start.
  *
@@ -31,31 +31,31 @@ json_t *identity_config(const struct config *config);
  *   - *changed: {key: [before, now]}, NULL without a difference; the caller frees.
  *   - The number of images per step on `ranks` ranks must be the same. Only a rank with `report` logs.
  *   - A run without meta.json has not begun yet and is not compared. */
-int identity_check(const struct run *run, const struct config *config, int ranks, const char *force,
-                   bool report, json_t **changed, struct error *err);
+int resume_check_run(const struct run *run, const struct config *config, int ranks, const char *force,
+                     bool report, json_t **changed, struct error *err);
 
 /* Compares the program, instruction set and libraries with those of the run's last start (meta.json).
  * Different ones may round differently, so that the numbers differ from those of a run that was never
  * stopped. Logs each difference and adds it to *changed. start: from start_table.h; to be called before
  * meta_write. */
-void identity_compare_start(const struct run *run, const json_t *start, json_t **changed);
+void resume_check_start(const struct run *run, const json_t *start, json_t **changed);
 
 /* Compares the weights that were loaded into a tower ("teacher", "student") with those that the run began
  * with (meta.json: teacher_crc32c, teacher_model, ...). A difference is EXIT_CONFIG with the file's name,
  * unless `force` contains the key of the file. A student whose path changed is not compared: its weights
  * come from the checkpoint. Neither is a run of a version that recorded no checksums. */
-int identity_check_weights(const struct run *run, const char *tower, const char *path,
-                           const struct tower_content *content, const char *force, bool report,
-                           json_t **changed, struct error *err);
+int resume_check_weights(const struct run *run, const char *tower, const char *path,
+                         const struct tower_content *content, const char *force, bool report,
+                         json_t **changed, struct error *err);
 
 /* Sets the checksum of the student's weights to that of the weights that the run began with, for a run whose
  * student was read from another file. */
-int identity_restore_student_crc(const struct run *run, struct tower_content *content, struct error *err);
+int resume_check_restore_student_crc(const struct run *run, struct tower_content *content, struct error *err);
 
 /* Returns whether the key may change on resume. */
-bool identity_may_change(const char *key, const char *force);
+bool resume_check_may_change(const char *key, const char *force);
 
 /* Writes data.list unless it already has this content. */
-int identity_write_images(const struct run *run, const struct image_list *list, struct error *err);
+int resume_check_write_images(const struct run *run, const struct image_list *list, struct error *err);
 
 #endif

@@ -1,15 +1,16 @@
-/* GELU, exact (erf), tanh and quick, and SwiGLU: see ops.h. With AVX-512 written out: a division is most of
- * the time of the plain loops, and bf16 goes through no buffer (2056 x 6144 bf16, two threads: GELU 5.0
+/* GELU (exact with erf, tanh, quick) and SwiGLU: see ops.h. The AVX-512 code uses intrinsics: it avoids the
+ * division that dominates the plain loops, and the buffer for bf16 (2056 x 6144 bf16, two threads: GELU 5.0
  * -> 4.0 ms, its gradient 8.4 -> 4.9 ms).
  *
  *   GELU:   y = h cdf(h), cdf of the standard normal; cdf' = density / sqrt(2 pi), density = exp(-h^2/2)
  *           dh = dy (cdf + h cdf')
  *   quick:  y = h s, s = 1 / (1 + exp(-1.702 h)), the GELU of OpenAI's CLIP (Hendrycks and Gimpel 2016,
- * section 2) dh = dy s (1 + 1.702 h (1 - s))
+ *           section 2)
+ *           dh = dy s (1 + 1.702 h (1 - s))
  *   tanh:   y = h s, s = 1 / (1 + exp(-z)) = (1 + tanh(z / 2)) / 2, z = 2 sqrt(2 / pi) (h + 0.044715 h^3)
  *           dh = dy (s + h s (1 - s) z'), z' = 2 sqrt(2 / pi) (1 + 3 * 0.044715 h^2)
- *   SwiGLU: y = silu(x1) x2, silu(x) = x s, s = 1 / (1 + exp(-x)),
- * s' = s (1 - s) dx1 = dy x2 (s + x1 s (1 - s)), dx2 = dy x1 s
+ *   SwiGLU: y = silu(x1) x2, silu(x) = x s, s = 1 / (1 + exp(-x)), s' = s (1 - s)
+ *           dx1 = dy x2 (s + x1 s (1 - s)), dx2 = dy x1 s
  */
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/vector.h"
@@ -17,13 +18,13 @@
 #include <assert.h>
 #include <pthread.h>
 
-/* Of bf16 there are 65,536 values: what one of them alone decides is computed once for all of them, by the
- * code that floats take, and looked up. The few thousand that a tensor has stay in the first-level cache
- * (12.6 million values, one thread, ms: GELU with AVX2 17.4 -> 7.3, its gradient 21.3 -> 11.6; with AVX-512,
- * where its gradient is computed as fast, 8.3 -> 6.3; by gathers 5.7). */
+/* bf16 has 65,536 values, so functions of one value are tabulated once, with the code for floats. The few
+ * thousand values of a tensor stay in the first-level cache. With 12.6 million values and one thread: GELU
+ * with AVX2 17.4 -> 7.3 ms, its gradient 21.3 -> 11.6; GELU with AVX-512 8.3 -> 6.3, with gathers 5.7. The
+ * gradient with AVX-512 is as fast without a table. */
 enum { VALUES = 65536 };
 
-/* `function` of each value to table, all in pieces */
+/* Fills a table with `function` of each value, in pieces. */
 static void fill_values(void (*function)(const uint16_t *h, void *out, int64_t n), void *table,
                         size_t element)
 {
@@ -34,7 +35,7 @@ static void fill_values(void (*function)(const uint16_t *h, void *out, int64_t n
     }
 }
 
-/* name(): the table that `function` fills, made when it is first asked for */
+/* Defines name(), which returns the table that `function` fills, and fills it at the first call. */
 #define VALUES_OF(name, type, function)                                                                      \
     static type name##_table[VALUES];                                                                        \
     static void name##_fill(void) { fill_values(function, name##_table, sizeof(type)); }                     \
@@ -185,7 +186,7 @@ static inline void quick_gelu_compute(int bf16, const void *h, void *y, int64_t 
     write_piece(bf16, y, at, count, v);
 }
 
-/* z of tanh's GELU; beyond 100 s is 0 or 1 */
+/* z of tanh's GELU; for |x| above 100, s is 0 or 1 */
 static inline float gelu_tanh_argument(float x)
 {
     return within(x) * (TANH_ONE + TANH_CUBE * (within(x) * within(x)));
@@ -264,7 +265,7 @@ VALUES_OF(silu_table, float, silus_of_values)
 VALUES_OF(sigmoid_table, struct sigmoid, sigmoids_of_values)
 VALUES_OF(quick_table, struct sigmoid, quick_of_values)
 
-/* dh of n elements from `at` on, by the slopes of h, which a table has for bf16 */
+/* Computes dh of n elements from `at` on, with the slopes of h, for bf16 from a table. */
 static inline void slope_piece(int bf16, const float *table, void (*slopes)(const float *, float *, int64_t),
                                const void *dy, const void *h, void *dh, int64_t at, int64_t n)
 {
@@ -296,7 +297,7 @@ static inline void sigmoids_at(const struct sigmoid *table, const void *h, int64
     }
 }
 
-/* f(h) is made before dh takes the place of h, and put where it may take that of dy after dy was read. */
+/* Computes f(h) before dh overwrites h, and stores it after dy is read, because it may overwrite dy. */
 static inline void gelu_piece(int bf16, const void *h, void *y, int64_t at, int64_t end);
 static inline void gelu_tanh_piece(int bf16, const void *h, void *y, int64_t at, int64_t end);
 static inline void quick_gelu_piece(int bf16, const void *h, void *y, int64_t at, int64_t end);
@@ -408,7 +409,7 @@ static inline void quick_gelu_piece(int bf16, const void *h, void *y, int64_t at
     else quick_gelu_compute(0, h, y, at, end);
 }
 
-/* Every piece of n values, by the form of `function` for the type. */
+/* Calls the variant of `function` for the type, for every piece of n values. */
 #define IN_PIECES(function, ...)                                                                             \
     PARALLEL_FOR for (int64_t at = 0; at < n; at += PIECE)                                                   \
     {                                                                                                        \
@@ -451,7 +452,7 @@ void NAME(activation_forward)(const struct activation_value *o)
     }
 }
 
-/* dh of `n` columns of a row from `at` on, and f(h) */
+/* Computes dh of `n` columns of a row from `at` on, and f(h). */
 static inline void gradient_piece(int bf16, const struct activation_gradient *o, int64_t row, int64_t at,
                                   int64_t n)
 {
@@ -468,8 +469,8 @@ static inline void gradient_piece(int bf16, const struct activation_gradient *o,
     }
 }
 
-/* A share's rows, PANEL columns of each: dh of a piece is added up while it is in the first-level cache, each
- * column in the order of column_sums. Fewer columns at a time would be a new page for every row. */
+/* Columns processed at a time, for all rows of a share: dh is added up while it is in the first-level cache,
+ * in the order of column_sums. With fewer columns, every row would touch a new page. */
 enum { PANEL = 4 * PIECE };
 void NAME(activation_backward)(const struct activation_gradient *o, void *scratch)
 {

@@ -1,5 +1,4 @@
-/* Inside kernels/cpu: Intel AMX tiles for bf16 products.
- * Packing operands into tiles, and the product of two panels.
+/* Inside kernels/cpu: Intel AMX tiles for bf16 GEMM. Packs operands into tiles, and multiplies two panels.
  *
  * Tile layouts: A 16 rows x 32 columns of bf16. B 16 rows of pairs: row r holds (b[2r][j], b[2r+1][j]) for 16
  * columns j. A panel is PANEL rows of op(A) or columns of op(B); it is stored as two tiles for each 32 of the
@@ -18,8 +17,8 @@ enum { PANEL = 32, TILE_BYTES = 1024, STEP_BYTES = 2 * TILE_BYTES };
 
 static inline int64_t up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
-/* 16 rows of 32 bf16 with the inner dimension along memory: tile rows as they are. The line that the same row
- * needs AHEAD steps later is asked for now: 16 streams at once are more than the hardware follows. */
+/* Loads 16 rows of 32 bf16 with a contiguous inner dimension as tile rows. Prefetches the line of each row
+ * that is needed AHEAD steps later: the hardware prefetcher does not follow 16 streams. */
 enum { AHEAD = 8 };
 TARGET static inline void read_rows(const uint16_t *p, int64_t stride, int64_t rows, int64_t columns,
                                     __m512i r[16])
@@ -31,13 +30,13 @@ TARGET static inline void read_rows(const uint16_t *p, int64_t stride, int64_t r
     }
 }
 
-/* 32 rows of 32 bf16 with the inner dimension down the rows: two rows at a time interleaved to 32 pairs, the
- * first 16 to r[0..15], the others to r[16..31]. */
+/* Loads 32 rows of 32 bf16 with the inner dimension down the rows. Interleaves two rows to 32 pairs, the
+ * first 16 in r[0..15], the others in r[16..31]. */
 TARGET static inline void read_pairs(const uint16_t *p, int64_t stride, int64_t rows, int64_t columns,
                                      __m512i r[32])
 {
     __mmask32 mask = columns >= 32 ? 0xffffffffu : (1u << columns) - 1;
-    /* unpack works within 128 bits: quarters put so that its results come out in order */
+    /* unpack works within 128 bits: permute the quarters so that its results are in order */
     const __m512i order = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
     for (int i = 0; i < 16; i++) {
         __m512i lo =
@@ -51,8 +50,8 @@ TARGET static inline void read_pairs(const uint16_t *p, int64_t stride, int64_t 
     }
 }
 
-/* One step of a panel: PANEL rows of op(A), or columns of op(B), by 32 of the inner dimension, as two tiles.
- * `along`: the inner dimension runs along memory (A plain, B transposed). b: pair layout. */
+/* Packs one step of a panel: PANEL rows of op(A), or columns of op(B), by 32 of the inner dimension, as two
+ * tiles. `along`: the inner dimension runs along memory (A plain, B transposed). b: pair layout. */
 TARGET static inline void pack_step(const uint16_t *p, int64_t stride, int along, int b, int64_t outer,
                                     int64_t depth, uint8_t *to)
 {
@@ -73,8 +72,7 @@ TARGET static inline void pack_step(const uint16_t *p, int64_t stride, int along
     }
 }
 
-/* Panels from `first` up to `last` and steps from `k0` to `k1` of an operand,
- * in the order of memory. */
+/* Packs panels from `first` to `last` and steps from `k0` to `k1` of an operand, in the order of memory. */
 TARGET static inline void pack(const uint16_t *p, int64_t stride, int along, int b, int64_t outer, int64_t k,
                                int64_t panel_bytes, int64_t first, int64_t last, int64_t k0, int64_t k1,
                                uint8_t *to)

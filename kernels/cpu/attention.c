@@ -1,15 +1,15 @@
 /* softmax(q k^T / sqrt(dh)) v and its gradient, one (image, head) at a time per thread: see ops.h.
  *
- * Keys and values of a head are packed once. Forward takes ATTENTION_ROWS queries: their scores stay in the
- * second-level cache, e^(s - max) takes their place, and the division by the row's sum waits for the result.
- * Backward takes as many queries (FlashAttention, arXiv 2205.14135; with rows of S and dO V^T in scratch):
+ * Keys and values of a head are packed once. Forward processes ATTENTION_ROWS queries at a time. Their scores
+ * stay in the second-level cache, e^(s - max) overwrites them, and the result is divided by the row's sum.
+ * Backward processes as many queries (FlashAttention, arXiv 2205.14135; rows of S and dO V^T in scratch):
  *
  *     P = exp(S - lse)   dS = P (dO V^T - delta) / sqrt(dh)   delta_i = dO_i . O_i
  *     dQ = dS K, and for all keys  dV += P^T dO,  dK += dS^T Q
  *
- * so there is no N x N, and one pass over each score. Words (tile.h) are floats; where the processor
- * multiplies pairs of bf16 (AVX512-BF16) and the tensors are bf16, they are pairs: then P and dS are rounded
- * to bf16, as on AMX tiles, unless the caller wants floats. Sums and exponentials are fp32.
+ * so that there is no N x N matrix, and one pass over each score. Words (tile.h) are floats, or pairs of bf16
+ * with AVX512-BF16 and bf16 tensors. With pairs, P and dS are rounded to bf16, as on AMX tiles, unless the
+ * caller requests floats. Sums and exponentials are fp32.
  *
  * Rows of dh are zeros from dh to d (whole vectors), rows of N keys from N to n: d and n are multiples of 16.
  */
@@ -55,7 +55,7 @@ static float *carve(float **memory, int64_t count)
     return at;
 }
 
-/* All that attention_scratch counts; with floats, the two forms of an operand are one. */
+/* Divides the scratch memory of attention_scratch. With floats, both forms of an operand are the same. */
 static struct head head_of(int bf16, bool floats, int64_t N, int64_t H, int64_t dh, void *scratch)
 {
 #ifdef _OPENMP
@@ -77,7 +77,7 @@ static struct head head_of(int bf16, bool floats, int64_t N, int64_t H, int64_t 
     h.kt = carve(&memory, h.dw * h.n);
     h.vt = carve(&memory, h.dw * h.n);
     h.k = carve(&memory, h.nw * h.d);
-    h.v = h.vt; /* forward has only the one, backward the other */
+    h.v = h.vt; /* forward uses only one of them, backward the other */
     h.q = carve(&memory, BLOCK * h.dw);
     h.g = carve(&memory, BLOCK * h.dw);
     h.q_in = h.pairs ? carve(&memory, BLOCK / 2 * h.d) : h.q;
@@ -103,11 +103,11 @@ static __attribute__((noinline)) void multiply(int pairs, const word *a, int64_t
     else small_gemm(0, a, row, step, b, ldb, c, ldc, m, n, depth, add);
 }
 
-/* ---- Results to their tensor --------------------------------------------------------------------------- */
+/* ---- Storing results ----------------------------------------------------------------------------------- */
 
 #ifdef __AVX512F__
 
-/* rows of d floats, each times factor[row] (NULL: 1), to dh elements each at x */
+/* Stores rows of d floats, each times factor[row] (NULL: 1), as dh elements at x. */
 static void write_rows(const struct head *h, const float *from, const float *factor, int64_t rows, void *x,
                        int64_t at, int64_t stride)
 {
@@ -138,7 +138,7 @@ static void write_rows(const struct head *h, const float *from, const float *fac
 
 #ifdef __AVX512F__
 
-/* to bf16: 16 pairs of two vectors of neighbours, 8 pairs of one, 16 pairs of what is below one another */
+/* Conversion to bf16: 16 pairs of neighbours from two vectors, 8 pairs from one, 16 pairs of two rows */
 #ifdef __AVX512BF16__
 static inline void store_two(word *to, __m512 left, __m512 right)
 {
@@ -160,7 +160,7 @@ static inline void store_one(word *to, __m512 x) { (void)to, (void)x; }
 static inline void store_below(word *to, __m512 upper, __m512 lower) { store_two(to, upper, lower); }
 #endif
 
-/* Row r of scores to e^(s - max), zeros after N; the row's factor 1 / sum and its log-sum-exp. */
+/* Replaces row r of scores by e^(s - max), zeros after N. Stores the row's factor 1 / sum and log-sum-exp. */
 static void softmax_row(const struct head *h, int64_t r, float *lse)
 {
     float *row = h->s + r * h->n;
@@ -196,7 +196,7 @@ static float row_product(const struct head *h, const void *a, const void *b, int
     return _mm512_reduce_add_ps(sum);
 }
 
-/* Of 16 scores from `at`; lse2 by log2(e), delta by the scale. */
+/* P and dS of 16 scores from `at`; lse2: lse times log2(e), delta times the scale. */
 struct gradients {
     __m512 p, ds;
 };
@@ -206,13 +206,13 @@ static inline struct gradients gradient16(const struct head *h, int64_t at, __m5
     __m512 grad = _mm512_fmsub_ps(_mm512_loadu_ps(h->t + at), constant16(h->scale), delta);
     return (struct gradients){p, _mm512_mul_ps(p, grad)};
 }
-/* after N there are no scores: e^-lse may be anything */
+/* Clears the values after N, where e^-lse may overflow. */
 static inline struct gradients those_of(struct gradients g, __mmask16 mask)
 {
     return (struct gradients){_mm512_maskz_mov_ps(mask, g.p), _mm512_maskz_mov_ps(mask, g.ds)};
 }
 
-/* Rows r and, with pairs and where there is one, r + 1 of s and t to P and dS. */
+/* Converts row r, and with pairs also row r + 1, of s and t to P and dS. */
 static void gradient_rows(const struct head *h, int64_t r, int64_t rows, const float *lse)
 {
     int64_t whole = h->N & ~(int64_t)15;
@@ -241,8 +241,8 @@ static void gradient_rows(const struct head *h, int64_t r, int64_t rows, const f
 
 #else
 
-/* The larger and the smaller; x where one is NaN. Written out: compilers carry a limit that they know to the
- * end, as a choice of results. */
+/* Return the larger and the smaller; x if one is NaN. Intrinsics, because compilers turn a constant limit
+ * into a selection of results. */
 #ifdef __AVX2__
 INLINE lanes at_least(lanes x, lanes least) { return (lanes)_mm256_max_ps((__m256)least, (__m256)x); }
 INLINE lanes at_most(lanes x, lanes most) { return (lanes)_mm256_min_ps((__m256)most, (__m256)x); }
@@ -267,7 +267,7 @@ INLINE void store_lanes(float *p, lanes x) { *(words *)(void *)p = (words)x; }
  * 2^n made of its exponent. 0 below -126.5, at most 2^127, NaN stays. */
 INLINE lanes exp2_lanes(lanes x)
 {
-    const float whole = 12582912.0f + 127.0f; /* 1.5 2^23 rounds to whole numbers; the exponent's bias */
+    const float whole = 12582912.0f + 127.0f; /* 1.5 2^23 rounds to integers; the exponent's bias */
     x = at_most(at_least(x, same(-127.0f)), same(127.0f));
     lanes shifted = x + whole, r = x - (shifted - whole), p = 1.3264727313e-3f * r + 9.6715129912e-3f;
     p = p * r + 5.5507335812e-2f;
@@ -277,7 +277,7 @@ INLINE lanes exp2_lanes(lanes x)
     return p * (lanes)((bits_of_lanes)shifted << 23);
 }
 
-/* after N there are no scores */
+/* Clears the scores after N. */
 static inline void close_row(const struct head *h, float *row)
 {
     for (int64_t j = h->N; j < h->n; j++) row[j] = -INFINITY;

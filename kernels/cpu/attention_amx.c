@@ -1,16 +1,15 @@
 /* softmax(q k^T / sqrt(dh)) v and its gradient for bf16 on AMX tiles, one (image, head) at a time per thread.
  *
- * q, k, v of a head are packed into tiles once. Forward takes 32 rows: their scores stay in the first two
- * cache levels, e^(s - max) goes straight into the tiles that multiply v, and the division by the row sum
- * waits for the result. Backward takes 32 keys (rows of the transposed scores), so that dV = P^T dO and
+ * q, k, v of a head are packed into tiles once. Forward processes 32 rows at a time. Their scores stay in the
+ * first two cache levels, e^(s - max) is stored in the tiles that multiply v, and the result is divided by
+ * the row sum. Backward processes 32 keys at a time (rows of the transposed scores), so that dV = P^T dO and
  * dK = dS^T Q are complete at once (FlashAttention, arXiv 2205.14135):
  *
  *     P = exp(S - lse)   dS = P (dO V^T - delta) / sqrt(dh)   delta_i = dO_i . O_i
  *
- * dS is kept for the whole head, in bf16 tiles, for dQ = dS K. Scores,
- * sums and exponentials are fp32. Padding needs no masks in backward: rows
- * after N are zeros in every packed operand, and what meets them is finite:
- * where a score of 0 stands there, e^-lse is held to e, above all that is a P. */
+ * dS of the whole head is stored in bf16 tiles, for dQ = dS K. Scores, sums and exponentials are fp32.
+ * Backward needs no masks for padding: rows after N are zeros in every packed operand, and their factors are
+ * finite. P of a padded score of 0 would be e^-lse, which is limited to e. */
 #include "kernels/cpu/attention_amx.h"
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -40,8 +39,8 @@ static struct shape shape_of(int64_t N, int64_t H, int64_t dh)
     return (struct shape){N, H, dh, n, d, n * d * STEP_BYTES, 3 * H * dh, H * dh, 1.0f / sqrtf((float)dh)};
 }
 
-/* Backward needs more: seven operands, scores and their gradients for 32 keys, dS of the head, a block of
- * results, lse and delta. */
+/* Returns the scratch bytes of backward, which needs more than forward: seven operands, scores and their
+ * gradients for 32 keys, dS of the head, a block of results, lse and delta. */
 size_t attention_amx_scratch(int64_t N, int64_t dh)
 {
     struct shape s = shape_of(N, 1, dh);
@@ -57,7 +56,7 @@ TARGET static inline void store_pair(uint8_t *to, __m512 left, __m512 right)
     _mm512_store_si512((void *)to, (__m512i)_mm512_cvtne2ps_pbh(right, left));
 }
 
-/* (N, dh) rows of a head; along: dh is the inner dimension, else N is. */
+/* Packs the (N, dh) rows of a head; along: dh is the inner dimension, else N. */
 TARGET static void pack_head(const struct shape *s, const uint16_t *x, int64_t stride, int along, int b,
                              uint8_t *to)
 {
@@ -65,7 +64,7 @@ TARGET static void pack_head(const struct shape *s, const uint16_t *x, int64_t s
     else pack(x, stride, 0, b, s->dh, s->N, s->n * STEP_BYTES, 0, s->d, 0, s->n * 32, to);
 }
 
-/* 32 rows of results (d blocks) times factor[row] (NULL: 1) to rows of dh at x. */
+/* Stores 32 rows of results (d blocks) times factor[row] (NULL: 1) in rows of dh at x. */
 TARGET static void write_rows(const struct shape *s, float *blocks, const float *factor, int64_t rows,
                               uint16_t *x, int64_t stride)
 {
@@ -82,7 +81,7 @@ TARGET static void write_rows(const struct shape *s, float *blocks, const float 
     }
 }
 
-/* One row of scores to e^(s - max) in tiles of P; the row's factor and log-sum-exp. */
+/* Converts one row of scores to e^(s - max) in tiles of P. Stores the row's factor and log-sum-exp. */
 TARGET static inline void softmax_row(const struct shape *s, float *scores, int64_t r, uint8_t *p,
                                       float *factor, float *lse)
 {
@@ -153,7 +152,7 @@ TARGET static void row_products(const struct shape *s, const uint16_t *out, cons
     }
 }
 
-/* A 32 x 32 block of transposed scores and of dO V^T (rows: keys) to tiles of P^T and dS^T. */
+/* Converts a 32 x 32 block of transposed scores and of dO V^T (rows: keys) to tiles of P^T and dS^T. */
 TARGET static inline void score_gradients(const struct shape *s, float *scores, float *grads,
                                           const float *lse, const float *delta, uint8_t *pt, uint8_t *st)
 {
@@ -236,8 +235,8 @@ struct tensors {
     int backward;
 };
 
-/* One thread of a team: its share of the heads. A function of its own, since compilers do not give a parallel
- * region the target of the function around it. */
+/* Computes one thread's share of the heads. A separate function, because compilers do not apply the target
+ * attribute of a function to its parallel regions. */
 TARGET static __attribute__((noinline)) void heads(const struct shape *s, const struct tensors *t,
                                                    uint8_t *memory)
 {

@@ -1,5 +1,4 @@
-/* Inside kernels/cpu: the functions that decide how fast
- * an activation or a softmax is, written for AVX-512. */
+/* Inside kernels/cpu: AVX-512 versions of the functions that dominate activations and softmax. */
 #ifndef MEOPT_KERNELS_CPU_AVX512_H
 #define MEOPT_KERNELS_CPU_AVX512_H
 
@@ -13,7 +12,7 @@ AVX512 __m512 constant16(float x) { return _mm512_set1_ps(x); }
 /* e^x, x <= about 88, to 2 ulp (Cephes' polynomial); 0 far below. */
 AVX512 __m512 exp16(__m512 x)
 {
-    x = _mm512_max_ps(constant16(-100.0f), x); /* in this order: NaN stays */
+    x = _mm512_max_ps(constant16(-100.0f), x); /* this order of operands keeps NaN */
     __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, constant16(1.44269504f)), 0);
     __m512 r = _mm512_fnmadd_ps(n, constant16(0.693359375f), x);
     r = _mm512_fnmadd_ps(n, constant16(-2.12194440e-4f), r);

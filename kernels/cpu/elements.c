@@ -1,4 +1,4 @@
-/* Operations that touch each element once: see ops.h. */
+/* Elementwise operations: see ops.h. */
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/vector.h"
 #include "kernels/codes8.h"
@@ -87,8 +87,7 @@ void NAME(embed_backward)(const struct embedding_gradient *o)
     }
 }
 
-/* A row of w has at most 16 values that are not zero.
- * A thread owns rows of `out`, which it adds up in one order. */
+/* A row of w has at most 16 nonzero values. Each row of `out` is computed by one thread, in a fixed order. */
 void NAME(resize_rows)(const float *w, const float *in, float *out, int64_t n_out, int64_t n_in, int64_t D,
                        bool transpose)
 {
@@ -149,7 +148,7 @@ void NAME(rotate)(const struct rotation *o)
     }
 }
 
-/* n values of a group -> codes and top; returns the group's word */
+/* Encodes n values of a group to codes and top. Returns the group's word. */
 static inline uint32_t encode_group(const float *x, int64_t n, int8_t *codes, uint16_t *top)
 {
     float others[CODES8_GROUP];

@@ -1,20 +1,18 @@
 /* bf16 GEMM on Intel AMX tiles (TDPBF16PS), fp32 accumulation.
  *
- * Rates in bf16 GFLOP/s of two
- * Sapphire Rapids threads, m, n, k = 2056, 6144, 1408 and the two gradients, each the best of two rounds
- * taken one after another (test_ops --time gemm; oneDNN in its place). Tiles fed from the
- * first-level cache: about 2200 a thread alone, but only about 1900 measured for two, so read these as rates
- * of a shared machine:
+ * Rates in bf16 GFLOP/s of two Sapphire Rapids threads, for m, n, k = 2056, 6144, 1408 and the two gradients:
+ * the best of two rounds (test_ops --time gemm, also with oneDNN instead). Tiles from the first-level cache
+ * reach about 2200 with one thread, but only about 1900 with two: the machine was shared.
  *                                    here    oneDNN 2.6.3    torch 2.15
  *     y = x W^T    (B transposed)    2041        1536           2052
  *     dx = dy W    (k = 6144)        1717        1022           1951
  *     dW = dy^T x  (A transposed)    1809         901            946
  *
  * Method (Goto, van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008): both operands are
- * packed once into panels of whole tiles, zeros at the edges; 32 x 32 blocks of C are kept in four tiles
- * while two tiles of A and two of B stream by; the inner dimension is cut so that a panel of B stays in the
- * first-level cache while a block of A passes over it from the second level. Threads take blocks of C; each
- * block is computed by one thread in one order, so the result does not depend on the number of threads.
+ * packed once into panels of whole tiles, with zeros at the edges. 32 x 32 blocks of C stay in four tiles,
+ * while two tiles of A and two of B are loaded per step. The inner dimension is divided so that a panel of B
+ * stays in the first-level cache, a block of A in the second. One thread computes each block of C in a fixed
+ * order, so the result does not depend on the number of threads.
  *
  * Tile layouts: A 16 rows x 32 columns of bf16.
  * B 16 rows of pairs: row r holds (b[2r][j], b[2r+1][j]) for 16 columns j.
@@ -38,7 +36,7 @@ enum { KC = 512, MC = 256, NC = 512 };
 
 static int machine_has_tiles(void)
 {
-    /* Linux hands out the 8 KiB of tile state on request only: ARCH_REQ_XCOMP_PERM, XTILEDATA. */
+    /* Linux provides the 8 KiB of tile state only on request: ARCH_REQ_XCOMP_PERM, XTILEDATA. */
     return cpu_can(CAN_AMX) && syscall(SYS_arch_prctl, 0x1023, 18) == 0;
 }
 
@@ -49,7 +47,7 @@ int gemm_amx_available(void)
     return known && cpu_tiles_wanted();
 }
 
-/* Blocks as even as possible, at most `most`, a multiple of PANEL. */
+/* Returns an even block size, at most `most`, a multiple of PANEL. */
 static int64_t block_size(int64_t n, int64_t most, int64_t parts)
 {
     int64_t count = up(n, most) / most;
@@ -57,16 +55,16 @@ static int64_t block_size(int64_t n, int64_t most, int64_t parts)
     return up((n + count - 1) / count, PANEL);
 }
 
-/* Few rows (small batches): B, the weights, costs more to move than to multiply. Then each thread packs what
- * it needs of B next where it stays in its second-level cache, next to all rows of a block of C, instead of
- * all of B going to memory and back. Columns of such a block; 0: not so. */
+/* With few rows (small batches), moving B, the weights, takes longer than multiplying. Each thread then packs
+ * only the next part of B, which stays in its second-level cache with all rows of a block of C. Returns the
+ * columns of such a block; 0: pack all of B. */
 static int64_t few_rows_columns(int64_t m, int64_t n, int64_t threads)
 {
     enum { MOST_ROWS = 768, LEAST = 4, MOST = 11 }; /* panels: with 514 rows all of it is in 2 MiB */
     if (m > MOST_ROWS || n < m) return 0;
     int64_t panels = up(n, PANEL) / PANEL, best = LEAST, shortest = INT64_MAX;
     for (int64_t p = LEAST; p <= MOST;
-         p++) { /* the widest with which threads end together; two blocks for each, since speeds differ */
+         p++) { /* the widest that balances the threads; two blocks per thread, since speeds differ */
         int64_t whole = panels / p, last = panels % p,
                 longest = (whole + threads - 1) / threads * p + (whole % threads ? 0 : last);
         if (longest <= shortest && (p == LEAST || whole + (last > 0) >= 2 * threads)) {
@@ -82,8 +80,8 @@ static size_t few_rows_bytes(int64_t m) /* of a thread */
     return (size_t)((m + mc - 1) / mc) * (MC * NC * sizeof(float)) + KC * NC * 2;
 }
 
-/* Packed A and B (or each thread's part of B),
- * and a block of C for each of up to GEMM_AMX_THREADS threads. */
+/* Returns the bytes for packed A and B (or each thread's part of B), and a block of C per thread, for up to
+ * GEMM_AMX_THREADS threads. */
 size_t gemm_amx_workspace(int64_t m, int64_t n, int64_t k, int threads)
 {
     size_t row = (size_t)up(k, 32) * 2;
@@ -98,7 +96,7 @@ static inline int64_t tiles_at(int64_t i, int64_t j)
     return (j / PANEL * (MC / PANEL) + i / PANEL) * (PANEL * PANEL);
 }
 
-/* 16 results at element `at` of a row of C, where `mask` has bits */
+/* Returns 16 results at element `at` of a row of C, where `mask` has bits. */
 TARGET static inline __m512 finished(const struct gemm_bf16 *g, __m512 x, int64_t at, const float *bias,
                                      __mmask16 mask)
 {
@@ -114,10 +112,9 @@ TARGET static inline __m512 finished(const struct gemm_bf16 *g, __m512 x, int64_
     return bias ? _mm512_add_ps(x, _mm512_maskz_loadu_ps(mask, bias)) : x;
 }
 
-/* The block's tiles to C, whole rows at a time: C's lines are written in the order
- * of memory, past the caches where nothing of theirs is needed (a training step of
- * eva_clip at batch 2 takes 4 % less for it). vcvtne2ps2bf16 rounds to nearest even
- * and keeps NaN; what is below the normal numbers becomes 0, as inside the tiles. */
+/* Stores the block's tiles in C, whole rows at a time, in the order of memory. Whole lines use non-temporal
+ * stores: a training step of eva_clip at batch 2 takes 4 % less time. vcvtne2ps2bf16 rounds to nearest even
+ * and keeps NaN; denormals become 0, as inside the tiles. */
 TARGET static void write_block(const struct gemm_bf16 *g, const float *block, int64_t row0, int64_t column0,
                                int64_t rows, int64_t columns)
 {
@@ -145,8 +142,8 @@ TARGET static void write_block(const struct gemm_bf16 *g, const float *block, in
         }
 }
 
-/* rows x columns of C from (row0, column0): partial sums stay in `block` until the inner dimension is
- * through. pb: the panels of these columns. */
+/* Computes rows x columns of C from (row0, column0). Partial sums stay in `block` until the end of the inner
+ * dimension. pb: the panels of these columns. */
 TARGET static void multiply_block(const struct gemm_bf16 *g, const uint8_t *pa, const uint8_t *pb,
                                   float *block, int64_t row0, int64_t column0, int64_t rows, int64_t columns)
 {
@@ -162,7 +159,7 @@ TARGET static void multiply_block(const struct gemm_bf16 *g, const uint8_t *pa, 
     write_block(g, block, row0, column0, rows, columns);
 }
 
-/* Threads of a team pack an operand together: shares of panels, or of steps when those are rows in memory. */
+/* Packs one thread's share of an operand: panels, or steps if these are rows in memory. */
 TARGET static void pack_share(const uint16_t *p, int64_t stride, int along, int b, int64_t outer, int64_t k,
                               uint8_t *to, int64_t share, int64_t shares)
 {
@@ -175,8 +172,8 @@ TARGET static void pack_share(const uint16_t *p, int64_t stride, int along, int 
              steps * (share + 1) / shares * 32, to);
 }
 
-/* One thread of a team (share of shares): pack together, then take blocks of C. A function of its own, since
- * compilers do not give a parallel region the target of the function around it. */
+/* One thread of a team (share of shares): packs its share, then computes blocks of C. A separate function,
+ * because compilers do not apply the target attribute of a function to its parallel regions. */
 TARGET static __attribute__((noinline)) void multiply(const struct gemm_bf16 *g, uint8_t *pa, int64_t threads,
                                                       int64_t share, int64_t shares)
 {
@@ -199,7 +196,7 @@ TARGET static __attribute__((noinline)) void multiply(const struct gemm_bf16 *g,
     _mm_sfence(); /* stores past the caches are seen before the team parts */
 }
 
-/* The same for few rows. The inner dimension is cut as above, so the bits are those of the other way. */
+/* The same for few rows. The inner dimension is divided as above, so results are bit-identical. */
 TARGET static __attribute__((noinline)) void multiply_few(const struct gemm_bf16 *g, uint8_t *pa, int64_t nc,
                                                           int64_t share, int64_t shares)
 {

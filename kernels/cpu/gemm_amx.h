@@ -16,9 +16,9 @@ struct gemm_bf16 {
     const float *bias; /* (n) or NULL */
 };
 
-/* Whether this processor and kernel have the tiles (asked once; the process is then allowed to use them). */
+/* Returns whether processor and operating system support tiles. The first call requests permission. */
 int gemm_amx_available(void);
-/* Bytes of 64-byte aligned memory that gemm_amx wants for one product. */
+/* Returns the bytes of 64-byte aligned memory that gemm_amx requires. */
 size_t gemm_amx_workspace(int64_t m, int64_t n, int64_t k, int threads);
 /* threads 1: callable from inside a parallel region. */
 void gemm_amx(const struct gemm_bf16 *gemm, void *workspace, int threads);

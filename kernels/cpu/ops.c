@@ -1,4 +1,4 @@
-/* The table of the set that is taken, and their scratch sizes: see ops.h. */
+/* The table of the chosen instruction set, and scratch sizes: see ops.h. */
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/select.h"
 

@@ -4,8 +4,7 @@
  * (CMakeLists.txt), each time with a different suffix. An ISA that differs from another only in GEMM has its
  * own gemm.c and shares the rest. cpu_ops_select returns the best table that this CPU can run. Functions,
  * contracts and shapes: OPERATIONS (kernels/operations.h). All loops are parallel (OpenMP). Sums over rows
- * are taken over a fixed number of shares and added in order, so results do not depend on the number of
- * threads. */
+ * consist of a fixed number of shares, added in order, so results do not depend on the number of threads. */
 #ifndef MEOPT_KERNELS_CPU_OPS_H
 #define MEOPT_KERNELS_CPU_OPS_H
 

@@ -1,5 +1,4 @@
-/* Choice of the optimizer kernels by what the processor can do,
- * and what a gradient is asked before it is used. */
+/* Chooses the optimizer kernels for this processor, and checks gradients. */
 #include "kernels/cpu/optim.h"
 #include "kernels/cpu/select.h"
 #include "kernels/f16.h"
@@ -11,7 +10,7 @@ extern const struct optim_kernels optim_kernels_plain;
 extern const struct optim_kernels optim_kernels_avx512, optim_kernels_avx2;
 #endif
 
-/* Sets of one width differ in products, which are none of the optimizers'. */
+/* Instruction sets of one width differ only in GEMM. */
 static const char *width_of(enum cpu_isa set)
 {
     return set >= SET_AVX512 ? "avx512" : set == SET_PLAIN ? "plain" : "avx2";
@@ -27,7 +26,7 @@ const struct optim_kernels *optim_kernels_find(const char *name)
     return strcmp(name, "plain") == 0 ? &optim_kernels_plain : NULL;
 }
 
-/* Eight partial sums: the order of additions is fixed, and the compiler may use vectors. */
+/* Uses eight partial sums in a fixed order, so that the compiler can vectorize. */
 void optim_sum_squares(const void *x, int gradient_format, int64_t count, double *squares, int *finite)
 {
     double part[8] = {0};
@@ -50,7 +49,7 @@ void optim_sum_squares(const void *x, int gradient_format, int64_t count, double
     if (largest >= 0x7f800000u) *finite = 0;
 }
 
-/* Exponents of all ones, over pieces that need no branch inside. */
+/* Looks for exponents of all ones, without branches inside a piece. */
 int optim_all_finite(const void *x, int gradient_format, int64_t count)
 {
     enum { PIECE = 4096 };

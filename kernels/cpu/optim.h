@@ -1,5 +1,5 @@
-/* The optimizer kernels of the CPU. Groups `begin` to `end` of a task are one call; calls for different
- * groups are independent, so the caller shares them out among threads. The variants give the same bits. */
+/* The optimizer kernels of the CPU. A call processes groups `begin` to `end` of a task. Different groups are
+ * independent, so the caller distributes them over threads. All variants are bit-identical. */
 #ifndef MEOPT_KERNELS_CPU_OPTIM_H
 #define MEOPT_KERNELS_CPU_OPTIM_H
 
@@ -10,8 +10,8 @@
 struct optim_kernels {
     const char *name; /* "avx512", "avx2", "plain" */
     void (*step)(const struct optim_task *task, int64_t begin, int64_t end, struct optim_partial *out);
-    /* fp32 values, padded to whole groups, to the task's formats
-     * (to nearest) and back; v NULL: the rule has none */
+    /* Convert fp32 values, padded to whole groups, to the task's formats (to nearest) and back. v NULL: the
+     * rule has none. */
     void (*weights_in)(const struct optim_task *task, int64_t begin, int64_t end, const float *values);
     void (*weights_out)(const struct optim_task *task, int64_t begin, int64_t end, float *values);
     void (*state_in)(const struct optim_task *task, int64_t begin, int64_t end, const float *m,
@@ -19,12 +19,12 @@ struct optim_kernels {
     void (*state_out)(const struct optim_task *task, int64_t begin, int64_t end, float *m, float *v);
 };
 
-/* `name` asks for one, NULL if it is not to be had. Without a name: the one that MEOPT_CPU_ISA asks for, else
- * the fastest that this processor has. */
+/* Returns the kernels called `name`, NULL if unknown or not runnable. name NULL: those of MEOPT_CPU_ISA, else
+ * the fastest of this processor. */
 const struct optim_kernels *optim_kernels_find(const char *name);
 
-/* Bytes of a group in a state's format (0 for STATE_NONE), and of its correction. A pair lies where m does,
- * in as many bytes as both would have. */
+/* Return the bytes of a group: of a state (0 for STATE_NONE), of its scales, of its residual bits. Joint
+ * codes are stored in m, and take the bytes of both moments. */
 static inline size_t optim_state_bytes(int format)
 {
     return format == STATE_NONE   ? 0
@@ -40,7 +40,7 @@ static inline size_t optim_scale_bytes(int m_format, int v_format)
            : OPTIM_LOW_BIT(m_format) || OPTIM_LOW_BIT(v_format) ? 1
                                                                 : 0;
 }
-/* Bytes of an element of the stored weights: fp32, or the bf16 half. */
+/* Returns the bytes of a stored weight: fp32, or the bf16 half. */
 static inline size_t optim_weight_bytes(int weight_format)
 {
     return weight_format <= WEIGHTS_F32_COPY ? 4 : 2;
@@ -53,17 +53,17 @@ static inline size_t optim_residual_bytes(int weight_format)
                                          : 0;
 }
 
-/* The groups, and the chunks, of that many elements. */
+/* Return the number of groups, or chunks, of `count` elements. */
 static inline int64_t optim_groups(int64_t count) { return (count + OPTIM_GROUP - 1) / OPTIM_GROUP; }
 static inline int64_t optim_chunks(int64_t count)
 {
     return (optim_groups(count) + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
 }
 
-/* Sum of squares (in double) of an array and whether all of it is finite. */
+/* Computes the sum of squares in double, and whether all values are finite. */
 void optim_sum_squares(const void *x, int gradient_format, int64_t count, double *squares, int *finite);
 
-/* Neither NaN nor infinity. */
+/* Returns whether no value is a NaN or an infinity. */
 int optim_all_finite(const void *x, int gradient_format, int64_t count);
 
 #endif

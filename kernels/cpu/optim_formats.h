@@ -1,5 +1,5 @@
-/* Groups of 64 elements of every weight, state and gradient format: memory -> registers and back, for
- * kernels/cpu/optim_kernel.h. The formats themselves are those of kernels/optim_math.h. */
+/* Loads and stores groups of 64 elements in every weight, state and gradient format (kernels/optim_math.h),
+ * for kernels/cpu/optim_kernel.h. */
 #ifndef MEOPT_KERNELS_CPU_OPTIM_FORMATS_H
 #define MEOPT_KERNELS_CPU_OPTIM_FORMATS_H
 
@@ -12,8 +12,8 @@
 #define VECTORS    (OPTIM_GROUP / LANES)
 #define SUBVECTORS (16 / LANES)
 
-/* Codes of a group, in the highest bits where `high`. 4 bits: byte k (0..31) holds element k below and
- * element k + 32 above. */
+/* Loads the codes of a group, with `high` to the highest bits. 4 bits: byte k (0..31) holds element k in its
+ * lower half and element k + 32 in its upper half. */
 OPTIM_FN void load_codes(word code[VECTORS], const void *p, int64_t group, bool four, bool high)
 {
     const uint8_t *b = (const uint8_t *)p + group * (four ? OPTIM_GROUP / 2 : OPTIM_GROUP);
@@ -28,7 +28,7 @@ OPTIM_FN void load_codes(word code[VECTORS], const void *p, int64_t group, bool 
         code[i + VECTORS / 2] = high ? both & 0xf0000000u : both >> 4;
     }
 }
-/* Nibbles: bits `at` to at + 3 of each element (4 or more) */
+/* Stores bits `at` to at + 3 of each element as nibbles; at >= 4. */
 OPTIM_FN void store_nibbles(void *p, int64_t group, const word x[VECTORS], int at)
 {
     for (int i = 0; i < VECTORS / 2; i++) {
@@ -73,8 +73,8 @@ OPTIM_FN struct state_code code_of(int format)
     return format == STATE_8BIT ? code8 : code4;
 }
 
-/* state_exponent of the largest lane. It seldom changes from one step to the next, and asking that is cheaper
- * than finding the lane. */
+/* Returns state_exponent of the largest lane. It rarely changes between steps, and a comparison is cheaper
+ * than finding the largest lane. */
 OPTIM_FN uint32_t group_exponent(word largest, uint32_t old, uint32_t bump)
 {
     bool compare = LANES == 16 && old;
@@ -84,13 +84,13 @@ OPTIM_FN uint32_t group_exponent(word largest, uint32_t old, uint32_t bump)
     return state_exponent(word_largest(largest), bump);
 }
 
-/* m_code in both halves of a word at once */
+/* Computes m_code in both halves of a word. */
 OPTIM_FN word m_code_halves(word rounded, struct state_code c)
 {
     word magnitudes = word_all((c.m_codes - 1) * 0x10001u);
     return (rounded & magnitudes) | (shift_halves(rounded, c.m_fold) & ~magnitudes);
 }
-/* rounded: of m_round */
+/* rounded: results of m_round */
 OPTIM_FN void store_m_codes(void *p, int64_t group, int format, const word rounded[VECTORS])
 {
     struct state_code c = code_of(format);
@@ -104,7 +104,7 @@ OPTIM_FN void store_m_codes(void *p, int64_t group, int format, const word round
                          m_code_halves(pack_halves(rounded[i], rounded[i + 1]), c),
                          m_code_halves(pack_halves(rounded[i + 2], rounded[i + 3]), c));
 }
-/* bits: of root_round */
+/* bits: results of root_round */
 OPTIM_FN void store_root_codes(void *p, int64_t group, int format, const word bits[VECTORS], uint32_t base)
 {
     int shift = code_of(format).shift;
@@ -201,9 +201,10 @@ OPTIM_FN void store_rooted(const struct optim_task *t, int m_format, int v_forma
     store_m_codes(t->m, group, m_format, rounded);
 }
 
-/* ---- m of 8 bits without a v, on its group's span ---- */
+/* ---- 8-bit m without v, on a grid per group ---- */
 
-/* What the groups of a range share: the grids of each span, lowest, and m_grid_threshold of each element. */
+/* Shared by the groups of a range: a grid of each width, with the lowest c, and m_grid_threshold of each
+ * element. */
 struct m_grids {
     struct m_grid grid[32];
     real threshold[THRESHOLD_SETS][VECTORS];
@@ -228,10 +229,11 @@ OPTIM_FN void load_m_grid(real m[VECTORS], const struct optim_task *t, int64_t g
     load_codes(code, t->m, group, false, true);
     for (int i = 0; i < VECTORS; i++) m[i] = m_grid_decode(code[i], g);
 }
-/* What a span is asked to hold. gradient: of a Lion's step, or NULL. */
+/* The range of values that a grid must cover. */
 struct m_extent {
-    word most, least; /* bits of |m|; of what the low end comes from, less 1: without zeros */
-    bool converted;   /* of Lion's m without a gradient */
+    word most,
+        least;      /* bits of the largest |m|; of the requested low end minus 1, so that zeros are ignored */
+    bool converted; /* Lion's m, converted without a gradient */
 };
 OPTIM_FN struct m_extent m_extent_find(const struct optim_task *t, const real m[VECTORS],
                                        const real *gradient)
@@ -245,7 +247,7 @@ OPTIM_FN struct m_extent m_extent_find(const struct optim_task *t, const real m[
     }
     return seen;
 }
-/* The header of a group whose grid may not do any longer. */
+/* Returns the header of a group whose grid may no longer fit. */
 static __attribute__((noinline)) uint32_t m_grid_refit(const struct optim_task *t, uint32_t header,
                                                        struct m_extent seen, bool due)
 {
@@ -275,16 +277,16 @@ OPTIM_FN void store_m_grid(const struct optim_task *t, int64_t group, struct m_g
         store_packed((uint8_t *)t->m + group * OPTIM_GROUP + i * LANES, pack_halves(code[i], code[i + 1]),
                      pack_halves(code[i + 2], code[i + 3]));
 }
-/* m of a group, rounded to nearest on a grid that is its alone. */
+/* Stores m of a group, rounded to nearest, on a new grid. */
 OPTIM_FN void store_m_grid_nearest(const struct optim_task *t, int64_t group, const real m[VECTORS])
 {
     real nearest[VECTORS];
     for (int i = 0; i < VECTORS; i++) nearest[i] = real_all(M_GRID_NEAREST);
     store_m_grid(t, group, m_grid_read(0), m, NULL, nearest, true);
 }
-/* ---- Pairs: m and sqrt(v) in one code of 16 bits ---- */
+/* ---- Joint codes: m and sqrt(v) in 16 bits ---- */
 
-/* Lanes by element % 8: sets of vectors, vector i in set i % EIGHTHS. */
+/* Lanes by element % 8: vector i belongs to set i % EIGHTHS. */
 #define EIGHTHS (LANES < 8 ? 8 / LANES : 1)
 OPTIM_FN lanes eighth_lanes(uint32_t bits, int set) { return lanes_of_bits(bits * 0x101u >> set * LANES); }
 OPTIM_FN uint32_t load_header(const struct optim_task *t, int64_t group)
@@ -294,7 +296,7 @@ OPTIM_FN uint32_t load_header(const struct optim_task *t, int64_t group)
     return header;
 }
 
-/* What a code of m is worth, times the root, by eighths; times `beta`. */
+/* Computes m / root per code of m, times `beta`, for each eighth. */
 OPTIM_FN void joint_m_scales(real unit[EIGHTHS], uint32_t header, const struct joint_grid *g, float beta)
 {
     for (int i = 0; i < EIGHTHS; i++)
@@ -302,7 +304,7 @@ OPTIM_FN void joint_m_scales(real unit[EIGHTHS], uint32_t header, const struct j
                               real_all(joint_ratio(header >> 17 & 127u) * g->most_inverse * beta),
                               constant_real(JOINT_SMALL));
 }
-/* ratio: m / root, in that unit */
+/* ratio: m / root times the beta of joint_m_scales */
 OPTIM_FN void load_joint_vector(real *ratio, real *root, const uint16_t *codes, int i,
                                 const real unit[EIGHTHS], const struct joint_grid *g)
 {
@@ -329,8 +331,8 @@ OPTIM_FN void load_joint(real m[VECTORS], real root[VECTORS], const struct optim
     }
 }
 
-/* A group of a record of version 2: steps of v of any size, cut to whole bits; codes of m up to the middle.
- */
+/* Loads a group of a version 2 record: steps of v have any size, truncated to bits; codes of m end at
+ * middle. */
 OPTIM_FN void load_joint_v2(real m[VECTORS], real root[VECTORS], const struct optim_task *t, int64_t group)
 {
     uint32_t header = load_header(t, group);
@@ -349,18 +351,19 @@ OPTIM_FN void load_joint_v2(real m[VECTORS], real root[VECTORS], const struct op
     }
 }
 
-/* What is of a group between its step and its codes. */
+/* The data of a group between loading and storing its codes. */
 struct joint_work {
-    real m[VECTORS], root[VECTORS]; /* then m / root, and codes of v and 1/2; root: v first */
+    /* m, then m / root; v, then its root, then the code of v plus 1/2 */
+    real m[VECTORS], root[VECTORS];
     real direction[VECTORS];
     real largest[EIGHTHS]; /* |m| / root of each eighth */
-    real scale[EIGHTHS];   /* what a code of m is worth, times the root; then codes of m in 1 */
+    real scale[EIGHTHS];   /* m / root per code of m; then codes of m per 1 */
     uint32_t header;
-    struct joint_grid grid; /* that the group was read with, then the one it is written with */
+    struct joint_grid grid; /* the grid it is loaded with, then the grid it is stored with */
     int64_t group;
-    bool active; /* it takes its step, and has values to be written */
+    bool active; /* it steps, and its values must be stored */
 };
-/* joint_threshold_v and _m of each element of a group */
+/* joint_threshold_v and joint_threshold_m of each element of a group */
 struct joint_thresholds {
     real v[VECTORS], m[VECTORS];
 };
@@ -382,7 +385,7 @@ OPTIM_FN void joint_thresholds_nearest(struct joint_thresholds *d)
     }
 }
 
-/* The grid for a group's roots where the one that it has may not do; a group of zeros is written at once. */
+/* Chooses a grid for a group whose grid may no longer fit. Stores a group of zeros at once. */
 static __attribute__((noinline)) void joint_refit(const struct optim_task *t, struct joint_work *w,
                                                   const struct joint_thresholds *d, word above[VECTORS])
 {
@@ -404,8 +407,8 @@ static __attribute__((noinline)) void joint_refit(const struct optim_task *t, st
         w->m[i] = joint_ratio_stored(w->m[i], w->root[i], &w->grid);
     }
 }
-/* The codes of v, and the largest of the ratios of m and roots. wide_groups: counts the group if it is
- * one. */
+/* Computes the codes of v, and the largest |m| / root of each eighth. Adds 1 to *wide_groups if the group is
+ * saturated. */
 OPTIM_FN void joint_round(const struct optim_task *t, struct joint_work *w, const struct joint_thresholds *d,
                           int64_t *wide_groups)
 {
@@ -428,7 +431,7 @@ OPTIM_FN void joint_round(const struct optim_task *t, struct joint_work *w, cons
     }
     for (int i = 0; i < EIGHTHS; i++) w->largest[i] = largest[i];
 }
-/* What a code of the largest ratio stands for. */
+/* Tables by the code of the largest ratio. */
 struct joint_ratios {
     single small[128], inverse[128]; /* joint_small, joint_ratio_inverse */
 };
@@ -439,7 +442,7 @@ OPTIM_FN void joint_ratios(struct joint_ratios *r)
         r->inverse[code] = joint_ratio_inverse(code);
     }
 }
-/* How the ratios are scaled, and the header. */
+/* Chooses the scales of the ratios, and makes the header. */
 OPTIM_FN void joint_scale(struct joint_work *w, const struct joint_ratios *ratios)
 {
     real all = w->largest[0];
@@ -459,7 +462,7 @@ OPTIM_FN void joint_scale(struct joint_work *w, const struct joint_ratios *ratio
     }
     w->header = joint_header(&w->grid, ratio, eighths);
 }
-/* The codes of both, and the header. */
+/* Stores the joint codes and the header. */
 OPTIM_FN void joint_store(const struct optim_task *t, const struct joint_work *w,
                           const struct joint_thresholds *d)
 {
@@ -472,7 +475,7 @@ OPTIM_FN void joint_store(const struct optim_task *t, const struct joint_work *w
     }
     memcpy(t->scales + w->group * JOINT_HEADER, &w->header, sizeof w->header);
 }
-/* m and roots of a group, rounded to nearest on a grid that is theirs alone. */
+/* Stores m and roots of a group, rounded to nearest, on a new grid. */
 OPTIM_FN void store_joint_nearest(const struct optim_task *t, int64_t group, const real m[VECTORS],
                                   const real root[VECTORS], const struct joint_ratios *ratios)
 {
@@ -513,7 +516,7 @@ OPTIM_FN void load_weights(real w[VECTORS], const struct optim_task *t, const vo
     }
     for (int i = 0; i < VECTORS; i++) {
         word half = load_high_halves((const uint16_t *)weights + i * LANES), distance;
-        if (format == WEIGHTS_20) { /* as load_codes, but in place */
+        if (format == WEIGHTS_20) { /* like load_codes, but in place */
             word both = load_signed_bytes((const uint8_t *)t->correction + group * (OPTIM_GROUP / 2) +
                                           i % (VECTORS / 2) * LANES);
             distance = i < VECTORS / 2 ? (word)((signed_word)(both << 28) >> 16)

@@ -1,16 +1,17 @@
-/* The step of the rules with v where m and v of 8 bits are pairs: part of kernels/cpu/optim_kernel.h.
+/* The step of rules with joint codes of m and v: part of kernels/cpu/optim_kernel.h.
  *
- * A group goes through seven parts. Each of them waits for what is slow in the one before (roots, quotients,
- * the largest of 64), and a processor looks ahead less than a group: so each part is another group's, and all
- * that is waited for was begun a group ago. Roots and quotients come by halves, with other work between them:
- * the divider takes ten to twelve cycles for each, and what is after four of them in a row waits.
+ * A software pipeline of seven stages. Each stage waits for slow results of the previous one (roots,
+ * quotients, the largest of 64), and the out-of-order window is smaller than a group. In one iteration each
+ * stage therefore works on a different group, and its inputs were started one iteration earlier. Roots and
+ * quotients are computed in halves with other work between them, because the divider takes ten to twelve
+ * cycles per vector, and code after four divisions in a row would wait.
  */
 #ifndef MEOPT_KERNELS_CPU_OPTIM_JOINT_H
 #define MEOPT_KERNELS_CPU_OPTIM_JOINT_H
 
-/* The grids of a range of groups: of each span one that was made (its divisions take longer than a copy). */
+/* Cache of grids by width: copying a grid is faster than its divisions. */
 struct joint_grids {
-    uint64_t made; /* a bit for each span */
+    uint64_t made; /* one bit per width */
     struct joint_grid grid[64];
 };
 OPTIM_FN void joint_grid_cached(struct joint_grids *grids, uint32_t header, struct joint_grid *g)
@@ -35,7 +36,7 @@ OPTIM_FN void joint_begin(const struct optim_task *t, struct joint_work *w, int6
     joint_grid_cached(grids, header, &w->grid);
     joint_m_scales(w->scale, header, &w->grid, t->s.beta1);
 }
-/* 2. The gradient, m and v. */
+/* 2. Gradient, m and v. */
 OPTIM_FN void joint_moments(const struct optim_task *t, struct joint_work *w,
                             struct padded_group *padded_group, struct sums *sums)
 {
@@ -63,7 +64,7 @@ OPTIM_FN void joint_roots(struct joint_work *w, int begin, int end)
 {
     for (int i = begin; i < end; i++) w->root[i] = real_sqrt(w->root[i]);
 }
-/* 4. What moves the weights, and what is kept of m. */
+/* 4. The update direction, and m / root. */
 OPTIM_FN void joint_quotients(const struct optim_task *t, struct joint_work *w, int begin, int end)
 {
     for (int i = begin; i < end; i++) w->direction[i] = joint_quotient(&w->m[i], w->root[i], &t->s);
@@ -86,7 +87,7 @@ OPTIM_FN void joint_weights(const struct optim_task *t, struct joint_work *w,
 enum { JOINT_STAGES = 7 };
 OPTIM_FN void step_joint(const struct optim_task *t, int64_t begin, int64_t end, struct range_run *r)
 {
-    struct joint_work work[JOINT_STAGES], *w[JOINT_STAGES]; /* w[i]: where part i + 1 is next */
+    struct joint_work work[JOINT_STAGES], *w[JOINT_STAGES]; /* w[i]: the group of stage i + 1 */
     struct joint_grids grids;
     struct joint_ratios ratios;
     struct joint_thresholds thresholds[THRESHOLD_SETS];

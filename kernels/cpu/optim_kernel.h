@@ -1,14 +1,14 @@
-/* One optimizer step over groups of 64 elements: the body of kernels/cpu/optim_{avx512,avx2,plain}.c, which
- * are this file compiled for three instruction sets (OPTIM_NAME adds the suffix). Each group is read once,
- * stepped in registers and written once.
+/* One optimizer step over groups of 64 elements. kernels/cpu/optim_{avx512,avx2,plain}.c compile this file
+ * for three instruction sets (OPTIM_NAME adds the suffix). Each group is loaded once, stepped in registers
+ * and stored once.
  */
 #include "kernels/cpu/optim_formats.h"
 #include "kernels/philox.h"
 
 /* ---- Random bits -------------------------------------------------------------------------------------- */
 /* Two groups share eight Philox blocks. Element e of group g has word 2 (g % 2) + e % 2 of block 8 (g / 2) +
- * e % 16 / 2, rotated left by 8 (e / 16) bits: its highest bits round v, those of the word rotated by 8 bits
- * more the weight, by 16 bits more m. So the leading bytes of an element's three roundings are independent.
+ * e % 16 / 2, rotated left by 8 (e / 16) bits. Its highest bits round v. Rotated by 8 more bits it rounds the
+ * weight, by 16 more m, so that the leading bytes of the three roundings are independent.
  */
 
 struct random_keys {
@@ -27,8 +27,8 @@ static struct random_keys random_keys(const struct optim_task *t)
     return keys;
 }
 
-/* The words of RANDOM_GROUPS groups from an even one, LANES / 2 blocks at a time in 64-bit lanes (only the
- * low halves of the counters count), two vectors at a time because a round waits for its products. */
+/* Computes the words of RANDOM_GROUPS groups from an even one: LANES / 2 blocks at a time in 64-bit lanes, of
+ * which the low halves hold counters. Two vectors at a time, because a round waits for its products. */
 #define RANDOM_GROUPS 16
 static void random_fill(const struct random_keys *keys, int64_t group, word random[RANDOM_GROUPS][SUBVECTORS])
 {
@@ -67,7 +67,7 @@ OPTIM_FN void random_rotate(word random[VECTORS], const word words[SUBVECTORS])
         random[i] = x;
     }
 }
-/* Those of vector i for each purpose */
+/* Random words of vector i, for v, weight and m */
 #define RANDOM_V(random, i)      (random)[i]
 #define RANDOM_WEIGHT(random, i) (random)[((i) + SUBVECTORS) % VECTORS]
 #define RANDOM_M(random, i)      (random)[((i) + 2 * SUBVECTORS) % VECTORS]
@@ -93,7 +93,7 @@ OPTIM_FN bool needs_random(const struct optim_task *t)
             t->weight_format != WEIGHTS_32);
 }
 
-/* The rules without v. grid: of a span. */
+/* Steps a group with a rule without v. grid: of 8-bit m. */
 OPTIM_FN void step_momentum(const struct optim_task *t, int m_format, int64_t group, real g[VECTORS],
                             real w[VECTORS], real m[VECTORS], const struct m_grid *grid)
 {
@@ -119,7 +119,7 @@ OPTIM_FN void step_momentum(const struct optim_task *t, int m_format, int64_t gr
     }
 }
 
-/* The gradient of a group, times gradient_scale (clipping, loss scale); false: it is refused. */
+/* Loads the gradient of a group, times gradient_scale. Returns false if the group must be skipped. */
 OPTIM_FN bool step_gradient(const struct optim_task *t, int64_t group, const void *gradient, real g[VECTORS],
                             struct sums *sums)
 {
@@ -139,7 +139,7 @@ OPTIM_FN bool step_gradient(const struct optim_task *t, int64_t group, const voi
     return true;
 }
 
-/* One step of the task's rule on one group:
+/* The rules:
  *
  *   m' = beta1 m + rest1 g, v' = beta2 v + rest2 g^2, rest = 1 - beta
  *   d = m' / (root_scale sqrt(v') + eps); root_scale and step_size hold the bias corrections of torch.optim:
@@ -147,14 +147,15 @@ OPTIM_FN bool step_gradient(const struct optim_task *t, int64_t group, const voi
  *
  *   Adam        g += weight_decay w first; w -= step_size d
  *   AdamW       w = decay w - step_size d, decay = 1 - lr weight_decay
- *   LAMB        u = step_size d + weight_decay w, step_size without lr; w -= lr u, where lr has the tensor's
+ *   LAMB        u = step_size d + weight_decay w, step_size without lr; w -= lr u. lr includes the tensor's
  *               trust ratio |w| / |u|, from a first pass over all groups (norms_only: sums, no stores)
  *   Lion        w = decay w - lr sign(beta1 m + rest1 g); m' = beta2 m + rest2 g
  *   SGD         g += weight_decay w; m' = momentum m + rest1 g, rest1 = 1 - dampening; w -= lr m', or with
  *               nesterov lr (g + momentum m')
  *   accumulate  m' = m + g
  *
- * The rules with v: the weights of vector i from the quotient of its new moments. */
+ * step_weight updates the weights of vector i, for rules with v; quotient: rule_quotient of the new
+ * moments. */
 OPTIM_FN void step_weight(const struct optim_task *t, real w[VECTORS], real quotient, int i,
                           struct sums *sums)
 {
@@ -250,14 +251,13 @@ static inline size_t gradient_bytes(const struct optim_task *t)
     return t->gradient_format == GRADIENT_F32 ? 4 : 2;
 }
 
-/* Ask for the memory of a later group: the processor's own look-ahead stops at the end of a page, and here
- * are five streams. */
+/* Prefetches a later group. The hardware prefetcher stops at page boundaries, and there are five streams. */
 #define PREFETCH_GROUPS 16
 static inline void prefetch(const void *array, int64_t group, size_t size)
 {
     uintptr_t at = (uintptr_t)array + (uintptr_t)group * size;
 #pragma GCC unroll 4
-    for (size_t i = 0; i < 256; i += 64) /* no array has more of a group */
+    for (size_t i = 0; i < 256; i += 64) /* no array has more bytes per group */
         if (i < size) __builtin_prefetch((const void *)(at + i), 1);
 }
 OPTIM_FN void prefetch_group(const struct optim_task *t, int64_t group)
@@ -272,7 +272,7 @@ OPTIM_FN void prefetch_group(const struct optim_task *t, int64_t group)
     prefetch(t->correction, group, optim_residual_bytes(t->weight_format));
 }
 
-/* Where the parts of a group lie that have a place in the arrays of the caller. */
+/* Addresses of a group in the caller's arrays, or in the padded copies. */
 struct group_at {
     const void *gradient;
     void *weights, *copy;
@@ -309,12 +309,12 @@ OPTIM_FN void group_write_back(const struct optim_task *t, int64_t group, const 
     if (g->copy) memcpy((uint16_t *)t->copy + at, g->copy, tail * 2);
 }
 
-/* What goes along with the groups of a range: random words, and sums by batches of 16 from an even group of
- * the whole tensor on. */
+/* State of a loop over groups: random words, and sums over batches of 16 that begin at an even group of the
+ * whole tensor. */
 struct range_run {
     struct random_keys keys;
     word random[2 * RANDOM_GROUPS][SUBVECTORS];
-    int64_t first; /* of the first batch: random words come for pairs of groups */
+    int64_t first; /* of the first batch: two groups share random words */
     bool randomly;
     struct sums sums;
     double squares[3];
@@ -331,14 +331,14 @@ OPTIM_FN const word *range_words(const struct range_run *r, int64_t group)
 {
     return r->randomly ? r->random[(uint64_t)(group - r->first) % (2 * RANDOM_GROUPS)] : NULL;
 }
-/* Words for a group that comes, and those after it. */
+/* Computes the random words of the next RANDOM_GROUPS groups when `group` is the first of them. */
 OPTIM_FN void range_random(const struct optim_task *t, struct range_run *r, int64_t group, int64_t begin)
 {
     uint64_t at = (uint64_t)(group - r->first), in = at % RANDOM_GROUPS;
     if (!r->randomly || (in && group != begin)) return;
     random_fill(&r->keys, t->first_group + group - (int64_t)in, r->random + (at - in) % (2 * RANDOM_GROUPS));
 }
-/* A group comes: is it the first of a batch? */
+/* Adds up the gradient sums of the previous batch if `group` begins a new one. */
 OPTIM_FN void range_group_begin(struct range_run *r, int64_t group)
 {
     if ((uint64_t)(group - r->first) % OPTIM_BATCH) return;
@@ -352,7 +352,7 @@ OPTIM_FN void range_sum_weights(const struct optim_task *t, struct range_run *r)
     r->squares[2] += lanes_total(r->sums.update);
     for (int i = 0; i < SUBVECTORS; i++) r->sums.weight[i] = r->sums.update[i] = real_all(0);
 }
-/* A group's weights have been stepped: is it the last of a batch? */
+/* Adds up the weight sums if `group` ends a batch. */
 OPTIM_FN void range_group_end(const struct optim_task *t, struct range_run *r, int64_t group)
 {
     if ((uint64_t)(group + 1 - r->first) % OPTIM_BATCH == 0) range_sum_weights(t, r);
@@ -376,8 +376,8 @@ OPTIM_FN void step_each(const struct optim_task *t, int64_t begin, int64_t end, 
     }
 }
 
-/* task: the formats and the rule may be known when this is compiled; of our own, that no store can change it.
- */
+/* task: formats and rule may be compile-time constants. A copy, so that the compiler knows no store changes
+ * it. */
 OPTIM_FN void step_range(struct optim_task task, int64_t begin, int64_t end, struct optim_partial *out)
 {
     const struct optim_task *t = &task;
@@ -392,8 +392,7 @@ OPTIM_FN void step_range(struct optim_task task, int64_t begin, int64_t end, str
         (struct optim_partial){unscaled, r.squares[1], r.squares[2], r.sums.bad_groups, r.sums.wide_groups};
 }
 
-/* Copies of the loop for the formats that have to be fast; the other choices are branches that predict well.
- */
+/* Specialized copies of the loop for common formats. The others use branches, which predict well. */
 OPTIM_FN void step_as(const struct optim_task *t, int rule, int weight_format, int m_format, int v_format,
                       int64_t begin, int64_t end, struct optim_partial *out)
 {
@@ -427,7 +426,7 @@ void OPTIM_NAME(optim_step)(const struct optim_task *t, int64_t begin, int64_t e
 
 /* ---- Conversions ------------------------------------------------------------------------------------- */
 
-/* fp32 to the format, to nearest, and back. values: padded to whole groups from group `begin`. */
+/* Convert fp32 to the format, to nearest, and back. values: padded to whole groups from group `begin`. */
 void OPTIM_NAME(optim_weights_in)(const struct optim_task *t, int64_t begin, int64_t end, const float *values)
 {
     for (int64_t group = begin; group < end; group++, values += OPTIM_GROUP) {
@@ -457,7 +456,7 @@ void OPTIM_NAME(optim_weights_out)(const struct optim_task *t, int64_t begin, in
         store_wide_state(values, 0, STATE_F32, w, NULL);
     }
 }
-/* v NULL where the rule has none */
+/* v: NULL if the rule has none */
 void OPTIM_NAME(optim_state_in)(const struct optim_task *t, int64_t begin, int64_t end, const float *m,
                                 const float *v)
 {

@@ -1,6 +1,5 @@
-/* The optimizer kernels for one instruction set:
- * kernels/cpu/optim_kernel.h compiled with its flags (CMakeLists.txt). One copy of the loop serves all
- * formats here: specialized copies take long to compile and pay only with vector instructions. */
+/* kernels/cpu/optim_kernel.h, compiled for one instruction set (CMakeLists.txt). One copy of the loop serves
+ * all formats: specialized copies take long to compile, and pay off only with vector instructions. */
 #if 1 /* everywhere */
 #define OPTIM_NAME(name) name##_plain
 #define OPTIM_ONE_COPY

@@ -1,5 +1,5 @@
-/* kernels/optim_math.h's real and word as one vector register, from the compiler's vector types: 16 lanes of
- * AVX-512, 8 of AVX2, 4 of anything else. Arithmetic is the operators; the few things they lack are below. */
+/* real and word of kernels/optim_math.h as vector registers: 16 lanes with AVX-512, 8 with AVX2, else 4. They
+ * are vector types of the compiler; this header adds what their operators lack. */
 #ifndef MEOPT_KERNELS_CPU_OPTIM_VECTOR_H
 #define MEOPT_KERNELS_CPU_OPTIM_VECTOR_H
 
@@ -44,14 +44,18 @@ OPTIM_FN real load_reals(const void *p)
 }
 OPTIM_FN void store_reals(void *p, real x) { memcpy(p, &x, sizeof x); }
 
-/* word_all, real_all, real_sqrt, real_fma (x y + z, rounded once), real_fnma (z - x y), real_limit, word_max,
- * word_largest (of the lanes), word_any_reaches (a lane >= limit); loads of LANES elements at any address,
- * widened, or (high) put in the highest bits over zeros; store_bytes: the lowest bits of each lane,
- * store_high_halves2: the upper halves of two vectors; pack_halves and store_packed: four vectors whose lanes
- * fit in 16, then in 8 bits, to bytes; store_halves2: the lower halves of two vectors; word_signs: the
- * highest bit of each lane, as a mask; word_swap_eights: of 16 lanes the other 8; shift_halves: right, each
- * half for itself; multiply_even: 32 x 32 -> 64 bits of the even lanes; wide_high: the upper 32 bits of each,
- * in its lower ones (whatever is above). */
+/* For each instruction set:
+ *   word_all ... word_max           see kernels/optim_math.h
+ *   word_largest, word_any_reaches  the largest lane; whether a lane is >= limit
+ *   load_...                        LANES elements at any address, widened; high: to the highest bits
+ *   store_bytes                     the lowest byte of each lane
+ *   store_high_halves2, store_halves2    the upper, lower halves of two vectors
+ *   pack_halves, store_packed       four vectors whose lanes fit in 16, then 8 bits, to bytes
+ *   word_signs                      the highest bit of each lane, as a mask
+ *   word_swap_eights                exchanges the two halves of 16 lanes
+ *   shift_halves                    shifts each 16-bit half right
+ *   multiply_even                   32 x 32 -> 64 bits of the even lanes
+ *   wide_high                       the upper 32 bits of each 64, in the lower ones; the others undefined */
 #if LANES == 16
 OPTIM_FN real real_sqrt(real x) { return (real)_mm512_sqrt_ps((__m512)x); }
 OPTIM_FN real real_fma(real x, real y, real z)
@@ -62,8 +66,7 @@ OPTIM_FN real real_fnma(real x, real y, real z)
 {
     return (real)_mm512_fnmadd_ps((__m512)x, (__m512)y, (__m512)z);
 }
-/* A value that the compiler cannot see through: it keeps it, instead of making it anew on a port that
- * everything here waits for. */
+/* Hides the value from the compiler, which would otherwise recompute it on the busiest execution port. */
 OPTIM_FN word word_all(uint32_t x)
 {
     __m512i all = _mm512_set1_epi32((int)x);
@@ -295,7 +298,7 @@ OPTIM_FN word word_swap_eights(word x) { return x; }
 OPTIM_FN uint32_t word_largest_of_eight(word x) { return word_largest(x); }
 #endif
 
-/* ---- What the vector types themselves can do ---- */
+/* ---- Independent of the instruction set ---- */
 OPTIM_FN real real_of(word x) { return __builtin_convertvector((signed_word)x, real); }
 OPTIM_FN word word_of(real x) { return (word) __builtin_convertvector(x, signed_word); }
 OPTIM_FN word word_at_least(word x, uint32_t limit) { return (word)(x >= limit); }
@@ -309,7 +312,7 @@ OPTIM_FN word word_where_nonzero(real x, word a, word b)
     return (a & mask) | (b & ~mask);
 #endif
 }
-/* The larger magnitude */
+/* Returns the larger magnitude. */
 OPTIM_FN real real_largest(real x, real y)
 {
 #if LANES == 16
@@ -318,7 +321,7 @@ OPTIM_FN real real_largest(real x, real y)
     return as_real(word_max(as_word(x) & 0x7fffffffu, as_word(y) & 0x7fffffffu));
 #endif
 }
-/* Numbers of 16 bits, less a whole number */
+/* Loads 16-bit integers minus an integer. */
 OPTIM_FN real load_halves_less(const void *p, float less)
 {
 #if LANES == 16 /* after the exponent of 2^23 */
@@ -331,7 +334,7 @@ OPTIM_FN real load_halves_less(const void *p, float less)
     return real_of(load_halves(p)) - less;
 #endif
 }
-/* All ones in the lanes whose bit is set, the 16th and further those of the first again */
+/* Returns all ones in the lanes whose bit is set. */
 OPTIM_FN word word_of_bits(uint32_t bits)
 {
 #if LANES == 16

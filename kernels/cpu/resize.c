@@ -53,9 +53,9 @@ static void down_plain(const struct resize_axis *a, int i, const uint8_t *rows, 
 
 bool resize_vector(void) { return cpu_isa_taken() != SET_PLAIN; }
 
-/* Four taps of one output pixel: the lower lane takes taps 0 and 1, the upper 2 and 3, as pairs of words for
- * red, green and blue. Near the end of the row the taps move right in their group, zeros before them. A group
- * reads four bytes more than its taps. */
+/* Packs groups of four taps of one output pixel: the lower lane has taps 0 and 1, the upper 2 and 3, as pairs
+ * of words for red, green and blue. Near the end of the row the taps move right in their group, with zeros
+ * before them. A group reads four bytes more than its taps. */
 void resize_pack(struct resize_axis *a, int in)
 {
     int longest = 0;
@@ -121,8 +121,7 @@ AVX2 static void across_four(const struct resize_axis *a, const uint8_t *in, int
     }
 }
 
-/* 32 bytes of a row: the interleaving of two rows of taps
- * stays inside 128-bit lanes, and so does the packing back. */
+/* Computes 32 bytes of a row. Interleaving two rows of taps, and packing, work within 128-bit lanes. */
 AVX2 static void down_strip(const struct resize_axis *a, int i, const uint8_t *rows, int row_bytes,
                             uint8_t *out)
 {
@@ -165,7 +164,7 @@ void resize_pack(struct resize_axis *axis, int in)
 void resize_across(const struct resize_axis *axis, const uint8_t *in, int64_t stride, int rows, uint8_t *out)
 {
     int r = 0;
-#if defined(__x86_64__) /* the last row is not for a form that reads beyond */
+#if defined(__x86_64__) /* the vector form would read beyond the last row */
     for (; axis->groups && r + 4 < rows; r += 4)
         across_four(axis, in + r * stride, stride, out + (int64_t)r * axis->count * 3);
 #endif

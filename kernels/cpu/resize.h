@@ -1,7 +1,6 @@
-/* The two passes of PIL's resize over RGB bytes (core/data/resize.c): whole-number
- * arithmetic, the same bytes on every instruction set. A weight has 22 fractional
- * bits; the vector form splits it into 11 low bits and the rest, so that two taps
- * are one multiplication of 16-bit pairs, and adds high * 2048 + low at the end. */
+/* The two passes of PIL's resize over RGB bytes (core/data/resize.c), in integer arithmetic: bit-identical on
+ * every instruction set. A weight has 22 fractional bits. The vector form splits it into 11 low bits and the
+ * rest, so that two taps are one multiplication of 16-bit pairs, and adds high * 2048 + low at the end. */
 #ifndef MEOPT_KERNELS_CPU_RESIZE_H
 #define MEOPT_KERNELS_CPU_RESIZE_H
 
@@ -24,12 +23,12 @@ struct resize_axis {
 
 /* Chosen at run time: MEOPT_CPU_ISA=plain switches the vector form off. */
 bool resize_vector(void);
-/* Prepares `axis` for the vector form of resize_across; a row of `in` pixels too short for it, or no memory:
- * left as it is. */
+/* Prepares `axis` for the vector form of resize_across. Does nothing without memory, or if a row of `in`
+ * pixels is too short. */
 void resize_pack(struct resize_axis *axis, int in);
-/* rows x count pixels from rows of `stride` bytes; rows of the output lie 3 count bytes apart. */
+/* Computes rows x count pixels from rows of `stride` bytes; output rows have 3 count bytes. */
 void resize_across(const struct resize_axis *axis, const uint8_t *in, int64_t stride, int rows, uint8_t *out);
-/* Output row i; input row 0 lies at rows, row_bytes from each to the next. */
+/* Computes output row i. Input row 0 is at rows, with row_bytes between rows. */
 void resize_down(const struct resize_axis *axis, int i, const uint8_t *rows, int row_bytes, bool vector,
                  uint8_t *out);
 

@@ -1,13 +1,13 @@
 /* Layer norm, residuals, column sums and LayerScale: operations along rows, and sums over rows. See ops.h.
  *
- * Sums over rows are taken in ROW_SHARES fixed shares, each by one thread, and the shares are added in order.
+ * Sums over rows consist of ROW_SHARES fixed shares, each computed by one thread, and added in order.
  */
 #include "kernels/cpu/table.h"
 #include "kernels/cpu/vector.h"
 
 #include <assert.h>
 
-/* y of `count` elements of a row, from xhat */
+/* Computes y of `count` elements of a row, from xhat. */
 static void affine_piece(const struct layernorm *o, int64_t row, int64_t at, int64_t count, const float *hat)
 {
     int bf16 = storage_of(o->type);
@@ -18,7 +18,7 @@ static void affine_piece(const struct layernorm *o, int64_t row, int64_t at, int
     write_piece(bf16, o->y, row * o->D + at, count, w);
 }
 
-/* The same from x, by way of xhat as it is stored. */
+/* The same from x, through xhat rounded as it is stored. */
 static void normalise_piece(const struct layernorm *o, int64_t row, int64_t at, int64_t count, const float *v)
 {
     int hats = storage_of(o->hat_type);
@@ -43,9 +43,9 @@ static void normalise(const struct layernorm *o, int64_t row)
     }
 }
 
-/* Means and reciprocal deviations of neighbouring rows at once: one row's sum is a chain of additions each of
- * which waits for the one before. A row that is not there is read as the last. Rows of bf16 up to KEPT stay
- * as floats in the first-level cache for the second pass. */
+/* Computes mean and rstd of neighbouring rows at once, because the additions of one row depend on each other.
+ * Missing rows are replaced by the last. Rows of bf16 up to KEPT stay in the first-level cache as floats for
+ * the second pass. */
 enum { TOGETHER = 4, KEPT = 4 * PIECE };
 static void moments(int bf16, const void *x, int64_t at, int64_t stride, int64_t rows, int64_t D, double eps,
                     float *mean, float *rstd)
@@ -119,7 +119,7 @@ void NAME(layernorm_apply)(const struct layernorm *o)
     }
 }
 
-/* gamma * (branch + bias) of `count` elements of a row, whose branch has its bias already */
+/* Multiplies `count` elements of a row of branch + bias by gamma. */
 static void scale_branch(const struct residual *o, int64_t row, int64_t at, int64_t count, float *u)
 {
     float in[PIECE];
@@ -149,7 +149,7 @@ static void second_row(const struct residual *o, int64_t row)
     }
 }
 
-/* All of some rows while they are in the first-level cache. */
+/* Processes a few rows at a time, so that they stay in the first-level cache. */
 void NAME(residual_forward)(const struct residual *o)
 {
     assert(!o->bias);
@@ -184,10 +184,10 @@ void NAME(add_shares)(const float *shares, int64_t stride, int64_t columns, floa
     }
 }
 
-/* One row of y = xhat w + b, xhat = (x - mean) rstd (D). mean and rstd move with x, too, by 1/D and by
- * -rstd^2 xhat_i / D for each x_i; so with g = dy w, the gradient of xhat,
+/* One row of y = xhat w + b, xhat = (x - mean) rstd (D). mean and rstd depend on x, too, with derivatives 1/D
+ * and -rstd^2 xhat_i / D for x_i. With the gradient of xhat, g = dy w:
  *   dx += rstd (g - mean(g) - xhat mean(g xhat))
- * and, for the share, dw += dy xhat, db += dy. With `to` the row goes there. */
+ * and, for the share, dw += dy xhat, db += dy. With `to` the row is stored there. */
 static void backward_row(const struct layernorm_gradient *o, int64_t row, float *share_w, float *share_b)
 {
     int dys = storage_of(o->type), xs = storage_of(o->x_type);
@@ -231,7 +231,7 @@ static void backward_row(const struct layernorm_gradient *o, int64_t row, float 
     }
 }
 
-/* plain, scaled and, for the share, sums of a row */
+/* Computes plain, scaled and, for the share, the sums of a row. */
 static void branch_row(const struct branch_gradient *o, int64_t row, float *share)
 {
     int bf16 = o->type == DTYPE_BF16;
@@ -247,7 +247,7 @@ static void branch_row(const struct branch_gradient *o, int64_t row, float *shar
     }
 }
 
-/* What is made of a row enters the branch while it is in the first-level cache. */
+/* Applies the branch to each row while it is in the first-level cache. */
 void NAME(layernorm_backward)(const struct layernorm_gradient *o, void *scratch)
 {
     float *shares = scratch;
@@ -280,7 +280,7 @@ void NAME(branch_gradient)(const struct branch_gradient *o, void *scratch)
     NAME(add_shares)(shares, D, D, o->sums);
 }
 
-/* s_j += sum_r x_rj: the gradient of a bias, whose every row is the same */
+/* s_j += sum_r x_rj: the gradient of a bias, which is added to every row */
 void NAME(column_sums)(enum dtype t, const void *x, float *sums, int64_t R, int64_t D, void *scratch)
 {
     int bf16 = t == DTYPE_BF16;
@@ -359,7 +359,7 @@ void NAME(layerscale_backward)(const struct layerscale_gradient *o)
     }
 }
 
-/* Of TOGETHER pieces from `at` on, each added up by itself, to the total in their order. */
+/* Adds the sums of squares of TOGETHER pieces from `at` on to the total, in order. */
 static double add_squares(int bf16, const void *x, int64_t at, double total)
 {
     float in[TOGETHER][PIECE];

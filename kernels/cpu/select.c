@@ -1,21 +1,20 @@
-/* The instruction set at run time: see select.h, ops.h.
+/* Choice of the instruction set at run time: see select.h, ops.h.
  *
- * Products of bf16 in a cycle, 256 bits wide: as floats 8 for a vfmadd, as whole numbers 16 for a vpmaddwd,
- * which a vpaddd has to follow. By the ports that take each (Fog, "Instruction tables", 2022; Abel and
- * Reineke, uops.info; LLVM's scheduling models):
+ * Products of bf16 per cycle with 256 bits. A vfmadd computes 8 as floats; a vpmaddwd, followed by a vpaddd,
+ * 16 as integers. Number of ports for each instruction (Fog, "Instruction tables", 2022; Abel and Reineke,
+ * uops.info; LLVM's scheduling models):
  *
- *                                     vfmadd  vpmaddwd  vpaddd    floats  whole numbers
- *     Intel Haswell, Broadwell           2       1         2         16   16, before what coding costs
- *     Intel Skylake and later            2       2         3         16   24
- *     AMD Zen 1, Zen+ (128 bits wide)    2       1         3          8    8
- *     AMD Zen 2                          2       1         3         16   16
- *     AMD Zen 3 and later                2       2         4         16   32
- *     Hygon Dhyana, C86-4G-M4 and -M6    2       1         3, 4   as Zen 1, as Zen 2
- *     Hygon C86-4G-M7 and later          2       2         4      as Zen 3
+ *                                     vfmadd  vpmaddwd  vpaddd    floats  integers
+ *     Intel Haswell, Broadwell           2       1         2         16   16, without the cost of
+ *     quantization Intel Skylake and later            2       2         3         16   24 AMD Zen 1, Zen+
+ *     (128 bits wide)    2       1         3          8    8 AMD Zen 2                          2       1    
+ *         3         16   16 AMD Zen 3 and later                2       2         4         16   32 Hygon
+ *     Dhyana, C86-4G-M4 and -M6    2       1         3, 4   as Zen 1, as Zen 2 Hygon C86-4G-M7 and later     
+ *         2       2         4      as Zen 3
  *
- * VNNI's vpdpwssd is both in one, on the ports of vfmadd wherever it is. With 512 bits and no VNNI
- * (Skylake-X) vpmaddwd and vpaddd share two ports: 32 of either kind. Of processors that are not in the table
- * nothing is assumed: floats, which are the plainer arithmetic and never slower than they have been. */
+ * VNNI's vpdpwssd combines both, on the ports of vfmadd. With 512 bits and no VNNI (Skylake-X), vpmaddwd and
+ * vpaddd share two ports: 32 of either kind. Processors that are not in the table use floats, the simpler
+ * arithmetic. */
 #include "kernels/cpu/select.h"
 
 #include <stdio.h>
@@ -47,11 +46,12 @@ const char *const cpu_isa_names[CPU_SETS] = {
     [SET_AVX512_BF16] = "avx512_bf16",
 };
 
-/* ---- What a processor takes by itself ------------------------------------------------------------------ */
+/* ---- Default of a processor
+ * ----------------------------------------------------------------------------- */
 
 static bool whole_numbers_pay(const struct processor *p)
 {
-    /* Haswell, Broadwell; Knights Landing and Mill, of which it is not known */
+    /* Haswell, Broadwell; Knights Landing and Mill (unknown) */
     static const unsigned char slow[] = {0x3c, 0x3f, 0x45, 0x46, 0x3d, 0x47, 0x4f, 0x56, 0x57, 0x85};
     if (strcmp(p->vendor, "AuthenticAMD") == 0) return p->family >= 0x19;
     if (strcmp(p->vendor, "HygonGenuine") == 0) return p->family == 0x18 && p->model >= 7;
@@ -64,8 +64,8 @@ static bool whole_numbers_pay(const struct processor *p)
 enum cpu_isa cpu_isa_of(const struct processor *p)
 {
     bool avx512 = p->can & CAN_AVX512, avx2 = p->can & CAN_AVX2;
-    /* an instruction of 32 products of bf16 takes AMD's as long as one of 16 of floats; on an Intel of 2023
-     * it was measured to take four times as long (86 and 172 GFLOP/s); of others it is not known */
+    /* On AMD, an instruction with 32 products of bf16 takes as long as one with 16 of floats. On an Intel of
+     * 2023 it takes four times as long (measured: 86 and 172 GFLOP/s). Others are unknown. */
     if (avx512 && p->can & CAN_AVX512_BF16 && strcmp(p->vendor, "AuthenticAMD") == 0) return SET_AVX512_BF16;
     if (avx512) return p->can & CAN_AVX512_VNNI ? SET_AVX512_VNNI : SET_AVX512;
     if (avx2 && p->can & CAN_AVX_VNNI) return SET_AVX2_VNNI;
@@ -75,7 +75,7 @@ enum cpu_isa cpu_isa_of(const struct processor *p)
 
 /* ---- This processor ------------------------------------------------------------------------------------ */
 
-/* what it can do and this build has */
+/* Returns this processor, with the instruction sets that it and this build support. */
 static struct processor here(void)
 {
     struct processor p = *cpu_here();
@@ -91,7 +91,7 @@ static enum cpu_isa own_set(void)
 
 bool cpu_isa_runs(enum cpu_isa set) { return (here().can & needs[set]) == needs[set]; }
 
-/* What MEOPT_CPU_ISA says; NULL: nothing. amx: the matrix unit next to all else. */
+/* Returns MEOPT_CPU_ISA, NULL if unset. amx: the matrix unit in addition to the default set. */
 static const char *wanted(void)
 {
     const char *name = getenv("MEOPT_CPU_ISA");

@@ -1,8 +1,8 @@
-/* Which set of kernels a processor takes. By what it is called and what it says it can do alone: bits never
- * depend on a measurement.
+/* The set of kernels of a processor. It depends only on vendor, family and CPUID: results never depend on a
+ * measurement.
  *
  * Sets of one width differ in how they multiply bf16 (gemm.c): widened to floats (plain, avx2_fma, avx512),
- * by integer GEMM (avx2, avx2_vnni, avx512_vnni: bfp.h), or as they are (avx512_bf16). */
+ * by integer GEMM (avx2, avx2_vnni, avx512_vnni: bfp.h), or with bf16 instructions (avx512_bf16). */
 #ifndef MEOPT_KERNELS_CPU_SELECT_H
 #define MEOPT_KERNELS_CPU_SELECT_H
 
@@ -22,24 +22,24 @@ enum cpu_isa {
 };
 extern const char *const cpu_isa_names[CPU_SETS];
 
-/* The set that it takes by itself. */
+/* Returns the default set of a processor. */
 enum cpu_isa cpu_isa_of(const struct processor *);
 
-/* Whether this processor and build have it. */
+/* Returns whether this processor and build support the set. */
 bool cpu_isa_runs(enum cpu_isa);
 
-/* Whether the matrix unit may be used where there is one: nothing else is asked for. */
+/* Returns whether the matrix unit may be used: MEOPT_CPU_ISA does not exclude it. */
 bool cpu_tiles_wanted(void);
 
-/* What to do about kernels that are plain. */
+/* Returns the hint for a machine that uses the plain kernels. */
 const char *cpu_plain_remedy(void);
 
-/* What this processor takes by itself, or the set that MEOPT_CPU_ISA asks for where it runs. */
+/* Returns the set of MEOPT_CPU_ISA if it runs here, else the default of this processor. */
 enum cpu_isa cpu_isa_taken(void);
 
 /* Returns whether MEOPT_CPU_ISA names an unknown or unavailable ISA (amx: without `tiles`). */
 struct cpu_refusal {
-    char why[160]; /* what was asked, and why it is not */
+    char why[160]; /* the requested set, and the reason */
     char hint[200];
 };
 bool cpu_isa_refused(bool tiles, struct cpu_refusal *);

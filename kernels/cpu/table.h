@@ -5,7 +5,7 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/vector.h"
 
-/* A set that has products of its own takes the other functions from the set that it stands on. */
+/* A set with its own GEMM uses the other functions of the set that it extends. */
 #ifdef CPU_REST
 #define REST(x) JOIN(x, CPU_REST)
 #else
@@ -22,7 +22,7 @@ OPERATION_ROWS(SLOT_KERNEL, SLOT_SCRATCH, SLOT_DEVICE)
 void REST(attention_forward)(const struct attention *, void *scratch, int threads);
 void REST(attention_backward)(const struct attention_gradient *, void *scratch, int threads);
 int64_t NAME(gemm)(const struct gemm *, void *scratch, int threads);
-/* sums[c] += column c of each of ROW_SHARES shares in order, which are `stride` floats apart */
+/* sums[c] += column c of each of ROW_SHARES shares in order; `stride` floats between shares */
 void REST(add_shares)(const float *shares, int64_t stride, int64_t columns, float *sums);
 
 #endif

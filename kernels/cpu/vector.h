@@ -1,8 +1,9 @@
-/* Inside kernels/cpu: names per instruction set, bf16 rows,
- * and the functions that the compiler has to see to vectorise.
+/* Inside kernels/cpu: names per instruction set, rows of bf16, and inline functions that the compiler
+ * vectorizes.
  *
- * An operation takes its rows in pieces of at most PIECE elements: bf16 is widened into a buffer of floats on
- * the stack (first-level cache), computed there, and narrowed back; float rows are used in place. */
+ * An operation processes its rows in pieces of at most PIECE elements. bf16 is widened into a buffer of
+ * floats on the stack (first-level cache), computed there, and narrowed back. Float rows are used in
+ * place. */
 #ifndef MEOPT_KERNELS_CPU_VECTOR_H
 #define MEOPT_KERNELS_CPU_VECTOR_H
 
@@ -42,8 +43,7 @@ static inline float float_one(uint32_t bits)
 static inline float widen_one(uint16_t h) { return float_one((uint32_t)h << 16); }
 static inline uint16_t narrow_one(float x) { return bf16_of_bits(bits_one(x)); }
 
-/* narrow_one of many: what it does with a NaN is a third of its instructions, and one comparison finds all.
- */
+/* narrow_one for many elements. Handling NaN is a third of its instructions; one comparison finds all NaN. */
 #if defined(__AVX512F__)
 static inline void narrow32(const float *values, uint16_t *to)
 {
@@ -77,11 +77,11 @@ static inline void narrow16(const float *values, uint16_t *to)
 }
 #endif
 
-/* How elements are stored: 0 as float, 1 as bf16, 2 as fp16. Functions that take `bf16` take the first two.
- */
+/* Returns how elements are stored: 0 float, 1 bf16, 2 fp16. Functions with a parameter `bf16` accept 0 and
+ * 1. */
 static inline int storage_of(enum dtype type) { return type == DTYPE_F16 ? 2 : type == DTYPE_BF16; }
 
-/* n elements from element `at`: a pointer to floats, which may be `buffer` */
+/* Returns n elements from element `at` as floats, either in place or in `buffer`. */
 static inline const float *read_piece(int bf16, const void *x, int64_t at, int64_t n, float *buffer)
 {
     if (!bf16) return (const float *)x + at;
@@ -93,7 +93,7 @@ static inline const float *read_piece(int bf16, const void *x, int64_t at, int64
     SIMD for (int64_t i = 0; i < n; i++) buffer[i] = widen_one(h[i]);
     return buffer;
 }
-/* where to compute n elements that go to element `at` of y; write_piece puts them there */
+/* Returns where to compute n elements of y from element `at`; write_piece then stores them. */
 static inline float *piece_for(int bf16, void *y, int64_t at, float *buffer)
 {
     return bf16 ? buffer : (float *)y + at;
@@ -116,7 +116,7 @@ static inline void write_piece(int bf16, void *y, int64_t at, int64_t n, const f
 #endif
     SIMD for (int64_t i = whole; i < n; i++) h[i] = narrow_one(values[i]);
 }
-/* values that were computed elsewhere to element `at` of y */
+/* Stores n values in y from element `at`. */
 static inline void store_piece(int bf16, void *y, int64_t at, int64_t n, const float *values)
 {
     if (bf16) write_piece(bf16, y, at, n, values);
@@ -135,7 +135,7 @@ static inline void add_piece(int bf16, const void *x, int64_t at, int64_t n, flo
 static inline float exp_one(float x)
 {
     float clamped = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
-    float n = (clamped * 1.44269504f + 12582912.0f) - 12582912.0f; /* nearest whole number */
+    float n = (clamped * 1.44269504f + 12582912.0f) - 12582912.0f; /* nearest integer */
     float r = clamped - n * 0.693359375f - n * -2.12194440e-4f;
     float p = 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
@@ -151,7 +151,7 @@ static inline float exp_one(float x)
     return x < -87.0f ? 0.0f : p;
 }
 
-/* x where functions of x that end in 0 or 1 have done so: 0 times it is 0. NaN stays. */
+/* Limits x to -100, where functions that approach 0 or 1 have done so, and 0 times x is 0. NaN stays. */
 static inline float not_below(float x) { return x < -100.0f ? -100.0f : x; }
 static inline float within(float x) { return x > 100.0f ? 100.0f : not_below(x); }
 

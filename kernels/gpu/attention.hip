@@ -1,13 +1,13 @@
 /* softmax(q k^T / sqrt(dh)) v and its gradient, tile by tile (Dao et al., FlashAttention, arXiv 2205.14135:
  * running maximum and sum forward; recomputed probabilities backward), for any N and any dh up to 128.
  *
- * qkv (B, N, 3, H, dh); out, dout (B, N, H, dh); lse, delta (B, H, N). A block owns one (image, head) and QT
- * queries (forward, dq) or KT keys (dk, dv). Nothing of size N x N exists. Statistics and sums are fp32.
+ * qkv (B, N, 3, H, dh); out, dout (B, N, H, dh); lse, delta (B, H, N). A block processes one (image, head)
+ * and QT queries (forward, dq) or KT keys (dk, dv). No N x N matrix is stored. Statistics and sums are fp32.
  *
- * On cards with matrix instructions (that give the right result: matrix_check of gemm.hip; else by the
- * kernels of the names' ends _plain) bf16 goes by another path: each wave owns 16 rows and keeps them, their
- * sums and their statistics in registers; the block's waves share tiles of what they run over. Probabilities
- * and the gradients of scores are rounded to bf16 where they become factors. */
+ * bf16 uses matrix instructions on cards that have them, and on which matrix_check of gemm.hip passes; others
+ * use the kernels with the suffix _plain. Each wave keeps 16 rows, their sums and statistics in registers,
+ * and the waves of a block share tiles of the other operand. Probabilities and gradients of scores are
+ * rounded to bf16 when they become operands. */
 #include "kernels/gpu/matrix.h"
 
 enum {
@@ -19,7 +19,7 @@ enum {
     KEEP = QT * DH / ATTENTION_THREADS
 };
 
-/* rows x dh of q, k or v (which 0, 1, 2) into shared memory, zeros after row N */
+/* Loads rows x dh of q, k or v (which 0, 1, 2) into shared memory, zeros after row N. */
 template <class T>
 DEVICE void load_tile(float (*tile)[PAD], const T *qkv, int which, int64_t b, int64_t h, int64_t first,
                       int64_t N, int64_t H, int dh)
@@ -96,7 +96,7 @@ DEVICE void attention_forward(const T *qkv, T *out, float *lse, int64_t N, int64
         lse[(b * H + h) * N + first + THREAD] = top[THREAD] + logf(total[THREAD]);
 }
 
-/* delta = sum over dh of dout * out; one thread a (image, head, row) */
+/* delta = sum over dh of dout * out; one thread per (image, head, row) */
 template <class T>
 DEVICE void attention_delta(const T *out, const T *dout, float *delta, int64_t B, int64_t N, int64_t H,
                             int64_t dh)
@@ -190,13 +190,13 @@ enum {
     MOST = DH / 16,
     FEW = 6,       /* parts of 16 of a row of q, k or v; those after dh are skipped */
     TALL = 64,     /* rows of a tile in shared memory */
-    WIDE = DH + 8, /* elements of its rows, which so fall on different banks */
+    WIDE = DH + 8, /* elements per row: neighbouring rows start in different banks */
     TILE_CHUNKS = TALL * WIDE / 8,
     OWNED = ATTENTION_THREADS / WAVE * 16, /* rows of a block, two tiles at most; the grid is the plain
                                               kernels': blocks after row N return */
 };
 
-/* Rows of one head in memory: row i at x + i * step, `rows` of them from x on, dh elements each. */
+/* Rows of one head in memory: row i at x + i * step, `rows` rows from x on, dh elements each. */
 struct span {
     const bf16 *x;
     int64_t step, rows;
@@ -211,7 +211,7 @@ DEVICE span rows_span(const bf16 *x, int64_t b, int64_t h, int64_t first, int64_
 {
     return {x + ((b * N + first) * H + h) * dh, H * dh, N - first, dh};
 }
-/* The first `tall` rows, zeros after the last one as far as products of 16 rows and 16 columns reach. */
+/* Loads the first `tall` rows, with zeros after the last row up to a multiple of 16 rows and columns. */
 DEVICE void tile_load(chunk *tile, const span &s, int tall)
 {
     bool aligned = (uintptr_t)s.x % sizeof(chunk) == 0 && s.step % 8 == 0;
@@ -223,7 +223,7 @@ DEVICE void tile_load(chunk *tile, const span &s, int tall)
                                           : load_chunk(s.x, 0, false);
     }
 }
-/* The wave's 16 of the block's first OWNED rows as factors, by way of the block's two tiles. */
+/* Loads the wave's 16 of the block's first OWNED rows as operands, through the block's two tiles. */
 template <int PARTS> DEVICE void factors_load(fragment (&f)[PARTS], chunk *tiles, const span &s)
 {
     barrier();
@@ -233,7 +233,7 @@ template <int PARTS> DEVICE void factors_load(fragment (&f)[PARTS], chunk *tiles
     UNROLLED for (int d = 0; d < PARTS; d++) f[d] =
         16 * d < s.dh ? fragment_rows(rows + 16 * d, WIDE) : fragment{};
 }
-/* stores the sum in the rows of s, relative to base */
+/* Stores the sum in the rows of s, relative to base. */
 template <int PARTS> DEVICE void sums_store(bf16 *base, const span &s, const result (&sum)[PARTS])
 {
     bf16 *x = base + (s.x - base);
@@ -244,7 +244,7 @@ template <int PARTS> DEVICE void sums_store(bf16 *base, const span &s, const res
         if (row < s.rows && column < s.dh) store(x, row * s.step + column, sum[d].at[i]);
     }
 }
-/* 16 rows of factors times 16 rows of a tile, over dh */
+/* Multiplies 16 rows of an operand by 16 rows of a tile, over dh. */
 template <int PARTS> DEVICE result scores(const fragment (&f)[PARTS], const chunk *tile, int row, int parts)
 {
     result sum = {};
@@ -323,7 +323,7 @@ DEVICE void attention_forward(const bf16 *qkv, bf16 *out, float *lse, int64_t N,
         total[lane_row(i)];
     sums_store(out, rows_span(out, b, h, first, N, H, dh), sum);
     UNROLLED for (int i = 0; i < FRAGMENT; i++)
-    { /* the lanes that hold column 0 */
+    { /* lanes with column 0 */
         int64_t row = first + fragment_row(i);
         if (fragment_column(i) == 0 && row < N)
             lse[(b * H + h) * N + row] = top[lane_row(i)] + logf(total[lane_row(i)]);
@@ -372,7 +372,7 @@ DEVICE void attention_backward_q(const bf16 *qkv, const float *lse, const float 
     sums_store(dqkv, qkv_span(dqkv, 0, b, h, first, N, H, dh), sum);
 }
 
-/* dk, dv, or both, of dh up to 16 PARTS */
+/* Computes dk, dv, or both, for dh up to 16 PARTS. */
 template <int PARTS, bool DK, bool DV>
 DEVICE void backward_kv(chunk *tiles, float *l, float *mean, const bf16 *qkv, const float *lse,
                         const float *delta, const bf16 *dout, bf16 *dqkv, int64_t N, int64_t H, int dh)
@@ -416,8 +416,8 @@ DEVICE void backward_kv(chunk *tiles, float *l, float *mean, const bf16 *qkv, co
     if (DK) sums_store(dqkv, qkv_span(dqkv, 1, b, h, first, N, H, dh), dk);
     if (DV) sums_store(dqkv, qkv_span(dqkv, 2, b, h, first, N, H, dh), dv);
 }
-/* Rows of more than FEW parts, with both sums,
- * are more than the registers of a lane of wave 32 hold: one after the other. */
+/* With more than FEW parts, both sums exceed the registers of a lane with wave 32: computes one after the
+ * other. */
 DEVICE void attention_backward_kv(const bf16 *qkv, const float *lse, const float *delta, const bf16 *dout,
                                   bf16 *dqkv, int64_t N, int64_t H, int dh)
 {
@@ -433,7 +433,7 @@ DEVICE void attention_backward_kv(const bf16 *qkv, const float *lse, const float
 }
 #endif
 
-/* PATH: the path that the arch has for T, or the plain one of T */
+/* PATH: the implementation of the arch for T, or the plain one of T */
 #define ATTENTION(suffix, T, PATH)                                                                           \
     KERNEL(attention_forward_##suffix, const T *qkv, T *out, float *lse, int64_t N, int64_t H, int dh)       \
     {                                                                                                        \

@@ -1,13 +1,12 @@
 #!/bin/sh
-# Compile kernels/gpu/*.hip to one code object: build.sh ARCH OUTPUT. gfx... takes $HIPCC (hipcc), sm_... and compute_... (PTX, which
-# drivers compile for cards to come) take $NVCC (nvcc). Beside OUTPUT stay OUTPUT.report, the compiler's words, and OUTPUT.kernels: NAME,
-# spilled, shared bytes and registers, a line a kernel, as far as the compiler reports them. A kernel of the optimizer that spills is told,
-# because its speed is the memory's. With MEOPT_WERROR set, that and every warning is an error.
-#   build.sh --accepts ARCH          only ask whether the compiler knows the arch
+# Compile kernels/gpu/*.hip to one code object: build.sh ARCH OUTPUT. gfx... uses $HIPCC (hipcc), sm_... and compute_... (PTX, which
+# drivers compile for future cards) use $NVCC (nvcc). Also writes OUTPUT.report, the compiler's output, and OUTPUT.kernels: NAME, spilled,
+# shared bytes and registers, one line per kernel, if the compiler reports them. Warns if a kernel of the optimizer spills registers: these
+# kernels are limited by memory bandwidth. With MEOPT_WERROR set, that and every warning is an error.
+#   build.sh --accepts ARCH          only test whether the compiler supports the arch
 #   build.sh --cards                 print the archs of this machine's cards that a compiler here accepts, one per line
-#   build.sh --optional ARCH OUTPUT  an arch that does not compile is told, and left out with success
-# The compilers for DCU may spell matrix instructions in a way that matrix.h does not know: where the sources fail with them, they are
-# built without.
+#   build.sh --optional ARCH OUTPUT  if the arch does not compile, warn and exit with success
+# Compilers for DCU may have different names for matrix instructions than matrix.h: if the sources fail, they are built without them.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -68,7 +67,7 @@ if ! compile "$arch" "$work/kernels.hip" "$work/object" >"$work/report" 2>&1; th
     echo "build.sh: $arch: built without matrix instructions, because with them:" >&2
     head -n 5 "$work/errors" >&2
 fi
-# NAME SPILLED SHARED REGISTERS, a line a kernel, from either compiler's report
+# NAME SPILLED SHARED REGISTERS, one line per kernel, from either compiler's report
 awk '/Function Name:/ { for (i = 1; i < NF; i++) if ($i == "Name:") seen[name = $(i + 1)] }
     / VGPRs:/ { for (i = 1; i < NF; i++) if ($i == "VGPRs:") registers[name] = $(i + 1) }
     /VGPRs Spill:/ { for (i = 1; i < NF; i++) if ($i == "Spill:" && $(i - 1) == "VGPRs") spilled[name] += $(i + 1) }

@@ -1,5 +1,5 @@
-/* Operations that touch each element once: casts, patches, tokens, residuals, feed-forward activations,
- * resize. Grid-stride loops: any grid covers any size. Contracts: core/device/device.h, same names. */
+/* Elementwise operations: casts, patches, tokens, residuals, activations, resize. Grid-stride loops: any grid
+ * covers any size. Contracts: kernels/operations.h, same names. */
 #include "kernels/gpu/vendor.h"
 
 #define CODES8_FN        DEVICE
@@ -8,20 +8,20 @@
 
 #define FOR_EACH(i, n) for (int64_t i = BLOCK_X * THREADS + THREAD; i < (n); i += BLOCKS_X * THREADS)
 
-/* a / b and what is left, 0 <= a < 2^53, b > 0. Cards have no instruction for 64 bits: a loop or a call. */
+/* Returns a / b and the remainder, 0 <= a < 2^53, b > 0. Cards have no instruction for 64-bit division. */
 DEVICE int64_t divide(int64_t a, int64_t b, int64_t *rest)
 {
     int64_t q;
     if ((a | b) >> 32 == 0) q = (int64_t)((uint32_t)a / (uint32_t)b);
     else {
-        q = (int64_t)((double)a / (double)b); /* one too much where that was rounded up */
+        q = (int64_t)((double)a / (double)b); /* too large by one if rounded up */
         if (q * b > a) q--;
     }
     *rest = a - q * b;
     return q;
 }
-/* The indices of element i of an array of N dimensions, the last one first: sizes are those of all but the
- * first dimension. They go along with i, each carrying into the next: divisions are made once a thread. */
+/* The indices of element i of an array of N dimensions, the last one first; sizes: of all dimensions but the
+ * first. They advance with i by carrying, so that each thread divides only once. */
 template <int N> struct walk {
     int64_t i, n, stride, at[N], step[N], size[N];
     DEVICE_METHOD walk(int64_t count, const int64_t (&sizes)[N - 1])
@@ -107,7 +107,7 @@ KERNEL(embed_forward_bf16, const bf16 *patch_out, const float *bias, const float
     embed_forward(patch_out, bias, cls, pos, registers, tokens, B, N, D, Q);
 }
 
-/* One thread a (token, column): the sum over the batch in a fixed order. */
+/* One thread per (token, column): sums over the batch in a fixed order. */
 template <class T>
 DEVICE void embed_backward(const float *dtokens, T *dpatch_out, float *dcls, float *dpos, float *dregisters,
                            int64_t B, int64_t N, int64_t D, int64_t Q)
@@ -171,7 +171,7 @@ KERNEL(resize_rows_transposed, const float *w, const float *in, float *out, int6
     }
 }
 
-/* One thread a pair of q or k: (a, b) -> (a c - b s, a s + b c), s -> -s when inverse. table (N - skip, 2,
+/* One thread per pair of q or k: (a, b) -> (a c - b s, a s + b c), s -> -s if inverse. table (N - skip, 2,
  * dh/2). Pairs are 2i and 2i+1, or with half i and i + dh/2. */
 template <class T>
 DEVICE void rotate(T *qkv, const float *table, int64_t B, int64_t N, int64_t H, int64_t dh, int64_t skip,
@@ -201,7 +201,7 @@ KERNEL(rotate_bf16, bf16 *qkv, const float *table, int64_t B, int64_t N, int64_t
     rotate(qkv, table, B, N, H, dh, skip, half, inverse);
 }
 
-/* One thread a column of an image: the sum of its rows in order. */
+/* One thread per column of an image: sums its rows in order. */
 template <class T>
 DEVICE void row_mean_forward(const T *x, float *y, int64_t B, int64_t N, int64_t D, int64_t skip)
 {
@@ -237,8 +237,8 @@ DEVICE void row_mean_backward(const T *dy, float *dx, int64_t B, int64_t N, int6
 ROW_MEANS(f32, float)
 ROW_MEANS(bf16, bf16)
 
-/* y = x + gamma * (branch + bias); gamma NULL: 1. Where the stream is stored as it is, also z = stored +
- * gamma * (branch + bias), which may be branch; x NULL: that alone. */
+/* y = x + gamma * (branch + bias); gamma NULL: 1. If the stream is stored without a norm, also z = stored +
+ * gamma * (branch + bias), which may be branch; x NULL: only z. */
 template <class T>
 DEVICE void residual_forward(const float *x, const T *branch, const float *bias, const float *gamma, float *y,
                              const T *stored, T *z, int64_t R, int64_t D)
@@ -279,7 +279,7 @@ DEVICE float float_of(uint32_t bits)
     v.u = bits;
     return v.f;
 }
-/* Sixteen threads a group (kernels/codes8.h), each has every sixteenth of its elements. */
+/* Sixteen threads per group (kernels/codes8.h); each has every sixteenth element. */
 enum { CODERS = 16, CODED = CODES8_GROUP / CODERS };
 #define FOR_EACH_GROUP(first, groups)                                                                        \
     for (int64_t first = BLOCK_X * (THREADS / CODERS); first < (groups);                                     \
@@ -289,7 +289,7 @@ DEVICE void encode(const T *x, int8_t *codes, uint32_t *words, uint16_t *tops, i
 {
     int64_t in_row = (D + CODES8_GROUP - 1) / CODES8_GROUP, groups = R * in_row, g;
     int lane = THREAD % CODERS;
-    FOR_EACH_GROUP(first, groups) /* every lane of a wave comes to wave_xor */
+    FOR_EACH_GROUP(first, groups) /* every lane of a wave reaches wave_xor */
     {
         int64_t group = first + THREAD / CODERS, row = divide(group < groups ? group : 0, in_row, &g),
                 at = row * D + g * CODES8_GROUP, n = group < groups ? D - g * CODES8_GROUP : 0;
@@ -388,8 +388,8 @@ struct quick_gelu {
     }
 };
 
-/* f = h s, s = 1 / (1 + exp(-z)) = (1 + tanh(z / 2)) / 2, z = 2 sqrt(2 / pi) (h + 0.044715 h^3); beyond 100
- * s is 0 or 1 */
+/* f = h s, s = 1 / (1 + exp(-z)) = (1 + tanh(z / 2)) / 2, z = 2 sqrt(2 / pi) (h + 0.044715 h^3); for |h|
+ * above 100, s is 0 or 1 */
 struct gelu_tanh {
     DEVICE_METHOD static float sigmoid(float x)
     {
@@ -420,8 +420,8 @@ template <class T> DEVICE void swiglu_forward(const T *h, const float *bias, T *
     }
 }
 
-/* Share BLOCK_Y of BLOCKS_Y of the rows; one thread a column, which reads some rows before it writes them: dh
- * may be h, act may be dy. partial (shares, F), with two halves (shares, 2F), NULL: none: sums of dh. */
+/* Share BLOCK_Y of BLOCKS_Y of the rows, one thread per column. A thread reads some rows before it writes
+ * them: dh may be h, act may be dy. partial (shares, F), for SWIGLU (shares, 2F): sums of dh, or NULL. */
 template <class F, class T>
 DEVICE void activation_backward(const T *dy, const T *h, const float *bias, T *dh, T *act, float *partial,
                                 int64_t R, int64_t columns)
@@ -503,7 +503,7 @@ DEVICE void swiglu_backward(const T *dy, const T *h, const float *bias, T *dh, T
 ACTIVATIONS(f32, float)
 ACTIVATIONS(bf16, bf16)
 
-/* c (m, n) = the bias in every row: where a library's product has no epilogue */
+/* Fills every row of c (m, n) with the bias, for BLAS libraries without an epilogue. */
 template <class T> DEVICE void bias_rows(const float *bias, T *c, int64_t m, int64_t n, int64_t ldc)
 {
     FOR_EACH_AT(w, 2, m * n, n) store(c, w.at[1] * ldc + w.at[0], bias[w.at[0]]);
@@ -517,12 +517,12 @@ KERNEL(bias_rows_bf16, const float *bias, bf16 *c, int64_t m, int64_t n, int64_t
     bias_rows(bias, c, m, n, ldc);
 }
 
-/* The sentinel of every start: a code object built for another card reports success and does nothing. */
+/* Run at every start: a code object built for a different card may report success and do nothing. */
 KERNEL(sentinel, uint32_t *p, uint32_t seed, int64_t n)
 {
     FOR_EACH(i, n) p[i] = seed ^ (uint32_t)i * 2654435761u;
 }
-/* p[0] what the card has, p[1] what kernels were compiled for */
+/* Stores the wave width of the card in p[0], that of the compiled kernels in p[1]. */
 KERNEL(wave_width, int *p)
 {
     if (THREAD || BLOCK_X) return;
@@ -530,8 +530,8 @@ KERNEL(wave_width, int *p)
     p[1] = WAVE;
 }
 
-/* Sums over ranks: out = ((before + r0) + r1) + ..., in fp32 and in this order whatever carried the parts.
- * Rank r's stands at received + r * stride bytes, rank `me`'s own at `own`. before NULL: 0 */
+/* Sums over ranks: out = ((before + r0) + r1) + ..., in fp32 and in this order for every transport. The data
+ * of rank r are at received + r * stride bytes, those of rank `me` at `own`. before NULL: 0 */
 template <class T>
 DEVICE void sum_ranks(const float *before, const char *received, int64_t stride, const T *own, int me,
                       int contributors, float *out, int64_t n)
@@ -544,8 +544,8 @@ DEVICE void sum_ranks(const float *before, const char *received, int64_t stride,
         out[i] = sum;
     }
 }
-/* What each rank has of values that are zero at all ranks but one; rank r's at received + r * stride bytes.
- */
+/* Combines values that are zero on all ranks but one; the data of rank r are at received + r * stride
+ * bytes. */
 KERNEL(unite_ranks, const char *received, int64_t stride, int ranks, uint64_t *out, int64_t n)
 {
     FOR_EACH(i, n)

@@ -1,7 +1,6 @@
-/* C = alpha op(A) op(B) + beta C + bias with fp32 accumulation: the fallback where no BLAS library is found,
- * and the kernel for shapes that BLAS libraries refuse. A block of 256 threads makes a 64 x 64 tile of C:
- * each thread 4 x 4, or, of bf16 factors on cards with matrix instructions, each wave an equal part in pieces
- * of 16 x 16. */
+/* C = alpha op(A) op(B) + beta C + bias with fp32 sums: the fallback without a BLAS library, and for shapes
+ * that BLAS libraries refuse. A block of 256 threads computes a 64 x 64 tile of C, each thread 4 x 4. With
+ * bf16 operands and matrix instructions, each wave computes an equal part in pieces of 16 x 16. */
 #include "kernels/gpu/matrix.h"
 
 enum { TILE = 64, DEPTH = 16, GEMM_THREADS = 256 };
@@ -27,7 +26,7 @@ DEVICE void gemm(const T *a, const T *b, U *c, const float *bias, int64_t m, int
     float sum[4][4] = {};
     for (int64_t k0 = 0; k0 < k; k0 += DEPTH) {
         for (int e = THREAD; e < TILE * DEPTH; e += GEMM_THREADS) {
-            /* walk along the contiguous direction of each operand */
+            /* load along the contiguous dimension of each operand */
             int i = transpose_a ? e % TILE : e / DEPTH, p = transpose_a ? e / TILE : e % DEPTH;
             int64_t row = row0 + i, kk = k0 + p;
             as[p][i] = row < m && kk < k ? load(a, transpose_a ? kk * lda + row : row * lda + kk) : 0.0f;
@@ -51,10 +50,10 @@ DEVICE void gemm(const T *a, const T *b, U *c, const float *bias, int64_t m, int
 }
 
 #if MEOPT_MATRIX
-enum { DEEP = 32, STRIDE = DEEP + 8 /* elements, a row of a tile: rows fall on different banks */ };
+enum { DEEP = 32, STRIDE = DEEP + 8 /* elements per row of a tile: rows start in different banks */ };
 
-/* A tile is 64 rows x DEEP of op(A), or 64 columns of op(B) x DEEP; a thread has eight elements of it, side
- * by side in memory. `along`: those are eight k of one row, else one k of eight rows. */
+/* A tile is 64 rows x DEEP of op(A), or 64 columns of op(B) x DEEP. A thread loads eight elements that are
+ * contiguous in memory. `along`: these are eight k of one row, else one k of eight rows. */
 DEVICE chunk tile_fetch(const bf16 *x, bool along, bool aligned, int64_t first, int64_t rows, int64_t k0,
                         int64_t k, int64_t ld)
 {
@@ -79,7 +78,7 @@ DEVICE void gemm(const bf16 *a, const bf16 *b, U *c, const float *bias, int64_t 
                  int64_t lda, int64_t ldb, int64_t ldc, int transpose_a, int transpose_b, float alpha,
                  float beta)
 {
-    enum { DOWN = 2, ACROSS = WAVE / 32 }; /* a wave's pieces: waves stand two above each other */
+    enum { DOWN = 2, ACROSS = WAVE / 32 }; /* pieces of a wave; waves are arranged in two rows */
     SHARED chunk as[TILE * STRIDE / 8], bs[TILE * STRIDE / 8];
     int64_t row0 = BLOCK_Y * TILE, column0 = BLOCK_X * TILE;
     int wave = THREAD / WAVE, down = wave % 2 * DOWN * 16, across = wave / 2 * ACROSS * 16;
@@ -116,7 +115,7 @@ DEVICE void gemm(const bf16 *a, const bf16 *b, U *c, const float *bias, int64_t 
     }
 }
 #endif
-/* PATH: the path that the arch has for T, or the plain one */
+/* PATH: the implementation of the arch for T, or the plain one */
 #define GEMM(name, T, U, PATH)                                                                               \
     KERNEL(name, const T *a, const T *b, U *c, const float *bias, int64_t m, int64_t n, int64_t k,           \
            int64_t lda, int64_t ldb, int64_t ldc, int transpose_a, int transpose_b, float alpha, float beta) \
@@ -131,9 +130,10 @@ GEMM(gemm_bf16_bf16, bf16, bf16, )
 GEMM(gemm_bf16_f32_plain, bf16, float, <bf16 COMMA float>)
 GEMM(gemm_bf16_bf16_plain, bf16, bf16, <bf16 COMMA bf16>)
 
-/* One wave, at every start: are the matrix instructions what matrix.h takes them for? c[0] says which they
- * are; after it, each (16, 16), follow a b^T, a b, and (a b^T) b with that sum as the first factor. The host
- * multiplies, too (core/device/gpu_matrix.c). Values are small integers, so that every sum is exact. */
+/* Run by one wave at every start: checks that the matrix instructions behave as matrix.h assumes. Stores
+ * their kind in c[0], then three (16, 16) matrices: a b^T, a b, and (a b^T) b with that sum as the first
+ * operand. The host compares (core/device/gpu_matrix.c). Values are small integers, so that every sum is
+ * exact. */
 KERNEL(matrix_check, const bf16 *a, const bf16 *b, float *c)
 {
     if (THREAD == 0 && BLOCK_X == 0) c[0] = MEOPT_MATRIX;

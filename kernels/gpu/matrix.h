@@ -1,25 +1,24 @@
-/* One wave multiplies 16 x 16 matrices of bf16, with fp32 sums, on the card's matrix instructions.
- * MEOPT_MATRIX says which ones the arch being built has and the compiler spells; elsewhere (MATRIX_NONE)
- * kernels keep their plain loops (-DMEOPT_MATRIX=0 does so anywhere).
+/* One wave multiplies 16 x 16 matrices of bf16, with fp32 sums, using the card's matrix instructions.
+ * MEOPT_MATRIX is the kind that the arch has and the compiler supports. With MATRIX_NONE, kernels use plain
+ * loops (-DMEOPT_MATRIX=0 selects that on any arch).
  *
- * A first factor (`fragment`) and a sum (`result`) are 16 x 16 matrices spread over the lanes of a wave, both
- * by one map: a lane's element i stands at (fragment_row(i), fragment_column(i)). multiply() is
- * sum(r, c) += a(r, k) b(c, k), summed over k: both factors have k along their rows. As the map is the same,
- * attention's probabilities, a result, are the next product's first factor without leaving the registers.
- * The second factor (`partner`) has the columns of that map, and rows partner_row(i).
+ * The first operand (`fragment`) and the sum (`result`) are 16 x 16 matrices, distributed over the lanes of a
+ * wave by the same map: a lane's element i is at (fragment_row(i), fragment_column(i)). multiply() computes
+ * sum(r, c) += a(r, k) b(c, k) over k; both operands have k along their rows. Because of the common map, the
+ * probabilities of attention, a result, become the next first operand without leaving the registers. The
+ * second operand (`partner`) has the columns of that map, and rows partner_row(i).
  *
  *   MATRIX_MMA   NVIDIA, wave 32: mma.sync.m16n8k16 (PTX ISA, "Matrix Fragments for mma.m16n8k16 with
  *                floating point type"), once for each half of the columns: rows lane / 4 and 8 further,
  *                columns 2 (lane % 4), the next, and both 8 further.
- *   MATRIX_MFMA  AMD, wave 64: v_mfma_f32_16x16x16_bf16_1k (Instinct MI200 ISA, chapter 7): a factor's lane
- *                has row lane % 16 and four k from 4 (lane / 16) on. The sum's lane has that as its column
- *                and four rows, so the transposed product is asked for. gfx908 has the instruction of half
- *                the depth alone and stays plain, though its compiler claims the other.
- *   MATRIX_MMAC  Hygon DCU, wave 64: v_mmac_f32_16x16x16_bf16. Factors as MFMA's, and the sum's lane has the
- *                row of its first factor: row lane % 16, but columns 4 i + lane / 16 (the vendor's kernels
- *                store them so: composable_kernel and aiter of HYGON-AI). The second factor's rows are
- *                therefore loaded in the order that puts column 4 (lane / 16) + i there. What a compiler or
- *                a card makes of it is asked at every start: matrix_check (gemm.hip).
+ *   MATRIX_MFMA  AMD, wave 64: v_mfma_f32_16x16x16_bf16_1k (Instinct MI200 ISA, chapter 7): a lane of an
+ *                operand has row lane % 16 and four k from 4 (lane / 16) on. A lane of the sum has that as
+ *                its column, and four rows, so the code computes the transposed product. gfx908 only has the
+ *                instruction of half the depth and uses plain loops, although its compiler accepts this one.
+ *   MATRIX_MMAC  Hygon DCU, wave 64: v_mmac_f32_16x16x16_bf16. Operands as for MFMA. A lane of the sum has
+ *                row lane % 16, but columns 4 i + lane / 16 (see composable_kernel and aiter of HYGON-AI).
+ *                The rows of the second operand are therefore loaded in the order that puts column 4 (lane /
+ *                16) + i there. matrix_check (gemm.hip) tests compiler and card at every start.
  */
 #ifndef MEOPT_GPU_MATRIX_H
 #define MEOPT_GPU_MATRIX_H
@@ -31,8 +30,8 @@
 #define MATRIX_MFMA 2
 #define MATRIX_MMAC 3
 
-/* Spellings of DCU's instruction: since 2026, before, and in builds upon ROCm's compiler; gfx938 has a form
- * of its own. __has_builtin answers for the compiler, not for the arch, so the arch is asked first. */
+/* Names of DCU's instruction: since 2026, before, and in builds based on ROCm's compiler; gfx938 has its own.
+ * __has_builtin answers for the compiler, not for the arch, so the arch is checked first. */
 #if defined(__gfx928__) || defined(__gfx936__) || defined(__gfx938__) || defined(__gfx92a__) ||              \
     defined(__gfx946__)
 #define MATRIX_DCU 1
@@ -64,11 +63,11 @@
 #endif
 #endif
 
-/* eight bf16, as memory is best read and written */
+/* Eight bf16: one 16-byte memory access. */
 struct alignas(16) chunk {
     uint32_t pair[4];
 };
-/* The first `count` of eight elements, zeros after them. aligned: p is a multiple of 16 bytes. */
+/* Loads the first `count` of eight elements, zeros after them. aligned: p is a multiple of 16 bytes. */
 DEVICE chunk load_chunk(const bf16 *p, int64_t count, bool aligned)
 {
     chunk c = {};
@@ -81,11 +80,7 @@ DEVICE chunk load_chunk(const bf16 *p, int64_t count, bool aligned)
 
 #if MEOPT_MATRIX
 
-enum {
-    FRAGMENT = 16 * 16 / WAVE,
-    RUN = WAVE / 16 /* elements side by side */,
-    LANE_ROWS = WAVE == 64 ? 1 : 2
-};
+enum { FRAGMENT = 16 * 16 / WAVE, RUN = WAVE / 16 /* contiguous elements */, LANE_ROWS = WAVE == 64 ? 1 : 2 };
 struct fragment {
     uint32_t pair[FRAGMENT / 2]; /* elements 2 i (low half) and 2 i + 1 */
 };
@@ -160,8 +155,8 @@ DEVICE void multiply(result &sum, const fragment &a, const partner &b)
 
 #endif
 
-/* A 16 x 16 part of a tile in shared memory: its rows are the factor's rows.
- * stride, in elements, is a multiple of 8. */
+/* Loads a 16 x 16 part of a tile in shared memory, whose rows are the operand's rows. stride: in elements, a
+ * multiple of 8. */
 DEVICE fragment fragment_rows(const bf16 *tile, int stride)
 {
     fragment f;
@@ -178,7 +173,7 @@ DEVICE partner partner_rows(const bf16 *tile, int stride)
         __builtin_assume_aligned(tile + partner_row(i) * stride + fragment_column(i), 2 * RUN), 2 * RUN);
     return f;
 }
-/* Its columns are the factor's rows: k runs down the tile. */
+/* Loads a part whose columns are the operand's rows: k runs down the tile. */
 DEVICE partner partner_columns(const bf16 *tile, int stride)
 {
     partner f;
@@ -196,7 +191,7 @@ DEVICE fragment fragment_of(const result &x)
         bf16_bits(x.at[i]) | (uint32_t)bf16_bits(x.at[i + 1]) << 16;
     return f;
 }
-/* Over the lanes that share a row; each of them gets the value. */
+/* Sums over the lanes that share a row; each of them gets the sum. */
 DEVICE float row_sum(float x)
 {
     for (int mask = ROW_MASK; mask < ROW_MASK_END; mask *= 2) x += wave_xor(x, mask);

@@ -1,11 +1,11 @@
-/* The optimizer step on a card: every rule and format,
- * many tensors in one launch, the bits of the CPU's step.
+/* The optimizer step on a card: every rule and format, many tensors in one launch, bit-identical to the
+ * CPU's.
  *
- * The arithmetic is kernels/optim_math.h, as on the CPU. A block owns a chunk of 512 groups of 64 elements;
- * eight neighbouring lanes (an octet) walk through 16 groups, in pairs, because that is how random numbers
- * are shared (eight Philox blocks a pair: one a lane). A lane's part of a group: optim_lane.h. There
- * random words of its elements are one word rotated by 8 i bits, and a sum of squares adds up in the order of
- * the CPU. Norms do, too: by element % 16 over 16 groups in fp32, then in double.
+ * The arithmetic is that of kernels/optim_math.h. A block processes a chunk of 512 groups of 64 elements.
+ * Eight neighbouring lanes (an octet) process 16 groups, two at a time, because two groups share eight Philox
+ * blocks, one per lane. optim_lane.h has a lane's part of a group: the random words of its elements are one
+ * word rotated by 8 i bits. Sums of squares have the order of the CPU: by element % 16 over 16 groups in
+ * fp32, then in double.
  */
 #include "kernels/gpu/optim_lane.h"
 #include "kernels/philox.h"
@@ -33,9 +33,10 @@ DEVICE bool needs_random(const optim_task *t, int m_format, int v_format)
                                t->weight_format != WEIGHTS_32));
 }
 
-/* The rules without v. grid: of a span. */
+/* Steps a group with a rule without v. grid: of 8-bit m. */
 DEVICE void step_momentum(const optim_task *t, int m_format, int v_format, int64_t group, bool active,
-                          real g[LANE_ELEMENTS], real w[LANE_ELEMENTS], real m[LANE_ELEMENTS], m_grid *grid, int u)
+                          real g[LANE_ELEMENTS], real w[LANE_ELEMENTS], real m[LANE_ELEMENTS], m_grid *grid,
+                          int u)
 {
     const optim_scalars *s = &t->s;
     int rule = t->rule;
@@ -60,16 +61,17 @@ DEVICE void step_momentum(const optim_task *t, int m_format, int v_format, int64
     }
 }
 
-/* even, odd: random words of elements 2u and 2u+1 of each 16. Every lane of a wave comes here; groups that
- * are not `there` are not touched. */
-DEVICE void step_group(const optim_task *t, bool joint, int m_format, int v_format, int64_t group, bool active,
-                       bool randomly, word even, word odd, int u, lane_sums *sums)
+/* Steps a group. even, odd: random words of elements 2u and 2u+1 of each 16. Every lane of a wave calls it;
+ * groups that are not `active` do not change. */
+DEVICE void step_group(const optim_task *t, bool joint, int m_format, int v_format, int64_t group,
+                       bool active, bool randomly, word even, word odd, int u, lane_sums *sums)
 {
     const optim_scalars *s = &t->s;
     int rule = t->rule;
     bool v_low = OPTIM_LOW_BIT(v_format);
     int64_t left = t->count - group * OPTIM_GROUP;
-    real g[LANE_ELEMENTS], w[LANE_ELEMENTS], m[LANE_ELEMENTS], root[LANE_ELEMENTS], v[LANE_ELEMENTS], squares[2] = {0.0f, 0.0f};
+    real g[LANE_ELEMENTS], w[LANE_ELEMENTS], m[LANE_ELEMENTS], root[LANE_ELEMENTS], v[LANE_ELEMENTS],
+        squares[2] = {0.0f, 0.0f};
     joint_grid grid;
     m_grid grid_m;
     word random[LANE_ELEMENTS], rotated[LANE_ELEMENTS];
@@ -81,7 +83,7 @@ DEVICE void step_group(const optim_task *t, bool joint, int m_format, int v_form
         squares[k % 2] = real_fma(g[k], g[k], squares[k % 2]);
     }
     word worst = word_max(as_word(squares[0]), as_word(squares[1]));
-    worst = octet_max(worst & 0x80000000u ? 0x7fc00000u : worst); /* a NaN may have the sign */
+    worst = octet_max(worst & 0x80000000u ? 0x7fc00000u : worst); /* a NaN may be negative */
     if (worst >= GRADIENT_SQUARES_MAX) {
         sums->bad_groups += active;
         active = false;
@@ -128,7 +130,7 @@ DEVICE void step_group(const optim_task *t, bool joint, int m_format, int v_form
         }
     } else step_momentum(t, m_format, v_format, group, active, g, w, m, &grid_m, u);
 
-    if (t->norms_only) return; /* all octets of the block alike */
+    if (t->norms_only) return; /* the same for all octets of the block */
     for (int k = 0; k < LANE_ELEMENTS; k++) rotated[k] = random[(k + 4) % LANE_ELEMENTS];
     if (joint) sums->wide_groups += store_joint(t, group, &grid, m, root, u, active);
     else if (uses_m_grid(t, m_format, v_format)) store_m_grid(t, group, &grid_m, m, g, u, active);
@@ -142,8 +144,8 @@ DEVICE void step_group(const optim_task *t, bool joint, int m_format, int v_form
     store_weights(t, group, w, rotated, u, left);
 }
 
-/* A batch of up to 16 groups, walked by one octet; its sums by element % 16 to `sums` (3, 16), those of
- * groups that failed to the lane's bad_groups. */
+/* Steps a batch of up to 16 groups with one octet. Stores its sums by element % 16 in `sums` (3, 16), and
+ * adds bad and saturated groups to *bad and *wide_groups. */
 DEVICE void step_batch(const optim_task *t, bool joint, int m_format, int v_format, int64_t first,
                        int64_t begin, int64_t end, int u, float (*sums)[16], int *bad, int *wide_groups)
 {
@@ -174,7 +176,7 @@ DEVICE void step_batch(const optim_task *t, bool joint, int m_format, int v_form
     *wide_groups += lane.wide_groups;
 }
 
-/* The task whose chunks hold this block: the last one that begins at or before it. */
+/* Returns the row of this block: the last one that begins at or before it. */
 DEVICE const optim_row *task_find(const optim_row *tasks, int count, int64_t block)
 {
     int low = 0, high = count;
@@ -186,16 +188,16 @@ DEVICE const optim_row *task_find(const optim_row *tasks, int count, int64_t blo
     return tasks + low;
 }
 
-/* Groups that were bad when a gradient was accumulated stay bad, because that was not reported, until what is
- * accumulated is begun anew. */
+/* Returns the number of bad groups, at least that of earlier gradients in the same accumulator, which were
+ * not yet reported. */
 DEVICE int64_t carried(const optim_task *t, int64_t bad, int64_t before)
 {
-    bool goes_on = t->rule == RULE_ACCUMULATE ? (t->step[1] & 0xffffffu) != 0
-                                              : t->gradient_format == GRADIENT_ACCUMULATOR;
-    return goes_on && before > bad ? before : bad;
+    bool accumulated = t->rule == RULE_ACCUMULATE ? (t->step[1] & 0xffffffu) != 0
+                                                  : t->gradient_format == GRADIENT_ACCUMULATOR;
+    return accumulated && before > bad ? before : bad;
 }
 
-/* m_format, v_format: known when the kernel is compiled, or ANY */
+/* M, V: m_format and v_format as compile-time constants, or ANY */
 enum { ANY = -9 };
 template <int M, int V> DEVICE void step_chunk(const optim_row *tasks, int count, optim_partial *partials)
 {
@@ -208,8 +210,8 @@ template <int M, int V> DEVICE void step_chunk(const optim_row *tasks, int count
     int m_format = M == ANY ? t->m_format : M, v_format = V == ANY ? t->v_format : V;
     int64_t chunk = BLOCK_X - entry->first_block, groups = (t->count + OPTIM_GROUP - 1) / OPTIM_GROUP;
     int64_t begin = chunk * CHUNK, end = begin + CHUNK < groups ? begin + CHUNK : groups;
-    int64_t first = begin - ((begin + t->first_group) &
-                             1); /* random words come for pairs of groups of the whole tensor */
+    int64_t first =
+        begin - ((begin + t->first_group) & 1); /* two groups of the whole tensor share random words */
     if (entry->proceed && !*entry->proceed) {
         if (THREAD) return;
         optim_partial refused = {as_real(0x7f800000u).x, 0, 0, end - begin, 0};
@@ -218,13 +220,13 @@ template <int M, int V> DEVICE void step_chunk(const optim_row *tasks, int count
     }
     int octet = THREAD / OCTET, u = THREAD % OCTET, failed = 0, widened = 0,
         batches = (int)((end - first + BATCH - 1) / BATCH);
-    int leader = THREAD / WAVE * (WAVE / OCTET); /* a wave goes together or not at all */
+    int leader = THREAD / WAVE * (WAVE / OCTET); /* uniform within a wave */
     if (leader < batches)
-        step_batch(t, IS_JOINT, m_format, v_format, first + octet * BATCH, begin, end, u, sums[octet], &failed,
-                   &widened);
-    if (batches == BATCHES && leader == 0) /* an odd first group leaves one for the end */
-        step_batch(t, IS_JOINT, m_format, v_format, octet ? end : first + (BATCHES - 1) * BATCH, begin, end, u,
-                   octet ? nullptr : sums[BATCHES - 1], &failed, &widened);
+        step_batch(t, IS_JOINT, m_format, v_format, first + octet * BATCH, begin, end, u, sums[octet],
+                   &failed, &widened);
+    if (batches == BATCHES && leader == 0) /* after an odd first group, one is left at the end */
+        step_batch(t, IS_JOINT, m_format, v_format, octet ? end : first + (BATCHES - 1) * BATCH, begin, end,
+                   u, octet ? nullptr : sums[BATCHES - 1], &failed, &widened);
     if (u == 0) {
         bad[octet] = failed;
         wide_groups[octet] = widened;
@@ -255,7 +257,7 @@ template <int M, int V> DEVICE void step_chunk(const optim_row *tasks, int count
     out->wide_groups = wide;
 }
 
-/* Before a step: where a gradient of the table holds a NaN or an infinity, its go becomes 0. */
+/* Before a step: sets *proceed of the rows to 0 if a gradient holds a NaN or an infinity. */
 KERNEL(optim_check, const optim_row *tasks, int count, optim_partial *)
 {
     const optim_row *entry = task_find(tasks, count, BLOCK_X);
@@ -271,7 +273,7 @@ KERNEL(optim_check, const optim_row *tasks, int count, optim_partial *)
         const uint16_t *bits = (const uint16_t *)t->gradient;
         uint32_t low = t->gradient_format == GRADIENT_F16 ? 0x7c00u : 0x7f80u,
                  high = low << 16;                               /* exponents */
-        int64_t at = begin + (int64_t)((uintptr_t)bits / 2 % 2); /* from here on two at a time */
+        int64_t at = begin + (int64_t)((uintptr_t)bits / 2 % 2); /* aligned: two at a time from here */
         for (int64_t i = at + 2 * THREAD; i + 1 < end; i += 2 * OPTIM_THREADS) {
             uint32_t two = load_whole<uint32_t>(bits + i);
             bad |= (two & low) == low || (two & high) == high;
@@ -283,9 +285,9 @@ KERNEL(optim_check, const optim_row *tasks, int count, optim_partial *)
     if (bad && entry->proceed) *entry->proceed = 0;
 }
 
-/* A lane's eight of a group of a gradient, or of an accumulator: u, 8 + u, ... 56 + u, zeros from `left` on.
- * Of what is narrower than 4 bytes whole words are read, which neighbours share; accumulators and their
- * scales are padded to whole words. */
+/* Loads a lane's eight elements of a group of a gradient or accumulator: u, 8 + u, ... 56 + u; zeros from
+ * `left` on. Types narrower than 4 bytes are loaded as whole words that neighbours share: accumulators and
+ * their scales are padded to whole words. */
 DEVICE void load_eighths(float x[LANE_ELEMENTS], const optim_task *t, int64_t group, int u, int64_t left)
 {
     int format = t->gradient_format == GRADIENT_ACCUMULATOR ? t->accumulator_format
@@ -318,8 +320,8 @@ DEVICE void load_eighths(float x[LANE_ELEMENTS], const optim_task *t, int64_t gr
     }
 }
 
-/* Squares of a chunk, added up in the order of the CPU (optim_sum_squares): an octet has a batch of groups, a
- * lane every eighth element of it. Whether one is not finite: bad_groups. */
+/* Computes the sum of squares of a chunk in the order of the CPU (optim_sum_squares). An octet has a batch of
+ * groups, a lane every eighth element. bad_groups: whether a value is not finite. */
 KERNEL(optim_squares, const optim_row *tasks, int count, optim_partial *partials)
 {
     SHARED double sums[CHUNK / BATCH];
@@ -359,8 +361,8 @@ KERNEL(optim_squares, const optim_row *tasks, int count, optim_partial *partials
     partials[t->first_partial + chunk] = found;
 }
 
-/* Before a step: its rows' gradients are scaled by what was found of them, and keep their sign (1 or -1,
- * maximize). Where not all was finite go becomes 0, and stays so. */
+/* Before a step: multiplies the gradient scale of all rows by the clipping scale. If a gradient is not
+ * finite, sets *proceed to 0, also for the rest of the step. */
 KERNEL(optim_clip, optim_row *tasks, int count, const optim_grad_stats *found, double divide, double clip)
 {
     int row = (int)BLOCK_X * THREADS + THREAD;
@@ -370,8 +372,8 @@ KERNEL(optim_clip, optim_row *tasks, int count, const optim_grad_stats *found, d
     if (!finite && tasks[row].proceed) *tasks[row].proceed = 0;
 }
 
-/* Where others hold parts: what the chunks here found, to their slots among those of the whole tensors. A
- * block a row. */
+/* If ranks hold parts: copies the results of this rank's chunks to the slots of the whole tensors. One block
+ * per row. */
 KERNEL(optim_spread, const optim_row *tasks, int, const optim_partial *partials, optim_partial *slots)
 {
     const optim_row *r = &tasks[BLOCK_X];
@@ -381,7 +383,7 @@ KERNEL(optim_spread, const optim_row *tasks, int, const optim_partial *partials,
         slots[r->first_slot + t->first_group / CHUNK + c] = partials[t->first_partial + c];
 }
 
-/* After optim_squares: chunk by chunk, row by row, as the host adds them up. */
+/* After optim_squares: adds up chunks, then rows, in the order of the host. */
 KERNEL(optim_total, const optim_row *tasks, int count, const optim_partial *partials, optim_grad_stats *found)
 {
     SHARED double squares[OPTIM_THREADS];
@@ -407,8 +409,8 @@ KERNEL(optim_total, const optim_row *tasks, int count, const optim_partial *part
     if (THREAD == 0) *found = total;
 }
 
-/* Between LAMB's passes, a block a row: norms of weight and update, added up chunk by chunk as the host does,
- * give the learning rate, and the next pass steps. */
+/* Between LAMB's passes, one block per row: adds up the norms of weight and update in the order of the host,
+ * sets the learning rate, and lets the next pass step. */
 KERNEL(optim_trust, optim_row *tasks, int, const optim_partial *partials)
 {
     SHARED double squares[2][OPTIM_THREADS];

@@ -1,9 +1,8 @@
-/* What a lane of the optimizer's kernels (optim.hip) holds of a group of 64
- * elements: eight of them, read from and written to every format of
- * gradients, weights and states, with the arithmetic of kernels/optim_math.h.
+/* A lane's part of a group of 64 elements in optim.hip: eight elements, loaded from and stored in every
+ * format of gradients, weights and states, with the arithmetic of kernels/optim_math.h.
  *
- * Lane u of eight (an octet) has the elements 16 i + 2 u + j (i 0..3, j 0..1): the two nibbles of a byte of a
- * 4-bit state are in one lane.
+ * Lane u of eight (an octet) has the elements 16 i + 2 u + j (i 0..3, j 0..1), so that both nibbles of a byte
+ * of a 4-bit state are in one lane.
  */
 #ifndef MEOPT_GPU_OPTIM_LANE_H
 #define MEOPT_GPU_OPTIM_LANE_H
@@ -11,7 +10,7 @@
 #include "kernels/gpu/vendor.h"
 #include "kernels/optim_task.h"
 
-/* A float whose operations are rounded one by one: compilers may fuse a * b + c of plain floats. */
+/* A float whose operations are rounded separately: compilers may fuse a * b + c of plain floats. */
 struct real {
     float x;
     real() = default;
@@ -68,7 +67,7 @@ OPTIM_FN real operator-(real a) { return -a.x; }
 
 enum { OCTET = 8, LANE_ELEMENTS = 8 };
 
-/* element % 64 of a lane's k-th */
+/* Returns the index in the group of a lane's k-th element. */
 DEVICE int element(int k, int u) { return k / 2 * 16 + 2 * u + k % 2; }
 
 DEVICE state_code code_of(int format)
@@ -83,10 +82,10 @@ DEVICE word octet_max(word x)
     return x;
 }
 
-/* Loads and stores of a lane's eight: `left` elements of the group are real, and whole groups go by pairs. */
+/* Loads and stores of a lane's eight elements. `left` elements of the group exist; whole groups are accessed
+ * two elements at a time. */
 
-/* Two side by side are one access of twice their width: compilers take structs of two apart, and copies of
- * bytes, too. */
+/* Two neighbours are one access of twice their width. Compilers split structs of two and copies of bytes. */
 template <class T> DEVICE T load_whole(const void *p) { return *in_memory((const T *)p); }
 template <class T> DEVICE void store_whole(void *p, T x) { *in_memory((T *)p) = x; }
 DEVICE bool by_twos(const void *p, int bytes, int64_t left)
@@ -141,8 +140,8 @@ DEVICE void store_halves(void *p, const word x[LANE_ELEMENTS], int u, int64_t le
         for (int k = 0; k < LANE_ELEMENTS; k++)
             if (element(k, u) < left) store_whole<uint16_t>(h + element(k, u), (uint16_t)x[k]);
 }
-/* Codes are padded to whole groups, and begin at even addresses. 4 bits: byte b holds element b below and
- * b + 32 above. */
+/* Codes are padded to whole groups, at even addresses. 4 bits: byte b holds element b in its lower half and
+ * element b + 32 in its upper half. */
 DEVICE void load_codes(word code[LANE_ELEMENTS], const void *p, int64_t group, bool four, int u)
 {
     const uint8_t *b = (const uint8_t *)p + group * (four ? OPTIM_GROUP / 2 : OPTIM_GROUP) + 2 * u;
@@ -206,7 +205,7 @@ DEVICE void load_scaled(real m[LANE_ELEMENTS], const void *p, const uint8_t *sca
             exponent ? m_decode(code[k] << (four ? 28 : 24), exponent << 23, 0, code_of(format)) : real(0.0f);
     }
 }
-/* Every lane of a wave comes here; `write` is the octet's. */
+/* Every lane of a wave calls it; `write`: store this octet's group. */
 DEVICE void store_scaled(void *p, uint8_t *scales, int64_t group, int format, const real m[LANE_ELEMENTS],
                          const word random[LANE_ELEMENTS], int u, bool write)
 {
@@ -267,7 +266,7 @@ DEVICE void store_rooted(const optim_task *t, int m_format, int v_format, int64_
     else store_wide(t->m, group, m_format, m, random_m, u, OPTIM_GROUP);
 }
 
-/* ---- m of 8 bits without a v, on its group's span ---- */
+/* ---- 8-bit m without v, on a grid per group ---- */
 
 DEVICE void load_m_grid(real m[LANE_ELEMENTS], m_grid *grid, const optim_task *t, int64_t group, int u)
 {
@@ -276,7 +275,7 @@ DEVICE void load_m_grid(real m[LANE_ELEMENTS], m_grid *grid, const optim_task *t
     load_codes(code, t->m, group, false, u);
     for (int k = 0; k < LANE_ELEMENTS; k++) m[k] = m_grid_decode(code[k] << 24, grid);
 }
-/* Every lane of a wave comes here; `write` is the octet's. */
+/* Every lane of a wave calls it; `write`: store this octet's group. */
 DEVICE void store_m_grid(const optim_task *t, int64_t group, const m_grid *old, const real m[LANE_ELEMENTS],
                          const real gradient[LANE_ELEMENTS], int u, bool write)
 {
@@ -301,7 +300,7 @@ DEVICE void store_m_grid(const optim_task *t, int64_t group, const m_grid *old, 
     store_codes(t->m, group, false, code, u);
 }
 
-/* ---- Pairs: m and sqrt(v) in one code of 16 bits; elements e % 8 of a lane: 2 u % 8 and the next ---- */
+/* ---- Joint codes: m and sqrt(v) in 16 bits; elements e % 8 of a lane: 2 u % 8 and the next ---- */
 
 DEVICE uint32_t octet_or(uint32_t x)
 {
@@ -329,7 +328,8 @@ DEVICE void load_joint(real m[LANE_ELEMENTS], real root[LANE_ELEMENTS], joint_gr
         m[k] = g.low ? joint_m_code(joint, code, &g) * unit[k % 2] : real(0.0f);
     }
 }
-/* m: m / root. Every lane of a wave comes here; `write` is the octet's. Whether the group is wide. */
+/* m: m / root. Every lane of a wave calls it; `write`: store this octet's group. Returns whether the group is
+ * saturated. */
 DEVICE bool store_joint(const optim_task *t, int64_t group, const joint_grid *old, real m[LANE_ELEMENTS],
                         const real root[LANE_ELEMENTS], int u, bool write)
 {

@@ -7,7 +7,7 @@
 
 enum { WAVES = MAX_THREADS / 32 };
 
-/* y and, unless it is NULL, hat at element i, of xhat */
+/* Stores y, and hat unless it is NULL, at element i for the given xhat. */
 template <class T, class H>
 DEVICE void normalized(T *y, H *hat, int64_t i, float xhat, float weight, float bias)
 {
@@ -50,12 +50,12 @@ DEVICE void layernorm_apply(const X *x, int64_t stride, const float *weight, con
         store(y, row * D + d, (load(x, row * stride + d) - m) * r * weight[d] + bias[d]);
 }
 
-/* A thread has the columns THREAD, THREAD + THREADS, ... of a row: the first of them, of rows as wide as
- * towers are, stay in registers from one pass over the row to the next; what is after is read again. */
+/* A thread has the columns THREAD, THREAD + THREADS, ... of a row. The first KEPT of them stay in registers
+ * between the passes over the row, enough for the widths of towers; later columns are loaded again. */
 enum { KEPT = 8 };
 
-/* y = x + gamma * (branch + bias), and norm(stored(x) + gamma * (branch + bias)) by y's moments; x NULL: by
- * those that are there. n may be branch. */
+/* y = x + gamma * (branch + bias), and norm(stored(x) + gamma * (branch + bias)) with mean and rstd of y. x
+ * NULL: with the stored mean and rstd. n may be branch. */
 template <class T, class H>
 DEVICE void residual_norm(const float *x, const T *branch, const float *branch_bias, const float *gamma,
                           float *y, const H *stored, const float *from_mean, const float *from_rstd,
@@ -110,12 +110,11 @@ DEVICE void residual_norm(const float *x, const T *branch, const float *branch_b
     }
 }
 
-/* dx += rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dy * weight; or written to `to`, which may be dy;
- * or dx enters a branch at once: plain = dx, scaled = gamma dx (plain or scaled may be dy). mean NULL: x is
- * xhat.
+/* dx += rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dy * weight; or stores that in `to`, which may be
+ * dy. With a branch also plain = dx, scaled = gamma dx (either may be dy). mean NULL: x is xhat.
  *
- * Share BLOCK_X of BLOCKS_X of the rows, one after another.
- * partial (2 or 3, shares, D): sums of dy * xhat, of dy, and of dx where it enters a branch. */
+ * Share BLOCK_X of BLOCKS_X of the rows, one after the other. partial (2 or 3, shares, D): sums of dy * xhat,
+ * of dy, and with a branch of dx. */
 template <class T, class X>
 DEVICE void layernorm_backward(const T *dy, const X *x, int64_t stride, const float *weight,
                                const float *mean, const float *rstd, float *dx, int64_t dx_stride, T *to,
@@ -203,8 +202,8 @@ DEVICE void layernorm_backward(const T *dy, const X *x, int64_t stride, const fl
     }
 }
 
-/* Share BLOCK_Y of BLOCKS_Y of the rows; one thread a column. plain = dx, scaled = gamma dx;
- * partial (shares, D): sums of dx */
+/* Share BLOCK_Y of BLOCKS_Y of the rows, one thread per column. plain = dx, scaled = gamma dx; partial
+ * (shares, D): sums of dx. */
 template <class T>
 DEVICE void branch_gradient(const float *dx, const float *gamma, T *plain, T *scaled, float *partial,
                             int64_t R, int64_t D)
@@ -238,8 +237,8 @@ template <class T> DEVICE void column_sums(const T *x, float *partial, int64_t R
     partial[BLOCK_Y * D + d] = sum;
 }
 
-/* sums (D) += partial (shares, D); of a grid two or three blocks high also more and most (D) += what stands
- * after it */
+/* sums (D) += partial (shares, D); with two or three blocks in y, also more and most (D) += the second and
+ * third part of partial */
 KERNEL(add_shares, const float *partial, float *sums, float *more, float *most, int64_t shares, int64_t D)
 {
     int64_t d = BLOCK_X * THREADS + THREAD;
@@ -270,7 +269,7 @@ KERNEL(add_shares, const float *partial, float *sums, float *more, float *most, 
         layernorm_backward(dy, x, stride, weight, mean, rstd, dx, dx_stride, to, plain, scaled, gamma,       \
                            partial, R, D);                                                                   \
     }
-/* Named by the types of x, y and hat; of x and y; of dy and x: gpu_ops.c has these tables. */
+/* Names contain the types of x, y and hat; of x and y; of dy and x. The tables are in gpu_ops.c. */
 NORM_FORWARD(f32_f32_f32, float, float, float)
 NORM_FORWARD(f32_f32_f16, float, float, f16)
 NORM_FORWARD(f32_bf16_f32, float, bf16, float)
@@ -336,9 +335,9 @@ LAYERSCALE(layerscale_backward_f32_bf16, float, bf16)
 LAYERSCALE(layerscale_backward_bf16_f32, bf16, float)
 LAYERSCALE(layerscale_backward_bf16_bf16, bf16, bf16)
 
-/* One block a row: loss and cosine of the row to `values` (2, rows), gradient
- * to dy. kind: 0 mse, 1 cosine, 2 smooth l1. With u = y/|y|, v = t/|t| (norms
- * at least 1e-12), a loss f of u has dL/dy = (df/du - u (u . df/du)) / |y|. */
+/* One block per row: stores loss and cosine of the row in `values` (2, rows), the gradient in dy. kind: 0
+ * mse, 1 cosine, 2 smooth l1. With u = y/|y|, v = t/|t| (norms at least 1e-12), a loss f of u has dL/dy =
+ * (df/du - u (u . df/du)) / |y|. */
 KERNEL(distill_rows, int kind, int normalize, int sum_dim, const float *y, const float *target, float *dy,
        double *values, float weight, int64_t rows, int64_t D)
 {

@@ -1,12 +1,14 @@
-/* The one file that knows how vendors spell things. Every kernels/gpu/NAME.hip is compiled three ways:
+/* Differences between vendors. Every kernels/gpu/NAME.hip is compiled three ways:
  *   hipcc --genco   AMD and Hygon DCU, wave 64
  *   nvcc -fatbin    NVIDIA, wave 32
  *   g++             the emulation of tests/gpu/emulate.h, wave 32 and wave 64 (MEOPT_EMULATE_WAVE)
- * Rules that keep one source right everywhere: the wave width is WAVE, never a literal; every lane of a wave
- * reaches every wave_* call and every thread of a block every barrier(); shared memory is declared with
- * SHARED and is undefined before it is written; what a pointer that was read from memory points to
- * is accessed through in_memory(), or the card asks each time whether that is shared; a kernel works for any
- * block size that is a multiple of WAVE up to its MAX_THREADS.
+ * Rules for kernels:
+ * - The wave width is WAVE, never a literal.
+ * - Every lane of a wave reaches every wave_* call, and every thread of a block every barrier().
+ * - Shared memory is declared with SHARED, and undefined before it is written.
+ * - A pointer that was loaded from memory is dereferenced through in_memory(). Otherwise each access tests at
+ *   run time whether it is shared memory.
+ * - A kernel works for any block size that is a multiple of WAVE up to its MAX_THREADS.
  */
 #ifndef MEOPT_GPU_VENDOR_H
 #define MEOPT_GPU_VENDOR_H
@@ -24,8 +26,9 @@
 #define SHARED   __shared__
 #define ROLLED   _Pragma("unroll 1")
 #define UNROLLED _Pragma("unroll")
-/* ROCm's own macro warns since 6.4 and is gone since 7.2; older compilers have no __GFX9__. After all: the
- * host half of the compilation, which is not used. Whether it is the card's is asked at every start. */
+/* ROCm's own macro warns since 6.4 and was removed in 7.2; older compilers have no __GFX9__. The last case is
+ * the host half of the compilation, which is not used. The kernel wave_width checks the width at every
+ * start. */
 #if defined(__GFX9__)
 #define WAVE 64
 #elif defined(__GFX10__) || defined(__GFX11__) || defined(__GFX12__)
@@ -66,8 +69,7 @@ DEVICE double exact_mul(double a, double b)
 #pragma clang fp contract(off)
     return a * b;
 }
-/* with -fhip-fp32-correctly-rounded-divide-sqrt; __fsqrt_rn is
- * the processor's own approximation in some releases */
+/* Requires -fhip-fp32-correctly-rounded-divide-sqrt; __fsqrt_rn is an approximation in some releases. */
 DEVICE float exact_div(float a, float b) { return a / b; }
 DEVICE float exact_sqrt(float a) { return sqrtf(a); }
 
@@ -112,8 +114,8 @@ DEVICE float exact_sqrt(float a) { return __fsqrt_rn(a); }
 #include "kernels/f16.h"
 
 enum { MAX_THREADS = 256 };
-/* Rows that a thread with one column reads before it writes any of them: loads that do not wait for each
- * other, where what is written may stand where it was read. */
+/* Rows that a thread with one column loads before it stores any of them, so that loads overlap although the
+ * output may be the input. */
 enum { AT_ONCE = 4 };
 
 /* bf16 as its 16 bits, so that no vendor's header is needed. */
@@ -135,7 +137,7 @@ struct f16 {
     uint16_t bits;
 };
 DEVICE float load(const f16 *p, int64_t i) { return f16_value(p[i].bits); }
-/* x[i] and the bias of column d, where there is one */
+/* Returns x[i] plus the bias of column d, if there is a bias. */
 template <class T> DEVICE float biased(const T *x, int64_t i, const float *bias, int64_t d)
 {
     return bias ? load(x, i) + bias[d] : load(x, i);
@@ -152,7 +154,7 @@ DEVICE uint16_t bf16_bits(float f)
 DEVICE void store(float *p, int64_t i, float x) { p[i] = x; }
 DEVICE void store(bf16 *p, int64_t i, float x) { p[i].bits = bf16_bits(x); }
 DEVICE void store(f16 *p, int64_t i, float x) { p[i].bits = f16_of(x); }
-/* x as it would be stored there and loaded again */
+/* Returns x rounded to the pointer's type. */
 DEVICE float rounded(const float *, float x) { return x; }
 DEVICE float rounded(const bf16 *, float x)
 {
@@ -162,8 +164,7 @@ DEVICE float rounded(const bf16 *, float x)
 }
 DEVICE float rounded(const f16 *, float x) { return f16_value(f16_of(x)); }
 
-/* Sums over a wave, then over a block;
- * every thread gets the result, in a fixed order (same bits each run). */
+/* Sum over a wave, then over a block, in a fixed order; every thread gets the result. */
 template <class T> DEVICE T wave_sum(T x)
 {
     for (int mask = WAVE / 2; mask; mask /= 2) x += wave_xor(x, mask);
@@ -188,7 +189,7 @@ template <class T> DEVICE T block_sum(T x, T *partial)
     barrier();
     return sum;
 }
-/* two at once, each as block_sum has it */
+/* Computes two sums at once, each like block_sum. */
 DEVICE void block_sums(float &a, float &b, float *partial_a, float *partial_b)
 {
     a = wave_sum(a);

@@ -1,5 +1,5 @@
-/* Ranks as plain processes around a real hub on loopback: they meet through a file or the environment, hand
- * things round, and the death of one ends the others within seconds, by name. */
+/* Ranks as processes with a real hub on loopback. They connect through a file or the environment and
+ * exchange data. If one dies, the others end within seconds and name it. */
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/comm/heartbeat.h"
@@ -63,8 +63,8 @@ static double patience = 20; /* of a rank, until all are there */
 static int live(int rank, enum fate fate, bool by_file)
 {
     int64_t marks = 0, all[RANKS], own = 100 + rank;
-    char text[PLACE_TEXT];
-    place_text(hub_server_place(server), text);
+    char text[RENDEZVOUS_TEXT];
+    rendezvous_text(hub_server_rendezvous(server), text);
     struct heartbeat *h;
     struct error err = {0};
     struct heartbeat_options o = {.facts = {.rank = rank,
@@ -151,8 +151,8 @@ static void a_file_that_is_another_runs_by_now_stays(void **state)
     (void)state;
     struct error err;
     begin(true, 20);
-    struct place other = *hub_server_place(server);
-    assert_int_equal(place_write(&other, file, &err), 0);
+    struct rendezvous other = *hub_server_rendezvous(server);
+    assert_int_equal(rendezvous_write(&other, file, &err), 0);
     hub_server_stop(server);
     assert_int_equal(unlink(file), 0);
 }
@@ -241,7 +241,7 @@ static void strangers_at_the_port_end_nothing(void **state)
     int fds[200];
     begin(false, 20);
     for (int i = 0; i < 200; i++) {
-        assert_int_equal(place_connect(hub_server_place(server), 2, &fds[i], &err), 0);
+        assert_int_equal(rendezvous_connect(hub_server_rendezvous(server), 2, &fds[i], &err), 0);
         if (i % 2) (void)!write(fds[i], "\x16\x03\x01 hello? MEOR", 16);
     }
     for (int i = 0; i < 200; i++) close(fds[i]);
@@ -256,26 +256,26 @@ static void strangers_at_the_port_end_nothing(void **state)
 static void a_stale_or_planted_file_is_no_place(void **state)
 {
     (void)state;
-    struct place old = {.address = "127.0.0.1", .port = 1}, found;
+    struct rendezvous old = {.address = "127.0.0.1", .port = 1}, found;
     struct error err = {0};
     pid_t pids[RANKS];
     snprintf(file, sizeof file, "%s/ranks", directory);
-    assert_int_equal(place_write(&old, file, &err), 0);
-    assert_int_equal(place_read(&found, file, &err), 0);
+    assert_int_equal(rendezvous_write(&old, file, &err), 0);
+    assert_int_equal(rendezvous_read(&found, file, &err), 0);
     assert_int_equal(chmod(file, 0644), 0);
-    assert_int_equal(place_read(&found, file, &err), EXIT_FAILED);
+    assert_int_equal(rendezvous_read(&found, file, &err), EXIT_FAILED);
     assert_non_null(strstr(err.what, "0644"));
     assert_int_equal(chmod(file, 0600), 0);
     begin(false, 20);
     for (int r = 1; r < RANKS; r++) pids[r] = start(r, ENDS, true);
     usleep(400000);
-    assert_int_equal(place_write(hub_server_place(server), file, &err), 0);
+    assert_int_equal(rendezvous_write(hub_server_rendezvous(server), file, &err), 0);
     pids[0] = start(0, ENDS, true);
     for (int r = 0; r < RANKS; r++) assert_int_equal(ended(pids[r]), 0);
     hub_server_stop(server);
     unlink(file);
-    assert_int_equal(place_parse(&found, "127.0.0.1 70000 00", &err), EXIT_FAILED);
-    assert_int_equal(place_parse(&found, "", &err), EXIT_FAILED);
+    assert_int_equal(rendezvous_parse(&found, "127.0.0.1 70000 00", &err), EXIT_FAILED);
+    assert_int_equal(rendezvous_parse(&found, "", &err), EXIT_FAILED);
 }
 
 /* Ten seconds and more. */

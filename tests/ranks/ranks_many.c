@@ -1,5 +1,5 @@
-/* More connections to a real hub than it may have descriptors: ranks by the thousand, strangers by the
- * hundred, and a limit that is too low. */
+/* More connections to a real hub than it has descriptors: thousands of ranks, hundreds of unknown peers,
+ * and a limit that is too low. */
 #include "core/base/clock.h"
 #include "core/base/platform.h"
 #include "core/comm/serve.h"
@@ -40,7 +40,7 @@ static int connection(void)
 {
     struct error err;
     int fd;
-    if (place_connect(hub_server_place(server), 20, &fd, &err)) fail_msg("%s", err.what);
+    if (rendezvous_connect(hub_server_rendezvous(server), 20, &fd, &err)) fail_msg("%s", err.what);
     return fd;
 }
 
@@ -50,7 +50,7 @@ static int join(int rank, int size)
         .rank = rank, .size = size, .pid = rank + 1, .program_crc = 1, .version = "1", .host = "here"};
     struct wire_bytes hello = {0};
     int fd = connection();
-    wire_put_hello(&hello, hub_server_place(server)->key, &f);
+    wire_put_hello(&hello, hub_server_rendezvous(server)->key, &f);
     assert_int_equal(send(fd, hello.data, hello.bytes, MSG_NOSIGNAL), hello.bytes);
     wire_free(&hello);
     return fd;

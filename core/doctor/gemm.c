@@ -12,9 +12,9 @@
 #include <string.h>
 
 enum { CALLS = 2, SAMPLES = 256, ROWS = 64 };
-static const char *const by_names[2][GPU_PRODUCTS] = {{"cuBLASLt", "cuBLAS", "MEOpt"},
-                                                      {"hipBLASLt", "rocBLAS", "MEOpt"}};
-static const char *const by_variables[2][GPU_PRODUCTS] = {
+static const char *const by_names[2][GPU_GEMM_COUNT] = {{"cuBLASLt", "cuBLAS", "MEOpt"},
+                                                        {"hipBLASLt", "rocBLAS", "MEOpt"}};
+static const char *const by_variables[2][GPU_GEMM_COUNT] = {
     {"MEOPT_CUBLASLT_LIBRARY", "MEOPT_CUBLAS_LIBRARY", ""},
     {"MEOPT_HIPBLASLT_LIBRARY", "MEOPT_ROCBLAS_LIBRARY", ""}};
 
@@ -43,7 +43,7 @@ static bool close_to(float x, float want, enum dtype type)
     return fabsf(x - want) <= tolerance;
 }
 
-static bool samples_right(const struct trial *m)
+static bool samples_match(const struct trial *m)
 {
     const struct gemm *g = &m->g;
     for (int64_t p = 0; p < SAMPLES; p++) {
@@ -57,8 +57,8 @@ static bool samples_right(const struct trial *m)
     return true;
 }
 
-/* Compares up to ROWS rows, first to last, with `kept`. keep: stores them available instead. */
-static bool rows_right(const struct trial *m, float *kept, bool keep)
+/* Compares up to ROWS rows, first to last, with `kept`. keep: stores the rows in `kept` instead. */
+static bool rows_match(const struct trial *m, float *kept, bool keep)
 {
     const struct gemm *g = &m->g;
     int64_t rows = g->m < ROWS ? g->m : ROWS;
@@ -103,7 +103,7 @@ static struct result run(const struct trial *m, enum gpu_gemms by, float *own)
         dev->sync(dev);
         r.ms[call] = (clock_seconds() - t) * 1e3;
         r.available = true;
-        bool right = !dev->pending.code && samples_right(m) && rows_right(m, own, by == GPU_OWN && !call);
+        bool right = !dev->pending.code && samples_match(m) && rows_match(m, own, by == GPU_OWN && !call);
         if (!right && r.right) r.wrong_call = call + 1;
         r.right = r.right && right;
     }
@@ -112,13 +112,13 @@ static struct result run(const struct trial *m, enum gpu_gemms by, float *own)
 
 static double best(const struct result *r) { return r->ms[0] < r->ms[1] ? r->ms[0] : r->ms[1]; }
 
-static void report(const struct trial *m, const struct result results[GPU_PRODUCTS])
+static void report(const struct trial *m, const struct result results[GPU_GEMM_COUNT])
 {
     struct work *w = m->work;
     const struct gemm *g = &m->g;
     bool hip = w->card && gpu_of(w->device)->driver.kind == DRIVER_HIP;
     const struct result *own = &results[GPU_OWN];
-    for (int by = 0; by < GPU_PRODUCTS; by++) {
+    for (int by = 0; by < GPU_GEMM_COUNT; by++) {
         const struct result *r = &results[by];
         if (!r->available) continue;
         const char *name = w->card ? by_names[hip][by] : "this machine";
@@ -168,7 +168,7 @@ static void try_gemm(struct work *w, const struct doctor_shape *shape, const cha
         work_fill(w->device, block + a + b + c, DTYPE_F32, g.n, 3);
     }
     float *own = xmalloc((size_t)((g.m < ROWS ? g.m : ROWS) * g.n) * sizeof *own);
-    struct result results[GPU_PRODUCTS] = {{0}};
+    struct result results[GPU_GEMM_COUNT] = {{0}};
     results[GPU_OWN] = run(&m, GPU_OWN, own); /* first: the reference for the others */
     for (int by = 0; by < GPU_OWN; by++) results[by] = run(&m, (enum gpu_gemms)by, own);
     report(&m, results);
