@@ -98,8 +98,8 @@ OPTIM_FN real rule_sign(real x, float size)
 OPTIM_FN word bf16_nearest(word bits) { return bits + 0x7fffu + ((bits >> 16) & 1u); } /* ties to even */
 OPTIM_FN word bf16_stochastic(word bits, word random) { return bits + (random >> 16); }
 
-/* Convert fp16, in the lower half of a word, to fp32 (exact) and back: to nearest, ties to even, infinity from
- * 65520 on, like kernels/f16.h. Flushing of subnormal fp32 numbers does not change results. */
+/* Convert fp16, in the lower half of a word, to fp32 (exact) and back: to nearest, ties to even, infinity
+ * from 65520 on, like kernels/f16.h. Flushing of subnormal fp32 numbers does not change results. */
 OPTIM_FN real f16_read(word half)
 {
     word magnitude = half & word_all(0x7fffu), normal = word_at_least(magnitude, 0x400u);

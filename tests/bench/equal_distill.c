@@ -1,13 +1,12 @@
-/* Does the loss stay the same? DINOv2-style distillation by the engine itself: a student tower of width 384
- * learns the class and patch tokens of a frozen teacher of width 384 on JPEGs, computing in bf16, with
- * gradients released block by block. Teacher: random, fixed, with gains that make its tokens depend on the
- * image. tests/bench/equal_loss.sh runs it.
+/* Equal loss in distillation: trains a student tower of width 384 in bf16 with released gradients to match
+ * the class and patch tokens of a frozen teacher of width 384 on JPEGs. The teacher is random, with gains
+ * that make its tokens depend on the image. tests/bench/equal_loss.sh runs it.
  *
  *     equal_distill RULE PRESET SEED STEPS DIR-WITH-JPEGS [FAMILY [8bit]]
  *
- * prints: distill RULE PRESET SEED eval_loss seconds. FAMILY: dinov2 (the default), or eva (SwiGLU, rotary
- * positions, norms inside the branches) or openclip, which match the class token alone. 8bit: what backward
- * needs is kept so (train.save_activations). tests/bench/equal_saved.sh compares these. */
+ * prints: distill RULE PRESET SEED eval_loss seconds. FAMILY: dinov2 (the default); eva (SwiGLU, rotary
+ * positions, norms inside the branches) or openclip, which match only the class token. 8bit: save
+ * activations in 8 bits (train.save_activations), see tests/bench/equal_saved.sh. */
 #include "core/meopt.h"
 #include "core/nn/nn.h"
 

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Equal loss of train.save_activations: 8bit compared with minimal: towers of three families learn from random teachers
-# (equal_distill.c), the same seeds both ways; loss on held-out images, its gap and the p of a paired t-test. Runs
-# that are in the results file already are not repeated, so families may run side by side.
+# Equal loss of train.save_activations 8bit and minimal: students of three families are trained against random teachers (equal_distill.c)
+# with the same seeds. Prints the loss on held-out images, its gap and the p of a paired t-test. Runs in the results file are not repeated,
+# so families can run in parallel.
 #
 #   sh tests/bench/equal_saved.sh [RESULTS]      default RESULTS: build/equal_saved.txt
 #   FAMILIES="eva openclip dinov2" SEEDS="1 2 3 4 5" STEPS=300 PRESET=balanced

@@ -1,10 +1,10 @@
-/* The optimizer alone over the shapes of GPT2-S (124,439,808 parameters): its states held, and in a file.
- * Seconds of three steps and the most memory that the process had, as TensorNVMe's table has them for a whole
- * training.
+/* The optimizer alone with the shapes of GPT2-S (124,439,808 parameters), with resident states and with
+ * states in a file. Prints the seconds of three steps and the peak memory, for comparison with
+ * TensorNVMe's table.
  *
- *     cc -O2 -I. tests/bench/offload_states.c -o /tmp/offload_states build/libmeopt-optim.so
- * -Wl,-rpath,$PWD/build /tmp/offload_states DIRECTORY-OF-THE-FILE
- */
+ *     cc -O2 -I. tests/bench/offload_states.c -o /tmp/offload_states build/libmeopt-optim.so \
+ *         -Wl,-rpath,$PWD/build
+ *     /tmp/offload_states DIRECTORY-OF-THE-FILE */
 #include "core/meopt.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* The GEMMs of training alone: GFLOP/s of one thread by processor time, the best of many repeats, at the
- * widths of the three towers, bf16 and fp32, next to the best square GEMM of either in the same run. Other
- * load on the machine spoils single repeats, not the best of many. See products.sh. */
+/* GFLOP/s of the GEMMs of training with one thread: processor time, the best of many repeats, at the
+ * widths of the three towers, in bf16 and fp32. Also the best square GEMM of each type in the same run.
+ * Other load on the machine affects single repeats, but not the best of many. See products.sh. */
 #include "core/device/device.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 #!/bin/sh
-# A command beneath which the disk of a directory gives MB/s each way, and no more: by the kernel's own throttle of
-# a control group (version 2's io.max, version 1's blkio.throttle), which limits O_DIRECT. As root.
+# Runs a command while the disk of a directory is limited to MB/s for reads and for writes. Uses io.max or blkio.throttle of a control
+# group, which also limit O_DIRECT. Requires root.
 #
 #     sh tests/bench/slow_disk.sh 200 /scratch build/meopt bench train configs/dinov2.yaml --random-weights --batch 8 --no-peak \
 #         train.scratch_dir=/scratch model_t.place=streamed model_s.place=streamed optim.offload=nvme

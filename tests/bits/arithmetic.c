@@ -1,6 +1,6 @@
-/* Prints what the bits of a run depend on besides the code: the kernels that meopt selects on this processor,
- * and what libm, libjpeg and the processor's approximations give for fixed inputs, each called directly. The
- * test `bits` compares weights only where these are what they were when its table was recorded.
+/* Prints what determines the bits of a run besides the code: the kernels that meopt selects on this
+ * processor, and the results of libm, libjpeg and the processor's approximations for fixed inputs, called
+ * directly. The test `bits` compares weights only if these match those of the recorded table.
  *
  *     bits_arithmetic IMAGE...     one line for each part: its name and a hash of its results */
 #include "kernels/cpu/gemm_amx.h"

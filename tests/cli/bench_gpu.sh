@@ -1,6 +1,6 @@
 #!/bin/sh
-# meopt bench gpu writes one file that can be sent: each part has figures or a reason, and no host, user or directory is in it; a part
-# that hangs is cut off and the others continue; without a card the report is there all the same.
+# meopt bench gpu writes one file that can be sent. Each part has figures or a reason, and the file contains no host, user or directory. A
+# part that hangs is stopped and the others continue. Without a card the report is complete as well.
 set -eu
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# meopt bench train says what is wrong with an experiment before it measures the machine, and what it prints of a run adds up.
+# meopt bench train reports a wrong configuration before it measures the machine, and the figures that it prints add up.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 dir=$work

@@ -1,6 +1,6 @@
 #!/bin/sh
-# meopt compare states the settings that real runs were trained with: changed on resume, while the run trains, in a branch, before a
-# checkpoint that the run went back to, after its last step, and by hand in its file. And the numbers of threads, which change memory.
+# meopt compare shows the settings that runs were trained with: changed on resume, while training, in a branch, before a checkpoint that the
+# run returned to, after the last step, and by hand in config.yaml. It also shows the number of threads, which changes memory.
 set -eu
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 export OMP_NUM_THREADS=1

@@ -1,6 +1,6 @@
 #!/bin/sh
-# `meopt config check --data` names every bad image and every entry that cannot be listed, before any training: 0 where training
-# would run, 1 where it would end.
+# `meopt config check --data` names every bad image and every directory entry that cannot be read, before training. Exit code 0 if training
+# would run, 1 if it would end.
 set -eu
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 check() { # CODE BAD [key=value]: the exit code, and that many problems in the JSON

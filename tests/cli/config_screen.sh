@@ -1,6 +1,6 @@
 #!/bin/sh
-# The form in a real terminal (tmux): golden screens at three sizes, change and save, resize, and the terminal given back
-# after quit, SIGTERM and SIGSEGV. MEOPT_UPDATE_GOLDEN=1 writes the golden screens anew.
+# The form in a real terminal (tmux): golden screens at three sizes, change and save, resize. The terminal is restored after quit, SIGTERM
+# and SIGSEGV. MEOPT_UPDATE_GOLDEN=1 records the golden screens again.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 golden=$MEOPT_SOURCE/tests/data/config_screen

@@ -1,7 +1,7 @@
 #!/bin/sh
-# The cards on a real terminal: ours by class, what others hold and the card's size on one scale, also after the end; cards of the
-# node that are not of the run; "+N more" and the sum where they do not fit; the history of a card; the warning of others' growth;
-# compare's energy. tests/gpu/card_telemetry.sh has the part of a run that writes it.
+# The cards tab on a real terminal: own memory by class, memory of other processes and the card's size on one scale, also after the end.
+# Also cards of the node that the run does not use, "+N more" with the sum, the history of a card, the warning when other processes grow,
+# and the energy in compare. tests/gpu/card_telemetry.sh tests the writer.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 . "$MEOPT_SOURCE/tests/cli/dash_run.sh"

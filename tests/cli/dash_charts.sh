@@ -1,6 +1,6 @@
 #!/bin/sh
-# The charts on a real terminal: every recorded number, in pages at 80x24 and all at once at 132x43; the cursor's value in each of
-# them; zoom and pan; steps, epochs and minutes; outliers cut off; a baseline in each; choices that are kept for the next time.
+# The charts on a real terminal: all recorded numbers, in pages at 80x24 and at once at 132x43. Also the cursor's value in each chart, zoom
+# and pan, steps, epochs and minutes, clipped outliers, a baseline in each chart, and settings that are saved.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 . "$MEOPT_SOURCE/tests/cli/dash_run.sh"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# What is there when a run has ended: lines that stay in the terminal after its dashboard has closed; r, which says that all steps are
-# made; a terminal from before Unicode, on which nothing but ASCII is drawn; and what commands print for programs (--json).
+# After the end of a run: lines that stay in the terminal after the dashboard closes, key r when all steps are done, a terminal without
+# Unicode, where only ASCII is drawn, and --json output of commands.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The log tab on a real terminal: long lines from side to side, oldest and newest, a word that is searched; End is the log's and
-# leaves time alone. And a disk that is full, which the head says of a run that is resumed.
+# The log tab on a real terminal: horizontal scrolling, oldest and newest lines, search. End moves in the log without changing the time. The
+# header reports a full disk of a resumed run.
 set -eu
 [ "$(id -u)" = 0 ] || [ "${1:-}" = inside ] || ! unshare -rm true 2>/dev/null || exec unshare -rm sh "$0" inside # for a disk of its own
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Text that is pasted into a screen by mistake does nothing to a run or a file: into the dashboard and the list of a run that trains,
-# into the form, with bracketed paste and without. What stops a run is a word and Enter, and text fields take pasted text.
+# Text pasted by mistake does not change a run or a file: into the dashboard and the list of a running run, and into the form, with
+# bracketed paste and without. Stopping a run requires a word and Enter. Text fields accept pasted text.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# What happens to screens that stay open: the run's directory is removed beneath them, its metrics are cut in the middle of a line
-# and grow again, or are no text; two of them show one run; the terminal takes a hundred sizes; there is no home to keep choices in.
+# Screens that stay open: the run's directory is removed, its metrics are truncated within a line and grow again, or contain no text. Two
+# screens show one run, the terminal has a hundred sizes, and there is no home directory for settings.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 . "$MEOPT_SOURCE/tests/cli/dash_run.sh"

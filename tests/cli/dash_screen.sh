@@ -1,7 +1,7 @@
 #!/bin/sh
-# The dashboard in a real terminal (tmux): golden screens of a replayed run at four sizes, 1, 2 and 8 cards, UTF-8 and ASCII, with
-# and without colour; every tab; the terminal given back after quit, suspension and the signals that end a process; nothing but
-# text where there is no terminal. MEOPT_UPDATE_GOLDEN=1 writes the golden screens anew.
+# The dashboard in a real terminal (tmux): golden screens of a replayed run at four sizes, with 1, 2 and 8 cards, UTF-8 and ASCII, with and
+# without colour; every tab. The terminal is restored after quit, suspension and fatal signals. Without a terminal the output is plain text.
+# MEOPT_UPDATE_GOLDEN=1 records the golden screens again.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 . "$MEOPT_SOURCE/tests/cli/dash_run.sh"

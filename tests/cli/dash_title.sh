@@ -1,6 +1,6 @@
 #!/bin/sh
-# The window's title follows a run in the dashboard and is given back when it is left; the bell rings when the run ends that was
-# seen alive, and not for one that had ended before.
+# The dashboard sets the title of the window and restores it. The bell rings when a run ends that the dashboard has seen running, and not
+# for a run that had already ended.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 . "$MEOPT_SOURCE/tests/cli/dash_run.sh"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# meopt doctor against made-up machines: a root directory with the files that it reads.
+# meopt doctor on simulated machines: a root directory with the files that it reads.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 dir=$work

@@ -1,6 +1,6 @@
 #!/bin/sh
-# meopt embed: row i is of name i, and no row looks like an image that it is not; one tower needs no other; a run is taken
-# for its newest student; what is missing is named.
+# meopt embed: row i belongs to name i, and every row is closest to its own image. One tower does not require the other. For a run it uses
+# the newest student. Missing files are named.
 set -u
 command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"

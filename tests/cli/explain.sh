@@ -1,7 +1,7 @@
 #!/bin/sh
-# Where the GiB are: plan --explain and the memory tab open a class into its tensors, which add up to it, each with the key that shrinks
-# it; that key, typed, saves what was said. A run that finds no room reports the same and a line that works. Cards by name, hours per
-# epoch.
+# plan --explain and the memory tab divide a class of memory into its tensors, which add up to it, each with the key that shrinks it.
+# Setting that key saves the stated memory. A run that does not fit prints the same, and a command that fits. Also cards by name, and hours
+# per epoch.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# DINOv2's own class (facebookresearch/dinov2, DinoVisionTransformer: what torch.hub.load makes) loads every export of a
-# DINOv2 student strictly, and from the same images makes the embeddings that meopt embed makes: of a student that began
-# from the class itself also where the positions are resized. Needs a Python with torch and dinov2 (python.sh).
+# DINOv2's own class (facebookresearch/dinov2, DinoVisionTransformer of torch.hub.load) loads every export of a DINOv2 student strictly.
+# From the same images it computes the embeddings of meopt embed, also for a student initialized from the class, with resized positions.
+# Requires a Python with torch and dinov2 (python.sh).
 set -eu
 set -- torch dinov2 safetensors PIL
 . "$MEOPT_SOURCE/tests/tools/python.sh"

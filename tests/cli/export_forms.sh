@@ -1,7 +1,7 @@
 #!/bin/sh
-# A trained student in each form of export, read again without keys, gives the embeddings of the run, bit for bit and
-# at another size, too: under transformers' and timm's names, and inside the model that it came from, of which every
-# other byte stays. What a library has no class for is refused; a head that has no place is reported; nothing else is replaced.
+# A trained student in each form of export, loaded again without keys, gives bit-identical embeddings, also at a different size. Forms:
+# names of transformers and of timm, and inside the original checkpoint, of which every other byte stays. A form without a matching class is
+# refused, and a head without a matching tensor is reported.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"

@@ -1,8 +1,7 @@
 #!/bin/sh
-# What meopt export writes for transformers, timm and open_clip, their real classes load strictly, and from the same
-# images they make the embeddings that meopt embed makes: of students that were trained with their positions resized, at that
-# size and at the stored one. Needs a Python with torch, timm, open_clip and
-# transformers (python.sh).
+# transformers, timm and open_clip load the exports of meopt strictly, and compute the embeddings of meopt embed from the same images.
+# Students were trained with resized positions, and are compared at that size and at the stored one. Requires a Python with torch, timm,
+# open_clip and transformers (python.sh).
 set -eu
 set -- torch timm open_clip transformers safetensors PIL
 . "$MEOPT_SOURCE/tests/tools/python.sh"

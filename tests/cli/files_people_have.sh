@@ -1,7 +1,7 @@
 #!/bin/sh
-# What lies about under a checkpoint's name: it is read exactly, or refused with exit code, file, what it is and what to do.
-# Shards without their index, Hugging Face's cache, wrappers' names, mixed types; and quantized weights, adapters, other
-# libraries' formats, compressed files, pointers and pages in place of files.
+# Files with the name of a checkpoint: each is loaded exactly, or refused with exit code, file, kind and remedy. Shards without an index,
+# Hugging Face's cache, names of wrappers, mixed types; quantized weights, adapters, formats of other libraries, compressed files, Git LFS
+# pointers and HTML pages.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# What a user meets in the first hour: an experiment of 'config new' finds what 'fetch' unpacked next to it, a file that is
-# not there is reported with the command that brings it, every command and group has help, mistyped words are guessed, and a
-# reader that has enough ends the program in silence.
+# The first hour of a user: a configuration of 'config new' finds the data that 'fetch' unpacked next to it. A missing file is reported with
+# the command that downloads it. Every command and group has help, and mistyped words get a suggestion. A reader that closes the pipe ends
+# the program silently.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 dir=$work

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The list of runs where the locale is not UTF-8: Chinese that is typed under GBK finds the run, names are in the terminal's own
-# encoding, in 'meopt runs' too, and under C each character that cannot be shown is one '?'.
+# The list of runs in a locale that is not UTF-8. Under GBK, Chinese input finds the run, and names have the terminal's encoding, also in
+# 'meopt runs'. Under C, each character that cannot be shown is one '?'.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 localedef -c -i zh_CN -f GBK "$dir/zh_CN.GBK" 2>/dev/null || { echo "localedef makes no zh_CN.GBK: the package locales"; exit 77; }

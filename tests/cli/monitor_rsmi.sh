@@ -1,6 +1,6 @@
 #!/bin/sh
-# The real librocm_smi64 on a /sys of our making, bound over the machine's in a mount namespace of its own: 1 and 4 cards, missing
-# sensors, a Hygon card, a card that is no GPU, a file that never answers, one that says garbage, none at all.
+# The real librocm_smi64 with a simulated /sys, bound over the machine's in a mount namespace: 1 and 4 cards, missing sensors, a Hygon card,
+# a display card, a file that blocks, a file with invalid content, no card.
 set -eu
 print=$MEOPT_BUILD/tests/test_monitor
 skip() {

@@ -1,6 +1,6 @@
 #!/bin/sh
-# What 'meopt compare --paper' writes is LaTeX: both documents compile, of runs whose names hold every character that LaTeX takes for
-# its own, and Chinese; and no sentence has a hole where a run does not say a figure.
+# 'meopt compare --paper' writes valid LaTeX: both documents compile for runs whose names contain every special character of LaTeX, and
+# Chinese. No sentence has a gap if a run lacks a figure.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/dash_run.sh"
 . "$MEOPT_SOURCE/tests/lib.sh"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Every kind of image that people have, written by PIL: through decode, resize and crop of both pipelines a real tower makes
-# the embedding that it makes of PIL's convert("RGB") and torchvision's transforms. What PIL itself clips (16-bit grey)
-# keeps its high byte. Long: runs only with MEOPT_LONG=1. Needs a Python with torch, torchvision and transformers (python.sh).
+# Images of every kind, written by PIL: after decode, resize and crop of both pipelines a real tower computes the embedding that it computes
+# after PIL's convert("RGB") and torchvision's transforms. 16-bit grey, which PIL clips, uses its high byte. Long: runs only with
+# MEOPT_LONG=1. Requires a Python with torch, torchvision and transformers (python.sh).
 set -eu
 [ "${MEOPT_LONG:-}" = 1 ] || { echo "skipped: long, set MEOPT_LONG=1"; exit 77; }
 set -- torch torchvision transformers safetensors PIL

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The job script of `meopt sbatch`: what it asks for, that shells read it, that any name of a file survives it; and what it does
-# with the ends of a run, played with an srun and a scontrol of our own. No Slurm is needed.
+# The job script of `meopt sbatch`: its resource requests, its syntax in several shells, and any file name in it. How it handles each end of
+# a run, with a simulated srun and scontrol. Does not require Slurm.
 set -eu
 command -v bash >/dev/null || { echo "no bash, which runs job scripts"; exit 77; }
 . "$MEOPT_SOURCE/tests/lib.sh"

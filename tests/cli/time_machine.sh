@@ -1,6 +1,6 @@
 #!/bin/sh
-# Through a run that has ended, on a real terminal: left and right go through its steps, and head, cards, memory, log and events are as
-# they were there; r continues from the checkpoint before, in place from the newest one, else in a run of its own.
+# Navigating a run that has ended, on a real terminal: left and right move through its steps, and header, cards, memory, log and events show
+# the state at that step. Key r resumes from the previous checkpoint: in place from the newest one, else in a new run.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 . "$MEOPT_SOURCE/tests/cli/dash_run.sh"

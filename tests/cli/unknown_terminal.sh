@@ -1,6 +1,6 @@
 #!/bin/sh
-# A terminal whose name this machine does not know (kitty, ghostty, tmux over ssh) is drawn on as xterm-256color, with a word;
-# a dumb one, and none, are refused by name. The mouse stays the terminal's where nothing answers it.
+# A terminal type without a terminfo entry (kitty, ghostty, tmux over ssh) is used as xterm-256color, with a notice. A dumb terminal, and
+# none, are refused by name. The mouse stays the terminal's if nothing handles it.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 . "$MEOPT_SOURCE/tests/cli/dash_run.sh"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# PyTorch opens what we write (with weights_only=True), and we open what PyTorch writes today; both see the same values.
-# Needs a Python with torch (python.sh).
+# PyTorch loads files written by meopt (with weights_only=True), and meopt loads files written by PyTorch; values are equal. Requires a
+# Python with torch (python.sh).
 set -eu
 set -- torch numpy
 . "$MEOPT_SOURCE/tests/tools/python.sh"

@@ -1,5 +1,5 @@
-/* Whose calls count: those of the program itself and of the libraries whose failing it must bear. libc, the
- * loader and OpenMP are let alone: what they do then is theirs. */
+/* Which calls are counted: those of the program, and of libraries whose failures it must handle. Calls of
+ * libc, the loader and OpenMP never fail here. */
 #include "shim.h"
 
 #include <link.h>

@@ -1,4 +1,4 @@
-/* Calls on paths that fail, each under the C library's own name: see shim.h. */
+/* Failing calls on paths, defined under the names of the C library: see shim.h. */
 #include "next.h"
 
 #include <dirent.h>

@@ -1,4 +1,4 @@
-/* Calls on descriptors and on processes that fail, each under the C library's own name: see shim.h. */
+/* Failing calls on descriptors and processes, defined under the names of the C library: see shim.h. */
 #include "next.h"
 
 #include <fcntl.h>

@@ -1,5 +1,6 @@
-/* What a power cut would find: every change of a file below FAULT_UNDER, in order, with its bytes, and every
- * sync; or where every call is made. See shim.h; tests/fault/power.py and faults.py read it. */
+/* Logs every change of a file below FAULT_UNDER, in order, with its bytes, and every sync, to reconstruct
+ * the state after a power cut. Also logs where each call is made. See shim.h; tests/fault/power.py and
+ * faults.py read the log. */
 #include "shim.h"
 
 #include <errno.h>

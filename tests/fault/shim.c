@@ -1,4 +1,4 @@
-/* Which call fails: see shim.h. The calls themselves are in calls.c and memory.c. */
+/* Selects the call that fails: see shim.h. The calls are in calls.c and memory.c. */
 #include "shim.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* The k-th read of an archive fails, for every k, or is interrupted: pread stands here in front of the C
- * library's. What cannot be read now is no damaged archive. */
+/* For every k, the k-th read of an archive fails or is interrupted: this file defines pread in front of
+ * the C library's. A failed read is not reported as a damaged archive. */
 #include "core/base/file.h"
 #include "core/meopt.h"
 #include "fetch/archive.h"

@@ -1,4 +1,5 @@
-/* libFuzzer: any bytes as an experiment. What loads must come back the same from its resolved text. */
+/* libFuzzer: any bytes as a configuration. One that loads must be the same after loading its resolved
+ * text. */
 #include "core/base/log.h"
 #include "core/config/config.h"
 

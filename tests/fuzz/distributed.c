@@ -1,5 +1,5 @@
-/* A distributed checkpoint: two bytes say how long .metadata is, which follows; the rest is each of its two
- * parts. */
+/* libFuzzer: a distributed checkpoint. Two bytes are the length of .metadata, which follows; both parts
+ * have the remaining bytes. */
 #include "tests/fuzz/weights_directory.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);

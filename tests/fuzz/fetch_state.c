@@ -1,4 +1,4 @@
-/* libFuzzer: headers of a server, and a part's state file. The first byte chooses. */
+/* libFuzzer: headers of a server, or a part's state file, chosen by the first byte. */
 #include "fetch/http.h"
 #include "fetch/partial.h"
 #include "fetch/sources.h"

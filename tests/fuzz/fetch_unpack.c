@@ -1,5 +1,5 @@
-/* libFuzzer: any bytes as an archive, walked without touching the disk. Paths handed on are clean, sizes are
- * kept. */
+/* libFuzzer: any bytes as an archive, listed without writing files. Returned paths are clean, and sizes
+ * are respected. */
 #include "fetch/archive.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Images from outside: decode and prepare anything. */
+/* libFuzzer: any bytes as an image, decoded and prepared. */
 #include "core/data/data.h"
 
 #include <stdlib.h>

@@ -1,6 +1,5 @@
-/* libFuzzer: any bytes as a line of metrics.jsonl. What jansson takes for an object with a whole step is
- * read, and every field has the value that jansson has; and no number is read otherwise than strtod reads it.
- */
+/* libFuzzer: any bytes as a line of metrics.jsonl. A line that jansson parses as an object with an integer
+ * step is accepted, with jansson's values of all fields. Every number has the value of strtod. */
 #include "core/run/metric_line.h"
 
 #include <jansson.h>

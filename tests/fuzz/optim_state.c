@@ -1,6 +1,6 @@
-/* Saved optimizer states come from files: for any bytes, loading refuses or succeeds, never harms, and an
- * accepted state can be stepped and saved again. First byte: formats of the optimizer that loads; the second:
- * record or stream; bit 7 of it: correct the checksums, so that later fields are reached. */
+/* libFuzzer: saved optimizer states. For any bytes, loading succeeds or is refused, and an accepted state
+ * can be stepped and saved again. First byte: formats of the loading optimizer. Second byte: a record or
+ * the file of meopt_save; bit 7: correct the checksums, so that later fields are reached. */
 #include "core/base/file.h"
 #include "core/meopt.h"
 

@@ -1,5 +1,5 @@
-/* PyTorch's zip format. Input that begins like a pickle is put into a zip with two storages (so that the
- * fuzzer need not guess offsets and checksums); other input is a whole file. */
+/* libFuzzer: PyTorch's zip format. Input that begins like a pickle is put into a zip with two storages, so
+ * that the fuzzer need not guess offsets and checksums. Other input is a whole file. */
 #include "tests/fuzz/weights_zip.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);

@@ -1,7 +1,7 @@
-/* libFuzzer: any bytes on a connection to the hub of ranks. The first byte says whether they come from a
- * stranger or from a rank (1), as they are or as the payloads of whole frames (2), and in what pieces. A
- * stranger changes nothing; a rank may end the run, never the program; what is read of a message can be
- * written again. */
+/* libFuzzer: any bytes on a connection to the hub of ranks. The first byte selects an unknown peer or a
+ * rank (1), raw bytes or payloads of complete frames (2), and the sizes of the pieces. An unknown peer
+ * changes nothing. A rank may end the run, but not the program. A message that was read can be written
+ * again. */
 #include "core/comm/hub.h"
 
 #include <stdlib.h>

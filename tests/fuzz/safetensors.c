@@ -1,4 +1,4 @@
-/* safetensors, and whatever is taken for another format by its first bytes. */
+/* libFuzzer: safetensors, and files that are detected as a different format by their first bytes. */
 #include "tests/fuzz/weights_any.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);

@@ -1,5 +1,5 @@
-/* Hostile and odd archives: each case of archives/index.json as it says, through the whole of fetch_archive.
- */
+/* Hostile and unusual archives: each case of archives/index.json has its expected result, through
+ * fetch_archive. */
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "fetch/fetch.h"

@@ -1,6 +1,6 @@
-/* Every file and directory of tests/data/containers does what its row of index.json says: the real libraries
- * wrote them (tests/make/containers.py), and one small tower is in each. It loads bit for bit, under the
- * prefix and the entry that the row names, or is refused with the row's exit code and message. */
+/* Every file and directory of tests/data/containers has the result in its row of index.json. The real
+ * libraries wrote them (tests/make/containers.py), each with one small tower. It loads bit-identically
+ * under the prefix and the entry of the row, or is refused with the row's exit code and message. */
 #include "core/base/file.h"
 #include "core/weights/weights.h"
 

@@ -1,8 +1,7 @@
-/* The bytes that one more block of the student moves in a step, and the kernels that it starts, counted by
- * the stand-in for a card (tests/gpu/fake_traffic.h) for each class of work: no change may add a pass over
- * memory
- * unseen. `bytes_moved --table` prints them; R rows of D columns, F hidden ones, all figures in bytes for
- * each of R D elements. */
+/* The bytes that one additional block of the student moves in a step, and its kernel launches, for each
+ * class of work. The simulated card (tests/gpu/fake_traffic.h) counts them, so that no change adds a pass
+ * over memory unnoticed. `bytes_moved --table` prints them: R rows of D columns, F hidden columns, all
+ * figures in bytes for each of R D elements. */
 #include "tests/train/tiny.h"
 
 #include <dlfcn.h>

@@ -1,7 +1,6 @@
-/* What a step asks of a card's driver, counted by the stand-in (tests/gpu/fake_driver.cc): the host waits
- * for the
- * card three times at most, whatever the way of the step, the number of tensors, blocks and micro-batches;
- * also of several ranks, each with a card and the cards' library (tests/gpu/fake_nccl.cc).
+/* The driver calls of a step, counted by the simulated driver (tests/gpu/fake_driver.cc). The host waits
+ * for the card at most three times, for every variant of the step and any number of tensors, blocks and
+ * micro-batches, also with several ranks and their library of collectives (tests/gpu/fake_nccl.cc).
  * `driver_calls --table` prints all counts of a step. */
 #include "tests/ranks/hand_round.h"
 #include "tests/train/tiny.h"

@@ -1,6 +1,6 @@
-/* What the stand-in of a driver (tests/gpu/fake_driver.cc) is strict about it finds: each fault that a real
- * driver meets with an error, garbage or nothing at all is planted here, and seen. Where it would not be, the
- * tests that run on the stand-in would say nothing of the code that avoids it. */
+/* The simulated driver (tests/gpu/fake_driver.cc) detects misuse. This test commits each error that a real
+ * driver answers with an error, undefined results or nothing, and expects it to be detected. Otherwise the
+ * tests on the simulated driver would not prove that the code avoids these errors. */
 #include "core/device/device.h"
 #include "core/device/gpu.h"
 

@@ -1,5 +1,5 @@
-/* Where drivers, products and telemetry are found: in an /opt of our own making, in a mount namespace,
- * without LD_LIBRARY_PATH. Each case is a process of its own, for a library that was loaded stays. */
+/* The search for drivers, GEMM libraries and telemetry: in an /opt made by the test, in a mount namespace,
+ * without LD_LIBRARY_PATH. Each case is a separate process, because a loaded library stays loaded. */
 #include "core/base/library.h"
 #include "core/device/device.h"
 #include "core/device/gpu.h"

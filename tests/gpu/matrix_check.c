@@ -1,6 +1,6 @@
-/* On a card ($MEOPT_TEST_DEVICE; the emulated ones of tests/gpu/fake_driver.cc): matrix instructions are used
- * where a start finds them right. Each lane that has its sums in other places is found, and products and
- * attention are then right without them. */
+/* On a card ($MEOPT_TEST_DEVICE; the simulated ones of tests/gpu/fake_driver.cc): matrix instructions are
+ * used only if the check at the start passes. Each lane with its sums in different positions is detected,
+ * and GEMM and attention are then correct without matrix instructions. */
 #include "core/device/device.h"
 #include "core/device/gpu.h"
 #include "tests/mentions.h"

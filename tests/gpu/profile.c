@@ -1,4 +1,4 @@
-/* core/device/profile: where the time goes is asked of every operation that there is. */
+/* core/device/profile: every operation has a kind of work. */
 #include "core/device/bench.h"
 #include "core/device/profile.h"
 

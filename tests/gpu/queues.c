@@ -1,7 +1,7 @@
-/* Streams and events of a device ($MEOPT_TEST_DEVICE, else the CPU): work that waits for an event begins
- * after it and other work does not wait, whichever stream is the slow one (FAKE_LATE of
- * tests/gpu/fake_driver.cc); copies go both ways; a device works from every thread, in parallel with another
- * device; and a card reports its index and count. */
+/* Streams and events of a device ($MEOPT_TEST_DEVICE, else the CPU). Work that waits for an event starts
+ * after it, and other work does not wait, whichever stream is slow (FAKE_LATE of
+ * tests/gpu/fake_driver.cc). Copies work in both directions. A device works from every thread, in parallel
+ * with a second device. A card reports its index and count. */
 #include "core/device/driver.h"
 #include "core/device/side_stream.h"
 

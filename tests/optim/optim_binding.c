@@ -1,6 +1,6 @@
-/* libmeopt under a framework that owns the tensors: options of single tensors between steps, memory that
- * moves, weights that others write, moments as numbers, empty tensors, and what apex's, NVIDIA's and timm's
- * LAMB have. */
+/* libmeopt under a framework that owns the tensors: options of single tensors between steps, moved memory,
+ * weights written by the caller, moments as fp32, empty tensors, and the options of apex's, NVIDIA's and
+ * timm's LAMB. */
 #include "tests/optim/optim_spans.h"
 #include "tests/optim/optim_table.h"
 

@@ -1,5 +1,5 @@
-/* The optimizer on a card ($MEOPT_TEST_DEVICE) does to every byte what it does on the CPU: all rules and
- * formats, shards that begin at an odd group, short and misaligned ends, gradients that are not finite,
+/* The optimizer on a card ($MEOPT_TEST_DEVICE) is bit-identical to that on the CPU: all rules and formats,
+ * shards that begin at an odd group, short and misaligned ends, gradients that are not finite,
  * accumulators, saving and loading. */
 #include "core/base/file.h"
 #include "core/device/device.h"

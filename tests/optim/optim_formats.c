@@ -1,6 +1,6 @@
-/* The formats keep what they promise: error bounds, no code for an empty second moment, exact corrections,
- * and the same bits from every instruction set. MEOPT_LONG=1 visits all 2^32 fp32 numbers, and over 10^8
- * random values for each property. */
+/* Properties of the formats: error bounds, no code for an empty second moment, exact residual bits, and
+ * bit-identical instruction sets. MEOPT_LONG=1 visits all 2^32 fp32 numbers, and over 10^8 random values
+ * for each property. */
 #include "core/optim/optim.h"
 #include "kernels/cpu/select.h"
 #include "tests/optim/optim_numbers.h"

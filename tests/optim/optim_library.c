@@ -1,5 +1,5 @@
-/* libmeopt as its header describes it: state that survives a restart bit by bit and goes from one format to
- * another, gradient accumulation, records of versions with adaptive precision, shards, threads. */
+/* libmeopt as documented in its header: state that survives a restart bit by bit and converts between
+ * formats, gradient accumulation, records of versions with adaptive precision, shards, threads. */
 #include "core/base/file.h"
 #include "core/optim/state.h"
 #include "tests/optim/optim_spans.h"

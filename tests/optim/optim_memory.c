@@ -1,4 +1,4 @@
-/* libmeopt's memory: bytes known before allocation, and what each preset promises. */
+/* libmeopt's memory: bytes known before allocation, and the bytes of each preset. */
 #include "tests/optim/optim_table.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* libmeopt answers every kind of misuse with an error value and a sentence. */
+/* libmeopt returns an error value and a message for every kind of misuse. */
 #include "tests/optim/optim_table.h"
 #include "tests/mentions.h"
 

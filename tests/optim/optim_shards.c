@@ -1,8 +1,8 @@
-/* A tensor cut between two handles takes the step of the whole one, to the bit: random numbers go by the
- * whole tensor's elements (meopt_tensor.first), and what needs the whole tensor (LAMB's trust ratio, norms,
- * clipping) comes from sums over both (meopt_options.reduce). Two threads are the two ranks; the sums are
- * made in their order. Each part is one chunk of the optimizer's own sums, so that even those are made alike.
- */
+/* A tensor divided between two handles takes a step bit-identical to that of the whole tensor. Random
+ * numbers are keyed by elements of the whole tensor (meopt_tensor.first). LAMB's trust ratio, norms and
+ * clipping use sums over both handles (meopt_options.reduce). Two threads are the two ranks, and sums are
+ * taken in their order. Each part is one chunk of the optimizer's own sums, so that these are the same,
+ * too. */
 #include "core/meopt.h"
 
 #include <math.h>

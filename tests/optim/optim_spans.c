@@ -1,5 +1,5 @@
-/* Momentum of 8 bits of rules without v: whatever a group holds, whatever a record says, a span gives
- * numbers; a gradient that stops leaves none, and one that is refused changes none. */
+/* 8-bit momentum of rules without v: for any values of a group and any record, its grid gives finite
+ * numbers. A momentum whose gradient stops decays to zero, and a refused gradient changes nothing. */
 #include "core/optim/optim.h"
 #include "tests/optim/optim_spans.h"
 

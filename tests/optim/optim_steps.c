@@ -1,7 +1,6 @@
-/* No single step is ever larger than what exact Adam can reach, and hardly ever much larger than what fp32
- * AdamW does on the same gradients: a million hostile histories. The negative control, the same test on a
- * second moment that may read back as zero (linear codes of sqrt(v), as published 8-bit optimizers have
- * them), must fail. */
+/* No single step exceeds the bound of exact Adam, and rarely exceeds that of fp32 AdamW on the same
+ * gradients: a million hostile histories. The negative control must fail: the same test with a second
+ * moment that may be read back as zero (linear codes of sqrt(v), as in published 8-bit optimizers). */
 #include "core/optim/optim.h"
 
 #include <float.h>

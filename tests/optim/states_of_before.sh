@@ -1,6 +1,6 @@
 #!/bin/sh
-# A run continues from a checkpoint whose momentum of 8 bits is of version 3, and says that it is converted: once, though the first tensor, a
-# token in fp32, is none of those, and not for a checkpoint of today. A version that does not exist is refused.
+# A run resumes from a checkpoint whose 8-bit momentum has record version 3, and reports the conversion once, although the first tensor, an
+# fp32 token, is not converted. It reports nothing for a current checkpoint. An unknown version is refused.
 set -eu
 command -v python3 >/dev/null || { echo "no python3" && exit 77; }
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"

@@ -1,6 +1,6 @@
-/* Ranks as one: what every back end promises (core/comm/comm.h). The ranks here are threads, each with a
- * device of its own, which share memory as processes do; those that die are processes. With MEOPT_TEST_DEVICE
- * hip or cuda each has a card, and they meet in its library (tests/gpu/fake_nccl.cc). */
+/* Contracts of every back end (core/comm/comm.h). Ranks are threads, each with its own device, which share
+ * memory like processes; those that die are processes. With MEOPT_TEST_DEVICE hip or cuda each has a card,
+ * joined by its library of collectives (tests/gpu/fake_nccl.cc). */
 #include "core/comm/comm_internal.h"
 #include "tests/mentions.h"
 

@@ -1,4 +1,4 @@
-/* Launchers' variables: each launcher alone, one inside another, and what is refused. */
+/* Variables of launchers: each launcher alone, one inside another, and refusals. */
 #include "core/comm/launch.h"
 #include "tests/mentions.h"
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Many ranks on one machine start, train, save and continue, and are shown by `runs`, the dashboard and `compare`: 12, MEOPT_LONG=1: 64,
-# more than a table of cards has room for; beneath a soft limit of descriptors that is lower than they need.
+# Many ranks on one machine start, train, save and resume, and `runs`, the dashboard and `compare` show them: 12, with MEOPT_LONG=1 64, more
+# than fit in a table of cards. The soft limit of descriptors is lower than they require.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"

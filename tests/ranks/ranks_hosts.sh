@@ -1,7 +1,7 @@
 #!/bin/sh
-# Network namespaces as hosts: ranks that torchrun's variables describe, each with a card and joined by its library, and ranks of mpirun,
-# train to the bits of one rank; two ranks on one card are refused; when the network between them is cut, the rank beyond is named within
-# 30 s, each side ends with 14 by itself, and nothing is left running. Needs root and iproute2; long: only with MEOPT_LONG=1.
+# Network namespaces as hosts. Ranks with torchrun's variables, each with a card and a library of collectives, and ranks of mpirun are
+# bit-identical to one rank. Two ranks on one card are refused. When the network between hosts is cut, the unreachable rank is named within
+# 30 s, each side ends with 14, and no process is left. Requires root and iproute2; runs only with MEOPT_LONG=1.
 set -eu
 skip() { echo "skipped: $*"; exit 77; }
 [ "${MEOPT_LONG:-}" = 1 ] || skip "long, set MEOPT_LONG=1"

@@ -1,5 +1,5 @@
-/* The hub of ranks by a clock of our own: who is let in, who is lost and how that is said, and that no
- * stranger ends a run. No socket, no waiting. */
+/* The hub of ranks with a simulated clock: which ranks are accepted, which are lost and how that is
+ * reported. No unknown peer ends a run. No sockets, no waiting. */
 #include "core/comm/hub.h"
 #include "tests/mentions.h"
 

@@ -1,9 +1,9 @@
-/* An allocation of one rank fails in a save or in a resume, at any place of it: the save or resume fails on
- * all ranks alike and names the rank, or succeeds in spite of it; or that rank's process ends for want of
- * memory (file.h, xmalloc) and the others name it. The same ranks then make the next step, with the bits of
- * ranks that nothing has happened to. Ranks are processes that share memory.
+/* An allocation of one rank fails during save or resume, at every call site. All ranks then fail with the
+ * name of that rank, or the operation succeeds, or that rank's process ends (file.h, xmalloc) and the
+ * others name it. The next step of the same ranks is bit-identical to that of undisturbed ranks. Ranks are
+ * processes that share memory.
  *
- * Each place in the code fails once; MEOPT_LONG=1: every single allocation. */
+ * Each call site fails once; MEOPT_LONG=1: every single allocation. */
 #include "core/run/checkpoint.h"
 #include "core/train/trainer_checkpoint.h"
 #include "tests/train/tiny.h"

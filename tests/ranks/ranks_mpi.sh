@@ -1,5 +1,5 @@
 #!/bin/sh
-# Ranks through Open MPI have the bits of ranks that share memory, and of one: losses, norms and weights of the last rank.
+# Ranks through Open MPI are bit-identical to ranks in shared memory and to one rank: losses, norms, and weights of the last rank.
 set -eu
 command -v mpirun >/dev/null || { echo "no mpirun here"; exit 77; }
 [ -e "$MEOPT_BUILD/libmeopt_mpi.so" ] || { echo "built without MPI"; exit 77; }

@@ -1,7 +1,6 @@
 #!/bin/sh
-# A rank, or every process, that is killed while ranks read the checkpoint to continue: what is killed is reported, the checkpoint stays as it
-# was, and the next resume ends with the bits of a run that was left alone, on as many ranks or others. MEOPT_LONG=1: at every ninth
-# read until none is left.
+# Kills one rank, or every process, while ranks read the checkpoint on resume. The killed rank is reported, and the checkpoint does not
+# change. The next resume, on any number of ranks, is bit-identical to an uninterrupted run. MEOPT_LONG=1: at every ninth read.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Several ranks from the command line: the same bits as one rank, whoever starts them; a rank that is killed, stopped or started with
-# another experiment is named, with its exit code, and nothing is left of the run's processes; --restarts and --resume on another number
-# of ranks continue to the same bits. MEOPT_LONG=1: a rank that is stopped (SIGSTOP), which takes ten seconds to be seen.
+# Several ranks from the command line are bit-identical to one rank, with every launcher. A rank that is killed, stopped or started with a
+# different configuration is named with its exit code, and no process is left. --restarts and --resume on a different number of ranks are
+# bit-identical, too. MEOPT_LONG=1: a rank stopped by SIGSTOP, which is detected after ten seconds.
 set -eu
 command -v python3 >/dev/null || { echo "no python3"; exit 77; }
 . "$MEOPT_SOURCE/tests/lib.sh"

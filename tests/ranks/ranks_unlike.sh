@@ -1,7 +1,7 @@
 #!/bin/sh
-# Ranks that are not alike do not train: another configuration, another program, other images, one card for two, and a rank or a whole job
-# that was started twice. What only one rank does a slower way is reported, once. Each is named within 30 s with its exit code, a run that is resumed is not disturbed, no process is left, and
-# nothing in /dev/shm.
+# Ranks that differ do not train: a different configuration, program or images, one card for two ranks, a rank or a whole job started twice.
+# Each is named within 30 s with its exit code. A slower method on one rank is reported once. A resumed run is not disturbed, and no process
+# or file in /dev/shm is left.
 set -eu
 command -v python3 >/dev/null || { echo "no python3"; exit 77; }
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"

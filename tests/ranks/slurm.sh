@@ -1,7 +1,7 @@
 #!/bin/sh
-# A real Slurm on loopback, two nodes as two daemons of this machine: the script of `meopt sbatch` is submitted, read by the runs'
-# readers while it trains, warned, saves, goes back into the queue, comes again, and ends with the bits of a run that was left alone; a
-# job that is cancelled leaves nothing running. Needs root, slurmctld, slurmd, munge and the MPI module; long: only with MEOPT_LONG=1.
+# A real Slurm on loopback, with two daemons as nodes. The script of `meopt sbatch` is submitted, read by readers while it trains,
+# signalled, saves, is requeued, resumes, and is bit-identical to an uninterrupted run. A cancelled job leaves no process. Requires root,
+# slurmctld, slurmd, munge and the MPI module; runs only with MEOPT_LONG=1.
 set -eu
 skip() { echo "skipped: $*"; exit 77; }
 [ "${MEOPT_LONG:-}" = 1 ] || skip "long, set MEOPT_LONG=1"

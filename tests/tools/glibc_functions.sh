@@ -1,6 +1,6 @@
 #!/bin/sh
-# What is built asks glibc for nothing that CentOS 7 has not (2.17): no newer function but those that core/base/platform.c and
-# core/base/transfer.c do without on an older glibc (the test old_glibc compiles them so), and newer versions of old functions alone.
+# The built files require nothing from glibc that CentOS 7 (2.17) lacks: no newer function except those that core/base/platform.c and
+# core/base/transfer.c replace on an older glibc (test old_glibc), and new versions of old functions.
 set -eu
 command -v objdump >/dev/null || { echo "no objdump"; exit 77; }
 grep -q 'MEOPT_SANITIZE:BOOL=ON' "$MEOPT_BUILD/CMakeCache.txt" && echo "sanitizers bring functions of their own" && exit 77

@@ -1,7 +1,7 @@
 #!/bin/sh
-# The whole program, and libmeopt-optim.so, build against glibc 2.17 (CentOS 7) and run: with `zig cc`, which brings that glibc's
-# declarations and symbols, and without the constants and the call numbers that came after it and after Linux 3.10. MEOPT_ZIG or PATH
-# names the compiler (pip: ziglang). Others' libraries are those of this machine.
+# The program and libmeopt-optim.so build against glibc 2.17 (CentOS 7) and run. `zig cc` provides that glibc's declarations and symbols;
+# constants and call numbers newer than it and Linux 3.10 are removed. MEOPT_ZIG or PATH has the compiler (pip: ziglang). Other libraries
+# are those of this machine.
 set -eu
 [ "${MEOPT_LONG:-}" ] || { echo "long: MEOPT_LONG=1"; exit 77; }
 zig=$(command -v "${MEOPT_ZIG:-zig}") || { echo "no zig in PATH, nor named by MEOPT_ZIG"; exit 77; }

@@ -1,8 +1,8 @@
 #!/bin/sh
-# A program that was built with an older header, or with a newer one, runs with this library: the structs of the headers of 0.1.0 (the
-# first, 7d78a49, and the last, 56d9ebd, in tests/data/headers), of today, and with a field more in each that may grow. All train to the
-# same weights, nothing is written after a struct, and what the library does not know is refused unless it is 0,
-# and so are the formats that widened during a run, which were removed.
+# A program that was built with an older or a newer header runs with this library. Headers: the first (7d78a49) and the last (56d9ebd) of
+# version 0.1.0 in tests/data/headers, the current one, and one with an additional field in each struct that may grow. All train to the same
+# weights, and nothing is written after a struct. A field that the library does not know must be 0, and the removed widening formats are
+# refused.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 dir=$work

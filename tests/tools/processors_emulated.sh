@@ -1,7 +1,6 @@
 #!/bin/sh
-# Two training steps on the processors that qemu-user emulates: each takes its own instruction set, meets no instruction that it lacks,
-# and gives the bits that this processor gives with that set (MEOPT_CPU_ISA).
-# qemu 7.2 emulates no AVX-512; -avx512bw keeps it so.
+# Two training steps on processors emulated by qemu-user: each uses its own instruction set, executes no instruction that it lacks, and is
+# bit-identical to this processor with that set (MEOPT_CPU_ISA). qemu 7.2 emulates no AVX-512; -avx512bw disables it.
 set -eu
 command -v qemu-x86_64 >/dev/null || { echo "skipped: no qemu-x86_64 (package qemu-user)"; exit 77; }
 [ "$(uname -m)" = x86_64 ] || { echo "skipped: the sets are those of x86-64"; exit 77; }

@@ -1,7 +1,6 @@
 #!/bin/sh
-# One width, one layout, nothing too long to hold in one head: no line over 110 columns, no file over 600 lines, no
-# function over 90, and the layout of .clang-format. The layout is compared where clang-format 14 is installed (other
-# versions lay out otherwise); the rest needs nothing.
+# Lines of at most 110 columns, files of at most 600 lines, functions of at most 90 lines, and the layout of .clang-format. The layout is
+# compared if clang-format 14 is installed, because other versions differ.
 set -eu
 SOURCE=${MEOPT_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
 cd "$SOURCE"

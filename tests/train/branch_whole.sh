@@ -1,7 +1,7 @@
 #!/bin/sh
-# A branch (--resume RUN --at N) that is killed while it is made, at any rename, write, sync or new name, is either not there or can be
-# resumed; the run that it comes from stays as it is. And a rename that is made though NFS has lost its reply is no failure: a run
-# does not exist already because it is itself, and one branch does not become two.
+# Kills the creation of a branch (--resume RUN --at N) at any rename, write, sync or new name: the branch then either does not exist or can
+# be resumed, and its parent run does not change. A rename that succeeds although NFS lost the reply is not a failure, and one branch does
+# not become two.
 set -u
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 every=3

@@ -1,6 +1,6 @@
-/* Checkpoints on disk: what was saved comes back, a damaged one is passed over, a failed save leaves what was
- * there, and as many stay as are kept. No model and no optimizer: tensors and records are numbers made here.
- */
+/* Checkpoints on disk: saved data is restored, a damaged checkpoint is skipped, a failed save leaves
+ * existing ones, and the configured number is kept. No model and no optimizer: tensors and records are
+ * made here. */
 #include "core/base/json.h"
 #include "tests/train/checkpoint.h"
 

@@ -1,6 +1,6 @@
-/* Checkpoints while calls fail, files are damaged and saves were killed: the good one is never removed, never
- * passed over for an older one, and never taken for absent. renameat, open, fdopendir and pread stand here in
- * front of the C library's. */
+/* Checkpoints with failing calls, damaged files and killed saves. The good one is never removed, never
+ * skipped for an older one, and never reported as absent. This file defines renameat, open, fdopendir and
+ * pread in front of the C library's. */
 #include "tests/train/checkpoint.h"
 
 #include <dirent.h>

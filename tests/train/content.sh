@@ -1,6 +1,6 @@
 #!/bin/sh
-# The content of weight files and images belongs to a run: a teacher, a student or an image with other bytes under the same name, of the
-# same size and time, is refused with the file's name, on one rank of two and when a run resumes.
+# The content of weight files and images belongs to a run. A teacher, a student or an image with different bytes but the same name, size and
+# time is refused with its file name, on one of two ranks and on resume.
 set -eu
 command -v python3 >/dev/null || { echo "no python3"; exit 77; }
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"

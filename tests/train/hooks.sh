@@ -1,7 +1,6 @@
 #!/bin/sh
-# --on-event and --on-end: the facts in the environment and as JSON on standard input, in order, of a run that ends well, of one that
-# is stopped and of one that is killed; a hook that fails, hangs, reads nothing or cannot be started changes neither the exit
-# code nor a bit of the run, and is reported once.
+# --on-event and --on-end receive the facts in the environment and as JSON on standard input, in order, for a run that ends, is stopped, or
+# is killed. A hook that fails, hangs, reads nothing or cannot start changes neither the exit code nor the results, and is reported once.
 set -eu
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 few_images 16

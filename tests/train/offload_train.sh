@@ -1,8 +1,7 @@
 #!/bin/sh
-# States in a file (optim.offload nvme): checkpoints have the bytes of a run that holds its states, for rules, formats and ways of a
-# step, by io_uring and by threads, killed anywhere and resumed with the key or without; the plan is the measurement; a disk that is
-# full, fails or writes short ends the run or does not, is named, and the last checkpoint continues. MEOPT_LONG=1: 300 kills,
-# or MEOPT_KILLS.
+# States in a file (optim.offload nvme): checkpoints have the bytes of a run with resident states, for rules, formats and variants of a
+# step, with io_uring and threads, killed anywhere and resumed with or without the key. The plan equals the measurement. A full disk, a
+# failure or a short write is reported, and the last checkpoint resumes. MEOPT_LONG=1: 300 kills, or MEOPT_KILLS.
 set -eu
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 few_images 40

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Training, ranks, a checkpoint, an export in the place of another one, on a kernel without the calls that came after Linux
-# 3.10 (CentOS 7).
+# Training, ranks, a checkpoint, and an export that replaces an existing one, on a kernel without system calls newer than Linux 3.10 (CentOS
+# 7).
 set -eu
 old=$MEOPT_BUILD/tests/test_old_kernel
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"

@@ -1,7 +1,6 @@
 #!/bin/sh
-# A DINOv2 teacher and a CLIP student, each with its own preprocessing of the same images (mean, filter, size): losses as
-# transformers' classes and PyTorch make them (tests/make/pairs.py), alone and in every way to run; equal preprocessings change
-# nothing.
+# A DINOv2 teacher and a CLIP student, each with its own preprocessing (mean, filter, size) of the same images. Losses equal those of
+# transformers' classes and PyTorch (tests/make/pairs.py), in every way to run. Equal preprocessings change nothing.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"

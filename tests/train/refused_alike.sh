@@ -1,6 +1,6 @@
 #!/bin/sh
-# plan, embed and train refuse the same checkpoints, with one message each: what was planned does not die at its
-# start, and nothing is computed with a tower that is not the file's.
+# plan, embed and train refuse the same checkpoints with the same messages: a planned run does not fail at its start, and no tower is
+# computed that differs from its file.
 set -u
 . "$MEOPT_SOURCE/tests/lib.sh"
 towers=$MEOPT_SOURCE/tests/data/towers

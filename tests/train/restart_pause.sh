@@ -1,6 +1,6 @@
 #!/bin/sh
-# In the pause before a restart (--restarts) a run lives: it is not called failed, `meopt stop` and SIGTERM are heard and end it with
-# exit code 10, and so is a stop that comes while the ranks still end. A worker that was stopped by SIGSTOP is shown so, its successor not.
+# The pause before a restart (--restarts): the run is not shown as failed, and `meopt stop` and SIGTERM end it with exit code 10, also while
+# the ranks are still ending. A worker stopped by SIGSTOP is shown as stopped, its successor is not.
 set -eu
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 few_images 8

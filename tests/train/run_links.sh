@@ -1,6 +1,6 @@
 #!/bin/sh
-# Nothing in a run directory is opened through a symbolic link, and nothing there is waited for: a run that came from another user
-# else, or out of an archive, writes to no file of ours.
+# Nothing in a run directory is opened through a symbolic link, and no reader blocks there: a run from another user or an archive cannot
+# make meopt write to other files.
 set -u
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 export OMP_NUM_THREADS=2

@@ -1,4 +1,4 @@
-/* Steps of many ranks on paper, by numbers worked out by hand (core/train/scaling.h). */
+/* Predicted steps of many ranks, compared with numbers computed by hand (core/train/scaling.h). */
 #include "core/train/scaling.h"
 
 #include <setjmp.h>

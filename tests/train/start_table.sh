@@ -1,6 +1,6 @@
 #!/bin/sh
-# A start reports in one table, on stderr and in meta.json, by what the run is computed: the same rows on every kind of device, and a
-# warning with its cost for each way that is slower than it could be.
+# Each start prints one table, on stderr and in meta.json, of the devices, libraries and kernels in use. It has the same rows on every kind
+# of device, and a warning with the cost of each slower method.
 set -eu
 . "$MEOPT_SOURCE/tests/gpu/fake_cards.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"

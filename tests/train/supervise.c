@@ -1,5 +1,5 @@
-/* The supervisor's judgement: how long a silence is a slow file system or a long step, and what the kernel
- * says of memory. */
+/* The supervisor's decisions: whether a silence is a slow file system or a long step, and the kernel's
+ * reports about memory. */
 #include "cli/supervisor/supervise_internal.h"
 
 #include <setjmp.h>

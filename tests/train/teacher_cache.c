@@ -1,5 +1,6 @@
-/* The teacher's outputs in a file: what the teacher gives, computed once, also by a process that was killed;
- * never taken from a file of other images or another teacher, and never of an image that has none. */
+/* The file of the teacher's outputs: equal to the teacher's outputs, computed once, also by a process that
+ * was killed. It is never used with different images or a different teacher, nor for an image without an
+ * entry. */
 #include "core/train/teacher_cache.h"
 #include "core/train/experiment.h"
 #include "tests/train/tiny.h"

@@ -1,10 +1,10 @@
-/* Gradients of bf16 towers with outliers, as trained ViTs have them: a constant channel of the residual
- * stream far above the others, tokens, hidden units, gammas of norms. Each must be no more than twice as far
- * from exact as PyTorch's autocast to bf16 has them, whose residual stream is fp32.
+/* Gradients of bf16 towers with outliers, as in trained ViTs: a constant channel of the residual stream
+ * far above the others, tokens, hidden units, gammas of norms. Each error must be at most twice that of
+ * PyTorch's autocast to bf16, whose residual stream is fp32.
  *
- * The limits are autocast's errors against float64 (tests/bench/tower_outliers.py makes the same towers and
- * prints them; PyTorch 2.15 on a CPU). What is exact comes from the tower in fp32 here, which differs from
- * PyTorch by at most 5e-5 (golden_towers). */
+ * The limits are autocast's errors against float64 (tests/bench/tower_outliers.py prints them for the same
+ * towers; PyTorch 2.15 on a CPU). The reference here is the tower in fp32, which differs from PyTorch by
+ * at most 5e-5 (golden_towers). */
 #include "core/base/file.h"
 #include "core/nn/tower.h"
 #include "kernels/bf16.h"

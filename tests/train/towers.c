@@ -1,6 +1,6 @@
-/* Towers from the inside: where a group's gradients are, that two release buffers change no bit, and that
- * another kind of input is another embed and head over the same blocks. Tiny towers of every family, random
- * weights. On a card: MEOPT_TEST_DEVICE=hip:0. */
+/* Towers from the inside: the parameter groups of gradients, bit-identical results with two release
+ * buffers, and a different kind of input through embed and head functions over the same blocks. Tiny
+ * towers of every family, random weights. On a card: MEOPT_TEST_DEVICE=hip:0. */
 #include "core/base/file.h"
 #include "core/nn/tower.h"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What a user gets wrong: one clear message each, the documented exit code, nothing half made.
+# Mistakes of a user: one clear message each, the documented exit code, no partial files.
 set -u
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 mkdir "$work/empty"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# One line for a job that comes back: `train --resume-if-exists --name N` begins the run, continues it, and finds it done;
-# it does not continue another experiment.
+# One command for a job that is requeued: `train --resume-if-exists --name N` begins the run, resumes it, and reports that it is complete.
+# It does not resume a different experiment.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"

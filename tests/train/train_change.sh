@@ -1,6 +1,6 @@
 #!/bin/sh
-# A run that is resumed otherwise: with other keys, from an earlier checkpoint, as a new run with its weights; keys that change while it
-# trains, on a real terminal; and the line that is reported after a divergence, which works as it stands.
+# Resuming with changes: with different keys, from an earlier checkpoint, as a new run with its weights. Keys that change while the run
+# trains, on a real terminal. The command that is printed after a divergence works unchanged.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"

@@ -1,6 +1,6 @@
-/* Clipping, in each variant of a step: LAMB's own (max_grad_norm) holds from the first step on, also where it
- * is the only one, and a gradient that is not finite is reported with what it left undone. The rules are set
- * so that a step is as long as the gradient: no trust ratio, and an eps that makes sqrt(v) negligible. */
+/* Clipping, in each variant of a step. LAMB's own (max_grad_norm) works from the first step, also alone. A
+ * gradient that is not finite is reported with the tensors that did not step. The rules are configured so
+ * that a step is as long as the gradient: no trust ratio, and an eps that makes sqrt(v) negligible. */
 #include "core/train/trainer.h"
 #include "tests/train/tiny.h"
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The supervisor: every way in which a worker can end is reported within seconds, with the right exit code and the next step; stop,
-# checkpoint and runs; a run that lives on without its supervisor, and one that 100 killed viewers (MEOPT_LONG; else 10) do not touch.
+# The supervisor: every end of a worker is reported within seconds, with the right exit code and the next step. Commands stop, checkpoint
+# and runs. A worker that continues without its supervisor, and one that 100 killed viewers (MEOPT_LONG; else 10) do not disturb.
 set -eu
 . "$MEOPT_SOURCE/tests/lib.sh"
 group=

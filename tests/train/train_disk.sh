@@ -1,7 +1,7 @@
 #!/bin/sh
-# A disk that fills while a checkpoint is written: saving pauses, which the run says; the checkpoint before stays whole, no half one
-# is left, no metric line is lost; saving resumes when there is room, and when there is none after the last step, the run ends with
-# exit 5 and resumes later.
+# A disk that fills while a checkpoint is written: saving pauses, and the run reports that. The previous checkpoint stays complete, no
+# partial one is left, and no line of metrics is lost. Saving resumes when there is space. If there is none after the last step, the run
+# ends with exit code 5 and can be resumed later.
 set -u
 [ "$(id -u)" = 0 ] || { echo "needs root for a small tmpfs"; exit 77; }
 . "$MEOPT_SOURCE/tests/lib.sh"

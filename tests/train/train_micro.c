@@ -1,6 +1,6 @@
-/* Micro-batches: accumulated gradients give the step of the whole batch. In fp32 to rounding, for every rule
- * that is smooth in the gradient; with released gradients within what bf16 and compressed accumulators lose.
- * Three families, tiny towers with random weights. */
+/* Micro-batches: accumulated gradients give the step of the whole batch. In fp32 up to rounding, for every
+ * rule that is smooth in the gradient; with released gradients up to the errors of bf16 and compressed
+ * accumulators. Three families, tiny towers with random weights. */
 #include "core/base/log.h"
 #include "core/config/config.h"
 #include "core/train/trainer.h"

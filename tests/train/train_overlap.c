@@ -1,7 +1,7 @@
-/* What travels between ranks travels while they compute: where a block's sums take as long as its backward
- * pass, a step takes as long as the longer of the two, and not both. Computing and carrying are stretched by
- * sleeping, in proportion to the blocks and to the bytes, so that it can be seen on any machine; on cards
- * (MEOPT_TEST_DEVICE: hip, cuda) by their driver's stand-in and that of their library, in their streams. */
+/* Communication between ranks overlaps with computation: if reducing a block takes as long as its backward
+ * pass, a step takes as long as the longer of both, not their sum. Sleeping stretches computation and
+ * communication in proportion to blocks and bytes, so that any machine shows it. On cards
+ * (MEOPT_TEST_DEVICE: hip, cuda) the simulated driver and library do that in their streams. */
 #include "core/base/clock.h"
 #include "core/nn/tower.h"
 #include "core/train/trainer.h"

@@ -1,7 +1,6 @@
-/* A step over several ranks has the bits of one rank that takes the same micro-batches: losses, norms and
- * weights, for every way a step runs, every rule, format and shard, on 1, 2, 3, 4 and 8 ranks. The ranks are
- * threads here, each with its own device and trainer, joined by shared memory; ranks.sh has processes, and
- * MPI. */
+/* A step over several ranks is bit-identical to one rank with the same micro-batches: losses, norms and
+ * weights, for every variant of a step, rule, format and shard, on 1, 2, 3, 4 and 8 ranks. The ranks are
+ * threads with their own device and trainer, joined by shared memory; ranks.sh tests processes and MPI. */
 #include "core/train/partition.h"
 #include "tests/ranks/ranks.h"
 

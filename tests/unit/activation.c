@@ -1,5 +1,5 @@
-/* kernels/cpu/activation: bf16 has the results of floats, rounded, for each of its values and each kind,
- * whether they are computed or looked up. */
+/* kernels/cpu/activation: results of bf16 are those of floats, rounded, for each value and each kind,
+ * whether computed or from a table. */
 #include "core/device/device.h"
 #include "kernels/bf16.h"
 #include "kernels/cpu/select.h"

@@ -1,5 +1,5 @@
-/* Choices of the experiment and their counterparts: libmeopt's rules, formats and presets, the towers'
- * families and published shapes. The test walks both lists, so neither can grow alone. */
+/* Choices of the configuration and their counterparts: libmeopt's rules, formats and presets, the towers'
+ * families and published shapes. The test iterates over both lists, so that neither can be extended alone. */
 #include "core/train/train_internal.h"
 
 #include <setjmp.h>

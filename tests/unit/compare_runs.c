@@ -1,5 +1,5 @@
-/* Runs of every kind are read rightly or refused clearly, and the table says of them what a reference
- * computation says. */
+/* Runs of every kind are read correctly or refused clearly, and the table has the values of a reference
+ * computation. */
 #include "core/base/file.h"
 #include "core/compare/gap.h"
 #include "core/compare/table.h"

@@ -1,5 +1,5 @@
-/* Editing touches the target and nothing else: chosen documents, each with the text that it must become, or
- * the refusal with its place. Random documents: config_edit_random.c. */
+/* Editing changes only the target: chosen documents, each with the expected text, or the refusal with its
+ * line. Random documents: config_edit_random.c. */
 #include "core/base/file.h"
 #include "core/config/config.h"
 #include "core/config/edit.h"

@@ -1,6 +1,5 @@
-/* The form under random keys and sizes, drawn to nowhere: whatever is pressed, the text stays a valid
- * experiment, undo leads back to the saved bytes, and nothing is read or written out of bounds (ASan). 2 s;
- * MEOPT_LONG=1: 60 s. */
+/* The form under random keys and sizes, without a terminal: the text is always a valid configuration, undo
+ * returns to the saved bytes, and nothing is accessed out of bounds (ASan). 2 s; MEOPT_LONG=1: 60 s. */
 #include "cli/form/form.h"
 #include "core/base/file.h"
 #include "core/base/log.h"

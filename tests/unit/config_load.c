@@ -1,4 +1,4 @@
-/* core/config: what is accepted, what is refused, and what is said. */
+/* core/config: accepted and refused documents, and their messages. */
 #include "core/base/file.h"
 #include "core/config/config.h"
 

@@ -1,5 +1,4 @@
-/* Wrong experiments: each is refused with the right line and column, says what was found, and suggests what
- * to do. */
+/* Wrong configurations: each is refused with the right line and column, the value found, and a hint. */
 #include "core/config/config.h"
 #include "tests/mentions.h"
 

@@ -1,5 +1,5 @@
-/* kernels/cpu/select: which set of kernels each processor takes, and that a set asked for is had or refused.
- * core/base/cpu: what a processor can do, and that everything ahead of the kernels asks there. */
+/* kernels/cpu/select: the set of kernels of each processor; a requested set is used or refused.
+ * core/base/cpu: the features of a processor, and that all code that chooses before the kernels uses it. */
 #include "core/base/cpu.h"
 #include "core/base/file.h"
 #include "core/device/device.h"

@@ -1,5 +1,5 @@
-/* Random keys and sizes on the dashboard of a run that grows, shrinks and is torn; memory that stays small
- * over a long run. */
+/* Random keys and sizes on the dashboard of a run that grows, shrinks and is torn. Memory stays small over
+ * a long run. */
 #include "cli/dashboard/dash_draw.h"
 #include "cli/dashboard/dash_internal.h"
 #include "cli/terminal/screen.h"

@@ -1,5 +1,5 @@
-/* Which files below a root are the images: links that lead back end, training is not mixed with validation
- * and test, patterns choose otherwise, what is not read is counted. */
+/* Which files below a root are the images: cycles of links end, training images are not mixed with
+ * validation and test images, patterns override that, and skipped files are counted. */
 #include "core/base/file.h"
 #include "core/data/list.h"
 #include "tests/mentions.h"

@@ -1,5 +1,5 @@
-/* What the system refuses is no bad image: the loader when files cannot be opened or read, once or for ever.
- * open() and read() of this program stand before the system's. */
+/* A failed system call is not a bad image: the loader with files that cannot be opened or read, once or
+ * always. This program defines open() and read() in front of the C library's. */
 #include "core/base/file.h"
 #include "core/data/data.h"
 

@@ -1,5 +1,5 @@
-/* The list of images is whole or an error: what cannot be looked at is never left out. stat and readdir stand
- * here in front of the C library's. */
+/* The list of images is complete or an error: an entry that cannot be examined is never omitted. This
+ * program defines stat and readdir in front of the C library's. */
 #include "core/base/file.h"
 #include "core/data/list.h"
 

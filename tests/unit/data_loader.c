@@ -1,4 +1,4 @@
-/* Order of the images and the loader around it. */
+/* Order of the images, and the loader. */
 #include "core/base/file.h"
 #include "core/data/data.h"
 

@@ -1,5 +1,5 @@
-/* Images in tar archives: the same samples as of loose files, in the order of their names, also after a
- * resume. Archives next to images are not read; a damaged one is an error of the list. */
+/* Images in tar archives: the same samples as from single files, in the order of their names, also after a
+ * resume. Archives next to images are skipped; a damaged one is an error of the list. */
 #include "core/base/file.h"
 #include "core/data/data.h"
 #include "core/data/list.h"

@@ -1,6 +1,6 @@
-/* Calls that a signal interrupts or that take less than they were given are asked again, and end where they
- * are interrupted each time: fsync, ftruncate, read, pread, write and pwrite stand here in front of the C
- * library's. */
+/* Calls that are interrupted by a signal, or that transfer less than requested, are repeated, and fail if
+ * they are interrupted every time. This program defines fsync, ftruncate, read, pread, write and pwrite in
+ * front of the C library's. */
 #include "core/base/file.h"
 #include "core/weights/weights.h"
 

@@ -1,5 +1,5 @@
-/* What a checkpoint holds against what a tower reads: nothing is left out in silence. The files are those of
- * tests/data/towers, with one tensor more, less, or of another shape. */
+/* Tensors of a checkpoint compared with those that a tower reads: nothing is ignored silently. The files
+ * are those of tests/data/towers, with one tensor more, less, or of a different shape. */
 #include "core/nn/nn.h"
 #include "tests/golden/golden.h"
 #include "tests/mentions.h"
