@@ -24,11 +24,12 @@ retired = [ # in text: expression, what to write
     (r"by whole numbers", "integer GEMM"), (r"products? of matrices|matrix products?", "GEMM, matmul"),
     (r"the house|rooms? of the", "source layout, module"), (r"stands? in|lies? in", "is stored in, is located in"),
     (r"(somebody|nobody|whoever)", "name the actor"),
+    (r"(one|a) (thread|block|row|line|lane|byte|bit) an? (group|row|column|pair|chunk|kernel|step|rank|card|image)", "per"),
 ]
 names = [ # parts of identifiers, between underscores
     "bear", "borne", "leads", "course", "talk", "givers", "unite", "unites", "united", "ununited", "rung", "rungs", "ladder",
     "climb", "mend", "mends", "verdict", "verdicts", "wish", "wishes", "obey", "obeyed", "farewell", "told", "tell", "tells",
-    "room", "beside", "behind", "respell", "geometry", "manner", "cutter", "nonsense",
+    "room", "beside", "behind", "respell", "geometry", "manner", "cutter", "nonsense", "carrier", "today",
 ]
 kept = { # literals that scripts read, as they are
     '"mend"': "start[].mend of meta.json",
