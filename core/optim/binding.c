@@ -120,7 +120,7 @@ int meopt_state_view(const struct meopt *opt, size_t tensor, enum meopt_view whi
     if (status) return status;
     const struct tensor *t = &opt->tensors[tensor];
     const struct layout *l = &t->layout;
-    bool pair = OPTIM_PAIR(l->m, l->v), residual = optim_residual_bytes(l->weights) > 0;
+    bool pair = OPTIM_JOINT(l->m, l->v), residual = optim_residual_bytes(l->weights) > 0;
     uint8_t *accumulator = t->accumulator;
     const struct {
         uint8_t *p;

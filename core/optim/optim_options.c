@@ -216,11 +216,10 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
     if (o->offload == MEOPT_OFFLOAD_FILE && !o->dry && !o->offload_dir)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "offloading to a file requires offload_dir");
     if (o->reserved_adapt_every)
-        return optim_fail(
-            err, MEOPT_BAD_ARGUMENT,
-            "adapt_every is %d, order_continues 0: formats that widen during a run were removed; "
-            "choose wider ones, as of meopt_options_preset \"quality\"",
-            o->reserved_adapt_every);
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "adapt_every is %d, expected 0: formats that widen during a run were removed; "
+                          "choose wider ones, as of meopt_options_preset \"quality\"",
+                          o->reserved_adapt_every);
     if (RULE_HAS(o->rule, WITH_V) && OPTIM_LOW_BIT(o->second_moment) && o->beta1 * o->beta1 >= o->beta2)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           "a second moment of 8 or 4 bits needs beta1^2 < beta2, got %g and %g", o->beta1,
