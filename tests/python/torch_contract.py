@@ -1,11 +1,10 @@
-"""meopt.torch keeps the contract of torch.optim.Optimizer: what PyTorch's own tests of optimizers ask for."""
+"""meopt.torch next to torch and timm: defaults, files, other types and layouts, distributed checkpoints."""
 import copy
 import unittest
 import warnings
 
 import torch
 from torch import nn
-from torch.optim import lr_scheduler as schedulers
 
 import meopt.torch as mt
 
@@ -13,26 +12,10 @@ try:
     import timm.optim
 except ImportError:
     timm = None
-from torch_optimizers import RULES, make_model, through_file, train
-
-
-def clear(model):
-    for p in model.parameters():
-        p.grad = None
+from torch_optimizers import make_model, through_file, train
 
 
 class Contract(unittest.TestCase):
-    def test_is_an_optimizer(self):
-        for made in RULES.values():
-            optimizer = made(make_model().parameters())
-            self.assertIsInstance(optimizer, torch.optim.Optimizer)
-            self.assertIn("lr: ", repr(optimizer))
-            self.assertEqual(len(optimizer.state), 8)
-            with self.assertRaises(ValueError):
-                made([])
-            with self.assertRaises(TypeError):
-                made(torch.ones(3))
-
     def test_defaults_are_those_of_torch(self):
         p = [nn.Parameter(torch.ones(4))]
         pairs = ((mt.Adam, torch.optim.Adam), (mt.AdamW, torch.optim.AdamW), (mt.SGD, torch.optim.SGD))
@@ -66,89 +49,6 @@ class Contract(unittest.TestCase):
                 train(model, optimizer, 2, 1)
             for p, q in zip(*(model.parameters() for model, _ in pair)):
                 torch.testing.assert_close(p, q, rtol=2e-5, atol=2e-6)
-
-    def test_schedulers(self):
-        made = (lambda o: schedulers.LambdaLR(o, lambda e: 0.9**e), lambda o: schedulers.StepLR(o, 1),
-                lambda o: schedulers.MultiplicativeLR(o, lambda e: 0.9),
-                lambda o: schedulers.MultiStepLR(o, [1, 2]),
-                lambda o: schedulers.ConstantLR(o), lambda o: schedulers.LinearLR(o),
-                lambda o: schedulers.ExponentialLR(o, 0.9), lambda o: schedulers.PolynomialLR(o),
-                lambda o: schedulers.CosineAnnealingLR(o, 4),
-                lambda o: schedulers.CosineAnnealingWarmRestarts(o, 2),
-                lambda o: schedulers.OneCycleLR(o, 0.01, total_steps=6),
-                lambda o: schedulers.CyclicLR(o, 1e-4, 1e-2, cycle_momentum=False),
-                lambda o: schedulers.SequentialLR(o, [schedulers.LinearLR(o), schedulers.StepLR(o, 1)], [2]),
-                lambda o: schedulers.ReduceLROnPlateau(o, patience=0))
-        for make in made:
-            pair = []
-            for adamw, options in ((mt.AdamW, {"preset": "fp32"}), (torch.optim.AdamW, {})):
-                model = make_model()
-                optimizer = adamw(model.parameters(), lr=1e-3, **options)
-                scheduler = make(optimizer)
-                for step in range(4):
-                    loss = train(model, optimizer, 1, step)
-                    scheduler.step(*([loss] if isinstance(scheduler, schedulers.ReduceLROnPlateau) else []))
-                pair.append(list(model.parameters()))
-            for p, q in zip(*pair):
-                torch.testing.assert_close(p, q, rtol=2e-5, atol=2e-6)
-
-    def test_hooks(self):
-        calls = []
-        model = make_model()
-        optimizer = mt.AdamW(model.parameters())
-        optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
-        optimizer.register_step_post_hook(lambda *_: calls.append("after"))
-        optimizer.register_state_dict_pre_hook(lambda o: calls.append("saving"))
-        optimizer.register_state_dict_post_hook(lambda o, saved: {**saved, "extra": 1})
-        optimizer.register_load_state_dict_pre_hook(lambda o, s: calls.append(s["state"][0]["meopt"].dtype))
-        weight = model[0].weight
-        optimizer.register_load_state_dict_post_hook(lambda o: calls.append(o.state[weight]["step"].item()))
-        train(model, optimizer, 1)
-        state = optimizer.state_dict()
-        self.assertEqual(state["extra"], 1)
-        optimizer.load_state_dict(state)
-        self.assertEqual(calls, ["before", "after", "saving", torch.uint8, 1.0])
-
-    def test_closure(self):
-        model = make_model()
-        optimizer = mt.AdamW(model.parameters())
-
-        def closure():
-            optimizer.zero_grad()
-            loss = model(torch.ones(2, 48)).pow(2).mean()
-            loss.backward()
-            return loss
-
-        losses = [optimizer.step(closure).item() for _ in range(3)]
-        self.assertLess(losses[-1], losses[0])
-
-    def test_no_gradients_no_step(self):
-        for made in RULES.values():
-            model = make_model(torch.bfloat16)
-            optimizer = made(model.parameters(), weight_decay=0.1)
-            train(model, optimizer, 1)
-            clear(model)
-            before, state = copy.deepcopy(model.state_dict()), optimizer.state_dict()
-            optimizer.step()
-            for name, value in model.state_dict().items():
-                self.assertTrue(torch.equal(value, before[name]), name)
-            self.assertEqual(str(state), str(optimizer.state_dict()))
-
-    def test_state_dict_is_a_copy_and_deterministic(self):
-        model = make_model(torch.bfloat16)
-        optimizer = mt.AdamW(model.parameters())
-        train(model, optimizer, 2)
-        first, again = optimizer.state_dict(), optimizer.state_dict()
-        train(model, optimizer, 1)
-        for key, each in first["state"].items():
-            for name, value in each.items():
-                self.assertTrue(torch.equal(value, again["state"][key][name]))
-        self.assertEqual(first["state"][0]["step"].item(), 2)
-
-    def test_public_attributes_of_a_copy(self):
-        optimizer = mt.AdamW(make_model().parameters())
-        names = [{name for name in vars(o) if name[0] != "_"} for o in (optimizer, copy.deepcopy(optimizer))]
-        self.assertEqual(*names)
 
     def test_loads_other_formats(self):
         for dtype in (torch.float32, torch.bfloat16):

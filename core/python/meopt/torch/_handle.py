@@ -120,7 +120,7 @@ class Handle:
         infos = [self.info(i) for i in range(n)]
         self.formats = [info.weights for info in infos]
         self.moments = [(i.first_moment != L.NO_FORMAT, i.second_moment != L.NO_FORMAT) for i in infos]
-        self.steps = torch.zeros(n, dtype=torch.float32)  # updates of each parameter
+        self.steps = torch.zeros(n, dtype=torch.float32, device="cpu")  # updates of each parameter
         self.kinds = [kind_of(p) for p in params]
         self.pointers = [p.data_ptr() for p in params]
         self.versions = [p._version for p in params]
@@ -286,7 +286,7 @@ class Handle:
     def save(self, i: int) -> Dict[str, Tensor]:
         """Returns {"step": fp32, 0-d, "meopt": uint8 record of the moments, "residual": uint8, if there is
         any}."""
-        record = torch.empty(self.lib.state_bytes(self.opt, i), dtype=torch.uint8)
+        record = torch.empty(self.lib.state_bytes(self.opt, i), dtype=torch.uint8, device="cpu")
         self.lib.state_save(self.opt, i, record.data_ptr(), record.numel())
         saved = {"step": self.steps[i].clone(), "meopt": record}
         saved.update(self.save_residual(i))
@@ -298,17 +298,21 @@ class Handle:
         if bits is None:
             return {}
         crc = self.expected[i] if i in self.expected else crc_of(self.params[i])
-        head = RESIDUAL_HEAD.pack(self.formats[i], crc)
-        return {"residual": torch.cat([torch.tensor(list(head), dtype=torch.uint8), host_bytes(bits)])}
+        head = torch.frombuffer(bytearray(RESIDUAL_HEAD.pack(self.formats[i], crc)), dtype=torch.uint8)
+        return {"residual": torch.cat([head, host_bytes(bits)])}
 
     def save_portable(self, i: int, names: Sequence[str]) -> Dict[str, Tensor]:
         """Returns torch's state: "step" and fp32 moments in the parameter's shape, under these names."""
         saved = {"step": self.steps[i].clone()}
-        moments = [torch.empty(self.params[i].shape) if has else None for has in self.moments[i]]
+        moments = [self._host_empty(i) if has else None for has in self.moments[i]]
         if self.moments[i][0]:
             self.lib.moments_export(self.opt, i, 0, self.params[i].numel(), *map(_pointer, moments))
         saved.update((name, m) for name, m in zip(names, moments) if m is not None)
         return saved
+
+    def _host_empty(self, i: int) -> Tensor:
+        """Returns an fp32 tensor of the parameter's shape, whatever torch's default dtype and device are."""
+        return torch.empty(self.params[i].shape, dtype=torch.float32, device="cpu")
 
     def _host_values(self, i: int, values: Tensor) -> Tensor:
         shape = self.params[i].shape
@@ -349,7 +353,7 @@ class Handle:
     def export(self, i: int) -> Tensor:
         """Returns the weights with their residual bits: fp32, in this machine's memory, the parameter's
         shape."""
-        out = torch.empty(self.params[i].shape)
+        out = self._host_empty(i)
         self.lib.export(self.opt, i, 0, out.numel(), out.data_ptr())
         return out
 

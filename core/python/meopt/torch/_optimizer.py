@@ -302,6 +302,7 @@ class Meopt(torch.optim.Optimizer):
         saved = {p: {name: v.tensor if isinstance(v, Held) else v for name, v in values.items()}
                  for p, values in state["state"].items()}
         own: List[Dict[str, Any]] = []
+        defaults = dict(state["defaults"] if "defaults" in state else self.defaults)
         if "defaults" in state:  # a copy; else load_state_dict
             self._reset()
         else:
@@ -310,7 +311,8 @@ class Meopt(torch.optim.Optimizer):
             for p, (handle, i) in self._where.items():
                 if "residual" not in saved.setdefault(p, {}):
                     saved[p].update(handle.save_residual(i))
-        super().__setstate__({**state, "state": defaultdict(dict)})
+        super().__setstate__({**state, "state": defaultdict(dict), "defaults": dict(defaults)})
+        self.defaults = defaults  # torch adds differentiable, which Lion and LAMB do not have
         group: Dict[str, Any]
         for group, formats in zip(self.param_groups, own or itertools.repeat({})):
             for name, value in self.defaults.items():
