@@ -8,9 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <linux/magic.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -23,104 +21,6 @@
 enum {
     PART_BYTES = 1 << 24 /* written between two calls of progress_mark */
 };
-
-static void (*leave)(void);
-
-void memory_out_calls(void (*last)(void)) { leave = last; }
-
-static void *or_die(void *p)
-{
-    if (p) return p;
-    if (leave) leave();
-    static const char text[] = "meopt: out of memory\n";
-    ssize_t ignored = write(2, text, sizeof text - 1);
-    (void)ignored;
-    _exit(EXIT_HOST_MEMORY);
-}
-
-void memory_large_pages(void *p, size_t bytes)
-{
-    const size_t page = (size_t)2 << 20;
-    uintptr_t from = ((uintptr_t)p + page - 1) & ~(page - 1), to = ((uintptr_t)p + bytes) & ~(page - 1);
-    if (p && from < to) madvise((void *)from, to - from, MADV_HUGEPAGE); /* advice to the kernel */
-}
-
-void *xmalloc(size_t bytes) { return or_die(malloc(bytes ? bytes : 1)); }
-void *xcalloc(size_t count, size_t bytes) { return or_die(calloc(count ? count : 1, bytes ? bytes : 1)); }
-void *xrealloc(void *p, size_t bytes) { return or_die(realloc(p, bytes ? bytes : 1)); }
-char *xstrdup(const char *text) { return or_die(strdup(text)); }
-
-char *xasprintf(const char *format, ...)
-{
-    va_list args, again;
-    va_start(args, format);
-    va_copy(again, args);
-    int n = vsnprintf(NULL, 0, format, args);
-    va_end(args);
-    char *text = xmalloc((size_t)(n < 0 ? 0 : n) + 1);
-    text[0] = 0;
-    if (n >= 0) vsnprintf(text, (size_t)n + 1, format, again);
-    va_end(again);
-    return text;
-}
-
-char *path_xdg(const char *variable, const char *fallback, const char *file)
-{
-    const char *base = getenv(variable), *home = getenv("HOME");
-    if (base && base[0] == '/') return xasprintf("%s/meopt/%s", base, file);
-    if (home && home[0] == '/') return xasprintf("%s/%s/meopt/%s", home, fallback, file);
-    return NULL;
-}
-
-char *path_join(const char *a, const char *b)
-{
-    if (b[0] == '/' || !a[0]) return xstrdup(b);
-    size_t n = strlen(a);
-    return xasprintf("%s%s%s", a, a[n - 1] == '/' ? "" : "/", b);
-}
-
-char *path_dirname(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    if (!slash) return xstrdup(".");
-    if (slash == path) return xstrdup("/");
-    char *dir = xstrdup(path);
-    dir[slash - path] = 0;
-    return dir;
-}
-
-const char *path_basename(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
-char *path_shipped(const char *name)
-{
-    static const char *const places[] = {"share/meopt", "../share/meopt",
-                                         "../../share/meopt"}; /* build, installed prefix, test build */
-    char exe[4096], *found = NULL;
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    exe[n > 0 ? n : 0] = 0;
-    char *directory = path_dirname(exe);
-    for (size_t i = 0; i < sizeof places / sizeof *places && !found; i++) {
-        char *path = xasprintf("%s/%s/%s", directory, places[i], name);
-        found = realpath(path, NULL);
-        free(path);
-    }
-    free(directory);
-    return found;
-}
-
-bool path_is_dead_link(const char *path, char *to, size_t size)
-{
-    char raw[1024];
-    ssize_t n = readlink(path, raw, sizeof raw - 1);
-    if (n < 0 || access(path, F_OK) == 0 || errno != ENOENT) return false;
-    raw[n] = 0;
-    name_printable(to, size, raw);
-    return true;
-}
 
 int file_open(const char *path, int *fd, struct stat *status, struct error *err)
 {
@@ -488,6 +388,33 @@ int file_make_dirs(const char *path, struct error *err)
             error_at(err, path, 0, 0);
         }
         if (made) code = file_sync_name(copy, err);
+        *p = kept;
+        if (!kept) break;
+    }
+    free(copy);
+    return code;
+}
+
+int file_make_dirs_below(const char *directory, const char *name, struct error *err)
+{
+    char *copy = xstrdup(name);
+    int code = 0;
+    for (char *p = copy + 1; !code; p++) {
+        if (*p != '/' && *p != 0) continue;
+        char kept = *p;
+        struct file_place place;
+        struct stat st;
+        *p = 0;
+        bool open = file_place_open(&place, directory, copy) == 0,
+             made = open && mkdirat(place.at, place.name, 0777) == 0, there = made;
+        if (open && !made && errno == EEXIST) {
+            bool read = fstatat(place.at, place.name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+            there = read && S_ISDIR(st.st_mode);
+            if (read && !there) errno = ENOTDIR;
+        }
+        if (!there) code = file_below_error(directory, copy, "create the directory", err);
+        if (made) code = file_sync_name(place.path, err);
+        if (open) file_place_close(&place);
         *p = kept;
         if (!kept) break;
     }

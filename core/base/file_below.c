@@ -145,33 +145,6 @@ DIR *file_list_below(const char *directory, const char *name)
     return dir;
 }
 
-int file_make_dirs_below(const char *directory, const char *name, struct error *err)
-{
-    char *copy = xstrdup(name);
-    int code = 0;
-    for (char *p = copy + 1; !code; p++) {
-        if (*p != '/' && *p != 0) continue;
-        char kept = *p;
-        struct file_place place;
-        struct stat st;
-        *p = 0;
-        bool open = file_place_open(&place, directory, copy) == 0,
-             made = open && mkdirat(place.at, place.name, 0777) == 0, there = made;
-        if (open && !made && errno == EEXIST) {
-            bool read = fstatat(place.at, place.name, &st, AT_SYMLINK_NOFOLLOW) == 0;
-            there = read && S_ISDIR(st.st_mode);
-            if (read && !there) errno = ENOTDIR;
-        }
-        if (!there) code = file_below_error(directory, copy, "create the directory", err);
-        if (made) code = file_sync_name(place.path, err);
-        if (open) file_place_close(&place);
-        *p = kept;
-        if (!kept) break;
-    }
-    free(copy);
-    return code;
-}
-
 int file_unlink_below(const char *directory, const char *name, int flags)
 {
     struct file_place place;
