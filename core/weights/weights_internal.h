@@ -87,6 +87,10 @@ static inline const struct file_map *weights_map(const struct weights *w)
 int weights_add_file(struct weights *w, const char *path, struct error *err);
 /* Opens a file as a source, without reading its content. */
 int weights_add_source(struct weights *w, const char *path, struct error *err);
+/* The same for an open file: the source takes ownership of the descriptor. */
+int weights_add_descriptor(struct weights *w, int fd, const char *path, struct error *err);
+/* Builds the index by name; a duplicate name (also after removing a prefix) is refused. */
+int weights_index_names(struct weights *w, struct error *err);
 /* weights_add_file for a directory that is a checkpoint, and for a JSON file that may be an index of
  * shards. */
 int weights_add_directory(struct weights *w, const char *path, struct error *err);
