@@ -4,8 +4,6 @@
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/platform.h"
-#include "core/base/progress.h"
-#include "core/base/retry.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -21,7 +19,6 @@ const char checkpoint_model[] = "model.safetensors";
 const char checkpoint_manifest[] = "MANIFEST.json";
 
 enum {
-    READ_BYTES = 1 << 22,     /* a multiple of CHECKPOINT_BLOCK */
     MANIFEST_BYTES = 1 << 24, /* at most */
     READ_TRIES = 4,           /* attempts to read, 0.1, 0.2 and 0.4 s apart */
     LIST_TRIES = 1000,        /* a trainer may remove checkpoints after they were listed */
@@ -99,65 +96,6 @@ int checkpoint_steps(const char *directory, int64_t **steps, int *count, struct 
 }
 
 /* ---- Verification ---- */
-
-int checkpoint_read_at(int fd, void *dst, size_t bytes, int64_t offset, size_t *got, const char *path,
-                       struct error *err)
-{
-    *got = 0;
-    while (*got < bytes) {
-        ssize_t n = retry_read(fd, (char *)dst + *got, bytes - *got, offset + (int64_t)*got);
-        if (n < 0) {
-            int code = error_errno(err, EXIT_FAILED, NULL, "cannot read %s", path);
-            error_at(err, path, 0, 0);
-            return code;
-        }
-        if (n == 0) break;
-        *got += (size_t)n;
-    }
-    return 0;
-}
-
-int checkpoint_open_part(int at, const char *path, int *fd, struct error *err)
-{
-    struct stat st;
-    int code = 0;
-    const char *name = at == AT_FDCWD ? path : path_basename(path);
-    *fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
-    if (*fd < 0 && errno == ELOOP) code = error_set(err, EXIT_INTEGRITY, NULL, "is a symbolic link");
-    else if (*fd < 0 || fstat(*fd, &st) != 0)
-        code = error_errno(err, EXIT_FAILED, NULL, "cannot open %s", path);
-    else if (!S_ISREG(st.st_mode)) code = error_set(err, EXIT_INTEGRITY, NULL, "is not a regular file");
-    if (code) error_at(err, path, 0, 0);
-    return code;
-}
-
-static void add_blocks(struct checkpoint_blocks *blocks, const char *p, size_t bytes)
-{
-    blocks->crcs =
-        xrealloc(blocks->crcs, (blocks->count + bytes / CHECKPOINT_BLOCK + 1) * sizeof *blocks->crcs);
-    for (size_t at = 0; at < bytes; at += CHECKPOINT_BLOCK)
-        blocks->crcs[blocks->count++] =
-            crc32c(0, p + at, bytes - at < CHECKPOINT_BLOCK ? bytes - at : CHECKPOINT_BLOCK);
-}
-
-/* Reads instead of mapping the file: a disk failure is then an error, not a signal. */
-int checkpoint_checksum(int fd, const char *path, struct checkpoint_written *found,
-                        struct checkpoint_blocks *blocks, struct error *err)
-{
-    size_t got = READ_BYTES;
-    char *buffer = malloc(READ_BYTES);
-    int code = buffer ? 0 : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading %s", path);
-    *found = (struct checkpoint_written){0};
-    while (!code && got == READ_BYTES) {
-        code = checkpoint_read_at(fd, buffer, READ_BYTES, found->bytes, &got, path, err);
-        if (!code) found->crc = crc32c(found->crc, buffer, got);
-        if (!code && blocks) add_blocks(blocks, buffer, got);
-        found->bytes += (int64_t)got;
-        progress_mark();
-    }
-    free(buffer);
-    return code;
-}
 
 static int read_manifest(struct checkpoint *c, int fd, const char *path, struct error *err)
 {

@@ -1,84 +1,10 @@
 /* Reading a checkpoint: all of it, or the part that one of several processes requires. See checkpoint.h. */
 #include "core/base/file.h"
-#include "core/base/progress.h"
 #include "core/run/checkpoint_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-/* ---- blocks ---- */
-
-bool checkpoint_reader_open(struct checkpoint_reader *r, const struct checkpoint *c, const char *name, int fd)
-{
-    const json_t *entry = json_object_get(json_object_get(c->manifest, "files"), name),
-                 *crcs = json_object_get(entry, "blocks_crc32c");
-    int64_t bytes = json_integer_value(json_object_get(entry, "bytes")),
-            count = (bytes + CHECKPOINT_BLOCK - 1) / CHECKPOINT_BLOCK;
-    if (json_integer_value(json_object_get(entry, "block_bytes")) != CHECKPOINT_BLOCK ||
-        json_string_length(crcs) != 8 * (size_t)count)
-        return false;
-    *r = (struct checkpoint_reader){.name = name,
-                                    .crcs = json_string_value(crcs),
-                                    .path = path_join(c->directory, name),
-                                    .block = xmalloc(CHECKPOINT_BLOCK),
-                                    .fd = fd,
-                                    .bytes = bytes,
-                                    .count = count,
-                                    .at = -1};
-    return true;
-}
-
-void checkpoint_reader_close(struct checkpoint_reader *r)
-{
-    free(r->path);
-    free(r->block);
-}
-
-int checkpoint_reader_block(struct checkpoint_reader *r, int64_t index, struct error *err)
-{
-    char digits[9] = "", *end;
-    size_t got = 0, wanted = CHECKPOINT_BLOCK;
-    int64_t offset = index * CHECKPOINT_BLOCK;
-    if (index == r->at) return 0;
-    if (r->bytes - offset < CHECKPOINT_BLOCK) wanted = (size_t)(r->bytes - offset);
-    r->at = -1;
-    int code = checkpoint_read_at(r->fd, r->block, wanted, offset, &got, r->path, err);
-    if (code) return code;
-    memcpy(digits, r->crcs + 8 * index, 8);
-    if (got < wanted || strtoul(digits, &end, 16) != crc32c(0, r->block, got) || *end) {
-        code = error_set(err, EXIT_INTEGRITY, NULL,
-                         "%s does not agree with the manifest's checksum of its bytes from %lld on", r->name,
-                         (long long)offset);
-        return error_at(err, r->path, 0, 0), code;
-    }
-    r->at = index;
-    progress_mark();
-    return 0;
-}
-
-int checkpoint_reader_span(struct checkpoint_reader *r, int64_t offset, void *dst, size_t bytes,
-                           struct error *err)
-{
-    char *to = dst;
-    int code = 0;
-    if (offset < 0 || offset > r->bytes || bytes > (uint64_t)(r->bytes - offset)) {
-        code = error_set(err, EXIT_INTEGRITY, NULL, "%s is truncated", r->name);
-        error_at(err, r->path, 0, 0);
-    }
-    while (bytes && !code) {
-        int64_t within = offset % CHECKPOINT_BLOCK;
-        size_t n = (size_t)(CHECKPOINT_BLOCK - within) < bytes ? (size_t)(CHECKPOINT_BLOCK - within) : bytes;
-        code = checkpoint_reader_block(r, offset / CHECKPOINT_BLOCK, err);
-        if (!code) memcpy(to, r->block + within, n);
-        to += n;
-        offset += (int64_t)n;
-        bytes -= n;
-    }
-    return code;
-}
-
-/* ---- tensors and records ---- */
 
 /* Verifies the header: 8 bytes with its length, then the names and offsets of the tensors. */
 static int check_header(struct checkpoint_reader *r, struct error *err)

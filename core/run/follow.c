@@ -83,36 +83,7 @@ static void add_line(struct follow *f, const struct metric_line *l, const char *
     if (l->cards_bytes) follow_take_cards(f, text + l->cards_at, l->cards_bytes);
 }
 
-/* ---- JSON ---- */
-
-double follow_number(const json_t *object, const char *key)
-{
-    const json_t *x = json_object_get(object, key);
-    return json_is_number(x) ? json_number_value(x) : NAN;
-}
-
-int64_t follow_whole(const json_t *object, const char *key)
-{
-    const json_t *x = json_object_get(object, key);
-    return json_is_integer(x) ? json_integer_value(x) : -1;
-}
-
-void follow_text(char *dst, size_t size, const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    name_printable(dst, size, text ? text : "");
-}
-
-json_t *follow_load(const struct follow *f, const char *name)
-{
-    char *text = NULL;
-    size_t bytes = 0;
-    json_t *object = file_read_below(f->directory, name, 4 << 20, &text, &bytes, NULL) == 0
-                         ? json_loadb(text, bytes, 0, NULL)
-                         : NULL;
-    free(text);
-    return object;
-}
+/* ---- meta.json, plan.json ---- */
 
 /* Finds a slower alternative in the start's table (core/train/start_table.h) that has a remedy. */
 static void read_fallback(struct follow *f, const json_t *meta)

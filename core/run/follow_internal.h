@@ -1,4 +1,5 @@
-/* Private to the reader of a run: shared by follow.c (steps, events) and follow_cards.c (cards). */
+/* Private to the reader of a run: shared by follow.c (steps, events), follow_cards.c (cards) and
+ * follow_json.c (fields of JSON files). */
 #ifndef MEOPT_RUN_FOLLOW_INTERNAL_H
 #define MEOPT_RUN_FOLLOW_INTERNAL_H
 
