@@ -1,8 +1,21 @@
-/* Shared by the checks of cards (cards.c, site.c). */
+/* Shared by the checks of cards (cards.c, pci.c, site.c). */
 #ifndef MEOPT_DOCTOR_CARDS_H
 #define MEOPT_DOCTOR_CARDS_H
 
+#include "core/device/driver.h"
 #include "core/doctor/doctor.h"
+
+/* ---- pci.c ---- */
+
+enum { VENDORS = 3 };
+extern const struct doctor_vendor {
+    unsigned id;
+    const char *name;
+    enum driver_kind driver;
+} doctor_vendors[VENDORS];
+
+/* Counts the cards of each vendor on the PCI bus. */
+void doctor_count_cards(const struct doctor *doctor, int count[VENDORS]);
 
 /* Return the number of a vendor's cards (pci_card.h) on the PCI bus, and the name of the first, "" if
  * unknown. */
@@ -13,6 +26,8 @@ void doctor_card_name(const struct doctor *doctor, unsigned vendor, char *name, 
  * first translating group ("DMA", "DMA-FQ"). false: no card is in a group, or the kernel is too old to report
  * it. */
 bool doctor_iommu_type(const struct doctor *doctor, char type[32]);
+
+/* ---- site.c ---- */
 
 bool doctor_exists(const struct doctor *doctor, const char *path);
 bool doctor_in_container(const struct doctor *doctor);
