@@ -385,12 +385,6 @@ bool archive_is_zip(const void *head, size_t bytes)
     return bytes >= 4 && (memcmp(head, "PK\3\4", 4) == 0 || memcmp(head, "PK\5\6", 4) == 0);
 }
 
-int archive_unreadable(const struct archive_input *input, struct error *err)
-{
-    error_errno(err, EXIT_FAILED, "check the disk", "cannot read the archive");
-    return error_at(err, input->path, 0, 0);
-}
-
 int archive_walk(const struct archive_input *input, const struct archive_limits *limits,
                  const struct archive_sink *sink, struct archive_counts *counts, struct error *err)
 {

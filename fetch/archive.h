@@ -11,19 +11,10 @@
 #ifndef MEOPT_FETCH_ARCHIVE_H
 #define MEOPT_FETCH_ARCHIVE_H
 
-#include "core/base/error.h"
+#include "fetch/archive_input.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-struct archive_input {
-    int fd;
-    const char *path; /* for messages */
-    /* Blocks until the file has at least `bytes` bytes or is complete. Returns its current size, or -1 to
-     * cancel. */
-    int64_t (*wait)(void *context, int64_t bytes);
-    void *context;
-};
 
 struct archive_limits {
     int64_t bytes;   /* of all files together */
@@ -52,9 +43,6 @@ struct archive_sink {
 /* Reads all entries. EXIT_INTEGRITY if the archive is damaged or not allowed. counts may be NULL. */
 int archive_walk(const struct archive_input *input, const struct archive_limits *limits,
                  const struct archive_sink *sink, struct archive_counts *counts, struct error *err);
-
-/* Sets an error with errno: the archive cannot be read. */
-int archive_unreadable(const struct archive_input *input, struct error *err);
 
 /* Returns whether `head`, the first bytes of a file, is that of a zip. A zip cannot be read while it grows:
  * its directory is at the end. */

@@ -2,7 +2,7 @@
 #ifndef MEOPT_FETCH_INFLATE_H
 #define MEOPT_FETCH_INFLATE_H
 
-#include "fetch/archive.h"
+#include "fetch/archive_input.h"
 
 #include <sys/types.h>
 

@@ -3,7 +3,7 @@
 #ifndef MEOPT_FETCH_ZIP_CHECK_H
 #define MEOPT_FETCH_ZIP_CHECK_H
 
-#include "fetch/archive.h"
+#include "fetch/archive_input.h"
 
 #include <stdint.h>
 

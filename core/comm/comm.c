@@ -50,12 +50,6 @@ static int gather_bytes(struct comm *comm, const void *send, size_t bytes, struc
 
 /* ---- arrays through the window ---- */
 
-size_t comm_slice_bytes(int size)
-{
-    size_t slice = ((size_t)COMM_WINDOW_BYTES / (size_t)size) & ~(size_t)63;
-    return slice > SMALL_SLICE ? slice : SMALL_SLICE;
-}
-
 /* Locks the device for a copy, never while waiting for other ranks: the caller's thread uses the device. */
 static void enter_device(struct comm *comm)
 {
@@ -103,20 +97,6 @@ static void add(float *to, const float *from, const void *value, enum dtype type
         memcpy(&x, &bits, sizeof x);
         to[i] = (from ? from[i] : 0.0f) + x;
     }
-}
-
-int64_t comm_part(const int64_t *offsets, int rank, int64_t at, int64_t most)
-{
-    int64_t left = offsets[rank + 1] - offsets[rank] - at;
-    return left < 0 ? 0 : left < most ? left : most;
-}
-
-int64_t comm_longest_part(int size, const int64_t *offsets)
-{
-    int64_t longest = 0;
-    for (int q = 0; q < size; q++)
-        if (offsets[q + 1] - offsets[q] > longest) longest = offsets[q + 1] - offsets[q];
-    return longest;
 }
 
 /* Downloads the slice to send to each rank and the earlier sum, with one wait for all copies. */
