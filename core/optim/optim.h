@@ -92,7 +92,7 @@ void optim_leave(struct device **device);
     struct device *entered_ __attribute__((cleanup(optim_leave), unused)) =                                  \
         optim_enter((opt) ? (opt)->device : NULL)
 
-/* Copy structs of the caller, which may be shorter or longer than the library's (core/optim/abi.c). copy_out
+/* Copy structs of the caller, which may be shorter or longer than the library's (struct_copy.c). copy_out
  * fills the caller's struct, with zeros after the library's fields. copy_in keeps defaults for fields that
  * the caller lacks, and returns false if an unknown field is set. */
 void struct_copy_out(void *to, size_t to_size, const void *from, size_t from_size);
