@@ -486,8 +486,8 @@ int meopt_accumulate_tensors(struct meopt *opt, const size_t *tensors, const str
 
 /* One tensor's optimizer state (moments, scales, number of updates; weights are exported separately) as a
  * self-describing record with a checksum. Loading into the same format is bit-identical; loading into a
- * different format converts the values, rounded to nearest. Records are untrusted input: damage is
- * MEOPT_BAD_STATE. */
+ * different format converts the values, rounded to nearest. Records are untrusted input: damage, and the
+ * record of a part with a different first element or count, is MEOPT_BAD_STATE. */
 size_t meopt_state_bytes(const struct meopt *opt, size_t tensor);
 int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_t bytes,
                      struct meopt_error *err);

@@ -35,6 +35,7 @@ static struct record record_of(const struct meopt *opt, const struct tensor *t)
     memcpy(r.magic, OPTIM_JOINT(l->m, l->v) ? RECORD_V3 : l->v == STATE_NONE ? RECORD_V4 : RECORD_V1, 8);
     r.m_range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
     memcpy(r.shape, t->shape, sizeof r.shape);
+    r.flags = record_flags_of(&r, l->count);
     size_t each[3];
     record_group_bytes(&r, each);
     r.m_bytes = (uint64_t)l->groups * each[0];
@@ -168,7 +169,7 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
                           name);
     if (!(r->m == STATE_NONE || meopt_state_format_name(r->m)) ||
         !(r->v == STATE_NONE || meopt_state_format_name(r->v)) || r->m_range < 0 || r->m_range > 20 ||
-        r->updates < 0 || r->flags > (RECORD_PROMOTED | RECORD_SAMPLES))
+        r->updates < 0 || !record_flags_valid(r))
         return optim_fail(err, MEOPT_BAD_STATE,
                           "state of %.100s: formats %d and %d or range %d are impossible", name, r->m, r->v,
                           r->m_range);
@@ -183,6 +184,9 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
         r->scale_bytes != groups * each[2] || !record_fits(r, bytes))
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: %zu bytes do not fit its header", name,
                           bytes);
+    if (r->flags / RECORD_PADDING && record_count(r, l->groups) != l->count)
+        return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: expected %lld elements, found %lld", name,
+                          (long long)l->count, (long long)record_count(r, l->groups));
     uint32_t crc;
     memcpy(&crc, (const char *)record + bytes - 4, 4);
     if (crc != crc32c(0, record, bytes - 4))

@@ -11,10 +11,12 @@
 #define RECORD_V2 "MEOPTST2" /* joint codes with an older quantizer (load_joint_v2 in optim_formats.h) */
 #define RECORD_V1 "MEOPTST1" /* separate codes of 8-bit moments, with a scale per group */
 
-/* Records of versions that widened formats during a run. Neither is written any more. */
 enum record_flags {
+    /* Records of versions that widened formats during a run. Neither is written any more. */
     RECORD_PROMOTED = 1, /* the formats are wider than those of the options */
-    RECORD_SAMPLES = 2   /* measurements follow the scales; they are ignored */
+    RECORD_SAMPLES = 2,  /* measurements follow the scales; they are ignored */
+    /* times 1 + the elements that a part's last group lacks; 0: of a whole tensor, or of an older version */
+    RECORD_PADDING = 256
 };
 
 struct record {
@@ -52,6 +54,24 @@ static inline int64_t record_elements(const struct record *r)
     for (int d = 0; d < r->ndim; d++)
         if (r->shape[d] < 1 || __builtin_mul_overflow(count, r->shape[d], &count)) return 0;
     return count;
+}
+static inline bool record_flags_valid(const struct record *r)
+{
+    return r->flags % RECORD_PADDING <= (RECORD_PROMOTED | RECORD_SAMPLES) &&
+           r->flags / RECORD_PADDING <= OPTIM_GROUP;
+}
+/* Returns the flags of a record of `count` elements. Parts of equal groups may differ in count. */
+static inline uint32_t record_flags_of(const struct record *r, int64_t count)
+{
+    bool part = r->m != STATE_NONE && count != record_elements(r);
+    uint32_t padding = (uint32_t)(optim_groups(count) * OPTIM_GROUP - count);
+    return r->flags % RECORD_PADDING + (part ? RECORD_PADDING * (1 + padding) : 0);
+}
+/* Returns the elements of a record of `groups` groups; without RECORD_PADDING, the most that it can have. */
+static inline int64_t record_count(const struct record *r, int64_t groups)
+{
+    uint32_t padding = r->flags / RECORD_PADDING;
+    return groups * OPTIM_GROUP - (padding ? padding - 1 : 0);
 }
 /* Computes the bytes of a group in the record's three arrays, for checked formats. */
 static inline void record_group_bytes(const struct record *r, size_t each[3])

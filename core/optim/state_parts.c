@@ -24,9 +24,8 @@ static int record_open(struct open_record *o, const void *record, size_t bytes, 
     size_t left = bytes - sizeof *r - 4;
     if (!record_known(r) || r->header_bytes != sizeof *r || r->m < STATE_NONE || r->m > STATE_4BIT ||
         r->v < STATE_NONE || r->v > STATE_4BIT || r->ndim < 0 || r->ndim > 8 || r->first < 0 ||
-        r->first >> 50 || r->flags > (RECORD_PROMOTED | RECORD_SAMPLES) || r->m_bytes > left ||
-        r->v_bytes > left - r->m_bytes || r->scale_bytes > left - r->m_bytes - r->v_bytes ||
-        !record_fits(r, bytes))
+        r->first >> 50 || !record_flags_valid(r) || r->m_bytes > left || r->v_bytes > left - r->m_bytes ||
+        r->scale_bytes > left - r->m_bytes - r->v_bytes || !record_fits(r, bytes))
         return optim_fail(err, MEOPT_BAD_STATE, "not a state of this version of libmeopt");
     if (crc != crc32c(0, record, bytes - 4))
         return optim_fail(err, MEOPT_BAD_STATE, "a state's checksum does not match");
@@ -41,17 +40,19 @@ static int record_open(struct open_record *o, const void *record, size_t bytes, 
     return MEOPT_OK;
 }
 
-/* Writes the header of `groups` groups from `first`, and returns the addresses of its arrays. */
-static int record_begin(struct record *r, int64_t first, int64_t groups, void *to, size_t *bytes,
+/* Writes the header of `elements` elements from `first`, and returns the addresses of its arrays. */
+static int record_begin(struct record *r, int64_t first, int64_t elements, void *to, size_t *bytes,
                         char *arrays[3], struct meopt_error *err)
 {
     size_t each[3], capacity = *bytes;
+    int64_t groups = r->m == STATE_NONE ? 0 : optim_groups(elements);
     record_group_bytes(r, each);
     r->first = first;
     r->m_bytes = (uint64_t)groups * each[0];
     r->v_bytes = (uint64_t)groups * each[1];
     r->scale_bytes = (uint64_t)groups * each[2];
-    r->flags &= ~(unsigned)RECORD_SAMPLES;
+    r->flags &= RECORD_PROMOTED;
+    r->flags = record_flags_of(r, elements);
     *bytes = record_bytes(r);
     if (!to) return MEOPT_OK;
     if (capacity < *bytes)
@@ -74,7 +75,7 @@ static bool same_kind(const struct record *a, const struct record *b)
 {
     return memcmp(a->magic, b->magic, 8) == 0 && a->m == b->m && a->v == b->v && a->m_range == b->m_range &&
            a->ndim == b->ndim && memcmp(a->shape, b->shape, sizeof a->shape) == 0 &&
-           a->updates == b->updates && a->flags == b->flags;
+           a->updates == b->updates && a->flags % RECORD_PADDING == b->flags % RECORD_PADDING;
 }
 
 /* Returns whether `elements` elements from `first` end at a group, or at the end of the record's tensor or
@@ -108,28 +109,29 @@ static int assemble(const void *const *parts, const size_t *part_bytes, size_t c
     if (!ends_with_a_group(&r, first * OPTIM_GROUP, elements))
         return not_in_groups(err, first * OPTIM_GROUP, elements);
     int64_t groups = r.m == STATE_NONE ? 0 : optim_groups(elements);
-    if ((status = record_begin(&r, first * OPTIM_GROUP, groups, to, bytes, arrays, err)) != 0 || !to)
+    if ((status = record_begin(&r, first * OPTIM_GROUP, elements, to, bytes, arrays, err)) != 0 || !to)
         return status;
     record_group_bytes(&r, each);
-    int64_t at = 0, previous_end = -1; /* groups copied so far; the end of the previous part */
+    int64_t at = 0, previous_end = -1; /* groups copied so far; element at the end of the previous part */
     for (size_t i = 0; i < count; i++) {
         if ((status = record_open(&part, parts[i], part_bytes[i], err)) != 0) return status;
         if (part.groups && part.r.first % OPTIM_GROUP)
             return not_in_groups(err, part.r.first, part.groups * OPTIM_GROUP);
         int64_t begin = part.r.first / OPTIM_GROUP, end = begin + part.groups,
                 some = (end < first + groups ? end : first + groups) - (first + at);
-        if (!same_kind(&part.r, &one.r) || (part.groups && previous_end >= 0 && begin != previous_end) ||
+        if (!same_kind(&part.r, &one.r) ||
+            (part.groups && previous_end >= 0 && part.r.first != previous_end) ||
             (all && part.groups && (begin != at || end > groups)))
             return optim_fail(err, MEOPT_BAD_STATE, "states of %zu parts do not fit: number %zu from %lld",
                               count, i, (long long)part.r.first);
-        if (part.groups) previous_end = end;
+        if (part.groups) previous_end = part.r.first + record_count(&part.r, part.groups);
         if (some <= 0 || begin > first + at) continue;
         for (int k = 0; k < 3; k++)
             memcpy(arrays[k] + (size_t)at * each[k], part.arrays[k] + (size_t)(first + at - begin) * each[k],
                    (size_t)some * each[k]);
         at += some;
     }
-    if (at != groups)
+    if (at != groups || (all && groups && previous_end < elements))
         return optim_fail(err, MEOPT_BAD_STATE, "states of %zu parts have %lld of %lld groups", count,
                           (long long)at, (long long)groups);
     record_end(to, *bytes);
@@ -170,7 +172,7 @@ int meopt_state_cut(const void *whole, size_t whole_bytes, int64_t first, int64_
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "%lld elements from %lld are no part of a state of %lld",
                           (long long)count, (long long)first, (long long)all);
     if (!ends_with_a_group(&o.r, first, count)) return not_in_groups(err, first, count);
-    if ((status = record_begin(&o.r, first, groups, to, bytes, arrays, err)) != 0 || !to) return status;
+    if ((status = record_begin(&o.r, first, count, to, bytes, arrays, err)) != 0 || !to) return status;
     record_group_bytes(&o.r, each);
     for (int k = 0; k < 3 && groups; k++)
         memcpy(arrays[k], o.arrays[k] + (size_t)(first / OPTIM_GROUP) * each[k], (size_t)groups * each[k]);

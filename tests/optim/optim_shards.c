@@ -3,7 +3,8 @@
  * clipping use sums over both handles (meopt_options.reduce). Two threads are the two ranks, and sums are
  * taken in their order. Each part is one chunk of the optimizer's own sums, so that these are the same,
  * too. */
-#include "core/meopt.h"
+#include "core/base/file.h"
+#include "core/optim/state.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -243,6 +244,74 @@ static void records_that_are_no_parts_are_refused(void **state)
                      MEOPT_BAD_ARGUMENT); /* a part itself */
 }
 
+/* Replaces a record's header, and makes its checksum match. */
+static void reseal(char *record, size_t bytes, const struct record *head)
+{
+    memcpy(record, head, sizeof *head);
+    uint32_t crc = crc32c(0, record, bytes - 4);
+    memcpy(record + bytes - 4, &crc, 4);
+}
+
+static struct meopt *part_of(const struct meopt_options *o, int64_t count)
+{
+    struct meopt_tensor tensor = {
+        .name = "w", .ndim = 2, .shape = {ROWS, COLUMNS}, .count = count, .flags = MEOPT_PART, .lr_scale = 1};
+    struct meopt *opt;
+    struct meopt_error err = {0};
+    if (meopt_create(&opt, o, &tensor, 1, &err)) fail_msg("%s", err.message);
+    return opt;
+}
+
+/* Parts with the same first element and number of groups. */
+static void a_record_of_a_different_count_is_refused(void **state)
+{
+    static const int64_t counts[] = {65, 100, 128};
+    enum { COUNTS = sizeof counts / sizeof *counts };
+    (void)state;
+    static char record[MOST_RECORD], rest[MOST_RECORD], to[MOST_RECORD];
+    struct meopt_error err = {0};
+    struct meopt_options o = options_of(MEOPT_APADAMW, "balanced");
+    struct meopt *opt[COUNTS];
+    struct record head;
+    alone = (struct rank){.number = -1, .part = true};
+    train(&o, 0, ODD, &alone, whole);
+    for (int i = 0; i < COUNTS; i++) opt[i] = part_of(&o, counts[i]);
+    size_t bytes = meopt_state_bytes(opt[0], 0), to_bytes = sizeof to, rest_bytes = sizeof rest;
+    for (int i = 0; i < COUNTS; i++) {
+        assert_int_equal(meopt_state_save(opt[i], 0, record, bytes, &err), MEOPT_OK);
+        for (int k = 0; k < COUNTS; k++)
+            assert_int_equal(meopt_state_load(opt[k], 0, record, bytes, &err),
+                             k == i ? MEOPT_OK : MEOPT_BAD_STATE);
+    }
+    /* the part of 100 elements, and the rest from 128 */
+    assert_int_equal(
+        meopt_state_cut(alone.record, alone.record_bytes, 128, ODD - 128, rest, &rest_bytes, &err), MEOPT_OK);
+    for (int i = 1; i < COUNTS; i++) {
+        assert_int_equal(meopt_state_save(opt[i], 0, record, bytes, &err), MEOPT_OK);
+        memcpy(&head, record, sizeof head);
+        struct record tail;
+        memcpy(&tail, rest, sizeof tail);
+        head.updates = tail.updates;
+        reseal(record, bytes, &head);
+        to_bytes = sizeof to;
+        assert_int_equal(meopt_state_join((const void *[]){record, rest}, (size_t[]){bytes, rest_bytes}, 2,
+                                          to, &to_bytes, &err),
+                         counts[i] == 128 ? MEOPT_OK : MEOPT_BAD_STATE);
+    }
+    /* of an older version: no count */
+    memcpy(&head, record, sizeof head);
+    head.flags = 0;
+    reseal(record, bytes, &head);
+    for (int k = 0; k < COUNTS; k++) {
+        assert_int_equal(meopt_state_load(opt[k], 0, record, bytes, &err), MEOPT_OK);
+        meopt_destroy(opt[k]);
+    }
+    to_bytes = sizeof to;
+    assert_int_equal(meopt_state_join((const void *[]){record, rest}, (size_t[]){bytes, rest_bytes}, 2, to,
+                                      &to_bytes, &err),
+                     MEOPT_OK);
+}
+
 /* Shards of rows, as FSDP makes them: exact formats have the bits of the whole, others round other groups. */
 static void parts_that_begin_anywhere_step_as_well(void **state)
 {
@@ -338,6 +407,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(two_parts_step_as_the_whole),
                                        cmocka_unit_test(parts_of_a_known_shape_step_as_the_whole),
                                        cmocka_unit_test(records_that_are_no_parts_are_refused),
+                                       cmocka_unit_test(a_record_of_a_different_count_is_refused),
                                        cmocka_unit_test(parts_that_begin_anywhere_step_as_well),
                                        cmocka_unit_test(a_bad_group_of_one_part_is_known_to_both),
                                        cmocka_unit_test(a_sum_that_fails_is_an_error_of_the_call)};
