@@ -73,15 +73,18 @@ int gradient_sums(const struct meopt *opt, bool (*of)(const struct meopt *, size
     double *values = opt->sums;
     memset(values, 0, (slots + 2) * sizeof *values);
     size_t at = 0;
+    int wrong = MEOPT_OK; /* reported after the sum over shards, for which the others wait */
     for (size_t i = 0; i < opt->count; i++) {
         if (!of(opt, i, context)) continue;
-        struct optim_partial total = partials_total(opt, &opt->tensors[i]);
+        if (!wrong) wrong = partials_check(opt, &opt->tensors[i], err);
+        struct optim_partial total =
+            wrong ? (struct optim_partial){0} : partials_total(opt, &opt->tensors[i]);
         values[slots] += (double)total.bad_groups;
         values[slots + 1] += (double)total.wide_groups;
         slots_add(opt, &opt->tensors[i], OPTIM_VALUE(gradient_squares), values + at);
         at += optim_slots(opt, &opt->tensors[i]);
     }
-    int status = optim_reduce(opt, values, slots + 2, err);
+    int status = optim_reduce(opt, values, slots + 2, wrong ? NULL : err);
     *squares = 0;
     at = 0;
     for (size_t i = 0; i < opt->count; i++) {
@@ -92,7 +95,7 @@ int gradient_sums(const struct meopt *opt, bool (*of)(const struct meopt *, size
     }
     *bad = (int64_t)values[slots];
     *wide = (int64_t)values[slots + 1];
-    return status;
+    return wrong ? wrong : status;
 }
 
 static bool has_task(const struct meopt *opt, size_t tensor, const void *tasks)

@@ -79,6 +79,8 @@ int optim_fail(struct meopt_error *err, int status, const char *format, ...)
 
 /* Returns the sums of a tensor's chunks, added in chunk order on every device. */
 struct optim_partial partials_total(const struct meopt *opt, const struct tensor *tensor);
+/* Returns MEOPT_DEVICE_FAILED if a chunk counts more groups than it has: a card computed it wrongly. */
+int partials_check(const struct meopt *opt, const struct tensor *tensor, struct meopt_error *err);
 
 /* Replaces values by their sums over all handles that hold parts (options.reduce). */
 int optim_reduce(const struct meopt *opt, double *values, size_t count, struct meopt_error *err);

@@ -92,6 +92,20 @@ struct optim_partial partials_total(const struct meopt *opt, const struct tensor
     return total;
 }
 
+int partials_check(const struct meopt *opt, const struct tensor *t, struct meopt_error *err)
+{
+    for (int64_t c = 0; c < chunks_of(t); c++) {
+        const struct optim_partial *p = &opt->partials[t->first_partial + (size_t)c];
+        if (p->bad_groups < 0 || p->bad_groups > OPTIM_CHUNK || p->wide_groups < 0 ||
+            p->wide_groups > OPTIM_CHUNK)
+            return optim_fail(err, MEOPT_DEVICE_FAILED,
+                              "wrong result of %s for %.100s: %lld bad and %lld saturated of %d groups",
+                              opt->device->name, t->name, (long long)p->bad_groups, (long long)p->wide_groups,
+                              OPTIM_CHUNK);
+    }
+    return MEOPT_OK;
+}
+
 /* Prepares LAMB's learning rate, which depends on norms. Without weight decay there is no trust ratio. */
 static void trust_prepare(const struct meopt *opt, const struct tensor *t, struct optim_task *task)
 {
@@ -169,7 +183,8 @@ static int sweep_steps(struct meopt *opt, const size_t *tensors, struct optim_ta
     if (!status && sweep->reduce_failed) status = optim_reduce_failed(opt, err);
     for (size_t i = 0; i < sweep->count; i++) {
         struct tensor *t = &opt->tensors[tensors[i]];
-        t->found = wait ? partials_total(opt, t) : (struct optim_partial){0};
+        if (!status && wait) status = partials_check(opt, t, err);
+        t->found = wait && !status ? partials_total(opt, t) : (struct optim_partial){0};
     }
     return status;
 }

@@ -1,4 +1,5 @@
 /* libmeopt returns an error value and a message for every kind of misuse. */
+#include "core/optim/optim.h"
 #include "tests/optim/optim_table.h"
 #include "tests/mentions.h"
 
@@ -329,6 +330,28 @@ static void memory_belongs_to_one_tensor(void **state)
     }
 }
 
+/* A count above the number of groups is the card's mistake, not a gradient that is not finite. */
+static void a_count_beyond_the_groups_is_a_failure_of_the_device(void **state)
+{
+    (void)state;
+    static const int64_t counts[][2] = {{INT64_MAX, 0}, {-1, 0}, {OPTIM_CHUNK + 1, 0}, {0, INT64_MAX}};
+    struct meopt_options o;
+    struct meopt_error err;
+    struct meopt *opt;
+    fill(gradient, A, 1, 1);
+    meopt_options_init(&o, sizeof o, MEOPT_APADAMW);
+    assert_int_equal(meopt_create(&opt, &o, table, 1, &err), MEOPT_OK);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        assert_int_equal(meopt_step_begin(opt, (int64_t)i + 1, 1e-3, 0, &err), MEOPT_OK);
+        assert_int_equal(meopt_step_tensor(opt, 0, gradient, MEOPT_F32, 1, &err), MEOPT_OK);
+        opt->partials[0].bad_groups = counts[i][0];
+        opt->partials[0].wide_groups = counts[i][1];
+        assert_int_equal(meopt_step_end(opt, NULL, &err), MEOPT_DEVICE_FAILED);
+        assert_true(mentions(err.message, table[0].name));
+    }
+    meopt_destroy(opt);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -340,6 +363,7 @@ int main(void)
         cmocka_unit_test(what_would_become_infinite_is_refused),
         cmocka_unit_test(memory_belongs_to_one_tensor),
         cmocka_unit_test(where_gradients_count_as_infinite),
+        cmocka_unit_test(a_count_beyond_the_groups_is_a_failure_of_the_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
