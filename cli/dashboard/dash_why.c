@@ -20,7 +20,12 @@ static void open_explanation(struct dash *d)
         d->why.made = true;
     }
     d->why.open = d->why.made;
-    if (!d->why.open) snprintf(d->message, sizeof d->message, "cannot plan this run: %.170s", err.what);
+    const char *file = strrchr(err.file, '/') ? strrchr(err.file, '/') + 1 : err.file;
+    char line[16] = "";
+    if (err.line > 0) snprintf(line, sizeof line, ":%d", err.line);
+    if (!d->why.open)
+        snprintf(d->message, sizeof d->message, "cannot plan this run: %.60s%s%s%.100s", file, line,
+                 file[0] ? ": " : "", err.what);
     free(path);
 }
 

@@ -36,7 +36,7 @@ start "HOME='$dir/home'" 'attach unread'
 await 'step 300/300'
 printf '\000\001{' >"$dir/runs/unread/config.yaml"
 keys 3 Enter
-await 'cannot plan .* 0x00'
+await 'cannot plan .*config\.yaml:1.* 0x00'
 leave 'a damaged configuration'
 rm "$dir/runs/unread/config.yaml"
 
