@@ -213,8 +213,7 @@ const struct config_key config_keys[] = {
     {"train.memory", CONFIG_TEXT, NULL, NULL, NULL, 0, 0, "", "train plan",
      "memory limit of each rank of a new run, for example 8GiB: the fastest option of 'meopt plan --fit' is "
      "written into its keys; auto: the free memory of the card, or of a rank's part of the machine, minus a "
-     "twentieth; not set: the keys are used as given; train.save_activations=8bit among these keys changes "
-     "the numbers of a run, which is reported",
+     "twentieth; not set: the keys are used as given; keys that change the numbers of a run are reported",
      false, AT(train.memory)},
     {"train.scratch_dir", CONFIG_PATH, NULL, NULL, NULL, 0, 0, "", "train bench",
      "directory of the scratch files of streamed weights, one per rank, with O_DIRECT, removed with the "

@@ -90,8 +90,7 @@ char *work_memory(struct work *w, const char *check, size_t bytes)
     else
         line_advise(work_add(w, check, FINDING_WARNING, "not tested: could not allocate %.1f MiB",
                              (double)bytes / 1048576.0),
-                    "an experiment of these shapes does not fit either",
-                    "end other programs on the card, or choose a smaller train.micro_batch");
+                    "an experiment of these shapes does not fit either", w->device->memory_error.hint);
     return p;
 }
 
