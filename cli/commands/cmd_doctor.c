@@ -93,6 +93,7 @@ static void shape_of(struct doctor_shape *s, const char *of, const struct model_
 static void read_shapes(void *context, const struct trainer *t)
 {
     struct shapes *s = context;
+    if (!t->student) return;
     shape_of(&s->rows[0], "teacher", &t->teacher_shape, &t->config->model_t, t->micro, false);
     shape_of(&s->rows[1], "student", &t->student_shape, &t->config->model_s, t->micro, true);
     s->code = trainer_optimizer(t, &s->optimizer, &s->err);

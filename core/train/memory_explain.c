@@ -32,6 +32,14 @@ static void without_block(char *dst, size_t size, const char *name)
     dst[n] = 0;
 }
 
+static struct explain_row *new_row(struct rows *rows)
+{
+    if (rows->count == rows->capacity)
+        rows->all = xrealloc(rows->all, (size_t)(rows->capacity = rows->capacity ? 2 * rows->capacity : 64) *
+                                            sizeof *rows->all);
+    return &rows->all[rows->count++];
+}
+
 static void add_row(void *context, enum memory_class class, const char *name, size_t bytes)
 {
     struct rows *rows = context;
@@ -45,10 +53,7 @@ static void add_row(void *context, enum memory_class class, const char *name, si
         r->count++;
         return;
     }
-    if (rows->count == rows->capacity)
-        rows->all = xrealloc(rows->all, (size_t)(rows->capacity = rows->capacity ? 2 * rows->capacity : 64) *
-                                            sizeof *rows->all);
-    struct explain_row *r = &rows->all[rows->count++];
+    struct explain_row *r = new_row(rows);
     *r = (struct explain_row){.class = class, .count = 1, .bytes = (double)bytes, .remedy = -1};
     snprintf(r->name, sizeof r->name, "%s", plain);
 }
@@ -58,41 +63,71 @@ static void add_allocation(void *context, enum memory_class class, const char *n
     if (!tower_explains(name) && strcmp(name, "optimizer") != 0) add_row(context, class, name, bytes);
 }
 
+static double explained_bytes(const struct rows *rows, enum memory_class class)
+{
+    double explained = 0;
+    for (int i = 0; i < rows->count; i++)
+        if (rows->all[i].class == class) explained += rows->all[i].bytes;
+    return explained;
+}
+
 /* Adds rows for bytes without a tensor: padding, headers of the optimizer's blocks. */
 static void add_rest(struct rows *rows, const struct memory_use *use)
 {
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++) {
-        double explained = 0;
-        for (int i = 0; i < rows->count; i++)
-            if (rows->all[i].class == (enum memory_class)c) explained += rows->all[i].bytes;
+        double explained = explained_bytes(rows, (enum memory_class)c);
         if ((double)use->peak_bytes[c] > explained)
             add_row(rows, (enum memory_class)c, "padding and the rest",
                     use->peak_bytes[c] - (size_t)explained);
     }
 }
 
-static void collect_rows(void *context, const struct trainer *t)
+/* A class's peak is either in the pass of a cached teacher or in the steps: keeps the larger's rows. */
+static void keep_larger(struct rows *rows, const struct rows *now)
 {
-    tower_tensor callback = add_row;
-    if (t->teacher) tower_explain(t->teacher, callback, context);
-    tower_explain(t->student, callback, context);
+    for (int c = 0; c < MEMORY_CLASS_COUNT; c++) {
+        enum memory_class class = (enum memory_class)c;
+        if (explained_bytes(now, class) <= explained_bytes(rows, class)) continue;
+        int kept = 0;
+        for (int i = 0; i < rows->count; i++)
+            if (rows->all[i].class != class) rows->all[kept++] = rows->all[i];
+        rows->count = kept;
+        for (int i = 0; i < now->count; i++)
+            if (now->all[i].class == class) *new_row(rows) = now->all[i];
+    }
+}
+
+static void add_states(struct rows *rows, const struct trainer *t)
+{
     for (int i = 0; i < t->tensor_count; i++) {
         struct meopt_tensor_info info;
         char name[EXPLAIN_NAME + 32];
         if (meopt_info(t->opt, (size_t)i, &info)) continue;
         snprintf(name, sizeof name, "residual bits of %s", info.name);
         bool here = !meopt_tensor_offloaded(t->opt, (size_t)i);
-        if (here) add_row(context, MEMORY_WEIGHTS, name, info.bytes.correction);
+        if (here) add_row(rows, MEMORY_WEIGHTS, name, info.bytes.correction);
         snprintf(name, sizeof name, "fp32 copy of %s", info.name);
         size_t own = info.bytes.weights + info.bytes.copy, callers = info.bytes.callers;
-        add_row(context, MEMORY_WEIGHTS, name, own > callers ? own - callers : 0);
+        add_row(rows, MEMORY_WEIGHTS, name, own > callers ? own - callers : 0);
         snprintf(name, sizeof name, "moments of %s", info.name);
-        if (here) add_row(context, MEMORY_OPTIMIZER, name, info.bytes.moments);
+        if (here) add_row(rows, MEMORY_OPTIMIZER, name, info.bytes.moments);
         snprintf(name, sizeof name, "accumulator of %s", info.name);
-        add_row(context, MEMORY_GRADIENTS, name, info.bytes.accumulators);
+        add_row(rows, MEMORY_GRADIENTS, name, info.bytes.accumulators);
     }
-    device_each(t->device, add_allocation, context);
-    add_rest(context, &t->device->use);
+}
+
+static void collect_rows(void *context, const struct trainer *t)
+{
+    struct rows *rows = context, now = {0};
+    if (t->teacher) tower_explain(t->teacher, add_row, &now);
+    if (t->student) {
+        tower_explain(t->student, add_row, &now);
+        add_states(&now, t);
+    }
+    device_each(t->device, add_allocation, &now);
+    keep_larger(rows, &now);
+    free(now.all);
+    if (t->student) add_rest(rows, &t->device->use);
 }
 
 static int by_size(const void *a, const void *b)

@@ -139,6 +139,19 @@ int plan_make_distributed(struct plan *plan, const struct config *config, const 
     return plan_make_inspect(plan, config, ranks, NULL, NULL, err);
 }
 
+struct inspection {
+    plan_inspect *inspect; /* may be NULL */
+    void *context;
+};
+/* Runs the operations of the teacher's pass (fill_cache). */
+static int dry_teacher(void *context, struct trainer *t, struct error *err)
+{
+    const struct inspection *i = context;
+    int code = tower_forward_bound(t->teacher, &(struct batch){t->input, t->micro}, err);
+    if (!code && i->inspect) i->inspect(i->context, t);
+    return code;
+}
+
 static int plan_rank(struct plan *plan, const struct config *config, const struct comm_options *ranks,
                      plan_inspect *inspect, void *context, struct error *err)
 {
@@ -165,8 +178,8 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
     snprintf(spec, sizeof spec, "dry:%s", device_type_names[copy.device.type]);
     code = device_open(&device, spec, 0, err);
     if (code == 0)
-        code = trainer_create_distributed(&trainer, &copy, device, !plan->from_checkpoints, ranks, NULL, NULL,
-                                          err);
+        code = trainer_create_distributed(&trainer, &copy, device, !plan->from_checkpoints, ranks,
+                                          dry_teacher, &(struct inspection){inspect, context}, err);
     if (code == 0) code = dry_step(trainer, err);
     if (code && err && !plan->from_checkpoints && (copy.model_t.weight[0] || copy.model_s.weight[0]) &&
         copy.model_t.arch == TOWER_ARCH_CUSTOM && !model_shape_known(&copy)) {
@@ -195,7 +208,10 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
     return code;
 }
 
-static void find_largest(void *context, const struct trainer *t) { *(int *)context = dp_largest_rank(t); }
+static void find_largest(void *context, const struct trainer *t)
+{
+    if (t->student) *(int *)context = dp_largest_rank(t);
+}
 
 /* Plans the rank with the most memory: rank 0, whose vectors have the largest states per element, or the rank
  * with the most elements. */

@@ -42,7 +42,8 @@ int plan_make(struct plan *plan, const struct config *config, struct error *err)
 int plan_make_distributed(struct plan *plan, const struct config *config, const struct comm_options *ranks,
                           struct error *err);
 
-/* Plans, and calls `inspect` (may be NULL) with the planned trainer on its dry device, after a dry step. */
+/* Plans, and calls `inspect` (may be NULL) with the planned trainer on its dry device, after a dry step. With
+ * train.cache_teacher, also before the teacher is freed: then there is no student. */
 typedef void plan_inspect(void *context, const struct trainer *trainer);
 int plan_make_inspect(struct plan *plan, const struct config *config, const struct comm_options *ranks,
                       plan_inspect *inspect, void *context, struct error *err);

@@ -29,6 +29,17 @@ assert abs(then["step_flops"] / plan["step_flops"] - row["relative_compute"]) < 
 assert then["peak_bytes"] < plan["peak_bytes"]
 PY
 done
+# a cached teacher is freed before the student is created, and explained all the same
+"$MEOPT" plan "$MEOPT_SOURCE/configs/eva_clip.yaml" train.cache_teacher=true --explain all --json >cached.json
+python3 - <<'PY' || fail "a cached teacher"
+import json
+plan = json.load(open("cached.json"))
+for name, bytes in plan["classes"].items():
+    rows = [r for r in plan["tensors"] if r["class"] == name]
+    assert abs(sum(r["bytes"] for r in rows) - bytes) <= 64, name
+    rest = sum(r["bytes"] for r in rows if r["name"] == "padding and the rest")
+    assert rest <= 0.01 * bytes + 16384, (name, rest, bytes)
+PY
 "$MEOPT" plan "$MEOPT_SOURCE/configs/eva_clip.yaml" --explain activations --card K100_AI >out 2>&1 || fail "--card K100_AI"
 grep -q '^fits 65536.0 MiB (--card K100_AI)' out || fail "the card's size"
 grep -q 'x 40 *blocks.\*.queries, keys, values .* train\.' out || fail "no tensors by block"
