@@ -121,7 +121,6 @@ def print_table(rows):
                 print(f"{'edge, ' + here[0]['what']:28}{name:10} failed {a} of {n}" + (f", Fisher p {fisher_p(a, n, b, m):.3f}" if name != "amp" else ""))
         elif "val" in here[0]: print_paired(section, here)
         else:
-            keys = [k for k in here[0] if k not in ("section", "what", "name", "seed")]
             print(f"\n{section}")
             for r in here: print(f"{r['what']:28}{r['name']:10}" + "".join(f"  {k} {r[k]:.4g}" if r.get(k) is not None else "" for k in r if k not in ("section", "what", "name", "seed")))
 
