@@ -1,6 +1,6 @@
 #!/bin/sh
 # Everything from a fresh machine: packages, build, an environment with PyTorch (tests/tools/python_env.sh; MEOPT_PYTHON=PYTHON
-# takes another), all tests. `--long` adds what takes longer than 15 minutes, and timm, open_clip and transformers.
+# takes another), all tests. `--long` adds what takes longer than 15 minutes, and timm, open_clip, transformers and Lightning.
 set -eu
 cd "$(dirname "$0")/.."
 long=

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Prints the Python of an environment with the libraries of a set: python_env.sh [short|long]. short: PyTorch
-# (requirements_short.txt); long, the default: also timm, open_clip, transformers (requirements.txt) and DINOv2's own classes.
+# (requirements_short.txt); long, the default: also what else requirements.txt names (timm, transformers, Lightning) and
+# DINOv2's own classes.
 # It is made once for these versions and this Python, under ${XDG_CACHE_HOME:-~/.cache}/meopt-tests (gigabytes; remove it at
 # will). Exit 3: no package index answers, or it is too slow, reported on stderr; 1: anything else. pip's own settings hold
 # (PIP_INDEX_URL, PIP_FIND_LINKS, ...). PyTorch for CPUs alone is a fifth as large: from download.pytorch.org if that answers.
