@@ -420,6 +420,7 @@ void OPTIM_NAME(optim_step)(const struct optim_task *t, int64_t begin, int64_t e
     } else if (v == STATE_NONE && m == STATE_8BIT)
         step_as(t, rule, w, STATE_8BIT, STATE_NONE, begin, end, out);
     else if (v == STATE_BF16 && m == STATE_BF16) step_as(t, rule, w, STATE_BF16, STATE_BF16, begin, end, out);
+    else if (v == STATE_F32 && m == STATE_F32) step_as(t, rule, w, STATE_F32, STATE_F32, begin, end, out);
     else step_range(*t, begin, end, out);
 #endif
 }
