@@ -5,6 +5,34 @@
 #include <stdlib.h>
 #include <string.h>
 
+struct optim_partial partials_total(const struct meopt *opt, const struct tensor *t)
+{
+    struct optim_partial total = {0};
+    for (int64_t c = 0; c < chunks_of(t); c++) {
+        const struct optim_partial *p = &opt->partials[t->first_partial + (size_t)c];
+        total.gradient_squares += p->gradient_squares;
+        total.weight_squares += p->weight_squares;
+        total.update_squares += p->update_squares;
+        total.bad_groups += p->bad_groups;
+        total.wide_groups += p->wide_groups;
+    }
+    return total;
+}
+
+int partials_check(const struct meopt *opt, const struct tensor *t, struct meopt_error *err)
+{
+    for (int64_t c = 0; c < chunks_of(t); c++) {
+        const struct optim_partial *p = &opt->partials[t->first_partial + (size_t)c];
+        if (p->bad_groups < 0 || p->bad_groups > OPTIM_CHUNK || p->wide_groups < 0 ||
+            p->wide_groups > OPTIM_CHUNK)
+            return optim_fail(err, MEOPT_DEVICE_FAILED,
+                              "wrong result of %s for %.100s: %lld bad and %lld saturated of %d groups",
+                              opt->device->name, t->name, (long long)p->bad_groups, (long long)p->wide_groups,
+                              OPTIM_CHUNK);
+    }
+    return MEOPT_OK;
+}
+
 int optim_reduce(const struct meopt *opt, double *values, size_t count, struct meopt_error *err)
 {
     if (!opt->options.reduce || opt->options.reduce(opt->options.context, values, count) == 0)

@@ -2,8 +2,6 @@
 #include "core/base/file.h"
 #include "core/optim/offload_internal.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,18 +11,6 @@ enum {
     SMALL_COUNT =
         8192 /* elements: norms and biases stay, a thousandth of the bytes and most of the tensors */
 };
-
-int offload_failed(struct offload *o, int status, struct meopt_error *err, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    if (!o->failed) {
-        vsnprintf(o->why, sizeof o->why, format, args);
-        o->failed = status;
-    }
-    va_end(args);
-    return optim_fail(err, o->failed, "%s", o->why);
-}
 
 /* ---- Selection --------------------------------------------------------------------------------------- */
 
@@ -37,15 +23,6 @@ bool offload_select(struct meopt *opt, const struct layout *l)
     if (opt->offload_taken + bytes / 2 > opt->options.offload_fraction * opt->offload_seen) return false;
     opt->offload_taken += bytes;
     return true;
-}
-
-struct layout piece_layout(const struct tensor *t, int64_t groups)
-{
-    struct layout l = t->layout;
-    l.groups = groups;
-    layout_state(&l);
-    l.residual_bytes = ((size_t)groups * optim_residual_bytes(l.weights) + 63) & ~(size_t)63;
-    return l;
 }
 
 static size_t piece_bytes(const struct tensor *t, int64_t groups)

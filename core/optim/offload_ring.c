@@ -2,10 +2,33 @@
 #include "core/base/file.h"
 #include "core/optim/offload_internal.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { SWEEP_PIECES = 8 }; /* at most, per sweep of the ring: work for many threads */
+
+int offload_failed(struct offload *o, int status, struct meopt_error *err, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (!o->failed) {
+        vsnprintf(o->why, sizeof o->why, format, args);
+        o->failed = status;
+    }
+    va_end(args);
+    return optim_fail(err, o->failed, "%s", o->why);
+}
+
+struct layout piece_layout(const struct tensor *t, int64_t groups)
+{
+    struct layout l = t->layout;
+    l.groups = groups;
+    layout_state(&l);
+    l.residual_bytes = ((size_t)groups * optim_residual_bytes(l.weights) + 63) & ~(size_t)63;
+    return l;
+}
 
 int ring_settle(const struct meopt *opt, int stage, struct meopt_error *err)
 {

@@ -8,45 +8,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct device *optim_enter(struct device *device)
-{
-    if (device && device->enter) device->enter(device);
-    return device;
-}
-void optim_leave(struct device **device)
-{
-    if (*device && (*device)->leave) (*device)->leave(*device);
-}
-
-static struct device *device_of(const struct meopt_options *o)
-{
-    return o->device ? (struct device *)o->device : device_host();
-}
-
-void *memory_allocate(const struct meopt_options *o, int kind, size_t bytes, const char *tensor)
-{
-    static const enum memory_class classes[MEOPT_MEMORY_KINDS] = {[MEOPT_MEMORY_WEIGHTS] = MEMORY_WEIGHTS,
-                                                                  [MEOPT_MEMORY_COPY] = MEMORY_WEIGHTS,
-                                                                  [MEOPT_MEMORY_CORRECTION] = MEMORY_WEIGHTS,
-                                                                  [MEOPT_MEMORY_MOMENTS] = MEMORY_OPTIMIZER,
-                                                                  [MEOPT_MEMORY_ACCUMULATOR] =
-                                                                      MEMORY_GRADIENTS};
-    if (o->allocate) return o->allocate(o->context, kind, bytes, tensor);
-    if (o->device) return device_alloc(device_of(o), classes[kind], bytes, "optimizer", NULL);
-    void *p = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
-    memory_large_pages(p, bytes);
-    return p;
-}
-
-void memory_release(const struct meopt_options *o, int kind, void *p, size_t bytes)
-{
-    if (!p) return;
-    if (o->release) o->release(o->context, kind, p, bytes);
-    else if (o->device) device_free(device_of(o), p);
-    else free(p);
-}
-
 struct optim_task task_of(const struct meopt *opt, const struct tensor *t)
 {
     const struct layout *l = &t->layout;
@@ -285,7 +246,7 @@ int meopt_create(struct meopt **out, const struct meopt_options *options, const 
     if (!opt) return optim_fail(err, MEOPT_NO_MEMORY, "no memory");
     opt->options = o;
     opt->options.threads = threads_lasting(o.threads);
-    opt->device = device_of(&o);
+    opt->device = optim_device_of(&o);
     OPTIM_ENTER(opt);
     opt->kernels = optim_kernels_find(NULL);
     opt->m_range8 = m_range(&o, STATE_8BIT);

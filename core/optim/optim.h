@@ -90,6 +90,8 @@ int optim_reduce_failed(const struct meopt *opt, struct meopt_error *err); /* re
  * makes its context current, and restores the caller's context at the end. */
 struct device *optim_enter(struct device *device);
 void optim_leave(struct device **device);
+/* Returns the device of these options; without one, the host. */
+struct device *optim_device_of(const struct meopt_options *options);
 #define OPTIM_ENTER(opt)                                                                                     \
     struct device *entered_ __attribute__((cleanup(optim_leave), unused)) =                                  \
         optim_enter((opt) ? (opt)->device : NULL)

@@ -1,7 +1,49 @@
-/* Devices of the public library: see core/meopt.h. A struct meopt_device is a struct device. */
+/* Devices of the public library, and memory on them: see core/meopt.h. A struct meopt_device is a struct
+ * device. */
 #include "core/optim/optim.h"
+#include "core/base/file.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+struct device *optim_enter(struct device *device)
+{
+    if (device && device->enter) device->enter(device);
+    return device;
+}
+
+void optim_leave(struct device **device)
+{
+    if (*device && (*device)->leave) (*device)->leave(*device);
+}
+
+struct device *optim_device_of(const struct meopt_options *o)
+{
+    return o->device ? (struct device *)o->device : device_host();
+}
+
+void *memory_allocate(const struct meopt_options *o, int kind, size_t bytes, const char *tensor)
+{
+    static const enum memory_class classes[MEOPT_MEMORY_KINDS] = {[MEOPT_MEMORY_WEIGHTS] = MEMORY_WEIGHTS,
+                                                                  [MEOPT_MEMORY_COPY] = MEMORY_WEIGHTS,
+                                                                  [MEOPT_MEMORY_CORRECTION] = MEMORY_WEIGHTS,
+                                                                  [MEOPT_MEMORY_MOMENTS] = MEMORY_OPTIMIZER,
+                                                                  [MEOPT_MEMORY_ACCUMULATOR] =
+                                                                      MEMORY_GRADIENTS};
+    if (o->allocate) return o->allocate(o->context, kind, bytes, tensor);
+    if (o->device) return device_alloc(optim_device_of(o), classes[kind], bytes, "optimizer", NULL);
+    void *p = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+    memory_large_pages(p, bytes);
+    return p;
+}
+
+void memory_release(const struct meopt_options *o, int kind, void *p, size_t bytes)
+{
+    if (!p) return;
+    if (o->release) o->release(o->context, kind, p, bytes);
+    else if (o->device) device_free(optim_device_of(o), p);
+    else free(p);
+}
 
 static struct device *of(struct meopt_device *device) { return (struct device *)device; }
 
