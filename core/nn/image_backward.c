@@ -97,6 +97,14 @@ static void pool_backward(const struct pass *pass, char *dy)
     }
 }
 
+size_t tower_output_gradients(const struct tower *t)
+{
+    size_t rows = (size_t)(t->options.batch * t->out_rows), e = dtype_bytes(t->options.compute);
+    return (rows * (size_t)(t->out_width + t->model_shape.out + model_shape_pooled(&t->model_shape)) * e +
+            192 + 63) &
+           ~(size_t)63;
+}
+
 /* Backward through the output: dout (rows, T or O) -> dx after the last block; rows = B, or B*N with patch
  * tokens.
  *

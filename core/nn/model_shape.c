@@ -1,10 +1,14 @@
 /* The model shape of a tower: defaults, limits, and the sizes that follow from it. */
 #include "core/nn/parameters.h"
 
-#include <stdlib.h>
-
 #define GELU   (1 + ACTIVATION_GELU)
 #define SWIGLU (1 + ACTIVATION_SWIGLU)
+
+const char *model_shape_pool(const struct model_shape *g)
+{
+    static const char *const names[] = {"cls", "cls", "avg", "avg_first", "avg_all", "avg_raw", "cls_dist"};
+    return names[g->pool];
+}
 
 /* Default width of a head for a tower's width: the value of all published vision transformers of that width
  * (the 56 of open_clip, EVA, DINOv2, timm, transformers); 0: unknown. Widths that are no multiple of 64 occur
@@ -238,13 +242,4 @@ double model_shape_recompute_flops(const struct model_shape *g, bool twice)
     if (g->norms == POST_NORM)
         first += 2 * N * d * (double)g->hidden; /* up to the input of the second norm */
     return (double)(twice ? 2 * g->depth : g->depth - 1) * (8 * N * d * d + 4 * N * N * d + first);
-}
-
-int64_t model_shape_parameters(const struct model_shape *g)
-{
-    struct parameter *list;
-    int64_t sum = 0;
-    for (int i = parameters_list(g, 0, &list); i-- > 0;) sum += list[i].count;
-    free(list);
-    return sum;
 }

@@ -29,12 +29,6 @@ const char *pos_resize_name(enum pos_resize resize)
     static const char *const libraries[] = {"", "dinov2", "hf", "timm"};
     return libraries[resize];
 }
-
-const char *model_shape_pool(const struct model_shape *g)
-{
-    static const char *const names[] = {"cls", "cls", "avg", "avg_first", "avg_all", "avg_raw", "cls_dist"};
-    return names[g->pool];
-}
 const char *model_shape_norms(const struct model_shape *g) { return g->norms == POST_NORM ? "post" : "pre"; }
 
 static const char *assumed(const struct model_shape *g, int what)

@@ -4,6 +4,7 @@
 #include "core/base/file.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Shape letters: D width, Q 3D, F hidden, G rows of the first feed-forward matrix, O out, T target, P rows of
@@ -162,4 +163,13 @@ int parameters_list(const struct model_shape *g, int64_t target, struct paramete
         }
     }
     return count;
+}
+
+int64_t model_shape_parameters(const struct model_shape *g)
+{
+    struct parameter *list;
+    int64_t sum = 0;
+    for (int i = parameters_list(g, 0, &list); i-- > 0;) sum += list[i].count;
+    free(list);
+    return sum;
 }

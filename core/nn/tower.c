@@ -312,14 +312,6 @@ static int alloc_activations(struct tower *t, struct error *err)
     return 0;
 }
 
-size_t tower_output_gradients(const struct tower *t)
-{
-    size_t rows = (size_t)(t->options.batch * t->out_rows), e = dtype_bytes(t->options.compute);
-    return (rows * (size_t)(t->out_width + t->model_shape.out + model_shape_pooled(&t->model_shape)) * e +
-            192 + 63) &
-           ~(size_t)63;
-}
-
 /* Lays out scratch: tensors that live inside one pass, overlapping where lifetimes allow. */
 static void lay_scratch(struct tower *t)
 {
