@@ -10,4 +10,4 @@ fi
 export MEOPT_OPTIM_LIBRARY="$MEOPT_BUILD/libmeopt-optim.so" PYTHONPATH="$MEOPT_SOURCE/core/python"
 export PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
 cd "$work"
-"$python" -m unittest discover -s "$MEOPT_SOURCE/tests/python" -t "$MEOPT_SOURCE/tests/python" -p 'torch_*.py'
+"$python" -m unittest discover -s "$MEOPT_SOURCE/tests/python" -t "$MEOPT_SOURCE/tests/python" -p "${pattern:-torch_*.py}"

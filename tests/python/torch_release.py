@@ -164,12 +164,37 @@ def ddp_rank(rank, directory, release):
     torch.distributed.destroy_process_group()
 
 
+def unused_rank(rank, directory, release):
+    """"odd" has gradients on no rank in step 0, on rank 1 in step 1, in the first pass only in step 2."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{directory}/unused-{release}",
+                                         rank=rank, world_size=2)
+    model, optimizer = make(mt.AdamW, torch.float32, weight_decay=0.1)
+    parallel = DistributedDataParallel(model, bucket_cap_mb=0.03, find_unused_parameters=True)
+    if release:
+        mt.release_gradients(parallel, optimizer)
+    for step, (first, last) in enumerate(((False, False), (False, rank == 1), (rank == 0, False))):
+        with parallel.no_sync():
+            loss_of(parallel, batch(step, rank), first).backward()
+        loss_of(parallel, batch(step, 2 + rank), last).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.save((model.state_dict(), optimizer.state_dict()), os.path.join(directory, f"{release}-{rank}"))
+    torch.distributed.destroy_process_group()
+
+
 @unittest.skipUnless(torch.distributed.is_available() and torch.distributed.is_gloo_available(), "no gloo")
 class Ranks(unittest.TestCase):
     def test_bits_of_a_plain_step(self):
+        self.same_on_ranks(ddp_rank)
+
+    def test_unused_parameters(self):
+        self.same_on_ranks(unused_rank)
+
+    def same_on_ranks(self, rank_main):
         with tempfile.TemporaryDirectory() as directory:
             for release in (0, 1):
-                torch.multiprocessing.spawn(ddp_rank, (directory, release), nprocs=2)
+                torch.multiprocessing.spawn(rank_main, (directory, release), nprocs=2)
             names = [f"{release}-{rank}" for release in (0, 1) for rank in (0, 1)]
             files = [torch.load(os.path.join(directory, name)) for name in names]
         for weights, state in files[1:]:
@@ -177,6 +202,7 @@ class Ranks(unittest.TestCase):
                 self.assertTrue(torch.equal(value, weights[name]), name)
             for key, each in files[0][1]["state"].items():
                 self.assertTrue(torch.equal(each["meopt"], state["state"][key]["meopt"]))
+                self.assertEqual(each["step"], state["state"][key]["step"])
 
 
 if __name__ == "__main__":

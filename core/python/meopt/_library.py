@@ -7,16 +7,17 @@ import ctypes as C
 import os
 from typing import Any, Dict, List
 
-FLAG_KEEP_BF16, FLAG_COPY_F16 = 16, 32
+FLAG_PART, FLAG_KEEP_BF16, FLAG_COPY_F16 = 4, 16, 32
 DTYPE_F32, DTYPE_BF16, DTYPE_F16 = 0, 1, 2
 DEVICE_HIP, DEVICE_CUDA = 1, 2
 STREAM_DEFAULT = 1
 MEMORY_WEIGHTS, MEMORY_CORRECTION = 0, 2
-WEIGHTS_F32 = 0
+WEIGHTS_F32, WEIGHTS_20, WEIGHTS_24, WEIGHTS_32 = 0, 4, 5, 6
 NO_FORMAT = -1
 
 ALLOCATE = C.CFUNCTYPE(C.c_void_p, C.c_void_p, C.c_int, C.c_size_t, C.c_char_p)
 RELEASE = C.CFUNCTYPE(None, C.c_void_p, C.c_int, C.c_void_p, C.c_size_t)
+REDUCE = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_size_t)
 
 
 class Error(C.Structure):
@@ -32,7 +33,7 @@ class Options(C.Structure):
         ("threads", C.c_int), ("small_count", C.c_int64), ("accumulator", C.c_int),
         ("reserved_every", C.c_int), ("reserved_threshold", C.c_double), ("reserved_report", C.c_void_p),
         ("allocate", ALLOCATE), ("release", RELEASE), ("context", C.c_void_p), ("dry", C.c_int),
-        ("device", C.c_void_p), ("reduce", C.c_void_p), ("bias_correction", C.c_int),
+        ("device", C.c_void_p), ("reduce", REDUCE), ("bias_correction", C.c_int),
         ("grad_averaging", C.c_int), ("max_grad_norm", C.c_double), ("all_or_nothing", C.c_int),
         ("offload", C.c_int), ("offload_fraction", C.c_double), ("offload_dir", C.c_char_p),
         ("offload_ring_bytes", C.c_size_t),

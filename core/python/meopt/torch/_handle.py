@@ -9,10 +9,14 @@ import torch
 from torch import Tensor
 
 from .. import _library as L
+from ._shards import Sum, is_dtensor, like, local_of, shard_of
 
 DTYPES = {torch.float32: L.DTYPE_F32, torch.bfloat16: L.DTYPE_BF16, torch.float16: L.DTYPE_F16}
 FLAGS = {torch.float32: 0, torch.bfloat16: L.FLAG_KEEP_BF16, torch.float16: L.FLAG_COPY_F16}
 RESIDUAL_HEAD = struct.Struct("<iI")  # of a saved "residual": weight format, CRC of the weights
+UNUSED_BITS = {L.WEIGHTS_20: 12, L.WEIGHTS_24: 8, L.WEIGHTS_32: 0}  # of the 16 bits below a bf16 half
+ONE = 0x3F800000  # bits of 1.0
+NOWHERE = C.create_string_buffer(64)  # address of memory without elements
 
 
 def host_bytes(t: Tensor) -> Tensor:
@@ -24,6 +28,10 @@ def host_bytes(t: Tensor) -> Tensor:
 def kind_of(p: Tensor) -> Tuple[Any, ...]:
     """Returns what a handle cannot follow when it changes."""
     return p.device, p.dtype, p.shape, p.is_contiguous()
+
+
+def version_of(p: Tensor) -> int:
+    return p._version + local_of(p)._version if is_dtensor(p) else p._version
 
 
 def crc_of(t: Tensor) -> int:
@@ -82,17 +90,18 @@ class Memory:
         self.blocks.pop(pointer, None)
 
 
-def _destroy(pointer: C.c_void_p, memory: Memory, _device: Optional[Device]) -> None:
+def _destroy(pointer: C.c_void_p, memory: Memory, _device: Optional[Device], _sum: Optional[Sum]) -> None:
     L.library().destroy(pointer)
     memory.residual.clear()
 
 
 class Handle:
-    """The parameters of one group on one device with one weight format.
+    """The parameters of one group on one device with one weight format; all are DTensors or none is.
 
     params: not empty, fp32, bf16 or fp16. The library works in their memory; one that is not contiguous has a
-    contiguous `shadow`, which is copied to it after each step. options: all but memory and device are set.
-    Raises what L.Library raises.
+    contiguous `shadow`, which is copied to it after each step. The library's tensor of a DTensor is this
+    rank's shard, also one without elements; all have their other shards in the same process group. options:
+    all but memory, device and reduce are set. Raises what L.Library and shard_of raise.
     """
 
     def __init__(self, options: L.Options, params: Sequence[Tensor], names: Sequence[str],
@@ -100,31 +109,43 @@ class Handle:
         lib, n = L.library(), len(params)
         self.lib, self.params, self.names, self.device = lib, list(params), list(names), device
         self.at = at  # index of the parameter group
+        self.sharded = is_dtensor(params[0])
+        self.shards = [shard_of(name, p) for name, p in zip(names, params)] if self.sharded else []
         self.memory = Memory(params[0].device)
         options.allocate, options.release = self.memory.allocate, self.memory.release
         options.device = device.pointer if device else None
+        self.sum: Optional[Sum] = None
+        if self.sharded and self.shards[0].group is not None:
+            self.sum = Sum(self.shards[0].group, params[0].device)
+            options.reduce = self.sum.reduce
         table = (L.Tensor * n)()
         self.shadows: Dict[int, Tensor] = {}
-        for i, (row, p) in enumerate(zip(table, params)):
+        locals_ = [local_of(p) for p in params]
+        for i, (row, p, t) in enumerate(zip(table, params, locals_)):
             row.name, row.ndim, row.shape[:] = self._name(i), *self._shape(p)
             row.flags = FLAGS[p.dtype]
-            if not p.is_contiguous():
-                self.shadows[i] = p.detach().clone(memory_format=torch.contiguous_format)
+            if self.sum:
+                row.flags |= L.FLAG_PART
+                row.first = self.shards[i].row * (p.numel() // p.shape[0])
+                row.count = t.numel()
+            if not t.is_contiguous():
+                self.shadows[i] = t.detach().clone(memory_format=torch.contiguous_format)
             row.weights, row.copy = self._places(i)
         self.opt = C.c_void_p()
         try:
             lib.create(C.byref(self.opt), C.byref(options), table, n)
         except MemoryError as error:
             raise self.memory.failure or error
-        weakref.finalize(self, _destroy, self.opt, self.memory, device)
+        weakref.finalize(self, _destroy, self.opt, self.memory, device, self.sum)
         infos = [self.info(i) for i in range(n)]
         self.formats = [info.weights for info in infos]
         self.moments = [(i.first_moment != L.NO_FORMAT, i.second_moment != L.NO_FORMAT) for i in infos]
         self.steps = torch.zeros(n, dtype=torch.float32, device="cpu")  # updates of each parameter
-        self.kinds = [kind_of(p) for p in params]
-        self.pointers = [p.data_ptr() for p in params]
-        self.versions = [p._version for p in params]
-        self.expected: Dict[int, int] = {}  # CRC of the weights that loaded residual bits belong to
+        self.kinds = [kind_of(t) for t in locals_]
+        self.pointers = [t.data_ptr() for t in locals_]
+        self.versions = [version_of(p) for p in params]
+        # CRC of the weights that loaded residual bits belong to; None: those of the next step
+        self.expected: Dict[int, Optional[int]] = {}
         for i, p in enumerate(params):
             if p.dtype == torch.float16:
                 lib.sync(self.opt, i)
@@ -138,14 +159,15 @@ class Handle:
 
     def _places(self, i: int) -> Tuple[Optional[int], Optional[int]]:
         """Returns the parameter's memory as the library's weights and copy."""
-        p = self.shadows.get(i, self.params[i])
-        return (None, p.data_ptr()) if p.dtype == torch.float16 else (p.data_ptr(), None)
+        p = self.shadows[i] if i in self.shadows else local_of(self.params[i])
+        pointer = p.data_ptr() or C.addressof(NOWHERE)
+        return (None, pointer) if p.dtype == torch.float16 else (pointer, None)
 
     @staticmethod
     def _shape(p: Tensor) -> Tuple[int, List[int]]:
         shape = list(p.shape)
         if len(shape) > 8:  # the library's limit; only the product and "is it a matrix" matter to it
-            shape = [p.shape[0], p[0].numel()]
+            shape = [p.shape[0], p.numel() // max(p.shape[0], 1)]
         return len(shape), shape + [0] * (8 - len(shape))
 
     def info(self, i: int) -> L.Info:
@@ -167,17 +189,18 @@ class Handle:
     def _accept(self, i: int, stepping: bool) -> None:
         """Accepts values that were written to a parameter. Residual bits stay if they were loaded for these
         values; until a step, the values may still come. fp32 weights stay where they round to fp16 values."""
-        p, waits = self.params[i], i in self.expected and not stepping
+        p, waits = local_of(self.params[i]), i in self.expected and not stepping
+        crc = self.expected.get(i, -1)
         bits = self.memory.residual.get(self._name(i))
         if bits is not None and p.dtype == torch.float16:
             weights = bits.view(torch.float32)[: p.numel()].view(p.shape)
             if not waits:
                 weights.copy_(torch.where(weights.half() == p, weights, p.float()))
-        elif bits is not None and self.expected.get(i) != crc_of(p):
+        elif bits is not None and crc is not None and crc != crc_of(p):
             if waits:
                 return
             self.lib.sync(self.opt, i)
-        self.versions[i] = p._version
+        self.versions[i] = version_of(self.params[i])
 
     @torch.no_grad()
     def settle(self, stepping: bool) -> bool:
@@ -186,7 +209,8 @@ class Handle:
         if self.device:
             self.device.follow()
         fits = True
-        for i, p in enumerate(self.params):
+        for i, p in enumerate(map(local_of, self.params) if self.sharded else self.params):
+            version = version_of(self.params[i]) if self.sharded else p._version
             if p.data_ptr() != self.pointers[i]:
                 if kind_of(p) != self.kinds[i]:
                     fits = False
@@ -196,7 +220,7 @@ class Handle:
                 self.pointers[i] = p.data_ptr()
             if i in self.shadows:
                 self.shadows[i].copy_(p)
-            if p._version != self.versions[i] or p.dtype == torch.float16:  # p.data.copy_ changes no version
+            if version != self.versions[i] or p.dtype == torch.float16:  # p.data.copy_ changes no version
                 self._accept(i, stepping)
         return fits
 
@@ -213,17 +237,26 @@ class Handle:
             if g is None:
                 row.data = None
                 continue
+            if self.sharded:
+                g = local_of(g)
             if g.layout is not torch.strided or g.dtype not in DTYPES or not g.is_contiguous():
                 g = self._usable(i, g)
-            row.data, row.dtype = g.data_ptr(), DTYPES[g.dtype]
+            row.data, row.dtype = g.data_ptr() or C.addressof(NOWHERE), DTYPES[g.dtype]
             kept.append(g)
             self.taken.append(i)
         return kept
 
+    def _summing(self, call: Any, *values: Any) -> None:
+        """Calls a function of the library that adds over ranks, and raises what failed there."""
+        try:
+            call(*values)
+        except OSError as error:
+            raise (self.sum and self.sum.failure) or error
+
     def norm(self) -> float:
         """Returns the global norm of the collected gradients; infinite if one is not finite."""
         norm, finite = C.c_double(), C.c_int()
-        self.lib.gradient_norm(self.opt, self.gradients, C.byref(norm), C.byref(finite))
+        self._summing(self.lib.gradient_norm, self.opt, self.gradients, C.byref(norm), C.byref(finite))
         return norm.value if finite.value else float("inf")
 
     def step(self, number: int, lr: float, scale: float) -> None:
@@ -232,7 +265,8 @@ class Handle:
             return
         failure = None
         try:
-            self.lib.step_sized(C.sizeof(L.Stats), self.opt, number, lr, scale, self.gradients, None)
+            self._summing(self.lib.step_sized, C.sizeof(L.Stats), self.opt, number, lr, scale, self.gradients,
+                          None)
         except FloatingPointError as error:
             failure = error
         self.steps[self.taken if len(self.taken) < len(self.params) else slice(None)] += 1
@@ -240,18 +274,19 @@ class Handle:
             self._publish(i)
         if failure is not None:
             names = ", ".join(self.names[i] for i in self.taken if not self._finite(i))
-            raise FloatingPointError(f"gradient of {names}: {failure}") from None
+            raise FloatingPointError(f"gradient of {names or 'another rank'}: {failure}") from None
 
     def _finite(self, i: int) -> bool:
         gradient = self.params[i].grad
-        return gradient is None or bool(torch.isfinite(gradient).all())
+        return gradient is None or bool(torch.isfinite(local_of(gradient)).all())
 
     def _publish(self, i: int) -> None:
         """Lets torch know that the library has written a parameter, or copies its shadow to it."""
+        p = local_of(self.params[i]) if self.sharded else self.params[i]
         if i in self.shadows:
-            self.params[i].copy_(self.shadows[i])
+            p.copy_(self.shadows[i])
         else:
-            torch.autograd.graph.increment_version(self.params[i])
+            torch.autograd.graph.increment_version(p)
 
     def begin(self, number: int, lr: float) -> None:
         """Begins a step whose gradients come one by one."""
@@ -278,7 +313,7 @@ class Handle:
 
     def seen(self) -> None:
         """Records that the values now in the parameters are those of the step."""
-        self.versions = [p._version for p in self.params]
+        self.versions = [version_of(p) if self.sharded else p._version for p in self.params]
         self.expected.clear()
 
     # ---- Records
@@ -297,34 +332,64 @@ class Handle:
         bits = self.memory.residual.get(self._name(i))
         if bits is None:
             return {}
-        crc = self.expected[i] if i in self.expected else crc_of(self.params[i])
+        crc = self.expected.get(i)
+        crc = crc_of(local_of(self.params[i])) if crc is None else crc
         head = torch.frombuffer(bytearray(RESIDUAL_HEAD.pack(self.formats[i], crc)), dtype=torch.uint8)
         return {"residual": torch.cat([head, host_bytes(bits)])}
 
     def save_portable(self, i: int, names: Sequence[str]) -> Dict[str, Tensor]:
-        """Returns torch's state: "step" and fp32 moments in the parameter's shape, under these names."""
+        """Returns torch's state: "step" and fp32 moments in the parameter's shape and layout, under these
+        names."""
         saved = {"step": self.steps[i].clone()}
         moments = [self._host_empty(i) if has else None for has in self.moments[i]]
         if self.moments[i][0]:
-            self.lib.moments_export(self.opt, i, 0, self.params[i].numel(), *map(_pointer, moments))
-        saved.update((name, m) for name, m in zip(names, moments) if m is not None)
+            count = local_of(self.params[i]).numel()
+            self.lib.moments_export(self.opt, i, 0, count, *map(_pointer, moments))
+        saved.update((name, self._like(i, m)) for name, m in zip(names, moments) if m is not None)
         return saved
 
     def _host_empty(self, i: int) -> Tensor:
-        """Returns an fp32 tensor of the parameter's shape, whatever torch's default dtype and device are."""
-        return torch.empty(self.params[i].shape, dtype=torch.float32, device="cpu")
+        """Returns an fp32 tensor of this rank's shape, whatever torch's default dtype and device are."""
+        return torch.empty(local_of(self.params[i]).shape, dtype=torch.float32, device="cpu")
 
-    def _host_values(self, i: int, values: Tensor) -> Tensor:
-        shape = self.params[i].shape
-        if values.shape != shape:
-            raise ValueError(f"{self.names[i]}: values of shape {list(values.shape)}, expected {list(shape)}")
-        return values.detach().to("cpu", torch.float32).contiguous()
+    def save_weight(self, i: int) -> Dict[str, Tensor]:
+        """Returns what a weight has beyond the parameter, if anything, for any number of ranks.
+        "residual_bits": uint8, 2 bytes per element in a last dimension of their own. "fp32_weight"."""
+        p = local_of(self.params[i])
+        if p.dtype != torch.float16 and self.formats[i] not in UNUSED_BITS:
+            return {}
+        weights = self._exported(i)
+        if p.dtype == torch.float16:
+            return {"fp32_weight": self._like(i, weights)}
+        halves = p.detach().contiguous().cpu().view(torch.int16).to(torch.int32) << 16
+        bits = (weights.view(torch.int32) - halves).to(torch.int16)
+        return {"residual_bits": self._like(i, bits.unsqueeze(-1).view(torch.uint8))}
+
+    def _like(self, i: int, local: Tensor) -> Tensor:
+        return like(self.params[i], local) if self.sharded else local
+
+    def _host_values(self, i: int, values: Tensor, dtype: torch.dtype = torch.float32,
+                     more: Tuple[int, ...] = ()) -> Tensor:
+        """Returns this rank's values in this machine's memory. values: of the parameter's shape and `more`
+        dimensions; a DTensor of the parameter's layout, or a tensor with all rows."""
+        p, name = self.params[i], self.names[i]
+        shape = (*p.shape, *more)
+        if tuple(values.shape) != shape:
+            raise ValueError(f"{name}: values of shape {list(values.shape)}, expected {list(shape)}")
+        if is_dtensor(values):
+            found, expected = (getattr(t, "placements", None) for t in (values, p))
+            if found != expected:
+                raise ValueError(f"{name}: values have placements {found}, expected {expected}")
+            values = local_of(values)
+        elif self.sharded and self.sum:
+            values = values[self.shards[i].row :][: self.shards[i].rows]
+        return values.detach().to("cpu", dtype).contiguous()
 
     def load(self, i: int, saved: Dict[str, Any], names: Sequence[str]) -> None:
-        """Loads what save, or torch with moments of these names, saved. Tensors may have been cast to any
-        float. Residual bits of a different weight format are ignored. ValueError: damaged, or of a different
-        shape."""
-        p = self.params[i]
+        """Loads what save, save_portable and save_weight, or torch with moments of these names, saved.
+        Tensors may have been cast to any float. Residual bits of save for a different weight format are
+        ignored. ValueError: damaged, or of a different shape."""
+        p = local_of(self.params[i])
         updates = int(saved.get("step", 0))
         if "meopt" in saved:
             record = host_bytes(saved["meopt"].to(torch.uint8))
@@ -349,20 +414,43 @@ class Handle:
                 raise ValueError(f"{name}: {found} bytes of residual bits, expected {bits.numel()}")
             bits.copy_(body)
             self.expected[i], self.versions[i] = RESIDUAL_HEAD.unpack(head)[1], -1
+        elif bits is not None:
+            self._load_weight(i, saved)
+
+    def _load_weight(self, i: int, saved: Dict[str, Any]) -> None:
+        """Loads what save_weight returned; the parameter's values may come later."""
+        p = local_of(self.params[i])
+        unused = UNUSED_BITS.get(self.formats[i])
+        if "fp32_weight" in saved and p.dtype == torch.float16:
+            weights = self._host_values(i, saved["fp32_weight"]).reshape(-1)
+            self.memory.residual[self._name(i)].view(torch.float32)[: p.numel()].copy_(weights)
+        elif "residual_bits" in saved and unused is not None:
+            bits = self._host_values(i, saved["residual_bits"], torch.uint8, (2,)).view(torch.int16)
+            bits = bits.to(torch.int32).clamp(max=(1 << 15) - (1 << unused))
+            weights, place = (bits + ONE).view(torch.float32), self.shadows.get(i, p)
+            values = place.clone()
+            self.lib.import_(self.opt, i, 0, weights.numel(), weights.data_ptr())
+            place.copy_(values)
+        else:
+            return
+        self.expected[i], self.versions[i] = None, -1
+
+    def _exported(self, i: int) -> Tensor:
+        out = self._host_empty(i)
+        self.lib.export(self.opt, i, 0, out.numel(), _pointer(out))
+        return out
 
     def export(self, i: int) -> Tensor:
-        """Returns the weights with their residual bits: fp32, in this machine's memory, the parameter's
-        shape."""
-        out = self._host_empty(i)
-        self.lib.export(self.opt, i, 0, out.numel(), out.data_ptr())
-        return out
+        """Returns the weights with their residual bits: fp32, in this machine's memory, the parameter's shape
+        and layout."""
+        return self._like(i, self._exported(i))
 
     def import_values(self, i: int, values: Tensor) -> None:
         """Sets weights and residual bits to fp32 values of the parameter's shape."""
         values = self._host_values(i, values)
-        self.lib.import_(self.opt, i, 0, values.numel(), values.data_ptr())
+        self.lib.import_(self.opt, i, 0, values.numel(), _pointer(values))
         self._publish(i)
-        self.versions[i] = self.params[i]._version
+        self.versions[i] = version_of(self.params[i])
         self.expected.pop(i, None)
 
     def held(self) -> L.Bytes:
@@ -372,4 +460,4 @@ class Handle:
 
 
 def _pointer(t: Optional[Tensor]) -> Optional[int]:
-    return None if t is None else t.data_ptr()
+    return None if t is None else t.data_ptr() or C.addressof(NOWHERE)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .. import _library as L
 from ._handle import Device, Handle
+from ._shards import is_dtensor, shard_of
 
 if TYPE_CHECKING:
     from ._release import Release
@@ -56,7 +57,8 @@ class Meopt(torch.optim.Optimizer):
     Parameters are dense fp32, bf16 or fp16 tensors on the CPU or a card. bf16: the parameter is the bf16 half
     of the weight format, and the library holds the residual bits. fp32: weights are fp32, moments have the
     preset's formats. fp16: the library holds fp32 weights. Small and one-dimensional parameters have the
-    precision of fp32. Parameters without elements and without gradients are skipped.
+    precision of fp32. Parameters without elements and without gradients are skipped. DTensors (FSDP2) may be
+    sharded by rows: every rank then takes part in each step and in fp32_state_dict.
 
     Raises ValueError (an option or parameter that is not supported), FloatingPointError (step: a gradient
     with a NaN or an infinity; weights never receive it: groups of 64 elements around it keep their values,
@@ -128,8 +130,6 @@ class Meopt(torch.optim.Optimizer):
     # ---- Handles
 
     def _check_param(self, name: str, p: Tensor) -> None:
-        if type(p).__name__ == "DTensor":
-            raise ValueError(f"parameter {name} is a DTensor (FSDP2), which is not supported")
         if p.layout is not torch.strided:
             raise ValueError(f"parameter {name} is {p.layout}, expected a dense tensor")
         if p.dtype not in DTYPES:
@@ -144,15 +144,16 @@ class Meopt(torch.optim.Optimizer):
         group = self.param_groups[at]
         self._check_group(group)
         group.setdefault(STEPS, 0)
-        sets: Dict[Tuple[torch.device, bool], List[Tensor]] = {}
+        sets: Dict[Tuple[Any, ...], List[Tensor]] = {}
         given = group.get("param_names") or [None] * len(group["params"])
         for p, name in dict(zip(group["params"], given)).items():  # torch warns of one that is there twice
             name = self._names.setdefault(p, name or f"p{len(self._names)}")
             self._check_param(name, p)
             if p.numel():
-                sets.setdefault((p.device, p.dtype == torch.bfloat16), []).append(p)
+                ranks = (shard_of(name, p).group,) if is_dtensor(p) else ()
+                sets.setdefault((p.device, p.dtype == torch.bfloat16, *ranks), []).append(p)
         handles = []
-        for (device, bf16), params in sets.items():
+        for (device, bf16, *_), params in sets.items():
             names = [self._names[p] for p in params]
             handles.append(Handle(self._options(group, bf16), params, names, self._card(device), at))
         for handle in handles:
@@ -255,13 +256,21 @@ class Meopt(torch.optim.Optimizer):
         Per parameter: "step" (0-d), "meopt" (uint8: the record of its moments) and, where its format has any,
         "residual" (uint8: residual bits of the weight). A reload is bit-exact, before or after the model's.
         portable: torch's keys instead, with fp32 moments, which torch's own optimizers load.
+
+        Of a DTensor: torch's keys as DTensors of its layout, and "residual_bits" (uint8, 2 bytes per element)
+        or, of an fp16 parameter, "fp32_weight", without portable. They load on any number of ranks.
         """
         live = self.state
 
+        def save(handle: Handle, i: int) -> Dict[str, Tensor]:
+            if not portable and not handle.sharded:
+                return handle.save(i)
+            beyond = {} if portable else handle.save_weight(i)
+            return {**handle.save_portable(i, self._moments), **beyond}
+
         def fill(_: torch.optim.Optimizer) -> None:
             self._follow()
-            save = (lambda h, i: h.save_portable(i, self._moments)) if portable else Handle.save
-            self.state = defaultdict(dict, {p: save(h, i) for p, (h, i) in self._where.items()})
+            self.state = defaultdict(dict, {p: save(*where) for p, where in self._where.items()})
 
         hook = self.register_state_dict_pre_hook(fill)
         try:
@@ -309,7 +318,7 @@ class Meopt(torch.optim.Optimizer):
             own = [{name: group[name] for name in OWN} for group in self.param_groups]
             self._settle(stepping=False)
             for p, (handle, i) in self._where.items():
-                if "residual" not in saved.setdefault(p, {}):
+                if not {"residual", "residual_bits", "fp32_weight"}.intersection(saved.setdefault(p, {})):
                     saved[p].update(handle.save_residual(i))
         super().__setstate__({**state, "state": defaultdict(dict), "defaults": dict(defaults)})
         self.defaults = defaults  # torch adds differentiable, which Lion and LAMB do not have

@@ -23,12 +23,16 @@ class Release:
         self._lock = threading.Lock()  # hooks of DDP run in threads of their own
         self._hooks: List[Any] = []
         self._reduced: Set[Tensor] = set()  # parameters whose gradients DDP reduces
+        self._unused = False  # DDP allows parameters that a graph does not reach
         self._clear()
         if clip == "exact":
             return
         params = [p for p in model.parameters() if p in optimizer._where and p.requires_grad]
         if isinstance(model, DistributedDataParallel):
             self._reduced.update(params)
+            self._unused = model.find_unused_parameters or model.static_graph
+            if self._unused:
+                self._hooks = [p.register_post_accumulate_grad_hook(self._mark) for p in params]
             model.register_comm_hook(model.process_group, self._reduce_hook())
         else:
             self._hooks = [p.register_post_accumulate_grad_hook(self._gradient_came) for p in params]
@@ -36,6 +40,7 @@ class Release:
     def _clear(self) -> None:
         self._came: Dict[Tensor, int] = {}  # gradients of this step by parameter
         self._stepped: Set[Tensor] = set()
+        self._seen: Set[Tensor] = set()  # parameters with a gradient on this rank, where DDP allows others
         self._open: List[Handle] = []  # handles whose step began
         self._failure: Optional[Exception] = None
 
@@ -80,15 +85,28 @@ class Release:
         if len(self._stepped) == len(self._optimizer._where):
             self._end()
 
+    def _mark(self, p: Tensor) -> None:
+        self._seen.add(p)
+
     def _reduce_hook(self) -> Any:
-        """Returns a communication hook of DDP that averages a bucket over all ranks, then steps it."""
-        from torch.distributed import GradBucket
+        """Returns a communication hook of DDP that averages a bucket over all ranks, then steps it. Like DDP,
+        it leaves out a parameter without a gradient on any rank."""
+        from torch.distributed import GradBucket, all_reduce
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
         def hook(group: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+            parameters = bucket.parameters()
+            used = torch.tensor([p in self._seen for p in parameters], dtype=torch.int32,
+                                device=bucket.buffer().device)
+            # before the bucket's own, so that it is complete or running when the callback waits for it
+            work = all_reduce(used, group=group, async_op=True) if self._unused else None
+
             def step(_: Any) -> Tensor:
-                for p, gradient in zip(bucket.parameters(), bucket.gradients()):
-                    if p in self._reduced:
+                if work is not None:
+                    work.wait()
+                counts = used.tolist() if work is not None else [1] * len(parameters)
+                for p, gradient, count in zip(parameters, bucket.gradients(), counts):
+                    if p in self._reduced and count:
                         self._step(p, gradient)
                 return bucket.buffer()
 
@@ -155,7 +173,8 @@ def release_gradients(model: torch.nn.Module, optimizer: Meopt, *, clip: Optiona
     them. model: a DistributedDataParallel's gradients step when their bucket is reduced; use its no_sync()
     for all backward passes of a step but the last. Its buckets stay allocated.
 
-    ValueError: the options do not fit, or LAMB has max_grad_norm, which requires clip="exact".
+    ValueError: the options do not fit, a parameter is a DTensor, or LAMB has max_grad_norm, which requires
+    clip="exact".
     RuntimeError (in backward): a parameter has two gradients in one step.
     """
     if clip not in (None, "exact", "previous") or (clip is None) != (max_norm is None):
@@ -166,5 +185,7 @@ def release_gradients(model: torch.nn.Module, optimizer: Meopt, *, clip: Optiona
         raise ValueError("max_grad_norm requires all gradients: use clip='exact' or max_grad_norm=None")
     if optimizer._release is not None:
         raise ValueError("the optimizer releases gradients already")
+    if any(handle.sharded for handle in optimizer._handles()):
+        raise ValueError("gradients of DTensor parameters (FSDP2) cannot be released")
     optimizer._release = Release(model, optimizer, clip, max_norm, accumulate)
     return optimizer._release

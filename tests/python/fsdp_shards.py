@@ -1,0 +1,223 @@
+"""DTensor parameters (FSDP2): the bits of parameters that are not sharded; torch.distributed.checkpoint."""
+import os
+import tempfile
+import unittest
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import torch.multiprocessing
+from torch import nn
+from torch.distributed.checkpoint import state_dict as dcp_state
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+import meopt.torch as mt
+
+try:
+    from torch.distributed.fsdp import fully_shard
+except ImportError:  # before 2.6
+    from torch.distributed._composable.fsdp import fully_shard
+
+RULES = ((mt.AdamW, {}), (mt.Adam, {"weight_decay": 0.1}), (mt.SGD, {"momentum": 0.9}), (mt.Lion, {}),
+         (mt.LAMB, {}))
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+STEPS = 3
+
+
+def full(t):
+    return t.full_tensor() if isinstance(t, DTensor) else t
+
+
+def same(case, found, expected, **tolerance):
+    for name, value in expected.items():
+        if tolerance:
+            torch.testing.assert_close(full(found[name]), full(value), **tolerance)
+        else:
+            case.assertTrue(torch.equal(full(found[name]), full(value)), name)
+
+
+class Rows(nn.Module):
+    """Parameters of these shapes."""
+
+    def __init__(self, shapes, dtype, place):
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        for i, shape in enumerate(shapes):
+            value = torch.randn(shape, generator=generator).to(dtype)
+            setattr(self, f"w{i}", nn.Parameter(place(value)))
+
+
+def steps(model, optimizer, place, count=STEPS, seed=7):
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        for p in model.parameters():
+            p.grad = place(torch.randn(p.shape, generator=generator).to(p.dtype))
+        optimizer.step()
+
+
+def pair(shapes, dtype, rule, options, place):
+    """Returns the fp32 weights after steps of plain and of placed parameters."""
+    found = []
+    for each in (lambda t: t.clone(), place):
+        model = Rows(shapes, dtype, each)
+        optimizer = rule(model.parameters(), lr=1e-2, **options)
+        steps(model, optimizer, each)
+        found.append(mt.fp32_state_dict(model, optimizer))
+    return found
+
+
+def rows(case, mesh, world):
+    def place(t):
+        return distribute_tensor(t, mesh, [Shard(0)])
+
+    whole = [(256 * world, 128)]
+    for rule, options in RULES:
+        for dtype in DTYPES if rule is mt.AdamW else DTYPES[1:2]:
+            shapes = whole if rule is mt.LAMB else [*whole, (64 * world,), (world, 4096), (1, 6400)]
+            expected, found = pair(shapes, dtype, rule, options, place)
+            same(case, found, expected)
+            uneven = [(100, 70), (7, 33), (2, 40), (5,), (67, 65, 2)]
+            expected, found = pair(uneven, dtype, rule, {**options, "preset": "fp32"}, place)
+            same(case, found, expected, rtol=1e-5, atol=1e-6)
+            expected, found = pair(uneven, dtype, rule, options, place)
+            for name, value in expected.items():  # different groups of 64 round differently
+                error = (full(found[name]) - value).pow(2).mean().sqrt()
+                case.assertLess(float(error), 5e-3, name)
+    expected, found = pair(whole, torch.bfloat16, mt.AdamW, {},
+                           lambda t: distribute_tensor(t, mesh, [Replicate()]))
+    same(case, found, expected)
+    for rule, options in ((mt.AdamW, {}), (mt.LAMB, {})):  # all ranks report one rank's gradient
+        model = Rows(whole, torch.float32, place)
+        optimizer = rule(model.parameters(), **options)
+        model.w0.grad = place(torch.zeros(whole[0]).index_fill_(0, torch.tensor([0]), float("nan")))
+        with case.assertRaises(FloatingPointError):
+            optimizer.step()
+    with case.assertRaises(ValueError):
+        mt.AdamW([nn.Parameter(distribute_tensor(torch.zeros(8, 8), mesh, [Shard(1)]))])
+
+
+class Net(nn.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        torch.manual_seed(3)
+        self.body = nn.Sequential(nn.Linear(70, 100), nn.Tanh(), nn.Linear(100, 70), nn.LayerNorm(70))
+        self.head = nn.Linear(70, 2, bias=False)
+        self.to(dtype)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def train(model, optimizer, count=STEPS):
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(count):
+        x = torch.randn(16, 70, generator=generator)
+        model(x.to(next(model.parameters()).dtype)).float().pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def make(dtype, rule, options, mesh=None):
+    model = Net(dtype)
+    if mesh is not None:
+        fully_shard(model.body, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    return model, rule(model.parameters(), lr=1e-2, **options)
+
+
+def cases():
+    for rule, options in RULES:
+        for dtype in DTYPES if rule is mt.AdamW else DTYPES[1:2]:
+            for preset in ("fp32", "balanced") if rule is mt.AdamW else ("balanced",):
+                yield f"{rule.__name__}-{str(dtype)[6:]}-{preset}", dtype, rule, {**options, "preset": preset}
+
+
+def read(model, optimizer, path, weights_first):
+    """Loads a checkpoint of torch.distributed.checkpoint into the model and the optimizer."""
+    state = {"model": dcp_state.get_model_state_dict(model),
+             "optimizer": dcp_state.get_optimizer_state_dict(model, optimizer)}
+    dcp.load(state, checkpoint_id=path)
+    if weights_first:
+        dcp_state.set_model_state_dict(model, state["model"])
+    dcp_state.set_optimizer_state_dict(model, optimizer, state["optimizer"])
+    if not weights_first:
+        dcp_state.set_model_state_dict(model, state["model"])
+
+
+def values(model, optimizer):
+    found = {name: full(value) for name, value in mt.fp32_state_dict(model, optimizer).items()}
+    for i, state in optimizer.state_dict()["state"].items():
+        found.update((f"{i}.{name}", full(value)) for name, value in state.items())
+    return found
+
+
+def loaded(case, found, whole, exact):
+    """Compares values after loading: moments that are not fp32 were rounded once more."""
+    coded = [] if exact else [key for key in whole if "exp_avg" in key or "momentum" in key]
+    same(case, found, {key: value for key, value in whole.items() if key not in coded})
+    for key in coded:
+        size = float(whole[key].abs().max())
+        torch.testing.assert_close(found[key], whole[key], rtol=0, atol=0.08 * size + 1e-12)
+
+
+def save(case, mesh, directory):
+    for name, dtype, rule, options in cases():
+        exact = options["preset"] == "fp32"
+        model, optimizer = make(dtype, rule, options, mesh)
+        train(model, optimizer)
+        if exact and dtype == torch.float32:
+            plain = make(dtype, rule, options)
+            train(*plain)
+            same(case, dict(model.state_dict()), plain[0].state_dict(), rtol=1e-4, atol=1e-5)
+        path = os.path.join(directory, name)
+        dcp.save({"model": dcp_state.get_model_state_dict(model),
+                  "optimizer": dcp_state.get_optimizer_state_dict(model, optimizer)}, checkpoint_id=path)
+        whole = values(model, optimizer)
+        if dist.get_rank() == 0:
+            torch.save(whole, path + ".whole")
+        for weights_first in (True, False):  # as many ranks: the same bits from here on
+            again = make(dtype, rule, options, mesh)
+            train(*again, count=1)
+            read(*again, path, weights_first)
+            loaded(case, values(*again), whole, exact)
+        if exact:
+            train(model, optimizer), train(*again)
+            same(case, values(*again), values(model, optimizer))
+
+
+def load(case, mesh, directory):
+    for name, dtype, rule, options in cases():
+        path = os.path.join(directory, name)
+        model, optimizer = make(dtype, rule, options, mesh)
+        read(model, optimizer, path, weights_first=False)
+        whole = torch.load(path + ".whole")
+        loaded(case, values(model, optimizer), whole, options["preset"] == "fp32")
+        train(model, optimizer)
+
+
+def rank_main(rank, world, directory):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{directory}/store-{world}", rank=rank,
+                            world_size=world)
+    try:
+        case, mesh = unittest.TestCase(), init_device_mesh("cpu", (world,))
+        if world > 1:
+            rows(case, mesh, world)
+        (save if world == 2 else load)(case, mesh, directory)
+    finally:
+        dist.destroy_process_group()
+
+
+@unittest.skipUnless(dist.is_available() and dist.is_gloo_available(), "no gloo")
+class Shards(unittest.TestCase):
+    def test_ranks(self):
+        """Bits of whole parameters on 2 and 3 ranks; checkpoints of 2 ranks on 2, 3 and 1."""
+        with tempfile.TemporaryDirectory() as directory:
+            for world in (2, 3):
+                torch.multiprocessing.spawn(rank_main, (world, directory), nprocs=world)
+            rank_main(0, 1, directory)
+
+
+if __name__ == "__main__":
+    unittest.main()
