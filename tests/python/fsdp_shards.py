@@ -215,7 +215,8 @@ class Shards(unittest.TestCase):
         """Bits of whole parameters on 2 and 3 ranks; checkpoints of 2 ranks on 2, 3 and 1."""
         with tempfile.TemporaryDirectory() as directory:
             for world in (2, 3):
-                torch.multiprocessing.spawn(rank_main, (world, directory), nprocs=world)
+                torch.multiprocessing.start_processes(rank_main, (world, directory), world,
+                                                      start_method="fork")
             rank_main(0, 1, directory)
 
 

@@ -194,7 +194,8 @@ class Ranks(unittest.TestCase):
     def same_on_ranks(self, rank_main):
         with tempfile.TemporaryDirectory() as directory:
             for release in (0, 1):
-                torch.multiprocessing.spawn(rank_main, (directory, release), nprocs=2)
+                torch.multiprocessing.start_processes(rank_main, (directory, release), 2,
+                                                      start_method="fork")
             names = [f"{release}-{rank}" for release in (0, 1) for rank in (0, 1)]
             files = [torch.load(os.path.join(directory, name)) for name in names]
         for weights, state in files[1:]:
