@@ -212,7 +212,7 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
     const struct device *dev = (const struct device *)o->device;
     if (o->offload == MEOPT_OFFLOAD_HOST && !(dev && dev->streams && dev->streams->overlap))
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
-                          "offloading to host memory requires a card: states are in host memory already");
+                          "offload to host memory requires a card: states are in host memory already");
     if (o->offload == MEOPT_OFFLOAD_FILE && !o->dry && !o->offload_dir)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "offloading to a file requires offload_dir");
     if (o->reserved_adapt_every)
