@@ -67,7 +67,8 @@ GROUP_NUMBERS = ("weight_decay", "beta1", "beta2", "eps", "momentum", "dampening
 
 
 class Group(C.Structure):
-    _fields_ = [("size", C.c_size_t), *((name, C.c_double) for name in ("lr_scale", *GROUP_NUMBERS))]
+    _fields_ = [("size", C.c_size_t), *((name, C.c_double) for name in ("lr_scale", *GROUP_NUMBERS)),
+                ("maximize", C.c_int)]
 
 
 class Gradient(C.Structure):

@@ -152,7 +152,7 @@ class Handle:
         self.gradients = (L.Gradient * n)()
         self.rows = list(self.gradients)
         self.taken: List[int] = []  # parameters with collected gradients
-        self.group: Tuple[float, ...] = ()
+        self.group: Tuple[Any, ...] = ()
 
     def _name(self, i: int) -> bytes:
         return self.names[i].encode()
@@ -175,8 +175,9 @@ class Handle:
         self.lib.info_sized(C.sizeof(info), self.opt, i, C.byref(info))
         return info
 
-    def set_group(self, values: Tuple[float, ...]) -> None:
-        """Sets weight_decay, beta1, beta2, eps, momentum and dampening of all tensors, if they changed."""
+    def set_group(self, values: Tuple[Any, ...]) -> None:
+        """Sets weight_decay, beta1, beta2, eps, momentum, dampening and maximize of all tensors, if they
+        changed."""
         if values == self.group:
             return
         group = L.Group(C.sizeof(L.Group), 1.0, *values)

@@ -99,11 +99,12 @@ class Meopt(torch.optim.Optimizer):
             raise ValueError("nesterov requires a momentum and zero dampening")
 
     @staticmethod
-    def _group_values(group: Dict[str, Any]) -> Tuple[float, ...]:
-        """Returns the numbers of a group in the order of Handle.set_group."""
+    def _group_values(group: Dict[str, Any]) -> Tuple[Any, ...]:
+        """Returns the options of a group in the order of Handle.set_group."""
         beta1, beta2 = group.get("betas", (0.9, 0.99))
         others = [float(group.get(name, 0)) for name in ("eps", "momentum", "dampening")]
-        return (float(group["weight_decay"]), float(beta1), float(beta2), *others)
+        maximize = int(bool(group.get("maximize")))
+        return (float(group["weight_decay"]), float(beta1), float(beta2), *others, maximize)
 
     @staticmethod
     def _structure(group: Dict[str, Any]) -> Tuple[Any, ...]:
@@ -239,7 +240,7 @@ class Meopt(torch.optim.Optimizer):
             for handle in built.handles:
                 handle.set_group(self._group_values(group))
                 try:
-                    handle.step(group[STEPS], float(group["lr"]), -scale if group.get("maximize") else scale)
+                    handle.step(group[STEPS], float(group["lr"]), scale)
                 except FloatingPointError as error:
                     failure = failure or error
         del gradients

@@ -69,9 +69,8 @@ class Release:
             if handle not in self._open:
                 self._begin(handle)
             self._stepped.add(p)
-        sign = -1 if optimizer.param_groups[handle.at].get("maximize") else 1
         try:
-            handle.step_one(i, gradient, sign * self._scale)
+            handle.step_one(i, gradient, self._scale)
         except FloatingPointError as failure:
             self._failure = self._failure or failure
 
