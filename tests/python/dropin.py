@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from torch_optimizers import RULES
 
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 STEPS, HALF, ROWS = 6, 3, 4
 CASES = [(rule, dtype, options) for rule, options in (
     ("apadam", {}), ("apadamw", {"weight_decay": 0.1}), ("apsgd", {"momentum": 0.9, "lr": 0.01}),
@@ -161,5 +162,4 @@ class DropIn(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    unittest.main(warnings="ignore")
+    unittest.main()

@@ -1,6 +1,6 @@
 # The PyTorch optimizers of core/python (meopt.torch) with this build's library: tests/python/torch_*.py.
 set -eu
-set -- torch
+set -- ${modules:-torch}
 . "$MEOPT_SOURCE/tests/tools/python.sh"
 [ -f "$MEOPT_BUILD/libmeopt-optim.so" ] || { echo "skipped: no libmeopt-optim.so in $MEOPT_BUILD"; exit 77; }
 if [ -f "$MEOPT_BUILD/tests/libfake_amdhip64.so" ]; then
