@@ -35,7 +35,7 @@ class Card(Device):
             p.data = there.copy_(p.data)
         return model
 
-    def follow(self):
+    def use_current_stream(self):
         L.library().device_stream(self.pointer, L.STREAM_DEFAULT)
 
 

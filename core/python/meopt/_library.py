@@ -85,7 +85,6 @@ _ERROR = C.POINTER(Error)
 # Arguments of the functions that return a status and end in `struct meopt_error *`, without the latter.
 _CHECKED: Dict[str, List[Any]] = {
     "meopt_options_preset": [C.POINTER(Options), _STR],
-    "meopt_plan_tensor_sized": [_SIZE, C.POINTER(Options), C.POINTER(Tensor), C.POINTER(Info)],
     "meopt_create": [C.POINTER(_P), C.POINTER(Options), C.POINTER(Tensor), _SIZE],
     "meopt_set_group": [_P, _SIZE, C.POINTER(Group)],
     "meopt_rebind": [_P, _SIZE, _P, _P],

@@ -2,8 +2,7 @@
 
     import meopt.torch
     model = model.bfloat16()
-    optimizer = meopt.torch.AdamW(model.parameters(), lr=1e-3)      # 4.56 bytes per parameter, weights
-    included
+    optimizer = meopt.torch.AdamW(model.parameters(), lr=1e-3)  # 4.56 bytes per parameter with its weight
 
 Arguments, their order and their defaults are those of torch.optim.Adam, AdamW and SGD, and of timm's Lamb and
 Lion; preset, weights, first_moment, second_moment and seed: see Meopt.

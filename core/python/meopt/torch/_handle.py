@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from .. import _library as L
-from ._shards import Sum, is_dtensor, like, local_of, shard_of
+from ._shards import RankSum, dtensor_like, is_dtensor, local_tensor, shard_of
 
 DTYPES = {torch.float32: L.DTYPE_F32, torch.bfloat16: L.DTYPE_BF16, torch.float16: L.DTYPE_F16}
 FLAGS = {torch.float32: 0, torch.bfloat16: L.FLAG_KEEP_BF16, torch.float16: L.FLAG_COPY_F16}
 RESIDUAL_HEAD = struct.Struct("<iI")  # of a saved "residual": weight format, CRC of the weights
 UNUSED_BITS = {L.WEIGHTS_20: 12, L.WEIGHTS_24: 8, L.WEIGHTS_32: 0}  # of the 16 bits below a bf16 half
 ONE = 0x3F800000  # bits of 1.0
-NOWHERE = C.create_string_buffer(64)  # address of memory without elements
+NO_ELEMENTS = C.create_string_buffer(64)  # address of memory without elements
 
 
 def host_bytes(t: Tensor) -> Tensor:
@@ -25,13 +25,13 @@ def host_bytes(t: Tensor) -> Tensor:
     return t.detach().contiguous().reshape(-1).view(torch.uint8).cpu()
 
 
-def kind_of(p: Tensor) -> Tuple[Any, ...]:
-    """Returns what a handle cannot follow when it changes."""
+def properties_of(p: Tensor) -> Tuple[Any, ...]:
+    """Returns the properties that cannot change during the life of a handle."""
     return p.device, p.dtype, p.shape, p.is_contiguous()
 
 
 def version_of(p: Tensor) -> int:
-    return p._version + local_of(p)._version if is_dtensor(p) else p._version
+    return p._version + local_tensor(p)._version if is_dtensor(p) else p._version
 
 
 def crc_of(t: Tensor) -> int:
@@ -54,7 +54,7 @@ class Device:
     def _stream(device: torch.device) -> int:
         return torch.cuda.current_stream(device).cuda_stream or L.STREAM_DEFAULT
 
-    def follow(self) -> None:
+    def use_current_stream(self) -> None:
         """Issues later work to the calling thread's current stream."""
         stream = self._stream(self.device)
         if stream != self.stream:
@@ -90,7 +90,7 @@ class Memory:
         self.blocks.pop(pointer, None)
 
 
-def _destroy(pointer: C.c_void_p, memory: Memory, _device: Optional[Device], _sum: Optional[Sum]) -> None:
+def _destroy(pointer: C.c_void_p, memory: Memory, _device: Optional[Device], _sum: Optional[RankSum]) -> None:
     L.library().destroy(pointer)
     memory.residual.clear()
 
@@ -105,62 +105,62 @@ class Handle:
     """
 
     def __init__(self, options: L.Options, params: Sequence[Tensor], names: Sequence[str],
-                 device: Optional[Device], at: int) -> None:
+                 device: Optional[Device], group_index: int) -> None:
         lib, n = L.library(), len(params)
         self.lib, self.params, self.names, self.device = lib, list(params), list(names), device
-        self.at = at  # index of the parameter group
+        self.group_index = group_index
         self.sharded = is_dtensor(params[0])
         self.shards = [shard_of(name, p) for name, p in zip(names, params)] if self.sharded else []
         self.memory = Memory(params[0].device)
         options.allocate, options.release = self.memory.allocate, self.memory.release
         options.device = device.pointer if device else None
-        self.sum: Optional[Sum] = None
+        self.rank_sum: Optional[RankSum] = None
         if self.sharded and self.shards[0].group is not None:
-            self.sum = Sum(self.shards[0].group, params[0].device)
-            options.reduce = self.sum.reduce
+            self.rank_sum = RankSum(self.shards[0].group, params[0].device)
+            options.reduce = self.rank_sum.reduce
         table = (L.Tensor * n)()
         self.shadows: Dict[int, Tensor] = {}
-        locals_ = [local_of(p) for p in params]
+        locals_ = [local_tensor(p) for p in params]
         for i, (row, p, t) in enumerate(zip(table, params, locals_)):
             row.name, row.ndim, row.shape[:] = self._name(i), *self._shape(p)
             row.flags = FLAGS[p.dtype]
-            if self.sum:
+            if self.rank_sum:
                 row.flags |= L.FLAG_PART
                 row.first = self.shards[i].row * (p.numel() // p.shape[0])
                 row.count = t.numel()
             if not t.is_contiguous():
                 self.shadows[i] = t.detach().clone(memory_format=torch.contiguous_format)
-            row.weights, row.copy = self._places(i)
+            row.weights, row.copy = self._weight_pointers(i)
         self.opt = C.c_void_p()
         try:
             lib.create(C.byref(self.opt), C.byref(options), table, n)
         except MemoryError as error:
             raise self.memory.failure or error
-        weakref.finalize(self, _destroy, self.opt, self.memory, device, self.sum)
+        weakref.finalize(self, _destroy, self.opt, self.memory, device, self.rank_sum)
         infos = [self.info(i) for i in range(n)]
         self.formats = [info.weights for info in infos]
         self.moments = [(i.first_moment != L.NO_FORMAT, i.second_moment != L.NO_FORMAT) for i in infos]
         self.steps = torch.zeros(n, dtype=torch.float32, device="cpu")  # updates of each parameter
-        self.kinds = [kind_of(t) for t in locals_]
+        self.properties = [properties_of(t) for t in locals_]
         self.pointers = [t.data_ptr() for t in locals_]
         self.versions = [version_of(p) for p in params]
         # CRC of the weights that loaded residual bits belong to; None: those of the next step
-        self.expected: Dict[int, Optional[int]] = {}
+        self.residual_crc: Dict[int, Optional[int]] = {}
         for i, p in enumerate(params):
             if p.dtype == torch.float16:
                 lib.sync(self.opt, i)
         self.gradients = (L.Gradient * n)()
         self.rows = list(self.gradients)
-        self.taken: List[int] = []  # parameters with collected gradients
-        self.group: Tuple[Any, ...] = ()
+        self.with_gradient: List[int] = []  # parameters with collected gradients
+        self.group_options: Tuple[Any, ...] = ()
 
     def _name(self, i: int) -> bytes:
         return self.names[i].encode()
 
-    def _places(self, i: int) -> Tuple[Optional[int], Optional[int]]:
+    def _weight_pointers(self, i: int) -> Tuple[Optional[int], Optional[int]]:
         """Returns the parameter's memory as the library's weights and copy."""
-        p = self.shadows[i] if i in self.shadows else local_of(self.params[i])
-        pointer = p.data_ptr() or C.addressof(NOWHERE)
+        p = self.shadows[i] if i in self.shadows else local_tensor(self.params[i])
+        pointer = p.data_ptr() or C.addressof(NO_ELEMENTS)
         return (None, pointer) if p.dtype == torch.float16 else (pointer, None)
 
     @staticmethod
@@ -178,20 +178,20 @@ class Handle:
     def set_group(self, values: Tuple[Any, ...]) -> None:
         """Sets weight_decay, beta1, beta2, eps, momentum, dampening and maximize of all tensors, if they
         changed."""
-        if values == self.group:
+        if values == self.group_options:
             return
         group = L.Group(C.sizeof(L.Group), 1.0, *values)
         for i in range(len(self.params)):
             self.lib.set_group(self.opt, i, C.byref(group))
-        self.group = values
+        self.group_options = values
 
     # ---- Steps
 
-    def _accept(self, i: int, stepping: bool) -> None:
+    def _sync_written(self, i: int, stepping: bool) -> None:
         """Accepts values that were written to a parameter. Residual bits stay if they were loaded for these
         values; until a step, the values may still come. fp32 weights stay where they round to fp16 values."""
-        p, waits = local_of(self.params[i]), i in self.expected and not stepping
-        crc = self.expected.get(i, -1)
+        p, waits = local_tensor(self.params[i]), i in self.residual_crc and not stepping
+        crc = self.residual_crc.get(i, -1)
         bits = self.memory.residual.get(self._name(i))
         if bits is not None and p.dtype == torch.float16:
             weights = bits.view(torch.float32)[: p.numel()].view(p.shape)
@@ -204,118 +204,118 @@ class Handle:
         self.versions[i] = version_of(self.params[i])
 
     @torch.no_grad()
-    def settle(self, stepping: bool) -> bool:
+    def sync_params(self, stepping: bool) -> bool:
         """Reports moved memory and written values of all parameters to the library. Returns whether it could:
         not after a change of dtype, device, shape or layout, which need a new handle."""
         if self.device:
-            self.device.follow()
+            self.device.use_current_stream()
         fits = True
-        for i, p in enumerate(map(local_of, self.params) if self.sharded else self.params):
+        for i, p in enumerate(map(local_tensor, self.params) if self.sharded else self.params):
             version = version_of(self.params[i]) if self.sharded else p._version
             if p.data_ptr() != self.pointers[i]:
-                if kind_of(p) != self.kinds[i]:
+                if properties_of(p) != self.properties[i]:
                     fits = False
                     continue
                 if i not in self.shadows:
-                    self.lib.rebind(self.opt, i, *self._places(i))
+                    self.lib.rebind(self.opt, i, *self._weight_pointers(i))
                 self.pointers[i] = p.data_ptr()
             if i in self.shadows:
                 self.shadows[i].copy_(p)
             if version != self.versions[i] or p.dtype == torch.float16:  # p.data.copy_ changes no version
-                self._accept(i, stepping)
+                self._sync_written(i, stepping)
         return fits
 
-    def _usable(self, i: int, g: Tensor) -> Tensor:
+    def _contiguous_gradient(self, i: int, g: Tensor) -> Tensor:
         if g.layout is not torch.strided:
             raise RuntimeError(f"{self.names[i]}: sparse gradients are not supported")
         return g.to(g.dtype if g.dtype in DTYPES else torch.float32).contiguous()
 
-    def collect(self) -> List[Tensor]:
+    def collect_gradients(self) -> List[Tensor]:
         """Points self.gradients at the parameters' .grad. Returns the tensors that own them."""
-        self.taken, kept = [], []
+        self.with_gradient, kept = [], []
         for i, (row, p) in enumerate(zip(self.rows, self.params)):
             g = p.grad
             if g is None:
                 row.data = None
                 continue
             if self.sharded:
-                g = local_of(g)
+                g = local_tensor(g)
             if g.layout is not torch.strided or g.dtype not in DTYPES or not g.is_contiguous():
-                g = self._usable(i, g)
-            row.data, row.dtype = g.data_ptr() or C.addressof(NOWHERE), DTYPES[g.dtype]
+                g = self._contiguous_gradient(i, g)
+            row.data, row.dtype = g.data_ptr() or C.addressof(NO_ELEMENTS), DTYPES[g.dtype]
             kept.append(g)
-            self.taken.append(i)
+            self.with_gradient.append(i)
         return kept
 
-    def _summing(self, call: Any, *values: Any) -> None:
+    def _call_reducing(self, call: Any, *values: Any) -> None:
         """Calls a function of the library that adds over ranks, and raises what failed there."""
         try:
             call(*values)
         except OSError as error:
-            raise (self.sum and self.sum.failure) or error
+            raise (self.rank_sum and self.rank_sum.failure) or error
 
     def norm(self) -> float:
         """Returns the global norm of the collected gradients; infinite if one is not finite."""
         norm, finite = C.c_double(), C.c_int()
-        self._summing(self.lib.gradient_norm, self.opt, self.gradients, C.byref(norm), C.byref(finite))
+        self._call_reducing(self.lib.gradient_norm, self.opt, self.gradients, C.byref(norm), C.byref(finite))
         return norm.value if finite.value else float("inf")
 
     def step(self, number: int, lr: float, scale: float) -> None:
         """Steps the parameters with collected gradients. FloatingPointError: one of them is not finite."""
-        if not self.taken:
+        if not self.with_gradient:
             return
         failure = None
         try:
-            self._summing(self.lib.step_sized, C.sizeof(L.Stats), self.opt, number, lr, scale, self.gradients,
-                          None)
+            self._call_reducing(self.lib.step_sized, C.sizeof(L.Stats), self.opt, number, lr, scale,
+                                self.gradients, None)
         except FloatingPointError as error:
             failure = error
-        self.steps[self.taken if len(self.taken) < len(self.params) else slice(None)] += 1
-        for i in self.taken:
-            self._publish(i)
+        self.steps[self.with_gradient if len(self.with_gradient) < len(self.params) else slice(None)] += 1
+        for i in self.with_gradient:
+            self._mark_written(i)
         if failure is not None:
-            names = ", ".join(self.names[i] for i in self.taken if not self._finite(i))
+            names = ", ".join(self.names[i] for i in self.with_gradient if not self._finite(i))
             raise FloatingPointError(f"gradient of {names or 'another rank'}: {failure}") from None
 
     def _finite(self, i: int) -> bool:
         gradient = self.params[i].grad
-        return gradient is None or bool(torch.isfinite(local_of(gradient)).all())
+        return gradient is None or bool(torch.isfinite(local_tensor(gradient)).all())
 
-    def _publish(self, i: int) -> None:
+    def _mark_written(self, i: int) -> None:
         """Lets torch know that the library has written a parameter, or copies its shadow to it."""
-        p = local_of(self.params[i]) if self.sharded else self.params[i]
+        p = local_tensor(self.params[i]) if self.sharded else self.params[i]
         if i in self.shadows:
             p.copy_(self.shadows[i])
         else:
             torch.autograd.graph.increment_version(p)
 
-    def begin(self, number: int, lr: float) -> None:
+    def begin_step(self, number: int, lr: float) -> None:
         """Begins a step whose gradients come one by one."""
         self.lib.step_begin(self.opt, number, lr, 0)
-        self.taken = []
+        self.with_gradient = []
 
-    def step_one(self, i: int, gradient: Tensor, scale: float) -> None:
+    def step_param(self, i: int, gradient: Tensor, scale: float) -> None:
         """Steps one parameter; the gradient may be freed. FloatingPointError: not finite (on a card: end)."""
         if self.device:
-            self.device.follow()
-        gradient = self._usable(i, gradient)
+            self.device.use_current_stream()
+        gradient = self._contiguous_gradient(i, gradient)
         try:
             self.lib.step_tensor(self.opt, i, gradient.data_ptr(), DTYPES[gradient.dtype], scale)
         finally:
-            self.taken.append(i)
+            self.with_gradient.append(i)
             self.steps[i] += 1
-            self._publish(i)
+            self._mark_written(i)
 
-    def end(self) -> float:
+    def end_step(self) -> float:
         """Ends such a step. Returns the norm of its gradients. FloatingPointError: one was not finite."""
         stats = L.Stats()
         self.lib.step_end_sized(C.sizeof(stats), self.opt, C.byref(stats))
         return stats.grad_norm
 
-    def seen(self) -> None:
+    def record_versions(self) -> None:
         """Records that the values now in the parameters are those of the step."""
         self.versions = [version_of(p) if self.sharded else p._version for p in self.params]
-        self.expected.clear()
+        self.residual_crc.clear()
 
     # ---- Records
 
@@ -333,8 +333,8 @@ class Handle:
         bits = self.memory.residual.get(self._name(i))
         if bits is None:
             return {}
-        crc = self.expected.get(i)
-        crc = crc_of(local_of(self.params[i])) if crc is None else crc
+        crc = self.residual_crc.get(i)
+        crc = crc_of(local_tensor(self.params[i])) if crc is None else crc
         head = torch.frombuffer(bytearray(RESIDUAL_HEAD.pack(self.formats[i], crc)), dtype=torch.uint8)
         return {"residual": torch.cat([head, host_bytes(bits)])}
 
@@ -344,19 +344,19 @@ class Handle:
         saved = {"step": self.steps[i].clone()}
         moments = [self._host_empty(i) if has else None for has in self.moments[i]]
         if self.moments[i][0]:
-            count = local_of(self.params[i]).numel()
+            count = local_tensor(self.params[i]).numel()
             self.lib.moments_export(self.opt, i, 0, count, *map(_pointer, moments))
         saved.update((name, self._like(i, m)) for name, m in zip(names, moments) if m is not None)
         return saved
 
     def _host_empty(self, i: int) -> Tensor:
         """Returns an fp32 tensor of this rank's shape, whatever torch's default dtype and device are."""
-        return torch.empty(local_of(self.params[i]).shape, dtype=torch.float32, device="cpu")
+        return torch.empty(local_tensor(self.params[i]).shape, dtype=torch.float32, device="cpu")
 
     def save_weight(self, i: int) -> Dict[str, Tensor]:
         """Returns what a weight has beyond the parameter, if anything, for any number of ranks.
         "residual_bits": uint8, 2 bytes per element in a last dimension of their own. "fp32_weight"."""
-        p = local_of(self.params[i])
+        p = local_tensor(self.params[i])
         if p.dtype != torch.float16 and self.formats[i] not in UNUSED_BITS:
             return {}
         weights = self._exported(i)
@@ -367,7 +367,7 @@ class Handle:
         return {"residual_bits": self._like(i, bits.unsqueeze(-1).view(torch.uint8))}
 
     def _like(self, i: int, local: Tensor) -> Tensor:
-        return like(self.params[i], local) if self.sharded else local
+        return dtensor_like(self.params[i], local) if self.sharded else local
 
     def _host_values(self, i: int, values: Tensor, dtype: torch.dtype = torch.float32,
                      more: Tuple[int, ...] = ()) -> Tensor:
@@ -381,8 +381,8 @@ class Handle:
             found, expected = (getattr(t, "placements", None) for t in (values, p))
             if found != expected:
                 raise ValueError(f"{name}: values have placements {found}, expected {expected}")
-            values = local_of(values)
-        elif self.sharded and self.sum:
+            values = local_tensor(values)
+        elif self.sharded and self.rank_sum:
             values = values[self.shards[i].row :][: self.shards[i].rows]
         return values.detach().to("cpu", dtype).contiguous()
 
@@ -390,7 +390,7 @@ class Handle:
         """Loads what save, save_portable and save_weight, or torch with moments of these names, saved.
         Tensors may have been cast to any float. Residual bits of save for a different weight format are
         ignored. ValueError: damaged, or of a different shape."""
-        p = local_of(self.params[i])
+        p = local_tensor(self.params[i])
         updates = int(saved.get("step", 0))
         if "meopt" in saved:
             record = host_bytes(saved["meopt"].to(torch.uint8))
@@ -414,13 +414,13 @@ class Handle:
                 found, name = body.numel(), self.names[i]
                 raise ValueError(f"{name}: {found} bytes of residual bits, expected {bits.numel()}")
             bits.copy_(body)
-            self.expected[i], self.versions[i] = RESIDUAL_HEAD.unpack(head)[1], -1
+            self.residual_crc[i], self.versions[i] = RESIDUAL_HEAD.unpack(head)[1], -1
         elif bits is not None:
             self._load_weight(i, saved)
 
     def _load_weight(self, i: int, saved: Dict[str, Any]) -> None:
         """Loads what save_weight returned; the parameter's values may come later."""
-        p = local_of(self.params[i])
+        p = local_tensor(self.params[i])
         unused = UNUSED_BITS.get(self.formats[i])
         if "fp32_weight" in saved and p.dtype == torch.float16:
             weights = self._host_values(i, saved["fp32_weight"]).reshape(-1)
@@ -434,7 +434,7 @@ class Handle:
             place.copy_(values)
         else:
             return
-        self.expected[i], self.versions[i] = None, -1
+        self.residual_crc[i], self.versions[i] = None, -1
 
     def _exported(self, i: int) -> Tensor:
         out = self._host_empty(i)
@@ -450,9 +450,9 @@ class Handle:
         """Sets weights and residual bits to fp32 values of the parameter's shape."""
         values = self._host_values(i, values)
         self.lib.import_(self.opt, i, 0, values.numel(), _pointer(values))
-        self._publish(i)
+        self._mark_written(i)
         self.versions[i] = version_of(self.params[i])
-        self.expected.pop(i, None)
+        self.residual_crc.pop(i, None)
 
     def held(self) -> L.Bytes:
         held = L.Bytes()
@@ -461,4 +461,4 @@ class Handle:
 
 
 def _pointer(t: Optional[Tensor]) -> Optional[int]:
-    return None if t is None else t.data_ptr() or C.addressof(NOWHERE)
+    return None if t is None else t.data_ptr() or C.addressof(NO_ELEMENTS)

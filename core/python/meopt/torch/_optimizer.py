@@ -9,36 +9,35 @@ import torch
 from torch import Tensor
 
 from .. import _library as L
-from ._handle import Device, Handle
+from ._handle import DTYPES, Device, Handle
 from ._shards import is_dtensor, shard_of
 
 if TYPE_CHECKING:
     from ._release import Release
 
 # Options that the library takes when a handle is made, and the names under which groups have them.
-STRUCTURAL = ("nesterov", "trust_clip", "always_adapt", "bias_correction", "grad_averaging",
+CREATION_OPTIONS = ("nesterov", "trust_clip", "always_adapt", "bias_correction", "grad_averaging",
               "decoupled_decay")
 # Options of torch and timm that must be false. The first choose an implementation: files may have them.
 IMPLEMENTATION = ("foreach", "capturable", "differentiable", "fused")
 REFUSED = (*IMPLEMENTATION, "amsgrad", "decoupled_weight_decay", "caution", "corrected_weight_decay")
 # Options of groups that choose formats: a loaded state does not change them.
 FORMATS = {"weights": "weight_format", "first_moment": "state_format", "second_moment": "state_format"}
-OWN = ("preset", *FORMATS)
+FORMAT_OPTIONS = ("preset", *FORMATS)
 # Numbers from 0 to their limit.
 RANGES = {"lr": math.inf, "eps": 1.0, "weight_decay": 1e6, "momentum": 1.0}
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 STEPS = "steps"  # of a group: steps taken, which key the random numbers
 
 
-class Built(NamedTuple):
+class GroupHandles(NamedTuple):
     """The handles of a parameter group, and what they were made from."""
 
-    structure: Tuple[Any, ...]
+    options: Tuple[Any, ...]
     ids: List[int]
     handles: List[Handle]
 
 
-class Held:
+class Unconverted:
     """A tensor that Optimizer.load_state_dict does not copy, cast or move."""
 
     def __init__(self, tensor: Tensor) -> None:
@@ -77,8 +76,8 @@ class Meopt(torch.optim.Optimizer):
         super().__init__(params, defaults)
 
     def _reset(self) -> None:
-        self._built: List[Built] = []
-        self._where: Dict[Tensor, Tuple[Handle, int]] = {}
+        self._group_handles: List[GroupHandles] = []
+        self._locations: Dict[Tensor, Tuple[Handle, int]] = {}
         self._names: Dict[Tensor, str] = {}
         self._devices: Dict[torch.device, Device] = {}
         self._release: Optional["Release"] = None
@@ -107,9 +106,10 @@ class Meopt(torch.optim.Optimizer):
         return (float(group["weight_decay"]), float(beta1), float(beta2), *others, maximize)
 
     @staticmethod
-    def _structure(group: Dict[str, Any]) -> Tuple[Any, ...]:
+    def _creation_options(group: Dict[str, Any]) -> Tuple[Any, ...]:
         """Returns the options of a group that cannot change during the life of a handle."""
-        return (group.get("momentum") == 0, *(group.get(name) for name in (*STRUCTURAL, *OWN)))
+        names = (*CREATION_OPTIONS, *FORMAT_OPTIONS)
+        return (group.get("momentum") == 0, *(group.get(name) for name in names))
 
     def _options(self, group: Dict[str, Any], bf16: bool) -> L.Options:
         lib, options = L.library(), L.Options()
@@ -121,7 +121,7 @@ class Meopt(torch.optim.Optimizer):
                 setattr(options, field, lib.number(kind, group[field]))
         if not bf16:
             options.weights = L.WEIGHTS_F32
-        for name in STRUCTURAL:
+        for name in CREATION_OPTIONS:
             setattr(options, name, int(group.get(name, getattr(options, name))))
         for name, value in zip(L.GROUP_NUMBERS, self._group_values(group)):
             setattr(options, name, value)
@@ -141,65 +141,65 @@ class Meopt(torch.optim.Optimizer):
             self._devices[device] = Device(device)
         return self._devices.get(device)
 
-    def _build(self, at: int) -> Built:
-        group = self.param_groups[at]
+    def _create_handles(self, index: int) -> GroupHandles:
+        group = self.param_groups[index]
         self._check_group(group)
         group.setdefault(STEPS, 0)
-        sets: Dict[Tuple[Any, ...], List[Tensor]] = {}
+        by_handle: Dict[Tuple[Any, ...], List[Tensor]] = {}
         given = group.get("param_names") or [None] * len(group["params"])
-        for p, name in dict(zip(group["params"], given)).items():  # torch warns of one that is there twice
+        for p, name in dict(zip(group["params"], given)).items():  # torch warns of duplicates
             name = self._names.setdefault(p, name or f"p{len(self._names)}")
             self._check_param(name, p)
             if p.numel():
                 ranks = (shard_of(name, p).group,) if is_dtensor(p) else ()
-                sets.setdefault((p.device, p.dtype == torch.bfloat16, *ranks), []).append(p)
+                by_handle.setdefault((p.device, p.dtype == torch.bfloat16, *ranks), []).append(p)
         handles = []
-        for (device, bf16, *_), params in sets.items():
+        for (device, bf16, *_), params in by_handle.items():
             names = [self._names[p] for p in params]
-            handles.append(Handle(self._options(group, bf16), params, names, self._card(device), at))
+            handles.append(Handle(self._options(group, bf16), params, names, self._card(device), index))
         for handle in handles:
             for i, p in enumerate(handle.params):
-                self._where[p] = handle, i
+                self._locations[p] = handle, i
                 self.state[p] = {"step": handle.steps[i]}
-        return Built(self._structure(group), list(map(id, group["params"])), handles)
+        return GroupHandles(self._creation_options(group), list(map(id, group["params"])), handles)
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         """Adds a group, as in torch. Raises what the constructor raises; then nothing was added."""
         super().add_param_group(param_group)
         try:
-            self._built.append(self._build(len(self.param_groups) - 1))
+            self._group_handles.append(self._create_handles(len(self.param_groups) - 1))
         except BaseException:
             self.param_groups.pop()
             raise
 
-    def _rebuild(self, saved: Dict[Tensor, Dict[str, Any]]) -> None:
+    def _recreate_handles(self, saved: Dict[Tensor, Dict[str, Any]]) -> None:
         """Replaces all handles. saved: states of parameters; a parameter without one starts anew."""
-        self._built, self._where = [], {}
+        self._group_handles, self._locations = [], {}
         self.state.clear()
-        self._built = [self._build(at) for at in range(len(self.param_groups))]
-        for p, (handle, i) in self._where.items():
+        self._group_handles = [self._create_handles(i) for i in range(len(self.param_groups))]
+        for p, (handle, i) in self._locations.items():
             handle.load(i, saved.get(p, {}), self._moments)
 
     def _handles(self) -> List[Handle]:
-        return [handle for built in self._built for handle in built.handles]
+        return [handle for entry in self._group_handles for handle in entry.handles]
 
-    def _settle(self, stepping: bool) -> bool:
-        return all([handle.settle(stepping) for handle in self._handles()])
+    def _sync_params(self, stepping: bool) -> bool:
+        return all([handle.sync_params(stepping) for handle in self._handles()])
 
-    def _follow(self, stepping: bool = False) -> None:
-        """Follows changes since the last step: written values, moved memory, lists of parameters, options."""
-        same = len(self._built) == len(self.param_groups) and all(
-            built.structure == self._structure(group) and built.ids == list(map(id, group["params"]))
-            for built, group in zip(self._built, self.param_groups))
-        if self._settle(stepping) and same:
+    def _update_handles(self, stepping: bool = False) -> None:
+        """Reports to the library what changed since the last step: values, memory, parameters, options."""
+        same = len(self._group_handles) == len(self.param_groups) and all(
+            entry.options == self._creation_options(group) and entry.ids == list(map(id, group["params"]))
+            for entry, group in zip(self._group_handles, self.param_groups))
+        if self._sync_params(stepping) and same:
             return
-        saved = {p: handle.save(i) for p, (handle, i) in self._where.items()}
-        for built, group in zip(self._built, self.param_groups):
-            if built.structure[0] != self._structure(group)[0]:  # momentum appears or ends
+        saved = {p: handle.save(i) for p, (handle, i) in self._locations.items()}
+        for entry, group in zip(self._group_handles, self.param_groups):
+            if entry.options[0] != self._creation_options(group)[0]:  # momentum appears or ends
                 for p in group["params"]:
                     saved.get(p, {}).pop("meopt", None)
-        self._rebuild(saved)
-        self._settle(stepping)
+        self._recreate_handles(saved)
+        self._sync_params(stepping)
 
     # ---- Steps
 
@@ -232,12 +232,12 @@ class Meopt(torch.optim.Optimizer):
 
     def _step(self, max_norm: Optional[float]) -> None:
         """Steps all parameters with a gradient, clipped to max_norm."""
-        self._follow(stepping=True)
-        gradients = [handle.collect() for handle in self._handles()]
+        self._update_handles(stepping=True)
+        gradients = [handle.collect_gradients() for handle in self._handles()]
         scale, failure = self._scale(max_norm), None
-        for built, group in zip(self._built, self.param_groups):
-            group[STEPS] += any(handle.taken for handle in built.handles)
-            for handle in built.handles:
+        for entry, group in zip(self._group_handles, self.param_groups):
+            group[STEPS] += any(handle.with_gradient for handle in entry.handles)
+            for handle in entry.handles:
                 handle.set_group(self._group_values(group))
                 try:
                     handle.step(group[STEPS], float(group["lr"]), scale)
@@ -245,7 +245,7 @@ class Meopt(torch.optim.Optimizer):
                     failure = failure or error
         del gradients
         for handle in self._handles():
-            handle.seen()
+            handle.record_versions()
         if failure is not None:
             raise failure
 
@@ -270,8 +270,8 @@ class Meopt(torch.optim.Optimizer):
             return {**handle.save_portable(i, self._moments), **beyond}
 
         def fill(_: torch.optim.Optimizer) -> None:
-            self._follow()
-            self.state = defaultdict(dict, {p: save(*where) for p, where in self._where.items()})
+            self._update_handles()
+            self.state = defaultdict(dict, {p: save(*where) for p, where in self._locations.items()})
 
         hook = self.register_state_dict_pre_hook(fill)
         try:
@@ -280,7 +280,7 @@ class Meopt(torch.optim.Optimizer):
             hook.remove()
             self.state = live
         for group in saved["param_groups"] if portable else ():
-            for name in (STEPS, *OWN):
+            for name in (STEPS, *FORMAT_OPTIONS):
                 group.pop(name, None)
         return saved
 
@@ -290,35 +290,35 @@ class Meopt(torch.optim.Optimizer):
         ValueError: groups of different sizes, a damaged record, or an option that is not supported (amsgrad).
         """
 
-        def hold(_: torch.optim.Optimizer, given: Dict[str, Any]) -> Dict[str, Any]:
+        def wrap(_: torch.optim.Optimizer, given: Dict[str, Any]) -> Dict[str, Any]:
             for group in given["param_groups"]:
                 self._check_group({k: v for k, v in group.items() if k not in IMPLEMENTATION})
-            return {**given, "state": {key: {name: Held(value) if isinstance(value, Tensor) else value
+            return {**given, "state": {key: {name: Unconverted(value) if isinstance(value, Tensor) else value
                                              for name, value in values.items()}
                                        for key, values in given["state"].items()}}
 
-        hook = self.register_load_state_dict_pre_hook(hold)
+        hook = self.register_load_state_dict_pre_hook(wrap)
         try:
             super().load_state_dict(state_dict)
         finally:
             hook.remove()
 
     def __getstate__(self) -> Dict[str, Any]:
-        self._follow()
-        state = {p: handle.save(i) for p, (handle, i) in self._where.items()}
+        self._update_handles()
+        state = {p: handle.save(i) for p, (handle, i) in self._locations.items()}
         return {**super().__getstate__(), "state": state, "_seed": self._seed, "_names": self._names}
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
-        saved = {p: {name: v.tensor if isinstance(v, Held) else v for name, v in values.items()}
+        saved = {p: {name: v.tensor if isinstance(v, Unconverted) else v for name, v in values.items()}
                  for p, values in state["state"].items()}
         own: List[Dict[str, Any]] = []
         defaults = dict(state["defaults"] if "defaults" in state else self.defaults)
         if "defaults" in state:  # a copy; else load_state_dict
             self._reset()
         else:
-            own = [{name: group[name] for name in OWN} for group in self.param_groups]
-            self._settle(stepping=False)
-            for p, (handle, i) in self._where.items():
+            own = [{name: group[name] for name in FORMAT_OPTIONS} for group in self.param_groups]
+            self._sync_params(stepping=False)
+            for p, (handle, i) in self._locations.items():
                 if not {"residual", "residual_bits", "fp32_weight"}.intersection(saved.setdefault(p, {})):
                     saved[p].update(handle.save_residual(i))
         super().__setstate__({**state, "state": defaultdict(dict), "defaults": dict(defaults)})
@@ -333,7 +333,7 @@ class Meopt(torch.optim.Optimizer):
                 for each in states:
                     each.setdefault("step", group["step"])
             group.setdefault(STEPS, max([int(each.get("step", 0)) for each in states], default=0))
-        self._rebuild(saved)
+        self._recreate_handles(saved)
 
     def held_bytes(self) -> Dict[str, float]:
         """Returns bytes by class: "weights" (parameters, fp32 weights of fp16 parameters), "shadows" (of
@@ -354,11 +354,11 @@ class Meopt(torch.optim.Optimizer):
 def fp32_state_dict(model: torch.nn.Module, optimizer: Meopt) -> Dict[str, Tensor]:
     """Returns model.state_dict() with the optimizer's parameters as fp32 with their residual bits, in this
     machine's memory; all other entries are the model's own."""
-    optimizer._follow()
+    optimizer._update_handles()
     saved = model.state_dict()
     for name, p in model.named_parameters(remove_duplicate=False):
-        if p in optimizer._where:
-            handle, i = optimizer._where[p]
+        if p in optimizer._locations:
+            handle, i = optimizer._locations[p]
             saved[name] = handle.export(i)
     return saved
 
@@ -368,8 +368,8 @@ def load_fp32_state_dict(model: torch.nn.Module, optimizer: Meopt, state_dict: D
     """Loads what fp32_state_dict returned into the model and the residual bits of the optimizer.
     RuntimeError: keys or shapes differ (as model.load_state_dict)."""
     model.load_state_dict(state_dict)
-    optimizer._follow()
+    optimizer._update_handles()
     for name, p in model.named_parameters():
-        if p in optimizer._where:
-            handle, i = optimizer._where[p]
+        if p in optimizer._locations:
+            handle, i = optimizer._locations[p]
             handle.import_values(i, state_dict[name])

@@ -22,39 +22,39 @@ class Release:
         self._optimizer, self._clip, self._max_norm, self._accumulate = optimizer, clip, max_norm, accumulate
         self._lock = threading.Lock()  # hooks of DDP run in threads of their own
         self._hooks: List[Any] = []
-        self._reduced: Set[Tensor] = set()  # parameters whose gradients DDP reduces
-        self._unused = False  # DDP allows parameters that a graph does not reach
-        self._clear()
+        self._ddp_params: Set[Tensor] = set()  # parameters whose gradients DDP reduces
+        self._find_unused = False  # DDP allows parameters that a graph does not reach
+        self._reset_step()
         if clip == "exact":
             return
-        params = [p for p in model.parameters() if p in optimizer._where and p.requires_grad]
+        params = [p for p in model.parameters() if p in optimizer._locations and p.requires_grad]
         if isinstance(model, DistributedDataParallel):
-            self._reduced.update(params)
-            self._unused = model.find_unused_parameters or model.static_graph
-            if self._unused:
-                self._hooks = [p.register_post_accumulate_grad_hook(self._mark) for p in params]
+            self._ddp_params.update(params)
+            self._find_unused = model.find_unused_parameters or model.static_graph
+            if self._find_unused:
+                self._hooks = [p.register_post_accumulate_grad_hook(self._mark_used) for p in params]
             model.register_comm_hook(model.process_group, self._reduce_hook())
         else:
-            self._hooks = [p.register_post_accumulate_grad_hook(self._gradient_came) for p in params]
+            self._hooks = [p.register_post_accumulate_grad_hook(self._gradient_hook) for p in params]
 
-    def _clear(self) -> None:
-        self._came: Dict[Tensor, int] = {}  # gradients of this step by parameter
+    def _reset_step(self) -> None:
+        self._gradient_counts: Dict[Tensor, int] = {}  # gradients of this step by parameter
         self._stepped: Set[Tensor] = set()
-        self._seen: Set[Tensor] = set()  # parameters with a gradient on this rank, where DDP allows others
-        self._open: List[Handle] = []  # handles whose step began
+        self._used: Set[Tensor] = set()  # parameters with a gradient on this rank, where DDP allows others
+        self._stepping: List[Handle] = []  # handles whose step began
         self._failure: Optional[Exception] = None
 
-    def _begin(self, handle: Handle) -> None:
+    def _begin_step(self, handle: Handle) -> None:
         optimizer = self._optimizer
-        if not self._open:
+        if not self._stepping:
             self._scale = 1.0
             if self._clip == "previous":
                 norm = math.hypot(*(group.get(NORM, 0.0) for group in optimizer.param_groups))
                 self._scale = L.library().clip_scale(norm, self._max_norm)
-        group = optimizer.param_groups[handle.at]
+        group = optimizer.param_groups[handle.group_index]
         handle.set_group(optimizer._group_values(group))
-        handle.begin(group[STEPS] + 1, float(group["lr"]))
-        self._open.append(handle)
+        handle.begin_step(group[STEPS] + 1, float(group["lr"]))
+        self._stepping.append(handle)
 
     @torch.no_grad()
     def _step(self, p: Tensor, gradient: Tensor) -> None:
@@ -63,29 +63,29 @@ class Release:
             if p in self._stepped:
                 raise RuntimeError(f"{optimizer._names[p]}: a second gradient in one step: call "
                                    "optimizer.step() after the last backward of each step")
-            if not self._open:
-                optimizer._follow(stepping=True)
-            handle, i = optimizer._where[p]
-            if handle not in self._open:
-                self._begin(handle)
+            if not self._stepping:
+                optimizer._update_handles(stepping=True)
+            handle, i = optimizer._locations[p]
+            if handle not in self._stepping:
+                self._begin_step(handle)
             self._stepped.add(p)
         try:
-            handle.step_one(i, gradient, self._scale)
+            handle.step_param(i, gradient, self._scale)
         except FloatingPointError as failure:
             self._failure = self._failure or failure
 
-    def _gradient_came(self, p: Tensor) -> None:
+    def _gradient_hook(self, p: Tensor) -> None:
         """The hook of a parameter whose .grad has all of one backward."""
-        self._came[p] = self._came.get(p, 0) + 1
-        if self._came[p] < self._accumulate or p.grad is None:
+        self._gradient_counts[p] = self._gradient_counts.get(p, 0) + 1
+        if self._gradient_counts[p] < self._accumulate or p.grad is None:
             return
         self._step(p, p.grad)
         p.grad = None
-        if len(self._stepped) == len(self._optimizer._where):
-            self._end()
+        if len(self._stepped) == len(self._optimizer._locations):
+            self._end_step()
 
-    def _mark(self, p: Tensor) -> None:
-        self._seen.add(p)
+    def _mark_used(self, p: Tensor) -> None:
+        self._used.add(p)
 
     def _reduce_hook(self) -> Any:
         """Returns a communication hook of DDP that averages a bucket over all ranks, then steps it. Like DDP,
@@ -95,17 +95,17 @@ class Release:
 
         def hook(group: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
             parameters = bucket.parameters()
-            used = torch.tensor([p in self._seen for p in parameters], dtype=torch.int32,
+            used = torch.tensor([p in self._used for p in parameters], dtype=torch.int32,
                                 device=bucket.buffer().device)
             # before the bucket's own, so that it is complete or running when the callback waits for it
-            work = all_reduce(used, group=group, async_op=True) if self._unused else None
+            work = all_reduce(used, group=group, async_op=True) if self._find_unused else None
 
             def step(_: Any) -> Tensor:
                 if work is not None:
                     work.wait()
                 counts = used.tolist() if work is not None else [1] * len(parameters)
                 for p, gradient, count in zip(parameters, bucket.gradients(), counts):
-                    if p in self._reduced and count:
+                    if p in self._ddp_params and count:
                         self._step(p, gradient)
                 return bucket.buffer()
 
@@ -113,19 +113,19 @@ class Release:
 
         return hook
 
-    def _end(self) -> None:
+    def _end_step(self) -> None:
         """Ends the step of all handles. FloatingPointError: a gradient was not finite."""
-        groups, opened, failure = self._optimizer.param_groups, self._open, self._failure
+        groups, opened, failure = self._optimizer.param_groups, self._stepping, self._failure
         norms: Dict[int, List[float]] = {}
-        self._clear()
+        self._reset_step()
         for handle in opened:
-            found = norms.setdefault(handle.at, [])
+            found = norms.setdefault(handle.group_index, [])
             try:
-                found.append(handle.end())
+                found.append(handle.end_step())
             except FloatingPointError as error:
                 failure = failure or error
         for handle in self._optimizer._handles() if opened else ():
-            handle.seen()
+            handle.record_versions()
         for at in norms:
             groups[at][STEPS] += 1
         if failure is not None:
@@ -143,10 +143,10 @@ class Release:
             if self._clip == "exact":
                 optimizer._step(self._max_norm)
             else:
-                for p in list(optimizer._where):
-                    if p.grad is not None and p not in self._stepped and p not in self._reduced:
+                for p in list(optimizer._locations):
+                    if p.grad is not None and p not in self._stepped and p not in self._ddp_params:
                         self._step(p, p.grad)
-                self._end()
+                self._end_step()
         finally:
             optimizer.zero_grad()
 
@@ -154,7 +154,7 @@ class Release:
         """Removes the hooks; optimizer.step() steps again as usual."""
         for hook in self._hooks:
             hook.remove()
-        self._reduced.clear()
+        self._ddp_params.clear()
         self._optimizer._release = None
 
 

@@ -22,7 +22,7 @@ def is_dtensor(t: Any) -> bool:
     return type(t).__name__ == "DTensor"
 
 
-def local_of(t: Tensor) -> Tensor:
+def local_tensor(t: Tensor) -> Tensor:
     """Returns this rank's part of a DTensor; any other tensor is returned as it is."""
     if not is_dtensor(t):
         return t
@@ -41,13 +41,13 @@ def shard_of(name: str, p: Any) -> Shard:
         raise ValueError(f"parameter {name} has placements {p.placements}, expected {LAYOUT}")
     each = -(-p.shape[0] // p.device_mesh.size(dims[0]))
     row = min(each * coordinate[dims[0]], p.shape[0])
-    rows, found = min(each, p.shape[0] - row), local_of(p).shape[0]
+    rows, found = min(each, p.shape[0] - row), local_tensor(p).shape[0]
     if found != rows:
         raise ValueError(f"parameter {name} has {found} of {p.shape[0]} rows here, expected {rows}")
     return Shard(row, rows, p.device_mesh.get_group(dims[0]))
 
 
-def like(p: Any, local: Tensor) -> Tensor:
+def dtensor_like(p: Any, local: Tensor) -> Tensor:
     """Returns a DTensor of p's layout with this rank's part, which may have more dimensions after p's."""
     shape = torch.Size((*p.shape, *local.shape[p.dim():]))
     stride = torch.empty(shape, device="meta").stride()
@@ -56,7 +56,7 @@ def like(p: Any, local: Tensor) -> Tensor:
     return made
 
 
-class Sum:
+class RankSum:
     """Adds the library's sums over all ranks of a group (struct meopt_options.reduce)."""
 
     def __init__(self, group: Any, device: torch.device) -> None:
