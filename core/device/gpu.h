@@ -57,6 +57,7 @@ struct gpu {
      * not found. */
     struct lt *lt;
     struct blas *blas;
+    bool lt_planned;                 /* a dry card: lt would be used, so its memory is counted */
     char lt_why[160], blas_why[160]; /* why not */
     void *workspace;
     size_t workspace_bytes;

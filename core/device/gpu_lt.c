@@ -135,12 +135,13 @@ bool lt_gemm(struct device *dev, const struct gemm *g)
     struct gpu *gpu = gpu_of(dev);
     struct lt *lt = gpu->lt;
     bool in16 = g->ab_type == DTYPE_BF16, out16 = g->c_type == DTYPE_BF16;
-    if (!lt || g->m <= 0 || g->n <= 0 || g->k <= 0 || (!in16 && out16)) return false;
+    if ((!lt && !gpu->lt_planned) || g->m <= 0 || g->n <= 0 || g->k <= 0 || (!in16 && out16)) return false;
     const void *bias = g->bias;
     if (bias && out16) { /* the library accepts a bias only in the dtype of C */
         bias = gpu_reserve(dev, (size_t)g->n * 2);
-        if (!bias) return true; /* device_check reports it */
+        if (!bias) return true; /* counted on a dry card; else device_check reports it */
     }
+    if (!lt) return false;
     struct key key = {g->m,
                       g->n,
                       g->k,
@@ -226,6 +227,9 @@ static bool probe(struct device *dev, bool second)
         }
     right = right && !dev->pending.code;
     device_free(dev, p);
+    device_free(dev, gpu_of(dev)->workspace); /* of the bias: training reserves what it needs */
+    gpu_of(dev)->workspace = NULL;
+    gpu_of(dev)->workspace_bytes = 0;
     return right;
 }
 
@@ -251,7 +255,8 @@ static void *workspace_of(struct device *dev)
 void lt_count(struct device *dev, const struct driver *driver)
 {
     struct library library;
-    if (!driver || library_of(driver, &library)) workspace_of(dev);
+    gpu_of(dev)->lt_planned = !driver || library_of(driver, &library);
+    if (gpu_of(dev)->lt_planned) workspace_of(dev);
 }
 
 struct lt *lt_open(struct device *dev)

@@ -74,9 +74,8 @@ static void plan_is_measurement(const char *name, char **overrides, int count)
         code = trainer_step(trainer, step, 1e-5,
                             &(struct batch_source){.fetch = some_images, .context = trainer}, &result, &err);
     if (code) fail_msg("%s", err.what);
-    /* What is kept in 8 bits is planned to the byte; a percent else is tolerance for libraries of cards. */
-    double tolerance =
-        config.train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT && !device_is_card(spec) ? 0 : 0.01;
+    /* What is kept in 8 bits is planned to the byte. */
+    double tolerance = config.train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT ? 0 : 0.01;
     bool good = true;
     for (int c = 0; c <= MEMORY_CLASS_COUNT; c++) {
         double planned =
