@@ -6,17 +6,26 @@ set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
 export OMP_NUM_THREADS=1
-for config in "$MEOPT_SOURCE/configs/eva_clip.yaml" configs/quickstart_dinov2.yaml; do
-    "$MEOPT" plan "$config" --explain all --json >all.json
-    for class in activations optimizer; do "$MEOPT" plan "$config" --explain $class --json >$class.json; done
-    python3 - "$MEOPT" "$config" <<'PY' || fail "$config"
-import json, subprocess, sys
-plan = json.load(open("all.json"))
+# adds_up PLAN.json: the tensors of each class make up its bytes
+adds_up()
+{
+    python3 - "$1" <<'PY'
+import json, sys
+plan = json.load(open(sys.argv[1]))
 for name, bytes in plan["classes"].items():
     rows = [r for r in plan["tensors"] if r["class"] == name]
     assert abs(sum(r["bytes"] for r in rows) - bytes) <= 64, name
     rest = sum(r["bytes"] for r in rows if r["name"] == "padding and the rest")
     assert rest <= 0.01 * bytes + 16384, (name, rest, bytes)
+PY
+}
+for config in "$MEOPT_SOURCE/configs/eva_clip.yaml" configs/quickstart_dinov2.yaml; do
+    "$MEOPT" plan "$config" --explain all --json >all.json
+    for class in activations optimizer; do "$MEOPT" plan "$config" --explain $class --json >$class.json; done
+    adds_up all.json || fail "$config"
+    python3 - "$MEOPT" "$config" <<'PY' || fail "$config"
+import json, subprocess, sys
+plan = json.load(open("all.json"))
 for name in "activations", "optimizer":
     assert json.load(open(name + ".json"))["tensors"] == [r for r in plan["tensors"] if r["class"] == name]
 blocks = {r["tensors"] for r in plan["tensors"] if r["name"].startswith("blocks.*.attn.proj.weight") and r["class"] == "teacher"}
@@ -31,15 +40,7 @@ PY
 done
 # a cached teacher is freed before the student is created, and explained all the same
 "$MEOPT" plan "$MEOPT_SOURCE/configs/eva_clip.yaml" train.cache_teacher=true --explain all --json >cached.json
-python3 - <<'PY' || fail "a cached teacher"
-import json
-plan = json.load(open("cached.json"))
-for name, bytes in plan["classes"].items():
-    rows = [r for r in plan["tensors"] if r["class"] == name]
-    assert abs(sum(r["bytes"] for r in rows) - bytes) <= 64, name
-    rest = sum(r["bytes"] for r in rows if r["name"] == "padding and the rest")
-    assert rest <= 0.01 * bytes + 16384, (name, rest, bytes)
-PY
+adds_up cached.json || fail "a cached teacher"
 "$MEOPT" plan "$MEOPT_SOURCE/configs/eva_clip.yaml" --explain activations --card K100_AI >out 2>&1 || fail "--card K100_AI"
 grep -q '^fits 65536.0 MiB (--card K100_AI)' out || fail "the card's size"
 grep -q 'x 40 *blocks.\*.queries, keys, values .* train\.' out || fail "no tensors by block"
