@@ -28,15 +28,16 @@ static struct random_keys random_keys(const struct optim_task *t)
 }
 
 /* Computes the words of RANDOM_GROUPS groups from an even one: LANES / 2 blocks at a time in 64-bit lanes, of
- * which the low halves hold counters. Two vectors at a time, because a round waits for its products. */
-#define RANDOM_GROUPS 16
+ * which the low halves hold counters. Several vectors at a time, because a round waits for its products. */
+#define RANDOM_GROUPS  16
+#define RANDOM_VECTORS (LANES == 16 ? 8 : 2)
 static void random_fill(const struct random_keys *keys, int64_t group, word random[RANDOM_GROUPS][SUBVECTORS])
 {
     uint64_t block = (uint64_t)group / 2 * 8;
     wide zero = (wide){0};
-    for (uint64_t i = 0; i < RANDOM_GROUPS / 2 * SUBVECTORS; i += 2) {
-        wide c[2][4];
-        for (uint64_t j = 0; j < 2; j++) {
+    for (uint64_t i = 0; i < RANDOM_GROUPS / 2 * SUBVECTORS; i += RANDOM_VECTORS) {
+        wide c[RANDOM_VECTORS][4];
+        for (uint64_t j = 0; j < RANDOM_VECTORS; j++) {
             uint64_t first = block + (i + j) * (LANES / 2);
             c[j][0] = lane_indices() + (first & 0xffffffffu);
             c[j][1] = zero + (first >> 32);
@@ -44,14 +45,14 @@ static void random_fill(const struct random_keys *keys, int64_t group, word rand
             c[j][3] = zero + keys->step[1];
         }
         for (int round = 0; round < 10; round++)
-            for (int j = 0; j < 2; j++) {
+            for (int j = 0; j < RANDOM_VECTORS; j++) {
                 wide p0 = multiply_even(c[j][0], PHILOX_M0), p1 = multiply_even(c[j][2], PHILOX_M1);
                 c[j][0] = wide_high(p1) ^ c[j][1] ^ keys->k0[round];
                 c[j][2] = wide_high(p0) ^ c[j][3] ^ keys->k1[round];
                 c[j][1] = p1;
                 c[j][3] = p0;
             }
-        for (uint64_t j = 0; j < 2; j++)
+        for (uint64_t j = 0; j < RANDOM_VECTORS; j++)
             for (uint64_t k = 0; k < 2; k++)
                 random[(i + j) / SUBVECTORS * 2 + k][(i + j) % SUBVECTORS] =
                     (word)((c[j][2 * k] & 0xffffffffu) | (c[j][2 * k + 1] << 32));
