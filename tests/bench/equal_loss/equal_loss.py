@@ -1,6 +1,6 @@
 # Is the loss that of fp32 AdamW, and what do others give? One line of JSON a run goes to the results file, runs that are
 # there are not repeated; `table` prints what is there. See run.sh.
-#   equal_loss.py RESULTS SECTION ...     moments worst tiny cost mlp edge spikes regimes long train gpt table
+#   equal_loss.py RESULTS SECTION ...     moments worst tiny cost mlp edge spikes regimes long train vit gpt table
 import functools, json, math, os, statistics, sys
 import torch
 import moments, tasks
@@ -41,6 +41,11 @@ def section_runs(section):
                 for name in ("amp", *PRESETS, "4bit", "bnb8", "ao8_sr", "bf16"):
                     if what == "distill" and name in ("4bit", "bnb8", "ao8_sr"): continue
                     yield what, name, seed, lambda t=task, n=name, s=seed, k=steps, r=lr: tasks.run(task_of(t), n, s, k, r)
+    if section == "vit":
+        for seed in range(FIRST_SEED, SEEDS + 1):
+            for what, task in (("ViT", (tasks.Drawn,)), ("GPT", (tasks.Text, 96, 3, 4, 64, 8))):
+                for name in ("amp", *PRESETS):
+                    yield f"{what}, 2,000 steps", name, seed, lambda t=task, n=name, s=seed: tasks.run(task_of(*t), n, s, 2000, 1e-3)
     if section == "gpt":
         for seed in range(FIRST_SEED, SEEDS + 1):
             for lr in (1e-3, 2e-3):

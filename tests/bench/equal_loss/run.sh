@@ -1,11 +1,12 @@
 #!/bin/sh
 # Equal loss compared with torch, torchao, bitsandbytes and FlashOptim's formats, through libmeopt-optim.so: updates and ways by
 # distribution, worst step, spikes, steps below a weight's resolution, bytes and time, and trainings paired by seed (MLP,
-# byte GPT of 0.24 and 1.07 M parameters, distillation, the edge of stability, 20,000 steps). Hours of one core in all (a
+# byte GPT of 0.24 and 1.07 M parameters, distillation, the edge of stability, 20,000 steps; vit: a ViT of 0.20 M parameters and
+# a byte GPT of 0.39 M, 2,000 steps). Hours of one core in all (a
 # GPT of 1,000 steps 65 s, the 20 seeds of an MLP 45 s, 100 runs at the edge 60 s); runs
 # that the results file has are not repeated, so it may be stopped at any time.
 #
-#   sh tests/bench/equal_loss/run.sh [SECTION ...]   moments worst tiny cost mlp edge spikes regimes long train gpt (all)
+#   sh tests/bench/equal_loss/run.sh [SECTION ...]   moments worst tiny cost mlp edge spikes regimes long train vit gpt (all)
 #   sh tests/bench/equal_loss/run.sh table           what there is
 #   MEOPT_BUILD=build  RESULTS=FILE  SEEDS=5  FIRST_SEED=1  EDGE_RUNS=100  GPT_STEPS=1000  GPT_BATCH=4  NAMES="amp balanced"  WHATS="lms;w .03 lr 1e-6"
 #   TORCH=PYTHON  an interpreter that has torch, whose packages are used: else torch is fetched, too (gigabytes)
@@ -28,6 +29,6 @@ if [ ! -e "$env/whole" ]; then
     "$env/bin/python" -m pip install -q scikit-learn pillow packaging
     touch "$env/whole"
 fi
-[ $# -gt 0 ] || set -- moments worst tiny cost mlp edge spikes regimes long train gpt table
+[ $# -gt 0 ] || set -- moments worst tiny cost mlp edge spikes regimes long train vit gpt table
 export OMP_NUM_THREADS=1 MEOPT_OPTIM_LIBRARY="$build/libmeopt-optim.so" PYTHONPATH=core/python
 exec "$env/bin/python" tests/bench/equal_loss/equal_loss.py "$results" "$@"

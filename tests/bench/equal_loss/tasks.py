@@ -1,5 +1,5 @@
-# What is trained: a byte GPT on the source of Python's standard library, an MLP on scikit-learn's digits, a ViT that
-# learns the tokens of a random one on scikit-learn's photographs. Initial weights and batches depend on the seed alone.
+# What is trained: a byte GPT on the source of Python's standard library, an MLP and a ViT on scikit-learn's digits, a ViT
+# that learns the tokens of a random one on scikit-learn's photographs. Initial weights and batches depend on the seed alone.
 # Every optimizer's forward reads its matrices rounded to bf16, so that what differs is the optimizer alone; the products are
 # fp32, which on processors without tiles takes half the time of autocast and adds no noise of its own.
 import glob, math, os, sysconfig, time
@@ -131,14 +131,17 @@ class Digits:
 
 
 class Vit(nn.Module):
-    def __init__(self, d, depth, out):
+    """16 tokens, one for each square patch."""
+
+    def __init__(self, d, depth, out, side=8, channels=3):
         super().__init__()
-        self.patch, self.place = Linear(192, d), nn.Parameter(torch.randn(1, 16, d) * 0.02)
+        self.side, self.patch = side, Linear(channels * side * side, d)
+        self.place = nn.Parameter(torch.randn(1, 16, d) * 0.02)
         self.blocks = nn.ModuleList(Block(d, 4, False) for _ in range(depth))
         self.norm, self.head = nn.LayerNorm(d), Linear(d, out)
 
-    def forward(self, x):  # (B, 3, 32, 32) -> (B, 16, out)
-        x = F.unfold(x, 8, stride=8).transpose(1, 2)
+    def forward(self, x):  # (B, channels, 4 side, 4 side) -> (B, 16, out)
+        x = F.unfold(x, self.side, stride=self.side).transpose(1, 2)
         x = self.patch(x) + rounded(self.place)
         for b in self.blocks: x = b(x)
         return self.head(self.norm(x))
@@ -167,6 +170,32 @@ class Distill:
         return x, self.taught[drawn]
 
     def loss(self, model, batch): return F.mse_loss(model(batch[0]).float(), batch[1])
+
+
+class Drawn:
+    """Classes of scikit-learn's digits, each somewhere in an image of 12 x 12 pixels with noise, so that no image comes
+    twice."""
+
+    def __init__(self, batch=64):
+        from sklearn.datasets import load_digits
+        d, g = load_digits(), torch.Generator().manual_seed(7)
+        self.x, self.y, self.batch = torch.tensor(d.data).float().view(-1, 8, 8) / 8 - 1, torch.tensor(d.target), batch
+        order, cut = torch.randperm(len(self.x), generator=g), len(self.x) * 2 // 3
+        self.rows, held = order[:cut], order[cut:]
+        self.tests = [self.take(held, g, 512) for _ in range(8)]
+
+    def model(self): return Vit(64, 4, 10, 3, 1)
+
+    def take(self, rows, g, n):
+        at = rows[torch.randint(len(rows), (n,), generator=g)]
+        x = 0.5 * torch.randn(n, 1, 12, 12, generator=g) - 1
+        for image, digit, (top, left) in zip(x, self.x[at], torch.randint(5, (n, 2), generator=g).tolist()):
+            image[0, top:top + 8, left:left + 8] += digit + 1
+        return x, self.y[at]
+
+    def batch_of(self, g): return self.take(self.rows, g, self.batch)
+
+    def loss(self, model, batch): return F.cross_entropy(model(batch[0]).mean(1).float(), batch[1])
 
 
 def rate_of(lr, step, steps):
