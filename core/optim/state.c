@@ -184,9 +184,12 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
         r->scale_bytes != groups * each[2] || !record_fits(r, bytes))
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: %zu bytes do not fit its header", name,
                           bytes);
-    if (r->flags / RECORD_PADDING && record_count(r, l->groups) != l->count)
+    int64_t count = record_count(r, l->groups), rest = t->whole - t->first;
+    bool counted = r->flags / RECORD_PADDING, to_end = t->whole && count >= rest && r->m != STATE_NONE;
+    if (!counted && to_end) count = rest;
+    if ((counted || to_end) && count != l->count)
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: expected %lld elements, found %lld", name,
-                          (long long)l->count, (long long)record_count(r, l->groups));
+                          (long long)l->count, (long long)count);
     uint32_t crc;
     memcpy(&crc, (const char *)record + bytes - 4, 4);
     if (crc != crc32c(0, record, bytes - 4))

@@ -67,7 +67,7 @@ static inline uint32_t record_flags_of(const struct record *r, int64_t count)
     uint32_t padding = (uint32_t)(optim_groups(count) * OPTIM_GROUP - count);
     return r->flags % RECORD_PADDING + (part ? RECORD_PADDING * (1 + padding) : 0);
 }
-/* Returns the elements of a record of `groups` groups; without RECORD_PADDING, the most that it can have. */
+/* Returns the elements of a record of `groups` groups; without RECORD_PADDING, the most possible. */
 static inline int64_t record_count(const struct record *r, int64_t groups)
 {
     uint32_t padding = r->flags / RECORD_PADDING;

@@ -312,6 +312,25 @@ static void a_record_of_a_different_count_is_refused(void **state)
                      MEOPT_OK);
 }
 
+/* The whole tensor's record has no count of its own; neither had that of a last part in older versions. */
+static void the_whole_record_is_not_that_of_a_part(void **state)
+{
+    (void)state;
+    static char record[MOST_RECORD];
+    struct meopt_error err = {0};
+    struct meopt_options o = options_of(MEOPT_APADAMW, "balanced");
+    struct meopt *all = part_of(&o, ODD), *most = part_of(&o, ODD - 1);
+    size_t bytes = meopt_state_bytes(all, 0);
+    assert_int_equal(bytes, meopt_state_bytes(most, 0)); /* as many groups */
+    assert_int_equal(meopt_state_save(all, 0, record, bytes, &err), MEOPT_OK);
+    assert_int_equal(meopt_state_load(most, 0, record, bytes, &err), MEOPT_BAD_STATE);
+    assert_int_equal(meopt_state_load(all, 0, record, bytes, &err), MEOPT_OK);
+    assert_int_equal(meopt_state_save(most, 0, record, bytes, &err), MEOPT_OK);
+    assert_int_equal(meopt_state_load(all, 0, record, bytes, &err), MEOPT_BAD_STATE);
+    meopt_destroy(all);
+    meopt_destroy(most);
+}
+
 /* Shards of rows, as FSDP makes them: exact formats have the bits of the whole, others round other groups. */
 static void parts_that_begin_anywhere_step_as_well(void **state)
 {
@@ -409,6 +428,7 @@ int main(void)
                                        cmocka_unit_test(records_that_are_no_parts_are_refused),
                                        cmocka_unit_test(a_record_of_a_different_count_is_refused),
                                        cmocka_unit_test(parts_that_begin_anywhere_step_as_well),
+                                       cmocka_unit_test(the_whole_record_is_not_that_of_a_part),
                                        cmocka_unit_test(a_bad_group_of_one_part_is_known_to_both),
                                        cmocka_unit_test(a_sum_that_fails_is_an_error_of_the_call)};
     uint32_t random = 1;
