@@ -23,6 +23,7 @@ RULES = ((mt.AdamW, {}), (mt.Adam, {"weight_decay": 0.1}), (mt.SGD, {"momentum":
          (mt.LAMB, {}))
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 STEPS = 3
+HOOKS = not torch.__version__.startswith("2.4.")  # FSDP2 calls post-accumulate-grad hooks
 
 
 def full(t):
@@ -109,11 +110,15 @@ class Net(nn.Module):
         return self.head(self.body(x))
 
 
-def train(model, optimizer, count=STEPS):
-    generator = torch.Generator().manual_seed(5)
+def train(model, optimizer, count=STEPS, micro=1, sync=True):
+    """sync: FSDP2 reduces the gradients of every micro-batch, else those of the last."""
+    generator = torch.Generator().manual_seed(5 + dist.get_rank() * (micro > 1))
     for _ in range(count):
-        x = torch.randn(16, 70, generator=generator)
-        model(x.to(next(model.parameters()).dtype)).float().pow(2).mean().backward()
+        for each in range(micro):
+            if micro > 1:
+                model.set_requires_gradient_sync(sync or each == micro - 1)
+            x = torch.randn(16, 70, generator=generator)
+            model(x.to(next(model.parameters()).dtype)).float().pow(2).mean().backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -124,6 +129,39 @@ def make(dtype, rule, options, mesh=None):
         fully_shard(model.body, mesh=mesh)
         fully_shard(model, mesh=mesh)
     return model, rule(model.parameters(), lr=1e-2, **options)
+
+
+def released(case, mesh):
+    """Gradients of FSDP2 step after their reduction: the bits of a plain step."""
+    for rule, options in RULES:
+        options = {**options, "max_grad_norm": None} if rule is mt.LAMB else options
+        for dtype in DTYPES if rule is mt.AdamW else DTYPES[1:2]:
+            for micro, accumulate in ((1, 1), (2, 1), (2, 2)) if dtype == torch.float32 else ((1, 1),):
+                plain, (model, optimizer) = (make(dtype, rule, options, mesh) for _ in range(2))
+                mt.release_gradients(model, optimizer, accumulate=accumulate)
+                freed = []
+                optimizer.register_step_pre_hook(
+                    lambda *_: freed.append(all(p.grad is None for p in model.parameters())))
+                train(*plain, micro=micro, sync=accumulate > 1)
+                train(model, optimizer, micro=micro, sync=accumulate > 1)
+                same(case, values(model, optimizer), values(*plain))
+                case.assertEqual(freed, [HOOKS] * STEPS)
+    for clip, max_norm in (("previous", 1e9), ("exact", 1e-3)):
+        options, norms = {"eps": 1e-3, "preset": "fp32"}, []
+        plain, (model, optimizer) = (make(torch.float32, mt.AdamW, options, mesh) for _ in range(2))
+        mt.release_gradients(model, optimizer, clip=clip, max_norm=max_norm)
+        plain[1].register_step_pre_hook(lambda *_: norms.append(full(
+            nn.utils.clip_grad_norm_(plain[0].parameters(), max_norm))))
+        train(*plain)
+        train(model, optimizer)
+        same(case, values(model, optimizer), values(*plain), rtol=1e-5, atol=1e-8)
+        if clip == "previous":
+            case.assertAlmostEqual(optimizer.param_groups[0]["grad_norm"], float(norms[-1]), places=6)
+    model, optimizer = make(torch.float32, mt.AdamW, {}, mesh)
+    mt.release_gradients(model, optimizer)
+    with case.assertRaises(FloatingPointError):  # on all ranks, of one rank's rows
+        model(torch.full((16, 70), float("inf"))).sum().backward()
+        optimizer.step()
 
 
 def cases():
@@ -204,6 +242,7 @@ def rank_main(rank, world, directory):
         case, mesh = unittest.TestCase(), init_device_mesh("cpu", (world,))
         if world > 1:
             rows(case, mesh, world)
+            released(case, mesh)
         (save if world == 2 else load)(case, mesh, directory)
     finally:
         dist.destroy_process_group()

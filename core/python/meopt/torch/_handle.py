@@ -298,9 +298,14 @@ class Handle:
         """Steps one parameter; the gradient may be freed. FloatingPointError: not finite (on a card: end)."""
         if self.device:
             self.device.use_current_stream()
+        if self.sharded:
+            gradient = local_tensor(gradient)
+            if gradient.is_cuda:  # allocated on a stream of FSDP2, which may differ from that of its hooks
+                gradient.record_stream(torch.cuda.current_stream(gradient.device))
         gradient = self._contiguous_gradient(i, gradient)
         try:
-            self.lib.step_tensor(self.opt, i, gradient.data_ptr(), DTYPES[gradient.dtype], scale)
+            self._call_reducing(self.lib.step_tensor, self.opt, i, _pointer(gradient), DTYPES[gradient.dtype],
+                                scale)
         finally:
             self.with_gradient.append(i)
             self.steps[i] += 1
@@ -309,7 +314,7 @@ class Handle:
     def end_step(self) -> float:
         """Ends such a step. Returns the norm of its gradients. FloatingPointError: one was not finite."""
         stats = L.Stats()
-        self.lib.step_end_sized(C.sizeof(stats), self.opt, C.byref(stats))
+        self._call_reducing(self.lib.step_end_sized, C.sizeof(stats), self.opt, C.byref(stats))
         return stats.grad_norm
 
     def record_versions(self) -> None:

@@ -170,10 +170,11 @@ def release_gradients(model: torch.nn.Module, optimizer: Meopt, *, clip: Optiona
     gradients stay until optimizer.step() has their global norm. max_norm: that of
     torch.nn.utils.clip_grad_norm_. accumulate: backward passes per step; .grad accumulates until the last of
     them. model: a DistributedDataParallel's gradients step when their bucket is reduced; use its no_sync()
-    for all backward passes of a step but the last. Its buckets stay allocated.
+    for all backward passes of a step but the last. Its buckets stay allocated. fully_shard (FSDP2, PyTorch 2.5
+    and newer): gradients step when they are reduced; with set_requires_gradient_sync(False) for all backward
+    passes of a step but the last, accumulate is 1.
 
-    ValueError: the options do not fit, a parameter is a DTensor, or LAMB has max_grad_norm, which requires
-    clip="exact".
+    ValueError: the options do not fit, or LAMB has max_grad_norm, which requires clip="exact".
     RuntimeError (in backward): a parameter has two gradients in one step.
     """
     if clip not in (None, "exact", "previous") or (clip is None) != (max_norm is None):
@@ -184,7 +185,5 @@ def release_gradients(model: torch.nn.Module, optimizer: Meopt, *, clip: Optiona
         raise ValueError("max_grad_norm requires all gradients: use clip='exact' or max_grad_norm=None")
     if optimizer._release is not None:
         raise ValueError("the optimizer releases gradients already")
-    if any(handle.sharded for handle in optimizer._handles()):
-        raise ValueError("gradients of DTensor parameters (FSDP2) cannot be released")
     optimizer._release = Release(model, optimizer, clip, max_norm, accumulate)
     return optimizer._release
