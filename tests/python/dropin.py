@@ -1,12 +1,15 @@
-"""Long: Hugging Face Trainer, accelerate and Lightning drive meopt.torch as they drive torch's optimizers.
+"""Long: Hugging Face Trainer, accelerate, Lightning and DeepSpeed drive meopt.torch like torch's optimizers.
 
 Each trains a tiny model, saves, resumes in new objects, and has the losses of a plain loop to the last bit.
 """
 import logging
+import os
 import tempfile
 import unittest
+from unittest import mock
 
 import accelerate
+import deepspeed
 import lightning
 import torch
 import transformers
@@ -140,9 +143,33 @@ def with_lightning(case, directory, first, last):
     return module.losses, module.model.state_dict()
 
 
+def with_deepspeed(case, directory, first, last, stage=0):
+    model, optimizer, schedule = make(*case)
+    config = {"train_micro_batch_size_per_gpu": ROWS, "zero_optimization": {"stage": stage},
+              "zero_allow_untested_optimizer": True, "gradient_clipping": 0.0}
+    engine = deepspeed.initialize(model=model, optimizer=optimizer, lr_scheduler=schedule, config=config,
+                                  dist_init_required=False)[0]
+    if first:
+        engine.load_checkpoint(directory)
+    losses = []
+    for batch in loader(first, last):
+        loss = engine(**batch)["loss"]
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    engine.save_checkpoint(directory)
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    engine.destroy()
+    return losses, weights
+
+
+def with_zero(*arguments):
+    return with_deepspeed(*arguments, stage=1)
+
+
 class DropIn(unittest.TestCase):
-    def check(self, run):
-        for case in CASES:
+    def check(self, run, cases=CASES):
+        for case in cases:
             with self.subTest(case=case), tempfile.TemporaryDirectory() as directory:
                 losses, weights = plain(case)
                 self.assertFalse(torch.equal(weights["layers.0.weight"], Model(case[1]).layers[0].weight))
@@ -159,6 +186,21 @@ class DropIn(unittest.TestCase):
 
     def test_lightning(self):
         self.check(with_lightning)
+
+    @mock.patch.dict(os.environ, LOCAL_RANK="0")
+    def test_deepspeed(self):
+        """Without ZeRO, and with its flat fp32 partitions, over which LAMB's norms would be others."""
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # compiled for several ranks
+        with tempfile.TemporaryDirectory() as directory:
+            deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False, rank=0, world_size=1,
+                                       init_method=f"file://{directory}/store")
+            try:
+                self.check(with_deepspeed)
+                self.check(with_zero, [(rule, dtype, {**options, "preset": "fp32"})
+                                       for rule, dtype, options in CASES
+                                       if rule != "lamb" and dtype == torch.float32])
+            finally:
+                torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
