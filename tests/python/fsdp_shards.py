@@ -99,11 +99,12 @@ def rows(case, mesh, world):
 
 
 class Net(nn.Module):
-    def __init__(self, dtype):
+    def __init__(self, dtype, width=70):
         super().__init__()
         torch.manual_seed(3)
-        self.body = nn.Sequential(nn.Linear(70, 100), nn.Tanh(), nn.Linear(100, 70), nn.LayerNorm(70))
-        self.head = nn.Linear(70, 2, bias=False)
+        body = nn.Linear(width, 192), nn.Tanh(), nn.Linear(192, width), nn.LayerNorm(width)
+        self.body = nn.Sequential(*body)
+        self.head = nn.Linear(width, 2, bias=False)
         self.to(dtype)
 
     def forward(self, x):
@@ -117,14 +118,14 @@ def train(model, optimizer, count=STEPS, micro=1, sync=True):
         for each in range(micro):
             if micro > 1:
                 model.set_requires_gradient_sync(sync or each == micro - 1)
-            x = torch.randn(16, 70, generator=generator)
+            x = torch.randn(16, model.head.in_features, generator=generator)
             model(x.to(next(model.parameters()).dtype)).float().pow(2).mean().backward()
         optimizer.step()
         optimizer.zero_grad()
 
 
-def make(dtype, rule, options, mesh=None):
-    model = Net(dtype)
+def make(dtype, rule, options, mesh=None, width=70):
+    model = Net(dtype, width)
     if mesh is not None:
         fully_shard(model.body, mesh=mesh)
         fully_shard(model, mesh=mesh)
@@ -135,7 +136,7 @@ def released(case, mesh):
     """Gradients of FSDP2 step after their reduction: the bits of a plain step."""
     for rule, options in RULES:
         options = {**options, "max_grad_norm": None} if rule is mt.LAMB else options
-        for dtype in DTYPES if rule is mt.AdamW else DTYPES[1:2]:
+        for dtype in DTYPES[:2] if rule is mt.AdamW else DTYPES[1:2]:
             for micro, accumulate in ((1, 1), (2, 1), (2, 2)) if dtype == torch.float32 else ((1, 1),):
                 plain, (model, optimizer) = (make(dtype, rule, options, mesh) for _ in range(2))
                 mt.release_gradients(model, optimizer, accumulate=accumulate)
@@ -165,10 +166,22 @@ def released(case, mesh):
 
 
 def cases():
+    """Moments are saved as fp32, as fp32 in place of codes (rows of 70 elements), and as codes."""
     for rule, options in RULES:
         for dtype in DTYPES if rule is mt.AdamW else DTYPES[1:2]:
-            for preset in ("fp32", "balanced") if rule is mt.AdamW else ("balanced",):
-                yield f"{rule.__name__}-{str(dtype)[6:]}-{preset}", dtype, rule, {**options, "preset": preset}
+            for preset, width in (("fp32", 70), ("balanced", 64)):
+                if preset == "balanced" or rule is mt.AdamW:
+                    yield dtype, rule, {**options, "preset": preset}, width
+    yield torch.bfloat16, mt.AdamW, {"preset": "balanced"}, 70
+    yield torch.bfloat16, mt.AdamW, {"first_moment": "4bit", "second_moment": "4bit"}, 64
+
+
+def name_of(dtype, rule, options, width):
+    return f"{rule.__name__}-{str(dtype)[6:]}-{width}-" + "-".join(map(str, options.values()))
+
+
+def exact(options, width):
+    return options.get("preset") == "fp32" or width == 64
 
 
 def read(model, optimizer, path, weights_first):
@@ -191,8 +204,9 @@ def values(model, optimizer):
 
 
 def loaded(case, found, whole, exact):
-    """Compares values after loading: moments that are not fp32 were rounded once more."""
+    """Compares values after loading: fp32 moments in place of codes were rounded once more."""
     coded = [] if exact else [key for key in whole if "exp_avg" in key or "momentum" in key]
+    case.assertEqual(found.keys(), whole.keys())
     same(case, found, {key: value for key, value in whole.items() if key not in coded})
     for key in coded:
         size = float(whole[key].abs().max())
@@ -200,37 +214,63 @@ def loaded(case, found, whole, exact):
 
 
 def save(case, mesh, directory):
-    for name, dtype, rule, options in cases():
-        exact = options["preset"] == "fp32"
-        model, optimizer = make(dtype, rule, options, mesh)
+    for dtype, rule, options, width in cases():
+        model, optimizer = make(dtype, rule, options, mesh, width)
         train(model, optimizer)
-        if exact and dtype == torch.float32:
+        if options.get("preset") == "fp32" and dtype == torch.float32:
             plain = make(dtype, rule, options)
             train(*plain)
             same(case, dict(model.state_dict()), plain[0].state_dict(), rtol=1e-4, atol=1e-5)
-        path = os.path.join(directory, name)
+        path = os.path.join(directory, name_of(dtype, rule, options, width))
         dcp.save({"model": dcp_state.get_model_state_dict(model),
                   "optimizer": dcp_state.get_optimizer_state_dict(model, optimizer)}, checkpoint_id=path)
         whole = values(model, optimizer)
         if dist.get_rank() == 0:
             torch.save(whole, path + ".whole")
         for weights_first in (True, False):  # as many ranks: the same bits from here on
-            again = make(dtype, rule, options, mesh)
+            again = make(dtype, rule, options, mesh, width)
             train(*again, count=1)
             read(*again, path, weights_first)
-            loaded(case, values(*again), whole, exact)
-        if exact:
+            loaded(case, values(*again), whole, exact(options, width))
+        if exact(options, width):
             train(model, optimizer), train(*again)
             same(case, values(*again), values(model, optimizer))
 
 
+def codes(case, mesh):
+    """Codes of moments are reloaded, also where a rank has no rows; damaged ones are refused."""
+    def place(t):
+        return distribute_tensor(t, mesh, [Shard(0)])
+
+    for options in ({}, {"second_moment": "4bit"}, {"first_moment": "fp32"}):
+        pairs = []
+        for _ in range(2):
+            model = Rows([(2, 4096), (65, 128)], torch.bfloat16, place)
+            pairs.append((model, mt.AdamW(model.parameters(), **options)))
+        (model, optimizer), (other, another) = pairs
+        steps(model, optimizer, place)
+        state = optimizer.state_dict()
+        case.assertIn("codes4_scales", state["state"][0])
+        case.assertNotIn("exp_avg", state["state"][0])
+        other.load_state_dict(model.state_dict())
+        another.load_state_dict(state)
+        same(case, values(other, another), values(model, optimizer))
+        with case.assertRaises(ValueError):
+            mt.AdamW(other.parameters(), preset="fp32").load_state_dict(state)
+        state["state"][1]["codes4_scales"].to_local().zero_()[:, 0] = 1
+        with case.assertRaises(ValueError):
+            another.load_state_dict(state)
+
+
 def load(case, mesh, directory):
-    for name, dtype, rule, options in cases():
-        path = os.path.join(directory, name)
-        model, optimizer = make(dtype, rule, options, mesh)
+    for dtype, rule, options, width in cases():
+        path = os.path.join(directory, name_of(dtype, rule, options, width))
+        model, optimizer = make(dtype, rule, options, mesh, width)
         read(model, optimizer, path, weights_first=False)
         whole = torch.load(path + ".whole")
-        loaded(case, values(model, optimizer), whole, options["preset"] == "fp32")
+        loaded(case, values(model, optimizer), whole, exact(options, width))
+        for group in optimizer.param_groups:  # other formats from here on
+            group["preset"] = "fp32" if options.get("preset") == "balanced" else "balanced"
         train(model, optimizer)
 
 
@@ -243,6 +283,7 @@ def rank_main(rank, world, directory):
         if world > 1:
             rows(case, mesh, world)
             released(case, mesh)
+            codes(case, mesh)
         (save if world == 2 else load)(case, mesh, directory)
     finally:
         dist.destroy_process_group()

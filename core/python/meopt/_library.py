@@ -13,7 +13,9 @@ DEVICE_HIP, DEVICE_CUDA = 1, 2
 STREAM_DEFAULT = 1
 MEMORY_WEIGHTS, MEMORY_CORRECTION = 0, 2
 WEIGHTS_F32, WEIGHTS_20, WEIGHTS_24, WEIGHTS_32 = 0, 4, 5, 6
-NO_FORMAT = -1
+STATE_8BIT, STATE_4BIT, NO_FORMAT = 3, 4, -1
+GROUP = 64  # elements that share a scale
+STATE_BYTES = {0: 256, 1: 128, 2: 128, STATE_8BIT: 64, STATE_4BIT: 32, NO_FORMAT: 0}  # of a group
 
 ALLOCATE = C.CFUNCTYPE(C.c_void_p, C.c_void_p, C.c_int, C.c_size_t, C.c_char_p)
 RELEASE = C.CFUNCTYPE(None, C.c_void_p, C.c_int, C.c_void_p, C.c_size_t)
@@ -93,6 +95,7 @@ _CHECKED: Dict[str, List[Any]] = {
     "meopt_moments_export": [_P, _SIZE, _I64, _I64, _P, _P],
     "meopt_import": [_P, _SIZE, _I64, _I64, _P],
     "meopt_export": [_P, _SIZE, _I64, _I64, _P],
+    "meopt_state_view": [_P, _SIZE, _INT, C.POINTER(_P), C.POINTER(_SIZE), C.POINTER(_INT)],
     "meopt_step_sized": [_SIZE, _P, _I64, _F64, _F64, C.POINTER(Gradient), C.POINTER(Stats)],
     "meopt_step_begin": [_P, _I64, _F64, _INT],
     "meopt_step_tensor": [_P, _SIZE, _P, _INT, _F64],

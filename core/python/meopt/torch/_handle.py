@@ -14,6 +14,7 @@ from ._shards import RankSum, dtensor_like, is_dtensor, local_tensor, shard_of
 DTYPES = {torch.float32: L.DTYPE_F32, torch.bfloat16: L.DTYPE_BF16, torch.float16: L.DTYPE_F16}
 FLAGS = {torch.float32: 0, torch.bfloat16: L.FLAG_KEEP_BF16, torch.float16: L.FLAG_COPY_F16}
 RESIDUAL_HEAD = struct.Struct("<iI")  # of a saved "residual": weight format, CRC of the weights
+CODES = ("codes4_m", "codes4_v", "codes4_scales")  # states by enum meopt_view; 4: meopt_state_version
 UNUSED_BITS = {L.WEIGHTS_20: 12, L.WEIGHTS_24: 8, L.WEIGHTS_32: 0}  # of the 16 bits below a bf16 half
 ONE = 0x3F800000  # bits of 1.0
 NO_ELEMENTS = C.create_string_buffer(64)  # address of memory without elements
@@ -139,7 +140,8 @@ class Handle:
         weakref.finalize(self, _destroy, self.opt, self.memory, device, self.rank_sum)
         infos = [self.info(i) for i in range(n)]
         self.formats = [info.weights for info in infos]
-        self.moments = [(i.first_moment != L.NO_FORMAT, i.second_moment != L.NO_FORMAT) for i in infos]
+        self.moment_formats = [(info.first_moment, info.second_moment) for info in infos]
+        self.moments = [(m != L.NO_FORMAT, v != L.NO_FORMAT) for m, v in self.moment_formats]
         self.steps = torch.zeros(n, dtype=torch.float32, device="cpu")  # updates of each parameter
         self.properties = [properties_of(t) for t in locals_]
         self.pointers = [t.data_ptr() for t in locals_]
@@ -358,6 +360,45 @@ class Handle:
         """Returns an fp32 tensor of this rank's shape, whatever torch's default dtype and device are."""
         return torch.empty(local_tensor(self.params[i]).shape, dtype=torch.float32, device="cpu")
 
+    def save_sharded(self, i: int, names: Sequence[str]) -> Dict[str, Tensor]:
+        """Returns what torch.distributed.checkpoint can load on any number of ranks: "step", moments (codes,
+        else as save_portable), and what save_weight returns."""
+        codes = {name: self._like(i, memory.clone()) for name, memory in self._codes(i).items()}
+        saved = {"step": self.steps[i].clone(), **codes} if codes else self.save_portable(i, names)
+        return {**saved, **self.save_weight(i)}
+
+    def _codes(self, i: int) -> Dict[str, Tensor]:
+        """Returns the memory of a parameter's codes and scales: uint8, this rank's rows x bytes per row. {}:
+        it has none, or its rows are not whole groups, so that groups depend on the number of ranks."""
+        p, (m, v) = self.params[i], self.moment_formats[i]
+        if not {m, v} & {L.STATE_8BIT, L.STATE_4BIT} or (p.numel() // p.shape[0]) % L.GROUP:
+            return {}
+        joint = m == v == L.STATE_8BIT
+        sizes = (2 * L.STATE_BYTES[m], 0, 4) if joint else (
+            L.STATE_BYTES[m], L.STATE_BYTES[v], 2 if (m, v) == (L.STATE_8BIT, L.NO_FORMAT) else 1)
+        shape = local_tensor(p).shape[0], p.numel() // p.shape[0] // L.GROUP
+        found, begin = {}, 0
+        for which, (name, size) in enumerate(zip(CODES, sizes)):
+            pointer, count, form = C.c_void_p(), C.c_size_t(), C.c_int()
+            self.lib.state_view(self.opt, i, which, C.byref(pointer), C.byref(count), C.byref(form))
+            begin = begin or pointer.value or 0  # of the block, in which M comes first
+            block = self.memory.blocks.get(begin, torch.empty(0, dtype=torch.uint8, device=p.device))
+            at = (pointer.value or begin) - begin
+            if size:
+                found[name] = block[at : at + count.value].view(shape[0], shape[1] * size)
+        return found
+
+    def _load_codes(self, i: int, saved: Dict[str, Any], updates: int) -> None:
+        codes = self._codes(i)
+        if set(codes) != set(CODES).intersection(saved):
+            raise ValueError(f"{self.names[i]}: the state has codes of different formats than the optimizer")
+        for name, memory in codes.items():
+            shape = (self.params[i].shape[0], memory.shape[1])
+            memory.copy_(self._host_values(i, saved[name], torch.uint8, shape))
+        self.lib.moments_import(self.opt, i, 0, 0, None, None, updates)
+        record = self.save(i)["meopt"]  # is checked when it is loaded
+        self.lib.state_load(self.opt, i, record.data_ptr(), record.numel())
+
     def save_weight(self, i: int) -> Dict[str, Tensor]:
         """Returns what a weight has beyond the parameter, if anything, for any number of ranks.
         "residual_bits": uint8, 2 bytes per element in a last dimension of their own. "fp32_weight"."""
@@ -375,11 +416,11 @@ class Handle:
         return dtensor_like(self.params[i], local) if self.sharded else local
 
     def _host_values(self, i: int, values: Tensor, dtype: torch.dtype = torch.float32,
-                     more: Tuple[int, ...] = ()) -> Tensor:
-        """Returns this rank's values in this machine's memory. values: of the parameter's shape and `more`
-        dimensions; a DTensor of the parameter's layout, or a tensor with all rows."""
+                     shape: Optional[Tuple[int, ...]] = None) -> Tensor:
+        """Returns this rank's values in this machine's memory. values: of `shape`, or the parameter's; a
+        DTensor of the parameter's layout, or a tensor with all rows."""
         p, name = self.params[i], self.names[i]
-        shape = (*p.shape, *more)
+        shape = tuple(p.shape) if shape is None else shape
         if tuple(values.shape) != shape:
             raise ValueError(f"{name}: values of shape {list(values.shape)}, expected {list(shape)}")
         if is_dtensor(values):
@@ -392,7 +433,7 @@ class Handle:
         return values.detach().to("cpu", dtype).contiguous()
 
     def load(self, i: int, saved: Dict[str, Any], names: Sequence[str]) -> None:
-        """Loads what save, save_portable and save_weight, or torch with moments of these names, saved.
+        """Loads what save, save_portable or save_sharded, or torch with moments of these names, saved.
         Tensors may have been cast to any float. Residual bits of save for a different weight format are
         ignored. ValueError: damaged, or of a different shape."""
         p = local_tensor(self.params[i])
@@ -401,6 +442,8 @@ class Handle:
             record = host_bytes(saved["meopt"].to(torch.uint8))
             self.lib.state_load(self.opt, i, record.data_ptr(), record.numel())
             updates = self.info(i).updates
+        elif CODES[0] in saved:
+            self._load_codes(i, saved, updates)
         elif self.moments[i][0]:
             values = [saved.get(name) if has else None for name, has in zip(names, self.moments[i])]
             values = [None if v is None else self._host_values(i, v) for v in values]
@@ -431,7 +474,8 @@ class Handle:
             weights = self._host_values(i, saved["fp32_weight"]).reshape(-1)
             self.memory.residual[self._name(i)].view(torch.float32)[: p.numel()].copy_(weights)
         elif "residual_bits" in saved and unused is not None:
-            bits = self._host_values(i, saved["residual_bits"], torch.uint8, (2,)).view(torch.int16)
+            shape = (*self.params[i].shape, 2)
+            bits = self._host_values(i, saved["residual_bits"], torch.uint8, shape).view(torch.int16)
             bits = bits.to(torch.int32).clamp(max=(1 << 15) - (1 << unused))
             weights, place = (bits + ONE).view(torch.float32), self.shadows.get(i, p)
             values = place.clone()

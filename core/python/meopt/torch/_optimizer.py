@@ -258,16 +258,17 @@ class Meopt(torch.optim.Optimizer):
         "residual" (uint8: residual bits of the weight). A reload is bit-exact, before or after the model's.
         portable: torch's keys instead, with fp32 moments, which torch's own optimizers load.
 
-        Of a DTensor: torch's keys as DTensors of its layout, and "residual_bits" (uint8, 2 bytes per element)
-        or, of an fp16 parameter, "fp32_weight", without portable. They load on any number of ranks.
+        Of a DTensor: torch's keys as DTensors of its layout. Without portable, "residual_bits" (uint8, 2
+        bytes per element) or, of an fp16 parameter, "fp32_weight" as well, and codes of moments ("codes4_m",
+        "codes4_v", "codes4_scales", uint8) in place of fp32 where rows are multiples of 64 elements. They
+        load on any number of ranks, into the same formats.
         """
         live = self.state
 
         def save(handle: Handle, i: int) -> Dict[str, Tensor]:
-            if not portable and not handle.sharded:
-                return handle.save(i)
-            beyond = {} if portable else handle.save_weight(i)
-            return {**handle.save_portable(i, self._moments), **beyond}
+            if portable:
+                return handle.save_portable(i, self._moments)
+            return handle.save_sharded(i, self._moments) if handle.sharded else handle.save(i)
 
         def fill(_: torch.optim.Optimizer) -> None:
             self._update_handles()

@@ -48,8 +48,9 @@ def shard_of(name: str, p: Any) -> Shard:
 
 
 def dtensor_like(p: Any, local: Tensor) -> Tensor:
-    """Returns a DTensor of p's layout with this rank's part, which may have more dimensions after p's."""
-    shape = torch.Size((*p.shape, *local.shape[p.dim():]))
+    """Returns a DTensor of p's layout with this rank's part, which may have different dimensions after the
+    first."""
+    shape = torch.Size((*p.shape[:1], *local.shape[1:])) if p.dim() else local.shape
     stride = torch.empty(shape, device="meta").stride()
     made: Tensor = type(p).from_local(local, p.device_mesh, p.placements, run_check=False, shape=shape,
                                       stride=stride)
