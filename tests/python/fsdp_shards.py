@@ -134,19 +134,18 @@ def make(dtype, rule, options, mesh=None, width=70):
 
 def released(case, mesh):
     """Gradients of FSDP2 step after their reduction: the bits of a plain step."""
-    for rule, options in RULES:
-        options = {**options, "max_grad_norm": None} if rule is mt.LAMB else options
-        for dtype in DTYPES[:2] if rule is mt.AdamW else DTYPES[1:2]:
-            for micro, accumulate in ((1, 1), (2, 1), (2, 2)) if dtype == torch.float32 else ((1, 1),):
-                plain, (model, optimizer) = (make(dtype, rule, options, mesh) for _ in range(2))
-                mt.release_gradients(model, optimizer, accumulate=accumulate)
-                freed = []
-                optimizer.register_step_pre_hook(
-                    lambda *_: freed.append(all(p.grad is None for p in model.parameters())))
-                train(*plain, micro=micro, sync=accumulate > 1)
-                train(model, optimizer, micro=micro, sync=accumulate > 1)
-                same(case, values(model, optimizer), values(*plain))
-                case.assertEqual(freed, [HOOKS] * STEPS)
+    for rule, options, dtype, micro, accumulate in (
+            (mt.AdamW, {}, torch.float32, 2, 1), (mt.AdamW, {}, torch.bfloat16, 2, 2),
+            (mt.Lion, {}, torch.float16, 1, 1), (mt.LAMB, {"max_grad_norm": None}, torch.bfloat16, 1, 1)):
+        plain, (model, optimizer) = (make(dtype, rule, options, mesh) for _ in range(2))
+        mt.release_gradients(model, optimizer, accumulate=accumulate)
+        freed = []
+        optimizer.register_step_pre_hook(
+            lambda *_: freed.append(all(p.grad is None for p in model.parameters())))
+        train(*plain, micro=micro, sync=accumulate > 1)
+        train(model, optimizer, micro=micro, sync=accumulate > 1)
+        same(case, values(model, optimizer), values(*plain))
+        case.assertEqual(freed, [HOOKS] * STEPS)
     for clip, max_norm in (("previous", 1e9), ("exact", 1e-3)):
         options, norms = {"eps": 1e-3, "preset": "fp32"}, []
         plain, (model, optimizer) = (make(torch.float32, mt.AdamW, options, mesh) for _ in range(2))
