@@ -41,7 +41,8 @@ def version():
 def metadata():
     return (f"Metadata-Version: 2.1\nName: meopt\nVersion: {version()}\nSummary: {SUMMARY}\n"
             "License: Apache-2.0\nRequires-Python: >=3.8\n"
-            "Classifier: Operating System :: POSIX :: Linux\nClassifier: Typing :: Typed\n")
+            "Classifier: Operating System :: POSIX :: Linux\nClassifier: Typing :: Typed\n"
+            "Provides-Extra: torch\nRequires-Dist: torch>=2.4; extra == \"torch\"\n")
 
 
 def entry_time():

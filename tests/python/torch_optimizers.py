@@ -18,6 +18,7 @@ from meopt.lion import Lion
 
 RULES = {"apadam": ApAdam, "apadamw": ApAdamW, "apsgd": ApSGD, "lamb": LAMB, "lion": Lion}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+NAMED = not torch.__version__.startswith(("2.4.", "2.5."))  # constructors take named_parameters()
 PRESETS = ("quality", "balanced", "minimal", "fp32", "amp", "pure_bf16")
 SIZES = (48, 96, 80, 10)
 
@@ -250,9 +251,10 @@ class Options(unittest.TestCase):
             with self.assertRaises(ValueError, msg=options):
                 mt.AdamW(p, **options)
         for dtype in (torch.float64, torch.complex64):
-            with self.assertRaisesRegex(ValueError, "weird"):
-                mt.AdamW([("weird", nn.Parameter(torch.ones(4, dtype=dtype)))])
+            with self.assertRaisesRegex(ValueError, "p0"):
+                mt.AdamW([nn.Parameter(torch.ones(4, dtype=dtype))])
 
+    @unittest.skipUnless(NAMED, "named parameters: PyTorch 2.6")
     def test_not_finite(self):
         model = make_model(torch.bfloat16)
         optimizer = mt.AdamW(model.named_parameters())

@@ -153,6 +153,8 @@ class Direction(Case):
     def test_tensor_lr(self):
         for rule, made in RULES.items():
             for name, scheduler in {"none": None, **SCHEDULERS}.items():
+                if name == "SequentialLR" and torch.__version__.startswith("2.4."):
+                    continue  # loses the initial rate that is a Tensor, also with torch's own optimizers
                 with self.subTest(rule=rule, scheduler=name):
                     found = []
                     for lr in (1e-3, torch.tensor(1e-3)):

@@ -170,8 +170,8 @@ def release_gradients(model: torch.nn.Module, optimizer: Meopt, *, clip: Optiona
     gradients stay until optimizer.step() has their global norm. max_norm: that of
     torch.nn.utils.clip_grad_norm_. accumulate: backward passes per step; .grad accumulates until the last of
     them. model: a DistributedDataParallel's gradients step when their bucket is reduced; use its no_sync()
-    for all backward passes of a step but the last. Its buckets stay allocated. fully_shard (FSDP2, PyTorch 2.5
-    and newer): gradients step when they are reduced; with set_requires_gradient_sync(False) for all backward
+    for all backward passes of a step but the last. Its buckets stay allocated. fully_shard (FSDP2):
+    gradients step when they are reduced; with set_requires_gradient_sync(False) for all backward
     passes of a step but the last, accumulate is 1.
 
     ValueError: the options do not fit, or LAMB has max_grad_norm, which requires clip="exact".
