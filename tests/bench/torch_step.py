@@ -117,7 +117,7 @@ OTHERS = {FUSED: OPTIMIZERS[FUSED], "torch foreach": OPTIMIZERS["torch foreach"]
 PRESETS = {F32: {"fp32": "fp32", "pure_bf16": "pure_bf16", "quality, balanced, minimal": "balanced"},
            BF16: {name: name for name in ("fp32", "quality", "balanced", "minimal", "pure_bf16")}}
 ROWS = [(dtype, name, make) for dtype, presets in PRESETS.items()
-        for name, make in (*OTHERS.items(), *((f"meopt {each}", preset(one)) for each, one in presets.items()))]
+        for name, make in [*OTHERS.items(), *((f"meopt {of}", preset(one)) for of, one in presets.items())]]
 
 
 def tensors_of(value):

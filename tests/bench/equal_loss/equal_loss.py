@@ -99,7 +99,7 @@ def failed(r):  # no better than a network that has learnt nothing: ln 10 = 2.30
 
 def print_paired(section, rows):
     whats = list(dict.fromkeys(r["what"] for r in rows))
-    print(f"\n{section}: gap to amp, paired by seed\n{'':28}{'optimizer':10}{'seeds':>6}{'val':>10}{'gap %':>9}{'p':>7}{'train gap %':>13}{'p':>7}{'B/p':>7}")
+    print(f"\n{section}: gap to amp, paired by seed\n{'':28}{'optimizer':10}{'seeds':>6}{'val':>10}{'gap %':>9}{'sd':>8}{'p':>7}{'train gap %':>13}{'sd':>8}{'p':>7}{'B/p':>7}")
     for what in whats:
         of = lambda name: {r["seed"]: r for r in rows if r["what"] == what and r["name"] == name}
         base = of("amp")
@@ -111,8 +111,9 @@ def print_paired(section, rows):
             if name != "amp" and both:
                 for key, width in (("val", 9), ("train", 13)):
                     d = [mine[s][key] / base[s][key] - 1 for s in both]
-                    line += f"{100 * statistics.mean(d):+{width}.3f}" + (f"{paired_p(d):7.3f}" if len(d) > 1 else f"{'-':>7}")
-            else: line += f"{'-':>9}{'-':>7}{'-':>13}{'-':>7}"
+                    line += f"{100 * statistics.mean(d):+{width}.3f}"
+                    line += f"{100 * statistics.stdev(d):8.3f}{paired_p(d):7.3f}" if len(d) > 1 else f"{'-':>8}{'-':>7}"
+            else: line += f"{'-':>9}{'-':>8}{'-':>7}{'-':>13}{'-':>8}{'-':>7}"
             print(line + (f"{next(iter(mine.values()))['bytes']:7.3f}" if next(iter(mine.values()))["bytes"] else ""))
 
 
