@@ -174,7 +174,7 @@ static int embed_all(struct embed *e, struct error *err)
     while (!code && (code = data_next(e->data, &batch, err)) == 0 && batch.count > 0) {
         e->device->upload(e->device, e->input, batch.images,
                           model_shape_input_bytes(&e->model_shape, batch.count));
-        tower_forward(e->tower, &(struct batch){e->input, batch.count});
+        tower_forward(e->tower, &(struct batch){.input = e->input, .count = batch.count});
         e->device->sync(e->device);
         code = device_check(e->device, err);
         e->device->download(e->device, out, e->tower->out, (size_t)(batch.count * width) * sizeof(float));

@@ -25,7 +25,8 @@
 struct progress_printer {
     bool json, brief;
     int64_t first_step;
-    double first_loss, last_loss, last_cosine, images;
+    double first_loss, last_loss, images;
+    struct metric last[OBJECTIVE_METRICS];
     double begin;
     struct memory_use use; /* of the rank with the most memory */
     int peak_rank;
@@ -192,13 +193,22 @@ static void on_variants(void *context, const struct loss_variant *v, int count)
 /* Returns whether the run is about to save and stop; then logging does not wait for a slow reader. */
 static bool is_stopping(void) { return signals_act(PHASE_STEP) == ACT_SAVE_STOP; }
 
+/* Writes the metrics, each as name and value in `format`. */
+static void metrics_text(const struct metric *metrics, const char *format, char *text, size_t size)
+{
+    size_t n = 0;
+    text[0] = 0;
+    for (int i = 0; i < OBJECTIVE_METRICS && metrics[i].name && n < size; i++)
+        n += (size_t)snprintf(text + n, size - n, format, metrics[i].name, metrics[i].value);
+}
+
 static void on_step(void *context, const struct train_progress *p)
 {
     struct progress_printer *printer = context;
     atomic_store(&printer->report->step, p->step);
     if (printer->first_loss == 0) printer->first_loss = p->loss;
     printer->last_loss = p->loss;
-    printer->last_cosine = p->cosine;
+    memcpy(printer->last, p->metrics, sizeof printer->last);
     printer->images += p->images_per_s * p->step_ms * 1e-3;
     printer->use = printer->trainer->ranks.size > 1 ? p->peak : printer->trainer->device->use;
     printer->peak_rank = p->peak_rank;
@@ -208,15 +218,17 @@ static void on_step(void *context, const struct train_progress *p)
         p->step != printer->first_step + 1)
         return;
     if (!log_capacity(STDOUT_FILENO)) return;
+    char metrics[160];
+    metrics_text(p->metrics, printer->json ? ",\"%s\":%.9g" : "  %s %.4f", metrics, sizeof metrics);
     if (printer->json)
-        printf("{\"step\":%lld,\"epoch\":%lld,\"loss\":%.9g,\"cosine\":%.9g,\"lr\":%.9g,\"grad_norm\":%.9g,"
+        printf("{\"step\":%lld,\"epoch\":%lld,\"loss\":%.9g%s,\"lr\":%.9g,\"grad_norm\":%.9g,"
                "\"images_per_s\":%.6g,\"step_ms\":%.6g,\"data_wait_ms\":%.6g}\n",
-               (long long)p->step, (long long)p->epoch, p->loss, p->cosine, p->lr, p->grad_norm,
+               (long long)p->step, (long long)p->epoch, p->loss, metrics, p->lr, p->grad_norm,
                p->images_per_s, p->step_ms, p->data_wait_ms);
     else
-        printf("step %5lld/%lld  epoch %3lld  loss %.6f  cosine %.4f  lr %.3e  norm %.4f  %8.1f images/s  "
+        printf("step %5lld/%lld  epoch %3lld  loss %.6f%s  lr %.3e  norm %.4f  %8.1f images/s  "
                "%8.1f ms  wait %5.1f ms\n",
-               (long long)p->step, (long long)p->total, (long long)p->epoch, p->loss, p->cosine, p->lr,
+               (long long)p->step, (long long)p->total, (long long)p->epoch, p->loss, metrics, p->lr,
                p->grad_norm, p->images_per_s, p->step_ms, p->data_wait_ms);
     fflush(stdout);
 }
@@ -238,8 +250,10 @@ static void log_summary(const struct progress_printer *printer, const struct run
         return;
     }
     double seconds = clock_seconds() - printer->begin;
-    log_info("loss %.6f -> %.6f, cosine %.4f, %.1f s, %.1f images/s", printer->first_loss, printer->last_loss,
-             printer->last_cosine, seconds, printer->images / seconds);
+    char metrics[160];
+    metrics_text(printer->last, ", %s %.4f", metrics, sizeof metrics);
+    log_info("loss %.6f -> %.6f%s, %.1f s, %.1f images/s", printer->first_loss, printer->last_loss, metrics,
+             seconds, printer->images / seconds);
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
         if (printer->use.peak_bytes[c])
             log_row(memory_class_names[c], "%.1f MiB", (double)printer->use.peak_bytes[c] / 1048576.0);

@@ -127,6 +127,7 @@ struct config {
     } data_s;
 
     struct {
+        enum train_objective objective;
         int64_t epochs;
         int64_t steps;        /* number of optimizer steps; 0: all epochs */
         int64_t batch_size;   /* images per rank and optimizer step */

@@ -177,6 +177,8 @@ const struct config_key config_keys[] = {
         data_s.image_size),
     IMAGES("data_s", data_s.images),
 
+    CHOICE("train.objective", train_objective, "distill", "train plan", "distill: the output of a teacher",
+           train.objective),
     INT("train.epochs", "epochs", 1, 1000000, "10", "train plan", "passes over the images", train.epochs),
     INT("train.steps", "steps", 0, 1e12, "0", "train plan", "number of optimizer steps; 0: all epochs",
         train.steps),

@@ -297,10 +297,14 @@ int tower_load(struct tower *tower, const struct weights *weights, parameter_val
 int tower_init_random(struct tower *tower, uint64_t seed, bool head_only, parameter_values loaded,
                       void *context, struct error *err);
 
-/* Input of a tower: device memory, unchanged until tower_backward has read it again. */
+/* Input of a tower: device memory, unchanged until tower_backward has read it again. Labels are not read by
+ * the tower but by the loss; NULL: none. */
 struct batch {
-    const void *input; /* images F32 (count, 3, S, S) */
-    int64_t count;     /* at most options.batch */
+    const void *input;      /* images F32 (count, 3, S, S) */
+    int64_t count;          /* at most options.batch */
+    const int32_t *labels;  /* (count) class of each image; -1: no label */
+    const int32_t *labels2; /* (count) second class of mixed images */
+    const float *share;     /* (count) share of the first class, 0 to 1; with labels2 */
 };
 size_t model_shape_input_bytes(const struct model_shape *model_shape, int64_t count);
 

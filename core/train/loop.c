@@ -209,7 +209,7 @@ static void update_progress(struct train_loop *w, const struct step_result *resu
     p->step++;
     p->epoch = w->feed.batch.epoch;
     p->loss = result->loss;
-    p->cosine = result->cosine;
+    memcpy(p->metrics, result->metrics, sizeof p->metrics);
     p->grad_norm = result->grad_norm;
     p->wide_groups = result->wide_groups;
     p->offload_wait_ms = result->offload_wait_ms;
@@ -226,7 +226,7 @@ static int run_step(struct train_loop *w, struct error *err)
     struct batch_source source = {feed_fetch, feed_peek, &w->feed};
     struct step_result result;
     double begin = clock_seconds();
-    int code = step == 1 && w->listener->variants ? report_variants(w, err) : 0;
+    int code = step == 1 && w->t->objective->teacher && w->listener->variants ? report_variants(w, err) : 0;
     if (code) return code;
     enter_phase(w->listener, PHASE_STEP);
     w->p.lr = schedule_lr(w->t->config, step, w->p.total);

@@ -9,7 +9,8 @@
 
 struct train_progress {
     int64_t step, total, epoch;
-    double loss, cosine, lr, grad_norm, images_per_s, step_ms, data_wait_ms;
+    double loss, lr, grad_norm, images_per_s, step_ms, data_wait_ms;
+    struct metric metrics[OBJECTIVE_METRICS]; /* of the objective */
     int64_t wide_groups;
     double offload_wait_ms; /* -1: nothing is offloaded */
     double stream_wait_ms;  /* -1: no weights are streamed */

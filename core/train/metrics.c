@@ -46,10 +46,15 @@ int metrics_cards(struct trainer *t, struct train_progress *p, json_t **cards, s
 
 int metrics_write(struct run *run, const struct train_progress *p, json_t *cards, struct error *err)
 {
-    json_t *line = json_pack("{s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "step", (json_int_t)p->step,
-                             "epoch", (json_int_t)p->epoch, "loss", p->loss, "cosine", p->cosine, "lr", p->lr,
-                             "grad_norm", p->grad_norm, "images_per_s", p->images_per_s, "step_ms",
-                             p->step_ms, "data_wait_ms", p->data_wait_ms);
+    json_t *line = json_pack("{s:I, s:I, s:f}", "step", (json_int_t)p->step, "epoch", (json_int_t)p->epoch,
+                             "loss", p->loss);
+    for (int i = 0; i < OBJECTIVE_METRICS && p->metrics[i].name; i++)
+        json_object_set_new(line, p->metrics[i].name, json_real(p->metrics[i].value));
+    json_t *more =
+        json_pack("{s:f, s:f, s:f, s:f, s:f}", "lr", p->lr, "grad_norm", p->grad_norm, "images_per_s",
+                  p->images_per_s, "step_ms", p->step_ms, "data_wait_ms", p->data_wait_ms);
+    json_object_update(line, more);
+    json_decref(more);
     if (p->offload_wait_ms >= 0) json_object_set_new(line, "offload_wait_ms", json_real(p->offload_wait_ms));
     if (p->stream_wait_ms >= 0) json_object_set_new(line, "stream_wait_ms", json_real(p->stream_wait_ms));
     if (p->wide_groups) json_object_set_new(line, "wide_groups", json_integer((json_int_t)p->wide_groups));

@@ -104,13 +104,13 @@ static int dry_step(struct trainer *t, struct error *err)
 {
     struct device *dev = t->device;
     struct tower *s = t->student;
-    const struct batch batch = {trainer_student_input(t), t->micro};
-    int code = t->teacher ? tower_forward_bound(t->teacher, &(struct batch){t->input, t->micro}, err) : 0;
+    const struct batch batch = {.input = trainer_student_input(t), .count = t->micro};
+    const struct batch images = {.input = t->input, .count = t->micro};
+    int code = t->teacher ? tower_forward_bound(t->teacher, &images, err) : 0;
     if (!code) code = tower_forward_bound(s, &batch, err);
     if (code) return code;
     const float *target = t->teacher ? t->teacher->out : t->target;
-    distill_loss(dev, &t->loss, s->out, target, t->dout, t->sums, t->sums + 1, 1, t->micro, s->out_rows,
-                 s->out_width);
+    t->objective->loss(t, &batch, target, (double)t->micro, t->sums);
     code = tower_backward(s, &batch, t->dout, true, true, NULL, NULL, err);
     int finite = 1;
     if (!t->dp &&
@@ -147,7 +147,7 @@ struct inspection {
 static int dry_teacher(void *context, struct trainer *t, struct error *err)
 {
     const struct inspection *i = context;
-    int code = tower_forward_bound(t->teacher, &(struct batch){t->input, t->micro}, err);
+    int code = tower_forward_bound(t->teacher, &(struct batch){.input = t->input, .count = t->micro}, err);
     if (!code && i->inspect) i->inspect(i->context, t);
     return code;
 }

@@ -56,7 +56,7 @@ static int prepare(struct trainer *t, int64_t index, int64_t count, const struct
     set_input(t, &host);
     if (t->teacher) {
         *target = t->teacher->out;
-        return tower_forward_bound(t->teacher, &(struct batch){t->input, count}, err);
+        return tower_forward_bound(t->teacher, &(struct batch){.input = t->input, .count = count}, err);
     }
     /* the cache is (images, rows, width); outputs have the cls rows of all images first, then the patch
      * rows */
@@ -106,9 +106,12 @@ enum { SQUARES = sizeof(struct meopt_grad_stats) / sizeof(double) };
 
 static int64_t micro_batches(const struct trainer *t) { return (t->batch + t->micro - 1) / t->micro; }
 
+/* Returns the doubles of all micro-batches in t->sums. */
+static int64_t loss_sums(const struct trainer *t) { return objective_sums(t->objective) * micro_batches(t); }
+
 size_t step_sums_bytes(const struct trainer *t)
 {
-    return (size_t)(2 * micro_batches(t)) * sizeof(double) +
+    return (size_t)loss_sums(t) * sizeof(double) +
            (size_t)t->student->group_count * sizeof(struct meopt_grad_stats);
 }
 
@@ -120,7 +123,7 @@ int step_read_sums(struct trainer *t, int64_t count, struct error *err)
 
 struct meopt_grad_stats *step_grad_stats(const struct trainer *t, int group)
 {
-    return (void *)(t->sums + 2 * micro_batches(t) + group * SQUARES);
+    return (void *)(t->sums + loss_sums(t) + group * SQUARES);
 }
 
 /* Computes the statistics of a group's gradients on the device; group -1: of all, stored for group 0. */
@@ -140,13 +143,13 @@ static void measure(struct trainer *t, int group)
 bool step_found_read(const struct trainer *t, int group, double *squares)
 {
     struct meopt_grad_stats s;
-    memcpy(&s, t->host_sums + 2 * micro_batches(t) + group * SQUARES, sizeof s);
+    memcpy(&s, t->host_sums + loss_sums(t) + group * SQUARES, sizeof s);
     *squares = s.squares;
     return s.finite && isfinite(s.squares);
 }
 static int64_t sums_to(const struct trainer *t, int group) /* doubles up to and including the group */
 {
-    return 2 * micro_batches(t) + (group + 1) * SQUARES;
+    return loss_sums(t) + (group + 1) * SQUARES;
 }
 
 void step_send_grad_stats(struct trainer *t)
@@ -236,36 +239,47 @@ void trainer_clipping(const struct config *config, char *text, size_t size)
     snprintf(text, size, "%s", mode);
 }
 
+struct batch step_batch(const struct trainer *t, int64_t count)
+{
+    return (struct batch){.input = trainer_student_input(t), .count = count};
+}
+
 int step_forward(struct trainer *t, int64_t index, int64_t done, int64_t count,
                  const struct batch_source *source, struct error *err)
 {
     struct device *dev = t->device;
     const float *target;
-    double *sums = t->sums + 2 * index;
+    int count_sums = objective_sums(t->objective);
+    double *sums = t->sums + count_sums * index;
     int64_t outs = count * t->student->out_rows * t->student->out_width;
     int code = prepare(t, index, count, source, &target, err);
     if (code) return code;
-    if ((code = tower_forward_bound(t->student, &(struct batch){trainer_student_input(t), count}, err)) != 0)
-        return code;
+    struct batch batch = step_batch(t, count);
+    if ((code = tower_forward_bound(t->student, &batch, err)) != 0) return code;
     dev->ops->fill(dev, t->dout, 0, (size_t)outs * sizeof(float));
-    dev->ops->fill(dev, sums, 0, 2 * sizeof *sums);
-    distill_loss(dev, &t->loss, t->student->out, target, t->dout, sums, sums + 1,
-                 (float)((double)count / (double)t->images), count, t->student->out_rows,
-                 t->student->out_width);
+    dev->ops->fill(dev, sums, 0, (size_t)count_sums * sizeof *sums);
+    t->objective->loss(t, &batch, target, t->units, sums);
     prefetch(t, index, done + count, source);
     return device_check(dev, err);
 }
 
-/* Adds up loss and cosine of the step from t->host_sums. */
+int step_add_sums(struct trainer *t, int64_t step, const double *sums, struct step_result *result,
+                  struct error *err)
+{
+    if (!isfinite(sums[0])) return step_diverged(t, step, "the loss is not finite", false, err);
+    result->loss += sums[0];
+    for (int i = 0; i < objective_sums(t->objective) - 1; i++)
+        result->metrics[i].value += sums[1 + i] / t->units;
+    return 0;
+}
+
+/* Adds up loss and metrics of the step from t->host_sums. */
 static int add_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err)
 {
-    for (int64_t i = 0; i < micro_batches(t); i++) {
-        result->loss += t->host_sums[2 * i];
-        result->cosine += t->host_sums[2 * i + 1] / (double)t->images;
-        if (!isfinite(t->host_sums[2 * i]))
-            return step_diverged(t, step, "the loss is not finite", false, err);
-    }
-    return 0;
+    int code = 0;
+    for (int64_t i = 0; i < micro_batches(t) && !code; i++)
+        code = step_add_sums(t, step, t->host_sums + objective_sums(t->objective) * i, result, err);
+    return code;
 }
 
 static int step_kept(struct trainer *t, int64_t step, double lr, struct step_result *result,
@@ -309,11 +323,11 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
     struct meopt_step_stats stats = {0};
     struct release r = {.t = t, .scale = 1, .step = step, .parameters = step_parameters(t, -1)};
     bool clip = config_clips(t->config);
+    struct batch batch = step_batch(t, count);
     int code = 0;
     if (t->twice) {
         r.measure = true;
-        if ((code = tower_backward(t->student, &(struct batch){trainer_student_input(t), count}, t->dout,
-                                   true, true, on_group, &r, err)) != 0)
+        if ((code = tower_backward(t->student, &batch, t->dout, true, true, on_group, &r, err)) != 0)
             return code;
         r.measure = false;
         if ((code = step_read_sums(t, sums_to(t, t->student->group_count - 1), err)) != 0 ||
@@ -328,8 +342,7 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
     /* both backward passes are bit-identical, and the first was finite */
     if (meopt_step_begin(t->opt, step, lr, t->twice ? 0 : 2, &library))
         return trainer_library_error(&library, err);
-    code = tower_backward(t->student, &(struct batch){trainer_student_input(t), count}, t->dout, true, true,
-                          on_group, &r, err);
+    code = tower_backward(t->student, &batch, t->dout, true, true, on_group, &r, err);
     if (r.by_group) step_send_grad_stats(t); /* copied with the results, for which meopt_step_end waits */
     int ended = meopt_step_end(t->opt, &stats, &library);
     if (!code && r.by_group && (!ended || ended == MEOPT_NOT_FINITE)) code = add_squares(&r, err);
@@ -349,7 +362,7 @@ static int step_accumulated(struct trainer *t, int64_t step, double lr, struct s
     double norm;
     int finite, code;
     t->device->streams->download(t->device, NULL, t->host_sums, t->sums,
-                                 (size_t)(2 * micro_batches(t)) * sizeof *t->sums);
+                                 (size_t)loss_sums(t) * sizeof *t->sums);
     if (meopt_gradient_norm(t->opt, NULL, &norm, &finite, &library)) /* also waits for the copy */
         return trainer_library_error(&library, err);
     if ((code = add_losses(t, step, result, err)) != 0) return code;
@@ -384,17 +397,17 @@ static int step_alone(struct trainer *t, int64_t step, double lr, const struct b
     for (int64_t done = 0, index = 0; done < t->batch && !code; index++) {
         int64_t count = t->batch - done < t->micro ? t->batch - done : t->micro;
         code = step_forward(t, index, done, count, source, err);
-        if (!code && inside) code = step_read_sums(t, 2, err); /* before the first update */
+        if (!code && inside)
+            code = step_read_sums(t, objective_sums(t->objective), err); /* before the first update */
         if (!code && inside) code = add_losses(t, step, result, err);
         if (code) break;
         done += count;
+        struct batch batch = step_batch(t, count);
         if (!t->release)
-            code = tower_backward(t->student, &(struct batch){trainer_student_input(t), count}, t->dout,
-                                  index == 0, done == t->batch, NULL, NULL, err);
+            code = tower_backward(t->student, &batch, t->dout, index == 0, done == t->batch, NULL, NULL, err);
         else if (accumulates) {
             struct release r = {.t = t, .accumulate = true, .step = step};
-            code = tower_backward(t->student, &(struct batch){trainer_student_input(t), count}, t->dout, true,
-                                  true, on_group, &r, err);
+            code = tower_backward(t->student, &batch, t->dout, true, true, on_group, &r, err);
         } else code = step_released(t, step, lr, count, result, err);
     }
     if (!code && !t->release) code = step_kept(t, step, lr, result, err);
@@ -423,6 +436,8 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
                  struct step_result *result, struct error *err)
 {
     *result = (struct step_result){0};
+    for (int i = 0; i < OBJECTIVE_METRICS; i++) result->metrics[i].name = t->objective->metrics[i];
+    t->units = (double)t->images;
     double waited = stream_waited(t);
     int code = (t->dp ? dp_step : step_alone)(t, step, lr, source, result, err);
     if (t->lost.code) { /* the optimizer only knows that a reduction failed */
@@ -458,9 +473,8 @@ int trainer_loss_variants(struct trainer *t, const struct batch_source *source,
     struct device *dev = t->device;
     int code = prepare(t, 0, t->micro, source, &target, err);
     if (code) return code;
-    if ((code = tower_forward_bound(t->student, &(struct batch){trainer_student_input(t), t->micro}, err)) !=
-        0)
-        return code;
+    struct batch batch = step_batch(t, t->micro);
+    if ((code = tower_forward_bound(t->student, &batch, err)) != 0) return code;
     for (int i = 0; i < LOSS_VARIANTS; i++) {
         dev->ops->fill(dev, t->sums, 0, 2 * sizeof(double));
         distill_loss(dev, &rows[i].options, t->student->out, target, NULL, t->sums, t->sums + 1, 1, t->micro,
@@ -480,7 +494,7 @@ int trainer_embed_teacher(struct trainer *t, const struct batch *host, float *ou
     float *all = rows > 1 && count > 1 ? malloc((size_t)count * (cls + rest)) : out;
     if (!all) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory for the teacher's outputs");
     dev->upload(dev, t->input, host->input, model_shape_input_bytes(&t->teacher_shape, count));
-    int code = tower_forward_bound(teacher, &(struct batch){t->input, count}, err);
+    int code = tower_forward_bound(teacher, &(struct batch){.input = t->input, .count = count}, err);
     if (!code) dev->download(dev, all, teacher->out, (size_t)count * (cls + rest));
     for (int64_t i = 0; i < count && all != out && !code; i++) {
         memcpy(out + i * rows * width, all + i * width, cls);

@@ -7,7 +7,7 @@
  *     g = (((0 + g_0) + g_1) + ...) + g_(n-1)
  *
  * Round r continues the sum of round r - 1. Each rank reduces its part of every tensor (partition.h). Loss
- * and cosine are summed in the same order. Therefore a step is bit-identical on any number of ranks, sharded
+ * and metrics are summed in the same order. Therefore a step is bit-identical on any number of ranks, sharded
  * or not, for the same images and train.micro_batch.
  *
  * The communication thread reduces the gradients of one group while the backward of the next group computes.
@@ -39,7 +39,7 @@ struct data_parallel {
     float *group_sums[2];            /* sums of two groups, round-robin, for updates inside backward */
     float *all_sums;                 /* sums of all groups, for further rounds or step_at_end; else NULL */
     int64_t *all_sums_at;            /* (groups) offsets in all_sums */
-    double *losses;                  /* (ranks, rounds, 2): loss, cosine */
+    double *losses;                  /* (ranks, rounds, objective_sums) */
     struct group *jobs;              /* (groups) */
     struct meopt_gradient *measured; /* (tensors) arguments of the optimizer's norms */
     int *group_of;                   /* (tensors) */
@@ -199,7 +199,8 @@ int dp_buffers(struct trainer *t, struct error *err)
     int turns = t->student->options.gradient_buffers == 2 ? 2 : 1;
     m->all_sums_at = xcalloc((size_t)groups, sizeof *m->all_sums_at);
     m->jobs = xcalloc((size_t)groups, sizeof *m->jobs);
-    m->losses = xcalloc(2 * (size_t)(m->rounds * t->ranks.size), sizeof *m->losses);
+    m->losses =
+        xcalloc((size_t)(objective_sums(t->objective) * m->rounds * t->ranks.size), sizeof *m->losses);
     m->measured = xcalloc((size_t)t->tensor_count, sizeof *m->measured);
     m->group_of = xcalloc((size_t)t->tensor_count, sizeof *m->group_of);
     m->norms = xcalloc((size_t)groups, sizeof *m->norms);
@@ -489,9 +490,8 @@ static int backward(struct dp_pass *r, int64_t count, struct error *err)
     struct trainer *t = r->t;
     int code = 0;
     r->in_flight = -1;
-    if (count)
-        code = tower_backward(t->student, &(struct batch){trainer_student_input(t), count}, t->dout, true,
-                              true, on_group, r, err);
+    struct batch batch = step_batch(t, count);
+    if (count) code = tower_backward(t->student, &batch, t->dout, true, true, on_group, r, err);
     for (int group = t->student->group_count - 1; group >= 0 && !count && !code; group--) {
         if (t->dp->shard) code = shard_fetch(t->dp->shard, group, group - 1, err);
         if (!code) code = on_group(r, group, err);
@@ -509,24 +509,21 @@ static int forward_idle(struct trainer *t, struct error *err)
     return code;
 }
 
-/* Sums loss and cosine of the step's micro-batches in order: rank by rank in each round. */
+/* Sums loss and metrics of the step's micro-batches in order: rank by rank in each round. */
 static int sum_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err)
 {
     struct data_parallel *m = t->dp;
-    int64_t ranks = t->ranks.size, own = (t->batch + t->micro - 1) / t->micro;
-    size_t bytes = 2 * (size_t)m->rounds * sizeof *m->losses;
-    double *mine = m->losses + 2 * m->rounds * t->ranks.rank;
-    int code = step_read_sums(t, 2 * own, err);
+    int64_t ranks = t->ranks.size, own = (t->batch + t->micro - 1) / t->micro,
+            sums = objective_sums(t->objective);
+    size_t bytes = (size_t)(sums * m->rounds) * sizeof *m->losses;
+    double *mine = m->losses + sums * m->rounds * t->ranks.rank;
+    int code = step_read_sums(t, sums * own, err);
     if (code) return code;
     memset(mine, 0, bytes); /* the last round may have no micro-batch */
-    memcpy(mine, t->host_sums, 2 * (size_t)own * sizeof *mine);
+    memcpy(mine, t->host_sums, (size_t)(sums * own) * sizeof *mine);
     code = comm_gather_each(&t->ranks, m->losses, bytes, err);
-    for (int64_t p = 0; p < m->rounds * ranks && !code; p++) {
-        const double *given = m->losses + 2 * (p % ranks * m->rounds + p / ranks);
-        if (!isfinite(given[0])) return step_diverged(t, step, "the loss is not finite", false, err);
-        result->loss += given[0];
-        result->cosine += given[1] / (double)t->images;
-    }
+    for (int64_t p = 0; p < m->rounds * ranks && !code; p++)
+        code = step_add_sums(t, step, m->losses + sums * (p % ranks * m->rounds + p / ranks), result, err);
     return code;
 }
 

@@ -180,7 +180,7 @@ static int compute(struct pass *p, int64_t image, const float *pixels, int64_t c
             input = model_shape_input_bytes(&p->t->teacher_shape, 1) / (int64_t)sizeof *pixels;
     int code = 0;
     for (int64_t i = 0; i < count && !code; i += at_once) {
-        code = trainer_embed_teacher(p->t, &(struct batch){pixels + i * input, at_once},
+        code = trainer_embed_teacher(p->t, &(struct batch){.input = pixels + i * input, .count = at_once},
                                      p->t->cache + (image + i) * p->row, err);
         progress_mark();
     }

@@ -27,10 +27,16 @@ double step_clip_scale(const struct trainer *t, double norm, double share);
 /* Returns the number of trained parameters of a group; group -1: of all. */
 int64_t step_parameters(const struct trainer *t, int group);
 /* Computes forward and loss of one micro-batch of `count` images, the index-th of this rank's step, after
- * `done` of its images. Writes the gradient of the output to dout. Loss and cosine stay on the card, at
- * t->sums + 2 index, so that the host does not wait for each micro-batch. */
+ * `done` of its images. Writes the gradient of the output to dout. Loss and metrics stay on the card, at
+ * t->sums + objective_sums * index, so that the host does not wait for each micro-batch. */
 int step_forward(struct trainer *t, int64_t index, int64_t done, int64_t count,
                  const struct batch_source *source, struct error *err);
+/* Returns the student's micro-batch of `count` images in device memory, of the last step_forward. */
+struct batch step_batch(const struct trainer *t, int64_t count);
+/* Adds the sums of one micro-batch (host memory) to the result of the step. A loss that is not finite is
+ * EXIT_DIVERGED. */
+int step_add_sums(struct trainer *t, int64_t step, const double *sums, struct step_result *result,
+                  struct error *err);
 /* Returns the limits of clipping for this share; the caller sets `found`. */
 struct meopt_clip step_clip(const struct trainer *t, double share);
 /* Returns the statistics of a group's gradients on the device, in t->sums. step_found_read reads them from

@@ -407,7 +407,9 @@ static int cache_outputs(struct trainer *t, fill_cache cache, void *context, str
     int code = comm_reserve(&t->ranks, rows < CACHE_WINDOW ? CACHE_WINDOW : rows, err);
     if (code) return code;
     if (cache) code = cache(context, t, err);
-    else code = tower_forward_bound(t->teacher, &(struct batch){t->input, t->micro}, err); /* a plan */
+    else
+        code = tower_forward_bound(t->teacher, &(struct batch){.input = t->input, .count = t->micro},
+                                   err); /* a plan */
     if (!code) code = device_check(t->device, err);
     close_teacher(t);
     return code;
@@ -468,6 +470,7 @@ int trainer_create_distributed(struct trainer **trainer, struct config *config, 
     struct trainer *t = xcalloc(1, sizeof *t);
     *trainer = NULL;
     t->config = config;
+    t->objective = objective_of(config);
     t->device = device;
     int code = connect_ranks(t, ranks, err);
     if (!code)

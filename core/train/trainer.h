@@ -29,9 +29,11 @@
 #include "core/meopt.h"
 #include "core/nn/nn.h"
 #include "core/train/content.h"
+#include "core/train/objective.h"
 
 struct trainer {
     struct config *config;
+    const struct objective *objective;
     struct device *device;
     struct model_shape teacher_shape, student_shape;
     struct tower_content teacher_content, student_content; /* as loaded from files; empty in a plan */
@@ -52,6 +54,7 @@ struct trainer {
     struct distill_options loss;
     int64_t batch, micro; /* images per step and per forward, of this rank */
     int64_t images;       /* per step, of all ranks */
+    double units;         /* of the current step, of all ranks (objective.h) */
     void *scratch;
     void *input; /* of a micro-batch: the teacher's; student_at bytes after it, the student's */
     size_t student_at, chunk_bytes; /* 0: same input for both, or no teacher */
@@ -62,7 +65,7 @@ struct trainer {
     float *target;      /* (micro*out_rows, out_width): teacher's output, or gathered from the cache */
     float *host_target; /* (micro, out_width), host: staging of cached rows */
     float *dout;        /* the same shape as target */
-    double *sums;       /* device (micro-batches, 2): loss, cosine; then struct meopt_grad_stats (groups) */
+    double *sums;       /* device (micro-batches, objective_sums); then struct meopt_grad_stats (groups) */
     double *host_sums;  /* host copy of sums, pinned for a card */
     float *cache;       /* host: teacher's output by image, (images, out_rows*out_width) */
     uint8_t *cached;    /* (cache_images): 1 if the row was computed; other rows are not used */
@@ -76,10 +79,11 @@ struct trainer {
 };
 
 struct step_result {
-    double loss, cosine, grad_norm;
-    int64_t wide_groups;    /* meopt_wide_groups */
-    double offload_wait_ms; /* -1: nothing is offloaded */
-    double stream_wait_ms;  /* -1: no weights are streamed */
+    double loss, grad_norm;
+    struct metric metrics[OBJECTIVE_METRICS]; /* of the objective */
+    int64_t wide_groups;                      /* meopt_wide_groups */
+    double offload_wait_ms;                   /* -1: nothing is offloaded */
+    double stream_wait_ms;                    /* -1: no weights are streamed */
 };
 
 /* With train.cache_teacher: called after the teacher is created and before the student is. Computes the

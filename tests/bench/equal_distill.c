@@ -230,7 +230,7 @@ static void weights_init(struct run *run, uint64_t seed)
 static double batch_loss(struct run *run, int held_out, float *dout, double *cosine)
 {
     struct distill_options distill = {LOSS_MSE, false, false};
-    const struct batch in = {run->batch, BATCH};
+    const struct batch in = {.input = run->batch, .count = BATCH};
     int64_t rows = run->student->out_rows, width = run->student->out_width;
     size_t out_bytes = (size_t)(BATCH * rows * width) * 4;
     double loss = 0;
@@ -249,7 +249,7 @@ static void train(struct run *run, int steps)
 {
     struct error err = {0};
     struct meopt_error e;
-    const struct batch in = {run->batch, BATCH};
+    const struct batch in = {.input = run->batch, .count = BATCH};
     for (int step = 1; step <= steps; step++) {
         double cosine, loss = batch_loss(run, 0, run->dout, &cosine);
         double part =

@@ -165,7 +165,7 @@ static struct sums forward_backward(struct trajectory *t, int64_t step)
     struct error err = {0};
     struct device *device = t->device;
     struct sums found = {.finite = 1};
-    const struct batch batch = {t->input, t->batch};
+    const struct batch batch = {.input = t->input, .count = t->batch};
     for (int64_t i = 0; i < t->pixels; i++) t->host[i] = (float)t->images[step * t->pixels + i];
     device->upload(device, t->input, t->host, (size_t)t->pixels * sizeof *t->host);
     device->upload(device, t->sums, &found, sizeof found);

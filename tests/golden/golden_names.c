@@ -41,7 +41,7 @@ static double *embedding(struct tower *tower, const double *images)
     for (int64_t i = 0; i < count; i++) host[i] = (float)images[i];
     device->upload(device, input, host, (size_t)count * sizeof *host);
     tower_bind_scratch(tower, scratch);
-    tower_forward(tower, &(struct batch){input, BATCH});
+    tower_forward(tower, &(struct batch){.input = input, .count = BATCH});
     free(host);
     return device_values(device, tower->out, DTYPE_F32, BATCH * tower->out_width);
 }

@@ -167,7 +167,7 @@ static bool has_patches(const struct model_shape *g)
 static void check_blocks(const struct subject *s, const struct weights *golden, struct errors *e)
 {
     struct tower *t = s->tower;
-    const struct batch batch = {s->images, s->batch};
+    const struct batch batch = {.input = s->images, .count = s->batch};
     char key[160];
     int64_t n;
     t->family->model->embed(t, &batch);
@@ -194,7 +194,7 @@ static void run_mode(struct subject *s, const struct weights *golden, const char
     dev->ops->fill(dev, s->dout, 0, (size_t)(rows * width) * 4);
     dev->ops->fill(dev, s->sums, 0, 2 * sizeof(double));
     check_blocks(s, golden, e);
-    tower_forward(t, &(struct batch){s->images, s->batch});
+    tower_forward(t, &(struct batch){.input = s->images, .count = s->batch});
     distill_loss(dev, &loss, t->out, s->target, s->dout, s->sums, s->sums + 1, 1, s->batch, t->out_rows,
                  width);
 
@@ -215,7 +215,8 @@ static void run_mode(struct subject *s, const struct weights *golden, const char
     free(reference);
     free(sums);
 
-    if (tower_backward(t, &(struct batch){s->images, s->batch}, s->dout, true, true, NULL, NULL, &err))
+    if (tower_backward(t, &(struct batch){.input = s->images, .count = s->batch}, s->dout, true, true, NULL,
+                       NULL, &err))
         fail_msg("%s", err.what);
     double *all = xcalloc((size_t)t->parameter_count, sizeof *all);
     int count = 0;
@@ -390,8 +391,9 @@ static double **gradients_of(struct model_shape g, const struct weights *file, c
                                     .activations_class = MEMORY_ACTIVATIONS};
     subject_open(&s, &g, file, &options);
     s.images = upload_f32(s.device, images, n);
-    tower_forward(s.tower, &(struct batch){s.images, batch});
-    if (tower_backward(s.tower, &(struct batch){s.images, batch}, s.tower->out, true, true, NULL, NULL, &err))
+    tower_forward(s.tower, &(struct batch){.input = s.images, .count = batch});
+    if (tower_backward(s.tower, &(struct batch){.input = s.images, .count = batch}, s.tower->out, true, true,
+                       NULL, NULL, &err))
         fail_msg("%s", err.what);
     double **all = xcalloc((size_t)s.tower->parameter_count, sizeof *all);
     for (int i = 0; i < s.tower->parameter_count; i++) {

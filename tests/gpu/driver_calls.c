@@ -90,7 +90,7 @@ static int fill(void *context, struct trainer *t, struct error *err)
     t->cached = xcalloc(BATCH, 1);
     memset(t->cached, 1, BATCH);
     t->cache = xmalloc((size_t)(BATCH * row) * sizeof *t->cache);
-    return trainer_embed_teacher(t, &(struct batch){pixels, t->micro}, t->cache, err);
+    return trainer_embed_teacher(t, &(struct batch){.input = pixels, .count = t->micro}, t->cache, err);
 }
 
 static void (*driver_calls)(long long calls[CALLS]);

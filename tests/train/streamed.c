@@ -57,7 +57,8 @@ static float *output(const struct model_shape *g, const struct weights *file, bo
     dev->upload(dev, input, images, bytes);
     tower_bind_scratch(t, place);
     for (int pass = 0; pass < 2; pass++)
-        if (tower_forward_bound(t, &(struct batch){input, IMAGES}, &err)) fail_msg("%s", err.what);
+        if (tower_forward_bound(t, &(struct batch){.input = input, .count = IMAGES}, &err))
+            fail_msg("%s", err.what);
     *count = (size_t)(IMAGES * t->out_rows * t->out_width);
     float *out = xmalloc(*count * sizeof *out);
     dev->sync(dev);

@@ -96,7 +96,9 @@ static float *computed(int64_t images, int64_t row)
         assert_int_equal(data_next(data, &batch, &err), 0);
         assert_int_equal(batch.count, 1);
         float *to = out + batch.ids[0] * row;
-        assert_int_equal(trainer_embed_teacher(tiny.trainer, &(struct batch){batch.images, 1}, to, &err), 0);
+        assert_int_equal(
+            trainer_embed_teacher(tiny.trainer, &(struct batch){.input = batch.images, .count = 1}, to, &err),
+            0);
     }
     data_close(data);
     tiny_close(&tiny);

@@ -220,7 +220,7 @@ static float *gradients(const struct subject *s, const struct parameter *p)
 static void step(const struct subject *s)
 {
     struct error err = {0};
-    const struct batch batch = {s->images, BATCH};
+    const struct batch batch = {.input = s->images, .count = BATCH};
     struct tower *t = s->tower;
     s->device->ops->fill(s->device, s->dout, 0, (size_t)(BATCH * t->out_width) * sizeof *s->dout);
     s->device->ops->fill(s->device, s->sums, 0, 2 * sizeof *s->sums);

@@ -231,7 +231,7 @@ static int collect(void *context, int group, struct error *err)
 static void run(struct subject *s, struct collected *c)
 {
     struct error err = {0};
-    const struct batch batch = {s->images, BATCH};
+    const struct batch batch = {.input = s->images, .count = BATCH};
     c->subject = s;
     tower_forward(s->tower, &batch);
     if (tower_backward(s->tower, &batch, s->dout, true, true, collect, c, &err) ||
@@ -321,14 +321,14 @@ static void another_kind_of_input_is_another_embed_over_the_same_blocks(void **s
         t->family = &row;
 
         struct error err = {0};
-        const struct batch pixels = {image.images, BATCH};
+        const struct batch pixels = {.input = image.images, .count = BATCH};
         int64_t values = BATCH * t->tokens * t->model_shape.width;
         float *embedded = upload(tokens.device, values, 3);
         image.tower->family->model->embed(image.tower, &pixels);
         void *x = downloaded(image.device, tower_stream(image.tower), (size_t)values * sizeof(float));
         tokens.device->upload(tokens.device, embedded, x, (size_t)values * sizeof(float));
         free(x);
-        const struct batch batch = {embedded, BATCH};
+        const struct batch batch = {.input = embedded, .count = BATCH};
         tower_forward(image.tower, &pixels);
         tower_forward(t, &batch);
         if (tower_backward(image.tower, &pixels, image.dout, true, true, NULL, NULL, &err) ||
@@ -398,7 +398,7 @@ static void an_embedding_without_projection_is_fp32(void **state)
         g.registers = 1;
         g.pool = pool;
         struct subject s = subject_open(device_spec(), g, options_of(GRADIENTS_NONE, 0, DTYPE_BF16));
-        tower_forward(s.tower, &(struct batch){s.images, BATCH});
+        tower_forward(s.tower, &(struct batch){.input = s.images, .count = BATCH});
         int64_t count = BATCH * s.tower->out_width, wide = 0;
         uint32_t *out = downloaded(s.device, s.tower->out, (size_t)count * sizeof *out);
         for (int64_t i = 0; i < count; i++) wide += (out[i] & 0xFFFF) != 0;

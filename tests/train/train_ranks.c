@@ -12,7 +12,8 @@ static void same(const char *what, const struct rank *one, const struct rank *ra
         if (ranks[r].code) fail_msg("%s, rank %d of %d: %s", what, r, size, ranks[r].err.what);
         for (int s = 0; s < STEPS; s++) {
             const struct step_result *a = &one->results[s], *b = &ranks[r].results[s];
-            if (a->loss != b->loss || a->cosine != b->cosine || a->grad_norm != b->grad_norm)
+            if (a->loss != b->loss || a->metrics[0].value != b->metrics[0].value ||
+                a->grad_norm != b->grad_norm)
                 fail_msg("%s, rank %d of %d, step %d: loss %.17g, norm %.17g; alone %.17g, %.17g", what, r,
                          size, s + 1, b->loss, b->grad_norm, a->loss, a->grad_norm);
         }

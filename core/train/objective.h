@@ -1,0 +1,40 @@
+/* Training objectives, one row each: whether there is a teacher, how a batch is weighed, the loss, and the
+ * metrics of a step. Trainer, step, plan and loop read the row and have no branch by objective.
+ *
+ * A step's loss is a mean over the units of the global batch: all images, or those with a label. Every
+ * micro-batch adds its part to sums on the device: loss first, then one sum per metric.
+ */
+#ifndef MEOPT_TRAIN_OBJECTIVE_H
+#define MEOPT_TRAIN_OBJECTIVE_H
+
+#include "core/config/config.h"
+#include "core/nn/nn.h"
+
+enum { OBJECTIVE_METRICS = 3 };
+
+struct metric {
+    const char *name; /* key in metrics.jsonl; NULL after the last */
+    double value;
+};
+
+struct trainer;
+
+struct objective {
+    const char *name;                       /* as in train.objective */
+    const char *metrics[OBJECTIVE_METRICS]; /* means over the units, in the order of their sums; NULL: none */
+    bool teacher;                           /* the target is a teacher's output */
+    bool labels;                            /* the target is the batch's labels */
+    /* Returns the units of a micro-batch in host memory; NULL: its images. */
+    int64_t (*units)(const struct batch *host);
+    /* Computes the loss of the student's output, divided by `units`, those of the global batch. Adds loss and
+     * metrics to sums, and the gradient to t->dout. batch: input and labels in device memory. target: the
+     * teacher's output, or NULL. */
+    void (*loss)(struct trainer *t, const struct batch *batch, const float *target, double units,
+                 double *sums);
+};
+
+const struct objective *objective_of(const struct config *config);
+/* Returns the number of sums per micro-batch: the loss and its metrics. */
+int objective_sums(const struct objective *objective);
+
+#endif
