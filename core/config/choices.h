@@ -23,7 +23,8 @@
     X(TOWER_ACTIVATION_QUICK_GELU, "quick_gelu") X(TOWER_ACTIVATION_GELU_TANH, "gelu_tanh")
 #define CHOICES_TOWER_POOL(X) X(TOWER_POOL_AUTO, "auto") X(TOWER_POOL_CLS, "cls") X(TOWER_POOL_AVG, "avg") \
     X(TOWER_POOL_AVG_FIRST, "avg_first") X(TOWER_POOL_AVG_ALL, "avg_all") \
-    X(TOWER_POOL_AVG_RAW, "avg_raw") X(TOWER_POOL_CLS_DIST, "cls_dist")
+    X(TOWER_POOL_AVG_RAW, "avg_raw") X(TOWER_POOL_CLS_DIST, "cls_dist") \
+    X(TOWER_POOL_CLS_AVG, "cls+avg")
 #define CHOICES_TOWER_NORM(X) X(TOWER_NORM_AUTO, "auto") X(TOWER_NORM_PRE, "pre") X(TOWER_NORM_POST, "post")
 #define CHOICES_TOWER_DTYPE(X) X(TOWER_DTYPE_AUTO, "auto") X(TOWER_DTYPE_FP32, "fp32") \
     X(TOWER_DTYPE_BF16, "bf16")

@@ -24,14 +24,11 @@ static const struct family_usual {
     [MODEL_FAMILY_##number] = {.pipeline = DATA_PIPELINE_##pipe, __VA_ARGS__},
     FAMILIES(USUAL, )};
 
-/* Returns the family of an arch, from its name. */
 static enum model_family arch_family(enum tower_arch arch)
 {
-    for (unsigned family = MODEL_FAMILY_AUTO + 1; model_family_names[family]; family++)
-        if (strncmp(tower_arch_names[arch], model_family_names[family], strlen(model_family_names[family])) ==
-            0)
-            return (enum model_family)family;
-    return MODEL_FAMILY_AUTO;
+#define FAMILY_OF(c, name, family, ...) [TOWER_ARCH_##name] = MODEL_FAMILY_##family,
+    static const enum model_family families[] = {PRESETS(FAMILY_OF, )}; /* custom: AUTO */
+    return families[arch];
 }
 
 /* Returns the family of a tower, as far as the keys determine it; else AUTO. */

@@ -67,8 +67,9 @@ CHOICE_LISTS(CHOICE_SIZE)
         CHOICE(section ".pool", tower_pool, "auto", MODEL_SHAPE,                                             \
                "embedding: the class token, the mean of the normalised patches, the norm of the mean of "    \
                "the patches or of all tokens (avg_all), the mean of the patches without the last norm "      \
-               "(avg_raw), the mean of the normalised class and distillation tokens; auto: from arch, the "  \
-               "names or that file, else cls, and avg without a class token",                                \
+               "(avg_raw), the mean of the normalised class and distillation tokens, or cls and avg "        \
+               "concatenated (cls+avg, as linear heads of DINOv2 read); auto: from arch, the names or that " \
+               "file, else cls, and avg without a class token",                                              \
                field.pool),                                                                                  \
         CHOICE(section ".norm", tower_norm, "auto", MODEL_SHAPE,                                             \
                "norms before the branches of a block, or after them; auto: from arch or that file, else "    \

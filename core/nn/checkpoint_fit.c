@@ -159,12 +159,24 @@ int64_t fit_blocks(const struct key_map *key_map, const struct weights *weights)
     return last == INT64_MAX ? last : last + 1;
 }
 
+/* Returns the tensor of a classifier with as many inputs and classes, -1 for none. */
+static int64_t find_classifier(const struct key_map *key_map, const struct parameter *p,
+                               const struct weights *weights)
+{
+    const struct parameter *matrix = p->role == ROLE_HEAD_B ? p - 1 : p; /* the bias follows it */
+    int64_t at = names_classifier(key_map, weights, "weight");
+    const struct weights_tensor *t = at >= 0 ? weights_tensor(weights, at) : NULL;
+    if (!t || t->ndim != 2 || t->shape[0] != matrix->shape[0] || t->shape[1] != matrix->shape[1]) return -1;
+    return matrix == p ? at : names_classifier(key_map, weights, "bias");
+}
+
 struct values_place fit_place(const struct key_map *key_map, int ffn, const struct parameter *p,
                               const struct weights *weights)
 {
     if (!p->head) return names_place(key_map, weights, (enum role)p->role, p->group - 1, ffn);
-    struct values_place place = {
-        .tensor = {weights_find(weights, p->name)}, .parts = 1, .share = {1}, .shares = 1, .added = -1};
+    bool classifier = strncmp(p->name, CLASSIFIER_KEY, strlen(CLASSIFIER_KEY)) == 0;
+    int64_t at = classifier ? find_classifier(key_map, p, weights) : weights_find(weights, p->name);
+    struct values_place place = {.tensor = {at}, .parts = 1, .share = {1}, .shares = 1, .added = -1};
     snprintf(place.first, sizeof place.first, "%s", p->name);
     return place;
 }

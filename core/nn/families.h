@@ -20,8 +20,8 @@
     X(c, SIGLIP,   "siglip",   "",                    SIGLIP, CROPS)
 
 /* P(c, name, family, image, patch, pos_grid, width, depth, heads, hidden, out, ffn, registers, words...):
- * fields of struct model_shape (core/nn/nn.h), with the sizes of the tower's own class; TOWER_ARCH_<name> of
- * the experiment. ffn and words are core/nn/presets.c's. */
+ * fields of struct model_shape (core/nn/nn.h), with the sizes of the tower's own class, out 0: the width;
+ * TOWER_ARCH_<name> of the experiment. ffn and words are core/nn/presets.c's. */
 #define PRESETS(P, c) \
 P(c, eva01_g14,                     EVA,      224, 14, 16, 1408, 40, 16,  6144, 1024, GELU, 0) \
 P(c, eva01_g14_plus,                EVA,      224, 14, 16, 1408, 40, 16,  6144, 1024, GELU, 0) \
@@ -87,6 +87,15 @@ P(c, dinov2_vits14_reg,             DINOV2,   224, 14, 37,  384, 12,  6,  1536, 
 P(c, dinov2_vitb14_reg,             DINOV2,   224, 14, 37,  768, 12, 12,  3072,  768, GELU, 4) \
 P(c, dinov2_vitl14_reg,             DINOV2,   224, 14, 37, 1024, 24, 16,  4096, 1024, GELU, 4) \
 P(c, dinov2_vitg14_reg,             DINOV2,   224, 14, 37, 1536, 40, 24,  4096, 1536, SWIGLU, 4) \
+P(c, vit_ti16,                      DINOV2,   224, 16, 14,  192, 12,  3,   768,    0, GELU, 0, VIT) \
+P(c, vit_s16,                       DINOV2,   224, 16, 14,  384, 12,  6,  1536,    0, GELU, 0, VIT) \
+P(c, vit_s32,                       DINOV2,   224, 32,  7,  384, 12,  6,  1536,    0, GELU, 0, VIT) \
+P(c, vit_b16,                       DINOV2,   224, 16, 14,  768, 12, 12,  3072,    0, GELU, 0, VIT) \
+P(c, vit_b32,                       DINOV2,   224, 32,  7,  768, 12, 12,  3072,    0, GELU, 0, VIT) \
+P(c, vit_l14,                       DINOV2,   224, 14, 16, 1024, 24, 16,  4096,    0, GELU, 0, VIT) \
+P(c, vit_l16,                       DINOV2,   224, 16, 14, 1024, 24, 16,  4096,    0, GELU, 0, VIT) \
+P(c, vit_l32,                       DINOV2,   224, 32,  7, 1024, 24, 16,  4096,    0, GELU, 0, VIT) \
+P(c, vit_h14,                       DINOV2,   224, 14, 16, 1280, 32, 16,  5120,    0, GELU, 0, VIT) \
 P(c, dinov3_vits16,                 DINOV3,   224, 16, 14,  384, 12,  6,  1536,  384, GELU, 4) \
 P(c, dinov3_vits16plus,             DINOV3,   224, 16, 14,  384, 12,  6,  1536,  384, SWIGLU, 4) \
 P(c, dinov3_vitb16,                 DINOV3,   224, 16, 14,  768, 12, 12,  3072,  768, GELU, 4) \

@@ -70,7 +70,7 @@ static const struct family_row rows[FAMILY_COUNT] = {
                                   [ROLE_NORM_W] = "ln_post.weight",
                                   [ROLE_NORM_B] = "ln_post.bias",
                                   [ROLE_OUT_W] = "proj"},
-                         .shapes = {[ROLE_CLS] = "D", [ROLE_POS] = "PD", [ROLE_OUT_W] = "NO"},
+                         .shapes = {[ROLE_CLS] = "D", [ROLE_POS] = "PD", [ROLE_OUT_W] = "WO"},
                          .parts = PART_PRE_NORM | PART_QKV_BIAS,
                          .varies = PART_PRE_NORM | PART_ATTN_POOL,
                          .pool_heads = 8, /* from CLIPVisionCfg */

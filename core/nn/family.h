@@ -58,7 +58,7 @@ enum role {
     ROLE_NORM_B,
     ROLE_OUT_W, /* projection of the pooled row; a family without one has out = width */
     ROLE_OUT_B,
-    ROLE_HEAD_W, /* distillation head, in every family */
+    ROLE_HEAD_W, /* distillation head or classifier, in every family */
     ROLE_HEAD_B,
     ROLE_COUNT,
     ROLE_BLOCK_FIRST = ROLE_NORM1_W,
@@ -68,6 +68,8 @@ enum role {
     ROLE_FFN_FIRST = ROLE_FC1_W,
     ROLE_FFN_COUNT = 4
 };
+
+#define CLASSIFIER_KEY "classifier." /* in files that meopt writes */
 
 /* Keys of the blocks of timm, as all libraries that adopted them use them. */
 #define VIT_KEYS                                                                                             \

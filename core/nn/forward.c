@@ -303,6 +303,20 @@ static void norm_tokens(struct tower *t, void *y, enum dtype y_type, int64_t fir
         final_norm(t, y, y_type, first + i * count, count, i * t->tokens + from, 1);
 }
 
+/* pooled (batch, 2D) = for each image its row of cls (batch, D), then its row of the mean */
+static void concatenate(struct tower *t, const char *cls, int64_t batch)
+{
+    struct tower_memory *m = t->memory;
+    int64_t D = t->model_shape.width;
+    enum dtype e = t->options.compute;
+    size_t from = (size_t)D * dtype_bytes(e), to = (size_t)D * dtype_bytes(m->pooled_type);
+    char *pooled = m->pooled;
+    for (int64_t i = 0; i < batch; i++, pooled += 2 * to) {
+        t->device->ops->cast(t->device, cls + (size_t)i * from, e, pooled, m->pooled_type, D);
+        t->device->ops->cast(t->device, m->mean + i * D, DTYPE_F32, pooled + to, m->pooled_type, D);
+    }
+}
+
 /* x -> pooled: the pooled rows after the last norm */
 static void pool(struct tower *t, int64_t batch)
 {
@@ -329,10 +343,14 @@ static void pool(struct tower *t, int64_t batch)
         if (t->model_shape.pool != POOL_AVG_RAW) dev->ops->layernorm_forward(dev, &norm);
         else dev->ops->cast(dev, m->mean, DTYPE_F32, m->pooled, m->pooled_type, batch * D);
     } else if (tower_averages_last(t)) {
-        norm_tokens(t, t1, e, 0, first, count, batch);
-        dev->ops->row_mean_forward(
-            dev, &(struct row_mean){e, .x = t1, .y = m->mean, .B = batch, .N = count, .D = D});
-        dev->ops->cast(dev, m->mean, DTYPE_F32, m->pooled, m->pooled_type, batch * D);
+        int64_t classes = tower_class_rows(t, batch);
+        if (classes) final_norm(t, t1, e, 0, batch, 0, N);
+        norm_tokens(t, t1, e, classes, first, count, batch);
+        dev->ops->row_mean_forward(dev,
+                                   &(struct row_mean){e, (char *)t1 + (size_t)(classes * D) * dtype_bytes(e),
+                                                      .y = m->mean, .B = batch, .N = count, .D = D});
+        if (!classes) dev->ops->cast(dev, m->mean, DTYPE_F32, m->pooled, m->pooled_type, batch * D);
+        else concatenate(t, t1, batch);
     } else { /* the class tokens of all images, then the patches image by image */
         final_norm(t, m->pooled, m->pooled_type, 0, batch, 0, N);
         if (t->out_rows > 1)
@@ -340,7 +358,7 @@ static void pool(struct tower *t, int64_t batch)
     }
 }
 
-/* Pooling, projection, distillation head: x -> out */
+/* Pooling, projection, head: x -> out */
 void image_head(struct tower *t, const struct batch *in)
 {
     struct device *dev = t->device;

@@ -40,13 +40,26 @@ static void norm_tokens_backward(const struct pass *pass, const char *dy, enum d
                             i * t->tokens + from, 1);
 }
 
+/* Separates the gradients of class tokens and means, dy (B, 2D) -> t1 (B, D) and, returned, (B, D). */
+static const char *separate(struct tower *t, const char *dy, int64_t B)
+{
+    enum dtype type = t->memory->pooled_type;
+    size_t row = (size_t)t->model_shape.width * dtype_bytes(type);
+    char *cls = t->memory->scratch + t->memory->t1_at, *mean = cls + (size_t)B * row;
+    for (int64_t i = 0; i < B; i++, dy += 2 * row) {
+        t->device->ops->copy(t->device, cls + (size_t)i * row, dy, row);
+        t->device->ops->copy(t->device, mean + (size_t)i * row, dy + row, row);
+    }
+    return mean;
+}
+
 /* pooled = the pooled rows of x after the last norm; dy its gradient (rows, D) of pooled_type -> dx (B, N, D)
  *
  *   the class token y = norm(x_0): dx_0 = dnorm(dy), of patches too if they are in the output, and 0
  * elsewhere
  *   y = norm(mean(x)): dx_n = dnorm(dy) / count of every token in the mean; y = mean(x): dy / count
  *   y = mean(norm(x)): dx_n = dnorm(dy / count); the norms' output gradient is computed in dx, and moved to
- * td
+ * td. Of a concatenation with the class token, both parts of dy
  *   attention pooling: attn_pool_backward
  */
 static void pool_backward(const struct pass *pass, char *dy)
@@ -83,12 +96,15 @@ static void pool_backward(const struct pass *pass, char *dy)
         if (t->model_shape.pool != POOL_AVG_RAW) dev->ops->layernorm_backward(dev, &norm);
         dev->ops->row_mean_backward(dev, &mean);
     } else if (tower_averages_last(t)) {
+        int64_t classes = tower_class_rows(t, B);
         mean.N = count; /* the averaged tokens only, image by image */
         mean.skip = 0;
+        if (classes) mean.dy = separate(t, dy, B);
         dev->ops->row_mean_backward(dev, &mean);
         dev->ops->cast(dev, dx, DTYPE_F32, td, e, B * count * D);
         dev->ops->fill(dev, dx, 0, all * sizeof *dx);
-        norm_tokens_backward(pass, td, e, 0, first, count);
+        if (classes) final_norm_backward(pass, m->scratch + m->t1_at, m->pooled_type, 0, B, 0, t->tokens);
+        norm_tokens_backward(pass, td, e, classes, first, count);
     } else {
         final_norm_backward(pass, dy, m->pooled_type, 0, B, 0, N);
         if (t->out_rows > 1)

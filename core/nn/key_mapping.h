@@ -27,6 +27,7 @@ struct key_mapping {
     enum pool pool;             /* as in its classes; POOL_USUAL: not determined by the names */
     const char *classifier;     /* a tensor of this name next to the tower is a classifier: not read */
     enum pool classifier_pool;  /* input of that classifier */
+    bool classifier_apart;      /* a classifier reads the tokens in a way that the tower does not pool */
     bool rope;                  /* every block may have tables of cosines and sines */
     const char *zero;           /* has no effect if it is 0; otherwise the layer before it is a classifier */
     bool head;                  /* head.* may be a classifier */

@@ -135,7 +135,8 @@ const struct key_mapping key_mappings[] = {
               [ROLE_POOL_FC2_W] = "head.mlp.fc2.weight", [ROLE_POOL_FC2_B] = "head.mlp.fc2.bias"},
      .library = 1 + LIBRARY_TRANSFORMERS,
      .written = "vision_model.",
-     .flat = true},
+     .flat = true,
+     .classifier_apart = true /* SiglipForImageClassification */},
     /* without its head, as in language models with images */
     {.family = FAMILY_DINOV2,
      HF_SIGLIP,

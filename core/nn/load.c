@@ -1,5 +1,6 @@
 /* Loads values into a tower: from a checkpoint, or seeded random. */
 #include "core/base/file.h"
+#include "core/base/log.h"
 #include "core/nn/checkpoint_fit.h"
 #include "core/nn/tower.h"
 #include "kernels/bf16.h"
@@ -111,6 +112,24 @@ static int read_values(const struct parameter *p, const struct values_place *pla
     return code;
 }
 
+/* Logs whether the checkpoint's classifier is used. */
+static void report_classifier(const struct tower *t, const struct key_map *key_map, const struct weights *w)
+{
+    const struct parameter *p = t->memory->roles[ROLE_HEAD_W];
+    int64_t at = names_classifier(key_map, w, "weight"), classes = t->model_shape.classes;
+    const struct weights_tensor *found = at >= 0 ? weights_tensor(w, at) : NULL;
+    struct values_place place = fit_place(key_map, t->model_shape.ffn, p, w);
+    char name[160];
+    if (!found)
+        log_info("%s: no classifier; a new one of %lld classes starts at zero", weights_path(w),
+                 (long long)classes);
+    else
+        log_info("%s: classifier %s of %lld classes and %lld inputs %s", weights_path(w),
+                 name_printable(name, sizeof name, found->name), (long long)found->shape[0],
+                 (long long)(found->ndim == 2 ? found->shape[1] : 0),
+                 fit_absent(&place) ? "is replaced: a new one starts at zero" : "is loaded");
+}
+
 int tower_load(struct tower *t, const struct weights *w, parameter_values loaded, void *context,
                struct error *err)
 {
@@ -130,6 +149,7 @@ int tower_load(struct tower *t, const struct weights *w, parameter_values loaded
         if (!code) code = store_values(t, i, values, loaded, context, err);
     }
     free(values);
+    if (!code && t->model_shape.classes > 0) report_classifier(t, &key_map, w);
     return code;
 }
 

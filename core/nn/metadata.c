@@ -106,8 +106,8 @@ static int read_periods(const char *word, float *periods)
 int metadata_read(struct metadata_found *found, const struct weights *weights, struct error *err)
 {
     static const char *const resizes[] = {"", "dinov2", "hf", "timm", NULL};
-    static const char *const pools[] = {"",        "cls",     "avg",      "avg_first",
-                                        "avg_all", "avg_raw", "cls_dist", NULL},
+    static const char *const pools[] = {"",        "cls",      "avg",     "avg_first", "avg_all",
+                                        "avg_raw", "cls_dist", "cls+avg", NULL},
                              *const norms[] = {"", "pre", "post", NULL};
     const char *words[] = {weights_metadata(weights, heads_key),    weights_metadata(weights, activation_key),
                            weights_metadata(weights, resize_key),   weights_metadata(weights, pool_key),

@@ -6,7 +6,8 @@
 
 const char *model_shape_pool(const struct model_shape *g)
 {
-    static const char *const names[] = {"cls", "cls", "avg", "avg_first", "avg_all", "avg_raw", "cls_dist"};
+    static const char *const names[] = {"cls",     "cls",     "avg",      "avg_first",
+                                        "avg_all", "avg_raw", "cls_dist", "cls+avg"};
     return names[g->pool];
 }
 
@@ -47,9 +48,10 @@ static int complete(struct model_shape *g, const struct family_row *row, int64_t
     if (!g->ffn) g->ffn = family_ffn(g->family);
     if (row->classless) g->classless = true;
     if (!g->patch) g->patch = row->patch ? row->patch : 14;
-    if (!g->out && !model_shape_projects(g)) g->out = g->width;
     if (!g->hidden && g->width) g->hidden = 4 * g->width;
     if (!g->pool && g->classless && !(model_shape_parts(g) & PART_ATTN_POOL)) g->pool = POOL_AVG;
+    if (!model_shape_projects(g) && (!g->out || (g->out == g->width && g->pool == POOL_CLS_AVG)))
+        g->out = model_shape_parts(g) & PART_ATTN_POOL ? g->width : model_shape_pooled(g);
     if (!g->pos_grid) g->pos_grid = row->pos_grid ? row->pos_grid : g->image / g->patch;
     bool usual = row->image_grid && (!family_has(row, ROLE_POS) || g->pos_grid == row->pos_grid);
     if (!g->image) g->image = (usual ? row->image_grid : g->pos_grid) * g->patch;
@@ -125,10 +127,11 @@ int model_shape_check(struct model_shape *g, int64_t head_dim, struct error *err
         return error_set(err, EXIT_CONFIG, NULL, "%lld registers in a tower of family %s, expected 0%s",
                          (long long)g->registers, family_name(g->family),
                          family_has(row, ROLE_REGISTERS) ? " to 256" : "");
-    if (!model_shape_projects(g) && g->out != g->width)
+    int64_t unprojected = g->pool == POOL_CLS_AVG ? 2 * g->width : g->width;
+    if (!model_shape_projects(g) && g->out != unprojected)
         return error_set(err, EXIT_CONFIG, "remove out",
-                         "the output of a %s tower without projection is its width %lld, not %lld",
-                         family_name(g->family), (long long)g->width, (long long)g->out);
+                         "the output of a %s tower without projection has width %lld, not %lld",
+                         family_name(g->family), (long long)unprojected, (long long)g->out);
     if (model_shape_rotates(g) && g->width / g->heads % 4)
         return error_set(err, EXIT_CONFIG, "correct heads or head_dim",
                          "head dimension %lld is not a multiple of 4, as rotary positions require",
@@ -139,7 +142,7 @@ int model_shape_check(struct model_shape *g, int64_t head_dim, struct error *err
                          g->rope_count, (long long)(g->width / g->heads / 4),
                          (long long)(g->width / g->heads));
     bool attn_pool = model_shape_parts(g) & PART_ATTN_POOL;
-    if ((g->classless && !attn_pool && (g->pool == POOL_CLS || g->pool == POOL_CLS_DIST)) ||
+    if ((g->classless && !attn_pool && (g->pool == POOL_CLS || g->pool >= POOL_CLS_DIST)) ||
         (g->pool == POOL_CLS_DIST && !g->registers))
         return error_set(err, EXIT_CONFIG, "set pool to avg or avg_first, or remove the key",
                          "pool is %s, but the tower has no %s token", model_shape_pool(g),
@@ -202,6 +205,11 @@ int model_shape_parts(const struct model_shape *g)
 
 int64_t model_shape_pooled(const struct model_shape *g)
 {
+    return g->pool == POOL_CLS_AVG ? 2 * g->width : model_shape_normed(g);
+}
+
+int64_t model_shape_normed(const struct model_shape *g)
+{
     return model_shape_parts(g) & PART_ATTN_POOL ? g->out : g->width;
 }
 
@@ -223,6 +231,7 @@ double model_shape_forward_flops(const struct model_shape *g)
     double c = g->ffn == SWIGLU ? 6 : 4;
     double o = (double)g->out,
            projection = !model_shape_projects(g) ? 0 : 2 * (double)model_shape_pooled(g) * o;
+    if (g->classes > 0) projection += 2 * o * (double)g->classes;
     if (model_shape_parts(g) & PART_ATTN_POOL) projection += 4 * N * d * o + 4 * N * o + 4 * o * o;
     if (family_has(family_row(g->family), ROLE_POOL_FC1_W)) projection += 4 * o * h;
     return 2 * (double)model_shape_patches(g) * p * d +

@@ -231,6 +231,20 @@ static int check_tables(struct model_shape *g, const struct key_map *key_map, co
     return code;
 }
 
+/* Sets the classes from the file's classifier, and its pooling: twice the width is that of POOL_CLS_AVG. */
+static void settle_classifier(struct model_shape *g, const struct key_map *key_map,
+                              const struct weights *weights)
+{
+    int64_t at = g->classes ? names_classifier(key_map, weights, "weight") : -1,
+            patch = names_tensor(key_map, weights, ROLE_PATCH_W, 0, 1 + ACTIVATION_GELU);
+    const struct weights_tensor *t = at >= 0 ? weights_tensor(weights, at) : NULL;
+    if (!t || t->ndim != 2 || patch < 0) return;
+    if (g->classes == CLASSES_UNKNOWN) g->classes = t->shape[0];
+    if (g->pool || t->shape[1] != 2 * weights_tensor(weights, patch)->shape[0] || g->classless) return;
+    g->pool = POOL_CLS_AVG;
+    g->assumed &= ~ASSUMED_POOL;
+}
+
 /* Sets the remaining properties of the tower, which are no sizes. */
 static int settle_kind(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
                        int ffn, struct error *err)
@@ -255,6 +269,7 @@ static int settle_kind(struct model_shape *g, const struct key_map *key_map, con
     bool positioned = names_place(key_map, weights, ROLE_POS, 0, ffn).held_rows > 0;
     if (!g->pos_resize && names_pos_resize(key_map)) /* transformers with registers: as timm */
         g->pos_resize = count && !positioned ? POS_RESIZE_TIMM : names_pos_resize(key_map);
+    settle_classifier(g, key_map, weights);
     if (!g->pool) g->pool = names_pool(key_map);
     if (!(g->norm_eps > 0)) g->norm_eps = names_norm_eps(key_map);
     bool scaled = names_tensor(key_map, weights, ROLE_LS1, 0, ffn) >= 0;

@@ -71,8 +71,9 @@ void model_shape_text(const struct model_shape *g, char *text, size_t size)
                                         "norm of the patches' mean",
                                         "norm of the mean of all tokens",
                                         "mean of the patches before the last norm",
-                                        "mean of the cls and distillation tokens"};
-    char heads[48] = "", pool[64], registers[48] = "", positions[80] = "", kind[192];
+                                        "mean of the cls and distillation tokens",
+                                        "cls token and mean of the patches"};
+    char heads[48] = "", pool[64], registers[48] = "", positions[80] = "", kind[192], classes[48] = "";
     long long grid = g->pos_grid;
     if (g->registers) snprintf(registers, sizeof registers, ", %lld registers", (long long)g->registers);
     if (g->classless && !family_row(g->family)->classless)
@@ -83,16 +84,17 @@ void model_shape_text(const struct model_shape *g, char *text, size_t size)
     if (g->assumed & ASSUMED_HEADS)
         snprintf(heads, sizeof heads, " (assumed: %lld wide)", (long long)(g->width / g->heads));
     text_of_kind(g, kind, sizeof kind);
+    if (g->classes > 0) snprintf(classes, sizeof classes, ", %lld classes", (long long)g->classes);
     snprintf(pool, sizeof pool, "%s", pools[g->pool]);
     if (model_shape_parts(g) & PART_ATTN_POOL)
         snprintf(pool, sizeof pool, "attention pooling with %lld heads", (long long)g->pool_heads);
-    snprintf(text, size, "%s, %lld block%s of width %lld, %lld head%s%s, %s%s%s, %s%s%s%s%s, image %lld%s",
+    snprintf(text, size, "%s, %lld block%s of width %lld, %lld head%s%s, %s%s%s, %s%s%s%s%s%s, image %lld%s",
              family_name(g->family), (long long)g->depth, g->depth == 1 ? "" : "s", (long long)g->width,
              (long long)g->heads, g->heads == 1 ? "" : "s", heads, model_shape_activation(g),
              assumed(g, ASSUMED_ACTIVATION), kind, pool, assumed(g, ASSUMED_POOL),
-             g->classifier                              ? ", classifier not used"
+             g->classifier && g->classes <= 0           ? ", classifier not used"
              : g->unprojected                           ? ", no projection"
              : g->projected || g->assumed & ASSUMED_OUT ? ", projection"
                                                         : "",
-             assumed(g, ASSUMED_OUT), registers, (long long)g->image, positions);
+             assumed(g, ASSUMED_OUT), classes, registers, (long long)g->image, positions);
 }

@@ -217,6 +217,30 @@ static void find_classifier(struct key_map *s, const struct weights *weights)
     }
 }
 
+int64_t names_classifier(const struct key_map *s, const struct weights *weights, const char *end)
+{
+    static const struct {
+        const char *key;
+        bool inside;                      /* the tower */
+    } keys[] = {{CLASSIFIER_KEY, false},  /* transformers, meopt */
+                {"heads.head.", true},    /* torchvision */
+                {"head.", true},          /* timm */
+                {"linear_head.", false}}; /* the hub's DINOv2 */
+    const char *out = projection_outside(s, ROLE_OUT_W);
+    if (!out) out = key_of(s, ROLE_OUT_W, 1 + ACTIVATION_GELU);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && !s->mapping->classifier_apart; i++) {
+        char name[64];
+        size_t n = strlen(keys[i].key);
+        if (out && strncmp(out, keys[i].key, n) == 0) continue;
+        snprintf(name, sizeof name, "%s%s", keys[i].key, end);
+        int64_t at =
+            keys[i].inside ? find_key(s, weights, name) : weights_find_under(weights, &s->prefix, name);
+        if (at < 0 && !keys[i].inside) at = weights_find(weights, name);
+        if (at >= 0) return at;
+    }
+    return -1;
+}
+
 static bool is_square(int64_t n)
 {
     int64_t side = 0;
@@ -481,6 +505,7 @@ enum names_use names_use(const struct key_map *s, const char *key, bool block)
                                         is_part(key_of(s, role, 1 + ACTIVATION_SWIGLU), key)))
             return NAMES_READ;
     if (!block && s->classifier && begins(key, "head.")) return NAMES_IGNORED;
+    if (!block && begins(key, CLASSIFIER_KEY)) return NAMES_IGNORED;
     if (!block && n->out && strcmp(key, n->out) == 0) return NAMES_READ;
     if (!block && n->zero && strcmp(key, n->zero) == 0) return NAMES_IGNORED;
     if (family_row(n->family)->rope == ROPE_DINOV3) {

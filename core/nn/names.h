@@ -93,6 +93,10 @@ float names_norm_eps(const struct key_map *key_map);
 /* The resize method of the library that wrote it; POS_RESIZE_USUAL: the family's own. */
 enum pos_resize names_pos_resize(const struct key_map *key_map);
 
+/* Returns the index of a classifier's tensor under the key of any library; -1: none. end: "weight" or "bias".
+ * It may have any number of classes. */
+int64_t names_classifier(const struct key_map *key_map, const struct weights *weights, const char *end);
+
 /* Returns whether a tensor of that name belongs to the tower, or to its projection. */
 bool names_inside(const struct key_map *key_map, const char *name);
 /* Its key in a block (*block its number) or outside (-1); without the tower's prefix: the whole name. */

@@ -59,7 +59,8 @@ enum pool {
     POOL_AVG_FIRST, /* the last norm of the patches' mean (CLIPA, timm's fc_norm) */
     POOL_AVG_ALL,   /* the last norm of the mean of all tokens (EVA-CLIP's use_mean_pooling) */
     POOL_AVG_RAW,   /* the mean of the patches without the last norm (CLIPForImageClassification) */
-    POOL_CLS_DIST   /* the mean of the first two tokens after the last norm: class and distillation (DeiT) */
+    POOL_CLS_DIST,  /* the mean of the first two tokens after the last norm: class and distillation (DeiT) */
+    POOL_CLS_AVG    /* both POOL_CLS and POOL_AVG, 2 * width (linear heads of DINOv2) */
 };
 
 /* Optional parameters of a family's towers. */
@@ -74,6 +75,8 @@ enum {
 
 enum { ROPE_MAX_PERIODS = 64 }; /* heads of up to 256 values */
 
+enum { CLASSES_UNKNOWN = -1 };
+
 /* 0 in any field: not known yet. */
 struct model_shape {
     enum family family;
@@ -81,7 +84,8 @@ struct model_shape {
     int64_t patch;    /* patch side in pixels */
     int64_t pos_grid; /* side of the stored position embedding: image/patch unless positions are resized */
     int64_t width, depth, heads, hidden;
-    int64_t out;       /* after the projection; width if the family has none */
+    int64_t out;       /* after the projection; without one the width of the pooled row */
+    int64_t classes;   /* outputs of a linear classifier after it; CLASSES_UNKNOWN: known later; 0: none */
     int ffn;           /* 1 + enum activation */
     bool unprojected;  /* saved without the family's projection: out is width */
     bool projected;    /* with a projection, in a family that usually has none */
@@ -98,7 +102,7 @@ struct model_shape {
     /* Periods of the rotary positions, one per frequency (DINOv3); count 0: those of rope_period */
     int rope_count;
     float rope_periods[ROPE_MAX_PERIODS];
-    bool classifier; /* the file has a classifier instead of a projection; it is not used */
+    bool classifier; /* the file has a classifier instead of a projection */
     int assumed;     /* ASSUMED_... */
 };
 
@@ -152,11 +156,12 @@ int64_t model_shape_tokens(
     const struct model_shape *model_shape); /* N = 1 + registers + P; classless without the 1 */
 /* Rows of a position embedding of side * side patches. */
 int64_t model_shape_position_rows(const struct model_shape *model_shape, int64_t side);
-/* The tokens that POOL_AVG... and POOL_CLS_DIST average: `count` of them, starting at `first`. */
+/* The tokens that POOL_AVG..., POOL_CLS_AVG and POOL_CLS_DIST average: `count` of them from `first` on. */
 void model_shape_averaged(const struct model_shape *model_shape, int64_t *first, int64_t *count);
 int model_shape_parts(const struct model_shape *model_shape); /* resolved: PARTS_KNOWN | PART_... */
-int64_t model_shape_pooled(
-    const struct model_shape *model_shape); /* width of the pooled row, before its projection */
+/* Width of the pooled row, before its projection; and of the rows that the last norm normalizes. */
+int64_t model_shape_pooled(const struct model_shape *model_shape);
+int64_t model_shape_normed(const struct model_shape *model_shape);
 bool model_shape_rotates(const struct model_shape *model_shape); /* queries and keys have rotary positions */
 bool model_shape_resizes(const struct model_shape *model_shape); /* positions pass through a resize matrix */
 int64_t model_shape_parameters(
@@ -182,12 +187,12 @@ struct parameter {
     int64_t shape[4];
     int64_t count;
     int role;     /* enum role (family.h) */
-    int group;    /* 0 embedding, 1..depth blocks, depth+1 final norm, projection and distillation head */
+    int group;    /* 0 embedding, 1..depth blocks, depth+1 final norm, projection and head */
     bool matrix;  /* GEMM operand: stored in weight_type; all other parameters are F32 */
     bool trained; /* false: mask_token, which has no gradient */
     bool decay;   /* ndim >= 2 after removing dimensions of size 1 */
     bool small;   /* norm, bias, LayerScale, token, position embedding: residual bits do not pay */
-    bool head;    /* distillation head: lr scaled by optim.head_lr_scale */
+    bool head;    /* distillation head or classifier: lr scaled by optim.head_lr_scale */
     enum initial initial;
     void *weight; /* read by forward and backward */
     enum dtype weight_type;
@@ -223,7 +228,7 @@ struct tower_options {
     enum saved saved;    /* 8BIT cannot be used with RECOMPUTE_BLOCK, which keeps one block */
     bool backward_twice; /* exact clipping with released gradients: activations survive a backward pass */
     bool patch_tokens;   /* out also holds the patch tokens (loss tokens cls+patch) */
-    int64_t target;      /* T of a linear distillation head, 0: none */
+    int64_t target;      /* T of a linear distillation head, 0: none. model_shape.classes replaces it */
     enum memory_class weights_class, activations_class; /* a teacher's are MEMORY_TEACHER, twice */
 };
 
@@ -240,7 +245,7 @@ struct tower {
     int64_t patches;   /* P */
     bool resized;      /* positions pass through a resize matrix */
     int64_t out_rows;  /* rows of out per image: 1 (cls), or 1 + P with patch_tokens */
-    int64_t out_width; /* T with a head, else O */
+    int64_t out_width; /* T with a distillation head, the classes with a classifier, else O */
     float *out; /* F32 (batch*out_rows, out_width), valid until the next forward: the cls rows of all images
                    first, then the patch rows image by image */
     struct parameter *parameters;
@@ -288,12 +293,13 @@ typedef int (*parameter_values)(void *context, int index, const float *values, s
  *
  * tower_load reads values from a checkpoint: every parameter must exist with its shape, and be finite. The
  * distillation head (distill_head.weight, .bias) is loaded if present, otherwise unchanged: call
- * tower_init_random(head_only) first. `loaded` may be NULL.
+ * tower_init_random(head_only) first. A classifier is loaded if the file has one of its shape, under the
+ * key of any library (names.h), and tower_load logs which it is. `loaded` may be NULL.
  */
 int tower_load(struct tower *tower, const struct weights *weights, parameter_values loaded, void *context,
                struct error *err);
 /* Seeded random values, the same on every machine: normal 0.02 (outputs of residual branches /
- * sqrt(2*depth)), norms and LayerScale 1, biases 0; only the distillation head when head_only. */
+ * sqrt(2*depth)), norms and LayerScale 1, biases and a classifier 0; only the head when head_only. */
 int tower_init_random(struct tower *tower, uint64_t seed, bool head_only, parameter_values loaded,
                       void *context, struct error *err);
 

@@ -8,8 +8,8 @@
 #include <string.h>
 
 /* Shape letters: D width, Q 3D, F hidden, G rows of the first feed-forward matrix, O out, T target, P rows of
- * the position embedding, R registers, U pooling queries, I 3O, N width of the pooled row, 3 channels, p
- * patch side, 1. Flags: m GEMM operand, s small whatever its shape, h distillation head, f frozen: no
+ * the position embedding, R registers, U pooling queries, I 3O, N width of the last norm, W of the pooled
+ * row, 3 channels, p patch side, 1. Flags: m GEMM operand, s small whatever its shape, h head, f frozen: no
  * gradient. */
 static const struct {
     const char *shape, *flags;
@@ -63,7 +63,7 @@ static const struct {
     [ROLE_POOL_FC2_B] = {"O", "s", INITIAL_ZERO},
     [ROLE_NORM_W] = {"N", "s", INITIAL_ONE},
     [ROLE_NORM_B] = {"N", "s", INITIAL_ZERO},
-    [ROLE_OUT_W] = {"ON", "m", INITIAL_NORMAL},
+    [ROLE_OUT_W] = {"OW", "m", INITIAL_NORMAL},
     [ROLE_OUT_B] = {"O", "s", INITIAL_ZERO},
     [ROLE_HEAD_W] = {"TO", "mh", INITIAL_NORMAL},
     [ROLE_HEAD_B] = {"T", "sh", INITIAL_ZERO},
@@ -91,7 +91,8 @@ static int64_t dimension(const struct model_shape *g, int64_t target, char lette
     case 'R': return g->registers;
     case 'U': return g->pool_queries;
     case 'I': return 3 * g->out;
-    case 'N': return model_shape_pooled(g);
+    case 'N': return model_shape_normed(g);
+    case 'W': return model_shape_pooled(g);
     case 'p': return g->patch;
     default: return letter - '0';
     }
@@ -139,6 +140,11 @@ static bool has_layerscale(const struct model_shape *g, const struct family_row 
     return g->layerscale == LAYERSCALE_USUAL ? row->layerscale : g->layerscale == LAYERSCALE_WITH;
 }
 
+static const char *classifier_key(enum role role)
+{
+    return role == ROLE_HEAD_W ? CLASSIFIER_KEY "weight" : CLASSIFIER_KEY "bias";
+}
+
 int parameters_list(const struct model_shape *g, int64_t target, struct parameter **list)
 {
     const struct family_row *row = family_row(g->family);
@@ -151,15 +157,18 @@ int parameters_list(const struct model_shape *g, int64_t target, struct paramete
         enum role end = group == 0 ? ROLE_BLOCK_FIRST : block ? ROLE_BLOCK_LAST + 1 : ROLE_COUNT;
         if (block) snprintf(prefix, sizeof prefix, "%s%lld.", row->block_prefix, (long long)group - 1);
         for (enum role role = first; role < end; role++) {
-            const char *key = family_key(row, role, g->ffn);
-            if (!key || (flagged(role, 'h') && target == 0)) continue;
+            const char *key =
+                g->classes > 0 && flagged(role, 'h') ? classifier_key(role) : family_key(row, role, g->ffn);
+            if (!key || (flagged(role, 'h') && target == 0 && g->classes <= 0)) continue;
             if (role == ROLE_REGISTERS && g->registers == 0) continue;
             if (role == ROLE_CLS && g->classless) continue;
             if ((role == ROLE_LS1 || role == ROLE_LS2) && !has_layerscale(g, row)) continue;
             if ((role == ROLE_OUT_W || role == ROLE_OUT_B) && !model_shape_projects(g)) continue;
             if (role == ROLE_OUT_B && g->out_biasless) continue;
             if (role_part(role) & ~model_shape_parts(g)) continue;
-            (*list)[count++] = parameter_of(g, target, role, (int)group, prefix, key);
+            struct parameter *p = &(*list)[count++];
+            *p = parameter_of(g, g->classes > 0 ? g->classes : target, role, (int)group, prefix, key);
+            if (p->head && g->classes > 0) p->initial = INITIAL_ZERO; /* the first loss is ln(classes) */
         }
     }
     return count;

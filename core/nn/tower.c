@@ -253,10 +253,10 @@ static int alloc_activations(struct tower *t, struct error *err)
            kept = (size_t)model_shape_position_rows(g, g->image / g->patch);
     size_t normed = (size_t)tower_normed_rows(t);
     bool coca = tower_pools_by_attention(t) && !m->roles[ROLE_POOL_FC1_W];
-    bool apart = m->roles[ROLE_OUT_W] || o->target || coca;
+    bool apart = m->roles[ROLE_OUT_W] || m->roles[ROLE_HEAD_W] || coca;
     bool averaged = tower_averages_first(t) || tower_averages_last(t);
     m->stored = tower_post_norm(t) || o->compute != DTYPE_BF16 ? o->compute : DTYPE_F16;
-    m->norm_type = g->pool == POOL_AVG ? m->stored : DTYPE_F32;
+    m->norm_type = g->pool == POOL_AVG || g->pool == POOL_CLS_AVG ? m->stored : DTYPE_F32;
     m->pooled_type = apart ? o->compute : DTYPE_F32;
     bool final = !frozen && !tower_averages_first(t) && !tower_pools_by_attention(t);
     m->norm_hat_bytes = final ? normed * D * dtype_bytes(m->norm_type) : 0;
@@ -278,7 +278,7 @@ static int alloc_activations(struct tower *t, struct error *err)
         }
         size_t norm_stats = tower_place(&at, 2 * normed * f), norm_hat = tower_place(&at, m->norm_hat_bytes),
                pooled = tower_place(&at, apart ? rows * (size_t)model_shape_pooled(g) * e : 0);
-        size_t projected = tower_place(&at, o->target ? rows * (size_t)g->out * e : 0),
+        size_t projected = tower_place(&at, m->roles[ROLE_HEAD_W] ? rows * (size_t)g->out * e : 0),
                out = tower_place(&at, rows * (size_t)t->out_width * f);
         size_t pos = tower_place(&at, resized ? kept * D * f : 0),
                dpos = tower_place(&at, resized && !frozen ? kept * D * f : 0);
@@ -324,7 +324,7 @@ static void lay_scratch(struct tower *t)
     size_t F = (size_t)g->hidden, G = F * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1),
            p = (size_t)(3 * g->patch * g->patch);
     size_t at = 0, largest = 0;
-    m->t1_at = tower_place(&at, R * D * e);
+    m->t1_at = tower_place(&at, larger(R, 4 * B) * D * e); /* 4 B: image_backward.c, separate */
     int parts = model_shape_parts(g);
     size_t inner = parts & PART_FFN_NORM && !frozen ? R * F : 0; /* input of the feed-forward's norm */
     size_t region = larger(R * F + inner, (frozen ? 2 : 4) * R * D);
@@ -414,7 +414,9 @@ int tower_create(struct tower **tower, struct device *device, const struct model
     t->patches = model_shape_patches(model_shape);
     t->resized = model_shape_resizes(model_shape);
     t->out_rows = options->patch_tokens ? 1 + t->patches : 1;
-    t->out_width = options->target ? options->target : model_shape->out;
+    t->out_width = model_shape->classes > 0 ? model_shape->classes
+                   : options->target        ? options->target
+                                            : model_shape->out;
     t->group_count = (int)model_shape->depth + 2;
     t->parameter_count = parameters_list(model_shape, options->target, &t->parameters);
     struct tower_memory *m = t->memory;

@@ -169,14 +169,20 @@ static inline bool tower_averages_first(const struct tower *tower)
 }
 static inline bool tower_averages_last(const struct tower *tower)
 {
-    return tower->model_shape.pool == POOL_AVG || tower->model_shape.pool == POOL_CLS_DIST;
+    return tower->model_shape.pool == POOL_AVG || tower->model_shape.pool >= POOL_CLS_DIST;
+}
+/* With POOL_CLS_AVG the class tokens of all images are normalized first, then the averaged tokens. */
+static inline int64_t tower_class_rows(const struct tower *tower, int64_t batch)
+{
+    return tower->model_shape.pool == POOL_CLS_AVG ? batch : 0;
 }
 /* Rows that the last norm normalizes. */
 static inline int64_t tower_normed_rows(const struct tower *tower)
 {
     int64_t first, count;
     model_shape_averaged(&tower->model_shape, &first, &count);
-    return tower->options.batch * (tower_averages_last(tower) ? count : tower->out_rows);
+    int64_t batch = tower->options.batch;
+    return tower_class_rows(tower, batch) + batch * (tower_averages_last(tower) ? count : tower->out_rows);
 }
 static inline bool tower_pools_by_attention(const struct tower *tower)
 {

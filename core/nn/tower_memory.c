@@ -89,8 +89,8 @@ static void explain_ends(const struct tower *t, tower_tensor report, void *conte
     report(context, o->activations_class, "means of the last norm", 2 * normed * f);
     report(context, o->activations_class, "input of the last norm", t->memory->norm_hat_bytes);
     report(context, o->activations_class, "output",
-           rows * ((t->memory->pooled == t->out ? 0 : pooled * e) + (o->target ? (size_t)g->out * e : 0) +
-                   (size_t)t->out_width * f));
+           rows * ((t->memory->pooled == t->out ? 0 : pooled * e) +
+                   (t->memory->roles[ROLE_HEAD_W] ? (size_t)g->out * e : 0) + (size_t)t->out_width * f));
     if (tower_averages_first(t) || tower_averages_last(t))
         report(context, o->activations_class, "mean of the tokens", B * D * f);
     if (tower_pools_by_attention(t))

@@ -20,8 +20,8 @@ _Static_assert((int)TOWER_POOL_AUTO == (int)POOL_USUAL && (int)TOWER_POOL_CLS ==
                    (int)TOWER_POOL_AVG_ALL == (int)POOL_AVG_ALL &&
                    (int)TOWER_POOL_AVG_RAW == (int)POOL_AVG_RAW &&
                    (int)TOWER_POOL_CLS_DIST == (int)POOL_CLS_DIST &&
-                   (int)TOWER_NORM_AUTO == (int)NORMS_USUAL && (int)TOWER_NORM_PRE == (int)NORMS_BEFORE &&
-                   (int)TOWER_NORM_POST == (int)POST_NORM,
+                   (int)TOWER_POOL_CLS_AVG == (int)POOL_CLS_AVG && (int)TOWER_NORM_AUTO == (int)NORMS_USUAL &&
+                   (int)TOWER_NORM_PRE == (int)NORMS_BEFORE && (int)TOWER_NORM_POST == (int)POST_NORM,
                "enum tower_pool is enum pool, enum tower_norm is enum norms");
 
 _Static_assert((int)TOWER_POS_RESIZE_AUTO == (int)POS_RESIZE_USUAL &&
@@ -140,7 +140,7 @@ static int settle_pool(const struct config_tower *tower, const struct sidecar *b
                              "the pooling in %s is %s, but the checkpoint has no such part", b->name,
                              b->pool);
         if (!b->pool_kind && !found)
-            return error_set(err, EXIT_CONFIG, "cls, avg, avg_first, avg_all, avg_raw and cls_dist are known",
+            return error_set(err, EXIT_CONFIG, "set pool to one of those in meopt.yaml(5)",
                              "the pooling in %s is %s, which no tower here has", b->name, b->pool);
         if (!found && (!named || (b->pool_kind == POOL_CLS && !surely))) g->pool = b->pool_kind;
     }
