@@ -72,8 +72,13 @@ int data_check(const struct data_options *options, data_problem *report, void *c
 {
     struct image_list list;
     *findings = (struct data_findings){0};
-    int code = image_list_survey(&list, options->root, options->include, options->exclude, report, context,
-                                 &findings->unlisted, err);
+    struct image_search search = {.root = options->root,
+                                  .include = options->include,
+                                  .exclude = options->exclude,
+                                  .report = report,
+                                  .context = context,
+                                  .unlisted = &findings->unlisted};
+    int code = image_list_search(&list, &search, err);
     if (code) return code;
     struct check c = {.list = &list, .root = options->root, .report = report, .context = context};
     pthread_mutex_init(&c.lock, NULL);

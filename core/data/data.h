@@ -78,11 +78,15 @@ struct data_options {
     int64_t workers;       /* 0: one per processor */
     int64_t prefetch;      /* batches ready ahead */
     double max_bad;        /* fatal share of undecodable images */
+    bool labels;           /* read the class of each image (labels.h) */
+    bool validation;       /* the part for validation of a root with several parts */
+    const struct data *classes; /* the training images, whose classes these have; NULL: their own */
 };
 
 struct data_batch {
-    const float *images; /* (count, 3, S, S), normalised; with student_size: see data_chunk */
-    const int64_t *ids;  /* index of each image in the list; whole: -1, and zeros, for a bad one */
+    const float *images;   /* (count, 3, S, S), normalised; with student_size: see data_chunk */
+    const int64_t *ids;    /* index of each image in the list; whole: -1, and zeros, for a bad one */
+    const int32_t *labels; /* (count) number of its class; -1 for a bad one; NULL: not read */
     int64_t count;
     int64_t epoch;
     double wait_ms; /* time that data_next waited for it; 0 if it was ready */
@@ -102,8 +106,13 @@ struct image_list;
 const struct image_list *data_list(const struct data *data); /* the listed images, see list.h */
 /* Logs the chosen part of the images and the unread files, once per command. */
 void data_report(const struct data *data);
-uint32_t data_hash(const struct data *data);         /* image_list_hash of its images */
-int64_t data_epoch_batches(const struct data *data); /* full batches of all ranks */
+uint32_t data_hash(const struct data *data); /* image_list_hash of its images */
+/* Classes, with options.labels; else 0. */
+int32_t data_classes(const struct data *data);
+const char *data_class_name(const struct data *data, int32_t class);
+int32_t data_label(const struct data *data, int64_t image); /* the class of an image */
+uint32_t data_classes_hash(const struct data *data);        /* image_list_classes_hash: names and labels */
+int64_t data_epoch_batches(const struct data *data);        /* full batches of all ranks */
 /* Stops the workers and restarts them at batch `step`, counted over all epochs. */
 int data_start(struct data *data, int64_t step, struct error *err);
 /* Returns the next batch; whole: count 0 after the last one. An image that cannot be decoded is replaced

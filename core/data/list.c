@@ -319,19 +319,33 @@ static enum part part_at(const char *name, bool coco2014)
     return in_train2014(name) ? PART_TRAIN : part == PART_TRAIN ? PART_NONE : part;
 }
 
-static void select_training(struct image_list *list)
+size_t image_list_part_length(const struct image_list *list)
+{
+    const char *first = list->names[0], *last = list->names[list->count - 1];
+    size_t begin = 0;
+    for (size_t i = 0; first[i] && first[i] == last[i]; i++) {
+        if (first[i] != '/') continue;
+        if (part_named(first + begin, i - begin)) return i + 1;
+        begin = i + 1;
+    }
+    return 0;
+}
+
+/* Keeps the images of one part, for training or for validation, if there are others. */
+static void select_part(struct image_list *list, bool validation)
 {
     int64_t counts[PARTS] = {0}, kept = 0;
     bool coco2014 = false;
     for (int64_t i = 0; i < list->count && !coco2014; i++) coco2014 = in_train2014(list->names[i]);
     for (int64_t i = 0; i < list->count; i++) counts[part_at(list->names[i], coco2014)]++;
     bool held_out = counts[PART_VAL] || counts[PART_TEST];
-    bool choose = coco2014 || (counts[PART_TRAIN] && held_out);
+    enum part wanted_part = !validation ? PART_TRAIN : counts[PART_VAL] ? PART_VAL : PART_TEST;
+    bool choose = (coco2014 && !validation) || (counts[PART_TRAIN] && held_out);
     int kinds = 0;
     for (int k = 0; k < PARTS; k++) kinds += counts[k] > 0;
     if (!held_out && !choose) return;
     for (int64_t i = 0; i < list->count && choose; i++) {
-        if (part_at(list->names[i], coco2014) == PART_TRAIN) list->names[kept++] = list->names[i];
+        if (part_at(list->names[i], coco2014) == wanted_part) list->names[kept++] = list->names[i];
         else free(list->names[i]);
     }
     if (choose) list->count = kept;
@@ -339,13 +353,14 @@ static void select_training(struct image_list *list)
     char text[256] = "";
     size_t used = 0;
     for (int k = 0; k < PARTS; k++) {
-        if (!counts[k] || (choose && k == PART_TRAIN)) continue;
+        if (!counts[k] || (choose && k == (int)wanted_part)) continue;
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%lld %s", used ? ", " : "",
                                  (long long)counts[k], part_names[k]);
     }
-    list->chosen = choose ? xasprintf("using %lld images %s; skipped: %s", (long long)kept,
-                                      coco2014 ? "under train2014" : "for training", text)
-                          : xasprintf("using all images: %s", text);
+    list->chosen =
+        choose ? xasprintf("using %lld images %s; skipped: %s", (long long)kept,
+                           coco2014 && !validation ? "under train2014" : part_names[wanted_part], text)
+               : xasprintf("using all images: %s", text);
 }
 
 static int by_bytes(const void *a, const void *b)
@@ -355,19 +370,17 @@ static int by_bytes(const void *a, const void *b)
     return order ? order : image_place(x).offset < image_place(y).offset ? -1 : 1;
 }
 
-int image_list_survey(struct image_list *list, const char *root, const char *include, const char *exclude,
-                      void (*report)(void *context, const struct error *), void *context, int64_t *unlisted,
-                      struct error *err)
+int image_list_search(struct image_list *list, const struct image_search *search, struct error *err)
 {
     *list = (struct image_list){0};
     struct walk w = {.list = list,
-                     .root = root,
-                     .include = include ? include : "",
-                     .exclude = exclude,
-                     .report = report,
-                     .context = context};
+                     .root = search->root,
+                     .include = search->include ? search->include : "",
+                     .exclude = search->exclude,
+                     .report = search->report,
+                     .context = search->context};
     int code = read_archives(&w, walk(&w, "", NULL, err), err);
-    if (unlisted) *unlisted = w.unlisted;
+    if (search->unlisted) *search->unlisted = w.unlisted;
     list->unread = unread_text(&w);
     if (!code && list->count == 0) {
         if (w.all)
@@ -379,13 +392,13 @@ int image_list_survey(struct image_list *list, const char *root, const char *inc
                       "has no .jpg, .jpeg, .png or .webp file, nor one in a .tar%s%s",
                       list->unread ? ", but " : "", list->unread ? list->unread : "");
         code = EXIT_FAILED;
-        error_at(err, root, 0, 0);
+        error_at(err, search->root, 0, 0);
     }
     if (code) {
         image_list_free(list);
         return code;
     }
-    if (!w.include[0]) select_training(list);
+    if (!w.include[0]) select_part(list, search->validation);
     qsort(list->names, (size_t)list->count, sizeof *list->names, by_bytes);
     return 0;
 }
@@ -393,7 +406,8 @@ int image_list_survey(struct image_list *list, const char *root, const char *inc
 int image_list_read(struct image_list *list, const char *root, const char *include, const char *exclude,
                     struct error *err)
 {
-    return image_list_survey(list, root, include, exclude, NULL, NULL, NULL, err);
+    struct image_search search = {.root = root, .include = include, .exclude = exclude};
+    return image_list_search(list, &search, err);
 }
 
 int image_read(const char *root, const char *name, char **bytes, size_t *size, struct error *err)
@@ -462,6 +476,11 @@ void image_list_free(struct image_list *list)
 {
     for (int64_t i = 0; i < list->count; i++) free(list->names[i]);
     free(list->names);
+    for (int32_t i = 0; i < list->class_count; i++) free(list->classes[i]);
+    free(list->classes);
+    free(list->labels);
+    free(list->classes_from);
+    free(list->outside);
     free(list->chosen);
     free(list->unread);
     *list = (struct image_list){0};

@@ -28,14 +28,29 @@ struct image_list {
     int64_t count;
     char *chosen; /* description of the part that was chosen; NULL: there is only one */
     char *unread; /* description of files with unknown endings and of skipped links; NULL: none */
+    /* classes (labels.h); NULL: not read */
+    int32_t *labels; /* (count) */
+    char **classes;  /* (class_count) names, in the order of their numbers */
+    int32_t class_count;
+    char *classes_from; /* description of where the classes come from */
+    char *outside;      /* description of images and classes left out; NULL: none */
 };
-/* Lists the images; include and exclude may be NULL or "". */
+struct image_search {
+    const char *root, *include, *exclude; /* patterns may be NULL or "" */
+    bool validation; /* images for validation (else for test) instead of those for training */
+    /* Called for each directory and link that cannot be followed; the rest is listed. NULL: the first one is
+     * the error. */
+    void (*report)(void *context, const struct error *);
+    void *context;
+    int64_t *unlisted; /* their number; may be NULL */
+};
+int image_list_search(struct image_list *list, const struct image_search *search, struct error *err);
+/* The same for training images. */
 int image_list_read(struct image_list *list, const char *root, const char *include, const char *exclude,
                     struct error *err);
-/* The same, but reports each directory and link that cannot be followed, counts it, and lists the rest. */
-int image_list_survey(struct image_list *list, const char *root, const char *include, const char *exclude,
-                      void (*report)(void *context, const struct error *), void *context, int64_t *unlisted,
-                      struct error *err);
+/* Returns the length of the directories that contain all images if the innermost is named like a part
+ * (train, val, ...), with its slash; else 0. */
+size_t image_list_part_length(const struct image_list *list);
 /* Reads the bytes of the image `name` of a list, malloc'ed: a file, or its part of an archive. errno is 0
  * if the image itself is bad. */
 int image_read(const char *root, const char *name, char **bytes, size_t *size, struct error *err);

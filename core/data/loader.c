@@ -15,7 +15,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/base/platform.h"
-#include "core/data/list.h"
+#include "core/data/labels.h"
 #include "kernels/philox.h"
 
 #include <errno.h>
@@ -35,8 +35,9 @@ struct data {
     int64_t depth;  /* buffers in the ring */
     float **images; /* (depth) of (batch, 3, S, S) */
     int64_t **ids;
-    int64_t *ready; /* (depth) finished samples of the batch in the buffer */
-    uint8_t *bad;   /* (list.count) logged as undecodable */
+    int32_t **labels; /* NULL: not read */
+    int64_t *ready;   /* (depth) finished samples of the batch in the buffer */
+    uint8_t *bad;     /* (list.count) logged as undecodable */
     int64_t bad_count;
     uint8_t **kept; /* (list.count) resized images, NULL for undecodable ones; NULL: not kept */
 
@@ -57,6 +58,10 @@ int64_t data_images(const struct data *d) { return d->list.count; }
 const char *data_name(const struct data *d, int64_t image) { return d->list.names[image]; }
 const struct image_list *data_list(const struct data *d) { return &d->list; }
 uint32_t data_hash(const struct data *d) { return image_list_hash(&d->list); }
+int32_t data_classes(const struct data *d) { return d->list.class_count; }
+const char *data_class_name(const struct data *d, int32_t class) { return d->list.classes[class]; }
+int32_t data_label(const struct data *d, int64_t image) { return d->list.labels[image]; }
+uint32_t data_classes_hash(const struct data *d) { return image_list_classes_hash(&d->list); }
 int64_t data_epoch_batches(const struct data *d) { return d->epoch_batches; }
 
 int64_t data_bad_allowed(double max_bad, int64_t images) { return 1 + (int64_t)(max_bad * (double)images); }
@@ -297,6 +302,7 @@ static void *work(void *argument)
         pthread_mutex_lock(&d->lock);
         if (!there) break;
         d->ids[buffer][slot] = id;
+        if (d->labels) d->labels[buffer][slot] = id < 0 ? -1 : d->list.labels[id];
         d->ready[buffer]++;
         pthread_cond_broadcast(&d->changed);
     }
@@ -326,12 +332,13 @@ int data_open(struct data **data, const struct data_options *options, struct err
     d->options.root = d->root;
     if (d->options.micro <= 0) d->options.micro = 1;
     if (d->options.global <= 0) d->options.global = options->batch * options->ranks;
-    /* owned by the caller, and not used after the list was read */
-    d->options.include = d->options.exclude = NULL;
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->changed, NULL);
     if (d->options.workers <= 0) d->options.workers = sysconf(_SC_NPROCESSORS_ONLN);
-    int code = image_list_read(&d->list, options->root, options->include, options->exclude, err);
+    int code = image_list_open(&d->list, options, err);
+    /* owned by the caller, and not used after the list was read */
+    d->options.include = d->options.exclude = NULL;
+    d->options.classes = NULL;
     if (!code) {
         int64_t global = d->options.global;
         d->epoch_batches = options->whole ? (d->list.count + global - 1) / global : d->list.count / global;
@@ -349,6 +356,7 @@ int data_open(struct data **data, const struct data_options *options, struct err
     d->depth = (options->prefetch > 0 ? options->prefetch : 1) + 1;
     d->images = xcalloc((size_t)d->depth, sizeof *d->images);
     d->ids = xcalloc((size_t)d->depth, sizeof *d->ids);
+    if (options->labels) d->labels = xcalloc((size_t)d->depth, sizeof *d->labels);
     d->ready = xcalloc((size_t)d->depth, sizeof *d->ready);
     d->bad = xcalloc((size_t)d->list.count, 1);
     if (!options->augment && !options->whole && d->list.count <= KEEP_BYTES / (int64_t)pixel_bytes(d))
@@ -359,6 +367,7 @@ int data_open(struct data **data, const struct data_options *options, struct err
     for (int64_t i = 0; i < d->depth; i++) {
         d->images[i] = malloc((size_t)floats * sizeof(float));
         d->ids[i] = xcalloc((size_t)options->batch, sizeof **d->ids);
+        if (d->labels) d->labels[i] = xcalloc((size_t)options->batch, sizeof **d->labels);
         if (!d->images[i]) {
             data_close(d);
             return error_set(err, EXIT_HOST_MEMORY, "lower data.prefetch",
@@ -373,6 +382,8 @@ void data_report(const struct data *d)
 {
     if (d->list.chosen) log_info("%s (change with data.include and data.exclude)", d->list.chosen);
     if (d->list.unread) log_info("not read in %s: %s", d->root, d->list.unread);
+    if (d->list.classes_from) log_info("%s: %s", d->root, d->list.classes_from);
+    if (d->list.outside) log_warn("%s: %s", d->root, d->list.outside);
 }
 
 int data_start(struct data *d, int64_t step, struct error *err)
@@ -414,8 +425,12 @@ int data_next(struct data *d, struct data_batch *out, struct error *err)
     if (code && err) *err = d->failure;
     pthread_mutex_unlock(&d->lock);
     double wait_ms = there ? 0 : (clock_seconds() - begin) * 1e3;
-    *out = (struct data_batch){d->images[buffer], d->ids[buffer], count,
-                               d->options.whole ? 0 : batch / d->epoch_batches, wait_ms};
+    *out = (struct data_batch){.images = d->images[buffer],
+                               .ids = d->ids[buffer],
+                               .labels = d->labels ? d->labels[buffer] : NULL,
+                               .count = count,
+                               .epoch = d->options.whole ? 0 : batch / d->epoch_batches,
+                               .wait_ms = wait_ms};
     return code;
 }
 
@@ -448,9 +463,11 @@ void data_close(struct data *d)
     for (int64_t i = 0; i < d->depth && d->images; i++) {
         free(d->images[i]);
         free(d->ids[i]);
+        if (d->labels) free(d->labels[i]);
     }
     free(d->images);
     free(d->ids);
+    free(d->labels);
     free(d->ready);
     for (int64_t i = 0; d->kept && i < d->list.count; i++) free(d->kept[i]);
     free(d->kept);
