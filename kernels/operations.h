@@ -244,6 +244,24 @@ struct distillation {
     int64_t R, D;
 };
 
+/* Cross entropy of R rows of C logits with the distribution of their labels,
+ *
+ *   q_j = (1 - smoothing) (share [j = label] + (1 - share) [j = label2]) + smoothing / C
+ *   loss[0] += weight * sum over rows of -sum_j q_j log p_j, dlogits = weight (p - q), p = softmax(logits)
+ *
+ * Labels are -1 to C - 1. A row of label -1 adds nothing, and its gradient is zero. label2 -1: as if share
+ * were 1. top1[0] and top5[0] += the share of each label that is among the 1 or 5 largest logits of its row.
+ * A class is ahead of a label if its logit is larger, or equal with a smaller index, or NaN. */
+struct cross_entropy {
+    const float *logits;           /* (R, C) */
+    const int32_t *label, *label2; /* (R); label2 NULL: share is 1 */
+    const float *share;            /* (R): 0 to 1; unused without label2 */
+    float smoothing, weight;
+    float *dlogits; /* (R, C), written. NULL: values only */
+    double *loss, *top1, *top5;
+    int64_t R, C;
+};
+
 /* ---- The list ------------------------------------------------------------------------------------------
  * One row per operation. From it follow the slots of a device (core/device/device.h), the CPU's functions and
  * their table (core/device/cpu.c, kernels/cpu), the cards' table (core/device/gpu_ops.c) and the timers of
@@ -302,6 +320,8 @@ struct distillation {
     KERNEL(decode, ELEMENTWISE, (const struct coded *o), (o), (o->type)) \
     SCRATCH(distill_loss, ELEMENTWISE, (const struct distillation *o), (o), (DTYPE_F32), \
             (size_t)o->R * 2 * sizeof(double)) \
+    SCRATCH(cross_entropy, ELEMENTWISE, (const struct cross_entropy *o), (o), (DTYPE_F32), \
+            (size_t)o->R * 3 * sizeof(double)) \
     KERNEL(cast, ELEMENTWISE, \
            (const void *src, enum dtype src_type, void *dst, enum dtype dst_type, int64_t n), \
            (src, src_type, dst, dst_type, n), (src_type, dst_type)) \

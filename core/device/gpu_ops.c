@@ -323,6 +323,20 @@ static void gpu_distill_loss(struct device *dev, const struct distillation *give
     if (o.cosine) gpu_launch(dev, "add_values", 1, 1, ARGUMENTS(&cosines, &o.cosine, &o.R));
 }
 
+static void gpu_cross_entropy(struct device *dev, const struct cross_entropy *given)
+{
+    struct cross_entropy o = *given;
+    double *values = gpu_reserve(dev, (size_t)o.R * 3 * sizeof *values), *sums[] = {o.loss, o.top1, o.top5};
+    if (!values || o.R <= 0) return;
+    gpu_launch(dev, "cross_entropy_rows", o.R, 1,
+               ARGUMENTS(&o.logits, &o.label, &o.label2, &o.share, &o.dlogits, &values, &o.smoothing,
+                         &o.weight, &o.R, &o.C));
+    for (int i = 0; i < 3; i++) {
+        double *of = values + i * o.R;
+        gpu_launch(dev, "add_values", 1, 1, ARGUMENTS(&of, &sums[i], &o.R));
+    }
+}
+
 static void gpu_cast(struct device *dev, const void *src, enum dtype src_type, void *dst, enum dtype dst_type,
                      int64_t n)
 {

@@ -378,6 +378,52 @@ KERNEL(distill_rows, int kind, int normalize, int sum_dim, const float *y, const
     }
 }
 
+/* One block per row (struct cross_entropy): stores the row's loss and its shares among the top 1 and top 5 in
+ * `values` (3, rows), the gradient in dlogits. Exponentials in float, sums in double. */
+KERNEL(cross_entropy_rows, const float *logits, const int32_t *labels, const int32_t *second,
+       const float *shares, float *dlogits, double *values, float smoothing, float weight, int64_t rows,
+       int64_t C)
+{
+    SHARED double partial[WAVES];
+    SHARED float largest[WAVES];
+    int64_t row = BLOCK_X, label[2] = {labels[row], second ? second[row] : -1};
+    bool labelled = label[0] >= 0, two = label[1] >= 0;
+    const float *z = logits + row * C;
+    float *dz = dlogits ? dlogits + row * C : nullptr, top = z[0];
+    double share = two ? shares[row] : 1, part[2] = {share, two ? 1 - share : 0}, smooth = smoothing,
+           scale = weight, loss = 0, top1 = 0, top5 = 0, sum = 0, total = 0;
+    for (int64_t j = THREAD; j < C; j += THREADS) top = z[j] > top ? z[j] : top;
+    top = block_max(top, largest);
+    for (int64_t j = THREAD; j < C; j += THREADS) {
+        sum += expf(z[j] - top);
+        total += z[j];
+    }
+    sum = block_sum(sum, partial);
+    total = block_sum(total, partial);
+    double lse = top + log(sum);
+    float each = (float)(scale / sum), even = (float)(scale * smooth / (double)C);
+    for (int64_t j = THREAD; j < C && dz; j += THREADS)
+        dz[j] = labelled ? expf(z[j] - top) * each - even : 0.0f;
+    if (labelled && smooth > 0) loss = scale * smooth * (lse - total / (double)C);
+    for (int k = 0; k < 2; k++) {
+        if (!labelled || !(part[k] != 0)) continue;
+        double ahead = 0, log_p = z[label[k]] - lse, both = label[0] == label[1] ? 1 : part[k];
+        for (int64_t j = THREAD; j < C; j += THREADS)
+            ahead += j < label[k] ? !(z[j] < z[label[k]]) : j > label[k] && !(z[j] <= z[label[k]]);
+        ahead = block_sum(ahead, partial); /* also: every thread has stored its gradients */
+        loss -= scale * (1 - smooth) * part[k] * log_p;
+        top1 += ahead < 1 ? part[k] : 0;
+        top5 += ahead < 5 ? part[k] : 0;
+        if (THREAD == 0 && dz)
+            dz[label[k]] = (float)(scale * (exp(log_p) - smooth / (double)C - (1 - smooth) * both));
+    }
+    if (THREAD == 0) {
+        values[row] = loss;
+        values[rows + row] = top1;
+        values[2 * rows + row] = top5;
+    }
+}
+
 /* One block: sums[0] += sum of values (n), in a fixed order. */
 KERNEL(add_values, const double *values, double *sum, int64_t n)
 {

@@ -189,6 +189,17 @@ template <class T> DEVICE T block_sum(T x, T *partial)
     barrier();
     return sum;
 }
+/* Largest value of a block; every thread gets the result. partial as for block_sum */
+template <class T> DEVICE T block_max(T x, T *partial)
+{
+    x = wave_max(x);
+    if (THREAD % WAVE == 0) partial[THREAD / WAVE] = x;
+    barrier();
+    x = partial[0];
+    for (int i = 1; i < THREADS / WAVE; i++) x = partial[i] > x ? partial[i] : x;
+    barrier();
+    return x;
+}
 /* Computes two sums at once, each like block_sum. */
 DEVICE void block_sums(float &a, float &b, float *partial_a, float *partial_b)
 {

@@ -63,6 +63,95 @@ static void distill_loss_reference(struct trial *T)
     }
 }
 
+/* cross_entropy: R, C, smoothing in percent, bits (1 two labels, 2 outliers, 4 ties, 8 without a gradient); 0
+ * logits, 1 label, 2 label2, 3 share, 4 dlogits, 5 loss, 6 top1, 7 top5 */
+static void cross_entropy_setup(struct trial *T)
+{
+    SIZES(R, C, percent, bits);
+    operand_add(T, IN, F32, R * C, bits & 2 ? 1000 : bits & 4 ? 1.5 : 3); /* outliers: beyond 3,000 */
+    operand_add(T, IN, DTYPE_I32, R, 0);
+    operand_add(T, IN, DTYPE_I32, R, 0);
+    operand_add(T, IN, F32, R, 1);
+    operand_add(T, bits & 8 ? IN : OUT, F32, R * C, 1);
+    for (int i = 0; i < 3; i++) operand_add(T, ADD, DTYPE_F64, 1, 1);
+    for (int64_t i = 0; i < R * C && bits & 4; i++) X(0)[i] = round(X(0)[i]);
+    static const double shares[] = {0.25, 1, 0, 0.7};
+    for (int64_t r = 0; r < R; r++) {
+        X(1)[r] = r % 5 == 4 ? -1 : (double)(r * 7919 % C);
+        X(2)[r] = r % 3 == 2 ? -1 : (double)(r * 104729 % C); /* with C small also the first label */
+        X(3)[r] = shares[r % 4];
+    }
+}
+static void cross_entropy_call(struct trial *T)
+{
+    SIZES(R, C, percent, bits);
+    OPS->cross_entropy(T->device, &(struct cross_entropy){.logits = P(0),
+                                                          .label = P(1),
+                                                          .label2 = bits & 1 ? P(2) : NULL,
+                                                          .share = P(3),
+                                                          .smoothing = (float)percent / 100,
+                                                          .weight = 0.75f,
+                                                          .dlogits = bits & 8 ? NULL : P(4),
+                                                          .loss = P(5),
+                                                          .top1 = P(6),
+                                                          .top5 = P(7),
+                                                          .R = R,
+                                                          .C = C});
+}
+static double row_lse(const double *z, int64_t C)
+{
+    double top = z[0], sum = 0;
+    for (int64_t j = 0; j < C; j++) top = fmax(top, z[j]);
+    for (int64_t j = 0; j < C; j++) sum += exp(z[j] - top);
+    return top + log(sum);
+}
+/* The share of the row's first label, and the probability of class j according to both */
+static double first_share(struct trial *T, int64_t r) { return T->s[3] & 1 && X(2)[r] >= 0 ? X(3)[r] : 1; }
+static double label_probability(struct trial *T, int64_t r, int64_t j)
+{
+    double smooth = (double)((float)T->s[2] / 100), share = first_share(T, r),
+           hard = (X(1)[r] == (double)j ? share : 0) + (X(2)[r] == (double)j ? 1 - share : 0);
+    return (1 - smooth) * hard + smooth / (double)T->s[1];
+}
+static double cross_entropy_objective(struct trial *T)
+{
+    SIZES(R, C, percent, bits);
+    double sum = 0;
+    for (int64_t r = 0; r < R; r++) {
+        const double *z = X(0) + r * C;
+        double lse = row_lse(z, C);
+        for (int64_t j = 0; j < C && X(1)[r] >= 0; j++) sum += label_probability(T, r, j) * (lse - z[j]);
+    }
+    return 0.75 * sum;
+}
+/* With d_j = top - z_j, exp(-d_j) in float is off by (4 + d_j) u32, and the sum of them by the mean of that,
+ * at most (4 + ln C) u32 because the mean of d_j is below the entropy. */
+static void cross_entropy_reference(struct trial *T)
+{
+    SIZES(R, C, percent, bits);
+    double lost = (4 + log((double)C)) * u32;
+    W(5)[0] += cross_entropy_objective(T);
+    for (int64_t r = 0; r < R; r++) {
+        const double *z = X(0) + r * C;
+        double lse = row_lse(z, C), top = z[0], share = first_share(T, r);
+        for (int64_t j = 0; j < C; j++) top = fmax(top, z[j]);
+        S(5)[0] += X(1)[r] < 0 ? 0 : lost + 1e-12 * (1 + fabs(top));
+        for (int64_t j = 0; j < C && !(bits & 8); j++) {
+            double p = exp(z[j] - lse), q = label_probability(T, r, j);
+            W(4)[r * C + j] = X(1)[r] < 0 ? 0 : 0.75 * (p - q);
+            S(4)[r * C + j] = X(1)[r] < 0 ? 0 : p * (lost + (6 + top - z[j]) * u32) + 2 * u32 * q;
+        }
+        for (int k = 0; k < 2 && X(1)[r] >= 0; k++) {
+            double part = k ? 1 - share : share;
+            int64_t ahead = 0, label = part > 0 ? (int64_t)X(1 + k)[r] : 0;
+            for (int64_t j = 0; j < C; j++) ahead += z[j] > z[label] || (z[j] == z[label] && j < label);
+            W(6)[0] += ahead < 1 ? part : 0;
+            W(7)[0] += ahead < 5 ? part : 0;
+        }
+    }
+    S(6)[0] = S(7)[0] = 1e-12 * (double)R;
+}
+
 /* cast: n, destination type (t is the source's) */
 static void cast_setup(struct trial *T)
 {
@@ -129,6 +218,21 @@ static const struct operation elements_operations[] = {
       {2, 20, LOSS_SMOOTH_L1, 3},
       {1, 1, LOSS_MSE, 0}},
      {2056, 1536, LOSS_MSE, 1},
+     NULL},
+    {OP(cross_entropy),
+     cross_entropy_objective,
+     {0, 4, -1},
+     {{7, 10, 0, 0},
+      {13, 10, 10, 1},
+      {12, 7, 0, 1 | 4},
+      {12, 3, 20, 1 | 4},
+      {6, 1, 10, 1},
+      {9, 1000, 10, 1 | 2},
+      {6, 1000, 0, 2},
+      {11, 1000, 10, 1 | 8},
+      {3, 100000, 10, 1 | 4},
+      {4, 100000, 0, 0}},
+     {512, 1000, 10, 1},
      NULL},
     {OP(cast),
      NULL,
