@@ -21,6 +21,7 @@
 struct synthetic {
     float *images;
     int64_t *ids;
+    int32_t *labels;
 };
 
 static int next_batch(void *context, int64_t index, struct batch *batch, const int64_t **ids,
@@ -30,6 +31,7 @@ static int next_batch(void *context, int64_t index, struct batch *batch, const i
     (void)index;
     (void)err;
     batch->input = s->images;
+    batch->labels = s->labels;
     *ids = s->ids;
     return 0;
 }
@@ -102,7 +104,9 @@ static int bench_steps(struct trainer *t, const struct config *c, int64_t steps,
 {
     int64_t values = (int64_t)(trainer_input_bytes(t, t->micro) / sizeof(float));
     struct synthetic s = {xmalloc((size_t)values * sizeof *s.images),
-                          xcalloc((size_t)t->micro, sizeof *s.ids)};
+                          xcalloc((size_t)t->micro, sizeof *s.ids),
+                          xcalloc((size_t)t->micro, sizeof *s.labels)};
+    for (int64_t i = 0; i < t->micro; i++) s.labels[i] = (int32_t)(i % t->student->out_width);
     for (int64_t i = 0; i < values; i++) s.images[i] = (float)((i * 2654435761u >> 7) % 2001) * 1e-3f - 1;
     struct step_result result;
     int code = 0;
@@ -129,6 +133,7 @@ static int bench_steps(struct trainer *t, const struct config *c, int64_t steps,
     }
     free(s.images);
     free(s.ids);
+    free(s.labels);
     if (code) return code;
     f->images = (double)t->batch / f->seconds;
     f->gflops = (t->student_flops + (t->teacher ? model_shape_forward_flops(&t->teacher_shape) : 0)) *
@@ -256,7 +261,8 @@ static int check_config(const struct config *config, bool random, struct error *
     config_copy(&c, config);
     snprintf(spec, sizeof spec, "dry:%s", device_type_names[c.device.type]);
     int code = 0;
-    if (!random && c.model_t.init != TOWER_INIT_RANDOM) code = train_check_file(&c, "model_t.weight", err);
+    if (!random && objective_of(&c)->teacher && c.model_t.init != TOWER_INIT_RANDOM)
+        code = train_check_file(&c, "model_t.weight", err);
     if (!code && !random && c.model_s.init != TOWER_INIT_RANDOM)
         code = train_check_file(&c, "model_s.weight", err);
     if (!code) code = device_open(&dry, spec, 0, err);
@@ -287,12 +293,13 @@ static int bench_run(const struct arguments *args, struct error *err)
     c.train.batch_size = argument_int(args, "batch", c.train.batch_size);
     c.train.cache_teacher = false;
     bool peak = !argument_flag(args, "no-peak");
-    code = check_config(&c, argument_flag(args, "random-weights"), err);
+    code = train_set_classes(&c, err);
+    if (!code) code = check_config(&c, argument_flag(args, "random-weights"), err);
     if (!code && peak) code = measure_peaks(&c, &found, err);
     if (!code) code = train_device_open(&device, &c, true, err);
     if (!code) {
         device_facts_warn(device);
-        log_info("creating teacher and student");
+        log_info("creating the %s", objective_of(&c)->teacher ? "teacher and student" : "model");
         code = trainer_create(&t, &c, device, argument_flag(args, "random-weights"), NULL, NULL, err);
     }
     if (!code && profiled) {

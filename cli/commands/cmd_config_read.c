@@ -8,6 +8,7 @@
 #include "core/config/value.h"
 #include "core/data/data.h"
 #include "core/train/experiment.h"
+#include "core/train/objective.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -275,7 +276,7 @@ static void check_unset(struct check *check, const char *path, const struct conf
                   {"model_s.weight", "model_s.init", "checkpoint"},
                   {"data.root", NULL, NULL}};
     char keys[120] = "";
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+    for (size_t i = objective_of(config)->teacher ? 0 : 1; i < sizeof needed / sizeof *needed; i++) {
         char *value = config_value_plain(config, config_key_index(needed[i].key)),
              *other =
                  needed[i].unless ? config_value_plain(config, config_key_index(needed[i].unless)) : NULL;

@@ -4,6 +4,7 @@
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/doctor/doctor.h"
+#include "core/train/experiment.h"
 #include "core/train/meta.h"
 #include "core/train/plan.h"
 #include "core/train/trainer.h"
@@ -70,7 +71,8 @@ static const struct doctor_row last[] = {
 /* ---- Shapes of a configuration ---- */
 
 struct shapes {
-    struct doctor_shape rows[2]; /* teacher, student */
+    struct doctor_shape rows[2]; /* teacher if there is one, student */
+    int count;
     struct meopt_options optimizer;
     struct error err;
     int code;
@@ -94,8 +96,10 @@ static void read_shapes(void *context, const struct trainer *t)
 {
     struct shapes *s = context;
     if (!t->student) return;
-    shape_of(&s->rows[0], "teacher", &t->teacher_shape, &t->config->model_t, t->micro, false);
-    shape_of(&s->rows[1], "student", &t->student_shape, &t->config->model_s, t->micro, true);
+    s->count = 0;
+    if (t->objective->teacher)
+        shape_of(&s->rows[s->count++], "teacher", &t->teacher_shape, &t->config->model_t, t->micro, false);
+    shape_of(&s->rows[s->count++], "student", &t->student_shape, &t->config->model_s, t->micro, true);
     s->code = trainer_optimizer(t, &s->optimizer, &s->err);
 }
 
@@ -105,7 +109,8 @@ static int shapes_of(struct shapes *s, const struct arguments *args, struct erro
     struct plan plan;
     int code = config_load(&config, args->operands[0], args->operands + 1, args->operand_count - 1, err);
     if (code) return code;
-    code = plan_make_inspect(&plan, &config, NULL, read_shapes, s, err);
+    code = train_set_classes(&config, err);
+    if (!code) code = plan_make_inspect(&plan, &config, NULL, read_shapes, s, err);
     config_free(&config);
     if (!code && s->code) *err = s->err;
     return code ? code : s->code;
@@ -161,7 +166,7 @@ static int doctor_command(const struct arguments *args, struct error *err)
         int code = shapes_of(&shapes, args, err);
         if (code) return code;
         d.shapes = shapes.rows;
-        d.shape_count = 2;
+        d.shape_count = shapes.count;
         d.optimizer = &shapes.optimizer;
     }
     device = argument_text(args, "device", NULL);

@@ -157,16 +157,20 @@ static void on_begin(void *context, const struct trainer *t, const struct device
         return;
     }
     const struct model_shape *g[] = {&t->teacher_shape, &t->student_shape};
-    for (int i = 0; i < 2; i++) {
+    bool teacher = t->objective->teacher;
+    for (int i = teacher ? 0 : 1; i < 2; i++) {
         char text[512];
         model_shape_text(g[i], text, sizeof text);
-        log_row(i ? "student" : "teacher", "%s: %.2f M parameters", text,
-                (double)model_shape_parameters(g[i]) * 1e-6);
+        log_row(!teacher ? "model"
+                : i      ? "student"
+                         : "teacher",
+                "%s: %.2f M parameters", text, (double)model_shape_parameters(g[i]) * 1e-6);
     }
     char from_run[256];
     int64_t from_step;
     if (checkpoint_named(t->config->model_s.weight, from_run, sizeof from_run, &from_step))
-        log_row("student begins", "with the weights of %s at step %lld", from_run, (long long)from_step);
+        log_row(teacher ? "student begins" : "model begins", "with the weights of %s at step %lld", from_run,
+                (long long)from_step);
     char clipping[320];
     trainer_clipping(t->config, clipping, sizeof clipping);
     log_row("clipping", "%s", clipping);

@@ -28,8 +28,8 @@ static void print_model(const struct plan_report *r)
 {
     const struct plan *p = r->plan;
     char clipping[320];
-    print_tower("teacher", &p->teacher, p->teacher_parameters, "");
-    print_tower("student", &p->student, p->student_parameters,
+    if (p->has_teacher) print_tower("teacher", &p->teacher, p->teacher_parameters, "");
+    print_tower(p->has_teacher ? "student" : "model  ", &p->student, p->student_parameters,
                 p->student_parameters != model_shape_parameters(&p->student) ? " with its head" : "");
     for (int i = 0; i <= p->two; i++)
         printf("images   %s%s\n", !p->two ? "" : i ? "student: " : "teacher: ", p->images[i]);
@@ -172,7 +172,8 @@ static void add_model(json_t *root, const struct plan_report *r)
 {
     const struct plan *p = r->plan;
     char clipping[320];
-    json_object_set_new(root, "teacher", tower_json(&p->teacher, p->teacher_parameters));
+    json_object_set_new(root, "teacher",
+                        p->has_teacher ? tower_json(&p->teacher, p->teacher_parameters) : json_null());
     json_object_set_new(root, "student", tower_json(&p->student, p->student_parameters));
     json_object_set_new(root, "batch_images", json_integer(p->batch));
     json_object_set_new(root, "micro_batch_images", json_integer(p->micro));

@@ -7,9 +7,8 @@
 static double backward_share(const struct plan *p)
 {
     double student = (double)p->batch * model_shape_forward_flops(&p->student),
-           teacher = p->first_epoch_step_flops - p->step_flops > 0
-                         ? 0
-                         : (double)p->batch * model_shape_forward_flops(&p->teacher),
+           teacher =
+               p->first_epoch_step_flops - p->step_flops > 0 ? 0 : (double)p->batch * plan_teacher_flops(p),
            backward = p->step_flops - student - teacher;
     return p->step_flops > 0 && backward > 0 ? backward / p->step_flops : 0;
 }

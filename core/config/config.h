@@ -59,6 +59,7 @@ struct config_retired {
 };
 const struct config_retired *config_key_retired(const char *name); /* NULL: never was a key */
 int config_key_index(const char *name);          /* -1 if there is none; also finds aliases of a key */
+bool config_key_of_model(const char *name);      /* model.KEY, an alias of model_s.KEY */
 const char *config_key_spelling(int key, int i); /* 0: its name, then its aliases; NULL after the last */
 /* Returns the i-th choice of a CONFIG_CHOICE, CONFIG_BOOL or CONFIG_SWITCH key, NULL after the last. */
 const char *config_choice(int key, int i);
@@ -76,6 +77,7 @@ struct config_tower {
     enum tower_dtype dtype; /* of values and frozen weights; auto is resolved */
     enum tower_init init;
     enum tower_place place;   /* location of its weights */
+    int64_t classes;          /* model_s: outputs of its classifier; 0: as many as the data has */
     enum model_family family; /* model_s: if it differs from model.family; else auto */
 };
 
@@ -128,6 +130,7 @@ struct config {
 
     struct {
         enum train_objective objective;
+        double label_smoothing; /* classify: 0 to below 1 */
         int64_t epochs;
         int64_t steps;        /* number of optimizer steps; 0: all epochs */
         int64_t batch_size;   /* images per rank and optimizer step */
@@ -190,6 +193,7 @@ struct config {
 
     struct config_origin {
         enum { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_OVERRIDE, ORIGIN_RESOLVED } from;
+        bool of_model;    /* written as model.KEY, for model_s.KEY */
         int line, column; /* ORIGIN_FILE */
     } * origins;          /* one per row of config_keys */
 };

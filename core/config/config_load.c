@@ -278,6 +278,7 @@ static void read_section(struct load *l, const char *section, int mapping, int *
                 problem(l, true, k, hint, "%.100s is not a key%s", full, removed(full));
             } else if (key >= 0) {
                 read_value(l, key, k, n->next, by_merge);
+                l->config->origins[key].of_model |= config_key_of_model(full);
             }
         }
 }
@@ -370,7 +371,8 @@ static void read_override(struct load *l, const char *text)
         error_set(&e, EXIT_CONFIG, hint, "%s", message);
         report_problem(l, true, &e);
     } else {
-        l->config->origins[key] = (struct config_origin){.from = ORIGIN_OVERRIDE};
+        l->config->origins[key] =
+            (struct config_origin){.from = ORIGIN_OVERRIDE, .of_model = config_key_of_model(name)};
         value_store(l->config, key, &value, given);
     }
     free(given);

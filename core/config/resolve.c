@@ -101,8 +101,9 @@ void resolve_defaults(struct config *c)
     if (c->model.family == MODEL_FAMILY_AUTO &&
         (!c->model_t.weight[0] || c->model_t.init == TOWER_INIT_RANDOM))
         c->model.family = tower_family(c, &c->model_s);
+    bool teacher = c->train.objective == TRAIN_OBJECTIVE_DISTILL;
     struct config_tower *towers[] = {&c->model_t, &c->model_s};
-    for (int i = 0; i < 2; i++)
+    for (int i = teacher ? 0 : 1; i < 2; i++)
         if (towers[i]->dtype == TOWER_DTYPE_AUTO)
             towers[i]->dtype =
                 c->train.precision == TRAIN_PRECISION_BF16 ? TOWER_DTYPE_BF16 : TOWER_DTYPE_FP32;
@@ -114,10 +115,11 @@ void resolve_defaults(struct config *c)
         bool costs = c->optim.gradients == OPTIM_GRADIENTS_RELEASE && !config_accumulates(c);
         c->optim.clip_mode = costs && config_clips(c) ? OPTIM_CLIP_MODE_PREVIOUS : OPTIM_CLIP_MODE_EXACT;
     }
+    if (!teacher && !config_given(c, "optim.head_lr_scale")) c->optim.head_lr_scale = 1;
     if (c->optim.min_lr > c->optim.lr && !config_given(c, "optim.min_lr")) c->optim.min_lr = c->optim.lr / 20;
     if (!c->data.augment && c->data.flip < 0) c->data.flip = 0;
     if (c->model.family == MODEL_FAMILY_AUTO) return;
-    if (c->loss.normalize < 0) c->loss.normalize = usual[c->model.family].normalize;
+    if (c->loss.normalize < 0 && teacher) c->loss.normalize = usual[c->model.family].normalize;
     if (c->data.pipeline == DATA_PIPELINE_AUTO) c->data.pipeline = usual[c->model.family].pipeline;
     bool wide = c->data.pipeline == DATA_PIPELINE_DINOV2;
     if (c->data.flip < 0) c->data.flip = wide;
@@ -260,9 +262,39 @@ static void check_images(const char *section, const struct config_images *images
     }
 }
 
+/* Reports keys that the objective does not read: of the teacher, or of labels. */
+static void check_objective(const struct config *c, combination_bad bad, void *context)
+{
+    static const struct {
+        const char *prefix;
+        enum train_objective objective;
+    } rows[] = {
+        {"model_t.", TRAIN_OBJECTIVE_DISTILL},        {"data_s.", TRAIN_OBJECTIVE_DISTILL},
+        {"loss.", TRAIN_OBJECTIVE_DISTILL},           {"train.cache_teacher", TRAIN_OBJECTIVE_DISTILL},
+        {"model_s.family", TRAIN_OBJECTIVE_DISTILL},  {"train.label_smoothing", TRAIN_OBJECTIVE_CLASSIFY},
+        {"model_s.classes", TRAIN_OBJECTIVE_CLASSIFY}};
+    char sentence[240];
+    const char *objective = train_objective_names[c->train.objective];
+    for (int key = 0; key < config_key_count; key++) {
+        const char *name = config_keys[key].name;
+        if (c->train.objective == TRAIN_OBJECTIVE_DISTILL && c->origins[key].of_model) {
+            snprintf(sentence, sizeof sentence, "model.%s: a distillation has two models",
+                     strchr(name, '.') + 1);
+            bad(context, name, true, "use model_t or model_s, or set train.objective: classify", sentence);
+        }
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            if (strncmp(name, rows[i].prefix, strlen(rows[i].prefix)) != 0) continue;
+            if (c->train.objective == rows[i].objective || !changed(c, name)) continue;
+            snprintf(sentence, sizeof sentence, "%s has no effect: train.objective is %s", name, objective);
+            bad(context, name, true, "leave it out, or set train.objective", sentence);
+        }
+    }
+}
+
 void resolve_check(const struct config *c, combination_bad bad, void *context)
 {
     char sentence[240];
+    check_objective(c, bad, context);
     check_images("data", &c->data.images, bad, context);
     check_images("data_s", &c->data_s.images, bad, context);
     check_tower(c, &c->model_t, "model_t", bad, context);

@@ -129,6 +129,11 @@ const struct config_key config_keys[] = {
      "location of the student's weights; streamed requires one rank and gradients: release", false,
      ENUM_AT(tower_place, model_s.place)},
 
+    INT("model_s.classes", "classes", 0, 10000000, "0", MODEL_SHAPE,
+        "classify: outputs of the classifier, a new one unless the checkpoint has one of this size; 0: the "
+        "number of classes in data.root",
+        model_s.classes),
+
     CHOICE("loss.type", loss_type, "mse", "train plan", "distance between the outputs of student and teacher",
            loss.type),
     SWITCH("loss.normalize", "auto", "train plan", "L2-normalise both outputs first; auto: true for eva",
@@ -178,8 +183,11 @@ const struct config_key config_keys[] = {
         data_s.image_size),
     IMAGES("data_s", data_s.images),
 
-    CHOICE("train.objective", train_objective, "distill", "train plan", "distill: the output of a teacher",
+    CHOICE("train.objective", train_objective, "distill", "train plan",
+           "distill: the output of a teacher; classify: the class of each image, without a teacher",
            train.objective),
+    REAL("train.label_smoothing", "share", 0, 0.999, "0", "train",
+         "classify: share of the target that is spread evenly over all classes", train.label_smoothing),
     INT("train.epochs", "epochs", 1, 1000000, "10", "train plan", "passes over the images", train.epochs),
     INT("train.steps", "steps", 0, 1e12, "0", "train plan", "number of optimizer steps; 0: all epochs",
         train.steps),
@@ -234,8 +242,8 @@ const struct config_key config_keys[] = {
     CHOICE_ALIAS("optim.name", optim_name, rule_aliases + 1, "apadamw", "train plan bench", "update rule",
                  optim.name),
     REAL("optim.lr", NULL, 0, 1000, "2.0e-5", "train", "peak learning rate", optim.lr),
-    REAL("optim.head_lr_scale", NULL, 0, 1e6, "10", "train", "learning rate of a new head / optim.lr",
-         optim.head_lr_scale),
+    REAL("optim.head_lr_scale", NULL, 0, 1e6, "10", "train",
+         "learning rate of the head / optim.lr; classify: 1 if it is not set", optim.head_lr_scale),
     REAL("optim.min_lr", NULL, 0, 1000, "1.0e-6", "train", "learning rate at the end of the schedule",
          optim.min_lr),
     CHOICE("optim.schedule", optim_schedule, "cosine", "train", "learning rate after the warm-up",
@@ -318,10 +326,38 @@ const int config_key_count = (int)(sizeof config_keys / sizeof *config_keys) - 1
 static const char *const key_aliases[][2] = {{"model.weight_t", "model_t.weight"},
                                              {"model.weight_s", "model_s.weight"}};
 
+/* The names of the student's keys without a teacher. */
+#define MODEL_KEY(name)                                                                                      \
+    {                                                                                                        \
+        "model." name, "model_s." name                                                                       \
+    }
+static const char *const model_aliases[][2] = {
+    MODEL_KEY("weight"), MODEL_KEY("arch"),       MODEL_KEY("width"),      MODEL_KEY("depth"),
+    MODEL_KEY("heads"),  MODEL_KEY("head_dim"),   MODEL_KEY("hidden"),     MODEL_KEY("out"),
+    MODEL_KEY("ffn"),    MODEL_KEY("activation"), MODEL_KEY("pool"),       MODEL_KEY("norm"),
+    MODEL_KEY("patch"),  MODEL_KEY("pos_grid"),   MODEL_KEY("pos_resize"), MODEL_KEY("dtype"),
+    MODEL_KEY("init"),   MODEL_KEY("place"),      MODEL_KEY("classes"),
+};
+
+static const struct {
+    const char *const (*rows)[2];
+    size_t count;
+} aliases[] = {{key_aliases, sizeof key_aliases / sizeof *key_aliases},
+               {model_aliases, sizeof model_aliases / sizeof *model_aliases}};
+enum { ALIAS_LISTS = sizeof aliases / sizeof *aliases };
+
+bool config_key_of_model(const char *name)
+{
+    for (size_t i = 0; i < aliases[1].count; i++)
+        if (strcmp(name, model_aliases[i][0]) == 0) return true;
+    return false;
+}
+
 int config_key_index(const char *name)
 {
-    for (size_t i = 0; i < sizeof key_aliases / sizeof *key_aliases; i++)
-        if (strcmp(name, key_aliases[i][0]) == 0) name = key_aliases[i][1];
+    for (int list = 0; list < ALIAS_LISTS; list++)
+        for (size_t i = 0; i < aliases[list].count; i++)
+            if (strcmp(name, aliases[list].rows[i][0]) == 0) name = aliases[list].rows[i][1];
     for (int i = 0; i < config_key_count; i++)
         if (strcmp(name, config_keys[i].name) == 0) return i;
     return -1;
@@ -330,8 +366,10 @@ int config_key_index(const char *name)
 const char *config_key_spelling(int key, int i)
 {
     if (i == 0) return config_keys[key].name;
-    for (size_t k = 0; k < sizeof key_aliases / sizeof *key_aliases; k++)
-        if (strcmp(key_aliases[k][1], config_keys[key].name) == 0 && --i == 0) return key_aliases[k][0];
+    for (int list = 0; list < ALIAS_LISTS; list++)
+        for (size_t k = 0; k < aliases[list].count; k++)
+            if (strcmp(aliases[list].rows[k][1], config_keys[key].name) == 0 && --i == 0)
+                return aliases[list].rows[k][0];
     return NULL;
 }
 

@@ -2,6 +2,7 @@
 #include "core/train/experiment.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/data/labels.h"
 #include "core/device/threads.h"
 #include "core/run/checkpoint.h"
 #include "core/train/preprocess.h"
@@ -38,10 +39,25 @@ struct data_options train_data_options(const struct config *c)
 {
     bool two = preprocess_two(c), both = two && !c->train.cache_teacher;
     struct data_options options = train_tower_images(c, two && !both);
+    options.labels = objective_of(c)->labels;
     if (!both) return options;
     options.student_size = train_image_size(c, true);
     options.student = train_preprocess(c, true);
     return options;
+}
+
+int train_set_classes(struct config *c, struct error *err)
+{
+    struct image_list list;
+    char text[24];
+    if (!objective_of(c)->labels || c->model_s.classes || !c->data.root[0] || file_absent(c->data.root))
+        return 0;
+    struct data_options options = train_data_options(c);
+    int code = image_list_open(&list, &options, err);
+    if (code) return code;
+    snprintf(text, sizeof text, "%d", list.class_count);
+    image_list_free(&list);
+    return config_assign(c, "model_s.classes", text, err);
 }
 
 int train_device_open(struct device **device, const struct config *c, bool limited, struct error *err)
@@ -183,6 +199,7 @@ int train_dry_run(struct config *c, struct error *err)
     bool card = c->optim.offload == OPTIM_OFFLOAD_HOST;
     snprintf(spec, sizeof spec, card ? "dry:%s" : "dry", device_type_names[c->device.type]);
     if (!code) code = device_open(&dry, spec, 0, err);
+    if (!code) code = train_set_classes(c, err);
     if (!code) code = trainer_create(&t, c, dry, false, NULL, NULL, err);
     trainer_close(t);
     if (dry) device_close(dry);

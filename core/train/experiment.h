@@ -11,6 +11,9 @@
 struct data_options train_data_options(const struct config *config);
 /* Returns the images of one tower. */
 struct data_options train_tower_images(const struct config *config, bool student);
+/* Sets model_s.classes, if it is 0 and the objective reads labels, to the number of classes in data.root.
+ * Does nothing if there is no such directory. */
+int train_set_classes(struct config *config, struct error *err);
 /* Opens the device of an experiment: device.type, the first of device.cards, device.memory_limit (ignored
  * unless limited). */
 int train_device_open(struct device **device, const struct config *config, bool limited, struct error *err);

@@ -36,6 +36,7 @@ static int feed_fetch(void *context, int64_t index, struct batch *batch, const i
     (void)err;
     progress_mark();
     batch->input = f->batch.images + index * f->chunk;
+    batch->labels = f->batch.labels ? f->batch.labels + index * f->micro : NULL;
     *ids = f->batch.ids + index * f->micro;
     return 0;
 }

@@ -2,6 +2,7 @@
 #include "core/train/memory_options.h"
 #include "core/base/file.h"
 #include "core/config/value.h"
+#include "core/train/experiment.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -115,10 +116,15 @@ int memory_planner_load(struct memory_planner *p, const char *path, char *const 
     int code = config_read_file(path, &p->text, &p->bytes, err);
     for (int i = 0; i < count; i++) append_override(&p->overrides, &p->count, xstrdup(overrides[i]));
     if (!code) code = load(&p->config, p, p->overrides, p->count, err);
+    bool unknown = !code && !p->config.model_s.classes;
+    if (!code) code = train_set_classes(&p->config, err);
     if (code) {
         memory_planner_close(p);
         return code;
     }
+    if (unknown && p->config.model_s.classes) /* the other plans need not list the images again */
+        append_override(&p->overrides, &p->count,
+                        xasprintf("model_s.classes=%lld", (long long)p->config.model_s.classes));
     bool card = device_is_card(device_type_names[p->config.device.type]);
     p->speed = (struct memory_options_speed){card ? 50000 : 200, card ? 12 : 1, true, CARRY_ASSUMED, NULL};
     return 0;
@@ -161,7 +167,7 @@ static int rank_count(const struct memory_planner *p) { return p->ranks ? p->ran
 
 static double step_seconds(const struct memory_planner *c, const struct config *config, const struct plan *p)
 {
-    double teacher = (double)p->batch * model_shape_forward_flops(&p->teacher), rate = c->speed.gflops * 1e9,
+    double teacher = (double)p->batch * plan_teacher_flops(p), rate = c->speed.gflops * 1e9,
            carried = c->speed.carried_gb_per_s * 1e9, halvings = log2((double)p->batch / (double)p->micro);
     double student =
         (p->first_epoch_step_flops - teacher) / rate * (1 + 0.02 * halvings) + p->coding_flops / rate;

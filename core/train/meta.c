@@ -156,6 +156,20 @@ static void set_content(json_t *meta, const char *tower, const struct tower_cont
     json_object_set_new(meta, key, content->model[0] ? json_string(content->model) : json_null());
 }
 
+/* Sets the names of the classes in the order of their numbers, and the checksum of names and labels. */
+static void set_classes(json_t *meta, const struct data *data)
+{
+    int32_t count = data_classes(data);
+    char name[512];
+    if (!count) return;
+    json_t *names = json_array();
+    for (int32_t i = 0; i < count; i++)
+        json_array_append_new(names,
+                              json_string(name_printable(name, sizeof name, data_class_name(data, i))));
+    json_object_set_new(meta, "classes", names);
+    json_object_set_new(meta, "classes_crc32c", hex_or_null(data_classes_hash(data)));
+}
+
 static int write_files(const struct run *run, const struct trainer *t, const struct rank_info *all,
                        const struct data *data, int64_t total, json_t *start, json_t *identity,
                        struct error *err)
@@ -167,8 +181,10 @@ static int write_files(const struct run *run, const struct trainer *t, const str
                   "pid", (int)getpid(), "started", (double)time(NULL), "device", t->device->name, "images",
                   (json_int_t)data_images(data), "total_steps", (json_int_t)total, "student_parameters",
                   (json_int_t)model_shape_parameters(&t->student_shape), "teacher_parameters",
-                  (json_int_t)model_shape_parameters(&t->teacher_shape), "family",
-                  family_name(t->student_shape.family));
+                  (json_int_t)(t->objective->teacher ? model_shape_parameters(&t->teacher_shape) : 0),
+                  "family", family_name(t->student_shape.family));
+    if (!t->objective->teacher) json_object_del(meta, "teacher_parameters");
+    json_object_set_new(meta, "objective", json_string(t->objective->name));
     json_object_set(meta, "start", start);
     json_object_set_new(meta, "student_heads", json_integer((json_int_t)t->student_shape.heads));
     json_object_set_new(meta, "student_activation", json_string(model_shape_activation(&t->student_shape)));
@@ -177,6 +193,7 @@ static int write_files(const struct run *run, const struct trainer *t, const str
     json_object_set_new(meta, "code_version", json_string(MEOPT_VERSION));
     json_object_set_new(meta, "program_crc32c", hex_or_null(meta_program_crc()));
     json_object_set_new(meta, "data_crc32c", hex_or_null(data_hash(data)));
+    set_classes(meta, data);
     char *samples = content_samples(data_list(data), t->config->data.root);
     json_object_set_new(meta, "data_samples_crc32c", json_string(samples));
     free(samples);

@@ -10,11 +10,43 @@ static void loss_of_distillation(struct trainer *t, const struct batch *batch, c
                  (float)((double)batch->count / units), batch->count, s->out_rows, s->out_width);
 }
 
+static int64_t labelled_images(const struct batch *host)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < host->count; i++) count += host->labels[i] >= 0;
+    return count;
+}
+
+static void loss_of_classification(struct trainer *t, const struct batch *batch, const float *target,
+                                   double units, double *sums)
+{
+    const struct tower *s = t->student;
+    (void)target;
+    t->device->ops->cross_entropy(
+        t->device, &(struct cross_entropy){.logits = s->out,
+                                           .label = batch->labels,
+                                           .label2 = batch->labels2,
+                                           .share = batch->share,
+                                           .smoothing = (float)t->config->train.label_smoothing,
+                                           .weight = units > 0 ? (float)(1 / units) : 0,
+                                           .dlogits = t->dout,
+                                           .loss = sums,
+                                           .top1 = sums + 1,
+                                           .top5 = sums + 2,
+                                           .R = batch->count,
+                                           .C = s->out_width});
+}
+
 static const struct objective rows[] = {
     [TRAIN_OBJECTIVE_DISTILL] = {.name = "distill",
                                  .metrics = {"cosine"},
                                  .teacher = true,
                                  .loss = loss_of_distillation},
+    [TRAIN_OBJECTIVE_CLASSIFY] = {.name = "classify",
+                                  .metrics = {"top1", "top5"},
+                                  .labels = true,
+                                  .units = labelled_images,
+                                  .loss = loss_of_classification},
 };
 
 const struct objective *objective_of(const struct config *config) { return &rows[config->train.objective]; }

@@ -64,14 +64,20 @@ static int64_t checkpoint_bytes(const struct trainer *t, const struct meopt_byte
     return (int64_t)sizeof(float) * p->student_parameters + (int64_t)records;
 }
 
+double plan_teacher_flops(const struct plan *p)
+{
+    return p->has_teacher ? model_shape_forward_flops(&p->teacher) : 0;
+}
+
 static void count(struct plan *p, const struct trainer *t)
 {
     const struct config *c = t->config;
     p->teacher = t->teacher_shape;
     p->student = t->student_shape;
     p->two = preprocess_two(c);
+    p->has_teacher = t->objective->teacher;
     for (int i = 0; i < 2; i++) preprocess_text(c, i, p->images[i], sizeof p->images[i]);
-    p->teacher_parameters = model_shape_parameters(&p->teacher);
+    if (p->has_teacher) p->teacher_parameters = model_shape_parameters(&p->teacher);
     for (int i = 0; i < t->student->parameter_count; i++) {
         const struct parameter *q = &t->student->parameters[i];
         p->student_parameters += q->count;
@@ -82,8 +88,7 @@ static void count(struct plan *p, const struct trainer *t)
     count_streamed(p, t);
     p->batch = t->batch;
     p->micro = t->micro;
-    p->first_epoch_step_flops =
-        (double)t->batch * (t->student_flops + model_shape_forward_flops(&p->teacher));
+    p->first_epoch_step_flops = (double)t->batch * (t->student_flops + plan_teacher_flops(p));
     p->step_flops = c->train.cache_teacher ? (double)t->batch * t->student_flops : p->first_epoch_step_flops;
     p->coding_flops = coding_flops(t);
     struct meopt_bytes held = {0};
@@ -160,7 +165,8 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
     struct trainer *trainer = NULL;
     *plan = (struct plan){.rank = ranks ? ranks->rank : 0};
     config_copy(&copy, config);
-    bool teacher_random = copy.model_t.init == TOWER_INIT_RANDOM;
+    bool needed = objective_of(&copy)->teacher;
+    bool teacher_random = !needed || copy.model_t.init == TOWER_INIT_RANDOM;
     bool student_random = copy.model_s.init == TOWER_INIT_RANDOM;
     plan->from_checkpoints = (teacher_random || readable(&copy.model_t)) &&
                              (student_random || readable(&copy.model_s)) &&
@@ -183,7 +189,7 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
     if (code == 0) code = dry_step(trainer, err);
     if (code && err && !plan->from_checkpoints && (copy.model_t.weight[0] || copy.model_s.weight[0]) &&
         copy.model_t.arch == TOWER_ARCH_CUSTOM && !model_shape_known(&copy)) {
-        bool teacher = !readable(&copy.model_t);
+        bool teacher = needed && !readable(&copy.model_t);
         const char *weight = teacher ? copy.model_t.weight : copy.model_s.weight;
         char to[256];
         if (path_is_dead_link(weight, to, sizeof to))
@@ -191,9 +197,12 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
                              "is a symbolic link to %s, which is not there", to);
         else
             code = error_set(err, EXIT_CONFIG,
-                             "set model_t.arch and model_s.arch, or get the file with 'meopt fetch'",
+                             needed ? "set model_t.arch and model_s.arch, or get the file with 'meopt fetch'"
+                                    : "set model.arch, or get the file with 'meopt fetch'",
                              "the %s's checkpoint does not exist, and no key gives its model shape",
-                             teacher ? "teacher" : "student");
+                             teacher  ? "teacher"
+                             : needed ? "student"
+                                      : "model");
         error_at(err, weight, 0, 0);
     }
     if (code == 0) {

@@ -14,6 +14,7 @@ enum { PLAN_LARGEST = -1 }; /* as comm_options.rank: the rank with the most memo
 struct plan {
     int rank;              /* the rank that is planned */
     struct memory_use use; /* of its device; read the peaks */
+    bool has_teacher;
     struct model_shape teacher, student;
     bool two;            /* teacher and student have different preprocessings */
     char images[2][320]; /* preprocessing of teacher and student, as text (preprocess.h) */
@@ -48,6 +49,8 @@ typedef void plan_inspect(void *context, const struct trainer *trainer);
 int plan_make_inspect(struct plan *plan, const struct config *config, const struct comm_options *ranks,
                       plan_inspect *inspect, void *context, struct error *err);
 
+/* Returns the operations of the teacher's forward pass per image; 0 without a teacher. */
+double plan_teacher_flops(const struct plan *plan);
 /* Returns the bytes that one of `ranks` ranks sends per step: to each other rank its part of the
  * gradients, and the rank's own part of gathered sums or weights. */
 double plan_sent_bytes(const struct plan *plan, int ranks);

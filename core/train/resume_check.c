@@ -3,7 +3,9 @@
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
+#include "core/data/labels.h"
 #include "core/run/change.h"
+#include "core/train/experiment.h"
 #include "core/train/meta.h"
 
 #include <stdio.h>
@@ -214,14 +216,34 @@ static int compare_samples(const json_t *meta, const struct image_list *list, co
     return code;
 }
 
+/* Compares the names of the classes and the label of each image. */
+static int compare_classes(const json_t *meta, const struct image_list *list, const char *root,
+                           const char *force, bool report, json_t **changed, struct error *err)
+{
+    const char *was = json_string_value(json_object_get(meta, "classes_crc32c"));
+    char is[16];
+    snprintf(is, sizeof is, "%08x", (unsigned)image_list_classes_hash(list));
+    if (!was || !list->labels || strcmp(was, is) == 0) return 0;
+    if (is_forced(force, "data.root")) {
+        if (report) log_warn("%s: classes or labels differ; accepted by --force-resume", root);
+        if (!*changed) *changed = json_object();
+        json_object_set_new(*changed, "classes_crc32c", json_pack("[s, s]", was, is));
+        return 0;
+    }
+    error_set(err, EXIT_CONFIG, "restore them, or accept them with: --force-resume data.root",
+              "classes or labels differ from the run's: checksum %s before, %s now", was, is);
+    return error_at(err, root, 0, 0), EXIT_CONFIG;
+}
+
 static int compare_images(const struct run *run, const json_t *meta, const struct config *config,
                           const char *force, bool report, json_t **changed, struct error *err)
 {
     const char *was = json_string_value(json_object_get(meta, "data_crc32c"));
+    struct data_options options = train_data_options(config);
     struct image_list list;
     char is[16];
     if (!was) return 0; /* written by a version without checksums */
-    int code = image_list_read(&list, config->data.root, config->data.include, config->data.exclude, err);
+    int code = image_list_open(&list, &options, err);
     if (code) return code;
     snprintf(is, sizeof is, "%08x", (unsigned)image_list_hash(&list));
     if (strcmp(was, is) != 0) {
@@ -243,6 +265,7 @@ static int compare_images(const struct run *run, const json_t *meta, const struc
     }
     if (!code && strcmp(was, is) == 0)
         code = compare_samples(meta, &list, config->data.root, force, report, changed, err);
+    if (!code) code = compare_classes(meta, &list, config->data.root, force, report, changed, err);
     image_list_free(&list);
     return code;
 }

@@ -45,7 +45,20 @@ static void prefetch(struct trainer *t, int64_t index, int64_t done, const struc
     t->sent = host;
 }
 
-/* Uploads the input of a micro-batch and sets *target: the teacher's output, or rows of the cache. */
+/* Uploads the labels of a micro-batch. */
+static void set_labels(struct trainer *t, const struct batch *host)
+{
+    struct device *dev = t->device;
+    size_t bytes = (size_t)host->count * sizeof *t->labels;
+    dev->upload(dev, t->labels, host->labels, bytes);
+    t->mixed = host->labels2 != NULL;
+    if (!t->mixed) return;
+    dev->upload(dev, t->labels + t->micro, host->labels2, bytes);
+    dev->upload(dev, t->labels + 2 * t->micro, host->share, bytes);
+}
+
+/* Uploads the input of a micro-batch, and its labels, and sets *target: the teacher's output, or rows of the
+ * cache, or NULL. */
 static int prepare(struct trainer *t, int64_t index, int64_t count, const struct batch_source *source,
                    const float **target, struct error *err)
 {
@@ -54,6 +67,9 @@ static int prepare(struct trainer *t, int64_t index, int64_t count, const struct
     int code = source->fetch(source->context, index, &host, &ids, err);
     if (code) return code;
     set_input(t, &host);
+    *target = NULL;
+    if (t->objective->labels) set_labels(t, &host);
+    if (!t->objective->teacher) return 0;
     if (t->teacher) {
         *target = t->teacher->out;
         return tower_forward_bound(t->teacher, &(struct batch){.input = t->input, .count = count}, err);
@@ -241,7 +257,11 @@ void trainer_clipping(const struct config *config, char *text, size_t size)
 
 struct batch step_batch(const struct trainer *t, int64_t count)
 {
-    return (struct batch){.input = trainer_student_input(t), .count = count};
+    struct batch batch = {.input = trainer_student_input(t), .count = count, .labels = t->labels};
+    if (!t->mixed) return batch;
+    batch.labels2 = t->labels + t->micro;
+    batch.share = (const float *)(const void *)(t->labels + 2 * t->micro);
+    return batch;
 }
 
 int step_forward(struct trainer *t, int64_t index, int64_t done, int64_t count,
@@ -269,7 +289,7 @@ int step_add_sums(struct trainer *t, int64_t step, const double *sums, struct st
     if (!isfinite(sums[0])) return step_diverged(t, step, "the loss is not finite", false, err);
     result->loss += sums[0];
     for (int i = 0; i < objective_sums(t->objective) - 1; i++)
-        result->metrics[i].value += sums[1 + i] / t->units;
+        result->metrics[i].value += t->units > 0 ? sums[1 + i] / t->units : 0;
     return 0;
 }
 
@@ -432,14 +452,48 @@ static double stream_waited(const struct trainer *t)
     return weight_stream_waited_seconds(t->teacher_stream) + weight_stream_waited_seconds(t->student_stream);
 }
 
+/* Refuses labels that the classifier does not have. */
+static int check_labels(const struct trainer *t, const struct batch *host, struct error *err)
+{
+    const int32_t *labels[] = {host->labels, host->labels2};
+    if (!host->labels) return error_set(err, EXIT_CONFIG, NULL, "the images have no labels");
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; labels[k] && i < host->count; i++)
+            if (labels[k][i] < -1 || labels[k][i] >= t->student->out_width)
+                return error_set(err, EXIT_CONFIG, "raise model_s.classes",
+                                 "an image has the label %d, the classifier has %lld classes", labels[k][i],
+                                 (long long)t->student->out_width);
+    return 0;
+}
+
+/* Sets t->units: of the step's micro-batches of all ranks, before the first forward. */
+static int count_units(struct trainer *t, const struct batch_source *source, struct error *err)
+{
+    const int64_t *ids;
+    double units = 0;
+    int code = 0;
+    t->units = (double)t->images;
+    if (!t->objective->units) return 0;
+    for (int64_t done = 0, index = 0; done < t->batch && !code; index++) {
+        struct batch host = {.count = t->batch - done < t->micro ? t->batch - done : t->micro};
+        code = source->fetch(source->context, index, &host, &ids, err);
+        if (!code && t->objective->labels) code = check_labels(t, &host, err);
+        if (!code) units += (double)t->objective->units(&host);
+        done += host.count;
+    }
+    if (!code && t->dp) code = comm_all_reduce(&t->ranks, COMM_SUM, &units, 1, err);
+    t->units = units;
+    return code;
+}
+
 int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
                  struct step_result *result, struct error *err)
 {
     *result = (struct step_result){0};
     for (int i = 0; i < OBJECTIVE_METRICS; i++) result->metrics[i].name = t->objective->metrics[i];
-    t->units = (double)t->images;
     double waited = stream_waited(t);
-    int code = (t->dp ? dp_step : step_alone)(t, step, lr, source, result, err);
+    int code = count_units(t, source, err);
+    if (!code) code = (t->dp ? dp_step : step_alone)(t, step, lr, source, result, err);
     if (t->lost.code) { /* the optimizer only knows that a reduction failed */
         code = t->lost.code;
         if (err) *err = t->lost;

@@ -56,6 +56,7 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
     g->pos_resize = (enum pos_resize)tower->pos_resize;
     if (tower->pool) g->pool = (enum pool)tower->pool;
     if (tower->norm) g->norms = (enum norms)tower->norm;
+    if (objective_of(c)->labels) g->classes = tower->classes ? tower->classes : CLASSES_UNKNOWN;
     return 0;
 }
 
@@ -226,14 +227,20 @@ static int settle(struct config *c, const struct config_tower *tower, const stru
                   bool random, struct model_shape *g, struct weights **weights,
                   struct preprocess_found *images, struct error *err)
 {
-    bool from_file = !random && tower->weight[0] && tower->init != TOWER_INIT_RANDOM;
+    bool from_file = !random && tower->weight[0] && tower->init != TOWER_INIT_RANDOM,
+         alone = !objective_of(c)->teacher;
     int64_t size = size_given(c, tower, teacher);
     *images = (struct preprocess_found){.from = ""};
     int code = describe(c, tower, from_file, g, err);
     if (code) return code;
     if (!from_file && !random && tower->init != TOWER_INIT_RANDOM)
-        return error_set(err, EXIT_CONFIG, "set model.weight_t and model.weight_s",
-                         "the %s has no checkpoint", tower == &c->model_s ? "student" : "teacher");
+        return error_set(err, EXIT_CONFIG,
+                         alone ? "set model.weight, or model.init: random"
+                               : "set model.weight_t and model.weight_s",
+                         "the %s has no checkpoint",
+                         alone                  ? "model"
+                         : tower == &c->model_s ? "student"
+                                                : "teacher");
     if (!from_file) {
         size_random(tower, size, teacher, g);
         return model_shape_check(g, tower->head_dim, err);
@@ -275,10 +282,37 @@ static int check_pair(const struct config *c, const struct model_shape *teacher,
     return 0;
 }
 
+/* Determines the shape of a model without a teacher. */
+static int settle_model(struct config *c, bool random, struct model_shape *g, struct weights **weights,
+                        struct error *err)
+{
+    struct preprocess_found images;
+    char text[24];
+    bool pipeline_given = config_given(c, "data.pipeline");
+    int code = settle(c, &c->model_s, NULL, random, g, weights, &images, err);
+    if (!code && !c->data.image_size) c->data.image_size = g->image;
+    if (!code) code = config_resolve(c, (enum model_family)g->family, err);
+    if (!code) code = preprocess_assign(c, &images, pipeline_given, err);
+    if (!code) memcpy(c->images_from[1], c->images_from[0], sizeof c->images_from[0]);
+    if (!code && g->classes < 1)
+        code = error_set(err, EXIT_CONFIG, "set model.classes, or data.root",
+                         "the number of classes is unknown: neither the images nor the checkpoint give it");
+    snprintf(text, sizeof text, "%lld", (long long)g->classes);
+    if (!code && !c->model_s.classes) code = config_assign(c, "model_s.classes", text, err);
+    if (!code) return 0;
+    weights_close(*weights);
+    *weights = NULL;
+    return code;
+}
+
 int trainer_shapes(struct config *c, bool random, struct model_shape *teacher, struct model_shape *student,
                    struct weights **teacher_weights, struct weights **student_weights, struct error *err)
 {
     *teacher_weights = *student_weights = NULL;
+    if (!objective_of(c)->teacher) {
+        memset(teacher, 0, sizeof *teacher);
+        return settle_model(c, random, student, student_weights, err);
+    }
     struct preprocess_found images[2];
     bool pipeline_given = config_given(c, "data.pipeline");
     int code = settle(c, &c->model_t, NULL, random, teacher, teacher_weights, &images[0], err);

@@ -36,6 +36,15 @@ enum dtype trainer_tower_type(const struct config_tower *tower)
     return tower->dtype == TOWER_DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F32;
 }
 
+/* Returns the outputs of the distillation head; 0: there is none. */
+static int64_t head_width(const struct trainer *t)
+{
+    const struct config *c = t->config;
+    if (!t->objective->teacher) return 0;
+    bool linear = c->loss.head == LOSS_HEAD_LINEAR || t->teacher_shape.out != t->student_shape.out;
+    return linear ? t->teacher_shape.out : 0;
+}
+
 /* Returns the student's memory options, from optim.*. */
 static struct tower_options student_options(const struct trainer *t)
 {
@@ -58,9 +67,7 @@ static struct tower_options student_options(const struct trainer *t)
         .saved = c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT ? SAVED_8BIT : SAVED_MINIMAL,
         .backward_twice = t->twice,
         .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
-        .target = c->loss.head == LOSS_HEAD_LINEAR || t->teacher_shape.out != t->student_shape.out
-                      ? t->teacher_shape.out
-                      : 0,
+        .target = head_width(t),
         .weights_class = MEMORY_WEIGHTS,
         .activations_class = MEMORY_ACTIVATIONS,
     };
@@ -368,7 +375,12 @@ static int create_buffers(struct trainer *t, struct error *err)
             goto fail;
     }
     if (!(t->dout = allocate(t, MEMORY_WORKSPACE, outs, "gradient of the output", err))) goto fail;
-    if (!t->teacher && !(t->target = allocate(t, MEMORY_WORKSPACE, outs, "targets", err))) goto fail;
+    if (t->objective->labels &&
+        !(t->labels = allocate(t, MEMORY_DATA, 3 * (size_t)t->micro * sizeof *t->labels, "labels", err)))
+        goto fail;
+    if (t->objective->teacher && !t->teacher &&
+        !(t->target = allocate(t, MEMORY_WORKSPACE, outs, "targets", err)))
+        goto fail;
     if (!(t->sums = allocate(t, MEMORY_WORKSPACE, step_sums_bytes(t), "loss", err))) goto fail;
     if (!(t->host_sums = streams->host_allocate(t->device, step_sums_bytes(t)))) {
         error_set(err, EXIT_HOST_MEMORY, NULL, "no memory for %zu bytes of losses", step_sums_bytes(t));
@@ -481,7 +493,7 @@ int trainer_create_distributed(struct trainer **trainer, struct config *config, 
     if ((code = plan_step(t, err)) != 0) goto fail;
     t->loss = loss_options(config);
     if ((code = check_combination(t, err)) != 0) goto fail;
-    if ((code = create_teacher(t, teacher_weights, err)) != 0) goto fail;
+    if (t->objective->teacher && (code = create_teacher(t, teacher_weights, err)) != 0) goto fail;
     if (config->train.cache_teacher && (code = cache_outputs(t, cache, context, err)) != 0) goto fail;
     if ((code = create_student(t, student_weights, err)) != 0) goto fail;
     double head = 2.0 * (double)(t->student_shape.out * t->student->options.target * t->student->out_rows);
@@ -518,6 +530,7 @@ void trainer_close(struct trainer *t)
     device_free(t->device, t->input);
     device_free(t->device, t->next_input);
     device_free(t->device, t->target);
+    device_free(t->device, t->labels);
     device_free(t->device, t->dout);
     device_free(t->device, t->sums);
     t->device->streams->host_free(t->device, t->host_sums);

@@ -62,6 +62,8 @@ struct trainer {
     struct device_stream *copies;         /* side stream of these copies */
     struct device_event *taken, *arrived; /* next_input may be overwritten; it is filled */
     struct batch sent;                    /* host memory being copied to next_input; input NULL: none */
+    int32_t *labels;    /* device (micro) of a micro-batch, second labels, and shares F32; NULL: not read */
+    bool mixed;         /* the second labels and the shares are set */
     float *target;      /* (micro*out_rows, out_width): teacher's output, or gathered from the cache */
     float *host_target; /* (micro, out_width), host: staging of cached rows */
     float *dout;        /* the same shape as target */
@@ -107,9 +109,9 @@ int trainer_optimizer(const struct trainer *trainer, struct meopt_options *optio
 
 /* A source of micro-batches. */
 struct batch_source {
-    /* Fetches micro-batch `index` of the step, of batch->count rows: sets batch->input, in host memory,
-     * and *ids, the index of each row in the dataset (for cached targets). Both remain valid until the
-     * next call. */
+    /* Fetches micro-batch `index` of the step, of batch->count rows: sets batch->input and, if the objective
+     * reads them, the labels, in host memory, and *ids, the index of each row in the dataset (for cached
+     * targets). All remain valid until the next call. */
     int (*fetch)(void *context, int64_t index, struct batch *batch, const int64_t **ids, struct error *err);
     /* Optional: returns the input that `fetch` will set for micro-batch 0 of the next step if it is already
      * loaded, else NULL. */

@@ -41,7 +41,7 @@ static const struct wrong corpus[] = {
     {"zzzzzzzz: 1\n", 1, 1, "zzzzzzzz",
      "model, model_t, model_s, loss, data, data_s, train, optim, device, dist, run"},
     {"model:\n  weigth_t: a.pt\n", 2, 3, "model.weigth_t", "model.weight_t"},
-    {"model:\n  weight: a.pt\n", 2, 3, "model.weight", "model_t.weight|'model_t:'"},
+    {"model:\n  weight: a.pt\n", 2, 3, "model.weight", "model_t|model_s|classify"},
     {"model_t:\n  weight_t: a.pt\n", 2, 3, "model_t.weight_t", "model_t.weight"},
     {"# 注释\nmodel_s:\n  # 宽度\n  宽度: 64\n", 4, 3, "model_s.宽度", "meopt config list"},
     {"optim: {lr: 0.1, 名: 1}\n", 1, 18, "optim.名", "meopt config list"},
