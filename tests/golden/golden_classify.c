@@ -1,0 +1,287 @@
+/* Image classifiers against the classes of timm, torchvision and transformers: logits, cross entropy of two
+ * smoothed labels, every gradient, six steps of torch.optim.AdamW; and a classifier with other classes. The
+ * files are those that the libraries save (tests/make/classifiers.py). On a card: MEOPT_TEST_DEVICE=hip:0. */
+#include "core/meopt.h"
+#include "core/nn/tower.h"
+#include "tests/golden/golden.h"
+
+#include <stdio.h>
+
+enum { CLASSES = 7, OTHER_CLASSES = 5, STEPS = 6 };
+static const float smoothing = 0.1f;
+
+struct subject {
+    struct device *device;
+    struct tower *tower;
+    struct meopt *opt;
+    struct parameter **trained; /* in the optimizer's order */
+    size_t count;
+    int64_t batch;
+    float *images, *dout, *share; /* on the device */
+    int32_t *labels, *labels2;
+    double *sums;  /* loss, top-1, top-5 */
+    float **taken; /* host: values by parameter, from a file with the tower's keys */
+};
+
+static void *uploaded(struct device *device, const struct weights *golden, const char *name, enum dtype type)
+{
+    struct error err = {0};
+    int64_t at = weights_find(golden, name), count = weights_tensor(golden, at)->count;
+    void *host = xmalloc((size_t)count * 4),
+         *p = device_alloc(device, MEMORY_DATA, (size_t)count * 4, name, &err);
+    assert_non_null(p);
+    assert_int_equal(weights_read(golden, at, host, type, &err), 0);
+    device->upload(device, p, host, (size_t)count * 4);
+    free(host);
+    return p;
+}
+
+/* A classifier of `classes`; CLASSES_UNKNOWN: as many as the file's. */
+static void subject_open(struct subject *s, const char *dir, int64_t classes, enum dtype compute)
+{
+    struct error err = {0};
+    struct weights *file = golden_open("classify", dir, "model.safetensors"),
+                   *golden = golden_open("classify", dir, "golden.safetensors");
+    const char *name = getenv("MEOPT_TEST_DEVICE") ? getenv("MEOPT_TEST_DEVICE") : "cpu";
+    struct model_shape g = {.heads = 2, .image = 21, .classes = classes};
+    *s = (struct subject){.batch = weights_tensor(golden, weights_find(golden, "share"))->count};
+    if (device_open(&s->device, name, 0, &err)) fail_msg("%s", err.what);
+    if (model_shape_infer(&g, file, 0, &err)) fail_msg("%s: %s", dir, err.what);
+    assert_int_equal(g.classes, classes > 0 ? classes : CLASSES);
+    if (strncmp(dir, "hf-dinov2", 9) == 0) assert_int_equal(g.pool, POOL_CLS_AVG);
+    struct tower_options options = {.batch = s->batch,
+                                    .compute = compute,
+                                    .weight_type = compute,
+                                    .grad_type = DTYPE_F32,
+                                    .gradients = GRADIENTS_KEEP,
+                                    .weights_class = MEMORY_WEIGHTS,
+                                    .activations_class = MEMORY_ACTIVATIONS};
+    if (tower_create(&s->tower, s->device, &g, &options, &err) ||
+        tower_init_random(s->tower, 1, true, NULL, NULL, &err) ||
+        tower_load(s->tower, file, NULL, NULL, &err))
+        fail_msg("%s: %s", dir, err.what);
+    assert_int_equal(s->tower->out_width, g.classes);
+    tower_bind_scratch(s->tower,
+                       device_alloc(s->device, MEMORY_WORKSPACE, s->tower->scratch_bytes, "scratch", &err));
+    s->images = uploaded(s->device, golden, "images", DTYPE_F32);
+    s->share = uploaded(s->device, golden, "share", DTYPE_F32);
+    s->labels = uploaded(s->device, golden, "labels", DTYPE_I32);
+    s->labels2 = uploaded(s->device, golden, "labels2", DTYPE_I32);
+    s->sums = device_alloc(s->device, MEMORY_WORKSPACE, 3 * sizeof(double), "sums", &err);
+    s->dout = device_alloc(s->device, MEMORY_WORKSPACE, (size_t)(s->batch * g.classes) * 4, "dout", &err);
+    s->taken = xcalloc((size_t)s->tower->parameter_count, sizeof *s->taken);
+    weights_close(file);
+    weights_close(golden);
+}
+
+static void subject_close(struct subject *s)
+{
+    for (int i = 0; i < s->tower->parameter_count; i++) free(s->taken[i]);
+    free(s->taken);
+    free(s->trained);
+    meopt_destroy(s->opt);
+    tower_close(s->tower);
+    device_close(s->device);
+}
+
+/* Returns the loss of the batch, with its gradient in dout. */
+static double forward(struct subject *s)
+{
+    double sums[3] = {0};
+    struct device *device = s->device;
+    int64_t classes = s->tower->out_width;
+    device->upload(device, s->sums, sums, sizeof sums);
+    device->ops->fill(device, s->dout, 0, (size_t)(s->batch * classes) * 4);
+    tower_forward(s->tower, &(struct batch){.input = s->images, .count = s->batch});
+    device->ops->cross_entropy(device, &(struct cross_entropy){.logits = s->tower->out,
+                                                               .label = s->labels,
+                                                               .label2 = s->labels2,
+                                                               .share = s->share,
+                                                               .smoothing = smoothing,
+                                                               .weight = 1 / (float)s->batch,
+                                                               .dlogits = s->dout,
+                                                               .loss = s->sums,
+                                                               .top1 = s->sums + 1,
+                                                               .top5 = s->sums + 2,
+                                                               .R = s->batch,
+                                                               .C = classes});
+    device->sync(device);
+    device->download(device, sums, s->sums, sizeof sums);
+    return sums[0];
+}
+
+static void backward(struct subject *s)
+{
+    struct error err = {0};
+    if (tower_backward(s->tower, &(struct batch){.input = s->images, .count = s->batch}, s->dout, true, true,
+                       NULL, NULL, &err))
+        fail_msg("%s", err.what);
+}
+
+static int take(void *context, int index, const float *values, struct error *err)
+{
+    struct subject *s = context;
+    size_t bytes = (size_t)s->tower->parameters[index].count * sizeof *values;
+    (void)err;
+    s->taken[index] = xrealloc(s->taken[index], bytes);
+    memcpy(s->taken[index], values, bytes);
+    return 0;
+}
+
+/* Reads a file that has values under the model's keys into `taken`: through a second tower. */
+static void take_file(struct subject *s, const char *dir, const char *name)
+{
+    struct error err = {0};
+    struct weights *file = golden_open("classify", dir, name);
+    struct tower_options options = {.batch = 1,
+                                    .compute = DTYPE_F32,
+                                    .weight_type = DTYPE_F32,
+                                    .weights_class = MEMORY_TEACHER,
+                                    .activations_class = MEMORY_TEACHER};
+    struct tower *tower;
+    if (tower_create(&tower, s->device, &s->tower->model_shape, &options, &err) ||
+        tower_load(tower, file, take, s, &err))
+        fail_msg("%s: %s", dir, err.what);
+    tower_close(tower);
+    weights_close(file);
+}
+
+/* Returns the worst relative error of a gradient. */
+static double gradient_error(struct subject *s, char *worst_name, size_t size)
+{
+    double worst = 0;
+    for (int i = 0; i < s->tower->parameter_count; i++) {
+        const struct parameter *p = &s->tower->parameters[i];
+        if (!p->trained) continue;
+        double *grad = device_values(s->device, p->grad, p->grad_type, p->count),
+               *reference = xmalloc((size_t)p->count * sizeof *reference);
+        assert_non_null(s->taken[i]);
+        for (int64_t k = 0; k < p->count; k++) reference[k] = (double)s->taken[i][k];
+        double error = rel_l2(grad, reference, p->count);
+        if (!(error <= worst)) {
+            worst = error;
+            snprintf(worst_name, size, "%s", p->name);
+        }
+        free(grad);
+        free(reference);
+    }
+    return worst;
+}
+
+static void optimizer_open(struct subject *s)
+{
+    struct meopt_error library = {0};
+    struct meopt_options options;
+    meopt_options_init(&options, sizeof options, MEOPT_APADAMW);
+    options.beta1 = 0.9;
+    options.beta2 = 0.95;
+    options.eps = 1e-8;
+    options.weight_decay = 0.05;
+    options.device = (struct meopt_device *)s->device;
+    struct meopt_tensor *table = xcalloc((size_t)s->tower->parameter_count, sizeof *table);
+    s->trained = xcalloc((size_t)s->tower->parameter_count, sizeof *s->trained);
+    for (int i = 0; i < s->tower->parameter_count; i++) {
+        struct parameter *p = &s->tower->parameters[i];
+        if (!p->trained) continue;
+        table[s->count] = (struct meopt_tensor){
+            .name = p->name, .ndim = p->ndim, .flags = p->decay ? 0 : MEOPT_NO_DECAY, .weights = p->weight};
+        memcpy(table[s->count].shape, p->shape, sizeof p->shape);
+        s->trained[s->count++] = p;
+    }
+    if (meopt_create(&s->opt, &options, table, s->count, &library)) fail_msg("%s", library.message);
+    free(table);
+}
+
+static void step(struct subject *s, int64_t number)
+{
+    struct meopt_error library = {0};
+    int failed = meopt_step_begin(s->opt, number, 1e-3, 0, &library);
+    for (size_t i = 0; i < s->count && !failed; i++)
+        failed = meopt_step_tensor(s->opt, i, s->trained[i]->grad, MEOPT_F32, 1, &library);
+    if (failed || meopt_step_end(s->opt, NULL, &library)) fail_msg("%s", library.message);
+}
+
+/* Returns the worst difference of a parameter. */
+static double end_error(struct subject *s)
+{
+    double worst = 0;
+    for (int i = 0; i < s->tower->parameter_count; i++) {
+        const struct parameter *p = &s->tower->parameters[i];
+        if (!p->trained) continue;
+        double *mine = device_values(s->device, p->weight, DTYPE_F32, p->count);
+        /* the k third of a qkv bias has a mathematically zero gradient and follows rounding noise */
+        bool noise = strstr(p->name, "qkv.bias") != NULL;
+        for (int64_t k = 0; k < p->count; k++)
+            if (!noise || k < p->count / 3 || k >= p->count / 3 * 2)
+                worst = fmax(worst, fabs(mine[k] - (double)s->taken[i][k]));
+        free(mine);
+    }
+    return worst;
+}
+
+static void equals_library(const char *dir)
+{
+    struct subject s;
+    struct weights *golden = golden_open("classify", dir, "golden.safetensors");
+    double *loss = golden_tensor(golden, "loss", NULL), *logits = golden_tensor(golden, "logits", NULL),
+           worst_loss = 0, gradients = 0, out = 0;
+    char worst[80] = "";
+    subject_open(&s, dir, CLASSES_UNKNOWN, DTYPE_F32);
+    optimizer_open(&s);
+    for (int64_t i = 0; i < STEPS; i++) {
+        double found = forward(&s);
+        worst_loss = fmax(worst_loss, fabs(found - loss[i]) / loss[i]);
+        backward(&s);
+        if (i == 0) {
+            double *mine = device_values(s.device, s.tower->out, DTYPE_F32, s.batch * CLASSES);
+            out = rel_l2(mine, logits, s.batch * CLASSES);
+            free(mine);
+            take_file(&s, dir, "gradient.safetensors");
+            gradients = gradient_error(&s, worst, sizeof worst);
+        }
+        step(&s, i + 1);
+    }
+    take_file(&s, dir, "final.safetensors");
+    double end = end_error(&s);
+    printf("%-20s logits %.1e loss %.1e gradients %.1e (%s) final %.1e\n", dir, out, worst_loss, gradients,
+           worst, end);
+    if (!(out <= 1e-5 && worst_loss <= 1e-5 && gradients <= 1e-5 && end <= 1e-5))
+        fail_msg("%s: outside the fp32 tolerance", dir);
+    subject_close(&s);
+    weights_close(golden);
+    free(loss);
+    free(logits);
+}
+
+static void classifiers_equal_the_libraries(void **state)
+{
+    (void)state;
+    golden_each("classify", equals_library);
+}
+
+static void starts_at_zero(const char *dir)
+{
+    for (enum dtype compute = DTYPE_F32; compute <= DTYPE_BF16; compute++) {
+        struct subject s;
+        subject_open(&s, dir, OTHER_CLASSES, compute);
+        /* labels of the file's classes: those that remain */
+        int32_t label[] = {0, 1, 2, 4};
+        s.device->upload(s.device, s.labels, label, sizeof label);
+        s.device->upload(s.device, s.labels2, label, sizeof label);
+        assert_true(fabs(forward(&s) - log(OTHER_CLASSES)) <= 1e-6);
+        subject_close(&s);
+    }
+}
+
+static void first_loss_of_a_new_classifier_is_ln_classes(void **state)
+{
+    (void)state;
+    golden_each("classify", starts_at_zero);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(classifiers_equal_the_libraries),
+                                       cmocka_unit_test(first_loss_of_a_new_classifier_is_ln_classes)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
