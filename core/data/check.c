@@ -27,18 +27,14 @@ struct check {
 static struct error *examine(const struct check *c, int64_t id)
 {
     struct error err = {0};
-    char *bytes = NULL;
-    size_t size = 0;
-    struct image image = {0};
-    int code = image_read(c->root, c->list->names[id], &bytes, &size, &err);
-    if (!code) code = image_decode(&image, (const uint8_t *)bytes, size, &err);
+    struct image image;
+    int code = image_load(&image, c->root, c->list->names[id], &err);
     if (code) {
         char *path = path_join(c->root, c->list->names[id]);
         error_at(&err, path, 0, 0);
         free(path);
     }
     image_free(&image);
-    free(bytes);
     struct error *problem = code ? xmalloc(sizeof *problem) : NULL;
     if (problem) *problem = err;
     return problem;

@@ -72,14 +72,15 @@ struct data_options {
      * bad images are not replaced */
     bool whole;
     uint64_t seed;
-    int64_t batch;         /* images of this rank in a batch */
-    int rank, ranks;       /* 0, 1 for a single rank */
-    int64_t micro, global; /* images of a micro-batch (0: 1), of the batch of all ranks (0: batch of each) */
-    int64_t workers;       /* 0: one per processor */
-    int64_t prefetch;      /* batches ready ahead */
-    double max_bad;        /* fatal share of undecodable images */
-    bool labels;           /* read the class of each image (labels.h) */
-    bool validation;       /* the part for validation of a root with several parts */
+    int64_t batch;          /* images of this rank in a batch */
+    int rank, ranks;        /* 0, 1 for a single rank */
+    int64_t micro, global;  /* images of a micro-batch (0: 1), of the batch of all ranks (0: batch of each) */
+    int64_t workers;        /* 0: one per processor */
+    int64_t prefetch;       /* batches ready ahead */
+    double max_bad;         /* fatal share of undecodable images */
+    const char *label_file; /* with labels: a CSV list, or "coarse" (labels.h); NULL or "": none */
+    bool labels;            /* read the class of each image (labels.h) */
+    bool validation;        /* the part for validation of a root with several parts */
     const struct data *classes; /* the training images, whose classes these have; NULL: their own */
 };
 

@@ -2,8 +2,10 @@
  * replicated, palettes expanded, alpha dropped, Adobe CMYK through PIL's own formula. EXIF orientation is
  * ignored; of an animation, the first frame is drawn on black. A truncated file is an error. One
  * difference: 16-bit grey keeps its high byte, like 16-bit colour, where PIL clips it to white. */
+#include "core/data/list.h"
 #include "core/data/data.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -321,6 +323,32 @@ int image_decode(struct image *image, const uint8_t *bytes, size_t size, struct 
     const char *other = other_kind(bytes, size);
     return other ? error_set(err, EXIT_FAILED, NULL, "is %s file, neither JPEG, PNG nor WebP", other)
                  : error_set(err, EXIT_FAILED, NULL, "is neither JPEG, PNG nor WebP");
+}
+
+/* Turns planes of red, green and blue into pixels. */
+static int decode_planes(struct image *image, const uint8_t *bytes, size_t size, int side, struct error *err)
+{
+    size_t plane = (size_t)side * (size_t)side;
+    if (size != 3 * plane)
+        return error_set(err, EXIT_FAILED, NULL, "has %zu bytes, expected %zu", size, 3 * plane);
+    int code = allocate(image, side, side, err);
+    for (size_t i = 0; i < 3 * plane && !code; i++) image->rgb[i] = bytes[i % 3 * plane + i / 3];
+    return code;
+}
+
+int image_load(struct image *image, const char *root, const char *name, struct error *err)
+{
+    struct image_place place = image_place(name);
+    char *bytes = NULL;
+    size_t size = 0;
+    *image = (struct image){0};
+    int code = image_read(root, name, &bytes, &size, err), reason = code ? errno : 0;
+    if (!code)
+        code = place.planar ? decode_planes(image, (const uint8_t *)bytes, size, place.planar, err)
+                            : image_decode(image, (const uint8_t *)bytes, size, err);
+    free(bytes);
+    errno = reason;
+    return code;
 }
 
 void image_free(struct image *image)

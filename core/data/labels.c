@@ -1,20 +1,16 @@
 /* The class of each image of a list: see labels.h. */
-#include "core/data/labels.h"
 #include "core/base/file.h"
+#include "core/data/labels_internal.h"
 
 #include <dirent.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-/* Appends to a list of names for a message: at most SHOWN of them, then the number of the others. */
 enum { SHOWN = 5 };
-struct names {
-    char *text;
-    int64_t count;
-};
 
-static void names_add(struct names *names, const char *name)
+void label_names_add(struct label_names *names, const char *name)
 {
     if (names->count++ >= SHOWN) return;
     char *longer = xasprintf("%s%s%s", names->text ? names->text : "", names->text ? ", " : "", name);
@@ -22,8 +18,7 @@ static void names_add(struct names *names, const char *name)
     names->text = longer;
 }
 
-/* Adds a sentence "COUNT WHAT: names" to a text and frees the names. */
-static void names_report(struct names *names, const char *what, char **text)
+void label_names_report(struct label_names *names, const char *what, char **text)
 {
     if (names->count) {
         char *longer =
@@ -33,14 +28,14 @@ static void names_report(struct names *names, const char *what, char **text)
         *text = longer;
     }
     free(names->text);
-    *names = (struct names){0};
+    *names = (struct label_names){0};
 }
 
 /* ---- Numbers of classes ---- */
 
 struct class_entry {
     char *name;
-    int32_t first; /* its number before sorting */
+    int32_t number;
 };
 
 static int by_name(const void *a, const void *b)
@@ -48,33 +43,41 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct class_entry *)a)->name, ((const struct class_entry *)b)->name);
 }
 
-static int by_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
-
-/* Sorts the classes by their names and renumbers the labels. */
-static void sort_classes(struct image_list *list)
+/* Returns the classes sorted by their names, malloc'ed. */
+static struct class_entry *sorted_classes(const struct image_list *list)
 {
     size_t count = (size_t)list->class_count;
-    struct class_entry *entries = xcalloc(count, sizeof *entries);
-    int32_t *number = xcalloc(count, sizeof *number);
+    struct class_entry *entries = xcalloc(count + 1, sizeof *entries);
     for (size_t i = 0; i < count; i++) entries[i] = (struct class_entry){list->classes[i], (int32_t)i};
     qsort(entries, count, sizeof *entries, by_name);
-    for (size_t i = 0; i < count; i++) {
-        list->classes[i] = entries[i].name;
-        number[entries[i].first] = (int32_t)i;
+    return entries;
+}
+
+/* Returns the number of a class; -1: none. */
+static int32_t class_number(const struct class_entry *sorted, int32_t count, const char *name)
+{
+    struct class_entry key = {(char *)(uintptr_t)name, 0}, *found;
+    found = bsearch(&key, sorted, (size_t)count, sizeof key, by_name);
+    return found ? found->number : -1;
+}
+
+void label_sort_classes(struct image_list *list)
+{
+    struct class_entry *entries = sorted_classes(list);
+    int32_t *number = xcalloc((size_t)list->class_count, sizeof *number), kept = 0;
+    for (int32_t i = 0; i < list->class_count; i++) {
+        bool again = kept && strcmp(list->classes[kept - 1], entries[i].name) == 0;
+        if (again) free(entries[i].name);
+        else list->classes[kept++] = entries[i].name;
+        number[entries[i].number] = kept - 1;
     }
+    list->class_count = kept;
     for (int64_t i = 0; i < list->count; i++) list->labels[i] = number[list->labels[i]];
     free(number);
     free(entries);
 }
 
-/* Returns the number of a class name; -1: none. */
-static int32_t class_number(const struct image_list *list, const char *name)
-{
-    char **found = bsearch(&name, list->classes, (size_t)list->class_count, sizeof name, by_text);
-    return found ? (int32_t)(found - list->classes) : -1;
-}
-
-static int32_t add_class(struct image_list *list, const char *name, size_t length)
+int32_t label_add_class(struct image_list *list, const char *name, size_t length)
 {
     int32_t n = list->class_count;
     if ((n & (n - 1)) == 0)
@@ -83,54 +86,82 @@ static int32_t add_class(struct image_list *list, const char *name, size_t lengt
     return list->class_count++;
 }
 
+int32_t label_number(const char *text)
+{
+    int32_t value = 0;
+    const char *c = text;
+    for (; *c >= '0' && *c <= '9' && value < CLASSES_MAX; c++) value = 10 * value + (*c - '0');
+    return c == text || *c || value >= CLASSES_MAX ? -1 : value;
+}
+
+void label_add_numbers(struct image_list *list)
+{
+    int32_t most = 0;
+    for (int64_t i = 0; i < list->count; i++) most = list->labels[i] > most ? list->labels[i] : most;
+    for (int32_t i = 0; i <= most; i++) {
+        char name[16];
+        label_add_class(list, name, (size_t)snprintf(name, sizeof name, "%d", i));
+    }
+}
+
 /* ---- Directories ---- */
 
 /* Lists directories that are no class, because they have no image. */
 static void find_empty(struct image_list *list, const char *directory)
 {
     DIR *dir = opendir(directory);
-    struct names empty = {0};
+    struct class_entry *sorted = sorted_classes(list);
+    struct label_names empty = {0};
     for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;) {
         char *path = path_join(directory, entry->d_name);
         struct stat st;
         if (entry->d_name[0] != '.' && stat(path, &st) == 0 && S_ISDIR(st.st_mode) &&
-            class_number(list, entry->d_name) < 0)
-            names_add(&empty, entry->d_name);
+            class_number(sorted, list->class_count, entry->d_name) < 0)
+            label_names_add(&empty, entry->d_name);
         free(path);
     }
     if (dir) closedir(dir);
-    names_report(&empty, "directories without images are no classes", &list->outside);
+    free(sorted);
+    label_names_report(&empty, "directories without images are no classes", &list->outside);
 }
 
 /* Labels the images by directories and removes those that are in none. */
 static int label_directories(struct image_list *list, const char *root, struct error *err)
 {
     size_t skip = image_list_part_length(list), length = 0;
+    bool archives = image_place(list->names[0]).archive_length > 0;
     int64_t kept = 0;
-    struct names outside = {0};
+    struct label_names outside = {0};
     const char *last = NULL; /* the list is sorted: images of one directory are adjacent */
     for (int64_t i = 0; i < list->count; i++) {
         char *name = list->names[i];
-        const char *class = name + skip, *slash = strchr(class, '/');
+        size_t archive = (size_t)image_place(name).archive_length;
+        const char *class = name + (archive ? archive + 1 : skip), *slash = strchr(class, '/');
         if (!slash) {
-            names_add(&outside, name);
+            label_names_add(&outside, name);
             free(name);
             continue;
         }
         if (!last || length != (size_t)(slash - class) || memcmp(last, class, length) != 0) {
             last = class;
             length = (size_t)(slash - class);
-            add_class(list, class, length);
+            label_add_class(list, class, length);
         }
         list->labels[kept] = list->class_count - 1;
         list->names[kept++] = name;
     }
     list->count = kept;
-    names_report(&outside, "images outside of a class directory are left out", &list->outside);
+    label_names_report(&outside, "images outside of a class directory are left out", &list->outside);
     if (!kept)
-        return error_set(err, EXIT_FAILED, "expected root/CLASS/IMAGE; or name the classes with data.labels",
+        return error_set(err, EXIT_FAILED,
+                         archives ? "expected CLASS/IMAGE in the archives, or KEY.cls for each KEY.jpg"
+                                  : "expected root/CLASS/IMAGE; or name the classes with data.labels",
                          "the images are in no class directories: %s", list->outside);
-    sort_classes(list);
+    label_sort_classes(list);
+    if (archives) {
+        list->classes_from = xasprintf("%d classes, the directories in the archives", list->class_count);
+        return 0;
+    }
     char *directory = xasprintf("%s/%.*s", root, (int)skip, list->names[0]);
     find_empty(list, directory);
     free(directory);
@@ -139,54 +170,108 @@ static int label_directories(struct image_list *list, const char *root, struct e
     return 0;
 }
 
+/* ---- CIFAR ---- */
+
+static int label_cifar(struct image_list *list)
+{
+    for (int64_t i = 0; i < list->count; i++) list->labels[i] = image_place(list->names[i]).label;
+    list->classes_from =
+        xasprintf("%d classes: %s, %s, ...", list->class_count, list->classes[0], list->classes[1]);
+    return 0;
+}
+
 /* ---- The classes of other images ---- */
+
+/* Marks the classes that have images. */
+static uint8_t *used_classes(const struct image_list *list)
+{
+    uint8_t *used = xcalloc((size_t)list->class_count + 1, 1);
+    for (int64_t i = 0; i < list->count; i++) used[list->labels[i]] = 1;
+    return used;
+}
+
+static void report_empty(struct image_list *list, const char *what)
+{
+    struct label_names empty = {0};
+    uint8_t *used = used_classes(list);
+    for (int32_t i = 0; i < list->class_count; i++)
+        if (!used[i]) label_names_add(&empty, list->classes[i]);
+    label_names_report(&empty, what, &list->outside);
+    free(used);
+}
 
 /* Renumbers the classes by those of the training images. */
 static int adopt_classes(struct image_list *list, const struct image_list *train, struct error *err)
 {
-    int32_t *number = xcalloc((size_t)list->class_count, sizeof *number);
-    uint8_t *used = xcalloc((size_t)train->class_count, 1);
-    struct names unknown = {0}, empty = {0};
+    int32_t *number = xcalloc((size_t)list->class_count, sizeof *number), count = train->class_count;
+    struct class_entry *sorted = sorted_classes(train);
+    uint8_t *trained = used_classes(train), *used = used_classes(list);
+    struct label_names unknown = {0};
     for (int32_t i = 0; i < list->class_count; i++) {
-        number[i] = class_number(train, list->classes[i]);
-        if (number[i] < 0) names_add(&unknown, list->classes[i]);
-        else used[number[i]] = 1;
+        number[i] = class_number(sorted, count, list->classes[i]);
+        if (used[i] && (number[i] < 0 || !trained[number[i]])) label_names_add(&unknown, list->classes[i]);
         free(list->classes[i]);
     }
     for (int64_t i = 0; i < list->count && !unknown.count; i++) list->labels[i] = number[list->labels[i]];
     list->class_count = 0;
-    list->classes = xrealloc(list->classes, (size_t)train->class_count * sizeof *list->classes);
-    for (; list->class_count < train->class_count; list->class_count++) {
-        list->classes[list->class_count] = xstrdup(train->classes[list->class_count]);
-        if (!used[list->class_count]) names_add(&empty, list->classes[list->class_count]);
-    }
+    for (int32_t i = 0; i < count; i++) label_add_class(list, train->classes[i], strlen(train->classes[i]));
     int code = 0;
     if (unknown.count)
         code = error_set(err, EXIT_FAILED, "exclude them with data.exclude, or add training images of them",
                          "%lld classes have validation images, but no training images: %s",
                          (long long)unknown.count, unknown.text);
+    else report_empty(list, "classes have no validation images");
     free(unknown.text);
-    names_report(&empty, "classes have no validation images", &list->outside);
-    free(number);
+    free(trained);
     free(used);
+    free(sorted);
+    free(number);
     return code;
+}
+
+static bool wants_coarse(const struct data_options *o)
+{
+    return o->label_file && strcmp(o->label_file, "coarse") == 0;
+}
+
+static bool has_file(const struct data_options *o)
+{
+    return o->labels && o->label_file && o->label_file[0] && !wants_coarse(o);
 }
 
 static int read_labels(struct image_list *list, const struct data_options *o, struct error *err)
 {
     list->labels = xcalloc((size_t)list->count, sizeof *list->labels);
-    int code = label_directories(list, o->root, err);
-    if (!code && o->classes) code = adopt_classes(list, data_list(o->classes), err);
-    else if (!code && list->class_count < 2)
-        code = error_set(err, EXIT_FAILED, "expected root/CLASS/IMAGE with at least two classes",
-                         "all %lld images are of one class, %s", (long long)list->count, list->classes[0]);
+    int code = has_file(o)           ? label_from_file(list, o, err)
+               : list->class_count   ? label_cifar(list)
+               : list->sidecar_count ? label_sidecars(list, o, err)
+                                     : label_directories(list, o->root, err);
+    if (code) return err->file[0] ? code : (error_at(err, o->root, 0, 0), code);
+    if (o->classes) code = adopt_classes(list, data_list(o->classes), err);
+    else {
+        uint8_t *used = used_classes(list);
+        int32_t kinds = 0, last = 0;
+        for (int32_t i = 0; i < list->class_count; i++)
+            if (used[i]) kinds++, last = i;
+        free(used);
+        if (kinds < 2)
+            code = error_set(err, EXIT_FAILED, "classification requires at least two classes",
+                             "all %lld images are of one class, %s", (long long)list->count,
+                             list->classes[last]);
+        else report_empty(list, "classes have no training images");
+    }
     return code ? error_at(err, o->root, 0, 0), code : 0;
 }
 
 int image_list_open(struct image_list *list, const struct data_options *o, struct error *err)
 {
-    struct image_search search = {
-        .root = o->root, .include = o->include, .exclude = o->exclude, .validation = o->validation};
+    bool given = o->include && o->include[0];
+    struct image_search search = {.root = o->root,
+                                  .include = has_file(o) && !given ? "*" : o->include, /* the file chooses */
+                                  .exclude = o->exclude,
+                                  .validation = o->validation,
+                                  .labels = o->labels,
+                                  .coarse = wants_coarse(o)};
     int code = image_list_search(list, &search, err);
     if (!code && o->labels && (code = read_labels(list, o, err)) != 0) image_list_free(list);
     return code;

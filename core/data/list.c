@@ -2,6 +2,7 @@
 #include "core/data/list.h"
 #include "core/base/file.h"
 #include "core/base/retry.h"
+#include "core/data/cifar.h"
 #include "core/data/tar.h"
 
 #include <ctype.h>
@@ -22,7 +23,7 @@ static bool ends_with(const char *name, const char *ending)
     return n > k && strcasecmp(name + n - k, ending) == 0;
 }
 
-static bool wanted(const char *name)
+bool image_name(const char *name)
 {
     return ends_with(name, ".jpg") || ends_with(name, ".jpeg") || ends_with(name, ".png") ||
            ends_with(name, ".webp");
@@ -62,7 +63,7 @@ static bool matches(const char *patterns, const char *name)
 
 /* ---- Directories ---- */
 
-enum { ENDINGS = 12, ENDING_BYTES = 8, IMAGE_BYTES = 256 << 20 };
+enum { ENDINGS = 12, ENDING_BYTES = 8, IMAGE_BYTES = 256 << 20, PLACE_NUMBERS = 5 };
 
 struct walk {
     struct image_list *list;
@@ -80,6 +81,7 @@ struct walk {
     void (*report)(void *context, const struct error *); /* NULL: the first problem is the error */
     void *context;
     int64_t unlisted;
+    bool labels;
 };
 
 /* A directory and its ancestors. */
@@ -89,9 +91,10 @@ struct above {
     const struct above *up;
 };
 
-static void add(struct image_list *list, char *name, struct image_place place)
+void image_list_add(struct image_list *list, char *name, struct image_place place)
 {
-    const int64_t numbers[] = {place.bytes, place.offset, place.archive_length};
+    const int64_t numbers[PLACE_NUMBERS] = {place.bytes, place.offset, place.archive_length, place.label,
+                                            place.planar};
     size_t n = strlen(name) + 1;
     name = xrealloc(name, n + sizeof numbers);
     for (size_t i = 0; i < sizeof numbers; i++) name[n + i] = (char)((uint64_t)numbers[i / 8] >> 8 * (i % 8));
@@ -103,12 +106,15 @@ static void add(struct image_list *list, char *name, struct image_place place)
 
 struct image_place image_place(const char *name)
 {
-    uint64_t numbers[3] = {0};
+    uint64_t numbers[PLACE_NUMBERS] = {0};
     name += strlen(name) + 1;
     for (size_t i = 0; i < sizeof numbers; i++)
         numbers[i / 8] |= (uint64_t)(unsigned char)name[i] << 8 * (i % 8);
-    return (struct image_place){
-        .bytes = (int64_t)numbers[0], .offset = (int64_t)numbers[1], .archive_length = (int64_t)numbers[2]};
+    return (struct image_place){.bytes = (int64_t)numbers[0],
+                                .offset = (int64_t)numbers[1],
+                                .archive_length = (int64_t)numbers[2],
+                                .label = (int32_t)numbers[3],
+                                .planar = (int32_t)numbers[4]};
 }
 
 static void count_unread(struct walk *w, const char *name)
@@ -147,7 +153,7 @@ static int unlisted(struct walk *w, const char *path, const char *what, const ch
 /* Skips a broken link if its name is no image's: silently omitted images would make a different dataset. */
 static int unknown(struct walk *w, const char *path, const char *name, struct error *err)
 {
-    if ((errno == ENOENT || errno == ELOOP) && !wanted(name)) return 0;
+    if ((errno == ENOENT || errno == ELOOP) && !image_name(name)) return 0;
     return unlisted(w, path,
                     errno == ENOENT ? "is a link to a file that does not exist" : "cannot be examined",
                     "repair or remove it, or name it in data.exclude", err);
@@ -161,15 +167,15 @@ static int walk_entry(struct walk *w, const char *below, const char *entry, cons
     char *name = path_join(below, entry), *full = path_join(w->root, name);
     struct stat st = {0};
     int code = 0;
-    if (matches(w->exclude, name)) w->all += wanted(entry);
+    if (matches(w->exclude, name)) w->all += image_name(entry);
     else {
         if (stat(full, &st) != 0) code = unknown(w, full, entry, err);
         if (S_ISDIR(st.st_mode)) code = walk(w, name, up, err);
-        if (S_ISREG(st.st_mode) && !wanted(entry) && !ends_with(entry, ".tar")) count_unread(w, entry);
+        if (S_ISREG(st.st_mode) && !image_name(entry) && !ends_with(entry, ".tar")) count_unread(w, entry);
     }
-    if (S_ISREG(st.st_mode) && wanted(entry)) w->all++;
-    if (S_ISREG(st.st_mode) && wanted(entry) && (!w->include[0] || matches(w->include, name)))
-        add(w->list, name, (struct image_place){.bytes = st.st_size});
+    if (S_ISREG(st.st_mode) && image_name(entry)) w->all++;
+    if (S_ISREG(st.st_mode) && image_name(entry) && (!w->include[0] || matches(w->include, name)))
+        image_list_add(w->list, name, (struct image_place){.bytes = st.st_size});
     else if (S_ISREG(st.st_mode) && ends_with(entry, ".tar")) {
         w->archives = xrealloc(w->archives, (size_t)(w->archive_count + 1) * sizeof *w->archives);
         w->archives[w->archive_count++] = name;
@@ -214,6 +220,23 @@ static int walk(struct walk *w, const char *below, const struct above *up, struc
     return code;
 }
 
+/* Adds a member KEY.cls. webdataset's key ends at the first dot of the last component. */
+static void add_sidecar(struct walk *w, const char *member, int64_t offset, int64_t bytes)
+{
+    struct image_list *list = w->list;
+    const char *dot = strchr(path_basename(member), '.');
+    if (!w->labels || !dot || strcmp(dot, ".cls") != 0) return;
+    if ((list->sidecar_count & (list->sidecar_count - 1)) == 0)
+        list->sidecars =
+            xrealloc(list->sidecars,
+                     (size_t)(list->sidecar_count ? 2 * list->sidecar_count : 1) * sizeof *list->sidecars);
+    list->sidecars[list->sidecar_count++] =
+        (struct image_sidecar){.key = xasprintf("%s/%.*s", w->archive, (int)(dot - member), member),
+                               .archive_length = strlen(w->archive),
+                               .offset = offset,
+                               .bytes = bytes};
+}
+
 static void add_member(void *context, const char *member, int64_t offset, int64_t bytes)
 {
     struct walk *w = context;
@@ -221,11 +244,13 @@ static void add_member(void *context, const char *member, int64_t offset, int64_
     const char *last = path_basename(member);
     if (last[0] == '.' || !last[0]) return;
     char *name = xasprintf("%s/%s", w->archive, member);
-    struct image_place place = {offset, bytes, (int64_t)strlen(w->archive)};
-    if (!wanted(last)) count_unread(w, last);
+    struct image_place place = {
+        .offset = offset, .bytes = bytes, .archive_length = (int64_t)strlen(w->archive)};
+    add_sidecar(w, member, offset, bytes);
+    if (!image_name(last)) count_unread(w, last);
     else w->all++;
-    if (wanted(last) && !matches(w->exclude, name) && (!w->include[0] || matches(w->include, name)))
-        add(w->list, name, place);
+    if (image_name(last) && !matches(w->exclude, name) && (!w->include[0] || matches(w->include, name)))
+        image_list_add(w->list, name, place);
     else free(name);
 }
 
@@ -378,10 +403,12 @@ int image_list_search(struct image_list *list, const struct image_search *search
                      .include = search->include ? search->include : "",
                      .exclude = search->exclude,
                      .report = search->report,
-                     .context = search->context};
+                     .context = search->context,
+                     .labels = search->labels};
     int code = read_archives(&w, walk(&w, "", NULL, err), err);
+    bool cifar = !code && !w.all && (code = cifar_list(list, search, err), list->count > 0);
     if (search->unlisted) *search->unlisted = w.unlisted;
-    list->unread = unread_text(&w);
+    if (!cifar) list->unread = unread_text(&w);
     if (!code && list->count == 0) {
         if (w.all)
             error_set(err, EXIT_FAILED, "patterns match paths relative to data.root",
@@ -398,7 +425,7 @@ int image_list_search(struct image_list *list, const struct image_search *search
         image_list_free(list);
         return code;
     }
-    if (!w.include[0]) select_part(list, search->validation);
+    if (!w.include[0] && !cifar) select_part(list, search->validation);
     qsort(list->names, (size_t)list->count, sizeof *list->names, by_bytes);
     return 0;
 }
@@ -479,6 +506,8 @@ void image_list_free(struct image_list *list)
     for (int32_t i = 0; i < list->class_count; i++) free(list->classes[i]);
     free(list->classes);
     free(list->labels);
+    for (int64_t i = 0; i < list->sidecar_count; i++) free(list->sidecars[i].key);
+    free(list->sidecars);
     free(list->classes_from);
     free(list->outside);
     free(list->chosen);

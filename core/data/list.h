@@ -21,9 +21,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* A member KEY.cls of a tar archive, which contains the label of KEY.jpg. */
+struct image_sidecar {
+    char *key; /* SHARD/KEY */
+    size_t archive_length;
+    int64_t offset, bytes;
+    int32_t label;
+};
+
 struct image_list {
-    /* after its NUL each name has the image's size in bytes, 8 bytes little-endian, then its location
-     * (image_place) */
+    /* after its NUL each name has the image's size in bytes, 8 bytes little-endian, then its location and
+     * label (image_place) */
     char **names;
     int64_t count;
     char *chosen; /* description of the part that was chosen; NULL: there is only one */
@@ -32,12 +40,15 @@ struct image_list {
     int32_t *labels; /* (count) */
     char **classes;  /* (class_count) names, in the order of their numbers */
     int32_t class_count;
+    struct image_sidecar *sidecars; /* (sidecar_count) .cls members of archives, with search.labels */
+    int64_t sidecar_count;
     char *classes_from; /* description of where the classes come from */
     char *outside;      /* description of images and classes left out; NULL: none */
 };
 struct image_search {
     const char *root, *include, *exclude; /* patterns may be NULL or "" */
-    bool validation; /* images for validation (else for test) instead of those for training */
+    bool validation;                      /* images for validation, else for test; false: for training */
+    bool labels, coarse;                  /* collect labels; coarse: the 20 superclasses of CIFAR-100 */
     /* Called for each directory and link that cannot be followed; the rest is listed. NULL: the first one is
      * the error. */
     void (*report)(void *context, const struct error *);
@@ -54,6 +65,9 @@ size_t image_list_part_length(const struct image_list *list);
 /* Reads the bytes of the image `name` of a list, malloc'ed: a file, or its part of an archive. errno is 0
  * if the image itself is bad. */
 int image_read(const char *root, const char *name, char **bytes, size_t *size, struct error *err);
+struct image;
+/* Reads and decodes it; errno is 0 if the image itself is bad. */
+int image_load(struct image *image, const char *root, const char *name, struct error *err);
 /* Identifies the images: CRC-32C over all names with their NULs and sizes, in the list's order. The
  * content is not included, because reading it would take a pass over the dataset. */
 uint32_t image_list_hash(const struct image_list *list);
@@ -69,10 +83,16 @@ int image_list_sample(const struct image_list *list, const char *root,
 /* Returns the index of a sample's image. */
 int64_t image_sample_at(const struct image_list *list, int index);
 /* Location of a name's image: its offset in an archive, and the length of the archive's path in the name;
- * 0 for a file of its own. */
+ * 0 for a file of its own. planar: side of an image that is stored as planes of red, green and blue; 0: a
+ * file format. label: if the archive states it. */
 struct image_place {
     int64_t offset, bytes, archive_length;
+    int32_t label, planar;
 };
+/* Adds an image; takes over the malloc'ed name. */
+void image_list_add(struct image_list *list, char *name, struct image_place place);
+/* Returns whether a name has the ending of an image that is listed. */
+bool image_name(const char *name);
 struct image_place image_place(const char *name);
 void image_list_free(struct image_list *list);
 

@@ -58,7 +58,7 @@ int64_t data_images(const struct data *d) { return d->list.count; }
 const char *data_name(const struct data *d, int64_t image) { return d->list.names[image]; }
 const struct image_list *data_list(const struct data *d) { return &d->list; }
 uint32_t data_hash(const struct data *d) { return image_list_hash(&d->list); }
-int32_t data_classes(const struct data *d) { return d->list.class_count; }
+int32_t data_classes(const struct data *d) { return d->list.labels ? d->list.class_count : 0; }
 const char *data_class_name(const struct data *d, int32_t class) { return d->list.classes[class]; }
 int32_t data_label(const struct data *d, int64_t image) { return d->list.labels[image]; }
 uint32_t data_classes_hash(const struct data *d) { return image_list_classes_hash(&d->list); }
@@ -172,18 +172,14 @@ static enum outcome load_once(const struct data *d, const char *path, int64_t id
                               struct error *err)
 {
     const struct data_options *o = &d->options;
-    char *bytes = NULL;
-    size_t size = 0;
-    struct image image = {0};
-    int code = image_read(d->root, d->list.names[id], &bytes, &size, err);
+    struct image image;
+    int code = image_load(&image, d->root, d->list.names[id], err);
     bool read = !code || errno == 0; /* an error of the file itself, not of the system */
-    if (!code) code = image_decode(&image, (const uint8_t *)bytes, size, err);
     if (!code) code = prepare(o, &image, &o->preprocess, o->image_size, epoch, id, rgb, err);
     if (!code && o->student_size)
         code = prepare(o, &image, &o->student, o->student_size, epoch, id, rgb + student_place(d), err);
     if (code) error_at(err, path, 0, 0);
     image_free(&image);
-    free(bytes);
     return !code ? LOADED : read && code != EXIT_HOST_MEMORY ? UNDECODABLE : UNREADABLE;
 }
 

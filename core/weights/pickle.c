@@ -483,8 +483,8 @@ static int step(struct machine *m, uint8_t opcode)
 int pickle_parse(struct pickle *p, const uint8_t *data, size_t bytes, size_t *used, struct value *result,
                  struct error *err)
 {
-    struct machine m = {
-        .p = p, .data = data, .bytes = bytes < PICKLE_MAX_BYTES ? bytes : PICKLE_MAX_BYTES, .err = err};
+    size_t most = p->max_bytes ? p->max_bytes : PICKLE_MAX_BYTES;
+    struct machine m = {.p = p, .data = data, .bytes = bytes < most ? bytes : most, .err = err};
     int code = reserve(p, &m.stack, 64, err); /* allocate first: an empty mark must not look like a failure */
     if (code) return code;
     while (m.at < m.bytes) {
@@ -499,9 +499,9 @@ int pickle_parse(struct pickle *p, const uint8_t *data, size_t bytes, size_t *us
         code = step(&m, opcode);
         if (code) return code;
     }
-    if (bytes > PICKLE_MAX_BYTES)
+    if (bytes > most)
         return error_set(err, EXIT_INTEGRITY,
                          "save the state dict alone: torch.save(model.state_dict(), ...)",
-                         "the pickle is longer than %zu MiB", PICKLE_MAX_BYTES >> 20);
+                         "the pickle is longer than %zu MiB", most >> 20);
     return damaged(&m, bytes ? "ends without STOP" : "is empty");
 }

@@ -74,6 +74,7 @@ struct pickle {
                 struct error *err);
     int (*persistent_id)(struct pickle *, const struct value *id, struct value *result, struct error *err);
     void *context;
+    size_t max_bytes; /* of a pickle; 0: PICKLE_MAX_BYTES */
     /* The parser's own; zero at the start. */
     struct pickle_block *blocks;
     size_t held_bytes;

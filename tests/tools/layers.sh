@@ -8,7 +8,7 @@ core/base
 core/config   core/base core/nn/families.h kernels/optim_rules.h
 core/device   core/base kernels
 core/weights  core/base core/device kernels
-core/data     core/base kernels
+core/data     core/base core/weights/pickle.h kernels
 core/nn       core/base core/device core/weights kernels
 core/optim    core/base core/device kernels meopt.h
 core/comm     core/base core/device kernels

@@ -1,7 +1,7 @@
 /* The class of each image: from directories, and the classes of validation images. */
 #include "core/base/file.h"
 #include "core/data/data.h"
-#include "core/data/labels.h"
+#include "core/data/labels_internal.h"
 #include "tests/mentions.h"
 
 #include <setjmp.h>
@@ -195,12 +195,202 @@ static void images_without_directories_are_refused(void **state)
     assert_true(mentions(err.what, "2 |1.jpg, 2.jpg"));
 }
 
+/* ---- Lists ---- */
+
+static void put_text(const char *name, const char *text)
+{
+    char *path = path_join(work, name);
+    assert_int_equal(file_write_atomic(path, text, strlen(text), NULL), 0);
+    free(path);
+}
+
+/* Labels the images a/1.jpg, a/2.jpg and b.png by a list. */
+static int read_list(const char *text, struct image_list *list, struct error *err)
+{
+    char *file = path_join(work, "list.csv");
+    struct data_options o = options_of(work);
+    PUT("a/1.jpg", "a/2.jpg", "b.png");
+    put_text("list.csv", text);
+    o.label_file = file;
+    *err = (struct error){0};
+    int code = image_list_open(list, &o, err);
+    free(file);
+    return code;
+}
+
+static void lists_are_read(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *classes, *labels, *said;
+    } rows[] = {
+        {"a/1.jpg,cat\na/2.jpg,dog\nb.png,cat\n", "cat dog", "0 1 0", "names"},
+        {"a/1.jpg,2\na/2.jpg,0\nb.png,2", "0 1 2", "2 0 2", "numbers"},
+        {"path,label\r\na/1.jpg,10\r\nb.png,9\r\n", "0 1 2 3 4 5 6 7 8 9 10", "10 9", "numbers|path|label"},
+        {"\xef\xbb\xbf"
+         "file,label\r\nb.png,\"a, \"\"b\"\"\"\r\n./a/1.jpg,c\r\n\r\n",
+         "a, \"b\" c", "1 0", "names"},
+        {"label,split,path\r\nx,1,b.png\r\ny,2,a/2.jpg\r\n", "x y", "1 0", "names|path|label"},
+        {"b.png,\"two\nlines\"\ra/2.jpg,1\r", "1 two\nlines", "0 1", "names"},
+        {"b.png,B\na/1.jpg,\xc3\xa9\na/2.jpg,b\n", "B b \xc3\xa9", "2 1 0", "names"},
+    };
+    struct image_list list;
+    struct error err;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (read_list(rows[i].text, &list, &err)) fail_msg("%zu: %s:%d: %s", i, err.file, err.line, err.what);
+        expect_labels(&list, rows[i].classes, rows[i].labels);
+        if (!mentions(list.classes_from, rows[i].said)) fail_msg("%s", list.classes_from);
+        image_list_free(&list);
+    }
+}
+
+static void bad_lists_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int line;
+        const char *words;
+    } rows[] = {
+        {"", 1, "no image"},
+        {"path,label\r\n", 1, "no image"},
+        {"b.png;1\r\n", 1, "semicolon"},
+        {"b.png\t1\n", 1, "tab"},
+        {"path,label\r\nb.png,1\r\na/1.jpg\r\n", 3, "one field"},
+        {"b.png,1\na/1.jpg,1,2\n", 2, "3 |2 "},
+        {"b.png,1\na/1.jpg,\"1\n\na/2.jpg,1", 2, "quote"},
+        {"b.png,1\na/1.jpg,\"1\"2\n", 2, "quote"},
+        {"b.png,0\na/1.jpg,-1\n", 2, "a/1.jpg|-1"},
+        {"b.png,0\na/1.jpg,1048576\n", 2, "a/1.jpg|1048576|1048575"},
+        {"b.png,0\na/1.jpg,99999999999999999999\n", 2, "99999999999999999999"},
+        {"b.png,0\na/1.jpg,\n", 2, "a/1.jpg|empty"},
+        {"b.png,0\nmissing.jpg,1\n", 2, "missing.jpg"},
+        {"b.png,0\na/1.jpg,1\nb.png,1\n", 3, "b.png|1|0|line 1"},
+        {"b.png,0\na/1.jpg,0\n", 0, "one class|0"},
+        {"\xff\xfe"
+         "b\0",
+         1, "UTF-16"},
+    };
+    struct image_list list;
+    struct error err;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_equal(read_list(rows[i].text, &list, &err), EXIT_FAILED);
+        if (!mentions(err.what, rows[i].words) || err.line != rows[i].line)
+            fail_msg("%zu: %s:%d: %s", i, err.file, err.line, err.what);
+    }
+    struct data_options o = options_of(work);
+    o.label_file = "/nonexistent/list.csv";
+    assert_int_not_equal(image_list_open(&list, &o, &err), 0);
+    assert_string_equal(err.file, "/nonexistent/list.csv");
+}
+
+/* 100000 classes with an image each, in directories and in a list. */
+static void many_classes(void **state)
+{
+    (void)state;
+    enum { MANY = 100000 };
+    size_t bytes = 32 * MANY;
+    char *text = xmalloc(bytes), *at = text;
+    struct image_list list = {0};
+    for (int i = 0; i < MANY; i++) {
+        int class = (int)((int64_t)i * 7919 % MANY);
+        at += snprintf(at, (size_t)(text + bytes - at), "%06d.jpg,class %06d\n", i, class);
+        image_list_add(&list, xasprintf("%06d.jpg", i), (struct image_place){0});
+    }
+    list.labels = xcalloc(MANY, sizeof *list.labels);
+    put_text("list.csv", text);
+    char *file = path_join(work, "list.csv");
+    struct data_options o = options_of(work);
+    struct error err = {0};
+    o.label_file = file;
+    assert_int_equal(label_from_file(&list, &o, &err), 0);
+    assert_int_equal(list.class_count, MANY);
+    for (int i = 0; i < MANY; i++) assert_int_equal(list.labels[i], (int64_t)i * 7919 % MANY);
+    image_list_free(&list);
+    free(file);
+    free(text);
+}
+
+/* ---- Archives ---- */
+
+/* Writes an archive of members, from "NAME=CONTENT"; without '=' the content is "x". */
+static void put_archive(const char *name, const char *const *members)
+{
+    char command[512], *directory = path_join(work, "members");
+    assert_int_equal(file_remove_tree(directory, NULL), 0);
+    for (; *members; members++) {
+        char *member = xasprintf("members/%s", *members), *value = strchr(member, '=');
+        if (value) *value++ = 0;
+        PUT(member);
+        put_text(member, value ? value : "x");
+        free(member);
+    }
+    snprintf(command, sizeof command, "tar -C '%s' -cf '%s/%s' . && rm -r '%s'", directory, work, name,
+             directory);
+    assert_int_equal(system(command), 0);
+    free(directory);
+}
+#define ARCHIVE(name, ...) put_archive(name, (const char *const[]){__VA_ARGS__, NULL})
+
+static void archives_are_labelled(void **state)
+{
+    (void)state;
+    struct data_options o = options_of(work);
+    struct image_list list;
+    struct error err = {0};
+    ARCHIVE("0.tar", "x/1.jpg", "x/1.cls=2\n", "x/2.left.png", "x/2.cls= 0", "x/2.json={}");
+    ARCHIVE("1.tar", "1.webp", "1.cls=3\r\n");
+    if (image_list_open(&list, &o, &err)) fail_msg("%s: %s", err.file, err.what);
+    expect_labels(&list, "0 1 2 3", "2 0 3");
+    assert_true(mentions(list.outside, "1 |training|1"));
+    image_list_free(&list);
+    ARCHIVE("0.tar", "cat/1.jpg", "dog/1.jpg");
+    ARCHIVE("1.tar", "cat/1.jpg", "ant/3.jpg");
+    if (image_list_open(&list, &o, &err)) fail_msg("%s: %s", err.file, err.what);
+    expect_labels(&list, "ant cat dog", "1 2 0 1");
+    image_list_free(&list);
+}
+
+static void bad_archives_are_refused(void **state)
+{
+    (void)state;
+    struct data_options o = options_of(work);
+    static const char *const rows[][5] = {
+        {"2.jpg", "2.jpg|2.cls", NULL},      /* no label */
+        {"2.cls=1", "2.cls|no image", NULL}, /* no image */
+        {"2.jpg", "2.cls=cat", "cat"},       /* a name */
+        {"2.jpg", "2.cls=-1", "-1"},           {"2.jpg", "2.cls=", "''"},
+        {"2.jpg", "2.cls=1048576", "1048576"}, {"2.jpg", "2.cls=1 2 3 4 5 6 7 8 9 10 11 12 13 14 15", NULL},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct image_list list;
+        struct error err = {0};
+        bool pair = i >= 2;
+        if (pair) ARCHIVE("a.tar", "1.jpg", "1.cls=0", rows[i][0], rows[i][1]);
+        else ARCHIVE("a.tar", "1.jpg", "1.cls=0", rows[i][0]);
+        int code = image_list_open(&list, &o, &err);
+        if (i + 1 == sizeof rows / sizeof *rows) { /* the first word counts */
+            assert_int_equal(code, 0);
+            image_list_free(&list);
+            continue;
+        }
+        assert_int_equal(code, EXIT_FAILED);
+        if (!mentions(err.what, pair ? rows[i][2] : rows[i][1])) fail_msg("%zu: %s", i, err.what);
+    }
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = {TEST(classes_are_sorted_like_imagefolder), TEST(a_part_is_no_class),
+    const struct CMUnitTest tests[] = {TEST(classes_are_sorted_like_imagefolder),
+                                       TEST(a_part_is_no_class),
                                        TEST(validation_has_the_classes_of_training),
                                        TEST(batches_have_labels),
-                                       TEST(images_without_directories_are_refused)};
+                                       TEST(images_without_directories_are_refused),
+                                       TEST(lists_are_read),
+                                       TEST(bad_lists_are_refused),
+                                       TEST(many_classes),
+                                       TEST(archives_are_labelled),
+                                       TEST(bad_archives_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,31 @@
+/* Shared by the sources of labels: directories, archives, lists. */
+#ifndef MEOPT_DATA_LABELS_INTERNAL_H
+#define MEOPT_DATA_LABELS_INTERNAL_H
+
+#include "core/data/labels.h"
+
+/* Names for a message: the first few, and their number. */
+struct label_names {
+    char *text;
+    int64_t count;
+};
+void label_names_add(struct label_names *names, const char *name);
+/* Appends "COUNT WHAT: names" to a text and frees the names; nothing if there are none. */
+void label_names_report(struct label_names *names, const char *what, char **text);
+
+/* Classes with larger numbers are refused. */
+enum { CLASSES_MAX = 1 << 20 };
+/* Parses a label that is a whole number; -1: not one, or too large. */
+int32_t label_number(const char *text);
+/* Adds a class and returns its number. */
+int32_t label_add_class(struct image_list *list, const char *name, size_t length);
+/* Adds classes that are named by their numbers, up to the largest label. */
+void label_add_numbers(struct image_list *list);
+/* Sorts the classes by their names, merges equal ones, and renumbers the labels. */
+void label_sort_classes(struct image_list *list);
+
+/* Each labels the images of a list, removes or refuses those without a class, and sets list->classes_from. */
+int label_sidecars(struct image_list *list, const struct data_options *o, struct error *err);
+int label_from_file(struct image_list *list, const struct data_options *o, struct error *err);
+
+#endif
