@@ -15,13 +15,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum format { FORMAT_PT, FORMAT_SAFETENSORS, FORMAT_HF, FORMAT_TIMM, FORMAT_OPENCLIP };
+enum format { FORMAT_PT, FORMAT_SAFETENSORS, FORMAT_HF, FORMAT_TIMM, FORMAT_TORCHVISION, FORMAT_OPENCLIP };
 static const struct {
     const char *name, *out; /* default output in the run directory */
 } formats[] = {[FORMAT_PT] = {"pt", "student.pt"},
                [FORMAT_SAFETENSORS] = {"safetensors", "student.safetensors"},
                [FORMAT_HF] = {"hf", "student-hf"},
                [FORMAT_TIMM] = {"timm", "student-timm.safetensors"},
+               [FORMAT_TORCHVISION] = {"torchvision", "student-torchvision.pt"},
                [FORMAT_OPENCLIP] = {"openclip", "student-openclip.safetensors"}};
 
 struct task {
@@ -33,6 +34,7 @@ struct task {
     struct checkpoint newest;
     struct config config;
     struct model_shape model_shape;
+    json_t *classes; /* their names, from meta.json; NULL: none */
 };
 
 /* Reads values that the student's tensors do not determine: heads and activation from meta.json, others
@@ -48,6 +50,8 @@ static int read_description(struct task *t, struct error *err)
     code = file_read_below(t->run, "meta.json", MOST_BYTES, &text, &bytes, err);
     json_t *meta = code ? NULL : json_loadb(text, bytes, 0, NULL);
     const char *activation = json_string_value(json_object_get(meta, "student_activation"));
+    t->classes = json_incref(json_object_get(meta, "classes"));
+    t->model_shape.classes = t->no_head ? 0 : CLASSES_UNKNOWN; /* of the checkpoint's classifier */
     t->model_shape.heads = (int64_t)json_integer_value(json_object_get(meta, "student_heads"));
     t->model_shape.pos_resize = own.pos_resize;
     t->model_shape.pool = own.pool;
@@ -75,6 +79,7 @@ static int read_student(struct task *t, struct error *err)
     int code = config_load_below(&t->config, t->run, NULL, 0, err);
     if (!code) code = read_description(t, err);
     if (!code) code = model_shape_infer(&t->model_shape, t->newest.model, t->config.model_s.head_dim, err);
+    if (t->model_shape.classes == CLASSES_UNKNOWN) t->model_shape.classes = 0;
     return code;
 }
 
@@ -126,8 +131,10 @@ static int make_rows(struct task *t, struct rename_keys *r, struct weights **ori
         rename_keys_as_is(r, !t->no_head);
         return 0;
     }
-    int code = rename_keys_library(r, &t->model_shape,
-                                   t->format == FORMAT_HF ? LIBRARY_TRANSFORMERS : LIBRARY_TIMM, err);
+    static const enum library libraries[] = {[FORMAT_HF] = LIBRARY_TRANSFORMERS,
+                                             [FORMAT_TIMM] = LIBRARY_TIMM,
+                                             [FORMAT_TORCHVISION] = LIBRARY_TORCHVISION};
+    int code = rename_keys_library(r, &t->model_shape, libraries[t->format], err);
     if (!code) report_head(t);
     if (!code) report_positions(t);
     return code;
@@ -139,7 +146,7 @@ static bool ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-/* Returns whether to write a .pt file; for open_clip and timm the file name's extension decides. */
+/* Returns whether to write a .pt file; for the libraries the file name's extension decides. */
 static bool is_pt(const struct task *t)
 {
     if (t->format == FORMAT_PT || t->format == FORMAT_SAFETENSORS) return t->format == FORMAT_PT;
@@ -153,7 +160,7 @@ static int write_directory(const struct task *t, const struct rename_keys *r, co
     int code = export_directory_begin(&d, t->out, err);
     if (code) return code;
     code = t->merge ? export_hf_copy(d.side, t->merge, err)
-                    : export_hf_write(d.side, &t->model_shape, &t->config, t->bf16, err);
+                    : export_hf_write(d.side, &t->model_shape, t->classes, &t->config, t->bf16, err);
     char *path = path_join(d.side, "model.safetensors");
     if (!code)
         code = weights_write_safetensors(path, rename_keys_rows(r), rename_keys_count(r), metadata, err);
@@ -192,6 +199,7 @@ static int export_newest(struct task *t, struct error *err)
     if (!code) code = write_rows(t, r, err);
     rename_keys_close(r);
     weights_close(original);
+    json_decref(t->classes);
     config_free(&t->config);
     return code;
 }
@@ -239,11 +247,11 @@ static int export_run(const struct arguments *args, struct error *err)
 
 static const struct option options[] = {
     {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
-    {"format", 0, OPTION_TEXT, "FORMAT", "pt|safetensors|hf|timm|openclip", 0, 0,
+    {"format", 0, OPTION_TEXT, "FORMAT", "pt|safetensors|hf|timm|torchvision|openclip", 0, 0,
      "output format (default safetensors)"},
     {"merge", 0, OPTION_TEXT, "ORIGINAL", NULL, 0, 0,
      "write all tensors of this checkpoint, with the student's tower"},
-    {"no-head", 0, OPTION_FLAG, NULL, NULL, 0, 0, "leave out the distillation head"},
+    {"no-head", 0, OPTION_FLAG, NULL, NULL, 0, 0, "leave out the distillation head or classifier"},
     {"dtype", 0, OPTION_TEXT, "TYPE", "fp32|bf16", 0, 0, "type of the student's values (default fp32)"},
     {"out", 'o', OPTION_TEXT, "FILE", NULL, 0, 0,
      "output file (default in RUN: student.FORMAT for pt and safetensors)"},

@@ -4,7 +4,7 @@
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
-#include "core/nn/family.h"
+#include "core/nn/names.h"
 #include "core/train/preprocess.h"
 
 #include <jansson.h>
@@ -58,17 +58,44 @@ static double norm_eps(const struct model_shape *g)
 
 static json_t *dinov2(const struct model_shape *g, double ratio)
 {
+    static const char *const names[2][2] = {
+        {"Dinov2Model", "Dinov2ForImageClassification"},
+        {"Dinov2WithRegistersModel", "Dinov2WithRegistersForImageClassification"}};
     bool registers = g->registers > 0;
-    json_t *o = json_pack("{s:[s], s:s, s:b, s:s, s:b, s:f, s:f}", "architectures",
-                          registers ? "Dinov2WithRegistersModel" : "Dinov2Model", "model_type",
-                          registers ? "dinov2_with_registers" : "dinov2", "use_swiglu_ffn",
-                          g->ffn == 1 + ACTIVATION_SWIGLU, "hidden_act", activation_of(g), "qkv_bias", 1,
-                          "layer_norm_eps", norm_eps(g), "layerscale_value", 1.0);
+    json_t *o =
+        json_pack("{s:[s], s:s, s:b, s:s, s:b, s:f, s:f}", "architectures", names[registers][g->classes > 0],
+                  "model_type", registers ? "dinov2_with_registers" : "dinov2", "use_swiglu_ffn",
+                  g->ffn == 1 + ACTIVATION_SWIGLU, "hidden_act", activation_of(g), "qkv_bias", 1,
+                  "layer_norm_eps", norm_eps(g), "layerscale_value", 1.0);
     if (!o) return NULL;
     bool whole = ratio >= 1 && ratio <= 16 && ratio - (double)(int)ratio <= 0;
     json_object_set_new(o, "mlp_ratio", whole ? json_integer((int)ratio) : json_real(ratio));
     if (registers) json_object_set_new(o, "num_register_tokens", json_integer((json_int_t)g->registers));
     return o;
+}
+
+static json_t *vit(const struct model_shape *g)
+{
+    return json_pack("{s:[s], s:s, s:I, s:s, s:b, s:f}", "architectures", "ViTForImageClassification",
+                     "model_type", "vit", "intermediate_size", (json_int_t)g->hidden, "hidden_act",
+                     activation_of(g), "qkv_bias", 1, "layer_norm_eps", norm_eps(g));
+}
+
+/* Adds the names of the classes; LABEL_N where they are not known. */
+static void set_classes(json_t *o, int64_t count, const json_t *names)
+{
+    json_t *names_of = json_object(), *numbers = json_object();
+    for (int64_t i = 0; i < count; i++) {
+        char number[24], usual[32];
+        const char *name = json_string_value(json_array_get(names, (size_t)i));
+        snprintf(number, sizeof number, "%lld", (long long)i);
+        snprintf(usual, sizeof usual, "LABEL_%lld", (long long)i);
+        if (!name) name = usual;
+        json_object_set_new(names_of, number, json_string(name));
+        json_object_set_new(numbers, name, json_integer((json_int_t)i));
+    }
+    json_object_set_new(o, "id2label", names_of);
+    json_object_set_new(o, "label2id", numbers);
 }
 
 /* Returns in *theta the base of DINOv3's periods, base^(i / count). Periods in Meta's files are rounded to
@@ -158,11 +185,14 @@ static json_t *images(const struct config *config)
     return o;
 }
 
-int export_hf_write(const char *directory, const struct model_shape *g, const struct config *config,
-                    bool bf16, struct error *err)
+int export_hf_write(const char *directory, const struct model_shape *g, const json_t *classes,
+                    const struct config *config, bool bf16, struct error *err)
 {
     double ratio = ratio_of(g);
-    bool family = g->family == FAMILY_DINOV2, positions = family_has(family_row(g->family), ROLE_POS);
+    struct key_map as;
+    bool plain = names_library(&as, LIBRARY_TRANSFORMERS, g) && names_plain(&as),
+         family = g->family == FAMILY_DINOV2 && !plain,
+         positions = family_has(family_row(g->family), ROLE_POS);
     double theta;
     int code = rope_theta(g, &theta, err);
     if (code) return code;
@@ -170,7 +200,8 @@ int export_hf_write(const char *directory, const struct model_shape *g, const st
         return error_set(err, EXIT_CONFIG, "use --format pt, safetensors or timm",
                          "transformers' DINOv2 does not support a hidden width of %lld with width %lld",
                          (long long)g->hidden, (long long)g->width);
-    json_t *o = family                       ? dinov2(g, ratio)
+    json_t *o = plain                        ? vit(g)
+                : family                     ? dinov2(g, ratio)
                 : g->family == FAMILY_DINOV3 ? dinov3(g, theta)
                 : g->family == FAMILY_SIGLIP ? siglip(g)
                                              : clip(g);
@@ -186,6 +217,7 @@ int export_hf_write(const char *directory, const struct model_shape *g, const st
         json_object_set_new(o, "patch_size", json_integer((json_int_t)g->patch));
         json_object_set_new(o, "torch_dtype", json_string(bf16 ? "bfloat16" : "float32"));
     }
+    if (o && g->classes > 0) set_classes(o, g->classes, classes);
     code = write_object(directory, "config.json", o, err);
     return code ? code : write_object(directory, "preprocessor_config.json", images(config), err);
 }

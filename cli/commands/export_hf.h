@@ -6,10 +6,12 @@
 #include "core/config/config.h"
 #include "core/nn/nn.h"
 
-/* Writes both for a tower; EXIT_CONFIG if transformers has no class for its shape. config: of the run, for
- * the images. */
-int export_hf_write(const char *directory, const struct model_shape *model_shape, const struct config *config,
-                    bool bf16, struct error *err);
+struct json_t;
+
+/* Writes both for a tower; EXIT_CONFIG if transformers has no class for its shape. classes: array of names,
+ * or NULL. config: of the run, for the images. */
+int export_hf_write(const char *directory, const struct model_shape *model_shape,
+                    const struct json_t *classes, const struct config *config, bool bf16, struct error *err);
 /* Copies both from the model `original` (a directory, or a file in one). */
 int export_hf_copy(const char *directory, const char *original, struct error *err);
 

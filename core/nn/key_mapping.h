@@ -44,8 +44,13 @@ struct key_mapping {
     bool scaled;         /* its classes always have LayerScale: written as 1 for a tower without it */
     bool registered;     /* its classes always have register tokens: written as none for a tower without */
     bool maskless;       /* no mask token */
-    bool scaleless;      /* no LayerScale */
-    int parts;           /* PART_...: only for towers with any of them; 0: for all */
+    const char *classifier_as; /* key of a classifier, without "weight"; NULL: its classes have none */
+    const char *classified;    /* before the tower's names if there is a classifier; NULL: as written */
+    const char *registered_as; /* the same with registers; NULL: the same */
+    bool widened;   /* the classifier reads class token and mean: written with zeros for the unused one */
+    bool plain;     /* only for a plain ViT with a classifier: no LayerScale, no registers, the class token */
+    bool scaleless; /* no LayerScale */
+    int parts;      /* PART_...: only for towers with any of them; 0: for all */
 };
 
 extern const struct key_mapping key_mappings[]; /* in the order in which they are tried */

@@ -90,7 +90,7 @@
 
 /* torchvision's VisionTransformer; the names of its feed-forward changed once. It resizes positions with
  * aligned corners, which is not supported here: at a different size timm's resize is used, with a warning. */
-#define TORCHVISION(fc1, fc2)                                                                                \
+#define TORCHVISION(fc1, fc2, ...)                                                                           \
     {                                                                                                        \
         .family = FAMILY_DINOV2, .towers = {""},                                                             \
         .probes = {"conv_proj.weight", "class_token", "encoder.layers.encoder_layer_0." fc1 ".weight"},      \
@@ -114,13 +114,14 @@
                  [ROLE_NORM_W] = "encoder.ln.weight",                                                        \
                  [ROLE_NORM_B] = "encoder.ln.bias"},                                                         \
         .ignored = {"heads."}, .pos_resize = POS_RESIZE_TIMM,                                                \
-        .settles = ASSUMED_ACTIVATION | ASSUMED_POOL | ASSUMED_NORMS | ASSUMED_NORM_EPS                      \
+        .settles = ASSUMED_ACTIVATION | ASSUMED_POOL | ASSUMED_NORMS | ASSUMED_NORM_EPS, __VA_ARGS__         \
     }
 
 /* In the order in which they are tried. */
 const struct key_mapping key_mappings[] = {
-    TORCHVISION("mlp.0", "mlp.3"),
-    TORCHVISION("mlp.linear_1", "mlp.linear_2"),
+    TORCHVISION("mlp.0", "mlp.3", .library = 1 + LIBRARY_TORCHVISION, .classifier_as = "heads.head.",
+                .plain = true, .maskless = true),
+    TORCHVISION("mlp.linear_1", "mlp.linear_2", .library = 0),
     /* transformers: SigLIP and SigLIP2 */
     {.family = FAMILY_SIGLIP,
      HF_SIGLIP,
@@ -153,7 +154,8 @@ const struct key_mapping key_mappings[] = {
               [ROLE_POOL_QKV_B] = "attn_pool.q.bias|attn_pool.kv.bias*2"},
      .ffn = 1 + ACTIVATION_GELU,
      .settles = ASSUMED_POOL | ASSUMED_POSITIONS,
-     .library = 1 + LIBRARY_TIMM},
+     .library = 1 + LIBRARY_TIMM,
+     .classifier_as = "head."},
     {.family = FAMILY_SIGLIP,
      .probes = {"patch_embed.proj.weight", "attn_pool.latent", "attn_pool.qkv.weight"},
      .settles = ASSUMED_POOL},
@@ -177,6 +179,7 @@ const struct key_mapping key_mappings[] = {
      .swiglu = {"mlp.fc1_g.weight|mlp.fc1_x.weight", "mlp.fc1_g.bias|mlp.fc1_x.bias", "mlp.fc2.weight",
                 "mlp.fc2.bias"},
      .library = 1 + LIBRARY_TIMM,
+     .classifier_as = "head.",
      .fc_norm = true,
      .maskless = true},
     /* its own repository, which masks the bias of the keys */
@@ -204,6 +207,7 @@ const struct key_mapping key_mappings[] = {
                 "mlp.fc2.bias"},
      .pos_resize = POS_RESIZE_TIMM,
      .library = 1 + LIBRARY_TIMM,
+     .classifier_as = "head.",
      .parts = PART_ATTN_NORM | PART_FFN_NORM,
      .head = true,
      .fc_norm = true},
@@ -234,6 +238,7 @@ const struct key_mapping key_mappings[] = {
      .probes = {"blocks.0.attn.q_bias"},
      .swiglu = {"mlp.fc1.weight", "mlp.fc1.bias", "mlp.fc2.weight", "mlp.fc2.bias"},
      .library = 1 + LIBRARY_TIMM,
+     .classifier_as = "head.",
      .head = true,
      .fc_norm = true,
      .rope = true},
@@ -275,6 +280,10 @@ const struct key_mapping key_mappings[] = {
      .settles = ASSUMED_POOL | ASSUMED_NORMS | ASSUMED_POSITIONS,
      .scaled = true,
      .library = 1 + LIBRARY_TRANSFORMERS,
+     .classifier_as = "classifier.",
+     .classified = "dinov2.",
+     .registered_as = "dinov2_with_registers.",
+     .widened = true,
      .towers = {"dinov2.", "dinov2_with_registers.", ""},
      .probes = {"embeddings.cls_token", "encoder.layer.0.layer_scale1.lambda1"},
      .block_prefix = "encoder.layer.",
@@ -293,7 +302,8 @@ const struct key_mapping key_mappings[] = {
     {HF_VIT_SAVED("embeddings.distillation_token")},
     {HF_VIT_MEMORY("embeddings.distillation_token")},
     /* transformers: ViTModel, ViTMAEModel, ViTMSNModel; in a saved file, and in memory */
-    {HF_VIT_SAVED(NULL)},
+    {HF_VIT_SAVED(NULL), .library = 1 + LIBRARY_TRANSFORMERS, .classifier_as = "classifier.",
+     .classified = "vit.", .plain = true, .maskless = true},
     {HF_VIT_MEMORY(NULL)},
     /* timm: vit_*_clip_* */
     {.family = FAMILY_OPENCLIP,
@@ -308,6 +318,7 @@ const struct key_mapping key_mappings[] = {
      .head = true,
      .settles = ASSUMED_POSITIONS,
      .library = 1 + LIBRARY_TIMM,
+     .classifier_as = "head.",
      .batched = true},
     /* timm: deit_*_distilled_*. The two classifiers read the two tokens; the result is their mean. */
     {.family = FAMILY_DINOV2,
@@ -327,6 +338,7 @@ const struct key_mapping key_mappings[] = {
      .settles = ASSUMED_POSITIONS,
      .gate_varies = true,
      .library = 1 + LIBRARY_TIMM,
+     .classifier_as = "head.",
      .maskless = true,
      .fc_norm = true,
      .pos_patches = true},
@@ -337,6 +349,7 @@ const struct key_mapping key_mappings[] = {
      .settles = ASSUMED_POSITIONS,
      .gate_varies = true,
      .library = 1 + LIBRARY_TIMM,
+     .classifier_as = "head.",
      .maskless = true,
      .fc_norm = true,
      .pos_resize = POS_RESIZE_TIMM},

@@ -331,17 +331,21 @@ void names_find(struct key_map *s, const struct weights *weights)
         *s = (struct key_map){.family = FAMILY_UNKNOWN};
 }
 
-bool names_library(struct key_map *s, enum library library, const struct model_shape *g)
+const char *const library_names[] = {"transformers", "timm", "torchvision"};
+
+static bool find_library(struct key_map *s, enum library library, const struct model_shape *g, bool plain)
 {
     int parts = model_shape_parts(g);
     for (int i = 0; i < naming_count; i++) {
         const struct key_mapping *n = &key_mappings[i];
-        if (n->family != g->family || n->library != 1 + (int)library) continue;
+        if (n->family != g->family || n->library != 1 + (int)library || n->plain != plain) continue;
         if (n->pos_patches && !g->registers)
             continue; /* a class token without position: only towers with registers */
         if (n->parts && !(parts & n->parts)) continue;
         *s = (struct key_map){.family = g->family, .mapping = n, .tower = ""};
         if (n->written) s->tower = n->written;
+        if (g->classes > 0 && n->classified) s->tower = n->classified;
+        if (g->classes > 0 && n->classified && g->registers && n->registered_as) s->tower = n->registered_as;
         s->fc_norm = n->fc_norm && g->pool == POOL_AVG_FIRST;
         s->class_unpositioned = n->pos_patches && !g->classless;
         snprintf(s->begin, sizeof s->begin, "%s", s->tower);
@@ -349,6 +353,23 @@ bool names_library(struct key_map *s, enum library library, const struct model_s
     }
     return false;
 }
+
+bool names_library(struct key_map *s, enum library library, const struct model_shape *g)
+{
+    bool plain = g->layerscale == LAYERSCALE_WITHOUT && !g->registers && !g->classless &&
+                 g->pool <= POOL_CLS && g->ffn != 1 + ACTIVATION_SWIGLU && g->classes > 0;
+    return (plain && find_library(s, library, g, true)) || find_library(s, library, g, false);
+}
+
+bool names_classifier_as(const struct key_map *s, const char *end, char *name, size_t size)
+{
+    if (!s->mapping->classifier_as) return false;
+    snprintf(name, size, "%s%s", s->mapping->classifier_as, end);
+    return true;
+}
+
+bool names_widened(const struct key_map *s) { return s->mapping->widened; }
+bool names_plain(const struct key_map *s) { return s->mapping->plain; }
 
 bool names_always_scales(const struct key_map *s) { return s->mapping->scaled; }
 bool names_always_registers(const struct key_map *s) { return s->mapping->registered; }

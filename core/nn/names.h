@@ -36,11 +36,19 @@ void names_find(struct key_map *key_map, const struct weights *weights);
 const char *names_unsupported(const struct weights *weights);
 
 /* The key mapping that a library's classes load strictly; false: none for towers of that family. */
-enum library { LIBRARY_TRANSFORMERS, LIBRARY_TIMM };
+enum library { LIBRARY_TRANSFORMERS, LIBRARY_TIMM, LIBRARY_TORCHVISION };
+extern const char *const library_names[]; /* "transformers", "timm", "torchvision" */
 bool names_library(struct key_map *key_map, enum library library, const struct model_shape *model_shape);
 /* Returns the name of the part-th tensor of a parameter in such a file; false after the last. */
 bool names_part(const struct key_map *key_map, enum role role, int64_t block, int ffn, int part, char *name,
                 size_t size);
+/* Returns the name of a classifier's tensor in such a file, end "weight" or "bias"; false: its classes have
+ * none. */
+bool names_classifier_as(const struct key_map *key_map, const char *end, char *name, size_t size);
+/* Returns whether that classifier reads the class token and the mean of the patches. */
+bool names_widened(const struct key_map *key_map);
+/* Returns whether its classes are plain ViTs, without LayerScale and registers. */
+bool names_plain(const struct key_map *key_map);
 /* Returns whether its classes always have LayerScale, which a tower may lack. */
 bool names_always_scales(const struct key_map *key_map);
 bool names_always_registers(const struct key_map *key_map);

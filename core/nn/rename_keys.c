@@ -18,6 +18,8 @@ struct source {
     bool transposed; /* the tensor has the row's two dimensions swapped */
     int64_t added;   /* a tensor whose first values are added; -1: none */
     int64_t columns; /* of the row */
+    int64_t read;    /* columns of the tensor, if the row has zeros besides; 0: all */
+    bool right;      /* they are the row's last ones */
 };
 
 struct rename_keys {
@@ -69,6 +71,14 @@ static void transpose(char *to, const char *from, int64_t rows, int64_t columns,
             memcpy(to + (size_t)(r * columns + c) * bytes, from + (size_t)(c * rows + r) * bytes, bytes);
 }
 
+/* Copies rows of `read` values to a part of each row, whose other values remain 0. */
+static void widen(const struct source *s, char *to, const char *from, size_t bytes)
+{
+    size_t row = (size_t)s->columns * bytes, part = (size_t)s->read * bytes;
+    for (int64_t r = 0; r < s->count / s->columns; r++)
+        memcpy(to + (size_t)r * row + (s->right ? row - part : 0), from + (size_t)r * part, part);
+}
+
 /* Adds the two tensors, rounding once. */
 static int add(const struct source *s, void *values, struct error *err)
 {
@@ -89,7 +99,7 @@ static int make_values(const struct source *s, void **made, struct error *err)
     *made = NULL;
     if (s->weights && s->added < 0) {
         int code = read_tensor(&whole, s->weights, s->tensor, s->dtype, err);
-        if (code || (!s->transposed && s->first == 0)) {
+        if (code || (!s->transposed && s->first == 0 && !s->read)) {
             *made = whole;
             return code;
         }
@@ -102,6 +112,7 @@ static int make_values(const struct source *s, void **made, struct error *err)
             weights_convert((char *)*made + (size_t)i * size, s->dtype, &s->filled, DTYPE_F32, 1);
     else if (s->added >= 0) code = add(s, *made, err);
     else if (s->transposed) transpose(*made, whole, s->count / s->columns, s->columns, size);
+    else if (s->read) widen(s, *made, whole, size);
     else if (whole) memcpy(*made, (const char *)whole + (size_t)s->first * size, bytes);
     free(whole);
     return code;
@@ -155,19 +166,30 @@ void rename_keys_as_is(struct rename_keys *r, bool head)
 {
     for (int64_t i = 0; i < weights_count(r->tower); i++) {
         const char *name = weights_tensor(r->tower, i)->name;
-        if (head || strncmp(name, "distill_head.", strlen("distill_head.")) != 0)
-            copy_row(r, r->tower, i, r->dtype);
+        bool own = strncmp(name, "distill_head.", strlen("distill_head.")) == 0 ||
+                   strncmp(name, CLASSIFIER_KEY, strlen(CLASSIFIER_KEY)) == 0;
+        if (head || !own) copy_row(r, r->tower, i, r->dtype);
     }
 }
 
 static int64_t block_of(const struct parameter *p) { return p->group - 1; }
+
+static const char *end_of(const struct parameter *p) { return p->role == ROLE_HEAD_B ? "bias" : "weight"; }
+
+/* Returns the first tensor of a parameter's values in the exported file; -1: none. */
+static int64_t own_tensor(const struct rename_keys *r, const struct key_map *own, int ffn,
+                          const struct parameter *p)
+{
+    return p->head ? names_classifier(own, r->tower, end_of(p))
+                   : names_tensor(own, r->tower, (enum role)p->role, block_of(p), ffn);
+}
 
 /* Returns the source of one part of a parameter, whose destination `place` describes. */
 static struct source source_of(const struct rename_keys *r, const struct key_map *own, int ffn,
                                const struct parameter *p, const struct values_place *place, int part)
 {
     struct source s = {.weights = r->tower,
-                       .tensor = names_tensor(own, r->tower, (enum role)p->role, block_of(p), ffn),
+                       .tensor = own_tensor(r, own, ffn, p),
                        .dtype = r->dtype,
                        .transposed = place->transposed,
                        .added = -1};
@@ -210,12 +232,20 @@ static int shape_as(const struct key_map *as, const struct parameter *p, const s
 static int check_places(const struct key_map *as, enum library library, const struct model_shape *g,
                         const struct parameter *list, int count, struct error *err)
 {
-    const char *name = library == LIBRARY_TIMM ? "timm" : "transformers";
+    const char *name = library_names[library];
+    char key[64];
+    bool wide = g->classes > 0 && names_widened(as); /* reads class token and mean */
     bool pool =
-             (g->pool == POOL_AVG_FIRST && !as->fc_norm) || g->pool > POOL_AVG_FIRST ||
+             (g->pool == POOL_AVG_FIRST && !as->fc_norm) ||
+             (g->pool > POOL_AVG_FIRST && !(wide && g->pool == POOL_CLS_AVG)) ||
              (model_shape_parts(g) & PART_ATTN_POOL && !family_has(family_row(g->family), ROLE_POOL_FC1_W)),
-         plain = library == LIBRARY_TRANSFORMERS && (g->pool > POOL_CLS || g->norms == POST_NORM),
+         plain = library == LIBRARY_TRANSFORMERS &&
+                 ((g->pool > POOL_CLS && !(wide && g->pool != POOL_AVG_FIRST)) || g->norms == POST_NORM),
          pre = family_has(family_row(g->family), ROLE_PRE_W) && !(model_shape_parts(g) & PART_PRE_NORM);
+    if (g->classes > 0 && (!names_classifier_as(as, "", key, sizeof key) || model_shape_projects(g)))
+        return error_set(err, EXIT_CONFIG, "--format pt or safetensors, or --no-head",
+                         "%s has no classifier after a %s tower%s", name, family_name(g->family),
+                         model_shape_projects(g) ? " with a projection" : "");
     if (g->projected)
         return error_set(err, EXIT_CONFIG, "--format pt or safetensors",
                          "%s has no class for a %s tower with a projection", name, family_name(g->family));
@@ -249,14 +279,32 @@ static void add_neutral(struct rename_keys *r, const struct model_shape *g, cons
     add_row(r, name, 3, registers, (struct source){.dtype = r->dtype, .added = -1});
 }
 
+/* Appends a classifier's matrix or bias. Where the library's class reads the class token and the mean of the
+ * patches, but the student one of the two, the other's weights are zero. */
+static void add_classifier(struct rename_keys *r, const struct model_shape *g, const struct key_map *own,
+                           const struct key_map *as, const struct parameter *p)
+{
+    char name[64];
+    int64_t shape[] = {p->shape[0], p->shape[1]};
+    struct source s = {
+        .weights = r->tower, .tensor = own_tensor(r, own, g->ffn, p), .dtype = r->dtype, .added = -1};
+    if (s.tensor < 0 || !names_classifier_as(as, end_of(p), name, sizeof name)) return;
+    if (names_widened(as) && p->role == ROLE_HEAD_W && g->pool != POOL_CLS_AVG) {
+        s.read = shape[1];
+        s.right = g->pool == POOL_AVG;
+        shape[1] *= 2;
+    }
+    add_row(r, name, p->ndim, shape, s);
+}
+
 int rename_keys_library(struct rename_keys *r, const struct model_shape *g, enum library library,
                         struct error *err)
 {
     struct key_map as, own;
     if (!names_library(&as, library, g))
         return error_set(err, EXIT_CONFIG, "--format pt or safetensors",
-                         "%s has no class for a tower of the family %s",
-                         library == LIBRARY_TIMM ? "timm" : "transformers", family_name(g->family));
+                         "%s has no class for a tower of the family %s", library_names[library],
+                         family_name(g->family));
     int code = fit_family(&own, g->family, r->tower, err);
     if (code) return code;
     struct parameter *list;
@@ -266,8 +314,8 @@ int rename_keys_library(struct rename_keys *r, const struct model_shape *g, enum
         const struct parameter *p = &list[i];
         enum role role = (enum role)p->role;
         struct values_place place = names_place(&as, NULL, role, block_of(p), g->ffn);
-        if (names_leaves_out(&as, role) || names_tensor(&own, r->tower, role, block_of(p), g->ffn) < 0)
-            continue;
+        if (p->head) add_classifier(r, g, &own, &as, p);
+        if (p->head || names_leaves_out(&as, role) || own_tensor(r, &own, g->ffn, p) < 0) continue;
         for (int part = 0; part < place.parts; part++) {
             char name[384];
             int64_t shape[WEIGHTS_MAX_DIMS];
@@ -298,6 +346,22 @@ static int check_slices(const struct model_shape *g, const struct key_map *as, c
     return 0;
 }
 
+/* Refuses an original whose classifier has no place for the student's. */
+static int check_classifier(const struct model_shape *g, const struct key_map *as,
+                            const struct weights *original, const struct parameter *list, int count,
+                            struct error *err)
+{
+    for (int i = 0; i < count; i++) {
+        struct values_place place = fit_place(as, g->ffn, &list[i], original);
+        if (list[i].role == ROLE_HEAD_W && fit_absent(&place))
+            return error_set(err, EXIT_CONFIG,
+                             "--no-head, or --format hf, timm or torchvision without --merge",
+                             "it has no classifier of %lld classes and %lld inputs, as the student has",
+                             (long long)list[i].shape[0], (long long)list[i].shape[1]);
+    }
+    return 0;
+}
+
 /* Returns, for each tensor of the original, the source of its values; weights NULL: the original. */
 static struct source *replacements(const struct rename_keys *r, const struct model_shape *g,
                                    const struct key_map *own, const struct key_map *as,
@@ -307,8 +371,7 @@ static struct source *replacements(const struct rename_keys *r, const struct mod
     for (int i = 0; i < count; i++) {
         const struct parameter *p = &list[i];
         struct values_place place = fit_place(as, g->ffn, p, original);
-        if (place.slices || place.held_rows || fit_absent(&place) ||
-            names_tensor(own, r->tower, (enum role)p->role, block_of(p), g->ffn) < 0)
+        if (place.slices || place.held_rows || fit_absent(&place) || own_tensor(r, own, g->ffn, p) < 0)
             continue;
         for (int part = 0; part < place.parts; part++) {
             struct source s = source_of(r, own, g->ffn, p, &place, part);
@@ -353,6 +416,7 @@ int rename_keys_merge(struct rename_keys *r, const struct model_shape *g, const 
                          (long long)g->depth, model_shape_projects(g) ? "one" : "none");
     if (!code) code = fit_shapes(&as, g->ffn, list, count, original, err);
     if (!code) code = check_slices(g, &as, original, list, count, err);
+    if (!code) code = check_classifier(g, &as, original, list, count, err);
     struct source *by = code ? NULL : replacements(r, g, &own, &as, original, list, count);
     for (int64_t i = 0; i < weights_count(original) && !code; i++) {
         const struct weights_tensor *t = weights_tensor(original, i);

@@ -18,7 +18,7 @@ struct rename_keys;
 void rename_keys_open(struct rename_keys **rename, const struct weights *tower, enum dtype dtype);
 void rename_keys_close(struct rename_keys *rename); /* NULL is allowed */
 
-/* Call one of these three. As in the checkpoint, with or without its distillation head. */
+/* Call one of these three. As in the checkpoint, with or without its distillation head or classifier. */
 void rename_keys_as_is(struct rename_keys *rename, bool head);
 /* As a library's classes load it strictly. EXIT_CONFIG if they cannot compute such a tower. */
 int rename_keys_library(struct rename_keys *rename, const struct model_shape *model_shape,
