@@ -73,10 +73,12 @@ struct config_tower {
     enum tower_activation activation; /* of an mlp */
     enum tower_pool pool;
     enum tower_norm norm;
+    double norm_eps; /* of all norms; 0: from the checkpoint or the family */
     enum tower_pos_resize pos_resize;
     enum tower_dtype dtype; /* of values and frozen weights; auto is resolved */
     enum tower_init init;
     enum tower_place place;   /* location of its weights */
+    char *freeze;             /* model_s: none, embed, K, -K, all_but_head: config_frozen */
     int64_t classes;          /* model_s: outputs of its classifier; 0: as many as the data has */
     enum model_family family; /* model_s: if it differs from model.family; else auto */
 };
@@ -154,7 +156,7 @@ struct config {
         bool pure_bf16;
         enum optim_preset preset;
         enum optim_name name;
-        double lr, head_lr_scale, min_lr;
+        double lr, head_lr_scale, layer_decay, min_lr;
         enum optim_schedule schedule;
         int64_t warmup_steps;
         double beta1, beta2, eps, weight_decay;
@@ -227,6 +229,9 @@ bool config_accumulates(const struct config *config);
 /* Returns train.memory: 0 not set, -1 auto, else bytes. */
 int64_t config_memory(const struct config *config);
 bool config_clips(const struct config *config);
+/* Reads model_s.freeze of a tower of `depth` blocks: the number of groups (embedding, blocks) that are
+ * frozen, and whether all but the head are. false: it is not such a text, or there are fewer blocks. */
+bool config_frozen(const struct config *config, int64_t depth, int *groups, bool *end);
 
 /* Returns the usual pipeline of that family's towers. */
 enum data_pipeline config_usual_pipeline(enum model_family family);

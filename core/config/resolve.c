@@ -95,6 +95,21 @@ bool config_clips(const struct config *c)
     return c->optim.clip_grad_norm > 0 || (RULE_HAS(c->optim.name, WITH_TRUST) && c->optim.max_grad_norm > 0);
 }
 
+bool config_frozen(const struct config *c, int64_t depth, int *groups, bool *end)
+{
+    const char *text = c->model_s.freeze;
+    char *rest;
+    long long count = strtoll(text, &rest, 10);
+    *groups = 0;
+    *end = strcmp(text, "all_but_head") == 0;
+    if (!*text || strcmp(text, "none") == 0) return true;
+    if (*end) *groups = (int)depth + 1;
+    else if (strcmp(text, "embed") == 0) *groups = 1;
+    else if (rest == text || *rest || count > depth || count < -depth) return false;
+    else *groups = (int)(*text == '-' ? depth + count : count) + 1;
+    return true;
+}
+
 void resolve_defaults(struct config *c)
 {
     if (c->model.family == MODEL_FAMILY_AUTO) c->model.family = arch_family(c->model_t.arch);
@@ -331,6 +346,11 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
             bad(context, "model_s.place", true, "set optim.use_meopt: true, and optim.weights: auto",
                 "weights in fp32 in addition to bf16 cannot be streamed");
     }
+    int groups;
+    bool end;
+    if (!config_frozen(c, 1024, &groups, &end))
+        bad(context, "model_s.freeze", true, "none, embed, 6, -2 or all_but_head",
+            "model_s.freeze is neither a part of the model nor a number of blocks");
     if (c->train.micro_batch > c->train.batch_size ||
         (c->train.micro_batch && c->train.batch_size % c->train.micro_batch)) {
         snprintf(sentence, sizeof sentence,

@@ -75,6 +75,10 @@ CHOICE_LISTS(CHOICE_SIZE)
                "norms before the branches of a block, or after them; auto: from arch or that file, else "    \
                "post for an eva tower 1792 wide (EVA02-CLIP-E), else pre",                                   \
                field.norm),                                                                                  \
+        REAL(section ".norm_eps", NULL, 0, 0.1, "0", MODEL_SHAPE,                                            \
+             "epsilon of the norms, 1e-12 for a ViT of transformers; 0: from the files next to the "         \
+             "checkpoint, else the family's",                                                                \
+             field.norm_eps),                                                                                \
         INT(section ".patch", "pixels", 0, 1024, "0", MODEL_SHAPE,                                           \
             "side of a patch; 0: from arch or checkpoint", field.patch),                                     \
         INT(section ".pos_grid", "patches", 0, 1024, "0", MODEL_SHAPE,                                       \
@@ -129,6 +133,12 @@ const struct config_key config_keys[] = {
      "location of the student's weights; streamed requires one rank and gradients: release", false,
      ENUM_AT(tower_place, model_s.place)},
 
+    {"model_s.freeze", CONFIG_TEXT, NULL, NULL, NULL, 0, 0, "none", "train plan bench",
+     "parts that are not trained: none; embed; a number K: embed and the first K blocks; -K: all but the "
+     "last K "
+     "blocks and what follows them; all_but_head (linear probe); frozen blocks need no gradients, states and "
+     "activations",
+     true, AT(model_s.freeze)},
     INT("model_s.classes", "classes", 0, 10000000, "0", MODEL_SHAPE,
         "classify: outputs of the classifier, a new one unless the checkpoint has one of this size; 0: the "
         "number of classes in data.root",
@@ -244,6 +254,9 @@ const struct config_key config_keys[] = {
     REAL("optim.lr", NULL, 0, 1000, "2.0e-5", "train", "peak learning rate", optim.lr),
     REAL("optim.head_lr_scale", NULL, 0, 1e6, "10", "train",
          "learning rate of the head / optim.lr; classify: 1 if it is not set", optim.head_lr_scale),
+    REAL("optim.layer_decay", NULL, 0.01, 1, "1", "train",
+         "factor of the learning rate of each block to that of the block after it; 1: off",
+         optim.layer_decay),
     REAL("optim.min_lr", NULL, 0, 1000, "1.0e-6", "train", "learning rate at the end of the schedule",
          optim.min_lr),
     CHOICE("optim.schedule", optim_schedule, "cosine", "train", "learning rate after the warm-up",
@@ -332,11 +345,12 @@ static const char *const key_aliases[][2] = {{"model.weight_t", "model_t.weight"
         "model." name, "model_s." name                                                                       \
     }
 static const char *const model_aliases[][2] = {
-    MODEL_KEY("weight"), MODEL_KEY("arch"),       MODEL_KEY("width"),      MODEL_KEY("depth"),
-    MODEL_KEY("heads"),  MODEL_KEY("head_dim"),   MODEL_KEY("hidden"),     MODEL_KEY("out"),
-    MODEL_KEY("ffn"),    MODEL_KEY("activation"), MODEL_KEY("pool"),       MODEL_KEY("norm"),
-    MODEL_KEY("patch"),  MODEL_KEY("pos_grid"),   MODEL_KEY("pos_resize"), MODEL_KEY("dtype"),
-    MODEL_KEY("init"),   MODEL_KEY("place"),      MODEL_KEY("classes"),
+    MODEL_KEY("weight"),   MODEL_KEY("arch"),       MODEL_KEY("width"),    MODEL_KEY("depth"),
+    MODEL_KEY("heads"),    MODEL_KEY("head_dim"),   MODEL_KEY("hidden"),   MODEL_KEY("out"),
+    MODEL_KEY("ffn"),      MODEL_KEY("activation"), MODEL_KEY("pool"),     MODEL_KEY("norm"),
+    MODEL_KEY("norm_eps"), MODEL_KEY("patch"),      MODEL_KEY("pos_grid"), MODEL_KEY("pos_resize"),
+    MODEL_KEY("dtype"),    MODEL_KEY("init"),       MODEL_KEY("place"),    MODEL_KEY("classes"),
+    MODEL_KEY("freeze"),
 };
 
 static const struct {

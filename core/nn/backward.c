@@ -376,17 +376,19 @@ static void groups_backward(void *context)
 int tower_backward(struct tower *t, const struct batch *batch, const float *dout, bool first, bool last,
                    group_done done, void *context, struct error *err)
 {
-    struct pass pass = {t, batch, dout, first, last, t->group_count - 1, 0};
+    int lowest = t->lowest;
+    struct pass pass = {t, batch, dout, first, last, t->group_count - 1, lowest};
     int code = 0;
-    for (; pass.from >= 0 && !code; pass.from = pass.to - 1) {
-        pass.to = (last && done) || t->needed ? pass.from : 0;
-        if (t->needed && (code = t->needed(t->needed_by, pass.from, pass.from - 1, err)) != 0) break;
+    for (; pass.from >= lowest && !code; pass.from = pass.to - 1) {
+        pass.to = (last && done) || t->needed ? pass.from : lowest;
+        int next = pass.from > lowest ? pass.from - 1 : -1;
+        if (t->needed && (code = t->needed(t->needed_by, pass.from, next, err)) != 0) break;
         device_issue(t->device,
                      &(struct device_work){.owner = t,
                                            .inputs = {batch->input, dout},
                                            .count = batch->count,
                                            .part = pass.from,
-                                           .flags = first | last << 1 | (pass.to == 0) << 2},
+                                           .flags = first | last << 1 | (pass.to == lowest) << 2},
                      groups_backward, &pass);
         if (last && done) code = done(context, pass.to, err);
     }

@@ -286,7 +286,7 @@ int fit_shapes(const struct key_map *key_map, int ffn, const struct parameter *p
         bool absent = fit_absent(&place);
         /* only some parameters may be absent, and none with an unsupported type (complex, fp8, sparse,
          * ...) */
-        if (absent && ((!p->head && p->trained) || weights_unread(weights, place.first)))
+        if (absent && ((!p->head && !p->resident) || weights_unread(weights, place.first)))
             code =
                 weights_refuse_missing(weights, place.first, "check the weight path and model.family", err);
         if (absent) continue;

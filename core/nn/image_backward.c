@@ -143,8 +143,9 @@ void image_head_backward(const struct pass *pass)
     if (head) {
         char *below = region + step;
         step += ((size_t)(rows * g->out) * bytes + 63) & ~(size_t)63;
-        tower_linear_backward(pass, dy, out ? m->projected : m->pooled, head, m->roles[ROLE_HEAD_B], below,
-                              rows);
+        tower_linear_backward(pass, dy, out ? m->projected : m->pooled, head, m->roles[ROLE_HEAD_B],
+                              t->options.frozen_end ? NULL : below, rows);
+        if (t->options.frozen_end) return;
         dy = below;
     }
     if (out) {

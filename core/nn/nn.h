@@ -189,10 +189,12 @@ struct parameter {
     int role;     /* enum role (family.h) */
     int group;    /* 0 embedding, 1..depth blocks, depth+1 final norm, projection and head */
     bool matrix;  /* GEMM operand: stored in weight_type; all other parameters are F32 */
-    bool trained; /* false: mask_token, which has no gradient */
-    bool decay;   /* ndim >= 2 after removing dimensions of size 1 */
-    bool small;   /* norm, bias, LayerScale, token, position embedding: residual bits do not pay */
-    bool head;    /* distillation head or classifier: lr scaled by optim.head_lr_scale */
+    bool trained; /* has a gradient; false: mask_token, and frozen parameters (tower_options.frozen) */
+    /* stays in memory with weight_buffers: mask_token, and what is frozen in a group that is trained */
+    bool resident;
+    bool decay; /* ndim >= 2 after removing dimensions of size 1 */
+    bool small; /* norm, bias, LayerScale, token, position embedding: residual bits do not pay */
+    bool head;  /* distillation head or classifier: lr scaled by optim.head_lr_scale */
     enum initial initial;
     void *weight; /* read by forward and backward */
     enum dtype weight_type;
@@ -224,6 +226,10 @@ struct tower_options {
     /* released: 2 keep a group's gradients until those of the next group are done, for work that runs in
      * parallel; 0 as 1 */
     int gradient_buffers;
+    /* Groups without gradients, from the embedding on; at most depth + 1. Blocks among them keep no
+     * activations. frozen_end: also the last group, except its head. */
+    int frozen;
+    bool frozen_end;
     enum recompute recompute;
     enum saved saved;    /* 8BIT cannot be used with RECOMPUTE_BLOCK, which keeps one block */
     bool backward_twice; /* exact clipping with released gradients: activations survive a backward pass */
@@ -251,6 +257,7 @@ struct tower {
     struct parameter *parameters;
     int parameter_count;
     int group_count; /* depth + 2 */
+    int lowest;      /* the first group that is trained, where backward ends */
     size_t scratch_bytes;
     group_needed needed; /* tower_bind_weights */
     void *needed_by;
@@ -272,7 +279,7 @@ void tower_close(struct tower *tower);
 struct gradient_span tower_group_gradients(const struct tower *tower, int group);
 
 /* A group's weights: F32 vectors first, then its matrices, in the order of its gradients. With
- * weight_buffers: its part of the buffers, without parameters that are not trained. */
+ * weight_buffers: its part of the buffers, without resident parameters. */
 struct weight_span {
     char *p;
     size_t bytes;
@@ -289,7 +296,7 @@ void tower_bind_scratch(struct tower *tower, void *scratch);
  * the bits that bf16 cannot represent. */
 typedef int (*parameter_values)(void *context, int index, const float *values, struct error *err);
 
-/* With weight_buffers, values of trained parameters go to `loaded` only.
+/* With weight_buffers, values of parameters that are not resident go to `loaded` only.
  *
  * tower_load reads values from a checkpoint: every parameter must exist with its shape, and be finite. The
  * distillation head (distill_head.weight, .bias) is loaded if present, otherwise unchanged: call
@@ -318,7 +325,7 @@ void tower_forward(struct tower *tower, const struct batch *batch);
 /* tower_forward with weights that may have to be waited for. */
 int tower_forward_bound(struct tower *tower, const struct batch *batch, struct error *err);
 
-/* Called when the gradients of `group` are complete (groups depth+1, depth, ..., 0), only in the last
+/* Called when the gradients of `group` are complete (groups depth+1, depth, ..., lowest), only in the last
  * micro-batch. With GRADIENTS_RELEASE parameter.grad of that group is valid until it returns; with two
  * gradient_buffers, until the call for the following group returns. Non-zero stops the pass. */
 typedef int (*group_done)(void *context, int group, struct error *err);

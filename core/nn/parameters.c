@@ -131,7 +131,8 @@ static struct parameter parameter_of(const struct model_shape *g, int64_t target
     p.matrix = flagged(role, 'm');
     p.small = flagged(role, 's');
     p.head = flagged(role, 'h');
-    p.trained = !flagged(role, 'f');
+    p.resident = flagged(role, 'f');
+    p.trained = !p.resident;
     return p;
 }
 

@@ -29,13 +29,13 @@ static void lay_weights(struct tower *t, int group, bool staying, size_t *at, si
         for (int i = 0; i < t->parameter_count; i++) {
             struct parameter *p = &t->parameters[i];
             if (p->group != group || p->matrix != (matrices == 1)) continue;
-            if (t->options.weight_buffers && p->trained == staying) continue;
+            if (t->options.weight_buffers && p->resident != staying) continue;
             p->weight_type = p->matrix ? t->options.weight_type : DTYPE_F32;
             size_t here = tower_place(at, (size_t)stored_count(p) * dtype_bytes(p->weight_type));
             if (m->weights)
                 p->weight = p->role == ROLE_V_B ? (float *)p[-1].weight + 2 * p->count
                                                 : (void *)((char *)m->weights + here);
-            if (!t->options.master || p->weight_type != DTYPE_BF16) continue;
+            if (!t->options.master || p->weight_type != DTYPE_BF16 || !p->trained) continue;
             here = tower_place(masters_at, (size_t)p->count * sizeof(float));
             if (m->masters) p->master = (float *)(void *)((char *)m->masters + here);
         }
@@ -220,7 +220,7 @@ static void lay_block(const struct tower *t, struct block_activations *k, char *
     }
 }
 
-/* Lays out a block of a frozen tower, which keeps nothing: q,k,v and the feed-forward share one region. */
+/* Lays out a frozen block, which keeps nothing: q,k,v and the feed-forward share one region. */
 static void lay_frozen_block(const struct tower *t, struct block_activations *k, char *base, size_t *at)
 {
     const struct model_shape *g = &t->model_shape;
@@ -245,7 +245,9 @@ static int alloc_activations(struct tower *t, struct error *err)
     const struct model_shape *g = &t->model_shape;
     const struct tower_options *o = &t->options;
     struct tower_memory *m = t->memory;
-    bool frozen = o->gradients == GRADIENTS_NONE, pre = m->roles[ROLE_PRE_W] != NULL, resized = t->resized;
+    bool frozen = o->gradients == GRADIENTS_NONE, pre = m->roles[ROLE_PRE_W] != NULL, resized = t->resized,
+         embedding = !frozen && t->lowest == 0;
+    int64_t first = t->lowest > 0 ? t->lowest - 1 : 0; /* block that keeps activations */
     size_t e = dtype_bytes(o->compute), f = sizeof(float);
     size_t B = (size_t)o->batch, N = (size_t)t->tokens, R = B * N, D = (size_t)g->width,
            rows = B * (size_t)t->out_rows;
@@ -258,22 +260,22 @@ static int alloc_activations(struct tower *t, struct error *err)
     m->stored = tower_post_norm(t) || o->compute != DTYPE_BF16 ? o->compute : DTYPE_F16;
     m->norm_type = g->pool == POOL_AVG || g->pool == POOL_CLS_AVG ? m->stored : DTYPE_F32;
     m->pooled_type = apart ? o->compute : DTYPE_F32;
-    bool final = !frozen && !tower_averages_first(t) && !tower_pools_by_attention(t);
+    bool final = !frozen && !o->frozen_end && !tower_averages_first(t) && !tower_pools_by_attention(t);
     m->norm_hat_bytes = final ? normed * D * dtype_bytes(m->norm_type) : 0;
     m->x = xcalloc((size_t)g->depth, sizeof *m->x);
     m->kept = xcalloc((size_t)g->depth, sizeof *m->kept);
     for (int pass = 0; pass < 2; pass++) {
         size_t at = 0;
         char *base = m->activations;
-        size_t tokens = pre ? tower_place(&at, frozen ? 0 : R * D * e) : 0,
+        size_t tokens = pre ? tower_place(&at, embedding ? R * D * e : 0) : 0,
                pre_stats = pre ? tower_place(&at, 2 * R * f) : 0;
         size_t x = tower_place(&at, 0);
         if (!frozen)
-            for (int64_t l = 0; l < g->depth; l++) tower_place(&at, R * D * e);
+            for (int64_t l = first; l < g->depth; l++) tower_place(&at, R * D * e);
         size_t stream = (R * D * e + 63) & ~(size_t)63;
-        for (int64_t l = 0; l < g->depth && !frozen; l++) {
-            if (o->recompute == RECOMPUTE_NONE || l == 0) lay_block(t, &m->kept[l], base, &at);
-            else m->kept[l] = m->kept[0];
+        for (int64_t l = first; l < g->depth && !frozen; l++) {
+            if (o->recompute == RECOMPUTE_NONE || l == first) lay_block(t, &m->kept[l], base, &at);
+            else m->kept[l] = m->kept[first];
             lay_moments(&m->kept[l], base, &at, R);
         }
         size_t norm_stats = tower_place(&at, 2 * normed * f), norm_hat = tower_place(&at, m->norm_hat_bytes),
@@ -281,7 +283,7 @@ static int alloc_activations(struct tower *t, struct error *err)
         size_t projected = tower_place(&at, m->roles[ROLE_HEAD_W] ? rows * (size_t)g->out * e : 0),
                out = tower_place(&at, rows * (size_t)t->out_width * f);
         size_t pos = tower_place(&at, resized ? kept * D * f : 0),
-               dpos = tower_place(&at, resized && !frozen ? kept * D * f : 0);
+               dpos = tower_place(&at, resized && embedding ? kept * D * f : 0);
         size_t resize = tower_place(&at, resized ? kept * positions * f : 0);
         size_t rotation =
             tower_place(&at, model_shape_rotates(g) ? (size_t)(t->patches * (g->width / g->heads)) * f : 0);
@@ -293,10 +295,11 @@ static int alloc_activations(struct tower *t, struct error *err)
             if (!m->activations) return err->code;
             continue;
         }
-        m->tokens = pre && !frozen ? base + tokens : NULL;
+        m->tokens = pre && embedding ? base + tokens : NULL;
         m->pre_mean = (float *)(void *)(base + pre_stats);
         m->pre_rstd = m->pre_mean + R;
-        for (int64_t l = 0; l < g->depth && !frozen; l++) m->x[l] = base + x + (size_t)l * stream;
+        for (int64_t l = first; l < g->depth && !frozen; l++)
+            m->x[l] = base + x + (size_t)(l - first) * stream;
         m->norm_mean = (float *)(void *)(base + norm_stats);
         m->norm_rstd = m->norm_mean + normed;
         m->norm_hat = m->norm_hat_bytes ? base + norm_hat : NULL;
@@ -333,15 +336,15 @@ static void lay_scratch(struct tower *t)
     region = larger(region, frozen ? 0 : tower_output_gradients(t) + pool);
     m->region_at = tower_place(&at, region);
     m->dx_at = tower_place(&at, R * D * sizeof(float)); /* the residual stream, and its gradient */
-    if (frozen) {
-        m->dh_at = at;
-        lay_frozen_block(t, NULL, NULL, &at);
-    } else {
+    size_t end = m->frozen_at = at;                     /* the gradients of a backward pass take its place */
+    if (!tower_block_kept(t, 0)) lay_frozen_block(t, NULL, NULL, &end);
+    if (!frozen) {
         m->td_at = tower_place(&at, R * D * e);
         m->dh_at = tower_place(&at, o->saved == SAVED_8BIT ? R * larger(G, D) * e
                                     : o->backward_twice    ? R * G * e
                                                            : 0);
     }
+    at = larger(at, end);
     for (int i = 0; i < t->parameter_count; i++)
         if (t->parameters[i].matrix && t->parameters[i].weight_type != o->compute)
             largest = larger(largest, (size_t)t->parameters[i].count * e);
@@ -395,12 +398,24 @@ static int supported(const struct tower *t, struct error *err)
     return dev->ops->supports(dev, &attention, err);
 }
 
+/* Marks the frozen parameters. A tower without gradients has none: it is as a whole. */
+static void freeze(struct tower *t)
+{
+    for (int i = 0; i < t->parameter_count && t->options.gradients != GRADIENTS_NONE; i++) {
+        struct parameter *p = &t->parameters[i];
+        bool end = p->group == t->group_count - 1 && t->options.frozen_end && !p->head;
+        if (p->group < t->lowest || end) p->trained = false;
+        if (end) p->resident = true;
+    }
+}
+
 int tower_create(struct tower **tower, struct device *device, const struct model_shape *model_shape,
                  const struct tower_options *options, struct error *err)
 {
     assert(options->batch > 0 && !(options->master && options->weight_type != DTYPE_BF16));
     assert(options->saved == SAVED_MINIMAL || options->recompute == RECOMPUTE_NONE);
     assert(options->gradient_buffers >= 0 && options->gradient_buffers <= 2);
+    assert(options->frozen >= 0 && options->frozen <= model_shape->depth + 1);
     assert(options->weight_buffers >= 0 && options->weight_buffers <= 2 &&
            !(options->weight_buffers && options->master));
     *tower = NULL;
@@ -419,6 +434,10 @@ int tower_create(struct tower **tower, struct device *device, const struct model
                                             : model_shape->out;
     t->group_count = (int)model_shape->depth + 2;
     t->parameter_count = parameters_list(model_shape, options->target, &t->parameters);
+    t->lowest = options->gradients == GRADIENTS_NONE ? t->group_count
+                : options->frozen_end                ? t->group_count - 1
+                                                     : options->frozen;
+    freeze(t);
     struct tower_memory *m = t->memory;
     m->blocks = xcalloc((size_t)model_shape->depth, sizeof *m->blocks);
     for (int i = 0; i < t->parameter_count; i++) {
@@ -472,18 +491,15 @@ void tower_bind_scratch(struct tower *t, void *scratch)
 {
     struct tower_memory *m = t->memory;
     m->scratch = scratch;
-    if (t->options.gradients != GRADIENTS_NONE) {
-        for (int64_t l = 0; l < t->model_shape.depth && t->options.saved == SAVED_8BIT; l++) {
-            struct block_activations *k = &m->kept[l];
-            k->attn = k->h = k->h8.x = m->scratch + m->dh_at;
-        }
-        return;
+    for (int64_t l = 0; l < t->model_shape.depth && t->options.saved == SAVED_8BIT; l++) {
+        struct block_activations *k = &m->kept[l];
+        if (tower_block_kept(t, l)) k->attn = k->h = k->h8.x = m->scratch + m->dh_at;
     }
     size_t attention =
         (size_t)(t->options.batch * t->tokens * t->model_shape.width) * /* after its inner norm */
         dtype_bytes(t->options.compute);
-    for (int64_t l = 0; l < t->model_shape.depth; l++) {
-        size_t at = m->dh_at;
+    for (int64_t l = 0; l < t->model_shape.depth && !tower_block_kept(t, l); l++) {
+        size_t at = m->frozen_at;
         lay_frozen_block(t, &m->kept[l], m->scratch, &at);
         m->x[l] = m->scratch + m->region_at + attention;
         m->kept[l].x_mid = tower_post_norm(t) ? m->scratch + m->t1_at : NULL;

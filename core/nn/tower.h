@@ -66,7 +66,14 @@ struct tower_memory {
     /* scratch, bound by the caller; offsets set by tower.c */
     char *scratch;
     size_t dx_at, td_at, t1_at, region_at, dh_at, cast_at; /* dh_at: with SAVED_8BIT attn, h */
+    size_t frozen_at;                                      /* a block that keeps nothing */
 };
+
+/* The block keeps activations for backward. */
+static inline bool tower_block_kept(const struct tower *tower, int64_t block)
+{
+    return tower->options.gradients != GRADIENTS_NONE && block + 1 >= tower->lowest;
+}
 
 static inline struct parameter *block_role(const struct tower *tower, int64_t block, enum role role)
 {

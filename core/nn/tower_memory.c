@@ -96,7 +96,8 @@ static void explain_ends(const struct tower *t, tower_tensor report, void *conte
     if (tower_pools_by_attention(t))
         report(context, o->activations_class, "pooling by attention", attn_pool_lay(t, NULL, NULL, 0));
     if (t->resized)
-        report(context, o->activations_class, "resized positions", kept * D * f * (frozen ? 1 : 2));
+        report(context, o->activations_class, "resized positions",
+               kept * D * f * (frozen || t->lowest > 0 ? 1 : 2));
     if (t->resized) report(context, o->activations_class, "matrix that resizes positions", kept * stored * f);
     if (model_shape_rotates(g))
         report(context, o->activations_class, "rotations", (size_t)(t->patches * (g->width / g->heads)) * f);
@@ -108,15 +109,16 @@ static void explain_activations(const struct tower *t, tower_tensor report, void
     const struct tower_options *o = &t->options;
     size_t R = (size_t)(o->batch * t->tokens), D = (size_t)g->width, e = dtype_bytes(o->compute);
     if (o->gradients == GRADIENTS_NONE) return;
-    for (int64_t l = 0; l < g->depth; l++) {
+    int64_t first = t->lowest > 0 ? t->lowest - 1 : 0;
+    for (int64_t l = first; l < g->depth; l++) {
         char name[64];
         snprintf(name, sizeof name, "blocks.%lld.input", (long long)l);
         report(context, o->activations_class, name, R * D * e);
         snprintf(name, sizeof name, "blocks.%lld.means of norms", (long long)l);
         report(context, o->activations_class, name, 4 * R * sizeof(float));
     }
-    for (int64_t l = 0; l < g->depth; l++)
-        if (o->recompute == RECOMPUTE_NONE || l == 0) explain_block(t, l, report, context);
+    for (int64_t l = first; l < g->depth; l++)
+        if (o->recompute == RECOMPUTE_NONE || l == first) explain_block(t, l, report, context);
 }
 
 void tower_explain(const struct tower *t, tower_tensor report, void *context)

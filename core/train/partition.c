@@ -10,14 +10,14 @@ struct position {
     int64_t element;
 };
 
-/* Returns the trained parameter of the group after `i` in memory order; -1: none. */
+/* Returns the parameter of the group after `i` in memory order, without resident ones; -1: none. */
 static int next_in_order(const struct tower *t, int group, int i)
 {
     bool matrices = i >= 0 && t->parameters[i].matrix;
     for (int pass = matrices; pass < 2; pass++) {
         for (int k = pass == (int)matrices ? i + 1 : 0; k < t->parameter_count; k++) {
             const struct parameter *p = &t->parameters[k];
-            if (p->group == group && p->trained && p->matrix == (pass == 1)) return k;
+            if (p->group == group && !p->resident && p->matrix == (pass == 1)) return k;
         }
     }
     return -1;
@@ -38,13 +38,32 @@ static struct position nearest_cut(const struct tower *t, int group, int64_t tar
     return (struct position){-1, 0};
 }
 
+/* Return the span whose elements a group's offsets count, and the type of its matrices: the gradients, or the
+ * weights of a frozen group. */
+static struct gradient_span span_of(const struct tower *t, int group)
+{
+    if (group >= t->lowest) return tower_group_gradients(t, group);
+    struct weight_span weights = tower_group_weights(t, group);
+    struct gradient_span span = {.p = weights.p, .bytes = weights.bytes, .f32_bytes = weights.bytes};
+    for (int i = 0; i < t->parameter_count; i++) {
+        const struct parameter *p = &t->parameters[i];
+        size_t at = (size_t)((const char *)p->weight - weights.p);
+        if (p->group == group && p->matrix && !p->resident && at < span.f32_bytes) span.f32_bytes = at;
+    }
+    return span;
+}
+static enum dtype matrix_type(const struct tower *t, int group)
+{
+    return group >= t->lowest ? t->options.grad_type : t->options.weight_type;
+}
+
 /* Sets the offsets of rank r in a group from the position where its part begins. */
 static void set_offsets(const struct tower *t, struct partition *c, int group, int r, struct position at)
 {
     struct partition_group *g = &c->groups[group];
-    struct gradient_span gradients = tower_group_gradients(t, group);
+    struct gradient_span gradients = span_of(t, group);
     struct weight_span weights = tower_group_weights(t, group);
-    size_t size = dtype_bytes(t->options.grad_type);
+    size_t size = dtype_bytes(matrix_type(t, group));
     g->vectors[r] = (int64_t)(gradients.f32_bytes / sizeof(float));
     g->matrices[r] = at.parameter < 0 ? (int64_t)((gradients.bytes - gradients.f32_bytes) / size) : 0;
     g->weights[r] = (int64_t)weights.bytes;
@@ -74,8 +93,8 @@ static void set_part(const struct tower *t, struct partition *c, int group, stru
 static void partition_one(const struct tower *t, struct partition *c, int group)
 {
     struct partition_group *g = &c->groups[group];
-    struct gradient_span span = tower_group_gradients(t, group);
-    size_t size = dtype_bytes(t->options.grad_type);
+    struct gradient_span span = span_of(t, group);
+    size_t size = dtype_bytes(matrix_type(t, group));
     int64_t total = 0, *offsets = xcalloc(3 * ((size_t)c->ranks + 1), sizeof *offsets);
     g->vectors = offsets;
     g->matrices = offsets + c->ranks + 1;
@@ -83,7 +102,8 @@ static void partition_one(const struct tower *t, struct partition *c, int group)
     for (int i = next_in_order(t, group, -1); i >= 0; i = next_in_order(t, group, i)) {
         const struct parameter *p = &t->parameters[i];
         const char *begin = (const char *)span.p + (p->matrix ? span.f32_bytes : 0);
-        c->element[i] = ((const char *)p->grad - begin) / (int64_t)(p->matrix ? size : sizeof(float));
+        c->element[i] = ((const char *)(p->trained ? p->grad : p->weight) - begin) /
+                        (int64_t)(p->matrix ? size : sizeof(float));
         total += p->count;
     }
     struct position from = {next_in_order(t, group, -1), 0};

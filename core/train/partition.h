@@ -12,8 +12,8 @@
 
 enum { CUT_ELEMENTS = 32768 };
 
-/* Offsets of the parts of a group, (ranks + 1) each: in elements of its vector and of its matrix
- * gradients, and in bytes of its weights. */
+/* Offsets of the parts of a group, (ranks + 1) each: in elements of its vector and of its matrix gradients
+ * (of a frozen group: of its weights), and in bytes of its weights. */
 struct partition_group {
     int64_t *vectors, *matrices, *weights;
 };
@@ -25,7 +25,7 @@ struct partition {
     int64_t *element;       /* (parameters) offset of each in its group's vectors or matrices */
 };
 
-/* Returns the partition of a tower that has gradients. */
+/* Returns the partition of a tower that has gradients. Resident parameters have no parts. */
 struct partition *partition_make(const struct tower *tower, int ranks, int rank);
 void partition_free(struct partition *cut);
 

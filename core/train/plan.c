@@ -18,15 +18,18 @@ static bool readable(const struct config_tower *tower)
 static void count_exchanged(struct plan *p, const struct trainer *t)
 {
     const struct config *c = t->config;
-    int64_t rounds = dp_round_count(t), weights = 0;
+    int64_t rounds = dp_round_count(t), weights = 0, frozen = 0;
     for (int i = 0; i < t->student->parameter_count; i++) {
         const struct parameter *q = &t->student->parameters[i];
+        int64_t bytes = q->count * (int64_t)dtype_bytes(q->weight_type);
+        if (!q->trained && !q->resident) frozen += bytes; /* read by forward passes only */
         if (!q->trained) continue;
         p->gradient_bytes += q->count * (int64_t)dtype_bytes(q->grad_type);
-        weights += q->count * (int64_t)dtype_bytes(q->weight_type);
+        weights += bytes;
     }
     p->reduced_bytes = p->gradient_bytes * (t->twice ? 2 : rounds);
-    p->gathered_bytes = c->dist.shard == DIST_SHARD_PARAMETERS  ? weights * (t->twice ? 3 : 2 * rounds)
+    p->gathered_bytes = c->dist.shard == DIST_SHARD_PARAMETERS
+                            ? weights * (t->twice ? 3 : 2 * rounds) + frozen * rounds
                         : c->dist.shard == DIST_SHARD_OPTIMIZER ? weights
                                                                 : p->trained_parameters * 4;
 }

@@ -327,7 +327,7 @@ static int add_squares(struct release *r, struct error *err)
 {
     struct trainer *t = r->t;
     int last = t->student->group_count - 1;
-    for (int group = last; group >= 0; group--) {
+    for (int group = last; group >= t->student->lowest; group--) {
         double squares;
         if (!step_found_read(t, group, &squares))
             return step_diverged(t, r->step, step_not_finite, r->by_group && group < last, err);
@@ -389,10 +389,12 @@ static int step_accumulated(struct trainer *t, int64_t step, double lr, struct s
     if (!finite) return step_diverged(t, step, step_not_finite, false, err);
     double scale = step_clip_scale(t, norm, 1);
     if (meopt_step_begin(t->opt, step, lr, 1, &library)) return trainer_library_error(&library, err);
-    int groups = t->student_stream ? t->student->group_count : 1, status = MEOPT_OK;
-    for (int group = groups - 1; group >= 0 && !status && !code; group--) {
+    int last = t->student->group_count - 1, lowest = t->student_stream ? t->student->lowest : last,
+        status = MEOPT_OK;
+    for (int group = last; group >= lowest && !status && !code; group--) {
         size_t count = 0;
-        if (t->student_stream) code = weight_stream_fetch(t->student_stream, group, group - 1, err);
+        if (t->student_stream)
+            code = weight_stream_fetch(t->student_stream, group, group > lowest ? group - 1 : -1, err);
         for (int i = 0; i < t->tensor_count && !code; i++) {
             if (t->student_stream && t->student->parameters[t->parameter_of[i]].group != group) continue;
             t->tensors[count] = (size_t)i;

@@ -107,9 +107,16 @@ int64_t dp_round_count(const struct trainer *t) { return t->dp ? t->dp->rounds :
 
 bool dp_sharded(const struct trainer *t) { return t->dp && t->dp->sharded; }
 
+/* Returns whether this rank has a part of a parameter only. Frozen weights are divided with the weights. */
+static bool is_divided(const struct trainer *t, int parameter)
+{
+    const struct parameter *p = &t->student->parameters[parameter];
+    return dp_sharded(t) && (p->trained || (t->dp->shard && !p->resident));
+}
+
 void dp_part(const struct trainer *t, int parameter, int64_t *first, int64_t *count)
 {
-    bool part = dp_sharded(t) && t->student->parameters[parameter].trained;
+    bool part = is_divided(t, parameter);
     *first = part ? t->dp->partition->first[parameter] : 0;
     *count = part ? t->dp->partition->count[parameter] : t->student->parameters[parameter].count;
 }
@@ -136,7 +143,7 @@ void *dp_weights(const struct trainer *t, int parameter)
 {
     const struct parameter *p = &t->student->parameters[parameter];
     int64_t first, count;
-    if (t->dp && t->dp->shard) return shard_part(t->dp->shard, parameter);
+    if (is_divided(t, parameter) && t->dp->shard) return shard_part(t->dp->shard, parameter);
     dp_part(t, parameter, &first, &count);
     return (char *)p->weight + (size_t)first * dtype_bytes(p->weight_type);
 }
@@ -145,6 +152,7 @@ void *dp_weights(const struct trainer *t, int parameter)
 static int64_t group_capacity(const struct trainer *t, int group)
 {
     const struct data_parallel *m = t->dp;
+    if (group < t->student->lowest) return 0;
     return m->sharded ? partition_own(m->partition, group) : partition_elements(m->partition, group);
 }
 
@@ -237,7 +245,7 @@ static double rank_bytes(const struct trainer *t, int rank)
     double bytes = held.parameters ? (double)held.total / (double)held.parameters : 0;
     if (m->shard) bytes += 2;
     if (m->all_sums) bytes += sizeof(float);
-    for (int group = 0; group < t->student->group_count; group++) {
+    for (int group = t->student->lowest; group < t->student->group_count; group++) {
         int64_t count = partition_of(m->partition, group, rank),
                 *of = &most[m->group_sums[1] ? group % 2 : 0];
         all += count;
@@ -276,8 +284,7 @@ void dp_close(struct trainer *t)
 
 /* ---- one group ---- */
 
-/* Reduces a group's gradients: vectors, then matrices (communication thread). Without sharding,
- * all-gathers the sum of the last round. */
+/* Reduces a group's vectors, then its matrices (communication thread); unsharded, gathers the last sum. */
 static int reduce_group(struct comm *comm, void *context, struct error *err)
 {
     struct group *g = context;
@@ -335,8 +342,7 @@ static void begin_group(struct dp_pass *r, int group)
     comm_begin(&t->ranks, &g->reduce);
 }
 
-/* Returns whether the host adds up the norms of groups: with sharded states and no collective on the
- * device. */
+/* Returns whether the host adds up the norms of groups: states are sharded, and the device cannot combine. */
 static bool norms_by_host(const struct trainer *t) { return t->dp->sharded && !comm_combines(&t->ranks); }
 
 static double group_share(const struct dp_pass *r, int group)
@@ -381,7 +387,7 @@ static int finish_norms(struct dp_pass *r, struct error *err)
     int groups = t->student->group_count;
     if (meopt_norms_end(t->opt, (size_t)groups, m->group_of, m->norms, m->finite, &library))
         return trainer_library_error(&library, err);
-    for (int group = groups - 1; group >= 0; group--) {
+    for (int group = groups - 1; group >= t->student->lowest; group--) {
         if (!m->finite[group]) return step_diverged(t, r->step, step_not_finite, false, err);
         r->squares += m->norms[group] * m->norms[group];
     }
@@ -389,13 +395,12 @@ static int finish_norms(struct dp_pass *r, struct error *err)
     return 0;
 }
 
-/* Reads the norms by which groups were clipped, after the step. Groups after one that is not finite were not
- * updated. */
+/* Reads the norms by which groups were clipped. Groups after one that is not finite were not updated. */
 static int read_group_norms(struct dp_pass *r, struct error *err)
 {
     struct trainer *t = r->t;
     int last = t->student->group_count - 1;
-    for (int group = last; group >= 0; group--) {
+    for (int group = last; group >= t->student->lowest; group--) {
         double squares;
         if (!step_found_read(t, group, &squares))
             return step_diverged(t, r->step, step_not_finite, group < last, err);
@@ -446,8 +451,7 @@ static int end_group(struct dp_pass *r, int group, struct error *err)
     return code || deferred ? code : step_group(r, group, err);
 }
 
-/* Called when a group's gradients are complete on this rank: starts their reduction, and finishes the group
- * before. */
+/* Called when a group's gradients are complete: starts their reduction, and finishes the group before. */
 static int on_group(void *context, int group, struct error *err)
 {
     struct dp_pass *r = context;
@@ -466,7 +470,7 @@ int dp_gather_weights(struct trainer *t, struct error *err)
     int code = 0;
     if (!dp_sharded(t)) return 0;
     if (t->dp->shard) shard_invalidate(t->dp->shard, -1);
-    for (int group = 0; group < t->student->group_count && !t->dp->shard && !code; group++)
+    for (int group = t->student->lowest; group < t->student->group_count && !t->dp->shard && !code; group++)
         code = comm_gather(&t->ranks, tower_group_weights(t->student, group).p,
                            t->dp->partition->groups[group].weights, err);
     return code;
@@ -474,7 +478,7 @@ int dp_gather_weights(struct trainer *t, struct error *err)
 
 int dp_gather_values(const struct trainer *t, int parameter, float *values, struct error *err)
 {
-    if (!dp_sharded(t)) return 0;
+    if (!is_divided(t, parameter)) return 0;
     int64_t *offsets = xcalloc((size_t)t->ranks.size + 1, sizeof *offsets);
     partition_offsets(t->dp->partition, t->student, parameter, sizeof *values, offsets);
     int code = comm_gather_host((struct comm *)(uintptr_t)&t->ranks, values, offsets, err);
@@ -492,8 +496,9 @@ static int backward(struct dp_pass *r, int64_t count, struct error *err)
     r->in_flight = -1;
     struct batch batch = step_batch(t, count);
     if (count) code = tower_backward(t->student, &batch, t->dout, true, true, on_group, r, err);
-    for (int group = t->student->group_count - 1; group >= 0 && !count && !code; group--) {
-        if (t->dp->shard) code = shard_fetch(t->dp->shard, group, group - 1, err);
+    int lowest = t->student->lowest;
+    for (int group = t->student->group_count - 1; group >= lowest && !count && !code; group--) {
+        if (t->dp->shard) code = shard_fetch(t->dp->shard, group, group > lowest ? group - 1 : -1, err);
         if (!code) code = on_group(r, group, err);
     }
     if (!code && r->in_flight >= 0) code = end_group(r, r->in_flight, err);
@@ -548,7 +553,8 @@ static int last_round(struct dp_pass *r, double lr, int64_t count, struct step_r
     }
     if (meopt_step_begin(t->opt, r->step, lr, 0, &library)) return trainer_library_error(&library, err);
     if (!t->dp->step_at_end) code = backward(r, count, err);
-    for (int group = t->student->group_count - 1; group >= 0 && t->dp->step_at_end && !code; group--)
+    for (int group = t->student->group_count - 1; group >= t->student->lowest && t->dp->step_at_end && !code;
+         group--)
         code = step_group(r, group, err);
     bool found = r->by_group && !norms_by_host(t);
     if (found) step_send_grad_stats(t);

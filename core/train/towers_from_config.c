@@ -56,6 +56,7 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
     g->pos_resize = (enum pos_resize)tower->pos_resize;
     if (tower->pool) g->pool = (enum pool)tower->pool;
     if (tower->norm) g->norms = (enum norms)tower->norm;
+    if (tower->norm_eps > 0) g->norm_eps = (float)tower->norm_eps;
     if (objective_of(c)->labels) g->classes = tower->classes ? tower->classes : CLASSES_UNKNOWN;
     return 0;
 }
@@ -176,8 +177,8 @@ static int settle_from_files(const struct config_tower *tower, const struct weig
     if (g->pos_resize == POS_RESIZE_USUAL) g->pos_resize = b.pos_resize; /* the names do not determine it */
     if (!model_shape_rotates(g) && (tower->pos_resize != TOWER_POS_RESIZE_AUTO || b.pos_resize || known_arch))
         clear_assumed(g, ASSUMED_POSITIONS);
-    if (b.norm_eps > 0) g->norm_eps = (float)b.norm_eps;
-    if (b.norm_eps > 0 || known_arch) clear_assumed(g, ASSUMED_NORM_EPS);
+    if (b.norm_eps > 0 && tower->norm_eps <= 0) g->norm_eps = (float)b.norm_eps;
+    if (b.norm_eps > 0 || tower->norm_eps > 0 || known_arch) clear_assumed(g, ASSUMED_NORM_EPS);
     code = settle_activation(tower, &b, weights, g, err);
     if (!code) code = settle_pool(tower, &b, g, err);
     return code ? code : settle_rotation(&b, &own, g, err);

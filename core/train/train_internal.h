@@ -76,7 +76,7 @@ int dp_weight_buffers(const struct trainer *t);
 /* dp_partition: partitions the student's tensors, before its optimizer is created. dp_buffers, afterwards:
  * allocates the buffers of the sums. */
 int dp_partition(struct trainer *t, struct error *err);
-/* Returns this rank's part of a parameter's weights, which its optimizer updates. */
+/* Returns this rank's part of a parameter's weights; of undivided ones all. */
 void *dp_weights(const struct trainer *t, int parameter);
 int dp_buffers(struct trainer *t, struct error *err);
 /* All-gathers the weights that forward and backward read, after this rank's parts were set. */

@@ -51,7 +51,9 @@ static struct tower_options student_options(const struct trainer *t)
     const struct config *c = t->config;
     enum dtype type = trainer_tower_type(&c->model_s);
     bool bf16 = type == DTYPE_BF16, baseline = !c->optim.use_meopt && !c->optim.pure_bf16;
-    bool accumulates = t->micro < t->batch && !t->dp;
+    bool accumulates = t->micro < t->batch && !t->dp, end;
+    int frozen;
+    config_frozen(c, t->student_shape.depth, &frozen, &end);
     return (struct tower_options){
         .batch = t->micro,
         .compute = type,
@@ -68,6 +70,8 @@ static struct tower_options student_options(const struct trainer *t)
         .backward_twice = t->twice,
         .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
         .target = head_width(t),
+        .frozen = frozen,
+        .frozen_end = end,
         .weights_class = MEMORY_WEIGHTS,
         .activations_class = MEMORY_ACTIVATIONS,
     };
@@ -158,13 +162,21 @@ int trainer_optimizer(const struct trainer *t, struct meopt_options *o, struct e
     return 0;
 }
 
+/* Returns the learning rate of a parameter / optim.lr: the last group has 1, each group before it layer_decay
+ * of the next (BEiT, MAE), and the head head_lr_scale. */
+static double learning_rate_scale(const struct trainer *t, const struct parameter *p)
+{
+    if (p->head) return t->config->optim.head_lr_scale;
+    return pow(t->config->optim.layer_decay, t->student->group_count - 1 - p->group);
+}
+
 /* Returns the optimizer's description of a parameter: all of it, or this rank's part. */
 static struct meopt_tensor tensor_row(const struct trainer *t, int index, int weights)
 {
     const struct parameter *p = &t->student->parameters[index];
     struct meopt_tensor row = {.name = p->name,
                                .ndim = p->ndim,
-                               .lr_scale = p->head ? t->config->optim.head_lr_scale : 1,
+                               .lr_scale = learning_rate_scale(t, p),
                                .flags = (p->decay ? 0u : MEOPT_NO_DECAY) |
                                         (p->small || p->weight_type == DTYPE_F32 ? MEOPT_KEEP_F32 : 0u) |
                                         (t->student->options.weight_buffers ? MEOPT_SHARED_MEMORY : 0u),
@@ -331,6 +343,14 @@ static int check_combination(const struct trainer *t, struct error *err)
         return error_set(err, EXIT_CONFIG, "one of the two: train.recompute: block needs less memory",
                          "train.save_activations 8bit has no use with train.recompute block, which keeps the "
                          "activations of one block alone");
+    int groups;
+    bool end;
+    if (!config_frozen(c, t->student_shape.depth, &groups, &end))
+        return error_set(err, EXIT_CONFIG, NULL, "model_s.freeze is %s, but the model has %lld blocks",
+                         c->model_s.freeze, (long long)t->student_shape.depth);
+    if (end && !head_width(t) && t->student_shape.classes <= 0)
+        return error_set(err, EXIT_CONFIG, "loss.head: linear",
+                         "model_s.freeze is all_but_head, but the student has no head");
     if (t->dp && c->model_s.place == TOWER_PLACE_STREAMED)
         return error_set(err, EXIT_CONFIG, "dist.shard: parameters, and model_s.place: resident",
                          "model_s.place streamed is for one rank without train.global_batch");
@@ -472,6 +492,19 @@ static int plan_step(struct trainer *t, struct error *err)
     return 0;
 }
 
+/* Returns the operations of a step per image: forward, and backward of the blocks that are trained. */
+static double step_flops(const struct trainer *t)
+{
+    const struct tower *s = t->student;
+    const struct model_shape *g = &t->student_shape;
+    double head = 2.0 * (double)(g->out * s->options.target * s->out_rows),
+           share = s->lowest > 0 ? (double)(g->depth + 1 - s->lowest) / (double)g->depth : 1,
+           forward = model_shape_forward_flops(g) + head, flops = (1 + share * (t->twice ? 4 : 2)) * forward;
+    if (s->options.recompute == RECOMPUTE_BLOCK) flops += share * model_shape_recompute_flops(g, t->twice);
+    if (s->options.saved == SAVED_8BIT) flops += share * (t->twice ? 2 : 1) * model_shape_attention_flops(g);
+    return flops;
+}
+
 int trainer_create_distributed(struct trainer **trainer, struct config *config, struct device *device,
                                bool random, const struct comm_options *ranks, fill_cache cache, void *context,
                                struct error *err)
@@ -496,12 +529,7 @@ int trainer_create_distributed(struct trainer **trainer, struct config *config, 
     if (t->objective->teacher && (code = create_teacher(t, teacher_weights, err)) != 0) goto fail;
     if (config->train.cache_teacher && (code = cache_outputs(t, cache, context, err)) != 0) goto fail;
     if ((code = create_student(t, student_weights, err)) != 0) goto fail;
-    double head = 2.0 * (double)(t->student_shape.out * t->student->options.target * t->student->out_rows);
-    t->student_flops = (t->twice ? 5 : 3) * (model_shape_forward_flops(&t->student_shape) + head);
-    if (t->student->options.recompute == RECOMPUTE_BLOCK)
-        t->student_flops += model_shape_recompute_flops(&t->student_shape, t->twice);
-    if (t->student->options.saved == SAVED_8BIT)
-        t->student_flops += (t->twice ? 2 : 1) * model_shape_attention_flops(&t->student_shape);
+    t->student_flops = step_flops(t);
     if ((code = create_buffers(t, err)) != 0) goto fail;
     weights_close(teacher_weights);
     weights_close(student_weights);

@@ -280,7 +280,7 @@ static int load_tensor(void *context, int64_t index, const float *values, struct
 static void select_part(void *context, int64_t index, int64_t *first, int64_t *count)
 {
     const struct trainer *t = context;
-    if (t->tensor_of[index] >= 0) dp_part(t, (int)index, first, count);
+    dp_part(t, (int)index, first, count);
 }
 
 /* State of a load. parts: number of ranks that wrote the checkpoint; cut: their partition. */

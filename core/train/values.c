@@ -2,6 +2,8 @@
 #include "core/train/train_internal.h"
 #include "core/train/weight_stream.h"
 
+#include <stdlib.h>
+
 /* Loads the group of a parameter into its buffer if weights are streamed. */
 static int load_group(const struct trainer *t, int parameter, struct error *err)
 {
@@ -10,12 +12,47 @@ static int load_group(const struct trainer *t, int parameter, struct error *err)
                : 0;
 }
 
+/* Sets a parameter that the optimizer does not have, in its format. Only this rank's part if the weights are
+ * sharded. */
+static int set_frozen(struct trainer *t, int index, const float *values, struct error *err)
+{
+    const struct parameter *p = &t->student->parameters[index];
+    int64_t first, count;
+    if (t->student_stream && !p->resident) return weight_stream_write(t->student_stream, index, values, err);
+    dp_part(t, index, &first, &count);
+    size_t bytes = (size_t)count * dtype_bytes(p->weight_type);
+    void *stored = malloc(bytes ? bytes : 1);
+    if (!stored) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory for %zu bytes of weights", bytes);
+    weights_convert(stored, p->weight_type, values + first, DTYPE_F32, count);
+    t->device->upload(t->device, dp_weights(t, index), stored, bytes);
+    free(stored);
+    return 0;
+}
+
+/* Copies this rank's part of such a parameter to its offset in out. */
+static int export_frozen(const struct trainer *t, int index, float *out, struct error *err)
+{
+    const struct parameter *p = &t->student->parameters[index];
+    int64_t first, count;
+    int code = 0;
+    dp_part(t, index, &first, &count);
+    size_t bytes = (size_t)count * dtype_bytes(p->weight_type);
+    void *stored = malloc(bytes ? bytes : 1);
+    if (!stored) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory for %zu bytes of weights", bytes);
+    t->device->sync(t->device);
+    if (t->student_stream && !p->resident) code = weight_stream_read(t->student_stream, index, stored, err);
+    else t->device->download(t->device, stored, dp_weights(t, index), bytes);
+    if (!code) weights_convert(out + first, DTYPE_F32, stored, p->weight_type, count);
+    free(stored);
+    return code;
+}
+
 int trainer_set_values(void *context, int index, const float *values, struct error *err)
 {
     struct trainer *t = context;
     struct meopt_error library = {0};
     int64_t first, count;
-    if (t->tensor_of[index] < 0) return 0;
+    if (t->tensor_of[index] < 0) return set_frozen(t, index, values, err);
     int code = load_group(t, index, err);
     if (code) return code;
     dp_part(t, index, &first, &count);
@@ -40,14 +77,8 @@ static int export_part(const struct trainer *t, int parameter, float *out, struc
 
 int trainer_export(const struct trainer *t, int parameter, float *out, struct error *err)
 {
-    const struct parameter *p = &t->student->parameters[parameter];
     struct error own = {0};
-    if (t->tensor_of[parameter] < 0) {
-        t->device->sync(t->device);
-        t->device->download(t->device, out, p->weight, (size_t)p->count * sizeof(float));
-        return 0;
-    }
-    int code = export_part(t, parameter, out, &own);
+    int code = (t->tensor_of[parameter] < 0 ? export_frozen : export_part)(t, parameter, out, &own);
     if (dp_sharded(t))
         code = comm_agree((struct comm *)(uintptr_t)&t->ranks, code, &own, "cannot read its part of a tensor",
                           err);
@@ -57,8 +88,5 @@ int trainer_export(const struct trainer *t, int parameter, float *out, struct er
 
 int trainer_import(struct trainer *t, int parameter, const float *values, struct error *err)
 {
-    const struct parameter *p = &t->student->parameters[parameter];
-    if (t->tensor_of[parameter] >= 0) return trainer_set_values(t, parameter, values, err);
-    t->device->upload(t->device, p->weight, values, (size_t)p->count * sizeof(float));
-    return 0;
+    return trainer_set_values(t, parameter, values, err);
 }

@@ -65,7 +65,7 @@ static size_t parameter_bytes(const struct parameter *p)
     return (size_t)p->count * dtype_bytes(p->weight_type);
 }
 
-/* Returns the offset of a trained parameter in the store. */
+/* Returns the offset of a parameter that is not resident in the store. */
 static size_t store_offset(const struct weight_stream *s, const struct parameter *p)
 {
     return s->at[p->group] + (size_t)((char *)p->weight - tower_group_weights(s->tower, p->group).p);
@@ -177,7 +177,7 @@ static int fetch(struct weight_stream *s, int group, struct error *err)
     const struct tower *t = s->tower;
     int code = transfer(s, group, false, err);
     for (int i = 0; i < t->parameter_count && !code; i++)
-        if (t->parameters[i].group == group && t->parameters[i].trained)
+        if (t->parameters[i].group == group && !t->parameters[i].resident)
             code = verify(s, i, t->parameters[i].weight, err);
     return code;
 }
@@ -188,7 +188,7 @@ static int write_back(struct weight_stream *s, int group, struct error *err)
     const struct tower *t = s->tower;
     for (int i = 0; i < t->parameter_count; i++) {
         const struct parameter *p = &t->parameters[i];
-        if (p->group != group || !p->trained) continue;
+        if (p->group != group || p->resident) continue;
         s->crcs[i] = crc32c(0, p->weight, parameter_bytes(p));
         s->written[i] = true;
     }
@@ -387,7 +387,7 @@ int weight_stream_write(void *context, int parameter, const float *values, struc
     size_t each = dtype_bytes(p->weight_type), at = store_offset(s, p);
     uint32_t crc = 0;
     int code = 0;
-    if (!p->trained) return 0;
+    if (p->resident) return 0;
     char *buffer = xmalloc(CONVERT * sizeof(float));
     for (int64_t done = 0; done < p->count && !code; done += CONVERT) {
         int64_t count = p->count - done < CONVERT ? p->count - done : CONVERT;
@@ -408,7 +408,7 @@ int weight_stream_read(struct weight_stream *s, int parameter, void *values, str
 {
     const struct parameter *p = &s->tower->parameters[parameter];
     size_t at = store_offset(s, p), bytes = parameter_bytes(p);
-    if (!p->trained) {
+    if (p->resident) {
         s->tower->device->download(s->tower->device, values, p->weight, bytes);
         return 0;
     }

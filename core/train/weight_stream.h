@@ -24,7 +24,7 @@ int weight_stream_open(struct weight_stream **stream, struct tower *tower, const
 void weight_stream_close(struct weight_stream *stream); /* NULL is allowed */
 
 /* Writes a parameter's values (host memory) to the store; a parameter_values callback of nn.h. Parameters
- * that are not trained stay in the tower and are ignored. */
+ * that are resident stay in the tower and are ignored. */
 int weight_stream_write(void *stream, int parameter, const float *values, struct error *err);
 /* Reads a parameter's values, as parameter.weight_type. */
 int weight_stream_read(struct weight_stream *stream, int parameter, void *values, struct error *err);
