@@ -150,6 +150,59 @@ static const char images_text[] =
     "epoch, the same on every run; see\n.Cm data.max_bad .\n"
     "A file that cannot be read for a different reason ends the command.\n";
 
+static const char classes_text[] =
+    ".Sh CLASSES\n"
+    "With\n"
+    ".Ic train.objective No classify\n"
+    "each image has a class.\n"
+    "It comes from\n"
+    ".Bl -bullet -compact\n"
+    ".It\n"
+    "the list\n"
+    ".Cm data.labels ,\n"
+    "a CSV file (RFC 4180, UTF-8) of lines PATH,LABEL with paths relative to\n"
+    ".Cm data.root .\n"
+    "A first line without the name of an image is a header; its columns may be in any order.\n"
+    "Labels that are all whole numbers number the classes from 0, others are their names.\n"
+    "Images that are not in the list are left out and reported.\n"
+    ".It\n"
+    "the first directory below\n"
+    ".Cm data.root ,\n"
+    "or below its directory for training, as in torchvision's ImageFolder.\n"
+    "Images elsewhere are left out and reported.\n"
+    ".It\n"
+    "in tar archives the member KEY.cls next to KEY.jpg, whose text is a whole number (webdataset); "
+    "without such members the first directory in the archive.\n"
+    ".It\n"
+    "the archives of CIFAR-10 and CIFAR-100, unpacked, in binary or python form;\n"
+    ".Ic data.labels No coarse\n"
+    "selects the 20 superclasses of CIFAR-100.\n"
+    ".El\n"
+    "Names are numbered in the order of their bytes.\n"
+    "At most 1048576 classes are possible, and at least two are required.\n"
+    "A class without images for training is reported; one that only validation images have is refused.\n"
+    "Names and labels belong to the run.\n"
+    ".Pp\n"
+    "Images of\n"
+    ".Cm data.val\n"
+    "are resized and cropped in the centre, in their own order.\n"
+    "If\n"
+    ".Cm data.val\n"
+    "is the same directory as\n"
+    ".Cm data.root ,\n"
+    "its part for validation is used, else that for test.\n"
+    ".Pp\n"
+    ".Cm data.randaugment\n"
+    "and\n"
+    ".Cm data.erasing\n"
+    "follow the random crop and the mirroring; their pixels are those of torchvision on PIL images.\n"
+    ".Cm data.mixup\n"
+    "and\n"
+    ".Cm data.cutmix\n"
+    "mix rows 2k and 2k + 1 of the global batch, after normalisation, each with a share of its own.\n"
+    "All are functions of train.seed, the step and the position in the global batch, whatever the number "
+    "of ranks and workers.\n";
+
 static const char activations_text[] =
     ".Sh ACTIVATIONS\n"
     "With a large batch, most of the memory holds the values that blocks save between forward and backward.\n"
@@ -222,6 +275,7 @@ static int man_run(const struct arguments *args, struct error *err)
         printf(".El\n");
     }
     fputs(images_text, stdout);
+    fputs(classes_text, stdout);
     fputs(activations_text, stdout);
     fputs(".Sh EXAMPLES\nThe shipped configurations are commented:\n.Dl meopt config new eva_clip\n.Sh SEE "
           "ALSO\n"

@@ -112,16 +112,21 @@ struct config {
 
     struct {
         char *root, *include, *exclude;
-        int64_t image_size;          /* 0: from the checkpoint (DINOv2: 224) */
+        char *val;          /* images for validation: a directory, or a list; "": none */
+        char *labels;       /* list of images and classes; "": directories or archives name the classes */
+        int64_t image_size; /* 0: from the checkpoint (DINOv2: 224) */
         enum data_pipeline pipeline; /* auto until the family is known */
         struct config_images images;
         bool augment;
         /* of the area; min 0: from the pipeline (clip .9, dinov2 .32) */
         double crop_scale_min, crop_scale_max;
-        int flip;         /* -1 until the family is known: true for the dinov2 pipeline when augmenting */
-        int64_t workers;  /* 0: one per processor */
-        int64_t prefetch; /* batches ready ahead */
-        double max_bad;   /* share of undecodable images that is fatal */
+        int flip;             /* -1 until the family is known: true for the dinov2 pipeline when augmenting */
+        int64_t randaugment;  /* magnitude, 0 to 30; 0: none */
+        double erasing;       /* probability */
+        double mixup, cutmix; /* alpha; 0: none */
+        int64_t workers;      /* 0: one per processor */
+        int64_t prefetch;     /* batches ready ahead */
+        double max_bad;       /* share of undecodable images that is fatal */
         bool shuffle;
     } data;
 

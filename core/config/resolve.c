@@ -283,11 +283,17 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
     static const struct {
         const char *prefix;
         enum train_objective objective;
-    } rows[] = {
-        {"model_t.", TRAIN_OBJECTIVE_DISTILL},        {"data_s.", TRAIN_OBJECTIVE_DISTILL},
-        {"loss.", TRAIN_OBJECTIVE_DISTILL},           {"train.cache_teacher", TRAIN_OBJECTIVE_DISTILL},
-        {"model_s.family", TRAIN_OBJECTIVE_DISTILL},  {"train.label_smoothing", TRAIN_OBJECTIVE_CLASSIFY},
-        {"model_s.classes", TRAIN_OBJECTIVE_CLASSIFY}};
+    } rows[] = {{"model_t.", TRAIN_OBJECTIVE_DISTILL},
+                {"data_s.", TRAIN_OBJECTIVE_DISTILL},
+                {"loss.", TRAIN_OBJECTIVE_DISTILL},
+                {"train.cache_teacher", TRAIN_OBJECTIVE_DISTILL},
+                {"model_s.family", TRAIN_OBJECTIVE_DISTILL},
+                {"train.label_smoothing", TRAIN_OBJECTIVE_CLASSIFY},
+                {"model_s.classes", TRAIN_OBJECTIVE_CLASSIFY},
+                {"data.labels", TRAIN_OBJECTIVE_CLASSIFY},
+                {"data.val", TRAIN_OBJECTIVE_CLASSIFY},
+                {"data.mixup", TRAIN_OBJECTIVE_CLASSIFY},
+                {"data.cutmix", TRAIN_OBJECTIVE_CLASSIFY}};
     char sentence[240];
     const char *objective = train_objective_names[c->train.objective];
     for (int key = 0; key < config_key_count; key++) {
@@ -329,6 +335,11 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
     if (c->data.flip == 1 && !c->data.augment)
         bad(context, "data.flip", true, "set data.augment: true, or leave flip out",
             "data.flip needs data.augment");
+    if (c->data.randaugment && !c->data.augment)
+        bad(context, "data.randaugment", true, "set data.augment: true",
+            "data.randaugment needs data.augment");
+    if (c->data.erasing > 0 && !c->data.augment)
+        bad(context, "data.erasing", true, "set data.augment: true", "data.erasing needs data.augment");
     if (c->train.cache_teacher && c->data.augment)
         bad(context, "train.cache_teacher", true, "set data.augment: false",
             "train.cache_teacher requires fixed crops, but data.augment draws new ones");

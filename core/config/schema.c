@@ -162,6 +162,15 @@ const struct config_key config_keys[] = {
          "others",
          data.include),
     TEXT("data.exclude", "train embed", "comma-separated patterns of the images to leave out", data.exclude),
+    PATH(
+        "data.labels", "train",
+        "CSV list of images and their classes, or coarse for CIFAR-100's superclasses: see CLASSES; not set: "
+        "directories or archives name the classes",
+        data.labels),
+    PATH("data.val", "train",
+         "images for validation: a directory like data.root, or a CSV list of images in data.root; the "
+         "directory may be data.root itself if it has a part for validation",
+         data.val),
     INT("data.image_size", "pixels", 0, 4096, "0", MODEL_SHAPE,
         "side of the input; 0: from the files next to the checkpoint, else from its positions (dinov2's own: "
         "224)",
@@ -179,6 +188,17 @@ const struct config_key config_keys[] = {
          data.crop_scale_max),
     SWITCH("data.flip", "auto", "train", "mirror half of the crops; auto: true for the dinov2 pipeline",
            data.flip),
+    INT("data.randaugment", NULL, 0, 30, "0", "train",
+        "magnitude of RandAugment (torchvision's: two operations on each crop); 0: none", data.randaugment),
+    REAL("data.erasing", "share", 0, 1, "0", "train",
+         "share of the crops of which a random box is erased (torchvision's RandomErasing)", data.erasing),
+    REAL("data.mixup", NULL, 0, 100, "0", "train",
+         "alpha of mixup: images are mixed in pairs by shares of Beta(alpha, alpha); 0: none", data.mixup),
+    REAL("data.cutmix", NULL, 0, 100, "0", "train",
+         "alpha of cutmix: a box of each image is replaced by its partner's; with data.mixup, each for half "
+         "of "
+         "the images; 0: none",
+         data.cutmix),
     {"data.workers", CONFIG_INT, "threads", NULL, NULL, 0, 1024, "0", "train embed",
      "decoding threads per rank; 0: one per processor", false, AT(data.workers)},
     {"data.prefetch", CONFIG_INT, "batches", NULL, NULL, 1, 64, "2", "train plan", "batches decoded ahead",

@@ -67,7 +67,10 @@ struct data_options {
     struct preprocess student;
     bool augment, flip; /* random resized crop, horizontal flip */
     double crop_scale_min, crop_scale_max;
-    bool shuffle; /* false: file order */
+    int randaugment;      /* with augment: magnitude of RandAugment, 1 to 30; 0: none (augment.h) */
+    double erasing;       /* with augment: probability of random erasing */
+    double mixup, cutmix; /* alpha of the Beta distribution of the shares; 0: none. Requires labels */
+    bool shuffle;         /* false: file order */
     /* one pass in file order, batches assigned round-robin to ranks, the last ones may be short or empty;
      * bad images are not replaced */
     bool whole;
@@ -88,10 +91,16 @@ struct data_batch {
     const float *images;   /* (count, 3, S, S), normalised; with student_size: see data_chunk */
     const int64_t *ids;    /* index of each image in the list; whole: -1, and zeros, for a bad one */
     const int32_t *labels; /* (count) number of its class; -1 for a bad one; NULL: not read */
+    /* mixup or cutmix: class of the image that is mixed in, and share of the first, 0 to 1; NULL: off */
+    const int32_t *labels2;
+    const float *share;
     int64_t count;
     int64_t epoch;
     double wait_ms; /* time that data_next waited for it; 0 if it was ready */
 };
+
+/* Returns whether label_file asks for the superclasses of CIFAR-100: its last component is "coarse". */
+bool data_labels_coarse(const struct data_options *options);
 
 /* With student_size a batch consists of chunks of data_chunk() floats, one per micro-batch: (micro, 3, S,
  * S) for the teacher, and from data_student_at() on (micro, 3, student_size, student_size). */

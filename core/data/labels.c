@@ -229,18 +229,23 @@ static int adopt_classes(struct image_list *list, const struct image_list *train
     return code;
 }
 
-static bool wants_coarse(const struct data_options *o)
+bool data_labels_coarse(const struct data_options *o)
 {
-    return o->label_file && strcmp(o->label_file, "coarse") == 0;
+    return o->label_file && strcmp(path_basename(o->label_file), "coarse") == 0;
 }
 
 static bool has_file(const struct data_options *o)
 {
-    return o->labels && o->label_file && o->label_file[0] && !wants_coarse(o);
+    return o->labels && o->label_file && o->label_file[0] && !data_labels_coarse(o);
 }
 
 static int read_labels(struct image_list *list, const struct data_options *o, struct error *err)
 {
+    if (data_labels_coarse(o) && !list->class_count) {
+        error_set(err, EXIT_CONFIG, "leave it out, or name a CSV list",
+                  "data.labels coarse requires CIFAR-100, found other images");
+        return error_at(err, o->root, 0, 0);
+    }
     list->labels = xcalloc((size_t)list->count, sizeof *list->labels);
     int code = has_file(o)           ? label_from_file(list, o, err)
                : list->class_count   ? label_cifar(list)
@@ -271,7 +276,7 @@ int image_list_open(struct image_list *list, const struct data_options *o, struc
                                   .exclude = o->exclude,
                                   .validation = o->validation,
                                   .labels = o->labels,
-                                  .coarse = wants_coarse(o)};
+                                  .coarse = data_labels_coarse(o)};
     int code = image_list_search(list, &search, err);
     if (!code && o->labels && (code = read_labels(list, o, err)) != 0) image_list_free(list);
     return code;

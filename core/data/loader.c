@@ -10,13 +10,13 @@
  * sets are for.
  */
 #include "core/data/data.h"
+#include "core/data/augment.h"
 #include "core/base/processors.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/base/platform.h"
 #include "core/data/labels.h"
-#include "kernels/philox.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -35,7 +35,8 @@ struct data {
     int64_t depth;  /* buffers in the ring */
     float **images; /* (depth) of (batch, 3, S, S) */
     int64_t **ids;
-    int32_t **labels; /* NULL: not read */
+    int32_t **labels; /* (depth) of (2, batch): own, and of the image mixed in; NULL: not read */
+    float **share;    /* (depth) of (batch); NULL: no mixing */
     int64_t *ready;   /* (depth) finished samples of the batch in the buffer */
     uint8_t *bad;     /* (list.count) logged as undecodable */
     int64_t bad_count;
@@ -93,21 +94,41 @@ static size_t pixel_bytes(const struct data *d)
                            : teacher_bytes(d);
 }
 
-/* Converts decoded and resized pixels into a slot of a batch; pixels NULL: zeros. */
-static void store_sample(const struct data *d, float *batch, int64_t slot, const uint8_t *pixels)
+/* The images of a sample: of the teacher or both, and of the student. */
+struct view {
+    const struct preprocess *how;
+    int side;
+    size_t place; /* in its pixels */
+    float *to;    /* (3, side, side) */
+};
+enum { VIEWS = 2 };
+
+/* Returns the number of views of a sample, whose values are in a slot of a batch. */
+static int sample_views(const struct data *d, float *batch, int64_t slot, struct view views[VIEWS])
 {
     const struct data_options *o = &d->options;
-    const struct view {
-        const struct preprocess *how;
-        int64_t side, at;
-        size_t place;
-    } views[] = {{&o->preprocess, o->image_size, 0, 0},
-                 {&o->student, o->student_size, data_student_at(o), student_place(d)}};
-    for (const struct view *v = views; v < views + (o->student_size ? 2 : 1); v++) {
-        int64_t values = 3 * v->side * v->side;
-        float *to = batch + slot / o->micro * data_chunk(o) + v->at + slot % o->micro * values;
-        if (pixels) image_normalize(pixels + v->place, v->how, (int)v->side, to);
-        else memset(to, 0, (size_t)values * sizeof *to);
+    views[0] = (struct view){.how = &o->preprocess, .side = (int)o->image_size};
+    views[1] = (struct view){&o->student, (int)o->student_size, student_place(d), NULL};
+    int count = o->student_size ? 2 : 1;
+    for (int i = 0; i < count; i++)
+        views[i].to = batch + slot / o->micro * data_chunk(o) + (i ? data_student_at(o) : 0) +
+                      slot % o->micro * 3 * views[i].side * views[i].side;
+    return count;
+}
+
+/* Converts decoded and resized pixels into a slot of a batch; pixels NULL: zeros. */
+static void store_sample(const struct data *d, float *batch, int64_t slot, const uint8_t *pixels, int64_t id,
+                         int64_t epoch)
+{
+    const struct data_options *o = &d->options;
+    struct image_draw draw = {o->seed, (uint64_t)epoch, (uint64_t)id};
+    struct view views[VIEWS];
+    int count = sample_views(d, batch, slot, views);
+    for (struct view *v = views; v < views + count; v++) {
+        if (pixels) image_normalize(pixels + v->place, v->how, v->side, v->to);
+        else memset(v->to, 0, 3 * (size_t)v->side * (size_t)v->side * sizeof *v->to);
+        if (pixels && o->augment && o->erasing > 0)
+            image_erase(v->to, v->side, image_erasing(v->side, o->erasing, &draw));
     }
 }
 
@@ -120,36 +141,19 @@ static int64_t batch_samples(const struct data *d, int64_t b)
     return left < 0 ? 0 : left < o->batch ? left : o->batch;
 }
 
-/* A balanced Feistel network over the next even number of bits,
- * walked until it lands inside (Black, Rogaway 2002). */
-int64_t data_shuffle(uint64_t seed, uint64_t epoch, int64_t position, int64_t count)
+/* Returns the row of the global batch that a slot of this rank holds; whole: of this rank's. */
+static int64_t global_row(const struct data_options *o, int64_t slot)
 {
-    int half = 1;
-    while (((int64_t)1 << (2 * half)) < count) half++;
-    uint64_t mask = ((uint64_t)1 << half) - 1, x = (uint64_t)position;
-    do {
-        uint64_t left = x >> half, right = x & mask;
-        for (uint32_t round = 0; round < 6; round++) {
-            uint32_t counter[4] = {(uint32_t)right, (uint32_t)(right >> 32), (uint32_t)epoch, round}, out[4];
-            uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32) ^ 0x6f726465u};
-            philox4x32_10(counter, key, out);
-            uint64_t next = left ^ (out[0] & mask);
-            left = right;
-            right = next;
-        }
-        x = left << half | right;
-    } while (x >= (uint64_t)count);
-    return (int64_t)x;
+    if (o->ranks == 1 || o->whole) return slot;
+    return (slot / o->micro * o->ranks + o->rank) * o->micro + slot % o->micro;
 }
 
-static int64_t image_at(const struct data *d, int64_t batch, int64_t slot, int64_t offset, int64_t *epoch)
+static int64_t image_at(const struct data *d, int64_t batch, int64_t row, int64_t offset, int64_t *epoch)
 {
     const struct data_options *o = &d->options;
     *epoch = o->whole ? 0 : batch / d->epoch_batches;
-    int64_t in_batch =
-        o->ranks == 1 ? slot : (slot / o->micro * o->ranks + o->rank) * o->micro + slot % o->micro;
-    int64_t position = o->whole ? (batch * o->ranks + o->rank) * o->batch + slot
-                                : batch % d->epoch_batches * o->global + in_batch;
+    int64_t position =
+        o->whole ? (batch * o->ranks + o->rank) * o->batch + row : batch % d->epoch_batches * o->global + row;
     position = (position + offset) % d->list.count;
     return o->shuffle && !o->whole ? data_shuffle(o->seed, (uint64_t)*epoch, position, d->list.count)
                                    : position;
@@ -158,13 +162,15 @@ static int64_t image_at(const struct data *d, int64_t batch, int64_t slot, int64
 /* The result of loading an image. */
 enum outcome { LOADED, UNDECODABLE, UNREADABLE };
 
-/* Both views of an image use the same box. */
+/* Both views of an image use the same box and the same operations. */
 static int prepare(const struct data_options *o, const struct image *image, const struct preprocess *how,
                    int64_t side, int64_t epoch, int64_t id, uint8_t *to, struct error *err)
 {
-    return o->augment ? image_prepare_random(image, how, (int)side, o->crop_scale_min, o->crop_scale_max,
-                                             o->flip, o->seed, (uint64_t)epoch, (uint64_t)id, to, err)
-                      : image_prepare(image, how, (int)side, to, err);
+    struct image_draw draw = {o->seed, (uint64_t)epoch, (uint64_t)id};
+    if (!o->augment) return image_prepare(image, how, (int)side, to, err);
+    int code = image_prepare_random(image, how, (int)side, o->crop_scale_min, o->crop_scale_max, o->flip,
+                                    draw.seed, draw.epoch, draw.index, to, err);
+    return code || !o->randaugment ? code : image_randaugment(to, (int)side, o->randaugment, &draw, err);
 }
 
 /* Decodes and resizes an image, pixel_bytes(d). */
@@ -239,18 +245,19 @@ static void work_kept(struct data *d, uint8_t *rgb)
         pthread_cond_wait(&d->changed, &d->lock);
 }
 
-/* Loads one sample into its slot of the batch `to`: its image, or that of the next position that can be
- * decoded. In a whole pass a bad image gives zeros, and -1 as its index. False: loading failed or stops. */
-static bool load_sample(struct data *d, int64_t batch, int64_t slot, uint8_t *rgb, float *to, int64_t *number)
+/* Loads the image of a row into a slot of the batch `to`, or that of the next position that can be decoded.
+ * In a whole pass a bad image gives zeros, and -1 as its index. False: loading failed or stops. */
+static bool load_row(struct data *d, int64_t batch, int64_t row, uint8_t *rgb, float *to, int64_t slot,
+                     int64_t *number)
 {
     const struct data_options *o = &d->options;
     struct error err = {0};
     for (int64_t offset = 0; offset < d->list.count; offset++) {
-        int64_t epoch, id = image_at(d, batch, slot, offset, &epoch);
+        int64_t epoch, id = image_at(d, batch, row, offset, &epoch);
         const uint8_t *kept = d->kept ? d->kept[id] : NULL;
         enum outcome outcome = kept ? LOADED : load_image(d, id, epoch, rgb, &err);
         if (outcome == LOADED) {
-            store_sample(d, to, slot, kept ? kept : rgb);
+            store_sample(d, to, slot, kept ? kept : rgb, id, epoch);
             *number = id;
             return true;
         }
@@ -261,7 +268,7 @@ static bool load_sample(struct data *d, int64_t batch, int64_t slot, uint8_t *rg
         pthread_mutex_unlock(&d->lock);
         if (give_up) return false;
         if (o->whole && any) {
-            store_sample(d, to, slot, NULL);
+            store_sample(d, to, slot, NULL, id, epoch);
             *number = -1;
             return true;
         }
@@ -276,35 +283,117 @@ static bool load_sample(struct data *d, int64_t batch, int64_t slot, uint8_t *rg
     return false;
 }
 
+/* A worker's buffers. */
+struct worker {
+    uint8_t *rgb;   /* pixel_bytes */
+    float *partner; /* with mixing: one slot of a batch */
+};
+
+static bool mixes(const struct data_options *o) { return o->mixup > 0 || o->cutmix > 0; }
+
+/* Mixes the values of `partner`, laid out as a batch with its image in partner_slot, into a slot; sets the
+ * slot's label and share. */
+static void mix_slot(struct data *d, int64_t batch, int64_t slot, float *partner, int64_t partner_slot,
+                     int64_t partner_id)
+{
+    const struct data_options *o = &d->options;
+    int64_t buffer = batch % d->depth;
+    struct mix mix = mix_draw(o->mixup, o->cutmix, o->seed, batch, global_row(o, slot));
+    struct view own[VIEWS], other[VIEWS];
+    int count = sample_views(d, d->images[buffer], slot, own);
+    sample_views(d, partner, partner_slot, other);
+    for (int i = 0; i < count; i++) mix_images(own[i].to, other[i].to, own[i].side, &mix);
+    float share = (float)mix.share;
+    if (mix.cut) mix_box(&mix, own[0].side, &share);
+    d->share[buffer][slot] = share;
+    d->labels[buffer][o->batch + slot] = d->list.labels[partner_id];
+}
+
+/* Loads a slot and sets its label. */
+static bool load_slot(struct data *d, struct worker *w, int64_t batch, int64_t slot)
+{
+    const struct data_options *o = &d->options;
+    int64_t buffer = batch % d->depth, *id = &d->ids[buffer][slot];
+    if (!load_row(d, batch, global_row(o, slot), w->rgb, d->images[buffer], slot, id)) return false;
+    if (d->labels) d->labels[buffer][slot] = *id < 0 ? -1 : d->list.labels[*id];
+    if (!d->share) return true;
+    d->labels[buffer][o->batch + slot] = d->labels[buffer][slot];
+    d->share[buffer][slot] = 1;
+    return true;
+}
+
+/* Copies a slot's images. */
+static void copy_slot(const struct data *d, float *to, float *from, int64_t slot)
+{
+    struct view in[VIEWS], out[VIEWS];
+    int count = sample_views(d, from, slot, in);
+    sample_views(d, to, 0, out);
+    for (int i = 0; i < count; i++)
+        memcpy(out[i].to, in[i].to, 3 * (size_t)in[i].side * (size_t)in[i].side * sizeof(float));
+}
+
+/* Returns the number of slots that a worker loads together: two if they are partners, each of which is
+ * decoded once. */
+static int64_t slots_at(const struct data *d, int64_t slot, int64_t samples)
+{
+    const struct data_options *o = &d->options;
+    int64_t row = global_row(o, slot);
+    bool pair = d->share && row % 2 == 0 && slot + 1 < samples && global_row(o, slot + 1) == row + 1;
+    return pair ? 2 : 1;
+}
+
+/* Loads `count` slots of a batch (slots_at) and mixes them. */
+static bool load_slots(struct data *d, struct worker *w, int64_t batch, int64_t slot, int64_t count)
+{
+    const struct data_options *o = &d->options;
+    int64_t row = global_row(o, slot), partner = mix_partner(row, o->global), id;
+    int64_t *ids = d->ids[batch % d->depth];
+    float *images = d->images[batch % d->depth];
+    for (int64_t i = 0; i < count; i++)
+        if (!load_slot(d, w, batch, slot + i)) return false;
+    if (!d->share || partner == row) return true;
+    if (count == 2) {
+        copy_slot(d, w->partner, images, slot);
+        mix_slot(d, batch, slot, images, slot + 1, ids[slot + 1]);
+        mix_slot(d, batch, slot + 1, w->partner, 0, ids[slot]);
+        return true;
+    }
+    if (!load_row(d, batch, partner, w->rgb, w->partner, 0, &id)) return false;
+    mix_slot(d, batch, slot, w->partner, 0, id);
+    return true;
+}
+
 static void *work(void *argument)
 {
     struct data *d = argument;
     const struct data_options *o = &d->options;
-    uint8_t *rgb = xmalloc(pixel_bytes(d));
+    struct worker w = {.rgb = xmalloc(pixel_bytes(d))};
+    int64_t floats = o->student_size ? data_chunk(o) : 3 * o->image_size * o->image_size;
+    if (d->share) w.partner = xmalloc((size_t)floats * sizeof *w.partner);
     processors_stay("", -1); /* the creating thread may be bound to a NUMA node */
     pthread_mutex_lock(&d->lock);
-    if (d->kept) work_kept(d, rgb);
+    if (d->kept) work_kept(d, w.rgb);
     while (!d->stop && !d->failure.code) {
-        int64_t batch = d->first_batch + d->next_sample / o->batch, slot = d->next_sample % o->batch;
+        int64_t batch = d->first_batch + d->next_sample / o->batch, slot = d->next_sample % o->batch,
+                samples = batch_samples(d, batch);
         /* the last returned batch keeps its buffer until the next call */
-        if (batch >= d->next_batch - 1 + d->depth || slot >= batch_samples(d, batch)) {
+        if (batch >= d->next_batch - 1 + d->depth || slot >= samples) {
             pthread_cond_wait(&d->changed, &d->lock);
             continue;
         }
-        d->next_sample++;
+        int64_t count = slots_at(d, slot, samples);
+        d->next_sample += count;
         pthread_mutex_unlock(&d->lock);
-        int64_t buffer = batch % d->depth, id;
-        bool there = load_sample(d, batch, slot, rgb, d->images[buffer], &id);
+        bool there = load_slots(d, &w, batch, slot, count);
         pthread_mutex_lock(&d->lock);
         if (!there) break;
-        d->ids[buffer][slot] = id;
-        if (d->labels) d->labels[buffer][slot] = id < 0 ? -1 : d->list.labels[id];
-        d->ready[buffer]++;
+        d->ready[batch % d->depth] += count;
         pthread_cond_broadcast(&d->changed);
     }
     pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);
-    free(rgb);
+    free(w.rgb);
+    free(w.partner);
     return NULL;
 }
 
@@ -319,6 +408,15 @@ static void halt(struct data *d)
     d->stop = false;
 }
 
+static int check_augment(const struct data_options *o, struct error *err)
+{
+    bool floats =
+        o->preprocess.as == RESIZE_AS_HF_FLOAT || (o->student_size && o->student.as == RESIZE_AS_HF_FLOAT);
+    if (!o->augment || !o->randaugment || !floats) return 0;
+    return error_set(err, EXIT_CONFIG, "set data.resize_as: pil",
+                     "data.randaugment requires pixels of bytes, but data.resize_as is hf_float");
+}
+
 int data_open(struct data **data, const struct data_options *options, struct error *err)
 {
     struct data *d = xcalloc(1, sizeof *d);
@@ -331,7 +429,8 @@ int data_open(struct data **data, const struct data_options *options, struct err
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->changed, NULL);
     if (d->options.workers <= 0) d->options.workers = sysconf(_SC_NPROCESSORS_ONLN);
-    int code = image_list_open(&d->list, options, err);
+    int code = check_augment(options, err);
+    if (!code) code = image_list_open(&d->list, options, err);
     /* owned by the caller, and not used after the list was read */
     d->options.include = d->options.exclude = NULL;
     d->options.classes = NULL;
@@ -353,6 +452,8 @@ int data_open(struct data **data, const struct data_options *options, struct err
     d->images = xcalloc((size_t)d->depth, sizeof *d->images);
     d->ids = xcalloc((size_t)d->depth, sizeof *d->ids);
     if (options->labels) d->labels = xcalloc((size_t)d->depth, sizeof *d->labels);
+    if (options->labels && !options->whole && mixes(options))
+        d->share = xcalloc((size_t)d->depth, sizeof *d->share);
     d->ready = xcalloc((size_t)d->depth, sizeof *d->ready);
     d->bad = xcalloc((size_t)d->list.count, 1);
     if (!options->augment && !options->whole && d->list.count <= KEEP_BYTES / (int64_t)pixel_bytes(d))
@@ -363,7 +464,8 @@ int data_open(struct data **data, const struct data_options *options, struct err
     for (int64_t i = 0; i < d->depth; i++) {
         d->images[i] = malloc((size_t)floats * sizeof(float));
         d->ids[i] = xcalloc((size_t)options->batch, sizeof **d->ids);
-        if (d->labels) d->labels[i] = xcalloc((size_t)options->batch, sizeof **d->labels);
+        if (d->labels) d->labels[i] = xcalloc(2 * (size_t)options->batch, sizeof **d->labels);
+        if (d->share) d->share[i] = xcalloc((size_t)options->batch, sizeof **d->share);
         if (!d->images[i]) {
             data_close(d);
             return error_set(err, EXIT_HOST_MEMORY, "lower data.prefetch",
@@ -424,6 +526,8 @@ int data_next(struct data *d, struct data_batch *out, struct error *err)
     *out = (struct data_batch){.images = d->images[buffer],
                                .ids = d->ids[buffer],
                                .labels = d->labels ? d->labels[buffer] : NULL,
+                               .labels2 = d->share ? d->labels[buffer] + d->options.batch : NULL,
+                               .share = d->share ? d->share[buffer] : NULL,
                                .count = count,
                                .epoch = d->options.whole ? 0 : batch / d->epoch_batches,
                                .wait_ms = wait_ms};
@@ -460,10 +564,12 @@ void data_close(struct data *d)
         free(d->images[i]);
         free(d->ids[i]);
         if (d->labels) free(d->labels[i]);
+        if (d->share) free(d->share[i]);
     }
     free(d->images);
     free(d->ids);
     free(d->labels);
+    free(d->share);
     free(d->ready);
     for (int64_t i = 0; d->kept && i < d->list.count; i++) free(d->kept[i]);
     free(d->kept);

@@ -1,8 +1,8 @@
 /* Turns a decoded image into the input of a tower: resize, crop, normalise, like torchvision's transforms.
  * The values below are those of CLIP (openai/CLIP, clip.py) and DINOv2 (dinov2/data/transforms.py). */
-#include "core/data/data.h"
 #include "core/base/file.h"
-#include "kernels/philox.h"
+#include "core/data/augment.h"
+#include "core/data/data.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -71,15 +71,6 @@ int image_prepare(const struct image *image, const struct preprocess *how, int s
     return image_resize(image, how, &r, out, err);
 }
 
-/* Returns number `which` of an image's draw, uniform in [0, 1). */
-static double uniform(uint64_t seed, uint64_t epoch, uint64_t index, uint32_t which)
-{
-    uint32_t counter[4] = {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)epoch, which >> 2}, out[4];
-    uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32) ^ 0x696d6167u};
-    philox4x32_10(counter, key, out);
-    return out[which & 3] / 4294967296.0;
-}
-
 static void mirror(uint8_t *pixels, int side, size_t bytes)
 {
     uint8_t kept[3 * sizeof(float)];
@@ -97,17 +88,17 @@ int image_prepare_random(const struct image *image, const struct preprocess *how
 {
     int W = image->width, H = image->height, x = 0, y = 0, w = 0, h = 0;
     const double low = log(3.0 / 4.0), high = log(4.0 / 3.0);
-    uint32_t draw = 0;
-    for (int try = 0; try < 10 && w == 0; try++, draw += 4) {
-        double area =
-            (double)W * H * (scale_min + (scale_max - scale_min) * uniform(seed, epoch, index, draw));
-        double ratio = exp(low + (high - low) * uniform(seed, epoch, index, draw + 1));
+    struct image_draw draw = {seed, epoch, index};
+    uint32_t at = 0;
+    for (int try = 0; try < 10 && w == 0; try++, at += 4) {
+        double area = (double)W * H * (scale_min + (scale_max - scale_min) * image_uniform(&draw, at));
+        double ratio = exp(low + (high - low) * image_uniform(&draw, at + 1));
         int cw = (int)nearbyint(sqrt(area * ratio)), ch = (int)nearbyint(sqrt(area / ratio));
         if (cw < 1 || ch < 1 || cw > W || ch > H) continue;
         w = cw;
         h = ch;
-        y = (int)(uniform(seed, epoch, index, draw + 2) * (H - h + 1));
-        x = (int)(uniform(seed, epoch, index, draw + 3) * (W - w + 1));
+        y = (int)(image_uniform(&draw, at + 2) * (H - h + 1));
+        x = (int)(image_uniform(&draw, at + 3) * (W - w + 1));
     }
     if (w == 0) { /* the centre, as close to the requested aspect ratios as the image allows */
         double ratio = (double)W / H;
@@ -118,7 +109,7 @@ int image_prepare_random(const struct image *image, const struct preprocess *how
     }
     struct resize_task r = {.x = x, .y = y, .w = w, .h = h, .out_w = side, .out_h = side, .side = side};
     int code = image_resize(image, how, &r, out, err);
-    if (!code && flip && uniform(seed, epoch, index, 64) < 0.5) mirror(out, side, preprocess_bytes(how, 1));
+    if (!code && flip && image_uniform(&draw, 64) < 0.5) mirror(out, side, preprocess_bytes(how, 1));
     return code;
 }
 

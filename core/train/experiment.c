@@ -25,6 +25,8 @@ struct data_options train_tower_images(const struct config *c, bool student)
                                  .flip = c->data.flip == 1,
                                  .crop_scale_min = c->data.crop_scale_min,
                                  .crop_scale_max = c->data.crop_scale_max,
+                                 .randaugment = (int)c->data.randaugment,
+                                 .erasing = c->data.erasing,
                                  .shuffle = c->data.shuffle,
                                  .seed = (uint64_t)c->train.seed,
                                  .batch = c->train.batch_size,
@@ -40,10 +42,45 @@ struct data_options train_data_options(const struct config *c)
     bool two = preprocess_two(c), both = two && !c->train.cache_teacher;
     struct data_options options = train_tower_images(c, two && !both);
     options.labels = objective_of(c)->labels;
+    options.label_file = c->data.labels;
+    options.mixup = c->data.mixup;
+    options.cutmix = c->data.cutmix;
     if (!both) return options;
     options.student_size = train_image_size(c, true);
     options.student = train_preprocess(c, true);
     return options;
+}
+
+/* Returns the images for validation, in one pass: with the resize and the centre crop of the towers. */
+static struct data_options validation_options(const struct config *c, const struct data *train)
+{
+    struct data_options o = train_data_options(c);
+    struct stat st;
+    bool list = stat(c->data.val, &st) == 0 && S_ISREG(st.st_mode);
+    o.augment = o.shuffle = false;
+    o.mixup = o.cutmix = 0;
+    o.include = NULL;
+    o.whole = o.validation = true;
+    o.classes = train;
+    if (!list) o.root = c->data.val;
+    if (list || !data_labels_coarse(&o)) o.label_file = list ? c->data.val : NULL;
+    return o;
+}
+
+int train_open_validation(struct data **data, const struct config *c, const struct data *train, int rank,
+                          int ranks, int64_t batch, struct error *err)
+{
+    *data = NULL;
+    if (!c->data.val[0]) return 0;
+    struct data_options options = validation_options(c, train);
+    options.rank = rank;
+    options.ranks = ranks;
+    options.batch = options.micro = batch;
+    int code = data_open(data, &options, err);
+    if (!code && rank == 0) data_report(*data);
+    if (!code && rank == 0 && data_hash(*data) == data_hash(train))
+        log_warn("data.val has the same images as data.root: %s", c->data.val);
+    return code;
 }
 
 int train_set_classes(struct config *c, struct error *err)
@@ -148,8 +185,10 @@ int train_check_file(const struct config *c, const char *name, struct error *err
 int train_check_files(const struct config *c, void (*missing)(void *context, const struct error *),
                       void *context, struct error *err)
 {
-    static const char *const names[] = {"model_t.weight", "model_s.weight", "data.root"};
-    const bool read[] = {c->model_t.init != TOWER_INIT_RANDOM, c->model_s.init != TOWER_INIT_RANDOM, true};
+    static const char *const names[] = {"model_t.weight", "model_s.weight", "data.root", "data.labels",
+                                        "data.val"};
+    const bool read[] = {c->model_t.init != TOWER_INIT_RANDOM, c->model_s.init != TOWER_INIT_RANDOM, true,
+                         strcmp(path_basename(c->data.labels), "coarse") != 0, true};
     int code = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct error e = {0};
@@ -193,7 +232,7 @@ int train_dry_run(struct config *c, struct error *err)
     char spec[32];
     struct device *dry = NULL;
     struct trainer *t = NULL;
-    struct data *data = NULL;
+    struct data *data = NULL, *val = NULL;
     int code = train_check_files(c, NULL, NULL, err);
     /* the driver is loaded only if the plan depends on the card */
     bool card = c->optim.offload == OPTIM_OFFLOAD_HOST;
@@ -207,6 +246,8 @@ int train_dry_run(struct config *c, struct error *err)
         struct data_options options = train_data_options(c);
         code = data_open(&data, &options, err);
     }
+    if (!code) code = train_open_validation(&val, c, data, 0, 1, c->train.batch_size, err);
+    data_close(val);
     data_close(data);
     return code;
 }

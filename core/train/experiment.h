@@ -9,6 +9,10 @@
 /* Returns the images of a resolved configuration: for teacher and student, or for the student alone where
  * the teacher's outputs are cached. */
 struct data_options train_data_options(const struct config *config);
+/* Opens the images of data.val, in batches of `batch`: one pass in their order, with the classes of the
+ * training images, which must outlive this call only. *data: NULL without data.val. */
+int train_open_validation(struct data **data, const struct config *config, const struct data *train, int rank,
+                          int ranks, int64_t batch, struct error *err);
 /* Returns the images of one tower. */
 struct data_options train_tower_images(const struct config *config, bool student);
 /* Sets model_s.classes, if it is 0 and the objective reads labels, to the number of classes in data.root.

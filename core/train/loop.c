@@ -37,6 +37,8 @@ static int feed_fetch(void *context, int64_t index, struct batch *batch, const i
     progress_mark();
     batch->input = f->batch.images + index * f->chunk;
     batch->labels = f->batch.labels ? f->batch.labels + index * f->micro : NULL;
+    batch->labels2 = f->batch.labels2 ? f->batch.labels2 + index * f->micro : NULL;
+    batch->share = f->batch.share ? f->batch.share + index * f->micro : NULL;
     *ids = f->batch.ids + index * f->micro;
     return 0;
 }
@@ -475,6 +477,7 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
     size_t available = exhausted_bytes(&w, device, code);
     json_decref(identity);
     json_decref(changed);
+    data_close(w.feed.validation);
     data_close(w.feed.data);
     trainer_close(w.t);
     device_close(device);

@@ -9,6 +9,7 @@
 /* The batch of a step, as micro-batches. */
 struct feed {
     struct data *data;
+    struct data *validation; /* NULL: none */
     struct data_batch batch;
     bool last_step;
     int64_t micro, chunk; /* images and floats of a micro-batch */

@@ -135,6 +135,9 @@ static int load_data(struct train_loop *w, const struct config *c, struct error 
                          (long long)w->t->student->out_width, data_classes(w->feed.data));
         error_at(err, c->data.root, 0, 0);
     }
+    if (!code)
+        code =
+            train_open_validation(&w->feed.validation, c, w->feed.data, w->rank, w->ranks, w->t->micro, err);
     if (!code && w->t->cache && w->t->cache_list != data_hash(w->feed.data)) {
         code = error_set(err, EXIT_FAILED, "start again when the images no longer change",
                          "the images changed while the teacher's outputs were computed");

@@ -18,7 +18,7 @@
 #define RECOMPUTED   "train.recompute=block train.save_activations=minimal"
 #define STREAMED_T   "model_t.place=streamed"
 #define STREAMED_S   "model_s.place=streamed"
-#define FIXED_CROPS  .with = "data.augment=false data.flip=auto"
+#define FIXED_CROPS  .with = "data.augment=false data.flip=auto data.randaugment=0 data.erasing=0"
 #define ANY_CLIPPING .with = "optim.clip_mode=auto"
 
 /* In the order of --what-if; an axis begins with the setting that is not an option. */

@@ -31,7 +31,9 @@ static const struct {
     {"train.save_activations", "gradients are computed from activations in a different format from here on"},
     {"train.cache_teacher", NULL},
     {"data.max_bad", NULL},
-    {"data.root", NULL},      /* images are compared by name and size */
+    {"data.root", NULL},   /* images are compared by name and size */
+    {"data.labels", NULL}, /* classes are compared */
+    {"data.val", NULL},
     {"model_s.weight", NULL}, /* the checkpoint has the student's weights */
 };
 enum { MAY_CHANGE = sizeof may_change / sizeof *may_change };

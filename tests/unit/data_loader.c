@@ -1,11 +1,13 @@
 /* Order of the images, and the loader. */
 #include "core/base/file.h"
+#include "core/data/augment.h"
 #include "core/data/data.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -122,6 +124,119 @@ static void order_does_not_depend_on_workers_ranks_or_restart(void **state)
     free(train);
 }
 
+/* ---- Mixing and augmentation ---- */
+
+enum { MIX_SIDE = 24, MIX_ROWS = 6, MIX_STEPS = 5, MIX_VALUES = 3 * MIX_SIDE * MIX_SIDE };
+
+struct mixed {
+    float images[MIX_STEPS][MIX_ROWS][MIX_VALUES], share[MIX_STEPS][MIX_ROWS];
+    int32_t labels[MIX_STEPS][MIX_ROWS], labels2[MIX_STEPS][MIX_ROWS];
+    int64_t ids[MIX_STEPS][MIX_ROWS];
+};
+
+/* Loads the rows of all ranks into their places in the global batches, from step `from` on. */
+static void take_mixed(struct data_options o, int ranks, int64_t micro, int64_t workers, int64_t from,
+                       struct mixed *m)
+{
+    for (int rank = 0; rank < ranks; rank++) {
+        struct data *d;
+        struct data_batch b;
+        struct error err;
+        o.rank = rank;
+        o.ranks = ranks;
+        o.micro = micro;
+        o.workers = workers;
+        o.batch = MIX_ROWS / ranks;
+        o.global = MIX_ROWS;
+        if (data_open(&d, &o, &err)) fail_msg("%s", err.what);
+        assert_int_equal(data_start(d, from, &err), 0);
+        for (int64_t step = from; step < MIX_STEPS; step++) {
+            assert_int_equal(data_next(d, &b, &err), 0);
+            for (int64_t slot = 0; slot < o.batch; slot++) {
+                int64_t row = (slot / micro * ranks + rank) * micro + slot % micro;
+                memcpy(m->images[step][row], b.images + slot * MIX_VALUES, sizeof m->images[step][row]);
+                m->ids[step][row] = b.ids[slot];
+                m->labels[step][row] = b.labels[slot];
+                m->labels2[step][row] = b.labels2 ? b.labels2[slot] : b.labels[slot];
+                m->share[step][row] = b.share ? b.share[slot] : 1;
+            }
+        }
+        data_close(d);
+    }
+}
+
+static void mixing_does_not_depend_on_ranks_or_workers(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/meopt-test-XXXXXX";
+    static const char *const files[] = {"01_base444.jpg",   "02_base422.jpg", "05_gray.jpg",
+                                        "13_cmyk.jpg",      "14_rgb.png",     "16_palette.png",
+                                        "17_truncated.jpg", "06_tiny.jpg"};
+    static struct mixed plain, one, other;
+    assert_non_null(mkdtemp(root));
+    struct error err;
+    for (int i = 0; i < 8; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "%c/%d", 'a' + i % 3, i);
+        char *directory = path_join(root, name);
+        assert_int_equal(file_make_dirs(directory, &err), 0);
+        put_file(directory, files[i], files[i]);
+        free(directory);
+    }
+    struct data_options o = {.root = root,
+                             .image_size = MIX_SIDE,
+                             .preprocess = preprocess_clip,
+                             .crop_scale_min = 0.3,
+                             .crop_scale_max = 1,
+                             .shuffle = true,
+                             .seed = 11,
+                             .prefetch = 2,
+                             .max_bad = 0.5,
+                             .labels = true};
+    static const struct {
+        int ranks;
+        int64_t micro, workers;
+    } forms[] = {{1, 6, 1}, {1, 6, 4}, {1, 1, 2}, {1, 3, 3}, {2, 1, 2},
+                 {2, 3, 2}, {3, 1, 1}, {3, 2, 2}, {6, 1, 2}};
+    for (int augment = 0; augment < 2; augment++) {
+        o.augment = o.flip = augment;
+        o.randaugment = augment ? 9 : 0;
+        o.erasing = augment ? 0.5 : 0;
+        o.mixup = o.cutmix = 0;
+        take_mixed(o, 1, 6, 2, 0, &plain);
+        o.mixup = 0.8;
+        o.cutmix = 1;
+        take_mixed(o, 1, 6, 2, 0, &one);
+        int mixed = 0, cut = 0;
+        for (int step = 0; step < MIX_STEPS; step++)
+            for (int row = 0; row < MIX_ROWS; row++) {
+                struct mix mix = mix_draw(o.mixup, o.cutmix, o.seed, step, row);
+                static float expected[MIX_VALUES];
+                memcpy(expected, plain.images[step][row], sizeof expected);
+                mix_images(expected, plain.images[step][row ^ 1], MIX_SIDE, &mix);
+                assert_memory_equal(one.images[step][row], expected, sizeof expected);
+                assert_int_equal(one.labels[step][row], plain.labels[step][row]);
+                assert_int_equal(one.labels2[step][row], plain.labels[step][row ^ 1]);
+                assert_int_equal(one.ids[step][row], plain.ids[step][row]);
+                mixed += !mix.cut;
+                cut += mix.cut;
+                if (!mix.cut) assert_true(one.share[step][row] == (float)mix.share);
+            }
+        assert_true(mixed > 5 && cut > 5);
+        for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+            memset(&other, 0, sizeof other);
+            take_mixed(o, forms[i].ranks, forms[i].micro, forms[i].workers, 0, &other);
+            assert_memory_equal(&other, &one, sizeof one);
+            take_mixed(o, forms[i].ranks, forms[i].micro, forms[i].workers, 3, &other); /* resumed */
+            assert_memory_equal(&other, &one, sizeof one);
+        }
+    }
+    o.preprocess.as = RESIZE_AS_HF_FLOAT;
+    struct data *d;
+    assert_int_equal(data_open(&d, &o, &err), EXIT_CONFIG);
+    assert_int_equal(file_remove_tree(root, &err), 0);
+}
+
 /* The vector form of the resize against the plain one: odd boxes, tiny and long images, to the last byte. */
 static void vector_resize_equals_plain(void **state)
 {
@@ -165,6 +280,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shuffle_is_a_permutation),
         cmocka_unit_test(vector_resize_equals_plain),
+        cmocka_unit_test(mixing_does_not_depend_on_ranks_or_workers),
         cmocka_unit_test(order_does_not_depend_on_workers_ranks_or_restart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,82 @@
+#!/bin/sh
+# Data of a classification: augmented and mixed images are the same on any number of ranks and data workers, and after a kill; a list and
+# directories give the same run; classes and validation images that do not fit are refused before training.
+set -u
+. "$MEOPT_SOURCE/tests/train/quickstart.sh"
+logs='out log'
+number=0
+find "$work/sample/COCO2014" -name '*.jpg' | sort | head -30 | while read -r image; do
+    class=$(echo cat dog emu | cut -d ' ' -f $((number % 3 + 1)))
+    part=$([ "$number" -lt 24 ] && echo train || echo val)
+    number=$((number + 1))
+    mkdir -p "images/$part/$class"
+    mv "$image" "images/$part/$class/"
+done
+cat >vit.yaml <<'END'
+model: {family: dinov2, init: random, width: 32, depth: 2, heads: 2, hidden: 64, patch: 7}
+data: {root: images, val: images, image_size: 28, workers: 1, augment: true, randaugment: 9, erasing: 0.25, mixup: 0.8, cutmix: 1.0}
+train: {objective: classify, batch_size: 12, micro_batch: 4, global_batch: 12, steps: 6, checkpoint_steps: 2, label_smoothing: 0.1}
+optim: {lr: 1.0e-3, warmup_steps: 2}
+device: {type: cpu}
+END
+train() { # NAME CODE ARGUMENT...
+    name=$1 want=$2
+    shift 2
+    "$MEOPT" train vit.yaml --run-dir . --name "$name" --no-dashboard "$@" >out 2>log
+    got=$?
+    [ "$got" = "$want" ] || fail "$name: exit $got, expected $want"
+}
+same() { # A B
+    cmp "$1/ckpt/step-00000006/model.safetensors" "$2/ckpt/step-00000006/model.safetensors" || fail "$2: other weights than $1"
+    for run in "$1" "$2"; do sed 's/"images_per_s".*//' "$run/metrics.jsonl" >"$run.metrics"; done
+    cmp "$1.metrics" "$2.metrics" || fail "$2: other metrics than $1"
+}
+
+train one 0
+train workers 0 data.workers=3
+same one workers
+for ranks in 2 3; do
+    train "ranks$ranks" 0 --workers "$ranks"
+    same one "ranks$ranks"
+done
+train stopped 10 --stop-after 3
+"$MEOPT" train --resume stopped --no-dashboard >out 2>log || fail "stopped: exit $? on resume"
+same one stopped
+train plain 0 data.mixup=0 data.cutmix=0
+cmp one/ckpt/step-00000006/model.safetensors plain/ckpt/step-00000006/model.safetensors >/dev/null && fail "mixing changes nothing"
+
+# A list of the same images and classes.
+(cd images && find train -name '*.jpg' | sort | sed 's,^train/\([a-z]*\)/.*,&\,\1,') >classes.csv
+train list 0 data.labels=classes.csv
+same one list
+python3 - <<'END' || fail "list: other classes"
+import json
+one, other = (json.load(open(f"{run}/meta.json")) for run in ("one", "list"))
+assert one["classes"] == other["classes"] == ["cat", "dog", "emu"] and one["classes_crc32c"] == other["classes_crc32c"]
+END
+
+# Refused before training, with the name of what is wrong.
+refused() { # CODE WORD ARGUMENT...
+    code=$1 word=$2
+    shift 2
+    train refused "$code" "$@"
+    grep -q "$word" log || fail "$*: $word is not named"
+    [ ! -e refused/metrics.jsonl ] || fail "$*: it trained"
+}
+mkdir images/val/gnu
+cp "$(find images/val/cat -name '*.jpg' | head -1)" images/val/gnu/
+refused 1 gnu
+rm -r images/val/gnu
+sed 's/,emu$/,-1/; s/,dog$/,1/; s/,cat$/,0/' classes.csv >wrong.csv
+refused 1 'wrong.csv:[0-9]*:' data.labels=wrong.csv
+printf 'path,label\r\ntrain/cat/none.jpg,0\r\n' >wrong.csv
+refused 1 'wrong.csv:2:' data.labels=wrong.csv
+refused 1 dog 'data.include=train/dog/*' data.val=
+refused 7 data.labels data.labels=coarse
+refused 7 data.val data.val=nowhere
+refused 7 data.randaugment data.augment=false
+for key in data.val=images data.mixup=0.8 data.cutmix=1 data.labels=classes.csv; do
+    "$MEOPT" plan configs/quickstart_dinov2.yaml "$key" >out 2>log
+    [ $? = 7 ] || fail "$key: taken by a distillation"
+done
+exit 0
