@@ -102,6 +102,13 @@ struct layernorm_gradient {
     const struct branch_gradient *then; /* not NULL: also apply this operation to the complete dx */
 };
 
+/* Stochastic depth (Huang et al., arXiv 1603.09382, as timm's DropPath): row r of a branch is multiplied by
+ * keep[r / rows], a factor per image: 0, or 1 / (1 - p). keep NULL: off, which equals factors of 1. */
+struct drop_path {
+    const float *keep; /* (ceil(R / rows)) */
+    int64_t rows;      /* of an image; below 2^32 */
+};
+
 /* The gradient of a residual stream at the input of a branch: plain = dx, scaled = gamma dx, sums += column
  * sums of dx. plain and scaled may be dy of the layernorm_gradient before it. */
 struct branch_gradient {
@@ -109,8 +116,9 @@ struct branch_gradient {
     const float *dx;      /* (R, D) */
     const float *gamma;   /* (D), NULL: scaled is not written */
     void *plain, *scaled; /* type (R, D) */
-    float *sums;          /* (D), += */
+    float *sums;          /* (D), +=; NULL: not computed */
     int64_t R, D;
+    struct drop_path drop; /* dx is multiplied by its factors */
 };
 
 /* GELU (erf, tanh, quick): h (R, F) -> y (R, F). SwiGLU: h (R, 2F) = [x1 | x2] -> y = silu(x1) * x2 (R,
@@ -206,6 +214,7 @@ struct residual {
     float *y;           /* may be x; x with `second` */
     int64_t R, D;
     const struct second_input *second; /* or NULL */
+    struct drop_path drop;             /* gamma (branch + bias) is multiplied by its factors */
 };
 
 /* x (R, D) in 8 bits (kernels/codes8.h): encode reads x, decode writes it. */

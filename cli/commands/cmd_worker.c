@@ -10,6 +10,7 @@
 #include "core/base/progress.h"
 #include "core/monitor/monitor.h"
 #include "core/run/checkpoint.h"
+#include "core/run/scores.h"
 #include "core/train/signals.h"
 
 #include <stdio.h>
@@ -197,13 +198,19 @@ static void on_variants(void *context, const struct loss_variant *v, int count)
 /* Returns whether the run is about to save and stop; then logging does not wait for a slow reader. */
 static bool is_stopping(void) { return signals_act(PHASE_STEP) == ACT_SAVE_STOP; }
 
-/* Writes the metrics, each as name and value in `format`. */
-static void metrics_text(const struct metric *metrics, const char *format, char *text, size_t size)
+/* Writes each metric after `before`, for people, or as a member of a JSON object. */
+static void metrics_text(const struct metric *metrics, const char *before, bool json, char *text, size_t size)
 {
     size_t n = 0;
+    char value[32];
     text[0] = 0;
-    for (int i = 0; i < OBJECTIVE_METRICS && metrics[i].name && n < size; i++)
-        n += (size_t)snprintf(text + n, size - n, format, metrics[i].name, metrics[i].value);
+    for (int i = 0; i < OBJECTIVE_METRICS && metrics[i].name && n < size; i++) {
+        const struct score_row *row = score_named(metrics[i].name);
+        if (json) n += (size_t)snprintf(text + n, size - n, ",\"%s\":%.9g", row->key, metrics[i].value);
+        else
+            n += (size_t)snprintf(text + n, size - n, "%s%s %s", before, row->label,
+                                  score_text(value, sizeof value, row, metrics[i].value, "%.4f"));
+    }
 }
 
 static void on_step(void *context, const struct train_progress *p)
@@ -223,7 +230,7 @@ static void on_step(void *context, const struct train_progress *p)
         return;
     if (!log_capacity(STDOUT_FILENO)) return;
     char metrics[160];
-    metrics_text(p->metrics, printer->json ? ",\"%s\":%.9g" : "  %s %.4f", metrics, sizeof metrics);
+    metrics_text(p->metrics, "  ", printer->json, metrics, sizeof metrics);
     if (printer->json)
         printf("{\"step\":%lld,\"epoch\":%lld,\"loss\":%.9g%s,\"lr\":%.9g,\"grad_norm\":%.9g,"
                "\"images_per_s\":%.6g,\"step_ms\":%.6g,\"data_wait_ms\":%.6g}\n",
@@ -255,7 +262,7 @@ static void log_summary(const struct progress_printer *printer, const struct run
     }
     double seconds = clock_seconds() - printer->begin;
     char metrics[160];
-    metrics_text(printer->last, ", %s %.4f", metrics, sizeof metrics);
+    metrics_text(printer->last, ", ", false, metrics, sizeof metrics);
     log_info("loss %.6f -> %.6f%s, %.1f s, %.1f images/s", printer->first_loss, printer->last_loss, metrics,
              seconds, printer->images / seconds);
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)

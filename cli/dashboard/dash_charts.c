@@ -14,23 +14,32 @@ enum { SERIES_RAW = 1, SERIES_SMOOTH, SERIES_BASELINE, SERIES_COUNT = SERIES_BAS
 const double dash_weights[DASH_SMOOTHING] = {0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998};
 enum { CHART_WIDTH = 42, CHART_HEIGHT = 7 }; /* minimum */
 
-static const struct {
+struct kind {
     const char *name, *unit;
     bool smooth; /* draw a smoothed curve */
     int pair;
-} kinds[CHART_COUNT] = {
-    [METRIC_LOSS] = {"loss", "", true, PAIR_RAW},
-    [METRIC_COSINE] = {"cosine", "", true, PAIR_RAW},
-    [METRIC_GRAD_NORM] = {"grad norm", "", true, PAIR_RAW},
-    [METRIC_LR] = {"lr", "", false, PAIR_RAW},
-    [METRIC_IMAGES_PER_S] = {"images/s", "", false, PAIR_SPEED},
-    [METRIC_STEP_MS] = {"step time", " ms", false, PAIR_SPEED},
-    [METRIC_DATA_WAIT_MS] = {"wait for images", " ms", false, PAIR_BAD},
-    [CHART_CARDS + READING_USED] = {"used memory", " GiB", false, PAIR_RAW},
-    [CHART_CARDS + READING_BUSY] = {"busy", "%", false, PAIR_GOOD},
-    [CHART_CARDS + READING_TEMP] = {"temperature", " C", false, PAIR_BAD},
-    [CHART_CARDS + READING_POWER] = {"power", " W", false, PAIR_SMOOTH},
 };
+
+/* Returns how a chart is drawn. */
+static struct kind kind_of(int which)
+{
+    static const struct kind kinds[CHART_COUNT] = {
+        [METRIC_LOSS] = {"loss", "", true, PAIR_RAW},
+        [METRIC_GRAD_NORM] = {"grad norm", "", true, PAIR_RAW},
+        [METRIC_LR] = {"lr", "", false, PAIR_RAW},
+        [METRIC_IMAGES_PER_S] = {"images/s", "", false, PAIR_SPEED},
+        [METRIC_STEP_MS] = {"step time", " ms", false, PAIR_SPEED},
+        [METRIC_DATA_WAIT_MS] = {"wait for images", " ms", false, PAIR_BAD},
+        [CHART_CARDS + READING_USED] = {"used memory", " GiB", false, PAIR_RAW},
+        [CHART_CARDS + READING_BUSY] = {"busy", "%", false, PAIR_GOOD},
+        [CHART_CARDS + READING_TEMP] = {"temperature", " C", false, PAIR_BAD},
+        [CHART_CARDS + READING_POWER] = {"power", " W", false, PAIR_SMOOTH},
+    };
+    const struct score_row *score = follow_score((enum follow_metric)which);
+    if (!score) return kinds[which];
+    return (struct kind){score->label, score->percent ? "%" : "", !score->rare,
+                         score->rare ? PAIR_GOOD : PAIR_RAW};
+}
 
 /* ---- what is shown ---- */
 
@@ -74,6 +83,13 @@ static void window_of(const struct dash *d, double *from, double *to)
     *from = isfinite(d->steps) ? fmax(*to - d->steps, 0) : -INFINITY;
 }
 
+/* Adds a value of a step; lines without an evaluation are no gaps in its curve. */
+static void curve_add_value(struct curve *c, double step, double x, double y, enum follow_metric metric)
+{
+    const struct score_row *score = follow_score(metric);
+    if (!score || !score->rare || !isnan(y)) curve_add(c, step, x, y);
+}
+
 /* Uses the ring of recent steps if it covers the range, otherwise the points of the whole run. */
 static struct curve metric_curve(const struct dash *d, const struct follow *f, enum follow_metric metric,
                                  double from, double to)
@@ -93,7 +109,7 @@ static struct curve metric_curve(const struct dash *d, const struct follow *f, e
             double step = (double)l->step;
             if (i > first && isfinite(l->step_ms)) seconds += l->step_ms * 1e-3;
             if (step >= from && step <= to)
-                curve_add(&c, step, along(d, f, step, seconds), follow_metric(l, metric));
+                curve_add_value(&c, step, along(d, f, step, seconds), follow_metric(l, metric), metric);
         }
         return c;
     }
@@ -101,7 +117,7 @@ static struct curve metric_curve(const struct dash *d, const struct follow *f, e
         const struct follow_point *p = &f->points[i];
         double step = p->lines > 1 ? (p->first_step + p->last_step) / 2 : p->last_step;
         if (p->last_step >= from && p->first_step <= to)
-            curve_add(&c, step, along(d, f, step, p->seconds), p->values[metric]);
+            curve_add_value(&c, step, along(d, f, step, p->seconds), p->values[metric], metric);
     }
     return c;
 }
@@ -230,8 +246,9 @@ static void draw_title(const struct dash *d, int which, const struct dash_rect *
     int at = isfinite(d->cursor) ? nearest(c, d->cursor) : -1;
     for (int i = c->n - 1; at < 0 && i >= 0; i--)
         if (isfinite(c->y[i])) at = i;
-    int n = snprintf(line, sizeof line, "%s %s%s", kinds[which].name,
-                     dash_number(number, sizeof number, at < 0 ? NAN : c->y[at]), kinds[which].unit);
+    struct kind kind = kind_of(which);
+    int n = snprintf(line, sizeof line, "%s %s%s", kind.name,
+                     dash_number(number, sizeof number, at < 0 ? NAN : c->y[at]), kind.unit);
     if (isfinite(d->cursor) && at >= 0)
         n += snprintf(line + n, sizeof line - (size_t)n, " @%.0f", c->step[at]);
     const char *mark = isfinite(d->cursor) && which == METRIC_LOSS ? marked_at(d, c) : NULL;
@@ -265,11 +282,12 @@ static void draw_title(const struct dash *d, int which, const struct dash_rect *
 
 void dash_chart(const struct dash *d, int which, const struct dash_rect *r, bool selected)
 {
-    int pairs[SERIES_COUNT] = {[SERIES_RAW] = kinds[which].pair, [SERIES_SMOOTH] = PAIR_SMOOTH};
+    struct kind kind = kind_of(which);
+    int pairs[SERIES_COUNT] = {[SERIES_RAW] = kind.pair, [SERIES_SMOOTH] = PAIR_SMOOTH};
     for (int i = 0; i < DASH_BASELINES; i++) pairs[SERIES_BASELINE + i] = PAIR_BASELINE + i;
     double from, to, x_min = INFINITY, x_max = -INFINITY, low = INFINITY, high = -INFINITY;
     window_of(d, &from, &to);
-    bool metric = which < CHART_CARDS, smooths = kinds[which].smooth && d->smoothing > 0;
+    bool metric = which < CHART_CARDS, smooths = kind.smooth && d->smoothing > 0;
     struct curve c = metric ? metric_curve(d, d->run, (enum follow_metric)which, from, to)
                             : reading_curve(d, (enum follow_reading)(which - CHART_CARDS), from, to),
                  base[DASH_BASELINES] = {0};
@@ -305,16 +323,22 @@ void dash_chart(const struct dash *d, int which, const struct dash_rect *r, bool
     free(smooth);
 }
 
-/* Lists the charts with data. */
-static int chart_count(const struct dash *d)
+/* Lists the charts with data, and returns their number. */
+static int list_charts(const struct dash *d, int charts[CHART_COUNT])
 {
     const struct follow *f = d->run;
-    return f->card_count && f->cards[0].readings ? CHART_COUNT : METRIC_COUNT;
+    int count = 0, all = f->card_count && f->cards[0].readings ? CHART_COUNT : METRIC_COUNT;
+    for (int which = 0; which < all; which++) {
+        const struct score_row *score = follow_score((enum follow_metric)which);
+        if (!score || f->scored[score - score_rows]) charts[count++] = which;
+    }
+    return count;
 }
 
 void dash_charts(struct dash *d, const struct dash_rect *r)
 {
-    int count = chart_count(d), columns = r->w / CHART_WIDTH, rows = (r->h - 1) / CHART_HEIGHT;
+    int charts[CHART_COUNT], count = list_charts(d, charts), columns = r->w / CHART_WIDTH,
+                             rows = (r->h - 1) / CHART_HEIGHT;
     char line[160];
     if (columns < 1 || d->zoomed) columns = 1;
     if (rows < 1 || d->zoomed) rows = 1;
@@ -341,11 +365,11 @@ void dash_charts(struct dash *d, const struct dash_rect *r)
     }
     int w = r->w / columns, h = (r->h - 1) / rows;
     for (int i = 0; i < d->charts_at_once && page * d->charts_at_once + i < count; i++) {
-        int which = page * d->charts_at_once + i;
+        int at = page * d->charts_at_once + i;
         dash_chart(
-            d, which,
+            d, charts[at],
             &(struct dash_rect){r->y + 1 + i / columns * h, r->x + i % columns * w, h, w - (columns > 1)},
-            which == d->chart);
+            at == d->chart);
     }
 }
 
@@ -394,7 +418,7 @@ static bool moves_chart(struct dash *d, int by)
 {
     if (d->tab != TAB_CHARTS) return false;
     d->chart += by;
-    int count = chart_count(d);
+    int charts[CHART_COUNT], count = list_charts(d, charts);
     if (d->chart >= count) d->chart = count - 1;
     if (d->chart < 0) d->chart = 0;
     return true;

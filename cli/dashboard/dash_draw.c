@@ -111,7 +111,7 @@ static void draw_header(const struct dash *d, const struct dash_rect *r)
 {
     const struct follow *f = dash_shown(d);
     const struct metric_line *l = &f->last;
-    char line[512], t1[24], t2[24], n1[24], n2[24], n3[24], n4[24], n5[24];
+    char line[512], t1[24], t2[24], n1[24], n2[160], n3[24], n4[24], n5[24], n6[160];
     int64_t step = l->step > 0 ? l->step : f->status.step, total = f->status.total;
     double left = total > step ? (double)(total - step) * step_ms(f) * 1e-3 : total ? 0 : NAN;
     bool over = f->status.ended && !d->options->replay && !d->past;
@@ -127,18 +127,19 @@ static void draw_header(const struct dash *d, const struct dash_rect *r)
     if (!over) snprintf(line + n, sizeof line - n, ", %s left", dash_duration(t2, sizeof t2, left));
     n = strlen(line);
     dash_number(n1, sizeof n1, l->loss);
-    dash_number(n2, sizeof n2, l->cosine);
+    dash_scores(n2, sizeof n2, f, false);
+    dash_scores(n6, sizeof n6, f, true);
     dash_number(n3, sizeof n3, l->lr);
     dash_number(n4, sizeof n4, l->grad_norm);
     dash_number(n5, sizeof n5, l->images_per_s);
     if (r->h == 2) {
-        snprintf(line + n, sizeof line - n, "  loss %s  cosine %s  lr %s  norm %s", n1, n2, n3, n4);
+        snprintf(line + n, sizeof line - n, "  loss %s%s  lr %s  norm %s%s", n1, n2, n3, n4, n6);
         dash_put(r->y + 1, r->x, r->w, 0, line);
         return;
     }
     dash_put(r->y + 1, r->x, r->w, 0, line);
     if (r->w >= 66)
-        snprintf(line, sizeof line, "loss %s  cosine %s  lr %s  norm %s  %s images/s", n1, n2, n3, n4, n5);
+        snprintf(line, sizeof line, "loss %s%s  lr %s  norm %s  %s images/s%s", n1, n2, n3, n4, n5, n6);
     else snprintf(line, sizeof line, "loss %s  %s images/s  lr %s", n1, n5, n3);
     dash_put(r->y + 2, r->x, r->w, 0, line);
 }

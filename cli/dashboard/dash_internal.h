@@ -36,6 +36,10 @@ bool dash_key_alone(struct dash *d);
 int dash_baseline_add(struct dash *d, const char *directory, struct error *err);
 const char *dash_baseline_name(const struct dash *d, int i);
 
+/* Writes "  cosine 0.9706" for each metric of the run's objective: those of the last step, or those of the
+ * last evaluation. Returns dst. */
+char *dash_scores(char *dst, size_t size, const struct follow *run, bool evaluated);
+
 /* ---- dash_summary.c ---- */
 
 /* Prints a summary of an ended run to stdout. */

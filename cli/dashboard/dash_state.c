@@ -47,3 +47,18 @@ const char *dash_baseline_name(const struct dash *d, int i)
 {
     return path_basename(d->baselines[i]->directory);
 }
+
+char *dash_scores(char *dst, size_t size, const struct follow *f, bool evaluated)
+{
+    size_t n = 0;
+    char number[24];
+    dst[0] = 0;
+    for (int i = 0; i < SCORE_COUNT && n < size; i++) {
+        const struct score_row *row = &score_rows[i];
+        if (row->rare != evaluated || !f->scored[i]) continue;
+        n += (size_t)snprintf(dst + n, size - n, "  %s %s", row->label,
+                              row->percent ? score_text(number, sizeof number, row, f->scores[i], "")
+                                           : dash_number(number, sizeof number, f->scores[i]));
+    }
+    return dst;
+}

@@ -64,10 +64,11 @@ void dash_summary(const struct follow *f)
     if (s->message[0]) row("message", "%s", s->message);
     if (s->hint[0]) row("hint", "%s", s->hint);
     if (f->point_count && l->step > 0) {
-        row("loss", "first %s, best %s, last %s; cosine %s",
+        row("loss", "first %s, best %s, last %s%s",
             dash_number(n1, sizeof n1, f->points[0].values[METRIC_LOSS]),
             dash_number(n2, sizeof n2, f->best_loss), dash_number(n3, sizeof n3, l->loss),
-            dash_number(word, sizeof word, l->cosine));
+            dash_scores(word, sizeof word, f, false));
+        if (dash_scores(word, sizeof word, f, true)[0]) row("evaluated", "%s", word + strspn(word, " "));
         row("images/s", "%s; epoch %lld", dash_number(n1, sizeof n1, l->images_per_s), (long long)l->epoch);
     }
     memory_rows(f);

@@ -24,6 +24,7 @@ struct metric_export {
     struct tail metrics;
     int64_t from;
     struct scalars last;
+    double scores[SCORE_COUNT]; /* the newest, also of evaluations */
     struct scalar_memory memory[MEMORY_CLASS_COUNT + 1];
     int memory_count;
     double written;
@@ -49,6 +50,7 @@ int metric_export_open(struct metric_export **out, const char *directory, int64_
     tail_init(&o->metrics, o->directory, "metrics.jsonl");
     o->from = from;
     o->last.step = -1;
+    memcpy(o->scores, metric_line_unknown.scores, sizeof o->scores);
     if (tensorboard) {
         char *path = path_join(directory, "tensorboard");
         code = file_make_dirs_below(directory, "tensorboard", err); /* follows no link */
@@ -84,7 +86,6 @@ static void export_line(struct metric_export *o, const char *text, size_t bytes)
                                .time_s = NAN,
                                .epoch = l.epoch < 0 ? NAN : (double)l.epoch,
                                .loss = l.loss,
-                               .cosine = l.cosine,
                                .lr = l.lr,
                                .grad_norm = l.grad_norm,
                                .images_per_s = l.images_per_s,
@@ -92,6 +93,8 @@ static void export_line(struct metric_export *o, const char *text, size_t bytes)
                                .data_wait_ms = l.data_wait_ms,
                                .memory = o->memory,
                                .memory_count = l.cards_bytes ? o->memory_count : 0};
+    memcpy(o->last.scores, l.scores, sizeof o->last.scores);
+    scores_update(o->scores, l.scores);
     if (o->tensorboard && tensorboard_write(o->tensorboard, &o->last, &err) != 0) complain(o, &err);
 }
 
@@ -126,6 +129,7 @@ static void write_text(struct metric_export *o, const char *state, int64_t total
                                             .power_w = value_of(&c->power_w),
                                             .age_s = c->busy_percent.valid ? c->busy_percent.age_s : NAN};
     }
+    memcpy(last.scores, o->scores, sizeof last.scores);
     last.memory = o->memory;
     last.memory_count = o->memory_count;
     struct prometheus_run run = {.run = o->name,

@@ -78,6 +78,7 @@ static const struct {
     {"card_energy_wh", {"Energy of all cards (Wh)", "全部加速卡能耗 (Wh)"}},
     {"converged_loss", {"Converged loss", "收敛损失"}},
     {"final_cosine", {"Cosine to the teacher", "与教师的余弦相似度"}},
+    {"best_val_top1", {"Validation top-1 (best)", "验证集 top-1（最佳）"}},
     {"max_loss_gap", {"Largest loss gap at equal step", "同一步数下最大损失差"}},
 };
 

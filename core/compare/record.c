@@ -230,9 +230,9 @@ static bool read_line(struct reading *in, const char *text, size_t bytes)
     r->loss[r->count] = line.loss;
     r->seconds[r->count] = before + (line.step_ms >= 0 && isfinite(line.step_ms) ? line.step_ms * 1e-3 : 0);
     r->rate[r->count++] = (float)line.images_per_s;
-    r->final_cosine = line.cosine;
+    scores_update(r->final_scores, line.scores);
     if (line.grad_norm > r->largest_norm) r->largest_norm = line.grad_norm;
-    if (!(line.cosine <= r->best_cosine)) r->best_cosine = isnan(line.cosine) ? r->best_cosine : line.cosine;
+    scores_best(r->best_scores, line.scores);
     if (line.data_wait_ms >= 0 && line.step_ms > 0) {
         in->wait_ms += line.data_wait_ms;
         in->step_ms += line.step_ms;
@@ -445,8 +445,8 @@ void record_unknown(struct record *r)
                          .final_loss = NAN,
                          .tail_loss = NAN,
                          .best_loss = NAN,
-                         .final_cosine = NAN,
-                         .best_cosine = NAN,
+                         .final_scores = SCORES_UNKNOWN,
+                         .best_scores = SCORES_UNKNOWN,
                          .median_rate = NAN,
                          .median_step_ms = NAN,
                          .wait_share = NAN,

@@ -11,6 +11,7 @@
 #include "core/base/error.h"
 #include "core/device/device.h"
 #include "core/run/history.h"
+#include "core/run/scores.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -52,8 +53,9 @@ struct record {
     int64_t *epoch_count;
     int epochs;
 
-    double first_loss, final_loss, tail_loss, best_loss, final_cosine, best_cosine, median_rate,
-        median_step_ms, wait_share, stream_share, offload_share, time_s;
+    double first_loss, final_loss, tail_loss, best_loss, median_rate, median_step_ms, wait_share,
+        stream_share, offload_share, time_s;
+    double final_scores[SCORE_COUNT], best_scores[SCORE_COUNT]; /* scores.h */
     double largest_norm; /* largest norm of a step's gradients before clipping; 0: not reported */
     double card_busy, card_power_w, card_energy_wh,
         card_temp_c;                              /* core/run/telemetry.h: of all cards of the run */

@@ -27,6 +27,12 @@ struct fact {
         name "_bytes", label, "bytes", -1, REAL, FIELD(class_bytes) + (i) * sizeof(double)                   \
     }
 
+#define SCORE(key, label, unit, better, kind, i)                                                             \
+    {"final_" key, label ", final", unit, better, kind, FIELD(final_scores) + (i) * sizeof(double)},         \
+    {                                                                                                        \
+        "best_" key, label ", best", unit, better, kind, FIELD(best_scores) + (i) * sizeof(double)           \
+    }
+
 #define OFFLOADED(place, key, name, i)                                                                       \
     {                                                                                                        \
         key "_" name "_bytes", "  " name, "bytes", 0, REAL,                                                  \
@@ -84,8 +90,12 @@ static const struct fact facts[] = {
     {"final_loss", "final loss", "", -1, REAL, FIELD(final_loss)},
     {"converged_loss", "converged loss (last 10 % of steps)", "", -1, REAL, FIELD(tail_loss)},
     {"best_loss", "best loss", "", -1, REAL, FIELD(best_loss)},
-    {"final_cosine", "cosine to the teacher, final", "", 1, REAL, FIELD(final_cosine)},
-    {"best_cosine", "cosine to the teacher, best", "", 1, REAL, FIELD(best_cosine)},
+    SCORE("cosine", "cosine to the teacher", "", 1, REAL, SCORE_COSINE),
+    SCORE("top1", "top-1 in training", "%", 1, SHARE, SCORE_TOP1),
+    SCORE("top5", "top-5 in training", "%", 1, SHARE, SCORE_TOP5),
+    SCORE("val_loss", "validation loss", "", -1, REAL, SCORE_VAL_LOSS),
+    SCORE("val_top1", "validation top-1", "%", 1, SHARE, SCORE_VAL_TOP1),
+    SCORE("val_top5", "validation top-5", "%", 1, SHARE, SCORE_VAL_TOP5),
     {"max_loss_gap", "loss gap at equal step, largest", "", 0, GAP, offsetof(struct gap, max)},
     {"final_loss_gap", "loss gap at equal step, final", "", 0, GAP, offsetof(struct gap, final)},
     {"max_loss_gap_equal_time", "loss gap at equal time, largest", "", 0, GAP,

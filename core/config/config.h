@@ -81,6 +81,7 @@ struct config_tower {
     char *freeze;             /* model_s: none, embed, K, -K, all_but_head: config_frozen */
     int64_t classes;          /* model_s: outputs of its classifier; 0: as many as the data has */
     enum model_family family; /* model_s: if it differs from model.family; else auto */
+    double drop_path;         /* model_s: of the last block, 0 to below 1 */
 };
 
 /* Preprocessing of a tower's images. "", auto and 0: from its files or its family. */

@@ -129,6 +129,11 @@ const struct config_key config_keys[] = {
                  "checkpoint if model.family is auto, else model.family",
                  model_s.family),
     CHOICE("model_s.init", tower_init, "checkpoint", "train", "initial values of the student", model_s.init),
+    REAL("model_s.drop_path", "probability", 0, 0.999, "0", "train",
+         "stochastic depth: chance that a branch of the last block is skipped for an image, decreasing to 0 "
+         "in "
+         "the first block; branches that are kept are scaled by 1 / (1 - p)",
+         model_s.drop_path),
     {"model_s.place", CONFIG_CHOICE, NULL, tower_place_names, NULL, 0, 0, "resident", "train plan bench",
      "location of the student's weights; streamed requires one rank and gradients: release", false,
      ENUM_AT(tower_place, model_s.place)},
@@ -370,7 +375,7 @@ static const char *const model_aliases[][2] = {
     MODEL_KEY("ffn"),      MODEL_KEY("activation"), MODEL_KEY("pool"),     MODEL_KEY("norm"),
     MODEL_KEY("norm_eps"), MODEL_KEY("patch"),      MODEL_KEY("pos_grid"), MODEL_KEY("pos_resize"),
     MODEL_KEY("dtype"),    MODEL_KEY("init"),       MODEL_KEY("place"),    MODEL_KEY("classes"),
-    MODEL_KEY("freeze"),
+    MODEL_KEY("freeze"),   MODEL_KEY("drop_path"),
 };
 
 static const struct {
@@ -411,7 +416,6 @@ const char *config_key_spelling(int key, int i)
     "states keep their formats: choose wider ones with optim.preset, optim.state_m and optim.state_v"
 
 static const struct config_retired retired[] = {
-    {"model_s.drop_path", "0", false, "the towers have no drop path"},
     {"optim.adaptive", "false", true, WIDER},
     {"optim.adaptive_every", NULL, true, WIDER},
     {"optim.adaptive_threshold", NULL, true, WIDER},

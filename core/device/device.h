@@ -84,7 +84,7 @@ extern const char *const device_kind_names[DEVICE_KIND_COUNT]; /* "cpu", "dry", 
 /* Key of a sequence of operations that is issued repeatedly with the same arguments. Equal bytes mean the
  * same sequence. */
 struct device_work {
-    const void *owner, *inputs[2]; /* the owner, and inputs that may swap between two buffers */
+    const void *owner, *inputs[3]; /* the owner, and inputs that may swap between two buffers or be NULL */
     int64_t count;
     int32_t part, flags;
 };

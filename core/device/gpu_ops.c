@@ -183,7 +183,8 @@ static void gpu_layernorm_backward(struct device *dev, const struct layernorm_gr
     if (!partial || o.R <= 0) return;
     gpu_launch(dev, norm_backward[half(dev, o.type)][storage(dev, o.x_type)], shares, 1,
                ARGUMENTS(&o.dy, &o.x, &o.x_stride, &o.weight, &o.mean, &o.rstd, &o.dx, &o.dx_stride, &o.to,
-                         &then.plain, &then.scaled, &then.gamma, &partial, &o.R, &o.D));
+                         &then.plain, &then.scaled, &then.gamma, &partial, &o.R, &o.D, &then.drop.keep,
+                         &then.drop.rows));
     add_shares(dev, partial, o.dweight, o.dbias, then.sums, shares, o.D);
 }
 static void gpu_branch_gradient(struct device *dev, const struct branch_gradient *given)
@@ -192,9 +193,10 @@ static void gpu_branch_gradient(struct device *dev, const struct branch_gradient
     int64_t shares = row_shares_of(o.R);
     float *partial = gpu_reserve(dev, (size_t)(shares * o.D) * sizeof *partial);
     if (!partial || o.R <= 0) return;
-    gpu_launch(dev, NAME("branch_gradient", o.type), column_blocks(o.D), shares,
-               ARGUMENTS(&o.dx, &o.gamma, &o.plain, &o.scaled, &partial, &o.R, &o.D));
-    add_shares(dev, partial, o.sums, NULL, NULL, shares, o.D);
+    gpu_launch(
+        dev, NAME("branch_gradient", o.type), column_blocks(o.D), shares,
+        ARGUMENTS(&o.dx, &o.gamma, &o.plain, &o.scaled, &partial, &o.R, &o.D, &o.drop.keep, &o.drop.rows));
+    if (o.sums) add_shares(dev, partial, o.sums, NULL, NULL, shares, o.D);
 }
 
 static void gpu_rotate(struct device *dev, const struct rotation *given)
@@ -269,13 +271,15 @@ static void gpu_residual_forward(struct device *dev, const struct residual *give
     struct second_input s = o.second ? *o.second : (struct second_input){.z = NULL};
     if (!s.norm) {
         gpu_launch(dev, NAME("residual_forward", o.type), gpu_blocks(dev, o.R * o.D), 1,
-                   ARGUMENTS(&o.x, &o.branch, &o.bias, &o.gamma, &o.y, &s.from.x, &s.z, &o.R, &o.D));
+                   ARGUMENTS(&o.x, &o.branch, &o.bias, &o.gamma, &o.y, &s.from.x, &s.z, &o.R, &o.D,
+                             &o.drop.keep, &o.drop.rows));
         return;
     }
     struct layernorm n = *s.norm;
     gpu_launch(dev, NAME("residual_norm", o.type), o.R, 1,
                ARGUMENTS(&o.x, &o.branch, &o.bias, &o.gamma, &o.y, &s.from.x, &s.from.mean, &s.from.rstd,
-                         &n.weight, &n.bias, &n.y, &n.hat, &n.mean, &n.rstd, &o.D, &n.eps));
+                         &n.weight, &n.bias, &n.y, &n.hat, &n.mean, &n.rstd, &o.D, &n.eps, &o.drop.keep,
+                         &o.drop.rows));
 }
 /* A group is computed by 16 threads (kernels/gpu/elementwise.hip). */
 static void launch_coded(struct device *dev, const char *kernel, const struct coded *given)

@@ -84,10 +84,14 @@ void tower_linear_backward(const struct pass *pass, const void *dy, const void *
  * the last one converts them to the three gradients (layerscale_backward).
  *
  * Post-norm, x' = x + norm(u): du = dnorm(dx), then as in any linear.
+ *
+ * Drop path multiplies the branch of each image by a factor: dx in all of this is the gradient times that
+ * factor, except where dx passes on.
  */
 struct branch {
     const struct parameter *w, *b, *gamma;
     void *dx, *du; /* (R, D) of the compute type; the same without gamma */
+    struct drop_path drop;
 };
 
 /* Start of a branch without post-norm: dx and du, and s in the storage of db. */
@@ -100,7 +104,8 @@ static struct branch_gradient branch_entry(const struct pass *pass, const struct
                                     .scaled = branch->du,
                                     .sums = branch->b->grad,
                                     .R = rows,
-                                    .D = branch->w->shape[0]};
+                                    .D = branch->w->shape[0],
+                                    .drop = branch->drop};
 }
 
 /* Computes da, which may overwrite a: then the weights' gradient is computed first. */
@@ -212,7 +217,12 @@ static void branch_post_norm_entry(const struct pass *pass, const struct branch 
     struct tower *t = pass->tower;
     int64_t D = branch->w->shape[0];
     enum dtype e = t->options.compute;
-    t->device->ops->cast(t->device, tower_stream(t), DTYPE_F32, branch->du, e, rows * D);
+    struct branch_gradient dropped = branch_entry(pass, branch, rows);
+    dropped.gamma = NULL;
+    dropped.plain = branch->du;
+    dropped.sums = NULL;
+    if (branch->drop.keep) t->device->ops->branch_gradient(t->device, &dropped);
+    else t->device->ops->cast(t->device, tower_stream(t), DTYPE_F32, branch->du, e, rows * D);
     tower_norm_backward(pass, branch->du, u, norm_w, norm_b, mean, rstd, rows, D);
     t->device->ops->column_sums(t->device, e, branch->du, branch->b->grad, rows, D);
 }
@@ -231,10 +241,11 @@ static void branch_post_norm_entry(const struct pass *pass, const struct branch 
 #define P(role) block_role(t, l, role)
 /* Storage of dx and du of a branch: with gamma, du uses the storage of n before and dn after it. */
 static struct branch branch_of(struct tower *t, const struct parameter *w, const struct parameter *b,
-                               const struct parameter *gamma)
+                               const struct parameter *gamma, struct drop_path drop)
 {
     char *scratch = t->memory->scratch, *td = scratch + t->memory->td_at;
-    return (struct branch){w, b, gamma, .dx = td, .du = gamma ? scratch + t->memory->t1_at : td};
+    return (struct branch){w,           b, gamma, .dx = td, .du = gamma ? scratch + t->memory->t1_at : td,
+                           .drop = drop};
 }
 
 static void ffn_backward(const struct pass *pass, int64_t l, int64_t R, const struct branch_gradient *then)
@@ -247,7 +258,8 @@ static void ffn_backward(const struct pass *pass, int64_t l, int64_t R, const st
     struct block_activations *k = &m->kept[l];
     int64_t F = t->model_shape.hidden;
     const struct parameter *inner = P(ROLE_FFN_NORM_W), *b = P(ROLE_FC1_B);
-    struct branch branch = branch_of(t, P(ROLE_FC2_W), P(ROLE_FC2_B), P(ROLE_LS2));
+    struct branch branch =
+        branch_of(t, P(ROLE_FC2_W), P(ROLE_FC2_B), P(ROLE_LS2), tower_drop(t, pass->batch, l, 1));
     /* the gradient of h overwrites h unless a second pass needs h; act uses the storage of its gradient, or,
      * with a norm between, dact that of the norm's output. Tensors kept in 8 bits are decoded into scratch */
     char *in = m->scratch + m->region_at;
@@ -331,8 +343,9 @@ void tower_block_backward(const struct pass *pass, int64_t l)
 
     /* the last block's tensors are still there, until a second pass */
     if (t->options.recompute == RECOMPUTE_BLOCK && (l < g->depth - 1 || t->options.backward_twice))
-        tower_block_forward(t, l, B, true);
-    struct branch branch = branch_of(t, P(ROLE_PROJ_W), P(ROLE_PROJ_B), P(ROLE_LS1));
+        tower_block_forward(t, pass->batch, l, true);
+    struct branch branch =
+        branch_of(t, P(ROLE_PROJ_W), P(ROLE_PROJ_B), P(ROLE_LS1), tower_drop(t, pass->batch, l, 0));
     struct branch_gradient entry = branch_entry(pass, &branch, R);
     ffn_backward(pass, l, R, &entry);
 
@@ -385,7 +398,7 @@ int tower_backward(struct tower *t, const struct batch *batch, const float *dout
         if (t->needed && (code = t->needed(t->needed_by, pass.from, next, err)) != 0) break;
         device_issue(t->device,
                      &(struct device_work){.owner = t,
-                                           .inputs = {batch->input, dout},
+                                           .inputs = {batch->input, dout, batch->keep},
                                            .count = batch->count,
                                            .part = pass.from,
                                            .flags = first | last << 1 | (pass.to == lowest) << 2},

@@ -116,17 +116,18 @@ void tower_decode(struct tower *t, const struct coded *kept, int64_t R)
     if (rows.codes) t->device->ops->decode(t->device, &rows);
 }
 
-/* Adds a branch: x += gamma (branch + b), with the branch in t1 (post-norm: after its norm, b included). Also
- * computes the input of the second branch, unless NULL. again: only the latter. */
+/* Adds a branch: x += gamma (branch + b) times the factor of drop path, with the branch in t1 (post-norm:
+ * after its norm, b included). Also computes the input of the second branch, unless NULL. again: only the
+ * latter. */
 static void end_branch(struct tower *t, const struct parameter *b, const struct parameter *gamma, int64_t R,
-                       const struct second_input *second, bool again)
+                       struct drop_path drop, const struct second_input *second, bool again)
 {
     float *x = again ? NULL : tower_stream(t);
     t->device->ops->residual_forward(
         t->device,
         &(struct residual){t->options.compute, .x = x, .branch = t->memory->scratch + t->memory->t1_at,
                            .bias = tower_post_norm(t) ? NULL : bias_later(t, b), .gamma = f32(gamma), .y = x,
-                           R, t->model_shape.width, second});
+                           R, t->model_shape.width, second, drop});
 }
 
 /* The GEMM at the end of a branch: u = a W^T, and b if a post-norm follows, whose input includes it. */
@@ -154,14 +155,14 @@ void tower_attention(struct tower *t, struct block_activations *k, int64_t batch
  * proj(norm(a)). Post-norm: x + norm1(proj(a)), qkv = linear(x); otherwise norm2(x_mid) is also computed, in
  * t1. x and x_mid are stored in their stored type, and the fp32 stream is updated as well; again: not
  * updated. */
-static void attention_forward(struct tower *t, int64_t l, struct block_activations *k, int64_t batch,
+static void attention_forward(struct tower *t, const struct batch *in, int64_t l, struct block_activations *k,
                               bool again)
 {
     const struct model_shape *g = &t->model_shape;
     const struct device_ops *ops = t->device->ops;
     struct tower_memory *m = t->memory;
     enum dtype e = t->options.compute;
-    int64_t N = t->tokens, R = batch * N, D = g->width;
+    int64_t batch = in->count, N = t->tokens, R = batch * N, D = g->width;
     char *t1 = m->scratch + m->t1_at, *region = m->scratch + m->region_at;
     const struct parameter *qkv_bias = P(ROLE_QKV_B) ? P(ROLE_QKV_B) : P(ROLE_Q_B);
     bool post_norm = tower_post_norm(t);
@@ -186,7 +187,7 @@ static void attention_forward(struct tower *t, int64_t l, struct block_activatio
     void *u = k->u1 ? k->u1 : t1;
     branch_linear(t, a, P(ROLE_PROJ_W), P(ROLE_PROJ_B), u, R);
     if (post_norm) tower_norm(t, u, P(ROLE_NORM1_W), P(ROLE_NORM1_B), t1, k->mean1, k->rstd1, R, D);
-    end_branch(t, P(ROLE_PROJ_B), P(ROLE_LS1), R, &second, again);
+    end_branch(t, P(ROLE_PROJ_B), P(ROLE_LS1), R, tower_drop(t, in, l, 0), &second, again);
 }
 
 void tower_activation(struct tower *t, int64_t l, const void *h, void *act, int64_t R)
@@ -203,11 +204,12 @@ void tower_activation(struct tower *t, int64_t l, const void *h, void *act, int6
 
 /* x += gamma2 fc2(activation(fc1(norm2(x_mid)))), norm2(x_mid) in t1, an inner norm before fc2. Post-norm: x
  * += norm2(fc2(activation(fc1(x_mid)))) */
-static void ffn_forward(struct tower *t, int64_t l, struct block_activations *k, int64_t R, bool again)
+static void ffn_forward(struct tower *t, const struct batch *in, int64_t l, struct block_activations *k,
+                        bool again)
 {
     const struct model_shape *g = &t->model_shape;
     enum dtype e = t->options.compute;
-    int64_t D = g->width;
+    int64_t R = in->count * t->tokens, D = g->width;
     char *t1 = t->memory->scratch + t->memory->t1_at, *act = t->memory->scratch + t->memory->region_at;
     bool post_norm = tower_post_norm(t);
     const void *n = post_norm ? k->x_mid : t1;
@@ -221,21 +223,18 @@ static void ffn_forward(struct tower *t, int64_t l, struct block_activations *k,
     void *u = k->u2 ? k->u2 : t1;
     branch_linear(t, act, P(ROLE_FC2_W), P(ROLE_FC2_B), u, R);
     if (post_norm) tower_norm(t, u, P(ROLE_NORM2_W), P(ROLE_NORM2_B), t1, k->mean2, k->rstd2, R, D);
-    if (!again) end_branch(t, P(ROLE_FC2_B), P(ROLE_LS2), R, NULL, false);
+    if (!again) end_branch(t, P(ROLE_FC2_B), P(ROLE_LS2), R, tower_drop(t, in, l, 1), NULL, false);
 }
 #undef P
 
-void tower_block_forward(struct tower *t, int64_t l, int64_t batch, bool again)
+void tower_block_forward(struct tower *t, const struct batch *in, int64_t l, bool again)
 {
     struct block_activations *k = &t->memory->kept[l];
-    attention_forward(t, l, k, batch, again);
-    ffn_forward(t, l, k, batch * t->tokens, again);
+    attention_forward(t, in, l, k, again);
+    ffn_forward(t, in, l, k, again);
 }
 
-void tower_block(struct tower *t, const struct batch *in, int64_t l)
-{
-    tower_block_forward(t, l, in->count, false);
-}
+void tower_block(struct tower *t, const struct batch *in, int64_t l) { tower_block_forward(t, in, l, false); }
 
 /* Patches, tokens, position embedding, ln_pre: images -> x */
 void image_embed(struct tower *t, const struct batch *in)
@@ -424,8 +423,10 @@ int tower_forward_bound(struct tower *t, const struct batch *batch, struct error
         if (t->needed && (code = t->needed(t->needed_by, f.from, f.from < last ? f.from + 1 : -1, err)) != 0)
             break;
         device_issue(t->device,
-                     &(struct device_work){
-                         .owner = t, .inputs = {batch->input}, .count = batch->count, .part = -1 - f.from},
+                     &(struct device_work){.owner = t,
+                                           .inputs = {batch->input, batch->keep},
+                                           .count = batch->count,
+                                           .part = -1 - f.from},
                      forward, &f);
     }
     return code;

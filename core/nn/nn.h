@@ -318,7 +318,14 @@ struct batch {
     const int32_t *labels;  /* (count) class of each image; -1: no label */
     const int32_t *labels2; /* (count) second class of mixed images */
     const float *share;     /* (count) share of the first class, 0 to 1; with labels2 */
+    const float *keep;      /* (2 depth, count) factors of drop path, of both passes; or NULL */
 };
+/* Draws the factors of drop path (operations.h) for both branches of each block and `count` images, which are
+ * rows `first` on of the step's global batch: keep (2 depth, count), 0 or 1 / (1 - p). p grows linearly from
+ * 0 in the first block to `rate` in the last one, as in timm. Philox by seed, step, row, block and branch, so
+ * the same on any number of ranks and in any micro-batch. */
+void drop_path_factors(double rate, int64_t depth, uint64_t seed, int64_t step, int64_t first, int64_t count,
+                       float *keep);
 size_t model_shape_input_bytes(const struct model_shape *model_shape, int64_t count);
 
 void tower_forward(struct tower *tower, const struct batch *batch);

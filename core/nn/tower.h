@@ -218,6 +218,13 @@ void tower_norm_backward(const struct pass *pass, void *dy, const void *x, const
                          int64_t D);
 /* The forward pass of one block. again: recomputes, from the stored input, only the tensors that backward
  * needs. */
-void tower_block_forward(struct tower *tower, int64_t block, int64_t batch, bool again);
+void tower_block_forward(struct tower *tower, const struct batch *batch, int64_t block, bool again);
+/* Drop path of a block's branch: 0 attention, 1 feed-forward */
+static inline struct drop_path tower_drop(const struct tower *tower, const struct batch *batch, int64_t block,
+                                          int branch)
+{
+    const float *keep = batch->keep ? batch->keep + (2 * block + branch) * batch->count : NULL;
+    return (struct drop_path){keep, tower->tokens};
+}
 
 #endif

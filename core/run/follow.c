@@ -31,23 +31,33 @@ enum {
 
 /* ---- points ---- */
 
+const struct score_row *follow_score(enum follow_metric metric)
+{
+    bool score = metric >= METRIC_SCORES && metric < METRIC_SCORES + SCORE_COUNT;
+    return score ? &score_rows[metric - METRIC_SCORES] : NULL;
+}
+
 double follow_metric(const struct metric_line *l, enum follow_metric metric)
 {
-    const double values[METRIC_COUNT] = {[METRIC_LOSS] = l->loss,
-                                         [METRIC_COSINE] = l->cosine,
-                                         [METRIC_GRAD_NORM] = l->grad_norm,
-                                         [METRIC_LR] = l->lr,
-                                         [METRIC_IMAGES_PER_S] = l->images_per_s,
-                                         [METRIC_STEP_MS] = l->step_ms,
-                                         [METRIC_DATA_WAIT_MS] = l->data_wait_ms};
+    const struct score_row *score = follow_score(metric);
+    if (score) return (score->percent ? 100 : 1) * l->scores[score - score_rows];
+    const double values[METRIC_COUNT] = {
+        [METRIC_LOSS] = l->loss,       [METRIC_GRAD_NORM] = l->grad_norm,
+        [METRIC_LR] = l->lr,           [METRIC_IMAGES_PER_S] = l->images_per_s,
+        [METRIC_STEP_MS] = l->step_ms, [METRIC_DATA_WAIT_MS] = l->data_wait_ms};
     return values[metric];
 }
 
 static void merge(struct follow_point *into, const struct follow_point *p)
 {
     double n = into->lines, m = p->lines;
-    for (int k = 0; k < METRIC_COUNT; k++)
-        into->values[k] = (into->values[k] * n + p->values[k] * m) / (n + m);
+    for (int k = 0; k < METRIC_COUNT; k++) {
+        const struct score_row *score = follow_score((enum follow_metric)k);
+        bool rare = score && score->rare;
+        if (rare && isnan(p->values[k])) continue;
+        into->values[k] = rare && isnan(into->values[k]) ? p->values[k]
+                                                         : (into->values[k] * n + p->values[k] * m) / (n + m);
+    }
     into->last_step = p->last_step;
     into->seconds = p->seconds;
     into->lines += p->lines;
@@ -58,6 +68,8 @@ static void add_point(struct follow *f, const struct metric_line *l)
     struct follow_point p = {
         .first_step = (double)l->step, .last_step = (double)l->step, .seconds = f->seconds, .lines = 1};
     for (int k = 0; k < METRIC_COUNT; k++) p.values[k] = follow_metric(l, (enum follow_metric)k);
+    scores_update(f->scores, l->scores);
+    for (int i = 0; i < SCORE_COUNT; i++) f->scored[i] |= !isnan(l->scores[i]);
     if (f->point_count && f->points[f->point_count - 1].lines < f->stride) {
         merge(&f->points[f->point_count - 1], &p);
         return;
@@ -282,15 +294,9 @@ static void forget(struct follow *f)
     f->recent_count = 0;
     f->seconds = 0;
     f->best_loss = INFINITY;
-    f->last = (struct metric_line){.step = -1,
-                                   .epoch = -1,
-                                   .loss = NAN,
-                                   .cosine = NAN,
-                                   .lr = NAN,
-                                   .grad_norm = NAN,
-                                   .images_per_s = NAN,
-                                   .step_ms = NAN,
-                                   .data_wait_ms = NAN};
+    f->last = metric_line_unknown;
+    memcpy(f->scores, metric_line_unknown.scores, sizeof f->scores);
+    memset(f->scored, 0, sizeof f->scored);
 }
 
 /* Samples a long file: one line at each of f->places, then all lines of its end. */

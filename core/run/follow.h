@@ -38,15 +38,18 @@ enum follow_reading { READING_USED, READING_BUSY, READING_TEMP, READING_POWER, R
 /* The metrics of a step. */
 enum follow_metric {
     METRIC_LOSS,
-    METRIC_COSINE,
-    METRIC_GRAD_NORM,
+    METRIC_SCORES,
+    METRIC_GRAD_NORM = METRIC_SCORES + SCORE_COUNT, /* after one metric per row of scores.h */
     METRIC_LR,
     METRIC_IMAGES_PER_S,
     METRIC_STEP_MS,
     METRIC_DATA_WAIT_MS,
     METRIC_COUNT
 };
+/* Returns the value, as a percentage if it is a share. */
 double follow_metric(const struct metric_line *line, enum follow_metric metric);
+/* Returns the row of a metric of the objective, NULL for other metrics. */
+const struct score_row *follow_score(enum follow_metric metric);
 
 struct follow_point {
     double first_step, last_step; /* of the lines merged into this point */
@@ -92,7 +95,9 @@ struct follow {
     int64_t batch, data_workers;   /* data_workers 0: one per processor */
 
     /* metrics.jsonl */
-    struct metric_line last; /* step -1: none yet */
+    struct metric_line last;    /* step -1: none yet */
+    double scores[SCORE_COUNT]; /* the newest */
+    bool scored[SCORE_COUNT];   /* a line has it */
     struct follow_point *points;
     int point_count, stride;    /* lines per point from now on */
     struct metric_line *recent; /* ring of the last lines */

@@ -52,6 +52,7 @@ static void read_past_metrics(struct follow *f, double step)
         if (!metric_line_parse(&l, line, bytes)) continue;
         if ((double)l.step > step) break;
         f->last = l;
+        scores_update(f->scores, l.scores);
         f->recent[f->recent_count++ % FOLLOW_RECENT] = l;
         if (!l.cards_bytes) continue;
         free(cards);

@@ -198,9 +198,36 @@ struct field {
     {                                                                                                        \
 #name, sizeof #name - 1, offsetof(struct metric_line, name)                                          \
     }
-static const struct field fields[] = {FIELD(loss),         FIELD(cosine),         FIELD(lr),
-                                      FIELD(grad_norm),    FIELD(images_per_s),   FIELD(step_ms),
-                                      FIELD(data_wait_ms), FIELD(stream_wait_ms), FIELD(offload_wait_ms)};
+#define SCORE(name, index)                                                                                   \
+    {                                                                                                        \
+#name, sizeof #name - 1, offsetof(struct metric_line, scores) + (index) * sizeof(double)             \
+    }
+static const struct field fields[] = {FIELD(loss),
+                                      SCORE(cosine, SCORE_COSINE),
+                                      SCORE(top1, SCORE_TOP1),
+                                      SCORE(top5, SCORE_TOP5),
+                                      SCORE(val_loss, SCORE_VAL_LOSS),
+                                      SCORE(val_top1, SCORE_VAL_TOP1),
+                                      SCORE(val_top5, SCORE_VAL_TOP5),
+                                      FIELD(lr),
+                                      FIELD(grad_norm),
+                                      FIELD(images_per_s),
+                                      FIELD(step_ms),
+                                      FIELD(data_wait_ms),
+                                      FIELD(stream_wait_ms),
+                                      FIELD(offload_wait_ms)};
+
+const struct metric_line metric_line_unknown = {.step = -1,
+                                                .epoch = -1,
+                                                .loss = NAN,
+                                                .lr = NAN,
+                                                .grad_norm = NAN,
+                                                .images_per_s = NAN,
+                                                .step_ms = NAN,
+                                                .data_wait_ms = NAN,
+                                                .stream_wait_ms = NAN,
+                                                .offload_wait_ms = NAN,
+                                                .scores = SCORES_UNKNOWN};
 
 static bool whole(double value, int64_t *out)
 {
@@ -214,17 +241,7 @@ bool metric_line_parse(struct metric_line *line, const char *text, size_t bytes)
     const char *p = text, *end = text + bytes;
     bool has_step = false;
     size_t next = 0; /* fields are usually in the order of the table */
-    *line = (struct metric_line){.step = -1,
-                                 .epoch = -1,
-                                 .loss = NAN,
-                                 .cosine = NAN,
-                                 .lr = NAN,
-                                 .grad_norm = NAN,
-                                 .images_per_s = NAN,
-                                 .step_ms = NAN,
-                                 .data_wait_ms = NAN,
-                                 .stream_wait_ms = NAN,
-                                 .offload_wait_ms = NAN};
+    *line = metric_line_unknown;
     p = skip_space(p, end);
     if (p == end || *p++ != '{') return false;
     for (p = skip_space(p, end);;) {

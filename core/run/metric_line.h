@@ -9,6 +9,8 @@
 #ifndef MEOPT_RUN_METRIC_LINE_H
 #define MEOPT_RUN_METRIC_LINE_H
 
+#include "core/run/scores.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,9 +18,13 @@
 struct metric_line {
     int64_t step;
     int64_t epoch; /* -1: none */
-    double loss, cosine, lr, grad_norm, images_per_s, step_ms, data_wait_ms, stream_wait_ms, offload_wait_ms;
+    double loss, lr, grad_norm, images_per_s, step_ms, data_wait_ms, stream_wait_ms, offload_wait_ms;
+    double scores[SCORE_COUNT];
     size_t cards_at, cards_bytes; /* the value of "cards" (a JSON array) in the line; 0 bytes: none */
 };
+
+/* A line without a known value. */
+extern const struct metric_line metric_line_unknown;
 
 /* Parses a line, with or without its newline. Returns false, with undefined contents, for a torn or
  * foreign line: not one complete object, or no integer "step" >= 0. NaN, Infinity and -Infinity are

@@ -136,8 +136,8 @@ char *prometheus_text(const struct prometheus_run *run)
         put_single(out, run, "meopt_train_step", "Optimizer steps done.", (double)s->step);
         put_single(out, run, "meopt_train_epoch", "Epoch of the last step.", s->epoch);
         put_single(out, run, "meopt_train_loss", "Loss of the last step.", s->loss);
-        put_single(out, run, "meopt_train_cosine_similarity",
-                   "Mean cosine between teacher and student in the last step.", s->cosine);
+        for (int i = 0; i < SCORE_COUNT; i++)
+            put_single(out, run, score_rows[i].gauge, score_rows[i].help, s->scores[i]);
         put_single(out, run, "meopt_train_learning_rate", "Learning rate of the last step.", s->lr);
         put_single(out, run, "meopt_train_gradient_norm",
                    "Norm of the gradient before clipping in the last step.", s->grad_norm);

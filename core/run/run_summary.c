@@ -64,7 +64,7 @@ static void read_metrics(struct run_brief *b)
     struct stat st;
     struct metric_line l;
     int fd = open_metrics(b, &st);
-    b->last = (struct metric_line){.step = -1, .epoch = -1, .loss = NAN, .images_per_s = NAN, .step_ms = NAN};
+    b->last = metric_line_unknown;
     if (fd < 0) return;
     if (metric_line_last(fd, st.st_size, &l)) b->last = l;
     bool over = run_status_over(&b->status);

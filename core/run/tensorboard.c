@@ -164,7 +164,8 @@ int tensorboard_write(struct tensorboard *t, const struct scalars *s, struct err
 {
     struct message summary = {0}, event = {0};
     put_value(&summary, "", "loss", s->loss);
-    put_value(&summary, "", "cosine", s->cosine);
+    for (int i = 0; i < SCORE_COUNT; i++)
+        put_value(&summary, "", score_rows[i].key, (score_rows[i].percent ? 100 : 1) * s->scores[i]);
     put_value(&summary, "", "lr", s->lr);
     put_value(&summary, "", "grad_norm", s->grad_norm);
     put_value(&summary, "", "epoch", s->epoch);

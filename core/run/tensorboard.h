@@ -5,8 +5,8 @@
  * continues after step N begins with a session start, after which TensorBoard drops later steps of earlier
  * files.
  *
- * Tags: loss, cosine, lr, grad_norm, epoch, throughput/images_per_s, time/step_ms, time/data_wait_ms,
- * memory/CLASS (bytes).
+ * Tags: loss, lr, grad_norm, epoch, throughput/images_per_s, time/step_ms, time/data_wait_ms, memory/CLASS
+ * (bytes), and the keys of scores.h, shares as percentages.
  */
 #ifndef MEOPT_RUN_TENSORBOARD_H
 #define MEOPT_RUN_TENSORBOARD_H

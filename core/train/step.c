@@ -57,6 +57,15 @@ static void set_labels(struct trainer *t, const struct batch *host)
     dev->upload(dev, t->labels + 2 * t->micro, host->share, bytes);
 }
 
+/* Draws and uploads drop path's factors of this rank's micro-batch `index`. */
+static void set_keep(struct trainer *t, int64_t index, int64_t count)
+{
+    int64_t depth = t->student_shape.depth, row = (index * t->ranks.size + t->ranks.rank) * t->micro;
+    drop_path_factors(t->config->model_s.drop_path, depth, (uint64_t)t->config->train.seed, t->step, row,
+                      count, t->host_keep);
+    t->device->upload(t->device, t->keep, t->host_keep, (size_t)(2 * depth * count) * sizeof *t->keep);
+}
+
 /* Uploads the input of a micro-batch, and its labels, and sets *target: the teacher's output, or rows of the
  * cache, or NULL. */
 static int prepare(struct trainer *t, int64_t index, int64_t count, const struct batch_source *source,
@@ -257,7 +266,10 @@ void trainer_clipping(const struct config *config, char *text, size_t size)
 
 struct batch step_batch(const struct trainer *t, int64_t count)
 {
-    struct batch batch = {.input = trainer_student_input(t), .count = count, .labels = t->labels};
+    struct batch batch = {.input = trainer_student_input(t),
+                          .count = count,
+                          .labels = t->labels,
+                          .keep = t->step ? t->keep : NULL};
     if (!t->mixed) return batch;
     batch.labels2 = t->labels + t->micro;
     batch.share = (const float *)(const void *)(t->labels + 2 * t->micro);
@@ -274,6 +286,7 @@ int step_forward(struct trainer *t, int64_t index, int64_t done, int64_t count,
     int64_t outs = count * t->student->out_rows * t->student->out_width;
     int code = prepare(t, index, count, source, &target, err);
     if (code) return code;
+    if (t->keep) set_keep(t, index, count);
     struct batch batch = step_batch(t, count);
     if ((code = tower_forward_bound(t->student, &batch, err)) != 0) return code;
     dev->ops->fill(dev, t->dout, 0, (size_t)outs * sizeof(float));
@@ -495,11 +508,13 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
     for (int i = 0; i < OBJECTIVE_METRICS; i++) result->metrics[i].name = t->objective->metrics[i];
     double waited = stream_waited(t);
     int code = count_units(t, source, err);
+    t->step = step;
     if (!code) code = (t->dp ? dp_step : step_alone)(t, step, lr, source, result, err);
     if (t->lost.code) { /* the optimizer only knows that a reduction failed */
         code = t->lost.code;
         if (err) *err = t->lost;
     }
+    t->step = 0;
     if (!code) code = device_check(t->device, err);
     t->previous_norm = result->grad_norm;
     result->wide_groups = meopt_wide_groups(t->opt);

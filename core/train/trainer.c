@@ -398,6 +398,12 @@ static int create_buffers(struct trainer *t, struct error *err)
     if (t->objective->labels &&
         !(t->labels = allocate(t, MEMORY_DATA, 3 * (size_t)t->micro * sizeof *t->labels, "labels", err)))
         goto fail;
+    if (t->config->model_s.drop_path > 0) {
+        size_t factors = 2 * (size_t)(t->student_shape.depth * t->micro);
+        if (!(t->keep = allocate(t, MEMORY_DATA, factors * sizeof *t->keep, "factors of drop path", err)))
+            goto fail;
+        t->host_keep = xcalloc(factors, sizeof *t->host_keep);
+    }
     if (t->objective->teacher && !t->teacher &&
         !(t->target = allocate(t, MEMORY_WORKSPACE, outs, "targets", err)))
         goto fail;
@@ -559,6 +565,8 @@ void trainer_close(struct trainer *t)
     device_free(t->device, t->next_input);
     device_free(t->device, t->target);
     device_free(t->device, t->labels);
+    device_free(t->device, t->keep);
+    free(t->host_keep);
     device_free(t->device, t->dout);
     device_free(t->device, t->sums);
     t->device->streams->host_free(t->device, t->host_sums);

@@ -64,6 +64,9 @@ struct trainer {
     struct batch sent;                    /* host memory being copied to next_input; input NULL: none */
     int32_t *labels;    /* device (micro) of a micro-batch, second labels, and shares F32; NULL: not read */
     bool mixed;         /* the second labels and the shares are set */
+    float *keep;        /* device (2 depth, micro): drop path's factors of a micro-batch; NULL: off */
+    float *host_keep;   /* where they are drawn */
+    int64_t step;       /* the current step; 0 between steps */
     float *target;      /* (micro*out_rows, out_width): teacher's output, or gathered from the cache */
     float *host_target; /* (micro, out_width), host: staging of cached rows */
     float *dout;        /* the same shape as target */

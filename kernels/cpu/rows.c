@@ -119,17 +119,20 @@ void NAME(layernorm_apply)(const struct layernorm *o)
     }
 }
 
-/* Multiplies `count` elements of a row of branch + bias by gamma. */
+static float drop_factor(const struct drop_path *o, int64_t row) { return o->keep[row / o->rows]; }
+
+/* Multiplies `count` elements of a row of branch + bias by gamma, and by the row's factor. */
 static void scale_branch(const struct residual *o, int64_t row, int64_t at, int64_t count, float *u)
 {
     float in[PIECE];
     const float *v = read_piece(storage_of(o->type), o->branch, row * o->D + at, count, in);
-    if (!o->gamma) {
-        memcpy(u, v, (size_t)count * sizeof *u);
-        return;
-    }
-    const float *gamma = o->gamma + at;
-    SIMD for (int64_t i = 0; i < count; i++) u[i] = gamma[i] * v[i];
+    if (o->gamma) {
+        const float *gamma = o->gamma + at;
+        SIMD for (int64_t i = 0; i < count; i++) u[i] = gamma[i] * v[i];
+    } else memcpy(u, v, (size_t)count * sizeof *u);
+    if (!o->drop.keep) return;
+    float factor = drop_factor(&o->drop, row);
+    SIMD for (int64_t i = 0; i < count; i++) u[i] *= factor;
 }
 
 /* stored(x) + u */
@@ -235,10 +238,15 @@ static void backward_row(const struct layernorm_gradient *o, int64_t row, float 
 static void branch_row(const struct branch_gradient *o, int64_t row, float *share)
 {
     int bf16 = o->type == DTYPE_BF16;
-    float out[PIECE];
+    float out[PIECE], kept[PIECE];
     for (int64_t at = 0; at < o->D; at += PIECE) {
         int64_t count = piece(o->D, at), here = row * o->D + at;
         const float *v = o->dx + here, *gamma = o->gamma ? o->gamma + at : NULL;
+        if (o->drop.keep) {
+            float factor = drop_factor(&o->drop, row);
+            SIMD for (int64_t i = 0; i < count; i++) kept[i] = factor * v[i];
+            v = kept;
+        }
         add_piece(0, v, 0, count, share + at);
         store_piece(bf16, o->plain, here, count, v);
         if (!gamma) continue;
@@ -264,7 +272,7 @@ void NAME(layernorm_backward)(const struct layernorm_gradient *o, void *scratch)
     }
     NAME(add_shares)(shares, columns, D, o->dweight);
     NAME(add_shares)(shares + D, columns, D, o->dbias);
-    if (o->then) NAME(add_shares)(shares + 2 * D, columns, D, o->then->sums);
+    if (o->then && o->then->sums) NAME(add_shares)(shares + 2 * D, columns, D, o->then->sums);
 }
 
 void NAME(branch_gradient)(const struct branch_gradient *o, void *scratch)
@@ -277,7 +285,7 @@ void NAME(branch_gradient)(const struct branch_gradient *o, void *scratch)
         memset(share, 0, (size_t)D * sizeof(float));
         for (int64_t row = s * step; row < (s + 1) * step && row < R; row++) branch_row(o, row, share);
     }
-    NAME(add_shares)(shares, D, D, o->sums);
+    if (o->sums) NAME(add_shares)(shares, D, D, o->sums);
 }
 
 /* s_j += sum_r x_rj: the gradient of a bias, which is added to every row */

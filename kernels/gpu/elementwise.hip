@@ -237,28 +237,29 @@ DEVICE void row_mean_backward(const T *dy, float *dx, int64_t B, int64_t N, int6
 ROW_MEANS(f32, float)
 ROW_MEANS(bf16, bf16)
 
-/* y = x + gamma * (branch + bias); gamma NULL: 1. If the stream is stored without a norm, also z = stored +
- * gamma * (branch + bias), which may be branch; x NULL: only z. */
+/* y = x + gamma * (branch + bias), the latter times the row's factor; gamma NULL: 1. If the stream is stored
+ * without a norm, also z = stored + gamma * (branch + bias), which may be branch; x NULL: only z. */
 template <class T>
 DEVICE void residual_forward(const float *x, const T *branch, const float *bias, const float *gamma, float *y,
-                             const T *stored, T *z, int64_t R, int64_t D)
+                             const T *stored, T *z, int64_t R, int64_t D, const float *keep, int64_t rows)
 {
     FOR_EACH_AT(w, 2, R * D, D)
     {
         float u = exact_mul(gamma ? gamma[w.at[0]] : 1.0f, biased(branch, w.i, bias, w.at[0]));
+        u = exact_mul(drop_factor(keep, rows, w.at[1]), u);
         if (x) y[w.i] = exact_add(x[w.i], u);
         if (stored) store(z, w.i, exact_add(load(stored, w.i), u));
     }
 }
 KERNEL(residual_forward_f32, const float *x, const float *branch, const float *bias, const float *gamma,
-       float *y, const float *stored, float *z, int64_t R, int64_t D)
+       float *y, const float *stored, float *z, int64_t R, int64_t D, const float *keep, int64_t rows)
 {
-    residual_forward(x, branch, bias, gamma, y, stored, z, R, D);
+    residual_forward(x, branch, bias, gamma, y, stored, z, R, D, keep, rows);
 }
 KERNEL(residual_forward_bf16, const float *x, const bf16 *branch, const float *bias, const float *gamma,
-       float *y, const bf16 *stored, bf16 *z, int64_t R, int64_t D)
+       float *y, const bf16 *stored, bf16 *z, int64_t R, int64_t D, const float *keep, int64_t rows)
 {
-    residual_forward(x, branch, bias, gamma, y, stored, z, R, D);
+    residual_forward(x, branch, bias, gamma, y, stored, z, R, D, keep, rows);
 }
 
 DEVICE uint32_t bits_of(float x)

@@ -54,16 +54,25 @@ DEVICE void layernorm_apply(const X *x, int64_t stride, const float *weight, con
  * between the passes over the row, enough for the widths of towers; later columns are loaded again. */
 enum { KEPT = 8 };
 
-/* y = x + gamma * (branch + bias), and norm(stored(x) + gamma * (branch + bias)) with mean and rstd of y. x
- * NULL: with the stored mean and rstd. n may be branch. */
+/* Returns element d of the row of a branch that begins at `at`: gamma (branch + bias), times its factor. */
+template <class T>
+DEVICE float scaled(const T *branch, int64_t at, int64_t d, const float *bias, const float *gamma,
+                    float factor)
+{
+    return exact_mul(factor, exact_mul(gamma ? gamma[d] : 1.0f, biased(branch, at + d, bias, d)));
+}
+
+/* y = x + gamma * (branch + bias), and norm(stored(x) + gamma * (branch + bias)) with mean and rstd of y; the
+ * branch times the row's factor. x NULL: with the stored mean and rstd. n may be branch. */
 template <class T, class H>
 DEVICE void residual_norm(const float *x, const T *branch, const float *branch_bias, const float *gamma,
                           float *y, const H *stored, const float *from_mean, const float *from_rstd,
                           const float *weight, const float *bias, T *n, H *hat, float *mean, float *rstd,
-                          int64_t D, float eps)
+                          int64_t D, float eps, const float *keep, int64_t rows)
 {
     SHARED float partial[WAVES];
     int64_t row = BLOCK_X, at = row * D, after = KEPT * THREADS + THREAD;
+    float factor = drop_factor(keep, rows, row);
     float added[KEPT], made[KEPT], sum = 0, squares = 0, m = mean[row], r = rstd[row];
     float from = from_mean[row], deviation = 1.0f / from_rstd[row];
     UNROLLED for (int k = 0; k < KEPT; k++)
@@ -71,7 +80,7 @@ DEVICE void residual_norm(const float *x, const T *branch, const float *branch_b
         int64_t d = k * THREADS + THREAD;
         added[k] = made[k] = 0;
         if (d >= D) continue;
-        added[k] = exact_mul(gamma ? gamma[d] : 1.0f, biased(branch, at + d, branch_bias, d));
+        added[k] = scaled(branch, at, d, branch_bias, gamma, factor);
         if (!x) continue;
         made[k] = exact_add(x[at + d], added[k]);
         y[at + d] = made[k];
@@ -79,8 +88,7 @@ DEVICE void residual_norm(const float *x, const T *branch, const float *branch_b
     }
     if (x) {
         for (int64_t d = after; d < D; d += THREADS) {
-            y[at + d] = exact_add(x[at + d],
-                                  exact_mul(gamma ? gamma[d] : 1.0f, biased(branch, at + d, branch_bias, d)));
+            y[at + d] = exact_add(x[at + d], scaled(branch, at, d, branch_bias, gamma, factor));
             sum += y[at + d];
         }
         m = block_sum(sum, partial) / (float)D;
@@ -104,21 +112,23 @@ DEVICE void residual_norm(const float *x, const T *branch, const float *branch_b
         normalized(n, hat, at + d, (z - m) * r, weight[d], bias[d]);
     }
     for (int64_t d = after; d < D; d += THREADS) {
-        float u = exact_mul(gamma ? gamma[d] : 1.0f, biased(branch, at + d, branch_bias, d)),
+        float u = scaled(branch, at, d, branch_bias, gamma, factor),
               z = exact_add(exact_add(exact_mul(load(stored, at + d), deviation), from), u);
         normalized(n, hat, at + d, (z - m) * r, weight[d], bias[d]);
     }
 }
 
 /* dx += rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dy * weight; or stores that in `to`, which may be
- * dy. With a branch also plain = dx, scaled = gamma dx (either may be dy). mean NULL: x is xhat.
+ * dy. With a branch also plain = dx times the row's factor, scaled = gamma plain (either may be dy). mean
+ * NULL: x is xhat.
  *
  * Share BLOCK_X of BLOCKS_X of the rows, one after the other. partial (2 or 3, shares, D): sums of dy * xhat,
  * of dy, and with a branch of dx. */
 template <class T, class X>
 DEVICE void layernorm_backward(const T *dy, const X *x, int64_t stride, const float *weight,
                                const float *mean, const float *rstd, float *dx, int64_t dx_stride, T *to,
-                               T *plain, T *scaled, const float *gamma, float *partial, int64_t R, int64_t D)
+                               T *plain, T *scaled, const float *gamma, float *partial, int64_t R, int64_t D,
+                               const float *keep, int64_t rows)
 {
     SHARED float sums[WAVES], products[WAVES];
     int64_t shares = BLOCKS_X, step = (R + shares - 1) / shares, begin = BLOCK_X * step,
@@ -132,7 +142,7 @@ DEVICE void layernorm_backward(const T *dy, const X *x, int64_t stride, const fl
     }
     for (int64_t row = begin; row < end; row++) {
         float r = rstd[row], m = mean ? mean[row] : 0.0f, scale = mean ? r : 1.0f, sum = 0, product = 0,
-              given[KEPT], hat[KEPT];
+              factor = drop_factor(keep, rows, row), given[KEPT], hat[KEPT];
         const T *g = dy + row * D;
         const X *v = x + row * stride;
         float *out = to ? nullptr : dx + row * dx_stride;
@@ -174,6 +184,7 @@ DEVICE void layernorm_backward(const T *dy, const X *x, int64_t stride, const fl
             gradient += out[d];
             out[d] = gradient;
             if (!plain) continue;
+            gradient *= factor;
             ddx[k] += gradient;
             store(plain, row * D + d, gradient);
             if (gamma) store(scaled, row * D + d, gamma[d] * gradient);
@@ -187,6 +198,7 @@ DEVICE void layernorm_backward(const T *dy, const X *x, int64_t stride, const fl
             gradient += out[d];
             out[d] = gradient;
             if (!plain) continue;
+            gradient *= factor;
             of_dx[d] += gradient;
             store(plain, row * D + d, gradient);
             if (gamma) store(scaled, row * D + d, gamma[d] * gradient);
@@ -202,11 +214,11 @@ DEVICE void layernorm_backward(const T *dy, const X *x, int64_t stride, const fl
     }
 }
 
-/* Share BLOCK_Y of BLOCKS_Y of the rows, one thread per column. plain = dx, scaled = gamma dx; partial
- * (shares, D): sums of dx. */
+/* Share BLOCK_Y of BLOCKS_Y of the rows, one thread per column. plain = dx times the row's factor, scaled =
+ * gamma plain; partial (shares, D): sums of plain. */
 template <class T>
 DEVICE void branch_gradient(const float *dx, const float *gamma, T *plain, T *scaled, float *partial,
-                            int64_t R, int64_t D)
+                            int64_t R, int64_t D, const float *keep, int64_t rows)
 {
     int64_t d = BLOCK_X * THREADS + THREAD, shares = BLOCKS_Y, step = (R + shares - 1) / shares,
             begin = BLOCK_Y * step;
@@ -218,6 +230,7 @@ DEVICE void branch_gradient(const float *dx, const float *gamma, T *plain, T *sc
         UNROLLED for (int k = 0; k < AT_ONCE; k++)
         {
             if (row + k >= end) continue;
+            v[k] *= drop_factor(keep, rows, row + k);
             sum += v[k];
             store(plain, (row + k) * D + d, v[k]);
             if (gamma) store(scaled, (row + k) * D + d, scale * v[k]);
@@ -264,10 +277,10 @@ KERNEL(add_shares, const float *partial, float *sums, float *more, float *most, 
 #define NORM_BACKWARD(name, T, X)                                                                            \
     KERNEL(layernorm_backward_##name, const T *dy, const X *x, int64_t stride, const float *weight,          \
            const float *mean, const float *rstd, float *dx, int64_t dx_stride, T *to, T *plain, T *scaled,   \
-           const float *gamma, float *partial, int64_t R, int64_t D)                                         \
+           const float *gamma, float *partial, int64_t R, int64_t D, const float *keep, int64_t rows)        \
     {                                                                                                        \
         layernorm_backward(dy, x, stride, weight, mean, rstd, dx, dx_stride, to, plain, scaled, gamma,       \
-                           partial, R, D);                                                                   \
+                           partial, R, D, keep, rows);                                                       \
     }
 /* Names contain the types of x, y and hat; of x and y; of dy and x. The tables are in gpu_ops.c. */
 NORM_FORWARD(f32_f32_f32, float, float, float)
@@ -288,15 +301,15 @@ NORM_BACKWARD(bf16_f16, bf16, f16)
     KERNEL(residual_norm_##suffix, const float *x, const T *branch, const float *branch_bias,                \
            const float *gamma, float *y, const H *stored, const float *from_mean, const float *from_rstd,    \
            const float *weight, const float *bias, T *n, H *hat, float *mean, float *rstd, int64_t D,        \
-           float eps)                                                                                        \
+           float eps, const float *keep, int64_t rows)                                                       \
     {                                                                                                        \
         residual_norm(x, branch, branch_bias, gamma, y, stored, from_mean, from_rstd, weight, bias, n, hat,  \
-                      mean, rstd, D, eps);                                                                   \
+                      mean, rstd, D, eps, keep, rows);                                                       \
     }                                                                                                        \
     KERNEL(branch_gradient_##suffix, const float *dx, const float *gamma, T *plain, T *scaled,               \
-           float *partial, int64_t R, int64_t D)                                                             \
+           float *partial, int64_t R, int64_t D, const float *keep, int64_t rows)                            \
     {                                                                                                        \
-        branch_gradient(dx, gamma, plain, scaled, partial, R, D);                                            \
+        branch_gradient(dx, gamma, plain, scaled, partial, R, D, keep, rows);                                \
     }                                                                                                        \
     KERNEL(column_sums_##suffix, const T *x, float *partial, int64_t R, int64_t D)                           \
     {                                                                                                        \

@@ -142,6 +142,11 @@ template <class T> DEVICE float biased(const T *x, int64_t i, const float *bias,
 {
     return bias ? load(x, i) + bias[d] : load(x, i);
 }
+/* Returns the factor of a row (struct drop_path). */
+DEVICE float drop_factor(const float *keep, int64_t rows, int64_t row)
+{
+    return keep ? keep[(uint32_t)row / (uint32_t)rows] : 1.0f;
+}
 DEVICE uint16_t bf16_bits(float f)
 {
     union {

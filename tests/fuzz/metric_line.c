@@ -40,7 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         json_integer_value(step) < 1ll << 53) {
         if (!read || line.step != json_integer_value(step)) abort();
         same(object, "loss", line.loss);
-        same(object, "cosine", line.cosine);
+        for (int i = 0; i < SCORE_COUNT; i++) same(object, score_rows[i].key, line.scores[i]);
         same(object, "lr", line.lr);
         same(object, "grad_norm", line.grad_norm);
         same(object, "images_per_s", line.images_per_s);

@@ -8,7 +8,7 @@ struct subject {
     struct device *device;
     struct tower *tower;
     void *scratch;
-    float *images, *target, *dout;
+    float *images, *target, *dout, *keep;
     double *sums; /* loss, cosine */
     int64_t batch;
 };
@@ -167,7 +167,7 @@ static bool has_patches(const struct model_shape *g)
 static void check_blocks(const struct subject *s, const struct weights *golden, struct errors *e)
 {
     struct tower *t = s->tower;
-    const struct batch batch = {.input = s->images, .count = s->batch};
+    const struct batch batch = {.input = s->images, .count = s->batch, .keep = s->keep};
     char key[160];
     int64_t n;
     t->family->model->embed(t, &batch);
@@ -188,13 +188,14 @@ static void run_mode(struct subject *s, const struct weights *golden, const char
     struct tower *t = s->tower;
     struct device *dev = s->device;
     struct distill_options loss = {LOSS_MSE, strcmp(mode, "norm") == 0, false};
+    const struct batch batch = {.input = s->images, .count = s->batch, .keep = s->keep};
     int64_t rows = s->batch * t->out_rows, width = t->out_width, n;
     struct error err = {0};
     char key[160];
     dev->ops->fill(dev, s->dout, 0, (size_t)(rows * width) * 4);
     dev->ops->fill(dev, s->sums, 0, 2 * sizeof(double));
     check_blocks(s, golden, e);
-    tower_forward(t, &(struct batch){.input = s->images, .count = s->batch});
+    tower_forward(t, &batch);
     distill_loss(dev, &loss, t->out, s->target, s->dout, s->sums, s->sums + 1, 1, s->batch, t->out_rows,
                  width);
 
@@ -215,9 +216,7 @@ static void run_mode(struct subject *s, const struct weights *golden, const char
     free(reference);
     free(sums);
 
-    if (tower_backward(t, &(struct batch){.input = s->images, .count = s->batch}, s->dout, true, true, NULL,
-                       NULL, &err))
-        fail_msg("%s", err.what);
+    if (tower_backward(t, &batch, s->dout, true, true, NULL, NULL, &err)) fail_msg("%s", err.what);
     double *all = xcalloc((size_t)t->parameter_count, sizeof *all);
     int count = 0;
     for (int i = 0; i < t->parameter_count; i++) {
@@ -277,6 +276,9 @@ static struct errors run(const char *dir, json_t *json, const char *file_name, e
         double *images = golden_tensor(golden, "images", &n), *target = golden_tensor(golden, "target", &m),
                *more = NULL;
         s.images = upload_f32(s.device, images, n);
+        double *keep = golden_tensor(golden, "keep", &n);
+        s.keep = keep ? upload_f32(s.device, keep, n) : NULL;
+        free(keep);
         if (with_patches) {
             int64_t k;
             more = golden_tensor(golden, "target_patch", &k);

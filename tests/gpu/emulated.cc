@@ -83,7 +83,7 @@ static void layernorm(int64_t R, int64_t D)
         launch("layernorm_backward_f32_f32", (int64_t)4, 1, 128, (const float *)given.data(),
                (const float *)x.data(), D, (const float *)w.data(), (const float *)m.data(),
                (const float *)r.data(), gradient, D, instead, (float *)nullptr, (float *)nullptr,
-               (const float *)nullptr, partial.data(), R, D);
+               (const float *)nullptr, partial.data(), R, D, (const float *)nullptr, (int64_t)1);
     };
     backwards(g, dx.data(), nullptr);
     launch("add_shares", (D + 127) / 128, 2, 128, (const float *)partial.data(), dw.data(), db.data(),

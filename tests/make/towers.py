@@ -40,6 +40,8 @@ class Case:
         self.name, self.geometry, self.module, self.prefix = name, geometry, module, prefix
         self.shapes, self.to_module, self.blocks, self.result = shapes, to_module, blocks, result
 
+    keep = None  # factors of drop path
+
     def forward(self, values, images):
         outputs = []
         hooks = [b.register_forward_hook(lambda m, i, o: outputs.append(o[0] if isinstance(o, tuple) else o))
@@ -86,6 +88,27 @@ def sketch(g):
             "#fro": m.norm().reshape(1)}
 
 
+class Given(torch.nn.Module):
+    """Drop path of one branch with given factors (BATCH)."""
+
+    def __init__(self, keep):
+        super().__init__()
+        self.keep = keep
+
+    def forward(self, x):
+        return x * self.keep.to(x.dtype)[:, None, None]
+
+
+def dropped(case):
+    """The same class whose drop path has given factors (2 depth, BATCH)."""
+    blocks, rate = case.blocks(case.module), torch.linspace(0, 0.5, 2 * len(case.blocks(case.module)))[:, None]
+    drawn = torch.rand(2 * len(blocks), BATCH, generator=torch.Generator().manual_seed(11))
+    case.keep = torch.where(drawn < rate, torch.zeros(1), 1 / (1 - rate))
+    for i, block in enumerate(blocks):
+        block.drop_path1, block.drop_path2 = Given(case.keep[2 * i]), Given(case.keep[2 * i + 1])
+    return case
+
+
 def make(case, root):
     g = case.geometry
     values = draw(case.shapes, seed=sum(map(ord, case.name)), std=g.pop("std", 0.2))
@@ -99,6 +122,8 @@ def make(case, root):
     half = run(case, values, images, target, target_patch, torch.bfloat16)
     blocks, out, patches, found, grads = exact
     golden = {"images": images, "target": target, "x_norm_clstoken" if cls else "out": out.detach()}
+    if case.keep is not None:
+        golden["keep"] = case.keep
     if cls:
         golden["target_patch"] = target_patch
         golden["x_norm_patchtokens"] = patches.detach().float()
@@ -419,6 +444,9 @@ CASES = {
     "vit-distilled": timm_distilled,
     "vit-avg-all": lambda n: timm_vit(n, "avg_all", lambda m, x: m.fc_norm(x.mean(1)), global_pool="avg"),
     "vit-avg-raw": lambda n: timm_vit(n, "avg_raw", lambda m, x: x[:, 1:].mean(1), ["norm.weight", "norm.bias"], final_norm=False),
+    "vit-drop": lambda n: dropped(timm_vit(n, "avg", lambda m, x: x.mean(1), fc_norm=False, **GAP)),
+    "dinov2-drop": lambda n: dropped(timm_dinov2(n)),
+    "eva-drop": lambda n: dropped(timm_eva(n, norm="post", use_post_norm=True)),
     "eva-layerscale": lambda n: timm_eva(n, init_values=0.1, use_rot_pos_emb=False),
     "eva02": lambda n: timm_eva(n, parts=("attn_norm", "ffn_norm", "qkv_bias"), **EVA02),
     "eva02-larger": lambda n: timm_eva(n, image=42, parts=("attn_norm", "ffn_norm", "qkv_bias"), **EVA02),

@@ -12,7 +12,7 @@ find "$work/sample/COCO2014" -name '*.jpg' | sort | head -36 | while read -r ima
     mv "$image" "images/$class/"
 done
 cat >vit.yaml <<'END'
-model: {family: dinov2, init: random, width: 32, depth: 3, heads: 2, hidden: 64, patch: 7}
+model: {family: dinov2, init: random, width: 32, depth: 3, heads: 2, hidden: 64, patch: 7, drop_path: 0.4}
 data: {root: images, image_size: 28, workers: 1}
 train: {objective: classify, batch_size: 12, steps: 6, checkpoint_steps: 2, label_smoothing: 0.1}
 optim: {lr: 1.0e-3, warmup_steps: 2, head_lr_scale: 1}

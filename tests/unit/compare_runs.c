@@ -101,7 +101,7 @@ static void short_runs(void **state)
     r = get("two");
     assert_int_equal(r.count, 2);
     assert_true(r.final_loss == 0.25 && r.median_rate == 60 && r.median_step_ms == 150 &&
-                r.best_cosine == 0.2 && r.epochs == 1 && r.epoch_loss[0] == 0.375);
+                r.best_scores[SCORE_COSINE] == 0.2 && r.epochs == 1 && r.epoch_loss[0] == 0.375);
     record_free(&r);
 }
 
@@ -137,8 +137,8 @@ static void not_a_number_and_missing_fields(void **state)
     assert_int_equal(r.count, 4);
     assert_int_equal(r.nan_steps, 2);
     assert_int_equal(r.first_nan_step, 2);
-    assert_true(r.best_loss == 0.25 && r.final_loss == 0.25 && r.best_cosine == 0.4 && r.epochs == 2 &&
-                r.epoch_loss[0] == 0.5);
+    assert_true(r.best_loss == 0.25 && r.final_loss == 0.25 && r.best_scores[SCORE_COSINE] == 0.4 &&
+                r.epochs == 2 && r.epoch_loss[0] == 0.5);
     record_free(&r);
     put("old", "metrics.jsonl", LINE(1, 0, 0.5, 0.1, 80, 100)); /* nothing but metrics */
     r = get("old");

@@ -28,7 +28,7 @@ static void every_field_is_read(void **state)
     assert_true(parse(&l, whole_line));
     assert_int_equal(l.step, 7);
     assert_int_equal(l.epoch, 2);
-    assert_true(l.loss == 0.0123456789 && l.cosine == -0.5 && l.lr == 2.0000000000000002e-05 &&
+    assert_true(l.loss == 0.0123456789 && l.scores[SCORE_COSINE] == -0.5 && l.lr == 2.0000000000000002e-05 &&
                 l.grad_norm == 1 && l.images_per_s == 123.25);
     assert_true(l.step_ms == 10.5 && l.data_wait_ms == 0);
     assert_memory_equal(whole_line + l.cards_at, "[{\"rank\":0", 10);
@@ -43,7 +43,8 @@ static void order_spaces_and_unknown_fields_do_not_matter(void **state)
                           "\"cosine\" : NaN, \"step_ms\":-Infinity, \"step\" : 3 } \r\n"));
     assert_int_equal(l.step, 3);
     assert_int_equal(l.epoch, -1);
-    assert_true(isnan(l.loss) && isnan(l.cosine) && isnan(l.lr) && isnan(l.grad_norm) && isinf(l.step_ms));
+    assert_true(isnan(l.loss) && isnan(l.scores[SCORE_COSINE]) && isnan(l.lr) && isnan(l.grad_norm) &&
+                isinf(l.step_ms));
     assert_int_equal(l.cards_bytes, 0);
     assert_true(parse(&l, "{\"step\":0}"));
     assert_true(isnan(l.images_per_s));

@@ -291,7 +291,25 @@ static double activation_objective(struct trial *T)
     return sum;
 }
 
-/* residual_forward: R D, 1 gamma there | 2 bias there; 0 x, 1 branch, 2 gamma, 3 y, 4 bias of the branch */
+/* Drop path of a trial, if s[3] has the rows of an image: operand `at` has its factors, of which every third
+ * is 0. */
+static void drop_setup(struct trial *T)
+{
+    int64_t images = T->s[3] ? (T->s[0] + T->s[3] - 1) / T->s[3] : 1;
+    operand_add(T, IN, F32, images, 1);
+    for (int64_t i = 0; i < images; i++) X(T->count - 1)[i] = i % 3 == 1 ? 0 : 1 + 0.1 * (double)(i % 7);
+}
+static struct drop_path drop_of(const struct trial *T, int at)
+{
+    return (struct drop_path){T->s[3] ? P(at) : NULL, T->s[3]};
+}
+static double drop_factor(const struct trial *T, int at, int64_t row)
+{
+    return T->s[3] ? X(at)[row / T->s[3]] : 1;
+}
+
+/* residual_forward: R D, 1 gamma there | 2 bias there, drop path; 0 x, 1 branch, 2 gamma, 3 y, 4 bias of the
+ * branch, 5 factors */
 static bool residual_bias(const struct trial *T) { return (T->s[2] & 2) && takes_bias(T); }
 static void residual_forward_setup(struct trial *T)
 {
@@ -301,24 +319,27 @@ static void residual_forward_setup(struct trial *T)
     operand_add(T, IN, F32, D, 1);
     operand_add(T, OUT, F32, R * D, 1);
     operand_add(T, IN, F32, D, 1);
+    drop_setup(T);
 }
 static void residual_forward_call(struct trial *T)
 {
-    OPS->residual_forward(
-        T->device, &(struct residual){T->t, .x = P(0), .branch = P(1), .bias = residual_bias(T) ? P(4) : NULL,
-                                      .gamma = T->s[2] & 1 ? P(2) : NULL, .y = P(3), T->s[0], T->s[1]});
+    OPS->residual_forward(T->device, &(struct residual){T->t, .x = P(0), .branch = P(1),
+                                                        .bias = residual_bias(T) ? P(4) : NULL,
+                                                        .gamma = T->s[2] & 1 ? P(2) : NULL, .y = P(3),
+                                                        T->s[0], T->s[1], .drop = drop_of(T, 5)});
 }
 static void residual_forward_reference(struct trial *T)
 {
     SIZES(R, D, gamma, unused);
     for (int64_t i = 0; i < R * D; i++) {
-        double add = (X(1)[i] + (residual_bias(T) ? X(4)[i % D] : 0)) * (gamma & 1 ? X(2)[i % D] : 1);
+        double add = (X(1)[i] + (residual_bias(T) ? X(4)[i % D] : 0)) * (gamma & 1 ? X(2)[i % D] : 1) *
+                     drop_factor(T, 5, i / D);
         W(3)[i] = X(0)[i] + add;
-        S(3)[i] = (gamma & 2 ? 3 : 2) * u32 * (fabs(add) + fabs(X(0)[i]));
+        S(3)[i] = (gamma & 2 ? 4 : 3) * u32 * (fabs(add) + fabs(X(0)[i]));
     }
 }
 
-/* branch_gradient: R D, gamma there; 0 dx, 1 gamma, 2 plain, 3 scaled, 4 sums */
+/* branch_gradient: R D, gamma there, drop path; 0 dx, 1 gamma, 2 plain, 3 scaled, 4 sums, 5 factors */
 static void branch_gradient_setup(struct trial *T)
 {
     SIZES(R, D, gamma, unused);
@@ -327,6 +348,7 @@ static void branch_gradient_setup(struct trial *T)
     operand_add(T, OUT, T->t, R * D, 1);
     operand_add(T, gamma ? OUT : IN, T->t, R * D, 1);
     operand_add(T, ADD, F32, D, 1);
+    drop_setup(T);
 }
 static struct branch_gradient branch_gradient_of(struct trial *T, int first)
 {
@@ -337,7 +359,8 @@ static struct branch_gradient branch_gradient_of(struct trial *T, int first)
                                     .scaled = P(first + 3),
                                     .sums = P(first + 4),
                                     .R = T->s[0],
-                                    .D = T->s[1]};
+                                    .D = T->s[1],
+                                    .drop = drop_of(T, first + 5)};
 }
 static void branch_gradient_call(struct trial *T)
 {
@@ -348,10 +371,12 @@ static void branch_gradient_reference(struct trial *T)
 {
     SIZES(R, D, gamma, unused);
     for (int64_t i = 0; i < R * D; i++) {
-        W(2)[i] = X(0)[i];
-        if (gamma) W(3)[i] = X(0)[i] * X(1)[i % D];
-        if (gamma) S(3)[i] = u32 * fabs(W(3)[i]);
-        W(4)[i % D] += X(0)[i];
+        double dx = X(0)[i] * drop_factor(T, 5, i / D);
+        W(2)[i] = dx;
+        S(2)[i] = u32 * fabs(dx);
+        if (gamma) W(3)[i] = dx * X(1)[i % D];
+        if (gamma) S(3)[i] = 2 * u32 * fabs(W(3)[i]);
+        W(4)[i % D] += dx;
         S(4)[i % D] += loss((double)R) * (fabs(X(0)[i]) + u32);
     }
 }
@@ -483,13 +508,13 @@ static const struct operation reference_operations[] = {
     {OP(residual_forward),
      NULL,
      {-1},
-     {{1, 1, 0}, {3, 67, 1}, {70, 530, 1}, {7, 64, 3}},
+     {{1, 1, 0}, {3, 67, 1}, {70, 530, 1}, {7, 64, 3}, {70, 530, 3, 5}, {9, 67, 0, 2}},
      {2056, 1408, 1},
      NULL},
     {OP(branch_gradient),
      NULL,
      {-1},
-     {{1, 1, 0}, {3, 67, 1}, {70, 530, 1}, {5, 64, 0}, {1100, 3, 1}},
+     {{1, 1, 0}, {3, 67, 1}, {70, 530, 1}, {5, 64, 0}, {1100, 3, 1}, {70, 530, 1, 5}, {1100, 3, 0, 17}},
      {2056, 1408, 1},
      NULL},
     {OP(column_sums), NULL, {-1}, {{1, 1}, {3, 67}, {700, 33}, {65, 530}}, {2056, 6144}, NULL},

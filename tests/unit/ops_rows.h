@@ -127,8 +127,8 @@ static double row_mean_objective(struct trial *T)
     return sum;
 }
 
-/* layernorm_backward, whose dx enters a branch: R D, gamma there; 0 dy and where that is scaled dx, 1 to 7 as
- * there, 8 gamma, 9 plain, 10 sums */
+/* layernorm_backward, whose dx enters a branch: R D, gamma there, drop path; 0 dy and where that is scaled
+ * dx, 1 to 7 as there, 8 gamma, 9 plain, 10 sums, 11 factors */
 static void layernorm_backward_then_setup(struct trial *T)
 {
     int64_t gamma = T->s[2];
@@ -138,12 +138,13 @@ static void layernorm_backward_then_setup(struct trial *T)
     T->o[0].role = gamma ? ADD : IN;
     operand_add(T, OUT, T->t, T->s[0] * T->s[1], 1);
     operand_add(T, ADD, F32, T->s[1], 1);
+    drop_setup(T);
 }
 static void layernorm_backward_then_call(struct trial *T)
 {
     struct branch_gradient then = {T->t,          .dx = P(5),     .gamma = T->s[2] ? P(8) : NULL,
                                    .plain = P(9), .scaled = P(0), .sums = P(10),
-                                   T->s[0],       T->s[1]};
+                                   T->s[0],       T->s[1],        .drop = drop_of(T, 11)};
     OPS->layernorm_backward(
         T->device,
         &(struct layernorm_gradient){T->t, T->t, .dy = P(0), .x = P(1), .x_stride = T->s[1], .weight = P(2),
@@ -158,12 +159,13 @@ static void layernorm_backward_then_reference(struct trial *T)
     T->s[2] = gamma;
     for (int64_t i = 0; i < T->o[5].count; i++) {
         int64_t d = i % T->s[1];
-        W(9)[i] = W(5)[i];
-        S(9)[i] = S(5)[i] + u32 * fabs(W(5)[i]);
-        if (gamma) W(0)[i] = W(5)[i] * X(8)[d];
-        if (gamma) S(0)[i] = (S(9)[i] + u32 * fabs(W(5)[i])) * fabs(X(8)[d]);
-        W(10)[d] += W(5)[i];
-        S(10)[d] += loss((double)T->s[0]) * (fabs(W(5)[i]) + u32) + S(9)[i];
+        double factor = drop_factor(T, 11, i / T->s[1]), dx = W(5)[i] * factor;
+        W(9)[i] = dx;
+        S(9)[i] = S(5)[i] * factor + 2 * u32 * fabs(dx);
+        if (gamma) W(0)[i] = dx * X(8)[d];
+        if (gamma) S(0)[i] = (S(9)[i] + u32 * fabs(dx)) * fabs(X(8)[d]);
+        W(10)[d] += dx;
+        S(10)[d] += loss((double)T->s[0]) * (fabs(dx) + u32) + S(9)[i];
     }
 }
 
@@ -203,7 +205,7 @@ static const struct operation rows_operations[] = {
     {OP(layernorm_backward_then),
      NULL,
      {-1},
-     {{1, 3, 0}, {3, 67, 1}, {70, 33, 1}, {3, 2100, 1}, {1100, 5, 0}},
+     {{1, 3, 0}, {3, 67, 1}, {70, 33, 1}, {3, 2100, 1}, {1100, 5, 0}, {70, 33, 1, 4}, {5, 2100, 0, 2}},
      {2056, 1408, 1},
      NULL},
     {OP(rotate),

@@ -133,7 +133,8 @@ static void stream_norm_backward_reference(struct trial *T)
     }
 }
 
-/* residual_second: R D, 1 gamma | 2 branch's bias, on cards | 4 again | 8 post-norm; 0 x and what it becomes,
+/* residual_second: R D, 1 gamma | 2 branch's bias, on cards | 4 again | 8 post-norm, drop path (12: its
+ * factors); 0 x and what it becomes,
  * 1 branch and the norm's output or z, 2 gamma, 3 bias of the branch, 4 weight, 5 bias, 6 mean, 7 rstd, 8
  * what is stored of x, 9 its mean, 10 rstd, 11 hat */
 static void residual_second_setup(struct trial *T)
@@ -147,6 +148,7 @@ static void residual_second_setup(struct trial *T)
     operand_add(T, IN, post ? T->t : stored_type(T), R * D, 1);
     for (int i = 0; i < 2; i++) operand_add(T, IN, F32, R, 1);
     operand_add(T, post ? IN : OUT, stored_type(T), R * D, 1);
+    drop_setup(T);
     for (int64_t r = 0; r < R; r++) X(10)[r] = 1 + fabs(X(10)[r]);
     for (int64_t r = 0; r < R && again; r++) X(7)[r] = fabs(X(7)[r]);
 }
@@ -164,7 +166,7 @@ static void residual_second_call(struct trial *T)
                           &(struct residual){T->t, .x = again ? NULL : P(0), .branch = P(1),
                                              .bias = (how & 2) && takes_bias(T) ? P(3) : NULL,
                                              .gamma = how & 1 ? P(2) : NULL, .y = again ? NULL : P(0), .R = R,
-                                             .D = D, .second = &second});
+                                             .D = D, .second = &second, .drop = drop_of(T, 12)});
 }
 static void residual_second_reference(struct trial *T)
 {
@@ -173,10 +175,10 @@ static void residual_second_reference(struct trial *T)
     for (int64_t r = 0; r < R; r++) {
         double m = X(6)[r], rstd = X(7)[r], size = 0, e = loss((double)D), off_m = 0, off_r = 0;
         for (int64_t i = r * D; i < (r + 1) * D && !again; i++) {
-            double u =
-                (X(1)[i] + ((how & 2) && takes_bias(T) ? X(3)[i % D] : 0)) * (how & 1 ? X(2)[i % D] : 1);
+            double u = (X(1)[i] + ((how & 2) && takes_bias(T) ? X(3)[i % D] : 0)) *
+                       (how & 1 ? X(2)[i % D] : 1) * drop_factor(T, 12, r);
             W(0)[i] = X(0)[i] + u;
-            S(0)[i] = 3 * u32 * (fabs(u) + fabs(X(0)[i]));
+            S(0)[i] = 4 * u32 * (fabs(u) + fabs(X(0)[i]));
             size = fmax(size, fabs(u) + fabs(X(0)[i]));
         }
         if (!again && !post) {
@@ -189,10 +191,10 @@ static void residual_second_reference(struct trial *T)
             S(7)[r] = off_r;
         }
         for (int64_t i = r * D; i < (r + 1) * D; i++) {
-            double u =
-                (X(1)[i] + ((how & 2) && takes_bias(T) ? X(3)[i % D] : 0)) * (how & 1 ? X(2)[i % D] : 1);
+            double u = (X(1)[i] + ((how & 2) && takes_bias(T) ? X(3)[i % D] : 0)) *
+                       (how & 1 ? X(2)[i % D] : 1) * drop_factor(T, 12, r);
             double z = (post ? X(8)[i] : X(8)[i] / X(10)[r] + X(9)[r]) + u,
-                   off = 6 * u32 * (fabs(X(8)[i]) + fabs(X(9)[r]) + fabs(u));
+                   off = 7 * u32 * (fabs(X(8)[i]) + fabs(X(9)[r]) + fabs(u));
             if (post) {
                 W(1)[i] = z;
                 S(1)[i] = off;
@@ -247,7 +249,17 @@ static const struct operation stream_operations[] = {
     {OP(residual_second),
      NULL,
      {-1},
-     {{1, 1, 0}, {7, 67, 1}, {5, 530, 3}, {3, 2100, 3}, {7, 67, 5}, {3, 2100, 7}, {5, 530, 8}, {3, 67, 15}},
+     {{1, 1, 0},
+      {7, 67, 1},
+      {5, 530, 3},
+      {3, 2100, 3},
+      {7, 67, 5},
+      {3, 2100, 7},
+      {5, 530, 8},
+      {3, 67, 15},
+      {9, 530, 3, 2},
+      {9, 2100, 5, 4},
+      {9, 67, 9, 3}},
      {2056, 1408, 1},
      NULL},
 };

@@ -26,7 +26,7 @@ struct operand {
     double *slack; /* error allowed in addition to the rounding to `type` */
     void *device;
 };
-enum { OPERANDS = 12 };
+enum { OPERANDS = 13 };
 struct trial {
     struct device *device;
     enum dtype t;

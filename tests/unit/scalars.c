@@ -40,7 +40,7 @@ static const struct scalars values = {.step = 300,
                                       .time_s = 1700000000.25,
                                       .epoch = NAN,
                                       .loss = 0.5,
-                                      .cosine = -0.25,
+                                      .scores = {-0.25, NAN, NAN, NAN, 0.75, NAN},
                                       .lr = 1e-30,
                                       .grad_norm = INFINITY,
                                       .images_per_s = 812.5,
@@ -142,12 +142,12 @@ static void event_files_are_read_back(void **state)
     assert_string_equal(e[0].version, "brain.Event:2");
     assert_int_equal(e[1].step, 300);
     assert_true(e[1].time_s >= 1700000000.25 && e[1].time_s <= 1700000000.25);
-    static const char *const tags[] = {
-        "loss",           "cosine",          "lr", "grad_norm", "throughput/images_per_s", "time/step_ms",
-        "memory/weights", "memory/optimizer"};
-    static const float expected[] = {0.5f, -0.25f, 1e-30f, INFINITY, 812.5f, 40, 5e9f, 16777216};
-    assert_int_equal(e[1].values, 8);
-    for (int i = 0; i < 8; i++) {
+    static const char *const tags[] = {"loss",         "cosine",         "val_top1",
+                                       "lr",           "grad_norm",      "throughput/images_per_s",
+                                       "time/step_ms", "memory/weights", "memory/optimizer"};
+    static const float expected[] = {0.5f, -0.25f, 75, 1e-30f, INFINITY, 812.5f, 40, 5e9f, 16777216};
+    assert_int_equal(e[1].values, 9);
+    for (int i = 0; i < 9; i++) {
         assert_string_equal(e[1].tags[i], tags[i]);
         assert_memory_equal(&e[1].value[i], &expected[i], sizeof(float));
     }
@@ -214,6 +214,7 @@ static void prometheus_text_has_its_form(void **state)
         "meopt_run_state{run=\"exp \\\"1\\\"\",state=\"running\"} 1\n",
         "\nmeopt_train_step{run=\"exp \\\"1\\\"\"} 300\n",
         "\nmeopt_train_gradient_norm{run=\"exp \\\"1\\\"\"} +Inf\n",
+        "\nmeopt_val_top1_ratio{run=\"exp \\\"1\\\"\"} 0.75\n",
         "\nmeopt_train_step_duration_seconds{run=\"exp \\\"1\\\"\"} 0.04\n",
         "\nmeopt_train_memory_bytes{run=\"exp \\\"1\\\"\",class=\"optimizer\"} 16777217\n",
         "\nmeopt_card_memory_used_bytes{run=\"exp \\\"1\\\"\",card=\"0\",name=\"Z100 "
@@ -238,7 +239,7 @@ static void prometheus_text_has_its_form(void **state)
         else if (n != strlen(name) || strncmp(line, name, n) != 0)
             fail_msg("'%s' below the head of %s", line, name);
     }
-    assert_int_equal(heads, 16);
+    assert_int_equal(heads, 17);
     free(text);
 }
 
