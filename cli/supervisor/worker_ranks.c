@@ -122,7 +122,10 @@ int worker_ranks_join(struct worker_ranks *w, const struct arguments *args, stru
 
 int worker_ranks_agree(struct worker_ranks *w, const struct data *data, struct error *err)
 {
-    return w->heart ? heartbeat_agree(w->heart, "list of images", data_hash(data), err) : 0;
+    if (!w->heart) return 0;
+    int code = heartbeat_agree(w->heart, "list of images", data_hash(data), err);
+    if (code || !data_classes(data)) return code;
+    return heartbeat_agree(w->heart, "list of classes and labels", data_classes_hash(data), err);
 }
 
 void worker_ranks_step(struct worker_ranks *w, const struct train_progress *p, const struct memory_use *use)

@@ -1,5 +1,5 @@
-/* RandAugment and random erasing: see augment.h. The operations are those of PIL (ImageOps, ImageEnhance
- * and the C code below), the magnitudes those of torchvision, all to the byte. */
+/* RandAugment and random erasing: see augment.h. The operations are those of PIL (ImageOps,
+ * ImageEnhance, Image.transform), the magnitudes those of torchvision, all to the byte. */
 #include "core/data/augment.h"
 #include "kernels/philox.h"
 

@@ -17,12 +17,12 @@ export MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_W
 export FAKE_NCCL_PCIE=1
 unset HSA_FORCE_FINE_GRAIN_PCIE
 same="train.global_batch=4 train.micro_batch=1 train.batch_size=1 train.checkpoint_steps=1 device.type=hip"
-steps=5 program=$MEOPT
+steps=5 program=$MEOPT configuration=$work/configs/quickstart_dinov2.yaml
 rank() { # RANK CARD NAME LOG MORE...; $started
     rank=$1 card=$2 name=$3 log=$4
     shift 4
     # shellcheck disable=SC2086
-    RANK=$rank "$program" train "$work/configs/quickstart_dinov2.yaml" $same device.cards="$card" train.steps=$steps --no-dashboard \
+    RANK=$rank "$program" train "$configuration" $same device.cards="$card" train.steps=$steps --no-dashboard \
         --run-dir "$work/runs" --name "$name" "$@" >"$work/log.$log" 2>&1 &
     started=$!
 }
@@ -84,6 +84,22 @@ cd there
 rank 1 1 images 1 data.root=/proc/self/cwd/sample/COCO2014; one=$started
 cd ..
 unlike 7 "other images" '.*rank 1 .*list of images.*rank 0'
+
+# A list of classes of each host's own: one label differs on the second.
+cat >configs/classify.yaml <<'END'
+model: {family: dinov2, init: random, width: 32, depth: 2, heads: 2, hidden: 64, patch: 7}
+data: {image_size: 28, workers: 1}
+train: {objective: classify}
+END
+(cd sample/COCO2014 && find . -name '*.jpg' | sort | awk '{print $0 "," NR % 3}') >labels.csv
+sed '1s/,1$/,2/' labels.csv >there/labels.csv
+configuration=$work/configs/classify.yaml
+rank 0 0 labels 0 data.root="$work/sample/COCO2014" data.labels=/proc/self/cwd/labels.csv; zero=$started
+cd there
+rank 1 1 labels 1 data.root="$work/sample/COCO2014" data.labels=/proc/self/cwd/labels.csv; one=$started
+cd ..
+unlike 7 "other labels" '.*rank 1 .*labels.*rank 0'
+configuration=$work/configs/quickstart_dinov2.yaml
 
 # A rank that was started twice, and the whole job, while it trains.
 steps=2000
