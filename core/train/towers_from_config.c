@@ -357,6 +357,7 @@ int trainer_tower_shape(struct config *c, bool student, struct model_shape *g, s
     } else {
         bool pipeline_given = config_given(c, "data.pipeline");
         code = settle(c, student ? &c->model_s : &c->model_t, NULL, false, g, weights, &images, err);
+        g->classes = 0; /* the embedding, not a classifier's output */
         if (!code && !c->data.image_size) c->data.image_size = g->image;
         if (!code)
             code = config_resolve(c, c->model.family ? c->model.family : (enum model_family)g->family, err);

@@ -59,7 +59,7 @@ for line in lines:
     assert math.isfinite(line["loss"]) and "cosine" not in line
     assert abs(line["top1"] * 12 - round(line["top1"] * 12)) < 1e-6 and line["top5"] == 1.0, line # three classes are all among five
 meta = json.load(open("one/meta.json"))
-assert meta["classes"] == ["cat", "dog", "emu"] and meta["objective"] == "classify" and "teacher_parameters" not in meta
+assert meta["classes"] == ["cat", "dog", "emu"] and meta["objective"] == "classify" and meta["teacher_parameters"] == 0
 END
 
 # One rank: accumulation, weights and states elsewhere, killed in the middle.
