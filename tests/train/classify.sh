@@ -62,6 +62,17 @@ meta = json.load(open("one/meta.json"))
 assert meta["classes"] == ["cat", "dog", "emu"] and meta["objective"] == "classify" and meta["teacher_parameters"] == 0
 END
 
+# Mixed and augmented images are functions of seed, step and row of the global batch.
+mixed="$shared data.augment=true data.mixup=0.8 data.cutmix=1.0"
+# shellcheck disable=SC2086
+{
+    train mixed 0 $mixed
+    train mixed3 10 $mixed --workers 3 dist.shard=parameters --stop-after 3
+    "$MEOPT" train --resume mixed3 --no-dashboard >out 2>log || fail "mixed3: exit $? on resume"
+}
+same mixed mixed3
+! cmp -s one/metrics.jsonl mixed/metrics.jsonl || fail "mixed: nothing is mixed"
+
 # One rank: accumulation, weights and states elsewhere, killed in the middle.
 train alone 0 train.micro_batch=4
 train streamed 0 train.micro_batch=4 model.place=streamed
