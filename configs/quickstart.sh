@@ -1,6 +1,6 @@
 #!/bin/sh
-# From a fresh Debian or Ubuntu machine to three trained students: packages, build, sample archives, training without and
-# with MEOpt, export, and a comparison. Safe to run again.
+# From a fresh Debian or Ubuntu machine to three trained students and a classifier: packages, build, sample archives, training
+# without and with MEOpt, export, and a comparison. Safe to run again.
 # --prefix DIR installs the program, its pages and its completion below DIR (as $HOME/.local) too.
 set -eu
 prefix=
@@ -48,6 +48,18 @@ for pair in quickstart quickstart_openclip quickstart_dinov2; do
     done
     "$meopt" export "runs/$name" --format pt
 done
+
+# A classifier of handwritten digits, from random values.
+"$meopt" fetch digits --dest sample
+digits=digits-$stamp
+echo "== $digits"
+"$meopt" train configs/digits.yaml --run-dir runs --name "$digits" 2>"runs-$digits.log" || {
+    cat "runs-$digits.log" >&2
+    exit 1
+}
+mv "runs-$digits.log" "runs/$digits/train.log"
+grep '^loss .*->' "runs/$digits/train.log"
+"$meopt" export "runs/$digits" --format timm
 
 # What it is for: the same training of a model that fills the memory, without and with MEOpt, as a table and a page.
 compare=quickstart_compare-$stamp
