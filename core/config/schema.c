@@ -161,7 +161,9 @@ const struct config_key config_keys[] = {
            "linear layer from the student's width to the teacher's; auto: if they differ", loss.head),
 
     PATH("data.root", "train embed",
-         "directory of images, JPEG, PNG and WebP, or of tar archives of them: see IMAGES", data.root),
+         "directory of images, JPEG, PNG and WebP, of tar archives of them, or of CIFAR-10 or CIFAR-100: see "
+         "IMAGES",
+         data.root),
     TEXT("data.include", "train embed",
          "comma-separated patterns of the images to use; not set: all, or those for training if there are "
          "others",

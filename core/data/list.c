@@ -270,6 +270,15 @@ static int read_archives(struct walk *w, int code, struct error *err)
     return code;
 }
 
+static bool compressed(const struct walk *w)
+{
+    static const char *const endings[] = {".gz", ".tgz", ".bz2", ".xz", ".zst"};
+    for (int i = 0; i < w->endings; i++)
+        for (size_t k = 0; k < sizeof endings / sizeof *endings; k++)
+            if (strcmp(w->unread[i].name, endings[k]) == 0) return true;
+    return false;
+}
+
 /* Returns "1200 .tif, 3 .json", the most frequent first. */
 static char *unread_text(struct walk *w)
 {
@@ -395,6 +404,20 @@ static int by_bytes(const void *a, const void *b)
     return order ? order : image_place(x).offset < image_place(y).offset ? -1 : 1;
 }
 
+/* Removes the listed images that the patterns leave out. */
+static void match_patterns(struct walk *w)
+{
+    struct image_list *list = w->list;
+    w->all = list->count;
+    list->count = 0;
+    for (int64_t i = 0; i < w->all; i++) {
+        char *name = list->names[i];
+        bool kept = !matches(w->exclude, name) && (!w->include[0] || matches(w->include, name));
+        if (kept) list->names[list->count++] = name;
+        else free(name);
+    }
+}
+
 int image_list_search(struct image_list *list, const struct image_search *search, struct error *err)
 {
     *list = (struct image_list){0};
@@ -407,6 +430,7 @@ int image_list_search(struct image_list *list, const struct image_search *search
                      .labels = search->labels};
     int code = read_archives(&w, walk(&w, "", NULL, err), err);
     bool cifar = !code && !w.all && (code = cifar_list(list, search, err), list->count > 0);
+    if (cifar && !code) match_patterns(&w);
     if (search->unlisted) *search->unlisted = w.unlisted;
     if (!cifar) list->unread = unread_text(&w);
     if (!code && list->count == 0) {
@@ -415,7 +439,9 @@ int image_list_search(struct image_list *list, const struct image_search *search
                       "data.include and data.exclude leave none of its %lld images", (long long)w.all);
         else
             error_set(err, EXIT_FAILED,
-                      "set data.root to a directory with images, for COCO2014 'meopt fetch coco2014'",
+                      compressed(&w)
+                          ? "unpack the archives with tar -xf"
+                          : "set data.root to a directory with images, for COCO2014 'meopt fetch coco2014'",
                       "has no .jpg, .jpeg, .png or .webp file, nor one in a .tar%s%s",
                       list->unread ? ", but " : "", list->unread ? list->unread : "");
         code = EXIT_FAILED;

@@ -143,6 +143,9 @@ static void both_forms_of_ten(void **state)
     expect(o, "airplane frog", 0, 1, 2);
     o.validation = false;
     expect(o, "airplane frog", 1, 0, 10);
+    o.exclude = "data_batch_5.bin";
+    expect(o, "airplane frog", 1, 0, 8);
+    o.exclude = NULL;
     o.labels = false; /* distillation */
     struct image_list list;
     struct error err = {0};
