@@ -209,7 +209,8 @@ static int compute_report(struct plan_report *r, struct memory_planner *p, struc
     if ((code = find_memory_options(memory, r, p, args, err)) != 0) return code;
     if ((code = scaling_table_make(&r->scaling, args, config, &p->plan, r->ranks, r->gflops, err)) != 0)
         return code;
-    r->disk_bytes = p->plan.checkpoint_bytes * (config->train.checkpoint_keep + 1);
+    r->disk_bytes = p->plan.checkpoint_bytes *
+                    (config->train.checkpoint_keep + 1 + (config->data.val[0] && config->train.eval_every));
     if (r->card.bytes) r->largest_micro = plan_largest_batch(config, &ranks, r->card.bytes, NULL);
     if (argument_flag(args, "what-if") || argument_text(args, "explain", NULL)) {
         explain(e, p, r->card.bytes);

@@ -199,12 +199,13 @@ static void on_variants(void *context, const struct loss_variant *v, int count)
 static bool is_stopping(void) { return signals_act(PHASE_STEP) == ACT_SAVE_STOP; }
 
 /* Writes each metric after `before`, for people, or as a member of a JSON object. */
-static void metrics_text(const struct metric *metrics, const char *before, bool json, char *text, size_t size)
+static void metrics_text(const struct metric *metrics, int count, const char *before, bool json, char *text,
+                         size_t size)
 {
     size_t n = 0;
     char value[32];
     text[0] = 0;
-    for (int i = 0; i < OBJECTIVE_METRICS && metrics[i].name && n < size; i++) {
+    for (int i = 0; i < count && metrics[i].name && n < size; i++) {
         const struct score_row *row = score_named(metrics[i].name);
         if (json) n += (size_t)snprintf(text + n, size - n, ",\"%s\":%.9g", row->key, metrics[i].value);
         else
@@ -226,21 +227,22 @@ static void on_step(void *context, const struct train_progress *p)
     worker_ranks_step(&printer->ranks, p, &printer->trainer->device->use);
     if (printer->ranks.comm.rank > 0) return;
     if (p->step % printer->trainer->config->train.log_every && p->step != p->total &&
-        p->step != printer->first_step + 1)
+        p->step != printer->first_step + 1 && !p->evaluation[0].name)
         return;
     if (!log_capacity(STDOUT_FILENO)) return;
-    char metrics[160];
-    metrics_text(p->metrics, "  ", printer->json, metrics, sizeof metrics);
+    char metrics[160], evaluation[200];
+    metrics_text(p->metrics, OBJECTIVE_METRICS, "  ", printer->json, metrics, sizeof metrics);
+    metrics_text(p->evaluation, 1 + OBJECTIVE_METRICS, "  ", printer->json, evaluation, sizeof evaluation);
     if (printer->json)
         printf("{\"step\":%lld,\"epoch\":%lld,\"loss\":%.9g%s,\"lr\":%.9g,\"grad_norm\":%.9g,"
-               "\"images_per_s\":%.6g,\"step_ms\":%.6g,\"data_wait_ms\":%.6g}\n",
+               "\"images_per_s\":%.6g,\"step_ms\":%.6g,\"data_wait_ms\":%.6g%s}\n",
                (long long)p->step, (long long)p->epoch, p->loss, metrics, p->lr, p->grad_norm,
-               p->images_per_s, p->step_ms, p->data_wait_ms);
+               p->images_per_s, p->step_ms, p->data_wait_ms, evaluation);
     else
         printf("step %5lld/%lld  epoch %3lld  loss %.6f%s  lr %.3e  norm %.4f  %8.1f images/s  "
-               "%8.1f ms  wait %5.1f ms\n",
+               "%8.1f ms  wait %5.1f ms%s\n",
                (long long)p->step, (long long)p->total, (long long)p->epoch, p->loss, metrics, p->lr,
-               p->grad_norm, p->images_per_s, p->step_ms, p->data_wait_ms);
+               p->grad_norm, p->images_per_s, p->step_ms, p->data_wait_ms, evaluation);
     fflush(stdout);
 }
 
@@ -262,7 +264,7 @@ static void log_summary(const struct progress_printer *printer, const struct run
     }
     double seconds = clock_seconds() - printer->begin;
     char metrics[160];
-    metrics_text(printer->last, ", ", false, metrics, sizeof metrics);
+    metrics_text(printer->last, OBJECTIVE_METRICS, ", ", false, metrics, sizeof metrics);
     log_info("loss %.6f -> %.6f%s, %.1f s, %.1f images/s", printer->first_loss, printer->last_loss, metrics,
              seconds, printer->images / seconds);
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)

@@ -23,6 +23,7 @@ const struct hub_phase rank_phases[PHASE_COUNT] = {
     [PHASE_STEP] = {"computing a step", 600, true, false},
     [PHASE_SAVE] = {"saving a checkpoint", 0, false, true},
     [PHASE_END] = {"ending", 600, false, false},
+    [PHASE_EVALUATE] = {"evaluating", 600, false, false},
 };
 
 int ranks_open(struct supervisor *v, struct error *err)

@@ -108,7 +108,8 @@ static const char *check_text(const struct record *r, const void *what)
 
 bool table_harmless(const char *key)
 {
-    static const char *const keys[] = {"train.log_every", "train.checkpoint_", "run.", "device.cards"};
+    static const char *const keys[] = {"train.log_every", "train.eval_every", "train.checkpoint_", "run.",
+                                       "device.cards"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strncmp(key, keys[i], strlen(keys[i])) == 0) return true;
     return false;

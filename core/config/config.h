@@ -153,8 +153,9 @@ struct config {
         double checkpoint_minutes; /* 0: by steps only */
         int64_t checkpoint_keep;
         int64_t log_every;
-        char *memory;      /* bytes, or auto: memory limit of the run; "": the keys are used as given */
-        char *scratch_dir; /* of streamed weights; "": the configuration's directory */
+        int64_t eval_every; /* epochs; 0: no evaluation */
+        char *memory;       /* bytes, or auto: memory limit of the run; "": the keys are used as given */
+        char *scratch_dir;  /* of streamed weights; "": the configuration's directory */
     } train;
 
     struct {

@@ -289,6 +289,7 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
                 {"train.cache_teacher", TRAIN_OBJECTIVE_DISTILL},
                 {"model_s.family", TRAIN_OBJECTIVE_DISTILL},
                 {"train.label_smoothing", TRAIN_OBJECTIVE_CLASSIFY},
+                {"train.eval_every", TRAIN_OBJECTIVE_CLASSIFY},
                 {"model_s.classes", TRAIN_OBJECTIVE_CLASSIFY},
                 {"data.labels", TRAIN_OBJECTIVE_CLASSIFY},
                 {"data.val", TRAIN_OBJECTIVE_CLASSIFY},

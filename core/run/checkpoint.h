@@ -64,8 +64,8 @@ struct checkpoint_content {
 };
 
 /* Writes the checkpoint of a step, then removes all but the `keep` newest complete ones (at least one
- * remains). On an error this checkpoint is removed and the others are unchanged. A complete checkpoint of
- * this step is not written again. First removes the remains of interrupted saves. */
+ * remains) and the best one. On an error this checkpoint is removed and the others are unchanged. A complete
+ * checkpoint of this step is not written again. First removes the remains of interrupted saves. */
 int checkpoint_save(const char *directory, int64_t step, int keep, const struct checkpoint_content *content,
                     struct error *err);
 
@@ -142,6 +142,15 @@ int checkpoint_records(const struct checkpoint *c, int64_t count, checkpoint_wri
                        int (*take)(void *context, int64_t index, const void *const *parts,
                                    const size_t *bytes, struct error *err),
                        void *context, struct error *err);
+
+/* The checkpoint with the best evaluation, ckpt/best.json. It is not removed with the old ones. */
+struct checkpoint_best {
+    int64_t step;       /* -1: none, or it is missing or incomplete */
+    const char *metric; /* not read */
+    double value;       /* of the metric */
+};
+int checkpoint_best_write(const char *directory, const struct checkpoint_best *best, struct error *err);
+void checkpoint_best_read(const char *directory, struct checkpoint_best *best);
 
 /* Returns the file names of a readable checkpoint, its manifest last, then NULL; the caller frees each
  * name and the array. NULL: none. */

@@ -258,14 +258,16 @@ static void forget_old(const char *directory, int64_t written, int keep)
 {
     int64_t *steps;
     int count, kept = 1, looked = 0;
+    struct checkpoint_best best;
     struct error err = {0};
+    checkpoint_best_read(directory, &best);
     if (checkpoint_steps(directory, &steps, &count, &err))
         log_warn("could not remove old checkpoints: %s", err.what);
     for (int i = 0; i < count; i++) {
         struct checkpoint c = {0};
         if (steps[i] >= written) continue;
         if (kept >= keep) {
-            forget(directory, steps[i]);
+            if (steps[i] != best.step) forget(directory, steps[i]);
             continue;
         }
         char *path = checkpoint_path(directory, steps[i]);

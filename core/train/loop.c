@@ -25,7 +25,8 @@ enum {
 
 const char *const train_phase_names[PHASE_COUNT] = {"loading weights",     "computing the teacher's outputs",
                                                     "waiting for images",  "training",
-                                                    "saving a checkpoint", "ending"};
+                                                    "saving a checkpoint", "ending",
+                                                    "evaluating"};
 
 /* ---- batches ---- */
 
@@ -137,6 +138,7 @@ static int save(struct train_loop *w, struct error *err)
     int code = write_checkpoint(w, err);
     if (code) return code;
     resume_saving(w);
+    loop_name_best(w);
     log_event(w, "checkpoint", json_pack("{s:I}", "step", (json_int_t)w->p.step));
     if (w->listener->saved) w->listener->saved(w->listener->context, w->p.step);
     w->saved_at = clock_seconds();
@@ -334,8 +336,10 @@ static int run_steps(struct train_loop *w, struct error *err)
         code = agree(w, due, next_batch(w, err), err);
         if (!code) code = handle_requests(w, err);
         if (code || w->stop) break;
-        if ((code = run_step(w, err)) == 0) code = report_step(w, err);
-        due = save_due(w);
+        code = run_step(w, err);
+        if (!code) code = loop_evaluate(w, err);
+        if (!code) code = report_step(w, err);
+        due = save_due(w) || w->candidate.step == w->p.step;
     }
     return code;
 }

@@ -10,7 +10,8 @@
 struct train_progress {
     int64_t step, total, epoch;
     double loss, lr, grad_norm, images_per_s, step_ms, data_wait_ms;
-    struct metric metrics[OBJECTIVE_METRICS]; /* of the objective */
+    struct metric metrics[OBJECTIVE_METRICS];        /* of the objective */
+    struct metric evaluation[1 + OBJECTIVE_METRICS]; /* of this step; no names: there was none */
     int64_t wide_groups;
     double offload_wait_ms; /* -1: nothing is offloaded */
     double stream_wait_ms;  /* -1: no weights are streamed */
@@ -19,7 +20,16 @@ struct train_progress {
 };
 
 /* Phases of training, with names for display. */
-enum train_phase { PHASE_LOAD, PHASE_TEACHER, PHASE_DATA, PHASE_STEP, PHASE_SAVE, PHASE_END, PHASE_COUNT };
+enum train_phase {
+    PHASE_LOAD,
+    PHASE_TEACHER,
+    PHASE_DATA,
+    PHASE_STEP,
+    PHASE_SAVE,
+    PHASE_END,
+    PHASE_EVALUATE,
+    PHASE_COUNT
+};
 extern const char *const train_phase_names[PHASE_COUNT];
 
 /* Callbacks of a caller; each may be NULL. */

@@ -2,6 +2,7 @@
 #ifndef MEOPT_TRAIN_LOOP_INTERNAL_H
 #define MEOPT_TRAIN_LOOP_INTERNAL_H
 
+#include "core/run/checkpoint.h"
 #include "core/train/advice.h"
 #include "core/train/loop.h"
 #include "core/train/trainer_checkpoint.h"
@@ -36,6 +37,7 @@ struct train_loop {
     int rank, ranks;
     bool stop, save, change; /* agreed by all ranks for this step */
     struct save_reservation reservation;
+    struct checkpoint_best best, candidate; /* the best checkpoint; a better evaluation, until it is saved */
 };
 
 static inline bool is_rank0(const struct train_loop *w) { return w->rank == 0; }
@@ -44,6 +46,14 @@ static inline void enter_phase(const struct train_listener *listener, enum train
 {
     if (listener->phase) listener->phase(listener->context, phase);
 }
+
+/* Evaluates on data.val after a step at which it is due (train.eval_every, and the last one): sets
+ * w->p.evaluation, and w->candidate if the result is better than the best. Collective call. */
+int loop_evaluate(struct train_loop *w, struct error *err);
+/* After a save: names the checkpoint of this step as the best, if it is. */
+void loop_name_best(struct train_loop *w);
+/* Reads the best evaluation before a resume from w->from. */
+void loop_read_best(struct train_loop *w);
 
 /* Loads trainer and data at the step from which this process trains, w->from. how: resume or begin. *device:
  * opened here, closed by the caller. *changed: keys that differ from the run's last start. */

@@ -50,6 +50,8 @@ int metrics_write(struct run *run, const struct train_progress *p, json_t *cards
                              "loss", p->loss);
     for (int i = 0; i < OBJECTIVE_METRICS && p->metrics[i].name; i++)
         json_object_set_new(line, p->metrics[i].name, json_real(p->metrics[i].value));
+    for (int i = 0; i <= OBJECTIVE_METRICS && p->evaluation[i].name; i++)
+        json_object_set_new(line, p->evaluation[i].name, json_real(p->evaluation[i].value));
     json_t *more =
         json_pack("{s:f, s:f, s:f, s:f, s:f}", "lr", p->lr, "grad_norm", p->grad_norm, "images_per_s",
                   p->images_per_s, "step_ms", p->step_ms, "data_wait_ms", p->data_wait_ms);

@@ -17,24 +17,34 @@ static int64_t labelled_images(const struct batch *host)
     return count;
 }
 
+static void cross_entropy(struct trainer *t, const struct batch *batch, double smoothing, float weight,
+                          float *dlogits, double *sums)
+{
+    t->device->ops->cross_entropy(t->device, &(struct cross_entropy){.logits = t->student->out,
+                                                                     .label = batch->labels,
+                                                                     .label2 = batch->labels2,
+                                                                     .share = batch->share,
+                                                                     .smoothing = (float)smoothing,
+                                                                     .weight = weight,
+                                                                     .dlogits = dlogits,
+                                                                     .loss = sums,
+                                                                     .top1 = sums + 1,
+                                                                     .top5 = sums + 2,
+                                                                     .R = batch->count,
+                                                                     .C = t->student->out_width});
+}
+
 static void loss_of_classification(struct trainer *t, const struct batch *batch, const float *target,
                                    double units, double *sums)
 {
-    const struct tower *s = t->student;
     (void)target;
-    t->device->ops->cross_entropy(
-        t->device, &(struct cross_entropy){.logits = s->out,
-                                           .label = batch->labels,
-                                           .label2 = batch->labels2,
-                                           .share = batch->share,
-                                           .smoothing = (float)t->config->train.label_smoothing,
-                                           .weight = units > 0 ? (float)(1 / units) : 0,
-                                           .dlogits = t->dout,
-                                           .loss = sums,
-                                           .top1 = sums + 1,
-                                           .top5 = sums + 2,
-                                           .R = batch->count,
-                                           .C = s->out_width});
+    cross_entropy(t, batch, t->config->train.label_smoothing, units > 0 ? (float)(1 / units) : 0, t->dout,
+                  sums);
+}
+
+static void evaluate_classification(struct trainer *t, const struct batch *batch, double *sums)
+{
+    cross_entropy(t, batch, 0, 1, NULL, sums);
 }
 
 static const struct objective rows[] = {
@@ -46,7 +56,10 @@ static const struct objective rows[] = {
                                   .metrics = {"top1", "top5"},
                                   .labels = true,
                                   .units = labelled_images,
-                                  .loss = loss_of_classification},
+                                  .loss = loss_of_classification,
+                                  .evaluate = evaluate_classification,
+                                  .evaluation = {"val_loss", "val_top1", "val_top5"},
+                                  .best = "val_top1"},
 };
 
 const struct objective *objective_of(const struct config *config) { return &rows[config->train.objective]; }

@@ -31,6 +31,10 @@ struct objective {
      * teacher's output, or NULL. */
     void (*loss)(struct trainer *t, const struct batch *batch, const float *target, double units,
                  double *sums);
+    /* Adds loss and metrics of images for evaluation, without smoothing and gradient; NULL: there is none. */
+    void (*evaluate)(struct trainer *t, const struct batch *batch, double *sums);
+    const char *evaluation[1 + OBJECTIVE_METRICS]; /* keys of its means, in the order of the sums */
+    const char *best;                              /* the one that chooses the best checkpoint */
 };
 
 const struct objective *objective_of(const struct config *config);

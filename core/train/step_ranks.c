@@ -505,11 +505,10 @@ static int backward(struct dp_pass *r, int64_t count, struct error *err)
     return code;
 }
 
-/* Joins the collectives of a forward pass without a micro-batch. */
-static int forward_idle(struct trainer *t, struct error *err)
+int dp_forward_idle(struct trainer *t, struct error *err)
 {
     int code = 0, last = t->student->group_count - 1;
-    for (int group = 0; group <= last && t->dp->shard && !code; group++)
+    for (int group = 0; group <= last && t->dp && t->dp->shard && !code; group++)
         code = shard_fetch(t->dp->shard, group, group < last ? group + 1 : -1, err);
     return code;
 }
@@ -575,7 +574,7 @@ int dp_step(struct trainer *t, int64_t step, double lr, const struct batch_sourc
     int64_t done = 0;
     for (int64_t round = 0; round < m->rounds && !code; round++) {
         int64_t begin = round * t->ranks.size, count = micro_batch_images(t, begin + t->ranks.rank);
-        code = count ? step_forward(t, round, done, count, source, err) : forward_idle(t, err);
+        code = count ? step_forward(t, round, done, count, source, err) : dp_forward_idle(t, err);
         if (!code && round == m->rounds - 1) code = sum_losses(t, step, result, err);
         if (code) break;
         done += count;

@@ -84,6 +84,8 @@ int dp_gather_weights(struct trainer *t, struct error *err);
 /* All-gathers the values of a parameter, of which this rank has set its part. */
 int dp_gather_values(const struct trainer *t, int parameter, float *values, struct error *err);
 void dp_close(struct trainer *t);
+/* Joins the collectives of a forward pass without a micro-batch. */
+int dp_forward_idle(struct trainer *t, struct error *err);
 int dp_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
             struct step_result *result, struct error *err);
 

@@ -1,0 +1,25 @@
+/* Evaluation of the student on the images of data.val. It reads the weights of training and changes none, nor
+ * any other state of a step. */
+#ifndef MEOPT_TRAIN_EVALUATE_H
+#define MEOPT_TRAIN_EVALUATE_H
+
+#include "core/data/data.h"
+#include "core/train/trainer.h"
+
+struct evaluation {
+    int64_t images; /* with a label; images that cannot be decoded are left out */
+    struct metric metrics[1 + OBJECTIVE_METRICS]; /* objective.evaluation: the loss first */
+};
+
+/* Images of a class, and those of them whose class has the largest output. */
+struct class_count {
+    int64_t images, correct;
+};
+
+/* Evaluates in one pass over `data` (train_open_validation with t->micro). Collective call: the ranks share
+ * the micro-batches, and the sums are bit-identical on any number of ranks. classes: NULL, or counts of all
+ * classes (student's out_width), to which this rank's images are added. */
+int trainer_evaluate(struct trainer *trainer, struct data *data, struct evaluation *result,
+                     struct class_count *classes, struct error *err);
+
+#endif

@@ -1,0 +1,53 @@
+/* Evaluation during training, and the best checkpoint: see loop_internal.h. */
+#include "core/base/log.h"
+#include "core/run/scores.h"
+#include "core/train/evaluate.h"
+#include "core/train/loop_internal.h"
+
+#include <string.h>
+
+static bool is_due(const struct train_loop *w)
+{
+    int64_t steps = w->t->config->train.eval_every * data_epoch_batches(w->feed.data);
+    return w->feed.validation && steps > 0 && (w->p.step % steps == 0 || w->p.step == w->p.total);
+}
+
+static bool is_better(const struct train_loop *w, const struct metric *m)
+{
+    if (w->best.step < 0) return true;
+    return score_named(m->name)->lower ? m->value < w->best.value : m->value > w->best.value;
+}
+
+int loop_evaluate(struct train_loop *w, struct error *err)
+{
+    struct train_progress *p = &w->p;
+    struct evaluation found;
+    memset(p->evaluation, 0, sizeof p->evaluation);
+    if (!is_due(w)) return 0;
+    enter_phase(w->listener, PHASE_EVALUATE);
+    int code = trainer_evaluate(w->t, w->feed.validation, &found, NULL, err);
+    if (code) return code;
+    memcpy(p->evaluation, found.metrics, sizeof p->evaluation);
+    for (int i = 0; i <= OBJECTIVE_METRICS && p->evaluation[i].name; i++) {
+        const struct metric *m = &p->evaluation[i];
+        if (strcmp(m->name, w->t->objective->best) == 0 && is_better(w, m))
+            w->candidate = (struct checkpoint_best){.step = p->step, .metric = m->name, .value = m->value};
+    }
+    return 0;
+}
+
+void loop_name_best(struct train_loop *w)
+{
+    struct error why = {0};
+    if (!is_rank0(w) || w->candidate.step != w->p.step || w->best.step == w->p.step) return;
+    w->best = w->candidate;
+    if (checkpoint_best_write(w->run->directory, &w->best, &why))
+        log_warn("%s%s%s; the best checkpoint is not named", why.file, why.file[0] ? ": " : "", why.what);
+}
+
+void loop_read_best(struct train_loop *w)
+{
+    w->best = (struct checkpoint_best){.step = -1};
+    if (w->from > 0 && is_rank0(w)) checkpoint_best_read(w->run->directory, &w->best);
+    if (w->best.step > w->from) w->best.step = -1; /* it is evaluated again */
+}

@@ -1,0 +1,95 @@
+#!/bin/sh
+# Evaluation of a classifier on data.val: each train.eval_every epochs and at the end, the same figures on one, two and three ranks, sharded,
+# streamed and after a kill; the weights are those of a run without it; the best checkpoint stays; what cannot be evaluated is refused before
+# training.
+set -u
+. "$MEOPT_SOURCE/tests/train/quickstart.sh"
+logs='out log'
+number=0
+find "$work/sample/COCO2014" -name '*.jpg' | sort | head -50 | while read -r image; do
+    class=$(echo cat dog emu | cut -d ' ' -f $((number % 3 + 1)))
+    part=images
+    [ $number -ge 36 ] && part=val
+    number=$((number + 1))
+    mkdir -p "$part/$class"
+    mv "$image" "$part/$class/"
+done
+cat >vit.yaml <<'END'
+model: {family: dinov2, init: random, width: 32, depth: 3, heads: 2, hidden: 64, patch: 7, drop_path: 0.2}
+data: {root: images, val: val, image_size: 28, workers: 1, mixup: 0.2}
+train: {objective: classify, global_batch: 12, micro_batch: 4, batch_size: 12, epochs: 4, checkpoint_keep: 1, label_smoothing: 0.1}
+optim: {lr: 2.0e-2, warmup_steps: 2, head_lr_scale: 1}
+device: {type: cpu}
+END
+train() { # NAME CODE ARGUMENT...
+    name=$1 want=$2
+    shift 2
+    "$MEOPT" train vit.yaml --run-dir . --name "$name" --no-dashboard "$@" >out 2>log
+    got=$?
+    [ "$got" = "$want" ] || fail "$name: exit $got, expected $want"
+}
+same() { # A B: weights and metrics
+    cmp "$1/ckpt/step-00000012/model.safetensors" "$2/ckpt/step-00000012/model.safetensors" || fail "$2: other weights than $1"
+    for run in "$1" "$2"; do sed 's/,"images_per_s".*//' "$run/metrics.jsonl" >"$run.metrics"; done
+    cmp "$1.metrics" "$2.metrics" || fail "$2: other metrics than $1"
+}
+train one 0
+for ranks in 2 3; do
+    train "ranks$ranks" 0 --workers "$ranks"
+    same one "ranks$ranks"
+done
+train sharded 0 --workers 2 dist.shard=parameters
+same one sharded
+train without 0 train.eval_every=0
+cmp one/ckpt/step-00000012/model.safetensors without/ckpt/step-00000012/model.safetensors || fail "evaluation changes the weights"
+cmp one/ckpt/step-00000012/optimizer.bin without/ckpt/step-00000012/optimizer.bin || fail "evaluation changes the states"
+grep -q val_loss without/metrics.jsonl && fail "without: evaluated"
+train alone 0 train.global_batch=0
+train streamed 0 train.global_batch=0 model.place=streamed
+same alone streamed
+
+# Stopped in the second epoch; each third epoch, and the last step.
+train stopped 10 --stop-after 4
+"$MEOPT" train --resume stopped --no-dashboard >out 2>log || fail "stopped: exit $? on resume"
+same one stopped
+train second 0 train.eval_every=3
+python3 - <<'END' || fail "metrics"
+import json, math, os
+def lines(run): return {l["step"]: l for l in map(json.loads, open(run + "/metrics.jsonl"))}
+one, second = lines("one"), lines("second")
+assert sorted(s for s in one if "val_loss" in one[s]) == [3, 6, 9, 12], one
+assert sorted(s for s in second if "val_loss" in second[s]) == [9, 12]
+for step in (9, 12):
+    for key in ("val_loss", "val_top1", "val_top5"): assert second[step][key] == one[step][key]
+for line in one.values():
+    if "val_loss" not in line: continue
+    assert math.isfinite(line["val_loss"]) and line["val_top5"] == 1, line
+    assert abs(line["val_top1"] * 14 - round(line["val_top1"] * 14)) < 1e-6, line # 14 images
+assert len({line["val_top1"] for line in one.values() if "val_top1" in line}) > 1 # not all equal
+value, step = max((one[s]["val_top1"], -s) for s in (3, 6, 9, 12))
+for run in ("one", "ranks3", "stopped"):
+    best = json.load(open(run + "/ckpt/best.json"))
+    assert best["step"] == -step and best["metric"] == "val_top1" and abs(best["value"] - value) < 1e-6, (run, best, value, step)
+    kept = sorted(n for n in os.listdir(run + "/ckpt") if n.startswith("step-"))
+    assert kept == sorted({"step-%08d" % -step, "step-00000012"}), kept # checkpoint_keep 1, and the best one
+END
+"$MEOPT" compare one --json >out 2>log || fail "compare: exit $?"
+grep -q best_val_top1 out || fail "compare: no validation"
+
+# The best checkpoint stays whatever is saved after it.
+train kept 10 --stop-after 3 train.checkpoint_steps=1
+sed -i 's/"value":[^}]*/"value":1.5/' kept/ckpt/best.json
+"$MEOPT" train --resume kept --no-dashboard >out 2>log || fail "kept: exit $? on resume"
+[ -e kept/ckpt/step-00000003/MANIFEST.json ] || fail "kept: the best checkpoint was removed"
+[ -e kept/ckpt/step-00000012/MANIFEST.json ] || fail "kept: no last checkpoint"
+[ ! -e kept/ckpt/step-00000011 ] || fail "kept: an old checkpoint stays"
+
+# Refused before training: a class only in validation, no directory, a distillation.
+mkdir val/gnu
+cp val/cat/* val/gnu/
+train unknown 1
+grep -q gnu log || fail "the class is not named"
+rm -r val/gnu
+train missing 7 data.val=nowhere
+"$MEOPT" plan configs/quickstart_dinov2.yaml train.eval_every=2 >out 2>log
+[ $? = 7 ] || fail "train.eval_every: taken by a distillation"
