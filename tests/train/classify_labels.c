@@ -107,17 +107,19 @@ static void images_without_a_label_change_nothing(void **state)
 {
     struct step_result a[3], b[3];
     struct error err;
+    /* in bf16 the integer GEMM of some instruction sets has one scale for several images */
+    static const char fp32[] = "train.precision=fp32";
     (void)state;
     fill(&source, some, 1);
-    assert_int_equal(train(&source, 3, a, &err, NULL), 0);
+    assert_int_equal(train(&source, 3, a, &err, fp32), 0);
     fill(&source, some, 2);
-    assert_int_equal(train(&source, 3, b, &err, NULL), 0);
+    assert_int_equal(train(&source, 3, b, &err, fp32), 0);
     for (int i = 0; i < 3; i++) assert_true(a[i].loss == b[i].loss && a[i].grad_norm == b[i].grad_norm);
     source.mixed = true; /* with a share of 1 */
-    assert_int_equal(train(&source, 3, b, &err, NULL), 0);
+    assert_int_equal(train(&source, 3, b, &err, fp32), 0);
     for (int i = 0; i < 3; i++) assert_true(a[i].loss == b[i].loss && a[i].grad_norm == b[i].grad_norm);
     fill(&source, none, 0);
-    assert_int_equal(train(&source, 2, a, &err, NULL), 0);
+    assert_int_equal(train(&source, 2, a, &err, fp32), 0);
     assert_true(a[1].loss == 0 && a[1].metrics[0].value == 0 && a[1].grad_norm == 0);
 }
 
