@@ -3,11 +3,10 @@
  * a row of NaN; with --skip-bad it has neither row nor name. */
 #include "cli/commands/cmd_config.h"
 #include "cli/command.h"
-#include "cli/run_name.h"
+#include "cli/run_weights.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/device/facts.h"
-#include "core/run/checkpoint.h"
 #include "core/train/experiment.h"
 #include "core/train/preprocess.h"
 #include "core/train/trainer.h"
@@ -16,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 struct embed {
     struct config config;
@@ -41,50 +39,19 @@ static const char *checkpoint_of(const struct embed *e)
     return e->student ? e->config.model_s.weight : e->config.model_t.weight;
 }
 
-/* Sets the student's weights to those of the newest checkpoint of a run. */
-static int use_newest(struct config *c, const char *run, struct error *err)
-{
-    struct checkpoint newest;
-    int code = checkpoint_newest(&newest, run, false, err);
-    if (!code && newest.step < 0) {
-        code = error_set(err, EXIT_FAILED, "to save one: meopt checkpoint RUN", "has no checkpoint");
-        error_at(err, run, 0, 0);
-    }
-    if (code) return code;
-    char *relative = path_join(newest.directory, "model.safetensors"), *path = realpath(relative, NULL);
-    if (!path) {
-        code = error_errno(err, EXIT_FAILED, NULL, "cannot find the checkpoint's weights");
-        error_at(err, relative, 0, 0);
-    }
-    if (!code) code = config_assign(c, "model_s.weight", path, err);
-    if (!code) code = config_assign(c, "model_s.init", "checkpoint", err);
-    free(path);
-    free(relative);
-    checkpoint_close(&newest);
-    return code;
-}
-
 static int read_config(struct embed *e, const struct arguments *args, struct error *err)
 {
-    const char *operand = args->operands[0], *role = argument_text(args, "role", NULL);
-    struct stat st;
-    int code = 0;
-    char *named =
-        stat(operand, &st) == 0 ? NULL : run_named(operand, NULL, &code, NULL); /* may be the name of a run */
-    if (named) operand = named;
-    bool run = stat(operand, &st) == 0 && S_ISDIR(st.st_mode);
-    if (!role && !run) {
-        free(named);
-        return error_set(err, EXIT_USAGE, "see 'meopt embed --help'",
+    const char *role = argument_text(args, "role", NULL);
+    char *run;
+    int64_t step;
+    int code = run_weights_config(&e->config, &run, args->operands, args->operand_count, err);
+    if (!role && !run)
+        code = error_set(err, EXIT_USAGE, "see 'meopt embed --help'",
                          "meopt embed requires --role teacher|student, or a run");
-    }
     e->student = !role || strcmp(role, "student") == 0;
     e->skip_bad = argument_flag(args, "skip-bad");
-    int count = args->operand_count - 1;
-    code = run ? config_load_below(&e->config, operand, args->operands + 1, count, err)
-               : config_load(&e->config, operand, args->operands + 1, count, err);
-    if (!code && run && e->student) code = use_newest(&e->config, operand, err);
-    free(named);
+    if (!code && run && e->student) code = run_weights_use(&e->config, run, RUN_NEWEST, &step, err);
+    free(run);
     return code;
 }
 

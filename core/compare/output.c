@@ -259,8 +259,7 @@ void output_json(FILE *out, const struct table *t, const struct output_options *
 
 /* ---- CSV (RFC 4180) ---- */
 
-/* Writes a text with a leading apostrophe if a spreadsheet would parse it as a formula. */
-static void csv_text(FILE *out, const char *text)
+void output_csv_text(FILE *out, const char *text)
 {
     bool formula = text[0] && strchr("=+-@", text[0]) && !(text[0] == '-' && !text[1]);
     if (!formula && !strpbrk(text, ",\"\r\n")) {
@@ -280,12 +279,12 @@ void output_csv(FILE *out, const struct table *t, const struct output_options *o
     fputs("section,key", out);
     for (int c = 0; c < t->column_count; c++) {
         fputc(',', out);
-        csv_text(out, t->columns[c].name);
+        output_csv_text(out, t->columns[c].name);
         if (spread) {
             char name[320];
             snprintf(name, sizeof name, "%s (sd)", t->columns[c].name);
             fputc(',', out);
-            csv_text(out, name);
+            output_csv_text(out, name);
         }
     }
     fputs("\r\n", out);
@@ -293,12 +292,12 @@ void output_csv(FILE *out, const struct table *t, const struct output_options *o
         const struct row *row = &t->rows[r];
         if (!output_row(row, o)) continue;
         fprintf(out, "%s,", names[row->section]);
-        csv_text(out, row->key);
+        output_csv_text(out, row->key);
         for (int c = 0; c < t->column_count; c++) {
             const struct cell *cell = &row->cells[c];
             fputc(',', out);
             if (cell->number && isfinite(cell->mean)) fprintf(out, "%.12g", cell->mean);
-            if (!cell->number) csv_text(out, cell_shown(cell));
+            if (!cell->number) output_csv_text(out, cell_shown(cell));
             if (spread) fputc(',', out);
             if (spread && isfinite(cell->sd)) fprintf(out, "%.12g", cell->sd);
         }

@@ -1,0 +1,159 @@
+/* meopt eval: evaluates a classifier on the images of data.val, as training does after an epoch. */
+#include "cli/command.h"
+#include "cli/commands/cmd_config.h"
+#include "cli/run_weights.h"
+#include "core/base/clock.h"
+#include "core/base/file.h"
+#include "core/compare/output.h"
+#include "core/run/scores.h"
+#include "core/train/evaluate.h"
+#include "core/train/experiment.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct eval {
+    struct config config;
+    char *run;    /* NULL: a configuration */
+    int64_t step; /* of the run's checkpoint */
+    struct device *device;
+    struct trainer *trainer;
+    struct data *train, *data; /* images of data.root, whose classes count, and of data.val */
+    struct class_count *classes;
+    struct evaluation found;
+    double seconds;
+};
+
+static int read_config(struct eval *e, const struct arguments *args, struct error *err)
+{
+    const char *which = argument_text(args, "checkpoint", NULL);
+    struct config *c = &e->config;
+    int code = run_weights_config(c, &e->run, args->operands, args->operand_count, err);
+    if (code) return code;
+    if (which && !e->run)
+        return error_set(err, EXIT_USAGE, "see 'meopt eval --help'", "--checkpoint requires a run");
+    if (!objective_of(c)->evaluate)
+        return error_set(err, EXIT_CONFIG, "meopt eval is for train.objective: classify",
+                         "train.objective is %s: it has no evaluation", objective_of(c)->name);
+    if (!c->data.val[0])
+        return error_set(err, EXIT_CONFIG, "add data.val=DIRECTORY", "data.val is not set: %s",
+                         args->operands[0]);
+    enum run_checkpoint choice = !which                       ? RUN_BEST_OR_NEWEST
+                                 : strcmp(which, "best") == 0 ? RUN_BEST
+                                                              : RUN_NEWEST;
+    if (e->run) code = run_weights_use(c, e->run, choice, &e->step, err);
+    /* the states stay in memory, and are not read */
+    if (!code) code = config_assign(c, "optim.offload", "none", err);
+    return code;
+}
+
+static int open_all(struct eval *e, bool by_class, struct error *err)
+{
+    struct config *c = &e->config;
+    int code = train_check_files(c, NULL, NULL, err);
+    if (!code) code = train_set_classes(c, err);
+    if (!code) code = train_device_open(&e->device, c, true, err);
+    if (!code) code = trainer_create(&e->trainer, c, e->device, false, NULL, NULL, err);
+    if (code) return code;
+    struct data_options options = train_data_options(c);
+    code = data_open(&e->train, &options, err);
+    if (!code) code = train_open_validation(&e->data, c, e->train, 0, 1, e->trainer->micro, err);
+    if (!code && by_class) e->classes = xcalloc((size_t)e->trainer->student->out_width, sizeof *e->classes);
+    return code;
+}
+
+static int evaluate(struct eval *e, struct error *err)
+{
+    double begin = clock_seconds();
+    int code = trainer_evaluate(e->trainer, e->data, &e->found, e->classes, err);
+    e->seconds = clock_seconds() - begin;
+    if (code || isfinite(e->found.metrics[0].value)) return code;
+    error_set(err, EXIT_DIVERGED, "check the weights for NaN and infinities", "the loss is not finite");
+    return error_at(err, e->config.model_s.weight, 0, 0);
+}
+
+static int write_classes(const struct eval *e, const char *path, struct error *err)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (!out) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the table of classes");
+    fputs("class,images,correct,top1\n", out);
+    for (int32_t i = 0; i < data_classes(e->train); i++) {
+        const struct class_count *n = &e->classes[i];
+        output_csv_text(out, data_class_name(e->train, i));
+        fprintf(out, ",%lld,%lld,", (long long)n->images, (long long)n->correct);
+        if (n->images) fprintf(out, "%.6g", (double)n->correct / (double)n->images);
+        fputc('\n', out);
+    }
+    fclose(out);
+    int code = file_write_atomic(path, text, bytes, err);
+    free(text);
+    return code;
+}
+
+static void print_text(const struct eval *e)
+{
+    char value[32];
+    printf("%s", e->run ? e->run : e->config.path);
+    if (e->run) printf(", step %lld", (long long)e->step);
+    printf(": %lld images", (long long)e->found.images);
+    for (int i = 0; i <= OBJECTIVE_METRICS && e->found.metrics[i].name; i++) {
+        const struct score_row *row = score_named(e->found.metrics[i].name);
+        printf(", %s %s", row->label,
+               score_text(value, sizeof value, row, e->found.metrics[i].value, "%.6f"));
+    }
+    printf(", %.1f images/s\n", (double)e->found.images / e->seconds);
+}
+
+static void print_found(const struct eval *e)
+{
+    json_t *root =
+        json_pack("{s:o, s:o, s:I, s:I, s:f}", "weight", path_json(e->config.model_s.weight), "step",
+                  e->run ? json_integer((json_int_t)e->step) : json_null(), "images",
+                  (json_int_t)e->found.images, "bad", (json_int_t)(data_images(e->data) - e->found.images),
+                  "images_per_s", (double)e->found.images / e->seconds);
+    for (int i = 0; i <= OBJECTIVE_METRICS && e->found.metrics[i].name; i++)
+        json_object_set_new(root, e->found.metrics[i].name, json_real(e->found.metrics[i].value));
+    print_json(root);
+}
+
+static int eval_run(const struct arguments *args, struct error *err)
+{
+    const char *table = argument_text(args, "per-class", NULL);
+    struct eval e = {0};
+    int code = read_config(&e, args, err);
+    if (!code) code = open_all(&e, table != NULL, err);
+    if (!code) code = evaluate(&e, err);
+    if (!code && table) code = write_classes(&e, table, err);
+    if (!code) (argument_flag(args, "json") ? print_found : print_text)(&e);
+    free(e.classes);
+    data_close(e.data);
+    data_close(e.train);
+    trainer_close(e.trainer);
+    device_close(e.device);
+    config_free(&e.config);
+    free(e.run);
+    return code;
+}
+
+static const struct option options[] = {
+    {"checkpoint", 0, OPTION_TEXT, "WHICH", "best|last", 0, 0,
+     "checkpoint of the run (default: the best one, else the last)"},
+    {"per-class", 0, OPTION_TEXT, "FILE", NULL, 0, 0,
+     "write a CSV table: class, images, correct, top1 (a share)"},
+    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
+    {0},
+};
+
+const struct command cmd_eval = {"eval",
+                                 "CONFIG|RUN [key=value ...]",
+                                 "evaluate a classifier on the images of data.val",
+                                 NULL,
+                                 options,
+                                 1,
+                                 -1,
+                                 false,
+                                 eval_run};

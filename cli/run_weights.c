@@ -1,0 +1,61 @@
+/* Weights of a run: see run_weights.h. */
+#include "cli/run_weights.h"
+#include "cli/run_name.h"
+#include "core/base/file.h"
+#include "core/run/checkpoint.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+int run_weights_config(struct config *c, char **run, char **operands, int count, struct error *err)
+{
+    const char *operand = operands[0];
+    struct stat st;
+    int code = 0;
+    char *named = stat(operand, &st) == 0 ? NULL : run_named(operand, NULL, &code, NULL);
+    if (named) operand = named;
+    bool is_run = stat(operand, &st) == 0 && S_ISDIR(st.st_mode);
+    *run = is_run ? xstrdup(operand) : NULL;
+    free(named);
+    return is_run ? config_load_below(c, *run, operands + 1, count - 1, err)
+                  : config_load(c, operands[0], operands + 1, count - 1, err);
+}
+
+/* Opens and verifies the chosen checkpoint. */
+static int open_checkpoint(struct checkpoint *c, const char *run, enum run_checkpoint which,
+                           struct error *err)
+{
+    static const struct checkpoint_share alone = {.count = 1};
+    struct checkpoint_best best = {.step = -1};
+    if (which != RUN_NEWEST) checkpoint_best_read(run, &best);
+    if (best.step >= 0) return checkpoint_scan(c, run, best.step, &alone, err);
+    *c = (struct checkpoint){.step = -1, .at = -1, .model_file = -1};
+    int code = which == RUN_BEST ? 0 : checkpoint_newest(c, run, false, err);
+    if (code || c->step >= 0) return code;
+    code = which == RUN_BEST
+               ? error_set(err, EXIT_FAILED, "see 'meopt eval --help'", "has no best checkpoint")
+               : error_set(err, EXIT_FAILED, "to save one: meopt checkpoint RUN", "has no checkpoint");
+    error_at(err, run, 0, 0);
+    return code;
+}
+
+int run_weights_use(struct config *config, const char *run, enum run_checkpoint which, int64_t *step,
+                    struct error *err)
+{
+    struct checkpoint c;
+    int code = open_checkpoint(&c, run, which, err);
+    char *relative = code ? NULL : path_join(c.directory, "model.safetensors"),
+         *path = relative ? realpath(relative, NULL) : NULL;
+    *step = c.step;
+    if (!code && !path) {
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot find the checkpoint's weights");
+        error_at(err, relative, 0, 0);
+    }
+    if (!code) code = config_assign(config, "model_s.weight", path, err);
+    if (!code) code = config_assign(config, "model_s.init", "checkpoint", err);
+    free(path);
+    free(relative);
+    checkpoint_close(&c);
+    return code;
+}

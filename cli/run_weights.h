@@ -1,0 +1,18 @@
+/* The operand CONFIG|RUN of commands that read the weights of a run. */
+#ifndef MEOPT_CLI_RUN_WEIGHTS_H
+#define MEOPT_CLI_RUN_WEIGHTS_H
+
+#include "core/config/config.h"
+
+/* Loads the configuration that operands[0] names, a file or a run (a directory, or a name as in run_name.h),
+ * with the key=value pairs after it. *run: directory of the run, malloc'ed; NULL: a file. The caller frees
+ * it, and the configuration with config_free, also after an error. */
+int run_weights_config(struct config *config, char **run, char **operands, int count, struct error *err);
+
+enum run_checkpoint { RUN_BEST_OR_NEWEST, RUN_BEST, RUN_NEWEST };
+/* Sets the student's weights to those of a checkpoint of the run, which is verified, and *step to its
+ * step. */
+int run_weights_use(struct config *config, const char *run, enum run_checkpoint which, int64_t *step,
+                    struct error *err);
+
+#endif

@@ -1,0 +1,81 @@
+#!/bin/sh
+# meopt eval: the figures of the run's metrics, of its best and its last checkpoint and of a configuration; the table of classes adds up; what
+# cannot be evaluated has its exit code.
+set -u
+. "$MEOPT_SOURCE/tests/train/quickstart.sh"
+logs='out log'
+number=0
+find "$work/sample/COCO2014" -name '*.jpg' | sort | head -38 | while read -r image; do
+    class=$(echo cat dog 'emu,"wild"' | cut -d ' ' -f $((number % 3 + 1)))
+    part=images
+    [ $number -ge 24 ] && part=val
+    number=$((number + 1))
+    mkdir -p "$part/$class"
+    mv "$image" "$part/$class/"
+done
+rm -r val/dog
+cat >vit.yaml <<'END'
+model: {family: dinov2, init: random, width: 32, depth: 2, heads: 2, hidden: 64, patch: 7, drop_path: 0.2}
+data: {root: images, val: val, image_size: 28, workers: 1}
+train: {objective: classify, micro_batch: 4, batch_size: 12, epochs: 4, label_smoothing: 0.1}
+optim: {lr: 2.0e-2, warmup_steps: 2, head_lr_scale: 1}
+device: {type: cpu}
+END
+check() { # CODE ARGUMENT...
+    want=$1
+    shift
+    "$MEOPT" eval "$@" >out 2>log
+    got=$?
+    [ "$got" = "$want" ] || fail "eval $*: exit $got, expected $want"
+}
+"$MEOPT" train vit.yaml --run-dir . --name run --no-dashboard train.checkpoint_keep=9 >out 2>log || fail "training: exit $?"
+check 0 run --json --per-class table.csv
+cp out best.json
+check 0 run --checkpoint last --json
+cp out last.json
+check 0 vit.yaml --json model.init=checkpoint model.weight=run/ckpt/step-00000008/model.safetensors
+cp out config.json
+check 0 run
+grep -q 'top-1' out || fail "no figures for people"
+python3 - <<'END' || fail "other figures"
+import csv, json
+lines = {l["step"]: l for l in map(json.loads, open("run/metrics.jsonl"))}
+best, last, config = (json.load(open(n + ".json")) for n in ("best", "last", "config"))
+kept = json.load(open("run/ckpt/best.json"))
+assert last["step"] == 8 and best["step"] == kept["step"] and abs(best["val_top1"] - kept["value"]) < 1e-9 and config["step"] is None
+for found in (best, last):
+    for key in ("val_loss", "val_top1", "val_top5"): assert abs(found[key] - lines[found["step"]][key]) <= 1e-8 * abs(found[key]), (key, found, lines[found["step"]])
+for key in ("images", "bad", "val_loss", "val_top1", "val_top5"): assert config[key] == last[key], (key, config, last)
+rows = list(csv.DictReader(open("table.csv")))
+assert [r["class"] for r in rows] == ["cat", "dog", 'emu,"wild"'], rows
+assert sum(int(r["images"]) for r in rows) == best["images"] and rows[1]["images"] == "0" and rows[1]["top1"] == ""
+assert abs(sum(int(r["correct"]) for r in rows) / best["images"] - best["val_top1"]) < 1e-9
+for r in rows:
+    if r["top1"]: assert abs(float(r["top1"]) - int(r["correct"]) / int(r["images"])) < 1e-5
+END
+
+# Images that cannot be decoded are left out.
+echo broken >val/cat/broken.jpg
+check 0 run --json data.max_bad=0.5
+grep -q '"bad": 1' out || fail "the bad image is not counted"
+rm val/cat/broken.jpg
+
+check 2 vit.yaml --checkpoint last
+check 2 run --checkpoint first
+check 7 run data.val=
+grep -q data.val log || fail "data.val is not named"
+check 7 run data.val=nowhere
+check 7 configs/quickstart_dinov2.yaml
+mkdir val/gnu
+cp val/cat/* val/gnu/
+check 1 run
+grep -q gnu log || fail "the class is not named"
+rm -r val/gnu
+rm run/ckpt/best.json
+check 1 run --checkpoint best
+check 0 run
+rm -r run/ckpt/step-*
+check 1 run
+"$MEOPT" train vit.yaml --run-dir . --name damaged --no-dashboard >out 2>log || fail "training: exit $?"
+for file in damaged/ckpt/step-*/model.safetensors; do printf x | dd of="$file" bs=1 seek=9000 conv=notrunc 2>/dev/null; done
+check 3 damaged
