@@ -214,6 +214,12 @@ struct meopt_options {
      * and the host waits. */
     int (*combine)(void *context, void *values, size_t bytes);
     int maximize; /* 1: negate gradients before everything else, like torch's maximize; default 0 */
+    /* Keeps an exponential moving average of the weights, in bf16 with stochastic rounding: 2 bytes per
+     * parameter, counted as moments, saved and offloaded with them. It begins as the weights after a tensor's
+     * first step; update t decays it by min(average_decay, t / (9 + t)). Once that is at least 1 - 1/256,
+     * chunks of 32768 elements take turns: each is updated in one step of 16, with the decay of 16. Weights
+     * and states do not depend on it. 0 (default): none. apsgd without momentum: MEOPT_BAD_ARGUMENT. */
+    double average_decay;
 };
 
 /* HOST: the states of a card, in pinned host memory. On the CPU they are there anyway: refused. */
@@ -539,6 +545,11 @@ int meopt_state_range(const void *const *parts, const size_t *part_bytes, size_t
 /* Makes the record of a part from the record of the whole tensor. */
 int meopt_state_cut(const void *whole, size_t whole_bytes, int64_t first, int64_t count, void *to,
                     size_t *bytes, struct meopt_error *err);
+
+/* Writes the average of the weights (options.average_decay) in a record of `count` elements as fp32. Requires
+ * no handle. MEOPT_BAD_STATE: the record has none. */
+int meopt_state_average(const void *record, size_t bytes, float *values, int64_t count,
+                        struct meopt_error *err);
 
 /* Save and load states, weights and residual bits of all tensors as one sequence of bytes. write returns 0,
  * or nonzero to stop. meopt_load finds tensors by name; all must exist, with the same shapes. */

@@ -30,7 +30,7 @@ enum { STATE_NONE = -1, STATE_F32, STATE_BF16, STATE_BF16_NEAREST, STATE_8BIT, S
 /* Gradients: arrays, or an accumulator in one of the state formats. */
 enum { GRADIENT_F32, GRADIENT_BF16, GRADIENT_F16, GRADIENT_ACCUMULATOR };
 /* Purposes of random numbers (high byte of the last counter word). */
-enum { RANDOM_STEP, RANDOM_ACCUMULATE };
+enum { RANDOM_STEP, RANDOM_ACCUMULATE, RANDOM_AVERAGE };
 
 /* Scalars of one step, computed in double and rounded once. t = updates of the tensor, from 1. */
 struct optim_scalars {
@@ -67,9 +67,18 @@ struct optim_task {
     uint8_t *scales;          /* per group: 1 byte; joint codes JOINT_HEADER, m alone M_GRID_HEADER bytes */
     uint32_t key[2], step[2]; /* random numbers: key, and counter words 2 and 3 */
     struct optim_scalars s;
+    /* Average of the weights: bf16 with stochastic rounding, padded to whole groups; average += rest (weight
+     * - average). A chunk of the whole tensor is averaged every `average_every` steps; 0: none. */
+    void *average;
+    float average_rest;
+    uint32_t average_every;
     double lr;                      /* LAMB: learning rate before the trust ratio */
     int32_t trust, trust_at_most_1; /* LAMB: apply a trust ratio; limit it to 1 */
 };
+
+/* Returns whether a group is averaged in this step. */
+#define OPTIM_AVERAGES(t, group)                                                                             \
+    (((uint32_t)(((t)->first_group + (group)) / OPTIM_CHUNK) + (t)->step[0]) % (t)->average_every == 0)
 
 /* Statistics of gradients on a device, for clipping. */
 struct optim_grad_stats {

@@ -1,6 +1,7 @@
 /* meopt export: writes the student of a run as a file for PyTorch, or as a model of a library. */
 #include "cli/commands/cmd_config.h"
 #include "cli/command.h"
+#include "cli/commands/export_average.h"
 #include "cli/commands/export_directory.h"
 #include "cli/commands/export_hf.h"
 #include "cli/run_name.h"
@@ -28,7 +29,7 @@ static const struct {
 struct task {
     const char *run, *merge;
     enum format format;
-    bool bf16, no_head;
+    bool bf16, no_head, average;
     bool described; /* heads and activation are known: not for runs made before meta.json had them */
     char *out;
     struct checkpoint newest;
@@ -190,15 +191,17 @@ static int check_out(const struct task *t, struct error *err)
 
 static int export_newest(struct task *t, struct error *err)
 {
-    struct weights *original = NULL;
+    struct weights *original = NULL, *average = NULL;
     struct rename_keys *r;
     int code = check_out(t, err);
     if (!code) code = read_student(t, err);
-    rename_keys_open(&r, t->newest.model, t->bf16 ? DTYPE_BF16 : DTYPE_F32);
+    if (!code && t->average) code = export_average_open(&average, &t->newest, t->out, err);
+    rename_keys_open(&r, average ? average : t->newest.model, t->bf16 ? DTYPE_BF16 : DTYPE_F32);
     if (!code) code = make_rows(t, r, &original, err);
     if (!code) code = write_rows(t, r, err);
     rename_keys_close(r);
     weights_close(original);
+    weights_close(average);
     json_decref(t->classes);
     config_free(&t->config);
     return code;
@@ -210,7 +213,8 @@ static int export_in(const struct arguments *args, const char *run, struct error
     struct task t = {.run = run,
                      .merge = argument_text(args, "merge", NULL),
                      .bf16 = strcmp(argument_text(args, "dtype", "fp32"), "bf16") == 0,
-                     .no_head = argument_flag(args, "no-head")};
+                     .no_head = argument_flag(args, "no-head"),
+                     .average = argument_flag(args, "ema")};
     while (strcmp(formats[t.format].name, format) != 0) t.format++;
     if (t.format == FORMAT_OPENCLIP && !t.merge)
         return error_set(err, EXIT_USAGE, "give the model of the student's tower: --merge FILE",
@@ -252,6 +256,7 @@ static const struct option options[] = {
     {"merge", 0, OPTION_TEXT, "ORIGINAL", NULL, 0, 0,
      "write all tensors of this checkpoint, with the student's tower"},
     {"no-head", 0, OPTION_FLAG, NULL, NULL, 0, 0, "leave out the distillation head or classifier"},
+    {"ema", 0, OPTION_FLAG, NULL, NULL, 0, 0, "write the average of the weights (train.ema)"},
     {"dtype", 0, OPTION_TEXT, "TYPE", "fp32|bf16", 0, 0, "type of the student's values (default fp32)"},
     {"out", 'o', OPTION_TEXT, "FILE", NULL, 0, 0,
      "output file (default in RUN: student.FORMAT for pt and safetensors)"},

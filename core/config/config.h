@@ -139,6 +139,7 @@ struct config {
     struct {
         enum train_objective objective;
         double label_smoothing; /* classify: 0 to below 1 */
+        double ema;             /* decay of the average of the weights; 0: none */
         int64_t epochs;
         int64_t steps;        /* number of optimizer steps; 0: all epochs */
         int64_t batch_size;   /* images per rank and optimizer step */

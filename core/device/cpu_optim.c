@@ -27,7 +27,9 @@ static void step_chunk(const struct optim_kernels *kernels, const struct optim_s
                        const struct optim_task *t, int64_t chunk)
 {
     int64_t groups = optim_groups(t->count), begin = chunk * OPTIM_CHUNK, end = begin + OPTIM_CHUNK;
-    kernels->step(t, begin, end < groups ? end : groups, &s->partials[t->first_partial + chunk]);
+    if (end > groups) end = groups;
+    kernels->step(t, begin, end, &s->partials[t->first_partial + chunk]);
+    if (t->average_every && !t->norms_only) kernels->average(t, begin, end);
 }
 
 struct steps {

@@ -16,7 +16,9 @@ void layout_state(struct layout *l)
     l->v_at = rounded(state_array_bytes(l->m, l->groups));
     l->scales_at = l->v_at + rounded(state_array_bytes(l->v, l->groups));
     l->scale_bytes = (size_t)l->groups * optim_scale_bytes(l->m, l->v);
-    l->state_bytes = l->scales_at + rounded(l->scale_bytes);
+    l->average_at = l->scales_at + rounded(l->scale_bytes);
+    l->average_bytes = l->average ? state_array_bytes(STATE_BF16, l->groups) : 0;
+    l->state_bytes = l->average_at + rounded(l->average_bytes);
 }
 
 void layout_plan(struct layout *l, const struct meopt_options *o, const struct meopt_tensor *tensor)
@@ -33,6 +35,7 @@ void layout_plan(struct layout *l, const struct meopt_options *o, const struct m
     l->groups = optim_groups(l->count);
     l->weights = keep ? WEIGHTS_F32 : o->weights;
     if ((tensor->flags & MEOPT_KEEP_BF16) && l->weights <= WEIGHTS_F32_COPY) l->weights = WEIGHTS_32;
+    l->average = o->average_decay > 0;
     l->copy_f16 = tensor->flags & MEOPT_COPY_F16;
     if (l->copy_f16) l->weights = WEIGHTS_F32_COPY;
     l->m = keep ? STATE_F32 : o->first_moment;

@@ -203,12 +203,13 @@ int meopt_tensor_offloaded(const struct meopt *opt, size_t tensor)
 
 /* The arrays of a state: offset, and bytes per group. */
 struct arrays {
-    size_t at[3], each[3];
+    size_t at[4], each[4];
 };
 static struct arrays arrays_of(const struct layout *l)
 {
-    struct arrays a = {{0, l->v_at, l->scales_at},
-                       {optim_state_bytes(l->m), optim_state_bytes(l->v), optim_scale_bytes(l->m, l->v)}};
+    struct arrays a = {{0, l->v_at, l->scales_at, l->average_at},
+                       {optim_state_bytes(l->m), optim_state_bytes(l->v), optim_scale_bytes(l->m, l->v),
+                        l->average ? optim_state_bytes(STATE_BF16) : 0}};
     if (OPTIM_JOINT(l->m, l->v)) {
         a.each[0] *= 2;
         a.each[1] = 0;
@@ -223,7 +224,7 @@ static void piece_copy(const struct tensor *t, const struct piece *p, uint8_t *s
     struct layout l = piece_layout(t, p->groups);
     struct arrays whole = arrays_of(&t->layout), part = arrays_of(&l);
     size_t group = (size_t)p->group, groups = (size_t)p->groups, each = optim_residual_bytes(l.weights);
-    for (int i = 0; i < 3 && state; i++) {
+    for (int i = 0; i < 4 && state; i++) {
         uint8_t *mine = state + whole.at[i] + group * whole.each[i], *its = stage + part.at[i];
         memcpy(in ? its : mine, in ? mine : its, groups * whole.each[i]);
     }

@@ -211,6 +211,7 @@ static struct optim_task piece_task(const struct meopt *opt, const struct optim_
     task.m = l.state_bytes ? memory : NULL;
     task.v = l.state_bytes ? memory + l.v_at : NULL;
     task.scales = l.state_bytes ? memory + l.scales_at : NULL;
+    task.average = l.average ? memory + l.average_at : NULL;
     return task;
 }
 

@@ -47,7 +47,8 @@ void state_clear(const struct meopt *opt, struct tensor *t)
     if (!t->state) return;
     clear_block(opt, t, t->state, l->v_at);
     clear_block(opt, t, t->state + l->v_at, l->scales_at - l->v_at);
-    clear_block(opt, t, t->state + l->scales_at, l->state_bytes - l->scales_at);
+    clear_block(opt, t, t->state + l->scales_at, l->average_at - l->scales_at);
+    clear_block(opt, t, t->state + l->average_at, l->state_bytes - l->average_at);
 }
 
 static int tensor_get(const struct meopt *opt, struct tensor *t, int kind, size_t bytes, void **p,

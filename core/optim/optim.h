@@ -14,8 +14,9 @@ struct layout {
     int64_t count, groups;
     int weights, m, v, accumulator; /* kernels/optim_task.h; STATE_NONE: none */
     bool copy_f16;                  /* the copy of F32_COPY is fp16 */
+    bool average;                   /* the state has an average of the weights, at average_at */
     size_t weight_bytes, copy_bytes, residual_bytes, state_bytes, accumulator_bytes;
-    size_t v_at, scales_at, scale_bytes, accumulator_scales_at;
+    size_t v_at, scales_at, scale_bytes, average_at, average_bytes, accumulator_scales_at;
 };
 
 struct tensor {
@@ -35,6 +36,7 @@ struct tensor {
     bool own_weights, own_copy;
     bool offloaded;      /* state and correction are NULL: offload.h */
     int64_t updates;     /* steps taken */
+    bool averaged;       /* the average has values */
     int64_t last_step;   /* number of the last step; the next number must be higher; 0: any is accepted */
     int64_t accumulated; /* gradients added since the accumulator was last cleared */
     bool stepped;        /* in the current step */

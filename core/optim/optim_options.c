@@ -205,6 +205,7 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
         {"all_or_nothing", o->all_or_nothing, 0, 1, "0 or 1"},
         {"offload", o->offload, 0, MEOPT_OFFLOAD_HOST, "one of enum meopt_offload"},
         {"offload_fraction", o->offload_fraction, 0, 1, "between 0 and 1"},
+        {"average_decay", o->average_decay, 0, 0.9999999, "at least 0 and below 1"},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
         if (!(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max))
@@ -215,6 +216,11 @@ int options_check(const struct meopt_options *o, struct meopt_error *err)
                           "offload to host memory requires a card: states are in host memory already");
     if (o->offload == MEOPT_OFFLOAD_FILE && !o->dry && !o->offload_dir)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "offloading to a file requires offload_dir");
+    if (o->average_decay > 0 && RULE_HAS(o->rule, WITH_MOMENTUM) && o->momentum == 0)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "an average of the weights needs a rule with moments, %s "
+                          "has momentum 0",
+                          meopt_rule_name(o->rule));
     if (o->reserved_adapt_every)
         return optim_fail(err, MEOPT_BAD_ARGUMENT,
                           "adapt_every is %d, expected 0: formats that widen during a run were removed; "

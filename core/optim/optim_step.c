@@ -119,6 +119,22 @@ int meopt_step_begin(struct meopt *opt, int64_t step, double lr, int check, stru
     return step_begin(opt, step, lr, check, err);
 }
 
+/* Steps between two updates of a chunk, once its decay is so near 1 that this changes little. */
+enum { AVERAGE_EVERY = 16 };
+
+/* Prepares the average: its first value is the weight, then decay grows as min(average_decay, (1 + t) / (10 +
+ * t)). From 1 - 1/256 on, one step of 16 uses the decay of 16. */
+static void average_prepare(const struct meopt *opt, const struct tensor *t, struct optim_task *task)
+{
+    if (!t->layout.average) return;
+    double updates = (double)t->updates,
+           decay = fmin(opt->options.average_decay, (1 + updates) / (10 + updates));
+    bool seldom = t->averaged && decay >= 1 - 1.0 / 256;
+    task->average = t->state ? t->state + t->layout.average_at : NULL;
+    task->average_every = seldom ? AVERAGE_EVERY : 1;
+    task->average_rest = (float)(!t->averaged ? 1 : seldom ? 1 - pow(decay, AVERAGE_EVERY) : 1 - decay);
+}
+
 /* Checks the arguments of one tensor's step, and prepares its task. */
 static int task_prepare(const struct meopt *opt, const struct tensor *t, const void *gradient, int dtype,
                         double scale, struct optim_task *task, struct meopt_error *err)
@@ -137,6 +153,7 @@ static int task_prepare(const struct meopt *opt, const struct tensor *t, const v
     task->updates = (uint32_t)t->updates;
     task->step[0] = (uint32_t)opt->step;
     task->step[1] = (uint32_t)(opt->step >> 32) & 0xffffffu;
+    average_prepare(opt, t, task);
     return gradient_prepare(t, gradient, dtype, task, err);
 }
 
@@ -149,6 +166,7 @@ static int not_finite(struct meopt_error *err, const struct tensor *t)
 static int task_finish(const struct meopt *opt, struct tensor *t, bool accumulated, struct meopt_error *err)
 {
     t->stepped = true;
+    t->averaged = t->layout.average;
     t->updates++;
     t->last_step = opt->step - (t->found.bad_groups > 0); /* a step with bad groups may be repeated */
     if (accumulated) {
@@ -289,7 +307,9 @@ static int deferred_results(struct meopt *opt, struct meopt_error *err)
         if (!t->stepped) continue;
         t->found = partials_total(opt, t);
         t->last_step = opt->step - (t->found.bad_groups > 0);
-        if (isinf(t->found.gradient_squares)) t->updates--; /* the check refused it */
+        if (!isinf(t->found.gradient_squares)) continue;
+        t->updates--; /* the check refused it */
+        if (!t->updates) t->averaged = false;
     }
     return status;
 }

@@ -35,8 +35,8 @@ static struct record record_of(const struct meopt *opt, const struct tensor *t)
     memcpy(r.magic, OPTIM_JOINT(l->m, l->v) ? RECORD_V3 : l->v == STATE_NONE ? RECORD_V4 : RECORD_V1, 8);
     r.m_range = l->m == STATE_4BIT ? opt->m_range4 : opt->m_range8;
     memcpy(r.shape, t->shape, sizeof r.shape);
-    r.flags = record_flags_of(&r, l->count);
-    size_t each[3];
+    r.flags = record_flags_of(&r, l->count) + (l->average ? RECORD_AVERAGE : 0);
+    size_t each[RECORD_ARRAYS];
     record_group_bytes(&r, each);
     r.m_bytes = (uint64_t)l->groups * each[0];
     r.v_bytes = (uint64_t)l->groups * each[1];
@@ -72,9 +72,11 @@ int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_
         memcpy(at, host.state, r.m_bytes);
         memcpy(at + r.m_bytes, host.state + t->layout.v_at, r.v_bytes);
         memcpy(at + r.m_bytes + r.v_bytes, host.state + t->layout.scales_at, r.scale_bytes);
+        memcpy(at + r.m_bytes + r.v_bytes + r.scale_bytes, host.state + t->layout.average_at,
+               record_average_bytes(&r));
     }
     tensor_release(opt, t, &host, false, NULL);
-    at += r.m_bytes + r.v_bytes + r.scale_bytes;
+    at += r.m_bytes + r.v_bytes + r.scale_bytes + record_average_bytes(&r);
     uint32_t crc = crc32c(0, record, (size_t)(at - (char *)record));
     memcpy(at, &crc, 4);
     return MEOPT_OK;
@@ -156,6 +158,17 @@ int64_t state_scales_wrong(int m, int v, int version, const uint8_t *scales, int
     return groups;
 }
 
+static bool average_good(const char *average, size_t bytes)
+{
+    bool good = true;
+    for (size_t i = 0; i < bytes; i += 2) {
+        uint16_t half;
+        memcpy(&half, average + i, 2);
+        good = good && (half & 0x7f80) != 0x7f80;
+    }
+    return good;
+}
+
 static int record_check(const struct meopt *opt, const struct tensor *t, const void *record, size_t bytes,
                         struct record *r, struct meopt_error *err)
 {
@@ -178,7 +191,7 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
     if ((r->m == STATE_NONE) != (l->m == STATE_NONE) || (r->v == STATE_NONE) != (l->v == STATE_NONE))
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s has different moments than the rule %s",
                           name, meopt_rule_name(opt->options.rule));
-    size_t each[3], groups = (size_t)l->groups;
+    size_t each[RECORD_ARRAYS], groups = (size_t)l->groups;
     record_group_bytes(r, each);
     if (r->m_bytes != groups * each[0] || r->v_bytes != groups * each[1] ||
         r->scale_bytes != groups * each[2] || !record_fits(r, bytes))
@@ -201,7 +214,9 @@ static int record_check(const struct meopt *opt, const struct tensor *t, const v
     if (r->scale_bytes && wrong < l->groups)
         return optim_fail(err, MEOPT_BAD_STATE, "state of %.100s: the scale of group %lld is impossible",
                           name, (long long)wrong);
-    if (state_each(opt, &from, l->groups, values_good, NULL))
+    const char *average = payload + r->m_bytes + r->v_bytes + r->scale_bytes;
+    if (state_each(opt, &from, l->groups, values_good, NULL) ||
+        !average_good(average, record_average_bytes(r)))
         return optim_fail(err, MEOPT_BAD_STATE,
                           "state of %.100s holds a NaN, an infinity or a negative second moment", name);
     return MEOPT_OK;
@@ -230,6 +245,10 @@ static int record_apply(struct meopt *opt, struct tensor *t, const struct record
         struct target target = {opt, task_of(opt, &host)};
         state_each(opt, &from, l->groups, values_store, &target);
     }
+    t->averaged = l->average && r->flags & RECORD_AVERAGE && r->updates;
+    if (t->averaged)
+        memcpy(host.state + l->average_at, payload + r->m_bytes + r->v_bytes + r->scale_bytes,
+               record_average_bytes(r));
     return tensor_release(opt, t, &host, true, err);
 }
 

@@ -15,6 +15,7 @@ enum record_flags {
     /* Records of versions that widened formats during a run. Neither is written any more. */
     RECORD_PROMOTED = 1, /* the formats are wider than those of the options */
     RECORD_SAMPLES = 2,  /* measurements follow the scales; they are ignored */
+    RECORD_AVERAGE = 4,  /* the average of the weights follows the scales */
     /* times 1 + the elements that a part's last group lacks; 0: of a whole tensor, or of an older version */
     RECORD_PADDING = 256
 };
@@ -57,7 +58,7 @@ static inline int64_t record_elements(const struct record *r)
 }
 static inline bool record_flags_valid(const struct record *r)
 {
-    return r->flags % RECORD_PADDING <= (RECORD_PROMOTED | RECORD_SAMPLES) &&
+    return r->flags % RECORD_PADDING <= (RECORD_PROMOTED | RECORD_SAMPLES | RECORD_AVERAGE) &&
            r->flags / RECORD_PADDING <= OPTIM_GROUP;
 }
 /* Returns the flags of a record of `count` elements. Parts of equal groups may differ in count. */
@@ -73,9 +74,11 @@ static inline int64_t record_count(const struct record *r, int64_t groups)
     uint32_t padding = r->flags / RECORD_PADDING;
     return groups * OPTIM_GROUP - (padding ? padding - 1 : 0);
 }
-/* Computes the bytes of a group in the record's three arrays, for checked formats. */
-static inline void record_group_bytes(const struct record *r, size_t each[3])
+/* Computes the bytes of a group in the record's arrays, for checked formats. */
+enum { RECORD_ARRAYS = 4 };
+static inline void record_group_bytes(const struct record *r, size_t each[RECORD_ARRAYS])
 {
+    each[3] = r->flags & RECORD_AVERAGE ? optim_state_bytes(STATE_BF16) : 0;
     each[0] = optim_state_bytes(r->m);
     each[1] = optim_state_bytes(r->v);
     each[2] = record_version(r) == 1 || record_version(r) == 3 ? 1 : optim_scale_bytes(r->m, r->v);
@@ -84,10 +87,18 @@ static inline void record_group_bytes(const struct record *r, size_t each[3])
     each[1] = 0;
 }
 
+/* Returns the bytes of the average, for checked formats. */
+static inline uint64_t record_average_bytes(const struct record *r)
+{
+    size_t each[RECORD_ARRAYS];
+    record_group_bytes(r, each);
+    return each[0] ? r->m_bytes / each[0] * each[3] : 0;
+}
 /* Returns the bytes of a record with its header and checksum, without measurements. */
 static inline size_t record_bytes(const struct record *r)
 {
-    return sizeof *r + (size_t)(r->m_bytes + r->v_bytes + r->scale_bytes) + sizeof(uint32_t);
+    return sizeof *r + (size_t)(r->m_bytes + r->v_bytes + r->scale_bytes + record_average_bytes(r)) +
+           sizeof(uint32_t);
 }
 /* Returns whether a record of this size holds its arrays. Measurements may follow the scales. */
 static inline bool record_fits(const struct record *r, size_t bytes)

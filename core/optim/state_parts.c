@@ -5,11 +5,11 @@
 
 #include <string.h>
 
-/* A record with a correct checksum, and the positions of its three arrays. */
+/* A record with a correct checksum, and the positions of its arrays. */
 struct open_record {
     struct record r;
-    const char *arrays[3];
-    size_t bytes[3];
+    const char *arrays[RECORD_ARRAYS];
+    size_t bytes[RECORD_ARRAYS];
     int64_t groups; /* in the arrays; 0 for a rule without moments */
 };
 
@@ -32,9 +32,10 @@ static int record_open(struct open_record *o, const void *record, size_t bytes, 
     o->bytes[0] = (size_t)r->m_bytes;
     o->bytes[1] = (size_t)r->v_bytes;
     o->bytes[2] = (size_t)r->scale_bytes;
+    o->bytes[3] = (size_t)record_average_bytes(r);
     o->arrays[0] = (const char *)record + sizeof *r;
-    for (int i = 1; i < 3; i++) o->arrays[i] = o->arrays[i - 1] + o->bytes[i - 1];
-    size_t each[3];
+    for (int i = 1; i < RECORD_ARRAYS; i++) o->arrays[i] = o->arrays[i - 1] + o->bytes[i - 1];
+    size_t each[RECORD_ARRAYS];
     record_group_bytes(r, each);
     o->groups = r->m == STATE_NONE ? 0 : (int64_t)(r->m_bytes / each[0]);
     return MEOPT_OK;
@@ -42,16 +43,16 @@ static int record_open(struct open_record *o, const void *record, size_t bytes, 
 
 /* Writes the header of `elements` elements from `first`, and returns the addresses of its arrays. */
 static int record_begin(struct record *r, int64_t first, int64_t elements, void *to, size_t *bytes,
-                        char *arrays[3], struct meopt_error *err)
+                        char *arrays[RECORD_ARRAYS], struct meopt_error *err)
 {
-    size_t each[3], capacity = *bytes;
+    size_t each[RECORD_ARRAYS], capacity = *bytes;
     int64_t groups = r->m == STATE_NONE ? 0 : optim_groups(elements);
     record_group_bytes(r, each);
     r->first = first;
     r->m_bytes = (uint64_t)groups * each[0];
     r->v_bytes = (uint64_t)groups * each[1];
     r->scale_bytes = (uint64_t)groups * each[2];
-    r->flags &= RECORD_PROMOTED;
+    r->flags &= RECORD_PROMOTED | RECORD_AVERAGE;
     r->flags = record_flags_of(r, elements);
     *bytes = record_bytes(r);
     if (!to) return MEOPT_OK;
@@ -62,6 +63,7 @@ static int record_begin(struct record *r, int64_t first, int64_t elements, void 
     arrays[0] = (char *)to + sizeof *r;
     arrays[1] = arrays[0] + r->m_bytes;
     arrays[2] = arrays[1] + r->v_bytes;
+    arrays[3] = arrays[2] + r->scale_bytes;
     return MEOPT_OK;
 }
 
@@ -100,8 +102,8 @@ static int assemble(const void *const *parts, const size_t *part_bytes, size_t c
                     int64_t elements, void *to, size_t *bytes, struct meopt_error *err)
 {
     struct open_record one, part;
-    char *arrays[3] = {0};
-    size_t each[3];
+    char *arrays[RECORD_ARRAYS] = {0};
+    size_t each[RECORD_ARRAYS];
     int status = record_open(&one, parts[0], part_bytes[0], err);
     if (status) return status;
     struct record r = one.r;
@@ -126,7 +128,7 @@ static int assemble(const void *const *parts, const size_t *part_bytes, size_t c
                               count, i, (long long)part.r.first);
         if (part.groups) previous_end = part.r.first + record_count(&part.r, part.groups);
         if (some <= 0 || begin > first + at) continue;
-        for (int k = 0; k < 3; k++)
+        for (int k = 0; k < RECORD_ARRAYS; k++)
             memcpy(arrays[k] + (size_t)at * each[k], part.arrays[k] + (size_t)(first + at - begin) * each[k],
                    (size_t)some * each[k]);
         at += some;
@@ -161,8 +163,8 @@ int meopt_state_cut(const void *whole, size_t whole_bytes, int64_t first, int64_
                     size_t *bytes, struct meopt_error *err)
 {
     struct open_record o;
-    char *arrays[3] = {0};
-    size_t each[3];
+    char *arrays[RECORD_ARRAYS] = {0};
+    size_t each[RECORD_ARRAYS];
     if (!bytes) return optim_fail(err, MEOPT_BAD_ARGUMENT, "bytes is NULL");
     int status = record_open(&o, whole, whole_bytes, err);
     if (status) return status;
@@ -174,8 +176,29 @@ int meopt_state_cut(const void *whole, size_t whole_bytes, int64_t first, int64_
     if (!ends_with_a_group(&o.r, first, count)) return not_in_groups(err, first, count);
     if ((status = record_begin(&o.r, first, count, to, bytes, arrays, err)) != 0 || !to) return status;
     record_group_bytes(&o.r, each);
-    for (int k = 0; k < 3 && groups; k++)
+    for (int k = 0; k < RECORD_ARRAYS && groups; k++)
         memcpy(arrays[k], o.arrays[k] + (size_t)(first / OPTIM_GROUP) * each[k], (size_t)groups * each[k]);
     record_end(to, *bytes);
+    return MEOPT_OK;
+}
+
+int meopt_state_average(const void *record, size_t bytes, float *values, int64_t count,
+                        struct meopt_error *err)
+{
+    struct open_record o;
+    int status = record_open(&o, record, bytes, err);
+    if (status) return status;
+    if (!(o.r.flags & RECORD_AVERAGE) || !o.r.updates)
+        return optim_fail(err, MEOPT_BAD_STATE, "a state has no average of the weights");
+    if (!values || count < 0 || optim_groups(count) != o.groups)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "a state has %lld groups of 64 elements, not %lld elements", (long long)o.groups,
+                          (long long)count);
+    for (int64_t i = 0; i < count; i++) {
+        uint16_t half;
+        memcpy(&half, o.arrays[3] + 2 * i, 2);
+        uint32_t single = (uint32_t)half << 16;
+        memcpy(&values[i], &single, 4);
+    }
     return MEOPT_OK;
 }

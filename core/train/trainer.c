@@ -157,6 +157,7 @@ int trainer_optimizer(const struct trainer *t, struct meopt_options *o, struct e
     o->always_adapt = c->optim.always_adapt;
     o->decoupled_decay = c->optim.decoupled_decay;
     o->seed = (uint64_t)c->train.seed;
+    o->average_decay = c->train.ema;
     o->small_count = 0; /* the tower decides by role which tensors are fp32 */
     if (t->release && t->micro < t->batch && !t->dp) o->accumulator = MEOPT_STATE_BF16;
     return 0;

@@ -154,6 +154,19 @@ static void rows_free(const struct trainer *t, struct weights_row *rows)
     free(rows);
 }
 
+/* Returns the further members of the manifest. averaged: the tensors of model.safetensors with an average
+ * (train.ema), in the order of the records. NULL: out of memory. */
+static json_t *manifest_members(const struct trainer *t, const struct weights_row *rows)
+{
+    json_t *more = json_pack("{s:f}", "previous_norm", t->previous_norm);
+    if (!more || !(t->config->train.ema > 0)) return more;
+    json_t *averaged = json_array();
+    for (int i = 0; i < t->tensor_count; i++)
+        json_array_append_new(averaged, json_string(rows[t->parameter_of[i]].name));
+    json_object_set_new(more, "averaged", averaged);
+    return more;
+}
+
 static int gather_records(void *context, struct checkpoint_written *all, struct error *err)
 {
     struct saving *s = context;
@@ -181,7 +194,7 @@ static int save_rank0(struct saving *s, int keep, struct error *err)
                                          .tensor_count = tower->parameter_count,
                                          .records = records,
                                          .record_count = t->tensor_count,
-                                         .more = json_pack("{s:f}", "previous_norm", t->previous_norm),
+                                         .more = manifest_members(t, rows),
                                          .metadata = metadata.metadata,
                                          .writers = dp_sharded(t) ? t->ranks.size : 1,
                                          .gather = gather_records,

@@ -17,6 +17,8 @@ struct optim_kernels {
     void (*state_in)(const struct optim_task *task, int64_t begin, int64_t end, const float *m,
                      const float *v);
     void (*state_out)(const struct optim_task *task, int64_t begin, int64_t end, float *m, float *v);
+    /* Updates the average of the weights, after `step`. */
+    void (*average)(const struct optim_task *task, int64_t begin, int64_t end);
 };
 
 /* Returns the kernels called `name`, NULL if unknown or not runnable. name NULL: those of MEOPT_CPU_ISA, else

@@ -9,7 +9,8 @@ const struct optim_kernels optim_kernels_avx512 = {"avx512",
                                                    optim_weights_in_avx512,
                                                    optim_weights_out_avx512,
                                                    optim_state_in_avx512,
-                                                   optim_state_out_avx512};
+                                                   optim_state_out_avx512,
+                                                   optim_average_avx512};
 #else
 typedef int optim_avx512_not_here;
 #endif

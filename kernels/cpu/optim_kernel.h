@@ -512,3 +512,33 @@ void OPTIM_NAME(optim_state_out)(const struct optim_task *t, int64_t begin, int6
         if (v) store_wide_state(v, 0, STATE_F32, y, NULL);
     }
 }
+
+/* ---- Average of the weights ---------------------------------------------------------------------------- */
+
+void OPTIM_NAME(optim_average)(const struct optim_task *t, int64_t begin, int64_t end)
+{
+    struct random_keys keys = random_keys(t);
+    word words[RANDOM_GROUPS][SUBVECTORS];
+    int64_t filled = -RANDOM_GROUPS; /* group of the whole tensor that words begins with */
+    keys.step[1] |= (uint32_t)RANDOM_AVERAGE << 24;
+    for (int64_t group = begin; group < end; group++) {
+        int64_t whole = t->first_group + group;
+        if (!OPTIM_AVERAGES(t, group)) {
+            group += OPTIM_CHUNK - 1 - whole % OPTIM_CHUNK;
+            continue;
+        }
+        if (whole >= filled + RANDOM_GROUPS) random_fill(&keys, filled = whole & ~(int64_t)1, words);
+        real w[VECTORS], e[VECTORS];
+        word random[VECTORS];
+        size_t at = (size_t)group * OPTIM_GROUP, wb = optim_weight_bytes(t->weight_format);
+        const char *weights = (const char *)t->weights + at * wb;
+        float last[OPTIM_GROUP] = {0};
+        if (at + OPTIM_GROUP > (size_t)t->count)
+            weights = memcpy(last, weights, ((size_t)t->count - at) * wb);
+        load_weights(w, t, weights, group);
+        load_wide_state(e, t->average, group, STATE_BF16);
+        for (int i = 0; i < VECTORS; i++) e[i] = real_fma(w[i] - e[i], real_all(t->average_rest), e[i]);
+        random_rotate(random, words[whole - filled]);
+        store_wide_state(t->average, group, STATE_BF16, e, random);
+    }
+}

@@ -197,6 +197,31 @@ DEVICE int64_t carried(const optim_task *t, int64_t bad, int64_t before)
     return accumulated && before > bad ? before : bad;
 }
 
+/* Updates the average of a chunk's weights, which this block has stored. An octet takes a group at a time. */
+DEVICE void average_chunk(const optim_task *t, int64_t begin, int64_t end)
+{
+    int u = THREAD % OCTET;
+    for (int64_t group = begin + THREAD / OCTET; group < end; group += OPTIM_THREADS / OCTET) {
+        if (!OPTIM_AVERAGES(t, group)) continue;
+        uint64_t whole = (uint64_t)(t->first_group + group), block = whole / 2 * 8 + (uint64_t)u;
+        uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), t->step[0],
+                               t->step[1] | (uint32_t)RANDOM_AVERAGE << 24},
+                 words[4];
+        real w[LANE_ELEMENTS], e[LANE_ELEMENTS];
+        word random[LANE_ELEMENTS];
+        philox4x32_10(counter, t->key, words);
+        load_weights(w, t, group, u, t->count - group * OPTIM_GROUP);
+        load_wide(e, t->average, group, STATE_BF16, u, OPTIM_GROUP);
+        for (int k = 0; k < LANE_ELEMENTS; k++) {
+            int turn = k / 2 * 8;
+            word x = whole % 2 ? (k % 2 ? words[3] : words[2]) : (k % 2 ? words[1] : words[0]);
+            random[k] = turn ? x << turn | x >> (32 - turn) : x;
+            e[k] = real_fma(w[k] - e[k], t->average_rest, e[k]);
+        }
+        store_wide(t->average, group, STATE_BF16, e, random, u, OPTIM_GROUP);
+    }
+}
+
 /* M, V: m_format and v_format as compile-time constants, or ANY */
 enum { ANY = -9 };
 template <int M, int V> DEVICE void step_chunk(const optim_row *tasks, int count, optim_partial *partials)
@@ -231,7 +256,8 @@ template <int M, int V> DEVICE void step_chunk(const optim_row *tasks, int count
         bad[octet] = failed;
         wide_groups[octet] = widened;
     }
-    barrier();
+    barrier(); /* also: the weights are stored */
+    if (t->average_every && !t->norms_only) average_chunk(t, begin, end);
     if (THREAD < batches)
         for (int kind = 0; kind < 3; kind++) {
             double total = 0;

@@ -325,6 +325,7 @@ static void every_rule_and_format_has_the_cpu_s_bits(void **unused)
                 o.seed = 12345678901234ull;
                 if (rule == MEOPT_APSGD) o.momentum = s % 3 ? 0.9 : 0, o.nesterov = s % 3 == 2;
                 o.maximize = number % 2;
+                o.average_decay = number % 3 && (rule != MEOPT_APSGD || o.momentum > 0) ? 0.99 : 0;
                 int mode = number % 9;
                 if (mode == 1) o.accumulator = s % 2 ? MEOPT_STATE_BF16 : MEOPT_STATE_8BIT;
                 snprintf(what, sizeof what, "%s, weights %s, states %d %d, mode %d", meopt_rule_name(rule),

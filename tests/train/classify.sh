@@ -14,7 +14,7 @@ done
 cat >vit.yaml <<'END'
 model: {family: dinov2, init: random, width: 32, depth: 3, heads: 2, hidden: 64, patch: 7, drop_path: 0.4}
 data: {root: images, image_size: 28, workers: 1}
-train: {objective: classify, batch_size: 12, steps: 6, checkpoint_steps: 2, label_smoothing: 0.1}
+train: {objective: classify, batch_size: 12, steps: 6, checkpoint_steps: 2, label_smoothing: 0.1, ema: 0.9}
 optim: {lr: 1.0e-3, warmup_steps: 2, head_lr_scale: 1}
 device: {type: cpu}
 END
@@ -50,6 +50,13 @@ shared="train.global_batch=12 train.micro_batch=4"
 }
 same one optimizer
 same one parameters
+for name in one ranks3 optimizer parameters; do
+    "$MEOPT" export "$name" --ema --out "$name.ema" >out 2>log || fail "$name: export --ema: exit $?"
+    cmp one.ema "$name.ema" || fail "$name: another average than one"
+done
+"$MEOPT" export one --out one.last >out 2>log || fail "one: export: exit $?"
+! cmp -s one.ema one.last || fail "one: the average is the last weights"
+[ -z "$(find . -name '*.ema.safetensors')" ] || fail "export --ema left a file"
 python3 - <<'END' || fail "one: metrics"
 import json, math
 lines = [json.loads(line) for line in open("one/metrics.jsonl")]
