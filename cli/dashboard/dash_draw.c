@@ -97,9 +97,11 @@ static void draw_title(const struct dash *d, const struct dash_rect *r)
         dash_put(r->y, r->x, space - 1, A_BOLD, name);
         dash_put(r->y, r->x + space - (screen_ascii ? 3 : 1), 3, A_BOLD, screen_ascii ? "..." : "…");
     } else dash_put(r->y, r->x, space, A_BOLD, name);
-    snprintf(line, sizeof line, "  %s %s %s%s", f->teacher[0] ? f->teacher : "teacher",
-             screen_ascii ? "->" : "→", f->student[0] ? f->student : "student",
-             f->use_meopt ? "  meopt" : "");
+    const char *student = f->student[0] ? f->student : "student", *meopt = f->use_meopt ? "  meopt" : "";
+    if (f->taught)
+        snprintf(line, sizeof line, "  %s %s %s%s", f->teacher[0] ? f->teacher : "teacher",
+                 screen_ascii ? "->" : "→", student, meopt);
+    else snprintf(line, sizeof line, "  %s%s", student, meopt);
     if ((f->teacher[0] || f->student[0]) && x + screen_width(line) <= r->x + space)
         dash_put(r->y, x, r->w, dash_paint(PAIR_DIM), line);
     else if (f->use_meopt && x + 7 <= r->x + space) dash_put(r->y, x, 7, dash_paint(PAIR_DIM), "  meopt");
