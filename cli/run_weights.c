@@ -22,19 +22,16 @@ int run_weights_config(struct config *c, char **run, char **operands, int count,
                   : config_load(c, operands[0], operands + 1, count - 1, err);
 }
 
-/* Opens and verifies the chosen checkpoint. */
-static int open_checkpoint(struct checkpoint *c, const char *run, enum run_checkpoint which,
-                           struct error *err)
+int run_checkpoint_open(struct checkpoint *c, const char *run, enum run_checkpoint which, struct error *err)
 {
-    static const struct checkpoint_share alone = {.count = 1};
     struct checkpoint_best best = {.step = -1};
     if (which != RUN_NEWEST) checkpoint_best_read(run, &best);
-    if (best.step >= 0) return checkpoint_scan(c, run, best.step, &alone, err);
+    if (best.step >= 0) return checkpoint_scan(c, run, best.step, NULL, err);
     *c = (struct checkpoint){.step = -1, .at = -1, .model_file = -1};
     int code = which == RUN_BEST ? 0 : checkpoint_newest(c, run, false, err);
     if (code || c->step >= 0) return code;
     code = which == RUN_BEST
-               ? error_set(err, EXIT_FAILED, "see 'meopt eval --help'", "has no best checkpoint")
+               ? error_set(err, EXIT_FAILED, "use --checkpoint last", "has no best checkpoint")
                : error_set(err, EXIT_FAILED, "to save one: meopt checkpoint RUN", "has no checkpoint");
     error_at(err, run, 0, 0);
     return code;
@@ -44,7 +41,7 @@ int run_weights_use(struct config *config, const char *run, enum run_checkpoint 
                     struct error *err)
 {
     struct checkpoint c;
-    int code = open_checkpoint(&c, run, which, err);
+    int code = run_checkpoint_open(&c, run, which, err);
     char *relative = code ? NULL : path_join(c.directory, "model.safetensors"),
          *path = relative ? realpath(relative, NULL) : NULL;
     *step = c.step;

@@ -9,7 +9,10 @@
  * it, and the configuration with config_free, also after an error. */
 int run_weights_config(struct config *config, char **run, char **operands, int count, struct error *err);
 
+struct checkpoint;
 enum run_checkpoint { RUN_BEST_OR_NEWEST, RUN_BEST, RUN_NEWEST };
+/* Opens and verifies a checkpoint of the run; to be closed in any case. EXIT_FAILED: there is none. */
+int run_checkpoint_open(struct checkpoint *c, const char *run, enum run_checkpoint which, struct error *err);
 /* Sets the student's weights to those of a checkpoint of the run, which is verified, and *step to its
  * step. */
 int run_weights_use(struct config *config, const char *run, enum run_checkpoint which, int64_t *step,

@@ -5,6 +5,7 @@
 #include "cli/commands/export_directory.h"
 #include "cli/commands/export_hf.h"
 #include "cli/run_name.h"
+#include "cli/run_weights.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/nn/metadata.h"
@@ -32,7 +33,7 @@ struct task {
     bool bf16, no_head, average;
     bool described; /* heads and activation are known: not for runs made before meta.json had them */
     char *out;
-    struct checkpoint newest;
+    struct checkpoint from;
     struct config config;
     struct model_shape model_shape;
     json_t *classes; /* their names, from meta.json; NULL: none */
@@ -44,7 +45,7 @@ static int read_description(struct task *t, struct error *err)
 {
     enum { MOST_BYTES = 64 << 20 };
     struct metadata_found own;
-    int code = metadata_read(&own, t->newest.model, err);
+    int code = metadata_read(&own, t->from.model, err);
     if (code) return code;
     char *path = path_join(t->run, "meta.json"), *text = NULL;
     size_t bytes = 0;
@@ -79,7 +80,7 @@ static int read_student(struct task *t, struct error *err)
 {
     int code = config_load_below(&t->config, t->run, NULL, 0, err);
     if (!code) code = read_description(t, err);
-    if (!code) code = model_shape_infer(&t->model_shape, t->newest.model, t->config.model_s.head_dim, err);
+    if (!code) code = model_shape_infer(&t->model_shape, t->from.model, t->config.model_s.head_dim, err);
     if (t->model_shape.classes == CLASSES_UNKNOWN) t->model_shape.classes = 0;
     return code;
 }
@@ -87,7 +88,7 @@ static int read_student(struct task *t, struct error *err)
 /* Warns if the distillation head is omitted; classes of libraries do not have it. */
 static void report_head(const struct task *t)
 {
-    if (!t->no_head && weights_find(t->newest.model, "distill_head.weight") >= 0)
+    if (!t->no_head && weights_find(t->from.model, "distill_head.weight") >= 0)
         log_warn("omitting the student's distillation head (distill_head.*): the embeddings are those of the "
                  "tower");
 }
@@ -162,6 +163,7 @@ static int write_directory(const struct task *t, const struct rename_keys *r, co
     if (code) return code;
     code = t->merge ? export_hf_copy(d.side, t->merge, err)
                     : export_hf_write(d.side, &t->model_shape, t->classes, &t->config, t->bf16, err);
+    if (code && !err->file[0]) error_at(err, t->from.directory, 0, 0);
     char *path = path_join(d.side, "model.safetensors");
     if (!code)
         code = weights_write_safetensors(path, rename_keys_rows(r), rename_keys_count(r), metadata, err);
@@ -189,14 +191,14 @@ static int check_out(const struct task *t, struct error *err)
     return error_set(err, EXIT_USAGE, "use a different file", "--out is the same file as --merge");
 }
 
-static int export_newest(struct task *t, struct error *err)
+static int export_checkpoint(struct task *t, struct error *err)
 {
     struct weights *original = NULL, *average = NULL;
     struct rename_keys *r;
     int code = check_out(t, err);
     if (!code) code = read_student(t, err);
-    if (!code && t->average) code = export_average_open(&average, &t->newest, t->out, err);
-    rename_keys_open(&r, average ? average : t->newest.model, t->bf16 ? DTYPE_BF16 : DTYPE_F32);
+    if (!code && t->average) code = export_average_open(&average, &t->from, t->out, err);
+    rename_keys_open(&r, average ? average : t->from.model, t->bf16 ? DTYPE_BF16 : DTYPE_F32);
     if (!code) code = make_rows(t, r, &original, err);
     if (!code) code = write_rows(t, r, err);
     rename_keys_close(r);
@@ -219,24 +221,24 @@ static int export_in(const struct arguments *args, const char *run, struct error
     if (t.format == FORMAT_OPENCLIP && !t.merge)
         return error_set(err, EXIT_USAGE, "give the model of the student's tower: --merge FILE",
                          "open_clip loads complete models, but the student is only an image tower");
-    int code = checkpoint_newest(&t.newest, t.run, false, err);
-    if (!code && t.newest.step < 0) {
-        code = error_set(err, EXIT_FAILED, "to save one: meopt checkpoint RUN", "has no checkpoint");
-        error_at(err, t.run, 0, 0);
+    bool best = strcmp(argument_text(args, "checkpoint", "last"), "best") == 0;
+    int code = run_checkpoint_open(&t.from, run, best ? RUN_BEST : RUN_NEWEST, err);
+    if (code) {
+        checkpoint_close(&t.from);
+        return code;
     }
-    if (code) return code;
     const char *out = argument_text(args, "out", NULL);
     t.out = out ? xstrdup(out) : path_join(t.run, formats[t.format].out);
-    code = export_newest(&t, err);
+    code = export_checkpoint(&t, err);
     if (!code && argument_flag(args, "json"))
         print_json(json_pack("{s:o, s:o, s:I, s:s, s:o}", "path", path_json(t.out), "run", path_json(t.run),
-                             "step", (json_int_t)t.newest.step, "format", formats[t.format].name, "merge",
+                             "step", (json_int_t)t.from.step, "format", formats[t.format].name, "merge",
                              t.merge ? path_json(t.merge) : json_null()));
     else if (!code)
-        printf("%s: the student at step %lld%s%s\n", t.out, (long long)t.newest.step, t.merge ? " in " : "",
+        printf("%s: the student at step %lld%s%s\n", t.out, (long long)t.from.step, t.merge ? " in " : "",
                t.merge ? t.merge : "");
     free(t.out);
-    checkpoint_close(&t.newest);
+    checkpoint_close(&t.from);
     return code;
 }
 
@@ -253,6 +255,7 @@ static const struct option options[] = {
     {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
     {"format", 0, OPTION_TEXT, "FORMAT", "pt|safetensors|hf|timm|torchvision|openclip", 0, 0,
      "output format (default safetensors)"},
+    {"checkpoint", 0, OPTION_TEXT, "WHICH", "best|last", 0, 0, "checkpoint of the run (default last)"},
     {"merge", 0, OPTION_TEXT, "ORIGINAL", NULL, 0, 0,
      "write all tensors of this checkpoint, with the student's tower"},
     {"no-head", 0, OPTION_FLAG, NULL, NULL, 0, 0, "leave out the distillation head or classifier"},

@@ -282,6 +282,8 @@ static int check_options(const struct arguments *args, struct error *err)
     bool at = argument_int(args, "at", -1) >= 0;
     if (resume && argument_text(args, "from", NULL))
         return error_set(err, EXIT_USAGE, "remove --from", "--from cannot be used with --resume");
+    if (argument_text(args, "checkpoint", NULL) && !argument_text(args, "from", NULL))
+        return error_set(err, EXIT_USAGE, "add --from RUN", "--checkpoint requires --from");
     if (at && !resume) return error_set(err, EXIT_USAGE, "add --resume RUN", "--at requires --resume");
     if (resume && !at && (argument_text(args, "name", NULL) || argument_text(args, "run-dir", NULL)))
         return error_set(err, EXIT_USAGE, "remove it, or add --at STEP",
@@ -395,6 +397,8 @@ static const struct option options[] = {
      "with --resume: from its checkpoint of that step or before it, in a new run next to it"},
     {"from", 0, OPTION_TEXT, "RUN", NULL, 0, 0,
      "start a new run whose student begins with that run's weights"},
+    {"checkpoint", 0, OPTION_TEXT, "WHICH", "best|last", 0, 0,
+     "with --from: checkpoint of that run (default last)"},
     {"resume-if-exists", 0, OPTION_FLAG, NULL, NULL, 0, 0,
      "resume the run --name if it exists, else start it"},
     {"force-resume", 0, OPTION_LIST, "KEY", NULL, 0, 0,

@@ -22,22 +22,21 @@ static int write_object(const char *directory, const char *name, json_t *object,
     return code;
 }
 
-/* Returns the hidden width that Dinov2Config computes from its ratio: int(width * ratio), and for SwiGLU
- * two thirds of that, rounded up to a multiple of 8. */
-static int64_t hidden_of(const struct model_shape *g, double ratio)
+/* Returns the hidden width that Dinov2Config computes from its ratio: width * ratio, and for SwiGLU two
+ * thirds of that, rounded up to a multiple of 8. */
+static int64_t hidden_of(const struct model_shape *g, int ratio)
 {
-    int64_t hidden = (int64_t)((double)g->width * ratio);
+    int64_t hidden = g->width * ratio;
     return g->ffn == 1 + ACTIVATION_SWIGLU ? ((int64_t)((double)hidden * 2 / 3) + 7) / 8 * 8 : hidden;
 }
 
-/* Returns the ratio that gives the tower's hidden width; 0: none does. */
-static double ratio_of(const struct model_shape *g)
+/* Returns the ratio that gives the tower's hidden width; 0: none does. Dinov2Config accepts integers only. */
+static int ratio_of(const struct model_shape *g)
 {
-    for (int ratio = 1; ratio <= 16; ratio++)
+    enum { MOST = 64 };
+    for (int ratio = 1; ratio <= MOST; ratio++)
         if (hidden_of(g, ratio) == g->hidden) return ratio;
-    double hidden = (double)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 1.5 : 1);
-    double ratio = (hidden + 0.25) / (double)g->width;
-    return hidden_of(g, ratio) == g->hidden ? ratio : 0;
+    return 0;
 }
 
 /* Returns the name of the activation in transformers. */
@@ -56,21 +55,18 @@ static double norm_eps(const struct model_shape *g)
     return strtod(text, NULL);
 }
 
-static json_t *dinov2(const struct model_shape *g, double ratio)
+static json_t *dinov2(const struct model_shape *g, int ratio)
 {
     static const char *const names[2][2] = {
         {"Dinov2Model", "Dinov2ForImageClassification"},
         {"Dinov2WithRegistersModel", "Dinov2WithRegistersForImageClassification"}};
     bool registers = g->registers > 0;
-    json_t *o =
-        json_pack("{s:[s], s:s, s:b, s:s, s:b, s:f, s:f}", "architectures", names[registers][g->classes > 0],
-                  "model_type", registers ? "dinov2_with_registers" : "dinov2", "use_swiglu_ffn",
-                  g->ffn == 1 + ACTIVATION_SWIGLU, "hidden_act", activation_of(g), "qkv_bias", 1,
-                  "layer_norm_eps", norm_eps(g), "layerscale_value", 1.0);
-    if (!o) return NULL;
-    bool whole = ratio >= 1 && ratio <= 16 && ratio - (double)(int)ratio <= 0;
-    json_object_set_new(o, "mlp_ratio", whole ? json_integer((int)ratio) : json_real(ratio));
-    if (registers) json_object_set_new(o, "num_register_tokens", json_integer((json_int_t)g->registers));
+    json_t *o = json_pack("{s:[s], s:s, s:b, s:s, s:b, s:f, s:f, s:i}", "architectures",
+                          names[registers][g->classes > 0], "model_type",
+                          registers ? "dinov2_with_registers" : "dinov2", "use_swiglu_ffn",
+                          g->ffn == 1 + ACTIVATION_SWIGLU, "hidden_act", activation_of(g), "qkv_bias", 1,
+                          "layer_norm_eps", norm_eps(g), "layerscale_value", 1.0, "mlp_ratio", ratio);
+    if (o && registers) json_object_set_new(o, "num_register_tokens", json_integer((json_int_t)g->registers));
     return o;
 }
 
@@ -159,6 +155,17 @@ static json_t *three(const float values[3])
     return list;
 }
 
+/* Warns if transformers crops a square image at a different pixel: it rounds half a margin down, PIL half to
+ * even. */
+static void report_crop(const struct preprocess *how, json_int_t side, json_int_t resized)
+{
+    if (how->as == RESIZE_AS_PIL && how->resize != RESIZE_EXACT && (resized - side) % 4 == 3)
+        log_warn(
+            "transformers crops %lld of %lld px from pixel %lld on, the run from %lld on: embeddings differ",
+            (long long)side, (long long)resized, (long long)(resized - side) / 2,
+            (long long)(resized - side) / 2 + 1);
+}
+
 /* Returns the configuration of the student's preprocessing. */
 static json_t *images(const struct config *config)
 {
@@ -170,11 +177,12 @@ static json_t *images(const struct config *config)
                        : config->data.pipeline == DATA_PIPELINE_SIGLIP ? "SiglipImageProcessor"
                        : config->data.pipeline == DATA_PIPELINE_DINOV2 ? "BitImageProcessor"
                                                                        : "CLIPImageProcessor";
-    json_t *o =
-        json_pack("{s:s, s:b, s:b, s:b, s:b, s:b, s:i, s:f, s:{s:I, s:I}}", "image_processor_type", name,
-                  "do_convert_rgb", 1, "do_resize", how.resize != RESIZE_EXACT, "do_center_crop", 1,
-                  "do_rescale", 1, "do_normalize", 1, "resample", filters[how.resample], "rescale_factor",
-                  1.0 / 255, "crop_size", "height", side, "width", side);
+    report_crop(&how, side, resized);
+    json_t *o = json_pack(
+        "{s:s, s:b, s:b, s:b, s:b, s:b, s:i, s:f, s:{s:I, s:I}, s:s}", "image_processor_type", name,
+        "do_convert_rgb", 1, "do_resize", how.resize != RESIZE_EXACT, "do_center_crop", 1, "do_rescale", 1,
+        "do_normalize", 1, "resample", filters[how.resample], "rescale_factor", 1.0 / 255, "crop_size",
+        "height", side, "width", side, PREPROCESS_RESIZE_AS, data_resize_as_names[1 + how.as]);
     if (!o) return NULL;
     json_object_set_new(o, "size",
                         how.resize == RESIZE_SQUASH
@@ -188,7 +196,7 @@ static json_t *images(const struct config *config)
 int export_hf_write(const char *directory, const struct model_shape *g, const json_t *classes,
                     const struct config *config, bool bf16, struct error *err)
 {
-    double ratio = ratio_of(g);
+    int ratio = ratio_of(g);
     struct key_map as;
     bool plain = names_library(&as, LIBRARY_TRANSFORMERS, g) && names_plain(&as),
          family = g->family == FAMILY_DINOV2 && !plain,
@@ -196,9 +204,9 @@ int export_hf_write(const char *directory, const struct model_shape *g, const js
     double theta;
     int code = rope_theta(g, &theta, err);
     if (code) return code;
-    if (family && ratio <= 0)
+    if (family && !ratio)
         return error_set(err, EXIT_CONFIG, "use --format pt, safetensors or timm",
-                         "transformers' DINOv2 does not support a hidden width of %lld with width %lld",
+                         "transformers' DINOv2 expects an integer mlp_ratio, found hidden width %lld of %lld",
                          (long long)g->hidden, (long long)g->width);
     json_t *o = plain                        ? vit(g)
                 : family                     ? dinov2(g, ratio)

@@ -25,13 +25,18 @@
 static int from_run(char **weights, const struct arguments *args, struct error *err)
 {
     int code;
-    int64_t step = -1;
+    bool best = strcmp(argument_text(args, "checkpoint", "last"), "best") == 0;
+    struct checkpoint_best found = {.step = -1};
+    int64_t step;
     char *run =
         run_named(argument_text(args, "from", NULL), argument_text(args, "run-dir", NULL), &code, err);
-    if (!code) code = checkpoint_before(run, INT64_MAX, &step, err);
+    if (!code && best) checkpoint_best_read(run, &found);
+    step = found.step;
+    if (!code && !best) code = checkpoint_before(run, INT64_MAX, &step, err);
     if (!code && step < 0) {
-        code = error_set(err, EXIT_FAILED, "to save one: meopt checkpoint RUN",
-                         "--from: the run has no complete checkpoint");
+        code =
+            error_set(err, EXIT_FAILED, best ? "use --checkpoint last" : "to save one: meopt checkpoint RUN",
+                      "--from: the run has no %s checkpoint", best ? "best" : "complete");
         error_at(err, run, 0, 0);
     }
     char *real = code ? NULL : realpath(run, NULL);

@@ -110,14 +110,18 @@ static int64_t square_of(struct preprocess_found *f, const json_t *value, const 
     return width;
 }
 
+/* Returns the index of a name in a list whose first one is auto, without that one. */
+static int choice_of(struct preprocess_found *f, const char *const *names, const char *what, const char *name)
+{
+    for (int i = 1; names[i]; i++)
+        if (strcmp(names[i], name) == 0) return i - 1;
+    set_unsupported(f, "%s is %s", what, name);
+    return 0;
+}
+
 static void read_filter(struct preprocess_found *f, const char *name)
 {
-    for (int i = 1; data_interpolation_names[i]; i++)
-        if (strcmp(data_interpolation_names[i], name) == 0) {
-            f->how.resample = (enum resample)(i - 1);
-            return;
-        }
-    set_unsupported(f, "the interpolation is %s", name);
+    f->how.resample = (enum resample)choice_of(f, data_interpolation_names, "the interpolation", name);
 }
 
 /* Returns crop_pct for a crop of `side` from an image resized to `resized`. */
@@ -243,7 +247,9 @@ static void read_transformers(struct preprocess_found *f, const json_t *o, const
     if (filter && (!json_is_integer(filter) || number < 0 || number > 5))
         set_unsupported(f, "resample is %s", json_is_integer(filter) ? "not 0 to 5" : "no number");
     else f->how.resample = filters[number];
+    const char *as = text_of(o, PREPROCESS_RESIZE_AS);
     f->how.as = class->as;
+    if (*as) f->how.as = (enum resize_as)choice_of(f, data_resize_as_names, PREPROCESS_RESIZE_AS, as);
     if (f->how.as == RESIZE_AS_HF && (number == 0 || number > 3)) f->how.as = RESIZE_AS_HF_PIL;
     f->how.resize = !resizes ? RESIZE_EXACT : shortest ? RESIZE_SHORTEST : RESIZE_SQUASH;
     f->how.crop_pct = 1;

@@ -16,6 +16,8 @@ struct preprocess_found {
     int64_t usual;         /* input size in the model's own configuration; 0: not given */
     char odd[96];          /* a setting that is not supported; "": none */
 };
+/* Key of preprocessor_config.json: data.resize_as of the run that was exported. transformers ignores it. */
+#define PREPROCESS_RESIZE_AS "meopt_resize_as"
 /* Reads those files. sidecar: the checkpoint's sidecar config. */
 int preprocess_read(struct preprocess_found *found, const struct sidecar *sidecar, const char *checkpoint,
                     const struct weights *weights, struct error *err);

@@ -54,6 +54,20 @@ for r in rows:
     if r["top1"]: assert abs(float(r["top1"]) - int(r["correct"]) / int(r["images"])) < 1e-5
 END
 
+# export and a new run choose the checkpoint, too.
+echo '{"step": 4, "metric": "val_top1", "value": 0.5}' >run/ckpt/best.json
+for which in best last; do
+    "$MEOPT" export run --run-dir . --checkpoint $which -o $which.safetensors --json >out 2>log || fail "export $which: exit $?"
+    [ $which = best ] && step=4 || step=8
+    grep -q "\"step\": $step[,}]" out || fail "export $which: $(cat out), expected step $step"
+    "$MEOPT" train vit.yaml --run-dir . --name from-$which --from run --checkpoint $which --steps 1 --no-dashboard >out 2>log ||
+        fail "train --from $which: exit $?"
+    grep -q "step-0000000$step/model.safetensors" from-$which/config.yaml || fail "train --from $which: other weights"
+done
+cmp -s best.safetensors last.safetensors && fail "export best: the last weights"
+"$MEOPT" train vit.yaml --run-dir . --name none --checkpoint best --no-dashboard >out 2>log
+[ $? = 2 ] || fail "--checkpoint without --from is accepted"
+
 # Images that cannot be decoded are left out.
 echo broken >val/cat/broken.jpg
 check 0 run --json data.max_bad=0.5
@@ -73,6 +87,8 @@ grep -q gnu log || fail "the class is not named"
 rm -r val/gnu
 rm run/ckpt/best.json
 check 1 run --checkpoint best
+"$MEOPT" export run --run-dir . --checkpoint best >out 2>log
+[ $? = 1 ] || fail "export without a best checkpoint"
 check 0 run
 rm -r run/ckpt/step-*
 check 1 run

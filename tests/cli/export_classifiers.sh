@@ -14,7 +14,7 @@ find COCO2014 -name '*.jpg' | sort | head -28 | while read -r image; do
 done
 cat >c.yaml <<'END'
 model: {heads: 2}
-data: {root: images, image_size: 21, workers: 1, pipeline: dinov2}
+data: {root: images, image_size: 21, workers: 1}
 train: {objective: classify, batch_size: 7, steps: 3}
 optim: {lr: 1.0e-2, warmup_steps: 0, head_lr_scale: 1}
 device: {type: cpu}
@@ -55,8 +55,21 @@ for run in plain vision; do export_as 0 $run torchvision; done
 for run in two registers; do export_as 7 $run timm; done
 for run in gap two class mean; do export_as 7 $run torchvision; done
 export_as 7 gap hf
+"$MEOPT" train c.yaml --run-dir . --name wide --no-dashboard model.family=dinov2 model.init=random model.width=32 model.depth=1 \
+    model.hidden=72 model.patch=7 >out 2>log || fail "wide: exit $?"
+export_as 7 wide hf # Dinov2Config has whole ratios of the widths only
+grep -q '72.*32' log && grep -q wide/ log || fail "the widths or the file are not named"
+[ ! -e wide/student-hf ] || fail "a refused export left a directory"
+export_as 0 wide timm
 for run in plain vision class mean; do again $run timm $run/student-timm.safetensors; done
 for run in plain vision two registers; do again $run hf $run/student-hf; done
+grep -q '"meopt_resize_as": "pil"' two/student-hf/preprocessor_config.json || fail "preprocessor_config.json does not name the resize"
+train hf "$data/hf-dinov2" data.resize_as=hf
+export_as 0 hf safetensors
+export_as 0 hf hf
+train hf-own hf/student.safetensors data.resize_as=hf
+again hf hf hf/student-hf # reads the setting
+[ "$(first_loss hf-own)" != "$(first_loss two-own)" ] || fail "data.resize_as makes no difference here"
 again plain torchvision plain/student-torchvision.pt
 export_as 0 plain pt --no-head
 export_as 0 vision torchvision --merge "$data/torchvision-vit/model.safetensors" -o merged.safetensors
@@ -109,5 +122,8 @@ same("class", hf_logits("class", "Dinov2"), timm_logits("class", mlp_ratio=2, in
 same("mean", hf_logits("mean", "Dinov2"), timm_logits("mean", mlp_ratio=2, init_values=1.0, global_pool="avg", fc_norm=False))
 timm_logits("gap", mlp_ratio=1.5, global_pool="avg")
 hf_logits("two", "Dinov2")
+processor = transformers.AutoImageProcessor.from_pretrained("hf/student-hf")
+image = torch.randint(0, 256, (3, 40, 30), dtype=torch.uint8)
+assert processor(image, return_tensors="pt")["pixel_values"].shape == (1, 3, 21, 21)
 hf_logits("registers", "Dinov2WithRegisters")
 PYTHON

@@ -150,6 +150,8 @@ static void what_is_not_known_here_is_refused_unless_keys_say_it(void **state)
          "28|56"},
         {PROCESSOR, "{\"image_processor_type\": \"CLIPImageProcessor\", \"do_center_crop\": false}", "crop"},
         {PROCESSOR, "{\"image_processor_type\": \"CLIPImageProcessor\", \"resample\": 9}", "resample|0|5"},
+        {PROCESSOR, "{\"image_processor_type\": \"CLIPImageProcessor\", \"meopt_resize_as\": \"gd\"}",
+         "meopt_resize_as|gd"},
         {PROCESSOR, "{\"image_processor_type\": \"CLIPImageProcessor\", \"rescale_factor\": 0}",
          "rescale_factor| 0"},
         {PROCESSOR, "{\"image_processor_type\": \"CLIPImageProcessor\", \"do_pad\": true}", "do_pad"},
