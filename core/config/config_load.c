@@ -371,8 +371,8 @@ static void read_override(struct load *l, const char *text)
         error_set(&e, EXIT_CONFIG, hint, "%s", message);
         report_problem(l, true, &e);
     } else {
-        l->config->origins[key] =
-            (struct config_origin){.from = ORIGIN_OVERRIDE, .of_model = config_key_of_model(name)};
+        bool of_model = l->config->origins[key].of_model || config_key_of_model(name);
+        l->config->origins[key] = (struct config_origin){.from = ORIGIN_OVERRIDE, .of_model = of_model};
         value_store(l->config, key, &value, given);
     }
     free(given);
