@@ -2,17 +2,9 @@
 # meopt eval: the figures of the run's metrics, of its best and its last checkpoint and of a configuration; the table of classes adds up; what
 # cannot be evaluated has its exit code.
 set -u
-. "$MEOPT_SOURCE/tests/train/quickstart.sh"
-logs='out log'
-number=0
-find "$work/sample/COCO2014" -name '*.jpg' | sort | head -38 | while read -r image; do
-    class=$(echo cat dog 'emu,"wild"' | cut -d ' ' -f $((number % 3 + 1)))
-    part=images
-    [ $number -ge 24 ] && part=val
-    number=$((number + 1))
-    mkdir -p "$part/$class"
-    mv "$image" "$part/$class/"
-done
+. "$MEOPT_SOURCE/tests/train/classifier.sh"
+arrange 24 images cat dog 'emu,"wild"'
+arrange 14 val cat dog 'emu,"wild"'
 rm -r val/dog
 cat >vit.yaml <<'END'
 model: {family: dinov2, init: random, width: 32, depth: 2, heads: 2, hidden: 64, patch: 7, drop_path: 0.2}

@@ -2,15 +2,8 @@
 # Training a classifier: one, two and three ranks, sharded or not, killed and resumed, streamed and offloaded, it ends with the same bytes; the
 # plan is the measured memory; the classes belong to the run; what the objective does not read is refused.
 set -u
-. "$MEOPT_SOURCE/tests/train/quickstart.sh"
-logs='out log'
-number=0
-find "$work/sample/COCO2014" -name '*.jpg' | sort | head -36 | while read -r image; do
-    class=$(echo cat dog emu | cut -d ' ' -f $((number % 3 + 1)))
-    number=$((number + 1))
-    mkdir -p "images/$class"
-    mv "$image" "images/$class/"
-done
+. "$MEOPT_SOURCE/tests/train/classifier.sh"
+arrange 36 images cat dog emu
 cat >vit.yaml <<'END'
 model: {family: dinov2, init: random, width: 32, depth: 3, heads: 2, hidden: 64, patch: 7, drop_path: 0.4}
 data: {root: images, image_size: 28, workers: 1}
@@ -18,18 +11,6 @@ train: {objective: classify, batch_size: 12, steps: 6, checkpoint_steps: 2, labe
 optim: {lr: 1.0e-3, warmup_steps: 2, head_lr_scale: 1}
 device: {type: cpu}
 END
-train() { # NAME CODE ARGUMENT...
-    name=$1 want=$2
-    shift 2
-    "$MEOPT" train vit.yaml --run-dir . --name "$name" --no-dashboard "$@" >out 2>log
-    got=$?
-    [ "$got" = "$want" ] || fail "$name: exit $got, expected $want"
-}
-same() { # A B: weights and the metrics of each step
-    cmp "$1/ckpt/step-00000006/model.safetensors" "$2/ckpt/step-00000006/model.safetensors" || fail "$2: other weights than $1"
-    for run in "$1" "$2"; do sed 's/"images_per_s".*//' "$run/metrics.jsonl" >"$run.metrics"; done
-    cmp "$1.metrics" "$2.metrics" || fail "$2: other metrics than $1"
-}
 same_states() { # A B
     same "$1" "$2"
     cmp "$1/ckpt/step-00000006/optimizer.bin" "$2/ckpt/step-00000006/optimizer.bin" || fail "$2: other states than $1"

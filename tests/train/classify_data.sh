@@ -2,16 +2,9 @@
 # Data of a classification: augmented and mixed images are the same on any number of ranks and data workers, and after a kill; a list and
 # directories give the same run; classes and validation images that do not fit are refused before training.
 set -u
-. "$MEOPT_SOURCE/tests/train/quickstart.sh"
-logs='out log'
-number=0
-find "$work/sample/COCO2014" -name '*.jpg' | sort | head -30 | while read -r image; do
-    class=$(echo cat dog emu | cut -d ' ' -f $((number % 3 + 1)))
-    part=$([ "$number" -lt 24 ] && echo train || echo val)
-    number=$((number + 1))
-    mkdir -p "images/$part/$class"
-    mv "$image" "images/$part/$class/"
-done
+. "$MEOPT_SOURCE/tests/train/classifier.sh"
+arrange 24 images/train cat dog emu
+arrange 6 images/val cat dog emu
 cat >vit.yaml <<'END'
 model: {family: dinov2, init: random, width: 32, depth: 2, heads: 2, hidden: 64, patch: 7}
 data: {root: images, val: images, image_size: 28, workers: 1, augment: true, randaugment: 9, erasing: 0.25, mixup: 0.8, cutmix: 1.0}
@@ -19,18 +12,6 @@ train: {objective: classify, batch_size: 12, micro_batch: 4, global_batch: 12, s
 optim: {lr: 1.0e-3, warmup_steps: 2}
 device: {type: cpu}
 END
-train() { # NAME CODE ARGUMENT...
-    name=$1 want=$2
-    shift 2
-    "$MEOPT" train vit.yaml --run-dir . --name "$name" --no-dashboard "$@" >out 2>log
-    got=$?
-    [ "$got" = "$want" ] || fail "$name: exit $got, expected $want"
-}
-same() { # A B
-    cmp "$1/ckpt/step-00000006/model.safetensors" "$2/ckpt/step-00000006/model.safetensors" || fail "$2: other weights than $1"
-    for run in "$1" "$2"; do sed 's/"images_per_s".*//' "$run/metrics.jsonl" >"$run.metrics"; done
-    cmp "$1.metrics" "$2.metrics" || fail "$2: other metrics than $1"
-}
 
 train one 0
 train workers 0 data.workers=3

@@ -3,17 +3,9 @@
 # streamed and after a kill; the weights are those of a run without it; the best checkpoint stays; what cannot be evaluated is refused before
 # training.
 set -u
-. "$MEOPT_SOURCE/tests/train/quickstart.sh"
-logs='out log'
-number=0
-find "$work/sample/COCO2014" -name '*.jpg' | sort | head -50 | while read -r image; do
-    class=$(echo cat dog emu | cut -d ' ' -f $((number % 3 + 1)))
-    part=images
-    [ $number -ge 36 ] && part=val
-    number=$((number + 1))
-    mkdir -p "$part/$class"
-    mv "$image" "$part/$class/"
-done
+. "$MEOPT_SOURCE/tests/train/classifier.sh"
+arrange 36 images cat dog emu
+arrange 14 val cat dog emu
 cat >vit.yaml <<'END'
 model: {family: dinov2, init: random, width: 32, depth: 3, heads: 2, hidden: 64, patch: 7, drop_path: 0.2}
 data: {root: images, val: val, image_size: 28, workers: 1, mixup: 0.2}
@@ -21,18 +13,6 @@ train: {objective: classify, global_batch: 12, micro_batch: 4, batch_size: 12, e
 optim: {lr: 2.0e-2, warmup_steps: 2, head_lr_scale: 1}
 device: {type: cpu}
 END
-train() { # NAME CODE ARGUMENT...
-    name=$1 want=$2
-    shift 2
-    "$MEOPT" train vit.yaml --run-dir . --name "$name" --no-dashboard "$@" >out 2>log
-    got=$?
-    [ "$got" = "$want" ] || fail "$name: exit $got, expected $want"
-}
-same() { # A B: weights and metrics
-    cmp "$1/ckpt/step-00000012/model.safetensors" "$2/ckpt/step-00000012/model.safetensors" || fail "$2: other weights than $1"
-    for run in "$1" "$2"; do sed 's/,"images_per_s".*//' "$run/metrics.jsonl" >"$run.metrics"; done
-    cmp "$1.metrics" "$2.metrics" || fail "$2: other metrics than $1"
-}
 train one 0
 for ranks in 2 3; do
     train "ranks$ranks" 0 --workers "$ranks"

@@ -2,15 +2,8 @@
 # Frozen parts of a model: trained blocks take the same step as in full training, frozen tensors keep their bytes and no activations; ranks,
 # shards, streaming and a resume change no bit; the learning rate decays by layer.
 set -u
-. "$MEOPT_SOURCE/tests/train/quickstart.sh"
-logs='out log'
-number=0
-find "$work/sample/COCO2014" -name '*.jpg' | sort | head -24 | while read -r image; do
-    class=$(echo cat dog | cut -d ' ' -f $((number % 2 + 1)))
-    number=$((number + 1))
-    mkdir -p "images/$class"
-    mv "$image" "images/$class/"
-done
+. "$MEOPT_SOURCE/tests/train/classifier.sh"
+arrange 24 images cat dog
 cat >vit.yaml <<'END'
 model: {family: dinov2, init: random, width: 64, depth: 4, heads: 2, hidden: 192, patch: 7, pos_grid: 5}
 data: {root: images, image_size: 28, workers: 1}
@@ -31,16 +24,6 @@ def group(name, depth=4):
     if name.startswith("blocks."): return int(name.split(".")[1]) + 1
     return 0 if name.split(".")[0] in ("cls_token", "pos_embed", "patch_embed", "mask_token") else depth + 1
 END
-train() { # NAME CODE ARGUMENT...
-    name=$1 want=$2
-    shift 2
-    "$MEOPT" train vit.yaml --run-dir . --name "$name" --no-dashboard "$@" >out 2>log
-    got=$?
-    [ "$got" = "$want" ] || fail "$name: exit $got, expected $want"
-}
-same() { # A B
-    cmp "$1/ckpt/step-00000004/model.safetensors" "$2/ckpt/step-00000004/model.safetensors" || fail "$2: other weights than $1"
-}
 # Stochastic rounding depends on a tensor's place among the trained ones.
 fp32="train.steps=2 train.precision=fp32 optim.preset=quality optim.state_m=fp32 optim.state_v=fp32"
 # shellcheck disable=SC2086
