@@ -287,10 +287,10 @@ static void map_lost(const struct error *err)
 }
 
 /* Checks that all ranks have the same images. */
-static int on_ready(void *context, const struct data *data, struct error *err)
+static int on_ready(void *context, const struct data *data, const struct data *validation, struct error *err)
 {
     struct progress_printer *printer = context;
-    return worker_ranks_agree(&printer->ranks, data, err);
+    return worker_ranks_agree(&printer->ranks, data, validation, err);
 }
 
 /* Maps the page of reports that the supervisor shares, and finds the one of this worker. */

@@ -120,12 +120,18 @@ int worker_ranks_join(struct worker_ranks *w, const struct arguments *args, stru
     return 0;
 }
 
-int worker_ranks_agree(struct worker_ranks *w, const struct data *data, struct error *err)
+int worker_ranks_agree(struct worker_ranks *w, const struct data *data, const struct data *validation,
+                       struct error *err)
 {
     if (!w->heart) return 0;
     int code = heartbeat_agree(w->heart, "list of images", data_hash(data), err);
-    if (code || !data_classes(data)) return code;
-    return heartbeat_agree(w->heart, "list of classes and labels", data_classes_hash(data), err);
+    if (!code && data_classes(data))
+        code = heartbeat_agree(w->heart, "list of classes and labels", data_classes_hash(data), err);
+    if (!code && validation)
+        code = heartbeat_agree(w->heart, "list of validation images", data_hash(validation), err);
+    if (!code && validation)
+        code = heartbeat_agree(w->heart, "labels of validation images", data_classes_hash(validation), err);
+    return code;
 }
 
 void worker_ranks_step(struct worker_ranks *w, const struct train_progress *p, const struct memory_use *use)

@@ -25,8 +25,9 @@ struct worker_ranks {
  * --join, from the launcher's variables, then waits for the other ranks. No-op for a single rank. */
 int worker_ranks_join(struct worker_ranks *w, const struct arguments *args, struct worker_report *report,
                       struct error *err);
-/* Fails unless all ranks have the same list of images. */
-int worker_ranks_agree(struct worker_ranks *w, const struct data *data, struct error *err);
+/* Fails unless all ranks have the same images, labels and validation images (NULL: none). */
+int worker_ranks_agree(struct worker_ranks *w, const struct data *data, const struct data *validation,
+                       struct error *err);
 /* Updates the values of the heartbeat after a step. */
 void worker_ranks_step(struct worker_ranks *w, const struct train_progress *progress,
                        const struct memory_use *use);

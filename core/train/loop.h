@@ -46,7 +46,7 @@ struct train_listener {
     const char *(*telemetry)(void *context, const struct device *device);
     /* Called when the images are listed, before the run's files change: checks that all ranks have the
      * same. */
-    int (*ready)(void *context, const struct data *data, struct error *err);
+    int (*ready)(void *context, const struct data *data, const struct data *validation, struct error *err);
 };
 
 /* Returns the learning rate of a step, 1 to total. */

@@ -152,7 +152,8 @@ int loop_load(struct train_loop *w, struct config *c, const struct train_resume 
     struct cache_pass pass = {w->run, w->listener, how, changed};
     int code = load_trainer(w, c, &pass, ranks, device, err);
     if (!code) code = stop_while_loading(w, load_data(w, c, err));
-    if (!code && w->listener->ready) code = w->listener->ready(w->listener->context, w->feed.data, err);
+    if (!code && w->listener->ready)
+        code = w->listener->ready(w->listener->context, w->feed.data, w->feed.validation, err);
     if (!code) {
         code = content_compare_images(&w->t->ranks, data_list(w->feed.data), c->data.root, err);
         if (code) w->same_failure = code == EXIT_CONFIG;

@@ -99,6 +99,15 @@ cd there
 rank 1 1 labels 1 data.root="$work/sample/COCO2014" data.labels=/proc/self/cwd/labels.csv; one=$started
 cd ..
 unlike 7 "other labels" '.*rank 1 .*labels.*rank 0'
+# The same of validation images: one is missing on the second host.
+head -n 12 labels.csv >val.csv
+tail -n +2 val.csv >there/val.csv
+set -- data.root="$work/sample/COCO2014" data.labels="$work/labels.csv" data.val=/proc/self/cwd/val.csv
+rank 0 0 validation 0 "$@"; zero=$started
+cd there
+rank 1 1 validation 1 "$@"; one=$started
+cd ..
+unlike 7 "other validation images" '.*rank 1 .*validation.*rank 0'
 configuration=$work/configs/quickstart_dinov2.yaml
 
 # A rank that was started twice, and the whole job, while it trains.
