@@ -221,8 +221,11 @@ static int mpi_rank(const char *out)
     if (r.code) fprintf(stderr, "rank %d: %s\n", r.options.rank, r.err.what);
     if (r.code || r.options.rank != r.options.size - 1) return r.code;
     FILE *f = fopen(out, "wb");
-    bool good = f && fwrite(r.results, sizeof r.results, 1, f) == 1 &&
-                fwrite(r.weights, sizeof *r.weights, (size_t)r.count, f) == (size_t)r.count;
+    bool good = f && fwrite(r.weights, sizeof *r.weights, (size_t)r.count, f) == (size_t)r.count;
+    for (int s = 0; s < STEPS && good; s++) {
+        const struct step_result *is = &r.results[s];
+        good = fprintf(f, "%a %a %a\n", is->loss, is->metrics[0].value, is->grad_norm) > 0;
+    }
     free(r.weights);
     return f && fclose(f) == 0 && good ? 0 : EXIT_FAILED;
 }
