@@ -144,6 +144,8 @@ def make(case, root):
     for m in worst:
         observed[f"loss.{m}"] = abs(half[3][m].item() - found[m].item()) / found[m].item()
         observed[f"grad.{m}"], observed[f"grad_worst.{m}"] = worst[m]
+        errors = sorted(rel(half[4][m][k], v) for k, v in grads[m].items() if v.any())
+        observed[f"grad_median.{m}"] = errors[len(errors) // 2]
     # a mask_token that the class lacks counts
     g.update(params=sum(v.numel() for v in values.values()) + g.pop("untrained", 0), file="model.safetensors", batch=BATCH,
              observed_rel_l2_error={"bf16": observed})
