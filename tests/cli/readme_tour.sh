@@ -71,7 +71,7 @@ while read -r line <&3; do
         ;;
     *'--resume eva') # the run continues after the dashboard was left
         "$MEOPT" stop "$copy/runs/eva" 2>/dev/null
-        line='the stop of the run'
+        line='the stop of the run' number=$((number + 1)) # the screen may still show how the line before it ended
         tmux -L "$socket" send-keys -l "clear; until meopt runs --state stopped | grep -q eva; do sleep 0.2; done; echo line $number ends: \$?"
         tmux -L "$socket" send-keys Enter
         ended 0
