@@ -27,11 +27,15 @@ struct fact {
         name "_bytes", label, "bytes", -1, REAL, FIELD(class_bytes) + (i) * sizeof(double)                   \
     }
 
-#define SCORE(key, label, unit, better, kind, i)                                                             \
-    {"final_" key, label ", final", unit, better, kind, FIELD(final_scores) + (i) * sizeof(double)},         \
-    {                                                                                                        \
-        "best_" key, label ", best", unit, better, kind, FIELD(best_scores) + (i) * sizeof(double)           \
-    }
+// clang-format off
+#define SCORE_FACT(of, number, key, label, percent, lower) \
+    {#of "_" #key, label ", " #of, (percent) ? "%" : "", (lower) ? -1 : 1, (percent) ? SHARE : REAL, \
+     FIELD(of##_scores) + SCORE_##number * sizeof(double)}
+// clang-format on
+
+#define SCORE(number, key, text, label, percent, rare, lower, ...)                                           \
+    SCORE_FACT(final, number, key, label, percent, lower),                                                   \
+        SCORE_FACT(best, number, key, label, percent, lower),
 
 #define OFFLOADED(place, key, name, i)                                                                       \
     {                                                                                                        \
@@ -90,12 +94,7 @@ static const struct fact facts[] = {
     {"final_loss", "final loss", "", -1, REAL, FIELD(final_loss)},
     {"converged_loss", "converged loss (last 10 % of steps)", "", -1, REAL, FIELD(tail_loss)},
     {"best_loss", "best loss", "", -1, REAL, FIELD(best_loss)},
-    SCORE("cosine", "cosine to the teacher", "", 1, REAL, SCORE_COSINE),
-    SCORE("top1", "top-1 in training", "%", 1, SHARE, SCORE_TOP1),
-    SCORE("top5", "top-5 in training", "%", 1, SHARE, SCORE_TOP5),
-    SCORE("val_loss", "validation loss", "", -1, REAL, SCORE_VAL_LOSS),
-    SCORE("val_top1", "validation top-1", "%", 1, SHARE, SCORE_VAL_TOP1),
-    SCORE("val_top5", "validation top-5", "%", 1, SHARE, SCORE_VAL_TOP5),
+    SCORES(SCORE) /* two rows each */
     {"max_loss_gap", "loss gap at equal step, largest", "", 0, GAP, offsetof(struct gap, max)},
     {"final_loss_gap", "loss gap at equal step, final", "", 0, GAP, offsetof(struct gap, final)},
     {"max_loss_gap_equal_time", "loss gap at equal time, largest", "", 0, GAP,

@@ -198,24 +198,13 @@ struct field {
     {                                                                                                        \
 #name, sizeof #name - 1, offsetof(struct metric_line, name)                                          \
     }
-#define SCORE(name, index)                                                                                   \
-    {                                                                                                        \
-#name, sizeof #name - 1, offsetof(struct metric_line, scores) + (index) * sizeof(double)             \
-    }
-static const struct field fields[] = {FIELD(loss),
-                                      SCORE(cosine, SCORE_COSINE),
-                                      SCORE(top1, SCORE_TOP1),
-                                      SCORE(top5, SCORE_TOP5),
-                                      SCORE(val_loss, SCORE_VAL_LOSS),
-                                      SCORE(val_top1, SCORE_VAL_TOP1),
-                                      SCORE(val_top5, SCORE_VAL_TOP5),
-                                      FIELD(lr),
-                                      FIELD(grad_norm),
-                                      FIELD(images_per_s),
-                                      FIELD(step_ms),
-                                      FIELD(data_wait_ms),
-                                      FIELD(stream_wait_ms),
-                                      FIELD(offload_wait_ms)};
+// clang-format off
+#define SCORE(number, name, ...) \
+    {#name, sizeof #name - 1, offsetof(struct metric_line, scores) + SCORE_##number * sizeof(double)},
+static const struct field fields[] = {FIELD(loss), SCORES(SCORE)
+                                      FIELD(lr), FIELD(grad_norm), FIELD(images_per_s), FIELD(step_ms),
+                                      FIELD(data_wait_ms), FIELD(stream_wait_ms), FIELD(offload_wait_ms)};
+// clang-format on
 
 const struct metric_line metric_line_unknown = {.step = -1,
                                                 .epoch = -1,

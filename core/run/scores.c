@@ -6,39 +6,9 @@
 #include <string.h>
 
 const struct score_row score_rows[SCORE_COUNT] = {
-    [SCORE_COSINE] = {.key = "cosine",
-                      .label = "cosine",
-                      .gauge = "meopt_train_cosine_similarity",
-                      .help = "Mean cosine between teacher and student in the last step."},
-    [SCORE_TOP1] = {.key = "top1",
-                    .label = "top-1",
-                    .gauge = "meopt_train_top1_ratio",
-                    .help = "Share of the last step's images whose class was predicted first.",
-                    .percent = true},
-    [SCORE_TOP5] = {.key = "top5",
-                    .label = "top-5",
-                    .gauge = "meopt_train_top5_ratio",
-                    .help = "Share of the last step's images whose class was among the first five.",
-                    .percent = true},
-    [SCORE_VAL_LOSS] = {.key = "val_loss",
-                        .label = "val loss",
-                        .gauge = "meopt_val_loss",
-                        .help = "Loss of the last evaluation.",
-                        .rare = true,
-                        .lower = true},
-    [SCORE_VAL_TOP1] = {.key = "val_top1",
-                        .label = "val top-1",
-                        .gauge = "meopt_val_top1_ratio",
-                        .help = "Top-1 accuracy of the last evaluation, 0 to 1.",
-                        .percent = true,
-                        .rare = true},
-    [SCORE_VAL_TOP5] = {.key = "val_top5",
-                        .label = "val top-5",
-                        .gauge = "meopt_val_top5_ratio",
-                        .help = "Top-5 accuracy of the last evaluation, 0 to 1.",
-                        .percent = true,
-                        .rare = true},
-};
+#define ROW(number, key, label, in_compare, percent, rare, lower, gauge, help)                               \
+    [SCORE_##number] = {#key, label, gauge, help, percent, rare, lower},
+    SCORES(ROW)};
 
 const struct score_row *score_named(const char *key)
 {

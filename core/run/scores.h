@@ -7,15 +7,27 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum score {
-    SCORE_COSINE,
-    SCORE_TOP1,
-    SCORE_TOP5,
-    SCORE_VAL_LOSS,
-    SCORE_VAL_TOP1,
-    SCORE_VAL_TOP5,
-    SCORE_COUNT
-};
+// clang-format off
+/* X(number, key, label, label of compare, percent, rare, lower, gauge, help) */
+#define SCORES(X) \
+X(COSINE, cosine, "cosine", "cosine to the teacher", false, false, false, "meopt_train_cosine_similarity", \
+  "Mean cosine between teacher and student in the last step.") \
+X(TOP1, top1, "top-1", "top-1 in training", true, false, false, "meopt_train_top1_ratio", \
+  "Share of the last step's images whose class was predicted first.") \
+X(TOP5, top5, "top-5", "top-5 in training", true, false, false, "meopt_train_top5_ratio", \
+  "Share of the last step's images whose class was among the first five.") \
+X(VAL_LOSS, val_loss, "val loss", "validation loss", false, true, true, "meopt_val_loss", \
+  "Loss of the last evaluation.") \
+X(VAL_TOP1, val_top1, "val top-1", "validation top-1", true, true, false, "meopt_val_top1_ratio", \
+  "Top-1 accuracy of the last evaluation, 0 to 1.") \
+X(VAL_TOP5, val_top5, "val top-5", "validation top-5", true, true, false, "meopt_val_top5_ratio", \
+  "Top-5 accuracy of the last evaluation, 0 to 1.")
+
+#define SCORE_NUMBER(number, ...)  SCORE_##number,
+#define SCORE_UNKNOWN(...)         NAN,
+#define SCORES_UNKNOWN             {SCORES(SCORE_UNKNOWN)}
+enum score { SCORES(SCORE_NUMBER) SCORE_COUNT };
+// clang-format on
 
 struct score_row {
     const char *key;          /* in metrics.jsonl, tag in TensorBoard */
@@ -26,12 +38,6 @@ struct score_row {
     bool lower;               /* the better, the lower */
 };
 extern const struct score_row score_rows[SCORE_COUNT];
-
-#define SCORES_UNKNOWN                                                                                       \
-    {                                                                                                        \
-        NAN, NAN, NAN, NAN, NAN, NAN                                                                         \
-    }
-_Static_assert(SCORE_COUNT == 6, "SCORES_UNKNOWN has one NAN per row");
 
 /* Returns the row of a key of metrics.jsonl; NULL: none. */
 const struct score_row *score_named(const char *key);
