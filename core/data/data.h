@@ -174,11 +174,12 @@ int image_resize(const struct image *image, const struct preprocess *how, const 
 /* Resizes and crops the centre: out has preprocess_bytes(). */
 int image_prepare(const struct image *image, const struct preprocess *how, int side, void *out,
                   struct error *err);
+struct image_draw; /* augment.h */
 /* The same for one box from torchvision's RandomResizedCrop rule with counter-based random numbers; it
  * depends on neither `how` nor side. */
 int image_prepare_random(const struct image *image, const struct preprocess *how, int side, double scale_min,
-                         double scale_max, bool flip, uint64_t seed, uint64_t epoch, uint64_t index,
-                         void *out, struct error *err);
+                         double scale_max, bool flip, const struct image_draw *draw, void *out,
+                         struct error *err);
 /* Converts prepared pixels to (3, side, side) floats, (x/255 - mean) / std. */
 void image_normalize(const void *pixels, const struct preprocess *how, int side, float *out);
 

@@ -169,7 +169,7 @@ static int prepare(const struct data_options *o, const struct image *image, cons
     struct image_draw draw = {o->seed, (uint64_t)epoch, (uint64_t)id};
     if (!o->augment) return image_prepare(image, how, (int)side, to, err);
     int code = image_prepare_random(image, how, (int)side, o->crop_scale_min, o->crop_scale_max, o->flip,
-                                    draw.seed, draw.epoch, draw.index, to, err);
+                                    &draw, to, err);
     return code || !o->randaugment ? code : image_randaugment(to, (int)side, o->randaugment, &draw, err);
 }
 

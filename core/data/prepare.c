@@ -83,22 +83,21 @@ static void mirror(uint8_t *pixels, int side, size_t bytes)
 }
 
 int image_prepare_random(const struct image *image, const struct preprocess *how, int side, double scale_min,
-                         double scale_max, bool flip, uint64_t seed, uint64_t epoch, uint64_t index,
-                         void *out, struct error *err)
+                         double scale_max, bool flip, const struct image_draw *draw, void *out,
+                         struct error *err)
 {
     int W = image->width, H = image->height, x = 0, y = 0, w = 0, h = 0;
     const double low = log(3.0 / 4.0), high = log(4.0 / 3.0);
-    struct image_draw draw = {seed, epoch, index};
     uint32_t at = 0;
     for (int try = 0; try < 10 && w == 0; try++, at += 4) {
-        double area = (double)W * H * (scale_min + (scale_max - scale_min) * image_uniform(&draw, at));
-        double ratio = exp(low + (high - low) * image_uniform(&draw, at + 1));
+        double area = (double)W * H * (scale_min + (scale_max - scale_min) * image_uniform(draw, at));
+        double ratio = exp(low + (high - low) * image_uniform(draw, at + 1));
         int cw = (int)nearbyint(sqrt(area * ratio)), ch = (int)nearbyint(sqrt(area / ratio));
         if (cw < 1 || ch < 1 || cw > W || ch > H) continue;
         w = cw;
         h = ch;
-        y = (int)(image_uniform(&draw, at + 2) * (H - h + 1));
-        x = (int)(image_uniform(&draw, at + 3) * (W - w + 1));
+        y = (int)(image_uniform(draw, at + 2) * (H - h + 1));
+        x = (int)(image_uniform(draw, at + 3) * (W - w + 1));
     }
     if (w == 0) { /* the centre, as close to the requested aspect ratios as the image allows */
         double ratio = (double)W / H;
@@ -109,7 +108,7 @@ int image_prepare_random(const struct image *image, const struct preprocess *how
     }
     struct resize_task r = {.x = x, .y = y, .w = w, .h = h, .out_w = side, .out_h = side, .side = side};
     int code = image_resize(image, how, &r, out, err);
-    if (!code && flip && image_uniform(&draw, 64) < 0.5) mirror(out, side, preprocess_bytes(how, 1));
+    if (!code && flip && image_uniform(draw, 64) < 0.5) mirror(out, side, preprocess_bytes(how, 1));
     return code;
 }
 
