@@ -162,10 +162,8 @@ static void on_begin(void *context, const struct trainer *t, const struct device
     for (int i = teacher ? 0 : 1; i < 2; i++) {
         char text[512];
         model_shape_text(g[i], text, sizeof text);
-        log_row(!teacher ? "model"
-                : i      ? "student"
-                         : "teacher",
-                "%s: %.2f M parameters", text, (double)model_shape_parameters(g[i]) * 1e-6);
+        log_row(objective_tower(t->objective, i), "%s: %.2f M parameters", text,
+                (double)model_shape_parameters(g[i]) * 1e-6);
     }
     char from_run[256];
     int64_t from_step;

@@ -64,6 +64,11 @@ static const struct objective rows[] = {
 
 const struct objective *objective_of(const struct config *config) { return &rows[config->train.objective]; }
 
+const char *objective_tower(const struct objective *o, bool student)
+{
+    return !student ? "teacher" : o->teacher ? "student" : "model";
+}
+
 int objective_sums(const struct objective *o)
 {
     int count = 1;

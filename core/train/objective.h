@@ -38,6 +38,8 @@ struct objective {
 };
 
 const struct objective *objective_of(const struct config *config);
+/* Returns what a tower is called: "teacher", "student", or "model" without a teacher. */
+const char *objective_tower(const struct objective *objective, bool student);
 /* Returns the number of sums per micro-batch: the loss and its metrics. */
 int objective_sums(const struct objective *objective);
 

@@ -203,9 +203,7 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
                              needed ? "set model_t.arch and model_s.arch, or get the file with 'meopt fetch'"
                                     : "set model.arch, or get the file with 'meopt fetch'",
                              "the %s's checkpoint does not exist, and no key gives its model shape",
-                             teacher  ? "teacher"
-                             : needed ? "student"
-                                      : "model");
+                             objective_tower(objective_of(&copy), !teacher));
         error_at(err, weight, 0, 0);
     }
     if (code == 0) {

@@ -238,10 +238,7 @@ static int settle(struct config *c, const struct config_tower *tower, const stru
         return error_set(err, EXIT_CONFIG,
                          alone ? "set model.weight, or model.init: random"
                                : "set model.weight_t and model.weight_s",
-                         "the %s has no checkpoint",
-                         alone                  ? "model"
-                         : tower == &c->model_s ? "student"
-                                                : "teacher");
+                         "the %s has no checkpoint", objective_tower(objective_of(c), tower == &c->model_s));
     if (!from_file) {
         size_random(tower, size, teacher, g);
         return model_shape_check(g, tower->head_dim, err);
