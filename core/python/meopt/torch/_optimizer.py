@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Options that the library takes when a handle is made, and the names under which groups have them.
 CREATION_OPTIONS = ("nesterov", "trust_clip", "always_adapt", "bias_correction", "grad_averaging",
-              "decoupled_decay")
+                    "decoupled_decay")
 # Options of torch and timm that must be false. The first choose an implementation: files may have them.
 IMPLEMENTATION = ("foreach", "capturable", "differentiable", "fused")
 REFUSED = (*IMPLEMENTATION, "amsgrad", "decoupled_weight_decay", "caution", "corrected_weight_decay")

@@ -95,15 +95,17 @@ class Release:
 
         def hook(group: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
             parameters = bucket.parameters()
-            used = torch.tensor([p in self._used for p in parameters], dtype=torch.int32,
-                                device=bucket.buffer().device)
-            # before the bucket's own, so that it is complete or running when the callback waits for it
-            work = all_reduce(used, group=group, async_op=True) if self._find_unused else None
+            work = None
+            if self._find_unused:  # before the bucket's own reduction, so that the callback need not wait
+                used = torch.tensor([p in self._used for p in parameters], dtype=torch.int32,
+                                    device=bucket.buffer().device)
+                work = all_reduce(used, group=group, async_op=True)
 
             def step(_: Any) -> Tensor:
+                counts = [1] * len(parameters)
                 if work is not None:
                     work.wait()
-                counts = used.tolist() if work is not None else [1] * len(parameters)
+                    counts = used.tolist()
                 for p, gradient, count in zip(parameters, bucket.gradients(), counts):
                     if p in self._ddp_params and count:
                         self._step(p, gradient)
