@@ -98,7 +98,7 @@ static void draw_title(const struct dash *d, const struct dash_rect *r)
         dash_put(r->y, r->x + space - (screen_ascii ? 3 : 1), 3, A_BOLD, screen_ascii ? "..." : "…");
     } else dash_put(r->y, r->x, space, A_BOLD, name);
     const char *student = f->student[0] ? f->student : "student", *meopt = f->use_meopt ? "  meopt" : "";
-    if (f->taught)
+    if (f->has_teacher)
         snprintf(line, sizeof line, "  %s %s %s%s", f->teacher[0] ? f->teacher : "teacher",
                  screen_ascii ? "->" : "→", student, meopt);
     else snprintf(line, sizeof line, "  %s%s", student, meopt);

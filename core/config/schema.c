@@ -131,8 +131,7 @@ const struct config_key config_keys[] = {
     CHOICE("model_s.init", tower_init, "checkpoint", "train", "initial values of the student", model_s.init),
     REAL("model_s.drop_path", "probability", 0, 0.999, "0", "train",
          "stochastic depth: chance that a branch of the last block is skipped for an image, decreasing to 0 "
-         "in "
-         "the first block; branches that are kept are scaled by 1 / (1 - p)",
+         "in the first block; branches that are kept are scaled by 1 / (1 - p)",
          model_s.drop_path),
     {"model_s.place", CONFIG_CHOICE, NULL, tower_place_names, NULL, 0, 0, "resident", "train plan bench",
      "location of the student's weights; streamed requires one rank and gradients: release", false,
@@ -140,9 +139,8 @@ const struct config_key config_keys[] = {
 
     {"model_s.freeze", CONFIG_TEXT, NULL, NULL, NULL, 0, 0, "none", "train plan bench",
      "parts that are not trained: none; embed; a number K: embed and the first K blocks; -K: all but the "
-     "last K "
-     "blocks and what follows them; all_but_head (linear probe); frozen blocks need no gradients, states and "
-     "activations",
+     "last K blocks and what follows them; all_but_head (linear probe); frozen blocks need no gradients, "
+     "states and activations",
      true, AT(model_s.freeze)},
     INT("model_s.classes", "classes", 0, 10000000, "0", MODEL_SHAPE,
         "classify: outputs of the classifier, a new one unless the checkpoint has one of this size; 0: the "
@@ -203,8 +201,7 @@ const struct config_key config_keys[] = {
          "alpha of mixup: images are mixed in pairs by shares of Beta(alpha, alpha); 0: none", data.mixup),
     REAL("data.cutmix", NULL, 0, 100, "0", "train",
          "alpha of cutmix: a box of each image is replaced by its partner's; with data.mixup, each for half "
-         "of "
-         "the images; 0: none",
+         "of the images; 0: none",
          data.cutmix),
     {"data.workers", CONFIG_INT, "threads", NULL, NULL, 0, 1024, "0", "train embed",
      "decoding threads per rank; 0: one per processor", false, AT(data.workers)},

@@ -128,7 +128,7 @@ static int check_entries(struct label_list *l, struct error *err)
     return 0;
 }
 
-/* Returns whether all labels are whole numbers. *bad: one that is negative or too large; NULL: none. */
+/* Returns whether all labels are integers. *bad: one that is negative or too large; NULL: none. */
 static bool all_numbers(const struct label_list *l, const struct entry **bad)
 {
     bool numbers = true;

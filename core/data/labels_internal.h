@@ -15,7 +15,7 @@ void label_names_report(struct label_names *names, const char *what, char **text
 
 /* Classes with larger numbers are refused. */
 enum { CLASSES_MAX = 1 << 20 };
-/* Parses a label that is a whole number; -1: not one, or too large. */
+/* Parses a label that is a class index; -1: not one, or too large. */
 int32_t label_number(const char *text);
 /* Adds a class and returns its number. */
 int32_t label_add_class(struct image_list *list, const char *name, size_t length);

@@ -201,7 +201,7 @@ static void read_config(struct follow *f)
         name_of(f->student, sizeof f->student, value_of(&d, "model_s", "weight"),
                 value_of(&d, "model_s", "arch"));
         const char *objective = value_of(&d, "train", "objective");
-        f->taught = !objective[0] || strcmp(objective, "distill") == 0;
+        f->has_teacher = !objective[0] || strcmp(objective, "distill") == 0;
         f->use_meopt = is_true("optim.use_meopt", value_of(&d, "optim", "use_meopt"));
         f->batch = strtoll(value_of(&d, "train", "batch_size"), NULL, 10);
         f->data_workers = strtoll(value_of(&d, "data", "workers"), NULL, 10);
@@ -377,7 +377,7 @@ int follow_open(struct follow **out, const char *directory, bool replay, struct 
     f->slowest_rank = -1;
     f->io_percent = f->slowest_costs = NAN;
     f->student_parameters = f->teacher_parameters = f->epoch_steps = -1;
-    f->taught = true;
+    f->has_teacher = true;
     forget(f);
     int code = run_status_read(&f->status, directory, err);
     if (code) {

@@ -92,7 +92,7 @@ struct follow {
     int rank_plan_count;
     bool has_meta, has_plan, use_meopt;
     char teacher[96], student[96]; /* names of the weight files, from config.yaml */
-    bool taught;                   /* the objective has a teacher */
+    bool has_teacher;              /* the objective has a teacher */
     int64_t batch, data_workers;   /* data_workers 0: one per processor */
 
     /* metrics.jsonl */

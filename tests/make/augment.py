@@ -4,7 +4,7 @@ with given parameters.
     python tests/make/augment.py tests/data/augment [--all]
 
 augment.safetensors: image/SIDE (side, side, 3) bytes, and SIDE/OP/MAGNITUDE/SIGN with the operation applied; OP is the position in
-torchvision's table. values, partner: (3, side, side) floats; erased, mixup, cutmix: what becomes of them. --all: every magnitude.
+torchvision's table. values, partner: (3, side, side) floats; erased, mixup, cutmix: their results. --all: every magnitude.
 """
 import math
 import sys
