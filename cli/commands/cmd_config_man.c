@@ -189,6 +189,7 @@ static const char classes_text[] =
     "Images of\n"
     ".Cm data.val\n"
     "are resized and cropped in the centre, in their own order.\n"
+    "For a distillation it is a directory, and its images need no classes.\n"
     "If\n"
     ".Cm data.val\n"
     "is the same directory as\n"

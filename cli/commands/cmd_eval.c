@@ -1,4 +1,4 @@
-/* meopt eval: evaluates a classifier on the images of data.val, as training does after an epoch. */
+/* meopt eval: evaluates a student on the images of data.val, as training does after an epoch. */
 #include "cli/command.h"
 #include "cli/commands/cmd_config.h"
 #include "cli/run_weights.h"
@@ -32,11 +32,11 @@ static int read_config(struct eval *e, const struct arguments *args, struct erro
     struct config *c = &e->config;
     int code = run_weights_config(c, &e->run, args->operands, args->operand_count, err);
     if (code) return code;
+    if (argument_text(args, "per-class", NULL) && !objective_of(c)->labels)
+        return error_set(err, EXIT_CONFIG, "leave --per-class out", "train.objective %s has no classes",
+                         objective_of(c)->name);
     if (which && !e->run)
         return error_set(err, EXIT_USAGE, "see 'meopt eval --help'", "--checkpoint requires a run");
-    if (!objective_of(c)->evaluate)
-        return error_set(err, EXIT_CONFIG, "meopt eval is for train.objective: classify",
-                         "train.objective is %s: it has no evaluation", objective_of(c)->name);
     if (!c->data.val[0])
         return error_set(err, EXIT_CONFIG, "add data.val=DIRECTORY", "data.val is not set: %s",
                          args->operands[0]);
@@ -150,7 +150,7 @@ static const struct option options[] = {
 
 const struct command cmd_eval = {"eval",
                                  "CONFIG|RUN [key=value ...]",
-                                 "evaluate a classifier on the images of data.val",
+                                 "evaluate a student or a classifier on the images of data.val",
                                  NULL,
                                  options,
                                  1,

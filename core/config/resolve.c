@@ -289,10 +289,8 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
                 {"train.cache_teacher", TRAIN_OBJECTIVE_DISTILL},
                 {"model_s.family", TRAIN_OBJECTIVE_DISTILL},
                 {"train.label_smoothing", TRAIN_OBJECTIVE_CLASSIFY},
-                {"train.eval_every", TRAIN_OBJECTIVE_CLASSIFY},
                 {"model_s.classes", TRAIN_OBJECTIVE_CLASSIFY},
                 {"data.labels", TRAIN_OBJECTIVE_CLASSIFY},
-                {"data.val", TRAIN_OBJECTIVE_CLASSIFY},
                 {"data.mixup", TRAIN_OBJECTIVE_CLASSIFY},
                 {"data.cutmix", TRAIN_OBJECTIVE_CLASSIFY}};
     char sentence[240];
@@ -344,6 +342,9 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
     if (c->train.cache_teacher && c->data.augment)
         bad(context, "train.cache_teacher", true, "set data.augment: false",
             "train.cache_teacher requires fixed crops, but data.augment draws new ones");
+    if (c->train.cache_teacher && c->data.val[0])
+        bad(context, "data.val", true, "set train.cache_teacher: false",
+            "data.val requires the teacher, which train.cache_teacher frees");
     if (config_memory(c) == INT64_MIN)
         bad(context, "train.memory", true, "as in 8GiB, or auto", "train.memory is not a number of bytes");
     if (c->model_s.place == TOWER_PLACE_STREAMED) {

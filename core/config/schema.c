@@ -257,8 +257,8 @@ const struct config_key config_keys[] = {
     {"train.checkpoint_keep", CONFIG_INT, "checkpoints", NULL, NULL, 1, 1000000, "2", "train plan",
      "number of newest checkpoints to keep", false, AT(train.checkpoint_keep)},
     {"train.eval_every", CONFIG_INT, "epochs", NULL, NULL, 0, 1000000, "1", "train",
-     "epochs between evaluations on data.val, with one at the end; the checkpoint with the best top-1 is "
-     "kept; 0: no evaluation",
+     "epochs between evaluations on data.val, with one at the end; the checkpoint with the lowest loss, or "
+     "the best top-1, is kept; 0: no evaluation",
      false, AT(train.eval_every)},
     {"train.log_every", CONFIG_INT, "steps", NULL, NULL, 1, 1000000, "10", "train",
      "steps between lines on the terminal (metrics.jsonl has all steps)", false, AT(train.log_every)},

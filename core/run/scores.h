@@ -18,6 +18,8 @@ X(TOP5, top5, "top-5", "top-5 in training", true, false, false, "meopt_train_top
   "Share of the last step's images whose class was among the first five.") \
 X(VAL_LOSS, val_loss, "val loss", "validation loss", false, true, true, "meopt_val_loss", \
   "Loss of the last evaluation.") \
+X(VAL_COSINE, val_cosine, "val cosine", "validation cosine", false, true, false, \
+  "meopt_val_cosine_similarity", "Mean cosine between teacher and student in the last evaluation.") \
 X(VAL_TOP1, val_top1, "val top-1", "validation top-1", true, true, false, "meopt_val_top1_ratio", \
   "Top-1 accuracy of the last evaluation, 0 to 1.") \
 X(VAL_TOP5, val_top5, "val top-5", "validation top-5", true, true, false, "meopt_val_top5_ratio", \

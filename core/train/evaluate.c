@@ -10,7 +10,7 @@
 enum { UNITS, LOSS }; /* of the sums of a micro-batch: units, loss, then the metrics */
 
 /* Adds the images of a micro-batch to the counts of their classes. */
-static void count_classes(struct trainer *t, const struct batch *host, struct class_count *classes)
+static void count_classes(struct trainer *t, const struct data_batch *host, struct class_count *classes)
 {
     int64_t width = t->student->out_width;
     float *out = xmalloc((size_t)(host->count * width) * sizeof *out);
@@ -27,21 +27,29 @@ static void count_classes(struct trainer *t, const struct batch *host, struct cl
     free(out);
 }
 
-/* Computes the sums of one micro-batch. */
-static int evaluate_batch(struct trainer *t, const struct batch *host, double *sums,
+/* Computes the sums of one micro-batch, over its runs of images that could be decoded. */
+static int evaluate_batch(struct trainer *t, const struct data_batch *host, double *sums,
                           struct class_count *classes, struct error *err)
 {
     struct device *dev = t->device;
     size_t bytes = (size_t)objective_sums(t->objective) * sizeof *sums;
-    dev->upload(dev, t->input, host->input, trainer_input_bytes(t, host->count));
-    dev->upload(dev, t->labels, host->labels, (size_t)host->count * sizeof *t->labels);
+    dev->upload(dev, t->input, host->images, trainer_input_bytes(t, host->count));
+    if (t->labels) dev->upload(dev, t->labels, host->labels, (size_t)host->count * sizeof *t->labels);
     struct batch batch = {.input = trainer_student_input(t), .count = host->count, .labels = t->labels};
-    int code = tower_forward_bound(t->student, &batch, err);
+    int code = 0;
+    if (t->teacher)
+        code = tower_forward_bound(t->teacher, &(struct batch){.input = t->input, .count = host->count}, err);
+    if (!code) code = tower_forward_bound(t->student, &batch, err);
     if (code) return code;
     dev->ops->fill(dev, t->sums, 0, bytes);
-    t->objective->evaluate(t, &batch, t->sums);
+    for (int64_t first = 0, end; first < host->count; first = end + 1) {
+        for (end = first; end < host->count && host->ids[end] >= 0;) end++;
+        sums[UNITS] += (double)(end - first);
+        if (end > first)
+            t->objective->evaluate(t, &batch, t->teacher ? t->teacher->out : NULL, first, end - first,
+                                   t->sums);
+    }
     dev->download(dev, sums + LOSS, t->sums, bytes);
-    sums[UNITS] = (double)t->objective->units(host);
     if (classes) count_classes(t, host, classes);
     return device_check(dev, err);
 }
@@ -64,8 +72,7 @@ static int evaluate_rounds(struct trainer *t, struct data *data, int64_t rounds,
             if (idle) return idle;
             continue;
         }
-        struct batch host = {.input = batch.images, .count = batch.count, .labels = batch.labels};
-        code = evaluate_batch(t, &host, sums + width * round, classes, err);
+        code = evaluate_batch(t, &batch, sums + width * round, classes, err);
     }
     return code;
 }

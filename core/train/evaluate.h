@@ -7,7 +7,7 @@
 #include "core/train/trainer.h"
 
 struct evaluation {
-    int64_t images; /* with a label; images that cannot be decoded are left out */
+    int64_t images;                               /* images that cannot be decoded are left out */
     struct metric metrics[1 + OBJECTIVE_METRICS]; /* objective.evaluation: the loss first */
 };
 

@@ -76,7 +76,12 @@ int train_open_validation(struct data **data, const struct config *c, const stru
     options.rank = rank;
     options.ranks = ranks;
     options.batch = options.micro = batch;
-    int code = data_open(data, &options, err);
+    int code = 0;
+    if (!options.labels && options.label_file && options.label_file[0]) {
+        code = error_set(err, EXIT_CONFIG, "name a directory", "data.val is a list, which requires classes");
+        error_at(err, c->data.val, 0, 0);
+    }
+    if (!code) code = data_open(data, &options, err);
     if (!code && rank == 0) data_report(*data);
     if (!code && rank == 0 && data_hash(*data) == data_hash(train))
         log_warn("data.val has the same images as data.root: %s", c->data.val);

@@ -10,6 +10,19 @@ static void loss_of_distillation(struct trainer *t, const struct batch *batch, c
                  (float)((double)batch->count / units), batch->count, s->out_rows, s->out_width);
 }
 
+static void evaluate_distillation(struct trainer *t, const struct batch *batch, const float *target,
+                                  int64_t first, int64_t count, double *sums)
+{
+    int64_t width = t->student->out_width, patches = t->student->out_rows - 1,
+            at = (batch->count + first * patches) * width;
+    const float *out = t->student->out;
+    distill_loss(t->device, &t->loss, out + first * width, target + first * width, NULL, sums, sums + 1,
+                 (float)count, count, 1, width);
+    if (patches)
+        distill_loss(t->device, &t->loss, out + at, target + at, NULL, sums, NULL, (float)count,
+                     count * patches, 1, width);
+}
+
 static int64_t labelled_images(const struct batch *host)
 {
     int64_t count = 0;
@@ -18,9 +31,9 @@ static int64_t labelled_images(const struct batch *host)
 }
 
 static void cross_entropy(struct trainer *t, const struct batch *batch, double smoothing, float weight,
-                          float *dlogits, double *sums)
+                          const float *logits, float *dlogits, double *sums)
 {
-    t->device->ops->cross_entropy(t->device, &(struct cross_entropy){.logits = t->student->out,
+    t->device->ops->cross_entropy(t->device, &(struct cross_entropy){.logits = logits,
                                                                      .label = batch->labels,
                                                                      .label2 = batch->labels2,
                                                                      .share = batch->share,
@@ -38,20 +51,26 @@ static void loss_of_classification(struct trainer *t, const struct batch *batch,
                                    double units, double *sums)
 {
     (void)target;
-    cross_entropy(t, batch, t->config->train.label_smoothing, units > 0 ? (float)(1 / units) : 0, t->dout,
-                  sums);
+    cross_entropy(t, batch, t->config->train.label_smoothing, units > 0 ? (float)(1 / units) : 0,
+                  t->student->out, t->dout, sums);
 }
 
-static void evaluate_classification(struct trainer *t, const struct batch *batch, double *sums)
+static void evaluate_classification(struct trainer *t, const struct batch *batch, const float *target,
+                                    int64_t first, int64_t count, double *sums)
 {
-    cross_entropy(t, batch, 0, 1, NULL, sums);
+    struct batch part = {.count = count, .labels = batch->labels + first};
+    (void)target;
+    cross_entropy(t, &part, 0, 1, t->student->out + first * t->student->out_width, NULL, sums);
 }
 
 static const struct objective rows[] = {
     [TRAIN_OBJECTIVE_DISTILL] = {.name = "distill",
                                  .metrics = {"cosine"},
                                  .teacher = true,
-                                 .loss = loss_of_distillation},
+                                 .loss = loss_of_distillation,
+                                 .evaluate = evaluate_distillation,
+                                 .evaluation = {"val_loss", "val_cosine"},
+                                 .best = "val_loss"},
     [TRAIN_OBJECTIVE_CLASSIFY] = {.name = "classify",
                                   .metrics = {"top1", "top5"},
                                   .labels = true,

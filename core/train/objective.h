@@ -31,8 +31,10 @@ struct objective {
      * teacher's output, or NULL. */
     void (*loss)(struct trainer *t, const struct batch *batch, const float *target, double units,
                  double *sums);
-    /* Adds loss and metrics of images for evaluation, without smoothing and gradient; NULL: there is none. */
-    void (*evaluate)(struct trainer *t, const struct batch *batch, double *sums);
+    /* Adds loss and metrics of `count` images of the batch, from `first` on, for evaluation: sums over the
+     * images, without smoothing and gradient. */
+    void (*evaluate)(struct trainer *t, const struct batch *batch, const float *target, int64_t first,
+                     int64_t count, double *sums);
     const char *evaluation[1 + OBJECTIVE_METRICS]; /* keys of its means, in the order of the sums */
     const char *best;                              /* the one that chooses the best checkpoint */
 };
