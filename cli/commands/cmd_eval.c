@@ -1,6 +1,7 @@
 /* meopt eval: evaluates a student on the images of data.val, as training does after an epoch. */
 #include "cli/command.h"
 #include "cli/commands/cmd_config.h"
+#include "cli/run_average.h"
 #include "cli/run_weights.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
@@ -8,6 +9,7 @@
 #include "core/run/scores.h"
 #include "core/train/evaluate.h"
 #include "core/train/experiment.h"
+#include "core/train/trainer_checkpoint.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -18,6 +20,7 @@ struct eval {
     struct config config;
     char *run;    /* NULL: a configuration */
     int64_t step; /* of the run's checkpoint */
+    bool average; /* its average of the weights, instead of the weights */
     struct device *device;
     struct trainer *trainer;
     struct data *train, *data; /* images of data.root, whose classes count, and of data.val */
@@ -35,8 +38,10 @@ static int read_config(struct eval *e, const struct arguments *args, struct erro
     if (argument_text(args, "per-class", NULL) && !objective_of(c)->labels)
         return error_set(err, EXIT_CONFIG, "leave --per-class out", "train.objective %s has no classes",
                          objective_of(c)->name);
-    if (which && !e->run)
-        return error_set(err, EXIT_USAGE, "see 'meopt eval --help'", "--checkpoint requires a run");
+    e->average = argument_flag(args, "ema");
+    if ((which || e->average) && !e->run)
+        return error_set(err, EXIT_USAGE, "see 'meopt eval --help'", "%s requires a run",
+                         which ? "--checkpoint" : "--ema");
     if (!c->data.val[0])
         return error_set(err, EXIT_CONFIG, "add data.val=DIRECTORY", "data.val is not set: %s",
                          args->operands[0]);
@@ -46,6 +51,35 @@ static int read_config(struct eval *e, const struct arguments *args, struct erro
     if (e->run) code = run_weights_use(c, e->run, choice, &e->step, err);
     /* the states stay in memory, and are not read */
     if (!code) code = config_assign(c, "optim.offload", "none", err);
+    if (!code) code = config_assign(c, "train.ema", "0", err);
+    return code;
+}
+
+struct averaging {
+    struct trainer *trainer;
+    const struct weights *model; /* of the checkpoint */
+};
+
+static int use_average(void *context, int64_t tensor, float *values, struct error *err)
+{
+    const struct averaging *a = context;
+    const struct weights_tensor *from = weights_tensor(a->model, tensor);
+    int parameter = trainer_parameter_named(a->trainer, from->name);
+    int code = parameter < 0 || a->trainer->student->parameters[parameter].count != from->count
+                   ? error_set(err, EXIT_CONFIG, "evaluate with the run's own configuration",
+                               "the student has no tensor %.100s of the average", from->name)
+                   : trainer_import(a->trainer, parameter, values, err);
+    free(values);
+    return code;
+}
+
+/* Replaces the student's weights by their average in the run's checkpoint. */
+static int use_averages(struct eval *e, struct error *err)
+{
+    struct checkpoint c;
+    int code = checkpoint_scan(&c, e->run, e->step, NULL, err);
+    if (!code) code = run_average_each(&c, use_average, &(struct averaging){e->trainer, c.model}, err);
+    checkpoint_close(&c);
     return code;
 }
 
@@ -56,6 +90,7 @@ static int open_all(struct eval *e, bool by_class, struct error *err)
     if (!code) code = train_set_classes(c, err);
     if (!code) code = train_device_open(&e->device, c, true, err);
     if (!code) code = trainer_create(&e->trainer, c, e->device, false, NULL, NULL, err);
+    if (!code && e->average) code = use_averages(e, err);
     if (code) return code;
     struct data_options options = train_data_options(c);
     code = data_open(&e->train, &options, err);
@@ -98,7 +133,7 @@ static void print_text(const struct eval *e)
 {
     char value[32];
     printf("%s", e->run ? e->run : e->config.path);
-    if (e->run) printf(", step %lld", (long long)e->step);
+    if (e->run) printf(", step %lld%s", (long long)e->step, e->average ? ", average of the weights" : "");
     printf(": %lld images", (long long)e->found.images);
     for (int i = 0; i <= OBJECTIVE_METRICS && e->found.metrics[i].name; i++) {
         const struct score_row *row = score_named(e->found.metrics[i].name);
@@ -142,6 +177,7 @@ static int eval_run(const struct arguments *args, struct error *err)
 static const struct option options[] = {
     {"checkpoint", 0, OPTION_TEXT, "WHICH", "best|last", 0, 0,
      "checkpoint of the run (default: the best one, else the last)"},
+    {"ema", 0, OPTION_FLAG, NULL, NULL, 0, 0, "evaluate the average of the run's weights (train.ema)"},
     {"per-class", 0, OPTION_TEXT, "FILE", NULL, 0, 0,
      "write a CSV table: class, images, correct, top1 (a share)"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},

@@ -1,9 +1,9 @@
 /* meopt export: writes the student of a run as a file for PyTorch, or as a model of a library. */
 #include "cli/commands/cmd_config.h"
 #include "cli/command.h"
-#include "cli/commands/export_average.h"
 #include "cli/commands/export_directory.h"
 #include "cli/commands/export_hf.h"
+#include "cli/run_average.h"
 #include "cli/run_name.h"
 #include "cli/run_weights.h"
 #include "core/base/file.h"
@@ -197,7 +197,7 @@ static int export_checkpoint(struct task *t, struct error *err)
     struct rename_keys *r;
     int code = check_out(t, err);
     if (!code) code = read_student(t, err);
-    if (!code && t->average) code = export_average_open(&average, &t->from, t->out, err);
+    if (!code && t->average) code = run_average_open(&average, &t->from, t->out, err);
     rename_keys_open(&r, average ? average : t->from.model, t->bf16 ? DTYPE_BF16 : DTYPE_F32);
     if (!code) code = make_rows(t, r, &original, err);
     if (!code) code = write_rows(t, r, err);

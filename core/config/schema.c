@@ -224,7 +224,7 @@ const struct config_key config_keys[] = {
          "classify: share of the target that is spread evenly over all classes", train.label_smoothing),
     REAL("train.ema", "decay", 0, 0.9999999, "0", "train plan bench",
          "exponential moving average of the weights, with warm-up, in 2 more bytes per parameter (for "
-         "example 0.9999): meopt export --ema writes it; 0: none",
+         "example 0.9999): meopt export --ema writes it, meopt eval --ema evaluates it; 0: none",
          train.ema),
     INT("train.epochs", "epochs", 1, 1000000, "10", "train plan", "passes over the images", train.epochs),
     INT("train.steps", "steps", 0, 1e12, "0", "train plan", "number of optimizer steps; 0: all epochs",

@@ -132,6 +132,22 @@ static int read_tensor(void *context, size_t offset, void *dst, size_t bytes, st
     return 0;
 }
 
+/* Returns what precedes a parameter's name in the file. */
+static const char *key_prefix(const struct tower *tower, const struct parameter *p)
+{
+    return p->head ? "" : family_prefix(tower->model_shape.family);
+}
+
+int trainer_parameter_named(const struct trainer *t, const char *key)
+{
+    for (int i = 0; i < t->student->parameter_count; i++) {
+        const struct parameter *p = &t->student->parameters[i];
+        const char *prefix = key_prefix(t->student, p);
+        if (strncmp(key, prefix, strlen(prefix)) == 0 && strcmp(key + strlen(prefix), p->name) == 0) return i;
+    }
+    return -1;
+}
+
 /* Returns names and shapes of the student's tensors in the file, (parameter_count). */
 static struct weights_row *rows_of(const struct trainer *t)
 {
@@ -140,9 +156,7 @@ static struct weights_row *rows_of(const struct trainer *t)
     for (int i = 0; i < tower->parameter_count; i++) {
         const struct parameter *p = &tower->parameters[i];
         rows[i] = (struct weights_row){
-            .name = xasprintf("%s%s", p->head ? "" : family_prefix(tower->model_shape.family), p->name),
-            .dtype = DTYPE_F32,
-            .ndim = p->ndim};
+            .name = xasprintf("%s%s", key_prefix(tower, p), p->name), .dtype = DTYPE_F32, .ndim = p->ndim};
         for (int d = 0; d < p->ndim; d++) rows[i].shape[d] = p->shape[d];
     }
     return rows;

@@ -22,6 +22,8 @@
 /* Saves to the run's directory. keep: number of checkpoints that remain. */
 int trainer_save(const struct trainer *trainer, const char *directory, int64_t step, int keep,
                  struct error *err);
+/* Returns the student's parameter of a key of model.safetensors; -1: none. */
+int trainer_parameter_named(const struct trainer *trainer, const char *key);
 /* Returns the most host memory that a save of this rank allocates, in bytes. */
 size_t trainer_save_bytes(const struct trainer *trainer);
 

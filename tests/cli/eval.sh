@@ -68,6 +68,7 @@ rm val/cat/broken.jpg
 
 check 2 vit.yaml --checkpoint last
 check 2 run --checkpoint first
+check 7 run --ema
 check 7 run data.val=
 grep -q data.val log || fail "data.val is not named"
 check 7 run data.val=nowhere
@@ -87,3 +88,22 @@ check 1 run
 "$MEOPT" train vit.yaml --run-dir . --name damaged --no-dashboard >out 2>log || fail "training: exit $?"
 for file in damaged/ckpt/step-*/model.safetensors; do printf x | dd of="$file" bs=1 seek=9000 conv=notrunc 2>/dev/null; done
 check 3 damaged
+
+# The average of the weights: the figures of the file that export --ema writes, whatever ranks saved it; a run without one is refused.
+"$MEOPT" train vit.yaml --run-dir . --name averaged --no-dashboard train.ema=0.9 train.global_batch=12 --workers 2 dist.shard=optimizer \
+    train.checkpoint_keep=9 >out 2>log || fail "training: exit $?"
+for which in best last; do
+    check 0 averaged --checkpoint $which --ema --json --per-class table.csv
+    cp out ema.json
+    "$MEOPT" export averaged --run-dir . --checkpoint $which --ema -o ema.safetensors >out 2>log || fail "export --ema: exit $?"
+    check 0 vit.yaml model.init=checkpoint model.weight=ema.safetensors --json
+    cp out file.json
+    check 0 averaged --checkpoint $which --json
+    python3 - <<'END' || fail "$which: other figures of the average"
+import json
+average, file, weights = json.load(open("ema.json")), json.load(open("file.json")), json.load(open("out"))
+for key in ("images", "val_loss", "val_top1", "val_top5"): assert average[key] == file[key], (key, average, file)
+assert average["step"] == weights["step"] and average["val_loss"] != weights["val_loss"], (average, weights)
+END
+done
+check 2 vit.yaml --ema
