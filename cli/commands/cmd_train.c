@@ -10,6 +10,7 @@
 #include "cli/commands/train_ranks.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/data/cifar.h"
 #include "core/run/checkpoint.h"
 #include "core/run/run.h"
 #include "core/train/experiment.h"
@@ -321,6 +322,7 @@ static int resume_run(const struct arguments *args, struct train_ranks *ranks, c
     if (!code && (code = train_reopen(*directory, &config, lock, err)) == 0) {
         code = train_change_run(args, *directory, force, &config, err);
         if (!code) code = train_ranks_plan(ranks, args, &config, shared, err);
+        if (!code) cifar_decompress(config.data.root); /* once for all ranks */
         config_free(&config);
     }
     free(shared);

@@ -6,6 +6,7 @@
 #include "core/base/log.h"
 #include "core/base/processors.h"
 #include "core/base/platform.h"
+#include "core/data/unpacked.h"
 #include "core/run/request.h"
 #include "core/run/status.h"
 
@@ -108,6 +109,7 @@ static void child(const struct supervisor *v, int i, int report, pid_t parent)
     int inherited[] = {s->lock, report, v->shared};
     for (size_t k = 0; k < sizeof inherited / sizeof *inherited; k++)
         if (inherited[k] >= 0) fcntl(inherited[k], F_SETFD, 0);
+    unpacked_inherit();
     add_word(&w, "meopt");
     add_word(&w, "worker");
     add_number(&w, "--report", report);

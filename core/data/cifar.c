@@ -1,6 +1,8 @@
 /* The archives of CIFAR-10 and CIFAR-100: see cifar.h. */
 #include "core/data/cifar.h"
 #include "core/base/file.h"
+#include "core/data/tar.h"
+#include "core/data/unpacked.h"
 #include "core/weights/pickle.h"
 
 #include <stdlib.h>
@@ -230,7 +232,7 @@ struct label_form {
     int which; /* of the label bytes */
 };
 static const struct form {
-    const char *name, *directory, *marks[2]; /* files by which it is recognised */
+    const char *name, *archive, *directory, *marks[2]; /* files by which it is recognised */
     const char *train[6], *test[2];
     bool pickled;
     const char *names_file; /* of the python form */
@@ -238,6 +240,7 @@ static const struct form {
     struct label_form fine, coarse;
 } forms[] = {
     {"CIFAR-10 (binary)",
+     "cifar-10-binary",
      "cifar-10-batches-bin",
      {"data_batch_1.bin", "batches.meta.txt"},
      {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"},
@@ -245,6 +248,7 @@ static const struct form {
      .labels = 1,
      .fine = {"batches.meta.txt", NULL, 0}},
     {"CIFAR-10 (python)",
+     "cifar-10-python",
      "cifar-10-batches-py",
      {"data_batch_1", "batches.meta"},
      {"data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5"},
@@ -254,6 +258,7 @@ static const struct form {
      .fine = {"label_names", "labels", 0}},
     {"CIFAR-100 (binary)",
      "cifar-100-binary",
+     "cifar-100-binary",
      {"train.bin", "fine_label_names.txt"},
      {"train.bin"},
      {"test.bin"},
@@ -261,6 +266,7 @@ static const struct form {
      .fine = {"fine_label_names.txt", NULL, 1},
      .coarse = {"coarse_label_names.txt", NULL, 0}},
     {"CIFAR-100 (python)",
+     "cifar-100-python",
      "cifar-100-python",
      {"train", "meta"},
      {"train"},
@@ -271,97 +277,220 @@ static const struct form {
      .coarse = {"coarse_label_names", "coarse_labels", 0}},
 };
 
-static bool has_marks(const struct form *form, const char *directory)
+/* The files of a form: of a directory, or members of an archive. */
+enum { MEMBERS = 16 };
+struct source {
+    const char *root;
+    char *directory;       /* below the root, or "": cifar-10-batches-py, ARCHIVE/cifar-10-batches-py */
+    char *archive;         /* path of the archive; NULL: a directory */
+    size_t archive_length; /* of its name in `directory` */
+    const struct form *form;
+    struct member {
+        char *name;
+        int64_t offset, bytes;
+    } members[MEMBERS];
+    int member_count;
+};
+
+static void close_source(struct source *s)
 {
-    bool there = true;
-    for (int i = 0; i < 2 && there; i++) {
-        char *path = path_join(directory, form->marks[i]);
-        struct stat st;
-        there = stat(path, &st) == 0 && S_ISREG(st.st_mode);
-        free(path);
-    }
-    return there;
+    for (int i = 0; i < s->member_count; i++) free(s->members[i].name);
+    free(s->directory);
+    free(s->archive);
+    *s = (struct source){0};
 }
 
-/* Finds the form at the root, or in its directory below it; *below: that directory or "". NULL: none. */
-static const struct form *find_form(const char *root, const char **below)
+static void add_member(void *context, const char *name, int64_t offset, int64_t bytes)
 {
-    for (size_t k = 0; k < 2 * sizeof forms / sizeof *forms; k++) {
-        const struct form *form = &forms[k / 2];
-        *below = k % 2 ? form->directory : "";
-        char *directory = path_join(root, *below);
-        bool there = has_marks(form, k % 2 ? directory : root);
-        free(directory);
-        if (there) return form;
-    }
+    struct source *s = context;
+    size_t length = strlen(s->form->directory);
+    while (strncmp(name, "./", 2) == 0) name += 2;
+    if (strncmp(name, s->form->directory, length) != 0 || name[length] != '/' || s->member_count == MEMBERS)
+        return;
+    s->members[s->member_count++] = (struct member){xstrdup(name + length + 1), offset, bytes};
+}
+
+static const struct member *find_member(const struct source *s, const char *file)
+{
+    for (int i = 0; i < s->member_count; i++)
+        if (strcmp(s->members[i].name, file) == 0) return &s->members[i];
     return NULL;
 }
 
-static int read_names(struct image_list *list, const struct form *form, const struct label_form *labels,
-                      const char *directory, struct error *err)
+/* Returns the bytes of an archive up to the end of its last file. */
+static size_t source_bytes(const struct source *s)
 {
-    char *path = path_join(directory, form->pickled ? form->names_file : labels->names), *bytes = NULL;
-    size_t size;
-    int code = file_read(path, NAMES_BYTES, &bytes, &size, err);
-    if (!code)
-        code = cifar_parse_names(&list->classes, &list->class_count, (const uint8_t *)bytes, size,
-                                 form->pickled ? labels->names : NULL, err);
-    if (code) error_at(err, path, 0, 0);
-    free(bytes);
+    int64_t end = 0;
+    for (int i = 0; i < s->member_count; i++)
+        if (s->members[i].offset + s->members[i].bytes > end)
+            end = s->members[i].offset + s->members[i].bytes;
+    return (size_t)end;
+}
+
+static bool has_file(const char *directory, const char *name)
+{
+    struct stat st;
+    char *path = path_join(directory, name);
+    bool there = stat(path, &st) == 0 && S_ISREG(st.st_mode);
     free(path);
+    return there;
+}
+
+static char *directory_path(const struct source *s)
+{
+    return s->directory[0] ? path_join(s->root, s->directory) : xstrdup(s->root);
+}
+
+/* Finds the form at the root, in its directory below it, or in an archive; source->form NULL: none. */
+static int find_source(struct source *s, const char *root, struct error *err)
+{
+    static const char *const endings[] = {".tar.gz", ".tar"};
+    enum { FORMS = sizeof forms / sizeof *forms, ENDINGS = sizeof endings / sizeof *endings };
+    for (size_t k = 0; k < FORMS * 2; k++) {
+        const struct form *form = &forms[k / 2];
+        *s = (struct source){.root = root, .directory = xstrdup(k % 2 ? form->directory : ""), .form = form};
+        char *path = directory_path(s);
+        bool there = has_file(path, form->marks[0]) && has_file(path, form->marks[1]);
+        free(path);
+        if (there) return 0;
+        close_source(s);
+    }
+    for (size_t k = 0; k < FORMS * ENDINGS; k++) {
+        const struct form *form = &forms[k / ENDINGS];
+        char *name = xasprintf("%s%s", form->archive, endings[k % ENDINGS]);
+        if (has_file(root, name)) {
+            *s = (struct source){.root = root,
+                                 .directory = path_join(name, form->directory),
+                                 .archive = path_join(root, name),
+                                 .archive_length = strlen(name),
+                                 .form = form};
+            free(name);
+            return tar_list(s->archive, add_member, s, err);
+        }
+        free(name);
+    }
+    return 0;
+}
+
+/* Reads a file, malloc'ed; *offset: its place in the archive. */
+static int read_file(const struct source *s, const char *file, size_t most, char **bytes, size_t *size,
+                     int64_t *offset, struct error *err)
+{
+    char *directory = directory_path(s), *path = path_join(directory, file);
+    const struct member *m = find_member(s, file);
+    int code;
+    *offset = 0;
+    if (!s->archive) code = file_read(path, most, bytes, size, err);
+    else if (!m || (size_t)m->bytes > most) {
+        code = error_set(err, EXIT_INTEGRITY, "download it again",
+                         m ? "%s/%s is larger than the %zu bytes expected at most"
+                           : "the archive has no file %s/%s",
+                         s->form->directory, file, most);
+        error_at(err, s->archive, 0, 0);
+    } else {
+        *offset = m->offset;
+        *size = (size_t)m->bytes;
+        code = tar_read(s->archive, m->offset, m->bytes, bytes, err);
+        if (code) error_at(err, path, 0, 0);
+    }
+    free(path);
+    free(directory);
     return code;
 }
 
-/* Adds the images of one file, `name` relative to the root. */
-static int add_file(struct image_list *list, const struct form *form, const struct label_form *labels,
-                    const char *root, const char *name, struct error *err)
+/* Names a file of the source as the object of an error of its content. */
+static int at_file(const struct source *s, const char *file, int code, struct error *err)
 {
-    char *path = path_join(root, name), *bytes = NULL;
-    struct cifar_file file = {0};
-    size_t size;
-    int code = file_read(path, FILE_BYTES, &bytes, &size, err);
-    if (!code && form->pickled)
-        code =
-            cifar_parse_pickle(&file, (const uint8_t *)bytes, size, labels->labels, list->class_count, err);
-    else if (!code)
-        code = cifar_parse_binary(&file, (const uint8_t *)bytes, size, form->labels, labels->which,
-                                  list->class_count, err);
+    char *directory = directory_path(s), *path = path_join(directory, file);
     if (code) error_at(err, path, 0, 0);
-    for (int64_t i = 0; i < file.count && !code; i++)
-        image_list_add(list, xasprintf("%s/%06lld", name, (long long)i),
-                       (struct image_place){.offset = file.offset + i * file.stride,
-                                            .bytes = CIFAR_PIXELS,
-                                            .archive_length = (int64_t)strlen(name),
-                                            .label = file.labels[i],
-                                            .planar = CIFAR_SIDE});
-    free(file.labels);
-    free(bytes);
     free(path);
+    free(directory);
+    return code;
+}
+
+static int read_names(struct image_list *list, const struct source *s, const struct label_form *labels,
+                      struct error *err)
+{
+    const char *file = s->form->pickled ? s->form->names_file : labels->names;
+    char *bytes = NULL;
+    size_t size;
+    int64_t offset;
+    int code = read_file(s, file, NAMES_BYTES, &bytes, &size, &offset, err);
+    if (!code)
+        code = at_file(s, file,
+                       cifar_parse_names(&list->classes, &list->class_count, (const uint8_t *)bytes, size,
+                                         s->form->pickled ? labels->names : NULL, err),
+                       err);
+    free(bytes);
+    return code;
+}
+
+/* Adds the images of one file. */
+static int add_file(struct image_list *list, const struct source *s, const struct label_form *labels,
+                    const char *file, struct error *err)
+{
+    char *name = path_join(s->directory, file), *bytes = NULL;
+    struct cifar_file found = {0};
+    size_t size;
+    int64_t offset;
+    int code = read_file(s, file, FILE_BYTES, &bytes, &size, &offset, err);
+    if (!code)
+        code = at_file(s, file,
+                       s->form->pickled
+                           ? cifar_parse_pickle(&found, (const uint8_t *)bytes, size, labels->labels,
+                                                list->class_count, err)
+                           : cifar_parse_binary(&found, (const uint8_t *)bytes, size, s->form->labels,
+                                                labels->which, list->class_count, err),
+                       err);
+    size_t length = s->archive ? s->archive_length : strlen(name);
+    for (int64_t i = 0; i < found.count && !code; i++)
+        image_list_add(list, xasprintf("%s/%06lld", name, (long long)i),
+                       (struct image_place){.offset = offset + found.offset + i * found.stride,
+                                            .bytes = CIFAR_PIXELS,
+                                            .archive_length = (int64_t)length,
+                                            .label = found.labels[i],
+                                            .planar = CIFAR_SIDE});
+    free(found.labels);
+    free(bytes);
+    free(name);
+    return code;
+}
+
+static int list_source(struct image_list *list, const struct image_search *search, const struct source *s,
+                       struct error *err)
+{
+    const struct label_form *labels = search->coarse ? &s->form->coarse : &s->form->fine;
+    if (!labels->names) {
+        error_set(err, EXIT_CONFIG, "leave data.labels out",
+                  "data.labels coarse requires CIFAR-100, found %s", s->form->name);
+        return error_at(err, search->root, 0, 0);
+    }
+    int code = read_names(list, s, labels, err);
+    const char *const *files = search->validation ? s->form->test : s->form->train;
+    for (; *files && !code; files++) code = add_file(list, s, labels, *files, err);
+    char *memory = s->archive && unpacked_name(s->archive)
+                       ? xasprintf(", decompressed to %zu MB of memory per host", source_bytes(s) / 1000000)
+                       : xstrdup("");
+    if (!code)
+        list->chosen = xasprintf("%s: using %lld images for %s%s", s->form->name, (long long)list->count,
+                                 search->validation ? "test" : "training", memory);
+    free(memory);
     return code;
 }
 
 int cifar_list(struct image_list *list, const struct image_search *search, struct error *err)
 {
-    const char *below;
-    const struct form *form = find_form(search->root, &below);
-    if (!form) return 0;
-    const struct label_form *labels = search->coarse ? &form->coarse : &form->fine;
-    if (!labels->names) {
-        error_set(err, EXIT_CONFIG, "leave data.labels out",
-                  "data.labels coarse requires CIFAR-100, found %s", form->name);
-        return error_at(err, search->root, 0, 0);
-    }
-    char *directory = below[0] ? path_join(search->root, below) : xstrdup(search->root);
-    int code = read_names(list, form, labels, directory, err);
-    const char *const *files = search->validation ? form->test : form->train;
-    for (; *files && !code; files++) {
-        char *name = path_join(below, *files);
-        code = add_file(list, form, labels, search->root, name, err);
-        free(name);
-    }
-    free(directory);
-    if (!code)
-        list->chosen = xasprintf("%s: using %lld images for %s", form->name, (long long)list->count,
-                                 search->validation ? "test" : "training");
+    struct source source = {0};
+    int code = find_source(&source, search->root, err);
+    if (!code && source.form) code = list_source(list, search, &source, err);
+    close_source(&source);
     return code;
+}
+
+void cifar_decompress(const char *root)
+{
+    struct source source = {0};
+    struct error ignored; /* training reports it */
+    (void)find_source(&source, root, &ignored);
+    close_source(&source);
 }

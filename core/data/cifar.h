@@ -1,8 +1,11 @@
-/* The archives of CIFAR-10 and CIFAR-100, unpacked: the binary form (data_batch_1.bin, train.bin) and the
- * python form (data_batch_1, train: pickled dicts with a numpy array), in the root or in the directory of
- * their archive's name below it. Format: https://www.cs.toronto.edu/~kriz/cifar.html
+/* The archives of CIFAR-10 and CIFAR-100: the binary form (data_batch_1.bin, train.bin) and the python form
+ * (data_batch_1, train: pickled dicts with a numpy array). They are unpacked, in the root or in the
+ * directory of their archive's name below it, or the archive itself is in the root, as
+ * cifar-10-python.tar.gz (unpacked.h) or cifar-10-python.tar.
+ * Format: https://www.cs.toronto.edu/~kriz/cifar.html
  *
- * An image is named FILE/NUMBER; its place is that of its pixels in the file, planes of red, green and blue.
+ * An image is named FILE/NUMBER, in an archive ARCHIVE/FILE/NUMBER; its place is that of its pixels in the
+ * file, planes of red, green and blue.
  */
 #ifndef MEOPT_DATA_CIFAR_H
 #define MEOPT_DATA_CIFAR_H
@@ -16,6 +19,9 @@ enum { CIFAR_SIDE = 32, CIFAR_PIXELS = 3 * CIFAR_SIDE * CIFAR_SIDE };
 /* Adds the images of the archive at the root, with labels and classes, and sets list->chosen. Returns 0 and
  * adds none if the root has no such archive. */
 int cifar_list(struct image_list *list, const struct image_search *search, struct error *err);
+
+/* Decompresses the archive at the root if there is one (unpacked_inherit). */
+void cifar_decompress(const char *root);
 
 /* ---- Parts ---- */
 

@@ -4,6 +4,7 @@
 #include "core/base/retry.h"
 #include "core/data/cifar.h"
 #include "core/data/tar.h"
+#include "core/data/unpacked.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -499,7 +500,7 @@ static uint32_t sample_crc(const char *root, const char *name)
            bytes = place.bytes < SAMPLE_BYTES ? (size_t)place.bytes : SAMPLE_BYTES;
     char *path = xasprintf("%s/%.*s", root, (int)length, name), *buffer = xcalloc(bytes + 1, 1);
     int fd = -1;
-    ssize_t n = file_open(path, &fd, NULL, NULL) ? -1 : 0;
+    ssize_t n = unpacked_open(path, &fd, NULL) ? -1 : 0;
     for (; n >= 0 && used < bytes; used += (size_t)n)
         if ((n = retry_read(fd, buffer + used, bytes - used, place.offset + (int64_t)used)) <= 0) break;
     uint32_t crc = n < 0 ? 0 : crc32c(0, buffer, used);

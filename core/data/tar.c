@@ -4,6 +4,7 @@
 #include "core/data/tar.h"
 #include "core/base/file.h"
 #include "core/base/retry.h"
+#include "core/data/unpacked.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -103,11 +104,12 @@ static char *own_name(const struct header *h)
 int tar_list(const char *path, void (*take)(void *context, const char *name, int64_t offset, int64_t bytes),
              void *context, struct error *err)
 {
-    struct stat st;
+    struct stat st = {0};
     struct header h;
     struct extension x = {NULL, -1};
-    int fd, code = file_open(path, &fd, &st, err);
+    int fd, code = unpacked_open(path, &fd, err);
     if (code) return code;
+    if (fstat(fd, &st) != 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot read the archive");
     int64_t at = 0, left = st.st_size;
     bool ended = false; /* by a block of zeros */
     for (; !code && left >= BLOCK; left = st.st_size - at) {
@@ -142,7 +144,7 @@ int tar_list(const char *path, void (*take)(void *context, const char *name, int
 
 int tar_read(const char *path, int64_t offset, int64_t bytes, char **data, struct error *err)
 {
-    int fd, code = file_open(path, &fd, NULL, err), reason = 0;
+    int fd, code = unpacked_open(path, &fd, err), reason = 0;
     if (code) return code;
     char *buffer = malloc((size_t)bytes + 1);
     if (!buffer) {

@@ -1,5 +1,5 @@
 /* Tar archives of images, in webdataset's layout: the offsets of members, and the bytes of one. Regular
- * files of uncompressed ustar, GNU and pax archives; other members are skipped. */
+ * files of ustar, GNU and pax archives; other members are skipped. A .tar.gz is read through unpacked.h. */
 #ifndef MEOPT_DATA_TAR_H
 #define MEOPT_DATA_TAR_H
 

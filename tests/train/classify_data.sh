@@ -36,6 +36,31 @@ one, other = (json.load(open(f"{run}/meta.json")) for run in ("one", "list"))
 assert one["classes"] == other["classes"] == ["cat", "dog", "emu"] and one["classes_crc32c"] == other["classes_crc32c"]
 END
 
+# CIFAR-10 as it is downloaded: the run of the unpacked files; the ranks share what is decompressed once, also after a resume.
+python3 - <<'END'
+import os
+os.mkdir("cifar-10-batches-bin")
+for n, name in enumerate(["data_batch_%d.bin" % i for i in range(1, 6)] + ["test_batch.bin"]):
+    with open("cifar-10-batches-bin/" + name, "wb") as file:
+        for image in range(10):
+            file.write(bytes([image]) + bytes((image * 25 + n * 3 + i * i // 7) % 256 for i in range(3072)))
+with open("cifar-10-batches-bin/batches.meta.txt", "w") as file:
+    file.write("".join("class%d\n" % i for i in range(10)))
+END
+mkdir packed
+tar -czf packed/cifar-10-binary.tar.gz cifar-10-batches-bin
+cifar='data.image_size=32 model.patch=8 data.root=cifar-10-batches-bin data.val=cifar-10-batches-bin'
+# shellcheck disable=SC2086
+train unpacked 0 $cifar
+export MEOPT_LOG=debug
+# shellcheck disable=SC2086
+train packed2 10 --workers 2 --stop-after 2 $cifar data.root=packed data.val=packed
+[ "$(grep -c 'packed/cifar-10-binary.tar.gz: decompressed' log)" = 1 ] || fail "packed2: decompressed by several processes"
+"$MEOPT" train --resume packed2 --workers 2 --no-dashboard >out 2>log || fail "packed2: exit $? on resume"
+[ "$(grep -c 'packed/cifar-10-binary.tar.gz: decompressed' log)" = 1 ] || fail "packed2: decompressed by several processes of a resume"
+unset MEOPT_LOG
+same unpacked packed2
+
 # Refused before training, with the name of what is wrong.
 refused() { # CODE WORD ARGUMENT...
     code=$1 word=$2
@@ -56,7 +81,7 @@ refused 1 dog 'data.include=train/dog/*' data.val=
 refused 7 data.labels data.labels=coarse
 refused 7 data.val data.val=nowhere
 refused 7 data.randaugment data.augment=false
-for key in data.val=images data.mixup=0.8 data.cutmix=1 data.labels=classes.csv; do
+for key in data.mixup=0.8 data.cutmix=1 data.labels=classes.csv; do
     "$MEOPT" plan configs/quickstart_dinov2.yaml "$key" >out 2>log
     [ $? = 7 ] || fail "$key: taken by a distillation"
 done

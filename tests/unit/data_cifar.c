@@ -4,8 +4,10 @@
 #include "core/data/cifar.h"
 #include "core/data/data.h"
 #include "core/data/labels.h"
+#include "core/data/unpacked.h"
 #include "tests/mentions.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,6 +15,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -174,6 +178,124 @@ static void fine_and_coarse_labels_of_a_hundred(void **state)
     expect(o, "apple bee", 0, 1, 2);
 }
 
+static void put_published(void)
+{
+    char name[64];
+    for (int i = 1; i <= 5; i++) {
+        snprintf(name, sizeof name, "cifar-10-batches-py/data_batch_%d", i);
+        put_fixture(name, "published.batch");
+    }
+    put_fixture("cifar-10-batches-py/test_batch", "published.batch");
+    put_fixture("cifar-10-batches-py/batches.meta", "cifar10.meta");
+}
+
+static const char ten[] = "airplane automobile bird cat deer dog frog horse ship truck";
+
+/* Packs the directory like the published archives, and removes it. */
+static void pack(const char *archive, const char *directory, const char *options)
+{
+    char *command =
+        xasprintf("cd %s && tar %s %s %s && rm -r %s", work, options, archive, directory, directory);
+    assert_int_equal(system(command), 0);
+    free(command);
+}
+
+static void the_published_files_are_read(void **state)
+{
+    (void)state;
+    char **names, *bytes;
+    int32_t count;
+    size_t size;
+    put_published();
+    expect(options_of(), ten, 6, 9, 10);
+    assert_int_equal(
+        file_read(MEOPT_SOURCE_DIR "/tests/data/cifar/cifar100.meta", 1 << 20, &bytes, &size, NULL), 0);
+    static const char *const keys[] = {"fine_label_names", "coarse_label_names"};
+    static const char *const last[] = {"worm", "vehicles_2"};
+    for (int i = 0; i < 2; i++) {
+        struct error err;
+        assert_int_equal(cifar_parse_names(&names, &count, (uint8_t *)bytes, size, keys[i], &err), 0);
+        assert_int_equal(count, i ? 20 : 100);
+        assert_string_equal(names[count - 1], last[i]);
+        while (count) free(names[--count]);
+        free(names);
+    }
+    free(bytes);
+}
+
+/* Archives as they are downloaded, and gunzipped; an unpacked directory comes first. */
+static void archives_are_read_in_place(void **state)
+{
+    (void)state;
+    struct data_options o = options_of();
+    put_published();
+    pack("cifar-10-python.tar.gz", "cifar-10-batches-py", "-czf");
+    expect(o, ten, 6, 9, 10);
+    o.validation = true;
+    expect(o, ten, 6, 9, 2);
+    o.validation = false;
+    o.exclude = "cifar-10-python.tar.gz/cifar-10-batches-py/data_batch_5";
+    expect(o, ten, 6, 9, 8);
+    struct image_list list;
+    struct image_sample samples[IMAGE_SAMPLES];
+    o.exclude = NULL;
+    assert_int_equal(image_list_open(&list, &o, NULL), 0);
+    assert_string_equal(list.names[9], "cifar-10-python.tar.gz/cifar-10-batches-py/data_batch_5/000001");
+    assert_int_equal(image_list_sample(&list, work, samples), 10);
+    assert_true(samples[0].crc32c && samples[0].crc32c == samples[2].crc32c);
+    image_list_free(&list);
+    put_ten_binary();
+    expect(o, "airplane frog", 1, 0, 10); /* the root itself */
+    file_remove_tree(work, NULL);
+    put_fixture("cifar-100-python/train", "python2.batch");
+    put_fixture("cifar-100-python/test", "python2.batch");
+    put_fixture("cifar-100-python/meta", "python2.meta");
+    pack("cifar-100-python.tar", "./cifar-100-python", "-cf");
+    expect(o, "apple bee", 1, 0, 2);
+    o.label_file = "coarse";
+    expect(o, "fruit insects", 0, 1, 2);
+}
+
+static int open_list(void)
+{
+    struct data_options o = options_of();
+    struct image_list list;
+    struct error err;
+    int code = image_list_open(&list, &o, &err);
+    if (!code) image_list_free(&list);
+    return code;
+}
+
+/* The archive's content is replaced, its size and time are not: a process that decompresses it itself fails,
+ * one that shares it does not. */
+static void processes_share_an_archive(void **state)
+{
+    (void)state;
+    struct stat st;
+    put_published();
+    pack("cifar-10-python.tar.gz", "cifar-10-batches-py", "-czf");
+    assert_int_equal(open_list(), 0);
+    char *path = path_join(work, "cifar-10-python.tar.gz");
+    int fd = open(path, O_RDWR);
+    free(path);
+    assert_int_equal(fstat(fd, &st), 0);
+    char zeros[64] = {0};
+    assert_int_equal(pwrite(fd, zeros, sizeof zeros, st.st_size / 2), sizeof zeros);
+    assert_int_equal(futimens(fd, (struct timespec[]){st.st_atim, st.st_mtim}), 0);
+    close(fd);
+    for (int shared = 0; shared < 2; shared++) {
+        int status;
+        pid_t child = fork();
+        if (child == 0) {
+            if (shared) unpacked_inherit();
+            execl("/proc/self/exe", "test_data_cifar", work, (char *)NULL);
+            _exit(99);
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(WEXITSTATUS(status), shared ? 0 : EXIT_INTEGRITY);
+    }
+}
+
 static void expect_refused(int code, const char *file, const char *words)
 {
     struct data_options o = options_of();
@@ -240,10 +362,63 @@ static void hostile_pickles_are_refused(void **state)
     expect_refused(EXIT_INTEGRITY, "data_batch_2", "protocol 2");
 }
 
-int main(void)
+/* Writes the archive again, damaged: without its last `less` bytes, or with another byte `at`. */
+static void damage(size_t less, size_t at)
 {
+    char *path = path_join(work, "cifar-10-python.tar.gz"), *bytes;
+    size_t size;
+    assert_int_equal(file_read(path, 1 << 20, &bytes, &size, NULL), 0);
+    if (at) bytes[at] ^= 0x55;
+    assert_int_equal(file_write_atomic(path, bytes, size - less, NULL), 0);
+    free(bytes);
+    free(path);
+}
+
+static void damaged_archives_are_refused(void **state)
+{
+    (void)state;
+    put_published();
+    pack("cifar-10-python.tar.gz", "cifar-10-batches-py", "-czf");
+    damage(1, 0); /* the length at the end */
+    expect_refused(EXIT_INTEGRITY, "cifar-10-python.tar.gz", "gzip");
+    damage(200, 0);
+    expect_refused(EXIT_INTEGRITY, "cifar-10-python.tar.gz", "gzip");
+    put_published();
+    pack("cifar-10-python.tar.gz", "cifar-10-batches-py", "-czf");
+    damage(0, 300);
+    expect_refused(EXIT_INTEGRITY, "cifar-10-python.tar.gz", "");
+    put_published();
+    pack("cifar-10-python.tar.gz", "cifar-10-batches-py", "-cf");
+    expect_refused(EXIT_INTEGRITY, "cifar-10-python.tar.gz", "gzip");
+    put_published();
+    char *missing = path_join(work, "cifar-10-batches-py/data_batch_4");
+    assert_int_equal(unlink(missing), 0);
+    free(missing);
+    pack("cifar-10-python.tar.gz", "cifar-10-batches-py", "-czf");
+    expect_refused(EXIT_INTEGRITY, "cifar-10-python.tar.gz", "data_batch_4");
+    put("zeros", "", 0);
+    pack("cifar-10-python.tar.gz", "zeros", "-czf"); /* has other files */
+    expect_refused(EXIT_INTEGRITY, "cifar-10-python.tar.gz", "batches.meta");
+    char *bomb = xasprintf("head -c 600000000 /dev/zero | gzip -1 > %s/cifar-10-python.tar.gz", work);
+    assert_int_equal(system(bomb), 0);
+    free(bomb);
+    expect_refused(EXIT_FAILED, "cifar-10-python.tar.gz", "512");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) { /* processes_share_an_archive */
+        snprintf(work, sizeof work, "%s", argv[1]);
+        return open_list();
+    }
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-    const struct CMUnitTest tests[] = {TEST(both_forms_of_ten), TEST(fine_and_coarse_labels_of_a_hundred),
-                                       TEST(damaged_files_are_refused), TEST(hostile_pickles_are_refused)};
+    const struct CMUnitTest tests[] = {TEST(both_forms_of_ten),
+                                       TEST(fine_and_coarse_labels_of_a_hundred),
+                                       TEST(damaged_files_are_refused),
+                                       TEST(the_published_files_are_read),
+                                       TEST(archives_are_read_in_place),
+                                       TEST(processes_share_an_archive),
+                                       TEST(damaged_archives_are_refused),
+                                       TEST(hostile_pickles_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
