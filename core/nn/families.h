@@ -19,6 +19,11 @@
     X(c, DINOV3,   "dinov3",   "",                    DINOV2, PATCH_TOKENS, GATED) \
     X(c, SIGLIP,   "siglip",   "",                    SIGLIP, CROPS)
 
+/* Decoder language models, which read tokens. Not yet choices of the experiment. */
+#define LANGUAGE_FAMILIES(X, c) \
+    X(c, GPT2,     "gpt2",     "",                    AUTO) \
+    X(c, LLAMA,    "llama",    "",                    AUTO, GATED)
+
 /* P(c, name, family, image, patch, pos_grid, width, depth, heads, hidden, out, ffn, registers, words...):
  * fields of struct model_shape (core/nn/nn.h), with the sizes of the tower's own class, out 0: the width;
  * TOWER_ARCH_<name> of the experiment. ffn and words are core/nn/presets.c's. */
@@ -117,6 +122,32 @@ P(c, siglip_so400m16_384,           SIGLIP,   384, 16, 24, 1152, 27, 16,  4304, 
 P(c, siglip_so400m16_512,           SIGLIP,   512, 16, 32, 1152, 27, 16,  4304, 1152, TANH, 0) \
 P(c, siglip_gopt16_256,             SIGLIP,   256, 16, 16, 1536, 40, 16,  6144, 1536, TANH, 0) \
 P(c, siglip_gopt16_384,             SIGLIP,   384, 16, 24, 1536, 40, 16,  6144, 1536, TANH, 0)
+
+/* L(c, name, family, vocabulary, positions, width, depth, heads, kv_heads, head_dim, hidden, words...):
+ * positions is the longest sequence of the published model. */
+#define LANGUAGE_PRESETS(L, c) \
+L(c, gpt2_small,      GPT2,   50257,   1024,  768, 12, 12, 12,  64,  3072) \
+L(c, gpt2_medium,     GPT2,   50257,   1024, 1024, 24, 16, 16,  64,  4096) \
+L(c, gpt2_large,      GPT2,   50257,   1024, 1280, 36, 20, 20,  64,  5120) \
+L(c, gpt2_xl,         GPT2,   50257,   1024, 1600, 48, 25, 25,  64,  6400) \
+L(c, gpt_1_3b,        GPT2,   50304,   1024, 2048, 24, 32, 32,  64,  8192) \
+L(c, tinyllama_1_1b,  LLAMA,  32000,   2048, 2048, 22, 32,  4,  64,  5632, LLAMA2) \
+L(c, llama2_7b,       LLAMA,  32000,   4096, 4096, 32, 32, 32, 128, 11008, LLAMA2) \
+L(c, llama3_8b,       LLAMA, 128256,   8192, 4096, 32, 32,  8, 128, 14336, LLAMA2, THETA(500000)) \
+L(c, llama3_2_1b,     LLAMA, 128256, 131072, 2048, 16, 32,  8,  64,  8192, LLAMA3(32), TIED) \
+L(c, llama3_2_3b,     LLAMA, 128256, 131072, 3072, 28, 24,  8, 128,  8192, LLAMA3(32), TIED) \
+L(c, llama3_1_8b,     LLAMA, 128256, 131072, 4096, 32, 32,  8, 128, 14336, LLAMA3(8)) \
+L(c, mistral_7b,      LLAMA,  32000,  32768, 4096, 32, 32,  8, 128, 14336, LLAMA2, WINDOW(4096)) \
+L(c, qwen2_5_0_5b,    LLAMA, 151936,  32768,  896, 24, 14,  2,  64,  4864, QWEN2, TIED) \
+L(c, qwen2_5_1_5b,    LLAMA, 151936, 131072, 1536, 28, 12,  2, 128,  8960, QWEN2, TIED) \
+L(c, qwen2_5_3b,      LLAMA, 151936,  32768, 2048, 36, 16,  2, 128, 11008, QWEN2, TIED) \
+L(c, qwen2_5_7b,      LLAMA, 152064, 131072, 3584, 28, 28,  4, 128, 18944, QWEN2) \
+L(c, qwen3_0_6b,      LLAMA, 151936,  40960, 1024, 28, 16,  8, 128,  3072, QWEN3, TIED) \
+L(c, qwen3_1_7b,      LLAMA, 151936,  40960, 2048, 28, 16,  8, 128,  6144, QWEN3, TIED) \
+L(c, qwen3_4b,        LLAMA, 151936,  40960, 2560, 36, 32,  8, 128,  9728, QWEN3, TIED) \
+L(c, qwen3_8b,        LLAMA, 151936,  40960, 4096, 36, 32,  8, 128, 12288, QWEN3) \
+L(c, smollm_135m,     LLAMA,  49152,   2048,  576, 30,  9,  3,  64,  1536, LLAMA2, TIED) \
+L(c, smollm_360m,     LLAMA,  49152,   2048,  960, 32, 15,  5,  64,  2560, LLAMA2, TIED)
 // clang-format on
 
 #endif

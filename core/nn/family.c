@@ -145,13 +145,63 @@ static const struct family_row rows[FAMILY_COUNT] = {
          .patch = 16,
          .crops = true,
          .model = &image_model},
+    /* Keys of GPT2LMHeadModel. Matrices are (out, in), as in nanoGPT; transformers' files have them
+     * transposed. */
+    [FAMILY_GPT2] = {.prefix = "",
+                     .block_prefix = "transformer.h.",
+                     .keys = {[ROLE_TOKENS] = "transformer.wte.weight",
+                              [ROLE_POS] = "transformer.wpe.weight",
+                              [ROLE_NORM1_W] = "ln_1.weight",
+                              [ROLE_NORM1_B] = "ln_1.bias",
+                              [ROLE_QKV_W] = "attn.c_attn.weight",
+                              [ROLE_QKV_B] = "attn.c_attn.bias",
+                              [ROLE_PROJ_W] = "attn.c_proj.weight",
+                              [ROLE_PROJ_B] = "attn.c_proj.bias",
+                              [ROLE_NORM2_W] = "ln_2.weight",
+                              [ROLE_NORM2_B] = "ln_2.bias",
+                              [ROLE_FC1_W] = "mlp.c_fc.weight",
+                              [ROLE_FC1_B] = "mlp.c_fc.bias",
+                              [ROLE_FC2_W] = "mlp.c_proj.weight",
+                              [ROLE_FC2_B] = "mlp.c_proj.bias",
+                              [ROLE_NORM_W] = "transformer.ln_f.weight",
+                              [ROLE_NORM_B] = "transformer.ln_f.bias",
+                              [ROLE_LM_HEAD] = "lm_head.weight"},
+                     .shapes = {[ROLE_POS] = "CD"},
+                     .language = true,
+                     .classless = true,
+                     .parts = PART_QKV_BIAS,
+                     .norm_eps = 1e-5f,
+                     .ffn = 1 + ACTIVATION_GELU_TANH},
+    /* Keys of LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM and MistralForCausalLM, except that
+     * queries, keys and values are one matrix, as are gate and up. */
+    [FAMILY_LLAMA] = {.prefix = "",
+                      .block_prefix = "model.layers.",
+                      .keys = {[ROLE_TOKENS] = "model.embed_tokens.weight",
+                               [ROLE_NORM1_W] = "input_layernorm.weight",
+                               [ROLE_QKV_W] = "self_attn.qkv_proj.weight",
+                               [ROLE_QKV_B] = "self_attn.qkv_proj.bias",
+                               [ROLE_Q_NORM_W] = "self_attn.q_norm.weight",
+                               [ROLE_K_NORM_W] = "self_attn.k_norm.weight",
+                               [ROLE_PROJ_W] = "self_attn.o_proj.weight",
+                               [ROLE_NORM2_W] = "post_attention_layernorm.weight",
+                               [ROLE_NORM_W] = "model.norm.weight",
+                               [ROLE_LM_HEAD] = "lm_head.weight"},
+                      .swiglu = {"mlp.gate_up_proj.weight", NULL, "mlp.down_proj.weight", NULL},
+                      .language = true,
+                      .rms = true,
+                      .classless = true,
+                      .varies = PART_QKV_BIAS | PART_QK_NORM,
+                      .norm_eps = 1e-5f,
+                      .ffn = 1 + ACTIVATION_SWIGLU,
+                      .rope = ROPE_TOKENS,
+                      .rope_gated = true},
 };
 
 const struct family_row *family_row(enum family family) { return &rows[family]; }
 const char *family_name(enum family family)
 {
 #define NAME(c, number, name, ...) name,
-    static const char *const names[] = {"unknown", FAMILIES(NAME, )};
+    static const char *const names[] = {"unknown", FAMILIES(NAME, ) LANGUAGE_FAMILIES(NAME, )};
     return names[family];
 }
 const char *family_prefix(enum family family) { return rows[family].prefix; }
@@ -163,7 +213,8 @@ int64_t family_pool_heads(enum family family) { return rows[family].pool_heads; 
 
 double family_rope_theta(enum family family)
 {
-    static const double bases[] = {[ROPE_NONE] = 0, [ROPE_EVA] = 10000, [ROPE_DINOV3] = 100};
+    static const double bases[] = {
+        [ROPE_NONE] = 0, [ROPE_EVA] = 10000, [ROPE_DINOV3] = 100, [ROPE_TOKENS] = 10000};
     return bases[rows[family].rope];
 }
 

@@ -8,6 +8,7 @@
 
 /* The purpose of a parameter, in checkpoint order. Block roles repeat in every block. */
 enum role {
+    ROLE_TOKENS, /* the token table of a language model */
     ROLE_CLS,
     ROLE_POS,
     ROLE_REGISTERS, /* only with model_shape.registers */
@@ -20,8 +21,10 @@ enum role {
     ROLE_NORM1_B,
     ROLE_QKV_W,
     ROLE_QKV_B,
-    ROLE_Q_B,         /* replaces ROLE_QKV_B if k has no bias: one array of 3D with zeros in the middle */
-    ROLE_V_B,         /* and its last third */
+    ROLE_Q_B,      /* replaces ROLE_QKV_B if k has no bias: one array of 3D with zeros in the middle */
+    ROLE_V_B,      /* and its last third */
+    ROLE_Q_NORM_W, /* PART_QK_NORM */
+    ROLE_K_NORM_W,
     ROLE_ATTN_NORM_W, /* PART_ATTN_NORM */
     ROLE_ATTN_NORM_B,
     ROLE_PROJ_W,
@@ -58,7 +61,8 @@ enum role {
     ROLE_NORM_B,
     ROLE_OUT_W, /* projection of the pooled row; a family without one has out = width */
     ROLE_OUT_B,
-    ROLE_HEAD_W, /* distillation head or classifier, in every family */
+    ROLE_LM_HEAD, /* absent if model_shape.tied */
+    ROLE_HEAD_W,  /* distillation head or classifier, in every family */
     ROLE_HEAD_B,
     ROLE_COUNT,
     ROLE_BLOCK_FIRST = ROLE_NORM1_W,
@@ -81,11 +85,13 @@ enum role {
 
 enum { FAMILY_IGNORED = 8, FAMILY_HEADS = 6 };
 
-/* Rotary positions of the patches, two angles per frequency: one for the row, one for the column. */
+/* Rotary positions of the patches, two angles per frequency: one for the row, one for the column; of tokens,
+ * one angle per frequency. */
 enum rope {
     ROPE_NONE,
-    ROPE_EVA,   /* frequencies 10000^-i, position 16 row / side; pairs are neighbours */
-    ROPE_DINOV3 /* frequencies 100^-i, position 2 pi (2 (row + .5) / side - 1); pairs are half a head apart */
+    ROPE_EVA,    /* frequencies 10000^-i, position 16 row / side; pairs are neighbours */
+    ROPE_DINOV3, /* frequencies 100^-i, position 2 pi (2 (row + .5) / side - 1); pairs half a head apart */
+    ROPE_TOKENS  /* frequencies of model_shape.rope, position of the token; pairs half a head apart */
 };
 
 struct family_row {
@@ -98,6 +104,8 @@ struct family_row {
     const char *
         ignored[FAMILY_IGNORED]; /* keys inside the tower that change no output; "head.": all that start so */
     float norm_eps;
+    bool language;          /* a decoder of tokens: causal attention, no image */
+    bool rms;               /* its norms are RMS norms without bias */
     bool out_transposed;    /* the projection is stored (width, out): y = x P, elsewhere y = x W^T */
     bool out_optional;      /* a tower may lack it: the normalised row is then the embedding */
     bool out_rare;          /* absent, except if the file has one (open_clip's timm_proj) */

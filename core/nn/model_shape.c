@@ -1,4 +1,5 @@
 /* The model shape of a tower: defaults, limits, and the sizes that follow from it. */
+#include "core/nn/language_shape.h"
 #include "core/nn/parameters.h"
 
 #define GELU   (1 + ACTIVATION_GELU)
@@ -100,6 +101,7 @@ int model_shape_check(struct model_shape *g, int64_t head_dim, struct error *err
     const struct family_row *row = family_row(g->family);
     if (!g->family)
         return error_set(err, EXIT_CONFIG, "set model.family, or an arch", "the tower's family is not known");
+    if (row->language) return language_shape_check(g, head_dim, err);
     int code = complete(g, row, head_dim, err);
     if (code) return code;
     const struct {
@@ -166,11 +168,12 @@ float model_shape_norm_eps(const struct model_shape *g)
 
 int64_t model_shape_patches(const struct model_shape *g)
 {
-    int64_t side = g->image / g->patch;
+    int64_t side = model_shape_language(g) ? 0 : g->image / g->patch;
     return side * side;
 }
 int64_t model_shape_tokens(const struct model_shape *g)
 {
+    if (model_shape_language(g)) return g->context;
     return !g->classless + g->registers + model_shape_patches(g);
 }
 
@@ -189,7 +192,8 @@ void model_shape_averaged(const struct model_shape *g, int64_t *first, int64_t *
 bool model_shape_resizes(const struct model_shape *g)
 {
     const struct family_row *row = family_row(g->family);
-    return family_has(row, ROLE_POS) && (row->pos_matrix || g->pos_grid != g->image / g->patch);
+    return family_has(row, ROLE_POS) && !row->language &&
+           (row->pos_matrix || g->pos_grid != g->image / g->patch);
 }
 
 bool model_shape_rotates(const struct model_shape *g)
@@ -221,11 +225,13 @@ enum pos_resize model_shape_pos_resize(const struct model_shape *g)
 
 size_t model_shape_input_bytes(const struct model_shape *g, int64_t count)
 {
+    if (model_shape_language(g)) return (size_t)(count * g->context) * sizeof(int32_t);
     return (size_t)(count * 3 * g->image * g->image) * sizeof(float);
 }
 
 double model_shape_forward_flops(const struct model_shape *g)
 {
+    if (model_shape_language(g)) return language_forward_flops(g);
     double N = (double)model_shape_tokens(g), d = (double)g->width, h = (double)g->hidden,
            p = (double)(3 * g->patch * g->patch);
     double c = g->ffn == SWIGLU ? 6 : 4;
@@ -240,12 +246,14 @@ double model_shape_forward_flops(const struct model_shape *g)
 
 double model_shape_attention_flops(const struct model_shape *g)
 {
+    if (model_shape_language(g)) return language_attention_flops(g);
     double N = (double)model_shape_tokens(g);
     return (double)g->depth * 4 * N * N * (double)g->width;
 }
 
 double model_shape_recompute_flops(const struct model_shape *g, bool twice)
 {
+    if (model_shape_language(g)) return language_recompute_flops(g, twice);
     double N = (double)model_shape_tokens(g), d = (double)g->width,
            first = (g->ffn == SWIGLU ? 4 : 2) * N * d * (double)g->hidden;
     if (g->norms == POST_NORM)

@@ -30,6 +30,7 @@ static int no_family(const struct weights *weights, struct error *err)
     for (int i = 1; i < FAMILY_COUNT; i++) {
         char key[80];
         size_t at = strlen(keys);
+        if (family_row((enum family)i)->language) continue;
         snprintf(key, sizeof key, "%s%s", family_prefix((enum family)i),
                  family_row((enum family)i)->keys[ROLE_PATCH_W]);
         if (family_row((enum family)i)->keys[ROLE_POS] &&

@@ -1,5 +1,6 @@
-/* Vision transformer towers: EVA01- and EVA02-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP as rows of one
- * description, forward and hand-written backward (no autograd).
+/* Vision transformer towers: EVA01- and EVA02-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP, and decoder language
+ * models: GPT-2 and the kin of Llama; as rows of one description, forward and hand-written backward (no
+ * autograd).
  *
  * Shapes in comments: B images of a micro-batch, N tokens (1 cls, or none, + registers + P patches), R = B*N
  * rows, D width, F hidden width of the feed-forward, O output width of the tower, T target width (the
@@ -25,7 +26,7 @@
 #include "core/weights/weights.h"
 
 #define FAMILY_NUMBER(c, number, ...) FAMILY_##number,
-enum family { FAMILY_UNKNOWN, FAMILIES(FAMILY_NUMBER, ) FAMILY_COUNT };
+enum family { FAMILY_UNKNOWN, FAMILIES(FAMILY_NUMBER, ) LANGUAGE_FAMILIES(FAMILY_NUMBER, ) FAMILY_COUNT };
 const char *family_name(enum family family); /* as in model.family; "unknown" */
 const char *
 family_prefix(enum family family); /* prefix of the keys in a published checkpoint: "visual." or "" */
@@ -70,12 +71,25 @@ enum {
     PART_ATTN_NORM = 4, /* sub-LN: a norm between the attention and its projection */
     PART_FFN_NORM = 8,  /* and one between the activation and the second matrix of the feed-forward */
     PART_QKV_BIAS = 16,
-    PART_ATTN_POOL = 32 /* the embedding is the first query's attention output */
+    PART_ATTN_POOL = 32, /* the embedding is the first query's attention output */
+    PART_QK_NORM = 64    /* an RMS norm of each head's query and key (Qwen3) */
 };
 
 enum { ROPE_MAX_PERIODS = 64 }; /* heads of up to 256 values */
 
 enum { CLASSES_UNKNOWN = -1 };
+
+/* How the frequencies of a language model's rotary positions differ from theta^(-2i/head_dim), as in
+ * transformers' modeling_rope_utils.py. */
+enum rope_scaling { ROPE_UNSCALED, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
+struct rope_of_tokens {
+    double theta; /* 0: the family's */
+    enum rope_scaling scaling;
+    double factor;
+    double original;  /* original_max_position_embeddings: llama3, yarn */
+    double low, high; /* low_freq_factor, high_freq_factor: llama3; beta_slow, beta_fast: yarn */
+    double attention; /* yarn's factor of cosines and sines */
+};
 
 /* 0 in any field: not known yet. */
 struct model_shape {
@@ -102,6 +116,15 @@ struct model_shape {
     /* Periods of the rotary positions, one per frequency (DINOv3); count 0: those of rope_period */
     int rope_count;
     float rope_periods[ROPE_MAX_PERIODS];
+    /* Of a language model, which has no image, patch and pos_grid. */
+    int64_t vocabulary; /* rows of the token table */
+    int64_t context;    /* N, tokens of a sample */
+    int64_t positions;  /* rows of the position embedding (GPT-2), or the longest context it is made for */
+    int64_t kv_heads;   /* each for heads / kv_heads query heads; 0: heads */
+    int64_t head_dim;   /* 0: width / heads */
+    int64_t window;     /* a token sees this many, itself included; 0: all before it */
+    bool tied;          /* the head's matrix is the token table */
+    struct rope_of_tokens rope;
     bool classifier; /* the file has a classifier instead of a projection */
     int assumed;     /* ASSUMED_... */
 };
@@ -162,7 +185,12 @@ int model_shape_parts(const struct model_shape *model_shape); /* resolved: PARTS
 /* Width of the pooled row, before its projection; and of the rows that the last norm normalizes. */
 int64_t model_shape_pooled(const struct model_shape *model_shape);
 int64_t model_shape_normed(const struct model_shape *model_shape);
-bool model_shape_rotates(const struct model_shape *model_shape); /* queries and keys have rotary positions */
+bool model_shape_rotates(const struct model_shape *model_shape);  /* queries and keys have rotary positions */
+bool model_shape_language(const struct model_shape *model_shape); /* reads tokens, not images */
+int64_t model_shape_kv_heads(const struct model_shape *model_shape);   /* resolved: G */
+int64_t model_shape_head_dim(const struct model_shape *model_shape);   /* resolved: dh */
+int64_t model_shape_attn_width(const struct model_shape *model_shape); /* H * dh, the input of proj */
+int64_t model_shape_qkv_width(const struct model_shape *model_shape);  /* (H + 2 G) * dh */
 bool model_shape_resizes(const struct model_shape *model_shape); /* positions pass through a resize matrix */
 int64_t model_shape_parameters(
     const struct model_shape *model_shape); /* of the visual tower, without a distillation head */
@@ -313,7 +341,7 @@ int tower_init_random(struct tower *tower, uint64_t seed, bool head_only, parame
 /* Input of a tower: device memory, unchanged until tower_backward has read it again. Labels are not read by
  * the tower but by the loss; NULL: none. */
 struct batch {
-    const void *input;      /* images F32 (count, 3, S, S) */
+    const void *input;      /* images F32 (count, 3, S, S); tokens int32 (count, N) */
     int64_t count;          /* at most options.batch */
     const int32_t *labels;  /* (count) class of each image; -1: no label */
     const int32_t *labels2; /* (count) second class of mixed images */

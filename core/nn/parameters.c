@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Shape letters: D width, Q 3D, F hidden, G rows of the first feed-forward matrix, O out, T target, P rows of
+/* Shape letters: D width, A width of all query heads, Q queries, keys and values, V vocabulary, C positions
+ * of tokens, d one head, F hidden, G rows of the first feed-forward matrix, O out, T target, P rows of
  * the position embedding, R registers, U pooling queries, I 3O, N width of the last norm, W of the pooled
  * row, 3 channels, p patch side, 1. Flags: m GEMM operand, s small whatever its shape, h head, f frozen: no
  * gradient. */
@@ -15,6 +16,7 @@ static const struct {
     const char *shape, *flags;
     enum initial initial;
 } roles[ROLE_COUNT] = {
+    [ROLE_TOKENS] = {"VD", "m", INITIAL_NORMAL},
     [ROLE_CLS] = {"11D", "s", INITIAL_NORMAL},
     [ROLE_POS] = {"1PD", "s", INITIAL_NORMAL},
     [ROLE_REGISTERS] = {"1RD", "s", INITIAL_NORMAL},
@@ -29,9 +31,11 @@ static const struct {
     [ROLE_QKV_B] = {"Q", "s", INITIAL_ZERO},
     [ROLE_Q_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_V_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_Q_NORM_W] = {"d", "s", INITIAL_ONE},
+    [ROLE_K_NORM_W] = {"d", "s", INITIAL_ONE},
     [ROLE_ATTN_NORM_W] = {"D", "s", INITIAL_ONE},
     [ROLE_ATTN_NORM_B] = {"D", "s", INITIAL_ZERO},
-    [ROLE_PROJ_W] = {"DD", "m", INITIAL_BRANCH},
+    [ROLE_PROJ_W] = {"DA", "m", INITIAL_BRANCH},
     [ROLE_PROJ_B] = {"D", "s", INITIAL_ZERO},
     [ROLE_LS1] = {"D", "s", INITIAL_ONE},
     [ROLE_NORM2_W] = {"D", "s", INITIAL_ONE},
@@ -65,6 +69,7 @@ static const struct {
     [ROLE_NORM_B] = {"N", "s", INITIAL_ZERO},
     [ROLE_OUT_W] = {"OW", "m", INITIAL_NORMAL},
     [ROLE_OUT_B] = {"O", "s", INITIAL_ZERO},
+    [ROLE_LM_HEAD] = {"VD", "m", INITIAL_NORMAL},
     [ROLE_HEAD_W] = {"TO", "mh", INITIAL_NORMAL},
     [ROLE_HEAD_B] = {"T", "sh", INITIAL_ZERO},
 };
@@ -73,7 +78,8 @@ static const struct {
 static const int parts[ROLE_COUNT] = {
     [ROLE_PRE_W] = PART_PRE_NORM,        [ROLE_PRE_B] = PART_PRE_NORM,
     [ROLE_QKV_B] = PART_QKV_BIAS,        [ROLE_Q_B] = PART_QKV_BIAS,
-    [ROLE_V_B] = PART_QKV_BIAS,          [ROLE_ATTN_NORM_W] = PART_ATTN_NORM,
+    [ROLE_V_B] = PART_QKV_BIAS,          [ROLE_Q_NORM_W] = PART_QK_NORM,
+    [ROLE_K_NORM_W] = PART_QK_NORM,      [ROLE_ATTN_NORM_W] = PART_ATTN_NORM,
     [ROLE_ATTN_NORM_B] = PART_ATTN_NORM, [ROLE_FFN_NORM_W] = PART_FFN_NORM,
     [ROLE_FFN_NORM_B] = PART_FFN_NORM,
 };
@@ -82,7 +88,11 @@ static int64_t dimension(const struct model_shape *g, int64_t target, char lette
 {
     switch (letter) {
     case 'D': return g->width;
-    case 'Q': return 3 * g->width;
+    case 'A': return model_shape_attn_width(g);
+    case 'Q': return model_shape_qkv_width(g);
+    case 'V': return g->vocabulary;
+    case 'C': return g->positions;
+    case 'd': return model_shape_head_dim(g);
     case 'F': return g->hidden;
     case 'G': return g->ffn == 1 + ACTIVATION_SWIGLU ? 2 * g->hidden : g->hidden;
     case 'O': return g->out;
@@ -166,6 +176,7 @@ int parameters_list(const struct model_shape *g, int64_t target, struct paramete
             if ((role == ROLE_LS1 || role == ROLE_LS2) && !has_layerscale(g, row)) continue;
             if ((role == ROLE_OUT_W || role == ROLE_OUT_B) && !model_shape_projects(g)) continue;
             if (role == ROLE_OUT_B && g->out_biasless) continue;
+            if (role == ROLE_LM_HEAD && g->tied) continue;
             if (role_part(role) & ~model_shape_parts(g)) continue;
             struct parameter *p = &(*list)[count++];
             *p = parameter_of(g, g->classes > 0 ? g->classes : target, role, (int)group, prefix, key);

@@ -107,9 +107,55 @@ static float angle(const struct model_shape *g, enum rope kind, int64_t i, int64
     return (float)at / (float)side * 16 * (1 / powf(10000, power));
 }
 
+/* Returns the frequency of pair k of a head, in float as transformers' modeling_rope_utils.py computes it. */
+static float frequency(const struct model_shape *g, int64_t k, int64_t pairs)
+{
+    const struct rope_of_tokens *r = &g->rope;
+    double theta = r->theta > 0 ? r->theta : family_rope_theta(g->family);
+    float plain = 1 / powf((float)theta, (float)k / (float)pairs), factor = (float)r->factor;
+    if (r->scaling == ROPE_LINEAR) return plain / factor;
+    if (r->scaling == ROPE_LLAMA3) { /* long waves are slowed, those between the limits in part */
+        float wave = 2 * (float)M_PI / plain, original = (float)r->original;
+        float smooth = (original / wave - (float)r->low) / (float)(r->high - r->low);
+        if (wave < original / (float)r->high) return plain;
+        if (wave > original / (float)r->low) return plain / factor;
+        return (1 - smooth) * plain / factor + smooth * plain;
+    }
+    if (r->scaling == ROPE_YARN) { /* a ramp between the pairs that turn `high` and `low` times */
+        double of_turns = 2 * (double)pairs / (2 * log(theta));
+        double first = floor(of_turns * log(r->original / (r->high * 2 * M_PI))),
+               last = ceil(of_turns * log(r->original / (r->low * 2 * M_PI)));
+        if (first < 0) first = 0;
+        if (last > (double)(2 * pairs - 1)) last = (double)(2 * pairs - 1);
+        if (last <= first) last = first + 0.001;
+        float ramp = (float)(((double)k - first) / (last - first));
+        float keep = 1 - (ramp < 0 ? 0 : ramp > 1 ? 1 : ramp);
+        return plain / factor * (1 - keep) + plain * keep;
+    }
+    return plain;
+}
+
+static void token_rotation(const struct model_shape *g, float *table)
+{
+    int64_t pairs = model_shape_head_dim(g) / 2;
+    float scale = g->rope.scaling == ROPE_YARN ? (float)g->rope.attention : 1;
+    for (int64_t k = 0; k < pairs; k++) {
+        float turns = frequency(g, k, pairs);
+        for (int64_t n = 0; n < g->context; n++) {
+            float a = (float)n * turns;
+            table[n * 2 * pairs + k] = cosf(a) * scale;
+            table[n * 2 * pairs + pairs + k] = sinf(a) * scale;
+        }
+    }
+}
+
 void positions_rotation(const struct model_shape *g, float *table)
 {
     enum rope kind = family_row(g->family)->rope;
+    if (kind == ROPE_TOKENS) {
+        token_rotation(g, table);
+        return;
+    }
     int64_t side = g->image / g->patch, pairs = g->width / g->heads / 2, count = pairs / 2;
     for (int64_t n = 0; n < side * side; n++)
         for (int64_t k = 0; k < pairs; k++) { /* those of the row, then those of the column */

@@ -8,7 +8,8 @@
  * sums of the stored ones. */
 void positions_matrix(const struct model_shape *model_shape, float *w);
 
-/* table (P, 2, dh/2): for each patch the cosines, then the sines, of the angles of a head's pairs. */
+/* table (P, 2, dh/2), of a language model (context, 2, dh/2): for each patch or token the cosines, then the
+ * sines, of the angles of a head's pairs. */
 void positions_rotation(const struct model_shape *model_shape, float *table);
 
 #endif

@@ -27,8 +27,29 @@ static const struct {
     const char *name;
     struct model_shape model_shape;
 } presets[] = {PRESETS(PRESET, )};
+
+#define TIED         .tied = true
+#define WINDOW(n)    .window = n
+#define THETA(n)     .rope.theta = n
+#define LLAMA2       .parts = PARTS_KNOWN
+#define LLAMA3(n)    .parts = PARTS_KNOWN, .rope = {500000, ROPE_LLAMA3, n, 8192, 1, 4, 0}
+#define QWEN2        .parts = PARTS_KNOWN | PART_QKV_BIAS, .norm_eps = 1e-6f, THETA(1000000)
+#define QWEN3        .parts = PARTS_KNOWN | PART_QK_NORM, .norm_eps = 1e-6f, THETA(1000000)
+#define LANGUAGE_PRESET(c, Name, Family, Vocabulary, Positions, Width, Depth, Heads, Kv, Dim, Hidden, ...) \
+    {#Name, {.family = FAMILY_##Family, .vocabulary = Vocabulary, .positions = Positions, .width = Width, \
+             .depth = Depth, .heads = Heads, .kv_heads = Kv, .head_dim = Dim, .hidden = Hidden, \
+             FAMILY_##Family##_IS, __VA_ARGS__}},
+#define FAMILY_GPT2_IS  .tied = true
+#define FAMILY_LLAMA_IS .ffn = SWIGLU
+static const struct {
+    const char *name;
+    struct model_shape model_shape;
+} language_presets[] = {LANGUAGE_PRESETS(LANGUAGE_PRESET, )};
 // clang-format on
-enum { PRESET_COUNT = sizeof presets / sizeof *presets };
+enum {
+    PRESET_COUNT = sizeof presets / sizeof *presets,
+    LANGUAGE_COUNT = sizeof language_presets / sizeof *language_presets
+};
 
 const char *model_shape_preset_name(int i) { return i >= 0 && i < PRESET_COUNT ? presets[i].name : NULL; }
 
@@ -37,6 +58,11 @@ int model_shape_preset(const char *name, struct model_shape *model_shape, struct
     for (int i = 0; i < PRESET_COUNT; i++)
         if (strcmp(name, presets[i].name) == 0) {
             *model_shape = presets[i].model_shape;
+            return 0;
+        }
+    for (int i = 0; i < LANGUAGE_COUNT; i++)
+        if (strcmp(name, language_presets[i].name) == 0) {
+            *model_shape = language_presets[i].model_shape;
             return 0;
         }
     return error_set(err, EXIT_CONFIG, "meopt.yaml(5) lists them", "no architecture '%s'", name);

@@ -1,0 +1,134 @@
+/* The shape of a decoder language model: defaults, limits, and the work of a sample. */
+#include "core/nn/language_shape.h"
+#include "core/nn/family.h"
+
+enum { USUAL_CONTEXT = 2048 };
+
+bool model_shape_language(const struct model_shape *g) { return family_row(g->family)->language; }
+int64_t model_shape_kv_heads(const struct model_shape *g) { return g->kv_heads ? g->kv_heads : g->heads; }
+
+int64_t model_shape_head_dim(const struct model_shape *g)
+{
+    return g->head_dim ? g->head_dim : g->width / (g->heads ? g->heads : 1);
+}
+
+int64_t model_shape_attn_width(const struct model_shape *g)
+{
+    return g->head_dim ? g->heads * g->head_dim : g->width;
+}
+
+int64_t model_shape_qkv_width(const struct model_shape *g)
+{
+    return model_shape_attn_width(g) +
+           2 * (g->kv_heads ? g->kv_heads * model_shape_head_dim(g) : model_shape_attn_width(g));
+}
+
+static int refuse(struct error *err, const char *what, int64_t found, const char *expected)
+{
+    return error_set(err, EXIT_CONFIG, "set an arch, a checkpoint, or the key",
+                     "the model's %s is %lld, expected %s", what, (long long)found, expected);
+}
+
+static int check_rope(const struct model_shape *g, struct error *err)
+{
+    const struct rope_of_tokens *r = &g->rope;
+    int64_t dim = model_shape_head_dim(g);
+    bool original = r->scaling == ROPE_LLAMA3 || r->scaling == ROPE_YARN;
+    if (!model_shape_rotates(g)) return 0;
+    if (dim % 2) return refuse(err, "head dimension", dim, "an even number, for rotary positions");
+    bool fine = r->theta >= 0 && r->theta < 1e15;
+    if (r->scaling) fine &= r->factor >= 1 && r->factor <= 1e6;
+    if (original) fine &= r->original >= 1 && r->original <= 1e9 && r->low > 0 && r->high > r->low;
+    if (r->scaling == ROPE_YARN) fine &= r->attention > 0 && r->attention < 100;
+    if (fine) return 0;
+    return error_set(err, EXIT_CONFIG, "see rope_theta and rope_scaling in the checkpoint's config.json",
+                     "the rotary positions have base %g and factor %g, original context %g, limits %g to %g",
+                     r->theta, r->factor, r->original, r->low, r->high);
+}
+
+/* Sets unset fields to the defaults of the family. */
+static void complete(struct model_shape *g, int64_t head_dim)
+{
+    const struct family_row *row = family_row(g->family);
+    if (!g->ffn) g->ffn = family_ffn(g->family);
+    if (!g->hidden && g->width && g->ffn != 1 + ACTIVATION_SWIGLU) g->hidden = 4 * g->width;
+    if (!g->head_dim) g->head_dim = head_dim;
+    if (!g->heads && g->head_dim) g->heads = g->width / g->head_dim;
+    if (!g->head_dim && g->heads && g->width % g->heads == 0) g->head_dim = g->width / g->heads;
+    if (!g->kv_heads) g->kv_heads = g->heads;
+    if (!g->context) g->context = g->positions && g->positions < USUAL_CONTEXT ? g->positions : USUAL_CONTEXT;
+    if (!g->positions) g->positions = g->context;
+    if (!(g->rope.theta > 0)) g->rope.theta = family_rope_theta(g->family);
+    g->classless = row->classless;
+    g->out = g->width;
+    if (g->heads) g->assumed &= ~ASSUMED_HEADS;
+}
+
+int language_shape_check(struct model_shape *g, int64_t head_dim, struct error *err)
+{
+    const struct family_row *row = family_row(g->family);
+    complete(g, head_dim);
+    const struct {
+        const char *name;
+        int64_t value, max;
+        const char *expected;
+    } fields[] = {{"vocabulary", g->vocabulary, 1 << 24, "1 to 16777216"},
+                  {"context", g->context, 1 << 24, "1 to 16777216"},
+                  {"positions", g->positions, 1 << 24, "1 to 16777216"},
+                  {"width", g->width, 65536, "1 to 65536"},
+                  {"depth", g->depth, 1024, "1 to 1024"},
+                  {"heads", g->heads, 1024, "1 to 1024"},
+                  {"head_dim", g->head_dim, 1024, "1 to 1024"},
+                  {"kv_heads", g->kv_heads, g->heads, "1 to heads"},
+                  {"hidden", g->hidden, 1 << 20, "1 to 1048576"}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].value < 1 || fields[i].value > fields[i].max)
+            return refuse(err, fields[i].name, fields[i].value, fields[i].expected);
+    if (g->heads % g->kv_heads) return refuse(err, "kv_heads", g->kv_heads, "a divisor of heads");
+    if (g->window < 0) return refuse(err, "window", g->window, "0 or more");
+    if (family_has(row, ROLE_POS) && g->context > g->positions)
+        return error_set(err, EXIT_CONFIG, "set model.context to at most that",
+                         "a context of %lld tokens, but the model has %lld positions", (long long)g->context,
+                         (long long)g->positions);
+    if (!family_key(row, ROLE_FC1_W, g->ffn) || !family_key(row, ROLE_FC2_W, g->ffn))
+        return error_set(err, EXIT_CONFIG, NULL, "a %s model has no feed-forward of kind %s",
+                         family_name(g->family), model_shape_activation(g));
+    return check_rope(g, err);
+}
+
+/* Pairs of a query and a key that it sees, in one sample. */
+static double pairs(const struct model_shape *g)
+{
+    double N = (double)g->context, w = g->window && g->window < g->context ? (double)g->window : N;
+    return w * (w + 1) / 2 + (N - w) * w;
+}
+
+double language_attention_flops(const struct model_shape *g)
+{
+    return (double)g->depth * 4 * pairs(g) * (double)model_shape_attn_width(g);
+}
+
+/* Of one block: the projections of the attention and its two GEMMs. */
+static double attention(const struct model_shape *g)
+{
+    double N = (double)g->context, a = (double)model_shape_attn_width(g), d = (double)g->width;
+    return 2 * N * d * ((double)model_shape_qkv_width(g) + a) + 4 * pairs(g) * a;
+}
+
+static double matrix_of_ffn(const struct model_shape *g)
+{
+    return 2 * (double)g->context * (double)g->width * (double)g->hidden;
+}
+
+double language_forward_flops(const struct model_shape *g)
+{
+    double gates = g->ffn == 1 + ACTIVATION_SWIGLU ? 3 : 2;
+    return (double)g->depth * (attention(g) + gates * matrix_of_ffn(g)) +
+           2 * (double)g->context * (double)g->width * (double)g->vocabulary;
+}
+
+double language_recompute_flops(const struct model_shape *g, bool twice)
+{
+    double gates = g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1;
+    return (double)(twice ? 2 * g->depth : g->depth - 1) * (attention(g) + gates * matrix_of_ffn(g));
+}

@@ -1,0 +1,13 @@
+/* The parts of model_shape_... (nn.h) for decoder language models. */
+#ifndef MEOPT_NN_LANGUAGE_SHAPE_H
+#define MEOPT_NN_LANGUAGE_SHAPE_H
+
+#include "core/nn/nn.h"
+
+int language_shape_check(struct model_shape *model_shape, int64_t head_dim, struct error *err);
+/* Per sample of N tokens, 2 per multiply-add; of the attention only what the mask leaves. */
+double language_forward_flops(const struct model_shape *model_shape);
+double language_attention_flops(const struct model_shape *model_shape);
+double language_recompute_flops(const struct model_shape *model_shape, bool twice);
+
+#endif
