@@ -1,4 +1,4 @@
-/* Image input: find, decode, resize, order, prefetch.
+/* Input of training: images (find, decode, resize, order, prefetch), or tokens (token_loader.h).
  *
  *     data_open(&d, &options, &err);            // lists the images
  *     data_start(d, step, &err);                // workers begin with the batch of that step (from 0)
@@ -15,6 +15,7 @@
 #define MEOPT_DATA_H
 
 #include "core/base/error.h"
+#include "core/data/token_file.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -85,6 +86,12 @@ struct data_options {
     bool labels;            /* read the class of each image (labels.h) */
     bool validation;        /* the part for validation of a root with several parts */
     const struct data *classes; /* the training images, whose classes these have; NULL: their own */
+    /* Token files instead of images (token_loader.h) */
+    enum token_form tokens; /* format of the files; TOKENS_NONE: images */
+    int64_t context;        /* tokens of a sample */
+    int64_t vocabulary;
+    bool joined; /* documents are one text; false: apart */
+    int64_t end; /* token that ends a document, of files without an index; -1: none */
 };
 
 struct data_batch {
@@ -94,6 +101,10 @@ struct data_batch {
     /* mixup or cutmix: class of the image that is mixed in, and share of the first, 0 to 1; NULL: off */
     const int32_t *labels2;
     const float *share;
+    /* Of token files: labels are (count, context), -1 for none. begins, ends: (count, context) first token of
+     * a token's document in the sample, and the one after its last; NULL: each sample is one document */
+    const int32_t *tokens; /* (count, context) */
+    const int32_t *begins, *ends;
     int64_t count;
     int64_t epoch;
     double wait_ms; /* time that data_next waited for it; 0 if it was ready */
@@ -110,7 +121,8 @@ int64_t data_chunk(const struct data_options *options);
 struct data;
 int data_open(struct data **data, const struct data_options *options, struct error *err);
 void data_close(struct data *data);
-int64_t data_images(const struct data *data);
+int64_t data_images(const struct data *data);                  /* of token files: the samples of an epoch */
+int64_t data_tokens(const struct data *data);                  /* of all token files; 0: images */
 const char *data_name(const struct data *data, int64_t image); /* path relative to the root */
 struct image_list;
 const struct image_list *data_list(const struct data *data); /* the listed images, see list.h */

@@ -1,6 +1,7 @@
 /* The class of each image of a list: see labels.h. */
 #include "core/base/file.h"
 #include "core/data/labels_internal.h"
+#include "core/data/token_loader.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -270,6 +271,7 @@ static int read_labels(struct image_list *list, const struct data_options *o, st
 
 int image_list_open(struct image_list *list, const struct data_options *o, struct error *err)
 {
+    if (o->tokens) return token_list_open(list, o, err);
     bool given = o->include && o->include[0];
     struct image_search search = {.root = o->root,
                                   .include = has_file(o) && !given ? "*" : o->include, /* the file chooses */

@@ -50,7 +50,7 @@ static bool matches_one(const char *p, const char *end, const char *name)
     }
 }
 
-static bool matches(const char *patterns, const char *name)
+bool image_list_matches(const char *patterns, const char *name)
 {
     while (patterns && *patterns) {
         const char *p = patterns, *comma = strchrnul(p, ','), *end = comma;
@@ -168,14 +168,14 @@ static int walk_entry(struct walk *w, const char *below, const char *entry, cons
     char *name = path_join(below, entry), *full = path_join(w->root, name);
     struct stat st = {0};
     int code = 0;
-    if (matches(w->exclude, name)) w->all += image_name(entry);
+    if (image_list_matches(w->exclude, name)) w->all += image_name(entry);
     else {
         if (stat(full, &st) != 0) code = unknown(w, full, entry, err);
         if (S_ISDIR(st.st_mode)) code = walk(w, name, up, err);
         if (S_ISREG(st.st_mode) && !image_name(entry) && !ends_with(entry, ".tar")) count_unread(w, entry);
     }
     if (S_ISREG(st.st_mode) && image_name(entry)) w->all++;
-    if (S_ISREG(st.st_mode) && image_name(entry) && (!w->include[0] || matches(w->include, name)))
+    if (S_ISREG(st.st_mode) && image_name(entry) && (!w->include[0] || image_list_matches(w->include, name)))
         image_list_add(w->list, name, (struct image_place){.bytes = st.st_size});
     else if (S_ISREG(st.st_mode) && ends_with(entry, ".tar")) {
         w->archives = xrealloc(w->archives, (size_t)(w->archive_count + 1) * sizeof *w->archives);
@@ -250,7 +250,8 @@ static void add_member(void *context, const char *member, int64_t offset, int64_
     add_sidecar(w, member, offset, bytes);
     if (!image_name(last)) count_unread(w, last);
     else w->all++;
-    if (image_name(last) && !matches(w->exclude, name) && (!w->include[0] || matches(w->include, name)))
+    if (image_name(last) && !image_list_matches(w->exclude, name) &&
+        (!w->include[0] || image_list_matches(w->include, name)))
         image_list_add(w->list, name, place);
     else free(name);
 }
@@ -413,7 +414,8 @@ static void match_patterns(struct walk *w)
     list->count = 0;
     for (int64_t i = 0; i < w->all; i++) {
         char *name = list->names[i];
-        bool kept = !matches(w->exclude, name) && (!w->include[0] || matches(w->include, name));
+        bool kept =
+            !image_list_matches(w->exclude, name) && (!w->include[0] || image_list_matches(w->include, name));
         if (kept) list->names[list->count++] = name;
         else free(name);
     }
@@ -498,7 +500,10 @@ static uint32_t sample_crc(const char *root, const char *name)
     struct image_place place = image_place(name);
     size_t length = place.archive_length ? (size_t)place.archive_length : strlen(name), used = 0,
            bytes = place.bytes < SAMPLE_BYTES ? (size_t)place.bytes : SAMPLE_BYTES;
-    char *path = xasprintf("%s/%.*s", root, (int)length, name), *buffer = xcalloc(bytes + 1, 1);
+    struct stat st;
+    bool whole = stat(root, &st) == 0 && S_ISREG(st.st_mode); /* a single token file */
+    char *path = whole ? xstrdup(root) : xasprintf("%s/%.*s", root, (int)length, name),
+         *buffer = xcalloc(bytes + 1, 1);
     int fd = -1;
     ssize_t n = unpacked_open(path, &fd, NULL) ? -1 : 0;
     for (; n >= 0 && used < bytes; used += (size_t)n)

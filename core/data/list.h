@@ -89,6 +89,8 @@ struct image_place {
     int64_t offset, bytes, archive_length;
     int32_t label, planar;
 };
+/* Returns whether a name matches one of the patterns; NULL: none. */
+bool image_list_matches(const char *patterns, const char *name);
 /* Adds an image; takes over the malloc'ed name. */
 void image_list_add(struct image_list *list, char *name, struct image_place place);
 /* Returns whether a name has the ending of an image that is listed. */

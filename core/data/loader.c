@@ -17,6 +17,7 @@
 #include "core/base/log.h"
 #include "core/base/platform.h"
 #include "core/data/labels.h"
+#include "core/data/token_loader.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -31,6 +32,7 @@ struct data {
     struct data_options options;
     char *root;
     struct image_list list;
+    struct token_loader *tokens; /* NULL: images, which the rest is for */
     int64_t epoch_batches;
     int64_t depth;  /* buffers in the ring */
     float **images; /* (depth) of (batch, 3, S, S) */
@@ -55,7 +57,11 @@ struct data {
     struct error failure;
 };
 
-int64_t data_images(const struct data *d) { return d->list.count; }
+int64_t data_images(const struct data *d)
+{
+    return d->tokens ? token_loader_samples(d->tokens) : d->list.count;
+}
+int64_t data_tokens(const struct data *d) { return d->tokens ? token_loader_tokens(d->tokens) : 0; }
 const char *data_name(const struct data *d, int64_t image) { return d->list.names[image]; }
 const struct image_list *data_list(const struct data *d) { return &d->list; }
 uint32_t data_hash(const struct data *d) { return image_list_hash(&d->list); }
@@ -434,20 +440,20 @@ int data_open(struct data **data, const struct data_options *options, struct err
     /* owned by the caller, and not used after the list was read */
     d->options.include = d->options.exclude = NULL;
     d->options.classes = NULL;
+    if (!code && options->tokens) code = token_loader_open(&d->tokens, &d->options, &d->list, err);
     if (!code) {
-        int64_t global = d->options.global;
-        d->epoch_batches = options->whole ? (d->list.count + global - 1) / global : d->list.count / global;
+        int64_t global = d->options.global, count = data_images(d);
+        d->epoch_batches = options->whole ? (count + global - 1) / global : count / global;
         if (d->epoch_batches == 0) {
             code = error_set(err, EXIT_CONFIG, "lower train.batch_size",
-                             "%lld images are fewer than one batch of %lld", (long long)d->list.count,
-                             (long long)global);
+                             "%lld %s are fewer than one batch of %lld", (long long)count,
+                             d->tokens ? "samples" : "images", (long long)global);
             error_at(err, options->root, 0, 0);
         }
     }
-    if (code) {
-        data_close(d);
-        return code;
-    }
+    if (code) data_close(d);
+    else if (d->tokens) *data = d;
+    if (code || d->tokens) return code;
     d->depth = (options->prefetch > 0 ? options->prefetch : 1) + 1;
     d->images = xcalloc((size_t)d->depth, sizeof *d->images);
     d->ids = xcalloc((size_t)d->depth, sizeof *d->ids);
@@ -486,6 +492,10 @@ void data_report(const struct data *d)
 
 int data_start(struct data *d, int64_t step, struct error *err)
 {
+    if (d->tokens) {
+        token_loader_start(d->tokens, step);
+        return 0;
+    }
     halt(d);
     d->first_batch = d->next_batch = step;
     d->next_sample = 0;
@@ -510,6 +520,7 @@ int data_start(struct data *d, int64_t step, struct error *err)
 
 int data_next(struct data *d, struct data_batch *out, struct error *err)
 {
+    if (d->tokens) return token_loader_next(d->tokens, out, err);
     pthread_mutex_lock(&d->lock);
     int64_t batch = d->next_batch, count = batch_samples(d, batch), buffer = batch % d->depth;
     if (batch > d->first_batch)
@@ -548,6 +559,7 @@ int data_image(struct data *d, int64_t image, float *out, bool *decoded, struct 
 
 const float *data_peek(struct data *d)
 {
+    if (d->tokens) return NULL;
     pthread_mutex_lock(&d->lock);
     int64_t batch = d->next_batch, buffer = batch % d->depth;
     const float *images =
@@ -566,6 +578,7 @@ void data_close(struct data *d)
         if (d->labels) free(d->labels[i]);
         if (d->share) free(d->share[i]);
     }
+    token_loader_close(d->tokens);
     free(d->images);
     free(d->ids);
     free(d->labels);

@@ -1,0 +1,249 @@
+/* Samples and batches of token files: see token_loader.h. Tokens are copied when a batch is returned, which
+ * takes microseconds, and the kernel is asked to read those of the next batch ahead. A token out of the
+ * vocabulary is found by that copy, so that a start does not read the files. */
+#include "core/data/token_loader.h"
+#include "core/base/clock.h"
+#include "core/base/file.h"
+#include "core/data/token_file.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct token_loader {
+    struct data_options options;
+    struct token_file *files;
+    int64_t *begins_at; /* (file_count + 1) first token of each file among all */
+    int64_t file_count, tokens, samples;
+    bool bounded; /* documents are apart, and the files have boundaries */
+    int64_t next;
+    int32_t *input, *labels, *begins, *ends; /* (batch, context) */
+    int32_t *row;                            /* (context + 1) of one sample */
+};
+
+int64_t token_loader_tokens(const struct token_loader *l) { return l->tokens; }
+int64_t token_loader_samples(const struct token_loader *l) { return l->samples; }
+void token_loader_start(struct token_loader *l, int64_t batch) { l->next = batch; }
+
+static int64_t file_of(const struct token_loader *l, int64_t at)
+{
+    int64_t low = 0, high = l->file_count - 1;
+    while (low < high) {
+        int64_t middle = low + (high - low + 1) / 2;
+        if (l->begins_at[middle] <= at) low = middle;
+        else high = middle - 1;
+    }
+    return low;
+}
+
+/* ---- one sample ---- */
+
+static int refuse_token(const struct token_loader *l, const struct token_file *f, int64_t at,
+                        struct error *err)
+{
+    error_set(err, EXIT_CONFIG, "the tokenizer of the files is not the model's, or raise model.vocabulary",
+              "token %lld (byte %lld) is %lld, the model has a vocabulary of %lld", (long long)at,
+              (long long)(f->first + at * f->width), (long long)token_file_value(f, at),
+              (long long)l->options.vocabulary);
+    return error_at(err, f->path, 0, 0);
+}
+
+/* Copies `count` tokens from `at` on to l->row. */
+static int read_tokens(struct token_loader *l, int64_t at, int64_t count, struct error *err)
+{
+    int64_t done = 0;
+    for (int64_t file = file_of(l, at); done < count; file++) {
+        const struct token_file *f = &l->files[file];
+        int64_t from = at + done - l->begins_at[file], n = f->count - from;
+        if (n > count - done) n = count - done;
+        int64_t bad = token_file_read(f, from, n, l->options.vocabulary, l->row + done);
+        if (bad >= 0) return refuse_token(l, f, bad, err);
+        done += n;
+    }
+    return 0;
+}
+
+/* Returns the index in l->row, whose first token is `at`, of the first document that begins after index i;
+ * `count` if there is none. */
+static int64_t document_end(const struct token_loader *l, int64_t at, int64_t i, int64_t count)
+{
+    int64_t file = file_of(l, at + i), begin = l->begins_at[file];
+    const struct token_file *f = &l->files[file];
+    int64_t end = (f->index.data ? token_file_document_end(f, at + i - begin) : f->count) + begin - at;
+    if (end > count) end = count;
+    for (int64_t k = i; k + 1 < end && l->options.end >= 0 && !f->index.data; k++)
+        if (l->row[k] == l->options.end) end = k + 1;
+    return end;
+}
+
+/* Fills a slot with the tokens from `at` on; those after the last one are padding. */
+static int fill_slot(struct token_loader *l, int64_t slot, int64_t at, struct error *err)
+{
+    int64_t N = l->options.context, count = l->tokens - at < N + 1 ? l->tokens - at : N + 1;
+    int32_t *input = l->input + slot * N, *labels = l->labels + slot * N;
+    int code = read_tokens(l, at, count, err);
+    if (code) return code;
+    for (int64_t i = 0; i < N; i++) {
+        input[i] = i < count ? l->row[i] : 0;
+        labels[i] = i + 1 < count ? l->row[i + 1] : -1;
+    }
+    if (!l->bounded) return 0;
+    for (int64_t i = 0, end; i < N; i = end) { /* padding is a document of its own */
+        end = i < count ? document_end(l, at, i, count) : N;
+        if (end > N) end = N;
+        else if (end < count) labels[end - 1] = -1;
+        for (int64_t k = i; k < end; k++) {
+            l->begins[slot * N + k] = (int32_t)i;
+            l->ends[slot * N + k] = (int32_t)end;
+        }
+    }
+    return 0;
+}
+
+/* ---- batches ---- */
+
+static int64_t batch_samples(const struct token_loader *l, int64_t batch)
+{
+    const struct data_options *o = &l->options;
+    if (!o->whole) return o->batch;
+    int64_t left = l->samples - (batch * o->ranks + o->rank) * o->batch;
+    return left < 0 ? 0 : left < o->batch ? left : o->batch;
+}
+
+static int64_t epoch_batches(const struct token_loader *l)
+{
+    return l->options.whole ? 1 : l->samples / l->options.global;
+}
+
+/* Returns the first token of the sample in a slot of a batch. */
+static int64_t sample_at(const struct token_loader *l, int64_t batch, int64_t slot)
+{
+    const struct data_options *o = &l->options;
+    if (o->whole) return ((batch * o->ranks + o->rank) * o->batch + slot) * o->context;
+    int64_t row = (slot / o->micro * o->ranks + o->rank) * o->micro + slot % o->micro,
+            position = batch % epoch_batches(l) * o->global + row,
+            spare = l->tokens - 1 - l->samples * o->context;
+    uint64_t epoch = (uint64_t)(batch / epoch_batches(l));
+    if (!o->shuffle) return position * o->context;
+    return data_shuffle(~o->seed, epoch, 0, spare + 1) +
+           data_shuffle(o->seed, epoch, position, l->samples) * o->context;
+}
+
+/* Asks the kernel to read the tokens of a batch. */
+static void read_ahead(const struct token_loader *l, int64_t batch)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    for (int64_t slot = 0; slot < batch_samples(l, batch); slot++) {
+        int64_t at = sample_at(l, batch, slot), file = file_of(l, at);
+        const struct token_file *f = &l->files[file];
+        size_t begin = (size_t)(f->first + (at - l->begins_at[file]) * f->width),
+               end = begin + (size_t)((l->options.context + 1) * f->width);
+        begin -= begin % page;
+        if (end > f->data.bytes) end = f->data.bytes;
+        madvise((void *)(uintptr_t)(f->data.data + begin), end - begin, MADV_WILLNEED);
+    }
+}
+
+int token_loader_next(struct token_loader *l, struct data_batch *batch, struct error *err)
+{
+    const struct data_options *o = &l->options;
+    double begin = clock_seconds();
+    int64_t count = batch_samples(l, l->next);
+    int code = 0;
+    for (int64_t slot = 0; slot < count && !code; slot++)
+        code = fill_slot(l, slot, sample_at(l, l->next, slot), err);
+    *batch = (struct data_batch){.tokens = l->input,
+                                 .labels = l->labels,
+                                 .begins = l->bounded ? l->begins : NULL,
+                                 .ends = l->bounded ? l->ends : NULL,
+                                 .count = count,
+                                 .epoch = o->whole ? 0 : l->next / epoch_batches(l)};
+    l->next++;
+    if (!code) read_ahead(l, l->next);
+    batch->wait_ms = (clock_seconds() - begin) * 1e3;
+    return code;
+}
+
+/* ---- open and close ---- */
+
+static int open_files(struct token_loader *l, const struct image_list *list, struct error *err)
+{
+    const struct data_options *o = &l->options;
+    struct stat st;
+    bool single = stat(o->root, &st) == 0 && S_ISREG(st.st_mode);
+    int code = 0;
+    l->files = xcalloc((size_t)list->count, sizeof *l->files);
+    l->begins_at = xcalloc((size_t)list->count + 1, sizeof *l->begins_at);
+    for (int64_t i = 0; i < list->count && !code; i++) {
+        size_t n = strlen(list->names[i]);
+        if (n > 4 && strcmp(list->names[i] + n - 4, ".idx") == 0) continue;
+        char *path = single ? xstrdup(o->root) : path_join(o->root, list->names[i]);
+        struct token_file *f = &l->files[l->file_count];
+        code = token_file_open(f, path, o->tokens, err);
+        free(path);
+        if (code) break;
+        l->bounded |= !o->joined && (f->index.data || o->end >= 0 || l->file_count > 0);
+        if (o->shuffle && f->data.bytes) madvise((void *)(uintptr_t)f->data.data, f->data.bytes, MADV_RANDOM);
+        l->tokens += f->count;
+        l->begins_at[++l->file_count] = l->tokens;
+    }
+    return code;
+}
+
+/* Sets the samples of an epoch. */
+static int count_samples(struct token_loader *l, struct error *err)
+{
+    const struct data_options *o = &l->options;
+    int64_t N = o->context, least = o->whole ? 2 : N + 1;
+    if (l->tokens < least) {
+        error_set(err, EXIT_CONFIG, "lower model.context, or add files",
+                  "has %lld tokens, a sample requires %lld", (long long)l->tokens, (long long)least);
+        return error_at(err, o->root, 0, 0);
+    }
+    l->samples = o->whole ? (l->tokens - 1 + N - 1) / N : (l->tokens - 1) / N;
+    if (!o->whole && o->shuffle && l->samples > 1) l->samples--; /* for the offset of an epoch */
+    return 0;
+}
+
+static int allocate(struct token_loader *l, struct error *err)
+{
+    const struct data_options *o = &l->options;
+    size_t values = (size_t)(o->batch * o->context) * sizeof(int32_t);
+    l->input = malloc(values);
+    l->labels = malloc(values);
+    l->begins = malloc(values);
+    l->ends = malloc(values);
+    l->row = malloc((size_t)(o->context + 1) * sizeof *l->row);
+    if (l->input && l->labels && l->begins && l->ends && l->row) return 0;
+    return error_set(err, EXIT_HOST_MEMORY, "lower train.batch_size", "out of memory for a batch of tokens");
+}
+
+int token_loader_open(struct token_loader **loader, const struct data_options *options,
+                      const struct image_list *list, struct error *err)
+{
+    struct token_loader *l = xcalloc(1, sizeof *l);
+    *loader = NULL;
+    l->options = *options;
+    int code = open_files(l, list, err);
+    if (!code) code = count_samples(l, err);
+    if (!code) code = allocate(l, err);
+    if (code) token_loader_close(l);
+    else *loader = l;
+    return code;
+}
+
+void token_loader_close(struct token_loader *l)
+{
+    if (!l) return;
+    for (int64_t i = 0; i < l->file_count; i++) token_file_close(&l->files[i]);
+    free(l->files);
+    free(l->begins_at);
+    free(l->input);
+    free(l->labels);
+    free(l->begins);
+    free(l->ends);
+    free(l->row);
+    free(l);
+}

@@ -1,0 +1,30 @@
+/* Samples and batches of token files: the part of data.h for data_options.tokens.
+ *
+ * The files are one sequence of tokens, in the order of their names. A sample is `context` tokens, and the
+ * label of each is the token after it. An epoch begins at an offset drawn from seed and epoch and visits
+ * windows of `context` tokens in the order of data_shuffle; less than two windows are left out. In file
+ * order, and in a whole pass, windows begin at the first token; the last one of a whole pass may be padded.
+ *
+ * Documents apart: a token sees and predicts only tokens of its document, so the last one has no label. They
+ * end by Megatron's index, after each token data_options.end, and with their file.
+ */
+#ifndef MEOPT_DATA_TOKEN_LOADER_H
+#define MEOPT_DATA_TOKEN_LOADER_H
+
+#include "core/data/data.h"
+#include "core/data/list.h"
+
+/* Lists the token files of options->root: itself, or those in the directory that end in .bin, or else all,
+ * and their indices. */
+int token_list_open(struct image_list *list, const struct data_options *options, struct error *err);
+
+struct token_loader;
+int token_loader_open(struct token_loader **loader, const struct data_options *options,
+                      const struct image_list *list, struct error *err);
+void token_loader_close(struct token_loader *loader);
+int64_t token_loader_tokens(const struct token_loader *loader);
+int64_t token_loader_samples(const struct token_loader *loader); /* of an epoch */
+void token_loader_start(struct token_loader *loader, int64_t batch);
+int token_loader_next(struct token_loader *loader, struct data_batch *batch, struct error *err);
+
+#endif

@@ -1,0 +1,33 @@
+/* Token files from outside: the first byte chooses the format, the next two the length of the index; then the
+ * index and the tokens. */
+#include "core/data/token_file.h"
+
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    struct error err;
+    struct token_file f = {0};
+    bool in_index;
+    int32_t to[64];
+    if (size < 3) return 0;
+    enum token_form form = TOKENS_AUTO + bytes[0] % (TOKEN_FORMS - TOKENS_AUTO);
+    size_t index = (size_t)bytes[1] << 8 | bytes[2];
+    bytes += 3, size -= 3;
+    if (index > size) index = size;
+    if (form == TOKENS_MEGATRON) f.index = (struct file_map){bytes, index};
+    f.data = (struct file_map){bytes + f.index.bytes, size - f.index.bytes};
+    if (token_file_parse(&f, "x.bin", form, &in_index, &err)) return 0;
+    if (f.count < 0 || f.first + f.count * f.width > (int64_t)f.data.bytes) abort();
+    for (int64_t at = 0; at < f.count; at += 64) {
+        int64_t n = f.count - at < 64 ? f.count - at : 64, bad = token_file_read(&f, at, n, 1000, to);
+        if (bad >= 0 && (bad < at || bad >= at + n)) abort();
+        if (bad < 0 && (to[0] < 0 || to[n - 1] >= 1000)) abort();
+    }
+    for (int64_t at = 0, end; f.index.data && at < f.count; at = end) {
+        end = token_file_document_end(&f, at);
+        if (end <= at || end > f.count) abort();
+    }
+    return 0;
+}
