@@ -287,7 +287,8 @@ const struct config_key config_keys[] = {
     REAL("optim.head_lr_scale", NULL, 0, 1e6, "10", "train",
          "learning rate of the head / optim.lr; classify: 1 if it is not set", optim.head_lr_scale),
     REAL("optim.layer_decay", NULL, 0.01, 1, "1", "train",
-         "factor of the learning rate of each block to that of the block after it; 1: off",
+         "factor of the learning rate of each block to that of the block after it; the final norm has the "
+         "head's, as in BEiT, MAE and DINOv2 (timm: the last block's); 1: off",
          optim.layer_decay),
     REAL("optim.min_lr", NULL, 0, 1000, "1.0e-6", "train", "learning rate at the end of the schedule",
          optim.min_lr),
