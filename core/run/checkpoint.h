@@ -143,14 +143,21 @@ int checkpoint_records(const struct checkpoint *c, int64_t count, checkpoint_wri
                                    const size_t *bytes, struct error *err),
                        void *context, struct error *err);
 
-/* The checkpoint with the best evaluation, ckpt/best.json. It is not removed with the old ones. */
+/* The checkpoint with the best evaluation, ckpt/best.json. It is not removed with the old ones. It is named
+ * before it is saved, together with the one before it, so that no crash loses both: the reader returns the
+ * first of the two that is complete. */
 struct checkpoint_best {
-    int64_t step;       /* -1: none, or it is missing or incomplete */
-    const char *metric; /* not read */
-    double value;       /* of the metric */
+    int64_t step; /* -1: none, or it is missing or incomplete */
+    char metric[24];
+    double value; /* of the metric */
 };
-int checkpoint_best_write(const char *directory, const struct checkpoint_best *best, struct error *err);
+/* before: the best complete one; NULL or step -1: none. */
+int checkpoint_best_write(const char *directory, const struct checkpoint_best *best,
+                          const struct checkpoint_best *before, struct error *err);
 void checkpoint_best_read(const char *directory, struct checkpoint_best *best);
+/* Names `best` alone, or none (step -1): before a run continues, which may save the step of a crash with
+ * another result. Failures are logged. */
+void checkpoint_best_settle(const char *directory, const struct checkpoint_best *best);
 
 /* Returns the file names of a readable checkpoint, its manifest last, then NULL; the caller frees each
  * name and the array. NULL: none. */

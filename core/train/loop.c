@@ -124,6 +124,7 @@ static int write_checkpoint(struct train_loop *w, struct error *err)
     do {
         directory = w->run->directory;
         save_release(&w->reservation);
+        loop_name_best(w);
         code = trainer_save(w->t, directory, w->p.step, (int)w->t->config->train.checkpoint_keep, err);
         if (!code && alone) code = run_follow(w->run, err);
     } while (!code && w->run->directory != directory);
@@ -138,7 +139,7 @@ static int save(struct train_loop *w, struct error *err)
     int code = write_checkpoint(w, err);
     if (code) return code;
     resume_saving(w);
-    loop_name_best(w);
+    if (w->candidate.step == w->p.step) w->best = w->candidate;
     log_event(w, "checkpoint", json_pack("{s:I}", "step", (json_int_t)w->p.step));
     if (w->listener->saved) w->listener->saved(w->listener->context, w->p.step);
     w->saved_at = clock_seconds();

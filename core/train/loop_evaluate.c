@@ -4,6 +4,7 @@
 #include "core/train/evaluate.h"
 #include "core/train/loop_internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static bool is_due(const struct train_loop *w)
@@ -18,6 +19,12 @@ static bool is_better(const struct train_loop *w, const struct metric *m)
     return score_named(m->name)->lower ? m->value < w->best.value : m->value > w->best.value;
 }
 
+static void set_candidate(struct train_loop *w, const struct metric *m)
+{
+    w->candidate = (struct checkpoint_best){.step = w->p.step, .value = m->value};
+    snprintf(w->candidate.metric, sizeof w->candidate.metric, "%s", m->name);
+}
+
 int loop_evaluate(struct train_loop *w, struct error *err)
 {
     struct train_progress *p = &w->p;
@@ -30,8 +37,7 @@ int loop_evaluate(struct train_loop *w, struct error *err)
     memcpy(p->evaluation, found.metrics, sizeof p->evaluation);
     for (int i = 0; i <= OBJECTIVE_METRICS && p->evaluation[i].name; i++) {
         const struct metric *m = &p->evaluation[i];
-        if (strcmp(m->name, w->t->objective->best) == 0 && is_better(w, m))
-            w->candidate = (struct checkpoint_best){.step = p->step, .metric = m->name, .value = m->value};
+        if (strcmp(m->name, w->t->objective->best) == 0 && is_better(w, m)) set_candidate(w, m);
     }
     return 0;
 }
@@ -40,14 +46,15 @@ void loop_name_best(struct train_loop *w)
 {
     struct error why = {0};
     if (!is_rank0(w) || w->candidate.step != w->p.step || w->best.step == w->p.step) return;
-    w->best = w->candidate;
-    if (checkpoint_best_write(w->run->directory, &w->best, &why))
+    if (checkpoint_best_write(w->run->directory, &w->candidate, &w->best, &why))
         log_warn("%s%s%s; the best checkpoint is not named", why.file, why.file[0] ? ": " : "", why.what);
 }
 
 void loop_read_best(struct train_loop *w)
 {
     w->best = (struct checkpoint_best){.step = -1};
-    if (w->from > 0 && is_rank0(w)) checkpoint_best_read(w->run->directory, &w->best);
+    if (w->from <= 0 || !is_rank0(w)) return;
+    checkpoint_best_read(w->run->directory, &w->best);
     if (w->best.step > w->from) w->best.step = -1; /* it is evaluated again */
+    checkpoint_best_settle(w->run->directory, &w->best);
 }

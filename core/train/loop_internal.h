@@ -50,7 +50,7 @@ static inline void enter_phase(const struct train_listener *listener, enum train
 /* Evaluates on data.val after a step at which it is due (train.eval_every, and the last one): sets
  * w->p.evaluation, and w->candidate if the result is better than the best. Collective call. */
 int loop_evaluate(struct train_loop *w, struct error *err);
-/* After a save: names the checkpoint of this step as the best, if it is. */
+/* Before a save: names the checkpoint of this step as the best, if it is. */
 void loop_name_best(struct train_loop *w);
 /* Reads the best evaluation before a resume from w->from. */
 void loop_read_best(struct train_loop *w);

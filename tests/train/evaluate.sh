@@ -56,6 +56,26 @@ END
 "$MEOPT" compare one --json >out 2>log || fail "compare: exit $?"
 grep -q best_val_top1 out || fail "compare: no validation"
 
+# Killed at each rename of the checkpoints' files, best.json among them, and resumed: the best evaluation is not lost.
+export LD_LIBRARY_PATH="$MEOPT_BUILD/tests" FAULT_UNSYNCED=1
+lost=0
+for k in 1 2 3 4 5 6 7 8 9 10 11 12; do
+    rm -rf killed
+    head -c 65536 /dev/zero >shared
+    env LD_PRELOAD=libfault.so FAULT_UNDER="$(pwd -P)/killed/ckpt" FAULT_SHARED="$(pwd -P)/shared" FAULT_CALL=rename FAULT_K=$k FAULT_KILL=1 \
+        "$MEOPT" train vit.yaml --run-dir . --name killed --no-dashboard >out 2>log && break
+    [ -e killed/ckpt/best.json ] && lost=$((lost + 1))
+    "$MEOPT" train --resume killed --no-dashboard >out 2>log || fail "killed at rename $k: exit $? on resume"
+    cmp one/ckpt/best.json killed/ckpt/best.json || python3 - <<'END' || fail "killed at rename $k: another best checkpoint"
+import json
+one, killed = (json.load(open(run + "/ckpt/best.json")) for run in ("one", "killed"))
+assert [one[k] for k in ("step", "metric", "value")] == [killed[k] for k in ("step", "metric", "value")], (one, killed)
+END
+    [ -e "killed/ckpt/$(python3 -c 'import json; print("step-%08d" % json.load(open("killed/ckpt/best.json"))["step"])')/MANIFEST.json" ] ||
+        fail "killed at rename $k: the best checkpoint is gone"
+done
+[ $lost -ge 3 ] || fail "only $lost kills after the first evaluation"
+
 # The best checkpoint stays whatever is saved after it.
 train kept 10 --stop-after 3 train.checkpoint_steps=1
 sed -i 's/"value":[^}]*/"value":1.5/' kept/ckpt/best.json
