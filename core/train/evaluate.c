@@ -2,6 +2,7 @@
 #include "core/train/evaluate.h"
 #include "core/base/file.h"
 #include "core/base/progress.h"
+#include "core/train/signals.h"
 #include "core/train/train_internal.h"
 
 #include <stdlib.h>
@@ -54,10 +55,19 @@ static int evaluate_batch(struct trainer *t, const struct data_batch *host, doub
     return device_check(dev, err);
 }
 
-/* Evaluates this rank's micro-batches, one per round. After an error it joins the collectives of the
- * others. */
+/* Agrees with the other ranks whether a stop is requested of one of them. */
+static int agree_stop(struct trainer *t, bool *stop, struct error *err)
+{
+    double asked = signals_act(PHASE_EVALUATE) == ACT_SAVE_STOP;
+    int code = t->ranks.size > 1 ? comm_all_reduce(&t->ranks, COMM_MAX, &asked, 1, err) : 0;
+    *stop = asked > 0;
+    return code;
+}
+
+/* Evaluates this rank's micro-batches, one per round, until a stop is requested. After an error it joins the
+ * collectives of the others. */
 static int evaluate_rounds(struct trainer *t, struct data *data, int64_t rounds, double *sums,
-                           struct class_count *classes, struct error *err)
+                           struct class_count *classes, bool *stop, struct error *err)
 {
     int64_t width = 1 + objective_sums(t->objective);
     struct error own;
@@ -65,6 +75,10 @@ static int evaluate_rounds(struct trainer *t, struct data *data, int64_t rounds,
     for (int64_t round = 0; round < rounds; round++) {
         struct data_batch batch = {0};
         progress_mark();
+        int lost = agree_stop(t, stop, &own);
+        if (lost && !code && err) *err = own;
+        if (lost) return lost;
+        if (*stop) break;
         if (!code) code = data_next(data, &batch, err);
         if (code || !batch.count) {
             int idle = dp_forward_idle(t, &own);
@@ -84,9 +98,11 @@ int trainer_evaluate(struct trainer *t, struct data *data, struct evaluation *re
             ranks = t->ranks.size;
     double *sums = xcalloc((size_t)(width * rounds * ranks), sizeof *sums), *total;
     struct error own = {0};
+    bool stop = false;
     *result = (struct evaluation){0};
-    int code = evaluate_rounds(t, data, rounds, sums + width * rounds * t->ranks.rank, classes, &own);
+    int code = evaluate_rounds(t, data, rounds, sums + width * rounds * t->ranks.rank, classes, &stop, &own);
     code = comm_agree(&t->ranks, code, &own, "cannot evaluate", err);
+    if (!code && stop) code = EXIT_STOPPED;
     if (!code) code = comm_gather_each(&t->ranks, sums, (size_t)(width * rounds) * sizeof *sums, err);
     total = xcalloc((size_t)width, sizeof *total);
     for (int64_t n = 0; n < rounds * ranks && !code; n++) /* in the order of the images */

@@ -17,8 +17,9 @@ struct class_count {
 };
 
 /* Evaluates in one pass over `data` (train_open_validation with t->micro). Collective call: the ranks share
- * the micro-batches, and the sums are bit-identical on any number of ranks. classes: NULL, or counts of all
- * classes (student's out_width), to which this rank's images are added. */
+ * the micro-batches, and the sums are bit-identical on any number of ranks. Returns EXIT_STOPPED within one
+ * micro-batch after a request to stop (signals.h). classes: NULL, or counts of all classes (student's
+ * out_width), to which this rank's images are added. */
 int trainer_evaluate(struct trainer *trainer, struct data *data, struct evaluation *result,
                      struct class_count *classes, struct error *err);
 

@@ -33,6 +33,12 @@ int loop_evaluate(struct train_loop *w, struct error *err)
     if (!is_due(w)) return 0;
     enter_phase(w->listener, PHASE_EVALUATE);
     int code = trainer_evaluate(w->t, w->feed.validation, &found, NULL, err);
+    if (code == EXIT_STOPPED) {
+        if (is_rank0(w))
+            log_info("step %lld: the evaluation is left out, because a stop is requested",
+                     (long long)p->step);
+        return 0;
+    }
     if (code) return code;
     memcpy(p->evaluation, found.metrics, sizeof p->evaluation);
     for (int i = 0; i <= OBJECTIVE_METRICS && p->evaluation[i].name; i++) {

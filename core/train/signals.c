@@ -24,7 +24,8 @@ static const enum signal_act signal_acts[REQUEST_COUNT][PHASE_COUNT] = {
                       [PHASE_TEACHER] = ACT_STOP,
                       [PHASE_DATA] = ACT_SAVE_STOP,
                       [PHASE_STEP] = ACT_SAVE_STOP,
-                      [PHASE_SAVE] = ACT_STOP},
+                      [PHASE_SAVE] = ACT_STOP,
+                      [PHASE_EVALUATE] = ACT_SAVE_STOP},
     [REQUEST_SAVE] = {[PHASE_DATA] = ACT_SAVE, [PHASE_STEP] = ACT_SAVE},
     [REQUEST_CHANGE] = {[PHASE_DATA] = ACT_CHANGE, [PHASE_STEP] = ACT_CHANGE},
 };

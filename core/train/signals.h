@@ -1,6 +1,7 @@
 /* Signals and requests to a training process, and how it handles them (man meopt-train, STOPPING). A signal
  * handler and a request file (core/run/request.h) both set a flag. The loop reads the flags between two
- * steps, between two images of the teacher's pass, and between two stages of loading.
+ * steps, between two images of the teacher's pass, between two micro-batches of an evaluation, and between
+ * two stages of loading.
  *
  *     SIGTERM SIGINT SIGUSR1, request/stop   REQUEST_STOP, repeated or in any order
  *     SIGXCPU SIGPWR                         REQUEST_STOP: processor time (ulimit -t) or power runs out
@@ -12,6 +13,8 @@
  *     REQUEST_STOP    exit, nothing to save     save after the step, exit   exit after the save
  *     REQUEST_SAVE    after the first step      save after the step         after the next step
  *     REQUEST_CHANGE  after the first step      after the step              after the next step
+ *
+ * During an evaluation, REQUEST_STOP ends it (its result is left out), then saves and exits.
  *
  * These never end a process without saving. Two others do: request/stop-now, which the supervisor handles,
  * and a second Ctrl-C more than a second after the first. Batch systems and terminals send one signal to

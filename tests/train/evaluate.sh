@@ -76,6 +76,29 @@ END
 done
 [ $lost -ge 3 ] || fail "only $lost kills after the first evaluation"
 
+# A stop during the evaluation of step 3 ends it: the step is saved, its figures are left out, and the rest is that of the undisturbed run.
+for ranks in 1 2; do
+    rm -rf ended
+    env LD_PRELOAD=libfault.so FAULT_UNDER="$(pwd -P)/val" FAULT_SLOW=open:400000:/val/ \
+        "$MEOPT" train vit.yaml --run-dir . --name ended --no-dashboard --workers $ranks >out 2>log &
+    pid=$!
+    wait_for 60 grep -qs '"step":2,' ended/metrics.jsonl || fail "ended: no second step"
+    sleep 0.5
+    kill -TERM $pid
+    wait $pid
+    got=$?
+    [ $got = 10 ] || fail "ended: exit $got, expected 10"
+    [ -e ended/ckpt/step-00000003/MANIFEST.json ] || fail "ended: step 3 is not saved"
+    "$MEOPT" train --resume ended --no-dashboard >out 2>log || fail "ended: exit $? on resume"
+    cmp one/ckpt/step-00000012/model.safetensors ended/ckpt/step-00000012/model.safetensors || fail "ended: other weights"
+    python3 - <<'END' || fail "ended: metrics"
+import json
+one, ended = ({l["step"]: l for l in map(json.loads, open(run + "/metrics.jsonl"))} for run in ("one", "ended"))
+assert sorted(s for s in ended if "val_loss" in ended[s]) == [6, 9, 12], ended
+for step in (6, 9, 12): assert ended[step]["val_loss"] == one[step]["val_loss"]
+END
+done
+
 # The best checkpoint stays whatever is saved after it.
 train kept 10 --stop-after 3 train.checkpoint_steps=1
 sed -i 's/"value":[^}]*/"value":1.5/' kept/ckpt/best.json
