@@ -48,11 +48,7 @@ static int read_config(struct eval *e, const struct arguments *args, struct erro
     enum run_checkpoint choice = !which                       ? RUN_BEST_OR_NEWEST
                                  : strcmp(which, "best") == 0 ? RUN_BEST
                                                               : RUN_NEWEST;
-    if (e->run) code = run_weights_use(c, e->run, choice, &e->step, err);
-    /* the states stay in memory, and are not read */
-    if (!code) code = config_assign(c, "optim.offload", "none", err);
-    if (!code) code = config_assign(c, "train.ema", "0", err);
-    return code;
+    return e->run ? run_weights_use(c, e->run, choice, &e->step, err) : 0;
 }
 
 struct averaging {
@@ -89,7 +85,7 @@ static int open_all(struct eval *e, bool by_class, struct error *err)
     int code = train_check_files(c, NULL, NULL, err);
     if (!code) code = train_set_classes(c, err);
     if (!code) code = train_device_open(&e->device, c, true, err);
-    if (!code) code = trainer_create(&e->trainer, c, e->device, false, NULL, NULL, err);
+    if (!code) code = trainer_create_evaluation(&e->trainer, c, e->device, false, err);
     if (!code && e->average) code = use_averages(e, err);
     if (code) return code;
     struct data_options options = train_data_options(c);
@@ -140,16 +136,17 @@ static void print_text(const struct eval *e)
         printf(", %s %s", row->label,
                score_text(value, sizeof value, row, e->found.metrics[i].value, "%.6f"));
     }
-    printf(", %.1f images/s\n", (double)e->found.images / e->seconds);
+    printf(", %.1f images/s, %.1f MiB\n", (double)e->found.images / e->seconds,
+           (double)e->device->use.peak_total_bytes / (1 << 20));
 }
 
 static void print_found(const struct eval *e)
 {
-    json_t *root =
-        json_pack("{s:o, s:o, s:I, s:I, s:f}", "weight", path_json(e->config.model_s.weight), "step",
-                  e->run ? json_integer((json_int_t)e->step) : json_null(), "images",
-                  (json_int_t)e->found.images, "bad", (json_int_t)(data_images(e->data) - e->found.images),
-                  "images_per_s", (double)e->found.images / e->seconds);
+    json_t *root = json_pack(
+        "{s:o, s:o, s:I, s:I, s:f, s:I}", "weight", path_json(e->config.model_s.weight), "step",
+        e->run ? json_integer((json_int_t)e->step) : json_null(), "images", (json_int_t)e->found.images,
+        "bad", (json_int_t)(data_images(e->data) - e->found.images), "images_per_s",
+        (double)e->found.images / e->seconds, "peak_bytes", (json_int_t)e->device->use.peak_total_bytes);
     for (int i = 0; i <= OBJECTIVE_METRICS && e->found.metrics[i].name; i++)
         json_object_set_new(root, e->found.metrics[i].name, json_real(e->found.metrics[i].value));
     print_json(root);

@@ -211,6 +211,9 @@ static int compute_report(struct plan_report *r, struct memory_planner *p, struc
         return code;
     r->disk_bytes = p->plan.checkpoint_bytes *
                     (config->train.checkpoint_keep + 1 + (config->data.val[0] && config->train.eval_every));
+    if (config->data.val[0] &&
+        (code = plan_evaluation(config, !p->plan.from_checkpoints, &r->evaluation_bytes, err)) != 0)
+        return code;
     if (r->card.bytes) r->largest_micro = plan_largest_batch(config, &ranks, r->card.bytes, NULL);
     if (argument_flag(args, "what-if") || argument_text(args, "explain", NULL)) {
         explain(e, p, r->card.bytes);

@@ -68,6 +68,7 @@ static void print_memory(const struct plan_report *r)
         printf("  %-16s %12.1f\n", memory_class_names[c], (double)use->peak_bytes[c] / MIB);
     printf("  %-16s %12.1f\n", "peak", (double)use->peak_total_bytes / MIB);
     print_offloaded(use);
+    if (r->evaluation_bytes) printf("meopt eval         %12.1f\n", (double)r->evaluation_bytes / MIB);
     if (!r->card.bytes) return;
     printf("%s %.1f MiB (%s)", use->peak_total_bytes <= r->card.bytes ? "fits" : "DOES NOT FIT",
            (double)r->card.bytes / MIB, r->card.name);
@@ -193,6 +194,8 @@ static void add_memory(json_t *root, const struct plan_report *r)
         json_object_set_new(classes, memory_class_names[c], json_integer((json_int_t)use->peak_bytes[c]));
     json_object_set_new(root, "peak_bytes", json_integer((json_int_t)use->peak_total_bytes));
     json_object_set_new(root, "classes", classes);
+    json_object_set_new(root, "evaluation_bytes",
+                        r->evaluation_bytes ? json_integer((json_int_t)r->evaluation_bytes) : json_null());
     json_object_set_new(root, "host_classes", memory_offloaded_json(use, PLACE_HOST));
     json_object_set_new(root, "file_classes", memory_offloaded_json(use, PLACE_FILE));
     json_object_set_new(root, "card_bytes", known ? json_integer((json_int_t)r->card.bytes) : json_null());

@@ -21,6 +21,7 @@ struct plan_report {
     double published_mib[2];          /* without and with MEOpt */
     double baseline_peak, meopt_peak; /* planned bytes, without and with MEOpt */
     int64_t disk_bytes;
+    size_t evaluation_bytes; /* peak of 'meopt eval'; 0: not without data.val */
     struct scaling_table scaling;
     int explained;      /* enum memory_class; -1: all */
     int64_t images;     /* in data.root; -1: not counted */

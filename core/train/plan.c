@@ -250,6 +250,30 @@ int plan_make_inspect(struct plan *plan, const struct config *config, const stru
     return plan_rank(plan, config, &one, inspect, context, err);
 }
 
+int plan_evaluation(const struct config *config, bool random, size_t *peak_bytes, struct error *err)
+{
+    struct config copy;
+    struct device *device = NULL;
+    struct trainer *t = NULL;
+    char spec[32];
+    config_copy(&copy, config);
+    snprintf(spec, sizeof spec, "dry:%s", device_type_names[copy.device.type]);
+    int code = device_open(&device, spec, 0, err);
+    if (!code) code = trainer_create_evaluation(&t, &copy, device, random, err);
+    struct batch batch = {.count = t ? t->micro : 0, .input = t ? t->input : NULL};
+    if (!code && t->teacher) code = tower_forward_bound(t->teacher, &batch, err);
+    if (!code) {
+        batch.input = trainer_student_input(t);
+        code = tower_forward_bound(t->student, &batch, err);
+    }
+    if (!code) t->objective->evaluate(t, &batch, t->teacher ? t->teacher->out : NULL, 0, t->micro, t->sums);
+    *peak_bytes = code ? 0 : device->use.peak_total_bytes;
+    trainer_close(t);
+    if (device) device_close(device);
+    config_free(&copy);
+    return code;
+}
+
 double plan_sent_bytes(const struct plan *plan, int ranks)
 {
     double all = (double)plan->reduced_bytes + (double)plan->gathered_bytes;

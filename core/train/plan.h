@@ -49,6 +49,9 @@ typedef void plan_inspect(void *context, const struct trainer *trainer);
 int plan_make_inspect(struct plan *plan, const struct config *config, const struct comm_options *ranks,
                       plan_inspect *inspect, void *context, struct error *err);
 
+/* Plans 'meopt eval' on one rank: *peak_bytes. random: no checkpoint is read (plan.from_checkpoints). */
+int plan_evaluation(const struct config *config, bool random, size_t *peak_bytes, struct error *err);
+
 /* Returns the operations of the teacher's forward pass per image; 0 without a teacher. */
 double plan_teacher_flops(const struct plan *plan);
 /* Returns the bytes that one of `ranks` ranks sends per step: to each other rank its part of the

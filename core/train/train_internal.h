@@ -11,6 +11,16 @@ int trainer_library_error(const struct meopt_error *library, struct error *err);
 int trainer_weight_format(enum optim_weights weights);
 int trainer_state_format(enum optim_state state);
 
+/* ---- optimizer_create.c ---- */
+
+/* Returns the directory of scratch files. */
+const char *trainer_scratch_directory(const struct trainer *t);
+/* Creates t->opt, for the student's trained parameters. */
+int create_optimizer(struct trainer *t, struct error *err);
+/* Sets a parameter's weight as an optimizer of these options rounds the values, but keeps no states: for a
+ * trainer that only evaluates. */
+int optimizer_round_values(struct trainer *t, int parameter, const float *values, struct error *err);
+
 /* ---- values.c ---- */
 
 /* Sets a parameter to fp32 values, of which this rank stores its part. */

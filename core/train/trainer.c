@@ -58,15 +58,18 @@ static struct tower_options student_options(const struct trainer *t)
         .batch = t->micro,
         .compute = type,
         .weight_type = type,
-        .master = bf16 && !dp_sharded(t) &&
+        .master = bf16 && !dp_sharded(t) && !t->evaluates &&
                   (baseline || c->optim.weights == OPTIM_WEIGHTS_FP32 ||
                    c->optim.weights == OPTIM_WEIGHTS_FP32_COPY),
         .grad_type = bf16 && !baseline && !(accumulates && !t->release) ? DTYPE_BF16 : DTYPE_F32,
-        .gradients = t->release || t->dp ? GRADIENTS_RELEASE : GRADIENTS_KEEP,
+        .gradients = t->evaluates          ? GRADIENTS_NONE
+                     : t->release || t->dp ? GRADIENTS_RELEASE
+                                           : GRADIENTS_KEEP,
         .weight_buffers = c->model_s.place == TOWER_PLACE_STREAMED ? 2 : dp_weight_buffers(t),
         .gradient_buffers = dp_gradient_buffers(t),
         .recompute = c->train.recompute == TRAIN_RECOMPUTE_BLOCK ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
-        .saved = c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT ? SAVED_8BIT : SAVED_MINIMAL,
+        .saved = c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT && !t->evaluates ? SAVED_8BIT
+                                                                                           : SAVED_MINIMAL,
         .backward_twice = t->twice,
         .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
         .target = head_width(t),
@@ -96,181 +99,6 @@ static struct tower_options teacher_options(const struct trainer *t)
     };
 }
 
-#define SAME_RULE(c, number, ...)                                                                            \
-    _Static_assert((int)OPTIM_NAME_##number == (int)MEOPT_##number, "optim.name has libmeopt's numbers");
-OPTIM_RULES(SAME_RULE, )
-
-int trainer_weight_format(enum optim_weights weights)
-{
-    static const int formats[] = {[OPTIM_WEIGHTS_AUTO] = -1,
-                                  [OPTIM_WEIGHTS_FP32] = MEOPT_WEIGHTS_F32,
-                                  [OPTIM_WEIGHTS_FP32_COPY] = MEOPT_WEIGHTS_F32_COPY,
-                                  [OPTIM_WEIGHTS_BF16] = MEOPT_WEIGHTS_BF16,
-                                  [OPTIM_WEIGHTS_BF16_SR] = MEOPT_WEIGHTS_BF16_SR,
-                                  [OPTIM_WEIGHTS_BF16_4] = MEOPT_WEIGHTS_20,
-                                  [OPTIM_WEIGHTS_BF16_8] = MEOPT_WEIGHTS_24,
-                                  [OPTIM_WEIGHTS_BF16_16] = MEOPT_WEIGHTS_32};
-    return formats[weights];
-}
-
-int trainer_state_format(enum optim_state state)
-{
-    static const int formats[] = {[OPTIM_STATE_AUTO] = -1,
-                                  [OPTIM_STATE_FP32] = MEOPT_STATE_F32,
-                                  [OPTIM_STATE_BF16] = MEOPT_STATE_BF16,
-                                  [OPTIM_STATE_BF16_NEAREST] = MEOPT_STATE_BF16_NEAREST,
-                                  [OPTIM_STATE_8BIT] = MEOPT_STATE_8BIT,
-                                  [OPTIM_STATE_4BIT] = MEOPT_STATE_4BIT};
-    return formats[state];
-}
-
-/* Returns the directory of scratch files. */
-static const char *scratch_directory(const struct trainer *t)
-{
-    return t->config->train.scratch_dir[0] ? t->config->train.scratch_dir : t->config->directory;
-}
-
-int trainer_optimizer(const struct trainer *t, struct meopt_options *o, struct error *err)
-{
-    const struct config *c = t->config;
-    struct meopt_error library = {0};
-    meopt_options_init(o, sizeof *o, (int)c->optim.name);
-    bool bf16 = trainer_tower_type(&c->model_s) == DTYPE_BF16;
-    const char *preset = c->optim.use_meopt   ? optim_preset_names[c->optim.preset]
-                         : c->optim.pure_bf16 ? "pure_bf16"
-                         : bf16               ? "amp"
-                                              : "fp32";
-    if (meopt_options_preset(o, preset, &library)) return trainer_library_error(&library, err);
-    if (c->optim.weights != OPTIM_WEIGHTS_AUTO) o->weights = trainer_weight_format(c->optim.weights);
-    if (c->optim.state_m != OPTIM_STATE_AUTO) o->first_moment = trainer_state_format(c->optim.state_m);
-    if (c->optim.state_v != OPTIM_STATE_AUTO) o->second_moment = trainer_state_format(c->optim.state_v);
-    if (!bf16) o->weights = MEOPT_WEIGHTS_F32; /* fp32 compute reads fp32 weights */
-    if (bf16 && o->weights == MEOPT_WEIGHTS_F32) o->weights = MEOPT_WEIGHTS_F32_COPY;
-    o->beta1 = c->optim.beta1;
-    o->beta2 = c->optim.beta2;
-    o->eps = c->optim.eps;
-    o->weight_decay = c->optim.weight_decay;
-    o->momentum = c->optim.momentum;
-    o->dampening = c->optim.dampening;
-    o->nesterov = c->optim.nesterov;
-    o->trust_clip = c->optim.trust_clip;
-    o->always_adapt = c->optim.always_adapt;
-    o->decoupled_decay = c->optim.decoupled_decay;
-    o->seed = (uint64_t)c->train.seed;
-    o->average_decay = c->train.ema;
-    o->small_count = 0; /* the tower decides by role which tensors are fp32 */
-    if (t->release && t->micro < t->batch && !t->dp) o->accumulator = MEOPT_STATE_BF16;
-    return 0;
-}
-
-/* Returns the learning rate of a parameter / optim.lr: the last group has 1, each group before it layer_decay
- * of the next (BEiT, MAE), and the head head_lr_scale. */
-static double learning_rate_scale(const struct trainer *t, const struct parameter *p)
-{
-    if (p->head) return t->config->optim.head_lr_scale;
-    return pow(t->config->optim.layer_decay, t->student->group_count - 1 - p->group);
-}
-
-/* Returns the optimizer's description of a parameter: all of it, or this rank's part. */
-static struct meopt_tensor tensor_row(const struct trainer *t, int index, int weights)
-{
-    const struct parameter *p = &t->student->parameters[index];
-    struct meopt_tensor row = {.name = p->name,
-                               .ndim = p->ndim,
-                               .lr_scale = learning_rate_scale(t, p),
-                               .flags = (p->decay ? 0u : MEOPT_NO_DECAY) |
-                                        (p->small || p->weight_type == DTYPE_F32 ? MEOPT_KEEP_F32 : 0u) |
-                                        (t->student->options.weight_buffers ? MEOPT_SHARED_MEMORY : 0u),
-                               .weights = p->master ? (void *)p->master : p->weight};
-    if (p->master) row.copy = p->weight;
-    for (int d = 0; d < p->ndim; d++) row.shape[d] = p->shape[d];
-    if (!dp_sharded(t)) return row;
-    row.flags |= MEOPT_PART;
-    dp_part(t, index, &row.first, &row.count);
-    void *part = dp_weights(t, index);
-    bool copied = weights == MEOPT_WEIGHTS_F32_COPY && p->weight_type == DTYPE_BF16;
-    row.weights = copied ? NULL : part; /* fp32 weights: the optimizer's, of the part only */
-    row.copy = copied ? part : NULL;
-    return row;
-}
-
-/* Returns the bytes of moments and residual bits of the largest group, whose tensors are updated together. */
-static size_t largest_group(const struct trainer *t, const struct meopt_options *options,
-                            const struct meopt_tensor *table)
-{
-    size_t most = 0;
-    for (int group = 0; group < t->student->group_count; group++) {
-        size_t bytes = 0;
-        for (int i = 0; i < t->tensor_count; i++) {
-            struct meopt_tensor_info info;
-            if (t->student->parameters[t->parameter_of[i]].group == group &&
-                meopt_plan_tensor(options, &table[i], &info, NULL) == MEOPT_OK)
-                bytes += info.bytes.moments + info.bytes.correction;
-        }
-        if (bytes > most) most = bytes;
-    }
-    return most;
-}
-
-/* Logs how offloaded states are transferred, and its limitations. */
-static void report_offload(const struct trainer *t, const struct meopt_options *options)
-{
-    struct meopt_offload_info info = {.size = sizeof info};
-    if (meopt_offloaded(t->opt, &info, NULL) || !info.how) return;
-    log_info("optimizer states: %.1f MiB in a file in %s, moved by %s%s",
-             (double)(info.moments + info.corrections) / 1048576.0, options->offload_dir, info.how,
-             info.direct ? "" : ", through the page cache: its file system has no O_DIRECT");
-    if (info.in_memory)
-        log_warn("optim.offload_dir %s is on tmpfs: offloading there saves no memory; use a disk",
-                 options->offload_dir);
-}
-
-static int create_optimizer(struct trainer *t, struct error *err)
-{
-    static const int places[] = {[OPTIM_OFFLOAD_NONE] = MEOPT_OFFLOAD_NONE,
-                                 [OPTIM_OFFLOAD_HOST] = MEOPT_OFFLOAD_HOST,
-                                 [OPTIM_OFFLOAD_NVME] = MEOPT_OFFLOAD_FILE};
-    struct meopt_options options;
-    struct meopt_error library = {0};
-    int code = trainer_optimizer(t, &options, err);
-    if (code) return code;
-    options.offload = places[t->config->optim.offload];
-    options.offload_fraction = t->config->optim.offload_fraction;
-    options.offload_dir =
-        t->config->optim.offload_dir[0] ? t->config->optim.offload_dir : scratch_directory(t);
-    options.device = (struct meopt_device *)t->device;
-    options.context = t;
-    set_reduce_callbacks(t, &options);
-    struct meopt_tensor *table = xcalloc((size_t)t->student->parameter_count, sizeof *table);
-    t->tensor_of = xcalloc((size_t)t->student->parameter_count, sizeof *t->tensor_of);
-    t->parameter_of = xcalloc((size_t)t->student->parameter_count, sizeof *t->parameter_of);
-    t->tensors = xcalloc((size_t)t->student->parameter_count, sizeof *t->tensors);
-    t->gradients = xcalloc((size_t)t->student->parameter_count, sizeof *t->gradients);
-    for (int i = 0; i < t->student->parameter_count; i++) {
-        struct parameter *p = &t->student->parameters[i];
-        t->tensor_of[i] = -1;
-        if (!p->trained) continue;
-        table[t->tensor_count] = tensor_row(t, i, options.weights);
-        int wide = 0; /* dimensions above 1; with fewer than 2 the optimizer requires fp32 weights */
-        for (int d = 0; d < p->ndim; d++) wide += p->shape[d] != 1;
-        if (!code && wide < 2 && p->weight_type != DTYPE_F32 && !p->master && !p->small)
-            code = error_set(err, EXIT_CONFIG, "choose widths above 1",
-                             "%s of the student has a single row or column", p->name);
-        t->parameter_of[t->tensor_count] = i;
-        t->tensor_of[i] = t->tensor_count++;
-    }
-    if (options.offload) options.offload_ring_bytes = largest_group(t, &options, table);
-    int status = code ? MEOPT_OK : meopt_create(&t->opt, &options, table, (size_t)t->tensor_count, &library);
-    if (status) code = trainer_library_error(&library, err);
-    else if (!code && options.offload && t->ranks.rank == 0) report_offload(t, &options);
-    if (status == MEOPT_NO_MEMORY && t->device->memory_error.code) { /* it lists the allocations */
-        code = t->device->memory_error.code;
-        if (err) *err = t->device->memory_error;
-    }
-    free(table);
-    return code;
-}
-
 static void *allocate(struct trainer *t, enum memory_class class, size_t bytes, const char *name,
                       struct error *err)
 {
@@ -297,7 +125,7 @@ static int create_teacher(struct trainer *t, const struct weights *weights, stru
     struct tower_options options = teacher_options(t);
     int code = tower_create(&t->teacher, t->device, &t->teacher_shape, &options, err);
     if (!code && options.weight_buffers)
-        code = weight_stream_open(&t->teacher_stream, t->teacher, scratch_directory(t), err);
+        code = weight_stream_open(&t->teacher_stream, t->teacher, trainer_scratch_directory(t), err);
     if (code || dry) return code;
     if (weights) {
         const char *path = t->config->model_t.weight;
@@ -316,9 +144,9 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
     struct tower_options options = student_options(t);
     int code = tower_create(&t->student, t->device, &t->student_shape, &options, err);
     if (!code && t->config->model_s.place == TOWER_PLACE_STREAMED)
-        code = weight_stream_open(&t->student_stream, t->student, scratch_directory(t), err);
+        code = weight_stream_open(&t->student_stream, t->student, trainer_scratch_directory(t), err);
     if (!code && t->dp) code = dp_partition(t, err);
-    if (!code) code = create_optimizer(t, err);
+    if (!code && !t->evaluates) code = create_optimizer(t, err);
     if (!code && weights) {
         code = model_shape_fits(&t->student_shape, options.target, weights, err);
         if (code && err && !err->file[0]) error_at(err, t->config->model_s.weight, 0, 0);
@@ -389,17 +217,18 @@ static int create_buffers(struct trainer *t, struct error *err)
     t->scratch = t->input = NULL;
     if (!(t->scratch = allocate(t, MEMORY_WORKSPACE, scratch, "scratch of the towers", err))) goto fail;
     if (!(t->input = allocate(t, MEMORY_DATA, input, "images", err))) goto fail;
-    if (streams->overlap) {
+    if (streams->overlap && !t->evaluates) {
         if (!(t->next_input = allocate(t, MEMORY_DATA, input, "images of the next step", err)) ||
             streams->create(t->device, &t->copies, err) || streams->event_create(t->device, &t->taken, err) ||
             streams->event_create(t->device, &t->arrived, err))
             goto fail;
     }
-    if (!(t->dout = allocate(t, MEMORY_WORKSPACE, outs, "gradient of the output", err))) goto fail;
+    if (!t->evaluates && !(t->dout = allocate(t, MEMORY_WORKSPACE, outs, "gradient of the output", err)))
+        goto fail;
     if (t->objective->labels &&
         !(t->labels = allocate(t, MEMORY_DATA, 3 * (size_t)t->micro * sizeof *t->labels, "labels", err)))
         goto fail;
-    if (t->config->model_s.drop_path > 0) {
+    if (t->config->model_s.drop_path > 0 && !t->evaluates) {
         size_t factors = 2 * (size_t)(t->student_shape.depth * t->micro);
         if (!(t->keep = allocate(t, MEMORY_DATA, factors * sizeof *t->keep, "factors of drop path", err)))
             goto fail;
@@ -462,18 +291,12 @@ static struct distill_options loss_options(const struct config *c)
                                     c->loss.reduction == LOSS_REDUCTION_SUM_DIM};
 }
 
-int trainer_create(struct trainer **trainer, struct config *config, struct device *device, bool random,
-                   fill_cache cache, void *context, struct error *err)
-{
-    return trainer_create_distributed(trainer, config, device, random, NULL, cache, context, err);
-}
-
 /* Connects the ranks before anything that takes long, so that a missing rank is reported at once. */
 static int connect_ranks(struct trainer *t, const struct comm_options *ranks, struct error *err)
 {
     static const struct comm_options alone = {.size = 1, .shared = -1};
     if (!ranks) ranks = &alone;
-    if (ranks->size == 1 && (t->device->host_memory || !dp_enabled(t->config, 1))) {
+    if (ranks->size == 1 && (t->evaluates || t->device->host_memory || !dp_enabled(t->config, 1))) {
         comm_self(&t->ranks, t->device);
         return 0;
     }
@@ -491,6 +314,11 @@ static int connect_ranks(struct trainer *t, const struct comm_options *ranks, st
 static int plan_step(struct trainer *t, struct error *err)
 {
     const struct config *c = t->config;
+    if (t->evaluates) {
+        t->batch = t->images = t->micro =
+            c->train.micro_batch > 0 ? c->train.micro_batch : c->train.batch_size;
+        return 0;
+    }
     if (dp_enabled(c, t->ranks.size)) return dp_plan(t, err);
     t->batch = t->images = c->train.batch_size;
     t->micro = config_accumulates(c) ? c->train.micro_batch : t->batch;
@@ -505,16 +333,18 @@ static double step_flops(const struct trainer *t)
     const struct tower *s = t->student;
     const struct model_shape *g = &t->student_shape;
     double head = 2.0 * (double)(g->out * s->options.target * s->out_rows),
-           share = s->lowest > 0 ? (double)(g->depth + 1 - s->lowest) / (double)g->depth : 1,
+           share = t->evaluates    ? 0
+                   : s->lowest > 0 ? (double)(g->depth + 1 - s->lowest) / (double)g->depth
+                                   : 1,
            forward = model_shape_forward_flops(g) + head, flops = (1 + share * (t->twice ? 4 : 2)) * forward;
     if (s->options.recompute == RECOMPUTE_BLOCK) flops += share * model_shape_recompute_flops(g, t->twice);
     if (s->options.saved == SAVED_8BIT) flops += share * (t->twice ? 2 : 1) * model_shape_attention_flops(g);
     return flops;
 }
 
-int trainer_create_distributed(struct trainer **trainer, struct config *config, struct device *device,
-                               bool random, const struct comm_options *ranks, fill_cache cache, void *context,
-                               struct error *err)
+static int create(struct trainer **trainer, struct config *config, struct device *device, bool random,
+                  bool evaluates, const struct comm_options *ranks, fill_cache cache, void *context,
+                  struct error *err)
 {
     struct error local;
     if (!err) err = &local;
@@ -524,17 +354,19 @@ int trainer_create_distributed(struct trainer **trainer, struct config *config, 
     t->config = config;
     t->objective = objective_of(config);
     t->device = device;
+    t->evaluates = evaluates;
     int code = connect_ranks(t, ranks, err);
     if (!code)
         code = trainer_shapes(config, random, &t->teacher_shape, &t->student_shape, &teacher_weights,
                               &student_weights, err);
     if (code) goto fail;
-    t->release = config->optim.gradients == OPTIM_GRADIENTS_RELEASE;
+    t->release = !evaluates && config->optim.gradients == OPTIM_GRADIENTS_RELEASE;
     if ((code = plan_step(t, err)) != 0) goto fail;
     t->loss = loss_options(config);
     if ((code = check_combination(t, err)) != 0) goto fail;
     if (t->objective->teacher && (code = create_teacher(t, teacher_weights, err)) != 0) goto fail;
-    if (config->train.cache_teacher && (code = cache_outputs(t, cache, context, err)) != 0) goto fail;
+    if (config->train.cache_teacher && !evaluates && (code = cache_outputs(t, cache, context, err)) != 0)
+        goto fail;
     if ((code = create_student(t, student_weights, err)) != 0) goto fail;
     t->student_flops = step_flops(t);
     if ((code = create_buffers(t, err)) != 0) goto fail;
@@ -548,6 +380,25 @@ fail:
     if (code != EXIT_STOPPED) comm_fail(&t->ranks, code, err);
     trainer_close(t);
     return code;
+}
+
+int trainer_create_distributed(struct trainer **trainer, struct config *config, struct device *device,
+                               bool random, const struct comm_options *ranks, fill_cache cache, void *context,
+                               struct error *err)
+{
+    return create(trainer, config, device, random, false, ranks, cache, context, err);
+}
+
+int trainer_create(struct trainer **trainer, struct config *config, struct device *device, bool random,
+                   fill_cache cache, void *context, struct error *err)
+{
+    return create(trainer, config, device, random, false, NULL, cache, context, err);
+}
+
+int trainer_create_evaluation(struct trainer **trainer, struct config *config, struct device *device,
+                              bool random, struct error *err)
+{
+    return create(trainer, config, device, random, true, NULL, NULL, NULL, err);
 }
 
 void trainer_close(struct trainer *t)

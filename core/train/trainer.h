@@ -81,6 +81,7 @@ struct trainer {
     double student_flops;  /* per image: forward, backward, recomputation */
     bool release, twice;   /* gradients released inside backward; two backward passes */
     bool diverged;         /* a step met NaN or infinity */
+    bool evaluates;        /* trainer_create_evaluation: there is no optimizer */
 };
 
 struct step_result {
@@ -106,6 +107,10 @@ int trainer_create(struct trainer **trainer, struct config *config, struct devic
 int trainer_create_distributed(struct trainer **trainer, struct config *config, struct device *device,
                                bool random, const struct comm_options *ranks, fill_cache cache, void *context,
                                struct error *err);
+/* Creates a trainer for trainer_evaluate alone, on one rank: without optimizer states, gradients and the
+ * activations of a backward pass. The weights are those of trainer_create, bit for bit. */
+int trainer_create_evaluation(struct trainer **trainer, struct config *config, struct device *device,
+                              bool random, struct error *err);
 void trainer_close(struct trainer *trainer);
 /* Sets the options of the trainer's optimizer, except its device and offloading. */
 int trainer_optimizer(const struct trainer *trainer, struct meopt_options *options, struct error *err);

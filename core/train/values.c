@@ -50,15 +50,18 @@ static int export_frozen(const struct trainer *t, int index, float *out, struct 
 int trainer_set_values(void *context, int index, const float *values, struct error *err)
 {
     struct trainer *t = context;
+    const struct parameter *p = &t->student->parameters[index];
     struct meopt_error library = {0};
     int64_t first, count;
-    if (t->tensor_of[index] < 0) return set_frozen(t, index, values, err);
+    if (t->evaluates ? !p->trained : t->tensor_of[index] < 0) return set_frozen(t, index, values, err);
     int code = load_group(t, index, err);
     if (code) return code;
     dp_part(t, index, &first, &count);
-    if (t->student_stream) weight_stream_mark_dirty(t->student_stream, t->student->parameters[index].group);
-    if (meopt_import(t->opt, (size_t)t->tensor_of[index], 0, count, values + first, &library) == 0) return 0;
-    code = trainer_library_error(&library, err);
+    if (t->student_stream) weight_stream_mark_dirty(t->student_stream, p->group);
+    if (t->evaluates) code = optimizer_round_values(t, index, values, err);
+    else if (meopt_import(t->opt, (size_t)t->tensor_of[index], 0, count, values + first, &library))
+        code = trainer_library_error(&library, err);
+    if (!code) return 0;
     error_at(err, t->config->model_s.weight, 0, 0);
     return code;
 }

@@ -46,6 +46,32 @@ for r in rows:
     if r["top1"]: assert abs(float(r["top1"]) - int(r["correct"]) / int(r["images"])) < 1e-5
 END
 
+# Without states, gradients and activations for a backward pass: the planned memory, far below the training's, in every form of weights.
+form() { # NAME ARGUMENT...
+    name=$1
+    shift
+    "$MEOPT" train vit.yaml --run-dir . --name "$name" --no-dashboard --steps 2 model.width=192 model.hidden=768 model.depth=12 "$@" >out 2>log ||
+        fail "$name: training: exit $?"
+    "$MEOPT" plan "$name/config.yaml" --json >plan.json 2>log || fail "$name: plan: exit $?"
+    check 0 "$name" --checkpoint last --json
+    python3 - "$name" <<'END' || fail "$name: other figures or memory"
+import json, sys
+run = sys.argv[1]
+plan, found = json.load(open("plan.json")), json.load(open("out"))
+lines = {l["step"]: l for l in map(json.loads, open(run + "/metrics.jsonl"))}
+for key in ("val_loss", "val_top1", "val_top5"): assert abs(found[key] - lines[2][key]) <= 1e-8 * abs(found[key]), (key, found, lines[2])
+assert abs(found["peak_bytes"] - plan["evaluation_bytes"]) <= 0.01 * found["peak_bytes"], (found, plan["evaluation_bytes"])
+assert found["peak_bytes"] < 0.5 * plan["peak_bytes"], (found, plan["peak_bytes"])
+END
+}
+form quality optim.preset=quality
+form fp32 train.precision=fp32
+form amp optim.use_meopt=false
+form minimal optim.preset=minimal train.save_activations=8bit
+form shared train.global_batch=12 train.ema=0.99
+form frozen model.freeze=2
+form streamed model.place=streamed
+
 # export and a new run choose the checkpoint, too.
 echo '{"step": 4, "metric": "val_top1", "value": 0.5}' >run/ckpt/best.json
 for which in best last; do
