@@ -75,18 +75,20 @@ struct embedding_gradient {
 
 /* y = xhat * weight + bias over rows of D, xhat = (x - mean) * rstd rounded to hat_type. `forward` computes
  * and stores mean, rstd and xhat. `apply` recomputes y in the backward pass, from the stored xhat, or from x
- * if xhat was not stored. */
+ * if xhat was not stored. rms (RMSNorm, Zhang and Sennrich, arXiv 1910.07467): xhat = x * rstd,
+ * rstd = 1 / sqrt(mean(x^2) + eps); the member `mean` is neither read nor written. */
 struct layernorm {
     enum dtype type, x_type; /* of y; of x */
     const void *x;
     int64_t x_stride;           /* elements between rows of x: pooling normalizes only the cls rows */
-    const float *weight, *bias; /* (D) */
+    const float *weight, *bias; /* (D); bias NULL: 0 */
     void *y;                    /* type (R, D), may be x */
     float *mean, *rstd;         /* (R) */
     int64_t R, D;
     float eps;
     enum dtype hat_type; /* F32: not rounded */
     void *hat;           /* hat_type (R, D). NULL: not stored */
+    bool rms;
 };
 struct branch_gradient;
 struct layernorm_gradient {
@@ -96,10 +98,11 @@ struct layernorm_gradient {
     const float *weight, *mean, *rstd; /* mean NULL: x is xhat */
     float *dx;                         /* += */
     int64_t dx_stride;
-    float *dweight, *dbias; /* (D) += */
+    float *dweight, *dbias; /* (D) +=; dbias NULL: not computed */
     int64_t R, D;
     void *to; /* not NULL: write the gradient of x here, type (R, D), may be dy; dx is unchanged */
     const struct branch_gradient *then; /* not NULL: also apply this operation to the complete dx */
+    bool rms;                           /* x is xhat; mean is not read */
 };
 
 /* Stochastic depth (Huang et al., arXiv 1603.09382, as timm's DropPath): row r of a branch is multiplied by
@@ -195,7 +198,7 @@ struct attention_gradient {
 struct stored_stream {
     enum dtype type;
     const void *x;            /* type (R, D) */
-    const float *mean, *rstd; /* (R); NULL: x is the stream itself */
+    const float *mean, *rstd; /* (R); both NULL: x is the stream itself. mean NULL: 0 (rms) */
 };
 /* The input of a block's second branch, which can be recomputed from the stored input x of the block:
  * z = stored(x) + gamma * (branch + bias), normalized by mean and rstd of x + gamma * (branch + bias). */
@@ -271,6 +274,87 @@ struct cross_entropy {
     int64_t R, C;
 };
 
+/* RMS norm of each query and key head (Qwen3): y = xhat * weight, xhat = x * rstd,
+ * rstd = 1 / sqrt(mean(x^2) + eps) over the dh values of a head. Value heads are copied if y is not x. The
+ * gradient reads x as it was before the norm: keep it, and write y to a buffer of its own. */
+struct head_norm {
+    enum dtype type;
+    const void *x;          /* type (R, H + 2G, dh): H query heads, G key heads, G value heads */
+    void *y;                /* type (R, H + 2G, dh), may be x */
+    const float *weight[2]; /* (dh): of queries, of keys */
+    float *rstd;            /* (R, H + G) */
+    int64_t R, H, G, dh;
+    float eps;
+};
+struct head_norm_gradient {
+    enum dtype type;
+    const void *x;          /* as in forward */
+    void *dqkv;             /* type (R, H + 2G, dh): the gradient of y, which becomes that of x */
+    const float *weight[2]; /* (dh) */
+    const float *rstd;      /* (R, H + G) */
+    float *dweight[2];      /* (dh), += */
+    int64_t R, H, G, dh;
+};
+
+/* y row r = table row tokens[r] - first (+ positions row of its place in its document). Rows of tokens that
+ * are not in the table are not written. */
+struct token_embedding {
+    enum dtype type;        /* of the table */
+    const int32_t *tokens;  /* (R) */
+    const void *table;      /* type (rows, D): rows `first` on of the vocabulary */
+    const float *positions; /* (N, D), or NULL */
+    const int32_t *begins;  /* (R): token i of its sample has position i - begins. NULL: 0 */
+    float *y;               /* (R, D) */
+    int64_t R, N, D;        /* N tokens of a sample; R is a multiple of N */
+    int64_t first, rows;
+};
+/* dtable row t = sum of dx over the rows r with tokens[r] = first + t, in ascending order in F32; 0 without
+ * such a row. dpositions row p += sum of dx over the rows of position p, in ascending order. */
+struct token_embedding_gradient {
+    enum dtype type;       /* of dtable */
+    const int32_t *tokens; /* (R) */
+    const int32_t *order;  /* (R): row numbers, stably sorted by token */
+    const int32_t *begins; /* as in forward */
+    const float *dx;       /* (R, D) */
+    void *dtable;          /* type (rows, D), written, or with `add` added to; NULL: not computed */
+    float *dpositions;     /* (N, D), +=; NULL: not computed */
+    int64_t R, N, D;
+    int64_t first, rows;
+    bool add;
+};
+
+/* Cross entropy of rows of logits that are computed in parts: `logits` has C of the `classes`, from column
+ * `first` on. logit_sums visits the parts of a row in ascending order and keeps their state; with `loss`,
+ * which belongs to the last part, it also adds, with q_j = (1 - smoothing) [j = label] + smoothing / classes,
+ *
+ *   loss[0] += weight * sum over rows of -sum_j q_j log p_j
+ *   correct[0] += number of rows whose label is the first index of the largest logit
+ *
+ * Rows of label -1 add nothing, and their state is not computed; a label beyond the classes gives NaN. */
+enum { LOGIT_TOP, LOGIT_SUM, LOGIT_TARGET, LOGIT_TOTAL, LOGIT_BEST, LOGIT_STATE };
+struct logit_sums {
+    const float *logits;   /* (R, C) */
+    int64_t stride;        /* floats between rows */
+    const int32_t *labels; /* (R) */
+    /* (R, LOGIT_STATE): largest logit, sum of exp(logit - largest), logit of the label, sum of the logits,
+     * index of the largest logit; written if first is 0, else updated */
+    double *state;
+    double *loss, *correct; /* NULL: not the last part */
+    float smoothing, weight;
+    int64_t R, C, first, classes;
+};
+/* dlogits = weight (p - q), in place of the logits: row r begins where its logits do. Rows of bf16 are thus
+ * 2 stride elements apart. */
+struct logit_gradient {
+    enum dtype type; /* F32 or BF16 */
+    void *logits;    /* F32 (R, C) -> type (R, C) */
+    int64_t stride;  /* floats between rows */
+    const int32_t *labels;
+    const double *state; /* complete */
+    float smoothing, weight;
+    int64_t R, C, first, classes;
+};
+
 /* ---- The list ------------------------------------------------------------------------------------------
  * One row per operation. From it follow the slots of a device (core/device/device.h), the CPU's functions and
  * their table (core/device/cpu.c, kernels/cpu), the cards' table (core/device/gpu_ops.c) and the timers of
@@ -331,6 +415,14 @@ struct cross_entropy {
             (size_t)o->R * 2 * sizeof(double)) \
     SCRATCH(cross_entropy, ELEMENTWISE, (const struct cross_entropy *o), (o), (DTYPE_F32), \
             (size_t)o->R * 3 * sizeof(double)) \
+    KERNEL(head_norm, ELEMENTWISE, (const struct head_norm *o), (o), (o->type)) \
+    SCRATCH(head_norm_gradient, ELEMENTWISE, (const struct head_norm_gradient *o), (o), (o->type), \
+            row_shares_bytes(2 * o->dh)) \
+    KERNEL(token_embed, ELEMENTWISE, (const struct token_embedding *o), (o), (o->type)) \
+    KERNEL(token_embed_gradient, ELEMENTWISE, (const struct token_embedding_gradient *o), (o), (o->type)) \
+    SCRATCH(logit_sums, ELEMENTWISE, (const struct logit_sums *o), (o), (DTYPE_F32), \
+            (size_t)o->R * 2 * sizeof(double)) \
+    KERNEL(logit_gradient, ELEMENTWISE, (const struct logit_gradient *o), (o), (o->type)) \
     KERNEL(cast, ELEMENTWISE, \
            (const void *src, enum dtype src_type, void *dst, enum dtype dst_type, int64_t n), \
            (src, src_type, dst, dst_type, n), (src_type, dst_type)) \

@@ -148,9 +148,10 @@ static int storage(struct device *dev, enum dtype t) { return t == DTYPE_F16 ? 2
 static void gpu_layernorm_forward(struct device *dev, const struct layernorm *given)
 {
     struct layernorm o = *given;
+    int rms = o.rms;
     gpu_launch(
         dev, norm_forward[half(dev, o.x_type)][half(dev, o.type)][o.hat_type == DTYPE_F16], o.R, 1,
-        ARGUMENTS(&o.x, &o.x_stride, &o.weight, &o.bias, &o.y, &o.mean, &o.rstd, &o.hat, &o.D, &o.eps));
+        ARGUMENTS(&o.x, &o.x_stride, &o.weight, &o.bias, &o.y, &o.mean, &o.rstd, &o.hat, &o.D, &o.eps, &rms));
 }
 static void gpu_layernorm_apply(struct device *dev, const struct layernorm *given)
 {
@@ -159,12 +160,13 @@ static void gpu_layernorm_apply(struct device *dev, const struct layernorm *give
         o.x = o.hat;
         o.x_type = o.hat_type;
         o.x_stride = o.D;
-        o.mean = NULL;
+        o.rstd = NULL;
     }
+    if (o.hat || o.rms) o.mean = NULL;
     gpu_launch(dev, norm_apply[storage(dev, o.x_type)][half(dev, o.type)], o.R, 1,
                ARGUMENTS(&o.x, &o.x_stride, &o.weight, &o.bias, &o.mean, &o.rstd, &o.y, &o.D));
 }
-/* sums, more and most (D) += the three parts of partial (shares, D); more and most may be NULL */
+/* sums, more and most (D) += the three parts of partial (shares, D); those that are NULL are skipped */
 static void add_shares(struct device *dev, float *partial, float *sums, float *more, float *most,
                        int64_t shares, int64_t D)
 {
@@ -178,13 +180,15 @@ static void gpu_layernorm_backward(struct device *dev, const struct layernorm_gr
 {
     struct layernorm_gradient o = *given;
     struct branch_gradient then = o.then ? *o.then : (struct branch_gradient){.plain = NULL};
+    int rms = o.rms;
+    if (rms) o.mean = NULL;
     int64_t shares = row_shares_of(o.R);
     float *partial = gpu_reserve(dev, (size_t)((then.plain ? 3 : 2) * shares * o.D) * sizeof *partial);
     if (!partial || o.R <= 0) return;
     gpu_launch(dev, norm_backward[half(dev, o.type)][storage(dev, o.x_type)], shares, 1,
                ARGUMENTS(&o.dy, &o.x, &o.x_stride, &o.weight, &o.mean, &o.rstd, &o.dx, &o.dx_stride, &o.to,
                          &then.plain, &then.scaled, &then.gamma, &partial, &o.R, &o.D, &then.drop.keep,
-                         &then.drop.rows));
+                         &then.drop.rows, &rms));
     add_shares(dev, partial, o.dweight, o.dbias, then.sums, shares, o.D);
 }
 static void gpu_branch_gradient(struct device *dev, const struct branch_gradient *given)
@@ -276,10 +280,11 @@ static void gpu_residual_forward(struct device *dev, const struct residual *give
         return;
     }
     struct layernorm n = *s.norm;
+    int rms = n.rms;
     gpu_launch(dev, NAME("residual_norm", o.type), o.R, 1,
                ARGUMENTS(&o.x, &o.branch, &o.bias, &o.gamma, &o.y, &s.from.x, &s.from.mean, &s.from.rstd,
                          &n.weight, &n.bias, &n.y, &n.hat, &n.mean, &n.rstd, &o.D, &n.eps, &o.drop.keep,
-                         &o.drop.rows));
+                         &o.drop.rows, &rms));
 }
 /* A group is computed by 16 threads (kernels/gpu/elementwise.hip). */
 static void launch_coded(struct device *dev, const char *kernel, const struct coded *given)
@@ -339,6 +344,65 @@ static void gpu_cross_entropy(struct device *dev, const struct cross_entropy *gi
         double *of = values + i * o.R;
         gpu_launch(dev, "add_values", 1, 1, ARGUMENTS(&of, &sums[i], &o.R));
     }
+}
+
+static void gpu_fill(struct device *dev, void *p, int byte, size_t bytes);
+
+static void gpu_head_norm(struct device *dev, const struct head_norm *given)
+{
+    struct head_norm o = *given;
+    gpu_launch(dev, NAME("head_norm", o.type), o.R, 1,
+               ARGUMENTS(&o.x, &o.y, &o.weight[0], &o.weight[1], &o.rstd, &o.H, &o.G, &o.dh, &o.eps));
+}
+static void gpu_head_norm_gradient(struct device *dev, const struct head_norm_gradient *given)
+{
+    struct head_norm_gradient o = *given;
+    int64_t shares = row_shares_of(o.R);
+    float *partial = gpu_reserve(dev, (size_t)(2 * shares * o.dh) * sizeof *partial);
+    if (!partial || o.R <= 0) return;
+    gpu_launch(
+        dev, NAME("head_norm_gradient", o.type), shares, 1,
+        ARGUMENTS(&o.x, &o.dqkv, &o.weight[0], &o.weight[1], &o.rstd, &partial, &o.R, &o.H, &o.G, &o.dh));
+    add_shares(dev, partial, o.dweight[0], o.dweight[1], NULL, shares, o.dh);
+}
+static void gpu_token_embed(struct device *dev, const struct token_embedding *given)
+{
+    struct token_embedding o = *given;
+    gpu_launch(dev, NAME("token_embed", o.type), o.R, 1,
+               ARGUMENTS(&o.tokens, &o.table, &o.positions, &o.begins, &o.y, &o.N, &o.D, &o.first, &o.rows));
+}
+static void gpu_token_embed_gradient(struct device *dev, const struct token_embedding_gradient *given)
+{
+    struct token_embedding_gradient o = *given;
+    int add = o.add;
+    size_t element = half(dev, o.type) ? 2 : 4;
+    if (o.dtable && !o.add) gpu_fill(dev, o.dtable, 0, (size_t)(o.rows * o.D) * element);
+    if (o.dtable)
+        gpu_launch(dev, NAME("token_embed_gradient", o.type), o.R, 1,
+                   ARGUMENTS(&o.tokens, &o.order, &o.dx, &o.dtable, &o.R, &o.D, &o.first, &o.rows, &add));
+    if (o.dpositions)
+        gpu_launch(dev, "position_gradient", o.N, 1,
+                   ARGUMENTS(&o.begins, &o.dx, &o.dpositions, &o.R, &o.N, &o.D));
+}
+static void gpu_logit_sums(struct device *dev, const struct logit_sums *given)
+{
+    struct logit_sums o = *given;
+    double *values = gpu_reserve(dev, (size_t)o.R * 2 * sizeof *values), *sums[] = {o.loss, o.correct};
+    if (!values || o.R <= 0) return;
+    gpu_launch(dev, "logit_sums", o.R, 1,
+               ARGUMENTS(&o.logits, &o.stride, &o.labels, &o.state, &values, &o.smoothing, &o.weight, &o.R,
+                         &o.C, &o.first, &o.classes));
+    for (int i = 0; i < (o.loss ? 2 : 0); i++) {
+        double *of = values + i * o.R;
+        gpu_launch(dev, "add_values", 1, 1, ARGUMENTS(&of, &sums[i], &o.R));
+    }
+}
+static void gpu_logit_gradient(struct device *dev, const struct logit_gradient *given)
+{
+    struct logit_gradient o = *given;
+    gpu_launch(dev, NAME("logit_gradient", o.type), o.R, 1,
+               ARGUMENTS(&o.logits, &o.stride, &o.labels, &o.state, &o.smoothing, &o.weight, &o.C, &o.first,
+                         &o.classes));
 }
 
 static void gpu_cast(struct device *dev, const void *src, enum dtype src_type, void *dst, enum dtype dst_type,

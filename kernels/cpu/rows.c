@@ -12,9 +12,10 @@ static void affine_piece(const struct layernorm *o, int64_t row, int64_t at, int
 {
     int bf16 = storage_of(o->type);
     float out[PIECE];
-    const float *weight = o->weight + at, *bias = o->bias + at;
+    const float *weight = o->weight + at, *bias = o->bias ? o->bias + at : NULL;
     float *w = piece_for(bf16, o->y, row * o->D + at, out);
-    SIMD for (int64_t i = 0; i < count; i++) w[i] = hat[i] * weight[i] + bias[i];
+    if (bias) SIMD for (int64_t i = 0; i < count; i++) w[i] = hat[i] * weight[i] + bias[i];
+    else SIMD for (int64_t i = 0; i < count; i++) w[i] = hat[i] * weight[i];
     write_piece(bf16, o->y, row * o->D + at, count, w);
 }
 
@@ -22,7 +23,7 @@ static void affine_piece(const struct layernorm *o, int64_t row, int64_t at, int
 static void normalise_piece(const struct layernorm *o, int64_t row, int64_t at, int64_t count, const float *v)
 {
     int hats = storage_of(o->hat_type);
-    float hat[PIECE], mean = o->mean[row], rstd = o->rstd[row];
+    float hat[PIECE], mean = o->rms ? 0 : o->mean[row], rstd = o->rstd[row];
     uint16_t rounded[PIECE];
     SIMD for (int64_t i = 0; i < count; i++) hat[i] = (v[i] - mean) * rstd;
     if (o->hat) store_piece(hats, o->hat, row * o->D + at, count, hat);
@@ -45,22 +46,23 @@ static void normalise(const struct layernorm *o, int64_t row)
 
 /* Computes mean and rstd of neighbouring rows at once, because the additions of one row depend on each other.
  * Missing rows are replaced by the last. Rows of bf16 up to KEPT stay in the first-level cache as floats for
- * the second pass. */
+ * the second pass. mean NULL: the mean is 0 (RMS norm). */
 enum { TOGETHER = 4, KEPT = 4 * PIECE };
 static void moments(int bf16, const void *x, int64_t at, int64_t stride, int64_t rows, int64_t D, double eps,
                     float *mean, float *rstd)
 {
+    int first = mean ? 0 : 1;
     float in[TOGETHER][KEPT], m[TOGETHER] = {0};
     const float *v[TOGETHER];
     bool kept = bf16 && D <= KEPT;
     double sum[TOGETHER] = {0}, squares[TOGETHER] = {0};
-    for (int pass = 0; pass < 2; pass++)
+    for (int pass = first; pass < 2; pass++)
         for (int64_t from = 0; from < D; from += PIECE) {
             int64_t count = piece(D, from);
             for (int64_t r = 0; r < TOGETHER; r++) {
                 float *to = in[r] + (kept ? from : 0);
                 v[r] = to;
-                if (!kept || pass == 0)
+                if (!kept || pass == first)
                     v[r] = read_piece(bf16, x, at + (r < rows ? r : rows - 1) * stride + from, count, to);
             }
             const float *v0 = v[0], *v1 = v[1], *v2 = v[2], *v3 = v[3];
@@ -89,7 +91,7 @@ static void moments(int bf16, const void *x, int64_t at, int64_t stride, int64_t
             }
         }
     for (int64_t r = 0; r < rows; r++) {
-        mean[r] = m[r];
+        if (mean) mean[r] = m[r];
         rstd[r] = (float)(1.0 / sqrt(squares[r] / (double)D + eps));
     }
 }
@@ -100,7 +102,7 @@ void NAME(layernorm_forward)(const struct layernorm *o)
     {
         int64_t end = row + TOGETHER < o->R ? row + TOGETHER : o->R;
         moments(storage_of(o->x_type), o->x, row * o->x_stride, o->x_stride, end - row, o->D, (double)o->eps,
-                o->mean + row, o->rstd + row);
+                o->rms ? NULL : o->mean + row, o->rstd + row);
         for (int64_t r = row; r < end; r++) normalise(o, r);
     }
 }
@@ -140,7 +142,7 @@ static void second_row(const struct residual *o, int64_t row)
 {
     const struct second_input *s = o->second;
     int stored = storage_of(s->from.type);
-    float mean = s->from.mean ? s->from.mean[row] : 0, deviation = s->from.mean ? 1 / s->from.rstd[row] : 1;
+    float mean = s->from.mean ? s->from.mean[row] : 0, deviation = s->from.rstd ? 1 / s->from.rstd[row] : 1;
     for (int64_t at = 0; at < o->D; at += PIECE) {
         float u[PIECE], in[PIECE];
         int64_t count = piece(o->D, at), here = row * o->D + at;
@@ -170,7 +172,8 @@ void NAME(residual_forward)(const struct residual *o)
                 SIMD for (int64_t i = 0; i < count; i++) y[i] = x[i] + u[i];
             }
         if (n && o->x)
-            moments(0, o->y, row * D, D, end - row, D, (double)n->eps, n->mean + row, n->rstd + row);
+            moments(0, o->y, row * D, D, end - row, D, (double)n->eps, n->rms ? NULL : n->mean + row,
+                    n->rstd + row);
         for (int64_t r = row; r < end && o->second; r++) second_row(o, r);
     }
 }
@@ -190,14 +193,14 @@ void NAME(add_shares)(const float *shares, int64_t stride, int64_t columns, floa
 /* One row of y = xhat w + b, xhat = (x - mean) rstd (D). mean and rstd depend on x, too, with derivatives 1/D
  * and -rstd^2 xhat_i / D for x_i. With the gradient of xhat, g = dy w:
  *   dx += rstd (g - mean(g) - xhat mean(g xhat))
- * and, for the share, dw += dy xhat, db += dy. With `to` the row is stored there. */
+ * and, for the share, dw += dy xhat, db += dy. With `to` the row is stored there. rms: without mean(g). */
 static void backward_row(const struct layernorm_gradient *o, int64_t row, float *share_w, float *share_b)
 {
     int dys = storage_of(o->type), xs = storage_of(o->x_type);
     int64_t D = o->D, x_at = row * o->x_stride, dy_at = row * D;
     const float *weight = o->weight;
     float *dx = o->to ? NULL : o->dx + row * o->dx_stride, rstd = o->rstd[row],
-          mean = o->mean ? o->mean[row] : 0, scale = o->mean ? rstd : 1;
+          mean = o->mean && !o->rms ? o->mean[row] : 0, scale = o->mean && !o->rms ? rstd : 1;
     float b1[PIECE], b2[PIECE];
     double sum = 0, product = 0;
     for (int64_t at = 0; at < D; at += PIECE) {
@@ -216,7 +219,7 @@ static void backward_row(const struct layernorm_gradient *o, int64_t row, float 
         sum += (double)s;
         product += (double)p;
     }
-    float a = (float)(sum / (double)D), b = (float)(product / (double)D);
+    float a = o->rms ? 0 : (float)(sum / (double)D), b = (float)(product / (double)D);
     for (int64_t at = 0; at < D; at += PIECE) {
         int64_t count = piece(D, at);
         const float *v = read_piece(xs, o->x, x_at + at, count, b1),
@@ -271,7 +274,7 @@ void NAME(layernorm_backward)(const struct layernorm_gradient *o, void *scratch)
         }
     }
     NAME(add_shares)(shares, columns, D, o->dweight);
-    NAME(add_shares)(shares + D, columns, D, o->dbias);
+    if (o->dbias) NAME(add_shares)(shares + D, columns, D, o->dbias);
     if (o->then && o->then->sums) NAME(add_shares)(shares + 2 * D, columns, D, o->then->sums);
 }
 

@@ -7,47 +7,49 @@
 
 enum { WAVES = MAX_THREADS / 32 };
 
-/* Stores y, and hat unless it is NULL, at element i for the given xhat. */
+/* Stores y, and hat unless it is NULL, at element i of column d for the given xhat. bias NULL: 0 */
 template <class T, class H>
-DEVICE void normalized(T *y, H *hat, int64_t i, float xhat, float weight, float bias)
+DEVICE void normalized(T *y, H *hat, int64_t i, float xhat, const float *weight, const float *bias, int64_t d)
 {
     float h = rounded(hat, xhat);
     if (hat) store(hat, i, h);
-    store(y, i, h * weight + bias);
+    store(y, i, bias ? h * weight[d] + bias[d] : h * weight[d]);
 }
 
 template <class X, class T, class H>
 DEVICE void layernorm_forward(const X *x, int64_t stride, const float *weight, const float *bias, T *y,
-                              float *mean, float *rstd, H *hat, int64_t D, float eps)
+                              float *mean, float *rstd, H *hat, int64_t D, float eps, int rms)
 {
     SHARED float partial[WAVES];
     int64_t row = BLOCK_X;
     const X *in = x + row * stride;
     float sum = 0, squares = 0;
-    for (int64_t d = THREAD; d < D; d += THREADS) sum += load(in, d);
-    float m = block_sum(sum, partial) / (float)D;
+    for (int64_t d = THREAD; d < D && !rms; d += THREADS) sum += load(in, d);
+    float m = rms ? 0.0f : block_sum(sum, partial) / (float)D;
     for (int64_t d = THREAD; d < D; d += THREADS) {
         float c = load(in, d) - m;
         squares += c * c;
     }
     float r = 1.0f / sqrtf(block_sum(squares, partial) / (float)D + eps);
     for (int64_t d = THREAD; d < D; d += THREADS)
-        normalized(y, hat, row * D + d, (load(in, d) - m) * r, weight[d], bias[d]);
+        normalized(y, hat, row * D + d, (load(in, d) - m) * r, weight, bias, d);
     if (THREAD == 0) {
-        mean[row] = m;
+        if (!rms) mean[row] = m;
         rstd[row] = r;
     }
 }
 
-/* mean NULL: x is xhat */
+/* mean NULL: 0; rstd NULL: x is xhat */
 template <class X, class T>
 DEVICE void layernorm_apply(const X *x, int64_t stride, const float *weight, const float *bias,
                             const float *mean, const float *rstd, T *y, int64_t D)
 {
     int64_t row = BLOCK_X;
-    float m = mean ? mean[row] : 0.0f, r = mean ? rstd[row] : 1.0f;
-    for (int64_t d = THREAD; d < D; d += THREADS)
-        store(y, row * D + d, (load(x, row * stride + d) - m) * r * weight[d] + bias[d]);
+    float m = mean ? mean[row] : 0.0f, r = rstd ? rstd[row] : 1.0f;
+    for (int64_t d = THREAD; d < D; d += THREADS) {
+        float hat = (load(x, row * stride + d) - m) * r;
+        store(y, row * D + d, bias ? hat * weight[d] + bias[d] : hat * weight[d]);
+    }
 }
 
 /* A thread has the columns THREAD, THREAD + THREADS, ... of a row. The first KEPT of them stay in registers
@@ -68,13 +70,13 @@ template <class T, class H>
 DEVICE void residual_norm(const float *x, const T *branch, const float *branch_bias, const float *gamma,
                           float *y, const H *stored, const float *from_mean, const float *from_rstd,
                           const float *weight, const float *bias, T *n, H *hat, float *mean, float *rstd,
-                          int64_t D, float eps, const float *keep, int64_t rows)
+                          int64_t D, float eps, const float *keep, int64_t rows, int rms)
 {
     SHARED float partial[WAVES];
     int64_t row = BLOCK_X, at = row * D, after = KEPT * THREADS + THREAD;
     float factor = drop_factor(keep, rows, row);
-    float added[KEPT], made[KEPT], sum = 0, squares = 0, m = mean[row], r = rstd[row];
-    float from = from_mean[row], deviation = 1.0f / from_rstd[row];
+    float added[KEPT], made[KEPT], sum = 0, squares = 0, m = rms ? 0.0f : mean[row], r = rstd[row];
+    float from = from_mean ? from_mean[row] : 0.0f, deviation = 1.0f / from_rstd[row];
     UNROLLED for (int k = 0; k < KEPT; k++)
     {
         int64_t d = k * THREADS + THREAD;
@@ -91,7 +93,7 @@ DEVICE void residual_norm(const float *x, const T *branch, const float *branch_b
             y[at + d] = exact_add(x[at + d], scaled(branch, at, d, branch_bias, gamma, factor));
             sum += y[at + d];
         }
-        m = block_sum(sum, partial) / (float)D;
+        m = rms ? 0.0f : block_sum(sum, partial) / (float)D;
         UNROLLED for (int k = 0; k < KEPT; k++)
         {
             if (k * THREADS + THREAD >= D) continue;
@@ -100,7 +102,7 @@ DEVICE void residual_norm(const float *x, const T *branch, const float *branch_b
         for (int64_t d = after; d < D; d += THREADS) squares += (y[at + d] - m) * (y[at + d] - m);
         r = 1.0f / sqrtf(block_sum(squares, partial) / (float)D + eps);
         if (THREAD == 0) {
-            mean[row] = m;
+            if (!rms) mean[row] = m;
             rstd[row] = r;
         }
     }
@@ -109,18 +111,18 @@ DEVICE void residual_norm(const float *x, const T *branch, const float *branch_b
         int64_t d = k * THREADS + THREAD;
         if (d >= D) continue;
         float z = exact_add(exact_add(exact_mul(load(stored, at + d), deviation), from), added[k]);
-        normalized(n, hat, at + d, (z - m) * r, weight[d], bias[d]);
+        normalized(n, hat, at + d, (z - m) * r, weight, bias, d);
     }
     for (int64_t d = after; d < D; d += THREADS) {
         float u = scaled(branch, at, d, branch_bias, gamma, factor),
               z = exact_add(exact_add(exact_mul(load(stored, at + d), deviation), from), u);
-        normalized(n, hat, at + d, (z - m) * r, weight[d], bias[d]);
+        normalized(n, hat, at + d, (z - m) * r, weight, bias, d);
     }
 }
 
 /* dx += rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dy * weight; or stores that in `to`, which may be
  * dy. With a branch also plain = dx times the row's factor, scaled = gamma plain (either may be dy). mean
- * NULL: x is xhat.
+ * NULL: x is xhat. rms: x is xhat, and mean(g) is left out.
  *
  * Share BLOCK_X of BLOCKS_X of the rows, one after the other. partial (2 or 3, shares, D): sums of dy * xhat,
  * of dy, and with a branch of dx. */
@@ -128,7 +130,7 @@ template <class T, class X>
 DEVICE void layernorm_backward(const T *dy, const X *x, int64_t stride, const float *weight,
                                const float *mean, const float *rstd, float *dx, int64_t dx_stride, T *to,
                                T *plain, T *scaled, const float *gamma, float *partial, int64_t R, int64_t D,
-                               const float *keep, int64_t rows)
+                               const float *keep, int64_t rows, int rms)
 {
     SHARED float sums[WAVES], products[WAVES];
     int64_t shares = BLOCKS_X, step = (R + shares - 1) / shares, begin = BLOCK_X * step,
@@ -170,7 +172,7 @@ DEVICE void layernorm_backward(const T *dy, const X *x, int64_t stride, const fl
             of_bias[d] += one;
         }
         block_sums(sum, product, sums, products);
-        sum /= (float)D;
+        sum = rms ? 0.0f : sum / (float)D;
         product /= (float)D;
         UNROLLED for (int k = 0; k < KEPT; k++)
         {
@@ -251,22 +253,23 @@ template <class T> DEVICE void column_sums(const T *x, float *partial, int64_t R
 }
 
 /* sums (D) += partial (shares, D); with two or three blocks in y, also more and most (D) += the second and
- * third part of partial */
+ * third part of partial. NULL: not computed */
 KERNEL(add_shares, const float *partial, float *sums, float *more, float *most, int64_t shares, int64_t D)
 {
     int64_t d = BLOCK_X * THREADS + THREAD;
     if (d >= D) return;
     const float *from = partial + BLOCK_Y * shares * D;
     float *to = BLOCK_Y == 0 ? sums : BLOCK_Y == 1 ? more : most, sum = 0;
+    if (!to) return;
     for (int64_t s = 0; s < shares; s++) sum += from[s * D + d];
     to[d] += sum;
 }
 
 #define NORM_FORWARD(name, X, T, H)                                                                          \
     KERNEL(layernorm_forward_##name, const X *x, int64_t stride, const float *weight, const float *bias,     \
-           T *y, float *mean, float *rstd, H *hat, int64_t D, float eps)                                     \
+           T *y, float *mean, float *rstd, H *hat, int64_t D, float eps, int rms)                            \
     {                                                                                                        \
-        layernorm_forward(x, stride, weight, bias, y, mean, rstd, hat, D, eps);                              \
+        layernorm_forward(x, stride, weight, bias, y, mean, rstd, hat, D, eps, rms);                         \
     }
 #define NORM_APPLY(name, X, T)                                                                               \
     KERNEL(layernorm_apply_##name, const X *x, int64_t stride, const float *weight, const float *bias,       \
@@ -277,10 +280,11 @@ KERNEL(add_shares, const float *partial, float *sums, float *more, float *most, 
 #define NORM_BACKWARD(name, T, X)                                                                            \
     KERNEL(layernorm_backward_##name, const T *dy, const X *x, int64_t stride, const float *weight,          \
            const float *mean, const float *rstd, float *dx, int64_t dx_stride, T *to, T *plain, T *scaled,   \
-           const float *gamma, float *partial, int64_t R, int64_t D, const float *keep, int64_t rows)        \
+           const float *gamma, float *partial, int64_t R, int64_t D, const float *keep, int64_t rows,        \
+           int rms)                                                                                          \
     {                                                                                                        \
         layernorm_backward(dy, x, stride, weight, mean, rstd, dx, dx_stride, to, plain, scaled, gamma,       \
-                           partial, R, D, keep, rows);                                                       \
+                           partial, R, D, keep, rows, rms);                                                  \
     }
 /* Names contain the types of x, y and hat; of x and y; of dy and x. The tables are in gpu_ops.c. */
 NORM_FORWARD(f32_f32_f32, float, float, float)
@@ -301,10 +305,10 @@ NORM_BACKWARD(bf16_f16, bf16, f16)
     KERNEL(residual_norm_##suffix, const float *x, const T *branch, const float *branch_bias,                \
            const float *gamma, float *y, const H *stored, const float *from_mean, const float *from_rstd,    \
            const float *weight, const float *bias, T *n, H *hat, float *mean, float *rstd, int64_t D,        \
-           float eps, const float *keep, int64_t rows)                                                       \
+           float eps, const float *keep, int64_t rows, int rms)                                              \
     {                                                                                                        \
         residual_norm(x, branch, branch_bias, gamma, y, stored, from_mean, from_rstd, weight, bias, n, hat,  \
-                      mean, rstd, D, eps, keep, rows);                                                       \
+                      mean, rstd, D, eps, keep, rows, rms);                                                  \
     }                                                                                                        \
     KERNEL(branch_gradient_##suffix, const float *dx, const float *gamma, T *plain, T *scaled,               \
            float *partial, int64_t R, int64_t D, const float *keep, int64_t rows)                            \

@@ -68,22 +68,23 @@ static void layernorm(int64_t R, int64_t D)
     std::vector<float> y(x.size()), m((size_t)R), r((size_t)R), dx(x.size()), dw((size_t)D), db((size_t)D);
     auto y2 = y, m2 = m, r2 = r, dx2 = dx, dw2 = dw, db2 = db;
     const cpu_ops *cpu = cpu_ops_select();
-    struct layernorm forward = {DTYPE_F32, DTYPE_F32, x.data(), D, w.data(), b.data(),  y2.data(),
-                                m2.data(), r2.data(), R,        D, 1e-6f,    DTYPE_F32, nullptr};
+    struct layernorm forward = {DTYPE_F32, DTYPE_F32, x.data(),  D,         w.data(),
+                                b.data(),  y2.data(), m2.data(), r2.data(), R,
+                                D,         1e-6f,     DTYPE_F32, nullptr,   false};
     cpu->layernorm_forward(&forward);
     launch("layernorm_forward_f32_f32_f32", R, 1, 128, (const float *)x.data(), D, (const float *)w.data(),
-           (const float *)b.data(), y.data(), m.data(), r.data(), (float *)nullptr, D, 1e-6f);
+           (const float *)b.data(), y.data(), m.data(), r.data(), (float *)nullptr, D, 1e-6f, 0);
     same("layernorm_forward", y, y2, bound(D));
     std::vector<float> shares(row_shares_bytes(2 * D) / sizeof(float)), partial((size_t)(8 * 2 * D));
     layernorm_gradient backward = {DTYPE_F32, DTYPE_F32, g.data(),   x.data(), D,          w.data(),
                                    m2.data(), r2.data(), dx2.data(), D,        dw2.data(), db2.data(),
-                                   R,         D,         nullptr,    nullptr};
+                                   R,         D,         nullptr,    nullptr,  false};
     cpu->layernorm_backward(&backward, shares.data());
     auto backwards = [&](const std::vector<float> &given, float *gradient, float *instead) {
         launch("layernorm_backward_f32_f32", (int64_t)4, 1, 128, (const float *)given.data(),
                (const float *)x.data(), D, (const float *)w.data(), (const float *)m.data(),
                (const float *)r.data(), gradient, D, instead, (float *)nullptr, (float *)nullptr,
-               (const float *)nullptr, partial.data(), R, D, (const float *)nullptr, (int64_t)1);
+               (const float *)nullptr, partial.data(), R, D, (const float *)nullptr, (int64_t)1, 0);
     };
     backwards(g, dx.data(), nullptr);
     launch("add_shares", (D + 127) / 128, 2, 128, (const float *)partial.data(), dw.data(), db.data(),

@@ -16,6 +16,8 @@
 #include "tests/unit/ops_elements.h"
 #include "tests/unit/ops_embed.h"
 #include "tests/unit/ops_issue.h"
+#include "tests/unit/ops_language.h"
+#include "tests/unit/ops_logits.h"
 #include "tests/unit/ops_products.h"
 #include "tests/unit/ops_reference.h"
 #include "tests/unit/ops_rows.h"
@@ -35,8 +37,8 @@
 static const struct {
     const struct operation *rows;
     size_t count;
-} tables[] = {ROWS(products), ROWS(embed),     ROWS(reference), ROWS(stream),
-              ROWS(rows),     ROWS(attention), ROWS(codes),     ROWS(elements)};
+} tables[] = {ROWS(products),  ROWS(embed), ROWS(reference), ROWS(stream),   ROWS(rows),
+              ROWS(attention), ROWS(codes), ROWS(elements),  ROWS(language), ROWS(logits)};
 enum { MOST = 128 };
 static struct operation operations[MOST];
 static int operation_count;
