@@ -37,22 +37,30 @@ int run_checkpoint_open(struct checkpoint *c, const char *run, enum run_checkpoi
     return code;
 }
 
-int run_weights_use(struct config *config, const char *run, enum run_checkpoint which, int64_t *step,
-                    struct error *err)
+int run_weights_path(char **path, const char *run, enum run_checkpoint which, int64_t *step,
+                     struct error *err)
 {
     struct checkpoint c;
     int code = run_checkpoint_open(&c, run, which, err);
-    char *relative = code ? NULL : path_join(c.directory, "model.safetensors"),
-         *path = relative ? realpath(relative, NULL) : NULL;
+    char *relative = code ? NULL : path_join(c.directory, "model.safetensors");
+    *path = relative ? realpath(relative, NULL) : NULL;
     *step = c.step;
-    if (!code && !path) {
+    if (!code && !*path) {
         code = error_errno(err, EXIT_FAILED, NULL, "cannot find the checkpoint's weights");
         error_at(err, relative, 0, 0);
     }
+    free(relative);
+    checkpoint_close(&c);
+    return code;
+}
+
+int run_weights_use(struct config *config, const char *run, enum run_checkpoint which, int64_t *step,
+                    struct error *err)
+{
+    char *path;
+    int code = run_weights_path(&path, run, which, step, err);
     if (!code) code = config_assign(config, "model_s.weight", path, err);
     if (!code) code = config_assign(config, "model_s.init", "checkpoint", err);
     free(path);
-    free(relative);
-    checkpoint_close(&c);
     return code;
 }

@@ -1,6 +1,7 @@
 /* Changes of runs: see train_change.h. */
 #include "cli/commands/train_change.h"
 #include "cli/run_name.h"
+#include "cli/run_weights.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/config/edit.h"
@@ -26,23 +27,10 @@ static int from_run(char **weights, const struct arguments *args, struct error *
 {
     int code;
     bool best = strcmp(argument_text(args, "checkpoint", "last"), "best") == 0;
-    struct checkpoint_best found = {.step = -1};
     int64_t step;
     char *run =
         run_named(argument_text(args, "from", NULL), argument_text(args, "run-dir", NULL), &code, err);
-    if (!code && best) checkpoint_best_read(run, &found);
-    step = found.step;
-    if (!code && !best) code = checkpoint_before(run, INT64_MAX, &step, err);
-    if (!code && step < 0) {
-        code =
-            error_set(err, EXIT_FAILED, best ? "use --checkpoint last" : "to save one: meopt checkpoint RUN",
-                      "--from: the run has no %s checkpoint", best ? "best" : "complete");
-        error_at(err, run, 0, 0);
-    }
-    char *real = code ? NULL : realpath(run, NULL);
-    if (!code)
-        *weights = xasprintf("%s/ckpt/step-%08lld/model.safetensors", real ? real : run, (long long)step);
-    free(real);
+    if (!code) code = run_weights_path(weights, run, best ? RUN_BEST : RUN_NEWEST, &step, err);
     free(run);
     return code;
 }
