@@ -13,7 +13,8 @@ struct checkpoint;
 enum run_checkpoint { RUN_BEST_OR_NEWEST, RUN_BEST, RUN_NEWEST };
 /* Opens and verifies a checkpoint of the run; to be closed in any case. EXIT_FAILED: there is none. */
 int run_checkpoint_open(struct checkpoint *c, const char *run, enum run_checkpoint which, struct error *err);
-/* Sets *path to the weights of a checkpoint of the run (malloc'ed), which is verified, and *step to its step. */
+/* Sets *path (malloc'ed) to the weights of a checkpoint of the run, which is verified, and *step to its
+ * step. */
 int run_weights_path(char **path, const char *run, enum run_checkpoint which, int64_t *step,
                      struct error *err);
 /* Sets the student's weights to those of a checkpoint of the run, which is verified, and *step to its

@@ -313,6 +313,7 @@ static int check_data(struct check *check, const char *path, const struct config
                          (long long)found.images, (long long)allowed);
         error_at(&e, path, 0, 0);
     }
+    if (!code) code = train_check_labels(config, &e);
     if (code) check_problem(check, true, &e);
     if (!check->problems && found.images)
         printf("%lld images below data.root, %lld bad\n", (long long)found.images, (long long)found.bad);

@@ -6,6 +6,7 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/compare/output.h"
+#include "core/data/list.h"
 #include "core/run/scores.h"
 #include "core/train/evaluate.h"
 #include "core/train/experiment.h"
@@ -82,14 +83,16 @@ static int use_averages(struct eval *e, struct error *err)
 static int open_all(struct eval *e, bool by_class, struct error *err)
 {
     struct config *c = &e->config;
+    struct image_list list = {0};
     int code = train_check_files(c, NULL, NULL, err);
-    if (!code) code = train_set_classes(c, err);
+    if (!code) code = train_list_classes(c, &list, err);
     if (!code) code = train_device_open(&e->device, c, true, err);
     if (!code) code = trainer_create_evaluation(&e->trainer, c, e->device, false, err);
     if (!code && e->average) code = use_averages(e, err);
-    if (code) return code;
     struct data_options options = train_data_options(c);
-    code = data_open(&e->train, &options, err);
+    options.list = &list;
+    if (!code) code = data_open(&e->train, &options, err);
+    image_list_free(&list);
     if (!code) code = train_open_validation(&e->data, c, e->train, 0, 1, e->trainer->micro, err);
     if (!code && by_class) e->classes = xcalloc((size_t)e->trainer->student->out_width, sizeof *e->classes);
     return code;

@@ -59,6 +59,7 @@ uint32_t preprocess_hash(const struct preprocess *how, int64_t side);
 size_t preprocess_bytes(const struct preprocess *how, int64_t side);
 int preprocess_resized(const struct preprocess *how, int64_t side);
 
+struct image_list;
 struct data_options {
     const char *root;
     const char *include, *exclude; /* patterns (list.h); NULL: none */
@@ -86,6 +87,7 @@ struct data_options {
     bool labels;            /* read the class of each image (labels.h) */
     bool validation;        /* the part for validation of a root with several parts */
     const struct data *classes; /* the training images, whose classes these have; NULL: their own */
+    struct image_list *list;    /* the images, if they are listed already: taken over; NULL or empty: not */
     /* Token files instead of images (token_loader.h) */
     enum token_form tokens; /* format of the files; TOKENS_NONE: images */
     int64_t context;        /* tokens of a sample */
@@ -124,8 +126,7 @@ void data_close(struct data *data);
 int64_t data_images(const struct data *data);                  /* of token files: the samples of an epoch */
 int64_t data_tokens(const struct data *data);                  /* of all token files; 0: images */
 const char *data_name(const struct data *data, int64_t image); /* path relative to the root */
-struct image_list;
-const struct image_list *data_list(const struct data *data); /* the listed images, see list.h */
+const struct image_list *data_list(const struct data *data);   /* the listed images, see list.h */
 /* Logs the chosen part of the images and the unread files, once per command. */
 void data_report(const struct data *data);
 uint32_t data_hash(const struct data *data); /* image_list_hash of its images */

@@ -436,8 +436,12 @@ int data_open(struct data **data, const struct data_options *options, struct err
     pthread_cond_init(&d->changed, NULL);
     if (d->options.workers <= 0) d->options.workers = sysconf(_SC_NPROCESSORS_ONLN);
     int code = check_augment(options, err);
-    if (!code) code = image_list_open(&d->list, options, err);
+    if (!code && options->list && options->list->count) {
+        d->list = *options->list;
+        *options->list = (struct image_list){0};
+    } else if (!code) code = image_list_open(&d->list, options, err);
     /* owned by the caller, and not used after the list was read */
+    d->options.list = NULL;
     d->options.include = d->options.exclude = NULL;
     d->options.classes = NULL;
     if (!code && options->tokens) code = token_loader_open(&d->tokens, &d->options, &d->list, err);

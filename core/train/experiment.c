@@ -88,18 +88,48 @@ int train_open_validation(struct data **data, const struct config *c, const stru
     return code;
 }
 
-int train_set_classes(struct config *c, struct error *err)
+int train_list_classes(struct config *c, struct image_list *list, struct error *err)
 {
-    struct image_list list;
     char text[24];
+    *list = (struct image_list){0};
     if (!objective_of(c)->labels || c->model_s.classes || !c->data.root[0] || file_absent(c->data.root))
         return 0;
     struct data_options options = train_data_options(c);
-    int code = image_list_open(&list, &options, err);
+    int code = image_list_open(list, &options, err);
     if (code) return code;
-    snprintf(text, sizeof text, "%d", list.class_count);
-    image_list_free(&list);
+    snprintf(text, sizeof text, "%d", list->class_count);
     return config_assign(c, "model_s.classes", text, err);
+}
+
+int train_set_classes(struct config *c, struct error *err)
+{
+    struct image_list list;
+    int code = train_list_classes(c, &list, err);
+    image_list_free(&list);
+    return code;
+}
+
+int train_check_classes(const struct config *c, const struct data *data, int64_t classes, struct error *err)
+{
+    if (!objective_of(c)->labels || data_classes(data) <= classes) return 0;
+    error_set(err, EXIT_CONFIG, "leave model.classes out",
+              "model.classes is %lld, but the images have %d classes", (long long)classes,
+              data_classes(data));
+    return error_at(err, c->data.root, 0, 0);
+}
+
+int train_check_labels(const struct config *c, struct error *err)
+{
+    struct data *data = NULL, *val = NULL;
+    struct data_options options = train_data_options(c);
+    if (!options.labels) return 0;
+    if (!options.image_size) options.image_size = 1; /* of the checkpoint: no image is loaded */
+    int code = data_open(&data, &options, err);
+    if (!code && c->model_s.classes) code = train_check_classes(c, data, c->model_s.classes, err);
+    if (!code) code = train_open_validation(&val, c, data, 0, 1, c->train.batch_size, err);
+    data_close(val);
+    data_close(data);
+    return code;
 }
 
 int train_device_open(struct device **device, const struct config *c, bool limited, struct error *err)
@@ -238,20 +268,23 @@ int train_dry_run(struct config *c, struct error *err)
     struct device *dry = NULL;
     struct trainer *t = NULL;
     struct data *data = NULL, *val = NULL;
+    struct image_list list = {0};
     int code = train_check_files(c, NULL, NULL, err);
     /* the driver is loaded only if the plan depends on the card */
     bool card = c->optim.offload == OPTIM_OFFLOAD_HOST;
     snprintf(spec, sizeof spec, card ? "dry:%s" : "dry", device_type_names[c->device.type]);
     if (!code) code = device_open(&dry, spec, 0, err);
-    if (!code) code = train_set_classes(c, err);
+    if (!code) code = train_list_classes(c, &list, err);
     if (!code) code = trainer_create(&t, c, dry, false, NULL, NULL, err);
     trainer_close(t);
     if (dry) device_close(dry);
     if (!code) {
         struct data_options options = train_data_options(c);
+        options.list = &list;
         code = data_open(&data, &options, err);
     }
     if (!code) code = train_open_validation(&val, c, data, 0, 1, c->train.batch_size, err);
+    image_list_free(&list);
     data_close(val);
     data_close(data);
     return code;

@@ -18,6 +18,14 @@ struct data_options train_tower_images(const struct config *config, bool student
 /* Sets model_s.classes, if it is 0 and the objective reads labels, to the number of classes in data.root.
  * Does nothing if there is no such directory. */
 int train_set_classes(struct config *config, struct error *err);
+struct image_list;
+/* The same, and returns the images that it listed for data_options.list; else an empty list. */
+int train_list_classes(struct config *config, struct image_list *list, struct error *err);
+/* Returns EXIT_CONFIG if the images have more classes than the model. */
+int train_check_classes(const struct config *config, const struct data *data, int64_t classes,
+                        struct error *err);
+/* Checks classes and labels of data.root and data.val as a start does; without labels it does nothing. */
+int train_check_labels(const struct config *config, struct error *err);
 /* Opens the device of an experiment: device.type, the first of device.cards, device.memory_limit (ignored
  * unless limited). */
 int train_device_open(struct device **device, const struct config *config, bool limited, struct error *err);

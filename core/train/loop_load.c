@@ -129,12 +129,7 @@ static int load_data(struct train_loop *w, const struct config *c, struct error 
     w->feed.chunk = data_chunk(&options);
     int code = data_open(&w->feed.data, &options, err);
     if (!code && is_rank0(w)) data_report(w->feed.data);
-    if (!code && data_classes(w->feed.data) > w->t->student->out_width && w->t->objective->labels) {
-        code = error_set(err, EXIT_CONFIG, "leave model.classes out",
-                         "model.classes is %lld, but the images have %d classes",
-                         (long long)w->t->student->out_width, data_classes(w->feed.data));
-        error_at(err, c->data.root, 0, 0);
-    }
+    if (!code) code = train_check_classes(c, w->feed.data, w->t->student->out_width, err);
     if (!code)
         code =
             train_open_validation(&w->feed.validation, c, w->feed.data, w->rank, w->ranks, w->t->micro, err);

@@ -61,12 +61,34 @@ train packed2 10 --workers 2 --stop-after 2 $cifar data.root=packed data.val=pac
 unset MEOPT_LOG
 same unpacked packed2
 
+# The supervisor lists the images once: as many directories are opened as by two listings, its own and the worker's.
+export LD_LIBRARY_PATH="$MEOPT_BUILD/tests"
+opened() { # ARGUMENT...: directories below images/train that a command opens
+    head -c 65536 /dev/zero >shared
+    env LD_PRELOAD=libfault.so FAULT_UNDER="$(pwd -P)/images/train" FAULT_SHARED="$(pwd -P)/shared" "$MEOPT" "$@" >out 2>log
+    python3 -c '
+import struct
+data = open("shared", "rb").read()
+names = [data[i * 16 : i * 16 + 16].split(b"\0")[0].decode() for i in range(32)]
+print(struct.unpack_from("32Q", data, 512)[names.index("opendir")])'
+}
+once=$(opened plan vit.yaml data.val=) starts=$(opened train vit.yaml --run-dir . --name listed --no-dashboard --steps 1 data.val=)
+[ "$once" -ge 4 ] || fail "plan opens $once directories"
+[ "$starts" = $((2 * once)) ] || fail "a start opens $starts directories, a listing $once"
+
 # Refused before training, with the name of what is wrong.
+# 'meopt config check --data' reports what a start does.
 refused() { # CODE WORD ARGUMENT...
     code=$1 word=$2
     shift 2
     train refused "$code" "$@"
     grep -q "$word" log || fail "$*: $word is not named"
+    cp vit.yaml checked.yaml
+    for pair in "$@"; do "$MEOPT" config set checked.yaml "$pair" >out 2>log || : >checked.yaml; done
+    if [ -s checked.yaml ]; then
+        "$MEOPT" config check --data checked.yaml >out 2>&1 && fail "$*: config check --data accepts it"
+        grep -q "$word" out || fail "$*: config check --data does not name $word"
+    fi
     [ ! -e refused/metrics.jsonl ] || fail "$*: it trained"
 }
 mkdir images/val/gnu
