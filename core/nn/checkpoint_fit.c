@@ -97,13 +97,15 @@ static int meaning_of(const char *key)
     return -1;
 }
 
-int fit_family(struct key_map *key_map, enum family family, const struct weights *weights, struct error *err)
+int fit_family(struct key_map *key_map, const struct model_shape *g, const struct weights *weights,
+               struct error *err)
 {
     names_find(key_map, weights);
-    if (key_map->family == family) return 0;
+    names_set_heads(key_map, g);
+    if (key_map->family == g->family) return 0;
     return error_set(err, EXIT_CONFIG, "correct the weight path, or model.family",
                      "holds a tower of family %s, expected %s", family_name(key_map->family),
-                     family_name(family));
+                     family_name(g->family));
 }
 
 int fit_names(const struct key_map *key_map, const struct weights *weights, struct error *err)
@@ -137,7 +139,8 @@ int fit_names(const struct key_map *key_map, const struct weights *weights, stru
                              "use the tensor, remove it from the file";
     /* a different kind of model is reported by its name, unless the tensor shows a modification of a known
      * one */
-    const char *model = meaning >= 0 && meanings[meaning].hint ? NULL : names_unsupported(weights);
+    bool named = (meaning >= 0 && meanings[meaning].hint) || family_row(key_map->family)->language;
+    const char *model = named ? NULL : names_unsupported(weights);
     if (model)
         return error_set(err, EXIT_CONFIG, "supported: EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP",
                          "holds %s, which is not supported (tensor %s%s)", model, printable, more);
@@ -252,10 +255,11 @@ static int check_shape(const struct parameter *p, const struct values_place *pla
 }
 
 /* Checks for names that some role reads, but not in this tower: a part that only some blocks have, or two
- * feed-forwards. */
-static int all_used(const struct key_map *key_map, const bool *used, const struct weights *weights,
+ * feed-forwards. tied: the file may have the head's matrix, which is not read. */
+static int all_used(const struct key_map *key_map, const bool *used, bool tied, const struct weights *weights,
                     struct error *err)
 {
+    const char *head = family_row(key_map->family)->keys[ROLE_LM_HEAD];
     size_t begin = strlen(key_map->begin);
     for (int64_t i = 0; i < weights_count(weights); i++) {
         const char *name = weights_tensor(weights, i)->name;
@@ -266,6 +270,7 @@ static int all_used(const struct key_map *key_map, const bool *used, const struc
             continue;
         const char *key = names_key(key_map, name, &block);
         if (names_use(key_map, key, block >= 0) != NAMES_READ) continue;
+        if (tied && block < 0 && head && strcmp(key, head) == 0) continue;
         return error_set(
             err, EXIT_CONFIG, "is the file whole?",
             "the %s tower has tensor %s, which the first block or the rest of the tower does not "
@@ -280,8 +285,10 @@ int fit_shapes(const struct key_map *key_map, int ffn, const struct parameter *p
 {
     bool *used = xcalloc((size_t)weights_count(weights) + 1, sizeof *used);
     int code = 0;
+    bool tied = true;
     for (int i = 0; i < count && !code; i++) {
         const struct parameter *p = &parameters[i];
+        tied &= p->role != ROLE_LM_HEAD;
         struct values_place place = fit_place(key_map, ffn, p, weights);
         bool absent = fit_absent(&place);
         /* only some parameters may be absent, and none with an unsupported type (complex, fp8, sparse,
@@ -293,7 +300,7 @@ int fit_shapes(const struct key_map *key_map, int ffn, const struct parameter *p
         for (int k = 0; k < place.parts; k++) used[place.tensor[k]] = true;
         code = check_shape(p, &place, weights, err);
     }
-    if (!code) code = all_used(key_map, used, weights, err);
+    if (!code) code = all_used(key_map, used, tied, weights, err);
     free(used);
     return code;
 }

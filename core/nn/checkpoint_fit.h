@@ -4,8 +4,9 @@
 
 #include "core/nn/names.h"
 
-/* Finds the key mapping of a checkpoint for a tower of that family. */
-int fit_family(struct key_map *key_map, enum family family, const struct weights *weights, struct error *err);
+/* Finds the key mapping of a checkpoint for a tower of that family, and with its heads. */
+int fit_family(struct key_map *key_map, const struct model_shape *model_shape, const struct weights *weights,
+               struct error *err);
 
 /* Refuses a tensor inside the tower that no role of the family reads, because ignoring trained values would
  * change the outputs silently. Tensors outside the tower (a text tower, a classifier) and those that change

@@ -167,6 +167,7 @@ static const struct family_row rows[FAMILY_COUNT] = {
                               [ROLE_NORM_B] = "transformer.ln_f.bias",
                               [ROLE_LM_HEAD] = "lm_head.weight"},
                      .shapes = {[ROLE_POS] = "CD"},
+                     .ignored = {"attn.bias", "attn.masked_bias"}, /* the causal mask */
                      .language = true,
                      .classless = true,
                      .parts = PART_QKV_BIAS,
@@ -187,6 +188,8 @@ static const struct family_row rows[FAMILY_COUNT] = {
                                [ROLE_NORM_W] = "model.norm.weight",
                                [ROLE_LM_HEAD] = "lm_head.weight"},
                       .swiglu = {"mlp.gate_up_proj.weight", NULL, "mlp.down_proj.weight", NULL},
+                      .ignored = {"self_attn.rotary_emb.inv_freq", "rotary_emb.inv_freq",
+                                  "model.rotary_emb.inv_freq"},
                       .language = true,
                       .rms = true,
                       .classless = true,

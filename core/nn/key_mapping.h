@@ -34,6 +34,7 @@ struct key_mapping {
     int settles;                /* ASSUMED_...: properties that are equal in all classes with these names */
     float norm_eps;             /* default epsilon of the norms; 0: the family's */
     int ffn;                    /* default activation of an mlp, 1 + enum activation; 0: the family's */
+    bool conv1d;      /* matrices of blocks are stored (in, out), as transformers' Conv1D has them */
     bool convolves;   /* the patches' matrix has the shape of a convolution, (width, 3, patch, patch) */
     bool gate_varies; /* the activation of a gated feed-forward is also an argument of the class */
     /* For writing. */

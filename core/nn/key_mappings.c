@@ -117,6 +117,15 @@
         .settles = ASSUMED_ACTIVATION | ASSUMED_POOL | ASSUMED_NORMS | ASSUMED_NORM_EPS, __VA_ARGS__         \
     }
 
+/* The decoders of transformers. */
+#define HF_DECODER_ATTENTION                                                                                 \
+    [ROLE_QKV_W] = "self_attn.q_proj.weight|self_attn.k_proj.weight|self_attn.v_proj.weight",                \
+    [ROLE_QKV_B] = "self_attn.q_proj.bias|self_attn.k_proj.bias|self_attn.v_proj.bias"
+#define HF_DECODER_FFN                                                                                       \
+    {                                                                                                        \
+        "mlp.gate_proj.weight|mlp.up_proj.weight", NULL, "mlp.down_proj.weight", NULL                        \
+    }
+
 /* In the order in which they are tried. */
 const struct key_mapping key_mappings[] = {
     TORCHVISION("mlp.0", "mlp.3", .library = 1 + LIBRARY_TORCHVISION, .classifier_as = "heads.head.",
@@ -363,6 +372,35 @@ const struct key_mapping key_mappings[] = {
      .settles = ASSUMED_POSITIONS,
      .pos_resize = POS_RESIZE_TIMM,
      .fc_norm = true},
+    /* transformers: GPT2LMHeadModel, and GPT2Model, as the hub's own files have it */
+    {.family = FAMILY_GPT2,
+     .probes = {"transformer.wte.weight", "transformer.h.0.attn.c_attn.weight"},
+     .conv1d = true,
+     .library = 1 + LIBRARY_TRANSFORMERS},
+    {.family = FAMILY_GPT2,
+     .probes = {"wte.weight", "h.0.attn.c_attn.weight"},
+     .block_prefix = "h.",
+     .keys = {[ROLE_TOKENS] = "wte.weight",
+              [ROLE_POS] = "wpe.weight",
+              [ROLE_NORM_W] = "ln_f.weight",
+              [ROLE_NORM_B] = "ln_f.bias"},
+     .conv1d = true},
+    /* nanoGPT, and files that meopt writes */
+    {.family = FAMILY_GPT2, .probes = {"transformer.wte.weight", "transformer.h.0.attn.c_attn.weight"}},
+    /* transformers: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM; their models
+     * alone */
+    {.family = FAMILY_LLAMA,
+     .probes = {"model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight"},
+     .keys = {HF_DECODER_ATTENTION},
+     .swiglu = HF_DECODER_FFN,
+     .library = 1 + LIBRARY_TRANSFORMERS},
+    {.family = FAMILY_LLAMA,
+     .probes = {"embed_tokens.weight", "layers.0.self_attn.q_proj.weight"},
+     .block_prefix = "layers.",
+     .keys = {HF_DECODER_ATTENTION, [ROLE_TOKENS] = "embed_tokens.weight", [ROLE_NORM_W] = "norm.weight"},
+     .swiglu = HF_DECODER_FFN},
+    {.family = FAMILY_LLAMA,
+     .probes = {"model.embed_tokens.weight", "model.layers.0.self_attn.qkv_proj.weight"}},
     /* Fallback: some tensors of a family, without those that only it has. The reader reports what is
      * missing. */
     {.family = FAMILY_EVA, .probes = {"patch_embed.proj.weight"}, .whole = true},

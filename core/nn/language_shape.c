@@ -61,7 +61,6 @@ static void complete(struct model_shape *g, int64_t head_dim)
     if (!(g->rope.theta > 0)) g->rope.theta = family_rope_theta(g->family);
     g->classless = row->classless;
     g->out = g->width;
-    if (g->heads) g->assumed &= ~ASSUMED_HEADS;
 }
 
 int language_shape_check(struct model_shape *g, int64_t head_dim, struct error *err)

@@ -135,7 +135,7 @@ int tower_load(struct tower *t, const struct weights *w, parameter_values loaded
 {
     /* Check all shapes first, so that a failure loads nothing. */
     struct key_map key_map;
-    int code = fit_family(&key_map, t->model_shape.family, w, err);
+    int code = fit_family(&key_map, &t->model_shape, w, err);
     if (!code) code = fit_shapes(&key_map, t->model_shape.ffn, t->parameters, t->parameter_count, w, err);
     if (code) return code;
     int64_t largest;

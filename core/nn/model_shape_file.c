@@ -3,6 +3,8 @@
 #include "core/base/log.h"
 #include "core/nn/sidecar.h"
 #include "core/nn/checkpoint_fit.h"
+#include "core/nn/language_config.h"
+#include "core/nn/model_shape_internal.h"
 #include "core/nn/parameters.h"
 #include "core/nn/positions.h"
 
@@ -13,8 +15,7 @@
 
 #define SWIGLU (1 + ACTIVATION_SWIGLU)
 
-/* Sets a field to `found`, or compares `found` with the value that is set. */
-static int settle(int64_t *field, int64_t found, const char *what, const char *tensor, struct error *err)
+int shape_settle(int64_t *field, int64_t found, const char *what, const char *tensor, struct error *err)
 {
     if (*field == 0) *field = found;
     if (*field == found) return 0;
@@ -37,6 +38,9 @@ static int no_family(const struct weights *weights, struct error *err)
             !family_row((enum family)i)->classless) /* else DINOv2's */
             snprintf(keys + at, sizeof keys - at, "%s%s", i == 1 ? "" : ", ", key);
     }
+    struct language_config config;
+    int code = language_config_read(&config, weights_path(weights), err);
+    if (code) return code;
     const char *is = names_unsupported(weights);
     if (is)
         return error_set(err, EXIT_CONFIG, "supported: EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP",
@@ -64,8 +68,8 @@ static int64_t square_root(int64_t n)
     return r * r == n ? r : -1;
 }
 
-static int need(const struct weights *weights, const struct key_map *key_map, enum role role, int ffn,
-                const struct weights_tensor **tensor, struct error *err)
+int shape_need(const struct weights *weights, const struct key_map *key_map, enum role role, int ffn,
+               const struct weights_tensor **tensor, struct error *err)
 {
     struct values_place place = names_place(key_map, weights, role, 0, ffn);
     if (fit_absent(&place))
@@ -80,7 +84,7 @@ static int need(const struct weights *weights, const struct key_map *key_map, en
         role_ndim(family_row(key_map->family), role))
         return 0;
     return error_set(err, EXIT_CONFIG, "check the weight path and model.family",
-                     "%s tower: tensor %s has the wrong number of dimensions", family_name(key_map->family),
+                     "%s model: tensor %s has the wrong number of dimensions", family_name(key_map->family),
                      place.first);
 }
 
@@ -95,15 +99,18 @@ static int find_parts(const struct key_map *key_map, const struct weights *weigh
     return parts;
 }
 
-static int settle_parts(struct model_shape *g, int found, struct error *err)
+int shape_settle_parts(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
+                       int ffn, struct error *err)
 {
+    int found = find_parts(key_map, weights, ffn);
     static const char *const names[] = {"",
                                         "a norm before the blocks",
                                         "a norm inside the attention",
                                         "a norm inside the feed-forward",
                                         "biases of queries, keys and values",
-                                        "pooling by attention"};
-    for (int i = 1; i < 6 && g->parts; i++)
+                                        "pooling by attention",
+                                        "norms of the queries and keys"};
+    for (int i = 1; i < 7 && g->parts; i++)
         if ((found ^ g->parts) & 1 << i)
             return error_set(err, EXIT_CONFIG, "check the weight path and arch",
                              "the checkpoint has %s%s, the arch has %s", found & 1 << i ? "" : "not ",
@@ -275,11 +282,11 @@ static int settle_kind(struct model_shape *g, const struct key_map *key_map, con
     if (!(g->norm_eps > 0)) g->norm_eps = names_norm_eps(key_map);
     bool scaled = names_tensor(key_map, weights, ROLE_LS1, 0, ffn) >= 0;
     g->layerscale = scaled ? LAYERSCALE_WITH : LAYERSCALE_WITHOUT;
-    return settle_parts(g, find_parts(key_map, weights, ffn), err);
+    return shape_settle_parts(g, key_map, weights, ffn, err);
 }
 
-static int count_blocks(const struct key_map *key_map, const struct weights *weights, int ffn, int64_t *depth,
-                        struct error *err)
+int shape_count_blocks(const struct key_map *key_map, const struct weights *weights, int ffn, int64_t *depth,
+                       struct error *err)
 {
     *depth = 0;
     while (*depth < 1024 && names_tensor(key_map, weights, ROLE_NORM1_W, *depth, ffn) >= 0) ++*depth;
@@ -295,7 +302,7 @@ static int settle_positions(struct model_shape *g, const struct key_map *key_map
 {
     const struct weights_tensor *pos;
     if (!family_has(family_row(key_map->family), ROLE_POS)) return 0;
-    int code = need(weights, key_map, ROLE_POS, ffn, &pos, err);
+    int code = shape_need(weights, key_map, ROLE_POS, ffn, &pos, err);
     if (code) return code;
     struct values_place place = names_place(key_map, weights, ROLE_POS, 0, ffn);
     int64_t others = !key_map->classless - place.zero_rows + place.held_rows;
@@ -308,7 +315,7 @@ static int settle_positions(struct model_shape *g, const struct key_map *key_map
                              : "positions of a square image are read, and with them that of the class token",
                          "the position embedding has %lld rows, expected %lld + a square number",
                          (long long)pos->shape[pos->ndim - 2], (long long)others);
-    return settle(&g->pos_grid, grid, "pos_grid", pos->name, err);
+    return shape_settle(&g->pos_grid, grid, "pos_grid", pos->name, err);
 }
 
 static int settle_sizes(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
@@ -318,27 +325,27 @@ static int settle_sizes(struct model_shape *g, const struct key_map *key_map, co
     int ffn = names_ffn(key_map, weights);
     const struct weights_tensor *conv, *fc, *last = NULL;
     int64_t depth = 0;
-    int code = need(weights, key_map, ROLE_PATCH_W, ffn, &conv, err);
-    if (!code) code = need(weights, key_map, ROLE_FC1_W, ffn, &fc, err);
+    int code = shape_need(weights, key_map, ROLE_PATCH_W, ffn, &conv, err);
+    if (!code) code = shape_need(weights, key_map, ROLE_FC1_W, ffn, &fc, err);
     g->projected = row->out_rare && names_tensor(key_map, weights, ROLE_OUT_W, 0, ffn) >= 0;
     g->unprojected =
         row->out_optional && !row->out_rare && names_tensor(key_map, weights, ROLE_OUT_W, 0, ffn) < 0;
     g->out_biasless = model_shape_projects(g) && family_has(row, ROLE_OUT_B) &&
                       names_tensor(key_map, weights, ROLE_OUT_B, 0, ffn) < 0;
-    if (!code && model_shape_projects(g)) code = need(weights, key_map, ROLE_OUT_W, ffn, &last, err);
-    if (!code) code = count_blocks(key_map, weights, ffn, &depth, err);
+    if (!code && model_shape_projects(g)) code = shape_need(weights, key_map, ROLE_OUT_W, ffn, &last, err);
+    if (!code) code = shape_count_blocks(key_map, weights, ffn, &depth, err);
     if (!code) code = settle_kind(g, key_map, weights, ffn, err);
     if (code) return code;
     bool transposed = names_place(key_map, weights, ROLE_OUT_W, 0, ffn).transposed;
     int64_t parts = names_place(key_map, weights, ROLE_FC1_W, 0, ffn).parts;
     int64_t hidden = fc->shape[0] * (parts > 1 ? parts : 1) / (ffn == SWIGLU ? 2 : 1),
             out = last ? last->shape[row->out_transposed != transposed] : conv->shape[0];
-    code = settle(&g->width, conv->shape[0], "width", conv->name, err);
-    if (!code) code = settle(&g->patch, conv->shape[2], "patch", conv->name, err);
+    code = shape_settle(&g->width, conv->shape[0], "width", conv->name, err);
+    if (!code) code = shape_settle(&g->patch, conv->shape[2], "patch", conv->name, err);
     if (!code) code = settle_positions(g, key_map, weights, ffn, err);
-    if (!code) code = settle(&g->depth, depth, "depth", "number of blocks", err);
-    if (!code) code = settle(&g->hidden, hidden, "hidden", "feed-forward", err);
-    if (!code) code = settle(&g->out, out, "out", "output", err);
+    if (!code) code = shape_settle(&g->depth, depth, "depth", "number of blocks", err);
+    if (!code) code = shape_settle(&g->hidden, hidden, "hidden", "feed-forward", err);
+    if (!code) code = shape_settle(&g->out, out, "out", "output", err);
     return code;
 }
 
@@ -361,9 +368,13 @@ int model_shape_dims(struct model_shape *g, const struct weights *weights, struc
             err, EXIT_CONFIG,
             "correct the weight path, or model.family; a student of another family has model_s.family",
             "has a %s tower, the configuration has %s", family_name(family), family_name(wanted));
-    int code = fit_names(&key_map, weights, err);
+    struct language_config config;
+    bool language = family_row(family)->language;
+    int code = language ? language_config_read(&config, weights_path(weights), err) : 0;
+    if (!code) code = fit_names(&key_map, weights, err);
     if (code) return code;
     g->family = family;
+    if (language) return language_shape_dims(g, &key_map, weights, err);
     bool given_norms = g->norms != NORMS_USUAL;
     g->assumed |= key_map.unsettled;
     g->classifier = key_map.classifier;
@@ -385,7 +396,7 @@ int model_shape_fits(const struct model_shape *g, int64_t target, const struct w
 {
     struct parameter *list;
     struct key_map key_map;
-    int code = fit_family(&key_map, g->family, weights, err);
+    int code = fit_family(&key_map, g, weights, err);
     if (code) return code;
     int count = parameters_list(g, target, &list);
     code = fit_shapes(&key_map, g->ffn, list, count, weights, err);

@@ -1,5 +1,6 @@
 /* Key mappings of checkpoints: see names.h. */
 #include "core/nn/key_mapping.h"
+#include "core/nn/parameters.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,6 +100,15 @@ bool names_part(const struct key_map *s, enum role role, int64_t block, int ffn,
     return true;
 }
 
+void names_set_heads(struct key_map *s, const struct model_shape *g)
+{
+    if (!model_shape_language(g)) return;
+    s->heads = (int)g->heads;
+    s->kv_heads = (int)model_shape_kv_heads(g);
+}
+
+static bool is_qkv(enum role role) { return role == ROLE_QKV_W || role == ROLE_QKV_B; }
+
 struct values_place names_place(const struct key_map *s, const struct weights *weights, enum role role,
                                 int64_t block, int ffn)
 {
@@ -116,7 +126,8 @@ struct values_place names_place(const struct key_map *s, const struct weights *w
     if (role == ROLE_POS) place.held_rows = s->held;
     if (role == ROLE_REGISTERS && s->held && weights)
         place.added = find_key(s, weights, key_of(s, ROLE_POS, ffn));
-    place.transposed = outside && family_row(s->family)->out_transposed;
+    place.transposed = (outside && family_row(s->family)->out_transposed) ||
+                       (s->mapping->conv1d && in_block(role) && role_ndim(family_row(s->family), role) == 2);
     while (place.parts < NAMES_PARTS && part_of(key, place.parts, part, sizeof part)) {
         int64_t found = !weights         ? -1
                         : outside        ? find_outside(s, weights, part)
@@ -125,7 +136,9 @@ struct values_place names_place(const struct key_map *s, const struct weights *w
         if (place.parts == 0 || (found < 0 && !missing))
             names_part(s, role, block, ffn, place.parts, place.first, sizeof place.first);
         missing |= found < 0;
-        place.shares += place.share[place.parts] = share_of(key, place.parts);
+        int share = share_of(key, place.parts);
+        if (s->heads && is_qkv(role)) share = place.parts ? s->kv_heads : s->heads;
+        place.shares += place.share[place.parts] = share;
         place.tensor[place.parts++] = found;
     }
     return place;
@@ -168,7 +181,7 @@ int names_ffn(const struct key_map *s, const struct weights *weights)
 {
     bool gated = names_tensor(s, weights, ROLE_FC1_W, 0, 1 + ACTIVATION_SWIGLU) >= 0;
     const char *plain = key_of(s, ROLE_FC1_W, 1 + ACTIVATION_GELU);
-    if (gated && strcmp(plain, key_of(s, ROLE_FC1_W, 1 + ACTIVATION_SWIGLU)) == 0)
+    if (gated && plain && strcmp(plain, key_of(s, ROLE_FC1_W, 1 + ACTIVATION_SWIGLU)) == 0)
         gated = is_packed(s, weights);
     return 1 + (gated ? ACTIVATION_SWIGLU : ACTIVATION_GELU);
 }
@@ -300,6 +313,9 @@ static bool fits(struct key_map *s, const struct key_mapping *mapping, const cha
     if (mapping->absent && find_key(s, weights, mapping->absent) >= 0) return false;
     int64_t patch = mapping->convolves ? find_key(s, weights, mapping->keys[ROLE_PATCH_W]) : -1;
     if (patch >= 0 && weights_tensor(weights, patch)->ndim != 4) return false;
+    int64_t qkv = mapping->conv1d ? find_in_block(s, weights, 0, key_of(s, ROLE_QKV_W, 0)) : -1;
+    if (qkv >= 0 && weights_tensor(weights, qkv)->shape[0] >= weights_tensor(weights, qkv)->shape[1])
+        return false;
     s->trunk = strcmp(tower, "visual.trunk.") == 0 || ends_with(s->begin, "visual.trunk.");
     find_projection(s, weights);
     /* EVA-CLIP's own fc_norm comes after the mean of all tokens, the class token included */
@@ -317,6 +333,7 @@ static bool find_with(struct key_map *s, const struct weights *weights, bool any
 {
     for (int i = 0; i < naming_count; i++) {
         const struct key_mapping *n = &key_mappings[i];
+        if (any && family_row(n->family)->language) continue;
         const char *const own[MAX_TOWERS] = {family_prefix(n->family)}, *const *towers =
                                                                             n->towers[0] ? n->towers : own;
         for (int k = 0; k < MAX_TOWERS && towers[k]; k++)
@@ -349,6 +366,7 @@ static bool find_library(struct key_map *s, enum library library, const struct m
         s->fc_norm = n->fc_norm && g->pool == POOL_AVG_FIRST;
         s->class_unpositioned = n->pos_patches && !g->classless;
         snprintf(s->begin, sizeof s->begin, "%s", s->tower);
+        names_set_heads(s, g);
         return true;
     }
     return false;

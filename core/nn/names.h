@@ -27,10 +27,13 @@ struct key_map {
     char outer[128];         /* prefix of the name of a projection outside the tower */
     bool classifier;         /* head.* or classifier.* is a classifier, which is not read */
     int unsettled;           /* ASSUMED_... properties that these names leave open */
+    int heads, kv_heads;     /* shares of the parts of queries, keys and values; 0: equal ones */
 };
 
 /* Finds the tower. Takes several passes over the table of tensors. */
 void names_find(struct key_map *key_map, const struct weights *weights);
+/* Sets the heads of a language model, by which its queries, keys and values are cut. */
+void names_set_heads(struct key_map *key_map, const struct model_shape *model_shape);
 /* Returns the kind of a known but unsupported model: "a SigLIP tower (pooling by attention)"; NULL:
  * unknown. */
 const char *names_unsupported(const struct weights *weights);

@@ -305,7 +305,7 @@ int rename_keys_library(struct rename_keys *r, const struct model_shape *g, enum
         return error_set(err, EXIT_CONFIG, "--format pt or safetensors",
                          "%s has no class for a tower of the family %s", library_names[library],
                          family_name(g->family));
-    int code = fit_family(&own, g->family, r->tower, err);
+    int code = fit_family(&own, g, r->tower, err);
     if (code) return code;
     struct parameter *list;
     int count = parameters_list(g, 0, &list);
@@ -404,8 +404,8 @@ int rename_keys_merge(struct rename_keys *r, const struct model_shape *g, const 
                          "its tensor %.80s is %s, which cannot be copied", unread,
                          weights_unread(original, unread));
     int code = model_shape_dims(&found, original, err);
-    if (!code) code = fit_family(&own, g->family, r->tower, err);
-    if (!code) code = fit_family(&as, g->family, original, err);
+    if (!code) code = fit_family(&own, g, r->tower, err);
+    if (!code) code = fit_family(&as, g, original, err);
     if (code) return code;
     struct parameter *list;
     int count = parameters_list(g, 0, &list);

@@ -246,6 +246,9 @@ static int settle(struct config *c, const struct config_tower *tower, const stru
     if ((size || teacher) && !tower->pos_grid) g->pos_grid = 0; /* taken from the file */
     if ((code = weights_open(weights, tower->weight, err)) != 0) return code;
     code = model_shape_dims(g, *weights, err);
+    if (!code && model_shape_language(g))
+        code = error_set(err, EXIT_CONFIG, "supported: EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP",
+                         "is a language model, and train.objective is %s", objective_of(c)->name);
     if (!code) code = settle_from_files(tower, *weights, g, images, err);
     if (!code) code = size_of_file(c, size, images, teacher, g, err);
     if (!code) code = model_shape_check(g, tower->head_dim, err);

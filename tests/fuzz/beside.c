@@ -1,5 +1,7 @@
-/* The sidecar config of a checkpoint: the input is an open_clip_config.json and a config.json. Every value
- * read from it is printable, or the file is refused with a message. */
+/* The sidecar config of a checkpoint: the input is an open_clip_config.json and a config.json, of a tower or
+ * of a language model. Every value read from it is printable and in range, or the file is refused with a
+ * message. */
+#include "core/nn/language_config.h"
 #include "core/nn/sidecar.h"
 #include "tests/fuzz/weights_directory.h"
 
@@ -26,6 +28,22 @@ static void check(const char *path, int64_t width)
     if (!b.name && (b.heads || b.ffn || b.norms || b.odd[0] || b.pos_resize)) abort();
 }
 
+static void check_language(const char *path)
+{
+    struct language_config c;
+    struct error err = {0};
+    int code = language_config_read(&c, path, &err);
+    if (code != 0 && (code != EXIT_CONFIG || !err.what[0])) abort();
+    check_text(err.what, sizeof err.what);
+    check_text(c.type, sizeof c.type);
+    if (code || !c.family) return;
+    const int64_t sizes[] = {c.width, c.depth,    c.hidden,   c.vocabulary, c.positions,
+                             c.heads, c.kv_heads, c.head_dim, c.window};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i] < 0 || sizes[i] > INT32_MAX) abort();
+    if (!c.ffn || !(c.norm_eps > 0) || !(c.rope.theta > 0) || c.rope.scaling > ROPE_YARN) abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
@@ -38,6 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         unlink(other);
         put_file(names[i], data, bytes);
         for (size_t k = 0; k < sizeof widths / sizeof *widths; k++) check(fuzz_directory, widths[k]);
+        check_language(fuzz_directory);
     }
     return 0;
 }

@@ -1,0 +1,25 @@
+/* Properties of a language model from the config.json of transformers: those that no tensor shows, and sizes
+ * that must match the tensors. */
+#ifndef MEOPT_NN_LANGUAGE_CONFIG_H
+#define MEOPT_NN_LANGUAGE_CONFIG_H
+
+#include "core/nn/nn.h"
+
+/* 0: absent. */
+struct language_config {
+    char type[48]; /* model_type, printable; "": no config.json of a language model */
+    enum family family;
+    int64_t width, depth, hidden, vocabulary, positions;
+    int64_t heads, kv_heads, head_dim, window;
+    int ffn; /* 1 + enum activation */
+    double norm_eps;
+    bool tied;
+    struct rope_of_tokens rope;
+};
+
+/* Reads the file in the checkpoint's directory. EXIT_CONFIG for a type or a property that is not supported,
+ * by its name, and for values out of range. A file of an unknown model_type is no error: family is
+ * FAMILY_UNKNOWN. */
+int language_config_read(struct language_config *config, const char *checkpoint, struct error *err);
+
+#endif

@@ -1,0 +1,182 @@
+/* The shape of a language model, from names and shapes of a checkpoint's tensors, from its metadata (files of
+ * meopt) and from config.json. */
+#include "core/base/file.h"
+#include "core/nn/language_config.h"
+#include "core/nn/metadata.h"
+#include "core/nn/model_shape_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct found {
+    struct language_config config;
+    struct metadata_found own;
+    int64_t attn, kv;   /* rows of queries, and of keys */
+    const char *tensor; /* that shows them */
+};
+
+static int64_t first_of(int64_t a, int64_t b, int64_t c) { return a ? a : b ? b : c; }
+
+/* Compares a size in config.json with the tensors'. */
+static int compare(const struct language_config *c, const char *what, int64_t says, int64_t is,
+                   struct error *err)
+{
+    if (!c->family || !says || says == is) return 0;
+    return error_set(err, EXIT_CONFIG, "use the config.json of this checkpoint",
+                     "config.json has %s %lld, the tensors %lld", what, (long long)says, (long long)is);
+}
+
+static int settle_table(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
+                        const struct language_config *c, struct error *err)
+{
+    const struct weights_tensor *table, *positions = NULL;
+    int code = shape_need(weights, key_map, ROLE_TOKENS, 0, &table, err);
+    if (!code && family_has(family_row(key_map->family), ROLE_POS))
+        code = shape_need(weights, key_map, ROLE_POS, 0, &positions, err);
+    if (!code) code = shape_settle(&g->width, table->shape[1], "width", table->name, err);
+    if (!code) code = shape_settle(&g->vocabulary, table->shape[0], "vocabulary", table->name, err);
+    if (!code && positions)
+        code = shape_settle(&g->positions, positions->shape[0], "positions", positions->name, err);
+    if (!code && c->positions && !positions) g->positions = c->positions;
+    if (!code) code = compare(c, "hidden_size", c->width, g->width, err);
+    return code ? code : compare(c, "vocab_size", c->vocabulary, g->vocabulary, err);
+}
+
+static int settle_blocks(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
+                         const struct language_config *c, int ffn, struct error *err)
+{
+    const struct weights_tensor *fc;
+    int64_t depth;
+    int code = shape_count_blocks(key_map, weights, ffn, &depth, err);
+    if (!code) code = shape_settle(&g->depth, depth, "depth", "number of blocks", err);
+    if (!code) code = shape_need(weights, key_map, ROLE_FC2_W, ffn, &fc, err);
+    if (code) return code;
+    int64_t hidden = fc->shape[!names_place(key_map, weights, ROLE_FC2_W, 0, ffn).transposed];
+    code = shape_settle(&g->hidden, hidden, "hidden", fc->name, err);
+    if (!code) code = compare(c, "num_hidden_layers", c->depth, g->depth, err);
+    return code ? code : compare(c, "intermediate_size", c->hidden, g->hidden, err);
+}
+
+/* Determines the rows of the queries and of the keys. */
+static int find_rows(struct found *f, const struct key_map *key_map, const struct weights *weights, int ffn,
+                     struct error *err)
+{
+    const struct weights_tensor *qkv, *proj;
+    struct values_place place = names_place(key_map, weights, ROLE_QKV_W, 0, ffn);
+    int code = shape_need(weights, key_map, ROLE_QKV_W, ffn, &qkv, err);
+    if (!code) code = shape_need(weights, key_map, ROLE_PROJ_W, ffn, &proj, err);
+    if (code) return code;
+    f->attn = proj->shape[!place.transposed];
+    f->kv = place.parts > 1 ? weights_tensor(weights, place.tensor[1])->shape[0]
+                            : (qkv->shape[place.transposed] - f->attn) / 2;
+    f->tensor = proj->name;
+    return 0;
+}
+
+/* The width of a head comes from a norm of its queries, the metadata or config.json; or the number of heads
+ * does, and the width follows. */
+static int settle_heads(struct model_shape *g, const struct found *f, const struct key_map *key_map,
+                        const struct weights *weights, int ffn, struct error *err)
+{
+    const struct language_config *c = &f->config;
+    int64_t norm = names_tensor(key_map, weights, ROLE_Q_NORM_W, 0, ffn),
+            dim = norm < 0 ? 0 : weights_tensor(weights, norm)->count,
+            heads = first_of(g->heads, f->own.heads, c->heads);
+    if (dim || !g->heads) dim = first_of(dim, g->head_dim, first_of(f->own.head_dim, c->head_dim, 0));
+    if (!dim && !heads && !family_row(key_map->family)->rms) { /* all published GPT-2s */
+        dim = 64;
+        g->assumed |= ASSUMED_HEADS;
+    }
+    if (!dim && !heads)
+        return error_set(err, EXIT_CONFIG, "put the model's config.json next to it, or set model.heads",
+                         "the number of heads is unknown: no tensor shows it, and there is no config.json");
+    if (!dim) dim = f->attn / heads;
+    if (dim < 1 || f->attn % dim || f->kv < dim || f->kv % dim || (heads && heads * dim != f->attn))
+        return error_set(
+            err, EXIT_CONFIG, "check heads, head_dim and the checkpoint's config.json",
+            "%lld heads of %lld values do not match the %lld rows of queries and %lld of keys (%s)",
+            (long long)heads, (long long)dim, (long long)f->attn, (long long)f->kv, f->tensor);
+    int code = shape_settle(&g->heads, f->attn / dim, "heads", f->tensor, err);
+    if (!code) code = shape_settle(&g->kv_heads, f->kv / dim, "kv_heads", f->tensor, err);
+    if (!code) code = shape_settle(&g->head_dim, dim, "head_dim", f->tensor, err);
+    return code ? code : compare(c, "num_key_value_heads", c->kv_heads, g->kv_heads, err);
+}
+
+/* Returns whether two tensors have the same values. */
+static int same_values(const struct weights *weights, int64_t a, int64_t b, bool *same, struct error *err)
+{
+    const struct weights_tensor *t = weights_tensor(weights, a), *u = weights_tensor(weights, b);
+    *same = t->count == u->count && t->dtype == u->dtype;
+    if (!*same) return 0;
+    size_t bytes = (size_t)t->count * dtype_bytes(t->dtype);
+    char *values = malloc(2 * bytes + 1);
+    if (!values) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %zu bytes", 2 * bytes);
+    int code = weights_read(weights, a, values, t->dtype, err);
+    if (!code) code = weights_read(weights, b, values + bytes, t->dtype, err);
+    if (!code) *same = memcmp(values, values + bytes, bytes) == 0;
+    free(values);
+    return code;
+}
+
+/* The head is the token table if config.json says so, or the file has no head, or the same values twice. */
+static int settle_tied(struct model_shape *g, const struct found *f, const struct key_map *key_map,
+                       const struct weights *weights, struct error *err)
+{
+    int64_t head = names_tensor(key_map, weights, ROLE_LM_HEAD, 0, 0),
+            table = names_tensor(key_map, weights, ROLE_TOKENS, 0, 0);
+    g->tied = head < 0;
+    if (f->config.family && f->config.tied) g->tied = true;
+    else if (f->config.family && head < 0)
+        return error_set(err, EXIT_CONFIG, "use the file of the whole model (...ForCausalLM)",
+                         "the checkpoint has no lm_head.weight, and config.json ties no embeddings");
+    else if (head >= 0 && !f->config.family && !f->own.heads)
+        return same_values(weights, head, table, &g->tied, err);
+    return 0;
+}
+
+/* Sets the properties that no tensor shows. */
+static void settle_rest(struct model_shape *g, const struct found *f, int ffn)
+{
+    const struct language_config *c = &f->config;
+    bool own = f->own.heads > 0, known = own || c->family || g->norm_eps > 0;
+    bool gated = ffn == 1 + ACTIVATION_SWIGLU;
+    if (gated) g->ffn = ffn;
+    else if (own && f->own.ffn) g->ffn = f->own.ffn;
+    else if (c->family) g->ffn = c->ffn;
+    else if (!g->ffn) {
+        g->ffn = family_ffn(g->family);
+        g->assumed |= ASSUMED_ACTIVATION;
+    }
+    if (!(g->norm_eps > 0)) g->norm_eps = (float)(own ? f->own.norm_eps : c->norm_eps);
+    if (!known) g->assumed |= ASSUMED_NORM_EPS;
+    if (own) {
+        g->rope = f->own.rope;
+        g->window = f->own.window;
+        if (f->own.positions) g->positions = f->own.positions;
+    } else if (c->family) {
+        g->rope = c->rope;
+        g->window = c->window;
+    } else if (model_shape_rotates(g) && !(g->rope.theta > 0)) g->assumed |= ASSUMED_POSITIONS;
+}
+
+int language_shape_dims(struct model_shape *g, const struct key_map *key_map, const struct weights *weights,
+                        struct error *err)
+{
+    struct found f;
+    int ffn = names_ffn(key_map, weights);
+    int code = metadata_read(&f.own, weights, err);
+    if (!code) code = language_config_read(&f.config, weights_path(weights), err);
+    if (code) return code;
+    if (f.config.type[0] && f.config.family != g->family)
+        return error_set(err, EXIT_CONFIG, "supported: gpt2, llama, mistral, qwen2 and qwen3",
+                         "config.json: a model of type %s is not supported%s", f.config.type,
+                         f.config.family ? " with these tensors" : "");
+    code = settle_table(g, key_map, weights, &f.config, err);
+    if (!code) code = settle_blocks(g, key_map, weights, &f.config, ffn, err);
+    if (!code) code = shape_settle_parts(g, key_map, weights, ffn, err);
+    if (!code) code = find_rows(&f, key_map, weights, ffn, err);
+    if (!code) code = settle_heads(g, &f, key_map, weights, ffn, err);
+    if (!code) code = settle_tied(g, &f, key_map, weights, err);
+    if (!code) settle_rest(g, &f, ffn);
+    return code;
+}

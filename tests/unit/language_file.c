@@ -1,0 +1,365 @@
+/* Checkpoints of language models: shapes from tensors and config.json, values in transformers' layout and
+ * back, refusals by model type. */
+#include "core/base/file.h"
+#include "core/nn/metadata.h"
+#include "core/nn/parameters.h"
+#include "core/nn/rename_keys.h"
+#include "core/weights/weights.h"
+#include "tests/mentions.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#define LLAMA_SIZES                                                                                          \
+    "\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2,"        \
+    "\"intermediate_size\":96,\"vocab_size\":80,\"max_position_embeddings\":512"
+#define GPT2_SIZES                                                                                           \
+    "\"n_embd\":64,\"n_layer\":2,\"n_head\":8,\"n_positions\":32,\"vocab_size\":80,\"n_inner\":null"
+
+static char directory[64];
+
+static int make_directory(void **state)
+{
+    (void)state;
+    strcpy(directory, "/tmp/meopt-language-XXXXXX");
+    return mkdtemp(directory) == NULL;
+}
+static int remove_directory(void **state)
+{
+    (void)state;
+    return file_remove_tree(directory, NULL);
+}
+
+static char *path_of(const char *name) { return path_join(directory, name); }
+
+static void put_config(const char *text)
+{
+    char *path = path_of("config.json");
+    if (!text) unlink(path);
+    else assert_int_equal(file_write_atomic(path, text, strlen(text), NULL), 0);
+    free(path);
+}
+
+static struct model_shape small(enum family family)
+{
+    struct model_shape g = {.family = family,
+                            .vocabulary = 80,
+                            .positions = 32,
+                            .width = 64,
+                            .depth = 2,
+                            .heads = 8,
+                            .hidden = 96,
+                            .parts = PARTS_KNOWN};
+    if (family == FAMILY_GPT2) {
+        g.hidden = 256;
+        g.tied = true;
+        g.parts |= PART_QKV_BIAS;
+    } else g.kv_heads = 2;
+    return g;
+}
+
+/* Value i of a parameter; different in all. */
+static float value_of(int parameter, int64_t i) { return (float)(parameter + 1) + (float)i / 65536; }
+
+/* Writes a model as meopt's checkpoints have it. */
+static void put_own(struct model_shape *g, const char *name)
+{
+    struct error err = {0};
+    if (model_shape_check(g, 0, &err)) fail_msg("%s", err.what);
+    struct parameter *list;
+    int count = parameters_list(g, 0, &list);
+    struct weights_row *rows = xcalloc((size_t)count, sizeof *rows);
+    for (int i = 0; i < count; i++) {
+        float *values = xcalloc((size_t)list[i].count, sizeof *values);
+        for (int64_t k = 0; k < list[i].count; k++) values[k] = value_of(i, k);
+        rows[i] = (struct weights_row){
+            .name = list[i].name, .dtype = DTYPE_F32, .ndim = list[i].ndim, .data = values};
+        memcpy(rows[i].shape, list[i].shape, sizeof list[i].shape);
+    }
+    struct metadata metadata;
+    metadata_make(&metadata, g, false);
+    char *path = path_of(name);
+    if (weights_write_safetensors(path, rows, count, metadata.metadata, &err)) fail_msg("%s", err.what);
+    for (int i = 0; i < count; i++) free((void *)(uintptr_t)rows[i].data);
+    free(path);
+    free(rows);
+    free(list);
+}
+
+static struct weights *open_named(const char *name)
+{
+    struct weights *w = NULL;
+    struct error err = {0};
+    char *path = path_of(name);
+    if (weights_open(&w, path, &err)) fail_msg("%s: %s", name, err.what);
+    free(path);
+    return w;
+}
+
+/* Writes own.safetensors as transformers has it. */
+static void put_renamed(const struct model_shape *g, const char *name)
+{
+    struct rename_keys *r;
+    struct error err = {0};
+    struct weights *own = open_named("own.safetensors");
+    char *path = path_of(name);
+    rename_keys_open(&r, own, DTYPE_F32);
+    if (rename_keys_library(r, g, LIBRARY_TRANSFORMERS, &err) ||
+        weights_write_safetensors(path, rename_keys_rows(r), rename_keys_count(r), NULL, &err))
+        fail_msg("%s", err.what);
+    rename_keys_close(r);
+    weights_close(own);
+    free(path);
+}
+
+/* The exit code of everything that is asked of names, shapes and config.json. */
+static int infer(struct model_shape *g, const char *name, struct error *err)
+{
+    struct weights *w = open_named(name);
+    *err = (struct error){0};
+    int code = model_shape_infer(g, w, 0, err);
+    if (!code) code = model_shape_fits(g, 0, w, err);
+    weights_close(w);
+    return code;
+}
+
+static float *read_all(const struct weights *w, const char *name, const int64_t shape[2])
+{
+    int64_t i = weights_find(w, name);
+    if (i < 0) fail_msg("no tensor %s", name);
+    const struct weights_tensor *t = weights_tensor(w, i);
+    assert_int_equal(t->ndim, 2);
+    assert_int_equal(t->shape[0], shape[0]);
+    assert_int_equal(t->shape[1], shape[1]);
+    float *values = xcalloc((size_t)t->count, sizeof *values);
+    assert_int_equal(weights_read(w, i, values, DTYPE_F32, NULL), 0);
+    return values;
+}
+
+static int index_of(const struct model_shape *g, enum role role, int group)
+{
+    struct parameter *list;
+    int count = parameters_list(g, 0, &list), found = -1;
+    for (int i = 0; i < count; i++)
+        if (list[i].role == (int)role && list[i].group == group) found = i;
+    free(list);
+    return found;
+}
+
+static bool equal(float a, float b) { return !(fabsf(a - b) > 0); }
+
+static void values_are_cut_and_transposed(void **state)
+{
+    (void)state;
+    struct model_shape g = small(FAMILY_LLAMA);
+    put_own(&g, "own.safetensors");
+    put_renamed(&g, "hf.safetensors");
+    struct weights *w = open_named("hf.safetensors");
+    float *k = read_all(w, "model.layers.1.self_attn.k_proj.weight", (int64_t[]){16, 64}),
+          *up = read_all(w, "model.layers.0.mlp.up_proj.weight", (int64_t[]){96, 64});
+    int qkv = index_of(&g, ROLE_QKV_W, 2), fc = index_of(&g, ROLE_FC1_W, 1);
+    for (int64_t i = 0; i < 16 * 64; i++) assert_true(equal(k[i], value_of(qkv, 64 * 64 + i)));
+    for (int64_t i = 0; i < 96 * 64; i++) assert_true(equal(up[i], value_of(fc, 96 * 64 + i)));
+    free(k);
+    free(up);
+    weights_close(w);
+    g = small(FAMILY_GPT2);
+    put_own(&g, "own.safetensors");
+    put_renamed(&g, "hf.safetensors");
+    w = open_named("hf.safetensors");
+    float *c = read_all(w, "transformer.h.1.attn.c_attn.weight", (int64_t[]){64, 192}),
+          *wpe = read_all(w, "transformer.wpe.weight", (int64_t[]){32, 64});
+    qkv = index_of(&g, ROLE_QKV_W, 2);
+    int pos = index_of(&g, ROLE_POS, 0);
+    for (int64_t r = 0; r < 64; r++)
+        for (int64_t j = 0; j < 192; j++) assert_true(equal(c[r * 192 + j], value_of(qkv, j * 64 + r)));
+    for (int64_t i = 0; i < 32 * 64; i++) assert_true(equal(wpe[i], value_of(pos, i)));
+    assert_int_equal(weights_find(w, "lm_head.weight"), -1);
+    free(c);
+    free(wpe);
+    weights_close(w);
+}
+
+static void own_files_need_no_config(void **state)
+{
+    (void)state;
+    struct error err;
+    struct model_shape g = small(FAMILY_LLAMA), h = {.family = FAMILY_UNKNOWN};
+    g.head_dim = 16;
+    g.kv_heads = 4;
+    g.norm_eps = 1e-6f;
+    g.positions = 4096;
+    g.window = 100;
+    g.rope = (struct rope_of_tokens){123456.789, ROPE_YARN, 4, 1024, 1, 32, 1.1};
+    put_config(NULL);
+    put_own(&g, "own.safetensors");
+    if (infer(&h, "own.safetensors", &err)) fail_msg("%s", err.what);
+    assert_int_equal(h.family, FAMILY_LLAMA);
+    assert_int_equal(h.heads, 8);
+    assert_int_equal(h.kv_heads, 4);
+    assert_int_equal(h.head_dim, 16);
+    assert_int_equal(h.positions, 4096);
+    assert_int_equal(h.window, 100);
+    assert_false(h.tied || h.assumed);
+    assert_true(equal(h.norm_eps, 1e-6f));
+    assert_memory_equal(&g.rope, &h.rope, sizeof g.rope);
+    g = small(FAMILY_GPT2);
+    g.ffn = 1 + ACTIVATION_GELU;
+    put_own(&g, "own.safetensors");
+    h = (struct model_shape){.family = FAMILY_UNKNOWN};
+    if (infer(&h, "own.safetensors", &err)) fail_msg("%s", err.what);
+    assert_true(h.tied && h.ffn == 1 + ACTIVATION_GELU && h.heads == 8 && !h.assumed);
+}
+
+static void config_says_what_no_tensor_shows(void **state)
+{
+    (void)state;
+    struct error err;
+    struct model_shape g = small(FAMILY_LLAMA), h = {.family = FAMILY_UNKNOWN};
+    put_own(&g, "own.safetensors");
+    put_renamed(&g, "hf.safetensors");
+    put_config("{\"model_type\":\"llama\"," LLAMA_SIZES ",\"rms_norm_eps\":1e-5,\"rope_theta\":500000.0,"
+               "\"tie_word_embeddings\":false,\"hidden_act\":\"silu\",\"rope_scaling\":{\"rope_type\":"
+               "\"llama3\",\"factor\":8,\"low_freq_factor\":1,\"high_freq_factor\":4,"
+               "\"original_max_position_embeddings\":128}}");
+    if (infer(&h, "hf.safetensors", &err)) fail_msg("%s", err.what);
+    assert_true(h.heads == 8 && h.kv_heads == 2 && h.head_dim == 8 && !h.tied && !h.assumed);
+    assert_true(h.positions == 512 && h.context == 512 && h.window == 0);
+    assert_true(h.rope.scaling == ROPE_LLAMA3 && fabs(h.rope.theta - 500000) < 1e-6 &&
+                fabs(h.rope.original - 128) < 1e-9);
+    assert_true(equal(h.norm_eps, 1e-5f));
+    put_config("{\"model_type\":\"mistral\"," LLAMA_SIZES ",\"sliding_window\":77,\"rope_parameters\":"
+               "{\"rope_type\":\"default\",\"rope_theta\":1e6}}");
+    h = (struct model_shape){.family = FAMILY_UNKNOWN};
+    if (infer(&h, "hf.safetensors", &err)) fail_msg("%s", err.what);
+    assert_true(h.window == 77 && h.rope.scaling == ROPE_UNSCALED && fabs(h.rope.theta - 1e6) < 1e-6);
+    put_config("{\"model_type\":\"qwen2\"," LLAMA_SIZES ",\"sliding_window\":77,\"use_sliding_window\":false,"
+               "\"max_window_layers\":1,\"tie_word_embeddings\":true}");
+    h = (struct model_shape){.family = FAMILY_UNKNOWN};
+    if (infer(&h, "hf.safetensors", &err)) fail_msg("%s", err.what);
+    assert_true(h.window == 0 && h.tied); /* the file's head is not read, as in transformers */
+    g = small(FAMILY_GPT2);
+    put_own(&g, "own.safetensors");
+    put_renamed(&g, "hf.safetensors");
+    put_config("{\"model_type\":\"gpt2\"," GPT2_SIZES ",\"activation_function\":\"gelu\"}");
+    h = (struct model_shape){.family = FAMILY_UNKNOWN};
+    if (infer(&h, "hf.safetensors", &err)) fail_msg("%s", err.what);
+    assert_true(h.tied && h.ffn == 1 + ACTIVATION_GELU && h.positions == 32 && h.heads == 8);
+    put_config(NULL);
+    h = (struct model_shape){.family = FAMILY_UNKNOWN};
+    if (infer(&h, "hf.safetensors", &err)) fail_msg("%s", err.what);
+    assert_true(h.heads == 1 && h.assumed & ASSUMED_HEADS && h.ffn == 1 + ACTIVATION_GELU_TANH);
+}
+
+static void other_models_are_refused_by_name(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config, *names;
+    } rows[] = {
+        {NULL, "config.json"},
+        {"{\"model_type\":\"mixtral\"," LLAMA_SIZES "}", "mixtral|experts"},
+        {"{\"model_type\":\"deepseek_v3\"," LLAMA_SIZES "}", "deepseek_v3|experts"},
+        {"{\"model_type\":\"gemma2\"," LLAMA_SIZES "}", "gemma2"},
+        {"{\"model_type\":\"yours\\u001b[2J\"," LLAMA_SIZES "}", "yours"},
+        {"{\"model_type\":\"gpt2\"," GPT2_SIZES "}", "gpt2"},
+        {"{\"model_type\":\"llama\"," LLAMA_SIZES ",\"tie_word_embeddings\":3,\"rope_scaling\":{\"type\":"
+         "\"dynamic\",\"factor\":2}}",
+         "dynamic"},
+        {"{\"model_type\":\"llama\"," LLAMA_SIZES ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":-2}}",
+         "factor"},
+        {"{\"model_type\":\"llama\"," LLAMA_SIZES ",\"hidden_act\":\"gelu\"}", "hidden_act|gelu"},
+        {"{\"model_type\":\"llama\"," LLAMA_SIZES ",\"partial_rotary_factor\":0.5}", "partial_rotary_factor"},
+        {"{\"model_type\":\"llama\"," LLAMA_SIZES ",\"quantization_config\":{\"quant_method\":\"gptq\"}}",
+         "quantization_config|gptq"},
+        {"{\"model_type\":\"qwen2\"," LLAMA_SIZES ",\"use_sliding_window\":true,\"sliding_window\":64,"
+         "\"max_window_layers\":1}",
+         "max_window_layers"},
+        {"{\"model_type\":\"qwen3\"," LLAMA_SIZES ",\"sliding_window\":64,\"layer_types\":"
+         "[\"full_attention\",\"sliding_attention\"]}",
+         "layer_types"},
+        {"{\"model_type\":\"qwen3\"," LLAMA_SIZES ",\"layer_types\":[\"linear_attention\"]}",
+         "layer_types|linear_attention"},
+        {"{\"model_type\":\"llama\",\"num_attention_heads\":-8}", "num_attention_heads"},
+        {"{\"model_type\":\"llama\",\"num_attention_heads\":\"8\"}", "num_attention_heads"},
+        {"{\"model_type\":\"llama\",\"num_attention_heads\":1e300}", "num_attention_heads"},
+        {"{\"model_type\":\"llama\",\"num_attention_heads\":7}", "7 heads"},
+        {"{\"model_type\":\"llama\",\"num_attention_heads\":8,\"head_dim\":3}", "heads|3"},
+        {"{\"model_type\":\"llama\",\"num_attention_heads\":8,\"num_key_value_heads\":8}",
+         "num_key_value_heads"},
+        {"{\"model_type\":\"llama\",\"num_attention_heads\":8,\"hidden_size\":4096}", "hidden_size|4096"},
+        {"{\"model_type\":\"llama\",\"num_attention_heads\":8,\"rms_norm_eps\":\"x\"}", "rms_norm_eps"},
+        {"[]", "object"},
+    };
+    struct model_shape g = small(FAMILY_LLAMA);
+    put_own(&g, "own.safetensors");
+    put_renamed(&g, "hf.safetensors");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct error err;
+        struct model_shape h = {.family = FAMILY_UNKNOWN};
+        put_config(rows[i].config);
+        int code = infer(&h, "hf.safetensors", &err);
+        if (code != EXIT_CONFIG || !mentions(err.what, rows[i].names))
+            fail_msg("row %zu: exit %d, %s", i, code, err.what);
+        for (const char *p = err.what; *p; p++) assert_true((unsigned char)*p >= 0x20);
+    }
+}
+
+static void heads_without_a_table_are_refused(void **state)
+{
+    (void)state;
+    struct error err;
+    struct model_shape g = small(FAMILY_LLAMA), h = {.family = FAMILY_UNKNOWN};
+    g.tied = true;
+    put_own(&g, "own.safetensors");
+    put_renamed(&g, "hf.safetensors");
+    put_config("{\"model_type\":\"llama\"," LLAMA_SIZES "}");
+    assert_int_equal(infer(&h, "hf.safetensors", &err), EXIT_CONFIG);
+    assert_true(mentions(err.what, "lm_head.weight"));
+    h = (struct model_shape){.family = FAMILY_UNKNOWN};
+    put_config("{\"model_type\":\"llama\"," LLAMA_SIZES ",\"tie_word_embeddings\":true}");
+    if (infer(&h, "hf.safetensors", &err)) fail_msg("%s", err.what);
+    assert_true(h.tied);
+}
+
+static void parts_of_some_models(void **state)
+{
+    (void)state;
+    struct error err;
+    struct model_shape g = small(FAMILY_LLAMA), h = {.family = FAMILY_UNKNOWN};
+    g.parts |= PART_QK_NORM;
+    g.head_dim = 16;
+    put_own(&g, "own.safetensors");
+    put_renamed(&g, "hf.safetensors");
+    put_config("{\"model_type\":\"qwen3\",\"num_attention_heads\":8}");
+    if (infer(&h, "hf.safetensors", &err)) fail_msg("%s", err.what);
+    assert_true(h.head_dim == 16 && h.kv_heads == 2 && model_shape_parts(&h) == (PARTS_KNOWN | PART_QK_NORM));
+    g = small(FAMILY_LLAMA);
+    g.parts |= PART_QKV_BIAS;
+    put_own(&g, "own.safetensors");
+    put_renamed(&g, "hf.safetensors");
+    put_config("{\"model_type\":\"qwen2\"," LLAMA_SIZES "}");
+    h = (struct model_shape){.family = FAMILY_UNKNOWN};
+    if (infer(&h, "hf.safetensors", &err)) fail_msg("%s", err.what);
+    assert_true(model_shape_parts(&h) == (PARTS_KNOWN | PART_QKV_BIAS));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_are_cut_and_transposed),
+        cmocka_unit_test(own_files_need_no_config),
+        cmocka_unit_test(config_says_what_no_tensor_shows),
+        cmocka_unit_test(other_models_are_refused_by_name),
+        cmocka_unit_test(heads_without_a_table_are_refused),
+        cmocka_unit_test(parts_of_some_models),
+    };
+    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+}
