@@ -393,16 +393,19 @@ int tower_backward(struct tower *t, const struct batch *batch, const float *dout
     struct pass pass = {t, batch, dout, first, last, t->group_count - 1, lowest};
     int code = 0;
     for (; pass.from >= lowest && !code; pass.from = pass.to - 1) {
-        pass.to = (last && done) || t->needed ? pass.from : lowest;
+        /* the arguments of a head with a loss change from batch to batch, so it is not recorded */
+        bool loss = t->owns_loss && pass.from == t->group_count - 1;
+        pass.to = (last && done) || t->needed || loss ? pass.from : lowest;
         int next = pass.from > lowest ? pass.from - 1 : -1;
         if (t->needed && (code = t->needed(t->needed_by, pass.from, next, err)) != 0) break;
-        device_issue(t->device,
-                     &(struct device_work){.owner = t,
-                                           .inputs = {batch->input, dout, batch->keep},
-                                           .count = batch->count,
-                                           .part = pass.from,
-                                           .flags = first | last << 1 | (pass.to == lowest) << 2},
-                     groups_backward, &pass);
+        struct device_work work = {
+            .owner = t,
+            .inputs = {batch->input, t->owns_loss ? batch->begins : (void *)dout, batch->keep},
+            .count = batch->count,
+            .part = pass.from,
+            .flags = first | last << 1 | (pass.to == lowest) << 2};
+        if (loss) groups_backward(&pass);
+        else device_issue(t->device, &work, groups_backward, &pass);
         if (last && done) code = done(context, pass.to, err);
     }
     return code;

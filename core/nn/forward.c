@@ -424,7 +424,7 @@ int tower_forward_bound(struct tower *t, const struct batch *batch, struct error
             break;
         device_issue(t->device,
                      &(struct device_work){.owner = t,
-                                           .inputs = {batch->input, batch->keep},
+                                           .inputs = {batch->input, batch->keep, batch->begins},
                                            .count = batch->count,
                                            .part = -1 - f.from},
                      forward, &f);

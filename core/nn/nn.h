@@ -280,6 +280,9 @@ struct tower {
     bool resized;      /* positions pass through a resize matrix */
     int64_t out_rows;  /* rows of out per image: 1 (cls), or 1 + P with patch_tokens */
     int64_t out_width; /* T with a distillation head, the classes with a classifier, else O */
+    /* A language model: out_width is the vocabulary, there is no out. The head's backward computes the loss
+     * and its gradient together, because logits are never stored as a whole. */
+    bool owns_loss;
     float *out; /* F32 (batch*out_rows, out_width), valid until the next forward: the cls rows of all images
                    first, then the patch rows image by image */
     struct parameter *parameters;
@@ -338,15 +341,21 @@ int tower_load(struct tower *tower, const struct weights *weights, parameter_val
 int tower_init_random(struct tower *tower, uint64_t seed, bool head_only, parameter_values loaded,
                       void *context, struct error *err);
 
-/* Input of a tower: device memory, unchanged until tower_backward has read it again. Labels are not read by
- * the tower but by the loss; NULL: none. */
+/* Input of a tower: device memory, unchanged until tower_backward has read it again. NULL: none. */
 struct batch {
-    const void *input;      /* images F32 (count, 3, S, S); tokens int32 (count, N) */
+    const void *input;      /* images F32 (count, 3, S, S), or tokens i32 (count, N) */
     int64_t count;          /* at most options.batch */
-    const int32_t *labels;  /* (count) class of each image; -1: no label */
+    const int32_t *labels;  /* (count) class of each image, or (count, N) next token; -1: no label */
     const int32_t *labels2; /* (count) second class of mixed images */
     const float *share;     /* (count) share of the first class, 0 to 1; with labels2 */
     const float *keep;      /* (2 depth, count) factors of drop path, of both passes; or NULL */
+    /* Tokens: */
+    const int32_t *begins, *ends; /* (count, N) of each token's document in its sample; NULL: one document */
+    const int32_t *order;         /* (count * N) numbers of the tokens, stably sorted by token */
+    /* With tower.owns_loss, device memory: the head's backward adds the loss times `weight`, and the number
+     * of labels that have the largest logit. */
+    double *sums;
+    float weight; /* 1 / labels of the global batch */
 };
 /* Draws the factors of drop path (operations.h) for both branches of each block and `count` images, which are
  * rows `first` on of the step's global batch: keep (2 depth, count), 0 or 1 / (1 - p). p grows linearly from

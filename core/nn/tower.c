@@ -432,6 +432,7 @@ int tower_create(struct tower **tower, struct device *device, const struct model
     t->out_width = model_shape->classes > 0 ? model_shape->classes
                    : options->target        ? options->target
                                             : model_shape->out;
+    t->owns_loss = t->family->model->owns_loss;
     t->group_count = (int)model_shape->depth + 2;
     t->parameter_count = parameters_list(model_shape, options->target, &t->parameters);
     t->lowest = options->gradients == GRADIENTS_NONE ? t->group_count

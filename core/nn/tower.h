@@ -124,6 +124,7 @@ struct model {
     void (*head_backward)(const struct pass *);                     /* dout -> dx */
     void (*block_backward)(const struct pass *, int64_t l);         /* dx -> dx */
     void (*embed_backward)(const struct pass *);                    /* dx -> nothing */
+    bool owns_loss; /* head_backward also computes the loss: labels -> sums, dx (struct tower) */
 };
 void image_embed(struct tower *tower, const struct batch *batch);
 void image_head(struct tower *tower, const struct batch *batch);

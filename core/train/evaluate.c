@@ -34,9 +34,10 @@ static int evaluate_batch(struct trainer *t, const struct data_batch *host, doub
 {
     struct device *dev = t->device;
     size_t bytes = (size_t)objective_sums(t->objective) * sizeof *sums;
-    dev->upload(dev, t->input, host->images, trainer_input_bytes(t, host->count));
-    if (t->labels) dev->upload(dev, t->labels, host->labels, (size_t)host->count * sizeof *t->labels);
-    struct batch batch = {.input = trainer_student_input(t), .count = host->count, .labels = t->labels};
+    struct batch in = {.input = host->images, .count = host->count, .labels = host->labels};
+    dev->upload(dev, t->input, in.input, trainer_input_bytes(t, in.count));
+    if (t->labels) step_set_labels(t, &in);
+    struct batch batch = step_batch(t, 0, in.count);
     int code = 0;
     if (t->teacher)
         code = tower_forward_bound(t->teacher, &(struct batch){.input = t->input, .count = host->count}, err);

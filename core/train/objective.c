@@ -23,10 +23,10 @@ static void evaluate_distillation(struct trainer *t, const struct batch *batch, 
                      count * patches, 1, width);
 }
 
-static int64_t labelled_images(const struct batch *host)
+static int64_t labelled(const struct trainer *t, const struct batch *host)
 {
     int64_t count = 0;
-    for (int64_t i = 0; i < host->count; i++) count += host->labels[i] >= 0;
+    for (int64_t i = 0; i < host->count * t->labels_each; i++) count += host->labels[i] >= 0;
     return count;
 }
 
@@ -74,7 +74,7 @@ static const struct objective rows[] = {
     [TRAIN_OBJECTIVE_CLASSIFY] = {.name = "classify",
                                   .metrics = {"top1", "top5"},
                                   .labels = true,
-                                  .units = labelled_images,
+                                  .units = labelled,
                                   .loss = loss_of_classification,
                                   .evaluate = evaluate_classification,
                                   .evaluation = {"val_loss", "val_top1", "val_top5"},

@@ -25,8 +25,9 @@ struct objective {
     bool teacher;                           /* the target is a teacher's output */
     bool labels;                            /* the target is the batch's labels */
     /* Returns the units of a micro-batch in host memory; NULL: its images. */
-    int64_t (*units)(const struct batch *host);
-    /* Computes the loss of the student's output, divided by `units`, those of the global batch. Adds loss and
+    int64_t (*units)(const struct trainer *t, const struct batch *host);
+    /* NULL: the student's head computes it in backward (tower.owns_loss).
+     * Computes the loss of the student's output, divided by `units`, those of the global batch. Adds loss and
      * metrics to sums, and the gradient to t->dout. batch: input and labels in device memory. target: the
      * teacher's output, or NULL. */
     void (*loss)(struct trainer *t, const struct batch *batch, const float *target, double units,

@@ -112,18 +112,18 @@ static int dry_step(struct trainer *t, struct error *err)
 {
     struct device *dev = t->device;
     struct tower *s = t->student;
-    const struct batch batch = {.input = trainer_student_input(t), .count = t->micro};
+    const struct batch batch = step_batch(t, 0, t->micro);
     const struct batch images = {.input = t->input, .count = t->micro};
     int code = t->teacher ? tower_forward_bound(t->teacher, &images, err) : 0;
     if (!code) code = tower_forward_bound(s, &batch, err);
     if (code) return code;
     const float *target = t->teacher ? t->teacher->out : t->target;
-    t->objective->loss(t, &batch, target, (double)t->micro, t->sums);
+    if (t->objective->loss) t->objective->loss(t, &batch, target, (double)t->micro, t->sums);
     code = tower_backward(s, &batch, t->dout, true, true, NULL, NULL, err);
     int finite = 1;
     if (!t->dp &&
         (!t->release || t->micro == t->batch)) /* the optimizer computes the norm of its accumulators */
-        dev->ops->sum_squares(dev, t->dout, DTYPE_F32, 1, t->sums + 2, &finite);
+        dev->ops->sum_squares(dev, t->sums, DTYPE_F32, 1, t->sums + 2, &finite);
     return code ? code : device_check(dev, err);
 }
 

@@ -1,107 +1,13 @@
 /* One optimizer step: see trainer.h. */
 #include "core/train/trainer.h"
 #include "core/train/train_internal.h"
+#include "core/base/file.h"
 #include "core/train/weight_stream.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Sets t->input to the micro-batch: swaps in the prefetched buffer, or uploads it. Afterwards next_input
- * may be overwritten once the operations issued so far are done. */
-static void set_input(struct trainer *t, const struct batch *host)
-{
-    struct device *dev = t->device;
-    if (t->sent.input) dev->streams->wait(dev, NULL, t->arrived);
-    if (t->sent.input && t->sent.input == host->input && t->sent.count == host->count) {
-        void *taken = t->next_input;
-        t->next_input = t->input;
-        t->input = taken;
-    } else {
-        dev->upload(dev, t->input, host->input, trainer_input_bytes(t, host->count));
-    }
-    t->sent.input = NULL;
-    if (t->next_input) dev->streams->record(dev, t->taken, NULL);
-}
-
-/* Prefetches the next micro-batch, of this step or the next, while the card computes. An input that is not
- * loaded yet is not waited for: set_input uploads it later. */
-static void prefetch(struct trainer *t, int64_t index, int64_t done, const struct batch_source *source)
-{
-    const int64_t *ids;
-    struct error ignored;
-    if (!t->next_input) return;
-    int64_t left = t->batch - done;
-    struct batch host = {.count = left <= 0 || left > t->micro ? t->micro : left};
-    if (left > 0 && source->fetch(source->context, index + 1, &host, &ids, &ignored))
-        return; /* set_input will report it */
-    if (left <= 0 && source->peek) host.input = source->peek(source->context);
-    if (!host.input) return;
-    struct device *dev = t->device;
-    dev->streams->wait(dev, t->copies, t->taken);
-    dev->streams->upload(dev, t->copies, t->next_input, host.input, trainer_input_bytes(t, host.count));
-    dev->streams->record(dev, t->arrived, t->copies);
-    t->sent = host;
-}
-
-/* Uploads the labels of a micro-batch. */
-static void set_labels(struct trainer *t, const struct batch *host)
-{
-    struct device *dev = t->device;
-    size_t bytes = (size_t)host->count * sizeof *t->labels;
-    dev->upload(dev, t->labels, host->labels, bytes);
-    t->mixed = host->labels2 != NULL;
-    if (!t->mixed) return;
-    dev->upload(dev, t->labels + t->micro, host->labels2, bytes);
-    dev->upload(dev, t->labels + 2 * t->micro, host->share, bytes);
-}
-
-/* Draws and uploads drop path's factors of this rank's micro-batch `index`. */
-static void set_keep(struct trainer *t, int64_t index, int64_t count)
-{
-    int64_t depth = t->student_shape.depth, row = (index * t->ranks.size + t->ranks.rank) * t->micro;
-    drop_path_factors(t->config->model_s.drop_path, depth, (uint64_t)t->config->train.seed, t->step, row,
-                      count, t->host_keep);
-    t->device->upload(t->device, t->keep, t->host_keep, (size_t)(2 * depth * count) * sizeof *t->keep);
-}
-
-/* Uploads the input of a micro-batch, and its labels, and sets *target: the teacher's output, or rows of the
- * cache, or NULL. */
-static int prepare(struct trainer *t, int64_t index, int64_t count, const struct batch_source *source,
-                   const float **target, struct error *err)
-{
-    struct batch host = {.count = count};
-    const int64_t *ids;
-    int code = source->fetch(source->context, index, &host, &ids, err);
-    if (code) return code;
-    set_input(t, &host);
-    *target = NULL;
-    if (t->objective->labels) set_labels(t, &host);
-    if (!t->objective->teacher) return 0;
-    if (t->teacher) {
-        *target = t->teacher->out;
-        return tower_forward_bound(t->teacher, &(struct batch){.input = t->input, .count = count}, err);
-    }
-    /* the cache is (images, rows, width); outputs have the cls rows of all images first, then the patch
-     * rows */
-    int64_t width = t->student->out_width, rows = t->student->out_rows;
-    size_t cls = (size_t)width * sizeof(float), rest = (size_t)((rows - 1) * width) * sizeof(float);
-    for (int64_t i = 0; i < count; i++) {
-        if (ids[i] >= t->cache_images || !t->cached[ids[i]])
-            return error_set(err, EXIT_FAILED, "start again with --resume, which computes it",
-                             "there is no output of the teacher for image %lld: it could not be decoded when "
-                             "they were computed",
-                             (long long)ids[i]);
-        const float *from = t->cache + ids[i] * rows * width;
-        memcpy(t->host_target + i * width, from, cls);
-        if (rest)
-            t->device->upload(t->device, t->target + (count + i * (rows - 1)) * width, from + width, rest);
-    }
-    t->device->upload(t->device, t->target, t->host_target, (size_t)count * cls);
-    *target = t->target;
-    return 0;
-}
 
 const char step_not_finite[] = "the gradient is not finite";
 
@@ -124,6 +30,8 @@ struct release {
     double squares;
     int64_t parameters;
     int64_t step;
+    /* not NULL: the head's backward has just computed the loss, which is read before the first update */
+    struct step_result *result;
 };
 
 /* Doubles per group in t->sums. */
@@ -216,12 +124,47 @@ static double group_share(const struct release *r, int group)
     return sqrt((double)step_parameters(r->t, group) / (double)r->parameters);
 }
 
+/* Adds up loss and metrics of the step from t->host_sums. */
+static int add_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err)
+{
+    int code = 0;
+    for (int64_t i = 0; i < micro_batches(t) && !code; i++)
+        code = step_add_sums(t, step, t->host_sums + objective_sums(t->objective) * i, result, err);
+    return code;
+}
+
+int step_sum_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err)
+{
+    int64_t ranks = t->ranks.size, own = micro_batches(t), rounds = t->dp ? dp_round_count(t) : own,
+            count = objective_sums(t->objective);
+    size_t bytes = (size_t)(count * rounds) * sizeof(double);
+    int code = step_read_sums(t, count * own, err);
+    if (code) return code;
+    double *all = xcalloc((size_t)ranks, bytes); /* the last round may have no micro-batch */
+    memcpy((char *)all + (size_t)t->ranks.rank * bytes, t->host_sums, (size_t)(count * own) * sizeof *all);
+    code = comm_gather_each(&t->ranks, all, bytes, err);
+    for (int64_t p = 0; p < rounds * ranks && !code; p++)
+        code = step_add_sums(t, step, all + count * (p % ranks * rounds + p / ranks), result, err);
+    free(all);
+    return code;
+}
+
+/* Reads a loss that the head's backward has computed, once and before the first update. */
+static int read_loss(struct release *r, struct error *err)
+{
+    struct step_result *result = r->result;
+    r->result = NULL;
+    return result ? step_sum_losses(r->t, r->step, result, err) : 0;
+}
+
 /* Called when a group's gradients are complete: measures, accumulates, or applies them. */
 static int on_group(void *context, int group, struct error *err)
 {
     struct release *r = context;
     struct trainer *t = r->t;
     struct meopt_error library = {0};
+    int code = read_loss(r, err);
+    if (code) return code;
     if (r->measure || r->by_group) measure(t, group);
     if (r->measure) return 0;
     size_t count = 0;
@@ -264,18 +207,6 @@ void trainer_clipping(const struct config *config, char *text, size_t size)
     snprintf(text, size, "%s", mode);
 }
 
-struct batch step_batch(const struct trainer *t, int64_t count)
-{
-    struct batch batch = {.input = trainer_student_input(t),
-                          .count = count,
-                          .labels = t->labels,
-                          .keep = t->step ? t->keep : NULL};
-    if (!t->mixed) return batch;
-    batch.labels2 = t->labels + t->micro;
-    batch.share = (const float *)(const void *)(t->labels + 2 * t->micro);
-    return batch;
-}
-
 int step_forward(struct trainer *t, int64_t index, int64_t done, int64_t count,
                  const struct batch_source *source, struct error *err)
 {
@@ -284,15 +215,14 @@ int step_forward(struct trainer *t, int64_t index, int64_t done, int64_t count,
     int count_sums = objective_sums(t->objective);
     double *sums = t->sums + count_sums * index;
     int64_t outs = count * t->student->out_rows * t->student->out_width;
-    int code = prepare(t, index, count, source, &target, err);
+    int code = step_prepare(t, index, count, source, &target, err);
     if (code) return code;
-    if (t->keep) set_keep(t, index, count);
-    struct batch batch = step_batch(t, count);
+    struct batch batch = step_batch(t, index, count);
     if ((code = tower_forward_bound(t->student, &batch, err)) != 0) return code;
-    dev->ops->fill(dev, t->dout, 0, (size_t)outs * sizeof(float));
     dev->ops->fill(dev, sums, 0, (size_t)count_sums * sizeof *sums);
-    t->objective->loss(t, &batch, target, t->units, sums);
-    prefetch(t, index, done + count, source);
+    if (t->dout) dev->ops->fill(dev, t->dout, 0, (size_t)outs * sizeof(float));
+    if (t->objective->loss) t->objective->loss(t, &batch, target, t->units, sums);
+    step_prefetch(t, index, done + count, source);
     return device_check(dev, err);
 }
 
@@ -304,15 +234,6 @@ int step_add_sums(struct trainer *t, int64_t step, const double *sums, struct st
     for (int i = 0; i < objective_sums(t->objective) - 1; i++)
         result->metrics[i].value += t->units > 0 ? sums[1 + i] / t->units : 0;
     return 0;
-}
-
-/* Adds up loss and metrics of the step from t->host_sums. */
-static int add_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err)
-{
-    int code = 0;
-    for (int64_t i = 0; i < micro_batches(t) && !code; i++)
-        code = step_add_sums(t, step, t->host_sums + objective_sums(t->objective) * i, result, err);
-    return code;
 }
 
 static int step_kept(struct trainer *t, int64_t step, double lr, struct step_result *result,
@@ -355,8 +276,9 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
     struct meopt_error library = {0};
     struct meopt_step_stats stats = {0};
     struct release r = {.t = t, .scale = 1, .step = step, .parameters = step_parameters(t, -1)};
+    r.result = t->student->owns_loss ? result : NULL;
     bool clip = config_clips(t->config);
-    struct batch batch = step_batch(t, count);
+    struct batch batch = step_batch(t, 0, count);
     int code = 0;
     if (t->twice) {
         r.measure = true;
@@ -432,12 +354,11 @@ static int step_alone(struct trainer *t, int64_t step, double lr, const struct b
     for (int64_t done = 0, index = 0; done < t->batch && !code; index++) {
         int64_t count = t->batch - done < t->micro ? t->batch - done : t->micro;
         code = step_forward(t, index, done, count, source, err);
-        if (!code && inside)
-            code = step_read_sums(t, objective_sums(t->objective), err); /* before the first update */
-        if (!code && inside) code = add_losses(t, step, result, err);
+        if (!code && inside && !t->student->owns_loss) /* before the first update */
+            code = step_sum_losses(t, step, result, err);
         if (code) break;
         done += count;
-        struct batch batch = step_batch(t, count);
+        struct batch batch = step_batch(t, index, count);
         if (!t->release)
             code = tower_backward(t->student, &batch, t->dout, index == 0, done == t->batch, NULL, NULL, err);
         else if (accumulates) {
@@ -467,47 +388,13 @@ static double stream_waited(const struct trainer *t)
     return weight_stream_waited_seconds(t->teacher_stream) + weight_stream_waited_seconds(t->student_stream);
 }
 
-/* Refuses labels that the classifier does not have. */
-static int check_labels(const struct trainer *t, const struct batch *host, struct error *err)
-{
-    const int32_t *labels[] = {host->labels, host->labels2};
-    if (!host->labels) return error_set(err, EXIT_CONFIG, NULL, "the images have no labels");
-    for (int k = 0; k < 2; k++)
-        for (int64_t i = 0; labels[k] && i < host->count; i++)
-            if (labels[k][i] < -1 || labels[k][i] >= t->student->out_width)
-                return error_set(err, EXIT_CONFIG, "raise model_s.classes",
-                                 "an image has the label %d, the classifier has %lld classes", labels[k][i],
-                                 (long long)t->student->out_width);
-    return 0;
-}
-
-/* Sets t->units: of the step's micro-batches of all ranks, before the first forward. */
-static int count_units(struct trainer *t, const struct batch_source *source, struct error *err)
-{
-    const int64_t *ids;
-    double units = 0;
-    int code = 0;
-    t->units = (double)t->images;
-    if (!t->objective->units) return 0;
-    for (int64_t done = 0, index = 0; done < t->batch && !code; index++) {
-        struct batch host = {.count = t->batch - done < t->micro ? t->batch - done : t->micro};
-        code = source->fetch(source->context, index, &host, &ids, err);
-        if (!code && t->objective->labels) code = check_labels(t, &host, err);
-        if (!code) units += (double)t->objective->units(&host);
-        done += host.count;
-    }
-    if (!code && t->dp) code = comm_all_reduce(&t->ranks, COMM_SUM, &units, 1, err);
-    t->units = units;
-    return code;
-}
-
 int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
                  struct step_result *result, struct error *err)
 {
     *result = (struct step_result){0};
     for (int i = 0; i < OBJECTIVE_METRICS; i++) result->metrics[i].name = t->objective->metrics[i];
     double waited = stream_waited(t);
-    int code = count_units(t, source, err);
+    int code = step_count_units(t, source, err);
     t->step = step;
     if (!code) code = (t->dp ? dp_step : step_alone)(t, step, lr, source, result, err);
     if (t->lost.code) { /* the optimizer only knows that a reduction failed */
@@ -542,9 +429,9 @@ int trainer_loss_variants(struct trainer *t, const struct batch_source *source,
                              {"cosine", {LOSS_COSINE, false, false}}};
     const float *target;
     struct device *dev = t->device;
-    int code = prepare(t, 0, t->micro, source, &target, err);
+    int code = step_prepare(t, 0, t->micro, source, &target, err);
     if (code) return code;
-    struct batch batch = step_batch(t, t->micro);
+    struct batch batch = step_batch(t, 0, t->micro);
     if ((code = tower_forward_bound(t->student, &batch, err)) != 0) return code;
     for (int i = 0; i < LOSS_VARIANTS; i++) {
         dev->ops->fill(dev, t->sums, 0, 2 * sizeof(double));

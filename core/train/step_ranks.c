@@ -39,7 +39,6 @@ struct data_parallel {
     float *group_sums[2];            /* sums of two groups, round-robin, for updates inside backward */
     float *all_sums;                 /* sums of all groups, for further rounds or step_at_end; else NULL */
     int64_t *all_sums_at;            /* (groups) offsets in all_sums */
-    double *losses;                  /* (ranks, rounds, objective_sums) */
     struct group *jobs;              /* (groups) */
     struct meopt_gradient *measured; /* (tensors) arguments of the optimizer's norms */
     int *group_of;                   /* (tensors) */
@@ -62,6 +61,7 @@ struct dp_pass {
     struct trainer *t;
     int64_t step;
     int contributors;
+    int64_t round;
     bool first, last; /* round */
     bool by_group;    /* each group is clipped by its own norm */
     bool measure;     /* a first pass, which computes norms only */
@@ -69,6 +69,8 @@ struct dp_pass {
     double scale, squares;
     int64_t parameters;
     int in_flight; /* group whose reduction is in flight; -1: none */
+    /* not NULL: the head's backward has just computed the loss, which is read before the first update */
+    struct step_result *result;
 };
 
 bool dp_enabled(const struct config *c, int ranks) { return ranks > 1 || c->train.global_batch > 0; }
@@ -207,8 +209,6 @@ int dp_buffers(struct trainer *t, struct error *err)
     int turns = t->student->options.gradient_buffers == 2 ? 2 : 1;
     m->all_sums_at = xcalloc((size_t)groups, sizeof *m->all_sums_at);
     m->jobs = xcalloc((size_t)groups, sizeof *m->jobs);
-    m->losses =
-        xcalloc((size_t)(objective_sums(t->objective) * m->rounds * t->ranks.size), sizeof *m->losses);
     m->measured = xcalloc((size_t)t->tensor_count, sizeof *m->measured);
     m->group_of = xcalloc((size_t)t->tensor_count, sizeof *m->group_of);
     m->norms = xcalloc((size_t)groups, sizeof *m->norms);
@@ -273,7 +273,6 @@ void dp_close(struct trainer *t)
     device_free(t->device, m->all_sums);
     free(m->all_sums_at);
     free(m->jobs);
-    free(m->losses);
     free(m->measured);
     free(m->group_of);
     free(m->norms);
@@ -455,7 +454,11 @@ static int end_group(struct dp_pass *r, int group, struct error *err)
 static int on_group(void *context, int group, struct error *err)
 {
     struct dp_pass *r = context;
+    struct step_result *result = r->result;
     int before = r->in_flight;
+    r->result = NULL;
+    int code = result ? step_sum_losses(r->t, r->step, result, err) : 0;
+    if (code) return code;
     begin_group(r, group);
     r->in_flight = group;
     if (r->t->student->options.gradient_buffers != 2) { /* no buffer for the next group */
@@ -494,7 +497,7 @@ static int backward(struct dp_pass *r, int64_t count, struct error *err)
     struct trainer *t = r->t;
     int code = 0;
     r->in_flight = -1;
-    struct batch batch = step_batch(t, count);
+    struct batch batch = step_batch(t, r->round, count);
     if (count) code = tower_backward(t->student, &batch, t->dout, true, true, on_group, r, err);
     int lowest = t->student->lowest;
     for (int group = t->student->group_count - 1; group >= lowest && !count && !code; group--) {
@@ -510,24 +513,6 @@ int dp_forward_idle(struct trainer *t, struct error *err)
     int code = 0, last = t->student->group_count - 1;
     for (int group = 0; group <= last && t->dp && t->dp->shard && !code; group++)
         code = shard_fetch(t->dp->shard, group, group < last ? group + 1 : -1, err);
-    return code;
-}
-
-/* Sums loss and metrics of the step's micro-batches in order: rank by rank in each round. */
-static int sum_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err)
-{
-    struct data_parallel *m = t->dp;
-    int64_t ranks = t->ranks.size, own = (t->batch + t->micro - 1) / t->micro,
-            sums = objective_sums(t->objective);
-    size_t bytes = (size_t)(sums * m->rounds) * sizeof *m->losses;
-    double *mine = m->losses + sums * m->rounds * t->ranks.rank;
-    int code = step_read_sums(t, sums * own, err);
-    if (code) return code;
-    memset(mine, 0, bytes); /* the last round may have no micro-batch */
-    memcpy(mine, t->host_sums, (size_t)(sums * own) * sizeof *mine);
-    code = comm_gather_each(&t->ranks, m->losses, bytes, err);
-    for (int64_t p = 0; p < m->rounds * ranks && !code; p++)
-        code = step_add_sums(t, step, m->losses + sums * (p % ranks * m->rounds + p / ranks), result, err);
     return code;
 }
 
@@ -575,9 +560,13 @@ int dp_step(struct trainer *t, int64_t step, double lr, const struct batch_sourc
     for (int64_t round = 0; round < m->rounds && !code; round++) {
         int64_t begin = round * t->ranks.size, count = micro_batch_images(t, begin + t->ranks.rank);
         code = count ? step_forward(t, round, done, count, source, err) : dp_forward_idle(t, err);
-        if (!code && round == m->rounds - 1) code = sum_losses(t, step, result, err);
+        if (!code && round == m->rounds - 1) {
+            if (t->student->owns_loss) r.result = result;
+            else code = step_sum_losses(t, step, result, err);
+        }
         if (code) break;
         done += count;
+        r.round = round;
         r.contributors =
             m->micro_count - begin < t->ranks.size ? (int)(m->micro_count - begin) : t->ranks.size;
         r.first = round == 0;

@@ -41,12 +41,12 @@ int64_t step_parameters(const struct trainer *t, int group);
  * t->sums + objective_sums * index, so that the host does not wait for each micro-batch. */
 int step_forward(struct trainer *t, int64_t index, int64_t done, int64_t count,
                  const struct batch_source *source, struct error *err);
-/* Returns the student's micro-batch of `count` images in device memory, of the last step_forward. */
-struct batch step_batch(const struct trainer *t, int64_t count);
 /* Adds the sums of one micro-batch (host memory) to the result of the step. A loss that is not finite is
  * EXIT_DIVERGED. */
 int step_add_sums(struct trainer *t, int64_t step, const double *sums, struct step_result *result,
                   struct error *err);
+/* Sums loss and metrics of the step's micro-batches in order: rank by rank in each round. Collective call. */
+int step_sum_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err);
 /* Returns the limits of clipping for this share; the caller sets `found`. */
 struct meopt_clip step_clip(const struct trainer *t, double share);
 /* Returns the statistics of a group's gradients on the device, in t->sums. step_found_read reads them from
@@ -59,6 +59,23 @@ void step_send_grad_stats(struct trainer *t);
 size_t step_sums_bytes(const struct trainer *t);
 /* Copies the first `count` doubles of t->sums to t->host_sums and synchronizes with the device. */
 int step_read_sums(struct trainer *t, int64_t count, struct error *err);
+
+/* ---- step_batch.c ---- */
+
+/* Sets t->units: of the step's micro-batches of all ranks, before the first forward. */
+int step_count_units(struct trainer *t, const struct batch_source *source, struct error *err);
+/* Uploads the input of a micro-batch, its labels, and drop path's factors, and sets *target: the teacher's
+ * output, or rows of the cache, or NULL. */
+int step_prepare(struct trainer *t, int64_t index, int64_t count, const struct batch_source *source,
+                 const float **target, struct error *err);
+/* Prefetches the next micro-batch, of this step or the next, while the card computes. An input that is not
+ * loaded yet is not waited for: step_prepare uploads it later. */
+void step_prefetch(struct trainer *t, int64_t index, int64_t done, const struct batch_source *source);
+/* Uploads the labels of a micro-batch, with the limits and the order of tokens. */
+void step_set_labels(struct trainer *t, const struct batch *host);
+/* Returns the student's micro-batch of `count` images in device memory, the index-th of this rank's step, of
+ * the last step_prepare. */
+struct batch step_batch(const struct trainer *t, int64_t index, int64_t count);
 
 /* ---- optimizer_reduce.c ---- */
 

@@ -199,6 +199,17 @@ size_t trainer_input_bytes(const struct trainer *t, int64_t count)
 
 const void *trainer_student_input(const struct trainer *t) { return (const char *)t->input + t->student_at; }
 
+/* Allocates t->labels: of images three arrays, of tokens four. */
+static int create_labels(struct trainer *t, struct error *err)
+{
+    bool tokens = t->student->owns_loss;
+    t->labels_each = tokens ? t->student->tokens : 1;
+    size_t count = (size_t)(t->micro * t->labels_each);
+    if (tokens) t->host_order = xcalloc(2 * count, sizeof *t->host_order);
+    t->labels = allocate(t, MEMORY_DATA, (tokens ? 4 : 3) * count * sizeof *t->labels, "labels", err);
+    return t->labels ? 0 : err->code;
+}
+
 static int create_buffers(struct trainer *t, struct error *err)
 {
     size_t outs = (size_t)(t->micro * t->student->out_rows * t->student->out_width) * sizeof(float);
@@ -223,11 +234,10 @@ static int create_buffers(struct trainer *t, struct error *err)
             streams->event_create(t->device, &t->arrived, err))
             goto fail;
     }
-    if (!t->evaluates && !(t->dout = allocate(t, MEMORY_WORKSPACE, outs, "gradient of the output", err)))
+    bool gradient = !t->evaluates && !t->student->owns_loss;
+    if (gradient && !(t->dout = allocate(t, MEMORY_WORKSPACE, outs, "gradient of the output", err)))
         goto fail;
-    if (t->objective->labels &&
-        !(t->labels = allocate(t, MEMORY_DATA, 3 * (size_t)t->micro * sizeof *t->labels, "labels", err)))
-        goto fail;
+    if (t->objective->labels && create_labels(t, err)) goto fail;
     if (t->config->model_s.drop_path > 0 && !t->evaluates) {
         size_t factors = 2 * (size_t)(t->student_shape.depth * t->micro);
         if (!(t->keep = allocate(t, MEMORY_DATA, factors * sizeof *t->keep, "factors of drop path", err)))
@@ -243,7 +253,8 @@ static int create_buffers(struct trainer *t, struct error *err)
         goto fail;
     }
     memset(t->host_sums, 0, step_sums_bytes(t));
-    t->host_target = xcalloc((size_t)(t->micro * t->student->out_width), sizeof *t->host_target);
+    if (t->objective->teacher)
+        t->host_target = xcalloc((size_t)(t->micro * t->student->out_width), sizeof *t->host_target);
     if (t->dp && dp_buffers(t, err)) goto fail;
     tower_bind_scratch(t->student, t->scratch);
     if (t->teacher) tower_bind_scratch(t->teacher, t->scratch);
@@ -419,6 +430,7 @@ void trainer_close(struct trainer *t)
     device_free(t->device, t->labels);
     device_free(t->device, t->keep);
     free(t->host_keep);
+    free(t->host_order);
     device_free(t->device, t->dout);
     device_free(t->device, t->sums);
     t->device->streams->host_free(t->device, t->host_sums);
