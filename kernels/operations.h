@@ -148,14 +148,17 @@ struct activation_gradient {
 };
 
 /* Rotary position embedding of q and k, in place, for tokens from `skip` on. Each pair (a, b) of a head
- * becomes (a c - b s, a s + b c), with the cosine c and sine s of its token and pair. Pairs are elements 2i
- * and 2i+1, or with `half` i and i + dh/2. inverse: rotates by the negative angle, for gradients. */
+ * becomes (a c - b s, a s + b c), with the cosine c and sine s of its position and pair. Pairs are elements
+ * 2i and 2i+1, or with `half` i and i + dims/2; elements from `dims` on stay. The position of token i is
+ * i - skip - begins[i]. inverse: rotates by the negative angle, for gradients. */
 struct rotation {
     enum dtype type;
-    void *qkv;          /* type (B, N, 3, H, dh) */
-    const float *table; /* (N - skip, 2, dh/2): cosines, then sines */
-    int64_t B, N, H, dh, skip;
+    void *qkv;          /* type (B, N, H + 2G, dh), as in struct attention */
+    const float *table; /* (positions, 2, dims/2): cosines, then sines */
+    int64_t B, N, H, G, dh, skip;
     bool half, inverse;
+    const int32_t *begins; /* (B, N), as in struct attention. NULL: zeros */
+    int64_t dims;          /* 0: dh */
 };
 
 /* y (B, D) = the mean of x's rows (B, N, D) from `skip` on. Backward: dx of these rows += dy / (N - skip). */
@@ -173,23 +176,33 @@ struct row_mean_gradient {
 };
 
 /* out = softmax(q k^T / sqrt(dh)) v, statistics in fp32. Memory: at most N x N of one head.
+ * H query heads share G key and value heads (H % G = 0, G > 0): head h has those of h / (H / G).
+ *
+ * Query i sees the keys j of its segment [begins[i], ends[i]), of these with causal j <= i, and with a window
+ * j > i - window. Segments are contiguous: begins and ends are constant inside one, and ends[i] is the start of
+ * the next. Packed documents, padding and sliding windows are segments and windows.
+ *
  * floats: on a CPU, keeps probabilities and dS in fp32, also with instructions for bf16. */
 struct attention {
     enum dtype type;
-    const void *qkv; /* type (B, N, 3, H, dh) */
+    const void *qkv; /* type (B, N, H + 2G, dh): queries, then keys, then values of each token */
     void *out;       /* type (B, N, H, dh) */
     float *lse;      /* (B, H, N): log-sum-exp of each row, for backward */
-    int64_t B, N, H, dh;
-    bool floats;
+    int64_t B, N, H, G, dh;
+    bool floats, causal;
+    int64_t window;               /* 0: none */
+    const int32_t *begins, *ends; /* (B, N), both or neither. NULL: one segment per sample */
 };
 struct attention_gradient {
     enum dtype type;
     const void *qkv, *out;
     const float *lse;
     const void *dout;
-    void *dqkv; /* type (B, N, 3, H, dh) */
-    int64_t B, N, H, dh;
-    bool floats;
+    void *dqkv; /* type (B, N, H + 2G, dh) */
+    int64_t B, N, H, G, dh;
+    bool floats, causal; /* from here on as in forward */
+    int64_t window;
+    const int32_t *begins, *ends;
 };
 
 /* The forward pass computes the residual stream in fp32. Backward and recomputation read a stored form: xhat

@@ -207,8 +207,11 @@ static void gpu_rotate(struct device *dev, const struct rotation *given)
 {
     struct rotation o = *given;
     int apart = o.half, inverse = o.inverse;
-    gpu_launch(dev, NAME("rotate", o.type), gpu_blocks(dev, o.B * (o.N - o.skip) * o.H * o.dh), 1,
-               ARGUMENTS(&o.qkv, &o.table, &o.B, &o.N, &o.H, &o.dh, &o.skip, &apart, &inverse));
+    if (!o.dims) o.dims = o.dh;
+    gpu_launch(dev, NAME("rotate", o.type), gpu_blocks(dev, o.B * (o.N - o.skip) * (o.H + o.G) * o.dims / 2),
+               1,
+               ARGUMENTS(&o.qkv, &o.table, &o.begins, &o.B, &o.N, &o.H, &o.G, &o.dh, &o.dims, &o.skip, &apart,
+                         &inverse));
 }
 static void gpu_row_mean_forward(struct device *dev, const struct row_mean *given)
 {

@@ -48,21 +48,26 @@ static bool side_open(struct work *w, struct side *side, struct device *dev, con
     work_fill(dev, side->part[QKV], s->type, counts[QKV], 4);
     work_fill(dev, side->part[DOUT], s->type, counts[DOUT], 5);
     int64_t dh = s->width / s->heads;
-    side->forward =
-        (struct attention){s->type, side->part[QKV], side->part[OUT], (float *)(void *)side->part[LSE],
-                           images,  s->tokens,       s->heads,        dh,
-                           false};
-    side->backward = (struct attention_gradient){s->type,
-                                                 side->part[QKV],
-                                                 side->part[OUT],
-                                                 (float *)(void *)side->part[LSE],
-                                                 side->part[DOUT],
-                                                 side->part[DQKV],
-                                                 images,
-                                                 s->tokens,
-                                                 s->heads,
-                                                 dh,
-                                                 false};
+    side->forward = (struct attention){.type = s->type,
+                                       .qkv = side->part[QKV],
+                                       .out = side->part[OUT],
+                                       .lse = (float *)(void *)side->part[LSE],
+                                       .B = images,
+                                       .N = s->tokens,
+                                       .H = s->heads,
+                                       .G = s->heads,
+                                       .dh = dh};
+    side->backward = (struct attention_gradient){.type = s->type,
+                                                 .qkv = side->part[QKV],
+                                                 .out = side->part[OUT],
+                                                 .lse = (float *)(void *)side->part[LSE],
+                                                 .dout = side->part[DOUT],
+                                                 .dqkv = side->part[DQKV],
+                                                 .B = images,
+                                                 .N = s->tokens,
+                                                 .H = s->heads,
+                                                 .G = s->heads,
+                                                 .dh = dh};
     return true;
 }
 

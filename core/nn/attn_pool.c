@@ -193,7 +193,7 @@ void attn_pool_forward(struct tower *t, int64_t batch)
     linear(t, n, D, &w.k, bias + O, qkv + row, 3 * O, R);
     linear(t, n, D, &w.v, bias + 2 * O, qkv + 2 * row, 3 * O, R);
     ops->attention_forward(
-        t->device, &(struct attention){e, .qkv = qkv, .out = k->attn, .lse = k->lse, batch, N, H, O / H});
+        t->device, &(struct attention){e, .qkv = qkv, .out = k->attn, .lse = k->lse, batch, N, H, H, O / H});
     tower_linear_apart(t, k->attn, N * O, P(PROJ_W), f32(P(PROJ_B)), k->out, O, has_mlp(t) ? DTYPE_F32 : e,
                        batch);
     if (has_mlp(t)) mlp_forward(t, batch);
@@ -296,6 +296,7 @@ void attn_pool_backward(const struct pass *pass, void *dy)
                                                                    .B = B,
                                                                    .N = N,
                                                                    .H = H,
+                                                                   .G = H,
                                                                    .dh = O / H});
     dev->ops->column_sums(dev, e, dqkv, P(QKV_B)->grad, R, 3 * O);
     struct layernorm norm = norm_of_keys(t, R);

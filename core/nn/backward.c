@@ -361,6 +361,7 @@ void tower_block_backward(const struct pass *pass, int64_t l)
                                                                    .B = B,
                                                                    .N = N,
                                                                    .H = H,
+                                                                   .G = H,
                                                                    .dh = D / H,
                                                                    .floats = tower_post_norm(t)});
     tower_rotate(t, dqkv, B, true);

@@ -94,6 +94,7 @@ void tower_rotate(struct tower *t, void *qkv, int64_t batch, bool inverse)
                                                          .B = batch,
                                                          .N = t->tokens,
                                                          .H = g->heads,
+                                                         .G = g->heads,
                                                          .dh = g->width / g->heads,
                                                          .skip = t->tokens - t->patches,
                                                          .half = t->family->rope == ROPE_DINOV3,
@@ -147,6 +148,7 @@ void tower_attention(struct tower *t, struct block_activations *k, int64_t batch
                                                                      .B = batch,
                                                                      .N = t->tokens,
                                                                      .H = g->heads,
+                                                                     .G = g->heads,
                                                                      .dh = g->width / g->heads,
                                                                      .floats = tower_post_norm(t)});
 }

@@ -1,6 +1,8 @@
-/* softmax(q k^T / sqrt(dh)) v and its gradient, one (image, head) at a time per thread: see ops.h.
+/* softmax(q k^T / sqrt(dh)) v and its gradient: see ops.h. A thread processes one (sample, head) at a time,
+ * backward one (sample, key and value head) with its query heads in order, segment by segment.
  *
- * Keys and values of a head are packed once. Forward processes ATTENTION_ROWS queries at a time. Their scores
+ * Keys and values of a head are packed once. Forward processes ATTENTION_ROWS queries at a time, with a mask
+ * MASKED_ROWS, and of the keys those from the first to the last that one of these queries sees. Their scores
  * stay in the second-level cache, e^(s - max) overwrites them, and the result is divided by the row's sum.
  * Backward processes as many queries (FlashAttention, arXiv 2205.14135; rows of S and dO V^T in scratch):
  *
@@ -13,6 +15,7 @@
  *
  * Rows of dh are zeros from dh to d (whole vectors), rows of N keys from N to n: d and n are multiples of 16.
  */
+#include "kernels/cpu/attention_mask.h"
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/table.h"
 #ifdef __AVX2__
@@ -22,7 +25,7 @@
 #include <omp.h>
 #endif
 
-enum { BLOCK = ATTENTION_ROWS };
+enum { BLOCK = ATTENTION_ROWS, MASKED_ROWS = 48 };
 #define LOG2_E 1.44269504f
 #ifdef __AVX512BF16__
 enum { HAS_PAIRS = 1 };
@@ -31,9 +34,11 @@ enum { HAS_PAIRS = 0 };
 #endif
 
 struct head {
+    const struct attention_shape *shape;
     int bf16, pairs;             /* the tensors; the words */
     int64_t N, dh, n, d, nw, dw; /* nw, dw: words of rows of n and d elements */
     int64_t deep;                /* words of rows of dh elements */
+    int64_t rows;                /* queries of a block */
     int64_t qkv_row, out_row;    /* elements between tokens */
     float scale, scale2;         /* 1 / sqrt(dh); the same by log2(e), for powers of 2 */
     word *kt, *vt;               /* (dw, n): k^T, v^T */
@@ -55,23 +60,27 @@ static float *carve(float **memory, int64_t count)
     return at;
 }
 
-/* Divides the scratch memory of attention_scratch. With floats, both forms of an operand are the same. */
-static struct head head_of(int bf16, bool floats, int64_t N, int64_t H, int64_t dh, void *scratch)
+/* Divides the scratch memory of attention_scratch for a segment of N tokens. With floats, both forms of an
+ * operand are the same. */
+static struct head head_of(const struct attention_shape *shape, int bf16, bool floats, int64_t N,
+                           void *scratch)
 {
+    int64_t dh = shape->dh;
 #ifdef _OPENMP
     size_t thread = (size_t)omp_get_thread_num();
 #else
     size_t thread = 0;
 #endif
-    float *memory = (float *)(void *)((char *)scratch + thread * attention_scratch(N, dh, 1));
-    struct head h = {.bf16 = bf16, .pairs = HAS_PAIRS && bf16 && !floats, .N = N, .dh = dh};
+    float *memory = (float *)(void *)((char *)scratch + thread * attention_scratch(shape->N, dh, 1));
+    struct head h = {.shape = shape, .bf16 = bf16, .pairs = HAS_PAIRS && bf16 && !floats, .N = N, .dh = dh};
     h.n = (N + 15) & ~(int64_t)15;
     h.d = (dh + 15) & ~(int64_t)15;
     h.nw = h.n >> h.pairs;
     h.dw = h.d >> h.pairs;
     h.deep = (dh + h.pairs) >> h.pairs;
-    h.qkv_row = 3 * H * dh;
-    h.out_row = H * dh;
+    h.rows = is_masked(shape) ? MASKED_ROWS : BLOCK;
+    h.qkv_row = (shape->H + 2 * shape->G) * dh;
+    h.out_row = shape->H * dh;
     h.scale = 1.0f / sqrtf((float)dh);
     h.scale2 = h.scale * LOG2_E;
     h.kt = carve(&memory, h.dw * h.n);
@@ -93,6 +102,20 @@ static struct head head_of(int bf16, bool floats, int64_t N, int64_t H, int64_t 
     h.dv = carve(&memory, h.n * h.d);
     h.factor = carve(&memory, BLOCK);
     return h;
+}
+
+/* Queries from `first` on, and the keys from low to end that one of them sees, in whole words and vectors
+ * from low to high. */
+struct block {
+    int64_t first, rows, low, end, high;
+};
+static struct block block_of(const struct head *h, int64_t first)
+{
+    int64_t rows = h->N - first < h->rows ? h->N - first : h->rows;
+    struct block b = {first, rows, keys_of(h->shape, h->N, first).first & ~(int64_t)31,
+                      keys_of(h->shape, h->N, first + rows - 1).end, 0};
+    b.high = (b.end + 15) & ~(int64_t)15;
+    return b;
 }
 
 static __attribute__((noinline)) void multiply(int pairs, const word *a, int64_t row, int64_t step,
@@ -160,25 +183,44 @@ static inline void store_one(word *to, __m512 x) { (void)to, (void)x; }
 static inline void store_below(word *to, __m512 upper, __m512 lower) { store_two(to, upper, lower); }
 #endif
 
-/* Replaces row r of scores by e^(s - max), zeros after N. Stores the row's factor 1 / sum and log-sum-exp. */
-static void softmax_row(const struct head *h, int64_t r, float *lse)
+/* The columns of a row's keys: whole vectors of 16 from `whole` on, and parts of vectors around them. */
+struct columns {
+    struct keys keys;
+    int64_t whole;
+    uint64_t width;
+};
+static inline struct columns columns_of(const struct head *h, int64_t query)
+{
+    struct keys keys = keys_of(h->shape, h->N, query);
+    int64_t whole = (keys.first + 15) & ~(int64_t)15, end = keys.end & ~(int64_t)15;
+    return (struct columns){keys, whole, end > whole ? (uint64_t)(end - whole) : 0};
+}
+static inline bool all16(const struct columns *c, int64_t j) { return (uint64_t)(j - c->whole) < c->width; }
+static inline __mmask16 seen16(const struct columns *c, int64_t j)
+{
+    return (__mmask16)(mask16(c->keys.end - j) & ~mask16(c->keys.first - j));
+}
+
+/* Replaces row r of scores by e^(s - max), zeros where there are no keys. Stores the row's factor 1 / sum and
+ * log-sum-exp. */
+static void softmax_row(const struct head *h, const struct block *b, int64_t r, float *lse)
 {
     float *row = h->s + r * h->n;
     word *p = h->p + r * h->nw;
-    int64_t whole = h->N & ~(int64_t)15;
-    __mmask16 rest = mask16(h->N - whole);
+    struct columns c = columns_of(h, b->first + r);
     __m512 top = constant16(-INFINITY), sum = _mm512_setzero_ps(), scale = constant16(h->scale2);
-    for (int64_t j = 0; j < whole; j += 16) top = _mm512_max_ps(_mm512_loadu_ps(row + j), top);
-    if (rest) top = _mm512_mask_max_ps(top, rest, _mm512_loadu_ps(row + whole), top);
+    for (int64_t j = b->low; j < b->high; j += 16)
+        if (all16(&c, j)) top = _mm512_max_ps(_mm512_loadu_ps(row + j), top);
+        else top = _mm512_mask_max_ps(top, seen16(&c, j), _mm512_loadu_ps(row + j), top);
     float highest = _mm512_reduce_max_ps(top);
     __m512 offset = constant16(highest * h->scale2), before = sum;
-    for (int64_t j = 0; j < h->n; j += 16) {
+    for (int64_t j = b->low; j < b->high; j += 16) {
         __m512 e = exp2_16(_mm512_fmsub_ps(_mm512_loadu_ps(row + j), scale, offset));
-        if (j == whole) e = _mm512_maskz_mov_ps(rest, e);
+        if (!all16(&c, j)) e = _mm512_maskz_mov_ps(seen16(&c, j), e);
         sum = _mm512_add_ps(sum, e);
         if (!h->pairs) _mm512_storeu_ps(p + j, e);
         else if (j & 16) store_two(p + j / 2 - 8, before, e);
-        else if (j + 16 == h->n) /* the last of an odd number */ store_one(p + j / 2, e);
+        else if (j + 16 == b->high) /* the last of an odd number */ store_one(p + j / 2, e);
         before = e;
     }
     float total = _mm512_reduce_add_ps(sum);
@@ -206,32 +248,31 @@ static inline struct gradients gradient16(const struct head *h, int64_t at, __m5
     __m512 grad = _mm512_fmsub_ps(_mm512_loadu_ps(h->t + at), constant16(h->scale), delta);
     return (struct gradients){p, _mm512_mul_ps(p, grad)};
 }
-/* Clears the values after N, where e^-lse may overflow. */
+/* Clears the values that are not of keys, where e^-lse may overflow. */
 static inline struct gradients those_of(struct gradients g, __mmask16 mask)
 {
     return (struct gradients){_mm512_maskz_mov_ps(mask, g.p), _mm512_maskz_mov_ps(mask, g.ds)};
 }
 
-/* Converts row r, and with pairs also row r + 1, of s and t to P and dS. */
-static void gradient_rows(const struct head *h, int64_t r, int64_t rows, const float *lse)
+/* Converts row r, and with pairs also row r + 1, of s and t to P and dS. lse: of the block's rows. */
+static void gradient_rows(const struct head *h, const struct block *k, int64_t r, const float *lse)
 {
-    int64_t whole = h->N & ~(int64_t)15;
-    __mmask16 rest = mask16(h->N - whole);
-    bool both = h->pairs && r + 1 < rows;
+    bool both = h->pairs && r + 1 < k->rows;
+    struct columns c = columns_of(h, k->first + r), other = columns_of(h, k->first + r + both);
     __m512 lse2 = constant16(lse[r] * LOG2_E), delta = constant16(h->factor[r] * h->scale),
            other_lse2 = constant16(both ? lse[r + 1] * LOG2_E : 0),
            other_delta = constant16(both ? h->factor[r + 1] * h->scale : 0);
-    for (int64_t j = 0; j < h->n; j += 16) {
+    for (int64_t j = k->low; j < k->high; j += 16) {
         int64_t at = r * h->n + j, to = r * h->nw + j / 2, in = r / 2 * h->n + j;
         struct gradients a = gradient16(h, at, lse2, delta), b = {{0}, {0}};
-        if (j == whole) a = those_of(a, rest);
+        if (!all16(&c, j)) a = those_of(a, seen16(&c, j));
         if (!h->pairs) {
             _mm512_storeu_ps(h->s + at, a.p);
             _mm512_storeu_ps(h->t + at, a.ds);
             continue;
         }
         if (both) b = gradient16(h, at + h->n, other_lse2, other_delta);
-        if (j == whole) b = those_of(b, rest);
+        if (!all16(&other, j)) b = those_of(b, seen16(&other, j));
         store_one(h->ds + to, a.ds);
         store_one(h->ds + to + h->nw, b.ds);
         store_below(h->p_in + in, a.p, b.p);
@@ -277,20 +318,22 @@ INLINE lanes exp2_lanes(lanes x)
     return p * (lanes)((bits_of_lanes)shifted << 23);
 }
 
-/* Clears the scores after N. */
-static inline void close_row(const struct head *h, float *row)
+/* Writes x into the columns of a row that are not of its keys. */
+static void close_row(const struct head *h, const struct block *b, int64_t r, float *row, float x)
 {
-    for (int64_t j = h->N; j < h->n; j++) row[j] = -INFINITY;
+    struct keys keys = keys_of(h->shape, h->N, b->first + r);
+    for (int64_t j = b->low; j < keys.first; j++) row[j] = x;
+    for (int64_t j = keys.end; j < b->high; j++) row[j] = x;
 }
 
-static void softmax_row(const struct head *h, int64_t r, float *lse)
+static void softmax_row(const struct head *h, const struct block *b, int64_t r, float *lse)
 {
     float *row = h->s + r * h->n, top = -INFINITY, total = 0;
     lanes tops = same(top), sum = {0};
-    close_row(h, row);
-    for (int64_t j = 0; j < h->n; j += LANES) tops = at_least(load_lanes(row + j), tops);
+    close_row(h, b, r, row, -INFINITY);
+    for (int64_t j = b->low; j < b->high; j += LANES) tops = at_least(load_lanes(row + j), tops);
     for (int l = 0; l < LANES; l++) top = tops[l] > top ? tops[l] : top;
-    for (int64_t j = 0; j < h->n; j += LANES) {
+    for (int64_t j = b->low; j < b->high; j += LANES) {
         lanes e = exp2_lanes((load_lanes(row + j) - top) * h->scale2);
         store_lanes(row + j, e);
         sum += e;
@@ -313,13 +356,13 @@ static float row_product(const struct head *h, const void *a, const void *b, int
     return sum;
 }
 
-static void gradient_rows(const struct head *h, int64_t r, int64_t rows, const float *lse)
+static void gradient_rows(const struct head *h, const struct block *b, int64_t r, const float *lse)
 {
     float *s = h->s + r * h->n, *t = h->t + r * h->n;
     float lse2 = lse[r] * LOG2_E, delta = h->factor[r] * h->scale;
-    (void)rows;
-    close_row(h, s);
-    for (int64_t j = 0; j < h->n; j += LANES) {
+    close_row(h, b, r, s, -INFINITY);
+    close_row(h, b, r, t, 0);
+    for (int64_t j = b->low; j < b->high; j += LANES) {
         lanes p = exp2_lanes(load_lanes(s + j) * h->scale2 - lse2);
         store_lanes(s + j, p);
         store_lanes(t + j, p * (load_lanes(t + j) * h->scale - delta));
@@ -335,76 +378,114 @@ static struct source rows_of(const struct head *h, const void *x, int64_t at, in
     return (struct source){h->bf16, h->pairs, x, at, stride, rows, h->dh};
 }
 
-static void forward_head(const struct head *h, const struct attention *o, int64_t q, int64_t out, float *lse)
+/* The first token's elements of head 0 of the three operands and of out, and its lse. */
+struct offsets {
+    int64_t q, k, v, out, lse;
+};
+static struct offsets offsets_of(const struct head *h, int64_t sample, int64_t token, int64_t head,
+                                 int64_t kv_head)
 {
-    struct source k = rows_of(h, o->qkv, q + h->out_row, h->qkv_row, h->N),
-                  v = rows_of(h, o->qkv, q + 2 * h->out_row, h->qkv_row, h->N);
+    const struct attention_shape *s = h->shape;
+    int64_t row = sample * s->N + token, at = row * h->qkv_row, dh = h->dh;
+    return (struct offsets){at + head * dh, at + (s->H + kv_head) * dh, at + (s->H + s->G + kv_head) * dh,
+                            row * h->out_row + head * dh, (sample * s->H + head) * s->N + token};
+}
+
+static void forward_head(const struct head *h, const struct attention *o, const struct offsets *at)
+{
+    struct source k = rows_of(h, o->qkv, at->k, h->qkv_row, h->N),
+                  v = rows_of(h, o->qkv, at->v, h->qkv_row, h->N);
     pack_transposed(&k, h->deep, h->n, h->kt, h->n);
     pack_down(&v, h->d, h->v, h->d);
-    for (int64_t i = 0; i < h->N; i += BLOCK) {
-        int64_t rows = h->N - i < BLOCK ? h->N - i : BLOCK;
-        struct source block = rows_of(h, o->qkv, q + i * h->qkv_row, h->qkv_row, rows);
-        pack_rows(&block, h->dw, h->q, h->dw);
-        multiply(h->pairs, h->q, h->dw, 1, h->kt, h->n, h->s, h->n, rows, h->n, h->deep, 0);
-        for (int64_t r = 0; r < rows; r++) softmax_row(h, r, lse + i + r);
-        multiply(h->pairs, h->p, h->nw, 1, h->v, h->d, h->o, h->d, rows, h->d, (h->N + h->pairs) >> h->pairs,
-                 0);
-        write_rows(h, h->o, h->factor, rows, o->out, out + i * h->out_row, h->out_row);
+    for (int64_t i = 0; i < h->N; i += h->rows) {
+        struct block b = block_of(h, i);
+        struct source queries = rows_of(h, o->qkv, at->q + i * h->qkv_row, h->qkv_row, b.rows);
+        int64_t low = b.low >> h->pairs, inner = ((b.end + h->pairs) >> h->pairs) - low;
+        pack_rows(&queries, h->dw, h->q, h->dw);
+        multiply(h->pairs, h->q, h->dw, 1, h->kt + b.low, h->n, h->s + b.low, h->n, b.rows, b.high - b.low,
+                 h->deep, 0);
+        for (int64_t r = 0; r < b.rows; r++) softmax_row(h, &b, r, o->lse + at->lse + i + r);
+        multiply(h->pairs, h->p + low, h->nw, 1, h->v + low * h->d, h->d, h->o, h->d, b.rows, h->d, inner, 0);
+        write_rows(h, h->o, h->factor, b.rows, o->out, at->out + i * h->out_row, h->out_row);
     }
 }
 
-static void backward_head(const struct head *h, const struct attention_gradient *o, int64_t q, int64_t out,
-                          const float *lse)
+/* Adds the gradients of one query head to dk and dv, or writes them, and stores its dq. */
+static void backward_query_head(const struct head *h, const struct attention_gradient *o,
+                                const struct offsets *at, bool add)
 {
-    int64_t k = q + h->out_row, v = k + h->out_row, words_of_N = (h->N + h->pairs) >> h->pairs;
-    struct source keys = rows_of(h, o->qkv, k, h->qkv_row, h->N),
-                  values = rows_of(h, o->qkv, v, h->qkv_row, h->N);
-    pack_transposed(&keys, h->deep, h->n, h->kt, h->n);
-    pack_transposed(&values, h->deep, h->n, h->vt, h->n);
-    pack_down(&keys, h->d, h->k, h->d);
-    for (int64_t i = 0; i < h->N; i += BLOCK) {
-        int64_t rows = h->N - i < BLOCK ? h->N - i : BLOCK, depth = (rows + h->pairs) >> h->pairs;
-        int64_t step = 1 + h->pairs, from = q + i * h->qkv_row, at = out + i * h->out_row;
+    for (int64_t i = 0; i < h->N; i += h->rows) {
+        struct block b = block_of(h, i);
+        int64_t rows = b.rows, depth = (rows + h->pairs) >> h->pairs, step = 1 + h->pairs;
+        int64_t low = b.low >> h->pairs, inner = ((b.end + h->pairs) >> h->pairs) - low, down = b.low * h->d;
+        int64_t from = at->q + i * h->qkv_row, out = at->out + i * h->out_row;
         struct source queries = rows_of(h, o->qkv, from, h->qkv_row, rows),
-                      gradients = rows_of(h, o->dout, at, h->out_row, rows);
+                      gradients = rows_of(h, o->dout, out, h->out_row, rows);
         pack_rows(&queries, h->dw, h->q, h->dw);
         pack_rows(&gradients, h->dw, h->g, h->dw);
         if (h->pairs) {
             pack_down(&queries, h->d, h->q_in, h->d);
             pack_down(&gradients, h->d, h->g_in, h->d);
         }
-        multiply(h->pairs, h->q, h->dw, 1, h->kt, h->n, h->s, h->n, rows, h->n, h->deep, 0);
-        multiply(h->pairs, h->g, h->dw, 1, h->vt, h->n, h->t, h->n, rows, h->n, h->deep, 0);
+        multiply(h->pairs, h->q, h->dw, 1, h->kt + b.low, h->n, h->s + b.low, h->n, rows, b.high - b.low,
+                 h->deep, 0);
+        multiply(h->pairs, h->g, h->dw, 1, h->vt + b.low, h->n, h->t + b.low, h->n, rows, b.high - b.low,
+                 h->deep, 0);
         for (int64_t r = 0; r < rows; r++)
-            h->factor[r] = row_product(h, o->out, o->dout, at + r * h->out_row);
-        for (int64_t r = 0; r < rows; r += step) gradient_rows(h, r, rows, lse + i);
-        multiply(h->pairs, h->p_in, 1, h->n, h->g_in, h->d, h->dv, h->d, h->N, h->d, depth, i > 0);
-        multiply(h->pairs, h->ds_in, 1, h->n, h->q_in, h->d, h->dk, h->d, h->N, h->d, depth, i > 0);
-        multiply(h->pairs, h->ds, h->nw, 1, h->k, h->d, h->o, h->d, rows, h->d, words_of_N, 0);
+            h->factor[r] = row_product(h, o->out, o->dout, out + r * h->out_row);
+        for (int64_t r = 0; r < rows; r += step) gradient_rows(h, &b, r, o->lse + at->lse + i);
+        multiply(h->pairs, h->p_in + b.low, 1, h->n, h->g_in, h->d, h->dv + down, h->d, b.end - b.low, h->d,
+                 depth, add || i > 0);
+        multiply(h->pairs, h->ds_in + b.low, 1, h->n, h->q_in, h->d, h->dk + down, h->d, b.end - b.low, h->d,
+                 depth, add || i > 0);
+        multiply(h->pairs, h->ds + low, h->nw, 1, h->k + low * h->d, h->d, h->o, h->d, rows, h->d, inner, 0);
         write_rows(h, h->o, NULL, rows, o->dqkv, from, h->qkv_row);
     }
-    write_rows(h, h->dk, NULL, h->N, o->dqkv, k, h->qkv_row);
-    write_rows(h, h->dv, NULL, h->N, o->dqkv, v, h->qkv_row);
+}
+
+static void backward_head(const struct head *h, const struct attention_gradient *o, int64_t sample,
+                          int64_t token, int64_t kv_head)
+{
+    int64_t share = o->H / o->G;
+    bool masked = is_masked(h->shape);
+    struct offsets at = offsets_of(h, sample, token, kv_head * share, kv_head);
+    struct source keys = rows_of(h, o->qkv, at.k, h->qkv_row, h->N),
+                  values = rows_of(h, o->qkv, at.v, h->qkv_row, h->N);
+    pack_transposed(&keys, h->deep, h->n, h->kt, h->n);
+    pack_transposed(&values, h->deep, h->n, h->vt, h->n);
+    pack_down(&keys, h->d, h->k, h->d);
+    if (masked) memset(h->dk, 0, (size_t)(2 * h->n * h->d) * sizeof *h->dk); /* and dv */
+    for (int64_t head = 0; head < share; head++) {
+        at = offsets_of(h, sample, token, kv_head * share + head, kv_head);
+        backward_query_head(h, o, &at, masked || head > 0);
+    }
+    write_rows(h, h->dk, NULL, h->N, o->dqkv, at.k, h->qkv_row);
+    write_rows(h, h->dv, NULL, h->N, o->dqkv, at.v, h->qkv_row);
 }
 
 void NAME(attention_forward)(const struct attention *o, void *scratch, int threads)
 {
+    struct attention_shape s = ATTENTION_SHAPE(o);
     (void)threads;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-    for (int64_t i = 0; i < o->B * o->H; i++) {
-        struct head h = head_of(o->type == DTYPE_BF16, o->floats, o->N, o->H, o->dh, scratch);
-        int64_t first = i / o->H * o->N, column = i % o->H * o->dh;
-        forward_head(&h, o, first * h.qkv_row + column, first * h.out_row + column, o->lse + i * o->N);
-    }
+    for (int64_t i = 0; i < o->B * o->H; i++)
+        for (int64_t first = 0, end; first < o->N; first = end) {
+            end = segment_end(&s, i / o->H, first);
+            struct head h = head_of(&s, o->type == DTYPE_BF16, o->floats, end - first, scratch);
+            struct offsets at = offsets_of(&h, i / o->H, first, i % o->H, i % o->H / (o->H / o->G));
+            forward_head(&h, o, &at);
+        }
 }
 
 void NAME(attention_backward)(const struct attention_gradient *o, void *scratch, int threads)
 {
+    struct attention_shape s = ATTENTION_SHAPE(o);
     (void)threads;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-    for (int64_t i = 0; i < o->B * o->H; i++) {
-        struct head h = head_of(o->type == DTYPE_BF16, o->floats, o->N, o->H, o->dh, scratch);
-        int64_t first = i / o->H * o->N, column = i % o->H * o->dh;
-        backward_head(&h, o, first * h.qkv_row + column, first * h.out_row + column, o->lse + i * o->N);
-    }
+    for (int64_t i = 0; i < o->B * o->G; i++)
+        for (int64_t first = 0, end; first < o->N; first = end) {
+            end = segment_end(&s, i / o->G, first);
+            struct head h = head_of(&s, o->type == DTYPE_BF16, o->floats, end - first, scratch);
+            backward_head(&h, o, i / o->G, first, i % o->G);
+        }
 }

@@ -104,10 +104,11 @@ void NAME(resize_rows)(const float *w, const float *in, float *out, int64_t n_ou
     }
 }
 
-/* One head of one token; table: dh/2 cosines, dh/2 sines. */
-static void rotate_pairs(int bf16, void *x, int64_t at, int64_t dh, int half, const float *table, float sign)
+/* `dims` values of one head of one token; table: dims/2 cosines, dims/2 sines. */
+static void rotate_pairs(int bf16, void *x, int64_t at, int64_t dims, int half, const float *table,
+                         float sign)
 {
-    int64_t pairs = dh / 2;
+    int64_t pairs = dims / 2;
     for (int64_t from = 0; from < pairs; from += PIECE / 2) {
         int64_t count = pairs - from < PIECE / 2 ? pairs - from : PIECE / 2;
         const float *c = table + from, *s = table + pairs + from;
@@ -138,13 +139,15 @@ static void rotate_pairs(int bf16, void *x, int64_t at, int64_t dh, int half, co
 void NAME(rotate)(const struct rotation *o)
 {
     int bf16 = o->type == DTYPE_BF16;
-    int64_t tokens = o->N - o->skip, heads = 2 * o->H; /* of q, then those of k */
+    int64_t tokens = o->N - o->skip, heads = o->H + o->G, dims = o->dims ? o->dims : o->dh;
     float sign = o->inverse ? -1.0f : 1.0f;
     PARALLEL_FOR for (int64_t row = 0; row < o->B * tokens; row++)
     {
-        int64_t b = row / tokens, n = row % tokens, at = (b * o->N + o->skip + n) * 3 * o->H * o->dh;
+        int64_t n = row % tokens, token = row / tokens * o->N + o->skip + n,
+                at = token * (heads + o->G) * o->dh;
+        const float *table = o->table + (n - (o->begins ? o->begins[token] : 0)) * dims;
         for (int64_t h = 0; h < heads; h++)
-            rotate_pairs(bf16, o->qkv, at + h * o->dh, o->dh, o->half, o->table + n * o->dh, sign);
+            rotate_pairs(bf16, o->qkv, at + h * o->dh, dims, o->half, table, sign);
     }
 }
 

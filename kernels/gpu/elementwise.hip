@@ -171,34 +171,34 @@ KERNEL(resize_rows_transposed, const float *w, const float *in, float *out, int6
     }
 }
 
-/* One thread per pair of q or k: (a, b) -> (a c - b s, a s + b c), s -> -s if inverse. table (N - skip, 2,
- * dh/2). Pairs are 2i and 2i+1, or with half i and i + dh/2. */
+/* One thread per pair of q or k: (a, b) -> (a c - b s, a s + b c), s -> -s if inverse. table (positions, 2,
+ * dims/2). Pairs are 2i and 2i+1, or with half i and i + dims/2. */
 template <class T>
-DEVICE void rotate(T *qkv, const float *table, int64_t B, int64_t N, int64_t H, int64_t dh, int64_t skip,
-                   int half, int inverse)
+DEVICE void rotate(T *qkv, const float *table, const int32_t *begins, int64_t B, int64_t N, int64_t H,
+                   int64_t G, int64_t dh, int64_t dims, int64_t skip, int half, int inverse)
 {
-    int64_t tokens = N - skip, pairs = dh / 2;
-    FOR_EACH_AT(w, 4, B * tokens * 2 * H * pairs, pairs, 2 * H, tokens)
+    int64_t tokens = N - skip, pairs = dims / 2, heads = H + G;
+    FOR_EACH_AT(w, 4, B * tokens * heads * pairs, pairs, heads, tokens)
     {
-        int64_t pair = w.at[0], h = w.at[1], n = w.at[2], b = w.at[3];
-        int64_t at = (b * N + skip + n) * 3 * H * dh + h * dh;
+        int64_t pair = w.at[0], h = w.at[1], n = w.at[2], token = w.at[3] * N + skip + n;
+        int64_t at = (token * (heads + G) + h) * dh, position = n - (begins ? begins[token] : 0);
         int64_t first = at + (half ? pair : 2 * pair), second = first + (half ? pairs : 1);
-        float c = table[n * dh + pair], s = table[n * dh + pairs + pair], x = load(qkv, first),
-              y = load(qkv, second);
+        float c = table[position * dims + pair], s = table[position * dims + pairs + pair],
+              x = load(qkv, first), y = load(qkv, second);
         if (inverse) s = -s;
         store(qkv, first, x * c - y * s);
         store(qkv, second, y * c + x * s);
     }
 }
-KERNEL(rotate_f32, float *qkv, const float *table, int64_t B, int64_t N, int64_t H, int64_t dh, int64_t skip,
-       int half, int inverse)
+KERNEL(rotate_f32, float *qkv, const float *table, const int32_t *begins, int64_t B, int64_t N, int64_t H,
+       int64_t G, int64_t dh, int64_t dims, int64_t skip, int half, int inverse)
 {
-    rotate(qkv, table, B, N, H, dh, skip, half, inverse);
+    rotate(qkv, table, begins, B, N, H, G, dh, dims, skip, half, inverse);
 }
-KERNEL(rotate_bf16, bf16 *qkv, const float *table, int64_t B, int64_t N, int64_t H, int64_t dh, int64_t skip,
-       int half, int inverse)
+KERNEL(rotate_bf16, bf16 *qkv, const float *table, const int32_t *begins, int64_t B, int64_t N, int64_t H,
+       int64_t G, int64_t dh, int64_t dims, int64_t skip, int half, int inverse)
 {
-    rotate(qkv, table, B, N, H, dh, skip, half, inverse);
+    rotate(qkv, table, begins, B, N, H, G, dh, dims, skip, half, inverse);
 }
 
 /* One thread per column of an image: sums its rows in order. */

@@ -106,11 +106,11 @@ static void rotation(int64_t B, int64_t N, int64_t H, int64_t dh, int64_t skip)
     for (int half = 0; half < 2; half++)
         for (int inverse = 0; inverse < 2; inverse++) {
             auto x = noise((size_t)(B * N * 3 * H * dh), 14), x2 = x;
-            struct rotation o = {DTYPE_F32, x2.data(), table.data(), B,         N,
-                                 H,         dh,        skip,         half != 0, inverse != 0};
+            struct rotation o = {DTYPE_F32, x2.data(), table.data(), B,       N, H, H, dh,
+                                 skip,      half != 0, inverse != 0, nullptr, 0};
             cpu->rotate(&o);
-            launch("rotate_f32", 3, 1, 128, x.data(), (const float *)table.data(), B, N, H, dh, skip, half,
-                   inverse);
+            launch("rotate_f32", 3, 1, 128, x.data(), (const float *)table.data(), (const int32_t *)nullptr,
+                   B, N, H, H, dh, dh, skip, half, inverse);
             same("rotate", x, x2, bound(2));
         }
 }
@@ -137,9 +137,11 @@ static void attention(int64_t B, int64_t N, int64_t H, int64_t dh)
     auto out2 = out, lse2 = lse, d2 = d;
     const cpu_ops *cpu = cpu_ops_select();
     void *scratch = aligned_alloc(64, (attention_scratch(N, dh, 1) + 63) & ~(size_t)63);
-    struct attention forward = {DTYPE_F32, qkv.data(), out2.data(), lse2.data(), B, N, H, dh, false};
+    struct attention forward = {DTYPE_F32, qkv.data(), out2.data(), lse2.data(), B, N,       H,
+                                H,         dh,         false,       false,       0, nullptr, nullptr};
     attention_gradient backward = {DTYPE_F32, qkv.data(), out2.data(), lse2.data(), g.data(), d2.data(),
-                                   B,         N,          H,           dh,          false};
+                                   B,         N,          H,           H,           dh,       false,
+                                   false,     0,          nullptr,     nullptr};
     cpu->attention_forward(&forward, scratch, 1);
     cpu->attention_backward(&backward, scratch, 1);
     free(scratch);

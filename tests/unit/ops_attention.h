@@ -6,32 +6,89 @@
 
 #include "tests/unit/ops_reference.h"
 
-/* attention: B N H dh; 0 qkv, 1 out, 2 lse, 3 dout, 4 dqkv */
+/* attention: B N H dh, G (0: H), mask, window; forward 0 qkv, 1 out, 2 lse, 3 begins, 4 ends; backward 5 dout,
+ * 6 dqkv */
+enum { CAUSAL = 1, SEGMENTS = 2, OUTLIERS = 4 };
+#define ATTENTION_SIZES                                                                                      \
+    SIZES(B, N, H, dh);                                                                                      \
+    int64_t G = T->s[4] ? T->s[4] : H, row = (H + 2 * G) * dh;                                               \
+    (void)row
+
+/* The segments of sample b: lengths 1, 18, 35, ... or those after them. */
+static int64_t segment_begin(const struct trial *T, int64_t b, int64_t i)
+{
+    int64_t first = 0;
+    if (T->s[5] & SEGMENTS)
+        for (int64_t length = 1 + 17 * (b % 3); first + length <= i; length += 17) first += length;
+    return first;
+}
+static bool sees(struct trial *T, int64_t b, int64_t i, int64_t j)
+{
+    int64_t N = T->s[1], at = b * N;
+    if (T->s[5] & SEGMENTS && (j < X(3)[at + i] || j >= X(4)[at + i])) return false;
+    return !(T->s[5] & CAUSAL && j > i) && !(T->s[6] && j <= i - T->s[6]);
+}
 static void attention_forward_setup(struct trial *T)
 {
-    SIZES(B, N, H, dh);
-    operand_add(T, IN, T->t, B * N * 3 * H * dh, 1);
+    ATTENTION_SIZES;
+    operand_add(T, IN, T->t, B * N * row, 1);
+    if (T->s[5] & OUTLIERS) /* of 100 to 3,000 times */
+        for (int64_t i = 0; i < B * N * row; i += 97) X(0)[i] *= 100 * (double)(1 + i % 30);
     operand_add(T, OUT, T->t, B * N * H * dh, 1);
     operand_add(T, OUT, F32, B * H * N, 1);
+    operand_add(T, IN, DTYPE_I32, B * N, 1);
+    operand_add(T, IN, DTYPE_I32, B * N, 1);
+    for (int64_t i = 0; i < B * N; i++) X(3)[i] = (double)segment_begin(T, i / N, i % N);
+    for (int64_t i = B * N - 1; i >= 0; i--)
+        X(4)[i] = (i + 1) % N == 0 ? (double)N : X(3)[i + 1] > X(3)[i] ? X(3)[i + 1] : X(4)[i + 1];
+}
+static struct attention attention_of(struct trial *T)
+{
+    ATTENTION_SIZES;
+    return (struct attention){.type = T->t,
+                              .qkv = P(0),
+                              .out = P(1),
+                              .lse = P(2),
+                              .B = B,
+                              .N = N,
+                              .H = H,
+                              .G = G,
+                              .dh = dh,
+                              .causal = T->s[5] & CAUSAL,
+                              .window = T->s[6],
+                              .begins = T->s[5] & SEGMENTS ? P(3) : NULL,
+                              .ends = T->s[5] & SEGMENTS ? P(4) : NULL};
 }
 static void attention_forward_call(struct trial *T)
 {
-    OPS->attention_forward(T->device, &(struct attention){T->t, .qkv = P(0), .out = P(1), .lse = P(2),
-                                                          T->s[0], T->s[1], T->s[2], T->s[3]});
+    struct attention o = attention_of(T);
+    OPS->attention_forward(T->device, &o);
 }
 enum { MOST_TOKENS = 1025 };
+#define PROBABILITY 0x1p-126 /* smaller ones may be 0 */
+/* Elements of q, of k and of v of a token. */
+struct vectors {
+    int64_t q, k, v;
+};
+static struct vectors vectors_of(const struct trial *T, int64_t b, int64_t h, int64_t i)
+{
+    ATTENTION_SIZES;
+    int64_t at = (b * N + i) * row, kv = h / (H / G);
+    (void)B;
+    return (struct vectors){at + h * dh, at + (H + kv) * dh, at + (H + G + kv) * dh};
+}
 /* Row i of head (b, h): probabilities into p, returns log-sum-exp; *ds bounds the error of a score. */
 static double attention_row(struct trial *T, int64_t b, int64_t h, int64_t i, double *p, double *ds)
 {
     SIZES(B, N, H, dh);
     double highest = -INFINITY, sum = 0, scale = 1 / sqrt((double)dh);
+    const double *q = X(0) + vectors_of(T, b, h, i).q;
     *ds = 0;
     for (int64_t j = 0; j < N; j++) {
-        const double *q = X(0) + ((b * N + i) * 3 * H + h) * dh,
-                     *k = X(0) + (((b * N + j) * 3 + 1) * H + h) * dh;
+        const double *k = X(0) + vectors_of(T, b, h, j).k;
         double size = 0;
-        p[j] = 0;
-        for (int64_t d = 0; d < dh; d++) {
+        p[j] = sees(T, b, i, j) ? 0 : -INFINITY;
+        for (int64_t d = 0; d < dh && p[j] > -INFINITY; d++) {
             p[j] += q[d] * k[d] * scale;
             size += fabs(q[d] * k[d]) * scale;
         }
@@ -55,9 +112,9 @@ static void attention_forward_reference(struct trial *T)
             int64_t at = ((b * N + i) * H + h) * dh + d;
             W(1)[at] = 0;
             for (int64_t j = 0; j < N; j++) {
-                double term = p[j] * X(0)[(((b * N + j) * 3 + 2) * H + h) * dh + d];
+                double term = p[j] * X(0)[vectors_of(T, b, h, j).v + d];
                 W(1)[at] += term;
-                S(1)[at] += e * fabs(term);
+                S(1)[at] += e * fabs(term) + PROBABILITY * fabs(X(0)[vectors_of(T, b, h, j).v + d]);
             }
         }
     }
@@ -71,8 +128,7 @@ static double attention_objective(struct trial *T)
         attention_row(T, b, h, i, p, &ds);
         for (int64_t j = 0; j < N; j++)
             for (int64_t d = 0; d < dh; d++)
-                sum += p[j] * X(0)[(((b * N + j) * 3 + 2) * H + h) * dh + d] *
-                       X(3)[((b * N + i) * H + h) * dh + d];
+                sum += p[j] * X(0)[vectors_of(T, b, h, j).v + d] * X(5)[((b * N + i) * H + h) * dh + d];
     }
     return sum;
 }
@@ -91,23 +147,36 @@ static void attention_backward_setup(struct trial *T)
 }
 static void attention_backward_call(struct trial *T)
 {
-    OPS->attention_backward(T->device, &(struct attention_gradient){T->t, .qkv = P(0), .out = P(1),
-                                                                    .lse = P(2), .dout = P(3), .dqkv = P(4),
-                                                                    T->s[0], T->s[1], T->s[2], T->s[3]});
+    struct attention o = attention_of(T);
+    OPS->attention_backward(T->device, &(struct attention_gradient){.type = T->t,
+                                                                    .qkv = P(0),
+                                                                    .out = P(1),
+                                                                    .lse = P(2),
+                                                                    .dout = P(5),
+                                                                    .dqkv = P(6),
+                                                                    .B = o.B,
+                                                                    .N = o.N,
+                                                                    .H = o.H,
+                                                                    .G = o.G,
+                                                                    .dh = o.dh,
+                                                                    .causal = o.causal,
+                                                                    .window = o.window,
+                                                                    .begins = o.begins,
+                                                                    .ends = o.ends});
 }
 static void attention_backward_reference(struct trial *T)
 {
-    SIZES(B, N, H, dh);
-    double p[MOST_TOKENS], ds, scale = 1 / sqrt((double)dh);
-    memset(W(4), 0, (size_t)T->o[4].count * sizeof(double));
+    ATTENTION_SIZES;
+    double p[MOST_TOKENS], ds, scale = 1 / sqrt((double)dh), share = (double)(N * H / G);
+    memset(W(6), 0, (size_t)T->o[6].count * sizeof(double));
     for (int64_t r = 0; r < B * H * N; r++) {
         int64_t b = r / (H * N), h = r / N % H, i = r % N;
         double lse = attention_row(T, b, h, i, p, &ds), delta = 0, delta_size = 0;
         double e = 2 * ds + loss((double)N) + 4 * u32 * fabs(lse) + (T->t == DTYPE_BF16 ? u16 : 0);
-        const double *g = X(3) + ((b * N + i) * H + h) * dh;
+        const double *g = X(5) + ((b * N + i) * H + h) * dh;
         double dp[MOST_TOKENS], dp_size[MOST_TOKENS];
         for (int64_t j = 0; j < N; j++) {
-            const double *v = X(0) + (((b * N + j) * 3 + 2) * H + h) * dh;
+            const double *v = X(0) + vectors_of(T, b, h, j).v;
             dp[j] = dp_size[j] = 0;
             for (int64_t d = 0; d < dh; d++) {
                 dp[j] += g[d] * v[d];
@@ -120,16 +189,16 @@ static void attention_backward_reference(struct trial *T)
             double grad = p[j] * (dp[j] - delta) * scale;
             double error =
                 fabs(grad) * e +
-                p[j] * scale * (loss((double)dh) * (dp_size[j] + delta_size) + unit(T->t) * delta_size);
-            int64_t q = ((b * N + i) * 3 * H + h) * dh, k = (((b * N + j) * 3 + 1) * H + h) * dh,
-                    v = k + H * dh;
+                p[j] * scale * (loss((double)dh) * (dp_size[j] + delta_size) + unit(T->t) * delta_size) +
+                PROBABILITY * scale * (dp_size[j] + delta_size);
+            int64_t q = vectors_of(T, b, h, i).q, k = vectors_of(T, b, h, j).k, v = vectors_of(T, b, h, j).v;
             for (int64_t d = 0; d < dh; d++) {
-                W(4)[q + d] += grad * X(0)[k + d];
-                S(4)[q + d] += (error + loss((double)N) * fabs(grad)) * fabs(X(0)[k + d]);
-                W(4)[k + d] += grad * X(0)[q + d];
-                S(4)[k + d] += (error + loss((double)N) * fabs(grad)) * fabs(X(0)[q + d]);
-                W(4)[v + d] += p[j] * g[d];
-                S(4)[v + d] += (e + loss((double)N)) * p[j] * fabs(g[d]);
+                W(6)[q + d] += grad * X(0)[k + d];
+                S(6)[q + d] += (error + loss((double)N) * fabs(grad)) * fabs(X(0)[k + d]);
+                W(6)[k + d] += grad * X(0)[q + d];
+                S(6)[k + d] += (error + loss(share) * fabs(grad)) * fabs(X(0)[q + d]);
+                W(6)[v + d] += p[j] * g[d];
+                S(6)[v + d] += ((e + loss(share)) * p[j] + PROBABILITY) * fabs(g[d]);
             }
         }
     }
@@ -151,10 +220,10 @@ static void low_scores_have_gradients(struct device *device, enum dtype t)
     }
     device->upload(device, qkv, host, bytes);
     device->ops->attention_forward(
-        device, &(struct attention){t, .qkv = qkv, .out = out, .lse = (float *)(void *)lse, 1, N, 1, dh});
+        device, &(struct attention){t, .qkv = qkv, .out = out, .lse = (float *)(void *)lse, 1, N, 1, 1, dh});
     device->ops->attention_backward(
         device, &(struct attention_gradient){t, .qkv = qkv, .out = out, .lse = (float *)(void *)lse,
-                                             .dout = qkv, .dqkv = dqkv, 1, N, 1, dh});
+                                             .dout = qkv, .dqkv = dqkv, 1, N, 1, 1, dh});
     device->sync(device);
     assert_int_equal(device_check(device, &err), 0);
     device->download(device, host, dqkv, bytes);
@@ -167,9 +236,22 @@ static void low_scores_have_gradients(struct device *device, enum dtype t)
 
 static double attention_flops(const int64_t *s)
 {
-    return 4.0 * (double)(s[0] * s[2]) * (double)(s[1] * s[1]) * (double)s[3];
+    return (s[5] & CAUSAL ? 2.0 : 4.0) * (double)(s[0] * s[2]) * (double)(s[1] * s[1]) * (double)s[3];
 }
 static double attention_backward_flops(const int64_t *s) { return 2.5 * attention_flops(s); }
+
+/* Masks, shared key and value heads, widths of heads, tokens that are no multiple of a tile, outliers */
+#define MASKED_SHAPES                                                                                        \
+    {                                                                                                        \
+        {1, 2, 2, 3, 1, CAUSAL}, {2, 37, 4, 64, 2, CAUSAL}, {1, 131, 3, 80, 1, CAUSAL | OUTLIERS},           \
+            {2, 70, 2, 96, 0, CAUSAL | SEGMENTS}, {1, 99, 4, 128, 1, CAUSAL | SEGMENTS | OUTLIERS},          \
+            {3, 45, 7, 24, 1, SEGMENTS}, {1, 150, 2, 64, 1, CAUSAL, 17}, {2, 77, 2, 40, 0, 0, 33},           \
+            {1, 203, 4, 32, 2, CAUSAL | SEGMENTS | OUTLIERS, 50}, {2, 5, 2, 8, 2, CAUSAL | SEGMENTS, 1},     \
+            {1, 50, 7, 16, 1, OUTLIERS},                                                                     \
+        {                                                                                                    \
+            1, 20, 3, 88, 3, CAUSAL                                                                          \
+        }                                                                                                    \
+    }
 
 static const struct operation attention_operations[] = {
     {OP(attention_forward),
@@ -186,7 +268,7 @@ static const struct operation attention_operations[] = {
      attention_flops},
     {OP(attention_backward),
      attention_objective,
-     {0, 4, -1},
+     {0, 6, -1},
      {{1, 1, 1, 1},
       {1, 2, 1, 3},
       {2, 17, 2, 32},
@@ -207,6 +289,25 @@ static const struct operation attention_operations[] = {
      {-1},
      {{1, 1025, 1, 16}, {1, 520, 1, 128}},
      {8, 1025, 16, 64},
+     attention_backward_flops},
+    {OP(attention_forward), NULL, {-1}, MASKED_SHAPES, {8, 1024, 16, 64, 0, CAUSAL}, attention_flops},
+    {OP(attention_backward),
+     attention_objective,
+     {0, 6, -1},
+     MASKED_SHAPES,
+     {8, 1024, 16, 64, 0, CAUSAL},
+     attention_backward_flops},
+    {OP(attention_forward),
+     NULL,
+     {-1},
+     {{1, 1025, 2, 16, 1, CAUSAL}, {1, 700, 1, 64, 1, CAUSAL | SEGMENTS, 300}},
+     {8, 1024, 16, 64, 4, CAUSAL},
+     attention_flops},
+    {OP(attention_backward),
+     NULL,
+     {-1},
+     {{1, 1025, 2, 16, 1, CAUSAL}, {1, 700, 1, 64, 1, CAUSAL | SEGMENTS, 300}},
+     {8, 1024, 16, 64, 4, CAUSAL},
      attention_backward_flops},
 };
 

@@ -87,8 +87,8 @@ static void a_type_without_operations_is_reported_and_nothing_is_done(void **sta
         struct layernorm norm = {DTYPE_F16,   .x_type = DTYPE_F16, .x = x, .x_stride = 8,
                                  .weight = x, .bias = x,           .y = y, .R = 1,
                                  .D = 8};
-        struct attention attention = {DTYPE_I8, .qkv = x, .out = y, .lse = y,
-                                      .B = 1,   .N = 2,   .H = 1,   .dh = 4};
+        struct attention attention = {DTYPE_I8, .qkv = x, .out = y, .lse = y, .B = 1,
+                                      .N = 2,   .H = 1,   .G = 1,   .dh = 4};
         if (what < 2) device->ops->gemm(device, &g);
         if (what == 2) device->ops->cast(device, x, F32, y, DTYPE_F16, N);
         if (what == 3) device->ops->layernorm_apply(device, &norm);

@@ -5,9 +5,9 @@
 
 #include "tests/unit/ops_reference.h"
 
-/* rotate: B N H dh; 0 qkv, 1 table, 2 x (for the objective only). Half pairs where dh is a multiple of 8,
- * backwards where N is odd; after one token, or three where N is above 4. */
-static int64_t rotate_skip(const struct trial *T) { return T->s[1] > 4 ? 3 : 1; }
+/* rotate: B N H dh, G (0: H), dims; 0 qkv, 1 table, 2 x (for the objective only), 3 begins. Half pairs where
+ * dh is a multiple of 8, backwards where N is odd; after one token, or three where N is above 4. With G, from
+ * the first token on, in segments of three tokens. */
 static struct rotation rotation_of(struct trial *T)
 {
     return (struct rotation){.type = T->t,
@@ -16,56 +16,76 @@ static struct rotation rotation_of(struct trial *T)
                              .B = T->s[0],
                              .N = T->s[1],
                              .H = T->s[2],
+                             .G = T->s[4] ? T->s[4] : T->s[2],
                              .dh = T->s[3],
-                             .skip = rotate_skip(T),
+                             .skip = T->s[4]       ? 0
+                                     : T->s[1] > 4 ? 3
+                                                   : 1,
                              .half = T->s[3] % 8 == 0,
-                             .inverse = T->s[1] % 2 == 1};
+                             .inverse = T->s[1] % 2 == 1,
+                             .begins = T->s[4] ? P(3) : NULL,
+                             .dims = T->s[5]};
 }
 static void rotate_setup(struct trial *T)
 {
-    SIZES(B, N, H, dh);
-    operand_add(T, ADD, T->t, B * N * 3 * H * dh, 1); /* in place */
-    operand_add(T, IN, F32, (N - rotate_skip(T)) * dh, 1);
-    operand_add(T, IN, F32, B * N * 3 * H * dh, 1);
+    struct rotation o = rotation_of(T);
+    int64_t elements = o.B * o.N * (o.H + 2 * o.G) * o.dh;
+    operand_add(T, ADD, T->t, elements, 1); /* in place */
+    operand_add(T, IN, F32, (T->s[4] ? 3 : o.N - o.skip) * (o.dims ? o.dims : o.dh), 1);
+    operand_add(T, IN, F32, elements, 1);
+    operand_add(T, IN, DTYPE_I32, o.B * o.N, 1);
+    for (int64_t i = 0; i < o.B * o.N; i++) X(3)[i] = (double)(i % o.N / 3 * 3);
 }
 static void rotate_call(struct trial *T)
 {
     struct rotation o = rotation_of(T);
     OPS->rotate(T->device, &o);
 }
-static void rotate_reference(struct trial *T)
+/* A pair of elements with its cosine and sine */
+struct rotated {
+    int64_t i, j;
+    double c, s;
+};
+/* Returns false after the last pair. */
+static bool rotated_pair(struct trial *T, int64_t n, struct rotated *r)
 {
     struct rotation o = rotation_of(T);
-    double sign = o.inverse ? -1 : 1;
-    for (int64_t row = 0; row < o.B * o.N; row++)
-        for (int64_t head = 0; head < 2 * o.H && row % o.N >= o.skip; head++)
-            for (int64_t k = 0; k < o.dh / 2; k++) {
-                int64_t at = row * 3 * o.H * o.dh + head * o.dh, i = at + (o.half ? k : 2 * k),
-                        j = o.half ? i + o.dh / 2 : i + 1;
-                const double *table = X(1) + (row % o.N - o.skip) * o.dh;
-                double a = X(0)[i], b = X(0)[j], c = table[k], s = sign * table[o.dh / 2 + k];
-                W(0)[i] = a * c - b * s;
-                W(0)[j] = b * c + a * s;
-                S(0)[i] = 4 * u32 * (fabs(a * c) + fabs(b * s));
-                S(0)[j] = 4 * u32 * (fabs(b * c) + fabs(a * s));
-            }
+    int64_t dims = o.dims ? o.dims : o.dh, pairs = dims / 2, heads = o.H + o.G, tokens = o.N - o.skip;
+    int64_t k = n % pairs, head = n / pairs % heads, token = n / pairs / heads % tokens,
+            row = n / pairs / heads / tokens * o.N + o.skip + token;
+    const double *table = X(1) + (token - (o.begins ? (int64_t)X(3)[row] : 0)) * dims;
+    r->i = row * (o.H + 2 * o.G) * o.dh + head * o.dh + (o.half ? k : 2 * k);
+    r->j = r->i + (o.half ? pairs : 1);
+    r->c = table[k];
+    r->s = (o.inverse ? -1 : 1) * table[pairs + k];
+    return n + 1 < o.B * tokens * heads * pairs;
+}
+static void rotate_reference(struct trial *T)
+{
+    struct rotated r;
+    bool more = true;
+    for (int64_t n = 0; more; n++) {
+        more = rotated_pair(T, n, &r);
+        double a = X(0)[r.i], b = X(0)[r.j];
+        W(0)[r.i] = a * r.c - b * r.s;
+        W(0)[r.j] = b * r.c + a * r.s;
+        S(0)[r.i] = 4 * u32 * (fabs(a * r.c) + fabs(b * r.s));
+        S(0)[r.j] = 4 * u32 * (fabs(b * r.c) + fabs(a * r.s));
+    }
 }
 
 /* What is rotated, g, is the gradient with respect to x of g . R'x with R' the rotation back; less g . x,
  * because the check takes what was there off the result. */
 static double rotate_objective(struct trial *T)
 {
-    struct rotation o = rotation_of(T);
-    double sign = o.inverse ? 1 : -1, sum = 0;
-    for (int64_t row = 0; row < o.B * o.N; row++)
-        for (int64_t head = 0; head < 2 * o.H && row % o.N >= o.skip; head++)
-            for (int64_t k = 0; k < o.dh / 2; k++) {
-                int64_t at = row * 3 * o.H * o.dh + head * o.dh, i = at + (o.half ? k : 2 * k),
-                        j = o.half ? i + o.dh / 2 : i + 1;
-                const double *table = X(1) + (row % o.N - o.skip) * o.dh;
-                double a = X(2)[i], b = X(2)[j], c = table[k], s = sign * table[o.dh / 2 + k];
-                sum += X(0)[i] * (a * c - b * s - a) + X(0)[j] * (b * c + a * s - b);
-            }
+    struct rotated r;
+    bool more = true;
+    double sum = 0;
+    for (int64_t n = 0; more; n++) {
+        more = rotated_pair(T, n, &r);
+        double a = X(2)[r.i], b = X(2)[r.j];
+        sum += X(0)[r.i] * (a * r.c + b * r.s - a) + X(0)[r.j] * (b * r.c - a * r.s - b);
+    }
     return sum;
 }
 
@@ -211,7 +231,14 @@ static const struct operation rows_operations[] = {
     {OP(rotate),
      rotate_objective,
      {2, 0, -1},
-     {{1, 2, 1, 4}, {2, 3, 2, 8}, {3, 7, 2, 20}, {2, 6, 3, 32}, {1, 4, 1, 1100}},
+     {{1, 2, 1, 4},
+      {2, 3, 2, 8},
+      {3, 7, 2, 20},
+      {2, 6, 3, 32},
+      {1, 4, 1, 1100},
+      {2, 8, 4, 16, 2},
+      {1, 7, 7, 24, 1, 8},
+      {2, 5, 3, 20, 3, 12}},
      {8, 257, 16, 64},
      NULL},
     {OP(row_mean_forward),

@@ -43,8 +43,8 @@ struct operation {
     void (*reference)(struct trial *);
     double (*objective)(struct trial *);
     int gradients[8]; /* of the objective: pairs (operand, operand with the gradient), ends with -1 */
-    int64_t shapes[SHAPES][4];
-    int64_t timed[4];
+    int64_t shapes[SHAPES][8];
+    int64_t timed[8];
     double (*flops)(const int64_t *s); /* NULL: bound by memory */
 };
 
@@ -154,7 +154,7 @@ static void trial_open(struct trial *T, const struct operation *op, struct devic
                        const int64_t *s)
 {
     *T = (struct trial){.device = device, .t = t};
-    memcpy(T->s, s, 4 * sizeof *s);
+    memcpy(T->s, s, sizeof T->s);
     random_state = 42;
     op->setup(T);
     trial_round(T);
