@@ -179,8 +179,8 @@ struct row_mean_gradient {
  * H query heads share G key and value heads (H % G = 0, G > 0): head h has those of h / (H / G).
  *
  * Query i sees the keys j of its segment [begins[i], ends[i]), of these with causal j <= i, and with a window
- * j > i - window. Segments are contiguous: begins and ends are constant inside one, and ends[i] is the start of
- * the next. Packed documents, padding and sliding windows are segments and windows.
+ * j > i - window. Segments are contiguous: begins and ends are constant inside one, and ends[i] begins the
+ * next. Packed documents, padding and sliding windows are segments and windows.
  *
  * floats: on a CPU, keeps probabilities and dS in fp32, also with instructions for bf16. */
 struct attention {

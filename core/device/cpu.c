@@ -85,16 +85,12 @@ static void cpu_gemm(struct device *dev, const struct gemm *g)
     cpu_of(dev)->float_tiles += tiles;
 }
 
-/* Masks and shared key and value heads are computed without tiles. */
-#define ON_TILES(o)                                                                                          \
-    (is_bf16((o)->type) && !(o)->floats && (o)->G == (o)->H && !(o)->causal && !(o)->window && !(o)->ends && \
-     gemm_amx_available())
 static void cpu_attention_forward(struct device *dev, const struct attention *o)
 {
     if (!device_has_type(dev, o->type)) return;
     int threads = thread_count();
-    if (ON_TILES(o)) {
-        void *tiles = reserve(dev, attention_amx_scratch(o->N, o->dh) * (size_t)threads);
+    if (is_bf16(o->type) && !o->floats && gemm_amx_available()) {
+        void *tiles = reserve(dev, attention_amx_scratch(o->N, o->H, o->G, o->dh) * (size_t)threads);
         if (tiles) attention_amx_forward(o, tiles, threads);
         return;
     }
@@ -105,8 +101,8 @@ static void cpu_attention_backward(struct device *dev, const struct attention_gr
 {
     if (!device_has_type(dev, o->type)) return;
     int threads = thread_count();
-    if (ON_TILES(o)) {
-        void *tiles = reserve(dev, attention_amx_scratch(o->N, o->dh) * (size_t)threads);
+    if (is_bf16(o->type) && !o->floats && gemm_amx_available()) {
+        void *tiles = reserve(dev, attention_amx_scratch(o->N, o->H, o->G, o->dh) * (size_t)threads);
         if (tiles) attention_amx_backward(o, tiles, threads);
         return;
     }

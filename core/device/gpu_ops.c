@@ -1,6 +1,7 @@
 /* The operations of device.h on a card: each names its kernels (kernels/gpu) and their grids. */
 #include "core/device/cpu.h"
 #include "core/device/gpu.h"
+#include "kernels/attention_shape.h"
 
 #include <stdio.h>
 
@@ -229,22 +230,22 @@ static void gpu_row_mean_backward(struct device *dev, const struct row_mean_grad
 static void gpu_attention_forward(struct device *dev, const struct attention *given)
 {
     struct attention o = *given;
-    int head = (int)o.dh;
+    struct attention_shape shape = ATTENTION_SHAPE(given);
     gpu_launch(dev, MATRIX_NAME("attention_forward", o.type), (o.N + 15) / 16, o.B * o.H,
-               ARGUMENTS(&o.qkv, &o.out, &o.lse, &o.N, &o.H, &head));
+               ARGUMENTS(&o.qkv, &o.out, &o.lse, &shape));
 }
 static void gpu_attention_backward(struct device *dev, const struct attention_gradient *given)
 {
     struct attention_gradient o = *given;
-    int head = (int)o.dh;
+    struct attention_shape shape = ATTENTION_SHAPE(given);
     float *delta = gpu_reserve(dev, (size_t)(o.B * o.H * o.N) * sizeof *delta);
     if (!delta) return;
     gpu_launch(dev, NAME("attention_delta", o.type), gpu_blocks(dev, o.B * o.H * o.N), 1,
                ARGUMENTS(&o.out, &o.dout, &delta, &o.B, &o.N, &o.H, &o.dh));
     gpu_launch(dev, MATRIX_NAME("attention_backward_q", o.type), (o.N + 15) / 16, o.B * o.H,
-               ARGUMENTS(&o.qkv, &o.lse, &delta, &o.dout, &o.dqkv, &o.N, &o.H, &head));
-    gpu_launch(dev, MATRIX_NAME("attention_backward_kv", o.type), (o.N + 15) / 16, o.B * o.H,
-               ARGUMENTS(&o.qkv, &o.lse, &delta, &o.dout, &o.dqkv, &o.N, &o.H, &head));
+               ARGUMENTS(&o.qkv, &o.lse, &delta, &o.dout, &o.dqkv, &shape));
+    gpu_launch(dev, MATRIX_NAME("attention_backward_kv", o.type), (o.N + 15) / 16, o.B * o.G,
+               ARGUMENTS(&o.qkv, &o.lse, &delta, &o.dout, &o.dqkv, &shape));
 }
 
 #define ACTIVATION_KERNELS(way)                                                                              \

@@ -1,4 +1,5 @@
-/* softmax(q k^T / sqrt(dh)) v and its gradient for bf16 on AMX tiles, one (image, head) at a time per thread.
+/* softmax(q k^T / sqrt(dh)) v and its gradient for bf16 on AMX tiles. A thread processes one (sample, head)
+ * at a time, backward one (sample, key and value head) with its query heads in order, segment by segment.
  *
  * q, k, v of a head are packed into tiles once. Forward processes 32 rows at a time. Their scores stay in the
  * first two cache levels, e^(s - max) is stored in the tiles that multiply v, and the result is divided by
@@ -7,14 +8,16 @@
  *
  *     P = exp(S - lse)   dS = P (dO V^T - delta) / sqrt(dh)   delta_i = dO_i . O_i
  *
- * dS of the whole head is stored in bf16 tiles, for dQ = dS K. Scores, sums and exponentials are fp32.
- * Backward needs no masks for padding: rows after N are zeros in every packed operand, and their factors are
- * finite. P of a padded score of 0 would be e^-lse, which is limited to e. */
+ * dS of the whole head is stored in bf16 tiles, for dQ = dS K. Scores, sums and exponentials are fp32. Blocks
+ * of 32 x 32 scores without keys are skipped. Backward needs no masks for padding: rows after N are zeros in
+ * every packed operand, and their factors are finite. P of a padded score of 0 would be e^-lse, which is
+ * limited to e. */
 #include "kernels/cpu/attention_amx.h"
 
 #if defined(__x86_64__) && defined(__linux__)
 
 #include "kernels/cpu/amx_tiles.h"
+#include "kernels/cpu/attention_mask.h"
 #include "kernels/cpu/avx512.h"
 
 #include <math.h>
@@ -26,26 +29,60 @@
 
 enum { TILES = PANEL * PANEL }; /* floats of a 32 x 32 block */
 
+/* A segment of N tokens */
 struct shape {
-    int64_t N, H, dh, n, d;   /* n, d: panels (also steps) of N and dh */
+    const struct attention_shape *all;
+    int64_t N, dh, n, d;      /* n, d: panels (also steps) of N and dh */
     int64_t unit;             /* bytes of one packed (N, dh) operand */
     int64_t qkv_row, out_row; /* elements between tokens */
+    int64_t share;            /* query heads of a key and value head */
     float scale;
 };
 
-static struct shape shape_of(int64_t N, int64_t H, int64_t dh)
+static struct shape shape_of(const struct attention_shape *a, int64_t N)
 {
-    int64_t n = up(N, PANEL) / PANEL, d = up(dh, PANEL) / PANEL;
-    return (struct shape){N, H, dh, n, d, n * d * STEP_BYTES, 3 * H * dh, H * dh, 1.0f / sqrtf((float)dh)};
+    int64_t n = up(N, PANEL) / PANEL, d = up(a->dh, PANEL) / PANEL;
+    return (struct shape){a,
+                          N,
+                          a->dh,
+                          n,
+                          d,
+                          n * d * STEP_BYTES,
+                          (a->H + 2 * a->G) * a->dh,
+                          a->H * a->dh,
+                          a->H / a->G,
+                          1.0f / sqrtf((float)a->dh)};
 }
 
 /* Returns the scratch bytes of backward, which needs more than forward: seven operands, scores and their
- * gradients for 32 keys, dS of the head, a block of results, lse and delta. */
-size_t attention_amx_scratch(int64_t N, int64_t dh)
+ * gradients for 32 keys, dS of the head, a block of results, lse and delta; dk and dv of a head if several
+ * query heads add to them. */
+static size_t scratch_bytes(const struct attention_shape *a)
 {
-    struct shape s = shape_of(N, 1, dh);
+    struct shape s = shape_of(a, a->N);
     return (size_t)(7 * s.unit + 2 * s.n * (TILES * 4 + STEP_BYTES) + s.n * s.n * STEP_BYTES +
-                    s.d * TILES * 4 + 2 * s.n * PANEL * 4);
+                    s.d * TILES * 4 + 2 * s.n * PANEL * 4 + (s.share > 1 ? 2 * s.n * s.d * TILES * 4 : 0));
+}
+size_t attention_amx_scratch(int64_t N, int64_t H, int64_t G, int64_t dh)
+{
+    return scratch_bytes(&(struct attention_shape){.N = N, .H = H, .G = G, .dh = dh});
+}
+
+/* Panels from first to end: of the keys that a panel of queries sees, or of the queries that see a panel of
+ * keys. */
+struct panels {
+    int64_t first, end;
+};
+static struct panels key_panels(const struct shape *s, int64_t i)
+{
+    int64_t query = i * PANEL, last = query + PANEL < s->N ? query + PANEL - 1 : s->N - 1;
+    return (struct panels){keys_of(s->all, s->N, query).first / PANEL,
+                           up(keys_of(s->all, s->N, last).end, PANEL) / PANEL};
+}
+static struct panels query_panels(const struct shape *s, int64_t j)
+{
+    int64_t end = s->all->window ? up((j + 1) * PANEL - 1 + s->all->window, PANEL) / PANEL : s->n;
+    return (struct panels){s->all->causal ? j : 0, end < s->n ? end : s->n};
 }
 
 /* Row r of a block of four tiles: its left 16 floats; the right 16 follow 256 floats later. */
@@ -81,30 +118,37 @@ TARGET static void write_rows(const struct shape *s, float *blocks, const float 
     }
 }
 
-/* Converts one row of scores to e^(s - max) in tiles of P. Stores the row's factor and log-sum-exp. */
-TARGET static inline void softmax_row(const struct shape *s, float *scores, int64_t r, uint8_t *p,
-                                      float *factor, float *lse)
+/* Columns at..at+15 that are keys */
+TARGET static inline __mmask16 seen16(struct keys keys, int64_t at)
 {
-    int64_t left = s->N - (s->n - 1) * PANEL; /* columns of the last panel */
-    __mmask16 m0 = mask16(left), m1 = mask16(left - 16);
+    return (__mmask16)(mask16(keys.end - at) & ~mask16(keys.first - at));
+}
+
+/* Converts row r of the scores of panel i to e^(s - max) in tiles of P. Stores the row's factor and
+ * log-sum-exp. */
+TARGET static inline void softmax_row(const struct shape *s, int64_t i, struct panels of, float *scores,
+                                      int64_t r, uint8_t *p, float *factor, float *lse)
+{
+    struct keys keys = keys_of(s->all, s->N, i * PANEL + r);
     __m512 lowest = _mm512_set1_ps(-INFINITY), top = lowest, sum = _mm512_setzero_ps(),
            scale = _mm512_set1_ps(s->scale);
-    for (int64_t j = 0; j < s->n; j++) {
+    for (int64_t j = of.first; j < of.end; j++) {
         const float *row = block_row(scores + j * TILES, r);
-        bool last = j + 1 == s->n;
-        top = _mm512_max_ps(top, _mm512_mask_load_ps(lowest, last ? m0 : 0xffff, row));
-        top = _mm512_max_ps(top, _mm512_mask_load_ps(lowest, last ? m1 : 0xffff, row + 256));
+        bool all = j * PANEL >= keys.first && (j + 1) * PANEL <= keys.end;
+        __mmask16 m0 = all ? 0xffff : seen16(keys, j * PANEL),
+                  m1 = all ? 0xffff : seen16(keys, j * PANEL + 16);
+        top = _mm512_max_ps(top, _mm512_mask_load_ps(lowest, m0, row));
+        top = _mm512_max_ps(top, _mm512_mask_load_ps(lowest, m1, row + 256));
     }
     float highest = _mm512_reduce_max_ps(top) * s->scale;
     __m512 offset = _mm512_set1_ps(highest);
-    for (int64_t j = 0; j < s->n; j++) {
+    for (int64_t j = of.first; j < of.end; j++) {
         const float *row = block_row(scores + j * TILES, r);
-        bool last = j + 1 == s->n;
         __m512 e0 = exp16(_mm512_fmsub_ps(_mm512_load_ps(row), scale, offset));
         __m512 e1 = exp16(_mm512_fmsub_ps(_mm512_load_ps(row + 256), scale, offset));
-        if (last) {
-            e0 = _mm512_maskz_mov_ps(m0, e0);
-            e1 = _mm512_maskz_mov_ps(m1, e1);
+        if (j * PANEL < keys.first || (j + 1) * PANEL > keys.end) {
+            e0 = _mm512_maskz_mov_ps(seen16(keys, j * PANEL), e0);
+            e1 = _mm512_maskz_mov_ps(seen16(keys, j * PANEL + 16), e1);
         }
         sum = _mm512_add_ps(sum, _mm512_add_ps(e0, e1));
         store_pair(p + j * STEP_BYTES + r * 64, e0, e1);
@@ -114,20 +158,24 @@ TARGET static inline void softmax_row(const struct shape *s, float *scores, int6
     *lse = highest + logf(total);
 }
 
-TARGET static void forward_head(const struct shape *s, const uint16_t *q, uint16_t *out, float *lse,
-                                uint8_t *memory)
+TARGET static void forward_head(const struct shape *s, const uint16_t *q, const uint16_t *k,
+                                const uint16_t *v, uint16_t *out, float *lse, uint8_t *memory)
 {
     uint8_t *pq = memory, *pk = pq + s->unit, *pv = pk + s->unit, *p = pv + s->unit;
     float *scores = (float *)(void *)(p + s->n * STEP_BYTES), *result = scores + s->n * TILES, factor[PANEL];
     pack_head(s, q, s->qkv_row, 1, 0, pq);
-    pack_head(s, q + s->H * s->dh, s->qkv_row, 1, 1, pk);
-    pack_head(s, q + 2 * s->H * s->dh, s->qkv_row, 0, 1, pv);
+    pack_head(s, k, s->qkv_row, 1, 1, pk);
+    pack_head(s, v, s->qkv_row, 0, 1, pv);
     for (int64_t i = 0; i < s->n; i++) {
         int64_t rows = s->N - i * PANEL < PANEL ? s->N - i * PANEL : PANEL;
-        for (int64_t j = 0; j < s->n; j++)
+        struct panels of = key_panels(s, i);
+        int64_t from = of.first * STEP_BYTES;
+        for (int64_t j = of.first; j < of.end; j++)
             micro(pq + i * s->d * STEP_BYTES, pk + j * s->d * STEP_BYTES, scores + j * TILES, s->d, 0);
-        for (int64_t r = 0; r < rows; r++) softmax_row(s, scores, r, p, factor + r, lse + i * PANEL + r);
-        for (int64_t d = 0; d < s->d; d++) micro(p, pv + d * s->n * STEP_BYTES, result + d * TILES, s->n, 0);
+        for (int64_t r = 0; r < rows; r++)
+            softmax_row(s, i, of, scores, r, p, factor + r, lse + i * PANEL + r);
+        for (int64_t d = 0; d < s->d; d++)
+            micro(p + from, pv + d * s->n * STEP_BYTES + from, result + d * TILES, of.end - of.first, 0);
         write_rows(s, result, factor, rows, out + i * PANEL * s->out_row, s->out_row);
     }
 }
@@ -152,10 +200,21 @@ TARGET static void row_products(const struct shape *s, const uint16_t *out, cons
     }
 }
 
-/* Converts a 32 x 32 block of transposed scores and of dO V^T (rows: keys) to tiles of P^T and dS^T. */
-TARGET static inline void score_gradients(const struct shape *s, float *scores, float *grads,
-                                          const float *lse, const float *delta, uint8_t *pt, uint8_t *st)
+/* Returns which of the 16 queries from `at` on see a key. */
+TARGET static inline __mmask16 seeing16(const struct attention_shape *a, int64_t key, int64_t at)
 {
+    __mmask16 late = a->window ? mask16(key + a->window - at) : 0xffff;
+    return (__mmask16)(late & ~(a->causal ? mask16(key - at) : 0));
+}
+
+/* Converts a 32 x 32 block of transposed scores (rows: keys of panel j, columns: queries of panel i) and of
+ * dO V^T to tiles of P^T and dS^T. */
+TARGET static inline void score_gradients(const struct shape *s, int64_t i, int64_t j, float *scores,
+                                          float *grads, const float *lse, const float *delta, uint8_t *pt,
+                                          uint8_t *st)
+{
+    const struct attention_shape *a = s->all;
+    bool masked = (a->causal && i <= j) || (a->window && (i + 1) * PANEL > j * PANEL + a->window);
     __m512 l0 = _mm512_load_ps(lse), l1 = _mm512_load_ps(lse + 16), d0 = _mm512_load_ps(delta),
            d1 = _mm512_load_ps(delta + 16);
     __m512 scale = _mm512_set1_ps(s->scale), most = _mm512_set1_ps(1.0f); /* in this order: NaN stays */
@@ -163,68 +222,104 @@ TARGET static inline void score_gradients(const struct shape *s, float *scores, 
         const float *score = block_row(scores, r), *grad = block_row(grads, r);
         __m512 p0 = exp16(_mm512_min_ps(most, _mm512_fmsub_ps(_mm512_load_ps(score), scale, l0))),
                p1 = exp16(_mm512_min_ps(most, _mm512_fmsub_ps(_mm512_load_ps(score + 256), scale, l1)));
-        store_pair(pt + r * 64, p0, p1);
         __m512 g0 = _mm512_mul_ps(_mm512_mul_ps(p0, scale), _mm512_sub_ps(_mm512_load_ps(grad), d0));
         __m512 g1 = _mm512_mul_ps(_mm512_mul_ps(p1, scale), _mm512_sub_ps(_mm512_load_ps(grad + 256), d1));
+        if (masked) {
+            __mmask16 m0 = seeing16(a, j * PANEL + r, i * PANEL),
+                      m1 = seeing16(a, j * PANEL + r, i * PANEL + 16);
+            p0 = _mm512_maskz_mov_ps(m0, p0), p1 = _mm512_maskz_mov_ps(m1, p1);
+            g0 = _mm512_maskz_mov_ps(m0, g0), g1 = _mm512_maskz_mov_ps(m1, g1);
+        }
+        store_pair(pt + r * 64, p0, p1);
         store_pair(st + r * 64, g0, g1);
     }
 }
 
-TARGET static void backward_head(const struct shape *s, const uint16_t *q, const uint16_t *out,
-                                 const float *lse, const uint16_t *dout, uint16_t *dq, uint8_t *memory)
+/* The packed operands and results of backward for one key and value head */
+struct packed {
+    uint8_t *ka, *va, *qb, *gb, *q_in, *g_in, *k_in, *pt, *st, *ds;
+    float *scores, *grads, *result, *lse, *delta, *sums;
+};
+static struct packed packed_of(const struct shape *s, uint8_t *memory)
 {
-    const uint16_t *k = q + s->H * s->dh, *v = k + s->H * s->dh;
-    int64_t key_panel = s->d * STEP_BYTES,
-            row_panel = s->n * STEP_BYTES; /* bytes of a panel with inner dh, inner N */
-    uint8_t *ka = memory, *va = ka + s->unit, *qb = va + s->unit, *gb = qb + s->unit, *q_in = gb + s->unit,
-            *g_in = q_in + s->unit;
-    uint8_t *k_in = g_in + s->unit, *pt = k_in + s->unit, *st = pt + row_panel, *ds = st + row_panel;
-    float *scores = (float *)(void *)(ds + s->n * row_panel), *grads = scores + s->n * TILES,
-          *result = grads + s->n * TILES;
-    float *row_lse = result + s->d * TILES, *delta = row_lse + s->n * PANEL;
+    int64_t row_panel = s->n * STEP_BYTES;
+    struct packed p = {.ka = memory};
+    p.va = p.ka + s->unit;
+    p.qb = p.va + s->unit;
+    p.gb = p.qb + s->unit;
+    p.q_in = p.gb + s->unit;
+    p.g_in = p.q_in + s->unit;
+    p.k_in = p.g_in + s->unit;
+    p.pt = p.k_in + s->unit;
+    p.st = p.pt + row_panel;
+    p.ds = p.st + row_panel;
+    p.scores = (float *)(void *)(p.ds + s->n * row_panel);
+    p.grads = p.scores + s->n * TILES;
+    p.result = p.grads + s->n * TILES;
+    p.lse = p.result + s->d * TILES;
+    p.delta = p.lse + s->n * PANEL;
+    p.sums = p.delta + s->n * PANEL;
+    return p;
+}
 
-    row_products(s, out, dout, lse, row_lse, delta);
-    pack_head(s, k, s->qkv_row, 1, 0, ka);
-    pack_head(s, v, s->qkv_row, 1, 0, va);
-    pack_head(s, q, s->qkv_row, 1, 1, qb);
-    pack_head(s, dout, s->out_row, 1, 1, gb);
-    pack_head(s, q, s->qkv_row, 0, 1, q_in);
-    pack_head(s, dout, s->out_row, 0, 1, g_in);
-    pack_head(s, k, s->qkv_row, 0, 1, k_in);
-    for (int64_t j = 0; j < s->n; j++) {
-        int64_t rows = s->N - j * PANEL < PANEL ? s->N - j * PANEL : PANEL;
-        for (int64_t i = 0; i < s->n; i++) {
-            micro(ka + j * key_panel, qb + i * key_panel, scores + i * TILES, s->d, 0);
-            micro(va + j * key_panel, gb + i * key_panel, grads + i * TILES, s->d, 0);
-        }
-        for (int64_t i = 0; i < s->n; i++) {
-            uint8_t *tile = st + i * STEP_BYTES;
-            score_gradients(s, scores + i * TILES, grads + i * TILES, row_lse + i * PANEL, delta + i * PANEL,
-                            pt + i * STEP_BYTES, tile);
-            pack_step((const uint16_t *)(const void *)tile, PANEL, 0, 0, PANEL, 32,
-                      ds + i * row_panel + j * STEP_BYTES);
-        }
-        uint16_t *dk = dq + s->H * s->dh + j * PANEL * s->qkv_row, *dv = dk + s->H * s->dh;
-        for (int64_t d = 0; d < s->d; d++) micro(st, q_in + d * row_panel, result + d * TILES, s->n, 0);
-        write_rows(s, result, NULL, rows, dk, s->qkv_row);
-        for (int64_t d = 0; d < s->d; d++) micro(pt, g_in + d * row_panel, result + d * TILES, s->n, 0);
-        write_rows(s, result, NULL, rows, dv, s->qkv_row);
-    }
-    for (int64_t i = 0; i < s->n; i++) {
-        int64_t rows = s->N - i * PANEL < PANEL ? s->N - i * PANEL : PANEL;
+/* Pointers to the first token of a head */
+struct pointers {
+    const uint16_t *q, *out, *dout;
+    uint16_t *dq, *dk, *dv;
+};
+
+/* Adds the gradients of query head `head` of the share to dk and dv of key panel j. The last one stores
+ * them. */
+TARGET static void add_key_gradients(const struct shape *s, const struct packed *p, const struct pointers *x,
+                                     int64_t j, int64_t head)
+{
+    int64_t rows = s->N - j * PANEL < PANEL ? s->N - j * PANEL : PANEL, row_panel = s->n * STEP_BYTES;
+    struct panels of = query_panels(s, j);
+    int64_t from = of.first * STEP_BYTES;
+    for (int v = 0; v < 2; v++) {
+        const uint8_t *weights = (v ? p->pt : p->st) + from, *in = (v ? p->g_in : p->q_in) + from;
+        float *sum = s->share > 1 ? p->sums + (2 * j + v) * s->d * TILES : p->result;
         for (int64_t d = 0; d < s->d; d++)
-            micro(ds + i * row_panel, k_in + d * row_panel, result + d * TILES, s->n, 0);
-        write_rows(s, result, NULL, rows, dq + i * PANEL * s->qkv_row, s->qkv_row);
+            micro(weights, in + d * row_panel, sum + d * TILES, of.end - of.first, head > 0);
+        if (head + 1 == s->share)
+            write_rows(s, sum, NULL, rows, (v ? x->dv : x->dk) + j * PANEL * s->qkv_row, s->qkv_row);
     }
 }
 
-static uint8_t *memory_of(void *scratch, const struct shape *s)
+TARGET static void backward_query_head(const struct shape *s, const struct packed *p,
+                                       const struct pointers *x, const float *lse, int64_t head)
 {
-#ifdef _OPENMP
-    return (uint8_t *)scratch + (size_t)omp_get_thread_num() * attention_amx_scratch(s->N, s->dh);
-#else
-    return (void)s, scratch;
-#endif
+    int64_t key_panel = s->d * STEP_BYTES,
+            row_panel = s->n * STEP_BYTES; /* bytes of a panel with inner dh, inner N */
+    row_products(s, x->out, x->dout, lse, p->lse, p->delta);
+    pack_head(s, x->q, s->qkv_row, 1, 1, p->qb);
+    pack_head(s, x->dout, s->out_row, 1, 1, p->gb);
+    pack_head(s, x->q, s->qkv_row, 0, 1, p->q_in);
+    pack_head(s, x->dout, s->out_row, 0, 1, p->g_in);
+    for (int64_t j = 0; j < s->n; j++) {
+        struct panels of = query_panels(s, j);
+        for (int64_t i = of.first; i < of.end; i++) {
+            micro(p->ka + j * key_panel, p->qb + i * key_panel, p->scores + i * TILES, s->d, 0);
+            micro(p->va + j * key_panel, p->gb + i * key_panel, p->grads + i * TILES, s->d, 0);
+        }
+        for (int64_t i = of.first; i < of.end; i++) {
+            uint8_t *tile = p->st + i * STEP_BYTES;
+            score_gradients(s, i, j, p->scores + i * TILES, p->grads + i * TILES, p->lse + i * PANEL,
+                            p->delta + i * PANEL, p->pt + i * STEP_BYTES, tile);
+            pack_step((const uint16_t *)(const void *)tile, PANEL, 0, 0, PANEL, 32,
+                      p->ds + i * row_panel + j * STEP_BYTES);
+        }
+        add_key_gradients(s, p, x, j, head);
+    }
+    for (int64_t i = 0; i < s->n; i++) {
+        int64_t rows = s->N - i * PANEL < PANEL ? s->N - i * PANEL : PANEL;
+        struct panels of = key_panels(s, i);
+        int64_t from = of.first * STEP_BYTES;
+        for (int64_t d = 0; d < s->d; d++)
+            micro(p->ds + i * row_panel + from, p->k_in + d * row_panel + from, p->result + d * TILES,
+                  of.end - of.first, 0);
+        write_rows(s, p->result, NULL, rows, x->dq + i * PANEL * s->qkv_row, s->qkv_row);
+    }
 }
 
 struct tensors {
@@ -235,40 +330,73 @@ struct tensors {
     int backward;
 };
 
+/* Computes the segment of s from token `first` of a sample on: forward of a query head, or backward of a key
+ * and value head. */
+TARGET static void segment(const struct shape *s, const struct tensors *t, int64_t sample, int64_t first,
+                           int64_t unit, uint8_t *memory)
+{
+    const struct attention_shape *a = s->all;
+    int64_t token = sample * a->N + first, row = token * s->qkv_row,
+            kv = t->backward ? unit : unit / s->share, k = row + (a->H + kv) * a->dh, v = k + a->G * a->dh,
+            share = t->backward ? s->share : 1;
+    struct packed p = packed_of(s, memory);
+    if (t->backward) {
+        pack_head(s, t->qkv + k, s->qkv_row, 1, 0, p.ka);
+        pack_head(s, t->qkv + v, s->qkv_row, 1, 0, p.va);
+        pack_head(s, t->qkv + k, s->qkv_row, 0, 1, p.k_in);
+    }
+    for (int64_t n = 0; n < share; n++) {
+        int64_t head = unit * share + n, q = row + head * a->dh, out = token * s->out_row + head * a->dh;
+        float *lse = t->lse + (sample * a->H + head) * a->N + first;
+        if (t->backward) {
+            struct pointers x = {.q = t->qkv + q,
+                                 .out = t->out + out,
+                                 .dout = t->dout + out,
+                                 .dq = t->result + q,
+                                 .dk = t->result + k,
+                                 .dv = t->result + v};
+            backward_query_head(s, &p, &x, lse, n);
+        } else forward_head(s, t->qkv + q, t->qkv + k, t->qkv + v, t->result + out, lse, memory);
+    }
+}
+
 /* Computes one thread's share of the heads. A separate function, because compilers do not apply the target
  * attribute of a function to its parallel regions. */
-TARGET static __attribute__((noinline)) void heads(const struct shape *s, const struct tensors *t,
-                                                   uint8_t *memory)
+TARGET static __attribute__((noinline)) void heads(const struct attention_shape *a, const struct tensors *t,
+                                                   uint8_t *scratch)
 {
+    int64_t units = t->backward ? a->G : a->H;
+#ifdef _OPENMP
+    scratch += (size_t)omp_get_thread_num() * scratch_bytes(a);
+#endif
     tiles_on();
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t i = 0; i < t->B * s->H; i++) {
-        int64_t b = i / s->H, h = i % s->H, at = b * s->N * s->qkv_row + h * s->dh,
-                o = b * s->N * s->out_row + h * s->dh;
-        if (t->backward)
-            backward_head(s, t->qkv + at, t->out + o, t->lse + i * s->N, t->dout + o, t->result + at, memory);
-        else forward_head(s, t->qkv + at, t->result + o, t->lse + i * s->N, memory);
-    }
+    for (int64_t i = 0; i < t->B * units; i++)
+        for (int64_t first = 0, end; first < a->N; first = end) {
+            end = segment_end(a, i / units, first);
+            struct shape s = shape_of(a, end - first);
+            segment(&s, t, i / units, first, i % units, scratch);
+        }
     _tile_release();
 }
 
-static void all_heads(const struct shape *s, const struct tensors *t, void *scratch, int threads)
+static void all_heads(const struct attention_shape *a, const struct tensors *t, void *scratch, int threads)
 {
     (void)threads;
 #pragma omp parallel num_threads(threads)
-    heads(s, t, memory_of(scratch, s));
+    heads(a, t, scratch);
 }
 
 void attention_amx_forward(const struct attention *o, void *scratch, int threads)
 {
-    struct shape s = shape_of(o->N, o->H, o->dh);
+    struct attention_shape a = ATTENTION_SHAPE(o);
     struct tensors t = {.qkv = o->qkv, .result = o->out, .lse = o->lse, .B = o->B};
-    all_heads(&s, &t, scratch, threads);
+    all_heads(&a, &t, scratch, threads);
 }
 
 void attention_amx_backward(const struct attention_gradient *o, void *scratch, int threads)
 {
-    struct shape s = shape_of(o->N, o->H, o->dh);
+    struct attention_shape a = ATTENTION_SHAPE(o);
     struct tensors t = {.qkv = o->qkv,
                         .out = o->out,
                         .dout = o->dout,
@@ -276,12 +404,15 @@ void attention_amx_backward(const struct attention_gradient *o, void *scratch, i
                         .lse = (float *)(uintptr_t)o->lse, /* only forward writes it */
                         .B = o->B,
                         .backward = 1};
-    all_heads(&s, &t, scratch, threads);
+    all_heads(&a, &t, scratch, threads);
 }
 
 #else
 
-size_t attention_amx_scratch(int64_t N, int64_t dh) { return (void)N, (void)dh, 0; }
+size_t attention_amx_scratch(int64_t N, int64_t H, int64_t G, int64_t dh)
+{
+    return (void)N, (void)H, (void)G, (void)dh, 0;
+}
 void attention_amx_forward(const struct attention *o, void *scratch, int threads)
 {
     (void)o, (void)scratch, (void)threads;

@@ -8,7 +8,7 @@
 #include <stddef.h>
 
 /* Bytes for each thread, a multiple of 64. */
-size_t attention_amx_scratch(int64_t N, int64_t dh);
+size_t attention_amx_scratch(int64_t N, int64_t H, int64_t G, int64_t dh);
 void attention_amx_forward(const struct attention *o, void *scratch, int threads);
 void attention_amx_backward(const struct attention_gradient *o, void *scratch, int threads);
 

@@ -1,18 +1,11 @@
-/* Inside kernels/cpu: the segments of a sample and the keys that a query sees (struct attention). A segment is
- * computed as a sample of its own, so packed documents have the bits of separate ones. */
+/* Inside kernels/cpu: the segments of a sample and the keys that a query sees (struct attention). A segment
+ * is computed as a sample of its own, so packed documents have the bits of separate ones. */
 #ifndef MEOPT_KERNELS_ATTENTION_MASK_H
 #define MEOPT_KERNELS_ATTENTION_MASK_H
 
-#include "kernels/operations.h"
+#include "kernels/attention_shape.h"
 
-/* The shape and mask of a forward or backward operation; H / G query heads share a key and value head. */
-struct attention_shape {
-    int64_t N, H, G, dh, window;
-    bool causal;
-    const int32_t *ends;
-};
-#define ATTENTION_SHAPE(o)                                                                                   \
-    (struct attention_shape) { (o)->N, (o)->H, (o)->G, (o)->dh, (o)->window, (o)->causal, (o)->ends }
+#include <stdbool.h>
 
 /* Returns the end of the segment that begins with token `first` of a sample. */
 static inline int64_t segment_end(const struct attention_shape *s, int64_t sample, int64_t first)

@@ -1,6 +1,7 @@
 /* Emulated GPU kernels against the CPU operations of the same name, over odd shapes, for this wave width. */
 #include "tests/gpu/emulate_run.h"
 
+#include "kernels/attention_shape.h"
 #include "kernels/gpu/vendor.h"
 extern "C" {
 #include "kernels/cpu/ops.h"
@@ -142,37 +143,36 @@ static void attention(int64_t B, int64_t N, int64_t H, int64_t dh)
     attention_gradient backward = {DTYPE_F32, qkv.data(), out2.data(), lse2.data(), g.data(), d2.data(),
                                    B,         N,          H,           H,           dh,       false,
                                    false,     0,          nullptr,     nullptr};
+    attention_shape shape = {N, H, H, dh, 0, 0, nullptr, nullptr};
     cpu->attention_forward(&forward, scratch, 1);
     cpu->attention_backward(&backward, scratch, 1);
     free(scratch);
     int64_t tiles = (N + 15) / 16;
-    launch("attention_forward_f32", tiles, B * H, 256, (const float *)qkv.data(), out.data(), lse.data(), N,
-           H, (int)dh);
+    launch("attention_forward_f32", tiles, B * H, 256, (const float *)qkv.data(), out.data(), lse.data(),
+           shape);
     same("attention_forward", out, out2, bound(N + dh));
     same("attention_forward lse", lse, lse2, bound(N + dh));
     launch("attention_delta_f32", 2, 1, 128, (const float *)out.data(), (const float *)g.data(), delta.data(),
            B, N, H, dh);
     launch("attention_backward_q_f32", tiles, B * H, 256, (const float *)qkv.data(),
-           (const float *)lse.data(), (const float *)delta.data(), (const float *)g.data(), d.data(), N, H,
-           (int)dh);
+           (const float *)lse.data(), (const float *)delta.data(), (const float *)g.data(), d.data(), shape);
     launch("attention_backward_kv_f32", tiles, B * H, 256, (const float *)qkv.data(),
-           (const float *)lse.data(), (const float *)delta.data(), (const float *)g.data(), d.data(), N, H,
-           (int)dh);
+           (const float *)lse.data(), (const float *)delta.data(), (const float *)g.data(), d.data(), shape);
     same("attention_backward", d, d2, bound(N + dh) * 8);
 
     /* in bf16: what is rounded on the way, each time by 2^-8 at most, is the probabilities and `out`; then
      * `out` in delta, the gradients of scores and those of q, k, v */
     std::vector<bf16> out_half(g.size()), d_half(qkv.size());
     launch("attention_forward_bf16", tiles, B * H, 256, (const bf16 *)qkv_half.data(), out_half.data(),
-           lse.data(), N, H, (int)dh);
+           lse.data(), shape);
     launch("attention_delta_bf16", 2, 1, 128, (const bf16 *)out_half.data(), (const bf16 *)g_half.data(),
            delta.data(), B, N, H, dh);
     launch("attention_backward_q_bf16", tiles, B * H, 256, (const bf16 *)qkv_half.data(),
            (const float *)lse.data(), (const float *)delta.data(), (const bf16 *)g_half.data(), d_half.data(),
-           N, H, (int)dh);
+           shape);
     launch("attention_backward_kv_bf16", tiles, B * H, 256, (const bf16 *)qkv_half.data(),
            (const float *)lse.data(), (const float *)delta.data(), (const bf16 *)g_half.data(), d_half.data(),
-           N, H, (int)dh);
+           shape);
     for (size_t i = 0; i < out.size(); i++) out[i] = load(out_half.data(), (int64_t)i);
     for (size_t i = 0; i < d.size(); i++) d[i] = load(d_half.data(), (int64_t)i);
     same("attention_forward bf16", out, out2, 2 * 0x1p-8);

@@ -295,9 +295,6 @@ int main(int argc, char **argv)
             bool many_tokens = k < operation_count && strncmp(operations[k].name, "attention", 9) == 0 &&
                                operations[k].shapes[0][1] > 512;
             if (card && many_tokens && !getenv("MEOPT_LONG")) continue; /* emulated cards take minutes */
-            if (card && k < operation_count && strncmp(operations[k].name, "attention", 9) == 0 &&
-                operations[k].shapes[0][5])
-                continue;
             *v = (struct variant){"", card ? card : "cpu", card ? NULL : sets[set],
                                   k < operation_count ? &operations[k] : NULL};
             snprintf(v->name, sizeof v->name, "%s on %s %s", v->op ? v->op->name : "bf16 rounding", v->spec,

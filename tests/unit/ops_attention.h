@@ -6,8 +6,8 @@
 
 #include "tests/unit/ops_reference.h"
 
-/* attention: B N H dh, G (0: H), mask, window; forward 0 qkv, 1 out, 2 lse, 3 begins, 4 ends; backward 5 dout,
- * 6 dqkv */
+/* attention: B N H dh, G (0: H), mask, window; forward 0 qkv, 1 out, 2 lse, 3 begins, 4 ends; backward 5
+ * dout, 6 dqkv */
 enum { CAUSAL = 1, SEGMENTS = 2, OUTLIERS = 4 };
 #define ATTENTION_SIZES                                                                                      \
     SIZES(B, N, H, dh);                                                                                      \
@@ -108,13 +108,13 @@ static void attention_forward_reference(struct trial *T)
         W(2)[r] = attention_row(T, b, h, i, p, &ds);
         S(2)[r] = 2 * ds + 8 * u32 * (1 + fabs(W(2)[r]));
         double e = 4 * ds + loss((double)N) + (T->t == DTYPE_BF16 ? u16 : 0);
-        for (int64_t d = 0; d < dh; d++) {
-            int64_t at = ((b * N + i) * H + h) * dh + d;
-            W(1)[at] = 0;
-            for (int64_t j = 0; j < N; j++) {
-                double term = p[j] * X(0)[vectors_of(T, b, h, j).v + d];
-                W(1)[at] += term;
-                S(1)[at] += e * fabs(term) + PROBABILITY * fabs(X(0)[vectors_of(T, b, h, j).v + d]);
+        int64_t at = ((b * N + i) * H + h) * dh;
+        memset(W(1) + at, 0, (size_t)dh * sizeof *W(1));
+        for (int64_t j = 0; j < N; j++) {
+            const double *v = X(0) + vectors_of(T, b, h, j).v;
+            for (int64_t d = 0; d < dh; d++) {
+                W(1)[at + d] += p[j] * v[d];
+                S(1)[at + d] += e * fabs(p[j] * v[d]) + PROBABILITY * fabs(v[d]);
             }
         }
     }
@@ -126,9 +126,10 @@ static double attention_objective(struct trial *T)
     for (int64_t r = 0; r < B * H * N; r++) {
         int64_t b = r / (H * N), h = r / N % H, i = r % N;
         attention_row(T, b, h, i, p, &ds);
-        for (int64_t j = 0; j < N; j++)
-            for (int64_t d = 0; d < dh; d++)
-                sum += p[j] * X(0)[vectors_of(T, b, h, j).v + d] * X(5)[((b * N + i) * H + h) * dh + d];
+        for (int64_t j = 0; j < N; j++) {
+            const double *v = X(0) + vectors_of(T, b, h, j).v;
+            for (int64_t d = 0; d < dh; d++) sum += p[j] * v[d] * X(5)[((b * N + i) * H + h) * dh + d];
+        }
     }
     return sum;
 }
