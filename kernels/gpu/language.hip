@@ -62,7 +62,8 @@ DEVICE void head_norm_gradient(const T *x, T *dqkv, const float *of_queries, con
                 hat[k] = lane_value(x, from, dh, k) * r;
                 g[k] = d < dh ? dy * weight[d] : 0.0f;
                 product += g[k] * hat[k];
-                dweight[head < H ? 0 : 1][k] += dy * hat[k];
+                dweight[0][k] += head < H ? dy * hat[k] : 0.0f;
+                dweight[1][k] += head < H ? 0.0f : dy * hat[k];
             }
             float mean = wave_sum(product) / (float)dh;
             UNROLLED for (int k = 0; k < LANE_VALUES; k++)

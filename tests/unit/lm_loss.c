@@ -2,6 +2,9 @@
  * as the layout says; values only; labels -1; dW added to. */
 #include "core/nn/lm_loss.h"
 #include "kernels/bf16.h"
+#include "kernels/cpu/gemm_amx.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/select.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -64,24 +67,42 @@ static double stored(enum dtype type, double x)
     return decode(type, bytes);
 }
 
-/* Errors: a logit of D terms in float is off by e; bf16 gradients are rounded once. */
-static void solve(struct problem *p)
+static double norm(const double *x, int64_t n, int64_t stride)
+{
+    double squares = 0;
+    for (int64_t i = 0; i < n; i++) squares += x[i * stride] * x[i * stride];
+    return sqrt(squares);
+}
+
+/* Computes the logits of a row; returns their error. `codes`: the error of an integer GEMM
+ * (kernels/cpu/bfp.h) over the norms of its operands, several deviations of a rounding to 2^-14 of a norm. */
+static double logits_of_row(const struct problem *p, int64_t r, double codes, double *z)
+{
+    double off = 0, row = norm(p->x + r * p->D, p->D, 1);
+    for (int64_t v = 0; v < p->V; v++) {
+        double size = 0;
+        z[v] = 0;
+        for (int64_t d = 0; d < p->D; d++) {
+            double term = p->x[r * p->D + d] * p->w[v * p->D + d];
+            z[v] += term;
+            size += fabs(term);
+        }
+        off = fmax(off,
+                   (8 + 2 * sqrt((double)p->D)) * u32 * size + codes * row * norm(p->w + v * p->D, p->D, 1));
+    }
+    return off;
+}
+
+/* g (R, V): the gradients of the logits; slack: their errors. bf16: they are rounded once. */
+static void solve_rows(struct problem *p, double codes, double *g, double *slack)
 {
     double *z = numbers(p->V), unit = p->type == DTYPE_F32 ? u32 : u16;
     double weight = (double)0.01f, smooth = (double)p->smoothing;
     for (int64_t r = 0; r < p->R; r++) {
         if (p->labels[r] < 0) continue;
-        double top = -INFINITY, sum = 0, total = 0, off = 0;
+        double top = -INFINITY, sum = 0, total = 0, off = logits_of_row(p, r, codes, z);
         int64_t best = 0;
         for (int64_t v = 0; v < p->V; v++) {
-            double size = 0;
-            z[v] = 0;
-            for (int64_t d = 0; d < p->D; d++) {
-                double term = p->x[r * p->D + d] * p->w[v * p->D + d];
-                z[v] += term;
-                size += fabs(term);
-            }
-            off = fmax(off, (8 + 2 * sqrt((double)p->D)) * u32 * size);
             if (z[v] > top) top = z[v], best = v;
             total += z[v];
         }
@@ -91,19 +112,35 @@ static void solve(struct problem *p)
         p->sums[1] += best == p->labels[r];
         p->loss_slack += weight * (2 * off + 60 * u32);
         for (int64_t v = 0; v < p->V; v++) {
-            double prob = exp(z[v] - lse), q = (v == p->labels[r] ? 1 - smooth : 0) + smooth / (double)p->V,
-                   g = weight * (prob - q),
-                   slack = weight * (prob * (2 * off + 100 * u32) + 2 * u32 * q) + unit * fabs(g);
-            for (int64_t d = 0; d < p->D; d++) {
-                double a = p->x[r * p->D + d], b = p->w[v * p->D + d];
-                p->dx[r * p->D + d] += g * b;
-                p->dx_slack[r * p->D + d] += (slack + 8 * u32 * fabs(g)) * fabs(b);
-                p->dw[v * p->D + d] += g * a;
-                p->dw_slack[v * p->D + d] += (slack + 8 * u32 * fabs(g)) * fabs(a);
-            }
+            double prob = exp(z[v] - lse), q = (v == p->labels[r] ? 1 - smooth : 0) + smooth / (double)p->V;
+            int64_t i = r * p->V + v;
+            g[i] = weight * (prob - q);
+            slack[i] = weight * (prob * (2 * off + 100 * u32) + 2 * u32 * q) + (unit + 8 * u32) * fabs(g[i]);
         }
     }
     free(z);
+}
+
+static void solve(struct problem *p)
+{
+    bool by_codes = p->type == DTYPE_BF16 && !getenv("MEOPT_TEST_DEVICE") && cpu_ops_select()->gemm_bfp;
+    double *g = numbers(p->R * p->V), *slack = numbers(p->R * p->V), codes = by_codes ? 0x1p-13 : 0;
+    solve_rows(p, codes, g, slack);
+    for (int64_t r = 0; r < p->R; r++)
+        for (int64_t v = 0; v < p->V; v++)
+            for (int64_t d = 0; d < p->D; d++) {
+                double a = p->x[r * p->D + d], b = p->w[v * p->D + d];
+                p->dx[r * p->D + d] += g[r * p->V + v] * b;
+                p->dx_slack[r * p->D + d] += slack[r * p->V + v] * fabs(b);
+                p->dw[v * p->D + d] += g[r * p->V + v] * a;
+                p->dw_slack[v * p->D + d] += slack[r * p->V + v] * fabs(a);
+            }
+    for (int64_t i = 0; by_codes && i < p->R * p->D; i++)
+        p->dx_slack[i] += codes * norm(g + i / p->D * p->V, p->V, 1) * norm(p->w + i % p->D, p->V, p->D);
+    for (int64_t i = 0; by_codes && i < p->V * p->D; i++)
+        p->dw_slack[i] += codes * norm(g + i / p->D, p->R, p->V) * norm(p->x + i % p->D, p->R, p->D);
+    free(g);
+    free(slack);
 }
 
 /* x and W such that logits are a few units; `outliers` makes one column of x 300 times as large. */
@@ -233,21 +270,32 @@ static void all_forms(struct problem *p)
     problem_free(p);
 }
 
+static const char *const sets[] = {"amx",       "avx512_bf16", "avx512_vnni", "avx512",
+                                   "avx2_vnni", "avx2",        "avx2_fma",    "plain"};
+
+/* Runs all forms in both types on each instruction set, or on the card. */
+static void on_each(int64_t D, int64_t V, double smoothing, bool outliers)
+{
+    bool card = getenv("MEOPT_TEST_DEVICE") != NULL;
+    for (size_t set = 0; set < (card ? 1 : sizeof sets / sizeof *sets); set++) {
+        struct cpu_refusal refusal;
+        if (!card) setenv("MEOPT_CPU_ISA", sets[set], 1);
+        for (int bf16 = 0; bf16 < 2 && (card || !cpu_isa_refused(gemm_amx_available(), &refusal)); bf16++) {
+            struct problem p = problem_of(bf16 ? DTYPE_BF16 : DTYPE_F32, 40, D, V, smoothing, outliers);
+            all_forms(&p);
+        }
+    }
+    unsetenv("MEOPT_CPU_ISA");
+}
 static void forms_equal_float64(void **state)
 {
     (void)state;
-    for (int bf16 = 0; bf16 < 2; bf16++) {
-        struct problem p = problem_of(bf16 ? DTYPE_BF16 : DTYPE_F32, 40, 67, 2011, 0, false);
-        all_forms(&p);
-    }
+    on_each(67, 2011, 0, false);
 }
 static void outliers_and_smoothing(void **state)
 {
     (void)state;
-    for (int bf16 = 0; bf16 < 2; bf16++) {
-        struct problem p = problem_of(bf16 ? DTYPE_BF16 : DTYPE_F32, 40, 64, 1999, 0.1, true);
-        all_forms(&p);
-    }
+    on_each(64, 1999, 0.1, true);
 }
 
 static void layouts_keep_within_the_chunk(void **state)
