@@ -10,10 +10,8 @@
 static void zero_small(const struct pass *pass, int group)
 {
     struct tower *t = pass->tower;
-    struct tower_memory *m = t->memory;
-    if (pass->first)
-        t->device->ops->fill(t->device, (char *)m->gradients + m->group_offset[group], 0,
-                             m->small_bytes[group]);
+    struct gradient_span span = tower_group_gradients(t, group);
+    if (pass->first) t->device->ops->fill(t->device, span.p, 0, span.f32_bytes);
 }
 
 void tower_weight_gradient(const struct pass *pass, const void *dy, int64_t ldy, const void *x, int64_t ldx,
@@ -102,7 +100,7 @@ static struct branch_gradient branch_entry(const struct pass *pass, const struct
                                     .gamma = f32(branch->gamma),
                                     .plain = branch->dx,
                                     .scaled = branch->du,
-                                    .sums = branch->b->grad,
+                                    .sums = branch->b ? branch->b->grad : NULL,
                                     .R = rows,
                                     .D = branch->w->shape[0],
                                     .drop = branch->drop};
@@ -160,10 +158,11 @@ static void norm_linear_backward(const struct pass *pass, const void *dy, const 
                                                                     .dx = tower_stream(t),
                                                                     .dx_stride = n->D,
                                                                     .dweight = norm_w->grad,
-                                                                    .dbias = norm_b->grad,
+                                                                    .dbias = norm_b ? norm_b->grad : NULL,
                                                                     .R = n->R,
                                                                     .D = n->D,
-                                                                    .then = then});
+                                                                    .then = then,
+                                                                    .rms = n->rms});
 }
 
 /* Like norm_linear_backward without the norm: y = x W^T + b on the residual stream, dx += dy W. */
@@ -233,7 +232,7 @@ static void branch_post_norm_entry(const struct pass *pass, const struct branch 
  *   x_out = x_mid + gamma2 fc2(act), act = f(h), h = fc1(n2), n2 = norm2(x_mid)
  *     dact = (gamma2 dx) W_fc2 (R, F), dh = dact f'(h) (R, F or 2F), dn2 = dh W_fc1 (R, D), dx += dnorm2(dn2)
  *   x_mid = x + gamma1 proj(attn), attn = attention(qkv), qkv = linear(n1), n1 = norm1(x)
- *     dattn = (gamma1 dx) W_proj (R, D), dqkv (R, 3D), dn1 = dqkv W_qkv (R, D), dx += dnorm1(dn1)
+ *     dattn = (gamma1 dx) W_proj (R, A), dqkv (R, Q), dn1 = dqkv W_qkv (R, D), dx += dnorm1(dn1)
  *
  * A norm inside the branch, or after it (post-norm), adds its dnorm. n1, n2, act and the outputs of inner
  * norms are recomputed from x, x_mid, h and attn; t1 holds du, then n2 (n1), then its gradient.
@@ -329,6 +328,25 @@ static void attention_branch_backward(const struct pass *pass, int64_t l, const 
                             D);
 }
 
+/* dqkv: from the gradient after the norms of heads to the one before them. */
+static void head_norms_backward(const struct pass *pass, int64_t l, void *dqkv, int64_t R)
+{
+    struct tower *t = pass->tower;
+    const struct model_shape *g = &t->model_shape;
+    const struct parameter *q = P(ROLE_Q_NORM_W), *k = P(ROLE_K_NORM_W);
+    t->device->ops->head_norm_gradient(t->device,
+                                       &(struct head_norm_gradient){.type = t->options.compute,
+                                                                    .x = t->memory->kept[l].qkv,
+                                                                    .dqkv = dqkv,
+                                                                    .weight = {f32(q), f32(k)},
+                                                                    .rstd = t->memory->kept[l].head_rstd,
+                                                                    .dweight = {q->grad, k->grad},
+                                                                    .R = R,
+                                                                    .H = g->heads,
+                                                                    .G = model_shape_kv_heads(g),
+                                                                    .dh = model_shape_head_dim(g)});
+}
+
 void tower_block_backward(const struct pass *pass, int64_t l)
 {
     struct tower *t = pass->tower;
@@ -337,34 +355,41 @@ void tower_block_backward(const struct pass *pass, int64_t l)
     const struct model_shape *g = &t->model_shape;
     enum dtype e = t->options.compute;
     struct block_activations *k = &m->kept[l];
-    int64_t B = pass->batch->count, N = t->tokens, R = B * N, D = g->width, H = g->heads;
+    const struct batch *in = pass->batch;
+    int64_t R = in->count * t->tokens;
     char *region = m->scratch + m->region_at;
     const struct parameter *qkv_bias = P(ROLE_QKV_B) ? P(ROLE_QKV_B) : P(ROLE_Q_B);
 
     /* the last block's tensors are still there, until a second pass */
     if (t->options.recompute == RECOMPUTE_BLOCK && (l < g->depth - 1 || t->options.backward_twice))
-        tower_block_forward(t, pass->batch, l, true);
+        tower_block_forward(t, in, l, true);
     struct branch branch =
         branch_of(t, P(ROLE_PROJ_W), P(ROLE_PROJ_B), P(ROLE_LS1), tower_drop(t, pass->batch, l, 0));
     struct branch_gradient entry = branch_entry(pass, &branch, R);
     ffn_backward(pass, l, R, &entry);
 
-    void *dattn = region, *dqkv = region + (size_t)(R * D) * dtype_bytes(e);
-    if (t->options.saved == SAVED_8BIT) tower_attention(t, k, B);
+    void *dattn = region, *dqkv = region + (size_t)(R * model_shape_attn_width(g)) * dtype_bytes(e);
+    const void *qkv = tower_queries(t, in, l);
+    if (t->options.saved == SAVED_8BIT) tower_attention(t, in, qkv, k);
     attention_branch_backward(pass, l, &branch, dattn, R);
     dev->ops->attention_backward(dev, &(struct attention_gradient){.type = e,
-                                                                   .qkv = k->qkv,
+                                                                   .qkv = qkv,
                                                                    .out = k->attn,
                                                                    .lse = k->lse,
                                                                    .dout = dattn,
                                                                    .dqkv = dqkv,
-                                                                   .B = B,
-                                                                   .N = N,
-                                                                   .H = H,
-                                                                   .G = H,
-                                                                   .dh = D / H,
-                                                                   .floats = tower_post_norm(t)});
-    tower_rotate(t, dqkv, B, true);
+                                                                   .B = in->count,
+                                                                   .N = t->tokens,
+                                                                   .H = g->heads,
+                                                                   .G = model_shape_kv_heads(g),
+                                                                   .dh = model_shape_head_dim(g),
+                                                                   .floats = tower_post_norm(t),
+                                                                   .causal = t->family->language,
+                                                                   .window = g->window,
+                                                                   .begins = in->begins,
+                                                                   .ends = in->ends});
+    tower_rotate(t, in, dqkv, true);
+    if (P(ROLE_Q_NORM_W)) head_norms_backward(pass, l, dqkv, R);
     if (tower_post_norm(t)) {
         stream_linear_backward(pass, dqkv, m->x[l], P(ROLE_QKV_W), qkv_bias, R);
         return;

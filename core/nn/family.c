@@ -11,6 +11,14 @@ static const struct model image_model = {.embed = image_embed,
                                          .embed_backward = image_embed_backward,
                                          .block_backward = tower_block_backward,
                                          .head_backward = image_head_backward};
+/* A decoder language model: tokens and labels in, the loss out. */
+static const struct model language_model = {.embed = language_embed,
+                                            .block = tower_block,
+                                            .head = language_head,
+                                            .head_backward = language_head_backward,
+                                            .block_backward = tower_block_backward,
+                                            .embed_backward = language_embed_backward,
+                                            .owns_loss = true};
 
 static const struct family_row rows[FAMILY_COUNT] = {
     [FAMILY_UNKNOWN] = {.prefix = "", .block_prefix = ""},
@@ -172,7 +180,8 @@ static const struct family_row rows[FAMILY_COUNT] = {
                      .classless = true,
                      .parts = PART_QKV_BIAS,
                      .norm_eps = 1e-5f,
-                     .ffn = 1 + ACTIVATION_GELU_TANH},
+                     .ffn = 1 + ACTIVATION_GELU_TANH,
+                     .model = &language_model},
     /* Keys of LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM and MistralForCausalLM, except that
      * queries, keys and values are one matrix, as are gate and up. */
     [FAMILY_LLAMA] = {.prefix = "",
@@ -197,7 +206,8 @@ static const struct family_row rows[FAMILY_COUNT] = {
                       .norm_eps = 1e-5f,
                       .ffn = 1 + ACTIVATION_SWIGLU,
                       .rope = ROPE_TOKENS,
-                      .rope_gated = true},
+                      .rope_gated = true,
+                      .model = &language_model},
 };
 
 const struct family_row *family_row(enum family family) { return &rows[family]; }

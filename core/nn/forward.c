@@ -61,7 +61,8 @@ void tower_norm(struct tower *t, const void *x, const struct parameter *w, const
                                                           .rstd = rstd,
                                                           .R = R,
                                                           .D = D,
-                                                          .eps = model_shape_norm_eps(&t->model_shape)});
+                                                          .eps = model_shape_norm_eps(&t->model_shape),
+                                                          .rms = t->family->rms});
 }
 
 struct layernorm tower_stream_norm(const struct tower *t, const struct parameter *w,
@@ -81,24 +82,26 @@ struct layernorm tower_stream_norm(const struct tower *t, const struct parameter
                               .D = D,
                               .eps = model_shape_norm_eps(&t->model_shape),
                               .hat_type = m->stored,
-                              .hat = hat};
+                              .hat = hat,
+                              .rms = t->family->rms};
 }
 
-void tower_rotate(struct tower *t, void *qkv, int64_t batch, bool inverse)
+void tower_rotate(struct tower *t, const struct batch *in, void *qkv, bool inverse)
 {
     const struct model_shape *g = &t->model_shape;
     if (!model_shape_rotates(g)) return;
     t->device->ops->rotate(t->device, &(struct rotation){.type = t->options.compute,
                                                          .qkv = qkv,
                                                          .table = t->memory->rotation,
-                                                         .B = batch,
+                                                         .B = in->count,
                                                          .N = t->tokens,
                                                          .H = g->heads,
-                                                         .G = g->heads,
-                                                         .dh = g->width / g->heads,
-                                                         .skip = t->tokens - t->patches,
-                                                         .half = t->family->rope == ROPE_DINOV3,
-                                                         .inverse = inverse});
+                                                         .G = model_shape_kv_heads(g),
+                                                         .dh = model_shape_head_dim(g),
+                                                         .skip = t->tokens - t->rotated,
+                                                         .half = t->family->rope >= ROPE_DINOV3,
+                                                         .inverse = inverse,
+                                                         .begins = in->begins});
 }
 
 #define P(role) block_role(t, l, role)
@@ -138,19 +141,44 @@ static void branch_linear(struct tower *t, const void *a, const struct parameter
     tower_linear(t, a, w, tower_post_norm(t) ? f32(b) : bias_at_once(t, b), u, t->options.compute, R);
 }
 
-void tower_attention(struct tower *t, struct block_activations *k, int64_t batch)
+void *tower_queries(struct tower *t, const struct batch *in, int64_t l)
+{
+    const struct model_shape *g = &t->model_shape;
+    struct block_activations *k = &t->memory->kept[l];
+    if (!P(ROLE_Q_NORM_W)) return k->qkv;
+    void *y = tower_block_kept(t, l) ? t->memory->scratch + t->memory->heads_at : k->qkv;
+    t->device->ops->head_norm(t->device,
+                              &(struct head_norm){.type = t->options.compute,
+                                                  .x = k->qkv,
+                                                  .y = y,
+                                                  .weight = {f32(P(ROLE_Q_NORM_W)), f32(P(ROLE_K_NORM_W))},
+                                                  .rstd = k->head_rstd,
+                                                  .R = in->count * t->tokens,
+                                                  .H = g->heads,
+                                                  .G = model_shape_kv_heads(g),
+                                                  .dh = model_shape_head_dim(g),
+                                                  .eps = model_shape_norm_eps(g)});
+    tower_rotate(t, in, y, false);
+    return y;
+}
+
+void tower_attention(struct tower *t, const struct batch *in, const void *qkv, struct block_activations *k)
 {
     const struct model_shape *g = &t->model_shape;
     t->device->ops->attention_forward(t->device, &(struct attention){.type = t->options.compute,
-                                                                     .qkv = k->qkv,
+                                                                     .qkv = qkv,
                                                                      .out = k->attn,
                                                                      .lse = k->lse,
-                                                                     .B = batch,
+                                                                     .B = in->count,
                                                                      .N = t->tokens,
                                                                      .H = g->heads,
-                                                                     .G = g->heads,
-                                                                     .dh = g->width / g->heads,
-                                                                     .floats = tower_post_norm(t)});
+                                                                     .G = model_shape_kv_heads(g),
+                                                                     .dh = model_shape_head_dim(g),
+                                                                     .floats = tower_post_norm(t),
+                                                                     .causal = t->family->language,
+                                                                     .window = g->window,
+                                                                     .begins = in->begins,
+                                                                     .ends = in->ends});
 }
 
 /* x_mid = x + gamma1 proj(a), a = attention(rotated(qkv)), qkv = linear(norm1(x)); with an inner norm
@@ -164,7 +192,7 @@ static void attention_forward(struct tower *t, const struct batch *in, int64_t l
     const struct device_ops *ops = t->device->ops;
     struct tower_memory *m = t->memory;
     enum dtype e = t->options.compute;
-    int64_t batch = in->count, N = t->tokens, R = batch * N, D = g->width;
+    int64_t R = in->count * t->tokens, D = g->width;
     char *t1 = m->scratch + m->t1_at, *region = m->scratch + m->region_at;
     const struct parameter *qkv_bias = P(ROLE_QKV_B) ? P(ROLE_QKV_B) : P(ROLE_Q_B);
     bool post_norm = tower_post_norm(t);
@@ -172,15 +200,16 @@ static void attention_forward(struct tower *t, const struct batch *in, int64_t l
                                                k->rstd1, R),
                      norm2 = tower_stream_norm(t, P(ROLE_NORM2_W), P(ROLE_NORM2_B), k->x_mid, k->mean2,
                                                k->rstd2, R);
-    struct second_input second = {.from = {m->stored, m->x[l], k->mean1, k->rstd1}, .norm = &norm2};
+    const float *mean1 = t->family->rms ? NULL : k->mean1;
+    struct second_input second = {.from = {m->stored, m->x[l], mean1, k->rstd1}, .norm = &norm2};
     if (post_norm) {
         if (!again) ops->cast(t->device, tower_stream(t), DTYPE_F32, m->x[l], e, R * D);
         second = (struct second_input){.from = {m->stored, .x = m->x[l]}, .z = k->x_mid};
     } else if (again) ops->layernorm_apply(t->device, &norm1);
     else ops->layernorm_forward(t->device, &norm1);
     tower_linear(t, post_norm ? m->x[l] : t1, P(ROLE_QKV_W), f32(qkv_bias), k->qkv, e, R);
-    tower_rotate(t, k->qkv, batch, false);
-    tower_attention(t, k, batch);
+    if (!P(ROLE_Q_NORM_W)) tower_rotate(t, in, k->qkv, false);
+    tower_attention(t, in, tower_queries(t, in, l), k);
     const void *a = k->attn;
     if (P(ROLE_ATTN_NORM_W)) {
         tower_norm(t, a, P(ROLE_ATTN_NORM_W), P(ROLE_ATTN_NORM_B), region, k->attn_mean, k->attn_rstd, R, D);

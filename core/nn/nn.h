@@ -263,6 +263,7 @@ struct tower_options {
     bool backward_twice; /* exact clipping with released gradients: activations survive a backward pass */
     bool patch_tokens;   /* out also holds the patch tokens (loss tokens cls+patch) */
     int64_t target;      /* T of a linear distillation head, 0: none. model_shape.classes replaces it */
+    size_t loss_chunk;   /* of a language model: bytes of logits at once; 0: LM_LOSS_CHUNK (lm_loss.h) */
     enum memory_class weights_class, activations_class; /* a teacher's are MEMORY_TEACHER, twice */
 };
 
@@ -277,8 +278,9 @@ struct tower {
     struct tower_options options;
     int64_t tokens;    /* N */
     int64_t patches;   /* P */
+    int64_t rotated;   /* tokens with rotary positions, the last ones of a sample */
     bool resized;      /* positions pass through a resize matrix */
-    int64_t out_rows;  /* rows of out per image: 1 (cls), or 1 + P with patch_tokens */
+    int64_t out_rows;  /* rows of out per image: 1 (cls), or 1 + P with patch_tokens; N of a language model */
     int64_t out_width; /* T with a distillation head, the classes with a classifier, else O */
     /* A language model: out_width is the vocabulary, there is no out. The head's backward computes the loss
      * and its gradient together, because logits are never stored as a whole. */
@@ -316,6 +318,10 @@ struct weight_span {
     size_t bytes;
 };
 struct weight_span tower_group_weights(const struct tower *tower, int group);
+/* The buffer of a group with weight_buffers: 0 or 1 in turn; 2: its own, for the table that the first and the
+ * last group share. */
+enum { WEIGHT_BUFFERS = 3 };
+int tower_weight_buffer(const struct tower *tower, int group);
 
 /* With weight_buffers: sets the function that loads weights, called before each group of a pass. */
 void tower_bind_weights(struct tower *tower, group_needed needed, void *context);
@@ -355,7 +361,8 @@ struct batch {
     /* With tower.owns_loss, device memory: the head's backward adds the loss times `weight`, and the number
      * of labels that have the largest logit. */
     double *sums;
-    float weight; /* 1 / labels of the global batch */
+    float weight;    /* 1 / labels of the global batch */
+    float smoothing; /* of labels */
 };
 /* Draws the factors of drop path (operations.h) for both branches of each block and `count` images, which are
  * rows `first` on of the step's global batch: keep (2 depth, count), 0 or 1 / (1 - p). p grows linearly from
@@ -378,6 +385,13 @@ typedef int (*group_done)(void *context, int group, struct error *err);
  * are completed (LayerScale) and passed to `done` (may be NULL). */
 int tower_backward(struct tower *tower, const struct batch *batch, const float *dout, bool first, bool last,
                    group_done done, void *context, struct error *err);
+
+/* With owns_loss, after a forward pass: adds the loss times `weight` and the number of correct labels to
+ * batch->sums, without gradients. */
+void tower_evaluate(struct tower *tower, const struct batch *batch);
+/* With owns_loss, after a forward pass: logits F32 (count, vocabulary), device memory, of the rows
+ * `rows` (count), host memory, of the micro-batch. */
+void tower_logits(struct tower *tower, const int64_t *rows, int64_t count, float *logits);
 
 struct distill_options {
     enum loss_kind kind;

@@ -42,24 +42,30 @@ static void lay_weights(struct tower *t, int group, bool staying, size_t *at, si
     }
 }
 
+int tower_weight_buffer(const struct tower *t, int group)
+{
+    return group == 0 && tower_tied(t) ? 2 : group % t->options.weight_buffers;
+}
+
 /* Lays out the groups that share one buffer, or two, at *at, in whole pages: the O_DIRECT reads of
  * core/train/weight_stream.c then stay inside a group's buffer. */
 static void lay_turns(struct tower *t, size_t *at)
 {
     struct tower_memory *m = t->memory;
-    size_t begin = *at, largest[2] = {0, 0}, none = 0;
-    int turns = t->options.weight_buffers;
+    size_t begin[WEIGHT_BUFFERS + 1] = {*at}, largest[WEIGHT_BUFFERS] = {0}, none = 0;
     for (int group = 0; group < t->group_count; group++) {
         size_t end = 0;
         lay_weights(t, group, false, &end, &none);
         m->weight_bytes[group] = end;
-        largest[group % turns] = larger(largest[group % turns], (end + PAGE - 1) & ~(size_t)(PAGE - 1));
+        size_t *of = &largest[tower_weight_buffer(t, group)];
+        *of = larger(*of, (end + PAGE - 1) & ~(size_t)(PAGE - 1));
     }
+    for (int i = 0; i < WEIGHT_BUFFERS; i++) begin[i + 1] = begin[i] + largest[i];
     for (int group = 0; group < t->group_count; group++) {
-        size_t here = m->weight_offset[group] = begin + (group % turns ? largest[0] : 0);
+        size_t here = m->weight_offset[group] = begin[tower_weight_buffer(t, group)];
         lay_weights(t, group, false, &here, &none);
     }
-    *at = begin + largest[0] + largest[1];
+    *at = begin[WEIGHT_BUFFERS];
 }
 
 static int alloc_weights(struct tower *t, struct error *err)
@@ -99,10 +105,18 @@ struct weight_span tower_group_weights(const struct tower *t, int group)
                                 .bytes = m->weight_bytes[group]};
 }
 
+/* The buffer of a group's gradients. */
+static char *gradient_buffer(const struct tower *t, int group)
+{
+    const struct tower_memory *m = t->memory;
+    return group == 0 && m->tied_gradients ? m->tied_gradients : m->gradients;
+}
+
 /* Lays out gradients of a group from `begin`: F32 vectors first (zeroed together), then the matrices. */
 static void lay_group(struct tower *t, int group, size_t begin)
 {
     struct tower_memory *m = t->memory;
+    char *buffer = gradient_buffer(t, group);
     size_t at = begin;
     for (int matrices = 0; matrices < 2; matrices++) {
         for (int i = 0; i < t->parameter_count; i++) {
@@ -110,9 +124,8 @@ static void lay_group(struct tower *t, int group, size_t begin)
             if (p->group != group || p->matrix != (matrices == 1) || !p->trained) continue;
             p->grad_type = p->matrix ? t->options.grad_type : DTYPE_F32;
             size_t here = tower_place(&at, (size_t)stored_count(p) * dtype_bytes(p->grad_type));
-            if (m->gradients)
-                p->grad = p->role == ROLE_V_B ? (float *)p[-1].grad + 2 * p->count
-                                              : (void *)((char *)m->gradients + here);
+            if (buffer)
+                p->grad = p->role == ROLE_V_B ? (float *)p[-1].grad + 2 * p->count : (void *)(buffer + here);
         }
         if (!matrices) m->small_bytes[group] = at - begin;
     }
@@ -120,7 +133,9 @@ static void lay_group(struct tower *t, int group, size_t begin)
     m->group_bytes[group] = at - begin;
 }
 
-/* Allocates gradients. Kept: group after group. Released: all in one buffer, or alternating between two. */
+/* Allocates gradients. Kept: group after group. Released: all in one buffer, or alternating between two; and
+ * in a buffer of their own those of a tied table, which the head's backward begins and the embedding's
+ * completes. */
 static int alloc_gradients(struct tower *t, struct error *err)
 {
     const struct tower_options *o = &t->options;
@@ -129,12 +144,14 @@ static int alloc_gradients(struct tower *t, struct error *err)
     m->small_bytes = xcalloc((size_t)t->group_count, sizeof *m->small_bytes);
     m->group_bytes = xcalloc((size_t)t->group_count, sizeof *m->group_bytes);
     if (o->gradients == GRADIENTS_NONE) return 0;
-    bool released = o->gradients == GRADIENTS_RELEASE, two = released && o->gradient_buffers == 2;
+    bool released = o->gradients == GRADIENTS_RELEASE, two = released && o->gradient_buffers == 2,
+         tied = released && tower_tied(t) && t->lowest == 0;
     size_t total = 0, buffer[2] = {0, 0};
     for (int group = 0; group < t->group_count; group++) {
         lay_group(t, group, released ? 0 : total);
         total += m->group_bytes[group];
-        buffer[two && group % 2] = larger(buffer[two && group % 2], m->group_bytes[group]);
+        if (group > 0 || !tied)
+            buffer[two && group % 2] = larger(buffer[two && group % 2], m->group_bytes[group]);
     }
     m->gradients = device_alloc(t->device, MEMORY_GRADIENTS, released ? buffer[0] + buffer[1] : total,
                                 two        ? "gradients of two blocks"
@@ -142,6 +159,9 @@ static int alloc_gradients(struct tower *t, struct error *err)
                                            : "gradients",
                                 err);
     if (!m->gradients) return err->code;
+    if (tied && !(m->tied_gradients = device_alloc(t->device, MEMORY_GRADIENTS, m->group_bytes[0],
+                                                   "gradients of the tied token table", err)))
+        return err->code;
     for (int group = 0; group < t->group_count; group++)
         lay_group(t, group, two && group % 2 ? buffer[0] : m->group_offset[group]);
     return 0;
@@ -151,7 +171,7 @@ struct gradient_span tower_group_gradients(const struct tower *t, int group)
 {
     const struct tower_memory *m = t->memory;
     if (!m->gradients) return (struct gradient_span){0};
-    return (struct gradient_span){.p = (char *)m->gradients + m->group_offset[group],
+    return (struct gradient_span){.p = gradient_buffer(t, group) + m->group_offset[group],
                                   .bytes = m->group_bytes[group],
                                   .f32_bytes = m->small_bytes[group]};
 }
@@ -189,15 +209,17 @@ static void lay_block(const struct tower *t, struct block_activations *k, char *
     const struct model_shape *g = &t->model_shape;
     size_t R = (size_t)(t->options.batch * t->tokens), D = (size_t)g->width,
            e = dtype_bytes(t->options.compute);
-    size_t G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
+    size_t G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1),
+           A = (size_t)model_shape_attn_width(g), Q = (size_t)model_shape_qkv_width(g);
     int parts = model_shape_parts(g);
     size_t norms = (parts & PART_ATTN_NORM ? 1 : 0) + (parts & PART_FFN_NORM ? 1 : 0);
     bool coded = t->options.saved == SAVED_8BIT;
-    size_t x_mid = tower_place(at, R * D * e), qkv = tower_place(at, 3 * R * D * e),
-           attn = tower_place(at, coded ? 0 : R * D * e), h = tower_place(at, coded ? 0 : R * G * e);
+    size_t x_mid = tower_place(at, R * D * e), qkv = tower_place(at, R * Q * e),
+           attn = tower_place(at, coded ? 0 : R * A * e), h = tower_place(at, coded ? 0 : R * G * e);
     struct coded h8 = coded ? lay_coded(t, base, at, R, G) : (struct coded){0};
     size_t lse = tower_place(at, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float));
-    size_t stats = tower_place(at, 2 * norms * R * sizeof(float));
+    size_t stats = tower_place(at, 2 * norms * R * sizeof(float)),
+           head_stats = tower_place(at, tower_head_moments(t));
     size_t post_norm = tower_post_norm(t) ? R * D * e : 0, u1 = tower_place(at, post_norm),
            u2 = tower_place(at, post_norm);
     if (!base) return;
@@ -207,7 +229,8 @@ static void lay_block(const struct tower *t, struct block_activations *k, char *
                                     .attn = base + attn,
                                     .h = base + h,
                                     .h8 = h8,
-                                    .lse = (float *)(void *)(base + lse)};
+                                    .lse = (float *)(void *)(base + lse),
+                                    .head_rstd = (float *)(void *)(base + head_stats)};
     float **kept[] = {&k->attn_mean, &k->attn_rstd, &k->ffn_mean, &k->ffn_rstd};
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         if (!(parts & (i < 2 ? PART_ATTN_NORM : PART_FFN_NORM))) continue;
@@ -224,16 +247,18 @@ static void lay_block(const struct tower *t, struct block_activations *k, char *
 static void lay_frozen_block(const struct tower *t, struct block_activations *k, char *base, size_t *at)
 {
     const struct model_shape *g = &t->model_shape;
-    size_t R = (size_t)(t->options.batch * t->tokens), D = (size_t)g->width,
-           e = dtype_bytes(t->options.compute);
-    size_t G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
-    size_t region = tower_place(at, larger(4 * R * D, R * G) * e);
-    size_t lse = tower_place(at, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float));
+    size_t R = (size_t)(t->options.batch * t->tokens), e = dtype_bytes(t->options.compute);
+    size_t G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1),
+           A = (size_t)model_shape_attn_width(g), Q = (size_t)model_shape_qkv_width(g);
+    size_t region = tower_place(at, larger(R * (Q + A), R * G) * e);
+    size_t lse = tower_place(at, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float)),
+           head_stats = tower_place(at, tower_head_moments(t));
     if (base)
         *k = (struct block_activations){.qkv = base + region,
-                                        .attn = base + region + 3 * R * D * e,
+                                        .attn = base + region + R * Q * e,
                                         .h = base + region,
-                                        .lse = (float *)(void *)(base + lse)};
+                                        .lse = (float *)(void *)(base + lse),
+                                        .head_rstd = (float *)(void *)(base + head_stats)};
     lay_moments(k, base, at, R);
     if (!base) return;
     k->attn_mean = k->ffn_mean = k->mean2;
@@ -251,14 +276,15 @@ static int alloc_activations(struct tower *t, struct error *err)
     size_t e = dtype_bytes(o->compute), f = sizeof(float);
     size_t B = (size_t)o->batch, N = (size_t)t->tokens, R = B * N, D = (size_t)g->width,
            rows = B * (size_t)t->out_rows;
-    size_t positions = (size_t)model_shape_position_rows(g, g->pos_grid),
-           kept = (size_t)model_shape_position_rows(g, g->image / g->patch);
+    size_t positions = t->resized ? (size_t)model_shape_position_rows(g, g->pos_grid) : 0,
+           kept = t->resized ? (size_t)model_shape_position_rows(g, g->image / g->patch) : 0;
     size_t normed = (size_t)tower_normed_rows(t);
     bool coca = tower_pools_by_attention(t) && !m->roles[ROLE_POOL_FC1_W];
-    bool apart = m->roles[ROLE_OUT_W] || m->roles[ROLE_HEAD_W] || coca;
+    bool apart = m->roles[ROLE_OUT_W] || m->roles[ROLE_HEAD_W] || coca || t->owns_loss;
     bool averaged = tower_averages_first(t) || tower_averages_last(t);
     m->stored = tower_post_norm(t) || o->compute != DTYPE_BF16 ? o->compute : DTYPE_F16;
-    m->norm_type = g->pool == POOL_AVG || g->pool == POOL_CLS_AVG ? m->stored : DTYPE_F32;
+    bool many = g->pool == POOL_AVG || g->pool == POOL_CLS_AVG || t->owns_loss;
+    m->norm_type = many ? m->stored : DTYPE_F32;
     m->pooled_type = apart ? o->compute : DTYPE_F32;
     bool final = !frozen && !o->frozen_end && !tower_averages_first(t) && !tower_pools_by_attention(t);
     m->norm_hat_bytes = final ? normed * D * dtype_bytes(m->norm_type) : 0;
@@ -281,12 +307,12 @@ static int alloc_activations(struct tower *t, struct error *err)
         size_t norm_stats = tower_place(&at, 2 * normed * f), norm_hat = tower_place(&at, m->norm_hat_bytes),
                pooled = tower_place(&at, apart ? rows * (size_t)model_shape_pooled(g) * e : 0);
         size_t projected = tower_place(&at, m->roles[ROLE_HEAD_W] ? rows * (size_t)g->out * e : 0),
-               out = tower_place(&at, rows * (size_t)t->out_width * f);
+               out = tower_place(&at, t->owns_loss ? 0 : rows * (size_t)t->out_width * f);
         size_t pos = tower_place(&at, resized ? kept * D * f : 0),
                dpos = tower_place(&at, resized && embedding ? kept * D * f : 0);
         size_t resize = tower_place(&at, resized ? kept * positions * f : 0);
         size_t rotation =
-            tower_place(&at, model_shape_rotates(g) ? (size_t)(t->patches * (g->width / g->heads)) * f : 0);
+            tower_place(&at, model_shape_rotates(g) ? (size_t)(t->rotated * model_shape_head_dim(g)) * f : 0);
         size_t mean = tower_place(&at, averaged ? B * D * f : 0);
         if (tower_pools_by_attention(t)) at = attn_pool_lay(t, &m->attn_pool, base, at);
         if (!pass) {
@@ -304,7 +330,7 @@ static int alloc_activations(struct tower *t, struct error *err)
         m->norm_rstd = m->norm_mean + normed;
         m->norm_hat = m->norm_hat_bytes ? base + norm_hat : NULL;
         m->projected = base + projected;
-        t->out = (float *)(void *)(base + out);
+        t->out = t->owns_loss ? NULL : (float *)(void *)(base + out);
         m->pooled = apart ? (void *)(base + pooled) : t->out;
         m->pos = (float *)(void *)(base + pos);
         m->dpos = (float *)(void *)(base + dpos);
@@ -322,25 +348,28 @@ static void lay_scratch(struct tower *t)
     const struct tower_options *o = &t->options;
     struct tower_memory *m = t->memory;
     bool frozen = o->gradients == GRADIENTS_NONE;
+    int parts = model_shape_parts(g);
     size_t e = dtype_bytes(o->compute), B = (size_t)o->batch, N = (size_t)t->tokens, R = B * N,
            D = (size_t)g->width;
     size_t F = (size_t)g->hidden, G = F * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1),
-           p = (size_t)(3 * g->patch * g->patch);
-    size_t at = 0, largest = 0;
-    m->t1_at = tower_place(&at, larger(R, 4 * B) * D * e); /* 4 B: image_backward.c, separate */
-    int parts = model_shape_parts(g);
+           p = (size_t)(3 * g->patch * g->patch), A = (size_t)model_shape_attn_width(g),
+           Q = (size_t)model_shape_qkv_width(g), heads = parts & PART_QK_NORM && !frozen ? Q : 0;
+    size_t at = 0, largest = 0, attention = (R * (A + Q) * e + 63) & ~(size_t)63;
+    m->t1_at = tower_place(&at, larger(R, 4 * B) * D * e);       /* 4 B: image_backward.c, separate */
     size_t inner = parts & PART_FFN_NORM && !frozen ? R * F : 0; /* input of the feed-forward's norm */
-    size_t region = larger(R * F + inner, (frozen ? 2 : 4) * R * D);
+    size_t region = larger(R * F + inner, frozen ? R * (A + D) : 0);
     region = larger(region, B * (size_t)t->patches * p) * e; /* patches */
+    region = larger(region, frozen ? 0 : attention + R * heads * e);
     size_t pool = tower_pools_by_attention(t) ? attn_pool_scratch(t) : 0;
-    region = larger(region, frozen ? 0 : tower_output_gradients(t) + pool);
+    region = larger(region, frozen || t->owns_loss ? m->loss.bytes : tower_output_gradients(t) + pool);
     m->region_at = tower_place(&at, region);
+    m->heads_at = m->region_at + attention;
     m->dx_at = tower_place(&at, R * D * sizeof(float)); /* the residual stream, and its gradient */
     size_t end = m->frozen_at = at;                     /* the gradients of a backward pass take its place */
     if (!tower_block_kept(t, 0)) lay_frozen_block(t, NULL, NULL, &end);
     if (!frozen) {
         m->td_at = tower_place(&at, R * D * e);
-        m->dh_at = tower_place(&at, o->saved == SAVED_8BIT ? R * larger(G, D) * e
+        m->dh_at = tower_place(&at, o->saved == SAVED_8BIT ? R * larger(G, A) * e
                                     : o->backward_twice    ? R * G * e
                                                            : 0);
     }
@@ -366,7 +395,7 @@ static void upload_resize(struct tower *t)
 static void upload_rotation(struct tower *t)
 {
     const struct model_shape *g = &t->model_shape;
-    size_t count = (size_t)(t->patches * (g->width / g->heads));
+    size_t count = (size_t)(t->rotated * model_shape_head_dim(g));
     float *table = xcalloc(count, sizeof *table);
     positions_rotation(g, table);
     t->device->upload(t->device, t->memory->rotation, table, count * sizeof *table);
@@ -381,12 +410,13 @@ static int supported(const struct tower *t, struct error *err)
     int64_t B = t->options.batch;
     struct operation_shape product = {OPERATION_GEMM, t->options.compute, .rows = B * t->tokens};
     struct operation_shape attention = {OPERATION_ATTENTION, t->options.compute, .B = B, .H = g->heads,
-                                        .dh = g->width / g->heads};
-    if (t->out_rows > 1 && tower_pools_by_attention(t))
+                                        .dh = model_shape_head_dim(g)};
+    bool patches = t->options.patch_tokens;
+    if (patches && tower_pools_by_attention(t))
         return error_set(err, EXIT_CONFIG, "loss.tokens: cls",
                          "loss.tokens includes the patch tokens, but the embedding is pooled by "
                          "attention");
-    if (t->out_rows > 1 && g->pool > POOL_CLS)
+    if (patches && g->pool > POOL_CLS)
         return error_set(err, EXIT_CONFIG, "set loss.tokens to cls, or pool to cls",
                          "loss.tokens includes the class and patch tokens, but the embedding is a "
                          "mean of them");
@@ -428,11 +458,13 @@ int tower_create(struct tower **tower, struct device *device, const struct model
     t->tokens = model_shape_tokens(model_shape);
     t->patches = model_shape_patches(model_shape);
     t->resized = model_shape_resizes(model_shape);
-    t->out_rows = options->patch_tokens ? 1 + t->patches : 1;
-    t->out_width = model_shape->classes > 0 ? model_shape->classes
-                   : options->target        ? options->target
-                                            : model_shape->out;
     t->owns_loss = t->family->model->owns_loss;
+    t->rotated = t->owns_loss ? t->tokens : t->patches;
+    t->out_rows = t->owns_loss ? t->tokens : options->patch_tokens ? 1 + t->patches : 1;
+    t->out_width = t->owns_loss               ? model_shape->vocabulary
+                   : model_shape->classes > 0 ? model_shape->classes
+                   : options->target          ? options->target
+                                              : model_shape->out;
     t->group_count = (int)model_shape->depth + 2;
     t->parameter_count = parameters_list(model_shape, options->target, &t->parameters);
     t->lowest = options->gradients == GRADIENTS_NONE ? t->group_count
@@ -454,6 +486,9 @@ int tower_create(struct tower **tower, struct device *device, const struct model
         tower_close(t);
         return code;
     }
+    if (t->owns_loss)
+        m->loss = lm_loss_layout(options->batch * t->tokens, model_shape->vocabulary,
+                                 options->loss_chunk ? options->loss_chunk : LM_LOSS_CHUNK);
     lay_scratch(t);
     if (t->resized) upload_resize(t);
     if (model_shape_rotates(model_shape)) upload_rotation(t);
@@ -467,6 +502,7 @@ void tower_close(struct tower *t)
     struct tower_memory *m = t->memory;
     device_free(t->device, m->activations);
     device_free(t->device, m->gradients);
+    device_free(t->device, m->tied_gradients);
     device_free(t->device, m->masters);
     device_free(t->device, m->weights);
     free(m->x);
@@ -496,9 +532,9 @@ void tower_bind_scratch(struct tower *t, void *scratch)
         struct block_activations *k = &m->kept[l];
         if (tower_block_kept(t, l)) k->attn = k->h = k->h8.x = m->scratch + m->dh_at;
     }
-    size_t attention =
-        (size_t)(t->options.batch * t->tokens * t->model_shape.width) * /* after its inner norm */
-        dtype_bytes(t->options.compute);
+    size_t attention = (size_t)(t->options.batch * t->tokens *
+                                model_shape_attn_width(&t->model_shape)) * /* after its norm */
+                       dtype_bytes(t->options.compute);
     for (int64_t l = 0; l < t->model_shape.depth && !tower_block_kept(t, l); l++) {
         size_t at = m->frozen_at;
         lay_frozen_block(t, &m->kept[l], m->scratch, &at);

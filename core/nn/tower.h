@@ -4,19 +4,21 @@
 #define MEOPT_NN_TOWER_H
 
 #include "core/nn/family.h"
+#include "core/nn/lm_loss.h"
 #include "kernels/codes8.h"
 
 /* Tensors of a block that are kept between forward and backward; t is the compute type. */
 struct block_activations {
     void *x_mid;     /* (R, D) input of the feed-forward, as x[l] is stored */
-    void *qkv;       /* t (R, 3D) */
-    void *attn;      /* t (R, D) attention output before its projection */
+    void *qkv;       /* t (R, (H + 2G) dh); rotated, except with norms of heads: then as it was before them */
+    void *attn;      /* t (R, H dh) attention output before its projection */
     void *h;         /* t (R, F) or (R, 2F): feed-forward before the activation */
     float *lse;      /* (B, H, N) */
     struct coded h8; /* with SAVED_8BIT: h; it and attn are decoded into scratch in turn */
     float *mean1, *rstd1, *mean2, *rstd2; /* (R), kept for each block even if the rest is recomputed */
     /* of some towers */
     float *attn_mean, *attn_rstd, *ffn_mean, *ffn_rstd; /* (R) of the norms inside the branches */
+    float *head_rstd;                                   /* (R, H + G) of the norms of heads */
     void *u1, *u2;                                      /* t (R, D) branches before their post-norms */
 };
 
@@ -36,10 +38,11 @@ struct tower_memory {
     struct parameter *roles[ROLE_COUNT];     /* outside the blocks; NULL if the family has none */
     struct parameter *(*blocks)[ROLE_COUNT]; /* (depth) */
     void *weights, *gradients, *masters;     /* one allocation each */
-    size_t *group_offset;                    /* of each group's gradients */
-    size_t *small_bytes;                     /* its F32 part, first, zeroed before a pass */
-    size_t *group_bytes;                     /* of all of it */
-    size_t *weight_offset, *weight_bytes;    /* of each group's weights */
+    void *tied_gradients; /* released: of the first group, whose table the head reads; NULL: not tied */
+    size_t *group_offset; /* of each group's gradients */
+    size_t *small_bytes;  /* its F32 part, first, zeroed before a pass */
+    size_t *group_bytes;  /* of all of it */
+    size_t *weight_offset, *weight_bytes; /* of each group's weights */
 
     void *activations; /* one allocation */
     /* The stream is stored as xhat of the norm that reads it, in fp16 or F32 (operations.h), or post-norm in
@@ -59,13 +62,15 @@ struct tower_memory {
     float *pos;             /* (1 + P, D), classless (P, D): resized position embedding, if it is resized */
     float *dpos;            /* its gradient */
     float *resize;          /* (1 + P, 1+pos_grid^2), classless (P, pos_grid^2) */
-    float *rotation;        /* (P, 2, dh/2) cosines and sines, if queries and keys are rotated */
+    float *rotation;        /* (rotated, 2, dh/2) cosines and sines, if queries and keys are rotated */
     struct attn_pool_activations attn_pool;
     float *mean; /* (B, D) averaged tokens, with any POOL_AVG... */
 
     /* scratch, bound by the caller; offsets set by tower.c */
     char *scratch;
     size_t dx_at, td_at, t1_at, region_at, dh_at, cast_at; /* dh_at: with SAVED_8BIT attn, h */
+    size_t heads_at;                                       /* q, k, v with norms of heads */
+    struct lm_loss_layout loss;                            /* of a language model, at region_at */
     size_t frozen_at;                                      /* a block that keeps nothing */
 };
 
@@ -110,6 +115,14 @@ static inline size_t tower_place(size_t *at, size_t bytes)
     return begin;
 }
 
+/* Bytes of the moments of a block's norms of heads. */
+static inline size_t tower_head_moments(const struct tower *t)
+{
+    const struct model_shape *g = &t->model_shape;
+    if (!(model_shape_parts(g) & PART_QK_NORM)) return 0;
+    return (size_t)(t->options.batch * t->tokens * (g->heads + model_shape_kv_heads(g))) * sizeof(float);
+}
+
 /* Quantization groups of (R, D) in 8 bits. */
 static inline size_t tower_groups(size_t R, size_t D) { return R * ((D + CODES8_GROUP - 1) / CODES8_GROUP); }
 
@@ -134,8 +147,19 @@ void image_embed_backward(const struct pass *pass);
 void tower_block(struct tower *tower, const struct batch *batch, int64_t block);
 void tower_block_backward(const struct pass *pass, int64_t block);
 
-/* q, k, v -> attention's output and its log-sum-exp. */
-void tower_attention(struct tower *tower, struct block_activations *kept, int64_t batch);
+void language_embed(struct tower *tower, const struct batch *batch);
+void language_head(struct tower *tower, const struct batch *batch);
+void language_head_backward(const struct pass *pass);
+void language_embed_backward(const struct pass *pass);
+/* The head's matrix: its own, or the token table. */
+const struct parameter *language_matrix(const struct tower *tower);
+
+/* Returns what the attention reads: the kept q, k, v, or with norms of heads a normalized and rotated copy in
+ * scratch. */
+void *tower_queries(struct tower *tower, const struct batch *batch, int64_t block);
+/* The same -> attention's output and its log-sum-exp. */
+void tower_attention(struct tower *tower, const struct batch *batch, const void *qkv,
+                     struct block_activations *kept);
 /* act (R, F) = the activation of h of that block. */
 void tower_activation(struct tower *tower, int64_t block, const void *h, void *act, int64_t R);
 /* Encodes the tensors that are kept in 8 bits, and decodes them into scratch; no effect on other tensors. */
@@ -155,7 +179,11 @@ void tower_norm(struct tower *tower, const void *x, const struct parameter *w, c
                 void *y, float *mean, float *rstd, int64_t R, int64_t D);
 /* Applies rotary positions to q and k in place, or the inverse to their gradients; no effect without rotary
  * positions. */
-void tower_rotate(struct tower *tower, void *qkv, int64_t batch, bool inverse);
+void tower_rotate(struct tower *tower, const struct batch *batch, void *qkv, bool inverse);
+static inline bool tower_tied(const struct tower *tower)
+{
+    return tower->owns_loss && tower->model_shape.tied;
+}
 static inline bool tower_post_norm(const struct tower *tower)
 {
     return tower->model_shape.norms == POST_NORM;

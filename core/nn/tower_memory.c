@@ -8,9 +8,14 @@
 
 bool tower_explains(const char *allocation)
 {
-    static const char *const names[] = {
-        "tower weights", "fp32 master weights", "gradients of one block", "gradients of two blocks",
-        "gradients",     "activations",         "teacher outputs"};
+    static const char *const names[] = {"tower weights",
+                                        "fp32 master weights",
+                                        "gradients of one block",
+                                        "gradients of two blocks",
+                                        "gradients",
+                                        "activations",
+                                        "teacher outputs",
+                                        "gradients of the tied token table"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(names[i], allocation) == 0) return true;
     return false;
@@ -37,13 +42,14 @@ static void explain_gradients(const struct tower *t, tower_tensor report, void *
     const struct tower_memory *m = t->memory;
     int shown = -1;
     if (o->gradients == GRADIENTS_NONE) return;
-    for (int g = 0; g < t->group_count && o->gradients == GRADIENTS_RELEASE; g++)
+    for (int g = m->tied_gradients ? 1 : 0; g < t->group_count && o->gradients == GRADIENTS_RELEASE; g++)
         if (shown < 0 || m->group_bytes[g] > m->group_bytes[shown]) shown = g;
     int buffers = o->gradients == GRADIENTS_RELEASE && o->gradient_buffers == 2 ? 2 : 1;
     for (int i = 0; i < t->parameter_count; i++) {
         const struct parameter *p = &t->parameters[i];
-        if (!p->trained || (shown >= 0 && p->group != shown)) continue;
-        for (int k = 0; k < buffers; k++)
+        bool tied = m->tied_gradients && p->group == 0;
+        if (!p->trained || (shown >= 0 && p->group != shown && !tied)) continue;
+        for (int k = 0; k < (tied ? 1 : buffers); k++)
             report(context, MEMORY_GRADIENTS, p->name, (size_t)p->count * dtype_bytes(p->grad_type));
     }
 }
@@ -53,7 +59,8 @@ static void explain_block(const struct tower *t, int64_t block, tower_tensor rep
     const struct model_shape *g = &t->model_shape;
     const struct tower_options *o = &t->options;
     size_t R = (size_t)(o->batch * t->tokens), D = (size_t)g->width, e = dtype_bytes(o->compute),
-           G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
+           G = (size_t)g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1),
+           A = (size_t)model_shape_attn_width(g), Q = (size_t)model_shape_qkv_width(g);
     int parts = model_shape_parts(g);
     size_t norms = (parts & PART_ATTN_NORM ? 1 : 0) + (parts & PART_FFN_NORM ? 1 : 0);
     bool coded = o->saved == SAVED_8BIT;
@@ -61,12 +68,13 @@ static void explain_block(const struct tower *t, int64_t block, tower_tensor rep
         const char *name;
         size_t bytes;
     } kept[] = {{"stream after attention", R * D * e},
-                {"queries, keys, values", 3 * R * D * e},
-                {"attention", coded ? 0 : R * D * e},
+                {"queries, keys, values", R * Q * e},
+                {"attention", coded ? 0 : R * A * e},
                 {"feed-forward before its activation",
                  coded ? R * G + tower_groups(R, G) * (sizeof(uint32_t) + sizeof(uint16_t)) : R * G * e},
                 {"attention sums", (size_t)(o->batch * g->heads * t->tokens) * sizeof(float)},
                 {"means of inner norms", 2 * norms * R * sizeof(float)},
+                {"norms of heads", tower_head_moments(t)},
                 {"branches before their norms", tower_post_norm(t) ? 2 * R * D * e : 0}};
     char name[96];
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
@@ -83,14 +91,14 @@ static void explain_ends(const struct tower *t, tower_tensor report, void *conte
     bool frozen = o->gradients == GRADIENTS_NONE;
     size_t B = (size_t)o->batch, D = (size_t)g->width, e = dtype_bytes(o->compute), f = sizeof(float),
            rows = B * (size_t)t->out_rows, normed = (size_t)tower_normed_rows(t),
-           pooled = (size_t)model_shape_pooled(g),
-           kept = (size_t)model_shape_position_rows(g, g->image / g->patch),
-           stored = (size_t)model_shape_position_rows(g, g->pos_grid);
+           pooled = (size_t)model_shape_pooled(g), out = t->owns_loss ? 0 : (size_t)t->out_width,
+           kept = t->resized ? (size_t)model_shape_position_rows(g, g->image / g->patch) : 0,
+           stored = t->resized ? (size_t)model_shape_position_rows(g, g->pos_grid) : 0;
     report(context, o->activations_class, "means of the last norm", 2 * normed * f);
     report(context, o->activations_class, "input of the last norm", t->memory->norm_hat_bytes);
     report(context, o->activations_class, "output",
            rows * ((t->memory->pooled == t->out ? 0 : pooled * e) +
-                   (t->memory->roles[ROLE_HEAD_W] ? (size_t)g->out * e : 0) + (size_t)t->out_width * f));
+                   (t->memory->roles[ROLE_HEAD_W] ? (size_t)g->out * e : 0) + out * f));
     if (tower_averages_first(t) || tower_averages_last(t))
         report(context, o->activations_class, "mean of the tokens", B * D * f);
     if (tower_pools_by_attention(t))
@@ -100,7 +108,8 @@ static void explain_ends(const struct tower *t, tower_tensor report, void *conte
                kept * D * f * (frozen || t->lowest > 0 ? 1 : 2));
     if (t->resized) report(context, o->activations_class, "matrix that resizes positions", kept * stored * f);
     if (model_shape_rotates(g))
-        report(context, o->activations_class, "rotations", (size_t)(t->patches * (g->width / g->heads)) * f);
+        report(context, o->activations_class, "rotations",
+               (size_t)(t->rotated * model_shape_head_dim(g)) * f);
 }
 
 static void explain_activations(const struct tower *t, tower_tensor report, void *context)

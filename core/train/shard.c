@@ -17,7 +17,7 @@ struct shard {
     const struct partition *cut;
     char *own;      /* this rank's parts of all groups */
     size_t *own_at; /* (groups) */
-    struct slot slots[2];
+    struct slot slots[WEIGHT_BUFFERS];
 };
 
 static size_t own_bytes(const struct partition *cut, int group)
@@ -31,8 +31,8 @@ int shard_make(struct shard **shard, struct tower *tower, struct comm *ranks, co
 {
     struct shard *s = *shard = xcalloc(1, sizeof *s);
     size_t bytes = 0;
-    *s = (struct shard){
-        .tower = tower, .ranks = ranks, .cut = cut, .slots = {{s, .group = -1}, {s, .group = -1}}};
+    *s = (struct shard){.tower = tower, .ranks = ranks, .cut = cut};
+    for (int i = 0; i < WEIGHT_BUFFERS; i++) s->slots[i] = (struct slot){s, .group = -1};
     s->own_at = xcalloc((size_t)tower->group_count, sizeof *s->own_at);
     for (int group = 0; group < tower->group_count; group++) {
         s->own_at[group] = bytes;
@@ -66,7 +66,7 @@ void *shard_part(const struct shard *s, int parameter)
 
 void shard_invalidate(struct shard *s, int group)
 {
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < WEIGHT_BUFFERS; i++)
         if (group < 0 || s->slots[i].group == group) s->slots[i].group = -1;
 }
 
@@ -82,7 +82,7 @@ static int shard_gather(struct comm *comm, void *context, struct error *err)
 
 static struct slot *slot_of(struct shard *s, int group)
 {
-    return &s->slots[group % s->tower->options.weight_buffers];
+    return &s->slots[tower_weight_buffer(s->tower, group)];
 }
 
 /* Starts to gather a group. comm_begin orders it after the operations issued so far, which may read the
@@ -109,7 +109,7 @@ int shard_fetch(void *context, int group, int next, struct error *err)
 int shard_end(struct shard *s, struct error *err)
 {
     int code = 0;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < WEIGHT_BUFFERS; i++) {
         struct error other;
         int ended = comm_end(s->ranks, &s->slots[i].job, &other);
         if (!ended) continue;

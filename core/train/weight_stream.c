@@ -38,7 +38,7 @@ struct weight_stream {
     struct tower *tower;
     size_t *at; /* (groups) offset of each group in the store */
     size_t bytes;
-    struct slot slots[2];
+    struct slot slots[WEIGHT_BUFFERS];
     enum memory_place place;
 
     char *host; /* card: the store in pinned memory */
@@ -58,7 +58,10 @@ struct weight_stream {
     double waited;
 };
 
-static struct slot *slot_of(struct weight_stream *s, int group) { return &s->slots[group % 2]; }
+static struct slot *slot_of(struct weight_stream *s, int group)
+{
+    return &s->slots[tower_weight_buffer(s->tower, group)];
+}
 
 static size_t parameter_bytes(const struct parameter *p)
 {
@@ -208,7 +211,7 @@ static int with_retry(int (*operation)(struct weight_stream *, int, struct error
 static struct slot *next_slot(struct weight_stream *s)
 {
     struct slot *first = NULL;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < WEIGHT_BUFFERS; i++) {
         struct slot *slot = &s->slots[i];
         if (slot->wanted >= 0 && (!first || slot->turn < first->turn)) first = slot;
     }
@@ -291,7 +294,7 @@ static int make_host(struct weight_stream *s, struct error *err)
     memset(s->host, 0, s->bytes);
     int code = q->create(dev, &s->copies, err);
     if (!code) code = q->event_create(dev, &s->issued, err);
-    for (int i = 0; i < 2 && !code; i++) code = q->event_create(dev, &s->slots[i].arrived, err);
+    for (int i = 0; i < WEIGHT_BUFFERS && !code; i++) code = q->event_create(dev, &s->slots[i].arrived, err);
     return code;
 }
 
@@ -328,10 +331,8 @@ int weight_stream_open(struct weight_stream **stream, struct tower *tower, const
 {
     struct device *dev = tower->device;
     struct weight_stream *s = *stream = xcalloc(1, sizeof *s);
-    *s = (struct weight_stream){.tower = tower,
-                                .fd = -1,
-                                .direct = -1,
-                                .slots = {{.held = -1, .wanted = -1}, {.held = -1, .wanted = -1}}};
+    *s = (struct weight_stream){.tower = tower, .fd = -1, .direct = -1};
+    for (int i = 0; i < WEIGHT_BUFFERS; i++) s->slots[i].held = s->slots[i].wanted = -1;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
     s->at = xcalloc((size_t)tower->group_count, sizeof *s->at);
@@ -365,7 +366,7 @@ void weight_stream_close(struct weight_stream *s)
     }
     dev->streams->destroy(dev, s->copies); /* after its work */
     dev->streams->event_destroy(dev, s->issued);
-    for (int i = 0; i < 2; i++) dev->streams->event_destroy(dev, s->slots[i].arrived);
+    for (int i = 0; i < WEIGHT_BUFFERS; i++) dev->streams->event_destroy(dev, s->slots[i].arrived);
     dev->streams->host_free(dev, s->host);
     tower_bind_weights(s->tower, NULL, NULL);
     device_offloaded(dev, s->place, s->tower->options.weights_class, account(s, false));

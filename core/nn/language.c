@@ -1,0 +1,123 @@
+/* The ends of a decoder language model: tokens -> residual stream, and residual stream -> loss. Logits (R, V)
+ * are never stored as a whole (lm_loss.h), so the loss and its gradient are computed together in backward. */
+#include "core/nn/tower.h"
+
+#include <assert.h>
+
+/* x = table[token] (+ positions[place in the document]) */
+void language_embed(struct tower *t, const struct batch *in)
+{
+    const struct model_shape *g = &t->model_shape;
+    const struct parameter *table = t->memory->roles[ROLE_TOKENS];
+    t->device->ops->token_embed(t->device,
+                                &(struct token_embedding){.type = table->weight_type,
+                                                          .tokens = in->input,
+                                                          .table = table->weight,
+                                                          .positions = f32(t->memory->roles[ROLE_POS]),
+                                                          .begins = in->begins,
+                                                          .y = tower_stream(t),
+                                                          .R = in->count * t->tokens,
+                                                          .N = t->tokens,
+                                                          .D = g->width,
+                                                          .rows = g->vocabulary});
+}
+
+/* The table's gradient adds to that of the head if they are one matrix, or to an earlier micro-batch. */
+void language_embed_backward(const struct pass *pass)
+{
+    struct tower *t = pass->tower;
+    const struct model_shape *g = &t->model_shape;
+    const struct parameter *table = t->memory->roles[ROLE_TOKENS], *positions = t->memory->roles[ROLE_POS];
+    t->device->ops->token_embed_gradient(
+        t->device, &(struct token_embedding_gradient){.type = table->grad_type,
+                                                      .tokens = pass->batch->input,
+                                                      .order = pass->batch->order,
+                                                      .begins = pass->batch->begins,
+                                                      .dx = tower_stream(t),
+                                                      .dtable = table->grad,
+                                                      .dpositions = positions ? positions->grad : NULL,
+                                                      .R = pass->batch->count * t->tokens,
+                                                      .N = t->tokens,
+                                                      .D = g->width,
+                                                      .rows = g->vocabulary,
+                                                      .add = !pass->first || g->tied});
+}
+
+/* The last norm; its output stays for the loss. */
+void language_head(struct tower *t, const struct batch *in)
+{
+    struct tower_memory *m = t->memory;
+    struct layernorm norm = tower_stream_norm(t, m->roles[ROLE_NORM_W], m->roles[ROLE_NORM_B], m->norm_hat,
+                                              m->norm_mean, m->norm_rstd, in->count * t->tokens);
+    norm.y = m->pooled;
+    norm.hat_type = m->norm_type;
+    t->device->ops->layernorm_forward(t->device, &norm);
+}
+
+const struct parameter *language_matrix(const struct tower *t)
+{
+    return t->memory->roles[ROLE_LM_HEAD] ? t->memory->roles[ROLE_LM_HEAD] : t->memory->roles[ROLE_TOKENS];
+}
+
+static struct lm_loss loss_of(struct tower *t, const struct batch *in)
+{
+    const struct parameter *w = language_matrix(t);
+    return (struct lm_loss){.type = t->options.compute,
+                            .x = t->memory->pooled,
+                            .weights = tower_matrix(t, w),
+                            .labels = in->labels,
+                            .weight = in->weight,
+                            .smoothing = in->smoothing,
+                            .sums = in->sums,
+                            .R = in->count * t->tokens,
+                            .D = t->model_shape.width,
+                            .V = t->model_shape.vocabulary,
+                            .scratch = t->memory->scratch + t->memory->region_at};
+}
+
+void tower_evaluate(struct tower *t, const struct batch *in)
+{
+    assert(t->owns_loss);
+    struct lm_loss loss = loss_of(t, in);
+    lm_loss(t->device, &loss, &t->memory->loss);
+}
+
+/* labels -> sums and dx. y = norm(x), logits = y W^T: dy in the place of dx, dW, then dx = dnorm(dy). */
+void language_head_backward(const struct pass *pass)
+{
+    struct tower *t = pass->tower;
+    struct tower_memory *m = t->memory;
+    const struct parameter *w = language_matrix(t), *norm_w = m->roles[ROLE_NORM_W],
+                           *norm_b = m->roles[ROLE_NORM_B];
+    struct lm_loss loss = loss_of(t, pass->batch);
+    loss.dx = tower_stream(t);
+    loss.dweights = w->trained ? w->grad : NULL;
+    loss.dweights_type = w->grad_type;
+    loss.add = !pass->first;
+    lm_loss(t->device, &loss, &m->loss);
+    t->device->ops->layernorm_backward(t->device,
+                                       &(struct layernorm_gradient){.type = DTYPE_F32,
+                                                                    .x_type = m->norm_type,
+                                                                    .dy = loss.dx,
+                                                                    .x = m->norm_hat,
+                                                                    .x_stride = loss.D,
+                                                                    .weight = f32(norm_w),
+                                                                    .rstd = m->norm_rstd,
+                                                                    .dweight = norm_w->grad,
+                                                                    .dbias = norm_b ? norm_b->grad : NULL,
+                                                                    .R = loss.R,
+                                                                    .D = loss.D,
+                                                                    .to = loss.dx,
+                                                                    .rms = t->family->rms});
+}
+
+void tower_logits(struct tower *t, const int64_t *rows, int64_t count, float *logits)
+{
+    const struct parameter *w = language_matrix(t);
+    int64_t D = t->model_shape.width, V = t->model_shape.vocabulary;
+    size_t row = (size_t)D * dtype_bytes(t->options.compute);
+    assert(t->owns_loss);
+    for (int64_t i = 0; i < count; i++)
+        tower_linear(t, (char *)t->memory->pooled + (size_t)rows[i] * row, w, NULL, logits + i * V, DTYPE_F32,
+                     1);
+}
