@@ -3,6 +3,7 @@
 #include "cli/command.h"
 #include "cli/commands/export_directory.h"
 #include "cli/commands/export_hf.h"
+#include "cli/commands/export_shards.h"
 #include "cli/run_average.h"
 #include "cli/run_name.h"
 #include "cli/run_weights.h"
@@ -32,6 +33,7 @@ struct task {
     enum format format;
     bool bf16, no_head, average;
     bool described; /* heads and activation are known: not for runs made before meta.json had them */
+    double shard_bytes;
     char *out;
     struct checkpoint from;
     struct config config;
@@ -96,6 +98,7 @@ static void report_head(const struct task *t)
 /* Warns if the library resizes the stored positions by a method different from that of the training. */
 static void report_positions(const struct task *t)
 {
+    if (model_shape_language(&t->model_shape)) return;
     long long stored = (long long)(t->model_shape.pos_grid * t->model_shape.patch),
               seen = (long long)t->config.data.image_size;
     bool timm = t->format == FORMAT_TIMM || t->model_shape.registers; /* transformers does the same there */
@@ -164,10 +167,9 @@ static int write_directory(const struct task *t, const struct rename_keys *r, co
     code = t->merge ? export_hf_copy(d.side, t->merge, err)
                     : export_hf_write(d.side, &t->model_shape, t->classes, &t->config, t->bf16, err);
     if (code && !err->file[0]) error_at(err, t->from.directory, 0, 0);
-    char *path = path_join(d.side, "model.safetensors");
     if (!code)
-        code = weights_write_safetensors(path, rename_keys_rows(r), rename_keys_count(r), metadata, err);
-    free(path);
+        code = export_shards_write(d.side, rename_keys_rows(r), rename_keys_count(r), metadata,
+                                   t->shard_bytes, err);
     return export_directory_end(&d, code, err);
 }
 
@@ -216,6 +218,7 @@ static int export_in(const struct arguments *args, const char *run, struct error
                      .merge = argument_text(args, "merge", NULL),
                      .bf16 = strcmp(argument_text(args, "dtype", "fp32"), "bf16") == 0,
                      .no_head = argument_flag(args, "no-head"),
+                     .shard_bytes = 1e9 * argument_real(args, "shard-size", 5),
                      .average = argument_flag(args, "ema")};
     while (strcmp(formats[t.format].name, format) != 0) t.format++;
     if (t.format == FORMAT_OPENCLIP && !t.merge)
@@ -261,6 +264,8 @@ static const struct option options[] = {
     {"no-head", 0, OPTION_FLAG, NULL, NULL, 0, 0, "leave out the distillation head or classifier"},
     {"ema", 0, OPTION_FLAG, NULL, NULL, 0, 0, "write the average of the weights (train.ema)"},
     {"dtype", 0, OPTION_TEXT, "TYPE", "fp32|bf16", 0, 0, "type of the student's values (default fp32)"},
+    {"shard-size", 0, OPTION_REAL, "GB", NULL, 1e-6, 1e6,
+     "hf: largest file of weights, in 1e9 bytes (default 5)"},
     {"out", 'o', OPTION_TEXT, "FILE", NULL, 0, 0,
      "output file (default in RUN: student.FORMAT for pt and safetensors)"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},

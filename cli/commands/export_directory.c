@@ -1,5 +1,7 @@
 /* Replaces a directory atomically: see export_directory.h. */
 #include "cli/commands/export_directory.h"
+#include "cli/commands/export_language.h"
+#include "cli/commands/export_shards.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/base/platform.h"
@@ -16,24 +18,25 @@
 /* Returns whether the directory has only files of an export, and weights with its metadata. */
 static bool is_export(const char *path)
 {
-    static const char *const names[] = {".", "..", "config.json", "preprocessor_config.json",
-                                        "model.safetensors"};
+    static const char *const names[] = {
+        ".", "..", "config.json", "preprocessor_config.json", "model.safetensors", EXPORT_INDEX};
     bool only = true;
     DIR *dir = opendir(path);
     const struct dirent *entry;
     while (dir && (entry = readdir(dir)) != NULL) {
-        bool known = false;
+        int file, files, end = 0;
+        bool known = export_language_file(entry->d_name) ||
+                     (sscanf(entry->d_name, "model-%5d-of-%5d.safetensors%n", &file, &files, &end) == 2 &&
+                      end > 0 && !entry->d_name[end]);
         for (size_t i = 0; i < sizeof names / sizeof *names; i++)
             known |= strcmp(entry->d_name, names[i]) == 0;
         only &= known;
     }
     if (!dir) return false;
     closedir(dir);
-    char *model = path_join(path, "model.safetensors");
     struct weights *weights = NULL;
-    bool ours = only && weights_open(&weights, model, NULL) == 0 && weights_metadata(weights, "meopt.heads");
+    bool ours = only && weights_open(&weights, path, NULL) == 0 && weights_metadata(weights, "meopt.heads");
     weights_close(weights);
-    free(model);
     return ours;
 }
 

@@ -1,6 +1,7 @@
 /* Configurations for transformers: of towers (CLIPVisionConfig, Dinov2Config, Dinov2WithRegistersConfig,
  * ...) and of images (CLIPImageProcessor, BitImageProcessor, ...). See export_hf.h. */
 #include "cli/commands/export_hf.h"
+#include "cli/commands/export_language.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
@@ -196,6 +197,8 @@ static json_t *images(const struct config *config)
 int export_hf_write(const char *directory, const struct model_shape *g, const json_t *classes,
                     const struct config *config, bool bf16, struct error *err)
 {
+    if (model_shape_language(g))
+        return export_language_write(directory, g, config->model_s.weight, bf16, err);
     int ratio = ratio_of(g);
     struct key_map as;
     bool plain = names_library(&as, LIBRARY_TRANSFORMERS, g) && names_plain(&as),
@@ -250,5 +253,5 @@ int export_hf_copy(const char *directory, const char *original, struct error *er
         free(path);
     }
     free(from);
-    return code;
+    return code ? code : export_language_tokenizer(directory, original, err);
 }

@@ -208,7 +208,7 @@ static int read_rope(struct language_config *c, const json_t *root, struct error
     r->scaling = (enum rope_scaling)kind;
     if (!kind) return 0;
     code = read_number(rope, "factor", 1, &r->factor, err);
-    if (!code)
+    if (!code && kind != ROPE_LINEAR)
         code = read_number(rope, "original_max_position_embeddings", (double)c->positions, &r->original, err);
     if (!code && kind == ROPE_YARN) return read_yarn(c, rope, err);
     if (!code && kind == ROPE_LLAMA3) {

@@ -1,0 +1,18 @@
+/* Writes what transformers needs next to the weights of a language model: config.json, generation_config.json
+ * and the files of the tokenizer. */
+#ifndef MEOPT_CLI_COMMANDS_EXPORT_LANGUAGE_H
+#define MEOPT_CLI_COMMANDS_EXPORT_LANGUAGE_H
+
+#include "core/nn/nn.h"
+
+/* original: the model that the run began with, a directory or a file in one; "": none. Its tokenizer is
+ * copied, and the numbers of its special tokens. EXIT_CONFIG if transformers has no class for such a
+ * model. */
+int export_language_write(const char *directory, const struct model_shape *model_shape, const char *original,
+                          bool bf16, struct error *err);
+/* Copies the tokenizer's files that exist next to a model. */
+int export_language_tokenizer(const char *directory, const char *original, struct error *err);
+/* Returns whether a file of that name is one of these. */
+bool export_language_file(const char *name);
+
+#endif

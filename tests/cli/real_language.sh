@@ -1,0 +1,13 @@
+#!/bin/sh
+# Language models that meopt exports load strictly in transformers' classes, and these compute what their definition says of
+# meopt's own file: GPT-2, Llama with scaled positions, Mistral, Qwen2 with a window, Qwen3.
+# Needs a Python with torch, transformers and safetensors (python.sh).
+set -eu
+set -- torch transformers safetensors
+. "$MEOPT_SOURCE/tests/tools/python.sh"
+. "$MEOPT_SOURCE/tests/lib.sh"
+export HF_HUB_OFFLINE=1 OMP_NUM_THREADS=2
+mkdir "$work/exported"
+"$MEOPT_BUILD/tests/test_language_export" "$work/exported" >"$work/out" 2>&1 || fail "$(cat "$work/out")"
+"$python" "$MEOPT_SOURCE/tests/tools/load_language.py" "$work/exported" >"$work/out" 2>&1 || fail "$(tail -20 "$work/out")"
+[ "$(grep -c 'largest difference' "$work/out")" -ge 8 ] || fail "fewer models than written: $(cat "$work/out")"

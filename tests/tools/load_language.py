@@ -1,0 +1,97 @@
+"""Loads exported language models with transformers and compares their logits with a plain computation.
+
+    python load_language.py DIRECTORY      each directory in it next to a file NAME.safetensors of MEOpt
+"""
+
+import json
+import math
+import os
+import sys
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+TOKENS = torch.tensor([[3, 79, 0, 41, 41, 7, 12, 60, 33, 5, 18, 2, 77, 64, 9, 50, 31, 22, 1, 3]])
+
+
+def norm(x, w, b, eps):
+    if b is not None:
+        return torch.nn.functional.layer_norm(x, (x.shape[-1],), w, b, eps)
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * w
+
+
+def rotate(x, inverse, scale):
+    angles = torch.arange(x.shape[-2]).float()[:, None] * inverse[None]
+    cos, sin = torch.cat([angles.cos()] * 2, -1) * scale, torch.cat([angles.sin()] * 2, -1) * scale
+    half = x.shape[-1] // 2
+    return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
+
+
+def logits(t, c, rope):
+    """The definition, with the names and the layout of MEOpt's own files."""
+    gpt = c["model_type"] == "gpt2"
+    names = {
+        True: ("transformer.h.{}.", "ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj"),
+        False: ("model.layers.{}.", "input_layernorm", "self_attn.qkv_proj", "self_attn.o_proj",
+                "post_attention_layernorm", "mlp.gate_up_proj", "mlp.down_proj"),
+    }[gpt]
+    table = t["transformer.wte.weight" if gpt else "model.embed_tokens.weight"]
+    depth = c["n_layer"] if gpt else c["num_hidden_layers"]
+    heads = c["n_head"] if gpt else c["num_attention_heads"]
+    groups = heads if gpt else c["num_key_value_heads"]
+    dim = c["n_embd"] // heads if gpt else c["head_dim"]
+    eps = c["layer_norm_epsilon"] if gpt else c["rms_norm_eps"]
+    n = TOKENS.shape[1]
+    i, j = torch.arange(n)[:, None], torch.arange(n)[None]
+    window = c.get("sliding_window") or n
+    mask = (j <= i) & (j > i - window)
+    x = table[TOKENS[0]]
+    if gpt:
+        x = x + t["transformer.wpe.weight"][:n]
+    for block in range(depth):
+        get = lambda name, end: t.get(names[0].format(block) + name + end)
+        linear = lambda x, name: torch.nn.functional.linear(x, get(name, ".weight"), get(name, ".bias"))
+        y = norm(x, get(names[1], ".weight"), get(names[1], ".bias"), eps)
+        qkv = linear(y, names[2]).view(n, heads + 2 * groups, dim).transpose(0, 1)
+        q, k, v = qkv[:heads], qkv[heads:heads + groups], qkv[heads + groups:]
+        if get("self_attn.q_norm", ".weight") is not None:
+            q = norm(q, get("self_attn.q_norm", ".weight"), None, eps)
+            k = norm(k, get("self_attn.k_norm", ".weight"), None, eps)
+        if rope is not None:
+            q, k = rotate(q, *rope), rotate(k, *rope)
+        k, v = (z.repeat_interleave(heads // groups, 0) for z in (k, v))
+        scores = (q @ k.transpose(1, 2) / math.sqrt(dim)).masked_fill(~mask, -math.inf)
+        x = x + linear((scores.softmax(-1) @ v).transpose(0, 1).reshape(n, -1), names[3])
+        y = linear(norm(x, get(names[4], ".weight"), get(names[4], ".bias"), eps), names[5])
+        if gpt:
+            tanh = c["activation_function"] == "gelu_new"
+            y = torch.nn.functional.gelu(y, approximate="tanh" if tanh else "none")
+        else:
+            y = torch.nn.functional.silu(y[:, : y.shape[1] // 2]) * y[:, y.shape[1] // 2 :]
+        x = x + linear(y, names[6])
+    end = "transformer.ln_f" if gpt else "model.norm"
+    x = norm(x, t[end + ".weight"], t.get(end + ".bias"), eps)
+    return x @ t.get("lm_head.weight", table).T
+
+
+for name in sorted(os.listdir(sys.argv[1])):
+    path = os.path.join(sys.argv[1], name)
+    if not os.path.isdir(path) or not os.path.exists(path + ".safetensors"):
+        continue
+    config = json.load(open(os.path.join(path, "config.json")))
+    model, info = AutoModelForCausalLM.from_pretrained(
+        path, output_loading_info=True, dtype=torch.float32, attn_implementation="eager"
+    )
+    model.eval()
+    found = {k: v for k, v in info.items() if v}
+    assert not found, (name, found)
+    assert type(model).__name__ == config["architectures"][0], (name, type(model))
+    rotary = getattr(model.model if hasattr(model, "model") else model, "rotary_emb", None)
+    rope = None if rotary is None else (rotary.inv_freq.float(), rotary.attention_scaling)
+    with torch.no_grad():
+        out = model(TOKENS).logits[0]
+        own = logits(load_file(path + ".safetensors"), config, rope)
+    worst = (out - own).abs().max().item()
+    print(f"{name}: {type(model).__name__}, largest difference {worst:.2g}")
+    assert worst < 1e-4 * max(1, own.abs().max().item()), name
