@@ -160,7 +160,9 @@ static const char images_text[] =
 static const char classes_text[] =
     ".Sh CLASSES\n"
     "With\n"
-    ".Ic train.objective No classify\n"
+    ".Ic train.objective No classify ,\n"
+    "or\n"
+    ".Ic train.eval No knn ,\n"
     "each image has a class.\n"
     "It comes from\n"
     ".Bl -bullet -compact\n"
@@ -210,6 +212,28 @@ static const char classes_text[] =
     "mix rows 2k and 2k + 1 of the global batch, after normalisation, each with a share of its own.\n"
     "All are functions of train.seed, the step and the position in the global batch, whatever the number "
     "of ranks and workers.\n";
+
+static const char evaluation_text[] =
+    ".Sh EVALUATION\n"
+    "With\n.Cm data.val\nthe images there are evaluated after every\n.Cm train.eval_every\nepochs and after "
+    "the last step.\n"
+    "A classifier has loss, top-1 and top-5, a distillation the loss and the cosine to the teacher.\n"
+    ".Cm data.val\nof a distillation cannot be used with\n.Cm train.cache_teacher .\n"
+    ".Pp\n"
+    "With\n.Ic train.eval No knn\na distillation also has the score of DINO: knn_top1 and knn_top5 of "
+    "weighted "
+    "nearest neighbours (arXiv:1805.01978, arXiv:2104.14294).\n"
+    "The features are the student's pooled rows before projection and head.\n"
+    "An image's 20 nearest training images by cosine vote for their classes, each with exp(cosine / 0.07).\n"
+    "The images of\n.Cm data.root\nand\n.Cm data.val\nneed classes for that, as above; the training does not "
+    "read them.\n"
+    "If there are more than\n.Cm train.knn_bank\ntraining images, the list is divided into as many equal "
+    "ranges, and train.seed draws one image of each.\n"
+    "Their features are computed before each evaluation, without augmentation, and each rank holds all of "
+    "them.\n"
+    "The best checkpoint is then that with the best knn_top1.\n"
+    ".Pp\n"
+    "Ranks share the images; the figures are the same on any number of ranks.\n";
 
 static const char activations_text[] =
     ".Sh ACTIVATIONS\n"
@@ -284,6 +308,7 @@ static int man_run(const struct arguments *args, struct error *err)
     }
     fputs(images_text, stdout);
     fputs(classes_text, stdout);
+    fputs(evaluation_text, stdout);
     fputs(activations_text, stdout);
     fputs(".Sh EXAMPLES\nThe shipped configurations are commented:\n.Dl meopt config new eva_clip\n.Sh SEE "
           "ALSO\n"

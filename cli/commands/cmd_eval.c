@@ -24,7 +24,9 @@ struct eval {
     bool average; /* its average of the weights, instead of the weights */
     struct device *device;
     struct trainer *trainer;
-    struct data *train, *data; /* images of data.root, whose classes count, and of data.val */
+    struct data *train; /* images of data.root */
+    struct validation_data data;
+    const struct data *labelled; /* the images whose classes count */
     struct class_count *classes;
     struct evaluation found;
     double seconds;
@@ -36,7 +38,7 @@ static int read_config(struct eval *e, const struct arguments *args, struct erro
     struct config *c = &e->config;
     int code = run_weights_config(c, &e->run, args->operands, args->operand_count, err);
     if (code) return code;
-    if (argument_text(args, "per-class", NULL) && !objective_of(c)->labels)
+    if (argument_text(args, "per-class", NULL) && !objective_of(c)->labels && c->train.eval != TRAIN_EVAL_KNN)
         return error_set(err, EXIT_CONFIG, "leave --per-class out", "train.objective %s has no classes",
                          objective_of(c)->name);
     e->average = argument_flag(args, "ema");
@@ -94,14 +96,18 @@ static int open_all(struct eval *e, bool by_class, struct error *err)
     if (!code) code = data_open(&e->train, &options, err);
     image_list_free(&list);
     if (!code) code = train_open_validation(&e->data, c, e->train, 0, 1, e->trainer->micro, err);
-    if (!code && by_class) e->classes = xcalloc((size_t)e->trainer->student->out_width, sizeof *e->classes);
+    e->labelled = e->data.bank ? e->data.bank : e->train;
+    if (!code && by_class) {
+        int64_t width = e->trainer->student->out_width, classes = data_classes(e->labelled);
+        e->classes = xcalloc((size_t)(width > classes ? width : classes), sizeof *e->classes);
+    }
     return code;
 }
 
 static int evaluate(struct eval *e, struct error *err)
 {
     double begin = clock_seconds();
-    int code = trainer_evaluate(e->trainer, e->data, &e->found, e->classes, err);
+    int code = trainer_evaluate(e->trainer, &e->data, &e->found, e->classes, err);
     e->seconds = clock_seconds() - begin;
     if (code || isfinite(e->found.metrics[0].value)) return code;
     error_set(err, EXIT_DIVERGED, "check the weights for NaN and infinities", "the loss is not finite");
@@ -115,9 +121,9 @@ static int write_classes(const struct eval *e, const char *path, struct error *e
     FILE *out = open_memstream(&text, &bytes);
     if (!out) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the table of classes");
     fputs("class,images,correct,top1\n", out);
-    for (int32_t i = 0; i < data_classes(e->train); i++) {
+    for (int32_t i = 0; i < data_classes(e->labelled); i++) {
         const struct class_count *n = &e->classes[i];
-        output_csv_text(out, data_class_name(e->train, i));
+        output_csv_text(out, data_class_name(e->labelled, i));
         fprintf(out, ",%lld,%lld,", (long long)n->images, (long long)n->correct);
         if (n->images) fprintf(out, "%.6g", (double)n->correct / (double)n->images);
         fputc('\n', out);
@@ -148,7 +154,7 @@ static void print_found(const struct eval *e)
     json_t *root = json_pack(
         "{s:o, s:o, s:I, s:I, s:f, s:I}", "weight", path_json(e->config.model_s.weight), "step",
         e->run ? json_integer((json_int_t)e->step) : json_null(), "images", (json_int_t)e->found.images,
-        "bad", (json_int_t)(data_images(e->data) - e->found.images), "images_per_s",
+        "bad", (json_int_t)(data_images(e->data.val) - e->found.images), "images_per_s",
         (double)e->found.images / e->seconds, "peak_bytes", (json_int_t)e->device->use.peak_total_bytes);
     for (int i = 0; i <= OBJECTIVE_METRICS && e->found.metrics[i].name; i++)
         json_object_set_new(root, e->found.metrics[i].name, json_real(e->found.metrics[i].value));
@@ -165,7 +171,7 @@ static int eval_run(const struct arguments *args, struct error *err)
     if (!code && table) code = write_classes(&e, table, err);
     if (!code) (argument_flag(args, "json") ? print_found : print_text)(&e);
     free(e.classes);
-    data_close(e.data);
+    train_close_validation(&e.data);
     data_close(e.train);
     trainer_close(e.trainer);
     device_close(e.device);

@@ -68,6 +68,9 @@ static void print_memory(const struct plan_report *r)
         printf("  %-16s %12.1f\n", memory_class_names[c], (double)use->peak_bytes[c] / MIB);
     printf("  %-16s %12.1f\n", "peak", (double)use->peak_total_bytes / MIB);
     print_offloaded(use);
+    if (r->plan->knn_bytes)
+        printf("  data holds %.1f MiB for the features of %lld images (train.knn_bank)\n",
+               (double)r->plan->knn_bytes / MIB, (long long)r->config->train.knn_bank);
     if (r->evaluation_bytes) printf("meopt eval         %12.1f\n", (double)r->evaluation_bytes / MIB);
     if (!r->card.bytes) return;
     printf("%s %.1f MiB (%s)", use->peak_total_bytes <= r->card.bytes ? "fits" : "DOES NOT FIT",
@@ -230,6 +233,7 @@ json_t *plan_report_json(const struct plan_report *r)
     add_memory(root, r);
     add_time(root, r);
     json_object_set_new(root, "checkpoint_bytes", json_integer(p->checkpoint_bytes));
+    json_object_set_new(root, "knn_bytes", json_integer(r->plan->knn_bytes));
     json_object_set_new(root, "cache_bytes_per_image", json_integer(p->cache_bytes_per_image));
     json_object_set_new(root, "disk_bytes", json_integer(r->disk_bytes));
     if (r->published)

@@ -49,6 +49,8 @@
 #define CHOICES_DATA_RESIZE_AS(X) X(DATA_RESIZE_AS_AUTO, "auto") X(DATA_RESIZE_AS_PIL, "pil") \
     X(DATA_RESIZE_AS_HF, "hf") X(DATA_RESIZE_AS_HF_PIL, "hf_pil") X(DATA_RESIZE_AS_HF_FLOAT, "hf_float")
 
+#define CHOICES_TRAIN_EVAL(X) X(TRAIN_EVAL_LOSS, "loss") X(TRAIN_EVAL_KNN, "knn")
+
 #define CHOICES_TRAIN_OBJECTIVE(X) X(TRAIN_OBJECTIVE_DISTILL, "distill") \
     X(TRAIN_OBJECTIVE_CLASSIFY, "classify")
 #define CHOICES_TRAIN_PRECISION(X) X(TRAIN_PRECISION_BF16, "bf16") X(TRAIN_PRECISION_FP32, "fp32")
@@ -98,7 +100,7 @@
     L(loss_tokens, CHOICES_LOSS_TOKENS) L(loss_head, CHOICES_LOSS_HEAD) \
     L(data_pipeline, CHOICES_DATA_PIPELINE) L(data_interpolation, CHOICES_DATA_INTERPOLATION) \
     L(data_resize, CHOICES_DATA_RESIZE) L(data_resize_as, CHOICES_DATA_RESIZE_AS) \
-    L(train_objective, CHOICES_TRAIN_OBJECTIVE) \
+    L(train_objective, CHOICES_TRAIN_OBJECTIVE) L(train_eval, CHOICES_TRAIN_EVAL) \
     L(train_precision, CHOICES_TRAIN_PRECISION) L(train_recompute, CHOICES_TRAIN_RECOMPUTE) \
     L(train_save_activations, CHOICES_TRAIN_SAVE_ACTIVATIONS) \
     L(optim_preset, CHOICES_OPTIM_PRESET) L(optim_name, CHOICES_OPTIM_NAME) \

@@ -155,8 +155,10 @@ struct config {
         int64_t checkpoint_keep;
         int64_t log_every;
         int64_t eval_every; /* epochs; 0: no evaluation */
-        char *memory;       /* bytes, or auto: memory limit of the run; "": the keys are used as given */
-        char *scratch_dir;  /* of streamed weights; "": the configuration's directory */
+        enum train_eval eval;
+        int64_t knn_bank;  /* images */
+        char *memory;      /* bytes, or auto: memory limit of the run; "": the keys are used as given */
+        char *scratch_dir; /* of streamed weights; "": the configuration's directory */
     } train;
 
     struct {

@@ -295,6 +295,15 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
                 {"data.cutmix", TRAIN_OBJECTIVE_CLASSIFY}};
     char sentence[240];
     const char *objective = train_objective_names[c->train.objective];
+    bool knn = c->train.eval == TRAIN_EVAL_KNN;
+    if (knn && c->train.objective != TRAIN_OBJECTIVE_DISTILL)
+        bad(context, "train.eval", true, "leave it out",
+            "train.eval knn is for a distillation: a classifier's top-1 is measured without it");
+    if (knn && !c->data.val[0])
+        bad(context, "train.eval", true, "set data.val", "train.eval knn requires images in data.val");
+    if (!knn && changed(c, "train.knn_bank"))
+        bad(context, "train.knn_bank", false, "set train.eval: knn",
+            "train.knn_bank has no effect: train.eval is loss");
     for (int key = 0; key < config_key_count; key++) {
         const char *name = config_keys[key].name;
         if (c->train.objective == TRAIN_OBJECTIVE_DISTILL && c->origins[key].of_model) {
@@ -305,6 +314,7 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
             if (strncmp(name, rows[i].prefix, strlen(rows[i].prefix)) != 0) continue;
             if (c->train.objective == rows[i].objective || !changed(c, name)) continue;
+            if (knn && strcmp(name, "data.labels") == 0) continue;
             snprintf(sentence, sizeof sentence, "%s has no effect: train.objective is %s", name, objective);
             bad(context, name, true, "leave it out, or set train.objective", sentence);
         }

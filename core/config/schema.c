@@ -260,6 +260,13 @@ const struct config_key config_keys[] = {
      "epochs between evaluations on data.val, with one at the end; the checkpoint with the lowest loss, or "
      "the best top-1, is kept; 0: no evaluation",
      false, AT(train.eval_every)},
+    {"train.eval", CONFIG_CHOICE, NULL, train_eval_names, NULL, 0, 0, "loss", "train plan",
+     "distill: evaluation of the student, by the loss alone or also by the nearest neighbours of its "
+     "features (knn): see EVALUATION",
+     false, ENUM_AT(train_eval, train.eval)},
+    {"train.knn_bank", CONFIG_INT, "images", NULL, NULL, 1, 10000000, "10000", "train plan",
+     "knn: most images of data.root whose features are compared, in 4 bytes per value", false,
+     AT(train.knn_bank)},
     {"train.log_every", CONFIG_INT, "steps", NULL, NULL, 1, 1000000, "10", "train",
      "steps between lines on the terminal (metrics.jsonl has all steps)", false, AT(train.log_every)},
 

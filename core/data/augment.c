@@ -1,6 +1,7 @@
 /* RandAugment and random erasing: see augment.h. The operations are those of PIL (ImageOps,
  * ImageEnhance, Image.transform), the magnitudes those of torchvision, all to the byte. */
 #include "core/data/augment.h"
+#include "core/data/data.h"
 #include "kernels/philox.h"
 
 #include <math.h>
@@ -284,4 +285,13 @@ void image_erase(float *image, int side, struct pixel_box box)
         for (int y = box.top; y < box.bottom; y++)
             memset(image + ((size_t)c * (size_t)side + (size_t)y) * (size_t)side + box.left, 0,
                    (size_t)(box.right - box.left) * sizeof *image);
+}
+
+int augment_check(const struct data_options *o, struct error *err)
+{
+    bool floats =
+        o->preprocess.as == RESIZE_AS_HF_FLOAT || (o->student_size && o->student.as == RESIZE_AS_HF_FLOAT);
+    if (!o->augment || !o->randaugment || !floats) return 0;
+    return error_set(err, EXIT_CONFIG, "set data.resize_as: pil",
+                     "data.randaugment requires pixels of bytes, but data.resize_as is hf_float");
 }

@@ -73,4 +73,8 @@ struct pixel_box mix_box(const struct mix *mix, int side, float *share);
 /* Mixes the partner into (3, side, side) values. */
 void mix_images(float *image, const float *partner, int side, const struct mix *mix);
 
+struct data_options;
+/* Refuses RandAugment of pixels that are not bytes. */
+int augment_check(const struct data_options *options, struct error *err);
+
 #endif

@@ -123,6 +123,9 @@ int64_t data_chunk(const struct data_options *options);
 struct data;
 int data_open(struct data **data, const struct data_options *options, struct error *err);
 void data_close(struct data *data);
+/* Keeps `count` of the images before data_start of a whole pass, evenly spread and drawn by the seed
+ * (image_list_subset). */
+void data_subset(struct data *data, int64_t count);
 int64_t data_images(const struct data *data);                  /* of token files: the samples of an epoch */
 int64_t data_tokens(const struct data *data);                  /* of all token files; 0: images */
 const char *data_name(const struct data *data, int64_t image); /* path relative to the root */

@@ -3,6 +3,7 @@
 #include "core/base/file.h"
 #include "core/base/retry.h"
 #include "core/data/cifar.h"
+#include "core/data/data.h"
 #include "core/data/tar.h"
 #include "core/data/unpacked.h"
 
@@ -457,6 +458,22 @@ int image_list_search(struct image_list *list, const struct image_search *search
     if (!w.include[0] && !cifar) select_part(list, search->validation);
     qsort(list->names, (size_t)list->count, sizeof *list->names, by_bytes);
     return 0;
+}
+
+void image_list_subset(struct image_list *list, int64_t count, uint64_t seed)
+{
+    int64_t images = list->count, begin = 0;
+    if (images <= count) return;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t end = images * (i + 1) / count,
+                kept = begin + data_shuffle(seed, (uint64_t)i, 0, end - begin);
+        for (int64_t n = begin; n < end; n++)
+            if (n != kept) free(list->names[n]);
+        list->names[i] = list->names[kept];
+        if (list->labels) list->labels[i] = list->labels[kept];
+        begin = end;
+    }
+    list->count = count;
 }
 
 int image_list_read(struct image_list *list, const char *root, const char *include, const char *exclude,

@@ -96,6 +96,9 @@ void image_list_add(struct image_list *list, char *name, struct image_place plac
 /* Returns whether a name has the ending of an image that is listed. */
 bool image_name(const char *name);
 struct image_place image_place(const char *name);
+/* Keeps `count` of the images, one of each of as many equal ranges of the list, drawn by the seed; all, if
+ * there are no more. The classes stay. */
+void image_list_subset(struct image_list *list, int64_t count, uint64_t seed);
 void image_list_free(struct image_list *list);
 
 #endif

@@ -6,9 +6,7 @@
  * In a whole pass it is not replaced. It is logged once and counted. A file that cannot be read, also for
  * lack of memory, is retried for a moment, then loading fails. The image may be good, and skipping it
  * would make a run irreproducible. A dataset that is small after resizing (and not augmented) is decoded
- * once, before data_start returns. Decoding would take longer than the steps of the small towers that such
- * sets are for.
- */
+ * once, before data_start returns: decoding would take longer than steps of the small towers. */
 #include "core/data/data.h"
 #include "core/data/augment.h"
 #include "core/base/processors.h"
@@ -414,15 +412,6 @@ static void halt(struct data *d)
     d->stop = false;
 }
 
-static int check_augment(const struct data_options *o, struct error *err)
-{
-    bool floats =
-        o->preprocess.as == RESIZE_AS_HF_FLOAT || (o->student_size && o->student.as == RESIZE_AS_HF_FLOAT);
-    if (!o->augment || !o->randaugment || !floats) return 0;
-    return error_set(err, EXIT_CONFIG, "set data.resize_as: pil",
-                     "data.randaugment requires pixels of bytes, but data.resize_as is hf_float");
-}
-
 int data_open(struct data **data, const struct data_options *options, struct error *err)
 {
     struct data *d = xcalloc(1, sizeof *d);
@@ -435,7 +424,7 @@ int data_open(struct data **data, const struct data_options *options, struct err
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->changed, NULL);
     if (d->options.workers <= 0) d->options.workers = sysconf(_SC_NPROCESSORS_ONLN);
-    int code = check_augment(options, err);
+    int code = augment_check(options, err);
     if (!code && options->list && options->list->count) {
         d->list = *options->list;
         *options->list = (struct image_list){0};
@@ -484,6 +473,12 @@ int data_open(struct data **data, const struct data_options *options, struct err
     }
     *data = d;
     return 0;
+}
+
+void data_subset(struct data *d, int64_t count)
+{
+    image_list_subset(&d->list, count, d->options.seed);
+    d->epoch_batches = (d->list.count + d->options.global - 1) / d->options.global;
 }
 
 void data_report(const struct data *d)

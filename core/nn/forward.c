@@ -463,6 +463,13 @@ int tower_forward_bound(struct tower *t, const struct batch *batch, struct error
     return code;
 }
 
+void tower_pooled(struct tower *t, int64_t count, float *features)
+{
+    const struct tower_memory *m = t->memory;
+    t->device->ops->cast(t->device, m->pooled, m->pooled_type, features, DTYPE_F32,
+                         count * model_shape_pooled(&t->model_shape));
+}
+
 /* L = scale (mean of l over the cls rows + mean of l over the patch rows), l of a row (width) with e = y - t:
  *
  *   mse |e|^2, smooth l1 sum_i (e_i^2 / 2 where |e_i| < 1, else |e_i| - 1/2), both / width unless sum_dim

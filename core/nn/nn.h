@@ -376,6 +376,10 @@ void tower_forward(struct tower *tower, const struct batch *batch);
 /* tower_forward with weights that may have to be waited for. */
 int tower_forward_bound(struct tower *tower, const struct batch *batch, struct error *err);
 
+/* Copies the pooled rows of the last forward, before projection and head: features F32 (count,
+ * model_shape_pooled), device memory. */
+void tower_pooled(struct tower *tower, int64_t count, float *features);
+
 /* Called when the gradients of `group` are complete (groups depth+1, depth, ..., lowest), only in the last
  * micro-batch. With GRADIENTS_RELEASE parameter.grad of that group is valid until it returns; with two
  * gradient_buffers, until the call for the following group returns. Non-zero stops the pass. */

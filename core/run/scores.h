@@ -23,7 +23,11 @@ X(VAL_COSINE, val_cosine, "val cosine", "validation cosine", false, true, false,
 X(VAL_TOP1, val_top1, "val top-1", "validation top-1", true, true, false, "meopt_val_top1_ratio", \
   "Top-1 accuracy of the last evaluation, 0 to 1.") \
 X(VAL_TOP5, val_top5, "val top-5", "validation top-5", true, true, false, "meopt_val_top5_ratio", \
-  "Top-5 accuracy of the last evaluation, 0 to 1.")
+  "Top-5 accuracy of the last evaluation, 0 to 1.") \
+X(KNN_TOP1, knn_top1, "kNN top-1", "kNN top-1", true, true, false, "meopt_knn_top1_ratio", \
+  "Top-1 accuracy of the nearest neighbours in the last evaluation, 0 to 1.") \
+X(KNN_TOP5, knn_top5, "kNN top-5", "kNN top-5", true, true, false, "meopt_knn_top5_ratio", \
+  "Top-5 accuracy of the nearest neighbours in the last evaluation, 0 to 1.")
 
 #define SCORE_NUMBER(number, ...)  SCORE_##number,
 #define SCORE_UNKNOWN(...)         NAN,

@@ -2,13 +2,34 @@
 #include "core/train/evaluate.h"
 #include "core/base/file.h"
 #include "core/base/progress.h"
+#include "core/train/knn.h"
 #include "core/train/signals.h"
 #include "core/train/train_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNITS, LOSS }; /* of the sums of a micro-batch: units, loss, then the metrics */
+enum { UNITS, LOSS };          /* of the sums of a micro-batch: units, loss, then the metrics */
+enum { TOP1, TOP5, KNN_SUMS }; /* with nearest neighbours: after them */
+static const char *const knn_names[KNN_SUMS] = {"knn_top1", "knn_top5"};
+
+/* One pass over images of this rank. */
+struct pass {
+    struct trainer *t;
+    struct class_count *classes; /* may be NULL */
+    double *sums;                /* of the next micro-batch */
+    int64_t width;               /* of its sums */
+    float *rows;                 /* nearest neighbours: features of a round, (ranks, micro, width) */
+    int32_t *labels;             /* (ranks, micro) */
+    bool stop;                   /* a stop is requested of a rank */
+};
+
+static void count_class(struct class_count *classes, int32_t label, bool correct)
+{
+    if (!classes || label < 0) return;
+    classes[label].images++;
+    classes[label].correct += correct;
+}
 
 /* Adds the images of a micro-batch to the counts of their classes. */
 static void count_classes(struct trainer *t, const struct data_batch *host, struct class_count *classes)
@@ -21,19 +42,33 @@ static void count_classes(struct trainer *t, const struct data_batch *host, stru
         int64_t first = 0;
         for (int64_t k = 1; k < width; k++)
             if (row[k] > row[first]) first = k;
-        if (host->labels[i] < 0) continue;
-        classes[host->labels[i]].images++;
-        classes[host->labels[i]].correct += first == host->labels[i];
+        count_class(classes, host->labels[i], first == host->labels[i]);
     }
     free(out);
 }
 
-/* Computes the sums of one micro-batch, over its runs of images that could be decoded. */
-static int evaluate_batch(struct trainer *t, const struct data_batch *host, double *sums,
-                          struct class_count *classes, struct error *err)
+/* Adds the votes of the nearest neighbours. */
+static int count_neighbours(struct pass *p, const struct data_batch *host, double *sums, struct error *err)
 {
+    struct knn *knn = p->t->knn;
+    struct knn_found *found = xcalloc((size_t)host->count, sizeof *found);
+    knn_features(knn, p->t->student, host->count, p->rows);
+    int code = knn_classify(knn, p->rows, host->labels, host->count, found, err);
+    for (int64_t i = 0; i < host->count && !code; i++) {
+        sums[TOP1] += found[i].top1;
+        sums[TOP5] += found[i].top5;
+        count_class(p->classes, host->labels[i], found[i].top1);
+    }
+    free(found);
+    return code;
+}
+
+/* Computes the sums of one micro-batch, over its runs of images that could be decoded. */
+static int evaluate_batch(struct pass *p, const struct data_batch *host, struct error *err)
+{
+    struct trainer *t = p->t;
     struct device *dev = t->device;
-    size_t bytes = (size_t)objective_sums(t->objective) * sizeof *sums;
+    size_t bytes = (size_t)objective_sums(t->objective) * sizeof(double);
     struct batch in = {.input = host->images, .count = host->count, .labels = host->labels};
     dev->upload(dev, t->input, in.input, trainer_input_bytes(t, in.count));
     if (t->labels) step_set_labels(t, &in);
@@ -46,14 +81,43 @@ static int evaluate_batch(struct trainer *t, const struct data_batch *host, doub
     dev->ops->fill(dev, t->sums, 0, bytes);
     for (int64_t first = 0, end; first < host->count; first = end + 1) {
         for (end = first; end < host->count && host->ids[end] >= 0;) end++;
-        sums[UNITS] += (double)(end - first);
+        p->sums[UNITS] += (double)(end - first);
         if (end > first)
             t->objective->evaluate(t, &batch, t->teacher ? t->teacher->out : NULL, first, end - first,
                                    t->sums);
     }
-    dev->download(dev, sums + LOSS, t->sums, bytes);
-    if (classes) count_classes(t, host, classes);
+    dev->download(dev, p->sums + LOSS, t->sums, bytes);
+    if (t->knn) return count_neighbours(p, host, p->sums + p->width - KNN_SUMS, err);
+    if (p->classes) count_classes(t, host, p->classes);
     return device_check(dev, err);
+}
+
+/* Computes the features of one micro-batch of training images. */
+static int bank_batch(struct pass *p, const struct data_batch *host, struct error *err)
+{
+    struct trainer *t = p->t;
+    int64_t at = t->ranks.rank * t->micro;
+    char *input = (char *)t->input + t->student_at;
+    t->device->upload(t->device, input, host->images,
+                      model_shape_input_bytes(&t->student_shape, host->count));
+    int code = tower_forward_bound(t->student, &(struct batch){.input = input, .count = host->count}, err);
+    if (code) return code;
+    knn_features(t->knn, t->student, host->count, p->rows + at * t->knn->width);
+    memcpy(p->labels + at, host->labels, (size_t)host->count * sizeof *p->labels);
+    return device_check(t->device, err);
+}
+
+/* Adds the features of all ranks to the bank, in the order of the images. */
+static int gather_bank(struct pass *p, struct error *err)
+{
+    struct trainer *t = p->t;
+    size_t images = (size_t)t->micro, ranks = (size_t)t->ranks.size;
+    int code = comm_gather_each(&t->ranks, p->labels, images * sizeof *p->labels, err);
+    if (!code)
+        code = comm_gather_each(&t->ranks, p->rows, images * (size_t)t->knn->width * sizeof *p->rows, err);
+    if (!code) knn_add(t->knn, p->rows, p->labels, (int64_t)(images * ranks));
+    for (size_t i = 0; i < images * ranks; i++) p->labels[i] = -1;
+    return code;
 }
 
 /* Agrees with the other ranks whether a stop is requested of one of them. */
@@ -65,53 +129,85 @@ static int agree_stop(struct trainer *t, bool *stop, struct error *err)
     return code;
 }
 
-/* Evaluates this rank's micro-batches, one per round, until a stop is requested. After an error it joins the
- * collectives of the others. */
-static int evaluate_rounds(struct trainer *t, struct data *data, int64_t rounds, double *sums,
-                           struct class_count *classes, bool *stop, struct error *err)
+/* Runs `visit` for this rank's micro-batches, one per round, and `end` (may be NULL) after each round,
+ * until a stop is requested. After an error it joins the collectives of the others. */
+static int each_round(struct pass *p, struct data *data,
+                      int (*visit)(struct pass *p, const struct data_batch *host, struct error *err),
+                      int (*end)(struct pass *p, struct error *err), struct error *err)
 {
-    int64_t width = 1 + objective_sums(t->objective);
     struct error own;
     int code = data_start(data, 0, err);
-    for (int64_t round = 0; round < rounds; round++) {
+    for (int64_t round = 0; round < data_epoch_batches(data); round++) {
         struct data_batch batch = {0};
         progress_mark();
-        int lost = agree_stop(t, stop, &own);
+        int lost = agree_stop(p->t, &p->stop, &own);
         if (lost && !code && err) *err = own;
         if (lost) return lost;
-        if (*stop) break;
+        if (p->stop) break;
         if (!code) code = data_next(data, &batch, err);
-        if (code || !batch.count) {
-            int idle = dp_forward_idle(t, &own);
-            if (idle && !code && err) *err = own;
-            if (idle) return idle;
-            continue;
-        }
-        code = evaluate_batch(t, &batch, sums + width * round, classes, err);
+        if (!code && batch.count) code = visit(p, &batch, err);
+        else lost = dp_forward_idle(p->t, &own);
+        if (!lost && end) lost = end(p, &own);
+        if (lost && !code && err) *err = own;
+        if (lost) return lost;
+        p->sums += p->width;
     }
     return code;
 }
 
-int trainer_evaluate(struct trainer *t, struct data *data, struct evaluation *result,
-                     struct class_count *classes, struct error *err)
+/* Computes the features of the training images. */
+static int fill_bank(struct trainer *t, struct data *bank, struct error *err)
 {
-    int64_t width = 1 + objective_sums(t->objective), rounds = data_epoch_batches(data),
-            ranks = t->ranks.size;
-    double *sums = xcalloc((size_t)(width * rounds * ranks), sizeof *sums), *total;
+    int64_t images = t->micro * t->ranks.size;
     struct error own = {0};
-    bool stop = false;
-    *result = (struct evaluation){0};
-    int code = evaluate_rounds(t, data, rounds, sums + width * rounds * t->ranks.rank, classes, &stop, &own);
+    struct pass p = {.t = t,
+                     .rows = xcalloc((size_t)(images * t->knn->width), sizeof *p.rows),
+                     .labels = xmalloc((size_t)images * sizeof *p.labels)};
+    for (int64_t i = 0; i < images; i++) p.labels[i] = -1;
+    t->knn->count = 0;
+    int code = each_round(&p, bank, bank_batch, gather_bank, &own);
     code = comm_agree(&t->ranks, code, &own, "cannot evaluate", err);
-    if (!code && stop) code = EXIT_STOPPED;
-    if (!code) code = comm_gather_each(&t->ranks, sums, (size_t)(width * rounds) * sizeof *sums, err);
-    total = xcalloc((size_t)width, sizeof *total);
-    for (int64_t n = 0; n < rounds * ranks && !code; n++) /* in the order of the images */
+    if (!code && p.stop) code = EXIT_STOPPED;
+    free(p.rows);
+    free(p.labels);
+    return code;
+}
+
+/* Sets the result from the sums of all ranks' micro-batches, (ranks, rounds, width), in the order of the
+ * images. */
+static void add_up(const struct trainer *t, const double *sums, int64_t rounds, int64_t width,
+                   struct evaluation *result)
+{
+    int64_t ranks = t->ranks.size, own = 1 + objective_sums(t->objective);
+    double *total = xcalloc((size_t)width, sizeof *total);
+    for (int64_t n = 0; n < rounds * ranks; n++)
         for (int64_t k = 0; k < width; k++) total[k] += sums[width * (n % ranks * rounds + n / ranks) + k];
     result->images = (int64_t)total[UNITS];
-    for (int64_t k = 0; k + LOSS < width; k++)
-        result->metrics[k] = (struct metric){t->objective->evaluation[k], total[LOSS + k] / total[UNITS]};
+    for (int64_t k = LOSS; k < width; k++)
+        result->metrics[k - LOSS] = (struct metric){
+            k < own ? t->objective->evaluation[k - LOSS] : knn_names[k - own], total[k] / total[UNITS]};
     free(total);
+}
+
+int trainer_evaluate(struct trainer *t, const struct validation_data *data, struct evaluation *result,
+                     struct class_count *classes, struct error *err)
+{
+    int64_t width = 1 + objective_sums(t->objective) + (t->knn ? KNN_SUMS : 0),
+            rounds = data_epoch_batches(data->val), ranks = t->ranks.size;
+    struct error own = {0};
+    *result = (struct evaluation){0};
+    int code = t->knn ? fill_bank(t, data->bank, err) : 0;
+    if (code) return code;
+    double *sums = xcalloc((size_t)(width * rounds * ranks), sizeof *sums);
+    struct pass p = {
+        .t = t, .classes = classes, .sums = sums + width * rounds * t->ranks.rank, .width = width};
+    if (t->knn) p.rows = xmalloc((size_t)(t->micro * t->knn->width) * sizeof *p.rows);
+    code = each_round(&p, data->val, evaluate_batch, NULL, &own);
+    code = comm_agree(&t->ranks, code, &own, "cannot evaluate", err);
+    if (!code && p.stop) code = EXIT_STOPPED;
+    if (!code) code = comm_gather_each(&t->ranks, sums, (size_t)(width * rounds) * sizeof *sums, err);
+    if (!code) add_up(t, sums, rounds, width, result);
+    free(p.rows);
     free(sums);
     return code;
 }

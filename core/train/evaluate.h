@@ -3,24 +3,25 @@
 #ifndef MEOPT_TRAIN_EVALUATE_H
 #define MEOPT_TRAIN_EVALUATE_H
 
-#include "core/data/data.h"
+#include "core/train/experiment.h"
 #include "core/train/trainer.h"
 
 struct evaluation {
-    int64_t images;                               /* images that cannot be decoded are left out */
-    struct metric metrics[1 + OBJECTIVE_METRICS]; /* objective.evaluation: the loss first */
+    int64_t images; /* images that cannot be decoded are left out */
+    /* objective.evaluation: the loss first; with train.eval knn also knn_top1 and knn_top5 */
+    struct metric metrics[1 + OBJECTIVE_METRICS];
 };
 
-/* Images of a class, and those of them whose class has the largest output. */
+/* Images of a class, and those of them whose class has the largest output, or the most votes. */
 struct class_count {
     int64_t images, correct;
 };
 
 /* Evaluates in one pass over `data` (train_open_validation with t->micro). Collective call: the ranks share
  * the micro-batches, and the sums are bit-identical on any number of ranks. Returns EXIT_STOPPED within one
- * micro-batch after a request to stop (signals.h). classes: NULL, or counts of all classes (student's
- * out_width), to which this rank's images are added. */
-int trainer_evaluate(struct trainer *trainer, struct data *data, struct evaluation *result,
+ * micro-batch after a request to stop (signals.h). classes: NULL, or counts of all classes, to which this
+ * rank's images are added. */
+int trainer_evaluate(struct trainer *trainer, const struct validation_data *data, struct evaluation *result,
                      struct class_count *classes, struct error *err);
 
 #endif

@@ -61,31 +61,63 @@ static struct data_options validation_options(const struct config *c, const stru
     o.mixup = o.cutmix = 0;
     o.include = NULL;
     o.whole = o.validation = true;
+    o.labels = o.labels || c->train.eval == TRAIN_EVAL_KNN;
     o.classes = train;
     if (!list) o.root = c->data.val;
     if (list || !data_labels_coarse(&o)) o.label_file = list ? c->data.val : NULL;
     return o;
 }
 
-int train_open_validation(struct data **data, const struct config *c, const struct data *train, int rank,
-                          int ranks, int64_t batch, struct error *err)
+/* Opens the labelled images of data.root for the student, without augmentation. */
+static int open_bank(struct data **bank, const struct config *c, int rank, int ranks, int64_t batch,
+                     struct error *err)
 {
-    *data = NULL;
+    struct data_options o = train_tower_images(c, true);
+    o.augment = o.shuffle = false;
+    o.whole = o.labels = true;
+    o.label_file = c->data.labels;
+    o.rank = rank;
+    o.ranks = ranks;
+    o.batch = o.micro = batch;
+    o.prefetch = 1;
+    int code = data_open(bank, &o, err);
+    if (!code && rank == 0) data_report(*bank);
+    return code;
+}
+
+int train_open_validation(struct validation_data *d, const struct config *c, const struct data *train,
+                          int rank, int ranks, int64_t batch, struct error *err)
+{
+    int code = 0;
+    *d = (struct validation_data){0};
     if (!c->data.val[0]) return 0;
-    struct data_options options = validation_options(c, train);
+    if (c->train.eval == TRAIN_EVAL_KNN) code = open_bank(&d->bank, c, rank, ranks, batch, err);
+    if (code) return code;
+    struct data_options options = validation_options(c, d->bank ? d->bank : train);
     options.rank = rank;
     options.ranks = ranks;
     options.batch = options.micro = batch;
-    int code = 0;
     if (!options.labels && options.label_file && options.label_file[0]) {
-        code = error_set(err, EXIT_CONFIG, "name a directory", "data.val is a list, which requires classes");
+        code = error_set(err, EXIT_CONFIG, "name a directory, or set train.eval: knn",
+                         "data.val is a list, which requires classes");
         error_at(err, c->data.val, 0, 0);
     }
-    if (!code) code = data_open(data, &options, err);
-    if (!code && rank == 0) data_report(*data);
-    if (!code && rank == 0 && data_hash(*data) == data_hash(train))
+    if (!code) code = data_open(&d->val, &options, err);
+    if (!code && d->bank) data_subset(d->bank, c->train.knn_bank); /* data.val has read the classes of all */
+    if (!code && rank == 0) data_report(d->val);
+    if (!code && rank == 0 && data_hash(d->val) == data_hash(train))
         log_warn("data.val has the same images as data.root: %s", c->data.val);
+    if (!code && rank == 0 && d->bank)
+        log_info("kNN: %lld images of data.root and %lld of data.val are compared",
+                 (long long)data_images(d->bank), (long long)data_images(d->val));
     return code;
+}
+
+void train_close_validation(struct validation_data *d)
+{
+    data_close(d->val);
+    data_close(d->bank);
+    *d = (struct validation_data){0};
 }
 
 int train_list_classes(struct config *c, struct image_list *list, struct error *err)
@@ -120,14 +152,15 @@ int train_check_classes(const struct config *c, const struct data *data, int64_t
 
 int train_check_labels(const struct config *c, struct error *err)
 {
-    struct data *data = NULL, *val = NULL;
+    struct data *data = NULL;
+    struct validation_data val = {0};
     struct data_options options = train_data_options(c);
     if (!options.labels) return 0;
     if (!options.image_size) options.image_size = 1; /* of the checkpoint: no image is loaded */
     int code = data_open(&data, &options, err);
     if (!code && c->model_s.classes) code = train_check_classes(c, data, c->model_s.classes, err);
     if (!code) code = train_open_validation(&val, c, data, 0, 1, c->train.batch_size, err);
-    data_close(val);
+    train_close_validation(&val);
     data_close(data);
     return code;
 }
@@ -267,7 +300,8 @@ int train_dry_run(struct config *c, struct error *err)
     char spec[32];
     struct device *dry = NULL;
     struct trainer *t = NULL;
-    struct data *data = NULL, *val = NULL;
+    struct data *data = NULL;
+    struct validation_data val = {0};
     struct image_list list = {0};
     int code = train_check_files(c, NULL, NULL, err);
     /* the driver is loaded only if the plan depends on the card */
@@ -285,7 +319,7 @@ int train_dry_run(struct config *c, struct error *err)
     }
     if (!code) code = train_open_validation(&val, c, data, 0, 1, c->train.batch_size, err);
     image_list_free(&list);
-    data_close(val);
+    train_close_validation(&val);
     data_close(data);
     return code;
 }

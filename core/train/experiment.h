@@ -9,10 +9,16 @@
 /* Returns the images of a resolved configuration: for teacher and student, or for the student alone where
  * the teacher's outputs are cached. */
 struct data_options train_data_options(const struct config *config);
-/* Opens the images of data.val, in batches of `batch`: one pass in their order, with the classes of the
- * training images, which must outlive this call only. *data: NULL without data.val. */
-int train_open_validation(struct data **data, const struct config *config, const struct data *train, int rank,
-                          int ranks, int64_t batch, struct error *err);
+/* Images of an evaluation: one pass in their order. */
+struct validation_data {
+    struct data *val;  /* of data.val; NULL: there is no evaluation */
+    struct data *bank; /* of data.root, whose features are compared (train.eval knn); NULL: none */
+};
+/* Opens them in batches of `batch`, with the classes of the training images. train: the images of training,
+ * which must outlive this call only. To be closed after an error, too. */
+int train_open_validation(struct validation_data *data, const struct config *config, const struct data *train,
+                          int rank, int ranks, int64_t batch, struct error *err);
+void train_close_validation(struct validation_data *data);
 /* Returns the images of one tower. */
 struct data_options train_tower_images(const struct config *config, bool student);
 /* Sets model_s.classes, if it is 0 and the objective reads labels, to the number of classes in data.root.

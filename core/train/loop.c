@@ -482,7 +482,7 @@ int train_loop(struct run *run, struct config *c, struct train_resume how, int64
     size_t available = exhausted_bytes(&w, device, code);
     json_decref(identity);
     json_decref(changed);
-    data_close(w.feed.validation);
+    train_close_validation(&w.feed.validation);
     data_close(w.feed.data);
     trainer_close(w.t);
     device_close(device);

@@ -10,12 +10,12 @@
 static bool is_due(const struct train_loop *w)
 {
     int64_t steps = w->t->config->train.eval_every * data_epoch_batches(w->feed.data);
-    return w->feed.validation && steps > 0 && (w->p.step % steps == 0 || w->p.step == w->p.total);
+    return w->feed.validation.val && steps > 0 && (w->p.step % steps == 0 || w->p.step == w->p.total);
 }
 
 static bool is_better(const struct train_loop *w, const struct metric *m)
 {
-    if (w->best.step < 0) return true;
+    if (w->best.step < 0 || strcmp(w->best.metric, m->name) != 0) return true;
     return score_named(m->name)->lower ? m->value < w->best.value : m->value > w->best.value;
 }
 
@@ -29,10 +29,11 @@ int loop_evaluate(struct train_loop *w, struct error *err)
 {
     struct train_progress *p = &w->p;
     struct evaluation found;
+    const char *best = w->t->knn ? "knn_top1" : w->t->objective->best;
     memset(p->evaluation, 0, sizeof p->evaluation);
     if (!is_due(w)) return 0;
     enter_phase(w->listener, PHASE_EVALUATE);
-    int code = trainer_evaluate(w->t, w->feed.validation, &found, NULL, err);
+    int code = trainer_evaluate(w->t, &w->feed.validation, &found, NULL, err);
     if (code == EXIT_STOPPED) {
         if (is_rank0(w))
             log_info("step %lld: the evaluation is left out, because a stop is requested",
@@ -43,7 +44,7 @@ int loop_evaluate(struct train_loop *w, struct error *err)
     memcpy(p->evaluation, found.metrics, sizeof p->evaluation);
     for (int i = 0; i <= OBJECTIVE_METRICS && p->evaluation[i].name; i++) {
         const struct metric *m = &p->evaluation[i];
-        if (strcmp(m->name, w->t->objective->best) == 0 && is_better(w, m)) set_candidate(w, m);
+        if (strcmp(m->name, best) == 0 && is_better(w, m)) set_candidate(w, m);
     }
     return 0;
 }

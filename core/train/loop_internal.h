@@ -4,13 +4,14 @@
 
 #include "core/run/checkpoint.h"
 #include "core/train/advice.h"
+#include "core/train/experiment.h"
 #include "core/train/loop.h"
 #include "core/train/trainer_checkpoint.h"
 
 /* The batch of a step, as micro-batches. */
 struct feed {
     struct data *data;
-    struct data *validation; /* NULL: none */
+    struct validation_data validation;
     struct data_batch batch;
     bool last_step;
     int64_t micro, chunk; /* images and floats of a micro-batch */

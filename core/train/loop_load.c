@@ -148,7 +148,7 @@ int loop_load(struct train_loop *w, struct config *c, const struct train_resume 
     int code = load_trainer(w, c, &pass, ranks, device, err);
     if (!code) code = stop_while_loading(w, load_data(w, c, err));
     if (!code && w->listener->ready)
-        code = w->listener->ready(w->listener->context, w->feed.data, w->feed.validation, err);
+        code = w->listener->ready(w->listener->context, w->feed.data, w->feed.validation.val, err);
     if (!code) {
         code = content_compare_images(&w->t->ranks, data_list(w->feed.data), c->data.root, err);
         if (code) w->same_failure = code == EXIT_CONFIG;

@@ -2,6 +2,7 @@
 #include "core/train/plan.h"
 #include "core/base/file.h"
 #include "core/train/train_internal.h"
+#include "core/train/knn.h"
 #include "core/train/preprocess.h"
 #include "core/train/weight_stream.h"
 
@@ -103,6 +104,7 @@ static void count(struct plan *p, const struct trainer *t)
     p->checkpoint_bytes = checkpoint_bytes(t, &held, p);
     p->update_bytes = 2.0 * (double)(held.weights + held.copy / 2 + held.correction + held.moments) +
                       (double)p->gradient_bytes;
+    if (t->knn) p->knn_bytes = (int64_t)knn_bytes(t->knn->capacity, t->knn->width, t->knn->batch);
     if (c->train.cache_teacher)
         p->cache_bytes_per_image = t->student->out_rows * p->teacher.out * (int64_t)sizeof(float);
 }
@@ -124,6 +126,7 @@ static int dry_step(struct trainer *t, struct error *err)
     if (!t->dp &&
         (!t->release || t->micro == t->batch)) /* the optimizer computes the norm of its accumulators */
         dev->ops->sum_squares(dev, t->sums, DTYPE_F32, 1, t->sums + 2, &finite);
+    if (!code && t->knn) code = knn_dry(t->knn, s, t->micro, err);
     return code ? code : device_check(dev, err);
 }
 

@@ -2,6 +2,7 @@
 #include "core/train/train_internal.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/train/knn.h"
 #include "core/train/preprocess.h"
 #include "core/train/weight_stream.h"
 
@@ -253,6 +254,10 @@ static int create_buffers(struct trainer *t, struct error *err)
         goto fail;
     }
     memset(t->host_sums, 0, step_sums_bytes(t));
+    if (t->config->train.eval == TRAIN_EVAL_KNN &&
+        knn_create(&t->knn, t->device, t->config->train.knn_bank, model_shape_pooled(&t->student_shape),
+                   t->micro, err))
+        goto fail;
     if (t->objective->teacher)
         t->host_target = xcalloc((size_t)(t->micro * t->student->out_width), sizeof *t->host_target);
     if (t->dp && dp_buffers(t, err)) goto fail;
@@ -429,6 +434,7 @@ void trainer_close(struct trainer *t)
     device_free(t->device, t->target);
     device_free(t->device, t->labels);
     device_free(t->device, t->keep);
+    knn_close(t->knn);
     free(t->host_keep);
     free(t->host_order);
     device_free(t->device, t->dout);

@@ -68,6 +68,7 @@ struct trainer {
     int32_t *labels;
     bool labels_more;    /* second labels, or begins and ends, are set */
     int32_t *host_order; /* (2, micro, labels_each), where the order of tokens is made */
+    struct knn *knn;     /* train.eval knn (knn.h), else NULL */
     float *keep;         /* device (2 depth, micro): drop path's factors of a micro-batch; NULL: off */
     float *host_keep;    /* where they are drawn */
     int64_t step;        /* the current step; 0 between steps */

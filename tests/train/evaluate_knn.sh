@@ -1,0 +1,126 @@
+#!/bin/sh
+# train.eval knn: the nearest neighbours of a student's features during a distillation of handwritten digits. The figures are those of a float64
+# reference over the outputs that meopt embed writes, the same on one, two and three ranks, whichever images are in the bank; the training is
+# that of a run without it; the memory is planned; what has no classes is refused before training.
+set -u
+. "$MEOPT_SOURCE/tests/train/classifier.sh"
+tar -xzf "$MEOPT_SOURCE/configs/sample/digits.tar.gz" -C sample
+digits=sample/digits
+mkdir train val
+for class in 0 1 2 3 4 5 6 7 8 9; do
+    mkdir "train/$class" "val/$class"
+    find "$digits/train/$class" -name '*.png' | sort | head -30 | while read -r image; do cp "$image" "train/$class/"; done
+    find "$digits/val/$class" -name '*.png' | sort | head -9 | while read -r image; do cp "$image" "val/$class/"; done
+done
+tower="init: random, width: 32, depth: 2, heads: 2, hidden: 64, patch: 2, pos_grid: 4"
+cat >vit.yaml <<END
+model: {family: dinov2, $tower}
+data: {root: $digits/train, image_size: 8, crop_pct: 1, workers: 1}
+train: {objective: classify, epochs: 20, batch_size: 60, precision: fp32}
+optim: {lr: 6.0e-3, warmup_steps: 40, clip_grad_norm: 0}
+device: {type: cpu}
+END
+train classifier 0
+"$MEOPT" export classifier --run-dir . --no-head -o teacher.safetensors >out 2>log || fail "export: exit $?"
+cat >vit.yaml <<END
+model: {family: dinov2}
+model_t: {weight: teacher.safetensors, heads: 2}
+model_s: {$tower, drop_path: 0.1}
+data: {root: train, val: val, image_size: 8, crop_pct: 1, workers: 1}
+train: {eval: knn, global_batch: 60, micro_batch: 20, batch_size: 60, epochs: 2, precision: fp32, checkpoint_keep: 1}
+optim: {lr: 6.0e-3, warmup_steps: 4}
+device: {type: cpu}
+END
+train one 0
+for ranks in 2 3; do
+    train "ranks$ranks" 0 --workers "$ranks"
+    same one "ranks$ranks"
+done
+train sharded 0 --workers 2 dist.shard=parameters
+same one sharded
+train small 0 train.knn_bank=50
+train small3 0 train.knn_bank=50 --workers 3
+same small small3
+train without 0 train.eval=loss
+cmp "$(last one)/model.safetensors" "$(last small)/model.safetensors" || fail "the bank changes the training"
+cmp "$(last one)/model.safetensors" "$(last without)/model.safetensors" || fail "the evaluation changes the training"
+"$MEOPT" eval one --checkpoint last --json --per-class table.csv >last.json 2>log || fail "eval: exit $?"
+"$MEOPT" eval vit.yaml --json model_s.weight="$(last one)/model.safetensors" model_s.init=checkpoint train.seed=1 >eval.json 2>log || fail "eval: exit $?"
+for images in train val; do
+    "$MEOPT" embed one -o $images.safetensors data.root="$PWD/$images" >out 2>log || fail "embed $images: exit $?"
+done
+python3 - <<'END' || fail "other figures"
+import csv, json, math, struct
+def read(name):
+    data = open(name, "rb").read()
+    length = struct.unpack_from("<Q", data)[0]
+    tensors = json.loads(data[8:8 + length])
+    tensors.pop("__metadata__", None)
+    def bytes_of(t): return data[8 + length + t["data_offsets"][0]:8 + length + t["data_offsets"][1]]
+    values = next(t for t in tensors.values() if t["dtype"] == "F32")
+    names = next(t for t in tensors.values() if t["dtype"] != "F32")
+    count, width = values["shape"]
+    flat = struct.unpack("<%df" % (count * width), bytes_of(values))
+    rows = []
+    for i in range(count):
+        row = flat[i * width:(i + 1) * width]
+        norm = math.sqrt(sum(v * v for v in row))
+        rows.append([v / norm for v in row])
+    labels = [n.split("/")[0] for n in bytes_of(names).decode().split("\0") if n]
+    assert len(labels) == count
+    return rows, labels
+bank, classes = read("train.safetensors")
+queries, wanted = read("val.safetensors")
+top1 = top5 = 0
+for query, label in zip(queries, wanted):
+    cosines = [sum(a * b for a, b in zip(query, row)) for row in bank]
+    votes = {}
+    for i in sorted(range(len(bank)), key=lambda i: (-cosines[i], i))[:20]: # k = 20, temperature 0.07
+        votes[classes[i]] = votes.get(classes[i], 0) + math.exp(cosines[i] / 0.07)
+    order = sorted(votes, key=lambda c: (-votes[c], c))
+    top1 += order[0] == label
+    top5 += label in order[:5]
+lines = {l["step"]: l for l in map(json.loads, open("one/metrics.jsonl"))}
+last, config = json.load(open("last.json")), json.load(open("eval.json"))
+assert sorted(s for s in lines if "knn_top1" in lines[s]) == [5, 10]
+for found in (lines[10], last, config):
+    assert abs(found["knn_top1"] * 90 - top1) < 1.1 and abs(found["knn_top5"] * 90 - top5) < 1.1, (found, top1, top5)
+assert last["images"] == 90, last
+best = json.load(open("one/ckpt/best.json"))
+assert best["metric"] == "knn_top1" and abs(best["value"] - max(l.get("knn_top1", 0) for l in lines.values())) < 1e-9, best
+rows = list(csv.DictReader(open("table.csv")))
+assert [r["class"] for r in rows] == list("0123456789") and all(r["images"] == "9" for r in rows)
+assert sum(int(r["correct"]) for r in rows) == round(last["knn_top1"] * 90)
+small = [json.loads(line) for line in open("small/metrics.jsonl")][-1]
+assert "knn_top1" in small and small["val_loss"] == lines[10]["val_loss"], small
+END
+
+# All digits: the score rises, from about 0.26 to 0.74 after the eight epochs.
+train all 0 data.root=$digits/train data.val=$digits/val train.epochs=8 optim.warmup_steps=20 train.global_batch=0
+python3 - <<'END' || fail "all: the score does not rise"
+import json
+scores = [l["knn_top1"] for l in map(json.loads, open("all/metrics.jsonl")) if "knn_top1" in l]
+assert len(scores) == 8 and scores[-1] > 0.5 and scores[-1] > scores[0] + 0.1, scores # chance is 0.1
+END
+
+# The plan has the bank: 4 bytes per value.
+"$MEOPT" plan vit.yaml --json >out 2>log || fail "plan: exit $?"
+"$MEOPT" plan vit.yaml --json train.eval=loss >loss.json 2>log || fail "plan: exit $?"
+python3 - <<'END' || fail "plan"
+import json
+knn, loss = json.load(open("out")), json.load(open("loss.json"))
+assert loss["knn_bytes"] == 0 and 10000 * 32 * 4 <= knn["knn_bytes"] < 11000 * 32 * 4, knn["knn_bytes"]
+assert knn["classes"]["data"] - loss["classes"]["data"] == knn["knn_bytes"], (knn["classes"], loss["classes"])
+END
+
+train labels 7 train.eval=loss data.labels=vit.yaml
+train classify 7 train.objective=classify
+train nothing 7 data.val=
+mkdir val/gnu
+cp val/0/* val/gnu/
+train unknown 1
+grep -q gnu log || fail "the class is not named"
+rm -r val/gnu
+mkdir flat
+cp val/0/* flat/
+train flat 1 data.root=flat train.global_batch=0 train.batch_size=4 train.micro_batch=4
