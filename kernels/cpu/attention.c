@@ -25,7 +25,7 @@
 #include <omp.h>
 #endif
 
-enum { BLOCK = ATTENTION_ROWS, MASKED_ROWS = 48 };
+enum { BLOCK = ATTENTION_ROWS, MASKED_ROWS = 24 };
 #define LOG2_E 1.44269504f
 #ifdef __AVX512BF16__
 enum { HAS_PAIRS = 1 };

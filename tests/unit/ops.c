@@ -272,6 +272,7 @@ static void on_each(void (*check)(struct device *, enum dtype))
         on_each(check);                                                                                      \
     }
 ON_EACH(low_scores_have_finite_gradients, low_scores_have_gradients)
+ON_EACH(packed_documents_have_the_bits_of_separate_ones, packed_documents_have_their_own_bits)
 ON_EACH(codes_of_8_bits_are_the_same_everywhere_and_unbiased, check_codes)
 ON_EACH(what_is_not_finite_is_read_back_as_such, check_codes_at_the_ends)
 ON_EACH(products_of_what_is_not_finite_are_not, check_ends_of_products)
@@ -286,7 +287,7 @@ int main(int argc, char **argv)
         time_operations(card ? card : "cpu", argc > 2 ? argv[2] : NULL, operations, operation_count);
         return 0;
     }
-    struct CMUnitTest tests[SETS * (MOST + 1) + 9];
+    struct CMUnitTest tests[SETS * (MOST + 1) + 10];
     static struct variant variants[SETS * (MOST + 1)];
     size_t count = 0;
     for (size_t set = 0; set < (card ? 1 : SETS); set++)
@@ -305,6 +306,7 @@ int main(int argc, char **argv)
         }
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(fp16_rounds_to_even_and_keeps_nan);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(low_scores_have_finite_gradients);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(packed_documents_have_the_bits_of_separate_ones);
     tests[count++] =
         (struct CMUnitTest)cmocka_unit_test(codes_of_8_bits_are_the_same_everywhere_and_unbiased);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(what_is_not_finite_is_read_back_as_such);

@@ -235,6 +235,79 @@ static void low_scores_have_gradients(struct device *device, enum dtype t)
     device_free(device, lse);
 }
 
+/* Documents that are packed into one sample have the bits of samples of their own, on a CPU. */
+static void packed_documents_have_their_own_bits(struct device *device, enum dtype t)
+{
+    enum { N = 70, H = 4, G = 2, dh = 40, ROW = (H + 2 * G) * dh, ALL = N * ROW, OUTPUT = N * H * dh };
+    static const int32_t edges[] = {0, 17, 18, 50, N};
+    if (device->kind != DEVICE_CPU) return;
+    struct error err;
+    size_t element = dtype_bytes(t);
+    char *memory = device_alloc(device, MEMORY_DATA, (3 * ALL + 3 * OUTPUT) * element, "tensors", &err),
+         *packed = memory + ALL * element, *apart = packed + ALL * element, *out = apart + ALL * element,
+         *out_apart = out + OUTPUT * element, *dout = out_apart + OUTPUT * element;
+    float lse[H * N], lse_apart[H * N];
+    int32_t begins[N], ends[N];
+    for (int n = 0, d = 0; n < N; n++) {
+        if (n == edges[d + 1]) d++;
+        begins[n] = edges[d];
+        ends[n] = edges[d + 1];
+    }
+    for (size_t i = 0; i < ALL; i++) encode(t, random_normal(), memory + i * element);
+    for (size_t i = 0; i < OUTPUT; i++) encode(t, random_normal(), dout + i * element);
+    for (int64_t window = 0; window < 20; window += 9) {
+        struct attention f = {.type = t,
+                              .qkv = memory,
+                              .out = out,
+                              .lse = lse,
+                              .B = 1,
+                              .N = N,
+                              .H = H,
+                              .G = G,
+                              .dh = dh,
+                              .causal = true,
+                              .window = window,
+                              .begins = begins,
+                              .ends = ends};
+        struct attention_gradient b = {.type = t,
+                                       .qkv = memory,
+                                       .out = out,
+                                       .lse = lse,
+                                       .dout = dout,
+                                       .dqkv = packed,
+                                       .B = 1,
+                                       .N = N,
+                                       .H = H,
+                                       .G = G,
+                                       .dh = dh,
+                                       .causal = true,
+                                       .window = window,
+                                       .begins = begins,
+                                       .ends = ends};
+        device->ops->attention_forward(device, &f);
+        device->ops->attention_backward(device, &b);
+        f.begins = f.ends = b.begins = b.ends = NULL;
+        for (int d = 0; edges[d] < N; d++) {
+            size_t row = (size_t)edges[d] * ROW * element, at = (size_t)edges[d] * H * dh * element;
+            f.N = b.N = edges[d + 1] - edges[d];
+            f.qkv = b.qkv = memory + row;
+            f.out = out_apart + at;
+            b.out = out_apart + at;
+            b.dout = dout + at;
+            b.dqkv = apart + row;
+            f.lse = lse_apart;
+            b.lse = lse_apart;
+            device->ops->attention_forward(device, &f);
+            device->ops->attention_backward(device, &b);
+            for (int h = 0; h < H; h++)
+                assert_memory_equal(lse_apart + h * f.N, lse + h * N + edges[d], (size_t)f.N * sizeof *lse);
+        }
+        assert_memory_equal(out_apart, out, OUTPUT * element);
+        assert_memory_equal(apart, packed, ALL * element);
+    }
+    device_free(device, memory);
+}
+
 static double attention_flops(const int64_t *s)
 {
     return (s[5] & CAUSAL ? 2.0 : 4.0) * (double)(s[0] * s[2]) * (double)(s[1] * s[1]) * (double)s[3];

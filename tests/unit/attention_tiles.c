@@ -1,0 +1,198 @@
+/* Attention on AMX tiles (kernels/cpu/attention_amx.c) with tiles in memory, so that processors with AVX-512
+ * and bf16 but without tiles try it too: against attention without tiles, in the norm of bf16. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#if defined(__x86_64__) && defined(__linux__)
+#include <immintrin.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Thread_local union {
+    uint8_t bytes[16][64];
+    float sums[16][16];
+    uint16_t halves[16][32];
+} memory_tiles[8];
+
+static void load_memory(int tile, const void *p, int64_t stride)
+{
+    for (int64_t r = 0; r < 16; r++) memcpy(memory_tiles[tile].bytes[r], (const char *)p + r * stride, 64);
+}
+static void store_memory(int tile, void *p, int64_t stride)
+{
+    for (int64_t r = 0; r < 16; r++) memcpy((char *)p + r * stride, memory_tiles[tile].bytes[r], 64);
+}
+static float wide(uint16_t half)
+{
+    uint32_t bits = (uint32_t)half << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+static void multiply_memory(int c, int a, int b)
+{
+    for (int m = 0; m < 16; m++)
+        for (int k = 0; k < 32; k++)
+            for (int n = 0; n < 16; n++)
+                memory_tiles[c].sums[m][n] +=
+                    wide(memory_tiles[a].halves[m][k]) * wide(memory_tiles[b].halves[k / 2][2 * n + k % 2]);
+}
+#undef _tile_loadd
+#undef _tile_stream_loadd
+#undef _tile_stored
+#undef _tile_zero
+#undef _tile_dpbf16ps
+#undef _tile_loadconfig
+#undef _tile_release
+#define _tile_loadd            load_memory
+#define _tile_stream_loadd     load_memory
+#define _tile_stored           store_memory
+#define _tile_zero(t)          memset(&memory_tiles[t], 0, sizeof memory_tiles[t])
+#define _tile_dpbf16ps         multiply_memory
+#define _tile_loadconfig(c)    ((void)(c))
+#define _tile_release()        ((void)0)
+#define attention_amx_forward  tiles_forward
+#define attention_amx_backward tiles_backward
+#define attention_amx_scratch  tiles_scratch
+#include "kernels/cpu/attention_amx.c"
+#include "kernels/cpu/ops.h"
+
+enum { SEGMENTS = 1, CAUSAL = 2, MARK = 0xB5, MARKS = 256 };
+
+static uint16_t *numbers(int64_t count, uint32_t seed)
+{
+    uint16_t *x = malloc((size_t)count * sizeof *x);
+    assert_non_null(x);
+    for (int64_t i = 0; i < count; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        float f = ((float)(seed >> 8 & 0xFFFF) - 32768) / 16384;
+        uint32_t bits;
+        memcpy(&bits, &f, sizeof bits);
+        x[i] = (uint16_t)(bits >> 16);
+    }
+    return x;
+}
+static void assert_near(const uint16_t *x, const uint16_t *want, int64_t count, double share)
+{
+    double error = 0, size = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double a = (double)wide(x[i]), b = (double)wide(want[i]);
+        assert_true(isfinite(a));
+        error += (a - b) * (a - b);
+        size += b * b;
+    }
+    assert_true(error <= share * share * size);
+}
+static uint8_t *scratch_of(size_t bytes)
+{
+    uint8_t *p = aligned_alloc(64, bytes + MARKS);
+    assert_non_null(p);
+    memset(p, MARK, bytes + MARKS);
+    return p;
+}
+static void assert_marks(const uint8_t *p)
+{
+    for (int i = 0; i < MARKS; i++) assert_int_equal(p[i], MARK);
+}
+
+/* B N H G dh, mask, window */
+static void try_shape(const int64_t s[7])
+{
+    int64_t B = s[0], N = s[1], H = s[2], G = s[3], dh = s[4], rows = B * N, all = rows * (H + 2 * G) * dh,
+            outputs = rows * H * dh;
+    uint16_t *qkv = numbers(all, 1), *dout = numbers(outputs, 2), *out = numbers(outputs, 3),
+             *want = numbers(outputs, 3), *dqkv = numbers(all, 4), *dwant = numbers(all, 4);
+    float *lse = malloc((size_t)(rows * H) * sizeof *lse),
+          *lse_want = malloc((size_t)(rows * H) * sizeof *lse);
+    int32_t *begins = malloc((size_t)rows * sizeof *begins), *ends = malloc((size_t)rows * sizeof *ends);
+    size_t bytes = tiles_scratch(N, H, G, dh), others = (attention_scratch(N, dh, 1) + 63) & ~(size_t)63;
+    uint8_t *scratch = scratch_of(bytes), *other = scratch_of(others);
+    assert_true(lse && lse_want && begins && ends);
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t first = 0, end, length = 1 + 17 * b; first < N; first = end, length += 17) {
+            end = first + length < N ? first + length : N;
+            for (int64_t i = first; i < end; i++) {
+                begins[b * N + i] = (int32_t)first;
+                ends[b * N + i] = (int32_t)end;
+            }
+        }
+    struct attention f = {.type = DTYPE_BF16,
+                          .qkv = qkv,
+                          .out = out,
+                          .lse = lse,
+                          .B = B,
+                          .N = N,
+                          .H = H,
+                          .G = G,
+                          .dh = dh,
+                          .causal = s[5] & CAUSAL,
+                          .window = s[6],
+                          .begins = s[5] & SEGMENTS ? begins : NULL,
+                          .ends = s[5] & SEGMENTS ? ends : NULL};
+    tiles_forward(&f, scratch, 1);
+    assert_marks(scratch + bytes);
+    f.out = want;
+    f.lse = lse_want;
+    cpu_ops_plain.attention_forward(&f, other, 1);
+    struct attention_gradient g = {.type = DTYPE_BF16,
+                                   .qkv = qkv,
+                                   .out = want,
+                                   .lse = lse_want,
+                                   .dout = dout,
+                                   .dqkv = dqkv,
+                                   .B = B,
+                                   .N = N,
+                                   .H = H,
+                                   .G = G,
+                                   .dh = dh,
+                                   .causal = f.causal,
+                                   .window = f.window,
+                                   .begins = f.begins,
+                                   .ends = f.ends};
+    tiles_backward(&g, scratch, 1);
+    assert_marks(scratch + bytes);
+    g.dqkv = dwant;
+    cpu_ops_plain.attention_backward(&g, other, 1);
+    assert_near(out, want, outputs, 0x1p-8);
+    assert_near(dqkv, dwant, all, 0x1p-7);
+    for (int64_t i = 0; i < rows * H; i++) assert_true(fabsf(lse[i] - lse_want[i]) < 1e-4f);
+    void *memory[] = {qkv, dout, out, want, dqkv, dwant, lse, lse_want, begins, ends, scratch, other};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) free(memory[i]);
+}
+
+static void tiles_equal_other_attention(void **state)
+{
+    static const int64_t shapes[][7] = {
+        {1, 5, 1, 1, 32},
+        {2, 33, 2, 2, 80},
+        {1, 130, 1, 1, 88},
+        {1, 50, 7, 1, 16},
+        {2, 70, 4, 2, 64, CAUSAL},
+        {1, 131, 3, 1, 80, CAUSAL},
+        {2, 70, 2, 2, 96, CAUSAL | SEGMENTS},
+        {1, 99, 4, 1, 128, CAUSAL | SEGMENTS},
+        {3, 45, 7, 1, 24, SEGMENTS},
+        {1, 150, 2, 1, 64, CAUSAL, 17},
+        {2, 77, 2, 2, 40, 0, 33},
+        {1, 203, 4, 2, 32, CAUSAL | SEGMENTS, 50},
+        {2, 5, 2, 2, 8, CAUSAL | SEGMENTS, 1},
+        {1, 200, 2, 1, 64, CAUSAL, 64},
+        {1, 200, 2, 1, 64, 0, 31},
+    };
+    (void)state;
+    if (!__builtin_cpu_supports("avx512bf16")) skip();
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) try_shape(shapes[i]);
+}
+#else
+static void tiles_equal_other_attention(void **state) { (void)state; }
+#endif
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(tiles_equal_other_attention)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
