@@ -209,7 +209,8 @@ static void check(const char *what, const double *got, const double *want, const
 
 static const char *spec(void) { return getenv("MEOPT_TEST_DEVICE") ? getenv("MEOPT_TEST_DEVICE") : "cpu"; }
 
-static void run(struct problem *p, size_t chunk, enum lm_loss_form form, bool add, bool values_only)
+/* Returns the loss. */
+static double run(struct problem *p, size_t chunk, enum lm_loss_form form, bool add, bool values_only)
 {
     struct device *device;
     struct error err;
@@ -250,23 +251,26 @@ static void run(struct problem *p, size_t chunk, enum lm_loss_form form, bool ad
         check("dW", got_dw, p->dw, p->dw_slack, p->V * p->D, unit, (p->R + layout.rows - 1) / layout.rows,
               add ? 0.5 : 0);
     for (int64_t i = 0; i < (values_only ? p->V * p->D : 0); i++) assert_true(got_dw[i] == 0.5);
+    double value = sums[0];
     free(sums);
     free(got_dx);
     free(got_dw);
     device_close(device);
+    return value;
 }
 
+/* The logits of all forms are the same, in fp32 to the bit: their losses differ by the order of sums. */
 static void all_forms(struct problem *p)
 {
     size_t row = (size_t)(p->V + 63) / 64 * 64 * sizeof(float), rows = (size_t)p->R;
-    for (int add = 0; add < 2; add++) {
-        run(p, rows * row, LM_LOSS_WHOLE, add, false);
-        run(p, (rows + 2) / 3 * row, LM_LOSS_ROWS, add, false);
-        run(p, rows * 64 * 2 * sizeof(float), LM_LOSS_SLABS, add, false);
-    }
-    run(p, rows * row, LM_LOSS_WHOLE, false, true);
-    run(p, (rows + 2) / 3 * row, LM_LOSS_ROWS, false, true);
-    run(p, rows * 64 * 2 * sizeof(float), LM_LOSS_SLABS, false, true);
+    const size_t chunks[] = {rows * row, (rows + 2) / 3 * row, rows * 64 * 2 * sizeof(float)};
+    double whole = 0;
+    for (int form = LM_LOSS_WHOLE; form <= LM_LOSS_SLABS; form++)
+        for (int how = 0; how < 3; how++) { /* written, added to, values only */
+            double value = run(p, chunks[form], (enum lm_loss_form)form, how == 1, how == 2);
+            if (form == LM_LOSS_WHOLE) whole = value;
+            if (p->type == DTYPE_F32) assert_true(fabs(value - whole) <= 1e-6 * fabs(whole));
+        }
     problem_free(p);
 }
 
@@ -298,6 +302,34 @@ static void outliers_and_smoothing(void **state)
     on_each(64, 1999, 0.1, true);
 }
 
+/* One NaN or infinity in x: the loss is not finite, so that a diverged run is recognized. */
+static void a_row_that_is_not_finite_shows(void **state)
+{
+    (void)state;
+    static const float bad[] = {NAN, INFINITY};
+    for (int i = 0; i < 4; i++) {
+        struct device *device;
+        struct error err;
+        assert_int_equal(device_open(&device, spec(), 0, &err), 0);
+        enum { R = 3, D = 5, V = 70 };
+        struct lm_loss_layout layout = lm_loss_layout(R, V, i / 2 ? R * 64 * sizeof(float) : 1 << 20);
+        double values[V * D] = {0.25, -0.5, 0.125}, x[R * D] = {1, 2, 3}, zero[2] = {0};
+        x[7] = (double)bad[i % 2];
+        int32_t host[R] = {0, 1, 2}, *labels = device_alloc(device, MEMORY_DATA, sizeof host, "labels", &err);
+        device->upload(device, labels, host, sizeof host);
+        struct lm_loss o = {.type = DTYPE_F32, .labels = labels, .weight = 1, .R = R, .D = D, .V = V};
+        o.x = to_device(device, DTYPE_F32, x, R * D);
+        o.weights = to_device(device, DTYPE_F32, values, V * D);
+        o.sums = to_device(device, DTYPE_F64, zero, 2);
+        o.scratch = device_alloc(device, MEMORY_WORKSPACE, layout.bytes, "logits", &err);
+        lm_loss(device, &o, &layout);
+        double *sums = from_device(device, DTYPE_F64, o.sums, 2);
+        assert_false(isfinite(sums[0]));
+        free(sums);
+        device_close(device);
+    }
+}
+
 static void layouts_keep_within_the_chunk(void **state)
 {
     (void)state;
@@ -324,6 +356,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(layouts_keep_within_the_chunk),
         cmocka_unit_test(forms_equal_float64),
         cmocka_unit_test(outliers_and_smoothing),
+        cmocka_unit_test(a_row_that_is_not_finite_shows),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests_name("lm_loss", tests, NULL, NULL);
