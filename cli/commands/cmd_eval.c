@@ -48,6 +48,9 @@ static int read_config(struct eval *e, const struct arguments *args, struct erro
     if (!c->data.val[0])
         return error_set(err, EXIT_CONFIG, "add data.val=DIRECTORY", "data.val is not set: %s",
                          args->operands[0]);
+    if (!e->run && c->model_s.init == TOWER_INIT_RANDOM)
+        return error_set(err, EXIT_USAGE, "train first, or name the run: meopt eval RUN",
+                         "the student's weights are random (model_s.init): %s", args->operands[0]);
     enum run_checkpoint choice = !which                       ? RUN_BEST_OR_NEWEST
                                  : strcmp(which, "best") == 0 ? RUN_BEST
                                                               : RUN_NEWEST;

@@ -112,22 +112,32 @@ static int read_values(const struct parameter *p, const struct values_place *pla
     return code;
 }
 
-/* Logs whether the checkpoint's classifier is used. */
-static void report_classifier(const struct tower *t, const struct key_map *key_map, const struct weights *w)
+/* Logs whether the checkpoint's classifier is used; refuses a new head if options.head_loaded. */
+static int check_head(const struct tower *t, const struct key_map *key_map, const struct weights *w,
+                      struct error *err)
 {
     const struct parameter *p = t->memory->roles[ROLE_HEAD_W];
-    int64_t at = names_classifier(key_map, w, "weight"), classes = t->model_shape.classes;
-    const struct weights_tensor *found = at >= 0 ? weights_tensor(w, at) : NULL;
+    if (!p) return 0;
     struct values_place place = fit_place(key_map, t->model_shape.ffn, p, w);
-    char name[160];
-    if (!found)
-        log_info("%s: no classifier; a new one of %lld classes starts at zero", weights_path(w),
-                 (long long)classes);
-    else
-        log_info("%s: classifier %s of %lld classes and %lld inputs %s", weights_path(w),
+    bool absent = fit_absent(&place), classifier = t->model_shape.classes > 0;
+    const char *kind = classifier ? "classifier" : "distillation head";
+    int64_t at = classifier ? names_classifier(key_map, w, "weight") : -1;
+    const struct weights_tensor *found = at >= 0 ? weights_tensor(w, at) : NULL;
+    char name[160], has[256];
+    snprintf(has, sizeof has, "no %s", kind);
+    if (found)
+        snprintf(has, sizeof has, "classifier %s of %lld classes and %lld inputs",
                  name_printable(name, sizeof name, found->name), (long long)found->shape[0],
-                 (long long)(found->ndim == 2 ? found->shape[1] : 0),
-                 fit_absent(&place) ? "is replaced: a new one starts at zero" : "is loaded");
+                 (long long)(found->ndim == 2 ? found->shape[1] : 0));
+    if (absent && t->options.head_loaded)
+        return error_set(err, EXIT_USAGE, "train first, or name the run: meopt eval RUN",
+                         "expected a %s of %lld %s and %lld inputs, found %s", kind, (long long)p->shape[0],
+                         classifier ? "classes" : "outputs", (long long)p->shape[1], has);
+    if (classifier && absent)
+        log_info("%s: %s; a new one of %lld classes starts at zero", weights_path(w), has,
+                 (long long)p->shape[0]);
+    else if (classifier) log_info("%s: %s is loaded", weights_path(w), has);
+    return 0;
 }
 
 int tower_load(struct tower *t, const struct weights *w, parameter_values loaded, void *context,
@@ -137,6 +147,7 @@ int tower_load(struct tower *t, const struct weights *w, parameter_values loaded
     struct key_map key_map;
     int code = fit_family(&key_map, &t->model_shape, w, err);
     if (!code) code = fit_shapes(&key_map, t->model_shape.ffn, t->parameters, t->parameter_count, w, err);
+    if (!code) code = check_head(t, &key_map, w, err);
     if (code) return code;
     int64_t largest;
     float *values = staging(t, &largest);
@@ -149,7 +160,6 @@ int tower_load(struct tower *t, const struct weights *w, parameter_values loaded
         if (!code) code = store_values(t, i, values, loaded, context, err);
     }
     free(values);
-    if (!code && t->model_shape.classes > 0) report_classifier(t, &key_map, w);
     return code;
 }
 

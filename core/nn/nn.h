@@ -262,6 +262,7 @@ struct tower_options {
     enum saved saved;    /* 8BIT cannot be used with RECOMPUTE_BLOCK, which keeps one block */
     bool backward_twice; /* exact clipping with released gradients: activations survive a backward pass */
     bool patch_tokens;   /* out also holds the patch tokens (loss tokens cls+patch) */
+    bool head_loaded;    /* tower_load refuses a file without the head or classifier (EXIT_USAGE) */
     int64_t target;      /* T of a linear distillation head, 0: none. model_shape.classes replaces it */
     size_t loss_chunk;   /* of a language model: bytes of logits at once; 0: LM_LOSS_CHUNK (lm_loss.h) */
     enum memory_class weights_class, activations_class; /* a teacher's are MEMORY_TEACHER, twice */

@@ -73,6 +73,7 @@ static struct tower_options student_options(const struct trainer *t)
                                                                                            : SAVED_MINIMAL,
         .backward_twice = t->twice,
         .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
+        .head_loaded = t->evaluates,
         .target = head_width(t),
         .frozen = frozen,
         .frozen_end = end,

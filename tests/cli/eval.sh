@@ -86,7 +86,19 @@ cmp -s best.safetensors last.safetensors && fail "export best: the last weights"
 "$MEOPT" train vit.yaml --run-dir . --name none --checkpoint best --no-dashboard >out 2>log
 [ $? = 2 ] || fail "--checkpoint without --from is accepted"
 
-# Images that cannot be decoded are left out.
+# A new classifier or head would be evaluated: the file and the classes are named.
+tower=$PWD/sample/ModelWeight/dinov2/dinov2_vitl14_pretrain.pth
+cp run/ckpt/step-00000008/model.safetensors three.safetensors
+mkdir -p four/val
+cp -r images val four/
+mkdir four/images/gnu
+cp images/cat/* four/images/gnu/
+check 2 vit.yaml model.init=checkpoint model.weight=three.safetensors data.root=four/images
+grep -q three.safetensors log && grep -q '\<4 classes' log && grep -q '\<3 classes' log || fail "file or classes are not named"
+sed 's/^model:.*/model: {family: dinov2}/' vit.yaml >tower.yaml
+check 2 tower.yaml model.weight="$tower" data.image_size=56
+grep -q "$tower" log && grep -q '\<3 classes' log || fail "file or classes are not named"
+check 2 vit.yaml
 echo broken >val/cat/broken.jpg
 check 0 run --json data.max_bad=0.5
 grep -q '"bad": 1' out || fail "the bad image is not counted"

@@ -74,6 +74,12 @@ assert len(cosines) == found["images"] == 14 and mean < 0.9999, (len(cosines), m
 assert abs(found["val_cosine"] - mean) < 1e-5, (found, mean)
 END
 
+# Weights without the linear head are refused.
+for head in auto:0 linear:2; do
+    "$MEOPT" eval pair.yaml data.image_size=56 model_t.weight=$tower model_s.weight=$tower loss.head=${head%:*} >out 2>log
+    [ $? = ${head#*:} ] || fail "eval with loss.head $head"
+done
+grep -q "$tower" log || fail "the file is not named"
 train list 7 data.val=vit.yaml
 train cached 7 data.augment=false train.cache_teacher=true
 train missing 7 data.val=nowhere
