@@ -1,19 +1,23 @@
 """Training compared with PyTorch on the processor: 'meopt bench train configs/X.yaml' and train_torch.py strictly in turn, the same work.
 
-    PYTHON tests/bench/beside_torch.py RESULTS.jsonl [options]    PYTHON: one that has torch; --help names the options
+    PYTHON tests/bench/beside_torch.py RESULTS.jsonl [options]    PYTHON: one that has torch, for digits timm too; --help names the options
 
 Each round of a row (set, config, batch) runs ours, ours with train.recompute=block, then each form of PyTorch; the least of all rounds
 counts. Every run is a line of RESULTS.jsonl and is not repeated, so that a stopped measurement continues; the table is printed at the end
 (--rounds 0: at once). A form of PyTorch with a step of more than 3 times ours is cut off and not run again, and torch.compile is not tried
 where the same form without it takes more than 1.5 times the best: it does not change the products that most of a step is.
+The row `digits` is a classifier's whole training, each round with a seed of its own: accuracy, memory, images/s (digits.py).
 
 Under other load, one thread, judged by processor time; all forms, two blocks of each tower:
     OMP_NUM_THREADS=1 PYTHON tests/bench/beside_torch.py beside.jsonl --by processor --depth 2
+The classifier, five seeds:
+    OMP_NUM_THREADS=1 PYTHON tests/bench/beside_torch.py digits.jsonl --sets native --configs digits --rounds 5
 At rest, two threads, the best form only (steps and starts add up to about 8 minutes each where two cores multiply at 260 GFLOP/s):
     OMP_NUM_THREADS=2 PYTHON tests/bench/beside_torch.py rest.jsonl --depth 2 --sets native --forms fp32 --rounds 2 --steps 5
     OMP_NUM_THREADS=2 PYTHON tests/bench/beside_torch.py rest.jsonl --sets native --configs dinov2 --forms fp32 --rounds 1 --steps 3
 """
 import argparse, json, os, re, subprocess, sys, time
+import digits
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -28,7 +32,7 @@ def options():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("results")
     p.add_argument("--meopt", default=os.path.join(ROOT, "build-ci", "meopt"))
-    p.add_argument("--configs", nargs="+", default=["dinov2", "eva_clip", "open_clip"])
+    p.add_argument("--configs", nargs="+", default=["dinov2", "eva_clip", "open_clip", "digits"])
     p.add_argument("--batches", nargs="+", type=int, default=[2, 8])
     p.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS))
     p.add_argument("--forms", nargs="*", choices=FORMS, default=FORMS)
@@ -37,7 +41,9 @@ def options():
     p.add_argument("--steps", type=int, default=3, help="of each run; the best counts")
     p.add_argument("--limit", type=float, default=600, help="seconds that one run may take")
     p.add_argument("--by", choices=["wall", "processor"], default="wall", help="what ratios and the best are of")
-    return p.parse_args()
+    o = p.parse_args()
+    o.meopt = os.path.abspath(o.meopt)
+    return o
 
 
 class Results:
@@ -102,11 +108,13 @@ def worth(o, results, key, form):
 
 
 def measure(o, results, key):
+    trains = key["config"] == "digits"
     for number in range(1, o.rounds + 1):
-        for form in list(OURS) + [f for f in FORMS if f in o.forms]:
-            if any(r["round"] == number for r in results.of(key, form)) or worth(o, results, key, form): continue
-            limit = 3 * results.least(key, "ours", "cpu_s") if form not in OURS else 0
-            results.add(key | {"form": form, "round": number} | run(o, key, form, limit))
+        for form in digits.FORMS if trains else list(OURS) + [f for f in FORMS if f in o.forms]:
+            if any(r["round"] == number for r in results.of(key, form)) or (not trains and worth(o, results, key, form)): continue
+            if trains: found = digits.run(o.meopt, form, number, os.environ | SETS[key["set"]])
+            else: found = run(o, key, form, 3 * results.least(key, "ours", "cpu_s") if form not in OURS else 0)
+            results.add(key | {"form": form, "round": number} | found)
             print(json.dumps(results.runs[-1]), file=sys.stderr, flush=True)
 
 
@@ -144,6 +152,10 @@ def table(o, results, keys):
 o = options()
 results = Results(o.results)
 threads = int(os.environ.get("OMP_NUM_THREADS", 0)) or len(os.sched_getaffinity(0))
-keys = [{"set": s, "config": c, "batch": b, "depth": o.depth, "threads": threads} for s in o.sets for c in o.configs for b in o.batches]
+keys = [{"set": s, "config": c, "batch": b, "depth": o.depth, "threads": threads} for s in o.sets for c in o.configs
+        for b in ([digits.BATCH] if c == "digits" else o.batches)]
 for key in keys: measure(o, results, key)
-table(o, results, keys)
+steps = [key for key in keys if key["config"] != "digits"]
+if steps: table(o, results, steps)
+for key in keys:
+    if key not in steps: digits.table(key["set"], [r for form in digits.FORMS for r in results.of(key, form)])

@@ -1,20 +1,14 @@
-"""A ViT that learns the sample's digits, configs/digits.yaml here and the same model and recipe in PyTorch: accuracy, time and memory.
+"""The row `digits` of beside_torch.py: a ViT that learns the sample's digits, configs/digits.yaml here and the same model and recipe in PyTorch.
 
-    PYTHON tests/bench/digits.py RESULTS.jsonl [options]    PYTHON: one that has torch, timm, PIL and safetensors
-
-For each seed the forms run in turn from the same initial values, timm's: ours in bf16 and fp32, timm's VisionTransformer with AdamW in fp32 on
-images that are decoded once. Ours is exported for timm; one function computes the accuracy of both on the 359 validation images.
-Seconds are processor time, which other load changes least: ours of the whole run, PyTorch's of the steps. Memory is the peak resident size,
-and for PyTorch also what its steps add to that. Every run is a line of RESULTS.jsonl and is not repeated; the table is printed at the end
-(--seeds 0: at once).
-    OMP_NUM_THREADS=1 PYTHON tests/bench/digits.py digits.jsonl
+Each seed starts all forms from the same initial values, timm's: ours in bf16 and fp32, timm's VisionTransformer with AdamW in fp32 on images that
+are decoded once. Ours is exported for timm; one function computes the accuracy of both on the 359 validation images. Seconds, processor time and
+wall, are of the whole run for ours and of the steps alone for PyTorch. Memory is the peak resident size, and for PyTorch also what its steps add.
 """
-import argparse, glob, json, math, os, resource, statistics, subprocess, sys, tempfile
+import glob, json, math, os, resource, statistics, subprocess, sys, tempfile, time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
-SELF = os.path.abspath(__file__)
-OURS = {"ours bf16": ["model.dtype=bf16"], "ours fp32": ["model.dtype=fp32"]}
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+OURS = {"ours bf16": "model.dtype=bf16", "ours fp32": "model.dtype=fp32"}
+FORMS = [*OURS, "PyTorch fp32"]
 SHAPE = dict(img_size=8, patch_size=2, embed_dim=64, depth=3, num_heads=4, mlp_ratio=2, num_classes=10)
 EPOCHS, BATCH, LR, WARMUP, DECAY, BETAS, EPS = 40, 64, 4e-3, 44, 0.05, (0.9, 0.98), 1e-6  # as configs/digits.yaml resolves
 
@@ -47,15 +41,14 @@ def initial(seed):
 
 def save_initial(seed, path):
     from safetensors.torch import save_file
-    save_file(initial(seed).state_dict(), path)
-    print("null")
+    save_file(initial(int(seed)).state_dict(), path)
 
 
 def torch_run(seed):
     import torch
-    model = initial(seed)
+    model = initial(int(seed))
     x, y = images("train")
-    before = resource.getrusage(resource.RUSAGE_SELF)
+    before, begin = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
     wide = [p for p in model.parameters() if sum(n > 1 for n in p.shape) > 1]
     narrow = [p for p in model.parameters() if sum(n > 1 for n in p.shape) <= 1]
     optimizer = torch.optim.AdamW([{"params": wide}, {"params": narrow, "weight_decay": 0}], lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY)
@@ -72,10 +65,10 @@ def torch_run(seed):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    after = resource.getrusage(resource.RUSAGE_SELF)
+    after, wall = resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - begin
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    print(json.dumps({"seconds": seconds, "peak_mb": after.ru_maxrss / 1e3, "added_mb": (after.ru_maxrss - before.ru_maxrss) / 1e3,
-                      "accuracy": accuracy(model), "steps": steps}))
+    return {"seconds": seconds, "wall": wall, "peak_mb": after.ru_maxrss / 1e3, "added_mb": (after.ru_maxrss - before.ru_maxrss) / 1e3,
+            "accuracy": accuracy(model), "steps": steps, "torch": torch.__version__}
 
 
 def exported_accuracy(path):
@@ -83,67 +76,58 @@ def exported_accuracy(path):
     from timm.models.vision_transformer import VisionTransformer
     model = VisionTransformer(**SHAPE)
     model.load_state_dict(load_file(path), strict=True)
-    print(accuracy(model))
+    return accuracy(model)
 
 
-def python(*words):
-    """Calls one of the functions above in a process of its own: what starts meopt stays small, for a child's peak begins with its parent's."""
-    return json.loads(subprocess.run([sys.executable, SELF, *map(str, words)], check=True, capture_output=True).stdout)
-
-
-def our_run(o, keys, seed):
-    python("initial", seed, "initial.safetensors")
-    words = ["configs/digits.yaml", "--run-dir", "runs", "--name", "run", "--no-dashboard", "device.type=cpu", "train.seed=%d" % seed,
-             "model.init=checkpoint", "model.weight=" + os.path.abspath("initial.safetensors"), *keys]
-    child = subprocess.Popen([o.meopt, "train", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, used = os.wait4(child.pid, 0)  # with its workers
-    if status:
-        raise SystemExit("meopt train: wait status %d" % status)
-    lines = [json.loads(line) for line in open("runs/run/metrics.jsonl")]
-    subprocess.run([o.meopt, "export", "run", "--run-dir", "runs", "--format", "timm", "-o", "digits.safetensors"], check=True, capture_output=True)
-    subprocess.run(["rm", "-r", "runs/run"], check=True)
-    return {"seconds": used.ru_utime + used.ru_stime, "peak_mb": used.ru_maxrss / 1e3,
-            "device_peak_mb": max(line["cards"][0]["peak_bytes"] for line in lines if line.get("cards")) / 1e6,
-            "accuracy": python("accuracy", "digits.safetensors"), "steps": len(lines)}
-
-
-def table(runs):
-    print("%-10s %5s %18s %12s %10s" % ("form", "seeds", "accuracy", "processor s", "peak MB"))
-    for form in list(OURS) + ["PyTorch"]:
-        of = [r for r in runs if r["form"] == form]
-        if of:
-            middle = {k: statistics.median(r[k] for r in of) for k in ("seconds", "peak_mb")}
-            mean = statistics.mean(r["accuracy"] for r in of)
-            spread = statistics.stdev(r["accuracy"] for r in of) if len(of) > 1 else 0
-            print("%-10s %5d %9.4f +- %.4f %12.1f %10.0f" % (form, len(of), mean, spread, middle["seconds"], middle["peak_mb"]))
-
-
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("results")
-    p.add_argument("--meopt", default=os.path.join(ROOT, "build-ci", "meopt"))
-    p.add_argument("--seeds", type=int, default=5)
-    o = p.parse_args()
-    o.meopt, o.results = os.path.abspath(o.meopt), os.path.abspath(o.results)
-    runs = [json.loads(line) for line in open(o.results)] if os.path.exists(o.results) else []
+def run(meopt, form, seed, env):
+    """Runs one form of one seed. PyTorch is left to other processes, for a child's peak begins with its parent's."""
     with tempfile.TemporaryDirectory() as work:
-        os.chdir(work)
-        os.mkdir("configs")
-        subprocess.run(["cp", os.path.join(ROOT, "configs", "digits.yaml"), "configs"], check=True)
-        subprocess.run([o.meopt, "fetch", "digits", "--dest", "sample"], check=True, capture_output=True)
-        for seed in range(o.seeds):
-            for form in list(OURS) + ["PyTorch"]:
-                if any(r["form"] == form and r["seed"] == seed for r in runs):
-                    continue
-                found = python("torch", seed) if form == "PyTorch" else our_run(o, OURS[form], seed)
-                runs.append({"form": form, "seed": seed, **found})
-                with open(o.results, "a") as f:
-                    f.write(json.dumps(runs[-1]) + "\n")
-        os.chdir(ROOT)
-    table(runs)
+        def call(*words):
+            done = subprocess.run(words, cwd=work, env=env, capture_output=True, text=True)
+            return sys.exit(done.stderr) if done.returncode else done.stdout
+        def python(*words): return json.loads(call(sys.executable, os.path.abspath(__file__), *words))
+        call(meopt, "fetch", "digits", "--dest", "sample")
+        if form not in OURS: return python("torch", str(seed))
+        python("initial", str(seed), "initial.safetensors")
+        words = [os.path.join(ROOT, "configs", "digits.yaml"), "--run-dir", "runs", "--name", "run", "--no-dashboard", "device.type=cpu",
+                 "train.seed=%d" % seed, "model.init=checkpoint", "model.weight=%s/initial.safetensors" % work,
+                 *("data.%s=%s/sample/digits/%s" % (key, work, split) for key, split in (("root", "train"), ("val", "val"))), OURS[form]]
+        begin = time.monotonic()
+        with open(work + "/log", "w") as log:
+            child = subprocess.Popen([meopt, "train", *words], cwd=work, env=env, stdout=subprocess.DEVNULL, stderr=log)
+            _, status, used = os.wait4(child.pid, 0)  # with its workers
+        wall = time.monotonic() - begin
+        if status: sys.exit(open(work + "/log").read()[-2000:])
+        lines = [json.loads(line) for line in open(work + "/runs/run/metrics.jsonl")]
+        call(meopt, "export", "run", "--run-dir", "runs", "--format", "timm", "-o", "digits.safetensors")
+        return {"seconds": used.ru_utime + used.ru_stime, "wall": wall, "peak_mb": used.ru_maxrss / 1e3,
+                "device_peak_mb": max(line["cards"][0]["peak_bytes"] for line in lines if line.get("cards")) / 1e6,
+                "accuracy": python("accuracy", "digits.safetensors"), "steps": len(lines)}
+
+
+def table(name, runs):
+    """Prints the runs of one set. Differences and ratios are of the same seed: their mean and standard error, their median."""
+    print(f"\n{name}, digits, {BATCH}: {EPOCHS} epochs; top-1 of the last step in %, mean and sd of the seeds; images/s of processor time and of wall,"
+          " ours of the whole run.\n")
+    print("| form | seeds | top-1 | above PyTorch | MB | of its memory | images/s, processor | times as fast | images/s, wall | times as fast |\n" + "|---" * 10 + "|")
+    theirs = {r["round"]: r for r in runs if r["form"] == FORMS[-1]}
+    for form in FORMS:
+        of = [r for r in runs if r["form"] == form]
+        if not of: continue
+        def spread(values): return "%.2f, %.2f" % (statistics.mean(values), statistics.stdev(values) if len(values) > 1 else math.nan)
+        pairs = [(r, theirs[r["round"]]) for r in of if r["round"] in theirs and form in OURS]
+        cells = [form, str(len(of)), spread([100 * r["accuracy"] for r in of])]
+        above = [100 * (a["accuracy"] - b["accuracy"]) for a, b in pairs]
+        error = statistics.stdev(above) / math.sqrt(len(above)) if len(above) > 1 else math.nan
+        cells += ["%+.2f (%.2f)" % (statistics.mean(above), error) if above else ""]
+        def ratio(key): return "%.2f" % statistics.median(b[key] / a[key] for a, b in pairs) if pairs else ""
+        cells += ["%.0f" % max(r["peak_mb"] for r in of) + (", steps %.0f" % max(r["added_mb"] for r in of) if form not in OURS else ""),
+                  "%.3f" % statistics.median(a["peak_mb"] / b["peak_mb"] for a, b in pairs) if pairs else ""]
+        for key in ("seconds", "wall"):
+            cells += ["%.0f" % statistics.median(r["steps"] * BATCH / r[key] for r in of), ratio(key)]
+        print("| " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":
-    parts = {"initial": lambda seed, path: save_initial(int(seed), path), "torch": lambda seed: torch_run(int(seed)),
-             "accuracy": exported_accuracy}
-    parts[sys.argv[1]](*sys.argv[2:]) if sys.argv[1:2] and sys.argv[1] in parts else main()
+    parts = {"initial": save_initial, "torch": torch_run, "accuracy": exported_accuracy}
+    print(json.dumps(parts[sys.argv[1]](*sys.argv[2:])))
