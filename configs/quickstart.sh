@@ -1,5 +1,5 @@
 #!/bin/sh
-# From a fresh Debian or Ubuntu machine to three trained students and a classifier: packages, build, sample archives, training
+# From a fresh Debian or Ubuntu machine to three trained students, a classifier and a language model: packages, build, sample archives, training
 # without and with MEOpt, export, and a comparison. Safe to run again.
 # --prefix DIR installs the program, its pages and its completion below DIR (as $HOME/.local) too.
 set -eu
@@ -60,6 +60,18 @@ echo "== $digits"
 mv "runs-$digits.log" "runs/$digits/train.log"
 grep '^loss .*->' "runs/$digits/train.log"
 "$meopt" export "runs/$digits" --format timm
+
+# A language model of bytes, from random values; it continues a text.
+"$meopt" fetch genesis --dest sample
+bytes=bytes-$stamp
+echo "== $bytes"
+"$meopt" train configs/bytes.yaml --run-dir runs --name "$bytes" 2>"runs-$bytes.log" || {
+    cat "runs-$bytes.log" >&2
+    exit 1
+}
+mv "runs-$bytes.log" "runs/$bytes/train.log"
+grep '^loss .*->' "runs/$bytes/train.log"
+"$meopt" generate "runs/$bytes" --prompt "And God said" --count 100
 
 # What it is for: the same training of a model that fills the memory, without and with MEOpt, as a table and a page.
 compare=quickstart_compare-$stamp

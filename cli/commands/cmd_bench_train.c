@@ -19,7 +19,7 @@
 #include <sys/resource.h>
 
 struct synthetic {
-    float *images;
+    void *input; /* images, or tokens */
     int64_t *ids;
     int32_t *labels;
 };
@@ -30,17 +30,18 @@ static int next_batch(void *context, int64_t index, struct batch *batch, const i
     struct synthetic *s = context;
     (void)index;
     (void)err;
-    batch->input = s->images;
+    batch->input = s->input;
     batch->labels = s->labels;
     *ids = s->ids;
     return 0;
 }
 
-static const void *next_images(void *context) { return ((struct synthetic *)context)->images; }
+static const void *next_images(void *context) { return ((struct synthetic *)context)->input; }
 
 /* Results: the best step, its time by kind of work, and the best GEMM rate of each type. */
 struct bench_result {
     double seconds, images, gflops;
+    double tokens;            /* of a sample; 0: it is an image */
     double spent[WORK_KINDS]; /* of that step, with --profile */
     int64_t calls[WORK_KINDS];
     double call; /* seconds of an empty call */
@@ -99,15 +100,28 @@ static void report_wait(const char *what, double ms)
     if (ms >= 0) fprintf(stderr, ", waited %.1f ms for %s", ms, what);
 }
 
+/* Returns a micro-batch of made-up images or tokens, with labels. */
+static struct synthetic synthetic_batch(const struct trainer *t)
+{
+    size_t bytes = trainer_input_bytes(t, t->micro);
+    int64_t values = (int64_t)(bytes / sizeof(float)), labels = t->micro * t->labels_each,
+            classes = t->student->out_width;
+    struct synthetic s = {xmalloc(bytes), xcalloc((size_t)t->micro, sizeof *s.ids),
+                          xcalloc((size_t)labels, sizeof *s.labels)};
+    float *images = s.input;
+    int32_t *tokens = s.input;
+    for (int64_t i = 0; i < labels; i++) s.labels[i] = (int32_t)(i % classes);
+    for (int64_t i = 0; i < values && !t->objective->tokens; i++)
+        images[i] = (float)((i * 2654435761u >> 7) % 2001) * 1e-3f - 1;
+    for (int64_t i = 0; i < values && t->objective->tokens; i++)
+        tokens[i] = (int32_t)((i * 2654435761u >> 7) % classes);
+    return s;
+}
+
 static int bench_steps(struct trainer *t, const struct config *c, int64_t steps,
                        struct device_profile *profile, struct bench_result *f, struct error *err)
 {
-    int64_t values = (int64_t)(trainer_input_bytes(t, t->micro) / sizeof(float));
-    struct synthetic s = {xmalloc((size_t)values * sizeof *s.images),
-                          xcalloc((size_t)t->micro, sizeof *s.ids),
-                          xcalloc((size_t)t->micro, sizeof *s.labels)};
-    for (int64_t i = 0; i < t->micro; i++) s.labels[i] = (int32_t)(i % t->student->out_width);
-    for (int64_t i = 0; i < values; i++) s.images[i] = (float)((i * 2654435761u >> 7) % 2001) * 1e-3f - 1;
+    struct synthetic s = synthetic_batch(t);
     struct step_result result;
     int code = 0;
     for (int64_t step = 1; step <= steps && !code; step++) {
@@ -131,11 +145,12 @@ static int bench_steps(struct trainer *t, const struct config *c, int64_t steps,
         memcpy(f->spent, profile->seconds, sizeof f->spent);
         memcpy(f->calls, profile->calls, sizeof f->calls);
     }
-    free(s.images);
+    free(s.input);
     free(s.ids);
     free(s.labels);
     if (code) return code;
     f->images = (double)t->batch / f->seconds;
+    f->tokens = t->objective->tokens ? (double)t->labels_each : 0;
     f->gflops = (t->student_flops + (t->teacher ? model_shape_forward_flops(&t->teacher_shape) : 0)) *
                 f->images * 1e-9;
     f->on_cpu = t->device->kind == DEVICE_CPU;
@@ -178,6 +193,7 @@ static void print_json(const struct bench_result *f, bool profiled)
                "file_classes", json_object_get(memory, "file_classes"), "resident_bytes",
                (json_int_t)f->resident, "processor_s", f->processor_s, "stream_wait_ms",
                wait_or_null(f->stream_ms), "offload_wait_ms", wait_or_null(f->offload_ms));
+    if (f->tokens > 0) json_object_set_new(all, "tokens_per_s", json_real(f->tokens * f->images));
     if (profiled) {
         json_t *parts = json_object();
         char key[32];
@@ -232,7 +248,8 @@ static void print_busy(const struct bench_result *f)
 
 static void print_text(const struct bench_result *f, bool profiled)
 {
-    printf("images/s    %.3f\nstep        %.1f ms, %.1f ms of CPU time\nGFLOP/s     %.1f\n", f->images,
+    printf("%-11s %.3f\nstep        %.1f ms, %.1f ms of CPU time\nGFLOP/s     %.1f\n",
+           f->tokens > 0 ? "tokens/s" : "images/s", f->tokens > 0 ? f->tokens * f->images : f->images,
            f->seconds * 1e3, f->processor_s * 1e3, f->gflops);
     print_busy(f);
     if (f->stream_ms >= 0) printf("waited      %.1f ms for streamed weights\n", f->stream_ms);

@@ -60,7 +60,7 @@ static const char *const sections[][2] = {
     {"model_t", "The teacher."},
     {"model_s", "The student."},
     {"loss", "The loss."},
-    {"data", "The images."},
+    {"data", "The images, or tokens."},
     {"data_s", "The images of a student whose preprocessing differs from the teacher's, for example one of "
                "a different family.\n"
                "Each image is decoded once; random crops use the same box."},
@@ -235,6 +235,66 @@ static const char evaluation_text[] =
     ".Pp\n"
     "Ranks share the images; the figures are the same on any number of ranks.\n";
 
+static const char tokens_text[] =
+    ".Sh TOKENS\n"
+    "With\n"
+    ".Ic train.objective No language\n"
+    "the data are token files.\n"
+    ".Cm data.root\n"
+    "and\n"
+    ".Cm data.val\n"
+    "are a file, or a directory, of which those files are used whose names end in .bin, or else all, in the "
+    "order of the bytes of their names.\n"
+    ".Cm data.include\n"
+    "and\n"
+    ".Cm data.exclude\n"
+    "select files of\n"
+    ".Cm data.root .\n"
+    ".Ic data.tokens\n"
+    "is their format:\n"
+    ".Bl -tag -width megatron -compact\n"
+    ".It Cm megatron\n"
+    "X.bin with its index X.idx, as Megatron-LM's preprocess_data.py writes them; u8, i8, i16, i32, i64 or "
+    "u16\n"
+    ".It Cm llmc\n"
+    "llm.c's .bin: a header of 256 integers, then u16 (magic 20240520) or u32 (20240801)\n"
+    ".It Cm uint16\n"
+    "u16 alone, as nanoGPT writes it\n"
+    ".It Cm uint32\n"
+    "u32 alone\n"
+    ".It Cm bytes\n"
+    "any file: each byte is a token, for a model with a vocabulary of 256\n"
+    ".El\n"
+    "Numbers are little-endian.\n"
+    "Files are mapped, and not copied to memory.\n"
+    "An index is checked as a whole at each start: a contradiction is refused with its byte (exit code 3).\n"
+    "A token that is not below model.vocabulary ends the command with file and position when a sample has it "
+    "(exit code 7).\n"
+    "A file that shrinks while it is read ends the command (exit code 1).\n"
+    ".Pp\n"
+    "All files are one sequence of tokens.\n"
+    "A sample has model.context tokens, and the token after each of them is its label.\n"
+    "An epoch visits the windows of that length once, in an order and from an offset that are functions of "
+    "train.seed and the epoch, whatever the number of ranks; at most two windows are left out.\n"
+    "With\n"
+    ".Ic data.shuffle No false\n"
+    "windows follow each other from the first token on.\n"
+    ".Pp\n"
+    "With\n"
+    ".Ic data.documents No apart\n"
+    "a token sees and predicts only tokens of its own document, also with several documents in a sample, "
+    "and positions begin again with each document.\n"
+    "Documents end by Megatron's index, in other files after the token\n"
+    ".Cm data.end ,\n"
+    "and at the end of each file.\n"
+    ".Cm joined\n"
+    "makes them one text.\n"
+    "The loss is the mean over all labels of the global batch.\n"
+    ".Pp\n"
+    "An evaluation on\n"
+    ".Cm data.val\n"
+    "predicts each token once, in windows of model.context.\n";
+
 static const char activations_text[] =
     ".Sh ACTIVATIONS\n"
     "With a large batch, most of the memory holds the values that blocks save between forward and backward.\n"
@@ -309,6 +369,7 @@ static int man_run(const struct arguments *args, struct error *err)
     fputs(images_text, stdout);
     fputs(classes_text, stdout);
     fputs(evaluation_text, stdout);
+    fputs(tokens_text, stdout);
     fputs(activations_text, stdout);
     fputs(".Sh EXAMPLES\nThe shipped configurations are commented:\n.Dl meopt config new eva_clip\n.Sh SEE "
           "ALSO\n"

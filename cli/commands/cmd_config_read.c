@@ -316,7 +316,9 @@ static int check_data(struct check *check, const char *path, const struct config
     if (!code) code = train_check_labels(config, &e);
     if (code) check_problem(check, true, &e);
     if (!check->problems && found.images)
-        printf("%lld images below data.root, %lld bad\n", (long long)found.images, (long long)found.bad);
+        printf(options.tokens ? "%lld tokens in data.root, %lld bad\n"
+                              : "%lld images below data.root, %lld bad\n",
+               (long long)found.images, (long long)found.bad);
     return code;
 }
 
@@ -358,7 +360,8 @@ static int check_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option check_options[] = {
-    {"data", 0, OPTION_FLAG, NULL, NULL, 0, 0, "read and decode every image, and name each bad one"},
+    {"data", 0, OPTION_FLAG, NULL, NULL, 0, 0,
+     "read every token, or read and decode every image and name each bad one"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
     {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
 };

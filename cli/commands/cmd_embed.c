@@ -48,6 +48,9 @@ static int read_config(struct embed *e, const struct arguments *args, struct err
     if (!role && !run)
         code = error_set(err, EXIT_USAGE, "see 'meopt embed --help'",
                          "meopt embed requires --role teacher|student, or a run");
+    if (!code && objective_of(&e->config)->tokens)
+        code = error_set(err, EXIT_CONFIG, "continue a text with it: meopt generate",
+                         "meopt embed requires images, but train.objective is language");
     e->student = !role || strcmp(role, "student") == 0;
     e->skip_bad = argument_flag(args, "skip-bad");
     if (!code && run && e->student) code = run_weights_use(&e->config, run, RUN_NEWEST, &step, err);

@@ -38,7 +38,8 @@ static int read_config(struct eval *e, const struct arguments *args, struct erro
     struct config *c = &e->config;
     int code = run_weights_config(c, &e->run, args->operands, args->operand_count, err);
     if (code) return code;
-    if (argument_text(args, "per-class", NULL) && !objective_of(c)->labels && c->train.eval != TRAIN_EVAL_KNN)
+    bool classes = objective_of(c)->labels && !objective_of(c)->tokens;
+    if (argument_text(args, "per-class", NULL) && !classes && c->train.eval != TRAIN_EVAL_KNN)
         return error_set(err, EXIT_CONFIG, "leave --per-class out", "train.objective %s has no classes",
                          objective_of(c)->name);
     e->average = argument_flag(args, "ema");
@@ -142,23 +143,28 @@ static void print_text(const struct eval *e)
     char value[32];
     printf("%s", e->run ? e->run : e->config.path);
     if (e->run) printf(", step %lld%s", (long long)e->step, e->average ? ", average of the weights" : "");
-    printf(": %lld images", (long long)e->found.images);
+    const char *unit = data_tokens(e->data.val) ? "tokens" : "images";
+    printf(": %lld %s", (long long)e->found.images, unit);
     for (int i = 0; i <= OBJECTIVE_METRICS && e->found.metrics[i].name; i++) {
         const struct score_row *row = score_named(e->found.metrics[i].name);
         printf(", %s %s", row->label,
                score_text(value, sizeof value, row, e->found.metrics[i].value, "%.6f"));
     }
-    printf(", %.1f images/s, %.1f MiB\n", (double)e->found.images / e->seconds,
+    printf(", %.1f %s/s, %.1f MiB\n", (double)e->found.images / e->seconds, unit,
            (double)e->device->use.peak_total_bytes / (1 << 20));
 }
 
 static void print_found(const struct eval *e)
 {
-    json_t *root = json_pack(
-        "{s:o, s:o, s:I, s:I, s:f, s:I}", "weight", path_json(e->config.model_s.weight), "step",
-        e->run ? json_integer((json_int_t)e->step) : json_null(), "images", (json_int_t)e->found.images,
-        "bad", (json_int_t)(data_images(e->data.val) - e->found.images), "images_per_s",
-        (double)e->found.images / e->seconds, "peak_bytes", (json_int_t)e->device->use.peak_total_bytes);
+    bool tokens = data_tokens(e->data.val) > 0;
+    json_int_t units = (json_int_t)e->found.images;
+    json_t *root = json_pack("{s:o, s:o, s:I}", "weight", path_json(e->config.model_s.weight), "step",
+                             e->run ? json_integer((json_int_t)e->step) : json_null(),
+                             tokens ? "tokens" : "images", units);
+    if (!tokens) json_object_set_new(root, "bad", json_integer(data_images(e->data.val) - units));
+    json_object_set_new(root, tokens ? "tokens_per_s" : "images_per_s",
+                        json_real((double)units / e->seconds));
+    json_object_set_new(root, "peak_bytes", json_integer((json_int_t)e->device->use.peak_total_bytes));
     for (int i = 0; i <= OBJECTIVE_METRICS && e->found.metrics[i].name; i++)
         json_object_set_new(root, e->found.metrics[i].name, json_real(e->found.metrics[i].value));
     print_json(root);
@@ -195,7 +201,7 @@ static const struct option options[] = {
 
 const struct command cmd_eval = {"eval",
                                  "CONFIG|RUN [key=value ...]",
-                                 "evaluate a student or a classifier on the images of data.val",
+                                 "evaluate a student, a classifier or a language model on data.val",
                                  NULL,
                                  options,
                                  1,

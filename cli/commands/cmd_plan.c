@@ -92,17 +92,38 @@ static int measure_gemm(struct plan_report *r, struct error *err)
     return 0;
 }
 
+/* Counts the images, or the samples of token files. */
+static int count_images(struct plan_report *r, struct error *err)
+{
+    const struct config *c = r->config;
+    struct data_options options = train_data_options(c);
+    struct image_list list;
+    struct data *data;
+    int code;
+    if (!options.tokens) {
+        code = image_list_read(&list, c->data.root, c->data.include, c->data.exclude, err);
+        if (code) return code;
+        r->images = list.count;
+        image_list_free(&list);
+        return 0;
+    }
+    options.batch = 1;
+    options.context = r->plan->student.context;
+    options.vocabulary = r->plan->student.vocabulary;
+    if ((code = data_open(&data, &options, err)) != 0) return code;
+    r->images = data_images(data);
+    data_close(data);
+    return 0;
+}
+
 /* Counts the images and computes the hours per epoch, if the time of a step is known and the images exist. */
 static int compute_epoch(struct plan_report *r, struct error *err)
 {
     const struct config *c = r->config;
-    struct image_list list;
     double step_s = plan_report_step_seconds(r);
     if (step_s <= 0 || !c->data.root[0] || file_absent(c->data.root)) return 0;
-    int code = image_list_read(&list, c->data.root, c->data.include, c->data.exclude, err);
+    int code = count_images(r, err);
     if (code) return code;
-    r->images = list.count;
-    image_list_free(&list);
     int64_t step_images = c->train.global_batch > 0 ? c->train.global_batch : r->plan->batch * r->ranks;
     r->epoch_hours = (double)(r->images / (step_images > 0 ? step_images : 1)) * (step_s * 1e3) / 3.6e6;
     return 0;

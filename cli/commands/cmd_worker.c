@@ -26,7 +26,7 @@
 struct progress_printer {
     bool json, brief;
     int64_t first_step;
-    double first_loss, last_loss, images;
+    double first_loss, last_loss, units;
     struct metric last[OBJECTIVE_METRICS];
     double begin;
     struct memory_use use; /* of the rank with the most memory */
@@ -173,8 +173,13 @@ static void on_begin(void *context, const struct trainer *t, const struct device
     char clipping[320];
     trainer_clipping(t->config, clipping, sizeof clipping);
     log_row("clipping", "%s", clipping);
-    if (t->ranks.size > 1) log_row("ranks", "%d, %lld images per step", t->ranks.size, (long long)t->images);
-    log_row("images", "%lld in %s", (long long)data_images(data), t->config->data.root);
+    const char *unit = t->objective->tokens ? "samples" : "images";
+    if (t->ranks.size > 1)
+        log_row("ranks", "%d, %lld %s per step", t->ranks.size, (long long)t->images, unit);
+    if (data_tokens(data))
+        log_row("tokens", "%lld in %s: %lld samples of %lld", (long long)data_tokens(data),
+                t->config->data.root, (long long)data_images(data), (long long)t->config->model_s.context);
+    else log_row("images", "%lld in %s", (long long)data_images(data), t->config->data.root);
     report_start(start);
     report_settings(t->config);
     printer->longer = t->config->train.steps > 0 ? "train.steps" : "train.epochs";
@@ -219,7 +224,7 @@ static void on_step(void *context, const struct train_progress *p)
     if (printer->first_loss == 0) printer->first_loss = p->loss;
     printer->last_loss = p->loss;
     memcpy(printer->last, p->metrics, sizeof printer->last);
-    printer->images += p->images_per_s * p->step_ms * 1e-3;
+    printer->units += (p->tokens_per_s > 0 ? p->tokens_per_s : p->images_per_s) * p->step_ms * 1e-3;
     printer->use = printer->trainer->ranks.size > 1 ? p->peak : printer->trainer->device->use;
     printer->peak_rank = p->peak_rank;
     worker_ranks_step(&printer->ranks, p, &printer->trainer->device->use);
@@ -228,19 +233,21 @@ static void on_step(void *context, const struct train_progress *p)
         p->step != printer->first_step + 1 && !p->evaluation[0].name)
         return;
     if (!log_capacity(STDOUT_FILENO)) return;
-    char metrics[160], evaluation[200];
+    char metrics[160], evaluation[200], tokens[40] = "";
     metrics_text(p->metrics, OBJECTIVE_METRICS, "  ", printer->json, metrics, sizeof metrics);
     metrics_text(p->evaluation, 1 + OBJECTIVE_METRICS, "  ", printer->json, evaluation, sizeof evaluation);
+    if (p->tokens_per_s > 0) snprintf(tokens, sizeof tokens, "\"tokens_per_s\":%.6g,", p->tokens_per_s);
     if (printer->json)
         printf("{\"step\":%lld,\"epoch\":%lld,\"loss\":%.9g%s,\"lr\":%.9g,\"grad_norm\":%.9g,"
-               "\"images_per_s\":%.6g,\"step_ms\":%.6g,\"data_wait_ms\":%.6g%s}\n",
+               "\"images_per_s\":%.6g,%s\"step_ms\":%.6g,\"data_wait_ms\":%.6g%s}\n",
                (long long)p->step, (long long)p->epoch, p->loss, metrics, p->lr, p->grad_norm,
-               p->images_per_s, p->step_ms, p->data_wait_ms, evaluation);
+               p->images_per_s, tokens, p->step_ms, p->data_wait_ms, evaluation);
     else
-        printf("step %5lld/%lld  epoch %3lld  loss %.6f%s  lr %.3e  norm %.4f  %8.1f images/s  "
+        printf("step %5lld/%lld  epoch %3lld  loss %.6f%s  lr %.3e  norm %.4f  %8.1f %s/s  "
                "%8.1f ms  wait %5.1f ms%s\n",
                (long long)p->step, (long long)p->total, (long long)p->epoch, p->loss, metrics, p->lr,
-               p->grad_norm, p->images_per_s, p->step_ms, p->data_wait_ms, evaluation);
+               p->grad_norm, p->tokens_per_s > 0 ? p->tokens_per_s : p->images_per_s,
+               p->tokens_per_s > 0 ? "tokens" : "images", p->step_ms, p->data_wait_ms, evaluation);
     fflush(stdout);
 }
 
@@ -254,7 +261,7 @@ static void on_saved(void *context, int64_t step)
 /* Logs losses, rates and memory at the end. */
 static void log_summary(const struct progress_printer *printer, const struct run *run, int code)
 {
-    if (printer->images <= 0) {
+    if (printer->units <= 0) {
         if (code == 0)
             log_info("all steps are complete; to train longer: meopt train --resume %s %s=N", run->directory,
                      printer->longer);
@@ -263,8 +270,8 @@ static void log_summary(const struct progress_printer *printer, const struct run
     double seconds = clock_seconds() - printer->begin;
     char metrics[160];
     metrics_text(printer->last, OBJECTIVE_METRICS, ", ", false, metrics, sizeof metrics);
-    log_info("loss %.6f -> %.6f%s, %.1f s, %.1f images/s", printer->first_loss, printer->last_loss, metrics,
-             seconds, printer->images / seconds);
+    log_info("loss %.6f -> %.6f%s, %.1f s, %.1f %s/s", printer->first_loss, printer->last_loss, metrics,
+             seconds, printer->units / seconds, printer->trainer->objective->tokens ? "tokens" : "images");
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
         if (printer->use.peak_bytes[c])
             log_row(memory_class_names[c], "%.1f MiB", (double)printer->use.peak_bytes[c] / 1048576.0);

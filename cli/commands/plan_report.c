@@ -31,9 +31,12 @@ static void print_model(const struct plan_report *r)
     if (p->has_teacher) print_tower("teacher", &p->teacher, p->teacher_parameters, "");
     print_tower(p->has_teacher ? "student" : "model  ", &p->student, p->student_parameters,
                 p->student_parameters != model_shape_parameters(&p->student) ? " with its head" : "");
-    for (int i = 0; i <= p->two; i++)
+    char unit[48] = "images";
+    if (p->student.context)
+        snprintf(unit, sizeof unit, "samples of %lld tokens", (long long)p->student.context);
+    for (int i = 0; i <= p->two && !p->student.context; i++)
         printf("images   %s%s\n", !p->two ? "" : i ? "student: " : "teacher: ", p->images[i]);
-    printf("batch    %lld images per step and rank, micro-batch %lld%s\n", (long long)p->batch,
+    printf("batch    %lld %s per step and rank, micro-batch %lld%s\n", (long long)p->batch, unit,
            (long long)p->micro, p->from_checkpoints ? "" : "; model shapes from arch, no checkpoint read");
     trainer_clipping(r->config, clipping, sizeof clipping);
     printf("clipping %s\n", clipping);
@@ -110,7 +113,12 @@ static void print_time(const struct plan_report *r)
     if (r->gflops > 0)
         printf(", %.3g s at %.4g GFLOP/s%s", p->step_flops / (r->gflops * 1e9), r->gflops,
                r->gflops_measured ? ", the measured peak of GEMM" : "");
-    if (r->epoch_hours > 0) printf("\nepoch    %.3g h: %lld images", r->epoch_hours, (long long)r->images);
+    if (r->epoch_hours > 0)
+        printf("\nepoch    %.3g h: %lld %s", r->epoch_hours, (long long)r->images,
+               p->student.context ? "samples" : "images");
+    double step_s = plan_report_step_seconds(r);
+    if (p->student.context && step_s > 0)
+        printf("\nrate     %.4g tokens/s of one rank", (double)(p->batch * p->student.context) / step_s);
     printf("\nupdate   %.2f GB of memory traffic per step\n", p->update_bytes / 1e9);
     print_offload_traffic(r);
     printf("network  %.1f MB sent by each of %d rank%s per step\n", plan_sent_bytes(p, r->ranks) / 1e6,
@@ -181,8 +189,10 @@ static void add_model(json_t *root, const struct plan_report *r)
     json_object_set_new(root, "student", tower_json(&p->student, p->student_parameters));
     json_object_set_new(root, "batch_images", json_integer(p->batch));
     json_object_set_new(root, "micro_batch_images", json_integer(p->micro));
-    json_object_set_new(root, "preprocessing", json_string(p->images[0]));
-    json_object_set_new(root, "preprocessing_student", json_string(p->images[p->two]));
+    bool tokens = p->student.context > 0;
+    if (tokens) json_object_set_new(root, "context_tokens", json_integer(p->student.context));
+    json_object_set_new(root, "preprocessing", tokens ? json_null() : json_string(p->images[0]));
+    json_object_set_new(root, "preprocessing_student", tokens ? json_null() : json_string(p->images[p->two]));
     trainer_clipping(r->config, clipping, sizeof clipping);
     clipping[strcspn(clipping, ":")] = 0;
     json_object_set_new(root, "clip_mode", config_clips(r->config) ? json_string(clipping) : json_null());

@@ -143,12 +143,20 @@ static void draw_figures(const struct columns *col, const struct figures *v, int
     dash_put(y, x + 3 + col->bar + 1, col->text, attributes, line);
 }
 
+/* Returns the tokens of a sample; 1: it is an image. */
+static double units_of_sample(const struct follow *f)
+{
+    double tokens = f->last.scores[SCORE_TOKENS_PER_S] / f->last.images_per_s;
+    return isfinite(tokens) ? tokens : 1;
+}
+
 static struct figures figures_of(const struct follow *f, const struct follow_card *c)
 {
     struct figures v = {ours(c), others(c), c->total_bytes, c->busy_percent, c->temp_c, c->power_w,
                         NAN,     NAN,       c->age_s};
     if (c->rank < 0) return v.own = NAN, v;
     v.speed = isfinite(c->images_per_s) ? c->images_per_s : f->card_count == 1 ? f->last.images_per_s : NAN;
+    v.speed *= units_of_sample(f);
     if (f->card_count == 1 && f->last.step_ms > 0) v.wait = 100 * f->last.data_wait_ms / f->last.step_ms;
     else v.wait = c->waiting_percent; /* for the other ranks */
     return v;
@@ -170,7 +178,7 @@ static void add(double *sum, double x)
 /* Aggregates the run's cards: sums, mean utilization, highest temperature. */
 static struct figures sum_of(const struct follow *f)
 {
-    struct figures v = {NAN, NAN, NAN, NAN, NAN, NAN, f->last.images_per_s, NAN, NAN};
+    struct figures v = {NAN, NAN, NAN, NAN, NAN, NAN, f->last.images_per_s * units_of_sample(f), NAN, NAN};
     int busy = 0;
     for (int i = 0; i < f->card_count; i++) {
         const struct follow_card *c = &f->cards[i];
@@ -198,7 +206,7 @@ static void draw_titles(const struct dash *d, const struct columns *col, const s
              card ? "" : "; bar: of the plan");
     if (col->wide)
         snprintf(line, sizeof line, "%20s %6s %6s %7s %9s %7s", "ours+others/total", "busy", "temp", "power",
-                 "images/s", "wait");
+                 units_of_sample(f) > 1 ? "tokens/s" : "images/s", "wait");
     else if (col->middle)
         snprintf(line, sizeof line, "%19s %6s %5s %6s", "ours+others/total", "busy", "temp", "power");
     else snprintf(line, sizeof line, "%13s %6s", "used/total", "busy");

@@ -330,7 +330,8 @@ static int list_charts(const struct dash *d, int charts[CHART_COUNT])
     int count = 0, all = f->card_count && f->cards[0].readings ? CHART_COUNT : METRIC_COUNT;
     for (int which = 0; which < all; which++) {
         const struct score_row *score = follow_score((enum follow_metric)which);
-        if (!score || f->scored[score - score_rows]) charts[count++] = which;
+        bool of_images = which == METRIC_IMAGES_PER_S && f->scored[SCORE_TOKENS_PER_S];
+        if (!of_images && (!score || f->scored[score - score_rows])) charts[count++] = which;
     }
     return count;
 }

@@ -19,7 +19,7 @@ enum { RANKS_GRACE_SECONDS = 8, RANKS_JOIN_SECONDS = 120, RANKS_KNOWN_SECONDS = 
 const struct hub_phase rank_phases[PHASE_COUNT] = {
     [PHASE_LOAD] = {"loading weights", 600, false, false},
     [PHASE_TEACHER] = {"computing the teacher's outputs", 600, false, false},
-    [PHASE_DATA] = {"waiting for images", 0, false, true},
+    [PHASE_DATA] = {"waiting for data", 0, false, true},
     [PHASE_STEP] = {"computing a step", 600, true, false},
     [PHASE_SAVE] = {"saving a checkpoint", 0, false, true},
     [PHASE_END] = {"ending", 600, false, false},

@@ -83,7 +83,7 @@ static const struct fact facts[] = {
     {"time_s", "training time", "s", -1, REAL, FIELD(time_s)},
     {"images_per_s", "images/s (median step)", "", 1, REAL, FIELD(median_rate)},
     {"step_ms", "step (median)", "ms", -1, REAL, FIELD(median_step_ms)},
-    {"data_wait_percent", "waiting for images", "%", 0, SHARE, FIELD(wait_share)},
+    {"data_wait_percent", "waiting for data", "%", 0, SHARE, FIELD(wait_share)},
     {"stream_wait_percent", "waiting for streamed weights", "%", 0, SHARE, FIELD(stream_share)},
     {"offload_wait_percent", "waiting for offloaded states", "%", 0, SHARE, FIELD(offload_share)},
     {"card_busy_percent", "cards busy, mean", "%", 0, REAL, FIELD(card_busy)},

@@ -77,8 +77,12 @@ struct config_tower {
     enum tower_pos_resize pos_resize;
     enum tower_dtype dtype; /* of values and frozen weights; auto is resolved */
     enum tower_init init;
-    enum tower_place place;   /* location of its weights */
-    char *freeze;             /* model_s: none, embed, K, -K, all_but_head: config_frozen */
+    enum tower_place place; /* location of its weights */
+    char *freeze;           /* model_s: none, embed, K, -K, all_but_head: config_frozen */
+    /* model_s: of a language model; 0: from arch or checkpoint */
+    int64_t vocabulary, context, kv_heads, window;
+    double rope_theta;
+    int tied;                 /* -1: from arch or checkpoint */
     int64_t classes;          /* model_s: outputs of its classifier; 0: as many as the data has */
     enum model_family family; /* model_s: if it differs from model.family; else auto */
     double drop_path;         /* model_s: of the last block, 0 to below 1 */
@@ -129,6 +133,9 @@ struct config {
         int64_t prefetch;     /* batches ready ahead */
         double max_bad;       /* share of undecodable images that is fatal */
         bool shuffle;
+        enum data_tokens tokens; /* format of the token files */
+        enum data_documents documents;
+        int64_t end; /* token that ends a document; -1: none */
     } data;
 
     struct {                         /* the student's preprocessing where it differs from the teacher's */
@@ -155,6 +162,7 @@ struct config {
         int64_t checkpoint_keep;
         int64_t log_every;
         int64_t eval_every; /* epochs; 0: no evaluation */
+        int64_t eval_steps; /* 0: eval_every */
         enum train_eval eval;
         int64_t knn_bank;  /* images */
         char *memory;      /* bytes, or auto: memory limit of the run; "": the keys are used as given */

@@ -22,12 +22,13 @@ static const struct family_usual {
 #define CROPS        .crops = true
 #define USUAL(c, number, name, aliases, pipe, ...)                                                           \
     [MODEL_FAMILY_##number] = {.pipeline = DATA_PIPELINE_##pipe, __VA_ARGS__},
-    FAMILIES(USUAL, )};
+    ALL_FAMILIES(USUAL, )};
 
 static enum model_family arch_family(enum tower_arch arch)
 {
 #define FAMILY_OF(c, name, family, ...) [TOWER_ARCH_##name] = MODEL_FAMILY_##family,
-    static const enum model_family families[] = {PRESETS(FAMILY_OF, )}; /* custom: AUTO */
+    static const enum model_family families[] = {PRESETS(FAMILY_OF, )
+                                                     LANGUAGE_PRESETS(FAMILY_OF, )}; /* custom: AUTO */
     return families[arch];
 }
 
@@ -132,6 +133,7 @@ void resolve_defaults(struct config *c)
     }
     if (!teacher && !config_given(c, "optim.head_lr_scale")) c->optim.head_lr_scale = 1;
     if (c->optim.min_lr > c->optim.lr && !config_given(c, "optim.min_lr")) c->optim.min_lr = c->optim.lr / 20;
+    if (c->train.objective == TRAIN_OBJECTIVE_LANGUAGE) return; /* the rest is of images */
     if (!c->data.augment && c->data.flip < 0) c->data.flip = 0;
     if (c->model.family == MODEL_FAMILY_AUTO) return;
     if (c->loss.normalize < 0 && teacher) c->loss.normalize = usual[c->model.family].normalize;
@@ -157,7 +159,8 @@ static void check_tower(const struct config *c, const struct config_tower *t, co
                  t == &c->model_s ? "model_s.family" : "model.family", model_family_names[said]);
         bad(context, key, true, "leave the family out", sentence);
     }
-    int64_t heads = t->heads, head_dim = t->head_dim, width = t->width;
+    bool apart = c->train.objective == TRAIN_OBJECTIVE_LANGUAGE; /* heads times head_dim is not the width */
+    int64_t heads = apart ? 0 : t->heads, head_dim = t->head_dim, width = t->width;
     snprintf(key, sizeof key, "%s.heads", section);
     if (heads && width && width % heads) {
         snprintf(sentence, sizeof sentence, "%s.width %lld is not a multiple of %lld heads", section,
@@ -277,22 +280,47 @@ static void check_images(const char *section, const struct config_images *images
     }
 }
 
-/* Reports keys that the objective does not read: of the teacher, or of labels. */
+/* Reports keys that the objective does not read: of the teacher, of labels, of images or of tokens. The first
+ * row of a key counts. */
 static void check_objective(const struct config *c, combination_bad bad, void *context)
 {
+    enum {
+        D = 1 << TRAIN_OBJECTIVE_DISTILL,
+        C = 1 << TRAIN_OBJECTIVE_CLASSIFY,
+        L = 1 << TRAIN_OBJECTIVE_LANGUAGE
+    };
     static const struct {
         const char *prefix;
-        enum train_objective objective;
-    } rows[] = {{"model_t.", TRAIN_OBJECTIVE_DISTILL},
-                {"data_s.", TRAIN_OBJECTIVE_DISTILL},
-                {"loss.", TRAIN_OBJECTIVE_DISTILL},
-                {"train.cache_teacher", TRAIN_OBJECTIVE_DISTILL},
-                {"model_s.family", TRAIN_OBJECTIVE_DISTILL},
-                {"train.label_smoothing", TRAIN_OBJECTIVE_CLASSIFY},
-                {"model_s.classes", TRAIN_OBJECTIVE_CLASSIFY},
-                {"data.labels", TRAIN_OBJECTIVE_CLASSIFY},
-                {"data.mixup", TRAIN_OBJECTIVE_CLASSIFY},
-                {"data.cutmix", TRAIN_OBJECTIVE_CLASSIFY}};
+        int objectives;
+    } rows[] = {{"model_t.", D},
+                {"data_s.", D},
+                {"loss.", D},
+                {"train.cache_teacher", D},
+                {"model_s.family", D},
+                {"train.label_smoothing", C},
+                {"model_s.classes", C},
+                {"data.labels", C},
+                {"data.mixup", C},
+                {"data.cutmix", C},
+                {"data.tokens", L},
+                {"data.documents", L},
+                {"data.end", L},
+                {"data.root", D | C | L},
+                {"data.include", D | C | L},
+                {"data.exclude", D | C | L},
+                {"data.val", D | C | L},
+                {"data.shuffle", D | C | L},
+                {"data.", D | C}, /* of images */
+                {"model_s.vocabulary", L},
+                {"model_s.context", L},
+                {"model_s.kv_heads", L},
+                {"model_s.tied", L},
+                {"model_s.window", L},
+                {"model_s.rope_theta", L},
+                {"model_s.patch", D | C},
+                {"model_s.pos_", D | C},
+                {"model_s.pool", D | C},
+                {"model_s.out", D | C}};
     char sentence[240];
     const char *objective = train_objective_names[c->train.objective];
     bool knn = c->train.eval == TRAIN_EVAL_KNN;
@@ -309,15 +337,14 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
         if (c->train.objective == TRAIN_OBJECTIVE_DISTILL && c->origins[key].of_model) {
             snprintf(sentence, sizeof sentence, "model.%s: a distillation has two models",
                      strchr(name, '.') + 1);
-            bad(context, name, true, "use model_t or model_s, or set train.objective: classify", sentence);
+            bad(context, name, true, "use model_t or model_s, or set train.objective", sentence);
         }
-        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-            if (strncmp(name, rows[i].prefix, strlen(rows[i].prefix)) != 0) continue;
-            if (c->train.objective == rows[i].objective || !changed(c, name)) continue;
-            if (knn && strcmp(name, "data.labels") == 0) continue;
-            snprintf(sentence, sizeof sentence, "%s has no effect: train.objective is %s", name, objective);
-            bad(context, name, true, "leave it out, or set train.objective", sentence);
-        }
+        size_t i = 0, count = sizeof rows / sizeof *rows;
+        while (i < count && strncmp(name, rows[i].prefix, strlen(rows[i].prefix)) != 0) i++;
+        if (i == count || rows[i].objectives & 1 << c->train.objective || !changed(c, name)) continue;
+        if (knn && strcmp(name, "data.labels") == 0) continue;
+        snprintf(sentence, sizeof sentence, "%s has no effect: train.objective is %s", name, objective);
+        bad(context, name, true, "leave it out, or set train.objective", sentence);
     }
 }
 

@@ -108,7 +108,7 @@ CHOICE_LISTS(CHOICE_SIZE)
                "library whose rounding the resize and the crop follow: see IMAGES", field.resize_as)
 
 #define FAMILY_ALIAS(c, number, name, aliases, ...) aliases
-static const char family_aliases[] = FAMILIES(FAMILY_ALIAS, );
+static const char family_aliases[] = ALL_FAMILIES(FAMILY_ALIAS, );
 #define RULE_ALIAS(c, number, name, alias, ...) "|" alias "=" name
 static const char rule_aliases[] = OPTIM_RULES(RULE_ALIAS, );
 
@@ -147,6 +147,25 @@ const struct config_key config_keys[] = {
         "number of classes in data.root",
         model_s.classes),
 
+    INT("model_s.vocabulary", "tokens", 0, 16777216, "0", MODEL_SHAPE,
+        "language: number of different tokens; 0: from arch or checkpoint", model_s.vocabulary),
+    INT("model_s.context", "tokens", 0, 16777216, "0", MODEL_SHAPE,
+        "language: tokens of a sample; 0: the model's longest, at most 2048", model_s.context),
+    INT("model_s.kv_heads", "heads", 0, 1024, "0", MODEL_SHAPE,
+        "language: key and value heads, each for heads / kv_heads query heads; 0: from arch or checkpoint, "
+        "else heads",
+        model_s.kv_heads),
+    SWITCH(
+        "model_s.tied", "auto", MODEL_SHAPE,
+        "language: the head's matrix is the token table; auto: from arch or checkpoint, else true for gpt2",
+        model_s.tied),
+    INT("model_s.window", "tokens", 0, 16777216, "0", MODEL_SHAPE,
+        "language: a token sees this many, itself included; 0: from arch or checkpoint, else all before it",
+        model_s.window),
+    REAL("model_s.rope_theta", NULL, 0, 1e15, "0", MODEL_SHAPE,
+         "language: base of the rotary positions' frequencies; 0: from arch or checkpoint, else 10000",
+         model_s.rope_theta),
+
     CHOICE("loss.type", loss_type, "mse", "train plan", "distance between the outputs of student and teacher",
            loss.type),
     SWITCH("loss.normalize", "auto", "train plan", "L2-normalise both outputs first; auto: true for eva",
@@ -160,7 +179,7 @@ const struct config_key config_keys[] = {
 
     PATH("data.root", "train embed",
          "directory of images, JPEG, PNG and WebP, of tar archives of them, or of CIFAR-10 or CIFAR-100: see "
-         "IMAGES",
+         "IMAGES; language: a token file or a directory of them, see TOKENS",
          data.root),
     TEXT("data.include", "train embed",
          "comma-separated patterns of the images to use; not set: all, or those for training if there are "
@@ -174,7 +193,7 @@ const struct config_key config_keys[] = {
         data.labels),
     PATH("data.val", "train",
          "images for validation: a directory like data.root, or a CSV list of images in data.root; the "
-         "directory may be data.root itself if it has a part for validation",
+         "directory may be data.root itself if it has a part for validation; language: token files",
          data.val),
     INT("data.image_size", "pixels", 0, 4096, "0", MODEL_SHAPE,
         "side of the input; 0: from the files next to the checkpoint, else from its positions (dinov2's own: "
@@ -210,6 +229,15 @@ const struct config_key config_keys[] = {
     REAL("data.max_bad", "share", 0, 1, "0.01", "train embed",
          "share of undecodable images above which training stops", data.max_bad),
     BOOL("data.shuffle", "true", "train", "new order every epoch, from train.seed", data.shuffle),
+    CHOICE("data.tokens", data_tokens, "auto", "train",
+           "format of token files, see TOKENS; auto: megatron with an index, llmc by its header, uint16 if "
+           "the name ends in .bin, else bytes",
+           data.tokens),
+    CHOICE("data.documents", data_documents, "apart", "train",
+           "apart: a token sees and predicts only tokens of its own document; joined: documents are one text",
+           data.documents),
+    INT("data.end", "token", -1, 2147483647, "-1", "train",
+        "token that ends a document, for files without an index; -1: none", data.end),
 
     INT("data_s.image_size", "pixels", 0, 4096, "0", MODEL_SHAPE,
         "side of the student's input; 0: data.image_size, if that is 0 from the files next to its "
@@ -218,7 +246,8 @@ const struct config_key config_keys[] = {
     IMAGES("data_s", data_s.images),
 
     CHOICE("train.objective", train_objective, "distill", "train plan",
-           "distill: the output of a teacher; classify: the class of each image, without a teacher",
+           "distill: the output of a teacher; classify: the class of each image, without a teacher; "
+           "language: the next token of a text",
            train.objective),
     REAL("train.label_smoothing", "share", 0, 0.999, "0", "train",
          "classify: share of the target that is spread evenly over all classes", train.label_smoothing),
@@ -267,6 +296,9 @@ const struct config_key config_keys[] = {
     {"train.knn_bank", CONFIG_INT, "images", NULL, NULL, 1, 10000000, "10000", "train plan",
      "knn: most images of data.root whose features are compared, in 4 bytes per value", false,
      AT(train.knn_bank)},
+    {"train.eval_steps", CONFIG_INT, "steps", NULL, NULL, 0, 1e12, "0", "train",
+     "steps between evaluations instead of train.eval_every; 0: train.eval_every", false,
+     AT(train.eval_steps)},
     {"train.log_every", CONFIG_INT, "steps", NULL, NULL, 1, 1000000, "10", "train",
      "steps between lines on the terminal (metrics.jsonl has all steps)", false, AT(train.log_every)},
 
@@ -385,12 +417,13 @@ static const char *const key_aliases[][2] = {{"model.weight_t", "model_t.weight"
         "model." name, "model_s." name                                                                       \
     }
 static const char *const model_aliases[][2] = {
-    MODEL_KEY("weight"),   MODEL_KEY("arch"),       MODEL_KEY("width"),    MODEL_KEY("depth"),
-    MODEL_KEY("heads"),    MODEL_KEY("head_dim"),   MODEL_KEY("hidden"),   MODEL_KEY("out"),
-    MODEL_KEY("ffn"),      MODEL_KEY("activation"), MODEL_KEY("pool"),     MODEL_KEY("norm"),
-    MODEL_KEY("norm_eps"), MODEL_KEY("patch"),      MODEL_KEY("pos_grid"), MODEL_KEY("pos_resize"),
-    MODEL_KEY("dtype"),    MODEL_KEY("init"),       MODEL_KEY("place"),    MODEL_KEY("classes"),
-    MODEL_KEY("freeze"),   MODEL_KEY("drop_path"),
+    MODEL_KEY("weight"),   MODEL_KEY("arch"),       MODEL_KEY("width"),      MODEL_KEY("depth"),
+    MODEL_KEY("heads"),    MODEL_KEY("head_dim"),   MODEL_KEY("hidden"),     MODEL_KEY("out"),
+    MODEL_KEY("ffn"),      MODEL_KEY("activation"), MODEL_KEY("pool"),       MODEL_KEY("norm"),
+    MODEL_KEY("norm_eps"), MODEL_KEY("patch"),      MODEL_KEY("pos_grid"),   MODEL_KEY("pos_resize"),
+    MODEL_KEY("dtype"),    MODEL_KEY("init"),       MODEL_KEY("place"),      MODEL_KEY("classes"),
+    MODEL_KEY("freeze"),   MODEL_KEY("drop_path"),  MODEL_KEY("vocabulary"), MODEL_KEY("context"),
+    MODEL_KEY("kv_heads"), MODEL_KEY("tied"),       MODEL_KEY("window"),     MODEL_KEY("rope_theta"),
 };
 
 static const struct {

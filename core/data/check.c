@@ -5,6 +5,7 @@
 #include "core/base/progress.h"
 #include "core/data/data.h"
 #include "core/data/list.h"
+#include "core/data/token_loader.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -68,6 +69,7 @@ int data_check(const struct data_options *options, data_problem *report, void *c
 {
     struct image_list list;
     *findings = (struct data_findings){0};
+    if (options->tokens) return token_check(options, findings, err);
     struct image_search search = {.root = options->root,
                                   .include = options->include,
                                   .exclude = options->exclude,

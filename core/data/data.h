@@ -156,12 +156,13 @@ const float *data_peek(struct data *data);
 /* Receives one problem at a time: an image, or an entry that could not be listed, with its file. */
 typedef void data_problem(void *context, const struct error *problem);
 struct data_findings {
-    int64_t images;   /* listed */
+    int64_t images;   /* listed; of token files the tokens */
     int64_t bad;      /* that cannot be read or decoded */
     int64_t unlisted; /* directories and links that cannot be followed: training refuses them */
 };
-/* Lists and decodes all images of options->root with options->workers threads and reports each problem in
- * the list's order. Returns an error only if there is no list (root, include, exclude). */
+/* Reads all tokens of options->root, or lists and decodes all its images with options->workers threads, and
+ * reports each problem in the list's order. Returns an error only if there is no list (root, include,
+ * exclude), or for a token file. */
 int data_check(const struct data_options *options, data_problem *report, void *context,
                struct data_findings *findings, struct error *err);
 /* Returns the number of undecodable images that training accepts, out of `images`, at a share of max_bad. */

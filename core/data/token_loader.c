@@ -4,6 +4,7 @@
 #include "core/data/token_loader.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/progress.h"
 #include "core/data/token_file.h"
 
 #include <stdlib.h>
@@ -100,6 +101,30 @@ static int fill_slot(struct token_loader *l, int64_t slot, int64_t at, struct er
         }
     }
     return 0;
+}
+
+int token_check(const struct data_options *options, struct data_findings *findings, struct error *err)
+{
+    enum { WINDOW = 4096 };
+    struct image_list list;
+    struct token_loader *l = NULL;
+    struct data_options o = *options;
+    int code = token_list_open(&list, options, err);
+    if (code) return code;
+    o.whole = true;
+    o.batch = o.micro = o.global = 1;
+    o.ranks = 1;
+    o.context = WINDOW;
+    if (!o.vocabulary) o.vocabulary = INT32_MAX;
+    code = token_loader_open(&l, &o, &list, err);
+    for (int64_t at = 0; !code && at < l->tokens; at += WINDOW) {
+        progress_mark();
+        code = read_tokens(l, at, l->tokens - at < WINDOW ? l->tokens - at : WINDOW, err);
+    }
+    if (!code) findings->images = l->tokens;
+    token_loader_close(l);
+    image_list_free(&list);
+    return code;
 }
 
 /* ---- batches ---- */

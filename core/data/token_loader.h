@@ -18,6 +18,9 @@
  * and their indices. */
 int token_list_open(struct image_list *list, const struct data_options *options, struct error *err);
 
+/* Reads all files: opens each, and compares each token with the vocabulary (0: unknown). */
+int token_check(const struct data_options *options, struct data_findings *findings, struct error *err);
+
 struct token_loader;
 int token_loader_open(struct token_loader **loader, const struct data_options *options,
                       const struct image_list *list, struct error *err);

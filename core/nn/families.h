@@ -19,10 +19,12 @@
     X(c, DINOV3,   "dinov3",   "",                    DINOV2, PATCH_TOKENS, GATED) \
     X(c, SIGLIP,   "siglip",   "",                    SIGLIP, CROPS)
 
-/* Decoder language models, which read tokens. Not yet choices of the experiment. */
+/* Decoder language models, which read tokens. */
 #define LANGUAGE_FAMILIES(X, c) \
     X(c, GPT2,     "gpt2",     "",                    AUTO) \
     X(c, LLAMA,    "llama",    "",                    AUTO, GATED)
+
+#define ALL_FAMILIES(X, c) FAMILIES(X, c) LANGUAGE_FAMILIES(X, c)
 
 /* P(c, name, family, image, patch, pos_grid, width, depth, heads, hidden, out, ffn, registers, words...):
  * fields of struct model_shape (core/nn/nn.h), with the sizes of the tower's own class, out 0: the width;

@@ -51,7 +51,11 @@ enum {
     LANGUAGE_COUNT = sizeof language_presets / sizeof *language_presets
 };
 
-const char *model_shape_preset_name(int i) { return i >= 0 && i < PRESET_COUNT ? presets[i].name : NULL; }
+const char *model_shape_preset_name(int i)
+{
+    if (i < 0 || i >= PRESET_COUNT + LANGUAGE_COUNT) return NULL;
+    return i < PRESET_COUNT ? presets[i].name : language_presets[i - PRESET_COUNT].name;
+}
 
 int model_shape_preset(const char *name, struct model_shape *model_shape, struct error *err)
 {

@@ -22,7 +22,7 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Computes medians over the last steps: milliseconds, and the percentage spent waiting for images. Returns
+/* Computes medians over the last steps: milliseconds, and the percentage spent waiting for data. Returns
  * the number of steps. */
 static int last_steps(const struct follow *f, double *ms, double *waiting)
 {
@@ -88,7 +88,7 @@ static void set_data_remedy(struct bottleneck *v, const struct follow *f, const 
 {
     if (v->kind == BOTTLENECK_DISK)
         snprintf(v->remedy, sizeof v->remedy,
-                 "copy the images to a local disk: meopt train --resume %s data.root=/LOCAL/COPY", run);
+                 "copy the data to a local disk: meopt train --resume %s data.root=/LOCAL/COPY", run);
     else if (f->data_workers > 0)
         snprintf(v->remedy, sizeof v->remedy,
                  "more decoding threads: meopt train --resume %s data.workers=%lld", run,
@@ -123,7 +123,7 @@ void bottleneck_find(struct bottleneck *v, const struct follow *f)
         snprintf(v->remedy, sizeof v->remedy, "free disk space: df -h %s", run);
     } else if (waiting >= WAITS) {
         v->kind = f->io_percent >= PRESSURE ? BOTTLENECK_DISK : BOTTLENECK_DATA;
-        int n = snprintf(v->cause, sizeof v->cause, "%.0f %% of a step waits for images", waiting);
+        int n = snprintf(v->cause, sizeof v->cause, "%.0f %% of a step waits for data", waiting);
         if (v->kind == BOTTLENECK_DISK)
             snprintf(v->cause + n, sizeof v->cause - (size_t)n, ", the disk stalls %.0f %%", f->io_percent);
         set_data_remedy(v, f, run);
@@ -132,7 +132,7 @@ void bottleneck_find(struct bottleneck *v, const struct follow *f)
                  "cool it, or use another card: meopt train --resume %s --cards N", run);
     } else if (!isfinite(busy) || busy >= BUSY) {
         v->kind = BOTTLENECK_COMPUTE;
-        int n = snprintf(v->cause, sizeof v->cause, "%.1f %% of a step waits for images", waiting);
+        int n = snprintf(v->cause, sizeof v->cause, "%.1f %% of a step waits for data", waiting);
         if (isfinite(busy))
             snprintf(v->cause + n, sizeof v->cause - (size_t)n, ", the busiest card is %.0f %% busy", busy);
     }

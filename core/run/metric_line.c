@@ -218,6 +218,13 @@ const struct metric_line metric_line_unknown = {.step = -1,
                                                 .offload_wait_ms = NAN,
                                                 .scores = SCORES_UNKNOWN};
 
+double metric_rate(const struct metric_line *line, const char **unit)
+{
+    double tokens = line->scores[SCORE_TOKENS_PER_S];
+    *unit = isnan(tokens) ? "images/s" : "tokens/s";
+    return isnan(tokens) ? line->images_per_s : tokens;
+}
+
 static bool whole(double value, int64_t *out)
 {
     if (!(value >= 0 && value < 9007199254740992.0) || value != floor(value)) return false;

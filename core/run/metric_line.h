@@ -31,6 +31,9 @@ extern const struct metric_line metric_line_unknown;
  * accepted. */
 bool metric_line_parse(struct metric_line *line, const char *text, size_t bytes);
 
+/* Returns the throughput in the unit of the run, "tokens/s" or "images/s". */
+double metric_rate(const struct metric_line *line, const char **unit);
+
 /* Parses one JSON number at `text` (not beyond end), like strtod, and NaN and Infinity. *after is its end,
  * or `text` if there is none. */
 double metric_number(const char *text, const char *end, const char **after);

@@ -27,7 +27,15 @@ X(VAL_TOP5, val_top5, "val top-5", "validation top-5", true, true, false, "meopt
 X(KNN_TOP1, knn_top1, "kNN top-1", "kNN top-1", true, true, false, "meopt_knn_top1_ratio", \
   "Top-1 accuracy of the nearest neighbours in the last evaluation, 0 to 1.") \
 X(KNN_TOP5, knn_top5, "kNN top-5", "kNN top-5", true, true, false, "meopt_knn_top5_ratio", \
-  "Top-5 accuracy of the nearest neighbours in the last evaluation, 0 to 1.")
+  "Top-5 accuracy of the nearest neighbours in the last evaluation, 0 to 1.") \
+X(ACCURACY, accuracy, "accuracy", "accuracy in training", true, false, false, "meopt_train_accuracy_ratio", \
+  "Share of the last step's tokens that were predicted first.") \
+X(TOKENS_PER_S, tokens_per_s, "tokens/s", "tokens/s", false, false, false, "meopt_train_tokens_per_second", \
+  "Throughput of the last step in tokens.") \
+X(VAL_ACCURACY, val_accuracy, "val accuracy", "validation accuracy", true, true, false, \
+  "meopt_val_accuracy_ratio", "Share of the tokens of the last evaluation that were predicted first.") \
+X(VAL_PERPLEXITY, val_perplexity, "perplexity", "validation perplexity", false, true, true, \
+  "meopt_val_perplexity", "Perplexity of the last evaluation, e to its loss.")
 
 #define SCORE_NUMBER(number, ...)  SCORE_##number,
 #define SCORE_UNKNOWN(...)         NAN,

@@ -6,6 +6,7 @@
 #include "core/train/signals.h"
 #include "core/train/train_internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,6 +90,29 @@ static int evaluate_batch(struct pass *p, const struct data_batch *host, struct 
     dev->download(dev, p->sums + LOSS, t->sums, bytes);
     if (t->knn) return count_neighbours(p, host, p->sums + p->width - KNN_SUMS, err);
     if (p->classes) count_classes(t, host, p->classes);
+    return device_check(dev, err);
+}
+
+/* Computes the sums of one micro-batch of tokens. */
+static int evaluate_tokens(struct pass *p, const struct data_batch *host, struct error *err)
+{
+    struct trainer *t = p->t;
+    struct device *dev = t->device;
+    size_t bytes = (size_t)objective_sums(t->objective) * sizeof(double);
+    struct batch in = {.input = host->tokens,
+                       .count = host->count,
+                       .labels = host->labels,
+                       .begins = host->begins,
+                       .ends = host->ends};
+    dev->upload(dev, t->input, in.input, trainer_input_bytes(t, in.count));
+    step_set_labels(t, &in);
+    struct batch batch = step_batch(t, 0, in.count);
+    dev->ops->fill(dev, t->sums, 0, bytes);
+    int code = tower_forward_bound(t->student, &batch, err);
+    if (code) return code;
+    t->objective->evaluate(t, &batch, NULL, 0, in.count, t->sums);
+    p->sums[UNITS] = (double)t->objective->units(t, &in);
+    dev->download(dev, p->sums + LOSS, t->sums, bytes);
     return device_check(dev, err);
 }
 
@@ -186,6 +210,9 @@ static void add_up(const struct trainer *t, const double *sums, int64_t rounds, 
     for (int64_t k = LOSS; k < width; k++)
         result->metrics[k - LOSS] = (struct metric){
             k < own ? t->objective->evaluation[k - LOSS] : knn_names[k - own], total[k] / total[UNITS]};
+    if (t->objective->tokens) /* e to the loss, after the means of the sums */
+        result->metrics[width - LOSS] =
+            (struct metric){t->objective->evaluation[width - LOSS], exp(result->metrics[0].value)};
     free(total);
 }
 
@@ -202,7 +229,7 @@ int trainer_evaluate(struct trainer *t, const struct validation_data *data, stru
     struct pass p = {
         .t = t, .classes = classes, .sums = sums + width * rounds * t->ranks.rank, .width = width};
     if (t->knn) p.rows = xmalloc((size_t)(t->micro * t->knn->width) * sizeof *p.rows);
-    code = each_round(&p, data->val, evaluate_batch, NULL, &own);
+    code = each_round(&p, data->val, t->objective->tokens ? evaluate_tokens : evaluate_batch, NULL, &own);
     code = comm_agree(&t->ranks, code, &own, "cannot evaluate", err);
     if (!code && p.stop) code = EXIT_STOPPED;
     if (!code) code = comm_gather_each(&t->ranks, sums, (size_t)(width * rounds) * sizeof *sums, err);

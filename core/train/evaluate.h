@@ -7,7 +7,7 @@
 #include "core/train/trainer.h"
 
 struct evaluation {
-    int64_t images; /* images that cannot be decoded are left out */
+    int64_t images; /* that could be decoded; of a language model the tokens with a label */
     /* objective.evaluation: the loss first; with train.eval knn also knn_top1 and knn_top5 */
     struct metric metrics[1 + OBJECTIVE_METRICS];
 };

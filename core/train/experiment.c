@@ -37,8 +37,32 @@ struct data_options train_tower_images(const struct config *c, bool student)
                                  .max_bad = c->data.max_bad};
 }
 
+/* enum data_tokens of the schema follows enum token_form, which begins with "none". */
+_Static_assert((int)TOKENS_AUTO == 1 + (int)DATA_TOKENS_AUTO &&
+                   (int)TOKENS_BYTES == 1 + (int)DATA_TOKENS_BYTES &&
+                   (int)TOKENS_LLMC == 1 + (int)DATA_TOKENS_LLMC,
+               "enum data_tokens is enum token_form");
+
+/* Returns the token files; context and vocabulary are 0 until the model's shape is known. */
+static struct data_options token_options(const struct config *c)
+{
+    return (struct data_options){.root = c->data.root,
+                                 .include = c->data.include,
+                                 .exclude = c->data.exclude,
+                                 .shuffle = c->data.shuffle,
+                                 .seed = (uint64_t)c->train.seed,
+                                 .batch = c->train.batch_size,
+                                 .ranks = 1,
+                                 .tokens = 1 + (enum token_form)c->data.tokens,
+                                 .context = c->model_s.context,
+                                 .vocabulary = c->model_s.vocabulary,
+                                 .joined = c->data.documents == DATA_DOCUMENTS_JOINED,
+                                 .end = c->data.end};
+}
+
 struct data_options train_data_options(const struct config *c)
 {
+    if (objective_of(c)->tokens) return token_options(c);
     bool two = preprocess_two(c), both = two && !c->train.cache_teacher;
     struct data_options options = train_tower_images(c, two && !both);
     options.labels = objective_of(c)->labels;
@@ -57,6 +81,7 @@ static struct data_options validation_options(const struct config *c, const stru
     struct data_options o = train_data_options(c);
     struct stat st;
     bool list = stat(c->data.val, &st) == 0 && S_ISREG(st.st_mode);
+    list = list && !o.tokens;
     o.augment = o.shuffle = false;
     o.mixup = o.cutmix = 0;
     o.include = NULL;
@@ -106,7 +131,8 @@ int train_open_validation(struct validation_data *d, const struct config *c, con
     if (!code && d->bank) data_subset(d->bank, c->train.knn_bank); /* data.val has read the classes of all */
     if (!code && rank == 0) data_report(d->val);
     if (!code && rank == 0 && data_hash(d->val) == data_hash(train))
-        log_warn("data.val has the same images as data.root: %s", c->data.val);
+        log_warn("data.val has the same %s as data.root: %s", options.tokens ? "tokens" : "images",
+                 c->data.val);
     if (!code && rank == 0 && d->bank)
         log_info("kNN: %lld images of data.root and %lld of data.val are compared",
                  (long long)data_images(d->bank), (long long)data_images(d->val));
@@ -124,7 +150,8 @@ int train_list_classes(struct config *c, struct image_list *list, struct error *
 {
     char text[24];
     *list = (struct image_list){0};
-    if (!objective_of(c)->labels || c->model_s.classes || !c->data.root[0] || file_absent(c->data.root))
+    if (!objective_of(c)->labels || objective_of(c)->tokens || c->model_s.classes || !c->data.root[0] ||
+        file_absent(c->data.root))
         return 0;
     struct data_options options = train_data_options(c);
     int code = image_list_open(list, &options, err);

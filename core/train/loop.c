@@ -24,7 +24,7 @@ enum {
 };
 
 const char *const train_phase_names[PHASE_COUNT] = {"loading weights",     "computing the teacher's outputs",
-                                                    "waiting for images",  "training",
+                                                    "waiting for data",    "training",
                                                     "saving a checkpoint", "ending",
                                                     "evaluating"};
 
@@ -36,6 +36,15 @@ static int feed_fetch(void *context, int64_t index, struct batch *batch, const i
     struct feed *f = context;
     (void)err;
     progress_mark();
+    if (f->batch.tokens) {
+        int64_t first = index * f->micro * f->context;
+        batch->input = f->batch.tokens + first;
+        batch->labels = f->batch.labels + first;
+        batch->begins = f->batch.begins ? f->batch.begins + first : NULL;
+        batch->ends = f->batch.ends ? f->batch.ends + first : NULL;
+        *ids = NULL;
+        return 0;
+    }
     batch->input = f->batch.images + index * f->chunk;
     batch->labels = f->batch.labels ? f->batch.labels + index * f->micro : NULL;
     batch->labels2 = f->batch.labels2 ? f->batch.labels2 + index * f->micro : NULL;
@@ -223,6 +232,7 @@ static void update_progress(struct train_loop *w, const struct step_result *resu
     p->data_wait_ms = w->feed.batch.wait_ms;
     p->step_ms = step_ms;
     p->images_per_s = (double)w->t->images / p->step_ms * 1e3;
+    p->tokens_per_s = p->images_per_s * (double)w->feed.context;
 }
 
 /* Runs one optimizer step on the batch. A step that fails leaves mid_step set. */

@@ -9,7 +9,9 @@
 
 static bool is_due(const struct train_loop *w)
 {
-    int64_t steps = w->t->config->train.eval_every * data_epoch_batches(w->feed.data);
+    const struct config *c = w->t->config;
+    int64_t steps = c->train.eval_steps > 0 ? c->train.eval_steps
+                                            : c->train.eval_every * data_epoch_batches(w->feed.data);
     return w->feed.validation.val && steps > 0 && (w->p.step % steps == 0 || w->p.step == w->p.total);
 }
 

@@ -15,6 +15,7 @@ struct feed {
     struct data_batch batch;
     bool last_step;
     int64_t micro, chunk; /* images and floats of a micro-batch */
+    int64_t context;      /* tokens of a sample; 0: images */
 };
 
 /* Files of the run whose write failures never end it: each is warned about once. */

@@ -183,6 +183,7 @@ static int write_files(const struct run *run, const struct trainer *t, const str
                   (json_int_t)model_shape_parameters(&t->student_shape), "teacher_parameters",
                   (json_int_t)(t->objective->teacher ? model_shape_parameters(&t->teacher_shape) : 0),
                   "family", family_name(t->student_shape.family));
+    if (data_tokens(data)) json_object_set_new(meta, "tokens", json_integer((json_int_t)data_tokens(data)));
     json_object_set_new(meta, "objective", json_string(t->objective->name));
     json_object_set(meta, "start", start);
     json_object_set_new(meta, "student_heads", json_integer((json_int_t)t->student_shape.heads));

@@ -63,6 +63,20 @@ static void evaluate_classification(struct trainer *t, const struct batch *batch
     cross_entropy(t, &part, 0, 1, t->student->out + first * t->student->out_width, NULL, sums);
 }
 
+/* All samples of the batch at once. */
+static void evaluate_language(struct trainer *t, const struct batch *batch, const float *target,
+                              int64_t first, int64_t count, double *sums)
+{
+    struct batch all = *batch;
+    (void)target;
+    (void)first;
+    (void)count;
+    all.weight = 1;
+    all.smoothing = 0;
+    all.sums = sums;
+    tower_evaluate(t->student, &all);
+}
+
 static const struct objective rows[] = {
     [TRAIN_OBJECTIVE_DISTILL] = {.name = "distill",
                                  .metrics = {"cosine"},
@@ -79,6 +93,14 @@ static const struct objective rows[] = {
                                   .evaluate = evaluate_classification,
                                   .evaluation = {"val_loss", "val_top1", "val_top5"},
                                   .best = "val_top1"},
+    [TRAIN_OBJECTIVE_LANGUAGE] = {.name = "language",
+                                  .metrics = {"accuracy"},
+                                  .labels = true,
+                                  .tokens = true,
+                                  .units = labelled,
+                                  .evaluate = evaluate_language,
+                                  .evaluation = {"val_loss", "val_accuracy", "val_perplexity"},
+                                  .best = "val_loss"},
 };
 
 const struct objective *objective_of(const struct config *config) { return &rows[config->train.objective]; }

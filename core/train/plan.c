@@ -80,7 +80,8 @@ static void count(struct plan *p, const struct trainer *t)
     p->student = t->student_shape;
     p->two = preprocess_two(c);
     p->has_teacher = t->objective->teacher;
-    for (int i = 0; i < 2; i++) preprocess_text(c, i, p->images[i], sizeof p->images[i]);
+    for (int i = 0; i < 2 && !t->objective->tokens; i++)
+        preprocess_text(c, i, p->images[i], sizeof p->images[i]);
     if (p->has_teacher) p->teacher_parameters = model_shape_parameters(&p->teacher);
     for (int i = 0; i < t->student->parameter_count; i++) {
         const struct parameter *q = &t->student->parameters[i];

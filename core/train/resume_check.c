@@ -250,16 +250,19 @@ static int compare_images(const struct run *run, const json_t *meta, const struc
     snprintf(is, sizeof is, "%08x", (unsigned)image_list_hash(&list));
     if (strcmp(was, is) != 0) {
         char *words = describe(run, &list, (uint32_t)strtoul(was, NULL, 16));
-        char *text = xasprintf("images differ from the run's: %lld before, %lld now (%s)",
-                               (long long)json_integer_value(json_object_get(meta, "images")),
-                               (long long)list.count, words ? words : "the run has no list of them");
+        const char *which = words ? words : "the run has no list of them";
+        char *text = options.tokens
+                         ? xasprintf("token files differ from the run's: %s", which)
+                         : xasprintf("images differ from the run's: %lld before, %lld now (%s)",
+                                     (long long)json_integer_value(json_object_get(meta, "images")),
+                                     (long long)list.count, which);
         if (is_forced(force, "data.root")) {
             if (report) log_warn("%s; accepted by --force-resume", text);
             if (!*changed) *changed = json_object();
             json_object_set_new(*changed, "data_crc32c", json_pack("[s, s]", was, is));
         } else {
-            code = error_set(err, EXIT_CONFIG,
-                             "restore the images, or accept them with: --force-resume data.root", "%s", text);
+            code = error_set(err, EXIT_CONFIG, "restore them, or accept them with: --force-resume data.root",
+                             "%s", text);
             error_at(err, config->data.root, 0, 0);
         }
         free(text);

@@ -13,7 +13,7 @@
 /* enum model_family of the schema and enum family of the towers are the same list. */
 #define SAME_FAMILY(c, number, ...)                                                                          \
     _Static_assert((int)MODEL_FAMILY_##number == (int)FAMILY_##number, "enum model_family is enum family");
-FAMILIES(SAME_FAMILY, )
+ALL_FAMILIES(SAME_FAMILY, )
 
 _Static_assert((int)TOWER_POOL_AUTO == (int)POOL_USUAL && (int)TOWER_POOL_CLS == (int)POOL_CLS &&
                    (int)TOWER_POOL_AVG == (int)POOL_AVG && (int)TOWER_POOL_AVG_FIRST == (int)POOL_AVG_FIRST &&
@@ -44,9 +44,12 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
     if (!g->family && !from_weights) g->family = (enum family)c->model.family;
     const struct {
         int64_t *field, given;
-    } fields[] = {{&g->width, tower->width},      {&g->depth, tower->depth}, {&g->heads, tower->heads},
-                  {&g->hidden, tower->hidden},    {&g->out, tower->out},     {&g->patch, tower->patch},
-                  {&g->pos_grid, tower->pos_grid}};
+    } fields[] = {{&g->width, tower->width},       {&g->depth, tower->depth},
+                  {&g->heads, tower->heads},       {&g->hidden, tower->hidden},
+                  {&g->out, tower->out},           {&g->patch, tower->patch},
+                  {&g->pos_grid, tower->pos_grid}, {&g->vocabulary, tower->vocabulary},
+                  {&g->context, tower->context},   {&g->kv_heads, tower->kv_heads},
+                  {&g->window, tower->window}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].given) *fields[i].field = fields[i].given;
     if (tower->ffn == TOWER_FFN_MLP) g->ffn = family_ffn(g->family);
@@ -57,7 +60,11 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
     if (tower->pool) g->pool = (enum pool)tower->pool;
     if (tower->norm) g->norms = (enum norms)tower->norm;
     if (tower->norm_eps > 0) g->norm_eps = (float)tower->norm_eps;
-    if (objective_of(c)->labels) g->classes = tower->classes ? tower->classes : CLASSES_UNKNOWN;
+    if (tower->tied >= 0) g->tied = tower->tied;
+    else if (tower->arch == TOWER_ARCH_CUSTOM) g->tied = g->family == FAMILY_GPT2;
+    if (tower->rope_theta > 0) g->rope.theta = tower->rope_theta;
+    if (objective_of(c)->labels && !objective_of(c)->tokens)
+        g->classes = tower->classes ? tower->classes : CLASSES_UNKNOWN;
     return 0;
 }
 
@@ -223,6 +230,17 @@ static int size_of_file(const struct config *c, int64_t size, const struct prepr
     return 0;
 }
 
+/* Refuses a language model without the objective, and the objective without one. */
+static int check_kind(const struct config *c, const struct model_shape *g, struct error *err)
+{
+    bool tokens = objective_of(c)->tokens;
+    if (model_shape_language(g) == tokens) return 0;
+    return error_set(err, EXIT_CONFIG,
+                     tokens ? "gpt2 and llama read tokens" : "set train.objective: language",
+                     "train.objective is %s, but the family of the model is %s", objective_of(c)->name,
+                     family_name(g->family));
+}
+
 /* Settles one tower's shape and opens its weights. teacher: the teacher of a student, or NULL. */
 static int settle(struct config *c, const struct config_tower *tower, const struct model_shape *teacher,
                   bool random, struct model_shape *g, struct weights **weights,
@@ -241,16 +259,16 @@ static int settle(struct config *c, const struct config_tower *tower, const stru
                          "the %s has no checkpoint", objective_tower(objective_of(c), tower == &c->model_s));
     if (!from_file) {
         size_random(tower, size, teacher, g);
-        return model_shape_check(g, tower->head_dim, err);
+        code = model_shape_check(g, tower->head_dim, err);
+        return code ? code : check_kind(c, g, err);
     }
     if ((size || teacher) && !tower->pos_grid) g->pos_grid = 0; /* taken from the file */
     if ((code = weights_open(weights, tower->weight, err)) != 0) return code;
     code = model_shape_dims(g, *weights, err);
-    if (!code && model_shape_language(g))
-        code = error_set(err, EXIT_CONFIG, "supported: EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP",
-                         "is a language model, and train.objective is %s", objective_of(c)->name);
-    if (!code) code = settle_from_files(tower, *weights, g, images, err);
-    if (!code) code = size_of_file(c, size, images, teacher, g, err);
+    if (!code) code = check_kind(c, g, err);
+    bool tokens = objective_of(c)->tokens; /* the rest is of images */
+    if (!code && !tokens) code = settle_from_files(tower, *weights, g, images, err);
+    if (!code && !tokens) code = size_of_file(c, size, images, teacher, g, err);
     if (!code) code = model_shape_check(g, tower->head_dim, err);
     if (!code) code = model_shape_fits(g, 0, *weights, err);
     if (code && err && !err->file[0]) error_at(err, tower->weight, 0, 0);
@@ -283,6 +301,18 @@ static int check_pair(const struct config *c, const struct model_shape *teacher,
     return 0;
 }
 
+/* Determines the shape of a language model. */
+static int settle_language(struct config *c, bool random, struct model_shape *g, struct weights **weights,
+                           struct error *err)
+{
+    struct preprocess_found images;
+    int code = settle(c, &c->model_s, NULL, random, g, weights, &images, err);
+    if (code) return code;
+    if (!c->model_s.context) c->model_s.context = g->context;
+    if (!c->model_s.vocabulary) c->model_s.vocabulary = g->vocabulary;
+    return config_resolve(c, (enum model_family)g->family, err);
+}
+
 /* Determines the shape of a model without a teacher. */
 static int settle_model(struct config *c, bool random, struct model_shape *g, struct weights **weights,
                         struct error *err)
@@ -312,6 +342,7 @@ int trainer_shapes(struct config *c, bool random, struct model_shape *teacher, s
     *teacher_weights = *student_weights = NULL;
     if (!objective_of(c)->teacher) {
         memset(teacher, 0, sizeof *teacher);
+        if (objective_of(c)->tokens) return settle_language(c, random, student, student_weights, err);
         return settle_model(c, random, student, student_weights, err);
     }
     struct preprocess_found images[2];
@@ -351,7 +382,8 @@ int trainer_tower_shape(struct config *c, bool student, struct model_shape *g, s
     struct weights *others = NULL;
     *weights = NULL;
     int code;
-    if (student && needs_teacher(c)) {
+    if (objective_of(c)->tokens) code = settle_language(c, false, g, weights, err);
+    else if (student && needs_teacher(c)) {
         code = trainer_shapes(c, false, &other, g, &others, weights, err);
         weights_close(others);
     } else {

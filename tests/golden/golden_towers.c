@@ -573,7 +573,8 @@ static void presets_have_the_published_counts(void **state)
 {
     (void)state;
     size_t count = 0;
-    while (model_shape_preset_name((int)count)) count++;
+    const char *name; /* from gpt2_small on: tests/unit/language_shape.c */
+    while ((name = model_shape_preset_name((int)count)) && strcmp(name, "gpt2_small") != 0) count++;
     assert_int_equal(count, sizeof published / sizeof *published);
     for (size_t i = 0; i < sizeof published / sizeof *published; i++) {
         struct model_shape g;

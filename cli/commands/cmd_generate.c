@@ -1,0 +1,243 @@
+/* meopt generate: continues a prompt with a language model, token by token. The whole window is computed
+ * again for each token. */
+#include "cli/command.h"
+#include "cli/commands/cmd_config.h"
+#include "cli/run_weights.h"
+#include "core/base/file.h"
+#include "core/base/log.h"
+#include "core/device/facts.h"
+#include "core/train/experiment.h"
+#include "core/nn/sample_token.h"
+#include "core/train/trainer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BYTES = 256 }; /* vocabulary of a model whose tokens are bytes */
+
+struct generate {
+    struct config config;
+    struct model_shape shape;
+    struct weights *weights;
+    struct device *device;
+    struct tower *tower;
+    void *scratch;
+    int32_t *input;  /* device (context) */
+    float *out;      /* device (vocabulary) */
+    int32_t *tokens; /* prompt and answer */
+    int64_t prompt, count;
+    float *logits; /* (vocabulary) */
+    struct token_sampling how;
+};
+
+/* ---- the prompt ---- */
+
+static int read_ids(struct generate *g, const char *text, struct error *err)
+{
+    for (const char *p = text; *p;) {
+        char *end;
+        errno = 0;
+        long long id = strtoll(p, &end, 10);
+        if (end == p || errno || (*end && *end != ','))
+            return error_set(err, EXIT_USAGE, "for example --tokens 1,2,3",
+                             "--tokens requires numbers separated by commas, found '%.80s'", p);
+        if (id < 0 || id >= g->shape.vocabulary)
+            return error_set(err, EXIT_USAGE, NULL, "--tokens: %lld is not below the vocabulary of %lld", id,
+                             (long long)g->shape.vocabulary);
+        g->tokens[g->prompt++] = (int32_t)id;
+        p = *end ? end + 1 : end;
+    }
+    return 0;
+}
+
+static int read_prompt(struct generate *g, const struct arguments *args, struct error *err)
+{
+    const char *text = argument_text(args, "prompt", NULL), *ids = argument_text(args, "tokens", NULL);
+    int code = 0;
+    if (!text == !ids)
+        return error_set(err, EXIT_USAGE, "see 'meopt generate --help'",
+                         "meopt generate requires --prompt TEXT or --tokens 1,2,3");
+    if (text && g->shape.vocabulary != BYTES)
+        return error_set(err, EXIT_USAGE, "give the numbers of the tokens: --tokens 1,2,3",
+                         "--prompt requires a model of bytes: this one has a vocabulary of %lld, and its "
+                         "tokenizer is not read",
+                         (long long)g->shape.vocabulary);
+    g->tokens = malloc((strlen(text ? text : ids) + (size_t)g->count) * sizeof *g->tokens);
+    if (!g->tokens) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the tokens");
+    for (const char *p = text; p && *p; p++) g->tokens[g->prompt++] = (uint8_t)*p;
+    if (ids) code = read_ids(g, ids, err);
+    if (!code && !g->prompt) code = error_set(err, EXIT_USAGE, NULL, "the prompt is empty");
+    return code;
+}
+
+/* ---- the model ---- */
+
+static int read_config(struct generate *g, const struct arguments *args, struct error *err)
+{
+    struct config *c = &g->config;
+    char *run;
+    int64_t step;
+    const char *which = argument_text(args, "checkpoint", NULL);
+    int code = run_weights_config(c, &run, args->operands, args->operand_count, err);
+    if (!code && !objective_of(c)->tokens)
+        code = error_set(err, EXIT_CONFIG, "set train.objective: language",
+                         "meopt generate requires a language model, but train.objective is %s",
+                         objective_of(c)->name);
+    enum run_checkpoint choice = !which                       ? RUN_BEST_OR_NEWEST
+                                 : strcmp(which, "best") == 0 ? RUN_BEST
+                                                              : RUN_NEWEST;
+    if (!code && run) code = run_weights_use(c, run, choice, &step, err);
+    if (!code) code = train_check_file(c, "model_s.weight", err);
+    if (!code) code = trainer_tower_shape(c, true, &g->shape, &g->weights, err);
+    free(run);
+    g->count = argument_int(args, "count", 64);
+    g->how = (struct token_sampling){.temperature = argument_real(args, "temperature", 0),
+                                     .top_p = argument_real(args, "top-p", 1),
+                                     .seed = (uint64_t)argument_int(args, "seed", 0)};
+    return code;
+}
+
+/* Creates the tower for the prompt and the answer, or for the model's longest context. */
+static int open_tower(struct generate *g, struct error *err)
+{
+    enum dtype type = trainer_tower_type(&g->config.model_s);
+    struct tower_options options = {.batch = 1,
+                                    .compute = type,
+                                    .weight_type = type,
+                                    .weights_class = MEMORY_TEACHER,
+                                    .activations_class = MEMORY_TEACHER};
+    if (g->prompt + g->count < g->shape.context) g->shape.context = g->prompt + g->count;
+    int code = train_device_open(&g->device, &g->config, true, err);
+    if (code) return code;
+    device_facts_warn(g->device);
+    if ((code = tower_create(&g->tower, g->device, &g->shape, &options, err)) != 0) return code;
+    if ((code = tower_load(g->tower, g->weights, NULL, NULL, err)) != 0) {
+        if (!err->file[0]) error_at(err, g->config.model_s.weight, 0, 0);
+        return code;
+    }
+    g->scratch = device_alloc(g->device, MEMORY_WORKSPACE, g->tower->scratch_bytes, "scratch", err);
+    if (!g->scratch) return err->code;
+    g->input = device_alloc(g->device, MEMORY_DATA, model_shape_input_bytes(&g->shape, 1), "tokens", err);
+    if (!g->input) return err->code;
+    size_t bytes = (size_t)g->shape.vocabulary * sizeof *g->logits;
+    g->out = device_alloc(g->device, MEMORY_WORKSPACE, bytes, "logits", err);
+    if (!g->out) return err->code;
+    tower_bind_scratch(g->tower, g->scratch);
+    g->logits = malloc(bytes);
+    return g->logits ? 0 : error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the logits");
+}
+
+/* ---- the answer ---- */
+
+/* Computes the logits after `count` tokens, of which the last `context` are seen. */
+static int compute_logits(struct generate *g, int64_t count, struct error *err)
+{
+    int64_t N = g->shape.context, seen = count < N ? count : N;
+    int32_t *window = xcalloc((size_t)N, sizeof *window);
+    memcpy(window, g->tokens + count - seen, (size_t)seen * sizeof *window);
+    g->device->upload(g->device, g->input, window, (size_t)N * sizeof *window);
+    free(window);
+    tower_forward(g->tower, &(struct batch){.input = g->input, .count = 1});
+    tower_logits(g->tower, (int64_t[]){seen - 1}, 1, g->out);
+    g->device->download(g->device, g->logits, g->out, (size_t)g->shape.vocabulary * sizeof *g->logits);
+    return device_check(g->device, err);
+}
+
+static int generate_tokens(struct generate *g, struct error *err)
+{
+    int code = 0;
+    int64_t done = 0;
+    bool ended = false;
+    for (; done < g->count && !ended && !code; done++) {
+        int64_t at = g->prompt + done;
+        code = compute_logits(g, at, err);
+        if (code) break;
+        g->tokens[at] = token_sample(g->logits, g->shape.vocabulary, &g->how, done);
+        if (g->tokens[at] < 0)
+            code = error_set(err, EXIT_DIVERGED, "check its weights for NaN and infinities",
+                             "the model's logits are not finite");
+        ended = g->tokens[at] == g->config.data.end;
+    }
+    g->count = done;
+    return code;
+}
+
+/* Returns tokens of a model of bytes as text, malloc'ed. */
+static char *text_of(const int32_t *tokens, int64_t count)
+{
+    size_t size = 4 * (size_t)count + 1;
+    char *raw = xcalloc((size_t)count + 1, 1), *text = xcalloc(size, 1);
+    for (int64_t i = 0; i < count; i++) raw[i] = tokens[i] ? (char)tokens[i] : ' ';
+    text_printable(text, size, raw);
+    free(raw);
+    return text;
+}
+
+static json_t *ids_json(const int32_t *tokens, int64_t count)
+{
+    json_t *ids = json_array();
+    for (int64_t i = 0; i < count; i++) json_array_append_new(ids, json_integer(tokens[i]));
+    return ids;
+}
+
+static void print_answer(const struct generate *g, bool json)
+{
+    bool bytes = g->shape.vocabulary == BYTES;
+    if (json) {
+        char *text = bytes ? text_of(g->tokens + g->prompt, g->count) : NULL;
+        print_json(json_pack("{s:o, s:o, s:o}", "prompt", ids_json(g->tokens, g->prompt), "tokens",
+                             ids_json(g->tokens + g->prompt, g->count), "text",
+                             text ? json_string(text) : json_null()));
+        free(text);
+    } else if (bytes) {
+        char *text = text_of(g->tokens, g->prompt + g->count);
+        printf("%s\n", text);
+        free(text);
+    } else {
+        for (int64_t i = 0; i < g->count; i++) printf("%s%d", i ? "," : "", g->tokens[g->prompt + i]);
+        printf("\n");
+    }
+}
+
+static int generate_run(const struct arguments *args, struct error *err)
+{
+    struct generate g = {0};
+    int code = read_config(&g, args, err);
+    if (!code) code = read_prompt(&g, args, err);
+    if (!code) code = open_tower(&g, err);
+    if (!code) code = generate_tokens(&g, err);
+    if (!code) print_answer(&g, argument_flag(args, "json"));
+    free(g.tokens);
+    free(g.logits);
+    tower_close(g.tower);
+    device_close(g.device);
+    weights_close(g.weights);
+    config_free(&g.config);
+    return code;
+}
+
+static const struct option options[] = {
+    {"prompt", 0, OPTION_TEXT, "TEXT", NULL, 0, 0, "text to continue, for a model of bytes"},
+    {"tokens", 0, OPTION_TEXT, "1,2,3", NULL, 0, 0, "numbers of the tokens to continue"},
+    {"count", 0, OPTION_INT, "N", NULL, 1, 1e6, "number of tokens to add (default 64)"},
+    {"temperature", 0, OPTION_REAL, "T", NULL, 0, 100,
+     "divisor of the logits (default 0: the likeliest token)"},
+    {"top-p", 0, OPTION_REAL, "P", NULL, 0, 1, "draw from the likeliest tokens with this share (default 1)"},
+    {"seed", 0, OPTION_INT, "N", NULL, 0, 9007199254740992.0, "seed of the draws (default 0)"},
+    {"checkpoint", 0, OPTION_TEXT, "WHICH", "best|last", 0, 0,
+     "checkpoint of the run (default: the best one, else the last)"},
+    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
+    {0},
+};
+
+const struct command cmd_generate = {"generate",
+                                     "CONFIG|RUN [key=value ...]",
+                                     "continue a text with a language model",
+                                     NULL,
+                                     options,
+                                     1,
+                                     -1,
+                                     false,
+                                     generate_run};

@@ -1,0 +1,108 @@
+#!/bin/sh
+# A language model of bytes from the YAML to the screen: the same weights and metrics on one and several ranks, sharded, streamed, offloaded
+# and after a stop; the loss does not depend on how labels fall into micro-batches; eval gives the figures of the run; generate continues a
+# text; keys of images are refused.
+set -u
+. "$MEOPT_SOURCE/tests/train/classifier.sh"
+python3 - <<'END'
+words = "the light and the darkness were upon the face of the waters".split()
+text = " ".join(words[(i * i + i // 7) % len(words)] for i in range(2000)) + "\n"
+open("train.txt", "w").write(text[:9000])
+open("val.txt", "w").write(text[9000:9700])
+END
+cat >vit.yaml <<'END'
+model: {family: llama, init: random, vocabulary: 256, context: 32, width: 32, depth: 2, heads: 4, kv_heads: 2, hidden: 48}
+data: {root: train.txt, val: val.txt, end: 10}
+train: {objective: language, global_batch: 12, micro_batch: 4, batch_size: 12, steps: 60, eval_steps: 20, precision: fp32}
+optim: {lr: 1.0e-2, warmup_steps: 5}
+device: {type: cpu}
+END
+train one 0
+grep -q 'tokens/s' out || fail "no tokens/s on the screen"
+for ranks in 2 3; do
+    train "ranks$ranks" 0 --workers "$ranks"
+    same one "ranks$ranks"
+done
+train sharded 0 --workers 2 dist.shard=parameters
+same one sharded
+train alone 0 train.global_batch=0
+train streamed 0 train.global_batch=0 model.place=streamed
+same alone streamed
+train offloaded 0 train.global_batch=0 optim.offload=nvme
+same alone offloaded
+train stopped 10 --stop-after 33
+"$MEOPT" train --resume stopped --no-dashboard >out 2>log || fail "stopped: exit $? on resume"
+same one stopped
+
+# Labels are counted over the global batch: sentences end after different numbers of bytes in each micro-batch.
+tr ' ' '\n' <train.txt >lines.txt
+for micro in 1 2 8; do train "micro$micro" 0 data.root=lines.txt train.global_batch=0 train.batch_size=8 "train.micro_batch=$micro" train.steps=1; done
+"$MEOPT" eval one --checkpoint last --json >eval.json 2>log || fail "eval: exit $?"
+"$MEOPT" eval one --checkpoint last --json train.global_batch=0 train.batch_size=3 train.micro_batch=3 >eval3.json 2>log || fail "eval in batches of 3"
+python3 - <<'END' || fail "metrics"
+import json, math
+def lines(run): return {l["step"]: l for l in map(json.loads, open(run + "/metrics.jsonl"))}
+one = lines("one")
+assert sorted(s for s in one if "val_loss" in one[s]) == [20, 40, 60]
+assert abs(one[1]["loss"] - math.log(256)) < 0.1 and one[60]["loss"] < 0.7 * one[1]["loss"], (one[1], one[60])
+for line in one.values():
+    assert 0 <= line["accuracy"] <= 1 and line["tokens_per_s"] > 0
+    if "val_loss" in line: assert abs(line["val_perplexity"] / math.exp(line["val_loss"]) - 1) < 1e-6 and 0 <= line["val_accuracy"] <= 1
+for name in ("eval.json", "eval3.json"):
+    found = json.load(open(name))
+    assert found["tokens"] == 699 and found["tokens_per_s"] > 0, found # each byte but the first
+    for key in ("val_loss", "val_perplexity", "val_accuracy"): assert abs(found[key] / one[60][key] - 1) < 1e-5, (key, found, one[60])
+first = [lines("micro%d" % m)[1]["loss"] for m in (1, 2, 8)]
+assert max(first) / min(first) - 1 < 1e-6, first
+meta = json.load(open("one/meta.json"))
+assert meta["objective"] == "language" and meta["tokens"] == 9000 and meta["images"] == 280, meta
+END
+"$MEOPT" compare one ranks2 --json >out 2>log || fail "compare: exit $?"
+grep -q final_val_perplexity out || fail "compare: no perplexity"
+"$MEOPT" runs --run-dir . >out 2>log || fail "runs: exit $?"
+
+# Text in, text out: greedy is the same each time, draws follow their seed.
+generate() { "$MEOPT" generate one --prompt "the light" --count 20 "$@" 2>log || fail "generate $*: exit $?"; }
+generate >greedy
+generate >again
+cmp greedy again || fail "greedy answers differ"
+[ "$(wc -c <greedy)" = 30 ] || fail "an answer of $(wc -c <greedy) bytes"
+generate --temperature 1 --seed 1 >first
+generate --temperature 1 --seed 1 >again
+generate --temperature 1 --seed 2 >second
+cmp first again || fail "draws of one seed differ"
+cmp -s first second && fail "draws of two seeds are equal"
+"$MEOPT" generate one --tokens 116,104,101 --json >out 2>log || fail "generate --tokens: exit $?"
+python3 -c 'import json; a = json.load(open("out")); assert a["prompt"] == [116, 104, 101] and len(a["tokens"]) == 64, a' || fail "generate --json"
+refuse() { # CODE ARGUMENT...
+    want=$1
+    shift
+    "$MEOPT" "$@" >out 2>log
+    got=$?
+    [ "$got" = "$want" ] || fail "$*: exit $got, expected $want"
+}
+refuse 2 generate one
+refuse 2 generate one --prompt the --tokens 1
+refuse 2 generate one --tokens 256
+refuse 2 generate one --tokens 1,x
+refuse 7 train vit.yaml --name no data.image_size=224
+refuse 7 train vit.yaml --name no data.augment=true
+refuse 7 train vit.yaml --name no model.classes=10
+refuse 7 train vit.yaml --name no train.objective=classify
+refuse 7 train vit.yaml --name no model.family=dinov2
+refuse 7 train vit.yaml --name no model.vocabulary=100
+grep -q 100 log || fail "the vocabulary is not named"
+refuse 7 train vit.yaml --name no model.context=10000
+refuse 7 embed one --out x
+"$MEOPT" config check --data vit.yaml >out 2>log || fail "config check --data: exit $?"
+sed 's/vocabulary: 256/vocabulary: 64/' vit.yaml >narrow.yaml
+refuse 7 config check --data narrow.yaml
+grep -q 64 log || fail "config check --data does not name the vocabulary"
+"$MEOPT" plan vit.yaml --json >plan.json 2>log || fail "plan: exit $?"
+python3 - <<'END' || fail "plan"
+import json
+plan, one = json.load(open("plan.json")), [json.loads(l) for l in open("one/metrics.jsonl")]
+assert plan["context_tokens"] == 32, plan
+END
+"$MEOPT" bench train vit.yaml --random-weights --no-peak --steps 1 --json >out 2>log || fail "bench: exit $?"
+grep -q tokens_per_s out || fail "bench: no tokens/s"
