@@ -183,22 +183,39 @@ static inline void store_one(word *to, __m512 x) { (void)to, (void)x; }
 static inline void store_below(word *to, __m512 upper, __m512 lower) { store_two(to, upper, lower); }
 #endif
 
-/* The columns of a row's keys: whole vectors of 16 from `whole` on, and parts of vectors around them. */
+/* The keys of a row: whole vectors of 16 from `whole` to `end`, if that is larger, and parts around them. */
 struct columns {
     struct keys keys;
-    int64_t whole;
-    uint64_t width;
+    int64_t whole, end;
 };
 static inline struct columns columns_of(const struct head *h, int64_t query)
 {
     struct keys keys = keys_of(h->shape, h->N, query);
     int64_t whole = (keys.first + 15) & ~(int64_t)15, end = keys.end & ~(int64_t)15;
-    return (struct columns){keys, whole, end > whole ? (uint64_t)(end - whole) : 0};
+    return (struct columns){keys, whole, end > whole ? end : whole};
 }
-static inline bool all16(const struct columns *c, int64_t j) { return (uint64_t)(j - c->whole) < c->width; }
 static inline __mmask16 seen16(const struct columns *c, int64_t j)
 {
     return (__mmask16)(mask16(c->keys.end - j) & ~mask16(c->keys.first - j));
+}
+
+/* Replaces the scores of columns from j to `to` by e^(s - max); all: they are all of keys. */
+struct exponentials {
+    __m512 scale, offset, sum, before;
+};
+INLINE void exponentials_until(const struct head *h, const struct block *b, const struct columns *c,
+                               const float *row, word *p, int64_t j, int64_t to, bool all,
+                               struct exponentials *x)
+{
+    for (; j < to; j += 16) {
+        __m512 e = exp2_16(_mm512_fmsub_ps(_mm512_loadu_ps(row + j), x->scale, x->offset));
+        if (!all) e = _mm512_maskz_mov_ps(seen16(c, j), e);
+        x->sum = _mm512_add_ps(x->sum, e);
+        if (!h->pairs) _mm512_storeu_ps(p + j, e);
+        else if (j & 16) store_two(p + j / 2 - 8, x->before, e);
+        else if (j + 16 == b->high) /* the last of an odd number */ store_one(p + j / 2, e);
+        x->before = e;
+    }
 }
 
 /* Replaces row r of scores by e^(s - max), zeros where there are no keys. Stores the row's factor 1 / sum and
@@ -208,22 +225,19 @@ static void softmax_row(const struct head *h, const struct block *b, int64_t r, 
     float *row = h->s + r * h->n;
     word *p = h->p + r * h->nw;
     struct columns c = columns_of(h, b->first + r);
-    __m512 top = constant16(-INFINITY), sum = _mm512_setzero_ps(), scale = constant16(h->scale2);
-    for (int64_t j = b->low; j < b->high; j += 16)
-        if (all16(&c, j)) top = _mm512_max_ps(_mm512_loadu_ps(row + j), top);
-        else top = _mm512_mask_max_ps(top, seen16(&c, j), _mm512_loadu_ps(row + j), top);
+    __m512 top = constant16(-INFINITY);
+    for (int64_t j = c.keys.first & ~(int64_t)15; j < c.whole; j += 16)
+        top = _mm512_mask_max_ps(top, seen16(&c, j), _mm512_loadu_ps(row + j), top);
+    for (int64_t j = c.whole; j < c.end; j += 16) top = _mm512_max_ps(_mm512_loadu_ps(row + j), top);
+    for (int64_t j = c.end; j < c.keys.end; j += 16)
+        top = _mm512_mask_max_ps(top, seen16(&c, j), _mm512_loadu_ps(row + j), top);
     float highest = _mm512_reduce_max_ps(top);
-    __m512 offset = constant16(highest * h->scale2), before = sum;
-    for (int64_t j = b->low; j < b->high; j += 16) {
-        __m512 e = exp2_16(_mm512_fmsub_ps(_mm512_loadu_ps(row + j), scale, offset));
-        if (!all16(&c, j)) e = _mm512_maskz_mov_ps(seen16(&c, j), e);
-        sum = _mm512_add_ps(sum, e);
-        if (!h->pairs) _mm512_storeu_ps(p + j, e);
-        else if (j & 16) store_two(p + j / 2 - 8, before, e);
-        else if (j + 16 == b->high) /* the last of an odd number */ store_one(p + j / 2, e);
-        before = e;
-    }
-    float total = _mm512_reduce_add_ps(sum);
+    struct exponentials x = {constant16(h->scale2), constant16(highest * h->scale2), _mm512_setzero_ps(),
+                             _mm512_setzero_ps()};
+    exponentials_until(h, b, &c, row, p, b->low, c.whole, false, &x);
+    exponentials_until(h, b, &c, row, p, c.whole, c.end, true, &x);
+    exponentials_until(h, b, &c, row, p, c.end, b->high, false, &x);
+    float total = _mm512_reduce_add_ps(x.sum);
     h->factor[r] = 1.0f / total;
     *lse = highest * h->scale + logf(total);
 }
@@ -254,30 +268,46 @@ static inline struct gradients those_of(struct gradients g, __mmask16 mask)
     return (struct gradients){_mm512_maskz_mov_ps(mask, g.p), _mm512_maskz_mov_ps(mask, g.ds)};
 }
 
+/* A row of scores, or with pairs two: row r and the one after it */
+struct gradient_rows {
+    int64_t r;
+    bool both;
+    struct columns keys[2];
+    __m512 lse2[2], delta[2];
+};
+
+/* Converts 16 scores of each row from column j on to P and dS; all: they are all of keys. */
+INLINE void gradient_vectors(const struct head *h, const struct gradient_rows *g, int64_t j, bool all)
+{
+    int64_t at = g->r * h->n + j, to = g->r * h->nw + j / 2, in = g->r / 2 * h->n + j;
+    struct gradients a = gradient16(h, at, g->lse2[0], g->delta[0]), b = {{0}, {0}};
+    if (!all) a = those_of(a, seen16(&g->keys[0], j));
+    if (!h->pairs) {
+        _mm512_storeu_ps(h->s + at, a.p);
+        _mm512_storeu_ps(h->t + at, a.ds);
+        return;
+    }
+    if (g->both) b = gradient16(h, at + h->n, g->lse2[1], g->delta[1]);
+    if (!all) b = those_of(b, seen16(&g->keys[1], j));
+    store_one(h->ds + to, a.ds);
+    store_one(h->ds + to + h->nw, b.ds);
+    store_below(h->p_in + in, a.p, b.p);
+    store_below(h->ds_in + in, a.ds, b.ds);
+}
+
 /* Converts row r, and with pairs also row r + 1, of s and t to P and dS. lse: of the block's rows. */
 static void gradient_rows(const struct head *h, const struct block *k, int64_t r, const float *lse)
 {
     bool both = h->pairs && r + 1 < k->rows;
-    struct columns c = columns_of(h, k->first + r), other = columns_of(h, k->first + r + both);
-    __m512 lse2 = constant16(lse[r] * LOG2_E), delta = constant16(h->factor[r] * h->scale),
-           other_lse2 = constant16(both ? lse[r + 1] * LOG2_E : 0),
-           other_delta = constant16(both ? h->factor[r + 1] * h->scale : 0);
-    for (int64_t j = k->low; j < k->high; j += 16) {
-        int64_t at = r * h->n + j, to = r * h->nw + j / 2, in = r / 2 * h->n + j;
-        struct gradients a = gradient16(h, at, lse2, delta), b = {{0}, {0}};
-        if (!all16(&c, j)) a = those_of(a, seen16(&c, j));
-        if (!h->pairs) {
-            _mm512_storeu_ps(h->s + at, a.p);
-            _mm512_storeu_ps(h->t + at, a.ds);
-            continue;
-        }
-        if (both) b = gradient16(h, at + h->n, other_lse2, other_delta);
-        if (!all16(&other, j)) b = those_of(b, seen16(&other, j));
-        store_one(h->ds + to, a.ds);
-        store_one(h->ds + to + h->nw, b.ds);
-        store_below(h->p_in + in, a.p, b.p);
-        store_below(h->ds_in + in, a.ds, b.ds);
-    }
+    int64_t other = r + both, j = k->low;
+    struct gradient_rows g = {r,
+                              both,
+                              {columns_of(h, k->first + r), columns_of(h, k->first + other)},
+                              {constant16(lse[r] * LOG2_E), constant16(lse[other] * LOG2_E)},
+                              {constant16(h->factor[r] * h->scale), constant16(h->factor[other] * h->scale)}};
+    for (; j < k->high && j < g.keys[1].whole; j += 16) gradient_vectors(h, &g, j, false);
+    for (; j < g.keys[0].end; j += 16) gradient_vectors(h, &g, j, true);
+    for (; j < k->high; j += 16) gradient_vectors(h, &g, j, false);
 }
 
 #else
