@@ -83,7 +83,7 @@ const struct command *command_find(char **words, int count, int *taken)
 static void usage(FILE *out)
 {
     fprintf(out, "Usage: meopt COMMAND [options] [operands]\n\n"
-                 "Trains large vision transformers in a fraction of the usual memory.\n\nCommands:\n");
+                 "Trains large transformers in a fraction of the usual memory.\n\nCommands:\n");
     for (int i = 0; commands[i]; i++)
         if (!commands[i]->hidden) fprintf(out, "  %-14s %s\n", commands[i]->name, commands[i]->summary);
     fprintf(out, "\n'meopt' alone opens the list of runs. 'meopt COMMAND --help' lists the options of a "

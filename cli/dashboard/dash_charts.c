@@ -37,6 +37,7 @@ static struct kind kind_of(int which)
     };
     const struct score_row *score = follow_score((enum follow_metric)which);
     if (!score) return kinds[which];
+    if (score - score_rows == SCORE_TOKENS_PER_S) return (struct kind){"tokens/s", "", false, PAIR_SPEED};
     return (struct kind){score->label, score->percent ? "%" : "", !score->rare,
                          score->rare ? PAIR_GOOD : PAIR_RAW};
 }

@@ -283,7 +283,9 @@ void dash_draw(struct dash *d)
     if (d->tab == TAB_CHARTS && l.loss.h) dash_charts(d, &l.loss);
     else if (l.loss.h) {
         dash_chart(d, METRIC_LOSS, &l.loss, false);
-        if (l.speed.h) dash_chart(d, METRIC_IMAGES_PER_S, &l.speed, false);
+        int rate =
+            d->run->scored[SCORE_TOKENS_PER_S] ? METRIC_SCORES + SCORE_TOKENS_PER_S : METRIC_IMAGES_PER_S;
+        if (l.speed.h) dash_chart(d, rate, &l.speed, false);
     }
     if (l.log.h && d->tab == TAB_HELP) draw_help(d, &l.log);
     else if (l.log.h > 2 && d->tab == TAB_LOG) dash_log_draw(d, &l.log);

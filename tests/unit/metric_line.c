@@ -50,6 +50,19 @@ static void order_spaces_and_unknown_fields_do_not_matter(void **state)
     assert_true(isnan(l.images_per_s));
 }
 
+static void the_throughput_has_the_unit_of_the_run(void **state)
+{
+    (void)state;
+    struct metric_line l;
+    const char *unit;
+    assert_true(parse(&l, whole_line));
+    assert_true(metric_rate(&l, &unit) == 123.25);
+    assert_string_equal(unit, "images/s");
+    assert_true(parse(&l, "{\"step\":1,\"images_per_s\":3,\"tokens_per_s\":96}"));
+    assert_true(metric_rate(&l, &unit) == 96);
+    assert_string_equal(unit, "tokens/s");
+}
+
 static void every_torn_line_is_refused(void **state)
 {
     (void)state;
@@ -160,6 +173,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_field_is_read),
                                        cmocka_unit_test(order_spaces_and_unknown_fields_do_not_matter),
+                                       cmocka_unit_test(the_throughput_has_the_unit_of_the_run),
                                        cmocka_unit_test(every_torn_line_is_refused),
                                        cmocka_unit_test(numbers_are_rounded_as_strtod_does),
                                        cmocka_unit_test(two_million_lines_take_about_a_second)};
