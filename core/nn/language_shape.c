@@ -2,6 +2,8 @@
 #include "core/nn/language_shape.h"
 #include "core/nn/family.h"
 
+#include <stdio.h>
+
 enum { USUAL_CONTEXT = 2048 };
 
 bool model_shape_language(const struct model_shape *g) { return family_row(g->family)->language; }
@@ -130,4 +132,41 @@ double language_recompute_flops(const struct model_shape *g, bool twice)
 {
     double gates = g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1;
     return (double)(twice ? 2 * g->depth : g->depth - 1) * (attention(g) + gates * matrix_of_ffn(g));
+}
+
+/* Writes the properties of the attention, each after a comma. */
+static void text_of_attention(const struct model_shape *g, char *text, size_t size)
+{
+    static const char *const scalings[] = {"", " scaled linearly by ", " scaled as Llama 3's by ",
+                                           " scaled by YaRN by "};
+    const struct rope_of_tokens *r = &g->rope;
+    char groups[48] = "", window[48] = "", rope[96] = "", factor[24] = "";
+    int parts = model_shape_parts(g);
+    if (g->kv_heads != g->heads)
+        snprintf(groups, sizeof groups, ", %lld of keys and values", (long long)g->kv_heads);
+    if (g->window) snprintf(window, sizeof window, ", window %lld", (long long)g->window);
+    if (r->scaling) snprintf(factor, sizeof factor, "%g", r->factor);
+    if (model_shape_rotates(g))
+        snprintf(rope, sizeof rope, ", rotary base %g%s%s%s", r->theta, scalings[r->scaling], factor,
+                 g->assumed & ASSUMED_POSITIONS ? " (assumed)" : "");
+    snprintf(text, size, "%s%s%s%s%s", groups, parts & PART_QK_NORM ? ", norms of queries and keys" : "",
+             family_row(g->family)->rms && parts & PART_QKV_BIAS ? ", biases of queries, keys and values"
+                                                                 : "",
+             window, rope);
+}
+
+void language_shape_text(const struct model_shape *g, char *text, size_t size)
+{
+    char attention[288];
+    text_of_attention(g, attention, sizeof attention);
+    snprintf(text, size,
+             "%s, %lld block%s of width %lld, %lld head%s of %lld%s%s, %s%s %lld wide, norm eps %g%s, "
+             "vocabulary %lld, %s head, context %lld of %lld",
+             family_name(g->family), (long long)g->depth, g->depth == 1 ? "" : "s", (long long)g->width,
+             (long long)g->heads, g->heads == 1 ? "" : "s", (long long)model_shape_head_dim(g),
+             g->assumed & ASSUMED_HEADS ? " (assumed)" : "", attention, model_shape_activation(g),
+             g->assumed & ASSUMED_ACTIVATION ? " (assumed)" : "", (long long)g->hidden,
+             (double)model_shape_norm_eps(g), g->assumed & ASSUMED_NORM_EPS ? " (assumed)" : "",
+             (long long)g->vocabulary, g->tied ? "tied" : "untied", (long long)g->context,
+             (long long)g->positions);
 }

@@ -141,9 +141,8 @@ static void settle_rest(struct model_shape *g, const struct found *f, int ffn)
     bool own = f->own.heads > 0, known = own || c->family || g->norm_eps > 0;
     bool gated = ffn == 1 + ACTIVATION_SWIGLU;
     if (gated) g->ffn = ffn;
-    else if (own && f->own.ffn) g->ffn = f->own.ffn;
-    else if (c->family) g->ffn = c->ffn;
-    else if (!g->ffn) {
+    else if (!g->ffn) g->ffn = own && f->own.ffn ? f->own.ffn : c->ffn;
+    if (!g->ffn) {
         g->ffn = family_ffn(g->family);
         g->assumed |= ASSUMED_ACTIVATION;
     }

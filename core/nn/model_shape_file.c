@@ -25,6 +25,9 @@ int shape_settle(int64_t *field, int64_t found, const char *what, const char *te
                      tensor, (long long)*field);
 }
 
+static const char supported[] =
+    "supported: towers of EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP; GPT-2 and Llama";
+
 static int no_family(const struct weights *weights, struct error *err)
 {
     char keys[256] = "";
@@ -42,23 +45,18 @@ static int no_family(const struct weights *weights, struct error *err)
     int code = language_config_read(&config, weights_path(weights), err);
     if (code) return code;
     const char *is = names_unsupported(weights);
-    if (is)
-        return error_set(err, EXIT_CONFIG, "supported: EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP",
-                         "is not a supported tower: it is %s", is);
+    if (is) return error_set(err, EXIT_CONFIG, supported, "is not a supported tower: it is %s", is);
     char called[64];
     if (sidecar_model(weights_path(weights), called, sizeof called))
-        return error_set(err, EXIT_CONFIG, "supported: EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP",
+        return error_set(err, EXIT_CONFIG, supported,
                          "is not a supported tower: its config.json has model type %s", called);
     char unread[192] = "", name[80];
     const char *odd = weights_unread_name(weights, 0);
     if (odd)
         snprintf(unread, sizeof unread, "; %s is %s, which is not supported",
                  name_printable(name, sizeof name, odd), weights_unread(weights, odd));
-    return error_set(
-        err, EXIT_CONFIG,
-        "expected a state dict of EVA-CLIP, OpenCLIP, DINOv2, DINOv3 or SigLIP with an image tower",
-        "no known image tower among its %lld tensors (no %s)%s", (long long)weights_count(weights), keys,
-        unread);
+    return error_set(err, EXIT_CONFIG, supported, "no known image tower among its %lld tensors (no %s)%s",
+                     (long long)weights_count(weights), keys, unread);
 }
 
 static int64_t square_root(int64_t n)

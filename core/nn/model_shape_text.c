@@ -1,5 +1,6 @@
 /* One line of text about a tower's shape, with its assumed properties. */
 #include "core/nn/family.h"
+#include "core/nn/language_shape.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -75,6 +76,10 @@ void model_shape_text(const struct model_shape *g, char *text, size_t size)
                                         "cls token and mean of the patches"};
     char heads[48] = "", pool[64], registers[48] = "", positions[80] = "", kind[192], classes[48] = "";
     long long grid = g->pos_grid;
+    if (model_shape_language(g)) {
+        language_shape_text(g, text, size);
+        return;
+    }
     if (g->registers) snprintf(registers, sizeof registers, ", %lld registers", (long long)g->registers);
     if (g->classless && !family_row(g->family)->classless)
         strncat(registers, ", no cls token", sizeof registers - strlen(registers) - 1);

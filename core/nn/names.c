@@ -445,7 +445,7 @@ static const struct {
     {{"conv_dw.weight"}, NULL, "a ConvNeXt, not a vision transformer"},
     {{"dwconv.weight"}, NULL, "a ConvNeXt, not a vision transformer"},
     {{"conv_stem.weight"}, NULL, "a convolutional network, not a vision transformer"},
-    {{"embed_tokens."}, NULL, "a language model"},
+    {{"embed_tokens."}, NULL, "a language model of another family"},
     {{"down_blocks."}, NULL, "a diffusion model"},
     {{"visual.trunk."}, NULL, "an unsupported tower of timm inside a model of open_clip"},
 };

@@ -63,6 +63,7 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
     if (tower->tied >= 0) g->tied = tower->tied;
     else if (tower->arch == TOWER_ARCH_CUSTOM) g->tied = g->family == FAMILY_GPT2;
     if (tower->rope_theta > 0) g->rope.theta = tower->rope_theta;
+    if (objective_of(c)->tokens) g->head_dim = tower->head_dim ? tower->head_dim : g->head_dim;
     if (objective_of(c)->labels && !objective_of(c)->tokens)
         g->classes = tower->classes ? tower->classes : CLASSES_UNKNOWN;
     return 0;
@@ -230,6 +231,18 @@ static int size_of_file(const struct config *c, int64_t size, const struct prepr
     return 0;
 }
 
+/* The keys of a language model replace values of its file, which were compared with arch. */
+static int settle_tokens(const struct config_tower *tower, struct model_shape *g, struct error *err)
+{
+    if (tower->window) g->window = tower->window;
+    if (tower->rope_theta > 0) g->rope.theta = tower->rope_theta;
+    if (tower->rope_theta > 0) clear_assumed(g, ASSUMED_POSITIONS);
+    if (tower->tied < 0 || (tower->tied > 0) == g->tied) return 0;
+    return error_set(err, EXIT_CONFIG, "leave model.tied out",
+                     "model.tied is %s, but the head of the checkpoint is %s", g->tied ? "false" : "true",
+                     g->tied ? "its token table" : "a matrix of its own");
+}
+
 /* Refuses a language model without the objective, and the objective without one. */
 static int check_kind(const struct config *c, const struct model_shape *g, struct error *err)
 {
@@ -267,6 +280,7 @@ static int settle(struct config *c, const struct config_tower *tower, const stru
     code = model_shape_dims(g, *weights, err);
     if (!code) code = check_kind(c, g, err);
     bool tokens = objective_of(c)->tokens; /* the rest is of images */
+    if (!code && tokens) code = settle_tokens(tower, g, err);
     if (!code && !tokens) code = settle_from_files(tower, *weights, g, images, err);
     if (!code && !tokens) code = size_of_file(c, size, images, teacher, g, err);
     if (!code) code = model_shape_check(g, tower->head_dim, err);

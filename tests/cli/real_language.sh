@@ -11,3 +11,7 @@ mkdir "$work/exported"
 "$MEOPT_BUILD/tests/test_language_export" "$work/exported" >"$work/out" 2>&1 || fail "$(cat "$work/out")"
 "$python" "$MEOPT_SOURCE/tests/tools/load_language.py" "$work/exported" >"$work/out" 2>&1 || fail "$(tail -20 "$work/out")"
 [ "$(grep -c 'largest difference' "$work/out")" -ge 8 ] || fail "fewer models than written: $(cat "$work/out")"
+# the other way round: models of transformers, evaluated, trained and exported
+mkdir "$work/models"
+(cd "$work/models" && "$python" "$MEOPT_SOURCE/tests/tools/train_language.py") >"$work/out" 2>&1 || fail "$(tail -20 "$work/out")"
+[ "$(grep -c 'export equal' "$work/out")" = 8 ] || fail "fewer models than made: $(cat "$work/out")"

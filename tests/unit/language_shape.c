@@ -137,6 +137,19 @@ static void rotary_positions_scale_as_in_transformers(void **state)
     }
 }
 
+static void text_names_what_tensors_do_not_show(void **state)
+{
+    (void)state;
+    char text[512];
+    struct model_shape g = shape_of("llama3_2_1b");
+    model_shape_text(&g, text, sizeof text);
+    assert_true(mentions(text, "llama|16 blocks|2048|32 heads of 64|8|500000|32|swiglu|128256|tied|131072"));
+    g = shape_of("mistral_7b");
+    g.assumed = ASSUMED_POSITIONS;
+    model_shape_text(&g, text, sizeof text);
+    assert_true(mentions(text, "window 4096|10000|(assumed)|untied"));
+}
+
 static void shapes_without_sense_are_refused(void **state)
 {
     (void)state;
@@ -165,6 +178,7 @@ int main(void)
         cmocka_unit_test(heads_may_be_wider_than_the_stream),
         cmocka_unit_test(work_is_that_of_the_matrices_and_the_mask),
         cmocka_unit_test(rotary_positions_scale_as_in_transformers),
+        cmocka_unit_test(text_names_what_tensors_do_not_show),
         cmocka_unit_test(shapes_without_sense_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
