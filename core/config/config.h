@@ -113,6 +113,7 @@ struct config {
         enum loss_reduction reduction;
         enum loss_tokens tokens;
         enum loss_head head; /* auto: linear if widths differ */
+        int64_t chunk;       /* bytes of a language model's logits at once */
     } loss;
 
     struct {

@@ -294,10 +294,11 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
         int objectives;
     } rows[] = {{"model_t.", D},
                 {"data_s.", D},
+                {"loss.chunk", L},
                 {"loss.", D},
                 {"train.cache_teacher", D},
                 {"model_s.family", D},
-                {"train.label_smoothing", C},
+                {"train.label_smoothing", C | L},
                 {"model_s.classes", C},
                 {"data.labels", C},
                 {"data.mixup", C},

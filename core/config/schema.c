@@ -176,6 +176,11 @@ const struct config_key config_keys[] = {
            "match the class token, or the patch tokens as well (dinov2 and dinov3 only)", loss.tokens),
     CHOICE("loss.head", loss_head, "auto", "train plan",
            "linear layer from the student's width to the teacher's; auto: if they differ", loss.head),
+    {"loss.chunk", CONFIG_BYTES, "bytes", NULL, NULL, 1 << 20, 1e15, "134217728", "train plan bench",
+     "language: largest part of the logits that is in memory at once, for example 64M; smaller parts need "
+     "more "
+     "time",
+     false, AT(loss.chunk)},
 
     PATH("data.root", "train embed",
          "directory of images, JPEG, PNG and WebP, of tar archives of them, or of CIFAR-10 or CIFAR-100: see "
@@ -250,7 +255,8 @@ const struct config_key config_keys[] = {
            "language: the next token of a text",
            train.objective),
     REAL("train.label_smoothing", "share", 0, 0.999, "0", "train",
-         "classify: share of the target that is spread evenly over all classes", train.label_smoothing),
+         "classify, language: share of the target that is spread evenly over all classes or tokens",
+         train.label_smoothing),
     REAL("train.ema", "decay", 0, 0.9999999, "0", "train plan bench",
          "exponential moving average of the weights, with warm-up, in 2 more bytes per parameter (for "
          "example 0.9999): meopt export --ema writes it, meopt eval --ema evaluates it; 0: none",

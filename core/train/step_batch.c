@@ -138,6 +138,7 @@ struct batch step_batch(const struct trainer *t, int64_t index, int64_t count)
         batch.order = labels_at(t, ORDER);
         batch.sums = t->sums + objective_sums(t->objective) * index;
         batch.weight = t->units > 0 ? (float)(1 / t->units) : 0;
+        batch.smoothing = (float)t->config->train.label_smoothing;
     } else if (t->labels_more) {
         batch.labels2 = labels_at(t, LABELS2);
         batch.share = (const float *)(const void *)labels_at(t, SHARE);

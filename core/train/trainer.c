@@ -77,6 +77,7 @@ static struct tower_options student_options(const struct trainer *t)
         .target = head_width(t),
         .frozen = frozen,
         .frozen_end = end,
+        .loss_chunk = (size_t)c->loss.chunk,
         .weights_class = MEMORY_WEIGHTS,
         .activations_class = MEMORY_ACTIVATIONS,
     };
