@@ -281,7 +281,8 @@ static int read_activation(struct language_config *c, const json_t *root, struct
 static int read_model(struct language_config *c, const struct type *type, const json_t *root,
                       struct error *err)
 {
-    static const char *const odd[] = {"scale_attn_by_inverse_layer_idx", "add_cross_attention"};
+    static const char *const odd[] = {"scale_attn_by_inverse_layer_idx", "add_cross_attention",
+                                      "rope_interleaved"};
     const json_t *tied = json_object_get(root, "tie_word_embeddings");
     c->family = type->family;
     c->tied = json_is_boolean(tied) ? json_is_true(tied) : type->tied;

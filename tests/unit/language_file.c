@@ -277,6 +277,7 @@ static void other_models_are_refused_by_name(void **state)
          "factor"},
         {"{\"model_type\":\"llama\"," LLAMA_SIZES ",\"hidden_act\":\"gelu\"}", "hidden_act|gelu"},
         {"{\"model_type\":\"llama\"," LLAMA_SIZES ",\"partial_rotary_factor\":0.5}", "partial_rotary_factor"},
+        {"{\"model_type\":\"llama\"," LLAMA_SIZES ",\"rope_interleaved\":true}", "rope_interleaved"},
         {"{\"model_type\":\"llama\"," LLAMA_SIZES ",\"quantization_config\":{\"quant_method\":\"gptq\"}}",
          "quantization_config|gptq"},
         {"{\"model_type\":\"qwen2\"," LLAMA_SIZES ",\"use_sliding_window\":true,\"sliding_window\":64,"
@@ -329,6 +330,52 @@ static void heads_without_a_table_are_refused(void **state)
     assert_true(h.tied);
 }
 
+static void edited_metadata_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *language, *rope;
+        int code;
+    } rows[] = {
+        {"head_dim 8 window 0 positions 32", "none 10000 0 0 0 0 0", 0},
+        {"head_dim 8 window 0 positions 32 ", "none 10000 0 0 0 0 0", EXIT_CONFIG},
+        {"head_dim 0 window 0 positions 32", "none 10000 0 0 0 0 0", EXIT_CONFIG},
+        {"head_dim 8 window -1 positions 32", "none 10000 0 0 0 0 0", EXIT_CONFIG},
+        {"head_dim 8 window 0 positions 99999999999", "none 10000 0 0 0 0 0", EXIT_CONFIG},
+        {"head_dim 3 window 0 positions 32", "none 10000 0 0 0 0 0", EXIT_CONFIG},
+        {"", "none 10000 0 0 0 0 0", EXIT_CONFIG},
+        {"head_dim 8 window 0 positions 32", "", EXIT_CONFIG},
+        {"head_dim 8 window 0 positions 32", "dynamic 10000 0 0 0 0 0", EXIT_CONFIG},
+        {"head_dim 8 window 0 positions 32", "none 10000 0 0 0 0", EXIT_CONFIG},
+        {"head_dim 8 window 0 positions 32", "none nan 0 0 0 0 0", EXIT_CONFIG},
+        {"head_dim 8 window 0 positions 32", "llama3 10000 inf 1 1 4 0", EXIT_CONFIG},
+        {"head_dim 8 window 0 positions 32", "llama3 10000 8 0 1 4 0", EXIT_CONFIG},
+        {"head_dim 8 window 0 positions 32", "yarn 10000 8 32 2 1 1", EXIT_CONFIG},
+    };
+    struct model_shape g = small(FAMILY_LLAMA);
+    put_config(NULL);
+    put_own(&g, "own.safetensors");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct error err = {0};
+        struct weights *own = open_named("own.safetensors");
+        struct rename_keys *r;
+        struct model_shape h = {.family = FAMILY_UNKNOWN};
+        const char *metadata[] = {"meopt.heads",    "8",          "meopt.language",
+                                  rows[i].language, "meopt.rope", rows[i].rope,
+                                  "meopt.norm_eps", "1e-05",      NULL};
+        char *path = path_of("edited.safetensors");
+        rename_keys_open(&r, own, DTYPE_F32);
+        rename_keys_as_is(r, false);
+        assert_int_equal(
+            weights_write_safetensors(path, rename_keys_rows(r), rename_keys_count(r), metadata, &err), 0);
+        rename_keys_close(r);
+        weights_close(own);
+        free(path);
+        int code = infer(&h, "edited.safetensors", &err);
+        if (code != rows[i].code) fail_msg("row %zu: exit %d, %s", i, code, err.what);
+    }
+}
+
 static void parts_of_some_models(void **state)
 {
     (void)state;
@@ -360,6 +407,7 @@ int main(void)
         cmocka_unit_test(other_models_are_refused_by_name),
         cmocka_unit_test(heads_without_a_table_are_refused),
         cmocka_unit_test(parts_of_some_models),
+        cmocka_unit_test(edited_metadata_is_refused),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }
