@@ -300,8 +300,10 @@ static int read_object(json_t **root, const char *path, struct error *err)
     if (json_is_object(*root)) return 0;
     json_decref(*root);
     *root = NULL;
+    char printed[JSON_ERROR_TEXT_LENGTH]; /* jansson quotes the file's bytes */
     error_set(err, EXIT_CONFIG, "fix it, or move it out of the checkpoint's directory",
-              "this sidecar config of a checkpoint is no JSON object: %s", error.text);
+              "this sidecar config of a checkpoint is no JSON object: %s",
+              name_printable(printed, sizeof printed, error.text));
     return error_at(err, path, error.line, error.column);
 }
 
