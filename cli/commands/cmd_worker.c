@@ -27,6 +27,7 @@ struct progress_printer {
     bool json, brief;
     int64_t first_step;
     double first_loss, last_loss, units;
+    const char *unit; /* tokens or images */
     struct metric last[OBJECTIVE_METRICS];
     double begin;
     struct memory_use use; /* of the rank with the most memory */
@@ -224,6 +225,7 @@ static void on_step(void *context, const struct train_progress *p)
     if (printer->first_loss == 0) printer->first_loss = p->loss;
     printer->last_loss = p->loss;
     memcpy(printer->last, p->metrics, sizeof printer->last);
+    printer->unit = p->tokens_per_s > 0 ? "tokens" : "images";
     printer->units += (p->tokens_per_s > 0 ? p->tokens_per_s : p->images_per_s) * p->step_ms * 1e-3;
     printer->use = printer->trainer->ranks.size > 1 ? p->peak : printer->trainer->device->use;
     printer->peak_rank = p->peak_rank;
@@ -246,8 +248,8 @@ static void on_step(void *context, const struct train_progress *p)
         printf("step %5lld/%lld  epoch %3lld  loss %.6f%s  lr %.3e  norm %.4f  %8.1f %s/s  "
                "%8.1f ms  wait %5.1f ms%s\n",
                (long long)p->step, (long long)p->total, (long long)p->epoch, p->loss, metrics, p->lr,
-               p->grad_norm, p->tokens_per_s > 0 ? p->tokens_per_s : p->images_per_s,
-               p->tokens_per_s > 0 ? "tokens" : "images", p->step_ms, p->data_wait_ms, evaluation);
+               p->grad_norm, p->tokens_per_s > 0 ? p->tokens_per_s : p->images_per_s, printer->unit,
+               p->step_ms, p->data_wait_ms, evaluation);
     fflush(stdout);
 }
 
@@ -271,7 +273,7 @@ static void log_summary(const struct progress_printer *printer, const struct run
     char metrics[160];
     metrics_text(printer->last, OBJECTIVE_METRICS, ", ", false, metrics, sizeof metrics);
     log_info("loss %.6f -> %.6f%s, %.1f s, %.1f %s/s", printer->first_loss, printer->last_loss, metrics,
-             seconds, printer->units / seconds, printer->trainer->objective->tokens ? "tokens" : "images");
+             seconds, printer->units / seconds, printer->unit);
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
         if (printer->use.peak_bytes[c])
             log_row(memory_class_names[c], "%.1f MiB", (double)printer->use.peak_bytes[c] / 1048576.0);
