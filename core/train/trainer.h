@@ -157,6 +157,9 @@ int trainer_embed_teacher(struct trainer *trainer, const struct batch *host, flo
 /* Copies the exact fp32 values of a student's parameter to `out` (count), host memory; for trained parameters
  * from the optimizer. A collective call with sharded states (dist.shard). */
 int trainer_export(const struct trainer *trainer, int parameter, float *out, struct error *err);
+/* The same for `count` values from `first` on, a multiple of 64, of this rank's part. Not collective. */
+int trainer_export_range(const struct trainer *trainer, int parameter, int64_t first, int64_t count,
+                         float *out, struct error *err);
 /* Sets a parameter to such values, bit-identical in every format. */
 int trainer_import(struct trainer *trainer, int parameter, const float *values, struct error *err);
 

@@ -100,7 +100,7 @@ static int serve_save(const struct trainer *t, const char *directory, float *sta
     return code ? code : command.code;
 }
 
-/* Source of one parameter of model.safetensors, which is exported when its first byte is read. */
+/* Source of one parameter of model.safetensors, which is exported as its bytes are read. */
 struct tensor_source {
     struct saving *saving;
     int parameter;
@@ -112,23 +112,60 @@ struct saving {
     const char *directory;
     int64_t step;
     float *staging;
-    int staged;  /* the parameter in `staging`; -1: none */
-    bool agreed; /* the error is that of all ranks */
+    int64_t capacity; /* of staging, a multiple of 64 */
+    int staged;       /* the parameter in `staging`; -1: none */
+    int64_t first;    /* its first value there */
+    bool agreed;      /* the error is that of all ranks */
 };
+
+/* Returns the values that are exported at a time: of sharded weights a whole parameter, else an eighth of the
+ * largest, for each export may read all of it from a card or a file. */
+static int64_t staged_values(const struct trainer *t)
+{
+    enum { EIGHTH = 8, LEAST = 4 << 20 };
+    int64_t largest = 1;
+    for (int i = 0; i < t->student->parameter_count; i++)
+        if (t->student->parameters[i].count > largest) largest = t->student->parameters[i].count;
+    int64_t part = largest / EIGHTH > LEAST ? largest / EIGHTH : LEAST;
+    return ((dp_sharded(t) || part > largest ? largest : part) + 63) / 64 * 64;
+}
+
+/* Exports the values from `first` on that fit into staging. */
+static int stage(struct saving *s, int parameter, int64_t first, struct error *err)
+{
+    const struct trainer *t = s->trainer;
+    int64_t left = t->student->parameters[parameter].count - first;
+    s->staged = -1;
+    int code = send_command(t, ASK_TENSOR, parameter, err);
+    if (!code)
+        code = dp_sharded(t) ? trainer_export(t, parameter, s->staging, err)
+                             : trainer_export_range(t, parameter, first,
+                                                    left < s->capacity ? left : s->capacity, s->staging, err);
+    s->agreed = code && dp_sharded(t);
+    if (code) return code;
+    s->staged = parameter;
+    s->first = first;
+    return 0;
+}
 
 static int read_tensor(void *context, size_t offset, void *dst, size_t bytes, struct error *err)
 {
     const struct tensor_source *source = context;
     struct saving *s = source->saving;
-    if (s->staged != source->parameter) {
-        s->staged = -1;
-        int code = send_command(s->trainer, ASK_TENSOR, source->parameter, err);
-        if (!code) code = trainer_export(s->trainer, source->parameter, s->staging, err);
-        s->agreed = code && dp_sharded(s->trainer);
-        if (code) return code;
-        s->staged = source->parameter;
+    for (char *to = dst; bytes;) {
+        int64_t at = (int64_t)(offset / sizeof(float));
+        if (s->staged != source->parameter || at < s->first || at >= s->first + s->capacity) {
+            int code = stage(s, source->parameter, at / s->capacity * s->capacity, err);
+            if (code) return code;
+        }
+        size_t from = offset - (size_t)s->first * sizeof(float),
+               left = (size_t)s->capacity * sizeof(float) - from;
+        size_t part = bytes < left ? bytes : left;
+        memcpy(to, (const char *)s->staging + from, part);
+        to += part;
+        offset += part;
+        bytes -= part;
     }
-    memcpy(dst, (const char *)s->staging + offset, bytes);
     return 0;
 }
 
@@ -243,15 +280,13 @@ int trainer_save(const struct trainer *t, const char *directory, int64_t step, i
 {
     struct saving saving = {.trainer = t, .directory = directory, .step = step, .staged = -1};
     struct error own = {0};
-    int64_t largest = 1;
     int code = 0;
-    for (int i = 0; i < t->student->parameter_count; i++)
-        if (t->student->parameters[i].count > largest) largest = t->student->parameters[i].count;
+    saving.capacity = staged_values(t);
     if (t->ranks.rank == 0 || dp_sharded(t)) {
-        saving.staging = malloc((size_t)largest * sizeof *saving.staging);
+        saving.staging = malloc((size_t)saving.capacity * sizeof *saving.staging);
         if (!saving.staging)
             code = error_set(&own, EXIT_HOST_MEMORY, NULL,
-                             "out of memory for a staging buffer of %lld values", (long long)largest);
+                             "out of memory for a staging buffer of %lld values", (long long)saving.capacity);
     }
     code = comm_agree(ranks_of(t), code, &own, "cannot save", err);
     if (!code)
@@ -266,11 +301,7 @@ int trainer_save(const struct trainer *t, const char *directory, int64_t step, i
 size_t trainer_save_bytes(const struct trainer *t)
 {
     enum { FILES = 16 << 20 }; /* file buffers, manifest, growth of the heap */
-    size_t staging = 0, record = 0;
-    for (int i = 0; i < t->student->parameter_count; i++) {
-        size_t bytes = (size_t)t->student->parameters[i].count * sizeof(float);
-        if (bytes > staging) staging = bytes;
-    }
+    size_t staging = (size_t)staged_values(t) * sizeof(float), record = 0;
     for (int i = 0; i < t->tensor_count; i++) {
         size_t bytes = meopt_state_bytes(t->opt, (size_t)i);
         if (bytes > record) record = bytes;

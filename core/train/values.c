@@ -29,20 +29,23 @@ static int set_frozen(struct trainer *t, int index, const float *values, struct 
     return 0;
 }
 
-/* Copies this rank's part of such a parameter to its offset in out. */
-static int export_frozen(const struct trainer *t, int index, float *out, struct error *err)
+/* Copies `count` values from `first` on of this rank's part of such a parameter. */
+static int export_frozen(const struct trainer *t, int index, int64_t first, int64_t count, float *out,
+                         struct error *err)
 {
     const struct parameter *p = &t->student->parameters[index];
-    int64_t first, count;
+    bool streamed = t->student_stream && !p->resident;
+    size_t item = dtype_bytes(p->weight_type), bytes = (size_t)(streamed ? p->count : count) * item;
+    const char *from = dp_weights(t, index);
     int code = 0;
-    dp_part(t, index, &first, &count);
-    size_t bytes = (size_t)count * dtype_bytes(p->weight_type);
-    void *stored = malloc(bytes ? bytes : 1);
+    char *stored = malloc(bytes ? bytes : 1);
     if (!stored) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory for %zu bytes of weights", bytes);
     t->device->sync(t->device);
-    if (t->student_stream && !p->resident) code = weight_stream_read(t->student_stream, index, stored, err);
-    else t->device->download(t->device, stored, dp_weights(t, index), bytes);
-    if (!code) weights_convert(out + first, DTYPE_F32, stored, p->weight_type, count);
+    if (streamed) code = weight_stream_read(t->student_stream, index, stored, err);
+    else t->device->download(t->device, stored, from + (size_t)first * item, bytes);
+    if (!code)
+        weights_convert(out, DTYPE_F32, stored + (streamed ? (size_t)first * item : 0), p->weight_type,
+                        count);
     free(stored);
     return code;
 }
@@ -66,22 +69,24 @@ int trainer_set_values(void *context, int index, const float *values, struct err
     return code;
 }
 
-/* Copies this rank's part to its offset in out. */
-static int export_part(const struct trainer *t, int parameter, float *out, struct error *err)
+int trainer_export_range(const struct trainer *t, int parameter, int64_t first, int64_t count, float *out,
+                         struct error *err)
 {
     struct meopt_error library = {0};
-    int64_t first, count;
+    if (t->tensor_of[parameter] < 0) return export_frozen(t, parameter, first, count, out, err);
     int code = load_group(t, parameter, err);
     if (code) return code;
-    dp_part(t, parameter, &first, &count);
-    int status = meopt_export(t->opt, (size_t)t->tensor_of[parameter], 0, count, out + first, &library);
-    return status ? trainer_library_error(&library, err) : 0;
+    return meopt_export(t->opt, (size_t)t->tensor_of[parameter], first, count, out, &library)
+               ? trainer_library_error(&library, err)
+               : 0;
 }
 
 int trainer_export(const struct trainer *t, int parameter, float *out, struct error *err)
 {
     struct error own = {0};
-    int code = (t->tensor_of[parameter] < 0 ? export_frozen : export_part)(t, parameter, out, &own);
+    int64_t first, count;
+    dp_part(t, parameter, &first, &count);
+    int code = trainer_export_range(t, parameter, 0, count, out + first, &own);
     if (dp_sharded(t))
         code = comm_agree((struct comm *)(uintptr_t)&t->ranks, code, &own, "cannot read its part of a tensor",
                           err);
