@@ -338,7 +338,8 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
         if (c->train.objective == TRAIN_OBJECTIVE_DISTILL && c->origins[key].of_model) {
             snprintf(sentence, sizeof sentence, "model.%s: a distillation has two models",
                      strchr(name, '.') + 1);
-            bad(context, name, true, "use model_t or model_s, or set train.objective", sentence);
+            bad(context, name, true, "use model_t and model_s, or set train.objective: classify or language",
+                sentence);
         }
         size_t i = 0, count = sizeof rows / sizeof *rows;
         while (i < count && strncmp(name, rows[i].prefix, strlen(rows[i].prefix)) != 0) i++;
