@@ -157,6 +157,28 @@ static int parse_raw(struct token_file *f, int width, struct error *err)
     return 0;
 }
 
+/* Files that are no text, which would be learnt as bytes. */
+static const struct {
+    const char *magic, *is, *hint;
+} not_text[] = {
+    {"\x1f\x8b", "compressed by gzip", "unpack it first: gunzip, or tar -xf"},
+    {"\x28\xb5\x2f\xfd", "compressed by zstd", "unpack it first: unzstd"},
+    {"\xfd\x37zXZ", "compressed by xz", "unpack it first: unxz, or tar -xf"},
+    {"PK\x03\x04", "a zip archive", "unpack it first: unzip"},
+    {"PAR1", "a Parquet file", "write its text to a file, or its tokens as uint16"},
+    {"\x93NUMPY", "a NumPy file", "write its tokens as uint16: numpy's tofile"},
+};
+
+static int parse_bytes(struct token_file *f, struct error *err)
+{
+    for (size_t i = 0; i < sizeof not_text / sizeof *not_text; i++) {
+        size_t n = strlen(not_text[i].magic);
+        if (f->data.bytes >= n && memcmp(f->data.data, not_text[i].magic, n) == 0)
+            return error_set(err, EXIT_INTEGRITY, not_text[i].hint, "is %s, expected a text", not_text[i].is);
+    }
+    return parse_raw(f, 1, err);
+}
+
 static bool is_bin(const char *path)
 {
     size_t n = strlen(path);
@@ -181,7 +203,7 @@ int token_file_parse(struct token_file *f, const char *path, enum token_form for
     case TOKENS_LLMC: return parse_llmc(f, err);
     case TOKENS_UINT16: return parse_raw(f, 2, err);
     case TOKENS_UINT32: return parse_raw(f, 4, err);
-    default: return parse_raw(f, 1, err);
+    default: return parse_bytes(f, err);
     }
 }
 

@@ -350,6 +350,9 @@ static void damaged_files_are_refused_with_their_position(void **state)
     o = options(path = put_tokens("short.bin", 0, 16, 2, NULL, 0));
     refused(&o, EXIT_CONFIG, "short.bin", "16");
     free(path);
+    o = options(path = put_tokens("text.txt.gz", 0, TOKENS, 1, "\x1f\x8b", 2));
+    refused(&o, EXIT_INTEGRITY, "text.txt.gz", "gzip");
+    free(path);
 }
 
 static void a_token_out_of_the_vocabulary_is_refused(void **state)
