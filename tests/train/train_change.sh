@@ -97,7 +97,7 @@ mv "$all/away" "$run/ckpt"
 train 2 --resume "$run" --from "$all/child"
 mkdir "$all/empty" && cp "$run/config.yaml" "$all/empty/" && cp "$run/state.json" "$all/empty/"
 train 1 $base --from "$all/empty"
-grep -q "^meopt: $all/empty: --from" log || fail "--from an unsaved run"
+grep -q "^meopt: $all/empty: " log || fail "--from an unsaved run"
 
 # diverged: each line that is reported is typed as it stands, until the run is through
 PATH="$(dirname "$MEOPT"):$PATH"
