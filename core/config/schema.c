@@ -178,9 +178,8 @@ const struct config_key config_keys[] = {
            "linear layer from the student's width to the teacher's; auto: if they differ", loss.head),
     {"loss.chunk", CONFIG_BYTES, "bytes", NULL, NULL, 1 << 20, 1e15, "134217728", "train plan bench",
      "language: largest part of the logits that is in memory at once, for example 64M; smaller parts need "
-     "more "
-     "time",
-     false, AT(loss.chunk)},
+     "more time",
+     true, AT(loss.chunk)},
 
     PATH("data.root", "train embed",
          "directory of images, JPEG, PNG and WebP, of tar archives of them, or of CIFAR-10 or CIFAR-100: see "

@@ -266,7 +266,9 @@ char *value_expected(int key)
     case CONFIG_SWITCH: return xstrdup("auto, true or false");
     case CONFIG_INT: return xasprintf("a whole number from %s to %s", low, high);
     case CONFIG_REAL: return xasprintf("a number from %s to %s", low, high);
-    case CONFIG_BYTES: return xstrdup("a number of bytes, as in 512M or 64G");
+    case CONFIG_BYTES:
+        return k->min > 0 ? xasprintf("at least %.0fM, as in 512M or 64G", k->min / 1048576)
+                          : xstrdup("a number of bytes, as in 512M or 64G");
     case CONFIG_CHOICE: {
         char *text = xasprintf("one of %s", k->choices[0]);
         for (int i = 1; k->choices[i]; i++) {

@@ -98,7 +98,9 @@ static inline void random_value(int key, char *value, size_t size, bool hard)
         if (strtod(value, NULL) < k->min || strtod(value, NULL) > k->max)
             snprintf(value, size, "%.3g", (k->min + (k->max < 2 ? k->max : 2)) / 2);
         break;
-    case CONFIG_BYTES: snprintf(value, size, "%u%s", draw(64), draw(2) ? "G" : ""); break;
+    case CONFIG_BYTES:
+        snprintf(value, size, "%u%s", draw(64) + (k->min > 0), draw(2) || k->min > 0 ? "G" : "");
+        break;
     case CONFIG_TEXT:
     case CONFIG_PATH:
         snprintf(value, size, "%s", hard && draw(4) == 0 ? PICK(hard_texts) : PICK(texts));
