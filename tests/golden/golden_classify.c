@@ -2,9 +2,8 @@
  * entropy of two smoothed labels, every gradient, six steps of torch.optim.AdamW; in bf16 the first step; and
  * a classifier with other classes. The files are those that the libraries save (tests/make/classifiers.py).
  * On a card: MEOPT_TEST_DEVICE=hip:0. */
-#include "core/meopt.h"
 #include "core/nn/tower.h"
-#include "tests/golden/golden.h"
+#include "tests/golden/golden_training.h"
 
 #include <stdio.h>
 
@@ -15,14 +14,12 @@ static const char model[] = "model.safetensors";
 struct subject {
     struct device *device;
     struct tower *tower;
-    struct meopt *opt;
-    struct parameter **trained; /* in the optimizer's order */
-    size_t count;
+    struct adamw adamw;
     int64_t batch;
     float *images, *dout, *share; /* on the device */
     int32_t *labels, *labels2;
-    double *sums;  /* loss, top-1, top-5 */
-    float **taken; /* host: values by parameter, from a file with the tower's keys */
+    double *sums;               /* loss, top-1, top-5 */
+    struct reference reference; /* gradients or weights */
 };
 
 static void *uploaded(struct device *device, const struct weights *golden, const char *name, enum dtype type)
@@ -72,17 +69,15 @@ static void subject_open(struct subject *s, const char *dir, const char *name_of
     s->labels2 = uploaded(s->device, golden, "labels2", DTYPE_I32);
     s->sums = device_alloc(s->device, MEMORY_WORKSPACE, 3 * sizeof(double), "sums", &err);
     s->dout = device_alloc(s->device, MEMORY_WORKSPACE, (size_t)(s->batch * g.classes) * 4, "dout", &err);
-    s->taken = xcalloc((size_t)s->tower->parameter_count, sizeof *s->taken);
+    s->reference = reference_of(s->tower);
     weights_close(file);
     weights_close(golden);
 }
 
 static void subject_close(struct subject *s)
 {
-    for (int i = 0; i < s->tower->parameter_count; i++) free(s->taken[i]);
-    free(s->taken);
-    free(s->trained);
-    meopt_destroy(s->opt);
+    reference_free(&s->reference);
+    adamw_close(&s->adamw);
     tower_close(s->tower);
     device_close(s->device);
 }
@@ -121,100 +116,6 @@ static void backward(struct subject *s)
         fail_msg("%s", err.what);
 }
 
-static int take(void *context, int index, const float *values, struct error *err)
-{
-    struct subject *s = context;
-    size_t bytes = (size_t)s->tower->parameters[index].count * sizeof *values;
-    (void)err;
-    s->taken[index] = xrealloc(s->taken[index], bytes);
-    memcpy(s->taken[index], values, bytes);
-    return 0;
-}
-
-/* Reads a file that has values under the model's keys into `taken`: through a second tower. */
-static void take_file(struct subject *s, const char *dir, const char *name)
-{
-    struct error err = {0};
-    struct weights *file = golden_open("classify", dir, name);
-    struct tower_options options = {.batch = 1,
-                                    .compute = DTYPE_F32,
-                                    .weight_type = DTYPE_F32,
-                                    .weights_class = MEMORY_TEACHER,
-                                    .activations_class = MEMORY_TEACHER};
-    struct tower *tower;
-    if (tower_create(&tower, s->device, &s->tower->model_shape, &options, &err) ||
-        tower_load(tower, file, take, s, &err))
-        fail_msg("%s: %s", dir, err.what);
-    tower_close(tower);
-    weights_close(file);
-}
-
-static int by_value(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
-
-/* Returns the worst relative error of a gradient, and the median. */
-static double gradient_error(struct subject *s, char *worst_name, size_t size, double *median)
-{
-    double worst = 0, *all = xcalloc((size_t)s->tower->parameter_count, sizeof *all);
-    int count = 0;
-    for (int i = 0; i < s->tower->parameter_count; i++) {
-        const struct parameter *p = &s->tower->parameters[i];
-        if (!p->trained) continue;
-        double *grad = device_values(s->device, p->grad, p->grad_type, p->count),
-               *reference = xmalloc((size_t)p->count * sizeof *reference);
-        assert_non_null(s->taken[i]);
-        for (int64_t k = 0; k < p->count; k++) reference[k] = (double)s->taken[i][k];
-        double error = rel_l2(grad, reference, p->count);
-        if (!(error <= worst)) {
-            worst = error;
-            snprintf(worst_name, size, "%s", p->name);
-        }
-        all[count++] = error;
-        free(grad);
-        free(reference);
-    }
-    qsort(all, (size_t)count, sizeof *all, by_value);
-    *median = all[count / 2];
-    free(all);
-    return worst;
-}
-
-static void optimizer_open(struct subject *s)
-{
-    struct meopt_error library = {0};
-    struct meopt_options options;
-    meopt_options_init(&options, sizeof options, MEOPT_APADAMW);
-    options.beta1 = 0.9;
-    options.beta2 = 0.95;
-    options.eps = 1e-8;
-    options.weight_decay = 0.05;
-    options.device = (struct meopt_device *)s->device;
-    struct meopt_tensor *table = xcalloc((size_t)s->tower->parameter_count, sizeof *table);
-    s->trained = xcalloc((size_t)s->tower->parameter_count, sizeof *s->trained);
-    for (int i = 0; i < s->tower->parameter_count; i++) {
-        struct parameter *p = &s->tower->parameters[i];
-        if (!p->trained) continue;
-        table[s->count] = (struct meopt_tensor){
-            .name = p->name, .ndim = p->ndim, .flags = p->decay ? 0 : MEOPT_NO_DECAY, .weights = p->weight};
-        memcpy(table[s->count].shape, p->shape, sizeof p->shape);
-        s->trained[s->count++] = p;
-    }
-    if (meopt_create(&s->opt, &options, table, s->count, &library)) fail_msg("%s", library.message);
-    free(table);
-}
-
-static void step(struct subject *s, int64_t number)
-{
-    struct meopt_error library = {0};
-    int failed = meopt_step_begin(s->opt, number, 1e-3, 0, &library);
-    for (size_t i = 0; i < s->count && !failed; i++)
-        failed = meopt_step_tensor(s->opt, i, s->trained[i]->grad, MEOPT_F32, 1, &library);
-    if (failed || meopt_step_end(s->opt, NULL, &library)) fail_msg("%s", library.message);
-}
-
 /* Returns the worst difference of a parameter. */
 static double end_error(struct subject *s)
 {
@@ -227,7 +128,7 @@ static double end_error(struct subject *s)
         bool noise = strstr(p->name, "qkv.bias") != NULL;
         for (int64_t k = 0; k < p->count; k++)
             if (!noise || k < p->count / 3 || k >= p->count / 3 * 2)
-                worst = fmax(worst, fabs(mine[k] - (double)s->taken[i][k]));
+                worst = fmax(worst, fabs(mine[k] - (double)s->reference.values[i][k]));
         free(mine);
     }
     return worst;
@@ -238,10 +139,10 @@ static void equals_library(const char *dir)
     struct subject s;
     struct weights *golden = golden_open("classify", dir, "golden.safetensors");
     double *loss = golden_tensor(golden, "loss", NULL), *logits = golden_tensor(golden, "logits", NULL),
-           worst_loss = 0, gradients = 0, median, out = 0;
-    char worst[80] = "";
+           worst_loss = 0, gradients = 0, out = 0;
+    const char *worst = "";
     subject_open(&s, dir, model, CLASSES_UNKNOWN, DTYPE_F32);
-    optimizer_open(&s);
+    adamw_open(&s.adamw, s.tower);
     for (int64_t i = 0; i < STEPS; i++) {
         double found = forward(&s);
         worst_loss = fmax(worst_loss, fabs(found - loss[i]) / loss[i]);
@@ -250,12 +151,12 @@ static void equals_library(const char *dir)
             double *mine = device_values(s.device, s.tower->out, DTYPE_F32, s.batch * CLASSES);
             out = rel_l2(mine, logits, s.batch * CLASSES);
             free(mine);
-            take_file(&s, dir, "gradient.safetensors");
-            gradients = gradient_error(&s, worst, sizeof worst, &median);
+            reference_read(&s.reference, "classify", dir, "gradient.safetensors");
+            gradients = gradient_error(&s.reference, NULL, &worst);
         }
-        step(&s, i + 1);
+        adamw_step(&s.adamw, i + 1);
     }
-    take_file(&s, dir, "final.safetensors");
+    reference_read(&s.reference, "classify", dir, "final.safetensors");
     double end = end_error(&s);
     printf("%-20s logits %.1e loss %.1e gradients %.1e (%s) final %.1e\n", dir, out, worst_loss, gradients,
            worst, end);
@@ -283,7 +184,7 @@ static void equals_library_in_bf16(const char *dir)
     struct weights *golden = golden_open("classify", dir, "golden.safetensors");
     double *loss = golden_tensor(golden, "loss", NULL), *logits = golden_tensor(golden, "logits", NULL),
            *theirs = golden_tensor(golden, "bf16", NULL), ours[4], by_chance = 0, size = 0;
-    char worst[80] = "";
+    const char *worst = "";
     subject_open(&s, dir, model, CLASSES_UNKNOWN, DTYPE_BF16);
     ours[LOSS] = fabs(forward(&s) / loss[0] - 1);
     int64_t count = s.batch * CLASSES;
@@ -296,8 +197,8 @@ static void equals_library_in_bf16(const char *dir)
     }
     by_chance = sqrt(by_chance * size / (double)count) * theirs[OUT] / loss[0];
     backward(&s);
-    take_file(&s, dir, "gradient.safetensors");
-    ours[WORST] = gradient_error(&s, worst, sizeof worst, &ours[MEDIAN]);
+    reference_read(&s.reference, "classify", dir, "gradient.safetensors");
+    ours[WORST] = gradient_error(&s.reference, &ours[MEDIAN], &worst);
     printf("%-20s bf16 / the library's: logits %.2f loss %.2f gradients %.2f (%s) median %.2f\n", dir,
            ours[OUT] / theirs[OUT], ours[LOSS] / theirs[LOSS], ours[WORST] / theirs[WORST], worst,
            ours[MEDIAN] / theirs[MEDIAN]);

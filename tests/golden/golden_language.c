@@ -2,9 +2,8 @@
  * steps of torch.optim.AdamW. The files are those that transformers saves (tests/make/language.py). Also the
  * forms of one model among each other: recomputation, parts of the logits, micro-batches, packed documents.
  * On a card: MEOPT_TEST_DEVICE=hip:0. */
-#include "core/meopt.h"
 #include "core/nn/tower.h"
-#include "tests/golden/golden.h"
+#include "tests/golden/golden_training.h"
 
 #include <stdio.h>
 
@@ -13,14 +12,12 @@ enum { STEPS = 6, MOST = 256 }; /* rows */
 struct subject {
     struct device *device;
     struct tower *tower;
-    struct meopt *opt;
-    struct parameter **trained; /* in the optimizer's order */
-    size_t count;
+    struct adamw adamw;
     int64_t batch, tokens;             /* B, N */
     int32_t input[MOST], labels[MOST]; /* host */
     int32_t *arrays;                   /* device: tokens, labels, begins, ends, order, MOST each */
     double *sums;                      /* loss, correct */
-    float **taken;                     /* host: values by parameter, from a file with the tower's keys */
+    struct reference reference;        /* gradients or weights */
 };
 
 static void read_rows(const struct weights *golden, const char *name, int32_t *to)
@@ -60,7 +57,9 @@ static void subject_open(struct subject *s, const char *dir, int64_t context,
                        device_alloc(s->device, MEMORY_WORKSPACE, s->tower->scratch_bytes, "scratch", &err));
     s->arrays = device_alloc(s->device, MEMORY_DATA, 5 * MOST * sizeof *s->arrays, "tokens", &err);
     s->sums = device_alloc(s->device, MEMORY_WORKSPACE, 2 * sizeof(double), "sums", &err);
-    s->taken = xcalloc((size_t)s->tower->parameter_count, sizeof *s->taken);
+    s->reference = reference_of(s->tower);
+    for (int i = 0; i < s->tower->parameter_count && options->gradients != GRADIENTS_NONE; i++)
+        assert_int_equal(s->tower->parameters[i].trained, s->tower->parameters[i].group >= options->frozen);
     read_rows(golden, "tokens", s->input);
     read_rows(golden, "labels", s->labels);
     weights_close(file);
@@ -69,10 +68,8 @@ static void subject_open(struct subject *s, const char *dir, int64_t context,
 
 static void subject_close(struct subject *s)
 {
-    for (int i = 0; i < s->tower->parameter_count; i++) free(s->taken[i]);
-    free(s->taken);
-    free(s->trained);
-    meopt_destroy(s->opt);
+    reference_free(&s->reference);
+    adamw_close(&s->adamw);
     tower_close(s->tower);
     device_close(s->device);
 }
@@ -142,96 +139,6 @@ static double run(struct subject *s, int64_t micro, const int32_t *begins, const
     return sums[0];
 }
 
-static int take(void *context, int index, const float *values, struct error *err)
-{
-    struct subject *s = context;
-    size_t bytes = (size_t)s->tower->parameters[index].count * sizeof *values;
-    (void)err;
-    s->taken[index] = xrealloc(s->taken[index], bytes);
-    memcpy(s->taken[index], values, bytes);
-    return 0;
-}
-
-/* Reads a file that has values under the model's keys into `taken`: through a second tower. */
-static void take_file(struct subject *s, const char *dir, const char *name)
-{
-    struct error err = {0};
-    struct weights *file = golden_open("language", dir, name);
-    struct tower_options options = {.batch = 1,
-                                    .compute = DTYPE_F32,
-                                    .weight_type = DTYPE_F32,
-                                    .weights_class = MEMORY_TEACHER,
-                                    .activations_class = MEMORY_TEACHER};
-    struct tower *tower;
-    if (tower_create(&tower, s->device, &s->tower->model_shape, &options, &err) ||
-        tower_load(tower, file, take, s, &err))
-        fail_msg("%s: %s", dir, err.what);
-    tower_close(tower);
-    weights_close(file);
-}
-
-static int by_value(const void *a, const void *b)
-{
-    return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b;
-}
-
-/* Returns the worst relative error of a gradient against `taken`, and the median. */
-static double gradient_error(struct subject *s, double *median, const char **worst_name)
-{
-    double *all = xcalloc((size_t)s->tower->parameter_count, sizeof *all), worst = 0;
-    int count = 0;
-    for (int i = 0; i < s->tower->parameter_count; i++) {
-        const struct parameter *p = &s->tower->parameters[i];
-        double *grad = device_values(s->device, p->grad, p->grad_type, p->count),
-               *reference = xmalloc((size_t)p->count * sizeof *reference);
-        assert_non_null(s->taken[i]);
-        for (int64_t k = 0; k < p->count; k++) reference[k] = (double)s->taken[i][k];
-        double error = all[count++] = rel_l2(grad, reference, p->count);
-        if (!(error <= worst)) {
-            worst = error;
-            *worst_name = p->name;
-        }
-        free(grad);
-        free(reference);
-    }
-    qsort(all, (size_t)count, sizeof *all, by_value);
-    if (median) *median = all[count / 2];
-    free(all);
-    return worst;
-}
-
-static void optimizer_open(struct subject *s)
-{
-    struct meopt_error library = {0};
-    struct meopt_options options;
-    meopt_options_init(&options, sizeof options, MEOPT_APADAMW);
-    options.beta1 = 0.9;
-    options.beta2 = 0.95;
-    options.eps = 1e-8;
-    options.weight_decay = 0.05;
-    options.device = (struct meopt_device *)s->device;
-    struct meopt_tensor *table = xcalloc((size_t)s->tower->parameter_count, sizeof *table);
-    s->trained = xcalloc((size_t)s->tower->parameter_count, sizeof *s->trained);
-    for (int i = 0; i < s->tower->parameter_count; i++) {
-        struct parameter *p = &s->tower->parameters[i];
-        table[s->count] = (struct meopt_tensor){
-            .name = p->name, .ndim = p->ndim, .flags = p->decay ? 0 : MEOPT_NO_DECAY, .weights = p->weight};
-        memcpy(table[s->count].shape, p->shape, sizeof p->shape);
-        s->trained[s->count++] = p;
-    }
-    if (meopt_create(&s->opt, &options, table, s->count, &library)) fail_msg("%s", library.message);
-    free(table);
-}
-
-static void step(struct subject *s, int64_t number)
-{
-    struct meopt_error library = {0};
-    int failed = meopt_step_begin(s->opt, number, 1e-3, 0, &library);
-    for (size_t i = 0; i < s->count && !failed; i++)
-        failed = meopt_step_tensor(s->opt, i, s->trained[i]->grad, MEOPT_F32, 1, &library);
-    if (failed || meopt_step_end(s->opt, NULL, &library)) fail_msg("%s", library.message);
-}
-
 /* Returns the worst difference of a parameter. */
 static double end_error(struct subject *s, const char **name)
 {
@@ -244,7 +151,7 @@ static double end_error(struct subject *s, const char **name)
                 k_end = (q + model_shape_qkv_width(&s->tower->model_shape)) / 2;
         for (int64_t k = 0; k < p->count;
              k++) { /* a key's bias has no gradient, and follows rounding noise */
-            double error = fabs(mine[k] - (double)s->taken[i][k]);
+            double error = fabs(mine[k] - (double)s->reference.values[i][k]);
             if ((bias && s->tower->family->rope == ROPE_NONE && k >= q && k < k_end) || error <= worst)
                 continue;
             worst = error;
@@ -281,19 +188,19 @@ static void equals_transformers(const char *dir)
     double worst = 0, gradients = 0, logits = 0, found_correct;
     const char *name = "", *moved = "";
     subject_open(&s, dir, 24, &options);
-    optimizer_open(&s);
+    adamw_open(&s.adamw, s.tower);
     logits = logits_error(&s, golden);
     for (int64_t i = 0; i < STEPS; i++) {
         double found = run(&s, s.batch, NULL, NULL, &found_correct);
         worst = fmax(worst, fabs(found - loss[i]) / loss[i]);
         if (i == 0) {
             assert_true(fabs(found_correct - correct[0]) < 0.5);
-            take_file(&s, dir, "gradient.safetensors");
-            gradients = gradient_error(&s, NULL, &name);
+            reference_read(&s.reference, "language", dir, "gradient.safetensors");
+            gradients = gradient_error(&s.reference, NULL, &name);
         }
-        step(&s, i + 1);
+        adamw_step(&s.adamw, i + 1);
     }
-    take_file(&s, dir, "final.safetensors");
+    reference_read(&s.reference, "language", dir, "final.safetensors");
     double end = end_error(&s, &moved);
     printf("%-12s logits %.1e loss %.1e gradients %.1e (%s) final %.1e (%s)\n", dir, logits, worst, gradients,
            name, end, moved);
@@ -323,8 +230,8 @@ static void equals_in_bf16(const char *dir)
     options.grad_type = DTYPE_BF16;
     subject_open(&s, dir, 24, &options);
     double error = fabs(run(&s, s.batch, NULL, NULL, NULL) - loss[0]) / loss[0];
-    take_file(&s, dir, "gradient.safetensors");
-    double worst = gradient_error(&s, &median, &name);
+    reference_read(&s.reference, "language", dir, "gradient.safetensors");
+    double worst = gradient_error(&s.reference, &median, &name);
     printf("%-12s bf16 / PyTorch's bf16: loss %.2f gradients %.2f (%s) median %.2f\n", dir, error / torch[0],
            worst / torch[1], name, median / torch[2]);
     if (!(error <= fmax(1.5 * torch[0], 1e-3) && worst <= 1.5 * torch[1] && median <= 1.5 * torch[2]))
@@ -341,14 +248,15 @@ static void bf16_is_as_near_as_pytorch_s(void **state)
     golden_each("language", equals_in_bf16);
 }
 
-/* Puts the tower's gradients into `taken`. */
+/* Puts the tower's gradients into `reference`. */
 static void take_gradients(struct subject *s, const struct subject *from)
 {
     for (int i = 0; i < from->tower->parameter_count; i++) {
         const struct parameter *p = &from->tower->parameters[i];
         double *grad = device_values(from->device, p->grad, p->grad_type, p->count);
-        s->taken[i] = xrealloc(s->taken[i], (size_t)p->count * sizeof **s->taken);
-        for (int64_t k = 0; k < p->count; k++) s->taken[i][k] = (float)grad[k];
+        s->reference.values[i] =
+            xrealloc(s->reference.values[i], (size_t)p->count * sizeof **s->reference.values);
+        for (int64_t k = 0; k < p->count; k++) s->reference.values[i][k] = (float)grad[k];
         free(grad);
     }
 }
@@ -365,7 +273,7 @@ static void compare_forms(const char *dir, struct tower_options options, int64_t
     subject_open(&other, dir, 24, &options);
     double loss = run(&plain, 3, NULL, NULL, NULL), found = run(&other, micro, NULL, NULL, NULL);
     take_gradients(&other, &plain);
-    double worst = gradient_error(&other, NULL, &name);
+    double worst = gradient_error(&other.reference, NULL, &name);
     if (!(fabs(found - loss) <= fmin(tolerance, 1e-6) * loss && worst <= tolerance))
         fail_msg("%s: loss %.9g, not %.9g; gradient of %s %.1e", dir, found, loss, name, worst);
     subject_close(&plain);
@@ -435,13 +343,13 @@ static void packed_equals_separate(const char *dir)
         for (int i = 0; i < one.tower->parameter_count; i++) {
             int64_t count = one.tower->parameters[i].count;
             if (!sum[i]) sum[i] = xcalloc((size_t)count, sizeof **sum);
-            for (int64_t k = 0; k < count; k++) sum[i][k] += one.taken[i][k];
+            for (int64_t k = 0; k < count; k++) sum[i][k] += one.reference.values[i][k];
         }
         subject_close(&one);
     }
-    for (int i = 0; i < packed.tower->parameter_count; i++) packed.taken[i] = sum[i];
+    for (int i = 0; i < packed.tower->parameter_count; i++) packed.reference.values[i] = sum[i];
     free(sum);
-    double worst = gradient_error(&packed, NULL, &name);
+    double worst = gradient_error(&packed.reference, NULL, &name);
     if (!(fabs(loss - alone[0]) <= 1e-6 * loss && fabs(correct - alone[1]) < 0.5 && worst <= 1e-5))
         fail_msg("%s: packed loss %.9g, separate %.9g; gradient of %s %.1e", dir, loss, alone[0], name,
                  worst);
@@ -474,7 +382,7 @@ static void padding_changes_nothing(void **state)
     for (int64_t i = 0; i < 72; i++)
         if (i % 24 >= 19) s.input[i] = (int32_t)(i % 5);
     double again = run(&s, 3, begins, ends, NULL);
-    assert_true(fabs(loss - again) <= 0 && gradient_error(&s, NULL, &name) <= 1e-6);
+    assert_true(fabs(loss - again) <= 0 && gradient_error(&s.reference, NULL, &name) <= 1e-6);
     subject_close(&s);
 }
 
@@ -496,7 +404,7 @@ static void gradient_is_that_of_the_loss(void **state)
             float *moved = xmalloc((size_t)p->count * sizeof *moved);
             for (int64_t k = 0; k < p->count; k++) {
                 double direction = cos(0.7 * (double)k + i);
-                if (side == 0) slope += direction * (double)s.taken[i][k];
+                if (side == 0) slope += direction * (double)s.reference.values[i][k];
                 moved[k] = (float)(w[k] + (side ? -2 : 1) * step_size * direction);
             }
             s.device->upload(s.device, p->weight, moved, (size_t)p->count * sizeof *moved);
