@@ -30,6 +30,7 @@ void hub_free(struct hub *hub)
         wire_free(&hub->peers[i].out);
     }
     for (int r = 0; r < hub->options.size; r++) wire_free(&hub->ranks[r].offer);
+    wire_free(&hub->gathered);
     free(hub->peers);
     free(hub->ranks);
     free(hub->longest);
@@ -46,11 +47,23 @@ bool hub_all_left(const struct hub *hub)
 }
 
 const struct hub_rank *hub_rank(const struct hub *hub, int r) { return &hub->ranks[r]; }
-struct wire_bytes *hub_output(struct hub *hub, int peer) { return &hub->peers[peer].out; }
+
+struct wire_bytes *hub_output(struct hub *hub, int peer)
+{
+    struct hub_peer *p = &hub->peers[peer];
+    if (p->gathered) wire_append(&p->out, hub->gathered.data, hub->gathered.bytes);
+    p->gathered = false;
+    return &p->out;
+}
+
+bool hub_pending(const struct hub *hub, int peer)
+{
+    return hub->peers[peer].out.bytes > 0 || hub->peers[peer].gathered;
+}
 
 bool hub_closing(const struct hub *hub, int peer)
 {
-    return hub->peers[peer].closing && hub->peers[peer].out.bytes == 0;
+    return hub->peers[peer].closing && !hub_pending(hub, peer);
 }
 
 int hub_diagnosis(const struct hub *hub, int *rank, struct error *err)
@@ -247,9 +260,10 @@ static void store_offer(struct hub *hub, int r, const struct wire_offer *offer)
     struct wire_offer *all = xcalloc((size_t)size, sizeof *all);
     for (int i = 0; i < size; i++)
         all[i] = (struct wire_offer){.data = hub->ranks[i].offer.data, .bytes = hub->ranks[i].offer.bytes};
+    hub->gathered.bytes = 0; /* all ranks have received the one before: they have sent their next offers */
+    wire_put_all(&hub->gathered, hub->ranks[0].offer_name, all, size);
     for (int i = 0; i < size; i++)
-        if (hub->ranks[i].peer >= 0)
-            wire_put_all(&hub->peers[hub->ranks[i].peer].out, hub->ranks[0].offer_name, all, size);
+        if (hub->ranks[i].peer >= 0) hub->peers[hub->ranks[i].peer].gathered = true;
     free(all);
     for (int i = 0; i < size; i++) hub->ranks[i].offer_name[0] = 0;
 }

@@ -69,6 +69,8 @@ int hub_drop_stranger(struct hub *hub);
 void hub_ended(struct hub *hub, int peer, double now);
 /* Returns the bytes to send to this connection; the caller removes sent bytes with wire_drop. */
 struct wire_bytes *hub_output(struct hub *hub, int peer);
+/* Returns whether hub_output would return any. */
+bool hub_pending(const struct hub *hub, int peer);
 /* Returns whether the caller should close the connection: all output is sent. */
 bool hub_closing(const struct hub *hub, int peer);
 /* Checks timeouts. The caller calls it a few times per second, after hub_receive of all received bytes. */

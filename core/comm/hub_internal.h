@@ -6,7 +6,8 @@
 
 struct hub_peer {
     bool used, closing;
-    int rank; /* -1: it has not sent the key */
+    bool gathered; /* hub->gathered is to be sent */
+    int rank;      /* -1: it has not sent the key */
     double since;
     struct wire_bytes in, out;
 };
@@ -18,6 +19,7 @@ struct hub {
     struct hub_rank *ranks;
     struct hub_peer *peers;
     int peer_count;
+    struct wire_bytes gathered;      /* the last ALL, once for all ranks: of N ranks it has O(N) bytes */
     double *longest, longest_inside; /* without progress, by phase; inside a collective */
     struct error why;                /* the diagnosis; code 0: none yet */
     int lost;

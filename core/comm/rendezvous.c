@@ -184,7 +184,7 @@ int rendezvous_listen(struct rendezvous *r, int *fd, struct error *err)
     *fd = -1;
     if (code) return code;
     *fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (*fd < 0 || bind(*fd, list->ai_addr, list->ai_addrlen) != 0 || listen(*fd, 1024) != 0 ||
+    if (*fd < 0 || bind(*fd, list->ai_addr, list->ai_addrlen) != 0 || listen(*fd, SOMAXCONN) != 0 ||
         getsockname(*fd, (struct sockaddr *)&bound, &bytes) != 0 ||
         getnameinfo((struct sockaddr *)&bound, bytes, NULL, 0, port, sizeof port, NI_NUMERICSERV) != 0) {
         code = error_errno(err, EXIT_NETWORK, "set MEOPT_RANKS_ADDRESS to another address of this host",

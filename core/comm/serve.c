@@ -108,6 +108,7 @@ static void write_to(struct hub_server *s, int peer, double now)
             return;
         }
     }
+    wire_free(out);
     if (hub_closing(s->hub, peer)) disconnect(s, peer, now);
 }
 
@@ -118,7 +119,7 @@ static int gather_waits(struct hub_server *s)
     s->waits[0] = (struct pollfd){s->ending, POLLIN, 0};
     s->waits[1] = (struct pollfd){clock_seconds() < s->paused_until ? -1 : s->listening, POLLIN, 0};
     for (int i = 0; i < s->count; i++) {
-        bool more = s->fds[i] >= 0 && hub_output(s->hub, i)->bytes > 0;
+        bool more = s->fds[i] >= 0 && hub_pending(s->hub, i);
         s->waits[2 + i] = (struct pollfd){s->fds[i], (short)(POLLIN | (more ? POLLOUT : 0)), 0};
     }
     return s->count;

@@ -2,19 +2,23 @@
  * and a limit that is too low. */
 #include "core/base/clock.h"
 #include "core/base/platform.h"
+#include "core/comm/heartbeat.h"
 #include "core/comm/serve.h"
 #include "core/comm/wire.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -194,11 +198,107 @@ static void without_descriptors_the_hub_waits(void **state)
     assert_int_equal(in_child(wait_for_descriptors), 0);
 }
 
+/* ---- ranks with all of their protocol, as threads of a few processes ---- */
+
+enum { PER_PROCESS = 100, OFFER_BYTES = 136 /* the id of an NCCL communicator and two numbers */ };
+
+static void fill_beat(void *context, struct rank_beat *beat) { beat->marks = ++*(int64_t *)context; }
+
+static void lost(void *context, const struct error *why)
+{
+    (void)context;
+    _exit(why->code);
+}
+
+/* Returns 0 in *arg, a rank's number, if the rank has joined, exchanged, agreed and left. */
+static void *live(void *arg)
+{
+    int *rank = arg, own[OFFER_BYTES / sizeof(int)] = {*rank}, (*all)[OFFER_BYTES / sizeof(int)];
+    int64_t marks = 0;
+    char text[RENDEZVOUS_TEXT];
+    struct heartbeat *h;
+    struct error err = {0};
+    rendezvous_text(hub_server_rendezvous(server), text);
+    struct heartbeat_options o = {
+        .facts = {.rank = *rank, .size = MANY, .pid = *rank + 1, .program_crc = 1, .version = "1"},
+        .variable = text,
+        .seconds = 120,
+        .beat = fill_beat,
+        .lost = lost,
+        .context = &marks};
+    int code = heartbeat_join(&h, &o, &err);
+    if (!code) {
+        all = calloc(MANY, sizeof *all);
+        code = heartbeat_exchange(h, "library", own, sizeof own, all, &err);
+        for (int r = 0; r < MANY && !code; r++)
+            if (all[r][0] != r) code = 1;
+        free(all);
+        if (!code) code = heartbeat_agree(h, "list of images", 7, &err);
+        sleep(2); /* heartbeats */
+        heartbeat_leave(h, code, code ? &err : NULL);
+    }
+    *rank = code;
+    return NULL;
+}
+
+/* One process of PER_PROCESS ranks. */
+static int live_all(int first)
+{
+    pthread_t threads[PER_PROCESS];
+    int numbers[PER_PROCESS];
+    for (int i = 0; i < PER_PROCESS; i++) {
+        numbers[i] = first + i;
+        if (pthread_create(&threads[i], NULL, live, &numbers[i])) return 99;
+    }
+    for (int i = 0; i < PER_PROCESS; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < PER_PROCESS; i++)
+        if (numbers[i]) return numbers[i];
+    return 0;
+}
+
+static int live_many(void)
+{
+    struct rlimit limit;
+    struct rusage usage;
+    struct error err = {0};
+    pid_t pids[MANY / PER_PROCESS];
+    int status, bad = 0;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_max < MANY + 200) return 77;
+    if (limit_to(256, limit.rlim_max) || start(MANY, &err)) return 1;
+    double begin = clock_seconds();
+    for (int i = 0; i < MANY / PER_PROCESS; i++)
+        if ((pids[i] = fork()) == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            _exit(live_all(i * PER_PROCESS));
+        }
+    for (int i = 0; i < MANY / PER_PROCESS; i++)
+        if (waitpid(pids[i], &status, 0) != pids[i] || status) bad = 2;
+    for (int i = 0; i < 500 && !hub_server_all_left(server); i++) usleep(20000);
+    if (bad || !hub_server_all_left(server) || hub_server_diagnosis(server, NULL, &err)) return 2;
+    hub_server_stop(server);
+    getrusage(RUSAGE_SELF, &usage);
+    print_message("%d ranks: %.2f s, the hub: %.2f s of processor time, %ld MiB\n", MANY,
+                  clock_seconds() - begin, processor_seconds(), usage.ru_maxrss / 1024);
+#ifdef __SANITIZE_ADDRESS__
+    return 0;
+#else
+    return usage.ru_maxrss / 1024 > 50 ? 3 : 0;
+#endif
+}
+
+static void many_ranks_exchange_beat_and_leave(void **state)
+{
+    (void)state;
+    int code = in_child(live_many);
+    if (code == 77) skip();
+    assert_int_equal(code, 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(eleven_hundred_ranks_join),
-                                       cmocka_unit_test(too_low_a_limit_is_reported_with_both_numbers),
-                                       cmocka_unit_test(strangers_hold_up_nobody),
-                                       cmocka_unit_test(without_descriptors_the_hub_waits)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(many_ranks_exchange_beat_and_leave), cmocka_unit_test(eleven_hundred_ranks_join),
+        cmocka_unit_test(too_low_a_limit_is_reported_with_both_numbers),
+        cmocka_unit_test(strangers_hold_up_nobody), cmocka_unit_test(without_descriptors_the_hub_waits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
