@@ -17,6 +17,7 @@ struct subject {
     int32_t input[MOST], labels[MOST]; /* host */
     int32_t *arrays;                   /* device: tokens, labels, begins, ends, order, MOST each */
     double *sums;                      /* loss, correct */
+    float smoothing;                   /* of labels */
     struct reference reference;        /* gradients or weights */
 };
 
@@ -102,6 +103,7 @@ static struct batch batch_of(struct subject *s, int64_t first, int64_t count, co
                           .ends = ends ? s->arrays + 3 * MOST : NULL,
                           .order = s->arrays + 4 * MOST,
                           .sums = s->sums,
+                          .smoothing = s->smoothing,
                           .weight = (float)(1 / units)};
 }
 
@@ -302,6 +304,33 @@ static void other_forms_equal_the_plain_one(void **state)
     golden_each("language", forms_agree);
 }
 
+/* cross_entropy(label_smoothing) of PyTorch, where labels are missing: in each form of the logits' parts. */
+static void smoothed_labels_equal_pytorch_s(void **state)
+{
+    (void)state;
+    static const int64_t rows[] = {72, 20, 8}; /* of logits: whole, rows, slabs */
+    for (size_t i = 0; i < 12; i++) {
+        const char *dir = i / 6 ? "qwen3" : "gpt2", *name = "";
+        struct weights *golden = golden_open("language", dir, "golden.safetensors");
+        struct tower_options options = options_of(3, DTYPE_F32);
+        double *loss = golden_tensor(golden, "smoothed", NULL);
+        struct subject s;
+        assert_non_null(loss);
+        options.loss_chunk = (size_t)rows[i % 3] * 128 * sizeof(float);
+        subject_open(&s, dir, 24, &options);
+        assert_int_equal(s.tower->memory->loss.form, i % 3);
+        s.smoothing = 0.1f;
+        reference_read(&s.reference, "language", dir, "smoothed.safetensors");
+        double error = fabs(run(&s, i % 2 ? 3 : 1, NULL, NULL, NULL) - loss[0]) / loss[0],
+               worst = gradient_error(&s.reference, NULL, &name);
+        if (!(error <= 1e-6 && worst <= 1e-5))
+            fail_msg("%s: smoothed loss %.1e, gradient of %s %.1e", dir, error, name, worst);
+        subject_close(&s);
+        weights_close(golden);
+        free(loss);
+    }
+}
+
 /* Documents of 7, 11 and 6 tokens in one sample: each as if it were a sample of its own, with nothing else in
  * it. */
 static void packed_equals_separate(const char *dir)
@@ -473,6 +502,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(models_equal_transformers),
                                        cmocka_unit_test(bf16_is_as_near_as_pytorch_s),
                                        cmocka_unit_test(other_forms_equal_the_plain_one),
+                                       cmocka_unit_test(smoothed_labels_equal_pytorch_s),
                                        cmocka_unit_test(packed_documents_equal_separate_ones),
                                        cmocka_unit_test(padding_changes_nothing),
                                        cmocka_unit_test(gradient_is_that_of_the_loss),

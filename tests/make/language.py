@@ -6,8 +6,10 @@
 Each case is a causal language model of transformers, every parameter redrawn. model.safetensors and config.json are what
 save_pretrained writes; gradient.safetensors and final.safetensors have the same keys: the gradients of the first step, and
 the parameters after STEPS steps of torch.optim.AdamW on one batch, in float64. golden.safetensors has the tokens, the
-labels (-1: none), the losses, the number of labels with the largest logit, the logits of the last token of each sample, and
-bf16: the relative errors of PyTorch's own bf16 run: loss, worst and median gradient. Requires tests/tools/requirements.txt.
+labels (-1: none), the losses, the number of labels with the largest logit, the logits of the last token of each sample,
+bf16: the relative errors of PyTorch's own bf16 run: loss, worst and median gradient, and in the cases SMOOTHED smoothed: the
+first loss with label_smoothing SMOOTHING, whose gradients are in smoothed.safetensors. Requires
+tests/tools/requirements.txt.
 """
 import copy
 import os
@@ -22,6 +24,7 @@ from safetensors.torch import load_file, save_file
 
 BATCH, CONTEXT, VOCABULARY, STEPS = 3, 24, 97, 6
 LR, DECAY = 1e-3, 0.05
+SMOOTHING, SMOOTHED = 0.1, ("gpt2", "qwen3")  # a tied head, and one of its own
 
 
 def redraw(model, seed):
@@ -42,8 +45,9 @@ def state_of(model, directory=None):
         return load_file(os.path.join(d, "model.safetensors"))
 
 
-def loss_of(logits, labels):
-    return F.cross_entropy(logits.flatten(0, 1), labels.flatten().long(), ignore_index=-1)
+def loss_of(logits, labels, smoothing=0):
+    labels = labels.flatten().long()
+    return F.cross_entropy(logits.flatten(0, 1), labels.where(labels >= 0, -100), label_smoothing=smoothing)
 
 
 def gradients_of(model):
@@ -64,6 +68,15 @@ def bf16_errors(model, tokens, labels, loss, reference):
         errors.append(((p.grad.double() - q.data).norm() / q.data.norm()).item())
     errors.sort()
     return torch.tensor([abs(found.item() - loss) / loss, errors[-1], errors[len(errors) // 2]], dtype=torch.float64)
+
+
+def smoothed(model, tokens, labels):
+    """Loss and gradients with label smoothing."""
+    other = copy.deepcopy(model)
+    other.zero_grad()
+    loss = loss_of(other(tokens).logits, labels, SMOOTHING)
+    loss.backward()
+    return loss.detach().reshape(1), state_of(gradients_of(other))
 
 
 def make(name, model, root):
@@ -96,9 +109,14 @@ def make(name, model, root):
             gradients = gradients_of(model)
             golden["bf16"] = bf16_errors(model, tokens.long(), labels, losses[0], gradients)
             gradient = state_of(gradients)
+            if name in SMOOTHED:
+                golden["smoothed"], of_smoothed = smoothed(model, tokens.long(), labels)
         optimizer.step()
     golden["loss"] = torch.tensor(losses, dtype=torch.float64)
-    for file, tensors in ("model", state), ("gradient", gradient), ("final", state_of(model)), ("golden", golden):
+    files = {"model": state, "gradient": gradient, "final": state_of(model), "golden": golden}
+    if name in SMOOTHED:
+        files["smoothed"] = of_smoothed
+    for file, tensors in files.items():
         save_file({k: v.contiguous() for k, v in tensors.items()}, os.path.join(directory, file + ".safetensors"))
     print(name, sum(p.numel() for p in model.parameters()), losses[0], losses[-1], golden["bf16"].tolist())
 

@@ -209,8 +209,17 @@ static void check(const char *what, const double *got, const double *want, const
 
 static const char *spec(void) { return getenv("MEOPT_TEST_DEVICE") ? getenv("MEOPT_TEST_DEVICE") : "cpu"; }
 
-/* Returns the loss. */
-static double run(struct problem *p, size_t chunk, enum lm_loss_form form, bool add, bool values_only)
+/* Returns the error of n elements over their size: of norms. */
+static double error_of(const double *got, const double *want, int64_t n)
+{
+    double squares = 0;
+    for (int64_t i = 0; i < n; i++) squares += (got[i] - want[i]) * (got[i] - want[i]);
+    return sqrt(squares) / norm(want, n, 1);
+}
+
+/* Returns the loss. dw_error: NULL, or where to write the error of dW. */
+static double run(struct problem *p, size_t chunk, enum lm_loss_form form, bool add, bool values_only,
+                  double *dw_error)
 {
     struct device *device;
     struct error err;
@@ -251,6 +260,7 @@ static double run(struct problem *p, size_t chunk, enum lm_loss_form form, bool 
         check("dW", got_dw, p->dw, p->dw_slack, p->V * p->D, unit, (p->R + layout.rows - 1) / layout.rows,
               add ? 0.5 : 0);
     for (int64_t i = 0; i < (values_only ? p->V * p->D : 0); i++) assert_true(got_dw[i] == 0.5);
+    if (dw_error) *dw_error = error_of(got_dw, p->dw, p->V * p->D);
     double value = sums[0];
     free(sums);
     free(got_dx);
@@ -267,7 +277,7 @@ static void all_forms(struct problem *p)
     double whole = 0;
     for (int form = LM_LOSS_WHOLE; form <= LM_LOSS_SLABS; form++)
         for (int how = 0; how < 3; how++) { /* written, added to, values only */
-            double value = run(p, chunks[form], (enum lm_loss_form)form, how == 1, how == 2);
+            double value = run(p, chunks[form], (enum lm_loss_form)form, how == 1, how == 2, NULL);
             if (form == LM_LOSS_WHOLE) whole = value;
             if (p->type == DTYPE_F32) assert_true(fabs(value - whole) <= 1e-6 * fabs(whole));
         }
@@ -300,6 +310,22 @@ static void outliers_and_smoothing(void **state)
 {
     (void)state;
     on_each(64, 1999, 0.1, true);
+}
+
+/* dW in bf16 is rounded once per part of rows: the error is below twice that of one rounding. */
+static void roundings_of_parts_are_bounded(void **state)
+{
+    (void)state;
+    enum { R = 128, V = 1024 };
+    struct problem p = problem_of(DTYPE_BF16, R, 64, V, 0, false);
+    const size_t row = V * sizeof(float);
+    double whole, rows, slabs;
+    run(&p, R * row, LM_LOSS_WHOLE, false, false, &whole);
+    run(&p, R / LM_LOSS_ROW_PARTS * row, LM_LOSS_ROWS, false, false, &rows);
+    run(&p, R * 64 * sizeof(float), LM_LOSS_SLABS, false, false, &slabs);
+    print_message("error of dW: whole %.2e, rows %.2e, slabs %.2e\n", whole, rows, slabs);
+    assert_true(whole < 0x1p-8 && rows < 2 * whole && slabs < 1.1 * whole);
+    problem_free(&p);
 }
 
 /* One NaN or infinity in x: the loss is not finite, so that a diverged run is recognized. */
@@ -353,9 +379,8 @@ static void layouts_keep_within_the_chunk(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layouts_keep_within_the_chunk),
-        cmocka_unit_test(forms_equal_float64),
-        cmocka_unit_test(outliers_and_smoothing),
+        cmocka_unit_test(layouts_keep_within_the_chunk),  cmocka_unit_test(forms_equal_float64),
+        cmocka_unit_test(outliers_and_smoothing),         cmocka_unit_test(roundings_of_parts_are_bounded),
         cmocka_unit_test(a_row_that_is_not_finite_shows),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
