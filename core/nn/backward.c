@@ -265,7 +265,7 @@ static void ffn_backward(const struct pass *pass, int64_t l, int64_t R, const st
     struct activation_gradient gradient = {
         e, ffn, .dy = in, .h = k->h, .act = inner ? NULL : in, .sums = b ? b->grad : NULL, .R = R, .F = F};
     gradient.bias = bias_later(t, b);
-    gradient.dh = t->options.backward_twice ? (void *)(m->scratch + m->dh_at) : k->h;
+    gradient.dh = tower_saves_h(t) ? (void *)(m->scratch + m->dh_at) : k->h;
     tower_decode(t, &k->h8, R);
     if (tower_post_norm(t))
         branch_post_norm_entry(pass, &branch, k->u2, P(ROLE_NORM2_W), P(ROLE_NORM2_B), k->mean2, k->rstd2, R);
@@ -360,9 +360,9 @@ void tower_block_backward(const struct pass *pass, int64_t l)
     char *region = m->scratch + m->region_at;
     const struct parameter *qkv_bias = P(ROLE_QKV_B) ? P(ROLE_QKV_B) : P(ROLE_Q_B);
 
-    /* the last block's tensors are still there, until a second pass */
-    if (t->options.recompute == RECOMPUTE_BLOCK && (l < g->depth - 1 || t->options.backward_twice))
-        tower_block_forward(t, in, l, true);
+    /* the last block's tensors are still there, until a second pass or another slot's */
+    bool there = l == g->depth - 1 && !t->options.backward_twice && t->options.slots == 1;
+    if (t->options.recompute == RECOMPUTE_BLOCK && !there) tower_block_forward(t, in, l, true);
     struct branch branch =
         branch_of(t, P(ROLE_PROJ_W), P(ROLE_PROJ_B), P(ROLE_LS1), tower_drop(t, pass->batch, l, 0));
     struct branch_gradient entry = branch_entry(pass, &branch, R);
@@ -412,26 +412,46 @@ static void groups_backward(void *context)
     }
 }
 
+/* Issues the part of a pass from group pass->from to pass->to. */
+static void issue(struct pass *pass, int32_t flags)
+{
+    struct tower *t = pass->tower;
+    const struct batch *batch = pass->batch;
+    struct device_work work = {
+        .owner = t,
+        .inputs = {batch->input, t->owns_loss ? batch->begins : (void *)pass->dout, batch->keep},
+        .count = batch->count,
+        .part = pass->from,
+        .flags = flags | pass->first | pass->last << 1 | (pass->to == t->lowest) << 2};
+    /* the arguments of a head with a loss change from batch to batch, so it is not recorded */
+    if (t->owns_loss && pass->from == t->group_count - 1) groups_backward(pass);
+    else device_issue(t->device, &work, groups_backward, pass);
+}
+
+void tower_backward_group(struct tower *t, const struct batch *batch, const float *dout, int64_t slot,
+                          int group)
+{
+    struct pass pass = {t, batch, dout, true, true, group, group};
+    int64_t turn = (t->group_count - 1 - group) * t->options.slots + slot;
+    tower_select(t, slot);
+    tower_select_gradients(t, group, turn);
+    issue(&pass, tower_slot_flags(slot));
+}
+
 int tower_backward(struct tower *t, const struct batch *batch, const float *dout, bool first, bool last,
                    group_done done, void *context, struct error *err)
 {
     int lowest = t->lowest;
     struct pass pass = {t, batch, dout, first, last, t->group_count - 1, lowest};
     int code = 0;
+    tower_select(t, 0);
     for (; pass.from >= lowest && !code; pass.from = pass.to - 1) {
-        /* the arguments of a head with a loss change from batch to batch, so it is not recorded */
         bool loss = t->owns_loss && pass.from == t->group_count - 1;
         pass.to = (last && done) || t->needed || loss ? pass.from : lowest;
-        int next = pass.from > lowest ? pass.from - 1 : -1;
-        if (t->needed && (code = t->needed(t->needed_by, pass.from, next, err)) != 0) break;
-        struct device_work work = {
-            .owner = t,
-            .inputs = {batch->input, t->owns_loss ? batch->begins : (void *)dout, batch->keep},
-            .count = batch->count,
-            .part = pass.from,
-            .flags = first | last << 1 | (pass.to == lowest) << 2};
-        if (loss) groups_backward(&pass);
-        else device_issue(t->device, &work, groups_backward, &pass);
+        code = tower_need(t, pass.from, pass.from > lowest ? pass.from - 1 : -1, err);
+        if (code) break;
+        tower_select_gradients(t, pass.from, pass.from);
+        issue(&pass, 0);
         if (last && done) code = done(context, pass.to, err);
     }
     return code;

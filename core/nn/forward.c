@@ -40,10 +40,7 @@ void tower_linear(struct tower *t, const void *x, const struct parameter *w, con
     tower_linear_apart(t, x, w->count / out, w, bias, y, out, y_type, rows);
 }
 
-float *tower_stream(const struct tower *t)
-{
-    return (float *)(void *)(t->memory->scratch + t->memory->dx_at);
-}
+float *tower_stream(const struct tower *t) { return t->memory->stream; }
 
 void tower_norm(struct tower *t, const void *x, const struct parameter *w, const struct parameter *b, void *y,
                 float *mean, float *rstd, int64_t R, int64_t D)
@@ -449,6 +446,7 @@ int tower_forward_bound(struct tower *t, const struct batch *batch, struct error
 {
     struct forward f = {t, batch, 0, 0};
     int code = 0, last = t->group_count - 1;
+    tower_select(t, 0);
     for (; f.from <= last && !code; f.from = f.to + 1) {
         f.to = t->needed ? f.from : last;
         if (t->needed && (code = t->needed(t->needed_by, f.from, f.from < last ? f.from + 1 : -1, err)) != 0)
@@ -461,6 +459,24 @@ int tower_forward_bound(struct tower *t, const struct batch *batch, struct error
                      forward, &f);
     }
     return code;
+}
+
+void tower_forward_group(struct tower *t, const struct batch *batch, int64_t slot, int group)
+{
+    struct forward f = {t, batch, group, group};
+    tower_select(t, slot);
+    device_issue(t->device,
+                 &(struct device_work){.owner = t,
+                                       .inputs = {batch->input, batch->keep, batch->begins},
+                                       .count = batch->count,
+                                       .part = -1 - group,
+                                       .flags = tower_slot_flags(slot)},
+                 forward, &f);
+}
+
+int tower_need(struct tower *t, int group, int next, struct error *err)
+{
+    return t->needed ? t->needed(t->needed_by, group, next, err) : 0;
 }
 
 void tower_pooled(struct tower *t, int64_t count, float *features)

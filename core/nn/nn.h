@@ -261,10 +261,13 @@ struct tower_options {
     enum recompute recompute;
     enum saved saved;    /* 8BIT cannot be used with RECOMPUTE_BLOCK, which keeps one block */
     bool backward_twice; /* exact clipping with released gradients: activations survive a backward pass */
-    bool patch_tokens;   /* out also holds the patch tokens (loss tokens cls+patch) */
-    bool head_loaded;    /* tower_load refuses a file without the head or classifier (EXIT_USAGE) */
-    int64_t target;      /* T of a linear distillation head, 0: none. model_shape.classes replaces it */
-    size_t loss_chunk;   /* of a language model: bytes of logits at once; 0: LM_LOSS_CHUNK (lm_loss.h) */
+    /* Micro-batches whose activations are kept at once (tower_forward_group); 0 as 1. Above 1 a tower that is
+     * trained needs GRADIENTS_RELEASE and RECOMPUTE_BLOCK */
+    int64_t slots;
+    bool patch_tokens; /* out also holds the patch tokens (loss tokens cls+patch) */
+    bool head_loaded;  /* tower_load refuses a file without the head or classifier (EXIT_USAGE) */
+    int64_t target;    /* T of a linear distillation head, 0: none. model_shape.classes replaces it */
+    size_t loss_chunk; /* of a language model: bytes of logits at once; 0: LM_LOSS_CHUNK (lm_loss.h) */
     enum memory_class weights_class, activations_class; /* a teacher's are MEMORY_TEACHER, twice */
 };
 
@@ -286,8 +289,8 @@ struct tower {
     /* A language model: out_width is the vocabulary, there is no out. The head's backward computes the loss
      * and its gradient together, because logits are never stored as a whole. */
     bool owns_loss;
-    float *out; /* F32 (batch*out_rows, out_width), valid until the next forward: the cls rows of all images
-                   first, then the patch rows image by image */
+    float *out; /* F32 (batch*out_rows, out_width) of the selected slot, valid until its next forward: the cls
+                   rows of all images first, then the patch rows image by image */
     struct parameter *parameters;
     int parameter_count;
     int group_count; /* depth + 2 */
@@ -376,6 +379,35 @@ size_t model_shape_input_bytes(const struct model_shape *model_shape, int64_t co
 void tower_forward(struct tower *tower, const struct batch *batch);
 /* tower_forward with weights that may have to be waited for. */
 int tower_forward_bound(struct tower *tower, const struct batch *batch, struct error *err);
+
+/* ---- Group by group ----
+ *
+ * For a caller that runs several micro-batches through one group before the next group: breadth-first rounds,
+ * stages of a pipeline. A slot holds the activations of one micro-batch. There are options.slots of them, and
+ * each call selects its slot. The results are those of tower_forward and tower_backward, bit for bit.
+ *
+ *     for each group from 0 up to group_count - 1:
+ *         tower_need(tower, group, group + 1, err)                weights are loaded once for all slots
+ *         for each slot: tower_forward_group(tower, &batch[slot], slot, group)
+ *     the last group writes tower->out: it is that slot's until another slot is selected
+ *     for each group from group_count - 1 down to tower->lowest:
+ *         tower_need(tower, group, group - 1, err)
+ *         for each slot: tower_backward_group(tower, &batch[slot], dout[slot], slot, group)
+ *                        parameter.grad of that group is the gradient of this micro-batch alone
+ *
+ * Between two groups a slot consists of its stream: x after a forward group, dx after a backward group. A
+ * stage of a pipeline receives it before its group and sends it afterwards. A backward group needs its own
+ * forward group and no other. With two gradient_buffers, a gradient is valid until the second next call. */
+
+/* Makes a group's weights available, as a pass does (group_needed). */
+int tower_need(struct tower *tower, int group, int next, struct error *err);
+void tower_forward_group(struct tower *tower, const struct batch *batch, int64_t slot, int group);
+void tower_backward_group(struct tower *tower, const struct batch *batch, const float *dout, int64_t slot,
+                          int group);
+/* Binds the activations of a slot: tower->out, the gradients of a tied table, tower_slot_stream. */
+void tower_select(struct tower *tower, int64_t slot);
+/* F32 (count * N, D), device memory: the residual stream between two groups of a slot, or its gradient. */
+float *tower_slot_stream(struct tower *tower, int64_t slot);
 
 /* Copies the pooled rows of the last forward, before projection and head: features F32 (count,
  * model_shape_pooled), device memory. */

@@ -38,13 +38,21 @@ struct tower_memory {
     struct parameter *roles[ROLE_COUNT];     /* outside the blocks; NULL if the family has none */
     struct parameter *(*blocks)[ROLE_COUNT]; /* (depth) */
     void *weights, *gradients, *masters;     /* one allocation each */
-    void *tied_gradients; /* released: of the first group, whose table the head reads; NULL: not tied */
-    size_t *group_offset; /* of each group's gradients */
-    size_t *small_bytes;  /* its F32 part, first, zeroed before a pass */
-    size_t *group_bytes;  /* of all of it */
+    void *
+        tied_gradients; /* released: (slots) of the first group, whose table the head reads; NULL: not tied */
+    size_t tied_bytes;  /* of a slot */
+    size_t second_gradients;              /* where the second of two buffers begins; 0: there is one */
+    size_t *group_offset;                 /* of each group's gradients */
+    size_t *small_bytes;                  /* its F32 part, first, zeroed before a pass */
+    size_t *group_bytes;                  /* of all of it */
     size_t *weight_offset, *weight_bytes; /* of each group's weights */
 
-    void *activations; /* one allocation */
+    /* One allocation: shared tensors, and from slots_at those of the slots. The pointers below to tensors of
+     * a slot (activations.c) are those of the selected one. */
+    void *activations;
+    size_t slots_at, slot_bytes;
+    int64_t slot;  /* the selected one */
+    float *stream; /* F32 (R, D): the residual stream, and its gradient dx; of one slot in scratch */
     /* The stream is stored as xhat of the norm that reads it, in fp16 or F32 (operations.h), or post-norm in
      * the compute type. A frozen tower stores only the input of the current block. */
     enum dtype stored;
@@ -56,6 +64,7 @@ struct tower_memory {
     enum dtype norm_type;           /* stored type for many rows, F32 for few */
     size_t norm_hat_bytes;
     void *norm_hat;         /* norm_type (B*out_rows, D) of the final norm; NULL: frozen, or no norm */
+    bool pooled_apart;      /* false: pooled is the output */
     enum dtype pooled_type; /* t; F32 where it is the output */
     void *pooled;           /* pooled_type (B*out_rows, D) after the final norm */
     void *projected;        /* t (B*out_rows, O): input of the distillation head, when projected */
@@ -98,6 +107,31 @@ static inline const float *bias_later(const struct tower *t, const struct parame
     return t->device->biases_apart ? f32(p) : NULL;
 }
 
+/* The first block whose input is kept. */
+static inline int64_t tower_first_kept(const struct tower *tower)
+{
+    return tower->lowest > 0 ? tower->lowest - 1 : 0;
+}
+/* A backward pass leaves the input of the feed-forward's activation for a second pass. */
+static inline bool tower_saves_h(const struct tower *tower)
+{
+    return tower->options.backward_twice && tower->options.slots == 1;
+}
+static inline size_t tower_out_bytes(const struct tower *tower)
+{
+    return (size_t)(tower->options.batch * tower->out_rows * tower->out_width) * sizeof(float);
+}
+
+/* activations.c: allocates the activations, binds those of the selected slot, lays out scratch. */
+int activations_alloc(struct tower *tower, struct error *err);
+void activations_select(struct tower *tower);
+void activations_lay_scratch(struct tower *tower);
+
+/* Selects the buffer of a group's gradients, if there are two and several slots: `turn` modulo 2. */
+void tower_select_gradients(struct tower *tower, int group, int64_t turn);
+/* device_work.flags of one group of a slot; other flags are below 8. */
+static inline int32_t tower_slot_flags(int64_t slot) { return (int32_t)(8 | slot << 4); }
+
 /* One backward pass, or the part of it from group `from` down to group `to`. */
 struct pass {
     struct tower *tower;
@@ -128,7 +162,7 @@ static inline size_t tower_groups(size_t R, size_t D) { return R * ((D + CODES8_
 
 /* A model has three parts, forward and backward. They only issue operations, always the same ones for the
  * same count (device_issue). The residual stream x connects the parts, and in backward its gradient dx, both
- * F32 (R, D) in scratch at dx_at (tower_stream). The backward functions complete the gradients of their
+ * F32 (R, D) (tower_stream). The backward functions complete the gradients of their
  * group. */
 struct model {
     void (*embed)(struct tower *, const struct batch *);            /* input -> x */

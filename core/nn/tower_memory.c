@@ -44,12 +44,12 @@ static void explain_gradients(const struct tower *t, tower_tensor report, void *
     if (o->gradients == GRADIENTS_NONE) return;
     for (int g = m->tied_gradients ? 1 : 0; g < t->group_count && o->gradients == GRADIENTS_RELEASE; g++)
         if (shown < 0 || m->group_bytes[g] > m->group_bytes[shown]) shown = g;
-    int buffers = o->gradients == GRADIENTS_RELEASE && o->gradient_buffers == 2 ? 2 : 1;
+    int64_t buffers = o->gradients == GRADIENTS_RELEASE && o->gradient_buffers == 2 ? 2 : 1;
     for (int i = 0; i < t->parameter_count; i++) {
         const struct parameter *p = &t->parameters[i];
         bool tied = m->tied_gradients && p->group == 0;
         if (!p->trained || (shown >= 0 && p->group != shown && !tied)) continue;
-        for (int k = 0; k < (tied ? 1 : buffers); k++)
+        for (int64_t k = 0; k < (tied ? o->slots : buffers); k++)
             report(context, MEMORY_GRADIENTS, p->name, (size_t)p->count * dtype_bytes(p->grad_type));
     }
 }
@@ -93,16 +93,20 @@ static void explain_ends(const struct tower *t, tower_tensor report, void *conte
            rows = B * (size_t)t->out_rows, normed = (size_t)tower_normed_rows(t),
            pooled = (size_t)model_shape_pooled(g), out = t->owns_loss ? 0 : (size_t)t->out_width,
            kept = t->resized ? (size_t)model_shape_position_rows(g, g->image / g->patch) : 0,
-           stored = t->resized ? (size_t)model_shape_position_rows(g, g->pos_grid) : 0;
-    report(context, o->activations_class, "means of the last norm", 2 * normed * f);
-    report(context, o->activations_class, "input of the last norm", t->memory->norm_hat_bytes);
+           stored = t->resized ? (size_t)model_shape_position_rows(g, g->pos_grid) : 0,
+           slots = (size_t)o->slots, ends = frozen ? 1 : slots;
+    report(context, o->activations_class, "means of the last norm", ends * 2 * normed * f);
+    report(context, o->activations_class, "input of the last norm", ends * t->memory->norm_hat_bytes);
     report(context, o->activations_class, "output",
-           rows * ((t->memory->pooled == t->out ? 0 : pooled * e) +
-                   (t->memory->roles[ROLE_HEAD_W] ? (size_t)g->out * e : 0) + out * f));
+           rows * (ends * (t->memory->pooled_apart ? pooled * e : 0) +
+                   ends * (t->memory->roles[ROLE_HEAD_W] ? (size_t)g->out * e : 0) + slots * out * f));
     if (tower_averages_first(t) || tower_averages_last(t))
-        report(context, o->activations_class, "mean of the tokens", B * D * f);
+        report(context, o->activations_class, "mean of the tokens", ends * B * D * f);
     if (tower_pools_by_attention(t))
-        report(context, o->activations_class, "pooling by attention", attn_pool_lay(t, NULL, NULL, 0));
+        report(context, o->activations_class, "pooling by attention", ends * attn_pool_lay(t, NULL, NULL, 0));
+    if (slots > 1)
+        report(context, o->activations_class, "streams of the micro-batches",
+               slots * B * (size_t)t->tokens * D * f);
     if (t->resized)
         report(context, o->activations_class, "resized positions",
                kept * D * f * (frozen || t->lowest > 0 ? 1 : 2));
@@ -122,9 +126,9 @@ static void explain_activations(const struct tower *t, tower_tensor report, void
     for (int64_t l = first; l < g->depth; l++) {
         char name[64];
         snprintf(name, sizeof name, "blocks.%lld.input", (long long)l);
-        report(context, o->activations_class, name, R * D * e);
+        report(context, o->activations_class, name, (size_t)o->slots * R * D * e);
         snprintf(name, sizeof name, "blocks.%lld.means of norms", (long long)l);
-        report(context, o->activations_class, name, 4 * R * sizeof(float));
+        report(context, o->activations_class, name, (size_t)o->slots * 4 * R * sizeof(float));
     }
     for (int64_t l = first; l < g->depth; l++)
         if (o->recompute == RECOMPUTE_NONE || l == first) explain_block(t, l, report, context);

@@ -1,0 +1,372 @@
+/* Several micro-batches group by group (tower_forward_group, tower_backward_group): outputs, losses and the
+ * gradients of each micro-batch have the bits of whole passes, so does a second backward pass. The account of
+ * memory. Tiny towers, random weights. On a card: MEOPT_TEST_DEVICE=hip:0. */
+#include "core/base/file.h"
+#include "core/nn/tower.h"
+#include "core/nn/tower_memory.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+enum { SLOTS = 3, BATCH = 2, SIDE = 28, PIXELS = 3 * SIDE * SIDE, CONTEXT = 12, VOCABULARY = 70, GROUPS = 8 };
+
+#define SMALL .width = 64, .hidden = 48, .depth = 3
+static const struct model_shape shapes[] = {
+    {.family = FAMILY_EVA, .width = 88, .hidden = 176, .out = 32, .depth = 3, .image = SIDE},
+    {.family = FAMILY_OPENCLIP, .width = 160, .hidden = 320, .out = 48, .depth = 2, .image = SIDE},
+    {.family = FAMILY_DINOV2, SMALL, .image = SIDE, .pos_grid = 3, .ffn = 1 + ACTIVATION_SWIGLU},
+    {.family = FAMILY_EVA, /* EVA02 */
+     SMALL,
+     .out = 16,
+     .image = SIDE,
+     .ffn = 1 + ACTIVATION_SWIGLU,
+     .pool = POOL_AVG,
+     .parts = PARTS_KNOWN | PART_QKV_BIAS | PART_ATTN_NORM | PART_FFN_NORM},
+    {.family = FAMILY_EVA, SMALL, .out = 16, .image = SIDE, .norms = POST_NORM},
+    {.family = FAMILY_DINOV3, SMALL, .patch = 14, .image = SIDE, .registers = 2, .pool = POOL_AVG_FIRST},
+    {.family = FAMILY_DINOV2, SMALL, .image = SIDE, .pool = POOL_CLS_AVG, .classes = 5},
+    {.family = FAMILY_OPENCLIP, /* CoCa */
+     SMALL,
+     .out = 24,
+     .image = SIDE,
+     .parts = PARTS_KNOWN | PART_PRE_NORM | PART_QKV_BIAS | PART_ATTN_POOL,
+     .pool_queries = 3,
+     .pool_heads = 3},
+    {.family = FAMILY_GPT2, SMALL, .heads = 4, .vocabulary = VOCABULARY, .context = CONTEXT, .tied = true},
+    {.family = FAMILY_LLAMA, /* Qwen3 */
+     SMALL,
+     .heads = 4,
+     .kv_heads = 2,
+     .parts = PARTS_KNOWN | PART_QK_NORM,
+     .vocabulary = VOCABULARY,
+     .context = CONTEXT},
+};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+struct subject {
+    struct device *device;
+    struct tower *tower;
+    struct batch batch[SLOTS];
+    float *dout[SLOTS];
+    double *sums;
+};
+
+static const char *device_spec(void)
+{
+    return getenv("MEOPT_TEST_DEVICE") ? getenv("MEOPT_TEST_DEVICE") : "cpu";
+}
+
+static void *upload(struct device *device, const void *host, size_t bytes)
+{
+    struct error err = {0};
+    void *p = device_alloc(device, MEMORY_DATA, bytes, "test", &err);
+    assert_non_null(p);
+    device->upload(device, p, host, bytes);
+    return p;
+}
+
+static float *noise(struct device *device, int64_t count, uint32_t seed)
+{
+    float *host = xmalloc((size_t)count * sizeof *host);
+    for (int64_t i = 0; i < count; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        host[i] = (float)(seed >> 16) / 32768.0f - 1.0f;
+    }
+    float *p = upload(device, host, (size_t)count * sizeof *p);
+    free(host);
+    return p;
+}
+
+/* The tokens of a micro-batch, their labels and order. */
+static void set_tokens(struct subject *s, int slot)
+{
+    enum { COUNT = BATCH * CONTEXT };
+    int32_t tokens[COUNT], labels[COUNT], order[COUNT], n = 0;
+    struct batch *b = &s->batch[slot];
+    for (int i = 0; i < COUNT; i++) tokens[i] = (i * 7 + slot * 13) % 29;
+    for (int i = 0; i < COUNT; i++) labels[i] = i % 5 ? (tokens[i] + 1) % VOCABULARY : -1;
+    for (int token = 0; token < VOCABULARY; token++)
+        for (int i = 0; i < b->count * CONTEXT; i++)
+            if (tokens[i] == token) order[n++] = i;
+    b->input = upload(s->device, tokens, sizeof tokens);
+    b->labels = upload(s->device, labels, sizeof labels);
+    b->order = upload(s->device, order, sizeof order);
+    b->sums = s->sums + 2 * slot;
+    b->weight = 0.03f;
+}
+
+static struct subject subject_open(const char *spec, struct model_shape g, struct tower_options options)
+{
+    struct subject s = {0};
+    struct error err = {0};
+    options.batch = BATCH;
+    options.activations_class = MEMORY_ACTIVATIONS;
+    if (device_open(&s.device, spec, 0, &err) || model_shape_check(&g, 0, &err) ||
+        tower_create(&s.tower, s.device, &g, &options, &err))
+        fail_msg("%s", err.what);
+    tower_bind_scratch(s.tower,
+                       device_alloc(s.device, MEMORY_WORKSPACE, s.tower->scratch_bytes, "scratch", &err));
+    if (strncmp(spec, "dry", 3) == 0) return s;
+    if (tower_init_random(s.tower, 7, false, NULL, NULL, &err)) fail_msg("%s", err.what);
+    static const double zeros[2 * SLOTS];
+    s.sums = upload(s.device, zeros, sizeof zeros);
+    for (int slot = 0; slot < SLOTS; slot++) {
+        int64_t count = slot == SLOTS - 1 ? BATCH - 1 : BATCH;
+        float keep[2 * GROUPS * BATCH];
+        for (int i = 0; i < 2 * GROUPS * BATCH; i++) keep[i] = (i + slot) % 4 ? 1.25f : 0;
+        s.batch[slot].count = count;
+        s.batch[slot].keep = upload(s.device, keep, sizeof keep);
+        if (s.tower->owns_loss) {
+            set_tokens(&s, slot);
+            continue;
+        }
+        s.batch[slot].input = noise(s.device, BATCH * PIXELS, 1 + (uint32_t)slot);
+        s.dout[slot] = noise(s.device, BATCH * s.tower->out_rows * s.tower->out_width, 20 + (uint32_t)slot);
+    }
+    return s;
+}
+
+static void subject_close(struct subject *s)
+{
+    tower_close(s->tower);
+    device_close(s->device);
+}
+
+static void *downloaded(struct device *device, const void *p, size_t bytes)
+{
+    void *host = xmalloc(bytes + 1);
+    device->sync(device);
+    device->download(device, host, p, bytes);
+    return host;
+}
+
+/* What each micro-batch gives: its output or sums, and its gradients by parameter. */
+struct results {
+    struct subject *s;
+    int slot, count;
+    void *out[SLOTS], **gradients[SLOTS];
+};
+
+static int collect(void *context, int group, struct error *err)
+{
+    struct results *r = context;
+    const struct tower *t = r->s->tower;
+    (void)err;
+    for (int i = 0; i < t->parameter_count; i++) {
+        const struct parameter *p = &t->parameters[i];
+        if (!p->trained || p->group != group) continue;
+        free(r->gradients[r->slot][i]);
+        r->gradients[r->slot][i] =
+            downloaded(r->s->device, p->grad, (size_t)p->count * dtype_bytes(p->grad_type));
+    }
+    return 0;
+}
+
+static size_t out_bytes(const struct results *r, int slot)
+{
+    const struct tower *t = r->s->tower;
+    return t->owns_loss ? 2 * sizeof(double)
+                        : (size_t)(r->s->batch[slot].count * t->out_rows * t->out_width) * sizeof(float);
+}
+
+static void keep_out(struct results *r, int slot)
+{
+    const void *from = r->s->tower->owns_loss ? (void *)r->s->batch[slot].sums : r->s->tower->out;
+    r->out[slot] = downloaded(r->s->device, from, out_bytes(r, slot));
+}
+
+static struct results results_of(struct subject *s)
+{
+    struct results r = {.s = s, .count = s->tower->parameter_count};
+    for (int slot = 0; slot < SLOTS; slot++)
+        r.gradients[slot] = xcalloc((size_t)r.count, sizeof **r.gradients);
+    return r;
+}
+
+static void results_free(struct results *r)
+{
+    for (int slot = 0; slot < SLOTS; slot++) {
+        for (int i = 0; i < r->count; i++) free(r->gradients[slot][i]);
+        free(r->gradients[slot]);
+        free(r->out[slot]);
+    }
+}
+
+/* One micro-batch after the other. */
+static void depth_first(struct results *r)
+{
+    struct subject *s = r->s;
+    struct error err = {0};
+    for (r->slot = 0; r->slot < SLOTS; r->slot++) {
+        const struct batch *b = &s->batch[r->slot];
+        tower_forward(s->tower, b);
+        if (!s->tower->owns_loss) keep_out(r, r->slot);
+        if (tower_backward(s->tower, b, s->dout[r->slot], true, true, collect, r, &err) ||
+            device_check(s->device, &err))
+            fail_msg("%s", err.what);
+        if (s->tower->owns_loss) keep_out(r, r->slot);
+    }
+}
+
+/* One group after the other. */
+static void breadth_first(struct results *r, int passes)
+{
+    struct subject *s = r->s;
+    struct tower *t = s->tower;
+    struct error err = {0};
+    for (int group = 0; group < t->group_count; group++)
+        for (int slot = 0; slot < SLOTS; slot++) {
+            tower_forward_group(t, &s->batch[slot], slot, group);
+            if (group == t->group_count - 1 && !t->owns_loss) keep_out(r, slot);
+        }
+    for (int pass = 0; pass < passes; pass++)
+        for (int group = t->group_count - 1; group >= t->lowest; group--)
+            for (r->slot = 0; r->slot < SLOTS; r->slot++) {
+                tower_backward_group(t, &s->batch[r->slot], s->dout[r->slot], r->slot, group);
+                collect(r, group, &err);
+                if (!pass && group == t->group_count - 1 && t->owns_loss) keep_out(r, r->slot);
+            }
+    if (device_check(s->device, &err)) fail_msg("%s", err.what);
+}
+
+static void compare(const struct results *one, const struct results *other)
+{
+    const struct tower *t = one->s->tower;
+    for (int slot = 0; slot < SLOTS; slot++) {
+        assert_memory_equal(one->out[slot], other->out[slot], out_bytes(one, slot));
+        for (int i = 0; i < t->parameter_count; i++) {
+            const struct parameter *p = &t->parameters[i];
+            if (p->trained && memcmp(one->gradients[slot][i], other->gradients[slot][i],
+                                     (size_t)p->count * dtype_bytes(p->grad_type)) != 0)
+                fail_msg("%s of micro-batch %d has other bits", p->name, slot);
+        }
+    }
+}
+
+static struct tower_options options_of(enum dtype type, int frozen)
+{
+    return (struct tower_options){.compute = type,
+                                  .weight_type = type,
+                                  .grad_type = type,
+                                  .gradients = GRADIENTS_RELEASE,
+                                  .frozen = frozen};
+}
+
+static void groups_of_slots_have_the_bits_of_whole_passes(void **state)
+{
+    (void)state;
+    for (int g = 0; g < SHAPES; g++)
+        for (int type = 0; type < 2; type++)
+            for (int frozen = 0; frozen <= (type ? 2 : 0); frozen += 2) {
+                struct tower_options options = options_of(type ? DTYPE_BF16 : DTYPE_F32, frozen);
+                struct subject depth = subject_open(device_spec(), shapes[g], options);
+                struct results expected = results_of(&depth);
+                depth_first(&expected);
+                options.slots = SLOTS;
+                options.recompute = RECOMPUTE_BLOCK;
+                for (int twice = 0; twice <= type; twice++) {
+                    options.backward_twice = twice;
+                    options.gradient_buffers = 1 + twice;
+                    struct subject breadth = subject_open(device_spec(), shapes[g], options);
+                    struct results found = results_of(&breadth);
+                    breadth_first(&found, 1 + twice);
+                    compare(&expected, &found);
+                    results_free(&found);
+                    subject_close(&breadth);
+                }
+                results_free(&expected);
+                subject_close(&depth);
+            }
+}
+
+/* A tower with slots computes whole passes in its first one. */
+static void whole_passes_of_a_tower_with_slots_are_the_same(void **state)
+{
+    (void)state;
+    for (int g = 0; g < SHAPES; g++) {
+        struct tower_options options = options_of(DTYPE_BF16, 0);
+        struct subject one = subject_open(device_spec(), shapes[g], options);
+        options.slots = SLOTS;
+        options.recompute = RECOMPUTE_BLOCK;
+        options.gradient_buffers = 2;
+        struct subject several = subject_open(device_spec(), shapes[g], options);
+        struct results expected = results_of(&one), found = results_of(&several);
+        depth_first(&expected);
+        tower_select(several.tower, SLOTS - 1);
+        depth_first(&found);
+        compare(&expected, &found);
+        results_free(&expected);
+        results_free(&found);
+        subject_close(&one);
+        subject_close(&several);
+    }
+}
+
+/* With two buffers a gradient stays until those of the next call are complete. */
+static void two_buffers_take_turns(void **state)
+{
+    (void)state;
+    for (int g = 0; g < SHAPES; g++) {
+        struct tower_options options = options_of(DTYPE_BF16, 0);
+        options.slots = SLOTS;
+        options.recompute = RECOMPUTE_BLOCK;
+        options.gradient_buffers = 2;
+        struct subject s = subject_open(device_spec(), shapes[g], options);
+        for (int group = 0; group < s.tower->group_count; group++)
+            for (int slot = 0; slot < SLOTS; slot++)
+                tower_forward_group(s.tower, &s.batch[slot], slot, group);
+        struct gradient_span before = {0};
+        for (int group = s.tower->group_count - 1; group >= 0; group--)
+            for (int slot = 0; slot < SLOTS; slot++) {
+                void *then = before.p ? downloaded(s.device, before.p, before.bytes) : NULL;
+                tower_backward_group(s.tower, &s.batch[slot], s.dout[slot], slot, group);
+                void *now = before.p ? downloaded(s.device, before.p, before.bytes) : NULL;
+                if (then) assert_memory_equal(then, now, before.bytes);
+                free(then);
+                free(now);
+                before = tower_group_gradients(s.tower, group);
+            }
+        subject_close(&s);
+    }
+}
+
+static void add_bytes(void *context, enum memory_class class, const char *name, size_t bytes)
+{
+    (void)name;
+    if (class == MEMORY_ACTIVATIONS) *(size_t *)context += bytes;
+}
+
+/* Sizes are rounded up to 64 bytes in memory, so the tensors are at most a few KB less. */
+static void the_account_counts_every_slot(void **state)
+{
+    (void)state;
+    for (int g = 0; g < SHAPES; g++)
+        for (int trained = 0; trained < 2; trained++) {
+            struct tower_options options = options_of(DTYPE_BF16, 0);
+            options.slots = SLOTS;
+            options.recompute = RECOMPUTE_BLOCK;
+            if (!trained) options.gradients = GRADIENTS_NONE;
+            struct subject s = subject_open("dry", shapes[g], options);
+            size_t held = s.device->use.peak_bytes[MEMORY_ACTIVATIONS], counted = 0;
+            tower_explain(s.tower, add_bytes, &counted);
+            assert_in_range(counted, 1, held);
+            assert_true(held - counted < held / 20 + 8192);
+            subject_close(&s);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(groups_of_slots_have_the_bits_of_whole_passes),
+        cmocka_unit_test(whole_passes_of_a_tower_with_slots_are_the_same),
+        cmocka_unit_test(two_buffers_take_turns),
+        cmocka_unit_test(the_account_counts_every_slot),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
