@@ -194,15 +194,9 @@ struct attention {
     const int32_t *begins, *ends; /* (B, N), both or neither. NULL: one segment per sample */
 };
 struct attention_gradient {
-    enum dtype type;
-    const void *qkv, *out;
-    const float *lse;
-    const void *dout;
-    void *dqkv; /* type (B, N, H + 2G, dh) */
-    int64_t B, N, H, G, dh;
-    bool floats, causal; /* from here on as in forward */
-    int64_t window;
-    const int32_t *begins, *ends;
+    struct attention forward; /* of which out and lse are read */
+    const void *dout;         /* type (B, N, H, dh) */
+    void *dqkv;               /* type (B, N, H + 2G, dh) */
 };
 
 /* The forward pass computes the residual stream in fp32. Backward and recomputation read a stored form: xhat

@@ -85,29 +85,28 @@ static void cpu_gemm(struct device *dev, const struct gemm *g)
     cpu_of(dev)->float_tiles += tiles;
 }
 
+/* Returns scratch memory, NULL if there is none, or no such type; *tiles: for AMX. */
+static void *attention_memory(struct device *dev, const struct attention *o, bool *tiles)
+{
+    int threads = thread_count();
+    *tiles = is_bf16(o->type) && !o->floats && gemm_amx_available();
+    if (!device_has_type(dev, o->type)) return NULL;
+    return reserve(dev, *tiles ? attention_amx_scratch(o->N, o->H, o->G, o->dh) * (size_t)threads
+                               : attention_scratch(o->N, o->dh, threads));
+}
 static void cpu_attention_forward(struct device *dev, const struct attention *o)
 {
-    if (!device_has_type(dev, o->type)) return;
-    int threads = thread_count();
-    if (is_bf16(o->type) && !o->floats && gemm_amx_available()) {
-        void *tiles = reserve(dev, attention_amx_scratch(o->N, o->H, o->G, o->dh) * (size_t)threads);
-        if (tiles) attention_amx_forward(o, tiles, threads);
-        return;
-    }
-    void *scratch = reserve(dev, attention_scratch(o->N, o->dh, threads));
-    if (scratch) cpu_of(dev)->ops->attention_forward(o, scratch, threads);
+    bool tiles;
+    void *scratch = attention_memory(dev, o, &tiles);
+    if (scratch)
+        (tiles ? attention_amx_forward : cpu_of(dev)->ops->attention_forward)(o, scratch, thread_count());
 }
-static void cpu_attention_backward(struct device *dev, const struct attention_gradient *o)
+static void cpu_attention_backward(struct device *dev, const struct attention_gradient *g)
 {
-    if (!device_has_type(dev, o->type)) return;
-    int threads = thread_count();
-    if (is_bf16(o->type) && !o->floats && gemm_amx_available()) {
-        void *tiles = reserve(dev, attention_amx_scratch(o->N, o->H, o->G, o->dh) * (size_t)threads);
-        if (tiles) attention_amx_backward(o, tiles, threads);
-        return;
-    }
-    void *scratch = reserve(dev, attention_scratch(o->N, o->dh, threads));
-    if (scratch) cpu_of(dev)->ops->attention_backward(o, scratch, threads);
+    bool tiles;
+    void *scratch = attention_memory(dev, &g->forward, &tiles);
+    if (scratch)
+        (tiles ? attention_amx_backward : cpu_of(dev)->ops->attention_backward)(g, scratch, thread_count());
 }
 enum { STRETCH = 1 << 18 }; /* bytes that one thread fills or copies at a time */
 static size_t stretch(size_t bytes, size_t at) { return bytes - at < STRETCH ? bytes - at : STRETCH; }

@@ -236,16 +236,18 @@ static void gpu_attention_forward(struct device *dev, const struct attention *gi
 }
 static void gpu_attention_backward(struct device *dev, const struct attention_gradient *given)
 {
-    struct attention_gradient o = *given;
-    struct attention_shape shape = ATTENTION_SHAPE(given);
+    struct attention o = given->forward;
+    struct attention_shape shape = ATTENTION_SHAPE(&o);
+    const void *dout = given->dout;
+    void *dqkv = given->dqkv;
     float *delta = gpu_reserve(dev, (size_t)(o.B * o.H * o.N) * sizeof *delta);
     if (!delta) return;
     gpu_launch(dev, NAME("attention_delta", o.type), gpu_blocks(dev, o.B * o.H * o.N), 1,
-               ARGUMENTS(&o.out, &o.dout, &delta, &o.B, &o.N, &o.H, &o.dh));
+               ARGUMENTS(&o.out, &dout, &delta, &o.B, &o.N, &o.H, &o.dh));
     gpu_launch(dev, MATRIX_NAME("attention_backward_q", o.type), (o.N + 15) / 16, o.B * o.H,
-               ARGUMENTS(&o.qkv, &o.lse, &delta, &o.dout, &o.dqkv, &shape));
+               ARGUMENTS(&o.qkv, &o.lse, &delta, &dout, &dqkv, &shape));
     gpu_launch(dev, MATRIX_NAME("attention_backward_kv", o.type), (o.N + 15) / 16, o.B * o.G,
-               ARGUMENTS(&o.qkv, &o.lse, &delta, &o.dout, &o.dqkv, &shape));
+               ARGUMENTS(&o.qkv, &o.lse, &delta, &dout, &dqkv, &shape));
 }
 
 #define ACTIVATION_KERNELS(way)                                                                              \

@@ -15,8 +15,7 @@ enum { QKV, OUT, LSE, DOUT, DQKV, PARTS };
 struct side {
     struct device *device;
     char *block, *part[PARTS];
-    struct attention forward;
-    struct attention_gradient backward;
+    struct attention_gradient attention;
 };
 
 static void part_sizes(const struct doctor_shape *s, int64_t images, int64_t counts[PARTS])
@@ -47,39 +46,29 @@ static bool side_open(struct work *w, struct side *side, struct device *dev, con
     for (int i = 0; i < PARTS; i++) side->part[i] = side->block + at[i];
     work_fill(dev, side->part[QKV], s->type, counts[QKV], 4);
     work_fill(dev, side->part[DOUT], s->type, counts[DOUT], 5);
-    int64_t dh = s->width / s->heads;
-    side->forward = (struct attention){.type = s->type,
-                                       .qkv = side->part[QKV],
-                                       .out = side->part[OUT],
-                                       .lse = (float *)(void *)side->part[LSE],
-                                       .B = images,
-                                       .N = s->tokens,
-                                       .H = s->heads,
-                                       .G = s->heads,
-                                       .dh = dh};
-    side->backward = (struct attention_gradient){.type = s->type,
-                                                 .qkv = side->part[QKV],
-                                                 .out = side->part[OUT],
-                                                 .lse = (float *)(void *)side->part[LSE],
-                                                 .dout = side->part[DOUT],
-                                                 .dqkv = side->part[DQKV],
-                                                 .B = images,
-                                                 .N = s->tokens,
-                                                 .H = s->heads,
-                                                 .G = s->heads,
-                                                 .dh = dh};
+    side->attention = (struct attention_gradient){{.type = s->type,
+                                                   .qkv = side->part[QKV],
+                                                   .out = side->part[OUT],
+                                                   .lse = (float *)(void *)side->part[LSE],
+                                                   .B = images,
+                                                   .N = s->tokens,
+                                                   .H = s->heads,
+                                                   .G = s->heads,
+                                                   .dh = s->width / s->heads},
+                                                  .dout = side->part[DOUT],
+                                                  .dqkv = side->part[DQKV]};
     return true;
 }
 
 static void forward(void *context)
 {
     struct side *s = context;
-    s->device->ops->attention_forward(s->device, &s->forward);
+    s->device->ops->attention_forward(s->device, &s->attention.forward);
 }
 static void backward(void *context)
 {
     struct side *s = context;
-    s->device->ops->attention_backward(s->device, &s->backward);
+    s->device->ops->attention_backward(s->device, &s->attention);
 }
 
 /* Compares results of different rounding and summation order: 2^-5 of the norm for bf16, 2^-12 for fp32. A

@@ -169,6 +169,21 @@ static void mlp_forward(struct tower *t, int64_t batch)
     if (y != m->pooled) ops->cast(t->device, y, DTYPE_F32, m->pooled, e, batch * O);
 }
 
+static struct attention attention_of(const struct tower *t, int64_t batch)
+{
+    const struct attn_pool_activations *k = &t->memory->attn_pool;
+    int64_t heads = t->model_shape.pool_heads;
+    return (struct attention){.type = t->options.compute,
+                              .qkv = k->qkv,
+                              .out = k->attn,
+                              .lse = k->lse,
+                              .B = batch,
+                              .N = t->tokens,
+                              .H = heads,
+                              .G = heads,
+                              .dh = t->model_shape.out / heads};
+}
+
 void attn_pool_forward(struct tower *t, int64_t batch)
 {
     struct tower_memory *m = t->memory;
@@ -176,8 +191,7 @@ void attn_pool_forward(struct tower *t, int64_t batch)
     struct attn_pool_activations *k = &m->attn_pool;
     struct projections w = projections_of(t);
     enum dtype e = t->options.compute;
-    int64_t N = t->tokens, R = batch * N, D = t->model_shape.width, O = t->model_shape.out,
-            H = t->model_shape.pool_heads;
+    int64_t N = t->tokens, R = batch * N, D = t->model_shape.width, O = t->model_shape.out;
     size_t row = (size_t)O * dtype_bytes(e);
     char *qkv = k->qkv, *n = m->scratch + m->t1_at;
     const float *bias = f32(P(QKV_B));
@@ -192,8 +206,8 @@ void attn_pool_forward(struct tower *t, int64_t batch)
     linear(t, k->query_norm, O, &w.q, bias, qkv, N * 3 * O, batch);
     linear(t, n, D, &w.k, bias + O, qkv + row, 3 * O, R);
     linear(t, n, D, &w.v, bias + 2 * O, qkv + 2 * row, 3 * O, R);
-    ops->attention_forward(
-        t->device, &(struct attention){e, .qkv = qkv, .out = k->attn, .lse = k->lse, batch, N, H, H, O / H});
+    struct attention attention = attention_of(t, batch);
+    ops->attention_forward(t->device, &attention);
     tower_linear_apart(t, k->attn, N * O, P(PROJ_W), f32(P(PROJ_B)), k->out, O, has_mlp(t) ? DTYPE_F32 : e,
                        batch);
     if (has_mlp(t)) mlp_forward(t, batch);
@@ -276,7 +290,7 @@ void attn_pool_backward(const struct pass *pass, void *dy)
     struct pool_scratch s = scratch_of(t, m->scratch + m->region_at + tower_output_gradients(t));
     enum dtype e = t->options.compute;
     int64_t B = pass->batch->count, N = t->tokens, R = B * N, D = t->model_shape.width,
-            O = t->model_shape.out, H = t->model_shape.pool_heads;
+            O = t->model_shape.out;
     size_t row = (size_t)O * dtype_bytes(e);
     char *n = m->scratch + m->t1_at, *dn = m->scratch + m->td_at, *dqkv = s.dqkv;
     void *da = has_mlp(t) ? s.du : dy;
@@ -287,17 +301,7 @@ void attn_pool_backward(const struct pass *pass, void *dy)
     dev->ops->column_sums(dev, e, da, P(PROJ_B)->grad, B, O);
     dev->ops->fill(dev, s.dattn, 0, (size_t)R * row);
     linear_backward(pass, da, O, k->attn, N * O, P(PROJ_W), s.dattn, N * O, false, B);
-    dev->ops->attention_backward(dev, &(struct attention_gradient){.type = e,
-                                                                   .qkv = k->qkv,
-                                                                   .out = k->attn,
-                                                                   .lse = k->lse,
-                                                                   .dout = s.dattn,
-                                                                   .dqkv = dqkv,
-                                                                   .B = B,
-                                                                   .N = N,
-                                                                   .H = H,
-                                                                   .G = H,
-                                                                   .dh = O / H});
+    dev->ops->attention_backward(dev, &(struct attention_gradient){attention_of(t, B), s.dattn, dqkv});
     dev->ops->column_sums(dev, e, dqkv, P(QKV_B)->grad, R, 3 * O);
     struct layernorm norm = norm_of_keys(t, R);
     dev->ops->layernorm_apply(dev, &norm);

@@ -369,25 +369,10 @@ void tower_block_backward(const struct pass *pass, int64_t l)
     ffn_backward(pass, l, R, &entry);
 
     void *dattn = region, *dqkv = region + (size_t)(R * model_shape_attn_width(g)) * dtype_bytes(e);
-    const void *qkv = tower_queries(t, in, l);
-    if (t->options.saved == SAVED_8BIT) tower_attention(t, in, qkv, k);
+    struct attention attention = tower_attention(t, in, l, k);
+    if (t->options.saved == SAVED_8BIT) dev->ops->attention_forward(dev, &attention);
     attention_branch_backward(pass, l, &branch, dattn, R);
-    dev->ops->attention_backward(dev, &(struct attention_gradient){.type = e,
-                                                                   .qkv = qkv,
-                                                                   .out = k->attn,
-                                                                   .lse = k->lse,
-                                                                   .dout = dattn,
-                                                                   .dqkv = dqkv,
-                                                                   .B = in->count,
-                                                                   .N = t->tokens,
-                                                                   .H = g->heads,
-                                                                   .G = model_shape_kv_heads(g),
-                                                                   .dh = model_shape_head_dim(g),
-                                                                   .floats = tower_post_norm(t),
-                                                                   .causal = t->family->language,
-                                                                   .window = g->window,
-                                                                   .begins = in->begins,
-                                                                   .ends = in->ends});
+    dev->ops->attention_backward(dev, &(struct attention_gradient){attention, dattn, dqkv});
     tower_rotate(t, in, dqkv, true);
     if (P(ROLE_Q_NORM_W)) head_norms_backward(pass, l, dqkv, R);
     if (tower_post_norm(t)) {

@@ -138,7 +138,7 @@ static void branch_linear(struct tower *t, const void *a, const struct parameter
     tower_linear(t, a, w, tower_post_norm(t) ? f32(b) : bias_at_once(t, b), u, t->options.compute, R);
 }
 
-void *tower_queries(struct tower *t, const struct batch *in, int64_t l)
+static void *queries(struct tower *t, const struct batch *in, int64_t l)
 {
     const struct model_shape *g = &t->model_shape;
     struct block_activations *k = &t->memory->kept[l];
@@ -159,23 +159,24 @@ void *tower_queries(struct tower *t, const struct batch *in, int64_t l)
     return y;
 }
 
-void tower_attention(struct tower *t, const struct batch *in, const void *qkv, struct block_activations *k)
+struct attention tower_attention(struct tower *t, const struct batch *in, int64_t l,
+                                 const struct block_activations *k)
 {
     const struct model_shape *g = &t->model_shape;
-    t->device->ops->attention_forward(t->device, &(struct attention){.type = t->options.compute,
-                                                                     .qkv = qkv,
-                                                                     .out = k->attn,
-                                                                     .lse = k->lse,
-                                                                     .B = in->count,
-                                                                     .N = t->tokens,
-                                                                     .H = g->heads,
-                                                                     .G = model_shape_kv_heads(g),
-                                                                     .dh = model_shape_head_dim(g),
-                                                                     .floats = tower_post_norm(t),
-                                                                     .causal = t->family->language,
-                                                                     .window = g->window,
-                                                                     .begins = in->begins,
-                                                                     .ends = in->ends});
+    return (struct attention){.type = t->options.compute,
+                              .qkv = queries(t, in, l),
+                              .out = k->attn,
+                              .lse = k->lse,
+                              .B = in->count,
+                              .N = t->tokens,
+                              .H = g->heads,
+                              .G = model_shape_kv_heads(g),
+                              .dh = model_shape_head_dim(g),
+                              .floats = tower_post_norm(t),
+                              .causal = t->family->language,
+                              .window = g->window,
+                              .begins = in->begins,
+                              .ends = in->ends};
 }
 
 /* x_mid = x + gamma1 proj(a), a = attention(rotated(qkv)), qkv = linear(norm1(x)); with an inner norm
@@ -206,7 +207,8 @@ static void attention_forward(struct tower *t, const struct batch *in, int64_t l
     else ops->layernorm_forward(t->device, &norm1);
     tower_linear(t, post_norm ? m->x[l] : t1, P(ROLE_QKV_W), f32(qkv_bias), k->qkv, e, R);
     if (!P(ROLE_Q_NORM_W)) tower_rotate(t, in, k->qkv, false);
-    tower_attention(t, in, tower_queries(t, in, l), k);
+    struct attention attention = tower_attention(t, in, l, k);
+    ops->attention_forward(t->device, &attention);
     const void *a = k->attn;
     if (P(ROLE_ATTN_NORM_W)) {
         tower_norm(t, a, P(ROLE_ATTN_NORM_W), P(ROLE_ATTN_NORM_B), region, k->attn_mean, k->attn_rstd, R, D);

@@ -188,12 +188,10 @@ void language_embed_backward(const struct pass *pass);
 /* The head's matrix: its own, or the token table. */
 const struct parameter *language_matrix(const struct tower *tower);
 
-/* Returns what the attention reads: the kept q, k, v, or with norms of heads a normalized and rotated copy in
- * scratch. */
-void *tower_queries(struct tower *tower, const struct batch *batch, int64_t block);
-/* The same -> attention's output and its log-sum-exp. */
-void tower_attention(struct tower *tower, const struct batch *batch, const void *qkv,
-                     struct block_activations *kept);
+/* Returns a block's attention of the kept q, k, v, or with norms of heads of a normalized and rotated copy,
+ * which it computes in scratch. */
+struct attention tower_attention(struct tower *tower, const struct batch *batch, int64_t block,
+                                 const struct block_activations *kept);
 /* act (R, F) = the activation of h of that block. */
 void tower_activation(struct tower *tower, int64_t block, const void *h, void *act, int64_t R);
 /* Encodes the tensors that are kept in 8 bits, and decodes them into scratch; no effect on other tensors. */

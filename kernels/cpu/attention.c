@@ -441,16 +441,17 @@ static void forward_head(const struct head *h, const struct attention *o, const 
 }
 
 /* Adds the gradients of one query head to dk and dv, or writes them, and stores its dq. */
-static void backward_query_head(const struct head *h, const struct attention_gradient *o,
+static void backward_query_head(const struct head *h, const struct attention_gradient *g,
                                 const struct offsets *at, bool add)
 {
+    const struct attention *o = &g->forward;
     for (int64_t i = 0; i < h->N; i += h->rows) {
         struct block b = block_of(h, i);
         int64_t rows = b.rows, depth = (rows + h->pairs) >> h->pairs, step = 1 + h->pairs;
         int64_t low = b.low >> h->pairs, inner = ((b.end + h->pairs) >> h->pairs) - low, down = b.low * h->d;
         int64_t from = at->q + i * h->qkv_row, out = at->out + i * h->out_row;
         struct source queries = rows_of(h, o->qkv, from, h->qkv_row, rows),
-                      gradients = rows_of(h, o->dout, out, h->out_row, rows);
+                      gradients = rows_of(h, g->dout, out, h->out_row, rows);
         pack_rows(&queries, h->dw, h->q, h->dw);
         pack_rows(&gradients, h->dw, h->g, h->dw);
         if (h->pairs) {
@@ -462,20 +463,21 @@ static void backward_query_head(const struct head *h, const struct attention_gra
         multiply(h->pairs, h->g, h->dw, 1, h->vt + b.low, h->n, h->t + b.low, h->n, rows, b.high - b.low,
                  h->deep, 0);
         for (int64_t r = 0; r < rows; r++)
-            h->factor[r] = row_product(h, o->out, o->dout, out + r * h->out_row);
+            h->factor[r] = row_product(h, o->out, g->dout, out + r * h->out_row);
         for (int64_t r = 0; r < rows; r += step) gradient_rows(h, &b, r, o->lse + at->lse + i);
         multiply(h->pairs, h->p_in + b.low, 1, h->n, h->g_in, h->d, h->dv + down, h->d, b.end - b.low, h->d,
                  depth, add || i > 0);
         multiply(h->pairs, h->ds_in + b.low, 1, h->n, h->q_in, h->d, h->dk + down, h->d, b.end - b.low, h->d,
                  depth, add || i > 0);
         multiply(h->pairs, h->ds + low, h->nw, 1, h->k + low * h->d, h->d, h->o, h->d, rows, h->d, inner, 0);
-        write_rows(h, h->o, NULL, rows, o->dqkv, from, h->qkv_row);
+        write_rows(h, h->o, NULL, rows, g->dqkv, from, h->qkv_row);
     }
 }
 
-static void backward_head(const struct head *h, const struct attention_gradient *o, int64_t sample,
+static void backward_head(const struct head *h, const struct attention_gradient *g, int64_t sample,
                           int64_t token, int64_t kv_head)
 {
+    const struct attention *o = &g->forward;
     int64_t share = o->H / o->G;
     bool masked = is_masked(h->shape);
     struct offsets at = offsets_of(h, sample, token, kv_head * share, kv_head);
@@ -487,10 +489,10 @@ static void backward_head(const struct head *h, const struct attention_gradient 
     if (masked) memset(h->dk, 0, (size_t)(2 * h->n * h->d) * sizeof *h->dk); /* and dv */
     for (int64_t head = 0; head < share; head++) {
         at = offsets_of(h, sample, token, kv_head * share + head, kv_head);
-        backward_query_head(h, o, &at, masked || head > 0);
+        backward_query_head(h, g, &at, masked || head > 0);
     }
-    write_rows(h, h->dk, NULL, h->N, o->dqkv, at.k, h->qkv_row);
-    write_rows(h, h->dv, NULL, h->N, o->dqkv, at.v, h->qkv_row);
+    write_rows(h, h->dk, NULL, h->N, g->dqkv, at.k, h->qkv_row);
+    write_rows(h, h->dv, NULL, h->N, g->dqkv, at.v, h->qkv_row);
 }
 
 void NAME(attention_forward)(const struct attention *o, void *scratch, int threads)
@@ -507,8 +509,9 @@ void NAME(attention_forward)(const struct attention *o, void *scratch, int threa
         }
 }
 
-void NAME(attention_backward)(const struct attention_gradient *o, void *scratch, int threads)
+void NAME(attention_backward)(const struct attention_gradient *g, void *scratch, int threads)
 {
+    const struct attention *o = &g->forward;
     struct attention_shape s = ATTENTION_SHAPE(o);
     (void)threads;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
@@ -516,6 +519,6 @@ void NAME(attention_backward)(const struct attention_gradient *o, void *scratch,
         for (int64_t first = 0, end; first < o->N; first = end) {
             end = segment_end(&s, i / o->G, first);
             struct head h = head_of(&s, o->type == DTYPE_BF16, o->floats, end - first, scratch);
-            backward_head(&h, o, i / o->G, first, i % o->G);
+            backward_head(&h, g, i / o->G, first, i % o->G);
         }
 }

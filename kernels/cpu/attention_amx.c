@@ -394,14 +394,15 @@ void attention_amx_forward(const struct attention *o, void *scratch, int threads
     all_heads(&a, &t, scratch, threads);
 }
 
-void attention_amx_backward(const struct attention_gradient *o, void *scratch, int threads)
+void attention_amx_backward(const struct attention_gradient *g, void *scratch, int threads)
 {
+    const struct attention *o = &g->forward;
     struct attention_shape a = ATTENTION_SHAPE(o);
     struct tensors t = {.qkv = o->qkv,
                         .out = o->out,
-                        .dout = o->dout,
-                        .result = o->dqkv,
-                        .lse = (float *)(uintptr_t)o->lse, /* only forward writes it */
+                        .dout = g->dout,
+                        .result = g->dqkv,
+                        .lse = o->lse,
                         .B = o->B,
                         .backward = 1};
     all_heads(&a, &t, scratch, threads);
@@ -417,9 +418,9 @@ void attention_amx_forward(const struct attention *o, void *scratch, int threads
 {
     (void)o, (void)scratch, (void)threads;
 }
-void attention_amx_backward(const struct attention_gradient *o, void *scratch, int threads)
+void attention_amx_backward(const struct attention_gradient *g, void *scratch, int threads)
 {
-    (void)o, (void)scratch, (void)threads;
+    (void)g, (void)scratch, (void)threads;
 }
 
 #endif

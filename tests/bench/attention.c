@@ -39,28 +39,8 @@ static void time_shape(struct device *device, enum dtype type, const int64_t s[5
     double best[WAYS] = {0};
     for (double spent = 0; spent < seconds * WAYS;)
         for (int way = 0; way < WAYS; way++) {
-            struct attention f = {.type = type,
-                                  .qkv = qkv,
-                                  .out = out,
-                                  .lse = lse,
-                                  .B = B,
-                                  .N = N,
-                                  .H = H,
-                                  .G = G,
-                                  .dh = dh,
-                                  .causal = way & 1};
-            struct attention_gradient g = {.type = type,
-                                           .qkv = qkv,
-                                           .out = out,
-                                           .lse = lse,
-                                           .dout = dout,
-                                           .dqkv = dqkv,
-                                           .B = B,
-                                           .N = N,
-                                           .H = H,
-                                           .G = G,
-                                           .dh = dh,
-                                           .causal = way & 1};
+            struct attention f = {type, qkv, out, lse, B, N, H, G, dh, .causal = way & 1};
+            struct attention_gradient g = {f, dout, dqkv};
             double t = now();
             if (way & 2) device->ops->attention_backward(device, &g);
             else device->ops->attention_forward(device, &f);

@@ -140,9 +140,7 @@ static void attention(int64_t B, int64_t N, int64_t H, int64_t dh)
     void *scratch = aligned_alloc(64, (attention_scratch(N, dh, 1) + 63) & ~(size_t)63);
     struct attention forward = {DTYPE_F32, qkv.data(), out2.data(), lse2.data(), B, N,       H,
                                 H,         dh,         false,       false,       0, nullptr, nullptr};
-    attention_gradient backward = {DTYPE_F32, qkv.data(), out2.data(), lse2.data(), g.data(), d2.data(),
-                                   B,         N,          H,           H,           dh,       false,
-                                   false,     0,          nullptr,     nullptr};
+    attention_gradient backward = {forward, g.data(), d2.data()};
     attention_shape shape = {N, H, H, dh, 0, 0, nullptr, nullptr};
     cpu->attention_forward(&forward, scratch, 1);
     cpu->attention_backward(&backward, scratch, 1);

@@ -138,21 +138,7 @@ static void try_shape(const int64_t s[7])
     f.out = want;
     f.lse = lse_want;
     cpu_ops_plain.attention_forward(&f, other, 1);
-    struct attention_gradient g = {.type = DTYPE_BF16,
-                                   .qkv = qkv,
-                                   .out = want,
-                                   .lse = lse_want,
-                                   .dout = dout,
-                                   .dqkv = dqkv,
-                                   .B = B,
-                                   .N = N,
-                                   .H = H,
-                                   .G = G,
-                                   .dh = dh,
-                                   .causal = f.causal,
-                                   .window = f.window,
-                                   .begins = f.begins,
-                                   .ends = f.ends};
+    struct attention_gradient g = {f, dout, dqkv};
     tiles_backward(&g, scratch, 1);
     assert_marks(scratch + bytes);
     g.dqkv = dwant;

@@ -148,22 +148,7 @@ static void attention_backward_setup(struct trial *T)
 }
 static void attention_backward_call(struct trial *T)
 {
-    struct attention o = attention_of(T);
-    OPS->attention_backward(T->device, &(struct attention_gradient){.type = T->t,
-                                                                    .qkv = P(0),
-                                                                    .out = P(1),
-                                                                    .lse = P(2),
-                                                                    .dout = P(5),
-                                                                    .dqkv = P(6),
-                                                                    .B = o.B,
-                                                                    .N = o.N,
-                                                                    .H = o.H,
-                                                                    .G = o.G,
-                                                                    .dh = o.dh,
-                                                                    .causal = o.causal,
-                                                                    .window = o.window,
-                                                                    .begins = o.begins,
-                                                                    .ends = o.ends});
+    OPS->attention_backward(T->device, &(struct attention_gradient){attention_of(T), P(5), P(6)});
 }
 static void attention_backward_reference(struct trial *T)
 {
@@ -220,11 +205,9 @@ static void low_scores_have_gradients(struct device *device, enum dtype t)
         encode(t, part == 0 ? 8 : part == 1 ? -8 : (double)(i % 7), host + (size_t)i * element);
     }
     device->upload(device, qkv, host, bytes);
-    device->ops->attention_forward(
-        device, &(struct attention){t, .qkv = qkv, .out = out, .lse = (float *)(void *)lse, 1, N, 1, 1, dh});
-    device->ops->attention_backward(
-        device, &(struct attention_gradient){t, .qkv = qkv, .out = out, .lse = (float *)(void *)lse,
-                                             .dout = qkv, .dqkv = dqkv, 1, N, 1, 1, dh});
+    struct attention_gradient o = {{t, qkv, out, (float *)(void *)lse, 1, N, 1, 1, .dh = dh}, qkv, dqkv};
+    device->ops->attention_forward(device, &o.forward);
+    device->ops->attention_backward(device, &o);
     device->sync(device);
     assert_int_equal(device_check(device, &err), 0);
     device->download(device, host, dqkv, bytes);
@@ -256,51 +239,37 @@ static void packed_documents_have_their_own_bits(struct device *device, enum dty
     for (size_t i = 0; i < ALL; i++) encode(t, random_normal(), memory + i * element);
     for (size_t i = 0; i < OUTPUT; i++) encode(t, random_normal(), dout + i * element);
     for (int64_t window = 0; window < 20; window += 9) {
-        struct attention f = {.type = t,
-                              .qkv = memory,
-                              .out = out,
-                              .lse = lse,
-                              .B = 1,
-                              .N = N,
-                              .H = H,
-                              .G = G,
-                              .dh = dh,
-                              .causal = true,
-                              .window = window,
-                              .begins = begins,
-                              .ends = ends};
-        struct attention_gradient b = {.type = t,
-                                       .qkv = memory,
-                                       .out = out,
-                                       .lse = lse,
-                                       .dout = dout,
-                                       .dqkv = packed,
-                                       .B = 1,
-                                       .N = N,
-                                       .H = H,
-                                       .G = G,
-                                       .dh = dh,
-                                       .causal = true,
-                                       .window = window,
-                                       .begins = begins,
-                                       .ends = ends};
-        device->ops->attention_forward(device, &f);
+        struct attention_gradient b = {{.type = t,
+                                        .qkv = memory,
+                                        .out = out,
+                                        .lse = lse,
+                                        .B = 1,
+                                        .N = N,
+                                        .H = H,
+                                        .G = G,
+                                        .dh = dh,
+                                        .causal = true,
+                                        .window = window,
+                                        .begins = begins,
+                                        .ends = ends},
+                                       dout,
+                                       packed};
+        struct attention *f = &b.forward;
+        device->ops->attention_forward(device, f);
         device->ops->attention_backward(device, &b);
-        f.begins = f.ends = b.begins = b.ends = NULL;
+        f->begins = f->ends = NULL;
         for (int d = 0; edges[d] < N; d++) {
             size_t row = (size_t)edges[d] * ROW * element, at = (size_t)edges[d] * H * dh * element;
-            f.N = b.N = edges[d + 1] - edges[d];
-            f.qkv = b.qkv = memory + row;
-            f.out = out_apart + at;
-            b.out = out_apart + at;
+            f->N = edges[d + 1] - edges[d];
+            f->qkv = memory + row;
+            f->out = out_apart + at;
+            f->lse = lse_apart;
             b.dout = dout + at;
             b.dqkv = apart + row;
-            f.lse = lse_apart;
-            b.lse = lse_apart;
-            device->ops->attention_forward(device, &f);
+            device->ops->attention_forward(device, f);
             device->ops->attention_backward(device, &b);
             for (int h = 0; h < H; h++)
-                assert_memory_equal(lse_apart + h * f.N, lse + h * N + edges[d], (size_t)f.N * sizeof *lse);
+                assert_memory_equal(lse_apart + h * f->N, lse + h * N + edges[d], (size_t)f->N * sizeof *lse);
         }
         assert_memory_equal(out_apart, out, OUTPUT * element);
         assert_memory_equal(apart, packed, ALL * element);
