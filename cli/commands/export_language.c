@@ -83,7 +83,8 @@ static const struct class_of *class_of(const struct model_shape *g, const char *
     enum { LLAMA, MISTRAL, QWEN2, QWEN3, GPT2 };
     int parts = model_shape_parts(g);
     bool norms = parts & PART_QK_NORM, biases = parts & PART_QKV_BIAS;
-    if (!family_row(g->family)->rms) return g->window ? NULL : &classes[GPT2];
+    bool plain = !g->window && model_shape_kv_heads(g) == g->heads && model_shape_attn_width(g) == g->width;
+    if (!family_row(g->family)->rms) return plain ? &classes[GPT2] : NULL;
     if (norms && biases) return NULL;
     if (norms) return &classes[QWEN3];
     if (biases) return &classes[QWEN2];

@@ -150,13 +150,14 @@ static void check_tower(const struct config *c, const struct config_tower *t, co
                         combination_bad bad, void *context)
 {
     char key[64], sentence[200];
+    bool student = t == &c->model_s && c->train.objective == TRAIN_OBJECTIVE_DISTILL;
     enum model_family family = arch_family(t->arch), is = tower_family(c, t),
-                      said = t->family || t == &c->model_s ? t->family : c->model.family;
+                      said = t->family || student ? t->family : c->model.family;
     snprintf(key, sizeof key, "%s.arch", section);
     if (family && said && said != family) {
         snprintf(sentence, sizeof sentence, "%s is %s, of family %s, but %s says %s", key,
                  tower_arch_names[t->arch], model_family_names[family],
-                 t == &c->model_s ? "model_s.family" : "model.family", model_family_names[said]);
+                 t->family ? "model_s.family" : "model.family", model_family_names[said]);
         bad(context, key, true, "leave the family out", sentence);
     }
     bool apart = c->train.objective == TRAIN_OBJECTIVE_LANGUAGE; /* heads times head_dim is not the width */
@@ -318,6 +319,8 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
                 {"model_s.tied", L},
                 {"model_s.window", L},
                 {"model_s.rope_theta", L},
+                {"model_s.norm_eps", D | C | L},
+                {"model_s.norm", D | C},
                 {"model_s.patch", D | C},
                 {"model_s.pos_", D | C},
                 {"model_s.pool", D | C},

@@ -2,6 +2,7 @@
 #include "core/nn/language_shape.h"
 #include "core/nn/family.h"
 
+#include <math.h>
 #include <stdio.h>
 
 enum { USUAL_CONTEXT = 2048 };
@@ -155,18 +156,43 @@ static void text_of_attention(const struct model_shape *g, char *text, size_t si
              window, rope);
 }
 
+/* Writes what the files of the checkpoint say and keys have replaced: "; its files: 8 heads, no window". */
+static void text_of_said(const struct model_shape *g, char *text, size_t size)
+{
+    const struct said_of_tokens *s = &g->said;
+    size_t n = 0;
+    *text = 0;
+#define SAID(differs, ...)                                                                                   \
+    if ((differs) && n < size) {                                                                             \
+        n += (size_t)snprintf(text + n, size - n, n ? ", " : "; its files have ");                           \
+        if (n < size) n += (size_t)snprintf(text + n, size - n, __VA_ARGS__);                                \
+    }
+    if (!s->heads) return;
+    SAID(s->heads != g->heads, "%lld heads", (long long)s->heads)
+    SAID(s->window != g->window && s->window, "window %lld", (long long)s->window)
+    SAID(s->window != g->window && !s->window, "no window")
+    SAID(model_shape_rotates(g) && s->theta > 0 && fabs(s->theta - g->rope.theta) > 0, "rotary base %g",
+         s->theta)
+    SAID(s->ffn && s->ffn != g->ffn, "%s", model_shape_activation(&(struct model_shape){.ffn = s->ffn}))
+    SAID(s->norm_eps > 0 && fabsf(s->norm_eps - model_shape_norm_eps(g)) > 0, "norm eps %g",
+         (double)s->norm_eps)
+    SAID(g->context > g->positions, "a context of %lld", (long long)g->positions)
+#undef SAID
+}
+
 void language_shape_text(const struct model_shape *g, char *text, size_t size)
 {
-    char attention[288];
+    char attention[288], said[160];
     text_of_attention(g, attention, sizeof attention);
+    text_of_said(g, said, sizeof said);
     snprintf(text, size,
              "%s, %lld block%s of width %lld, %lld head%s of %lld%s%s, %s%s %lld wide, norm eps %g%s, "
-             "vocabulary %lld, %s head, context %lld of %lld",
+             "vocabulary %lld, %s head, context %lld of %lld%s",
              family_name(g->family), (long long)g->depth, g->depth == 1 ? "" : "s", (long long)g->width,
              (long long)g->heads, g->heads == 1 ? "" : "s", (long long)model_shape_head_dim(g),
              g->assumed & ASSUMED_HEADS ? " (assumed)" : "", attention, model_shape_activation(g),
              g->assumed & ASSUMED_ACTIVATION ? " (assumed)" : "", (long long)g->hidden,
              (double)model_shape_norm_eps(g), g->assumed & ASSUMED_NORM_EPS ? " (assumed)" : "",
              (long long)g->vocabulary, g->tied ? "tied" : "untied", (long long)g->context,
-             (long long)g->positions);
+             (long long)g->positions, said);
 }

@@ -38,6 +38,7 @@ static int settle_table(struct model_shape *g, const struct key_map *key_map, co
     if (!code && positions)
         code = shape_settle(&g->positions, positions->shape[0], "positions", positions->name, err);
     if (!code && c->positions && !positions) g->positions = c->positions;
+    if (!code) code = compare(c, "max_position_embeddings", c->positions, g->positions, err);
     if (!code) code = compare(c, "hidden_size", c->width, g->width, err);
     return code ? code : compare(c, "vocab_size", c->vocabulary, g->vocabulary, err);
 }
@@ -140,13 +141,18 @@ static void settle_rest(struct model_shape *g, const struct found *f, int ffn)
     const struct language_config *c = &f->config;
     bool own = f->own.heads > 0, known = own || c->family || g->norm_eps > 0;
     bool gated = ffn == 1 + ACTIVATION_SWIGLU;
+    g->said = (struct said_of_tokens){.heads = own ? f->own.heads : c->heads,
+                                      .window = own ? f->own.window : c->window,
+                                      .ffn = own && f->own.ffn ? f->own.ffn : c->ffn,
+                                      .norm_eps = (float)(own ? f->own.norm_eps : c->norm_eps),
+                                      .theta = own ? f->own.rope.theta : c->rope.theta};
     if (gated) g->ffn = ffn;
-    else if (!g->ffn) g->ffn = own && f->own.ffn ? f->own.ffn : c->ffn;
+    else if (!g->ffn) g->ffn = g->said.ffn;
     if (!g->ffn) {
         g->ffn = family_ffn(g->family);
         g->assumed |= ASSUMED_ACTIVATION;
     }
-    if (!(g->norm_eps > 0)) g->norm_eps = (float)(own ? f->own.norm_eps : c->norm_eps);
+    if (!(g->norm_eps > 0)) g->norm_eps = g->said.norm_eps;
     if (!known) g->assumed |= ASSUMED_NORM_EPS;
     if (own) {
         g->rope = f->own.rope;

@@ -125,6 +125,14 @@ struct model_shape {
     int64_t window;     /* a token sees this many, itself included; 0: all before it */
     bool tied;          /* the head's matrix is the token table */
     struct rope_of_tokens rope;
+    /* What the checkpoint's config.json or metadata say, where keys may say something else; heads 0: there is
+     * none. model_shape_text has the differences. */
+    struct said_of_tokens {
+        int64_t heads, window;
+        int ffn;
+        float norm_eps;
+        double theta;
+    } said;
     bool classifier; /* the file has a classifier instead of a projection */
     int assumed;     /* ASSUMED_... */
 };

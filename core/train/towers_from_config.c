@@ -52,7 +52,7 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
                   {&g->window, tower->window}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].given) *fields[i].field = fields[i].given;
-    if (tower->ffn == TOWER_FFN_MLP) g->ffn = family_ffn(g->family);
+    if (tower->ffn == TOWER_FFN_MLP && !objective_of(c)->tokens) g->ffn = family_ffn(g->family);
     if (tower->ffn == TOWER_FFN_SWIGLU) g->ffn = 1 + ACTIVATION_SWIGLU;
     if (tower->activation != TOWER_ACTIVATION_AUTO)
         g->ffn = activation_named(tower_activation_names[tower->activation]);
@@ -231,6 +231,22 @@ static int size_of_file(const struct config *c, int64_t size, const struct prepr
     return 0;
 }
 
+/* Refuses keys that the model of the checkpoint cannot have. */
+static int check_tokens(const struct config_tower *tower, const struct model_shape *g, struct error *err)
+{
+    bool gated = g->ffn == 1 + ACTIVATION_SWIGLU, activation = tower->activation != TOWER_ACTIVATION_AUTO;
+    if (tower->rope_theta > 0 && !model_shape_rotates(g))
+        return error_set(err, EXIT_CONFIG, "leave model.rope_theta out",
+                         "model.rope_theta is %g, but a %s model has no rotary positions", tower->rope_theta,
+                         family_name(g->family));
+    if (gated && (activation || tower->ffn == TOWER_FFN_MLP))
+        return error_set(err, EXIT_CONFIG, "leave it out",
+                         "%s is %s, but the feed-forward of the model is swiglu",
+                         activation ? "model.activation" : "model.ffn",
+                         activation ? tower_activation_names[tower->activation] : "mlp");
+    return 0;
+}
+
 /* The keys of a language model replace values of its file, which were compared with arch. */
 static int settle_tokens(const struct config_tower *tower, struct model_shape *g, struct error *err)
 {
@@ -273,13 +289,15 @@ static int settle(struct config *c, const struct config_tower *tower, const stru
     if (!from_file) {
         size_random(tower, size, teacher, g);
         code = model_shape_check(g, tower->head_dim, err);
-        return code ? code : check_kind(c, g, err);
+        if (!code) code = check_kind(c, g, err);
+        return code || !objective_of(c)->tokens ? code : check_tokens(tower, g, err);
     }
     if ((size || teacher) && !tower->pos_grid) g->pos_grid = 0; /* taken from the file */
     if ((code = weights_open(weights, tower->weight, err)) != 0) return code;
     code = model_shape_dims(g, *weights, err);
     if (!code) code = check_kind(c, g, err);
     bool tokens = objective_of(c)->tokens; /* the rest is of images */
+    if (!code && tokens) code = check_tokens(tower, g, err);
     if (!code && tokens) code = settle_tokens(tower, g, err);
     if (!code && !tokens) code = settle_from_files(tower, *weights, g, images, err);
     if (!code && !tokens) code = size_of_file(c, size, images, teacher, g, err);

@@ -118,6 +118,8 @@ static void exports_are_the_same_models(void **state)
         if (!code) code = model_shape_infer(&h, w, 0, &err);
         if (!code) code = model_shape_fits(&h, 0, w, &err);
         if (code) fail_msg("%s: %s", models[i].name, err.what);
+        assert_int_equal(h.said.heads, g.heads);
+        h.said = g.said;
         h.layerscale = g.layerscale;
         h.parts = model_shape_parts(&h);
         g.parts = model_shape_parts(&g);
@@ -185,6 +187,10 @@ static void models_without_a_class_are_refused(void **state)
     struct model_shape g = models[7].shape;
     struct error err = {0};
     g.parts |= PART_QKV_BIAS;
+    assert_int_equal(model_shape_check(&g, 0, NULL), 0);
+    assert_int_equal(export_language_write(directory, &g, "", false, &err), EXIT_CONFIG);
+    g = models[0].shape;
+    g.kv_heads = 2;
     assert_int_equal(model_shape_check(&g, 0, NULL), 0);
     assert_int_equal(export_language_write(directory, &g, "", false, &err), EXIT_CONFIG);
 }
