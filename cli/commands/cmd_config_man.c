@@ -328,7 +328,10 @@ static const char activations_text[] =
     "It would take 60 % more bytes, and the passes that it saves are limited by the memory that it would "
     "read.\n"
     "With\n.Ic train.recompute No block\nonly the activations of one block are saved, and\n.Cm 8bit\nis "
-    "refused.\n";
+    "refused.\n"
+    "While blocks compute, a head or token table larger than a block leaves a part of the gradients' buffer "
+    "unused.\n"
+    "With released gradients, that part holds these activations, and the last block is recomputed, too.\n";
 
 static int man_run(const struct arguments *args, struct error *err)
 {

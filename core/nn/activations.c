@@ -35,7 +35,29 @@ static void lay_moments(struct block_activations *k, char *base, size_t *at, siz
     k->rstd2 = k->mean2 + R;
 }
 
-/* Lays out one block's other kept tensors from `base` at *at; NULL base only counts. */
+/* Where a block's tensors are stored: in the spare part of the gradients, as far as they fit, else from
+ * `base` at *at. */
+struct block_memory {
+    struct tower_memory *memory;
+    size_t spare;
+    char *base;
+    size_t *at;
+    int index; /* of the next tensor, as in explain_block (tower_memory.c) */
+};
+
+static void *place_block_tensor(struct block_memory *b, size_t bytes)
+{
+    struct tower_memory *m = b->memory;
+    int index = b->index++;
+    if (b->spare + bytes > m->spare_end || !bytes) {
+        size_t here = tower_place(b->at, bytes);
+        return b->base ? b->base + here : NULL;
+    }
+    m->spared |= 1u << index;
+    return (char *)m->gradients + tower_place(&b->spare, bytes);
+}
+
+/* Lays out one block's other kept tensors; NULL base only counts. */
 static void lay_block(const struct tower *t, struct block_activations *k, char *base, size_t *at)
 {
     const struct model_shape *g = &t->model_shape;
@@ -46,32 +68,31 @@ static void lay_block(const struct tower *t, struct block_activations *k, char *
     int parts = model_shape_parts(g);
     size_t norms = (parts & PART_ATTN_NORM ? 1 : 0) + (parts & PART_FFN_NORM ? 1 : 0);
     bool coded = t->options.saved == SAVED_8BIT;
-    size_t x_mid = tower_place(at, R * D * e), qkv = tower_place(at, R * Q * e),
-           attn = tower_place(at, coded ? 0 : R * A * e), h = tower_place(at, coded ? 0 : R * G * e);
+    struct block_memory b = {t->memory, t->memory->spare_begin, base, at, 0};
+    void *x_mid = place_block_tensor(&b, R * D * e), *qkv = place_block_tensor(&b, R * Q * e),
+         *attn = place_block_tensor(&b, coded ? 0 : R * A * e),
+         *h = place_block_tensor(&b, coded ? 0 : R * G * e);
     struct coded h8 = coded ? lay_coded(t, base, at, R, G) : (struct coded){0};
-    size_t lse = tower_place(at, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float));
-    size_t stats = tower_place(at, 2 * norms * R * sizeof(float)),
-           head_stats = tower_place(at, tower_head_moments(t));
-    size_t post_norm = tower_post_norm(t) ? R * D * e : 0, u1 = tower_place(at, post_norm),
-           u2 = tower_place(at, post_norm);
+    float *lse = place_block_tensor(&b, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float)),
+          *moments = place_block_tensor(&b, 2 * norms * R * sizeof(float)),
+          *head_rstd = place_block_tensor(&b, tower_head_moments(t));
+    size_t branch = tower_post_norm(t) ? (R * D * e + 63) & ~(size_t)63 : 0;
+    char *branches = place_block_tensor(&b, 2 * branch);
     if (!base) return;
-    float *moments = (float *)(void *)(base + stats);
-    *k = (struct block_activations){.x_mid = base + x_mid,
-                                    .qkv = base + qkv,
-                                    .attn = base + attn,
-                                    .h = base + h,
+    *k = (struct block_activations){.x_mid = x_mid,
+                                    .qkv = qkv,
+                                    .attn = attn,
+                                    .h = h,
                                     .h8 = h8,
-                                    .lse = (float *)(void *)(base + lse),
-                                    .head_rstd = (float *)(void *)(base + head_stats)};
+                                    .lse = lse,
+                                    .head_rstd = head_rstd,
+                                    .u1 = branch ? branches : NULL,
+                                    .u2 = branch ? branches + branch : NULL};
     float **kept[] = {&k->attn_mean, &k->attn_rstd, &k->ffn_mean, &k->ffn_rstd};
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         if (!(parts & (i < 2 ? PART_ATTN_NORM : PART_FFN_NORM))) continue;
         *kept[i] = moments;
         moments += R;
-    }
-    if (post_norm) {
-        k->u1 = base + u1;
-        k->u2 = base + u2;
     }
 }
 

@@ -347,6 +347,24 @@ static void head_norms_backward(const struct pass *pass, int64_t l, void *dqkv, 
                                                                     .dh = model_shape_head_dim(g)});
 }
 
+/* Its tensors are still there, unless a second pass, another slot or the head has replaced them. */
+static bool recomputes_last_block(const struct tower *t)
+{
+    return t->options.backward_twice || t->options.slots > 1 || tower_head_overwrites(t);
+}
+
+int64_t tower_recomputed_blocks(const struct tower *t)
+{
+    int64_t depth = t->model_shape.depth, each = recomputes_last_block(t) ? depth : depth - 1;
+    return t->options.recompute == RECOMPUTE_BLOCK ? (t->options.backward_twice ? 2 : 1) * each : 0;
+}
+
+int tower_repeated_logits(const struct tower *t)
+{
+    int passes = t->options.backward_twice ? 2 : 1;
+    return t->owns_loss ? passes * (t->memory->loss.form == LM_LOSS_SLABS ? 2 : 1) - 1 : 0;
+}
+
 void tower_block_backward(const struct pass *pass, int64_t l)
 {
     struct tower *t = pass->tower;
@@ -360,9 +378,8 @@ void tower_block_backward(const struct pass *pass, int64_t l)
     char *region = m->scratch + m->region_at;
     const struct parameter *qkv_bias = P(ROLE_QKV_B) ? P(ROLE_QKV_B) : P(ROLE_Q_B);
 
-    /* the last block's tensors are still there, until a second pass or another slot's */
-    bool there = l == g->depth - 1 && !t->options.backward_twice && t->options.slots == 1;
-    if (t->options.recompute == RECOMPUTE_BLOCK && !there) tower_block_forward(t, in, l, true);
+    if (t->options.recompute == RECOMPUTE_BLOCK && (l < g->depth - 1 || recomputes_last_block(t)))
+        tower_block_forward(t, in, l, true);
     struct branch branch =
         branch_of(t, P(ROLE_PROJ_W), P(ROLE_PROJ_B), P(ROLE_LS1), tower_drop(t, pass->batch, l, 0));
     struct branch_gradient entry = branch_entry(pass, &branch, R);

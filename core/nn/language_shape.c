@@ -129,10 +129,10 @@ double language_forward_flops(const struct model_shape *g)
            2 * (double)g->context * (double)g->width * (double)g->vocabulary;
 }
 
-double language_recompute_flops(const struct model_shape *g, bool twice)
+double language_recompute_flops(const struct model_shape *g, int64_t blocks)
 {
     double gates = g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1;
-    return (double)(twice ? 2 * g->depth : g->depth - 1) * (attention(g) + gates * matrix_of_ffn(g));
+    return (double)blocks * (attention(g) + gates * matrix_of_ffn(g));
 }
 
 /* Writes the properties of the attention, each after a comma. */

@@ -9,6 +9,6 @@ void language_shape_text(const struct model_shape *model_shape, char *text, size
 /* Per sample of N tokens, 2 per multiply-add; of the attention only what the mask leaves. */
 double language_forward_flops(const struct model_shape *model_shape);
 double language_attention_flops(const struct model_shape *model_shape);
-double language_recompute_flops(const struct model_shape *model_shape, bool twice);
+double language_recompute_flops(const struct model_shape *model_shape, int64_t blocks);
 
 #endif

@@ -251,12 +251,12 @@ double model_shape_attention_flops(const struct model_shape *g)
     return (double)g->depth * 4 * N * N * (double)g->width;
 }
 
-double model_shape_recompute_flops(const struct model_shape *g, bool twice)
+double model_shape_recompute_flops(const struct model_shape *g, int64_t blocks)
 {
-    if (model_shape_language(g)) return language_recompute_flops(g, twice);
+    if (model_shape_language(g)) return language_recompute_flops(g, blocks);
     double N = (double)model_shape_tokens(g), d = (double)g->width,
            first = (g->ffn == SWIGLU ? 4 : 2) * N * d * (double)g->hidden;
     if (g->norms == POST_NORM)
         first += 2 * N * d * (double)g->hidden; /* up to the input of the second norm */
-    return (double)(twice ? 2 * g->depth : g->depth - 1) * (8 * N * d * d + 4 * N * N * d + first);
+    return (double)blocks * (8 * N * d * d + 4 * N * N * d + first);
 }

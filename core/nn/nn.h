@@ -204,9 +204,8 @@ int64_t model_shape_parameters(
     const struct model_shape *model_shape); /* of the visual tower, without a distillation head */
 double model_shape_forward_flops(const struct model_shape *model_shape);   /* per image, 2 per multiply-add */
 double model_shape_attention_flops(const struct model_shape *model_shape); /* of it, attention's two GEMMs */
-/* FLOPs that RECOMPUTE_BLOCK repeats: blocks up to the feed-forward's activation. The last block only for a
- * second backward pass. */
-double model_shape_recompute_flops(const struct model_shape *model_shape, bool twice);
+/* FLOPs of recomputing `blocks` blocks, each up to the feed-forward's activation. */
+double model_shape_recompute_flops(const struct model_shape *model_shape, int64_t blocks);
 
 /* Initial value of a parameter (tower_init_random). */
 enum initial {
@@ -430,6 +429,12 @@ typedef int (*group_done)(void *context, int group, struct error *err);
  * are completed (LayerScale) and passed to `done` (may be NULL). */
 int tower_backward(struct tower *tower, const struct batch *batch, const float *dout, bool first, bool last,
                    group_done done, void *context, struct error *err);
+
+/* Blocks that the backward passes of a step compute again; 0 without RECOMPUTE_BLOCK. */
+int64_t tower_recomputed_blocks(const struct tower *tower);
+/* With owns_loss: GEMMs of the head in the backward passes of a step, beyond the three that forward and
+ * backward have. A second pass computes the logits again, and so does the second sweep of slabs. */
+int tower_repeated_logits(const struct tower *tower);
 
 /* With owns_loss, after a forward pass: adds the loss times `weight` and the number of correct labels to
  * batch->sums, without gradients. */

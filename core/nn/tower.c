@@ -149,11 +149,14 @@ static int alloc_gradients(struct tower *t, struct error *err)
          tied = released && tower_tied(t) && t->lowest == 0;
     size_t total = 0, buffer[2] = {0, 0};
     for (int group = 0; group < t->group_count; group++) {
+        bool end = group == 0 || group == t->group_count - 1;
         lay_group(t, group, released ? 0 : total);
         total += m->group_bytes[group];
         if (group > 0 || !tied)
             buffer[two && group % 2] = larger(buffer[two && group % 2], m->group_bytes[group]);
+        if (!end) m->spare_begin = larger(m->spare_begin, (m->group_bytes[group] + 63) & ~(size_t)63);
     }
+    m->spare_end = released && !two && o->recompute == RECOMPUTE_BLOCK ? buffer[0] : 0;
     if (two && o->slots > 1) buffer[0] = buffer[1] = larger(buffer[0], buffer[1]);
     m->second_gradients = two ? buffer[0] : 0;
     m->tied_bytes = tied ? (m->group_bytes[0] + 63) & ~(size_t)63 : 0;

@@ -46,6 +46,10 @@ struct tower_memory {
     size_t *small_bytes;                  /* its F32 part, first, zeroed before a pass */
     size_t *group_bytes;                  /* of all of it */
     size_t *weight_offset, *weight_bytes; /* of each group's weights */
+    /* With RECOMPUTE_BLOCK and released gradients: the bytes of `gradients` that only the ends of the model
+     * use, such as a large head. They hold those tensors of the current block whose bits `spared` has. */
+    size_t spare_begin, spare_end;
+    unsigned spared;
 
     /* One allocation: shared tensors, and from slots_at those of the slots. The pointers below to tensors of
      * a slot (activations.c) are those of the selected one. */
@@ -87,6 +91,13 @@ struct tower_memory {
 static inline bool tower_block_kept(const struct tower *tower, int64_t block)
 {
     return tower->options.gradients != GRADIENTS_NONE && block + 1 >= tower->lowest;
+}
+
+/* The gradients of the head overwrite tensors of the last block. */
+static inline bool tower_head_overwrites(const struct tower *tower)
+{
+    const struct tower_memory *m = tower->memory;
+    return m->spared && m->group_bytes[tower->group_count - 1] > m->spare_begin;
 }
 
 static inline struct parameter *block_role(const struct tower *tower, int64_t block, enum role role)

@@ -79,7 +79,8 @@ static void explain_block(const struct tower *t, int64_t block, tower_tensor rep
     char name[96];
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         snprintf(name, sizeof name, "blocks.%lld.%s", (long long)block, kept[i].name);
-        if (kept[i].bytes) report(context, o->activations_class, name, kept[i].bytes);
+        if (kept[i].bytes && !(t->memory->spared & 1u << i))
+            report(context, o->activations_class, name, kept[i].bytes);
     }
 }
 

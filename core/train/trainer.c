@@ -355,7 +355,9 @@ static double step_flops(const struct trainer *t)
                    : s->lowest > 0 ? (double)(g->depth + 1 - s->lowest) / (double)g->depth
                                    : 1,
            forward = model_shape_forward_flops(g) + head, flops = (1 + share * (t->twice ? 4 : 2)) * forward;
-    if (s->options.recompute == RECOMPUTE_BLOCK) flops += share * model_shape_recompute_flops(g, t->twice);
+    flops += share * model_shape_recompute_flops(g, tower_recomputed_blocks(s));
+    if (!t->evaluates)
+        flops += tower_repeated_logits(s) * 2.0 * (double)(s->tokens * g->width * g->vocabulary);
     if (s->options.saved == SAVED_8BIT) flops += share * (t->twice ? 2 : 1) * model_shape_attention_flops(g);
     return flops;
 }

@@ -292,6 +292,49 @@ static void places_do_not_change_bits(void **state)
     }
 }
 
+/* A recomputed block's tensors are stored where only the gradients of the head and the table are stored, if
+ * these are larger than a block's: less memory, the same bits, and one more block to compute. */
+static void a_large_head_shares_memory_with_a_block(void **state)
+{
+    (void)state;
+    static const char *const ways[] = {
+        "optim.clip_mode=previous", "optim.clip_mode=exact",
+        "train.micro_batch=4",      "model.freeze=1",
+        "model.place=streamed",     "train.global_batch=8 train.micro_batch=2 optim.clip_mode=exact"};
+    static const char *const forms[] = {"keep", "release"};
+    size_t activations[2], gradients[2];
+    double flops[2];
+    for (int f = 0; f < 2; f++) {
+        struct config config;
+        struct plan plan;
+        struct error err = {0};
+        char *settings = xasprintf("%s model.vocabulary=5000 train.recompute=block optim.gradients=%s "
+                                   "optim.clip_mode=previous",
+                                   models[1], forms[f]);
+        int code = load(&config, settings, &err);
+        if (!code) code = plan_make(&plan, &config, &err);
+        if (code) fail_msg("%s: %s", settings, err.what);
+        activations[f] = plan.use.peak_bytes[MEMORY_ACTIVATIONS];
+        gradients[f] = plan.use.peak_bytes[MEMORY_GRADIENTS];
+        flops[f] = plan.step_flops;
+        config_free(&config);
+        free(settings);
+    }
+    size_t block = 2 * TOKENS * (64 + (4 + 4) * 32 + 4 * 32 + 2 * 96); /* stream, q k v, attention, gates */
+    assert_true(activations[0] >= activations[1] + block);
+    assert_true(gradients[1] <= 5000 * 64 * 2 + 4096 && flops[1] > flops[0]);
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        char *plain = xasprintf("optim.gradients=release model.vocabulary=5000 %s", ways[w]),
+             *recomputed = xasprintf("%s train.recompute=block", plain);
+        struct run *one = with(1, plain), *other = with(1, recomputed);
+        same(recomputed, one, other, 1);
+        runs_free(one, 1);
+        runs_free(other, 1);
+        free(plain);
+        free(recomputed);
+    }
+}
+
 static void ranks_have_the_bits_of_one(void **state)
 {
     (void)state;
@@ -447,6 +490,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(micro_batches_equal_the_batch),
                                        cmocka_unit_test(every_mode_has_the_same_first_loss),
                                        cmocka_unit_test(places_do_not_change_bits),
+                                       cmocka_unit_test(a_large_head_shares_memory_with_a_block),
                                        cmocka_unit_test(ranks_have_the_bits_of_one),
                                        cmocka_unit_test(a_resumed_run_has_the_bits_of_a_whole_one),
                                        cmocka_unit_test(what_is_not_finite_changes_nothing),
