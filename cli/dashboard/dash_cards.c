@@ -109,14 +109,14 @@ static char *holders_text(char *dst, size_t size, const struct follow_card *c, c
 
 struct columns {
     bool wide, middle;
-    int text, bar;
+    int rank, text, bar; /* rank: number and mark */
 };
 
-static struct columns columns_of(int w)
+static struct columns columns_of(const struct follow *f, int w)
 {
-    struct columns c = {.wide = w >= 100, .middle = w >= 60};
+    struct columns c = {.wide = w >= 100, .middle = w >= 60, .rank = f->rank_count ? 5 : 3};
     c.text = c.wide ? 60 : c.middle ? 39 : 20;
-    c.bar = w - 3 - c.text - 1;
+    c.bar = w - c.rank - c.text - 1;
     return c;
 }
 
@@ -140,7 +140,7 @@ static void draw_figures(const struct columns *col, const struct figures *v, int
     else if (col->middle)
         snprintf(line, sizeof line, "%19s %6s %*s %6s", memory, busy, 5 + degree, temp, power);
     else snprintf(line, sizeof line, "%13s %6s", memory, busy);
-    dash_put(y, x + 3 + col->bar + 1, col->text, attributes, line);
+    dash_put(y, x + col->rank + col->bar + 1, col->text, attributes, line);
 }
 
 /* Returns the tokens of a sample; 1: it is an image. */
@@ -199,10 +199,12 @@ static struct figures sum_of(const struct follow *f)
 static void draw_titles(const struct dash *d, const struct columns *col, const struct dash_rect *r)
 {
     const struct follow *f = dash_shown(d);
-    char line[256], name[160];
+    char line[256], name[200], some[48] = "";
     bool card = true;
     if (f->card_count) scale_of(f, &f->cards[0], &card);
-    snprintf(name, sizeof name, "%s%s", f->card_count && f->cards[0].device[0] ? f->cards[0].device : "card",
+    if (f->rank_count) snprintf(some, sizeof some, "worst %d of %d: ", f->card_count, f->rank_count);
+    snprintf(name, sizeof name, "%s%s%s", some,
+             f->card_count && f->cards[0].device[0] ? f->cards[0].device : "card",
              card ? "" : "; bar: of the plan");
     if (col->wide)
         snprintf(line, sizeof line, "%20s %6s %6s %7s %9s %7s", "ours+others/total", "busy", "temp", "power",
@@ -210,15 +212,36 @@ static void draw_titles(const struct dash *d, const struct columns *col, const s
     else if (col->middle)
         snprintf(line, sizeof line, "%19s %6s %5s %6s", "ours+others/total", "busy", "temp", "power");
     else snprintf(line, sizeof line, "%13s %6s", "used/total", "busy");
-    dash_put(r->y, r->x, 3 + col->bar, dash_paint(PAIR_DIM), name);
-    dash_put(r->y, r->x + 3 + col->bar + 1, col->text, dash_paint(PAIR_DIM), line);
+    dash_put(r->y, r->x, col->rank + col->bar, dash_paint(PAIR_DIM), name);
+    dash_put(r->y, r->x + col->rank + col->bar + 1, col->text, dash_paint(PAIR_DIM), line);
+}
+
+/* Draws the line below the worst of many ranks. */
+static void draw_many(const struct follow *f, int hidden, int y, const struct dash_rect *r)
+{
+    char line[256], b1[24], b2[24], b3[24], speed[24];
+    int n = 0, size = (int)sizeof line, lost = f->rank_count - f->running_count;
+    if (hidden > 0) n += snprintf(line, sizeof line, "+%d more, ", hidden);
+    n += snprintf(line + n, (size_t)(size - n), "all %d", f->rank_count);
+    if (f->host_count > 0) n += snprintf(line + n, (size_t)(size - n), " on %d hosts", f->host_count);
+    if (f->host_count > 0 && lost > 0) n += snprintf(line + n, (size_t)(size - n), ", %d not running", lost);
+    if (f->slowest_rank >= 0) n += snprintf(line + n, (size_t)(size - n), ", slowest: %d", f->slowest_rank);
+    if (isfinite(f->peak_bytes.max))
+        n += snprintf(line + n, (size_t)(size - n), "; peak %s to %s (rank %d), median %s",
+                      dash_bytes(b1, sizeof b1, f->peak_bytes.min),
+                      dash_bytes(b2, sizeof b2, f->peak_bytes.max), f->peak_bytes.max_rank,
+                      dash_bytes(b3, sizeof b3, f->peak_bytes.median));
+    snprintf(line + n, (size_t)(size - n), "; %s %s",
+             dash_number(speed, sizeof speed, f->last.images_per_s * units_of_sample(f)),
+             units_of_sample(f) > 1 ? "tokens/s" : "images/s");
+    dash_put(y, r->x, r->w, A_BOLD, line);
 }
 
 void dash_cards(struct dash *d, const struct dash_layout *l)
 {
     const struct follow *f = dash_shown(d);
     const struct dash_rect *r = &l->cards;
-    struct columns col = columns_of(r->w);
+    struct columns col = columns_of(f, r->w);
     char line[64];
     int count = f->card_count + f->other_count, y = r->y, rows = l->card_rows;
     bool sum = count > 1 && rows > 1;
@@ -238,13 +261,17 @@ void dash_cards(struct dash *d, const struct dash_layout *l)
         struct figures v = figures_of(f, c);
         int dim = c->rank < 0 ? dash_paint(PAIR_DIM) | A_DIM : 0;
         snprintf(line, sizeof line, c->rank < 0 ? "-" : "%d", c->rank);
-        dash_put(y, r->x, 2, i == d->selected && count > 1 ? (int)A_REVERSE : dim, line);
-        draw_rank_mark(f, c, y, r->x + (c->rank > 9 ? 2 : 1));
-        draw_bar(f, c, y, r->x + 3, col.bar);
+        dash_put(y, r->x, col.rank - 1, i == d->selected && count > 1 ? (int)A_REVERSE : dim, line);
+        draw_rank_mark(f, c, y, r->x + (int)strlen(line));
+        draw_bar(f, c, y, r->x + col.rank, col.bar);
         draw_figures(&col, &v, y, r->x, dim);
     }
     if (!sum) return;
     int hidden = count - rows;
+    if (f->rank_count) {
+        draw_many(f, hidden, y, r);
+        return;
+    }
     if (hidden > 0) snprintf(line, sizeof line, "+%d more", hidden);
     else line[0] = 0;
     dash_put(y, r->x, 3 + col.bar, A_BOLD, line);
@@ -384,6 +411,20 @@ static void draw_history(const struct dash *d, const struct follow_card *c, enum
     free(y);
 }
 
+/* Draws the hosts of many ranks, the worst first. */
+static void draw_hosts(const struct follow *f, const struct dash_rect *r)
+{
+    char line[160], peak[24];
+    snprintf(line, sizeof line, "%-24s %5s %7s %10s %9s", "host", "ranks", "running", "first rank", "peak");
+    if (r->h > 1) dash_put(r->y, r->x, r->w, dash_paint(PAIR_DIM), line);
+    for (int i = 0; i < f->hosts_listed && i + 1 < r->h; i++) {
+        const struct follow_host *h = &f->hosts[i];
+        snprintf(line, sizeof line, "%-24.24s %5d %7d %10d %9s", h->name[0] ? h->name : "not joined",
+                 h->ranks, h->running, h->first_rank, dash_bytes(peak, sizeof peak, (double)h->peak_bytes));
+        dash_put(r->y + 1 + i, r->x, r->w, h->running < h->ranks ? A_BOLD | dash_paint(PAIR_BAD) : 0, line);
+    }
+}
+
 static void draw_histories(const struct dash *d, const struct follow_card *c, const struct dash_rect *r)
 {
     int columns = r->w >= 60 ? 2 : 1, rows = r->h / (columns == 2 ? 2 : 4), w = r->w / columns;
@@ -464,5 +505,7 @@ void dash_memory(const struct dash *d, const struct dash_rect *r)
     }
     const struct follow_card *history =
         d->run->card_count ? &d->run->cards[d->selected < d->run->card_count ? d->selected : 0] : NULL;
-    draw_histories(d, history, &(struct dash_rect){y + 1, r->x, r->y + r->h - y - 1, r->w});
+    struct dash_rect rest = {y + 1, r->x, r->y + r->h - y - 1, r->w};
+    if (f->hosts_listed) draw_hosts(f, &rest);
+    else draw_histories(d, history, &rest);
 }

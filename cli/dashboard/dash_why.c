@@ -11,7 +11,8 @@
 static void open_explanation(struct dash *d)
 {
     char *path = path_join(d->run->directory, "config.yaml");
-    struct comm_options ranks = {.size = d->run->card_count > 1 ? d->run->card_count : 1};
+    int count = d->run->rank_count ? d->run->rank_count : d->run->card_count;
+    struct comm_options ranks = {.size = count > 1 ? count : 1};
     struct memory_planner p;
     struct error err = {0};
     if (!d->why.made && memory_planner_open(&p, path, NULL, 0, &ranks, &err) == 0) {

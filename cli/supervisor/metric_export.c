@@ -65,7 +65,14 @@ int metric_export_open(struct metric_export **out, const char *directory, int64_
 static void export_memory(struct metric_export *o, const char *text, size_t bytes)
 {
     json_t *cards = json_loadb(text, bytes, 0, NULL);
-    struct run_memory memory = memory_parse(json_array_get(cards, 0));
+    struct run_memory memory = memory_parse(NULL);
+    const json_t *card;
+    size_t i;
+    json_array_foreach(cards, i, card)
+    {
+        struct run_memory own = memory_parse(card);
+        if (own.peak_bytes > memory.peak_bytes) memory = own;
+    }
     o->memory_count = 0;
     if (memory.peak_bytes >= 0)
         o->memory[o->memory_count++] = (struct scalar_memory){"total", (double)memory.peak_bytes};

@@ -87,8 +87,14 @@ void ranks_check(struct supervisor *v);
 bool ranks_wait(const struct supervisor *v);
 /* Returns the exit code of the run and its reason. */
 int ranks_cause(struct supervisor *v, struct error *err);
-/* Returns all ranks, for live.json; NULL for a single rank. */
-json_t *ranks_json(struct supervisor *v);
+/* Adds the ranks to live.json: "ranks", and of more than RANKS_LISTED also "ranks_summary" and "hosts". */
+void ranks_report(struct supervisor *v, json_t *live);
+struct rank_now {
+    struct hub_rank rank;
+    bool joined;
+    double silent; /* seconds since its last heartbeat */
+};
+void ranks_list(json_t *live, const struct rank_now *all, int size);
 
 /* ---- supervise_live.c ---- */
 

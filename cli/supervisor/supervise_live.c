@@ -98,9 +98,9 @@ static void write_live(struct supervisor *v)
         live_json((int)v->pid, state, phase >= 0 && phase < PHASE_COUNT ? train_phase_names[phase] : "",
                   silent, atomic_load(&v->report->step));
     json_object_set_new(object, "cards", cards_json(v, true));
-    json_t *ranks = ranks_json(v), *pressure = io_pressure(v);
+    json_t *pressure = io_pressure(v);
     if (pressure) json_object_set_new(object, "io_pressure_percent", pressure);
-    if (ranks) json_object_set_new(object, "ranks", ranks);
+    ranks_report(v, object);
     replace_live(v, object);
 }
 

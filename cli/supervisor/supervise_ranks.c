@@ -1,10 +1,13 @@
 /* Several ranks under one supervisor: runs their coordinator and handles a lost rank. */
 #include "cli/supervisor/supervise_internal.h"
 #include "core/base/clock.h"
+#include "core/base/file.h"
 #include "core/comm/comm.h"
+#include "core/run/many_ranks.h"
 #include "core/train/meta.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -167,39 +170,124 @@ int ranks_cause(struct supervisor *v, struct error *err)
     return v->lost_code;
 }
 
-/* Returns the slowest rank: it waits least for others. -1: the ranks are balanced. */
-static int slowest(struct supervisor *v, int size)
+/* ---- live.json ---- */
+
+static const char *state_of(const struct rank_now *now)
 {
-    double least = 2, most = -1, silent, still;
+    return !now->joined ? "missing" : now->rank.left ? "ended" : now->silent > 3 ? "silent" : "running";
+}
+
+static bool runs(const struct rank_now *now) { return now->joined && !now->rank.left && now->silent <= 3; }
+
+/* Returns the slowest rank: it waits least for others. -1: the ranks are balanced. */
+static int slowest(const struct rank_now *all, int size)
+{
+    double least = 2, most = -1;
     int found = -1;
-    struct hub_rank rank;
     for (int r = 0; r < size; r++) {
-        if (!hub_server_rank(v->hub, r, &rank, &silent, &still)) return -1;
-        if (rank.waiting < least) least = rank.waiting, found = r;
-        if (rank.waiting > most) most = rank.waiting;
+        if (!all[r].joined) return -1;
+        if (all[r].rank.waiting < least) least = all[r].rank.waiting, found = r;
+        if (all[r].rank.waiting > most) most = all[r].rank.waiting;
     }
     return most - least > 0.2 ? found : -1;
 }
 
-json_t *ranks_json(struct supervisor *v)
+static json_t *rank_json(const struct rank_now *now, int r, bool slow)
 {
-    if (!v->hub) return NULL;
-    int size = v->s->ranks.size, slow = slowest(v, size);
-    json_t *all = json_array();
-    for (int r = 0; r < size; r++) {
-        struct hub_rank rank;
-        double silent, still;
-        bool here = hub_server_rank(v->hub, r, &rank, &silent, &still);
-        const char *state = !here ? "missing" : rank.left ? "ended" : silent > 3 ? "silent" : "running";
-        const char *phase = rank.beat.phase < PHASE_COUNT ? rank_phases[rank.beat.phase].name : "";
-        json_t *row =
-            json_pack("{s:i, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:f, s:f, s:f, s:I, s:I, s:b}", "rank", r,
-                      "host", rank.facts.host, "pid", rank.facts.pid, "card", rank.facts.card, "device",
-                      rank.facts.device, "state", state, "phase", phase, "step", (json_int_t)rank.beat.step,
-                      "step_ms", rank.beat.step_ms, "data_wait_ms", rank.beat.data_wait_ms, "waiting_percent",
-                      100 * rank.waiting, "mem_bytes", (json_int_t)rank.beat.mem_bytes, "peak_bytes",
-                      (json_int_t)rank.beat.peak_bytes, "slowest", r == slow);
-        if (row) json_array_append_new(all, row);
+    const struct hub_rank *rank = &now->rank;
+    const char *phase = rank->beat.phase < PHASE_COUNT ? rank_phases[rank->beat.phase].name : "";
+    return json_pack("{s:i, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:f, s:f, s:f, s:I, s:I, s:b}", "rank", r,
+                     "host", rank->facts.host, "pid", rank->facts.pid, "card", rank->facts.card, "device",
+                     rank->facts.device, "state", state_of(now), "phase", phase, "step",
+                     (json_int_t)rank->beat.step, "step_ms", rank->beat.step_ms, "data_wait_ms",
+                     rank->beat.data_wait_ms, "waiting_percent", 100 * rank->waiting, "mem_bytes",
+                     (json_int_t)rank->beat.mem_bytes, "peak_bytes", (json_int_t)rank->beat.peak_bytes,
+                     "slowest", slow);
+}
+
+struct host {
+    const char *name; /* "": of ranks that have not joined */
+    int first_rank, ranks, running;
+    int64_t peak_bytes; /* the largest of a rank */
+};
+
+/* Hosts with ranks that do not run first, then those with the highest peak. */
+static int by_trouble(const void *a, const void *b)
+{
+    const struct host *x = a, *y = b;
+    int lost = (y->ranks - y->running) - (x->ranks - x->running);
+    if (lost) return lost;
+    if (x->peak_bytes != y->peak_bytes) return x->peak_bytes < y->peak_bytes ? 1 : -1;
+    return x->first_rank - y->first_rank;
+}
+
+/* Returns at most HOSTS_LISTED hosts, the worst first; *count: of all. */
+static json_t *hosts_json(const struct rank_now *all, int size, int *count)
+{
+    struct host *hosts = xcalloc((size_t)size, sizeof *hosts);
+    json_t *list = json_array();
+    *count = 0;
+    for (int r = 0, at = 0; r < size; r++) {
+        const char *name = all[r].rank.facts.host;
+        if (at >= *count || strcmp(hosts[at].name, name) != 0) /* ranks of a host are usually neighbours */
+            for (at = 0; at < *count && strcmp(hosts[at].name, name) != 0;) at++;
+        if (at == *count) hosts[(*count)++] = (struct host){.name = name, .first_rank = r};
+        hosts[at].ranks++;
+        hosts[at].running += runs(&all[r]);
+        if (all[r].rank.beat.peak_bytes > hosts[at].peak_bytes)
+            hosts[at].peak_bytes = all[r].rank.beat.peak_bytes;
     }
-    return all;
+    qsort(hosts, (size_t)*count, sizeof *hosts, by_trouble);
+    for (int i = 0; i < *count && i < HOSTS_LISTED; i++)
+        json_array_append_new(list,
+                              json_pack("{s:s, s:i, s:i, s:i, s:I}", "host", hosts[i].name, "first_rank",
+                                        hosts[i].first_rank, "ranks", hosts[i].ranks, "running",
+                                        hosts[i].running, "peak_bytes", (json_int_t)hosts[i].peak_bytes));
+    free(hosts);
+    return list;
+}
+
+void ranks_list(json_t *live, const struct rank_now *all, int size)
+{
+    int slow = slowest(all, size), hosts, running = 0;
+    bool *listed = xcalloc((size_t)size, sizeof *listed);
+    double *lost = xcalloc((size_t)size, sizeof *lost), *waiting = xcalloc((size_t)size, sizeof *waiting),
+           *peaks = xcalloc((size_t)size, sizeof *peaks);
+    json_t *list = json_array();
+    for (int r = 0; r < size; r++) {
+        running += runs(&all[r]);
+        lost[r] = runs(&all[r]) ? NAN : all[r].joined ? all[r].silent : INFINITY;
+        waiting[r] = 100 * all[r].rank.waiting;
+        peaks[r] = (double)all[r].rank.beat.peak_bytes;
+    }
+    many_ranks_begin(listed, size);
+    if (size > RANKS_LISTED) {
+        many_ranks_mark(listed, lost, size, 1);
+        many_ranks_mark(listed, waiting, size, -1);
+        many_ranks_mark(listed, peaks, size, 1);
+        json_object_set_new(live, "hosts", hosts_json(all, size, &hosts));
+        json_object_set_new(live, "ranks_summary",
+                            json_pack("{s:i, s:i, s:i, s:o, s:o}", "ranks", size, "running", running, "hosts",
+                                      hosts, "waiting_percent", many_ranks_range(waiting, size), "peak_bytes",
+                                      many_ranks_range(peaks, size)));
+    }
+    for (int r = 0; r < size; r++)
+        if (listed[r]) json_array_append_new(list, rank_json(&all[r], r, r == slow));
+    json_object_set_new(live, "ranks", list);
+    free(listed);
+    free(lost);
+    free(waiting);
+    free(peaks);
+}
+
+void ranks_report(struct supervisor *v, json_t *live)
+{
+    if (!v->hub) return;
+    int size = v->s->ranks.size;
+    double still;
+    struct rank_now *all = xcalloc((size_t)size, sizeof *all);
+    for (int r = 0; r < size; r++)
+        all[r].joined = hub_server_rank(v->hub, r, &all[r].rank, &all[r].silent, &still);
+    ranks_list(live, all, size);
+    free(all);
 }

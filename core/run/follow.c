@@ -92,7 +92,7 @@ static void add_line(struct follow *f, const struct metric_line *l, const char *
     add_point(f, l);
     f->recent[f->recent_count++ % FOLLOW_RECENT] = *l;
     if (isfinite(l->loss)) f->best_loss = fmin(f->best_loss, l->loss);
-    if (l->cards_bytes) follow_take_cards(f, text + l->cards_at, l->cards_bytes);
+    if (l->cards_bytes) follow_take_cards(f, l, text);
 }
 
 /* ---- meta.json, plan.json ---- */

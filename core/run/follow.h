@@ -10,6 +10,7 @@
 #define MEOPT_RUN_FOLLOW_H
 
 #include "core/base/error.h"
+#include "core/run/many_ranks.h"
 #include "core/run/memory.h"
 #include "core/run/metric_line.h"
 #include "core/run/status.h"
@@ -21,7 +22,7 @@ enum {
     FOLLOW_POINTS = 4096,
     FOLLOW_RECENT = 2048,
     FOLLOW_LINES = 200,
-    FOLLOW_CARDS = 64,
+    FOLLOW_CARDS = RANKS_LISTED,
     FOLLOW_READINGS = 1024,
     FOLLOW_MARKS = 64,
     FOLLOW_HOLDERS = 4
@@ -74,7 +75,15 @@ struct follow_card {
         double bytes;
     } holders[FOLLOW_HOLDERS]; /* processes of other programs, the largest first */
     int holder_count;
+    unsigned sources;                 /* private: files that list this rank, of more than FOLLOW_CARDS */
     float (*readings)[READING_COUNT]; /* from cards.jsonl, at reading_times; NULL: no readings */
+};
+
+/* A host of a run with many ranks. */
+struct follow_host {
+    char name[64];
+    int first_rank, ranks, running;
+    int64_t peak_bytes; /* the largest of a rank */
 };
 
 struct follow {
@@ -114,10 +123,14 @@ struct follow {
     double io_percent;
     int slowest_rank; /* the rank that others wait for; -1: none */
     char slowest_host[64];
-    double slowest_costs; /* percentage of time that they wait */
-    char fallback[200];   /* a slower alternative in use since the start; "": none */
-    struct follow_card cards[FOLLOW_CARDS];
+    double slowest_costs;                   /* percentage of time that they wait */
+    char fallback[200];                     /* a slower alternative in use since the start; "": none */
+    struct follow_card cards[FOLLOW_CARDS]; /* by rank; of more ranks the listed ones, the worst first */
     int card_count;
+    int rank_count, running_count, host_count; /* of more than FOLLOW_CARDS ranks; 0: fewer, or unknown */
+    struct many_range now_bytes, peak_bytes;   /* over all of these ranks */
+    struct follow_host hosts[HOSTS_LISTED];    /* the worst first */
+    int hosts_listed;
     struct follow_card others[FOLLOW_CARDS]; /* the node's other cards */
     int other_count;
 

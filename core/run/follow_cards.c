@@ -4,6 +4,7 @@
 #include "core/base/retry.h"
 #include "core/run/telemetry.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 enum { WHOLE_BYTES = 2 << 20, PLACES = FOLLOW_READINGS / 2 };
+enum source { FROM_METRICS = 1, FROM_LIVE = 2, FROM_READINGS = 4 };
 
 static struct follow_card blank(int rank)
 {
@@ -27,20 +29,69 @@ static struct follow_card blank(int rank)
                                 .age_s = NAN};
 }
 
-static struct follow_card *card_of(struct follow *f, int64_t rank)
+/* Returns the card of a rank. Of more than FOLLOW_CARDS ranks only some are stored; NULL: no space. */
+static struct follow_card *card_of(struct follow *f, int64_t rank, enum source source)
 {
-    if (rank < 0 || rank >= FOLLOW_CARDS) return NULL;
-    for (; f->card_count <= rank; f->card_count++) f->cards[f->card_count] = blank(f->card_count);
-    return &f->cards[rank];
+    int at = 0;
+    if (rank < 0 || rank >= (f->rank_count ? f->rank_count : FOLLOW_CARDS)) return NULL;
+    for (; !f->rank_count && f->card_count <= rank; f->card_count++)
+        f->cards[f->card_count] = blank(f->card_count);
+    while (at < f->card_count && f->cards[at].rank != rank) at++;
+    if (at == FOLLOW_CARDS) return NULL;
+    if (at == f->card_count) f->cards[f->card_count++] = blank((int)rank);
+    f->cards[at].sources |= source;
+    return &f->cards[at];
 }
 
-void follow_take_cards(struct follow *f, const char *text, size_t bytes)
+/* Of many ranks those without activity come first, then those with the highest peak. */
+static int by_trouble(const void *a, const void *b)
 {
-    json_t *cards = json_loadb(text, bytes, 0, NULL), *card;
+    const struct follow_card *x = a, *y = b;
+    if (x->silent != y->silent) return x->silent ? -1 : 1;
+    if (x->memory.peak_bytes != y->memory.peak_bytes)
+        return x->memory.peak_bytes < y->memory.peak_bytes ? 1 : -1;
+    return x->rank - y->rank;
+}
+
+/* Begins, and ends, a list of some of many ranks: those that no file lists any longer are dropped. */
+static void begin_list(struct follow *f, enum source source)
+{
+    for (int i = 0; i < f->card_count; i++) f->cards[i].sources &= ~(unsigned)source;
+}
+static void end_list(struct follow *f)
+{
+    int kept = 0, count = f->card_count;
+    if (!f->rank_count) return;
+    for (int i = 0; i < count; i++) {
+        if (!f->cards[i].sources) free(f->cards[i].readings);
+        else f->cards[kept++] = f->cards[i];
+    }
+    for (int i = kept; i < count; i++) f->cards[i].readings = NULL; /* moved, or freed */
+    f->card_count = kept;
+    qsort(f->cards, (size_t)kept, sizeof *f->cards, by_trouble);
+}
+
+static void take_rank_count(struct follow *f, const json_t *summary)
+{
+    int64_t ranks = follow_whole(summary, "ranks");
+    f->rank_count = ranks > FOLLOW_CARDS && ranks < INT_MAX ? (int)ranks : 0;
+}
+
+void follow_take_cards(struct follow *f, const struct metric_line *line, const char *text)
+{
+    json_t *cards = json_loadb(text + line->cards_at, line->cards_bytes, 0, NULL), *card;
     size_t i;
+    if (line->summary_bytes) {
+        json_t *summary = json_loadb(text + line->summary_at, line->summary_bytes, 0, NULL);
+        take_rank_count(f, summary);
+        f->now_bytes = many_ranks_parse(summary, "mem_bytes");
+        f->peak_bytes = many_ranks_parse(summary, "peak_bytes");
+        json_decref(summary);
+    }
+    begin_list(f, FROM_METRICS);
     json_array_foreach(cards, i, card)
     {
-        struct follow_card *c = card_of(f, follow_whole(card, "rank"));
+        struct follow_card *c = card_of(f, follow_whole(card, "rank"), FROM_METRICS);
         if (!c) continue;
         follow_text(c->device, sizeof c->device, card, "device");
         c->memory = memory_parse(card);
@@ -53,6 +104,7 @@ void follow_take_cards(struct follow *f, const char *text, size_t bytes)
             c->age_s = 0;
         }
     }
+    end_list(f);
     json_decref(cards);
 }
 
@@ -65,7 +117,7 @@ void follow_take_readings(struct follow *f, const json_t *cards, double age)
     {
         struct telemetry_card t;
         telemetry_card(&t, object);
-        struct follow_card *c = t.rank >= 0                     ? card_of(f, t.rank)
+        struct follow_card *c = t.rank >= 0                     ? card_of(f, t.rank, FROM_READINGS)
                                 : f->other_count < FOLLOW_CARDS ? &f->others[f->other_count++]
                                                                 : NULL;
         if (!c) continue;
@@ -94,19 +146,41 @@ void follow_take_readings(struct follow *f, const json_t *cards, double age)
     }
 }
 
+static void read_hosts(struct follow *f, const json_t *summary, const json_t *hosts)
+{
+    const json_t *host;
+    size_t i;
+    take_rank_count(f, summary);
+    f->running_count = (int)follow_whole(summary, "running");
+    f->host_count = (int)follow_whole(summary, "hosts");
+    if (!(f->peak_bytes.max > 0)) f->peak_bytes = many_ranks_parse(summary, "peak_bytes");
+    f->hosts_listed = 0;
+    json_array_foreach(hosts, i, host)
+    {
+        if (f->hosts_listed == HOSTS_LISTED) break;
+        struct follow_host *h = &f->hosts[f->hosts_listed++];
+        follow_text(h->name, sizeof h->name, host, "host");
+        h->first_rank = (int)follow_whole(host, "first_rank");
+        h->ranks = (int)follow_whole(host, "ranks");
+        h->running = (int)follow_whole(host, "running");
+        h->peak_bytes = follow_whole(host, "peak_bytes");
+    }
+}
+
 /* Reads the supervisor's report about each rank on any host, and the rank that the others wait for. */
-static void read_ranks(struct follow *f, const json_t *ranks)
+static void read_ranks(struct follow *f, const json_t *ranks, const json_t *summary)
 {
     const json_t *rank;
     size_t i;
-    double most = NAN, own = NAN;
+    double most = summary ? many_ranks_parse(summary, "waiting_percent").max : NAN, own = NAN;
     f->slowest_rank = -1;
+    begin_list(f, FROM_LIVE);
     json_array_foreach(ranks, i, rank)
     {
         char state[16];
         double waiting = follow_number(rank, "waiting_percent");
         int64_t number = follow_whole(rank, "rank");
-        struct follow_card *c = card_of(f, number);
+        struct follow_card *c = card_of(f, number, FROM_LIVE);
         most = fmax(most, waiting);
         if (json_is_true(json_object_get(rank, "slowest"))) {
             f->slowest_rank = (int)number;
@@ -121,6 +195,7 @@ static void read_ranks(struct follow *f, const json_t *ranks)
         if (c->memory.peak_bytes < 0) c->memory.peak_bytes = follow_whole(rank, "peak_bytes");
         if (!c->device[0]) follow_text(c->device, sizeof c->device, rank, "device");
     }
+    end_list(f);
     f->slowest_costs = most - own;
 }
 
@@ -131,6 +206,7 @@ void follow_take_live(struct follow *f)
     if (!object) { /* the run has ended: the last known values remain */
         f->worker[0] = 0;
         f->slowest_rank = -1;
+        f->running_count = f->host_count = f->hosts_listed = 0;
         for (int i = 0; i < f->card_count; i++) {
             f->cards[i].age_s = 0;
             f->cards[i].waiting_percent = NAN;
@@ -143,7 +219,9 @@ void follow_take_live(struct follow *f)
     follow_text(f->phase, sizeof f->phase, worker, "phase");
     f->silent_s = follow_number(worker, "silent_s");
     f->io_percent = follow_number(object, "io_pressure_percent");
-    read_ranks(f, json_object_get(object, "ranks"));
+    const json_t *summary = json_object_get(object, "ranks_summary");
+    if (summary) read_hosts(f, summary, json_object_get(object, "hosts"));
+    read_ranks(f, json_object_get(object, "ranks"), summary);
     follow_take_readings(f, json_object_get(object, "cards"), (double)time(NULL) - f->live_time);
     json_decref(object);
 }
@@ -193,7 +271,7 @@ static void add_reading(struct follow *f, const json_t *line)
     {
         struct telemetry_card card;
         telemetry_card(&card, object);
-        struct follow_card *c = card_of(f, card.rank);
+        struct follow_card *c = card_of(f, card.rank, FROM_READINGS);
         if (!c) continue;
         if (!c->readings) {
             c->readings = xcalloc(FOLLOW_READINGS, sizeof *c->readings);

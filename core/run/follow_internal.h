@@ -25,8 +25,8 @@ void follow_take_log(struct follow *f, const char *text, size_t bytes);
  * rank. */
 void follow_take_readings(struct follow *f, const json_t *cards, double age);
 
-/* Stores the trainer's memory accounting of each rank: the text of "cards" in a metric line. */
-void follow_take_cards(struct follow *f, const char *text, size_t bytes);
+/* Stores the trainer's memory accounting of each rank: "cards" and "cards_summary" in the text of a line. */
+void follow_take_cards(struct follow *f, const struct metric_line *line, const char *text);
 void follow_take_live(struct follow *f);
 /* Reads lines added to cards.jsonl; in a replay, those up to its step. */
 void follow_take_telemetry(struct follow *f);

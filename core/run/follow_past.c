@@ -43,7 +43,8 @@ static void read_past_metrics(struct follow *f, double step)
     struct tail *t = &f->metrics;
     int64_t size = tail_poll(t, NULL);
     char *cards = NULL;
-    size_t bytes, cards_bytes = 0;
+    struct metric_line with_cards;
+    size_t bytes;
     if (size < 0) return;
     int64_t at = place_of(t, size, step, BEFORE);
     tail_seek(t, at, at > 0);
@@ -56,10 +57,10 @@ static void read_past_metrics(struct follow *f, double step)
         f->recent[f->recent_count++ % FOLLOW_RECENT] = l;
         if (!l.cards_bytes) continue;
         free(cards);
-        cards = strndup(line + l.cards_at, l.cards_bytes);
-        cards_bytes = l.cards_bytes;
+        cards = strndup(line, bytes);
+        with_cards = l;
     }
-    if (cards) follow_take_cards(f, cards, cards_bytes);
+    if (cards) follow_take_cards(f, &with_cards, cards);
     free(cards);
 }
 

@@ -269,6 +269,9 @@ bool metric_line_parse(struct metric_line *line, const char *text, size_t bytes)
         if (n == 5 && memcmp(name, "cards", 5) == 0 && *value == '[') {
             line->cards_at = (size_t)(value - text);
             line->cards_bytes = (size_t)(p - value);
+        } else if (n == 13 && memcmp(name, "cards_summary", 13) == 0 && *value == '{') {
+            line->summary_at = (size_t)(value - text);
+            line->summary_bytes = (size_t)(p - value);
         }
         p = skip_space(p, end);
         if (p == end) return false;

@@ -20,7 +20,8 @@ struct metric_line {
     int64_t epoch; /* -1: none */
     double loss, lr, grad_norm, images_per_s, step_ms, data_wait_ms, stream_wait_ms, offload_wait_ms;
     double scores[SCORE_COUNT];
-    size_t cards_at, cards_bytes; /* the value of "cards" (a JSON array) in the line; 0 bytes: none */
+    /* the values of "cards" (a JSON array) and "cards_summary" (an object) in the line; 0 bytes: none */
+    size_t cards_at, cards_bytes, summary_at, summary_bytes;
 };
 
 /* A line without a known value. */

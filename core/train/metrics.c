@@ -1,17 +1,11 @@
 /* Lines of metrics.jsonl: see metrics.h. */
 #include "core/train/metrics.h"
 #include "core/base/file.h"
+#include "core/run/many_ranks.h"
 #include "core/run/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* What a rank reports about its card. */
-struct card_report {
-    struct memory_use use;
-    char name[128];
-    double images_per_s; /* of its own images */
-};
 
 static json_t *card_json(const struct card_report *report, int rank)
 {
@@ -25,6 +19,34 @@ static json_t *card_json(const struct card_report *report, int rank)
     return card;
 }
 
+json_t *metrics_cards_json(const struct card_report *reports, int size)
+{
+    static const struct {
+        const char *key;
+        int worst; /* 1: the largest values are listed, -1: the smallest ones */
+    } measures[] = {{"mem_bytes", 1}, {"peak_bytes", 1}, {"images_per_s", -1}};
+    json_t *fields = json_object(), *list = json_array(), *summary = json_pack("{s:i}", "ranks", size);
+    bool *listed = xcalloc((size_t)size, sizeof *listed);
+    double *values = xcalloc((size_t)size, sizeof *values);
+    many_ranks_begin(listed, size);
+    for (int m = 0; m < 3 && size > RANKS_LISTED; m++) {
+        for (int r = 0; r < size; r++)
+            values[r] = m == 0   ? (double)reports[r].use.current_total_bytes
+                        : m == 1 ? (double)reports[r].use.peak_total_bytes
+                                 : reports[r].images_per_s;
+        many_ranks_mark(listed, values, size, measures[m].worst);
+        json_object_set_new(summary, measures[m].key, many_ranks_range(values, size));
+    }
+    for (int r = 0; r < size; r++)
+        if (listed[r]) json_array_append_new(list, card_json(&reports[r], r));
+    json_object_set_new(fields, "cards", list);
+    if (size > RANKS_LISTED) json_object_set(fields, "cards_summary", summary);
+    json_decref(summary);
+    free(listed);
+    free(values);
+    return fields;
+}
+
 int metrics_cards(struct trainer *t, struct train_progress *p, json_t **cards, struct error *err)
 {
     struct comm *ranks = &t->ranks;
@@ -33,12 +55,10 @@ int metrics_cards(struct trainer *t, struct train_progress *p, json_t **cards, s
     reports[ranks->rank].images_per_s = p->images_per_s * (double)t->batch / (double)t->images;
     memcpy(reports[ranks->rank].name, t->device->name, sizeof reports->name);
     int code = comm_gather_each(ranks, reports, sizeof *reports, err);
-    *cards = code ? NULL : json_array();
+    *cards = code ? NULL : metrics_cards_json(reports, ranks->size);
     p->peak_rank = 0;
-    for (int r = 0; r < ranks->size && *cards; r++) {
-        json_array_append_new(*cards, card_json(&reports[r], r));
+    for (int r = 0; r < ranks->size && *cards; r++)
         if (reports[r].use.peak_total_bytes > reports[p->peak_rank].use.peak_total_bytes) p->peak_rank = r;
-    }
     p->peak = reports[p->peak_rank].use;
     free(reports);
     return code;
@@ -61,6 +81,7 @@ int metrics_write(struct run *run, const struct train_progress *p, json_t *cards
     if (p->offload_wait_ms >= 0) json_object_set_new(line, "offload_wait_ms", json_real(p->offload_wait_ms));
     if (p->stream_wait_ms >= 0) json_object_set_new(line, "stream_wait_ms", json_real(p->stream_wait_ms));
     if (p->wide_groups) json_object_set_new(line, "wide_groups", json_integer((json_int_t)p->wide_groups));
-    if (cards) json_object_set_new(line, "cards", cards);
+    json_object_update(line, cards);
+    json_decref(cards);
     return run_metric(run, line, err);
 }

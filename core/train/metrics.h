@@ -6,8 +6,19 @@
 
 #include <jansson.h>
 
-/* Gathers one JSON object per rank: memory of its card, images per second (collective call). Sets p->peak and
- * p->peak_rank. *cards: NULL on an error. */
+/* What a rank reports about its card. */
+struct card_report {
+    struct memory_use use;
+    char name[128];
+    double images_per_s; /* of its own images */
+};
+
+/* Returns {"cards"}: one object per rank. With more than RANKS_LISTED ranks (core/run/many_ranks.h) it lists
+ * some of them, and "cards_summary" has the range of each measure over all. */
+json_t *metrics_cards_json(const struct card_report *reports, int size);
+
+/* Gathers the memory of each rank's card and its images per second (collective call) as fields of a line:
+ * "cards", and with many ranks "cards_summary". Sets p->peak and p->peak_rank. *cards: NULL on an error. */
 int metrics_cards(struct trainer *trainer, struct train_progress *p, json_t **cards, struct error *err);
 
 /* Appends the line of a step. Takes ownership of cards; NULL: none in this line. */

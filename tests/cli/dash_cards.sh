@@ -85,6 +85,24 @@ for ranks in 2 4 8; do
     done
 done
 
+# a thousand ranks: the worst of them, a summary of all, and the hosts
+run=$dir/runs/ranks1000 now=$(date +%s)
+dash_run "$run" 1 300
+rm "$run/cards.jsonl"
+range='{"min":16e9,"median":16.2e9,"max":17e9,"min_rank":1,"max_rank":640}'
+sed -i 's/"cards":\[\(.*\)\]}$/"cards":[\1,{"rank":640,"mem_bytes":17000000000,"peak_bytes":17000000000}],"cards_summary":{"ranks":1000,"peak_bytes":'"$range"'}}/' "$run/metrics.jsonl"
+printf '{"state":"training","step":300,"total_steps":900,"epoch":1,"pid":1,"host":"elsewhere","time":%d,"exit_code":null}\n' "$now" >"$run/state.json"
+printf '{"time":%d,"worker":{"pid":1,"state":"running","phase":"step","silent_s":0,"step":300},"cards":[],"ranks":[{"rank":777,"host":"node97","state":"silent","waiting_percent":40}],"ranks_summary":{"ranks":1000,"running":999,"hosts":125,"waiting_percent":%s,"peak_bytes":%s},"hosts":[{"host":"node97","first_rank":776,"ranks":8,"running":7,"peak_bytes":16000000000},{"host":"node3","first_rank":24,"ranks":8,"running":8,"peak_bytes":16000000000}]}\n' "$now" "$range" "$range" >"$run/live.json"
+start 132 43 attach ranks1000
+await '^777? '
+await '^640  *[W·]'
+await '^all 1000 on 125 hosts, 1 .*14.9G .*15.8G (rank 640)'
+keys 3
+await '^node97  *8  *7  *776 '
+await '^node3  *8  *8  *24 '
+keys q
+stop
+
 # a run that trains, next to others that grow: by 2 GB in a minute, and 25 GB are left
 run=$dir/runs/grows
 cp -R "$dir/runs/run1" "$run"
