@@ -499,6 +499,11 @@ int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_
                      struct meopt_error *err);
 int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_t bytes,
                      struct meopt_error *err);
+/* Passes the same record to `write` in order, in parts: an offloaded state, or one on a card, is never in
+ * host memory as a whole. write returns 0, or nonzero to stop: MEOPT_IO. */
+int meopt_state_write(const struct meopt *opt, size_t tensor,
+                      int (*write)(void *context, const void *data, size_t bytes), void *context,
+                      struct meopt_error *err);
 /* Returns the version of a record; loading converts versions below the current one.
  * 4: current. 3: an 8-bit first moment without a second has one scale per group. 2: joint 16-bit codes of
  * both moments have a different quantizer. 1: separate codes for m and v. 0: not a record. */

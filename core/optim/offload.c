@@ -271,6 +271,26 @@ int offload_read(const struct meopt *opt, const struct tensor *t, uint8_t *state
     return status;
 }
 
+int offload_each(const struct meopt *opt, const struct tensor *t,
+                 void (*use)(void *context, int64_t group, int64_t groups, const uint8_t *const arrays[4]),
+                 void *context, struct meopt_error *err)
+{
+    struct offload *o = opt->offload;
+    size_t tensor = (size_t)(t - opt->tensors);
+    int status = ring_empty(opt, err);
+    for (int i = o->first[tensor]; i < o->first[tensor + 1] && !status; i++) {
+        const struct piece *p = &o->pieces[i];
+        struct layout l = piece_layout(t, p->groups);
+        struct arrays part = arrays_of(&l);
+        if ((status = piece_move(opt, i, false, err)) != 0) break;
+        const uint8_t *host = o->stages[o->stage_count].host;
+        use(context, p->group, p->groups,
+            (const uint8_t *const[]){host + part.at[0], host + part.at[1], host + part.at[2],
+                                     host + part.at[3]});
+    }
+    return status;
+}
+
 int offload_write(const struct meopt *opt, const struct tensor *t, const uint8_t *state,
                   const uint8_t *correction, struct meopt_error *err)
 {

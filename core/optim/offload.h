@@ -32,6 +32,11 @@ int offload_sweep(struct meopt *opt, const size_t *tensors, const struct optim_s
  * layout. NULL: skip those. Between steps only. */
 int offload_read(const struct meopt *opt, const struct tensor *t, uint8_t *state, uint8_t *correction,
                  struct meopt_error *err);
+/* Calls `use` for each piece of an offloaded tensor, in order: its groups, and the arrays m, v, scales and
+ * average of their state, which are valid until it returns. Between steps only. */
+int offload_each(const struct meopt *opt, const struct tensor *t,
+                 void (*use)(void *context, int64_t group, int64_t groups, const uint8_t *const arrays[4]),
+                 void *context, struct meopt_error *err);
 int offload_write(const struct meopt *opt, const struct tensor *t, const uint8_t *state,
                   const uint8_t *correction, struct meopt_error *err);
 

@@ -4,6 +4,7 @@
  * are stored as in memory: little-endian, padded to whole groups of 64. Records are untrusted input: every
  * field and every value is checked before the tensor changes. */
 #include "core/base/file.h"
+#include "core/optim/offload.h"
 #include "core/optim/state.h"
 
 #include <math.h>
@@ -51,35 +52,122 @@ size_t meopt_state_bytes(const struct meopt *opt, size_t tensor)
     return record_bytes(&r);
 }
 
+/* Receives a sequence of bytes, with their checksum so far. */
+struct sink {
+    int (*write)(void *context, const void *data, size_t bytes);
+    void *context;
+    uint32_t crc;
+    int failed;
+};
+static void put(struct sink *sink, const void *data, size_t bytes)
+{
+    if (sink->failed || !bytes) return;
+    sink->crc = crc32c(sink->crc, data, bytes);
+    sink->failed = sink->write(sink->context, data, bytes);
+}
+
+/* A pass over the pieces of an offloaded state: writes one of its arrays, and collects its scales, which are
+ * a small part, to spare a pass. */
+struct array_pass {
+    struct sink *sink;
+    const size_t *each; /* bytes of a group */
+    int array;
+    char *scales; /* NULL: they are not collected */
+};
+static void put_piece(void *context, int64_t group, int64_t groups,
+                      const uint8_t *const arrays[RECORD_ARRAYS])
+{
+    const struct array_pass *pass = context;
+    size_t scales = pass->each[SCALES];
+    if (pass->scales) memcpy(pass->scales + (size_t)group * scales, arrays[SCALES], (size_t)groups * scales);
+    put(pass->sink, arrays[pass->array], (size_t)groups * pass->each[pass->array]);
+}
+
+static int write_offloaded(const struct meopt *opt, const struct tensor *t, const size_t each[RECORD_ARRAYS],
+                           struct sink *sink, struct meopt_error *err)
+{
+    char *scales = malloc(t->layout.scale_bytes + 1);
+    int status =
+        scales ? MEOPT_OK : optim_fail(err, MEOPT_NO_MEMORY, "no memory for scales of %.100s", t->name);
+    for (int i = 0; i < RECORD_ARRAYS && !status && !sink->failed; i++) {
+        struct array_pass pass = {sink, each, i, i == 0 ? scales : NULL};
+        if (i == SCALES) put(sink, scales, t->layout.scale_bytes);
+        else if (each[i]) status = offload_each(opt, t, put_piece, &pass, err);
+    }
+    free(scales);
+    return status;
+}
+
+/* The arrays of a state in the device's memory. */
+static int write_resident(const struct meopt *opt, const struct tensor *t, const size_t each[RECORD_ARRAYS],
+                          struct sink *sink, struct meopt_error *err)
+{
+    enum { PART_BYTES = 1 << 20 };
+    const struct layout *l = &t->layout;
+    const size_t begin[RECORD_ARRAYS] = {0, l->v_at, l->scales_at, l->average_at};
+    bool host = opt->device->host_memory;
+    char *part = host ? NULL : malloc(PART_BYTES);
+    int status =
+        host || part ? MEOPT_OK : optim_fail(err, MEOPT_NO_MEMORY, "no memory for a part of %.100s", t->name);
+    for (int i = 0; i < RECORD_ARRAYS && !status; i++) {
+        size_t bytes = (size_t)l->groups * each[i], most = host ? bytes : PART_BYTES;
+        for (size_t at = 0; at < bytes && !status && !sink->failed; at += most) {
+            size_t some = bytes - at < most ? bytes - at : most;
+            const uint8_t *from = t->state + begin[i] + at;
+            if (!host) {
+                opt->device->download(opt->device, part, from, some);
+                status = optim_device_status(opt, err);
+            }
+            if (!status) put(sink, host ? (const void *)from : part, some);
+        }
+    }
+    free(part);
+    return status;
+}
+
+int meopt_state_write(const struct meopt *opt, size_t tensor,
+                      int (*write)(void *context, const void *data, size_t bytes), void *context,
+                      struct meopt_error *err)
+{
+    OPTIM_ENTER(opt);
+    if (!opt || tensor >= opt->count || !write || opt->options.dry)
+        return optim_fail(err, MEOPT_BAD_ARGUMENT,
+                          "no optimizer, a dry one, no tensor %zu in it, or no function", tensor);
+    const struct tensor *t = &opt->tensors[tensor];
+    struct record r = record_of(opt, t);
+    struct sink sink = {write, context, 0, 0};
+    size_t each[RECORD_ARRAYS];
+    record_group_bytes(&r, each);
+    put(&sink, &r, sizeof r);
+    int status = MEOPT_OK;
+    if (each[0])
+        status = t->offloaded ? write_offloaded(opt, t, each, &sink, err)
+                              : write_resident(opt, t, each, &sink, err);
+    uint32_t crc = sink.crc;
+    if (!status) put(&sink, &crc, sizeof crc);
+    return !status && sink.failed ? optim_fail(err, MEOPT_IO, "writing the state of %.100s failed", t->name)
+                                  : status;
+}
+
+static int append(void *context, const void *data, size_t bytes)
+{
+    char **at = context;
+    memcpy(*at, data, bytes);
+    *at += bytes;
+    return 0;
+}
+
 int meopt_state_save(const struct meopt *opt, size_t tensor, void *record, size_t bytes,
                      struct meopt_error *err)
 {
-    OPTIM_ENTER(opt);
     if (!opt || tensor >= opt->count || !record)
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, no tensor %zu in it, or no buffer", tensor);
-    const struct tensor *t = &opt->tensors[tensor];
-    struct record r = record_of(opt, t);
-    if (opt->options.dry || bytes != record_bytes(&r))
+    struct record r = record_of(opt, &opt->tensors[tensor]);
+    if (bytes != record_bytes(&r))
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %.100s: its record has %zu bytes, the buffer %zu",
-                          t->name, record_bytes(&r), bytes);
+                          opt->tensors[tensor].name, record_bytes(&r), bytes);
     char *at = record;
-    memcpy(at, &r, sizeof r);
-    at += sizeof r;
-    struct tensor host;
-    int status = tensor_hold(opt, t, PART_STATE, &host, err);
-    if (status) return status;
-    if (host.state) {
-        memcpy(at, host.state, r.m_bytes);
-        memcpy(at + r.m_bytes, host.state + t->layout.v_at, r.v_bytes);
-        memcpy(at + r.m_bytes + r.v_bytes, host.state + t->layout.scales_at, r.scale_bytes);
-        memcpy(at + r.m_bytes + r.v_bytes + r.scale_bytes, host.state + t->layout.average_at,
-               record_average_bytes(&r));
-    }
-    tensor_release(opt, t, &host, false, NULL);
-    at += r.m_bytes + r.v_bytes + r.scale_bytes + record_average_bytes(&r);
-    uint32_t crc = crc32c(0, record, (size_t)(at - (char *)record));
-    memcpy(at, &crc, 4);
-    return MEOPT_OK;
+    return meopt_state_write(opt, tensor, append, &at, err);
 }
 
 int meopt_state_version(const void *record, size_t bytes)
@@ -266,20 +354,14 @@ int meopt_state_load(struct meopt *opt, size_t tensor, const void *record, size_
 
 /* ---- All tensors: meopt_save, meopt_load ------------------------------------------------------------- */
 
-struct sink {
-    int (*write)(void *context, const void *data, size_t bytes);
-    void *context;
-    uint32_t crc;
-    int failed;
-};
-static void put(struct sink *sink, const void *data, size_t bytes)
-{
-    if (sink->failed || !bytes) return;
-    sink->crc = crc32c(sink->crc, data, bytes);
-    sink->failed = sink->write(sink->context, data, bytes);
-}
-
 static size_t weight_bytes(int format, int64_t count) { return (size_t)count * optim_weight_bytes(format); }
+
+static int put_on(void *context, const void *data, size_t bytes)
+{
+    struct sink *sink = context;
+    put(sink, data, bytes);
+    return sink->failed;
+}
 
 int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *data, size_t bytes),
                void *context, struct meopt_error *err)
@@ -297,23 +379,17 @@ int meopt_save(const struct meopt *opt, int (*write)(void *context, const void *
         struct stream_tensor head = {
             (uint32_t)strlen(t->name), l->weights, weight_bytes(l->weights, l->count),
             (size_t)l->groups * optim_residual_bytes(l->weights), meopt_state_bytes(opt, i)};
-        void *record = malloc(head.record_bytes);
-        if (!record) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for the state of %.100s", t->name);
-        int status = meopt_state_save(opt, i, record, head.record_bytes, err);
         struct tensor host;
-        if (!status) status = tensor_hold(opt, t, PART_WEIGHTS, &host, err);
-        if (status) {
-            free(record);
-            return status;
-        }
+        int status = tensor_hold(opt, t, PART_WEIGHTS, &host, err);
+        if (status) return status;
         sink.crc = 0;
         put(&sink, &head, sizeof head);
         put(&sink, t->name, head.name_bytes);
         put(&sink, host.weights, head.weight_bytes);
         put(&sink, host.correction, head.residual_bytes);
         tensor_release(opt, t, &host, false, NULL);
-        put(&sink, record, head.record_bytes);
-        free(record);
+        status = meopt_state_write(opt, i, put_on, &sink, err);
+        if (status && !sink.failed) return status;
         uint32_t crc = sink.crc;
         put(&sink, &crc, 4);
     }

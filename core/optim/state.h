@@ -75,7 +75,7 @@ static inline int64_t record_count(const struct record *r, int64_t groups)
     return groups * OPTIM_GROUP - (padding ? padding - 1 : 0);
 }
 /* Computes the bytes of a group in the record's arrays, for checked formats. */
-enum { RECORD_ARRAYS = 4 };
+enum { RECORD_ARRAYS = 4, SCALES = 2 };
 static inline void record_group_bytes(const struct record *r, size_t each[RECORD_ARRAYS])
 {
     each[3] = r->flags & RECORD_AVERAGE ? optim_state_bytes(STATE_BF16) : 0;

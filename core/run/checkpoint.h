@@ -35,10 +35,12 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* A record of `bytes`. `fill` is called when the record is written. */
+typedef int checkpoint_put(void *file, const void *data, size_t bytes, struct error *err);
+/* A record of `bytes`. When it is written, `write` passes them to `put` in order, in parts, until `put`
+ * returns an error. */
 struct checkpoint_record {
     size_t bytes;
-    int (*fill)(void *context, int64_t index, void *dst, size_t bytes, struct error *err);
+    int (*write)(void *context, int64_t index, checkpoint_put *put, void *file, struct error *err);
     void *context;
 };
 

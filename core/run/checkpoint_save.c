@@ -16,26 +16,38 @@
 
 enum { KEPT_READ = 4 }; /* kept checkpoints that are verified by content; older ones by size */
 
+/* The file of records. */
+struct record_file {
+    const char *path;
+    int fd;
+    uint64_t left; /* bytes that the record still lacks */
+};
+
+static int put_part(void *file, const void *data, size_t bytes, struct error *err)
+{
+    struct record_file *f = file;
+    if (bytes > f->left)
+        return error_set(err, EXIT_FAILED, NULL, "a record of optimizer state is longer than its size");
+    f->left -= bytes;
+    return file_write_all(f->fd, data, bytes, f->path, err);
+}
+
 static int write_records(const struct checkpoint_record *records, int64_t count, const char *path,
                          struct error *err)
 {
     /* O_EXCL: another process may still write it, for example one left from before a restart */
-    int code = 0, fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0) code = error_errno(err, EXIT_FAILED, NULL, "cannot create %s", path);
+    struct record_file f = {path, open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666), 0};
+    int code = f.fd < 0 ? error_errno(err, EXIT_FAILED, NULL, "cannot create %s", path) : 0;
     for (int64_t i = 0; i < count && !code; i++) {
         const struct checkpoint_record *r = &records[i];
-        uint64_t header = r->bytes;
-        void *record = malloc(r->bytes ? r->bytes : 1);
-        if (!record)
-            code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for %zu bytes of optimizer state",
-                             r->bytes);
-        if (!code) code = r->fill(r->context, i, record, r->bytes, err);
-        if (!code) code = file_write_all(fd, &header, sizeof header, path, err);
-        if (!code) code = file_write_all(fd, record, r->bytes, path, err);
-        free(record);
+        uint64_t header = f.left = r->bytes;
+        code = file_write_all(f.fd, &header, sizeof header, path, err);
+        if (!code) code = r->write(r->context, i, put_part, &f, err);
+        if (!code && f.left)
+            code = error_set(err, EXIT_FAILED, NULL, "a record of optimizer state is shorter than its size");
     }
-    if (!code) code = file_sync(fd, path, err);
-    if (fd >= 0) close(fd);
+    if (!code) code = file_sync(f.fd, path, err);
+    if (f.fd >= 0) close(f.fd);
     return code;
 }
 

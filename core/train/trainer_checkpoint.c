@@ -35,13 +35,27 @@ static int send_command(const struct trainer *t, enum command_kind kind, int64_t
     return dp_sharded(t) ? comm_broadcast(ranks_of(t), &command, sizeof command, 0, err) : 0;
 }
 
-static int fill_record(void *context, int64_t index, void *dst, size_t bytes, struct error *err)
+/* The file that a record is written to, and its first error. */
+struct record_sink {
+    checkpoint_put *put;
+    void *file;
+    int code;
+    struct error *err;
+};
+
+static int put_record_part(void *context, const void *data, size_t bytes)
+{
+    struct record_sink *s = context;
+    return s->code = s->put(s->file, data, bytes, s->err);
+}
+
+static int write_record(void *context, int64_t index, checkpoint_put *put, void *file, struct error *err)
 {
     const struct trainer *t = context;
+    struct record_sink sink = {put, file, 0, err};
     struct meopt_error library = {0};
-    return meopt_state_save(t->opt, (size_t)index, dst, bytes, &library)
-               ? trainer_library_error(&library, err)
-               : 0;
+    int status = meopt_state_write(t->opt, (size_t)index, put_record_part, &sink, &library);
+    return sink.code ? sink.code : status ? trainer_library_error(&library, err) : 0;
 }
 
 /* Returns this rank's states, (tensor_count), whole or its part; NULL: out of memory. */
@@ -49,7 +63,7 @@ static struct checkpoint_record *records_of(const struct trainer *t)
 {
     struct checkpoint_record *records = calloc((size_t)t->tensor_count + 1, sizeof *records);
     for (int i = 0; i < t->tensor_count && records; i++)
-        records[i] = (struct checkpoint_record){meopt_state_bytes(t->opt, (size_t)i), fill_record,
+        records[i] = (struct checkpoint_record){meopt_state_bytes(t->opt, (size_t)i), write_record,
                                                 (void *)(uintptr_t)t};
     return records;
 }
@@ -300,13 +314,16 @@ int trainer_save(const struct trainer *t, const char *directory, int64_t step, i
 
 size_t trainer_save_bytes(const struct trainer *t)
 {
-    enum { FILES = 16 << 20 }; /* file buffers, manifest, growth of the heap */
+    enum {
+        FILES = 16 << 20, /* file buffers, manifest, growth of the heap */
+        SCALES = 16       /* those of an offloaded state are held, a smaller part of its record */
+    };
     size_t staging = (size_t)staged_values(t) * sizeof(float), record = 0;
     for (int i = 0; i < t->tensor_count; i++) {
         size_t bytes = meopt_state_bytes(t->opt, (size_t)i);
         if (bytes > record) record = bytes;
     }
-    return staging + 2 * record + FILES; /* 2: offloaded states are read first */
+    return staging + record / SCALES + FILES; /* records are written in parts */
 }
 
 int save_reserve(struct save_reservation *r, size_t bytes, struct error *err)

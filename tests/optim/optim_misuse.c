@@ -172,6 +172,7 @@ static void bad_calls_are_refused_with_a_sentence(void **state)
     REFUSED(meopt_step(opt, 2, 1e-3, 1, NULL, NULL, &err));
     REFUSED(meopt_save(opt, NULL, NULL, &err));
     REFUSED(meopt_state_save(opt, 0, x, 10, &err));
+    REFUSED(meopt_state_write(opt, 0, NULL, x, &err));
     assert_int_equal(meopt_state_load(opt, 0, x, 10, NULL), MEOPT_BAD_STATE);
     assert_int_equal(meopt_state_bytes(none, 0), 0);
     assert_int_equal(meopt_find(opt, "nothing"), -1);

@@ -180,6 +180,55 @@ static void any_fraction_ring_and_engine_has_the_resident_bits(void **state)
     }
 }
 
+struct parts {
+    struct saved all;
+    size_t largest;
+};
+static int save_part(void *context, const void *data, size_t bytes)
+{
+    struct parts *p = context;
+    if (bytes > p->largest) p->largest = bytes;
+    return save(&p->all, data, bytes);
+}
+
+static int refuse_part(void *context, const void *data, size_t bytes)
+{
+    (void)data, (void)bytes;
+    return --*(int *)context == 0;
+}
+
+/* meopt_state_write passes the record of meopt_state_save in parts that are smaller than a large state. */
+static void records_are_written_in_parts(void **state)
+{
+    (void)state;
+    static const char *const presets[] = {"fp32", "balanced", "minimal"};
+    for (size_t p = 0; p < sizeof presets / sizeof *presets; p++) {
+        struct meopt_options o = offloaded(options_of(MEOPT_APADAMW, presets[p]), 1, 0);
+        o.average_decay = 0.9;
+        struct meopt *opt = create(&o, TENSORS);
+        struct meopt_error err = {0};
+        step(opt, o.device != NULL, 1, TOGETHER);
+        for (size_t i = 0; i < TENSORS; i++) {
+            struct parts parts = {0};
+            size_t bytes = meopt_state_bytes(opt, i);
+            void *record = malloc(bytes);
+            assert_int_equal(meopt_state_write(opt, i, save_part, &parts, &err), 0);
+            assert_int_equal(meopt_state_save(opt, i, record, bytes, &err), 0);
+            assert_int_equal(parts.all.bytes, bytes);
+            assert_memory_equal(parts.all.data, record, bytes);
+            assert_true(parts.largest <= 1 << 20);
+            for (int calls = 1; calls <= 3; calls++) {
+                int left = calls;
+                assert_int_equal(meopt_state_write(opt, i, refuse_part, &left, &err), MEOPT_IO);
+                assert_int_equal(left, 0);
+            }
+            free(record);
+            free(parts.all.data);
+        }
+        meopt_destroy(opt);
+    }
+}
+
 /* #1070 of another system: of a file of that size the last 512,448 bytes were lost. */
 static void a_state_of_28824000_bytes_keeps_its_tail(void **state)
 {
@@ -365,6 +414,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_rule_and_preset_has_the_resident_bits),
         cmocka_unit_test(any_fraction_ring_and_engine_has_the_resident_bits),
+        cmocka_unit_test(records_are_written_in_parts),
         cmocka_unit_test(a_state_of_28824000_bytes_keeps_its_tail),
         cmocka_unit_test(moments_go_in_and_out_and_weights_are_synced),
         cmocka_unit_test(a_bad_gradient_moves_nothing),
@@ -372,6 +422,7 @@ int main(void)
         cmocka_unit_test(what_cannot_be_is_refused),
     };
     const struct CMUnitTest card_tests[] = {
+        cmocka_unit_test(records_are_written_in_parts),
         cmocka_unit_test(every_rule_and_preset_has_the_resident_bits),
         cmocka_unit_test(a_card_s_memory_holds_the_ring_and_the_host_the_states),
     };

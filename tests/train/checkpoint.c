@@ -52,6 +52,9 @@ static void a_save_that_fails_leaves_what_was_there(void **state)
     refused_record = 2;
     assert_int_equal(save(2, 1, 2, &err), EXIT_HOST_MEMORY);
     assert_string_equal(err.what, "record refused");
+    refused_record = -1;
+    for (record_more = -1; record_more <= 1; record_more += 2)
+        assert_int_equal(save(2, 1, 2, &err), EXIT_FAILED);
     char *partial = xasprintf("%s/ckpt/step-00000002.partial", directory);
     assert_int_not_equal(access(partial, F_OK), 0);
     free(partial);

@@ -24,6 +24,7 @@ static char directory[64];
 static float values[2][VALUES];
 static const size_t record_bytes[RECORDS] = {5, 0, 70000};
 static int64_t refused_record = -1;
+static int record_more;      /* bytes that a record has more than its size */
 static int writers, failing; /* how many write records, and which of them cannot */
 
 static int setup(void **state)
@@ -31,6 +32,7 @@ static int setup(void **state)
     (void)state;
     log_level = LOG_QUIET;
     refused_record = failing = -1;
+    record_more = 0;
     writers = 1;
     strcpy(directory, "/tmp/meopt-ckpt-XXXXXX");
     return mkdtemp(directory) ? 0 : -1;
@@ -42,11 +44,18 @@ static int teardown(void **state)
     return file_remove_tree(directory, NULL);
 }
 
-static int fill(void *context, int64_t index, void *dst, size_t bytes, struct error *err)
+static int fill(void *context, int64_t index, checkpoint_put *put, void *file, struct error *err)
 {
+    char part[1000];
+    int code = 0;
     if (index == refused_record) return error_set(err, EXIT_HOST_MEMORY, NULL, "record refused");
-    memset(dst, *(const int *)context + (int)index, bytes);
-    return 0;
+    memset(part, *(const int *)context + (int)index, sizeof part);
+    for (size_t left = record_bytes[index] + (size_t)record_more; left && !code;) {
+        size_t some = left < sizeof part ? left : sizeof part;
+        code = put(file, part, some, err);
+        left -= some;
+    }
+    return code;
 }
 
 /* What each of several writers holds of a record: all of it, its own number in front. */
@@ -54,11 +63,12 @@ struct part {
     int number, seed;
 };
 
-static int fill_part(void *context, int64_t index, void *dst, size_t bytes, struct error *err)
+static int fill_part(void *context, int64_t index, checkpoint_put *put, void *file, struct error *err)
 {
     const struct part *part = context;
-    *(char *)dst = (char)part->number;
-    return fill((void *)(uintptr_t)&part->seed, index, (char *)dst + 1, bytes - 1, err);
+    char number = (char)part->number;
+    int code = put(file, &number, 1, err);
+    return code ? code : fill((void *)(uintptr_t)&part->seed, index, put, file, err);
 }
 
 struct others {
