@@ -64,25 +64,30 @@ static int count_neighbours(struct pass *p, const struct data_batch *host, doubl
     return code;
 }
 
-/* Computes the sums of one micro-batch, over its runs of images that could be decoded. */
+/* Computes the sums of one micro-batch, over its runs of images that could be decoded, or all its tokens. */
 static int evaluate_batch(struct pass *p, const struct data_batch *host, struct error *err)
 {
     struct trainer *t = p->t;
     struct device *dev = t->device;
     size_t bytes = (size_t)objective_sums(t->objective) * sizeof(double);
-    struct batch in = {.input = host->images, .count = host->count, .labels = host->labels};
+    bool tokens = t->objective->tokens;
+    struct batch in = {.input = tokens ? (const void *)host->tokens : host->images,
+                       .count = host->count,
+                       .labels = host->labels,
+                       .begins = host->begins,
+                       .ends = host->ends};
     dev->upload(dev, t->input, in.input, trainer_input_bytes(t, in.count));
     if (t->labels) step_set_labels(t, &in);
     struct batch batch = step_batch(t, 0, in.count);
+    dev->ops->fill(dev, t->sums, 0, bytes);
     int code = 0;
     if (t->teacher)
         code = tower_forward_bound(t->teacher, &(struct batch){.input = t->input, .count = host->count}, err);
     if (!code) code = tower_forward_bound(t->student, &batch, err);
     if (code) return code;
-    dev->ops->fill(dev, t->sums, 0, bytes);
     for (int64_t first = 0, end; first < host->count; first = end + 1) {
-        for (end = first; end < host->count && host->ids[end] >= 0;) end++;
-        p->sums[UNITS] += (double)(end - first);
+        for (end = first; end < host->count && (tokens || host->ids[end] >= 0);) end++;
+        p->sums[UNITS] += (double)(tokens ? t->objective->units(t, &in) : end - first);
         if (end > first)
             t->objective->evaluate(t, &batch, t->teacher ? t->teacher->out : NULL, first, end - first,
                                    t->sums);
@@ -90,29 +95,6 @@ static int evaluate_batch(struct pass *p, const struct data_batch *host, struct 
     dev->download(dev, p->sums + LOSS, t->sums, bytes);
     if (t->knn) return count_neighbours(p, host, p->sums + p->width - KNN_SUMS, err);
     if (p->classes) count_classes(t, host, p->classes);
-    return device_check(dev, err);
-}
-
-/* Computes the sums of one micro-batch of tokens. */
-static int evaluate_tokens(struct pass *p, const struct data_batch *host, struct error *err)
-{
-    struct trainer *t = p->t;
-    struct device *dev = t->device;
-    size_t bytes = (size_t)objective_sums(t->objective) * sizeof(double);
-    struct batch in = {.input = host->tokens,
-                       .count = host->count,
-                       .labels = host->labels,
-                       .begins = host->begins,
-                       .ends = host->ends};
-    dev->upload(dev, t->input, in.input, trainer_input_bytes(t, in.count));
-    step_set_labels(t, &in);
-    struct batch batch = step_batch(t, 0, in.count);
-    dev->ops->fill(dev, t->sums, 0, bytes);
-    int code = tower_forward_bound(t->student, &batch, err);
-    if (code) return code;
-    t->objective->evaluate(t, &batch, NULL, 0, in.count, t->sums);
-    p->sums[UNITS] = (double)t->objective->units(t, &in);
-    dev->download(dev, p->sums + LOSS, t->sums, bytes);
     return device_check(dev, err);
 }
 
@@ -229,7 +211,7 @@ int trainer_evaluate(struct trainer *t, const struct validation_data *data, stru
     struct pass p = {
         .t = t, .classes = classes, .sums = sums + width * rounds * t->ranks.rank, .width = width};
     if (t->knn) p.rows = xmalloc((size_t)(t->micro * t->knn->width) * sizeof *p.rows);
-    code = each_round(&p, data->val, t->objective->tokens ? evaluate_tokens : evaluate_batch, NULL, &own);
+    code = each_round(&p, data->val, evaluate_batch, NULL, &own);
     code = comm_agree(&t->ranks, code, &own, "cannot evaluate", err);
     if (!code && p.stop) code = EXIT_STOPPED;
     if (!code) code = comm_gather_each(&t->ranks, sums, (size_t)(width * rounds) * sizeof *sums, err);

@@ -71,7 +71,7 @@ void step_set_labels(struct trainer *t, const struct batch *host)
     const void *second = tokens ? host->begins : host->labels2,
                *third = tokens ? host->ends : (void *)host->share;
     dev->upload(dev, t->labels, host->labels, bytes);
-    if (tokens) {
+    if (tokens && t->step) { /* only backward reads it */
         token_order(host->input, count, t->host_order, t->host_order + t->micro * t->labels_each);
         dev->upload(dev, labels_at(t, ORDER), t->host_order, bytes);
     }

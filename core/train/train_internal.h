@@ -71,7 +71,7 @@ int step_prepare(struct trainer *t, int64_t index, int64_t count, const struct b
 /* Prefetches the next micro-batch, of this step or the next, while the card computes. An input that is not
  * loaded yet is not waited for: step_prepare uploads it later. */
 void step_prefetch(struct trainer *t, int64_t index, int64_t done, const struct batch_source *source);
-/* Uploads the labels of a micro-batch, with the limits and the order of tokens. */
+/* Uploads the labels of a micro-batch, with the limits of tokens, and in a step their order. */
 void step_set_labels(struct trainer *t, const struct batch *host);
 /* Returns the student's micro-batch of `count` images in device memory, the index-th of this rank's step, of
  * the last step_prepare. */

@@ -25,3 +25,12 @@ same() {                                                     # A B: weights and 
     for run in "$1" "$2"; do sed 's/,"images_per_s".*//' "$run/metrics.jsonl" >"$run.metrics"; done
     cmp "$1.metrics" "$2.metrics" || fail "$2: other metrics than $1"
 }
+same_on_ranks() { # trains `one`, and the same on two and three ranks and sharded
+    train one 0
+    for ranks in 2 3; do
+        train "ranks$ranks" 0 --workers "$ranks"
+        same one "ranks$ranks"
+    done
+    train sharded 0 --workers 2 dist.shard=parameters
+    same one sharded
+}

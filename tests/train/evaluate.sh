@@ -13,13 +13,7 @@ train: {objective: classify, global_batch: 12, micro_batch: 4, batch_size: 12, e
 optim: {lr: 2.0e-2, warmup_steps: 2, head_lr_scale: 1}
 device: {type: cpu}
 END
-train one 0
-for ranks in 2 3; do
-    train "ranks$ranks" 0 --workers "$ranks"
-    same one "ranks$ranks"
-done
-train sharded 0 --workers 2 dist.shard=parameters
-same one sharded
+same_on_ranks
 train without 0 train.eval_every=0
 cmp one/ckpt/step-00000012/model.safetensors without/ckpt/step-00000012/model.safetensors || fail "evaluation changes the weights"
 cmp one/ckpt/step-00000012/optimizer.bin without/ckpt/step-00000012/optimizer.bin || fail "evaluation changes the states"

@@ -31,13 +31,7 @@ train: {eval: knn, global_batch: 60, micro_batch: 20, batch_size: 60, epochs: 2,
 optim: {lr: 6.0e-3, warmup_steps: 4}
 device: {type: cpu}
 END
-train one 0
-for ranks in 2 3; do
-    train "ranks$ranks" 0 --workers "$ranks"
-    same one "ranks$ranks"
-done
-train sharded 0 --workers 2 dist.shard=parameters
-same one sharded
+same_on_ranks
 train small 0 train.knn_bank=50
 train small3 0 train.knn_bank=50 --workers 3
 same small small3

@@ -17,14 +17,8 @@ train: {objective: language, global_batch: 12, micro_batch: 4, batch_size: 12, s
 optim: {lr: 1.0e-2, warmup_steps: 5}
 device: {type: cpu}
 END
-train one 0
+same_on_ranks
 grep -q 'tokens/s' out || fail "no tokens/s on the screen"
-for ranks in 2 3; do
-    train "ranks$ranks" 0 --workers "$ranks"
-    same one "ranks$ranks"
-done
-train sharded 0 --workers 2 dist.shard=parameters
-same one sharded
 train alone 0 train.global_batch=0
 train streamed 0 train.global_batch=0 model.place=streamed
 same alone streamed
