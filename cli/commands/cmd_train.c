@@ -14,6 +14,7 @@
 #include "core/run/checkpoint.h"
 #include "core/run/run.h"
 #include "core/train/experiment.h"
+#include "core/train/objective.h"
 #include "core/train/preprocess.h"
 #include "core/run/status.h"
 
@@ -143,7 +144,7 @@ static int begin(const struct arguments *args, struct train_ranks *ranks, char *
     if (code) return code;
     *resume = *directory != NULL;
     code = train_dry_run(&config, err); /* before a directory is made */
-    if (!code && !*resume) {
+    if (!code && !*resume && !objective_of(&config)->tokens) {
         bool two = preprocess_two(&config);
         for (int i = 0; i <= two; i++) {
             char images[320];

@@ -425,7 +425,7 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
         c->train.precision == TRAIN_PRECISION_BF16 ? TOWER_DTYPE_BF16 : TOWER_DTYPE_FP32;
     if (config_given(c, "train.precision") && c->model_t.dtype != precision && c->model_s.dtype != precision)
         bad(context, "train.precision", false, "set model_t.dtype and model_s.dtype",
-            "train.precision has no effect: each tower has a dtype of its own");
+            "train.precision has no effect: each model has a dtype of its own");
     if (c->optim.min_lr > c->optim.lr)
         bad(context, "optim.min_lr", true, "min_lr is where the schedule ends",
             "optim.min_lr is above optim.lr");

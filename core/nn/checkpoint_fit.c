@@ -104,8 +104,8 @@ int fit_family(struct key_map *key_map, const struct model_shape *g, const struc
     names_set_heads(key_map, g);
     if (key_map->family == g->family) return 0;
     return error_set(err, EXIT_CONFIG, "correct the weight path, or model.family",
-                     "holds a tower of family %s, expected %s", family_name(key_map->family),
-                     family_name(g->family));
+                     "holds a %s of family %s, expected %s", family_noun(key_map->family),
+                     family_name(key_map->family), family_name(g->family));
 }
 
 int fit_names(const struct key_map *key_map, const struct weights *weights, struct error *err)
@@ -144,8 +144,8 @@ int fit_names(const struct key_map *key_map, const struct weights *weights, stru
     if (model)
         return error_set(err, EXIT_CONFIG, "supported: EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP",
                          "holds %s, which is not supported (tensor %s%s)", model, printable, more);
-    return error_set(err, EXIT_CONFIG, hint, "the %s tower has tensor %s%s, which meopt does not read: %s",
-                     family_name(key_map->family), printable, more,
+    return error_set(err, EXIT_CONFIG, hint, "the %s %s has tensor %s%s, which meopt does not read: %s",
+                     family_name(key_map->family), family_noun(key_map->family), printable, more,
                      meaning >= 0 ? meanings[meaning].meaning : "its purpose is not known");
 }
 
@@ -248,7 +248,7 @@ static int check_shape(const struct parameter *p, const struct values_place *pla
         name_printable(name, sizeof name, found->name);
         shape_text(expected, sizeof expected, p->ndim, wanted);
         shape_text(has, sizeof has, found->ndim, found->shape);
-        return error_set(err, EXIT_CONFIG, "check the weight path and the tower",
+        return error_set(err, EXIT_CONFIG, "check the weight path and the model shape",
                          "tensor %s is [%s], expected [%s]", name, has, expected);
     }
     return 0;
@@ -271,11 +271,10 @@ static int all_used(const struct key_map *key_map, const bool *used, bool tied, 
         const char *key = names_key(key_map, name, &block);
         if (names_use(key_map, key, block >= 0) != NAMES_READ) continue;
         if (tied && block < 0 && head && strcmp(key, head) == 0) continue;
-        return error_set(
-            err, EXIT_CONFIG, "is the file whole?",
-            "the %s tower has tensor %s, which the first block or the rest of the tower does not "
-            "go with",
-            family_name(key_map->family), name_printable(printable, sizeof printable, name));
+        return error_set(err, EXIT_CONFIG, "is the file whole?",
+                         "the %s %s has tensor %s, which does not go with the first block or the rest of it",
+                         family_name(key_map->family), family_noun(key_map->family),
+                         name_printable(printable, sizeof printable, name));
     }
     return 0;
 }

@@ -217,6 +217,7 @@ const char *family_name(enum family family)
     static const char *const names[] = {"unknown", FAMILIES(NAME, ) LANGUAGE_FAMILIES(NAME, )};
     return names[family];
 }
+const char *family_noun(enum family family) { return rows[family].language ? "model" : "tower"; }
 const char *family_prefix(enum family family) { return rows[family].prefix; }
 bool family_stores_positions(enum family family) { return rows[family].pos_matrix; }
 float family_norm_eps(enum family family) { return rows[family].norm_eps; }

@@ -100,7 +100,7 @@ int model_shape_check(struct model_shape *g, int64_t head_dim, struct error *err
 {
     const struct family_row *row = family_row(g->family);
     if (!g->family)
-        return error_set(err, EXIT_CONFIG, "set model.family, or an arch", "the tower's family is not known");
+        return error_set(err, EXIT_CONFIG, "set model.family, or an arch", "the model's family is not known");
     if (row->language) return language_shape_check(g, head_dim, err);
     int code = complete(g, row, head_dim, err);
     if (code) return code;

@@ -45,17 +45,17 @@ static int no_family(const struct weights *weights, struct error *err)
     int code = language_config_read(&config, weights_path(weights), err);
     if (code) return code;
     const char *is = names_unsupported(weights);
-    if (is) return error_set(err, EXIT_CONFIG, supported, "is not a supported tower: it is %s", is);
+    if (is) return error_set(err, EXIT_CONFIG, supported, "is not a supported model: it is %s", is);
     char called[64];
     if (sidecar_model(weights_path(weights), called, sizeof called))
         return error_set(err, EXIT_CONFIG, supported,
-                         "is not a supported tower: its config.json has model type %s", called);
+                         "is not a supported model: its config.json has model type %s", called);
     char unread[192] = "", name[80];
     const char *odd = weights_unread_name(weights, 0);
     if (odd)
         snprintf(unread, sizeof unread, "; %s is %s, which is not supported",
                  name_printable(name, sizeof name, odd), weights_unread(weights, odd));
-    return error_set(err, EXIT_CONFIG, supported, "no known image tower among its %lld tensors (no %s)%s",
+    return error_set(err, EXIT_CONFIG, supported, "no known model among its %lld tensors (no %s)%s",
                      (long long)weights_count(weights), keys, unread);
 }
 
@@ -357,7 +357,8 @@ int model_shape_dims(struct model_shape *g, const struct weights *weights, struc
         return error_set(err, EXIT_CONFIG, "save only the intended tower",
                          "has two towers, under %s and under %s", key_map.prefix.add, key_map.prefix.other);
     if (key_map.any)
-        log_info("%s: the tower's names begin with %s", weights_path(weights), key_map.prefix.add);
+        log_info("%s: the %s's names begin with %s", weights_path(weights), family_noun(family),
+                 key_map.prefix.add);
     else if (key_map.prefix.other[0])
         log_info("%s: using weights under prefix %s (ignored: %s)", weights_path(weights),
                  key_map.prefix.add[0] ? key_map.prefix.add : "nothing", key_map.prefix.other);
@@ -365,7 +366,8 @@ int model_shape_dims(struct model_shape *g, const struct weights *weights, struc
         return error_set(
             err, EXIT_CONFIG,
             "correct the weight path, or model.family; a student of another family has model_s.family",
-            "has a %s tower, the configuration has %s", family_name(family), family_name(wanted));
+            "has a %s %s, the configuration has %s", family_name(family), family_noun(family),
+            family_name(wanted));
     struct language_config config;
     bool language = family_row(family)->language;
     int code = language ? language_config_read(&config, weights_path(weights), err) : 0;

@@ -28,6 +28,7 @@
 #define FAMILY_NUMBER(c, number, ...) FAMILY_##number,
 enum family { FAMILY_UNKNOWN, FAMILIES(FAMILY_NUMBER, ) LANGUAGE_FAMILIES(FAMILY_NUMBER, ) FAMILY_COUNT };
 const char *family_name(enum family family); /* as in model.family; "unknown" */
+const char *family_noun(enum family family); /* for people: "tower" of images, or "model" */
 const char *
 family_prefix(enum family family); /* prefix of the keys in a published checkpoint: "visual." or "" */
 bool family_stores_positions(enum family family); /* for one image size, whatever the image */
