@@ -9,6 +9,7 @@
 #include "core/device/facts.h"
 #include "core/device/profile.h"
 #include "core/run/memory.h"
+#include "core/run/units.h"
 #include "core/train/experiment.h"
 #include "core/train/trainer.h"
 
@@ -40,7 +41,8 @@ static const void *next_images(void *context) { return ((struct synthetic *)cont
 
 /* Results: the best step, its time by kind of work, and the best GEMM rate of each type. */
 struct bench_result {
-    double seconds, images, gflops;
+    double seconds, images, gflops, model_gflops;
+    double published_gflops;  /* of the card; 0: unknown */
     double tokens;            /* of a sample; 0: it is an image */
     double spent[WORK_KINDS]; /* of that step, with --profile */
     int64_t calls[WORK_KINDS];
@@ -153,6 +155,8 @@ static int bench_steps(struct trainer *t, const struct config *c, int64_t steps,
     f->tokens = t->objective->tokens ? (double)t->labels_each : 0;
     f->gflops = (t->student_flops + (t->teacher ? model_shape_forward_flops(&t->teacher_shape) : 0)) *
                 f->images * 1e-9;
+    f->model_gflops = t->model_flops * f->images * 1e-9;
+    f->published_gflops = t->device->peak_flops * 1e-9;
     f->on_cpu = t->device->kind == DEVICE_CPU;
     f->use = t->device->use;
     f->resident = (int64_t)used().ru_maxrss * 1024;
@@ -174,6 +178,19 @@ static int64_t calls_of(const struct bench_result *f)
     return all;
 }
 
+/* Returns the peak of MFU: the card's published one, else the best measured GEMM rate; 0: unknown. */
+static double mfu_peak_gflops(const struct bench_result *f)
+{
+    return f->published_gflops > 0 ? f->published_gflops : f->peak ? f->peak->gflops : 0;
+}
+
+/* Returns 0 without a peak. */
+static double utilization(const struct bench_result *f)
+{
+    double peak = mfu_peak_gflops(f);
+    return peak > 0 ? f->model_gflops / peak : 0;
+}
+
 static json_t *rate_or_null(double gflops) { return gflops > 0 ? json_real(gflops) : json_null(); }
 
 static json_t *wait_or_null(double ms) { return ms >= 0 ? json_real(ms) : json_null(); }
@@ -193,6 +210,9 @@ static void print_json(const struct bench_result *f, bool profiled)
                "file_classes", json_object_get(memory, "file_classes"), "resident_bytes",
                (json_int_t)f->resident, "processor_s", f->processor_s, "stream_wait_ms",
                wait_or_null(f->stream_ms), "offload_wait_ms", wait_or_null(f->offload_ms));
+    json_object_set_new(all, "model_gflops", json_real(f->model_gflops));
+    json_object_set_new(all, "mfu", rate_or_null(utilization(f)));
+    json_object_set_new(all, "mfu_peak_gflops", rate_or_null(mfu_peak_gflops(f)));
     if (f->tokens > 0) json_object_set_new(all, "tokens_per_s", json_real(f->tokens * f->images));
     if (profiled) {
         json_t *parts = json_object();
@@ -249,8 +269,8 @@ static void print_busy(const struct bench_result *f)
 static void print_text(const struct bench_result *f, bool profiled)
 {
     printf("%-11s %.3f\nstep        %.1f ms, %.1f ms of CPU time\nGFLOP/s     %.1f\n",
-           f->tokens > 0 ? "tokens/s" : "images/s", f->tokens > 0 ? f->tokens * f->images : f->images,
-           f->seconds * 1e3, f->processor_s * 1e3, f->gflops);
+           unit_of(f->tokens > 0)->rate, f->tokens > 0 ? f->tokens * f->images : f->images, f->seconds * 1e3,
+           f->processor_s * 1e3, f->gflops);
     print_busy(f);
     if (f->stream_ms >= 0) printf("waited      %.1f ms for streamed weights\n", f->stream_ms);
     if (f->offload_ms >= 0) printf("waited      %.1f ms for offloaded states\n", f->offload_ms);
@@ -259,6 +279,9 @@ static void print_text(const struct bench_result *f, bool profiled)
     if (f->peak)
         printf("ratio       %.3f of %s\n", f->gflops / f->peak->gflops,
                f->peak == &f->bf16 ? "bf16" : "fp32");
+    if (mfu_peak_gflops(f) > 0)
+        printf("MFU         %.1f %% of %.1f GFLOP/s (%s)\n", 100 * utilization(f), mfu_peak_gflops(f),
+               f->published_gflops > 0 ? "the card's published peak" : "measured");
     if (profiled) print_profile(f);
     for (int k = 0; k < MEMORY_CLASS_COUNT; k++)
         printf("%-11s %.1f MiB\n", memory_class_names[k], (double)f->use.peak_bytes[k] / 1048576.0);
@@ -337,7 +360,8 @@ static int bench_run(const struct arguments *args, struct error *err)
 static const struct option options[] = {
     {"random-weights", 0, OPTION_FLAG, NULL, NULL, 0, 0,
      "use seeded random weights in the configured model shape, read no checkpoint"},
-    {"batch", 0, OPTION_INT, "N", NULL, 1, 65536, "images per step (default train.batch_size)"},
+    {"batch", 0, OPTION_INT, "N", NULL, 1, 65536,
+     "images or samples of tokens per step (default train.batch_size)"},
     {"steps", 0, OPTION_INT, "N", NULL, 1, 1e6, "number of steps, of which the best counts (default 3)"},
     {"profile", 0, OPTION_FLAG, NULL, NULL, 0, 0, "print the time of the best step by kind of operation"},
     {"no-peak", 0, OPTION_FLAG, NULL, NULL, 0, 0, "do not measure the best GEMM rate"},

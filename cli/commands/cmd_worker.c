@@ -11,6 +11,7 @@
 #include "core/monitor/monitor.h"
 #include "core/run/checkpoint.h"
 #include "core/run/scores.h"
+#include "core/run/units.h"
 #include "core/train/signals.h"
 
 #include <stdio.h>
@@ -27,8 +28,8 @@ struct progress_printer {
     bool json, brief;
     int64_t first_step;
     double first_loss, last_loss, units;
-    const char *unit; /* tokens or images */
-    struct metric last[OBJECTIVE_METRICS];
+    const struct unit *unit;
+    struct metric last[OBJECTIVE_METRICS], evaluation[1 + OBJECTIVE_METRICS]; /* the newest of each */
     double begin;
     struct memory_use use; /* of the rank with the most memory */
     int peak_rank;
@@ -148,6 +149,7 @@ static void on_begin(void *context, const struct trainer *t, const struct device
     atomic_store(&printer->report->step, from);
     atomic_store(&printer->report->total, total);
     printer->trainer = t;
+    printer->unit = unit_of(t->objective->tokens);
     printer->first_step = from;
     printer->begin = clock_seconds();
     if (printer->ranks.comm.rank > 0) {
@@ -174,9 +176,8 @@ static void on_begin(void *context, const struct trainer *t, const struct device
     char clipping[320];
     trainer_clipping(t->config, clipping, sizeof clipping);
     log_row("clipping", "%s", clipping);
-    const char *unit = t->objective->tokens ? "samples" : "images";
     if (t->ranks.size > 1)
-        log_row("ranks", "%d, %lld %s per step", t->ranks.size, (long long)t->images, unit);
+        log_row("ranks", "%d, %lld %s per step", t->ranks.size, (long long)t->images, printer->unit->samples);
     if (data_tokens(data))
         log_row("tokens", "%lld in %s: %lld samples of %lld", (long long)data_tokens(data),
                 t->config->data.root, (long long)data_images(data), (long long)t->config->model_s.context);
@@ -225,7 +226,7 @@ static void on_step(void *context, const struct train_progress *p)
     if (printer->first_loss == 0) printer->first_loss = p->loss;
     printer->last_loss = p->loss;
     memcpy(printer->last, p->metrics, sizeof printer->last);
-    printer->unit = p->tokens_per_s > 0 ? "tokens" : "images";
+    if (p->evaluation[0].name) memcpy(printer->evaluation, p->evaluation, sizeof printer->evaluation);
     printer->units += (p->tokens_per_s > 0 ? p->tokens_per_s : p->images_per_s) * p->step_ms * 1e-3;
     printer->use = printer->trainer->ranks.size > 1 ? p->peak : printer->trainer->device->use;
     printer->peak_rank = p->peak_rank;
@@ -235,21 +236,24 @@ static void on_step(void *context, const struct train_progress *p)
         p->step != printer->first_step + 1 && !p->evaluation[0].name)
         return;
     if (!log_capacity(STDOUT_FILENO)) return;
-    char metrics[160], evaluation[200], tokens[40] = "";
+    char metrics[160], evaluation[200], speed[80] = "", mfu[24] = "";
     metrics_text(p->metrics, OBJECTIVE_METRICS, "  ", printer->json, metrics, sizeof metrics);
     metrics_text(p->evaluation, 1 + OBJECTIVE_METRICS, "  ", printer->json, evaluation, sizeof evaluation);
-    if (p->tokens_per_s > 0) snprintf(tokens, sizeof tokens, "\"tokens_per_s\":%.6g,", p->tokens_per_s);
+    int n =
+        p->tokens_per_s > 0 ? snprintf(speed, sizeof speed, "\"tokens_per_s\":%.6g,", p->tokens_per_s) : 0;
+    if (p->mfu > 0) snprintf(speed + n, sizeof speed - (size_t)n, "\"mfu\":%.6g,", p->mfu);
+    if (p->mfu > 0) snprintf(mfu, sizeof mfu, "  MFU %.1f%%", 100 * p->mfu);
     if (printer->json)
         printf("{\"step\":%lld,\"epoch\":%lld,\"loss\":%.9g%s,\"lr\":%.9g,\"grad_norm\":%.9g,"
                "\"images_per_s\":%.6g,%s\"step_ms\":%.6g,\"data_wait_ms\":%.6g%s}\n",
                (long long)p->step, (long long)p->epoch, p->loss, metrics, p->lr, p->grad_norm,
-               p->images_per_s, tokens, p->step_ms, p->data_wait_ms, evaluation);
+               p->images_per_s, speed, p->step_ms, p->data_wait_ms, evaluation);
     else
-        printf("step %5lld/%lld  epoch %3lld  loss %.6f%s  lr %.3e  norm %.4f  %8.1f %s/s  "
+        printf("step %5lld/%lld  epoch %3lld  loss %.6f%s  lr %.3e  norm %.4f  %8.1f %s%s  "
                "%8.1f ms  wait %5.1f ms%s\n",
                (long long)p->step, (long long)p->total, (long long)p->epoch, p->loss, metrics, p->lr,
-               p->grad_norm, p->tokens_per_s > 0 ? p->tokens_per_s : p->images_per_s, printer->unit,
-               p->step_ms, p->data_wait_ms, evaluation);
+               p->grad_norm, p->tokens_per_s > 0 ? p->tokens_per_s : p->images_per_s, printer->unit->rate,
+               mfu, p->step_ms, p->data_wait_ms, evaluation);
     fflush(stdout);
 }
 
@@ -270,10 +274,11 @@ static void log_summary(const struct progress_printer *printer, const struct run
         return;
     }
     double seconds = clock_seconds() - printer->begin;
-    char metrics[160];
+    char metrics[160], evaluation[200];
     metrics_text(printer->last, OBJECTIVE_METRICS, ", ", false, metrics, sizeof metrics);
-    log_info("loss %.6f -> %.6f%s, %.1f s, %.1f %s/s", printer->first_loss, printer->last_loss, metrics,
-             seconds, printer->units / seconds, printer->unit);
+    metrics_text(printer->evaluation, 1 + OBJECTIVE_METRICS, ", ", false, evaluation, sizeof evaluation);
+    log_info("loss %.6f -> %.6f%s%s, %.1f s, %.1f %s", printer->first_loss, printer->last_loss, metrics,
+             evaluation, seconds, printer->units / seconds, printer->unit->rate);
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
         if (printer->use.peak_bytes[c])
             log_row(memory_class_names[c], "%.1f MiB", (double)printer->use.peak_bytes[c] / 1048576.0);

@@ -1,6 +1,7 @@
 /* The report of 'meopt plan': see plan_report.h. */
 #include "cli/commands/plan_report.h"
 #include "core/run/memory.h"
+#include "core/run/units.h"
 #include "core/train/trainer.h"
 
 #include <stdio.h>
@@ -31,9 +32,9 @@ static void print_model(const struct plan_report *r)
     if (p->has_teacher) print_tower("teacher", &p->teacher, p->teacher_parameters, "");
     print_tower(p->has_teacher ? "student" : "model  ", &p->student, p->student_parameters,
                 p->student_parameters != model_shape_parameters(&p->student) ? " with its head" : "");
-    char unit[48] = "images";
-    if (p->student.context)
-        snprintf(unit, sizeof unit, "samples of %lld tokens", (long long)p->student.context);
+    char unit[48];
+    snprintf(unit, sizeof unit, p->student.context ? "%s of %lld tokens" : "%s",
+             unit_of(p->student.context > 0)->samples, (long long)p->student.context);
     for (int i = 0; i <= p->two && !p->student.context; i++)
         printf("images   %s%s\n", !p->two ? "" : i ? "student: " : "teacher: ", p->images[i]);
     printf("batch    %lld %s per step and rank, micro-batch %lld%s\n", (long long)p->batch, unit,
@@ -104,6 +105,13 @@ static void print_offload_traffic(const struct plan_report *r)
            bf16_gb, bf16_gb);
 }
 
+/* Returns 0 for images, or if the time of a step is unknown. */
+static double rank_tokens_per_second(const struct plan_report *r)
+{
+    double step_s = plan_report_step_seconds(r);
+    return step_s > 0 ? (double)(r->plan->batch * r->plan->student.context) / step_s : 0;
+}
+
 static void print_time(const struct plan_report *r)
 {
     const struct plan *p = r->plan;
@@ -115,10 +123,9 @@ static void print_time(const struct plan_report *r)
                r->gflops_measured ? ", the measured peak of GEMM" : "");
     if (r->epoch_hours > 0)
         printf("\nepoch    %.3g h: %lld %s", r->epoch_hours, (long long)r->images,
-               p->student.context ? "samples" : "images");
-    double step_s = plan_report_step_seconds(r);
-    if (p->student.context && step_s > 0)
-        printf("\nrate     %.4g tokens/s of one rank", (double)(p->batch * p->student.context) / step_s);
+               unit_of(p->student.context > 0)->samples);
+    double tokens = rank_tokens_per_second(r);
+    if (tokens > 0) printf("\nrate     %.4g tokens/s of one rank", tokens);
     printf("\nupdate   %.2f GB of memory traffic per step\n", p->update_bytes / 1e9);
     print_offload_traffic(r);
     printf("network  %.1f MB sent by each of %d rank%s per step\n", plan_sent_bytes(p, r->ranks) / 1e6,
@@ -223,6 +230,8 @@ static void add_time(json_t *root, const struct plan_report *r)
     json_object_set_new(root, "step_flops", json_real(p->step_flops));
     json_object_set_new(root, "step_s",
                         r->gflops > 0 ? json_real(p->step_flops / (r->gflops * 1e9)) : json_null());
+    if (p->student.context)
+        json_object_set_new(root, "tokens_per_s", positive_json(rank_tokens_per_second(r)));
     json_object_set_new(root, "update_bytes", json_real(p->update_bytes));
     json_object_set_new(root, "streamed_bytes_per_step",
                         json_integer(p->streamed_teacher_bytes + p->streamed_student_bytes));

@@ -1,6 +1,8 @@
 /* The table of steps on many ranks: see plan_scaling.h. */
 #include "cli/commands/plan_scaling.h"
 
+#include "core/run/units.h"
+
 #include <stdio.h>
 
 /* Returns the share of the backward pass in the operations of a step: all but the two forward passes. */
@@ -17,7 +19,7 @@ int scaling_table_make(struct scaling_table *t, const struct arguments *args, co
                        const struct plan *plan, int ranks, double gflops, struct error *err)
 {
     double bandwidth = argument_real(args, "bandwidth", 0), step_ms = argument_real(args, "step-ms", 0);
-    *t = (struct scaling_table){0};
+    *t = (struct scaling_table){.sample_tokens = plan->student.context};
     if (bandwidth <= 0) return 0;
     if (step_ms <= 0 && gflops <= 0)
         return error_set(err, EXIT_USAGE, "give --step-ms (from 'meopt bench train'), --gflops or --measure",
@@ -50,20 +52,24 @@ void scaling_table_print(const struct scaling_table *t)
            s->step_s, 100 * s->backward, s->overlap ? "overlap with" : "follow", s->messages,
            s->bandwidth / 1e9);
     if (s->network > 0) printf(", %.4g GB/s between nodes of %d", s->network / 1e9, s->node_ranks);
-    printf(", %.4g us per message\n   ranks     sums s     step s     images/s   efficiency\n",
-           s->latency_s * 1e6);
+    printf(", %.4g us per message\n   ranks     sums s     step s %12s   efficiency\n", s->latency_s * 1e6,
+           unit_of(t->sample_tokens > 0)->rate);
     for (int i = 0; i < t->count; i++)
         printf("  %6d %10.4f %10.4f %12.1f     %6.1f %%\n", t->rows[i].ranks, t->rows[i].sums_s,
-               t->rows[i].step_s, t->rows[i].images_per_s, 100 * t->rows[i].efficiency);
+               t->rows[i].step_s, t->rows[i].images_per_s * (double)(t->sample_tokens ? t->sample_tokens : 1),
+               100 * t->rows[i].efficiency);
 }
 
 json_t *scaling_table_json(const struct scaling_table *t)
 {
     json_t *rows = json_array();
-    for (int i = 0; i < t->count; i++)
-        json_array_append_new(rows,
-                              json_pack("{s:i, s:f, s:f, s:f, s:f}", "ranks", t->rows[i].ranks, "sums_s",
-                                        t->rows[i].sums_s, "step_s", t->rows[i].step_s, "images_per_s",
-                                        t->rows[i].images_per_s, "efficiency", t->rows[i].efficiency));
+    for (int i = 0; i < t->count; i++) {
+        const struct scaling_row *r = &t->rows[i];
+        json_t *row = json_pack("{s:i, s:f, s:f, s:f, s:f}", "ranks", r->ranks, "sums_s", r->sums_s, "step_s",
+                                r->step_s, "images_per_s", r->images_per_s, "efficiency", r->efficiency);
+        if (t->sample_tokens)
+            json_object_set_new(row, "tokens_per_s", json_real(r->images_per_s * (double)t->sample_tokens));
+        json_array_append_new(rows, row);
+    }
     return rows;
 }

@@ -14,6 +14,7 @@ enum { SCALING_ROWS = 18, PLAN_NODE_RANKS = 8 /* default of --node-ranks */ };
 struct scaling_table {
     struct scaling how;
     int count;
+    int64_t sample_tokens; /* 0: the samples are images */
     struct scaling_row {
         int ranks;
         double sums_s, step_s, images_per_s, efficiency;

@@ -208,7 +208,7 @@ static void draw_titles(const struct dash *d, const struct columns *col, const s
              card ? "" : "; bar: of the plan");
     if (col->wide)
         snprintf(line, sizeof line, "%20s %6s %6s %7s %9s %7s", "ours+others/total", "busy", "temp", "power",
-                 units_of_sample(f) > 1 ? "tokens/s" : "images/s", "wait");
+                 unit_of(f->scored[SCORE_TOKENS_PER_S])->rate, "wait");
     else if (col->middle)
         snprintf(line, sizeof line, "%19s %6s %5s %6s", "ours+others/total", "busy", "temp", "power");
     else snprintf(line, sizeof line, "%13s %6s", "used/total", "busy");

@@ -29,7 +29,7 @@ static struct kind kind_of(int which)
         [METRIC_LR] = {"lr", "", false, PAIR_RAW},
         [METRIC_IMAGES_PER_S] = {"images/s", "", false, PAIR_SPEED},
         [METRIC_STEP_MS] = {"step time", " ms", false, PAIR_SPEED},
-        [METRIC_DATA_WAIT_MS] = {"wait for images", " ms", false, PAIR_BAD},
+        [METRIC_DATA_WAIT_MS] = {"wait for data", " ms", false, PAIR_BAD},
         [CHART_CARDS + READING_USED] = {"used memory", " GiB", false, PAIR_RAW},
         [CHART_CARDS + READING_BUSY] = {"busy", "%", false, PAIR_GOOD},
         [CHART_CARDS + READING_TEMP] = {"temperature", " C", false, PAIR_BAD},
@@ -37,9 +37,10 @@ static struct kind kind_of(int which)
     };
     const struct score_row *score = follow_score((enum follow_metric)which);
     if (!score) return kinds[which];
-    if (score - score_rows == SCORE_TOKENS_PER_S) return (struct kind){"tokens/s", "", false, PAIR_SPEED};
-    return (struct kind){score->label, score->percent ? "%" : "", !score->rare,
-                         score->rare ? PAIR_GOOD : PAIR_RAW};
+    return (struct kind){score->label, score->percent ? "%" : "", !score->rare && !score->speed,
+                         score->speed  ? PAIR_SPEED
+                         : score->rare ? PAIR_GOOD
+                                       : PAIR_RAW};
 }
 
 /* ---- what is shown ---- */

@@ -133,7 +133,7 @@ static void draw_header(const struct dash *d, const struct dash_rect *r)
     dash_scores(n6, sizeof n6, f, true);
     dash_number(n3, sizeof n3, l->lr);
     dash_number(n4, sizeof n4, l->grad_norm);
-    const char *unit;
+    const struct unit *unit;
     dash_number(n5, sizeof n5, metric_rate(l, &unit));
     if (r->h == 2) {
         snprintf(line + n, sizeof line - n, "  loss %s%s  lr %s  norm %s%s", n1, n2, n3, n4, n6);
@@ -142,8 +142,8 @@ static void draw_header(const struct dash *d, const struct dash_rect *r)
     }
     dash_put(r->y + 1, r->x, r->w, 0, line);
     if (r->w >= 66)
-        snprintf(line, sizeof line, "loss %s%s  lr %s  norm %s  %s %s%s", n1, n2, n3, n4, n5, unit, n6);
-    else snprintf(line, sizeof line, "loss %s  %s %s  lr %s", n1, n5, unit, n3);
+        snprintf(line, sizeof line, "loss %s%s  lr %s  norm %s  %s %s%s", n1, n2, n3, n4, n5, unit->rate, n6);
+    else snprintf(line, sizeof line, "loss %s  %s %s  lr %s", n1, n5, unit->rate, n3);
     dash_put(r->y + 2, r->x, r->w, 0, line);
 }
 

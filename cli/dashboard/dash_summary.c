@@ -69,9 +69,9 @@ void dash_summary(const struct follow *f)
             dash_number(n2, sizeof n2, f->best_loss), dash_number(n3, sizeof n3, l->loss),
             dash_scores(word, sizeof word, f, false));
         if (dash_scores(word, sizeof word, f, true)[0]) row("evaluated", "%s", word + strspn(word, " "));
-        const char *unit;
+        const struct unit *unit;
         double rate = metric_rate(l, &unit);
-        row(unit, "%s; epoch %lld", dash_number(n1, sizeof n1, rate), (long long)l->epoch);
+        row(unit->rate, "%s; epoch %lld", dash_number(n1, sizeof n1, rate), (long long)l->epoch);
     }
     memory_rows(f);
     if (checkpoint_before(f->directory, INT64_MAX, &saved, NULL) == 0 && saved >= 0)

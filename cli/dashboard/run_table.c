@@ -132,7 +132,7 @@ static const struct {
     [COLUMN_LOSS] = {"loss", 8, false},      [COLUMN_LEFT] = {"left", 8, false},
     [COLUMN_PEAK] = {"peak", 6, false},      [COLUMN_SAVED] = {"saved", 5, false},
     [COLUMN_BOUND] = {"bound by", 15, true}, [COLUMN_CURVE] = {"loss", 16, true},
-    [COLUMN_RATE] = {"images/s", 8, false},  [COLUMN_SIGN] = {"last sign, UTC", 20, true},
+    [COLUMN_RATE] = {"rate", 12, false},     [COLUMN_SIGN] = {"last sign, UTC", 20, true},
     [COLUMN_DEVICE] = {"device", 16, true}};
 enum { NAME_LEAST = 20 };
 
@@ -216,6 +216,16 @@ static void curve_text(char *dst, size_t size, const struct run_brief *b, bool a
     }
 }
 
+/* Writes "96.25 img/s", "48213 tok/s", "1.25M tok/s". */
+static void rate_text(char *dst, size_t size, const struct metric_line *last)
+{
+    const struct unit *unit;
+    double rate = metric_rate(last, &unit);
+    if (!isfinite(rate)) snprintf(dst, size, "-");
+    else if (rate >= 1e6) snprintf(dst, size, "%.3gM %s", rate * 1e-6, unit->short_rate);
+    else snprintf(dst, size, rate < 1000 ? "%.4g %s" : "%.0f %s", rate, unit->short_rate);
+}
+
 static void cell_text(char *dst, size_t size, const struct run_brief *b, enum column column, bool ascii)
 {
     const struct run_status *s = &b->status;
@@ -242,7 +252,7 @@ static void cell_text(char *dst, size_t size, const struct run_brief *b, enum co
         break;
     case COLUMN_BOUND: snprintf(dst, size, "%s", b->bound_by ? bottleneck_names[b->bound_by] : "-"); break;
     case COLUMN_CURVE: curve_text(dst, size, b, ascii); break;
-    case COLUMN_RATE: dash_number(dst, size, b->last.step < 0 ? NAN : b->last.images_per_s); break;
+    case COLUMN_RATE: rate_text(dst, size, &b->last); break;
     case COLUMN_SIGN: run_time_text(dst, size, "%Y-%m-%dT%H:%M:%SZ", b->last_sign); break;
     case COLUMN_DEVICE: snprintf(dst, size, "%s", b->device); break;
     default: dst[0] = 0;

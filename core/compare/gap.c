@@ -32,6 +32,7 @@ static void walk_step(struct walk *w)
 struct gap gap_measure(const struct record *a, const struct record *b)
 {
     struct gap gap = {NAN, NAN, NAN, NAN};
+    if (!record_same_objective(a, b)) return gap;
     for (int64_t i = 0, j = 0; i < a->count && j < b->count;) {
         if (a->step[i] < b->step[j]) i++;
         else if (a->step[i] > b->step[j]) j++;

@@ -64,7 +64,7 @@ static void add_loss(struct sentence *s)
 {
     const struct cell *before, *now = cell_of(s, "converged_loss", &before);
     char words[200];
-    if (!now) return;
+    if (!now || isnan(now->ratio)) return; /* of a different objective */
     double change = 100 * (now->mean / before->mean - 1);
     if (now->mean >= 10 * before->mean)
         snprintf(words, sizeof words, "%.3g times the converged loss (%.5g instead of %.5g)",
@@ -84,6 +84,8 @@ static void add_certainty(struct sentence *s)
     if (now && isfinite(now->p))
         snprintf(words, sizeof words, "%d and %d runs: the loss %s (p = %.2g)", before->n, now->n,
                  now->p < 0.05 ? "differs" : "does not differ significantly", now->p);
+    else if (now && isnan(now->ratio))
+        snprintf(words, sizeof words, "the losses are of different objectives");
     else snprintf(words, sizeof words, "one run each, so the significance is unknown");
     longer = xasprintf("%s; %s.", s->text, words);
     for (int r = 0, n = 0; r < s->table->row_count; r++) {

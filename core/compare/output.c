@@ -26,7 +26,7 @@ bool output_row_shown(const struct table *t, const struct row *row, const struct
     bool published = false, figure = false;
     if (!output_row(row, options)) return false;
     if (row->section != SECTION_FACTS) return true;
-    if (strcmp(row->key, "peak_drop_percent") == 0) return false; /* shown as the change next to the peak */
+    if (row->hidden) return false;
     for (int c = 0; c < t->column_count; c++) {
         if (!t->columns[c].runs[0].published) continue;
         published = true;

@@ -75,10 +75,13 @@ static const struct {
     {"time_s", {"Training time", "训练时间"}},
     {"step_ms", {"Step (median)", "单步时间（中位数）"}},
     {"images_per_s", {"Images/s (median)", "每秒图像数（中位数）"}},
+    {"tokens_per_s", {"Tokens/s (median)", "每秒词元数（中位数）"}},
+    {"mfu_percent", {"Model FLOPs utilization (mean)", "模型算力利用率（均值）"}},
     {"card_energy_wh", {"Energy of all cards (Wh)", "全部加速卡能耗 (Wh)"}},
     {"converged_loss", {"Converged loss", "收敛损失"}},
     {"final_cosine", {"Cosine to the teacher", "与教师的余弦相似度"}},
     {"best_val_top1", {"Validation top-1 (best)", "验证集 top-1（最佳）"}},
+    {"best_val_perplexity", {"Validation perplexity (best)", "验证集困惑度（最佳）"}},
     {"max_loss_gap", {"Largest loss gap at equal step", "同一步数下最大损失差"}},
 };
 
@@ -115,7 +118,7 @@ void paper_table(FILE *out, const struct table *t, enum paper_language language)
     fputs(" \\\\\n\\midrule\n", out);
     for (size_t k = 0; k < sizeof lines / sizeof *lines; k++) {
         const struct row *row = table_row(t, lines[k].key);
-        if (!row) continue;
+        if (!row || row->hidden) continue;
         fputs(lines[k].labels[language], out);
         for (int c = 0; c < n; c++) {
             char value[CELL_TEXT], change[CELL_TEXT];
@@ -177,17 +180,35 @@ static void count(const struct writer *w, int64_t n)
     else fprintf(w->out, "%lld", (long long)n);
 }
 
+/* By objective; the first is also that of runs that do not record theirs. */
+static const struct {
+    const char *objective, *english, *chinese;
+} tasks[] = {{"distill", "We distilled a teacher", "我们将教师模型"},
+             {"classify", "We trained a classifier", "我们训练了图像分类模型"},
+             {"language", "We trained a language model", "我们训练了语言模型"}};
+
 static void what_was_trained(const struct writer *w)
 {
     const struct record *r = w->run;
-    const char *size = setting(w, "data.image_size");
-    emit(w, "We distilled a teacher", "我们将教师模型");
-    if (r->teacher_parameters > 0) {
+    bool tokens = record_unit(r) == unit_of(true);
+    const char *size = tokens ? NULL : setting(w, "data.image_size");
+    double samples = tokens && !isnan(r->sample_tokens) ? r->sample_tokens : 1;
+    const char *counted = samples > 1 ? " tokens"
+                          : tokens    ? " samples"
+                                      : " images",
+               *counted_chinese = samples > 1 ? " 个词元"
+                                  : tokens    ? " 个样本"
+                                              : " 张图像";
+    size_t k = 1;
+    while (k < sizeof tasks / sizeof *tasks && strcmp(tasks[k].objective, r->objective) != 0) k++;
+    if (k == sizeof tasks / sizeof *tasks) k = 0;
+    emit(w, tasks[k].english, tasks[k].chinese);
+    if (!k && r->teacher_parameters > 0) {
         emit(w, " of ", "（");
         count(w, r->teacher_parameters);
         emit(w, " parameters", " 参数）");
     }
-    emit(w, " into a student", "蒸馏到学生模型");
+    if (!k) emit(w, " into a student", "蒸馏到学生模型");
     if (r->student_parameters > 0) {
         emit(w, " of ", "（");
         count(w, r->student_parameters);
@@ -200,8 +221,8 @@ static void what_was_trained(const struct writer *w)
     }
     if (r->images >= 0) {
         emit(w, " on ", "，使用 ");
-        count(w, r->images);
-        emit(w, " images", " 张图像");
+        count(w, tokens && r->tokens >= 0 ? r->tokens : r->images);
+        emit(w, tokens ? " tokens" : " images", tokens ? " 个词元" : " 张图像");
     }
     if (size) {
         emit(w, " of ", "（边长 ");
@@ -213,8 +234,8 @@ static void what_was_trained(const struct writer *w)
                 (long long)r->step[r->count - 1]);
     if (r->step_images > 0) {
         emit(w, " of ", "，每步 ");
-        count(w, r->step_images);
-        emit(w, " images", " 张图像");
+        count(w, (int64_t)(samples * (double)r->step_images));
+        emit(w, counted, counted_chinese);
     }
     if (r->device[0]) {
         fprintf(w->out, w->chinese ? "，在 %lld $\\times$ " : ", on %lld $\\times$ ",

@@ -133,7 +133,7 @@ static void add_bar(struct plot *p, const struct table *t, int c)
 
 void plots_make(struct plot plots[PLOT_COUNT], const struct table *t)
 {
-    static const struct plot frames[PLOT_COUNT] = {
+    const struct plot frames[PLOT_COUNT] = {
         {.id = "memory", .title = "Peak memory of one card by class", .x_label = "MiB", .y_label = ""},
         {.id = "iteration-loss", .title = "Loss by iteration", .x_label = "step", .y_label = "loss"},
         {.id = "loss-difference",
@@ -141,7 +141,7 @@ void plots_make(struct plot plots[PLOT_COUNT], const struct table *t)
          .x_label = "step",
          .y_label = "difference"},
         {.id = "epoch-loss", .title = "Loss by epoch", .x_label = "epoch", .y_label = "mean loss"},
-        {.id = "throughput", .title = "Throughput", .x_label = "step", .y_label = "images/s"},
+        {.id = "throughput", .title = "Throughput", .x_label = "step", .y_label = t->unit->rate},
     };
     for (int k = 0; k < PLOT_COUNT; k++) {
         plots[k] = frames[k];
@@ -157,8 +157,9 @@ void plots_make(struct plot plots[PLOT_COUNT], const struct table *t)
             const struct record *r = &column->runs[i];
             add_series(&plots[PLOT_LOSS], r, r->count, c, i > 0, column->name, step_x, loss_y);
             add_series(&plots[PLOT_EPOCHS], r, r->epochs, c, i > 0, column->name, epoch_x, epoch_y);
-            add_series(&plots[PLOT_RATE], r, r->count, c, i > 0, column->name, step_x, rate_y);
-            if (c != t->reference)
+            if (record_unit(r) == t->unit)
+                add_series(&plots[PLOT_RATE], r, r->count, c, i > 0, column->name, step_x, rate_y);
+            if (c != t->reference && record_same_objective(r, &base->runs[0]))
                 add_difference(&plots[PLOT_DIFFERENCE], r, &base->runs[i % base->run_count], c, i > 0,
                                column->name);
         }

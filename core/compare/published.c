@@ -18,7 +18,7 @@ static const struct {
     {"ranks", true, 1, offsetof(struct record, ranks)},
     {"peak_mib", false, 1048576, offsetof(struct record, peak_bytes)},
     {"time_s", false, 1, offsetof(struct record, time_s)},
-    {"images_per_s", false, 1, offsetof(struct record, median_rate)},
+    {"images_per_s", false, 1, offsetof(struct record, median_sample_rate)},
     {"final_loss", false, 1, offsetof(struct record, final_loss)},
     {"converged_loss", false, 1, offsetof(struct record, tail_loss)},
     {"optimizer_bytes_per_param", false, 1, offsetof(struct record, optimizer_bytes_per_param)},

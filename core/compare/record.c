@@ -100,6 +100,7 @@ static int read_meta(struct record *r, struct error *err)
         return error_at(err, r->path, 0, 0);
     }
     read_text(meta, "device", r->device, sizeof r->device);
+    read_text(meta, "objective", r->objective, sizeof r->objective);
     read_text(meta, "family", r->family, sizeof r->family);
     read_text(meta, "code_version", r->version, sizeof r->version);
     read_text(meta, "program_crc32c", r->program, sizeof r->program);
@@ -109,6 +110,7 @@ static int read_meta(struct record *r, struct error *err)
     read_text(meta, "host", r->host, sizeof r->host);
     r->started = read_number(meta, "started");
     r->images = take_integer(meta, "images");
+    r->tokens = take_integer(meta, "tokens");
     r->total_steps = take_integer(meta, "total_steps");
     r->student_parameters = take_integer(meta, "student_parameters");
     r->teacher_parameters = take_integer(meta, "teacher_parameters");
@@ -149,8 +151,8 @@ static int read_state(struct record *r, struct error *err)
 struct reading {
     struct record *record;
     double best_peak; /* cards with lower peaks are skipped */
-    double wait_ms, step_ms, stream_ms, streamed_ms, offload_ms,
-        offloaded_ms; /* sums over the steps that report it */
+    double wait_ms, step_ms, stream_ms, streamed_ms, offload_ms, offloaded_ms, mfu_ms,
+        utilized_ms; /* sums over the steps that report it */
 };
 
 static bool grow(struct reading *in)
@@ -229,7 +231,9 @@ static bool read_line(struct reading *in, const char *text, size_t bytes)
     r->step[r->count] = line.step;
     r->loss[r->count] = line.loss;
     r->seconds[r->count] = before + (line.step_ms >= 0 && isfinite(line.step_ms) ? line.step_ms * 1e-3 : 0);
-    r->rate[r->count++] = (float)line.images_per_s;
+    r->rate[r->count++] = (float)metric_rate(&line, &(const struct unit *){NULL});
+    double sample_tokens = line.scores[SCORE_TOKENS_PER_S] / line.images_per_s;
+    if (isfinite(sample_tokens)) r->sample_tokens = sample_tokens;
     scores_update(r->final_scores, line.scores);
     if (line.grad_norm > r->largest_norm) r->largest_norm = line.grad_norm;
     scores_best(r->best_scores, line.scores);
@@ -240,6 +244,10 @@ static bool read_line(struct reading *in, const char *text, size_t bytes)
     if (line.stream_wait_ms >= 0 && line.step_ms > 0) {
         in->stream_ms += line.stream_wait_ms;
         in->streamed_ms += line.step_ms;
+    }
+    if (line.scores[SCORE_MFU] >= 0 && line.step_ms > 0) {
+        in->mfu_ms += line.scores[SCORE_MFU] * line.step_ms;
+        in->utilized_ms += line.step_ms;
     }
     if (line.offload_wait_ms >= 0 && line.step_ms > 0) {
         in->offload_ms += line.offload_wait_ms;
@@ -359,6 +367,7 @@ static int summarise(struct reading *in, struct error *err)
     r->median_step_ms = median_of(scratch, n);
     if (n) memcpy(scratch, r->rate, (size_t)n * sizeof *scratch);
     r->median_rate = median_of(scratch, n);
+    r->median_sample_rate = r->median_rate / (isnan(r->sample_tokens) ? 1 : r->sample_tokens);
     free(scratch);
     if (n) {
         r->first_loss = r->loss[0];
@@ -371,6 +380,7 @@ static int summarise(struct reading *in, struct error *err)
     }
     if (in->step_ms > 0) r->wait_share = in->wait_ms / in->step_ms;
     if (in->streamed_ms > 0) r->stream_share = in->stream_ms / in->streamed_ms;
+    if (in->utilized_ms > 0) r->mfu = in->mfu_ms / in->utilized_ms;
     if (in->offloaded_ms > 0) r->offload_share = in->offload_ms / in->offloaded_ms;
     for (int e = 0; e < r->epochs; e++)
         r->epoch_loss[e] = r->epoch_count[e] ? r->epoch_loss[e] / (double)r->epoch_count[e] : NAN;
@@ -448,6 +458,10 @@ void record_unknown(struct record *r)
                          .final_scores = SCORES_UNKNOWN,
                          .best_scores = SCORES_UNKNOWN,
                          .median_rate = NAN,
+                         .median_sample_rate = NAN,
+                         .mfu = NAN,
+                         .tokens = -1,
+                         .sample_tokens = NAN,
                          .median_step_ms = NAN,
                          .wait_share = NAN,
                          .stream_share = NAN,
@@ -503,6 +517,16 @@ int record_read(struct record *r, const char *directory, struct error *err)
         r->batch = r->step_images > 0 && r->ranks > 1 ? r->step_images / r->ranks : r->step_images;
     } else record_free(r);
     return code;
+}
+
+const struct unit *record_unit(const struct record *r)
+{
+    return unit_of(r->tokens >= 0 || !isnan(r->sample_tokens));
+}
+
+bool record_same_objective(const struct record *a, const struct record *b)
+{
+    return !a->objective[0] || !b->objective[0] || strcmp(a->objective, b->objective) == 0;
 }
 
 void record_free(struct record *r)

@@ -12,6 +12,7 @@
 #include "core/device/device.h"
 #include "core/run/history.h"
 #include "core/run/scores.h"
+#include "core/run/units.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,6 +27,7 @@ struct setting {
 struct record {
     char *path, *name;
     char state[24]; /* done, stopped, diverged, failed, running, broken off, empty, published */
+    char objective[24];
     char device[128], family[32], version[32], program[16],
         data[16]; /* program: CRC-32C of the file; data: of the list of images */
     char host[64];
@@ -33,8 +35,10 @@ struct record {
     char kernels[64], products[96], attention[64]; /* kernels and libraries */
     double started;                                /* Unix time */
     int64_t images, total_steps, student_parameters, teacher_parameters, seed, batch, ranks, epoch_steps;
-    int64_t step_images; /* of all ranks; batch: of one */
-    int64_t threads;     /* of a run on the CPU */
+    int64_t step_images;  /* of all ranks; batch: of one. Samples, like images, of a language model */
+    int64_t tokens;       /* in the dataset; -1: images, or unknown */
+    double sample_tokens; /* NAN: the samples are images */
+    int64_t threads;      /* of a run on the CPU */
     double optimizer_bytes_per_param, checkpoint_bytes, peak_bytes, class_bytes[MEMORY_CLASS_COUNT];
     double offloaded_bytes[PLACE_COUNT]; /* of all classes; NAN: nothing is stored there */
     double offloaded_class_bytes[PLACE_COUNT][MEMORY_CLASS_COUNT];
@@ -46,7 +50,7 @@ struct record {
     int64_t count, capacity;
     int64_t *step;
     double *loss, *seconds;
-    float *rate; /* images/s */
+    float *rate; /* in the unit of the run */
 
     int64_t *epoch; /* numbers and mean losses of the epochs (NAN losses left out) */
     double *epoch_loss;
@@ -55,6 +59,8 @@ struct record {
 
     double first_loss, final_loss, tail_loss, best_loss, median_rate, median_step_ms, wait_share,
         stream_share, offload_share, time_s;
+    double median_sample_rate; /* images or samples per second */
+    double mfu;                /* model FLOPs utilization, mean over the time of the steps */
     double final_scores[SCORE_COUNT], best_scores[SCORE_COUNT]; /* scores.h */
     double largest_norm; /* largest norm of a step's gradients before clipping; 0: not reported */
     double card_busy, card_power_w, card_energy_wh,
@@ -76,6 +82,10 @@ void record_unknown(struct record *record);
  * EXIT_HOST_MEMORY, or an I/O error. */
 int record_read(struct record *record, const char *directory, struct error *err);
 void record_free(struct record *record);
+/* Returns what the run counts. */
+const struct unit *record_unit(const struct record *record);
+/* Whether the losses are the same quantity, as far as is known: those of one objective. */
+bool record_same_objective(const struct record *a, const struct record *b);
 /* Returns the value of a key of config.yaml in the last steps, NULL if it is missing. */
 const char *record_setting(const struct record *record, const char *key);
 /* Returns its changes during the run; NULL if it kept one value. */

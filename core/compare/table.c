@@ -14,33 +14,38 @@
 
 enum kind { REAL, INTEGER, TEXT, GAP, DROP, EPOCHS, SHARE };
 
+/* SAMPLES, TOKENS: a fact of runs that count these; its label begins with what is counted. RESULT: of the
+ * training, and for a different objective a different quantity. HIDDEN: row.hidden. */
+enum scope { ALL, SAMPLES, TOKENS, RESULT, HIDDEN };
+
 struct fact {
     const char *key, *label, *unit;
     int better;
     enum kind kind;
     size_t offset; /* in struct record, or in struct gap */
+    enum scope scope;
 };
 
 #define FIELD(name) offsetof(struct record, name)
 #define CLASS(name, label, i)                                                                                \
     {                                                                                                        \
-        name "_bytes", label, "bytes", -1, REAL, FIELD(class_bytes) + (i) * sizeof(double)                   \
+        name "_bytes", label, "bytes", -1, REAL, FIELD(class_bytes) + (i) * sizeof(double), ALL              \
     }
 
 // clang-format off
-#define SCORE_FACT(of, number, key, label, percent, lower) \
+#define SCORE_FACT(of, number, key, label, percent, lower, speed) \
     {#of "_" #key, label ", " #of, (percent) ? "%" : "", (lower) ? -1 : 1, (percent) ? SHARE : REAL, \
-     FIELD(of##_scores) + SCORE_##number * sizeof(double)}
+     FIELD(of##_scores) + SCORE_##number * sizeof(double), (speed) ? HIDDEN : RESULT}
 // clang-format on
 
-#define SCORE(number, key, text, label, percent, rare, lower, ...)                                           \
-    SCORE_FACT(final, number, key, label, percent, lower),                                                   \
-        SCORE_FACT(best, number, key, label, percent, lower),
+#define SCORE(number, key, text, label, percent, rare, lower, speed, ...)                                    \
+    SCORE_FACT(final, number, key, label, percent, lower, speed),                                            \
+        SCORE_FACT(best, number, key, label, percent, lower, speed),
 
 #define OFFLOADED(place, key, name, i)                                                                       \
     {                                                                                                        \
         key "_" name "_bytes", "  " name, "bytes", 0, REAL,                                                  \
-            FIELD(offloaded_class_bytes) + ((place)*MEMORY_CLASS_COUNT + (i)) * sizeof(double)               \
+            FIELD(offloaded_class_bytes) + ((place)*MEMORY_CLASS_COUNT + (i)) * sizeof(double), ALL          \
     }
 #define OFFLOADED_BY_CLASS(place, key)                                                                       \
     OFFLOADED(place, key, "weights", MEMORY_WEIGHTS), OFFLOADED(place, key, "gradients", MEMORY_GRADIENTS),  \
@@ -51,18 +56,19 @@ struct fact {
         OFFLOADED(place, key, "data", MEMORY_DATA)
 
 static const struct fact facts[] = {
-    {"state", "state", "", 0, TEXT, FIELD(state)},
-    {"source", "source", "", 0, TEXT, FIELD(source)},
-    {"device", "device", "", 0, TEXT, FIELD(device)},
-    {"batch_images", "batch size of one rank", "", 0, INTEGER, FIELD(batch)},
-    {"ranks", "ranks (cards)", "", 0, INTEGER, FIELD(ranks)},
-    {"threads", "threads", "", 0, INTEGER, FIELD(threads)},
-    {"epochs", "epochs", "", 0, EPOCHS, 0},
-    {"steps", "steps", "", 0, INTEGER, FIELD(count)},
-    {"images", "images in the dataset", "", 0, INTEGER, FIELD(images)},
-    {"student_parameters", "parameters of the student", "", 0, INTEGER, FIELD(student_parameters)},
-    {"peak_bytes", "peak memory of one card", "bytes", -1, REAL, FIELD(peak_bytes)},
-    {"peak_drop_percent", "  less than the reference", "%", 1, DROP, 0},
+    {"state", "state", "", 0, TEXT, FIELD(state), ALL},
+    {"source", "source", "", 0, TEXT, FIELD(source), ALL},
+    {"device", "device", "", 0, TEXT, FIELD(device), ALL},
+    {"batch_images", "batch size of one rank", "", 0, INTEGER, FIELD(batch), ALL},
+    {"ranks", "ranks (cards)", "", 0, INTEGER, FIELD(ranks), ALL},
+    {"threads", "threads", "", 0, INTEGER, FIELD(threads), ALL},
+    {"epochs", "epochs", "", 0, EPOCHS, 0, ALL},
+    {"steps", "steps", "", 0, INTEGER, FIELD(count), ALL},
+    {"images", " in the dataset", "", 0, INTEGER, FIELD(images), SAMPLES},
+    {"tokens", " in the dataset", "", 0, INTEGER, FIELD(tokens), TOKENS},
+    {"student_parameters", "parameters of the student", "", 0, INTEGER, FIELD(student_parameters), ALL},
+    {"peak_bytes", "peak memory of one card", "bytes", -1, REAL, FIELD(peak_bytes), ALL},
+    {"peak_drop_percent", "  less than the reference", "%", 1, DROP, 0, HIDDEN},
     CLASS("weights", "  weights", MEMORY_WEIGHTS),
     CLASS("gradients", "  gradients", MEMORY_GRADIENTS),
     CLASS("optimizer", "  optimizer", MEMORY_OPTIMIZER),
@@ -72,36 +78,38 @@ static const struct fact facts[] = {
     CLASS("comm", "  communication", MEMORY_COMM),
     CLASS("data", "  data", MEMORY_DATA),
     {"host_bytes", "offloaded to host memory", "bytes", 0, REAL,
-     FIELD(offloaded_bytes) + PLACE_HOST * sizeof(double)},
+     FIELD(offloaded_bytes) + PLACE_HOST * sizeof(double), ALL},
     OFFLOADED_BY_CLASS(PLACE_HOST, "host"),
     {"file_bytes", "offloaded to scratch files", "bytes", 0, REAL,
-     FIELD(offloaded_bytes) + PLACE_FILE * sizeof(double)},
+     FIELD(offloaded_bytes) + PLACE_FILE * sizeof(double), ALL},
     OFFLOADED_BY_CLASS(PLACE_FILE, "file"),
     {"optimizer_bytes_per_param", "optimizer bytes per parameter", "", -1, REAL,
-     FIELD(optimizer_bytes_per_param)},
-    {"checkpoint_bytes", "checkpoint", "bytes", -1, REAL, FIELD(checkpoint_bytes)},
-    {"time_s", "training time", "s", -1, REAL, FIELD(time_s)},
-    {"images_per_s", "images/s (median step)", "", 1, REAL, FIELD(median_rate)},
-    {"step_ms", "step (median)", "ms", -1, REAL, FIELD(median_step_ms)},
-    {"data_wait_percent", "waiting for data", "%", 0, SHARE, FIELD(wait_share)},
-    {"stream_wait_percent", "waiting for streamed weights", "%", 0, SHARE, FIELD(stream_share)},
-    {"offload_wait_percent", "waiting for offloaded states", "%", 0, SHARE, FIELD(offload_share)},
-    {"card_busy_percent", "cards busy, mean", "%", 0, REAL, FIELD(card_busy)},
-    {"card_power_w", "power of all cards, mean", "W", 0, REAL, FIELD(card_power_w)},
-    {"card_energy_wh", "energy of all cards", "Wh", -1, REAL, FIELD(card_energy_wh)},
-    {"card_temp_c", "hottest card", "C", 0, REAL, FIELD(card_temp_c)},
-    {"first_loss", "first loss", "", 0, REAL, FIELD(first_loss)},
-    {"final_loss", "final loss", "", -1, REAL, FIELD(final_loss)},
-    {"converged_loss", "converged loss (last 10 % of steps)", "", -1, REAL, FIELD(tail_loss)},
-    {"best_loss", "best loss", "", -1, REAL, FIELD(best_loss)},
+     FIELD(optimizer_bytes_per_param), ALL},
+    {"checkpoint_bytes", "checkpoint", "bytes", -1, REAL, FIELD(checkpoint_bytes), ALL},
+    {"time_s", "training time", "s", -1, REAL, FIELD(time_s), ALL},
+    {"images_per_s", "/s (median step)", "", 1, REAL, FIELD(median_sample_rate), SAMPLES},
+    {"tokens_per_s", "/s (median step)", "", 1, REAL, FIELD(median_rate), TOKENS},
+    {"mfu_percent", "MFU, mean", "%", 1, SHARE, FIELD(mfu), ALL},
+    {"step_ms", "step (median)", "ms", -1, REAL, FIELD(median_step_ms), ALL},
+    {"data_wait_percent", "waiting for data", "%", 0, SHARE, FIELD(wait_share), ALL},
+    {"stream_wait_percent", "waiting for streamed weights", "%", 0, SHARE, FIELD(stream_share), ALL},
+    {"offload_wait_percent", "waiting for offloaded states", "%", 0, SHARE, FIELD(offload_share), ALL},
+    {"card_busy_percent", "cards busy, mean", "%", 0, REAL, FIELD(card_busy), ALL},
+    {"card_power_w", "power of all cards, mean", "W", 0, REAL, FIELD(card_power_w), ALL},
+    {"card_energy_wh", "energy of all cards", "Wh", -1, REAL, FIELD(card_energy_wh), ALL},
+    {"card_temp_c", "hottest card", "C", 0, REAL, FIELD(card_temp_c), ALL},
+    {"first_loss", "first loss", "", 0, REAL, FIELD(first_loss), ALL},
+    {"final_loss", "final loss", "", -1, REAL, FIELD(final_loss), RESULT},
+    {"converged_loss", "converged loss (last 10 % of steps)", "", -1, REAL, FIELD(tail_loss), RESULT},
+    {"best_loss", "best loss", "", -1, REAL, FIELD(best_loss), RESULT},
     SCORES(SCORE) /* two rows each */
-    {"max_loss_gap", "loss gap at equal step, largest", "", 0, GAP, offsetof(struct gap, max)},
-    {"final_loss_gap", "loss gap at equal step, final", "", 0, GAP, offsetof(struct gap, final)},
-    {"max_loss_gap_equal_time", "loss gap at equal time, largest", "", 0, GAP,
-     offsetof(struct gap, time_max)},
+    {"max_loss_gap", "loss gap at equal step, largest", "", 0, GAP, offsetof(struct gap, max), ALL},
+    {"final_loss_gap", "loss gap at equal step, final", "", 0, GAP, offsetof(struct gap, final), ALL},
+    {"max_loss_gap_equal_time", "loss gap at equal time, largest", "", 0, GAP, offsetof(struct gap, time_max),
+     ALL},
     {"final_loss_gap_equal_time", "loss gap at equal time, final", "", 0, GAP,
-     offsetof(struct gap, time_final)},
-    {"nan_steps", "steps with NaN loss", "", 0, INTEGER, FIELD(nan_steps)},
+     offsetof(struct gap, time_final), ALL},
+    {"nan_steps", "steps with NaN loss", "", 0, INTEGER, FIELD(nan_steps), ALL},
 };
 
 static double integer(int64_t value) { return value < 0 ? NAN : (double)value; }
@@ -126,6 +134,26 @@ static double number_of(const struct fact *fact, const struct record *run, const
     return NAN;
 }
 
+/* Whether a run has the fact: samples next to tokens only where no run counts images. */
+static bool has_fact(const struct table *t, const struct fact *fact, const struct record *run)
+{
+    bool tokens = record_unit(run) == unit_of(true);
+    return fact->scope == TOKENS ? tokens : fact->scope == SAMPLES ? !tokens || t->only_tokens : true;
+}
+
+/* Adds the row of a fact, with its label. */
+static struct row *add_fact(struct table *t, const struct fact *fact)
+{
+    const char *counted = fact->scope == TOKENS    ? unit_of(true)->counted
+                          : fact->scope == SAMPLES ? unit_of(t->only_tokens)->samples
+                                                   : "";
+    char *label = xasprintf("%s%s", counted, fact->label);
+    struct row *row = table_add_row(t, SECTION_FACTS, fact->key, label, fact->unit, fact->better);
+    row->hidden = fact->scope == HIDDEN || (fact->scope == SAMPLES && t->only_tokens);
+    free(label);
+    return row;
+}
+
 static const char *fact_text(const struct record *run, const void *what)
 {
     return (const char *)run + ((const struct fact *)what)->offset;
@@ -143,7 +171,7 @@ static int base_of(const struct table *t, int c)
 
 static bool same(double a, double b) { return a == b || (isnan(a) && isnan(b)); }
 
-static void relate(struct table *t, struct row *row)
+static void relate(struct table *t, struct row *row, bool result)
 {
     for (int c = 0; c < t->column_count; c++) {
         int base = base_of(t, c);
@@ -155,6 +183,7 @@ static void relate(struct table *t, struct row *row)
                           cell->number != ref->number)
             row->changed = true;
         if (c == base || !numbers || !row->better || strcmp(row->unit, "%") == 0) continue;
+        if (result && !record_same_objective(&t->columns[c].runs[0], &t->columns[base].runs[0])) continue;
         cell->ratio = cell->mean / ref->mean;
         if (!isfinite(cell->ratio)) cell->ratio = NAN;
         cell->ratio_sd = statistics_ratio_sd(cell->mean, cell->sd, ref->mean, ref->sd);
@@ -164,15 +193,15 @@ static void relate(struct table *t, struct row *row)
     }
 }
 
-static void warn_outliers(struct table *t, const struct fact *fact, const struct column *column,
+static void warn_outliers(struct table *t, const struct row *row, const struct column *column,
                           const double *values, int n)
 {
     for (int i = 0; i < n; i++)
-        if (fact->better && statistics_outlier(values, n, i))
+        if (row->better && !row->hidden && statistics_outlier(values, n, i))
             table_warn(t,
                        "%s: %s of %s is %.6g, far from the other repeats (median %.6g): repeat it on an "
                        "idle machine",
-                       column->name, fact->label + strspn(fact->label, " "), column->runs[i].name, values[i],
+                       column->name, row->label + strspn(row->label, " "), column->runs[i].name, values[i],
                        statistics_median(values, n));
 }
 
@@ -180,7 +209,7 @@ static void add_facts(struct table *t, struct gap **gaps)
 {
     for (size_t f = 0; f < sizeof facts / sizeof *facts; f++) {
         const struct fact *fact = &facts[f];
-        struct row *row = table_add_row(t, SECTION_FACTS, fact->key, fact->label, fact->unit, fact->better);
+        struct row *row = add_fact(t, fact);
         bool any = false;
         for (int c = 0; c < t->column_count; c++) {
             struct column *column = &t->columns[c];
@@ -194,7 +223,10 @@ static void add_facts(struct table *t, struct gap **gaps)
             if ((fact->kind == GAP || fact->kind == DROP) && base == column) continue;
             double *values = xcalloc((size_t)column->run_count, sizeof *values);
             for (int i = 0; i < column->run_count; i++)
-                values[i] = number_of(fact, &column->runs[i], &gaps[c][i], &base->runs[i % base->run_count]);
+                values[i] =
+                    !has_fact(t, fact, &column->runs[i])
+                        ? NAN
+                        : number_of(fact, &column->runs[i], &gaps[c][i], &base->runs[i % base->run_count]);
             bool there = false; /* a NaN loss is a value; a loss that no step has is none */
             for (int i = 0; i < column->run_count; i++)
                 there |= column->runs[i].count > 0 || isfinite(values[i]);
@@ -204,7 +236,7 @@ static void add_facts(struct table *t, struct gap **gaps)
             cell->n = there ? column->run_count : 0;
             any |=
                 isfinite(cell->mean) || (strcmp(fact->key, "final_loss") == 0 && column->runs[0].count > 0);
-            warn_outliers(t, fact, column, values, column->run_count);
+            warn_outliers(t, row, column, values, column->run_count);
             free(values);
         }
         if (!any) { /* rows without values are omitted */
@@ -213,7 +245,7 @@ static void add_facts(struct table *t, struct gap **gaps)
             for (int c = 0; c < t->column_count; c++) free(row->cells[c].text);
             free(row->cells);
             t->row_count--;
-        } else relate(t, row);
+        } else relate(t, row, fact->scope == RESULT);
     }
 }
 
@@ -290,12 +322,27 @@ static void add_warnings(struct table *t)
         }
 }
 
+/* Sets what the runs count. */
+static void set_units(struct table *t)
+{
+    bool images = false;
+    t->unit = record_unit(&t->columns[t->reference].runs[0]);
+    for (int c = t->column_count - 1; c >= 0; c--) {
+        const struct record *r = &t->columns[c].runs[0];
+        if (r->published) continue;
+        images |= record_unit(r) == unit_of(false);
+        if (t->columns[t->reference].runs[0].published) t->unit = record_unit(r);
+    }
+    t->only_tokens = t->unit == unit_of(true) && !images;
+}
+
 struct table *table_make(struct column *columns, int count, int reference)
 {
     struct table *t = xcalloc(1, sizeof *t);
     t->columns = columns;
     t->column_count = count;
     t->reference = reference;
+    set_units(t);
     struct gap **gaps = xcalloc((size_t)count, sizeof *gaps);
     const struct column *ref = &columns[reference];
     for (int c = 0; c < count; c++) {

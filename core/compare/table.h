@@ -31,6 +31,7 @@ struct row {
     const char *why;    /* SECTION_COMPARABLE: the consequence */
     int better;         /* +1 larger, -1 smaller, 0 neither */
     bool changed;       /* cells differ */
+    bool hidden;        /* for programs: not in the terminal, on pages and in papers */
     struct cell *cells; /* one per column */
 };
 
@@ -43,6 +44,8 @@ struct column {
 struct table {
     struct column *columns;
     int column_count, reference;
+    const struct unit *unit; /* of the reference; if it is published, of the first run */
+    bool only_tokens;        /* no run counts images */
     struct row *rows;
     int row_count;
     char **warnings;

@@ -177,8 +177,9 @@ struct device {
     const struct device_streams *streams;
     const struct device_optim *optim;
     enum device_kind kind;
-    char name[128]; /* the vendor's name */
-    char pci[16];   /* PCI address of a card: "0000:65:00.0"; else "" */
+    char name[128];    /* the vendor's name */
+    double peak_flops; /* published dense bf16 FLOP/s (card_peak.h); 0: unknown */
+    char pci[16];      /* PCI address of a card: "0000:65:00.0"; else "" */
     struct memory_use use;
     /* A GEMM's bias costs an extra pass over the result. If the next operation reads the result and accepts a
      * bias, it applies the bias instead. On other devices only gemm applies one. */

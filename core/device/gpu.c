@@ -1,5 +1,6 @@
 /* A card: open and close, code objects, memory, transfers. See gpu.h. */
 #include "core/device/gpu.h"
+#include "core/device/card_peak.h"
 #include "core/device/cpu.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
@@ -447,6 +448,7 @@ int gpu_device_open(struct device **device, enum driver_kind kind, int ordinal, 
     gpu->arena = (struct arena){.take = gpu_take, .give = gpu_give, .context = dev};
     dev->kind = kind == DRIVER_HIP ? DEVICE_HIP : DEVICE_CUDA;
     snprintf(dev->name, sizeof dev->name, "%s:%d %.100s", driver_names[kind], ordinal, card.name);
+    dev->peak_flops = card_peak_flops(card.name, card.units);
     pci_address(dev, card.bus_id);
     struct gpu_before before;
     current_get(gpu, &before);

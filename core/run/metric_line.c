@@ -218,10 +218,10 @@ const struct metric_line metric_line_unknown = {.step = -1,
                                                 .offload_wait_ms = NAN,
                                                 .scores = SCORES_UNKNOWN};
 
-double metric_rate(const struct metric_line *line, const char **unit)
+double metric_rate(const struct metric_line *line, const struct unit **unit)
 {
     double tokens = line->scores[SCORE_TOKENS_PER_S];
-    *unit = isnan(tokens) ? "images/s" : "tokens/s";
+    *unit = unit_of(!isnan(tokens));
     return isnan(tokens) ? line->images_per_s : tokens;
 }
 

@@ -10,6 +10,7 @@
 #define MEOPT_RUN_METRIC_LINE_H
 
 #include "core/run/scores.h"
+#include "core/run/units.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,8 +33,8 @@ extern const struct metric_line metric_line_unknown;
  * accepted. */
 bool metric_line_parse(struct metric_line *line, const char *text, size_t bytes);
 
-/* Returns the throughput in the unit of the run, "tokens/s" or "images/s". */
-double metric_rate(const struct metric_line *line, const char **unit);
+/* Returns the throughput in the unit of the run. */
+double metric_rate(const struct metric_line *line, const struct unit **unit);
 
 /* Parses one JSON number at `text` (not beyond end), like strtod, and NaN and Infinity. *after is its end,
  * or `text` if there is none. */

@@ -141,12 +141,12 @@ char *prometheus_text(const struct prometheus_run *run)
         put_single(out, run, "meopt_train_learning_rate", "Learning rate of the last step.", s->lr);
         put_single(out, run, "meopt_train_gradient_norm",
                    "Norm of the gradient before clipping in the last step.", s->grad_norm);
-        put_single(out, run, "meopt_train_images_per_second", "Throughput of the last step.",
-                   s->images_per_s);
+        put_single(out, run, "meopt_train_images_per_second",
+                   "Throughput of the last step in images, of a language model in samples.", s->images_per_s);
         put_single(out, run, "meopt_train_step_duration_seconds", "Time that the last step took.",
                    s->step_ms * 1e-3);
-        put_single(out, run, "meopt_train_data_wait_seconds",
-                   "Time for which the last step waited for images.", s->data_wait_ms * 1e-3);
+        put_single(out, run, "meopt_train_data_wait_seconds", "Time for which the last step waited for data.",
+                   s->data_wait_ms * 1e-3);
         put_memory(out, run, s);
     }
     put_cards(out, run);

@@ -6,8 +6,8 @@
 #include <string.h>
 
 const struct score_row score_rows[SCORE_COUNT] = {
-#define ROW(number, key, label, in_compare, percent, rare, lower, gauge, help)                               \
-    [SCORE_##number] = {#key, label, gauge, help, percent, rare, lower},
+#define ROW(number, key, label, in_compare, percent, rare, lower, speed, gauge, help)                        \
+    [SCORE_##number] = {#key, label, gauge, help, percent, rare, lower, speed},
     SCORES(ROW)};
 
 const struct score_row *score_named(const char *key)

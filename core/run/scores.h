@@ -8,33 +8,38 @@
 #include <stddef.h>
 
 // clang-format off
-/* X(number, key, label, label of compare, percent, rare, lower, gauge, help) */
+/* X(number, key, label, label of compare, percent, rare, lower, speed, gauge, help) */
 #define SCORES(X) \
-X(COSINE, cosine, "cosine", "cosine to the teacher", false, false, false, "meopt_train_cosine_similarity", \
+X(COSINE, cosine, "cosine", "cosine to the teacher", false, false, false, false, \
+  "meopt_train_cosine_similarity", \
   "Mean cosine between teacher and student in the last step.") \
-X(TOP1, top1, "top-1", "top-1 in training", true, false, false, "meopt_train_top1_ratio", \
+X(TOP1, top1, "top-1", "top-1 in training", true, false, false, false, "meopt_train_top1_ratio", \
   "Share of the last step's images whose class was predicted first.") \
-X(TOP5, top5, "top-5", "top-5 in training", true, false, false, "meopt_train_top5_ratio", \
+X(TOP5, top5, "top-5", "top-5 in training", true, false, false, false, "meopt_train_top5_ratio", \
   "Share of the last step's images whose class was among the first five.") \
-X(VAL_LOSS, val_loss, "val loss", "validation loss", false, true, true, "meopt_val_loss", \
+X(VAL_LOSS, val_loss, "val loss", "validation loss", false, true, true, false, "meopt_val_loss", \
   "Loss of the last evaluation.") \
-X(VAL_COSINE, val_cosine, "val cosine", "validation cosine", false, true, false, \
+X(VAL_COSINE, val_cosine, "val cosine", "validation cosine", false, true, false, false, \
   "meopt_val_cosine_similarity", "Mean cosine between teacher and student in the last evaluation.") \
-X(VAL_TOP1, val_top1, "val top-1", "validation top-1", true, true, false, "meopt_val_top1_ratio", \
+X(VAL_TOP1, val_top1, "val top-1", "validation top-1", true, true, false, false, "meopt_val_top1_ratio", \
   "Top-1 accuracy of the last evaluation, 0 to 1.") \
-X(VAL_TOP5, val_top5, "val top-5", "validation top-5", true, true, false, "meopt_val_top5_ratio", \
+X(VAL_TOP5, val_top5, "val top-5", "validation top-5", true, true, false, false, "meopt_val_top5_ratio", \
   "Top-5 accuracy of the last evaluation, 0 to 1.") \
-X(KNN_TOP1, knn_top1, "kNN top-1", "kNN top-1", true, true, false, "meopt_knn_top1_ratio", \
+X(KNN_TOP1, knn_top1, "kNN top-1", "kNN top-1", true, true, false, false, "meopt_knn_top1_ratio", \
   "Top-1 accuracy of the nearest neighbours in the last evaluation, 0 to 1.") \
-X(KNN_TOP5, knn_top5, "kNN top-5", "kNN top-5", true, true, false, "meopt_knn_top5_ratio", \
+X(KNN_TOP5, knn_top5, "kNN top-5", "kNN top-5", true, true, false, false, "meopt_knn_top5_ratio", \
   "Top-5 accuracy of the nearest neighbours in the last evaluation, 0 to 1.") \
-X(ACCURACY, accuracy, "accuracy", "accuracy in training", true, false, false, "meopt_train_accuracy_ratio", \
+X(ACCURACY, accuracy, "accuracy", "accuracy in training", true, false, false, false, \
+  "meopt_train_accuracy_ratio", \
   "Share of the last step's tokens that were predicted first.") \
-X(TOKENS_PER_S, tokens_per_s, "tokens/s", "tokens/s", false, false, false, "meopt_train_tokens_per_second", \
+X(TOKENS_PER_S, tokens_per_s, "tokens/s", "tokens/s", false, false, false, true, \
+  "meopt_train_tokens_per_second", \
   "Throughput of the last step in tokens.") \
-X(VAL_ACCURACY, val_accuracy, "val accuracy", "validation accuracy", true, true, false, \
+X(MFU, mfu, "MFU", "MFU", true, false, false, true, "meopt_train_mfu_ratio", \
+  "Model FLOPs utilization of the last step, 0 to 1.") \
+X(VAL_ACCURACY, val_accuracy, "val accuracy", "validation accuracy", true, true, false, false, \
   "meopt_val_accuracy_ratio", "Share of the tokens of the last evaluation that were predicted first.") \
-X(VAL_PERPLEXITY, val_perplexity, "perplexity", "validation perplexity", false, true, true, \
+X(VAL_PERPLEXITY, val_perplexity, "perplexity", "validation perplexity", false, true, true, false, \
   "meopt_val_perplexity", "Perplexity of the last evaluation, e to its loss.")
 
 #define SCORE_NUMBER(number, ...)  SCORE_##number,
@@ -50,6 +55,7 @@ struct score_row {
     bool percent;             /* a share from 0 to 1, which people read as a percentage */
     bool rare;                /* only in the lines of evaluations */
     bool lower;               /* the better, the lower */
+    bool speed;               /* depends on the machine: not a result of the training */
 };
 extern const struct score_row score_rows[SCORE_COUNT];
 

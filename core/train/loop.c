@@ -233,6 +233,7 @@ static void update_progress(struct train_loop *w, const struct step_result *resu
     p->step_ms = step_ms;
     p->images_per_s = (double)w->t->images / p->step_ms * 1e3;
     p->tokens_per_s = p->images_per_s * (double)w->feed.context;
+    p->mfu = w->peak_flops > 0 ? w->t->model_flops * p->images_per_s / w->peak_flops : 0;
 }
 
 /* Runs one optimizer step on the batch. A step that fails leaves mid_step set. */
@@ -410,6 +411,16 @@ static void set_steps(struct train_loop *w, const struct config *c, int64_t stop
     if (w->from > 0) advice_saved(&w->health, w->from, NAN);
 }
 
+/* Sets the peak of the devices of all ranks. Collective call. */
+static int sum_peaks(struct train_loop *w, struct error *err)
+{
+    enum { FLOPS, UNKNOWN, SUMS };
+    double own = w->t->device->peak_flops, sums[SUMS] = {[FLOPS] = own, [UNKNOWN] = own <= 0};
+    int code = comm_all_reduce(&w->t->ranks, COMM_SUM, sums, SUMS, err);
+    w->peak_flops = code || sums[UNKNOWN] > 0 ? 0 : sums[FLOPS];
+    return code;
+}
+
 /* Reports what the run is and what computes it: meta.json, plan.json, data.list, the first event. */
 static int report_start(struct train_loop *w, bool resumed, json_t *identity, json_t **changed,
                         struct error *err)
@@ -420,8 +431,9 @@ static int report_start(struct train_loop *w, bool resumed, json_t *identity, js
     json_t *start;
     int code = start_table_gather(w->t, rows, &start, err);
     json_t *differ = start_differences(start);
+    if (!code) code = sum_peaks(w, err);
     if (!code && is_rank0(w)) resume_check_start(w->run, start, changed);
-    if (!code) code = meta_write(w->run, w->t, w->feed.data, w->p.total, start, identity, err);
+    if (!code) code = meta_write(w->run, w->t, w->feed.data, w->p.total, w->peak_flops, start, identity, err);
     json_decref(start);
     if (!code && is_rank0(w)) code = resume_check_write_images(w->run, data_list(w->feed.data), err);
     if (code) {

@@ -37,6 +37,7 @@ struct train_loop {
     bool same_failure; /* all ranks failed for one reason, and each knows it */
     double data_ms;    /* duration of the last data_next */
     int rank, ranks;
+    double peak_flops;       /* of all ranks (device.h); 0: unknown */
     bool stop, save, change; /* agreed by all ranks for this step */
     struct save_reservation reservation;
     struct checkpoint_best best, candidate; /* the best checkpoint; a better evaluation, until it is saved */

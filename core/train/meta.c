@@ -171,8 +171,8 @@ static void set_classes(json_t *meta, const struct data *data)
 }
 
 static int write_files(const struct run *run, const struct trainer *t, const struct rank_info *all,
-                       const struct data *data, int64_t total, json_t *start, json_t *identity,
-                       struct error *err)
+                       const struct data *data, int64_t total, double peak_flops, json_t *start,
+                       json_t *identity, struct error *err)
 {
     int ranks = t->ranks.size;
     const struct rank_info *most = &all[largest(all, ranks)];
@@ -202,6 +202,8 @@ static int write_files(const struct run *run, const struct trainer *t, const str
     json_object_set_new(meta, "seed", json_integer((json_int_t)t->config->train.seed));
     json_object_set_new(meta, "batch_images", json_integer((json_int_t)t->images));
     json_object_set_new(meta, "ranks", json_integer(ranks));
+    json_object_set_new(meta, "model_flops_per_step", json_real(t->model_flops * (double)t->images));
+    json_object_set_new(meta, "peak_flops", peak_flops > 0 ? json_real(peak_flops) : json_null());
     if (ranks > 1) json_object_set_new(meta, "places", ranks_json(all, ranks));
     json_object_set_new(meta, "epoch_steps", json_integer((json_int_t)data_epoch_batches(data)));
     json_object_set_new(meta, "optimizer_bytes_per_param",
@@ -232,11 +234,12 @@ static int write_files(const struct run *run, const struct trainer *t, const str
 }
 
 int meta_write(const struct run *run, struct trainer *t, const struct data *data, int64_t total,
-               json_t *start, json_t *identity, struct error *err)
+               double peak_flops, json_t *start, json_t *identity, struct error *err)
 {
     int code;
     struct rank_info *all = report_ranks(t, &code, err);
-    if (!code && t->ranks.rank == 0) code = write_files(run, t, all, data, total, start, identity, err);
+    if (!code && t->ranks.rank == 0)
+        code = write_files(run, t, all, data, total, peak_flops, start, identity, err);
     free(all);
     return code;
 }

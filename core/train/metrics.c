@@ -77,6 +77,7 @@ int metrics_write(struct run *run, const struct train_progress *p, json_t *cards
                   p->images_per_s, "step_ms", p->step_ms, "data_wait_ms", p->data_wait_ms);
     json_object_update(line, more);
     if (p->tokens_per_s > 0) json_object_set_new(line, "tokens_per_s", json_real(p->tokens_per_s));
+    if (p->mfu > 0) json_object_set_new(line, "mfu", json_real(p->mfu));
     json_decref(more);
     if (p->offload_wait_ms >= 0) json_object_set_new(line, "offload_wait_ms", json_real(p->offload_wait_ms));
     if (p->stream_wait_ms >= 0) json_object_set_new(line, "stream_wait_ms", json_real(p->stream_wait_ms));

@@ -345,8 +345,8 @@ static int plan_step(struct trainer *t, struct error *err)
     return 0;
 }
 
-/* Returns the operations of a step per image: forward, and backward of the blocks that are trained. */
-static double step_flops(const struct trainer *t)
+/* Counts the operations of a step per image: forward, and backward of the blocks that are trained. */
+static void count_flops(struct trainer *t)
 {
     const struct tower *s = t->student;
     const struct model_shape *g = &t->student_shape;
@@ -359,7 +359,9 @@ static double step_flops(const struct trainer *t)
     if (!t->evaluates)
         flops += tower_repeated_logits(s) * 2.0 * (double)(s->tokens * g->width * g->vocabulary);
     if (s->options.saved == SAVED_8BIT) flops += share * (t->twice ? 2 : 1) * model_shape_attention_flops(g);
-    return flops;
+    t->student_flops = flops;
+    t->model_flops =
+        (1 + 2 * share) * forward + (t->teacher ? model_shape_forward_flops(&t->teacher_shape) : 0);
 }
 
 static int create(struct trainer **trainer, struct config *config, struct device *device, bool random,
@@ -388,7 +390,7 @@ static int create(struct trainer **trainer, struct config *config, struct device
     if (config->train.cache_teacher && !evaluates && (code = cache_outputs(t, cache, context, err)) != 0)
         goto fail;
     if ((code = create_student(t, student_weights, err)) != 0) goto fail;
-    t->student_flops = step_flops(t);
+    count_flops(t);
     if ((code = create_buffers(t, err)) != 0) goto fail;
     weights_close(teacher_weights);
     weights_close(student_weights);

@@ -84,6 +84,7 @@ struct trainer {
     double previous_norm;  /* clip_mode previous: gradient norm of the last step, 0 before the first */
     double offload_waited; /* seconds so far */
     double student_flops;  /* per image: forward, backward, recomputation */
+    double model_flops;    /* per image: student without recomputation, and the teacher unless it is cached */
     bool release, twice;   /* gradients released inside backward; two backward passes */
     bool diverged;         /* a step met NaN or infinity */
     bool evaluates;        /* trainer_create_evaluation: there is no optimizer */

@@ -33,7 +33,7 @@ start 80 24 'attach one'
 await 'step 1000/1000'
 keys 2
 await '^charts 1 to 2 of 11 (PgDn, PgUp), by step'
-for chart in 'grad norm 0\.' 'images/s 9[0-9.]*, 1 outlier cut' 'wait for images 1.5000 ms' 'busy 97.000%' 'power 309.00 W'; do
+for chart in 'grad norm 0\.' 'images/s 9[0-9.]*, 1 outlier cut' 'wait for data 1.5000 ms' 'busy 97.000%' 'power 309.00 W'; do
     keys NPage
     await "^$chart"
 done
@@ -85,7 +85,7 @@ for size in '80 24' '132 43'; do
     [ "$size" = '132 43' ] || keys NPage
     await '\(^\|  \)1.00e-04 [^ ][^ ]'
     [ "$size" = '132 43' ] || keys NPage NPage
-    await 'wait for images 0 ms'
+    await 'wait for data 0 ms'
     await '\(^\|  \)0  *[^ 0-9][^ ]'
     if tmux -L "$socket" capture-pane -p | grep -e '-1.0000\|1.05e-04'; then fail "a constant is given an axis"; fi
     keys q

@@ -97,6 +97,8 @@ assert [r["ranks"] for r in rows] == [1, 2, 4]
 assert abs(rows[2]["sums_s"] - p["sent_bytes_per_step"] / 10e9) < 1e-9, rows
 assert abs(rows[2]["step_s"] - 1 - rows[2]["sums_s"]) < 1e-9 and abs(rows[2]["images_per_s"] - 4 * 32 / rows[2]["step_s"]) < 1e-6
 END
+expect 0 "$MEOPT" plan "$MEOPT_SOURCE/configs/bytes.yaml" --ranks 2 --bandwidth 10 --step-ms 100 --json
+json 'abs(j["tokens_per_s"] - 12 * 64 / 0.1) < 1e-6 and all(abs(r["tokens_per_s"] / r["images_per_s"] - 64) < 1e-9 for r in j["scaling"])'
 expect 2 "$MEOPT" plan eva_clip.yaml --ranks 4 --bandwidth 10
 grep -q -e '--bandwidth' err && grep -q -e '--step-ms' err || fail "--bandwidth without the time of a step"
 expect 0 "$MEOPT" plan eva_clip.yaml train.batch_size=64 optim.use_meopt=false --json

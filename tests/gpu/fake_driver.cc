@@ -2,7 +2,7 @@
  * FAKE_CUDA), whose card is the emulation of tests/gpu/emulate.h. The environment describes the machine:
  *   FAKE_CARDS    number of cards (1; at most 8). 0: the driver returns an error, or, with FAKE_EMPTY, 0 and
  *                 success, as HIP does
- *   FAKE_UNITS    compute units (1)
+ *   FAKE_UNITS, FAKE_NAME  compute units (1), name of the card (Emulated card of wave N)
  *   FAKE_VERSION  version of the driver (50731921, HIP 5.7)
  *   FAKE_ARCH     architecture of the card (FAKE_CARD: gfx90a, gfx928, sm_90)
  *   FAKE_MEMORY   bytes of the card (8 GiB)
@@ -168,7 +168,7 @@ ENTRY(hipDeviceGet, cuDeviceGet)(int *device, int ordinal)
 ENTRY(hipDeviceGetName, cuDeviceGetName)(char *name, int size, int)
 {
     ENTERED;
-    snprintf(name, (size_t)size, "Emulated card of wave %d", WAVE);
+    snprintf(name, (size_t)size, getenv("FAKE_NAME") ?: "Emulated card of wave %d", WAVE);
     return 0;
 }
 ENTRY(hipDeviceGetAttribute, cuDeviceGetAttribute)(int *value, int attribute, int)

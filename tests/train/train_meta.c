@@ -96,7 +96,7 @@ static void meta_json_describes_the_run(void **state)
     if (run_create(&run, tiny.directory, "run", &tiny.config, &err)) fail_msg("%s", err.what);
     json_t *start = json_pack("[{s:s}]", "name", "device"),
            *identity = json_pack("{s:s}", "optim.beta1", "0.9");
-    if (meta_write(&run, tiny.trainer, data, TOTAL, start, identity, &err)) fail_msg("%s", err.what);
+    if (meta_write(&run, tiny.trainer, data, TOTAL, 5e12, start, identity, &err)) fail_msg("%s", err.what);
     json_decref(identity);
     json_decref(start);
     check(&tiny, &run, data);

@@ -54,13 +54,13 @@ static void the_throughput_has_the_unit_of_the_run(void **state)
 {
     (void)state;
     struct metric_line l;
-    const char *unit;
+    const struct unit *unit;
     assert_true(parse(&l, whole_line));
     assert_true(metric_rate(&l, &unit) == 123.25);
-    assert_string_equal(unit, "images/s");
+    assert_ptr_equal(unit, unit_of(false));
     assert_true(parse(&l, "{\"step\":1,\"images_per_s\":3,\"tokens_per_s\":96}"));
     assert_true(metric_rate(&l, &unit) == 96);
-    assert_string_equal(unit, "tokens/s");
+    assert_ptr_equal(unit, unit_of(true));
 }
 
 static void every_torn_line_is_refused(void **state)
