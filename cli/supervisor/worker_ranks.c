@@ -22,6 +22,9 @@ static void beat(void *context, struct rank_beat *b)
     b->collective = status.number;
     b->wait = status.inside ? RANK_WAITS : RANK_MOVES;
     snprintf(b->name, sizeof b->name, "%s", status.number ? comm_call_names[status.call] : "");
+    snprintf(b->group, sizeof b->group, "%s", status.group);
+    b->message = comm_is_message(status.call);
+    b->peer = status.peer;
     b->step_ms = 1e-3 * (double)atomic_load(&w->step_us);
     b->data_wait_ms = 1e-3 * (double)atomic_load(&w->data_wait_us);
     b->mem_bytes = atomic_load(&w->mem_bytes);

@@ -33,5 +33,7 @@ int comm_agree(struct comm *comm, int code, const struct error *own, const char 
     if (lost || first >= comm->size) return lost;
     comm_report(&report, code, own);
     lost = comm_broadcast(comm, &report, sizeof report, (int)first, err);
-    return lost ? lost : comm_name_rank(&report, (int)first, report.code, report.err.hint, what, err);
+    return lost ? lost
+                : comm_name_rank(&report, comm_world_rank(comm, (int)first), report.code, report.err.hint,
+                                 what, err);
 }

@@ -23,9 +23,7 @@ static uint32_t checksum_arguments(const int64_t *offsets, int count, int a, int
     return crc32c(crc32c(0, others, sizeof others), offsets, (size_t)count * sizeof *offsets);
 }
 
-/* Exchanges and compares headers. A message of at most SMALL_MESSAGE bytes is sent along; window->receive
- * gets those of all ranks, in rank order. */
-static int compare_calls(struct comm *comm, const void *message, size_t bytes, struct error *err)
+int comm_compare_calls(struct comm *comm, const void *message, size_t bytes, struct error *err)
 {
     struct envelope own = {.header = comm->header};
     char *all = comm->window->receive;
@@ -40,11 +38,10 @@ static int compare_calls(struct comm *comm, const void *message, size_t bytes, s
     return code;
 }
 
-/* All-gathers `bytes` of every rank to window->receive. */
-static int gather_bytes(struct comm *comm, const void *send, size_t bytes, struct error *err)
+int comm_gather_bytes(struct comm *comm, const void *send, size_t bytes, struct error *err)
 {
     bool with_header = !comm->ops->compares && !comm->compared && bytes <= SMALL_MESSAGE;
-    int code = compare_calls(comm, send, with_header ? bytes : 0, err);
+    int code = comm_compare_calls(comm, send, with_header ? bytes : 0, err);
     return code || with_header ? code : comm->ops->gather(comm, send, comm->window->receive, bytes, err);
 }
 
@@ -60,7 +57,7 @@ static void leave_device(struct comm *comm)
     if (comm->device->leave) comm->device->leave(comm->device);
 }
 
-static void download_part(struct comm *comm, bool of_host, void *host, const void *from, size_t bytes)
+void comm_download(struct comm *comm, bool of_host, void *host, const void *from, size_t bytes)
 {
     if (!bytes) return;
     if (of_host) memcpy(host, from, bytes);
@@ -71,7 +68,7 @@ static void download_part(struct comm *comm, bool of_host, void *host, const voi
     }
 }
 
-static void upload_part(struct comm *comm, bool of_host, void *to, const void *host, size_t bytes)
+void comm_upload(struct comm *comm, bool of_host, void *to, const void *host, size_t bytes)
 {
     if (!bytes) return;
     if (of_host) memcpy(to, host, bytes);
@@ -127,7 +124,8 @@ static int reduce_slices(struct comm *comm, const struct comm_sum *s, struct err
     int contributors = s->contributors > 0 && s->contributors < comm->size ? s->contributors : comm->size;
     int64_t most = (int64_t)(w->slice_bytes / size), longest = comm_longest_part(comm->size, s->offsets);
     bool host = comm->device->host_memory;
-    int code = compare_calls(comm, NULL, 0, err);
+    if (most > (int64_t)(w->sum_bytes / sizeof *w->sum)) most = (int64_t)(w->sum_bytes / sizeof *w->sum);
+    int code = comm_compare_calls(comm, NULL, 0, err);
     for (int64_t at = 0; at < longest && !code; at += most) {
         int64_t slice = longest - at < most ? longest - at : most;
         size_t bytes = (size_t)slice * size;
@@ -138,7 +136,7 @@ static int reduce_slices(struct comm *comm, const struct comm_sum *s, struct err
         const float *before = !s->before ? NULL : host ? s->before + at : w->sum;
         for (int r = 0; r < contributors && count; r++)
             add(sum, r ? sum : before, w->receive + (size_t)r * bytes, s->type, count);
-        if (!host) upload_part(comm, host, s->receive + at, w->sum, (size_t)count * sizeof *sum);
+        if (!host) comm_upload(comm, host, s->receive + at, w->sum, (size_t)count * sizeof *sum);
     }
     return code;
 }
@@ -188,11 +186,11 @@ static int gather(struct comm *comm, void *context, struct error *err)
         return comm_leave(comm, comm->ops->gather_device(comm, g->own, g->p, g->offsets, err), err);
     for (int64_t at = 0; at < longest && !code; at += most) {
         int64_t slice = longest - at < most ? longest - at : most;
-        download_part(comm, g->host, w->send, own + at, (size_t)comm_part(g->offsets, comm->rank, at, slice));
-        if ((code = gather_bytes(comm, w->send, (size_t)slice, err)) != 0) break;
+        comm_download(comm, g->host, w->send, own + at, (size_t)comm_part(g->offsets, comm->rank, at, slice));
+        if ((code = comm_gather_bytes(comm, w->send, (size_t)slice, err)) != 0) break;
         for (int q = 0; q < comm->size; q++)
             if (q != comm->rank || g->own)
-                upload_part(comm, g->host, g->p + g->offsets[q] + at, w->receive + (int64_t)q * slice,
+                comm_upload(comm, g->host, g->p + g->offsets[q] + at, w->receive + (int64_t)q * slice,
                             (size_t)comm_part(g->offsets, q, at, slice));
     }
     return comm_leave(comm, code, err);
@@ -260,7 +258,7 @@ static int all_reduce(struct comm *comm, void *context, struct error *err)
     if (code) return code;
     for (int64_t at = 0; at < r->count && !code; at += most) {
         int64_t count = r->count - at < most ? r->count - at : most;
-        code = gather_bytes(comm, r->values + at, (size_t)count * sizeof(double), err);
+        code = comm_gather_bytes(comm, r->values + at, (size_t)count * sizeof(double), err);
         const double *all = (const double *)(const void *)w->receive;
         for (int64_t i = 0; i < count && !code; i++) {
             double v = all[i];
@@ -294,7 +292,7 @@ static int broadcast(struct comm *comm, void *context, struct error *err)
     size_t most = comm->window->slice_bytes * (size_t)comm->size;
     int code = comm_enter(comm, COMM_BROADCAST, (int64_t)c->bytes, (uint32_t)c->root, err);
     if (code) return code;
-    code = compare_calls(comm, NULL, 0, err);
+    code = comm_compare_calls(comm, NULL, 0, err);
     for (size_t at = 0; at < c->bytes && !code; at += most)
         code =
             comm->ops->broadcast(comm, c->p + at, c->bytes - at < most ? c->bytes - at : most, c->root, err);
@@ -314,7 +312,7 @@ static int barrier(struct comm *comm, void *context, struct error *err)
     int64_t here = comm->rank;
     (void)context;
     int code = comm_enter(comm, COMM_BARRIER, 0, 0, err);
-    return code ? code : comm_leave(comm, gather_bytes(comm, &here, sizeof here, err), err);
+    return code ? code : comm_leave(comm, comm_gather_bytes(comm, &here, sizeof here, err), err);
 }
 
 int comm_barrier(struct comm *comm, struct error *err)
@@ -369,17 +367,28 @@ static int window_open(struct comm *comm, size_t slice, struct error *err)
     if (!w) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
     comm->window = w;
     w->slice_bytes = slice;
+    w->sum_bytes = 2 * slice;
     if (!(w->send = host_block(comm, all, "send buffer to other ranks", err)) ||
         !(w->receive = host_block(comm, all, "receive buffer from other ranks", err)) ||
-        (!counts_host_memory(comm) && !(w->sum = host_block(comm, 2 * slice, "sums over ranks", err)))) {
+        (!counts_host_memory(comm) && !(w->sum = host_block(comm, w->sum_bytes, "sums over ranks", err)))) {
         window_close(comm);
         return err->code;
     }
     return 0;
 }
 
+/* Reserves in the whole what a part needs. */
+static int reserve_part(struct comm *part, int64_t longest, struct error *err)
+{
+    struct comm *whole = part->whole;
+    int64_t most = (int64_t)comm_slice_bytes(part->size), bytes = longest < most ? longest : most;
+    int64_t each = (bytes * part->size + whole->size - 1) / whole->size;
+    return !whole->window || (int64_t)whole->window->slice_bytes >= each ? 0 : comm_reserve(whole, each, err);
+}
+
 int comm_reserve(struct comm *comm, int64_t longest, struct error *err)
 {
+    if (comm->whole) return reserve_part(comm, longest, err);
     size_t most = comm_slice_bytes(comm->size), slice = ((size_t)longest + 63) & ~(size_t)63;
     if (!comm->window) return 0; /* a single rank */
     void *planned = comm->window->planned;
@@ -388,6 +397,7 @@ int comm_reserve(struct comm *comm, int64_t longest, struct error *err)
     int code = window_open(comm, slice > most ? most : slice < SMALL_SLICE ? SMALL_SLICE : slice, err);
     if (code) device_free(comm->device, planned);
     else comm->window->planned = planned;
+    for (struct comm *part = comm->parts; part && !code; part = part->next) comm_share_window(part);
     return code;
 }
 
@@ -443,12 +453,14 @@ int comm_open(struct comm *comm, const struct comm_options *o, struct device *de
 
 void comm_abort(struct comm *comm, int exit_code)
 {
+    comm = comm_whole(comm);
     if (comm->ops && comm->ops->abort) comm->ops->abort(comm, exit_code);
 }
 
 void comm_fail(struct comm *comm, int code, const struct error *err)
 {
-    if (comm->options.failing) comm->options.failing(comm->options.context, code, err);
+    const struct comm_options *o = &comm_whole(comm)->options;
+    if (o->failing) o->failing(o->context, code, err);
     comm_abort(comm, code);
 }
 
@@ -456,6 +468,8 @@ void comm_close(struct comm *comm)
 {
     if (comm->options.opened) comm->options.opened(comm->options.context, NULL);
     comm_thread_stop(comm);
-    if (comm->device) window_close(comm);
+    if (comm->whole) comm_leave_whole(comm);
+    else if (comm->device) window_close(comm);
+    free(comm->met);
     memset(comm, 0, sizeof *comm);
 }

@@ -1,8 +1,8 @@
-/* The collectives of a run.
+/* The communication of a run: collectives, messages between two ranks, and groups of ranks.
  *
  *     struct comm_options o = {.rank = r, .size = n, .shared = fd};  // fd: comm_local_create, in the
  *     parent code = comm_open(&comm, &o, device, &err);                     // joins the others
- *     ... comm_reduce, comm_gather, comm_all_reduce, comm_broadcast, comm_barrier ...
+ *     ... comm_reduce, comm_gather, comm_all_reduce, comm_broadcast, comm_barrier, comm_send ...
  *     comm_close(&comm);
  *
  * A back end only transfers bytes (struct comm_ops). comm.c and one kernel compute the sums, in fp32 and
@@ -20,6 +20,14 @@
  *     called or begun.
  *   - Back ends of several ranks work in one thread, the one that opened the library (MPI requires this).
  *     Calls are queued to it: comm_begin starts one, comm_end waits for it.
+ *
+ * One order. All communicators of a rank (comm_split) share that thread. It makes their calls in the order in
+ * which they were called or begun, and finishes one before the next. A call waits for all its ranks: those
+ * of a collective's communicator, the two ends of a message. Therefore all calls of the run must have one
+ * order that contains the calls of every rank in that rank's order; for a pipeline: by the time slot in
+ * which the block before was computed. Otherwise ranks wait for one another, with every back end. A message
+ * is not buffered: comm_send returns when the peer has received. The messages of one comm_transfer have no
+ * order among themselves, so two ranks that send to each other do both in one call.
  *
  * Threads: one caller at a time, except for comm_abort and comm_status.
  */
@@ -64,7 +72,7 @@ int comm_local_create(int size, int *shared, struct error *err);
 
 enum comm_operation { COMM_SUM, COMM_MIN, COMM_MAX };
 
-/* The collective that a rank is in. The headers of all ranks must be equal. */
+/* The call that a rank is in. The headers of a collective must be equal on all ranks. */
 enum comm_call {
     COMM_NO_CALL,
     COMM_JOIN,
@@ -74,9 +82,17 @@ enum comm_call {
     COMM_ALL_REDUCE,
     COMM_BROADCAST,
     COMM_BARRIER,
+    COMM_SPLIT,
+    COMM_SEND,
+    COMM_RECEIVE,
+    COMM_TRANSFER,
     COMM_CALLS
 };
 extern const char *const comm_call_names[COMM_CALLS];
+static inline bool comm_is_message(enum comm_call call)
+{
+    return call == COMM_SEND || call == COMM_RECEIVE || call == COMM_TRANSFER;
+}
 struct comm_header {
     int64_t number; /* of the collective, from 1 */
     int64_t bytes;  /* of its array */
@@ -85,6 +101,7 @@ struct comm_header {
 };
 
 struct comm_sum;
+struct comm_exchange;
 struct comm_ops {
     const char *name; /* "self", "local", "mpi", "nccl" */
     /* All-to-all in host memory: sends `bytes` at send + q * bytes to each rank q, and receives the bytes
@@ -100,6 +117,11 @@ struct comm_ops {
     int (*gather_device)(struct comm *, const void *own, void *p, const int64_t *offsets, struct error *err);
     /* comm_combine; with reduce_device. These three compare headers themselves. */
     int (*combine_device)(struct comm *, void *p, size_t bytes, struct error *err);
+    /* comm_transfer, on the communicator of comm_open: compares the headers of both ends (comm_internal.h) */
+    int (*transfer)(struct comm *, struct comm_exchange *, struct error *err);
+    /* Opens `part`, of more than one rank (comm_split); `open` false: of one, which needs nothing. Every rank
+     * of the communicator calls it. */
+    int (*split)(struct comm *, struct comm *part, bool open, struct error *err);
     /* comm_begin calls `mark`, which records the work queued on the device's stream so far. The back end's
      * thread calls `follow`: its later work waits for the mark. (optional, both or neither; without them
      * comm_begin waits for the device) */
@@ -123,6 +145,15 @@ struct comm {
     struct error broken;         /* the first failure of a collective: every later call returns it */
     char host_why[128];          /* reason why ranks with cards do not use nccl; "": none */
     void *state;
+    /* comm_open's: */
+    int splits;         /* communicators that comm_split has made */
+    int64_t *met;       /* (size) calls of comm_transfer with each rank */
+    struct comm *parts; /* the open ones of comm_split */
+    /* of comm_split: */
+    struct comm *whole, *next; /* that of comm_open; the next part of it */
+    int *members;              /* (size) ranks in `whole`, ascending */
+    int group;                 /* number of the split, from 1; 0: comm_open */
+    char name[24];             /* "data 1": name and color; "": comm_open */
 };
 
 /* Describes the back end, for the table at the start of a run (core/device/facts.h). */
@@ -137,9 +168,20 @@ int comm_dry(struct comm *comm, int rank, int size, struct device *device, struc
 int comm_open(struct comm *comm, const struct comm_options *options, struct device *device,
               struct error *err);
 void comm_close(struct comm *comm);
+
+/* Splits the communicator of comm_open: `part` has the ranks q of equal colors[q] (size), in their order.
+ * All ranks call it with the same colors, at most COMM_SPLITS times, while no call is pending. The part
+ * shares the thread, the window and the failures of `comm`, and is closed before it. name: "data", for
+ * messages and heartbeats. On "dry" it transfers nothing. On an error there is nothing to close. */
+enum { COMM_SPLITS = 8 };
+int comm_split(struct comm *comm, const int *colors, const char *name, struct comm *part, struct error *err);
+/* The rank in the communicator of comm_open. */
+int comm_world_rank(const struct comm *comm, int rank);
+
 /* Sizes the staging window for calls of up to `longest` bytes per rank, at most 8 MiB per direction for all
  * ranks together. Longer arrays are transferred in slices. Before this call the window only holds small
- * messages. All ranks call it with the same size while no collective is pending. */
+ * messages. All ranks call it with the same size while no collective is pending. Of a part: the window of
+ * the whole grows if it is too small. */
 int comm_reserve(struct comm *comm, int64_t longest, struct error *err);
 /* Ends all ranks, from any thread: their calls and this rank's fail with EXIT_RANK_LOST. */
 void comm_abort(struct comm *comm, int exit_code);
@@ -182,6 +224,24 @@ int comm_all_reduce(struct comm *comm, enum comm_operation operation, double *va
 int comm_broadcast(struct comm *comm, void *p, size_t bytes, int root, struct error *err);
 int comm_barrier(struct comm *comm, struct error *err);
 
+/* A message between two ranks of a communicator, in memory of their devices. Both ends name the same bytes
+ * (at least 1) and tag. */
+struct comm_message {
+    void *p; /* bytes to send, or memory for those to receive */
+    size_t bytes;
+    int peer;
+    int tag;      /* chosen by the caller: the micro-batch */
+    bool receive; /* else it is sent */
+};
+/* Transfers all messages at once. The calls of two ranks with each other meet in order, the first with the
+ * first. Two calls that meet have the same messages of each direction in the same order; otherwise both
+ * ends return EXIT_RANK_LOST, with both calls, and received memory is undefined. At most COMM_MOST_MESSAGES.
+ * A message to the own rank requires a communicator of one rank, and meets the next of the same call. */
+enum { COMM_MOST_MESSAGES = 16 };
+int comm_transfer(struct comm *comm, const struct comm_message *messages, int count, struct error *err);
+int comm_send(struct comm *comm, const void *p, size_t bytes, int peer, int tag, struct error *err);
+int comm_receive(struct comm *comm, void *p, size_t bytes, int peer, int tag, struct error *err);
+
 /* Agrees on the result of a task that every rank has done; `code` and `own` are this rank's result. Returns
  * 0 if all succeeded. Otherwise all ranks return the error of the lowest failed rank, as "rank R (host H)
  * WHAT: ...". A rank that fails calls it too and skips no collective, so the others do not hang. */
@@ -208,16 +268,19 @@ struct comm_job {
     int code;
     bool done, begun;
     void *mark;
+    struct comm *comm;
     struct comm_job *next;
 };
 void comm_begin(struct comm *comm, struct comm_job *job);
 int comm_end(struct comm *comm, struct comm_job *job, struct error *err);
 
-/* The last collective that this process began. Callable from any thread; the fields are consistent. */
+/* The last call that this process began. Callable from any thread; the fields are consistent. */
 struct comm_status {
-    int64_t number; /* 0 before the first */
+    int64_t number; /* of the communicator's collectives, or of the calls with `peer`; 0 before the first */
     enum comm_call call;
-    bool inside; /* it has not finished */
+    int peer;       /* of a message: its rank in comm_open's communicator; -1: several, or a collective */
+    bool inside;    /* it has not finished */
+    char group[24]; /* name of its communicator: "pipeline 0"; "": comm_open's */
 };
 struct comm_status comm_status(void);
 

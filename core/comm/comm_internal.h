@@ -15,8 +15,9 @@ enum {
 struct comm_window {
     size_t slice_bytes;   /* largest slice of one call; a multiple of 64 */
     char *send, *receive; /* (size * slice_bytes) */
-    float *sum;           /* (slice_bytes / 2); only for devices with their own memory */
-    void *planned;        /* "dry" card: the memory that comm_nccl_open would allocate */
+    float *sum;           /* (sum_bytes); only for devices with their own memory */
+    size_t sum_bytes;
+    void *planned; /* "dry" card: the memory that comm_nccl_open would allocate */
 };
 
 /* Returns the largest slice per rank, in bytes, with `size` ranks. */
@@ -62,11 +63,65 @@ int64_t comm_longest_part(int size, const int64_t *offsets);
 
 /* comm_enter begins a collective: it sets comm->header and comm_status, or returns the error of an earlier
  * collective. comm_leave ends it, stores a failure for later calls and returns `code`. */
+/* The communicator of comm_open. */
+static inline struct comm *comm_whole(struct comm *comm) { return comm->whole ? comm->whole : comm; }
+
+/* Gives the name of a part to comm_status. */
+void comm_name_group(const struct comm *comm);
 int comm_enter(struct comm *comm, enum comm_call call, int64_t bytes, uint32_t shape, struct error *err);
 int comm_leave(struct comm *comm, int code, const struct error *err);
 
 /* Compares the headers of all ranks, `stride` bytes apart. Returns EXIT_RANK_LOST if one differs from rank
  * 0's. */
 int comm_compare(const struct comm *comm, const void *headers, size_t stride, struct error *err);
+
+/* Exchanges and compares headers, for back ends that do not do it themselves, with a message of `bytes`, at
+ * most SMALL_MESSAGE; window->receive gets those of all ranks, in rank order. */
+int comm_compare_calls(struct comm *comm, const void *message, size_t bytes, struct error *err);
+/* All-gathers `bytes` of every rank to window->receive; the first one of a call compares headers. */
+int comm_gather_bytes(struct comm *comm, const void *send, size_t bytes, struct error *err);
+
+/* Copy between the host and the device's memory, from the back end's thread. of_host: both are the host's */
+void comm_download(struct comm *comm, bool of_host, void *host, const void *from, size_t bytes);
+void comm_upload(struct comm *comm, bool of_host, void *to, const void *host, size_t bytes);
+
+/* Removes a part from the whole, and frees what comm_split allocated. */
+void comm_leave_whole(struct comm *part);
+/* Shows the window of the whole to a part. */
+void comm_share_window(struct comm *part);
+/* The operations of a single rank. */
+extern const struct comm_ops comm_self_ops;
+
+/* ---- messages: comm_transfer.c ---- */
+
+/* The header of a call with one peer. Both ends send theirs; the first members, up to `slice`, are equal. */
+struct comm_pair {
+    int64_t number;    /* of the calls of these two ranks, from 1 */
+    int64_t bytes[2];  /* all that the lower rank sends; the higher */
+    int32_t count[2];  /* of those messages */
+    int32_t tag;       /* of the first */
+    int32_t group;     /* of the communicator */
+    uint32_t shape;    /* checksum of all sizes and tags */
+    uint32_t reserved; /* 0 */
+    int64_t slice;     /* largest piece that this end can transfer at once */
+};
+struct comm_peer {
+    int rank;
+    struct comm_pair own, other; /* other: filled by the back end */
+};
+struct comm_exchange {
+    struct comm *comm;             /* of the call */
+    struct comm_message *messages; /* (count) with peers as ranks of comm_open's communicator */
+    int count;
+    struct comm_peer peers[COMM_MOST_MESSAGES]; /* (peer_count) each peer once */
+    int peer_count;
+    struct comm_header collective; /* of the whole, before the call */
+};
+/* Returns EXIT_RANK_LOST, with both ends' calls, if the headers of this peer differ. */
+int comm_compare_pair(const struct comm_exchange *e, const struct comm_peer *peer, struct error *err);
+struct comm_peer *comm_peer_of(struct comm_exchange *e, const struct comm_message *message);
+/* Begins and ends a call of messages, as comm_enter and comm_leave. */
+int comm_enter_messages(struct comm_exchange *e, struct error *err);
+int comm_leave_messages(struct comm_exchange *e, int code, const struct error *err);
 
 #endif

@@ -52,30 +52,44 @@ void describe_rank(char *dst, size_t size, int r, const struct rank_facts *f)
              f->card[0] ? ", card " : "", f->card);
 }
 
-/* Selects ranks for list_ranks; is_absent ignores `collective`. */
-typedef bool rank_filter(const struct hub *hub, int r, int64_t collective);
+/* Writes "collective 103 (reduce)" or "message 5 (send of pipeline 0)". */
+static void describe_call(char *dst, size_t size, const struct rank_beat *b)
+{
+    snprintf(dst, size, "%s %lld (%s%s%s)", b->message ? "message" : "collective", (long long)b->collective,
+             b->name, b->group[0] ? " of " : "", b->group);
+}
 
-static bool is_absent(const struct hub *hub, int r, int64_t unused)
+/* Selects ranks for list_ranks; is_absent ignores the call. */
+typedef bool rank_filter(const struct hub *hub, int r, const struct rank_beat *call);
+
+static bool is_absent(const struct hub *hub, int r, const struct rank_beat *unused)
 {
     (void)unused;
     return !hub->ranks[r].joined;
 }
 
-static bool waits_in(const struct hub *hub, int r, int64_t collective)
+/* Returns whether the numbers of two calls count the same. */
+static bool are_comparable(const struct rank_beat *a, const struct rank_beat *b)
+{
+    return a->message == b->message && a->peer == b->peer && strcmp(a->group, b->group) == 0;
+}
+
+static bool waits_in(const struct hub *hub, int r, const struct rank_beat *call)
 {
     const struct rank_beat *b = &hub->ranks[r].beat;
-    return b->wait == RANK_WAITS && b->collective == collective;
+    return b->wait == RANK_WAITS && b->collective == call->collective && are_comparable(b, call);
 }
 
 /* Writes "rank 3" or "ranks 0, 1 and 3", at most 8 numbers. Returns the number of matching ranks. */
-static int list_ranks(char *dst, size_t size, const struct hub *hub, rank_filter *matches, int64_t collective)
+static int list_ranks(char *dst, size_t size, const struct hub *hub, rank_filter *matches,
+                      const struct rank_beat *call)
 {
     int count = 0, listed = 0;
     size_t n = 0;
-    for (int r = 0; r < hub->options.size; r++) count += matches(hub, r, collective);
+    for (int r = 0; r < hub->options.size; r++) count += matches(hub, r, call);
     dst[0] = 0;
     for (int r = 0; r < hub->options.size && listed < 8 && n + 40 < size; r++) {
-        if (!matches(hub, r, collective)) continue;
+        if (!matches(hub, r, call)) continue;
         const char *separator = listed == 0           ? count > 1 ? "ranks " : "rank "
                                 : listed == count - 1 ? " and "
                                                       : ", ";
@@ -86,34 +100,46 @@ static int list_ranks(char *dst, size_t size, const struct hub *hub, rank_filter
     return count;
 }
 
-/* The heartbeat, of the ranks except r, that waits in the newest collective. NULL: none waits. */
+/* How likely it is that a rank in this call waits for rank r: groups and their members are not known here. */
+static int concerns(const struct rank_beat *b, int r, const struct rank_beat *lost)
+{
+    if (b->message) return b->peer == r ? 3 : 0;
+    if (are_comparable(b, lost)) return b->collective > lost->collective ? 2 : 1;
+    return b->group[0] ? 0 : 1;
+}
+
+/* The heartbeat, of the ranks except r, that waits in the newest call that concerns r. NULL: none waits. */
 static const struct rank_beat *newest_waiting(const struct hub *hub, int r)
 {
-    const struct rank_beat *newest = NULL;
+    const struct rank_beat *newest = NULL, *lost = &hub->ranks[r].beat;
     for (int i = 0; i < hub->options.size; i++) {
         const struct rank_beat *b = &hub->ranks[i].beat;
-        if (i != r && b->wait == RANK_WAITS && (!newest || b->collective > newest->collective)) newest = b;
+        if (i == r || b->wait != RANK_WAITS) continue;
+        int more = newest ? concerns(b, r, lost) - concerns(newest, r, lost) : 1;
+        if (more > 0 || (more == 0 && b->collective > newest->collective)) newest = b;
     }
     return newest;
 }
 
-/* Writes the last step and phase of rank r, and the collective in which other ranks wait for it. Returns
- * whether there is such a collective. */
+/* Writes the last step and phase of rank r, and the call in which other ranks wait for it. Returns whether
+ * there is such a call. */
 static bool describe_position(char *dst, size_t size, const struct hub *hub, int r)
 {
     const struct rank_beat *b = &hub->ranks[r].beat, *newest = newest_waiting(hub, r);
-    char waiting[200];
+    char waiting[200], call[100];
     const char *phase = b->phase < hub->options.phase_count ? hub->options.phases[b->phase].name : "at work";
+    describe_call(call, sizeof call, b);
     int n = b->wait == RANK_WAITS
-                ? snprintf(dst, size, "; last seen at step %lld, in collective %lld (%s)", (long long)b->step,
-                           (long long)b->collective, b->name)
+                ? snprintf(dst, size, "; last seen at step %lld, in %s", (long long)b->step, call)
                 : snprintf(dst, size, "; last seen at step %lld, %s", (long long)b->step, phase);
-    if (!newest || (b->wait == RANK_WAITS && b->collective >= newest->collective) || n < 0 ||
-        (size_t)n >= size)
+    if (!newest ||
+        (b->wait == RANK_WAITS && are_comparable(b, newest) && b->collective >= newest->collective) ||
+        n < 0 || (size_t)n >= size)
         return false;
-    int count = list_ranks(waiting, sizeof waiting, hub, waits_in, newest->collective);
-    snprintf(dst + n, size - (size_t)n, "; it misses collective %lld (%s), in which %s wait%s",
-             (long long)newest->collective, newest->name, waiting, count > 1 ? "" : "s");
+    int count = list_ranks(waiting, sizeof waiting, hub, waits_in, newest);
+    describe_call(call, sizeof call, newest);
+    snprintf(dst + n, size - (size_t)n, "; it misses %s, in which %s wait%s", call, waiting,
+             count > 1 ? "" : "s");
     return true;
 }
 
@@ -203,7 +229,7 @@ static bool diagnose_absent(struct hub *hub, double now)
     int absent = -1;
     if (hub->complete) return false;
     if (now - hub->since <= hub->options.join_seconds) return true;
-    int count = list_ranks(who, sizeof who, hub, is_absent, 0);
+    int count = list_ranks(who, sizeof who, hub, is_absent, NULL);
     snprintf(what, sizeof what, "%s of %d did not join within %.0f s", who, hub->options.size,
              hub->options.join_seconds);
     for (int r = 0; r < hub->options.size && count == 1; r++)
@@ -260,6 +286,21 @@ static bool diagnose_stuck(struct hub *hub, double now)
 
 /* ---- all waiting ---- */
 
+/* Writes " in CALL" if all ranks wait in the call of `first`; else the calls of the first ranks. */
+static void describe_waiting(char *dst, size_t size, const struct hub *hub, const struct rank_beat *first)
+{
+    char call[100];
+    bool same = true;
+    size_t n = 0;
+    for (int r = 0; r < hub->options.size; r++) same = same && are_comparable(&hub->ranks[r].beat, first);
+    describe_call(call, sizeof call, first);
+    if (same) snprintf(dst, size, " in %s", call);
+    for (int r = 0; r < hub->options.size && r < 4 && !same && n < size; r++) {
+        describe_call(call, sizeof call, &hub->ranks[r].beat);
+        n += (size_t)snprintf(dst + n, size - n, "%srank %d in %s", r ? ", " : ": ", r, call);
+    }
+}
+
 static bool diagnose_all_waiting(struct hub *hub, double now)
 {
     static const struct hub_phase collective = {"in a collective", 120, true, false};
@@ -276,10 +317,9 @@ static bool diagnose_all_waiting(struct hub *hub, double now)
         end_lost(hub, left, "has exited before the end of the run", NULL);
         return true;
     }
-    const struct rank_beat *b = &hub->ranks[oldest].beat;
-    char what[300];
-    snprintf(what, sizeof what, "all ranks wait in collective %lld (%s) for more than %.0f s",
-             (long long)b->collective, b->name, limit);
+    char calls[320], what[420];
+    describe_waiting(calls, sizeof calls, hub, &hub->ranks[oldest].beat);
+    snprintf(what, sizeof what, "all ranks wait for more than %.0f s%s", limit, calls);
     hub_fail(hub, EXIT_RANK_LOST, -1, what, "check the network between the ranks: links, firewalls, drivers");
     return true;
 }

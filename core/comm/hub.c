@@ -225,7 +225,8 @@ static void record_beat(struct hub *hub, int r, const struct rank_beat *beat, do
     struct hub_rank *rank = &hub->ranks[r];
     const struct rank_beat *last = &rank->beat;
     bool moved = beat->marks != last->marks || beat->step != last->step || beat->phase != last->phase ||
-                 beat->collective != last->collective || beat->wait != last->wait;
+                 beat->collective != last->collective || beat->wait != last->wait ||
+                 beat->peer != last->peer || strcmp(beat->group, last->group) != 0;
     int phase = last->phase < hub->options.phase_count ? last->phase : hub->options.phase_count;
     double took = now - rank->progress_at;
     if (moved) { /* time spent waiting for others does not count as the rank's own */

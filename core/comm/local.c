@@ -6,14 +6,14 @@
  * whether the missing ranks are alive: each rank holds a file lock on the byte at its number, and the
  * kernel releases it when the process ends. */
 #include "core/base/clock.h"
+#include "core/base/file.h"
 #include "core/base/platform.h"
-#include "core/comm/comm_internal.h"
+#include "core/comm/local_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,31 +22,44 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CHECK_MS = 200, JOIN_SECONDS = 120, HEADER_BYTES = 1 << 17 };
+enum { CHECK_MS = 200, JOIN_SECONDS = 120 };
 static const char local_magic[8] = "MEOPTRK";
 
-struct local_header {
-    char magic[8];
-    _Atomic uint32_t generation; /* number of completed barriers */
-    _Atomic uint32_t waiting;
-    _Atomic int32_t aborted; /* exit code; 0: not aborted */
-    int32_t size;
-    _Atomic uint32_t met[COMM_MOST_RANKS]; /* barriers that each rank has entered; 0: it has not joined */
-    struct comm_header calls[COMM_MOST_RANKS];
-};
-_Static_assert(sizeof(struct local_header) <= HEADER_BYTES, "the areas start after the header");
-
-struct local {
-    int fd;
-    size_t bytes, area_bytes;
-    struct local_header *header;
-    uint32_t barriers; /* entered by this rank */
-};
-
 static size_t local_area(int size) { return (comm_slice_bytes(size) * (size_t)size + 4095) & ~(size_t)4095; }
-static char *area_of(const struct local *l, int rank)
+
+/* The memory: the header, the meetings of each split (COMM_SPLITS + 1, size), the channels from each rank to
+ * each (size, size), the areas. */
+static size_t meetings_at(void) { return (sizeof(struct local_header) + 63) & ~(size_t)63; }
+static size_t channels_at(int size)
 {
-    return (char *)l->header + HEADER_BYTES + l->area_bytes * (size_t)rank;
+    return meetings_at() + (size_t)(COMM_SPLITS + 1) * (size_t)size * sizeof(struct local_meeting);
+}
+static size_t areas_at(int size)
+{
+    size_t end = channels_at(size) + (size_t)size * (size_t)size * sizeof(struct local_channel);
+    return (end + 4095) & ~(size_t)4095;
+}
+static size_t memory_bytes(int size) { return areas_at(size) + local_area(size) * (size_t)size; }
+
+char *local_area_of(const struct local *l, int rank)
+{
+    return (char *)l->header + areas_at(l->header->size) + l->area_bytes * (size_t)rank;
+}
+struct local_channel *local_channel(const struct local *l, int from, int to)
+{
+    int size = l->header->size;
+    char *first = (char *)l->header + channels_at(size);
+    return (struct local_channel *)(void *)first + (size_t)from * (size_t)size + to;
+}
+static struct local_meeting *local_meeting(const struct local *l, int group, int rank)
+{
+    char *first = (char *)l->header + meetings_at();
+    return (struct local_meeting *)(void *)first + (size_t)group * (size_t)l->header->size + rank;
+}
+/* Of the rank with this number in the communicator. */
+static struct local_meeting *meeting_of(const struct comm *comm, int rank)
+{
+    return local_meeting(comm->state, comm->group, comm_world_rank(comm, rank));
 }
 
 int comm_local_create(int size, int *shared, struct error *err)
@@ -58,7 +71,7 @@ int comm_local_create(int size, int *shared, struct error *err)
         return error_set(err, EXIT_CONFIG, NULL, "%d ranks on one host; the maximum is %d", size,
                          COMM_MOST_RANKS);
     int fd = memory_file("meopt-ranks");
-    if (fd < 0 || ftruncate(fd, (off_t)(HEADER_BYTES + local_area(size) * (size_t)size)) != 0 ||
+    if (fd < 0 || ftruncate(fd, (off_t)memory_bytes(size)) != 0 ||
         pwrite(fd, &head, sizeof head, 0) != (ssize_t)sizeof head) {
         int code = error_errno(err, EXIT_HOST_MEMORY, NULL, "cannot create shared memory for %d ranks", size);
         if (fd >= 0) close(fd);
@@ -75,10 +88,31 @@ static long local_futex(_Atomic uint32_t *word, int operation, uint32_t value, c
     return syscall(SYS_futex, word, operation, value, timeout, NULL, 0);
 }
 
-/* Returns whether a rank has joined and then released its lock. */
-static bool is_lost(const struct local *l, int rank)
+void local_wait(_Atomic uint32_t *word, uint32_t value)
 {
-    return atomic_load(&l->header->met[rank]) > 0 && byte_is_free(l->fd, rank);
+    local_futex(word, FUTEX_WAIT, value, &(struct timespec){0, CHECK_MS * 1000000L});
+}
+void local_wake(_Atomic uint32_t *word) { local_futex(word, FUTEX_WAKE, INT_MAX, NULL); }
+
+bool local_is_lost(const struct local *l, int rank)
+{
+    return atomic_load(&l->header->joined[rank]) && byte_is_free(l->fd, rank);
+}
+
+int local_check(const struct comm *comm, const char *lost, struct error *err)
+{
+    const struct local *l = comm->state;
+    const char *call = comm_call_names[comm->header.call];
+    long long number = (long long)comm->header.number;
+    int aborted = atomic_load(&l->header->aborted);
+    if (lost[0])
+        return error_set(err, EXIT_RANK_LOST, "see its log; then resume with: meopt train --resume",
+                         "%s is gone, and is missing in %s %lld%s%s", lost, call, number,
+                         comm->name[0] ? " of " : "", comm->name);
+    if (aborted)
+        return error_set(err, EXIT_RANK_LOST, "see the log of that rank",
+                         "another rank failed with exit code %d, in %s %lld", aborted, call, number);
+    return 0;
 }
 
 /* Who has not come to the meeting, for people: "rank 2", "ranks 1, 3". */
@@ -89,52 +123,45 @@ static void list_missing(const struct comm *comm, bool lost, char *text, size_t 
     size_t at = 0;
     text[0] = 0;
     for (int q = 0; q < comm->size && at < size; q++) {
-        if (q == comm->rank || atomic_load(&l->header->met[q]) >= l->barriers || (lost && !is_lost(l, q)))
+        int rank = comm_world_rank(comm, q);
+        if (q == comm->rank || atomic_load(&meeting_of(comm, q)->met) >= l->barriers ||
+            (lost && !local_is_lost(l, rank)))
             continue;
-        if (count < 8) at += (size_t)snprintf(text + at, size - at, "%s%d", count ? ", " : "rank ", q);
+        if (count < 8) at += (size_t)snprintf(text + at, size - at, "%s%d", count ? ", " : "rank ", rank);
         count++;
     }
 }
 
 static int check_peers(const struct comm *comm, double since, struct error *err)
 {
-    const struct local *l = comm->state;
-    const char *call = comm_call_names[comm->header.call];
-    long long number = (long long)comm->header.number;
     char who[128];
-    int aborted = atomic_load(&l->header->aborted);
     list_missing(comm, true, who, sizeof who);
-    if (who[0])
-        return error_set(err, EXIT_RANK_LOST, "see its log; then resume with: meopt train --resume",
-                         "%s is gone, and is missing in %s %lld", who, call, number);
-    if (aborted)
-        return error_set(err, EXIT_RANK_LOST, "see the log of that rank",
-                         "another rank failed with exit code %d, in %s %lld", aborted, call, number);
-    if (l->barriers == 1 && clock_seconds() - since > JOIN_SECONDS) {
+    int code = local_check(comm, who, err);
+    if (!code && comm->header.call == COMM_JOIN && clock_seconds() - since > JOIN_SECONDS) {
         list_missing(comm, false, who, sizeof who);
         return error_set(err, EXIT_RANK_LOST, "check that it was started",
                          "%s of %d did not join within %d s", who, comm->size, JOIN_SECONDS);
     }
-    return 0;
+    return code;
 }
 
 static int local_barrier(struct comm *comm, struct error *err)
 {
     struct local *l = comm->state;
-    struct local_header *h = l->header;
-    uint32_t generation = atomic_load(&h->generation);
+    struct local_meeting *m = meeting_of(comm, 0);
+    uint32_t generation = atomic_load(&m->generation);
     double since = clock_seconds();
     l->barriers++;
-    atomic_store(&h->met[comm->rank], l->barriers);
-    if (atomic_fetch_add(&h->waiting, 1) + 1 == (uint32_t)comm->size) {
-        atomic_store(&h->waiting, 0);
-        atomic_fetch_add(&h->generation, 1);
-        local_futex(&h->generation, FUTEX_WAKE, INT_MAX, NULL);
+    atomic_store(&meeting_of(comm, comm->rank)->met, l->barriers);
+    if (atomic_fetch_add(&m->waiting, 1) + 1 == (uint32_t)comm->size) {
+        atomic_store(&m->waiting, 0);
+        atomic_fetch_add(&m->generation, 1);
+        local_wake(&m->generation);
         return 0;
     }
-    while (atomic_load(&h->generation) == generation) {
-        local_futex(&h->generation, FUTEX_WAIT, generation, &(struct timespec){0, CHECK_MS * 1000000L});
-        if (atomic_load(&h->generation) != generation) break; /* complete, even if a rank was lost since */
+    while (atomic_load(&m->generation) == generation) {
+        local_wait(&m->generation, generation);
+        if (atomic_load(&m->generation) != generation) break; /* complete, even if a rank was lost since */
         int code = check_peers(comm, since, err);
         if (code) return code;
     }
@@ -144,10 +171,12 @@ static int local_barrier(struct comm *comm, struct error *err)
 /* Waits at the barrier, then compares the headers of all ranks. */
 static int local_barrier_for_call(struct comm *comm, struct error *err)
 {
-    struct local_header *h = ((struct local *)comm->state)->header;
-    h->calls[comm->rank] = comm->header;
+    char *headers = comm->window->receive;
+    meeting_of(comm, comm->rank)->call = comm->header;
     int code = local_barrier(comm, err);
-    return code ? code : comm_compare(comm, h->calls, sizeof *h->calls, err);
+    for (int q = 0; q < comm->size && !code; q++)
+        memcpy(headers + (size_t)q * sizeof comm->header, &meeting_of(comm, q)->call, sizeof comm->header);
+    return code ? code : comm_compare(comm, headers, sizeof comm->header, err);
 }
 
 /* ---- the back end ---- */
@@ -155,29 +184,30 @@ static int local_barrier_for_call(struct comm *comm, struct error *err)
 static int local_exchange(struct comm *comm, const void *send, void *receive, size_t bytes, struct error *err)
 {
     struct local *l = comm->state;
-    memcpy(area_of(l, comm->rank), send, bytes * (size_t)comm->size);
+    memcpy(local_area_of(l, comm_world_rank(comm, comm->rank)), send, bytes * (size_t)comm->size);
     int code = local_barrier_for_call(comm, err);
     for (int q = 0; q < comm->size && !code; q++)
-        memcpy((char *)receive + (size_t)q * bytes, area_of(l, q) + (size_t)comm->rank * bytes, bytes);
+        memcpy((char *)receive + (size_t)q * bytes,
+               local_area_of(l, comm_world_rank(comm, q)) + (size_t)comm->rank * bytes, bytes);
     return code ? code : local_barrier(comm, err);
 }
 
 static int local_gather(struct comm *comm, const void *send, void *receive, size_t bytes, struct error *err)
 {
     struct local *l = comm->state;
-    memcpy(area_of(l, comm->rank), send, bytes);
+    memcpy(local_area_of(l, comm_world_rank(comm, comm->rank)), send, bytes);
     int code = local_barrier_for_call(comm, err);
     for (int q = 0; q < comm->size && !code; q++)
-        memcpy((char *)receive + (size_t)q * bytes, area_of(l, q), bytes);
+        memcpy((char *)receive + (size_t)q * bytes, local_area_of(l, comm_world_rank(comm, q)), bytes);
     return code ? code : local_barrier(comm, err);
 }
 
 static int local_broadcast(struct comm *comm, void *p, size_t bytes, int root, struct error *err)
 {
     struct local *l = comm->state;
-    if (comm->rank == root) memcpy(area_of(l, root), p, bytes);
+    if (comm->rank == root) memcpy(local_area_of(l, comm_world_rank(comm, root)), p, bytes);
     int code = local_barrier_for_call(comm, err);
-    if (!code && comm->rank != root) memcpy(p, area_of(l, root), bytes);
+    if (!code && comm->rank != root) memcpy(p, local_area_of(l, comm_world_rank(comm, root)), bytes);
     return code ? code : local_barrier(comm, err);
 }
 
@@ -186,14 +216,18 @@ static void local_abort(struct comm *comm, int exit_code)
     struct local *l = comm->state;
     int none = 0;
     atomic_compare_exchange_strong(&l->header->aborted, &none, exit_code ? exit_code : EXIT_FAILED);
-    local_futex(&l->header->generation, FUTEX_WAKE, INT_MAX, NULL);
+    for (int q = 0; q < comm->size; q++) {
+        local_wake(&l->header->bells[q]);
+        for (int group = 0; group <= COMM_SPLITS; group++)
+            local_wake(&local_meeting(l, group, q)->generation);
+    }
 }
 
 static void local_close(struct comm *comm)
 {
     struct local *l = comm->state;
-    if (l->header) munmap(l->header, l->bytes);
-    if (l->fd >= 0) close(l->fd); /* releases the lock */
+    if (l->header && !comm->whole) munmap(l->header, l->bytes);
+    if (l->fd >= 0 && !comm->whole) close(l->fd); /* releases the lock */
     free(l);
     comm->state = NULL;
 }
@@ -202,7 +236,7 @@ static int local_attach(struct comm *comm, struct local *l, int shared, struct e
 {
     char path[64];
     l->area_bytes = local_area(comm->size);
-    l->bytes = HEADER_BYTES + l->area_bytes * (size_t)comm->size;
+    l->bytes = memory_bytes(comm->size);
     snprintf(path, sizeof path, "/proc/self/fd/%d", shared); /* a lock needs its own open file */
     l->fd = open(path, O_RDWR | O_CLOEXEC);
     fcntl(shared, F_SETFD, FD_CLOEXEC); /* only this process inherits it */
@@ -214,11 +248,26 @@ static int local_attach(struct comm *comm, struct local *l, int shared, struct e
     l->header = p;
     if (!p || memcmp(l->header->magic, local_magic, sizeof local_magic) != 0 || l->header->size != comm->size)
         return error_set(err, EXIT_FAILED, NULL, "the shared memory is not that of %d ranks", comm->size);
-    if (byte_lock(l->fd, comm->rank) == 0) return 0;
+    if (byte_lock(l->fd, comm->rank) == 0) {
+        atomic_store(&l->header->joined[comm->rank], 1);
+        return 0;
+    }
     if (errno == EAGAIN || errno == EACCES)
         return error_set(err, EXIT_RANK_LOST, NULL, "rank %d of %d was started twice", comm->rank,
                          comm->size);
     return error_errno(err, EXIT_FAILED, NULL, "cannot lock the byte of rank %d", comm->rank);
+}
+
+static int local_split(struct comm *comm, struct comm *part, bool open, struct error *err)
+{
+    (void)err;
+    if (!open) return 0;
+    struct local *l = xcalloc(1, sizeof *l);
+    *l = *(const struct local *)comm->state;
+    l->barriers = 0;
+    part->state = l;
+    part->ops = comm->ops;
+    return 0;
 }
 
 int comm_local_open(struct comm *comm, void *options, struct error *err)
@@ -228,6 +277,8 @@ int comm_local_open(struct comm *comm, void *options, struct error *err)
                                           .gather = local_gather,
                                           .broadcast = local_broadcast,
                                           .compares = true,
+                                          .transfer = local_transfer,
+                                          .split = local_split,
                                           .abort = local_abort,
                                           .close = local_close};
     const struct comm_options *o = options;

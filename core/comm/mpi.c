@@ -1,6 +1,7 @@
 /* The back end of MPI, through a separate module: see mpi_module.h. */
-#include "core/comm/mpi_module.h"
+#include "core/base/file.h"
 #include "core/comm/comm_internal.h"
+#include "core/comm/mpi_module.h"
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -16,6 +17,7 @@
 struct mpi {
     void *library;
     const struct meopt_mpi *module;
+    int part; /* its communicator */
 };
 
 /* Loads the module from MEOPT_MPI_MODULE, the program's directory or the installation directory. */
@@ -54,21 +56,100 @@ static int mpi_exchange(struct comm *comm, const void *send, void *receive, size
 {
     struct mpi *m = comm->state;
     char why[256];
-    return m->module->exchange(send, receive, bytes, why, sizeof why) ? failed(comm, why, err) : 0;
+    return m->module->exchange(m->part, send, receive, bytes, why, sizeof why) ? failed(comm, why, err) : 0;
 }
 
 static int mpi_gather(struct comm *comm, const void *send, void *receive, size_t bytes, struct error *err)
 {
     struct mpi *m = comm->state;
     char why[256];
-    return m->module->gather(send, receive, bytes, why, sizeof why) ? failed(comm, why, err) : 0;
+    return m->module->gather(m->part, send, receive, bytes, why, sizeof why) ? failed(comm, why, err) : 0;
 }
 
 static int mpi_broadcast(struct comm *comm, void *p, size_t bytes, int root, struct error *err)
 {
     struct mpi *m = comm->state;
     char why[256];
-    return m->module->broadcast(p, bytes, root, why, sizeof why) ? failed(comm, why, err) : 0;
+    return m->module->broadcast(m->part, p, bytes, root, why, sizeof why) ? failed(comm, why, err) : 0;
+}
+
+/* ---- messages ---- */
+
+/* Sends the headers of a call to its peers, and compares theirs. */
+static int swap_headers(struct comm *comm, struct comm_exchange *e, int64_t slice, struct error *err)
+{
+    const struct mpi *m = comm->state;
+    struct meopt_mpi_message headers[2 * COMM_MOST_MESSAGES];
+    char why[256];
+    int code = 0;
+    for (int i = 0; i < e->peer_count; i++) {
+        struct comm_peer *p = &e->peers[i];
+        p->own.slice = slice;
+        headers[2 * i] = (struct meopt_mpi_message){&p->own, sizeof p->own, p->rank, false};
+        headers[2 * i + 1] = (struct meopt_mpi_message){&p->other, sizeof p->other, p->rank, true};
+    }
+    if (m->module->transfer(headers, 2 * e->peer_count, why, sizeof why)) code = failed(comm, why, err);
+    for (int i = 0; i < e->peer_count && !code; i++) code = comm_compare_pair(e, &e->peers[i], err);
+    return code;
+}
+
+static size_t piece_of(struct comm_exchange *e, const struct comm_message *message, size_t at)
+{
+    const struct comm_peer *p = comm_peer_of(e, message);
+    int64_t slice = p->own.slice < p->other.slice ? p->own.slice : p->other.slice,
+            left = (int64_t)(message->bytes - at);
+    return (size_t)(left < slice ? left : slice);
+}
+
+/* Transfers in rounds of one piece of each message, directly from the host's memory or through the window. */
+static int mpi_transfer(struct comm *comm, struct comm_exchange *e, struct error *err)
+{
+    const struct mpi *m = comm->state;
+    struct comm_window *w = comm->window;
+    bool host = comm->device->host_memory;
+    size_t share = w->slice_bytes * (size_t)comm->size / COMM_MOST_MESSAGES & ~(size_t)63;
+    size_t at[COMM_MOST_MESSAGES] = {0}, bytes[COMM_MOST_MESSAGES];
+    char why[256];
+    int code = swap_headers(comm, e, host ? 1 << 30 : (int64_t)share, err);
+    for (;;) {
+        struct meopt_mpi_message pieces[COMM_MOST_MESSAGES];
+        int count = 0;
+        for (int i = 0; i < e->count && !code; i++) {
+            struct comm_message *message = &e->messages[i];
+            if ((bytes[i] = piece_of(e, message, at[i])) == 0) continue;
+            char *own = (char *)message->p + at[i], *slot = message->receive ? w->receive : w->send;
+            if (!host && !message->receive)
+                comm_download(comm, false, slot + (size_t)i * share, own, bytes[i]);
+            pieces[count++] = (struct meopt_mpi_message){host ? own : slot + (size_t)i * share, bytes[i],
+                                                         message->peer, message->receive};
+        }
+        if (code || !count) return code;
+        if (m->module->transfer(pieces, count, why, sizeof why)) return failed(comm, why, err);
+        for (int i = 0; i < e->count; i++) {
+            struct comm_message *message = &e->messages[i];
+            if (!host && message->receive)
+                comm_upload(comm, false, (char *)message->p + at[i], w->receive + (size_t)i * share,
+                            bytes[i]);
+            at[i] += bytes[i];
+        }
+    }
+}
+
+/* ---- opening and closing ---- */
+
+static int mpi_split(struct comm *comm, struct comm *part, bool open, struct error *err)
+{
+    const struct mpi *whole = comm->state;
+    struct mpi *m = xcalloc(1, sizeof *m);
+    char why[256];
+    *m = *whole;
+    if (whole->module->split(open ? part->members[0] : -1, &m->part, why, sizeof why)) {
+        free(m);
+        return failed(comm, why, err);
+    }
+    if (open) part->state = m, part->ops = comm->ops;
+    else free(m);
+    return 0;
 }
 
 static void mpi_abort(struct comm *comm, int exit_code)
@@ -80,7 +161,8 @@ static void mpi_abort(struct comm *comm, int exit_code)
 static void mpi_close(struct comm *comm)
 {
     struct mpi *m = comm->state;
-    if (m->module) m->module->close();
+    if (m->module && !comm->whole) m->module->close();
+    else if (m->module && !comm->whole->broken.code) m->module->release(m->part);
     free(m); /* the library stays: Open MPI cannot be unloaded */
     comm->state = NULL;
 }
@@ -91,6 +173,8 @@ int comm_mpi_open(struct comm *comm, void *options, struct error *err)
                                         .exchange = mpi_exchange,
                                         .gather = mpi_gather,
                                         .broadcast = mpi_broadcast,
+                                        .transfer = mpi_transfer,
+                                        .split = mpi_split,
                                         .abort = mpi_abort,
                                         .close = mpi_close};
     struct mpi *m = calloc(1, sizeof *m);

@@ -13,155 +13,16 @@
  * not notice that a rank of the same host has died; the heartbeat does.
  */
 #include "core/base/clock.h"
-#include "core/base/log.h"
-#include "core/device/facts.h"
-#include "core/device/side_stream.h"
-#include "core/comm/nccl_api.h"
-#include "core/comm/comm_internal.h"
+#include "core/comm/nccl_internal.h"
 
-#include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum {
-    SHORT_NS = 10000,
-    LONG_NS = 500000,
-    JOIN_SECONDS = 120,
-    LEAVE_SECONDS = 5,
-    HEADERS_BYTES = (COMM_MOST_RANKS + 1) * sizeof(struct comm_header),
-    PARTS_BYTES = (NCCL_CARD_BYTES - HEADERS_BYTES) & ~255
-};
+enum { SHORT_NS = 10000, LONG_NS = 500000, LEAVE_SECONDS = 5 };
 #define HEADERS_SECONDS 0.5 /* after a failure: longest wait for the headers that explain it */
 
-struct nccl {
-    const struct nccl_api *api;
-    void *comm;
-    struct side_stream *lane; /* the side stream of the collectives */
-    void *stream;             /* its handle */
-    char *parts;              /* (PARTS_BYTES) on the card: data received from other ranks */
-    char *headers;            /* on the card, after `parts`: headers of all ranks, then this rank's */
-    bool comparing;           /* headers are being transferred */
-    bool open;
-    atomic_int aborted; /* exit code; 0: not aborted */
-};
-
-/* ---- agreeing on a library ---- */
-
-/* The card and library of a rank. */
-struct nccl_offer {
-    int32_t kind, version; /* enum device_kind; release of the library, 0: none */
-    struct nccl_id id;     /* set by rank 0 */
-};
-
-static void version_text(char text[24], int version)
-{
-    if (version < 10000) snprintf(text, 24, "%d.%d", version / 1000, version / 100 % 10);
-    else snprintf(text, 24, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
-}
-
-/* Writes the reason why these ranks cannot use nccl, "" if they can. */
-static void compare_offers(const struct nccl_offer *all, int size, char *why, size_t bytes)
-{
-    char ours[24], theirs[24];
-    why[0] = 0;
-    version_text(ours, all[0].version);
-    for (int r = 0; r < size && !why[0]; r++) {
-        const struct nccl_offer *o = &all[r];
-        version_text(theirs, o->version);
-        if (o->kind == DEVICE_CPU) snprintf(why, bytes, "rank %d computes on the CPU", r);
-        else if (o->kind != all[0].kind)
-            snprintf(why, bytes, "rank 0 has a %s card, rank %d a %s one", device_kind_names[all[0].kind], r,
-                     device_kind_names[o->kind]);
-        else if (!o->version) snprintf(why, bytes, "rank %d finds no usable %s", r, nccl_names[o->kind]);
-        else if (o->version != all[0].version)
-            snprintf(why, bytes, "rank 0 has %s %s, rank %d %s", nccl_names[o->kind], ours, r, theirs);
-    }
-}
-
-static bool some_cards(const struct nccl_offer *all, int size)
-{
-    for (int r = 0; r < size; r++)
-        if (all[r].kind != DEVICE_CPU) return true;
-    return false;
-}
-
-static int offer_own(const struct comm *comm, struct nccl_meeting *m, struct nccl_offer *own,
-                     struct error *err)
-{
-    char why[320] = "";
-    enum device_kind kind = side_stream_kind(comm->device);
-    *own = (struct nccl_offer){.kind = (int32_t)kind};
-    m->api = NULL;
-    if (kind == DEVICE_CPU) return 0;
-    m->api = nccl_load(kind, why, sizeof why);
-    if (!m->api) log_debug("rank %d: no %s: %s", comm->rank, nccl_names[kind], why);
-    int code = m->api && comm->rank == 0 ? m->api->new_id(&own->id) : 0;
-    if (code)
-        return error_set(err, EXIT_FAILED, "set NCCL_DEBUG=INFO in the environment for details",
-                         "%s (%s) could not create a communicator id: %s (%d)", nccl_names[kind],
-                         m->api->path, m->api->text(code), code);
-    own->version = m->api ? m->api->number : 0;
-    return 0;
-}
-
-int nccl_meet(struct comm *comm, const struct comm_options *o, struct nccl_meeting *m, struct error *err)
-{
-    struct nccl_offer own, *all = calloc((size_t)o->size, sizeof *all);
-    char why[sizeof comm->host_why];
-    m->together = false;
-    if (!all) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
-    int code = offer_own(comm, m, &own, err);
-    if (!code) code = o->exchange(o->context, "library of the cards", &own, sizeof own, all, err);
-    if (!code) {
-        compare_offers(all, o->size, why, sizeof why);
-        m->id = all[0].id;
-        m->together = !why[0];
-        if (why[0] && o->kind == COMM_NCCL)
-            code = error_set(err, EXIT_CONFIG, "dist.backend=auto falls back to host memory",
-                             "dist.backend is nccl, and %s", why);
-        else if (some_cards(all, o->size)) snprintf(comm->host_why, sizeof comm->host_why, "%s", why);
-    }
-    free(all);
-    return code;
-}
-
-void comm_fact(const struct comm *comm, struct device_fact *fact)
-{
-    static const char *const words[][2] = {{"self", "none: one rank"},
-                                           {"local", "shared memory of this host"},
-                                           {"mpi", "MPI, through host memory"}};
-    char version[24], why[320];
-    enum device_kind kind = side_stream_kind(comm->device);
-    const struct nccl_api *api =
-        strcmp(comm->ops->name, "nccl") == 0 ? nccl_load(kind, why, sizeof why) : NULL;
-    *fact = (struct device_fact){.name = "collectives"};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strcmp(comm->ops->name, words[i][0]) == 0) snprintf(fact->is, sizeof fact->is, "%s", words[i][1]);
-    if (api) {
-        version_text(version, api->number);
-        snprintf(fact->is, sizeof fact->is, "from card to card by %s %s (%.200s)", nccl_names[kind], version,
-                 api->path);
-    } else if (comm->host_why[0]) {
-        snprintf(fact->cost, sizeof fact->cost,
-                 "computing waits while gradients go through the host's memory");
-        snprintf(fact->remedy, sizeof fact->remedy, "%s", comm->host_why);
-    } else if (kind != DEVICE_CPU && comm->size > 1)
-        snprintf(fact->cost, sizeof fact->cost,
-                 "computing waits while gradients go through the host's memory");
-}
-
-bool nccl_planned(const struct device *device)
-{
-    char why[320];
-    enum device_kind kind = side_stream_kind(device);
-    return kind != DEVICE_CPU && (device_assumed(device) || nccl_load(kind, why, sizeof why));
-}
-
 /* ---- waiting, unless the run is aborted ---- */
-
-static struct nccl *nccl_of(const struct comm *comm) { return comm->state; }
 
 static void backoff(long *ns)
 {
@@ -169,8 +30,7 @@ static void backoff(long *ns)
     if (*ns < LONG_NS) *ns *= 2;
 }
 
-/* Aborts the communicator and its pending work on the card. */
-static void drop_comm(struct nccl *n)
+void nccl_drop(struct nccl *n)
 {
     if (n->comm) n->api->abort(n->comm);
     n->comm = NULL;
@@ -188,11 +48,12 @@ static int library_state(const struct nccl *n)
 static bool headers_lost(const struct comm *comm)
 {
     const struct nccl *n = nccl_of(comm);
-    struct comm_header h;
-    int missing = 0;
-    for (int r = 0; r < comm->size; r++) {
-        memcpy(&h, comm->window->receive + (size_t)r * sizeof h, sizeof h);
-        missing += h.number == 0;
+    int64_t number; /* the first member of a header */
+    size_t stride = n->exchange ? sizeof(struct comm_pair) : sizeof(struct comm_header);
+    int missing = 0, count = n->exchange ? n->exchange->peer_count : comm->size;
+    for (int r = 0; r < count; r++) {
+        memcpy(&number, comm->window->receive + (size_t)r * stride, sizeof number);
+        missing += number == 0;
     }
     if (!missing || !n->comm) return false;
     int result = library_state(n);
@@ -207,8 +68,14 @@ static int compare_headers(struct comm *comm, struct error *err)
         return 0; /* wait_for_card reports an error of the card */
     n->comparing = false;
     if (headers_lost(comm)) return 0; /* comm_state reports the library's failure */
-    int code = comm_compare(comm, comm->window->receive, sizeof comm->header, err);
-    if (code) drop_comm(n);
+    int code = 0;
+    if (!n->exchange) code = comm_compare(comm, comm->window->receive, sizeof comm->header, err);
+    for (int i = 0; n->exchange && i < n->exchange->peer_count && !code; i++) {
+        struct comm_peer *p = &n->exchange->peers[i];
+        memcpy(&p->other, comm->window->receive + (size_t)i * sizeof p->other, sizeof p->other);
+        code = comm_compare_pair(n->exchange, p, err);
+    }
+    if (code) nccl_drop(n);
     return code;
 }
 
@@ -235,15 +102,15 @@ static int nccl_failed(struct comm *comm, int result, struct error *err)
               "%s on rank %d of %d, in %s %lld: %s (%d)%s%.200s", n->api->path, comm->rank, comm->size,
               comm_call_names[comm->header.call], (long long)comm->header.number, n->api->text(result),
               result, more && *more ? ": " : "", more ? more : "");
-    drop_comm(n);
+    nccl_drop(n);
     return EXIT_RANK_LOST;
 }
 
-static int nccl_card_failed(struct comm *comm, int code, struct error *err)
+int nccl_card_failed(struct comm *comm, int code, struct error *err)
 {
     char text[160];
     struct nccl *n = nccl_of(comm);
-    drop_comm(n);
+    nccl_drop(n);
     return error_set(err, EXIT_FAILED, "see 'meopt doctor'", "collective on %s failed: %s",
                      comm->device->name, side_stream_text(n->lane, code, text, sizeof text));
 }
@@ -252,16 +119,15 @@ static int nccl_card_failed(struct comm *comm, int code, struct error *err)
 static int torn_down(struct comm *comm, struct error *err)
 {
     struct nccl *n = nccl_of(comm);
-    int code = atomic_load(&n->aborted);
+    int code = atomic_load(n->aborted);
     if (!code && n->comm) return compare_headers(comm, err);
-    drop_comm(n);
+    nccl_drop(n);
     return error_set(err, EXIT_RANK_LOST, "see the log of that rank",
                      "another rank failed or is lost, in %s %lld", comm_call_names[comm->header.call],
                      (long long)comm->header.number);
 }
 
-/* Waits until the library has finished the call that returned `result`. */
-static int nccl_done(struct comm *comm, int result, double seconds, struct error *err)
+int nccl_done(struct comm *comm, int result, double seconds, struct error *err)
 {
     struct nccl *n = nccl_of(comm);
     double until = clock_seconds() + seconds;
@@ -300,9 +166,7 @@ static int wait_for_card(struct comm *comm, struct error *err)
     return lost ? lost : code ? nccl_card_failed(comm, code, err) : 0;
 }
 
-/* Waits for the headers, compares them and waits for the queued work. Finished work may still have failed,
- * so it checks the communicator's state last. */
-static int nccl_finish(struct comm *comm, struct error *err)
+int nccl_finish(struct comm *comm, struct error *err)
 {
     struct nccl *n = nccl_of(comm);
     int code = n->comparing ? wait_for_card(comm, err) : 0;
@@ -330,24 +194,18 @@ static int nccl_follow(struct comm *comm, void *mark, struct error *err)
 
 /* ---- transfers ---- */
 
-/* Collects the results of the calls in a group: the first failure counts. */
-struct nccl_group {
-    struct nccl *n;
-    int result;
-};
-
-static int group_begin(struct comm *comm, struct nccl_group *g, struct error *err)
+int nccl_group_begin(struct comm *comm, struct nccl_group *g, struct error *err)
 {
     *g = (struct nccl_group){.n = nccl_of(comm)};
     int code = torn_down(comm, err);
     if (!code) g->result = g->n->api->group_start();
     return code;
 }
-static void group_add(struct nccl_group *g, int result)
+void nccl_group_add(struct nccl_group *g, int result)
 {
     if (!g->result || g->result == NCCL_IN_PROGRESS) g->result = result;
 }
-static int group_end(struct comm *comm, struct nccl_group *g, struct error *err)
+int nccl_group_end(struct comm *comm, struct nccl_group *g, struct error *err)
 {
     int result = g->n->api->group_end();
     if (g->result && g->result != NCCL_IN_PROGRESS) result = g->result;
@@ -365,10 +223,11 @@ static int send_headers(struct comm *comm, struct error *err)
     memcpy(w->send + all, &comm->header, bytes);
     int failed = side_stream_upload(n->lane, n->headers, w->send, all + bytes);
     if (failed) return nccl_card_failed(comm, failed, err);
-    int code = group_begin(comm, &g, err);
+    int code = nccl_group_begin(comm, &g, err);
     if (code) return code;
-    group_add(&g, n->api->all_gather(n->headers + all, n->headers, bytes, NCCL_UINT8, n->comm, n->stream));
-    if ((code = group_end(comm, &g, err)) != 0) return code;
+    nccl_group_add(&g,
+                   n->api->all_gather(n->headers + all, n->headers, bytes, NCCL_UINT8, n->comm, n->stream));
+    if ((code = nccl_group_end(comm, &g, err)) != 0) return code;
     failed = side_stream_download(n->lane, w->receive, n->headers, all);
     if (!failed) failed = side_stream_end(n->lane);
     n->comparing = !failed;
@@ -386,18 +245,18 @@ static int nccl_reduce(struct comm *comm, const struct comm_sum *s, struct error
     for (int64_t at = 0; at < longest && !code; at += most) {
         int64_t own = comm_part(s->offsets, comm->rank, at, most), stride = most * (int64_t)size;
         struct nccl_group g;
-        if ((code = group_begin(comm, &g, err)) != 0) return code;
+        if ((code = nccl_group_begin(comm, &g, err)) != 0) return code;
         for (int q = 0; q < comm->size; q++) {
             int64_t count = comm_part(s->offsets, q, at, most);
             if (q == comm->rank) continue;
             if (count && comm->rank < contributors)
-                group_add(&g, n->api->send((const char *)s->send + (size_t)(s->offsets[q] + at) * size,
-                                           (size_t)count * size, NCCL_UINT8, q, n->comm, n->stream));
+                nccl_group_add(&g, n->api->send((const char *)s->send + (size_t)(s->offsets[q] + at) * size,
+                                                (size_t)count * size, NCCL_UINT8, q, n->comm, n->stream));
             if (own && q < contributors)
-                group_add(&g, n->api->receive(n->parts + q * stride, (size_t)own * size, NCCL_UINT8, q,
-                                              n->comm, n->stream));
+                nccl_group_add(&g, n->api->receive(n->parts + q * stride, (size_t)own * size, NCCL_UINT8, q,
+                                                   n->comm, n->stream));
         }
-        if ((code = group_end(comm, &g, err)) != 0) return code;
+        if ((code = nccl_group_end(comm, &g, err)) != 0) return code;
         struct side_stream_sum sum = {.type = s->type,
                                       .before = s->before ? s->before + at : NULL,
                                       .received = n->parts,
@@ -419,16 +278,16 @@ static int nccl_gather(struct comm *comm, const void *own, void *p, const int64_
     struct nccl *n = nccl_of(comm);
     struct nccl_group g;
     int code = send_headers(comm, err);
-    if (!code) code = group_begin(comm, &g, err);
+    if (!code) code = nccl_group_begin(comm, &g, err);
     if (code) return code;
     for (int q = 0; q < comm->size; q++) {
         char *part = (char *)p + offsets[q];
         if (offsets[q + 1] > offsets[q])
-            group_add(&g, n->api->broadcast(own && q == comm->rank ? own : part, part,
-                                            (size_t)(offsets[q + 1] - offsets[q]), NCCL_UINT8, q, n->comm,
-                                            n->stream));
+            nccl_group_add(&g, n->api->broadcast(own && q == comm->rank ? own : part, part,
+                                                 (size_t)(offsets[q + 1] - offsets[q]), NCCL_UINT8, q,
+                                                 n->comm, n->stream));
     }
-    if ((code = group_end(comm, &g, err)) != 0) return code;
+    if ((code = nccl_group_end(comm, &g, err)) != 0) return code;
     return nccl_finish(comm, err);
 }
 
@@ -440,9 +299,10 @@ static int nccl_combine(struct comm *comm, void *p, size_t bytes, struct error *
     for (size_t at = 0; at < bytes && !code; at += most) {
         size_t slice = bytes - at < most ? bytes - at : most;
         struct nccl_group g;
-        if ((code = group_begin(comm, &g, err)) != 0) return code;
-        group_add(&g, n->api->all_gather((char *)p + at, n->parts, slice, NCCL_UINT8, n->comm, n->stream));
-        if ((code = group_end(comm, &g, err)) != 0) return code;
+        if ((code = nccl_group_begin(comm, &g, err)) != 0) return code;
+        nccl_group_add(&g,
+                       n->api->all_gather((char *)p + at, n->parts, slice, NCCL_UINT8, n->comm, n->stream));
+        if ((code = nccl_group_end(comm, &g, err)) != 0) return code;
         if ((code = side_stream_combine(n->lane, n->parts, comm->size, (char *)p + at, slice)) != 0)
             return nccl_card_failed(comm, code, err);
     }
@@ -463,14 +323,14 @@ static int exchange_via_card(struct comm *comm, const void *send, void *receive,
     if (send != w->send) pinned = memcpy(w->receive, send, sent); /* memory that the card can read */
     int code = side_stream_upload(n->lane, from, pinned, sent);
     if (code) return nccl_card_failed(comm, code, err);
-    if ((code = group_begin(comm, &g, err)) != 0) return code;
+    if ((code = nccl_group_begin(comm, &g, err)) != 0) return code;
     for (int q = 0; q < comm->size && all_to_all; q++) {
         size_t at = (size_t)q * bytes;
-        group_add(&g, n->api->send(from + at, bytes, NCCL_UINT8, q, n->comm, n->stream));
-        group_add(&g, n->api->receive(to + at, bytes, NCCL_UINT8, q, n->comm, n->stream));
+        nccl_group_add(&g, n->api->send(from + at, bytes, NCCL_UINT8, q, n->comm, n->stream));
+        nccl_group_add(&g, n->api->receive(to + at, bytes, NCCL_UINT8, q, n->comm, n->stream));
     }
-    if (!all_to_all) group_add(&g, n->api->all_gather(from, to, bytes, NCCL_UINT8, n->comm, n->stream));
-    if ((code = group_end(comm, &g, err)) != 0) return code;
+    if (!all_to_all) nccl_group_add(&g, n->api->all_gather(from, to, bytes, NCCL_UINT8, n->comm, n->stream));
+    if ((code = nccl_group_end(comm, &g, err)) != 0) return code;
     if ((code = side_stream_download(n->lane, w->receive, to, all)) != 0)
         return nccl_card_failed(comm, code, err);
     if ((code = nccl_finish(comm, err)) == 0 && receive != w->receive) memcpy(receive, w->receive, all);
@@ -496,10 +356,10 @@ static int nccl_broadcast(struct comm *comm, void *p, size_t bytes, int root, st
     int failed = 0;
     if (comm->rank == root) failed = side_stream_upload(n->lane, n->parts, memcpy(w->send, p, bytes), bytes);
     if (failed) return nccl_card_failed(comm, failed, err);
-    int code = group_begin(comm, &g, err);
+    int code = nccl_group_begin(comm, &g, err);
     if (code) return code;
-    group_add(&g, n->api->broadcast(n->parts, n->parts, bytes, NCCL_UINT8, root, n->comm, n->stream));
-    if ((code = group_end(comm, &g, err)) != 0) return code;
+    nccl_group_add(&g, n->api->broadcast(n->parts, n->parts, bytes, NCCL_UINT8, root, n->comm, n->stream));
+    if ((code = nccl_group_end(comm, &g, err)) != 0) return code;
     if ((failed = side_stream_download(n->lane, w->receive, n->parts, bytes)) != 0)
         return nccl_card_failed(comm, failed, err);
     if ((code = nccl_finish(comm, err)) == 0 && comm->rank != root) memcpy(p, w->receive, bytes);
@@ -512,7 +372,7 @@ static void nccl_abort(struct comm *comm, int exit_code)
 {
     struct nccl *n = nccl_of(comm);
     int none = 0;
-    atomic_compare_exchange_strong(&n->aborted, &none, exit_code ? exit_code : EXIT_FAILED);
+    atomic_compare_exchange_strong(n->aborted, &none, exit_code ? exit_code : EXIT_FAILED);
 }
 
 /* Destroys the communicator; after a failure, aborts it. */
@@ -521,9 +381,9 @@ static void leave_comm(struct comm *comm)
     struct nccl *n = nccl_of(comm);
     struct error ignored;
     if (!n->comm) return;
-    if (!n->open || atomic_load(&n->aborted) ||
+    if (!n->open || comm_whole(comm)->broken.code || atomic_load(n->aborted) ||
         nccl_done(comm, n->api->finalize(n->comm), LEAVE_SECONDS, &ignored))
-        drop_comm(n);
+        nccl_drop(n);
     else n->api->destroy(n->comm);
     n->comm = NULL;
 }
@@ -532,8 +392,8 @@ static void nccl_close(struct comm *comm)
 {
     struct nccl *n = nccl_of(comm);
     leave_comm(comm);
-    side_stream_close(n->lane);
-    device_free(comm->device, n->parts);
+    if (!comm->whole) side_stream_close(n->lane);
+    if (!comm->whole) device_free(comm->device, n->parts);
     free(n);
     comm->state = NULL;
 }
@@ -549,6 +409,8 @@ int comm_nccl_open(struct comm *comm, void *meeting, struct error *err)
                                          .reduce_device = nccl_reduce,
                                          .gather_device = nccl_gather,
                                          .combine_device = nccl_combine,
+                                         .transfer = nccl_transfer,
+                                         .split = nccl_split,
                                          .mark = nccl_mark,
                                          .follow = nccl_follow,
                                          .abort = nccl_abort,
@@ -558,6 +420,7 @@ int comm_nccl_open(struct comm *comm, void *meeting, struct error *err)
     struct nccl_config config = NCCL_CONFIG;
     if (!n) return error_set(err, EXIT_HOST_MEMORY, NULL, "no memory");
     n->api = m->api;
+    n->aborted = &n->abort_flag;
     comm->ops = &nccl;
     comm->state = n;
     comm_enter(comm, COMM_JOIN, 0, 0, err);
@@ -569,8 +432,8 @@ int comm_nccl_open(struct comm *comm, void *meeting, struct error *err)
         n->headers = n->parts + PARTS_BYTES;
     }
     if (!code)
-        code = nccl_done(comm, n->api->init(&n->comm, comm->size, m->id, comm->rank, &config), JOIN_SECONDS,
-                         err);
+        code = nccl_done(comm, n->api->init(&n->comm, comm->size, m->id, comm->rank, &config),
+                         NCCL_JOIN_SECONDS, err);
     n->open = !code;
     return comm_leave(comm, code, err); /* closed by the caller */
 }

@@ -11,6 +11,8 @@ enum {
     NCCL_SUCCESS = 0,
     NCCL_IN_PROGRESS = 7, /* of a nonblocking communicator */
     NCCL_UINT8 = 1,
+    NCCL_NO_COLOR = -1,
+    NCCL_SPLITS_SINCE = 21800, /* release */
     NCCL_ID_BYTES = 128
 };
 
@@ -55,7 +57,9 @@ struct nccl_api {
 #define NCCL_MEMBER(name, symbol, arguments) int(*name) arguments;
     NCCL_ENTRIES(NCCL_MEMBER)
 #undef NCCL_MEMBER
-    const char *(*text)(int result);       /* ncclGetErrorString */
+    const char *(*text)(int result); /* ncclGetErrorString */
+    /* ncclCommSplit, since 2.18; NULL in older releases. color NCCL_NO_COLOR: this rank gets none */
+    int (*split)(void *comm, int color, int key, void **part, struct nccl_config *config);
     const char *(*last_error)(void *comm); /* ncclGetLastError; NULL in old ones */
 };
 

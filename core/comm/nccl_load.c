@@ -33,7 +33,10 @@ static bool nccl_fill(struct nccl_api *api, void *library, char *why, size_t siz
     }
     void *p = dlsym(library, "ncclGetLastError");
     memcpy(&api->last_error, &p, sizeof p);
-    if (api->version(&api->number) == NCCL_SUCCESS) return true;
+    bool known = api->version(&api->number) == NCCL_SUCCESS;
+    p = known && api->number >= NCCL_SPLITS_SINCE ? dlsym(library, "ncclCommSplit") : NULL;
+    memcpy(&api->split, &p, sizeof p);
+    if (known) return true;
     snprintf(why, size, "%s does not report its version", api->path);
     return false;
 }

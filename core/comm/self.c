@@ -1,6 +1,6 @@
 /* The back end of a single rank. */
 #include "core/device/side_stream.h"
-#include "core/comm/comm.h"
+#include "core/comm/comm_internal.h"
 
 #include <string.h>
 
@@ -24,9 +24,10 @@ static int self_reduce(struct comm *comm, const struct comm_sum *s, struct error
     return 0;
 }
 
+const struct comm_ops comm_self_ops = {
+    .name = "self", .exchange = self_exchange, .gather = self_exchange, .reduce_device = self_reduce};
+
 void comm_self(struct comm *comm, struct device *device)
 {
-    static const struct comm_ops self = {
-        .name = "self", .exchange = self_exchange, .gather = self_exchange, .reduce_device = self_reduce};
-    *comm = (struct comm){.ops = &self, .rank = 0, .size = 1, .device = device};
+    *comm = (struct comm){.ops = &comm_self_ops, .rank = 0, .size = 1, .device = device};
 }

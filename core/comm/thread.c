@@ -27,8 +27,9 @@ static void *comm_work(void *context)
         if (!job) break;
         if (!(t->first = job->next)) t->last = &t->first;
         pthread_mutex_unlock(&t->lock);
-        int code = job->mark ? comm->ops->follow(comm, job->mark, &job->err) : 0;
-        if (!code) code = job->run(comm, job->context, &job->err);
+        int code =
+            job->mark ? comm->ops->follow(comm, job->mark, &job->err) : 0; /* on the whole's side stream */
+        if (!code) code = job->run(job->comm, job->context, &job->err);
         pthread_mutex_lock(&t->lock);
         job->code = code;
         job->done = true;
@@ -41,7 +42,9 @@ static void *comm_work(void *context)
 void comm_begin(struct comm *comm, struct comm_job *job)
 {
     struct comm_thread *t = comm->thread;
-    job->mark = !comm->ops || !comm->ops->mark ? NULL : comm->ops->mark(comm);
+    struct comm *whole = comm_whole(comm);
+    job->comm = comm;
+    job->mark = !t || !whole->ops || !whole->ops->mark ? NULL : whole->ops->mark(whole);
     if (t && !job->mark && !comm->device->host_memory && comm->device->kind != DEVICE_DRY)
         comm->device->sync(comm->device);
     job->code = 0;
@@ -96,6 +99,7 @@ void comm_thread_stop(struct comm *comm)
     struct comm_thread *t = comm->thread;
     if (!t) return;
     comm_call(comm, comm_call_close, NULL, NULL);
+    if (comm->whole) return; /* whose thread it is */
     pthread_mutex_lock(&t->lock);
     t->stop = true;
     pthread_cond_broadcast(&t->changed);

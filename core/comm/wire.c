@@ -205,6 +205,9 @@ void wire_put_beat(struct wire_bytes *to, const struct rank_beat *b)
     put_number(&p, (uint32_t)b->phase, 4);
     put_number(&p, b->wait, 4);
     put_text(&p, b->name, sizeof b->name);
+    put_text(&p, b->group, sizeof b->group);
+    put_number(&p, b->message, 1);
+    put_number(&p, (uint32_t)b->peer, 4);
     put_real(&p, b->step_ms);
     put_real(&p, b->data_wait_ms);
     put_number(&p, (uint64_t)b->mem_bytes, 8);
@@ -221,6 +224,9 @@ bool wire_get_beat(const struct wire_message *m, struct rank_beat *b)
     b->phase = get_int(&c, 0, 255);
     b->wait = (enum rank_wait)get_int(&c, RANK_MOVES, RANK_OFFERS);
     get_text(&c, b->name, sizeof b->name);
+    get_text(&c, b->group, sizeof b->group);
+    b->message = get_number(&c, 1) != 0;
+    b->peer = get_int(&c, -1, RANKS_MAX - 1);
     b->step_ms = get_real(&c);
     b->data_wait_ms = get_real(&c);
     b->mem_bytes = get_count(&c);

@@ -63,6 +63,9 @@ struct rank_beat {
     int phase;           /* defined by the caller (enum train_phase) */
     enum rank_wait wait; /* in that collective, or for the offers of other ranks */
     char name[24];       /* of the collective: "reduce_scatter" */
+    char group[24];      /* of its communicator, "data 1"; "": that of all ranks */
+    bool message;        /* it is one between two ranks; then its number is of their calls */
+    int peer;            /* of a message: the other rank; -1: several, or a collective */
     double step_ms, data_wait_ms;
     int64_t mem_bytes, peak_bytes;
 };

@@ -54,7 +54,7 @@ enum result {
     REMOTE_ERROR,
     IN_PROGRESS
 };
-enum { MOST = 8, CHUNK = 64 << 10, TYPES = 10 };
+enum { MOST = 8, SPLITS = 8, CHUNK = 64 << 10, TYPES = 10 };
 static const int type_bytes[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
 
 struct id {
@@ -116,7 +116,8 @@ struct box {
 struct meeting {
     std::atomic<int> joined, finalized, size, wrong;
     std::atomic<int> here[MOST];
-    box boxes[MOST][MOST]; /* from, to */
+    std::atomic<int> splits[MOST], colors[SPLITS][MOST], keys[SPLITS][MOST]; /* of ncclCommSplit */
+    box boxes[MOST][MOST];                                                   /* from, to */
 };
 
 enum kind { POINT, BROADCAST, ALL_GATHER };
@@ -145,6 +146,7 @@ struct comm {
     std::atomic<bool> aborting{false}, in{false};
     int64_t sent[MOST] = {}, received[MOST] = {}; /* messages */
     long long issued = 0;
+    int splits = 0;
     bool finalized = false;
     std::mutex lock;
     std::condition_variable changed;
@@ -332,30 +334,40 @@ ENTRY int ncclGetUniqueId(id *p)
     return good ? SUCCESS : SYSTEM_ERROR;
 }
 
+static bool accepts(const config *how)
+{
+    return how && how->size >= 20 && how->magic == 0xcafebeef && how->blocking == 0;
+}
+
+static comm *make(const std::string &path, int flags, int rank, int size, int card)
+{
+    int fd = open(path.c_str(), O_RDWR | O_CLOEXEC | flags, 0600);
+    void *all = fd < 0 || ftruncate(fd, sizeof(meeting))
+                    ? MAP_FAILED
+                    : mmap(nullptr, sizeof(meeting), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0) close(fd);
+    if (all == MAP_FAILED) return nullptr;
+    comm *c = new comm;
+    c->all = (meeting *)all;
+    c->path = path;
+    c->rank = rank;
+    c->size = size;
+    c->card = card;
+    c->issuer = std::thread(issue_all, c);
+    c->runner = std::thread(run_all, c);
+    return c;
+}
+
 ENTRY int ncclCommInitRankConfig(comm **p, int size, id where, int rank, config *how)
 {
-    if (!p || rank < 0 || rank >= size || size > MOST || !how || how->size < 20 || how->magic != 0xcafebeef ||
-        how->blocking != 0)
-        return INVALID_ARGUMENT;
+    if (!p || rank < 0 || rank >= size || size > MOST || !accepts(how)) return INVALID_ARGUMENT;
     if (current_card() < 0) return CARD_ERROR;
 #ifndef FAKE_CUDA
     const char *fine = getenv("HSA_FORCE_FINE_GRAIN_PCIE");
     if (getenv("FAKE_NCCL_PCIE") && !(fine && strcmp(fine, "1") == 0)) return SYSTEM_ERROR;
 #endif
-    int fd = open(where.bytes, O_RDWR | O_CLOEXEC);
-    void *all =
-        fd < 0 ? MAP_FAILED : mmap(nullptr, sizeof(meeting), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (fd >= 0) close(fd);
-    if (all == MAP_FAILED) return SYSTEM_ERROR;
-    comm *c = *p = new comm;
-    c->all = (meeting *)all;
-    c->path = where.bytes;
-    c->rank = rank;
-    c->size = size;
-    c->card = current_card();
-    c->issuer = std::thread(issue_all, c);
-    c->runner = std::thread(run_all, c);
-    return IN_PROGRESS;
+    *p = make(where.bytes, 0, rank, size, current_card());
+    return *p ? IN_PROGRESS : SYSTEM_ERROR;
 }
 
 ENTRY int ncclCommGetAsyncError(comm *c, int *result)
@@ -398,6 +410,40 @@ static int usable(comm *c)
     if (wrong_of(c)) return wrong_of(c);
     if (c->state == IN_PROGRESS || c->finalized || c->aborting) return INVALID_USAGE;
     return SUCCESS;
+}
+
+/* All ranks call it, and get their communicator when the state of this one is a success. */
+static void split(comm *c, int number, comm **made)
+{
+    meeting *all = c->all;
+    for (int q = 0; q < c->size; q++)
+        while (all->splits[q] <= number && !c->aborting && !wrong_of(c)) nap();
+    if (c->aborting || wrong_of(c)) return;
+    int color = all->colors[number][c->rank], rank = 0, size = 0;
+    for (int q = 0; q < c->size; q++) {
+        if (all->colors[number][q] != color) continue;
+        int key = all->keys[number][q], own = all->keys[number][c->rank];
+        rank += key < own || (key == own && q < c->rank);
+        size++;
+    }
+    std::string path = c->path + "-" + std::to_string(number) + "-" + std::to_string(color);
+    if (color >= 0 && !(*made = make(path, O_CREAT, rank, size, c->card))) fail(c, SYSTEM_ERROR);
+    c->state = SUCCESS;
+}
+
+ENTRY int ncclCommSplit(comm *c, int color, int key, comm **made, config *how)
+{
+    int code = usable(c);
+    if (code) return code;
+    if (!made || !accepts(how) || color < -1 || depth || c->splits == SPLITS) return INVALID_ARGUMENT;
+    int number = c->splits++;
+    *made = nullptr;
+    c->all->colors[number][c->rank] = color;
+    c->all->keys[number][c->rank] = key;
+    c->all->splits[c->rank]++;
+    c->state = IN_PROGRESS;
+    std::thread(split, c, number, made).detach();
+    return IN_PROGRESS;
 }
 
 ENTRY int ncclCommFinalize(comm *c)

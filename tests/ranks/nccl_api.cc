@@ -16,6 +16,10 @@ ALIKE(ncclConfig_t, nccl_config)
 NCCL_ENTRIES(SAME)
 SAME(text, ncclGetErrorString, )
 SAME(last_error, ncclGetLastError, )
+#if NCCL_VERSION_CODE >= 21800
+SAME(split, ncclCommSplit, )
+static_assert(NCCL_SPLIT_NOCOLOR == NCCL_NO_COLOR, "no communicator");
+#endif
 
 static_assert(sizeof(ncclUniqueId) == NCCL_ID_BYTES && NCCL_UNIQUE_ID_BYTES == NCCL_ID_BYTES, "id");
 static_assert((int)ncclSuccess == NCCL_SUCCESS && (int)ncclInProgress == NCCL_IN_PROGRESS, "results");

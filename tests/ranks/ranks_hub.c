@@ -401,7 +401,38 @@ static void a_collective_without_progress_is_reported(void **state)
     }
     for (int r = 0; r < 3; r++) wait_in(r, 5, "gather");
     for (int i = 0; i < 22; i++) second(-1, -1);
-    expect(EXIT_RANK_LOST, "all ranks|5 (gather)|20 s");
+    expect(EXIT_RANK_LOST, "all ranks|20 s|5 (gather)");
+    close_hub();
+}
+
+/* Rank 0 waits for a message of rank 1, rank 3 in a collective of another group. */
+static void set_stages(void)
+{
+    join_all(4);
+    for (int i = 0; i < 20; i++) {
+        beats[i % 4] = (struct rank_beat){.step = i / 4 + 1, .phase = STEPPING, .marks = i, .peer = -1};
+        if (i % 4 == 3) second(-1, -1);
+    }
+    beats[0] = (struct rank_beat){.step = 5, .message = true, .peer = 1, .group = "pipeline 0"};
+    wait_in(0, 17, "receive");
+    wait_in(3, 903, "reduce");
+    strcpy(beats[3].group, "data 1");
+}
+
+static void a_lost_stage_is_named_with_the_message_that_it_misses(void **state)
+{
+    (void)state;
+    set_stages();
+    second(-1, -1);
+    hub_ended(hub, peers[1], now);
+    hub_tick(hub, now + 0.7);
+    expect(EXIT_RANK_LOST, "rank 1 (host n1|step 5|message 17 (receive of pipeline 0)|rank 0 wait");
+    close_hub();
+    set_stages(); /* ranks that wait for one another */
+    for (int r = 1; r < 3; r++) wait_in(r, 4, "gather");
+    for (int i = 0; i < 30; i++) second(-1, -1);
+    expect(EXIT_RANK_LOST, "all ranks|rank 0 in message 17 (receive of pipeline 0)|rank 1 in collective 4 "
+                           "(gather)|rank 3 in collective 903 (reduce of data 1)");
     close_hub();
 }
 
@@ -554,13 +585,13 @@ int main(void)
         cmocka_unit_test(a_rank_that_was_started_twice_ends_nothing),
         cmocka_unit_test(no_stranger_ends_a_run),
         cmocka_unit_test(strangers_hold_up_no_rank),
-        cmocka_unit_test(strangers_hold_up_no_rank),
         cmocka_unit_test(a_dead_rank_is_reported_at_once),
         cmocka_unit_test(a_silent_rank_is_unreachable_within_eleven_seconds),
         cmocka_unit_test(a_rank_without_progress_is_stuck),
         cmocka_unit_test(slow_steps_loading_and_saving_are_no_hang),
         cmocka_unit_test(time_in_which_nobody_listened_is_no_silence),
         cmocka_unit_test(a_collective_without_progress_is_reported),
+        cmocka_unit_test(a_lost_stage_is_named_with_the_message_that_it_misses),
         cmocka_unit_test(an_exit_message_has_file_and_hint),
         cmocka_unit_test(a_rank_that_signed_off_is_not_lost),
         cmocka_unit_test(small_things_go_round),

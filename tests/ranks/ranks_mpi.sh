@@ -48,6 +48,16 @@ for difference in call left; do
     mpirun --allow-run-as-root --oversubscribe --mca btl self,vader --mca mpi_yield_when_idle 1 -np 3 -x MEOPT_MPI_MODULE \
         "$MEOPT_BUILD/tests/test_dist" differ $difference >"$dir/log" 2>&1 </dev/null || fail "ranks differ, $difference: $(cat "$dir/log")"
 done
+# Messages and groups; ends that differ.
+messages() { # N WHAT
+    mpirun --allow-run-as-root --oversubscribe --mca btl self,vader --mca mpi_yield_when_idle 1 -np "$1" -x MEOPT_MPI_MODULE \
+        "$MEOPT_BUILD/tests/test_messages" as "$2" >"$dir/log" 2>&1 </dev/null || fail "messages, $2, $1 ranks: $(cat "$dir/log")"
+}
+messages 2 around
+messages 3 around
+messages 3 pass_on
+messages 4 groups
+for difference in size tag both neither number group order; do messages 2 $difference; done
 # Ranks on different instruction sets train, and rank 0 says so.
 grep -q '^flags.* fma .* avx2 ' /proc/cpuinfo || exit 0
 mkdir "$dir/sample" "$dir/configs"
