@@ -2,6 +2,7 @@
 #include "cli/commands/export_language.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
+#include "core/base/log.h"
 #include "core/nn/family.h"
 #include "core/nn/language_config.h"
 #include "core/nn/sidecar.h"
@@ -177,6 +178,8 @@ int export_language_write(const char *directory, const struct model_shape *g, co
         return error_set(err, EXIT_CONFIG, "use --format pt or safetensors",
                          "transformers has no class for a %s model with these parts", family_name(g->family));
     if (began.family) (void)sidecar_object(&from, original, "config.json", &ignored);
+    if (original[0] && file_absent(original))
+        log_warn("%s is gone: its tokenizer and special tokens are not exported", original);
     json_t *o = json_pack("{s:[s], s:s, s:I, s:b, s:s}", "architectures", class->name, "model_type",
                           class->type, "vocab_size", (json_int_t)g->vocabulary, "tie_word_embeddings",
                           g->tied, "torch_dtype", bf16 ? "bfloat16" : "float32");

@@ -26,13 +26,21 @@ void content_add(struct tower_content *content, const struct parameter *paramete
 
 void content_set_model(struct tower_content *content, const struct model_shape *g)
 {
-    snprintf(content->model, sizeof content->model,
-             "family=%s depth=%lld width=%lld hidden=%lld heads=%lld patch=%lld image=%lld registers=%lld "
-             "out=%lld "
-             "activation=%s pool=%s norms=%s",
-             family_name(g->family), (long long)g->depth, (long long)g->width, (long long)g->hidden,
-             (long long)g->heads, (long long)g->patch, (long long)g->image, (long long)g->registers,
-             (long long)g->out, model_shape_activation(g), model_shape_pool(g), model_shape_norms(g));
+    const struct rope_of_tokens *r = &g->rope;
+    size_t size = sizeof content->model,
+           n = (size_t)snprintf(
+               content->model, size,
+               "family=%s depth=%lld width=%lld hidden=%lld heads=%lld patch=%lld image=%lld registers=%lld "
+               "out=%lld activation=%s pool=%s norms=%s norm_eps=%g",
+               family_name(g->family), (long long)g->depth, (long long)g->width, (long long)g->hidden,
+               (long long)g->heads, (long long)g->patch, (long long)g->image, (long long)g->registers,
+               (long long)g->out, model_shape_activation(g), model_shape_pool(g), model_shape_norms(g),
+               (double)model_shape_norm_eps(g));
+    if (model_shape_language(g) && n < size)
+        snprintf(content->model + n, size - n,
+                 " kv_heads=%lld head_dim=%lld window=%lld tied=%d rope=%d,%g,%g,%g,%g,%g,%g",
+                 (long long)model_shape_kv_heads(g), (long long)model_shape_head_dim(g), (long long)g->window,
+                 g->tied, r->scaling, r->theta, r->factor, r->original, r->low, r->high, r->attention);
 }
 
 /* What is gathered from each rank. */

@@ -14,7 +14,7 @@
 
 struct tower_content {
     uint32_t crc32c; /* sum over tensors of the CRC-32C of name and values; 0: none came from a file */
-    char model[256]; /* "family=dinov2 depth=24 heads=16 ..." */
+    char model[448]; /* "family=dinov2 depth=24 heads=16 ..." */
 };
 
 /* Adds one tensor (fp32 values) to the checksum. */

@@ -301,22 +301,24 @@ int train_fallback_weights(const struct config *c, const char *directory, char *
     int64_t step;
     const char *began = c->model_s.weight;
     *path = NULL;
-    if (c->model_s.init == TOWER_INIT_RANDOM || !checkpoint_named(began, run, sizeof run, &step) ||
-        access(began, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR))
+    if (c->model_s.init == TOWER_INIT_RANDOM || !began[0] || access(began, F_OK) == 0 ||
+        (errno != ENOENT && errno != ENOTDIR))
         return 0;
-    char *from = xasprintf("step %lld of run %s", (long long)step, run);
+    const char *tower = objective_tower(objective_of(c), true);
+    char *from = checkpoint_named(began, run, sizeof run, &step)
+                     ? xasprintf("step %lld of run %s", (long long)step, run)
+                     : xstrdup(began);
     int code = checkpoint_before(directory, INT64_MAX, &step, err);
     if (!code && step < 0) {
-        code = error_set(err, EXIT_CONFIG, "restore that checkpoint, or begin a new run",
-                         "the student begins with the checkpoint of %s, which is gone, and this run has "
-                         "none of its own",
-                         from);
+        code =
+            error_set(err, EXIT_CONFIG, "restore that checkpoint, or begin a new run",
+                      "the %s begins with the checkpoint %s, which is gone, and this run has none of its own",
+                      tower, from);
         error_at(err, began, 0, 0);
     } else if (!code) {
         *path = xasprintf("%s/ckpt/step-%08lld/model.safetensors", directory, (long long)step);
-        log_info("the checkpoint of %s, with which the run began, is gone: the student's model is read from "
-                 "the run's own checkpoint of step %lld",
-                 from, (long long)step);
+        log_info("the checkpoint %s is gone: the %s is read from the run's own checkpoint of step %lld", from,
+                 tower, (long long)step);
     }
     free(from);
     return code;

@@ -43,9 +43,9 @@ int train_check_files(const struct config *config, void (*missing)(void *context
 /* Checks the file or directory that one key names. */
 int train_check_file(const struct config *config, const char *key, struct error *err);
 
-/* Sets *path to the model file of the run's own newest checkpoint if the run began from another run's
- * checkpoint (--from) that no longer exists, else to NULL. Returns EXIT_CONFIG if the run has no checkpoint.
- * The caller frees. */
+/* Sets *path to the model file of the run's own newest checkpoint if the run began from a checkpoint
+ * (model_s.weight) that no longer exists, else to NULL. Returns EXIT_CONFIG if the run has no checkpoint. The
+ * caller frees. */
 int train_fallback_weights(const struct config *config, const char *directory, char **path,
                            struct error *err);
 

@@ -353,6 +353,16 @@ int resume_check_run(const struct run *run, const struct config *config, int ran
 
 /* ---- the weights ---- */
 
+/* Returns whether two texts of a model (struct tower_content) agree in the properties that `was` has: earlier
+ * versions wrote fewer. *differs: the first word that differs. */
+static bool same_model(const char *was, const char *is, size_t *differs)
+{
+    size_t at = 0;
+    for (*differs = 0; was[at] && was[at] == is[at]; at++)
+        if (was[at] == ' ') *differs = at + 1;
+    return !was[at] && (!is[at] || is[at] == ' ');
+}
+
 int resume_check_weights(const struct run *run, const char *tower, const char *path,
                          const struct tower_content *content, const char *force, bool report,
                          json_t **changed, struct error *err)
@@ -369,15 +379,16 @@ int resume_check_weights(const struct run *run, const char *tower, const char *p
     bool moved = student && json_object_get(*changed, file);
     for (int i = 0; i < 2 && !code; i++) {
         const char *was = json_string_value(json_object_get(meta, key[i]));
-        if (!was || !content->crc32c || strcmp(was, is[i]) == 0 || (moved && i == 0)) continue;
+        size_t at;
+        if (!was || !content->crc32c || same_model(was, is[i], &at) || (moved && i == 0)) continue;
         const char *what = i ? "model" : "weights";
         if (!is_forced(force, file)) {
             char hint[160];
             snprintf(hint, sizeof hint,
                      "restore the original file, or accept this one with: --force-resume %s", file);
             code = error_set(err, EXIT_CONFIG, hint, "the %s's %s from the run's original: %s was %s, is %s",
-                             tower, i ? "model differs" : "weights differ", i ? "it" : "the checksum", was,
-                             is[i]);
+                             tower, i ? "model differs" : "weights differ", i ? "it" : "the checksum",
+                             was + at, is[i] + at);
             error_at(err, path, 0, 0);
             continue;
         }
