@@ -103,9 +103,14 @@ static int parse_megatron(struct token_file *f, bool *in_index, struct error *er
     if (type >= sizeof types / sizeof *types || !types[type].width)
         return error_set(err, EXIT_INTEGRITY, "tokens are integers: 1 u8, 2 i8, 3 i16, 4 i32, 5 i64, 8 u16",
                          "byte %d of the index: unknown type %d of tokens", INDEX_TYPE, (int)type);
+    if (sequences && sequences <= rest / 13 && documents == (rest - 13 * sequences) / 8 &&
+        13 * sequences + 8 * documents == rest)
+        return error_set(err, EXIT_INTEGRITY, "write the text alone, without multimodal=True",
+                         "byte %zu of the index: it has modes, of a dataset of text and images",
+                         (size_t)INDEX_HEAD + rest - sequences);
     if (sequences > rest / 12 || documents < 1 || documents > (rest - 12 * sequences) / 8 ||
         12 * sequences + 8 * documents != rest)
-        return error_set(err, EXIT_INTEGRITY, "copy it again; an index with modes is not read",
+        return error_set(err, EXIT_INTEGRITY, "copy it again",
                          "byte %d of the index: %llu sequences and %llu documents, but %llu bytes follow",
                          INDEX_SEQUENCES, (unsigned long long)sequences, (unsigned long long)documents,
                          (unsigned long long)rest);
