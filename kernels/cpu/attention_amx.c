@@ -8,10 +8,10 @@
  *
  *     P = exp(S - lse)   dS = P (dO V^T - delta) / sqrt(dh)   delta_i = dO_i . O_i
  *
- * dS of the whole head is stored in bf16 tiles, for dQ = dS K. Scores, sums and exponentials are fp32. Blocks
- * of 32 x 32 scores without keys are skipped. Backward needs no masks for padding: rows after N are zeros in
- * every packed operand, and their factors are finite. P of a padded score of 0 would be e^-lse, which is
- * limited to e. */
+ * dS of KEYS panels of keys is stored in bf16 tiles, for dQ += dS K. Scores, sums and exponentials are fp32.
+ * Blocks of 32 x 32 scores without keys are skipped. Backward needs no masks for padding: rows after N are
+ * zeros in every packed operand, and their factors are finite. P of a padded score of 0 would be e^-lse,
+ * which is limited to e. */
 #include "kernels/cpu/attention_amx.h"
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -27,13 +27,14 @@
 #include <omp.h>
 #endif
 
-enum { TILES = PANEL * PANEL }; /* floats of a 32 x 32 block */
+enum { TILES = PANEL * PANEL, KEYS = 16 }; /* floats of a 32 x 32 block; see above */
 
 /* A segment of N tokens */
 struct shape {
     const struct attention_shape *all;
     int64_t N, dh, n, d;      /* n, d: panels (also steps) of N and dh */
     int64_t unit;             /* bytes of one packed (N, dh) operand */
+    int64_t strip;            /* bytes of dS of a panel of queries */
     int64_t qkv_row, out_row; /* elements between tokens */
     int64_t share;            /* query heads of a key and value head */
     float scale;
@@ -48,6 +49,7 @@ static struct shape shape_of(const struct attention_shape *a, int64_t N)
                           n,
                           d,
                           n * d * STEP_BYTES,
+                          (n < KEYS ? n : KEYS) * STEP_BYTES,
                           (a->H + 2 * a->G) * a->dh,
                           a->H * a->dh,
                           a->H / a->G,
@@ -55,13 +57,13 @@ static struct shape shape_of(const struct attention_shape *a, int64_t N)
 }
 
 /* Returns the scratch bytes of backward, which needs more than forward: seven operands, scores and their
- * gradients for 32 keys, dS of the head, a block of results, lse and delta; dk and dv of a head if several
+ * gradients for 32 keys, dS, dq of the head, lse and delta; a panel of dk or dv, both of the head if several
  * query heads add to them. */
 static size_t scratch_bytes(const struct attention_shape *a)
 {
     struct shape s = shape_of(a, a->N);
-    return (size_t)(7 * s.unit + 2 * s.n * (TILES * 4 + STEP_BYTES) + s.n * s.n * STEP_BYTES +
-                    s.d * TILES * 4 + 2 * s.n * PANEL * 4 + (s.share > 1 ? 2 * s.n * s.d * TILES * 4 : 0));
+    return (size_t)(7 * s.unit + 2 * s.n * (TILES * 4 + STEP_BYTES) + s.n * s.strip + 2 * s.n * PANEL * 4 +
+                    (s.n + (s.share > 1 ? 2 * s.n : 1)) * s.d * TILES * 4);
 }
 size_t attention_amx_scratch(int64_t N, int64_t H, int64_t G, int64_t dh)
 {
@@ -238,7 +240,7 @@ TARGET static inline void score_gradients(const struct shape *s, int64_t i, int6
 /* The packed operands and results of backward for one key and value head */
 struct packed {
     uint8_t *ka, *va, *qb, *gb, *q_in, *g_in, *k_in, *pt, *st, *ds;
-    float *scores, *grads, *result, *lse, *delta, *sums;
+    float *scores, *grads, *dq, *lse, *delta, *sums;
 };
 static struct packed packed_of(const struct shape *s, uint8_t *memory)
 {
@@ -253,10 +255,10 @@ static struct packed packed_of(const struct shape *s, uint8_t *memory)
     p.pt = p.k_in + s->unit;
     p.st = p.pt + row_panel;
     p.ds = p.st + row_panel;
-    p.scores = (float *)(void *)(p.ds + s->n * row_panel);
+    p.scores = (float *)(void *)(p.ds + s->n * s->strip);
     p.grads = p.scores + s->n * TILES;
-    p.result = p.grads + s->n * TILES;
-    p.lse = p.result + s->d * TILES;
+    p.dq = p.grads + s->n * TILES;
+    p.lse = p.dq + s->n * s->d * TILES;
     p.delta = p.lse + s->n * PANEL;
     p.sums = p.delta + s->n * PANEL;
     return p;
@@ -278,7 +280,7 @@ TARGET static void add_key_gradients(const struct shape *s, const struct packed 
     int64_t from = of.first * STEP_BYTES;
     for (int v = 0; v < 2; v++) {
         const uint8_t *weights = (v ? p->pt : p->st) + from, *in = (v ? p->g_in : p->q_in) + from;
-        float *sum = s->share > 1 ? p->sums + (2 * j + v) * s->d * TILES : p->result;
+        float *sum = p->sums + (s->share > 1 ? (2 * j + v) * s->d * TILES : 0);
         for (int64_t d = 0; d < s->d; d++)
             micro(weights, in + d * row_panel, sum + d * TILES, of.end - of.first, head > 0);
         if (head + 1 == s->share)
@@ -286,39 +288,55 @@ TARGET static void add_key_gradients(const struct shape *s, const struct packed 
     }
 }
 
+/* Stores dS of key panel j, one of those from `first` on, and adds to dk and dv, for query head `head`. */
+TARGET static void backward_keys(const struct shape *s, const struct packed *p, const struct pointers *x,
+                                 int64_t j, int64_t first, int64_t head)
+{
+    int64_t panel = s->d * STEP_BYTES; /* bytes of a panel with inner dh */
+    struct panels of = query_panels(s, j);
+    for (int64_t i = of.first; i < of.end; i++) {
+        micro(p->ka + j * panel, p->qb + i * panel, p->scores + i * TILES, s->d, 0);
+        micro(p->va + j * panel, p->gb + i * panel, p->grads + i * TILES, s->d, 0);
+    }
+    for (int64_t i = of.first; i < of.end; i++) {
+        uint8_t *tile = p->st + i * STEP_BYTES;
+        score_gradients(s, i, j, p->scores + i * TILES, p->grads + i * TILES, p->lse + i * PANEL,
+                        p->delta + i * PANEL, p->pt + i * STEP_BYTES, tile);
+        pack_step((const uint16_t *)(const void *)tile, PANEL, 0, 0, PANEL, 32,
+                  p->ds + i * s->strip + (j - first) * STEP_BYTES);
+    }
+    add_key_gradients(s, p, x, j, head);
+}
+
+/* Adds the products of dS of the key panels from `first` to `end` to dq of query panel i. The last ones store
+ * it. */
+TARGET static void backward_queries(const struct shape *s, const struct packed *p, const struct pointers *x,
+                                    int64_t i, int64_t first, int64_t end)
+{
+    int64_t rows = s->N - i * PANEL < PANEL ? s->N - i * PANEL : PANEL;
+    struct panels all = key_panels(s, i),
+                  of = {all.first > first ? all.first : first, all.end < end ? all.end : end};
+    float *dq = p->dq + i * s->d * TILES;
+    if (of.first >= of.end) return;
+    for (int64_t d = 0; d < s->d; d++)
+        micro(p->ds + i * s->strip + (of.first - first) * STEP_BYTES,
+              p->k_in + (d * s->n + of.first) * STEP_BYTES, dq + d * TILES, of.end - of.first,
+              of.first > all.first);
+    if (of.end == all.end) write_rows(s, dq, NULL, rows, x->dq + i * PANEL * s->qkv_row, s->qkv_row);
+}
+
 TARGET static void backward_query_head(const struct shape *s, const struct packed *p,
                                        const struct pointers *x, const float *lse, int64_t head)
 {
-    int64_t key_panel = s->d * STEP_BYTES,
-            row_panel = s->n * STEP_BYTES; /* bytes of a panel with inner dh, inner N */
     row_products(s, x->out, x->dout, lse, p->lse, p->delta);
     pack_head(s, x->q, s->qkv_row, 1, 1, p->qb);
     pack_head(s, x->dout, s->out_row, 1, 1, p->gb);
     pack_head(s, x->q, s->qkv_row, 0, 1, p->q_in);
     pack_head(s, x->dout, s->out_row, 0, 1, p->g_in);
-    for (int64_t j = 0; j < s->n; j++) {
-        struct panels of = query_panels(s, j);
-        for (int64_t i = of.first; i < of.end; i++) {
-            micro(p->ka + j * key_panel, p->qb + i * key_panel, p->scores + i * TILES, s->d, 0);
-            micro(p->va + j * key_panel, p->gb + i * key_panel, p->grads + i * TILES, s->d, 0);
-        }
-        for (int64_t i = of.first; i < of.end; i++) {
-            uint8_t *tile = p->st + i * STEP_BYTES;
-            score_gradients(s, i, j, p->scores + i * TILES, p->grads + i * TILES, p->lse + i * PANEL,
-                            p->delta + i * PANEL, p->pt + i * STEP_BYTES, tile);
-            pack_step((const uint16_t *)(const void *)tile, PANEL, 0, 0, PANEL, 32,
-                      p->ds + i * row_panel + j * STEP_BYTES);
-        }
-        add_key_gradients(s, p, x, j, head);
-    }
-    for (int64_t i = 0; i < s->n; i++) {
-        int64_t rows = s->N - i * PANEL < PANEL ? s->N - i * PANEL : PANEL;
-        struct panels of = key_panels(s, i);
-        int64_t from = of.first * STEP_BYTES;
-        for (int64_t d = 0; d < s->d; d++)
-            micro(p->ds + i * row_panel + from, p->k_in + d * row_panel + from, p->result + d * TILES,
-                  of.end - of.first, 0);
-        write_rows(s, p->result, NULL, rows, x->dq + i * PANEL * s->qkv_row, s->qkv_row);
+    for (int64_t first = 0, end; first < s->n; first = end) {
+        end = first + KEYS < s->n ? first + KEYS : s->n;
+        for (int64_t j = first; j < end; j++) backward_keys(s, p, x, j, first, head);
+        for (int64_t i = 0; i < s->n; i++) backward_queries(s, p, x, i, first, end);
     }
 }
 

@@ -168,17 +168,29 @@ static void tiles_equal_other_attention(void **state)
         {2, 5, 2, 2, 8, CAUSAL | SEGMENTS, 1},
         {1, 200, 2, 1, 64, CAUSAL, 64},
         {1, 200, 2, 1, 64, 0, 31},
+        {1, 530, 2, 1, 16},
+        {1, 600, 1, 1, 40, CAUSAL, 40},
+        {1, 1030, 1, 1, 16, CAUSAL},
     };
     (void)state;
     if (!__builtin_cpu_supports("avx512bf16")) skip();
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) try_shape(shapes[i]);
 }
+
+static void scratch_grows_with_the_tokens(void **state)
+{
+    (void)state;
+    for (int64_t heads = 1; heads <= 4; heads++)
+        assert_true(tiles_scratch(8192, heads, 1, 128) <= 2 * tiles_scratch(4096, heads, 1, 128));
+}
 #else
 static void tiles_equal_other_attention(void **state) { (void)state; }
+static void scratch_grows_with_the_tokens(void **state) { (void)state; }
 #endif
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(tiles_equal_other_attention)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(tiles_equal_other_attention),
+                                       cmocka_unit_test(scratch_grows_with_the_tokens)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
