@@ -359,6 +359,13 @@ int64_t tower_recomputed_blocks(const struct tower *t)
     return t->options.recompute == RECOMPUTE_BLOCK ? (t->options.backward_twice ? 2 : 1) * each : 0;
 }
 
+int64_t tower_logit_row_parts(const struct tower *t)
+{
+    const struct lm_loss_layout *l = &t->memory->loss;
+    int64_t rows = t->options.batch * t->tokens;
+    return t->owns_loss && l->form == LM_LOSS_ROWS ? (rows + l->rows - 1) / l->rows : 1;
+}
+
 int tower_repeated_logits(const struct tower *t)
 {
     int passes = t->options.backward_twice ? 2 : 1;

@@ -436,6 +436,8 @@ int64_t tower_recomputed_blocks(const struct tower *tower);
 /* With owns_loss: GEMMs of the head in the backward passes of a step, beyond the three that forward and
  * backward have. A second pass computes the logits again, and so does the second sweep of slabs. */
 int tower_repeated_logits(const struct tower *tower);
+/* With owns_loss: parts of rows whose logits one pass of the loss computes in turn; 1: whole, or slabs. */
+int64_t tower_logit_row_parts(const struct tower *tower);
 
 /* With owns_loss, after a forward pass: adds the loss times `weight` and the number of correct labels to
  * batch->sums, without gradients. */

@@ -21,6 +21,10 @@
 #define FIXED_CROPS  .with = "data.augment=false data.flip=auto data.randaugment=0 data.erasing=0"
 #define ANY_CLIPPING .with = "optim.clip_mode=auto"
 
+#define LOGITS(size)                                                                                         \
+    AXIS_LOGITS, .keys = "loss.chunk=" size, .language = true,                                               \
+                 .note = " (other parts of the logits: rounded differently)"
+
 /* In the order of --what-if; an axis begins with the setting that is not an option. */
 const struct memory_setting memory_settings[] = {
     {"baseline (AMP + AdamW)", .keys = HELD "optim.use_meopt=false optim.pure_bf16=false"},
@@ -45,6 +49,9 @@ const struct memory_setting memory_settings[] = {
     {"+ activations: 8bit", AXIS_ACTIVATIONS, .keys = "train.save_activations=8bit train.recompute=none",
      .note = " (8-bit activations change the numbers of the run)"},
     {"+ recompute: block", AXIS_ACTIVATIONS, .keys = RECOMPUTED},
+    {NULL, LOGITS("128M")},
+    {NULL, LOGITS("1G")},
+    {"+ logits of 32 MiB", LOGITS("32M")},
     {.axis = AXIS_OFFLOAD, .keys = "optim.offload=none"},
     {"+ offload: host", AXIS_OFFLOAD, .keys = "optim.offload=host"},
     {"+ offload: nvme", AXIS_OFFLOAD, .keys = "optim.offload=nvme"},
@@ -196,10 +203,15 @@ static char *expand(const struct memory_planner *p, char *word)
 /* Returns whether the experiment already has this key=value. *given: an override sets the key. */
 static bool is_current(const struct memory_planner *p, const char *word, bool *given)
 {
-    char *key = strndup(word, strcspn(word, "="));
+    char *key = strndup(word, strcspn(word, "=")), wanted[32], ignored[256];
     int index = config_key_index(key);
     char *value = config_value_text(&p->config, index);
-    bool same = strcmp(value, strchr(word, '=') + 1) == 0;
+    struct value read;
+    snprintf(wanted, sizeof wanted, "%s", strchr(word, '=') + 1);
+    if (config_keys[index].type == CONFIG_BYTES && value_read(index, wanted, strlen(wanted), false, &read,
+                                                              ignored, ignored, sizeof ignored) == VALUE_GOOD)
+        snprintf(wanted, sizeof wanted, "%lld", (long long)read.integer);
+    bool same = strcmp(value, wanted) == 0;
     *given = p->config.origins[index].from == ORIGIN_OVERRIDE;
     free(value);
     free(key);
@@ -244,11 +256,18 @@ void memory_option_plan(struct memory_option *o, const struct memory_planner *p,
     free(all);
 }
 
+/* Returns whether the experiment has the ranks and the objective that the setting requires. */
+static bool applies(const struct memory_planner *p, const struct memory_setting *s)
+{
+    return (!s->several_ranks || rank_count(p) > 1) &&
+           (!s->language || p->config.train.objective == TRAIN_OBJECTIVE_LANGUAGE);
+}
+
 bool memory_option_plan_setting(struct memory_option *o, const struct memory_planner *p,
                                 const struct memory_setting *setting, plan_inspect *inspect, void *context)
 {
     char text[512];
-    if (!setting->name || (setting->several_ranks && rank_count(p) < 2)) return false;
+    if (!setting->name || !applies(p, setting)) return false;
     snprintf(text, sizeof text, "%s %s", setting->keys, setting->with ? setting->with : "");
     memory_option_plan(o, p, text, inspect, context);
     o->name = setting->name;
@@ -262,7 +281,7 @@ bool memory_option_plan_setting(struct memory_option *o, const struct memory_pla
 static bool is_searched(const struct memory_planner *p, const struct memory_setting *s)
 {
     const char *words = s->keys;
-    bool searched = s->axis && !(s->several_ranks && rank_count(p) < 2), given;
+    bool searched = s->axis && applies(p, s), given;
     for (char *word; searched && (word = next_word(&words)) != NULL; free(word)) {
         word = expand(p, word);
         searched = word && (is_current(p, word, &given) || !given);

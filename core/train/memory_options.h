@@ -19,6 +19,7 @@
  * overlap with it: the teacher's forward pass overlaps with reading its weights, the student's passes with
  * its own weights and with optim.offload. 5 % of the transfer time is assumed not to overlap. Each halving of
  * the micro-batch makes the student's GEMMs 2 % slower. A cached teacher is computed once per train.epochs.
+ * Logits in slabs need a fourth GEMM, in parts of rows more memory traffic (lm_loss.h).
  */
 #ifndef MEOPT_TRAIN_MEMORY_OPTIONS_H
 #define MEOPT_TRAIN_MEMORY_OPTIONS_H
@@ -37,12 +38,14 @@ struct memory_setting {
         AXIS_OFFLOAD,
         AXIS_SHARD,
         AXIS_MICRO,
+        AXIS_LOGITS,
         MEMORY_AXES
     } axis;             /* settings of one axis exclude each other */
     const char *keys;   /* all keys of the axis */
     const char *with;   /* keys that it may require, but that change the experiment: not searched */
     bool combined;      /* it combines two other settings */
     bool several_ranks; /* it requires several ranks */
+    bool language;      /* it requires train.objective language */
     const char *note;   /* how the first key changes the numbers of a run; NULL: bit-identical, or a format */
 };
 enum { MEMORY_BASELINE }; /* index of the setting that others are compared with: AMP and AdamW */

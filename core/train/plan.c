@@ -35,15 +35,21 @@ static void count_exchanged(struct plan *p, const struct trainer *t)
                                                                 : p->trained_parameters * 4;
 }
 
-/* The time to store a value in 8 bits and read it back, in operations of a GEMM (tests/bench/RESULTS.md,
- * "Saved activations in 8 bits"). */
-enum { CODING_FLOPS = 400 };
+/* Times in operations of a GEMM: to store a value in 8 bits and read it back (tests/bench/RESULTS.md, "Saved
+ * activations in 8 bits"), and, for each value of the head's matrix, to read it and add to its gradient for
+ * one more part of rows (512 x 768 x 50257: 2 parts 2 %, 4 parts 5 % of the loss's time). */
+enum { CODING_FLOPS = 400, PART_FLOPS = 130 };
 static double coding_flops(const struct trainer *t)
 {
     const struct model_shape *g = &t->student_shape;
-    if (t->student->options.saved != SAVED_8BIT) return 0;
-    int64_t values = g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1);
-    return CODING_FLOPS * (double)t->batch * (double)(g->depth * model_shape_tokens(g)) * (double)values;
+    int64_t values = g->hidden * (g->ffn == 1 + ACTIVATION_SWIGLU ? 2 : 1),
+            passes = (t->batch + t->micro - 1) / t->micro * (t->twice ? 2 : 1),
+            parts = passes * (tower_logit_row_parts(t->student) - 1);
+    double flops = PART_FLOPS * (double)parts * (double)(g->width * g->vocabulary);
+    if (t->student->options.saved == SAVED_8BIT)
+        flops +=
+            CODING_FLOPS * (double)t->batch * (double)(g->depth * model_shape_tokens(g)) * (double)values;
+    return flops;
 }
 
 /* Counts streamed bytes: each forward reads a tower; so do the student's backward passes and its update,

@@ -25,7 +25,7 @@ struct plan {
     bool from_checkpoints;         /* shapes were read from the files; else from arch or keys */
     double step_flops;             /* of one rank; with a cached teacher, after the first epoch */
     double first_epoch_step_flops; /* differs with a cached teacher only */
-    double coding_flops;           /* encoding of 8-bit activations, as GEMM operations of equal time */
+    double coding_flops;           /* 8-bit activations, parts of logits: as GEMM operations of equal time */
     double update_bytes;           /* memory traffic of the optimizer: states, residual bits, weights */
     int64_t gradient_bytes;        /* of a micro-batch, as reduced between ranks */
     int64_t reduced_bytes, gathered_bytes; /* per step: reduced gradients, gathered sums or weights */

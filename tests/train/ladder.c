@@ -102,12 +102,55 @@ static void what_an_override_says_stays(void **state)
     memory_options_free(&l);
 }
 
+static bool searched(const struct memory_options *l, const char *keys)
+{
+    bool found = false;
+    for (int k = 0; k < l->count; k++) found = found || strstr(l->options[k].keys, keys);
+    return found;
+}
+
+/* loss.chunk: of the frontier for language models, with its bytes and its note. Slabs need a fourth GEMM. */
+static void sizes_of_logits_are_searched(void **state)
+{
+    char *given[] = {"device.type=cpu", "optim.offload=none", "model.place=resident",
+                     "train.save_activations=minimal"},
+         *fixed[] = {"device.type=cpu", "loss.chunk=64M"};
+    (void)state;
+    struct memory_options l = options_of("gpt_1_3b", given, 4, NULL, 0);
+    assert_true(searched(&l, "loss.chunk=1G") && searched(&l, "loss.chunk=32M"));
+    for (int k = 0; k < l.count; k++) {
+        assert_int_equal(planned("gpt_1_3b", l.options[k].keys, NULL), l.options[k].peak_bytes);
+        assert_int_equal(memory_option_note(&l.options[k])[0] != 0,
+                         strstr(l.options[k].keys, "loss.chunk") != NULL);
+    }
+    memory_options_free(&l);
+    l = options_of("gpt_1_3b", fixed, 2, NULL, 0);
+    assert_false(searched(&l, "loss.chunk"));
+    memory_options_free(&l);
+    l = options_of("dinov2", given, 1, NULL, 0);
+    assert_false(searched(&l, "loss.chunk"));
+    memory_options_free(&l);
+    struct memory_planner p;
+    struct memory_option whole, rows, slabs;
+    struct error err = {0};
+    if (memory_planner_open(&p, MEOPT_SOURCE_DIR "/configs/qwen3_8b.yaml", given, 1, NULL, &err))
+        fail_msg("%s", err.what);
+    memory_option_plan(&whole, &p, "loss.chunk=100G", NULL, NULL);
+    memory_option_plan(&rows, &p, "loss.chunk=1G", NULL, NULL);
+    memory_option_plan(&slabs, &p, "loss.chunk=128M", NULL, NULL);
+    assert_true(whole.peak_bytes > rows.peak_bytes && rows.peak_bytes > slabs.peak_bytes);
+    assert_true(whole.step_s < rows.step_s && rows.step_s < slabs.step_s &&
+                slabs.step_s < 1.03 * whole.step_s);
+    assert_string_equal(slabs.keys, "");
+    memory_planner_close(&p);
+}
+
 int main(void)
 {
     log_level = LOG_QUIET;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_keys_of_an_option_plan_to_its_bytes),
         cmocka_unit_test(options_are_ordered_and_the_fastest_that_fits_is_chosen),
-        cmocka_unit_test(what_an_override_says_stays)};
+        cmocka_unit_test(what_an_override_says_stays), cmocka_unit_test(sizes_of_logits_are_searched)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
