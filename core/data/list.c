@@ -1,6 +1,7 @@
 /* The images under a root: see list.h. */
 #include "core/data/list.h"
 #include "core/base/file.h"
+#include "core/base/log.h"
 #include "core/base/retry.h"
 #include "core/data/cifar.h"
 #include "core/data/data.h"
@@ -92,6 +93,14 @@ struct above {
     ino_t inode;
     const struct above *up;
 };
+
+void image_list_report(const struct image_list *list, const char *root)
+{
+    if (list->chosen) log_info("%s (change with data.include and data.exclude)", list->chosen);
+    if (list->unread) log_info("not read in %s: %s", root, list->unread);
+    if (list->classes_from) log_info("%s: %s", root, list->classes_from);
+    if (list->outside) log_warn("%s: %s", root, list->outside);
+}
 
 void image_list_add(struct image_list *list, char *name, struct image_place place)
 {

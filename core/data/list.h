@@ -100,5 +100,7 @@ struct image_place image_place(const char *name);
  * there are no more. The classes stay. */
 void image_list_subset(struct image_list *list, int64_t count, uint64_t seed);
 void image_list_free(struct image_list *list);
+/* Logs which files are read, and which are not. */
+void image_list_report(const struct image_list *list, const char *root);
 
 #endif

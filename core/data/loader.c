@@ -481,13 +481,7 @@ void data_subset(struct data *d, int64_t count)
     d->epoch_batches = (d->list.count + d->options.global - 1) / d->options.global;
 }
 
-void data_report(const struct data *d)
-{
-    if (d->list.chosen) log_info("%s (change with data.include and data.exclude)", d->list.chosen);
-    if (d->list.unread) log_info("not read in %s: %s", d->root, d->list.unread);
-    if (d->list.classes_from) log_info("%s: %s", d->root, d->list.classes_from);
-    if (d->list.outside) log_warn("%s: %s", d->root, d->list.outside);
-}
+void data_report(const struct data *d) { image_list_report(&d->list, d->root); }
 
 int data_start(struct data *d, int64_t step, struct error *err)
 {

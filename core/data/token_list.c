@@ -5,6 +5,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -26,27 +27,88 @@ static void add_file(struct image_list *list, const char *directory, const char 
     free(path);
 }
 
+/* The entries of a directory that are not read. */
+struct left_out {
+    int64_t hidden, directories, special, others; /* others: without .bin, next to files with it */
+};
+
+/* Adds an entry of a directory if it is a file. A link that leads nowhere is an error. */
+static int add_entry(struct image_list *list, struct left_out *left, const char *root, int directory,
+                     const char *name, struct error *err)
+{
+    struct stat st;
+    if (fstatat(directory, name, &st, 0)) {
+        char *path = path_join(root, name);
+        int code = error_errno(err, EXIT_FAILED, "repair or remove it, or name it in data.exclude",
+                               "cannot open this file");
+        error_at(err, path, 0, 0);
+        free(path);
+        return code;
+    }
+    if (S_ISREG(st.st_mode)) add_file(list, root, name, st.st_size);
+    else if (S_ISDIR(st.st_mode)) left->directories++;
+    else left->special++;
+    return 0;
+}
+
 /* Lists the files of a directory that match the patterns; bin: those whose names end in .bin. */
-static int list_directory(struct image_list *list, const struct data_options *o, bool bin, struct error *err)
+static int list_directory(struct image_list *list, struct left_out *left, const struct data_options *o,
+                          bool bin, struct error *err)
 {
     DIR *dir = opendir(o->root);
     struct dirent *entry;
-    struct stat st;
+    int code = 0;
     bool all = !o->include || !o->include[0];
+    *left = (struct left_out){0};
     if (!dir) {
         error_errno(err, EXIT_FAILED, "set data.root to token files", "cannot open this directory");
         return error_at(err, o->root, 0, 0);
     }
-    while ((errno = 0, entry = readdir(dir)) != NULL) {
+    while (!code && (errno = 0, entry = readdir(dir)) != NULL) {
         const char *name = entry->d_name;
-        bool wanted = name[0] != '.' && !ends_with(name, ".idx") && (!bin || ends_with(name, ".bin")) &&
-                      (all || image_list_matches(o->include, name)) && !image_list_matches(o->exclude, name);
-        if (wanted && fstatat(dirfd(dir), name, &st, 0) == 0 && S_ISREG(st.st_mode))
-            add_file(list, o->root, name, st.st_size);
+        bool dots = strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+        if (dots || ends_with(name, ".idx") || (!all && !image_list_matches(o->include, name)) ||
+            image_list_matches(o->exclude, name))
+            continue;
+        if (name[0] == '.') left->hidden++;
+        else if (bin && !ends_with(name, ".bin")) left->others++;
+        else code = add_entry(list, left, o->root, dirfd(dir), name, err);
     }
-    int code = errno ? error_errno(err, EXIT_FAILED, NULL, "cannot list this directory") : 0;
+    if (!code && errno) {
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot list this directory");
+        error_at(err, o->root, 0, 0);
+    }
     closedir(dir);
-    return code ? error_at(err, o->root, 0, 0), code : 0;
+    return code;
+}
+
+/* Describes the files that are read, by the first names, and the number of entries that are not. */
+static void describe(struct image_list *list, const struct left_out *left)
+{
+    enum { NAMED = 4 };
+    const struct {
+        int64_t count;
+        const char *what;
+    } parts[] = {{left->others, "without .bin"},
+                 {left->hidden, "hidden"},
+                 {left->directories, "directories"},
+                 {left->special, "neither files nor directories"}};
+    char names[4 * 72] = "", unread[160] = "", name[64];
+    size_t n = 0, files = 0;
+    for (int64_t i = 0; i < list->count; i++) {
+        if (ends_with(list->names[i], ".idx") || files++ >= NAMED) continue;
+        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s%s", n ? ", " : "",
+                              name_printable(name, sizeof name, list->names[i]),
+                              image_place(list->names[i]).bytes ? "" : " (empty)");
+    }
+    list->chosen = xasprintf("using %zu file%s: %s%s", files, files == 1 ? "" : "s", names,
+                             files > NAMED ? ", ..." : "");
+    n = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i].count)
+            n += (size_t)snprintf(unread + n, sizeof unread - n, "%s%lld %s", n ? ", " : "",
+                                  (long long)parts[i].count, parts[i].what);
+    if (n) list->unread = xstrdup(unread);
 }
 
 static int by_bytes(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
@@ -54,6 +116,7 @@ static int by_bytes(const void *a, const void *b) { return strcmp(*(char *const 
 int token_list_open(struct image_list *list, const struct data_options *o, struct error *err)
 {
     struct stat st;
+    struct left_out left;
     int code = 0;
     *list = (struct image_list){0};
     if (stat(o->root, &st) == 0 && S_ISREG(st.st_mode)) {
@@ -62,14 +125,17 @@ int token_list_open(struct image_list *list, const struct data_options *o, struc
         free(directory);
         return 0;
     }
-    code = list_directory(list, o, true, err);
-    if (!code && !list->count) code = list_directory(list, o, false, err);
+    code = list_directory(list, &left, o, true, err);
+    if (!code && !list->count) code = list_directory(list, &left, o, false, err);
     if (!code && !list->count) {
         code = error_set(err, EXIT_FAILED, "set data.root to a file or a directory of tokens, see TOKENS",
                          "has no token files that data.include and data.exclude leave");
         error_at(err, o->root, 0, 0);
     }
     if (code) image_list_free(list);
-    else qsort(list->names, (size_t)list->count, sizeof *list->names, by_bytes);
+    else {
+        qsort(list->names, (size_t)list->count, sizeof *list->names, by_bytes);
+        describe(list, &left);
+    }
     return code;
 }

@@ -111,6 +111,7 @@ int token_check(const struct data_options *options, struct data_findings *findin
     struct data_options o = *options;
     int code = token_list_open(&list, options, err);
     if (code) return code;
+    image_list_report(&list, options->root);
     o.whole = true;
     o.batch = o.micro = o.global = 1;
     o.ranks = 1;
@@ -207,6 +208,14 @@ static int open_files(struct token_loader *l, const struct image_list *list, str
         char *path = single ? xstrdup(o->root) : path_join(o->root, list->names[i]);
         struct token_file *f = &l->files[l->file_count];
         code = token_file_open(f, path, o->tokens, err);
+        int64_t listed = image_place(list->names[i]).bytes, found = (int64_t)f->data.bytes;
+        if (!code && listed != found) {
+            code = error_set(err, EXIT_FAILED, "wait until it is complete, or copy it",
+                             "has %lld bytes, and had %lld when it was listed: it is being written",
+                             (long long)found, (long long)listed);
+            error_at(err, path, 0, 0);
+            token_file_close(f);
+        }
         free(path);
         if (code) break;
         l->bounded |= !o->joined && (f->index.data || o->end >= 0 || l->file_count > 0);
