@@ -27,7 +27,7 @@ static int rank_count(const struct arguments *args, const struct config *config)
 /* Returns the number of ranks that share a node. */
 static int node_rank_count(const struct arguments *args, const struct config *config)
 {
-    int ranks = rank_count(args, config), most = (int)argument_int(args, "node-ranks", PLAN_NODE_RANKS);
+    int ranks = rank_count(args, config), most = plan_node_ranks(args, ranks);
     return ranks < most ? ranks : most;
 }
 
@@ -228,8 +228,9 @@ static int compute_report(struct plan_report *r, struct memory_planner *p, struc
     r->ranks = ranks.size;
     compare_published(r, p);
     if ((code = find_memory_options(memory, r, p, args, err)) != 0) return code;
-    if ((code = scaling_table_make(&r->scaling, args, config, &p->plan, r->ranks, r->gflops, err)) != 0)
-        return code;
+    if ((code = scaling_table_make(&r->scaling, args, p, r->ranks, r->gflops, err)) != 0) return code;
+    r->advises = argument_flag(args, "advise");
+    if (r->advises) scaling_advise(&r->advice, args, p, r->card.bytes, r->ranks, r->gflops);
     r->disk_bytes = p->plan.checkpoint_bytes *
                     (config->train.checkpoint_keep + 1 + (config->data.val[0] && config->train.eval_every));
     if (config->data.val[0] &&
@@ -304,8 +305,13 @@ static const struct option options[] = {
     {"network", 0, OPTION_REAL, "GB/S", NULL, 0, 1e6,
      "bandwidth of a node's network, with more ranks than --node-ranks"},
     {"node-ranks", 0, OPTION_INT, "N", NULL, 1, 65536, "number of ranks per node (default 8)"},
+    {"nodes", 0, OPTION_INT, "N", NULL, 1, 65536, "number of nodes (default: of --node-ranks ranks each)"},
+    {"cores", 0, OPTION_INT, "N", NULL, 1, 65536,
+     "processors of a node that its ranks, on the CPU, share (default: each rank has its own)"},
+    {"advise", 0, OPTION_FLAG, NULL, NULL, 0, 0,
+     "with several ranks: compare dist.shard by memory and simulated step, and mark the fastest that fits"},
     {"step-ms", 0, OPTION_REAL, "MS", NULL, 0, 1e12,
-     "measured step of one rank for that table (meopt bench train; default: from --gflops)"},
+     "measured step of one rank (meopt bench train; default: from --gflops)"},
     {"gflops", 0, OPTION_REAL, "X", NULL, 0, 1e9,
      "measured speed (meopt bench train), for the expected time of a step"},
     {"measure", 0, OPTION_FLAG, NULL, NULL, 0, 0,

@@ -166,6 +166,7 @@ void plan_report_print(const struct plan_report *r)
                "cuBLASLt, and for several ranks RCCL or NCCL\n");
     print_disk(r);
     if (r->scaling.count) scaling_table_print(&r->scaling);
+    if (r->advises) scaling_advice_print(&r->advice);
     if (r->published) print_published(r);
 }
 
@@ -242,6 +243,7 @@ static void add_time(json_t *root, const struct plan_report *r)
     json_object_set_new(root, "libraries_assumed", json_boolean(p->libraries_assumed));
     json_object_set_new(root, "sent_bytes_per_step", json_real(plan_sent_bytes(p, r->ranks)));
     json_object_set_new(root, "scaling", r->scaling.count ? scaling_table_json(&r->scaling) : json_null());
+    json_object_set_new(root, "advice", r->advises ? scaling_advice_json(&r->advice) : json_null());
 }
 
 json_t *plan_report_json(const struct plan_report *r)

@@ -23,6 +23,8 @@ struct plan_report {
     int64_t disk_bytes;
     size_t evaluation_bytes; /* peak of 'meopt eval'; 0: not without data.val */
     struct scaling_table scaling;
+    bool advises; /* --advise */
+    struct scaling_advice advice;
     int explained;      /* enum memory_class; -1: all */
     int64_t images;     /* in data.root; -1: not counted */
     double step_ms;     /* --step-ms; 0: not given */

@@ -1,59 +1,121 @@
-/* The table of steps on many ranks: see plan_scaling.h. */
+/* Steps of many ranks: see plan_scaling.h. */
 #include "cli/commands/plan_scaling.h"
-
 #include "core/run/units.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-/* Returns the share of the backward pass in the operations of a step: all but the two forward passes. */
-static double backward_share(const struct plan *p)
+/* Where nothing is given: a card on PCIe 4, a network of 100 Gbit/s. */
+static const double LINK_GB_PER_S = 18, NETWORK_GB_PER_S = 12, LATENCY_US = 5;
+
+/* ---- speeds ---- */
+
+int plan_node_ranks(const struct arguments *args, int ranks)
 {
-    double student = (double)p->batch * model_shape_forward_flops(&p->student),
-           teacher =
-               p->first_epoch_step_flops - p->step_flops > 0 ? 0 : (double)p->batch * plan_teacher_flops(p),
-           backward = p->step_flops - student - teacher;
-    return p->step_flops > 0 && backward > 0 ? backward / p->step_flops : 0;
+    int nodes = (int)argument_int(args, "nodes", 0);
+    return nodes > 0 ? (ranks + nodes - 1) / nodes : (int)argument_int(args, "node-ranks", PLAN_NODE_RANKS);
 }
 
-int scaling_table_make(struct scaling_table *t, const struct arguments *args, const struct config *config,
-                       const struct plan *plan, int ranks, double gflops, struct error *err)
+/* Ranks on the CPU share --cores processors of a node: when they run more threads, each is slower than the
+ * one rank that was measured, and collectives take its time. */
+static void share_processors(struct plan_speed *how, const struct arguments *args)
 {
-    double bandwidth = argument_real(args, "bandwidth", 0), step_ms = argument_real(args, "step-ms", 0);
-    *t = (struct scaling_table){.sample_tokens = plan->student.context};
-    if (bandwidth <= 0) return 0;
-    if (step_ms <= 0 && gflops <= 0)
+    const char *threads = getenv("OMP_NUM_THREADS");
+    how->cores = (int)argument_int(args, "cores", 0);
+    how->threads = threads && atoi(threads) > 0 ? atoi(threads) : how->cores;
+}
+
+static struct plan_speed read_speed(const struct arguments *args, const struct memory_planner *p, int ranks,
+                                    double gflops)
+{
+    const struct plan *plan = &p->plan;
+    double step_ms = argument_real(args, "step-ms", 0), bandwidth = argument_real(args, "bandwidth", 0),
+           network = argument_real(args, "network", 0), latency = argument_real(args, "latency", -1),
+           student = (double)plan->batch * model_shape_forward_flops(&plan->student),
+           teacher = plan->first_epoch_step_flops > plan->step_flops
+                         ? 0
+                         : (double)plan->batch * plan_teacher_flops(plan),
+           backward = plan->step_flops - student - teacher;
+    struct plan_speed how = {.ranks = ranks};
+    how.gflops_assumed = step_ms <= 0 && gflops <= 0;
+    how.gflops = step_ms > 0 ? 0 : gflops > 0 ? gflops : p->speed.gflops;
+    how.bandwidth_assumed = bandwidth <= 0;
+    how.network_assumed = network <= 0;
+    how.latency_assumed = latency < 0;
+    how.speed = (struct simulated_speed){.step_s = step_ms > 0 ? step_ms * 1e-3
+                                                               : plan->step_flops / (how.gflops * 1e9),
+                                         .backward = backward > 0 ? backward / plan->step_flops : 0,
+                                         .student = plan->step_flops > 0 ? student / plan->step_flops : 0,
+                                         .bandwidth = 1e9 * (bandwidth > 0 ? bandwidth : LINK_GB_PER_S),
+                                         .network = 1e9 * network,
+                                         .node_ranks = plan_node_ranks(args, ranks),
+                                         .latency_s = 1e-6 * (latency < 0 ? LATENCY_US : latency)};
+    share_processors(&how, args);
+    return how;
+}
+
+/* Returns the step of n ranks. */
+static struct simulated_step simulate(const struct plan_speed *how, const struct simulated_schedule *schedule,
+                                      int n)
+{
+    struct simulated_speed speed = how->speed;
+    int here = speed.node_ranks > 0 && n > speed.node_ranks ? speed.node_ranks : n;
+    if (how->cores > 0 && here * how->threads >= how->cores)
+        speed.slowdown = (double)here * how->threads / how->cores;
+    return simulate_step(schedule, &speed, n);
+}
+
+static const char *source(bool assumed) { return assumed ? " (assumed)" : ""; }
+
+static void print_speed(const struct plan_speed *how)
+{
+    const struct simulated_speed *s = &how->speed;
+    printf("a step of one rank takes %.4g s", s->step_s);
+    if (how->gflops > 0) printf(" at %.4g GFLOP/s%s", how->gflops, source(how->gflops_assumed));
+    printf(", %.0f %% of it the student's backward pass;\n         %.4g GB/s per rank%s", 100 * s->backward,
+           s->bandwidth / 1e9, source(how->bandwidth_assumed));
+    if (s->network > 0)
+        printf(", %.4g GB/s%s between nodes of %d", s->network / 1e9, source(how->network_assumed),
+               s->node_ranks);
+    printf(", %.4g us per message%s\n", s->latency_s * 1e6, source(how->latency_assumed));
+    if (how->cores > 0)
+        printf("         the ranks of a node share %d processors, %d thread%s each\n", how->cores,
+               how->threads, how->threads > 1 ? "s" : "");
+}
+
+/* ---- the table of --bandwidth ---- */
+
+int scaling_table_make(struct scaling_table *t, const struct arguments *args,
+                       const struct memory_planner *planner, int ranks, double gflops, struct error *err)
+{
+    struct simulated_schedule schedule = {0};
+    struct memory_option option;
+    *t = (struct scaling_table){.sample_tokens = planner->plan.student.context};
+    if (argument_real(args, "bandwidth", 0) <= 0) return 0;
+    if (argument_real(args, "step-ms", 0) <= 0 && gflops <= 0 && !argument_flag(args, "advise"))
         return error_set(err, EXIT_USAGE, "give --step-ms (from 'meopt bench train'), --gflops or --measure",
                          "--bandwidth requires the time of a step on one rank");
-    t->how = (struct scaling){.step_s = step_ms > 0 ? step_ms * 1e-3 : plan->step_flops / (gflops * 1e9),
-                              .backward = backward_share(plan),
-                              .messages = (int)plan->student.depth + 2, /* embedding and end */
-                              .overlap = config->optim.gradients == OPTIM_GRADIENTS_RELEASE,
-                              .bandwidth = bandwidth * 1e9,
-                              .network = argument_real(args, "network", 0) * 1e9,
-                              .node_ranks = (int)argument_int(args, "node-ranks", PLAN_NODE_RANKS),
-                              .latency_s = argument_real(args, "latency", 5) * 1e-6};
-    for (int n = 1; n <= ranks && t->count < SCALING_ROWS; n = n < ranks && 2 * n > ranks ? ranks : 2 * n) {
-        double sent = plan_sent_bytes(plan, n), step = scaling_step_s(&t->how, n, sent);
+    memory_option_plan(&option, planner, "", simulate_inspect, &schedule);
+    t->how = read_speed(args, planner, ranks, gflops);
+    for (int n = 1; n <= ranks && t->count < SCALING_ROWS && option.possible;
+         n = n < ranks && 2 * n > ranks ? ranks : 2 * n) {
+        struct simulated_step s = simulate(&t->how, &schedule, n);
         t->rows[t->count++] = (struct scaling_row){.ranks = n,
-                                                   .sums_s = scaling_sums_s(&t->how, n, sent),
-                                                   .step_s = step,
-                                                   .images_per_s = n * (double)plan->batch / step,
-                                                   .efficiency = t->how.step_s / step};
+                                                   .sums_s = s.sums_s,
+                                                   .step_s = s.step_s,
+                                                   .images_per_s = n * (double)planner->plan.batch / s.step_s,
+                                                   .efficiency = t->how.speed.step_s / s.step_s};
     }
+    simulate_free(&schedule);
     return 0;
 }
 
 void scaling_table_print(const struct scaling_table *t)
 {
-    const struct scaling *s = &t->how;
-    printf("\nscaling: a step of one rank takes %.4g s, %.0f %% of it the student's backward pass; "
-           "reductions %s it;\n"
-           "         %d messages per step, %.4g GB/s per rank",
-           s->step_s, 100 * s->backward, s->overlap ? "overlap with" : "follow", s->messages,
-           s->bandwidth / 1e9);
-    if (s->network > 0) printf(", %.4g GB/s between nodes of %d", s->network / 1e9, s->node_ranks);
-    printf(", %.4g us per message\n   ranks     sums s     step s %12s   efficiency\n", s->latency_s * 1e6,
-           unit_of(t->sample_tokens > 0)->rate);
+    printf("\nscaling: ");
+    print_speed(&t->how);
+    printf("   ranks     sums s     step s %12s   efficiency\n", unit_of(t->sample_tokens > 0)->rate);
     for (int i = 0; i < t->count; i++)
         printf("  %6d %10.4f %10.4f %12.1f     %6.1f %%\n", t->rows[i].ranks, t->rows[i].sums_s,
                t->rows[i].step_s, t->rows[i].images_per_s * (double)(t->sample_tokens ? t->sample_tokens : 1),
@@ -72,4 +134,79 @@ json_t *scaling_table_json(const struct scaling_table *t)
         json_array_append_new(rows, row);
     }
     return rows;
+}
+
+/* ---- the advice of --advise ---- */
+
+void scaling_advise(struct scaling_advice *a, const struct arguments *args,
+                    const struct memory_planner *planner, size_t card_bytes, int ranks, double gflops)
+{
+    static const char *const forms[] = {"dist.shard=none", "dist.shard=optimizer", "dist.shard=parameters"};
+    *a = (struct scaling_advice){
+        .how = read_speed(args, planner, ranks, gflops), .card_bytes = card_bytes, .chosen = -1};
+    struct simulated_speed *speed = &a->how.speed;
+    if (ranks > speed->node_ranks && speed->network <= 0) speed->network = 1e9 * NETWORK_GB_PER_S;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        struct simulated_schedule schedule = {0};
+        struct memory_option option;
+        struct advice_row *r = &a->rows[a->count++], *best = a->chosen < 0 ? NULL : &a->rows[a->chosen];
+        memory_option_plan(&option, planner, forms[i], simulate_inspect, &schedule);
+        *r = (struct advice_row){
+            .keys = forms[i], .possible = option.possible, .peak_bytes = option.peak_bytes};
+        snprintf(r->why, sizeof r->why, "%s", option.why);
+        if (!r->possible) continue;
+        r->step = simulate(&a->how, &schedule, ranks);
+        r->efficiency = speed->step_s / r->step.step_s;
+        r->fits = !card_bytes || r->peak_bytes <= card_bytes;
+        simulate_free(&schedule);
+        if (!r->fits) continue;
+        bool faster = best && r->step.step_s < best->step.step_s * 0.995,
+             smaller =
+                 best && r->step.step_s <= best->step.step_s * 1.005 && r->peak_bytes < best->peak_bytes;
+        if (!best || faster || smaller) a->chosen = (int)i;
+    }
+}
+
+void scaling_advice_print(const struct scaling_advice *a)
+{
+    printf("\nadvice   for %d ranks: ", a->how.ranks);
+    print_speed(&a->how);
+    printf("    %-24s %12s %10s %10s %10s   efficiency\n", "", "peak MiB", "sent MB", "sums s", "step s");
+    for (int i = 0; i < a->count; i++) {
+        const struct advice_row *r = &a->rows[i];
+        if (!r->possible) printf("    %-24s not possible: %s\n", r->keys, r->why);
+        else
+            printf("  %c %-24s %12.1f %10.1f %10.4f %10.4f     %6.1f %%%s\n", i == a->chosen ? '>' : ' ',
+                   r->keys, (double)r->peak_bytes / 1048576, r->step.sent_bytes / 1e6, r->step.sums_s,
+                   r->step.step_s, 100 * r->efficiency, r->fits ? "" : "  does not fit");
+    }
+    if (a->chosen < 0) printf("    none fits %.1f MiB: see --fit\n", (double)a->card_bytes / 1048576);
+    if (a->chosen >= 0 && !a->card_bytes) printf("    (the memory of the card is unknown: --card-memory)\n");
+}
+
+json_t *scaling_advice_json(const struct scaling_advice *a)
+{
+    const struct plan_speed *h = &a->how;
+    const struct simulated_speed *s = &h->speed;
+    json_t *assumed = json_array(), *rows = json_array();
+    const char *const names[] = {"gflops", "bandwidth", "network", "latency"};
+    const bool was[] = {h->gflops_assumed, h->bandwidth_assumed, h->network_assumed && s->network > 0,
+                        h->latency_assumed};
+    for (int i = 0; i < 4; i++)
+        if (was[i]) json_array_append_new(assumed, json_string(names[i]));
+    for (int i = 0; i < a->count; i++) {
+        const struct advice_row *r = &a->rows[i];
+        json_t *row =
+            json_pack("{s:s, s:b, s:b}", "keys", r->keys, "possible", r->possible, "chosen", i == a->chosen);
+        if (r->possible)
+            json_object_update_new(
+                row, json_pack("{s:b, s:I, s:f, s:f, s:f, s:f}", "fits", r->fits, "peak_bytes",
+                               (json_int_t)r->peak_bytes, "sent_bytes_per_step", r->step.sent_bytes, "sums_s",
+                               r->step.sums_s, "step_s", r->step.step_s, "efficiency", r->efficiency));
+        json_array_append_new(rows, row);
+    }
+    return json_pack("{s:i, s:i, s:f, s:f, s:f, s:f, s:o, s:o}", "ranks", h->ranks, "node_ranks",
+                     s->node_ranks, "one_rank_step_s", s->step_s, "bandwidth_gb_per_s", s->bandwidth / 1e9,
+                     "network_gb_per_s", s->network / 1e9, "latency_us", s->latency_s * 1e6, "assumed",
+                     assumed, "options", rows);
 }

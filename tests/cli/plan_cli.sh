@@ -89,16 +89,37 @@ done
 expect 0 "$MEOPT" plan eva_clip.yaml --ranks 12 --bandwidth 19.4 --step-ms 2000
 [ "$(awk '/efficiency/ { on = 1; next } on && NF == 6 { printf "%s ", $1 }' out)" = "1 2 4 8 12 " ] || fail "rows of the table"
 expect 0 "$MEOPT" plan eva_clip.yaml --ranks 4 --bandwidth 10 --latency 0 --step-ms 1000 optim.gradients=keep --json
-python3 - out <<'END' || fail "kept gradients: a step and its sums"
+python3 - out <<'END' || fail "kept gradients: their sums overlap"
 import json, sys
 p = json.load(open(sys.argv[1]))
 rows = p["scaling"]
 assert [r["ranks"] for r in rows] == [1, 2, 4]
 assert abs(rows[2]["sums_s"] - p["sent_bytes_per_step"] / 10e9) < 1e-9, rows
-assert abs(rows[2]["step_s"] - 1 - rows[2]["sums_s"]) < 1e-9 and abs(rows[2]["images_per_s"] - 4 * 32 / rows[2]["step_s"]) < 1e-6
+assert 1 < rows[2]["step_s"] < 1 + rows[2]["sums_s"] and abs(rows[2]["images_per_s"] - 4 * 32 / rows[2]["step_s"]) < 1e-6
+assert p["advice"] is None
 END
 expect 0 "$MEOPT" plan "$MEOPT_SOURCE/configs/bytes.yaml" --ranks 2 --bandwidth 10 --step-ms 100 --json
 json 'abs(j["tokens_per_s"] - 12 * 64 / 0.1) < 1e-6 and all(abs(r["tokens_per_s"] / r["images_per_s"] - 64) < 1e-9 for r in j["scaling"])'
+# Advice: each form of sharding with memory and time, what fits, and what is assumed.
+for memory in 64G 14G 12.5G 4G; do
+    code=0
+    "$MEOPT" plan eva_clip.yaml device.type=hip --ranks 16 --nodes 2 --advise --bandwidth 18 --step-ms 1000 --card-memory $memory --json >out-$memory 2>err || code=$?
+    [ $code = 0 ] || [ $code = 7 ] || fail "--advise: exit $code"
+done
+python3 - <<'END' || fail "--advise"
+import json
+advice = {m: json.load(open("out-" + m))["advice"] for m in ("64G", "14G", "12.5G", "4G")}
+a = advice["64G"]
+none, optimizer, parameters = a["options"]
+assert a["ranks"] == 16 and a["node_ranks"] == 8 and a["assumed"] == ["network", "latency"] and a["one_rank_step_s"] == 1, a
+assert none["peak_bytes"] > optimizer["peak_bytes"] > parameters["peak_bytes"], a
+assert optimizer["step_s"] < parameters["step_s"] and optimizer["step_s"] < none["step_s"], a # it sends the fewest bytes
+assert all(abs(o["efficiency"] - 1 / o["step_s"]) < 1e-9 and o["fits"] for o in a["options"]), a
+chosen = {m: [o["keys"] for o in advice[m]["options"] if o["chosen"]] for m in advice}
+assert chosen == {"64G": ["dist.shard=optimizer"], "14G": ["dist.shard=optimizer"], "12.5G": ["dist.shard=parameters"], "4G": []}, chosen
+END
+expect 0 "$MEOPT" plan eva_clip.yaml --ranks 4 --advise
+[ "$(grep -c '(assumed)' out)" -ge 2 ] || fail "--advise: assumed speeds"
 expect 2 "$MEOPT" plan eva_clip.yaml --ranks 4 --bandwidth 10
 grep -q -e '--bandwidth' err && grep -q -e '--step-ms' err || fail "--bandwidth without the time of a step"
 expect 0 "$MEOPT" plan eva_clip.yaml train.batch_size=64 optim.use_meopt=false --json

@@ -1,0 +1,163 @@
+/* Simulated steps of many ranks, compared with numbers computed by hand (core/train/simulate.h). */
+#include "core/train/simulate.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+enum { GROUPS = 10 };
+
+static void near(double found, double expected)
+{
+    double apart = found > expected ? found - expected : expected - found;
+    if (apart > 1e-12 + 1e-12 * expected) fail_msg("%.15g, expected %.15g", found, expected);
+}
+
+/* 1 s, half of it backward and nothing for the student's forward pass; 1 GB/s and 1 ms. */
+static const struct simulated_speed slow = {1, 0.5, 0, 1e9, 0, 8, 1e-3, 0};
+static struct simulated_group groups[GROUPS];
+
+/* Returns a schedule of 4 ranks with equal groups. The gradients of all are `bytes`. */
+static struct simulated_schedule equal(double bytes, double sums, double weights)
+{
+    for (int g = 0; g < GROUPS; g++)
+        groups[g] = (struct simulated_group){1.0 / GROUPS, bytes / GROUPS, sums / GROUPS, weights / GROUPS};
+    return (struct simulated_schedule){
+        .group_count = GROUPS, .groups = groups, .micro_count = 4, .ranks = 4, .two_gradients = true};
+}
+
+/* 4 ranks send 3/4 of the bytes: this many whole bytes are `sent` by each. */
+static double whole(double sent) { return sent * 4 / 3; }
+
+static void one_rank_needs_what_it_needs(void **state)
+{
+    (void)state;
+    struct simulated_schedule s = equal(1e9, 0, 0);
+    struct simulated_step step = simulate_step(&s, &slow, 1);
+    near(step.sums_s, 0);
+    near(step.step_s, 1);
+}
+
+static void reductions_shorter_than_backward_are_hidden(void **state)
+{
+    (void)state;
+    /* 100 MB are 0.1 s, and 10 * 3 ms: c = 0.013, b = 0.05 */
+    struct simulated_schedule s = equal(whole(1e8), 0, 0);
+    struct simulated_step step = simulate_step(&s, &slow, 4);
+    near(step.sent_bytes, 1e8);
+    near(step.sums_s, 0.13);
+    near(step.compute_s, 1);
+    near(step.step_s, 0.5 + 10 * 0.05 + 0.013);
+}
+
+static void reductions_that_are_longer_decide(void **state)
+{
+    (void)state;
+    struct simulated_schedule s = equal(whole(2e9), 0, 0); /* c = 0.203 */
+    near(simulate_step(&s, &slow, 4).step_s, 0.5 + 0.05 + 10 * 0.203);
+}
+
+static void without_a_second_buffer_they_wait(void **state)
+{
+    (void)state;
+    struct simulated_schedule s = equal(whole(1e8), 0, 0);
+    s.two_gradients = false;
+    near(simulate_step(&s, &slow, 4).step_s, 1.13);
+}
+
+static void sums_and_updated_weights_are_gathered(void **state)
+{
+    (void)state;
+    struct simulated_schedule s = equal(whole(1e8), whole(2e8), whole(1e8));
+    near(simulate_step(&s, &slow, 4).sums_s, 0.13 + 0.23);
+    s.sharded =
+        true; /* weights instead of sums, after the reduction of the next group: the last two remain */
+    struct simulated_step step = simulate_step(&s, &slow, 4);
+    near(step.sums_s, 0.13 + 0.13);
+    near(step.step_s, 0.5 + 10 * 0.05 + 0.013 + 2 * 0.013);
+}
+
+static void sharded_weights_are_gathered_in_both_passes(void **state)
+{
+    (void)state;
+    struct simulated_schedule s = equal(whole(1e8), 0, whole(1e8));
+    struct simulated_speed speed = slow;
+    speed.latency_s = 0;
+    s.sharded = s.sharded_weights = s.two_weights = true;
+    struct simulated_step step = simulate_step(&s, &speed, 4);
+    near(step.sums_s, 0.1 + 0.1 + 0.08); /* the last two groups are still there */
+    /* Forward computes nothing: the gathers last. In backward each group's weights have come while the one
+     * before it computed. */
+    near(step.step_s, 0.5 + 0.1 + 10 * 0.05 + 0.01);
+}
+
+static void a_second_backward_pass_halves_the_time_of_each(void **state)
+{
+    (void)state;
+    struct simulated_schedule s = equal(whole(1e8), 0, 0);
+    s.twice = true; /* b = 0.025, c = 0.013: the second pass waits for the first one's last group */
+    near(simulate_step(&s, &slow, 4).step_s, 0.5 + 2 * (10 * 0.025 + 0.013));
+}
+
+static void ranks_without_a_micro_batch_wait(void **state)
+{
+    (void)state;
+    struct simulated_schedule s = equal(whole(1e8), 0, 0);
+    s.micro_count = 6; /* two rounds, the second with two ranks */
+    struct simulated_step step = simulate_step(&s, &slow, 4);
+    near(step.sent_bytes, 2e8);
+    near(step.compute_s, 1);
+    near(step.step_s, 2 * (0.25 + 10 * 0.025 + 0.013));
+    near(simulate_step(&s, &slow, 8).sent_bytes, 2 * 7.0 / 8 * whole(1e8)); /* 12 micro-batches */
+}
+
+static void a_network_is_shared_by_the_ranks_of_a_node(void **state)
+{
+    (void)state;
+    struct simulated_speed speed = slow;
+    speed.network = 4e9;
+    speed.latency_s = 0;
+    struct simulated_schedule s = equal(8e9 / 7, 0, 0);
+    near(simulate_step(&s, &speed, 8).sums_s, 1); /* within a node */
+    s = equal(16e9 / 15, 0, 0);
+    near(simulate_step(&s, &speed, 16).sums_s, 1e9 * 8 / 15 * 8 / 4e9); /* 1.0667 s: 0.5 GB/s for each */
+    speed.network = 40e9;
+    near(simulate_step(&s, &speed, 16).sums_s, 1); /* the rank's own link is slower */
+}
+
+static void shared_processors_slow_computing_down(void **state)
+{
+    (void)state;
+    struct simulated_speed speed = slow;
+    struct simulated_schedule s = equal(whole(1e8), 0, 0);
+    speed.slowdown = 2;
+    near(simulate_step(&s, &speed, 4).step_s, 2 + 10 * 0.013); /* nothing overlaps */
+}
+
+static void hundreds_of_ranks_take_no_time(void **state)
+{
+    (void)state;
+    struct simulated_schedule s = equal(whole(1e8), 0, 0);
+    s.micro_count = 64;
+    assert_true(simulate_step(&s, &slow, 512).step_s > 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_rank_needs_what_it_needs),
+        cmocka_unit_test(reductions_shorter_than_backward_are_hidden),
+        cmocka_unit_test(reductions_that_are_longer_decide),
+        cmocka_unit_test(without_a_second_buffer_they_wait),
+        cmocka_unit_test(sums_and_updated_weights_are_gathered),
+        cmocka_unit_test(sharded_weights_are_gathered_in_both_passes),
+        cmocka_unit_test(a_second_backward_pass_halves_the_time_of_each),
+        cmocka_unit_test(ranks_without_a_micro_batch_wait),
+        cmocka_unit_test(a_network_is_shared_by_the_ranks_of_a_node),
+        cmocka_unit_test(shared_processors_slow_computing_down),
+        cmocka_unit_test(hundreds_of_ranks_take_no_time),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
