@@ -182,7 +182,9 @@ struct row_mean_gradient {
  * j > i - window. Segments are contiguous: begins and ends are constant inside one, and ends[i] begins the
  * next. Packed documents, padding and sliding windows are segments and windows.
  *
- * floats: on a CPU, keeps probabilities and dS in fp32, also with instructions for bf16. */
+ * floats: on a CPU, keeps probabilities and dS in fp32, also with instructions for bf16.
+ * first: forward computes only queries from that token of each sample on; earlier rows of out and lse stay.
+ * 0 for backward. */
 struct attention {
     enum dtype type;
     const void *qkv; /* type (B, N, H + 2G, dh): queries, then keys, then values of each token */
@@ -192,6 +194,7 @@ struct attention {
     bool floats, causal;
     int64_t window;               /* 0: none */
     const int32_t *begins, *ends; /* (B, N), both or neither. NULL: one segment per sample */
+    int64_t first;
 };
 struct attention_gradient {
     struct attention forward; /* of which out and lse are read */

@@ -1,5 +1,6 @@
-/* meopt generate: continues a prompt with a language model, token by token. The whole window is computed
- * again for each token. */
+/* meopt generate: continues a prompt with a language model, token by token. A token's keys and values stay in
+ * the tower, so each token is computed once, until the context is full: then positions move, and the last
+ * `context` tokens are computed again for each token. */
 #include "cli/command.h"
 #include "cli/commands/cmd_config.h"
 #include "cli/run_weights.h"
@@ -11,6 +12,7 @@
 #include "core/train/trainer.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +30,8 @@ struct generate {
     float *out;      /* device (vocabulary) */
     int32_t *tokens; /* prompt and answer */
     int64_t prompt, count;
-    float *logits; /* (vocabulary) */
+    int64_t cached; /* tokens whose keys and values the tower has */
+    float *logits;  /* (vocabulary) */
     struct token_sampling how;
 };
 
@@ -106,8 +109,10 @@ static int open_tower(struct generate *g, struct error *err)
     struct tower_options options = {.batch = 1,
                                     .compute = type,
                                     .weight_type = type,
-                                    .weights_class = MEMORY_TEACHER,
-                                    .activations_class = MEMORY_TEACHER};
+                                    .cache = true,
+                                    .loss_chunk = 1, /* no loss is computed */
+                                    .weights_class = MEMORY_WEIGHTS,
+                                    .activations_class = MEMORY_ACTIVATIONS};
     if (g->prompt + g->count < g->shape.context) g->shape.context = g->prompt + g->count;
     int code = train_device_open(&g->device, &g->config, true, err);
     if (code) return code;
@@ -134,45 +139,120 @@ static int open_tower(struct generate *g, struct error *err)
 /* Computes the logits after `count` tokens, of which the last `context` are seen. */
 static int compute_logits(struct generate *g, int64_t count, struct error *err)
 {
-    int64_t N = g->shape.context, seen = count < N ? count : N;
-    int32_t *window = xcalloc((size_t)N, sizeof *window);
-    memcpy(window, g->tokens + count - seen, (size_t)seen * sizeof *window);
-    g->device->upload(g->device, g->input, window, (size_t)N * sizeof *window);
-    free(window);
-    tower_forward(g->tower, &(struct batch){.input = g->input, .count = 1});
-    tower_logits(g->tower, (int64_t[]){seen - 1}, 1, g->out);
+    bool full = count > g->shape.context;
+    int64_t begin = full ? count - g->shape.context : g->cached, rows = count - begin;
+    g->device->upload(g->device, g->input, g->tokens + begin, (size_t)rows * sizeof *g->tokens);
+    tower_forward(g->tower,
+                  &(struct batch){.input = g->input, .count = 1, .first = full ? 0 : begin, .rows = rows});
+    tower_logits(g->tower, (int64_t[]){rows - 1}, 1, g->out);
     g->device->download(g->device, g->logits, g->out, (size_t)g->shape.vocabulary * sizeof *g->logits);
+    g->cached = count;
     return device_check(g->device, err);
 }
 
-static int generate_tokens(struct generate *g, struct error *err)
+/* Reports what of the text the model sees, if that is not all of it. */
+static void report_context(const struct generate *g)
 {
+    long long N = g->shape.context;
+    if (g->prompt > N)
+        log_warn("prompt exceeds the context: of its %lld tokens the model sees the last %lld",
+                 (long long)g->prompt, N);
+    if (g->prompt + g->count > N)
+        log_info(
+            "prompt and answer exceed the context: after %lld tokens, each one computes the last %lld again",
+            N, N);
+}
+
+/* Text for a terminal: characters as soon as they are complete, other bytes and control characters
+ * escaped. */
+struct text_stream {
+    FILE *out;
+    char pending[5];
+    int count, whole; /* bytes; those of the whole character */
+};
+
+static void flush_text(struct text_stream *s)
+{
+    char clean[4 * sizeof s->pending];
+    s->pending[s->count] = 0;
+    fputs(text_printable(clean, sizeof clean, s->pending), s->out);
+    s->count = 0;
+}
+
+static void write_byte(struct text_stream *s, int byte)
+{
+    if ((byte & 0xC0) != 0x80) flush_text(s);
+    if (s->count == 0) s->whole = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
+    if (byte) s->pending[s->count++] = (char)byte;
+    else fputs("\\x00", s->out);
+    if (s->count >= s->whole) flush_text(s);
+}
+
+/* Returns tokens of a model of bytes as text, malloc'ed; NULL: no memory. */
+static char *text_of(const int32_t *tokens, int64_t count)
+{
+    char *text = NULL;
+    size_t bytes;
+    struct text_stream s = {.out = open_memstream(&text, &bytes)};
+    if (!s.out) return NULL;
+    for (int64_t i = 0; i < count; i++) write_byte(&s, tokens[i]);
+    flush_text(&s);
+    return fclose(s.out) == 0 ? text : NULL;
+}
+
+/* Prints token number i of the answer; the prompt of a model of bytes precedes it. */
+static void print_token(struct generate *g, struct text_stream *s, int64_t i)
+{
+    if (g->shape.vocabulary != BYTES) printf("%s%d", i ? "," : "", g->tokens[g->prompt + i]);
+    else write_byte(s, g->tokens[g->prompt + i]);
+    fflush(s->out);
+}
+
+static volatile sig_atomic_t stop_signal;
+static void on_signal(int number) { stop_signal = number; }
+
+/* Lets the first Ctrl-C end the answer after the current token; the second one ends the process. */
+static void catch_signals(void)
+{
+    const int stops[] = {SIGINT, SIGTERM};
+    for (int i = 0; i < 2; i++) {
+        struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND}, before;
+        if (sigaction(stops[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(stops[i], &action, NULL); /* ignored signals (nohup) stay ignored */
+    }
+}
+
+/* Prints tokens as they come, unless with --json. */
+static int generate_tokens(struct generate *g, bool json, struct error *err)
+{
+    struct text_stream s = {.out = stdout};
     int code = 0;
     int64_t done = 0;
     bool ended = false;
-    for (; done < g->count && !ended && !code; done++) {
+    report_context(g);
+    catch_signals();
+    for (int64_t i = 0; i < g->prompt && !json && g->shape.vocabulary == BYTES; i++)
+        write_byte(&s, g->tokens[i]);
+    fflush(stdout);
+    while (done < g->count && !ended && !stop_signal && !ferror(stdout)) {
         int64_t at = g->prompt + done;
-        code = compute_logits(g, at, err);
-        if (code) break;
+        if ((code = compute_logits(g, at, err)) != 0) break;
         g->tokens[at] = token_sample(g->logits, g->shape.vocabulary, &g->how, done);
-        if (g->tokens[at] < 0)
+        if (g->tokens[at] < 0) {
             code = error_set(err, EXIT_DIVERGED, "check its weights for NaN and infinities",
                              "the model's logits are not finite");
+            break;
+        }
         ended = g->tokens[at] == g->config.data.end;
+        if (!json) print_token(g, &s, done);
+        done++;
     }
     g->count = done;
-    return code;
-}
-
-/* Returns tokens of a model of bytes as text, malloc'ed. */
-static char *text_of(const int32_t *tokens, int64_t count)
-{
-    size_t size = 4 * (size_t)count + 1;
-    char *raw = xcalloc((size_t)count + 1, 1), *text = xcalloc(size, 1);
-    for (int64_t i = 0; i < count; i++) raw[i] = tokens[i] ? (char)tokens[i] : ' ';
-    text_printable(text, size, raw);
-    free(raw);
-    return text;
+    if (!json) {
+        flush_text(&s);
+        printf("\n");
+    }
+    return code ? code : stop_signal ? EXIT_SIGNAL + (int)stop_signal : 0;
 }
 
 static json_t *ids_json(const int32_t *tokens, int64_t count)
@@ -182,33 +262,24 @@ static json_t *ids_json(const int32_t *tokens, int64_t count)
     return ids;
 }
 
-static void print_answer(const struct generate *g, bool json)
+static void print_answer(const struct generate *g)
 {
-    bool bytes = g->shape.vocabulary == BYTES;
-    if (json) {
-        char *text = bytes ? text_of(g->tokens + g->prompt, g->count) : NULL;
-        print_json(json_pack("{s:o, s:o, s:o}", "prompt", ids_json(g->tokens, g->prompt), "tokens",
-                             ids_json(g->tokens + g->prompt, g->count), "text",
-                             text ? json_string(text) : json_null()));
-        free(text);
-    } else if (bytes) {
-        char *text = text_of(g->tokens, g->prompt + g->count);
-        printf("%s\n", text);
-        free(text);
-    } else {
-        for (int64_t i = 0; i < g->count; i++) printf("%s%d", i ? "," : "", g->tokens[g->prompt + i]);
-        printf("\n");
-    }
+    char *text = g->shape.vocabulary == BYTES ? text_of(g->tokens + g->prompt, g->count) : NULL;
+    print_json(json_pack("{s:o, s:o, s:o}", "prompt", ids_json(g->tokens, g->prompt), "tokens",
+                         ids_json(g->tokens + g->prompt, g->count), "text",
+                         text ? json_string(text) : json_null()));
+    free(text);
 }
 
 static int generate_run(const struct arguments *args, struct error *err)
 {
     struct generate g = {0};
+    bool json = argument_flag(args, "json");
     int code = read_config(&g, args, err);
     if (!code) code = read_prompt(&g, args, err);
     if (!code) code = open_tower(&g, err);
-    if (!code) code = generate_tokens(&g, err);
-    if (!code) print_answer(&g, argument_flag(args, "json"));
+    if (!code) code = generate_tokens(&g, json, err);
+    if (json && (!code || code > EXIT_SIGNAL)) print_answer(&g);
     free(g.tokens);
     free(g.logits);
     tower_close(g.tower);

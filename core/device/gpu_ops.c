@@ -231,7 +231,7 @@ static void gpu_attention_forward(struct device *dev, const struct attention *gi
 {
     struct attention o = *given;
     struct attention_shape shape = ATTENTION_SHAPE(given);
-    gpu_launch(dev, MATRIX_NAME("attention_forward", o.type), (o.N + 15) / 16, o.B * o.H,
+    gpu_launch(dev, MATRIX_NAME("attention_forward", o.type), (o.N - o.first + 15) / 16, o.B * o.H,
                ARGUMENTS(&o.qkv, &o.out, &o.lse, &shape));
 }
 static void gpu_attention_backward(struct device *dev, const struct attention_gradient *given)

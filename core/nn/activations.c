@@ -199,6 +199,12 @@ static size_t lay_shared(struct tower *t, char *base)
     return at;
 }
 
+/* Bytes of a block's queries, keys and values that are kept for generation. */
+static size_t cache_bytes(const struct tower *t)
+{
+    return (size_t)(t->tokens * model_shape_qkv_width(&t->model_shape)) * dtype_bytes(t->options.compute);
+}
+
 int activations_alloc(struct tower *t, struct error *err)
 {
     const struct model_shape *g = &t->model_shape;
@@ -223,6 +229,9 @@ int activations_alloc(struct tower *t, struct error *err)
     if (!m->activations) return err->code;
     lay_shared(t, m->activations);
     activations_select(t);
+    if (o->cache && !(m->cache = device_alloc(t->device, o->activations_class,
+                                              (size_t)g->depth * cache_bytes(t), "key/value cache", err)))
+        return err->code;
     return 0;
 }
 
@@ -287,6 +296,7 @@ void tower_bind_scratch(struct tower *t, void *scratch)
     for (int64_t l = 0; l < t->model_shape.depth && !tower_block_kept(t, l); l++) {
         size_t at = m->frozen_at;
         lay_frozen_block(t, &m->kept[l], m->scratch, &at);
+        if (m->cache) m->kept[l].qkv = m->cache + (size_t)l * cache_bytes(t);
         m->x[l] = m->scratch + m->region_at + attention;
         m->kept[l].x_mid = tower_post_norm(t) ? m->scratch + m->t1_at : NULL;
     }

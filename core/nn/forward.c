@@ -86,15 +86,16 @@ struct layernorm tower_stream_norm(const struct tower *t, const struct parameter
 void tower_rotate(struct tower *t, const struct batch *in, void *qkv, bool inverse)
 {
     const struct model_shape *g = &t->model_shape;
+    int64_t dh = model_shape_head_dim(g);
     if (!model_shape_rotates(g)) return;
     t->device->ops->rotate(t->device, &(struct rotation){.type = t->options.compute,
                                                          .qkv = qkv,
-                                                         .table = t->memory->rotation,
+                                                         .table = t->memory->rotation + in->first * dh,
                                                          .B = in->count,
-                                                         .N = t->tokens,
+                                                         .N = tower_sample_rows(t, in),
                                                          .H = g->heads,
                                                          .G = model_shape_kv_heads(g),
-                                                         .dh = model_shape_head_dim(g),
+                                                         .dh = dh,
                                                          .skip = t->tokens - t->rotated,
                                                          .half = t->family->rope >= ROPE_DINOV3,
                                                          .inverse = inverse,
@@ -143,20 +144,21 @@ static void *queries(struct tower *t, const struct batch *in, int64_t l)
     const struct model_shape *g = &t->model_shape;
     struct block_activations *k = &t->memory->kept[l];
     if (!P(ROLE_Q_NORM_W)) return k->qkv;
-    void *y = tower_block_kept(t, l) ? t->memory->scratch + t->memory->heads_at : k->qkv;
+    void *x = tower_new_rows(t, in, k->qkv, model_shape_qkv_width(g)),
+         *y = tower_block_kept(t, l) ? t->memory->scratch + t->memory->heads_at : x;
     t->device->ops->head_norm(t->device,
                               &(struct head_norm){.type = t->options.compute,
-                                                  .x = k->qkv,
+                                                  .x = x,
                                                   .y = y,
                                                   .weight = {f32(P(ROLE_Q_NORM_W)), f32(P(ROLE_K_NORM_W))},
                                                   .rstd = k->head_rstd,
-                                                  .R = in->count * t->tokens,
+                                                  .R = tower_rows(t, in),
                                                   .H = g->heads,
                                                   .G = model_shape_kv_heads(g),
                                                   .dh = model_shape_head_dim(g),
                                                   .eps = model_shape_norm_eps(g)});
     tower_rotate(t, in, y, false);
-    return y;
+    return y == x ? k->qkv : y;
 }
 
 struct attention tower_attention(struct tower *t, const struct batch *in, int64_t l,
@@ -168,7 +170,7 @@ struct attention tower_attention(struct tower *t, const struct batch *in, int64_
                               .out = k->attn,
                               .lse = k->lse,
                               .B = in->count,
-                              .N = t->tokens,
+                              .N = in->first + tower_sample_rows(t, in),
                               .H = g->heads,
                               .G = model_shape_kv_heads(g),
                               .dh = model_shape_head_dim(g),
@@ -176,7 +178,8 @@ struct attention tower_attention(struct tower *t, const struct batch *in, int64_
                               .causal = t->family->language,
                               .window = g->window,
                               .begins = in->begins,
-                              .ends = in->ends};
+                              .ends = in->ends,
+                              .first = in->first};
 }
 
 /* x_mid = x + gamma1 proj(a), a = attention(rotated(qkv)), qkv = linear(norm1(x)); with an inner norm
@@ -190,8 +193,9 @@ static void attention_forward(struct tower *t, const struct batch *in, int64_t l
     const struct device_ops *ops = t->device->ops;
     struct tower_memory *m = t->memory;
     enum dtype e = t->options.compute;
-    int64_t R = in->count * t->tokens, D = g->width;
+    int64_t R = tower_rows(t, in), D = g->width;
     char *t1 = m->scratch + m->t1_at, *region = m->scratch + m->region_at;
+    void *qkv = tower_new_rows(t, in, k->qkv, model_shape_qkv_width(g));
     const struct parameter *qkv_bias = P(ROLE_QKV_B) ? P(ROLE_QKV_B) : P(ROLE_Q_B);
     bool post_norm = tower_post_norm(t);
     struct layernorm norm1 = tower_stream_norm(t, P(ROLE_NORM1_W), P(ROLE_NORM1_B), m->x[l], k->mean1,
@@ -205,11 +209,11 @@ static void attention_forward(struct tower *t, const struct batch *in, int64_t l
         second = (struct second_input){.from = {m->stored, .x = m->x[l]}, .z = k->x_mid};
     } else if (again) ops->layernorm_apply(t->device, &norm1);
     else ops->layernorm_forward(t->device, &norm1);
-    tower_linear(t, post_norm ? m->x[l] : t1, P(ROLE_QKV_W), f32(qkv_bias), k->qkv, e, R);
-    if (!P(ROLE_Q_NORM_W)) tower_rotate(t, in, k->qkv, false);
+    tower_linear(t, post_norm ? m->x[l] : t1, P(ROLE_QKV_W), f32(qkv_bias), qkv, e, R);
+    if (!P(ROLE_Q_NORM_W)) tower_rotate(t, in, qkv, false);
     struct attention attention = tower_attention(t, in, l, k);
     ops->attention_forward(t->device, &attention);
-    const void *a = k->attn;
+    const void *a = tower_new_rows(t, in, k->attn, model_shape_attn_width(g));
     if (P(ROLE_ATTN_NORM_W)) {
         tower_norm(t, a, P(ROLE_ATTN_NORM_W), P(ROLE_ATTN_NORM_B), region, k->attn_mean, k->attn_rstd, R, D);
         a = region;
@@ -239,7 +243,7 @@ static void ffn_forward(struct tower *t, const struct batch *in, int64_t l, stru
 {
     const struct model_shape *g = &t->model_shape;
     enum dtype e = t->options.compute;
-    int64_t R = in->count * t->tokens, D = g->width;
+    int64_t R = tower_rows(t, in), D = g->width;
     char *t1 = t->memory->scratch + t->memory->t1_at, *act = t->memory->scratch + t->memory->region_at;
     bool post_norm = tower_post_norm(t);
     const void *n = post_norm ? k->x_mid : t1;
@@ -453,12 +457,14 @@ int tower_forward_bound(struct tower *t, const struct batch *batch, struct error
         f.to = t->needed ? f.from : last;
         if (t->needed && (code = t->needed(t->needed_by, f.from, f.from < last ? f.from + 1 : -1, err)) != 0)
             break;
-        device_issue(t->device,
-                     &(struct device_work){.owner = t,
-                                           .inputs = {batch->input, batch->keep, batch->begins},
-                                           .count = batch->count,
-                                           .part = -1 - f.from},
-                     forward, &f);
+        if (batch->rows) forward(&f); /* hardly ever the same again */
+        else
+            device_issue(t->device,
+                         &(struct device_work){.owner = t,
+                                               .inputs = {batch->input, batch->keep, batch->begins},
+                                               .count = batch->count,
+                                               .part = -1 - f.from},
+                         forward, &f);
     }
     return code;
 }

@@ -9,17 +9,18 @@ void language_embed(struct tower *t, const struct batch *in)
 {
     const struct model_shape *g = &t->model_shape;
     const struct parameter *table = t->memory->roles[ROLE_TOKENS];
-    t->device->ops->token_embed(t->device,
-                                &(struct token_embedding){.type = table->weight_type,
-                                                          .tokens = in->input,
-                                                          .table = table->weight,
-                                                          .positions = f32(t->memory->roles[ROLE_POS]),
-                                                          .begins = in->begins,
-                                                          .y = tower_stream(t),
-                                                          .R = in->count * t->tokens,
-                                                          .N = t->tokens,
-                                                          .D = g->width,
-                                                          .rows = g->vocabulary});
+    const float *positions = f32(t->memory->roles[ROLE_POS]);
+    t->device->ops->token_embed(
+        t->device, &(struct token_embedding){.type = table->weight_type,
+                                             .tokens = in->input,
+                                             .table = table->weight,
+                                             .positions = positions ? positions + in->first * g->width : NULL,
+                                             .begins = in->begins,
+                                             .y = tower_stream(t),
+                                             .R = tower_rows(t, in),
+                                             .N = tower_sample_rows(t, in),
+                                             .D = g->width,
+                                             .rows = g->vocabulary});
 }
 
 /* The table's gradient adds to that of the head if they are one matrix, or to an earlier micro-batch. */
@@ -48,7 +49,7 @@ void language_head(struct tower *t, const struct batch *in)
 {
     struct tower_memory *m = t->memory;
     struct layernorm norm = tower_stream_norm(t, m->roles[ROLE_NORM_W], m->roles[ROLE_NORM_B], m->norm_hat,
-                                              m->norm_mean, m->norm_rstd, in->count * t->tokens);
+                                              m->norm_mean, m->norm_rstd, tower_rows(t, in));
     norm.y = m->pooled;
     norm.hat_type = m->norm_type;
     t->device->ops->layernorm_forward(t->device, &norm);

@@ -276,6 +276,8 @@ struct tower_options {
     bool head_loaded;  /* tower_load refuses a file without the head or classifier (EXIT_USAGE) */
     int64_t target;    /* T of a linear distillation head, 0: none. model_shape.classes replaces it */
     size_t loss_chunk; /* of a language model: bytes of logits at once; 0: LM_LOSS_CHUNK (lm_loss.h) */
+    /* Each block keeps queries, keys and values of its tokens, for batch.rows. batch 1, GRADIENTS_NONE */
+    bool cache;
     enum memory_class weights_class, activations_class; /* a teacher's are MEMORY_TEACHER, twice */
 };
 
@@ -375,6 +377,9 @@ struct batch {
     double *sums;
     float weight;    /* 1 / labels of the global batch */
     float smoothing; /* of labels */
+    /* With tower_options.cache: `input` is `rows` tokens, the first of which is number `first` of the sample;
+     * those before it were in earlier passes. rows 0: all tokens of all samples */
+    int64_t first, rows;
 };
 /* Draws the factors of drop path (operations.h) for both branches of each block and `count` images, which are
  * rows `first` on of the step's global batch: keep (2 depth, count), 0 or 1 / (1 - p). p grows linearly from

@@ -269,6 +269,7 @@ int tower_create(struct tower **tower, struct device *device, const struct model
                  const struct tower_options *options, struct error *err)
 {
     assert(options->batch > 0 && !(options->master && options->weight_type != DTYPE_BF16));
+    assert(!options->cache || (options->batch == 1 && options->gradients == GRADIENTS_NONE));
     assert(options->saved == SAVED_MINIMAL || options->recompute == RECOMPUTE_NONE);
     assert(options->slots <= 1 || options->gradients == GRADIENTS_NONE ||
            (options->gradients == GRADIENTS_RELEASE && options->recompute == RECOMPUTE_BLOCK));
@@ -330,6 +331,7 @@ void tower_close(struct tower *t)
     if (!t) return;
     struct tower_memory *m = t->memory;
     device_free(t->device, m->activations);
+    device_free(t->device, m->cache);
     device_free(t->device, m->gradients);
     device_free(t->device, m->tied_gradients);
     device_free(t->device, m->masters);

@@ -54,6 +54,7 @@ struct tower_memory {
     /* One allocation: shared tensors, and from slots_at those of the slots. The pointers below to tensors of
      * a slot (activations.c) are those of the selected one. */
     void *activations;
+    char *cache; /* t (depth, N, (H + 2G) dh): q, k, v of each block, with tower_options.cache */
     size_t slots_at, slot_bytes;
     int64_t slot;  /* the selected one */
     float *stream; /* F32 (R, D): the residual stream, and its gradient dx; of one slot in scratch */
@@ -152,6 +153,16 @@ struct pass {
     int from, to;
 };
 
+/* The rows of a pass, and how many each sample has. */
+static inline int64_t tower_rows(const struct tower *t, const struct batch *in)
+{
+    return in->rows ? in->rows : in->count * t->tokens;
+}
+static inline int64_t tower_sample_rows(const struct tower *t, const struct batch *in)
+{
+    return in->rows ? in->rows : t->tokens;
+}
+
 /* Reserves `bytes` at *at, 64-byte aligned, and advances *at. */
 static inline size_t tower_place(size_t *at, size_t bytes)
 {
@@ -199,6 +210,11 @@ void language_embed_backward(const struct pass *pass);
 /* The head's matrix: its own, or the token table. */
 const struct parameter *language_matrix(const struct tower *tower);
 
+/* The rows of this pass in (N, width) of the compute type. */
+static inline void *tower_new_rows(const struct tower *t, const struct batch *in, void *x, int64_t width)
+{
+    return (char *)x + (size_t)(in->first * width) * dtype_bytes(t->options.compute);
+}
 /* Returns a block's attention of the kept q, k, v, or with norms of heads of a normalized and rotated copy,
  * which it computes in scratch. */
 struct attention tower_attention(struct tower *tower, const struct batch *batch, int64_t block,

@@ -421,13 +421,16 @@ static struct offsets offsets_of(const struct head *h, int64_t sample, int64_t t
                             row * h->out_row + head * dh, (sample * s->H + head) * s->N + token};
 }
 
-static void forward_head(const struct head *h, const struct attention *o, const struct offsets *at)
+/* Queries from `first` on, which see no key before `least`. */
+static void forward_head(const struct head *h, const struct attention *o, const struct offsets *at,
+                         int64_t first)
 {
-    struct source k = rows_of(h, o->qkv, at->k, h->qkv_row, h->N),
-                  v = rows_of(h, o->qkv, at->v, h->qkv_row, h->N);
-    pack_transposed(&k, h->deep, h->n, h->kt, h->n);
-    pack_down(&v, h->d, h->v, h->d);
-    for (int64_t i = 0; i < h->N; i += h->rows) {
+    int64_t least = block_of(h, first).low;
+    struct source k = rows_of(h, o->qkv, at->k + least * h->qkv_row, h->qkv_row, h->N - least),
+                  v = rows_of(h, o->qkv, at->v + least * h->qkv_row, h->qkv_row, h->N - least);
+    pack_transposed(&k, h->deep, h->n - least, h->kt + least, h->n);
+    pack_down(&v, h->d, h->v + (least >> h->pairs) * h->d, h->d);
+    for (int64_t i = first; i < h->N; i += h->rows) {
         struct block b = block_of(h, i);
         struct source queries = rows_of(h, o->qkv, at->q + i * h->qkv_row, h->qkv_row, b.rows);
         int64_t low = b.low >> h->pairs, inner = ((b.end + h->pairs) >> h->pairs) - low;
@@ -503,9 +506,10 @@ void NAME(attention_forward)(const struct attention *o, void *scratch, int threa
     for (int64_t i = 0; i < o->B * o->H; i++)
         for (int64_t first = 0, end; first < o->N; first = end) {
             end = segment_end(&s, i / o->H, first);
+            if (end <= o->first) continue;
             struct head h = head_of(&s, o->type == DTYPE_BF16, o->floats, end - first, scratch);
             struct offsets at = offsets_of(&h, i / o->H, first, i % o->H, i % o->H / (o->H / o->G));
-            forward_head(&h, o, &at);
+            forward_head(&h, o, &at, o->first > first ? o->first - first : 0);
         }
 }
 

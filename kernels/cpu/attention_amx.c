@@ -103,11 +103,12 @@ TARGET static void pack_head(const struct shape *s, const uint16_t *x, int64_t s
     else pack(x, stride, 0, b, s->dh, s->N, s->n * STEP_BYTES, 0, s->d, 0, s->n * 32, to);
 }
 
-/* Stores 32 rows of results (d blocks) times factor[row] (NULL: 1) in rows of dh at x. */
-TARGET static void write_rows(const struct shape *s, float *blocks, const float *factor, int64_t rows,
-                              uint16_t *x, int64_t stride)
+/* Stores rows of results from `first` on (d blocks of 32 rows) times factor[row] (NULL: 1) in rows of dh at
+ * x. */
+TARGET static void write_rows(const struct shape *s, float *blocks, const float *factor, int64_t first,
+                              int64_t rows, uint16_t *x, int64_t stride)
 {
-    for (int64_t r = 0; r < rows; r++) {
+    for (int64_t r = first; r < rows; r++) {
         __m512 f = _mm512_set1_ps(factor ? factor[r] : 1.0f);
         for (int64_t d = 0; d < s->d; d++) {
             const float *from = block_row(blocks + d * TILES, r);
@@ -160,25 +161,27 @@ TARGET static inline void softmax_row(const struct shape *s, int64_t i, struct p
     *lse = highest + logf(total);
 }
 
+/* Queries from `first` on; their panels are packed. */
 TARGET static void forward_head(const struct shape *s, const uint16_t *q, const uint16_t *k,
-                                const uint16_t *v, uint16_t *out, float *lse, uint8_t *memory)
+                                const uint16_t *v, uint16_t *out, float *lse, int64_t first, uint8_t *memory)
 {
     uint8_t *pq = memory, *pk = pq + s->unit, *pv = pk + s->unit, *p = pv + s->unit;
     float *scores = (float *)(void *)(p + s->n * STEP_BYTES), *result = scores + s->n * TILES, factor[PANEL];
-    pack_head(s, q, s->qkv_row, 1, 0, pq);
+    pack(q, s->qkv_row, 1, 0, s->N, s->dh, s->d * STEP_BYTES, first / PANEL, s->n, 0, s->d * 32, pq);
     pack_head(s, k, s->qkv_row, 1, 1, pk);
     pack_head(s, v, s->qkv_row, 0, 1, pv);
-    for (int64_t i = 0; i < s->n; i++) {
-        int64_t rows = s->N - i * PANEL < PANEL ? s->N - i * PANEL : PANEL;
+    for (int64_t i = first / PANEL; i < s->n; i++) {
+        int64_t rows = s->N - i * PANEL < PANEL ? s->N - i * PANEL : PANEL,
+                row = first > i * PANEL ? first - i * PANEL : 0;
         struct panels of = key_panels(s, i);
         int64_t from = of.first * STEP_BYTES;
         for (int64_t j = of.first; j < of.end; j++)
             micro(pq + i * s->d * STEP_BYTES, pk + j * s->d * STEP_BYTES, scores + j * TILES, s->d, 0);
-        for (int64_t r = 0; r < rows; r++)
+        for (int64_t r = row; r < rows; r++)
             softmax_row(s, i, of, scores, r, p, factor + r, lse + i * PANEL + r);
         for (int64_t d = 0; d < s->d; d++)
             micro(p + from, pv + d * s->n * STEP_BYTES + from, result + d * TILES, of.end - of.first, 0);
-        write_rows(s, result, factor, rows, out + i * PANEL * s->out_row, s->out_row);
+        write_rows(s, result, factor, row, rows, out + i * PANEL * s->out_row, s->out_row);
     }
 }
 
@@ -284,7 +287,7 @@ TARGET static void add_key_gradients(const struct shape *s, const struct packed 
         for (int64_t d = 0; d < s->d; d++)
             micro(weights, in + d * row_panel, sum + d * TILES, of.end - of.first, head > 0);
         if (head + 1 == s->share)
-            write_rows(s, sum, NULL, rows, (v ? x->dv : x->dk) + j * PANEL * s->qkv_row, s->qkv_row);
+            write_rows(s, sum, NULL, 0, rows, (v ? x->dv : x->dk) + j * PANEL * s->qkv_row, s->qkv_row);
     }
 }
 
@@ -322,7 +325,7 @@ TARGET static void backward_queries(const struct shape *s, const struct packed *
         micro(p->ds + i * s->strip + (of.first - first) * STEP_BYTES,
               p->k_in + (d * s->n + of.first) * STEP_BYTES, dq + d * TILES, of.end - of.first,
               of.first > all.first);
-    if (of.end == all.end) write_rows(s, dq, NULL, rows, x->dq + i * PANEL * s->qkv_row, s->qkv_row);
+    if (of.end == all.end) write_rows(s, dq, NULL, 0, rows, x->dq + i * PANEL * s->qkv_row, s->qkv_row);
 }
 
 TARGET static void backward_query_head(const struct shape *s, const struct packed *p,
@@ -374,7 +377,9 @@ TARGET static void segment(const struct shape *s, const struct tensors *t, int64
                                  .dk = t->result + k,
                                  .dv = t->result + v};
             backward_query_head(s, &p, &x, lse, n);
-        } else forward_head(s, t->qkv + q, t->qkv + k, t->qkv + v, t->result + out, lse, memory);
+        } else
+            forward_head(s, t->qkv + q, t->qkv + k, t->qkv + v, t->result + out, lse,
+                         a->first > first ? a->first - first : 0, memory);
     }
 }
 
@@ -392,6 +397,7 @@ TARGET static __attribute__((noinline)) void heads(const struct attention_shape 
     for (int64_t i = 0; i < t->B * units; i++)
         for (int64_t first = 0, end; first < a->N; first = end) {
             end = segment_end(a, i / units, first);
+            if (end <= a->first) continue;
             struct shape s = shape_of(a, end - first);
             segment(&s, t, i / units, first, i % units, scratch);
         }

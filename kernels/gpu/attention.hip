@@ -90,7 +90,7 @@ template <class T> DEVICE void attention_forward(const T *qkv, T *out, float *ls
 {
     SHARED float q[QT][PAD], k[KT][PAD], v[KT][PAD], s[QT][KT + 1], top[QT], total[QT], shrink[QT];
     int dh = (int)m.dh;
-    int64_t b = BLOCK_Y / m.H, h = BLOCK_Y % m.H, first = BLOCK_X * QT;
+    int64_t b = BLOCK_Y / m.H, h = BLOCK_Y % m.H, first = m.first + BLOCK_X * QT;
     float scale = 1.0f / sqrtf((float)dh), kept[KEEP] = {};
     range all = range_of<keys_of>(m, b, first, QT), mine = keys_of(m, b, first + THREAD % QT),
           keys = keys_of(m, b, first + THREAD / KT);
@@ -318,8 +318,9 @@ DEVICE void attention_forward(const bf16 *qkv, bf16 *out, float *lse, const atte
 {
     SHARED chunk tiles[2 * TILE_CHUNKS];
     chunk *k = tiles, *v = tiles + TILE_CHUNKS;
-    if (BLOCK_X * OWNED >= m.N) return;
-    int64_t b = BLOCK_Y / m.H, h = BLOCK_Y % m.H, start = BLOCK_X * OWNED, first = start + THREAD / WAVE * 16;
+    int64_t b = BLOCK_Y / m.H, h = BLOCK_Y % m.H, start = m.first + BLOCK_X * OWNED,
+            first = start + THREAD / WAVE * 16;
+    if (start >= m.N) return;
     int parts = ((int)m.dh + 15) / 16;
     float scale = 1.0f / sqrtf((float)m.dh), top[LANE_ROWS], total[LANE_ROWS] /* of this lane's columns */;
     range all = range_of<keys_of>(m, b, start, OWNED), wave = {0, 0}, keys[LANE_ROWS];

@@ -138,10 +138,10 @@ static void attention(int64_t B, int64_t N, int64_t H, int64_t dh)
     auto out2 = out, lse2 = lse, d2 = d;
     const cpu_ops *cpu = cpu_ops_select();
     void *scratch = aligned_alloc(64, (attention_scratch(N, dh, 1) + 63) & ~(size_t)63);
-    struct attention forward = {DTYPE_F32, qkv.data(), out2.data(), lse2.data(), B, N,       H,
-                                H,         dh,         false,       false,       0, nullptr, nullptr};
+    struct attention forward = {DTYPE_F32, qkv.data(), out2.data(), lse2.data(), B,       N,       H, H,
+                                dh,        false,      false,       0,           nullptr, nullptr, 0};
     attention_gradient backward = {forward, g.data(), d2.data()};
-    attention_shape shape = {N, H, H, dh, 0, 0, nullptr, nullptr};
+    attention_shape shape = {N, H, H, dh, 0, 0, nullptr, nullptr, 0};
     cpu->attention_forward(&forward, scratch, 1);
     cpu->attention_backward(&backward, scratch, 1);
     free(scratch);

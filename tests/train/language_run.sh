@@ -68,6 +68,43 @@ cmp first again || fail "draws of one seed differ"
 cmp -s first second && fail "draws of two seeds are equal"
 "$MEOPT" generate one --tokens 116,104,101 --json >out 2>log || fail "generate --tokens: exit $?"
 python3 -c 'import json; a = json.load(open("out")); assert a["prompt"] == [116, 104, 101] and len(a["tokens"]) == 64, a' || fail "generate --json"
+
+# Beyond the context of 32 tokens the answer is that of the last 32 alone: each token as from a prompt of its own.
+"$MEOPT" generate one --prompt "the light and the darkness" --count 40 --json >long.json 2>log || fail "generate beyond the context"
+grep -q 32 log || fail "an answer beyond the context is not reported"
+python3 - <<'END' || fail "an answer beyond the context"
+import json, os, subprocess
+long = json.load(open("long.json"))
+text = long["prompt"] + long["tokens"]
+assert len(long["tokens"]) == 40, long
+for at in (30, 32, 33, 50, 65):
+    tokens = ",".join(map(str, text[max(0, at - 32):at]))
+    done = subprocess.run([os.environ["MEOPT"], "generate", "one", "--tokens", tokens, "--count", "1", "--json"], check=True, stdout=subprocess.PIPE)
+    assert json.loads(done.stdout)["tokens"] == text[at:at + 1], at
+END
+
+# Printed as they come; Ctrl-C ends the answer, and --json prints what there is. Bytes that are no text are escaped.
+: >out # the last output is not that of this command
+"$MEOPT" generate one --prompt "the light" --count 1000000 >out 2>log &
+echo $! >left
+wait_for 60 eval '[ "$(wc -c <out)" -gt 60 ]' || fail "tokens are not printed as they come"
+kill -TERM "$(cat left)"
+wait "$(cat left)"
+got=$?
+[ $got = 143 ] || fail "an answer that was ended: exit $got"
+[ "$(tail -c 1 out | od -An -tx1)" = " 0a" ] || fail "an answer that was ended has no newline"
+"$MEOPT" generate one --prompt "the light" --count 1000000 --json >out 2>log &
+echo $! >left
+sleep 2
+kill -TERM "$(cat left)"
+wait "$(cat left)"
+got=$?
+: >left
+[ $got = 143 ] || fail "--json that was ended: exit $got"
+python3 -c 'import json, os; assert not os.path.getsize("out") or json.load(open("out"))["tokens"]' || fail "--json that was ended"
+"$MEOPT" generate one --tokens 195,188,226,130,172,226,130,0,255,27,9,65 --count 1 >out 2>log || fail "generate of bytes: exit $?"
+printf '\303\274\342\202\254\\xe2\\x82\\x00\\xff\\x1b\tA' >want
+head -c "$(wc -c <want)" out | cmp - want || fail "bytes that are no text"
 refuse() { # CODE ARGUMENT...
     want=$1
     shift
@@ -79,6 +116,7 @@ refuse 2 generate one
 refuse 2 generate one --prompt the --tokens 1
 refuse 2 generate one --tokens 256
 refuse 2 generate one --tokens 1,x
+refuse 2 generate one --prompt ''
 refuse 7 train vit.yaml --name no data.image_size=224
 refuse 7 train vit.yaml --name no data.augment=true
 refuse 7 train vit.yaml --name no model.classes=10

@@ -99,8 +99,31 @@ static void assert_marks(const uint8_t *p)
     for (int i = 0; i < MARKS; i++) assert_int_equal(p[i], MARK);
 }
 
-/* B N H G dh, mask, window */
-static void try_shape(const int64_t s[7])
+/* From a first query on, out and lse are those of all queries; before it they stay. */
+static void try_first(struct attention f, int64_t first, uint8_t *scratch)
+{
+    int64_t row = f.H * f.dh;
+    uint16_t *out = numbers(f.B * f.N * row, 5), *before = numbers(f.B * f.N * row, 5);
+    const uint16_t *all = f.out;
+    const float *sums = f.lse;
+    float *lse = malloc((size_t)(f.B * f.H * f.N) * sizeof *lse);
+    assert_non_null(lse);
+    for (int64_t i = 0; i < f.B * f.H * f.N; i++) lse[i] = -1;
+    f.out = out;
+    f.lse = lse;
+    f.first = first;
+    tiles_forward(&f, scratch, 1);
+    for (int64_t i = 0; i < f.B * f.N; i++)
+        assert_memory_equal(out + i * row, (i % f.N < first ? before : all) + i * row,
+                            (size_t)row * sizeof *out);
+    for (int64_t i = 0; i < f.B * f.H * f.N; i++) assert_true(lse[i] == (i % f.N < first ? -1 : sums[i]));
+    free(out);
+    free(before);
+    free(lse);
+}
+
+/* B N H G dh, mask, window, first query */
+static void try_shape(const int64_t s[8])
 {
     int64_t B = s[0], N = s[1], H = s[2], G = s[3], dh = s[4], rows = B * N, all = rows * (H + 2 * G) * dh,
             outputs = rows * H * dh;
@@ -134,6 +157,7 @@ static void try_shape(const int64_t s[7])
                           .begins = s[5] & SEGMENTS ? begins : NULL,
                           .ends = s[5] & SEGMENTS ? ends : NULL};
     tiles_forward(&f, scratch, 1);
+    try_first(f, s[7], scratch);
     assert_marks(scratch + bytes);
     f.out = want;
     f.lse = lse_want;
@@ -152,7 +176,7 @@ static void try_shape(const int64_t s[7])
 
 static void tiles_equal_other_attention(void **state)
 {
-    static const int64_t shapes[][7] = {
+    static const int64_t shapes[][8] = {
         {1, 5, 1, 1, 32},
         {2, 33, 2, 2, 80},
         {1, 130, 1, 1, 88},
@@ -171,6 +195,8 @@ static void tiles_equal_other_attention(void **state)
         {1, 530, 2, 1, 16},
         {1, 600, 1, 1, 40, CAUSAL, 40},
         {1, 1030, 1, 1, 16, CAUSAL},
+        {1, 131, 3, 1, 80, CAUSAL, 0, 130},
+        {2, 203, 4, 2, 32, CAUSAL | SEGMENTS, 50, 70},
     };
     (void)state;
     if (!__builtin_cpu_supports("avx512bf16")) skip();

@@ -6,8 +6,8 @@
 
 #include "tests/unit/ops_reference.h"
 
-/* attention: B N H dh, G (0: H), mask, window; forward 0 qkv, 1 out, 2 lse, 3 begins, 4 ends; backward 5
- * dout, 6 dqkv */
+/* attention: B N H dh, G (0: H), mask, window, first query; forward 0 qkv, 1 out, 2 lse, 3 begins, 4 ends;
+ * backward 5 dout, 6 dqkv */
 enum { CAUSAL = 1, SEGMENTS = 2, OUTLIERS = 4 };
 #define ATTENTION_SIZES                                                                                      \
     SIZES(B, N, H, dh);                                                                                      \
@@ -57,7 +57,8 @@ static struct attention attention_of(struct trial *T)
                               .causal = T->s[5] & CAUSAL,
                               .window = T->s[6],
                               .begins = T->s[5] & SEGMENTS ? P(3) : NULL,
-                              .ends = T->s[5] & SEGMENTS ? P(4) : NULL};
+                              .ends = T->s[5] & SEGMENTS ? P(4) : NULL,
+                              .first = T->s[7]};
 }
 static void attention_forward_call(struct trial *T)
 {
@@ -104,11 +105,15 @@ static void attention_forward_reference(struct trial *T)
     SIZES(B, N, H, dh);
     double p[MOST_TOKENS], ds;
     for (int64_t r = 0; r < B * H * N; r++) {
-        int64_t b = r / (H * N), h = r / N % H, i = r % N;
+        int64_t b = r / (H * N), h = r / N % H, i = r % N, at = ((b * N + i) * H + h) * dh;
+        if (i < T->s[7]) { /* not computed: as before */
+            W(2)[r] = NAN;
+            for (int64_t d = 0; d < dh; d++) W(1)[at + d] = NAN;
+            continue;
+        }
         W(2)[r] = attention_row(T, b, h, i, p, &ds);
         S(2)[r] = 2 * ds + 8 * u32 * (1 + fabs(W(2)[r]));
         double e = 4 * ds + loss((double)N) + (T->t == DTYPE_BF16 ? u16 : 0);
-        int64_t at = ((b * N + i) * H + h) * dh;
         memset(W(1) + at, 0, (size_t)dh * sizeof *W(1));
         for (int64_t j = 0; j < N; j++) {
             const double *v = X(0) + vectors_of(T, b, h, j).v;
@@ -340,6 +345,18 @@ static const struct operation attention_operations[] = {
      MASKED_SHAPES,
      {8, 1024, 16, 64, 0, CAUSAL},
      attention_backward_flops},
+    {OP(attention_forward),
+     NULL,
+     {-1},
+     {{1, 40, 2, 64, 1, CAUSAL, 0, 39},
+      {1, 1, 1, 8, 1, CAUSAL, 0, 0},
+      {1, 131, 3, 80, 1, CAUSAL | OUTLIERS, 0, 100},
+      {1, 150, 4, 64, 2, CAUSAL, 17, 148},
+      {2, 99, 2, 24, 1, CAUSAL | SEGMENTS, 0, 50},
+      {2, 203, 2, 32, 1, CAUSAL | SEGMENTS, 50, 97},
+      {1, 77, 2, 40, 0, 0, 0, 33}},
+     {1, 1024, 16, 64, 4, CAUSAL, 0, 1023},
+     NULL},
     {OP(attention_forward),
      NULL,
      {-1},
