@@ -28,6 +28,11 @@ int comm_compare_calls(struct comm *comm, const void *message, size_t bytes, str
     struct envelope own = {.header = comm->header};
     char *all = comm->window->receive;
     if (comm->ops->compares || comm->compared) return 0;
+    if (comm->ops->compare) {
+        int differs = comm->ops->compare(comm, err);
+        comm->compared = !differs;
+        return differs;
+    }
     if (bytes) memcpy(own.message, message, bytes);
     int code = comm->ops->gather(comm, &own, all, sizeof own, err);
     if (!code) code = comm_compare(comm, all, sizeof own, err);
@@ -40,7 +45,8 @@ int comm_compare_calls(struct comm *comm, const void *message, size_t bytes, str
 
 int comm_gather_bytes(struct comm *comm, const void *send, size_t bytes, struct error *err)
 {
-    bool with_header = !comm->ops->compares && !comm->compared && bytes <= SMALL_MESSAGE;
+    bool with_header =
+        !comm->ops->compares && !comm->ops->compare && !comm->compared && bytes <= SMALL_MESSAGE;
     int code = comm_compare_calls(comm, send, with_header ? bytes : 0, err);
     return code || with_header ? code : comm->ops->gather(comm, send, comm->window->receive, bytes, err);
 }
@@ -305,6 +311,37 @@ int comm_broadcast(struct comm *comm, void *p, size_t bytes, int root, struct er
         return error_set(err, EXIT_FAILED, NULL, "broadcast from rank %d of %d", root, comm->size);
     if (!comm->ops || comm->size == 1) return 0;
     return comm_call(comm, broadcast, &(struct casting){p, bytes, root}, err);
+}
+
+static int fold(struct comm *comm, void *context, struct error *err)
+{
+    const struct comm_fold *f = context;
+    struct comm_window *w = comm->window;
+    size_t ranks = (size_t)comm->size;
+    int code = comm_enter(comm, COMM_FOLD, (int64_t)f->bytes, (uint32_t)f->result_bytes, err);
+    if (code) return code;
+    char *all = comm->rank == 0 ? xmalloc(f->bytes * ranks) : NULL;
+    code = comm_compare_calls(comm, NULL, 0, err);
+    for (size_t at = 0, slice = w->slice_bytes; at < f->bytes && !code; at += slice) {
+        slice = f->bytes - at < slice ? f->bytes - at : slice;
+        code = comm->ops->collect(comm, (const char *)f->own + at, w->receive, slice, err);
+        for (size_t q = 0; q < ranks && all && !code; q++)
+            memcpy(all + q * f->bytes + at, w->receive + q * slice, slice);
+    }
+    if (all && !code) f->fold(f->context, all, f->result);
+    free(all);
+    if (!code) code = comm->ops->broadcast(comm, f->result, f->result_bytes, 0, err);
+    return comm_leave(comm, code, err);
+}
+
+int comm_fold(struct comm *comm, const struct comm_fold *f, struct error *err)
+{
+    if (comm->ops && comm->size > 1 && f->result_bytes > SMALL_SLICE)
+        return error_set(err, EXIT_FAILED, NULL, "a fold to %zu bytes", f->result_bytes);
+    if (comm->ops && comm->size > 1) return comm_call(comm, fold, (void *)(uintptr_t)f, err);
+    if (comm->size == 1) f->fold(f->context, f->own, f->result);
+    else memset(f->result, 0, f->result_bytes); /* dry */
+    return 0;
 }
 
 static int barrier(struct comm *comm, void *context, struct error *err)

@@ -81,6 +81,7 @@ enum comm_call {
     COMM_COMBINE,
     COMM_ALL_REDUCE,
     COMM_BROADCAST,
+    COMM_FOLD,
     COMM_BARRIER,
     COMM_SPLIT,
     COMM_SEND,
@@ -111,7 +112,13 @@ struct comm_ops {
     int (*gather)(struct comm *, const void *send, void *receive, size_t bytes, struct error *err);
     /* bytes at p of rank `root` -> p on every rank; at most slice_bytes * size */
     int (*broadcast)(struct comm *, void *p, size_t bytes, int root, struct error *err);
-    bool compares; /* exchange, gather and broadcast compare headers themselves */
+    /* bytes at send of each rank q -> receive + q * bytes, on rank 0 only */
+    int (*collect)(struct comm *, const void *send, void *receive, size_t bytes, struct error *err);
+    /* Compares the headers of all ranks, with a number of bytes per rank that does not depend on their
+     * number. NULL: the first message of a call carries the header, and all ranks get those of all.
+     * (optional) */
+    int (*compare)(struct comm *, struct error *err);
+    bool compares; /* exchange, gather, broadcast and collect compare headers themselves */
     /* comm_reduce and comm_gather directly on a card's memory. (optional) */
     int (*reduce_device)(struct comm *, const struct comm_sum *, struct error *err);
     int (*gather_device)(struct comm *, const void *own, void *p, const int64_t *offsets, struct error *err);
@@ -146,6 +153,9 @@ struct comm {
     char host_why[128];          /* reason why ranks with cards do not use nccl; "": none */
     void *state;
     /* comm_open's: */
+    /* Bytes that this rank has sent to others and received, with local and mpi, in all communicators. One
+     * broadcast counts once for its root, however many ranks receive. */
+    int64_t sent, received;
     int splits;         /* communicators that comm_split has made */
     int64_t *met;       /* (size) calls of comm_transfer with each rank */
     struct comm *parts; /* the open ones of comm_split */
@@ -220,6 +230,19 @@ int comm_gather_each(struct comm *comm, void *p, size_t bytes, struct error *err
 /* values (count), host memory: reduced over all ranks, in rank order, on every rank */
 int comm_all_reduce(struct comm *comm, enum comm_operation operation, double *values, int64_t count,
                     struct error *err);
+/* Gathers `bytes` of each rank on rank 0, whose `fold` computes `result` (result_bytes) from them, in rank
+ * order; then every rank has that result; on "dry" zeros. Host memory. Each rank sends and receives a number
+ * of bytes that does not depend on the number of ranks, except that rank 0 receives those of all. */
+struct comm_fold {
+    const void *own;
+    size_t bytes;
+    void (*fold)(void *context, const void *all, void *result);
+    void *context;
+    void *result;
+    size_t result_bytes;
+};
+int comm_fold(struct comm *comm, const struct comm_fold *fold, struct error *err);
+
 /* bytes at p, host memory, from rank `root` to all others */
 int comm_broadcast(struct comm *comm, void *p, size_t bytes, int root, struct error *err);
 int comm_barrier(struct comm *comm, struct error *err);

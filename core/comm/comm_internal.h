@@ -75,6 +75,18 @@ int comm_leave(struct comm *comm, int code, const struct error *err);
  * 0's. */
 int comm_compare(const struct comm *comm, const void *headers, size_t stride, struct error *err);
 
+/* The same for the headers of ranks 0 and r. */
+int comm_compare_two(const struct comm *comm, const struct comm_header *first, int r,
+                     const struct comm_header *other, struct error *err);
+
+/* Adds bytes that this rank has sent and received. */
+static inline void comm_count(struct comm *comm, size_t sent, size_t received)
+{
+    struct comm *whole = comm_whole(comm);
+    whole->sent += (int64_t)sent;
+    whole->received += (int64_t)received;
+}
+
 /* Exchanges and compares headers, for back ends that do not do it themselves, with a message of `bytes`, at
  * most SMALL_MESSAGE; window->receive gets those of all ranks, in rank order. */
 int comm_compare_calls(struct comm *comm, const void *message, size_t bytes, struct error *err);

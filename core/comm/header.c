@@ -8,12 +8,19 @@
 #include <string.h>
 
 const char *const comm_call_names[COMM_CALLS] = {
-    [COMM_NO_CALL] = "no collective", [COMM_JOIN] = "join",
-    [COMM_REDUCE] = "reduce",         [COMM_GATHER] = "gather",
-    [COMM_COMBINE] = "combine",       [COMM_ALL_REDUCE] = "all_reduce",
-    [COMM_BROADCAST] = "broadcast",   [COMM_BARRIER] = "barrier",
-    [COMM_SPLIT] = "split",           [COMM_SEND] = "send",
-    [COMM_RECEIVE] = "receive",       [COMM_TRANSFER] = "transfer",
+    [COMM_NO_CALL] = "no collective",
+    [COMM_JOIN] = "join",
+    [COMM_REDUCE] = "reduce",
+    [COMM_GATHER] = "gather",
+    [COMM_COMBINE] = "combine",
+    [COMM_ALL_REDUCE] = "all_reduce",
+    [COMM_BROADCAST] = "broadcast",
+    [COMM_BARRIER] = "barrier",
+    [COMM_SPLIT] = "split",
+    [COMM_FOLD] = "fold",
+    [COMM_SEND] = "send",
+    [COMM_RECEIVE] = "receive",
+    [COMM_TRANSFER] = "transfer",
 };
 
 /* ---- what the heartbeat's thread reads ---- */
@@ -128,25 +135,31 @@ static void describe_call(char *text, size_t size, int rank, const struct comm_h
         snprintf(text + n, size - (size_t)n, " (#%lld)", (long long)h->number);
 }
 
+int comm_compare_two(const struct comm *comm, const struct comm_header *first, int r,
+                     const struct comm_header *other, struct error *err)
+{
+    char sides[2][120];
+    if (memcmp(first, other, sizeof *first) == 0) return 0;
+    bool numbered = first->number != other->number;
+    bool parts = !numbered && first->call == other->call && first->bytes == other->bytes;
+    describe_call(sides[0], sizeof sides[0], comm_world_rank(comm, 0), first, false);
+    describe_call(sides[1], sizeof sides[1], comm_world_rank(comm, r), other, numbered);
+    return error_set(err, EXIT_RANK_LOST, "please report this defect; continue with: meopt train --resume",
+                     "collective mismatch at #%lld%s%s: %s, %s%s", (long long)first->number,
+                     comm->name[0] ? " of " : "", comm->name, sides[0], sides[1],
+                     parts ? ", with different arguments" : "");
+}
+
 int comm_compare(const struct comm *comm, const void *headers, size_t stride, struct error *err)
 {
     struct comm_header first, other;
-    char sides[2][120];
+    int code = 0;
     memcpy(&first, headers, sizeof first);
-    for (int r = 1; r < comm->size; r++) {
+    for (int r = 1; r < comm->size && !code; r++) {
         memcpy(&other, (const char *)headers + (size_t)r * stride, sizeof other);
-        if (memcmp(&first, &other, sizeof first) == 0) continue;
-        bool numbered = first.number != other.number;
-        bool parts = !numbered && first.call == other.call && first.bytes == other.bytes;
-        describe_call(sides[0], sizeof sides[0], comm_world_rank(comm, 0), &first, false);
-        describe_call(sides[1], sizeof sides[1], comm_world_rank(comm, r), &other, numbered);
-        return error_set(err, EXIT_RANK_LOST,
-                         "please report this defect; continue with: meopt train --resume",
-                         "collective mismatch at #%lld%s%s: %s, %s%s", (long long)first.number,
-                         comm->name[0] ? " of " : "", comm->name, sides[0], sides[1],
-                         parts ? ", with different arguments" : "");
+        code = comm_compare_two(comm, &first, r, &other, err);
     }
-    return 0;
+    return code;
 }
 
 /* Writes "rank 0 in send of 64 bytes with tag 3 of pipeline 0 (#5)", from the header of the rank. */

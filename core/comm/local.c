@@ -145,7 +145,8 @@ static int check_peers(const struct comm *comm, double since, struct error *err)
     return code;
 }
 
-static int local_barrier(struct comm *comm, struct error *err)
+/* end: of a call, whose headers have been compared */
+static int local_barrier(struct comm *comm, bool end, struct error *err)
 {
     struct local *l = comm->state;
     struct local_meeting *m = meeting_of(comm, 0);
@@ -155,6 +156,7 @@ static int local_barrier(struct comm *comm, struct error *err)
     atomic_store(&meeting_of(comm, comm->rank)->met, l->barriers);
     if (atomic_fetch_add(&m->waiting, 1) + 1 == (uint32_t)comm->size) {
         atomic_store(&m->waiting, 0);
+        if (end) atomic_store(&m->first, 0);
         atomic_fetch_add(&m->generation, 1);
         local_wake(&m->generation);
         return 0;
@@ -168,47 +170,78 @@ static int local_barrier(struct comm *comm, struct error *err)
     return 0;
 }
 
-/* Waits at the barrier, then compares the headers of all ranks. */
+/* Compares headers and waits for all ranks. Each compares its own with that of the first one to come; only
+ * after a difference do all ranks read all headers. */
 static int local_barrier_for_call(struct comm *comm, struct error *err)
 {
+    struct local_meeting *m = meeting_of(comm, 0), *own = meeting_of(comm, comm->rank);
+    uint32_t first = 0;
+    own->call = comm->header;
+    if (!atomic_compare_exchange_strong(&m->first, &first, (uint32_t)comm->rank + 1) &&
+        memcmp(&meeting_of(comm, (int)first - 1)->call, &own->call, sizeof own->call) != 0)
+        atomic_store(&m->differ, 1);
+    comm_count(comm, sizeof own->call, sizeof own->call);
+    int code = local_barrier(comm, false, err);
+    if (code || !atomic_load(&m->differ)) return code;
     char *headers = comm->window->receive;
-    meeting_of(comm, comm->rank)->call = comm->header;
-    int code = local_barrier(comm, err);
-    for (int q = 0; q < comm->size && !code; q++)
-        memcpy(headers + (size_t)q * sizeof comm->header, &meeting_of(comm, q)->call, sizeof comm->header);
-    return code ? code : comm_compare(comm, headers, sizeof comm->header, err);
+    for (int q = 0; q < comm->size; q++)
+        memcpy(headers + (size_t)q * sizeof own->call, &meeting_of(comm, q)->call, sizeof own->call);
+    return comm_compare(comm, headers, sizeof own->call, err);
 }
 
 /* ---- the back end ---- */
 
+static char *own_area(const struct comm *comm)
+{
+    return local_area_of(comm->state, comm_world_rank(comm, comm->rank));
+}
+static const char *area_of(const struct comm *comm, int rank)
+{
+    return local_area_of(comm->state, comm_world_rank(comm, rank));
+}
+
 static int local_exchange(struct comm *comm, const void *send, void *receive, size_t bytes, struct error *err)
 {
-    struct local *l = comm->state;
-    memcpy(local_area_of(l, comm_world_rank(comm, comm->rank)), send, bytes * (size_t)comm->size);
+    size_t others = bytes * (size_t)(comm->size - 1);
+    memcpy(own_area(comm), send, bytes * (size_t)comm->size);
     int code = local_barrier_for_call(comm, err);
     for (int q = 0; q < comm->size && !code; q++)
-        memcpy((char *)receive + (size_t)q * bytes,
-               local_area_of(l, comm_world_rank(comm, q)) + (size_t)comm->rank * bytes, bytes);
-    return code ? code : local_barrier(comm, err);
+        memcpy((char *)receive + (size_t)q * bytes, area_of(comm, q) + (size_t)comm->rank * bytes, bytes);
+    comm_count(comm, others, others);
+    return code ? code : local_barrier(comm, true, err);
+}
+
+/* The ranks from 0 to `takers` receive. */
+static int gather_to(struct comm *comm, int takers, const void *send, void *receive, size_t bytes,
+                     struct error *err)
+{
+    bool takes = comm->rank < takers;
+    memcpy(own_area(comm), send, bytes);
+    int code = local_barrier_for_call(comm, err);
+    for (int q = 0; q < comm->size && takes && !code; q++)
+        memcpy((char *)receive + (size_t)q * bytes, area_of(comm, q), bytes);
+    comm_count(comm, takers == 1 && takes ? 0 : bytes, takes ? bytes * (size_t)(comm->size - 1) : 0);
+    return code ? code : local_barrier(comm, true, err);
 }
 
 static int local_gather(struct comm *comm, const void *send, void *receive, size_t bytes, struct error *err)
 {
-    struct local *l = comm->state;
-    memcpy(local_area_of(l, comm_world_rank(comm, comm->rank)), send, bytes);
-    int code = local_barrier_for_call(comm, err);
-    for (int q = 0; q < comm->size && !code; q++)
-        memcpy((char *)receive + (size_t)q * bytes, local_area_of(l, comm_world_rank(comm, q)), bytes);
-    return code ? code : local_barrier(comm, err);
+    return gather_to(comm, comm->size, send, receive, bytes, err);
+}
+
+static int local_collect(struct comm *comm, const void *send, void *receive, size_t bytes, struct error *err)
+{
+    return gather_to(comm, 1, send, receive, bytes, err);
 }
 
 static int local_broadcast(struct comm *comm, void *p, size_t bytes, int root, struct error *err)
 {
-    struct local *l = comm->state;
-    if (comm->rank == root) memcpy(local_area_of(l, comm_world_rank(comm, root)), p, bytes);
+    bool sends = comm->rank == root;
+    if (sends) memcpy(own_area(comm), p, bytes);
     int code = local_barrier_for_call(comm, err);
-    if (!code && comm->rank != root) memcpy(p, local_area_of(l, comm_world_rank(comm, root)), bytes);
-    return code ? code : local_barrier(comm, err);
+    if (!code && !sends) memcpy(p, area_of(comm, root), bytes);
+    comm_count(comm, sends ? bytes : 0, sends ? 0 : bytes);
+    return code ? code : local_barrier(comm, true, err);
 }
 
 static void local_abort(struct comm *comm, int exit_code)
@@ -276,6 +309,7 @@ int comm_local_open(struct comm *comm, void *options, struct error *err)
                                           .exchange = local_exchange,
                                           .gather = local_gather,
                                           .broadcast = local_broadcast,
+                                          .collect = local_collect,
                                           .compares = true,
                                           .transfer = local_transfer,
                                           .split = local_split,
@@ -289,6 +323,6 @@ int comm_local_open(struct comm *comm, void *options, struct error *err)
     l->fd = -1;
     comm_enter(comm, COMM_JOIN, 0, 0, err);
     int code = local_attach(comm, l, o->shared, err);
-    if (!code) code = local_barrier(comm, err);
+    if (!code) code = local_barrier(comm, true, err);
     return comm_leave(comm, code, err); /* closed by the caller */
 }

@@ -18,7 +18,9 @@ struct local_header {
 struct local_meeting {
     _Alignas(64) _Atomic uint32_t generation; /* number of completed barriers */
     _Atomic uint32_t waiting;
-    _Atomic uint32_t met; /* barriers that this rank has entered */
+    _Atomic uint32_t first;  /* 1 + the first rank to come to the current call; 0: none */
+    _Atomic uint32_t differ; /* 1: headers differ */
+    _Atomic uint32_t met;    /* barriers that this rank has entered */
     struct comm_header call;
 };
 

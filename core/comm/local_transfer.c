@@ -70,6 +70,7 @@ static bool move_piece(struct comm *comm, const struct comm_message *m, size_t *
         atomic_fetch_add(&c->sent, 1);
     }
     *at += piece;
+    comm_count(comm, m->receive ? 0 : piece, m->receive ? piece : 0);
     ring(l, m->peer);
     return true;
 }

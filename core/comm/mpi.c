@@ -52,10 +52,13 @@ static int failed(struct comm *comm, const char *why, struct error *err)
                      comm_call_names[comm->header.call], (long long)comm->header.number, why);
 }
 
+/* ---- collectives ---- */
+
 static int mpi_exchange(struct comm *comm, const void *send, void *receive, size_t bytes, struct error *err)
 {
     struct mpi *m = comm->state;
     char why[256];
+    comm_count(comm, bytes * (size_t)(comm->size - 1), bytes * (size_t)(comm->size - 1));
     return m->module->exchange(m->part, send, receive, bytes, why, sizeof why) ? failed(comm, why, err) : 0;
 }
 
@@ -63,14 +66,62 @@ static int mpi_gather(struct comm *comm, const void *send, void *receive, size_t
 {
     struct mpi *m = comm->state;
     char why[256];
+    comm_count(comm, bytes, bytes * (size_t)(comm->size - 1));
     return m->module->gather(m->part, send, receive, bytes, why, sizeof why) ? failed(comm, why, err) : 0;
+}
+
+static int mpi_collect(struct comm *comm, const void *send, void *receive, size_t bytes, struct error *err)
+{
+    struct mpi *m = comm->state;
+    char why[256];
+    comm_count(comm, comm->rank ? bytes : 0, comm->rank ? 0 : bytes * (size_t)(comm->size - 1));
+    return m->module->collect(m->part, send, receive, bytes, why, sizeof why) ? failed(comm, why, err) : 0;
 }
 
 static int mpi_broadcast(struct comm *comm, void *p, size_t bytes, int root, struct error *err)
 {
     struct mpi *m = comm->state;
     char why[256];
+    comm_count(comm, comm->rank == root ? bytes : 0, comm->rank == root ? 0 : bytes);
     return m->module->broadcast(m->part, p, bytes, root, why, sizeof why) ? failed(comm, why, err) : 0;
+}
+
+/* The headers of the ranks below one of a binary tree, or of all: rank -1: they are equal to `top`. */
+struct comparison {
+    struct comm_header top, other;
+    int64_t rank; /* whose header is `other` */
+};
+
+/* Compares up a binary tree of ranks, and sends the result down: three messages of each rank, and of each
+ * size. Afterwards all ranks know rank 0's header and one that differs. */
+static int mpi_compare(struct comm *comm, struct error *err)
+{
+    const struct mpi *m = comm->state;
+    struct comparison own = {.top = comm->header, .rank = -1}, found[2], all;
+    struct meopt_mpi_message below[2], above[2];
+    char why[256];
+    int count = 0, child = 2 * comm->rank + 1;
+    for (; count < 2 && child + count < comm->size; count++)
+        below[count] = (struct meopt_mpi_message){&found[count], sizeof *found,
+                                                  comm_world_rank(comm, child + count), true};
+    if (m->module->transfer(below, count, why, sizeof why)) return failed(comm, why, err);
+    for (int i = 0; i < count && own.rank < 0; i++) {
+        bool same = memcmp(&found[i].top, &own.top, sizeof own.top) == 0;
+        own.rank = same ? found[i].rank : child + i;
+        own.other = same ? found[i].other : found[i].top;
+    }
+    all = own;
+    if (comm->rank) {
+        int parent = comm_world_rank(comm, (comm->rank - 1) / 2);
+        above[0] = (struct meopt_mpi_message){&own, sizeof own, parent, false};
+        above[1] = (struct meopt_mpi_message){&all, sizeof all, parent, true};
+        if (m->module->transfer(above, 2, why, sizeof why)) return failed(comm, why, err);
+    }
+    for (int i = 0; i < count; i++) below[i].p = &all, below[i].receive = false;
+    if (m->module->transfer(below, count, why, sizeof why)) return failed(comm, why, err);
+    size_t messages = (size_t)count + (comm->rank > 0);
+    comm_count(comm, messages * sizeof all, messages * sizeof all);
+    return all.rank < 0 ? 0 : comm_compare_two(comm, &all.top, (int)all.rank, &all.other, err);
 }
 
 /* ---- messages ---- */
@@ -173,6 +224,8 @@ int comm_mpi_open(struct comm *comm, void *options, struct error *err)
                                         .exchange = mpi_exchange,
                                         .gather = mpi_gather,
                                         .broadcast = mpi_broadcast,
+                                        .collect = mpi_collect,
+                                        .compare = mpi_compare,
                                         .transfer = mpi_transfer,
                                         .split = mpi_split,
                                         .abort = mpi_abort,

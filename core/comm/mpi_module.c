@@ -51,6 +51,12 @@ static int module_broadcast(int part, void *p, size_t count, int root, char *why
     return error_text(MPI_Bcast(p, (int)count, MPI_BYTE, root, parts[part]), why, bytes);
 }
 
+static int module_collect(int part, const void *send, void *receive, size_t count, char *why, size_t bytes)
+{
+    return error_text(MPI_Gather(send, (int)count, MPI_BYTE, receive, (int)count, MPI_BYTE, 0, parts[part]),
+                      why, bytes);
+}
+
 static int module_split(int color, int *part, char *why, size_t bytes)
 {
     int rank = 0, result;
@@ -96,5 +102,5 @@ static void module_close(void)
 }
 
 __attribute__((visibility("default"))) const struct meopt_mpi meopt_mpi = {
-    MEOPT_MPI_VERSION, module_open,    module_exchange, module_gather, module_broadcast,
+    MEOPT_MPI_VERSION, module_open,    module_exchange, module_gather, module_broadcast, module_collect,
     module_split,      module_release, module_transfer, module_abort,  module_close};

@@ -309,14 +309,16 @@ static int nccl_combine(struct comm *comm, void *p, size_t bytes, struct error *
     return code ? code : nccl_finish(comm, err);
 }
 
-/* All-to-all or all-gather of host memory through the card: sent from the first half of `parts`, received
- * in the second half. */
-static int exchange_via_card(struct comm *comm, const void *send, void *receive, size_t bytes,
-                             bool all_to_all, struct error *err)
+enum kind { ALL_TO_ALL, ALL_GATHER, TO_RANK_0 };
+
+/* Moves host memory through the card: sent from the first half of `parts`, received in the second half. */
+static int exchange_via_card(struct comm *comm, const void *send, void *receive, size_t bytes, enum kind kind,
+                             struct error *err)
 {
     struct nccl *n = nccl_of(comm);
     struct comm_window *w = comm->window;
-    size_t all = bytes * (size_t)comm->size, sent = all_to_all ? all : bytes;
+    size_t all = bytes * (size_t)comm->size, sent = kind == ALL_TO_ALL ? all : bytes;
+    bool takes = kind != TO_RANK_0 || comm->rank == 0;
     char *from = n->parts, *to = n->parts + PARTS_BYTES / 2;
     struct nccl_group g;
     const void *pinned = send;
@@ -324,28 +326,37 @@ static int exchange_via_card(struct comm *comm, const void *send, void *receive,
     int code = side_stream_upload(n->lane, from, pinned, sent);
     if (code) return nccl_card_failed(comm, code, err);
     if ((code = nccl_group_begin(comm, &g, err)) != 0) return code;
-    for (int q = 0; q < comm->size && all_to_all; q++) {
+    if (kind == ALL_GATHER)
+        nccl_group_add(&g, n->api->all_gather(from, to, bytes, NCCL_UINT8, n->comm, n->stream));
+    for (int q = 0; q < comm->size && kind != ALL_GATHER; q++) {
         size_t at = (size_t)q * bytes;
-        nccl_group_add(&g, n->api->send(from + at, bytes, NCCL_UINT8, q, n->comm, n->stream));
-        nccl_group_add(&g, n->api->receive(to + at, bytes, NCCL_UINT8, q, n->comm, n->stream));
+        const char *part = kind == ALL_TO_ALL ? from + at : from;
+        if (kind == ALL_TO_ALL || q == 0) /* rank 0 sends to itself, too */
+            nccl_group_add(&g, n->api->send(part, bytes, NCCL_UINT8, q, n->comm, n->stream));
+        if (takes) nccl_group_add(&g, n->api->receive(to + at, bytes, NCCL_UINT8, q, n->comm, n->stream));
     }
-    if (!all_to_all) nccl_group_add(&g, n->api->all_gather(from, to, bytes, NCCL_UINT8, n->comm, n->stream));
     if ((code = nccl_group_end(comm, &g, err)) != 0) return code;
-    if ((code = side_stream_download(n->lane, w->receive, to, all)) != 0)
+    if (takes && (code = side_stream_download(n->lane, w->receive, to, all)) != 0)
         return nccl_card_failed(comm, code, err);
-    if ((code = nccl_finish(comm, err)) == 0 && receive != w->receive) memcpy(receive, w->receive, all);
+    if ((code = nccl_finish(comm, err)) == 0 && takes && receive != w->receive)
+        memcpy(receive, w->receive, all);
     return code;
 }
 
 static int nccl_exchange(struct comm *comm, const void *send, void *receive, size_t bytes, struct error *err)
 {
-    return exchange_via_card(comm, send, receive, bytes, true, err);
+    return exchange_via_card(comm, send, receive, bytes, ALL_TO_ALL, err);
 }
 
 static int nccl_gather_host(struct comm *comm, const void *send, void *receive, size_t bytes,
                             struct error *err)
 {
-    return exchange_via_card(comm, send, receive, bytes, false, err);
+    return exchange_via_card(comm, send, receive, bytes, ALL_GATHER, err);
+}
+
+static int nccl_collect(struct comm *comm, const void *send, void *receive, size_t bytes, struct error *err)
+{
+    return exchange_via_card(comm, send, receive, bytes, TO_RANK_0, err);
 }
 
 static int nccl_broadcast(struct comm *comm, void *p, size_t bytes, int root, struct error *err)
@@ -406,6 +417,7 @@ int comm_nccl_open(struct comm *comm, void *meeting, struct error *err)
                                          .exchange = nccl_exchange,
                                          .gather = nccl_gather_host,
                                          .broadcast = nccl_broadcast,
+                                         .collect = nccl_collect,
                                          .reduce_device = nccl_reduce,
                                          .gather_device = nccl_gather,
                                          .combine_device = nccl_combine,

@@ -133,20 +133,54 @@ static int add_losses(struct trainer *t, int64_t step, struct step_result *resul
     return code;
 }
 
+/* The losses of all ranks, which rank 0 adds in the order of the micro-batches. */
+struct loss_sum {
+    struct trainer *t;
+    int64_t step, rounds;
+    struct step_result result; /* so far */
+};
+struct loss_total {
+    double loss, metrics[OBJECTIVE_METRICS], diverged; /* diverged: 0 or 1 */
+};
+
+static void sum_losses(void *context, const void *gathered, void *out)
+{
+    struct loss_sum *s = context;
+    const double *all = gathered;
+    struct loss_total *total = out;
+    struct error err;
+    int64_t ranks = s->t->ranks.size, count = objective_sums(s->t->objective);
+    int code = 0;
+    for (int64_t p = 0; p < s->rounds * ranks && !code; p++) /* the last round may have no micro-batch */
+        code =
+            step_add_sums(s->t, s->step, all + count * (p % ranks * s->rounds + p / ranks), &s->result, &err);
+    *total = (struct loss_total){.loss = s->result.loss, .diverged = code != 0};
+    for (int i = 0; i < OBJECTIVE_METRICS; i++) total->metrics[i] = s->result.metrics[i].value;
+}
+
 int step_sum_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err)
 {
-    int64_t ranks = t->ranks.size, own = micro_batches(t), rounds = t->dp ? dp_round_count(t) : own,
+    int64_t own = micro_batches(t), rounds = t->dp ? dp_round_count(t) : own,
             count = objective_sums(t->objective);
-    size_t bytes = (size_t)(count * rounds) * sizeof(double);
+    struct loss_sum sum = {t, step, rounds, *result};
+    struct loss_total total = {0};
     int code = step_read_sums(t, count * own, err);
     if (code) return code;
-    double *all = xcalloc((size_t)ranks, bytes); /* the last round may have no micro-batch */
-    memcpy((char *)all + (size_t)t->ranks.rank * bytes, t->host_sums, (size_t)(count * own) * sizeof *all);
-    code = comm_gather_each(&t->ranks, all, bytes, err);
-    for (int64_t p = 0; p < rounds * ranks && !code; p++)
-        code = step_add_sums(t, step, all + count * (p % ranks * rounds + p / ranks), result, err);
-    free(all);
-    return code;
+    double *values = xcalloc((size_t)(count * rounds), sizeof *values);
+    memcpy(values, t->host_sums, (size_t)(count * own) * sizeof *values);
+    struct comm_fold fold = {.own = values,
+                             .bytes = (size_t)(count * rounds) * sizeof *values,
+                             .fold = sum_losses,
+                             .context = &sum,
+                             .result = &total,
+                             .result_bytes = sizeof total};
+    code = comm_fold(&t->ranks, &fold, err);
+    free(values);
+    if (code) return code;
+    if (total.diverged != 0) return step_diverged(t, step, "the loss is not finite", false, err);
+    result->loss = total.loss;
+    for (int i = 0; i < OBJECTIVE_METRICS; i++) result->metrics[i].value = total.metrics[i];
+    return 0;
 }
 
 /* Reads a loss that the head's backward has computed, once and before the first update. */

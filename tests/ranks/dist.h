@@ -19,7 +19,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-enum { MOST = 8 };
+enum { MOST = 8, MANY = 64 };
 
 static const char *card;           /* "hip", "cuda", or NULL: the processor */
 static int processors_from = MOST; /* ranks from this one on have no card */
@@ -35,7 +35,7 @@ struct rank {
 
 /* What a heartbeat does for ranks that are processes. */
 static pthread_barrier_t all_here;
-static char handed_round[MOST][512];
+static char handed_round[MANY][512];
 static inline int exchange(void *context, const char *name, const void *own, size_t bytes, void *all,
                            struct error *err)
 {
@@ -70,8 +70,8 @@ static inline void *rank_main(void *context)
 
 static inline void as_ranks(int size, void (*work)(struct rank *))
 {
-    static struct rank ranks[MOST];
-    pthread_t threads[MOST];
+    static struct rank ranks[MANY];
+    pthread_t threads[MANY];
     int shared = -1;
     struct error err = {0};
     if (size > 1 && comm_local_create(size, &shared, &err)) fail_msg("%s", err.what);

@@ -1,5 +1,6 @@
 /* Messages between two ranks and groups of ranks, with every back end (core/comm/comm.h). Ranks as in dist.c;
  * "as LIST" as the first argument: one of the ranks that mpirun has started. */
+#include "core/base/clock.h"
 #include "tests/ranks/dist.h"
 
 enum { MESSAGE = 3000017, GROUPED = 6 };
@@ -413,6 +414,56 @@ static void a_heartbeat_reads_call_peer_and_group(void **state)
     assert_string_equal(s.group, "");
 }
 
+/* ---- bytes per rank ---- */
+
+enum { FOLDS = 50, SUMS = 4, LARGE = 1 << 20, LITTLE = 600 }; /* LITTLE: most bytes of headers per call */
+static double fold_seconds;
+
+static void fold_sums(void *context, const void *all, void *result)
+{
+    const double(*sums)[SUMS] = all;
+    double sum = 0;
+    for (int q = 0; q < *(int *)context; q++) sum = sum + sums[q][0];
+    *(double *)result = sum;
+}
+
+static void send_little(struct rank *r)
+{
+    int n = r->comm.size, me = r->comm.rank;
+    double own[SUMS] = {1.0 / (3 + me)}, sum = 0, expected = 0;
+    struct comm_fold fold = {own, sizeof own, fold_sums, &n, &sum, sizeof sum};
+    for (int q = 0; q < n; q++) expected += 1.0 / (3 + q);
+    CHECK(r, comm_barrier(&r->comm, &r->err) == 0);
+    int64_t sent = r->comm.sent, received = r->comm.received;
+    double begin = clock_seconds();
+    for (int i = 0; i < FOLDS; i++) {
+        sum = 0;
+        CHECK(r, comm_fold(&r->comm, &fold, &r->err) == 0 && sum == expected);
+    }
+    if (!me) fold_seconds = (clock_seconds() - begin) / FOLDS;
+    sent = r->comm.sent - sent;
+    received = r->comm.received - received;
+    CHECK(r, sent <= FOLDS * (int64_t)(sizeof own + sizeof sum + LITTLE));
+    CHECK(r, me == 0 || received <= FOLDS * (int64_t)(sizeof sum + LITTLE));
+    CHECK(r, me || received <= FOLDS * ((n - 1) * (int64_t)sizeof own + LITTLE)); /* those of all */
+    char *p = calloc(LARGE, 1);
+    if (me == n - 1) memset(p, 7, LARGE);
+    sent = r->comm.sent, received = r->comm.received;
+    CHECK(r, comm_broadcast(&r->comm, p, LARGE, n - 1, &r->err) == 0 && p[0] == 7 && p[LARGE - 1] == 7);
+    CHECK(r, r->comm.sent - sent <= LITTLE + (me == n - 1 ? LARGE : 0));
+    CHECK(r, r->comm.received - received <= LITTLE + (me == n - 1 ? 0 : LARGE));
+    free(p);
+}
+
+static void losses_and_broadcasts_take_the_same_bytes_of_each_rank(void **state)
+{
+    (void)state;
+    for (int size = 2; size <= (card ? MOST : MANY); size *= card ? 4 : 2) {
+        as_ranks(size, send_little);
+        print_message("%d ranks: %.3f ms per fold\n", size, 1e3 * fold_seconds);
+    }
+}
+
 /* ---- as one of the ranks that mpirun has started ---- */
 
 static int by_mpi(const char *name)
@@ -420,7 +471,11 @@ static int by_mpi(const char *name)
     static const struct {
         const char *name;
         void (*work)(struct rank *);
-    } works[] = {{"around", around}, {"pass_on", pass_on}, {"groups", in_groups}, {"order", two_orders}};
+    } works[] = {{"around", around},
+                 {"pass_on", pass_on},
+                 {"groups", in_groups},
+                 {"order", two_orders},
+                 {"little", send_little}};
     struct rank r = {.options = {.kind = COMM_MPI, .shared = -1}, .work = ends_differ};
     r.options.rank = atoi(getenv("OMPI_COMM_WORLD_RANK"));
     r.options.size = atoi(getenv("OMPI_COMM_WORLD_SIZE"));
@@ -445,6 +500,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(messages_in_another_order_are_reported),
         cmocka_unit_test(groups_that_differ_are_reported),
         cmocka_unit_test(a_missing_peer_is_waited_for_until_the_limit),
+        cmocka_unit_test(losses_and_broadcasts_take_the_same_bytes_of_each_rank),
         cmocka_unit_test(one_rank_receives_what_it_sends),
         cmocka_unit_test(dry_ranks_count_the_same_memory),
         cmocka_unit_test(a_heartbeat_reads_call_peer_and_group),
@@ -459,6 +515,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(messages_in_another_order_are_reported),
         cmocka_unit_test(groups_that_differ_are_reported),
         cmocka_unit_test(a_missing_peer_is_waited_for_until_the_limit),
+        cmocka_unit_test(losses_and_broadcasts_take_the_same_bytes_of_each_rank),
     };
     return cmocka_run_group_tests(of_cards, NULL, NULL);
 }

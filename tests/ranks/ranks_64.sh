@@ -1,10 +1,10 @@
 #!/bin/sh
-# Many ranks on one machine start, train, save and resume, and `runs`, the dashboard and `compare` show them: 12, with MEOPT_LONG=1 64, more
+# Many ranks on one machine start, train, save and resume, and `runs`, the dashboard and `compare` show them: 16, with MEOPT_LONG=1 64, more
 # than fit in a table of cards. The soft limit of descriptors is lower than they require.
 set -eu
 . "$MEOPT_SOURCE/tests/cli/tmux.sh"
 . "$MEOPT_SOURCE/tests/train/quickstart.sh"
-ranks=12
+ranks=16
 [ "${MEOPT_LONG:-0}" = 1 ] && ranks=64
 few_images 64
 export OMP_NUM_THREADS=1
@@ -14,21 +14,21 @@ train() { # CODE ARGUMENT...
     "$MEOPT" train "$@" >out 2>log || got=$?
     [ "$got" = "$want" ] || { tail -n 5 log; fail "train $*: exit $got, expected $want"; }
 }
-set -- configs/quickstart_dinov2.yaml train.global_batch=64 train.micro_batch=1 train.checkpoint_steps=2 train.steps=4 --run-dir runs
+set -- configs/quickstart_dinov2.yaml train.global_batch=64 train.micro_batch=1 train.checkpoint_steps=5 train.steps=10 --run-dir runs
 (
     ulimit -S -n 90
-    train 10 "$@" --workers $ranks --name many dist.shard=optimizer --stop-after 2
+    train 10 "$@" --workers $ranks --name many dist.shard=optimizer --stop-after 5
 )
 train 0 --resume runs/many --workers $ranks
 train 0 "$@" --name one
-cmp runs/many/ckpt/step-00000004/model.safetensors runs/one/ckpt/step-00000004/model.safetensors || fail "other weights than one rank"
-[ "$(find runs/many/ckpt/step-00000004 -name 'optimizer.*-of-*' | wc -l)" = $ranks ] || fail "parts of the states"
+cmp runs/many/ckpt/step-00000010/model.safetensors runs/one/ckpt/step-00000010/model.safetensors || fail "other weights than one rank"
+[ "$(find runs/many/ckpt/step-00000010 -name 'optimizer.*-of-*' | wc -l)" = $ranks ] || fail "parts of the states"
 "$MEOPT" runs --run-dir runs | grep '^many ' >row
-grep -q '4/4 *0\.' row || fail "runs shows no loss: $(cat row)"
+grep -q '10/10 *0\.' row || fail "runs shows no loss: $(cat row)"
 "$MEOPT" compare --csv runs/many runs/one >table 2>log || fail "compare: $(cat log)"
 grep -q "^facts,ranks,$ranks,1" table || fail "compare has no ranks: $(cat table)"
 terminal 132 43 C.UTF-8 "HOME=$work" "sh -c '\"$MEOPT\" attach \"$work/runs/many\"; echo status \$?; sleep 60'"
-await '4/4'
+await '10/10'
 await 'rank 0\|  *0 '
 keys q
 await 'status 0'

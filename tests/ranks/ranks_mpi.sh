@@ -57,6 +57,8 @@ messages 2 around
 messages 3 around
 messages 3 pass_on
 messages 4 groups
+messages 2 little
+messages 8 little
 for difference in size tag both neither number group order; do messages 2 $difference; done
 # Ranks on different instruction sets train, and rank 0 says so.
 grep -q '^flags.* fma .* avx2 ' /proc/cpuinfo || exit 0
