@@ -220,6 +220,11 @@ struct meopt_options {
      * chunks of 32768 elements take turns: each is updated in one step of 16, with the decay of 16. Weights
      * and states do not depend on it. 0 (default): none. apsgd without momentum: MEOPT_BAD_ARGUMENT. */
     double average_decay;
+    /* Numbers of sets, one for each tensor of the table, whose accumulators share memory: that of the largest
+     * set. They hold gradients of one set at a time, and meopt_accumulate of another one returns
+     * MEOPT_BAD_ORDER, until each tensor of the set has stepped or meopt_accumulators_clear was called. Only
+     * meopt_create reads the array; meopt_add_tensors is refused. NULL (default): each tensor has its own. */
+    const int *accumulator_sets;
 };
 
 /* HOST: the states of a card, in pinned host memory. On the CPU they are there anyway: refused. */
@@ -487,6 +492,8 @@ int meopt_accumulate(struct meopt *opt, size_t tensor, const void *gradient, enu
  * before it adds any gradient. */
 int meopt_accumulate_tensors(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
                              size_t count, double scale, struct meopt_error *err);
+/* Clears all accumulators without a step. The next gradients are rounded as if none had been added. */
+int meopt_accumulators_clear(struct meopt *opt, struct meopt_error *err);
 
 /* ---- State ------------------------------------------------------------------------------------------- */
 

@@ -1,4 +1,5 @@
-/* Adds gradients to accumulators, which are stored like first moments; their rule is RULE_ACCUMULATE. */
+/* Adds gradients to accumulators, which are stored like first moments; their rule is RULE_ACCUMULATE. Sets of
+ * tensors may share the memory of their accumulators. */
 #include "core/optim/norm.h"
 
 #include <math.h>
@@ -29,11 +30,26 @@ static int task_prepare(const struct meopt *opt, const struct tensor *t, struct 
     return MEOPT_OK;
 }
 
+/* Refuses tensors of two sets that share memory, and those of a set while another one is accumulated. */
+static int sets_check(const struct meopt *opt, const size_t *tensors, size_t count, struct meopt_error *err)
+{
+    if (!opt->accumulators) return MEOPT_OK;
+    const struct tensor *first = &opt->tensors[tensors[0]], *other = NULL;
+    for (size_t i = 1; i < count; i++)
+        if (opt->tensors[tensors[i]].set != first->set) other = &opt->tensors[tensors[i]];
+    for (size_t i = 0; i < opt->count; i++)
+        if (opt->tensors[i].accumulated && opt->tensors[i].set != first->set) other = &opt->tensors[i];
+    if (!other) return MEOPT_OK;
+    return optim_fail(err, MEOPT_BAD_ORDER,
+                      "tensors %.100s and %.100s share the memory of their accumulators: step one first",
+                      first->name, other->name);
+}
+
 static int accumulate(struct meopt *opt, const size_t *tensors, const struct meopt_gradient *gradients,
                       size_t count, double scale, struct optim_task *tasks, struct meopt_error *err)
 {
     bool wait = !opt->device->optim->asynchronous;
-    int status = MEOPT_OK;
+    int status = sets_check(opt, tensors, count, err);
     for (size_t i = 0; i < count && !status; i++) {
         for (size_t k = 0; k < i && !status; k++)
             if (tensors[k] == tensors[i])
@@ -77,6 +93,50 @@ int meopt_accumulate_tensors(struct meopt *opt, const size_t *tensors, const str
                        : optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tasks", count);
     if (count > 1) free(tasks);
     return status;
+}
+
+void accumulator_clear(const struct meopt *opt, struct tensor *t)
+{
+    t->accumulated = 0;
+    opt->device->optim->clear(opt->device, t->accumulator, t->layout.accumulator_bytes, chunks_of(t),
+                              opt->options.threads);
+}
+
+int meopt_accumulators_clear(struct meopt *opt, struct meopt_error *err)
+{
+    if (!opt) return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer given");
+    OPTIM_ENTER(opt);
+    for (size_t i = 0; i < opt->count; i++)
+        if (opt->tensors[i].accumulated) accumulator_clear(opt, &opt->tensors[i]);
+    return optim_device_status(opt, err);
+}
+
+int accumulators_share(struct meopt *opt, struct meopt_error *err)
+{
+    size_t *at = calloc(opt->count + 1, sizeof *at);
+    if (!at) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tensors", opt->count);
+    for (size_t i = 0; i < opt->count; i++) {
+        struct tensor *t = &opt->tensors[i];
+        t->set = opt->options.accumulator_sets[i];
+        for (size_t k = 0; k < i; k++)
+            if (opt->tensors[k].set == t->set) at[i] += opt->tensors[k].layout.accumulator_bytes;
+        if (at[i] + t->layout.accumulator_bytes > opt->accumulator_bytes)
+            opt->accumulator_bytes = at[i] + t->layout.accumulator_bytes;
+    }
+    char *p = NULL;
+    if (opt->accumulator_bytes)
+        p = memory_allocate(&opt->options, MEOPT_MEMORY_ACCUMULATOR, opt->accumulator_bytes, "accumulators");
+    opt->accumulators = p;
+    for (size_t i = 0; i < opt->count && p; i++) {
+        opt->tensors[i].accumulator = p + at[i];
+        if (!opt->options.dry) accumulator_clear(opt, &opt->tensors[i]);
+    }
+    free(at);
+    opt->options.accumulator_sets = NULL;
+    if (!p && opt->accumulator_bytes)
+        return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu bytes of accumulators",
+                          opt->accumulator_bytes);
+    return MEOPT_OK;
 }
 
 int meopt_accumulate(struct meopt *opt, size_t tensor, const void *gradient, enum meopt_dtype dtype,

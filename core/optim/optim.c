@@ -93,7 +93,7 @@ static int tensor_create(struct meopt *opt, struct tensor *t, const struct meopt
     if (!status && !t->offloaded)
         status = tensor_get(opt, t, MEOPT_MEMORY_MOMENTS, l->state_bytes, &state, err);
     t->state = state;
-    if (!status)
+    if (!status && !opt->options.accumulator_sets)
         status = tensor_get(opt, t, MEOPT_MEMORY_ACCUMULATOR, l->accumulator_bytes, &t->accumulator, err);
     if (status) return status;
     if (t->own_weights) clear_block(opt, t, t->weights, l->weight_bytes);
@@ -148,7 +148,8 @@ static int refuse_overlap(const struct meopt *opt, struct meopt_error *err)
 static void tensor_destroy(const struct meopt *opt, struct tensor *t)
 {
     const struct layout *l = &t->layout;
-    memory_release(&opt->options, MEOPT_MEMORY_ACCUMULATOR, t->accumulator, l->accumulator_bytes);
+    if (!opt->accumulators)
+        memory_release(&opt->options, MEOPT_MEMORY_ACCUMULATOR, t->accumulator, l->accumulator_bytes);
     memory_release(&opt->options, MEOPT_MEMORY_MOMENTS, t->state, l->state_bytes);
     memory_release(&opt->options, MEOPT_MEMORY_CORRECTION, t->correction, l->residual_bytes);
     if (t->own_copy) memory_release(&opt->options, MEOPT_MEMORY_COPY, t->copy, l->copy_bytes);
@@ -209,6 +210,7 @@ static int tensors_append(struct meopt *opt, const struct meopt_tensor *tensors,
     for (size_t i = old; !status && i < opt->count; i++)
         if (meopt_find(opt, all[i].name) != (int64_t)i)
             status = optim_fail(err, MEOPT_BAD_ARGUMENT, "two tensors are called %.100s", all[i].name);
+    if (!status && opt->options.accumulator_sets) status = accumulators_share(opt, err);
     if (!status && !opt->options.dry) status = refuse_overlap(opt, err);
     if (!status) status = results_grow(opt, before, err);
     while (status && opt->count > old) tensor_destroy(opt, &all[--opt->count]);
@@ -222,6 +224,11 @@ int meopt_add_tensors(struct meopt *opt, const struct meopt_tensor *tensors, siz
         return optim_fail(err, MEOPT_BAD_ARGUMENT, "no optimizer, or no table of tensors");
     OPTIM_ENTER(opt);
     int status = optim_between_steps(opt, err);
+    if (!status && opt->accumulators)
+        status = optim_fail(err, MEOPT_BAD_ARGUMENT,
+                            "%zu tensors cannot be added with options.accumulator_sets, which is of the "
+                            "tensors of meopt_create",
+                            count);
     if (!status && opt->options.offload)
         status =
             optim_fail(err, MEOPT_BAD_ARGUMENT,
@@ -270,6 +277,7 @@ void meopt_destroy(struct meopt *opt)
     OPTIM_ENTER(opt);
     offload_destroy(opt);
     for (size_t i = opt->count; i-- > 0;) tensor_destroy(opt, &opt->tensors[i]);
+    memory_release(&opt->options, MEOPT_MEMORY_ACCUMULATOR, opt->accumulators, opt->accumulator_bytes);
     opt->device->optim->destroy(opt->device, opt->work);
     free(opt->tensors);
     free(opt->partials);
@@ -283,6 +291,10 @@ int meopt_held_sized(size_t size, const struct meopt *opt, struct meopt_bytes *b
     if (!opt || !bytes) return MEOPT_BAD_ARGUMENT;
     for (size_t i = 0; i < opt->count; i++)
         layout_add(&held, &opt->tensors[i].layout, !opt->tensors[i].own_weights, !opt->tensors[i].own_copy);
+    if (opt->accumulators) {
+        held.total -= held.accumulators - opt->accumulator_bytes;
+        held.accumulators = opt->accumulator_bytes;
+    }
     struct_copy_out(bytes, size, &held, sizeof held);
     return MEOPT_OK;
 }

@@ -39,6 +39,7 @@ struct tensor {
     bool averaged;       /* the average has values */
     int64_t last_step;   /* number of the last step; the next number must be higher; 0: any is accepted */
     int64_t accumulated; /* gradients added since the accumulator was last cleared */
+    int set;             /* of tensors whose accumulators exist at the same time */
     bool stepped;        /* in the current step */
     struct optim_partial found;
     size_t first_partial; /* its chunks in meopt.partials */
@@ -61,6 +62,8 @@ struct meopt {
     bool refused;              /* it found a gradient that is not finite */
     bool deferred;             /* the card has results that were not fetched */
     int64_t step, wide_groups; /* of the last step that ended */
+    void *accumulators;        /* shared by sets of tensors (options.accumulator_sets), else NULL */
+    size_t accumulator_bytes;  /* its size */
     double lr;
     int m_range8, m_range4;
     struct offload *offload;            /* NULL: no state is offloaded */
@@ -121,6 +124,11 @@ void layout_plan(struct layout *layout, const struct meopt_options *options,
 void layout_state(struct layout *layout);
 void layout_add(struct meopt_bytes *bytes, const struct layout *layout, bool callers_weights,
                 bool callers_copy);
+
+/* Allocates the accumulators that sets of tensors share. Afterwards the handle does not use the array. */
+int accumulators_share(struct meopt *opt, struct meopt_error *err);
+/* Clears a tensor's accumulator. */
+void accumulator_clear(const struct meopt *opt, struct tensor *tensor);
 
 void *memory_allocate(const struct meopt_options *options, int kind, size_t bytes, const char *tensor);
 void memory_release(const struct meopt_options *options, int kind, void *p, size_t bytes);

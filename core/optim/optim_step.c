@@ -169,11 +169,7 @@ static int task_finish(const struct meopt *opt, struct tensor *t, bool accumulat
     t->averaged = t->layout.average;
     t->updates++;
     t->last_step = opt->step - (t->found.bad_groups > 0); /* a step with bad groups may be repeated */
-    if (accumulated) {
-        t->accumulated = 0;
-        opt->device->optim->clear(opt->device, t->accumulator, t->layout.accumulator_bytes, chunks_of(t),
-                                  opt->options.threads);
-    }
+    if (accumulated) accumulator_clear(opt, t);
     return t->found.bad_groups ? not_finite(err, t) : MEOPT_OK;
 }
 

@@ -311,6 +311,70 @@ static void accumulated_gradients_make_the_step_of_their_sum(void **state)
     }
 }
 
+/* One set after the other: added, measured, discarded, added again, stepped. */
+static void sets_share_accumulators_and_change_no_bit(void **state)
+{
+    (void)state;
+    for (int format = 0; format < MEOPT_STATE_FORMAT_COUNT; format++) {
+        struct meopt_options o;
+        struct meopt_error err;
+        struct meopt *apart, *shared;
+        struct meopt_bytes all, held;
+        const size_t order[COUNT] = {1, 0};
+        const int sets[COUNT] = {7, 3}, one[COUNT] = {0};
+        double norm[2];
+        int finite[2];
+        meopt_options_init(&o, sizeof o, MEOPT_APADAMW);
+        o.accumulator = format;
+        assert_int_equal(meopt_create(&apart, &o, table, COUNT, &err), 0);
+        o.accumulator_sets = sets;
+        assert_int_equal(meopt_create(&shared, &o, table, COUNT, &err), 0);
+        meopt_held(apart, &all);
+        meopt_held(shared, &held);
+        assert_true(held.accumulators < all.accumulators);
+        assert_int_equal(all.total - held.total, all.accumulators - held.accumulators);
+        for (int step = 1; step <= 2; step++) {
+            const struct meopt_gradient none[COUNT] = {{NULL, MEOPT_F32}};
+            for (int i = 0; i < COUNT; i++)
+                for (uint32_t micro = 0; micro < 3; micro++) {
+                    fill(gradient, A, micro + 10 * (uint32_t)i, 1);
+                    assert_int_equal(meopt_accumulate(apart, (size_t)i, gradient, MEOPT_F32, 1, &err), 0);
+                }
+            assert_int_equal(meopt_gradient_norm(apart, NULL, norm, finite, &err), 0);
+            meopt_step_begin(apart, step, 1e-2, 0, &err);
+            for (size_t i = 0; i < COUNT; i++) meopt_step_tensor(apart, i, NULL, MEOPT_F32, 0.5, &err);
+            assert_int_equal(meopt_step_end(apart, NULL, &err), 0);
+            for (int pass = 0; pass < 2; pass++) {
+                for (int k = 0; k < COUNT; k++) {
+                    size_t i = order[k];
+                    for (uint32_t micro = 0; micro < 3; micro++) {
+                        fill(gradient, A, micro + 10 * (uint32_t)i, 1);
+                        assert_int_equal(meopt_accumulate(shared, i, gradient, MEOPT_F32, 1, &err), 0);
+                    }
+                    assert_int_equal(meopt_accumulate(shared, order[1 - k], gradient, MEOPT_F32, 1, &err),
+                                     MEOPT_BAD_ORDER);
+                    if (pass) {
+                        assert_int_equal(meopt_step_tensor(shared, i, NULL, MEOPT_F32, 0.5, &err), 0);
+                        continue;
+                    }
+                    assert_int_equal(meopt_norms_begin(shared, none, &err), 0);
+                    assert_int_equal(meopt_accumulators_clear(shared, &err), 0);
+                }
+                if (pass) break;
+                assert_int_equal(meopt_norms_end(shared, 1, one, &norm[1], &finite[1], &err), 0);
+                assert_true(norm[0] == norm[1] && finite[0] && finite[1]);
+                meopt_step_begin(shared, step, 1e-2, 0, &err);
+            }
+            assert_int_equal(meopt_step_end(shared, NULL, &err), 0);
+        }
+        assert_true(distance(apart, shared) == 0);
+        assert_int_equal(meopt_add_tensors(shared, table, 1, &err), MEOPT_BAD_ARGUMENT);
+        meopt_destroy(apart);
+        meopt_destroy(shared);
+    }
+    assert_int_equal(meopt_accumulators_clear(NULL, NULL), MEOPT_BAD_ARGUMENT);
+}
+
 /* Records of versions that widened formats during a run: a wider format than the options', and measurements
  * after the scales. The values count. */
 static void records_in_widened_formats_are_read(void **state)
@@ -460,6 +524,7 @@ int main(void)
         cmocka_unit_test(momentum_of_the_largest_gradients_is_saved_and_loaded),
         cmocka_unit_test(damaged_state_is_refused_and_changes_nothing),
         cmocka_unit_test(accumulated_gradients_make_the_step_of_their_sum),
+        cmocka_unit_test(sets_share_accumulators_and_change_no_bit),
         cmocka_unit_test(records_in_widened_formats_are_read),
         cmocka_unit_test(shards_make_the_bits_of_the_whole),
         cmocka_unit_test(tensors_may_be_stepped_from_several_threads),
