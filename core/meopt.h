@@ -222,8 +222,9 @@ struct meopt_options {
     double average_decay;
     /* Numbers of sets, one for each tensor of the table, whose accumulators share memory: that of the largest
      * set. They hold gradients of one set at a time, and meopt_accumulate of another one returns
-     * MEOPT_BAD_ORDER, until each tensor of the set has stepped or meopt_accumulators_clear was called. Only
-     * meopt_create reads the array; meopt_add_tensors is refused. NULL (default): each tensor has its own. */
+     * MEOPT_BAD_ORDER, until each tensor of the set has stepped or meopt_accumulators_clear was called.
+     * meopt_norms_begin waits for a card, and its results stay also after a step. Only meopt_create reads the
+     * array; meopt_add_tensors is refused. NULL (default): each tensor has its own. */
     const int *accumulator_sets;
 };
 

@@ -337,6 +337,31 @@ static const char activations_text[] =
     "unused.\n"
     "With released gradients, that part holds these activations, and the last block is recomputed, too.\n";
 
+static const char rounds_text[] =
+    ".Sh MICRO-BATCHES\n"
+    "With\n.Cm train.micro_batch\na step has several forward passes, whose gradients are added up.\n"
+    ".Cm train.rounds\nis the order in which micro-batches and blocks follow each other.\nIt changes no "
+    "bit.\n"
+    ".Pp\n"
+    ".Cm depth\nruns each micro-batch through all blocks and back.\n"
+    "It keeps the sums of all gradients until the end of the step, and loads streamed weights "
+    "for each micro-batch.\n.Pp\n"
+    ".Cm breadth\nruns all micro-batches of a rank through one block before the next block.\n"
+    "It keeps the sums of one block, which then steps, and loads streamed weights once per pass.\n"
+    "It keeps the inputs of all blocks for all micro-batches, and recomputes the other activations as\n"
+    ".Ic train.recompute No block\ndoes.\n"
+    "Exact clipping, the default where gradients are accumulated, takes a second backward pass.\n"
+    "A gradient that is not finite is found after other blocks have stepped, unless they are clipped "
+    "exactly; "
+    "the run ends as with released gradients.\n"
+    "Of a tied token table, the gradients of all micro-batches are kept.\n"
+    "It is refused with\n.Ic optim.gradients No keep ,\n.Ic train.save_activations No 8bit ,\n"
+    "one micro-batch, several ranks and\n.Cm train.global_batch .\n.Pp\n"
+    ".Cm auto\nis breadth where it costs nothing: weights are streamed, blocks are recomputed, "
+    "clipping is not exact, and the inputs take less memory than the sums that are saved; else depth.\n"
+    "Only\n.Cm train.memory\nand\n.Ic meopt plan --fit\nchoose breadth at a cost.\n"
+    "A run may be resumed with other rounds.\n";
+
 static int man_run(const struct arguments *args, struct error *err)
 {
     (void)args;
@@ -378,6 +403,7 @@ static int man_run(const struct arguments *args, struct error *err)
     fputs(evaluation_text, stdout);
     fputs(tokens_text, stdout);
     fputs(activations_text, stdout);
+    fputs(rounds_text, stdout);
     fputs(".Sh EXAMPLES\nThe shipped configurations are commented:\n.Dl meopt config new eva_clip\n.Sh SEE "
           "ALSO\n"
           ".Xr meopt-config 1 ,\n.Xr meopt-plan 1 ,\n.Xr meopt-train 1 ,\n.Xr meopt-optimizers 7 ,\n.Xr "

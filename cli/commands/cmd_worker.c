@@ -174,6 +174,10 @@ static void on_begin(void *context, const struct trainer *t, const struct device
         log_row(teacher ? "student begins" : "model begins", "with the weights of %s at step %lld", from_run,
                 (long long)from_step);
     char clipping[320];
+    if (t->micro < t->batch) {
+        trainer_rounds(t->breadth, t->twice, (t->batch + t->micro - 1) / t->micro, clipping, sizeof clipping);
+        log_row("rounds", "%s", clipping);
+    }
     trainer_clipping(t->config, clipping, sizeof clipping);
     log_row("clipping", "%s", clipping);
     if (t->ranks.size > 1)

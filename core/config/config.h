@@ -156,6 +156,7 @@ struct config {
         int64_t seed;
         enum train_precision precision; /* replaces auto in the dtype of a tower */
         enum train_recompute recompute;
+        enum train_rounds rounds;
         enum train_save_activations save_activations;
         bool cache_teacher;
         int64_t checkpoint_steps;  /* 0: by time only */

@@ -277,6 +277,11 @@ const struct config_key config_keys[] = {
            "type of activations and GEMM, if a tower's dtype is auto", train.precision),
     CHOICE("train.recompute", train_recompute, "none", "train plan bench",
            "save all activations, or those of one block and recompute the others", train.recompute),
+    CHOICE(
+        "train.rounds", train_rounds, "auto", "train plan",
+        "order of the micro-batches of a step. depth: all blocks for one, then for the next; breadth: one "
+        "block for all of them, then the next block, which recomputes activations; auto: see MICRO-BATCHES",
+        train.rounds),
     CHOICE("train.save_activations", train_save_activations, "minimal", "train plan bench",
            "activations that blocks save for backward: those that are expensive to recompute, or, with 8bit, "
            "the larger part of them in 8 bits; not with train.recompute block",

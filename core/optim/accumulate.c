@@ -113,8 +113,13 @@ int meopt_accumulators_clear(struct meopt *opt, struct meopt_error *err)
 
 int accumulators_share(struct meopt *opt, struct meopt_error *err)
 {
-    size_t *at = calloc(opt->count + 1, sizeof *at);
-    if (!at) return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tensors", opt->count);
+    size_t *at = calloc(opt->count + 1, sizeof *at), chunks = 0;
+    for (size_t i = 0; i < opt->count; i++) chunks += (size_t)chunks_of(&opt->tensors[i]);
+    opt->measured = calloc(chunks + 1, sizeof *opt->measured);
+    if (!at || !opt->measured) {
+        free(at);
+        return optim_fail(err, MEOPT_NO_MEMORY, "no memory for %zu tensors", opt->count);
+    }
     for (size_t i = 0; i < opt->count; i++) {
         struct tensor *t = &opt->tensors[i];
         t->set = opt->options.accumulator_sets[i];

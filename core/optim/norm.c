@@ -196,7 +196,14 @@ int meopt_norms_begin(struct meopt *opt, const struct meopt_gradient *gradients,
     OPTIM_ENTER(opt);
     struct optim_task *tasks = tasks_new(opt, err);
     if (!tasks) return MEOPT_NO_MEMORY;
-    int status = squares_sweep(opt, gradients, tasks, !opt->device->optim->asynchronous, NULL, err);
+    bool wait = opt->measured || !opt->device->optim->asynchronous;
+    int status = squares_sweep(opt, gradients, tasks, wait, NULL, err);
+    for (size_t i = 0; i < opt->count && opt->measured && !status; i++) {
+        const struct tensor *t = &opt->tensors[i];
+        if (tasks[i].gradient)
+            memcpy(opt->measured + t->first_partial, opt->partials + t->first_partial,
+                   (size_t)chunks_of(t) * sizeof *opt->measured);
+    }
     free(tasks);
     return status;
 }
@@ -241,8 +248,10 @@ int meopt_norms_end(struct meopt *opt, size_t sets, const int *set_of, double *n
     for (size_t i = 0; i < opt->count; i++)
         if (set_of[i] >= 0 && (size_t)set_of[i] >= sets)
             return optim_fail(err, MEOPT_BAD_ARGUMENT, "tensor %zu is in set %d of %zu", i, set_of[i], sets);
-    int status = opt->count ? optim_results(opt, err) : MEOPT_OK;
-    return status ? status : sets_sums(opt, sets, set_of, norms, finite, err);
+    struct meopt found = *opt;
+    if (opt->measured) found.partials = opt->measured;
+    int status = opt->count && !opt->measured ? optim_results(opt, err) : MEOPT_OK;
+    return status ? status : sets_sums(&found, sets, set_of, norms, finite, err);
 }
 
 int meopt_gradient_found(struct meopt *opt, const struct meopt_gradient *gradients,

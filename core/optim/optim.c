@@ -281,6 +281,7 @@ void meopt_destroy(struct meopt *opt)
     opt->device->optim->destroy(opt->device, opt->work);
     free(opt->tensors);
     free(opt->partials);
+    free(opt->measured);
     free(opt->sums);
     free(opt);
 }

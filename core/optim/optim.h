@@ -57,13 +57,14 @@ struct meopt {
     struct optim_partial *partials; /* one per chunk */
     double *sums; /* of meopt_step_end: allocated early, since it must not fail after weights changed */
     bool stepping;
-    int check;                 /* of meopt_step_begin; 2 becomes 0 after the first tensor */
-    bool clipped;              /* meopt_step_clipped was called in this step */
-    bool refused;              /* it found a gradient that is not finite */
-    bool deferred;             /* the card has results that were not fetched */
-    int64_t step, wide_groups; /* of the last step that ended */
-    void *accumulators;        /* shared by sets of tensors (options.accumulator_sets), else NULL */
-    size_t accumulator_bytes;  /* its size */
+    int check;                      /* of meopt_step_begin; 2 becomes 0 after the first tensor */
+    bool clipped;                   /* meopt_step_clipped was called in this step */
+    bool refused;                   /* it found a gradient that is not finite */
+    bool deferred;                  /* the card has results that were not fetched */
+    int64_t step, wide_groups;      /* of the last step that ended */
+    void *accumulators;             /* shared by sets of tensors (options.accumulator_sets), else NULL */
+    size_t accumulator_bytes;       /* its size */
+    struct optim_partial *measured; /* with accumulators: results of meopt_norms_begin, one per chunk */
     double lr;
     int m_range8, m_range4;
     struct offload *offload;            /* NULL: no state is offloaded */

@@ -97,8 +97,28 @@ static void keep_larger(struct rows *rows, const struct rows *now)
     }
 }
 
+/* Returns the group with the most accumulators, which others share with it; -1: none are shared. */
+static int accumulated_group(const struct trainer *t)
+{
+    size_t most = 0;
+    int largest = -1;
+    for (int group = 0; group < t->student->group_count && t->breadth; group++) {
+        size_t bytes = 0;
+        for (int i = 0; i < t->tensor_count; i++) {
+            struct meopt_tensor_info info;
+            if (t->student->parameters[t->parameter_of[i]].group == group &&
+                !meopt_info(t->opt, (size_t)i, &info))
+                bytes += info.bytes.accumulators;
+        }
+        if (bytes > most) largest = group;
+        if (bytes > most) most = bytes;
+    }
+    return largest;
+}
+
 static void add_states(struct rows *rows, const struct trainer *t)
 {
+    int accumulated = accumulated_group(t);
     for (int i = 0; i < t->tensor_count; i++) {
         struct meopt_tensor_info info;
         char name[EXPLAIN_NAME + 32];
@@ -112,7 +132,8 @@ static void add_states(struct rows *rows, const struct trainer *t)
         snprintf(name, sizeof name, "moments of %s", info.name);
         if (here) add_row(rows, MEMORY_OPTIMIZER, name, info.bytes.moments);
         snprintf(name, sizeof name, "accumulator of %s", info.name);
-        add_row(rows, MEMORY_GRADIENTS, name, info.bytes.accumulators);
+        if (accumulated < 0 || t->student->parameters[t->parameter_of[i]].group == accumulated)
+            add_row(rows, MEMORY_GRADIENTS, name, info.bytes.accumulators);
     }
 }
 

@@ -39,6 +39,7 @@ struct memory_setting {
         AXIS_SHARD,
         AXIS_MICRO,
         AXIS_LOGITS,
+        AXIS_ROUNDS,
         MEMORY_AXES
     } axis;             /* settings of one axis exclude each other */
     const char *keys;   /* all keys of the axis */

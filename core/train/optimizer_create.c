@@ -155,6 +155,8 @@ int create_optimizer(struct trainer *t, struct error *err)
     options.context = t;
     set_reduce_callbacks(t, &options);
     struct meopt_tensor *table = xcalloc((size_t)t->student->parameter_count, sizeof *table);
+    int *groups = xcalloc((size_t)t->student->parameter_count, sizeof *groups);
+    if (t->breadth) options.accumulator_sets = groups;
     t->tensor_of = xcalloc((size_t)t->student->parameter_count, sizeof *t->tensor_of);
     t->parameter_of = xcalloc((size_t)t->student->parameter_count, sizeof *t->parameter_of);
     t->tensors = xcalloc((size_t)t->student->parameter_count, sizeof *t->tensors);
@@ -169,6 +171,7 @@ int create_optimizer(struct trainer *t, struct error *err)
         if (!code && wide < 2 && p->weight_type != DTYPE_F32 && !p->master && !p->small)
             code = error_set(err, EXIT_CONFIG, "choose widths above 1",
                              "%s of the student has a single row or column", p->name);
+        groups[t->tensor_count] = p->group;
         t->parameter_of[t->tensor_count] = i;
         t->tensor_of[i] = t->tensor_count++;
     }
@@ -180,6 +183,7 @@ int create_optimizer(struct trainer *t, struct error *err)
         code = t->device->memory_error.code;
         if (err) *err = t->device->memory_error;
     }
+    free(groups);
     free(table);
     return code;
 }

@@ -56,8 +56,8 @@ static double coding_flops(const struct trainer *t)
  * which also writes it. */
 static void count_streamed(struct plan *p, const struct trainer *t)
 {
-    int64_t forwards = (t->batch + t->micro - 1) / t->micro, passes = t->twice ? 3 : 2;
-    bool apart = t->micro < t->batch; /* the update follows the passes */
+    int64_t forwards = t->breadth ? 1 : step_micro_batches(t), passes = t->twice ? 3 : 2;
+    bool apart = forwards > 1; /* the update follows the passes */
     p->streamed_teacher_bytes = forwards * (int64_t)weight_stream_bytes(t->teacher_stream);
     p->streamed_student_bytes =
         (forwards * passes + 1 + apart) * (int64_t)weight_stream_bytes(t->student_stream);
@@ -99,6 +99,8 @@ static void count(struct plan *p, const struct trainer *t)
     count_streamed(p, t);
     p->batch = t->batch;
     p->micro = t->micro;
+    p->breadth = t->breadth;
+    p->twice = t->twice;
     p->first_epoch_step_flops = (double)t->batch * (t->student_flops + plan_teacher_flops(p));
     p->step_flops = c->train.cache_teacher ? (double)t->batch * t->student_flops : p->first_epoch_step_flops;
     p->coding_flops = coding_flops(t);
@@ -300,6 +302,7 @@ static int peak_of(const struct config *config, const struct comm_options *ranks
     config_copy(&copy, config);
     copy.train.batch_size = batch;
     copy.train.micro_batch = 0;
+    copy.train.rounds = TRAIN_ROUNDS_AUTO;
     if (copy.train.global_batch > 0 && copy.train.global_batch < all) copy.train.global_batch = all;
     int code = plan_make_distributed(&plan, &copy, ranks, err);
     *peak = plan.use.peak_total_bytes;

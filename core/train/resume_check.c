@@ -28,6 +28,7 @@ static const struct {
     {"optim.min_lr", "the learning rate differs from here on"},
     {"train.micro_batch", "the batch is the same, but summed in a different order"},
     {"train.recompute", NULL},
+    {"train.rounds", NULL},
     {"train.save_activations", "gradients are computed from activations in a different format from here on"},
     {"train.cache_teacher", NULL},
     {"data.max_bad", NULL},

@@ -37,10 +37,19 @@ struct release {
 /* Doubles per group in t->sums. */
 enum { SQUARES = sizeof(struct meopt_grad_stats) / sizeof(double) };
 
-static int64_t micro_batches(const struct trainer *t) { return (t->batch + t->micro - 1) / t->micro; }
+int64_t step_micro_batches(const struct trainer *t) { return (t->batch + t->micro - 1) / t->micro; }
+
+int64_t step_micro_images(const struct trainer *t, int64_t index)
+{
+    int64_t left = t->batch - index * t->micro;
+    return left <= 0 ? 0 : left < t->micro ? left : t->micro;
+}
 
 /* Returns the doubles of all micro-batches in t->sums. */
-static int64_t loss_sums(const struct trainer *t) { return objective_sums(t->objective) * micro_batches(t); }
+static int64_t loss_sums(const struct trainer *t)
+{
+    return objective_sums(t->objective) * step_micro_batches(t);
+}
 
 size_t step_sums_bytes(const struct trainer *t)
 {
@@ -128,7 +137,7 @@ static double group_share(const struct release *r, int group)
 static int add_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err)
 {
     int code = 0;
-    for (int64_t i = 0; i < micro_batches(t) && !code; i++)
+    for (int64_t i = 0; i < step_micro_batches(t) && !code; i++)
         code = step_add_sums(t, step, t->host_sums + objective_sums(t->objective) * i, result, err);
     return code;
 }
@@ -160,7 +169,7 @@ static void sum_losses(void *context, const void *gathered, void *out)
 
 int step_sum_losses(struct trainer *t, int64_t step, struct step_result *result, struct error *err)
 {
-    int64_t own = micro_batches(t), rounds = t->dp ? dp_round_count(t) : own,
+    int64_t own = step_micro_batches(t), rounds = t->dp ? dp_round_count(t) : own,
             count = objective_sums(t->objective);
     struct loss_sum sum = {t, step, rounds, *result};
     struct loss_total total = {0};
@@ -191,6 +200,18 @@ static int read_loss(struct release *r, struct error *err)
     return result ? step_sum_losses(r->t, r->step, result, err) : 0;
 }
 
+size_t step_group_gradients(struct trainer *t, int group, bool accumulated)
+{
+    size_t count = 0;
+    for (int i = 0; i < t->student->parameter_count; i++) {
+        const struct parameter *p = &t->student->parameters[i];
+        if (!p->trained || p->group != group) continue;
+        t->tensors[count] = (size_t)t->tensor_of[i];
+        t->gradients[count++] = accumulated ? (struct meopt_gradient){NULL, MEOPT_BF16} : gradient_of(p);
+    }
+    return count;
+}
+
 /* Called when a group's gradients are complete: measures, accumulates, or applies them. */
 static int on_group(void *context, int group, struct error *err)
 {
@@ -201,14 +222,8 @@ static int on_group(void *context, int group, struct error *err)
     if (code) return code;
     if (r->measure || r->by_group) measure(t, group);
     if (r->measure) return 0;
-    size_t count = 0;
+    size_t count = step_group_gradients(t, group, false);
     int status;
-    for (int i = 0; i < t->student->parameter_count; i++) {
-        const struct parameter *p = &t->student->parameters[i];
-        if (!p->trained || p->group != group) continue;
-        t->tensors[count] = (size_t)t->tensor_of[i];
-        t->gradients[count++] = gradient_of(p);
-    }
     if (r->accumulate)
         status = meopt_accumulate_tensors(t->opt, t->tensors, t->gradients, count, 1, &library);
     else if (r->by_group) {
@@ -227,6 +242,8 @@ void trainer_clipping(const struct config *config, char *text, size_t size)
     bool release = config->optim.gradients == OPTIM_GRADIENTS_RELEASE;
     const char *mode = "exact: by this step's norm, which costs nothing where gradients are kept";
     if (!config_clips(config)) mode = "none";
+    else if (release && config_accumulates(config) && config->train.rounds == TRAIN_ROUNDS_BREADTH)
+        mode = "exact: by this step's norm, which a backward pass of its own measures";
     else if (release && config_accumulates(config))
         mode = "exact: by this step's norm, which costs nothing where gradients are accumulated";
     else if (release && config->optim.clip_mode == OPTIM_CLIP_MODE_EXACT)
@@ -241,23 +258,28 @@ void trainer_clipping(const struct config *config, char *text, size_t size)
     snprintf(text, size, "%s", mode);
 }
 
+void step_loss(struct trainer *t, int64_t index, const struct batch *batch, const float *target)
+{
+    const struct device_ops *ops = t->device->ops;
+    int count = objective_sums(t->objective);
+    double *sums = t->sums + count * index;
+    size_t outs = (size_t)(batch->count * t->student->out_rows * t->student->out_width);
+    ops->fill(t->device, sums, 0, (size_t)count * sizeof *sums);
+    if (t->dout) ops->fill(t->device, t->dout, 0, outs * sizeof(float));
+    if (t->objective->loss) t->objective->loss(t, batch, target, t->units, sums);
+}
+
 int step_forward(struct trainer *t, int64_t index, int64_t done, int64_t count,
                  const struct batch_source *source, struct error *err)
 {
-    struct device *dev = t->device;
     const float *target;
-    int count_sums = objective_sums(t->objective);
-    double *sums = t->sums + count_sums * index;
-    int64_t outs = count * t->student->out_rows * t->student->out_width;
     int code = step_prepare(t, index, count, source, &target, err);
     if (code) return code;
     struct batch batch = step_batch(t, index, count);
     if ((code = tower_forward_bound(t->student, &batch, err)) != 0) return code;
-    dev->ops->fill(dev, sums, 0, (size_t)count_sums * sizeof *sums);
-    if (t->dout) dev->ops->fill(dev, t->dout, 0, (size_t)outs * sizeof(float));
-    if (t->objective->loss) t->objective->loss(t, &batch, target, t->units, sums);
+    step_loss(t, index, &batch, target);
     step_prefetch(t, index, done + count, source);
-    return device_check(dev, err);
+    return device_check(t->device, err);
 }
 
 int step_add_sums(struct trainer *t, int64_t step, const double *sums, struct step_result *result,
@@ -430,7 +452,9 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
     double waited = stream_waited(t);
     int code = step_count_units(t, source, err);
     t->step = step;
-    if (!code) code = (t->dp ? dp_step : step_alone)(t, step, lr, source, result, err);
+    if (!code)
+        code = (t->dp ? dp_step : t->breadth ? breadth_step : step_alone)(t, step, lr, source, result, err);
+    step_select(t, 0);
     if (t->lost.code) { /* the optimizer only knows that a reduction failed */
         code = t->lost.code;
         if (err) *err = t->lost;

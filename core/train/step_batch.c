@@ -3,6 +3,21 @@
 
 #include <string.h>
 
+void step_select(struct trainer *t, int64_t slot)
+{
+    int64_t by = slot - t->slot, arrays = t->student->owns_loss ? 4 : 3,
+            outs = t->micro * t->student->out_rows * t->student->out_width;
+    if (!by) return;
+    t->more_labels[t->slot] = t->labels_more;
+    t->labels_more = t->more_labels[slot];
+    t->slot = slot;
+    t->input = (char *)t->input + by * (int64_t)trainer_input_bytes(t, t->micro);
+    if (t->labels) t->labels += by * arrays * t->micro * t->labels_each;
+    if (t->keep) t->keep += by * 2 * t->student_shape.depth * t->micro;
+    if (t->target) t->target += by * outs;
+    if (t->dout) t->dout += by * outs;
+}
+
 /* Sets t->input to the micro-batch: swaps in the prefetched buffer, or uploads it. Afterwards next_input
  * may be overwritten once the operations issued so far are done. */
 static void set_input(struct trainer *t, const struct batch *host)
@@ -90,6 +105,18 @@ static void set_keep(struct trainer *t, int64_t index, int64_t count)
     t->device->upload(t->device, t->keep, t->host_keep, (size_t)(2 * depth * count) * sizeof *t->keep);
 }
 
+/* Computes the target of the selected slot; a streamed teacher runs later, group by group. */
+static int teacher_to_target(struct trainer *t, int64_t count, struct error *err)
+{
+    struct tower *teacher = t->teacher;
+    if (teacher->options.slots > 1) return 0;
+    int code = tower_forward_bound(teacher, &(struct batch){.input = t->input, .count = count}, err);
+    if (!code)
+        t->device->ops->copy(t->device, t->target, teacher->out,
+                             (size_t)(count * teacher->out_rows * teacher->out_width) * sizeof(float));
+    return code;
+}
+
 int step_prepare(struct trainer *t, int64_t index, int64_t count, const struct batch_source *source,
                  const float **target, struct error *err)
 {
@@ -102,6 +129,10 @@ int step_prepare(struct trainer *t, int64_t index, int64_t count, const struct b
     if (t->objective->labels) step_set_labels(t, &host);
     if (t->keep && t->step) set_keep(t, index, count);
     if (!t->objective->teacher) return 0;
+    if (t->teacher && t->slots > 1) {
+        *target = t->target;
+        return teacher_to_target(t, count, err);
+    }
     if (t->teacher) {
         *target = t->teacher->out;
         return tower_forward_bound(t->teacher, &(struct batch){.input = t->input, .count = count}, err);

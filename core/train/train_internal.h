@@ -41,6 +41,14 @@ int64_t step_parameters(const struct trainer *t, int group);
  * t->sums + objective_sums * index, so that the host does not wait for each micro-batch. */
 int step_forward(struct trainer *t, int64_t index, int64_t done, int64_t count,
                  const struct batch_source *source, struct error *err);
+/* Computes the loss of a micro-batch, the index-th of this rank's step, from the student's output. */
+void step_loss(struct trainer *t, int64_t index, const struct batch *batch, const float *target);
+/* Sets t->tensors and t->gradients to those of a group and returns their number; `accumulated`: with the sums
+ * of the optimizer as gradients. */
+size_t step_group_gradients(struct trainer *t, int group, bool accumulated);
+/* Returns the micro-batches of this rank's step, and the images of one; 0: it has none in that round. */
+int64_t step_micro_batches(const struct trainer *t);
+int64_t step_micro_images(const struct trainer *t, int64_t index);
 /* Adds the sums of one micro-batch (host memory) to the result of the step. A loss that is not finite is
  * EXIT_DIVERGED. */
 int step_add_sums(struct trainer *t, int64_t step, const double *sums, struct step_result *result,
@@ -60,7 +68,19 @@ size_t step_sums_bytes(const struct trainer *t);
 /* Copies the first `count` doubles of t->sums to t->host_sums and synchronizes with the device. */
 int step_read_sums(struct trainer *t, int64_t count, struct error *err);
 
+/* ---- step_breadth.c ---- */
+
+/* Sets t->breadth and t->slots from train.rounds, and with them t->twice. */
+int breadth_plan(struct trainer *t, struct error *err);
+/* Computes forward and loss of all micro-batches of this rank, group by group. */
+int breadth_forward(struct trainer *t, const struct batch_source *source, struct error *err);
+int breadth_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
+                 struct step_result *result, struct error *err);
+
 /* ---- step_batch.c ---- */
+
+/* Binds the input, labels, keep, target and dout of a slot. */
+void step_select(struct trainer *t, int64_t slot);
 
 /* Sets t->units: of the step's micro-batches of all ranks, before the first forward. */
 int step_count_units(struct trainer *t, const struct batch_source *source, struct error *err);

@@ -68,10 +68,12 @@ static struct tower_options student_options(const struct trainer *t)
                                            : GRADIENTS_KEEP,
         .weight_buffers = c->model_s.place == TOWER_PLACE_STREAMED ? 2 : dp_weight_buffers(t),
         .gradient_buffers = dp_gradient_buffers(t),
-        .recompute = c->train.recompute == TRAIN_RECOMPUTE_BLOCK ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
+        .recompute =
+            c->train.recompute == TRAIN_RECOMPUTE_BLOCK || t->breadth ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
         .saved = c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT && !t->evaluates ? SAVED_8BIT
                                                                                            : SAVED_MINIMAL,
         .backward_twice = t->twice,
+        .slots = t->slots,
         .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
         .head_loaded = t->evaluates,
         .target = head_width(t),
@@ -96,6 +98,7 @@ static struct tower_options teacher_options(const struct trainer *t)
         .weight_type = baseline ? DTYPE_F32 : type,
         .gradients = GRADIENTS_NONE,
         .weight_buffers = c->model_t.place == TOWER_PLACE_STREAMED ? 2 : 0,
+        .slots = c->model_t.place == TOWER_PLACE_STREAMED && !c->train.cache_teacher ? t->slots : 1,
         .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
         .weights_class = MEMORY_TEACHER,
         .activations_class = MEMORY_TEACHER,
@@ -207,15 +210,16 @@ static int create_labels(struct trainer *t, struct error *err)
 {
     bool tokens = t->student->owns_loss;
     t->labels_each = tokens ? t->student->tokens : 1;
-    size_t count = (size_t)(t->micro * t->labels_each);
+    size_t count = (size_t)(t->micro * t->labels_each), arrays = (size_t)t->slots * (tokens ? 4 : 3);
     if (tokens) t->host_order = xcalloc(2 * count, sizeof *t->host_order);
-    t->labels = allocate(t, MEMORY_DATA, (tokens ? 4 : 3) * count * sizeof *t->labels, "labels", err);
+    t->labels = allocate(t, MEMORY_DATA, arrays * count * sizeof *t->labels, "labels", err);
     return t->labels ? 0 : err->code;
 }
 
 static int create_buffers(struct trainer *t, struct error *err)
 {
-    size_t outs = (size_t)(t->micro * t->student->out_rows * t->student->out_width) * sizeof(float);
+    size_t slots = (size_t)t->slots,
+           outs = slots * (size_t)(t->micro * t->student->out_rows * t->student->out_width) * sizeof(float);
     size_t scratch = t->student->scratch_bytes, input;
     const struct device_streams *streams = t->device->streams;
     if (t->teacher && t->teacher->scratch_bytes > scratch) scratch = t->teacher->scratch_bytes;
@@ -225,13 +229,14 @@ static int create_buffers(struct trainer *t, struct error *err)
         t->student_at = (size_t)data_student_at(&images) * sizeof(float);
         t->chunk_bytes = (size_t)data_chunk(&images) * sizeof(float);
     }
-    input = trainer_input_bytes(t, t->micro);
+    input = slots * trainer_input_bytes(t, t->micro);
+    t->more_labels = xcalloc(slots, sizeof *t->more_labels);
     device_free(t->device, t->scratch); /* of the cached teacher */
     device_free(t->device, t->input);
     t->scratch = t->input = NULL;
     if (!(t->scratch = allocate(t, MEMORY_WORKSPACE, scratch, "scratch of the towers", err))) goto fail;
     if (!(t->input = allocate(t, MEMORY_DATA, input, "images", err))) goto fail;
-    if (streams->overlap && !t->evaluates) {
+    if (streams->overlap && !t->evaluates && t->slots == 1) {
         if (!(t->next_input = allocate(t, MEMORY_DATA, input, "images of the next step", err)) ||
             streams->create(t->device, &t->copies, err) || streams->event_create(t->device, &t->taken, err) ||
             streams->event_create(t->device, &t->arrived, err))
@@ -243,11 +248,13 @@ static int create_buffers(struct trainer *t, struct error *err)
     if (t->objective->labels && create_labels(t, err)) goto fail;
     if (t->config->model_s.drop_path > 0 && !t->evaluates) {
         size_t factors = 2 * (size_t)(t->student_shape.depth * t->micro);
-        if (!(t->keep = allocate(t, MEMORY_DATA, factors * sizeof *t->keep, "factors of drop path", err)))
+        if (!(t->keep =
+                  allocate(t, MEMORY_DATA, slots * factors * sizeof *t->keep, "factors of drop path", err)))
             goto fail;
         t->host_keep = xcalloc(factors, sizeof *t->host_keep);
     }
-    if (t->objective->teacher && !t->teacher &&
+    bool copied = t->teacher && slots > 1 && t->teacher->options.slots == 1;
+    if (t->objective->teacher && (!t->teacher || copied) &&
         !(t->target = allocate(t, MEMORY_WORKSPACE, outs, "targets", err)))
         goto fail;
     if (!(t->sums = allocate(t, MEMORY_WORKSPACE, step_sums_bytes(t), "loss", err))) goto fail;
@@ -383,7 +390,7 @@ static int create(struct trainer **trainer, struct config *config, struct device
                               &student_weights, err);
     if (code) goto fail;
     t->release = !evaluates && config->optim.gradients == OPTIM_GRADIENTS_RELEASE;
-    if ((code = plan_step(t, err)) != 0) goto fail;
+    if ((code = plan_step(t, err)) != 0 || (code = breadth_plan(t, err)) != 0) goto fail;
     t->loss = loss_options(config);
     if ((code = check_combination(t, err)) != 0) goto fail;
     if (t->objective->teacher && (code = create_teacher(t, teacher_weights, err)) != 0) goto fail;
@@ -434,6 +441,7 @@ void trainer_close(struct trainer *t)
     weight_stream_close(t->student_stream);
     tower_close(t->student);
     close_teacher(t);
+    if (t->slot) step_select(t, 0);
     device_free(t->device, t->scratch);
     device_free(t->device, t->input);
     device_free(t->device, t->next_input);
@@ -442,6 +450,7 @@ void trainer_close(struct trainer *t)
     device_free(t->device, t->keep);
     knn_close(t->knn);
     free(t->host_keep);
+    free(t->more_labels);
     free(t->host_order);
     device_free(t->device, t->dout);
     device_free(t->device, t->sums);

@@ -16,10 +16,13 @@
  *                                      backward pass                  backward pass
  *   accumulated  one group, and bf16   exact: of the accumulators     after the last micro-batch
  *                accumulators
+ *   breadth      one group, and bf16   exact: measured by a first     group by group, after the group's last
+ *                accumulators of one   backward pass                  micro-batch
  *
  * kept: optim.gradients keep. released, twice (clip_mode exact): optim.gradients release with the whole batch
- * in one forward. accumulated: release with train.micro_batch below batch_size. clip_mode auto is exact,
- * except in mode released, where exact has a cost. Several ranks: step_ranks.c.
+ * in one forward. accumulated, breadth: release with train.micro_batch below batch_size, by train.rounds; the
+ * same bits. clip_mode auto is exact, except in mode released, where exact has a cost. Several ranks:
+ * step_ranks.c.
  */
 #ifndef MEOPT_TRAIN_TRAINER_H
 #define MEOPT_TRAIN_TRAINER_H
@@ -53,6 +56,10 @@ struct trainer {
     struct meopt_gradient *gradients;
     struct distill_options loss;
     int64_t batch, micro; /* images per step and per forward, of this rank */
+    bool breadth;         /* train.rounds: a group for all micro-batches before the next group */
+    int64_t slots;        /* micro-batches in memory at once: breadth all of this rank, else 1 */
+    int64_t slot;         /* the one whose input, labels, keep, target and dout are bound (step_select) */
+    bool *more_labels;    /* (slots) labels_more of the others */
     int64_t images;       /* per step, of all ranks */
     double units;         /* of the current step, of all ranks (objective.h) */
     void *scratch;
@@ -164,6 +171,8 @@ int trainer_export_range(const struct trainer *trainer, int parameter, int64_t f
 /* Sets a parameter to such values, bit-identical in every format. */
 int trainer_import(struct trainer *trainer, int parameter, const float *values, struct error *err);
 
+/* Describes the order of `count` micro-batches. twice: there are two backward passes. */
+void trainer_rounds(bool breadth, bool twice, int64_t count, char *text, size_t size);
 /* Describes the norm by which gradients are clipped. */
 void trainer_clipping(const struct config *config, char *text, size_t size);
 

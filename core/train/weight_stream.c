@@ -56,6 +56,7 @@ struct weight_stream {
     bool running, stop;
     int64_t turns;
     double waited;
+    int64_t moved; /* bytes */
 };
 
 static struct slot *slot_of(struct weight_stream *s, int group)
@@ -234,6 +235,8 @@ static void *stream_thread(void *context)
         bool kept = code != 0; /* the changed weights exist in the buffer only */
         if (!code) code = with_retry(fetch, s, group, &slot->err);
         pthread_mutex_lock(&s->lock);
+        if (slot->dirty && !kept) s->moved += (int64_t)tower_group_weights(s->tower, before).bytes;
+        if (!code) s->moved += (int64_t)tower_group_weights(s->tower, group).bytes;
         slot->code = code;
         slot->dirty = kept;
         slot->held = kept ? before : code ? -1 : group;
@@ -311,7 +314,9 @@ static void copy_group(struct weight_stream *s, int group)
     if (slot->dirty) {
         struct weight_span changed = tower_group_weights(s->tower, slot->held);
         dev->streams->download(dev, s->copies, s->host + s->at[slot->held], changed.p, changed.bytes);
+        s->moved += (int64_t)changed.bytes;
     }
+    s->moved += (int64_t)span.bytes;
     slot->dirty = false;
     slot->held = group;
     dev->streams->send(dev, s->copies, span.p, s->host + s->at[group], span.bytes);
@@ -444,5 +449,7 @@ void weight_stream_mark_dirty(struct weight_stream *s, int group)
 }
 
 size_t weight_stream_bytes(const struct weight_stream *s) { return s ? s->bytes : 0; }
+
+int64_t weight_stream_moved_bytes(const struct weight_stream *s) { return s ? s->moved : 0; }
 
 double weight_stream_waited_seconds(const struct weight_stream *s) { return s ? s->waited : 0; }

@@ -39,6 +39,8 @@ void weight_stream_mark_dirty(struct weight_stream *stream, int group);
 
 /* Size of the store in bytes; 0 for NULL. */
 size_t weight_stream_bytes(const struct weight_stream *stream);
+/* Bytes that were read from the store and written to it so far, without loading; 0 for NULL. */
+int64_t weight_stream_moved_bytes(const struct weight_stream *stream);
 /* Seconds that weight_stream_fetch has waited so far for a store in a file. */
 double weight_stream_waited_seconds(const struct weight_stream *stream);
 

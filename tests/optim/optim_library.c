@@ -366,6 +366,8 @@ static void sets_share_accumulators_and_change_no_bit(void **state)
                 meopt_step_begin(shared, step, 1e-2, 0, &err);
             }
             assert_int_equal(meopt_step_end(shared, NULL, &err), 0);
+            assert_int_equal(meopt_norms_end(shared, 1, one, &norm[1], &finite[1], &err), 0);
+            assert_true(norm[0] == norm[1]); /* the results stay */
         }
         assert_true(distance(apart, shared) == 0);
         assert_int_equal(meopt_add_tensors(shared, table, 1, &err), MEOPT_BAD_ARGUMENT);

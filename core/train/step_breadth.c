@@ -1,0 +1,206 @@
+/* Breadth-first rounds (train.rounds breadth): all micro-batches of this rank pass one group before the next
+ * one, forward and backward. Weights that are streamed or gathered are loaded once per pass, not once per
+ * micro-batch. A group steps after its last micro-batch, so accumulators of one group are enough. Activations
+ * of all micro-batches are kept: the inputs of the blocks, and the streams between groups. Blocks are
+ * recomputed in backward.
+ *
+ * Each group adds up the gradients of its micro-batches in the order of depth-first rounds, so that no bit
+ * changes. Exact clipping needs the norm of all groups: a first backward pass measures it. */
+#include "core/train/train_internal.h"
+#include "core/base/file.h"
+#include "core/train/weight_stream.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Returns the reason why the rounds cannot be breadth-first; NULL: they can. */
+static const char *obstacle(const struct trainer *t)
+{
+    const struct config *c = t->config;
+    if (t->dp) return "there are several ranks, or train.global_batch";
+    int64_t rounds = t->dp ? dp_round_count(t) : step_micro_batches(t);
+    if (t->evaluates || rounds < 2) return "a step has one micro-batch: set train.micro_batch";
+    if (!t->release) return "gradients are kept: set optim.gradients release";
+    if (c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT)
+        return "activations are saved in 8 bits, but blocks are recomputed: set train.save_activations "
+               "minimal";
+    return NULL;
+}
+
+/* Returns whether the activations of all micro-batches take no more memory than the sums of gradients that
+ * breadth-first rounds save, by formula. */
+static bool saves_memory(const struct trainer *t)
+{
+    const struct model_shape *g = &t->student_shape;
+    double depth = (double)g->depth, rows = (double)(t->micro * model_shape_tokens(g)),
+           sums =
+               (t->dp ? 4.0 / (dp_sharded(t) ? t->ranks.size : 1) : 2.0) * (double)model_shape_parameters(g);
+    return (double)(step_micro_batches(t) - 1) * rows * (double)g->width * (2 * depth + 4) <=
+           sums * (1 - 1 / depth);
+}
+
+void trainer_rounds(bool breadth, bool twice, int64_t count, char *text, size_t size)
+{
+    const char *order = breadth
+                            ? "breadth: each block for all %lld micro-batches before the next block; blocks "
+                              "are recomputed%s"
+                            : "depth: all blocks for each of %lld micro-batches before the next%s";
+    snprintf(text, size, order, (long long)count,
+             breadth && twice ? ", and exact clipping takes a second backward pass" : "");
+}
+
+int breadth_plan(struct trainer *t, struct error *err)
+{
+    const struct config *c = t->config;
+    const char *why = obstacle(t);
+    bool loaded = c->model_t.place == TOWER_PLACE_STREAMED || c->model_s.place == TOWER_PLACE_STREAMED ||
+                  dp_weight_buffers(t),
+         exact = config_clips(c) && (!t->dp || c->optim.clip_mode == OPTIM_CLIP_MODE_EXACT),
+         free = loaded && !exact && c->train.recompute == TRAIN_RECOMPUTE_BLOCK && saves_memory(t);
+    t->slots = 1;
+    if (c->train.rounds == TRAIN_ROUNDS_BREADTH && why && !t->evaluates)
+        return error_set(err, EXIT_CONFIG, "train.rounds: auto", "train.rounds is breadth, but %s", why);
+    t->breadth =
+        !why && (c->train.rounds == TRAIN_ROUNDS_BREADTH || (c->train.rounds == TRAIN_ROUNDS_AUTO && free));
+    if (!t->breadth) return 0;
+    t->slots = step_micro_batches(t);
+    t->twice = exact;
+    return 0;
+}
+
+/* Returns the device's copy of a micro-batch, as a tower reads it, and selects its slot. */
+static struct batch select_batch(struct trainer *t, bool student, int64_t index)
+{
+    int64_t count = step_micro_images(t, index);
+    step_select(t, index);
+    return student ? step_batch(t, index, count) : (struct batch){.input = t->input, .count = count};
+}
+
+static int groups_forward(struct trainer *t, struct tower *tower, struct error *err)
+{
+    int code = 0, last = tower->group_count - 1;
+    for (int group = 0; group <= last && !code; group++) {
+        code = tower_need(tower, group, group < last ? group + 1 : -1, err);
+        for (int64_t i = 0; i < t->slots && !code; i++) {
+            struct batch batch = select_batch(t, tower == t->student, i);
+            tower_forward_group(tower, &batch, i, group);
+        }
+    }
+    return code;
+}
+
+int breadth_forward(struct trainer *t, const struct batch_source *source, struct error *err)
+{
+    const float *target;
+    int code = 0;
+    for (int64_t i = 0; i < t->slots && !code; i++) {
+        step_select(t, i);
+        code = step_prepare(t, i, step_micro_images(t, i), source, &target, err);
+    }
+    bool streams = t->slots > 1 && t->teacher && t->teacher->options.slots > 1;
+    if (!code && streams) code = groups_forward(t, t->teacher, err);
+    if (!code) code = groups_forward(t, t->student, err);
+    for (int64_t i = 0; i < t->slots && !code; i++) {
+        struct batch batch = select_batch(t, true, i);
+        tower_select(t->student, i);
+        if (streams) tower_select(t->teacher, i);
+        step_loss(t, i, &batch, streams ? t->teacher->out : t->slots > 1 ? t->target : target);
+    }
+    return code ? code : device_check(t->device, err);
+}
+
+/* One backward pass over all groups. */
+struct breadth_pass {
+    struct trainer *t;
+    int64_t step;
+    bool measure, moved; /* moved: a group was updated */
+    double scale;
+    struct step_result *result; /* not NULL: the head's backward computes the loss, read before an update */
+};
+
+static int diverged_or(struct breadth_pass *p, int status, const struct meopt_error *library,
+                       struct error *err)
+{
+    if (status == MEOPT_NOT_FINITE) return step_diverged(p->t, p->step, library->message, p->moved, err);
+    return status ? trainer_library_error(library, err) : 0;
+}
+
+/* Measures the sums of a group, or applies them. The norm that is reported is in either case that of the
+ * sums. */
+static int finish_group(struct breadth_pass *p, int group, struct error *err)
+{
+    struct trainer *t = p->t;
+    struct meopt_error library = {0};
+    int status;
+    size_t count = step_group_gradients(t, group, true);
+    if (p->measure || !t->twice) {
+        struct meopt_gradient *none = xcalloc((size_t)t->tensor_count + 1, sizeof *none);
+        status = meopt_norms_begin(t->opt, none, &library);
+        if (!status && p->measure) status = meopt_accumulators_clear(t->opt, &library);
+        free(none);
+        if (status || p->measure) return diverged_or(p, status, &library, err);
+    }
+    status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, p->scale, &library);
+    if (t->student_stream) weight_stream_mark_dirty(t->student_stream, group);
+    int code = diverged_or(p, status, &library, err);
+    p->moved = true;
+    return code;
+}
+
+static int backward(struct breadth_pass *p, struct error *err)
+{
+    struct trainer *t = p->t;
+    int code = 0, last = t->student->group_count - 1, lowest = t->student->lowest;
+    for (int group = last; group >= lowest && !code; group--) {
+        code = tower_need(t->student, group, group > lowest ? group - 1 : -1, err);
+        for (int64_t i = 0; i < t->slots && !code; i++) {
+            struct meopt_error library = {0};
+            struct batch batch = select_batch(t, true, i);
+            tower_backward_group(t->student, &batch, t->dout, i, group);
+            size_t count = step_group_gradients(t, group, false);
+            int status = meopt_accumulate_tensors(t->opt, t->tensors, t->gradients, count, 1, &library);
+            code = diverged_or(p, status, &library, err);
+        }
+        if (!code && p->result) code = step_sum_losses(t, p->step, p->result, err);
+        p->result = NULL;
+        if (!code) code = finish_group(p, group, err);
+    }
+    return code;
+}
+
+/* Returns the norm of all gradients. */
+static int norm_of_all(struct breadth_pass *p, double *norm, struct error *err)
+{
+    struct trainer *t = p->t;
+    struct meopt_error library = {0};
+    int finite, *sets = xcalloc((size_t)t->tensor_count + 1, sizeof *sets),
+                status = meopt_norms_end(t->opt, 1, sets, norm, &finite, &library);
+    free(sets);
+    if (status) return trainer_library_error(&library, err);
+    return finite ? 0 : step_diverged(t, p->step, step_not_finite, p->moved, err);
+}
+
+int breadth_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
+                 struct step_result *result, struct error *err)
+{
+    struct meopt_error library = {0};
+    struct breadth_pass p = {.t = t, .step = step, .scale = 1};
+    int code = breadth_forward(t, source, err);
+    if (!code && t->student->owns_loss) p.result = result;
+    else if (!code) code = step_sum_losses(t, step, result, err);
+    if (!code && t->twice) {
+        p.measure = true;
+        code = backward(&p, err);
+        if (!code) code = norm_of_all(&p, &result->grad_norm, err);
+        p.measure = false;
+        p.scale = step_clip_scale(t, result->grad_norm, 1);
+    }
+    if (code) return code;
+    if (meopt_step_begin(t->opt, step, lr, t->twice ? 0 : 1, &library))
+        return trainer_library_error(&library, err);
+    code = backward(&p, err);
+    if (!code && !t->twice) code = norm_of_all(&p, &result->grad_norm, err);
+    int ended = meopt_step_end(t->opt, NULL, &library);
+    if (!code && ended == MEOPT_NOT_FINITE) code = step_diverged(t, step, step_not_finite, true, err);
+    return !code && ended ? trainer_library_error(&library, err) : code;
+}
