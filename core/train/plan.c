@@ -28,9 +28,9 @@ static void count_exchanged(struct plan *p, const struct trainer *t)
         p->gradient_bytes += q->count * (int64_t)dtype_bytes(q->grad_type);
         weights += bytes;
     }
-    p->reduced_bytes = p->gradient_bytes * (t->twice ? 2 : rounds);
-    p->gathered_bytes = c->dist.shard == DIST_SHARD_PARAMETERS
-                            ? weights * (t->twice ? 3 : 2 * rounds) + frozen * rounds
+    int64_t forwards = t->breadth ? 1 : rounds, passes = t->twice ? 3 : 2;
+    p->reduced_bytes = p->gradient_bytes * rounds * (passes - 1);
+    p->gathered_bytes = c->dist.shard == DIST_SHARD_PARAMETERS  ? (weights * passes + frozen) * forwards
                         : c->dist.shard == DIST_SHARD_OPTIMIZER ? weights
                                                                 : p->trained_parameters * 4;
 }

@@ -18,6 +18,7 @@ struct shard {
     char *own;      /* this rank's parts of all groups */
     size_t *own_at; /* (groups) */
     struct slot slots[WEIGHT_BUFFERS];
+    int64_t gathered; /* bytes */
 };
 
 static size_t own_bytes(const struct partition *cut, int group)
@@ -92,6 +93,7 @@ static void shard_begin(struct shard *s, int group)
     struct slot *slot = slot_of(s, group);
     if (slot->group == group) return;
     slot->group = group;
+    s->gathered += (int64_t)tower_group_weights(s->tower, group).bytes;
     slot->job = (struct comm_job){.run = shard_gather, .context = slot};
     comm_begin(s->ranks, &slot->job);
 }
@@ -105,6 +107,8 @@ int shard_fetch(void *context, int group, int next, struct error *err)
     if (code) shard_invalidate(s, group);
     return code;
 }
+
+int64_t shard_gathered_bytes(const struct shard *s) { return s->gathered; }
 
 int shard_end(struct shard *s, struct error *err)
 {

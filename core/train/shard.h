@@ -27,6 +27,8 @@ void *shard_part(const struct shard *shard, int parameter);
 void shard_invalidate(struct shard *shard, int group);
 /* Gathers a group and prefetches group `next`; -1: none (a group_needed callback of nn.h). */
 int shard_fetch(void *shard, int group, int next, struct error *err);
+/* Bytes of whole groups that were gathered so far. */
+int64_t shard_gathered_bytes(const struct shard *shard);
 /* Waits for gathers in flight, after a pass that ended early. */
 int shard_end(struct shard *shard, struct error *err);
 

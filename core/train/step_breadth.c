@@ -13,13 +13,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* Returns the rounds of a step, the same number on all ranks. */
+static int64_t round_count(const struct trainer *t)
+{
+    return t->dp ? dp_round_count(t) : step_micro_batches(t);
+}
+
 /* Returns the reason why the rounds cannot be breadth-first; NULL: they can. */
 static const char *obstacle(const struct trainer *t)
 {
     const struct config *c = t->config;
-    if (t->dp) return "there are several ranks, or train.global_batch";
-    int64_t rounds = t->dp ? dp_round_count(t) : step_micro_batches(t);
-    if (t->evaluates || rounds < 2) return "a step has one micro-batch: set train.micro_batch";
+    if (t->evaluates || round_count(t) < 2) return "a step has one micro-batch: set train.micro_batch";
     if (!t->release) return "gradients are kept: set optim.gradients release";
     if (c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT)
         return "activations are saved in 8 bits, but blocks are recomputed: set train.save_activations "
@@ -35,8 +39,7 @@ static bool saves_memory(const struct trainer *t)
     double depth = (double)g->depth, rows = (double)(t->micro * model_shape_tokens(g)),
            sums =
                (t->dp ? 4.0 / (dp_sharded(t) ? t->ranks.size : 1) : 2.0) * (double)model_shape_parameters(g);
-    return (double)(step_micro_batches(t) - 1) * rows * (double)g->width * (2 * depth + 4) <=
-           sums * (1 - 1 / depth);
+    return (double)(round_count(t) - 1) * rows * (double)g->width * (2 * depth + 4) <= sums * (1 - 1 / depth);
 }
 
 void trainer_rounds(bool breadth, bool twice, int64_t count, char *text, size_t size)
@@ -65,6 +68,7 @@ int breadth_plan(struct trainer *t, struct error *err)
     if (!t->breadth) return 0;
     t->slots = step_micro_batches(t);
     t->twice = exact;
+    if (t->dp) dp_plan_breadth(t);
     return 0;
 }
 
@@ -107,6 +111,12 @@ int breadth_forward(struct trainer *t, const struct batch_source *source, struct
         step_loss(t, i, &batch, streams ? t->teacher->out : t->slots > 1 ? t->target : target);
     }
     return code ? code : device_check(t->device, err);
+}
+
+void breadth_backward_group(struct trainer *t, int64_t index, int group)
+{
+    struct batch batch = select_batch(t, true, index);
+    tower_backward_group(t->student, &batch, t->dout, index, group);
 }
 
 /* One backward pass over all groups. */
@@ -155,8 +165,7 @@ static int backward(struct breadth_pass *p, struct error *err)
         code = tower_need(t->student, group, group > lowest ? group - 1 : -1, err);
         for (int64_t i = 0; i < t->slots && !code; i++) {
             struct meopt_error library = {0};
-            struct batch batch = select_batch(t, true, i);
-            tower_backward_group(t->student, &batch, t->dout, i, group);
+            breadth_backward_group(t, i, group);
             size_t count = step_group_gradients(t, group, false);
             int status = meopt_accumulate_tensors(t->opt, t->tensors, t->gradients, count, 1, &library);
             code = diverged_or(p, status, &library, err);

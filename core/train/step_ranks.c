@@ -19,59 +19,15 @@
  *   exact, one round          two groups                  2             inside a second backward
  *   exact, more rounds; kept  all tensors (shard none:    1 per round   after the last round
  *                             whole, else own part)
+ *   breadth                   two groups                  1 per round,  inside backward, which visits all
+ *                                                         exact: 2      rounds of a group before the next
  */
+#include "core/train/step_ranks_parts.h"
 #include "core/base/file.h"
-#include "core/train/partition.h"
-#include "core/train/train_internal.h"
-#include "core/train/shard.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct data_parallel {
-    bool sharded;        /* states are sharded (dist.shard) */
-    bool step_at_end;    /* weights are updated after the last round, not inside backward */
-    int64_t micro_count; /* micro-batches of a step, of all ranks */
-    int64_t rounds;      /* micro-batches of a step of one rank, rounded up */
-    struct partition *partition;
-    struct shard *shard;             /* sharded weights (dist.shard parameters); else NULL */
-    float *group_sums[2];            /* sums of two groups, round-robin, for updates inside backward */
-    float *all_sums;                 /* sums of all groups, for further rounds or step_at_end; else NULL */
-    int64_t *all_sums_at;            /* (groups) offsets in all_sums */
-    struct group *jobs;              /* (groups) */
-    struct meopt_gradient *measured; /* (tensors) arguments of the optimizer's norms */
-    int *group_of;                   /* (tensors) */
-    double *norms;                   /* (groups) */
-    int *finite;                     /* (groups) */
-};
-
-/* The communication of one group in one round. */
-struct group {
-    struct trainer *t;
-    int number, contributors; /* contributors: ranks with a micro-batch in this round */
-    bool first, last;         /* round */
-    struct gradient_span span;
-    float *sum;
-    struct comm_job reduce, gather;
-};
-
-/* State of the callbacks of one backward pass. */
-struct dp_pass {
-    struct trainer *t;
-    int64_t step;
-    int contributors;
-    int64_t round;
-    bool first, last; /* round */
-    bool by_group;    /* each group is clipped by its own norm */
-    bool measure;     /* a first pass, which computes norms only */
-    bool moved;       /* a group was updated */
-    double scale, squares;
-    int64_t parameters;
-    int in_flight; /* group whose reduction is in flight; -1: none */
-    /* not NULL: the head's backward has just computed the loss, which is read before the first update */
-    struct step_result *result;
-};
 
 bool dp_enabled(const struct config *c, int ranks) { return ranks > 1 || c->train.global_batch > 0; }
 
@@ -105,163 +61,14 @@ int dp_plan(struct trainer *t, struct error *err)
     return 0;
 }
 
+void dp_plan_breadth(struct trainer *t) { t->dp->step_at_end = false; }
+
+int64_t dp_gathered_bytes(const struct trainer *t)
+{
+    return t->dp && t->dp->shard ? shard_gathered_bytes(t->dp->shard) : 0;
+}
+
 int64_t dp_round_count(const struct trainer *t) { return t->dp ? t->dp->rounds : 1; }
-
-bool dp_sharded(const struct trainer *t) { return t->dp && t->dp->sharded; }
-
-/* Returns whether this rank has a part of a parameter only. Frozen weights are divided with the weights. */
-static bool is_divided(const struct trainer *t, int parameter)
-{
-    const struct parameter *p = &t->student->parameters[parameter];
-    return dp_sharded(t) && (p->trained || (t->dp->shard && !p->resident));
-}
-
-void dp_part(const struct trainer *t, int parameter, int64_t *first, int64_t *count)
-{
-    bool part = is_divided(t, parameter);
-    *first = part ? t->dp->partition->first[parameter] : 0;
-    *count = part ? t->dp->partition->count[parameter] : t->student->parameters[parameter].count;
-}
-
-/* ---- buffers of the sums ---- */
-
-int dp_weight_buffers(const struct trainer *t)
-{
-    if (!dp_sharded(t) || t->config->dist.shard != DIST_SHARD_PARAMETERS) return 0;
-    return dp_gradient_buffers(t);
-}
-
-/* 1 on a card without RCCL or NCCL: its copies would be captured into the graph of the computation. */
-int dp_gradient_buffers(const struct trainer *t) { return t->ranks.size > 1 && t->ranks.overlaps ? 2 : 1; }
-
-int dp_partition(struct trainer *t, struct error *err)
-{
-    struct data_parallel *m = t->dp;
-    m->partition = partition_make(t->student, t->ranks.size, t->ranks.rank);
-    return dp_weight_buffers(t) ? shard_make(&m->shard, t->student, &t->ranks, m->partition, err) : 0;
-}
-
-void *dp_weights(const struct trainer *t, int parameter)
-{
-    const struct parameter *p = &t->student->parameters[parameter];
-    int64_t first, count;
-    if (is_divided(t, parameter) && t->dp->shard) return shard_part(t->dp->shard, parameter);
-    dp_part(t, parameter, &first, &count);
-    return (char *)p->weight + (size_t)first * dtype_bytes(p->weight_type);
-}
-
-/* Returns the floats of a group's sums that this rank stores. */
-static int64_t group_capacity(const struct trainer *t, int group)
-{
-    const struct data_parallel *m = t->dp;
-    if (group < t->student->lowest) return 0;
-    return m->sharded ? partition_own(m->partition, group) : partition_elements(m->partition, group);
-}
-
-/* Return where this rank's vectors and matrices begin in a group's sums. */
-static int64_t own_vectors(const struct trainer *t, int group)
-{
-    return t->dp->sharded ? 0 : t->dp->partition->groups[group].vectors[t->ranks.rank];
-}
-static int64_t own_matrices(const struct trainer *t, int group)
-{
-    const struct partition_group *g = &t->dp->partition->groups[group];
-    int rank = t->ranks.rank;
-    return t->dp->sharded ? g->vectors[rank + 1] - g->vectors[rank]
-                          : g->vectors[t->ranks.size] + g->matrices[rank];
-}
-
-/* Returns where a parameter's gradient begins in a group's sums: of this rank's part, or of all of it. */
-static const float *gradient_in(const struct trainer *t, const float *sums, int parameter)
-{
-    const struct parameter *p = &t->student->parameters[parameter];
-    const struct partition *cut = t->dp->partition;
-    const struct partition_group *g = &cut->groups[p->group];
-    int64_t at = cut->element[parameter];
-    if (!t->dp->sharded) return sums + at + (p->matrix ? g->vectors[t->ranks.size] : 0);
-    if (!cut->count[parameter]) return sums; /* an empty part */
-    at += cut->first[parameter] - (p->matrix ? g->matrices : g->vectors)[t->ranks.rank];
-    return sums + at + (p->matrix ? own_matrices(t, p->group) : 0);
-}
-
-/* The longest part that travels in one index. */
-static int64_t longest_part(const struct trainer *t)
-{
-    const struct data_parallel *m = t->dp;
-    int64_t longest = 0,
-            size = (int64_t)(m->sharded ? dtype_bytes(t->student->options.grad_type) : sizeof(float));
-    for (int group = 0; group < t->student->group_count; group++)
-        for (int r = 0; r < t->ranks.size; r++) {
-            const struct partition_group *g = &m->partition->groups[group];
-            int64_t bytes[] = {(g->vectors[r + 1] - g->vectors[r]) * (int64_t)sizeof(float),
-                               (g->matrices[r + 1] - g->matrices[r]) * size,
-                               m->sharded ? g->weights[r + 1] - g->weights[r] : 0};
-            for (int i = 0; i < 3; i++)
-                if (bytes[i] > longest) longest = bytes[i];
-        }
-    return longest;
-}
-
-int dp_buffers(struct trainer *t, struct error *err)
-{
-    struct data_parallel *m = t->dp;
-    int64_t all = 0, most[2] = {0, 0}, groups = t->student->group_count;
-    int turns = t->student->options.gradient_buffers == 2 ? 2 : 1;
-    m->all_sums_at = xcalloc((size_t)groups, sizeof *m->all_sums_at);
-    m->jobs = xcalloc((size_t)groups, sizeof *m->jobs);
-    m->measured = xcalloc((size_t)t->tensor_count, sizeof *m->measured);
-    m->group_of = xcalloc((size_t)t->tensor_count, sizeof *m->group_of);
-    m->norms = xcalloc((size_t)groups, sizeof *m->norms);
-    m->finite = xcalloc((size_t)groups, sizeof *m->finite);
-    for (int i = 0; i < t->tensor_count; i++)
-        m->group_of[i] = t->student->parameters[t->parameter_of[i]].group;
-    if (comm_reserve(&t->ranks, longest_part(t), err)) return err->code;
-    for (int group = 0; group < groups; group++) {
-        int64_t capacity = (group_capacity(t, group) + 15) & ~(int64_t)15;
-        m->all_sums_at[group] = all;
-        all += capacity;
-        if (capacity > most[group % turns]) most[group % turns] = capacity;
-    }
-    if (m->step_at_end || m->rounds > 1) {
-        m->all_sums = device_alloc(t->device, MEMORY_GRADIENTS, (size_t)(all + 16) * sizeof *m->all_sums,
-                                   "sums of gradients", err);
-        if (!m->all_sums) return err->code;
-    }
-    for (int i = 0; i < turns && !m->step_at_end; i++) {
-        m->group_sums[i] = device_alloc(t->device, MEMORY_GRADIENTS, (size_t)(most[i] + 16) * sizeof(float),
-                                        "sums of a block's gradients", err);
-        if (!m->group_sums[i]) return err->code;
-    }
-    return 0;
-}
-
-/* Returns the bytes of `rank` that depend on its parts: states and weights by elements, and the sums. */
-static double rank_bytes(const struct trainer *t, int rank)
-{
-    const struct data_parallel *m = t->dp;
-    struct meopt_bytes held = {0};
-    int64_t all = 0, most[2] = {0, 0};
-    (void)meopt_held(t->opt, &held);
-    double bytes = held.parameters ? (double)held.total / (double)held.parameters : 0;
-    if (m->shard) bytes += 2;
-    if (m->all_sums) bytes += sizeof(float);
-    for (int group = t->student->lowest; group < t->student->group_count; group++) {
-        int64_t count = partition_of(m->partition, group, rank),
-                *of = &most[m->group_sums[1] ? group % 2 : 0];
-        all += count;
-        if (count > *of && m->group_sums[0]) *of = count;
-    }
-    return bytes * (double)all + sizeof(float) * (double)(most[0] + most[1]);
-}
-
-int dp_largest_rank(const struct trainer *t)
-{
-    int largest = 0;
-    if (!dp_sharded(t)) return 0; /* rank 0 has at least as many images as any other */
-    for (int r = 1; r < t->ranks.size; r++)
-        if (rank_bytes(t, r) > rank_bytes(t, largest)) largest = r;
-    return largest;
-}
 
 void dp_close(struct trainer *t)
 {
@@ -292,8 +99,8 @@ static int reduce_group(struct comm *comm, void *context, struct error *err)
     const struct partition_group *cut = &m->partition->groups[g->number];
     enum dtype types[] = {DTYPE_F32, t->student->options.grad_type};
     const int64_t *offsets[] = {cut->vectors, cut->matrices};
-    int64_t at[] = {own_vectors(t, g->number), own_matrices(t, g->number)};
-    const float *before = g->first ? NULL : m->all_sums + m->all_sums_at[g->number];
+    int64_t at[] = {dp_own_vectors(t, g->number), dp_own_matrices(t, g->number)};
+    const float *before = g->first ? NULL : g->before;
     int code = 0;
     for (int i = 0; i < 2 && !code; i++)
         code = comm_reduce(comm,
@@ -322,20 +129,22 @@ static int gather_weights(struct comm *comm, void *context, struct error *err)
                        g->t->dp->partition->groups[g->number].weights, err);
 }
 
-static void begin_group(struct dp_pass *r, int group)
+void dp_begin_group(struct dp_pass *r, int group)
 {
     struct trainer *t = r->t;
     struct data_parallel *m = t->dp;
     struct group *g = &m->jobs[group];
-    bool keep = m->step_at_end || !r->last;
+    bool keep = m->step_at_end || (!r->last && !t->breadth);
+    float *all = keep || !t->breadth ? m->all_sums + m->all_sums_at[group] : NULL,
+          *one = m->group_sums[m->group_sums[1] ? group % 2 : 0];
     *g = (struct group){.t = t,
                         .number = group,
                         .contributors = r->contributors,
                         .first = r->first,
                         .last = r->last,
                         .span = tower_group_gradients(t->student, group),
-                        .sum = keep ? m->all_sums + m->all_sums_at[group]
-                                    : m->group_sums[m->group_sums[1] ? group % 2 : 0]};
+                        .before = t->breadth ? one : all,
+                        .sum = keep ? all : one};
     g->reduce = (struct comm_job){.run = reduce_group, .context = g};
     g->gather = (struct comm_job){.run = gather_weights, .context = g};
     comm_begin(&t->ranks, &g->reduce);
@@ -361,7 +170,7 @@ static int measure_group(struct dp_pass *r, int group, struct error *err)
     for (int i = 0; i < t->tensor_count; i++) {
         bool here = m->group_of[i] == group;
         m->measured[i] = (struct meopt_gradient){
-            here ? gradient_in(t, m->jobs[group].sum, t->parameter_of[i]) : NULL, MEOPT_F32};
+            here ? dp_gradient_in(t, m->jobs[group].sum, t->parameter_of[i]) : NULL, MEOPT_F32};
     }
     if (!r->by_group) status = meopt_norms_begin(t->opt, m->measured, &library);
     else if (!norms_by_host(t))
@@ -421,7 +230,7 @@ static int step_group(struct dp_pass *r, int group, struct error *err)
         if (t->student->parameters[t->parameter_of[i]].group != group) continue;
         t->tensors[count] = (size_t)i;
         t->gradients[count++] =
-            (struct meopt_gradient){gradient_in(t, g->sum, t->parameter_of[i]), MEOPT_F32};
+            (struct meopt_gradient){dp_gradient_in(t, g->sum, t->parameter_of[i]), MEOPT_F32};
     }
     int status;
     if (r->by_group && !norms_by_host(t)) {
@@ -439,13 +248,12 @@ static int step_group(struct dp_pass *r, int group, struct error *err)
     return 0;
 }
 
-/* Waits for a group's sum, and measures it, applies it, or leaves it for later. */
-static int end_group(struct dp_pass *r, int group, struct error *err)
+int dp_end_group(struct dp_pass *r, int group, struct error *err)
 {
     struct trainer *t = r->t;
     int code = comm_end(&t->ranks, &t->dp->jobs[group].reduce, err);
     bool deferred = r->measure || t->dp->step_at_end; /* until all groups are measured */
-    if (code || !r->last) return code;
+    if (code || !t->dp->jobs[group].last) return code;
     if (deferred || r->by_group) code = measure_group(r, group, err);
     return code || deferred ? code : step_group(r, group, err);
 }
@@ -459,13 +267,13 @@ static int on_group(void *context, int group, struct error *err)
     r->result = NULL;
     int code = result ? step_sum_losses(r->t, r->step, result, err) : 0;
     if (code) return code;
-    begin_group(r, group);
+    dp_begin_group(r, group);
     r->in_flight = group;
     if (r->t->student->options.gradient_buffers != 2) { /* no buffer for the next group */
         r->in_flight = -1;
-        return end_group(r, group, err);
+        return dp_end_group(r, group, err);
     }
-    return before >= 0 ? end_group(r, before, err) : 0;
+    return before >= 0 ? dp_end_group(r, before, err) : 0;
 }
 
 int dp_gather_weights(struct trainer *t, struct error *err)
@@ -481,7 +289,7 @@ int dp_gather_weights(struct trainer *t, struct error *err)
 
 int dp_gather_values(const struct trainer *t, int parameter, float *values, struct error *err)
 {
-    if (!is_divided(t, parameter)) return 0;
+    if (!dp_divides(t, parameter)) return 0;
     int64_t *offsets = xcalloc((size_t)t->ranks.size + 1, sizeof *offsets);
     partition_offsets(t->dp->partition, t->student, parameter, sizeof *values, offsets);
     int code = comm_gather_host((struct comm *)(uintptr_t)&t->ranks, values, offsets, err);
@@ -491,12 +299,49 @@ int dp_gather_values(const struct trainer *t, int parameter, float *values, stru
 
 /* ---- one pass, one round ---- */
 
+/* Sets the round, and the ranks that have a micro-batch in it. */
+static void set_round(struct dp_pass *r, int64_t round)
+{
+    const struct data_parallel *m = r->t->dp;
+    int64_t left = m->micro_count - round * r->t->ranks.size;
+    r->round = round;
+    r->first = round == 0;
+    r->last = round == m->rounds - 1;
+    r->contributors = left < r->t->ranks.size ? (int)left : r->t->ranks.size;
+}
+
+/* Runs backward of all rounds, group by group. The reduction of one micro-batch overlaps with the backward of
+ * the next one. */
+static int breadth_backward(struct dp_pass *r, struct error *err)
+{
+    struct trainer *t = r->t;
+    struct step_result *result = r->result;
+    int code = 0, lowest = t->student->lowest, last = t->student->group_count - 1;
+    r->result = NULL;
+    for (int group = last; group >= lowest && !code; group--) {
+        code = tower_need(t->student, group, group > lowest ? group - 1 : -1, err);
+        for (int64_t round = 0; round < t->dp->rounds && !code; round++) {
+            int64_t count = step_micro_images(t, round);
+            if (count) breadth_backward_group(t, round, group);
+            if (r->in_flight >= 0) code = dp_end_group(r, r->in_flight, err);
+            r->in_flight = -1;
+            set_round(r, round);
+            if (!code && r->last && result) code = step_sum_losses(t, r->step, result, err);
+            if (r->last) result = NULL;
+            if (code) break;
+            dp_begin_group(r, group);
+            if (t->student->options.gradient_buffers == 2) r->in_flight = group;
+            else code = dp_end_group(r, group, err);
+        }
+    }
+    return code;
+}
+
 /* Runs backward of this rank's micro-batch. With count 0 it has none, and only joins the collectives. */
-static int backward(struct dp_pass *r, int64_t count, struct error *err)
+static int depth_backward(struct dp_pass *r, int64_t count, struct error *err)
 {
     struct trainer *t = r->t;
     int code = 0;
-    r->in_flight = -1;
     struct batch batch = step_batch(t, r->round, count);
     if (count) code = tower_backward(t->student, &batch, t->dout, true, true, on_group, r, err);
     int lowest = t->student->lowest;
@@ -504,8 +349,14 @@ static int backward(struct dp_pass *r, int64_t count, struct error *err)
         if (t->dp->shard) code = shard_fetch(t->dp->shard, group, group > lowest ? group - 1 : -1, err);
         if (!code) code = on_group(r, group, err);
     }
-    if (!code && r->in_flight >= 0) code = end_group(r, r->in_flight, err);
     return code;
+}
+
+static int backward(struct dp_pass *r, int64_t count, struct error *err)
+{
+    r->in_flight = -1;
+    int code = r->t->breadth ? breadth_backward(r, err) : depth_backward(r, count, err);
+    return !code && r->in_flight >= 0 ? dp_end_group(r, r->in_flight, err) : code;
 }
 
 int dp_forward_idle(struct trainer *t, struct error *err)
@@ -557,20 +408,18 @@ int dp_step(struct trainer *t, int64_t step, double lr, const struct batch_sourc
     struct dp_pass r = {.t = t, .step = step, .scale = 1, .parameters = step_parameters(t, -1)};
     int code = 0;
     int64_t done = 0;
-    for (int64_t round = 0; round < m->rounds && !code; round++) {
+    for (int64_t round = t->breadth ? m->rounds - 1 : 0; round < m->rounds && !code; round++) {
         int64_t begin = round * t->ranks.size, count = micro_batch_images(t, begin + t->ranks.rank);
-        code = count ? step_forward(t, round, done, count, source, err) : dp_forward_idle(t, err);
+        code = t->breadth ? breadth_forward(t, source, err)
+               : count    ? step_forward(t, round, done, count, source, err)
+                          : dp_forward_idle(t, err);
         if (!code && round == m->rounds - 1) {
             if (t->student->owns_loss) r.result = result;
             else code = step_sum_losses(t, step, result, err);
         }
         if (code) break;
         done += count;
-        r.round = round;
-        r.contributors =
-            m->micro_count - begin < t->ranks.size ? (int)(m->micro_count - begin) : t->ranks.size;
-        r.first = round == 0;
-        r.last = round == m->rounds - 1;
+        set_round(&r, round);
         code = r.last ? last_round(&r, lr, count, result, err) : backward(&r, count, err);
     }
     struct error other = {0};

@@ -70,10 +70,12 @@ int step_read_sums(struct trainer *t, int64_t count, struct error *err);
 
 /* ---- step_breadth.c ---- */
 
-/* Sets t->breadth and t->slots from train.rounds, and with them t->twice. */
+/* Sets t->breadth and t->slots from train.rounds, and with them t->twice: on all ranks the same rounds. */
 int breadth_plan(struct trainer *t, struct error *err);
 /* Computes forward and loss of all micro-batches of this rank, group by group. */
 int breadth_forward(struct trainer *t, const struct batch_source *source, struct error *err);
+/* Computes the gradients of a group for one micro-batch of this rank. */
+void breadth_backward_group(struct trainer *t, int64_t index, int group);
 int breadth_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
                  struct step_result *result, struct error *err);
 
@@ -110,6 +112,10 @@ bool dp_enabled(const struct config *config, int ranks);
 int dp_plan(struct trainer *t, struct error *err);
 /* Returns the number of rounds per step; each round all-reduces gradients once. 1 for one rank. */
 int64_t dp_round_count(const struct trainer *t);
+/* Sets breadth-first rounds, after dp_plan. */
+void dp_plan_breadth(struct trainer *t);
+/* Returns the bytes of sharded weights that this rank gathered so far. */
+int64_t dp_gathered_bytes(const struct trainer *t);
 /* dp_sharded: whether optimizer states are sharded. dp_part: this rank's part of a parameter, else all of
  * it. */
 bool dp_sharded(const struct trainer *t);

@@ -1,8 +1,9 @@
 /* Breadth-first rounds (train.rounds) have the bits of depth-first ones: losses, metrics, norms and weights,
- * for every objective, with weights and states in every place. A plan equals the memory that training uses,
- * and weights travel once per pass. Tiny models with random weights. */
+ * for every objective, with weights and states in every place, on one rank and on several. A plan equals the
+ * memory that training uses, and weights travel once per pass. Tiny models with random weights. */
 #include "core/base/file.h"
 #include "core/train/plan.h"
+#include "core/train/train_internal.h"
 #include "core/train/trainer.h"
 #include "core/train/trainer_checkpoint.h"
 #include "core/train/weight_stream.h"
@@ -26,6 +27,8 @@ static float images[STEPS][IMAGES * PIXELS], share[IMAGES];
 static int32_t tokens[STEPS][IMAGES * CONTEXT], labels[STEPS][IMAGES * CONTEXT], begins[IMAGES * CONTEXT],
     ends[IMAGES * CONTEXT], classes[STEPS][IMAGES], classes2[IMAGES];
 static int64_t ids[IMAGES];
+
+static const char *spec(void) { return getenv("MEOPT_TEST_DEVICE") ? getenv("MEOPT_TEST_DEVICE") : "cpu"; }
 
 static void make_data(void)
 {
@@ -92,6 +95,7 @@ struct run {
     int64_t count;
     size_t peak_bytes, planned_bytes;
     int64_t student_bytes, teacher_bytes; /* streamed in the last step */
+    int64_t gathered_bytes;               /* of sharded weights, in the last step */
 };
 
 struct feed {
@@ -104,20 +108,21 @@ static int give(void *context, int64_t index, struct batch *batch, const int64_t
                 struct error *err)
 {
     const struct feed *f = context;
-    int64_t at = (index * f->run->options.size + f->run->options.rank) * f->trainer->micro;
+    int64_t place = index * f->run->options.size + f->run->options.rank, at = place * f->trainer->micro;
+    bool plain = place % 2;
     (void)err;
     *image_ids = ids + at;
     batch->input = images[f->step] + at * PIXELS;
     batch->labels = classes[f->step] + at;
-    batch->labels2 = index % 2 ? NULL : classes2 + at;
-    batch->share = index % 2 ? NULL : share + at;
+    batch->labels2 = plain ? NULL : classes2 + at;
+    batch->share = plain ? NULL : share + at;
     if (!models[f->run->model].language) return 0;
     at *= CONTEXT;
     batch->input = tokens[f->step] + at;
     batch->labels = labels[f->step] + at;
     batch->labels2 = NULL;
-    batch->begins = index % 2 ? NULL : begins + at;
-    batch->ends = index % 2 ? NULL : ends + at;
+    batch->begins = plain ? NULL : begins + at;
+    batch->ends = plain ? NULL : ends + at;
     return 0;
 }
 
@@ -159,12 +164,13 @@ static void train(struct run *r, struct trainer *t)
     if (r->directory) r->code = trainer_resume(t, r->directory, &from, &r->err);
     for (feed.step = from > 0 ? (int)from : 0; feed.step < last && !r->code; feed.step++) {
         int64_t student = weight_stream_moved_bytes(t->student_stream),
-                teacher = weight_stream_moved_bytes(t->teacher_stream);
+                teacher = weight_stream_moved_bytes(t->teacher_stream), gathered = dp_gathered_bytes(t);
         r->code =
             trainer_step(t, feed.step + 1, 1e-3, &(struct batch_source){.fetch = give, .context = &feed},
                          &r->results[feed.step], &r->err);
         r->student_bytes = weight_stream_moved_bytes(t->student_stream) - student;
         r->teacher_bytes = weight_stream_moved_bytes(t->teacher_stream) - teacher;
+        r->gathered_bytes = dp_gathered_bytes(t) - gathered;
     }
     if (r->directory && !r->code) r->code = trainer_save(t, r->directory, last, 1, &r->err);
     for (int i = 0; i < t->student->parameter_count; i++) r->count += t->student->parameters[i].count;
@@ -187,7 +193,7 @@ static void *run_main(void *context)
     omp_set_num_threads(1);
 #endif
     r->code = load(&config, r, &r->err);
-    if (!r->code) r->code = device_open(&device, "cpu", 0, &r->err);
+    if (!r->code) r->code = device_open(&device, spec(), 0, &r->err);
     if (!r->code)
         r->code = trainer_create_distributed(&trainer, &config, device, true, ranks, fill, NULL, &r->err);
     if (!r->code) train(r, trainer);
@@ -311,6 +317,40 @@ static void every_place_and_option_keeps_the_bits(void **state)
     }
 }
 
+/* One rank that computes as several would. */
+static void global_batches_keep_the_bits(void **state)
+{
+    (void)state;
+    static const char *const modes[] = {"optim.clip_mode=exact", "optim.clip_mode=previous",
+                                        "optim.clip_mode=block", "optim.clip_grad_norm=0"};
+    for (int m = 0; m < MODELS; m++)
+        for (size_t k = 0; k < sizeof modes / sizeof *modes; k++) {
+            char *settings = xasprintf("train.global_batch=8 train.batch_size=%d train.micro_batch=%d %s",
+                                       k % 2 ? 3 : 2, k % 2 ? 3 : 2, modes[k]);
+            compare(m, settings, "", 1);
+            free(settings);
+        }
+}
+
+static void ranks_keep_the_bits(void **state)
+{
+    (void)state;
+    static const char *const modes[] = {"optim.clip_mode=exact", "optim.clip_mode=previous",
+                                        "optim.clip_mode=block model_s.freeze=1"};
+    static const char *const shards[] = {"dist.shard=none", "dist.shard=optimizer", "dist.shard=parameters"};
+    static const int ours[] = {EVA, DINOV2, GPT2, CLASSIFIER};
+    for (size_t m = 0; m < sizeof ours / sizeof *ours; m++)
+        for (size_t k = 0; k < sizeof modes / sizeof *modes; k++)
+            for (int shard = 0; shard < 3; shard++)
+                for (int size = 2; size <= 3; size++) {
+                    char *settings =
+                        xasprintf("train.global_batch=8 train.batch_size=%d train.micro_batch=%d %s",
+                                  k % 2 ? 1 : 2, k % 2 ? 1 : 2, modes[k]);
+                    compare(ours[m], settings, shards[shard], size);
+                    free(settings);
+                }
+}
+
 /* By how much less: the teacher's weights are read once per step, not once per micro-batch; the student's
  * twice, and written once. */
 static void streamed_weights_travel_once_per_pass(void **state)
@@ -327,6 +367,26 @@ static void streamed_weights_travel_once_per_pass(void **state)
     assert_true(breadth->student_bytes * 5 / 2 < depth->student_bytes);
     runs_free(depth, 1);
     runs_free(breadth, 1);
+    free(deep);
+}
+
+/* With four rounds a rank gathers a quarter: groups that stay in the buffers between passes are not
+ * gathered again, in either order. */
+static void sharded_weights_are_gathered_once_per_pass(void **state)
+{
+    (void)state;
+    const char *settings =
+        "train.global_batch=8 train.batch_size=1 train.micro_batch=1 dist.shard=parameters "
+        "optim.clip_mode=previous model_s.depth=8 train.recompute=block";
+    char *deep = xasprintf("%s train.rounds=depth", settings);
+    struct run *depth = as_ranks(2, (struct run){.model = EVA, .settings = deep}),
+               *breadth = as_ranks(2, (struct run){.model = EVA, .settings = settings}); /* auto */
+    assert_true(breadth->breadth && !depth->breadth);
+    same("auto, 2 ranks", depth, breadth, 2);
+    double ratio = (double)depth->gathered_bytes / (double)breadth->gathered_bytes;
+    if (ratio < 3.4 || ratio > 4.1) fail_msg("gathered bytes fall by %.2f, four rounds", ratio);
+    runs_free(depth, 2);
+    runs_free(breadth, 2);
     free(deep);
 }
 
@@ -353,6 +413,24 @@ static void a_run_resumes_with_the_other_rounds(void **state)
             runs_free(resumed, 1);
             file_remove_tree(directory, NULL);
         }
+    char directory[] = "/tmp/meopt-rounds-XXXXXX";
+    assert_non_null(mkdtemp(directory));
+#define SHARED "train.global_batch=8 train.batch_size=2 train.micro_batch=1 optim.clip_mode=exact "
+    struct run *whole = as_ranks(1, (struct run){.settings = SHARED "train.rounds=depth"}),
+               *begun =
+                   as_ranks(2, (struct run){.settings = SHARED "train.rounds=breadth dist.shard=parameters",
+                                            .directory = directory,
+                                            .last_step = STEPS - 1}),
+               *resumed =
+                   as_ranks(3, (struct run){.settings = SHARED "train.rounds=depth dist.shard=optimizer",
+                                            .directory = directory});
+    for (int r = 0; r < 3; r++)
+        for (int s = 0; s < STEPS - 1; s++) resumed[r].results[s] = begun->results[s];
+    same("resumed on 3 of 2 ranks", whole, resumed, 3);
+    runs_free(whole, 1);
+    runs_free(begun, 2);
+    runs_free(resumed, 3);
+    file_remove_tree(directory, NULL);
 }
 
 static void what_has_no_rounds_is_refused(void **state)
@@ -362,8 +440,7 @@ static void what_has_no_rounds_is_refused(void **state)
         const char *settings, *named;
     } rows[] = {{"train.micro_batch=8", "train.micro_batch"},
                 {"train.micro_batch=2 optim.gradients=keep", "optim.gradients"},
-                {"train.micro_batch=2 train.save_activations=8bit", "train.save_activations"},
-                {"train.micro_batch=2 train.global_batch=8", "train.global_batch"}};
+                {"train.micro_batch=2 train.save_activations=8bit", "train.save_activations"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char *settings = xasprintf("%s train.rounds=breadth", rows[i].settings);
         struct run *r = as_ranks(1, (struct run){.model = GPT2, .settings = settings});
@@ -381,7 +458,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(breadth_has_the_bits_of_depth),
                                        cmocka_unit_test(every_place_and_option_keeps_the_bits),
+                                       cmocka_unit_test(global_batches_keep_the_bits),
+                                       cmocka_unit_test(ranks_keep_the_bits),
                                        cmocka_unit_test(streamed_weights_travel_once_per_pass),
+                                       cmocka_unit_test(sharded_weights_are_gathered_once_per_pass),
                                        cmocka_unit_test(a_run_resumes_with_the_other_rounds),
                                        cmocka_unit_test(what_has_no_rounds_is_refused)};
     make_data();
