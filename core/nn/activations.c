@@ -148,7 +148,7 @@ static void lay_ends(struct tower *t, char *base, size_t *at)
 }
 
 /* Lays out the tensors of one slot from `base`, and returns their bytes; NULL base only counts. A frozen
- * tower keeps its stream and its output only. */
+ * tower keeps its stream and its output only, and a stage what its groups need. */
 static size_t lay_slot(struct tower *t, char *base)
 {
     const struct model_shape *g = &t->model_shape;
@@ -157,16 +157,18 @@ static size_t lay_slot(struct tower *t, char *base)
     bool frozen = o->gradients == GRADIENTS_NONE;
     size_t R = (size_t)(o->batch * t->tokens), D = (size_t)g->width, at = 0;
     for (int64_t l = tower_first_kept(t); l < g->depth && !frozen; l++) {
+        if (!tower_owns(t, (int)l + 1)) continue;
         size_t x = tower_place(&at, R * D * dtype_bytes(o->compute));
         if (base) m->x[l] = base + x;
         lay_moments(&m->kept[l], base, &at, R);
     }
-    if (!frozen) lay_ends(t, base, &at);
-    size_t stream = tower_place(&at, o->slots > 1 ? R * D * sizeof(float) : 0),
-           out = tower_place(&at, t->owns_loss ? 0 : tower_out_bytes(t));
+    bool out_here = tower_has_ends(t) && !t->owns_loss;
+    if (!frozen && tower_has_ends(t)) lay_ends(t, base, &at);
+    size_t stream = tower_place(&at, tower_keeps_streams(t) ? R * D * sizeof(float) : 0),
+           out = tower_place(&at, out_here ? tower_out_bytes(t) : 0);
     if (!base) return at;
-    if (o->slots > 1) m->stream = (float *)(void *)(base + stream);
-    t->out = t->owns_loss ? NULL : (float *)(void *)(base + out);
+    if (tower_keeps_streams(t)) m->stream = (float *)(void *)(base + stream);
+    t->out = out_here ? (float *)(void *)(base + out) : NULL;
     if (!m->pooled_apart) m->pooled = t->out;
     return at;
 }
@@ -178,15 +180,18 @@ static size_t lay_shared(struct tower *t, char *base)
     const struct tower_options *o = &t->options;
     struct tower_memory *m = t->memory;
     bool frozen = o->gradients == GRADIENTS_NONE;
-    int64_t first = tower_first_kept(t);
+    bool resized = t->resized && tower_has_ends(t);
+    int64_t first = -1;
     size_t f = sizeof(float), D = (size_t)g->width, at = 0,
-           positions = t->resized ? (size_t)model_shape_position_rows(g, g->pos_grid) : 0,
-           kept = t->resized ? (size_t)model_shape_position_rows(g, g->image / g->patch) : 0;
-    for (int64_t l = first; l < g->depth && !frozen; l++) {
-        if (o->recompute == RECOMPUTE_NONE || l == first) lay_block(t, &m->kept[l], base, &at);
+           positions = resized ? (size_t)model_shape_position_rows(g, g->pos_grid) : 0,
+           kept = resized ? (size_t)model_shape_position_rows(g, g->image / g->patch) : 0;
+    for (int64_t l = tower_first_kept(t); l < g->depth && !frozen; l++) {
+        if (!tower_owns(t, (int)l + 1)) continue;
+        if (o->recompute == RECOMPUTE_NONE || first < 0) lay_block(t, &m->kept[l], base, &at);
         else m->kept[l] = m->kept[first];
+        if (first < 0) first = l;
     }
-    if (frozen) lay_ends(t, base, &at);
+    if (frozen && tower_has_ends(t)) lay_ends(t, base, &at);
     size_t pos = tower_place(&at, kept * D * f), dpos = tower_place(&at, t->lowest == 0 ? kept * D * f : 0),
            resize = tower_place(&at, kept * positions * f),
            rotation = tower_place(
@@ -258,13 +263,14 @@ void activations_lay_scratch(struct tower *t)
     m->t1_at = tower_place(&at, larger(R, 4 * B) * D * e);       /* 4 B: image_backward.c, separate */
     size_t inner = parts & PART_FFN_NORM && !frozen ? R * F : 0; /* input of the feed-forward's norm */
     size_t region = larger(R * F + inner, frozen ? R * (A + D) : 0);
-    region = larger(region, B * (size_t)t->patches * p) * e; /* patches */
+    region = larger(region, tower_has_ends(t) ? B * (size_t)t->patches * p : 0) * e; /* patches */
     region = larger(region, frozen ? 0 : attention + R * heads * e);
-    size_t pool = tower_pools_by_attention(t) ? attn_pool_scratch(t) : 0;
-    region = larger(region, frozen || t->owns_loss ? m->loss.bytes : tower_output_gradients(t) + pool);
+    size_t pool = tower_pools_by_attention(t) ? attn_pool_scratch(t) : 0,
+           ends = frozen || t->owns_loss ? m->loss.bytes : tower_output_gradients(t) + pool;
+    region = larger(region, tower_has_ends(t) ? ends : 0);
     m->region_at = tower_place(&at, region);
     m->heads_at = m->region_at + attention;
-    m->dx_at = tower_place(&at, o->slots > 1 ? 0 : R * D * sizeof(float)); /* the stream, and its gradient */
+    m->dx_at = tower_place(&at, tower_keeps_streams(t) ? 0 : R * D * sizeof(float)); /* stream and gradient */
     size_t end = m->frozen_at = at; /* the gradients of a backward pass take its place */
     if (!tower_block_kept(t, 0)) lay_frozen_block(t, NULL, NULL, &end);
     if (!frozen) {
@@ -275,7 +281,8 @@ void activations_lay_scratch(struct tower *t)
     }
     at = larger(at, end);
     for (int i = 0; i < t->parameter_count; i++)
-        if (t->parameters[i].matrix && t->parameters[i].weight_type != o->compute)
+        if (t->parameters[i].matrix && t->parameters[i].weight_type != o->compute &&
+            tower_owns(t, t->parameters[i].group))
             largest = larger(largest, (size_t)t->parameters[i].count * e);
     m->cast_at = tower_place(&at, largest);
     t->scratch_bytes = at;
@@ -285,7 +292,7 @@ void tower_bind_scratch(struct tower *t, void *scratch)
 {
     struct tower_memory *m = t->memory;
     m->scratch = scratch;
-    if (t->options.slots == 1) m->stream = (float *)(void *)(m->scratch + m->dx_at);
+    if (!tower_keeps_streams(t)) m->stream = (float *)(void *)(m->scratch + m->dx_at);
     for (int64_t l = 0; l < t->model_shape.depth && t->options.saved == SAVED_8BIT; l++) {
         struct block_activations *k = &m->kept[l];
         if (tower_block_kept(t, l)) k->attn = k->h = k->h8.x = m->scratch + m->dh_at;

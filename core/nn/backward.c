@@ -7,6 +7,8 @@
  */
 #include "core/nn/tower.h"
 
+#include <assert.h>
+
 static void zero_small(const struct pass *pass, int group)
 {
     struct tower *t = pass->tower;
@@ -350,7 +352,7 @@ static void head_norms_backward(const struct pass *pass, int64_t l, void *dqkv, 
 /* Its tensors are still there, unless a second pass, another slot or the head has replaced them. */
 static bool recomputes_last_block(const struct tower *t)
 {
-    return t->options.backward_twice || t->options.slots > 1 || tower_head_overwrites(t);
+    return t->options.backward_twice || tower_keeps_streams(t) || tower_head_overwrites(t);
 }
 
 int64_t tower_recomputed_blocks(const struct tower *t)
@@ -441,7 +443,8 @@ void tower_backward_group(struct tower *t, const struct batch *batch, const floa
                           int group)
 {
     struct pass pass = {t, batch, dout, true, true, group, group};
-    int64_t turn = (t->group_count - 1 - group) * t->options.slots + slot;
+    int64_t turn = tower_own_index(t, group) * t->options.slots + slot;
+    assert(tower_owns(t, group));
     tower_select(t, slot);
     tower_select_gradients(t, group, turn);
     issue(&pass, tower_slot_flags(slot));
@@ -453,6 +456,7 @@ int tower_backward(struct tower *t, const struct batch *batch, const float *dout
     int lowest = t->lowest;
     struct pass pass = {t, batch, dout, first, last, t->group_count - 1, lowest};
     int code = 0;
+    assert(t->options.stages <= 1);
     tower_select(t, 0);
     for (; pass.from >= lowest && !code; pass.from = pass.to - 1) {
         bool loss = t->owns_loss && pass.from == t->group_count - 1;

@@ -452,6 +452,7 @@ int tower_forward_bound(struct tower *t, const struct batch *batch, struct error
 {
     struct forward f = {t, batch, 0, 0};
     int code = 0, last = t->group_count - 1;
+    assert(t->options.stages <= 1);
     tower_select(t, 0);
     for (; f.from <= last && !code; f.from = f.to + 1) {
         f.to = t->needed ? f.from : last;
@@ -472,6 +473,7 @@ int tower_forward_bound(struct tower *t, const struct batch *batch, struct error
 void tower_forward_group(struct tower *t, const struct batch *batch, int64_t slot, int group)
 {
     struct forward f = {t, batch, group, group};
+    assert(tower_owns(t, group));
     tower_select(t, slot);
     device_issue(t->device,
                  &(struct device_work){.owner = t,

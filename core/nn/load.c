@@ -48,7 +48,7 @@ static int store_values(struct tower *t, int index, const float *values, paramet
                         void *context, struct error *err)
 {
     struct parameter *p = &t->parameters[index];
-    bool here = !t->options.weight_buffers || p->resident;
+    bool here = tower_owns(t, p->group) && (!t->options.weight_buffers || p->resident);
     if (p->master) t->device->upload(t->device, p->master, values, (size_t)p->count * sizeof(float));
     if (here && p->weight_type == DTYPE_BF16) upload_halves(t, p, values);
     else if (here) t->device->upload(t->device, p->weight, values, (size_t)p->count * sizeof(float));

@@ -232,10 +232,11 @@ struct parameter {
     bool small; /* norm, bias, LayerScale, token, position embedding: residual bits do not pay */
     bool head;  /* distillation head or classifier: lr scaled by optim.head_lr_scale */
     enum initial initial;
-    void *weight; /* read by forward and backward */
+    void *weight; /* read by forward and backward; NULL: another stage has it */
     enum dtype weight_type;
-    float *master; /* F32 values next to bf16 weights (the AMP-like baseline), else NULL */
-    void *grad;    /* NULL for a frozen tower; with released gradients valid only inside group_done */
+    size_t weight_at, grad_at; /* bytes from the beginning of its group's weights and gradients */
+    float *master;             /* F32 values next to bf16 weights (the AMP-like baseline), else NULL */
+    void *grad; /* NULL for a frozen tower; with released gradients valid only inside group_done */
     enum dtype grad_type;
 };
 
@@ -272,6 +273,9 @@ struct tower_options {
     /* Micro-batches whose activations are kept at once (tower_forward_group); 0 as 1. Above 1 a tower that is
      * trained needs GRADIENTS_RELEASE and RECOMPUTE_BLOCK */
     int64_t slots;
+    /* Above 1: the tower is that stage of a pipeline, and has weights, gradients and activations of its own
+     * groups only (stage_of_group). It runs group by group, and needs what slots need. */
+    int stages, stage;
     bool patch_tokens; /* out also holds the patch tokens (loss tokens cls+patch) */
     bool head_loaded;  /* tower_load refuses a file without the head or classifier (EXIT_USAGE) */
     int64_t target;    /* T of a linear distillation head, 0: none. model_shape.classes replaces it */
@@ -314,9 +318,21 @@ struct tower {
 /* A group's gradients as one span: F32 ones (vectors) first, then its matrices, all of options.grad_type. The
  * gaps between them are unused. */
 struct gradient_span {
-    void *p; /* NULL for a frozen tower */
+    void *p; /* NULL for a frozen tower, and for another stage's group */
     size_t bytes, f32_bytes;
 };
+
+/* The stage of a group: groups go round the stages, so each has a share of them. Both ends of the model are
+ * on stage 0, because they may share a table. */
+static inline int stage_of_group(int stages, int groups, int group)
+{
+    return stages <= 1 || group == groups - 1 ? 0 : group % stages;
+}
+static inline bool tower_owns(const struct tower *tower, int group)
+{
+    const struct tower_options *o = &tower->options;
+    return stage_of_group(o->stages, tower->group_count, group) == o->stage;
+}
 
 int tower_create(struct tower **tower, struct device *device, const struct model_shape *model_shape,
                  const struct tower_options *options, struct error *err);
@@ -328,7 +344,7 @@ struct gradient_span tower_group_gradients(const struct tower *tower, int group)
 /* A group's weights: F32 vectors first, then its matrices, in the order of its gradients. With
  * weight_buffers: its part of the buffers, without resident parameters. */
 struct weight_span {
-    char *p;
+    char *p; /* not set for another stage's group */
     size_t bytes;
 };
 struct weight_span tower_group_weights(const struct tower *tower, int group);
@@ -409,7 +425,8 @@ int tower_forward_bound(struct tower *tower, const struct batch *batch, struct e
  *                        parameter.grad of that group is the gradient of this micro-batch alone
  *
  * Between two groups a slot consists of its stream: x after a forward group, dx after a backward group. A
- * stage of a pipeline receives it before its group and sends it afterwards. A backward group needs its own
+ * stage of a pipeline receives it before its group and sends it afterwards; both ends of the model are on
+ * stage 0, which alone reads input and labels, and writes tower->out. A backward group needs its own
  * forward group and no other. With two gradient_buffers, a gradient is valid until the second next call. */
 
 /* Makes a group's weights available, as a pass does (group_needed). */

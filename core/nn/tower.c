@@ -21,17 +21,23 @@ static int64_t stored_count(const struct parameter *p)
 }
 
 /* Lays out weights of a group from *at: F32 vectors first, then the matrices, like the gradients. If groups
- * share buffers, there are two kinds: those that use the buffers, and those that stay in memory. */
-static void lay_weights(struct tower *t, int group, bool staying, size_t *at, size_t *masters_at)
+ * share buffers, there are two kinds: those that use the buffers, and those that stay in memory. Returns the
+ * bytes of the group, by which *at advances unless it is another stage's. */
+static size_t lay_weights(struct tower *t, int group, bool staying, size_t *at, size_t *masters_at)
 {
     struct tower_memory *m = t->memory;
+    bool own = tower_owns(t, group);
+    size_t begin = *at, end = begin;
     for (int matrices = 0; matrices < 2; matrices++) {
         for (int i = 0; i < t->parameter_count; i++) {
             struct parameter *p = &t->parameters[i];
             if (p->group != group || p->matrix != (matrices == 1)) continue;
             if (t->options.weight_buffers && p->resident != staying) continue;
             p->weight_type = p->matrix ? t->options.weight_type : DTYPE_F32;
-            size_t here = tower_place(at, (size_t)stored_count(p) * dtype_bytes(p->weight_type));
+            size_t here = tower_place(&end, (size_t)stored_count(p) * dtype_bytes(p->weight_type));
+            p->weight_at =
+                p->role == ROLE_V_B ? p[-1].weight_at + 2 * (size_t)p->count * sizeof(float) : here - begin;
+            if (!own) continue;
             if (m->weights)
                 p->weight = p->role == ROLE_V_B ? (float *)p[-1].weight + 2 * p->count
                                                 : (void *)((char *)m->weights + here);
@@ -40,11 +46,13 @@ static void lay_weights(struct tower *t, int group, bool staying, size_t *at, si
             if (m->masters) p->master = (float *)(void *)((char *)m->masters + here);
         }
     }
+    if (own) *at = end;
+    return end - begin;
 }
 
 int tower_weight_buffer(const struct tower *t, int group)
 {
-    return group == 0 && tower_tied(t) ? 2 : group % t->options.weight_buffers;
+    return group == 0 && tower_tied(t) ? 2 : tower_own_index(t, group) % t->options.weight_buffers;
 }
 
 /* Lays out the groups that share one buffer, or two, at *at, in whole pages: the O_DIRECT reads of
@@ -55,8 +63,7 @@ static void lay_turns(struct tower *t, size_t *at)
     size_t begin[WEIGHT_BUFFERS + 1] = {*at}, largest[WEIGHT_BUFFERS] = {0}, none = 0;
     for (int group = 0; group < t->group_count; group++) {
         size_t end = 0;
-        lay_weights(t, group, false, &end, &none);
-        m->weight_bytes[group] = end;
+        m->weight_bytes[group] = lay_weights(t, group, false, &end, &none);
         size_t *of = &largest[tower_weight_buffer(t, group)];
         *of = larger(*of, (end + PAGE - 1) & ~(size_t)(PAGE - 1));
     }
@@ -79,11 +86,10 @@ static int alloc_weights(struct tower *t, struct error *err)
         bytes = master_bytes = 0;
         if (o->weight_buffers) lay_turns(t, &bytes);
         for (int group = 0; group < t->group_count; group++) {
-            size_t begin = bytes;
-            lay_weights(t, group, true, &bytes, &master_bytes);
+            size_t begin = bytes, own = lay_weights(t, group, true, &bytes, &master_bytes);
             if (o->weight_buffers) continue;
             m->weight_offset[group] = begin;
-            m->weight_bytes[group] = bytes - begin;
+            m->weight_bytes[group] = own;
         }
         if (pass) break;
         m->weights = device_alloc(
@@ -101,14 +107,16 @@ static int alloc_weights(struct tower *t, struct error *err)
 struct weight_span tower_group_weights(const struct tower *t, int group)
 {
     const struct tower_memory *m = t->memory;
-    return (struct weight_span){.p = (char *)m->weights + m->weight_offset[group],
+    return (struct weight_span){.p = tower_owns(t, group) ? (char *)m->weights + m->weight_offset[group]
+                                                          : NULL,
                                 .bytes = m->weight_bytes[group]};
 }
 
-/* The buffer of a group's gradients. */
+/* The buffer of a group's gradients; NULL: not allocated, or another stage's. */
 static char *gradient_buffer(const struct tower *t, int group)
 {
     const struct tower_memory *m = t->memory;
+    if (!tower_owns(t, group)) return NULL;
     bool tied = group == 0 && m->tied_gradients;
     return tied ? (char *)m->tied_gradients + (size_t)m->slot * m->tied_bytes : m->gradients;
 }
@@ -125,6 +133,8 @@ static void lay_group(struct tower *t, int group, size_t begin)
             if (p->group != group || p->matrix != (matrices == 1) || !p->trained) continue;
             p->grad_type = p->matrix ? t->options.grad_type : DTYPE_F32;
             size_t here = tower_place(&at, (size_t)stored_count(p) * dtype_bytes(p->grad_type));
+            p->grad_at =
+                p->role == ROLE_V_B ? p[-1].grad_at + 2 * (size_t)p->count * sizeof(float) : here - begin;
             if (buffer)
                 p->grad = p->role == ROLE_V_B ? (float *)p[-1].grad + 2 * p->count : (void *)(buffer + here);
         }
@@ -146,18 +156,19 @@ static int alloc_gradients(struct tower *t, struct error *err)
     m->group_bytes = xcalloc((size_t)t->group_count, sizeof *m->group_bytes);
     if (o->gradients == GRADIENTS_NONE) return 0;
     bool released = o->gradients == GRADIENTS_RELEASE, two = released && o->gradient_buffers == 2,
-         tied = released && tower_tied(t) && t->lowest == 0;
+         tied = released && tower_tied(t) && t->lowest == 0 && tower_has_ends(t);
     size_t total = 0, buffer[2] = {0, 0};
     for (int group = 0; group < t->group_count; group++) {
         bool end = group == 0 || group == t->group_count - 1;
         lay_group(t, group, released ? 0 : total);
+        if (!tower_owns(t, group)) continue;
         total += m->group_bytes[group];
         if (group > 0 || !tied)
             buffer[two && group % 2] = larger(buffer[two && group % 2], m->group_bytes[group]);
         if (!end) m->spare_begin = larger(m->spare_begin, (m->group_bytes[group] + 63) & ~(size_t)63);
     }
     m->spare_end = released && !two && o->recompute == RECOMPUTE_BLOCK ? buffer[0] : 0;
-    if (two && o->slots > 1) buffer[0] = buffer[1] = larger(buffer[0], buffer[1]);
+    if (two && tower_keeps_streams(t)) buffer[0] = buffer[1] = larger(buffer[0], buffer[1]);
     m->second_gradients = two ? buffer[0] : 0;
     m->tied_bytes = tied ? (m->group_bytes[0] + 63) & ~(size_t)63 : 0;
     m->gradients = device_alloc(t->device, MEMORY_GRADIENTS, released ? buffer[0] + buffer[1] : total,
@@ -194,7 +205,7 @@ float *tower_slot_stream(struct tower *t, int64_t slot)
 void tower_select_gradients(struct tower *t, int group, int64_t turn)
 {
     const struct tower_memory *m = t->memory;
-    if (t->options.slots == 1 || !m->second_gradients || (group == 0 && m->tied_gradients)) return;
+    if (!tower_keeps_streams(t) || !m->second_gradients || (group == 0 && m->tied_gradients)) return;
     lay_group(t, group, turn % 2 ? m->second_gradients : 0);
 }
 
@@ -202,7 +213,8 @@ struct gradient_span tower_group_gradients(const struct tower *t, int group)
 {
     const struct tower_memory *m = t->memory;
     if (!m->gradients) return (struct gradient_span){0};
-    return (struct gradient_span){.p = gradient_buffer(t, group) + m->group_offset[group],
+    char *buffer = gradient_buffer(t, group);
+    return (struct gradient_span){.p = buffer ? buffer + m->group_offset[group] : NULL,
                                   .bytes = m->group_bytes[group],
                                   .f32_bytes = m->small_bytes[group]};
 }
@@ -271,8 +283,11 @@ int tower_create(struct tower **tower, struct device *device, const struct model
     assert(options->batch > 0 && !(options->master && options->weight_type != DTYPE_BF16));
     assert(!options->cache || (options->batch == 1 && options->gradients == GRADIENTS_NONE));
     assert(options->saved == SAVED_MINIMAL || options->recompute == RECOMPUTE_NONE);
-    assert(options->slots <= 1 || options->gradients == GRADIENTS_NONE ||
+    assert((options->slots <= 1 && options->stages <= 1) || options->gradients == GRADIENTS_NONE ||
            (options->gradients == GRADIENTS_RELEASE && options->recompute == RECOMPUTE_BLOCK));
+    assert(options->stages <= 1 ? options->stage == 0
+                                : options->stage >= 0 && options->stage < options->stages &&
+                                      options->stages <= model_shape->depth + 1);
     assert(options->gradient_buffers >= 0 && options->gradient_buffers <= 2);
     assert(options->frozen >= 0 && options->frozen <= model_shape->depth + 1);
     assert(options->weight_buffers >= 0 && options->weight_buffers <= 2 &&
@@ -320,7 +335,7 @@ int tower_create(struct tower **tower, struct device *device, const struct model
         m->loss = lm_loss_layout(options->batch * t->tokens, model_shape->vocabulary,
                                  options->loss_chunk ? options->loss_chunk : LM_LOSS_CHUNK);
     activations_lay_scratch(t);
-    if (t->resized) upload_resize(t);
+    if (t->resized && tower_has_ends(t)) upload_resize(t);
     if (model_shape_rotates(model_shape)) upload_rotation(t);
     *tower = t;
     return 0;

@@ -101,6 +101,21 @@ static inline bool tower_head_overwrites(const struct tower *tower)
     return m->spared && m->group_bytes[tower->group_count - 1] > m->spare_begin;
 }
 
+/* The stream is the slot's, not in scratch: it stays between two calls of other slots or other stages. */
+static inline bool tower_keeps_streams(const struct tower *tower)
+{
+    return tower->options.slots > 1 || tower->options.stages > 1;
+}
+/* This stage has the layers before the first block and after the last one. */
+static inline bool tower_has_ends(const struct tower *tower) { return tower->options.stage == 0; }
+/* Number of this stage's groups before `group`, one of them. */
+static inline int tower_own_index(const struct tower *tower, int group)
+{
+    int stages = tower->options.stages, last = tower->group_count - 1;
+    if (stages <= 1) return group;
+    return group == last ? (last - 1) / stages + 1 : group / stages;
+}
+
 static inline struct parameter *block_role(const struct tower *tower, int64_t block, enum role role)
 {
     return tower->memory->blocks[block][role];

@@ -29,6 +29,7 @@ static void explain_weights(const struct tower *t, tower_tensor report, void *co
         const struct parameter *p = &t->parameters[i];
         size_t count = (size_t)p->count;
         char name[112];
+        if (!tower_owns(t, p->group)) continue;
         report(context, t->options.weights_class, p->name, count * dtype_bytes(p->weight_type));
         snprintf(name, sizeof name, "fp32 master of %s", p->name);
         if (p->master) report(context, t->options.weights_class, name, count * sizeof(float));
@@ -43,12 +44,13 @@ static void explain_gradients(const struct tower *t, tower_tensor report, void *
     int shown = -1;
     if (o->gradients == GRADIENTS_NONE) return;
     for (int g = m->tied_gradients ? 1 : 0; g < t->group_count && o->gradients == GRADIENTS_RELEASE; g++)
-        if (shown < 0 || m->group_bytes[g] > m->group_bytes[shown]) shown = g;
+        if (tower_owns(t, g) && (shown < 0 || m->group_bytes[g] > m->group_bytes[shown])) shown = g;
     int64_t buffers = o->gradients == GRADIENTS_RELEASE && o->gradient_buffers == 2 ? 2 : 1;
     for (int i = 0; i < t->parameter_count; i++) {
         const struct parameter *p = &t->parameters[i];
         bool tied = m->tied_gradients && p->group == 0;
-        if (!p->trained || (shown >= 0 && p->group != shown && !tied)) continue;
+        if (!p->trained || !tower_owns(t, p->group)) continue;
+        if (shown >= 0 && p->group != shown && !tied) continue;
         for (int64_t k = 0; k < (tied ? o->slots : buffers); k++)
             report(context, MEMORY_GRADIENTS, p->name, (size_t)p->count * dtype_bytes(p->grad_type));
     }
@@ -96,6 +98,13 @@ static void explain_ends(const struct tower *t, tower_tensor report, void *conte
            kept = t->resized ? (size_t)model_shape_position_rows(g, g->image / g->patch) : 0,
            stored = t->resized ? (size_t)model_shape_position_rows(g, g->pos_grid) : 0,
            slots = (size_t)o->slots, ends = frozen ? 1 : slots;
+    if (tower_keeps_streams(t))
+        report(context, o->activations_class, "streams of the micro-batches",
+               slots * B * (size_t)t->tokens * D * f);
+    if (model_shape_rotates(g))
+        report(context, o->activations_class, "rotations",
+               (size_t)(t->rotated * model_shape_head_dim(g)) * f);
+    if (!tower_has_ends(t)) return;
     report(context, o->activations_class, "means of the last norm", ends * 2 * normed * f);
     report(context, o->activations_class, "input of the last norm", ends * t->memory->norm_hat_bytes);
     report(context, o->activations_class, "output",
@@ -105,16 +114,10 @@ static void explain_ends(const struct tower *t, tower_tensor report, void *conte
         report(context, o->activations_class, "mean of the tokens", ends * B * D * f);
     if (tower_pools_by_attention(t))
         report(context, o->activations_class, "pooling by attention", ends * attn_pool_lay(t, NULL, NULL, 0));
-    if (slots > 1)
-        report(context, o->activations_class, "streams of the micro-batches",
-               slots * B * (size_t)t->tokens * D * f);
     if (t->resized)
         report(context, o->activations_class, "resized positions",
                kept * D * f * (frozen || t->lowest > 0 ? 1 : 2));
     if (t->resized) report(context, o->activations_class, "matrix that resizes positions", kept * stored * f);
-    if (model_shape_rotates(g))
-        report(context, o->activations_class, "rotations",
-               (size_t)(t->rotated * model_shape_head_dim(g)) * f);
 }
 
 static void explain_activations(const struct tower *t, tower_tensor report, void *context)
@@ -126,13 +129,18 @@ static void explain_activations(const struct tower *t, tower_tensor report, void
     int64_t first = t->lowest > 0 ? t->lowest - 1 : 0;
     for (int64_t l = first; l < g->depth; l++) {
         char name[64];
+        if (!tower_owns(t, (int)l + 1)) continue;
         snprintf(name, sizeof name, "blocks.%lld.input", (long long)l);
         report(context, o->activations_class, name, (size_t)o->slots * R * D * e);
         snprintf(name, sizeof name, "blocks.%lld.means of norms", (long long)l);
         report(context, o->activations_class, name, (size_t)o->slots * 4 * R * sizeof(float));
     }
-    for (int64_t l = first; l < g->depth; l++)
-        if (o->recompute == RECOMPUTE_NONE || l == first) explain_block(t, l, report, context);
+    bool shared = false; /* one block's tensors serve all */
+    for (int64_t l = first; l < g->depth; l++) {
+        if (!tower_owns(t, (int)l + 1) || shared) continue;
+        explain_block(t, l, report, context);
+        shared = o->recompute == RECOMPUTE_BLOCK;
+    }
 }
 
 void tower_explain(const struct tower *t, tower_tensor report, void *context)

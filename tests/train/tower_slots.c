@@ -1,6 +1,7 @@
 /* Several micro-batches group by group (tower_forward_group, tower_backward_group): outputs, losses and the
- * gradients of each micro-batch have the bits of whole passes, so does a second backward pass. The account of
- * memory. Tiny towers, random weights. On a card: MEOPT_TEST_DEVICE=hip:0. */
+ * gradients of each micro-batch have the bits of whole passes, so does a second backward pass. Stages of a
+ * pipeline, which hand over the stream, have those of one tower. The account of memory. Tiny towers, random
+ * weights. On a card: MEOPT_TEST_DEVICE=hip:0. */
 #include "core/base/file.h"
 #include "core/nn/tower.h"
 #include "core/nn/tower_memory.h"
@@ -13,7 +14,16 @@
 #include <string.h>
 #include <cmocka.h>
 
-enum { SLOTS = 3, BATCH = 2, SIDE = 28, PIXELS = 3 * SIDE * SIDE, CONTEXT = 12, VOCABULARY = 70, GROUPS = 8 };
+enum {
+    SLOTS = 3,
+    BATCH = 2,
+    SIDE = 28,
+    PIXELS = 3 * SIDE * SIDE,
+    CONTEXT = 12,
+    VOCABULARY = 70,
+    GROUPS = 8,
+    STAGES = 3
+};
 
 #define SMALL .width = 64, .hidden = 48, .depth = 3
 static const struct model_shape shapes[] = {
@@ -284,6 +294,79 @@ static void groups_of_slots_have_the_bits_of_whole_passes(void **state)
             }
 }
 
+/* Copies a slot's stream from the stage of one group to that of the next. */
+static void hand_over(struct subject *stages, int count, int from, int to, int slot)
+{
+    struct subject *a = &stages[stage_of_group(count, stages->tower->group_count, from)],
+                   *b = &stages[stage_of_group(count, stages->tower->group_count, to)];
+    size_t bytes = (size_t)(a->batch[slot].count * a->tower->tokens * a->tower->model_shape.width) * 4;
+    if (a == b) return;
+    void *stream = downloaded(a->device, tower_slot_stream(a->tower, slot), bytes);
+    b->device->upload(b->device, tower_slot_stream(b->tower, slot), stream, bytes);
+    free(stream);
+}
+
+/* The stages of a pipeline in turn. */
+static void stage_by_stage(struct results *r, struct subject *stages, int count, int passes)
+{
+    struct error err = {0};
+    int last = stages->tower->group_count - 1;
+    for (int group = 0; group <= last; group++)
+        for (int slot = 0; slot < SLOTS; slot++) {
+            struct subject *s = &stages[stage_of_group(count, last + 1, group)];
+            tower_forward_group(s->tower, &s->batch[slot], slot, group);
+            if (group == last && !s->tower->owns_loss) keep_out(r, slot);
+            if (group < last) hand_over(stages, count, group, group + 1, slot);
+        }
+    for (int pass = 0; pass < passes; pass++)
+        for (int group = last, lowest = stages->tower->lowest; group >= lowest; group--)
+            for (r->slot = 0; r->slot < SLOTS; r->slot++) {
+                struct subject *s = r->s = &stages[stage_of_group(count, last + 1, group)];
+                tower_backward_group(s->tower, &s->batch[r->slot], s->dout[r->slot], r->slot, group);
+                collect(r, group, &err);
+                if (!pass && group == last && s->tower->owns_loss) keep_out(r, r->slot);
+                if (group > lowest) hand_over(stages, count, group, group - 1, r->slot);
+            }
+    r->s = stages;
+    for (int i = 0; i < count; i++)
+        if (device_check(stages[i].device, &err)) fail_msg("%s", err.what);
+}
+
+static void stages_have_the_bits_of_one_tower(void **state)
+{
+    (void)state;
+    for (int g = 0; g < SHAPES; g++)
+        for (int count = 2; count <= STAGES; count++) {
+            struct tower_options options = options_of(DTYPE_BF16, count == 2 && g % 2 ? 2 : 0);
+            struct subject whole = subject_open(device_spec(), shapes[g], options), stages[STAGES];
+            struct results expected = results_of(&whole);
+            depth_first(&expected);
+            options.slots = SLOTS;
+            options.recompute = RECOMPUTE_BLOCK;
+            options.stages = count;
+            options.backward_twice = count == 2;
+            options.gradient_buffers = 1 + g % 2;
+            size_t weights = 0;
+            for (options.stage = 0; options.stage < count; options.stage++) {
+                struct subject *s = &stages[options.stage];
+                *s = subject_open(device_spec(), shapes[g], options);
+                for (int i = 0; i < s->tower->parameter_count; i++) {
+                    const struct parameter *p = &s->tower->parameters[i];
+                    assert_true((p->weight != NULL) == tower_owns(s->tower, p->group));
+                }
+                weights += s->device->use.current_bytes[MEMORY_WEIGHTS];
+            }
+            assert_int_equal(weights, whole.device->use.current_bytes[MEMORY_WEIGHTS]);
+            struct results found = results_of(stages);
+            stage_by_stage(&found, stages, count, 1 + options.backward_twice);
+            compare(&expected, &found);
+            results_free(&found);
+            results_free(&expected);
+            for (int i = 0; i < count; i++) subject_close(&stages[i]);
+            subject_close(&whole);
+        }
+}
+
 /* A tower with slots computes whole passes in its first one. */
 static void whole_passes_of_a_tower_with_slots_are_the_same(void **state)
 {
@@ -345,13 +428,15 @@ static void add_bytes(void *context, enum memory_class class, const char *name, 
 static void the_account_counts_every_slot(void **state)
 {
     (void)state;
-    for (int g = 0; g < SHAPES; g++)
+    for (int g = 0; g < 4 * SHAPES; g++)
         for (int trained = 0; trained < 2; trained++) {
             struct tower_options options = options_of(DTYPE_BF16, 0);
             options.slots = SLOTS;
             options.recompute = RECOMPUTE_BLOCK;
+            options.stages = g / SHAPES;
+            options.stage = options.stages > 1 ? options.stages - 2 : 0;
             if (!trained) options.gradients = GRADIENTS_NONE;
-            struct subject s = subject_open("dry", shapes[g], options);
+            struct subject s = subject_open("dry", shapes[g % SHAPES], options);
             size_t held = s.device->use.peak_bytes[MEMORY_ACTIVATIONS], counted = 0;
             tower_explain(s.tower, add_bytes, &counted);
             assert_in_range(counted, 1, held);
@@ -364,6 +449,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(groups_of_slots_have_the_bits_of_whole_passes),
+        cmocka_unit_test(stages_have_the_bits_of_one_tower),
         cmocka_unit_test(whole_passes_of_a_tower_with_slots_are_the_same),
         cmocka_unit_test(two_buffers_take_turns),
         cmocka_unit_test(the_account_counts_every_slot),
