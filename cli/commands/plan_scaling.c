@@ -141,21 +141,28 @@ json_t *scaling_table_json(const struct scaling_table *t)
 void scaling_advise(struct scaling_advice *a, const struct arguments *args,
                     const struct memory_planner *planner, size_t card_bytes, int ranks, double gflops)
 {
-    static const char *const forms[] = {"dist.shard=none", "dist.shard=optimizer", "dist.shard=parameters"};
+    static const char *const shards[] = {"none", "optimizer", "parameters"}, *const orders[] = {
+                                                                                 " train.rounds=depth",
+                                                                                 " train.rounds=breadth"};
+    int each = planner->plan.micro < planner->plan.batch ? 2 : 1; /* of one round all orders are the same */
     *a = (struct scaling_advice){
         .how = read_speed(args, planner, ranks, gflops), .card_bytes = card_bytes, .chosen = -1};
     struct simulated_speed *speed = &a->how.speed;
     if (ranks > speed->node_ranks && speed->network <= 0) speed->network = 1e9 * NETWORK_GB_PER_S;
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+    for (int i = 0; i < 3 * each; i++) {
         struct simulated_schedule schedule = {0};
         struct memory_option option;
         struct advice_row *r = &a->rows[a->count++], *best = a->chosen < 0 ? NULL : &a->rows[a->chosen];
-        memory_option_plan(&option, planner, forms[i], simulate_inspect, &schedule);
-        *r = (struct advice_row){
-            .keys = forms[i], .possible = option.possible, .peak_bytes = option.peak_bytes};
+        *r = (struct advice_row){0};
+        snprintf(r->keys, sizeof r->keys, "dist.shard=%s%s", shards[i / each], each > 1 ? orders[i % 2] : "");
+        memory_option_plan(&option, planner, r->keys, simulate_inspect, &schedule);
+        r->possible = option.possible;
+        r->peak_bytes = option.peak_bytes;
         snprintf(r->why, sizeof r->why, "%s", option.why);
         if (!r->possible) continue;
-        r->step = simulate(&a->how, &schedule, ranks);
+        struct plan_speed how = a->how;
+        how.speed.step_s *= option.compute; /* of recomputation */
+        r->step = simulate(&how, &schedule, ranks);
         r->efficiency = speed->step_s / r->step.step_s;
         r->fits = !card_bytes || r->peak_bytes <= card_bytes;
         simulate_free(&schedule);
@@ -163,7 +170,7 @@ void scaling_advise(struct scaling_advice *a, const struct arguments *args,
         bool faster = best && r->step.step_s < best->step.step_s * 0.995,
              smaller =
                  best && r->step.step_s <= best->step.step_s * 1.005 && r->peak_bytes < best->peak_bytes;
-        if (!best || faster || smaller) a->chosen = (int)i;
+        if (!best || faster || smaller) a->chosen = a->count - 1;
     }
 }
 
@@ -171,16 +178,17 @@ void scaling_advice_print(const struct scaling_advice *a)
 {
     printf("\nadvice   for %d ranks: ", a->how.ranks);
     print_speed(&a->how);
-    printf("    %-24s %12s %10s %10s %10s   efficiency\n", "", "peak MiB", "sent MB", "sums s", "step s");
+    printf("    %-42s %12s %10s %10s %10s   efficiency\n", "", "peak MiB", "sent MB", "sums s", "step s");
     for (int i = 0; i < a->count; i++) {
         const struct advice_row *r = &a->rows[i];
-        if (!r->possible) printf("    %-24s not possible: %s\n", r->keys, r->why);
+        if (!r->possible) printf("    %-42s not possible: %s\n", r->keys, r->why);
         else
-            printf("  %c %-24s %12.1f %10.1f %10.4f %10.4f     %6.1f %%%s\n", i == a->chosen ? '>' : ' ',
+            printf("  %c %-42s %12.1f %10.1f %10.4f %10.4f     %6.1f %%%s\n", i == a->chosen ? '>' : ' ',
                    r->keys, (double)r->peak_bytes / 1048576, r->step.sent_bytes / 1e6, r->step.sums_s,
                    r->step.step_s, 100 * r->efficiency, r->fits ? "" : "  does not fit");
     }
-    if (a->chosen < 0) printf("    none fits %.1f MiB: see --fit\n", (double)a->card_bytes / 1048576);
+    if (a->chosen < 0 && a->card_bytes)
+        printf("    none fits %.1f MiB: see --fit\n", (double)a->card_bytes / 1048576);
     if (a->chosen >= 0 && !a->card_bytes) printf("    (the memory of the card is unknown: --card-memory)\n");
 }
 

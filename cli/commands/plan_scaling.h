@@ -35,7 +35,7 @@ struct scaling_advice {
     size_t card_bytes; /* 0: unknown */
     int count, chosen; /* chosen: the fastest that fits; -1: none fits */
     struct advice_row {
-        const char *keys;
+        char keys[64];
         bool possible, fits;
         char why[200]; /* the reason if it is not possible */
         size_t peak_bytes;

@@ -12,7 +12,7 @@
 static bool updates_at_end(const struct trainer *t)
 {
     bool exact = config_clips(t->config) && t->config->optim.clip_mode == OPTIM_CLIP_MODE_EXACT;
-    return t->dp && (!t->release || (exact && dp_round_count(t) > 1));
+    return t->dp && !t->breadth && (!t->release || (exact && dp_round_count(t) > 1));
 }
 
 void simulate_inspect(void *context, const struct trainer *t)
@@ -32,6 +32,7 @@ void simulate_inspect(void *context, const struct trainer *t)
         .two_gradients = tower->options.gradient_buffers == 2,
         .two_weights = dp_weight_buffers(t) == 2,
         .twice = t->twice,
+        .breadth = t->breadth,
         .step_at_end = updates_at_end(t),
     };
     s->micro_count = t->dp ? (t->images + t->micro - 1) / t->micro : (t->batch + t->micro - 1) / t->micro;
@@ -119,16 +120,17 @@ static void fetch(struct simulation *s, int group, int next)
     wait_until(s, s->slot_end[group % slots]);
 }
 
-static void forward(struct simulation *s)
+/* The forward passes of rounds `from` to `to`. */
+static void forward(struct simulation *s, int64_t from, int64_t to)
 {
     const struct simulated_schedule *q = s->schedule;
     const struct simulated_speed *v = s->speed;
     double teacher = v->step_s * (1 - v->backward - v->student) / (double)s->rounds,
            student = v->step_s * v->student / (double)s->rounds;
-    compute(s, teacher);
+    for (s->round = from; s->round < to; s->round++) compute(s, teacher);
     for (int g = 0; g < q->group_count; g++) {
         fetch(s, g, g + 1 < q->group_count ? g + 1 : -1);
-        compute(s, student * q->groups[g].work);
+        for (s->round = from; s->round < to; s->round++) compute(s, student * q->groups[g].work);
     }
 }
 
@@ -148,24 +150,30 @@ static void end_group(struct simulation *s, int group, bool updates)
     if (updates) update(s, group);
 }
 
-/* A backward pass. measures: only the norm is computed (step_ranks.c, `twice`). */
-static void backward(struct simulation *s, bool measures)
+/* The backward passes of rounds `from` to `to`. measures: computes the norm only (step_ranks.c, `twice`). */
+static void backward(struct simulation *s, int64_t from, int64_t to, bool measures)
 {
     const struct simulated_schedule *q = s->schedule;
-    bool last = s->round == s->rounds - 1, updates = last && !measures && !q->step_at_end;
+    bool updates = !measures && !q->step_at_end, ends = false; /* ends: in_flight is of the last round */
     double seconds = s->speed->step_s * s->speed->backward / (double)s->rounds / (q->twice ? 2 : 1), work = 0;
     int in_flight = -1;
     for (int g = q->lowest; g < q->group_count; g++) work += q->groups[g].work;
     for (int g = q->group_count - 1; g >= q->lowest; g--) {
         fetch(s, g, g > q->lowest ? g - 1 : -1);
-        compute(s, work > 0 ? seconds * q->groups[g].work / work : 0);
-        s->reduced[g] = begin(s, q->groups[g].reduced_bytes);
-        if (last && !q->sharded) s->reduced[g] = fmax(s->reduced[g], begin(s, q->groups[g].summed_bytes));
-        if (!q->two_gradients) end_group(s, g, updates);
-        else if (in_flight >= 0) end_group(s, in_flight, updates);
-        in_flight = g;
+        for (s->round = from; s->round < to; s->round++) {
+            bool last = s->round == s->rounds - 1;
+            int before = in_flight;
+            compute(s, work > 0 ? seconds * q->groups[g].work / work : 0);
+            if (q->breadth && before >= 0) end_group(s, before, updates && ends);
+            s->reduced[g] = begin(s, q->groups[g].reduced_bytes);
+            if (last && !q->sharded) s->reduced[g] = fmax(s->reduced[g], begin(s, q->groups[g].summed_bytes));
+            if (!q->two_gradients) end_group(s, g, updates && last);
+            else if (!q->breadth && before >= 0) end_group(s, before, updates && ends);
+            in_flight = q->two_gradients ? g : -1;
+            ends = last;
+        }
     }
-    if (q->two_gradients && in_flight >= 0) end_group(s, in_flight, updates);
+    if (in_flight >= 0) end_group(s, in_flight, updates && ends);
 }
 
 struct simulated_step simulate_step(const struct simulated_schedule *q, const struct simulated_speed *given,
@@ -180,10 +188,11 @@ struct simulated_step simulate_step(const struct simulated_schedule *q, const st
     s.clock = xcalloc((size_t)ranks, sizeof *s.clock);
     s.computed = xcalloc((size_t)ranks, sizeof *s.computed);
     s.reduced = xcalloc((size_t)q->group_count, sizeof *s.reduced);
-    for (s.round = 0; s.round < s.rounds; s.round++) {
-        forward(&s);
-        if (q->twice) backward(&s, true);
-        backward(&s, false);
+    int64_t stride = q->breadth ? s.rounds : 1;
+    for (int64_t from = 0; from < s.rounds; from += stride) {
+        forward(&s, from, from + stride);
+        if (q->twice) backward(&s, from, from + stride, true);
+        backward(&s, from, from + stride, false);
     }
     for (int g = q->group_count - 1; g >= q->lowest && q->step_at_end; g--) update(&s, g);
     wait_until(&s, s.last_gather);

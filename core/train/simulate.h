@@ -4,6 +4,7 @@
  *     forward     the groups in order; sharded weights are gathered, the next group's while one computes
  *     backward    the groups in reverse order; a group's gradients are reduced while the next one computes
  *     update      of a group after its reduction; changed weights, or sums, are gathered
+ *     breadth     train.rounds breadth: a group computes all micro-batches of the rank before the next group
  *
  * All ranks make the same calls in the same order. Therefore a collective begins when the last rank has
  * called it and the one before has ended, and each rank needs one clock only. Each of N ranks sends
@@ -32,8 +33,8 @@ struct simulated_schedule {
     int64_t micro_count; /* micro-batches of all `ranks`, round-robin */
     int ranks;           /* of the plan */
     bool sharded, sharded_weights;
-    bool two_gradients, two_weights; /* buffers: a reduction, or a gather, overlaps with computing */
-    bool twice, step_at_end;         /* as in step_ranks.c */
+    bool two_gradients, two_weights;  /* buffers: a reduction, or a gather, overlaps with computing */
+    bool twice, step_at_end, breadth; /* as in step_ranks.c */
 };
 /* Reads the schedule of a planned trainer. The caller calls simulate_free. A plan_inspect. */
 void simulate_inspect(void *schedule, const struct trainer *trainer);

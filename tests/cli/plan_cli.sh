@@ -118,6 +118,10 @@ assert all(abs(o["efficiency"] - 1 / o["step_s"]) < 1e-9 and o["fits"] for o in 
 chosen = {m: [o["keys"] for o in advice[m]["options"] if o["chosen"]] for m in advice}
 assert chosen == {"64G": ["dist.shard=optimizer"], "14G": ["dist.shard=optimizer"], "12.5G": ["dist.shard=parameters"], "4G": []}, chosen
 END
+expect 0 "$MEOPT" plan eva_clip.yaml device.type=hip --ranks 8 --advise train.micro_batch=8 optim.clip_mode=previous --json
+json '[o["keys"] for o in j["advice"]["options"]] == ["dist.shard=%s train.rounds=%s" % (s, r) for s in ("none", "optimizer", "parameters") for r in ("depth", "breadth")]'
+json 'all(b["peak_bytes"] < d["peak_bytes"] for d, b in zip(j["advice"]["options"][::2], j["advice"]["options"][1::2]))'
+json '0.45 < j["advice"]["options"][5]["sent_bytes_per_step"] / j["advice"]["options"][4]["sent_bytes_per_step"] < 0.55'
 expect 0 "$MEOPT" plan eva_clip.yaml --ranks 4 --advise
 [ "$(grep -c '(assumed)' out)" -ge 2 ] || fail "--advise: assumed speeds"
 expect 2 "$MEOPT" plan eva_clip.yaml --ranks 4 --bandwidth 10

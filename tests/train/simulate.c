@@ -113,6 +113,23 @@ static void ranks_without_a_micro_batch_wait(void **state)
     near(simulate_step(&s, &slow, 8).sent_bytes, 2 * 7.0 / 8 * whole(1e8)); /* 12 micro-batches */
 }
 
+/* Two micro-batches of each rank: weights travel once per pass, and gradients of one reduce while the other
+ * computes. */
+static void breadth_gathers_weights_once_per_pass(void **state)
+{
+    (void)state;
+    struct simulated_speed speed = slow;
+    struct simulated_schedule s = equal(whole(1e8), 0, whole(1e8));
+    speed.latency_s = 0;
+    s.micro_count = 8;
+    s.sharded = s.sharded_weights = s.two_weights = true;
+    near(simulate_step(&s, &speed, 4).sums_s, 2 * 0.1 + 0.1 + 3 * 0.08); /* two groups stay between passes */
+    s.breadth = true;
+    struct simulated_step step = simulate_step(&s, &speed, 4);
+    near(step.sums_s, 2 * 0.1 + 0.1 + 0.08);
+    near(step.step_s, 0.5 + 0.1 + 20 * 0.025 + 0.01);
+}
+
 static void a_network_is_shared_by_the_ranks_of_a_node(void **state)
 {
     (void)state;
@@ -155,6 +172,7 @@ int main(void)
         cmocka_unit_test(sharded_weights_are_gathered_in_both_passes),
         cmocka_unit_test(a_second_backward_pass_halves_the_time_of_each),
         cmocka_unit_test(ranks_without_a_micro_batch_wait),
+        cmocka_unit_test(breadth_gathers_weights_once_per_pass),
         cmocka_unit_test(a_network_is_shared_by_the_ranks_of_a_node),
         cmocka_unit_test(shared_processors_slow_computing_down),
         cmocka_unit_test(hundreds_of_ranks_take_no_time),
