@@ -267,11 +267,14 @@ static struct tower_options options_of(enum dtype type, int frozen)
                                   .frozen = frozen};
 }
 
+/* On a card only towers with a projection, with pooling by attention, and with a tied table. */
+static int next_shape(int g) { return getenv("MEOPT_TEST_DEVICE") ? (g ? g + 1 : SHAPES - 3) : g + 1; }
+
 static void groups_of_slots_have_the_bits_of_whole_passes(void **state)
 {
     (void)state;
-    for (int g = 0; g < SHAPES; g++)
-        for (int type = 0; type < 2; type++)
+    for (int g = 0; g < SHAPES; g = next_shape(g))
+        for (int type = getenv("MEOPT_TEST_DEVICE") ? 1 : 0; type < 2; type++)
             for (int frozen = 0; frozen <= (type ? 2 : 0); frozen += 2) {
                 struct tower_options options = options_of(type ? DTYPE_BF16 : DTYPE_F32, frozen);
                 struct subject depth = subject_open(device_spec(), shapes[g], options);
@@ -371,7 +374,7 @@ static void stages_have_the_bits_of_one_tower(void **state)
 static void whole_passes_of_a_tower_with_slots_are_the_same(void **state)
 {
     (void)state;
-    for (int g = 0; g < SHAPES; g++) {
+    for (int g = 0; g < SHAPES; g = next_shape(g)) {
         struct tower_options options = options_of(DTYPE_BF16, 0);
         struct subject one = subject_open(device_spec(), shapes[g], options);
         options.slots = SLOTS;
@@ -394,7 +397,7 @@ static void whole_passes_of_a_tower_with_slots_are_the_same(void **state)
 static void two_buffers_take_turns(void **state)
 {
     (void)state;
-    for (int g = 0; g < SHAPES; g++) {
+    for (int g = 0; g < SHAPES; g = next_shape(g)) {
         struct tower_options options = options_of(DTYPE_BF16, 0);
         options.slots = SLOTS;
         options.recompute = RECOMPUTE_BLOCK;
