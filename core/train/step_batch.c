@@ -5,7 +5,7 @@
 
 void step_select(struct trainer *t, int64_t slot)
 {
-    int64_t by = slot - t->slot, arrays = t->student->owns_loss ? 4 : 3,
+    int64_t by = slot - t->slot, arrays = t->host_order ? 4 : 3,
             outs = t->micro * t->student->out_rows * t->student->out_width;
     if (!by) return;
     t->more_labels[t->slot] = t->labels_more;
@@ -86,7 +86,7 @@ void step_set_labels(struct trainer *t, const struct batch *host)
     const void *second = tokens ? host->begins : host->labels2,
                *third = tokens ? host->ends : (void *)host->share;
     dev->upload(dev, t->labels, host->labels, bytes);
-    if (tokens && t->step) { /* only backward reads it */
+    if (t->host_order && t->step) { /* only backward reads it */
         token_order(host->input, count, t->host_order, t->host_order + t->micro * t->labels_each);
         dev->upload(dev, labels_at(t, ORDER), t->host_order, bytes);
     }
@@ -166,7 +166,7 @@ struct batch step_batch(const struct trainer *t, int64_t index, int64_t count)
     if (t->student->owns_loss) {
         batch.begins = t->labels_more ? labels_at(t, BEGINS) : NULL;
         batch.ends = t->labels_more ? labels_at(t, ENDS) : NULL;
-        batch.order = labels_at(t, ORDER);
+        batch.order = t->host_order ? labels_at(t, ORDER) : NULL;
         batch.sums = t->sums + objective_sums(t->objective) * index;
         batch.weight = t->units > 0 ? (float)(1 / t->units) : 0;
         batch.smoothing = (float)t->config->train.label_smoothing;

@@ -205,13 +205,13 @@ size_t trainer_input_bytes(const struct trainer *t, int64_t count)
 
 const void *trainer_student_input(const struct trainer *t) { return (const char *)t->input + t->student_at; }
 
-/* Allocates t->labels: of images three arrays, of tokens four. */
+/* Allocates t->labels: of images three arrays, of tokens four; their order is for backward alone. */
 static int create_labels(struct trainer *t, struct error *err)
 {
-    bool tokens = t->student->owns_loss;
+    bool tokens = t->student->owns_loss, order = tokens && !t->evaluates;
     t->labels_each = tokens ? t->student->tokens : 1;
-    size_t count = (size_t)(t->micro * t->labels_each), arrays = (size_t)t->slots * (tokens ? 4 : 3);
-    if (tokens) t->host_order = xcalloc(2 * count, sizeof *t->host_order);
+    size_t count = (size_t)(t->micro * t->labels_each), arrays = (size_t)t->slots * (order ? 4 : 3);
+    if (order) t->host_order = xcalloc(2 * count, sizeof *t->host_order);
     t->labels = allocate(t, MEMORY_DATA, arrays * count * sizeof *t->labels, "labels", err);
     return t->labels ? 0 : err->code;
 }

@@ -74,7 +74,7 @@ struct trainer {
      * begins, ends and order of tokens (struct batch); NULL: not read */
     int32_t *labels;
     bool labels_more;    /* second labels, or begins and ends, are set */
-    int32_t *host_order; /* (2, micro, labels_each), where the order of tokens is made */
+    int32_t *host_order; /* (2, micro, labels_each), where the order of tokens is made; NULL: not read */
     struct knn *knn;     /* train.eval knn (knn.h), else NULL */
     float *keep;         /* device (2 depth, micro): drop path's factors of a micro-batch; NULL: off */
     float *host_keep;    /* where they are drawn */
