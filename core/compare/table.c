@@ -66,7 +66,7 @@ static const struct fact facts[] = {
     {"steps", "steps", "", 0, INTEGER, FIELD(count), ALL},
     {"images", " in the dataset", "", 0, INTEGER, FIELD(images), SAMPLES},
     {"tokens", " in the dataset", "", 0, INTEGER, FIELD(tokens), TOKENS},
-    {"student_parameters", "parameters of the student", "", 0, INTEGER, FIELD(student_parameters), ALL},
+    {"student_parameters", "parameters of the trained model", "", 0, INTEGER, FIELD(student_parameters), ALL},
     {"peak_bytes", "peak memory of one card", "bytes", -1, REAL, FIELD(peak_bytes), ALL},
     {"peak_drop_percent", "  less than the reference", "%", 1, DROP, 0, HIDDEN},
     CLASS("weights", "  weights", MEMORY_WEIGHTS),

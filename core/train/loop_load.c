@@ -27,11 +27,11 @@ static int check_weights(const struct cache_pass *f, const struct trainer *t, st
     int code = 0;
     if (!f->how->resume) return 0;
     if (!t->student || !c->train.cache_teacher)
-        code = resume_check_weights(f->run, "teacher", c->model_t.weight, &t->teacher_content, f->how->force,
-                                    report, f->changed, err);
+        code = resume_check_weights(f->run, c, false, &t->teacher_content, f->how->force, report, f->changed,
+                                    err);
     if (!code && t->student)
-        code = resume_check_weights(f->run, "student", c->model_s.weight, &t->student_content, f->how->force,
-                                    report, f->changed, err);
+        code = resume_check_weights(f->run, c, true, &t->student_content, f->how->force, report, f->changed,
+                                    err);
     return code;
 }
 

@@ -364,12 +364,15 @@ static bool same_model(const char *was, const char *is, size_t *differs)
     return !was[at] && (!is[at] || is[at] == ' ');
 }
 
-int resume_check_weights(const struct run *run, const char *tower, const char *path,
+int resume_check_weights(const struct run *run, const struct config *config, bool student,
                          const struct tower_content *content, const char *force, bool report,
                          json_t **changed, struct error *err)
 {
-    bool student = strcmp(tower, "student") == 0;
-    const char *file = student ? "model_s.weight" : "model_t.weight";
+    const char *tower =
+                   student ? "student" : "teacher", /* in meta.json; for people a model without teacher */
+        *name = objective_tower(objective_of(config), student),
+               *file = student ? "model_s.weight" : "model_t.weight",
+               *path = student ? config->model_s.weight : config->model_t.weight;
     char key[2][32], is[2][sizeof content->model];
     json_t *meta;
     int code = read_meta(run, &meta, err);
@@ -388,13 +391,13 @@ int resume_check_weights(const struct run *run, const char *tower, const char *p
             snprintf(hint, sizeof hint,
                      "restore the original file, or accept this one with: --force-resume %s", file);
             code = error_set(err, EXIT_CONFIG, hint, "the %s's %s from the run's original: %s was %s, is %s",
-                             tower, i ? "model differs" : "weights differ", i ? "it" : "the checksum",
+                             name, i ? "model differs" : "weights differ", i ? "it" : "the checksum",
                              was + at, is[i] + at);
             error_at(err, path, 0, 0);
             continue;
         }
         if (report)
-            log_warn("%s: the %s's %s were %s and are now %s; accepted by --force-resume", path, tower, what,
+            log_warn("%s: the %s's %s were %s and are now %s; accepted by --force-resume", path, name, what,
                      was, is[i]);
         if (!*changed) *changed = json_object();
         json_object_set_new(*changed, key[i], json_pack("[s, s]", was, is[i]));

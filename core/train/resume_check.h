@@ -44,7 +44,7 @@ void resume_check_start(const struct run *run, const json_t *start, json_t **cha
  * with (meta.json: teacher_crc32c, teacher_model, ...). A difference is EXIT_CONFIG with the file's name,
  * unless `force` contains the key of the file. A student whose path changed is not compared: its weights
  * come from the checkpoint. Neither is a run of a version that recorded no checksums. */
-int resume_check_weights(const struct run *run, const char *tower, const char *path,
+int resume_check_weights(const struct run *run, const struct config *config, bool student,
                          const struct tower_content *content, const char *force, bool report,
                          json_t **changed, struct error *err);
 
