@@ -211,6 +211,19 @@ static int export_checkpoint(struct task *t, struct error *err)
     return code;
 }
 
+/* Returns the bytes of --shard-size: with a unit as in the configuration, else in 1e9 bytes. */
+static int read_shard_size(const struct arguments *args, double *bytes, struct error *err)
+{
+    const char *text = argument_text(args, "shard-size", "5");
+    char *end;
+    double number = strtod(text, &end);
+    int64_t with_unit = end > text && *end ? config_bytes(text) : INT64_MIN;
+    *bytes = with_unit > 0 ? (double)with_unit : 1e9 * number;
+    if (end > text && (with_unit > 0 || !*end) && *bytes >= 1e3 && *bytes <= 1e15) return 0;
+    return error_set(err, EXIT_USAGE, "for example 5GB, 500MiB, or 5",
+                     "--shard-size requires 1000 to 1e15 bytes, found '%.60s'", text);
+}
+
 static int export_in(const struct arguments *args, const char *run, struct error *err)
 {
     const char *format = argument_text(args, "format", "safetensors");
@@ -218,14 +231,15 @@ static int export_in(const struct arguments *args, const char *run, struct error
                      .merge = argument_text(args, "merge", NULL),
                      .bf16 = strcmp(argument_text(args, "dtype", "fp32"), "bf16") == 0,
                      .no_head = argument_flag(args, "no-head"),
-                     .shard_bytes = 1e9 * argument_real(args, "shard-size", 5),
                      .average = argument_flag(args, "ema")};
     while (strcmp(formats[t.format].name, format) != 0) t.format++;
     if (t.format == FORMAT_OPENCLIP && !t.merge)
         return error_set(err, EXIT_USAGE, "give the model of the student's tower: --merge FILE",
                          "open_clip loads complete models, but the student is only an image tower");
     bool best = strcmp(argument_text(args, "checkpoint", "last"), "best") == 0;
-    int code = run_checkpoint_open(&t.from, run, best ? RUN_BEST : RUN_NEWEST, err);
+    int code = read_shard_size(args, &t.shard_bytes, err);
+    if (code) return code;
+    code = run_checkpoint_open(&t.from, run, best ? RUN_BEST : RUN_NEWEST, err);
     if (code) {
         checkpoint_close(&t.from);
         return code;
@@ -238,7 +252,7 @@ static int export_in(const struct arguments *args, const char *run, struct error
                              "step", (json_int_t)t.from.step, "format", formats[t.format].name, "merge",
                              t.merge ? path_json(t.merge) : json_null()));
     else if (!code)
-        printf("%s: the student at step %lld%s%s\n", t.out, (long long)t.from.step, t.merge ? " in " : "",
+        printf("%s: the model at step %lld%s%s\n", t.out, (long long)t.from.step, t.merge ? " in " : "",
                t.merge ? t.merge : "");
     free(t.out);
     checkpoint_close(&t.from);
@@ -264,8 +278,8 @@ static const struct option options[] = {
     {"no-head", 0, OPTION_FLAG, NULL, NULL, 0, 0, "leave out the distillation head or classifier"},
     {"ema", 0, OPTION_FLAG, NULL, NULL, 0, 0, "write the average of the weights (train.ema)"},
     {"dtype", 0, OPTION_TEXT, "TYPE", "fp32|bf16", 0, 0, "type of the student's values (default fp32)"},
-    {"shard-size", 0, OPTION_REAL, "GB", NULL, 1e-6, 1e6,
-     "hf: largest file of weights, in 1e9 bytes (default 5)"},
+    {"shard-size", 0, OPTION_TEXT, "SIZE", NULL, 0, 0,
+     "hf: largest file of weights, for example 500MiB; without unit in 1e9 bytes (default 5)"},
     {"out", 'o', OPTION_TEXT, "FILE", NULL, 0, 0,
      "output file (default in RUN: student.FORMAT for pt and safetensors)"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},

@@ -16,8 +16,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { BYTES = 256 }; /* vocabulary of a model whose tokens are bytes */
+enum {
+    BYTES = 256,            /* vocabulary of a model whose tokens are bytes */
+    PROMPT_BYTES = 1 << 20, /* of standard input */
+};
 
 struct generate {
     struct config config;
@@ -55,10 +59,24 @@ static int read_ids(struct generate *g, const char *text, struct error *err)
     return 0;
 }
 
+/* Reads the prompt from standard input, without its final newline; *text is malloc'ed. */
+static int read_stdin(char **text, size_t *bytes, struct error *err)
+{
+    *text = malloc(PROMPT_BYTES + 2);
+    if (!*text) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the prompt");
+    *bytes = fread(*text, 1, PROMPT_BYTES + 2, stdin);
+    if (ferror(stdin))
+        return error_errno(err, EXIT_FAILED, NULL, "cannot read the prompt from standard input");
+    if (*bytes && (*text)[*bytes - 1] == '\n') --*bytes;
+    if (*bytes <= PROMPT_BYTES) return 0;
+    return error_set(err, EXIT_USAGE, "give the end of the text: the model sees its context alone",
+                     "the prompt of standard input exceeds %d bytes", PROMPT_BYTES);
+}
+
 static int read_prompt(struct generate *g, const struct arguments *args, struct error *err)
 {
     const char *text = argument_text(args, "prompt", NULL), *ids = argument_text(args, "tokens", NULL);
-    int code = 0;
+    if (!text && !ids && g->shape.vocabulary == BYTES && !isatty(STDIN_FILENO)) text = "-";
     if (!text == !ids)
         return error_set(err, EXIT_USAGE, "see 'meopt generate --help'",
                          "meopt generate requires --prompt TEXT or --tokens 1,2,3");
@@ -67,9 +85,15 @@ static int read_prompt(struct generate *g, const struct arguments *args, struct 
                          "--prompt requires a model of bytes: this one has a vocabulary of %lld, and its "
                          "tokenizer is not read",
                          (long long)g->shape.vocabulary);
-    g->tokens = malloc((strlen(text ? text : ids) + (size_t)g->count) * sizeof *g->tokens);
-    if (!g->tokens) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the tokens");
-    for (const char *p = text; p && *p; p++) g->tokens[g->prompt++] = (uint8_t)*p;
+    char *input = NULL;
+    size_t bytes = strlen(text ? text : ids);
+    int code = text && strcmp(text, "-") == 0 ? read_stdin(&input, &bytes, err) : 0;
+    if (!code) g->tokens = malloc((bytes + (size_t)g->count) * sizeof *g->tokens);
+    if (!code && !g->tokens) code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the tokens");
+    if (input) text = input;
+    for (size_t i = 0; i < bytes && text && !code; i++) g->tokens[g->prompt++] = (uint8_t)text[i];
+    free(input);
+    if (code) return code;
     if (ids) code = read_ids(g, ids, err);
     if (!code && !g->prompt) code = error_set(err, EXIT_USAGE, NULL, "the prompt is empty");
     return code;
@@ -290,7 +314,8 @@ static int generate_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option options[] = {
-    {"prompt", 0, OPTION_TEXT, "TEXT", NULL, 0, 0, "text to continue, for a model of bytes"},
+    {"prompt", 0, OPTION_TEXT, "TEXT", NULL, 0, 0,
+     "text to continue, for a model of bytes; - or none: standard input, up to 1 MiB"},
     {"tokens", 0, OPTION_TEXT, "1,2,3", NULL, 0, 0, "numbers of the tokens to continue"},
     {"count", 0, OPTION_INT, "N", NULL, 1, 1e6, "number of tokens to add (default 64)"},
     {"temperature", 0, OPTION_REAL, "T", NULL, 0, 100,

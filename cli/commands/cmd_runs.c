@@ -50,6 +50,10 @@ static json_t *row_json(const struct run_brief *b)
                         b->last.step >= 0 ? number_or_null(b->last.images_per_s) : json_null());
     json_object_set_new(row, "tokens_per_s", number_or_null(b->last.scores[SCORE_TOKENS_PER_S]));
     json_object_set_new(row, "mfu", number_or_null(b->last.scores[SCORE_MFU]));
+    json_object_set_new(row, "best",
+                        b->best.metric[0] ? json_pack("{s:I, s:s, s:f}", "step", (json_int_t)b->best.step,
+                                                      "metric", b->best.metric, "value", b->best.value)
+                                          : json_null());
     json_object_set_new(row, "left_s", number_or_null(b->left_s));
     json_object_set_new(row, "planned_peak_bytes", count_or_null(b->peak_bytes));
     json_object_set_new(row, "planned_baseline_peak_bytes", count_or_null(b->without_bytes));

@@ -11,6 +11,7 @@
 #include "core/run/metric_line.h"
 #include "core/run/run.h"
 #include "core/run/status.h"
+#include "core/train/experiment.h"
 #include "core/train/resume_check.h"
 
 #include <errno.h>
@@ -144,6 +145,18 @@ static int refused_key(const struct config *own, const struct config *edited, co
     return refused;
 }
 
+/* Refuses a changed file that does not exist. */
+static int check_files(const struct config *edited, const struct edit *edits, int count, struct error *err)
+{
+    static const char *const names[] = {"model_t.weight", "model_s.weight", "data.root", "data.val"};
+    int code = 0;
+    for (int i = 0; i < count; i++)
+        for (size_t k = 0; k < sizeof names / sizeof *names && !code; k++)
+            if (config_key_index(edits[i].key) == config_key_index(names[k]))
+                code = train_check_file(edited, names[k], err);
+    return code;
+}
+
 /* Checks the edit before the file is written. */
 static int check_edit(const char *path, const struct edit *edits, int count, const char *directory,
                       const char *force, const struct config *own, struct error *err)
@@ -164,6 +177,7 @@ static int check_edit(const char *path, const struct edit *edits, int count, con
                              was);
             free(was);
         }
+        if (!code) code = check_files(&edited, edits, count, err);
         config_free(&edited);
     }
     free(after);

@@ -109,11 +109,39 @@ static void draw_title(const struct dash *d, const struct dash_rect *r)
              dash_paint(pair) | A_BOLD, state);
 }
 
+/* Appends the results of the last step to a line; the least important ones are left out until it fits. */
+static void put_results(char *line, size_t size, const struct dash_rect *r, const struct follow *f)
+{
+    enum { LOSS, SCORES_OF_STEP, LR, NORM, RATE, EVALUATED, PIECES };
+    static const int left_out[] = {NORM, LR, RATE, SCORES_OF_STEP};
+    const struct metric_line *l = &f->last;
+    const struct unit *unit;
+    char pieces[PIECES][160], number[24];
+    size_t start = strlen(line), used = start;
+    double rate = metric_rate(l, &unit);
+    snprintf(pieces[LOSS], sizeof pieces[LOSS], "%sloss %s", start ? "  " : "",
+             dash_number(number, sizeof number, l->loss));
+    dash_scores(pieces[SCORES_OF_STEP], sizeof pieces[SCORES_OF_STEP], f, false);
+    snprintf(pieces[LR], sizeof pieces[LR], "  lr %s", dash_number(number, sizeof number, l->lr));
+    snprintf(pieces[NORM], sizeof pieces[NORM], "  norm %s",
+             dash_number(number, sizeof number, l->grad_norm));
+    snprintf(pieces[RATE], sizeof pieces[RATE], "  %s %s", dash_number(number, sizeof number, rate),
+             unit->rate);
+    dash_scores(pieces[EVALUATED], sizeof pieces[EVALUATED], f, true);
+    if (r->h == 2) pieces[RATE][0] = 0; /* it is in the table of cards */
+    for (int i = 0; i < PIECES; i++) used += strlen(pieces[i]);
+    for (size_t i = 0; i < sizeof left_out / sizeof *left_out && used > (size_t)r->w; i++) {
+        used -= strlen(pieces[left_out[i]]);
+        pieces[left_out[i]][0] = 0;
+    }
+    for (int i = 0; i < PIECES; i++) snprintf(line + strlen(line), size - strlen(line), "%s", pieces[i]);
+}
+
 static void draw_header(const struct dash *d, const struct dash_rect *r)
 {
     const struct follow *f = dash_shown(d);
     const struct metric_line *l = &f->last;
-    char line[512], t1[24], t2[24], n1[24], n2[160], n3[24], n4[24], n5[24], n6[160];
+    char line[512], t1[24], t2[24], n1[24], n3[24], n5[24];
     int64_t step = l->step > 0 ? l->step : f->status.step, total = f->status.total;
     double left = total > step ? (double)(total - step) * step_ms(f) * 1e-3 : total ? 0 : NAN;
     bool over = f->status.ended && !d->options->replay && !d->past;
@@ -127,23 +155,19 @@ static void draw_header(const struct dash *d, const struct dash_rect *r)
              dash_duration(t1, sizeof t1, f->seconds));
     n = strlen(line);
     if (!over) snprintf(line + n, sizeof line - n, ", %s left", dash_duration(t2, sizeof t2, left));
-    n = strlen(line);
-    dash_number(n1, sizeof n1, l->loss);
-    dash_scores(n2, sizeof n2, f, false);
-    dash_scores(n6, sizeof n6, f, true);
-    dash_number(n3, sizeof n3, l->lr);
-    dash_number(n4, sizeof n4, l->grad_norm);
-    const struct unit *unit;
-    dash_number(n5, sizeof n5, metric_rate(l, &unit));
     if (r->h == 2) {
-        snprintf(line + n, sizeof line - n, "  loss %s%s  lr %s  norm %s%s", n1, n2, n3, n4, n6);
+        put_results(line, sizeof line, r, f);
         dash_put(r->y + 1, r->x, r->w, 0, line);
         return;
     }
     dash_put(r->y + 1, r->x, r->w, 0, line);
-    if (r->w >= 66)
-        snprintf(line, sizeof line, "loss %s%s  lr %s  norm %s  %s %s%s", n1, n2, n3, n4, n5, unit->rate, n6);
-    else snprintf(line, sizeof line, "loss %s  %s %s  lr %s", n1, n5, unit->rate, n3);
+    line[0] = 0;
+    const struct unit *unit;
+    dash_number(n5, sizeof n5, metric_rate(l, &unit));
+    if (r->w >= 66) put_results(line, sizeof line, r, f);
+    else
+        snprintf(line, sizeof line, "loss %s  %s %s  lr %s", dash_number(n1, sizeof n1, l->loss), n5,
+                 unit->rate, dash_number(n3, sizeof n3, l->lr));
     dash_put(r->y + 2, r->x, r->w, 0, line);
 }
 

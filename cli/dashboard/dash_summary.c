@@ -75,7 +75,7 @@ void dash_summary(const struct follow *f)
     }
     memory_rows(f);
     if (checkpoint_before(f->directory, INT64_MAX, &saved, NULL) == 0 && saved >= 0)
-        row("checkpoint", "step %lld; meopt export %s writes the student", (long long)saved,
+        row("checkpoint", "step %lld; meopt export %s writes the model", (long long)saved,
             run_word(word, sizeof word, f->directory));
     int64_t from = f->event_count > EVENTS ? f->event_count - EVENTS : 0;
     for (int64_t i = from; i < f->event_count; i++)

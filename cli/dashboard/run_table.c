@@ -117,6 +117,7 @@ enum column {
     COLUMN_PEAK,
     COLUMN_SAVED,
     COLUMN_BOUND,
+    COLUMN_BEST,
     COLUMN_CURVE,
     COLUMN_RATE,
     COLUMN_SIGN,
@@ -128,12 +129,12 @@ static const struct {
     int width;
     bool left;
 } columns[COLUMN_COUNT] = {
-    [COLUMN_STATE] = {"state", 10, true},    [COLUMN_STEP] = {"step", 13, false},
-    [COLUMN_LOSS] = {"loss", 8, false},      [COLUMN_LEFT] = {"left", 8, false},
-    [COLUMN_PEAK] = {"peak", 6, false},      [COLUMN_SAVED] = {"saved", 5, false},
-    [COLUMN_BOUND] = {"bound by", 15, true}, [COLUMN_CURVE] = {"loss", 16, true},
-    [COLUMN_RATE] = {"rate", 12, false},     [COLUMN_SIGN] = {"last sign, UTC", 20, true},
-    [COLUMN_DEVICE] = {"device", 16, true}};
+    [COLUMN_STATE] = {"state", 10, true},         [COLUMN_STEP] = {"step", 13, false},
+    [COLUMN_LOSS] = {"loss", 8, false},           [COLUMN_LEFT] = {"left", 8, false},
+    [COLUMN_PEAK] = {"peak", 6, false},           [COLUMN_SAVED] = {"saved", 5, false},
+    [COLUMN_BOUND] = {"bound by", 15, true},      [COLUMN_BEST] = {"best", 7, false},
+    [COLUMN_CURVE] = {"loss", 16, true},          [COLUMN_RATE] = {"rate", 12, false},
+    [COLUMN_SIGN] = {"last sign, UTC", 20, true}, [COLUMN_DEVICE] = {"device", 16, true}};
 enum { NAME_LEAST = 20 };
 
 /* Returns the number of columns that fit, and the width left for the name. */
@@ -216,6 +217,16 @@ static void curve_text(char *dst, size_t size, const struct run_brief *b, bool a
     }
 }
 
+/* Writes the best evaluation: "1.4835", "93.75%". */
+static void best_text(char *dst, size_t size, const struct checkpoint_best *best)
+{
+    const struct score_row *row = score_named(best->metric);
+    if (row && row->percent) score_text(dst, size, row, best->value, "");
+    else snprintf(dst, size, "-");
+    if (row && !row->percent && strlen(dash_number(dst, size, best->value)) > 7)
+        snprintf(dst, size, "%.1e", best->value);
+}
+
 /* Writes "96.25 img/s", "48213 tok/s", "1.25M tok/s". */
 static void rate_text(char *dst, size_t size, const struct metric_line *last)
 {
@@ -251,6 +262,7 @@ static void cell_text(char *dst, size_t size, const struct run_brief *b, enum co
         else snprintf(dst, size, "-");
         break;
     case COLUMN_BOUND: snprintf(dst, size, "%s", b->bound_by ? bottleneck_names[b->bound_by] : "-"); break;
+    case COLUMN_BEST: best_text(dst, size, &b->best); break;
     case COLUMN_CURVE: curve_text(dst, size, b, ascii); break;
     case COLUMN_RATE: rate_text(dst, size, &b->last); break;
     case COLUMN_SIGN: run_time_text(dst, size, "%Y-%m-%dT%H:%M:%SZ", b->last_sign); break;

@@ -63,18 +63,22 @@ bool config_accumulates(const struct config *c)
     return c->train.micro_batch > 0 && c->train.micro_batch < c->train.batch_size;
 }
 
-int64_t config_memory(const struct config *c)
+int64_t config_bytes(const char *text)
 {
     struct value value;
     char message[320], hint[320];
-    const char *text = c->train.memory;
-    if (!text[0]) return 0;
-    if (strcmp(text, "auto") == 0) return -1;
     if (value_read(config_key_index("device.memory_limit"), text, strlen(text), false, &value, message, hint,
                    sizeof message) == VALUE_BAD ||
         value.integer <= 0)
-        return INT64_MIN; /* refused by resolve_check */
+        return INT64_MIN;
     return value.integer;
+}
+
+int64_t config_memory(const struct config *c)
+{
+    const char *text = c->train.memory;
+    if (!text[0]) return 0;
+    return strcmp(text, "auto") == 0 ? -1 : config_bytes(text); /* refused by resolve_check */
 }
 
 bool config_three(const char *text, double values[3])

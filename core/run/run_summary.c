@@ -152,8 +152,10 @@ static bool brief_read(struct run_brief *b)
     }
     b->last_sign = b->status.time;
     b->left_s = NAN;
-    if (!known || changed) read_metrics(b);
-    else if ((double)st.st_mtim.tv_sec > b->last_sign) b->last_sign = (double)st.st_mtim.tv_sec;
+    if (!known || changed) {
+        read_metrics(b);
+        checkpoint_best_read(b->directory, &b->best);
+    } else if ((double)st.st_mtim.tv_sec > b->last_sign) b->last_sign = (double)st.st_mtim.tv_sec;
     b->step = b->last.step > b->status.step ? b->last.step : b->status.step;
     read_static(b);
     b->silent_s = 0;

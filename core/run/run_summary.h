@@ -3,6 +3,7 @@
 #ifndef MEOPT_RUN_RUN_SUMMARY_H
 #define MEOPT_RUN_RUN_SUMMARY_H
 
+#include "core/run/checkpoint.h"
 #include "core/run/memory.h"
 #include "core/run/metric_line.h"
 #include "core/run/status.h"
@@ -13,13 +14,14 @@ enum { BRIEF_LOSSES = 16 };
 struct run_brief {
     char *name, *directory; /* owned */
     struct run_status status;
-    bool damaged;              /* state.json cannot be read */
-    bool foreign;              /* no run; checked again each time */
-    struct metric_line last;   /* step -1: no step yet */
-    int64_t step;              /* the later of state.json's and the last metric line's */
-    double started, last_sign; /* seconds since 1970; 0: unknown */
-    double silent_s;           /* no activity of a run that should be active, for this time; 0: normal */
-    double left_s;             /* NAN: unknown */
+    bool damaged;                /* state.json cannot be read */
+    bool foreign;                /* no run; checked again each time */
+    struct metric_line last;     /* step -1: no step yet */
+    struct checkpoint_best best; /* metric "": no evaluation, or no checkpoint of it */
+    int64_t step;                /* the later of state.json's and the last metric line's */
+    double started, last_sign;   /* seconds since 1970; 0: unknown */
+    double silent_s;             /* no activity of a run that should be active, for this time; 0: normal */
+    double left_s;               /* NAN: unknown */
     int64_t peak_bytes, without_bytes; /* planned; and without meopt; -1: unknown */
     enum bottleneck_kind bound_by;     /* of a run in training, at most half a minute old */
     char device[96];

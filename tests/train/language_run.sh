@@ -53,7 +53,14 @@ assert meta["objective"] == "language" and meta["tokens"] == 9000 and meta["imag
 END
 "$MEOPT" compare one ranks2 --json >out 2>log || fail "compare: exit $?"
 grep -q final_val_perplexity out || fail "compare: no perplexity"
-"$MEOPT" runs --run-dir . >out 2>log || fail "runs: exit $?"
+"$MEOPT" runs --run-dir . --json >runs.json 2>log || fail "runs: exit $?"
+python3 - <<'END' || fail "runs: the best evaluation"
+import json
+best = next(run["best"] for run in json.load(open("runs.json")) if run["name"] == "one")
+found = {l["step"]: l["val_loss"] for l in map(json.loads, open("one/metrics.jsonl")) if "val_loss" in l}
+assert best["metric"] == "val_loss" and best["step"] == min(found, key=found.get), (best, found)
+assert abs(best["value"] / min(found.values()) - 1) < 1e-6, (best, found)
+END
 
 # Text in, text out: greedy is the same each time, draws follow their seed.
 generate() { "$MEOPT" generate one --prompt "the light" --count 20 "$@" 2>log || fail "generate $*: exit $?"; }
@@ -61,6 +68,10 @@ generate >greedy
 generate >again
 cmp greedy again || fail "greedy answers differ"
 [ "$(wc -c <greedy)" = 30 ] || fail "an answer of $(wc -c <greedy) bytes"
+echo "the light" | "$MEOPT" generate one --count 20 >again 2>log || fail "generate of standard input: exit $?"
+cmp -s greedy again || fail "standard input gives another answer than --prompt"
+echo "the light" | generate --prompt - >again
+cmp -s greedy again || fail "--prompt - gives another answer than --prompt"
 generate --temperature 1 --seed 1 >first
 generate --temperature 1 --seed 1 >again
 generate --temperature 1 --seed 2 >second
@@ -112,7 +123,15 @@ refuse() { # CODE ARGUMENT...
     got=$?
     [ "$got" = "$want" ] || fail "$*: exit $got, expected $want"
 }
-refuse 2 generate one
+refuse 2 generate one </dev/null
+head -c 1048577 /dev/zero >long.txt
+refuse 2 generate one <long.txt
+cp one/config.yaml before.yaml
+refuse 7 train --resume one model.weight=missing.pt
+cmp -s one/config.yaml before.yaml || fail "a refused change is in config.yaml"
+"$MEOPT" export one --format hf --shard-size 100KiB -o shards >out 2>log || fail "export --shard-size: exit $?"
+[ "$(ls shards/model-* | wc -l)" -gt 1 ] || fail "--shard-size 100KiB has no effect"
+refuse 2 export one --format hf --shard-size 1XB
 refuse 2 generate one --prompt the --tokens 1
 refuse 2 generate one --tokens 256
 refuse 2 generate one --tokens 1,x
