@@ -178,7 +178,7 @@ static void on_begin(void *context, const struct trainer *t, const struct device
         trainer_rounds(t->breadth, t->twice, (t->batch + t->micro - 1) / t->micro, clipping, sizeof clipping);
         log_row("rounds", "%s", clipping);
     }
-    trainer_clipping(t->config, clipping, sizeof clipping);
+    trainer_clipping(t->config, trainer_clips_exactly(t), t->twice, clipping, sizeof clipping);
     log_row("clipping", "%s", clipping);
     if (t->ranks.size > 1)
         log_row("ranks", "%d, %lld %s per step", t->ranks.size, (long long)t->images, printer->unit->samples);

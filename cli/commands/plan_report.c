@@ -43,7 +43,7 @@ static void print_model(const struct plan_report *r)
         trainer_rounds(p->breadth, p->twice, (p->batch + p->micro - 1) / p->micro, clipping, sizeof clipping);
         printf("rounds   %s\n", clipping);
     }
-    trainer_clipping(r->config, clipping, sizeof clipping);
+    trainer_clipping(r->config, p->exact, p->twice, clipping, sizeof clipping);
     printf("clipping %s\n", clipping);
     if (r->chosen && r->chosen->keys[0])
         printf("chosen   %s (by train.memory: %s)%s\n", r->chosen->keys, r->config->train.memory,
@@ -206,7 +206,7 @@ static void add_model(json_t *root, const struct plan_report *r)
     if (tokens) json_object_set_new(root, "context_tokens", json_integer(p->student.context));
     json_object_set_new(root, "preprocessing", tokens ? json_null() : json_string(p->images[0]));
     json_object_set_new(root, "preprocessing_student", tokens ? json_null() : json_string(p->images[p->two]));
-    trainer_clipping(r->config, clipping, sizeof clipping);
+    trainer_clipping(r->config, p->exact, p->twice, clipping, sizeof clipping);
     clipping[strcspn(clipping, ":")] = 0;
     json_object_set_new(root, "clip_mode", config_clips(r->config) ? json_string(clipping) : json_null());
 }

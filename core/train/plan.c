@@ -101,6 +101,7 @@ static void count(struct plan *p, const struct trainer *t)
     p->micro = t->micro;
     p->breadth = t->breadth;
     p->twice = t->twice;
+    p->exact = trainer_clips_exactly(t);
     p->first_epoch_step_flops = (double)t->batch * (t->student_flops + plan_teacher_flops(p));
     p->step_flops = c->train.cache_teacher ? (double)t->batch * t->student_flops : p->first_epoch_step_flops;
     p->coding_flops = coding_flops(t);

@@ -237,17 +237,20 @@ static int on_group(void *context, int group, struct error *err)
     return status ? trainer_library_error(&library, err) : 0;
 }
 
-void trainer_clipping(const struct config *config, char *text, size_t size)
+bool trainer_clips_exactly(const struct trainer *t)
+{
+    return !t->release || t->twice || t->config->optim.clip_mode == OPTIM_CLIP_MODE_EXACT ||
+           (!t->dp && t->micro < t->batch);
+}
+
+void trainer_clipping(const struct config *config, bool exact, bool twice, char *text, size_t size)
 {
     bool release = config->optim.gradients == OPTIM_GRADIENTS_RELEASE;
     const char *mode = "exact: by this step's norm, which costs nothing where gradients are kept";
     if (!config_clips(config)) mode = "none";
-    else if (release && config_accumulates(config) && config->train.rounds == TRAIN_ROUNDS_BREADTH)
-        mode = "exact: by this step's norm, which a backward pass of its own measures";
-    else if (release && config_accumulates(config))
+    else if (twice) mode = "exact: by this step's norm, which a backward pass of its own measures";
+    else if (release && exact)
         mode = "exact: by this step's norm, which costs nothing where gradients are accumulated";
-    else if (release && config->optim.clip_mode == OPTIM_CLIP_MODE_EXACT)
-        mode = "exact: by this step's norm, which a backward pass of its own measures";
     else if (release && config->optim.clip_mode == OPTIM_CLIP_MODE_BLOCK)
         mode =
             "block: each block by its share, as the configuration says; PyTorch's clip_grad_norm_ is exact";

@@ -173,8 +173,10 @@ int trainer_import(struct trainer *trainer, int parameter, const float *values, 
 
 /* Describes the order of `count` micro-batches. twice: there are two backward passes. */
 void trainer_rounds(bool breadth, bool twice, int64_t count, char *text, size_t size);
-/* Describes the norm by which gradients are clipped. */
-void trainer_clipping(const struct config *config, char *text, size_t size);
+/* Returns whether gradients are clipped by this step's norm of all groups. */
+bool trainer_clips_exactly(const struct trainer *trainer);
+/* Describes the norm by which gradients are clipped; exact, twice: as in the trainer or its plan. */
+void trainer_clipping(const struct config *config, bool exact, bool twice, char *text, size_t size);
 
 /* Returns the compute type of a tower. */
 enum dtype trainer_tower_type(const struct config_tower *tower);

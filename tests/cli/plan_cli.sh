@@ -144,6 +144,8 @@ clipping exact: optim.clip_mode=exact
 clipping 'previous: .*optim.clip_mode=exact.*optim.gradients=keep.*train.micro_batch'
 clipping 'previous: .*optim.clip_mode=exact' train.micro_batch=32
 clipping 'block' optim.clip_mode=block
+clipping exact: train.micro_batch=16 optim.clip_mode=previous                                 # one rank: the sums' norm
+clipping 'previous' train.micro_batch=16 train.global_batch=32 optim.clip_mode=previous
 clipping none optim.clip_grad_norm=0
 clipping 'previous' optim.clip_grad_norm=0 optim.name=lamb optim.max_grad_norm=1
 clipping none optim.clip_grad_norm=0 optim.max_grad_norm=1
