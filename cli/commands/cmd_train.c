@@ -433,7 +433,7 @@ static const struct option options[] = {
 const struct command cmd_train = {
     "train",
     "CONFIG [key=value ...]",
-    "train a student from its teacher",
+    "train a model: a student, a classifier or a language model",
     "Examples:\n  meopt train configs/eva_clip.yaml\n  meopt train "
     "configs/eva_clip.yaml optim.use_meopt=false --name without\n"
     "  meopt train --resume runs/without\n"

@@ -119,9 +119,9 @@ static double rank_tokens_per_second(const struct plan_report *r)
 static void print_time(const struct plan_report *r)
 {
     const struct plan *p = r->plan;
-    printf("\ncompute  %.2f TFLOP per step and rank", p->step_flops / 1e12);
+    printf("\ncompute  %.4g TFLOP per step and rank", p->step_flops / 1e12);
     if (p->first_epoch_step_flops > p->step_flops)
-        printf(" (%.2f until the teacher's outputs are cached)", p->first_epoch_step_flops / 1e12);
+        printf(" (%.4g until the teacher's outputs are cached)", p->first_epoch_step_flops / 1e12);
     if (r->gflops > 0)
         printf(", %.3g s at %.4g GFLOP/s%s", p->step_flops / (r->gflops * 1e9), r->gflops,
                r->gflops_measured ? ", the measured peak of GEMM" : "");
