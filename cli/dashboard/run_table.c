@@ -117,8 +117,8 @@ enum column {
     COLUMN_PEAK,
     COLUMN_SAVED,
     COLUMN_BOUND,
-    COLUMN_BEST,
     COLUMN_CURVE,
+    COLUMN_BEST,
     COLUMN_RATE,
     COLUMN_SIGN,
     COLUMN_DEVICE,
@@ -132,8 +132,8 @@ static const struct {
     [COLUMN_STATE] = {"state", 10, true},         [COLUMN_STEP] = {"step", 13, false},
     [COLUMN_LOSS] = {"loss", 8, false},           [COLUMN_LEFT] = {"left", 8, false},
     [COLUMN_PEAK] = {"peak", 6, false},           [COLUMN_SAVED] = {"saved", 5, false},
-    [COLUMN_BOUND] = {"bound by", 15, true},      [COLUMN_BEST] = {"best", 7, false},
-    [COLUMN_CURVE] = {"loss", 16, true},          [COLUMN_RATE] = {"rate", 12, false},
+    [COLUMN_BOUND] = {"bound by", 15, true},      [COLUMN_CURVE] = {"loss", 16, true},
+    [COLUMN_BEST] = {"best", 7, false},           [COLUMN_RATE] = {"rate", 12, false},
     [COLUMN_SIGN] = {"last sign, UTC", 20, true}, [COLUMN_DEVICE] = {"device", 16, true}};
 enum { NAME_LEAST = 20 };
 

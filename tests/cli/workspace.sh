@@ -44,7 +44,7 @@ await 'baseline'
 keys q
 await '5 of 5  by name'
 tmux -L "$socket" resize-window -x 132 -y 43
-await '^  run  *state .* saved bound by  *best  *loss  *rate$'
+await '^  run  *state .* saved bound by  *loss  *best  *rate$'
 await '^  dinov2-教师 .* █.*▁ '
 keys d
 await '^\* eva_clip-lr3'
