@@ -330,13 +330,6 @@ static void an_error_of_the_library_is_reported(void **state)
     unsetenv("FAKE_NCCL_FAIL");
 }
 
-static void *tear_down(void *context)
-{
-    struct rank *r = context;
-    usleep(100000);
-    comm_abort(&r->comm, EXIT_RANK_LOST);
-    return NULL;
-}
 /* As when a rank has died: the library waits for ever, the heartbeat does not. */
 static void wait_for_nobody(struct rank *r)
 {

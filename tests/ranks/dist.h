@@ -4,6 +4,7 @@
 
 #include "core/comm/comm_internal.h"
 #include "tests/mentions.h"
+#include "tests/ranks/threads.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -71,21 +72,15 @@ static inline void *rank_main(void *context)
 static inline void as_ranks(int size, void (*work)(struct rank *))
 {
     static struct rank ranks[MANY];
-    pthread_t threads[MANY];
-    int shared = -1;
-    struct error err = {0};
-    if (size > 1 && comm_local_create(size, &shared, &err)) fail_msg("%s", err.what);
     pthread_barrier_init(&all_here, NULL, (unsigned)size);
     for (int r = 0; r < size; r++) {
-        ranks[r] = (struct rank){.options = {.rank = r, .size = size, .shared = shared}, .work = work};
+        ranks[r] = (struct rank){.work = work};
         if (card) ranks[r].options.exchange = exchange, ranks[r].options.context = &ranks[r];
-        assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &ranks[r]), 0);
     }
-    for (int r = 0; r < size; r++) pthread_join(threads[r], NULL);
+    run_ranks(size, ranks, sizeof *ranks, offsetof(struct rank, options), rank_main);
     for (int r = 0; r < size; r++)
         if (ranks[r].code) fail_msg("rank %d of %d: %d: %s", r, size, ranks[r].code, ranks[r].err.what);
     pthread_barrier_destroy(&all_here);
-    if (shared >= 0) close(shared);
 }
 
 /* An array of the device with these values, and back. */
@@ -108,5 +103,14 @@ static inline void from_device(struct rank *r, void *values, const void *p, size
             fprintf(stderr, "line %d: not %s (%s)\n", __LINE__, #condition, (rank)->err.what);               \
         }                                                                                                    \
     while (0)
+
+/* As when a rank has died: ends the run soon, from another thread. */
+static inline void *tear_down(void *context)
+{
+    struct rank *r = context;
+    usleep(100000);
+    comm_abort(&r->comm, EXIT_RANK_LOST);
+    return NULL;
+}
 
 #endif

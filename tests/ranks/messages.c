@@ -273,14 +273,6 @@ static void groups_that_differ_are_reported(void **state)
 
 /* ---- lost ranks ---- */
 
-static void *tear_down(void *context)
-{
-    struct rank *r = context;
-    usleep(100000);
-    comm_abort(&r->comm, EXIT_RANK_LOST);
-    return NULL;
-}
-
 /* The peer never comes: a rank waits until the run is ended. */
 static void wait_for_nobody(struct rank *r)
 {

@@ -4,6 +4,7 @@
 
 #include "core/train/trainer_checkpoint.h"
 #include "core/train/trainer.h"
+#include "tests/ranks/threads.h"
 #include "tests/train/tiny.h"
 
 #include <pthread.h>
@@ -144,21 +145,13 @@ static int64_t run_last_step;
 
 static struct rank *as_ranks(int size, const char *settings, int lost_rank)
 {
-    pthread_t threads[MOST];
-    int shared = -1;
-    struct error err = {0};
     struct rank *ranks = xcalloc((size_t)size, sizeof *ranks);
-    if (size > 1 && comm_local_create(size, &shared, &err)) fail_msg("%s", err.what);
-    for (int r = 0; r < size; r++) {
+    for (int r = 0; r < size; r++)
         ranks[r] = (struct rank){.settings = settings,
-                                 .options = {.rank = r, .size = size, .shared = shared},
                                  .directory = run_directory,
                                  .last_step = run_last_step,
                                  .lost_step = r == lost_rank ? 2 : 0};
-        assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &ranks[r]), 0);
-    }
-    for (int r = 0; r < size; r++) pthread_join(threads[r], NULL);
-    if (shared >= 0) close(shared);
+    run_ranks(size, ranks, sizeof *ranks, offsetof(struct rank, options), rank_main);
     return ranks;
 }
 

@@ -2,17 +2,8 @@
  * gradients of each micro-batch have the bits of whole passes, so does a second backward pass. Stages of a
  * pipeline, which hand over the stream, have those of one tower. The account of memory. Tiny towers, random
  * weights. On a card: MEOPT_TEST_DEVICE=hip:0. */
-#include "core/base/file.h"
-#include "core/nn/tower.h"
 #include "core/nn/tower_memory.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
+#include "tests/train/random_tower.h"
 
 enum {
     SLOTS = 3,
@@ -66,32 +57,6 @@ struct subject {
     double *sums;
 };
 
-static const char *device_spec(void)
-{
-    return getenv("MEOPT_TEST_DEVICE") ? getenv("MEOPT_TEST_DEVICE") : "cpu";
-}
-
-static void *upload(struct device *device, const void *host, size_t bytes)
-{
-    struct error err = {0};
-    void *p = device_alloc(device, MEMORY_DATA, bytes, "test", &err);
-    assert_non_null(p);
-    device->upload(device, p, host, bytes);
-    return p;
-}
-
-static float *noise(struct device *device, int64_t count, uint32_t seed)
-{
-    float *host = xmalloc((size_t)count * sizeof *host);
-    for (int64_t i = 0; i < count; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        host[i] = (float)(seed >> 16) / 32768.0f - 1.0f;
-    }
-    float *p = upload(device, host, (size_t)count * sizeof *p);
-    free(host);
-    return p;
-}
-
 /* The tokens of a micro-batch, their labels and order. */
 static void set_tokens(struct subject *s, int slot)
 {
@@ -113,16 +78,8 @@ static void set_tokens(struct subject *s, int slot)
 static struct subject subject_open(const char *spec, struct model_shape g, struct tower_options options)
 {
     struct subject s = {0};
-    struct error err = {0};
     options.batch = BATCH;
-    options.activations_class = MEMORY_ACTIVATIONS;
-    if (device_open(&s.device, spec, 0, &err) || model_shape_check(&g, 0, &err) ||
-        tower_create(&s.tower, s.device, &g, &options, &err))
-        fail_msg("%s", err.what);
-    tower_bind_scratch(s.tower,
-                       device_alloc(s.device, MEMORY_WORKSPACE, s.tower->scratch_bytes, "scratch", &err));
-    if (strncmp(spec, "dry", 3) == 0) return s;
-    if (tower_init_random(s.tower, 7, false, NULL, NULL, &err)) fail_msg("%s", err.what);
+    if (!random_tower(&s.device, &s.tower, spec, g, options)) return s;
     static const double zeros[2 * SLOTS];
     s.sums = upload(s.device, zeros, sizeof zeros);
     for (int slot = 0; slot < SLOTS; slot++) {
@@ -145,14 +102,6 @@ static void subject_close(struct subject *s)
 {
     tower_close(s->tower);
     device_close(s->device);
-}
-
-static void *downloaded(struct device *device, const void *p, size_t bytes)
-{
-    void *host = xmalloc(bytes + 1);
-    device->sync(device);
-    device->download(device, host, p, bytes);
-    return host;
 }
 
 /* What each micro-batch gives: its output or sums, and its gradients by parameter. */

@@ -1,17 +1,9 @@
 /* Towers from the inside: the parameter groups of gradients, bit-identical results with two release
  * buffers, and a different kind of input through embed and head functions over the same blocks. Tiny
  * towers of every family, random weights. On a card: MEOPT_TEST_DEVICE=hip:0. */
-#include "core/base/file.h"
-#include "core/nn/tower.h"
+#include "tests/train/random_tower.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 enum { BATCH = 2, SIDE = 28, PIXELS = 3 * SIDE * SIDE };
 
@@ -75,41 +67,13 @@ struct subject {
     float *images, *dout;
 };
 
-static const char *device_spec(void)
-{
-    return getenv("MEOPT_TEST_DEVICE") ? getenv("MEOPT_TEST_DEVICE") : "cpu";
-}
-
-static float *upload(struct device *device, int64_t count, uint32_t seed)
-{
-    struct error err = {0};
-    float *host = xmalloc((size_t)count * sizeof *host);
-    for (int64_t i = 0; i < count; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        host[i] = (float)(seed >> 16) / 32768.0f - 1.0f;
-    }
-    float *p = device_alloc(device, MEMORY_DATA, (size_t)count * sizeof *p, "test", &err);
-    assert_non_null(p);
-    device->upload(device, p, host, (size_t)count * sizeof *p);
-    free(host);
-    return p;
-}
-
 static struct subject subject_open(const char *spec, struct model_shape g, struct tower_options options)
 {
     struct subject s = {0};
-    struct error err = {0};
     options.batch = BATCH;
-    options.activations_class = MEMORY_ACTIVATIONS;
-    if (device_open(&s.device, spec, 0, &err) || model_shape_check(&g, 0, &err) ||
-        tower_create(&s.tower, s.device, &g, &options, &err))
-        fail_msg("%s", err.what);
-    void *scratch = device_alloc(s.device, MEMORY_WORKSPACE, s.tower->scratch_bytes, "scratch", &err);
-    tower_bind_scratch(s.tower, scratch);
-    if (strncmp(spec, "dry", 3) == 0) return s;
-    if (tower_init_random(s.tower, 7, false, NULL, NULL, &err)) fail_msg("%s", err.what);
-    s.images = upload(s.device, BATCH * PIXELS, 1);
-    s.dout = upload(s.device, BATCH * s.tower->out_rows * s.tower->out_width, 2);
+    if (!random_tower(&s.device, &s.tower, spec, g, options)) return s;
+    s.images = noise(s.device, BATCH * PIXELS, 1);
+    s.dout = noise(s.device, BATCH * s.tower->out_rows * s.tower->out_width, 2);
     return s;
 }
 
@@ -117,14 +81,6 @@ static void subject_close(struct subject *s)
 {
     tower_close(s->tower);
     device_close(s->device);
-}
-
-static void *downloaded(struct device *device, const void *p, size_t bytes)
-{
-    void *host = xmalloc(bytes);
-    device->sync(device);
-    device->download(device, host, p, bytes);
-    return host;
 }
 
 static struct tower_options options_of(enum gradient_storage gradients, int buffers, enum dtype type)
@@ -323,7 +279,7 @@ static void another_kind_of_input_is_another_embed_over_the_same_blocks(void **s
         struct error err = {0};
         const struct batch pixels = {.input = image.images, .count = BATCH};
         int64_t values = BATCH * t->tokens * t->model_shape.width;
-        float *embedded = upload(tokens.device, values, 3);
+        float *embedded = noise(tokens.device, values, 3);
         image.tower->family->model->embed(image.tower, &pixels);
         void *x = downloaded(image.device, tower_stream(image.tower), (size_t)values * sizeof(float));
         tokens.device->upload(tokens.device, embedded, x, (size_t)values * sizeof(float));

@@ -6,6 +6,7 @@
 #include "core/train/trainer.h"
 #include "core/train/trainer_checkpoint.h"
 #include "tests/mentions.h"
+#include "tests/ranks/threads.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -147,18 +148,9 @@ static void *run_main(void *context)
 /* The ranks of one training are threads. */
 static struct run *as_ranks(int size, struct run like)
 {
-    pthread_t threads[MOST];
-    int shared = -1;
-    struct error err = {0};
     struct run *runs = xcalloc((size_t)size, sizeof *runs);
-    if (size > 1 && comm_local_create(size, &shared, &err)) fail_msg("%s", err.what);
-    for (int r = 0; r < size; r++) {
-        runs[r] = like;
-        runs[r].options = (struct comm_options){.rank = r, .size = size, .shared = shared};
-        assert_int_equal(pthread_create(&threads[r], NULL, run_main, &runs[r]), 0);
-    }
-    for (int r = 0; r < size; r++) pthread_join(threads[r], NULL);
-    if (shared >= 0) close(shared);
+    for (int r = 0; r < size; r++) runs[r] = like;
+    run_ranks(size, runs, sizeof *runs, offsetof(struct run, options), run_main);
     return runs;
 }
 

@@ -6,6 +6,7 @@
 #include "core/nn/tower.h"
 #include "core/train/trainer.h"
 #include "tests/ranks/hand_round.h"
+#include "tests/ranks/threads.h"
 #include "tests/train/tiny.h"
 
 #include <dlfcn.h>
@@ -199,25 +200,15 @@ static void *rank_main(void *context)
 /* Of the slower rank: how much longer a step of both takes than the longer of the two alone. */
 static double too_long(const char *settings, double wanted_us, double stretch)
 {
-    pthread_t threads[RANKS];
-    int shared = -1;
-    struct error err = {0};
     double worst = 0;
-    if (comm_local_create(RANKS, &shared, &err)) fail_msg("%s", err.what);
     for (int r = 0; r < RANKS; r++)
-        ranks[r] = (struct rank){.options = {.rank = r, .size = RANKS, .shared = shared},
-                                 .settings = settings,
-                                 .wanted_us = wanted_us * stretch,
-                                 .stretch = stretch};
+        ranks[r] = (struct rank){.settings = settings, .wanted_us = wanted_us * stretch, .stretch = stretch};
     pthread_barrier_init(&all_here, NULL, RANKS);
     if (card) card_takes("", true);
     for (int r = 0; r < RANKS && card; r++)
         ranks[r].options.exchange = hand_round, ranks[r].options.context = &ranks[r].options;
-    for (int r = 0; r < RANKS; r++)
-        assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &ranks[r]), 0);
-    for (int r = 0; r < RANKS; r++) pthread_join(threads[r], NULL);
+    run_ranks(RANKS, ranks, sizeof *ranks, offsetof(struct rank, options), rank_main);
     pthread_barrier_destroy(&all_here);
-    close(shared);
     for (int r = 0; r < RANKS; r++) {
         const double *s = ranks[r].seconds;
         if (ranks[r].code) fail_msg("%s: %s", settings, ranks[r].err.what);
