@@ -99,7 +99,7 @@ static int open_all(struct eval *e, bool by_class, struct error *err)
     options.list = &list;
     if (!code) code = data_open(&e->train, &options, err);
     image_list_free(&list);
-    if (!code) code = train_open_validation(&e->data, c, e->train, 0, 1, e->trainer->micro, err);
+    if (!code) code = train_open_validation(&e->data, c, e->train, 0, 1, true, e->trainer->micro, err);
     e->labelled = e->data.bank ? e->data.bank : e->train;
     if (!code && by_class) {
         int64_t width = e->trainer->student->out_width, classes = data_classes(e->labelled);

@@ -21,7 +21,8 @@ static const double MIB = 1 << 20, GIB = 1 << 30;
 static int rank_count(const struct arguments *args, const struct config *config)
 {
     int cards = config->device.type == DEVICE_TYPE_CPU ? 0 : config_cards(config, NULL);
-    return (int)argument_int(args, "ranks", cards > 0 ? cards : 1);
+    int most = cards > (int)config->dist.pipeline ? cards : (int)config->dist.pipeline;
+    return (int)argument_int(args, "ranks", most > 0 ? most : 1);
 }
 
 /* Returns the number of ranks that share a node. */
@@ -124,7 +125,8 @@ static int compute_epoch(struct plan_report *r, struct error *err)
     if (step_s <= 0 || !c->data.root[0] || file_absent(c->data.root)) return 0;
     int code = count_images(r, err);
     if (code) return code;
-    int64_t step_images = c->train.global_batch > 0 ? c->train.global_batch : r->plan->batch * r->ranks;
+    int64_t step_images =
+        c->train.global_batch > 0 ? c->train.global_batch : r->plan->batch * config_replicas(c, r->ranks);
     r->epoch_hours = (double)(r->images / (step_images > 0 ? step_images : 1)) * (step_s * 1e3) / 3.6e6;
     return 0;
 }
@@ -298,7 +300,8 @@ static const struct option options[] = {
      "BYTES, for example 8GiB, or auto (default: train.memory)"},
     {"carry", 0, OPTION_REAL, "GB/S", NULL, 0.001, 1e6,
      "with --fit: bandwidth for streamed weights and offloaded states (default 12 for a card, 1 for a CPU)"},
-    {"ranks", 0, OPTION_INT, "N", NULL, 1, 65536, "number of ranks (default: the number of device.cards)"},
+    {"ranks", 0, OPTION_INT, "N", NULL, 1, 65536,
+     "number of ranks (default: that of device.cards, or dist.pipeline)"},
     {"bandwidth", 0, OPTION_REAL, "GB/S", NULL, 0, 1e6,
      "bandwidth of a rank's link; prints a table of steps on 1, 2, 4 ... N ranks"},
     {"latency", 0, OPTION_REAL, "US", NULL, 0, 1e9, "microseconds per message between ranks (default 5)"},

@@ -43,6 +43,8 @@ static void print_model(const struct plan_report *r)
         trainer_rounds(p->breadth, p->twice, (p->batch + p->micro - 1) / p->micro, clipping, sizeof clipping);
         printf("rounds   %s\n", clipping);
     }
+    if (p->stages > 1)
+        printf("pipeline %d stages, which wait for %.1f %% of a step\n", p->stages, 100 * p->bubble);
     trainer_clipping(r->config, p->exact, p->twice, clipping, sizeof clipping);
     printf("clipping %s\n", clipping);
     if (r->chosen && r->chosen->keys[0])
@@ -245,6 +247,8 @@ static void add_time(json_t *root, const struct plan_report *r)
     json_object_set_new(root, "offload_written_bytes_per_step", json_integer(p->offload_written_bytes));
     json_object_set_new(root, "ranks", json_integer(r->ranks));
     json_object_set_new(root, "rank", json_integer(p->rank));
+    json_object_set_new(root, "stages", json_integer(p->stages));
+    json_object_set_new(root, "bubble", json_real(p->bubble));
     json_object_set_new(root, "libraries_assumed", json_boolean(p->libraries_assumed));
     json_object_set_new(root, "sent_bytes_per_step", json_real(plan_sent_bytes(p, r->ranks)));
     json_object_set_new(root, "scaling", r->scaling.count ? scaling_table_json(&r->scaling) : json_null());

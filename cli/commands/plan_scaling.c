@@ -92,6 +92,9 @@ int scaling_table_make(struct scaling_table *t, const struct arguments *args,
     struct simulated_schedule schedule = {0};
     struct memory_option option;
     *t = (struct scaling_table){.sample_tokens = planner->plan.student.context};
+    bool simulates = argument_real(args, "bandwidth", 0) > 0 || argument_flag(args, "advise");
+    if (simulates && planner->plan.stages > 1)
+        return error_set(err, EXIT_USAGE, "dist.pipeline=1", "steps of a pipeline are not simulated");
     if (argument_real(args, "bandwidth", 0) <= 0) return 0;
     if (argument_real(args, "step-ms", 0) <= 0 && gflops <= 0 && !argument_flag(args, "advise"))
         return error_set(err, EXIT_USAGE, "give --step-ms (from 'meopt bench train'), --gflops or --measure",

@@ -59,7 +59,8 @@ static int assign_images(const struct train_ranks *r, const struct arguments *ar
     char images[32];
     int ranks = ranks_wanted(r, args, config);
     if (ranks < 2 || config->train.global_batch > 0 || option_text(args, "resume")) return 0;
-    snprintf(images, sizeof images, "%lld", (long long)config->train.batch_size * ranks);
+    snprintf(images, sizeof images, "%lld",
+             (long long)config->train.batch_size * config_replicas(config, ranks));
     return config_assign(config, "train.global_batch", images, err);
 }
 

@@ -203,6 +203,7 @@ struct config {
     struct {
         enum dist_backend backend;
         enum dist_shard shard;
+        int64_t pipeline; /* stages; 1: none */
     } dist;
 
     struct {
@@ -251,6 +252,12 @@ int64_t config_bytes(const char *text);
 /* Returns train.memory: 0 not set, -1 auto, else bytes. */
 int64_t config_memory(const struct config *config);
 bool config_clips(const struct config *config);
+/* Returns the copies of the student that `ranks` ranks train (dist.pipeline). */
+static inline int config_replicas(const struct config *config, int ranks)
+{
+    int stages = config->dist.pipeline > 1 ? (int)config->dist.pipeline : 1;
+    return ranks > stages ? ranks / stages : 1;
+}
 /* Reads model_s.freeze of a tower of `depth` blocks: the number of groups (embedding, blocks) that are
  * frozen, and whether all but the head are. false: it is not such a text, or there are fewer blocks. */
 bool config_frozen(const struct config *config, int64_t depth, int *groups, bool *end);

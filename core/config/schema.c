@@ -408,6 +408,9 @@ const struct config_key config_keys[] = {
      "data of which each rank holds only its part: none; optimizer states and the sums of gradients (ZeRO-1, "
      "-2); weights too (ZeRO-3)",
      false, ENUM_AT(dist_shard, dist.shard)},
+    {"dist.pipeline", CONFIG_INT, "stages", NULL, NULL, 1, 4096, "1", "train plan",
+     "number of ranks that form a pipeline: stage S has the blocks S, S + dist.pipeline and so on; 1: none",
+     false, AT(dist.pipeline)},
 
     {"run.dir", CONFIG_PATH, NULL, NULL, NULL, 0, 0, "", "train",
      "directory of runs; not set: runs/ in the working directory", false, AT(run.dir)},

@@ -83,8 +83,10 @@ static int evaluate_batch(struct pass *p, const struct data_batch *host, struct 
     int code = 0;
     if (t->teacher)
         code = tower_forward_bound(t->teacher, &(struct batch){.input = t->input, .count = host->count}, err);
-    if (!code) code = tower_forward_bound(t->student, &batch, err);
+    if (!code)
+        code = t->stages ? pipeline_forward(t, &batch, err) : tower_forward_bound(t->student, &batch, err);
     if (code) return code;
+    if (t->stages && t->stages->rank) return device_check(dev, err);
     for (int64_t first = 0, end; first < host->count; first = end + 1) {
         for (end = first; end < host->count && (tokens || host->ids[end] >= 0);) end++;
         p->sums[UNITS] += (double)(tokens ? t->objective->units(t, &in) : end - first);
@@ -152,7 +154,9 @@ static int each_round(struct pass *p, struct data *data,
         if (p->stop) break;
         if (!code) code = data_next(data, &batch, err);
         if (!code && batch.count) code = visit(p, &batch, err);
-        else lost = dp_forward_idle(p->t, &own);
+        else if (!p->t->stages) lost = dp_forward_idle(p->t, &own);
+        else if (!code) lost = pipeline_forward(p->t, &(struct batch){0}, &own);
+        else comm_fail(&p->t->ranks, code, err); /* the other stages would wait for this one */
         if (!lost && end) lost = end(p, &own);
         if (lost && !code && err) *err = own;
         if (lost) return lost;
@@ -180,14 +184,15 @@ static int fill_bank(struct trainer *t, struct data *bank, struct error *err)
 }
 
 /* Sets the result from the sums of all ranks' micro-batches, (ranks, rounds, width), in the order of the
- * images. */
+ * images; of a pipeline those of stage 0. */
 static void add_up(const struct trainer *t, const double *sums, int64_t rounds, int64_t width,
                    struct evaluation *result)
 {
-    int64_t ranks = t->ranks.size, own = 1 + objective_sums(t->objective);
+    int64_t ranks = t->data->size, stages = t->ranks.size / ranks, own = 1 + objective_sums(t->objective);
     double *total = xcalloc((size_t)width, sizeof *total);
     for (int64_t n = 0; n < rounds * ranks; n++)
-        for (int64_t k = 0; k < width; k++) total[k] += sums[width * (n % ranks * rounds + n / ranks) + k];
+        for (int64_t k = 0; k < width; k++)
+            total[k] += sums[width * (n % ranks * stages * rounds + n / ranks) + k];
     result->images = (int64_t)total[UNITS];
     for (int64_t k = LOSS; k < width; k++)
         result->metrics[k - LOSS] = (struct metric){

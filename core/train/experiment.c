@@ -111,7 +111,7 @@ static int open_bank(struct data **bank, const struct config *c, int rank, int r
 }
 
 int train_open_validation(struct validation_data *d, const struct config *c, const struct data *train,
-                          int rank, int ranks, int64_t batch, struct error *err)
+                          int rank, int ranks, bool report, int64_t batch, struct error *err)
 {
     int code = 0;
     *d = (struct validation_data){0};
@@ -129,11 +129,11 @@ int train_open_validation(struct validation_data *d, const struct config *c, con
     }
     if (!code) code = data_open(&d->val, &options, err);
     if (!code && d->bank) data_subset(d->bank, c->train.knn_bank); /* data.val has read the classes of all */
-    if (!code && rank == 0) data_report(d->val);
-    if (!code && rank == 0 && data_hash(d->val) == data_hash(train))
+    if (!code && report) data_report(d->val);
+    if (!code && report && data_hash(d->val) == data_hash(train))
         log_warn("data.val has the same %s as data.root: %s", options.tokens ? "tokens" : "images",
                  c->data.val);
-    if (!code && rank == 0 && d->bank)
+    if (!code && report && d->bank)
         log_info("kNN: %lld images of data.root and %lld of data.val are compared",
                  (long long)data_images(d->bank), (long long)data_images(d->val));
     return code;
@@ -186,7 +186,7 @@ int train_check_labels(const struct config *c, struct error *err)
     if (!options.image_size) options.image_size = 1; /* of the checkpoint: no image is loaded */
     int code = data_open(&data, &options, err);
     if (!code && c->model_s.classes) code = train_check_classes(c, data, c->model_s.classes, err);
-    if (!code) code = train_open_validation(&val, c, data, 0, 1, c->train.batch_size, err);
+    if (!code) code = train_open_validation(&val, c, data, 0, 1, true, c->train.batch_size, err);
     train_close_validation(&val);
     data_close(data);
     return code;
@@ -346,7 +346,7 @@ int train_dry_run(struct config *c, struct error *err)
         options.list = &list;
         code = data_open(&data, &options, err);
     }
-    if (!code) code = train_open_validation(&val, c, data, 0, 1, c->train.batch_size, err);
+    if (!code) code = train_open_validation(&val, c, data, 0, 1, true, c->train.batch_size, err);
     image_list_free(&list);
     train_close_validation(&val);
     data_close(data);

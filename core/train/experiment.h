@@ -15,9 +15,9 @@ struct validation_data {
     struct data *bank; /* of data.root, whose features are compared (train.eval knn); NULL: none */
 };
 /* Opens them in batches of `batch`, with the classes of the training images. train: the images of training,
- * which must outlive this call only. To be closed after an error, too. */
+ * which must outlive this call only. report: log what they are. To be closed after an error, too. */
 int train_open_validation(struct validation_data *data, const struct config *config, const struct data *train,
-                          int rank, int ranks, int64_t batch, struct error *err);
+                          int rank, int ranks, bool report, int64_t batch, struct error *err);
 void train_close_validation(struct validation_data *data);
 /* Returns the images of one tower. */
 struct data_options train_tower_images(const struct config *config, bool student);

@@ -120,8 +120,8 @@ static int load_trainer(struct train_loop *w, struct config *c, struct cache_pas
 static int load_data(struct train_loop *w, const struct config *c, struct error *err)
 {
     struct data_options options = train_data_options(c);
-    options.rank = w->rank;
-    options.ranks = w->ranks;
+    options.rank = w->t->data->rank;
+    options.ranks = w->t->data->size;
     options.batch = w->t->batch;
     options.micro = w->t->micro;
     options.global = w->t->images;
@@ -132,8 +132,8 @@ static int load_data(struct train_loop *w, const struct config *c, struct error 
     if (!code && is_rank0(w)) data_report(w->feed.data);
     if (!code) code = train_check_classes(c, w->feed.data, w->t->student->out_width, err);
     if (!code)
-        code =
-            train_open_validation(&w->feed.validation, c, w->feed.data, w->rank, w->ranks, w->t->micro, err);
+        code = train_open_validation(&w->feed.validation, c, w->feed.data, w->t->data->rank, w->t->data->size,
+                                     is_rank0(w), w->t->micro, err);
     if (!code && w->t->cache && w->t->cache_list != data_hash(w->feed.data)) {
         code = error_set(err, EXIT_FAILED, "start again when the images no longer change",
                          "the images changed while the teacher's outputs were computed");

@@ -47,8 +47,8 @@ static struct gradient_span span_of(const struct tower *t, int group)
     struct gradient_span span = {.p = weights.p, .bytes = weights.bytes, .f32_bytes = weights.bytes};
     for (int i = 0; i < t->parameter_count; i++) {
         const struct parameter *p = &t->parameters[i];
-        size_t at = (size_t)((const char *)p->weight - weights.p);
-        if (p->group == group && p->matrix && !p->resident && at < span.f32_bytes) span.f32_bytes = at;
+        if (p->group == group && p->matrix && !p->resident && p->weight_at < span.f32_bytes)
+            span.f32_bytes = p->weight_at;
     }
     return span;
 }
@@ -69,7 +69,7 @@ static void set_offsets(const struct tower *t, struct partition *c, int group, i
     g->weights[r] = (int64_t)weights.bytes;
     if (at.parameter < 0) return;
     const struct parameter *p = &t->parameters[at.parameter];
-    g->weights[r] = (const char *)p->weight - weights.p + at.element * (int64_t)dtype_bytes(p->weight_type);
+    g->weights[r] = (int64_t)p->weight_at + at.element * (int64_t)dtype_bytes(p->weight_type);
     *(p->matrix ? &g->matrices[r] : &g->vectors[r]) = c->element[at.parameter] + at.element;
 }
 
@@ -101,9 +101,9 @@ static void partition_one(const struct tower *t, struct partition *c, int group)
     g->weights = offsets + 2 * (c->ranks + 1);
     for (int i = next_in_order(t, group, -1); i >= 0; i = next_in_order(t, group, i)) {
         const struct parameter *p = &t->parameters[i];
-        const char *begin = (const char *)span.p + (p->matrix ? span.f32_bytes : 0);
-        c->element[i] = ((const char *)(p->trained ? p->grad : p->weight) - begin) /
-                        (int64_t)(p->matrix ? size : sizeof(float));
+        size_t at = p->trained ? p->grad_at : p->weight_at;
+        c->element[i] =
+            (int64_t)((at - (p->matrix ? span.f32_bytes : 0)) / (p->matrix ? size : sizeof(float)));
         total += p->count;
     }
     struct position from = {next_in_order(t, group, -1), 0};
@@ -111,7 +111,7 @@ static void partition_one(const struct tower *t, struct partition *c, int group)
         struct position to =
             r + 1 < c->ranks ? nearest_cut(t, group, total * (r + 1) / c->ranks) : (struct position){-1, 0};
         set_offsets(t, c, group, r + 1, to);
-        if (r == c->rank) set_part(t, c, group, from, to);
+        if (r == c->rank && tower_owns(t, group)) set_part(t, c, group, from, to);
         from = to;
     }
 }
@@ -148,6 +148,14 @@ void partition_offsets(const struct partition *c, const struct tower *t, int par
     for (int q = 0; q <= c->ranks; q++) {
         int64_t at = of[q] - c->element[parameter];
         offsets[q] = unit * (at < 0 ? 0 : at < p->count ? at : p->count);
+    }
+}
+
+void partition_stages(int64_t *offsets, int ranks, int stages, int stage)
+{
+    for (int r = ranks * stages; r >= 0; r--) {
+        int parts = r / stages + (r % stages > stage);
+        offsets[r] = offsets[parts];
     }
 }
 

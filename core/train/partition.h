@@ -21,8 +21,9 @@ struct partition_group {
 struct partition {
     int ranks, rank, group_count;
     struct partition_group *groups;
-    int64_t *first, *count; /* (parameters) this rank's elements of each; count may be 0 */
-    int64_t *element;       /* (parameters) offset of each in its group's vectors or matrices */
+    int64_t *first,
+        *count;       /* (parameters) this rank's elements of each; count may be 0, as of other stages' */
+    int64_t *element; /* (parameters) offset of each in its group's vectors or matrices */
 };
 
 /* Returns the partition of a tower that has gradients. Resident parameters have no parts. */
@@ -32,6 +33,10 @@ void partition_free(struct partition *cut);
 /* Computes where in a parameter each rank's part begins: offsets[ranks + 1], in `unit` bytes per element. */
 void partition_offsets(const struct partition *cut, const struct tower *tower, int parameter, int64_t unit,
                        int64_t *offsets);
+
+/* Spreads offsets (ranks + 1) over the ranks of all stages of a pipeline, offsets[ranks * stages + 1]: rank
+ * r * stages + `stage` has part r, other ranks have none. */
+void partition_stages(int64_t *offsets, int ranks, int stages, int stage);
 
 /* Return the number of elements of a group's gradients: of all, of this rank's part, of rank `rank`'s
  * part. */

@@ -19,10 +19,12 @@ static bool readable(const struct config_tower *tower)
 static void count_exchanged(struct plan *p, const struct trainer *t)
 {
     const struct config *c = t->config;
-    int64_t rounds = dp_round_count(t), weights = 0, frozen = 0;
+    int64_t rounds = dp_round_count(t), weights = 0, frozen = 0, own = 0;
     for (int i = 0; i < t->student->parameter_count; i++) {
         const struct parameter *q = &t->student->parameters[i];
         int64_t bytes = q->count * (int64_t)dtype_bytes(q->weight_type);
+        if (!tower_owns(t->student, q->group)) continue;
+        own += q->trained ? q->count : 0;
         if (!q->trained && !q->resident) frozen += bytes; /* read by forward passes only */
         if (!q->trained) continue;
         p->gradient_bytes += q->count * (int64_t)dtype_bytes(q->grad_type);
@@ -32,7 +34,13 @@ static void count_exchanged(struct plan *p, const struct trainer *t)
     p->reduced_bytes = p->gradient_bytes * rounds * (passes - 1);
     p->gathered_bytes = c->dist.shard == DIST_SHARD_PARAMETERS  ? (weights * passes + frozen) * forwards
                         : c->dist.shard == DIST_SHARD_OPTIMIZER ? weights
-                                                                : p->trained_parameters * 4;
+                                                                : own * 4;
+    for (int g = 0; g < t->student->group_count && t->stages; g++) { /* streams to the next stage, and back */
+        bool sent =
+            tower_owns(t->student, g) && (g + 1 == t->student->group_count || !tower_owns(t->student, g + 1));
+        int64_t stream = pipeline_stream_bytes(t, t->batch);
+        p->stream_bytes += sent ? passes * stream : 0;
+    }
 }
 
 /* Times in operations of a GEMM: to store a value in 8 bits and read it back (tests/bench/RESULTS.md, "Saved
@@ -102,8 +110,12 @@ static void count(struct plan *p, const struct trainer *t)
     p->breadth = t->breadth;
     p->twice = t->twice;
     p->exact = trainer_clips_exactly(t);
-    p->first_epoch_step_flops = (double)t->batch * (t->student_flops + plan_teacher_flops(p));
-    p->step_flops = c->train.cache_teacher ? (double)t->batch * t->student_flops : p->first_epoch_step_flops;
+    p->stages = t->stages ? t->stages->size : 1;
+    double student = t->student_flops / p->stages;
+    p->first_epoch_step_flops = (double)t->batch * (student + plan_teacher_flops(p));
+    p->step_flops = c->train.cache_teacher ? (double)t->batch * student : p->first_epoch_step_flops;
+    double waits = p->stages - 1, works = (double)dp_round_count(t) * t->student->group_count / p->stages;
+    p->bubble = waits / (works + waits);
     p->coding_flops = coding_flops(t);
     struct meopt_bytes held = {0};
     (void)meopt_held(t->opt, &held);
@@ -119,6 +131,25 @@ static void count(struct plan *p, const struct trainer *t)
         p->cache_bytes_per_image = t->student->out_rows * p->teacher.out * (int64_t)sizeof(float);
 }
 
+/* Runs the operations of this stage's groups. */
+static int stage_step(struct trainer *t, const struct batch *batch, struct error *err)
+{
+    struct tower *s = t->student;
+    int last = s->group_count - 1, code = 0;
+    for (int group = 0; group <= last && !code; group++) {
+        if (!tower_owns(s, group)) continue;
+        code = tower_need(s, group, -1, err);
+        if (!code) tower_forward_group(s, batch, 0, group);
+    }
+    if (s->out && t->objective->loss) t->objective->loss(t, batch, t->target, (double)t->micro, t->sums);
+    for (int group = last; group >= s->lowest && !code; group--) {
+        if (!tower_owns(s, group)) continue;
+        code = tower_need(s, group, -1, err);
+        if (!code) tower_backward_group(s, batch, t->dout, 0, group);
+    }
+    return code ? code : device_check(t->device, err);
+}
+
 /* Runs the operations of one step, so that their scratch memory is counted. */
 static int dry_step(struct trainer *t, struct error *err)
 {
@@ -127,6 +158,7 @@ static int dry_step(struct trainer *t, struct error *err)
     const struct batch batch = step_batch(t, 0, t->micro);
     const struct batch images = {.input = t->input, .count = t->micro};
     int code = t->teacher ? tower_forward_bound(t->teacher, &images, err) : 0;
+    if (!code && t->stages) return stage_step(t, &batch, err);
     if (!code) code = tower_forward_bound(s, &batch, err);
     if (code) return code;
     const float *target = t->teacher ? t->teacher->out : t->target;
@@ -236,19 +268,22 @@ static void find_largest(void *context, const struct trainer *t)
     if (t->student) *(int *)context = dp_largest_rank(t);
 }
 
-/* Plans the rank with the most memory: rank 0, whose vectors have the largest states per element, or the rank
- * with the most elements. */
+/* Plans the rank with the most memory: of each stage the first one, whose vectors have the largest states per
+ * element, or the rank with the most elements. */
 static int largest_rank(const struct config *config, const struct comm_options *ranks, struct plan *plan,
                         struct error *err)
 {
     struct comm_options one = *ranks;
     struct plan first;
-    one.rank = 0;
-    int code = plan_rank(&first, config, &one, find_largest, &one.rank, err);
-    *plan = first;
-    if (code || !one.rank) return code;
-    code = plan_rank(plan, config, &one, NULL, NULL, err);
-    if (plan->use.peak_total_bytes <= first.use.peak_total_bytes) *plan = first;
+    int stages = config->dist.pipeline > 1 ? (int)config->dist.pipeline : 1, code = 0;
+    for (int stage = 0; stage < stages && !code; stage++) {
+        one.rank = stage;
+        code = plan_rank(&first, config, &one, find_largest, &one.rank, err);
+        if (!stage || first.use.peak_total_bytes > plan->use.peak_total_bytes) *plan = first;
+        if (code || one.rank == stage) continue;
+        code = plan_rank(&first, config, &one, NULL, NULL, err);
+        if (first.use.peak_total_bytes > plan->use.peak_total_bytes) *plan = first;
+    }
     return code;
 }
 
@@ -289,8 +324,9 @@ int plan_evaluation(const struct config *config, bool random, size_t *peak_bytes
 
 double plan_sent_bytes(const struct plan *plan, int ranks)
 {
-    double all = (double)plan->reduced_bytes + (double)plan->gathered_bytes;
-    return ranks > 1 ? (ranks - 1.0) / ranks * all : 0;
+    double all = (double)plan->reduced_bytes + (double)plan->gathered_bytes,
+           replicas = (double)ranks / (plan->stages > 1 ? plan->stages : 1);
+    return (double)plan->stream_bytes + (replicas > 1 ? (replicas - 1) / replicas * all : 0);
 }
 
 /* Plans the peak of `batch` images per forward, in as many rounds as train.global_batch requires. */
@@ -299,7 +335,7 @@ static int peak_of(const struct config *config, const struct comm_options *ranks
 {
     struct config copy;
     struct plan plan;
-    int64_t all = batch * (ranks ? ranks->size : 1);
+    int64_t all = batch * config_replicas(config, ranks ? ranks->size : 1);
     config_copy(&copy, config);
     copy.train.batch_size = batch;
     copy.train.micro_batch = 0;

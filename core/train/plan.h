@@ -31,9 +31,12 @@ struct plan {
     double update_bytes;           /* memory traffic of the optimizer: states, residual bits, weights */
     int64_t gradient_bytes;        /* of a micro-batch, as reduced between ranks */
     int64_t reduced_bytes, gathered_bytes; /* per step: reduced gradients, gathered sums or weights */
-    int64_t streamed_teacher_bytes;        /* streamed weights: read per step */
-    int64_t streamed_student_bytes;        /* read and written per step */
-    int64_t checkpoint_bytes;              /* one checkpoint on disk */
+    int stages;                            /* dist.pipeline */
+    double bubble;        /* part of a step in which a stage waits for others, by formula; 1 stage: 0 */
+    int64_t stream_bytes; /* per step: what a stage sends to the next one, and back */
+    int64_t streamed_teacher_bytes;                    /* streamed weights: read per step */
+    int64_t streamed_student_bytes;                    /* read and written per step */
+    int64_t checkpoint_bytes;                          /* one checkpoint on disk */
     int64_t offload_read_bytes, offload_written_bytes; /* per step, optim.offload's file */
     int64_t knn_bytes;                                 /* features for train.eval knn, class data; 0: none */
     int64_t cache_bytes_per_image; /* teacher's cached outputs; 0 without train.cache_teacher */

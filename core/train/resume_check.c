@@ -281,7 +281,8 @@ static int compare_step(const json_t *meta, const struct config *c, int ranks, c
                         struct error *err)
 {
     long long was = json_integer_value(json_object_get(meta, "batch_images"));
-    long long now = c->train.global_batch > 0 ? c->train.global_batch : c->train.batch_size * ranks;
+    long long now =
+        c->train.global_batch > 0 ? c->train.global_batch : c->train.batch_size * config_replicas(c, ranks);
     if (was <= 0 || was == now || json_object_get(changed, "train.batch_size") ||
         json_object_get(changed, "train.global_batch"))
         return 0;

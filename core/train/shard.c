@@ -21,10 +21,10 @@ struct shard {
     int64_t gathered; /* bytes */
 };
 
-static size_t own_bytes(const struct partition *cut, int group)
+static size_t own_bytes(const struct tower *tower, const struct partition *cut, int group)
 {
     const int64_t *at = cut->groups[group].weights;
-    return (size_t)(at[cut->rank + 1] - at[cut->rank]);
+    return tower_owns(tower, group) ? (size_t)(at[cut->rank + 1] - at[cut->rank]) : 0;
 }
 
 int shard_make(struct shard **shard, struct tower *tower, struct comm *ranks, const struct partition *cut,
@@ -37,7 +37,7 @@ int shard_make(struct shard **shard, struct tower *tower, struct comm *ranks, co
     s->own_at = xcalloc((size_t)tower->group_count, sizeof *s->own_at);
     for (int group = 0; group < tower->group_count; group++) {
         s->own_at[group] = bytes;
-        bytes += (own_bytes(cut, group) + 63) & ~(size_t)63;
+        bytes += (own_bytes(tower, cut, group) + 63) & ~(size_t)63;
     }
     s->own = device_alloc(tower->device, MEMORY_WEIGHTS, bytes + 64, "own part of the weights", err);
     if (!s->own) return err->code;

@@ -158,11 +158,12 @@ static void sum_losses(void *context, const void *gathered, void *out)
     const double *all = gathered;
     struct loss_total *total = out;
     struct error err;
-    int64_t ranks = s->t->ranks.size, count = objective_sums(s->t->objective);
+    int64_t ranks = s->t->data->size, stages = s->t->ranks.size / ranks,
+            count = objective_sums(s->t->objective);
     int code = 0;
     for (int64_t p = 0; p < s->rounds * ranks && !code; p++) /* the last round may have no micro-batch */
-        code =
-            step_add_sums(s->t, s->step, all + count * (p % ranks * s->rounds + p / ranks), &s->result, &err);
+        code = step_add_sums(s->t, s->step, all + count * (p % ranks * stages * s->rounds + p / ranks),
+                             &s->result, &err);
     *total = (struct loss_total){.loss = s->result.loss, .diverged = code != 0};
     for (int i = 0; i < OBJECTIVE_METRICS; i++) total->metrics[i] = s->result.metrics[i].value;
 }

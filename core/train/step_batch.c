@@ -99,7 +99,7 @@ void step_set_labels(struct trainer *t, const struct batch *host)
 /* Draws and uploads drop path's factors of this rank's micro-batch `index`. */
 static void set_keep(struct trainer *t, int64_t index, int64_t count)
 {
-    int64_t depth = t->student_shape.depth, row = (index * t->ranks.size + t->ranks.rank) * t->micro;
+    int64_t depth = t->student_shape.depth, row = (index * t->data->size + t->data->rank) * t->micro;
     drop_path_factors(t->config->model_s.drop_path, depth, (uint64_t)t->config->train.seed, t->step, row,
                       count, t->host_keep);
     t->device->upload(t->device, t->keep, t->host_keep, (size_t)(2 * depth * count) * sizeof *t->keep);
@@ -213,7 +213,7 @@ int step_count_units(struct trainer *t, const struct batch_source *source, struc
         if (!code) units += (double)t->objective->units(t, &host);
         done += host.count;
     }
-    if (!code && t->dp) code = comm_all_reduce(&t->ranks, COMM_SUM, &units, 1, err);
+    if (!code && t->dp) code = comm_all_reduce(t->data, COMM_SUM, &units, 1, err);
     t->units = units;
     return code;
 }

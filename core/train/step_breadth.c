@@ -23,7 +23,8 @@ static int64_t round_count(const struct trainer *t)
 static const char *obstacle(const struct trainer *t)
 {
     const struct config *c = t->config;
-    if (t->evaluates || round_count(t) < 2) return "a step has one micro-batch: set train.micro_batch";
+    if (t->evaluates || (round_count(t) < 2 && !t->stages))
+        return "a step has one micro-batch: set train.micro_batch";
     if (!t->release) return "gradients are kept: set optim.gradients release";
     if (c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT)
         return "activations are saved in 8 bits, but blocks are recomputed: set train.save_activations "
@@ -38,7 +39,7 @@ static bool saves_memory(const struct trainer *t)
     const struct model_shape *g = &t->student_shape;
     double depth = (double)g->depth, rows = (double)(t->micro * model_shape_tokens(g)),
            sums =
-               (t->dp ? 4.0 / (dp_sharded(t) ? t->ranks.size : 1) : 2.0) * (double)model_shape_parameters(g);
+               (t->dp ? 4.0 / (dp_sharded(t) ? t->data->size : 1) : 2.0) * (double)model_shape_parameters(g);
     return (double)(round_count(t) - 1) * rows * (double)g->width * (2 * depth + 4) <= sums * (1 - 1 / depth);
 }
 
@@ -59,7 +60,8 @@ int breadth_plan(struct trainer *t, struct error *err)
     bool loaded = c->model_t.place == TOWER_PLACE_STREAMED || c->model_s.place == TOWER_PLACE_STREAMED ||
                   dp_weight_buffers(t),
          exact = config_clips(c) && (!t->dp || c->optim.clip_mode == OPTIM_CLIP_MODE_EXACT),
-         free = loaded && !exact && c->train.recompute == TRAIN_RECOMPUTE_BLOCK && saves_memory(t);
+         free = t->stages ||
+                (loaded && !exact && c->train.recompute == TRAIN_RECOMPUTE_BLOCK && saves_memory(t));
     t->slots = 1;
     if (c->train.rounds == TRAIN_ROUNDS_BREADTH && why && !t->evaluates)
         return error_set(err, EXIT_CONFIG, "train.rounds: auto", "train.rounds is breadth, but %s", why);
@@ -93,6 +95,20 @@ static int groups_forward(struct trainer *t, struct tower *tower, struct error *
     return code;
 }
 
+static void forward_slot(void *context, int64_t slot, int group)
+{
+    struct trainer *t = context;
+    struct batch batch = select_batch(t, true, slot);
+    tower_forward_group(t->student, &batch, slot, group);
+}
+
+static int stage_forward(struct trainer *t, struct error *err)
+{
+    return pipeline_run(
+        t, &(struct pipeline_pass){0, t->student->group_count - 1, 1, .context = t, .compute = forward_slot},
+        err);
+}
+
 int breadth_forward(struct trainer *t, const struct batch_source *source, struct error *err)
 {
     const float *target;
@@ -103,7 +119,8 @@ int breadth_forward(struct trainer *t, const struct batch_source *source, struct
     }
     bool streams = t->slots > 1 && t->teacher && t->teacher->options.slots > 1;
     if (!code && streams) code = groups_forward(t, t->teacher, err);
-    if (!code) code = groups_forward(t, t->student, err);
+    if (!code) code = t->stages ? stage_forward(t, err) : groups_forward(t, t->student, err);
+    if (!tower_owns(t->student, t->student->group_count - 1)) return code;
     for (int64_t i = 0; i < t->slots && !code; i++) {
         struct batch batch = select_batch(t, true, i);
         tower_select(t->student, i);

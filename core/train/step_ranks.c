@@ -41,7 +41,7 @@ int dp_plan(struct trainer *t, struct error *err)
 {
     const struct config *c = t->config;
     struct data_parallel *m = t->dp = xcalloc(1, sizeof *m);
-    int ranks = t->ranks.size;
+    int ranks = t->data->size;
     t->images = c->train.global_batch > 0 ? c->train.global_batch : c->train.batch_size * ranks;
     t->micro = c->train.micro_batch > 0 ? c->train.micro_batch : c->train.batch_size;
     if (t->micro > t->images) t->micro = t->images;
@@ -53,7 +53,7 @@ int dp_plan(struct trainer *t, struct error *err)
                          "%d ranks for %lld micro-batches of %lld images: %lld in a step", ranks,
                          (long long)m->micro_count, (long long)t->micro, (long long)t->images);
     t->batch = 0;
-    for (int64_t index = t->ranks.rank; index < m->micro_count; index += ranks)
+    for (int64_t index = t->data->rank; index < m->micro_count; index += ranks)
         t->batch += micro_batch_images(t, index);
     bool exact = config_clips(c) && c->optim.clip_mode == OPTIM_CLIP_MODE_EXACT;
     t->twice = t->release && m->rounds == 1 && exact;
@@ -136,7 +136,7 @@ void dp_begin_group(struct dp_pass *r, int group)
     struct group *g = &m->jobs[group];
     bool keep = m->step_at_end || (!r->last && !t->breadth);
     float *all = keep || !t->breadth ? m->all_sums + m->all_sums_at[group] : NULL,
-          *one = m->group_sums[m->group_sums[1] ? group % 2 : 0];
+          *one = m->group_sums[m->group_sums[1] ? dp_turn(t, group) : 0];
     *g = (struct group){.t = t,
                         .number = group,
                         .contributors = r->contributors,
@@ -147,11 +147,11 @@ void dp_begin_group(struct dp_pass *r, int group)
                         .sum = keep ? all : one};
     g->reduce = (struct comm_job){.run = reduce_group, .context = g};
     g->gather = (struct comm_job){.run = gather_weights, .context = g};
-    comm_begin(&t->ranks, &g->reduce);
+    comm_begin(t->data, &g->reduce);
 }
 
 /* Returns whether the host adds up the norms of groups: states are sharded, and the device cannot combine. */
-static bool norms_by_host(const struct trainer *t) { return t->dp->sharded && !comm_combines(&t->ranks); }
+static bool norms_by_host(const struct trainer *t) { return t->dp->sharded && !comm_combines(t->data); }
 
 static double group_share(const struct dp_pass *r, int group)
 {
@@ -193,8 +193,10 @@ static int finish_norms(struct dp_pass *r, struct error *err)
     struct data_parallel *m = t->dp;
     struct meopt_error library = {0};
     int groups = t->student->group_count;
-    if (meopt_norms_end(t->opt, (size_t)groups, m->group_of, m->norms, m->finite, &library))
-        return trainer_library_error(&library, err);
+    t->sums_of_all = true;
+    int failed = meopt_norms_end(t->opt, (size_t)groups, m->group_of, m->norms, m->finite, &library);
+    t->sums_of_all = false;
+    if (failed) return trainer_library_error(&library, err);
     for (int group = groups - 1; group >= t->student->lowest; group--) {
         if (!m->finite[group]) return step_diverged(t, r->step, step_not_finite, false, err);
         r->squares += m->norms[group] * m->norms[group];
@@ -242,8 +244,8 @@ static int step_group(struct dp_pass *r, int group, struct error *err)
     if (status && status != MEOPT_NOT_FINITE) /* other ranks learn of that at the end of the step */
         return trainer_library_error(&library, err);
     if (t->dp->sharded && !t->dp->shard) {
-        comm_begin(&t->ranks, &g->gather);
-        if (!t->ranks.overlaps) return comm_end(&t->ranks, &g->gather, err);
+        comm_begin(t->data, &g->gather);
+        if (!t->data->overlaps) return comm_end(t->data, &g->gather, err);
     }
     return 0;
 }
@@ -251,7 +253,7 @@ static int step_group(struct dp_pass *r, int group, struct error *err)
 int dp_end_group(struct dp_pass *r, int group, struct error *err)
 {
     struct trainer *t = r->t;
-    int code = comm_end(&t->ranks, &t->dp->jobs[group].reduce, err);
+    int code = comm_end(t->data, &t->dp->jobs[group].reduce, err);
     bool deferred = r->measure || t->dp->step_at_end; /* until all groups are measured */
     if (code || !t->dp->jobs[group].last) return code;
     if (deferred || r->by_group) code = measure_group(r, group, err);
@@ -281,17 +283,25 @@ int dp_gather_weights(struct trainer *t, struct error *err)
     int code = 0;
     if (!dp_sharded(t)) return 0;
     if (t->dp->shard) shard_invalidate(t->dp->shard, -1);
-    for (int group = t->student->lowest; group < t->student->group_count && !t->dp->shard && !code; group++)
-        code = comm_gather(&t->ranks, tower_group_weights(t->student, group).p,
-                           t->dp->partition->groups[group].weights, err);
+    if (!dp_divides_states(t) || t->dp->shard) return 0;
+    for (int group = t->student->lowest; group < t->student->group_count && !code; group++)
+        if (tower_owns(t->student, group))
+            code = comm_gather(t->data, tower_group_weights(t->student, group).p,
+                               t->dp->partition->groups[group].weights, err);
     return code;
 }
 
 int dp_gather_values(const struct trainer *t, int parameter, float *values, struct error *err)
 {
     if (!dp_divides(t, parameter)) return 0;
+    const struct parameter *p = &t->student->parameters[parameter];
+    int stages = t->ranks.size / t->data->size;
     int64_t *offsets = xcalloc((size_t)t->ranks.size + 1, sizeof *offsets);
     partition_offsets(t->dp->partition, t->student, parameter, sizeof *values, offsets);
+    if (!dp_cut_among_data(t, parameter)) /* the first replica has all of it */
+        for (int q = 1; q <= t->data->size; q++) offsets[q] = p->count * (int64_t)sizeof *values;
+    partition_stages(offsets, t->data->size, stages,
+                     stage_of_group(stages, t->student->group_count, p->group));
     int code = comm_gather_host((struct comm *)(uintptr_t)&t->ranks, values, offsets, err);
     free(offsets);
     return code;
@@ -303,11 +313,33 @@ int dp_gather_values(const struct trainer *t, int parameter, float *values, stru
 static void set_round(struct dp_pass *r, int64_t round)
 {
     const struct data_parallel *m = r->t->dp;
-    int64_t left = m->micro_count - round * r->t->ranks.size;
+    int64_t left = m->micro_count - round * r->t->data->size;
     r->round = round;
     r->first = round == 0;
     r->last = round == m->rounds - 1;
-    r->contributors = left < r->t->ranks.size ? (int)left : r->t->ranks.size;
+    r->contributors = left < r->t->data->size ? (int)left : r->t->data->size;
+}
+
+/* Reads a loss that the head's backward has computed, once and before the first update. */
+static int read_loss(struct dp_pass *r, struct error *err)
+{
+    struct step_result *result = r->result;
+    r->result = NULL;
+    return result ? step_sum_losses(r->t, r->step, result, err) : 0;
+}
+
+/* Starts the reduction of a group's gradient of this round, after that of the micro-batch before. */
+static int take_gradient(struct dp_pass *r, int group, int64_t round, struct error *err)
+{
+    int code = r->in_flight >= 0 ? dp_end_group(r, r->in_flight, err) : 0;
+    r->in_flight = -1;
+    set_round(r, round);
+    if (!code && r->last) code = read_loss(r, err);
+    if (code) return code;
+    dp_begin_group(r, group);
+    if (r->t->student->options.gradient_buffers != 2) return dp_end_group(r, group, err);
+    r->in_flight = group;
+    return 0;
 }
 
 /* Runs backward of all rounds, group by group. The reduction of one micro-batch overlaps with the backward of
@@ -315,26 +347,38 @@ static void set_round(struct dp_pass *r, int64_t round)
 static int breadth_backward(struct dp_pass *r, struct error *err)
 {
     struct trainer *t = r->t;
-    struct step_result *result = r->result;
     int code = 0, lowest = t->student->lowest, last = t->student->group_count - 1;
-    r->result = NULL;
     for (int group = last; group >= lowest && !code; group--) {
         code = tower_need(t->student, group, group > lowest ? group - 1 : -1, err);
         for (int64_t round = 0; round < t->dp->rounds && !code; round++) {
-            int64_t count = step_micro_images(t, round);
-            if (count) breadth_backward_group(t, round, group);
-            if (r->in_flight >= 0) code = dp_end_group(r, r->in_flight, err);
-            r->in_flight = -1;
-            set_round(r, round);
-            if (!code && r->last && result) code = step_sum_losses(t, r->step, result, err);
-            if (r->last) result = NULL;
-            if (code) break;
-            dp_begin_group(r, group);
-            if (t->student->options.gradient_buffers == 2) r->in_flight = group;
-            else code = dp_end_group(r, group, err);
+            if (step_micro_images(t, round)) breadth_backward_group(t, round, group);
+            code = take_gradient(r, group, round, err);
         }
     }
     return code;
+}
+
+static void backward_slot(void *context, int64_t slot, int group)
+{
+    breadth_backward_group(((struct dp_pass *)context)->t, slot, group);
+}
+
+static int finish_slot(void *context, int64_t slot, int group, bool own, struct error *err)
+{
+    struct dp_pass *r = context;
+    bool head = group == r->t->student->group_count - 1;
+    if (!own && head && slot == r->t->dp->rounds - 1) return read_loss(r, err);
+    return own ? take_gradient(r, group, slot, err) : 0;
+}
+
+/* The same of this stage's groups. */
+static int stage_backward(struct dp_pass *r, struct error *err)
+{
+    const struct tower *s = r->t->student;
+    return pipeline_run(r->t,
+                        &(struct pipeline_pass){s->group_count - 1, s->lowest, -1, .context = r,
+                                                .compute = backward_slot, .finish = finish_slot},
+                        err);
 }
 
 /* Runs backward of this rank's micro-batch. With count 0 it has none, and only joins the collectives. */
@@ -355,7 +399,9 @@ static int depth_backward(struct dp_pass *r, int64_t count, struct error *err)
 static int backward(struct dp_pass *r, int64_t count, struct error *err)
 {
     r->in_flight = -1;
-    int code = r->t->breadth ? breadth_backward(r, err) : depth_backward(r, count, err);
+    int code = r->t->stages    ? stage_backward(r, err)
+               : r->t->breadth ? breadth_backward(r, err)
+                               : depth_backward(r, count, err);
     return !code && r->in_flight >= 0 ? dp_end_group(r, r->in_flight, err) : code;
 }
 
@@ -365,6 +411,22 @@ int dp_forward_idle(struct trainer *t, struct error *err)
     for (int group = 0; group <= last && t->dp && t->dp->shard && !code; group++)
         code = shard_fetch(t->dp->shard, group, group < last ? group + 1 : -1, err);
     return code;
+}
+
+/* Steps the tensors of other stages, of which this rank has no elements: the optimizer's sums are over the
+ * tensors stepped, and over the same ones on all ranks. */
+static int step_other_stages(const struct dp_pass *r, struct error *err)
+{
+    struct trainer *t = r->t;
+    struct meopt_error library = {0};
+    size_t count = 0;
+    for (int i = 0; i < t->tensor_count; i++) {
+        if (tower_owns(t->student, t->dp->group_of[i])) continue;
+        t->tensors[count] = (size_t)i;
+        t->gradients[count++] = (struct meopt_gradient){t->sums, MEOPT_F32};
+    }
+    int status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, r->scale, &library);
+    return status ? trainer_library_error(&library, err) : 0;
 }
 
 /* Runs backward of the last round: measures, clips and applies the gradients. */
@@ -391,9 +453,12 @@ static int last_round(struct dp_pass *r, double lr, int64_t count, struct step_r
     for (int group = t->student->group_count - 1; group >= t->student->lowest && t->dp->step_at_end && !code;
          group--)
         code = step_group(r, group, err);
+    if (!code && t->stages) code = step_other_stages(r, err);
     bool found = r->by_group && !norms_by_host(t);
     if (found) step_send_grad_stats(t);
+    t->sums_of_all = true;
     int ended = code && code != EXIT_DIVERGED ? 0 : meopt_step_end(t->opt, &stats, &library);
+    t->sums_of_all = false;
     if (!code && found && (!ended || ended == MEOPT_NOT_FINITE)) code = read_group_norms(r, err);
     if (!code && ended == MEOPT_NOT_FINITE) code = step_diverged(t, r->step, step_not_finite, r->moved, err);
     if (!code && ended) code = trainer_library_error(&library, err);
@@ -409,7 +474,7 @@ int dp_step(struct trainer *t, int64_t step, double lr, const struct batch_sourc
     int code = 0;
     int64_t done = 0;
     for (int64_t round = t->breadth ? m->rounds - 1 : 0; round < m->rounds && !code; round++) {
-        int64_t begin = round * t->ranks.size, count = micro_batch_images(t, begin + t->ranks.rank);
+        int64_t begin = round * t->data->size, count = micro_batch_images(t, begin + t->data->rank);
         code = t->breadth ? breadth_forward(t, source, err)
                : count    ? step_forward(t, round, done, count, source, err)
                           : dp_forward_idle(t, err);
@@ -426,8 +491,8 @@ int dp_step(struct trainer *t, int64_t step, double lr, const struct batch_sourc
     int fetched = m->shard ? shard_end(m->shard, &other) : 0;
     if (!code && (code = fetched) != 0 && err) *err = other;
     for (int group = 0; group < t->student->group_count; group++) { /* wait for collectives in flight */
-        int reduced = comm_end(&t->ranks, &m->jobs[group].reduce, &other);
-        int gathered = comm_end(&t->ranks, &m->jobs[group].gather, reduced ? NULL : &other);
+        int reduced = comm_end(t->data, &m->jobs[group].reduce, &other);
+        int gathered = comm_end(t->data, &m->jobs[group].gather, reduced ? NULL : &other);
         if (code || !(reduced || gathered)) continue;
         code = reduced ? reduced : gathered;
         if (err) *err = other;

@@ -4,42 +4,55 @@
 
 #include <stdlib.h>
 
-bool dp_sharded(const struct trainer *t) { return t->dp && t->dp->sharded; }
+bool dp_divides_states(const struct trainer *t) { return t->dp && t->dp->sharded; }
+
+bool dp_sharded(const struct trainer *t) { return dp_divides_states(t) || (t->dp && t->stages); }
+
+int dp_writers(const struct trainer *t)
+{
+    return dp_divides_states(t) ? t->ranks.size : t->dp && t->stages ? t->stages->size : 1;
+}
+
+bool dp_cut_among_data(const struct trainer *t, int parameter)
+{
+    const struct parameter *p = &t->student->parameters[parameter];
+    return dp_divides_states(t) && (p->trained || (t->dp->shard && !p->resident));
+}
 
 bool dp_divides(const struct trainer *t, int parameter)
 {
-    const struct parameter *p = &t->student->parameters[parameter];
-    return dp_sharded(t) && (p->trained || (t->dp->shard && !p->resident));
+    return (t->dp && t->stages) || dp_cut_among_data(t, parameter);
 }
 
 void dp_part(const struct trainer *t, int parameter, int64_t *first, int64_t *count)
 {
-    bool part = dp_divides(t, parameter);
+    const struct parameter *p = &t->student->parameters[parameter];
+    bool part = dp_cut_among_data(t, parameter);
     *first = part ? t->dp->partition->first[parameter] : 0;
-    *count = part ? t->dp->partition->count[parameter] : t->student->parameters[parameter].count;
+    *count = part ? t->dp->partition->count[parameter] : tower_owns(t->student, p->group) ? p->count : 0;
 }
 
 int dp_weight_buffers(const struct trainer *t)
 {
-    if (!dp_sharded(t) || t->config->dist.shard != DIST_SHARD_PARAMETERS) return 0;
+    if (!dp_divides_states(t) || t->config->dist.shard != DIST_SHARD_PARAMETERS) return 0;
     return dp_gradient_buffers(t);
 }
 
 /* 1 on a card without RCCL or NCCL: its copies would be captured into the graph of the computation. */
-int dp_gradient_buffers(const struct trainer *t) { return t->ranks.size > 1 && t->ranks.overlaps ? 2 : 1; }
+int dp_gradient_buffers(const struct trainer *t) { return t->data->size > 1 && t->data->overlaps ? 2 : 1; }
 
 int dp_partition(struct trainer *t, struct error *err)
 {
     struct data_parallel *m = t->dp;
-    m->partition = partition_make(t->student, t->ranks.size, t->ranks.rank);
-    return dp_weight_buffers(t) ? shard_make(&m->shard, t->student, &t->ranks, m->partition, err) : 0;
+    m->partition = partition_make(t->student, t->data->size, t->data->rank);
+    return dp_weight_buffers(t) ? shard_make(&m->shard, t->student, t->data, m->partition, err) : 0;
 }
 
 void *dp_weights(const struct trainer *t, int parameter)
 {
     const struct parameter *p = &t->student->parameters[parameter];
     int64_t first, count;
-    if (dp_divides(t, parameter) && t->dp->shard) return shard_part(t->dp->shard, parameter);
+    if (dp_cut_among_data(t, parameter) && t->dp->shard) return shard_part(t->dp->shard, parameter);
     dp_part(t, parameter, &first, &count);
     return (char *)p->weight + (size_t)first * dtype_bytes(p->weight_type);
 }
@@ -48,20 +61,20 @@ void *dp_weights(const struct trainer *t, int parameter)
 static int64_t group_capacity(const struct trainer *t, int group)
 {
     const struct data_parallel *m = t->dp;
-    if (group < t->student->lowest) return 0;
+    if (group < t->student->lowest || !tower_owns(t->student, group)) return 0;
     return m->sharded ? partition_own(m->partition, group) : partition_elements(m->partition, group);
 }
 
 int64_t dp_own_vectors(const struct trainer *t, int group)
 {
-    return t->dp->sharded ? 0 : t->dp->partition->groups[group].vectors[t->ranks.rank];
+    return t->dp->sharded ? 0 : t->dp->partition->groups[group].vectors[t->data->rank];
 }
 int64_t dp_own_matrices(const struct trainer *t, int group)
 {
     const struct partition_group *g = &t->dp->partition->groups[group];
-    int rank = t->ranks.rank;
+    int rank = t->data->rank;
     return t->dp->sharded ? g->vectors[rank + 1] - g->vectors[rank]
-                          : g->vectors[t->ranks.size] + g->matrices[rank];
+                          : g->vectors[t->data->size] + g->matrices[rank];
 }
 
 const float *dp_gradient_in(const struct trainer *t, const float *sums, int parameter)
@@ -70,9 +83,9 @@ const float *dp_gradient_in(const struct trainer *t, const float *sums, int para
     const struct partition *cut = t->dp->partition;
     const struct partition_group *g = &cut->groups[p->group];
     int64_t at = cut->element[parameter];
-    if (!t->dp->sharded) return sums + at + (p->matrix ? g->vectors[t->ranks.size] : 0);
+    if (!t->dp->sharded) return sums + at + (p->matrix ? g->vectors[t->data->size] : 0);
     if (!cut->count[parameter]) return sums; /* an empty part */
-    at += cut->first[parameter] - (p->matrix ? g->matrices : g->vectors)[t->ranks.rank];
+    at += cut->first[parameter] - (p->matrix ? g->matrices : g->vectors)[t->data->rank];
     return sums + at + (p->matrix ? dp_own_matrices(t, p->group) : 0);
 }
 
@@ -80,10 +93,10 @@ const float *dp_gradient_in(const struct trainer *t, const float *sums, int para
 static int64_t longest_part(const struct trainer *t)
 {
     const struct data_parallel *m = t->dp;
-    int64_t longest = 0,
+    int64_t longest = t->stages ? pipeline_stream_bytes(t, t->micro) : 0,
             size = (int64_t)(m->sharded ? dtype_bytes(t->student->options.grad_type) : sizeof(float));
     for (int group = 0; group < t->student->group_count; group++)
-        for (int r = 0; r < t->ranks.size; r++) {
+        for (int r = 0; r < t->data->size; r++) {
             const struct partition_group *g = &m->partition->groups[group];
             int64_t bytes[] = {(g->vectors[r + 1] - g->vectors[r]) * (int64_t)sizeof(float),
                                (g->matrices[r + 1] - g->matrices[r]) * size,
@@ -93,6 +106,8 @@ static int64_t longest_part(const struct trainer *t)
         }
     return longest;
 }
+
+int dp_turn(const struct trainer *t, int group) { return group / (t->stages ? t->stages->size : 1) % 2; }
 
 int dp_buffers(struct trainer *t, struct error *err)
 {
@@ -112,7 +127,8 @@ int dp_buffers(struct trainer *t, struct error *err)
         int64_t capacity = (group_capacity(t, group) + 15) & ~(int64_t)15;
         m->all_sums_at[group] = all;
         all += capacity;
-        if (capacity > most[group % turns]) most[group % turns] = capacity;
+        int64_t *turn = &most[dp_turn(t, group) % turns];
+        if (capacity > *turn) *turn = capacity;
     }
     if (m->step_at_end || (m->rounds > 1 && !t->breadth)) {
         m->all_sums = device_alloc(t->device, MEMORY_GRADIENTS, (size_t)(all + 16) * sizeof *m->all_sums,
@@ -139,7 +155,8 @@ static double rank_bytes(const struct trainer *t, int rank)
     if (m->all_sums) bytes += sizeof(float);
     for (int group = t->student->lowest; group < t->student->group_count; group++) {
         int64_t count = partition_of(m->partition, group, rank),
-                *of = &most[m->group_sums[1] ? group % 2 : 0];
+                *of = &most[m->group_sums[1] ? dp_turn(t, group) : 0];
+        if (!tower_owns(t->student, group)) continue;
         all += count;
         if (count > *of && m->group_sums[0]) *of = count;
     }
@@ -149,8 +166,8 @@ static double rank_bytes(const struct trainer *t, int rank)
 int dp_largest_rank(const struct trainer *t)
 {
     int largest = 0;
-    if (!dp_sharded(t)) return 0; /* rank 0 has at least as many images as any other */
-    for (int r = 1; r < t->ranks.size; r++)
+    if (!dp_divides_states(t)) return t->stages ? t->stages->rank : 0; /* it has at least as many images */
+    for (int r = 1; r < t->data->size; r++)
         if (rank_bytes(t, r) > rank_bytes(t, largest)) largest = r;
-    return largest;
+    return largest * (t->stages ? t->stages->size : 1) + (t->stages ? t->stages->rank : 0);
 }

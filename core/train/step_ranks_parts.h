@@ -53,11 +53,16 @@ struct dp_pass {
 
 /* Returns whether this rank has a part of a parameter only. Frozen weights are divided with the weights. */
 bool dp_divides(const struct trainer *t, int parameter);
+/* The same among the ranks with its group. */
+bool dp_cut_among_data(const struct trainer *t, int parameter);
 /* Return where this rank's vectors and matrices begin in a group's sums. */
 int64_t dp_own_vectors(const struct trainer *t, int group);
 int64_t dp_own_matrices(const struct trainer *t, int group);
 /* Returns where a parameter's gradient begins in a group's sums: of this rank's part, or of all of it. */
 const float *dp_gradient_in(const struct trainer *t, const float *sums, int parameter);
+
+/* Returns which of two buffers of sums a group has. */
+int dp_turn(const struct trainer *t, int group);
 
 /* Starts the reduction of a group of this round, whose gradients are complete. */
 void dp_begin_group(struct dp_pass *pass, int group);

@@ -79,6 +79,32 @@ void breadth_backward_group(struct trainer *t, int64_t index, int group);
 int breadth_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
                  struct step_result *result, struct error *err);
 
+/* ---- step_pipeline.c ---- */
+
+/* Sets t->data, and t->stages if there is a pipeline, after t->ranks and the shapes. Refuses what a pipeline
+ * does not support. Collective call. */
+int pipeline_open(struct trainer *t, struct error *err);
+/* Makes t->pipeline, after the student. */
+void pipeline_create(struct trainer *t);
+/* Returns the size of the residual stream of a micro-batch. */
+int64_t pipeline_stream_bytes(const struct trainer *t, int64_t samples);
+void pipeline_close(struct trainer *t);
+/* A pass over groups `from` to `to`, by 1 or -1, for all micro-batches of the step. */
+struct pipeline_pass {
+    int from, to, by;
+    bool one; /* instead: for one micro-batch of `samples`, in slot 0 */
+    int64_t samples;
+    void *context;
+    void (*compute)(void *context, int64_t slot, int group); /* between two streams of the slot */
+    /* Called when a group of any stage was computed for a micro-batch, in the same order on all ranks; own:
+     * by this one. May be NULL. */
+    int (*finish)(void *context, int64_t slot, int group, bool own, struct error *err);
+};
+int pipeline_run(struct trainer *t, const struct pipeline_pass *pass, struct error *err);
+/* A forward pass of one micro-batch, which all ranks of the replica have; stage 0 has the output. count 0:
+ * only joins the collectives of the other replicas. */
+int pipeline_forward(struct trainer *t, const struct batch *batch, struct error *err);
+
 /* ---- step_batch.c ---- */
 
 /* Binds the input, labels, keep, target and dout of a slot. */
@@ -119,6 +145,10 @@ int64_t dp_gathered_bytes(const struct trainer *t);
 /* dp_sharded: whether optimizer states are sharded. dp_part: this rank's part of a parameter, else all of
  * it. */
 bool dp_sharded(const struct trainer *t);
+/* Returns whether ranks with the same groups divide their states (dist.shard). */
+bool dp_divides_states(const struct trainer *t);
+/* Returns the ranks that write states, the first ones: without a division one of each stage. */
+int dp_writers(const struct trainer *t);
 void dp_part(const struct trainer *t, int parameter, int64_t *first, int64_t *count);
 /* Returns the rank whose parts are the largest. */
 int dp_largest_rank(const struct trainer *t);

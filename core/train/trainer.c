@@ -74,6 +74,8 @@ static struct tower_options student_options(const struct trainer *t)
                                                                                            : SAVED_MINIMAL,
         .backward_twice = t->twice,
         .slots = t->slots,
+        .stages = t->stages ? t->stages->size : 0,
+        .stage = t->stages ? t->stages->rank : 0,
         .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
         .head_loaded = t->evaluates,
         .target = head_width(t),
@@ -242,7 +244,7 @@ static int create_buffers(struct trainer *t, struct error *err)
             streams->event_create(t->device, &t->arrived, err))
             goto fail;
     }
-    bool gradient = !t->evaluates && !t->student->owns_loss;
+    bool gradient = !t->evaluates && t->student->out;
     if (gradient && !(t->dout = allocate(t, MEMORY_WORKSPACE, outs, "gradient of the output", err)))
         goto fail;
     if (t->objective->labels && create_labels(t, err)) goto fail;
@@ -270,6 +272,7 @@ static int create_buffers(struct trainer *t, struct error *err)
     if (t->objective->teacher)
         t->host_target = xcalloc((size_t)(t->micro * t->student->out_width), sizeof *t->host_target);
     if (t->dp && dp_buffers(t, err)) goto fail;
+    if (t->stages) pipeline_create(t);
     tower_bind_scratch(t->student, t->scratch);
     if (t->teacher) tower_bind_scratch(t->teacher, t->scratch);
     return 0;
@@ -320,7 +323,9 @@ static struct distill_options loss_options(const struct config *c)
 static int connect_ranks(struct trainer *t, const struct comm_options *ranks, struct error *err)
 {
     static const struct comm_options alone = {.size = 1, .shared = -1};
-    if (!ranks) ranks = &alone;
+    struct comm_options stages = {.size = (int)t->config->dist.pipeline, .shared = -1};
+    bool planned = t->device->kind == DEVICE_DRY && !t->evaluates && stages.size > 1;
+    if (!ranks) ranks = planned ? &stages : &alone;
     if (ranks->size == 1 && (t->evaluates || t->device->host_memory || !dp_enabled(t->config, 1))) {
         comm_self(&t->ranks, t->device);
         return 0;
@@ -390,6 +395,7 @@ static int create(struct trainer **trainer, struct config *config, struct device
                               &student_weights, err);
     if (code) goto fail;
     t->release = !evaluates && config->optim.gradients == OPTIM_GRADIENTS_RELEASE;
+    if ((code = pipeline_open(t, err)) != 0) goto fail;
     if ((code = plan_step(t, err)) != 0 || (code = breadth_plan(t, err)) != 0) goto fail;
     t->loss = loss_options(config);
     if ((code = check_combination(t, err)) != 0) goto fail;
@@ -456,6 +462,7 @@ void trainer_close(struct trainer *t)
     device_free(t->device, t->sums);
     t->device->streams->host_free(t->device, t->host_sums);
     free(t->host_target);
+    pipeline_close(t);
     comm_close(&t->ranks);
     free(t->cache);
     free(t->cached);

@@ -46,11 +46,16 @@ struct trainer {
     struct weight_stream *student_stream;
     char *fallback_weights; /* file that the student was read from, model_s.weight being gone; NULL: that */
     struct meopt *opt;
-    struct comm ranks;        /* the ranks that train this student together */
-    struct data_parallel *dp; /* steps of micro-batches that ranks share (step_ranks.c); NULL: one rank */
-    struct error lost;        /* error of an all-reduce inside the optimizer */
-    int *tensor_of;           /* parameter index -> index in opt, -1 for one that is not trained */
-    int *parameter_of;        /* the inverse */
+    struct comm ranks;         /* the ranks that train this student together */
+    struct comm parts[2];      /* of a pipeline: `data` and `stages` */
+    struct comm *data;         /* the ranks with the same groups; without a pipeline all ranks */
+    struct comm *stages;       /* the ranks of this replica (dist.pipeline); NULL: no pipeline */
+    struct pipeline *pipeline; /* step_pipeline.c */
+    bool sums_of_all;          /* the optimizer's sums are over all groups, else over groups of this rank */
+    struct data_parallel *dp;  /* steps of micro-batches that ranks share (step_ranks.c); NULL: one rank */
+    struct error lost;         /* error of an all-reduce inside the optimizer */
+    int *tensor_of;            /* parameter index -> index in opt, -1 for one that is not trained */
+    int *parameter_of;         /* the inverse */
     int tensor_count;
     size_t *tensors; /* (tensor_count): arguments of one call of the optimizer */
     struct meopt_gradient *gradients;

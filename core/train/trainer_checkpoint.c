@@ -78,23 +78,24 @@ static int no_memory(struct error *err)
 static int write_records(const struct trainer *t, const char *directory, int64_t step,
                          struct checkpoint_written *all, struct error *err)
 {
-    int ranks = t->ranks.size, rank = t->ranks.rank;
+    int writers = dp_writers(t), rank = t->ranks.rank;
     char there[PATH_MAX] = "";
     struct error own = {0};
-    struct checkpoint_written *own_all = all ? NULL : calloc((size_t)ranks, sizeof *own_all);
-    struct checkpoint_written *written = all ? all : own_all;
+    struct checkpoint_written *written = calloc((size_t)t->ranks.size, sizeof *written);
     struct checkpoint_record *records = records_of(t);
     snprintf(there, sizeof there, "%s", directory);
     int lost = comm_broadcast(ranks_of(t), there, sizeof there, 0, err);
     int code = lost ? lost : records && written ? 0 : no_memory(&own);
     /* only rank 0 follows a run that was moved */
     if (!file_absent(directory)) snprintf(there, sizeof there, "%s", directory);
-    if (!code)
-        code = checkpoint_save_part(there, step, rank, ranks, records, t->tensor_count, &written[rank], &own);
+    if (!code && rank < writers)
+        code =
+            checkpoint_save_part(there, step, rank, writers, records, t->tensor_count, &written[rank], &own);
     if (!lost) code = comm_agree(ranks_of(t), code, &own, "cannot write its part", err);
     if (!code) code = comm_gather_each(ranks_of(t), written, sizeof *written, err);
+    if (!code && all) memcpy(all, written, (size_t)writers * sizeof *all);
     free(records);
-    free(own_all);
+    free(written);
     return code;
 }
 
@@ -219,11 +220,13 @@ static void rows_free(const struct trainer *t, struct weights_row *rows)
     free(rows);
 }
 
-/* Returns the further members of the manifest. averaged: the tensors of model.safetensors with an average
- * (train.ema), in the order of the records. NULL: out of memory. */
+/* Returns the further members of the manifest. pipeline: the stages of its writers (dist.pipeline). averaged:
+ * the tensors of model.safetensors with an average (train.ema), in the order of the records. NULL: out of
+ * memory. */
 static json_t *manifest_members(const struct trainer *t, const struct weights_row *rows)
 {
     json_t *more = json_pack("{s:f}", "previous_norm", t->previous_norm);
+    if (more && t->stages) json_object_set_new(more, "pipeline", json_integer(t->stages->size));
     if (!more || !(t->config->train.ema > 0)) return more;
     json_t *averaged = json_array();
     for (int i = 0; i < t->tensor_count; i++)
@@ -261,7 +264,7 @@ static int save_rank0(struct saving *s, int keep, struct error *err)
                                          .record_count = t->tensor_count,
                                          .more = manifest_members(t, rows),
                                          .metadata = metadata.metadata,
-                                         .writers = dp_sharded(t) ? t->ranks.size : 1,
+                                         .writers = dp_writers(t),
                                          .gather = gather_records,
                                          .context = s};
     int code = records && content.more ? checkpoint_save(s->directory, s->step, keep, &content, err)
@@ -358,10 +361,12 @@ static void select_part(void *context, int64_t index, int64_t *first, int64_t *c
     dp_part(t, (int)index, first, count);
 }
 
-/* State of a load. parts: number of ranks that wrote the checkpoint; cut: their partition. */
+/* State of a load. parts: number of ranks that wrote the checkpoint, `stages` in each replica; cut: their
+ * partition. */
 struct loading {
     struct trainer *trainer;
     size_t parts;
+    int stages;
     struct partition *cut;
     int64_t *offsets; /* (parts + 1) */
     const void **present;
@@ -378,10 +383,13 @@ static void select_writers(void *context, int64_t index, bool *writers)
     int64_t first, count;
     dp_part(t, parameter, &first, &count);
     partition_offsets(loading->cut, t->student, parameter, 1, loading->offsets);
+    partition_stages(
+        loading->offsets, (int)loading->parts / loading->stages, loading->stages,
+        stage_of_group(loading->stages, t->student->group_count, t->student->parameters[parameter].group));
     for (size_t w = 0; w < loading->parts; w++) {
         int64_t begin = loading->offsets[w], end = loading->offsets[w + 1];
         writers[w] =
-            count ? begin < first + count && end > first
+            count ? begin < first + count && end > first && end > begin
                   : w == (size_t)t->ranks.rank % loading->parts; /* for an empty part any record will do */
     }
 }
@@ -422,7 +430,7 @@ static int load_record(void *context, int64_t index, const void *const *parts, c
         status =
             there > 1 ? MEOPT_BAD_STATE : meopt_state_load(t->opt, (size_t)index, record, bytes, &library);
     bool memory = true;
-    if (status && (there > 1 || dp_sharded(t))) {
+    if (status && (there > 1 || dp_sharded(t) || loading->parts > 1)) {
         record = part = assemble(loading, there, index, &bytes, &status, &library);
         memory = status || part;
         if (!status && memory) status = meopt_state_load(t->opt, (size_t)index, record, bytes, &library);
@@ -439,6 +447,13 @@ static int load_record(void *context, int64_t index, const void *const *parts, c
     return status ? trainer_library_error(&library, err) : 0;
 }
 
+/* Returns the stages of the ranks that wrote the checkpoint. */
+static int writer_stages(const struct checkpoint *c)
+{
+    json_int_t stages = json_integer_value(json_object_get(c->manifest, "pipeline"));
+    return stages > 1 && stages <= c->writers && c->writers % stages == 0 ? (int)stages : 1;
+}
+
 static int load_checkpoint(struct trainer *t, const struct checkpoint *c, struct error *err)
 {
     struct weights_row *rows = rows_of(t);
@@ -446,9 +461,11 @@ static int load_checkpoint(struct trainer *t, const struct checkpoint *c, struct
     int code = checkpoint_tensors(c, rows, t->student->parameter_count, shared ? select_part : NULL,
                                   load_tensor, t, err);
     size_t writers = (size_t)c->writers;
+    int stages = writer_stages(c);
     struct loading loading = {.trainer = t,
                               .parts = writers,
-                              .cut = writers > 1 ? partition_make(t->student, c->writers, 0) : NULL,
+                              .stages = stages,
+                              .cut = writers > 1 ? partition_make(t->student, c->writers / stages, 0) : NULL,
                               .offsets = xcalloc(writers + 1, sizeof *loading.offsets),
                               .present = xcalloc(writers, sizeof *loading.present),
                               .present_bytes = xcalloc(writers, sizeof *loading.present_bytes)};

@@ -10,6 +10,7 @@ for name in gpt2_small gpt_1_3b qwen3_0_6b qwen3_8b bytes; do
     "$MEOPT" config new "$name" >out 2>log || fail "template $name: exit $?"
     cp "$MEOPT_SOURCE/configs/$name.yaml" configs/
 done
+"$MEOPT" plan configs/gpt_1_3b.yaml dist.pipeline=4 --json >pipeline.json 2>log || fail "gpt_1_3b in a pipeline: exit $?"
 "$MEOPT" fetch genesis --dest sample >out 2>log || fail "fetch: exit $?"
 "$MEOPT" train configs/bytes.yaml --run-dir . --name bytes --no-dashboard train.steps=150 train.eval_steps=75 device.type=cpu >out 2>log ||
     fail "bytes: exit $?"
@@ -17,6 +18,8 @@ python3 - <<'END' || fail "bytes: metrics"
 import json, math
 parameters = {"gpt2_small": 124439808, "gpt_1_3b": 1313722368, "qwen3_0_6b": 596049920, "qwen3_8b": 8190735360} # published
 for name, count in parameters.items(): assert json.load(open(name + ".json"))["student"]["parameters"] == count, name
+pipeline = json.load(open("pipeline.json"))
+assert pipeline["stages"] == pipeline["ranks"] == 4 and pipeline["peak_bytes"] <= 3e9 and 0 < pipeline["bubble"] < 1, pipeline
 lines = [json.loads(line) for line in open("bytes/metrics.jsonl")]
 assert abs(lines[0]["loss"] - math.log(256)) < 0.2, lines[0]
 assert lines[149]["val_loss"] < 2.6 and lines[149]["val_loss"] < lines[74]["val_loss"], lines[149] # about 2.3

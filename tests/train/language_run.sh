@@ -1,7 +1,7 @@
 #!/bin/sh
-# A language model of bytes from the YAML to the screen: the same weights and metrics on one and several ranks, sharded, streamed, offloaded
-# and after a stop; the loss does not depend on how labels fall into micro-batches; eval gives the figures of the run; generate continues a
-# text; keys of images are refused.
+# A language model of bytes from the YAML to the screen: the same weights and metrics on one and several ranks, sharded, in a pipeline,
+# streamed, offloaded and after a stop; the loss does not depend on how labels fall into micro-batches; eval gives the figures of the run;
+# generate continues a text; keys of images are refused.
 set -u
 . "$MEOPT_SOURCE/tests/train/classifier.sh"
 python3 - <<'END'
@@ -19,6 +19,11 @@ device: {type: cpu}
 END
 same_on_ranks
 grep -q 'tokens/s' out || fail "no tokens/s on the screen"
+train pipeline 0 --workers 4 dist.pipeline=2
+same one pipeline
+train stages 10 --workers 2 dist.pipeline=2 --stop-after 33
+"$MEOPT" train --resume stages --workers 3 dist.pipeline=1 --no-dashboard >out 2>log || fail "stages: exit $? on resume without a pipeline"
+same one stages
 train alone 0 train.global_batch=0
 train streamed 0 train.global_batch=0 model.place=streamed
 same alone streamed

@@ -1,0 +1,137 @@
+/* Pipelines (dist.pipeline) have the bits of one rank: losses, metrics, norms and weights, for any number of
+ * stages and replicas, and with every dist.shard. A plan equals the memory of each stage. A checkpoint is
+ * loaded by any stages and ranks. What a pipeline does not support is refused. */
+#include "tests/mentions.h"
+#include "tests/train/rounds.h"
+
+/* Stages of a pipeline, one replica and two. */
+static void stages_keep_the_bits(void **state)
+{
+    (void)state;
+    static const char *const shards[] = {"none", "optimizer", "parameters"};
+    static const int ours[] = {GPT2, CLASSIFIER, LLAMA};
+    static const struct {
+        int stages, size, shards;
+    } rows[] = {{2, 2, 1}, {2, 4, 3}, {4, 4, 1}};
+    for (size_t m = 0; m < sizeof ours / sizeof *ours; m++)
+        for (size_t k = 0; k < sizeof rows / sizeof *rows; k++)
+            for (int shard = 0; shard < rows[k].shards; shard++)
+                for (int clip = 0; clip < 2; clip++) {
+                    char *settings =
+                             xasprintf("train.global_batch=8 train.batch_size=%d train.micro_batch=%d "
+                                       "optim.clip_mode=exact model.depth=5 %s",
+                                       clip ? 3 : 1, clip ? 3 : 1, clips[clip]),
+                         *more = xasprintf("dist.pipeline=%d dist.shard=%s", rows[k].stages, shards[shard]);
+                    compare(ours[m], settings, more, rows[k].size);
+                    free(more);
+                    free(settings);
+                }
+}
+
+/* Also with what else a step reads or keeps. */
+static void every_option_keeps_the_bits(void **state)
+{
+    (void)state;
+    static const struct {
+        int model, size;
+        const char *settings, *more;
+    } options[] = {
+        {DINOV2, 4, "train.cache_teacher=true data.augment=false data.flip=false model_s.depth=3",
+         "dist.pipeline=2"},
+        {EVA, 2, "train.cache_teacher=true data.augment=false data.flip=false model_s.drop_path=0.3",
+         "dist.pipeline=2"},
+        {CLASSIFIER, 4, "optim.name=lamb model.drop_path=0.2", "dist.pipeline=2 dist.shard=optimizer"},
+        {CLASSIFIER, 3, "model.freeze=2 optim.preset=minimal", "dist.pipeline=3"},
+        {GPT2, 4, "optim.name=lamb train.ema=0.9", "dist.pipeline=2"},
+        {GPT2, 2, "train.precision=fp32 optim.offload=nvme", "dist.pipeline=2"},
+        {LLAMA, 4, "optim.preset=minimal optim.clip_grad_norm=0", "dist.pipeline=2 dist.shard=parameters"},
+    };
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        char *settings = xasprintf("train.global_batch=8 train.batch_size=2 train.micro_batch=2 "
+                                   "optim.clip_mode=exact %s",
+                                   options[i].settings);
+        compare(options[i].model, settings, options[i].more, options[i].size);
+        free(settings);
+    }
+}
+
+/* With other stages, ranks and parts than it was begun with. */
+static void any_ranks_resume_a_pipeline(void **state)
+{
+    (void)state;
+    static const struct {
+        int model, size;
+        const char *settings;
+    } rows[] = {{GPT2, 4, "dist.pipeline=2 dist.shard=parameters"},
+                {GPT2, 4, "dist.pipeline=4"},
+                {GPT2, 2, "dist.pipeline=2"},
+                {GPT2, 4, "dist.pipeline=2"},
+                {GPT2, 1, ""},
+                {GPT2, 3, "dist.shard=optimizer"},
+                {GPT2, 4, "dist.pipeline=2 dist.shard=optimizer"},
+                {GPT2, 2, ""}};
+    enum { ROWS = sizeof rows / sizeof *rows };
+    const char *common = "train.global_batch=8 train.batch_size=1 train.micro_batch=1 optim.clip_mode=exact "
+                         "model.depth=5 train.ema=0.9";
+    struct run *whole = as_ranks(1, (struct run){.model = GPT2, .settings = common});
+    for (int i = 0; i < ROWS; i++) {
+        char directory[] = "/tmp/meopt-rounds-XXXXXX";
+        assert_non_null(mkdtemp(directory));
+        struct run *begun = NULL;
+        for (int part = 0; part < STEPS; part++) {
+            int row = (i + part) % ROWS;
+            char *settings = xasprintf("%s %s", common, rows[row].settings);
+            struct run like = {
+                .model = GPT2, .settings = settings, .directory = directory, .last_step = part + 1};
+            struct run *now = as_ranks(rows[row].size, like);
+            for (int s = 0; s < part * rows[row].size; s++)
+                now[s / part].results[s % part] = begun->results[s % part];
+            if (part == STEPS - 1) same(settings, whole, now, rows[row].size);
+            if (begun) runs_free(begun, rows[(i + part - 1) % ROWS].size);
+            begun = now;
+            free(settings);
+        }
+        runs_free(begun, rows[(i + STEPS - 1) % ROWS].size);
+        file_remove_tree(directory, NULL);
+    }
+    runs_free(whole, 1);
+}
+
+static void what_a_pipeline_lacks_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        int model, size;
+        const char *settings, *name;
+    } rows[] = {
+        {GPT2, 3, "dist.pipeline=2", "dist.pipeline"},
+        {GPT2, 3, "dist.pipeline=3", "blocks"}, /* the model has 2 */
+        {GPT2, 2, "dist.pipeline=2 train.rounds=depth", "train.rounds"},
+        {GPT2, 2, "dist.pipeline=2 optim.gradients=keep", "optim.gradients"},
+        {GPT2, 2, "dist.pipeline=2 train.save_activations=8bit", "train.save_activations"},
+        {GPT2, 2, "dist.pipeline=2 optim.clip_mode=previous", "clipping"},
+        {EVA, 2, "dist.pipeline=2", "teacher"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct run *runs =
+            as_ranks(rows[i].size, (struct run){.model = rows[i].model, .settings = rows[i].settings});
+        for (int r = 0; r < rows[i].size; r++) {
+            assert_int_equal(runs[r].code, EXIT_CONFIG);
+            if (!mentions(runs[r].err.what, rows[i].name))
+                fail_msg("%s: %s", rows[i].settings, runs[r].err.what);
+        }
+        runs_free(runs, rows[i].size);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stages_keep_the_bits),
+        cmocka_unit_test(every_option_keeps_the_bits),
+        cmocka_unit_test(any_ranks_resume_a_pipeline),
+        cmocka_unit_test(what_a_pipeline_lacks_is_refused),
+    };
+    make_data();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
