@@ -44,7 +44,10 @@ static void print_model(const struct plan_report *r)
         printf("rounds   %s\n", clipping);
     }
     if (p->stages > 1)
-        printf("pipeline %d stages, which wait for %.1f %% of a step\n", p->stages, 100 * p->bubble);
+        printf("pipeline %d stages, which wait for %.1f %% of a step%s\n", p->stages, 100 * p->bubble,
+               !p->has_teacher                  ? ""
+               : r->config->train.cache_teacher ? "; each has the whole teacher until its outputs are cached"
+                                                : ", and divide the teacher too");
     trainer_clipping(r->config, p->exact, p->twice, clipping, sizeof clipping);
     printf("clipping %s\n", clipping);
     if (r->chosen && r->chosen->keys[0])

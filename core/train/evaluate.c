@@ -80,11 +80,9 @@ static int evaluate_batch(struct pass *p, const struct data_batch *host, struct 
     if (t->labels) step_set_labels(t, &in);
     struct batch batch = step_batch(t, 0, in.count);
     dev->ops->fill(dev, t->sums, 0, bytes);
-    int code = 0;
-    if (t->teacher)
-        code = tower_forward_bound(t->teacher, &(struct batch){.input = t->input, .count = host->count}, err);
-    if (!code)
-        code = t->stages ? pipeline_forward(t, &batch, err) : tower_forward_bound(t->student, &batch, err);
+    struct batch images = {.input = t->input, .count = host->count};
+    int code = t->teacher ? step_tower_forward(t, t->teacher, &images, err) : 0;
+    if (!code) code = step_tower_forward(t, t->student, &batch, err);
     if (code) return code;
     if (t->stages && t->stages->rank) return device_check(dev, err);
     for (int64_t first = 0, end; first < host->count; first = end + 1) {
@@ -104,25 +102,27 @@ static int evaluate_batch(struct pass *p, const struct data_batch *host, struct 
 static int bank_batch(struct pass *p, const struct data_batch *host, struct error *err)
 {
     struct trainer *t = p->t;
-    int64_t at = t->ranks.rank * t->micro;
+    int64_t at = t->data->rank * t->micro;
     char *input = (char *)t->input + t->student_at;
     t->device->upload(t->device, input, host->images,
                       model_shape_input_bytes(&t->student_shape, host->count));
-    int code = tower_forward_bound(t->student, &(struct batch){.input = input, .count = host->count}, err);
+    int code = step_tower_forward(t, t->student, &(struct batch){.input = input, .count = host->count}, err);
     if (code) return code;
+    if (t->stages && t->stages->rank) return device_check(t->device, err);
     knn_features(t->knn, t->student, host->count, p->rows + at * t->knn->width);
     memcpy(p->labels + at, host->labels, (size_t)host->count * sizeof *p->labels);
     return device_check(t->device, err);
 }
 
-/* Adds the features of all ranks to the bank, in the order of the images. */
+/* Adds the features of all ranks to the bank, in the order of the images; of a pipeline on stage 0. */
 static int gather_bank(struct pass *p, struct error *err)
 {
     struct trainer *t = p->t;
-    size_t images = (size_t)t->micro, ranks = (size_t)t->ranks.size;
-    int code = comm_gather_each(&t->ranks, p->labels, images * sizeof *p->labels, err);
+    size_t images = (size_t)t->micro, ranks = (size_t)t->data->size;
+    if (t->stages && t->stages->rank) return 0;
+    int code = comm_gather_each(t->data, p->labels, images * sizeof *p->labels, err);
     if (!code)
-        code = comm_gather_each(&t->ranks, p->rows, images * (size_t)t->knn->width * sizeof *p->rows, err);
+        code = comm_gather_each(t->data, p->rows, images * (size_t)t->knn->width * sizeof *p->rows, err);
     if (!code) knn_add(t->knn, p->rows, p->labels, (int64_t)(images * ranks));
     for (size_t i = 0; i < images * ranks; i++) p->labels[i] = -1;
     return code;
@@ -155,7 +155,7 @@ static int each_round(struct pass *p, struct data *data,
         if (!code) code = data_next(data, &batch, err);
         if (!code && batch.count) code = visit(p, &batch, err);
         else if (!p->t->stages) lost = dp_forward_idle(p->t, &own);
-        else if (!code) lost = pipeline_forward(p->t, &(struct batch){0}, &own);
+        else if (!code) lost = pipeline_forward(p->t, p->t->student, &(struct batch){0}, &own);
         else comm_fail(&p->t->ranks, code, err); /* the other stages would wait for this one */
         if (!lost && end) lost = end(p, &own);
         if (lost && !code && err) *err = own;
@@ -168,7 +168,7 @@ static int each_round(struct pass *p, struct data *data,
 /* Computes the features of the training images. */
 static int fill_bank(struct trainer *t, struct data *bank, struct error *err)
 {
-    int64_t images = t->micro * t->ranks.size;
+    int64_t images = t->micro * t->data->size;
     struct error own = {0};
     struct pass p = {.t = t,
                      .rows = xcalloc((size_t)(images * t->knn->width), sizeof *p.rows),

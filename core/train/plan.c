@@ -14,6 +14,17 @@ static bool readable(const struct config_tower *tower)
     return tower->weight[0] && access(tower->weight, R_OK) == 0;
 }
 
+/* Returns the bytes that this stage sends in a pass of `samples`. */
+static int64_t streams_sent(const struct tower *s, int64_t samples)
+{
+    int64_t bytes = 0;
+    for (int g = 0; g < s->group_count; g++) {
+        bool sent = tower_owns(s, g) && (g + 1 == s->group_count || !tower_owns(s, g + 1));
+        bytes += sent ? pipeline_stream_bytes(s, samples) : 0;
+    }
+    return bytes;
+}
+
 /* Counts the bytes per step that ranks exchange (step_ranks.c), as whole arrays: gradients, reduced in every
  * round, and gathered sums or weights. */
 static void count_exchanged(struct plan *p, const struct trainer *t)
@@ -35,12 +46,9 @@ static void count_exchanged(struct plan *p, const struct trainer *t)
     p->gathered_bytes = c->dist.shard == DIST_SHARD_PARAMETERS  ? (weights * passes + frozen) * forwards
                         : c->dist.shard == DIST_SHARD_OPTIMIZER ? weights
                                                                 : own * 4;
-    for (int g = 0; g < t->student->group_count && t->stages; g++) { /* streams to the next stage, and back */
-        bool sent =
-            tower_owns(t->student, g) && (g + 1 == t->student->group_count || !tower_owns(t->student, g + 1));
-        int64_t stream = pipeline_stream_bytes(t, t->batch);
-        p->stream_bytes += sent ? passes * stream : 0;
-    }
+    if (!t->stages) return;
+    p->stream_bytes = passes * streams_sent(t->student, t->batch); /* to the next stage, and back */
+    if (t->teacher) p->stream_bytes += streams_sent(t->teacher, t->batch);
 }
 
 /* Times in operations of a GEMM: to store a value in 8 bits and read it back (tests/bench/RESULTS.md, "Saved
@@ -84,7 +92,15 @@ static int64_t checkpoint_bytes(const struct trainer *t, const struct meopt_byte
 
 double plan_teacher_flops(const struct plan *p)
 {
-    return p->has_teacher ? model_shape_forward_flops(&p->teacher) : 0;
+    return p->has_teacher ? model_shape_forward_flops(&p->teacher) / (p->stages > 1 ? p->stages : 1) : 0;
+}
+
+/* Returns the part of a pass in which a stage waits for the others. */
+static double bubble_of(const struct trainer *t, const struct tower *tower)
+{
+    double stages = t->stages ? t->stages->size : 1,
+           works = (double)dp_round_count(t) * tower->group_count / stages;
+    return (stages - 1) / (works + stages - 1);
 }
 
 static void count(struct plan *p, const struct trainer *t)
@@ -111,11 +127,13 @@ static void count(struct plan *p, const struct trainer *t)
     p->twice = t->twice;
     p->exact = trainer_clips_exactly(t);
     p->stages = t->stages ? t->stages->size : 1;
-    double student = t->student_flops / p->stages;
-    p->first_epoch_step_flops = (double)t->batch * (student + plan_teacher_flops(p));
+    double student = t->student_flops / p->stages, teacher = plan_teacher_flops(p);
+    p->first_epoch_step_flops = (double)t->batch * (student + teacher);
     p->step_flops = c->train.cache_teacher ? (double)t->batch * student : p->first_epoch_step_flops;
-    double waits = p->stages - 1, works = (double)dp_round_count(t) * t->student->group_count / p->stages;
-    p->bubble = waits / (works + waits);
+    teacher *= pipeline_divides_teacher(t);
+    double whole = student / (1 - bubble_of(t, t->student));
+    if (teacher > 0) whole += teacher / (1 - bubble_of(t, t->teacher));
+    p->bubble = 1 - (student + teacher) / whole;
     p->coding_flops = coding_flops(t);
     struct meopt_bytes held = {0};
     (void)meopt_held(t->opt, &held);
@@ -131,17 +149,27 @@ static void count(struct plan *p, const struct trainer *t)
         p->cache_bytes_per_image = t->student->out_rows * p->teacher.out * (int64_t)sizeof(float);
 }
 
-/* Runs the operations of this stage's groups. */
-static int stage_step(struct trainer *t, const struct batch *batch, struct error *err)
+static int stage_forward(struct tower *s, const struct batch *batch, struct error *err)
 {
-    struct tower *s = t->student;
-    int last = s->group_count - 1, code = 0;
-    for (int group = 0; group <= last && !code; group++) {
+    int code = 0;
+    for (int group = 0; group < s->group_count && !code; group++) {
         if (!tower_owns(s, group)) continue;
         code = tower_need(s, group, -1, err);
         if (!code) tower_forward_group(s, batch, 0, group);
     }
-    if (s->out && t->objective->loss) t->objective->loss(t, batch, t->target, (double)t->micro, t->sums);
+    return code;
+}
+
+/* Runs the operations of this stage's groups. */
+static int stage_step(struct trainer *t, const struct batch *batch, struct error *err)
+{
+    struct tower *s = t->student;
+    const struct batch images = {.input = t->input, .count = t->micro};
+    const float *target = t->teacher ? t->teacher->out : t->target;
+    int last = s->group_count - 1, code = t->teacher ? stage_forward(t->teacher, &images, err) : 0;
+    if (!code) code = stage_forward(s, batch, err);
+    if (s->out && t->objective->loss) t->objective->loss(t, batch, target, (double)t->micro, t->sums);
+    if (s->out && t->knn && !code) code = knn_dry(t->knn, s, t->micro, err);
     for (int group = last; group >= s->lowest && !code; group--) {
         if (!tower_owns(s, group)) continue;
         code = tower_need(s, group, -1, err);
@@ -157,8 +185,8 @@ static int dry_step(struct trainer *t, struct error *err)
     struct tower *s = t->student;
     const struct batch batch = step_batch(t, 0, t->micro);
     const struct batch images = {.input = t->input, .count = t->micro};
+    if (t->stages) return stage_step(t, &batch, err);
     int code = t->teacher ? tower_forward_bound(t->teacher, &images, err) : 0;
-    if (!code && t->stages) return stage_step(t, &batch, err);
     if (!code) code = tower_forward_bound(s, &batch, err);
     if (code) return code;
     const float *target = t->teacher ? t->teacher->out : t->target;

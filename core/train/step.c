@@ -494,13 +494,19 @@ int trainer_loss_variants(struct trainer *t, const struct batch_source *source,
     int code = step_prepare(t, 0, t->micro, source, &target, err);
     if (code) return code;
     struct batch batch = step_batch(t, 0, t->micro);
-    if ((code = tower_forward_bound(t->student, &batch, err)) != 0) return code;
+    if (step_teacher_by_groups(t)) {
+        struct batch images = {.input = t->input, .count = t->micro};
+        if ((code = step_tower_forward(t, t->teacher, &images, err)) != 0) return code;
+        target = t->teacher->out;
+    }
+    if ((code = step_tower_forward(t, t->student, &batch, err)) != 0) return code;
     for (int i = 0; i < LOSS_VARIANTS; i++) {
+        variants[i] = (struct loss_variant){.name = rows[i].name};
+        if (!t->student->out) continue; /* of another stage */
         dev->ops->fill(dev, t->sums, 0, 2 * sizeof(double));
         distill_loss(dev, &rows[i].options, t->student->out, target, NULL, t->sums, t->sums + 1, 1, t->micro,
                      t->student->out_rows, t->student->out_width);
         dev->download(dev, &variants[i].value, t->sums, sizeof(double));
-        variants[i].name = rows[i].name;
     }
     return device_check(dev, err);
 }

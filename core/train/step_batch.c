@@ -105,11 +105,15 @@ static void set_keep(struct trainer *t, int64_t index, int64_t count)
     t->device->upload(t->device, t->keep, t->host_keep, (size_t)(2 * depth * count) * sizeof *t->keep);
 }
 
-/* Computes the target of the selected slot; a streamed teacher runs later, group by group. */
+bool step_teacher_by_groups(const struct trainer *t)
+{
+    return t->teacher && (t->teacher->options.slots > 1 || t->teacher->options.stages > 1);
+}
+
+/* Computes the target of the selected slot. */
 static int teacher_to_target(struct trainer *t, int64_t count, struct error *err)
 {
     struct tower *teacher = t->teacher;
-    if (teacher->options.slots > 1) return 0;
     int code = tower_forward_bound(teacher, &(struct batch){.input = t->input, .count = count}, err);
     if (!code)
         t->device->ops->copy(t->device, t->target, teacher->out,
@@ -128,7 +132,7 @@ int step_prepare(struct trainer *t, int64_t index, int64_t count, const struct b
     *target = NULL;
     if (t->objective->labels) step_set_labels(t, &host);
     if (t->keep && t->step) set_keep(t, index, count);
-    if (!t->objective->teacher) return 0;
+    if (!t->objective->teacher || step_teacher_by_groups(t)) return 0;
     if (t->teacher && t->slots > 1) {
         *target = t->target;
         return teacher_to_target(t, count, err);

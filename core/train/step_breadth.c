@@ -82,31 +82,31 @@ static struct batch select_batch(struct trainer *t, bool student, int64_t index)
     return student ? step_batch(t, index, count) : (struct batch){.input = t->input, .count = count};
 }
 
-static int groups_forward(struct trainer *t, struct tower *tower, struct error *err)
-{
-    int code = 0, last = tower->group_count - 1;
-    for (int group = 0; group <= last && !code; group++) {
-        code = tower_need(tower, group, group < last ? group + 1 : -1, err);
-        for (int64_t i = 0; i < t->slots && !code; i++) {
-            struct batch batch = select_batch(t, tower == t->student, i);
-            tower_forward_group(tower, &batch, i, group);
-        }
-    }
-    return code;
-}
+/* A forward pass of a tower. */
+struct forward_pass {
+    struct trainer *t;
+    struct tower *tower;
+};
 
 static void forward_slot(void *context, int64_t slot, int group)
 {
-    struct trainer *t = context;
-    struct batch batch = select_batch(t, true, slot);
-    tower_forward_group(t->student, &batch, slot, group);
+    struct forward_pass *p = context;
+    struct batch batch = select_batch(p->t, p->tower == p->t->student, slot);
+    tower_forward_group(p->tower, &batch, slot, group);
 }
 
-static int stage_forward(struct trainer *t, struct error *err)
+static int groups_forward(struct trainer *t, struct tower *tower, struct error *err)
 {
-    return pipeline_run(
-        t, &(struct pipeline_pass){0, t->student->group_count - 1, 1, .context = t, .compute = forward_slot},
-        err);
+    int code = 0, last = tower->group_count - 1;
+    struct forward_pass p = {t, tower};
+    if (t->stages)
+        return pipeline_run(
+            t, &(struct pipeline_pass){tower, 0, last, 1, .context = &p, .compute = forward_slot}, err);
+    for (int group = 0; group <= last && !code; group++) {
+        code = tower_need(tower, group, group < last ? group + 1 : -1, err);
+        for (int64_t i = 0; i < t->slots && !code; i++) forward_slot(&p, i, group);
+    }
+    return code;
 }
 
 int breadth_forward(struct trainer *t, const struct batch_source *source, struct error *err)
@@ -117,15 +117,15 @@ int breadth_forward(struct trainer *t, const struct batch_source *source, struct
         step_select(t, i);
         code = step_prepare(t, i, step_micro_images(t, i), source, &target, err);
     }
-    bool streams = t->slots > 1 && t->teacher && t->teacher->options.slots > 1;
-    if (!code && streams) code = groups_forward(t, t->teacher, err);
-    if (!code) code = t->stages ? stage_forward(t, err) : groups_forward(t, t->student, err);
+    bool later = step_teacher_by_groups(t);
+    if (!code && later) code = groups_forward(t, t->teacher, err);
+    if (!code) code = groups_forward(t, t->student, err);
     if (!tower_owns(t->student, t->student->group_count - 1)) return code;
     for (int64_t i = 0; i < t->slots && !code; i++) {
         struct batch batch = select_batch(t, true, i);
         tower_select(t->student, i);
-        if (streams) tower_select(t->teacher, i);
-        step_loss(t, i, &batch, streams ? t->teacher->out : t->slots > 1 ? t->target : target);
+        if (later) tower_select(t->teacher, i);
+        step_loss(t, i, &batch, later ? t->teacher->out : t->slots > 1 ? t->target : target);
     }
     return code ? code : device_check(t->device, err);
 }

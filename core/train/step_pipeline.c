@@ -31,7 +31,7 @@ struct pipeline {
 
 /* A forward pass of one micro-batch. */
 struct pipeline_forward {
-    struct trainer *t;
+    struct tower *tower;
     const struct batch *batch;
 };
 
@@ -43,15 +43,12 @@ static const char *unsupported(const struct trainer *t, const char **hint)
         bool found;
         const char *what, *hint;
     } rows[] = {
-        {t->objective->teacher && !c->train.cache_teacher, "a teacher in each step",
-         "train.cache_teacher: true"},
         {!t->release, "optim.gradients keep", "optim.gradients: release"},
         {c->train.rounds == TRAIN_ROUNDS_DEPTH, "train.rounds depth", "train.rounds: breadth"},
         {c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT, "train.save_activations 8bit",
          "train.save_activations: minimal"},
         {config_clips(c) && c->optim.clip_mode != OPTIM_CLIP_MODE_EXACT,
          "clipping by another norm than this step's", "optim.clip_mode: exact"},
-        {c->train.eval == TRAIN_EVAL_KNN, "train.eval knn", "train.eval: none"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (!rows[i].found) continue;
@@ -71,10 +68,13 @@ static int check_pipeline(const struct trainer *t, int stages, struct error *err
         return error_set(err, EXIT_CONFIG, "start a multiple of dist.pipeline ranks",
                          "dist.pipeline is %d, but there %s %d rank%s", stages, ranks == 1 ? "is" : "are",
                          ranks, ranks == 1 ? "" : "s");
-    if (stages > t->student_shape.depth)
-        return error_set(err, EXIT_CONFIG, "use at most one stage for each block",
-                         "dist.pipeline is %d, but the model has %lld blocks", stages,
-                         (long long)t->student_shape.depth);
+    for (int i = 0; i < 1 + pipeline_divides_teacher(t); i++) {
+        int64_t depth = i ? t->teacher_shape.depth : t->student_shape.depth;
+        if (stages > depth)
+            return error_set(err, EXIT_CONFIG, "use at most one stage for each block",
+                             "dist.pipeline is %d, but the %s has %lld blocks", stages,
+                             objective_tower(t->objective, !i), (long long)depth);
+    }
     return 0;
 }
 
@@ -98,18 +98,25 @@ int pipeline_open(struct trainer *t, struct error *err)
     return code;
 }
 
-int64_t pipeline_stream_bytes(const struct trainer *t, int64_t samples)
+bool pipeline_divides_teacher(const struct trainer *t)
 {
-    return samples * t->student->tokens * t->student_shape.width * (int64_t)sizeof(float);
+    return t->config->dist.pipeline > 1 && t->objective->teacher && !t->config->train.cache_teacher &&
+           !t->evaluates;
+}
+
+int64_t pipeline_stream_bytes(const struct tower *tower, int64_t samples)
+{
+    return samples * tower->tokens * tower->model_shape.width * (int64_t)sizeof(float);
 }
 
 void pipeline_create(struct trainer *t)
 {
-    size_t rounds = (size_t)dp_round_count(t);
+    size_t rounds = (size_t)dp_round_count(t), groups = (size_t)t->student->group_count;
+    if (t->teacher && (size_t)t->teacher->group_count > groups) groups = (size_t)t->teacher->group_count;
     struct pipeline *p = t->pipeline = xcalloc(1, sizeof *p);
     p->sends = xcalloc(rounds, sizeof *p->sends);
     p->receives = xcalloc(rounds, sizeof *p->receives);
-    p->begin = xcalloc((size_t)t->student->group_count, sizeof *p->begin);
+    p->begin = xcalloc(groups, sizeof *p->begin);
 }
 
 void pipeline_close(struct trainer *t)
@@ -124,9 +131,9 @@ void pipeline_close(struct trainer *t)
         if (t->parts[i].whole) comm_close(&t->parts[i]);
 }
 
-static int stage_of(const struct trainer *t, int group)
+static int stage_of(const struct trainer *t, const struct pipeline_pass *pass, int group)
 {
-    return stage_of_group(t->stages->size, t->student->group_count, group);
+    return stage_of_group(t->stages->size, pass->tower->group_count, group);
 }
 
 static int64_t rounds_of(const struct trainer *t, const struct pipeline_pass *pass)
@@ -145,7 +152,7 @@ static int64_t set_ticks(const struct trainer *t, const struct pipeline_pass *pa
     int64_t rounds = rounds_of(t, pass), tick = 0, *begin = t->pipeline->begin,
             *ready = xcalloc((size_t)t->stages->size, sizeof *ready);
     for (int g = pass->from; g != pass->to + pass->by; g += pass->by) {
-        int64_t *stage = &ready[stage_of(t, g)];
+        int64_t *stage = &ready[stage_of(t, pass, g)];
         if (tick < *stage) tick = *stage;
         begin[g] = tick++;
         *stage = begin[g] + rounds;
@@ -160,7 +167,7 @@ static int group_at(const struct trainer *t, const struct pipeline_pass *pass, i
 {
     for (int g = pass->from; g != pass->to + pass->by; g += pass->by) {
         *slot = tick - t->pipeline->begin[g];
-        if (stage_of(t, g) == stage && *slot >= 0 && *slot < rounds_of(t, pass)) return g;
+        if (stage_of(t, pass, g) == stage && *slot >= 0 && *slot < rounds_of(t, pass)) return g;
     }
     return -1;
 }
@@ -172,14 +179,14 @@ static int transfer(struct comm *comm, void *context, struct error *err)
 }
 
 /* Begins to send the stream of a micro-batch, or to receive it. */
-static int begin_message(struct trainer *t, int64_t slot, int64_t samples, int peer, bool receive,
-                         struct error *err)
+static int begin_message(struct trainer *t, struct tower *tower, int64_t slot, int64_t samples, int peer,
+                         bool receive, struct error *err)
 {
     struct pipe_message *m = &(receive ? t->pipeline->receives : t->pipeline->sends)[slot];
     int code = comm_end(t->stages, &m->job, err);
     if (code) return code;
-    m->message = (struct comm_message){.p = tower_slot_stream(t->student, slot),
-                                       .bytes = (size_t)pipeline_stream_bytes(t, samples),
+    m->message = (struct comm_message){.p = tower_slot_stream(tower, slot),
+                                       .bytes = (size_t)pipeline_stream_bytes(tower, samples),
                                        .peer = peer,
                                        .tag = (int)slot,
                                        .receive = receive};
@@ -189,10 +196,10 @@ static int begin_message(struct trainer *t, int64_t slot, int64_t samples, int p
 }
 
 /* Returns this stage's next group in a pass; -1: none. */
-static int next_own(const struct trainer *t, const struct pipeline_pass *pass, int group)
+static int next_own(const struct pipeline_pass *pass, int group)
 {
     while (group != pass->to)
-        if (tower_owns(t->student, group += pass->by)) return group;
+        if (tower_owns(pass->tower, group += pass->by)) return group;
     return -1;
 }
 
@@ -204,12 +211,12 @@ static int stage_tick(struct trainer *t, const struct pipeline_pass *pass, int s
     int group = group_at(t, pass, stage, tick, &slot), here = t->stages->rank, code = 0;
     if (group < 0) return 0;
     int64_t samples = samples_of(t, pass, slot);
-    int to = group == pass->to ? stage : stage_of(t, group + pass->by);
+    int to = group == pass->to ? stage : stage_of(t, pass, group + pass->by);
     bool own = stage == here;
     if (own) code = comm_end(t->stages, &t->pipeline->receives[slot].job, err);
     if (own && samples && !code) pass->compute(pass->context, slot, group);
     if (samples && !code && to != stage && (own || to == here))
-        code = begin_message(t, slot, samples, own ? to : stage, !own, err);
+        code = begin_message(t, pass->tower, slot, samples, own ? to : stage, !own, err);
     return !code && pass->finish ? pass->finish(pass->context, slot, group, own, err) : code;
 }
 
@@ -219,7 +226,7 @@ int pipeline_run(struct trainer *t, const struct pipeline_pass *pass, struct err
     int code = 0;
     for (int64_t tick = 0; tick < ticks && !code; tick++) {
         int own = group_at(t, pass, t->stages->rank, tick, &slot);
-        if (own >= 0 && slot == 0) code = tower_need(t->student, own, next_own(t, pass, own), err);
+        if (own >= 0 && slot == 0) code = tower_need(pass->tower, own, next_own(pass, own), err);
         for (int stage = 0; stage < t->stages->size && !code; stage++)
             code = stage_tick(t, pass, stage, tick, err);
     }
@@ -239,18 +246,25 @@ int pipeline_run(struct trainer *t, const struct pipeline_pass *pass, struct err
 static void forward_batch(void *context, int64_t slot, int group)
 {
     const struct pipeline_forward *f = context;
-    tower_forward_group(f->t->student, f->batch, slot, group);
+    tower_forward_group(f->tower, f->batch, slot, group);
 }
 
-int pipeline_forward(struct trainer *t, const struct batch *batch, struct error *err)
+int pipeline_forward(struct trainer *t, struct tower *tower, const struct batch *batch, struct error *err)
 {
-    struct pipeline_forward f = {t, batch};
+    struct pipeline_forward f = {tower, batch};
     return pipeline_run(t,
-                        &(struct pipeline_pass){.to = t->student->group_count - 1,
+                        &(struct pipeline_pass){.tower = tower,
+                                                .to = tower->group_count - 1,
                                                 .by = 1,
                                                 .context = &f,
                                                 .one = true,
                                                 .samples = batch->count,
                                                 .compute = forward_batch},
                         err);
+}
+
+int step_tower_forward(struct trainer *t, struct tower *tower, const struct batch *batch, struct error *err)
+{
+    return tower->options.stages > 1 ? pipeline_forward(t, tower, batch, err)
+                                     : tower_forward_bound(tower, batch, err);
 }

@@ -374,9 +374,9 @@ static int finish_slot(void *context, int64_t slot, int group, bool own, struct 
 /* The same of this stage's groups. */
 static int stage_backward(struct dp_pass *r, struct error *err)
 {
-    const struct tower *s = r->t->student;
+    struct tower *s = r->t->student;
     return pipeline_run(r->t,
-                        &(struct pipeline_pass){s->group_count - 1, s->lowest, -1, .context = r,
+                        &(struct pipeline_pass){s, s->group_count - 1, s->lowest, -1, .context = r,
                                                 .compute = backward_slot, .finish = finish_slot},
                         err);
 }

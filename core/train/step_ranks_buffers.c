@@ -93,8 +93,13 @@ const float *dp_gradient_in(const struct trainer *t, const float *sums, int para
 static int64_t longest_part(const struct trainer *t)
 {
     const struct data_parallel *m = t->dp;
-    int64_t longest = t->stages ? pipeline_stream_bytes(t, t->micro) : 0,
+    int64_t longest = 0,
             size = (int64_t)(m->sharded ? dtype_bytes(t->student->options.grad_type) : sizeof(float));
+    const struct tower *towers[] = {t->student, t->teacher};
+    for (int i = 0; i < 2 && t->stages; i++) {
+        int64_t stream = towers[i] ? pipeline_stream_bytes(towers[i], t->micro) : 0;
+        if (stream > longest) longest = stream;
+    }
     for (int group = 0; group < t->student->group_count; group++)
         for (int r = 0; r < t->data->size; r++) {
             const struct partition_group *g = &m->partition->groups[group];

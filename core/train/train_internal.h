@@ -86,11 +86,15 @@ int breadth_step(struct trainer *t, int64_t step, double lr, const struct batch_
 int pipeline_open(struct trainer *t, struct error *err);
 /* Makes t->pipeline, after the student. */
 void pipeline_create(struct trainer *t);
+/* Returns whether the stages divide the teacher too: one that computes in each step. The whole teacher of
+ * train.cache_teacher is on each rank until its outputs are computed. */
+bool pipeline_divides_teacher(const struct trainer *t);
 /* Returns the size of the residual stream of a micro-batch. */
-int64_t pipeline_stream_bytes(const struct trainer *t, int64_t samples);
+int64_t pipeline_stream_bytes(const struct tower *tower, int64_t samples);
 void pipeline_close(struct trainer *t);
-/* A pass over groups `from` to `to`, by 1 or -1, for all micro-batches of the step. */
+/* A pass of a tower over groups `from` to `to`, by 1 or -1, for all micro-batches of the step. */
 struct pipeline_pass {
+    struct tower *tower;
     int from, to, by;
     bool one; /* instead: for one micro-batch of `samples`, in slot 0 */
     int64_t samples;
@@ -103,7 +107,9 @@ struct pipeline_pass {
 int pipeline_run(struct trainer *t, const struct pipeline_pass *pass, struct error *err);
 /* A forward pass of one micro-batch, which all ranks of the replica have; stage 0 has the output. count 0:
  * only joins the collectives of the other replicas. */
-int pipeline_forward(struct trainer *t, const struct batch *batch, struct error *err);
+int pipeline_forward(struct trainer *t, struct tower *tower, const struct batch *batch, struct error *err);
+/* The same, or the forward pass of a whole tower without a pipeline. */
+int step_tower_forward(struct trainer *t, struct tower *tower, const struct batch *batch, struct error *err);
 
 /* ---- step_batch.c ---- */
 
@@ -112,8 +118,11 @@ void step_select(struct trainer *t, int64_t slot);
 
 /* Sets t->units: of the step's micro-batches of all ranks, before the first forward. */
 int step_count_units(struct trainer *t, const struct batch_source *source, struct error *err);
+/* Returns whether all micro-batches pass through the teacher group by group: a streamed one in breadth-first
+ * rounds, and one in stages. */
+bool step_teacher_by_groups(const struct trainer *t);
 /* Uploads the input of a micro-batch, its labels, and drop path's factors, and sets *target: the teacher's
- * output, or rows of the cache, or NULL. */
+ * output, or rows of the cache, or NULL: there is none, or not yet (step_teacher_by_groups). */
 int step_prepare(struct trainer *t, int64_t index, int64_t count, const struct batch_source *source,
                  const float **target, struct error *err);
 /* Prefetches the next micro-batch, of this step or the next, while the card computes. An input that is not

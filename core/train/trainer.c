@@ -92,15 +92,19 @@ static struct tower_options student_options(const struct trainer *t)
 static struct tower_options teacher_options(const struct trainer *t)
 {
     const struct config *c = t->config;
-    bool baseline = !c->optim.use_meopt && !c->optim.pure_bf16;
+    bool baseline = !c->optim.use_meopt && !c->optim.pure_bf16,
+         divided = t->stages && pipeline_divides_teacher(t),
+         streamed = c->model_t.place == TOWER_PLACE_STREAMED;
     enum dtype type = trainer_tower_type(&c->model_t);
     return (struct tower_options){
         .batch = t->micro,
         .compute = type,
         .weight_type = baseline ? DTYPE_F32 : type,
         .gradients = GRADIENTS_NONE,
-        .weight_buffers = c->model_t.place == TOWER_PLACE_STREAMED ? 2 : 0,
-        .slots = c->model_t.place == TOWER_PLACE_STREAMED && !c->train.cache_teacher ? t->slots : 1,
+        .weight_buffers = streamed ? 2 : 0,
+        .slots = divided || (streamed && !c->train.cache_teacher) ? t->slots : 1,
+        .stages = divided ? t->stages->size : 0,
+        .stage = divided ? t->stages->rank : 0,
         .patch_tokens = c->loss.tokens == LOSS_TOKENS_CLS_PATCH,
         .weights_class = MEMORY_TEACHER,
         .activations_class = MEMORY_TEACHER,
@@ -255,7 +259,7 @@ static int create_buffers(struct trainer *t, struct error *err)
             goto fail;
         t->host_keep = xcalloc(factors, sizeof *t->host_keep);
     }
-    bool copied = t->teacher && slots > 1 && t->teacher->options.slots == 1;
+    bool copied = t->teacher && slots > 1 && !step_teacher_by_groups(t);
     if (t->objective->teacher && (!t->teacher || copied) &&
         !(t->target = allocate(t, MEMORY_WORKSPACE, outs, "targets", err)))
         goto fail;
@@ -266,8 +270,9 @@ static int create_buffers(struct trainer *t, struct error *err)
     }
     memset(t->host_sums, 0, step_sums_bytes(t));
     if (t->config->train.eval == TRAIN_EVAL_KNN &&
-        knn_create(&t->knn, t->device, t->config->train.knn_bank, model_shape_pooled(&t->student_shape),
-                   t->micro, err))
+        knn_create(&t->knn, t->device,
+                   tower_owns(t->student, t->student->group_count - 1) ? t->config->train.knn_bank : 0,
+                   model_shape_pooled(&t->student_shape), t->micro, err))
         goto fail;
     if (t->objective->teacher)
         t->host_target = xcalloc((size_t)(t->micro * t->student->out_width), sizeof *t->host_target);

@@ -155,7 +155,8 @@ const void *trainer_student_input(const struct trainer *trainer);
 int trainer_step(struct trainer *trainer, int64_t step, double lr, const struct batch_source *source,
                  struct step_result *result, struct error *err);
 
-/* Computes the loss of the batch for every variant (kind x normalize x reduction), without training. */
+/* Computes the loss of the batch for every variant (kind x normalize x reduction), without training; of a
+ * pipeline on stage 0, else 0. Collective call. */
 struct loss_variant {
     const char *name;
     double value;

@@ -345,6 +345,7 @@ int weight_stream_open(struct weight_stream **stream, struct tower *tower, const
     s->written = xcalloc((size_t)tower->parameter_count, sizeof *s->written);
     for (int group = 0; group < tower->group_count; group++) {
         s->at[group] = s->bytes;
+        if (!tower_owns(tower, group)) continue;
         s->bytes += (tower_group_weights(tower, group).bytes + PAGE - 1) & ~(size_t)(PAGE - 1);
     }
     bool card = dev->streams->overlap;
@@ -390,10 +391,11 @@ int weight_stream_write(void *context, int parameter, const float *values, struc
 {
     struct weight_stream *s = context;
     const struct parameter *p = &s->tower->parameters[parameter];
-    size_t each = dtype_bytes(p->weight_type), at = store_offset(s, p);
+    size_t each = dtype_bytes(p->weight_type), at;
     uint32_t crc = 0;
     int code = 0;
-    if (p->resident) return 0;
+    if (p->resident || !tower_owns(s->tower, p->group)) return 0;
+    at = store_offset(s, p);
     char *buffer = xmalloc(CONVERT * sizeof(float));
     for (int64_t done = 0; done < p->count && !code; done += CONVERT) {
         int64_t count = p->count - done < CONVERT ? p->count - done : CONVERT;
@@ -426,13 +428,20 @@ int weight_stream_read(struct weight_stream *s, int parameter, void *values, str
     return code ? code : verify(s, parameter, values, err);
 }
 
+/* Returns the first group of the next pass that does not take the buffer of `group`; -1: none. */
+static int first_in_other(const struct tower *t, int group)
+{
+    for (int g = 0; g < t->group_count; g++)
+        if (tower_owns(t, g) && tower_weight_buffer(t, g) != tower_weight_buffer(t, group)) return g;
+    return -1;
+}
+
 int weight_stream_fetch(void *context, int group, int next, struct error *err)
 {
     struct weight_stream *s = context;
     const struct tower *t = s->tower;
     struct device *dev = t->device;
-    if (next < 0 && t->options.gradients == GRADIENTS_NONE)
-        next = group % 2 ? 0 : 1; /* the first of the next pass */
+    if (next < 0 && t->options.gradients == GRADIENTS_NONE) next = first_in_other(t, group);
     if (s->fd >= 0) return fetch_from_file(s, group, next, err);
     if (!s->host) return 0; /* a plan */
     copy_group(s, group);

@@ -1,6 +1,6 @@
 #!/bin/sh
 # train.eval knn: the nearest neighbours of a student's features during a distillation of handwritten digits. The figures are those of a float64
-# reference over the outputs that meopt embed writes, the same on one, two and three ranks, whichever images are in the bank; the training is
+# reference over the outputs that meopt embed writes, the same on one, two and three ranks and in a pipeline, whichever images are in the bank; the training is
 # that of a run without it; the memory is planned; what has no classes is refused before training.
 set -u
 . "$MEOPT_SOURCE/tests/train/classifier.sh"
@@ -32,6 +32,8 @@ optim: {lr: 6.0e-3, warmup_steps: 4}
 device: {type: cpu}
 END
 same_on_ranks
+train staged 0 --workers 4 dist.pipeline=2
+same one staged
 train small 0 train.knn_bank=50
 train small3 0 train.knn_bank=50 --workers 3
 same small small3

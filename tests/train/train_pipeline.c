@@ -28,6 +28,36 @@ static void stages_keep_the_bits(void **state)
                 }
 }
 
+/* A teacher of another depth passes the stages as well, resident or streamed. */
+static void teachers_keep_the_bits(void **state)
+{
+    (void)state;
+    static const char *const shards[] = {"none", "optimizer", "parameters"};
+    static const int ours[] = {EVA, DINOV2};
+    static const struct {
+        int stages, size, shards, micro;
+        const char *settings;
+    } rows[] = {{2, 2, 1, 3, ""},
+                {2, 4, 3, 1, ""},
+                {4, 4, 1, 2, ""},
+                {4, 8, 3, 1, ""},
+                {2, 2, 1, 8, "model_t.place=streamed"},
+                {4, 8, 1, 1, "model_t.place=streamed"}};
+    for (size_t m = 0; m < sizeof ours / sizeof *ours; m++)
+        for (size_t k = 0; k < sizeof rows / sizeof *rows; k++)
+            for (int shard = 0; shard < rows[k].shards; shard++) {
+                bool deep = (k + (size_t)shard) % 2;
+                char *settings = xasprintf("train.global_batch=8 train.batch_size=%d train.micro_batch=%d "
+                                           "optim.clip_mode=exact model_t.depth=%d model_s.depth=%d %s %s",
+                                           rows[k].micro, rows[k].micro, deep ? 6 : 4, deep ? 4 : 5,
+                                           clips[shard % 2], rows[k].settings),
+                     *more = xasprintf("dist.pipeline=%d dist.shard=%s", rows[k].stages, shards[shard]);
+                compare(ours[m], settings, more, rows[k].size);
+                free(more);
+                free(settings);
+            }
+}
+
 /* Also with what else a step reads or keeps. */
 static void every_option_keeps_the_bits(void **state)
 {
@@ -55,25 +85,22 @@ static void every_option_keeps_the_bits(void **state)
     }
 }
 
-/* With other stages, ranks and parts than it was begun with. */
-static void any_ranks_resume_a_pipeline(void **state)
+/* Each step by other stages, ranks and parts than the step before. */
+static void resume_each_step(int model, const char *common)
 {
-    (void)state;
     static const struct {
-        int model, size;
+        int size;
         const char *settings;
-    } rows[] = {{GPT2, 4, "dist.pipeline=2 dist.shard=parameters"},
-                {GPT2, 4, "dist.pipeline=4"},
-                {GPT2, 2, "dist.pipeline=2"},
-                {GPT2, 4, "dist.pipeline=2"},
-                {GPT2, 1, ""},
-                {GPT2, 3, "dist.shard=optimizer"},
-                {GPT2, 4, "dist.pipeline=2 dist.shard=optimizer"},
-                {GPT2, 2, ""}};
+    } rows[] = {{4, "dist.pipeline=2 dist.shard=parameters"},
+                {4, "dist.pipeline=4"},
+                {2, "dist.pipeline=2"},
+                {4, "dist.pipeline=2"},
+                {1, ""},
+                {3, "dist.shard=optimizer"},
+                {4, "dist.pipeline=2 dist.shard=optimizer"},
+                {2, ""}};
     enum { ROWS = sizeof rows / sizeof *rows };
-    const char *common = "train.global_batch=8 train.batch_size=1 train.micro_batch=1 optim.clip_mode=exact "
-                         "model.depth=5 train.ema=0.9";
-    struct run *whole = as_ranks(1, (struct run){.model = GPT2, .settings = common});
+    struct run *whole = as_ranks(1, (struct run){.model = model, .settings = common});
     for (int i = 0; i < ROWS; i++) {
         char directory[] = "/tmp/meopt-rounds-XXXXXX";
         assert_non_null(mkdtemp(directory));
@@ -82,7 +109,7 @@ static void any_ranks_resume_a_pipeline(void **state)
             int row = (i + part) % ROWS;
             char *settings = xasprintf("%s %s", common, rows[row].settings);
             struct run like = {
-                .model = GPT2, .settings = settings, .directory = directory, .last_step = part + 1};
+                .model = model, .settings = settings, .directory = directory, .last_step = part + 1};
             struct run *now = as_ranks(rows[row].size, like);
             for (int s = 0; s < part * rows[row].size; s++)
                 now[s / part].results[s % part] = begun->results[s % part];
@@ -95,6 +122,15 @@ static void any_ranks_resume_a_pipeline(void **state)
         file_remove_tree(directory, NULL);
     }
     runs_free(whole, 1);
+}
+
+static void any_ranks_resume_a_pipeline(void **state)
+{
+    (void)state;
+    resume_each_step(GPT2, "train.global_batch=8 train.batch_size=1 train.micro_batch=1 "
+                           "optim.clip_mode=exact model.depth=5 train.ema=0.9");
+    resume_each_step(EVA, "train.global_batch=8 train.batch_size=1 train.micro_batch=1 optim.clip_mode=exact "
+                          "model_t.depth=4 model_s.depth=5 train.ema=0.9");
 }
 
 static void what_a_pipeline_lacks_is_refused(void **state)
@@ -110,7 +146,8 @@ static void what_a_pipeline_lacks_is_refused(void **state)
         {GPT2, 2, "dist.pipeline=2 optim.gradients=keep", "optim.gradients"},
         {GPT2, 2, "dist.pipeline=2 train.save_activations=8bit", "train.save_activations"},
         {GPT2, 2, "dist.pipeline=2 optim.clip_mode=previous", "clipping"},
-        {EVA, 2, "dist.pipeline=2", "teacher"},
+        {EVA, 3, "dist.pipeline=3 train.rounds=breadth", "teacher"}, /* it has 2 blocks */
+        {DINOV2, 3, "dist.pipeline=3", "student"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct run *runs =
@@ -128,6 +165,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stages_keep_the_bits),
+        cmocka_unit_test(teachers_keep_the_bits),
         cmocka_unit_test(every_option_keeps_the_bits),
         cmocka_unit_test(any_ranks_resume_a_pipeline),
         cmocka_unit_test(what_a_pipeline_lacks_is_refused),
