@@ -133,7 +133,7 @@ void resolve_defaults(struct config *c)
         c->optim.gradients = c->optim.use_meopt ? OPTIM_GRADIENTS_RELEASE : OPTIM_GRADIENTS_KEEP;
     if (c->optim.clip_mode == OPTIM_CLIP_MODE_AUTO) {
         bool costs = c->optim.gradients == OPTIM_GRADIENTS_RELEASE && !config_accumulates(c) &&
-                     c->dist.pipeline <= 1; /* whose stages would have to wait for each other's norms */
+                     c->dist.pipeline <= 1; /* it accumulates: the bits of one rank */
         c->optim.clip_mode = costs && config_clips(c) ? OPTIM_CLIP_MODE_PREVIOUS : OPTIM_CLIP_MODE_EXACT;
     }
     if (!teacher && !config_given(c, "optim.head_lr_scale")) c->optim.head_lr_scale = 1;

@@ -47,8 +47,6 @@ static const char *unsupported(const struct trainer *t, const char **hint)
         {c->train.rounds == TRAIN_ROUNDS_DEPTH, "train.rounds depth", "train.rounds: breadth"},
         {c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT, "train.save_activations 8bit",
          "train.save_activations: minimal"},
-        {config_clips(c) && c->optim.clip_mode != OPTIM_CLIP_MODE_EXACT,
-         "clipping by another norm than this step's", "optim.clip_mode: exact"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (!rows[i].found) continue;

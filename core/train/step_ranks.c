@@ -150,8 +150,8 @@ void dp_begin_group(struct dp_pass *r, int group)
     comm_begin(t->data, &g->reduce);
 }
 
-/* Returns whether the host adds up the norms of groups: states are sharded, and the device cannot combine. */
-static bool norms_by_host(const struct trainer *t) { return t->dp->sharded && !comm_combines(t->data); }
+/* Returns whether the host adds up the norms of groups: ranks have parts, and the device cannot combine. */
+static bool norms_by_host(const struct trainer *t) { return dp_sharded(t) && !comm_combines(t->data); }
 
 static double group_share(const struct dp_pass *r, int group)
 {
@@ -177,9 +177,10 @@ static int measure_group(struct dp_pass *r, int group, struct error *err)
         status = meopt_gradient_found(t->opt, m->measured, step_grad_stats(t, group), &library);
     else {
         status = meopt_gradient_norm(t->opt, m->measured, &norm, &finite, &library);
-        if (!status && !finite) return step_diverged(t, r->step, step_not_finite, r->moved, err);
+        if (!status && !finite && !t->stages)
+            return step_diverged(t, r->step, step_not_finite, r->moved, err);
         if (!status) {
-            r->squares += norm * norm;
+            m->norms[group] = finite ? norm : NAN;
             r->scale = step_clip_scale(t, norm, group_share(r, group));
         }
     }
@@ -205,18 +206,24 @@ static int finish_norms(struct dp_pass *r, struct error *err)
     return 0;
 }
 
-/* Reads the norms by which groups were clipped. Groups after one that is not finite were not updated. */
-static int read_group_norms(struct dp_pass *r, struct error *err)
+/* Adds up the norms by which groups were clipped, of all stages. found: they are read from the device. Groups
+ * after one that is not finite were not updated, but for other stages, which learn of it here. */
+static int add_group_norms(struct dp_pass *r, bool found, struct error *err)
 {
     struct trainer *t = r->t;
-    int last = t->student->group_count - 1;
+    double *norms = t->dp->norms;
+    int last = t->student->group_count - 1, code = 0;
     for (int group = last; group >= t->student->lowest; group--) {
         double squares;
-        if (!step_found_read(t, group, &squares))
-            return step_diverged(t, r->step, step_not_finite, group < last, err);
-        r->squares += sqrt(squares) * sqrt(squares);
+        if (!tower_owns(t->student, group)) norms[group] = 0;
+        else if (found) norms[group] = step_found_read(t, group, &squares) ? sqrt(squares) : NAN;
     }
-    return 0;
+    if (t->stages) code = comm_all_reduce(t->stages, COMM_SUM, norms, last + 1, err);
+    for (int group = last; group >= t->student->lowest && !code; group--) {
+        if (!isfinite(norms[group])) code = step_diverged(t, r->step, step_not_finite, group < last, err);
+        r->squares += norms[group] * norms[group];
+    }
+    return code;
 }
 
 static int step_group(struct dp_pass *r, int group, struct error *err)
@@ -239,7 +246,8 @@ static int step_group(struct dp_pass *r, int group, struct error *err)
         struct meopt_clip clip = step_clip(t, group_share(r, group));
         clip.found = step_grad_stats(t, group);
         status = meopt_step_clipped(t->opt, t->tensors, t->gradients, count, &clip, &library);
-        if (status == MEOPT_NOT_FINITE) return step_diverged(t, r->step, step_not_finite, moved, err);
+        if (status == MEOPT_NOT_FINITE && !t->stages)
+            return step_diverged(t, r->step, step_not_finite, moved, err);
     } else status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, r->scale, &library);
     if (status && status != MEOPT_NOT_FINITE) /* other ranks learn of that at the end of the step */
         return trainer_library_error(&library, err);
@@ -459,7 +467,7 @@ static int last_round(struct dp_pass *r, double lr, int64_t count, struct step_r
     t->sums_of_all = true;
     int ended = code && code != EXIT_DIVERGED ? 0 : meopt_step_end(t->opt, &stats, &library);
     t->sums_of_all = false;
-    if (!code && found && (!ended || ended == MEOPT_NOT_FINITE)) code = read_group_norms(r, err);
+    if (!code && r->by_group && (!ended || ended == MEOPT_NOT_FINITE)) code = add_group_norms(r, found, err);
     if (!code && ended == MEOPT_NOT_FINITE) code = step_diverged(t, r->step, step_not_finite, r->moved, err);
     if (!code && ended) code = trainer_library_error(&library, err);
     result->grad_norm = t->twice || t->dp->step_at_end || r->by_group ? sqrt(r->squares) : stats.grad_norm;

@@ -89,7 +89,8 @@ struct run {
     const char *settings, *directory; /* directory: resume from its checkpoint, if there is one, and save */
     int last_step;                    /* 0: STEPS */
     struct comm_options options;
-    bool breadth; /* the rounds were */
+    void (*prepare)(const struct comm_options *options, struct device *device); /* may be NULL */
+    bool breadth;                                                               /* the rounds were */
     int code;
     struct error err;
     struct step_result results[STEPS];
@@ -196,6 +197,7 @@ static void *run_main(void *context)
 #endif
     r->code = load(&config, r, &r->err);
     if (!r->code) r->code = device_open(&device, spec(), 0, &r->err);
+    if (!r->code && r->prepare) r->prepare(&r->options, device);
     if (!r->code)
         r->code = trainer_create_distributed(&trainer, &config, device, true, ranks, fill, NULL, &r->err);
     if (!r->code) train(r, trainer);
@@ -217,7 +219,7 @@ static struct run *as_ranks(int size, struct run like)
     for (int r = 0; r < size; r++) runs[r] = like;
     run_ranks(size, runs, sizeof *runs, offsetof(struct run, options), run_main);
     for (int r = 0; r < size; r++)
-        if (runs[r].code && runs[r].code != EXIT_CONFIG)
+        if (runs[r].code && runs[r].code != EXIT_CONFIG && !like.prepare)
             fail_msg("%s %s: %s", models[like.model].config, like.settings, runs[r].err.what);
     return runs;
 }

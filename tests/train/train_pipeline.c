@@ -4,6 +4,8 @@
 #include "tests/mentions.h"
 #include "tests/train/rounds.h"
 
+#include <math.h>
+
 /* Stages of a pipeline, one replica and two. */
 static void stages_keep_the_bits(void **state)
 {
@@ -26,6 +28,29 @@ static void stages_keep_the_bits(void **state)
                     free(more);
                     free(settings);
                 }
+}
+
+/* Also clipped by the norm of the step before, or by each block's own. */
+static void other_norms_keep_the_bits(void **state)
+{
+    (void)state;
+    static const int ours[] = {GPT2, CLASSIFIER};
+    static const char *const modes[] = {"previous", "block"}, *const shards[] = {"none", "optimizer",
+                                                                                 "parameters"};
+    for (int i = 0; i < 12; i++) {
+        char *settings =
+                 xasprintf("train.global_batch=8 train.batch_size=1 train.micro_batch=1 model.depth=5 "
+                           "optim.clip_grad_norm=0.05 optim.clip_mode=%s",
+                           modes[i % 2]),
+             *more = xasprintf("dist.pipeline=2 dist.shard=%s", shards[i / 4]);
+        compare(ours[i / 2 % 2], settings, more, 4);
+        free(more);
+        free(settings);
+    }
+    compare(CLASSIFIER,
+            "train.global_batch=8 train.batch_size=2 train.micro_batch=2 model.depth=3 optim.name=lamb "
+            "optim.clip_mode=block",
+            "dist.pipeline=2", 2);
 }
 
 /* A teacher of another depth passes the stages as well, resident or streamed. */
@@ -145,7 +170,6 @@ static void what_a_pipeline_lacks_is_refused(void **state)
         {GPT2, 2, "dist.pipeline=2 train.rounds=depth", "train.rounds"},
         {GPT2, 2, "dist.pipeline=2 optim.gradients=keep", "optim.gradients"},
         {GPT2, 2, "dist.pipeline=2 train.save_activations=8bit", "train.save_activations"},
-        {GPT2, 2, "dist.pipeline=2 optim.clip_mode=previous", "clipping"},
         {EVA, 3, "dist.pipeline=3 train.rounds=breadth", "teacher"}, /* it has 2 blocks */
         {DINOV2, 3, "dist.pipeline=3", "student"},
     };
@@ -161,13 +185,53 @@ static void what_a_pipeline_lacks_is_refused(void **state)
     }
 }
 
+static const struct device_ops *own_ops;
+static struct device_ops poisoned;
+
+static void poisoned_norm(struct device *dev, const struct layernorm_gradient *o)
+{
+    own_ops->layernorm_backward(dev, o);
+    if (o->dweight) o->dweight[0] = NAN;
+}
+
+/* The gradients of rank 1 are not finite, but the streams are. */
+static void poison(const struct comm_options *options, struct device *device)
+{
+    if (options->rank != 1) return;
+    own_ops = device->ops;
+    poisoned = *own_ops;
+    poisoned.layernorm_backward = poisoned_norm;
+    device->ops = &poisoned;
+}
+
+static void a_stage_that_diverges_ends_all(void **state)
+{
+    (void)state;
+    static const char *const modes[] = {"exact", "previous", "block", "exact optim.clip_grad_norm=0"},
+                             *const shards[] = {"none", "parameters"};
+    for (int i = 0; i < 8; i++) {
+        char *settings =
+            xasprintf("train.global_batch=8 train.batch_size=2 train.micro_batch=2 model.depth=5 "
+                      "dist.pipeline=2 dist.shard=%s optim.clip_mode=%s",
+                      shards[i / 4], modes[i % 4]);
+        struct run *runs = as_ranks(4, (struct run){.model = GPT2, .settings = settings, .prepare = poison});
+        for (int r = 0; r < 4; r++)
+            if (runs[r].code != EXIT_DIVERGED)
+                fail_msg("%s: %d %s", settings, runs[r].code, runs[r].err.what);
+        runs_free(runs, 4);
+        free(settings);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stages_keep_the_bits),
+        cmocka_unit_test(other_norms_keep_the_bits),
         cmocka_unit_test(teachers_keep_the_bits),
         cmocka_unit_test(every_option_keeps_the_bits),
         cmocka_unit_test(any_ranks_resume_a_pipeline),
+        cmocka_unit_test(a_stage_that_diverges_ends_all),
         cmocka_unit_test(what_a_pipeline_lacks_is_refused),
     };
     make_data();
