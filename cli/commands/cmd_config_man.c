@@ -356,12 +356,17 @@ static const char rounds_text[] =
     "exactly; "
     "the run ends as with released gradients.\n"
     "Of a tied token table, the gradients of all micro-batches are kept.\n"
+    "With\n.Cm train.wave No M ,\nM micro-batches run forward and backward before the next M.\n"
+    "Inputs of M micro-batches are kept, and the sums of all blocks; weights are loaded once per wave and "
+    "pass, and exact clipping takes no second pass.\n"
+    "In a pipeline each wave fills and drains the stages again.\n"
     "It is refused with\n.Ic optim.gradients No keep ,\n.Ic train.save_activations No 8bit\n"
     "and one micro-batch.\n.Pp\n"
-    ".Cm auto\nis breadth where it costs nothing: weights are streamed or sharded, blocks are recomputed, "
+    ".Cm auto\nis breadth with\n.Cm train.wave ,\nin a pipeline, and where it costs nothing: weights are "
+    "streamed or sharded, blocks are recomputed, "
     "clipping is not exact, and the inputs take less memory than the sums that are saved; else depth.\n"
-    "Only\n.Cm train.memory\nand\n.Ic meopt plan --fit\nchoose breadth at a cost.\n"
-    "A run may be resumed with other rounds.\n";
+    "Only\n.Cm train.memory\nand\n.Ic meopt plan --fit\nchoose breadth at a cost, and waves.\n"
+    "A run may be resumed with other rounds and waves.\n";
 
 static int man_run(const struct arguments *args, struct error *err)
 {

@@ -175,7 +175,8 @@ static void on_begin(void *context, const struct trainer *t, const struct device
                 (long long)from_step);
     char clipping[320];
     if (t->micro < t->batch) {
-        trainer_rounds(t->breadth, t->twice, (t->batch + t->micro - 1) / t->micro, clipping, sizeof clipping);
+        trainer_rounds(t->breadth, t->twice, (t->batch + t->micro - 1) / t->micro, t->wave, clipping,
+                       sizeof clipping);
         log_row("rounds", "%s", clipping);
     }
     trainer_clipping(t->config, trainer_clips_exactly(t), t->twice, clipping, sizeof clipping);

@@ -40,7 +40,8 @@ static void print_model(const struct plan_report *r)
     printf("batch    %lld %s per step and rank, micro-batch %lld%s\n", (long long)p->batch, unit,
            (long long)p->micro, p->from_checkpoints ? "" : "; model shapes from arch, no checkpoint read");
     if (p->micro < p->batch) {
-        trainer_rounds(p->breadth, p->twice, (p->batch + p->micro - 1) / p->micro, clipping, sizeof clipping);
+        trainer_rounds(p->breadth, p->twice, (p->batch + p->micro - 1) / p->micro, p->wave, clipping,
+                       sizeof clipping);
         printf("rounds   %s\n", clipping);
     }
     if (p->stages > 1)
@@ -207,6 +208,7 @@ static void add_model(json_t *root, const struct plan_report *r)
     json_object_set_new(root, "batch_images", json_integer(p->batch));
     json_object_set_new(root, "micro_batch_images", json_integer(p->micro));
     json_object_set_new(root, "rounds", json_string(p->breadth ? "breadth" : "depth"));
+    json_object_set_new(root, "wave", json_integer(p->wave));
     bool tokens = p->student.context > 0;
     if (tokens) json_object_set_new(root, "context_tokens", json_integer(p->student.context));
     json_object_set_new(root, "preprocessing", tokens ? json_null() : json_string(p->images[0]));

@@ -157,6 +157,7 @@ struct config {
         enum train_precision precision; /* replaces auto in the dtype of a tower */
         enum train_recompute recompute;
         enum train_rounds rounds;
+        int64_t wave; /* micro-batches of a wave in breadth-first rounds; 0: all of a rank */
         enum train_save_activations save_activations;
         bool cache_teacher;
         int64_t checkpoint_steps;  /* 0: by time only */

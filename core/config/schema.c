@@ -282,6 +282,11 @@ const struct config_key config_keys[] = {
         "order of the micro-batches of a step. depth: all blocks for one, then for the next; breadth: one "
         "block for all of them, then the next block, which recomputes activations; auto: see MICRO-BATCHES",
         train.rounds),
+    INT("train.wave", "micro-batches", 0, 1048576, "0", "train plan",
+        "micro-batches of a rank that pass through all blocks and back before the next ones, in "
+        "breadth-first "
+        "rounds: their activations are kept, and accumulators of all blocks; 0: all",
+        train.wave),
     CHOICE("train.save_activations", train_save_activations, "minimal", "train plan bench",
            "activations that blocks save for backward: those that are expensive to recompute, or, with 8bit, "
            "the larger part of them in 8 bits; not with train.recompute block",

@@ -45,10 +45,13 @@ const struct memory_setting memory_settings[] = {
     {"+ quarter micro-batch", AXIS_MICRO, .keys = "train.micro_batch=@4", ANY_CLIPPING},
     {.axis = AXIS_MICRO, .keys = "train.micro_batch=@8"},
     {.axis = AXIS_MICRO, .keys = "train.micro_batch=@16"},
-    {.axis = AXIS_ROUNDS, .keys = "train.rounds=auto"},
-    {"+ rounds: breadth", AXIS_ROUNDS, .keys = "train.rounds=breadth"},
-    {"+ quarter micro-batch, breadth", .keys = "train.micro_batch=@4 train.rounds=breadth", ANY_CLIPPING,
-     .combined = true},
+    {.axis = AXIS_ROUNDS, .keys = "train.rounds=auto train.wave=0"},
+    {"+ rounds: breadth", AXIS_ROUNDS, .keys = "train.rounds=breadth train.wave=0"},
+    {"+ breadth in waves of 2", AXIS_ROUNDS, .keys = "train.rounds=breadth train.wave=2"},
+    {.axis = AXIS_ROUNDS, .keys = "train.rounds=breadth train.wave=4"},
+    {.axis = AXIS_ROUNDS, .keys = "train.rounds=breadth train.wave=8"},
+    {"+ quarter micro-batch, breadth", .keys = "train.micro_batch=@4 train.rounds=breadth train.wave=0",
+     ANY_CLIPPING, .combined = true},
     {.axis = AXIS_ACTIVATIONS, .keys = "train.save_activations=minimal train.recompute=none"},
     {"+ activations: 8bit", AXIS_ACTIVATIONS, .keys = "train.save_activations=8bit train.recompute=none",
      .note = " (8-bit activations change the numbers of the run)"},
@@ -222,6 +225,16 @@ static bool is_current(const struct memory_planner *p, const char *word, bool *g
     return same;
 }
 
+/* Returns whether a wave has all micro-batches of a rank, as without train.wave. */
+static bool wave_has_all(const struct memory_planner *p, const struct config *c)
+{
+    int64_t replicas = config_replicas(c, rank_count(p)),
+            images = c->train.global_batch > 0 ? (c->train.global_batch + replicas - 1) / replicas
+                                               : c->train.batch_size,
+            micro = c->train.micro_batch > 0 ? c->train.micro_batch : c->train.batch_size;
+    return c->train.wave * micro >= images;
+}
+
 void memory_option_plan(struct memory_option *o, const struct memory_planner *p, const char *keys,
                         plan_inspect *inspect, void *context)
 {
@@ -245,7 +258,10 @@ void memory_option_plan(struct memory_option *o, const struct memory_planner *p,
             snprintf(o->keys + n, sizeof o->keys - n, "%s%s", n ? " " : "", word);
     }
     if (!code && (code = load(&config, p, all, count, &why)) == 0) {
-        code = plan_make_inspect(&plan, &config, p->ranks, inspect, context, &why);
+        if (strstr(o->keys, "train.wave=") && config.train.wave && wave_has_all(p, &config))
+            code = error_set(&why, EXIT_CONFIG, NULL, "a wave of %lld has all micro-batches",
+                             (long long)config.train.wave);
+        else code = plan_make_inspect(&plan, &config, p->ranks, inspect, context, &why);
         o->possible = !code;
         if (!code) {
             o->peak_bytes = plan.use.peak_total_bytes;

@@ -41,7 +41,7 @@ static void count_exchanged(struct plan *p, const struct trainer *t)
         p->gradient_bytes += q->count * (int64_t)dtype_bytes(q->grad_type);
         weights += bytes;
     }
-    int64_t forwards = t->breadth ? 1 : rounds, passes = t->twice ? 3 : 2;
+    int64_t forwards = (rounds + t->wave - 1) / t->wave, passes = t->twice ? 3 : 2;
     p->reduced_bytes = p->gradient_bytes * rounds * (passes - 1);
     p->gathered_bytes = c->dist.shard == DIST_SHARD_PARAMETERS  ? (weights * passes + frozen) * forwards
                         : c->dist.shard == DIST_SHARD_OPTIMIZER ? weights
@@ -68,11 +68,11 @@ static double coding_flops(const struct trainer *t)
     return flops;
 }
 
-/* Counts streamed bytes: each forward reads a tower; so do the student's backward passes and its update,
- * which also writes it. */
+/* Counts streamed bytes: the forward pass of each wave reads a tower; so do the student's backward passes and
+ * its update, which also writes it. */
 static void count_streamed(struct plan *p, const struct trainer *t)
 {
-    int64_t forwards = t->breadth ? 1 : step_micro_batches(t), passes = t->twice ? 3 : 2;
+    int64_t forwards = (step_micro_batches(t) + t->wave - 1) / t->wave, passes = t->twice ? 3 : 2;
     bool apart = forwards > 1; /* the update follows the passes */
     p->streamed_teacher_bytes = forwards * (int64_t)weight_stream_bytes(t->teacher_stream);
     p->streamed_student_bytes =
@@ -98,9 +98,10 @@ double plan_teacher_flops(const struct plan *p)
 /* Returns the part of a pass in which a stage waits for the others. */
 static double bubble_of(const struct trainer *t, const struct tower *tower)
 {
-    double stages = t->stages ? t->stages->size : 1,
+    int64_t waves = (dp_round_count(t) + t->wave - 1) / t->wave;
+    double stages = t->stages ? t->stages->size : 1, waits = (double)waves * (stages - 1),
            works = (double)dp_round_count(t) * tower->group_count / stages;
-    return (stages - 1) / (works + stages - 1);
+    return waits / (works + waits);
 }
 
 static void count(struct plan *p, const struct trainer *t)
@@ -124,6 +125,7 @@ static void count(struct plan *p, const struct trainer *t)
     p->batch = t->batch;
     p->micro = t->micro;
     p->breadth = t->breadth;
+    p->wave = t->wave;
     p->twice = t->twice;
     p->exact = trainer_clips_exactly(t);
     p->stages = t->stages ? t->stages->size : 1;
@@ -368,6 +370,7 @@ static int peak_of(const struct config *config, const struct comm_options *ranks
     copy.train.batch_size = batch;
     copy.train.micro_batch = 0;
     copy.train.rounds = TRAIN_ROUNDS_AUTO;
+    copy.train.wave = 0;
     if (copy.train.global_batch > 0 && copy.train.global_batch < all) copy.train.global_batch = all;
     int code = plan_make_distributed(&plan, &copy, ranks, err);
     *peak = plan.use.peak_total_bytes;

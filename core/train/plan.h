@@ -22,6 +22,7 @@ struct plan {
     int64_t trained_parameters;
     int64_t batch, micro;          /* images per step and per forward of one rank */
     bool breadth, twice;           /* rounds are breadth-first; a first backward pass measures */
+    int64_t wave;                  /* micro-batches of a wave (train.wave); depth-first 1 */
     bool exact;                    /* trainer_clips_exactly */
     bool libraries_assumed;        /* the card's driver is not on this machine */
     bool from_checkpoints;         /* shapes were read from the files; else from arch or keys */

@@ -29,6 +29,7 @@ static const struct {
     {"train.micro_batch", "the batch is the same, but summed in a different order"},
     {"train.recompute", NULL},
     {"train.rounds", NULL},
+    {"train.wave", NULL},
     {"train.save_activations", "gradients are computed from activations in a different format from here on"},
     {"train.cache_teacher", NULL},
     {"data.max_bad", NULL},

@@ -1,19 +1,12 @@
 /* Simulated steps of many ranks: see simulate.h. */
 #include "core/train/simulate.h"
 #include "core/base/file.h"
-#include "core/train/train_internal.h"
+#include "core/train/step_ranks_parts.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 /* ---- the schedule of a trainer ---- */
-
-/* As in step_ranks.c: whether weights are updated after the last round, not inside backward. */
-static bool updates_at_end(const struct trainer *t)
-{
-    bool exact = config_clips(t->config) && t->config->optim.clip_mode == OPTIM_CLIP_MODE_EXACT;
-    return t->dp && !t->breadth && (!t->release || (exact && dp_round_count(t) > 1));
-}
 
 void simulate_inspect(void *context, const struct trainer *t)
 {
@@ -33,7 +26,8 @@ void simulate_inspect(void *context, const struct trainer *t)
         .two_weights = dp_weight_buffers(t) == 2,
         .twice = t->twice,
         .breadth = t->breadth,
-        .step_at_end = updates_at_end(t),
+        .wave = t->waves ? t->wave : 0,
+        .step_at_end = t->dp && t->dp->step_at_end,
     };
     s->micro_count = t->dp ? (t->images + t->micro - 1) / t->micro : (t->batch + t->micro - 1) / t->micro;
     for (int i = 0; i < tower->parameter_count; i++) {
@@ -188,11 +182,12 @@ struct simulated_step simulate_step(const struct simulated_schedule *q, const st
     s.clock = xcalloc((size_t)ranks, sizeof *s.clock);
     s.computed = xcalloc((size_t)ranks, sizeof *s.computed);
     s.reduced = xcalloc((size_t)q->group_count, sizeof *s.reduced);
-    int64_t stride = q->breadth ? s.rounds : 1;
+    int64_t stride = q->wave ? q->wave : q->breadth ? s.rounds : 1;
     for (int64_t from = 0; from < s.rounds; from += stride) {
-        forward(&s, from, from + stride);
-        if (q->twice) backward(&s, from, from + stride, true);
-        backward(&s, from, from + stride, false);
+        int64_t to = from + stride < s.rounds ? from + stride : s.rounds;
+        forward(&s, from, to);
+        if (q->twice) backward(&s, from, to, true);
+        backward(&s, from, to, false);
     }
     for (int g = q->group_count - 1; g >= q->lowest && q->step_at_end; g--) update(&s, g);
     wait_until(&s, s.last_gather);

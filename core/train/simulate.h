@@ -35,6 +35,7 @@ struct simulated_schedule {
     bool sharded, sharded_weights;
     bool two_gradients, two_weights;  /* buffers: a reduction, or a gather, overlaps with computing */
     bool twice, step_at_end, breadth; /* as in step_ranks.c */
+    int64_t wave;                     /* rounds of a wave; 0: breadth all, depth one */
 };
 /* Reads the schedule of a planned trainer. The caller calls simulate_free. A plan_inspect. */
 void simulate_inspect(void *schedule, const struct trainer *trainer);

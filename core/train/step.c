@@ -367,10 +367,10 @@ static int step_released(struct trainer *t, int64_t step, double lr, int64_t cou
     return code;
 }
 
-/* Applies accumulated gradients (mode accumulated): the norm of the accumulators is known before the first
- * update, so clipping is exact. */
-static int step_accumulated(struct trainer *t, int64_t step, double lr, struct step_result *result,
-                            struct error *err)
+/* Applies accumulated gradients (modes accumulated and waves): the norm of the accumulators is known before
+ * the first update, so clipping is exact. */
+int step_accumulated(struct trainer *t, int64_t step, double lr, struct step_result *result,
+                     struct error *err)
 {
     struct meopt_error library = {0};
     struct meopt_step_stats stats = {0};

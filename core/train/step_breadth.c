@@ -4,6 +4,10 @@
  * of all micro-batches are kept: the inputs of the blocks, and the streams between groups. Blocks are
  * recomputed in backward.
  *
+ * With train.wave M, M micro-batches run forward and backward before the next ones: a wave. Weights are
+ * loaded once per wave and pass, and activations of one wave are kept. Between waves the accumulators of all
+ * groups are, as in depth-first rounds, which are waves of one micro-batch.
+ *
  * Each group adds up the gradients of its micro-batches in the order of depth-first rounds, so that no bit
  * changes. Exact clipping needs the norm of all groups: a first backward pass measures it. */
 #include "core/train/train_internal.h"
@@ -43,14 +47,20 @@ static bool saves_memory(const struct trainer *t)
     return (double)(round_count(t) - 1) * rows * (double)g->width * (2 * depth + 4) <= sums * (1 - 1 / depth);
 }
 
-void trainer_rounds(bool breadth, bool twice, int64_t count, char *text, size_t size)
+void trainer_rounds(bool breadth, bool twice, int64_t count, int64_t wave, char *text, size_t size)
 {
     const char *order = breadth
                             ? "breadth: each block for all %lld micro-batches before the next block; blocks "
                               "are recomputed%s"
                             : "depth: all blocks for each of %lld micro-batches before the next%s";
-    snprintf(text, size, order, (long long)count,
-             breadth && twice ? ", and exact clipping takes a second backward pass" : "");
+    if (breadth && wave < count)
+        snprintf(text, size,
+                 "breadth, in waves: each block for %lld of %lld micro-batches before the next block; blocks "
+                 "are recomputed",
+                 (long long)wave, (long long)count);
+    else
+        snprintf(text, size, order, (long long)count,
+                 breadth && twice ? ", and exact clipping takes a second backward pass" : "");
 }
 
 int breadth_plan(struct trainer *t, struct error *err)
@@ -60,25 +70,37 @@ int breadth_plan(struct trainer *t, struct error *err)
     bool loaded = c->model_t.place == TOWER_PLACE_STREAMED || c->model_s.place == TOWER_PLACE_STREAMED ||
                   dp_weight_buffers(t),
          exact = config_clips(c) && (!t->dp || c->optim.clip_mode == OPTIM_CLIP_MODE_EXACT),
-         free = t->stages ||
+         free = t->stages || c->train.wave ||
                 (loaded && !exact && c->train.recompute == TRAIN_RECOMPUTE_BLOCK && saves_memory(t));
-    t->slots = 1;
+    t->slots = t->wave = 1;
     if (c->train.rounds == TRAIN_ROUNDS_BREADTH && why && !t->evaluates)
         return error_set(err, EXIT_CONFIG, "train.rounds: auto", "train.rounds is breadth, but %s", why);
+    if (c->train.rounds == TRAIN_ROUNDS_DEPTH && c->train.wave)
+        return error_set(err, EXIT_CONFIG, "train.wave: 0, or train.rounds: breadth",
+                         "train.wave is %lld, but train.rounds is depth", (long long)c->train.wave);
     t->breadth =
         !why && (c->train.rounds == TRAIN_ROUNDS_BREADTH || (c->train.rounds == TRAIN_ROUNDS_AUTO && free));
     if (!t->breadth) return 0;
-    t->slots = step_micro_batches(t);
-    t->twice = exact;
-    if (t->dp) dp_plan_breadth(t);
+    t->wave = c->train.wave && c->train.wave < round_count(t) ? c->train.wave : round_count(t);
+    t->slots = t->wave < step_micro_batches(t) ? t->wave : step_micro_batches(t);
+    t->waves = t->wave < round_count(t);
+    t->twice = exact && !t->waves;
+    if (t->dp && !t->waves) dp_plan_breadth(t);
     return 0;
 }
 
-/* Returns the device's copy of a micro-batch, as a tower reads it, and selects its slot. */
-static struct batch select_batch(struct trainer *t, bool student, int64_t index)
+/* Returns the micro-batches of this rank in the current wave. */
+static int64_t slots_used(const struct trainer *t)
 {
-    int64_t count = step_micro_images(t, index);
-    step_select(t, index);
+    int64_t left = step_micro_batches(t) - t->first;
+    return left < 0 ? 0 : left < t->slots ? left : t->slots;
+}
+
+/* Returns the device's copy of a slot's micro-batch, as a tower reads it, and selects the slot. */
+static struct batch select_batch(struct trainer *t, bool student, int64_t slot)
+{
+    int64_t index = t->first + slot, count = step_micro_images(t, index);
+    step_select(t, slot);
     return student ? step_batch(t, index, count) : (struct batch){.input = t->input, .count = count};
 }
 
@@ -104,7 +126,7 @@ static int groups_forward(struct trainer *t, struct tower *tower, struct error *
             t, &(struct pipeline_pass){tower, 0, last, 1, .context = &p, .compute = forward_slot}, err);
     for (int group = 0; group <= last && !code; group++) {
         code = tower_need(tower, group, group < last ? group + 1 : -1, err);
-        for (int64_t i = 0; i < t->slots && !code; i++) forward_slot(&p, i, group);
+        for (int64_t i = 0; i < slots_used(t) && !code; i++) forward_slot(&p, i, group);
     }
     return code;
 }
@@ -113,27 +135,28 @@ int breadth_forward(struct trainer *t, const struct batch_source *source, struct
 {
     const float *target;
     int code = 0;
-    for (int64_t i = 0; i < t->slots && !code; i++) {
+    for (int64_t i = 0; i < slots_used(t) && !code; i++) {
+        int64_t index = t->first + i;
         step_select(t, i);
-        code = step_prepare(t, i, step_micro_images(t, i), source, &target, err);
+        code = step_prepare(t, index, step_micro_images(t, index), source, &target, err);
     }
     bool later = step_teacher_by_groups(t);
     if (!code && later) code = groups_forward(t, t->teacher, err);
     if (!code) code = groups_forward(t, t->student, err);
     if (!tower_owns(t->student, t->student->group_count - 1)) return code;
-    for (int64_t i = 0; i < t->slots && !code; i++) {
+    for (int64_t i = 0; i < slots_used(t) && !code; i++) {
         struct batch batch = select_batch(t, true, i);
         tower_select(t->student, i);
         if (later) tower_select(t->teacher, i);
-        step_loss(t, i, &batch, later ? t->teacher->out : t->slots > 1 ? t->target : target);
+        step_loss(t, t->first + i, &batch, later ? t->teacher->out : t->slots > 1 ? t->target : target);
     }
     return code ? code : device_check(t->device, err);
 }
 
-void breadth_backward_group(struct trainer *t, int64_t index, int group)
+void breadth_backward_group(struct trainer *t, int64_t slot, int group)
 {
-    struct batch batch = select_batch(t, true, index);
-    tower_backward_group(t->student, &batch, t->dout, index, group);
+    struct batch batch = select_batch(t, true, slot);
+    tower_backward_group(t->student, &batch, t->dout, slot, group);
 }
 
 /* One backward pass over all groups. */
@@ -180,7 +203,7 @@ static int backward(struct breadth_pass *p, struct error *err)
     int code = 0, last = t->student->group_count - 1, lowest = t->student->lowest;
     for (int group = last; group >= lowest && !code; group--) {
         code = tower_need(t->student, group, group > lowest ? group - 1 : -1, err);
-        for (int64_t i = 0; i < t->slots && !code; i++) {
+        for (int64_t i = 0; i < slots_used(t) && !code; i++) {
             struct meopt_error library = {0};
             breadth_backward_group(t, i, group);
             size_t count = step_group_gradients(t, group, false);
@@ -189,7 +212,7 @@ static int backward(struct breadth_pass *p, struct error *err)
         }
         if (!code && p->result) code = step_sum_losses(t, p->step, p->result, err);
         p->result = NULL;
-        if (!code) code = finish_group(p, group, err);
+        if (!code && !t->waves) code = finish_group(p, group, err);
     }
     return code;
 }
@@ -206,11 +229,26 @@ static int norm_of_all(struct breadth_pass *p, double *norm, struct error *err)
     return finite ? 0 : step_diverged(t, p->step, step_not_finite, p->moved, err);
 }
 
+/* Accumulates the gradients of all groups wave by wave, and applies them. */
+static int step_waves(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
+                      struct step_result *result, struct error *err)
+{
+    struct breadth_pass p = {.t = t, .step = step, .scale = 1};
+    int code = 0;
+    for (t->first = 0; t->first < step_micro_batches(t) && !code; t->first += t->wave) {
+        code = breadth_forward(t, source, err);
+        if (!code) code = backward(&p, err);
+    }
+    t->first = 0;
+    return code ? code : step_accumulated(t, step, lr, result, err);
+}
+
 int breadth_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
                  struct step_result *result, struct error *err)
 {
     struct meopt_error library = {0};
     struct breadth_pass p = {.t = t, .step = step, .scale = 1};
+    if (t->waves) return step_waves(t, step, lr, source, result, err);
     int code = breadth_forward(t, source, err);
     if (!code && t->student->owns_loss) p.result = result;
     else if (!code) code = step_sum_losses(t, step, result, err);

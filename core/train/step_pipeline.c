@@ -3,8 +3,9 @@
  * rank d of data-parallel steps (step_ranks.c). The owners of a group, one in each replica, fold its
  * gradients, and share its states as dist.shard says.
  *
- * Rounds are breadth-first: a stage computes one group for all micro-batches of its replica, then its next
- * group. Between two groups the residual stream travels, or its gradient, both fp32. So no bit changes.
+ * Rounds are breadth-first: a stage computes one group for all micro-batches of its replica, or of a wave
+ * (step_breadth.c), then its next group. Between two groups the residual stream travels, or its gradient,
+ * both fp32. So no bit changes.
  *
  * Time is counted in ticks, in each of which a stage computes one micro-batch of one group:
  *
@@ -136,12 +137,12 @@ static int stage_of(const struct trainer *t, const struct pipeline_pass *pass, i
 
 static int64_t rounds_of(const struct trainer *t, const struct pipeline_pass *pass)
 {
-    return pass->one ? 1 : dp_round_count(t);
+    return pass->one ? 1 : dp_wave_rounds(t);
 }
 
 static int64_t samples_of(const struct trainer *t, const struct pipeline_pass *pass, int64_t slot)
 {
-    return pass->one ? pass->samples : step_micro_images(t, slot);
+    return pass->one ? pass->samples : step_micro_images(t, t->first + slot);
 }
 
 /* Sets the ticks of a pass, and returns their number. */

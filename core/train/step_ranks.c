@@ -21,6 +21,7 @@
  *                             whole, else own part)
  *   breadth                   two groups                  1 per round,  inside backward, which visits all
  *                                                         exact: 2      rounds of a group before the next
+ *   breadth in waves          as with more rounds         1 per round   as with more rounds
  */
 #include "core/train/step_ranks_parts.h"
 #include "core/base/file.h"
@@ -69,6 +70,12 @@ int64_t dp_gathered_bytes(const struct trainer *t)
 }
 
 int64_t dp_round_count(const struct trainer *t) { return t->dp ? t->dp->rounds : 1; }
+
+int64_t dp_wave_rounds(const struct trainer *t)
+{
+    int64_t left = dp_round_count(t) - t->first;
+    return left < t->wave ? left : t->wave;
+}
 
 void dp_close(struct trainer *t)
 {
@@ -134,8 +141,8 @@ void dp_begin_group(struct dp_pass *r, int group)
     struct trainer *t = r->t;
     struct data_parallel *m = t->dp;
     struct group *g = &m->jobs[group];
-    bool keep = m->step_at_end || (!r->last && !t->breadth);
-    float *all = keep || !t->breadth ? m->all_sums + m->all_sums_at[group] : NULL,
+    bool keep = m->all_sums && (m->step_at_end || !r->last);
+    float *all = m->all_sums ? m->all_sums + m->all_sums_at[group] : NULL,
           *one = m->group_sums[m->group_sums[1] ? dp_turn(t, group) : 0];
     *g = (struct group){.t = t,
                         .number = group,
@@ -143,7 +150,7 @@ void dp_begin_group(struct dp_pass *r, int group)
                         .first = r->first,
                         .last = r->last,
                         .span = tower_group_gradients(t->student, group),
-                        .before = t->breadth ? one : all,
+                        .before = all ? all : one,
                         .sum = keep ? all : one};
     g->reduce = (struct comm_job){.run = reduce_group, .context = g};
     g->gather = (struct comm_job){.run = gather_weights, .context = g};
@@ -345,22 +352,24 @@ static int take_gradient(struct dp_pass *r, int group, int64_t round, struct err
     if (!code && r->last) code = read_loss(r, err);
     if (code) return code;
     dp_begin_group(r, group);
-    if (r->t->student->options.gradient_buffers != 2) return dp_end_group(r, group, err);
+    /* with fewer rounds than slots, the next group's first gradient may be in the same buffer */
+    if (r->t->student->options.gradient_buffers != 2 || dp_wave_rounds(r->t) < r->t->wave)
+        return dp_end_group(r, group, err);
     r->in_flight = group;
     return 0;
 }
 
-/* Runs backward of all rounds, group by group. The reduction of one micro-batch overlaps with the backward of
- * the next one. */
+/* Runs backward of the wave's rounds, group by group. The reduction of one micro-batch overlaps with the
+ * backward of the next one. */
 static int breadth_backward(struct dp_pass *r, struct error *err)
 {
     struct trainer *t = r->t;
     int code = 0, lowest = t->student->lowest, last = t->student->group_count - 1;
     for (int group = last; group >= lowest && !code; group--) {
         code = tower_need(t->student, group, group > lowest ? group - 1 : -1, err);
-        for (int64_t round = 0; round < t->dp->rounds && !code; round++) {
-            if (step_micro_images(t, round)) breadth_backward_group(t, round, group);
-            code = take_gradient(r, group, round, err);
+        for (int64_t slot = 0; slot < dp_wave_rounds(t) && !code; slot++) {
+            if (step_micro_images(t, t->first + slot)) breadth_backward_group(t, slot, group);
+            code = take_gradient(r, group, t->first + slot, err);
         }
     }
     return code;
@@ -375,8 +384,8 @@ static int finish_slot(void *context, int64_t slot, int group, bool own, struct 
 {
     struct dp_pass *r = context;
     bool head = group == r->t->student->group_count - 1;
-    if (!own && head && slot == r->t->dp->rounds - 1) return read_loss(r, err);
-    return own ? take_gradient(r, group, slot, err) : 0;
+    if (!own && head && slot == dp_wave_rounds(r->t) - 1) return read_loss(r, err);
+    return own ? take_gradient(r, group, r->t->first + slot, err) : 0;
 }
 
 /* The same of this stage's groups. */
@@ -460,7 +469,7 @@ static int last_round(struct dp_pass *r, double lr, int64_t count, struct step_r
     if (!t->dp->step_at_end) code = backward(r, count, err);
     for (int group = t->student->group_count - 1; group >= t->student->lowest && t->dp->step_at_end && !code;
          group--)
-        code = step_group(r, group, err);
+        if (tower_owns(t->student, group)) code = step_group(r, group, err);
     if (!code && t->stages) code = step_other_stages(r, err);
     bool found = r->by_group && !norms_by_host(t);
     if (found) step_send_grad_stats(t);
@@ -481,20 +490,22 @@ int dp_step(struct trainer *t, int64_t step, double lr, const struct batch_sourc
     struct dp_pass r = {.t = t, .step = step, .scale = 1, .parameters = step_parameters(t, -1)};
     int code = 0;
     int64_t done = 0;
-    for (int64_t round = t->breadth ? m->rounds - 1 : 0; round < m->rounds && !code; round++) {
-        int64_t begin = round * t->data->size, count = micro_batch_images(t, begin + t->data->rank);
+    for (t->first = 0; t->first < m->rounds && !code; t->first += t->wave) {
+        int64_t round = t->first, count = micro_batch_images(t, round * t->data->size + t->data->rank);
+        bool last = round + t->wave >= m->rounds;
         code = t->breadth ? breadth_forward(t, source, err)
                : count    ? step_forward(t, round, done, count, source, err)
                           : dp_forward_idle(t, err);
-        if (!code && round == m->rounds - 1) {
+        if (!code && last) {
             if (t->student->owns_loss) r.result = result;
             else code = step_sum_losses(t, step, result, err);
         }
         if (code) break;
         done += count;
         set_round(&r, round);
-        code = r.last ? last_round(&r, lr, count, result, err) : backward(&r, count, err);
+        code = last ? last_round(&r, lr, count, result, err) : backward(&r, count, err);
     }
+    t->first = 0;
     struct error other = {0};
     int fetched = m->shard ? shard_end(m->shard, &other) : 0;
     if (!code && (code = fetched) != 0 && err) *err = other;

@@ -135,7 +135,7 @@ int dp_buffers(struct trainer *t, struct error *err)
         int64_t *turn = &most[dp_turn(t, group) % turns];
         if (capacity > *turn) *turn = capacity;
     }
-    if (m->step_at_end || (m->rounds > 1 && !t->breadth)) {
+    if (m->step_at_end || t->wave < m->rounds) {
         m->all_sums = device_alloc(t->device, MEMORY_GRADIENTS, (size_t)(all + 16) * sizeof *m->all_sums,
                                    "sums of gradients", err);
         if (!m->all_sums) return err->code;

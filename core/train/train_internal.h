@@ -49,6 +49,9 @@ size_t step_group_gradients(struct trainer *t, int group, bool accumulated);
 /* Returns the micro-batches of this rank's step, and the images of one; 0: it has none in that round. */
 int64_t step_micro_batches(const struct trainer *t);
 int64_t step_micro_images(const struct trainer *t, int64_t index);
+/* Applies accumulated gradients, clipped by their norm, and reads the losses of the step. */
+int step_accumulated(struct trainer *t, int64_t step, double lr, struct step_result *result,
+                     struct error *err);
 /* Adds the sums of one micro-batch (host memory) to the result of the step. A loss that is not finite is
  * EXIT_DIVERGED. */
 int step_add_sums(struct trainer *t, int64_t step, const double *sums, struct step_result *result,
@@ -70,12 +73,13 @@ int step_read_sums(struct trainer *t, int64_t count, struct error *err);
 
 /* ---- step_breadth.c ---- */
 
-/* Sets t->breadth and t->slots from train.rounds, and with them t->twice: on all ranks the same rounds. */
+/* Sets t->breadth, t->wave and t->slots from train.rounds and train.wave, and with them t->twice: on all
+ * ranks the same rounds. */
 int breadth_plan(struct trainer *t, struct error *err);
-/* Computes forward and loss of all micro-batches of this rank, group by group. */
+/* Computes forward and loss of this rank's micro-batches of the wave, group by group. */
 int breadth_forward(struct trainer *t, const struct batch_source *source, struct error *err);
-/* Computes the gradients of a group for one micro-batch of this rank. */
-void breadth_backward_group(struct trainer *t, int64_t index, int group);
+/* Computes the gradients of a group for the micro-batch of a slot. */
+void breadth_backward_group(struct trainer *t, int64_t slot, int group);
 int breadth_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
                  struct step_result *result, struct error *err);
 
@@ -92,7 +96,7 @@ bool pipeline_divides_teacher(const struct trainer *t);
 /* Returns the size of the residual stream of a micro-batch. */
 int64_t pipeline_stream_bytes(const struct tower *tower, int64_t samples);
 void pipeline_close(struct trainer *t);
-/* A pass of a tower over groups `from` to `to`, by 1 or -1, for all micro-batches of the step. */
+/* A pass of a tower over groups `from` to `to`, by 1 or -1, for the micro-batches of the wave. */
 struct pipeline_pass {
     struct tower *tower;
     int from, to, by;
@@ -145,8 +149,10 @@ void set_reduce_callbacks(const struct trainer *t, struct meopt_options *options
 bool dp_enabled(const struct config *config, int ranks);
 /* Sets t->images, batch, micro, twice. Called before the towers are created. */
 int dp_plan(struct trainer *t, struct error *err);
-/* Returns the number of rounds per step; each round all-reduces gradients once. 1 for one rank. */
+/* Return the number of rounds per step, each of which all-reduces gradients once (1 for one rank), and of the
+ * current wave. */
 int64_t dp_round_count(const struct trainer *t);
+int64_t dp_wave_rounds(const struct trainer *t);
 /* Sets breadth-first rounds, after dp_plan. */
 void dp_plan_breadth(struct trainer *t);
 /* Returns the bytes of sharded weights that this rank gathered so far. */

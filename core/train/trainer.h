@@ -18,11 +18,13 @@
  *                accumulators
  *   breadth      one group, and bf16   exact: measured by a first     group by group, after the group's last
  *                accumulators of one   backward pass                  micro-batch
+ *   waves        one group, and bf16   exact: of the accumulators     after the last micro-batch
+ *                accumulators
  *
  * kept: optim.gradients keep. released, twice (clip_mode exact): optim.gradients release with the whole batch
- * in one forward. accumulated, breadth: release with train.micro_batch below batch_size, by train.rounds; the
- * same bits. clip_mode auto is exact, except in mode released, where exact has a cost. Several ranks:
- * step_ranks.c.
+ * in one forward. accumulated, breadth, waves: release with train.micro_batch below batch_size, by
+ * train.rounds and train.wave; the same bits. clip_mode auto is exact, except in mode released, where exact
+ * has a cost. Several ranks: step_ranks.c.
  */
 #ifndef MEOPT_TRAIN_TRAINER_H
 #define MEOPT_TRAIN_TRAINER_H
@@ -62,7 +64,10 @@ struct trainer {
     struct distill_options loss;
     int64_t batch, micro; /* images per step and per forward, of this rank */
     bool breadth;         /* train.rounds: a group for all micro-batches before the next group */
-    int64_t slots;        /* micro-batches in memory at once: breadth all of this rank, else 1 */
+    int64_t wave;         /* rounds of a wave (step_breadth.c): depth 1, breadth all or train.wave */
+    bool waves;           /* breadth, and a step has several waves */
+    int64_t first;        /* this rank's first micro-batch of the current wave */
+    int64_t slots;        /* micro-batches in memory at once: those of a wave */
     int64_t slot;         /* the one whose input, labels, keep, target and dout are bound (step_select) */
     bool *more_labels;    /* (slots) labels_more of the others */
     int64_t images;       /* per step, of all ranks */
@@ -177,8 +182,9 @@ int trainer_export_range(const struct trainer *trainer, int parameter, int64_t f
 /* Sets a parameter to such values, bit-identical in every format. */
 int trainer_import(struct trainer *trainer, int parameter, const float *values, struct error *err);
 
-/* Describes the order of `count` micro-batches. twice: there are two backward passes. */
-void trainer_rounds(bool breadth, bool twice, int64_t count, char *text, size_t size);
+/* Describes the order of `count` micro-batches, `wave` of them in a wave. twice: there are two backward
+ * passes. */
+void trainer_rounds(bool breadth, bool twice, int64_t count, int64_t wave, char *text, size_t size);
 /* Returns whether gradients are clipped by this step's norm of all groups. */
 bool trainer_clips_exactly(const struct trainer *trainer);
 /* Describes the norm by which gradients are clipped; exact, twice: as in the trainer or its plan. */

@@ -145,12 +145,44 @@ static void sizes_of_logits_are_searched(void **state)
     memory_planner_close(&p);
 }
 
+/* Waves, where activations of all micro-batches do not fit, and loading weights for each one takes long. */
+static void waves_are_chosen_between_depth_and_breadth(void **state)
+{
+    char *given[] = {"device.type=cpu",          "train.batch_size=256",   "train.micro_batch=4",
+                     "model_s.place=streamed",   "model_t.place=streamed", "optim.offload=none",
+                     "train.cache_teacher=false"};
+    (void)state;
+    struct memory_planner p;
+    struct memory_options l;
+    struct memory_option depth, breadth, chosen;
+    struct error err = {0};
+    if (memory_planner_open(&p, MEOPT_SOURCE_DIR "/configs/eva_clip.yaml", given, 7, NULL, &err))
+        fail_msg("%s", err.what);
+    p.speed.gflops = 100000;
+    memory_option_plan(&depth, &p, "train.rounds=depth", NULL, NULL);
+    memory_option_plan(&breadth, &p, "train.rounds=breadth", NULL, NULL);
+    assert_true(depth.possible && breadth.possible && depth.peak_bytes < breadth.peak_bytes);
+    memory_options_find(&l, &p, depth.peak_bytes + (breadth.peak_bytes - depth.peak_bytes) / 4);
+    assert_true(l.chosen >= 0);
+    chosen = l.options[l.chosen];
+    assert_non_null(strstr(chosen.keys, "train.wave"));
+    assert_true(chosen.step_s < depth.step_s / 2 && chosen.step_s > breadth.step_s);
+    memory_options_free(&l);
+    memory_option_plan(&depth, &p, "train.rounds=depth train.wave=2", NULL, NULL);
+    assert_false(depth.possible);
+    if (memory_planner_apply(&p, &chosen, &err)) fail_msg("%s", err.what);
+    assert_int_equal(p.plan.use.peak_total_bytes, chosen.peak_bytes);
+    assert_true(p.plan.breadth && p.plan.wave < p.plan.batch / p.plan.micro);
+    memory_planner_close(&p);
+}
+
 int main(void)
 {
     log_level = LOG_QUIET;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_keys_of_an_option_plan_to_its_bytes),
         cmocka_unit_test(options_are_ordered_and_the_fastest_that_fits_is_chosen),
-        cmocka_unit_test(what_an_override_says_stays), cmocka_unit_test(sizes_of_logits_are_searched)};
+        cmocka_unit_test(what_an_override_says_stays), cmocka_unit_test(sizes_of_logits_are_searched),
+        cmocka_unit_test(waves_are_chosen_between_depth_and_breadth)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

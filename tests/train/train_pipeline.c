@@ -98,6 +98,12 @@ static void every_option_keeps_the_bits(void **state)
         {CLASSIFIER, 4, "optim.name=lamb model.drop_path=0.2", "dist.pipeline=2 dist.shard=optimizer"},
         {CLASSIFIER, 3, "model.freeze=2 optim.preset=minimal", "dist.pipeline=3"},
         {GPT2, 4, "optim.name=lamb train.ema=0.9", "dist.pipeline=2"},
+        {GPT2, 2, "", "dist.pipeline=2 train.wave=3"},
+        {LLAMA, 2, "optim.clip_grad_norm=0", "dist.pipeline=2 train.wave=2"},
+        {CLASSIFIER, 4, "train.micro_batch=1 train.batch_size=1 optim.name=lamb",
+         "dist.pipeline=2 dist.shard=optimizer train.wave=3"},
+        {GPT2, 4, "train.micro_batch=1 train.batch_size=1",
+         "dist.pipeline=2 dist.shard=parameters train.wave=3"},
         {GPT2, 2, "train.precision=fp32 optim.offload=nvme", "dist.pipeline=2"},
         {LLAMA, 4, "optim.preset=minimal optim.clip_grad_norm=0", "dist.pipeline=2 dist.shard=parameters"},
     };

@@ -58,6 +58,60 @@ static void global_batches_keep_the_bits(void **state)
         }
 }
 
+/* Also the last wave with fewer micro-batches than the others. */
+static void waves_keep_the_bits(void **state)
+{
+    (void)state;
+    static const struct {
+        int model;
+        const char *settings, *more;
+    } rows[] = {
+        {EVA, "optim.preset=minimal", "model_t.place=streamed"},
+        {EVA, "model_s.drop_path=0.3 train.ema=0.9", "model_s.place=streamed model_t.place=streamed"},
+        {EVA, "optim.clip_grad_norm=0 optim.name=lamb", "model_s.place=streamed optim.offload=nvme"},
+        {DINOV2, "train.cache_teacher=true data.augment=false data.flip=false", ""},
+        {GPT2, "train.precision=fp32", "model.place=streamed"},
+        {LLAMA, "optim.clip_grad_norm=0", ""},
+        {CLASSIFIER, "model.freeze=1", "model.place=streamed"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int wave = 1; wave <= 3; wave++) {
+            char *settings = xasprintf("train.micro_batch=%d %s", wave == 1 ? 2 : 1, rows[i].settings),
+                 *more = xasprintf("%s train.wave=%d", rows[i].more, wave);
+            compare(rows[i].model, settings, more, 1);
+            free(more);
+            free(settings);
+        }
+}
+
+static void waves_of_ranks_keep_the_bits(void **state)
+{
+    (void)state;
+    static const struct {
+        int model, size, micro, wave;
+        const char *settings, *more;
+    } rows[] = {
+        {EVA, 1, 1, 3, "optim.clip_mode=exact", ""},
+        {DINOV2, 1, 2, 3, "optim.clip_mode=previous", "model_t.place=streamed"},
+        {EVA, 2, 1, 3, "optim.clip_mode=exact", ""},
+        {EVA, 2, 1, 3, "optim.clip_mode=previous", "dist.shard=optimizer"},
+        {EVA, 2, 1, 2, "optim.clip_mode=exact", "dist.shard=parameters"},
+        {GPT2, 3, 1, 2, "optim.clip_mode=exact", "dist.shard=optimizer"}, /* the last wave: two of three */
+        {GPT2, 2, 1, 3, "optim.clip_mode=block", "dist.shard=parameters"},
+        {LLAMA, 3, 1, 1, "optim.clip_grad_norm=0", "dist.shard=parameters"},
+        {CLASSIFIER, 2, 1, 3, "optim.clip_mode=exact optim.name=lamb", "dist.shard=parameters"},
+        {CLASSIFIER, 2, 1, 2, "optim.clip_mode=block model_s.freeze=1", "dist.shard=none"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *settings = xasprintf("train.global_batch=8 train.batch_size=%d train.micro_batch=%d %s",
+                                   rows[i].micro, rows[i].micro, rows[i].settings),
+             *more = xasprintf("%s train.wave=%d", rows[i].more, rows[i].wave);
+        compare(rows[i].model, settings, more, rows[i].size);
+        free(more);
+        free(settings);
+    }
+}
+
 static void ranks_keep_the_bits(void **state)
 {
     (void)state;
@@ -93,6 +147,26 @@ static void streamed_weights_travel_once_per_pass(void **state)
     assert_true(breadth->student_bytes * 5 / 2 < depth->student_bytes);
     runs_free(depth, 1);
     runs_free(breadth, 1);
+    free(deep);
+}
+
+/* Two waves read them twice; the update follows the passes and reads the student once more. */
+static void streamed_weights_travel_once_per_wave(void **state)
+{
+    (void)state;
+    const char *settings = "train.micro_batch=2 model_t.place=streamed model_s.place=streamed "
+                           "model_t.depth=8 model_s.depth=8 train.recompute=block";
+    char *deep = xasprintf("%s train.rounds=depth", settings),
+         *wide = xasprintf("%s train.wave=2", settings); /* auto is breadth with waves */
+    struct run *depth = as_ranks(1, (struct run){.model = EVA, .settings = deep}),
+               *waves = as_ranks(1, (struct run){.model = EVA, .settings = wide});
+    same("waves", depth, waves, 1);
+    assert_true(waves->breadth);
+    assert_int_equal(depth->teacher_bytes, 2 * waves->teacher_bytes);
+    assert_true(waves->student_bytes * 3 / 2 < depth->student_bytes);
+    runs_free(depth, 1);
+    runs_free(waves, 1);
+    free(wide);
     free(deep);
 }
 
@@ -178,6 +252,11 @@ static void what_has_no_rounds_is_refused(void **state)
         runs_free(r, 1);
         free(settings);
     }
+    struct run *r = as_ranks(
+        1, (struct run){.model = GPT2, .settings = "train.micro_batch=2 train.rounds=depth train.wave=2"});
+    assert_int_equal(r->code, EXIT_CONFIG);
+    assert_non_null(strstr(r->err.what, "train.wave"));
+    runs_free(r, 1);
 }
 
 int main(void)
@@ -185,6 +264,9 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(breadth_has_the_bits_of_depth),
                                        cmocka_unit_test(every_place_and_option_keeps_the_bits),
                                        cmocka_unit_test(global_batches_keep_the_bits),
+                                       cmocka_unit_test(waves_keep_the_bits),
+                                       cmocka_unit_test(waves_of_ranks_keep_the_bits),
+                                       cmocka_unit_test(streamed_weights_travel_once_per_wave),
                                        cmocka_unit_test(ranks_keep_the_bits),
                                        cmocka_unit_test(streamed_weights_travel_once_per_pass),
                                        cmocka_unit_test(sharded_weights_are_gathered_once_per_pass),
