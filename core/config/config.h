@@ -267,6 +267,8 @@ bool config_frozen(const struct config *config, int64_t depth, int *groups, bool
 enum data_pipeline config_usual_pipeline(enum model_family family);
 /* Whether the key was written in the file or on the command line. */
 bool config_given(const struct config *config, const char *key);
+/* Returns a key as a user of this configuration writes it: without a teacher, model.KEY for model_s.KEY. */
+const char *config_key_here(const struct config *config, const char *key);
 /* Parses three finite numbers separated by commas or spaces; false: invalid text. */
 bool config_three(const char *text, double values[3]);
 

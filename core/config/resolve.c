@@ -353,7 +353,8 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
         while (i < count && strncmp(name, rows[i].prefix, strlen(rows[i].prefix)) != 0) i++;
         if (i == count || rows[i].objectives & 1 << c->train.objective || !changed(c, name)) continue;
         if (knn && strcmp(name, "data.labels") == 0) continue;
-        snprintf(sentence, sizeof sentence, "%s has no effect: train.objective is %s", name, objective);
+        snprintf(sentence, sizeof sentence, "%s has no effect: train.objective is %s",
+                 config_key_here(c, name), objective);
         bad(context, name, true, "leave it out, or set train.objective", sentence);
     }
 }
@@ -365,7 +366,8 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
     check_images("data", &c->data.images, bad, context);
     check_images("data_s", &c->data_s.images, bad, context);
     check_tower(c, &c->model_t, "model_t", bad, context);
-    check_tower(c, &c->model_s, "model_s", bad, context);
+    check_tower(c, &c->model_s, c->train.objective == TRAIN_OBJECTIVE_DISTILL ? "model_s" : "model", bad,
+                context);
     enum model_family teacher = c->model.family, student = tower_family(c, &c->model_s);
     if (c->loss.tokens == LOSS_TOKENS_CLS_PATCH &&
         ((teacher && !usual[teacher].patch_tokens) || (student && !usual[student].patch_tokens)))
@@ -408,9 +410,11 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
     }
     int groups;
     bool end;
-    if (!config_frozen(c, 1024, &groups, &end))
-        bad(context, "model_s.freeze", true, "none, embed, 6, -2 or all_but_head",
-            "model_s.freeze is neither a part of the model nor a number of blocks");
+    if (!config_frozen(c, 1024, &groups, &end)) {
+        snprintf(sentence, sizeof sentence, "%s is neither a part of the model nor a number of blocks",
+                 config_key_here(c, "model_s.freeze"));
+        bad(context, "model_s.freeze", true, "none, embed, 6, -2 or all_but_head", sentence);
+    }
     if (c->train.micro_batch > c->train.batch_size ||
         (c->train.micro_batch && c->train.batch_size % c->train.micro_batch)) {
         snprintf(sentence, sizeof sentence,

@@ -458,6 +458,16 @@ bool config_key_of_model(const char *name)
     return false;
 }
 
+const char *config_key_here(const struct config *c, const char *key)
+{
+    int given = config_key_index(key);
+    bool one = c->train.objective != TRAIN_OBJECTIVE_DISTILL &&
+               (!config_given(c, key) || c->origins[given].of_model);
+    for (size_t i = 0; one && i < aliases[1].count; i++)
+        if (strcmp(key, model_aliases[i][1]) == 0) return model_aliases[i][0];
+    return key;
+}
+
 int config_key_index(const char *name)
 {
     for (int list = 0; list < ALIAS_LISTS; list++)

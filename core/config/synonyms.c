@@ -45,6 +45,8 @@ static const struct {
     {"loss criterion", "loss.type"},
     {"gpus gpu devices cuda_visible_devices local_rank", "device.cards"},
     {"zero_stage fsdp sharding sharded", "dist.shard"},
+    {"pipeline_parallel_size pipeline_model_parallel_size pipeline_stages num_stages pp_size pp",
+     "dist.pipeline"},
     {"output_dir out_dir save_dir log_dir", "run.dir"},
     {"run_name experiment exp_name", "run.name"},
 };

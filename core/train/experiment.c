@@ -265,6 +265,7 @@ static void fetch_hint(char *hint, size_t size, const char *key, const char *pat
 int train_check_file(const struct config *c, const char *name, struct error *err)
 {
     int key = config_key_index(name);
+    name = config_key_here(c, name);
     const char *path = *(char *const *)((const char *)c + config_keys[key].offset);
     char hint[320], to[256];
     /* other errors are reported when the file is read */

@@ -192,7 +192,7 @@ static int check_labels(const struct trainer *t, const struct batch *host, struc
         for (int64_t i = 0; labels[k] && i < count; i++) {
             if (labels[k][i] >= (tokens && k ? 0 : -1) && labels[k][i] < t->student->out_width) continue;
             if (!tokens)
-                return error_set(err, EXIT_CONFIG, "raise model_s.classes",
+                return error_set(err, EXIT_CONFIG, "raise model.classes",
                                  "an image has the label %d, the classifier has %lld classes", labels[k][i],
                                  (long long)t->student->out_width);
             return error_set(err, EXIT_CONFIG, "use the tokenizer of the model",

@@ -64,7 +64,7 @@ static int check_pipeline(const struct trainer *t, int stages, struct error *err
     if (what)
         return error_set(err, EXIT_CONFIG, hint, "dist.pipeline %d cannot be used with %s", stages, what);
     if (ranks % stages)
-        return error_set(err, EXIT_CONFIG, "start a multiple of dist.pipeline ranks",
+        return error_set(err, EXIT_CONFIG, "start a multiple of it: --cards, srun, --workers",
                          "dist.pipeline is %d, but there %s %d rank%s", stages, ranks == 1 ? "is" : "are",
                          ranks, ranks == 1 ? "" : "s");
     for (int i = 0; i < 1 + pipeline_divides_teacher(t); i++) {

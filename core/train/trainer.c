@@ -187,11 +187,13 @@ static int check_combination(const struct trainer *t, struct error *err)
     int groups;
     bool end;
     if (!config_frozen(c, t->student_shape.depth, &groups, &end))
-        return error_set(err, EXIT_CONFIG, NULL, "model_s.freeze is %s, but the model has %lld blocks",
+        return error_set(err, EXIT_CONFIG, "none, embed, a number of blocks, or all_but_head",
+                         "%s is %s, but the model has %lld blocks", config_key_here(c, "model_s.freeze"),
                          c->model_s.freeze, (long long)t->student_shape.depth);
     if (end && !head_width(t) && t->student_shape.classes <= 0)
         return error_set(err, EXIT_CONFIG, "loss.head: linear",
-                         "model_s.freeze is all_but_head, but the student has no head");
+                         "%s is all_but_head, but the student has no head",
+                         config_key_here(c, "model_s.freeze"));
     if (t->dp && c->model_s.place == TOWER_PLACE_STREAMED)
         return error_set(err, EXIT_CONFIG, "dist.shard: parameters, and model_s.place: resident",
                          "model_s.place streamed is for one rank without train.global_batch");
