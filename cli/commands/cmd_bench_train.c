@@ -112,7 +112,8 @@ static struct synthetic synthetic_batch(const struct trainer *t)
                           xcalloc((size_t)labels, sizeof *s.labels)};
     float *images = s.input;
     int32_t *tokens = s.input;
-    for (int64_t i = 0; i < labels; i++) s.labels[i] = (int32_t)(i % classes);
+    for (int64_t i = 0; i < labels; i++) /* an encoder predicts some of its tokens */
+        s.labels[i] = i % t->labels_each < t->student->out_rows ? (int32_t)(i % classes) : -1;
     for (int64_t i = 0; i < values && !t->objective->tokens; i++)
         images[i] = (float)((i * 2654435761u >> 7) % 2001) * 1e-3f - 1;
     for (int64_t i = 0; i < values && t->objective->tokens; i++)

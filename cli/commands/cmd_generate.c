@@ -108,7 +108,7 @@ static int read_config(struct generate *g, const struct arguments *args, struct 
     int64_t step;
     const char *which = argument_text(args, "checkpoint", NULL);
     int code = run_weights_config(c, &run, args->operands, args->operand_count, err);
-    if (!code && !objective_of(c)->tokens)
+    if (!code && c->train.objective != TRAIN_OBJECTIVE_LANGUAGE)
         code = error_set(err, EXIT_CONFIG, "set train.objective: language",
                          "meopt generate requires a language model, but train.objective is %s",
                          objective_of(c)->name);

@@ -72,19 +72,19 @@ struct class_of {
     bool windows; /* sliding_window needs no further key */
 };
 
-/* Returns the class for a model of the Llama family; NULL: there is none. preferred: the model_type that the
+/* Returns the class for a language model; NULL: there is none. preferred: the model_type that the
  * run began with. */
 static const struct class_of *class_of(const struct model_shape *g, const char *preferred)
 {
-    static const struct class_of classes[] = {{"llama", "LlamaForCausalLM", false},
-                                              {"mistral", "MistralForCausalLM", true},
-                                              {"qwen2", "Qwen2ForCausalLM", false},
-                                              {"qwen3", "Qwen3ForCausalLM", false},
-                                              {"gpt2", "GPT2LMHeadModel", false}};
-    enum { LLAMA, MISTRAL, QWEN2, QWEN3, GPT2 };
+    static const struct class_of classes[] = {
+        {"llama", "LlamaForCausalLM", false}, {"mistral", "MistralForCausalLM", true},
+        {"qwen2", "Qwen2ForCausalLM", false}, {"qwen3", "Qwen3ForCausalLM", false},
+        {"gpt2", "GPT2LMHeadModel", false},   {"bert", "BertForMaskedLM", false}};
+    enum { LLAMA, MISTRAL, QWEN2, QWEN3, GPT2, BERT };
     int parts = model_shape_parts(g);
     bool norms = parts & PART_QK_NORM, biases = parts & PART_QKV_BIAS;
     bool plain = !g->window && model_shape_kv_heads(g) == g->heads && model_shape_attn_width(g) == g->width;
+    if (family_row(g->family)->encoder) return &classes[BERT];
     if (!family_row(g->family)->rms) return plain ? &classes[GPT2] : NULL;
     if (norms && biases) return NULL;
     if (norms) return &classes[QWEN3];
@@ -143,6 +143,16 @@ static json_t *gpt2(const struct model_shape *g)
                      rounded((double)model_shape_norm_eps(g)));
 }
 
+static json_t *bert(const struct model_shape *g)
+{
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:f}", "hidden_size", (json_int_t)g->width,
+                     "num_hidden_layers", (json_int_t)g->depth, "num_attention_heads", (json_int_t)g->heads,
+                     "intermediate_size", (json_int_t)g->hidden, "max_position_embeddings",
+                     (json_int_t)g->positions, "type_vocab_size", (json_int_t)2, "hidden_act",
+                     g->ffn == 1 + ACTIVATION_GELU_TANH ? "gelu_new" : model_shape_activation(g),
+                     "layer_norm_eps", rounded((double)model_shape_norm_eps(g)));
+}
+
 /* Writes an object and frees it. */
 static int write_object(const char *directory, const char *name, json_t *object, struct error *err)
 {
@@ -183,7 +193,9 @@ int export_language_write(const char *directory, const struct model_shape *g, co
     json_t *o = json_pack("{s:[s], s:s, s:I, s:b, s:s}", "architectures", class->name, "model_type",
                           class->type, "vocab_size", (json_int_t)g->vocabulary, "tie_word_embeddings",
                           g->tied, "torch_dtype", bf16 ? "bfloat16" : "float32");
-    json_t *sizes = family_row(g->family)->rms ? llama(g, class) : gpt2(g);
+    json_t *sizes = family_row(g->family)->encoder ? bert(g)
+                    : family_row(g->family)->rms   ? llama(g, class)
+                                                   : gpt2(g);
     json_object_update(o, sizes);
     json_decref(sizes);
     for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {

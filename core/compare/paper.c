@@ -185,7 +185,8 @@ static const struct {
     const char *objective, *english, *chinese;
 } tasks[] = {{"distill", "We distilled a teacher", "我们将教师模型"},
              {"classify", "We trained a classifier", "我们训练了图像分类模型"},
-             {"language", "We trained a language model", "我们训练了语言模型"}};
+             {"language", "We trained a language model", "我们训练了语言模型"},
+             {"masked", "We trained a masked language model", "我们训练了掩码语言模型"}};
 
 static void what_was_trained(const struct writer *w)
 {

@@ -135,6 +135,7 @@ struct config {
         double max_bad;       /* share of undecodable images that is fatal */
         bool shuffle;
         enum data_tokens tokens; /* format of the token files */
+        int64_t mask_token, special_tokens;
         enum data_documents documents;
         int64_t end; /* token that ends a document; -1: none */
     } data;

@@ -47,6 +47,11 @@ bool config_given(const struct config *c, const char *key)
 }
 
 /* set to a value different from the default */
+static bool reads_tokens(const struct config *c)
+{
+    return c->train.objective == TRAIN_OBJECTIVE_LANGUAGE || c->train.objective == TRAIN_OBJECTIVE_MASKED;
+}
+
 static bool changed(const struct config *c, const char *name)
 {
     int key = config_key_index(name);
@@ -138,7 +143,7 @@ void resolve_defaults(struct config *c)
     }
     if (!teacher && !config_given(c, "optim.head_lr_scale")) c->optim.head_lr_scale = 1;
     if (c->optim.min_lr > c->optim.lr && !config_given(c, "optim.min_lr")) c->optim.min_lr = c->optim.lr / 20;
-    if (c->train.objective == TRAIN_OBJECTIVE_LANGUAGE) return; /* the rest is of images */
+    if (reads_tokens(c)) return; /* the rest is of images */
     if (!c->data.augment && c->data.flip < 0) c->data.flip = 0;
     if (c->model.family == MODEL_FAMILY_AUTO) return;
     if (c->loss.normalize < 0 && teacher) c->loss.normalize = usual[c->model.family].normalize;
@@ -165,7 +170,7 @@ static void check_tower(const struct config *c, const struct config_tower *t, co
                  t->family ? "model_s.family" : "model.family", model_family_names[said]);
         bad(context, key, true, "leave the family out", sentence);
     }
-    bool apart = c->train.objective == TRAIN_OBJECTIVE_LANGUAGE; /* heads times head_dim is not the width */
+    bool apart = reads_tokens(c); /* heads times head_dim is not the width */
     int64_t heads = apart ? 0 : t->heads, head_dim = t->head_dim, width = t->width;
     snprintf(key, sizeof key, "%s.heads", section);
     if (heads && width && width % heads) {
@@ -293,39 +298,42 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
     enum {
         D = 1 << TRAIN_OBJECTIVE_DISTILL,
         C = 1 << TRAIN_OBJECTIVE_CLASSIFY,
-        L = 1 << TRAIN_OBJECTIVE_LANGUAGE
+        L = 1 << TRAIN_OBJECTIVE_LANGUAGE,
+        M = 1 << TRAIN_OBJECTIVE_MASKED
     };
     static const struct {
         const char *prefix;
         int objectives;
     } rows[] = {{"model_t.", D},
                 {"data_s.", D},
-                {"loss.chunk", L},
+                {"loss.chunk", L | M},
                 {"loss.", D},
                 {"train.cache_teacher", D},
                 {"model_s.family", D},
-                {"train.label_smoothing", C | L},
+                {"train.label_smoothing", C | L | M},
                 {"model_s.classes", C},
                 {"data.labels", C},
                 {"data.mixup", C},
                 {"data.cutmix", C},
-                {"data.tokens", L},
-                {"data.documents", L},
-                {"data.end", L},
-                {"data.root", D | C | L},
-                {"data.include", D | C | L},
-                {"data.exclude", D | C | L},
-                {"data.val", D | C | L},
-                {"data.shuffle", D | C | L},
+                {"data.tokens", L | M},
+                {"data.documents", L | M},
+                {"data.end", L | M},
+                {"data.mask_token", M},
+                {"data.special_tokens", M},
+                {"data.root", D | C | L | M},
+                {"data.include", D | C | L | M},
+                {"data.exclude", D | C | L | M},
+                {"data.val", D | C | L | M},
+                {"data.shuffle", D | C | L | M},
                 {"data.", D | C}, /* of images */
-                {"model_s.vocabulary", L},
-                {"model_s.context", L},
+                {"model_s.vocabulary", L | M},
+                {"model_s.context", L | M},
                 {"model_s.kv_heads", L},
                 {"model_s.tied", L},
                 {"model_s.window", L},
                 {"model_s.rope_theta", L},
-                {"model_s.norm_eps", D | C | L},
-                {"model_s.norm", D | C},
+                {"model_s.norm_eps", D | C | L | M},
+                {"model_s.norm", D | C | M},
                 {"model_s.patch", D | C},
                 {"model_s.pos_", D | C},
                 {"model_s.pool", D | C},

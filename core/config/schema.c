@@ -72,7 +72,8 @@ CHOICE_LISTS(CHOICE_SIZE)
                "file, else cls, and avg without a class token",                                              \
                field.pool),                                                                                  \
         CHOICE(section ".norm", tower_norm, "auto", MODEL_SHAPE,                                             \
-               "norms before the branches of a block, or after them; auto: from arch or that file, else "    \
+               "norms before the branches of a block, after them, or of the sum (bert); auto: from arch or " \
+               "that file, else "                                                                            \
                "post for an eva tower 1792 wide (EVA02-CLIP-E), else pre",                                   \
                field.norm),                                                                                  \
         REAL(section ".norm_eps", NULL, 0, 0.1, "0", MODEL_SHAPE,                                            \
@@ -157,7 +158,8 @@ const struct config_key config_keys[] = {
         model_s.kv_heads),
     SWITCH(
         "model_s.tied", "auto", MODEL_SHAPE,
-        "language: the head's matrix is the token table; auto: from arch or checkpoint, else true for gpt2",
+        "language: the head's matrix is the token table; auto: from arch or checkpoint, else true for gpt2 "
+        "and bert",
         model_s.tied),
     INT("model_s.window", "tokens", 0, 16777216, "0", MODEL_SHAPE,
         "language: a token sees this many, itself included; 0: from arch or checkpoint, else all before it",
@@ -242,6 +244,12 @@ const struct config_key config_keys[] = {
            data.documents),
     INT("data.end", "token", -1, 2147483647, "-1", "train",
         "token that ends a document, for files without an index; -1: none", data.end),
+    INT("data.mask_token", "token", 0, 2147483647, "103", "train",
+        "masked: token that stands for a masked one, [MASK]; default: that of bert-base", data.mask_token),
+    INT("data.special_tokens", "tokens", -1, 2147483647, "-1", "train",
+        "masked: tokens below this are never masked, [PAD], [CLS], [SEP], ...; -1: those up to "
+        "data.mask_token",
+        data.special_tokens),
 
     INT("data_s.image_size", "pixels", 0, 4096, "0", MODEL_SHAPE,
         "side of the student's input; 0: data.image_size, if that is 0 from the files next to its "
@@ -251,7 +259,7 @@ const struct config_key config_keys[] = {
 
     CHOICE("train.objective", train_objective, "distill", "train plan",
            "distill: the output of a teacher; classify: the class of each image, without a teacher; "
-           "language: the next token of a text",
+           "language: the next token of a text; masked: masked tokens of a text, by an encoder",
            train.objective),
     REAL("train.label_smoothing", "share", 0, 0.999, "0", "train",
          "classify, language: share of the target that is spread evenly over all classes or tokens",

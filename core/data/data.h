@@ -94,6 +94,8 @@ struct data_options {
     int64_t vocabulary;
     bool joined; /* documents are one text; false: apart */
     int64_t end; /* token that ends a document, of files without an index; -1: none */
+    /* Masked tokens (mask.h): of a whole sample, in proportion of a shorter one; 0: labels are next tokens */
+    int64_t masked, mask_token, special; /* tokens below `special` are not masked */
 };
 
 struct data_batch {

@@ -5,6 +5,7 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/progress.h"
+#include "core/data/mask.h"
 #include "core/data/token_file.h"
 
 #include <stdlib.h>
@@ -22,6 +23,7 @@ struct token_loader {
     int64_t next;
     int32_t *input, *labels, *begins, *ends; /* (batch, context) */
     int32_t *row;                            /* (context + 1) of one sample */
+    uint64_t *order;                         /* (context) of one sample that is masked */
 };
 
 int64_t token_loader_tokens(const struct token_loader *l) { return l->tokens; }
@@ -79,8 +81,24 @@ static int64_t document_end(const struct token_loader *l, int64_t at, int64_t i,
     return end;
 }
 
+/* Masks `count` tokens of a slot, which begin at `at`. Those of a whole pass depend on neither seed nor
+ * epoch. */
+static void mask_slot(struct token_loader *l, int64_t slot, int64_t at, int64_t count, int64_t epoch)
+{
+    const struct data_options *o = &l->options;
+    const struct mask mask = {.seed = o->whole ? 0 : o->seed,
+                              .epoch = epoch,
+                              .sample = at,
+                              .chosen = o->masked,
+                              .context = o->context,
+                              .token = o->mask_token,
+                              .special = o->special,
+                              .vocabulary = o->vocabulary};
+    mask_sample(&mask, l->input + slot * o->context, l->labels + slot * o->context, count, l->order);
+}
+
 /* Fills a slot with the tokens from `at` on; those after the last one are padding. */
-static int fill_slot(struct token_loader *l, int64_t slot, int64_t at, struct error *err)
+static int fill_slot(struct token_loader *l, int64_t slot, int64_t at, int64_t epoch, struct error *err)
 {
     int64_t N = l->options.context, count = l->tokens - at < N + 1 ? l->tokens - at : N + 1;
     int32_t *input = l->input + slot * N, *labels = l->labels + slot * N;
@@ -90,11 +108,12 @@ static int fill_slot(struct token_loader *l, int64_t slot, int64_t at, struct er
         input[i] = i < count ? l->row[i] : 0;
         labels[i] = i + 1 < count ? l->row[i + 1] : -1;
     }
+    if (l->options.masked) mask_slot(l, slot, at, count < N ? count : N, epoch);
     if (!l->bounded) return 0;
     for (int64_t i = 0, end; i < N; i = end) { /* padding is a document of its own */
         end = i < count ? document_end(l, at, i, count) : N;
         if (end > N) end = N;
-        else if (end < count) labels[end - 1] = -1;
+        else if (end < count && !l->options.masked) labels[end - 1] = -1;
         for (int64_t k = i; k < end; k++) {
             l->begins[slot * N + k] = (int32_t)i;
             l->ends[slot * N + k] = (int32_t)end;
@@ -177,15 +196,16 @@ int token_loader_next(struct token_loader *l, struct data_batch *batch, struct e
     const struct data_options *o = &l->options;
     double begin = clock_seconds();
     int64_t count = batch_samples(l, l->next);
+    int64_t epoch = o->whole ? 0 : l->next / epoch_batches(l);
     int code = 0;
     for (int64_t slot = 0; slot < count && !code; slot++)
-        code = fill_slot(l, slot, sample_at(l, l->next, slot), err);
+        code = fill_slot(l, slot, sample_at(l, l->next, slot), epoch, err);
     *batch = (struct data_batch){.tokens = l->input,
                                  .labels = l->labels,
                                  .begins = l->bounded ? l->begins : NULL,
                                  .ends = l->bounded ? l->ends : NULL,
                                  .count = count,
-                                 .epoch = o->whole ? 0 : l->next / epoch_batches(l)};
+                                 .epoch = epoch};
     l->next++;
     if (!code) read_ahead(l, l->next);
     batch->wait_ms = (clock_seconds() - begin) * 1e3;
@@ -250,7 +270,8 @@ static int allocate(struct token_loader *l, struct error *err)
     l->begins = malloc(values);
     l->ends = malloc(values);
     l->row = malloc((size_t)(o->context + 1) * sizeof *l->row);
-    if (l->input && l->labels && l->begins && l->ends && l->row) return 0;
+    l->order = malloc((size_t)o->context * sizeof *l->order);
+    if (l->input && l->labels && l->begins && l->ends && l->row && l->order) return 0;
     return error_set(err, EXIT_HOST_MEMORY, "lower train.batch_size", "out of memory for a batch of tokens");
 }
 
@@ -260,6 +281,7 @@ int token_loader_open(struct token_loader **loader, const struct data_options *o
     struct token_loader *l = xcalloc(1, sizeof *l);
     *loader = NULL;
     l->options = *options;
+    l->bounded = options->masked && options->whole; /* padding is seen by no other token */
     int code = open_files(l, list, err);
     if (!code) code = count_samples(l, err);
     if (!code) code = allocate(l, err);
@@ -279,5 +301,6 @@ void token_loader_close(struct token_loader *l)
     free(l->begins);
     free(l->ends);
     free(l->row);
+    free(l->order);
     free(l);
 }

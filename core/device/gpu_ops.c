@@ -141,7 +141,7 @@ static const char *const norm_apply[3][2] = {{"layernorm_apply_f32_f32", NULL},
                                              {NULL, "layernorm_apply_bf16_bf16"},
                                              {NULL, "layernorm_apply_f16_bf16"}};
 static const char *const norm_backward[2][3] = {
-    {"layernorm_backward_f32_f32", NULL, "layernorm_backward_f32_f16"},
+    {"layernorm_backward_f32_f32", "layernorm_backward_f32_bf16", "layernorm_backward_f32_f16"},
     {"layernorm_backward_bf16_f32", "layernorm_backward_bf16_bf16", "layernorm_backward_bf16_f16"}};
 
 static int storage(struct device *dev, enum dtype t) { return t == DTYPE_F16 ? 2 : half(dev, t); }

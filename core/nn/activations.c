@@ -69,14 +69,14 @@ static void lay_block(const struct tower *t, struct block_activations *k, char *
     size_t norms = (parts & PART_ATTN_NORM ? 1 : 0) + (parts & PART_FFN_NORM ? 1 : 0);
     bool coded = t->options.saved == SAVED_8BIT;
     struct block_memory b = {t->memory, t->memory->spare_begin, base, at, 0};
-    void *x_mid = place_block_tensor(&b, R * D * e), *qkv = place_block_tensor(&b, R * Q * e),
-         *attn = place_block_tensor(&b, coded ? 0 : R * A * e),
+    void *x_mid = place_block_tensor(&b, tower_sum_norm(t) ? 0 : R * D * e),
+         *qkv = place_block_tensor(&b, R * Q * e), *attn = place_block_tensor(&b, coded ? 0 : R * A * e),
          *h = place_block_tensor(&b, coded ? 0 : R * G * e);
     struct coded h8 = coded ? lay_coded(t, base, at, R, G) : (struct coded){0};
     float *lse = place_block_tensor(&b, (size_t)(t->options.batch * g->heads * t->tokens) * sizeof(float)),
           *moments = place_block_tensor(&b, 2 * norms * R * sizeof(float)),
           *head_rstd = place_block_tensor(&b, tower_head_moments(t));
-    size_t branch = tower_post_norm(t) ? (R * D * e + 63) & ~(size_t)63 : 0;
+    size_t branch = tower_norms_end(t) ? (R * D * e + 63) & ~(size_t)63 : 0;
     char *branches = place_block_tensor(&b, 2 * branch);
     if (!base) return;
     *k = (struct block_activations){.x_mid = x_mid,
@@ -133,7 +133,9 @@ static void lay_ends(struct tower *t, char *base, size_t *at)
            norm_hat = tower_place(at, m->norm_hat_bytes),
            pooled = tower_place(at, m->pooled_apart ? rows * (size_t)model_shape_pooled(g) * e : 0),
            projected = tower_place(at, m->roles[ROLE_HEAD_W] ? rows * (size_t)g->out * e : 0),
-           mean = tower_place(at, averaged ? B * D * f : 0);
+           mean = tower_place(at, averaged ? B * D * f : 0),
+           picked = tower_place(at, m->roles[ROLE_MLM_W] ? rows * D * e : 0),
+           picked_h = tower_place(at, m->roles[ROLE_MLM_W] ? rows * D * e : 0);
     if (tower_pools_by_attention(t)) *at = attn_pool_lay(t, &m->attn_pool, base, *at);
     if (!base) return;
     m->tokens = pre && embedding ? base + tokens : NULL;
@@ -145,6 +147,8 @@ static void lay_ends(struct tower *t, char *base, size_t *at)
     m->pooled = base + pooled;
     m->projected = base + projected;
     m->mean = (float *)(void *)(base + mean);
+    m->picked = base + picked;
+    m->picked_h = base + picked_h;
 }
 
 /* Lays out the tensors of one slot from `base`, and returns their bytes; NULL base only counts. A frozen
@@ -192,11 +196,21 @@ static size_t lay_shared(struct tower *t, char *base)
         if (first < 0) first = l;
     }
     if (frozen && tower_has_ends(t)) lay_ends(t, base, &at);
-    size_t pos = tower_place(&at, kept * D * f), dpos = tower_place(&at, t->lowest == 0 ? kept * D * f : 0),
+    bool ends = tower_has_ends(t), head = ends && m->roles[ROLE_MLM_W], types = ends && m->roles[ROLE_TYPES];
+    size_t rows = (size_t)(o->batch * t->out_rows), n = (size_t)t->tokens;
+    if (types) kept = n;
+    size_t numbers = tower_place(&at, head ? rows * sizeof(int32_t) : 0),
+           ones = tower_place(&at, head ? rows * dtype_bytes(o->compute) : 0),
+           of_types = tower_place(&at, types ? n * sizeof(int32_t) : 0);
+    size_t pos = tower_place(&at, kept * D * f),
+           dpos = tower_place(&at, t->lowest == 0 && resized ? kept * D * f : 0),
            resize = tower_place(&at, kept * positions * f),
            rotation = tower_place(
                &at, model_shape_rotates(g) ? (size_t)(t->rotated * model_shape_head_dim(g)) * f : 0);
     if (!base) return at;
+    m->numbers = head ? (int32_t *)(void *)(base + numbers) : NULL;
+    m->ones = head ? base + ones : NULL;
+    m->types = types ? (int32_t *)(void *)(base + of_types) : NULL;
     m->pos = (float *)(void *)(base + pos);
     m->dpos = (float *)(void *)(base + dpos);
     m->resize = (float *)(void *)(base + resize);
@@ -218,7 +232,8 @@ int activations_alloc(struct tower *t, struct error *err)
     bool frozen = o->gradients == GRADIENTS_NONE,
          coca = tower_pools_by_attention(t) && !m->roles[ROLE_POOL_FC1_W],
          many = g->pool == POOL_AVG || g->pool == POOL_CLS_AVG || t->owns_loss,
-         final = !frozen && !o->frozen_end && !tower_averages_first(t) && !tower_pools_by_attention(t);
+         final = !frozen && !o->frozen_end && m->roles[ROLE_NORM_W] && !tower_averages_first(t) &&
+                 !tower_pools_by_attention(t);
     m->stored = tower_post_norm(t) || o->compute != DTYPE_BF16 ? o->compute : DTYPE_F16;
     m->norm_type = many ? m->stored : DTYPE_F32;
     m->norm_hat_bytes = final ? (size_t)(tower_normed_rows(t) * g->width) * dtype_bytes(m->norm_type) : 0;
@@ -262,12 +277,13 @@ void activations_lay_scratch(struct tower *t)
     size_t at = 0, largest = 0, attention = (R * (A + Q) * e + 63) & ~(size_t)63;
     m->t1_at = tower_place(&at, larger(R, 4 * B) * D * e);       /* 4 B: image_backward.c, separate */
     size_t inner = parts & PART_FFN_NORM && !frozen ? R * F : 0; /* input of the feed-forward's norm */
+    if (frozen && tower_sum_norm(t)) inner = R * D;              /* the sum before a block's second norm */
     size_t region = larger(R * F + inner, frozen ? R * (A + D) : 0);
     region = larger(region, tower_has_ends(t) ? B * (size_t)t->patches * p : 0) * e; /* patches */
     region = larger(region, frozen ? 0 : attention + R * heads * e);
     size_t pool = tower_pools_by_attention(t) ? attn_pool_scratch(t) : 0,
            ends = frozen || t->owns_loss ? m->loss.bytes : tower_output_gradients(t) + pool;
-    region = larger(region, tower_has_ends(t) ? ends : 0);
+    region = larger(region, tower_has_ends(t) ? larger(ends, encoder_scratch(t)) : 0);
     m->region_at = tower_place(&at, region);
     m->heads_at = m->region_at + attention;
     m->dx_at = tower_place(&at, tower_keeps_streams(t) ? 0 : R * D * sizeof(float)); /* stream and gradient */

@@ -228,6 +228,31 @@ static void branch_post_norm_entry(const struct pass *pass, const struct branch 
     t->device->ops->column_sums(t->device, e, branch->du, branch->b->grad, rows, D);
 }
 
+/* Start of a branch of a SUM_NORM block, x' = norm(x + u): dx becomes the gradient of the sum, whose values
+ * are in z, and du is the same, of the compute type. */
+static void branch_sum_norm_entry(const struct pass *pass, const struct branch *branch, const void *z,
+                                  const struct parameter *norm_w, const struct parameter *norm_b,
+                                  const float *mean, const float *rstd, int64_t rows)
+{
+    struct tower *t = pass->tower;
+    int64_t D = branch->w->shape[0];
+    struct branch_gradient entry = branch_entry(pass, branch, rows);
+    t->device->ops->layernorm_backward(t->device, &(struct layernorm_gradient){.type = DTYPE_F32,
+                                                                               .x_type = t->options.compute,
+                                                                               .dy = tower_stream(t),
+                                                                               .x = z,
+                                                                               .x_stride = D,
+                                                                               .weight = f32(norm_w),
+                                                                               .mean = mean,
+                                                                               .rstd = rstd,
+                                                                               .dweight = norm_w->grad,
+                                                                               .dbias = norm_b->grad,
+                                                                               .R = rows,
+                                                                               .D = D,
+                                                                               .to = tower_stream(t)});
+    t->device->ops->branch_gradient(t->device, &entry);
+}
+
 /* Backward through a block, from its end (tower_block_forward). dx is the gradient after the block; each
  * branch adds to it, until it is the gradient before the block:
  *
@@ -236,8 +261,9 @@ static void branch_post_norm_entry(const struct pass *pass, const struct branch 
  *   x_mid = x + gamma1 proj(attn), attn = attention(qkv), qkv = linear(n1), n1 = norm1(x)
  *     dattn = (gamma1 dx) W_proj (R, A), dqkv (R, Q), dn1 = dqkv W_qkv (R, D), dx += dnorm1(dn1)
  *
- * A norm inside the branch, or after it (post-norm), adds its dnorm. n1, n2, act and the outputs of inner
- * norms are recomputed from x, x_mid, h and attn; t1 holds du, then n2 (n1), then its gradient.
+ * A norm inside the branch, or after it (post-norm), adds its dnorm. With sum-norm, x_out = norm2(n +
+ * fc2(act)), dx first passes dnorm2, and likewise dnorm1. n1, n2, act and the outputs of inner norms are
+ * recomputed from x, x_mid, h and attn; t1 holds du, then n2 (n1), then its gradient.
  */
 #define P(role) block_role(t, l, role)
 /* Storage of dx and du of a branch: with gamma, du uses the storage of n before and dn after it. */
@@ -247,6 +273,24 @@ static struct branch branch_of(struct tower *t, const struct parameter *w, const
     char *scratch = t->memory->scratch, *td = scratch + t->memory->td_at;
     return (struct branch){w,           b, gamma, .dx = td, .du = gamma ? scratch + t->memory->t1_at : td,
                            .drop = drop};
+}
+
+/* y = norm(x) of rows of the compute type, D wide, by the mean and rstd of the forward pass. */
+static void apply_norm(struct tower *t, const void *x, const struct parameter *w, const struct parameter *b,
+                       void *y, float *mean, float *rstd, int64_t R)
+{
+    int64_t D = t->model_shape.width;
+    t->device->ops->layernorm_apply(t->device, &(struct layernorm){.type = t->options.compute,
+                                                                   .x_type = t->options.compute,
+                                                                   .x = x,
+                                                                   .x_stride = D,
+                                                                   .weight = f32(w),
+                                                                   .bias = f32(b),
+                                                                   .y = y,
+                                                                   .mean = mean,
+                                                                   .rstd = rstd,
+                                                                   .R = R,
+                                                                   .D = D});
 }
 
 static void ffn_backward(const struct pass *pass, int64_t l, int64_t R, const struct branch_gradient *then)
@@ -271,6 +315,8 @@ static void ffn_backward(const struct pass *pass, int64_t l, int64_t R, const st
     tower_decode(t, &k->h8, R);
     if (tower_post_norm(t))
         branch_post_norm_entry(pass, &branch, k->u2, P(ROLE_NORM2_W), P(ROLE_NORM2_B), k->mean2, k->rstd2, R);
+    else if (tower_sum_norm(t))
+        branch_sum_norm_entry(pass, &branch, k->u2, P(ROLE_NORM2_W), P(ROLE_NORM2_B), k->mean2, k->rstd2, R);
     else {
         struct branch_gradient entry = branch_entry(pass, &branch, R);
         ops->branch_gradient(t->device, &entry);
@@ -292,42 +338,40 @@ static void ffn_backward(const struct pass *pass, int64_t l, int64_t R, const st
         stream_linear_backward(pass, gradient.dh, k->x_mid, P(ROLE_FC1_W), NULL, R);
         return;
     }
+    if (tower_sum_norm(t)) {
+        void *n = m->scratch + m->t1_at;
+        apply_norm(t, k->u1, P(ROLE_NORM1_W), P(ROLE_NORM1_B), n, k->mean1, k->rstd1, R);
+        stream_linear_backward(pass, gradient.dh, n, P(ROLE_FC1_W), NULL, R);
+        return;
+    }
     struct layernorm norm =
         tower_stream_norm(t, P(ROLE_NORM2_W), P(ROLE_NORM2_B), k->x_mid, k->mean2, k->rstd2, R);
     norm_linear_backward(pass, gradient.dh, &norm, P(ROLE_NORM2_W), P(ROLE_NORM2_B), P(ROLE_FC1_W), NULL,
                          then);
 }
 
-/* Computes dattn from the branch's du. ffn_backward has computed dx and du already, except with post-norm. */
+/* Computes dattn from the branch's du. ffn_backward has computed dx and du already, except with a norm after
+ * the branch. */
 static void attention_branch_backward(const struct pass *pass, int64_t l, const struct branch *branch,
                                       void *dattn, int64_t R)
 {
     struct tower *t = pass->tower;
     struct block_activations *k = &t->memory->kept[l];
-    int64_t D = t->model_shape.width;
     const struct parameter *inner = P(ROLE_ATTN_NORM_W);
     const void *a = k->attn;
     if (inner) {
-        t->device->ops->layernorm_apply(t->device, &(struct layernorm){.type = t->options.compute,
-                                                                       .x_type = t->options.compute,
-                                                                       .x = k->attn,
-                                                                       .x_stride = D,
-                                                                       .weight = f32(inner),
-                                                                       .bias = f32(P(ROLE_ATTN_NORM_B)),
-                                                                       .y = dattn,
-                                                                       .mean = k->attn_mean,
-                                                                       .rstd = k->attn_rstd,
-                                                                       .R = R,
-                                                                       .D = D});
+        apply_norm(t, k->attn, inner, P(ROLE_ATTN_NORM_B), dattn, k->attn_mean, k->attn_rstd, R);
         a = dattn;
     }
     if (tower_post_norm(t))
         branch_post_norm_entry(pass, branch, k->u1, P(ROLE_NORM1_W), P(ROLE_NORM1_B), k->mean1, k->rstd1, R);
+    if (tower_sum_norm(t))
+        branch_sum_norm_entry(pass, branch, k->u1, P(ROLE_NORM1_W), P(ROLE_NORM1_B), k->mean1, k->rstd1, R);
     branch_weight_gradient(pass, branch, a, R);
     branch_input_gradient(pass, branch, dattn, R);
     if (inner)
         tower_norm_backward(pass, dattn, k->attn, inner, P(ROLE_ATTN_NORM_B), k->attn_mean, k->attn_rstd, R,
-                            D);
+                            t->model_shape.width);
 }
 
 /* dqkv: from the gradient after the norms of heads to the one before them. */
@@ -364,7 +408,7 @@ int64_t tower_recomputed_blocks(const struct tower *t)
 int64_t tower_logit_row_parts(const struct tower *t)
 {
     const struct lm_loss_layout *l = &t->memory->loss;
-    int64_t rows = t->options.batch * t->tokens;
+    int64_t rows = t->options.batch * t->out_rows;
     return t->owns_loss && l->form == LM_LOSS_ROWS ? (rows + l->rows - 1) / l->rows : 1;
 }
 
@@ -401,7 +445,7 @@ void tower_block_backward(const struct pass *pass, int64_t l)
     dev->ops->attention_backward(dev, &(struct attention_gradient){attention, dattn, dqkv});
     tower_rotate(t, in, dqkv, true);
     if (P(ROLE_Q_NORM_W)) head_norms_backward(pass, l, dqkv, R);
-    if (tower_post_norm(t)) {
+    if (tower_norms_end(t)) {
         stream_linear_backward(pass, dqkv, m->x[l], P(ROLE_QKV_W), qkv_bias, R);
         return;
     }

@@ -19,10 +19,11 @@
     X(c, DINOV3,   "dinov3",   "",                    DINOV2, PATCH_TOKENS, GATED) \
     X(c, SIGLIP,   "siglip",   "",                    SIGLIP, CROPS)
 
-/* Decoder language models, which read tokens. */
+/* Language models, which read tokens: decoders, and BERT, an encoder. */
 #define LANGUAGE_FAMILIES(X, c) \
     X(c, GPT2,     "gpt2",     "",                    AUTO) \
-    X(c, LLAMA,    "llama",    "",                    AUTO, GATED)
+    X(c, LLAMA,    "llama",    "",                    AUTO, GATED) \
+    X(c, BERT,     "bert",     "",                    AUTO)
 
 #define ALL_FAMILIES(X, c) FAMILIES(X, c) LANGUAGE_FAMILIES(X, c)
 
@@ -149,7 +150,9 @@ L(c, qwen3_1_7b,      LLAMA, 151936,  40960, 2048, 28, 16,  8, 128,  6144, QWEN3
 L(c, qwen3_4b,        LLAMA, 151936,  40960, 2560, 36, 32,  8, 128,  9728, QWEN3, TIED) \
 L(c, qwen3_8b,        LLAMA, 151936,  40960, 4096, 36, 32,  8, 128, 12288, QWEN3) \
 L(c, smollm_135m,     LLAMA,  49152,   2048,  576, 30,  9,  3,  64,  1536, LLAMA2, TIED) \
-L(c, smollm_360m,     LLAMA,  49152,   2048,  960, 32, 15,  5,  64,  2560, LLAMA2, TIED)
+L(c, smollm_360m,     LLAMA,  49152,   2048,  960, 32, 15,  5,  64,  2560, LLAMA2, TIED) \
+L(c, bert_base,       BERT,    30522,    512,  768, 12, 12, 12,  64,  3072) \
+L(c, bert_large,      BERT,    30522,    512, 1024, 24, 16, 16,  64,  4096)
 // clang-format on
 
 #endif

@@ -20,6 +20,15 @@ static const struct model language_model = {.embed = language_embed,
                                             .embed_backward = language_embed_backward,
                                             .owns_loss = true};
 
+/* An encoder of tokens, whose masked tokens are predicted. */
+static const struct model encoder_model = {.embed = encoder_embed,
+                                           .block = tower_block,
+                                           .head = encoder_head,
+                                           .head_backward = encoder_head_backward,
+                                           .block_backward = tower_block_backward,
+                                           .embed_backward = encoder_embed_backward,
+                                           .owns_loss = true};
+
 static const struct family_row rows[FAMILY_COUNT] = {
     [FAMILY_UNKNOWN] = {.prefix = "", .block_prefix = ""},
     [FAMILY_EVA] =
@@ -208,6 +217,42 @@ static const struct family_row rows[FAMILY_COUNT] = {
                       .rope = ROPE_TOKENS,
                       .rope_gated = true,
                       .model = &language_model},
+    /* Keys of BertForMaskedLM, except that queries, keys and values are one matrix. The pooler and the
+     * prediction of the next sentence are other heads. */
+    [FAMILY_BERT] = {.prefix = "",
+                     .block_prefix = "bert.encoder.layer.",
+                     .keys = {[ROLE_TOKENS] = "bert.embeddings.word_embeddings.weight",
+                              [ROLE_POS] = "bert.embeddings.position_embeddings.weight",
+                              [ROLE_TYPES] = "bert.embeddings.token_type_embeddings.weight",
+                              [ROLE_PRE_W] = "bert.embeddings.LayerNorm.weight",
+                              [ROLE_PRE_B] = "bert.embeddings.LayerNorm.bias",
+                              [ROLE_QKV_W] = "attention.self.qkv.weight",
+                              [ROLE_QKV_B] = "attention.self.qkv.bias",
+                              [ROLE_PROJ_W] = "attention.output.dense.weight",
+                              [ROLE_PROJ_B] = "attention.output.dense.bias",
+                              [ROLE_NORM1_W] = "attention.output.LayerNorm.weight",
+                              [ROLE_NORM1_B] = "attention.output.LayerNorm.bias",
+                              [ROLE_FC1_W] = "intermediate.dense.weight",
+                              [ROLE_FC1_B] = "intermediate.dense.bias",
+                              [ROLE_FC2_W] = "output.dense.weight",
+                              [ROLE_FC2_B] = "output.dense.bias",
+                              [ROLE_NORM2_W] = "output.LayerNorm.weight",
+                              [ROLE_NORM2_B] = "output.LayerNorm.bias",
+                              [ROLE_MLM_W] = "cls.predictions.transform.dense.weight",
+                              [ROLE_MLM_B] = "cls.predictions.transform.dense.bias",
+                              [ROLE_MLM_NORM_W] = "cls.predictions.transform.LayerNorm.weight",
+                              [ROLE_MLM_NORM_B] = "cls.predictions.transform.LayerNorm.bias",
+                              [ROLE_LM_BIAS] = "cls.predictions.bias"},
+                     .shapes = {[ROLE_POS] = "CD"},
+                     .ignored = {"bert.embeddings.position_ids", "bert.pooler.", "cls.seq_relationship.",
+                                 "cls.predictions.decoder."} /* copies of the table and the bias */,
+                     .language = true,
+                     .encoder = true,
+                     .norms = SUM_NORM,
+                     .classless = true,
+                     .parts = PART_PRE_NORM | PART_QKV_BIAS,
+                     .norm_eps = 1e-12f,
+                     .model = &encoder_model},
 };
 
 const struct family_row *family_row(enum family family) { return &rows[family]; }

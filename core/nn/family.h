@@ -11,6 +11,7 @@ enum role {
     ROLE_TOKENS, /* the token table of a language model */
     ROLE_CLS,
     ROLE_POS,
+    ROLE_TYPES,     /* token types of an encoder: the first row is added to every token */
     ROLE_REGISTERS, /* only with model_shape.registers */
     ROLE_MASK,
     ROLE_PATCH_W,
@@ -57,6 +58,11 @@ enum role {
     ROLE_POOL_FC1_B,
     ROLE_POOL_FC2_W,
     ROLE_POOL_FC2_B,
+    ROLE_MLM_W, /* head of a masked language model: norm(activation(x W^T + b)) before the logits */
+    ROLE_MLM_B,
+    ROLE_MLM_NORM_W,
+    ROLE_MLM_NORM_B,
+    ROLE_LM_BIAS, /* of the logits */
     ROLE_NORM_W,
     ROLE_NORM_B,
     ROLE_OUT_W, /* projection of the pooled row; a family without one has out = width */
@@ -104,12 +110,14 @@ struct family_row {
     const char *
         ignored[FAMILY_IGNORED]; /* keys inside the tower that change no output; "head.": all that start so */
     float norm_eps;
-    bool language;          /* a decoder of tokens: causal attention, no image */
-    bool rms;               /* its norms are RMS norms without bias */
-    bool out_transposed;    /* the projection is stored (width, out): y = x P, elsewhere y = x W^T */
-    bool out_optional;      /* a tower may lack it: the normalised row is then the embedding */
-    bool out_rare;          /* absent, except if the file has one (open_clip's timm_proj) */
-    bool class_varies;      /* a tower may have no class token, or one without a position */
+    bool language;       /* reads tokens, not images */
+    bool encoder;        /* of tokens: every token sees all of its document; elsewhere attention is causal */
+    bool rms;            /* its norms are RMS norms without bias */
+    bool out_transposed; /* the projection is stored (width, out): y = x P, elsewhere y = x W^T */
+    bool out_optional;   /* a tower may lack it: the normalised row is then the embedding */
+    bool out_rare;       /* absent, except if the file has one (open_clip's timm_proj) */
+    bool class_varies;   /* a tower may have no class token, or one without a position */
+    enum norms norms;    /* of a language model's blocks; NORMS_USUAL: pre-norm */
     int64_t postnorm_width; /* width of the published post-norm towers; 0: none */
     int parts, varies;      /* PART_... that its towers usually have, and those that may differ */
     enum rope rope;

@@ -132,6 +132,20 @@ static void end_branch(struct tower *t, const struct parameter *b, const struct 
                            R, t->model_shape.width, second, drop});
 }
 
+/* Ends a branch u of a SUM_NORM block: u += x, of the compute type. The stream is not read. */
+static void add_branch(struct tower *t, const void *x, void *u, const struct parameter *b, int64_t R,
+                       struct drop_path drop)
+{
+    struct second_input sum = {.from = {t->options.compute, .x = x}, .z = u};
+    t->device->ops->residual_forward(t->device, &(struct residual){.type = t->options.compute,
+                                                                   .branch = u,
+                                                                   .bias = bias_later(t, b),
+                                                                   .R = R,
+                                                                   .D = t->model_shape.width,
+                                                                   .second = &sum,
+                                                                   .drop = drop});
+}
+
 /* The GEMM at the end of a branch: u = a W^T, and b if a post-norm follows, whose input includes it. */
 static void branch_linear(struct tower *t, const void *a, const struct parameter *w,
                           const struct parameter *b, void *u, int64_t R)
@@ -175,7 +189,7 @@ struct attention tower_attention(struct tower *t, const struct batch *in, int64_
                               .G = model_shape_kv_heads(g),
                               .dh = model_shape_head_dim(g),
                               .floats = tower_post_norm(t),
-                              .causal = t->family->language,
+                              .causal = t->family->language && !t->family->encoder,
                               .window = g->window,
                               .begins = in->begins,
                               .ends = in->ends,
@@ -185,7 +199,7 @@ struct attention tower_attention(struct tower *t, const struct batch *in, int64_
 /* x_mid = x + gamma1 proj(a), a = attention(rotated(qkv)), qkv = linear(norm1(x)); with an inner norm
  * proj(norm(a)). Post-norm: x + norm1(proj(a)), qkv = linear(x); otherwise norm2(x_mid) is also computed, in
  * t1. x and x_mid are stored in their stored type, and the fp32 stream is updated as well; again: not
- * updated. */
+ * updated. Sum-norm: norm1(x + proj(a)) in t1, qkv = linear(x). */
 static void attention_forward(struct tower *t, const struct batch *in, int64_t l, struct block_activations *k,
                               bool again)
 {
@@ -197,19 +211,19 @@ static void attention_forward(struct tower *t, const struct batch *in, int64_t l
     char *t1 = m->scratch + m->t1_at, *region = m->scratch + m->region_at;
     void *qkv = tower_new_rows(t, in, k->qkv, model_shape_qkv_width(g));
     const struct parameter *qkv_bias = P(ROLE_QKV_B) ? P(ROLE_QKV_B) : P(ROLE_Q_B);
-    bool post_norm = tower_post_norm(t);
+    bool post_norm = tower_post_norm(t), sum_norm = tower_sum_norm(t);
     struct layernorm norm1 = tower_stream_norm(t, P(ROLE_NORM1_W), P(ROLE_NORM1_B), m->x[l], k->mean1,
                                                k->rstd1, R),
                      norm2 = tower_stream_norm(t, P(ROLE_NORM2_W), P(ROLE_NORM2_B), k->x_mid, k->mean2,
                                                k->rstd2, R);
     const float *mean1 = t->family->rms ? NULL : k->mean1;
     struct second_input second = {.from = {m->stored, m->x[l], mean1, k->rstd1}, .norm = &norm2};
-    if (post_norm) {
+    if (post_norm || sum_norm) {
         if (!again) ops->cast(t->device, tower_stream(t), DTYPE_F32, m->x[l], e, R * D);
         second = (struct second_input){.from = {m->stored, .x = m->x[l]}, .z = k->x_mid};
     } else if (again) ops->layernorm_apply(t->device, &norm1);
     else ops->layernorm_forward(t->device, &norm1);
-    tower_linear(t, post_norm ? m->x[l] : t1, P(ROLE_QKV_W), f32(qkv_bias), qkv, e, R);
+    tower_linear(t, post_norm || sum_norm ? m->x[l] : t1, P(ROLE_QKV_W), f32(qkv_bias), qkv, e, R);
     if (!P(ROLE_Q_NORM_W)) tower_rotate(t, in, qkv, false);
     struct attention attention = tower_attention(t, in, l, k);
     ops->attention_forward(t->device, &attention);
@@ -218,8 +232,13 @@ static void attention_forward(struct tower *t, const struct batch *in, int64_t l
         tower_norm(t, a, P(ROLE_ATTN_NORM_W), P(ROLE_ATTN_NORM_B), region, k->attn_mean, k->attn_rstd, R, D);
         a = region;
     }
-    void *u = k->u1 ? k->u1 : t1;
+    void *u = k->u1 ? k->u1 : sum_norm ? region : t1;
     branch_linear(t, a, P(ROLE_PROJ_W), P(ROLE_PROJ_B), u, R);
+    if (sum_norm) {
+        add_branch(t, m->x[l], u, P(ROLE_PROJ_B), R, tower_drop(t, in, l, 0));
+        tower_norm(t, u, P(ROLE_NORM1_W), P(ROLE_NORM1_B), t1, k->mean1, k->rstd1, R, D);
+        return;
+    }
     if (post_norm) tower_norm(t, u, P(ROLE_NORM1_W), P(ROLE_NORM1_B), t1, k->mean1, k->rstd1, R, D);
     end_branch(t, P(ROLE_PROJ_B), P(ROLE_LS1), R, tower_drop(t, in, l, 0), &second, again);
 }
@@ -237,7 +256,7 @@ void tower_activation(struct tower *t, int64_t l, const void *h, void *act, int6
 }
 
 /* x += gamma2 fc2(activation(fc1(norm2(x_mid)))), norm2(x_mid) in t1, an inner norm before fc2. Post-norm: x
- * += norm2(fc2(activation(fc1(x_mid)))) */
+ * += norm2(fc2(activation(fc1(x_mid)))). Sum-norm: x = norm2(n + fc2(activation(fc1(n)))), n in t1. */
 static void ffn_forward(struct tower *t, const struct batch *in, int64_t l, struct block_activations *k,
                         bool again)
 {
@@ -245,17 +264,24 @@ static void ffn_forward(struct tower *t, const struct batch *in, int64_t l, stru
     enum dtype e = t->options.compute;
     int64_t R = tower_rows(t, in), D = g->width;
     char *t1 = t->memory->scratch + t->memory->t1_at, *act = t->memory->scratch + t->memory->region_at;
-    bool post_norm = tower_post_norm(t);
+    bool post_norm = tower_post_norm(t), sum_norm = tower_sum_norm(t);
     const void *n = post_norm ? k->x_mid : t1;
     tower_linear(t, n, P(ROLE_FC1_W), bias_at_once(t, P(ROLE_FC1_B)), k->h, e, R);
     tower_encode(t, &k->h8, R);
-    if (again && !post_norm) return;
+    if (again && !tower_norms_end(t)) return;
     tower_activation(t, l, k->h, act, R);
     if (P(ROLE_FFN_NORM_W))
         tower_norm(t, act, P(ROLE_FFN_NORM_W), P(ROLE_FFN_NORM_B), act, k->ffn_mean, k->ffn_rstd, R,
                    g->hidden);
-    void *u = k->u2 ? k->u2 : t1;
+    void *u = k->u2 ? k->u2 : sum_norm ? act + (size_t)(R * g->hidden) * dtype_bytes(e) : t1;
     branch_linear(t, act, P(ROLE_FC2_W), P(ROLE_FC2_B), u, R);
+    if (sum_norm) {
+        add_branch(t, n, u, P(ROLE_FC2_B), R, tower_drop(t, in, l, 1));
+        if (again) return;
+        tower_norm(t, u, P(ROLE_NORM2_W), P(ROLE_NORM2_B), t1, k->mean2, k->rstd2, R, D);
+        t->device->ops->cast(t->device, t1, e, tower_stream(t), DTYPE_F32, R * D);
+        return;
+    }
     if (post_norm) tower_norm(t, u, P(ROLE_NORM2_W), P(ROLE_NORM2_B), t1, k->mean2, k->rstd2, R, D);
     if (!again) end_branch(t, P(ROLE_FC2_B), P(ROLE_LS2), R, tower_drop(t, in, l, 1), NULL, false);
 }

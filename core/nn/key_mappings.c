@@ -126,6 +126,10 @@
         "mlp.gate_proj.weight|mlp.up_proj.weight", NULL, "mlp.down_proj.weight", NULL                        \
     }
 
+#define HF_BERT_ATTENTION                                                                                    \
+    [ROLE_QKV_W] = "attention.self.query.weight|attention.self.key.weight|attention.self.value.weight",      \
+    [ROLE_QKV_B] = "attention.self.query.bias|attention.self.key.bias|attention.self.value.bias"
+
 /* In the order in which they are tried. */
 const struct key_mapping key_mappings[] = {
     TORCHVISION("mlp.0", "mlp.3", .library = 1 + LIBRARY_TORCHVISION, .classifier_as = "heads.head.",
@@ -401,6 +405,24 @@ const struct key_mapping key_mappings[] = {
      .swiglu = HF_DECODER_FFN},
     {.family = FAMILY_LLAMA,
      .probes = {"model.embed_tokens.weight", "model.layers.0.self_attn.qkv_proj.weight"}},
+    /* transformers: BertForMaskedLM, BertForPreTraining; with the names of norms in files that began with
+     * TensorFlow's */
+    {.family = FAMILY_BERT,
+     .probes = {"bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.attention.self.query.weight",
+                "bert.embeddings.LayerNorm.gamma"},
+     .keys = {HF_BERT_ATTENTION, [ROLE_PRE_W] = "bert.embeddings.LayerNorm.gamma",
+              [ROLE_PRE_B] = "bert.embeddings.LayerNorm.beta",
+              [ROLE_NORM1_W] = "attention.output.LayerNorm.gamma",
+              [ROLE_NORM1_B] = "attention.output.LayerNorm.beta", [ROLE_NORM2_W] = "output.LayerNorm.gamma",
+              [ROLE_NORM2_B] = "output.LayerNorm.beta",
+              [ROLE_MLM_NORM_W] = "cls.predictions.transform.LayerNorm.gamma",
+              [ROLE_MLM_NORM_B] = "cls.predictions.transform.LayerNorm.beta"}},
+    {.family = FAMILY_BERT,
+     .probes = {"bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.attention.self.query.weight"},
+     .keys = {HF_BERT_ATTENTION},
+     .library = 1 + LIBRARY_TRANSFORMERS},
+    {.family = FAMILY_BERT,
+     .probes = {"bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.attention.self.qkv.weight"}},
     /* Fallback: some tensors of a family, without those that only it has. The reader reports what is
      * missing. */
     {.family = FAMILY_EVA, .probes = {"patch_embed.proj.weight"}, .whole = true},

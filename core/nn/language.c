@@ -1,5 +1,6 @@
-/* The ends of a decoder language model: tokens -> residual stream, and residual stream -> loss. Logits (R, V)
- * are never stored as a whole (lm_loss.h), so the loss and its gradient are computed together in backward. */
+/* The ends of a decoder language model, and what an encoder shares with it: tokens -> residual stream, and
+ * residual stream -> loss. Logits (R, V) are never stored as a whole (lm_loss.h), so the loss and its
+ * gradient are computed together in backward. */
 #include "core/nn/tower.h"
 
 #include <assert.h>
@@ -60,7 +61,7 @@ const struct parameter *language_matrix(const struct tower *t)
     return t->memory->roles[ROLE_LM_HEAD] ? t->memory->roles[ROLE_LM_HEAD] : t->memory->roles[ROLE_TOKENS];
 }
 
-static struct lm_loss loss_of(struct tower *t, const struct batch *in)
+struct lm_loss language_loss(struct tower *t, const struct batch *in)
 {
     const struct parameter *w = language_matrix(t);
     return (struct lm_loss){.type = t->options.compute,
@@ -70,7 +71,8 @@ static struct lm_loss loss_of(struct tower *t, const struct batch *in)
                             .weight = in->weight,
                             .smoothing = in->smoothing,
                             .sums = in->sums,
-                            .R = in->count * t->tokens,
+                            .bias = f32(t->memory->roles[ROLE_LM_BIAS]),
+                            .R = in->count * t->out_rows,
                             .D = t->model_shape.width,
                             .V = t->model_shape.vocabulary,
                             .scratch = t->memory->scratch + t->memory->region_at};
@@ -79,7 +81,21 @@ static struct lm_loss loss_of(struct tower *t, const struct batch *in)
 void tower_evaluate(struct tower *t, const struct batch *in)
 {
     assert(t->owns_loss);
-    struct lm_loss loss = loss_of(t, in);
+    struct lm_loss loss = language_loss(t, in);
+    lm_loss(t->device, &loss, &t->memory->loss);
+}
+
+void language_loss_backward(const struct pass *pass)
+{
+    struct tower *t = pass->tower;
+    const struct parameter *w = language_matrix(t), *bias = t->memory->roles[ROLE_LM_BIAS];
+    struct lm_loss loss = language_loss(t, pass->batch);
+    loss.dx = tower_stream(t);
+    loss.dweights = w->trained ? w->grad : NULL;
+    loss.dweights_type = w->grad_type;
+    loss.add = !pass->first;
+    loss.dbias = bias && bias->trained ? bias->grad : NULL;
+    loss.ones = t->memory->ones;
     lm_loss(t->device, &loss, &t->memory->loss);
 }
 
@@ -88,27 +104,22 @@ void language_head_backward(const struct pass *pass)
 {
     struct tower *t = pass->tower;
     struct tower_memory *m = t->memory;
-    const struct parameter *w = language_matrix(t), *norm_w = m->roles[ROLE_NORM_W],
-                           *norm_b = m->roles[ROLE_NORM_B];
-    struct lm_loss loss = loss_of(t, pass->batch);
-    loss.dx = tower_stream(t);
-    loss.dweights = w->trained ? w->grad : NULL;
-    loss.dweights_type = w->grad_type;
-    loss.add = !pass->first;
-    lm_loss(t->device, &loss, &m->loss);
+    const struct parameter *norm_w = m->roles[ROLE_NORM_W], *norm_b = m->roles[ROLE_NORM_B];
+    int64_t R = pass->batch->count * t->tokens, D = t->model_shape.width;
+    language_loss_backward(pass);
     t->device->ops->layernorm_backward(t->device,
                                        &(struct layernorm_gradient){.type = DTYPE_F32,
                                                                     .x_type = m->norm_type,
-                                                                    .dy = loss.dx,
+                                                                    .dy = tower_stream(t),
                                                                     .x = m->norm_hat,
-                                                                    .x_stride = loss.D,
+                                                                    .x_stride = D,
                                                                     .weight = f32(norm_w),
                                                                     .rstd = m->norm_rstd,
                                                                     .dweight = norm_w->grad,
                                                                     .dbias = norm_b ? norm_b->grad : NULL,
-                                                                    .R = loss.R,
-                                                                    .D = loss.D,
-                                                                    .to = loss.dx,
+                                                                    .R = R,
+                                                                    .D = D,
+                                                                    .to = tower_stream(t),
                                                                     .rms = t->family->rms});
 }
 
@@ -119,6 +130,6 @@ void tower_logits(struct tower *t, const int64_t *rows, int64_t count, float *lo
     size_t row = (size_t)D * dtype_bytes(t->options.compute);
     assert(t->owns_loss);
     for (int64_t i = 0; i < count; i++)
-        tower_linear(t, (char *)t->memory->pooled + (size_t)rows[i] * row, w, NULL, logits + i * V, DTYPE_F32,
-                     1);
+        tower_linear(t, (char *)t->memory->pooled + (size_t)rows[i] * row, w,
+                     f32(t->memory->roles[ROLE_LM_BIAS]), logits + i * V, DTYPE_F32, 1);
 }

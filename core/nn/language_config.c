@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SUPPORTED "supported: gpt2, llama, mistral, qwen2 and qwen3"
+#define SUPPORTED "supported: gpt2, llama, mistral, qwen2, qwen3 and bert"
 
 /* Model types that are read. A Llama 2 or 3, TinyLlama, SmolLM or Yi is a llama. */
 static const struct type {
@@ -19,7 +19,7 @@ static const struct type {
 } types[] = {
     {"gpt2", FAMILY_GPT2, 1e-5, true, false},     {"llama", FAMILY_LLAMA, 1e-6, false, false},
     {"mistral", FAMILY_LLAMA, 1e-6, false, true}, {"qwen2", FAMILY_LLAMA, 1e-6, false, false},
-    {"qwen3", FAMILY_LLAMA, 1e-6, false, false},
+    {"qwen3", FAMILY_LLAMA, 1e-6, false, false},  {"bert", FAMILY_BERT, 1e-12, true, false},
 };
 
 #define EXPERTS  "a mixture of experts"
@@ -93,9 +93,12 @@ static const struct {
     {"xglm", "sinusoidal positions"},
     {"t5", "an encoder and a decoder"},
     {"bart", "an encoder and a decoder"},
-    {"bert", "an encoder, not a decoder"},
-    {"roberta", "an encoder, not a decoder"},
-    {"modernbert*", "an encoder, not a decoder"},
+    {"roberta", "positions that begin at 2, and another head"},
+    {"distilbert", "other names, and no token types"},
+    {"albert", "blocks that share their weights"},
+    {"electra*", "an embedding narrower than the blocks"},
+    {"deberta*", "relative positions in the attention"},
+    {"modernbert*", "pre-norm, and rotary positions"},
     {"mistral3", IMAGES},
     {"mllama", IMAGES},
     {"llava*", IMAGES},
@@ -282,7 +285,7 @@ static int read_model(struct language_config *c, const struct type *type, const 
                       struct error *err)
 {
     static const char *const odd[] = {"scale_attn_by_inverse_layer_idx", "add_cross_attention",
-                                      "rope_interleaved"};
+                                      "rope_interleaved", "is_decoder"};
     const json_t *tied = json_object_get(root, "tie_word_embeddings");
     c->family = type->family;
     c->tied = json_is_boolean(tied) ? json_is_true(tied) : type->tied;
@@ -297,6 +300,10 @@ static int read_model(struct language_config *c, const struct type *type, const 
     if (!code) code = read_activation(c, root, err);
     if (!code) code = read_number(root, "rms_norm_eps", type->norm_eps, &c->norm_eps, err);
     if (!code) code = read_number(root, "layer_norm_epsilon", c->norm_eps, &c->norm_eps, err);
+    if (!code) code = read_number(root, "layer_norm_eps", c->norm_eps, &c->norm_eps, err);
+    const char *kind = text(root, "position_embedding_type");
+    if (!code && *kind && strcmp(kind, "absolute") != 0)
+        return unsupported(err, c->type, "position_embedding_type", kind);
     if (!code) code = read_window(c, type, root, err);
     return code ? code : read_rope(c, root, err);
 }

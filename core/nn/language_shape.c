@@ -26,6 +26,17 @@ int64_t model_shape_qkv_width(const struct model_shape *g)
            2 * (g->kv_heads ? g->kv_heads * model_shape_head_dim(g) : model_shape_attn_width(g));
 }
 
+int64_t masked_rows(int64_t context)
+{
+    enum { PERCENT = 15 };
+    int64_t rows = (PERCENT * context + 50) / 100;
+    return rows ? rows : 1;
+}
+int64_t model_shape_head_rows(const struct model_shape *g)
+{
+    return family_row(g->family)->encoder ? masked_rows(g->context) : g->context;
+}
+
 static int refuse(struct error *err, const char *what, int64_t found, const char *expected)
 {
     return error_set(err, EXIT_CONFIG, "set an arch, a checkpoint, or the key",
@@ -62,6 +73,7 @@ static void complete(struct model_shape *g, int64_t head_dim)
     if (!g->context) g->context = g->positions && g->positions < USUAL_CONTEXT ? g->positions : USUAL_CONTEXT;
     if (!g->positions) g->positions = g->context;
     if (!(g->rope.theta > 0)) g->rope.theta = family_rope_theta(g->family);
+    if (!g->norms) g->norms = row->norms ? row->norms : NORMS_BEFORE;
     g->classless = row->classless;
     g->out = g->width;
 }
@@ -87,6 +99,14 @@ int language_shape_check(struct model_shape *g, int64_t head_dim, struct error *
         if (fields[i].value < 1 || fields[i].value > fields[i].max)
             return refuse(err, fields[i].name, fields[i].value, fields[i].expected);
     if (g->heads % g->kv_heads) return refuse(err, "kv_heads", g->kv_heads, "a divisor of heads");
+    if (g->norms != (row->norms ? row->norms : NORMS_BEFORE))
+        return error_set(err, EXIT_CONFIG, "leave model.norm out",
+                         "a %s model has no blocks with model.norm %s", family_name(g->family),
+                         model_shape_norms(g));
+    if (row->encoder && (g->window || g->kv_heads != g->heads || model_shape_attn_width(g) != g->width))
+        return error_set(err, EXIT_CONFIG, "leave window, kv_heads and head_dim out",
+                         "a %s model has no window, and as many keys and values as queries",
+                         family_name(g->family));
     if (g->window < 0) return refuse(err, "window", g->window, "0 or more");
     if (family_has(row, ROLE_POS) && g->context > g->positions)
         return error_set(err, EXIT_CONFIG, "set model.context to at most that",
@@ -102,6 +122,7 @@ int language_shape_check(struct model_shape *g, int64_t head_dim, struct error *
 static double pairs(const struct model_shape *g)
 {
     double N = (double)g->context, w = g->window && g->window < g->context ? (double)g->window : N;
+    if (family_row(g->family)->encoder) return N * N;
     return w * (w + 1) / 2 + (N - w) * w;
 }
 
@@ -125,8 +146,10 @@ static double matrix_of_ffn(const struct model_shape *g)
 double language_forward_flops(const struct model_shape *g)
 {
     double gates = g->ffn == 1 + ACTIVATION_SWIGLU ? 3 : 2;
-    return (double)g->depth * (attention(g) + gates * matrix_of_ffn(g)) +
-           2 * (double)g->context * (double)g->width * (double)g->vocabulary;
+    double rows = (double)model_shape_head_rows(g), width = (double)g->width,
+           transform = family_row(g->family)->encoder ? 2 * rows * width * width : 0;
+    return (double)g->depth * (attention(g) + gates * matrix_of_ffn(g)) + transform +
+           2 * rows * width * (double)g->vocabulary;
 }
 
 double language_recompute_flops(const struct model_shape *g, int64_t blocks)

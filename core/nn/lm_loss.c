@@ -40,7 +40,7 @@ static const void *element(const void *p, enum dtype type, int64_t i)
     return (const char *)p + (size_t)i * dtype_bytes(type);
 }
 
-/* logits = x W^T */
+/* logits = x W^T + b */
 static void compute_logits(const struct part *p)
 {
     const struct lm_loss *o = p->o;
@@ -56,7 +56,8 @@ static void compute_logits(const struct part *p)
                                                    .ldc = p->stride,
                                                    .ab_type = o->type,
                                                    .c_type = DTYPE_F32,
-                                                   .alpha = 1});
+                                                   .alpha = 1,
+                                                   .bias = o->bias ? o->bias + p->column : NULL});
 }
 
 static void add_sums(const struct part *p)
@@ -107,6 +108,21 @@ static void add_gradients(const struct part *p)
                                         .c_type = DTYPE_F32,
                                         .alpha = 1,
                                         .beta = p->column > 0 ? 1 : 0});
+    if (o->dbias) /* column sums: dlogits^T 1 */
+        ops->gemm(p->device, &(struct gemm){.m = p->columns,
+                                            .n = 1,
+                                            .k = p->rows,
+                                            .transpose_a = true,
+                                            .a = p->logits,
+                                            .b = o->ones,
+                                            .c = o->dbias + p->column,
+                                            .lda = stride,
+                                            .ldb = 1,
+                                            .ldc = 1,
+                                            .ab_type = o->type,
+                                            .c_type = DTYPE_F32,
+                                            .alpha = 1,
+                                            .beta = 1});
     if (!o->dweights) return;
     ops->gemm(p->device, &(struct gemm){.m = p->columns,
                                         .n = D,

@@ -35,6 +35,7 @@ struct lm_loss {
     enum dtype type;       /* of x and W: F32 or BF16 */
     const void *x;         /* type (R, D): normalized rows */
     const void *weights;   /* type (V, D) */
+    const float *bias;     /* (V) of the logits, or NULL */
     const int32_t *labels; /* (R), -1: none */
     float weight;          /* 1 / labelled rows of the global batch */
     float smoothing;
@@ -43,6 +44,8 @@ struct lm_loss {
     void *dweights; /* dweights_type (V, D), written, or with `add` added to. NULL: W is frozen */
     enum dtype dweights_type;
     bool add;
+    float *dbias;     /* (V), +=; NULL: not computed */
+    const void *ones; /* type (layout.rows) of 1; with dbias */
     int64_t R, D, V;
     void *scratch; /* layout.bytes, 64-byte aligned */
 };

@@ -167,7 +167,7 @@ int metadata_read(struct metadata_found *found, const struct weights *weights, s
     static const char *const resizes[] = {"", "dinov2", "hf", "timm", NULL};
     static const char *const pools[] = {"",        "cls",      "avg",     "avg_first", "avg_all",
                                         "avg_raw", "cls_dist", "cls+avg", NULL},
-                             *const norms[] = {"", "pre", "post", NULL};
+                             *const norms[] = {"", "pre", "post", "sum", NULL};
     const char *words[] = {weights_metadata(weights, heads_key),    weights_metadata(weights, activation_key),
                            weights_metadata(weights, resize_key),   weights_metadata(weights, pool_key),
                            weights_metadata(weights, norm_key),     weights_metadata(weights, pool_heads_key),

@@ -149,7 +149,7 @@ int model_shape_check(struct model_shape *g, int64_t head_dim, struct error *err
         return error_set(err, EXIT_CONFIG, "set pool to avg or avg_first, or remove the key",
                          "pool is %s, but the tower has no %s token", model_shape_pool(g),
                          g->classless ? "class" : "distillation");
-    if (g->norms == POST_NORM && !row->postnorm_width)
+    if (g->norms == SUM_NORM || (g->norms == POST_NORM && !row->postnorm_width))
         return error_set(err, EXIT_CONFIG, "use a checkpoint of another architecture",
                          "post-norm is not supported for %s towers", family_name(g->family));
     if (g->norms == POST_NORM && (g->layerscale == LAYERSCALE_WITH || (!g->layerscale && row->layerscale)))

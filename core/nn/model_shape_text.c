@@ -30,7 +30,11 @@ const char *pos_resize_name(enum pos_resize resize)
     static const char *const libraries[] = {"", "dinov2", "hf", "timm"};
     return libraries[resize];
 }
-const char *model_shape_norms(const struct model_shape *g) { return g->norms == POST_NORM ? "post" : "pre"; }
+const char *model_shape_norms(const struct model_shape *g)
+{
+    static const char *const names[] = {"pre", "pre", "post", "sum"};
+    return names[g->norms];
+}
 
 static const char *assumed(const struct model_shape *g, int what)
 {

@@ -1,5 +1,5 @@
-/* Vision transformer towers: EVA01- and EVA02-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP, and decoder language
- * models: GPT-2 and the kin of Llama; as rows of one description, forward and hand-written backward (no
+/* Vision transformer towers: EVA01- and EVA02-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP, and language models:
+ * GPT-2, the kin of Llama, and BERT; as rows of one description, forward and hand-written backward (no
  * autograd).
  *
  * Shapes in comments: B images of a micro-batch, N tokens (1 cls, or none, + registers + P patches), R = B*N
@@ -50,8 +50,8 @@ enum pos_resize {
 };
 
 /* Order of a block's norms: pre-norm, x + f(norm(x)), the default, or post-norm, x + norm(f(x))
- * (EVA02-CLIP-E). */
-enum norms { NORMS_USUAL, NORMS_BEFORE, POST_NORM };
+ * (EVA02-CLIP-E), or the norm of the sum, norm(x + f(x)) (BERT). */
+enum norms { NORMS_USUAL, NORMS_BEFORE, POST_NORM, SUM_NORM };
 
 /* Pooling: the input of the embedding. */
 enum pool {
@@ -156,7 +156,7 @@ const char *model_shape_activation(const struct model_shape *model_shape); /* "g
 int activation_named(const char *name);
 const char *pos_resize_name(enum pos_resize resize);                  /* "dinov2", "hf", "timm"; USUAL: "" */
 const char *model_shape_pool(const struct model_shape *model_shape);  /* "cls", "avg", "avg_first", ... */
-const char *model_shape_norms(const struct model_shape *model_shape); /* "pre", "post" */
+const char *model_shape_norms(const struct model_shape *model_shape); /* "pre", "post", "sum" */
 float model_shape_norm_eps(const struct model_shape *model_shape);    /* resolved */
 /* Heads of published towers of that family and width; 0: unknown. */
 int64_t model_shape_usual_heads(enum family family, int64_t width);
@@ -196,6 +196,10 @@ int64_t model_shape_pooled(const struct model_shape *model_shape);
 int64_t model_shape_normed(const struct model_shape *model_shape);
 bool model_shape_rotates(const struct model_shape *model_shape);  /* queries and keys have rotary positions */
 bool model_shape_language(const struct model_shape *model_shape); /* reads tokens, not images */
+/* Rows per sample whose logits the head of a language model computes: every token, or those that an encoder
+ * predicts, 15 % of its tokens. */
+int64_t model_shape_head_rows(const struct model_shape *model_shape);
+int64_t masked_rows(int64_t context); /* tokens of a sample that an encoder predicts in training */
 int64_t model_shape_kv_heads(const struct model_shape *model_shape);   /* resolved: G */
 int64_t model_shape_head_dim(const struct model_shape *model_shape);   /* resolved: dh */
 int64_t model_shape_attn_width(const struct model_shape *model_shape); /* H * dh, the input of proj */
@@ -294,15 +298,17 @@ struct tower {
     struct model_shape model_shape;
     const struct family_row *family; /* the row of model_shape.family (family.h) */
     struct tower_options options;
-    int64_t tokens;    /* N */
-    int64_t patches;   /* P */
-    int64_t rotated;   /* tokens with rotary positions, the last ones of a sample */
-    bool resized;      /* positions pass through a resize matrix */
-    int64_t out_rows;  /* rows of out per image: 1 (cls), or 1 + P with patch_tokens; N of a language model */
+    int64_t tokens;  /* N */
+    int64_t patches; /* P */
+    int64_t rotated; /* tokens with rotary positions, the last ones of a sample */
+    bool resized;    /* positions pass through a resize matrix */
+    /* rows of out per image: 1 (cls), or 1 + P with patch_tokens; of a language model head_rows */
+    int64_t out_rows;
     int64_t out_width; /* T with a distillation head, the classes with a classifier, else O */
     /* A language model: out_width is the vocabulary, there is no out. The head's backward computes the loss
      * and its gradient together, because logits are never stored as a whole. */
     bool owns_loss;
+    bool picks; /* an encoder: the head computes the rows batch.picked */
     float *out; /* F32 (batch*out_rows, out_width) of the selected slot, valid until its next forward: the cls
                    rows of all images first, then the patch rows image by image */
     struct parameter *parameters;
@@ -379,15 +385,17 @@ int tower_init_random(struct tower *tower, uint64_t seed, bool head_only, parame
 
 /* Input of a tower: device memory, unchanged until tower_backward has read it again. NULL: none. */
 struct batch {
-    const void *input;      /* images F32 (count, 3, S, S), or tokens i32 (count, N) */
-    int64_t count;          /* at most options.batch */
-    const int32_t *labels;  /* (count) class of each image, or (count, N) next token; -1: no label */
+    const void *input; /* images F32 (count, 3, S, S), or tokens i32 (count, N) */
+    int64_t count;     /* at most options.batch */
+    /* (count) class of each image, or (count, out_rows) next or masked token; -1: no label */
+    const int32_t *labels;
     const int32_t *labels2; /* (count) second class of mixed images */
     const float *share;     /* (count) share of the first class, 0 to 1; with labels2 */
     const float *keep;      /* (2 depth, count) factors of drop path, of both passes; or NULL */
     /* Tokens: */
     const int32_t *begins, *ends; /* (count, N) of each token's document in its sample; NULL: one document */
     const int32_t *order;         /* (count * N) numbers of the tokens, stably sorted by token */
+    const int32_t *picked;        /* (count * out_rows) an encoder's rows that labels belong to, ascending */
     /* With tower.owns_loss, device memory: the head's backward adds the loss times `weight`, and the number
      * of labels that have the largest logit. */
     double *sums;

@@ -10,8 +10,8 @@
 /* Shape letters: D width, A width of all query heads, Q queries, keys and values, V vocabulary, C positions
  * of tokens, d one head, F hidden, G rows of the first feed-forward matrix, O out, T target, P rows of
  * the position embedding, R registers, U pooling queries, I 3O, N width of the last norm, W of the pooled
- * row, 3 channels, p patch side, 1. Flags: m GEMM operand, s small whatever its shape, h head, f frozen: no
- * gradient. */
+ * row, 3 channels, 2 token types, p patch side, 1. Flags: m GEMM operand, s small whatever its shape, h head,
+ * f frozen: no gradient. */
 static const struct {
     const char *shape, *flags;
     enum initial initial;
@@ -19,6 +19,7 @@ static const struct {
     [ROLE_TOKENS] = {"VD", "m", INITIAL_NORMAL},
     [ROLE_CLS] = {"11D", "s", INITIAL_NORMAL},
     [ROLE_POS] = {"1PD", "s", INITIAL_NORMAL},
+    [ROLE_TYPES] = {"2D", "s", INITIAL_NORMAL},
     [ROLE_REGISTERS] = {"1RD", "s", INITIAL_NORMAL},
     [ROLE_MASK] = {"1D", "sf", INITIAL_NORMAL},
     [ROLE_PATCH_W] = {"D3pp", "m", INITIAL_NORMAL},
@@ -65,6 +66,11 @@ static const struct {
     [ROLE_POOL_FC1_B] = {"F", "s", INITIAL_ZERO},
     [ROLE_POOL_FC2_W] = {"OF", "m", INITIAL_NORMAL},
     [ROLE_POOL_FC2_B] = {"O", "s", INITIAL_ZERO},
+    [ROLE_MLM_W] = {"DD", "m", INITIAL_NORMAL},
+    [ROLE_MLM_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_MLM_NORM_W] = {"D", "s", INITIAL_ONE},
+    [ROLE_MLM_NORM_B] = {"D", "s", INITIAL_ZERO},
+    [ROLE_LM_BIAS] = {"V", "s", INITIAL_ZERO},
     [ROLE_NORM_W] = {"N", "s", INITIAL_ONE},
     [ROLE_NORM_B] = {"N", "s", INITIAL_ZERO},
     [ROLE_OUT_W] = {"OW", "m", INITIAL_NORMAL},

@@ -40,6 +40,7 @@ static const struct {
              .depth = Depth, .heads = Heads, .kv_heads = Kv, .head_dim = Dim, .hidden = Hidden, \
              FAMILY_##Family##_IS, __VA_ARGS__}},
 #define FAMILY_GPT2_IS  .tied = true
+#define FAMILY_BERT_IS  .tied = true
 #define FAMILY_LLAMA_IS .ffn = SWIGLU
 static const struct {
     const char *name;

@@ -240,6 +240,30 @@ static void upload_rotation(struct tower *t)
     free(table);
 }
 
+/* Numbers of rows, token types and ones: what an encoder reads next to its batch. */
+static void upload_constants(struct tower *t)
+{
+    const struct tower_memory *m = t->memory;
+    int64_t rows = t->options.batch * t->out_rows;
+    int32_t *numbers = xcalloc((size_t)rows, sizeof *numbers);
+    float *ones = xcalloc((size_t)rows, sizeof *ones);
+    uint16_t *half = xcalloc((size_t)rows, sizeof *half);
+    bool narrow = t->options.compute == DTYPE_BF16;
+    for (int64_t i = 0; i < rows; i++) {
+        numbers[i] = (int32_t)i;
+        ones[i] = 1;
+        half[i] = 0x3F80; /* 1 in bf16 */
+    }
+    if (m->numbers) t->device->upload(t->device, m->numbers, numbers, (size_t)rows * sizeof *numbers);
+    if (m->types) t->device->ops->fill(t->device, m->types, 0, (size_t)t->tokens * sizeof *m->types);
+    if (m->ones)
+        t->device->upload(t->device, m->ones, narrow ? (void *)half : (void *)ones,
+                          (size_t)rows * dtype_bytes(t->options.compute));
+    free(half);
+    free(numbers);
+    free(ones);
+}
+
 /* Checks that the device supports every operation of the tower. */
 static int supported(const struct tower *t, struct error *err)
 {
@@ -304,8 +328,11 @@ int tower_create(struct tower **tower, struct device *device, const struct model
     t->patches = model_shape_patches(model_shape);
     t->resized = model_shape_resizes(model_shape);
     t->owns_loss = t->family->model->owns_loss;
+    t->picks = t->owns_loss && t->family->encoder;
     t->rotated = t->owns_loss ? t->tokens : t->patches;
-    t->out_rows = t->owns_loss ? t->tokens : options->patch_tokens ? 1 + t->patches : 1;
+    t->out_rows = t->owns_loss            ? model_shape_head_rows(model_shape)
+                  : options->patch_tokens ? 1 + t->patches
+                                          : 1;
     t->out_width = t->owns_loss               ? model_shape->vocabulary
                    : model_shape->classes > 0 ? model_shape->classes
                    : options->target          ? options->target
@@ -332,11 +359,12 @@ int tower_create(struct tower **tower, struct device *device, const struct model
         return code;
     }
     if (t->owns_loss)
-        m->loss = lm_loss_layout(options->batch * t->tokens, model_shape->vocabulary,
+        m->loss = lm_loss_layout(options->batch * t->out_rows, model_shape->vocabulary,
                                  options->loss_chunk ? options->loss_chunk : LM_LOSS_CHUNK);
     activations_lay_scratch(t);
     if (t->resized && tower_has_ends(t)) upload_resize(t);
     if (model_shape_rotates(model_shape)) upload_rotation(t);
+    if (tower_has_ends(t)) upload_constants(t);
     *tower = t;
     return 0;
 }

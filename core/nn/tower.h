@@ -19,7 +19,8 @@ struct block_activations {
     /* of some towers */
     float *attn_mean, *attn_rstd, *ffn_mean, *ffn_rstd; /* (R) of the norms inside the branches */
     float *head_rstd;                                   /* (R, H + G) of the norms of heads */
-    void *u1, *u2;                                      /* t (R, D) branches before their post-norms */
+    /* t (R, D) inputs of post-norms: branches, or with SUM_NORM the sums; then there is no x_mid */
+    void *u1, *u2;
 };
 
 /* Tensors that attention pooling keeps (attn_pool.c), O wide. */
@@ -68,15 +69,19 @@ struct tower_memory {
     float *norm_mean, *norm_rstd;   /* (B*out_rows) */
     enum dtype norm_type;           /* stored type for many rows, F32 for few */
     size_t norm_hat_bytes;
-    void *norm_hat;         /* norm_type (B*out_rows, D) of the final norm; NULL: frozen, or no norm */
-    bool pooled_apart;      /* false: pooled is the output */
-    enum dtype pooled_type; /* t; F32 where it is the output */
-    void *pooled;           /* pooled_type (B*out_rows, D) after the final norm */
-    void *projected;        /* t (B*out_rows, O): input of the distillation head, when projected */
-    float *pos;             /* (1 + P, D), classless (P, D): resized position embedding, if it is resized */
-    float *dpos;            /* its gradient */
-    float *resize;          /* (1 + P, 1+pos_grid^2), classless (P, pos_grid^2) */
-    float *rotation;        /* (rotated, 2, dh/2) cosines and sines, if queries and keys are rotated */
+    void *norm_hat;          /* norm_type (B*out_rows, D) of the final norm; NULL: frozen, or no norm */
+    bool pooled_apart;       /* false: pooled is the output */
+    enum dtype pooled_type;  /* t; F32 where it is the output */
+    void *pooled;            /* pooled_type (B*out_rows, D) after the final norm */
+    void *projected;         /* t (B*out_rows, O): input of the distillation head, when projected */
+    void *picked, *picked_h; /* t (B*out_rows, D): input of an encoder's head, and of its activation */
+    int32_t *numbers;        /* (B*out_rows) from 0 on, with ROLE_MLM_W */
+    int32_t *types;          /* (N) token types: 0, with ROLE_TYPES; pos then has the sum of the first type */
+    void *ones;              /* t (B*out_rows) of 1, with ROLE_LM_BIAS */
+    float *pos;              /* (1 + P, D), classless (P, D): resized position embedding, if it is resized */
+    float *dpos;             /* its gradient */
+    float *resize;           /* (1 + P, 1+pos_grid^2), classless (P, pos_grid^2) */
+    float *rotation;         /* (rotated, 2, dh/2) cosines and sines, if queries and keys are rotated */
     struct attn_pool_activations attn_pool;
     float *mean; /* (B, D) averaged tokens, with any POOL_AVG... */
 
@@ -214,6 +219,12 @@ void image_embed(struct tower *tower, const struct batch *batch);
 void image_head(struct tower *tower, const struct batch *batch);
 void image_head_backward(const struct pass *pass);
 void image_embed_backward(const struct pass *pass);
+void encoder_embed(struct tower *tower, const struct batch *batch);
+void encoder_head(struct tower *tower, const struct batch *batch);
+void encoder_head_backward(const struct pass *pass);
+void encoder_embed_backward(const struct pass *pass);
+/* Bytes of scratch of an encoder's head, in addition to those of the loss, at region_at. */
+size_t encoder_scratch(const struct tower *tower);
 /* The same transformer block for every model. */
 void tower_block(struct tower *tower, const struct batch *batch, int64_t block);
 void tower_block_backward(const struct pass *pass, int64_t block);
@@ -224,6 +235,10 @@ void language_head_backward(const struct pass *pass);
 void language_embed_backward(const struct pass *pass);
 /* The head's matrix: its own, or the token table. */
 const struct parameter *language_matrix(const struct tower *tower);
+/* The loss of the normalized rows in memory->pooled, without gradients; and with those of the head's matrix
+ * and of dx, at the beginning of the stream. */
+struct lm_loss language_loss(struct tower *tower, const struct batch *batch);
+void language_loss_backward(const struct pass *pass);
 
 /* The rows of this pass in (N, width) of the compute type. */
 static inline void *tower_new_rows(const struct tower *t, const struct batch *in, void *x, int64_t width)
@@ -261,6 +276,12 @@ static inline bool tower_tied(const struct tower *tower)
 static inline bool tower_post_norm(const struct tower *tower)
 {
     return tower->model_shape.norms == POST_NORM;
+}
+static inline bool tower_sum_norm(const struct tower *tower) { return tower->model_shape.norms == SUM_NORM; }
+/* A norm ends a branch, and reads a tensor that is kept (u1, u2). */
+static inline bool tower_norms_end(const struct tower *tower)
+{
+    return tower_post_norm(tower) || tower_sum_norm(tower);
 }
 
 /* Bytes of the gradients of output, head and projection in scratch, at region_at (image_head_backward). */

@@ -69,7 +69,7 @@ static void explain_block(const struct tower *t, int64_t block, tower_tensor rep
     const struct {
         const char *name;
         size_t bytes;
-    } kept[] = {{"stream after attention", R * D * e},
+    } kept[] = {{"stream after attention", tower_sum_norm(t) ? 0 : R * D * e},
                 {"queries, keys, values", R * Q * e},
                 {"attention", coded ? 0 : R * A * e},
                 {"feed-forward before its activation",
@@ -77,7 +77,7 @@ static void explain_block(const struct tower *t, int64_t block, tower_tensor rep
                 {"attention sums", (size_t)(o->batch * g->heads * t->tokens) * sizeof(float)},
                 {"means of inner norms", 2 * norms * R * sizeof(float)},
                 {"norms of heads", tower_head_moments(t)},
-                {"branches before their norms", tower_post_norm(t) ? 2 * R * D * e : 0}};
+                {"branches before their norms", tower_norms_end(t) ? 2 * R * D * e : 0}};
     char name[96];
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         snprintf(name, sizeof name, "blocks.%lld.%s", (long long)block, kept[i].name);
@@ -110,6 +110,12 @@ static void explain_ends(const struct tower *t, tower_tensor report, void *conte
     report(context, o->activations_class, "output",
            rows * (ends * (t->memory->pooled_apart ? pooled * e : 0) +
                    ends * (t->memory->roles[ROLE_HEAD_W] ? (size_t)g->out * e : 0) + slots * out * f));
+    if (t->memory->roles[ROLE_MLM_W])
+        report(context, o->activations_class, "rows of the head",
+               rows * (ends * 2 * D * e + sizeof(int32_t) + e));
+    if (t->memory->roles[ROLE_TYPES])
+        report(context, o->activations_class, "positions and the first token type",
+               (size_t)t->tokens * (D * f + sizeof(int32_t)));
     if (tower_averages_first(t) || tower_averages_last(t))
         report(context, o->activations_class, "mean of the tokens", ends * B * D * f);
     if (tower_pools_by_attention(t))

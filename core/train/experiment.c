@@ -57,7 +57,11 @@ static struct data_options token_options(const struct config *c)
                                  .context = c->model_s.context,
                                  .vocabulary = c->model_s.vocabulary,
                                  .joined = c->data.documents == DATA_DOCUMENTS_JOINED,
-                                 .end = c->data.end};
+                                 .end = c->data.end,
+                                 .masked = objective_of(c)->masked ? masked_rows(c->model_s.context) : 0,
+                                 .mask_token = c->data.mask_token,
+                                 .special = c->data.special_tokens < 0 ? c->data.mask_token + 1
+                                                                       : c->data.special_tokens};
 }
 
 struct data_options train_data_options(const struct config *c)

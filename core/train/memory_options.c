@@ -1,5 +1,6 @@
 /* Memory options: see memory_options.h. */
 #include "core/train/memory_options.h"
+#include "core/train/objective.h"
 #include "core/base/file.h"
 #include "core/config/value.h"
 #include "core/train/experiment.h"
@@ -279,8 +280,7 @@ void memory_option_plan(struct memory_option *o, const struct memory_planner *p,
 /* Returns whether the experiment has the ranks and the objective that the setting requires. */
 static bool applies(const struct memory_planner *p, const struct memory_setting *s)
 {
-    return (!s->several_ranks || rank_count(p) > 1) &&
-           (!s->language || p->config.train.objective == TRAIN_OBJECTIVE_LANGUAGE);
+    return (!s->several_ranks || rank_count(p) > 1) && (!s->language || objective_of(&p->config)->tokens);
 }
 
 bool memory_option_plan_setting(struct memory_option *o, const struct memory_planner *p,

@@ -101,6 +101,15 @@ static const struct objective rows[] = {
                                   .evaluate = evaluate_language,
                                   .evaluation = {"val_loss", "val_accuracy", "val_perplexity"},
                                   .best = "val_loss"},
+    [TRAIN_OBJECTIVE_MASKED] = {.name = "masked",
+                                .metrics = {"accuracy"},
+                                .labels = true,
+                                .tokens = true,
+                                .masked = true,
+                                .units = labelled,
+                                .evaluate = evaluate_language,
+                                .evaluation = {"val_loss", "val_accuracy", "val_perplexity"},
+                                .best = "val_loss"},
 };
 
 const struct objective *objective_of(const struct config *config) { return &rows[config->train.objective]; }

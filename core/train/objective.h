@@ -25,6 +25,7 @@ struct objective {
     bool teacher;                           /* the target is a teacher's output */
     bool labels;                            /* the target is the batch's labels */
     bool tokens;                            /* samples are tokens, each of which has a label; else images */
+    bool masked;                            /* the labels are of masked tokens, read by an encoder */
     /* Returns the units of a micro-batch in host memory; NULL: its images. */
     int64_t (*units)(const struct trainer *t, const struct batch *host);
     /* NULL: the student's head computes it in backward (tower.owns_loss).

@@ -5,7 +5,7 @@
 
 void step_select(struct trainer *t, int64_t slot)
 {
-    int64_t by = slot - t->slot, arrays = t->host_order ? 4 : 3,
+    int64_t by = slot - t->slot, arrays = t->label_arrays,
             outs = t->micro * t->student->out_rows * t->student->out_width;
     if (!by) return;
     t->more_labels[t->slot] = t->labels_more;
@@ -77,6 +77,28 @@ static int32_t *labels_at(const struct trainer *t, int array)
     return t->labels + array * t->micro * t->labels_each;
 }
 
+/* The last array: rows that an encoder predicts. */
+static int32_t *picked_at(const struct trainer *t) { return labels_at(t, (int)t->label_arrays - 1); }
+
+/* Collects the labelled rows of each sample, out_rows of them; where there are fewer, the last row fills
+ * up without a label. */
+static void pick_rows(const struct trainer *t, const struct batch *host, int32_t *picked, int32_t *labels)
+{
+    int64_t each = t->student->out_rows, N = t->labels_each;
+    for (int64_t sample = 0, to = 0; sample < host->count; sample++) {
+        int64_t end = to + each, row = sample * N;
+        for (; row < (sample + 1) * N && to < end; row++) {
+            if (host->labels[row] < 0) continue;
+            picked[to] = (int32_t)row;
+            labels[to++] = host->labels[row];
+        }
+        for (; to < end; to++) {
+            picked[to] = (int32_t)((sample + 1) * N - 1);
+            labels[to] = -1;
+        }
+    }
+}
+
 void step_set_labels(struct trainer *t, const struct batch *host)
 {
     struct device *dev = t->device;
@@ -85,7 +107,13 @@ void step_set_labels(struct trainer *t, const struct batch *host)
     size_t bytes = (size_t)count * sizeof *t->labels;
     const void *second = tokens ? host->begins : host->labels2,
                *third = tokens ? host->ends : (void *)host->share;
-    dev->upload(dev, t->labels, host->labels, bytes);
+    if (t->student->picks) {
+        int32_t *labels = t->host_picked + t->micro * t->labels_each;
+        size_t head = (size_t)(host->count * t->student->out_rows) * sizeof *labels;
+        pick_rows(t, host, t->host_picked, labels);
+        dev->upload(dev, picked_at(t), t->host_picked, head);
+        dev->upload(dev, t->labels, labels, head);
+    } else dev->upload(dev, t->labels, host->labels, bytes);
     if (t->host_order && t->step) { /* only backward reads it */
         token_order(host->input, count, t->host_order, t->host_order + t->micro * t->labels_each);
         dev->upload(dev, labels_at(t, ORDER), t->host_order, bytes);
@@ -170,6 +198,7 @@ struct batch step_batch(const struct trainer *t, int64_t index, int64_t count)
     if (t->student->owns_loss) {
         batch.begins = t->labels_more ? labels_at(t, BEGINS) : NULL;
         batch.ends = t->labels_more ? labels_at(t, ENDS) : NULL;
+        batch.picked = t->student->picks ? picked_at(t) : NULL;
         batch.order = t->host_order ? labels_at(t, ORDER) : NULL;
         batch.sums = t->sums + objective_sums(t->objective) * index;
         batch.weight = t->units > 0 ? (float)(1 / t->units) : 0;

@@ -21,7 +21,8 @@ _Static_assert((int)TOWER_POOL_AUTO == (int)POOL_USUAL && (int)TOWER_POOL_CLS ==
                    (int)TOWER_POOL_AVG_RAW == (int)POOL_AVG_RAW &&
                    (int)TOWER_POOL_CLS_DIST == (int)POOL_CLS_DIST &&
                    (int)TOWER_POOL_CLS_AVG == (int)POOL_CLS_AVG && (int)TOWER_NORM_AUTO == (int)NORMS_USUAL &&
-                   (int)TOWER_NORM_PRE == (int)NORMS_BEFORE && (int)TOWER_NORM_POST == (int)POST_NORM,
+                   (int)TOWER_NORM_PRE == (int)NORMS_BEFORE && (int)TOWER_NORM_POST == (int)POST_NORM &&
+                   (int)TOWER_NORM_SUM == (int)SUM_NORM,
                "enum tower_pool is enum pool, enum tower_norm is enum norms");
 
 _Static_assert((int)TOWER_POS_RESIZE_AUTO == (int)POS_RESIZE_USUAL &&
@@ -61,7 +62,7 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
     if (tower->norm) g->norms = (enum norms)tower->norm;
     if (tower->norm_eps > 0) g->norm_eps = (float)tower->norm_eps;
     if (tower->tied >= 0) g->tied = tower->tied;
-    else if (tower->arch == TOWER_ARCH_CUSTOM) g->tied = g->family == FAMILY_GPT2;
+    else if (tower->arch == TOWER_ARCH_CUSTOM) g->tied = g->family == FAMILY_GPT2 || g->family == FAMILY_BERT;
     if (tower->rope_theta > 0) g->rope.theta = tower->rope_theta;
     if (objective_of(c)->tokens) g->head_dim = tower->head_dim ? tower->head_dim : g->head_dim;
     if (objective_of(c)->labels && !objective_of(c)->tokens)
@@ -259,13 +260,16 @@ static int settle_tokens(const struct config_tower *tower, struct model_shape *g
                      g->tied ? "its token table" : "a matrix of its own");
 }
 
-/* Refuses a language model without the objective, and the objective without one. */
+/* Refuses a language model without its objective, and the objective without one. */
 static int check_kind(const struct config *c, const struct model_shape *g, struct error *err)
 {
-    bool tokens = objective_of(c)->tokens;
-    if (model_shape_language(g) == tokens) return 0;
+    const struct objective *o = objective_of(c);
+    bool encoder = g->family == FAMILY_BERT;
+    if (model_shape_language(g) == o->tokens && encoder == o->masked) return 0;
     return error_set(err, EXIT_CONFIG,
-                     tokens ? "gpt2 and llama read tokens" : "set train.objective: language",
+                     encoder                    ? "set train.objective: masked"
+                     : !model_shape_language(g) ? "gpt2 and llama read tokens, bert masked ones"
+                                                : "set train.objective: language",
                      "train.objective is %s, but the family of the model is %s", objective_of(c)->name,
                      family_name(g->family));
 }
@@ -342,6 +346,12 @@ static int settle_language(struct config *c, bool random, struct model_shape *g,
     if (code) return code;
     if (!c->model_s.context) c->model_s.context = g->context;
     if (!c->model_s.vocabulary) c->model_s.vocabulary = g->vocabulary;
+    if (objective_of(c)->masked &&
+        (c->data.mask_token >= g->vocabulary || c->data.special_tokens >= g->vocabulary))
+        return error_set(err, EXIT_CONFIG, "set data.mask_token to the number of [MASK]",
+                         "data.mask_token is %lld, data.special_tokens %lld, the vocabulary has %lld",
+                         (long long)c->data.mask_token, (long long)c->data.special_tokens,
+                         (long long)g->vocabulary);
     return config_resolve(c, (enum model_family)g->family, err);
 }
 

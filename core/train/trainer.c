@@ -213,12 +213,15 @@ size_t trainer_input_bytes(const struct trainer *t, int64_t count)
 
 const void *trainer_student_input(const struct trainer *t) { return (const char *)t->input + t->student_at; }
 
-/* Allocates t->labels: of images three arrays, of tokens four; their order is for backward alone. */
+/* Allocates t->labels: of images three arrays, of tokens four; their order is for backward alone. An encoder
+ * has one more. */
 static int create_labels(struct trainer *t, struct error *err)
 {
     bool tokens = t->student->owns_loss, order = tokens && !t->evaluates;
     t->labels_each = tokens ? t->student->tokens : 1;
-    size_t count = (size_t)(t->micro * t->labels_each), arrays = (size_t)t->slots * (order ? 4 : 3);
+    t->label_arrays = 3 + order + t->student->picks;
+    size_t count = (size_t)(t->micro * t->labels_each), arrays = (size_t)(t->slots * t->label_arrays);
+    if (t->student->picks) t->host_picked = xcalloc(2 * count, sizeof *t->host_picked);
     if (order) t->host_order = xcalloc(2 * count, sizeof *t->host_order);
     t->labels = allocate(t, MEMORY_DATA, arrays * count * sizeof *t->labels, "labels", err);
     return t->labels ? 0 : err->code;
@@ -376,7 +379,7 @@ static void count_flops(struct trainer *t)
            forward = model_shape_forward_flops(g) + head, flops = (1 + share * (t->twice ? 4 : 2)) * forward;
     flops += share * model_shape_recompute_flops(g, tower_recomputed_blocks(s));
     if (!t->evaluates)
-        flops += tower_repeated_logits(s) * 2.0 * (double)(s->tokens * g->width * g->vocabulary);
+        flops += tower_repeated_logits(s) * 2.0 * (double)(s->out_rows * g->width * g->vocabulary);
     if (s->options.saved == SAVED_8BIT) flops += share * (t->twice ? 2 : 1) * model_shape_attention_flops(g);
     t->student_flops = flops;
     t->model_flops =
@@ -464,6 +467,7 @@ void trainer_close(struct trainer *t)
     knn_close(t->knn);
     free(t->host_keep);
     free(t->more_labels);
+    free(t->host_picked);
     free(t->host_order);
     device_free(t->device, t->dout);
     device_free(t->device, t->sums);

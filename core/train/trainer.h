@@ -83,19 +83,21 @@ struct trainer {
     /* device (arrays, micro, labels_each) of a micro-batch: labels, then second labels and shares F32, or
      * begins, ends and order of tokens (struct batch); NULL: not read */
     int32_t *labels;
-    bool labels_more;    /* second labels, or begins and ends, are set */
-    int32_t *host_order; /* (2, micro, labels_each), where the order of tokens is made; NULL: not read */
-    struct knn *knn;     /* train.eval knn (knn.h), else NULL */
-    float *keep;         /* device (2 depth, micro): drop path's factors of a micro-batch; NULL: off */
-    float *host_keep;    /* where they are drawn */
-    int64_t step;        /* the current step; 0 between steps */
-    float *target;       /* (micro*out_rows, out_width): teacher's output, or gathered from the cache */
-    float *host_target;  /* (micro, out_width), host: staging of cached rows */
-    float *dout;         /* the same shape as target */
-    double *sums;        /* device (micro-batches, objective_sums); then struct meopt_grad_stats (groups) */
-    double *host_sums;   /* host copy of sums, pinned for a card */
-    float *cache;        /* host: teacher's output by image, (images, out_rows*out_width) */
-    uint8_t *cached;     /* (cache_images): 1 if the row was computed; other rows are not used */
+    bool labels_more; /* second labels, or begins and ends, are set */
+    int64_t label_arrays;
+    int32_t *host_picked; /* (2, micro, labels_each) of an encoder: labelled rows, and their labels */
+    int32_t *host_order;  /* (2, micro, labels_each), where the order of tokens is made; NULL: not read */
+    struct knn *knn;      /* train.eval knn (knn.h), else NULL */
+    float *keep;          /* device (2 depth, micro): drop path's factors of a micro-batch; NULL: off */
+    float *host_keep;     /* where they are drawn */
+    int64_t step;         /* the current step; 0 between steps */
+    float *target;        /* (micro*out_rows, out_width): teacher's output, or gathered from the cache */
+    float *host_target;   /* (micro, out_width), host: staging of cached rows */
+    float *dout;          /* the same shape as target */
+    double *sums;         /* device (micro-batches, objective_sums); then struct meopt_grad_stats (groups) */
+    double *host_sums;    /* host copy of sums, pinned for a card */
+    float *cache;         /* host: teacher's output by image, (images, out_rows*out_width) */
+    uint8_t *cached;      /* (cache_images): 1 if the row was computed; other rows are not used */
     int64_t cache_images;
     uint32_t cache_list;   /* data_hash of these images */
     double previous_norm;  /* clip_mode previous: gradient norm of the last step, 0 before the first */

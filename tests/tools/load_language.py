@@ -10,7 +10,7 @@ import sys
 
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 TOKENS = torch.tensor([[3, 79, 0, 41, 41, 7, 12, 60, 33, 5, 18, 2, 77, 64, 9, 50, 31, 22, 1, 3]])
 
@@ -75,12 +75,34 @@ def logits(t, c, rope):
     return x @ t.get("lm_head.weight", table).T
 
 
+def masked_logits(t, c):
+    """BERT's, likewise."""
+    functional, n, eps = torch.nn.functional, TOKENS.shape[1], c["layer_norm_eps"]
+    linear = lambda x, name: functional.linear(x, t[name + ".weight"], t[name + ".bias"])
+    ended = lambda x, name: norm(x, t[name + ".weight"], t[name + ".bias"], eps)
+    act = lambda x: functional.gelu(x, approximate="tanh" if c["hidden_act"] == "gelu_new" else "none")
+    table, at = t["bert.embeddings.word_embeddings.weight"], "bert.embeddings."
+    x = table[TOKENS[0]] + t[at + "position_embeddings.weight"][:n] + t[at + "token_type_embeddings.weight"][0]
+    x = ended(x, at + "LayerNorm")
+    heads = c["num_attention_heads"]
+    for block in range(c["num_hidden_layers"]):
+        at = f"bert.encoder.layer.{block}."
+        q, k, v = linear(x, at + "attention.self.qkv").view(n, 3, heads, -1).permute(1, 2, 0, 3)
+        a = (q @ k.transpose(1, 2) / math.sqrt(q.shape[-1])).softmax(-1) @ v
+        x = ended(x + linear(a.transpose(0, 1).reshape(n, -1), at + "attention.output.dense"), at + "attention.output.LayerNorm")
+        y = act(linear(x, at + "intermediate.dense"))
+        x = ended(x + linear(y, at + "output.dense"), at + "output.LayerNorm")
+    x = ended(act(linear(x, "cls.predictions.transform.dense")), "cls.predictions.transform.LayerNorm")
+    return x @ table.T + t["cls.predictions.bias"]
+
+
 for name in sorted(os.listdir(sys.argv[1])):
     path = os.path.join(sys.argv[1], name)
     if not os.path.isdir(path) or not os.path.exists(path + ".safetensors"):
         continue
     config = json.load(open(os.path.join(path, "config.json")))
-    model, info = AutoModelForCausalLM.from_pretrained(
+    bert = config["model_type"] == "bert"
+    model, info = (AutoModelForMaskedLM if bert else AutoModelForCausalLM).from_pretrained(
         path, output_loading_info=True, dtype=torch.float32, attn_implementation="eager"
     )
     model.eval()
@@ -91,7 +113,8 @@ for name in sorted(os.listdir(sys.argv[1])):
     rope = None if rotary is None else (rotary.inv_freq.float(), rotary.attention_scaling)
     with torch.no_grad():
         out = model(TOKENS).logits[0]
-        own = logits(load_file(path + ".safetensors"), config, rope)
+        tensors = load_file(path + ".safetensors")
+        own = masked_logits(tensors, config) if bert else logits(tensors, config, rope)
     worst = (out - own).abs().max().item()
     print(f"{name}: {type(model).__name__}, largest difference {worst:.2g}")
     assert worst < 1e-4 * max(1, own.abs().max().item()), name

@@ -76,13 +76,17 @@ static const struct {
      "model.vocabulary=97 model.context=24 model.width=64 model.depth=2 model.heads=4 model.family=llama "
      "model.hidden=96 model.kv_heads=2 model.tied=false train.label_smoothing=0.1",
      1},
+    {"bytes",
+     "model.vocabulary=97 model.context=24 model.width=64 model.depth=2 model.heads=4 model.family=bert "
+     "train.objective=masked data.mask_token=96",
+     1},
     {"digits",
      "model.arch=custom model.family=dinov2 model.width=64 model.depth=3 model.heads=4 model.hidden=96 "
      "model.patch=14 model.pos_grid=2 model.classes=5 data.image_size=28 data.mixup=0.4 "
      "data.cutmix=0.5",
      0},
 };
-enum { EVA, DINOV2, GPT2, LLAMA, CLASSIFIER, MODELS };
+enum { EVA, DINOV2, GPT2, LLAMA, BERT, CLASSIFIER, MODELS };
 
 struct run {
     int model;

@@ -46,6 +46,7 @@ static const struct model_shape shapes[] = {
      .parts = PARTS_KNOWN | PART_QK_NORM,
      .vocabulary = VOCABULARY,
      .context = CONTEXT},
+    {.family = FAMILY_BERT, SMALL, .heads = 4, .vocabulary = VOCABULARY, .context = CONTEXT, .tied = true},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -68,6 +69,10 @@ static void set_tokens(struct subject *s, int slot)
     for (int token = 0; token < VOCABULARY; token++)
         for (int i = 0; i < b->count * CONTEXT; i++)
             if (tokens[i] == token) order[n++] = i;
+    int32_t picked[COUNT], each = (int32_t)s->tower->out_rows; /* of an encoder */
+    for (int i = 0; i < b->count * each; i++)
+        picked[i] = i / each * CONTEXT + (i % each + 1) * CONTEXT / each - 1;
+    b->picked = upload(s->device, picked, sizeof picked);
     b->input = upload(s->device, tokens, sizeof tokens);
     b->labels = upload(s->device, labels, sizeof labels);
     b->order = upload(s->device, order, sizeof order);

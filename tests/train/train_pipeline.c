@@ -11,7 +11,7 @@ static void stages_keep_the_bits(void **state)
 {
     (void)state;
     static const char *const shards[] = {"none", "optimizer", "parameters"};
-    static const int ours[] = {GPT2, CLASSIFIER, LLAMA};
+    static const int ours[] = {GPT2, CLASSIFIER, LLAMA, BERT};
     static const struct {
         int stages, size, shards;
     } rows[] = {{2, 2, 1}, {2, 4, 3}, {4, 4, 1}};

@@ -33,6 +33,8 @@ static void every_place_and_option_keeps_the_bits(void **state)
         {GPT2, "optim.offload=nvme", "model.place=streamed"},
         {GPT2, "train.recompute=block train.precision=fp32", "model.place=streamed"},
         {LLAMA, "optim.clip_grad_norm=0 train.ema=0.9", "model.place=streamed optim.offload=nvme"},
+        {BERT, "train.ema=0.9", "model.place=streamed optim.offload=nvme"},
+        {BERT, "train.recompute=block train.precision=fp32", "model.place=streamed"},
         {CLASSIFIER, "model.drop_path=0.3 train.ema=0.9", "model.place=streamed"},
         {CLASSIFIER, "model.freeze=all_but_head", ""},
     };
@@ -118,7 +120,7 @@ static void ranks_keep_the_bits(void **state)
     static const char *const modes[] = {"optim.clip_mode=exact", "optim.clip_mode=previous",
                                         "optim.clip_mode=block model_s.freeze=1"};
     static const char *const shards[] = {"dist.shard=none", "dist.shard=optimizer", "dist.shard=parameters"};
-    static const int ours[] = {EVA, DINOV2, GPT2, CLASSIFIER};
+    static const int ours[] = {EVA, DINOV2, GPT2, BERT, CLASSIFIER};
     for (size_t m = 0; m < sizeof ours / sizeof *ours; m++)
         for (size_t k = 0; k < sizeof modes / sizeof *modes; k++)
             for (int shard = 0; shard < 3; shard++)

@@ -53,6 +53,8 @@ static const struct {
     {"qwen3",
      {SIZES, .family = FAMILY_LLAMA, .parts = PARTS_KNOWN | PART_QK_NORM, .kv_heads = 2, .head_dim = 16,
       .rope = {1000000, ROPE_LINEAR, 2, 0, 0, 0, 0}}},
+    {"bert", {SIZES, .family = FAMILY_BERT, .tied = true}},
+    {"bert-gelu_new", {SIZES, .family = FAMILY_BERT, .tied = true, .ffn = 1 + ACTIVATION_GELU_TANH}},
 };
 
 /* Writes a checkpoint of meopt with values that differ, small enough for a forward pass. */

@@ -35,7 +35,7 @@ static void presets_have_the_published_parameters(void **state)
         {"qwen2_5_0_5b", 494032768}, {"qwen2_5_1_5b", 1543714304}, {"qwen2_5_3b", 3085938688},
         {"qwen2_5_7b", 7615616512},  {"qwen3_0_6b", 596049920},    {"qwen3_1_7b", 1720574976},
         {"qwen3_4b", 4022468096},    {"qwen3_8b", 8190735360},     {"smollm_135m", 134515008},
-        {"smollm_360m", 361821120},
+        {"smollm_360m", 361821120},  {"bert_base", 109514298},     {"bert_large", 335174458},
     };
     for (size_t i = 0; i < sizeof published / sizeof *published; i++) {
         struct model_shape g = shape_of(published[i].name);

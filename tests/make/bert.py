@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Golden data of tests/golden/golden_bert.c: tests/data/bert/NAME.
+
+    env/bin/python tests/make/bert.py tests/data/bert [NAME ...]
+
+As tests/make/language.py, for BertForMaskedLM: tokens, and labels at ROWS tokens of each sample (-1: none).
+`padded` has samples of 24, 17 and 9 tokens, whose attention_mask ends there: `ends` has their lengths.
+Requires tests/tools/requirements.txt.
+"""
+import copy
+import os
+import sys
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+from language import DECAY, LR, STEPS, gradients_of, loss_of, redraw, state_of
+
+BATCH, CONTEXT, VOCABULARY, ROWS = 3, 24, 97, 4
+
+
+def bf16_errors(model, inputs, labels, loss, reference):
+    """Of a run of PyTorch whose weights and activations are bf16, logits and loss float32."""
+    narrow = copy.deepcopy(model).bfloat16()
+    narrow.zero_grad()
+    found = loss_of(narrow(**inputs).logits.float(), labels)
+    found.backward()
+    errors = []
+    for (name, p), q in zip(narrow.named_parameters(), reference.parameters()):
+        if name.endswith("key.bias"):  # has no gradient
+            continue
+        errors.append(((p.grad.double() - q.data).norm() / q.data.norm()).item())
+    errors.sort()
+    return torch.tensor([abs(found.item() - loss) / loss, errors[-1], errors[len(errors) // 2]], dtype=torch.float64)
+
+
+def make(name, lengths, root):
+    torch.manual_seed(1)
+    model = transformers.BertForMaskedLM(transformers.BertConfig(
+        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+        max_position_embeddings=32, hidden_dropout_prob=0, attention_probs_dropout_prob=0, attn_implementation="eager"))
+    redraw(model, seed=sum(map(ord, name)))
+    model.eval()
+    directory = os.path.join(root, name)
+    os.makedirs(directory, exist_ok=True)
+    state = state_of(model, directory)
+    tokens = torch.randint(0, VOCABULARY, (BATCH, CONTEXT), dtype=torch.int32)
+    tokens[:, 5:9] = tokens[:, 1:5]
+    labels = torch.full_like(tokens, -1)
+    mask = torch.zeros_like(tokens)
+    for i, length in enumerate(lengths):
+        mask[i, :length] = 1
+        for at in torch.randperm(length)[:ROWS - (i == 1)]:
+            labels[i, at] = torch.randint(0, VOCABULARY, (1,)).item()
+    golden = {"tokens": tokens, "labels": labels, "ends": torch.tensor(lengths, dtype=torch.int32)}
+    inputs = {"input_ids": tokens.long(), "attention_mask": mask.long()}
+    model.double()
+    groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": DECAY},
+              {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0}]
+    optimizer = torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.95), eps=1e-8)
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        logits = model(**inputs).logits
+        loss = loss_of(logits, labels)
+        loss.backward()
+        losses.append(loss.item())
+        if step == 0:
+            picked = labels >= 0
+            golden["logits"] = logits[picked].detach().float().contiguous()
+            golden["correct"] = (logits.argmax(-1) == labels)[picked].sum().int().reshape(1)
+            gradients = gradients_of(model)
+            golden["bf16"] = bf16_errors(model, inputs, labels, losses[0], gradients)
+            gradient = state_of(gradients)
+        optimizer.step()
+    golden["loss"] = torch.tensor(losses, dtype=torch.float64)
+    files = {"model": state, "gradient": gradient, "final": state_of(model), "golden": golden}
+    for file, tensors in files.items():
+        save_file({k: v.contiguous() for k, v in tensors.items()}, os.path.join(directory, file + ".safetensors"))
+    print(name, sum(p.numel() for p in model.parameters()), losses[0], losses[-1], golden["bf16"].tolist())
+
+
+CASES = {"bert": (24, 24, 24), "padded": (24, 17, 9)}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for case in sys.argv[2:] or CASES:
+        make(case, CASES[case], sys.argv[1])
