@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 build=${MEOPT_BUILD:-build}
 python=${MEOPT_PYTHON:-python3}
 "$python" -c 'import PIL, numpy' 2>/dev/null || { echo "no pillow and numpy in $python"; exit 77; }
-${CC:-cc} -O2 -D_GNU_SOURCE -I. tests/bench/data.c "$build/libmeopt.a" -o "$build/bench_data" -fopenmp -ljpeg -lpng -lz -lyaml -ljansson -lm -ldl
+${CC:-cc} -O2 -D_GNU_SOURCE -I. tests/bench/data.c "$build/libmeopt.a" -o "$build/bench_data" -fopenmp -ljpeg -lpng -lz -lyaml -ljansson -lpcre2-8 -lutf8proc -lm -ldl
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 tar -xzf configs/sample/COCO2014.tar.gz -C "$work"

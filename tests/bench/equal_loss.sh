@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 build=${MEOPT_BUILD:-build}
 results=${1:-$build/equal_loss.txt}
 program=$build/equal_loss
-libraries="-fopenmp -ljpeg -lpng -lz -lyaml -ljansson -lm -ldl"
+libraries="-fopenmp -ljpeg -lpng -lz -lyaml -ljansson -lpcre2-8 -lutf8proc -lm -ldl"
 ${CC:-cc} -O3 -march=native -ffast-math -I. tests/bench/equal_loss.c "$build/libmeopt.a" -o "$program" $libraries
 ${CC:-cc} -O3 -D_GNU_SOURCE -I. tests/bench/equal_distill.c "$build/libmeopt.a" -o "$build/equal_distill" $libraries
 export OMP_NUM_THREADS=1

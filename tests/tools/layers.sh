@@ -10,6 +10,7 @@ core/device   core/base kernels
 core/weights  core/base core/device kernels
 core/data     core/base core/weights/pickle.h kernels
 core/nn       core/base core/device core/weights kernels
+core/text     core/base
 core/optim    core/base core/device kernels meopt.h
 core/comm     core/base core/device kernels
 core/run      core/base core/config core/device core/weights
@@ -20,7 +21,7 @@ core/doctor   core/base core/device kernels meopt.h
 kernels       core/base/cpu.h
 fetch         core/base
 meopt.h
-cli           core/base core/config core/device core/weights core/data core/nn core/comm core/run core/monitor core/train core/compare core/doctor fetch meopt.h kernels/optim_rules.h
+cli           core/base core/config core/device core/weights core/data core/text core/nn core/comm core/run core/monitor core/train core/compare core/doctor fetch meopt.h kernels/optim_rules.h
 '
 
 # "ROOM INCLUDED-ROOM FILE:LINE INCLUDED" for every #include "..." below the directory $1.

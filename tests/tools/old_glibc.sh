@@ -12,7 +12,7 @@ build=$work/build
 # Headers of others alone: next to them in /usr/include lie those of a newer glibc.
 mkdir -p "$work/include/openssl"
 for from in /usr/include /usr/include/x86_64-linux-gnu; do
-    for name in yaml.h jansson\*.h curl archive\*.h j\*.h libpng\*/png\*.h webp zlib.h zconf.h ncurses\*.h curses.h \
+    for name in yaml.h pcre2.h utf8proc.h jansson\*.h curl archive\*.h j\*.h libpng\*/png\*.h webp zlib.h zconf.h ncurses\*.h curses.h \
         term.h unctrl.h liburing liburing.h; do
         for header in "$from"/$name; do [ ! -e "$header" ] || ln -sfn "$header" "$work/include/"; done
     done

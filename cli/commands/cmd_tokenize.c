@@ -1,0 +1,342 @@
+/* meopt tokenize: text files to Megatron's X.bin and X.idx, with the tokenizer of a model. X.part.json
+ * records how far the work is, so that the same command resumes it. */
+#include "cli/command.h"
+#include "cli/commands/fetch_progress.h"
+#include "core/base/clock.h"
+#include "core/base/file.h"
+#include "core/base/json.h"
+#include "core/base/log.h"
+#include "core/base/processors.h"
+#include "core/data/token_write.h"
+#include "core/text/corpus.h"
+
+#include <openssl/evp.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_STATE = 1 << 20, MOST_TOKENIZER = 256 << 20 };
+
+struct tokenize {
+    struct corpus_options corpus;
+    struct tokenizer *tokenizer;
+    struct token_writer *writer;
+    struct token_position at;
+    char *out, *state; /* X, X.part.json */
+    char sha256[65];
+    json_t *experiment; /* what a resumed command must repeat */
+    int64_t bytes, done, resumed;
+    double begin, shown, saved;
+    bool terminal;
+};
+
+static volatile sig_atomic_t stop_signal;
+static void on_signal(int number) { stop_signal = number; }
+
+/* Lets the first Ctrl-C stop after the current part; the second one ends the process. */
+static void catch_signals(void)
+{
+    const int stops[] = {SIGINT, SIGTERM};
+    for (int i = 0; i < 2; i++) {
+        struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND}, before;
+        if (sigaction(stops[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(stops[i], &action, NULL);
+    }
+}
+
+/* ---- the tokenizer ---- */
+
+/* Reads the checksum of the file that tokenizer_open reads. */
+static int read_checksum(struct tokenize *t, const char *path, struct error *err)
+{
+    struct stat st;
+    char *file =
+             stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? path_join(path, "tokenizer.json") : xstrdup(path),
+         *data = NULL;
+    unsigned char digest[EVP_MAX_MD_SIZE];
+    unsigned n = 0;
+    size_t bytes;
+    int code = file_read(file, MOST_TOKENIZER, &data, &bytes, err);
+    if (!code) EVP_Digest(data, bytes, digest, &n, EVP_sha256(), NULL);
+    for (unsigned i = 0; i < n && i < 32; i++) snprintf(t->sha256 + 2 * i, 3, "%02x", digest[i]);
+    free(data);
+    free(file);
+    return code;
+}
+
+/* Returns the token that ends a text by the tokenizer_config.json in the same directory; -1: none. */
+static int32_t configured_end(const struct tokenize *t, const char *path)
+{
+    struct stat st;
+    bool directory = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    char *in = directory ? xstrdup(path) : path_dirname(path), *file = path_join(in, "tokenizer_config.json");
+    json_t *root = file_absent(file) ? NULL : json_read(file, MOST_TOKENIZER, NULL),
+           *end = json_object_get(root, "eos_token");
+    const char *text = json_string_value(json_is_object(end) ? json_object_get(end, "content") : end);
+    int32_t id = text ? tokenizer_id(t->tokenizer, text) : -1;
+    json_decref(root);
+    free(file);
+    free(in);
+    return id;
+}
+
+static int choose_end(struct tokenize *t, const struct arguments *args, const char *path, struct error *err)
+{
+    static const char *const usual[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]", "<eos>"};
+    const char *given = argument_text(args, "end", NULL);
+    t->corpus.end = -1;
+    if (given && strcmp(given, "none") == 0) return 0;
+    if (given) {
+        t->corpus.end = tokenizer_id(t->tokenizer, given);
+        return t->corpus.end >= 0
+                   ? 0
+                   : error_set(err, EXIT_USAGE, NULL, "--end: the tokenizer has no token '%.80s'", given);
+    }
+    t->corpus.end = configured_end(t, path);
+    for (size_t i = 0; i < sizeof usual / sizeof *usual && t->corpus.end < 0; i++)
+        t->corpus.end = tokenizer_id(t->tokenizer, usual[i]);
+    return t->corpus.end >= 0 ? 0
+                              : error_set(err, EXIT_USAGE, "give --end TOKEN, or --end none",
+                                          "the tokenizer does not say which token ends a document");
+}
+
+static int open_tokenizer(struct tokenize *t, const struct arguments *args, struct error *err)
+{
+    const char *path = argument_text(args, "tokenizer", NULL);
+    if (!path)
+        return error_set(err, EXIT_USAGE, "give the directory of the model: --tokenizer DIR",
+                         "meopt tokenize requires --tokenizer DIR or tokenizer.json");
+    int code = tokenizer_open(&t->tokenizer, path, err);
+    if (!code) code = read_checksum(t, path, err);
+    if (!code) code = choose_end(t, args, path, err);
+    t->corpus.tokenizer = t->tokenizer;
+    return code;
+}
+
+/* ---- resume ---- */
+
+/* Describes the inputs: a resumed command has the same. */
+static int describe(struct tokenize *t, struct error *err)
+{
+    json_t *files = json_array();
+    for (int i = 0; i < t->corpus.file_count; i++) {
+        const char *path = t->corpus.files[i];
+        struct stat st;
+        int fd, code = file_open(path, &fd, &st, err);
+        if (code) {
+            json_decref(files);
+            return code;
+        }
+        close(fd);
+        t->bytes += st.st_size;
+        json_array_append_new(files, json_pack("{s:s%,s:I,s:I,s:I}", "path", path, strlen(path), "bytes",
+                                               (json_int_t)st.st_size, "mtime", (json_int_t)st.st_mtim.tv_sec,
+                                               "mtime_ns", (json_int_t)st.st_mtim.tv_nsec));
+    }
+    t->experiment = json_pack("{s:i,s:s,s:i,s:i,s:o}", "format", 1, "sha256", t->sha256, "end", t->corpus.end,
+                              "documents", (int)t->corpus.documents, "files", files);
+    return t->experiment ? 0 : error_set(err, EXIT_USAGE, NULL, "a file's name is not UTF-8");
+}
+
+static int save_state(struct tokenize *t, const struct corpus_position *p, struct error *err)
+{
+    int code = token_writer_sync(t->writer, &t->at, err);
+    if (code) return code;
+    json_t *root =
+        json_pack("{s:O,s:I,s:I,s:b,s:I,s:I,s:I,s:I,s:I}", "experiment", t->experiment, "file",
+                  (json_int_t)p->file, "offset", (json_int_t)p->offset, "inside", p->inside, "tokens",
+                  (json_int_t)t->at.tokens, "written", (json_int_t)t->at.documents, "open",
+                  (json_int_t)t->at.open, "largest", (json_int_t)t->at.largest, "done", (json_int_t)t->done);
+    code = json_write(t->state, root, JSON_COMPACT, err);
+    json_decref(root);
+    t->saved = clock_seconds();
+    return code;
+}
+
+/* Reads where an earlier command stopped. Returns whether it is continued. */
+static bool read_state(struct tokenize *t)
+{
+    json_t *root = file_absent(t->state) ? NULL : json_read(t->state, MOST_STATE + (64 << 20), NULL);
+    bool same = root && json_equal(json_object_get(root, "experiment"), t->experiment);
+    json_int_t file, offset, tokens, written, open, largest, done;
+    int inside;
+    same = same && json_unpack(root, "{s:I,s:I,s:b,s:I,s:I,s:I,s:I,s:I}", "file", &file, "offset", &offset,
+                               "inside", &inside, "tokens", &tokens, "written", &written, "open", &open,
+                               "largest", &largest, "done", &done) == 0;
+    if (same) {
+        t->corpus.from = (struct corpus_position){(int64_t)file, (int64_t)offset, inside};
+        t->at = (struct token_position){(int64_t)tokens, (int64_t)written, (int64_t)open, (int64_t)largest};
+        t->done = t->resumed = (int64_t)done;
+    } else if (!file_absent(t->state))
+        log_warn("%s is of different files or options: beginning again", t->state);
+    json_decref(root);
+    return same;
+}
+
+/* ---- work ---- */
+
+static void show_progress(struct tokenize *t, bool last)
+{
+    char done[32], all[32], rate[32], left[32];
+    double now = clock_seconds(), seconds = now - t->begin,
+           speed = seconds > 0 ? (double)(t->done - t->resumed) / seconds : 0;
+    if (!last && now - t->shown < (t->terminal ? 0.2 : 30)) return;
+    t->shown = now;
+    if (last && t->terminal) fputs("\r\033[2K", stderr);
+    if (last) return;
+    size_text(done, (double)t->done);
+    size_text(all, (double)t->bytes);
+    size_text(rate, speed);
+    time_text(left, speed > 0 ? (double)(t->bytes - t->done) / speed : -1);
+    if (t->terminal) fprintf(stderr, "\r\033[2K%s/%s, %s/s, %s left", done, all, rate, left);
+    else log_info("%s/%s, %s/s, %s left", done, all, rate, left);
+    fflush(stderr);
+}
+
+static int write_result(void *context, const struct corpus_result *r, struct error *err)
+{
+    enum { SECONDS_BETWEEN_STATES = 5 };
+    struct tokenize *t = context;
+    const int32_t *ids = r->tokens->ids;
+    int code = 0;
+    for (int64_t i = 0; i < r->piece_count && !code; i++) {
+        code = token_writer_add(t->writer, ids, r->pieces[i].count, r->pieces[i].ends, err);
+        ids += r->pieces[i].count;
+    }
+    t->done += r->bytes;
+    if (!code) show_progress(t, false);
+    if (!code && (stop_signal || clock_seconds() - t->saved >= SECONDS_BETWEEN_STATES))
+        code = save_state(t, &r->after, err);
+    if (code || !stop_signal) return code;
+    return error_set(err, EXIT_STOPPED, "the same command resumes",
+                     "stopped by a signal; %s.bin.part is kept", t->out);
+}
+
+/* Refuses to overwrite, and makes the name of the state. */
+static int open_output(struct tokenize *t, const struct arguments *args, struct error *err)
+{
+    static const char *const ends[] = {".bin", ".idx", ".json"};
+    const char *out = argument_text(args, "out", NULL);
+    if (!out || !*out || out[strlen(out) - 1] == '/')
+        return error_set(err, EXIT_USAGE, "-o data writes data.bin and data.idx",
+                         "meopt tokenize requires -o NAME");
+    t->out = xstrdup(out);
+    size_t n = strlen(out);
+    if (n > 4 && strcmp(out + n - 4, ".bin") == 0) t->out[n - 4] = 0;
+    t->state = xasprintf("%s.part.json", t->out);
+    for (int i = 0; i < 3; i++) {
+        char *path = xasprintf("%s%s", t->out, ends[i]);
+        bool exists = !file_absent(path);
+        if (exists) {
+            error_set(err, EXIT_FAILED, "remove it, or give another name: -o NAME", "exists already");
+            error_at(err, path, 0, 0);
+        }
+        free(path);
+        if (exists) return EXIT_FAILED;
+    }
+    return 0;
+}
+
+/* Describes the data for the reader of token files and for people. */
+static int write_description(struct tokenize *t, const char *tokenizer, struct error *err)
+{
+    char *path = xasprintf("%s.json", t->out);
+    json_t *root =
+        json_pack("{s:i,s:s,s:s,s:I,s:i,s:I,s:I,s:I}", "format", 1, "tokenizer", tokenizer, "sha256",
+                  t->sha256, "vocabulary", (json_int_t)tokenizer_vocabulary(t->tokenizer), "end",
+                  t->corpus.end, "documents", (json_int_t)t->at.documents, "tokens", (json_int_t)t->at.tokens,
+                  "largest", (json_int_t)t->at.largest);
+    int code = json_write(path, root, JSON_INDENT(2) | JSON_PRESERVE_ORDER, err);
+    json_decref(root);
+    free(path);
+    return code;
+}
+
+static void report(struct tokenize *t, bool json)
+{
+    double seconds = clock_seconds() - t->begin;
+    char size[32];
+    if (json) {
+        json_t *root =
+            json_pack("{s:s,s:I,s:I,s:I,s:i,s:s,s:f}", "out", t->out, "documents",
+                      (json_int_t)t->at.documents, "tokens", (json_int_t)t->at.tokens, "bytes",
+                      (json_int_t)t->bytes, "end", t->corpus.end, "sha256", t->sha256, "seconds", seconds);
+        json_print(stdout, root, JSON_COMPACT | JSON_PRESERVE_ORDER);
+        json_decref(root);
+        return;
+    }
+    printf("%s.bin, %s.idx: %lld documents, %lld tokens of %s in %.1f s\n", t->out, t->out,
+           (long long)t->at.documents, (long long)t->at.tokens, size_text(size, (double)t->bytes), seconds);
+}
+
+static int run_work(struct tokenize *t, const struct arguments *args, struct error *err)
+{
+    bool resumed = read_state(t);
+    int code = token_writer_open(&t->writer, t->out, tokenizer_vocabulary(t->tokenizer),
+                                 resumed ? &t->at : NULL, err);
+    if (code) return code;
+    char size[32];
+    if (resumed) log_info("resuming after %s", size_text(size, (double)t->done));
+    t->begin = t->saved = t->shown = clock_seconds();
+    catch_signals();
+    code = corpus_encode(&t->corpus, err);
+    show_progress(t, true);
+    if (!code) code = token_writer_sync(t->writer, &t->at, err);
+    if (!code && !t->at.documents)
+        code = error_set(err, EXIT_FAILED, "give files with text", "the files have no text");
+    if (!code) code = write_description(t, argument_text(args, "tokenizer", ""), err);
+    if (!code) code = token_writer_commit(t->writer, &t->at, err);
+    if (!code) unlink(t->state);
+    else if (file_absent(t->state)) token_writer_remove(t->writer);
+    if (!code) report(t, argument_flag(args, "json"));
+    return code;
+}
+
+static int tokenize_run(const struct arguments *args, struct error *err)
+{
+    static const char *const names[] = {"file", "line", "paragraph"};
+    struct tokenize t = {.terminal = isatty(STDERR_FILENO)};
+    const char *documents = argument_text(args, "documents", names[0]);
+    t.corpus = (struct corpus_options){.files = args->operands,
+                                       .file_count = args->operand_count,
+                                       .threads = (int)argument_int(args, "threads", processors_cores("")),
+                                       .write = write_result,
+                                       .context = &t};
+    for (int i = 0; i < 3; i++)
+        if (strcmp(names[i], documents) == 0) t.corpus.documents = (enum corpus_documents)i;
+    int code = open_output(&t, args, err);
+    if (!code) code = open_tokenizer(&t, args, err);
+    if (!code) code = describe(&t, err);
+    if (!code) code = run_work(&t, args, err);
+    token_writer_close(t.writer);
+    tokenizer_close(t.tokenizer);
+    json_decref(t.experiment);
+    free(t.out);
+    free(t.state);
+    return code;
+}
+
+static const struct option options[] = {
+    {"tokenizer", 0, OPTION_TEXT, "DIR", NULL, 0, 0,
+     "directory of a model with tokenizer.json, or that file"},
+    {"out", 'o', OPTION_TEXT, "NAME", NULL, 0, 0, "write NAME.bin, NAME.idx and NAME.json"},
+    {"documents", 0, OPTION_TEXT, "WHAT", "file|line|paragraph", 0, 0,
+     "document of a text file (default: the file); a line of .jsonl is always one"},
+    {"end", 0, OPTION_TEXT, "TOKEN", NULL, 0, 0,
+     "token after each document, or none (default: eos_token of tokenizer_config.json)"},
+    {"threads", 0, OPTION_INT, "N", NULL, 1, 256, "number of threads (default: all cores)"},
+    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
+    {0},
+};
+
+const struct command cmd_tokenize = {"tokenize",
+                                     "FILE... --tokenizer DIR -o NAME",
+                                     "convert text to tokens for training",
+                                     "meopt tokenize books/*.txt --tokenizer gpt2/ -o books\n"
+                                     "meopt tokenize web.jsonl --tokenizer Qwen3-0.6B/ -o web",
+                                     options,
+                                     1,
+                                     -1,
+                                     false,
+                                     tokenize_run};

@@ -1,0 +1,194 @@
+/* Writing token files: see token_write.h. */
+#include "core/data/token_write.h"
+#include "core/base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+enum { BUFFER = 1 << 20, LARGEST_U16 = 65500 /* as in Megatron-LM's best_fitting_dtype */ };
+
+struct part {
+    int fd;
+    char *path, *buffer;
+    size_t count;
+    int64_t bytes; /* with those in the buffer */
+};
+
+struct token_writer {
+    struct part tokens, lengths;
+    char *base;
+    int width;
+    struct token_position at;
+};
+
+static int part_flush(struct part *p, struct error *err)
+{
+    int code = file_write_all_at(p->fd, p->buffer, p->count, p->bytes - (int64_t)p->count, p->path, err);
+    if (!code) p->count = 0;
+    return code;
+}
+
+static int part_write(struct part *p, const void *data, size_t bytes, struct error *err)
+{
+    int code = p->count + bytes > BUFFER ? part_flush(p, err) : 0;
+    if (code) return code;
+    memcpy(p->buffer + p->count, data, bytes);
+    p->count += bytes;
+    p->bytes += (int64_t)bytes;
+    return 0;
+}
+
+/* Opens a part and drops what follows its first `bytes` bytes. */
+static int part_open(struct part *p, char *path, int64_t bytes, struct error *err)
+{
+    struct stat st;
+    *p = (struct part){.path = path, .buffer = xmalloc(BUFFER), .bytes = bytes};
+    p->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (p->fd < 0) {
+        error_errno(err, EXIT_FAILED, "give a path that can be written: -o DIR/NAME",
+                    "cannot create this file");
+        return error_at(err, path, 0, 0);
+    }
+    if (flock(p->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        error_set(err, EXIT_LOCKED, "wait for it, or give another name: -o NAME",
+                  "a different process writes this file");
+        return error_at(err, path, 0, 0);
+    }
+    if (fstat(p->fd, &st) || st.st_size < bytes) {
+        error_set(err, EXIT_INTEGRITY, "remove it to begin again", "has %lld bytes, expected %lld",
+                  (long long)st.st_size, (long long)bytes);
+        return error_at(err, path, 0, 0);
+    }
+    return file_shorten(p->fd, bytes, path, err);
+}
+
+static void part_close(struct part *p)
+{
+    if (p->path && p->fd >= 0) close(p->fd);
+    free(p->path);
+    free(p->buffer);
+}
+
+int token_writer_open(struct token_writer **writer, const char *base, int64_t vocabulary,
+                      const struct token_position *at, struct error *err)
+{
+    struct token_writer *w = xcalloc(1, sizeof *w);
+    w->base = xstrdup(base);
+    w->width = vocabulary < LARGEST_U16 ? 2 : 4;
+    w->at = at ? *at : (struct token_position){.largest = -1};
+    int code = part_open(&w->tokens, xasprintf("%s.bin.part", base), w->at.tokens * w->width, err);
+    if (!code) code = part_open(&w->lengths, xasprintf("%s.idx.part", base), w->at.documents * 4, err);
+    if (code) token_writer_close(w);
+    *writer = code ? NULL : w;
+    return code;
+}
+
+int token_writer_add(struct token_writer *w, const int32_t *ids, int64_t count, bool ends, struct error *err)
+{
+    int code = 0;
+    for (int64_t i = 0; i < count && !code; i++) {
+        uint32_t id = (uint32_t)ids[i];
+        uint8_t bytes[4] = {(uint8_t)id, (uint8_t)(id >> 8), (uint8_t)(id >> 16), (uint8_t)(id >> 24)};
+        if (ids[i] > w->at.largest) w->at.largest = ids[i];
+        code = part_write(&w->tokens, bytes, (size_t)w->width, err);
+    }
+    w->at.tokens += count;
+    w->at.open += count;
+    if (w->at.open > INT32_MAX)
+        return error_set(err, EXIT_FAILED, "split the file: --documents line, or --documents paragraph",
+                         "a document has more than %d tokens", INT32_MAX);
+    if (code || !ends) return code;
+    uint32_t n = (uint32_t)w->at.open;
+    uint8_t bytes[4] = {(uint8_t)n, (uint8_t)(n >> 8), (uint8_t)(n >> 16), (uint8_t)(n >> 24)};
+    w->at.documents++;
+    w->at.open = 0;
+    return part_write(&w->lengths, bytes, 4, err);
+}
+
+int token_writer_sync(struct token_writer *w, struct token_position *at, struct error *err)
+{
+    int code = part_flush(&w->tokens, err);
+    if (!code) code = part_flush(&w->lengths, err);
+    if (!code) code = file_sync(w->tokens.fd, w->tokens.path, err);
+    if (!code) code = file_sync(w->lengths.fd, w->lengths.path, err);
+    *at = w->at;
+    return code;
+}
+
+static void put(uint8_t *to, uint64_t value, int bytes)
+{
+    for (int i = 0; i < bytes; i++) to[i] = (uint8_t)(value >> 8 * i);
+}
+
+/* Passes over the lengths once per table of the index: lengths, offsets, documents. */
+static int write_index(struct token_writer *w, struct part *to, struct error *err)
+{
+    uint8_t head[34] = "MMIDIDX\0", value[8];
+    put(head + 9, 1, 8);
+    head[17] = w->width == 2 ? 8 : 4;
+    put(head + 18, (uint64_t)w->at.documents, 8);
+    put(head + 26, (uint64_t)w->at.documents + 1, 8);
+    struct file_map lengths;
+    int code = part_write(to, head, sizeof head, err);
+    if (!code) code = file_map_descriptor(&lengths, w->lengths.fd, w->lengths.path, err);
+    if (code) return code;
+    uint64_t offset = 0;
+    for (int64_t i = 0; i < w->at.documents && !code; i++)
+        code = part_write(to, lengths.data + 4 * i, 4, err);
+    for (int64_t i = 0; i < w->at.documents && !code; i++) {
+        const uint8_t *p = lengths.data + 4 * i;
+        put(value, offset, 8);
+        offset +=
+            (uint64_t)w->width * (p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
+        code = part_write(to, value, 8, err);
+    }
+    for (int64_t i = 0; i <= w->at.documents && !code; i++) {
+        put(value, (uint64_t)i, 8);
+        code = part_write(to, value, 8, err);
+    }
+    file_map_close(&lengths);
+    return code ? code : part_flush(to, err);
+}
+
+int token_writer_commit(struct token_writer *w, struct token_position *at, struct error *err)
+{
+    char *bin = xasprintf("%s.bin", w->base), *index = xasprintf("%s.idx", w->base);
+    struct file_atomic f = {0};
+    int code = token_writer_sync(w, at, err);
+    if (!code) code = file_atomic_begin(&f, index, err);
+    if (!code) {
+        struct part to = {.fd = f.fd, .path = index, .buffer = xmalloc(BUFFER)};
+        code = write_index(w, &to, err);
+        free(to.buffer);
+        if (!code) code = file_atomic_commit(&f, err);
+        else file_atomic_abort(&f);
+    }
+    if (!code && rename(w->tokens.path, bin) != 0) {
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot rename it to %s", bin);
+        error_at(err, w->tokens.path, 0, 0);
+    }
+    if (!code) unlink(w->lengths.path);
+    if (!code) code = file_sync_name(bin, err);
+    free(bin);
+    free(index);
+    return code;
+}
+
+void token_writer_remove(struct token_writer *w)
+{
+    unlink(w->tokens.path);
+    unlink(w->lengths.path);
+}
+
+void token_writer_close(struct token_writer *w)
+{
+    if (!w) return;
+    part_close(&w->tokens);
+    part_close(&w->lengths);
+    free(w->base);
+    free(w);
+}

@@ -1,0 +1,316 @@
+/* Text files to tokens: see corpus.h. */
+#include "core/text/corpus.h"
+#include "core/base/file.h"
+#include "core/base/json.h"
+#include "core/base/progress.h"
+#include "core/text/text_internal.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <utf8proc.h>
+
+enum { JOB_BYTES = 1 << 20, MOST_JOB = 16 << 20, MOST_LINE = 256 << 20 };
+
+struct job {
+    const char *text;
+    size_t bytes;
+    bool records, begins, ends; /* begins, ends: a document, if documents are files */
+    struct corpus_position after;
+    struct token_list tokens;
+    struct corpus_piece *pieces;
+    int64_t piece_count, piece_capacity;
+    struct error err;
+    int code;
+    size_t bad; /* offset of the error */
+    enum { JOB_FREE, JOB_WAITS, JOB_DONE } state;
+};
+
+struct corpus {
+    const struct corpus_options *o;
+    struct job *jobs; /* a ring */
+    int ring;
+    int64_t begun, taken, written; /* jobs */
+    bool stops;
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+};
+
+/* ---- documents ---- */
+
+static void end_piece(struct job *j, int64_t before, bool ends)
+{
+    if (j->piece_count == j->piece_capacity) {
+        j->piece_capacity = 2 * j->piece_capacity + 64;
+        j->pieces = xrealloc(j->pieces, (size_t)j->piece_capacity * sizeof *j->pieces);
+    }
+    j->pieces[j->piece_count++] = (struct corpus_piece){j->tokens.count - before, ends};
+}
+
+/* Encodes a document, or a part of one, with the tokens before and after it. */
+static int encode_document(const struct corpus_options *o, struct encoder *e, struct job *j, const char *text,
+                           size_t bytes, bool begins, bool ends)
+{
+    int64_t before = j->tokens.count;
+    int count;
+    const int32_t *added = tokenizer_added(o->tokenizer, false, &count);
+    for (int i = 0; i < count && begins; i++) token_list_append(&j->tokens, added[i]);
+    int code = encoder_encode(e, text, bytes, begins, &j->tokens, &j->err);
+    if (code) return code;
+    added = tokenizer_added(o->tokenizer, true, &count);
+    for (int i = 0; i < count && ends; i++) token_list_append(&j->tokens, added[i]);
+    bool ended = count && ends && added[count - 1] == o->end;
+    if (ends && o->end >= 0 && !ended) token_list_append(&j->tokens, o->end);
+    end_piece(j, before, ends);
+    return 0;
+}
+
+static int encode_record(const struct corpus_options *o, struct encoder *e, struct job *j, const char *line,
+                         size_t bytes)
+{
+    json_error_t why;
+    json_t *root = json_parse(line, bytes, JSON_ALLOW_NUL, &why), *text = json_object_get(root, "text");
+    int code;
+    if (!root)
+        code = error_set(&j->err, EXIT_FAILED, "one JSON object per line", "is not JSON: %.200s", why.text);
+    else if (!json_is_string(text))
+        code = error_set(&j->err, EXIT_FAILED, "one object per line, as {\"text\": \"...\"}",
+                         "a record has no string \"text\"");
+    else if (!json_string_length(text)) code = 0;
+    else code = encode_document(o, e, j, json_string_value(text), json_string_length(text), true, true);
+    json_decref(root);
+    return code;
+}
+
+/* Returns the length of the document at the start of a text, and in *next where the next one begins. */
+static size_t document_length(const char *text, size_t bytes, bool paragraph, size_t *next)
+{
+    size_t end = 0;
+    *next = bytes;
+    for (size_t at = 0; at < bytes;) {
+        const char *newline = memchr(text + at, '\n', bytes - at);
+        size_t line = newline ? (size_t)(newline - text) : bytes, after = newline ? line + 1 : bytes;
+        bool empty = line == at || (line == at + 1 && text[at] == '\r');
+        if (paragraph && empty) {
+            *next = after;
+            return end;
+        }
+        end = line > at && text[line - 1] == '\r' ? line - 1 : line;
+        if (!paragraph) {
+            *next = after;
+            return end;
+        }
+        at = after;
+    }
+    return end;
+}
+
+static int encode_job(const struct corpus_options *o, struct encoder *e, struct job *j)
+{
+    bool whole = !j->records && o->documents == DOCUMENT_FILE;
+    size_t bad = utf8_invalid(j->text, j->bytes);
+    int code = 0;
+    j->bad = 0;
+    if (bad < j->bytes) {
+        j->bad = bad;
+        return error_set(&j->err, EXIT_FAILED, "convert it: iconv -t UTF-8; unpack it if it is compressed",
+                         "byte 0x%02X is not UTF-8", (uint8_t)j->text[bad]);
+    }
+    if (whole) return encode_document(o, e, j, j->text, j->bytes, j->begins, j->ends);
+    for (size_t at = 0, next; at < j->bytes && !code; at += next) {
+        bool paragraph = !j->records && o->documents == DOCUMENT_PARAGRAPH;
+        const char *text = j->text + at;
+        size_t n = document_length(text, j->bytes - at, paragraph, &next);
+        j->bad = at;
+        if (n && j->records) code = encode_record(o, e, j, text, n);
+        else if (n) code = encode_document(o, e, j, text, n, true, true);
+    }
+    return code;
+}
+
+/* ---- threads ---- */
+
+static void *work(void *context)
+{
+    struct corpus *c = context;
+    struct encoder *e = encoder_create(c->o->tokenizer);
+    pthread_mutex_lock(&c->lock);
+    while (!c->stops) {
+        if (c->taken == c->begun) {
+            pthread_cond_wait(&c->work, &c->lock);
+            continue;
+        }
+        struct job *j = &c->jobs[c->taken++ % c->ring];
+        pthread_mutex_unlock(&c->lock);
+        j->tokens.count = j->piece_count = 0;
+        j->code = encode_job(c->o, e, j);
+        progress_mark();
+        pthread_mutex_lock(&c->lock);
+        j->state = JOB_DONE;
+        pthread_cond_signal(&c->done);
+    }
+    pthread_mutex_unlock(&c->lock);
+    encoder_free(e);
+    return NULL;
+}
+
+/* Writes the oldest job's result once it is done. */
+static int write_oldest(struct corpus *c, const char *file, const struct file_map *map, struct error *err)
+{
+    struct job *j = &c->jobs[c->written % c->ring];
+    pthread_mutex_lock(&c->lock);
+    while (j->state != JOB_DONE) pthread_cond_wait(&c->done, &c->lock);
+    pthread_mutex_unlock(&c->lock);
+    c->written++;
+    j->state = JOB_FREE;
+    if (j->code) {
+        const char *end = j->text + j->bad, *begin = (const char *)map->data;
+        int line = 1;
+        for (const char *p = begin; (p = memchr(p, '\n', (size_t)(end - p))) != NULL; p++) line++;
+        *err = j->err;
+        return error_at(err, file, line, 0);
+    }
+    struct corpus_result r = {.tokens = &j->tokens,
+                              .pieces = j->pieces,
+                              .piece_count = j->piece_count,
+                              .bytes = (int64_t)j->bytes,
+                              .after = j->after};
+    return c->o->write(c->o->context, &r, err);
+}
+
+/* ---- jobs ---- */
+
+static bool is_letter_before(const char *text, size_t at)
+{
+    uint32_t point;
+    do at--;
+    while (at && ((uint8_t)text[at] & 0xC0) == 0x80);
+    utf8_read(text + at, &point);
+    utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)point);
+    return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
+}
+
+/* Returns where a document may be cut: after a letter, before a line break, a space, or a Chinese comma or
+ * full stop; 0: nowhere. */
+static size_t find_cut(const char *text, size_t bytes)
+{
+    static const char *const breaks[] = {"\n", " ", "\xE3\x80\x82", "\xEF\xBC\x8C"};
+    for (size_t from = JOB_BYTES; from < bytes && from < MOST_JOB; from += JOB_BYTES / 4)
+        for (int i = 0; i < 4; i++) {
+            size_t n = strlen(breaks[i]), most = bytes - from < JOB_BYTES / 4 ? bytes - from : JOB_BYTES / 4;
+            for (const char *p = text + from; (p = memmem(p, (size_t)(text + from + most - p), breaks[i], n));
+                 p++) {
+                size_t at = (size_t)(p - text);
+                if (at + 4 <= bytes && is_letter_before(text, at)) return at;
+            }
+        }
+    return 0;
+}
+
+/* Returns the end of the next job; 0 with an error if a document is too long to be cut. */
+static size_t find_end(const char *text, size_t bytes, bool whole, bool paragraph, struct error *err)
+{
+    if (bytes <= JOB_BYTES) return bytes;
+    size_t cut = 0;
+    if (whole) cut = find_cut(text, bytes);
+    for (const char *p = whole ? NULL : memchr(text + JOB_BYTES, '\n', bytes - JOB_BYTES); p && !cut;
+         p = memchr(p + 1, '\n', bytes - (size_t)(p + 1 - text))) {
+        size_t at = (size_t)(p - text);
+        if (!paragraph || text[at - 1] == '\n' || (text[at - 1] == '\r' && text[at - 2] == '\n'))
+            cut = at + 1;
+    }
+    if (!cut && whole && bytes <= MOST_JOB) cut = bytes;
+    if (!cut && !whole) cut = bytes;
+    if (cut && cut <= MOST_LINE) return cut;
+    error_set(err, EXIT_FAILED, "split it into lines, or give --documents",
+              whole ? "a word of the text is longer than %d MiB" : "a document is longer than %d MiB",
+              (whole ? MOST_JOB : MOST_LINE) >> 20);
+    return 0;
+}
+
+static bool is_jsonl(const char *path)
+{
+    size_t n = strlen(path);
+    return n > 6 && strcmp(path + n - 6, ".jsonl") == 0;
+}
+
+static int encode_file(struct corpus *c, int64_t file, struct corpus_position from, struct error *err)
+{
+    const struct corpus_options *o = c->o;
+    const char *path = o->files[file];
+    struct file_map map;
+    int code = file_map_open(&map, path, err);
+    if (code) return code;
+    bool records = is_jsonl(path), whole = !records && o->documents == DOCUMENT_FILE;
+    size_t at = (size_t)from.offset,
+           mark = map.bytes >= 3 && memcmp(map.data, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+    bool inside = from.inside;
+    if (at < mark) at = mark;
+    while (!code && at < map.bytes) {
+        const char *text = (const char *)map.data + at;
+        size_t n = find_end(text, map.bytes - at, whole, o->documents == DOCUMENT_PARAGRAPH && !records, err);
+        if (!n) {
+            code = error_at(err, path, 0, 0);
+            break;
+        }
+        if (c->begun - c->written == c->ring) code = write_oldest(c, path, &map, err);
+        if (code) break;
+        struct job *j = &c->jobs[c->begun % c->ring];
+        bool ends = at + n == map.bytes;
+        j->text = text;
+        j->bytes = n;
+        j->records = records;
+        j->begins = !inside;
+        j->ends = ends;
+        inside = whole && !ends;
+        j->after = (struct corpus_position){ends ? file + 1 : file, ends ? 0 : (int64_t)(at + n), inside};
+        j->state = JOB_WAITS;
+        at += n;
+        pthread_mutex_lock(&c->lock);
+        c->begun++;
+        pthread_cond_signal(&c->work);
+        pthread_mutex_unlock(&c->lock);
+    }
+    while (!code && c->written < c->begun) code = write_oldest(c, path, &map, err);
+    if (code) { /* no thread may read the file after this */
+        pthread_mutex_lock(&c->lock);
+        c->begun = c->taken;
+        for (int64_t i = c->written; i < c->taken; i++)
+            while (c->jobs[i % c->ring].state != JOB_DONE) pthread_cond_wait(&c->done, &c->lock);
+        pthread_mutex_unlock(&c->lock);
+    }
+    file_map_close(&map);
+    return code;
+}
+
+int corpus_encode(const struct corpus_options *o, struct error *err)
+{
+    struct corpus c = {.o = o, .ring = 2 * o->threads + 2};
+    pthread_t *threads = xcalloc((size_t)o->threads, sizeof *threads);
+    int started = 0, code = 0;
+    c.jobs = xcalloc((size_t)c.ring, sizeof *c.jobs);
+    pthread_mutex_init(&c.lock, NULL);
+    pthread_cond_init(&c.work, NULL);
+    pthread_cond_init(&c.done, NULL);
+    while (started < o->threads && pthread_create(&threads[started], NULL, work, &c) == 0) started++;
+    if (!started) code = error_set(err, EXIT_FAILED, "see ulimit -u", "cannot start a thread");
+    struct corpus_position from = o->from;
+    for (int64_t i = from.file; i < o->file_count && !code; i++) {
+        code = encode_file(&c, i, from, err);
+        from = (struct corpus_position){0};
+    }
+    pthread_mutex_lock(&c.lock);
+    c.stops = true;
+    pthread_cond_broadcast(&c.work);
+    pthread_mutex_unlock(&c.lock);
+    for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < c.ring; i++) {
+        token_list_free(&c.jobs[i].tokens);
+        free(c.jobs[i].pieces);
+    }
+    pthread_mutex_destroy(&c.lock);
+    pthread_cond_destroy(&c.work);
+    pthread_cond_destroy(&c.done);
+    free(c.jobs);
+    free(threads);
+    return code;
+}

@@ -1,0 +1,50 @@
+/* Text files to tokens, by several threads, in the order of the files.
+ *
+ *   .jsonl    one JSON object per line: "text" is a document
+ *   others    UTF-8 text. A document is a file, a line, or a paragraph (ends at an empty line)
+ *
+ * Files are mapped and cut into jobs of about 1 MiB, so memory is bounded. A document that is longer is cut
+ * after a letter and before a line break or a space, where no known tokenizer joins characters. Tokens are
+ * independent of the number of threads.
+ */
+#ifndef MEOPT_TEXT_CORPUS_H
+#define MEOPT_TEXT_CORPUS_H
+
+#include "core/text/tokenizer.h"
+
+enum corpus_documents { DOCUMENT_FILE, DOCUMENT_LINE, DOCUMENT_PARAGRAPH };
+
+/* A place between two jobs. */
+struct corpus_position {
+    int64_t file, offset;
+    bool inside; /* of a document */
+};
+
+/* Tokens of a document, or of a part of it. */
+struct corpus_piece {
+    int64_t count;
+    bool ends; /* the document */
+};
+struct corpus_result {
+    const struct token_list *tokens;
+    const struct corpus_piece *pieces;
+    int64_t piece_count;
+    int64_t bytes;                /* of text that were read */
+    struct corpus_position after; /* this result */
+};
+
+struct corpus_options {
+    const struct tokenizer *tokenizer;
+    char *const *files;
+    int file_count, threads;
+    enum corpus_documents documents; /* of text files */
+    int32_t end;                     /* token after each document; -1: none */
+    struct corpus_position from;
+    /* Receives the results in order. An error ends the work. */
+    int (*write)(void *context, const struct corpus_result *result, struct error *err);
+    void *context;
+};
+
+/* An error names file and line. */
+int corpus_encode(const struct corpus_options *options, struct error *err);
+#endif

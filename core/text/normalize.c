@@ -1,0 +1,229 @@
+/* Normalizers: changes of a text before it is split. */
+#include "core/base/file.h"
+#include "core/text/text_internal.h"
+
+#include <stdlib.h>
+#include <utf8proc.h>
+
+/* ---- reading ---- */
+
+static int read_bert(struct tokenizer *t, json_t *o, struct error *err)
+{
+    const char *part = "normalizer BertNormalizer";
+    bool clean, chinese, lowercase, strip;
+    int code = part_keys(o, part, "type clean_text handle_chinese_chars strip_accents lowercase", err);
+    if (!code) code = part_flag(o, part, "clean_text", true, &clean, err);
+    if (!code) code = part_flag(o, part, "handle_chinese_chars", true, &chinese, err);
+    if (!code) code = part_flag(o, part, "lowercase", true, &lowercase, err);
+    if (!code) code = part_flag(o, part, "strip_accents", lowercase, &strip, err);
+    if (code) return code;
+    const struct {
+        bool used;
+        enum stage_kind kind;
+    } rows[] = {{clean, STAGE_CLEAN},
+                {chinese, STAGE_CHINESE},
+                {strip, STAGE_NFD},
+                {strip, STAGE_STRIP_ACCENTS},
+                {lowercase, STAGE_LOWERCASE}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].used && !stage_add(&t->normalizers, rows[i].kind, err)) return err->code;
+    return 0;
+}
+
+static int read_sequence(struct tokenizer *t, json_t *o, struct error *err)
+{
+    json_t *list = json_object_get(o, "normalizers"), *item;
+    size_t i;
+    int code = part_keys(o, "normalizer Sequence", "type normalizers", err);
+    if (!code && !json_is_array(list))
+        code = error_set(err, EXIT_INTEGRITY, NULL, "normalizer Sequence has no normalizers");
+    json_array_foreach(list, i, item) if (!code) code = normalizer_read(t, item, err);
+    return code;
+}
+
+/* The normalizers that are one stage. */
+static const struct {
+    enum stage_kind kind;
+    const char *keys;
+} simple[] = {{STAGE_NFC, "type"},
+              {STAGE_NFD, "type"},
+              {STAGE_NFKC, "type"},
+              {STAGE_NFKD, "type"},
+              {STAGE_LOWERCASE, "type"},
+              {STAGE_STRIP_ACCENTS, "type"},
+              {STAGE_PREPEND, "type prepend"},
+              {STAGE_REPLACE, "type pattern content"},
+              {STAGE_STRIP, "type strip_left strip_right"}};
+static const char *const names[] = {"NFC",       "NFD",          "NFKC",           "NFKD",
+                                    "Lowercase", "StripAccents", "Prepend",        "Replace",
+                                    "Strip",     "Sequence",     "BertNormalizer", NULL};
+
+int normalizer_read(struct tokenizer *t, json_t *o, struct error *err)
+{
+    char part[64];
+    int row = part_type(o, "normalizer", names, err);
+    if (row < 0) return err->code;
+    if (row == 9) return read_sequence(t, o, err);
+    if (row == 10) return read_bert(t, o, err);
+    snprintf(part, sizeof part, "normalizer %s", names[row]);
+    int code = part_keys(o, part, simple[row].keys, err);
+    struct stage *s = code ? NULL : stage_add(&t->normalizers, simple[row].kind, err);
+    if (!s) return err->code;
+    const char *content =
+        json_string_value(json_object_get(o, s->kind == STAGE_PREPEND ? "prepend" : "content"));
+    if (s->kind == STAGE_PREPEND || s->kind == STAGE_REPLACE) {
+        if (!content) return error_set(err, EXIT_INTEGRITY, NULL, "%s has no content", part);
+        s->content = xstrdup(content);
+    }
+    if (s->kind == STAGE_REPLACE)
+        code = pattern_read(&s->pattern, json_object_get(o, "pattern"), part, &s->from, err);
+    if (s->kind == STAGE_STRIP) {
+        code = part_flag(o, part, "strip_left", true, &s->left, err);
+        if (!code) code = part_flag(o, part, "strip_right", true, &s->right, err);
+    }
+    return code;
+}
+
+/* ---- stages ---- */
+
+static bool is_ascii(const char *text, size_t bytes)
+{
+    uint64_t any = 0, eight;
+    for (; bytes >= 8; text += 8, bytes -= 8) {
+        memcpy(&eight, text, 8);
+        any |= eight;
+    }
+    for (; bytes; bytes--) any |= (uint8_t)*text++;
+    return !(any & 0x8080808080808080ull);
+}
+
+static const utf8proc_option_t forms[] = {[STAGE_NFC] = UTF8PROC_COMPOSE | UTF8PROC_STABLE,
+                                          [STAGE_NFD] = UTF8PROC_DECOMPOSE | UTF8PROC_STABLE,
+                                          [STAGE_NFKC] = UTF8PROC_COMPOSE | UTF8PROC_STABLE | UTF8PROC_COMPAT,
+                                          [STAGE_NFKD] =
+                                              UTF8PROC_DECOMPOSE | UTF8PROC_STABLE | UTF8PROC_COMPAT};
+
+static int to_form(struct encoder *e, enum stage_kind kind, const char *text, size_t bytes,
+                   struct text_buffer *to)
+{
+    utf8proc_uint8_t *formed = NULL;
+    utf8proc_ssize_t n =
+        utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)bytes, &formed, forms[kind]);
+    if (n < 0) {
+        free(formed);
+        return error_set(e->err, EXIT_HOST_MEMORY, NULL, "cannot normalize a text: %s", utf8proc_errmsg(n));
+    }
+    text_append(to, (const char *)formed, (size_t)n);
+    free(formed);
+    return 0;
+}
+
+static bool is_control(uint32_t p)
+{
+    utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)p);
+    return p != '\t' && p != '\n' && p != '\r' &&
+           (c == UTF8PROC_CATEGORY_CC || c == UTF8PROC_CATEGORY_CF || c == UTF8PROC_CATEGORY_CO);
+}
+
+static bool is_chinese(uint32_t p)
+{
+    static const uint32_t ranges[][2] = {{0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF},
+                                         {0x2A700, 0x2B73F}, {0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF},
+                                         {0xF900, 0xFAFF},   {0x2F800, 0x2FA1F}};
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
+        if (p >= ranges[i][0] && p <= ranges[i][1]) return true;
+    return false;
+}
+
+/* Applies a stage that looks at one character at a time. */
+static void each_character(enum stage_kind kind, const char *text, size_t bytes, struct text_buffer *to)
+{
+    uint32_t p;
+    for (size_t i = 0, n; i < bytes; i += n) {
+        n = utf8_read(text + i, &p);
+        bool chinese = kind == STAGE_CHINESE && is_chinese(p);
+        if (kind == STAGE_LOWERCASE) {
+            if (p == 0x130) text_append(to, "i\xCC\x87", 3); /* its full mapping */
+            else text_append_point(to, (uint32_t)utf8proc_tolower((utf8proc_int32_t)p));
+            continue;
+        }
+        if (kind == STAGE_STRIP_ACCENTS && utf8proc_category((utf8proc_int32_t)p) == UTF8PROC_CATEGORY_MN)
+            continue;
+        if (kind == STAGE_CLEAN && (p == 0 || p == 0xFFFD || is_control(p))) continue;
+        if (chinese) text_append(to, " ", 1);
+        if (kind == STAGE_CLEAN && point_is_space(p)) text_append(to, " ", 1);
+        else text_append(to, text + i, n);
+        if (chinese) text_append(to, " ", 1);
+    }
+}
+
+static int replace(struct encoder *e, const struct stage *s, const char *text, size_t bytes,
+                   struct text_buffer *to)
+{
+    size_t at = 0, search = 0, begin, end;
+    int found = 0;
+    while (search <= bytes && (found = pattern_find(e, s->pattern, text, bytes, search, &begin, &end)) == 1) {
+        text_append(to, text + at, begin - at);
+        text_append(to, s->content, strlen(s->content));
+        at = end;
+        search = end > begin ? end : end < bytes ? end + utf8_length(text + end) : bytes + 1;
+    }
+    text_append(to, text + at, bytes - at);
+    return found < 0 ? e->err->code : 0;
+}
+
+static void strip(const struct stage *s, const char *text, size_t bytes, struct text_buffer *to)
+{
+    size_t begin = 0, end = bytes;
+    uint32_t p;
+    while (s->left && begin < end) {
+        size_t n = utf8_read(text + begin, &p);
+        if (!point_is_space(p)) break;
+        begin += n;
+    }
+    while (s->right && end > begin) {
+        size_t at = end - 1;
+        while (((uint8_t)text[at] & 0xC0) == 0x80) at--;
+        utf8_read(text + at, &p);
+        if (!point_is_space(p)) break;
+        end = at;
+    }
+    text_append(to, text + begin, end - begin);
+}
+
+static int apply(struct encoder *e, const struct stage *s, const char *text, size_t bytes,
+                 struct text_buffer *to)
+{
+    switch (s->kind) {
+    case STAGE_NFC:
+    case STAGE_NFD:
+    case STAGE_NFKC:
+    case STAGE_NFKD: return to_form(e, s->kind, text, bytes, to);
+    case STAGE_PREPEND:
+        if (bytes && !e->continues) text_append(to, s->content, strlen(s->content));
+        text_append(to, text, bytes);
+        return 0;
+    case STAGE_REPLACE: return replace(e, s, text, bytes, to);
+    case STAGE_STRIP: strip(s, text, bytes, to); return 0;
+    default: each_character(s->kind, text, bytes, to); return 0;
+    }
+}
+
+int normalize(struct encoder *e, const char *text, size_t bytes, const char **out, size_t *out_bytes)
+{
+    *out = text;
+    *out_bytes = bytes;
+    for (int i = 0; i < e->t->normalizers.count; i++) {
+        const struct stage *s = &e->t->normalizers.rows[i];
+        if (s->kind <= STAGE_NFKD && is_ascii(*out, *out_bytes)) continue;
+        struct text_buffer *to = *out == e->normal.data ? &e->other : &e->normal;
+        to->count = 0;
+        text_append(to, "", 0);
+        if (!to->data) text_append(to, "", 1), to->count = 0;
+        int code = apply(e, s, *out, *out_bytes, to);
+        if (code) return code;
+        *out = to->data;
+        *out_bytes = to->count;
+    }
+    return 0;
+}

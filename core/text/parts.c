@@ -1,0 +1,197 @@
+/* Reading tokenizer.json: the file as a whole, and what its parts share. */
+#include "core/base/file.h"
+#include "core/base/json.h"
+#include "core/text/text_internal.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+
+enum { MOST_BYTES = 256 << 20 };
+
+int part_type(json_t *object, const char *part, const char *const *names, struct error *err)
+{
+    const char *type = json_string_value(json_object_get(object, "type"));
+    char known[320] = "";
+    size_t n = 0;
+    if (!type) return error_set(err, EXIT_INTEGRITY, NULL, "%s has no type", part), -1;
+    for (int i = 0; names[i]; i++) {
+        if (strcmp(names[i], type) == 0) return i;
+        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", names[i]);
+        if (n >= sizeof known) n = sizeof known - 1;
+    }
+    char hint[sizeof known + 16];
+    snprintf(hint, sizeof hint, "supported: %.300s", known);
+    return error_set(err, EXIT_INTEGRITY, hint, "%s '%.60s' is not supported", part, type), -1;
+}
+
+int part_keys(json_t *object, const char *part, const char *known, struct error *err)
+{
+    const char *key;
+    json_t *value;
+    char hint[320];
+    json_object_foreach(object, key, value)
+    {
+        size_t n = strlen(key);
+        const char *p = known;
+        while ((p = strstr(p, key)) != NULL && !((p == known || p[-1] == ' ') && (p[n] == ' ' || !p[n]))) p++;
+        if (p && n) continue;
+        snprintf(hint, sizeof hint, "supported: %.300s", known);
+        return error_set(err, EXIT_INTEGRITY, hint, "%s: key '%.60s' is not supported", part, key);
+    }
+    return 0;
+}
+
+int part_flag(json_t *object, const char *part, const char *key, bool missing, bool *value, struct error *err)
+{
+    json_t *found = json_object_get(object, key);
+    *value = found && !json_is_null(found) ? json_is_true(found) : missing;
+    if (!found || json_is_null(found) || json_is_boolean(found)) return 0;
+    return error_set(err, EXIT_INTEGRITY, NULL, "%s: %s is neither true nor false", part, key);
+}
+
+struct stage *stage_add(struct stages *s, enum stage_kind kind, struct error *err)
+{
+    if (s->count == MOST_STAGES) {
+        error_set(err, EXIT_INTEGRITY, NULL, "a sequence has more than %d parts", MOST_STAGES);
+        return NULL;
+    }
+    if (!s->rows) s->rows = xcalloc(MOST_STAGES, sizeof *s->rows);
+    s->rows[s->count] = (struct stage){.kind = kind};
+    return &s->rows[s->count++];
+}
+
+void stages_free(struct stages *s)
+{
+    for (int i = 0; i < s->count; i++) {
+        pcre2_code_free(s->rows[i].pattern);
+        free(s->rows[i].content);
+        free(s->rows[i].from);
+    }
+    free(s->rows);
+}
+
+/* ---- the file ---- */
+
+/* The parts in the order in which they are read: the vocabulary depends on how texts are split. */
+static const struct {
+    const char *key;
+    int (*read)(struct tokenizer *t, json_t *part, struct error *err);
+} parts[] = {{"normalizer", normalizer_read}, {"pre_tokenizer", splitter_read},   {"model", model_read},
+             {"added_tokens", added_read},    {"post_processor", processor_read}, {"decoder", decoder_read}};
+
+static int read_parts(struct tokenizer *t, json_t *root, struct error *err)
+{
+    int code = 0;
+    if (!json_is_object(root) || !json_is_object(json_object_get(root, "model")))
+        return error_set(err, EXIT_INTEGRITY, "give the tokenizer.json of the model",
+                         "is no tokenizer: no model");
+    code =
+        part_keys(root, "the tokenizer",
+                  "version truncation padding added_tokens normalizer pre_tokenizer post_processor decoder "
+                  "model",
+                  err);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts && !code; i++) {
+        json_t *part = json_object_get(root, parts[i].key);
+        if (!part || json_is_null(part)) continue;
+        if (!json_is_object(part) && parts[i].read != added_read)
+            return error_set(err, EXIT_INTEGRITY, NULL, "%s is no object", parts[i].key);
+        code = parts[i].read(t, part, err);
+    }
+    return code;
+}
+
+int tokenizer_parse(struct tokenizer **tokenizer, const char *json, size_t bytes, struct error *err)
+{
+    json_error_t why;
+    *tokenizer = NULL;
+    json_t *root = json_parse(json, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    if (!root) {
+        error_set(err, EXIT_INTEGRITY, "copy it again", "is not JSON: %.200s", why.text);
+        return error_at(err, "", why.line, why.column);
+    }
+    struct tokenizer *t = xcalloc(1, sizeof *t);
+    t->unknown = -1;
+    int code = read_parts(t, root, err);
+    json_decref(root);
+    if (code) tokenizer_close(t);
+    else *tokenizer = t;
+    return code;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* Refuses a directory without a tokenizer.json, and files in another form of a vocabulary. */
+static int check_name(const char *path, const char *directory, struct error *err)
+{
+    static const char hint[] =
+        "python -c \"from transformers import AutoTokenizer; "
+        "AutoTokenizer.from_pretrained('DIR').save_pretrained('DIR')\" writes tokenizer.json";
+    if (ends_with(path, ".model") || ends_with(path, ".tiktoken")) {
+        error_set(err, EXIT_FAILED, hint, "is a %s file, expected tokenizer.json",
+                  ends_with(path, ".model") ? "SentencePiece" : "tiktoken");
+        return error_at(err, path, 0, 0);
+    }
+    if (!directory || !file_absent(path)) return 0;
+    char *model = path_join(directory, "tokenizer.model");
+    error_set(err, EXIT_FAILED, file_absent(model) ? "give --tokenizer DIR or tokenizer.json" : hint,
+              "has no tokenizer.json%s", file_absent(model) ? "" : ", but SentencePiece's tokenizer.model");
+    free(model);
+    return error_at(err, directory, 0, 0);
+}
+
+int tokenizer_open(struct tokenizer **tokenizer, const char *path, struct error *err)
+{
+    struct stat st;
+    bool directory = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    char *file = directory ? path_join(path, "tokenizer.json") : xstrdup(path), *json = NULL;
+    size_t bytes;
+    *tokenizer = NULL;
+    int code = check_name(file, directory ? path : NULL, err);
+    if (!code) code = file_read(file, MOST_BYTES, &json, &bytes, err);
+    if (!code && (code = tokenizer_parse(tokenizer, json, bytes, err)) != 0)
+        error_at(err, file, err->line, err->column);
+    free(json);
+    free(file);
+    return code;
+}
+
+void tokenizer_close(struct tokenizer *t)
+{
+    if (!t) return;
+    for (int64_t i = 0; i < t->count; i++) {
+        if (t->tokens[i].bytes != t->tokens[i].text) free(t->tokens[i].bytes);
+        free(t->tokens[i].text);
+    }
+    for (int32_t i = 0; i < t->added_count; i++) free(t->added[i].text);
+    free(t->added);
+    free(t->tokens);
+    free(t->by_text.ids);
+    free(t->by_bytes.ids);
+    free(t->merges);
+    free(t->prefix);
+    free(t->raw.nodes);
+    free(t->normalized.nodes);
+    stages_free(&t->normalizers);
+    stages_free(&t->splitters);
+    stages_free(&t->decoders);
+    free(t);
+}
+
+int64_t tokenizer_vocabulary(const struct tokenizer *t) { return t->count; }
+int32_t tokenizer_id(const struct tokenizer *t, const char *text)
+{
+    return token_find(t, &t->by_text, text, strlen(text));
+}
+const char *tokenizer_text(const struct tokenizer *t, int32_t id)
+{
+    return id >= 0 && id < t->count ? t->tokens[id].text : NULL;
+}
+const int32_t *tokenizer_added(const struct tokenizer *t, bool end, int *count)
+{
+    *count = end ? t->after_count : t->before_count;
+    return end ? t->after : t->before;
+}

@@ -1,0 +1,99 @@
+#!/bin/sh
+# meopt tokenize: documents and end tokens as in the files, the same bytes with any number of threads and after a stop, refusals by name.
+set -u
+command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
+. "$MEOPT_SOURCE/tests/lib.sh"
+cd "$work" || exit 1
+tokenizers=$MEOPT_SOURCE/tests/data/tokenizers
+cat >read.py <<'PYTHON'
+import json, struct, sys
+def read(base):
+    index, data = open(base + ".idx", "rb").read(), open(base + ".bin", "rb").read()
+    assert index[:9] == b"MMIDIDX\0\0" and struct.unpack("<QB", index[9:18]) == (1, 8), index[:18]
+    n, d = struct.unpack("<QQ", index[18:34])
+    lengths = struct.unpack("<%di" % n, index[34:34 + 4 * n])
+    pointers = struct.unpack("<%dq" % n, index[34 + 4 * n:34 + 12 * n])
+    documents = struct.unpack("<%dq" % d, index[34 + 12 * n:])
+    assert list(documents) == list(range(n + 1)) and len(data) == 2 * sum(lengths)
+    return [list(struct.unpack("<%dH" % l, data[p:p + 2 * l])) for l, p in zip(lengths, pointers)]
+PYTHON
+# Each document of the golden cases, with the end token.
+python3 - "$tokenizers/qwen.cases" <<'PYTHON' || exit 1
+import json, sys
+rows = [json.loads(l) for l in open(sys.argv[1], encoding="utf-8")]
+with open("cases.jsonl", "w", encoding="utf-8") as f:
+    for r in rows:
+        f.write(json.dumps({"id": 1, "text": r["text"]}) + "\n")
+with open("big.txt", "w", encoding="utf-8") as f:
+    for i in range(60000):
+        f.write("Line %d of a text, which is long enough to be cut; 床前明月光。\n%s" % (i, "\n" if i % 7 == 0 else ""))
+PYTHON
+"$MEOPT" tokenize cases.jsonl --tokenizer "$tokenizers/qwen.json" -o cases --json >out || fail "cases"
+python3 - "$tokenizers/qwen.cases" <<'PYTHON' || fail "the tokens of .jsonl"
+import json, sys
+from read import read
+rows = [json.loads(l)["ids"] for l in open(sys.argv[1], encoding="utf-8")]
+assert read("cases") == [r + [0] for r in rows if r]
+out, told = json.loads(open("out").read()), json.load(open("cases.json"))
+assert out["documents"] == told["documents"] == sum(1 for r in rows if r)
+assert out["tokens"] == told["tokens"] == sum(len(r) + 1 for r in rows if r) and told["end"] == 0 and len(told["sha256"]) == 64
+PYTHON
+# Documents of a text, and threads.
+printf 'one\r\ntwo\n\n\n three\nfour' >small.txt
+for documents in file line paragraph; do
+    "$MEOPT" tokenize small.txt --tokenizer "$tokenizers/qwen.json" --documents $documents --end '<|im_end|>' -o $documents >out || fail "$documents"
+    "$MEOPT" tokenize small.txt big.txt small.txt --tokenizer "$tokenizers/qwen.json" --documents $documents --threads 1 -o one-$documents >out || fail 1
+    "$MEOPT" tokenize small.txt big.txt small.txt --tokenizer "$tokenizers/qwen.json" --documents $documents --threads 5 -o five-$documents >out || fail 5
+    cmp one-$documents.bin five-$documents.bin && cmp one-$documents.idx five-$documents.idx || fail "threads: $documents"
+done
+python3 - <<'PYTHON' || fail "documents"
+from read import read
+assert [len(read(d)) for d in ("file", "line", "paragraph")] == [1, 4, 2]
+assert all(d[-1] == 2 and d.count(2) == 1 for k in ("file", "line", "paragraph") for d in read(k))
+assert [len(read("one-" + d)) for d in ("file", "line", "paragraph")] == [3, 60008, 8573 + 4]
+PYTHON
+# Stopped and resumed: the same bytes.
+for i in 1 2 3 4 5; do cat big.txt; done >bigger.txt
+"$MEOPT" tokenize bigger.txt --tokenizer "$tokenizers/qwen.json" -o whole >out || fail whole
+"$MEOPT" tokenize bigger.txt --tokenizer "$tokenizers/qwen.json" --threads 1 -o part >out 2>err &
+process=$!
+echo $process >left
+wait_for 30 test -s part.bin.part
+kill -TERM $process
+wait $process
+code=$?
+: >left
+if [ $code = 10 ]; then
+    [ -e part.part.json ] && [ ! -e part.bin ] || fail "the files of a stopped command"
+    "$MEOPT" tokenize bigger.txt --tokenizer "$tokenizers/qwen.json" -o part >out 2>err || fail "resume"
+else [ $code = 0 ] || fail "stop: $code"; fi
+cmp whole.bin part.bin && cmp whole.idx part.idx || fail "a resumed command wrote different bytes"
+[ ! -e part.part.json ] && [ ! -e part.bin.part ] && [ ! -e part.idx.part ] || fail "unfinished files stay"
+# Refusals: exit code, and the name of the object at fault.
+printf '{"text":"a"}\n{"text":1}\n' >type.jsonl
+printf '{"text":"a"}\n\n{"text":"b"\n' >cut.jsonl
+printf 'a\nb\377c\n' >bytes.txt
+: >empty.txt
+: >tokenizer.model
+refused() { # CODE NAMED OPERANDS...
+    want=$1 named=$2
+    shift 2
+    "$MEOPT" tokenize "$@" >out 2>err
+    code=$?
+    [ $code = "$want" ] && grep -q -- "$named" err || fail "exit $code, expected $want and '$named': $*"
+    [ ! -e x.bin ] && [ ! -e x.idx ] && [ ! -e x.bin.part ] && [ ! -e x.idx.part ] || fail "files of a refused command: $*"
+}
+refused 1 'type.jsonl:2' type.jsonl --tokenizer "$tokenizers/qwen.json" -o x
+refused 1 'cut.jsonl:3' cut.jsonl --tokenizer "$tokenizers/qwen.json" -o x
+refused 1 'bytes.txt:2' bytes.txt --tokenizer "$tokenizers/qwen.json" -o x
+refused 1 'text' empty.txt --tokenizer "$tokenizers/qwen.json" -o x
+refused 1 'absent.txt' absent.txt --tokenizer "$tokenizers/qwen.json" -o x
+refused 1 'cases.bin' small.txt --tokenizer "$tokenizers/qwen.json" -o cases
+refused 1 'tokenizer.model' small.txt --tokenizer tokenizer.model -o x
+refused 1 'SentencePiece' small.txt --tokenizer . -o x
+refused 2 'nonsense' small.txt --tokenizer "$tokenizers/qwen.json" --end nonsense -o x
+refused 2 'tokenizer' small.txt -o x
+refused 2 '-o' small.txt --tokenizer "$tokenizers/qwen.json"
+(ulimit -f 64 && "$MEOPT" tokenize big.txt --tokenizer "$tokenizers/qwen.json" -o full >out 2>err)
+code=$?
+[ $code = 5 ] || fail "a file that cannot grow: exit $code, expected 5"

@@ -1,0 +1,186 @@
+/* Tokenizers equal Hugging Face's (tests/make/tokenizer_files.py). Damaged and hostile files are refused. */
+#include "core/base/file.h"
+#include "core/base/json.h"
+#include "core/text/tokenizer.h"
+#include "tests/mentions.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct tokenizer *open_named(const char *name)
+{
+    struct error err;
+    struct tokenizer *t;
+    char *path = xasprintf("%s/tests/data/tokenizers/%s.json", MEOPT_SOURCE_DIR, name);
+    if (tokenizer_open(&t, path, &err)) fail_msg("%s: %s", path, err.what);
+    free(path);
+    return t;
+}
+
+/* Encodes as Hugging Face's encode. */
+static void encode_all(struct encoder *e, const struct tokenizer *t, const char *text, size_t bytes,
+                       struct token_list *to)
+{
+    struct error err;
+    int count;
+    const int32_t *added = tokenizer_added(t, false, &count);
+    to->count = 0;
+    for (int i = 0; i < count; i++) token_list_append(to, added[i]);
+    if (encoder_encode(e, text, bytes, true, to, &err)) fail_msg("%s", err.what);
+    added = tokenizer_added(t, true, &count);
+    for (int i = 0; i < count; i++) token_list_append(to, added[i]);
+}
+
+static void check_case(struct encoder *e, const struct tokenizer *t, json_t *expected, const char *name,
+                       int line)
+{
+    struct token_list list = {0};
+    struct text_buffer text = {0};
+    json_t *source = json_object_get(expected, "text"), *ids = json_object_get(expected, "ids"),
+           *decoded = json_object_get(expected, "decoded");
+    encode_all(e, t, json_string_value(source), json_string_length(source), &list);
+    for (size_t i = 0; i < json_array_size(ids) || i < (size_t)list.count; i++)
+        if (i >= (size_t)list.count || json_integer_value(json_array_get(ids, i)) != list.ids[i])
+            fail_msg("%s.cases:%d: token %zu of '%s' is %d, expected %lld", name, line, i,
+                     json_string_value(source), i < (size_t)list.count ? list.ids[i] : -1,
+                     (long long)json_integer_value(json_array_get(ids, i)));
+    for (int64_t i = 0; i < list.count; i++) tokenizer_decode(t, list.ids[i], i == 0, true, &text);
+    if (text.count != json_string_length(decoded) ||
+        memcmp(text.data, json_string_value(decoded), text.count) != 0)
+        fail_msg("%s.cases:%d: decoded '%.*s', expected '%s'", name, line, (int)text.count, text.data,
+                 json_string_value(decoded));
+    text_free(&text);
+    token_list_free(&list);
+}
+
+static void test_equal(void **state)
+{
+    static const char *const names[] = {"gpt2", "roberta", "llama3", "qwen", "llama2", "bert"};
+    (void)state;
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+        struct error err;
+        struct tokenizer *t = open_named(names[n]);
+        struct encoder *e = encoder_create(t);
+        char *path = xasprintf("%s/tests/data/tokenizers/%s.cases", MEOPT_SOURCE_DIR, names[n]), *text;
+        size_t bytes;
+        assert_int_equal(file_read(path, 1 << 24, &text, &bytes, &err), 0);
+        int line = 0;
+        for (char *p = text, *end; (end = strchr(p, '\n')) != NULL; p = end + 1) {
+            json_t *expected = json_parse(p, (size_t)(end - p), JSON_ALLOW_NUL, NULL);
+            assert_non_null(expected);
+            check_case(e, t, expected, names[n], ++line);
+            json_decref(expected);
+        }
+        assert_true(line > 50);
+        free(text);
+        free(path);
+        encoder_free(e);
+        tokenizer_close(t);
+    }
+}
+
+static void test_refused(void **state)
+{
+    static const struct {
+        const char *json, *named;
+    } rows[] = {
+        {"", "JSON"},
+        {"{}", "model"},
+        {"{\"model\":{\"type\":\"Unigram\"}}", "Unigram"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[],\"colour\":1}}", "colour"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a b\"]}}", "merge 0"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"ab\"]}}", "merge 0"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}}", "number 0"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":-1},\"merges\":[]}}", "-1"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":2000000000},\"merges\":[]}}", "2000000000"},
+        {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[],\"dropout\":0.1}}", "dropout"},
+        {"{\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"a\":0}}}", "[UNK]"},
+        {"{\"normalizer\":{\"type\":\"Precompiled\"},\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}"
+         "}",
+         "Precompiled"},
+        {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(a\"},\"behavior\":\"Isolated\"},"
+         "\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}}",
+         "(a"},
+        {"{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(*UTF)a\"},\"behavior\":"
+         "\"Isolated\"},"
+         "\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}}",
+         "(*"},
+        {"{\"added_tokens\":[{\"id\":9000000,\"content\":\"x\"}],"
+         "\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}}",
+         "9000000"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct error err;
+        struct tokenizer *t;
+        assert_int_equal(tokenizer_parse(&t, rows[i].json, strlen(rows[i].json), &err), EXIT_INTEGRITY);
+        assert_null(t);
+        assert_true(mentions(err.what, rows[i].named));
+    }
+}
+
+/* A pattern that backtracks without end is an error, and so is a word without end. */
+static void test_hostile(void **state)
+{
+    static const char json[] =
+        "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(a+)+$\"},\"behavior\":\"Isolated\"}"
+        ","
+        "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"aa\":2},\"merges\":[\"a a\",\"a a\"]}}";
+    struct error err;
+    struct tokenizer *t;
+    struct token_list list = {0};
+    (void)state;
+    assert_int_equal(tokenizer_parse(&t, json, strlen(json), &err), 0);
+    struct encoder *e = encoder_create(t);
+    assert_int_equal(encoder_encode(e, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", 42, true, &list, &err),
+                     EXIT_INTEGRITY);
+    list.count = 0;
+    assert_int_equal(encoder_encode(e, "aaaa", 4, true, &list, &err), 0);
+    assert_int_equal(list.count, 2);
+    assert_int_equal(list.ids[0], 2);
+    encoder_free(e);
+    tokenizer_close(t);
+    t = open_named("llama2");
+    e = encoder_create(t);
+    size_t bytes = 17 << 20;
+    char *word = malloc(bytes);
+    assert_non_null(word);
+    memset(word, 'x', bytes);
+    assert_int_equal(encoder_encode(e, word, bytes, true, &list, &err), EXIT_INTEGRITY);
+    free(word);
+    token_list_free(&list);
+    encoder_free(e);
+    tokenizer_close(t);
+}
+
+static void test_utf8(void **state)
+{
+    static const struct {
+        const char *text;
+        size_t bytes, invalid;
+    } rows[] = {{"abc", 3, 3},
+                {"ab\xFF", 3, 2},
+                {"\xC0\x80", 2, 0},
+                {"\xE4\xBD\xA0", 3, 3},
+                {"\xE4\xBD", 2, 0},
+                {"\xED\xA0\x80", 3, 0},
+                {"\xF4\x90\x80\x80", 4, 0},
+                {"\xF0\x9F\x98\x80", 4, 4},
+                {"12345678\x80", 9, 8},
+                {"a\0b", 3, 3}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        assert_int_equal(utf8_invalid(rows[i].text, rows[i].bytes), rows[i].invalid);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_equal), cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_hostile), cmocka_unit_test(test_utf8)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
