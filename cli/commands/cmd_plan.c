@@ -312,8 +312,8 @@ static const struct option options[] = {
     {"cores", 0, OPTION_INT, "N", NULL, 1, 65536,
      "processors of a node that its ranks, on the CPU, share (default: each rank has its own)"},
     {"advise", 0, OPTION_FLAG, NULL, NULL, 0, 0,
-     "with several ranks: compare dist.shard and train.rounds by memory and simulated step, and mark the "
-     "fastest that fits"},
+     "with several ranks: compare dist.shard, train.rounds and dist.pipeline by memory and simulated step, "
+     "and mark the fastest that fits"},
     {"step-ms", 0, OPTION_REAL, "MS", NULL, 0, 1e12,
      "measured step of one rank (meopt bench train; default: from --gflops)"},
     {"gflops", 0, OPTION_REAL, "X", NULL, 0, 1e9,

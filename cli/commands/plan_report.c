@@ -33,8 +33,9 @@ static void print_model(const struct plan_report *r)
     print_tower(p->has_teacher ? "student" : "model  ", &p->student, p->student_parameters,
                 p->student_parameters != model_shape_parameters(&p->student) ? " with its head" : "");
     char unit[48];
-    snprintf(unit, sizeof unit, p->student.context ? "%s of %lld tokens" : "%s",
-             unit_of(p->student.context > 0)->samples, (long long)p->student.context);
+    const char *samples = unit_of(p->student.context > 0)->samples;
+    snprintf(unit, sizeof unit, p->student.context ? "%.*s of %lld tokens" : "%.*s",
+             (int)strlen(samples) - (p->batch == 1), samples, (long long)p->student.context);
     for (int i = 0; i <= p->two && !p->student.context; i++)
         printf("images   %s%s\n", !p->two ? "" : i ? "student: " : "teacher: ", p->images[i]);
     printf("batch    %lld %s per step and rank, micro-batch %lld%s\n", (long long)p->batch, unit,

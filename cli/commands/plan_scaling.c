@@ -32,7 +32,7 @@ static struct plan_speed read_speed(const struct arguments *args, const struct m
     const struct plan *plan = &p->plan;
     double step_ms = argument_real(args, "step-ms", 0), bandwidth = argument_real(args, "bandwidth", 0),
            network = argument_real(args, "network", 0), latency = argument_real(args, "latency", -1),
-           student = (double)plan->batch * model_shape_forward_flops(&plan->student),
+           student = (double)plan->batch * model_shape_forward_flops(&plan->student) / plan->stages,
            teacher = plan->first_epoch_step_flops > plan->step_flops
                          ? 0
                          : (double)plan->batch * plan_teacher_flops(plan),
@@ -43,7 +43,7 @@ static struct plan_speed read_speed(const struct arguments *args, const struct m
     how.bandwidth_assumed = bandwidth <= 0;
     how.network_assumed = network <= 0;
     how.latency_assumed = latency < 0;
-    how.speed = (struct simulated_speed){.step_s = step_ms > 0 ? step_ms * 1e-3
+    how.speed = (struct simulated_speed){.step_s = step_ms > 0 ? step_ms * 1e-3 / plan->stages
                                                                : plan->step_flops / (how.gflops * 1e9),
                                          .backward = backward > 0 ? backward / plan->step_flops : 0,
                                          .student = plan->step_flops > 0 ? student / plan->step_flops : 0,
@@ -66,7 +66,7 @@ static struct simulated_step simulate(const struct plan_speed *how, const struct
     return simulate_step(schedule, &speed, n);
 }
 
-static const char *source(bool assumed) { return assumed ? " (assumed)" : ""; }
+static const char *source(bool assumed) { return assumed ? " (assumed)" : " (given)"; }
 
 static void print_speed(const struct plan_speed *how)
 {
@@ -92,23 +92,22 @@ int scaling_table_make(struct scaling_table *t, const struct arguments *args,
     struct simulated_schedule schedule = {0};
     struct memory_option option;
     *t = (struct scaling_table){.sample_tokens = planner->plan.student.context};
-    bool simulates = argument_real(args, "bandwidth", 0) > 0 || argument_flag(args, "advise");
-    if (simulates && planner->plan.stages > 1)
-        return error_set(err, EXIT_USAGE, "dist.pipeline=1", "steps of a pipeline are not simulated");
     if (argument_real(args, "bandwidth", 0) <= 0) return 0;
     if (argument_real(args, "step-ms", 0) <= 0 && gflops <= 0 && !argument_flag(args, "advise"))
         return error_set(err, EXIT_USAGE, "give --step-ms (from 'meopt bench train'), --gflops or --measure",
                          "--bandwidth requires the time of a step on one rank");
     memory_option_plan(&option, planner, "", simulate_inspect, &schedule);
     t->how = read_speed(args, planner, ranks, gflops);
-    for (int n = 1; n <= ranks && t->count < SCALING_ROWS && option.possible;
+    int stages = planner->plan.stages;
+    for (int n = stages; n <= ranks && t->count < SCALING_ROWS && option.possible;
          n = n < ranks && 2 * n > ranks ? ranks : 2 * n) {
         struct simulated_step s = simulate(&t->how, &schedule, n);
-        t->rows[t->count++] = (struct scaling_row){.ranks = n,
-                                                   .sums_s = s.sums_s,
-                                                   .step_s = s.step_s,
-                                                   .images_per_s = n * (double)planner->plan.batch / s.step_s,
-                                                   .efficiency = t->how.speed.step_s / s.step_s};
+        t->rows[t->count++] =
+            (struct scaling_row){.ranks = n,
+                                 .sums_s = s.sums_s,
+                                 .step_s = s.step_s,
+                                 .images_per_s = n / stages * (double)planner->plan.batch / s.step_s,
+                                 .efficiency = t->how.speed.step_s / s.step_s};
     }
     simulate_free(&schedule);
     return 0;
@@ -141,6 +140,73 @@ json_t *scaling_table_json(const struct scaling_table *t)
 
 /* ---- the advice of --advise ---- */
 
+/* Adds a row for the keys, simulated on the nodes as they are. */
+static struct advice_row *add_choice(struct scaling_advice *a, const struct memory_planner *planner,
+                                     int stages, const char *keys)
+{
+    struct simulated_schedule schedule = {0};
+    struct memory_option option;
+    if (a->count == ADVICE_ROWS) return NULL;
+    struct advice_row *r = &a->rows[a->count++];
+    *r = (struct advice_row){.stages = stages};
+    snprintf(r->keys, sizeof r->keys, "%s", keys);
+    memory_option_plan(&option, planner, keys, simulate_inspect, &schedule);
+    r->possible = option.possible;
+    r->peak_bytes = option.peak_bytes;
+    snprintf(r->why, sizeof r->why, "%s", option.why);
+    if (!r->possible) return r;
+    r->fits = !a->card_bytes || r->peak_bytes <= a->card_bytes;
+    double best = 0;
+    int nodes = (a->how.ranks + a->how.speed.node_ranks - 1) / a->how.speed.node_ranks;
+    for (int apart = 0; apart < (stages > 1 && nodes > 1 ? 2 : 1); apart++) {
+        struct plan_speed how = a->how;
+        how.speed.step_s *= option.compute; /* of recomputation, and of the part of a rank */
+        how.speed.stages_apart = apart;
+        struct simulated_step step = simulate(&how, &schedule, a->how.ranks);
+        if (apart && step.step_s >= best) continue;
+        r->step = step;
+        r->apart = apart;
+        best = step.step_s;
+    }
+    r->efficiency = a->how.speed.step_s / r->step.step_s;
+    simulate_free(&schedule);
+    return r;
+}
+
+static void choose(struct scaling_advice *a)
+{
+    for (int i = 0; i < a->count; i++) {
+        struct advice_row *r = &a->rows[i], *best = a->chosen < 0 ? NULL : &a->rows[a->chosen];
+        if (!r->possible || !r->fits) continue;
+        bool faster = best && r->step.step_s < best->step.step_s * 0.995,
+             smaller =
+                 best && r->step.step_s <= best->step.step_s * 1.005 && r->peak_bytes < best->peak_bytes;
+        if (!best || faster || smaller) a->chosen = i;
+    }
+}
+
+/* What a pipeline needs for the steps of the other choices: the same images of all ranks, and clipping. */
+#define SAME_STEPS " train.global_batch="
+
+/* Adds the choices with `stages`. A refusal is one of all. */
+static void add_stages(struct scaling_advice *a, const struct memory_planner *planner, int stages)
+{
+    static const char *const shards[] = {"none", "optimizer", "parameters"};
+    int ranks = a->how.ranks;
+    const struct config *c = &planner->config;
+    int64_t images =
+        c->train.global_batch > 0 ? c->train.global_batch : planner->plan.batch * config_replicas(c, ranks);
+    bool inexact = config_clips(c) && c->optim.clip_mode != OPTIM_CLIP_MODE_EXACT;
+    for (int i = 0; i < (stages < ranks ? 3 : 1); i++) {
+        char keys[ADVICE_KEYS];
+        snprintf(keys, sizeof keys, "dist.pipeline=%d dist.shard=%s" SAME_STEPS "%lld%s%s", stages, shards[i],
+                 (long long)images, inexact ? " optim.clip_mode=" : "",
+                 inexact ? optim_clip_mode_names[c->optim.clip_mode] : "");
+        struct advice_row *r = add_choice(a, planner, stages, keys);
+        if (r && !r->possible) return;
+    }
+}
+
 void scaling_advise(struct scaling_advice *a, const struct arguments *args,
                     const struct memory_planner *planner, size_t card_bytes, int ranks, double gflops)
 {
@@ -148,33 +214,25 @@ void scaling_advise(struct scaling_advice *a, const struct arguments *args,
                                                                                  " train.rounds=depth",
                                                                                  " train.rounds=breadth"};
     int each = planner->plan.micro < planner->plan.batch ? 2 : 1; /* of one round all orders are the same */
+    int64_t depth = planner->plan.student.depth;
     *a = (struct scaling_advice){
         .how = read_speed(args, planner, ranks, gflops), .card_bytes = card_bytes, .chosen = -1};
     struct simulated_speed *speed = &a->how.speed;
     if (ranks > speed->node_ranks && speed->network <= 0) speed->network = 1e9 * NETWORK_GB_PER_S;
-    for (int i = 0; i < 3 * each; i++) {
-        struct simulated_schedule schedule = {0};
-        struct memory_option option;
-        struct advice_row *r = &a->rows[a->count++], *best = a->chosen < 0 ? NULL : &a->rows[a->chosen];
-        *r = (struct advice_row){0};
-        snprintf(r->keys, sizeof r->keys, "dist.shard=%s%s", shards[i / each], each > 1 ? orders[i % 2] : "");
-        memory_option_plan(&option, planner, r->keys, simulate_inspect, &schedule);
-        r->possible = option.possible;
-        r->peak_bytes = option.peak_bytes;
-        snprintf(r->why, sizeof r->why, "%s", option.why);
-        if (!r->possible) continue;
-        struct plan_speed how = a->how;
-        how.speed.step_s *= option.compute; /* of recomputation */
-        r->step = simulate(&how, &schedule, ranks);
-        r->efficiency = speed->step_s / r->step.step_s;
-        r->fits = !card_bytes || r->peak_bytes <= card_bytes;
-        simulate_free(&schedule);
-        if (!r->fits) continue;
-        bool faster = best && r->step.step_s < best->step.step_s * 0.995,
-             smaller =
-                 best && r->step.step_s <= best->step.step_s * 1.005 && r->peak_bytes < best->peak_bytes;
-        if (!best || faster || smaller) a->chosen = a->count - 1;
+    const struct config *c = &planner->config;
+    bool given = c->origins[config_key_index("dist.pipeline")].from == ORIGIN_OVERRIDE;
+    int only = given ? planner->plan.stages : 0; /* an override is not varied */
+    for (int i = 0; i < 3 * each && only < 2; i++) {
+        char keys[ADVICE_KEYS];
+        snprintf(keys, sizeof keys, "dist.shard=%s%s%s", shards[i / each], each > 1 ? orders[i % 2] : "",
+                 planner->plan.stages > 1 ? " dist.pipeline=1" : "");
+        (void)add_choice(a, planner, 1, keys);
     }
+    for (int stages = 2; stages <= ranks && stages <= depth; stages++)
+        if ((!only || only == stages) && ranks % stages == 0 &&
+            (speed->node_ranks % stages == 0 || stages % speed->node_ranks == 0))
+            add_stages(a, planner, stages);
+    choose(a);
 }
 
 void scaling_advice_print(const struct scaling_advice *a)
@@ -182,14 +240,22 @@ void scaling_advice_print(const struct scaling_advice *a)
     printf("\nadvice   for %d ranks: ", a->how.ranks);
     print_speed(&a->how);
     printf("    %-42s %12s %10s %10s %10s   efficiency\n", "", "peak MiB", "sent MB", "sums s", "step s");
+    const char *more = NULL;
     for (int i = 0; i < a->count; i++) {
         const struct advice_row *r = &a->rows[i];
-        if (!r->possible) printf("    %-42s not possible: %s\n", r->keys, r->why);
+        char keys[ADVICE_KEYS];
+        const char *steps = strstr(r->keys, SAME_STEPS);
+        snprintf(keys, sizeof keys, "%.*s", (int)(steps ? (size_t)(steps - r->keys) : strlen(r->keys)),
+                 r->keys);
+        if (steps) more = steps + 1;
+        if (!r->possible) printf("    %-42s not possible: %s\n", keys, r->why);
         else
-            printf("  %c %-42s %12.1f %10.1f %10.4f %10.4f     %6.1f %%%s\n", i == a->chosen ? '>' : ' ',
-                   r->keys, (double)r->peak_bytes / 1048576, r->step.sent_bytes / 1e6, r->step.sums_s,
-                   r->step.step_s, 100 * r->efficiency, r->fits ? "" : "  does not fit");
+            printf("  %c %-42s %12.1f %10.1f %10.4f %10.4f     %6.1f %%%s%s\n", i == a->chosen ? '>' : ' ',
+                   keys, (double)r->peak_bytes / 1048576, r->step.sent_bytes / 1e6, r->step.sums_s,
+                   r->step.step_s, 100 * r->efficiency, r->apart ? "  stages on different nodes" : "",
+                   r->fits ? "" : "  does not fit");
     }
+    if (more) printf("    (pipelines also with %s: the steps of the other choices)\n", more);
     if (a->chosen < 0 && a->card_bytes)
         printf("    none fits %.1f MiB: see --fit\n", (double)a->card_bytes / 1048576);
     if (a->chosen >= 0 && !a->card_bytes) printf("    (the memory of the card is unknown: --card-memory)\n");
@@ -207,13 +273,15 @@ json_t *scaling_advice_json(const struct scaling_advice *a)
         if (was[i]) json_array_append_new(assumed, json_string(names[i]));
     for (int i = 0; i < a->count; i++) {
         const struct advice_row *r = &a->rows[i];
-        json_t *row =
-            json_pack("{s:s, s:b, s:b}", "keys", r->keys, "possible", r->possible, "chosen", i == a->chosen);
+        json_t *row = json_pack("{s:s, s:i, s:b, s:b}", "keys", r->keys, "stages", r->stages, "possible",
+                                r->possible, "chosen", i == a->chosen);
+        if (!r->possible) json_object_set_new(row, "why", json_string(r->why));
         if (r->possible)
-            json_object_update_new(
-                row, json_pack("{s:b, s:I, s:f, s:f, s:f, s:f}", "fits", r->fits, "peak_bytes",
-                               (json_int_t)r->peak_bytes, "sent_bytes_per_step", r->step.sent_bytes, "sums_s",
-                               r->step.sums_s, "step_s", r->step.step_s, "efficiency", r->efficiency));
+            json_object_update_new(row, json_pack("{s:b, s:b, s:I, s:f, s:f, s:f, s:f}", "stages_apart",
+                                                  r->apart, "fits", r->fits, "peak_bytes",
+                                                  (json_int_t)r->peak_bytes, "sent_bytes_per_step",
+                                                  r->step.sent_bytes, "sums_s", r->step.sums_s, "step_s",
+                                                  r->step.step_s, "efficiency", r->efficiency));
         json_array_append_new(rows, row);
     }
     return json_pack("{s:i, s:i, s:f, s:f, s:f, s:f, s:o, s:o}", "ranks", h->ranks, "node_ranks",

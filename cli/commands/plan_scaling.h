@@ -1,5 +1,5 @@
 /* meopt plan with many ranks (core/train/simulate.h): --bandwidth prints a table of steps on 1, 2, 4 ... N
- * ranks, --advise compares the forms of sharding on N ranks. */
+ * ranks, --advise compares the forms of sharding and pipelines on N ranks. */
 #ifndef MEOPT_CLI_COMMANDS_PLAN_SCALING_H
 #define MEOPT_CLI_COMMANDS_PLAN_SCALING_H
 
@@ -9,7 +9,12 @@
 
 #include <jansson.h>
 
-enum { SCALING_ROWS = 18, ADVICE_ROWS = 8, PLAN_NODE_RANKS = 8 /* default of --node-ranks */ };
+enum {
+    SCALING_ROWS = 18,
+    ADVICE_ROWS = 96,
+    ADVICE_KEYS = 96,
+    PLAN_NODE_RANKS = 8 /* default of --node-ranks */
+};
 
 /* The speeds of a plan, and the sources of those that no option gives. */
 struct plan_speed {
@@ -35,7 +40,9 @@ struct scaling_advice {
     size_t card_bytes; /* 0: unknown */
     int count, chosen; /* chosen: the fastest that fits; -1: none fits */
     struct advice_row {
-        char keys[64];
+        char keys[ADVICE_KEYS];
+        int stages; /* dist.pipeline */
+        bool apart; /* faster with the stages of a replica on different nodes */
         bool possible, fits;
         char why[200]; /* the reason if it is not possible */
         size_t peak_bytes;
@@ -54,7 +61,8 @@ int scaling_table_make(struct scaling_table *table, const struct arguments *args
 void scaling_table_print(const struct scaling_table *table);
 json_t *scaling_table_json(const struct scaling_table *table);
 
-/* Plans and simulates each form of sharding; speeds that are not given are assumed. */
+/* Plans and simulates each form of sharding, and pipelines that divide a node or consist of whole ones.
+ * Speeds that are not given are assumed. */
 void scaling_advise(struct scaling_advice *advice, const struct arguments *args,
                     const struct memory_planner *planner, size_t card_bytes, int ranks, double gflops);
 void scaling_advice_print(const struct scaling_advice *advice);

@@ -5,9 +5,11 @@
  *     backward    the groups in reverse order; a group's gradients are reduced while the next one computes
  *     update      of a group after its reduction; changed weights, or sums, are gathered
  *     breadth     train.rounds breadth: a group computes all micro-batches of the rank before the next group
+ *     pipeline    dist.pipeline: the same, on the group's stage, once the stream of the group before has come
  *
  * All ranks make the same calls in the same order. Therefore a collective begins when the last rank has
- * called it and the one before has ended, and each rank needs one clock only. Each of N ranks sends
+ * called it and the one before has ended, and each rank needs one clock only. A stage has collectives of its
+ * own, with the same stage of other replicas, and sends streams over the same link. Each of N ranks sends
  * (N - 1) / N of a group's bytes, evenly to all others, over a link of B bytes per second. The G ranks of a
  * node share its network of W bytes per second to other nodes. A collective takes N - 1 messages of L
  * seconds:
@@ -36,19 +38,26 @@ struct simulated_schedule {
     bool two_gradients, two_weights;  /* buffers: a reduction, or a gather, overlaps with computing */
     bool twice, step_at_end, breadth; /* as in step_ranks.c */
     int64_t wave;                     /* rounds of a wave; 0: breadth all, depth one */
+    int stages;                       /* dist.pipeline; 1: none */
+    double stream_bytes;              /* of a micro-batch, between two stages */
+    int teacher_groups;               /* of a teacher that the stages divide; 0: none */
+    double teacher_stream_bytes;
 };
 /* Reads the schedule of a planned trainer. The caller calls simulate_free. A plan_inspect. */
 void simulate_inspect(void *schedule, const struct trainer *trainer);
 void simulate_free(struct simulated_schedule *schedule);
 
 struct simulated_speed {
-    double step_s;    /* of one rank alone with as many micro-batches */
+    double step_s;    /* of one rank alone with its share of the micro-batches */
     double backward;  /* share of step_s in the student's backward passes, 0 to 1 */
     double student;   /* share in its forward passes; the rest is the teacher's */
     double bandwidth; /* B, of a rank's link, bytes/s */
     double network;   /* W, of a node's, bytes/s; 0: as much as its ranks send */
     int node_ranks;   /* G; 0: all ranks are in one node */
     double latency_s; /* L, of a message */
+    /* Ranks are round-robin over the nodes, so that the stages of a replica are on different ones, and equal
+     * stages on the same one; else consecutive ranks fill a node. */
+    bool stages_apart;
     /* Ranks share processors: computing takes that much longer, and collectives delay it; 0: they do not. */
     double slowdown;
 };
@@ -56,7 +65,7 @@ struct simulated_speed {
 struct simulated_step {
     double step_s;
     double compute_s;  /* of the rank with the most micro-batches */
-    double sums_s;     /* all collectives */
+    double sums_s;     /* all collectives and streams */
     double sent_bytes; /* by each rank */
 };
 /* Simulates `ranks` ranks with as many micro-batches each as in the schedule. 1 rank has no collectives. */

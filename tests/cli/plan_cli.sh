@@ -103,7 +103,8 @@ json 'abs(j["tokens_per_s"] - 12 * 64 / 0.1) < 1e-6 and all(abs(r["tokens_per_s"
 # Advice: each form of sharding with memory and time, what fits, and what is assumed.
 for memory in 64G 14G 12.5G 4G; do
     code=0
-    "$MEOPT" plan eva_clip.yaml device.type=hip --ranks 16 --nodes 2 --advise --bandwidth 18 --step-ms 1000 --card-memory $memory --json >out-$memory 2>err || code=$?
+    "$MEOPT" plan eva_clip.yaml device.type=hip --ranks 16 --nodes 2 --advise --bandwidth 18 --step-ms 1000 --card-memory $memory --json \
+        dist.pipeline=1 >out-$memory 2>err || code=$?
     [ $code = 0 ] || [ $code = 7 ] || fail "--advise: exit $code"
 done
 python3 - <<'END' || fail "--advise"
@@ -118,10 +119,31 @@ assert all(abs(o["efficiency"] - 1 / o["step_s"]) < 1e-9 and o["fits"] for o in 
 chosen = {m: [o["keys"] for o in advice[m]["options"] if o["chosen"]] for m in advice}
 assert chosen == {"64G": ["dist.shard=optimizer"], "14G": ["dist.shard=optimizer"], "12.5G": ["dist.shard=parameters"], "4G": []}, chosen
 END
-expect 0 "$MEOPT" plan eva_clip.yaml device.type=hip --ranks 8 --advise train.micro_batch=8 optim.clip_mode=previous --json
+expect 0 "$MEOPT" plan eva_clip.yaml device.type=hip --ranks 8 --advise train.micro_batch=8 optim.clip_mode=previous --json dist.pipeline=1
 json '[o["keys"] for o in j["advice"]["options"]] == ["dist.shard=%s train.rounds=%s" % (s, r) for s in ("none", "optimizer", "parameters") for r in ("depth", "breadth")]'
 json 'all(b["peak_bytes"] < d["peak_bytes"] for d, b in zip(j["advice"]["options"][::2], j["advice"]["options"][1::2]))'
 json '0.45 < j["advice"]["options"][5]["sent_bytes_per_step"] / j["advice"]["options"][4]["sent_bytes_per_step"] < 0.55'
+# Pipelines: those that divide a node or consist of whole ones, for the same images and clipping; what a pipeline refuses has its reason.
+gpt=$MEOPT_SOURCE/configs/gpt_1_3b.yaml
+expect 0 "$MEOPT" plan "$gpt" device.type=hip --ranks 16 --nodes 4 --advise --bandwidth 18 --network 3 --step-ms 1000 --card-memory 64G --json
+python3 - out <<'END' || fail "--advise: pipelines"
+import json, sys
+options = json.load(open(sys.argv[1]))["advice"]["options"]
+assert [o["stages"] for o in options] == [1] * 3 + [2] * 3 + [4] * 3 + [8] * 3 + [16], options
+whole, two, sixteen = options[0], options[3], options[12]
+assert two["keys"] == "dist.pipeline=2 dist.shard=none train.global_batch=16 optim.clip_mode=previous", two
+assert two["peak_bytes"] < 0.7 * whole["peak_bytes"] and all(o["possible"] and o["fits"] for o in options)
+assert sixteen["sent_bytes_per_step"] < whole["sent_bytes_per_step"] and not whole["stages_apart"]
+assert sum(o["chosen"] for o in options) == 1
+END
+expect 0 "$MEOPT" plan "$gpt" device.type=hip --ranks 2 dist.pipeline=2 train.global_batch=2 optim.clip_mode=previous --card-memory 64G --json
+pair=$(python3 -c 'import json; print(json.load(open("out"))["peak_bytes"])')
+expect 0 "$MEOPT" plan "$gpt" device.type=hip --ranks 2 --node-ranks 2 --advise --card-memory 64G --json
+json '[o["peak_bytes"] for o in j["advice"]["options"] if o["stages"] == 2] == ['"$pair"']'
+expect 0 "$MEOPT" plan eva_clip.yaml --ranks 8 --advise train.rounds=depth train.micro_batch=8 --json
+json 'len([o for o in j["advice"]["options"] if o["stages"] > 1 and "train.rounds" in o["why"]]) == 3'
+expect 0 "$MEOPT" plan "$gpt" --ranks 8 --bandwidth 10 --step-ms 1000 dist.pipeline=2 train.batch_size=8 train.micro_batch=1 --json
+json '[r["ranks"] for r in j["scaling"]] == [2, 4, 8] and 0.5 < j["scaling"][0]["step_s"] < 0.75'
 expect 0 "$MEOPT" plan eva_clip.yaml --ranks 4 --advise
 [ "$(grep -c '(assumed)' out)" -ge 2 ] || fail "--advise: assumed speeds"
 expect 2 "$MEOPT" plan eva_clip.yaml --ranks 4 --bandwidth 10

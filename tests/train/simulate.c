@@ -16,7 +16,7 @@ static void near(double found, double expected)
 }
 
 /* 1 s, half of it backward and nothing for the student's forward pass; 1 GB/s and 1 ms. */
-static const struct simulated_speed slow = {1, 0.5, 0, 1e9, 0, 8, 1e-3, 0};
+static const struct simulated_speed slow = {1, 0.5, 0, 1e9, 0, 8, 1e-3, false, 0};
 static struct simulated_group groups[GROUPS];
 
 /* Returns a schedule of 4 ranks with equal groups. The gradients of all are `bytes`. */
@@ -153,6 +153,77 @@ static void shared_processors_slow_computing_down(void **state)
     near(simulate_step(&s, &speed, 4).step_s, 2 + 10 * 0.013); /* nothing overlaps */
 }
 
+/* Two stages, with 6 and 4 of the groups: both ends of the model are on the first one. */
+static struct simulated_schedule staged(int64_t micro_count, int ranks)
+{
+    struct simulated_schedule s = equal(whole(1e8), 0, 0);
+    s.breadth = true;
+    s.stages = 2;
+    s.ranks = ranks;
+    s.micro_count = micro_count;
+    return s;
+}
+
+static void stages_compute_in_turn_and_send_streams(void **state)
+{
+    (void)state;
+    struct simulated_speed speed = slow;
+    speed.student = 0.5; /* and no teacher */
+    struct simulated_schedule s = staged(1, 2);
+    s.stream_bytes = 1e6; /* 1 ms, and 1 ms of latency; 8 streams in each pass, sums of one rank are free */
+    near(simulate_step(&s, &speed, 2).step_s, 2 + 16 * 0.002);
+    near(simulate_step(&s, &speed, 2).sent_bytes, 8e6); /* of each stage */
+    s = staged(1000, 2);
+    speed.latency_s = 0;
+    double step = simulate_step(&s, &speed, 2).step_s;
+    if (step < 1.2 * (1 - 1e-9) || step > 1.2 * 1.01)
+        fail_msg("%g s, the first stage computes for 1.2 s", step);
+    s = staged(4, 2); /* the bubble of formula (P - 1) / (m L / P + P - 1) is 1/21, and unequal stages wait */
+    step = simulate_step(&s, &speed, 2).step_s;
+    if (step < 1.2 * (1 - 1e-9) || step > 1.2 * (1 + 1 / 21.0 + 0.05))
+        fail_msg("%g s with four micro-batches", step);
+}
+
+static void stages_divide_a_teacher(void **state)
+{
+    (void)state;
+    struct simulated_schedule s = staged(1, 2);
+    struct simulated_speed speed = slow; /* half of the step is the teacher's */
+    speed.latency_s = 0;
+    s.teacher_groups = 4; /* on stages 0, 1, 0, 0 */
+    s.teacher_stream_bytes = 1e6;
+    near(simulate_step(&s, &speed, 2).step_s, 2 + 2 * 0.001);
+}
+
+/* Replicas of two stages on two nodes: equal stages are on one node, or each node has whole replicas. */
+static void stages_on_different_nodes_keep_sums_in_a_node(void **state)
+{
+    (void)state;
+    struct simulated_schedule s = staged(8, 16);
+    struct simulated_speed speed = slow;
+    speed.network = 0.5e9;
+    speed.latency_s = 0;
+    double far = simulate_step(&s, &speed, 16).sums_s;
+    speed.stages_apart = true;
+    double near_by = simulate_step(&s, &speed, 16).sums_s;
+    near(near_by, whole(1e8) * 0.6 * 7 / 8 / 1e9); /* the first stage's 6 of 10 groups, over 8 ranks */
+    if (far < 2 * near_by) fail_msg("%g s between nodes, %g within one", far, near_by);
+    s.stream_bytes = 1e6; /* 8 ranks share the network */
+    assert_true(simulate_step(&s, &speed, 16).sums_s > near_by + 6 * 1e6 * 8 / 0.5e9);
+}
+
+static void shared_processors_compute_while_a_stage_waits(void **state)
+{
+    (void)state;
+    struct simulated_schedule s = staged(4, 4);
+    struct simulated_speed speed = slow;
+    speed.student = 0.5;
+    speed.latency_s = 0;
+    for (int g = 0; g < GROUPS; g++) s.groups[g].reduced_bytes = 0;
+    speed.slowdown = 2;
+    near(simulate_step(&s, &speed, 4).step_s, 2); /* four ranks on two processors, which never wait */
+}
+
 static void hundreds_of_ranks_take_no_time(void **state)
 {
     (void)state;
@@ -175,6 +246,10 @@ int main(void)
         cmocka_unit_test(breadth_gathers_weights_once_per_pass),
         cmocka_unit_test(a_network_is_shared_by_the_ranks_of_a_node),
         cmocka_unit_test(shared_processors_slow_computing_down),
+        cmocka_unit_test(stages_compute_in_turn_and_send_streams),
+        cmocka_unit_test(stages_divide_a_teacher),
+        cmocka_unit_test(stages_on_different_nodes_keep_sums_in_a_node),
+        cmocka_unit_test(shared_processors_compute_while_a_stage_waits),
         cmocka_unit_test(hundreds_of_ranks_take_no_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
