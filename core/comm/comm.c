@@ -102,8 +102,8 @@ static void add(float *to, const float *from, const void *value, enum dtype type
     }
 }
 
-/* Downloads the slice to send to each rank and the earlier sum, with one wait for all copies. */
-static void fetch_slice(struct comm *comm, const struct comm_sum *s, int64_t at, int64_t slice,
+/* Downloads the slice for each rank to `to`, and the earlier sum, with one wait for all copies. */
+static void fetch_slice(struct comm *comm, const struct comm_sum *s, int64_t at, int64_t slice, char *to,
                         bool contributes)
 {
     struct comm_window *w = comm->window;
@@ -114,7 +114,7 @@ static void fetch_slice(struct comm *comm, const struct comm_sum *s, int64_t at,
     for (int q = 0; q < comm->size && contributes; q++) {
         size_t part = (size_t)comm_part(s->offsets, q, at, slice) * size;
         if (part)
-            dev->streams->download(dev, NULL, w->send + (size_t)q * bytes,
+            dev->streams->download(dev, NULL, to + (size_t)q * bytes,
                                    (const char *)s->send + (size_t)(s->offsets[q] + at) * size, part);
     }
     if (s->before && count && !dev->host_memory)
@@ -135,7 +135,7 @@ static int reduce_slices(struct comm *comm, const struct comm_sum *s, struct err
     for (int64_t at = 0; at < longest && !code; at += most) {
         int64_t slice = longest - at < most ? longest - at : most;
         size_t bytes = (size_t)slice * size;
-        fetch_slice(comm, s, at, slice, comm->rank < contributors);
+        fetch_slice(comm, s, at, slice, w->send, comm->rank < contributors);
         if ((code = comm->ops->exchange(comm, w->send, w->receive, bytes, err)) != 0) break;
         int64_t count = comm_part(s->offsets, comm->rank, at, slice);
         float *sum = host ? s->receive + at : w->sum;
@@ -147,14 +147,55 @@ static int reduce_slices(struct comm *comm, const struct comm_sum *s, struct err
     return code;
 }
 
+/* The same by the library, whose reduce-scatter has parts of equal size, in fp32. */
+static int scatter_sums(struct comm *comm, const struct comm_sum *s, struct error *err)
+{
+    struct comm_window *w = comm->window;
+    bool host = comm->device->host_memory, widen = s->type != DTYPE_F32,
+         contributes = !s->contributors || comm->rank < s->contributors;
+    int64_t most = (int64_t)(w->slice_bytes / sizeof(float)),
+            longest = comm_longest_part(comm->size, s->offsets);
+    float *send = (float *)(void *)w->send, *received = (float *)(void *)w->receive;
+    int code = comm_compare_calls(comm, NULL, 0, err);
+    for (int64_t at = 0; at < longest && !code; at += most) {
+        int64_t slice = longest - at < most ? longest - at : most,
+                count = comm_part(s->offsets, comm->rank, at, slice);
+        size_t each = (size_t)slice * dtype_bytes(s->type);
+        fetch_slice(comm, s, at, slice, widen ? w->receive : w->send, contributes);
+        for (int q = 0; q < comm->size; q++) {
+            int64_t part = contributes ? comm_part(s->offsets, q, at, slice) : 0;
+            if (widen) add(send + q * slice, NULL, w->receive + (size_t)q * each, s->type, part);
+            memset(send + q * slice + part, 0, (size_t)(slice - part) * sizeof *send);
+        }
+        if ((code = comm->ops->scatter_sums(comm, send, received, slice, err)) != 0) break;
+        float *sum = host ? s->receive + at : w->sum;
+        add(sum, !s->before ? NULL : host ? s->before + at : w->sum, received, DTYPE_F32, count);
+        if (!host) comm_upload(comm, host, s->receive + at, w->sum, (size_t)count * sizeof *sum);
+    }
+    return code;
+}
+
+bool comm_sums_by_library(const struct comm *comm)
+{
+    const struct comm *whole = comm->whole ? comm->whole : comm;
+    return comm->size > 1 && whole->options.library && comm->ops && comm->ops->sums;
+}
+
 static int reduce(struct comm *comm, void *context, struct error *err)
 {
     const struct comm_sum *s = context;
     bool on_device = !comm->device->host_memory && comm->ops->reduce_device;
-    int code = comm_enter(comm, COMM_REDUCE, s->offsets[comm->size] * (int64_t)dtype_bytes(s->type),
-                          checksum_arguments(s->offsets, comm->size + 1, (int)s->type, s->contributors), err);
+    int code =
+        comm_enter(comm, COMM_REDUCE, s->offsets[comm->size] * (int64_t)dtype_bytes(s->type),
+                   checksum_arguments(s->offsets, comm->size + 1,
+                                      (int)s->type | comm_whole(comm)->options.library << 8, s->contributors),
+                   err);
     if (code) return code;
-    return comm_leave(comm, (on_device ? comm->ops->reduce_device : reduce_slices)(comm, s, err), err);
+    return comm_leave(comm,
+                      (on_device                    ? comm->ops->reduce_device
+                       : comm_sums_by_library(comm) ? scatter_sums
+                                                    : reduce_slices)(comm, s, err),
+                      err);
 }
 
 int comm_reduce(struct comm *comm, const struct comm_sum *sum, struct error *err)

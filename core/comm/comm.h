@@ -7,7 +7,8 @@
  *
  * A back end only transfers bytes (struct comm_ops). comm.c and one kernel compute the sums, in fp32 and
  * rank order: ((r0 + r1) + r2) + ... The result is therefore bit-identical for all back ends and on all
- * ranks. "self" is the back end of a single rank and computes the same sums.
+ * ranks. "self" is the back end of a single rank and computes the same sums. comm_reduce may use the sums of
+ * the library instead (comm_options.library), whose order is its own.
  *
  *   - All ranks make the same calls in the same order with the same sizes. Every collective first sends a
  *     header (struct comm_header). Each rank compares the headers of all ranks before it uses received
@@ -55,6 +56,7 @@ struct comm_options {
     int rank, size;
     int local_rank; /* on its host */
     int shared;     /* descriptor of comm_local_create, the same memory in every rank; -1: none */
+    bool library;   /* comm_reduce as comm_sums_by_library says; the same on all ranks */
     /* All-gathers `bytes` of each rank under this name into all (size * bytes), in rank order
      * (heartbeat_exchange). NULL: nccl is not available. */
     int (*exchange)(void *context, const char *name, const void *own, size_t bytes, void *all,
@@ -122,6 +124,10 @@ struct comm_ops {
     /* comm_reduce and comm_gather directly on a card's memory. (optional) */
     int (*reduce_device)(struct comm *, const struct comm_sum *, struct error *err);
     int (*gather_device)(struct comm *, const void *own, void *p, const int64_t *offsets, struct error *err);
+    /* Reduce-scatter of the library, in host memory: the values of all ranks at send + q * count are added
+     * up, in its order, to receive (count) of rank q. (optional: mpi; nccl has it in reduce_device) */
+    int (*scatter_sums)(struct comm *, const float *send, float *receive, int64_t count, struct error *err);
+    bool sums; /* has such a reduce-scatter */
     /* comm_combine; with reduce_device. These three compare headers themselves. */
     int (*combine_device)(struct comm *, void *p, size_t bytes, struct error *err);
     /* comm_transfer, on the communicator of comm_open: compares the headers of both ends (comm_internal.h) */
@@ -209,6 +215,11 @@ struct comm_sum {
     float *receive;      /* own part of the sum; may be `before` */
 };
 int comm_reduce(struct comm *comm, const struct comm_sum *sum, struct error *err);
+/* Returns whether comm_reduce takes the sums of MPI, NCCL or RCCL (comm_options.library): before + S, where S
+ * is the fp32 sum of all contributions in the order of the library, which may depend on the number of ranks,
+ * their network and its version. Memory and messages of a rank then depend less on the number of ranks. Ranks
+ * of one host, and single ranks, add in rank order in either case. */
+bool comm_sums_by_library(const struct comm *comm);
 
 /* All-gather in place: bytes offsets[q] to offsets[q + 1] of p, from rank q to every rank. */
 int comm_gather(struct comm *comm, void *p, const int64_t *offsets, struct error *err);

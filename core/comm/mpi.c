@@ -78,6 +78,18 @@ static int mpi_collect(struct comm *comm, const void *send, void *receive, size_
     return m->module->collect(m->part, send, receive, bytes, why, sizeof why) ? failed(comm, why, err) : 0;
 }
 
+static int mpi_scatter_sums(struct comm *comm, const float *send, float *receive, int64_t count,
+                            struct error *err)
+{
+    struct mpi *m = comm->state;
+    char why[256];
+    size_t moved = (size_t)count * sizeof *send * (size_t)(comm->size - 1);
+    comm_count(comm, moved, moved); /* as a ring does */
+    return m->module->scatter_sums(m->part, send, receive, (size_t)count, why, sizeof why)
+               ? failed(comm, why, err)
+               : 0;
+}
+
 static int mpi_broadcast(struct comm *comm, void *p, size_t bytes, int root, struct error *err)
 {
     struct mpi *m = comm->state;
@@ -225,6 +237,8 @@ int comm_mpi_open(struct comm *comm, void *options, struct error *err)
                                         .gather = mpi_gather,
                                         .broadcast = mpi_broadcast,
                                         .collect = mpi_collect,
+                                        .scatter_sums = mpi_scatter_sums,
+                                        .sums = true,
                                         .compare = mpi_compare,
                                         .transfer = mpi_transfer,
                                         .split = mpi_split,

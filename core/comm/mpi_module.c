@@ -57,6 +57,13 @@ static int module_collect(int part, const void *send, void *receive, size_t coun
                       why, bytes);
 }
 
+static int module_scatter_sums(int part, const float *send, float *receive, size_t count, char *why,
+                               size_t bytes)
+{
+    return error_text(MPI_Reduce_scatter_block(send, receive, (int)count, MPI_FLOAT, MPI_SUM, parts[part]),
+                      why, bytes);
+}
+
 static int module_split(int color, int *part, char *why, size_t bytes)
 {
     int rank = 0, result;
@@ -102,5 +109,5 @@ static void module_close(void)
 }
 
 __attribute__((visibility("default"))) const struct meopt_mpi meopt_mpi = {
-    MEOPT_MPI_VERSION, module_open,    module_exchange, module_gather, module_broadcast, module_collect,
-    module_split,      module_release, module_transfer, module_abort,  module_close};
+    MEOPT_MPI_VERSION,   module_open,  module_exchange, module_gather,   module_broadcast, module_collect,
+    module_scatter_sums, module_split, module_release,  module_transfer, module_abort,     module_close};

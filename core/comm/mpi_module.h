@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { MEOPT_MPI_VERSION = 4, MEOPT_MPI_PARTS = 9, MEOPT_MPI_MESSAGES = 32 };
+enum { MEOPT_MPI_VERSION = 5, MEOPT_MPI_PARTS = 9, MEOPT_MPI_MESSAGES = 32 };
 
 struct meopt_mpi_message {
     void *p;
@@ -23,6 +23,8 @@ struct meopt_mpi {
     int (*gather)(int part, const void *send, void *receive, size_t bytes, char *why, size_t why_bytes);
     int (*broadcast)(int part, void *p, size_t bytes, int root, char *why, size_t why_bytes);
     int (*collect)(int part, const void *send, void *receive, size_t bytes, char *why, size_t why_bytes);
+    int (*scatter_sums)(int part, const float *send, float *receive, size_t count, char *why,
+                        size_t why_bytes);
     /* All ranks call it. color -1: this rank takes part in none. */
     int (*split)(int color, int *part, char *why, size_t why_bytes);
     void (*release)(int part);

@@ -3,7 +3,8 @@
  *
  * The library only transfers bytes, by send, receive, broadcast and all-gather, so its algorithms do not
  * affect rounding. A kernel of MEOpt computes the sums in rank order (kernels/gpu/elementwise.hip,
- * sum_ranks); they are bit-identical to those of the other back ends.
+ * sum_ranks); they are bit-identical to those of the other back ends. Only with comm_options.library do the
+ * library's own sums replace them.
  *
  * The headers of a collective (comm.h) are sent on the same stream before its arrays. The card does not
  * wait for the host, which compares the headers during the transfer and before the collective returns.
@@ -234,11 +235,54 @@ static int send_headers(struct comm *comm, struct error *err)
     return failed ? nccl_card_failed(comm, failed, err) : 0;
 }
 
+/* Sums by the library's reduce-scatter, which has parts of equal size: a kernel copies them to `parts`, in
+ * fp32. */
+static int nccl_scatter_sums(struct comm *comm, const struct comm_sum *s, struct error *err)
+{
+    struct nccl *n = nccl_of(comm);
+    size_t size = dtype_bytes(s->type);
+    bool contributes = !s->contributors || comm->rank < s->contributors;
+    int code = send_headers(comm, err);
+    int64_t most = (int64_t)((size_t)PARTS_BYTES / (size_t)comm->size / sizeof(float)) & ~(int64_t)63,
+            longest = comm_longest_part(comm->size, s->offsets);
+    float *parts = (float *)(void *)n->parts;
+    for (int64_t at = 0; at < longest && !code; at += most) {
+        int64_t slice = longest - at < most ? longest - at : most,
+                own = comm_part(s->offsets, comm->rank, at, slice);
+        float *sum = parts + comm->rank * slice;
+        struct nccl_group g;
+        int launched = 0;
+        for (int q = 0; q < comm->size && !launched; q++) {
+            struct side_stream_sum part = {.type = s->type,
+                                           .own = (const char *)s->send + (size_t)(s->offsets[q] + at) * size,
+                                           .contributors = contributes,
+                                           .out = parts + q * slice,
+                                           .count = comm_part(s->offsets, q, at, slice)};
+            if (part.count) launched = side_stream_sum(n->lane, &part);
+        }
+        if (launched) return nccl_card_failed(comm, launched, err);
+        if ((code = nccl_group_begin(comm, &g, err)) != 0) return code;
+        nccl_group_add(&g, n->api->reduce_scatter(parts, sum, (size_t)slice, NCCL_FLOAT32, NCCL_SUM, n->comm,
+                                                  n->stream));
+        if ((code = nccl_group_end(comm, &g, err)) != 0) return code;
+        struct side_stream_sum all = {.type = DTYPE_F32,
+                                      .before = s->before ? s->before + at : NULL,
+                                      .own = sum,
+                                      .contributors = 1,
+                                      .out = s->receive + at,
+                                      .count = own};
+        if (own && (launched = side_stream_sum(n->lane, &all)) != 0)
+            return nccl_card_failed(comm, launched, err);
+    }
+    return code ? code : nccl_finish(comm, err);
+}
+
 static int nccl_reduce(struct comm *comm, const struct comm_sum *s, struct error *err)
 {
     struct nccl *n = nccl_of(comm);
     size_t size = dtype_bytes(s->type);
     int contributors = s->contributors > 0 && s->contributors < comm->size ? s->contributors : comm->size;
+    if (comm_sums_by_library(comm)) return nccl_scatter_sums(comm, s, err);
     int code = send_headers(comm, err);
     int64_t most = (int64_t)((size_t)PARTS_BYTES / (size_t)comm->size / size) & ~(int64_t)63,
             longest = comm_longest_part(comm->size, s->offsets);
@@ -419,6 +463,7 @@ int comm_nccl_open(struct comm *comm, void *meeting, struct error *err)
                                          .broadcast = nccl_broadcast,
                                          .collect = nccl_collect,
                                          .reduce_device = nccl_reduce,
+                                         .sums = true,
                                          .gather_device = nccl_gather,
                                          .combine_device = nccl_combine,
                                          .transfer = nccl_transfer,

@@ -11,6 +11,8 @@ enum {
     NCCL_SUCCESS = 0,
     NCCL_IN_PROGRESS = 7, /* of a nonblocking communicator */
     NCCL_UINT8 = 1,
+    NCCL_FLOAT32 = 7,
+    NCCL_SUM = 0,
     NCCL_NO_COLOR = -1,
     NCCL_SPLITS_SINCE = 21800, /* release */
     NCCL_ID_BYTES = 128
@@ -49,7 +51,9 @@ struct nccl_config {
     X(broadcast, ncclBroadcast,                                                                              \
       (const void *from, void *to, size_t count, int type, int root, void *comm, void *stream))              \
     X(all_gather, ncclAllGather,                                                                             \
-      (const void *from, void *to, size_t count, int type, void *comm, void *stream))
+      (const void *from, void *to, size_t count, int type, void *comm, void *stream))                        \
+    X(reduce_scatter, ncclReduceScatter,                                                                     \
+      (const void *from, void *to, size_t count, int type, int operation, void *comm, void *stream))
 
 struct nccl_api {
     char path[4096]; /* of the library */

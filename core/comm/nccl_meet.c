@@ -108,6 +108,12 @@ void comm_fact(const struct comm *comm, struct device_fact *fact)
     } else if (kind != DEVICE_CPU && comm->size > 1)
         snprintf(fact->cost, sizeof fact->cost,
                  "computing waits while gradients go through the host's memory");
+    const struct comm *whole = comm->whole ? comm->whole : comm;
+    size_t length = strlen(fact->is);
+    if (comm->size > 1 && whole->options.library)
+        snprintf(fact->is + length, sizeof fact->is - length, "%s",
+                 comm_sums_by_library(comm) ? "; its own sums, whose rounding depends on the ranks"
+                                            : "; sums in rank order");
 }
 
 bool nccl_planned(const struct device *device)

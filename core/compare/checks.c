@@ -72,6 +72,8 @@ static const struct check checks[] = {
     SEEN_IMAGES("data_s"),
     {"train.precision", "train.precision", "time, memory and rounding depend on it", BY_SETTING, 0, false,
      NULL},
+    {"dist.reduce", "sums over ranks", "rounding depends on the number of ranks and the library", BY_SETTING,
+     0, false, NULL},
     {"data.workers", "data.workers", "each worker has its own memory and a share of the work", BY_SETTING, 0,
      false, NULL},
     SEEN("data.augment"),

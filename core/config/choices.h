@@ -93,6 +93,7 @@
 
 #define CHOICES_DIST_BACKEND(X) X(DIST_BACKEND_AUTO, "auto") X(DIST_BACKEND_LOCAL, "local") \
     X(DIST_BACKEND_MPI, "mpi") X(DIST_BACKEND_NCCL, "nccl")
+#define CHOICES_DIST_REDUCE(X) X(DIST_REDUCE_ORDERED, "ordered") X(DIST_REDUCE_LIBRARY, "library")
 #define CHOICES_DIST_SHARD(X) X(DIST_SHARD_NONE, "none") X(DIST_SHARD_OPTIMIZER, "optimizer") \
     X(DIST_SHARD_PARAMETERS, "parameters")
 
@@ -119,7 +120,8 @@
     L(optim_weights, CHOICES_OPTIM_WEIGHTS) L(optim_state, CHOICES_OPTIM_STATE) \
     L(optim_gradients, CHOICES_OPTIM_GRADIENTS) L(optim_offload, CHOICES_OPTIM_OFFLOAD) \
     L(device_type, CHOICES_DEVICE_TYPE) \
-    L(dist_backend, CHOICES_DIST_BACKEND) L(dist_shard, CHOICES_DIST_SHARD)
+    L(dist_backend, CHOICES_DIST_BACKEND) L(dist_shard, CHOICES_DIST_SHARD) \
+    L(dist_reduce, CHOICES_DIST_REDUCE)
 
 #define CHOICE_NUMBER(number, spelling) number,
 #define CHOICE_ENUM(tag, LIST) enum tag { LIST(CHOICE_NUMBER) }; extern const char *const tag##_names[];

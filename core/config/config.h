@@ -206,6 +206,7 @@ struct config {
         enum dist_backend backend;
         enum dist_shard shard;
         int64_t pipeline; /* stages; 1: none */
+        enum dist_reduce reduce;
     } dist;
 
     struct {

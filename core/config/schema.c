@@ -424,6 +424,12 @@ const struct config_key config_keys[] = {
     {"dist.pipeline", CONFIG_INT, "stages", NULL, NULL, 1, 4096, "1", "train plan",
      "number of ranks that form a pipeline: stage S has the blocks S, S + dist.pipeline and so on; 1: none",
      false, AT(dist.pipeline)},
+    {"dist.reduce", CONFIG_CHOICE, NULL, dist_reduce_names, NULL, 0, 0, "ordered", "train plan",
+     "sums of gradients over ranks; ordered: in rank order, with the bits of one rank; library: by the "
+     "reduce-scatter of MPI, NCCL or RCCL, for more than 64 ranks: bits may depend on the number of ranks, "
+     "the "
+     "network and the library",
+     true, ENUM_AT(dist_reduce, dist.reduce)},
 
     {"run.dir", CONFIG_PATH, NULL, NULL, NULL, 0, 0, "", "train",
      "directory of runs; not set: runs/ in the working directory", false, AT(run.dir)},

@@ -205,6 +205,11 @@ static int write_files(const struct run *run, const struct trainer *t, const str
     json_object_set_new(meta, "model_flops_per_step", json_real(t->model_flops * (double)t->images));
     json_object_set_new(meta, "peak_flops", peak_flops > 0 ? json_real(peak_flops) : json_null());
     if (ranks > 1) json_object_set_new(meta, "places", ranks_json(all, ranks));
+    if (ranks > 1)
+        json_object_set_new(
+            meta, "reduce",
+            json_string(dist_reduce_names[comm_sums_by_library(t->data) ? DIST_REDUCE_LIBRARY
+                                                                        : DIST_REDUCE_ORDERED]));
     json_object_set_new(meta, "epoch_steps", json_integer((json_int_t)data_epoch_batches(data)));
     json_object_set_new(meta, "optimizer_bytes_per_param",
                         held.parameters ? json_real((double)held.total / (double)held.parameters)

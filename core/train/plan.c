@@ -30,7 +30,7 @@ static int64_t streams_sent(const struct tower *s, int64_t samples)
 static void count_exchanged(struct plan *p, const struct trainer *t)
 {
     const struct config *c = t->config;
-    int64_t rounds = dp_round_count(t), weights = 0, frozen = 0, own = 0;
+    int64_t rounds = dp_round_count(t), sent = 0, weights = 0, frozen = 0, own = 0;
     for (int i = 0; i < t->student->parameter_count; i++) {
         const struct parameter *q = &t->student->parameters[i];
         int64_t bytes = q->count * (int64_t)dtype_bytes(q->weight_type);
@@ -38,11 +38,13 @@ static void count_exchanged(struct plan *p, const struct trainer *t)
         own += q->trained ? q->count : 0;
         if (!q->trained && !q->resident) frozen += bytes; /* read by forward passes only */
         if (!q->trained) continue;
-        p->gradient_bytes += q->count * (int64_t)dtype_bytes(q->grad_type);
+        int64_t gradient = q->count * (int64_t)dtype_bytes(q->grad_type);
+        p->gradient_bytes += gradient;
+        sent += c->dist.reduce == DIST_REDUCE_LIBRARY ? q->count * (int64_t)sizeof(float) : gradient;
         weights += bytes;
     }
     int64_t forwards = (rounds + t->wave - 1) / t->wave, passes = t->twice ? 3 : 2;
-    p->reduced_bytes = p->gradient_bytes * rounds * (passes - 1);
+    p->reduced_bytes = sent * rounds * (passes - 1);
     p->gathered_bytes = c->dist.shard == DIST_SHARD_PARAMETERS  ? (weights * passes + frozen) * forwards
                         : c->dist.shard == DIST_SHARD_OPTIMIZER ? weights
                                                                 : own * 4;

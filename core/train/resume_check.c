@@ -30,6 +30,7 @@ static const struct {
     {"train.recompute", NULL},
     {"train.rounds", NULL},
     {"train.wave", NULL},
+    {"dist.reduce", "sums over ranks are rounded differently from here on"},
     {"train.save_activations", "gradients are computed from activations in a different format from here on"},
     {"train.cache_teacher", NULL},
     {"data.max_bad", NULL},

@@ -36,6 +36,7 @@ void simulate_inspect(void *context, const struct trainer *t)
         s->teacher_stream_bytes = (double)pipeline_stream_bytes(t->teacher, t->micro);
     }
     s->micro_count = t->dp ? (t->images + t->micro - 1) / t->micro : (t->batch + t->micro - 1) / t->micro;
+    bool library = t->config->dist.reduce == DIST_REDUCE_LIBRARY;
     for (int i = 0; i < tower->parameter_count; i++) {
         const struct parameter *p = &tower->parameters[i];
         struct simulated_group *g = &s->groups[p->group];
@@ -43,7 +44,8 @@ void simulate_inspect(void *context, const struct trainer *t)
         if (p->matrix && !table) g->work += (double)p->count;
         if (!p->resident) g->weight_bytes += (double)p->count * (double)dtype_bytes(p->weight_type);
         if (!p->trained) continue;
-        g->reduced_bytes += (double)p->count * (double)dtype_bytes(p->grad_type);
+        g->reduced_bytes +=
+            (double)p->count * (double)dtype_bytes(library ? DTYPE_F32 : p->grad_type); /* dist.reduce */
         g->summed_bytes += (double)p->count * sizeof(float);
     }
     for (int g = 0; g < s->group_count; g++) work += s->groups[g].work;

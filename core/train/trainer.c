@@ -346,6 +346,7 @@ static int connect_ranks(struct trainer *t, const struct comm_options *ranks, st
                                            [DIST_BACKEND_MPI] = COMM_MPI,
                                            [DIST_BACKEND_NCCL] = COMM_NCCL};
     struct comm_options o = *ranks;
+    o.library = t->config->dist.reduce == DIST_REDUCE_LIBRARY;
     if (o.kind == COMM_AUTO) o.kind = kinds[t->config->dist.backend];
     return comm_open(&t->ranks, &o, t->device, err);
 }

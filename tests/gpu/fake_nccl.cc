@@ -42,6 +42,8 @@
 #include <unistd.h>
 #include <vector>
 
+#include "tests/gpu/fake_nccl_driver.h"
+
 #define ENTRY extern "C" __attribute__((visibility("default")))
 
 enum result {
@@ -72,38 +74,6 @@ static long long number(const char *name, long long missing)
     return text && *text ? atoll(text) : missing;
 }
 
-/* ---- the driver ---- */
-
-static void *driver(const char *name)
-{
-#ifdef FAKE_CUDA
-    static void *library = dlopen(getenv("MEOPT_CUDA_LIBRARY"), RTLD_NOW | RTLD_NOLOAD);
-#else
-    static void *library = dlopen(getenv("MEOPT_HIP_LIBRARY"), RTLD_NOW | RTLD_NOLOAD);
-#endif
-    return dlsym(library, name);
-}
-static int current_card()
-{
-    static auto f = (int (*)())driver("fake_driver_card");
-    return f();
-}
-static int stream_card(void *stream)
-{
-    static auto f = (int (*)(void *))driver("fake_driver_stream_card");
-    return f(stream);
-}
-static bool inside(const void *p, size_t bytes)
-{
-    static auto f = (int (*)(const void *, size_t))driver("fake_driver_inside");
-    return f(p, bytes);
-}
-static int give(void *stream, void (*begin)(void *), int (*ended)(void *), void *context)
-{
-    static auto f = (int (*)(void *, void (*)(void *), int (*)(void *), void *))driver("fake_driver_give");
-    return f(stream, begin, ended, context);
-}
-
 /* ---- what ranks share ---- */
 
 /* From one rank to another, a chunk at a time. */
@@ -120,7 +90,7 @@ struct meeting {
     box boxes[MOST][MOST];                                                   /* from, to */
 };
 
-enum kind { POINT, BROADCAST, ALL_GATHER };
+enum kind { POINT, BROADCAST, ALL_GATHER, REDUCE_SCATTER };
 struct transfer {
     int peer;
     char *p;
@@ -131,11 +101,19 @@ struct operation {
     bool send;
     transfer t;
 };
+/* Added up when its parts have come, from the rank after this one on: not in rank order, as in a ring. */
+struct reduction {
+    int rank;
+    const float *own;
+    float *to;
+    std::vector<std::vector<float>> parts;
+};
 struct comm;
 struct group {
     comm *of;
     void *stream;
     std::vector<operation> operations;
+    std::vector<std::shared_ptr<reduction>> reductions;
     std::atomic<bool> begun{false}, ended{false};
 };
 struct comm {
@@ -238,6 +216,12 @@ static void run_group(comm *c, group *g)
         }
         if (left && !moved) nap();
     }
+    for (auto &r : g->reductions)
+        for (size_t i = 0; i < r->parts[0].size() && !c->aborting && !wrong_of(c); i++) {
+            float sum = 0;
+            for (int q = 1; q < c->size; q++) sum += r->parts[(size_t)((r->rank + q) % c->size)][i];
+            r->to[i] = sum + r->own[i];
+        }
 }
 
 static group *next_of(comm *c, std::deque<group *> &queue)
@@ -401,6 +385,7 @@ ENTRY int ncclCommAbort(comm *c)
 /* What is done before a call is; the thread's group. */
 static thread_local int depth, group_error;
 static thread_local std::vector<operation> collected;
+static thread_local std::vector<std::shared_ptr<reduction>> reductions;
 static thread_local comm *group_comm;
 static thread_local void *group_stream;
 
@@ -471,6 +456,7 @@ ENTRY int ncclGroupStart()
 {
     if (depth++ == 0) {
         collected.clear();
+        reductions.clear();
         group_comm = nullptr;
         group_error = SUCCESS;
     }
@@ -499,6 +485,7 @@ ENTRY int ncclGroupEnd()
         made->of = c;
         made->stream = group_stream;
         made->operations = collected;
+        made->reductions = reductions;
         c->state = IN_PROGRESS;
         std::lock_guard<std::mutex> held(c->lock);
         c->to_issue.push_back(made.get());
@@ -516,7 +503,8 @@ static int add(comm *c, void *stream, int type, bool good, std::vector<operation
     if (!code && (!good || type < 0 || type >= TYPES)) code = INVALID_ARGUMENT;
     if (!code && (current_card() != c->card || stream_card(stream) != c->card)) code = CARD_ERROR;
     for (operation &o : operations)
-        if (!code && (o.t.peer < 0 || o.t.peer >= c->size || !inside(o.t.p, (size_t)o.t.bytes)))
+        if (!code && (o.t.peer < 0 || o.t.peer >= c->size ||
+                      (!inside(o.t.p, (size_t)o.t.bytes) && (o.send || o.t.kind != REDUCE_SCATTER))))
             code = INVALID_ARGUMENT;
     if (!code && depth && group_comm && (group_comm != c || group_stream != stream)) code = INVALID_USAGE;
     bool alone = depth == 0;
@@ -564,6 +552,27 @@ ENTRY int ncclAllGather(const void *from, void *to, size_t count, int type, comm
         all.push_back({false, {q, (char *)to + q * bytes, bytes, 0, ALL_GATHER, type, -1}});
     }
     return add(c, stream, type, c, all);
+}
+
+ENTRY int ncclReduceScatter(const void *from, void *to, size_t count, int type, int operation, comm *c,
+                            void *stream)
+{
+    std::vector<struct operation> all;
+    int64_t bytes = bytes_of(count, type);
+    bool good = c && depth && type == 7 && operation == 0 && inside(to, (size_t)bytes);
+    if (!good) return add(c, stream, type, false, all);
+    auto r = std::make_shared<reduction>();
+    r->rank = c->rank;
+    r->own = (const float *)from + (size_t)c->rank * count;
+    r->to = (float *)to;
+    r->parts.assign((size_t)c->size, std::vector<float>(count));
+    for (int q = 0; q < c->size; q++) {
+        char *part = (char *)r->parts[(size_t)q].data();
+        all.push_back({true, {q, (char *)from + q * bytes, bytes, 0, REDUCE_SCATTER, type, -1}});
+        all.push_back({false, {q, part, bytes, 0, REDUCE_SCATTER, type, -1}});
+    }
+    reductions.push_back(r);
+    return add(c, stream, type, true, all);
 }
 
 ENTRY const char *ncclGetErrorString(int result)

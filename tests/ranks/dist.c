@@ -3,6 +3,8 @@
  * joined by its library of collectives (tests/gpu/fake_nccl.cc). */
 #include "tests/ranks/dist.h"
 
+#include <math.h>
+
 /* VALUES: more than a window has room for; LONG_PART: one part of them, and more than a card's slice of eight
  */
 enum { VALUES = 3000017, LONG_PART = 1200017 };
@@ -36,6 +38,16 @@ static void unequal_parts(int size, int64_t count, int64_t *offsets)
     offsets[size] = count;
 }
 
+/* Any order of n + 1 additions rounds by at most n u / (1 - n u) of the sum of the magnitudes, u = 2^-24
+ * (Higham, Accuracy and Stability of Numerical Algorithms, 4.2). */
+static bool near(float found, double sum, double magnitudes, int additions)
+{
+    double u = additions * 0x1p-24;
+    return fabs((double)found - sum) <= u / (1 - u) * magnitudes;
+}
+
+static bool by_library; /* comm_reduce has the library's sums */
+
 static void reduce_one(struct rank *r, enum dtype type, int64_t count, int contributors, bool before)
 {
     int size = r->comm.size, first = before ? 100 : 0;
@@ -65,13 +77,18 @@ static void reduce_one(struct rank *r, enum dtype type, int64_t count, int contr
     int64_t wrong = 0;
     for (int64_t i = 0; i < own; i++) {
         float expected = before ? value_of(first, begin + i) : 0.0f;
+        double exact = (double)expected, magnitudes = fabs(exact);
         for (int q = 0; q < contributors; q++) {
-            float v = value_of(q, begin + i);
-            expected += type == DTYPE_F32 ? v : of_bf16(bf16_of(v));
+            float v = value_of(q, begin + i), given_of = type == DTYPE_F32 ? v : of_bf16(bf16_of(v));
+            expected += given_of;
+            exact += (double)given_of;
+            magnitudes += fabs((double)given_of);
         }
-        wrong += memcmp(&expected, &sum[i], 4) != 0;
+        bool same = memcmp(&expected, &sum[i], 4) == 0;
+        wrong += by_library ? !near(sum[i], exact, magnitudes, size + 1) : !same;
     }
     CHECK(r, wrong == 0);
+    CHECK(r, by_library == comm_sums_by_library(&r->comm));
     free(send);
     free(sum);
 }
@@ -94,6 +111,17 @@ static void a_sum_is_made_in_rank_order_in_fp32(void **state)
     (void)state;
     static const int sizes[] = {1, 2, 3, 4, 8};
     for (size_t s = card ? 1 : 0; s < sizeof sizes / sizeof *sizes; s++) as_ranks(sizes[s], reduce_all);
+}
+
+/* The emulated library adds in another order, so its sums have other bits, within the bound of rounding. */
+static void a_library_adds_in_its_own_order(void **state)
+{
+    (void)state;
+    static const int sizes[] = {2, 3, 8};
+    as_library = true;
+    by_library = card != NULL;
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) as_ranks(sizes[s], reduce_all);
+    as_library = by_library = false;
 }
 
 static void gather_all(struct rank *r)
@@ -358,6 +386,7 @@ static const struct difference {
     {"call", "#|rank 0|reduce|1200|rank 1|gather|4096"},
     {"left", "#|rank 0|all_reduce|8|rank 2|all_reduce|8|#"},
     {"parts", "#|rank 0|reduce|1200|rank 1|reduce|1200|arguments"},
+    {"library", "#|rank 0|reduce|1200|rank 1|reduce|1200|arguments"},
 };
 enum { DIFFERENCES = sizeof differences / sizeof *differences };
 static const struct difference *difference;
@@ -377,6 +406,7 @@ static int make_a_different_call(struct rank *r, void *array)
     }
     if (strcmp(difference->name, "call") == 0 && me == 1) return comm_gather(&r->comm, array, bytes, &r->err);
     if (strcmp(difference->name, "parts") == 0 && me == 1) offsets[1] = 99;
+    if (strcmp(difference->name, "library") == 0) r->comm.options.library = me == 1;
     return comm_reduce(&r->comm, &sum, &r->err);
 }
 
@@ -415,6 +445,27 @@ static int differ_by_mpi(const char *name)
     for (int i = 0; i < DIFFERENCES; i++)
         if (strcmp(differences[i].name, name) == 0) difference = &differences[i];
     if (!difference) return 2;
+    rank_main(&r);
+    if (r.code) fprintf(stderr, "rank %d: %d: %s\n", r.options.rank, r.code, r.err.what);
+    return r.code != 0;
+}
+
+static void reduce_by_mpi(struct rank *r)
+{
+    int size = r->comm.size;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        reduce_one(r, bf16 ? DTYPE_BF16 : DTYPE_F32, 100, size, false);
+        reduce_one(r, bf16 ? DTYPE_BF16 : DTYPE_F32, 1001003, (size + 1) / 2, true);
+    }
+}
+
+/* As one of `size` ranks that mpirun has started. */
+static int sums_of_mpi(int size)
+{
+    struct rank r = {.options = {.kind = COMM_MPI, .size = size, .shared = -1, .library = true},
+                     .work = reduce_by_mpi};
+    r.options.rank = atoi(getenv("OMPI_COMM_WORLD_RANK"));
+    by_library = true;
     rank_main(&r);
     if (r.code) fprintf(stderr, "rank %d: %d: %s\n", r.options.rank, r.code, r.err.what);
     return r.code != 0;
@@ -468,9 +519,11 @@ static void with_a_rank_on_the_processor_the_host_carries(void **state)
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "differ") == 0) return differ_by_mpi(argv[2]);
+    if (argc == 3 && strcmp(argv[1], "sums") == 0) return sums_of_mpi(atoi(argv[2]));
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_rank_that_is_killed_is_named),
                                        cmocka_unit_test(a_rank_that_fails_ends_the_others),
                                        cmocka_unit_test(a_sum_is_made_in_rank_order_in_fp32),
+                                       cmocka_unit_test(a_library_adds_in_its_own_order),
                                        cmocka_unit_test(every_rank_has_what_each_had),
                                        cmocka_unit_test(what_is_begun_is_done_in_order_and_waited_for_later),
                                        cmocka_unit_test(ranks_that_differ_are_reported),
@@ -478,6 +531,7 @@ int main(int argc, char **argv)
                                        cmocka_unit_test(what_ranks_could_not_do_together_is_refused)};
     const struct CMUnitTest of_cards[] = {
         cmocka_unit_test(a_sum_is_made_in_rank_order_in_fp32),
+        cmocka_unit_test(a_library_adds_in_its_own_order),
         cmocka_unit_test(every_rank_has_what_each_had),
         cmocka_unit_test(what_is_begun_is_done_in_order_and_waited_for_later),
         cmocka_unit_test(a_device_computes_while_ranks_exchange),

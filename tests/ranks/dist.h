@@ -23,6 +23,7 @@
 enum { MOST = 8, MANY = 64 };
 
 static const char *card;           /* "hip", "cuda", or NULL: the processor */
+static bool as_library;            /* comm_options.library */
 static int processors_from = MOST; /* ranks from this one on have no card */
 
 struct rank {
@@ -74,7 +75,7 @@ static inline void as_ranks(int size, void (*work)(struct rank *))
     static struct rank ranks[MANY];
     pthread_barrier_init(&all_here, NULL, (unsigned)size);
     for (int r = 0; r < size; r++) {
-        ranks[r] = (struct rank){.work = work};
+        ranks[r] = (struct rank){.work = work, .options.library = as_library};
         if (card) ranks[r].options.exchange = exchange, ranks[r].options.context = &ranks[r];
     }
     run_ranks(size, ranks, sizeof *ranks, offsetof(struct rank, options), rank_main);

@@ -23,7 +23,8 @@ static_assert(NCCL_SPLIT_NOCOLOR == NCCL_NO_COLOR, "no communicator");
 
 static_assert(sizeof(ncclUniqueId) == NCCL_ID_BYTES && NCCL_UNIQUE_ID_BYTES == NCCL_ID_BYTES, "id");
 static_assert((int)ncclSuccess == NCCL_SUCCESS && (int)ncclInProgress == NCCL_IN_PROGRESS, "results");
-static_assert((int)ncclUint8 == NCCL_UINT8, "types");
+static_assert((int)ncclUint8 == NCCL_UINT8 && (int)ncclFloat32 == NCCL_FLOAT32, "types");
+static_assert((int)ncclSum == NCCL_SUM, "operations");
 static_assert(offsetof(ncclConfig_t, size) == offsetof(nccl_config, size) &&
                   offsetof(ncclConfig_t, magic) == offsetof(nccl_config, magic) &&
                   offsetof(ncclConfig_t, version) == offsetof(nccl_config, version) &&

@@ -44,10 +44,32 @@ echo "$runs runs through MPI with the bits of one rank"
 if OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 "$MEOPT_BUILD/tests/test_train_ranks" "$dir/x" 2>"$dir/log"; then fail "a singleton took part"; fi
 grep -q 'rank 1 of 2.*\<MPI\>.*0 of 1' "$dir/log" || fail "a singleton is told: $(cat "$dir/log")"
 # Ranks in different collectives: an error of each that names both.
-for difference in call left; do
+for difference in call left library; do
     mpirun --allow-run-as-root --oversubscribe --mca btl self,vader --mca mpi_yield_when_idle 1 -np 3 -x MEOPT_MPI_MODULE \
         "$MEOPT_BUILD/tests/test_dist" differ $difference >"$dir/log" 2>&1 </dev/null || fail "ranks differ, $difference: $(cat "$dir/log")"
 done
+# Sums of the library: within the bound of rounding.
+for n in 2 3 5; do
+    mpirun --allow-run-as-root --oversubscribe --mca btl self,vader --mca mpi_yield_when_idle 1 -np "$n" -x MEOPT_MPI_MODULE \
+        "$MEOPT_BUILD/tests/test_dist" sums "$n" >"$dir/log" 2>&1 </dev/null || fail "sums of MPI, $n ranks: $(cat "$dir/log")"
+done
+# A run with them says so, also beside one without.
+tar -xzf "$MEOPT_SOURCE/configs/sample/digits.tar.gz" -C "$dir"
+train() { # NAME ARGUMENT...
+    name=$1
+    shift
+    mpirun --allow-run-as-root --oversubscribe --mca btl self,vader --mca mpi_yield_when_idle 1 -np 3 -x MEOPT_MPI_MODULE -x OMP_NUM_THREADS \
+        "$MEOPT" train "$MEOPT_SOURCE/configs/digits.yaml" --run-dir "$dir/runs" --name "$name" --no-dashboard data.root="$dir/digits/train" \
+        data.val="$dir/digits/val" train.steps=3 train.global_batch=48 train.micro_batch=8 dist.backend=mpi device.type=cpu "$@" >"$dir/log" 2>&1 \
+        </dev/null || fail "$name: $(tail -5 "$dir/log")"
+}
+train ordered
+train library dist.reduce=library
+for reduce in ordered library; do
+    grep -q "\"reduce\": *\"$reduce\"" "$dir/runs/$reduce/meta.json" || fail "meta.json of $reduce"
+done
+"$MEOPT" compare "$dir/runs/ordered" "$dir/runs/library" --json >"$dir/compare.json" 2>"$dir/log" || fail "compare: $(cat "$dir/log")"
+grep -q 'dist.reduce' "$dir/compare.json" || fail "compare does not name the sums"
 # Messages and groups; ends that differ.
 messages() { # N WHAT
     mpirun --allow-run-as-root --oversubscribe --mca btl self,vader --mca mpi_yield_when_idle 1 -np "$1" -x MEOPT_MPI_MODULE \
