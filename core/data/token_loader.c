@@ -72,6 +72,7 @@ static int read_tokens(struct token_loader *l, int64_t at, int64_t count, struct
  * `count` if there is none. */
 static int64_t document_end(const struct token_loader *l, int64_t at, int64_t i, int64_t count)
 {
+    if (l->options.joined) return count;
     int64_t file = file_of(l, at + i), begin = l->begins_at[file];
     const struct token_file *f = &l->files[file];
     int64_t end = (f->index.data ? token_file_document_end(f, at + i - begin) : f->count) + begin - at;

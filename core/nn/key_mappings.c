@@ -423,6 +423,15 @@ const struct key_mapping key_mappings[] = {
      .library = 1 + LIBRARY_TRANSFORMERS},
     {.family = FAMILY_BERT,
      .probes = {"bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.attention.self.qkv.weight"}},
+    /* BertModel, without a head */
+    {.family = FAMILY_BERT,
+     .probes = {"embeddings.word_embeddings.weight", "encoder.layer.0.attention.self.query.weight"},
+     .block_prefix = "encoder.layer.",
+     .keys = {HF_BERT_ATTENTION, [ROLE_TOKENS] = "embeddings.word_embeddings.weight",
+              [ROLE_POS] = "embeddings.position_embeddings.weight",
+              [ROLE_TYPES] = "embeddings.token_type_embeddings.weight",
+              [ROLE_PRE_W] = "embeddings.LayerNorm.weight", [ROLE_PRE_B] = "embeddings.LayerNorm.bias"},
+     .ignored = {"pooler.", "embeddings.position_ids"}},
     /* Fallback: some tensors of a family, without those that only it has. The reader reports what is
      * missing. */
     {.family = FAMILY_EVA, .probes = {"patch_embed.proj.weight"}, .whole = true},

@@ -26,7 +26,7 @@ int shape_settle(int64_t *field, int64_t found, const char *what, const char *te
 }
 
 static const char supported[] =
-    "supported: towers of EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP; GPT-2 and Llama";
+    "supported: towers of EVA-CLIP, OpenCLIP, DINOv2, DINOv3 and SigLIP; GPT-2, Llama and BERT";
 
 static int no_family(const struct weights *weights, struct error *err)
 {

@@ -6,6 +6,7 @@
 #include "tests/golden/golden_training.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 enum { STEPS = 6, BATCH = 3, CONTEXT = 24, HEAD = 4, ROWS = BATCH * CONTEXT };
 enum { TOKENS, LABELS, BEGINS, ENDS, ORDER, PICKED, ARRAYS };
@@ -426,6 +427,62 @@ static void evaluation_is_the_training_loss(void **state)
     subject_close(&s);
 }
 
+/* Files that began with TensorFlow's have gamma and beta in the names of norms; BertForPreTraining has a
+ * pooler, the prediction of the next sentence, and copies of the table and the bias. */
+static void old_files_have_the_same_weights(void **state)
+{
+    (void)state;
+    static const char *const more[] = {"bert.pooler.dense.weight",       "bert.pooler.dense.bias",
+                                       "cls.seq_relationship.weight",    "cls.seq_relationship.bias",
+                                       "cls.predictions.decoder.weight", "cls.predictions.decoder.bias",
+                                       "bert.embeddings.position_ids"};
+    enum { MORE = sizeof more / sizeof *more, MOST = 64 };
+    struct subject s;
+    struct error err = {0};
+    struct tower_options options = options_of(DTYPE_F32);
+    struct weights *file = golden_open("bert", "bert", "model.safetensors"), *old = NULL;
+    struct weights_row rows[MOST + MORE];
+    char names[MOST][128], path[] = "/tmp/meopt-bert-XXXXXX";
+    int64_t count = weights_count(file);
+    int fd = mkstemp(path);
+    assert_true(fd >= 0 && close(fd) == 0 && count <= MOST);
+    for (int64_t i = 0; i < count; i++) {
+        const struct weights_tensor *t = weights_tensor(file, i);
+        const char *norm = strstr(t->name, "LayerNorm.");
+        float *values = xmalloc((size_t)t->count * sizeof *values);
+        assert_int_equal(weights_read(file, i, values, DTYPE_F32, &err), 0);
+        snprintf(names[i], sizeof names[i], "%.*s%s", norm ? (int)(norm - t->name) + 10 : 127, t->name,
+                 !norm             ? ""
+                 : norm[10] == 'w' ? "gamma"
+                                   : "beta");
+        rows[i] = (struct weights_row){.name = names[i], .dtype = DTYPE_F32, .ndim = t->ndim, .data = values};
+        memcpy(rows[i].shape, t->shape, sizeof rows[i].shape);
+    }
+    for (int i = 0; i < MORE; i++)
+        rows[count + i] = (struct weights_row){
+            .name = more[i], .dtype = DTYPE_F32, .ndim = 1, .shape = {2}, .data = rows[0].data};
+    if (weights_write_safetensors(path, rows, count + MORE, NULL, &err)) fail_msg("%s", err.what);
+    subject_open(&s, "bert", CONTEXT, &options);
+    struct model_shape g = {.context = CONTEXT, .heads = 4};
+    if (weights_open(&old, path, &err) || model_shape_infer(&g, old, 0, &err)) fail_msg("%s", err.what);
+    if (model_shape_fits(&g, 0, old, &err)) fail_msg("%s", err.what);
+    reference_read(&s.reference, "bert", "bert", "model.safetensors");
+    float **expected = s.reference.values;
+    s.reference = reference_of(s.tower);
+    assert_int_equal(tower_load(s.tower, old, reference_set, &s.reference, &err), 0);
+    for (int i = 0; i < s.tower->parameter_count; i++) {
+        size_t bytes = (size_t)s.tower->parameters[i].count * sizeof(float);
+        assert_memory_equal(expected[i], s.reference.values[i], bytes);
+        free(expected[i]);
+    }
+    free(expected);
+    subject_close(&s);
+    for (int64_t i = 0; i < count; i++) free((void *)(uintptr_t)rows[i].data);
+    weights_close(old);
+    weights_close(file);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(models_equal_transformers),
@@ -433,6 +490,7 @@ int main(void)
                                        cmocka_unit_test(other_forms_equal_the_plain_one),
                                        cmocka_unit_test(packed_documents_equal_separate_ones),
                                        cmocka_unit_test(gradient_is_that_of_the_loss),
-                                       cmocka_unit_test(evaluation_is_the_training_loss)};
+                                       cmocka_unit_test(evaluation_is_the_training_loss),
+                                       cmocka_unit_test(old_files_have_the_same_weights)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

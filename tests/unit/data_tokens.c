@@ -374,6 +374,53 @@ static void a_token_out_of_the_vocabulary_is_refused(void **state)
     free(path);
 }
 
+/* Masked tokens: the same on any ranks; an evaluation has its own for every seed, and padding is a document
+ * of its own, also where documents are joined. */
+static void masks_depend_on_seed_epoch_and_sample(void **state)
+{
+    (void)state;
+    char *path = put_tokens("masked.bin", 0, TOKENS, 2, NULL, 0);
+    struct data_options o = options(path);
+    int32_t first[4 * 16];
+    o.masked = 2;
+    o.mask_token = o.special = 0;
+    for (int ranks = 1; ranks <= 2; ranks++) { /* rows 0 to 3 of the global batch */
+        for (int rank = 0; rank < ranks; rank++) {
+            o.ranks = ranks;
+            o.rank = rank;
+            o.batch = o.micro = 4 / ranks;
+            o.global = 4;
+            struct data *d = open_data(&o);
+            struct data_batch b = next(d);
+            int32_t *from = first + rank * (4 / ranks) * 16;
+            size_t bytes = (size_t)b.count * 16 * sizeof *from;
+            if (ranks == 1) memcpy(from, b.labels, bytes);
+            else assert_memory_equal(from, b.labels, bytes);
+            for (int64_t row = 0, labels; row < b.count; row++) {
+                labels = 0;
+                for (int i = 0; i < 16; i++) labels += b.labels[row * 16 + i] >= 0;
+                assert_int_equal(labels, 2);
+            }
+            data_close(d);
+        }
+    }
+    o.whole = o.joined = true;
+    o.shuffle = false;
+    o.batch = o.micro = o.ranks = 1;
+    o.rank = 0;
+    o.end = token(3); /* not read: documents are joined */
+    for (int seed = 0; seed < 2; seed++) {
+        o.seed = (uint64_t)seed;
+        struct data *d = open_data(&o);
+        struct data_batch b = next(d);
+        if (seed) assert_memory_equal(first, b.labels, 16 * sizeof *first);
+        else memcpy(first, b.labels, 16 * sizeof *first);
+        for (int i = 0; i < 16; i++) assert_true(b.begins[i] == 0 && b.ends[i] == 16);
+        data_close(d);
+    }
+    free(path);
+}
+
 /* A file that shrinks while it is mapped ends the process with an error, not with a signal. */
 static void a_truncated_file_is_an_error(void **state)
 {
@@ -405,6 +452,7 @@ int main(void)
         cmocka_unit_test(documents_stay_apart),
         cmocka_unit_test(damaged_files_are_refused_with_their_position),
         cmocka_unit_test(a_token_out_of_the_vocabulary_is_refused),
+        cmocka_unit_test(masks_depend_on_seed_epoch_and_sample),
         cmocka_unit_test(a_truncated_file_is_an_error),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
