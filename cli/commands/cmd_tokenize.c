@@ -65,23 +65,39 @@ static int read_checksum(struct tokenize *t, const char *path, struct error *err
     return code;
 }
 
-/* Returns the token that ends a text by the tokenizer_config.json in the same directory; -1: none. */
-static int32_t configured_end(const struct tokenize *t, const char *path)
+/* Reads the tokenizer_config.json in the same directory; NULL: none. */
+static json_t *read_tokenizer_config(const char *path)
 {
     struct stat st;
     bool directory = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
     char *in = directory ? xstrdup(path) : path_dirname(path), *file = path_join(in, "tokenizer_config.json");
-    json_t *root = file_absent(file) ? NULL : json_read(file, MOST_TOKENIZER, NULL),
-           *end = json_object_get(root, "eos_token");
-    const char *text = json_string_value(json_is_object(end) ? json_object_get(end, "content") : end);
-    int32_t id = text ? tokenizer_id(t->tokenizer, text) : -1;
-    json_decref(root);
+    json_t *root = file_absent(file) ? NULL : json_read(file, MOST_TOKENIZER, NULL);
     free(file);
     free(in);
-    return id;
+    return root;
 }
 
-static int choose_end(struct tokenize *t, const struct arguments *args, const char *path, struct error *err)
+/* Chooses the template of conversations: the named one, or that of the tokenizer's configuration if it is
+ * known. */
+static int choose_template(struct tokenize *t, const struct arguments *args, json_t *config,
+                           struct error *err)
+{
+    const char *name = argument_text(args, "template", NULL),
+               *jinja = json_string_value(json_object_get(config, "chat_template"));
+    t->corpus.chat = name ? chat_template_named(name) : jinja ? chat_template_like(jinja) : NULL;
+    if (!t->corpus.chat) return 0;
+    const char *const tokens[] = {t->corpus.chat->begin, t->corpus.chat->before, t->corpus.chat->end};
+    for (int i = 0; i < 3; i++)
+        if (tokens[i][0] && tokenizer_id(t->tokenizer, tokens[i]) < 0) {
+            if (!name) t->corpus.chat = NULL;
+            return !name ? 0
+                         : error_set(err, EXIT_USAGE, "give the tokenizer of a chat model",
+                                     "--template %s: the tokenizer has no token '%s'", name, tokens[i]);
+        }
+    return 0;
+}
+
+static int choose_end(struct tokenize *t, const struct arguments *args, json_t *config, struct error *err)
 {
     static const char *const usual[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]", "<eos>"};
     const char *given = argument_text(args, "end", NULL);
@@ -93,7 +109,9 @@ static int choose_end(struct tokenize *t, const struct arguments *args, const ch
                    ? 0
                    : error_set(err, EXIT_USAGE, NULL, "--end: the tokenizer has no token '%.80s'", given);
     }
-    t->corpus.end = configured_end(t, path);
+    json_t *token = json_object_get(config, "eos_token");
+    const char *text = json_string_value(json_is_object(token) ? json_object_get(token, "content") : token);
+    if (text) t->corpus.end = tokenizer_id(t->tokenizer, text);
     for (size_t i = 0; i < sizeof usual / sizeof *usual && t->corpus.end < 0; i++)
         t->corpus.end = tokenizer_id(t->tokenizer, usual[i]);
     return t->corpus.end >= 0 ? 0
@@ -109,7 +127,10 @@ static int open_tokenizer(struct tokenize *t, const struct arguments *args, stru
                          "meopt tokenize requires --tokenizer DIR or tokenizer.json");
     int code = tokenizer_open(&t->tokenizer, path, err);
     if (!code) code = read_checksum(t, path, err);
-    if (!code) code = choose_end(t, args, path, err);
+    json_t *config = code ? NULL : read_tokenizer_config(path);
+    if (!code) code = choose_end(t, args, config, err);
+    if (!code) code = choose_template(t, args, config, err);
+    json_decref(config);
     t->corpus.tokenizer = t->tokenizer;
     return code;
 }
@@ -134,8 +155,9 @@ static int describe(struct tokenize *t, struct error *err)
                                                (json_int_t)st.st_size, "mtime", (json_int_t)st.st_mtim.tv_sec,
                                                "mtime_ns", (json_int_t)st.st_mtim.tv_nsec));
     }
-    t->experiment = json_pack("{s:i,s:s,s:i,s:i,s:o}", "format", 1, "sha256", t->sha256, "end", t->corpus.end,
-                              "documents", (int)t->corpus.documents, "files", files);
+    t->experiment = json_pack("{s:i,s:s,s:i,s:i,s:s,s:o}", "format", 1, "sha256", t->sha256, "end",
+                              t->corpus.end, "documents", (int)t->corpus.documents, "template",
+                              t->corpus.chat ? t->corpus.chat->name : "", "files", files);
     return t->experiment ? 0 : error_set(err, EXIT_USAGE, NULL, "a file's name is not UTF-8");
 }
 
@@ -144,10 +166,11 @@ static int save_state(struct tokenize *t, const struct corpus_position *p, struc
     int code = token_writer_sync(t->writer, &t->at, err);
     if (code) return code;
     json_t *root =
-        json_pack("{s:O,s:I,s:I,s:b,s:I,s:I,s:I,s:I,s:I}", "experiment", t->experiment, "file",
+        json_pack("{s:O,s:I,s:I,s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:i}", "experiment", t->experiment, "file",
                   (json_int_t)p->file, "offset", (json_int_t)p->offset, "inside", p->inside, "tokens",
                   (json_int_t)t->at.tokens, "written", (json_int_t)t->at.documents, "open",
-                  (json_int_t)t->at.open, "largest", (json_int_t)t->at.largest, "done", (json_int_t)t->done);
+                  (json_int_t)t->at.open, "largest", (json_int_t)t->at.largest, "done", (json_int_t)t->done,
+                  "labels", (json_int_t)t->at.labels, "bits", t->at.bits);
     code = json_write(t->state, root, JSON_COMPACT, err);
     json_decref(root);
     t->saved = clock_seconds();
@@ -159,14 +182,16 @@ static bool read_state(struct tokenize *t)
 {
     json_t *root = file_absent(t->state) ? NULL : json_read(t->state, MOST_STATE + (64 << 20), NULL);
     bool same = root && json_equal(json_object_get(root, "experiment"), t->experiment);
-    json_int_t file, offset, tokens, written, open, largest, done;
-    int inside;
-    same = same && json_unpack(root, "{s:I,s:I,s:b,s:I,s:I,s:I,s:I,s:I}", "file", &file, "offset", &offset,
-                               "inside", &inside, "tokens", &tokens, "written", &written, "open", &open,
-                               "largest", &largest, "done", &done) == 0;
+    json_int_t file, offset, tokens, written, open, largest, done, labels;
+    int inside, bits;
+    same =
+        same && json_unpack(root, "{s:I,s:I,s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:i}", "file", &file, "offset",
+                            &offset, "inside", &inside, "tokens", &tokens, "written", &written, "open", &open,
+                            "largest", &largest, "done", &done, "labels", &labels, "bits", &bits) == 0;
     if (same) {
         t->corpus.from = (struct corpus_position){(int64_t)file, (int64_t)offset, inside};
-        t->at = (struct token_position){(int64_t)tokens, (int64_t)written, (int64_t)open, (int64_t)largest};
+        t->at = (struct token_position){(int64_t)tokens,  (int64_t)written, (int64_t)open,
+                                        (int64_t)largest, (int64_t)labels,  bits};
         t->done = t->resumed = (int64_t)done;
     } else if (!file_absent(t->state))
         log_warn("%s is of different files or options: beginning again", t->state);
@@ -201,7 +226,8 @@ static int write_result(void *context, const struct corpus_result *r, struct err
     const int32_t *ids = r->tokens->ids;
     int code = 0;
     for (int64_t i = 0; i < r->piece_count && !code; i++) {
-        code = token_writer_add(t->writer, ids, r->pieces[i].count, r->pieces[i].ends, err);
+        code =
+            token_writer_add(t->writer, ids, r->pieces[i].count, r->pieces[i].label, r->pieces[i].ends, err);
         ids += r->pieces[i].count;
     }
     t->done += r->bytes;
@@ -216,7 +242,7 @@ static int write_result(void *context, const struct corpus_result *r, struct err
 /* Refuses to overwrite, and makes the name of the state. */
 static int open_output(struct tokenize *t, const struct arguments *args, struct error *err)
 {
-    static const char *const ends[] = {".bin", ".idx", ".json"};
+    static const char *const ends[] = {".bin", ".idx", ".json", ".labels"};
     const char *out = argument_text(args, "out", NULL);
     if (!out || !*out || out[strlen(out) - 1] == '/')
         return error_set(err, EXIT_USAGE, "-o data writes data.bin and data.idx",
@@ -225,7 +251,7 @@ static int open_output(struct tokenize *t, const struct arguments *args, struct 
     size_t n = strlen(out);
     if (n > 4 && strcmp(out + n - 4, ".bin") == 0) t->out[n - 4] = 0;
     t->state = xasprintf("%s.part.json", t->out);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         char *path = xasprintf("%s%s", t->out, ends[i]);
         bool exists = !file_absent(path);
         if (exists) {
@@ -243,10 +269,11 @@ static int write_description(struct tokenize *t, const char *tokenizer, struct e
 {
     char *path = xasprintf("%s.json", t->out);
     json_t *root =
-        json_pack("{s:i,s:s,s:s,s:I,s:i,s:I,s:I,s:I}", "format", 1, "tokenizer", tokenizer, "sha256",
+        json_pack("{s:i,s:s,s:s,s:I,s:i,s:I,s:I,s:I,s:I,s:s*}", "format", 1, "tokenizer", tokenizer, "sha256",
                   t->sha256, "vocabulary", (json_int_t)tokenizer_vocabulary(t->tokenizer), "end",
                   t->corpus.end, "documents", (json_int_t)t->at.documents, "tokens", (json_int_t)t->at.tokens,
-                  "largest", (json_int_t)t->at.largest);
+                  "largest", (json_int_t)t->at.largest, "labels", (json_int_t)t->at.labels, "template",
+                  t->corpus.chat ? t->corpus.chat->name : NULL);
     int code = json_write(path, root, JSON_INDENT(2) | JSON_PRESERVE_ORDER, err);
     json_decref(root);
     free(path);
@@ -258,16 +285,20 @@ static void report(struct tokenize *t, bool json)
     double seconds = clock_seconds() - t->begin;
     char size[32];
     if (json) {
-        json_t *root =
-            json_pack("{s:s,s:I,s:I,s:I,s:i,s:s,s:f}", "out", t->out, "documents",
-                      (json_int_t)t->at.documents, "tokens", (json_int_t)t->at.tokens, "bytes",
-                      (json_int_t)t->bytes, "end", t->corpus.end, "sha256", t->sha256, "seconds", seconds);
+        json_t *root = json_pack("{s:s,s:I,s:I,s:I,s:I,s:i,s:s,s:f}", "out", t->out, "documents",
+                                 (json_int_t)t->at.documents, "tokens", (json_int_t)t->at.tokens, "labels",
+                                 (json_int_t)t->at.labels, "bytes", (json_int_t)t->bytes, "end",
+                                 t->corpus.end, "sha256", t->sha256, "seconds", seconds);
         json_print(stdout, root, JSON_COMPACT | JSON_PRESERVE_ORDER);
         json_decref(root);
         return;
     }
-    printf("%s.bin, %s.idx: %lld documents, %lld tokens of %s in %.1f s\n", t->out, t->out,
-           (long long)t->at.documents, (long long)t->at.tokens, size_text(size, (double)t->bytes), seconds);
+    char labels[48] = "";
+    if (t->at.labels < t->at.tokens)
+        snprintf(labels, sizeof labels, ", %lld labels", (long long)t->at.labels);
+    printf("%s.bin, %s.idx: %lld documents, %lld tokens%s of %s in %.1f s\n", t->out, t->out,
+           (long long)t->at.documents, (long long)t->at.tokens, labels, size_text(size, (double)t->bytes),
+           seconds);
 }
 
 static int run_work(struct tokenize *t, const struct arguments *args, struct error *err)
@@ -323,6 +354,8 @@ static const struct option options[] = {
     {"out", 'o', OPTION_TEXT, "NAME", NULL, 0, 0, "write NAME.bin, NAME.idx and NAME.json"},
     {"documents", 0, OPTION_TEXT, "WHAT", "file|line|paragraph", 0, 0,
      "document of a text file (default: the file); a line of .jsonl is always one"},
+    {"template", 0, OPTION_TEXT, "NAME", "chatml|qwen2|qwen2.5|qwen3|llama3", 0, 0,
+     "form of conversations (default: that of tokenizer_config.json, if it is one of these)"},
     {"end", 0, OPTION_TEXT, "TOKEN", NULL, 0, 0,
      "token after each document, or none (default: eos_token of tokenizer_config.json)"},
     {"threads", 0, OPTION_INT, "N", NULL, 1, 256, "number of threads (default: all cores)"},
@@ -334,7 +367,8 @@ const struct command cmd_tokenize = {"tokenize",
                                      "FILE... --tokenizer DIR -o NAME",
                                      "convert text to tokens for training",
                                      "meopt tokenize books/*.txt --tokenizer gpt2/ -o books\n"
-                                     "meopt tokenize web.jsonl --tokenizer Qwen3-0.6B/ -o web",
+                                     "meopt tokenize web.jsonl --tokenizer Qwen3-0.6B/ -o web\n"
+                                     "meopt tokenize chats.jsonl --tokenizer Qwen3-0.6B/ -o chats",
                                      options,
                                      1,
                                      -1,

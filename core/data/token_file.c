@@ -11,7 +11,8 @@ enum {
     INDEX_SEQUENCES = 18,
     INDEX_DOCUMENTS = 26,
     INDEX_HEAD = 34, /* bytes */
-    LLMC_HEAD = 1024
+    LLMC_HEAD = 1024,
+    LABELS_HEAD = 16
 };
 
 /* The types of Megatron's index by their number. */
@@ -195,6 +196,34 @@ char *token_file_index(const char *path)
     return is_bin(path) ? xasprintf("%.*s.idx", (int)strlen(path) - 4, path) : NULL;
 }
 
+char *token_file_labels(const char *path)
+{
+    return is_bin(path) ? xasprintf("%.*s.labels", (int)strlen(path) - 4, path) : NULL;
+}
+
+bool token_file_is_label(const struct token_file *f, int64_t at)
+{
+    return !f->labels.data || f->labels.data[LABELS_HEAD + at / 8] >> at % 8 & 1;
+}
+
+/* Opens X.labels if it exists. */
+static int open_labels(struct token_file *f, const char *path, struct error *err)
+{
+    char *labels = token_file_labels(path);
+    int code = 0;
+    if (labels && !file_absent(labels) && (code = file_map_open(&f->labels, labels, err)) == 0) {
+        const struct file_map *m = &f->labels;
+        if (m->bytes != LABELS_HEAD + (size_t)(f->count + 7) / 8 || memcmp(m->data, "MEOPTLBL", 8) != 0 ||
+            number64(m->data + 8) != f->count) {
+            code = error_set(err, EXIT_INTEGRITY, "copy both files again, or run meopt tokenize again",
+                             "does not have the labels of %lld tokens", (long long)f->count);
+            error_at(err, labels, 0, 0);
+        }
+    }
+    free(labels);
+    return code;
+}
+
 int token_file_parse(struct token_file *f, const char *path, enum token_form form, bool *in_index,
                      struct error *err)
 {
@@ -228,6 +257,7 @@ int token_file_open(struct token_file *f, const char *path, enum token_form form
     if (!code && form == TOKENS_MEGATRON) code = file_map_open(&f->index, index, err);
     if (!code && (code = token_file_parse(f, path, form, &in_index, err)) != 0)
         error_at(err, in_index && index ? index : path, 0, 0);
+    if (!code && form == TOKENS_MEGATRON) code = open_labels(f, path, err);
     free(index);
     if (code) token_file_close(f);
     return code;
@@ -237,6 +267,7 @@ void token_file_close(struct token_file *f)
 {
     file_map_close(&f->data);
     file_map_close(&f->index);
+    file_map_close(&f->labels);
     free(f->path);
     *f = (struct token_file){0};
 }

@@ -4,6 +4,8 @@
  *              5 i64, 8 u16), u64 sequences, u64 documents, then i32 length of each sequence in tokens, i64
  *              offset of each sequence in X.bin, i64 number of the first sequence of each document, of which
  *              the last is the number of sequences (Megatron-LM, indexed_dataset.py)
+ *              X.labels, if it exists, says which tokens are labels: "MEOPTLBL", u64 tokens, then a bit for
+ *              each token, the lowest of a byte first (meopt tokenize)
  *   llm.c      256 i32: magic 20240520, version 1, tokens, zeros; then u16. Or magic 20240801, version 7, and
  *              u32 (llm.c, dataloader.h)
  *   uint16     u16 alone (nanoGPT); uint32: u32 alone
@@ -37,6 +39,7 @@ struct token_file {
     char *path;
     enum token_form form;
     struct file_map data, index; /* index.data NULL: none */
+    struct file_map labels;      /* data NULL: every token is a label */
     int width;                   /* bytes of a token */
     bool is_signed;
     int64_t first;                     /* byte of the first token */
@@ -53,6 +56,10 @@ int token_file_parse(struct token_file *file, const char *path, enum token_form 
 /* Returns the path of the index of a data file, malloc'ed: X.idx of X.bin; NULL if the name does not end in
  * .bin. */
 char *token_file_index(const char *path);
+/* Returns the path of the file of labels, malloc'ed; NULL as above. */
+char *token_file_labels(const char *path);
+/* Returns whether training predicts a token. */
+bool token_file_is_label(const struct token_file *file, int64_t at);
 /* Copies `count` tokens from `at` on. Returns the first that is not below `vocabulary`, or is negative; -1:
  * none. */
 int64_t token_file_read(const struct token_file *file, int64_t at, int64_t count, int64_t vocabulary,

@@ -16,15 +16,24 @@ static bool ends_with(const char *name, const char *ending)
     return n > k && strcmp(name + n - k, ending) == 0;
 }
 
-/* Adds a file, and its index. */
-static void add_file(struct image_list *list, const char *directory, const char *name, int64_t bytes)
+static bool is_part(const char *name) { return ends_with(name, ".idx") || ends_with(name, ".labels"); }
+
+/* Adds a file if it exists; takes `name`. */
+static void add_part(struct image_list *list, const char *directory, char *name)
 {
     struct stat st;
-    char *index = token_file_index(name), *path = index ? path_join(directory, index) : NULL;
-    image_list_add(list, xstrdup(name), (struct image_place){.bytes = bytes});
-    if (index && stat(path, &st) == 0) image_list_add(list, index, (struct image_place){.bytes = st.st_size});
-    else free(index);
+    char *path = name ? path_join(directory, name) : NULL;
+    if (path && stat(path, &st) == 0) image_list_add(list, name, (struct image_place){.bytes = st.st_size});
+    else free(name);
     free(path);
+}
+
+/* Adds a file, its index and its labels. */
+static void add_file(struct image_list *list, const char *directory, const char *name, int64_t bytes)
+{
+    image_list_add(list, xstrdup(name), (struct image_place){.bytes = bytes});
+    add_part(list, directory, token_file_index(name));
+    add_part(list, directory, token_file_labels(name));
 }
 
 /* The entries of a directory that are not read. */
@@ -67,7 +76,7 @@ static int list_directory(struct image_list *list, struct left_out *left, const 
     while (!code && (errno = 0, entry = readdir(dir)) != NULL) {
         const char *name = entry->d_name;
         bool dots = strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
-        if (dots || ends_with(name, ".idx") || (!all && !image_list_matches(o->include, name)) ||
+        if (dots || is_part(name) || (!all && !image_list_matches(o->include, name)) ||
             image_list_matches(o->exclude, name))
             continue;
         if (name[0] == '.') left->hidden++;
@@ -96,7 +105,7 @@ static void describe(struct image_list *list, const struct left_out *left)
     char names[4 * 72] = "", unread[160] = "", name[64];
     size_t n = 0, files = 0;
     for (int64_t i = 0; i < list->count; i++) {
-        if (ends_with(list->names[i], ".idx") || files++ >= NAMED) continue;
+        if (is_part(list->names[i]) || files++ >= NAMED) continue;
         n += (size_t)snprintf(names + n, sizeof names - n, "%s%s%s", n ? ", " : "",
                               name_printable(name, sizeof name, list->names[i]),
                               image_place(list->names[i]).bytes ? "" : " (empty)");

@@ -19,7 +19,8 @@ struct token_loader {
     struct token_file *files;
     int64_t *begins_at; /* (file_count + 1) first token of each file among all */
     int64_t file_count, tokens, samples;
-    bool bounded; /* documents are apart, and the files have boundaries */
+    bool labelled; /* a file says which tokens are labels */
+    bool bounded;  /* documents are apart, and the files have boundaries */
     int64_t next;
     int32_t *input, *labels, *begins, *ends; /* (batch, context) */
     int32_t *row;                            /* (context + 1) of one sample */
@@ -98,6 +99,16 @@ static void mask_slot(struct token_loader *l, int64_t slot, int64_t at, int64_t 
     mask_sample(&mask, l->input + slot * o->context, l->labels + slot * o->context, count, l->order);
 }
 
+/* Removes the labels that are not predicted, in a slot whose first token is `at`. */
+static void drop_labels(const struct token_loader *l, int64_t at, int64_t count, int32_t *labels)
+{
+    int64_t file = file_of(l, at);
+    for (int64_t i = 1; i < count; i++) {
+        while (at + i >= l->begins_at[file + 1]) file++;
+        if (!token_file_is_label(&l->files[file], at + i - l->begins_at[file])) labels[i - 1] = -1;
+    }
+}
+
 /* Fills a slot with the tokens from `at` on; those after the last one are padding. */
 static int fill_slot(struct token_loader *l, int64_t slot, int64_t at, int64_t epoch, struct error *err)
 {
@@ -109,6 +120,7 @@ static int fill_slot(struct token_loader *l, int64_t slot, int64_t at, int64_t e
         input[i] = i < count ? l->row[i] : 0;
         labels[i] = i + 1 < count ? l->row[i + 1] : -1;
     }
+    if (l->labelled && !l->options.masked) drop_labels(l, at, count, labels);
     if (l->options.masked) mask_slot(l, slot, at, count < N ? count : N, epoch);
     if (!l->bounded) return 0;
     for (int64_t i = 0, end; i < N; i = end) { /* padding is a document of its own */
@@ -226,6 +238,7 @@ static int open_files(struct token_loader *l, const struct image_list *list, str
     for (int64_t i = 0; i < list->count && !code; i++) {
         size_t n = strlen(list->names[i]);
         if (n > 4 && strcmp(list->names[i] + n - 4, ".idx") == 0) continue;
+        if (n > 7 && strcmp(list->names[i] + n - 7, ".labels") == 0) continue;
         char *path = single ? xstrdup(o->root) : path_join(o->root, list->names[i]);
         struct token_file *f = &l->files[l->file_count];
         code = token_file_open(f, path, o->tokens, err);
@@ -239,6 +252,7 @@ static int open_files(struct token_loader *l, const struct image_list *list, str
         }
         free(path);
         if (code) break;
+        l->labelled |= f->labels.data != NULL;
         l->bounded |= !o->joined && (f->index.data || o->end >= 0 || l->file_count > 0);
         if (o->shuffle && f->data.bytes) madvise((void *)(uintptr_t)f->data.data, f->data.bytes, MADV_RANDOM);
         l->tokens += f->count;

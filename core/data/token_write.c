@@ -9,7 +9,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-enum { BUFFER = 1 << 20, LARGEST_U16 = 65500 /* as in Megatron-LM's best_fitting_dtype */ };
+enum { BUFFER = 1 << 20, LABELS_HEAD = 16, LARGEST_U16 = 65500 /* as in Megatron-LM's best_fitting_dtype */ };
 
 struct part {
     int fd;
@@ -19,11 +19,16 @@ struct part {
 };
 
 struct token_writer {
-    struct part tokens, lengths;
+    struct part tokens, lengths, labels; /* labels: once a token is none */
     char *base;
     int width;
     struct token_position at;
 };
+
+static void put(uint8_t *to, uint64_t value, int bytes)
+{
+    for (int i = 0; i < bytes; i++) to[i] = (uint8_t)(value >> 8 * i);
+}
 
 static int part_flush(struct part *p, struct error *err)
 {
@@ -82,17 +87,47 @@ int token_writer_open(struct token_writer **writer, const char *base, int64_t vo
     w->at = at ? *at : (struct token_position){.largest = -1};
     int code = part_open(&w->tokens, xasprintf("%s.bin.part", base), w->at.tokens * w->width, err);
     if (!code) code = part_open(&w->lengths, xasprintf("%s.idx.part", base), w->at.documents * 4, err);
+    if (!code && w->at.labels < w->at.tokens)
+        code = part_open(&w->labels, xasprintf("%s.labels.part", base), LABELS_HEAD + w->at.tokens / 8, err);
     if (code) token_writer_close(w);
     *writer = code ? NULL : w;
     return code;
 }
 
-int token_writer_add(struct token_writer *w, const int32_t *ids, int64_t count, bool ends, struct error *err)
+/* Opens the file of labels when a token is none: all tokens before it are. */
+static int begin_labels(struct token_writer *w, struct error *err)
+{
+    uint8_t head[LABELS_HEAD] = {0}, all = 0xFF;
+    int code = part_open(&w->labels, xasprintf("%s.labels.part", w->base), 0, err);
+    if (!code) code = part_write(&w->labels, head, sizeof head, err);
+    for (int64_t i = 0; i < w->at.tokens / 8 && !code; i++) code = part_write(&w->labels, &all, 1, err);
+    w->at.bits = (1 << w->at.tokens % 8) - 1;
+    return code;
+}
+
+static int add_labels(struct token_writer *w, int64_t count, bool label, struct error *err)
 {
     int code = 0;
+    if (label) w->at.labels += count;
+    if (!w->labels.path && label) return 0;
+    if (!w->labels.path) code = begin_labels(w, err);
+    for (int64_t i = w->at.tokens; i < w->at.tokens + count && !code; i++) {
+        w->at.bits |= label << i % 8;
+        if (i % 8 < 7) continue;
+        uint8_t byte = (uint8_t)w->at.bits;
+        w->at.bits = 0;
+        code = part_write(&w->labels, &byte, 1, err);
+    }
+    return code;
+}
+
+int token_writer_add(struct token_writer *w, const int32_t *ids, int64_t count, bool label, bool ends,
+                     struct error *err)
+{
+    int code = count ? add_labels(w, count, label, err) : 0;
     for (int64_t i = 0; i < count && !code; i++) {
-        uint32_t id = (uint32_t)ids[i];
-        uint8_t bytes[4] = {(uint8_t)id, (uint8_t)(id >> 8), (uint8_t)(id >> 16), (uint8_t)(id >> 24)};
+        uint8_t bytes[4];
+        put(bytes, (uint32_t)ids[i], 4);
         if (ids[i] > w->at.largest) w->at.largest = ids[i];
         code = part_write(&w->tokens, bytes, (size_t)w->width, err);
     }
@@ -102,26 +137,23 @@ int token_writer_add(struct token_writer *w, const int32_t *ids, int64_t count, 
         return error_set(err, EXIT_FAILED, "split the file: --documents line, or --documents paragraph",
                          "a document has more than %d tokens", INT32_MAX);
     if (code || !ends) return code;
-    uint32_t n = (uint32_t)w->at.open;
-    uint8_t bytes[4] = {(uint8_t)n, (uint8_t)(n >> 8), (uint8_t)(n >> 16), (uint8_t)(n >> 24)};
+    uint8_t length[4];
+    put(length, (uint64_t)w->at.open, 4);
     w->at.documents++;
     w->at.open = 0;
-    return part_write(&w->lengths, bytes, 4, err);
+    return part_write(&w->lengths, length, 4, err);
 }
 
 int token_writer_sync(struct token_writer *w, struct token_position *at, struct error *err)
 {
     int code = part_flush(&w->tokens, err);
     if (!code) code = part_flush(&w->lengths, err);
+    if (!code && w->labels.path) code = part_flush(&w->labels, err);
+    if (!code && w->labels.path) code = file_sync(w->labels.fd, w->labels.path, err);
     if (!code) code = file_sync(w->tokens.fd, w->tokens.path, err);
     if (!code) code = file_sync(w->lengths.fd, w->lengths.path, err);
     *at = w->at;
     return code;
-}
-
-static void put(uint8_t *to, uint64_t value, int bytes)
-{
-    for (int i = 0; i < bytes; i++) to[i] = (uint8_t)(value >> 8 * i);
 }
 
 /* Passes over the lengths once per table of the index: lengths, offsets, documents. */
@@ -154,9 +186,34 @@ static int write_index(struct token_writer *w, struct part *to, struct error *er
     return code ? code : part_flush(to, err);
 }
 
+static int rename_part(struct token_writer *w, const struct part *p, const char *end, struct error *err)
+{
+    char *to = xasprintf("%s%s", w->base, end);
+    int code = 0;
+    if (rename(p->path, to) != 0) {
+        code = error_errno(err, EXIT_FAILED, NULL, "cannot rename it to %s", to);
+        error_at(err, p->path, 0, 0);
+    }
+    if (!code) code = file_sync_name(to, err);
+    free(to);
+    return code;
+}
+
+/* Completes the file of labels: its last bits, and its head. */
+static int end_labels(struct token_writer *w, struct error *err)
+{
+    uint8_t head[LABELS_HEAD] = "MEOPTLBL", byte = (uint8_t)w->at.bits;
+    put(head + 8, (uint64_t)w->at.tokens, 8);
+    int code = w->at.tokens % 8 ? part_write(&w->labels, &byte, 1, err) : 0;
+    if (!code) code = part_flush(&w->labels, err);
+    if (!code) code = file_write_all_at(w->labels.fd, head, sizeof head, 0, w->labels.path, err);
+    if (!code) code = file_sync(w->labels.fd, w->labels.path, err);
+    return code ? code : rename_part(w, &w->labels, ".labels", err);
+}
+
 int token_writer_commit(struct token_writer *w, struct token_position *at, struct error *err)
 {
-    char *bin = xasprintf("%s.bin", w->base), *index = xasprintf("%s.idx", w->base);
+    char *index = xasprintf("%s.idx", w->base);
     struct file_atomic f = {0};
     int code = token_writer_sync(w, at, err);
     if (!code) code = file_atomic_begin(&f, index, err);
@@ -167,13 +224,9 @@ int token_writer_commit(struct token_writer *w, struct token_position *at, struc
         if (!code) code = file_atomic_commit(&f, err);
         else file_atomic_abort(&f);
     }
-    if (!code && rename(w->tokens.path, bin) != 0) {
-        code = error_errno(err, EXIT_FAILED, NULL, "cannot rename it to %s", bin);
-        error_at(err, w->tokens.path, 0, 0);
-    }
+    if (!code && w->labels.path) code = end_labels(w, err);
+    if (!code) code = rename_part(w, &w->tokens, ".bin", err);
     if (!code) unlink(w->lengths.path);
-    if (!code) code = file_sync_name(bin, err);
-    free(bin);
     free(index);
     return code;
 }
@@ -182,6 +235,7 @@ void token_writer_remove(struct token_writer *w)
 {
     unlink(w->tokens.path);
     unlink(w->lengths.path);
+    if (w->labels.path) unlink(w->labels.path);
 }
 
 void token_writer_close(struct token_writer *w)
@@ -189,6 +243,7 @@ void token_writer_close(struct token_writer *w)
     if (!w) return;
     part_close(&w->tokens);
     part_close(&w->lengths);
+    part_close(&w->labels);
     free(w->base);
     free(w);
 }

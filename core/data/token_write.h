@@ -1,5 +1,6 @@
 /* Writes token files that can be resumed: X.bin and X.idx in Megatron's format (token_file.h), one document
- * per sequence, u16 tokens if the vocabulary permits it, else i32.
+ * per sequence, u16 tokens if the vocabulary permits it, else i32. X.labels (token_file.h) is written if some
+ * tokens are no labels.
  *
  * Until the commit, the content is in X.bin.part and X.idx.part (the lengths alone). token_writer_sync
  * returns a position that token_writer_open resumes from: what was written after it is dropped.
@@ -16,6 +17,8 @@ struct token_position {
     int64_t tokens, documents;
     int64_t open;    /* tokens of the document that has not ended */
     int64_t largest; /* token; -1: none */
+    int64_t labels;  /* tokens that are labels */
+    int bits;        /* of X.labels, of the last tokens, less than a byte */
 };
 
 struct token_writer;
@@ -23,8 +26,8 @@ struct token_writer;
  * process with the same output is refused (EXIT_LOCKED). */
 int token_writer_open(struct token_writer **writer, const char *base, int64_t vocabulary,
                       const struct token_position *at, struct error *err);
-/* Adds tokens to the current document. */
-int token_writer_add(struct token_writer *writer, const int32_t *ids, int64_t count, bool ends,
+/* Adds tokens to the current document. label: training predicts them. */
+int token_writer_add(struct token_writer *writer, const int32_t *ids, int64_t count, bool label, bool ends,
                      struct error *err);
 /* Writes to the disk, and returns the position. */
 int token_writer_sync(struct token_writer *writer, struct token_position *at, struct error *err);

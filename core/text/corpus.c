@@ -1,7 +1,6 @@
 /* Text files to tokens: see corpus.h. */
 #include "core/text/corpus.h"
 #include "core/base/file.h"
-#include "core/base/json.h"
 #include "core/base/progress.h"
 #include "core/text/text_internal.h"
 
@@ -37,47 +36,45 @@ struct corpus {
 
 /* ---- documents ---- */
 
-static void end_piece(struct job *j, int64_t before, bool ends)
+static void end_piece(struct job *j, int64_t before, bool label, bool ends)
 {
     if (j->piece_count == j->piece_capacity) {
         j->piece_capacity = 2 * j->piece_capacity + 64;
         j->pieces = xrealloc(j->pieces, (size_t)j->piece_capacity * sizeof *j->pieces);
     }
-    j->pieces[j->piece_count++] = (struct corpus_piece){j->tokens.count - before, ends};
+    j->pieces[j->piece_count++] = (struct corpus_piece){j->tokens.count - before, label, ends};
 }
 
-/* Encodes a document, or a part of one, with the tokens before and after it. */
-static int encode_document(const struct corpus_options *o, struct encoder *e, struct job *j, const char *text,
-                           size_t bytes, bool begins, bool ends)
+/* Encodes a span of a document. plain: with the tokens before and after a document that begins and ends. */
+static int encode_span(const struct corpus_options *o, struct encoder *e, struct job *j, const char *text,
+                       struct text_span span, bool begins, bool ends, bool plain)
 {
     int64_t before = j->tokens.count;
     int count;
     const int32_t *added = tokenizer_added(o->tokenizer, false, &count);
-    for (int i = 0; i < count && begins; i++) token_list_append(&j->tokens, added[i]);
-    int code = encoder_encode(e, text, bytes, begins, &j->tokens, &j->err);
+    for (int i = 0; i < count && begins && plain; i++) token_list_append(&j->tokens, added[i]);
+    int code = encoder_encode(e, text + span.begin, span.end - span.begin, begins, &j->tokens, &j->err);
     if (code) return code;
     added = tokenizer_added(o->tokenizer, true, &count);
-    for (int i = 0; i < count && ends; i++) token_list_append(&j->tokens, added[i]);
-    bool ended = count && ends && added[count - 1] == o->end;
-    if (ends && o->end >= 0 && !ended) token_list_append(&j->tokens, o->end);
-    end_piece(j, before, ends);
+    for (int i = 0; i < count && ends && plain; i++) token_list_append(&j->tokens, added[i]);
+    bool ended = count && added[count - 1] == o->end;
+    if (ends && plain && o->end >= 0 && !ended) token_list_append(&j->tokens, o->end);
+    end_piece(j, before, span.label, ends);
     return 0;
 }
 
-static int encode_record(const struct corpus_options *o, struct encoder *e, struct job *j, const char *line,
-                         size_t bytes)
+static int encode_document(const struct corpus_options *o, struct encoder *e, struct job *j, const char *text,
+                           size_t bytes, bool begins, bool ends)
 {
-    json_error_t why;
-    json_t *root = json_parse(line, bytes, JSON_ALLOW_NUL, &why), *text = json_object_get(root, "text");
-    int code;
-    if (!root)
-        code = error_set(&j->err, EXIT_FAILED, "one JSON object per line", "is not JSON: %.200s", why.text);
-    else if (!json_is_string(text))
-        code = error_set(&j->err, EXIT_FAILED, "one object per line, as {\"text\": \"...\"}",
-                         "a record has no string \"text\"");
-    else if (!json_string_length(text)) code = 0;
-    else code = encode_document(o, e, j, json_string_value(text), json_string_length(text), true, true);
-    json_decref(root);
+    return encode_span(o, e, j, text, (struct text_span){0, bytes, true}, begins, ends, true);
+}
+
+static int encode_record(const struct corpus_options *o, struct encoder *e, struct job *j,
+                         struct text_record *r, const char *line, size_t bytes)
+{
+    int code = text_record_read(r, line, bytes, o->chat, &j->err);
+    for (int64_t i = 0; i < r->count && !code; i++)
+        code = encode_span(o, e, j, r->text.data, r->spans[i], i == 0, i + 1 == r->count, r->plain);
     return code;
 }
 
@@ -108,6 +105,7 @@ static int encode_job(const struct corpus_options *o, struct encoder *e, struct 
 {
     bool whole = !j->records && o->documents == DOCUMENT_FILE;
     size_t bad = utf8_invalid(j->text, j->bytes);
+    struct text_record record = {0};
     int code = 0;
     j->bad = 0;
     if (bad < j->bytes) {
@@ -121,9 +119,10 @@ static int encode_job(const struct corpus_options *o, struct encoder *e, struct 
         const char *text = j->text + at;
         size_t n = document_length(text, j->bytes - at, paragraph, &next);
         j->bad = at;
-        if (n && j->records) code = encode_record(o, e, j, text, n);
+        if (n && j->records) code = encode_record(o, e, j, &record, text, n);
         else if (n) code = encode_document(o, e, j, text, n, true, true);
     }
+    text_record_free(&record);
     return code;
 }
 

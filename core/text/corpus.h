@@ -1,6 +1,6 @@
 /* Text files to tokens, by several threads, in the order of the files.
  *
- *   .jsonl    one JSON object per line: "text" is a document
+ *   .jsonl    one JSON object per line, which is a document (text_record.h)
  *   others    UTF-8 text. A document is a file, a line, or a paragraph (ends at an empty line)
  *
  * Files are mapped and cut into jobs of about 1 MiB, so memory is bounded. A document that is longer is cut
@@ -10,6 +10,7 @@
 #ifndef MEOPT_TEXT_CORPUS_H
 #define MEOPT_TEXT_CORPUS_H
 
+#include "core/text/text_record.h"
 #include "core/text/tokenizer.h"
 
 enum corpus_documents { DOCUMENT_FILE, DOCUMENT_LINE, DOCUMENT_PARAGRAPH };
@@ -20,9 +21,10 @@ struct corpus_position {
     bool inside; /* of a document */
 };
 
-/* Tokens of a document, or of a part of it. */
+/* Tokens of a document, or of a part of it. label: training predicts them. */
 struct corpus_piece {
     int64_t count;
+    bool label;
     bool ends; /* the document */
 };
 struct corpus_result {
@@ -37,8 +39,9 @@ struct corpus_options {
     const struct tokenizer *tokenizer;
     char *const *files;
     int file_count, threads;
-    enum corpus_documents documents; /* of text files */
-    int32_t end;                     /* token after each document; -1: none */
+    enum corpus_documents documents;  /* of text files */
+    int32_t end;                      /* token after each document but conversations; -1: none */
+    const struct chat_template *chat; /* NULL: conversations are refused */
     struct corpus_position from;
     /* Receives the results in order. An error ends the work. */
     int (*write)(void *context, const struct corpus_result *result, struct error *err);

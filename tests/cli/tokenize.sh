@@ -52,10 +52,58 @@ assert [len(read(d)) for d in ("file", "line", "paragraph")] == [1, 4, 2]
 assert all(d[-1] == 2 and d.count(2) == 1 for k in ("file", "line", "paragraph") for d in read(k))
 assert [len(read("one-" + d)) for d in ("file", "line", "paragraph")] == [3, 60008, 8573 + 4]
 PYTHON
+# Conversations: the text of the template, and labels on the assistant's turns alone, also when stopped in between.
+mkdir chat
+cp "$tokenizers/qwen.json" chat/tokenizer.json
+echo '{"chat_template": "{% for m in messages %}<|im_start|>{{m.role}}...<|im_end|>{% endfor %}", "eos_token": "<|im_end|>"}' >chat/tokenizer_config.json
+cat >chats.jsonl <<'JSONL'
+{"text": "plain text"}
+{"messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "\nHello"}, {"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]}
+{"prompt": "2+2=", "completion": "4"}
+JSONL
+printf '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]}\n' >turn.jsonl
+"$MEOPT" tokenize chats.jsonl --tokenizer chat -o chats --json >out || fail chats
+for template in qwen2 qwen3; do "$MEOPT" tokenize turn.jsonl --tokenizer chat --template $template -o $template >out || fail $template; done
+cat >labels.py <<'PYTHON'
+import json
+from read import read
+def labels(base):
+    raw = open(base + ".labels", "rb").read()
+    assert raw[:8] == b"MEOPTLBL"
+    n = int.from_bytes(raw[8:16], "little")
+    assert len(raw) == 16 + (n + 7) // 8 and n == sum(map(len, read(base)))
+    return [raw[16 + i // 8] >> i % 8 & 1 for i in range(n)]
+model = json.load(open("chat/tokenizer.json", encoding="utf-8"))
+texts = {i: t for t, i in model["model"]["vocab"].items()}
+def text(ids): return "".join(texts[i] for i in ids).replace("\u0120", " ").replace("\u010a", "\n")
+def documents(base):
+    at, bits = 0, labels(base)
+    for d in read(base):
+        yield text(d), text(t for t, b in zip(d, bits[at:]) if b)
+        at += len(d)
+PYTHON
+python3 - <<'PYTHON' || fail "labels"
+import json
+from labels import *
+end = "<|im_end|>"
+assert list(documents("chats")) == [
+    ("plain text" + end, "plain text" + end),
+    ("<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n\nHello<|im_end|>\n"
+     "<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n2<|im_end|>\n", "\nHello<|im_end|>2<|im_end|>"),
+    ("2+2=4" + end, "4" + end)], list(documents("chats"))
+told = json.load(open("chats.json"))
+assert told["template"] == "chatml" and told["labels"] == sum(labels("chats")) < told["tokens"]
+assert list(documents("qwen2")) == [("<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+                                     "<|im_start|>assistant\nYes<|im_end|>\n", "Yes<|im_end|>")]
+assert list(documents("qwen3")) == [("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nYes<|im_end|>\n",
+                                     "Yes<|im_end|>")]
+PYTHON
 # Stopped and resumed: the same bytes.
 for i in 1 2 3 4 5; do cat big.txt; done >bigger.txt
-"$MEOPT" tokenize bigger.txt --tokenizer "$tokenizers/qwen.json" -o whole >out || fail whole
-"$MEOPT" tokenize bigger.txt --tokenizer "$tokenizers/qwen.json" --threads 1 -o part >out 2>err &
+i=0
+while [ $i -lt 15 ]; do cat chats.jsonl; i=$((i + 1)); done >some.jsonl
+"$MEOPT" tokenize some.jsonl bigger.txt some.jsonl --tokenizer chat -o whole >out || fail whole
+"$MEOPT" tokenize some.jsonl bigger.txt some.jsonl --tokenizer chat --threads 1 -o part >out 2>err &
 process=$!
 echo $process >left
 wait_for 30 test -s part.bin.part
@@ -65,14 +113,16 @@ code=$?
 : >left
 if [ $code = 10 ]; then
     [ -e part.part.json ] && [ ! -e part.bin ] || fail "the files of a stopped command"
-    "$MEOPT" tokenize bigger.txt --tokenizer "$tokenizers/qwen.json" -o part >out 2>err || fail "resume"
+    "$MEOPT" tokenize some.jsonl bigger.txt some.jsonl --tokenizer chat -o part >out 2>err || fail "resume"
 else [ $code = 0 ] || fail "stop: $code"; fi
-cmp whole.bin part.bin && cmp whole.idx part.idx || fail "a resumed command wrote different bytes"
-[ ! -e part.part.json ] && [ ! -e part.bin.part ] && [ ! -e part.idx.part ] || fail "unfinished files stay"
+cmp whole.bin part.bin && cmp whole.idx part.idx && cmp whole.labels part.labels || fail "a resumed command wrote different bytes"
+[ ! -e part.part.json ] && [ ! -e part.bin.part ] && [ ! -e part.idx.part ] && [ ! -e part.labels.part ] || fail "unfinished files stay"
 # Refusals: exit code, and the name of the object at fault.
 printf '{"text":"a"}\n{"text":1}\n' >type.jsonl
 printf '{"text":"a"}\n\n{"text":"b"\n' >cut.jsonl
 printf 'a\nb\377c\n' >bytes.txt
+printf '{"messages":[{"role":"tool","content":"x"}]}\n' >role.jsonl
+printf '{"messages":[{"role":"user","content":"x"}]}\n' >user.jsonl
 : >empty.txt
 : >tokenizer.model
 refused() { # CODE NAMED OPERANDS...
@@ -85,6 +135,10 @@ refused() { # CODE NAMED OPERANDS...
 }
 refused 1 'type.jsonl:2' type.jsonl --tokenizer "$tokenizers/qwen.json" -o x
 refused 1 'cut.jsonl:3' cut.jsonl --tokenizer "$tokenizers/qwen.json" -o x
+refused 1 'role.jsonl:1' role.jsonl --tokenizer chat -o x
+refused 1 'user.jsonl:1' user.jsonl --tokenizer chat -o x
+refused 1 'turn.jsonl:1' turn.jsonl --tokenizer "$tokenizers/qwen.json" -o x
+refused 2 'llama3' turn.jsonl --tokenizer chat --template llama3 -o x
 refused 1 'bytes.txt:2' bytes.txt --tokenizer "$tokenizers/qwen.json" -o x
 refused 1 'text' empty.txt --tokenizer "$tokenizers/qwen.json" -o x
 refused 1 'absent.txt' absent.txt --tokenizer "$tokenizers/qwen.json" -o x

@@ -4,6 +4,7 @@
 #include "core/base/mapped_file.h"
 #include "core/data/data.h"
 #include "core/data/list.h"
+#include "core/data/token_write.h"
 #include "tests/mentions.h"
 
 #include <fcntl.h>
@@ -286,6 +287,50 @@ static void documents_stay_apart(void **state)
     free(path);
 }
 
+/* Every third token is no label; the writer is closed and opened again in the middle of a byte. */
+static void labels_are_those_of_the_file(void **state)
+{
+    (void)state;
+    char *base = path_join(work, "labels"), *path = path_join(work, "labels.bin"),
+         *labels = path_join(work, "labels.labels");
+    struct token_writer *w;
+    struct token_position at;
+    struct error err;
+    assert_int_equal(token_writer_open(&w, base, VOCABULARY, NULL, &err), 0);
+    for (int64_t i = 0; i < TOKENS; i++) {
+        int32_t id = token(i);
+        assert_int_equal(token_writer_add(w, &id, 1, i < 20 || i % 3 != 0, i + 1 == TOKENS, &err), 0);
+        if (i != 500) continue;
+        assert_int_equal(token_writer_sync(w, &at, &err), 0);
+        assert_int_equal(token_writer_add(w, &id, 1, false, false, &err), 0); /* dropped */
+        token_writer_close(w);
+        assert_int_equal(token_writer_open(&w, base, VOCABULARY, &at, &err), 0);
+    }
+    assert_int_equal(token_writer_commit(w, &at, &err), 0);
+    token_writer_close(w);
+    assert_int_equal(at.tokens, TOKENS);
+    struct data_options o = options(path);
+    o.shuffle = false;
+    o.whole = true;
+    struct data *d = open_data(&o);
+    int64_t first = 0, labelled = 0;
+    for (struct data_batch b; (b = next(d)).count > 0; first += b.count * 16)
+        for (int64_t i = 0; i < b.count * 16; i++) {
+            int64_t of = first + i + 1;
+            bool is = of < TOKENS && (of < 20 || of % 3 != 0);
+            assert_int_equal(b.labels[i], is ? token(of) : -1);
+            labelled += is;
+        }
+    assert_int_equal(labelled + 1, at.labels); /* the first token is never predicted */
+    data_close(d);
+    assert_int_equal(truncate(labels, 40), 0);
+    assert_int_equal(data_open(&d, &o, &err), EXIT_INTEGRITY);
+    assert_true(mentions(err.file, "labels.labels"));
+    free(labels);
+    free(path);
+    free(base);
+}
+
 static void refused(const struct data_options *o, int code, const char *file, const char *parts)
 {
     struct data *d;
@@ -450,6 +495,7 @@ int main(void)
         cmocka_unit_test(formats_give_their_tokens),
         cmocka_unit_test(places_depend_on_seed_epoch_and_position),
         cmocka_unit_test(documents_stay_apart),
+        cmocka_unit_test(labels_are_those_of_the_file),
         cmocka_unit_test(damaged_files_are_refused_with_their_position),
         cmocka_unit_test(a_token_out_of_the_vocabulary_is_refused),
         cmocka_unit_test(masks_depend_on_seed_epoch_and_sample),

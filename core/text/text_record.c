@@ -1,0 +1,170 @@
+/* Records of .jsonl: see text_record.h. */
+#include "core/text/text_record.h"
+#include "core/base/file.h"
+#include "core/base/json.h"
+#include "core/text/text_internal.h"
+
+#include <stdlib.h>
+
+#define TURN "<|im_start|>", "\n", "<|im_end|>", "\n"
+const struct chat_template chat_templates[] = {
+    {"chatml", "<|im_start|>", "</think>|You are", "", TURN, NULL, false, false},
+    {"qwen2", "<|im_start|>|You are a helpful assistant", "</think>|You are Qwen", "", TURN,
+     "You are a helpful assistant.", false, false},
+    {"qwen2.5", "<|im_start|>|You are Qwen, created by Alibaba Cloud", "</think>", "", TURN,
+     "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", false, false},
+    {"qwen3", "<|im_start|>|</think>|enable_thinking", "You are", "", TURN, NULL, false, true},
+    {"llama3", "<|start_header_id|>|<|eot_id|>", "Cutting Knowledge Date", "<|begin_of_text|>",
+     "<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>", "", NULL, true, false},
+    {0},
+};
+
+const struct chat_template *chat_template_named(const char *name)
+{
+    for (const struct chat_template *c = chat_templates; c->name; c++)
+        if (strcmp(c->name, name) == 0) return c;
+    return NULL;
+}
+
+/* Returns how many of the parts, separated by '|', the text has; *all is their number. */
+static int count_parts(const char *text, const char *parts, int *all)
+{
+    int found = 0;
+    *all = 0;
+    for (const char *p = parts; *p; ++*all) {
+        char part[64];
+        size_t n = 0;
+        /* the bars of a token are inside <| |> */
+        while (p[n] && !(p[n] == '|' && (n == 0 || p[n - 1] != '<') && p[n + 1] != '>')) n++;
+        snprintf(part, sizeof part, "%.*s", (int)n, p);
+        found += strstr(text, part) != NULL;
+        p += n + (p[n] == '|');
+    }
+    return found;
+}
+
+const struct chat_template *chat_template_like(const char *jinja)
+{
+    int all, none;
+    for (const struct chat_template *c = chat_templates; c->name; c++)
+        if (count_parts(jinja, c->has, &all) == all && count_parts(jinja, c->lacks, &none) == 0) return c;
+    return NULL;
+}
+
+/* ---- spans ---- */
+
+static void add_span(struct text_record *r, const char *text, size_t bytes, bool label)
+{
+    struct text_span *last = r->count ? &r->spans[r->count - 1] : NULL;
+    text_append(&r->text, text, bytes);
+    if (!bytes) return;
+    if (last && last->label == label) {
+        last->end = r->text.count;
+        return;
+    }
+    if (r->count == r->capacity) {
+        r->capacity = 2 * r->capacity + 16;
+        r->spans = xrealloc(r->spans, (size_t)r->capacity * sizeof *r->spans);
+    }
+    r->spans[r->count++] = (struct text_span){r->text.count - bytes, r->text.count, label};
+}
+
+static void add_text(struct text_record *r, const char *text, bool label)
+{
+    add_span(r, text, strlen(text), label);
+}
+
+void text_record_free(struct text_record *r)
+{
+    text_free(&r->text);
+    free(r->spans);
+    *r = (struct text_record){0};
+}
+
+/* ---- conversations ---- */
+
+static void trim(const char **text, size_t *bytes)
+{
+    while (*bytes && strchr(" \t\r\n\v\f", **text)) ++*text, --*bytes;
+    while (*bytes && strchr(" \t\r\n\v\f", (*text)[*bytes - 1])) --*bytes;
+}
+
+static void add_turn(struct text_record *r, const struct chat_template *c, const char *role,
+                     const char *content, size_t bytes, bool last)
+{
+    bool label = strcmp(role, "assistant") == 0;
+    if (c->trims) trim(&content, &bytes);
+    add_text(r, c->before, false);
+    add_text(r, role, false);
+    add_text(r, c->after, false);
+    if (label && last && c->thinks && !memmem(content, bytes, "</think>", 8))
+        add_text(r, "<think>\n\n</think>\n\n", false);
+    add_span(r, content, bytes, label);
+    add_text(r, c->end, label);
+    add_text(r, c->between, false);
+}
+
+static int read_message(struct text_record *r, const struct chat_template *c, json_t *messages, size_t i,
+                        struct error *err)
+{
+    static const char *const roles[] = {"system", "user", "assistant"};
+    json_t *message = json_array_get(messages, i), *content = json_object_get(message, "content");
+    const char *role = json_string_value(json_object_get(message, "role"));
+    bool known = false, ours = i == 0 && role && strcmp(role, "system") == 0;
+    for (int k = 0; k < 3; k++) known |= role && strcmp(roles[k], role) == 0;
+    if (!known)
+        return error_set(err, EXIT_FAILED, "supported: system, user, assistant",
+                         "message %zu has the role '%.40s'", i, role ? role : "");
+    if (!json_is_string(content) || json_array_size(json_object_get(message, "tool_calls")))
+        return error_set(err, EXIT_FAILED, "write the message as text",
+                         "message %zu: content is no string, or it has tool_calls", i);
+    if (i == 0 && c->system && !ours) add_turn(r, c, "system", c->system, strlen(c->system), false);
+    add_turn(r, c, role, json_string_value(content), json_string_length(content),
+             i + 1 == json_array_size(messages));
+    return 0;
+}
+
+static int read_messages(struct text_record *r, const struct chat_template *c, json_t *messages,
+                         struct error *err)
+{
+    int code = 0;
+    if (!c)
+        return error_set(err, EXIT_FAILED, "give --template, or the tokenizer of a chat model",
+                         "messages require a chat template");
+    add_text(r, c->begin, false);
+    for (size_t i = 0; i < json_array_size(messages) && !code; i++)
+        code = read_message(r, c, messages, i, err);
+    for (int64_t i = 0; i < r->count && !code; i++)
+        if (r->spans[i].label) return 0;
+    return code ? code
+                : error_set(err, EXIT_FAILED, "remove the record",
+                            "no message is the assistant's: nothing to learn");
+}
+
+int text_record_read(struct text_record *r, const char *line, size_t bytes, const struct chat_template *chat,
+                     struct error *err)
+{
+    json_error_t why;
+    json_t *root = json_parse(line, bytes, JSON_ALLOW_NUL, &why), *text = json_object_get(root, "text"),
+           *messages = json_object_get(root, "messages"), *prompt = json_object_get(root, "prompt"),
+           *completion = json_object_get(root, "completion");
+    int code = 0;
+    r->text.count = 0;
+    r->count = 0;
+    r->plain = !json_is_array(messages);
+    if (!root)
+        code = error_set(err, EXIT_FAILED, "one JSON object per line", "is not JSON: %.200s", why.text);
+    else if (json_is_array(messages)) code = read_messages(r, chat, messages, err);
+    else if (json_is_string(prompt) && json_is_string(completion)) {
+        add_span(r, json_string_value(prompt), json_string_length(prompt), false);
+        add_span(r, json_string_value(completion), json_string_length(completion), true);
+        if (!json_string_length(completion))
+            code =
+                error_set(err, EXIT_FAILED, "remove the record", "the completion is empty: nothing to learn");
+    } else if (json_is_string(text)) add_span(r, json_string_value(text), json_string_length(text), true);
+    else
+        code = error_set(err, EXIT_FAILED, "one object per line, as {\"text\": \"...\"}",
+                         "a record has no \"text\", \"messages\" or \"prompt\" and \"completion\"");
+    json_decref(root);
+    return code;
+}

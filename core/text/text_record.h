@@ -1,0 +1,40 @@
+/* Records of .jsonl: a text, a conversation, or a prompt with its completion, as spans of which some are
+ * labels. */
+#ifndef MEOPT_TEXT_TEXT_RECORD_H
+#define MEOPT_TEXT_TEXT_RECORD_H
+
+#include "core/text/tokenizer.h"
+
+/* How a model writes a conversation: one row per template. A turn is before, role, after, content, end,
+ * between; content and `end` of the assistant's turns are labels. */
+struct chat_template {
+    const char *name;
+    /* tokenizer_config.json's chat_template has all parts of `has`, separated by '|', and none of `lacks` */
+    const char *has, *lacks;
+    const char *begin, *before, *after, *end, *between; /* between: after `end`, never a label */
+    const char *system;                                 /* of conversations without one; NULL: none */
+    bool trims;                                         /* white space around a content is removed */
+    bool thinks;                                        /* the last answer follows an empty thought */
+};
+extern const struct chat_template chat_templates[]; /* ends with name NULL */
+/* Returns the row with this name, NULL if there is none. */
+const struct chat_template *chat_template_named(const char *name);
+/* Recognises a Jinja template by its parts, without evaluating it; NULL: unknown. */
+const struct chat_template *chat_template_like(const char *jinja);
+
+struct text_span {
+    size_t begin, end; /* in the text */
+    bool label;
+};
+struct text_record {
+    struct text_buffer text;
+    struct text_span *spans;
+    int64_t count, capacity;
+    bool plain; /* the tokens of the post-processor and the end token belong to it */
+};
+void text_record_free(struct text_record *record);
+/* Reads a line. chat NULL: conversations are refused. The caller names file and line. */
+int text_record_read(struct text_record *record, const char *line, size_t bytes,
+                     const struct chat_template *chat, struct error *err);
+
+#endif
