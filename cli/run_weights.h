@@ -17,8 +17,8 @@ int run_checkpoint_open(struct checkpoint *c, const char *run, enum run_checkpoi
  * step. */
 int run_weights_path(char **path, const char *run, enum run_checkpoint which, int64_t *step,
                      struct error *err);
-/* Sets the student's weights to those of a checkpoint of the run, which is verified, and *step to its
- * step. */
+/* Sets the student's weights, or its adapters, to those of a checkpoint of the run, which is verified, and
+ * *step to its step. */
 int run_weights_use(struct config *config, const char *run, enum run_checkpoint which, int64_t *step,
                     struct error *err);
 

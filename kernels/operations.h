@@ -98,7 +98,7 @@ struct layernorm_gradient {
     const float *weight, *mean, *rstd; /* mean NULL: x is xhat */
     float *dx;                         /* += */
     int64_t dx_stride;
-    float *dweight, *dbias; /* (D) +=; dbias NULL: not computed */
+    float *dweight, *dbias; /* (D) +=; NULL: not computed */
     int64_t R, D;
     void *to; /* not NULL: write the gradient of x here, type (R, D), may be dy; dx is unchanged */
     const struct branch_gradient *then; /* not NULL: also apply this operation to the complete dx */
@@ -302,7 +302,7 @@ struct head_norm_gradient {
     void *dqkv;             /* type (R, H + 2G, dh): the gradient of y, which becomes that of x */
     const float *weight[2]; /* (dh) */
     const float *rstd;      /* (R, H + G) */
-    float *dweight[2];      /* (dh), += */
+    float *dweight[2];      /* (dh), +=; NULL: not computed */
     int64_t R, H, G, dh;
 };
 

@@ -60,6 +60,7 @@ static const char *const sections[][2] = {
     {"model_t", "The teacher."},
     {"model_s", "The student."},
     {"loss", "The loss."},
+    {"lora", "Adapters of a language model (LoRA)."},
     {"data", "The images, or tokens."},
     {"data_s", "The images of a student whose preprocessing differs from the teacher's, for example one of "
                "a different family.\n"

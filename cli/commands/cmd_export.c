@@ -3,8 +3,10 @@
 #include "cli/command.h"
 #include "cli/commands/export_directory.h"
 #include "cli/commands/export_hf.h"
+#include "cli/commands/export_peft.h"
 #include "cli/commands/export_shards.h"
 #include "cli/run_average.h"
+#include "cli/run_merge.h"
 #include "cli/run_name.h"
 #include "cli/run_weights.h"
 #include "core/base/file.h"
@@ -12,13 +14,23 @@
 #include "core/nn/metadata.h"
 #include "core/nn/rename_keys.h"
 #include "core/run/checkpoint.h"
+#include "core/train/experiment.h"
+#include "core/train/trainer.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum format { FORMAT_PT, FORMAT_SAFETENSORS, FORMAT_HF, FORMAT_TIMM, FORMAT_TORCHVISION, FORMAT_OPENCLIP };
+enum format {
+    FORMAT_PT,
+    FORMAT_SAFETENSORS,
+    FORMAT_HF,
+    FORMAT_TIMM,
+    FORMAT_TORCHVISION,
+    FORMAT_OPENCLIP,
+    FORMAT_PEFT
+};
 static const struct {
     const char *name, *out; /* default output in the run directory */
 } formats[] = {[FORMAT_PT] = {"pt", "student.pt"},
@@ -26,7 +38,8 @@ static const struct {
                [FORMAT_HF] = {"hf", "student-hf"},
                [FORMAT_TIMM] = {"timm", "student-timm.safetensors"},
                [FORMAT_TORCHVISION] = {"torchvision", "student-torchvision.pt"},
-               [FORMAT_OPENCLIP] = {"openclip", "student-openclip.safetensors"}};
+               [FORMAT_OPENCLIP] = {"openclip", "student-openclip.safetensors"},
+               [FORMAT_PEFT] = {"peft", "adapter"}};
 
 struct task {
     const char *run, *merge;
@@ -38,7 +51,8 @@ struct task {
     struct checkpoint from;
     struct config config;
     struct model_shape model_shape;
-    json_t *classes; /* their names, from meta.json; NULL: none */
+    json_t *classes;      /* their names, from meta.json; NULL: none */
+    struct weights *base; /* of adapters, which the checkpoint has alone; else NULL */
 };
 
 /* Reads values that the student's tensors do not determine: heads and activation from meta.json, others
@@ -78,9 +92,16 @@ static int read_description(struct task *t, struct error *err)
     return code;
 }
 
+static bool has_adapters(const struct task *t) { return json_object_get(t->from.manifest, "base"); }
+
 static int read_student(struct task *t, struct error *err)
 {
     int code = config_load_below(&t->config, t->run, NULL, 0, err);
+    if (!code && has_adapters(t)) {
+        t->described = true;
+        code = train_check_file(&t->config, "model_s.weight", err);
+        return code ? code : trainer_tower_shape(&t->config, true, &t->model_shape, &t->base, err);
+    }
     if (!code) code = read_description(t, err);
     if (!code) code = model_shape_infer(&t->model_shape, t->from.model, t->config.model_s.head_dim, err);
     if (t->model_shape.classes == CLASSES_UNKNOWN) t->model_shape.classes = 0;
@@ -193,17 +214,34 @@ static int check_out(const struct task *t, struct error *err)
     return error_set(err, EXIT_USAGE, "use a different file", "--out is the same file as --merge");
 }
 
+static int write_adapters(const struct task *t, struct error *err)
+{
+    struct export_directory d;
+    int code = export_directory_begin(&d, t->out, err);
+    if (code) return code;
+    code = export_peft_write(d.side, &t->config, &t->model_shape, t->from.model, t->bf16, err);
+    return export_directory_end(&d, code, err);
+}
+
 static int export_checkpoint(struct task *t, struct error *err)
 {
-    struct weights *original = NULL, *average = NULL;
+    struct weights *original = NULL, *average = NULL; /* average: or merged */
     struct rename_keys *r;
     int code = check_out(t, err);
     if (!code) code = read_student(t, err);
+    if (!code && t->format == FORMAT_PEFT) {
+        code = write_adapters(t, err);
+        goto done;
+    }
     if (!code && t->average) code = run_average_open(&average, &t->from, t->out, err);
+    if (!code && t->base)
+        code = run_merge_open(&average, &t->config, &t->model_shape, t->base, t->from.model, t->out, err);
     rename_keys_open(&r, average ? average : t->from.model, t->bf16 ? DTYPE_BF16 : DTYPE_F32);
     if (!code) code = make_rows(t, r, &original, err);
     if (!code) code = write_rows(t, r, err);
     rename_keys_close(r);
+done:
+    weights_close(t->base);
     weights_close(original);
     weights_close(average);
     json_decref(t->classes);
@@ -226,14 +264,13 @@ static int read_shard_size(const struct arguments *args, double *bytes, struct e
 
 static int export_in(const struct arguments *args, const char *run, struct error *err)
 {
-    const char *format = argument_text(args, "format", "safetensors");
+    const char *format = argument_text(args, "format", NULL);
     struct task t = {.run = run,
                      .merge = argument_text(args, "merge", NULL),
                      .bf16 = strcmp(argument_text(args, "dtype", "fp32"), "bf16") == 0,
                      .no_head = argument_flag(args, "no-head"),
                      .average = argument_flag(args, "ema")};
-    while (strcmp(formats[t.format].name, format) != 0) t.format++;
-    if (t.format == FORMAT_OPENCLIP && !t.merge)
+    if (format && strcmp(format, "openclip") == 0 && !t.merge)
         return error_set(err, EXIT_USAGE, "give the model of the student's tower: --merge FILE",
                          "open_clip loads complete models, but the student is only an image tower");
     bool best = strcmp(argument_text(args, "checkpoint", "last"), "best") == 0;
@@ -244,9 +281,15 @@ static int export_in(const struct arguments *args, const char *run, struct error
         checkpoint_close(&t.from);
         return code;
     }
+    if (!format) format = has_adapters(&t) && !t.merge ? "peft" : "safetensors";
+    while (strcmp(formats[t.format].name, format) != 0) t.format++;
     const char *out = argument_text(args, "out", NULL);
     t.out = out ? xstrdup(out) : path_join(t.run, formats[t.format].out);
-    code = export_checkpoint(&t, err);
+    if (t.format == FORMAT_PEFT && (!has_adapters(&t) || t.merge))
+        code = error_set(err, EXIT_USAGE, "leave --format peft out",
+                         t.merge ? "--merge writes a whole model, and --format peft adapters alone"
+                                 : "the run trained no adapters (lora.rank)");
+    else code = export_checkpoint(&t, err);
     if (!code && argument_flag(args, "json"))
         print_json(json_pack("{s:o, s:o, s:I, s:s, s:o}", "path", path_json(t.out), "run", path_json(t.run),
                              "step", (json_int_t)t.from.step, "format", formats[t.format].name, "merge",
@@ -270,8 +313,8 @@ static int export_run(const struct arguments *args, struct error *err)
 
 static const struct option options[] = {
     {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0, "directory of runs (default runs)"},
-    {"format", 0, OPTION_TEXT, "FORMAT", "pt|safetensors|hf|timm|torchvision|openclip", 0, 0,
-     "output format (default safetensors)"},
+    {"format", 0, OPTION_TEXT, "FORMAT", "pt|safetensors|hf|timm|torchvision|openclip|peft", 0, 0,
+     "output format (default safetensors; of adapters peft, and in the others the model with them merged)"},
     {"checkpoint", 0, OPTION_TEXT, "WHICH", "best|last", 0, 0, "checkpoint of the run (default last)"},
     {"merge", 0, OPTION_TEXT, "ORIGINAL", NULL, 0, 0,
      "write all tensors of this checkpoint, with the student's tower"},

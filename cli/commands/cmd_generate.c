@@ -7,6 +7,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/device/facts.h"
+#include "core/train/adapters.h"
 #include "core/train/experiment.h"
 #include "core/nn/sample_token.h"
 #include "core/train/trainer.h"
@@ -141,10 +142,18 @@ static int open_tower(struct generate *g, struct error *err)
     int code = train_device_open(&g->device, &g->config, true, err);
     if (code) return code;
     device_facts_warn(g->device);
+    if ((code = adapters_options(&g->config, &g->shape, &options.lora, err)) != 0) return code;
     if ((code = tower_create(&g->tower, g->device, &g->shape, &options, err)) != 0) return code;
     if ((code = tower_load(g->tower, g->weights, NULL, NULL, err)) != 0) {
         if (!err->file[0]) error_at(err, g->config.model_s.weight, 0, 0);
         return code;
+    }
+    if (g->config.lora.adapter[0]) {
+        struct weights *adapters = NULL;
+        code = adapters_open(&g->config, &adapters, err);
+        if (!code) code = tower_load_adapters(g->tower, adapters, NULL, NULL, err);
+        weights_close(adapters);
+        if (code) return code;
     }
     g->scratch = device_alloc(g->device, MEMORY_WORKSPACE, g->tower->scratch_bytes, "scratch", err);
     if (!g->scratch) return err->code;

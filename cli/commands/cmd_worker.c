@@ -68,8 +68,8 @@ static void mark(void *context)
 static int64_t saving_bytes(const struct trainer *t)
 {
     int64_t bytes = 0;
-    for (int i = 0; i < t->student->parameter_count; i++)
-        bytes += t->student->parameters[i].count * (int64_t)sizeof(float);
+    for (int i = 0; i < t->saved_count; i++)
+        bytes += t->student->parameters[t->saved[i]].count * (int64_t)sizeof(float);
     for (int i = 0; i < t->tensor_count; i++) bytes += (int64_t)meopt_state_bytes(t->opt, (size_t)i);
     return bytes;
 }

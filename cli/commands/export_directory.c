@@ -5,6 +5,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/base/platform.h"
+#include "core/train/adapters.h"
 #include "core/weights/weights.h"
 
 #include <dirent.h>
@@ -19,7 +20,8 @@
 static bool is_export(const char *path)
 {
     static const char *const names[] = {
-        ".", "..", "config.json", "preprocessor_config.json", "model.safetensors", EXPORT_INDEX};
+        ".",          "..",           "config.json", "preprocessor_config.json", "model.safetensors",
+        EXPORT_INDEX, ADAPTER_CONFIG, ADAPTER_VALUES};
     bool only = true;
     DIR *dir = opendir(path);
     const struct dirent *entry;
@@ -35,8 +37,11 @@ static bool is_export(const char *path)
     if (!dir) return false;
     closedir(dir);
     struct weights *weights = NULL;
-    bool ours = only && weights_open(&weights, path, NULL) == 0 && weights_metadata(weights, "meopt.heads");
+    char *adapters = path_join(path, ADAPTER_VALUES);
+    const char *values = file_absent(adapters) ? path : adapters;
+    bool ours = only && weights_open(&weights, values, NULL) == 0 && weights_metadata(weights, "meopt.heads");
     weights_close(weights);
+    free(adapters);
     return ours;
 }
 

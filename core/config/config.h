@@ -117,6 +117,13 @@ struct config {
     } loss;
 
     struct {
+        int64_t rank;  /* 0: no adapters */
+        double alpha;  /* 0: rank */
+        char *targets; /* core/nn/lora.h */
+        char *adapter; /* values to begin with: a directory of PEFT, or a file */
+    } lora;
+
+    struct {
         char *root, *include, *exclude;
         char *val;          /* images for validation: a directory, or a list; "": none */
         char *labels;       /* list of images and classes; "": directories or archives name the classes */

@@ -308,6 +308,7 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
                 {"data_s.", D},
                 {"loss.chunk", L | M},
                 {"loss.", D},
+                {"lora.", L},
                 {"train.cache_teacher", D},
                 {"model_s.family", D},
                 {"train.label_smoothing", C | L | M},
@@ -367,6 +368,29 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
     }
 }
 
+/* Keys that have no use with adapters, or do not go with them. */
+static void check_lora(const struct config *c, combination_bad bad, void *context)
+{
+    static const char *const of_adapters[] = {"lora.alpha", "lora.targets"};
+    if (!c->lora.rank && !c->lora.adapter[0])
+        for (size_t i = 0; i < sizeof of_adapters / sizeof *of_adapters; i++)
+            if (changed(c, of_adapters[i]))
+                bad(context, of_adapters[i], false, "set lora.rank", "it has no effect: lora.rank is 0");
+    if (!c->lora.rank && !c->lora.adapter[0]) return;
+    if (changed(c, "model_s.freeze"))
+        bad(context, "model_s.freeze", true, "leave it out",
+            "lora.rank trains adapters alone: all else is frozen already");
+    if (c->train.ema > 0)
+        bad(context, "train.ema", true, "leave one of the two out",
+            "train.ema averages weights, but lora.rank trains adapters alone");
+    if (c->dist.pipeline > 1)
+        bad(context, "dist.pipeline", true, "set model.place: streamed",
+            "stages of a pipeline have no adapters (lora.rank)");
+    if (c->dist.shard != DIST_SHARD_NONE)
+        bad(context, "dist.shard", true, "set model.place: streamed",
+            "adapters are not divided among ranks (lora.rank)");
+}
+
 void resolve_check(const struct config *c, combination_bad bad, void *context)
 {
     char sentence[240];
@@ -423,6 +447,7 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
                  config_key_here(c, "model_s.freeze"));
         bad(context, "model_s.freeze", true, "none, embed, 6, -2 or all_but_head", sentence);
     }
+    check_lora(c, bad, context);
     if (c->train.micro_batch > c->train.batch_size ||
         (c->train.micro_batch && c->train.batch_size % c->train.micro_batch)) {
         snprintf(sentence, sizeof sentence,

@@ -183,6 +183,24 @@ const struct config_key config_keys[] = {
      "more time",
      true, AT(loss.chunk)},
 
+    INT("lora.rank", NULL, 0, 65536, "0", "train plan bench",
+        "rank of the adapters (LoRA) that are trained in place of the model's weights, which stay as they "
+        "are; 0: "
+        "no adapters",
+        lora.rank),
+    REAL("lora.alpha", NULL, 0, 1e6, "0", "train",
+         "factor of the adapters, times lora.rank: y = W x + alpha / rank B A x; 0: lora.rank", lora.alpha),
+    {"lora.targets", CONFIG_TEXT, NULL, NULL, NULL, 0, 0, "all-linear", "train plan bench",
+     "matrices of each block that have adapters, separated by commas, as in PEFT's target_modules: q_proj, "
+     "k_proj, "
+     "v_proj, o_proj, gate_proj, up_proj, down_proj of llama; c_attn, c_fc, attn.c_proj, mlp.c_proj of gpt2; "
+     "all-linear: all of them",
+     true, AT(lora.targets)},
+    PATH("lora.adapter", "train",
+         "adapters to begin with: a directory of PEFT, whose rank, alpha and targets are taken, or a file of "
+         "adapters; not set: new ones, which change nothing before the first step",
+         lora.adapter),
+
     PATH("data.root", "train embed",
          "directory of images, JPEG, PNG and WebP, of tar archives of them, or of CIFAR-10 or CIFAR-100: see "
          "IMAGES; language: a token file or a directory of them, see TOKENS",

@@ -301,6 +301,7 @@ void activations_lay_scratch(struct tower *t)
             tower_owns(t, t->parameters[i].group))
             largest = larger(largest, (size_t)t->parameters[i].count * e);
     m->cast_at = tower_place(&at, largest);
+    m->lora_at = tower_place(&at, R * (size_t)o->lora.rank * e);
     t->scratch_bytes = at;
 }
 

@@ -21,6 +21,8 @@ void tower_weight_gradient(const struct pass *pass, const void *dy, int64_t ldy,
 {
     struct tower *t = pass->tower;
     int64_t out = w->shape[0], in = w->count / out;
+    if (w->pair_count) lora_gradients(pass, dy, ldy, x, ldx, w, rows);
+    if (!w->trained) return;
     t->device->ops->gemm(t->device, &(struct gemm){.m = out,
                                                    .n = in,
                                                    .k = rows,
@@ -57,6 +59,7 @@ void tower_input_gradient(const struct pass *pass, const void *dy, int64_t ldy, 
                                                    .alpha = 1,
                                                    .beta = add ? 1.0f : 0.0f,
                                                    .floats = tower_post_norm(t)});
+    if (w->pair_count) lora_input_gradient(t, dy, ldy, w, dx, lddx, t->options.compute, rows);
 }
 
 void tower_linear_backward(const struct pass *pass, const void *dy, const void *x, const struct parameter *w,
@@ -65,7 +68,7 @@ void tower_linear_backward(const struct pass *pass, const void *dy, const void *
     struct tower *t = pass->tower;
     int64_t out = w->shape[0], in = w->count / out;
     tower_weight_gradient(pass, dy, out, x, in, w, rows);
-    if (b) t->device->ops->column_sums(t->device, t->options.compute, dy, b->grad, rows, out);
+    if (b && b->trained) t->device->ops->column_sums(t->device, t->options.compute, dy, b->grad, rows, out);
     if (dx) tower_input_gradient(pass, dy, out, w, dx, in, false, rows);
 }
 
@@ -122,8 +125,8 @@ static void branch_weight_gradient(const struct pass *pass, const struct branch 
     struct tower *t = pass->tower;
     const struct parameter *w = branch->w, *b = branch->b, *gamma = branch->gamma;
     int64_t D = w->shape[0], K = w->shape[1];
-    tower_weight_gradient(pass, branch->dx, D, a, K, w, rows);
-    if (gamma && pass->last)
+    tower_weight_gradient(pass, w->trained ? branch->dx : branch->du, D, a, K, w, rows);
+    if (gamma && pass->last && w->trained)
         t->device->ops->layerscale_backward(t->device,
                                             &(struct layerscale_gradient){.weights = w->weight,
                                                                           .weight_type = w->weight_type,
@@ -188,6 +191,7 @@ static void stream_linear_backward(const struct pass *pass, const void *dy, cons
                                                    .alpha = 1,
                                                    .beta = 1,
                                                    .floats = tower_post_norm(t)});
+    if (w->pair_count) lora_input_gradient(t, dy, out, w, tower_stream(t), in, DTYPE_F32, rows);
 }
 
 void tower_norm_backward(const struct pass *pass, void *dy, const void *x, const struct parameter *w,
@@ -225,7 +229,7 @@ static void branch_post_norm_entry(const struct pass *pass, const struct branch 
     if (branch->drop.keep) t->device->ops->branch_gradient(t->device, &dropped);
     else t->device->ops->cast(t->device, tower_stream(t), DTYPE_F32, branch->du, e, rows * D);
     tower_norm_backward(pass, branch->du, u, norm_w, norm_b, mean, rstd, rows, D);
-    t->device->ops->column_sums(t->device, e, branch->du, branch->b->grad, rows, D);
+    if (branch->b->trained) t->device->ops->column_sums(t->device, e, branch->du, branch->b->grad, rows, D);
 }
 
 /* Start of a branch of a SUM_NORM block, x' = norm(x + u): dx becomes the gradient of the sum, whose values

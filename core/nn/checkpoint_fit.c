@@ -287,6 +287,7 @@ int fit_shapes(const struct key_map *key_map, int ffn, const struct parameter *p
     bool tied = true;
     for (int i = 0; i < count && !code; i++) {
         const struct parameter *p = &parameters[i];
+        if (p->adapter) continue;
         tied &= p->role != ROLE_LM_HEAD;
         struct values_place place = fit_place(key_map, ffn, p, weights);
         bool absent = fit_absent(&place);

@@ -206,6 +206,8 @@ static const struct family_row rows[FAMILY_COUNT] = {
                                [ROLE_NORM_W] = "model.norm.weight",
                                [ROLE_LM_HEAD] = "lm_head.weight"},
                       .swiglu = {"mlp.gate_up_proj.weight", NULL, "mlp.down_proj.weight", NULL},
+                      .lora_qkv = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+                      .lora_gated = {"mlp.gate_proj", "mlp.up_proj"},
                       .ignored = {"self_attn.rotary_emb.inv_freq", "rotary_emb.inv_freq",
                                   "model.rotary_emb.inv_freq"},
                       .language = true,

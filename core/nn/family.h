@@ -107,6 +107,9 @@ struct family_row {
     const char *keys[ROLE_COUNT];       /* after prefix, and in a block after block_prefix; NULL: none */
     const char *shapes[ROLE_COUNT];     /* letters as in parameters.c; NULL: the role's usual shape */
     const char *swiglu[ROLE_FFN_COUNT]; /* keys of the feed-forward as SwiGLU; NULL: none */
+    /* modules that a library has in place of one matrix, in the order of its rows, for adapters (lora.h):
+     * queries, keys and values; both halves of a gated ROLE_FC1_W. NULL: the matrix is one module */
+    const char *lora_qkv[3], *lora_gated[2];
     const char *
         ignored[FAMILY_IGNORED]; /* keys inside the tower that change no output; "head.": all that start so */
     float norm_eps;

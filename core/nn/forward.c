@@ -32,6 +32,7 @@ void tower_linear_apart(struct tower *t, const void *x, int64_t ldx, const struc
                                                    .alpha = 1,
                                                    .bias = bias,
                                                    .floats = tower_post_norm(t)});
+    if (w->pair_count) lora_forward(t, x, ldx, w, y, ldy, y_type, rows);
 }
 void tower_linear(struct tower *t, const void *x, const struct parameter *w, const float *bias, void *y,
                   enum dtype y_type, int64_t rows)

@@ -154,12 +154,73 @@ int tower_load(struct tower *t, const struct weights *w, parameter_values loaded
     if (!values) return out_of_host_memory(largest, err);
     for (int i = 0; i < t->parameter_count && !code; i++) {
         struct parameter *p = &t->parameters[i];
+        if (p->adapter) continue;
         struct values_place place = fit_place(&key_map, t->model_shape.ffn, p, w);
         if (fit_absent(&place)) continue; /* an absent mask_token, or a fresh head */
         code = read_values(p, &place, w, values, err);
         if (!code) code = store_values(t, i, values, loaded, context, err);
     }
     free(values);
+    return code;
+}
+
+int tower_read(const struct tower *t, const struct weights *w, int index, float *values, struct error *err)
+{
+    struct key_map key_map;
+    int code = fit_family(&key_map, &t->model_shape, w, err);
+    if (code) return code;
+    struct values_place place = fit_place(&key_map, t->model_shape.ffn, &t->parameters[index], w);
+    return read_values(&t->parameters[index], &place, w, values, err);
+}
+
+/* Returns the tensor of an adapter; -1: none. */
+static int64_t find_adapter(const struct tower *t, const struct parameter *p, const struct weights *w)
+{
+    static const char *const begins[] = {"base_model.model.", ""};
+    int64_t at = -1;
+    for (size_t i = 0; i < sizeof begins / sizeof *begins && at < 0; i++) {
+        char *name = xasprintf("%s%s%s", begins[i], family_prefix(t->model_shape.family), p->name);
+        at = weights_find(w, name);
+        free(name);
+    }
+    return at;
+}
+
+static int load_adapter(struct tower *t, int index, const struct weights *w, float *values,
+                        parameter_values loaded, void *context, struct error *err)
+{
+    const struct parameter *p = &t->parameters[index];
+    int64_t at = find_adapter(t, p, w);
+    const struct weights_tensor *found = at >= 0 ? weights_tensor(w, at) : NULL;
+    if (!found)
+        return error_set(err, EXIT_CONFIG, "lora.rank and lora.targets are those of the file",
+                         "has no tensor %s", p->name);
+    if (found->ndim != 2 || found->shape[0] != p->shape[0] || found->shape[1] != p->shape[1])
+        return error_set(err, EXIT_CONFIG, "is it an adapter of this model?", "tensor %s is not [%lldx%lld]",
+                         p->name, (long long)p->shape[0], (long long)p->shape[1]);
+    int code = weights_read(w, at, values, DTYPE_F32, err);
+    if (!code) code = weights_check_finite(w, at, values, DTYPE_F32, err);
+    return code ? code : store_values(t, index, values, loaded, context, err);
+}
+
+int tower_load_adapters(struct tower *t, const struct weights *w, parameter_values loaded, void *context,
+                        struct error *err)
+{
+    int64_t largest, count = 0;
+    float *values = staging(t, &largest);
+    if (!values) return out_of_host_memory(largest, err);
+    int code = 0;
+    for (int i = 0; i < t->parameter_count && !code; i++) {
+        if (!t->parameters[i].adapter) continue;
+        count++;
+        code = load_adapter(t, i, w, values, loaded, context, err);
+    }
+    free(values);
+    if (!code && count != weights_count(w))
+        code = error_set(err, EXIT_CONFIG, "lora.targets are those of the file",
+                         "has %lld tensors, and %lld adapters of the model", (long long)weights_count(w),
+                         (long long)count);
+    if (code && err && !err->file[0]) error_at(err, weights_path(w), 0, 0);
     return code;
 }
 
@@ -186,6 +247,15 @@ static float normal(uint64_t seed, uint64_t tensor, uint64_t index)
     return (float)((double)(2 * sum - 12 * 65535) / (2.0 * 65536.0));
 }
 
+/* Uniform in (-1, 1). */
+static float uniform(uint64_t seed, uint64_t tensor, uint64_t index)
+{
+    int64_t bits = (int64_t)(mix(mix(seed ^ mix(tensor)) ^ mix(index)) >> 40);
+    return (float)(2 * bits + 1 - (1 << 24)) / (float)(1 << 24);
+}
+
+enum { ADAPTERS = 1 << 24 }; /* above the number of any tensor */
+
 int tower_init_random(struct tower *t, uint64_t seed, bool head_only, parameter_values loaded, void *context,
                       struct error *err)
 {
@@ -193,15 +263,20 @@ int tower_init_random(struct tower *t, uint64_t seed, bool head_only, parameter_
     float *values = staging(t, &largest);
     if (!values) return out_of_host_memory(largest, err);
     float branch = 0.02f / (float)sqrt(2.0 * (double)t->model_shape.depth);
-    int code = 0;
+    int code = 0, adapters = 0; /* so far: without them, other values are the same */
     for (int i = 0; i < t->parameter_count && !code; i++) {
         struct parameter *p = &t->parameters[i];
-        if (head_only && !p->head) continue;
+        uint64_t tensor = (uint64_t)(p->adapter ? ADAPTERS + i : i - adapters);
+        adapters += p->adapter;
+        if (head_only && !p->head && !p->adapter) continue;
         bool zero = p->initial == INITIAL_ZERO, one = p->initial == INITIAL_ONE;
-        float scale = p->initial == INITIAL_BRANCH ? branch : 0.02f;
+        float scale = p->initial == INITIAL_BRANCH    ? branch
+                      : p->initial == INITIAL_UNIFORM ? 1 / sqrtf((float)p->shape[1])
+                                                      : 0.02f;
+        float (*draw)(uint64_t, uint64_t, uint64_t) = p->initial == INITIAL_UNIFORM ? uniform : normal;
 #pragma omp parallel for schedule(static)
         for (int64_t k = 0; k < p->count; k++)
-            values[k] = zero ? 0 : one ? 1 : scale * normal(seed, (uint64_t)i, (uint64_t)k);
+            values[k] = zero ? 0 : one ? 1 : scale * draw(seed, tensor, (uint64_t)k);
         code = store_values(t, i, values, loaded, context, err);
     }
     free(values);

@@ -217,7 +217,8 @@ enum initial {
     INITIAL_NORMAL, /* standard deviation 0.02 */
     INITIAL_BRANCH, /* the output of a residual branch: 0.02 / sqrt(2*depth) */
     INITIAL_ZERO,
-    INITIAL_ONE
+    INITIAL_ONE,
+    INITIAL_UNIFORM /* within 1 / sqrt(columns): kaiming_uniform_ with a = sqrt(5) */
 };
 
 /* One tensor of a tower. */
@@ -232,9 +233,13 @@ struct parameter {
     bool trained; /* has a gradient; false: mask_token, and frozen parameters (tower_options.frozen) */
     /* stays in memory with weight_buffers: mask_token, and what is frozen in a group that is trained */
     bool resident;
-    bool decay; /* ndim >= 2 after removing dimensions of size 1 */
-    bool small; /* norm, bias, LayerScale, token, position embedding: residual bits do not pay */
-    bool head;  /* distillation head or classifier: lr scaled by optim.head_lr_scale */
+    bool decay;   /* ndim >= 2 after removing dimensions of size 1 */
+    bool small;   /* norm, bias, LayerScale, token, position embedding: residual bits do not pay */
+    bool head;    /* distillation head or classifier: lr scaled by optim.head_lr_scale */
+    bool adapter; /* A or B of an adapter (lora.h): role is its matrix's, of which it changes the rows from */
+    int64_t first;           /* `first` on */
+    struct lora_pair *pairs; /* the adapters of this matrix (tower.h), (pair_count) */
+    int pair_count;
     enum initial initial;
     void *weight; /* read by forward and backward; NULL: another stage has it */
     enum dtype weight_type;
@@ -254,6 +259,14 @@ enum gradient_storage {
     GRADIENTS_RELEASE /* a buffer of the largest group's size, valid group by group */
 };
 
+/* Adapters (lora.h). Everything else is frozen. */
+struct lora_options {
+    int64_t rank; /* 0: none */
+    float scale;
+    unsigned targets; /* bits of the modules (lora_modules) */
+    bool resident;    /* with weight_buffers: adapters stay in memory */
+};
+
 struct tower_options {
     int64_t batch;          /* B, the largest micro-batch */
     enum dtype compute;     /* activations: F32 or BF16 */
@@ -271,6 +284,7 @@ struct tower_options {
      * activations. frozen_end: also the last group, except its head. */
     int frozen;
     bool frozen_end;
+    struct lora_options lora;
     enum recompute recompute;
     enum saved saved;    /* 8BIT cannot be used with RECOMPUTE_BLOCK, which keeps one block */
     bool backward_twice; /* exact clipping with released gradients: activations survive a backward pass */
@@ -378,6 +392,13 @@ typedef int (*parameter_values)(void *context, int index, const float *values, s
  */
 int tower_load(struct tower *tower, const struct weights *weights, parameter_values loaded, void *context,
                struct error *err);
+/* Reads the values of one parameter from a checkpoint that tower_load would read; it is not an adapter. */
+int tower_read(const struct tower *tower, const struct weights *weights, int parameter, float *values,
+               struct error *err);
+/* Reads the values of adapters (tower_options.lora) from a file of PEFT or of meopt: each must exist with
+ * its shape and be finite, and there must be no others. */
+int tower_load_adapters(struct tower *tower, const struct weights *weights, parameter_values loaded,
+                        void *context, struct error *err);
 /* Seeded random values, the same on every machine: normal 0.02 (outputs of residual branches /
  * sqrt(2*depth)), norms and LayerScale 1, biases and a classifier 0; only the head when head_only. */
 int tower_init_random(struct tower *tower, uint64_t seed, bool head_only, parameter_values loaded,

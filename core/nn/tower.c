@@ -1,5 +1,6 @@
 /* The memory of a tower: all of it is allocated by class when the tower is created, so that a plan counts
  * it. */
+#include "core/nn/lora.h"
 #include "core/nn/parameters.h"
 #include "core/nn/positions.h"
 #include "core/base/file.h"
@@ -293,11 +294,27 @@ static int supported(const struct tower *t, struct error *err)
 /* Marks the frozen parameters. A tower without gradients has none: it is as a whole. */
 static void freeze(struct tower *t)
 {
+    for (int i = 0; i < t->parameter_count && t->options.lora.rank; i++)
+        t->parameters[i].trained = t->parameters[i].adapter;
     for (int i = 0; i < t->parameter_count && t->options.gradients != GRADIENTS_NONE; i++) {
         struct parameter *p = &t->parameters[i];
         bool end = p->group == t->group_count - 1 && t->options.frozen_end && !p->head;
         if (p->group < t->lowest || end) p->trained = false;
         if (end) p->resident = true;
+    }
+}
+
+/* Gives each matrix its adapters: in the list A and B follow each other, and those of one matrix too. */
+static void connect_adapters(struct tower *t)
+{
+    struct tower_memory *m = t->memory;
+    struct lora_pair *pair = m->pairs = xcalloc((size_t)t->parameter_count, sizeof *m->pairs);
+    for (int i = 0; i < t->parameter_count; i++) {
+        struct parameter *a = &t->parameters[i];
+        if (!a->adapter) continue;
+        struct parameter *w = m->blocks[a->group - 1][a->role];
+        if (!w->pair_count++) w->pairs = pair;
+        *pair++ = (struct lora_pair){a, ++i + t->parameters, a->first};
     }
 }
 
@@ -339,17 +356,22 @@ int tower_create(struct tower **tower, struct device *device, const struct model
                                               : model_shape->out;
     t->group_count = (int)model_shape->depth + 2;
     t->parameter_count = parameters_list(model_shape, options->target, &t->parameters);
+    if (options->lora.rank)
+        t->parameter_count = lora_parameters(model_shape, &options->lora, &t->parameters, t->parameter_count);
     t->lowest = options->gradients == GRADIENTS_NONE ? t->group_count
                 : options->frozen_end                ? t->group_count - 1
+                : options->lora.rank                 ? 1
                                                      : options->frozen;
     freeze(t);
     struct tower_memory *m = t->memory;
     m->blocks = xcalloc((size_t)model_shape->depth, sizeof *m->blocks);
     for (int i = 0; i < t->parameter_count; i++) {
         struct parameter *p = &t->parameters[i];
+        if (p->adapter) continue;
         if (p->group > 0 && p->group <= model_shape->depth) m->blocks[p->group - 1][p->role] = p;
         else m->roles[p->role] = p;
     }
+    connect_adapters(t);
     int code = supported(t, err);
     if (!code) code = alloc_weights(t, err);
     if (!code) code = alloc_gradients(t, err);
@@ -379,6 +401,7 @@ void tower_close(struct tower *t)
     device_free(t->device, m->tied_gradients);
     device_free(t->device, m->masters);
     device_free(t->device, m->weights);
+    free(m->pairs);
     free(m->x);
     free(m->kept);
     free(m->group_offset);

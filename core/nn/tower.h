@@ -35,7 +35,14 @@ struct attn_pool_activations {
     void *normed, *h; /* t (B, O), (B, F): its input, and that of its activation */
 };
 
+/* Adapter of the rows of a matrix from `first` on (lora.h). */
+struct lora_pair {
+    struct parameter *a, *b;
+    int64_t first;
+};
+
 struct tower_memory {
+    struct lora_pair *pairs;                 /* of all matrices */
     struct parameter *roles[ROLE_COUNT];     /* outside the blocks; NULL if the family has none */
     struct parameter *(*blocks)[ROLE_COUNT]; /* (depth) */
     void *weights, *gradients, *masters;     /* one allocation each */
@@ -89,6 +96,7 @@ struct tower_memory {
     char *scratch;
     size_t dx_at, td_at, t1_at, region_at, dh_at, cast_at; /* dh_at: with SAVED_8BIT attn, h */
     size_t heads_at;                                       /* q, k, v with norms of heads */
+    size_t lora_at;                                        /* t (R, rank) */
     struct lm_loss_layout loss;                            /* of a language model, at region_at */
     size_t frozen_at;                                      /* a block that keeps nothing */
 };
@@ -319,6 +327,15 @@ static inline bool tower_pools_by_attention(const struct tower *tower)
 {
     return tower->memory->roles[ROLE_POOL_QUERY] != NULL;
 }
+
+/* lora_pass.c, for a matrix with adapters: adds their part to y of tower_linear_apart; computes their
+ * gradients; and adds their part to dx of tower_input_gradient. */
+void lora_forward(struct tower *tower, const void *x, int64_t ldx, const struct parameter *w, void *y,
+                  int64_t ldy, enum dtype y_type, int64_t rows);
+void lora_gradients(const struct pass *pass, const void *dy, int64_t ldy, const void *x, int64_t ldx,
+                    const struct parameter *w, int64_t rows);
+void lora_input_gradient(struct tower *tower, const void *dy, int64_t ldy, const struct parameter *w,
+                         void *dx, int64_t lddx, enum dtype dx_type, int64_t rows);
 
 /* y (rows, out) = x W^T + b, W (out, in); rows of x and y are ldx and ldy elements apart */
 void tower_linear_apart(struct tower *tower, const void *x, int64_t ldx, const struct parameter *w,

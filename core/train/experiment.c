@@ -306,7 +306,7 @@ int train_fallback_weights(const struct config *c, const char *directory, char *
     int64_t step;
     const char *began = c->model_s.weight;
     *path = NULL;
-    if (c->model_s.init == TOWER_INIT_RANDOM || !began[0] || access(began, F_OK) == 0 ||
+    if (c->model_s.init == TOWER_INIT_RANDOM || c->lora.rank || !began[0] || access(began, F_OK) == 0 ||
         (errno != ENOENT && errno != ENOTDIR))
         return 0;
     const char *tower = objective_tower(objective_of(c), true);

@@ -86,13 +86,14 @@ static double learning_rate_scale(const struct trainer *t, const struct paramete
 static struct meopt_tensor tensor_row(const struct trainer *t, int index, int weights)
 {
     const struct parameter *p = &t->student->parameters[index];
-    struct meopt_tensor row = {.name = p->name,
-                               .ndim = p->ndim,
-                               .lr_scale = learning_rate_scale(t, p),
-                               .flags = (p->decay ? 0u : MEOPT_NO_DECAY) |
-                                        (p->small || p->weight_type == DTYPE_F32 ? MEOPT_KEEP_F32 : 0u) |
-                                        (t->student->options.weight_buffers ? MEOPT_SHARED_MEMORY : 0u),
-                               .weights = p->master ? (void *)p->master : p->weight};
+    struct meopt_tensor row = {
+        .name = p->name,
+        .ndim = p->ndim,
+        .lr_scale = learning_rate_scale(t, p),
+        .flags = (p->decay ? 0u : MEOPT_NO_DECAY) |
+                 (p->small || p->weight_type == DTYPE_F32 ? MEOPT_KEEP_F32 : 0u) |
+                 (t->student->options.weight_buffers && !p->resident ? MEOPT_SHARED_MEMORY : 0u),
+        .weights = p->master ? (void *)p->master : p->weight};
     if (p->master) row.copy = p->weight;
     for (int d = 0; d < p->ndim; d++) row.shape[d] = p->shape[d];
     if (!dp_sharded(t) && !t->evaluates) return row;

@@ -10,14 +10,16 @@ struct position {
     int64_t element;
 };
 
-/* Returns the parameter of the group after `i` in memory order, without resident ones; -1: none. */
+/* Returns the parameter of the group after `i` in memory order, without resident ones, and in a group that is
+ * trained without frozen ones (the base of adapters); -1: none. */
 static int next_in_order(const struct tower *t, int group, int i)
 {
     bool matrices = i >= 0 && t->parameters[i].matrix;
     for (int pass = matrices; pass < 2; pass++) {
         for (int k = pass == (int)matrices ? i + 1 : 0; k < t->parameter_count; k++) {
             const struct parameter *p = &t->parameters[k];
-            if (p->group == group && !p->resident && p->matrix == (pass == 1)) return k;
+            bool counted = !p->resident && (p->trained || group < t->lowest);
+            if (p->group == group && counted && p->matrix == (pass == 1)) return k;
         }
     }
     return -1;

@@ -75,10 +75,10 @@ static double coding_flops(const struct trainer *t)
 static void count_streamed(struct plan *p, const struct trainer *t)
 {
     int64_t forwards = (step_micro_batches(t) + t->wave - 1) / t->wave, passes = t->twice ? 3 : 2;
-    bool apart = forwards > 1; /* the update follows the passes */
+    bool frozen = t->student->options.lora.rank > 0, apart = forwards > 1; /* the update follows the passes */
     p->streamed_teacher_bytes = forwards * (int64_t)weight_stream_bytes(t->teacher_stream);
     p->streamed_student_bytes =
-        (forwards * passes + 1 + apart) * (int64_t)weight_stream_bytes(t->student_stream);
+        (forwards * passes + (frozen ? 0 : 1 + apart)) * (int64_t)weight_stream_bytes(t->student_stream);
 }
 
 /* Returns the size of a checkpoint: fp32 weights, and the records of all ranks, extrapolated from this
@@ -89,7 +89,9 @@ static int64_t checkpoint_bytes(const struct trainer *t, const struct meopt_byte
     for (int i = 0; i < t->tensor_count; i++) records += (double)meopt_state_bytes(t->opt, (size_t)i);
     if (dp_sharded(t) && held->parameters)
         records *= (double)p->trained_parameters / (double)held->parameters;
-    return (int64_t)sizeof(float) * p->student_parameters + (int64_t)records;
+    bool adapters = t->student->options.lora.rank > 0;
+    return (int64_t)sizeof(float) * (adapters ? p->trained_parameters : p->student_parameters) +
+           (int64_t)records;
 }
 
 double plan_teacher_flops(const struct plan *p)

@@ -384,19 +384,19 @@ int step_accumulated(struct trainer *t, int64_t step, double lr, struct step_res
     if (!finite) return step_diverged(t, step, step_not_finite, false, err);
     double scale = step_clip_scale(t, norm, 1);
     if (meopt_step_begin(t->opt, step, lr, 1, &library)) return trainer_library_error(&library, err);
-    int last = t->student->group_count - 1, lowest = t->student_stream ? t->student->lowest : last,
-        status = MEOPT_OK;
+    bool streamed = t->student_stream && !t->student->options.lora.rank; /* else in memory: all at once */
+    int last = t->student->group_count - 1, lowest = streamed ? t->student->lowest : last, status = MEOPT_OK;
     for (int group = last; group >= lowest && !status && !code; group--) {
         size_t count = 0;
-        if (t->student_stream)
+        if (streamed)
             code = weight_stream_fetch(t->student_stream, group, group > lowest ? group - 1 : -1, err);
         for (int i = 0; i < t->tensor_count && !code; i++) {
-            if (t->student_stream && t->student->parameters[t->parameter_of[i]].group != group) continue;
+            if (streamed && t->student->parameters[t->parameter_of[i]].group != group) continue;
             t->tensors[count] = (size_t)i;
             t->gradients[count++] = (struct meopt_gradient){NULL, MEOPT_BF16};
         }
         if (!code) status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, scale, &library);
-        if (!code && t->student_stream) weight_stream_mark_dirty(t->student_stream, group);
+        if (!code && streamed) weight_stream_mark_dirty(t->student_stream, group);
     }
     int ended = meopt_step_end(t->opt, &stats, status ? NULL : &library);
     result->grad_norm = norm;

@@ -1,4 +1,5 @@
 /* Model shapes from a configuration: preset, keys and checkpoint. */
+#include "core/train/adapters.h"
 #include "core/base/log.h"
 #include "core/nn/sidecar.h"
 #include "core/nn/metadata.h"
@@ -352,7 +353,8 @@ static int settle_language(struct config *c, bool random, struct model_shape *g,
                          "data.mask_token is %lld, data.special_tokens %lld, the vocabulary has %lld",
                          (long long)c->data.mask_token, (long long)c->data.special_tokens,
                          (long long)g->vocabulary);
-    return config_resolve(c, (enum model_family)g->family, err);
+    code = adapters_settle(c, g, err);
+    return code ? code : config_resolve(c, (enum model_family)g->family, err);
 }
 
 /* Determines the shape of a model without a teacher. */

@@ -2,6 +2,7 @@
 #include "core/train/train_internal.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
+#include "core/train/adapters.h"
 #include "core/train/knn.h"
 #include "core/train/preprocess.h"
 #include "core/train/weight_stream.h"
@@ -150,13 +151,33 @@ static int create_teacher(struct trainer *t, const struct weights *weights, stru
                              options.weight_buffers ? weight_stream_write : NULL, t->teacher_stream, err);
 }
 
+/* Lists the parameters of checkpoints: with adapters these alone. */
+static void list_saved(struct trainer *t)
+{
+    const struct tower *s = t->student;
+    t->saved = xcalloc((size_t)s->parameter_count, sizeof *t->saved);
+    for (int i = 0; i < s->parameter_count; i++)
+        if (!s->options.lora.rank || s->parameters[i].trained) t->saved[t->saved_count++] = i;
+}
+
+static int load_adapters(struct trainer *t, struct error *err)
+{
+    struct weights *weights = NULL;
+    int code = adapters_open(t->config, &weights, err);
+    if (!code) code = tower_load_adapters(t->student, weights, trainer_set_values, t, err);
+    weights_close(weights);
+    return code;
+}
+
 static int create_student(struct trainer *t, const struct weights *weights, struct error *err)
 {
     bool dry = t->device->kind == DEVICE_DRY;
     struct tower_options options = student_options(t);
-    int code = tower_create(&t->student, t->device, &t->student_shape, &options, err);
+    int code = adapters_options(t->config, &t->student_shape, &options.lora, err);
+    if (!code) code = tower_create(&t->student, t->device, &t->student_shape, &options, err);
     if (!code && t->config->model_s.place == TOWER_PLACE_STREAMED)
         code = weight_stream_open(&t->student_stream, t->student, trainer_scratch_directory(t), err);
+    if (!code) list_saved(t);
     if (!code && t->dp) code = dp_partition(t, err);
     if (!code && !t->evaluates) code = create_optimizer(t, err);
     if (!code && weights) {
@@ -173,6 +194,7 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
         if (code && err && !err->file[0]) error_at(err, path, 0, 0);
         if (!code) code = content_compare_ranks(&t->ranks, "student", path, &t->student_content, err);
     }
+    if (!code && t->config->lora.adapter[0]) code = load_adapters(t, err);
     return code ? code : dp_gather_weights(t, err);
 }
 
@@ -373,18 +395,20 @@ static void count_flops(struct trainer *t)
 {
     const struct tower *s = t->student;
     const struct model_shape *g = &t->student_shape;
+    double passes = s->options.lora.rank ? 1 : 2; /* of a backward pass, in those of a forward pass */
     double head = 2.0 * (double)(g->out * s->options.target * s->out_rows),
            share = t->evaluates    ? 0
                    : s->lowest > 0 ? (double)(g->depth + 1 - s->lowest) / (double)g->depth
                                    : 1,
-           forward = model_shape_forward_flops(g) + head, flops = (1 + share * (t->twice ? 4 : 2)) * forward;
+           forward = model_shape_forward_flops(g) + head,
+           flops = (1 + share * (t->twice ? 2 : 1) * passes) * forward;
     flops += share * model_shape_recompute_flops(g, tower_recomputed_blocks(s));
     if (!t->evaluates)
         flops += tower_repeated_logits(s) * 2.0 * (double)(s->out_rows * g->width * g->vocabulary);
     if (s->options.saved == SAVED_8BIT) flops += share * (t->twice ? 2 : 1) * model_shape_attention_flops(g);
     t->student_flops = flops;
     t->model_flops =
-        (1 + 2 * share) * forward + (t->teacher ? model_shape_forward_flops(&t->teacher_shape) : 0);
+        (1 + passes * share) * forward + (t->teacher ? model_shape_forward_flops(&t->teacher_shape) : 0);
 }
 
 static int create(struct trainer **trainer, struct config *config, struct device *device, bool random,
@@ -480,6 +504,7 @@ void trainer_close(struct trainer *t)
     free(t->cached);
     free(t->tensor_of);
     free(t->parameter_of);
+    free(t->saved);
     free(t->fallback_weights);
     free(t->tensors);
     free(t->gradients);

@@ -58,6 +58,7 @@ struct trainer {
     struct error lost;         /* error of an all-reduce inside the optimizer */
     int *tensor_of;            /* parameter index -> index in opt, -1 for one that is not trained */
     int *parameter_of;         /* the inverse */
+    int *saved, saved_count;   /* parameters that checkpoints have */
     int tensor_count;
     size_t *tensors; /* (tensor_count): arguments of one call of the optimizer */
     struct meopt_gradient *gradients;

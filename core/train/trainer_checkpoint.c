@@ -3,6 +3,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/run/checkpoint.h"
+#include "core/train/adapters.h"
 #include "core/nn/metadata.h"
 #include "core/train/partition.h"
 #include "core/train/train_internal.h"
@@ -139,8 +140,9 @@ static int64_t staged_values(const struct trainer *t)
 {
     enum { EIGHTH = 8, LEAST = 4 << 20 };
     int64_t largest = 1;
-    for (int i = 0; i < t->student->parameter_count; i++)
-        if (t->student->parameters[i].count > largest) largest = t->student->parameters[i].count;
+    for (int i = 0; i < t->saved_count; i++)
+        if (t->student->parameters[t->saved[i]].count > largest)
+            largest = t->student->parameters[t->saved[i]].count;
     int64_t part = largest / EIGHTH > LEAST ? largest / EIGHTH : LEAST;
     return ((dp_sharded(t) || part > largest ? largest : part) + 63) / 64 * 64;
 }
@@ -200,13 +202,13 @@ int trainer_parameter_named(const struct trainer *t, const char *key)
     return -1;
 }
 
-/* Returns names and shapes of the student's tensors in the file, (parameter_count). */
+/* Returns names and shapes of the tensors in the file, (saved_count). */
 static struct weights_row *rows_of(const struct trainer *t)
 {
     const struct tower *tower = t->student;
-    struct weights_row *rows = xcalloc((size_t)tower->parameter_count, sizeof *rows);
-    for (int i = 0; i < tower->parameter_count; i++) {
-        const struct parameter *p = &tower->parameters[i];
+    struct weights_row *rows = xcalloc((size_t)t->saved_count, sizeof *rows);
+    for (int i = 0; i < t->saved_count; i++) {
+        const struct parameter *p = &tower->parameters[t->saved[i]];
         rows[i] = (struct weights_row){
             .name = xasprintf("%s%s", key_prefix(tower, p), p->name), .dtype = DTYPE_F32, .ndim = p->ndim};
         for (int d = 0; d < p->ndim; d++) rows[i].shape[d] = p->shape[d];
@@ -216,7 +218,7 @@ static struct weights_row *rows_of(const struct trainer *t)
 
 static void rows_free(const struct trainer *t, struct weights_row *rows)
 {
-    for (int i = 0; i < t->student->parameter_count; i++) free((void *)(uintptr_t)rows[i].name);
+    for (int i = 0; i < t->saved_count; i++) free((void *)(uintptr_t)rows[i].name);
     free(rows);
 }
 
@@ -227,6 +229,8 @@ static json_t *manifest_members(const struct trainer *t, const struct weights_ro
 {
     json_t *more = json_pack("{s:f}", "previous_norm", t->previous_norm);
     if (more && t->stages) json_object_set_new(more, "pipeline", json_integer(t->stages->size));
+    if (more && t->student->options.lora.rank)
+        json_object_set_new(more, "base", adapters_base(t->config, t->student_content.crc32c));
     if (!more || !(t->config->train.ema > 0)) return more;
     json_t *averaged = json_array();
     for (int i = 0; i < t->tensor_count; i++)
@@ -247,11 +251,10 @@ static int gather_records(void *context, struct checkpoint_written *all, struct 
 static int save_rank0(struct saving *s, int keep, struct error *err)
 {
     const struct trainer *t = s->trainer;
-    const struct tower *tower = t->student;
     struct weights_row *rows = rows_of(t);
-    struct tensor_source *sources = xcalloc((size_t)tower->parameter_count, sizeof *sources);
-    for (int i = 0; i < tower->parameter_count; i++) {
-        sources[i] = (struct tensor_source){s, i};
+    struct tensor_source *sources = xcalloc((size_t)t->saved_count, sizeof *sources);
+    for (int i = 0; i < t->saved_count; i++) {
+        sources[i] = (struct tensor_source){s, t->saved[i]};
         rows[i].read = read_tensor;
         rows[i].context = &sources[i];
     }
@@ -259,7 +262,7 @@ static int save_rank0(struct saving *s, int keep, struct error *err)
     struct metadata metadata;
     metadata_make(&metadata, &t->student_shape, false);
     struct checkpoint_content content = {.tensors = rows,
-                                         .tensor_count = tower->parameter_count,
+                                         .tensor_count = t->saved_count,
                                          .records = records,
                                          .record_count = t->tensor_count,
                                          .more = manifest_members(t, rows),
@@ -351,14 +354,15 @@ void save_release(struct save_reservation *r)
 
 static int load_tensor(void *context, int64_t index, const float *values, struct error *err)
 {
-    return trainer_import(context, (int)index, values, err);
+    struct trainer *t = context;
+    return trainer_import(t, t->saved[index], values, err);
 }
 
 /* Selects this rank's part of a parameter. */
 static void select_part(void *context, int64_t index, int64_t *first, int64_t *count)
 {
     const struct trainer *t = context;
-    dp_part(t, (int)index, first, count);
+    dp_part(t, t->saved[index], first, count);
 }
 
 /* State of a load. parts: number of ranks that wrote the checkpoint, `stages` in each replica; cut: their
@@ -458,8 +462,7 @@ static int load_checkpoint(struct trainer *t, const struct checkpoint *c, struct
 {
     struct weights_row *rows = rows_of(t);
     bool shared = t->ranks.size > 1;
-    int code = checkpoint_tensors(c, rows, t->student->parameter_count, shared ? select_part : NULL,
-                                  load_tensor, t, err);
+    int code = checkpoint_tensors(c, rows, t->saved_count, shared ? select_part : NULL, load_tensor, t, err);
     size_t writers = (size_t)c->writers;
     int stages = writer_stages(c);
     struct loading loading = {.trainer = t,

@@ -7,7 +7,7 @@
 /* Loads the group of a parameter into its buffer if weights are streamed. */
 static int load_group(const struct trainer *t, int parameter, struct error *err)
 {
-    return t->student_stream
+    return t->student_stream && !t->student->parameters[parameter].resident
                ? weight_stream_fetch(t->student_stream, t->student->parameters[parameter].group, -1, err)
                : 0;
 }
@@ -60,7 +60,7 @@ int trainer_set_values(void *context, int index, const float *values, struct err
     int code = load_group(t, index, err);
     if (code) return code;
     dp_part(t, index, &first, &count);
-    if (t->student_stream) weight_stream_mark_dirty(t->student_stream, p->group);
+    if (t->student_stream && !p->resident) weight_stream_mark_dirty(t->student_stream, p->group);
     if (t->evaluates) code = optimizer_round_values(t, index, values, err);
     else if (meopt_import(t->opt, (size_t)t->tensor_of[index], 0, count, values + first, &library))
         code = trainer_library_error(&library, err);

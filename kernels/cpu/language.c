@@ -87,7 +87,7 @@ void NAME(head_norm_gradient)(const struct head_norm_gradient *o, void *scratch)
             for (int64_t head = 0; head < o->H + o->G; head++)
                 norm_head_gradient(o, row, head, share + (head < o->H ? 0 : dh));
     }
-    for (int k = 0; k < 2; k++) NAME(add_shares)(shares + k * dh, 2 * dh, dh, o->dweight[k]);
+    for (int k = 0; k < 2 && o->dweight[k]; k++) NAME(add_shares)(shares + k * dh, 2 * dh, dh, o->dweight[k]);
 }
 
 static int64_t position_of(const int32_t *begins, int64_t row, int64_t N)

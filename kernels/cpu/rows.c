@@ -273,7 +273,7 @@ void NAME(layernorm_backward)(const struct layernorm_gradient *o, void *scratch)
             if (o->then) branch_row(o->then, row, share + 2 * D);
         }
     }
-    NAME(add_shares)(shares, columns, D, o->dweight);
+    if (o->dweight) NAME(add_shares)(shares, columns, D, o->dweight);
     if (o->dbias) NAME(add_shares)(shares + D, columns, D, o->dbias);
     if (o->then && o->then->sums) NAME(add_shares)(shares + 2 * D, columns, D, o->then->sums);
 }

@@ -16,7 +16,7 @@ says ":files " train ""
 says ":files " train --run-dir ""
 says "optim.name=apadam optim.name=apadamw optim.name=apsgd " train x.yaml optim.name=ap
 says "optim.name= " plan x.yaml optim.na
-says "pt " export --format p
+says "pt peft " export --format p
 says "coco2014 " fetch coc
 says "sample sample-coco2014 sample-model-weight " fetch --dest here sam
 says "config " help con

@@ -5,7 +5,7 @@ set -u
 . "$MEOPT_SOURCE/tests/lib.sh"
 cd "$work"
 mkdir configs
-for name in bert_base gpt2_small gpt_1_3b qwen3_0_6b qwen3_8b bytes; do
+for name in bert_base gpt2_small gpt_1_3b qwen3_0_6b qwen3_8b qwen3_8b_lora bytes; do
     "$MEOPT" plan "$MEOPT_SOURCE/configs/$name.yaml" --json >"$name.json" 2>log || fail "$name: exit $?"
     "$MEOPT" config new "$name" >out 2>log || fail "template $name: exit $?"
     cp "$MEOPT_SOURCE/configs/$name.yaml" configs/
@@ -19,6 +19,7 @@ import json, math
 parameters = {"bert_base": 109514298, "gpt2_small": 124439808, "gpt_1_3b": 1313722368, "qwen3_0_6b": 596049920, "qwen3_8b": 8190735360} # published
 for name, count in parameters.items(): assert json.load(open(name + ".json"))["student"]["parameters"] == count, name
 assert json.load(open("bert_base.json"))["peak_bytes"] <= 3e9 # published: 12,698 MB
+assert json.load(open("qwen3_8b_lora.json"))["peak_bytes"] <= 4e9
 pipeline = json.load(open("pipeline.json"))
 assert pipeline["stages"] == pipeline["ranks"] == 4 and pipeline["peak_bytes"] <= 3e9 and 0 < pipeline["bubble"] < 1, pipeline
 lines = [json.loads(line) for line in open("bytes/metrics.jsonl")]
