@@ -274,7 +274,10 @@ int train_check_file(const struct config *c, const char *name, struct error *err
     char hint[320], to[256];
     /* other errors are reported when the file is read */
     if (!path[0] || access(path, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR)) return 0;
-    fetch_hint(hint, sizeof hint, name, path);
+    char *bin = xasprintf("%s.bin", path); /* Megatron-LM's --data-path leaves it out */
+    if (access(bin, F_OK) == 0) snprintf(hint, sizeof hint, "set %s: %s", name, path_basename(bin));
+    else fetch_hint(hint, sizeof hint, name, path);
+    free(bin);
     if (path_is_dead_link(path, to, sizeof to))
         error_set(err, EXIT_CONFIG, "get the file that it names, as with 'git annex get'",
                   "%s is a symbolic link to %s, which is not there: %s", name, to, path);
