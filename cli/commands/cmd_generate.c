@@ -10,6 +10,7 @@
 #include "core/train/adapters.h"
 #include "core/train/experiment.h"
 #include "core/nn/sample_token.h"
+#include "core/text/tokenizer.h"
 #include "core/train/trainer.h"
 
 #include <errno.h>
@@ -17,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -38,6 +40,8 @@ struct generate {
     int64_t cached; /* tokens whose keys and values the tower has */
     float *logits;  /* (vocabulary) */
     struct token_sampling how;
+    char *sidecar;               /* tokenizer.json next to the weights that the run began with; NULL: none */
+    struct tokenizer *tokenizer; /* NULL: bytes or numbers */
 };
 
 /* ---- the prompt ---- */
@@ -74,25 +78,68 @@ static int read_stdin(char **text, size_t *bytes, struct error *err)
                      "the prompt of standard input exceeds %d bytes", PROMPT_BYTES);
 }
 
+/* Opens the tokenizer: the named one, or for a text that one next to the weights. */
+static int open_tokenizer(struct generate *g, const struct arguments *args, bool text, struct error *err)
+{
+    const char *path = argument_text(args, "tokenizer", NULL);
+    if (!path && text && g->shape.vocabulary != BYTES) path = g->sidecar;
+    return path ? tokenizer_open(&g->tokenizer, path, err) : 0;
+}
+
+/* Encodes the prompt, after the tokens with which every text begins. */
+static int encode_prompt(struct generate *g, const char *text, size_t bytes, struct error *err)
+{
+    struct encoder *e = encoder_create(g->tokenizer);
+    struct token_list list = {0};
+    int count, code = 0;
+    const int32_t *begin = tokenizer_added(g->tokenizer, false, &count);
+    for (int i = 0; i < count; i++) token_list_append(&list, begin[i]);
+    if (utf8_invalid(text, bytes) < bytes)
+        code = error_set(err, EXIT_USAGE, NULL, "byte %zu of the prompt is not UTF-8",
+                         utf8_invalid(text, bytes));
+    if (!code) code = encoder_encode(e, text, bytes, true, &list, err);
+    for (int64_t i = 0; i < list.count && !code; i++)
+        if (list.ids[i] >= g->shape.vocabulary)
+            code = error_set(err, EXIT_CONFIG, "give the tokenizer of the model: --tokenizer DIR",
+                             "token %d of the prompt is not below the model's vocabulary of %lld",
+                             list.ids[i], (long long)g->shape.vocabulary);
+    encoder_free(e);
+    if (!code) {
+        free(g->tokens);
+        g->prompt = list.count;
+        g->tokens = malloc((size_t)(list.count + g->count) * sizeof *g->tokens);
+        if (!g->tokens) code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the tokens");
+        else memcpy(g->tokens, list.ids, (size_t)list.count * sizeof *g->tokens);
+    }
+    token_list_free(&list);
+    return code;
+}
+
 static int read_prompt(struct generate *g, const struct arguments *args, struct error *err)
 {
     const char *text = argument_text(args, "prompt", NULL), *ids = argument_text(args, "tokens", NULL);
-    if (!text && !ids && g->shape.vocabulary == BYTES && !isatty(STDIN_FILENO)) text = "-";
+    int code = open_tokenizer(g, args, !ids, err);
+    if (code) return code;
+    bool reads_text = g->tokenizer || g->shape.vocabulary == BYTES;
+    if (!text && !ids && reads_text && !isatty(STDIN_FILENO)) text = "-";
     if (!text == !ids)
         return error_set(err, EXIT_USAGE, "see 'meopt generate --help'",
                          "meopt generate requires --prompt TEXT or --tokens 1,2,3");
-    if (text && g->shape.vocabulary != BYTES)
-        return error_set(err, EXIT_USAGE, "give the numbers of the tokens: --tokens 1,2,3",
-                         "--prompt requires a model of bytes: this one has a vocabulary of %lld, and its "
-                         "tokenizer is not read",
+    if (text && !reads_text)
+        return error_set(err, EXIT_USAGE,
+                         "give --tokenizer DIR, or the numbers of the tokens: --tokens 1,2,3",
+                         "--prompt requires a tokenizer: the model has a vocabulary of %lld, and no "
+                         "tokenizer.json next to its weights",
                          (long long)g->shape.vocabulary);
     char *input = NULL;
     size_t bytes = strlen(text ? text : ids);
-    int code = text && strcmp(text, "-") == 0 ? read_stdin(&input, &bytes, err) : 0;
+    if (text && strcmp(text, "-") == 0) code = read_stdin(&input, &bytes, err);
     if (!code) g->tokens = malloc((bytes + (size_t)g->count) * sizeof *g->tokens);
     if (!code && !g->tokens) code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the tokens");
     if (input) text = input;
-    for (size_t i = 0; i < bytes && text && !code; i++) g->tokens[g->prompt++] = (uint8_t)text[i];
+    if (text && g->tokenizer && !code) code = encode_prompt(g, text, bytes, err);
+    for (size_t i = 0; i < bytes && text && !g->tokenizer && !code; i++)
+        g->tokens[g->prompt++] = (uint8_t)text[i];
     free(input);
     if (code) return code;
     if (ids) code = read_ids(g, ids, err);
@@ -101,6 +148,21 @@ static int read_prompt(struct generate *g, const struct arguments *args, struct 
 }
 
 /* ---- the model ---- */
+
+/* Returns the path of the tokenizer.json in the directory of the weights that a configuration names,
+ * malloc'ed; NULL: none. */
+static char *find_tokenizer(const struct config *c)
+{
+    const char *weight = c->model_s.weight;
+    struct stat st;
+    if (!weight || !*weight) return NULL;
+    char *in = stat(weight, &st) == 0 && S_ISDIR(st.st_mode) ? xstrdup(weight) : path_dirname(weight),
+         *path = path_join(in, "tokenizer.json");
+    free(in);
+    if (!file_absent(path)) return path;
+    free(path);
+    return NULL;
+}
 
 static int read_config(struct generate *g, const struct arguments *args, struct error *err)
 {
@@ -116,6 +178,7 @@ static int read_config(struct generate *g, const struct arguments *args, struct 
     enum run_checkpoint choice = !which                       ? RUN_BEST_OR_NEWEST
                                  : strcmp(which, "best") == 0 ? RUN_BEST
                                                               : RUN_NEWEST;
+    if (!code) g->sidecar = find_tokenizer(c);
     if (!code && run) code = run_weights_use(c, run, choice, &step, err);
     if (!code) code = train_check_file(c, "model_s.weight", err);
     if (!code) code = trainer_tower_shape(c, true, &g->shape, &g->weights, err);
@@ -221,23 +284,36 @@ static void write_byte(struct text_stream *s, int byte)
     if (s->count >= s->whole) flush_text(s);
 }
 
-/* Returns tokens of a model of bytes as text, malloc'ed; NULL: no memory. */
-static char *text_of(const int32_t *tokens, int64_t count)
+/* Returns whether tokens are shown as text. */
+static bool is_text(const struct generate *g) { return g->tokenizer || g->shape.vocabulary == BYTES; }
+
+/* Writes the text of token `at`. */
+static void write_text(const struct generate *g, struct text_stream *s, int64_t at)
+{
+    struct text_buffer text = {0};
+    if (g->tokenizer) tokenizer_decode(g->tokenizer, g->tokens[at], at == 0, false, &text);
+    else write_byte(s, g->tokens[at]);
+    for (size_t i = 0; i < text.count; i++) write_byte(s, (uint8_t)text.data[i]);
+    text_free(&text);
+}
+
+/* Returns the answer as text, malloc'ed; NULL: no memory. */
+static char *text_of(const struct generate *g)
 {
     char *text = NULL;
     size_t bytes;
     struct text_stream s = {.out = open_memstream(&text, &bytes)};
     if (!s.out) return NULL;
-    for (int64_t i = 0; i < count; i++) write_byte(&s, tokens[i]);
+    for (int64_t i = 0; i < g->count; i++) write_text(g, &s, g->prompt + i);
     flush_text(&s);
     return fclose(s.out) == 0 ? text : NULL;
 }
 
-/* Prints token number i of the answer; the prompt of a model of bytes precedes it. */
+/* Prints token number i of the answer; as text, the prompt precedes it. */
 static void print_token(struct generate *g, struct text_stream *s, int64_t i)
 {
-    if (g->shape.vocabulary != BYTES) printf("%s%d", i ? "," : "", g->tokens[g->prompt + i]);
-    else write_byte(s, g->tokens[g->prompt + i]);
+    if (is_text(g)) write_text(g, s, g->prompt + i);
+    else printf("%s%d", i ? "," : "", g->tokens[g->prompt + i]);
     fflush(s->out);
 }
 
@@ -264,8 +340,7 @@ static int generate_tokens(struct generate *g, bool json, struct error *err)
     bool ended = false;
     report_context(g);
     catch_signals();
-    for (int64_t i = 0; i < g->prompt && !json && g->shape.vocabulary == BYTES; i++)
-        write_byte(&s, g->tokens[i]);
+    for (int64_t i = 0; i < g->prompt && !json && is_text(g); i++) write_text(g, &s, i);
     fflush(stdout);
     while (done < g->count && !ended && !stop_signal && !ferror(stdout)) {
         int64_t at = g->prompt + done;
@@ -297,7 +372,7 @@ static json_t *ids_json(const int32_t *tokens, int64_t count)
 
 static void print_answer(const struct generate *g)
 {
-    char *text = g->shape.vocabulary == BYTES ? text_of(g->tokens + g->prompt, g->count) : NULL;
+    char *text = is_text(g) ? text_of(g) : NULL;
     print_json(json_pack("{s:o, s:o, s:o}", "prompt", ids_json(g->tokens, g->prompt), "tokens",
                          ids_json(g->tokens + g->prompt, g->count), "text",
                          text ? json_string(text) : json_null()));
@@ -313,6 +388,8 @@ static int generate_run(const struct arguments *args, struct error *err)
     if (!code) code = open_tower(&g, err);
     if (!code) code = generate_tokens(&g, json, err);
     if (json && (!code || code > EXIT_SIGNAL)) print_answer(&g);
+    tokenizer_close(g.tokenizer);
+    free(g.sidecar);
     free(g.tokens);
     free(g.logits);
     tower_close(g.tower);
@@ -324,8 +401,10 @@ static int generate_run(const struct arguments *args, struct error *err)
 
 static const struct option options[] = {
     {"prompt", 0, OPTION_TEXT, "TEXT", NULL, 0, 0,
-     "text to continue, for a model of bytes; - or none: standard input, up to 1 MiB"},
+     "text to continue; - or none: standard input, up to 1 MiB"},
     {"tokens", 0, OPTION_TEXT, "1,2,3", NULL, 0, 0, "numbers of the tokens to continue"},
+    {"tokenizer", 0, OPTION_TEXT, "DIR", NULL, 0, 0,
+     "directory with tokenizer.json, or that file (default: next to the weights)"},
     {"count", 0, OPTION_INT, "N", NULL, 1, 1e6, "number of tokens to add (default 64)"},
     {"temperature", 0, OPTION_REAL, "T", NULL, 0, 100,
      "divisor of the logits (default 0: the likeliest token)"},
