@@ -114,7 +114,8 @@ struct columns {
 
 static struct columns columns_of(const struct follow *f, int w)
 {
-    struct columns c = {.wide = w >= 100, .middle = w >= 60, .rank = f->rank_count ? 5 : 3};
+    struct columns c = {
+        .wide = w >= 100, .middle = w >= 60, .rank = (f->rank_count ? 5 : 3) + (f->stages ? 4 : 0)};
     c.text = c.wide ? 60 : c.middle ? 39 : 20;
     c.bar = w - c.rank - c.text - 1;
     return c;
@@ -260,7 +261,9 @@ void dash_cards(struct dash *d, const struct dash_layout *l)
         const struct follow_card *c = i < f->card_count ? &f->cards[i] : &f->others[i - f->card_count];
         struct figures v = figures_of(f, c);
         int dim = c->rank < 0 ? dash_paint(PAIR_DIM) | A_DIM : 0;
-        snprintf(line, sizeof line, c->rank < 0 ? "-" : "%d", c->rank);
+        if (c->rank < 0) snprintf(line, sizeof line, "-");
+        else if (f->stages) snprintf(line, sizeof line, "%d s%d", c->rank, c->rank % f->stages);
+        else snprintf(line, sizeof line, "%d", c->rank);
         dash_put(y, r->x, col.rank - 1, i == d->selected && count > 1 ? (int)A_REVERSE : dim, line);
         draw_rank_mark(f, c, y, r->x + (int)strlen(line));
         draw_bar(f, c, y, r->x + col.rank, col.bar);
@@ -327,6 +330,18 @@ static bool forecast(const struct follow *f, char *dst, size_t size)
     return false;
 }
 
+/* Writes "; rank 5 is stage 1 of replica 2, bubble 12.1% (planned 9.3%)". */
+static int bubble_text(char *dst, size_t size, const struct follow *f, const struct follow_card *c)
+{
+    char now[24], planned_share[24];
+    reading(now, sizeof now, 100 * f->bubble, "%.1f%%", 0);
+    reading(planned_share, sizeof planned_share, 100 * f->planned_bubble, "%.1f%%", 0);
+    int n = !c || c->rank < 0 ? 0
+                              : snprintf(dst, size, "; rank %d: stage %d of replica %d", c->rank,
+                                         c->rank % f->stages, c->rank / f->stages);
+    return n + snprintf(dst + n, size - (size_t)n, "; bubble %s (planned %s)", now, planned_share);
+}
+
 /* Draws the nonempty classes by name or letter. Returns the number of columns. */
 static int put_classes(const struct follow_card *c, int y, int left, int w, bool names, bool draw)
 {
@@ -361,6 +376,7 @@ void dash_savings(const struct dash *d, const struct dash_rect *r)
     if (measured && plan->peak_bytes > 0 && r->w >= 60)
         n += snprintf(line + n, sizeof line - (size_t)n, ", planned %s",
                       dash_bytes(b2, sizeof b2, (double)plan->peak_bytes));
+    if (f->stages) n += bubble_text(line + n, sizeof line - (size_t)n, f, r->w >= 100 ? c : NULL);
     if (without > 0 && f->use_meopt)
         snprintf(line + n, sizeof line - (size_t)n, ", without meopt %s: %+.0f%%",
                  dash_bytes(b2, sizeof b2, (double)without), 100.0 * ((double)peak / (double)without - 1));

@@ -17,6 +17,7 @@
  * per rank: then this is the process of rank 0, and it supervises only the worker of rank 0. */
 struct supervised_ranks {
     int size;             /* of the run; 0 or 1: a single process */
+    int stages;           /* dist.pipeline */
     bool launched;        /* by srun, mpirun, torchrun */
     bool hasty;           /* the launcher kills them a second after Ctrl-C: Open MPI's mpirun */
     int local_rank;       /* of a launched rank */

@@ -94,7 +94,7 @@ struct rank_now {
     bool joined;
     double silent; /* seconds since its last heartbeat */
 };
-void ranks_list(json_t *live, const struct rank_now *all, int size);
+void ranks_list(json_t *live, const struct rank_now *all, int size, int stages);
 
 /* ---- supervise_live.c ---- */
 

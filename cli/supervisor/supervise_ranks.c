@@ -37,6 +37,7 @@ int ranks_open(struct supervisor *v, struct error *err)
                            : v->s->foreground ? "its messages are above"
                                               : "see worker.log in the run directory";
     struct hub_options o = {.size = r->size,
+                            .stages = r->stages,
                             .log_hint = log_hint,
                             .expected = {.program_crc = meta_program_crc(), .config_hash = r->config_hash},
                             .join_seconds = RANKS_JOIN_SECONDS,
@@ -192,17 +193,24 @@ static int slowest(const struct rank_now *all, int size)
     return most - least > 0.2 ? found : -1;
 }
 
-static json_t *rank_json(const struct rank_now *now, int r, bool slow)
+static json_t *rank_json(const struct rank_now *now, int r, bool slow, int stages)
 {
     const struct hub_rank *rank = &now->rank;
     const char *phase = rank->beat.phase < PHASE_COUNT ? rank_phases[rank->beat.phase].name : "";
-    return json_pack("{s:i, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:f, s:f, s:f, s:I, s:I, s:b}", "rank", r,
-                     "host", rank->facts.host, "pid", rank->facts.pid, "card", rank->facts.card, "device",
-                     rank->facts.device, "state", state_of(now), "phase", phase, "step",
-                     (json_int_t)rank->beat.step, "step_ms", rank->beat.step_ms, "data_wait_ms",
-                     rank->beat.data_wait_ms, "waiting_percent", 100 * rank->waiting, "mem_bytes",
-                     (json_int_t)rank->beat.mem_bytes, "peak_bytes", (json_int_t)rank->beat.peak_bytes,
-                     "slowest", slow);
+    json_t *rank_object = json_pack(
+        "{s:i, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:f, s:f, s:f, s:I, s:I, s:b}", "rank", r, "host",
+        rank->facts.host, "pid", rank->facts.pid, "card", rank->facts.card, "device", rank->facts.device,
+        "state", state_of(now), "phase", phase, "step", (json_int_t)rank->beat.step, "step_ms",
+        rank->beat.step_ms, "data_wait_ms", rank->beat.data_wait_ms, "waiting_percent", 100 * rank->waiting,
+        "mem_bytes", (json_int_t)rank->beat.mem_bytes, "peak_bytes", (json_int_t)rank->beat.peak_bytes,
+        "slowest", slow);
+    double bubble = rank->beat.step_ms > 0 ? rank->beat.stage_wait_ms / rank->beat.step_ms : 0;
+    json_t *stage = stages > 1 ? json_pack("{s:i, s:i, s:f}", "stage", r % stages, "replica", r / stages,
+                                           "bubble", bubble)
+                               : NULL;
+    if (stage) json_object_update(rank_object, stage);
+    json_decref(stage);
+    return rank_object;
 }
 
 struct host {
@@ -247,7 +255,7 @@ static json_t *hosts_json(const struct rank_now *all, int size, int *count)
     return list;
 }
 
-void ranks_list(json_t *live, const struct rank_now *all, int size)
+void ranks_list(json_t *live, const struct rank_now *all, int size, int stages)
 {
     int slow = slowest(all, size), hosts, running = 0;
     bool *listed = xcalloc((size_t)size, sizeof *listed);
@@ -272,7 +280,7 @@ void ranks_list(json_t *live, const struct rank_now *all, int size)
                                       many_ranks_range(peaks, size)));
     }
     for (int r = 0; r < size; r++)
-        if (listed[r]) json_array_append_new(list, rank_json(&all[r], r, r == slow));
+        if (listed[r]) json_array_append_new(list, rank_json(&all[r], r, r == slow, stages));
     json_object_set_new(live, "ranks", list);
     free(listed);
     free(lost);
@@ -288,6 +296,6 @@ void ranks_report(struct supervisor *v, json_t *live)
     struct rank_now *all = xcalloc((size_t)size, sizeof *all);
     for (int r = 0; r < size; r++)
         all[r].joined = hub_server_rank(v->hub, r, &all[r].rank, &all[r].silent, &still);
-    ranks_list(live, all, size);
+    ranks_list(live, all, size, v->s->ranks.stages);
     free(all);
 }

@@ -27,6 +27,7 @@ static void beat(void *context, struct rank_beat *b)
     b->peer = status.peer;
     b->step_ms = 1e-3 * (double)atomic_load(&w->step_us);
     b->data_wait_ms = 1e-3 * (double)atomic_load(&w->data_wait_us);
+    b->stage_wait_ms = 1e-3 * (double)atomic_load(&w->stage_wait_us);
     b->mem_bytes = atomic_load(&w->mem_bytes);
     b->peak_bytes = atomic_load(&w->peak_bytes);
 }
@@ -141,6 +142,7 @@ void worker_ranks_step(struct worker_ranks *w, const struct train_progress *p, c
 {
     atomic_store(&w->step_us, (int64_t)(1e3 * p->step_ms));
     atomic_store(&w->data_wait_us, (int64_t)(1e3 * p->data_wait_ms));
+    atomic_store(&w->stage_wait_us, p->stage_wait_ms > 0 ? (int64_t)(1e3 * p->stage_wait_ms) : 0);
     atomic_store(&w->mem_bytes, (int64_t)use->current_total_bytes);
     atomic_store(&w->peak_bytes, (int64_t)use->peak_total_bytes);
 }

@@ -18,7 +18,7 @@ struct worker_ranks {
     bool reported; /* the exit message was sent */
     pthread_mutex_t opening;
     struct comm *opened; /* aborted if a rank is lost; NULL: not open */
-    _Atomic int64_t step_us, data_wait_us, mem_bytes, peak_bytes;
+    _Atomic int64_t step_us, data_wait_us, stage_wait_us, mem_bytes, peak_bytes;
 };
 
 /* Reads rank and size from the supervisor's options (--rank, --ranks, --local-rank, --shared) or, with

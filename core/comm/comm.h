@@ -156,6 +156,8 @@ struct comm {
     bool compared;               /* its headers have been compared */
     struct comm_options options; /* of comm_open */
     struct error broken;         /* the first failure of a collective: every later call returns it */
+    double waited;               /* seconds in which callers waited for its calls and jobs, so far */
+    int stages;                  /* of a pipeline, which messages name (comm_stage_text) */
     char host_why[128];          /* reason why ranks with cards do not use nccl; "": none */
     void *state;
     /* comm_open's: */
@@ -281,13 +283,17 @@ int comm_receive(struct comm *comm, void *p, size_t bytes, int peer, int tag, st
  * WHAT: ...". A rank that fails calls it too and skips no collective, so the others do not hang. */
 int comm_agree(struct comm *comm, int code, const struct error *own, const char *what, struct error *err);
 
+/* Writes ", stage 1 of replica 0", the place of a rank in pipelines of `stages` ranks; without them "". */
+enum { COMM_STAGE_TEXT = 48 };
+void comm_stage_text(char text[COMM_STAGE_TEXT], int rank, int stages);
+
 /* The result of one rank, for callers that gather results themselves. */
 struct comm_report {
-    int code;
+    int code, stages;
     char host[65];
     struct error err;
 };
-void comm_report(struct comm_report *report, int code, const struct error *own);
+void comm_report(struct comm_report *report, const struct comm *comm, int code, const struct error *own);
 /* Sets the error "rank R (host H) WHAT: ..." and returns `code`. */
 int comm_name_rank(const struct comm_report *report, int rank, int code, const char *hint, const char *what,
                    struct error *err);

@@ -16,6 +16,7 @@
  *
  * An exit message with any other exit code ends the run when it arrives (diagnose_exit_message).
  */
+#include "core/comm/comm.h"
 #include "core/comm/hub_internal.h"
 
 #include <stdio.h>
@@ -46,10 +47,12 @@ void hub_fail(struct hub *hub, int code, int rank, const char *what, const char 
 
 /* ---- describing ranks ---- */
 
-void describe_rank(char *dst, size_t size, int r, const struct rank_facts *f)
+void describe_rank(const struct hub *hub, char *dst, size_t size, int r, const struct rank_facts *f)
 {
-    snprintf(dst, size, "rank %d (host %s, pid %d%s%s)", r, f->host[0] ? f->host : "unknown", f->pid,
-             f->card[0] ? ", card " : "", f->card);
+    char stage[COMM_STAGE_TEXT];
+    comm_stage_text(stage, r, hub->options.stages);
+    snprintf(dst, size, "rank %d (host %s, pid %d%s%s%s)", r, f->host[0] ? f->host : "unknown", f->pid,
+             f->card[0] ? ", card " : "", f->card, stage);
 }
 
 /* Writes "collective 103 (reduce)" or "message 5 (send of pipeline 0)". */
@@ -147,7 +150,7 @@ static bool describe_position(char *dst, size_t size, const struct hub *hub, int
 static void end_lost(struct hub *hub, int r, const char *problem, const char *hint)
 {
     char who[256], position[360], what[560];
-    describe_rank(who, sizeof who, r, &hub->ranks[r].facts);
+    describe_rank(hub, who, sizeof who, r, &hub->ranks[r].facts);
     bool missed = describe_position(position, sizeof position, hub, r);
     if (hub->loss_reported_at > 0 && !missed) {
         size_t n = strlen(position);
@@ -195,7 +198,7 @@ static void end_by_exit_message(struct hub *hub, int r, const struct rank_bye *b
         hub_end(hub, named, &err);
         return;
     }
-    describe_rank(who, sizeof who, r, &hub->ranks[r].facts);
+    describe_rank(hub, who, sizeof who, r, &hub->ranks[r].facts);
     error_set(&err, bye->code, bye->hint, "%.200s ended with exit code %d: %.300s", who, bye->code,
               bye->what);
     if (bye->file[0]) error_at(&err, bye->file, bye->line, bye->column);

@@ -139,7 +139,7 @@ static bool is_incompatible(const struct hub *hub, const struct rank_facts *f, c
 {
     const struct rank_facts *e = &hub->options.expected;
     char who[256];
-    describe_rank(who, sizeof who, f->rank, f);
+    describe_rank(hub, who, sizeof who, f->rank, f);
     if (f->size != hub->options.size)
         snprintf(why, size, "%s was started as one of %d ranks, the run has %d", who, f->size,
                  hub->options.size);
@@ -182,7 +182,7 @@ static void admit_rank(struct hub *hub, int peer, const struct rank_facts *f, do
 {
     char why[512], who[256];
     int other;
-    describe_rank(who, sizeof who, f->rank, f);
+    describe_rank(hub, who, sizeof who, f->rank, f);
     if (hub->why.code) {
         refuse(hub, peer, hub->why.code, hub->why.what);
         return;
@@ -196,7 +196,7 @@ static void admit_rank(struct hub *hub, int peer, const struct rank_facts *f, do
     }
     if (hub->ranks[f->rank].joined) {
         char first[256];
-        describe_rank(first, sizeof first, f->rank, &hub->ranks[f->rank].facts);
+        describe_rank(hub, first, sizeof first, f->rank, &hub->ranks[f->rank].facts);
         snprintf(why, sizeof why, "%.200s was started twice: %.200s has already joined", who, first);
         refuse(hub, peer, EXIT_CONFIG, why);
         return;

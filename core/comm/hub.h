@@ -32,6 +32,7 @@ struct hub_phase {
 
 struct hub_options {
     int size;
+    int stages; /* of a pipeline, which messages name (comm_stage_text) */
     uint8_t key[WIRE_KEY_BYTES];
     struct rank_facts expected; /* program_crc, version and config_hash that all ranks must have */
     double join_seconds;        /* for all ranks to join */

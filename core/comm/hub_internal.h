@@ -30,8 +30,8 @@ struct hub {
     struct rank_bye report;
 };
 
-/* Writes "rank 2 (host n1, pid 41, card 0000:41:00.0)". */
-void describe_rank(char *dst, size_t size, int r, const struct rank_facts *facts);
+/* Writes "rank 2 (host n1, pid 41, card 0000:41:00.0, stage 0 of replica 1)". */
+void describe_rank(const struct hub *hub, char *dst, size_t size, int r, const struct rank_facts *facts);
 
 /* ---- failure_diagnosis.c ---- */
 

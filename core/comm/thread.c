@@ -1,5 +1,6 @@
 /* The communication thread, which makes a back end's calls in order. MPI allows calls only from the thread
  * that initialised it, and the next block's backward must not wait for a collective. */
+#include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/platform.h"
 #include "core/comm/comm_internal.h"
@@ -68,9 +69,11 @@ int comm_end(struct comm *comm, struct comm_job *job, struct error *err)
     struct comm_thread *t = comm->thread;
     if (!job->begun) return 0;
     if (t) {
+        double begin = clock_seconds();
         pthread_mutex_lock(&t->lock);
         while (!job->done) pthread_cond_wait(&t->changed, &t->lock);
         pthread_mutex_unlock(&t->lock);
+        comm->waited += clock_seconds() - begin;
     }
     job->begun = false;
     if (job->code && err) *err = job->err;

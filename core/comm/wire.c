@@ -210,6 +210,7 @@ void wire_put_beat(struct wire_bytes *to, const struct rank_beat *b)
     put_number(&p, (uint32_t)b->peer, 4);
     put_real(&p, b->step_ms);
     put_real(&p, b->data_wait_ms);
+    put_real(&p, b->stage_wait_ms);
     put_number(&p, (uint64_t)b->mem_bytes, 8);
     put_number(&p, (uint64_t)b->peak_bytes, 8);
     frame_and_free(to, WIRE_BEAT, &p);
@@ -229,6 +230,7 @@ bool wire_get_beat(const struct wire_message *m, struct rank_beat *b)
     b->peer = get_int(&c, -1, RANKS_MAX - 1);
     b->step_ms = get_real(&c);
     b->data_wait_ms = get_real(&c);
+    b->stage_wait_ms = get_real(&c);
     b->mem_bytes = get_count(&c);
     b->peak_bytes = get_count(&c);
     return whole(&c);

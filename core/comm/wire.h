@@ -67,6 +67,7 @@ struct rank_beat {
     bool message;        /* it is one between two ranks; then its number is of their calls */
     int peer;            /* of a message: the other rank; -1: several, or a collective */
     double step_ms, data_wait_ms;
+    double stage_wait_ms; /* of that step, for other stages; without a pipeline 0 */
     int64_t mem_bytes, peak_bytes;
 };
 

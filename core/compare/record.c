@@ -151,7 +151,7 @@ static int read_state(struct record *r, struct error *err)
 struct reading {
     struct record *record;
     double best_peak; /* cards with lower peaks are skipped */
-    double wait_ms, step_ms, stream_ms, streamed_ms, offload_ms, offloaded_ms, mfu_ms,
+    double wait_ms, step_ms, stream_ms, streamed_ms, offload_ms, offloaded_ms, mfu_ms, bubble_ms, staged_ms,
         utilized_ms; /* sums over the steps that report it */
 };
 
@@ -244,6 +244,10 @@ static bool read_line(struct reading *in, const char *text, size_t bytes)
     if (line.stream_wait_ms >= 0 && line.step_ms > 0) {
         in->stream_ms += line.stream_wait_ms;
         in->streamed_ms += line.step_ms;
+    }
+    if (line.bubble >= 0 && line.step_ms > 0) {
+        in->bubble_ms += line.bubble * line.step_ms;
+        in->staged_ms += line.step_ms;
     }
     if (line.scores[SCORE_MFU] >= 0 && line.step_ms > 0) {
         in->mfu_ms += line.scores[SCORE_MFU] * line.step_ms;
@@ -380,6 +384,7 @@ static int summarise(struct reading *in, struct error *err)
     }
     if (in->step_ms > 0) r->wait_share = in->wait_ms / in->step_ms;
     if (in->streamed_ms > 0) r->stream_share = in->stream_ms / in->streamed_ms;
+    if (in->staged_ms > 0) r->bubble = in->bubble_ms / in->staged_ms;
     if (in->utilized_ms > 0) r->mfu = in->mfu_ms / in->utilized_ms;
     if (in->offloaded_ms > 0) r->offload_share = in->offload_ms / in->offloaded_ms;
     for (int e = 0; e < r->epochs; e++)
@@ -465,6 +470,7 @@ void record_unknown(struct record *r)
                          .median_step_ms = NAN,
                          .wait_share = NAN,
                          .stream_share = NAN,
+                         .bubble = NAN,
                          .offload_share = NAN,
                          .time_s = NAN,
                          .card_busy = NAN,

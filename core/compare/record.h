@@ -58,7 +58,7 @@ struct record {
     int epochs;
 
     double first_loss, final_loss, tail_loss, best_loss, median_rate, median_step_ms, wait_share,
-        stream_share, offload_share, time_s;
+        stream_share, offload_share, bubble, time_s;
     double median_sample_rate; /* images or samples per second */
     double mfu;                /* model FLOPs utilization, mean over the time of the steps */
     double final_scores[SCORE_COUNT], best_scores[SCORE_COUNT]; /* scores.h */

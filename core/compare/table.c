@@ -93,6 +93,7 @@ static const struct fact facts[] = {
     {"step_ms", "step (median)", "ms", -1, REAL, FIELD(median_step_ms), ALL},
     {"data_wait_percent", "waiting for data", "%", 0, SHARE, FIELD(wait_share), ALL},
     {"stream_wait_percent", "waiting for streamed weights", "%", 0, SHARE, FIELD(stream_share), ALL},
+    {"bubble_percent", "waiting for other stages", "%", 0, SHARE, FIELD(bubble), ALL},
     {"offload_wait_percent", "waiting for offloaded states", "%", 0, SHARE, FIELD(offload_share), ALL},
     {"card_busy_percent", "cards busy, mean", "%", 0, REAL, FIELD(card_busy), ALL},
     {"card_power_w", "power of all cards, mean", "W", 0, REAL, FIELD(card_power_w), ALL},

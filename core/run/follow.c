@@ -88,6 +88,7 @@ static void add_point(struct follow *f, const struct metric_line *l)
 static void add_line(struct follow *f, const struct metric_line *l, const char *text)
 {
     f->last = *l;
+    if (isfinite(l->bubble)) f->bubble = l->bubble;
     if (isfinite(l->step_ms)) f->seconds += l->step_ms * 1e-3;
     add_point(f, l);
     f->recent[f->recent_count++ % FOLLOW_RECENT] = *l;
@@ -152,6 +153,9 @@ static void read_meta(struct follow *f)
         f->has_plan = true;
         f->plan = memory_parse(plan);
         f->baseline = memory_parse(json_object_get(plan, "baseline"));
+        double stages = follow_number(plan, "stages");
+        f->stages = stages > 1 && stages <= 4096 ? (int)stages : 0;
+        f->planned_bubble = follow_number(plan, "bubble");
         read_rank_plans(f, json_object_get(plan, "ranks"));
     }
     json_decref(meta);
@@ -297,6 +301,7 @@ static void forget(struct follow *f)
     f->seconds = 0;
     f->best_loss = INFINITY;
     f->last = metric_line_unknown;
+    f->bubble = NAN;
     memcpy(f->scores, metric_line_unknown.scores, sizeof f->scores);
     memset(f->scored, 0, sizeof f->scored);
 }

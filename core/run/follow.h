@@ -99,6 +99,8 @@ struct follow {
     struct run_memory plan, baseline;                            /* of the rank with the most memory */
     struct run_memory rank_plans[FOLLOW_CARDS]; /* of each rank, if they differ: see follow_plan */
     int rank_plan_count;
+    int stages;            /* of a pipeline; 0: none */
+    double planned_bubble; /* share of a step in which a stage waits for others; stages 0: undefined */
     bool has_meta, has_plan, use_meopt;
     char teacher[96], student[96]; /* names of the weight files, from config.yaml */
     bool has_teacher;              /* the objective has a teacher */
@@ -108,6 +110,7 @@ struct follow {
     struct metric_line last;    /* step -1: none yet */
     double scores[SCORE_COUNT]; /* the newest */
     bool scored[SCORE_COUNT];   /* a line has it */
+    double bubble;              /* the newest, with stages; NAN: none yet */
     struct follow_point *points;
     int point_count, stride;    /* lines per point from now on */
     struct metric_line *recent; /* ring of the last lines */

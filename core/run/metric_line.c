@@ -203,7 +203,8 @@ struct field {
     {#name, sizeof #name - 1, offsetof(struct metric_line, scores) + SCORE_##number * sizeof(double)},
 static const struct field fields[] = {FIELD(loss), SCORES(SCORE)
                                       FIELD(lr), FIELD(grad_norm), FIELD(images_per_s), FIELD(step_ms),
-                                      FIELD(data_wait_ms), FIELD(stream_wait_ms), FIELD(offload_wait_ms)};
+                                      FIELD(data_wait_ms), FIELD(stream_wait_ms), FIELD(offload_wait_ms),
+                                      FIELD(bubble)};
 // clang-format on
 
 const struct metric_line metric_line_unknown = {.step = -1,
@@ -216,6 +217,7 @@ const struct metric_line metric_line_unknown = {.step = -1,
                                                 .data_wait_ms = NAN,
                                                 .stream_wait_ms = NAN,
                                                 .offload_wait_ms = NAN,
+                                                .bubble = NAN,
                                                 .scores = SCORES_UNKNOWN};
 
 double metric_rate(const struct metric_line *line, const struct unit **unit)

@@ -19,7 +19,7 @@
 struct metric_line {
     int64_t step;
     int64_t epoch; /* -1: none */
-    double loss, lr, grad_norm, images_per_s, step_ms, data_wait_ms, stream_wait_ms, offload_wait_ms;
+    double loss, lr, grad_norm, images_per_s, step_ms, data_wait_ms, stream_wait_ms, offload_wait_ms, bubble;
     double scores[SCORE_COUNT];
     /* the values of "cards" (a JSON array) and "cards_summary" (an object) in the line; 0 bytes: none */
     size_t cards_at, cards_bytes, summary_at, summary_bytes;

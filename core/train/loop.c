@@ -231,6 +231,9 @@ static void update_progress(struct train_loop *w, const struct step_result *resu
     p->stream_wait_ms = result->stream_wait_ms;
     p->data_wait_ms = w->feed.batch.wait_ms;
     p->step_ms = step_ms;
+    p->stage_wait_ms = result->stage_wait_ms;
+    p->waited_ms += result->stage_wait_ms;
+    p->stepped_ms += step_ms;
     p->images_per_s = (double)w->t->images / p->step_ms * 1e3;
     p->tokens_per_s = p->images_per_s * (double)w->feed.context;
     p->mfu = w->peak_flops > 0 ? w->t->model_flops * p->images_per_s / w->peak_flops : 0;

@@ -15,9 +15,11 @@ struct train_progress {
     struct metric metrics[OBJECTIVE_METRICS];        /* of the objective */
     struct metric evaluation[1 + OBJECTIVE_METRICS]; /* of this step; no names: there was none */
     int64_t wide_groups;
-    double offload_wait_ms; /* -1: nothing is offloaded */
-    double stream_wait_ms;  /* -1: no weights are streamed */
-    int peak_rank;          /* the rank with the most memory at its peak, as of the last gathering */
+    double offload_wait_ms;       /* -1: nothing is offloaded */
+    double stream_wait_ms;        /* -1: no weights are streamed */
+    double stage_wait_ms;         /* for other stages; -1: no pipeline */
+    double waited_ms, stepped_ms; /* sums of stage_wait_ms and step_ms since the last gathering */
+    int peak_rank;                /* the rank with the most memory at its peak, as of the last gathering */
     struct memory_use peak;
 };
 

@@ -67,6 +67,7 @@ static json_t *config_hash_text(const struct config *config)
 /* What rank 0 gathers from each rank. */
 struct rank_info {
     bool planned, compared;
+    double bubble; /* planned */
     struct memory_use use, baseline;
     int64_t checkpoint_bytes;
     int pid;
@@ -83,6 +84,7 @@ static struct rank_info *report_ranks(struct trainer *t, int *code, struct error
     if (t->fallback_weights) *weight = t->fallback_weights;
     if ((own->planned = plan_own_device(&plan, t, true) == 0)) {
         own->use = plan.use;
+        own->bubble = plan.bubble;
         own->checkpoint_bytes = plan.checkpoint_bytes;
     }
     if ((own->compared = plan_own_device(&baseline, t, false) == 0)) own->baseline = baseline.use;
@@ -128,13 +130,17 @@ static json_t *bytes_or_null(int64_t bytes)
     return bytes < 0 ? json_null() : json_integer((json_int_t)bytes);
 }
 
-static json_t *plan_json(const struct rank_info *all, int ranks)
+static json_t *plan_json(const struct rank_info *all, int ranks, int stages)
 {
     int most = largest(all, ranks);
     json_t *memory = all[most].planned ? memory_json(&all[most].use) : json_object();
     if (all[most].compared) json_object_set_new(memory, "baseline", memory_json(&all[most].baseline));
     if (ranks == 1) return memory;
     json_object_set_new(memory, "rank", json_integer(most));
+    if (stages > 1) {
+        json_object_set_new(memory, "stages", json_integer(stages));
+        json_object_set_new(memory, "bubble", json_real(all[most].bubble));
+    }
     if (same_use(all, ranks)) return memory;
     json_t *by_rank = json_array();
     for (int r = 0; r < ranks; r++) {
@@ -234,7 +240,7 @@ static int write_files(const struct run *run, const struct trainer *t, const str
     } else {
         code = write_json(run, "meta.json", meta, err);
     }
-    int second = write_json(run, "plan.json", plan_json(all, ranks), code ? NULL : err);
+    int second = write_json(run, "plan.json", plan_json(all, ranks, t->ranks.stages), code ? NULL : err);
     return code ? code : second;
 }
 

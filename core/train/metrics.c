@@ -13,10 +13,23 @@ static json_t *card_json(const struct card_report *report, int rank)
     json_object_set_new(card, "rank", json_integer(rank));
     json_object_set_new(card, "device", json_string(report->name));
     json_object_set_new(card, "images_per_s", json_real(report->images_per_s));
+    if (report->stages > 1) {
+        json_object_set_new(card, "stage", json_integer(rank % report->stages));
+        json_object_set_new(card, "replica", json_integer(rank / report->stages));
+        json_object_set_new(card, "bubble", json_real(report->bubble));
+    }
     json_object_set_new(card, "busy_percent", json_null());
     json_object_set_new(card, "temp_c", json_null());
     json_object_set_new(card, "power_w", json_null());
     return card;
+}
+
+/* Returns a measure of a rank. */
+static double measure(const struct card_report *report, int number)
+{
+    const double values[] = {(double)report->use.current_total_bytes, (double)report->use.peak_total_bytes,
+                             report->images_per_s, report->bubble};
+    return values[number];
 }
 
 json_t *metrics_cards_json(const struct card_report *reports, int size)
@@ -24,21 +37,22 @@ json_t *metrics_cards_json(const struct card_report *reports, int size)
     static const struct {
         const char *key;
         int worst; /* 1: the largest values are listed, -1: the smallest ones */
-    } measures[] = {{"mem_bytes", 1}, {"peak_bytes", 1}, {"images_per_s", -1}};
+    } measures[] = {{"mem_bytes", 1}, {"peak_bytes", 1}, {"images_per_s", -1}, {"bubble", 1}};
+    bool pipeline = reports[0].stages > 1;
+    double bubble = 0;
     json_t *fields = json_object(), *list = json_array(), *summary = json_pack("{s:i}", "ranks", size);
     bool *listed = xcalloc((size_t)size, sizeof *listed);
     double *values = xcalloc((size_t)size, sizeof *values);
     many_ranks_begin(listed, size);
-    for (int m = 0; m < 3 && size > RANKS_LISTED; m++) {
-        for (int r = 0; r < size; r++)
-            values[r] = m == 0   ? (double)reports[r].use.current_total_bytes
-                        : m == 1 ? (double)reports[r].use.peak_total_bytes
-                                 : reports[r].images_per_s;
+    for (int m = 0; m < (pipeline ? 4 : 3) && size > RANKS_LISTED; m++) {
+        for (int r = 0; r < size; r++) values[r] = measure(&reports[r], m);
         many_ranks_mark(listed, values, size, measures[m].worst);
         json_object_set_new(summary, measures[m].key, many_ranks_range(values, size));
     }
     for (int r = 0; r < size; r++)
         if (listed[r]) json_array_append_new(list, card_json(&reports[r], r));
+    for (int r = 0; r < size; r++) bubble += reports[r].bubble / size;
+    if (pipeline) json_object_set_new(fields, "bubble", json_real(bubble));
     json_object_set_new(fields, "cards", list);
     if (size > RANKS_LISTED) json_object_set(fields, "cards_summary", summary);
     json_decref(summary);
@@ -53,6 +67,9 @@ int metrics_cards(struct trainer *t, struct train_progress *p, json_t **cards, s
     struct card_report *reports = xcalloc((size_t)ranks->size, sizeof *reports);
     reports[ranks->rank].use = t->device->use;
     reports[ranks->rank].images_per_s = p->images_per_s * (double)t->batch / (double)t->images;
+    reports[ranks->rank].stages = ranks->stages;
+    reports[ranks->rank].bubble = ranks->stages && p->stepped_ms > 0 ? p->waited_ms / p->stepped_ms : 0;
+    p->waited_ms = p->stepped_ms = 0;
     memcpy(reports[ranks->rank].name, t->device->name, sizeof reports->name);
     int code = comm_gather_each(ranks, reports, sizeof *reports, err);
     *cards = code ? NULL : metrics_cards_json(reports, ranks->size);

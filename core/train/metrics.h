@@ -11,10 +11,13 @@ struct card_report {
     struct memory_use use;
     char name[128];
     double images_per_s; /* of its own images */
+    int stages;          /* of a pipeline; 1: none */
+    double bubble;       /* share of the steps since the last gathering in which it waited for other stages */
 };
 
-/* Returns {"cards"}: one object per rank. With more than RANKS_LISTED ranks (core/run/many_ranks.h) it lists
- * some of them, and "cards_summary" has the range of each measure over all. */
+/* Returns {"cards"}, one object per rank, and with a pipeline {"bubble"}, the mean. With more than
+ * RANKS_LISTED ranks (core/run/many_ranks.h) it lists some of them, and "cards_summary" has the range of each
+ * measure over all. */
 json_t *metrics_cards_json(const struct card_report *reports, int size);
 
 /* Gathers the memory of each rank's card and its images per second (collective call) as fields of a line:

@@ -6,6 +6,7 @@
 #include "core/train/preprocess.h"
 #include "core/train/weight_stream.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -99,13 +100,17 @@ double plan_teacher_flops(const struct plan *p)
     return p->has_teacher ? model_shape_forward_flops(&p->teacher) / (p->stages > 1 ? p->stages : 1) : 0;
 }
 
-/* Returns the part of a pass in which a stage waits for the others. */
+/* Returns the part of a pass in which a stage waits for the others, in ticks of step_pipeline.c. With fewer
+ * micro-batches than stages the groups of one, one after the other, take longer than the work of a stage. */
 static double bubble_of(const struct trainer *t, const struct tower *tower)
 {
-    int64_t waves = (dp_round_count(t) + t->wave - 1) / t->wave;
-    double stages = t->stages ? t->stages->size : 1, waits = (double)waves * (stages - 1),
-           works = (double)dp_round_count(t) * tower->group_count / stages;
-    return waits / (works + waits);
+    double stages = t->stages ? t->stages->size : 1, groups = tower->group_count, ticks = 0,
+           works = (double)dp_round_count(t) * groups / stages;
+    for (int64_t left = dp_round_count(t); left > 0; left -= t->wave) {
+        double wave = (double)(left < t->wave ? left : t->wave);
+        ticks += fmax(wave * groups / stages + stages - 1, wave + groups - 1);
+    }
+    return 1 - works / (stages > 1 ? ticks : works);
 }
 
 static void count(struct plan *p, const struct trainer *t)

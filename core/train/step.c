@@ -448,6 +448,13 @@ static double stream_waited(const struct trainer *t)
     return weight_stream_waited_seconds(t->teacher_stream) + weight_stream_waited_seconds(t->student_stream);
 }
 
+/* Returns the seconds so far in which this rank waited for other stages: for their messages, and where all
+ * ranks meet, for the loss and the norms. */
+static double stages_waited(const struct trainer *t)
+{
+    return t->stages ? t->stages->waited + t->ranks.waited : 0;
+}
+
 int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_source *source,
                  struct step_result *result, struct error *err)
 {
@@ -455,6 +462,7 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
     for (int i = 0; i < OBJECTIVE_METRICS; i++) result->metrics[i].name = t->objective->metrics[i];
     double waited = stream_waited(t);
     int code = step_count_units(t, source, err);
+    double stages = stages_waited(t);
     t->step = step;
     if (!code)
         code = (t->dp ? dp_step : t->breadth ? breadth_step : step_alone)(t, step, lr, source, result, err);
@@ -468,6 +476,7 @@ int trainer_step(struct trainer *t, int64_t step, double lr, const struct batch_
     t->previous_norm = result->grad_norm;
     result->wide_groups = meopt_wide_groups(t->opt);
     result->offload_wait_ms = offload_waited(t) * 1e3;
+    result->stage_wait_ms = t->stages ? (stages_waited(t) - stages) * 1e3 : -1;
     result->stream_wait_ms = waited < 0 ? -1 : (stream_waited(t) - waited) * 1e3;
     if (code && t->sent.input) { /* prefetched, and not used */
         t->device->streams->wait(t->device, NULL, t->arrived);

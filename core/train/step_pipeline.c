@@ -84,6 +84,7 @@ int pipeline_open(struct trainer *t, struct error *err)
     if (t->evaluates || stages <= 1) return 0;
     int code = check_pipeline(t, stages, err);
     if (code) return code;
+    t->ranks.stages = stages;
     int *colors = xcalloc(2 * (size_t)ranks, sizeof *colors), *replicas = colors + ranks;
     for (int r = 0; r < ranks; r++) {
         colors[r] = r % stages;

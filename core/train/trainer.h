@@ -116,6 +116,7 @@ struct step_result {
     int64_t wide_groups;                      /* meopt_wide_groups */
     double offload_wait_ms;                   /* -1: nothing is offloaded */
     double stream_wait_ms;                    /* -1: no weights are streamed */
+    double stage_wait_ms;                     /* for other stages; -1: no pipeline */
 };
 
 /* With train.cache_teacher: called after the teacher is created and before the student is. Computes the

@@ -287,7 +287,7 @@ static int save_as_rank0(struct saving *s, int keep, struct error *err)
     int code = save_rank0(s, keep, &own);
     if (code && code != EXIT_RANK_LOST && !s->agreed && t->ranks.size > 1) {
         struct comm_report report;
-        comm_report(&report, code, &own);
+        comm_report(&report, &t->ranks, code, &own);
         comm_name_rank(&report, 0, code, own.hint, "cannot save", &own);
     }
     struct command end = {.kind = ASK_END, .code = code, .err = own};
@@ -492,7 +492,7 @@ static struct comm_report *report_all(const struct trainer *t, int own_code, con
 {
     int ranks = t->ranks.size;
     struct comm_report *all = xcalloc((size_t)ranks, sizeof *all);
-    comm_report(&all[t->ranks.rank], own_code, own);
+    comm_report(&all[t->ranks.rank], &t->ranks, own_code, own);
     *code = comm_gather_each(ranks_of(t), all, sizeof *all, err);
     return all;
 }
@@ -571,7 +571,7 @@ static int resume_as_rank0(struct trainer *t, struct checkpoint *c, const char *
     int code = checkpoint_newest_among(c, directory, true, alone ? NULL : &share, err);
     if (code && code != EXIT_INTEGRITY && !alone && !scan.other && err) {
         struct comm_report own;
-        comm_report(&own, code, err);
+        comm_report(&own, &t->ranks, code, err);
         comm_name_rank(&own, 0, code, own.err.hint, "cannot resume", err);
     }
     struct command reported = {.kind = ASK_END, .index = code ? -1 : c->step, .code = code};

@@ -18,7 +18,7 @@ static const struct hub_phase phases[PHASES] = {
 enum { MOST = 8 };
 
 static struct hub *hub;
-static int peers[MOST], size;
+static int peers[MOST], size, stages;
 static double now;
 static struct rank_beat beats[MOST];
 
@@ -38,8 +38,8 @@ static struct rank_facts facts_of(int rank)
 static void open_hub(int ranks)
 {
     struct hub_options o = {.size = ranks, .join_seconds = 60, .phases = phases, .phase_count = PHASES};
-    size = ranks;
-    now = 1000;
+    o.stages = stages;
+    size = ranks, now = 1000;
     memset(o.key, 5, sizeof o.key);
     o.expected = facts_of(0);
     memset(beats, 0, sizeof beats);
@@ -408,7 +408,7 @@ static void a_collective_without_progress_is_reported(void **state)
 /* Rank 0 waits for a message of rank 1, rank 3 in a collective of another group. */
 static void set_stages(void)
 {
-    join_all(4);
+    stages = 2, join_all(4), stages = 0;
     for (int i = 0; i < 20; i++) {
         beats[i % 4] = (struct rank_beat){.step = i / 4 + 1, .phase = STEPPING, .marks = i, .peer = -1};
         if (i % 4 == 3) second(-1, -1);
@@ -426,7 +426,7 @@ static void a_lost_stage_is_named_with_the_message_that_it_misses(void **state)
     second(-1, -1);
     hub_ended(hub, peers[1], now);
     hub_tick(hub, now + 0.7);
-    expect(EXIT_RANK_LOST, "rank 1 (host n1|step 5|message 17 (receive of pipeline 0)|rank 0 wait");
+    expect(EXIT_RANK_LOST, "rank 1 (host n1|1 of replica 0)|message 17 (receive of pipeline 0)|rank 0 wait");
     close_hub();
     set_stages(); /* ranks that wait for one another */
     for (int r = 1; r < 3; r++) wait_in(r, 4, "gather");

@@ -18,7 +18,16 @@
 #include <time.h>
 #include <cmocka.h>
 
-enum { RANKS = 1000, FULLEST = 777, SLOW = 13, SILENT = 501, NODE = 8, LINE_BYTES = 32768 };
+enum {
+    RANKS = 1000,
+    FULLEST = 777,
+    SLOW = 13,
+    SILENT = 501,
+    NODE = 8,
+    STAGES = 4,
+    WAITS = 333,
+    LINE_BYTES = 32768
+};
 static char directory[] = "/tmp/meopt-many-XXXXXX";
 static struct card_report reports[RANKS];
 static struct rank_now ranks[RANKS];
@@ -62,6 +71,8 @@ static int make(void **state)
         reports[r].use.peak_total_bytes = 2000000000u + (size_t)(r == FULLEST ? 500000000 : r);
         reports[r].images_per_s = r == SLOW ? 31.5 : 32;
         strcpy(reports[r].name, "K100 AI");
+        reports[r].stages = STAGES;
+        reports[r].bubble = r == WAITS ? 0.9 : 0.1;
         ranks[r] = (struct rank_now){.joined = true, .silent = r == SILENT ? 9 : 0.5};
         ranks[r].rank.waiting = r == SLOW ? 0.01 : 0.4;
         ranks[r].rank.beat.peak_bytes = 2000000000;
@@ -80,7 +91,7 @@ static void up_to_64_ranks_are_all_listed(void **state)
     json_t *fields = metrics_cards_json(reports, RANKS_LISTED), *live = json_object();
     assert_int_equal(json_array_size(json_object_get(fields, "cards")), RANKS_LISTED);
     assert_null(json_object_get(fields, "cards_summary"));
-    ranks_list(live, ranks, RANKS_LISTED);
+    ranks_list(live, ranks, RANKS_LISTED, STAGES);
     assert_int_equal(json_array_size(json_object_get(live, "ranks")), RANKS_LISTED);
     assert_null(json_object_get(live, "ranks_summary"));
     assert_null(json_object_get(live, "hosts"));
@@ -100,11 +111,13 @@ static void a_thousand_are_summarized(void **state)
     assert_true(peak.median > 2e9 && peak.median < 2000001000);
     assert_int_equal(many_ranks_parse(summary, "images_per_s").min_rank, SLOW);
     assert_true(lists(list, 0) && lists(list, FULLEST) && lists(list, SLOW) && lists(list, RANKS - 1));
-    assert_true(json_array_size(list) <= 3 * RANKS_WORST + 1);
+    assert_true(json_array_size(list) <= 4 * RANKS_WORST + 1 && lists(list, WAITS));
+    assert_true(many_ranks_parse(summary, "bubble").max == 0.9);
+    assert_true(fabs(json_real_value(json_object_get(line, "bubble")) - 0.1008) < 1e-9);
     json_object_set_new(line, "step", json_integer(1));
     assert_true(put_json("metrics.jsonl", line) < LINE_BYTES);
 
-    ranks_list(live, ranks, RANKS);
+    ranks_list(live, ranks, RANKS, STAGES);
     list = json_object_get(live, "ranks");
     assert_true(lists(list, 0) && lists(list, SILENT) && lists(list, SLOW) && !lists(list, RANKS - 1));
     summary = json_object_get(live, "ranks_summary");
