@@ -67,7 +67,7 @@ static void host_release(struct device *dev, void *p, size_t bytes)
 }
 static void host_transfer(struct device *dev, void *dst, const void *src, size_t bytes)
 {
-    if (dev->kind != DEVICE_DRY) memcpy(dst, src, bytes);
+    if (bytes && dev->kind != DEVICE_DRY) memcpy(dst, src, bytes); /* NULL for parameters of other stages */
 }
 static void host_sync(struct device *dev) { (void)dev; }
 static void host_close(struct device *dev) { free(dev->state); }
