@@ -134,7 +134,8 @@ void end_write_status(struct supervisor *v, int code, const struct error *err, b
     struct error ignored;
     if (!supervisor_follow(v) || run_status_read(&s, v->home.directory, NULL) != 0) return;
     bool said = s.ended;
-    if (code && err->what[0]) {
+    if (code && err->what[0]) { /* rank 0 may know only that another rank is lost */
+        if (said && s.exit_code) s.exit_code = code;
         snprintf(s.message, sizeof s.message, "%.400s", err->what);
         snprintf(s.hint, sizeof s.hint, "%.250s", err->hint);
     }
