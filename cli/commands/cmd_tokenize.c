@@ -10,10 +10,12 @@
 #include "core/data/token_write.h"
 #include "core/text/corpus.h"
 
+#include <fcntl.h>
 #include <openssl/evp.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 enum { MOST_STATE = 1 << 20, MOST_TOKENIZER = 256 << 20 };
@@ -239,6 +241,32 @@ static int write_result(void *context, const struct corpus_result *r, struct err
                      "stopped by a signal; %s.bin.part is kept", t->out);
 }
 
+/* A command that was ended while it gave the files their names left X.bin.part: takes these back. */
+static int undo_names(const char *out, struct error *err)
+{
+    char *part = xasprintf("%s.bin.part", out), *bin = xasprintf("%s.bin", out);
+    char *labels = xasprintf("%s.labels", out), *hidden = xasprintf("%s.labels.part", out);
+    int code = 0, fd = open(part, O_RDWR | O_CLOEXEC);
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && file_absent(bin)) { /* and no other writes it now */
+        static const char *const made[] = {".idx", ".json"};
+        for (int i = 0; i < 2; i++) {
+            char *path = xasprintf("%s%s", out, made[i]);
+            unlink(path);
+            free(path);
+        }
+        if (!file_absent(labels) && rename(labels, hidden) != 0) {
+            code = error_errno(err, EXIT_FAILED, NULL, "cannot rename it to %s", hidden);
+            error_at(err, labels, 0, 0);
+        }
+    }
+    if (fd >= 0) close(fd);
+    free(part);
+    free(bin);
+    free(labels);
+    free(hidden);
+    return code;
+}
+
 /* Refuses to overwrite, and makes the name of the state. */
 static int open_output(struct tokenize *t, const struct arguments *args, struct error *err)
 {
@@ -251,17 +279,16 @@ static int open_output(struct tokenize *t, const struct arguments *args, struct 
     size_t n = strlen(out);
     if (n > 4 && strcmp(out + n - 4, ".bin") == 0) t->out[n - 4] = 0;
     t->state = xasprintf("%s.part.json", t->out);
-    for (int i = 0; i < 4; i++) {
+    int code = undo_names(t->out, err);
+    for (int i = 0; i < 4 && !code; i++) {
         char *path = xasprintf("%s%s", t->out, ends[i]);
-        bool exists = !file_absent(path);
-        if (exists) {
-            error_set(err, EXIT_FAILED, "remove it, or give another name: -o NAME", "exists already");
+        if (!file_absent(path)) {
+            code = error_set(err, EXIT_FAILED, "remove it, or give another name: -o NAME", "exists already");
             error_at(err, path, 0, 0);
         }
         free(path);
-        if (exists) return EXIT_FAILED;
     }
-    return 0;
+    return code;
 }
 
 /* Describes the data for the reader of token files and for people. */

@@ -85,6 +85,9 @@ int token_writer_open(struct token_writer **writer, const char *base, int64_t vo
     w->base = xstrdup(base);
     w->width = vocabulary < LARGEST_U16 ? 2 : 4;
     w->at = at ? *at : (struct token_position){.largest = -1};
+    char *labels = xasprintf("%s.labels.part", base);
+    if (w->at.labels >= w->at.tokens) unlink(labels); /* of a command that got further */
+    free(labels);
     int code = part_open(&w->tokens, xasprintf("%s.bin.part", base), w->at.tokens * w->width, err);
     if (!code) code = part_open(&w->lengths, xasprintf("%s.idx.part", base), w->at.documents * 4, err);
     if (!code && w->at.labels < w->at.tokens)

@@ -113,6 +113,9 @@ code=$?
 : >left
 if [ $code = 10 ]; then
     [ -e part.part.json ] && [ ! -e part.bin ] || fail "the files of a stopped command"
+    # also one that was ended while it gave the files their names
+    if [ -e part.labels.part ]; then mv part.labels.part part.labels; fi
+    touch part.idx part.json
     "$MEOPT" tokenize some.jsonl bigger.txt some.jsonl --tokenizer chat -o part >out 2>err || fail "resume"
 else [ $code = 0 ] || fail "stop: $code"; fi
 cmp whole.bin part.bin && cmp whole.idx part.idx && cmp whole.labels part.labels || fail "a resumed command wrote different bytes"
