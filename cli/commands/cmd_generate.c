@@ -10,7 +10,7 @@
 #include "core/train/adapters.h"
 #include "core/train/experiment.h"
 #include "core/nn/sample_token.h"
-#include "core/text/tokenizer.h"
+#include "core/text/tokenizer_settings.h"
 #include "core/train/trainer.h"
 
 #include <errno.h>
@@ -42,6 +42,8 @@ struct generate {
     struct token_sampling how;
     char *sidecar;               /* tokenizer.json next to the weights that the run began with; NULL: none */
     struct tokenizer *tokenizer; /* NULL: bytes or numbers */
+    struct tokenizer_settings settings;
+    struct text_record question; /* --chat, as its template writes it */
 };
 
 /* ---- the prompt ---- */
@@ -83,17 +85,35 @@ static int open_tokenizer(struct generate *g, const struct arguments *args, bool
 {
     const char *path = argument_text(args, "tokenizer", NULL);
     if (!path && text && g->shape.vocabulary != BYTES) path = g->sidecar;
-    return path ? tokenizer_open(&g->tokenizer, path, err) : 0;
+    if (!path) return 0;
+    int code = tokenizer_open(&g->tokenizer, path, err);
+    return code ? code
+                : tokenizer_settings_read(&g->settings, path, argument_text(args, "template", NULL),
+                                          g->tokenizer, err);
 }
 
-/* Encodes the prompt, after the tokens with which every text begins. */
+/* Writes the question of --chat as the model's template does. */
+static int read_question(struct generate *g, const struct arguments *args, const char *question,
+                         struct error *err)
+{
+    if (!g->tokenizer)
+        return error_set(err, EXIT_USAGE, "give --tokenizer DIR",
+                         "--chat requires a tokenizer: the model has no tokenizer.json next to its weights");
+    if (!g->settings.chat)
+        return error_set(err, EXIT_USAGE, "give --template " CHAT_TEMPLATE_NAMES ", or use --prompt",
+                         "--chat requires a chat template that is known: the tokenizer has none");
+    text_record_ask(&g->question, g->settings.chat, argument_text(args, "system", NULL), question);
+    return 0;
+}
+
+/* Encodes the prompt. A plain one follows the tokens with which every text begins. */
 static int encode_prompt(struct generate *g, const char *text, size_t bytes, struct error *err)
 {
     struct encoder *e = encoder_create(g->tokenizer);
     struct token_list list = {0};
     int count, code = 0;
     const int32_t *begin = tokenizer_added(g->tokenizer, false, &count);
-    for (int i = 0; i < count; i++) token_list_append(&list, begin[i]);
+    for (int i = 0; i < count && !g->question.count; i++) token_list_append(&list, begin[i]);
     if (utf8_invalid(text, bytes) < bytes)
         code = error_set(err, EXIT_USAGE, NULL, "byte %zu of the prompt is not UTF-8",
                          utf8_invalid(text, bytes));
@@ -117,14 +137,20 @@ static int encode_prompt(struct generate *g, const char *text, size_t bytes, str
 
 static int read_prompt(struct generate *g, const struct arguments *args, struct error *err)
 {
-    const char *text = argument_text(args, "prompt", NULL), *ids = argument_text(args, "tokens", NULL);
+    const char *text = argument_text(args, "prompt", NULL), *ids = argument_text(args, "tokens", NULL),
+               *chat = argument_text(args, "chat", NULL);
     int code = open_tokenizer(g, args, !ids, err);
+    if (!code && chat && (text || ids))
+        code = error_set(err, EXIT_USAGE, NULL, "--chat cannot be used with --prompt or --tokens");
+    if (!code && chat) code = read_question(g, args, chat, err);
     if (code) return code;
     bool reads_text = g->tokenizer || g->shape.vocabulary == BYTES;
-    if (!text && !ids && reads_text && !isatty(STDIN_FILENO)) text = "-";
+    if (!text && !ids && !chat && reads_text && !isatty(STDIN_FILENO)) text = "-";
+    size_t bytes = 0;
+    if (chat) text = g->question.text.data, bytes = g->question.text.count;
     if (!text == !ids)
         return error_set(err, EXIT_USAGE, "see 'meopt generate --help'",
-                         "meopt generate requires --prompt TEXT or --tokens 1,2,3");
+                         "meopt generate requires --chat TEXT, --prompt TEXT or --tokens 1,2,3");
     if (text && !reads_text)
         return error_set(err, EXIT_USAGE,
                          "give --tokenizer DIR, or the numbers of the tokens: --tokens 1,2,3",
@@ -132,8 +158,8 @@ static int read_prompt(struct generate *g, const struct arguments *args, struct 
                          "tokenizer.json next to its weights",
                          (long long)g->shape.vocabulary);
     char *input = NULL;
-    size_t bytes = strlen(text ? text : ids);
-    if (text && strcmp(text, "-") == 0) code = read_stdin(&input, &bytes, err);
+    if (!chat) bytes = strlen(text ? text : ids);
+    if (!chat && text && strcmp(text, "-") == 0) code = read_stdin(&input, &bytes, err);
     if (!code) g->tokens = malloc((bytes + (size_t)g->count) * sizeof *g->tokens);
     if (!code && !g->tokens) code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for the tokens");
     if (input) text = input;
@@ -331,7 +357,15 @@ static void catch_signals(void)
     }
 }
 
-/* Prints tokens as they come, unless with --json. */
+/* Returns whether a token ends the answer. */
+static bool ends_answer(const struct generate *g, int32_t token)
+{
+    for (int i = 0; i < g->settings.end_count; i++)
+        if (g->settings.ends[i] == token) return true;
+    return token == g->config.data.end;
+}
+
+/* Prints tokens as they come, unless with --json. A question of --chat is not repeated. */
 static int generate_tokens(struct generate *g, bool json, struct error *err)
 {
     struct text_stream s = {.out = stdout};
@@ -340,7 +374,7 @@ static int generate_tokens(struct generate *g, bool json, struct error *err)
     bool ended = false;
     report_context(g);
     catch_signals();
-    for (int64_t i = 0; i < g->prompt && !json && is_text(g); i++) write_text(g, &s, i);
+    for (int64_t i = 0; i < g->prompt && !json && is_text(g) && !g->question.count; i++) write_text(g, &s, i);
     fflush(stdout);
     while (done < g->count && !ended && !stop_signal && !ferror(stdout)) {
         int64_t at = g->prompt + done;
@@ -351,7 +385,7 @@ static int generate_tokens(struct generate *g, bool json, struct error *err)
                              "the model's logits are not finite");
             break;
         }
-        ended = g->tokens[at] == g->config.data.end;
+        ended = ends_answer(g, g->tokens[at]);
         if (!json) print_token(g, &s, done);
         done++;
     }
@@ -389,6 +423,7 @@ static int generate_run(const struct arguments *args, struct error *err)
     if (!code) code = generate_tokens(&g, json, err);
     if (json && (!code || code > EXIT_SIGNAL)) print_answer(&g);
     tokenizer_close(g.tokenizer);
+    text_record_free(&g.question);
     free(g.sidecar);
     free(g.tokens);
     free(g.logits);
@@ -402,6 +437,11 @@ static int generate_run(const struct arguments *args, struct error *err)
 static const struct option options[] = {
     {"prompt", 0, OPTION_TEXT, "TEXT", NULL, 0, 0,
      "text to continue; - or none: standard input, up to 1 MiB"},
+    {"chat", 0, OPTION_TEXT, "TEXT", NULL, 0, 0, "question to answer, in the chat template of the model"},
+    {"system", 0, OPTION_TEXT, "TEXT", NULL, 0, 0,
+     "instructions before the question (default: the template's)"},
+    {"template", 0, OPTION_TEXT, "NAME", CHAT_TEMPLATE_NAMES, 0, 0,
+     "template of --chat (default: that of the tokenizer, if it is one of these)"},
     {"tokens", 0, OPTION_TEXT, "1,2,3", NULL, 0, 0, "numbers of the tokens to continue"},
     {"tokenizer", 0, OPTION_TEXT, "DIR", NULL, 0, 0,
      "directory with tokenizer.json, or that file (default: next to the weights)"},

@@ -9,6 +9,7 @@
 #include "core/base/processors.h"
 #include "core/data/token_write.h"
 #include "core/text/corpus.h"
+#include "core/text/tokenizer_settings.h"
 
 #include <fcntl.h>
 #include <openssl/evp.h>
@@ -67,39 +68,7 @@ static int read_checksum(struct tokenize *t, const char *path, struct error *err
     return code;
 }
 
-/* Reads the tokenizer_config.json in the same directory; NULL: none. */
-static json_t *read_tokenizer_config(const char *path)
-{
-    struct stat st;
-    bool directory = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    char *in = directory ? xstrdup(path) : path_dirname(path), *file = path_join(in, "tokenizer_config.json");
-    json_t *root = file_absent(file) ? NULL : json_read(file, MOST_TOKENIZER, NULL);
-    free(file);
-    free(in);
-    return root;
-}
-
-/* Chooses the template of conversations: the named one, or that of the tokenizer's configuration if it is
- * known. */
-static int choose_template(struct tokenize *t, const struct arguments *args, json_t *config,
-                           struct error *err)
-{
-    const char *name = argument_text(args, "template", NULL),
-               *jinja = json_string_value(json_object_get(config, "chat_template"));
-    t->corpus.chat = name ? chat_template_named(name) : jinja ? chat_template_like(jinja) : NULL;
-    if (!t->corpus.chat) return 0;
-    const char *const tokens[] = {t->corpus.chat->begin, t->corpus.chat->before, t->corpus.chat->end};
-    for (int i = 0; i < 3; i++)
-        if (tokens[i][0] && tokenizer_id(t->tokenizer, tokens[i]) < 0) {
-            if (!name) t->corpus.chat = NULL;
-            return !name ? 0
-                         : error_set(err, EXIT_USAGE, "give the tokenizer of a chat model",
-                                     "--template %s: the tokenizer has no token '%s'", name, tokens[i]);
-        }
-    return 0;
-}
-
-static int choose_end(struct tokenize *t, const struct arguments *args, json_t *config, struct error *err)
+static int choose_end(struct tokenize *t, const struct arguments *args, int32_t named, struct error *err)
 {
     static const char *const usual[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]", "<eos>"};
     const char *given = argument_text(args, "end", NULL);
@@ -111,9 +80,7 @@ static int choose_end(struct tokenize *t, const struct arguments *args, json_t *
                    ? 0
                    : error_set(err, EXIT_USAGE, NULL, "--end: the tokenizer has no token '%.80s'", given);
     }
-    json_t *token = json_object_get(config, "eos_token");
-    const char *text = json_string_value(json_is_object(token) ? json_object_get(token, "content") : token);
-    if (text) t->corpus.end = tokenizer_id(t->tokenizer, text);
+    t->corpus.end = named;
     for (size_t i = 0; i < sizeof usual / sizeof *usual && t->corpus.end < 0; i++)
         t->corpus.end = tokenizer_id(t->tokenizer, usual[i]);
     return t->corpus.end >= 0 ? 0
@@ -129,10 +96,12 @@ static int open_tokenizer(struct tokenize *t, const struct arguments *args, stru
                          "meopt tokenize requires --tokenizer DIR or tokenizer.json");
     int code = tokenizer_open(&t->tokenizer, path, err);
     if (!code) code = read_checksum(t, path, err);
-    json_t *config = code ? NULL : read_tokenizer_config(path);
-    if (!code) code = choose_end(t, args, config, err);
-    if (!code) code = choose_template(t, args, config, err);
-    json_decref(config);
+    struct tokenizer_settings settings = {0};
+    if (!code)
+        code = tokenizer_settings_read(&settings, path, argument_text(args, "template", NULL), t->tokenizer,
+                                       err);
+    if (!code) code = choose_end(t, args, settings.end, err);
+    t->corpus.chat = settings.chat;
     t->corpus.tokenizer = t->tokenizer;
     return code;
 }
@@ -381,7 +350,7 @@ static const struct option options[] = {
     {"out", 'o', OPTION_TEXT, "NAME", NULL, 0, 0, "write NAME.bin, NAME.idx and NAME.json"},
     {"documents", 0, OPTION_TEXT, "WHAT", "file|line|paragraph", 0, 0,
      "document of a text file (default: the file); a line of .jsonl is always one"},
-    {"template", 0, OPTION_TEXT, "NAME", "chatml|qwen2|qwen2.5|qwen3|llama3", 0, 0,
+    {"template", 0, OPTION_TEXT, "NAME", CHAT_TEMPLATE_NAMES, 0, 0,
      "form of conversations (default: that of tokenizer_config.json, if it is one of these)"},
     {"end", 0, OPTION_TEXT, "TOKEN", NULL, 0, 0,
      "token after each document, or none (default: eos_token of tokenizer_config.json)"},

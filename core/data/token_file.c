@@ -201,6 +201,11 @@ char *token_file_labels(const char *path)
     return is_bin(path) ? xasprintf("%.*s.labels", (int)strlen(path) - 4, path) : NULL;
 }
 
+char *token_file_description(const char *path)
+{
+    return is_bin(path) ? xasprintf("%.*s.json", (int)strlen(path) - 4, path) : NULL;
+}
+
 bool token_file_is_label(const struct token_file *f, int64_t at)
 {
     return !f->labels.data || f->labels.data[LABELS_HEAD + at / 8] >> at % 8 & 1;

@@ -58,6 +58,8 @@ int token_file_parse(struct token_file *file, const char *path, enum token_form 
 char *token_file_index(const char *path);
 /* Returns the path of the file of labels, malloc'ed; NULL as above. */
 char *token_file_labels(const char *path);
+/* Returns the path of the description by `meopt tokenize`, X.json, malloc'ed; NULL as above. */
+char *token_file_description(const char *path);
 /* Returns whether training predicts a token. */
 bool token_file_is_label(const struct token_file *file, int64_t at);
 /* Copies `count` tokens from `at` on. Returns the first that is not below `vocabulary`, or is negative; -1:

@@ -1,9 +1,11 @@
 /* Samples and batches of token files: see token_loader.h. Tokens are copied when a batch is returned, which
  * takes microseconds, and the kernel is asked to read those of the next batch ahead. A token out of the
- * vocabulary is found by that copy, so that a start does not read the files. */
+ * vocabulary is found by that copy, so that a start does not read the files; those of `meopt tokenize` say
+ * their largest token. */
 #include "core/data/token_loader.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/base/progress.h"
 #include "core/data/mask.h"
 #include "core/data/token_file.h"
@@ -13,6 +15,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+enum { MOST_DESCRIPTION = 1 << 20 };
 
 struct token_loader {
     struct data_options options;
@@ -227,6 +231,29 @@ int token_loader_next(struct token_loader *l, struct data_batch *batch, struct e
 
 /* ---- open and close ---- */
 
+/* Refuses files whose description (X.json of `meopt tokenize`) has a token out of the vocabulary. Other JSON
+ * files of that name say nothing. */
+static int check_description(const char *path, int64_t vocabulary, struct error *err)
+{
+    char *file = token_file_description(path);
+    json_t *root = file && !file_absent(file) ? json_read(file, MOST_DESCRIPTION, NULL) : NULL,
+           *largest = json_object_get(root, "largest");
+    const char *tokenizer = json_string_value(json_object_get(root, "tokenizer"));
+    int code = 0;
+    bool known = vocabulary > 0 && tokenizer;
+    if (known && json_is_integer(largest) && json_integer_value(largest) >= vocabulary) {
+        char name[256];
+        code = error_set(err, EXIT_CONFIG, "use the model's tokenizer, or raise model.vocabulary",
+                         "has token %lld, of the tokenizer %s; the model has a vocabulary of %lld",
+                         (long long)json_integer_value(largest), name_printable(name, sizeof name, tokenizer),
+                         (long long)vocabulary);
+        error_at(err, path, 0, 0);
+    }
+    json_decref(root);
+    free(file);
+    return code;
+}
+
 static int open_files(struct token_loader *l, const struct image_list *list, struct error *err)
 {
     const struct data_options *o = &l->options;
@@ -242,6 +269,7 @@ static int open_files(struct token_loader *l, const struct image_list *list, str
         char *path = single ? xstrdup(o->root) : path_join(o->root, list->names[i]);
         struct token_file *f = &l->files[l->file_count];
         code = token_file_open(f, path, o->tokens, err);
+        if (!code && (code = check_description(path, o->vocabulary, err)) != 0) token_file_close(f);
         int64_t listed = image_place(list->names[i]).bytes, found = (int64_t)f->data.bytes;
         if (!code && listed != found) {
             code = error_set(err, EXIT_FAILED, "wait until it is complete, or copy it",

@@ -104,6 +104,22 @@ static void add_turn(struct text_record *r, const struct chat_template *c, const
     add_text(r, c->between, false);
 }
 
+void text_record_ask(struct text_record *r, const struct chat_template *c, const char *system,
+                     const char *question)
+{
+    r->text.count = 0;
+    r->count = 0;
+    r->plain = false;
+    if (!system) system = c->system;
+    add_text(r, c->begin, false);
+    if (system) add_turn(r, c, "system", system, strlen(system), false);
+    add_turn(r, c, "user", question, strlen(question), false);
+    add_text(r, c->before, false);
+    add_text(r, "assistant", false);
+    add_text(r, c->after, false);
+    if (c->thinks) add_text(r, "<think>\n\n</think>\n\n", false);
+}
+
 static int read_message(struct text_record *r, const struct chat_template *c, json_t *messages, size_t i,
                         struct error *err)
 {

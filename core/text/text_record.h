@@ -16,7 +16,8 @@ struct chat_template {
     bool trims;                                         /* white space around a content is removed */
     bool thinks;                                        /* the last answer follows an empty thought */
 };
-extern const struct chat_template chat_templates[]; /* ends with name NULL */
+extern const struct chat_template chat_templates[];             /* ends with name NULL */
+#define CHAT_TEMPLATE_NAMES "chatml|qwen2|qwen2.5|qwen3|llama3" /* of the rows, for options */
 /* Returns the row with this name, NULL if there is none. */
 const struct chat_template *chat_template_named(const char *name);
 /* Recognises a Jinja template by its parts, without evaluating it; NULL: unknown. */
@@ -36,5 +37,8 @@ void text_record_free(struct text_record *record);
 /* Reads a line. chat NULL: conversations are refused. The caller names file and line. */
 int text_record_read(struct text_record *record, const char *line, size_t bytes,
                      const struct chat_template *chat, struct error *err);
+/* Sets the record to a question of the user, up to where the answer begins. system: NULL: the template's. */
+void text_record_ask(struct text_record *record, const struct chat_template *chat, const char *system,
+                     const char *question);
 
 #endif

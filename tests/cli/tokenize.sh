@@ -141,6 +141,13 @@ refused 1 'cut.jsonl:3' cut.jsonl --tokenizer "$tokenizers/qwen.json" -o x
 refused 1 'role.jsonl:1' role.jsonl --tokenizer chat -o x
 refused 1 'user.jsonl:1' user.jsonl --tokenizer chat -o x
 refused 1 'turn.jsonl:1' turn.jsonl --tokenizer "$tokenizers/qwen.json" -o x
+names=$("$MEOPT" tokenize --help | sed -n 's/^ *--template .*: //p' | tr '|' ' ')
+[ "${names#chatml }" != "$names" ] || fail "the names of templates: $names"
+for name in $names; do # each is a row: the tokens of another one are not in this tokenizer
+    code=0
+    "$MEOPT" tokenize turn.jsonl --tokenizer chat --template "$name" -o "row-$name" >out 2>err || code=$?
+    [ $code = 0 ] || { [ "$name" = llama3 ] && [ $code = 2 ]; } || fail "--template $name: $code"
+done
 refused 2 'llama3' turn.jsonl --tokenizer chat --template llama3 -o x
 refused 1 'bytes.txt:2' bytes.txt --tokenizer "$tokenizers/qwen.json" -o x
 refused 1 'text' empty.txt --tokenizer "$tokenizers/qwen.json" -o x

@@ -1,0 +1,23 @@
+/* The files next to a tokenizer.json: tokenizer_config.json, chat_template.jinja and generation_config.json,
+ * as transformers saves them. */
+#ifndef MEOPT_TEXT_TOKENIZER_SETTINGS_H
+#define MEOPT_TEXT_TOKENIZER_SETTINGS_H
+
+#include "core/text/text_record.h"
+
+enum { TOKENIZER_ENDS = 16 };
+
+struct tokenizer_settings {
+    const struct chat_template *chat; /* of conversations; NULL: none, or no row of chat_templates */
+    int32_t end;                      /* eos_token; -1: none */
+    int32_t ends[TOKENIZER_ENDS]; /* tokens that end an answer: eos_token, eos_token_id, the end of a turn */
+    int end_count;
+};
+
+/* path: a tokenizer.json or its directory. Files that are absent set nothing; damaged ones are an error.
+ * name: the template to use; NULL: the file's, if the tokenizer has its tokens. EXIT_USAGE if the tokenizer
+ * does not have those of `name`. */
+int tokenizer_settings_read(struct tokenizer_settings *settings, const char *path, const char *name,
+                            const struct tokenizer *tokenizer, struct error *err);
+
+#endif

@@ -1,0 +1,78 @@
+#!/bin/sh
+# README's lines from conversations to an answer, typed as they are into a terminal, on a small model in transformers' form under the name
+# that they use. Only the learning rate and the number of epochs are changed, by one more line.
+set -eu
+. "$MEOPT_SOURCE/tests/cli/tmux.sh"
+home="$dir/a home" copy="$dir/a clean copy"
+mkdir -p "$home/bin" "$copy/tokens"
+ln -s "$MEOPT" "$home/bin/meopt"
+cd "$copy"
+cp "$MEOPT_SOURCE/tests/data/tokenizers/qwen.json" tokens/tokenizer.json
+i=0
+while [ $i -lt 40 ]; do
+    echo '{"messages": [{"role": "user", "content": "What is MEOpt?"}, {"role": "assistant", "content": "the light, 光。"}]}'
+    i=$((i + 1))
+done >chats.jsonl
+"$MEOPT" tokenize chats.jsonl --tokenizer tokens --template chatml -o begin >out 2>&1 || fail "tokenize"
+cat >begin.yaml <<END
+model: {family: llama, init: random, vocabulary: 900, context: 64, width: 64, depth: 2, heads: 4, kv_heads: 2, hidden: 96}
+data: {root: begin.bin}
+train: {objective: language, batch_size: 1, steps: 1, precision: fp32}
+device: {type: cpu}
+END
+"$MEOPT" train begin.yaml --name begin --no-dashboard >out 2>&1 || fail "train"
+"$MEOPT" export begin --format hf --out Qwen3-0.6B >out 2>&1 || fail "export"
+cp tokens/tokenizer.json Qwen3-0.6B/
+python3 - <<'END'
+import json
+turn = "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}"
+thought = "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}"
+open("Qwen3-0.6B/chat_template.jinja", "w").write("{%- for message in messages %}" + turn + "{%- endfor %}" + thought)
+json.dump({"eos_token": "<|endoftext|>"}, open("Qwen3-0.6B/tokenizer_config.json", "w"))
+END
+sed -n '/^From conversations/,/^`lora.rank/s/^    //p' "$MEOPT_SOURCE/README.md" | sed 's/  .*//' >"$dir/lines"
+[ "$(wc -l <"$dir/lines")" -ge 7 ] || fail "README has $(wc -l <"$dir/lines") of these lines"
+PATH="$home/bin:$PATH"
+terminal 100 40 C.UTF-8 "HOME='$home' OMP_NUM_THREADS=1 PS1=" "sh -c 'cd \"$copy\"; stty -echo; exec sh'"
+number=0
+type() { # LINE: types it, and awaits that it ends with 0; q leaves the dashboard that it opens
+    number=$((number + 1))
+    tmux -L "$socket" send-keys -l "clear; $1; echo line $number ends: \$?"
+    tmux -L "$socket" send-keys Enter
+    i=0
+    until on_screen "^line $number ends: "; do
+        i=$((i + 1))
+        [ $i -lt 300 ] || fail "'$1' does not end"
+        [ "$(tmux -L "$socket" display -p '#{alternate_on}')" = 0 ] || keys q
+        sleep 0.3
+    done
+    on_screen "^line $number ends: 0\$" || fail "'$1' does not end with 0"
+}
+while read -r line <&3; do
+    type "$line"
+    case $line in
+    'meopt config set'*) type "meopt config set chat.yaml optim.lr=1.0e-2 train.epochs=20" ;;
+    'meopt train'*) type "until meopt runs --state done | grep -q chat; do sleep 0.2; done" ;;
+    'meopt generate'*) on_screen '^the light, 光。' || fail "the answer" ;;
+    esac
+done 3<"$dir/lines"
+lines=$(grep -vc '^#' chat.yaml)
+[ "$lines" -le 6 ] || fail "chat.yaml has $lines lines: four of 'config new', two of lora.rank"
+[ -s my-qwen3/model.safetensors ] && [ -s my-qwen3/tokenizer.json ] || fail "the merged model"
+find runs/chat -name 'adapter_model.safetensors' | grep -q . || fail "the adapter"
+# The merged model answers as the run does.
+echo 'model: {weight: my-qwen3}
+train: {objective: language}
+device: {type: cpu}' >merged.yaml
+"$MEOPT" generate merged.yaml --chat "What is MEOpt?" >answer 2>err || fail "generate with the merged model"
+[ "$(cat answer)" = "the light, 光。" ] || fail "the merged model's answer"
+# Refused: a question without a template, two kinds of prompt, data of a larger vocabulary.
+code=0
+"$MEOPT" generate begin --tokenizer tokens --chat "What?" >out 2>err || code=$?
+[ $code = 2 ] || fail "--chat without a template: $code"
+code=0
+"$MEOPT" generate merged.yaml --chat "What?" --prompt "What?" >out 2>err || code=$?
+[ $code = 2 ] || fail "--chat with --prompt: $code"
+code=0
+"$MEOPT" train begin.yaml --name small --no-dashboard model.vocabulary=600 >out 2>err || code=$?
+[ $code = 7 ] || fail "a smaller vocabulary: $code"
