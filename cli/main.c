@@ -1,6 +1,7 @@
 /* main() of meopt: finds the command, parses its options by its table, runs it, and prints its error. */
 #include "cli/commands/cmd_config.h"
 #include "cli/command.h"
+#include "cli/language.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/base/mapped_file.h"
@@ -11,7 +12,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <locale.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -82,12 +82,13 @@ const struct command *command_find(char **words, int count, int *taken)
 
 static void usage(FILE *out)
 {
-    fprintf(out, "Usage: meopt COMMAND [options] [operands]\n\n"
-                 "Trains large transformers in a fraction of the usual memory.\n\nCommands:\n");
+    fprintf(out, _("Usage: meopt COMMAND [options] [operands]\n\n"
+                   "Trains large transformers in a fraction of the usual memory.\n\nCommands:\n"));
     for (int i = 0; commands[i]; i++)
-        if (!commands[i]->hidden) fprintf(out, "  %-14s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(out, "\n'meopt' alone opens the list of runs. 'meopt COMMAND --help' lists the options of a "
-                 "command, 'man meopt' the exit codes.\n");
+        if (!commands[i]->hidden)
+            fprintf(out, "  %-14s %s\n", commands[i]->name, translation(commands[i]->summary));
+    fprintf(out, _("\n'meopt' alone opens the list of runs. 'meopt COMMAND --help' lists the options of a "
+                   "command, 'man meopt' the exit codes.\n"));
 }
 
 /* Returns whether the command belongs to the group: "config get" belongs to "config". */
@@ -106,11 +107,11 @@ static bool is_group(const char *word)
 
 static void group_usage(FILE *out, const char *group)
 {
-    fprintf(out, "Usage: meopt %s COMMAND [options] [operands]\n\nCommands:\n", group);
+    fprintf(out, _("Usage: meopt %s COMMAND [options] [operands]\n\nCommands:\n"), group);
     for (int i = 0; commands[i]; i++)
         if (in_group(commands[i], group))
-            fprintf(out, "  %-14s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(out, "\n'meopt help %s COMMAND' lists the options of a command.\n", group);
+            fprintf(out, "  %-14s %s\n", commands[i]->name, translation(commands[i]->summary));
+    fprintf(out, _("\n'meopt help %s COMMAND' lists the options of a command.\n"), group);
 }
 
 /* Returns the second word of the i-th command of a group; NULL after the last. */
@@ -134,19 +135,19 @@ static const char *first_word_at(const void *table, int i)
 
 static int no_command(char **words, int count, struct error *err)
 {
-    char hint[256] = "see 'meopt help'";
+    char hint[256] = N_("see 'meopt help'");
     const char *group = words[0], *second = count > 1 ? words[1] : NULL;
     if (!is_group(group)) {
         const char *near = nearest_name(group, first_word_at, NULL);
-        if (near) snprintf(hint, sizeof hint, "did you mean 'meopt %s'? see 'meopt help'", near);
+        if (near) snprintf(hint, sizeof hint, _("did you mean 'meopt %s'? see 'meopt help'"), near);
         return error_set(err, EXIT_USAGE, hint, "no command '%s'", group);
     }
     const char *near = second ? nearest_name(second, group_name_at, group) : NULL, *name;
     size_t used = 0;
-    if (near) snprintf(hint, sizeof hint, "did you mean 'meopt %s %s'?", group, near);
+    if (near) snprintf(hint, sizeof hint, _("did you mean 'meopt %s %s'?"), group, near);
     for (int i = 0; !near && (name = group_name_at(group, i)) != NULL && used + 40 < sizeof hint; i++)
         used += (size_t)snprintf(hint + used, sizeof hint - used, "%s%s %s",
-                                 used ? ", " : "commands are: ", group, name);
+                                 used ? ", " : _("commands are: "), group, name);
     if (second) return error_set(err, EXIT_USAGE, hint, "no command '%s %s'", group, second);
     return error_set(err, EXIT_USAGE, hint, "'%s' requires a subcommand", group);
 }
@@ -222,7 +223,7 @@ int main(int argc, char **argv)
     open_missing();
     mapped_file_catch(NULL);
     json_set_alloc_funcs(xmalloc, free); /* on malloc failure jansson would return a truncated text */
-    setlocale(LC_CTYPE, "");
+    language_open(argc, argv);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error like a full disk: EFBIG */
     const char *level = getenv("MEOPT_LOG");

@@ -73,7 +73,7 @@ static int no_choice(const struct option *o, const char *text, struct error *err
 {
     char hint[128];
     const char *near = nearest_name(text, choice_at, o->choices);
-    if (near) snprintf(hint, sizeof hint, "did you mean %s?", near);
+    if (near) snprintf(hint, sizeof hint, _("did you mean %s?"), near);
     return error_set(err, EXIT_USAGE, near ? hint : NULL, "--%s must be one of %s, found '%s'", o->name,
                      o->choices, text);
 }
@@ -88,7 +88,7 @@ static int store_value(struct arguments *args, int index, const char *text, stru
         double x = o->type == OPTION_INT ? (double)strtoll(text, &end, 10) : strtod(text, &end);
         if (end == text || *end || errno || !isfinite(x))
             return error_set(err, EXIT_USAGE, NULL, "--%s requires %s, found '%s'", o->name,
-                             o->type == OPTION_INT ? "an integer" : "a number", text);
+                             o->type == OPTION_INT ? _("an integer") : _("a number"), text);
         if (o->min < o->max && (x < o->min || x > o->max))
             return error_set(err, EXIT_USAGE, NULL, "--%s must be in %g to %g, found %s", o->name, o->min,
                              o->max, text);
@@ -115,7 +115,7 @@ int arguments_parse(struct arguments *args, const struct command *command, int a
     args->values = xcalloc((size_t)options + 1, sizeof *args->values);
     args->operands = xcalloc((size_t)argc + 1, sizeof *args->operands);
     char hint[128];
-    snprintf(hint, sizeof hint, "see 'meopt %s --help'", command->name);
+    snprintf(hint, sizeof hint, _("see 'meopt %s --help'"), command->name);
     bool only_operands = false;
     for (int i = 1; i < argc; i++) {
         char *word = argv[i];
@@ -148,7 +148,8 @@ int arguments_parse(struct arguments *args, const struct command *command, int a
         if (index < 0) {
             const char *near = command->options ? nearest_name(name, option_name_at, command->options) : NULL;
             if (near)
-                snprintf(hint, sizeof hint, "did you mean --%s? see 'meopt %s --help'", near, command->name);
+                snprintf(hint, sizeof hint, _("did you mean --%s? see 'meopt %s --help'"), near,
+                         command->name);
             return error_set(err, EXIT_USAGE, hint, "unknown option '%s'", word);
         }
         const struct option *o = &command->options[index];
@@ -186,19 +187,19 @@ void arguments_free(struct arguments *args)
 
 void command_help(const struct command *command)
 {
-    printf("Usage: meopt %s%s%s%s\n\n%s\n", command->name, command->options ? " [options]" : "",
-           command->operands[0] ? " " : "", command->operands, command->summary);
-    if (command->details) printf("\n%s\n", command->details);
+    printf(_("Usage: meopt %s%s%s%s\n\n%s\n"), command->name, command->options ? _(" [options]") : "",
+           command->operands[0] ? " " : "", command->operands, translation(command->summary));
+    if (command->details) printf("\n%s\n", translation(command->details));
     if (!command->options) return;
-    printf("\nOptions:\n");
+    printf("%s", _("\nOptions:\n"));
     for (const struct option *o = command->options; o->name; o++) {
         char left[64], letter[8] = "    ";
         if (o->letter) snprintf(letter, sizeof letter, "-%c, ", o->letter);
         snprintf(left, sizeof left, "%s--%s%s%s", letter, o->name, o->value ? " " : "",
                  o->value ? o->value : "");
-        printf("  %-28s %s", left, o->help);
+        printf("  %-28s %s", left, translation(o->help));
         if (o->choices) printf(": %s", o->choices);
         printf("\n");
     }
-    printf("  %-28s %s\n", "-h, --help", "print this help; details: man meopt-...");
+    printf("  %-28s %s\n", "-h, --help", _("print this help; details: man meopt-..."));
 }

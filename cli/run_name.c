@@ -72,7 +72,7 @@ static void list_matches(char *dst, size_t size, const struct names *names, cons
             snprintf(dst + used, size - used, ", ...");
             return;
         }
-        used += (size_t)snprintf(dst + used, size - used, "%s%s", used ? ", " : "one of ", shown);
+        used += (size_t)snprintf(dst + used, size - used, "%s%s", used ? ", " : _("one of "), shown);
     }
 }
 
@@ -85,7 +85,7 @@ char *run_named(const char *word, const char *parent, int *code, struct error *e
     char *bare = strndup(word, n),
          *within = strchr(bare, '/') ? path_dirname(bare) : xstrdup(parent ? parent : "runs");
     const char *prefix = path_basename(bare);
-    char *found = path_join(within, prefix), hint[400] = "to list the runs: meopt runs";
+    char *found = path_join(within, prefix), hint[400] = N_("to list the runs: meopt runs");
     struct names names;
     names.all = run_names(within, true, &names.count);
     int problem = names.count < 0 && errno != ENOENT && errno != ENOTDIR ? errno : 0;
@@ -98,7 +98,8 @@ char *run_named(const char *word, const char *parent, int *code, struct error *e
         const char *near = same ? NULL : nearest_name(prefix, name_at, &names);
         if (same == 1) found = path_join(within, names.all[last]);
         else if (same > 1) list_matches(hint, sizeof hint, &names, prefix);
-        else if (near) snprintf(hint, sizeof hint, "did you mean %.300s? to list the runs: meopt runs", near);
+        else if (near)
+            snprintf(hint, sizeof hint, _("did you mean %.300s? to list the runs: meopt runs"), near);
         char shown[256], place[256];
         name_printable(shown, sizeof shown, word);
         errno = problem;

@@ -4,7 +4,7 @@
 # `packages.sh test long` what only their long form does.
 set -eu
 packages="build-essential cmake ninja-build pkg-config libyaml-dev libcurl4-openssl-dev libarchive-dev
-  libjpeg62-turbo-dev libpng-dev libwebp-dev zlib1g-dev libjansson-dev libpcre2-dev libutf8proc-dev libssl-dev libncurses-dev liburing-dev ca-certificates"
+  libjpeg62-turbo-dev libpng-dev libwebp-dev zlib1g-dev libjansson-dev libpcre2-dev libutf8proc-dev libssl-dev libncurses-dev liburing-dev gettext ca-certificates"
 grep -qi ubuntu /etc/os-release && packages=$(echo "$packages" | sed 's/libjpeg62-turbo-dev/libjpeg-turbo8-dev/')
 [ "${1:-}" = test ] && packages="$packages libcmocka-dev clang clang-format libclang-rt-14-dev valgrind nginx-light tmux mandoc man-db locales
   groff zip unzip zstd xz-utils openssl openmpi-bin libopenmpi-dev shellcheck python3 python3-venv libcap2-bin librocm-smi-dev"

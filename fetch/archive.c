@@ -63,21 +63,21 @@ static const char *clean_path(const char *name, char path[PATH_BYTES + 1])
 {
     size_t n = strlen(name), used = 0;
     int levels = 0;
-    if (n == 0) return "empty name";
-    if (n > PATH_BYTES) return "path longer than 4096 bytes";
-    if (name[0] == '/') return "absolute path";
+    if (n == 0) return _("empty name");
+    if (n > PATH_BYTES) return _("path longer than 4096 bytes");
+    if (name[0] == '/') return _("absolute path");
     for (size_t i = 0; i < n;) {
         size_t step = character((const uint8_t *)name + i, n - i);
-        if (step == 0) return "control character or invalid UTF-8 in the name";
+        if (step == 0) return _("control character or invalid UTF-8 in the name");
         i += step;
     }
     for (const char *p = name; *p;) {
         size_t length = strcspn(p, "/");
-        if (length > NAME_BYTES) return "component longer than 255 bytes";
-        if (length == 2 && p[0] == '.' && p[1] == '.') return "'..' in the path";
-        if (length >= 7 && strncmp(p, ".meopt-", 7) == 0) return "name reserved for meopt";
+        if (length > NAME_BYTES) return _("component longer than 255 bytes");
+        if (length == 2 && p[0] == '.' && p[1] == '.') return _("'..' in the path");
+        if (length >= 7 && strncmp(p, ".meopt-", 7) == 0) return _("name reserved for meopt");
         if (length && !(length == 1 && p[0] == '.')) {
-            if (++levels > LEVELS) return "more than 32 directory levels";
+            if (++levels > LEVELS) return _("more than 32 directory levels");
             if (used) path[used++] = '/';
             memcpy(path + used, p, length);
             used += length;
@@ -323,22 +323,22 @@ static int walk_entries(struct walk *w, struct archive *a, const struct archive_
             code = archive_error(w, a);
             break;
         }
-        const char *name = archive_entry_pathname(entry), *why = w->bad_name ? "NUL in its name"
+        const char *name = archive_entry_pathname(entry), *why = w->bad_name ? _("NUL in its name")
                                                                  : name      ? clean_path(name, path)
-                                                                             : "unreadable name";
+                                                                             : _("unreadable name");
         mode_t type = archive_entry_filetype(entry);
         int64_t size = archive_entry_size_is_set(entry) ? archive_entry_size(entry) : 0;
-        if (!why && archive_entry_hardlink(entry)) why = "a hard link";
-        if (!why && archive_entry_symlink(entry)) why = "a symbolic link";
+        if (!why && archive_entry_hardlink(entry)) why = _("a hard link");
+        if (!why && archive_entry_symlink(entry)) why = _("a symbolic link");
         if (!why && type != AE_IFREG && type != AE_IFDIR)
-            why = type == AE_IFLNK                       ? "a symbolic link"
+            why = type == AE_IFLNK                       ? _("a symbolic link")
                   : type == AE_IFIFO                     ? "a FIFO"
-                  : type == AE_IFCHR || type == AE_IFBLK ? "a device"
-                                                         : "neither file nor directory";
+                  : type == AE_IFCHR || type == AE_IFBLK ? _("a device")
+                                                         : _("neither file nor directory");
         if (!why && archive_entry_is_encrypted(entry)) why = "encrypted";
-        if (!why && size < 0) why = "negative size";
-        if (!why && type == AE_IFREG && path[0] == 0) why = "empty name";
-        if (!why && type == AE_IFREG && !remember_name(w, path)) why = "duplicate name";
+        if (!why && size < 0) why = _("negative size");
+        if (!why && type == AE_IFREG && path[0] == 0) why = _("empty name");
+        if (!why && type == AE_IFREG && !remember_name(w, path)) why = _("duplicate name");
         if (w->no_memory) {
             code = error_set(w->err, EXIT_HOST_MEMORY, "close other programs", "out of memory for the names");
             break;

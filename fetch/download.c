@@ -343,7 +343,7 @@ static int next_mirror(struct run *r, int code, const char *hint, const char *wh
     char shown[300], text[640];
     url_printable(shown, sizeof shown, r->t->urls[r->url]);
     if (r->url + 1 >= r->t->url_count) return error_set(r->err, code, hint, "%s: %s", shown, what);
-    snprintf(text, sizeof text, "%s: %s; trying the next mirror", shown, what);
+    snprintf(text, sizeof text, _("%s: %s; trying the next mirror"), shown, what);
     notice(r, text);
     cancel_requests(r);
     r->url++;
@@ -369,7 +369,7 @@ static int handle_failure(struct run *r, struct connection *s, int rc)
     char what[400], shown[CURL_ERROR_SIZE + 32];
     int status = s->headers.status;
     if (rc == CURLE_HTTP_RETURNED_ERROR || status >= 400)
-        snprintf(what, sizeof what, "the server answers %d", status);
+        snprintf(what, sizeof what, _("the server answers %d"), status);
     else {
         name_printable(shown, sizeof shown, s->message[0] ? s->message : curl_easy_strerror((CURLcode)rc));
         snprintf(what, sizeof what, "%s", shown);
@@ -378,7 +378,7 @@ static int handle_failure(struct run *r, struct connection *s, int rc)
          unreached = status == 0 && http_curl_unreached(rc) && partial_bytes(&r->part->state) == 0;
     if (unreached && r->tries == 0) {
         char text[640];
-        snprintf(text, sizeof text, "%s; trying again. %s", what, offline_hint);
+        snprintf(text, sizeof text, _("%s; trying again. %s"), what, offline_hint);
         notice(r, text);
     }
     if (again && r->tries + 1 < (unreached ? TRIES_UNREACHED : TRIES)) {
@@ -387,16 +387,16 @@ static int handle_failure(struct run *r, struct connection *s, int rc)
     }
     if (again)
         return next_mirror(r, EXIT_NETWORK,
-                           unreached ? offline_hint : "run the same command again later to resume", what);
-    const char *hint = status == 401 || status == 403 ? "the server requires authorization"
+                           unreached ? offline_hint : N_("run the same command again later to resume"), what);
+    const char *hint = status == 401 || status == 403 ? _("the server requires authorization")
                        : status == 404 || status == 410
-                           ? "the file was removed; use a new address (--from URL)"
+                           ? _("the file was removed; use a new address (--from URL)")
                        : rc == CURLE_PEER_FAILED_VERIFICATION || rc == CURLE_SSL_CACERT_BADFILE
-                           ? "with a TLS-inspecting proxy, set its CA in CURL_CA_BUNDLE; otherwise do not "
-                             "trust this connection"
+                           ? _("with a TLS-inspecting proxy, set its CA in CURL_CA_BUNDLE; otherwise do not "
+                               "trust this connection")
                        : rc == CURLE_UNSUPPORTED_PROTOCOL || rc == CURLE_TOO_MANY_REDIRECTS
-                           ? "meopt does not follow this redirect"
-                           : "run the same command again to resume";
+                           ? _("meopt does not follow this redirect")
+                           : _("run the same command again to resume");
     return next_mirror(r, EXIT_NETWORK, hint, what);
 }
 

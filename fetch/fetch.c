@@ -147,7 +147,7 @@ static int on_sized(void *context, int64_t total, struct error *err)
     error_set(err, EXIT_DISK, "free some space or choose another --dest, then run the same command again",
               "needs %.2f GiB (archive %.2f, unpacked %.2f%s), %.2f GiB are free", need / 1073741824.0,
               (double)missing / 1073741824.0, (double)unpacked / 1073741824.0,
-              j->source->unpacked_size >= 0 ? "" : " as an estimate", (double)free_bytes / 1073741824.0);
+              j->source->unpacked_size >= 0 ? "" : _(" as an estimate"), (double)free_bytes / 1073741824.0);
     return error_at(err, j->o->dest, 0, 0), EXIT_DISK;
 }
 
@@ -162,7 +162,7 @@ static int on_restarted(void *context, const char *why, struct error *err)
 {
     struct job *j = context;
     char text[256];
-    snprintf(text, sizeof text, "restarting the download: %s", why);
+    snprintf(text, sizeof text, _("restarting the download: %s"), why);
     notice(j, text);
     unpack_kill(&j->unpack);
     hasher_end(&j->hasher, true);
@@ -195,7 +195,7 @@ static int wait_for_claim(struct job *j)
         if (code != EXIT_LOCKED || !here) return code;
         if (!noticed) {
             char text[sizeof j->err->what + 32];
-            snprintf(text, sizeof text, "%s; waiting for it", j->err->what);
+            snprintf(text, sizeof text, _("%s; waiting for it"), j->err->what);
             notice(j, text);
             noticed = true;
         }
@@ -231,7 +231,7 @@ static int check_tree(struct job *j, const char *tree, bool *done)
     *done = damage.wrong == 0;
     if (!*done && !j->damaged) {
         snprintf(text, sizeof text,
-                 "%lld of %lld files are missing or damaged (the first: %s): restoring them",
+                 _("%lld of %lld files are missing or damaged (the first: %s): restoring them"),
                  (long long)damage.wrong, (long long)damage.files, damage.first);
         notice(j, text);
     }
@@ -422,7 +422,7 @@ static void clean_after_failure(struct job *j, int code)
         char *bad = xasprintf("%s/%s.corrupt", j->directory, j->source->name),
              text[600]; /* keep one wrong archive for inspection */
         if (rename(j->part.path, bad) == 0) {
-            snprintf(text, sizeof text, "the wrong archive is kept as %s", bad);
+            snprintf(text, sizeof text, _("the wrong archive is kept as %s"), bad);
             notice(j, text);
         }
         free(bad);
@@ -521,8 +521,8 @@ int fetch_archive(const struct source *source, const struct fetch_options *optio
     }
     if (code && !j.err->hint[0])
         snprintf(j.err->hint, sizeof j.err->hint, "%s",
-                 code == EXIT_INTEGRITY ? "the partial archive was removed"
-                                        : "run the same command again to resume");
+                 code == EXIT_INTEGRITY ? _("the partial archive was removed")
+                                        : _("run the same command again to resume"));
     if (j.local && j.fd >= 0) close(j.fd);
     free(j.kept);
     free(j.staging);

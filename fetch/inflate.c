@@ -83,9 +83,10 @@ static int raw_error(struct inflate *in)
     const char *text = archive_error_string(in->raw);
     bool memory = archive_errno(in->raw) == ENOMEM;
     if (!in->err || !in->err->what[0])
-        error_set(in->err, memory ? EXIT_HOST_MEMORY : EXIT_INTEGRITY, memory ? "close other programs" : NULL,
-                  memory ? "out of memory: %s" : "the compressed data is damaged: %s",
-                  text ? text : "unknown reason");
+        error_set(in->err, memory ? EXIT_HOST_MEMORY : EXIT_INTEGRITY,
+                  memory ? N_("close other programs") : NULL,
+                  memory ? N_("out of memory: %s") : N_("the compressed data is damaged: %s"),
+                  text ? text : _("unknown reason"));
     return -1;
 }
 

@@ -177,7 +177,9 @@ bool published_read(const char *tree, struct published *what)
 
 static const char *compare_stat(const struct stat *st, int64_t size)
 {
-    return !S_ISREG(st->st_mode) ? "is not a file" : st->st_size != size ? "has a different size" : NULL;
+    return !S_ISREG(st->st_mode) ? _("is not a file")
+           : st->st_size != size ? _("has a different size")
+                                 : NULL;
 }
 
 /* Returns how the file differs from the list, or NULL. */
@@ -186,15 +188,15 @@ static const char *check_file(int tree, const char *path, uint32_t crc, int64_t 
 {
     int fd = openat(tree, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     struct stat st;
-    if (fd < 0) return errno == ENOENT || errno == ENOTDIR ? "is missing" : strerror(errno);
-    const char *why = fstat(fd, &st) != 0 ? "is not a file" : compare_stat(&st, size);
+    if (fd < 0) return errno == ENOENT || errno == ENOTDIR ? _("is missing") : strerror(errno);
+    const char *why = fstat(fd, &st) != 0 ? _("is not a file") : compare_stat(&st, size);
     uint32_t sum = 0;
     for (ssize_t n; !why && (n = retry_read(fd, buffer, capacity, -1)) != 0;) {
         if (n < 0) why = strerror(errno);
         else sum = crc32c(sum, buffer, (size_t)n);
     }
     close(fd);
-    return why ? why : sum != crc ? "has changed" : NULL;
+    return why ? why : sum != crc ? _("has changed") : NULL;
 }
 
 /* Returns whether a path of the list stays within the tree. */
@@ -235,7 +237,7 @@ static const char *check_size(int tree, const char *path, int64_t size)
 {
     struct stat st;
     if (fstatat(tree, path, &st, AT_SYMLINK_NOFOLLOW) != 0)
-        return errno == ENOENT || errno == ENOTDIR ? "is missing" : strerror(errno);
+        return errno == ENOENT || errno == ENOTDIR ? _("is missing") : strerror(errno);
     return compare_stat(&st, size);
 }
 

@@ -70,7 +70,7 @@ static int source_error(const struct reading *r, const yaml_node_t *node, const 
     char text[400];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    text_format(text, sizeof text, format, args);
     va_end(args);
     error_set(r->err, EXIT_CONFIG, hint, "%s", text);
     return error_at(r->err, r->path, (int)node->start_mark.line + 1, (int)node->start_mark.column + 1);

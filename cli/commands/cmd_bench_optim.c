@@ -118,7 +118,7 @@ static int library_error(struct error *err, const struct meopt_error *from, cons
     int memory = place->card ? EXIT_CARD_MEMORY : EXIT_HOST_MEMORY;
     int code = from->status == MEOPT_BAD_ARGUMENT ? EXIT_USAGE : EXIT_FAILED;
     return error_set(err, from->status == MEOPT_NO_MEMORY ? memory : code,
-                     from->status == MEOPT_NO_MEMORY ? "use fewer --params" : NULL, "%s", from->message);
+                     from->status == MEOPT_NO_MEMORY ? N_("use fewer --params") : NULL, "%s", from->message);
 }
 
 static struct meopt_options options_of(const struct combination *c, const struct triad *place, int threads)
@@ -372,10 +372,11 @@ static int bench_optim_run(const struct arguments *args, struct error *err)
         json_print(stdout, all, JSON_INDENT(2) | JSON_REAL_PRECISION(8));
         json_decref(all);
     } else if (!code)
-        printf("held, moved: bytes per parameter; ratio: to a %s of %.1f GB/s on %d thread%s; error: largest "
-               "relative error of a weight after one step, compared with float64\n",
-               triad.card ? "copy inside the card" : "STREAM triad", best_triad, threads,
-               threads == 1 ? "" : "s");
+        printf(
+            _("held, moved: bytes per parameter; ratio: to a %s of %.1f GB/s on %d thread%s; error: largest "
+              "relative error of a weight after one step, compared with float64\n"),
+            triad.card ? _("copy inside the card") : _("STREAM triad"), best_triad, threads,
+            threads == 1 ? "" : "s");
     json_decref(results);
     triad_close(&triad);
     return code;

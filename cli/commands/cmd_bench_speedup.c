@@ -35,8 +35,8 @@ static const struct format {
     const char *name;
     int weights, states, gradient;
 } formats[] = {
-    {"AdamW, fp32", MEOPT_WEIGHTS_F32_COPY, MEOPT_STATE_F32, MEOPT_F32},
-    {"MEOpt, bf16+8 and 8 bits", MEOPT_WEIGHTS_24, MEOPT_STATE_8BIT, MEOPT_BF16},
+    {N_("AdamW, fp32"), MEOPT_WEIGHTS_F32_COPY, MEOPT_STATE_F32, MEOPT_F32},
+    {N_("MEOpt, bf16+8 and 8 bits"), MEOPT_WEIGHTS_24, MEOPT_STATE_8BIT, MEOPT_BF16},
 };
 enum { FORMATS = sizeof formats / sizeof *formats };
 
@@ -205,7 +205,7 @@ static int speedup(const struct arguments *args, struct error *err)
     all_threads = (int)argument_int(args, "threads", all_threads);
     bool json = argument_flag(args, "json");
     struct place places[PLACES] = {
-        {"one core", 1, NULL}, {"all cores", all_threads, NULL}, {"card", 1, NULL}};
+        {N_("one core"), 1, NULL}, {N_("all cores"), all_threads, NULL}, {"card", 1, NULL}};
     char card[128] = "";
     int code = find_card(&places[2].card, argument_text(args, "device", "auto"), err);
     if (code) return code;
@@ -213,7 +213,8 @@ static int speedup(const struct arguments *args, struct error *err)
     if (places[2].card) log_info("card: %s", name_printable(card, sizeof card, places[2].card->name));
     else log_info("no card: one core against all %d", all_threads);
     json_t *results = json_array();
-    if (!json) printf("%-26s %-10s %7s %20s %18s\n", "one iteration of", "on", "threads", "ms", "speed-up");
+    if (!json)
+        printf("%-26s %-10s %7s %20s %18s\n", _("one iteration of"), "on", "threads", "ms", "speed-up");
     for (int f = 0; f < FORMATS && !code; f++) {
         struct measured m[PLACES] = {0};
         for (int p = 0; p < count; p++) m[p].ms = xcalloc((size_t)repeat, sizeof(double));

@@ -99,7 +99,7 @@ static double processor_seconds(void)
 
 static void report_wait(const char *what, double ms)
 {
-    if (ms >= 0) fprintf(stderr, ", waited %.1f ms for %s", ms, what);
+    if (ms >= 0) fprintf(stderr, _(", waited %.1f ms for %s"), ms, what);
 }
 
 /* Returns a micro-batch of made-up images or tokens, with labels. */
@@ -134,8 +134,8 @@ static int bench_steps(struct trainer *t, const struct config *c, int64_t steps,
                             &result, err);
         double seconds = clock_seconds() - begin, processor = processor_seconds() - spent;
         if (code) break;
-        fprintf(stderr, "step %lld: %.1f ms, %.1f ms of CPU time, loss %.6g", (long long)step, seconds * 1e3,
-                processor * 1e3, result.loss);
+        fprintf(stderr, _("step %lld: %.1f ms, %.1f ms of CPU time, loss %.6g"), (long long)step,
+                seconds * 1e3, processor * 1e3, result.loss);
         report_wait("weights", result.stream_wait_ms);
         report_wait("states", result.offload_wait_ms);
         fputc('\n', stderr);
@@ -235,20 +235,20 @@ static void print_json(const struct bench_result *f, bool profiled)
 
 static void print_rate(const char *name, const struct gemm_peak *peak)
 {
-    if (peak->gflops > 0) printf("%-11s %.1f GFLOP/s in this run (%s)\n", name, peak->gflops, peak->of);
-    else printf("%-11s not measured\n", name);
+    if (peak->gflops > 0) printf(_("%-11s %.1f GFLOP/s in this run (%s)\n"), name, peak->gflops, peak->of);
+    else printf(_("%-11s not measured\n"), name);
 }
 
 static void print_profile(const struct bench_result *f)
 {
     for (int k = 0; k < WORK_KINDS; k++)
-        printf("%-11s %.1f %% of the step, %.1f ms, %lld calls\n", work_kind_names[k],
+        printf(_("%-11s %.1f %% of the step, %.1f ms, %lld calls\n"), work_kind_names[k],
                f->spent[k] / f->seconds * 100, f->spent[k] * 1e3, (long long)f->calls[k]);
-    printf("%-11s %.1f %% of the step, %.1f ms\n", "waiting", waiting(f) / f->seconds * 100,
+    printf(_("%-11s %.1f %% of the step, %.1f ms\n"), "waiting", waiting(f) / f->seconds * 100,
            waiting(f) * 1e3);
     if (f->call <= 0) return;
     double calls = (double)calls_of(f) * f->call;
-    printf("%-11s %.1f %% of the step, %.1f ms of the above: %lld of %.1f us each when idle\n", "calls",
+    printf(_("%-11s %.1f %% of the step, %.1f ms of the above: %lld of %.1f us each when idle\n"), "calls",
            calls / f->seconds * 100, calls * 1e3, (long long)calls_of(f), f->call * 1e6);
 }
 
@@ -263,30 +263,30 @@ static void print_offloaded(const char *name, const size_t *classes)
 static void print_busy(const struct bench_result *f)
 {
     if (!f->on_cpu || f->stream_ms > 0 || f->offload_ms > 0 || f->processor_s > f->seconds / 2) return;
-    printf("busy        other processes had the CPU for %.0f %% of the step: the rates are too low\n",
+    printf(_("busy        other processes had the CPU for %.0f %% of the step: the rates are too low\n"),
            100 - f->processor_s / f->seconds * 100);
 }
 
 static void print_text(const struct bench_result *f, bool profiled)
 {
-    printf("%-11s %.3f\nstep        %.1f ms, %.1f ms of CPU time\nGFLOP/s     %.1f\n",
+    printf(_("%-11s %.3f\nstep        %.1f ms, %.1f ms of CPU time\nGFLOP/s     %.1f\n"),
            unit_of(f->tokens > 0)->rate, f->tokens > 0 ? f->tokens * f->images : f->images, f->seconds * 1e3,
            f->processor_s * 1e3, f->gflops);
     print_busy(f);
-    if (f->stream_ms >= 0) printf("waited      %.1f ms for streamed weights\n", f->stream_ms);
-    if (f->offload_ms >= 0) printf("waited      %.1f ms for offloaded states\n", f->offload_ms);
+    if (f->stream_ms >= 0) printf(_("waited      %.1f ms for streamed weights\n"), f->stream_ms);
+    if (f->offload_ms >= 0) printf(_("waited      %.1f ms for offloaded states\n"), f->offload_ms);
     print_rate("GEMM bf16", &f->bf16);
     print_rate("GEMM fp32", &f->fp32);
     if (f->peak)
-        printf("ratio       %.3f of %s\n", f->gflops / f->peak->gflops,
+        printf(_("ratio       %.3f of %s\n"), f->gflops / f->peak->gflops,
                f->peak == &f->bf16 ? "bf16" : "fp32");
     if (mfu_peak_gflops(f) > 0)
         printf("MFU         %.1f %% of %.1f GFLOP/s (%s)\n", 100 * utilization(f), mfu_peak_gflops(f),
-               f->published_gflops > 0 ? "the card's published peak" : "measured");
+               f->published_gflops > 0 ? _("the card's published peak") : "measured");
     if (profiled) print_profile(f);
     for (int k = 0; k < MEMORY_CLASS_COUNT; k++)
         printf("%-11s %.1f MiB\n", memory_class_names[k], (double)f->use.peak_bytes[k] / 1048576.0);
-    printf("peak        %.1f MiB\nresident    %.1f MiB, peak of the process\n",
+    printf(_("peak        %.1f MiB\nresident    %.1f MiB, peak of the process\n"),
            (double)f->use.peak_total_bytes / 1048576.0, (double)f->resident / 1048576.0);
     print_offloaded("host", f->use.offloaded_peak_bytes[PLACE_HOST]);
     print_offloaded("file", f->use.offloaded_peak_bytes[PLACE_FILE]);
@@ -340,7 +340,7 @@ static int bench_run(const struct arguments *args, struct error *err)
     if (!code) code = train_device_open(&device, &c, true, err);
     if (!code) {
         device_facts_warn(device);
-        log_info("creating the %s", objective_of(&c)->teacher ? "teacher and student" : "model");
+        log_info("creating the %s", objective_of(&c)->teacher ? _("teacher and student") : "model");
         code = trainer_create(&t, &c, device, argument_flag(args, "random-weights"), NULL, NULL, err);
     }
     if (!code && profiled) {

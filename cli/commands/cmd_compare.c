@@ -92,7 +92,7 @@ static void name_columns(struct column *columns, int count)
         name_printable(printable, sizeof printable,
                        twice ? columns[c].runs[0].path : columns[c].runs[0].name);
         columns[c].name = columns[c].run_count > 1
-                              ? xasprintf("%s (%d runs)", printable, columns[c].run_count)
+                              ? xasprintf(_("%s (%d runs)"), printable, columns[c].run_count)
                               : xstrdup(printable);
     }
 }
@@ -321,7 +321,7 @@ static int make_groups(const struct arguments *args, struct group **groups, int 
         code = compare_run(&plan, directories, err);
         for (int g = 0; g < 2; g++) {
             struct group *group = &(*groups)[(*count)++];
-            *group = (struct group){.name = xstrdup(g ? "with MEOpt" : "without MEOpt"),
+            *group = (struct group){.name = xstrdup(g ? _("with MEOpt") : _("without MEOpt")),
                                     .count = repeats,
                                     .directories = xcalloc((size_t)repeats, sizeof(char *))};
             memcpy(group->directories, directories + g * repeats, (size_t)repeats * sizeof *directories);

@@ -103,7 +103,7 @@ static int edit_run(const struct arguments *args, struct error *err)
     screen_close();
     bool lost = screen_signal && form_changed(&form);
     form_close(&form);
-    if (lost) fprintf(stderr, "meopt: changes were not saved\n");
+    if (lost) fprintf(stderr, _("meopt: changes were not saved\n"));
     if (screen_signal) {
         fflush(NULL);
         raise(screen_signal); /* ends by the signal, for the shell */

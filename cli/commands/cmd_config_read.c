@@ -55,7 +55,7 @@ void config_origin_text(char *dst, size_t size, const struct config *config, int
     if (origin->from == ORIGIN_FILE)
         snprintf(dst, size, "%s:%d", text_printable(name, sizeof name, path_basename(config->path)),
                  origin->line);
-    else snprintf(dst, size, "%s", origin->from == ORIGIN_OVERRIDE ? "command line" : "default");
+    else snprintf(dst, size, "%s", origin->from == ORIGIN_OVERRIDE ? _("command line") : "default");
 }
 
 void print_json(json_t *root)
@@ -110,8 +110,8 @@ int config_key_named(const char *name, struct error *err)
     int count = 0;
     for (; count < config_key_count && count < 256; count++) names[count] = config_keys[count].name;
     if (!near) near = value_nearest(name, names, count);
-    char hint[160] = "to list all keys: meopt config list";
-    if (near) snprintf(hint, sizeof hint, "did you mean %s?", near);
+    char hint[160] = N_("to list all keys: meopt config list");
+    if (near) snprintf(hint, sizeof hint, _("did you mean %s?"), near);
     error_set(err, EXIT_CONFIG, hint, "%s is not a key", name);
     return -1;
 }
@@ -185,8 +185,10 @@ static void list_table(bool json)
         } else {
             if (key == 0 || strncmp(k->name, config_keys[key - 1].name, strcspn(k->name, ".") + 1) != 0)
                 printf("%s%.*s\n", key ? "\n" : "", (int)strcspn(k->name, "."), k->name);
-            printf("  %-26s %s\n  %-26s %s%s%s%s%s\n", k->name, k->help, "", expected, k->unit ? ", in " : "",
-                   k->unit ? k->unit : "", k->standard[0] ? "; default " : "", k->standard);
+            printf("  %-26s %s\n  %-26s ", k->name, translation(k->help), "");
+            printf(k->unit ? _("%s, in %s") : "%s", expected, k->unit);
+            if (k->standard[0]) printf(_("; default %s"), k->standard);
+            putchar('\n');
         }
         free(expected);
     }
@@ -259,7 +261,7 @@ static void check_problem(void *context, bool fatal, const struct error *e)
         error_print(e);
     } else {
         struct error named = *e;
-        snprintf(named.what, sizeof named.what, "note: %.600s", e->what);
+        snprintf(named.what, sizeof named.what, _("note: %.600s"), e->what);
         error_print(&named);
     }
 }
@@ -316,8 +318,8 @@ static int check_data(struct check *check, const char *path, const struct config
     if (!code) code = train_check_labels(config, &e);
     if (code) check_problem(check, true, &e);
     if (!check->problems && found.images)
-        printf(options.tokens ? "%lld tokens in data.root, %lld bad\n"
-                              : "%lld images below data.root, %lld bad\n",
+        printf(options.tokens ? _("%lld tokens in data.root, %lld bad\n")
+                              : _("%lld images below data.root, %lld bad\n"),
                (long long)found.images, (long long)found.bad);
     return code;
 }
@@ -347,7 +349,7 @@ static int check_run(const struct arguments *args, struct error *err)
                 set += config.origins[key].from == ORIGIN_FILE;
             char name[256];
             if (!check.problems && check.fatal == before)
-                printf("%s: ok, %d keys set\n", text_printable(name, sizeof name, args->operands[i]), set);
+                printf(_("%s: ok, %d keys set\n"), text_printable(name, sizeof name, args->operands[i]), set);
             config_free(&config);
         }
         free(text);

@@ -25,7 +25,7 @@ static void report_note(void *context, bool fatal, const struct error *e)
         if (!n->edits[i].value || e->line == 0 || (origin->from == ORIGIN_FILE && origin->line != e->line))
             continue;
         if (origin->from != ORIGIN_FILE && !strstr(e->what, n->edits[i].value)) continue;
-        fprintf(stderr, "note: %s: %.*s; %s\n", n->edits[i].key, (int)strcspn(e->what, "\n"), e->what,
+        fprintf(stderr, _("note: %s: %.*s; %s\n"), n->edits[i].key, (int)strcspn(e->what, "\n"), e->what,
                 e->hint);
         return;
     }
@@ -82,7 +82,7 @@ static int set_run(const struct arguments *args, struct error *err)
             char named[96];
             bool other = document_lookalike(named, sizeof named, text, strlen(text), 0);
             code = error_set(err, EXIT_USAGE,
-                             other ? named : "write key=value, for example optim.use_meopt=true",
+                             other ? named : N_("write key=value, for example optim.use_meopt=true"),
                              "'%s' is not key=value", text);
             break;
         }
@@ -199,9 +199,9 @@ static int new_run(const struct arguments *args, struct error *err)
         if (strcmp(names[count], name) == 0) found = &config_templates[count];
     }
     if (!found) {
-        char hint[320] = "one of";
+        char hint[320] = N_("one of");
         const char *near = value_nearest(name, names, count);
-        if (near) snprintf(hint, sizeof hint, "did you mean %s?", near);
+        if (near) snprintf(hint, sizeof hint, _("did you mean %s?"), near);
         for (int i = 0; i < count && !near; i++) {
             size_t n = strlen(hint);
             snprintf(hint + n, sizeof hint - n, "%s %s", i ? "," : "", names[i]);

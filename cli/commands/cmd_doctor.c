@@ -25,11 +25,11 @@ static void check_terminal(struct doctor *d)
     int known = ERR, error = 0;
     if (name && *name) known = setupterm(name, STDERR_FILENO, &error);
     if (known == ERR) {
-        line_advise(doctor_add(d, FINDING_WARNING, "TERM is %s%s", name && *name ? name : "not set",
-                               name && *name ? ", which is unknown on this machine" : ""),
+        line_advise(doctor_add(d, FINDING_WARNING, "TERM is %s%s", name && *name ? name : _("not set"),
+                               name && *name ? _(", which is unknown on this machine") : ""),
                     name && *name && strcmp(name, "dumb") != 0
-                        ? "the dashboard and the form draw for xterm-256color"
-                        : "the dashboard and the form cannot draw; everything else works",
+                        ? N_("the dashboard and the form draw for xterm-256color")
+                        : N_("the dashboard and the form cannot draw; everything else works"),
                     "export TERM=xterm-256color");
         return;
     }
@@ -38,8 +38,8 @@ static void check_terminal(struct doctor *d)
     const char *move = tigetstr(move_name);
     bool able = move && move != (char *)-1;
     struct line *l = doctor_add(d, able ? FINDING_OK : FINDING_WARNING, "%s, %d colours%s%s", name,
-                                colors > 0 ? colors : 0, able ? "" : ", no cursor movement",
-                                isatty(STDOUT_FILENO) ? "" : "; output is not a terminal");
+                                colors > 0 ? colors : 0, able ? "" : _(", no cursor movement"),
+                                isatty(STDOUT_FILENO) ? "" : _("; output is not a terminal"));
     line_real(l, "colors", colors > 0 ? colors : 0);
     if (!able) line_advise(l, "the dashboard and the form cannot draw", "export TERM=xterm-256color");
 }
@@ -126,13 +126,13 @@ static void print(const struct doctor *d)
         if (l->meaning[0]) printf("%24s %s\n", "", l->meaning);
         if (l->remedy[0]) printf("%24s -> %s\n", "", l->remedy);
     }
-    printf("%d ok, %d warning%s, %d missing\n", count[0], count[1], count[1] == 1 ? "" : "s", count[2]);
+    printf(_("%d ok, %d warning%s, %d missing\n"), count[0], count[1], count[1] == 1 ? "" : "s", count[2]);
 }
 
 /* Draws progress in one line of the terminal. */
 static void show_progress(const struct doctor *d, const char *check)
 {
-    fprintf(stderr, "\r\033[Kchecking %s (%zu results so far)", check, d->row_count);
+    fprintf(stderr, _("\r\033[Kchecking %s (%zu results so far)"), check, d->row_count);
 }
 
 static void clear_progress(const struct doctor *d)

@@ -183,7 +183,7 @@ static int write_all(const struct embed *e, const char *out, bool json, struct e
                              "images", (json_int_t)e->rows, "width", (json_int_t)e->tower->out_width, "bad",
                              (json_int_t)e->bad));
     else
-        printf("%s: embeddings [%lld, %lld] of the %s, and the names of the images\n", out,
+        printf(_("%s: embeddings [%lld, %lld] of the %s, and the names of the images\n"), out,
                (long long)e->rows, (long long)e->tower->out_width, role_of(e));
     if (!e->bad || e->skip_bad) return 0;
     error_set(err, EXIT_FAILED, "repair them, or omit them with --skip-bad",

@@ -142,7 +142,8 @@ static void print_text(const struct eval *e)
 {
     char value[32];
     printf("%s", e->run ? e->run : e->config.path);
-    if (e->run) printf(", step %lld%s", (long long)e->step, e->average ? ", average of the weights" : "");
+    if (e->run)
+        printf(_(", step %lld%s"), (long long)e->step, e->average ? _(", average of the weights") : "");
     const char *unit = data_tokens(e->data.val) ? "tokens" : "images";
     printf(": %lld %s", (long long)e->found.images, unit);
     for (int i = 0; i <= OBJECTIVE_METRICS && e->found.metrics[i].name; i++) {

@@ -287,15 +287,15 @@ static int export_in(const struct arguments *args, const char *run, struct error
     t.out = out ? xstrdup(out) : path_join(t.run, formats[t.format].out);
     if (t.format == FORMAT_PEFT && (!has_adapters(&t) || t.merge))
         code = error_set(err, EXIT_USAGE, "leave --format peft out",
-                         t.merge ? "--merge writes a whole model, and --format peft adapters alone"
-                                 : "the run trained no adapters (lora.rank)");
+                         t.merge ? N_("--merge writes a whole model, and --format peft adapters alone")
+                                 : N_("the run trained no adapters (lora.rank)"));
     else code = export_checkpoint(&t, err);
     if (!code && argument_flag(args, "json"))
         print_json(json_pack("{s:o, s:o, s:I, s:s, s:o}", "path", path_json(t.out), "run", path_json(t.run),
                              "step", (json_int_t)t.from.step, "format", formats[t.format].name, "merge",
                              t.merge ? path_json(t.merge) : json_null()));
     else if (!code)
-        printf("%s: the model at step %lld%s%s\n", t.out, (long long)t.from.step, t.merge ? " in " : "",
+        printf(_("%s: the model at step %lld%s%s\n"), t.out, (long long)t.from.step, t.merge ? " in " : "",
                t.merge ? t.merge : "");
     free(t.out);
     checkpoint_close(&t.from);

@@ -95,7 +95,7 @@ static int verify(const struct source *source, const char *dest, struct meter *m
     meter_clear(m);
     if (!code && damage.wrong) {
         char hint[300];
-        snprintf(hint, sizeof hint, "to restore them: meopt fetch --repair %.200s", source->name);
+        snprintf(hint, sizeof hint, _("to restore them: meopt fetch --repair %.200s"), source->name);
         code = error_set(err, EXIT_INTEGRITY, hint, "%s: '%s' %s; %lld of %lld files are damaged", tree,
                          damage.first, damage.why, (long long)damage.wrong, (long long)damage.files);
     } else if (!code && m->json) meter_event(m, json_pack("{s:s, s:s}", "event", "verified", "tree", tree));
@@ -119,9 +119,9 @@ static void print_plan(const struct source *source, const char *dest, const stru
         return;
     }
     archive_size_text(size, source, total);
-    printf("%s: %s; %s%s from %s into %s/%s\n", source->name, fetch_state_names[state],
-           state == FETCH_THERE ? "nothing to do, fetched " : "would fetch ",
-           strcmp(size, "-") != 0 ? size : "an archive of unknown size", url, dest,
+    printf(_("%s: %s; %s%s from %s into %s/%s\n"), source->name, fetch_state_names[state],
+           state == FETCH_THERE ? _("nothing to do, fetched ") : _("would fetch "),
+           strcmp(size, "-") != 0 ? size : _("an archive of unknown size"), url, dest,
            source->top ? source->top : "");
 }
 
@@ -150,7 +150,7 @@ static void print_result(const struct source *source, const struct fetch_result 
         log_info("%s: %s, %lld files, %s, in %s", source->name, r->tree, (long long)r->files,
                  size_text(a, (double)r->unpacked), time_text(b, clock_seconds() - m->begin));
         log_info("%s: SHA-256 of the archive %s%s", source->name, r->sha256,
-                 r->first_use ? " (first use: recorded, and required from now on)" : "");
+                 r->first_use ? _(" (first use: recorded, and required from now on)") : "");
         if (r->archive) log_info("%s: kept the archive %s (--stream deletes it)", source->name, r->archive);
     }
 }
@@ -216,9 +216,9 @@ static const char *source_name_at(const void *table, int i)
 static int no_source(const struct sources *sources, const char *name, struct error *err)
 {
     const char *near = nearest_name(name, source_name_at, sources);
-    char hint[320] = "to list the sources: meopt fetch --list", shown[256];
+    char hint[320] = N_("to list the sources: meopt fetch --list"), shown[256];
     if (near)
-        snprintf(hint, sizeof hint, "did you mean %.200s? to list the sources: meopt fetch --list", near);
+        snprintf(hint, sizeof hint, _("did you mean %.200s? to list the sources: meopt fetch --list"), near);
     return error_set(err, EXIT_USAGE, hint, "no source '%s'", name_printable(shown, sizeof shown, name));
 }
 
@@ -343,8 +343,8 @@ static int fetch_bundle(const struct arguments *args, const struct sources *sour
         for (int k = 0; k < b.count; k++) here |= strcmp(b.entries[k].name, args->operands[i]) == 0;
         if (here) continue;
         const char *near = nearest_name(args->operands[i], entry_name_at, &b);
-        char hint[320] = "without a name, all archives are fetched", shown[256];
-        if (near) snprintf(hint, sizeof hint, "did you mean %.200s?", near);
+        char hint[320] = N_("without a name, all archives are fetched"), shown[256];
+        if (near) snprintf(hint, sizeof hint, _("did you mean %.200s?"), near);
         code = error_set(err, EXIT_USAGE, hint, "no archive '%s' in %s",
                          name_printable(shown, sizeof shown, args->operands[i]), from);
     }

@@ -183,13 +183,14 @@ static int check_fits(const struct plan_report *r, struct error *err)
 {
     double peak = (double)r->plan->use.peak_total_bytes;
     const struct memory_options *settings = r->explanation ? &r->explanation->settings : NULL;
-    char hint[320] = "--what-if lists settings that need less, and their cost";
+    char hint[320] = N_("--what-if lists settings that need less, and their cost");
     if (!r->card.bytes || r->card.assumed || peak <= (double)r->card.bytes) return 0;
     if (settings && settings->chosen >= 0)
-        snprintf(hint, sizeof hint, "the cheapest setting that fits: %s",
+        snprintf(hint, sizeof hint, _("the cheapest setting that fits: %s"),
                  settings->options[settings->chosen].keys);
     else if (settings)
-        snprintf(hint, sizeof hint, "none of the settings above fits: use fewer images or a smaller student");
+        snprintf(hint, sizeof hint,
+                 _("none of the settings above fits: use fewer images or a smaller student"));
     return error_set(err, EXIT_CONFIG, hint, "the planned peak of %.1f MiB does not fit into %.1f MiB (%s)",
                      peak / MIB, (double)r->card.bytes / MIB, r->card.name);
 }

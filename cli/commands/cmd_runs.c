@@ -97,7 +97,7 @@ static void print_rows(const struct run_table *t, int count, int most)
         run_table_line(line, &t->briefs[t->shown[i]], width, names, ascii);
         screen_line(line);
     }
-    if (count > most) printf("+%d more\n", count - most);
+    if (count > most) printf(_("+%d more\n"), count - most);
 }
 
 /* Prints the list every two seconds until Ctrl-C; on a terminal in place. */
@@ -255,7 +255,7 @@ static int stop_in(const struct arguments *args, const char *directory, struct e
     if (json) print_stop(directory, at_once ? "stop-now" : "stop", &s);
     else
         log_info("%s: requested to %s at step %lld", directory,
-                 at_once ? "stop immediately" : "save and stop", (long long)s.step);
+                 at_once ? _("stop immediately") : _("save and stop"), (long long)s.step);
     return 0;
 }
 

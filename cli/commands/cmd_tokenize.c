@@ -291,8 +291,8 @@ static void report(struct tokenize *t, bool json)
     }
     char labels[48] = "";
     if (t->at.labels < t->at.tokens)
-        snprintf(labels, sizeof labels, ", %lld labels", (long long)t->at.labels);
-    printf("%s.bin, %s.idx: %lld documents, %lld tokens%s of %s in %.1f s\n", t->out, t->out,
+        snprintf(labels, sizeof labels, _(", %lld labels"), (long long)t->at.labels);
+    printf(_("%s.bin, %s.idx: %lld documents, %lld tokens%s of %s in %.1f s\n"), t->out, t->out,
            (long long)t->at.documents, (long long)t->at.tokens, labels, size_text(size, (double)t->bytes),
            seconds);
 }

@@ -149,7 +149,7 @@ static int begin(const struct arguments *args, struct train_ranks *ranks, char *
         for (int i = 0; i <= two; i++) {
             char images[320];
             preprocess_text(&config, i, images, sizeof images);
-            log_info("images%s: %s", !two ? "" : i ? " of the student" : " of the teacher", images);
+            log_info("images%s: %s", !two ? "" : i ? _(" of the student") : _(" of the teacher"), images);
         }
     }
     if (*resume) {

@@ -45,9 +45,9 @@ static void log_row(const char *name, const char *format, ...)
     char text[512];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    text_format(text, sizeof text, format, args);
     va_end(args);
-    log_info("%-28s %s", name, text);
+    log_info("%-*s %s", text_pad(28, translation(name)), translation(name), text);
 }
 
 static void on_phase(void *context, enum train_phase at)
@@ -103,7 +103,7 @@ static void report_fallbacks(const struct device_fact start[START_ROWS])
 /* Logs the table of device facts, and its warnings. */
 static void report_start(const struct device_fact start[START_ROWS])
 {
-    for (int i = 0; i < START_ROWS; i++) log_info("%-28s %s", start[i].name, start[i].is);
+    for (int i = 0; i < START_ROWS; i++) log_row(start[i].name, "%s", start[i].is);
     report_fallbacks(start);
 }
 
@@ -171,8 +171,8 @@ static void on_begin(void *context, const struct trainer *t, const struct device
     char from_run[256];
     int64_t from_step;
     if (checkpoint_named(t->config->model_s.weight, from_run, sizeof from_run, &from_step))
-        log_row(teacher ? "student begins" : "model begins", "with the weights of %s at step %lld", from_run,
-                (long long)from_step);
+        log_row(teacher ? N_("student begins") : N_("model begins"), "with the weights of %s at step %lld",
+                from_run, (long long)from_step);
     char clipping[320];
     if (t->micro < t->batch) {
         trainer_rounds(t->breadth, t->twice, (t->batch + t->micro - 1) / t->micro, t->wave, clipping,
@@ -200,7 +200,7 @@ static void on_variants(void *context, const struct loss_variant *v, int count)
     if (printer->ranks.comm.rank > 0 || printer->brief) return;
     for (int i = 0; i < count; i++) {
         char name[64];
-        snprintf(name, sizeof name, "loss at step 0, %s", v[i].name);
+        snprintf(name, sizeof name, _("loss at step 0, %s"), v[i].name);
         log_row(name, "%.6g", v[i].value);
     }
 }
@@ -254,8 +254,8 @@ static void on_step(void *context, const struct train_progress *p)
                (long long)p->step, (long long)p->epoch, p->loss, metrics, p->lr, p->grad_norm,
                p->images_per_s, speed, p->step_ms, p->data_wait_ms, evaluation);
     else
-        printf("step %5lld/%lld  epoch %3lld  loss %.6f%s  lr %.3e  norm %.4f  %8.1f %s%s  "
-               "%8.1f ms  wait %5.1f ms%s\n",
+        printf(_("step %5lld/%lld  epoch %3lld  loss %.6f%s  lr %.3e  norm %.4f  %8.1f %s%s  "
+                 "%8.1f ms  wait %5.1f ms%s\n"),
                (long long)p->step, (long long)p->total, (long long)p->epoch, p->loss, metrics, p->lr,
                p->grad_norm, p->tokens_per_s > 0 ? p->tokens_per_s : p->images_per_s, printer->unit->rate,
                mfu, p->step_ms, p->data_wait_ms, evaluation);

@@ -110,11 +110,11 @@ static void line_text(char *text, size_t size, const struct meter *m, const stru
     char a[32], b[32];
     int n = 0;
     if (unpacking)
-        n = snprintf(text, size, "%s  %s %lld files  %s", name,
-                     p->phase == FETCH_PUBLISH ? "writing to the disk" : "unpack", (long long)p->files,
+        n = snprintf(text, size, _("%s  %s %lld files  %s"), name,
+                     p->phase == FETCH_PUBLISH ? _("writing to the disk") : "unpack", (long long)p->files,
                      size_text(a, (double)p->unpacked_bytes));
     else if (p->phase == FETCH_WAITING)
-        n = snprintf(text, size, "%s  waiting for a different process, which has %s", name,
+        n = snprintf(text, size, _("%s  waiting for a different process, which has %s"), name,
                      size_text(a, (double)p->bytes));
     else if (p->total > 0)
         n = snprintf(text, size, "%s %3.0f%%  %s / %s", name, 100 * (double)p->bytes / (double)p->total,
@@ -122,7 +122,7 @@ static void line_text(char *text, size_t size, const struct meter *m, const stru
     else n = snprintf(text, size, "%s  %s", name, size_text(a, (double)p->bytes));
     if (p->retry_in > 0) {
         char reason[160];
-        snprintf(text + n, size - (size_t)n, "  %s; try %d in %s",
+        snprintf(text + n, size - (size_t)n, _("  %s; try %d in %s"),
                  text_printable(reason, sizeof reason, p->reason), p->tries, time_text(a, p->retry_in));
     } else if (p->phase != FETCH_WAITING && p->phase != FETCH_PUBLISH) {
         n += snprintf(text + n, size - (size_t)n, "  %s/s", size_text(a, speed));
@@ -172,17 +172,18 @@ static void current_text(char *text, size_t size, const struct fetch_progress *p
     size_t n = 0;
     text[0] = 0;
     if (p->retry_in > 0)
-        n += (size_t)snprintf(text, size, "%s; try %d in %s  ",
+        n += (size_t)snprintf(text, size, _("%s; try %d in %s  "),
                               text_printable(reason, sizeof reason, p->reason), p->tries,
                               time_text(a, p->retry_in));
-    else if (p->phase == FETCH_WAITING) n += (size_t)snprintf(text, size, "a different process fetches it  ");
-    else if (p->phase == FETCH_PUBLISH) n += (size_t)snprintf(text, size, "writing to the disk  ");
+    else if (p->phase == FETCH_WAITING)
+        n += (size_t)snprintf(text, size, _("a different process fetches it  "));
+    else if (p->phase == FETCH_PUBLISH) n += (size_t)snprintf(text, size, _("writing to the disk  "));
     else if (p->phase == FETCH_DOWNLOAD && p->bytes != p->total)
         n += (size_t)snprintf(text, size, "%s/s, %s left  ", size_text(a, speed), time_text(b, left));
     if (p->files > 0 && n < size)
-        n += (size_t)snprintf(text + n, size - n, "unpacked %lld  ", (long long)p->files);
+        n += (size_t)snprintf(text + n, size - n, _("unpacked %lld  "), (long long)p->files);
     if (p->resumed > 0 && n < size && p->phase == FETCH_DOWNLOAD && p->resumed < p->total)
-        snprintf(text + n, size - n, "resumed at %s", size_text(a, (double)p->resumed));
+        snprintf(text + n, size - n, _("resumed at %s"), size_text(a, (double)p->resumed));
 }
 
 static void bars(struct meter *m, const struct fetch_progress *p, double speed, double left)
@@ -214,10 +215,10 @@ static void bars(struct meter *m, const struct fetch_progress *p, double speed, 
     }
     if (m->count > 1) {
         char name[32], when[32];
-        snprintf(name, sizeof name, "all %d", m->count);
+        snprintf(name, sizeof name, _("all %d"), m->count);
         text[0] = 0;
         if (known && speed > 0 && p->phase == FETCH_DOWNLOAD)
-            snprintf(text, sizeof text, "  %s left", time_text(when, (double)fresh / speed));
+            snprintf(text, sizeof text, _("  %s left"), time_text(when, (double)fresh / speed));
         bar_line(m, name, bytes, known ? total : -1, about, text);
     }
     fflush(stderr);

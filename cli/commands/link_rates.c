@@ -86,16 +86,16 @@ int carry_measure(struct memory_options_speed *speed, const struct config *c, st
     double other = 0;
     speed->carry = CARRY_MEASURED;
     if (device_is_card(device_type_names[c->device.type])) {
-        speed->carried_by = "the link to the card";
+        speed->carried_by = _("the link to the card");
         return measure_link(&speed->carried_gb_per_s, c, err);
     }
-    speed->carried_by = "the scratch directory";
+    speed->carried_by = _("the scratch directory");
     int code = measure_disk(&speed->carried_gb_per_s, scratch, err);
     if (code || states == scratch || !on_different_disks(scratch, states)) return code;
     if ((code = measure_disk(&other, states, err)) != 0) return code;
-    speed->carried_by = "the scratch directory, the slower of two";
+    speed->carried_by = _("the scratch directory, the slower of two");
     if (other >= speed->carried_gb_per_s) return 0;
     speed->carried_gb_per_s = other;
-    speed->carried_by = "optim.offload_dir, the slower of two";
+    speed->carried_by = _("optim.offload_dir, the slower of two");
     return 0;
 }

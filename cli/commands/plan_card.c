@@ -54,8 +54,8 @@ int plan_card_bytes(const char *name, size_t *bytes, struct error *err)
         snprintf(list + n, sizeof list - n, "%s%s %.0fG", i ? ", " : "", cards[i].name, cards[i].gib);
     }
     const char *near = nearest_name(name, card_name, NULL);
-    snprintf(hint, sizeof hint, "%s%s%sgive other cards by --card-memory, for example 64G",
-             near ? "did you mean " : "", near ? near : "", near ? "? " : "");
+    snprintf(hint, sizeof hint, _("%s%s%sgive other cards by --card-memory, for example 64G"),
+             near ? _("did you mean ") : "", near ? near : "", near ? "? " : "");
     return error_set(err, EXIT_USAGE, hint, "unknown card; known: %s", list);
 }
 
@@ -102,8 +102,8 @@ static void share_machine(struct card *card, int ranks)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     if (pages > 0 && page > 0) card->bytes = (size_t)pages * (size_t)page / (size_t)ranks;
-    snprintf(card->name, sizeof card->name, "this machine's memory");
-    if (ranks > 1) snprintf(card->name, sizeof card->name, "1/%d of this machine's memory", ranks);
+    snprintf(card->name, sizeof card->name, _("this machine's memory"));
+    if (ranks > 1) snprintf(card->name, sizeof card->name, _("1/%d of this machine's memory"), ranks);
     card->assumed = true;
     card->free_bytes = host_available() / (size_t)ranks;
 }

@@ -15,26 +15,26 @@ static void print_setting(const struct explanation *e, int i, int ranks)
     double peak = (double)s->peak_bytes, now = (double)e->use.peak_total_bytes;
     size_t limit = e->settings.limit_bytes;
     if (!s->possible) {
-        printf("  %-26s not possible: %s\n", s->name, s->why);
+        printf(_("  %-26s not possible: %s\n"), s->name, s->why);
         return;
     }
     printf("  %-26s %8.2f   %5.0f %%   x %.2f   %s%s\n", s->name, peak / GIB, 100 * peak / now, s->compute,
            !limit                   ? ""
            : s->peak_bytes <= limit ? "fits"
-                                    : "does not fit",
-           i == e->settings.chosen ? "  <- cheapest that fits" : "");
+                                    : _("does not fit"),
+           i == e->settings.chosen ? _("  <- cheapest that fits") : "");
     printf("      %s", s->keys[0] ? s->keys : "(unchanged)");
-    if (ranks > 1) printf("; each rank sends %.1f MiB per step", s->sent / MIB);
+    if (ranks > 1) printf(_("; each rank sends %.1f MiB per step"), s->sent / MIB);
     printf("\n");
 }
 
 void plan_memory_print_settings(const struct explanation *e, int ranks)
 {
-    printf("\nwhat if%*s peak GiB   of now   compute%s\n", 21, "",
-           e->settings.limit_bytes ? "" : "   (give a card: --card-memory 64G)");
+    printf(_("\nwhat if%*s peak GiB   of now   compute%s\n"), 21, "",
+           e->settings.limit_bytes ? "" : _("   (give a card: --card-memory 64G)"));
     for (int i = 0; i < e->settings.count; i++) print_setting(e, i, ranks);
-    printf("  '+': this configuration with that change. compute: per step relative to now; with a cached "
-           "teacher, after the first epoch.\n");
+    printf(_("  '+': this configuration with that change. compute: per step relative to now; with a cached "
+             "teacher, after the first epoch.\n"));
 }
 
 static void print_tensor(const struct explanation *e, const struct explain_row *row)
@@ -44,7 +44,7 @@ static void print_tensor(const struct explanation *e, const struct explain_row *
     printf("%10.2f  %-6s ", row->bytes / MIB, count);
     const struct memory_option *r = row->remedy >= 0 ? &e->settings.options[row->remedy] : NULL;
     if (!r) printf("%s\n", row->name);
-    else printf("%-34s  %.2f by %s, compute x %.2f\n", row->name, -row->saved / MIB, r->keys, r->compute);
+    else printf(_("%-34s  %.2f by %s, compute x %.2f\n"), row->name, -row->saved / MIB, r->keys, r->compute);
 }
 
 void plan_memory_print_tensors(const struct explanation *e, int class)
@@ -63,10 +63,10 @@ void plan_memory_print_tensors(const struct explanation *e, int class)
             rest += row->bytes;
             smaller++;
         }
-        if (smaller) printf("%10.2f         %d smaller tensors\n", rest / MIB, smaller);
+        if (smaller) printf(_("%10.2f         %d smaller tensors\n"), rest / MIB, smaller);
     }
-    printf("  blocks.*: sum over all blocks. compute: per step relative to now. 'meopt plan --what-if' "
-           "compares settings.\n");
+    printf(_("  blocks.*: sum over all blocks. compute: per step relative to now. 'meopt plan --what-if' "
+             "compares settings.\n"));
 }
 
 static json_t *setting_json(const struct memory_options *l, int i)
@@ -111,7 +111,7 @@ static void speed_text(const struct memory_options_speed *s, char *text, size_t 
 {
     static const char *const carry[] = {
         [CARRY_ASSUMED] = " (assumed: --carry, --measure)", [CARRY_GIVEN] = "", [CARRY_MEASURED] = ""};
-    snprintf(text, size, "%.4g GFLOP/s%s, %.3g GB/s for weights and states%s%s%s%s", s->gflops,
+    snprintf(text, size, _("%.4g GFLOP/s%s, %.3g GB/s for weights and states%s%s%s%s"), s->gflops,
              s->assumed ? " (assumed: --gflops, --measure)" : "", s->carried_gb_per_s, carry[s->carry],
              s->carried_by ? " (measured: " : "", s->carried_by ? s->carried_by : "",
              s->carried_by ? ")" : "");
@@ -121,15 +121,16 @@ void plan_memory_print_fit(const struct memory_options *l, const char *path)
 {
     char speed[200];
     speed_text(&l->speed, speed, sizeof speed);
-    printf("\nmemory options for %.2f GiB, %s\n  peak GiB    step s\n", (double)l->limit_bytes / GIB, speed);
+    printf(_("\nmemory options for %.2f GiB, %s\n  peak GiB    step s\n"), (double)l->limit_bytes / GIB,
+           speed);
     for (int i = 0; i < l->count; i++) {
         const struct memory_option *r = &l->options[i];
         printf("  %8.2f  %8.3g   %s%s%s\n", (double)r->peak_bytes / GIB, r->step_s,
                r->keys[0] ? r->keys : "(unchanged)", memory_option_note(r),
-               i == l->chosen ? "  <- fastest that fits" : "");
+               i == l->chosen ? _("  <- fastest that fits") : "");
     }
     if (l->chosen >= 0 && l->options[l->chosen].keys[0])
-        printf("  to write them: meopt config set %s %s\n", path, l->options[l->chosen].keys);
+        printf(_("  to write them: meopt config set %s %s\n"), path, l->options[l->chosen].keys);
 }
 
 json_t *plan_memory_fit_json(const struct memory_options *l)
@@ -188,8 +189,8 @@ int plan_memory_choose(struct memory_option *chosen, const struct config *config
     code = plan_memory_check(&l, err);
     if (!code) {
         *chosen = l.options[l.chosen];
-        log_info("train.memory %s%s: %s, peak %s", config->train.memory, ranks > 1 ? " per rank" : "",
-                 chosen->keys[0] ? chosen->keys : "fits unchanged", amount(chosen->peak_bytes).text);
+        log_info("train.memory %s%s: %s, peak %s", config->train.memory, ranks > 1 ? _(" per rank") : "",
+                 chosen->keys[0] ? chosen->keys : _("fits unchanged"), amount(chosen->peak_bytes).text);
         if (memory_option_note(chosen)[0]) log_info("train.memory%s", memory_option_note(chosen));
     }
     memory_options_free(&l);

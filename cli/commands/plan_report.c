@@ -34,26 +34,27 @@ static void print_model(const struct plan_report *r)
                 p->student_parameters != model_shape_parameters(&p->student) ? " with its head" : "");
     char unit[48];
     const char *samples = unit_of(p->student.context > 0)->samples;
-    snprintf(unit, sizeof unit, p->student.context ? "%.*s of %lld tokens" : "%.*s",
+    snprintf(unit, sizeof unit, p->student.context ? _("%.*s of %lld tokens") : "%.*s",
              (int)strlen(samples) - (p->batch == 1), samples, (long long)p->student.context);
     for (int i = 0; i <= p->two && !p->student.context; i++)
-        printf("images   %s%s\n", !p->two ? "" : i ? "student: " : "teacher: ", p->images[i]);
-    printf("batch    %lld %s per step and rank, micro-batch %lld%s\n", (long long)p->batch, unit,
-           (long long)p->micro, p->from_checkpoints ? "" : "; model shapes from arch, no checkpoint read");
+        printf(_("images   %s%s\n"), !p->two ? "" : i ? "student: " : "teacher: ", p->images[i]);
+    printf(_("batch    %lld %s per step and rank, micro-batch %lld%s\n"), (long long)p->batch, unit,
+           (long long)p->micro, p->from_checkpoints ? "" : _("; model shapes from arch, no checkpoint read"));
     if (p->micro < p->batch) {
         trainer_rounds(p->breadth, p->twice, (p->batch + p->micro - 1) / p->micro, p->wave, clipping,
                        sizeof clipping);
-        printf("rounds   %s\n", clipping);
+        printf(_("rounds   %s\n"), clipping);
     }
     if (p->stages > 1)
-        printf("pipeline %d stages, which wait for %.1f %% of a step%s\n", p->stages, 100 * p->bubble,
-               !p->has_teacher                  ? ""
-               : r->config->train.cache_teacher ? "; each has the whole teacher until its outputs are cached"
-                                                : ", and divide the teacher too");
+        printf(_("pipeline %d stages, which wait for %.1f %% of a step%s\n"), p->stages, 100 * p->bubble,
+               !p->has_teacher ? ""
+               : r->config->train.cache_teacher
+                   ? _("; each has the whole teacher until its outputs are cached")
+                   : _(", and divide the teacher too"));
     trainer_clipping(r->config, p->exact, p->twice, clipping, sizeof clipping);
-    printf("clipping %s\n", clipping);
+    printf(_("clipping %s\n"), clipping);
     if (r->chosen && r->chosen->keys[0])
-        printf("chosen   %s (by train.memory: %s)%s\n", r->chosen->keys, r->config->train.memory,
+        printf(_("chosen   %s (by train.memory: %s)%s\n"), r->chosen->keys, r->config->train.memory,
                memory_option_note(r->chosen));
 }
 
@@ -61,7 +62,7 @@ static void print_model(const struct plan_report *r)
 static void print_offloaded(const struct memory_use *use)
 {
     static const char *const names[PLACE_COUNT] = {
-        [PLACE_HOST] = "offloaded to host memory", [PLACE_FILE] = "offloaded to scratch files"};
+        [PLACE_HOST] = N_("offloaded to host memory"), [PLACE_FILE] = N_("offloaded to scratch files")};
     for (int place = 0; place < PLACE_COUNT; place++) {
         const char *separator = "";
         for (int c = 0; c < MEMORY_CLASS_COUNT; c++) {
@@ -78,19 +79,20 @@ static void print_offloaded(const struct memory_use *use)
 static void print_memory(const struct plan_report *r)
 {
     const struct memory_use *use = &r->plan->use;
-    printf("\nmemory of %-15s MiB\n", r->plan->rank ? "largest rank" : "one rank");
+    printf(r->plan->rank ? _("\nmemory of largest rank    MiB\n") : _("\nmemory of one rank        MiB\n"));
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
         printf("  %-16s %12.1f\n", memory_class_names[c], (double)use->peak_bytes[c] / MIB);
     printf("  %-16s %12.1f\n", "peak", (double)use->peak_total_bytes / MIB);
     print_offloaded(use);
     if (r->plan->knn_bytes)
-        printf("  data holds %.1f MiB for the features of %lld images (train.knn_bank)\n",
+        printf(_("  data holds %.1f MiB for the features of %lld images (train.knn_bank)\n"),
                (double)r->plan->knn_bytes / MIB, (long long)r->config->train.knn_bank);
-    if (r->evaluation_bytes) printf("meopt eval         %12.1f\n", (double)r->evaluation_bytes / MIB);
+    if (r->evaluation_bytes) printf(_("meopt eval         %12.1f\n"), (double)r->evaluation_bytes / MIB);
     if (!r->card.bytes) return;
     printf("%s %.1f MiB (%s)", use->peak_total_bytes <= r->card.bytes ? "fits" : "DOES NOT FIT",
            (double)r->card.bytes / MIB, r->card.name);
-    if (r->largest_micro >= 0) printf("; largest micro-batch that fits: %lld", (long long)r->largest_micro);
+    if (r->largest_micro >= 0)
+        printf(_("; largest micro-batch that fits: %lld"), (long long)r->largest_micro);
     printf("\n");
 }
 
@@ -102,18 +104,19 @@ static void print_offload_traffic(const struct plan_report *r)
     double read = (double)r->plan->offload_read_bytes, written = (double)r->plan->offload_written_bytes;
     double step_s = plan_report_step_seconds(r), written_per_day = step_s > 0 ? written / step_s * 86400 : 0;
     if (written <= 0) return;
-    printf("offload  %.3f GB read and %.3f GB written per step", read / 1e9, written / 1e9);
-    if (step_s > 0) printf(", overlapped at %.3g GB/s in each direction", written / step_s / 1e9);
+    printf(_("offload  %.3f GB read and %.3f GB written per step"), read / 1e9, written / 1e9);
+    if (step_s > 0) printf(_(", overlapped at %.3g GB/s in each direction"), written / step_s / 1e9);
     if (r->config->optim.offload != OPTIM_OFFLOAD_NVME) printf("\n");
     else if (step_s > 0)
-        printf(", %.3g TB written per day: a drive of 600 TBW lasts %.3g days\n", written_per_day / 1e12,
+        printf(_(", %.3g TB written per day: a drive of 600 TBW lasts %.3g days\n"), written_per_day / 1e12,
                endurance / written_per_day);
-    else printf(": a drive of 600 TBW lasts %.3g steps (for days: --step-ms)\n", endurance / written);
+    else printf(_(": a drive of 600 TBW lasts %.3g steps (for days: --step-ms)\n"), endurance / written);
     if (!device_is_card(device_type_names[r->config->device.type])) return;
     double bf16_gb = 2e-9 * (double)r->plan->student_parameters;
-    printf("         the card computes the update; on the host it would need %.3f GB of gradients and return "
-           "%.3f GB of weights\n",
-           bf16_gb, bf16_gb);
+    printf(
+        _("         the card computes the update; on the host it would need %.3f GB of gradients and return "
+          "%.3f GB of weights\n"),
+        bf16_gb, bf16_gb);
 }
 
 /* Returns 0 for images, or if the time of a step is unknown. */
@@ -126,40 +129,40 @@ static double rank_tokens_per_second(const struct plan_report *r)
 static void print_time(const struct plan_report *r)
 {
     const struct plan *p = r->plan;
-    printf("\ncompute  %.4g TFLOP per step and rank", p->step_flops / 1e12);
+    printf(_("\ncompute  %.4g TFLOP per step and rank"), p->step_flops / 1e12);
     if (p->first_epoch_step_flops > p->step_flops)
-        printf(" (%.4g until the teacher's outputs are cached)", p->first_epoch_step_flops / 1e12);
+        printf(_(" (%.4g until the teacher's outputs are cached)"), p->first_epoch_step_flops / 1e12);
     if (r->gflops > 0)
         printf(", %.3g s at %.4g GFLOP/s%s", p->step_flops / (r->gflops * 1e9), r->gflops,
-               r->gflops_measured ? ", the measured peak of GEMM" : "");
+               r->gflops_measured ? _(", the measured peak of GEMM") : "");
     if (r->epoch_hours > 0)
-        printf("\nepoch    %.3g h: %lld %s", r->epoch_hours, (long long)r->images,
+        printf(_("\nepoch    %.3g h: %lld %s"), r->epoch_hours, (long long)r->images,
                unit_of(p->student.context > 0)->samples);
     double tokens = rank_tokens_per_second(r);
-    if (tokens > 0) printf("\nrate     %.4g tokens/s of one rank", tokens);
-    printf("\nupdate   %.2f GB of memory traffic per step\n", p->update_bytes / 1e9);
+    if (tokens > 0) printf(_("\nrate     %.4g tokens/s of one rank"), tokens);
+    printf(_("\nupdate   %.2f GB of memory traffic per step\n"), p->update_bytes / 1e9);
     print_offload_traffic(r);
-    printf("network  %.1f MB sent by each of %d rank%s per step\n", plan_sent_bytes(p, r->ranks) / 1e6,
+    printf(_("network  %.1f MB sent by each of %d rank%s per step\n"), plan_sent_bytes(p, r->ranks) / 1e6,
            r->ranks, r->ranks == 1 ? "" : "s");
     double streamed = (double)p->streamed_teacher_bytes + (double)p->streamed_student_bytes;
-    if (streamed > 0) printf("streamed %.2f GB of weights read and written per step\n", streamed / 1e9);
+    if (streamed > 0) printf(_("streamed %.2f GB of weights read and written per step\n"), streamed / 1e9);
 }
 
 static void print_disk(const struct plan_report *r)
 {
     const struct plan *p = r->plan;
-    printf("disk     %.2f GiB: %lld checkpoints of %.2f GiB, and one while it is written",
+    printf(_("disk     %.2f GiB: %lld checkpoints of %.2f GiB, and one while it is written"),
            (double)r->disk_bytes / GIB, (long long)r->config->train.checkpoint_keep,
            (double)p->checkpoint_bytes / GIB);
     if (p->cache_bytes_per_image)
-        printf("; and %lld bytes per image for the cached teacher", (long long)p->cache_bytes_per_image);
+        printf(_("; and %lld bytes per image for the cached teacher"), (long long)p->cache_bytes_per_image);
     printf("\n");
 }
 
 static void print_published(const struct plan_report *r)
 {
     const double *published = r->published_mib, here[2] = {r->baseline_peak / MIB, r->meopt_peak / MIB};
-    printf("\nat 32 images and one card     without      with MEOpt    ratio\n");
+    printf(_("\nat 32 images and one card     without      with MEOpt    ratio\n"));
     printf("  published, MB            %9.0f      %9.0f     %.3f\n", published[0], published[1],
            published[1] / published[0]);
     printf("  here, MiB                %9.0f      %9.0f     %.3f\n", here[0], here[1], here[1] / here[0]);
@@ -173,8 +176,8 @@ void plan_report_print(const struct plan_report *r)
     print_memory(r);
     print_time(r);
     if (r->plan->libraries_assumed)
-        printf("assumed  the card's libraries, because this machine has no driver for it: hipBLASLt or "
-               "cuBLASLt, and for several ranks RCCL or NCCL\n");
+        printf(_("assumed  the card's libraries, because this machine has no driver for it: hipBLASLt or "
+                 "cuBLASLt, and for several ranks RCCL or NCCL\n"));
     print_disk(r);
     if (r->scaling.count) scaling_table_print(&r->scaling);
     if (r->advises) scaling_advice_print(&r->advice);

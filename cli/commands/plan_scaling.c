@@ -71,16 +71,16 @@ static const char *source(bool assumed) { return assumed ? " (assumed)" : " (giv
 static void print_speed(const struct plan_speed *how)
 {
     const struct simulated_speed *s = &how->speed;
-    printf("a step of one rank takes %.4g s", s->step_s);
+    printf(_("a step of one rank takes %.4g s"), s->step_s);
     if (how->gflops > 0) printf(" at %.4g GFLOP/s%s", how->gflops, source(how->gflops_assumed));
-    printf(", %.0f %% of it the student's backward pass;\n         %.4g GB/s per rank%s", 100 * s->backward,
-           s->bandwidth / 1e9, source(how->bandwidth_assumed));
+    printf(_(", %.0f %% of it the student's backward pass;\n         %.4g GB/s per rank%s"),
+           100 * s->backward, s->bandwidth / 1e9, source(how->bandwidth_assumed));
     if (s->network > 0)
-        printf(", %.4g GB/s%s between nodes of %d", s->network / 1e9, source(how->network_assumed),
+        printf(_(", %.4g GB/s%s between nodes of %d"), s->network / 1e9, source(how->network_assumed),
                s->node_ranks);
-    printf(", %.4g us per message%s\n", s->latency_s * 1e6, source(how->latency_assumed));
+    printf(_(", %.4g us per message%s\n"), s->latency_s * 1e6, source(how->latency_assumed));
     if (how->cores > 0)
-        printf("         the ranks of a node share %d processors, %d thread%s each\n", how->cores,
+        printf(_("         the ranks of a node share %d processors, %d thread%s each\n"), how->cores,
                how->threads, how->threads > 1 ? "s" : "");
 }
 
@@ -117,7 +117,7 @@ void scaling_table_print(const struct scaling_table *t)
 {
     printf("\nscaling: ");
     print_speed(&t->how);
-    printf("   ranks     sums s     step s %12s   efficiency\n", unit_of(t->sample_tokens > 0)->rate);
+    printf(_("   ranks     sums s     step s %12s   efficiency\n"), unit_of(t->sample_tokens > 0)->rate);
     for (int i = 0; i < t->count; i++)
         printf("  %6d %10.4f %10.4f %12.1f     %6.1f %%\n", t->rows[i].ranks, t->rows[i].sums_s,
                t->rows[i].step_s, t->rows[i].images_per_s * (double)(t->sample_tokens ? t->sample_tokens : 1),
@@ -237,9 +237,10 @@ void scaling_advise(struct scaling_advice *a, const struct arguments *args,
 
 void scaling_advice_print(const struct scaling_advice *a)
 {
-    printf("\nadvice   for %d ranks: ", a->how.ranks);
+    printf(_("\nadvice   for %d ranks: "), a->how.ranks);
     print_speed(&a->how);
-    printf("    %-42s %12s %10s %10s %10s   efficiency\n", "", "peak MiB", "sent MB", "sums s", "step s");
+    printf(_("    %-42s %12s %10s %10s %10s   efficiency\n"), "", _("peak MiB"), _("sent MB"), _("sums s"),
+           _("step s"));
     const char *more = NULL;
     for (int i = 0; i < a->count; i++) {
         const struct advice_row *r = &a->rows[i];
@@ -248,17 +249,18 @@ void scaling_advice_print(const struct scaling_advice *a)
         snprintf(keys, sizeof keys, "%.*s", (int)(steps ? (size_t)(steps - r->keys) : strlen(r->keys)),
                  r->keys);
         if (steps) more = steps + 1;
-        if (!r->possible) printf("    %-42s not possible: %s\n", keys, r->why);
+        if (!r->possible) printf(_("    %-42s not possible: %s\n"), keys, r->why);
         else
             printf("  %c %-42s %12.1f %10.1f %10.4f %10.4f     %6.1f %%%s%s\n", i == a->chosen ? '>' : ' ',
                    keys, (double)r->peak_bytes / 1048576, r->step.sent_bytes / 1e6, r->step.sums_s,
-                   r->step.step_s, 100 * r->efficiency, r->apart ? "  stages on different nodes" : "",
-                   r->fits ? "" : "  does not fit");
+                   r->step.step_s, 100 * r->efficiency, r->apart ? _("  stages on different nodes") : "",
+                   r->fits ? "" : _("  does not fit"));
     }
-    if (more) printf("    (pipelines also with %s: the steps of the other choices)\n", more);
+    if (more) printf(_("    (pipelines also with %s: the steps of the other choices)\n"), more);
     if (a->chosen < 0 && a->card_bytes)
-        printf("    none fits %.1f MiB: see --fit\n", (double)a->card_bytes / 1048576);
-    if (a->chosen >= 0 && !a->card_bytes) printf("    (the memory of the card is unknown: --card-memory)\n");
+        printf(_("    none fits %.1f MiB: see --fit\n"), (double)a->card_bytes / 1048576);
+    if (a->chosen >= 0 && !a->card_bytes)
+        printf(_("    (the memory of the card is unknown: --card-memory)\n"));
 }
 
 json_t *scaling_advice_json(const struct scaling_advice *a)

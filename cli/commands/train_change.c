@@ -117,7 +117,7 @@ int train_steps_asked(const struct arguments *args, int64_t from, int64_t *steps
             *steps = strtoll(args->operands[i] + sizeof key - 1, NULL, 10);
     if (*steps <= 0 || *steps >= from) return 0;
     char hint[160];
-    snprintf(hint, sizeof hint, "to add steps: --steps +%lld; to branch: --at %lld --steps %lld",
+    snprintf(hint, sizeof hint, _("to add steps: --steps +%lld; to branch: --at %lld --steps %lld"),
              (long long)*steps, (long long)*steps, (long long)*steps);
     return error_set(err, EXIT_USAGE, hint, "--steps %lld is less than the run's %lld steps",
                      (long long)*steps, (long long)from);
@@ -170,9 +170,10 @@ static int check_edit(const char *path, const struct edit *edits, int count, con
         if (key >= 0) {
             const char *name = config_keys[key].name;
             char *was = config_value_text(own, key);
-            snprintf(hint, sizeof hint,
-                     "use --force-resume %s, or start a run with its weights: meopt train CONFIG --from %s",
-                     name, run_word(word, sizeof word, directory));
+            snprintf(
+                hint, sizeof hint,
+                _("use --force-resume %s, or start a run with its weights: meopt train CONFIG --from %s"),
+                name, run_word(word, sizeof word, directory));
             code = error_set(err, EXIT_CONFIG, hint, "cannot change %s on resume (the run has %.120s)", name,
                              was);
             free(was);
@@ -329,7 +330,7 @@ static int copy_run(struct run *run, void *context, struct error *err)
         if (!file_absent_below(p->directory, whole[i]))
             code = copy_file(p->directory, whole[i], run, false, err);
     if (!code) code = copy_checkpoint(p, run, err);
-    snprintf(text, sizeof text, "of %.200s at step %lld", p->whole, (long long)p->step);
+    snprintf(text, sizeof text, _("of %.200s at step %lld"), p->whole, (long long)p->step);
     if (code) return code;
     json_t *fields = json_pack("{s:I, s:s}", "step", (json_int_t)p->step, "message", text), *changed = NULL;
     struct run_history

@@ -29,10 +29,10 @@ static const char confirm_stop[] = "stop", confirm_resume[] = "resume";
 static void send_request(struct dash *d, const char *request, const char *said)
 {
     struct error err = {0};
-    if (!dash_alive(d)) snprintf(d->message, sizeof d->message, "the run has ended");
+    if (!dash_alive(d)) snprintf(d->message, sizeof d->message, _("the run has ended"));
     else if (run_request(d->run->directory, request, &err) != 0)
         snprintf(d->message, sizeof d->message, "%.190s", err.what);
-    else snprintf(d->message, sizeof d->message, "%s", said);
+    else snprintf(d->message, sizeof d->message, "%s", translation(said));
 }
 
 /* Loads the run as it was at the cursor. */
@@ -54,18 +54,18 @@ static void ask_to_resume(struct dash *d)
     char word[100];
     double at = isfinite(d->cursor) ? d->cursor : INFINITY;
     if (dash_alive(d)) {
-        snprintf(d->message, sizeof d->message, "it is training: x stops it first");
+        snprintf(d->message, sizeof d->message, _("it is training: x stops it first"));
         return;
     }
     if (checkpoint_before(d->run->directory, INT64_MAX, &newest, &err) ||
         checkpoint_before(d->run->directory, isfinite(at) ? (int64_t)at : INT64_MAX, &d->resume_step, &err))
         snprintf(d->message, sizeof d->message, "%.190s", err.what);
     else if (d->resume_step < 0 && newest >= 0)
-        snprintf(d->message, sizeof d->message, "no complete checkpoint at or before step %.0f", at);
-    else if (d->resume_step < 0) snprintf(d->message, sizeof d->message, "it has no complete checkpoint");
+        snprintf(d->message, sizeof d->message, _("no complete checkpoint at or before step %.0f"), at);
+    else if (d->resume_step < 0) snprintf(d->message, sizeof d->message, _("it has no complete checkpoint"));
     else if (d->run->status.total > 0 && d->resume_step >= d->run->status.total)
         snprintf(d->message, sizeof d->message,
-                 "all %lld steps are made; for more: meopt train --resume %s --steps N",
+                 _("all %lld steps are made; for more: meopt train --resume %s --steps N"),
                  (long long)d->run->status.total, run_word(word, sizeof word, d->run->directory));
     else {
         d->branches = d->resume_step < newest;
@@ -116,7 +116,7 @@ static bool answer(struct dash *d, int kind, wint_t c)
     bool stop = d->asks.word == confirm_stop;
     enum keys_answer answer = keys_confirm(&d->asks, kind, c);
     if (answer == KEYS_CANCELLED)
-        snprintf(d->message, sizeof d->message, "not %s", stop ? "stopped" : "resumed");
+        snprintf(d->message, sizeof d->message, _("not %s"), stop ? "stopped" : "resumed");
     if (answer == KEYS_CONFIRMED && stop) send_request(d, "stop", "asked to save and stop");
     d->resumes = answer == KEYS_CONFIRMED && !stop;
     return d->resumes;
@@ -127,7 +127,7 @@ bool dash_key(struct dash *d, int kind, wint_t c)
     if (d->asks.word) return answer(d, kind, c);
     bool field = (d->edit.open && d->edit.typing) || (d->tab == TAB_LOG && d->log.typing);
     if (kind == KEYS_PASTED && !field) {
-        snprintf(d->message, sizeof d->message, "pasted text is ignored");
+        snprintf(d->message, sizeof d->message, _("pasted text is ignored"));
         return false;
     }
     d->message[0] = 0;
@@ -179,7 +179,7 @@ bool dash_key(struct dash *d, int kind, wint_t c)
     case 'x':
         if (!dash_key_alone(d)) break;
         if (dash_alive(d)) d->asks.word = confirm_stop;
-        else snprintf(d->message, sizeof d->message, "the run has ended");
+        else snprintf(d->message, sizeof d->message, _("the run has ended"));
         break;
     case 12: clearok(stdscr, TRUE); break; /* Ctrl-L */
     case 'q':
@@ -225,7 +225,7 @@ static void update_title(const struct dash *d, struct title_state *s, double t)
         snprintf(text, sizeof text, "%.80s %.0f%% loss %s - meopt", path_basename(f->directory),
                  100.0 * (double)f->last.step / (double)f->status.total,
                  dash_number(loss, sizeof loss, f->last.loss));
-    else snprintf(text, sizeof text, "%.80s %s - meopt", path_basename(f->directory), f->status.state);
+    else snprintf(text, sizeof text, _("%.80s %s - meopt"), path_basename(f->directory), f->status.state);
     screen_title(text);
 }
 

@@ -86,7 +86,8 @@ void dash_others_open(struct dash *d)
     }
     d->others.open = d->others.count > 0;
     if (d->others.row >= d->others.count) d->others.row = 0;
-    if (!d->others.open) snprintf(d->message, sizeof d->message, "there is no other run in this directory");
+    if (!d->others.open)
+        snprintf(d->message, sizeof d->message, _("there is no other run in this directory"));
     free(real);
     free(parent);
 }

@@ -203,10 +203,10 @@ static void draw_titles(const struct dash *d, const struct columns *col, const s
     char line[256], name[200], some[48] = "";
     bool card = true;
     if (f->card_count) scale_of(f, &f->cards[0], &card);
-    if (f->rank_count) snprintf(some, sizeof some, "worst %d of %d: ", f->card_count, f->rank_count);
+    if (f->rank_count) snprintf(some, sizeof some, _("worst %d of %d: "), f->card_count, f->rank_count);
     snprintf(name, sizeof name, "%s%s%s", some,
              f->card_count && f->cards[0].device[0] ? f->cards[0].device : "card",
-             card ? "" : "; bar: of the plan");
+             card ? "" : _("; bar: of the plan"));
     if (col->wide)
         snprintf(line, sizeof line, "%20s %6s %6s %7s %9s %7s", "ours+others/total", "busy", "temp", "power",
                  unit_of(f->scored[SCORE_TOKENS_PER_S])->rate, "wait");
@@ -222,13 +222,15 @@ static void draw_many(const struct follow *f, int hidden, int y, const struct da
 {
     char line[256], b1[24], b2[24], b3[24], speed[24];
     int n = 0, size = (int)sizeof line, lost = f->rank_count - f->running_count;
-    if (hidden > 0) n += snprintf(line, sizeof line, "+%d more, ", hidden);
-    n += snprintf(line + n, (size_t)(size - n), "all %d", f->rank_count);
-    if (f->host_count > 0) n += snprintf(line + n, (size_t)(size - n), " on %d hosts", f->host_count);
-    if (f->host_count > 0 && lost > 0) n += snprintf(line + n, (size_t)(size - n), ", %d not running", lost);
-    if (f->slowest_rank >= 0) n += snprintf(line + n, (size_t)(size - n), ", slowest: %d", f->slowest_rank);
+    if (hidden > 0) n += snprintf(line, sizeof line, _("+%d more, "), hidden);
+    n += snprintf(line + n, (size_t)(size - n), _("all %d"), f->rank_count);
+    if (f->host_count > 0) n += snprintf(line + n, (size_t)(size - n), _(" on %d hosts"), f->host_count);
+    if (f->host_count > 0 && lost > 0)
+        n += snprintf(line + n, (size_t)(size - n), _(", %d not running"), lost);
+    if (f->slowest_rank >= 0)
+        n += snprintf(line + n, (size_t)(size - n), _(", slowest: %d"), f->slowest_rank);
     if (isfinite(f->peak_bytes.max))
-        n += snprintf(line + n, (size_t)(size - n), "; peak %s to %s (rank %d), median %s",
+        n += snprintf(line + n, (size_t)(size - n), _("; peak %s to %s (rank %d), median %s"),
                       dash_bytes(b1, sizeof b1, f->peak_bytes.min),
                       dash_bytes(b2, sizeof b2, f->peak_bytes.max), f->peak_bytes.max_rank,
                       dash_bytes(b3, sizeof b3, f->peak_bytes.median));
@@ -275,11 +277,11 @@ void dash_cards(struct dash *d, const struct dash_layout *l)
         draw_many(f, hidden, y, r);
         return;
     }
-    if (hidden > 0) snprintf(line, sizeof line, "+%d more", hidden);
+    if (hidden > 0) snprintf(line, sizeof line, _("+%d more"), hidden);
     else line[0] = 0;
     dash_put(y, r->x, 3 + col.bar, A_BOLD, line);
     int slow = f->slowest_rank;
-    if (slow < 0) snprintf(line, sizeof line, "all %d of the run", f->card_count);
+    if (slow < 0) snprintf(line, sizeof line, _("all %d of the run"), f->card_count);
     else snprintf(line, sizeof line, "all %d, slowest: %d", f->card_count, slow);
     if (3 + col.bar >= 30) dash_put(y, r->x + (hidden > 0 ? 12 : 3), col.bar, A_BOLD, line);
     struct figures v = sum_of(f);
@@ -309,9 +311,9 @@ static bool forecast(const struct follow *f, char *dst, size_t size)
         if (space < 0) {
             char who[160];
             holders_text(who, sizeof who, c, "");
-            snprintf(dst, size, "card %d: others hold %s, the planned peak of %s will not fit%s%s", c->rank,
-                     dash_bytes(b1, sizeof b1, rest), dash_bytes(b2, sizeof b2, peak), who[0] ? ": " : "",
-                     who);
+            snprintf(dst, size, _("card %d: others hold %s, the planned peak of %s will not fit%s%s"),
+                     c->rank, dash_bytes(b1, sizeof b1, rest), dash_bytes(b2, sizeof b2, peak),
+                     who[0] ? ": " : "", who);
             return true;
         }
         int n = f->reading_count < GROWTH_READINGS ? f->reading_count : GROWTH_READINGS,
@@ -322,7 +324,7 @@ static bool forecast(const struct follow *f, char *dst, size_t size)
                    (double)c->readings[last][READING_USED] - (double)c->readings[last - n + 1][READING_USED],
                until = grown > 0 && seconds > 0 ? space / (grown / seconds) : NAN;
         if (!(until < 3600) || !(grown > c->total_bytes / 200)) continue;
-        snprintf(dst, size, "card %d: memory grows by %s in %s; out of memory in %s", c->rank,
+        snprintf(dst, size, _("card %d: memory grows by %s in %s; out of memory in %s"), c->rank,
                  dash_bytes(b1, sizeof b1, grown), dash_duration(b2, sizeof b2, seconds),
                  dash_duration(t1, sizeof t1, until));
         return true;
@@ -337,9 +339,9 @@ static int bubble_text(char *dst, size_t size, const struct follow *f, const str
     reading(now, sizeof now, 100 * f->bubble, "%.1f%%", 0);
     reading(planned_share, sizeof planned_share, 100 * f->planned_bubble, "%.1f%%", 0);
     int n = !c || c->rank < 0 ? 0
-                              : snprintf(dst, size, "; rank %d: stage %d of replica %d", c->rank,
+                              : snprintf(dst, size, _("; rank %d: stage %d of replica %d"), c->rank,
                                          c->rank % f->stages, c->rank / f->stages);
-    return n + snprintf(dst + n, size - (size_t)n, "; bubble %s (planned %s)", now, planned_share);
+    return n + snprintf(dst + n, size - (size_t)n, _("; bubble %s (planned %s)"), now, planned_share);
 }
 
 /* Draws the nonempty classes by name or letter. Returns the number of columns. */
@@ -371,16 +373,16 @@ void dash_savings(const struct dash *d, const struct dash_rect *r)
     int y = r->y;
     if (alarm) dash_put(y++, r->x, r->w, A_BOLD | dash_paint(PAIR_BAD), line);
     if (peak <= 0 || y >= r->y + r->h) return;
-    int n = snprintf(line, sizeof line, "peak %s%s", dash_bytes(b1, sizeof b1, (double)peak),
+    int n = snprintf(line, sizeof line, _("peak %s%s"), dash_bytes(b1, sizeof b1, (double)peak),
                      measured ? "" : " planned");
     if (measured && plan->peak_bytes > 0 && r->w >= 60)
-        n += snprintf(line + n, sizeof line - (size_t)n, ", planned %s",
+        n += snprintf(line + n, sizeof line - (size_t)n, _(", planned %s"),
                       dash_bytes(b2, sizeof b2, (double)plan->peak_bytes));
     if (f->stages) n += bubble_text(line + n, sizeof line - (size_t)n, f, r->w >= 100 ? c : NULL);
     if (without > 0 && f->use_meopt)
-        snprintf(line + n, sizeof line - (size_t)n, ", without meopt %s: %+.0f%%",
+        snprintf(line + n, sizeof line - (size_t)n, _(", without meopt %s: %+.0f%%"),
                  dash_bytes(b2, sizeof b2, (double)without), 100.0 * ((double)peak / (double)without - 1));
-    else if (without > 0) snprintf(line + n, sizeof line - (size_t)n, ", meopt is off");
+    else if (without > 0) snprintf(line + n, sizeof line - (size_t)n, _(", meopt is off"));
     dash_put(y++, r->x, r->w, A_BOLD | dash_paint(PAIR_GOOD), line);
     if (y >= r->y + r->h || !c) return;
     bool names = put_classes(c, y, r->x, r->w, true, false) <= r->w;
@@ -396,7 +398,7 @@ static void draw_history(const struct dash *d, const struct follow_card *c, enum
         const char *name, *unit;
         int pair;
         double top; /* minimum of the axis' upper end */
-    } kinds[READING_COUNT] = {[READING_USED] = {"used memory", "GiB", PAIR_RAW, 0},
+    } kinds[READING_COUNT] = {[READING_USED] = {N_("used memory"), "GiB", PAIR_RAW, 0},
                               [READING_BUSY] = {"busy", "%", PAIR_GOOD, 100},
                               [READING_TEMP] = {"temperature", "C", PAIR_BAD, 0},
                               [READING_POWER] = {"power", "W", PAIR_SMOOTH, 0}};
@@ -418,7 +420,7 @@ static void draw_history(const struct dash *d, const struct follow_card *c, enum
     if (isfinite(low) && which != READING_TEMP) low = 0;
     dash_plot_begin(&p, r->w - PLOT_LABELS, r->h - 2, d->glyphs, x_min, x_max, low, high, false);
     dash_plot_curve(&p, 1, x, y, n);
-    snprintf(line, sizeof line, "%s, %s, by minute  %s", kinds[which].name, kinds[which].unit,
+    snprintf(line, sizeof line, _("%s, %s, by minute  %s"), kinds[which].name, kinds[which].unit,
              dash_number(number, sizeof number, last));
     dash_put(r->y, r->x, r->w, A_BOLD, line);
     dash_plot_draw(r, &p, pairs);
@@ -431,11 +433,12 @@ static void draw_history(const struct dash *d, const struct follow_card *c, enum
 static void draw_hosts(const struct follow *f, const struct dash_rect *r)
 {
     char line[160], peak[24];
-    snprintf(line, sizeof line, "%-24s %5s %7s %10s %9s", "host", "ranks", "running", "first rank", "peak");
+    snprintf(line, sizeof line, "%-24s %5s %7s %10s %9s", "host", "ranks", "running", _("first rank"),
+             "peak");
     if (r->h > 1) dash_put(r->y, r->x, r->w, dash_paint(PAIR_DIM), line);
     for (int i = 0; i < f->hosts_listed && i + 1 < r->h; i++) {
         const struct follow_host *h = &f->hosts[i];
-        snprintf(line, sizeof line, "%-24.24s %5d %7d %10d %9s", h->name[0] ? h->name : "not joined",
+        snprintf(line, sizeof line, "%-24.24s %5d %7d %10d %9s", h->name[0] ? h->name : _("not joined"),
                  h->ranks, h->running, h->first_rank, dash_bytes(peak, sizeof peak, (double)h->peak_bytes));
         dash_put(r->y + 1 + i, r->x, r->w, h->running < h->ranks ? A_BOLD | dash_paint(PAIR_BAD) : 0, line);
     }
@@ -457,7 +460,7 @@ static void draw_histories(const struct dash *d, const struct follow_card *c, co
  * none. */
 static bool places_line(char *line, size_t size, const struct run_memory *m, enum memory_place place)
 {
-    size_t n = (size_t)snprintf(line, size, "%-12s", place == PLACE_HOST ? "in the host" : "in files"),
+    size_t n = (size_t)snprintf(line, size, "%-12s", place == PLACE_HOST ? _("in the host") : _("in files")),
            begin = n;
     char bytes[24];
     for (int i = 0; i < MEMORY_CLASS_COUNT && n < size; i++)
@@ -475,11 +478,11 @@ static bool waits_line(char *line, size_t size, const struct metric_line *last)
     bool weights = last->step >= 0 && isfinite(last->stream_wait_ms),
          states = last->step >= 0 && isfinite(last->offload_wait_ms);
     size_t n = (size_t)snprintf(line, size, "%-12s", "waited");
-    if (weights) n += (size_t)snprintf(line + n, size - n, " for weights %.1f ms", last->stream_wait_ms);
+    if (weights) n += (size_t)snprintf(line + n, size - n, _(" for weights %.1f ms"), last->stream_wait_ms);
     if (states)
-        n += (size_t)snprintf(line + n, size - n, "%s for states %.1f ms", weights ? "," : "",
+        n += (size_t)snprintf(line + n, size - n, _("%s for states %.1f ms"), weights ? "," : "",
                               last->offload_wait_ms);
-    snprintf(line + n, size - n, " of the last step");
+    snprintf(line + n, size - n, _(" of the last step"));
     return weights || states;
 }
 
@@ -494,7 +497,7 @@ void dash_memory(const struct dash *d, const struct dash_rect *r)
     dash_savings(d, &first);
     y += 2;
     if (y < r->y + r->h) {
-        snprintf(line, sizeof line, "   %-12s %9s %9s %14s", "class", "peak", "planned", "without meopt");
+        snprintf(line, sizeof line, "   %-12s %9s %9s %14s", "class", "peak", "planned", _("without meopt"));
         dash_put(y++, r->x, r->w, dash_paint(PAIR_DIM), line);
     }
     for (int i = 0; i < MEMORY_CLASS_COUNT && y < r->y + r->h; i++, y++) {
@@ -515,7 +518,7 @@ void dash_memory(const struct dash *d, const struct dash_rect *r)
     if (c && isfinite(others(c)) && y < r->y + r->h) {
         dash_put(y, r->x + 1, 1, dash_paint(PAIR_DIM) | A_BOLD, "X");
         char who[160];
-        snprintf(line, sizeof line, "%-12s %9s  now: %s", "others", dash_bytes(now, sizeof now, others(c)),
+        snprintf(line, sizeof line, _("%-12s %9s  now: %s"), "others", dash_bytes(now, sizeof now, others(c)),
                  holders_text(who, sizeof who, c, "other processes, the driver, contexts"));
         dash_put(y++, r->x + 3, r->w - 3, 0, line);
     }

@@ -25,12 +25,12 @@ static struct kind kind_of(int which)
 {
     static const struct kind kinds[CHART_COUNT] = {
         [METRIC_LOSS] = {"loss", "", true, PAIR_RAW},
-        [METRIC_GRAD_NORM] = {"grad norm", "", true, PAIR_RAW},
+        [METRIC_GRAD_NORM] = {N_("grad norm"), "", true, PAIR_RAW},
         [METRIC_LR] = {"lr", "", false, PAIR_RAW},
         [METRIC_IMAGES_PER_S] = {"images/s", "", false, PAIR_SPEED},
-        [METRIC_STEP_MS] = {"step time", " ms", false, PAIR_SPEED},
-        [METRIC_DATA_WAIT_MS] = {"wait for data", " ms", false, PAIR_BAD},
-        [CHART_CARDS + READING_USED] = {"used memory", " GiB", false, PAIR_RAW},
+        [METRIC_STEP_MS] = {N_("step time"), " ms", false, PAIR_SPEED},
+        [METRIC_DATA_WAIT_MS] = {N_("wait for data"), " ms", false, PAIR_BAD},
+        [CHART_CARDS + READING_USED] = {N_("used memory"), " GiB", false, PAIR_RAW},
         [CHART_CARDS + READING_BUSY] = {"busy", "%", false, PAIR_GOOD},
         [CHART_CARDS + READING_TEMP] = {"temperature", " C", false, PAIR_BAD},
         [CHART_CARDS + READING_POWER] = {"power", " W", false, PAIR_SMOOTH},
@@ -263,14 +263,15 @@ static void draw_title(const struct dash *d, int which, const struct dash_rect *
                       dash_number(number, sizeof number, base[i].y[b]));
     }
     if (which == METRIC_LOSS && !isfinite(d->cursor) && isfinite(d->run->best_loss))
-        n += snprintf(line + n, sizeof line - (size_t)n, "  best %s",
+        n += snprintf(line + n, sizeof line - (size_t)n, _("  best %s"),
                       dash_number(number, sizeof number, d->run->best_loss));
     double from, to;
     window_of(d, &from, &to);
     if (which == METRIC_LOSS && isfinite(d->steps))
-        n += snprintf(line + n, sizeof line - (size_t)n, ", steps %.0f to %.0f", from, to);
+        n += snprintf(line + n, sizeof line - (size_t)n, _(", steps %.0f to %.0f"), from, to);
     if (log) n += snprintf(line + n, sizeof line - (size_t)n, ", log");
-    if (cut) n += snprintf(line + n, sizeof line - (size_t)n, ", %d outlier%s cut", cut, cut == 1 ? "" : "s");
+    if (cut)
+        n += snprintf(line + n, sizeof line - (size_t)n, _(", %d outlier%s cut"), cut, cut == 1 ? "" : "s");
     dash_put(r->y, r->x, r->w, selected ? (int)A_REVERSE : (int)A_BOLD, line);
     if (which != METRIC_LOSS) return;
     int x = r->x + n + 2;
@@ -350,16 +351,16 @@ void dash_charts(struct dash *d, const struct dash_rect *r)
     if (d->chart >= count) d->chart = count - 1;
     d->charts_at_once = rows * columns;
     int page = d->chart / d->charts_at_once, pages = (count + d->charts_at_once - 1) / d->charts_at_once;
-    snprintf(line, sizeof line, "charts %d to %d of %d%s, by %s%s", page * d->charts_at_once + 1,
+    snprintf(line, sizeof line, _("charts %d to %d of %d%s, by %s%s"), page * d->charts_at_once + 1,
              page * d->charts_at_once + d->charts_at_once < count
                  ? page * d->charts_at_once + d->charts_at_once
                  : count,
              count, pages > 1 ? " (PgDn, PgUp)" : "",
              d->axis == AXIS_EPOCH && d->run->epoch_steps <= 0 ? axis_names[AXIS_STEP] : axis_names[d->axis],
-             d->axis == AXIS_TIME ? "utes of training" : "");
+             d->axis == AXIS_TIME ? _("utes of training") : "");
     size_t n = strlen(line);
     if (d->smoothing > 0)
-        snprintf(line + n, sizeof line - n, ", smoothed by %.3g", dash_weights[d->smoothing]);
+        snprintf(line + n, sizeof line - n, _(", smoothed by %.3g"), dash_weights[d->smoothing]);
     dash_put(r->y, r->x, r->w, dash_paint(PAIR_DIM), line);
     int x = r->x + (int)strlen(line) + 2;
     for (int i = 0; i < d->baseline_count; i++) {

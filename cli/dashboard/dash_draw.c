@@ -24,7 +24,7 @@ static void describe_state(const struct dash *d, char *dst, size_t size, int *pa
     char silent[24];
     *pair = PAIR_GOOD;
     if (d->past) {
-        snprintf(dst, size, "as it was at step %lld", (long long)f->last.step);
+        snprintf(dst, size, _("as it was at step %lld"), (long long)f->last.step);
         return;
     }
     if (d->options->replay) {
@@ -33,12 +33,12 @@ static void describe_state(const struct dash *d, char *dst, size_t size, int *pa
     }
     if (d->run->gone) {
         *pair = PAIR_BAD;
-        snprintf(dst, size, "its directory is gone");
+        snprintf(dst, size, _("its directory is gone"));
         return;
     }
     if (run_status_over(s)) {
         if (s->exit_code > 0 && strcmp(s->state, "stopped") != 0)
-            snprintf(dst, size, "%s (exit %d)", s->state, s->exit_code);
+            snprintf(dst, size, _("%s (exit %d)"), s->state, s->exit_code);
         else snprintf(dst, size, "%s", s->state);
         if (strcmp(s->state, "done") != 0 && strcmp(s->state, "stopped") != 0) *pair = PAIR_BAD;
         return;
@@ -50,15 +50,15 @@ static void describe_state(const struct dash *d, char *dst, size_t size, int *pa
     } else if (f->live_time > 0 && (double)time(NULL) - f->live_time > SILENT_SECONDS) {
         *pair = PAIR_BAD;
         dash_duration(silent, sizeof silent, (double)time(NULL) - f->live_time);
-        if (!f->disk_full) snprintf(dst, size, "no activity for %s", silent);
+        if (!f->disk_full) snprintf(dst, size, _("no activity for %s"), silent);
         else
-            snprintf(dst, size, "disk full: nothing written for %s%s", silent,
-                     s->here ? "; training continues" : "");
+            snprintf(dst, size, _("disk full: nothing written for %s%s"), silent,
+                     s->here ? _("; training continues") : "");
     } else {
         snprintf(dst, size, "%s",
                  f->phase[0] && strcmp(f->phase, "waiting for data") != 0 ? f->phase : s->state);
     }
-    if (d->paused) snprintf(dst + strlen(dst), size - strlen(dst), ", drawing paused");
+    if (d->paused) snprintf(dst + strlen(dst), size - strlen(dst), _(", drawing paused"));
 }
 
 static struct bottleneck find_bottleneck(const struct dash *d)
@@ -119,11 +119,11 @@ static void put_results(char *line, size_t size, const struct dash_rect *r, cons
     char pieces[PIECES][160], number[24];
     size_t start = strlen(line), used = start;
     double rate = metric_rate(l, &unit);
-    snprintf(pieces[LOSS], sizeof pieces[LOSS], "%sloss %s", start ? "  " : "",
+    snprintf(pieces[LOSS], sizeof pieces[LOSS], _("%sloss %s"), start ? "  " : "",
              dash_number(number, sizeof number, l->loss));
     dash_scores(pieces[SCORES_OF_STEP], sizeof pieces[SCORES_OF_STEP], f, false);
     snprintf(pieces[LR], sizeof pieces[LR], "  lr %s", dash_number(number, sizeof number, l->lr));
-    snprintf(pieces[NORM], sizeof pieces[NORM], "  norm %s",
+    snprintf(pieces[NORM], sizeof pieces[NORM], _("  norm %s"),
              dash_number(number, sizeof number, l->grad_norm));
     snprintf(pieces[RATE], sizeof pieces[RATE], "  %s %s", dash_number(number, sizeof number, rate),
              unit->rate);
@@ -147,14 +147,14 @@ static void draw_header(const struct dash *d, const struct dash_rect *r)
     bool over = f->status.ended && !d->options->replay && !d->past;
     draw_title(d, r);
     if (total)
-        snprintf(line, sizeof line, "step %lld/%lld %.0f%%", (long long)step, (long long)total,
+        snprintf(line, sizeof line, _("step %lld/%lld %.0f%%"), (long long)step, (long long)total,
                  100.0 * (double)step / (double)total);
-    else snprintf(line, sizeof line, "step %lld", (long long)step);
+    else snprintf(line, sizeof line, _("step %lld"), (long long)step);
     size_t n = strlen(line);
-    snprintf(line + n, sizeof line - n, "  epoch %lld  trained %s", (long long)(l->epoch < 0 ? 0 : l->epoch),
-             dash_duration(t1, sizeof t1, f->seconds));
+    snprintf(line + n, sizeof line - n, _("  epoch %lld  trained %s"),
+             (long long)(l->epoch < 0 ? 0 : l->epoch), dash_duration(t1, sizeof t1, f->seconds));
     n = strlen(line);
-    if (!over) snprintf(line + n, sizeof line - n, ", %s left", dash_duration(t2, sizeof t2, left));
+    if (!over) snprintf(line + n, sizeof line - n, _(", %s left"), dash_duration(t2, sizeof t2, left));
     if (r->h == 2) {
         put_results(line, sizeof line, r, f);
         dash_put(r->y + 1, r->x, r->w, 0, line);
@@ -166,7 +166,7 @@ static void draw_header(const struct dash *d, const struct dash_rect *r)
     dash_number(n5, sizeof n5, metric_rate(l, &unit));
     if (r->w >= 66) put_results(line, sizeof line, r, f);
     else
-        snprintf(line, sizeof line, "loss %s  %s %s  lr %s", dash_number(n1, sizeof n1, l->loss), n5,
+        snprintf(line, sizeof line, _("loss %s  %s %s  lr %s"), dash_number(n1, sizeof n1, l->loss), n5,
                  unit->rate, dash_number(n3, sizeof n3, l->lr));
     dash_put(r->y + 2, r->x, r->w, 0, line);
 }
@@ -203,33 +203,34 @@ static void draw_events(const struct dash *d, const struct dash_rect *r)
 static void draw_help(struct dash *d, const struct dash_rect *r)
 {
     static const char *const lines[] = {
-        "1-4, Tab, Shift-Tab   overview, charts, memory, log",
-        "up down, k j, PgUp PgDn   select a card or chart, its page; in the log, scroll",
-        "left right   through the run: bars, cards, log, charts as at that step; Home, End;",
-        "             Shift: longer steps, Esc: back to now; in the log: along long lines, oldest, newest",
-        "/ n N        in the log: search a word, next older and newer line",
-        "r            resume an ended run from the checkpoint before that step",
-        "+ - [ ] 0    zoom in and out at the cursor, earlier, later, all",
-        "z            the last 2000 steps, the last 200, all",
-        "t            along steps, epochs, minutes of training",
-        "Enter f      one large chart; in memory: the memory of each tensor",
-        "l            logarithmic",
-        "R s S        raw curve; more smoothing, less",
-        "b            compare with the curves of other runs",
-        "o            include or cut off outliers",
-        "g            braille, blocks, ASCII",
-        "p space      pause drawing",
-        "c x          checkpoint now; save and stop the run, after a confirmation",
-        "e            change lr, intervals, checkpoint times while it trains",
-        "? h          this help, up and down; Esc, q close it",
-        "Ctrl-L       redraw",
-        "q d          leave; the run continues. Settings are saved",
-        "Ctrl-C       of meopt train: save and stop; again: at once",
-        "bar: W weights G gradients O optimizer A activations",
-        "     T teacher S workspace C comm D data X other processes",
+        N_("1-4, Tab, Shift-Tab   overview, charts, memory, log"),
+        N_("up down, k j, PgUp PgDn   select a card or chart, its page; in the log, scroll"),
+        N_("left right   through the run: bars, cards, log, charts as at that step; Home, End;"),
+        N_("             Shift: longer steps, Esc: back to now; in the log: along long lines, oldest, "
+           "newest"),
+        N_("/ n N        in the log: search a word, next older and newer line"),
+        N_("r            resume an ended run from the checkpoint before that step"),
+        N_("+ - [ ] 0    zoom in and out at the cursor, earlier, later, all"),
+        N_("z            the last 2000 steps, the last 200, all"),
+        N_("t            along steps, epochs, minutes of training"),
+        N_("Enter f      one large chart; in memory: the memory of each tensor"),
+        N_("l            logarithmic"),
+        N_("R s S        raw curve; more smoothing, less"),
+        N_("b            compare with the curves of other runs"),
+        N_("o            include or cut off outliers"),
+        N_("g            braille, blocks, ASCII"),
+        N_("p space      pause drawing"),
+        N_("c x          checkpoint now; save and stop the run, after a confirmation"),
+        N_("e            change lr, intervals, checkpoint times while it trains"),
+        N_("? h          this help, up and down; Esc, q close it"),
+        N_("Ctrl-L       redraw"),
+        N_("q d          leave; the run continues. Settings are saved"),
+        N_("Ctrl-C       of meopt train: save and stop; again: at once"),
+        N_("bar: W weights G gradients O optimizer A activations"),
+        N_("     T teacher S workspace C comm D data X other processes"),
     };
-    const char *marks = screen_ascii ? "     | highest so far  ! planned peak  (n) stale"
-                                     : "     ▏ highest so far  ┊ planned peak  (n) stale";
+    const char *marks = screen_ascii ? _("     | highest so far  ! planned peak  (n) stale")
+                                     : _("     ▏ highest so far  ┊ planned peak  (n) stale");
     int count = (int)(sizeof lines / sizeof *lines) + 1, space = r->h;
     if (d->scroll > count - space) d->scroll = count > space ? count - space : 0;
     for (int i = 0; i < space && d->scroll + i < count; i++) {
@@ -246,11 +247,12 @@ static void draw_footer(const struct dash *d, const struct dash_rect *r)
     char text[32];
     char line[160], from[80];
     if (d->asks.word && d->asks.word[0] == 's')
-        snprintf(line, sizeof line, "type stop, Enter: %s_   it saves first; Esc goes back", d->asks.typed);
+        snprintf(line, sizeof line, _("type stop, Enter: %s_   it saves first; Esc goes back"),
+                 d->asks.typed);
     else if (d->asks.word) {
-        snprintf(from, sizeof from, "from step %lld%s", (long long)d->resume_step,
-                 d->branches ? ", in a new run" : ", its newest checkpoint");
-        snprintf(line, sizeof line, "type resume, Enter: %s_   %s; Esc goes back", d->asks.typed, from);
+        snprintf(from, sizeof from, _("from step %lld%s"), (long long)d->resume_step,
+                 d->branches ? _(", in a new run") : _(", its newest checkpoint"));
+        snprintf(line, sizeof line, _("type resume, Enter: %s_   %s; Esc goes back"), d->asks.typed, from);
     }
     if (d->asks.word || d->message[0]) {
         dash_put(r->y, r->x, r->w, A_REVERSE, d->asks.word ? line : d->message);
@@ -264,22 +266,22 @@ static void draw_footer(const struct dash *d, const struct dash_rect *r)
         x += (int)strlen(text) + 2;
     }
     bool memory = d->tab == TAB_MEMORY, log = d->tab == TAB_LOG, back = isfinite(d->cursor);
-    const char *all = back            ? "Esc back to now"
-                      : log           ? "/ search  left right  End newest  q leave"
-                      : dash_alive(d) ? memory
-                                            ? "Enter why so much  c save  x stop  q leave, the run continues"
-                                            : "c save  e change  x stop  q leave, the run continues"
-                      : memory        ? "Enter why so much  r resume  q leave"
-                                      : "z range  r resume  q leave",
-               *few = back  ? "Esc back to now"
-                      : log ? "/ search  left right"
+    const char *all = back  ? _("Esc back to now")
+                      : log ? _("/ search  left right  End newest  q leave")
                       : dash_alive(d)
-                          ? memory ? "Enter why so much  x stop  q" : "c save  e change  x stop  q"
-                      : memory ? "Enter why so much  q leave"
-                               : "r resume  q leave",
+                          ? memory ? _("Enter why so much  c save  x stop  q leave, the run continues")
+                                   : _("c save  e change  x stop  q leave, the run continues")
+                      : memory ? _("Enter why so much  r resume  q leave")
+                               : _("z range  r resume  q leave"),
+               *few = back  ? _("Esc back to now")
+                      : log ? _("/ search  left right")
+                      : dash_alive(d)
+                          ? memory ? _("Enter why so much  x stop  q") : _("c save  e change  x stop  q")
+                      : memory ? _("Enter why so much  q leave")
+                               : _("r resume  q leave"),
                *hints = all;
     if (x + 1 + (int)strlen(hints) > r->x + r->w) hints = few;
-    if (x + 1 + (int)strlen(hints) > r->x + r->w) hints = "q leave";
+    if (x + 1 + (int)strlen(hints) > r->x + r->w) hints = _("q leave");
     int w = (int)strlen(hints);
     if (x + w <= r->x + r->w) dash_put(r->y, r->x + r->w - w, w, dash_paint(PAIR_DIM), hints);
 }
@@ -294,7 +296,7 @@ void dash_draw(struct dash *d)
     curs_set(0);
     if (l.too_small) {
         char line[48];
-        snprintf(line, sizeof line, "too small: %dx%d", DASH_MIN_COLUMNS, DASH_MIN_ROWS);
+        snprintf(line, sizeof line, _("too small: %dx%d"), DASH_MIN_COLUMNS, DASH_MIN_ROWS);
         dash_put(0, 0, columns, 0, line);
         refresh();
         return;

@@ -11,7 +11,7 @@ void dash_edit_open(struct dash *d)
     struct error err = {0};
     char word[120];
     if (!dash_alive(d))
-        snprintf(d->message, sizeof d->message, "it has ended; use meopt train --resume %s KEY=VALUE",
+        snprintf(d->message, sizeof d->message, _("it has ended; use meopt train --resume %s KEY=VALUE"),
                  run_word(word, sizeof word, d->run->directory));
     else if (change_read(&d->edit.values, d->run->directory, &err))
         snprintf(d->message, sizeof d->message, "%.190s", err.what);
@@ -27,7 +27,7 @@ static void request_change(struct dash *d)
         return; /* keeps the typed text */
     }
     d->edit.typing = false;
-    snprintf(d->message, sizeof d->message, "requested %s %s from the next step on", key, d->edit.typed);
+    snprintf(d->message, sizeof d->message, _("requested %s %s from the next step on"), key, d->edit.typed);
     d->edit.open = false;
 }
 

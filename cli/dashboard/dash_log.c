@@ -34,7 +34,7 @@ static void search(struct dash *d, int by)
         d->log.found = d->scroll = (int)back;
         return;
     }
-    snprintf(d->message, sizeof d->message, "no %s line has '%.60s'", by > 0 ? "older" : "newer",
+    snprintf(d->message, sizeof d->message, _("no %s line has '%.60s'"), by > 0 ? "older" : "newer",
              d->log.word);
 }
 
@@ -106,7 +106,7 @@ void dash_log_draw(struct dash *d, const struct dash_rect *r)
     char title[200];
     int64_t events = f->event_count < r->h / 2 ? f->event_count : r->h / 2, kept = lines_kept(f), longest = 0;
     if (events > FOLLOW_LINES) events = FOLLOW_LINES;
-    dash_put(y++, r->x, r->w, A_BOLD, "events");
+    dash_put(y++, r->x, r->w, A_BOLD, _("events"));
     for (int64_t i = f->event_count - events; i < f->event_count; i++)
         dash_put(y++, r->x, r->w, 0, f->events[i % FOLLOW_LINES]);
     int64_t space = r->y + r->h - y - 1;
@@ -120,12 +120,13 @@ void dash_log_draw(struct dash *d, const struct dash_rect *r)
         d->log.column = (int)(longest > 0 ? (longest - 1) / SIDEWAYS * SIDEWAYS : 0);
     size_t n = (size_t)snprintf(title, sizeof title, "worker.log");
     if (d->scroll)
-        n += (size_t)snprintf(title + n, sizeof title - n, ", %d line%s back (End: newest)", d->scroll,
+        n += (size_t)snprintf(title + n, sizeof title - n, _(", %d line%s back (End: newest)"), d->scroll,
                               d->scroll == 1 ? "" : "s");
     if (d->log.column)
-        n += (size_t)snprintf(title + n, sizeof title - n, ", from column %d", d->log.column + 1);
+        n += (size_t)snprintf(title + n, sizeof title - n, _(", from column %d"), d->log.column + 1);
     if (d->log.typing) snprintf(title + n, sizeof title - n, "  search: %s_", d->log.word);
-    else if (d->log.word[0]) snprintf(title + n, sizeof title - n, "  /%s (n older, N newer)", d->log.word);
+    else if (d->log.word[0])
+        snprintf(title + n, sizeof title - n, _("  /%s (n older, N newer)"), d->log.word);
     dash_put(y++, r->x, r->w, A_BOLD, title);
     for (int64_t back = first; back >= last && back >= 0; back--) {
         const char *line = line_back(f, back);

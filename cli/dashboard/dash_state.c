@@ -29,7 +29,7 @@ const struct follow *dash_shown(const struct dash *d) { return d->past ? d->past
 bool dash_key_alone(struct dash *d)
 {
     if (keys_alone()) return true;
-    snprintf(d->message, sizeof d->message, "ignored: several keys came at once, as in a paste");
+    snprintf(d->message, sizeof d->message, _("ignored: several keys came at once, as in a paste"));
     return false;
 }
 

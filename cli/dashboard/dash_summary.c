@@ -16,9 +16,9 @@ static void row(const char *name, const char *format, ...)
     char text[600], line[700];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    text_format(text, sizeof text, format, args);
     va_end(args);
-    snprintf(line, sizeof line, "  %-11s %s", name, text);
+    snprintf(line, sizeof line, "  %-*s %s", text_pad(11, translation(name)), translation(name), text);
     screen_line(line);
 }
 
@@ -30,10 +30,10 @@ static void memory_rows(const struct follow *f)
     if (m->peak_bytes <= 0) return;
     dash_bytes(peak, sizeof peak, (double)m->peak_bytes);
     if (f->plan.peak_bytes > 0)
-        n = (size_t)snprintf(text, sizeof text, ", planned %s",
+        n = (size_t)snprintf(text, sizeof text, _(", planned %s"),
                              dash_bytes(planned, sizeof planned, (double)f->plan.peak_bytes));
     if (f->baseline.peak_bytes > 0 && f->use_meopt)
-        snprintf(text + n, sizeof text - n, ", without meopt %s: %+.0f%%",
+        snprintf(text + n, sizeof text - n, _(", without meopt %s: %+.0f%%"),
                  dash_bytes(without, sizeof without, (double)f->baseline.peak_bytes),
                  100 * ((double)m->peak_bytes / (double)f->baseline.peak_bytes - 1));
     row("peak memory", "%s%s", peak, text);
@@ -59,7 +59,7 @@ void dash_summary(const struct follow *f)
            (long long)s->total, dash_number(n1, sizeof n1, l->loss),
            dash_duration(n2, sizeof n2, f->seconds));
     if (f->card_count && f->cards[0].memory.peak_bytes > 0)
-        printf(", peak %s", dash_bytes(n3, sizeof n3, (double)f->cards[0].memory.peak_bytes));
+        printf(_(", peak %s"), dash_bytes(n3, sizeof n3, (double)f->cards[0].memory.peak_bytes));
     printf("\n");
     if (s->message[0]) row("message", "%s", s->message);
     if (s->hint[0]) row("hint", "%s", s->hint);

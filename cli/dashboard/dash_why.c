@@ -25,7 +25,7 @@ static void open_explanation(struct dash *d)
     char line[16] = "";
     if (err.line > 0) snprintf(line, sizeof line, ":%d", err.line);
     if (!d->why.open)
-        snprintf(d->message, sizeof d->message, "cannot plan this run: %.60s%s%s%.100s", file, line,
+        snprintf(d->message, sizeof d->message, _("cannot plan this run: %.60s%s%s%.100s"), file, line,
                  file[0] ? ": " : "", err.what);
     free(path);
 }

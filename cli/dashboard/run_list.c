@@ -72,7 +72,7 @@ static int open_dash(struct workspace *w)
     int code = dash_view(&options, NULL, &err);
     if (code && err.what[0]) snprintf(w->message, sizeof w->message, "%.200s", err.what);
     else if (code && code != EXIT_STOPPED)
-        snprintf(w->message, sizeof w->message, "it ended with exit %d", code);
+        snprintf(w->message, sizeof w->message, _("it ended with exit %d"), code);
     dash_baselines_free(others);
     free(run);
     return back(w);
@@ -111,7 +111,7 @@ static int run_command(struct workspace *w, char **argv, bool page)
         ;
     bool failed = pid < 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0;
     if (failed && !page) {
-        fprintf(stderr, "\nEnter goes back to the list of runs");
+        fprintf(stderr, _("\nEnter goes back to the list of runs"));
         for (int c = getchar(); c != '\n' && c != EOF; c = getchar())
             ;
     }
@@ -126,7 +126,7 @@ static int compare(struct workspace *w)
     for (int i = 0; i < w->marks; i++) runs[n++] = path_join(w->table.directory, w->marked[i]);
     if (n == 1 && b && mark_of(w, b->name) < 0) runs[n++] = path_join(w->table.directory, b->name);
     for (int i = 0; i < n; i++) argv[2 + i] = runs[i];
-    if (n < 2) snprintf(w->message, sizeof w->message, "mark two runs with space, then d compares them");
+    if (n < 2) snprintf(w->message, sizeof w->message, _("mark two runs with space, then d compares them"));
     else code = run_command(w, argv, true);
     for (int i = 0; i < n; i++) free(runs[i]);
     return code;
@@ -142,10 +142,10 @@ static void stop(struct workspace *w)
 {
     const struct run_brief *b = chosen(w);
     struct error err = {0};
-    if (!b || run_status_over(&b->status)) snprintf(w->message, sizeof w->message, "it has ended");
+    if (!b || run_status_over(&b->status)) snprintf(w->message, sizeof w->message, _("it has ended"));
     else if (run_request(b->directory, "stop", &err) != 0)
         snprintf(w->message, sizeof w->message, "%.200s", err.what);
-    else snprintf(w->message, sizeof w->message, "%.200s: asked to save and stop", b->name);
+    else snprintf(w->message, sizeof w->message, _("%.200s: asked to save and stop"), b->name);
 }
 
 /* ---- keys ---- */
@@ -173,7 +173,7 @@ static void choose_anew(struct workspace *w)
 static bool alone(struct workspace *w)
 {
     if (keys_alone()) return true;
-    snprintf(w->message, sizeof w->message, "ignored: several keys came at once, as in a paste");
+    snprintf(w->message, sizeof w->message, _("ignored: several keys came at once, as in a paste"));
     return false;
 }
 
@@ -258,10 +258,10 @@ static int key(struct workspace *w, int kind, wint_t c)
     if (w->asks.word) {
         enum keys_answer answer = keys_confirm(&w->asks, kind, c);
         if (answer == KEYS_CONFIRMED) stop(w);
-        if (answer == KEYS_CANCELLED) snprintf(w->message, sizeof w->message, "not stopped");
+        if (answer == KEYS_CANCELLED) snprintf(w->message, sizeof w->message, _("not stopped"));
         return 0;
     }
-    if (kind == KEYS_PASTED) return snprintf(w->message, sizeof w->message, "pasted text is ignored"), 0;
+    if (kind == KEYS_PASTED) return snprintf(w->message, sizeof w->message, _("pasted text is ignored")), 0;
     if (w->help) return w->help = false, 0;
     if (kind == OK) return letter_key(w, c);
     switch (c) {
@@ -282,20 +282,20 @@ static int key(struct workspace *w, int kind, wint_t c)
 static void draw_help(int rows, int columns)
 {
     static const char *const lines[] = {
-        "Enter            open the dashboard; compare with the marked run",
-        "up down, k j, PgUp PgDn, Home End, g G   move",
-        "/                filter: words in name, state, device, bound by",
-        "s r              sort by age, name, state, step, loss, peak; reverse",
-        "space            mark; Esc clears marks and filter",
-        "d                compare the marked runs, or the marked one and this",
-        "n                train: type a configuration file",
-        "x                save and stop the run",
-        "Ctrl-L           redraw",
-        "q                leave",
+        N_("Enter            open the dashboard; compare with the marked run"),
+        N_("up down, k j, PgUp PgDn, Home End, g G   move"),
+        N_("/                filter: words in name, state, device, bound by"),
+        N_("s r              sort by age, name, state, step, loss, peak; reverse"),
+        N_("space            mark; Esc clears marks and filter"),
+        N_("d                compare the marked runs, or the marked one and this"),
+        N_("n                train: type a configuration file"),
+        N_("x                save and stop the run"),
+        N_("Ctrl-L           redraw"),
+        N_("q                leave"),
         "",
-        "saved: planned peak relative to the same configuration without meopt",
-        "silent: no activity, although it has not ended",
-        "bound by: what its steps wait for; on narrow screens in the state column",
+        N_("saved: planned peak relative to the same configuration without meopt"),
+        N_("silent: no activity, although it has not ended"),
+        N_("bound by: what its steps wait for; on narrow screens in the state column"),
     };
     for (int i = 0; i < (int)(sizeof lines / sizeof *lines) && i + 1 < rows; i++)
         screen_put(i, 0, columns, lines[i], false);
@@ -307,16 +307,17 @@ static void draw_foot(const struct workspace *w, int row, int columns)
     char line[600];
     attr_t how = A_REVERSE;
     if (w->typing == TYPING_FILTER) snprintf(line, sizeof line, "filter: %s_", w->typed);
-    else if (w->typing) snprintf(line, sizeof line, "train the experiment: %s_", w->typed);
+    else if (w->typing) snprintf(line, sizeof line, _("train the experiment: %s_"), w->typed);
     else if (w->asks.word)
-        snprintf(line, sizeof line, "type stop, Enter: %s_   it saves first; Esc goes back", w->asks.typed);
+        snprintf(line, sizeof line, _("type stop, Enter: %s_   it saves first; Esc goes back"),
+                 w->asks.typed);
     else if (w->message[0]) snprintf(line, sizeof line, "%s", w->message);
     else {
         how = A_DIM;
         snprintf(line, sizeof line,
                  columns >= 78
-                     ? "Enter open  / filter  s sort  space mark  d compare  n new  x stop  ? help  q"
-                     : "Enter open  / filter  d compare  ? help  q leave");
+                     ? _("Enter open  / filter  s sort  space mark  d compare  n new  x stop  ? help  q")
+                     : _("Enter open  / filter  d compare  ? help  q leave"));
     }
     attron(how);
     screen_put(row, 0, columns, line, false);
@@ -332,17 +333,18 @@ static void draw(struct workspace *w)
     erase();
     curs_set(0);
     if (w->help || rows < LEAST_ROWS || columns < LEAST_COLUMNS) {
-        snprintf(line, sizeof line, "too small: %dx%d", LEAST_COLUMNS, LEAST_ROWS);
+        snprintf(line, sizeof line, _("too small: %dx%d"), LEAST_COLUMNS, LEAST_ROWS);
         if (w->help) draw_help(rows, columns);
         else screen_put(0, 0, columns, line, false);
         refresh();
         return;
     }
-    if (t->unread) snprintf(count, sizeof count, "reading, %d of %d", t->count - t->unread, t->count);
+    if (t->unread) snprintf(count, sizeof count, _("reading, %d of %d"), t->count - t->unread, t->count);
     else
         snprintf(count, sizeof count, "%d of %d  by %s%s", t->shown_count, t->count,
                  run_order_names[t->order], t->reversed ? ", reversed" : "");
-    snprintf(line, sizeof line, "runs in %s%s%s", t->directory, t->filter[0] ? "  filter: " : "", t->filter);
+    snprintf(line, sizeof line, _("runs in %s%s%s"), t->directory, t->filter[0] ? "  filter: " : "",
+             t->filter);
     attron(A_BOLD);
     screen_put(0, 0, columns - (int)strlen(count) - 1, line, false);
     attroff(A_BOLD);
@@ -380,7 +382,7 @@ static bool refresh_table(struct workspace *w)
     bool differs = false;
     int unread = w->table.unread;
     if (!run_table_refresh(&w->table, READ_SECONDS, &differs)) { /* keeps the old list */
-        snprintf(w->message, sizeof w->message, "cannot list '%.120s': %s", w->table.directory,
+        snprintf(w->message, sizeof w->message, _("cannot list '%.120s': %s"), w->table.directory,
                  strerror(errno));
         w->table.unread = 0;
         differs = true;

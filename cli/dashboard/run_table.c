@@ -129,12 +129,12 @@ static const struct {
     int width;
     bool left;
 } columns[COLUMN_COUNT] = {
-    [COLUMN_STATE] = {"state", 10, true},         [COLUMN_STEP] = {"step", 13, false},
-    [COLUMN_LOSS] = {"loss", 8, false},           [COLUMN_LEFT] = {"left", 8, false},
-    [COLUMN_PEAK] = {"peak", 6, false},           [COLUMN_SAVED] = {"saved", 5, false},
-    [COLUMN_BOUND] = {"bound by", 15, true},      [COLUMN_CURVE] = {"loss", 16, true},
-    [COLUMN_BEST] = {"best", 7, false},           [COLUMN_RATE] = {"rate", 12, false},
-    [COLUMN_SIGN] = {"last sign, UTC", 20, true}, [COLUMN_DEVICE] = {"device", 16, true}};
+    [COLUMN_STATE] = {N_("state"), 10, true},         [COLUMN_STEP] = {N_("step"), 13, false},
+    [COLUMN_LOSS] = {N_("loss"), 8, false},           [COLUMN_LEFT] = {N_("left"), 8, false},
+    [COLUMN_PEAK] = {N_("peak"), 6, false},           [COLUMN_SAVED] = {N_("saved"), 5, false},
+    [COLUMN_BOUND] = {N_("bound by"), 15, true},      [COLUMN_CURVE] = {"loss", 16, true},
+    [COLUMN_BEST] = {N_("best"), 7, false},           [COLUMN_RATE] = {N_("rate"), 12, false},
+    [COLUMN_SIGN] = {N_("last sign, UTC"), 20, true}, [COLUMN_DEVICE] = {N_("device"), 16, true}};
 enum { NAME_LEAST = 20 };
 
 /* Returns the number of columns that fit, and the width left for the name. */
@@ -188,10 +188,10 @@ static size_t finish(char dst[RUN_LINE], size_t at)
 void run_table_head(char dst[RUN_LINE], int width, int name_width)
 {
     int name, count = fitting(width, name_width, &name);
-    size_t at = put_column(dst, 0, "run", name, true, true);
+    size_t at = put_column(dst, 0, _("run"), name, true, true);
     for (int c = 0; c < count; c++) {
         at += (size_t)snprintf(dst + at, RUN_LINE - at, " ");
-        at = put_column(dst, at, columns[c].title, columns[c].width, columns[c].left, true);
+        at = put_column(dst, at, translation(columns[c].title), columns[c].width, columns[c].left, true);
     }
     finish(dst, at);
 }

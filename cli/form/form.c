@@ -59,7 +59,7 @@ static int selected_key(const struct form *f) { return f->rows[f->selected].key;
 
 static void show_message(struct form *f, const char *text)
 {
-    snprintf(f->message, sizeof f->message, "%s", text);
+    snprintf(f->message, sizeof f->message, "%s", translation(text));
 }
 
 /* Changes the value of a key; NULL removes the key. Returns false with a message if that is refused. */
@@ -205,7 +205,7 @@ static void check_input(struct form *f)
     f->input_problem[0] = 0;
     if (status == VALUE_BAD) snprintf(f->input_problem, sizeof f->input_problem, "%s", message);
     if (status == VALUE_NOTE)
-        snprintf(f->input_problem, sizeof f->input_problem, "note: %.200s; %.100s", message, hint);
+        snprintf(f->input_problem, sizeof f->input_problem, _("note: %.200s; %.100s"), message, hint);
     free(text);
 }
 
@@ -272,7 +272,7 @@ static void save(struct form *f)
     struct error err = {0};
     f->mode = FORM_BROWSE;
     if (edit_replace(f->path, f->saved, f->saved_bytes, f->text, f->bytes, &err)) {
-        snprintf(f->message, sizeof f->message, "not saved: %.*s", (int)strcspn(err.what, "\n"), err.what);
+        snprintf(f->message, sizeof f->message, _("not saved: %.*s"), (int)strcspn(err.what, "\n"), err.what);
         return;
     }
     free(f->saved);

@@ -168,6 +168,7 @@ static void draw_detail(const struct form *f, const struct boxes *b)
 {
     int key = f->rows[f->selected].key;
     const struct config_key *k = &config_keys[key];
+    const char *help = translation(k->help);
     char line[512], from[320], *expected = value_expected(key);
     int y = b->detail_top;
     if (b->detail_lines > 1) {
@@ -180,19 +181,20 @@ static void draw_detail(const struct form *f, const struct boxes *b)
     int used = screen_put(y, 0, b->list_width, k->name, false);
     attroff(A_BOLD);
     if (b->detail_lines == 1) {
-        if (used + 2 < b->list_width) screen_put(y, used + 2, b->list_width - used - 2, k->help, false);
+        if (used + 2 < b->list_width) screen_put(y, used + 2, b->list_width - used - 2, help, false);
     } else if (b->detail_lines == 2) {
-        screen_put(y + 1, 0, b->list_width, k->help, false);
+        screen_put(y + 1, 0, b->list_width, help, false);
     } else {
         snprintf(line, sizeof line, "  (%s)", from);
         screen_put(y, used, b->list_width - used, line, false);
-        int cut = (int)strlen(k->help);
-        if (cut > b->list_width) /* the help on two lines, split at a blank */
-            for (cut = b->list_width; cut > 0 && k->help[cut] != ' ';) cut--;
-        screen_put(y + 1, 0, cut, k->help, false);
-        if (k->help[cut]) screen_put(++y + 1, 0, b->list_width, k->help + cut + 1, false);
-        snprintf(line, sizeof line, "%s%s%s%s%s%s", k->standard[0] ? "default " : "", k->standard,
-                 k->standard[0] ? "; " : "", expected, k->unit ? ", in " : "", k->unit ? k->unit : "");
+        size_t cut = text_line(help, b->list_width); /* the help on two lines */
+        snprintf(line, sizeof line, "%.*s", (int)cut, help);
+        screen_put(y + 1, 0, b->list_width, line, false);
+        if (help[cut]) screen_put(++y + 1, 0, b->list_width, help + cut + (help[cut] == ' '), false);
+        size_t n = 0;
+        line[0] = 0;
+        if (k->standard[0]) n = (size_t)snprintf(line, sizeof line, _("default %s; "), k->standard);
+        snprintf(line + n, sizeof line - n, k->unit ? _("%s, in %s") : "%s", expected, k->unit);
         screen_put(y + 2, 0, b->list_width, line, false);
     }
     free(expected);
@@ -249,14 +251,14 @@ static void draw_memory(const struct form *f, const struct boxes *b)
     }
     y++;
     size_text(text, sizeof text, whole);
-    snprintf(line, sizeof line, "peak %s", text);
+    snprintf(line, sizeof line, _("peak %s"), text);
     attron(A_BOLD);
     screen_put(y++, x, columns, line, false);
     attroff(A_BOLD);
     double before = (double)f->saved_use.peak_total_bytes;
     if (before > 0 && f->saved_use.peak_total_bytes != f->use.peak_total_bytes) {
         size_text(text, sizeof text, before);
-        snprintf(line, sizeof line, "was %s (%+.1f %%)", text, 100 * (whole / before - 1));
+        snprintf(line, sizeof line, _("was %s (%+.1f %%)"), text, 100 * (whole / before - 1));
         screen_put(y, x, columns, line, false);
     }
     y++;
@@ -303,7 +305,7 @@ static void draw_choices(const struct form *f, const struct boxes *b)
     }
 }
 
-static const char help_text[] =
+static const char help_text[] = N_(
     "Up Down PgUp PgDn Home End   move\nTab                          next section\nEnter                     "
     "   change the value\n"
     "Space                        next choice\nx                            remove the key: its default "
@@ -311,7 +313,7 @@ static const char help_text[] =
     "/  n                         search, next\nd                            show the changes\ns             "
     "               save\n"
     "q                            quit\n\nBold values are set in the file, the others are defaults.\nEvery "
-    "unchanged byte is kept: comments, quotes, order.\n";
+    "unchanged byte is kept: comments, quotes, order.\n");
 
 static void draw_text(struct form *f, const struct boxes *b, const char *text)
 {
@@ -346,20 +348,20 @@ static void draw_status(const struct form *f, const struct boxes *b)
         snprintf(text, sizeof text, "%s",
                  f->message[0]         ? f->message
                  : f->input_problem[0] ? f->input_problem
-                                       : "Enter: accept  Esc: cancel");
+                                       : _("Enter: accept  Esc: cancel"));
         break;
     case FORM_CHOICE:
-        snprintf(text, sizeof text, "%s", f->message[0] ? f->message : "Enter: accept  Esc: cancel");
+        snprintf(text, sizeof text, "%s", f->message[0] ? f->message : _("Enter: accept  Esc: cancel"));
         break;
     case FORM_SEARCH: snprintf(text, sizeof text, "/"); break;
     case FORM_SAVE: snprintf(text, sizeof text, "Save? y n"); break;
-    case FORM_QUIT: snprintf(text, sizeof text, "Save before quitting? y n, c: cancel"); break;
+    case FORM_QUIT: snprintf(text, sizeof text, _("Save before quitting? y n, c: cancel")); break;
     case FORM_DIFF:
-    case FORM_HELP: snprintf(text, sizeof text, "any key: back"); break;
+    case FORM_HELP: snprintf(text, sizeof text, _("any key: back")); break;
     default: {
         const char *keys =
-            b->width >= 60 ? "Enter change  Space next  x unset  u undo  / find  d diff  s save  q quit  ?"
-                           : "Enter x u / d s q ?";
+            b->width >= 60 ? _("Enter change  Space next  x unset  u undo  / find  d diff  s save  q quit  ?")
+                           : _("Enter x u / d s q ?");
         char peak[32] = "";
         if (!b->margin && !f->plan_error.code) {
             size_text(peak, sizeof peak, (double)f->use.peak_total_bytes);
@@ -398,7 +400,7 @@ void form_draw(struct form *f)
     if (f->mode == FORM_DIFF || f->mode == FORM_SAVE || f->mode == FORM_QUIT) {
         draw_text(f, &b, f->diff);
     } else if (f->mode == FORM_HELP) {
-        draw_text(f, &b, help_text);
+        draw_text(f, &b, translation(help_text));
     } else {
         draw_list(f, &b);
         draw_detail(f, &b);

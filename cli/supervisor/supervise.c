@@ -381,7 +381,7 @@ static void remove_lost_rank(struct supervisor *v, struct supervision *s)
     if (card) r->cards[r->size - 1] = card; /* kept for the owner of the array */
     r->size--;
     v->count--;
-    log_info("rank %d is left out%s%s: %d rank%s from now on", v->lost, card ? ", with card " : "",
+    log_info("rank %d is left out%s%s: %d rank%s from now on", v->lost, card ? _(", with card ") : "",
              card ? card : "", r->size, r->size == 1 ? "" : "s");
 }
 

@@ -79,9 +79,9 @@ int end_cause(struct supervisor *v, int i, struct error *err)
     const char *at = phase >= 0 && phase < PHASE_COUNT ? train_phase_names[phase] : "starting";
     char *saved = last_checkpoint(v->home.directory);
     if (saved)
-        snprintf(hint, sizeof hint, "the last checkpoint is %s; continue with: meopt train --resume %s",
+        snprintf(hint, sizeof hint, _("the last checkpoint is %s; continue with: meopt train --resume %s"),
                  saved, v->home.directory);
-    else snprintf(hint, sizeof hint, "there is no checkpoint yet; start again");
+    else snprintf(hint, sizeof hint, _("there is no checkpoint yet; start again"));
     free(saved);
     if (WIFSIGNALED(status)) {
         int number = WTERMSIG(status);
@@ -153,7 +153,8 @@ void end_write_status(struct supervisor *v, int code, const struct error *err, b
     if (!said) add_event(v, &s);
     if (again) {
         snprintf(s.state, sizeof s.state, "starting");
-        snprintf(s.hint, sizeof s.hint, "starting again in %.0f s at most; 'meopt stop' ends it", v->pause_s);
+        snprintf(s.hint, sizeof s.hint, _("starting again in %.0f s at most; 'meopt stop' ends it"),
+                 v->pause_s);
         s.exit_code = -1;
         s.ended = false;
         s.pid = (int)getpid();
@@ -169,8 +170,8 @@ int end_in_pause(struct supervisor *v, struct error *err)
     *err = (struct error){0};
     if (!supervisor_follow(v) || run_status_read(&s, v->home.directory, NULL) != 0) return EXIT_STOPPED;
     snprintf(s.state, sizeof s.state, "stopped");
-    snprintf(s.message, sizeof s.message, "stopped before it was started again");
-    snprintf(s.hint, sizeof s.hint, "continue with: meopt train --resume %.200s", v->home.directory);
+    snprintf(s.message, sizeof s.message, _("stopped before it was started again"));
+    snprintf(s.hint, sizeof s.hint, _("continue with: meopt train --resume %.200s"), v->home.directory);
     s.exit_code = EXIT_STOPPED;
     s.time = (double)time(NULL);
     run_status_write(&s, v->home.directory, &ignored);

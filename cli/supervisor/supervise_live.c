@@ -93,7 +93,7 @@ static void write_live(struct supervisor *v)
                      atomic_load(&v->report->step) > v->report->from);
     bool stopped = false;
     for (int i = 0; i < v->count; i++) stopped |= v->workers[i].stopped && worker_running(v, i);
-    const char *state = stopped ? "stopped by a signal" : silent > limit ? "hung" : "running";
+    const char *state = stopped ? _("stopped by a signal") : silent > limit ? "hung" : "running";
     json_t *object =
         live_json((int)v->pid, state, phase >= 0 && phase < PHASE_COUNT ? train_phase_names[phase] : "",
                   silent, atomic_load(&v->report->step));

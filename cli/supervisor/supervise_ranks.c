@@ -20,11 +20,11 @@
 enum { RANKS_GRACE_SECONDS = 8, RANKS_JOIN_SECONDS = 120, RANKS_KNOWN_SECONDS = 3 };
 
 const struct hub_phase rank_phases[PHASE_COUNT] = {
-    [PHASE_LOAD] = {"loading weights", 600, false, false},
-    [PHASE_TEACHER] = {"computing the teacher's outputs", 600, false, false},
-    [PHASE_DATA] = {"waiting for data", 0, false, true},
-    [PHASE_STEP] = {"computing a step", 600, true, false},
-    [PHASE_SAVE] = {"saving a checkpoint", 0, false, true},
+    [PHASE_LOAD] = {N_("loading weights"), 600, false, false},
+    [PHASE_TEACHER] = {N_("computing the teacher's outputs"), 600, false, false},
+    [PHASE_DATA] = {N_("waiting for data"), 0, false, true},
+    [PHASE_STEP] = {N_("computing a step"), 600, true, false},
+    [PHASE_SAVE] = {N_("saving a checkpoint"), 0, false, true},
     [PHASE_END] = {"ending", 600, false, false},
     [PHASE_EVALUATE] = {"evaluating", 600, false, false},
 };
@@ -33,9 +33,9 @@ int ranks_open(struct supervisor *v, struct error *err)
 {
     const struct supervised_ranks *r = &v->s->ranks;
     if (r->size < 2) return 0;
-    const char *log_hint = r->launched ? "its messages are in the output of the launcher (srun, mpirun)"
-                           : v->s->foreground ? "its messages are above"
-                                              : "see worker.log in the run directory";
+    const char *log_hint = r->launched ? _("its messages are in the output of the launcher (srun, mpirun)")
+                           : v->s->foreground ? _("its messages are above")
+                                              : _("see worker.log in the run directory");
     struct hub_options o = {.size = r->size,
                             .stages = r->stages,
                             .log_hint = log_hint,

@@ -16,7 +16,7 @@ bool supervisor_follow(struct supervisor *v)
         hooks_moved(v->hooks, here ? v->home.directory : NULL);
     if (!here && !v->directory_lost)
         log_warn("the directory %s %s: nothing is written there", v->home.directory,
-                 reason ? strerror(reason) : "no longer belongs to this run");
+                 reason ? strerror(reason) : _("no longer belongs to this run"));
     v->directory_lost = !here;
     errno = reason;
     return here;

@@ -51,10 +51,10 @@ static void on_early_exit(int status, void *context)
     if (status != 1 || atomic_load(&worker_limited->ended)) return;
     bool limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
     worker_limited->code = error_set(&worker_limited->err, limited ? EXIT_HOST_MEMORY : EXIT_FAILED,
-                                     limited ? "raise the limit: ulimit -v unlimited"
-                                             : "raise the limits on threads and memory (ulimit -u, -v)",
+                                     limited ? N_("raise the limit: ulimit -v unlimited")
+                                             : N_("raise the limits on threads and memory (ulimit -u, -v)"),
                                      "a library ended the worker%s: see its message above",
-                                     limited ? ", whose address space is limited (ulimit -v)" : "");
+                                     limited ? _(", whose address space is limited (ulimit -v)") : "");
     atomic_store(&worker_limited->ended, 1);
     _exit(worker_limited->code);
 }

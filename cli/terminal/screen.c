@@ -1,11 +1,11 @@
 /* The terminal: see screen.h. */
+#include "cli/language.h"
 #include "cli/terminal/keys.h"
 #include "cli/terminal/screen.h"
 #include "core/base/file.h"
 
 #include <langinfo.h>
 #include <limits.h>
-#include <locale.h>
 #include <ncurses.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -103,9 +103,7 @@ static bool is_ascii_terminal(void)
 int screen_open(bool ascii, int timeout_ms, struct error *err)
 {
     if (!screen_possible()) return screen_refused("this", "", err);
-    setlocale(LC_ALL, "");
-    setlocale(LC_NUMERIC, "C");
-    screen = newterm(NULL, stdout, stdin); /* initscr would exit on a bad TERM */
+    screen = newterm(NULL, language_plain_stdout(), stdin); /* initscr would exit on a bad TERM */
     if (!screen)
         return error_set(err, EXIT_USAGE, "set TERM", "unknown terminal '%s'",
                          getenv("TERM") ? getenv("TERM") : "");
@@ -238,7 +236,7 @@ void screen_line(const char *text)
 {
     int columns;
     wchar_t wide;
-    bool unchanged = !isatty(STDOUT_FILENO) || strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
+    bool unchanged = !isatty(STDOUT_FILENO) || strcmp(nl_langinfo(CODESET), "ANSI_X3.4-1968") != 0;
     if (unchanged) fputs(text, stdout);
     for (const char *p = text; *p && !unchanged;) {
         char encoded[MB_LEN_MAX];
@@ -254,6 +252,7 @@ int screen_put(int y, int x, int columns, const char *text, bool fill)
 {
     int used = 0, w;
     wchar_t wide;
+    if (strchr(text, ' ')) text = translation(text); /* a text of several words may be a message */
     move(y, x);
     for (const char *p = text; *p && *p != '\n'; used += w) {
         p = next(p, &wide, &w);

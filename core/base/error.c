@@ -69,14 +69,14 @@ static void error_fill(struct error *e, int code, const char *hint, const char *
                        int saved)
 {
     char raw[1024];
-    int n = vsnprintf(raw, sizeof raw, format, args);
+    int n = text_format(raw, sizeof raw, format, args);
     if (saved && n >= 0 && (size_t)n < sizeof raw - 3)
         snprintf(raw + n, sizeof raw - (size_t)n, ": %s", strerror(saved));
     e->code = code;
     e->file[0] = 0;
     e->line = e->column = 0;
     text_printable(e->what, sizeof e->what, raw);
-    text_printable(e->hint, sizeof e->hint, hint ? hint : "");
+    text_printable(e->hint, sizeof e->hint, hint ? translation(hint) : "");
 }
 
 int error_set(struct error *e, int code, const char *hint, const char *format, ...)
@@ -128,21 +128,21 @@ void error_print(const struct error *e)
 const char *exit_code_text(int code)
 {
     static const char *const texts[] = {
-        [EXIT_OK] = "success",
-        [EXIT_FAILED] = "failed",
-        [EXIT_USAGE] = "usage: the command line is wrong",
-        [EXIT_INTEGRITY] = "integrity: checksum, refused archive or checkpoint",
-        [EXIT_NETWORK] = "the network gave up",
-        [EXIT_DISK] = "not enough disk space",
-        [EXIT_NO_CARD] = "no usable card",
-        [EXIT_CONFIG] = "the configuration is invalid",
-        [EXIT_THRESHOLD] = "a compare threshold was exceeded",
-        [EXIT_LOCKED] = "locked by another process",
-        [EXIT_STOPPED] = "stopped on request, state saved",
-        [EXIT_CARD_MEMORY] = "card out of memory",
-        [EXIT_HOST_MEMORY] = "host out of memory",
-        [EXIT_DIVERGED] = "diverged: NaN or infinity in loss or gradient",
-        [EXIT_RANK_LOST] = "a rank was lost",
+        [EXIT_OK] = N_("success"),
+        [EXIT_FAILED] = N_("failed"),
+        [EXIT_USAGE] = N_("usage: the command line is wrong"),
+        [EXIT_INTEGRITY] = N_("integrity: checksum, refused archive or checkpoint"),
+        [EXIT_NETWORK] = N_("the network gave up"),
+        [EXIT_DISK] = N_("not enough disk space"),
+        [EXIT_NO_CARD] = N_("no usable card"),
+        [EXIT_CONFIG] = N_("the configuration is invalid"),
+        [EXIT_THRESHOLD] = N_("a compare threshold was exceeded"),
+        [EXIT_LOCKED] = N_("locked by another process"),
+        [EXIT_STOPPED] = N_("stopped on request, state saved"),
+        [EXIT_CARD_MEMORY] = N_("card out of memory"),
+        [EXIT_HOST_MEMORY] = N_("host out of memory"),
+        [EXIT_DIVERGED] = N_("diverged: NaN or infinity in loss or gradient"),
+        [EXIT_RANK_LOST] = N_("a rank was lost"),
     };
     return code >= 0 && code < (int)(sizeof texts / sizeof *texts) ? texts[code] : NULL;
 }

@@ -8,6 +8,8 @@
 #ifndef MEOPT_BASE_ERROR_H
 #define MEOPT_BASE_ERROR_H
 
+#include "core/base/translate.h"
+
 #include <stdarg.h>
 #include <stddef.h>
 

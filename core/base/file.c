@@ -35,13 +35,13 @@ int file_open(const char *path, int *fd, struct stat *status, struct error *err)
             code = error_set(err, EXIT_FAILED, "get the file that it names, as with 'git annex get'",
                              "is a symbolic link to %s, which is not there", clean);
         else
-            code =
-                error_errno(err, EXIT_FAILED, "check the path", *fd < 0 ? "cannot open %s" : "cannot read %s",
-                            name_printable(clean, sizeof clean, path));
+            code = error_errno(err, EXIT_FAILED, "check the path",
+                               *fd < 0 ? N_("cannot open %s") : N_("cannot read %s"),
+                               name_printable(clean, sizeof clean, path));
     } else if (!S_ISREG(status->st_mode)) {
-        code =
-            error_set(err, EXIT_FAILED, "name a file",
-                      S_ISDIR(status->st_mode) ? "is a directory, expected a file" : "is not a regular file");
+        code = error_set(err, EXIT_FAILED, "name a file",
+                         S_ISDIR(status->st_mode) ? N_("is a directory, expected a file")
+                                                  : N_("is not a regular file"));
     }
     if (!code) return 0;
     if (*fd >= 0) close(*fd);

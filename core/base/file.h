@@ -18,6 +18,8 @@
 /* Path of a file that is installed with the program: share/meopt/NAME next to a build tree or in an installed
  * prefix. The result is a real path (the caller frees it), or NULL if the file does not exist. */
 char *path_shipped(const char *name);
+/* The same in share/KIND. */
+char *path_shipped_in(const char *kind, const char *name);
 /* Path of a file of the user: $VARIABLE/meopt/FILE or ~/FALLBACK/meopt/FILE, malloc'ed. NULL without a home
  * directory. */
 char *path_xdg(const char *variable, const char *fallback, const char *file);

@@ -112,9 +112,9 @@ int file_open_below(const char *directory, const char *name, int flags, int *fd,
         reason = errno;
     } else if (!S_ISREG(status->st_mode)) {
         char *path = path_join(directory, name);
-        code =
-            error_set(err, EXIT_FAILED, "remove it",
-                      S_ISDIR(status->st_mode) ? "is a directory, expected a file" : "is not a regular file");
+        code = error_set(err, EXIT_FAILED, "remove it",
+                         S_ISDIR(status->st_mode) ? N_("is a directory, expected a file")
+                                                  : N_("is not a regular file"));
         error_at(err, path, 0, 0);
         free(path);
     }

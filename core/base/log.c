@@ -23,8 +23,8 @@ static void log_line(const char *prefix, const char *format, va_list args)
 {
     char raw[2048], clean[2048];
     if (!log_capacity(STDERR_FILENO)) return;
-    vsnprintf(raw, sizeof raw, format, args);
-    fprintf(stderr, "%s%s\n", prefix, text_printable(clean, sizeof clean, raw));
+    text_format(raw, sizeof raw, format, args);
+    fprintf(stderr, "%s%s\n", translation(prefix), text_printable(clean, sizeof clean, raw));
 }
 
 #define LOG_FUNCTION(name, level, prefix)                                                                    \
@@ -38,4 +38,4 @@ static void log_line(const char *prefix, const char *format, va_list args)
     }
 LOG_FUNCTION(log_debug, LOG_DEBUG, "")
 LOG_FUNCTION(log_info, LOG_INFO, "")
-LOG_FUNCTION(log_warn, LOG_WARN, "warning: ")
+LOG_FUNCTION(log_warn, LOG_WARN, N_("warning: "))

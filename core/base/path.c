@@ -37,22 +37,24 @@ const char *path_basename(const char *path)
     return slash ? slash + 1 : path;
 }
 
-char *path_shipped(const char *name)
+char *path_shipped_in(const char *kind, const char *name)
 {
-    static const char *const places[] = {"share/meopt", "../share/meopt",
-                                         "../../share/meopt"}; /* build, installed prefix, test build */
+    static const char *const places[] = {"share", "../share",
+                                         "../../share"}; /* build, installed prefix, test build */
     char exe[4096], *found = NULL;
     ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
     exe[n > 0 ? n : 0] = 0;
     char *directory = path_dirname(exe);
     for (size_t i = 0; i < sizeof places / sizeof *places && !found; i++) {
-        char *path = xasprintf("%s/%s/%s", directory, places[i], name);
+        char *path = xasprintf("%s/%s/%s/%s", directory, places[i], kind, name);
         found = realpath(path, NULL);
         free(path);
     }
     free(directory);
     return found;
 }
+
+char *path_shipped(const char *name) { return path_shipped_in("meopt", name); }
 
 bool path_is_dead_link(const char *path, char *to, size_t size)
 {

@@ -339,7 +339,7 @@ int heartbeat_agree(struct heartbeat *h, const char *name, uint64_t value, struc
     if (count)
         code = error_set(err, EXIT_CONFIG, "all ranks must see the same files",
                          "rank %d%s has a different %s from rank 0: %016llx, not %016llx", odd,
-                         count > 1 ? " and more ranks" : "", name, (unsigned long long)all[odd],
+                         count > 1 ? _(" and more ranks") : "", name, (unsigned long long)all[odd],
                          (unsigned long long)all[0]);
     free(all);
     return code;

@@ -52,7 +52,7 @@ int comm_split(struct comm *comm, const int *colors, const char *name, struct co
     if (!err) err = &unused;
     if (comm->whole || comm->splits == COMM_SPLITS)
         return error_set(err, EXIT_FAILED, NULL, "communicator %s: %s", name,
-                         comm->whole ? "a part cannot be split" : "too many splits");
+                         comm->whole ? _("a part cannot be split") : _("too many splits"));
     *part = (struct comm){.whole = comm, .device = comm->device, .group = ++comm->splits};
     part->members = xcalloc((size_t)comm->size, sizeof *part->members);
     for (int q = 0; q < comm->size; q++) {

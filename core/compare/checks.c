@@ -29,37 +29,38 @@ struct check {
         SEEN(section ".crop_pct"), SEEN(section ".resize_as")
 
 static const struct check checks[] = {
-    {"steps", "steps", "curves have different lengths: final values are from different steps", BY_STEPS, 0,
-     false, NULL},
-    {"finished", "finished", "the run is not finished", BY_STATE, 0, false, NULL},
-    {"seed", "seed", "different initial values, data order and rounding", BY_INTEGER, FIELD(seed), false,
+    {"steps", "steps", N_("curves have different lengths: final values are from different steps"), BY_STEPS,
+     0, false, NULL},
+    {"finished", "finished", N_("the run is not finished"), BY_STATE, 0, false, NULL},
+    {"seed", "seed", N_("different initial values, data order and rounding"), BY_INTEGER, FIELD(seed), false,
      NULL},
-    {"data_crc32c", "data hash", "different data, or a different version of it", BY_TEXT, FIELD(data), false,
-     "data_crc32c"},
-    {"device", "device", "times and memory were measured on different machines", BY_TEXT, FIELD(device),
+    {"data_crc32c", N_("data hash"), N_("different data, or a different version of it"), BY_TEXT, FIELD(data),
+     false, "data_crc32c"},
+    {"device", "device", N_("times and memory were measured on different machines"), BY_TEXT, FIELD(device),
      false, "device"},
-    {"threads", "threads", "each thread has its own memory and a share of the work", BY_INTEGER,
+    {"threads", "threads", N_("each thread has its own memory and a share of the work"), BY_INTEGER,
      FIELD(threads), true, NULL},
-    {"kernels", "kernels", "time, memory and rounding depend on them", BY_TEXT, FIELD(kernels), true,
+    {"kernels", "kernels", N_("time, memory and rounding depend on them"), BY_TEXT, FIELD(kernels), true,
      "kernels"},
-    {"products", "GEMM library", "time, memory and rounding depend on it", BY_TEXT, FIELD(products), true,
-     "products"},
-    {"attention", "attention kernels", "time, memory and rounding depend on them", BY_TEXT, FIELD(attention),
-     true, "attention"},
-    {"code_version", "code version", "different version or build of the program", BY_PROGRAM, 0, false,
-     "program"},
-    {"objective", "objective", "losses are not the same quantity", BY_TEXT, FIELD(objective), true, NULL},
-    {"batch_images", "samples per step", "a step is not the same amount of work", BY_INTEGER,
+    {"products", N_("GEMM library"), N_("time, memory and rounding depend on it"), BY_TEXT, FIELD(products),
+     true, "products"},
+    {"attention", N_("attention kernels"), N_("time, memory and rounding depend on them"), BY_TEXT,
+     FIELD(attention), true, "attention"},
+    {"code_version", N_("code version"), N_("different version or build of the program"), BY_PROGRAM, 0,
+     false, "program"},
+    {"objective", "objective", N_("losses are not the same quantity"), BY_TEXT, FIELD(objective), true, NULL},
+    {"batch_images", N_("samples per step"), N_("a step is not the same amount of work"), BY_INTEGER,
      FIELD(step_images), false, NULL},
-    {"ranks", "ranks", "memory belongs to a different share of the work", BY_INTEGER, FIELD(ranks), false,
+    {"ranks", "ranks", N_("memory belongs to a different share of the work"), BY_INTEGER, FIELD(ranks), false,
      "ranks"},
-    {"student_parameters", "trained model", "different model", BY_INTEGER, FIELD(student_parameters), false,
+    {"student_parameters", N_("trained model"), N_("different model"), BY_INTEGER, FIELD(student_parameters),
+     false, NULL},
+    {"teacher_parameters", "teacher", N_("different target"), BY_INTEGER, FIELD(teacher_parameters), false,
      NULL},
-    {"teacher_parameters", "teacher", "different target", BY_INTEGER, FIELD(teacher_parameters), false, NULL},
-    {"teacher_crc32c", "teacher weights", "different target", BY_TEXT, FIELD(teacher_weights), true,
+    {"teacher_crc32c", N_("teacher weights"), N_("different target"), BY_TEXT, FIELD(teacher_weights), true,
      "teacher_crc32c"},
-    {"student_crc32c", "initial weights", "different weights at the start", BY_TEXT, FIELD(student_weights),
-     true, "student_crc32c"},
+    {"student_crc32c", N_("initial weights"), N_("different weights at the start"), BY_TEXT,
+     FIELD(student_weights), true, "student_crc32c"},
     SEEN("loss.type"),
     SEEN("loss.normalize"),
     SEEN("loss.reduction"),
@@ -70,12 +71,12 @@ static const struct check checks[] = {
     SEEN_IMAGES("data"),
     SEEN("data_s.image_size"),
     SEEN_IMAGES("data_s"),
-    {"train.precision", "train.precision", "time, memory and rounding depend on it", BY_SETTING, 0, false,
+    {"train.precision", "train.precision", N_("time, memory and rounding depend on it"), BY_SETTING, 0, false,
      NULL},
-    {"dist.reduce", "sums over ranks", "rounding depends on the number of ranks and the library", BY_SETTING,
+    {"dist.reduce", N_("sums over ranks"), N_("rounding depends on the number of ranks and the library"),
+     BY_SETTING, 0, false, NULL},
+    {"data.workers", "data.workers", N_("each worker has its own memory and a share of the work"), BY_SETTING,
      0, false, NULL},
-    {"data.workers", "data.workers", "each worker has its own memory and a share of the work", BY_SETTING, 0,
-     false, NULL},
     SEEN("data.augment"),
 };
 
@@ -133,7 +134,7 @@ static void add_changed(struct table *t)
         if (!differs || listed || !from->changed || t->column_count < 2 || table_harmless(from->key))
             continue;
         struct row *row = table_add_row(t, SECTION_COMPARABLE, from->key, from->key, "", 0);
-        row->why = "changed during a run (@: after that step): parts of its curve have different values";
+        row->why = _("changed during a run (@: after that step): parts of its curve have different values");
         row->changed = true;
         for (int c = 0; c < t->column_count; c++)
             row->cells[c].text = xstrdup(cell_shown(&t->rows[r].cells[c]));
@@ -164,12 +165,12 @@ void checks_add(struct table *t)
         bool unknown = !known && checks[k].by != BY_SETTING && !checks[k].optional;
         if (expected && (differ || unknown)) {
             struct row *row = table_add_row(t, SECTION_COMPARABLE, checks[k].key, checks[k].label, "", 0);
-            row->why = unknown ? "not recorded: cannot be checked" : checks[k].why;
+            row->why = unknown ? _("not recorded: cannot be checked") : checks[k].why;
             row->changed = true;
             for (int c = 0; c < t->column_count; c++)
                 row->cells[c].text = xstrdup(t->columns[c].runs[0].published ? ""
                                              : texts[c][0]                   ? texts[c]
-                                             : checks[k].by == BY_SETTING    ? "not set"
+                                             : checks[k].by == BY_SETTING    ? _("not set")
                                                                              : "?");
             t->comparable = false;
         }

@@ -40,9 +40,9 @@ static void add_memory(struct sentence *s)
     char words[200];
     double mib = 1048576, change = now ? 100 * (now->mean / before->mean - 1) : 0;
     if (!now) return;
-    if (fabs(change) < 0.05) snprintf(words, sizeof words, "the same memory (%.1f MiB)", now->mean / mib);
+    if (fabs(change) < 0.05) snprintf(words, sizeof words, _("the same memory (%.1f MiB)"), now->mean / mib);
     else
-        snprintf(words, sizeof words, "%.1f %% %s memory (%.1f MiB instead of %.1f)", fabs(change),
+        snprintf(words, sizeof words, _("%.1f %% %s memory (%.1f MiB instead of %.1f)"), fabs(change),
                  change < 0 ? "less" : "more", now->mean / mib, before->mean / mib);
     add(s, words);
 }
@@ -53,9 +53,9 @@ static void add_time(struct sentence *s)
     char words[120];
     if (!now) return;
     double ratio = now->mean / before->mean;
-    if (fabs(ratio - 1) < 0.005) snprintf(words, sizeof words, "the same time per step");
+    if (fabs(ratio - 1) < 0.005) snprintf(words, sizeof words, _("the same time per step"));
     else
-        snprintf(words, sizeof words, "a step takes %.1f %% %s", 100 * fabs(ratio - 1),
+        snprintf(words, sizeof words, _("a step takes %.1f %% %s"), 100 * fabs(ratio - 1),
                  ratio < 1 ? "less" : "longer");
     add(s, words);
 }
@@ -67,12 +67,12 @@ static void add_loss(struct sentence *s)
     if (!now || isnan(now->ratio)) return; /* of a different objective */
     double change = 100 * (now->mean / before->mean - 1);
     if (now->mean >= 10 * before->mean)
-        snprintf(words, sizeof words, "%.3g times the converged loss (%.5g instead of %.5g)",
+        snprintf(words, sizeof words, _("%.3g times the converged loss (%.5g instead of %.5g)"),
                  now->mean / before->mean, now->mean, before->mean);
     else if (fabs(change) < 0.0005)
-        snprintf(words, sizeof words, "the same converged loss (%.4g)", now->mean);
+        snprintf(words, sizeof words, _("the same converged loss (%.4g)"), now->mean);
     else
-        snprintf(words, sizeof words, "converged loss %+.2g %% (%.5g instead of %.5g)", change, now->mean,
+        snprintf(words, sizeof words, _("converged loss %+.2g %% (%.5g instead of %.5g)"), change, now->mean,
                  before->mean);
     add(s, words);
 }
@@ -82,11 +82,11 @@ static void add_certainty(struct sentence *s)
     const struct cell *before, *now = cell_of(s, "converged_loss", &before);
     char words[200], *longer;
     if (now && isfinite(now->p))
-        snprintf(words, sizeof words, "%d and %d runs: the loss %s (p = %.2g)", before->n, now->n,
-                 now->p < 0.05 ? "differs" : "does not differ significantly", now->p);
+        snprintf(words, sizeof words, _("%d and %d runs: the loss %s (p = %.2g)"), before->n, now->n,
+                 now->p < 0.05 ? "differs" : _("does not differ significantly"), now->p);
     else if (now && isnan(now->ratio))
-        snprintf(words, sizeof words, "the losses are of different objectives");
-    else snprintf(words, sizeof words, "one run each, so the significance is unknown");
+        snprintf(words, sizeof words, _("the losses are of different objectives"));
+    else snprintf(words, sizeof words, _("one run each, so the significance is unknown"));
     longer = xasprintf("%s; %s.", s->text, words);
     for (int r = 0, n = 0; r < s->table->row_count; r++) {
         const struct row *row = &s->table->rows[r];
@@ -97,7 +97,7 @@ static void add_certainty(struct sentence *s)
         longer = more;
     }
     if (!s->table->comparable) {
-        char *more = xasprintf("%s), see the reasons below.", longer);
+        char *more = xasprintf(_("%s), see the reasons below."), longer);
         free(longer);
         longer = more;
     }
@@ -111,7 +111,7 @@ char *table_headline(const struct table *t, int column)
     if (column == t->reference || t->columns[column].runs[0].published ||
         t->columns[t->reference].runs[0].published)
         return NULL;
-    s.text = xasprintf("%s against %s:", t->columns[column].name, t->columns[t->reference].name);
+    s.text = xasprintf(_("%s against %s:"), t->columns[column].name, t->columns[t->reference].name);
     size_t begun = strlen(s.text);
     add_memory(&s);
     add_time(&s);

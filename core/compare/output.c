@@ -165,7 +165,7 @@ void output_terminal(FILE *out, const struct table *t, const struct plot plots[P
     print_section(out, t, SECTION_FACTS, o);
     print_section(out, t, SECTION_CONFIG, o);
     print_section(out, t, SECTION_COMPARABLE, o);
-    if (t->column_count > 1) fprintf(out, "* reference: changes and gaps are against it\n\n");
+    if (t->column_count > 1) fprintf(out, _("* reference: changes and gaps are against it\n\n"));
     for (int k = PLOT_LOSS; k < PLOT_COUNT; k++)
         if (plot_worthwhile(&plots[k])) plot_terminal(out, &plots[k], width, 12, o->unicode, o->color);
 }

@@ -140,7 +140,7 @@ static int read_state(struct record *r, struct error *err)
     if (strcmp(said, "training") == 0) {
         bool gone = strcmp(host, here) == 0 && pid > 0 &&
                     ((kill((pid_t)pid, 0) != 0 && errno == ESRCH) || !run_held(r->path));
-        snprintf(said, sizeof said, "%s", gone ? "broken off" : "running");
+        snprintf(said, sizeof said, "%s", gone ? _("broken off") : "running");
     }
     snprintf(r->state, sizeof r->state, "%s", said[0] ? said : r->count ? "unknown" : "empty");
     return code;

@@ -110,8 +110,8 @@ static void use(struct record *r, struct setting *s, const char *used)
     name_printable(shown, sizeof shown, used);
     if (!differ(s->value, shown)) return;
     if (!r->edited[0])
-        snprintf(r->edited, sizeof r->edited, "%.60s is %.40s in config.yaml, but the run used %.40s", s->key,
-                 s->value, shown);
+        snprintf(r->edited, sizeof r->edited, _("%.60s is %.40s in config.yaml, but the run used %.40s"),
+                 s->key, s->value, shown);
     free(s->value);
     s->value = xstrdup(shown);
 }

@@ -88,7 +88,7 @@ void table_warn(struct table *t, const char *format, ...)
     char text[640];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    text_format(text, sizeof text, format, args);
     va_end(args);
     t->warnings = xrealloc(t->warnings, (size_t)(t->warning_count + 1) * sizeof *t->warnings);
     t->warnings[t->warning_count++] = xstrdup(text);

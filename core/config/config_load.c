@@ -45,7 +45,7 @@ __attribute__((format(printf, 5, 6))) static void problem(struct load *l, bool f
         return;
     }
     va_start(args, format);
-    vsnprintf(sentence, sizeof sentence, format, args);
+    text_format(sentence, sizeof sentence, format, args);
     va_end(args);
     struct error e = {0};
     const struct document *d = &l->document;
@@ -84,13 +84,13 @@ static void suggest(char *hint, size_t size, const char *section, const char *le
     char full[160];
     snprintf(full, sizeof full, "%s.%.100s", section, leaf);
     if (config_key_retired(full)) {
-        snprintf(hint, size, "remove it: %s", config_key_retired(full)->why);
+        snprintf(hint, size, _("remove it: %s"), config_key_retired(full)->why);
         return;
     }
     size_t n = strlen(section);
     const char *synonym = config_synonym(leaf);
     if (synonym && config_key_index(full) < 0) {
-        snprintf(hint, size, "did you mean %s?", synonym);
+        snprintf(hint, size, _("did you mean %s?"), synonym);
         return;
     }
     if (n && strcmp(section, "model") == 0) {
@@ -102,30 +102,31 @@ static void suggest(char *hint, size_t size, const char *section, const char *le
             names[count++] = leaf_of(config_keys[i].name);
     for (int i = 0; i < config_key_count; i++) /* a known key in the wrong section */
         if (strcmp(leaf_of(config_keys[i].name), leaf) == 0) {
-            snprintf(hint, size, "did you mean %s? it belongs under '%.*s:'", config_keys[i].name,
+            snprintf(hint, size, _("did you mean %s? it belongs under '%.*s:'"), config_keys[i].name,
                      (int)strcspn(config_keys[i].name, "."), config_keys[i].name);
             return;
         }
     if (!n) {
         const char *dot = strchr(leaf, '.');
         if (dot && config_key_index(leaf) >= 0) {
-            snprintf(hint, size, "write '%.*s:' and, indented below it, '%s:'", (int)(dot - leaf), leaf,
+            snprintf(hint, size, _("write '%.*s:' and, indented below it, '%s:'"), (int)(dot - leaf), leaf,
                      dot + 1);
             return;
         }
         near = value_nearest(leaf, sections, section_count);
-        if (near) snprintf(hint, size, "did you mean %s? (keys that begin with x- are ignored)", near);
+        if (near) snprintf(hint, size, _("did you mean %s? (keys that begin with x- are ignored)"), near);
         else
-            snprintf(hint, size,
-                     "sections are model, model_t, model_s, loss, data, data_s, train, optim, device, dist, "
-                     "run; keys "
-                     "that "
-                     "begin with x- are ignored");
+            snprintf(
+                hint, size,
+                _("sections are model, model_t, model_s, loss, data, data_s, train, optim, device, dist, "
+                  "run; keys "
+                  "that "
+                  "begin with x- are ignored"));
         return;
     }
     near = value_nearest(leaf, names, count);
     if (near) {
-        snprintf(hint, size, "did you mean %s.%s?", section, near);
+        snprintf(hint, size, _("did you mean %s.%s?"), section, near);
         return;
     }
     const char *all[256];
@@ -133,10 +134,10 @@ static void suggest(char *hint, size_t size, const char *section, const char *le
     near = value_nearest(leaf, all, config_key_count < 256 ? config_key_count : 256);
     for (int i = 0; near && i < config_key_count; i++)
         if (leaf_of(config_keys[i].name) == near) {
-            snprintf(hint, size, "did you mean %s?", config_keys[i].name);
+            snprintf(hint, size, _("did you mean %s?"), config_keys[i].name);
             return;
         }
-    snprintf(hint, size, "'meopt config list' names all keys");
+    snprintf(hint, size, _("'meopt config list' names all keys"));
 }
 
 /* ---- Values ---- */
@@ -177,7 +178,7 @@ static void read_value(struct load *l, int key, int key_node, int value_node, bo
     if (v->kind != NODE_SCALAR && !listed) {
         char *expected = value_expected(key);
         problem(l, true, value_node, "one value on the key's line", "%s is a %s, expected %s", name,
-                v->kind == NODE_SEQUENCE ? "list" : "group of keys", expected);
+                v->kind == NODE_SEQUENCE ? "list" : _("group of keys"), expected);
         free(expected);
         return;
     }
@@ -244,7 +245,7 @@ static const struct config_retired *harmless(const char *key, const char *value)
 
 static const char *removed(const char *key)
 {
-    return config_key_retired(key) ? " any more: it was removed" : "";
+    return config_key_retired(key) ? _(" any more: it was removed") : "";
 }
 
 static void read_section(struct load *l, const char *section, int mapping, int *merges, bool by_merge)
@@ -347,7 +348,7 @@ static void read_override(struct load *l, const char *text)
     if (!equals) {
         char named[96];
         bool other = document_lookalike(named, sizeof named, text, strlen(text), 0);
-        error_set(&e, EXIT_USAGE, other ? named : "write key=value, as in train.batch_size=16",
+        error_set(&e, EXIT_USAGE, other ? named : N_("write key=value, as in train.batch_size=16"),
                   "'%.100s' is not key=value", text);
         report_problem(l, true, &e);
         return;
@@ -445,7 +446,7 @@ int config_examine(struct config *config, const char *path, const char *text, si
         if (n && n->kind == NODE_MAPPING) read_root(&l, root, &merges, false);
         else if (!nothing)
             problem(&l, true, root, "start with a section, as in 'data:'",
-                    "expected sections of keys, found %s", n->kind == NODE_SEQUENCE ? "a list" : "text");
+                    "expected sections of keys, found %s", n->kind == NODE_SEQUENCE ? _("a list") : "text");
         for (int i = 0; i < override_count; i++) read_override(&l, overrides[i]);
         if (l.errors == 0) {
             resolve_defaults(config);

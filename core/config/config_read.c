@@ -25,7 +25,8 @@ static void suggest_file(struct error *err, const char *path)
     const char *near = value_nearest(path_basename(path), (const char *const *)all, count);
     if (near) {
         whole = strchr(path, '/') ? path_join(directory, near) : xstrdup(near);
-        snprintf(err->hint, sizeof err->hint, "did you mean %s?", name_printable(shown, sizeof shown, whole));
+        snprintf(err->hint, sizeof err->hint, _("did you mean %s?"),
+                 name_printable(shown, sizeof shown, whole));
         free(whole);
     }
     for (int i = 0; i < count; i++) free(all[i]);

@@ -130,7 +130,7 @@ bool document_lookalike(char *hint, size_t size, const char *text, size_t bytes,
         int line, column;
         document_position(text, bytes, begin, &line, &column);
         if (!*hint)
-            snprintf(hint, size, "replace U+%04X by '%c' in line %d, column %d: it only resembles it",
+            snprintf(hint, size, _("replace U+%04X by '%c' in line %d, column %d: it only resembles it"),
                      code_point(p, end - begin), ascii, line, column);
     }
     return *hint;
@@ -142,7 +142,7 @@ int document_error(struct error *err, const char *path, const char *text, size_t
     char sentence[320], shown[480], named[96];
     va_list args;
     va_start(args, format);
-    vsnprintf(sentence, sizeof sentence, format, args);
+    text_format(sentence, sizeof sentence, format, args);
     va_end(args);
     int line, column;
     document_position(text, bytes, at, &line, &column);
@@ -208,13 +208,13 @@ static int yaml_failed(struct parser *p, struct error *err)
         return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading %s", p->path);
     size_t at =
         y->error == YAML_READER_ERROR ? y->problem_offset + p->base : byte_of(p, y->problem_mark.index);
-    const char *hint = "indent with spaces, close quotes and brackets, put a blank after ':'";
+    const char *hint = _("indent with spaces, close quotes and brackets, put a blank after ':'");
     if (y->problem && strstr(y->problem, "cannot start any token")) {
         if (at < p->document->bytes && p->document->text[at] == '\t')
-            hint = "YAML indents with spaces, never with tabs";
-        else hint = "put the value in quotes";
+            hint = _("YAML indents with spaces, never with tabs");
+        else hint = _("put the value in quotes");
     } else if (y->problem && strstr(y->problem, "mapping values are not allowed")) {
-        hint = "put a value that contains ': ' in quotes; check the indentation";
+        hint = _("put a value that contains ': ' in quotes; check the indentation");
     }
     char named[96];
     size_t above = at; /* the cause may be in the line above */

@@ -165,7 +165,7 @@ static void check_tower(const struct config *c, const struct config_tower *t, co
                       said = t->family || student ? t->family : c->model.family;
     snprintf(key, sizeof key, "%s.arch", section);
     if (family && said && said != family) {
-        snprintf(sentence, sizeof sentence, "%s is %s, of family %s, but %s says %s", key,
+        snprintf(sentence, sizeof sentence, _("%s is %s, of family %s, but %s says %s"), key,
                  tower_arch_names[t->arch], model_family_names[family],
                  t->family ? "model_s.family" : "model.family", model_family_names[said]);
         bad(context, key, true, "leave the family out", sentence);
@@ -174,11 +174,11 @@ static void check_tower(const struct config *c, const struct config_tower *t, co
     int64_t heads = apart ? 0 : t->heads, head_dim = t->head_dim, width = t->width;
     snprintf(key, sizeof key, "%s.heads", section);
     if (heads && width && width % heads) {
-        snprintf(sentence, sizeof sentence, "%s.width %lld is not a multiple of %lld heads", section,
+        snprintf(sentence, sizeof sentence, _("%s.width %lld is not a multiple of %lld heads"), section,
                  (long long)width, (long long)heads);
         bad(context, key, true, "heads must divide the width", sentence);
     } else if (heads && head_dim && width && heads * head_dim != width) {
-        snprintf(sentence, sizeof sentence, "%lld heads of %lld are not %s.width %lld", (long long)heads,
+        snprintf(sentence, sizeof sentence, _("%lld heads of %lld are not %s.width %lld"), (long long)heads,
                  (long long)head_dim, section, (long long)width);
         bad(context, key, true, "leave head_dim out", sentence);
     }
@@ -193,7 +193,7 @@ static void check_tower(const struct config *c, const struct config_tower *t, co
     const char *size_key = own ? "data_s.image_size" : "data.image_size";
     long long size = own ? c->data_s.image_size : c->data.image_size;
     if (t->patch && size && size % t->patch && !usual[is].crops) {
-        snprintf(sentence, sizeof sentence, "%s %lld is not a multiple of %s %lld", size_key, size, key,
+        snprintf(sentence, sizeof sentence, _("%s %lld is not a multiple of %s %lld"), size_key, size, key,
                  (long long)t->patch);
         bad(context, size_key, true, "choose a multiple of the patch", sentence);
     }
@@ -217,7 +217,7 @@ int config_cards(const struct config *config, int *first)
 /* Writes "it is for lamb", or "it is for lamb, larc": the rules with that trait */
 static void rules_with(unsigned trait, char *text, size_t size)
 {
-    size_t n = (size_t)snprintf(text, size, "it is for");
+    size_t n = (size_t)snprintf(text, size, _("it is for"));
     for (int rule = 0, count = 0; rule < RULE_COUNT && n < size; rule++)
         if (optim_rules[rule].traits & trait)
             n += (size_t)snprintf(text + n, size - n, "%s %s", count++ ? "," : "", optim_rules[rule].name);
@@ -243,11 +243,11 @@ static void check_rule(const struct config *c, combination_bad bad, void *contex
         if (changed(c, only[i].key) && !(rule->traits & only[i].trait)) {
             char hint[80];
             rules_with(only[i].trait, hint, sizeof hint);
-            snprintf(sentence, sizeof sentence, "%s has no effect on %s", only[i].key, rule->name);
+            snprintf(sentence, sizeof sentence, _("%s has no effect on %s"), only[i].key, rule->name);
             bad(context, only[i].key, false, hint, sentence);
         }
     if (changed(c, "optim.state_v") && !(rule->traits & WITH_V)) {
-        snprintf(sentence, sizeof sentence, "optim.state_v has no effect: %s has no second moment",
+        snprintf(sentence, sizeof sentence, _("optim.state_v has no effect: %s has no second moment"),
                  rule->name);
         bad(context, "optim.state_v", false, "leave it out", sentence);
     }
@@ -272,7 +272,7 @@ static void check_images(const char *section, const struct config_images *images
             config_three(text, v) && v[0] > lists[i].above && v[1] > lists[i].above && v[2] > lists[i].above;
         if (!*text || fine) continue;
         snprintf(key, sizeof key, "%s.%s", section, lists[i].name);
-        snprintf(sentence, sizeof sentence, "%s is '%.60s', expected three numbers%s", key, text,
+        snprintf(sentence, sizeof sentence, _("%s is '%.60s', expected three numbers%s"), key, text,
                  lists[i].above < 0 ? "" : " above 0");
         bad(context, key, true, lists[i].hint, sentence);
     }
@@ -285,7 +285,7 @@ static void check_images(const char *section, const struct config_images *images
     enum data_interpolation filter = images->interpolation;
     bool tensors = images->resize_as == DATA_RESIZE_AS_HF || images->resize_as == DATA_RESIZE_AS_HF_FLOAT;
     if (tensors && filter > DATA_INTERPOLATION_BILINEAR && filter != DATA_INTERPOLATION_LANCZOS) {
-        snprintf(sentence, sizeof sentence, "%s is %s, which has no filter %s", key,
+        snprintf(sentence, sizeof sentence, _("%s is %s, which has no filter %s"), key,
                  data_resize_as_names[images->resize_as], data_interpolation_names[filter]);
         bad(context, key, true, "pil and hf_pil have all filters", sentence);
     }
@@ -353,7 +353,7 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
     for (int key = 0; key < config_key_count; key++) {
         const char *name = config_keys[key].name;
         if (c->train.objective == TRAIN_OBJECTIVE_DISTILL && c->origins[key].of_model) {
-            snprintf(sentence, sizeof sentence, "model.%s: a distillation has two models",
+            snprintf(sentence, sizeof sentence, _("model.%s: a distillation has two models"),
                      strchr(name, '.') + 1);
             bad(context, name, true, "use model_t and model_s, or set train.objective: classify or language",
                 sentence);
@@ -362,7 +362,7 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
         while (i < count && strncmp(name, rows[i].prefix, strlen(rows[i].prefix)) != 0) i++;
         if (i == count || rows[i].objectives & 1 << c->train.objective || !changed(c, name)) continue;
         if (knn && strcmp(name, "data.labels") == 0) continue;
-        snprintf(sentence, sizeof sentence, "%s has no effect: train.objective is %s",
+        snprintf(sentence, sizeof sentence, _("%s has no effect: train.objective is %s"),
                  config_key_here(c, name), objective);
         bad(context, name, true, "leave it out, or set train.objective", sentence);
     }
@@ -443,7 +443,7 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
     int groups;
     bool end;
     if (!config_frozen(c, 1024, &groups, &end)) {
-        snprintf(sentence, sizeof sentence, "%s is neither a part of the model nor a number of blocks",
+        snprintf(sentence, sizeof sentence, _("%s is neither a part of the model nor a number of blocks"),
                  config_key_here(c, "model_s.freeze"));
         bad(context, "model_s.freeze", true, "none, embed, 6, -2 or all_but_head", sentence);
     }
@@ -451,7 +451,7 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
     if (c->train.micro_batch > c->train.batch_size ||
         (c->train.micro_batch && c->train.batch_size % c->train.micro_batch)) {
         snprintf(sentence, sizeof sentence,
-                 "train.batch_size %lld is not a multiple of train.micro_batch %lld",
+                 _("train.batch_size %lld is not a multiple of train.micro_batch %lld"),
                  (long long)c->train.batch_size, (long long)c->train.micro_batch);
         bad(context, config_given(c, "train.micro_batch") ? "train.micro_batch" : "train.batch_size", true,
             "choose a divisor", sentence);
@@ -459,9 +459,9 @@ void resolve_check(const struct config *c, combination_bad bad, void *context)
     if (c->optim.pure_bf16 && c->model_s.dtype == TOWER_DTYPE_FP32) {
         bool by_precision = c->train.precision == TRAIN_PRECISION_FP32;
         bad(context, "optim.pure_bf16", true,
-            by_precision ? "set train.precision: bf16" : "set model_s.dtype: bf16",
-            by_precision ? "optim.pure_bf16 with train.precision fp32"
-                         : "optim.pure_bf16 with model_s.dtype fp32");
+            by_precision ? N_("set train.precision: bf16") : N_("set model_s.dtype: bf16"),
+            by_precision ? N_("optim.pure_bf16 with train.precision fp32")
+                         : N_("optim.pure_bf16 with model_s.dtype fp32"));
     }
     enum tower_dtype precision =
         c->train.precision == TRAIN_PRECISION_BF16 ? TOWER_DTYPE_BF16 : TOWER_DTYPE_FP32;

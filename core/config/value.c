@@ -262,15 +262,15 @@ char *value_expected(int key)
     value_real_text(high, sizeof high, k->max);
     if (k->type == CONFIG_INT || k->type == CONFIG_BYTES) snprintf(high, sizeof high, "%.0f", k->max);
     switch (k->type) {
-    case CONFIG_BOOL: return xstrdup("true or false");
-    case CONFIG_SWITCH: return xstrdup("auto, true or false");
-    case CONFIG_INT: return xasprintf("a whole number from %s to %s", low, high);
-    case CONFIG_REAL: return xasprintf("a number from %s to %s", low, high);
+    case CONFIG_BOOL: return xstrdup(_("true or false"));
+    case CONFIG_SWITCH: return xstrdup(_("auto, true or false"));
+    case CONFIG_INT: return xasprintf(_("a whole number from %s to %s"), low, high);
+    case CONFIG_REAL: return xasprintf(_("a number from %s to %s"), low, high);
     case CONFIG_BYTES:
-        return k->min > 0 ? xasprintf("at least %.0fM, as in 512M or 64G", k->min / 1048576)
-                          : xstrdup("a number of bytes, as in 512M or 64G");
+        return k->min > 0 ? xasprintf(_("at least %.0fM, as in 512M or 64G"), k->min / 1048576)
+                          : xstrdup(_("a number of bytes, as in 512M or 64G"));
     case CONFIG_CHOICE: {
-        char *text = xasprintf("one of %s", k->choices[0]);
+        char *text = xasprintf(_("one of %s"), k->choices[0]);
         for (int i = 1; k->choices[i]; i++) {
             char *longer = xasprintf("%s, %s", text, k->choices[i]);
             free(text);
@@ -278,19 +278,19 @@ char *value_expected(int key)
         }
         return text;
     }
-    case CONFIG_PATH: return xstrdup("a path");
+    case CONFIG_PATH: return xstrdup(_("a path"));
     default: return xstrdup("text");
     }
 }
 
 static const char *kind_words(const char *text, bool quoted)
 {
-    if (quoted) return "text in quotes";
+    if (quoted) return _("text in quotes");
     switch (kind12(text)) {
     case KIND_NULL: return "nothing";
-    case KIND_BOOL: return "a truth value";
-    case KIND_INT: return "a whole number";
-    case KIND_REAL: return "a number";
+    case KIND_BOOL: return _("a truth value");
+    case KIND_INT: return _("a whole number");
+    case KIND_REAL: return _("a number");
     default: return "text";
     }
 }
@@ -300,7 +300,7 @@ static enum value_status bad_type(int key, const char *text, bool quoted, char *
 {
     char *expected = value_expected(key);
     if (!quoted && kind12(text) == KIND_NULL)
-        snprintf(message, size, "%s has no value, expected %s", config_keys[key].name, expected);
+        snprintf(message, size, _("%s has no value, expected %s"), config_keys[key].name, expected);
     else
         snprintf(message, size, "%s is %s, expected %s", config_keys[key].name, kind_words(text, quoted),
                  expected);
@@ -308,8 +308,8 @@ static enum value_status bad_type(int key, const char *text, bool quoted, char *
     struct value again;
     char m[8], h[8];
     if (quoted && text[0] && value_read(key, text, strlen(text), false, &again, m, h, sizeof m) != VALUE_BAD)
-        snprintf(hint, size, "write %.100s without quotes", text);
-    else snprintf(hint, size, "default: %s", config_keys[key].standard);
+        snprintf(hint, size, _("write %.100s without quotes"), text);
+    else snprintf(hint, size, _("default: %s"), config_keys[key].standard);
     return VALUE_BAD;
 }
 
@@ -317,7 +317,7 @@ static enum value_status out_of_range(int key, const char *text, char *message, 
 {
     char *expected = value_expected(key);
     snprintf(message, size, "%s is %.60s, expected %s", config_keys[key].name, text, expected);
-    snprintf(hint, size, "%s; default: %s", config_keys[key].help, config_keys[key].standard);
+    snprintf(hint, size, _("%s; default: %s"), config_keys[key].help, config_keys[key].standard);
     free(expected);
     return VALUE_BAD;
 }
@@ -325,8 +325,8 @@ static enum value_status out_of_range(int key, const char *text, char *message, 
 static enum value_status note_ambiguous(char *message, char *hint, size_t size, const char *text,
                                         const char *taken, const char *better)
 {
-    snprintf(message, size, "other YAML readers parse %.60s as %s", text, taken);
-    snprintf(hint, size, "write %s", better);
+    snprintf(message, size, _("other YAML readers parse %.60s as %s"), text, taken);
+    snprintf(hint, size, _("write %s"), better);
     return VALUE_NOTE;
 }
 
@@ -340,10 +340,10 @@ static enum value_status read_int(int key, const char *text, bool quoted, struct
         for (const char *p = text; *p && n + 1 < sizeof plain; p++)
             if (*p != '_' && *p != ',') plain[n++] = *p;
         plain[n] = 0;
-        if (!quoted && n && n < strlen(text) && int12(plain)) snprintf(hint, size, "write %s", plain);
+        if (!quoted && n && n < strlen(text) && int12(plain)) snprintf(hint, size, _("write %s"), plain);
         else if (!quoted && real12(text) && strtod(text, NULL) == rint(strtod(text, NULL)) &&
                  fabs(strtod(text, NULL)) < 1e15)
-            snprintf(hint, size, "write %.0f", strtod(text, NULL));
+            snprintf(hint, size, _("write %.0f"), strtod(text, NULL));
         return status;
     }
     errno = 0;
@@ -425,8 +425,8 @@ static enum value_status read_choice(int key, const char *text, struct value *va
     const char *near = value_nearest(text, names, count);
     char *expected = value_expected(key);
     snprintf(message, size, "%s is '%.60s', expected %s", config_keys[key].name, text, expected);
-    if (near) snprintf(hint, size, "did you mean %s?", near);
-    else snprintf(hint, size, "%s; default: %s", config_keys[key].help, config_keys[key].standard);
+    if (near) snprintf(hint, size, _("did you mean %s?"), near);
+    else snprintf(hint, size, _("%s; default: %s"), config_keys[key].help, config_keys[key].standard);
     free(expected);
     return VALUE_BAD;
 }
@@ -448,9 +448,9 @@ enum value_status value_read(int key, const char *text, size_t bytes, bool quote
     *value = (struct value){0};
     enum config_type type = config_keys[key].type;
     if (strlen(text) != bytes || bytes > PATH_MAX) {
-        snprintf(message, size, "%s has %zu bytes%s", config_keys[key].name, bytes,
-                 bytes > PATH_MAX ? ", at most 4096 are possible" : " with a NUL among them");
-        snprintf(hint, size, "see 'meopt config list'");
+        snprintf(message, size, _("%s has %zu bytes%s"), config_keys[key].name, bytes,
+                 bytes > PATH_MAX ? _(", at most 4096 are possible") : _(" with a NUL among them"));
+        snprintf(hint, size, _("see 'meopt config list'"));
         return VALUE_BAD;
     }
     if (type == CONFIG_INT) return read_int(key, text, quoted, value, message, hint, size);

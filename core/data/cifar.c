@@ -383,8 +383,8 @@ static int read_file(const struct source *s, const char *file, size_t most, char
     if (!s->archive) code = file_read(path, most, bytes, size, err);
     else if (!m || (size_t)m->bytes > most) {
         code = error_set(err, EXIT_INTEGRITY, "download it again",
-                         m ? "%s/%s is larger than the %zu bytes expected at most"
-                           : "the archive has no file %s/%s",
+                         m ? N_("%s/%s is larger than the %zu bytes expected at most")
+                           : N_("the archive has no file %s/%s"),
                          s->form->directory, file, most);
         error_at(err, s->archive, 0, 0);
     } else {
@@ -468,11 +468,12 @@ static int list_source(struct image_list *list, const struct image_search *searc
     int code = read_names(list, s, labels, err);
     const char *const *files = search->validation ? s->form->test : s->form->train;
     for (; *files && !code; files++) code = add_file(list, s, labels, *files, err);
-    char *memory = s->archive && unpacked_name(s->archive)
-                       ? xasprintf(", decompressed to %zu MB of memory per host", source_bytes(s) / 1000000)
-                       : xstrdup("");
+    char *memory =
+        s->archive && unpacked_name(s->archive)
+            ? xasprintf(_(", decompressed to %zu MB of memory per host"), source_bytes(s) / 1000000)
+            : xstrdup("");
     if (!code)
-        list->chosen = xasprintf("%s: using %lld images for %s%s", s->form->name, (long long)list->count,
+        list->chosen = xasprintf(_("%s: using %lld images for %s%s"), s->form->name, (long long)list->count,
                                  search->validation ? "test" : "training", memory);
     free(memory);
     return code;

@@ -56,7 +56,7 @@ static void jpeg_quiet(j_common_ptr info, int level)
 static boolean jpeg_truncated(j_decompress_ptr info)
 {
     struct jpeg_failure *failure = (struct jpeg_failure *)(void *)info->err;
-    snprintf(failure->text, sizeof failure->text, "the file ends too early");
+    snprintf(failure->text, sizeof failure->text, _("the file ends too early"));
     longjmp(failure->back, 1);
 }
 static void jpeg_skip(j_decompress_ptr info, long bytes)
@@ -225,10 +225,10 @@ done:
 static int decode_webp_frame(struct image *image, const uint8_t *bytes, size_t size, int x, int y,
                              struct error *err)
 {
-    static const char *const why[] = {[VP8_STATUS_INVALID_PARAM] = "it does not fit its canvas",
-                                      [VP8_STATUS_BITSTREAM_ERROR] = "the data are damaged",
-                                      [VP8_STATUS_UNSUPPORTED_FEATURE] = "of an unknown kind",
-                                      [VP8_STATUS_NOT_ENOUGH_DATA] = "the file ends too early"};
+    static const char *const why[] = {[VP8_STATUS_INVALID_PARAM] = N_("it does not fit its canvas"),
+                                      [VP8_STATUS_BITSTREAM_ERROR] = N_("the data are damaged"),
+                                      [VP8_STATUS_UNSUPPORTED_FEATURE] = N_("of an unknown kind"),
+                                      [VP8_STATUS_NOT_ENOUGH_DATA] = N_("the file ends too early")};
     WebPDecoderConfig config;
     size_t stride = (size_t)image->width * 3, at = (size_t)y * stride + (size_t)x * 3;
     if (!WebPInitDecoderConfig(&config))
@@ -243,7 +243,7 @@ static int decode_webp_frame(struct image *image, const uint8_t *bytes, size_t s
     if (status == VP8_STATUS_OUT_OF_MEMORY)
         return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory for a WebP");
     bool known = status < sizeof why / sizeof *why && why[status];
-    return error_set(err, EXIT_FAILED, NULL, "WebP: %s", known ? why[status] : "cannot be decoded");
+    return error_set(err, EXIT_FAILED, NULL, "WebP: %s", known ? why[status] : _("cannot be decoded"));
 }
 
 static int decode_webp(struct image *image, const uint8_t *bytes, size_t size, struct error *err)

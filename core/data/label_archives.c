@@ -90,6 +90,6 @@ int label_sidecars(struct image_list *list, const struct data_options *o, struct
     free(used);
     if (code) return code;
     label_add_numbers(list);
-    list->classes_from = xasprintf("%d classes, the numbers in .cls members", list->class_count);
+    list->classes_from = xasprintf(_("%d classes, the numbers in .cls members"), list->class_count);
     return 0;
 }

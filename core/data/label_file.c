@@ -78,8 +78,8 @@ static int read_rows(struct label_list *l, struct csv *csv, struct error *err)
             return at_line(l, csv->begin,
                            error_set(err, EXIT_FAILED, "separate path and label by a comma",
                                      "expected PATH,LABEL, found one field%s",
-                                     strchr(csv->fields[0], ';')    ? " (with a semicolon)"
-                                     : strchr(csv->fields[0], '\t') ? " (with a tab)"
+                                     strchr(csv->fields[0], ';')    ? _(" (with a semicolon)")
+                                     : strchr(csv->fields[0], '\t') ? _(" (with a tab)")
                                                                     : ""),
                            err);
         if (csv->count != columns)
@@ -211,9 +211,10 @@ static int label_images(struct image_list *list, struct label_list *l, const str
     if (code) return code;
     if (numbers) label_add_numbers(list);
     else label_sort_classes(list);
-    char *columns = l->header[0] ? xasprintf(", columns %s and %s", l->header[0], l->header[1]) : xstrdup("");
-    list->classes_from = xasprintf("%d classes from %s: labels are %s%s", list->class_count, l->file,
-                                   numbers ? "numbers" : "names, sorted", columns);
+    char *columns =
+        l->header[0] ? xasprintf(_(", columns %s and %s"), l->header[0], l->header[1]) : xstrdup("");
+    list->classes_from = xasprintf(_("%d classes from %s: labels are %s%s"), list->class_count, l->file,
+                                   numbers ? "numbers" : _("names, sorted"), columns);
     free(columns);
     return 0;
 }

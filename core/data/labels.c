@@ -155,19 +155,19 @@ static int label_directories(struct image_list *list, const char *root, struct e
     label_names_report(&outside, "images outside of a class directory are left out", &list->outside);
     if (!kept)
         return error_set(err, EXIT_FAILED,
-                         archives ? "expected CLASS/IMAGE in the archives, or KEY.cls for each KEY.jpg"
-                                  : "expected root/CLASS/IMAGE; or name the classes with data.labels",
+                         archives ? N_("expected CLASS/IMAGE in the archives, or KEY.cls for each KEY.jpg")
+                                  : N_("expected root/CLASS/IMAGE; or name the classes with data.labels"),
                          "the images are in no class directories: %s", list->outside);
     label_sort_classes(list);
     if (archives) {
-        list->classes_from = xasprintf("%d classes, the directories in the archives", list->class_count);
+        list->classes_from = xasprintf(_("%d classes, the directories in the archives"), list->class_count);
         return 0;
     }
     char *directory = xasprintf("%s/%.*s", root, (int)skip, list->names[0]);
     find_empty(list, directory);
     free(directory);
-    list->classes_from = xasprintf("%d classes, the directories below %s%.*s", list->class_count,
-                                   skip ? "" : "the root", (int)skip, list->names[0]);
+    list->classes_from = xasprintf(_("%d classes, the directories below %s%.*s"), list->class_count,
+                                   skip ? "" : _("the root"), (int)skip, list->names[0]);
     return 0;
 }
 
@@ -177,7 +177,7 @@ static int label_cifar(struct image_list *list)
 {
     for (int64_t i = 0; i < list->count; i++) list->labels[i] = image_place(list->names[i]).label;
     list->classes_from =
-        xasprintf("%d classes: %s, %s, ...", list->class_count, list->classes[0], list->classes[1]);
+        xasprintf(_("%d classes: %s, %s, ..."), list->class_count, list->classes[0], list->classes[1]);
     return 0;
 }
 

@@ -302,13 +302,13 @@ static char *unread_text(struct walk *w)
         const char *name = w->unread[most].name;
         char *longer =
             xasprintf("%s%s%lld %s", text ? text : "", text ? ", " : "", (long long)w->unread[most].count,
-                      strcmp(name, "none") == 0 ? "without an ending" : name);
+                      strcmp(name, "none") == 0 ? _("without an ending") : name);
         free(text);
         text = longer;
         w->unread[most].count = -1;
     }
     if (!w->loops) return text;
-    char *longer = xasprintf("%s%s%lld links to a directory above", text ? text : "", text ? ", " : "",
+    char *longer = xasprintf(_("%s%s%lld links to a directory above"), text ? text : "", text ? ", " : "",
                              (long long)w->loops);
     free(text);
     return longer;
@@ -317,7 +317,8 @@ static char *unread_text(struct walk *w)
 /* ---- Training, validation and test ---- */
 
 enum part { PART_NONE, PART_TRAIN, PART_VAL, PART_TEST, PARTS };
-static const char *const part_names[PARTS] = {"elsewhere", "for training", "for validation", "for test"};
+static const char *const part_names[PARTS] = {"elsewhere", N_("for training"), N_("for validation"),
+                                              N_("for test")};
 
 static const struct {
     const char *directory;
@@ -404,9 +405,9 @@ static void select_part(struct image_list *list, bool validation)
                                  (long long)counts[k], part_names[k]);
     }
     list->chosen =
-        choose ? xasprintf("using %lld images %s; skipped: %s", (long long)kept,
-                           coco2014 && !validation ? "under train2014" : part_names[wanted_part], text)
-               : xasprintf("using all images: %s", text);
+        choose ? xasprintf(_("using %lld images %s; skipped: %s"), (long long)kept,
+                           coco2014 && !validation ? _("under train2014") : part_names[wanted_part], text)
+               : xasprintf(_("using all images: %s"), text);
 }
 
 static int by_bytes(const void *a, const void *b)
@@ -451,12 +452,13 @@ int image_list_search(struct image_list *list, const struct image_search *search
             error_set(err, EXIT_FAILED, "patterns match paths relative to data.root",
                       "data.include and data.exclude leave none of its %lld images", (long long)w.all);
         else
-            error_set(err, EXIT_FAILED,
-                      compressed(&w)
-                          ? "unpack the archives with tar -xf"
-                          : "set data.root to a directory with images, for COCO2014 'meopt fetch coco2014'",
-                      "has no .jpg, .jpeg, .png or .webp file, nor one in a .tar%s%s",
-                      list->unread ? ", but " : "", list->unread ? list->unread : "");
+            error_set(
+                err, EXIT_FAILED,
+                compressed(&w)
+                    ? N_("unpack the archives with tar -xf")
+                    : N_("set data.root to a directory with images, for COCO2014 'meopt fetch coco2014'"),
+                "has no .jpg, .jpeg, .png or .webp file, nor one in a .tar%s%s", list->unread ? ", but " : "",
+                list->unread ? list->unread : "");
         code = EXIT_FAILED;
         error_at(err, search->root, 0, 0);
     }

@@ -167,12 +167,12 @@ static int parse_raw(struct token_file *f, int width, struct error *err)
 static const struct {
     const char *magic, *is, *hint;
 } not_text[] = {
-    {"\x1f\x8b", "compressed by gzip", "unpack it first: gunzip, or tar -xf"},
-    {"\x28\xb5\x2f\xfd", "compressed by zstd", "unpack it first: unzstd"},
-    {"\xfd\x37zXZ", "compressed by xz", "unpack it first: unxz, or tar -xf"},
-    {"PK\x03\x04", "a zip archive", "unpack it first: unzip"},
-    {"PAR1", "a Parquet file", "write its text to a file, or its tokens as uint16"},
-    {"\x93NUMPY", "a NumPy file", "write its tokens as uint16: numpy's tofile"},
+    {"\x1f\x8b", N_("compressed by gzip"), N_("unpack it first: gunzip, or tar -xf")},
+    {"\x28\xb5\x2f\xfd", N_("compressed by zstd"), N_("unpack it first: unzstd")},
+    {"\xfd\x37zXZ", N_("compressed by xz"), N_("unpack it first: unxz, or tar -xf")},
+    {"PK\x03\x04", N_("a zip archive"), N_("unpack it first: unzip")},
+    {"PAR1", N_("a Parquet file"), N_("write its text to a file, or its tokens as uint16")},
+    {"\x93NUMPY", N_("a NumPy file"), N_("write its tokens as uint16: numpy's tofile")},
 };
 
 static int parse_bytes(struct token_file *f, struct error *err)
@@ -256,7 +256,7 @@ int token_file_open(struct token_file *f, const char *path, enum token_form form
     if (form == TOKENS_AUTO && !absent) form = TOKENS_MEGATRON;
     if (!code && form == TOKENS_MEGATRON && absent) {
         code = error_set(err, EXIT_FAILED, "Megatron-LM's preprocess_data.py writes X.bin and X.idx",
-                         "has no index next to it: %s", index ? index : "X.idx of X.bin");
+                         "has no index next to it: %s", index ? index : _("X.idx of X.bin"));
         error_at(err, path, 0, 0);
     }
     if (!code && form == TOKENS_MEGATRON) code = file_map_open(&f->index, index, err);

@@ -101,7 +101,7 @@ static void describe(struct image_list *list, const struct left_out *left)
     } parts[] = {{left->others, "without .bin"},
                  {left->hidden, "hidden"},
                  {left->directories, "directories"},
-                 {left->special, "neither files nor directories"}};
+                 {left->special, N_("neither files nor directories")}};
     char names[4 * 72] = "", unread[160] = "", name[64];
     size_t n = 0, files = 0;
     for (int64_t i = 0; i < list->count; i++) {
@@ -110,7 +110,7 @@ static void describe(struct image_list *list, const struct left_out *left)
                               name_printable(name, sizeof name, list->names[i]),
                               image_place(list->names[i]).bytes ? "" : " (empty)");
     }
-    list->chosen = xasprintf("using %zu file%s: %s%s", files, files == 1 ? "" : "s", names,
+    list->chosen = xasprintf(_("using %zu file%s: %s%s"), files, files == 1 ? "" : "s", names,
                              files > NAMED ? ", ..." : "");
     n = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)

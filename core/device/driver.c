@@ -32,11 +32,11 @@ static int not_loaded(enum driver_kind kind, const struct library *l, struct err
     if (own && *own)
         return error_set(err, EXIT_NO_CARD, NULL, "%s=%s does not load: %s", variable, l->path, l->why);
     return error_set(err, EXIT_NO_CARD,
-                     kind == DRIVER_HIP ? "install the AMD or DTK driver, or 'module load' it (source "
-                                          "/opt/dtk/env.sh); see meopt-devices(7)"
-                                        : "install the NVIDIA driver; see meopt-devices(7)",
+                     kind == DRIVER_HIP ? N_("install the AMD or DTK driver, or 'module load' it (source "
+                                             "/opt/dtk/env.sh); see meopt-devices(7)")
+                                        : N_("install the NVIDIA driver; see meopt-devices(7)"),
                      "no %s driver: %s is not installed (%s)", driver_names[kind],
-                     kind == DRIVER_HIP ? "libgalaxyhip.so.5 or libamdhip64.so[.5|.6|.7]" : "libcuda.so.1",
+                     kind == DRIVER_HIP ? _("libgalaxyhip.so.5 or libamdhip64.so[.5|.6|.7]") : "libcuda.so.1",
                      l->why);
 }
 

@@ -193,8 +193,8 @@ static int load_object(struct device *dev, struct error *err)
                     if (is_ptx(objects[i].arch))
                         log_warn("%s: no code object for %s: the driver compiles %s, which takes a while "
                                  "at the first start; build with -DMEOPT_GPU_ARCHS=%s",
-                                 dev->name, gpu->card.arch[0] ? gpu->card.arch : "this arch", objects[i].path,
-                                 gpu->card.arch[0] ? gpu->card.arch : "its own");
+                                 dev->name, gpu->card.arch[0] ? gpu->card.arch : _("this arch"),
+                                 objects[i].path, gpu->card.arch[0] ? gpu->card.arch : _("its own"));
                     return 0;
                 }
                 if (code == DRIVER_OUT_OF_MEMORY) {
@@ -219,10 +219,10 @@ static int load_object(struct device *dev, struct error *err)
     if (!count)
         return error_set(err, EXIT_NO_CARD, hint, "no GPU code objects were built for %s cards; %s is %s",
                          driver_names[gpu->driver.kind], dev->name,
-                         gpu->card.arch[0] ? gpu->card.arch : "of unknown arch");
+                         gpu->card.arch[0] ? gpu->card.arch : _("of unknown arch"));
     return error_set(err, EXIT_NO_CARD, hint, "no code object works on %s (%s): built for %s%s%s", dev->name,
-                     gpu->card.arch[0] ? gpu->card.arch : "arch unknown", built, tried[0] ? "; tried " : "",
-                     tried);
+                     gpu->card.arch[0] ? gpu->card.arch : _("arch unknown"), built,
+                     tried[0] ? "; tried " : "", tried);
 }
 
 /* ---- Launches ----------------------------------------------------------------------------------------- */

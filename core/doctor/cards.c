@@ -44,10 +44,11 @@ static int device_file(struct doctor *d, const char *name)
     if (result > 0) {
         struct group *g = getgrgid(st.st_gid);
         char remedy[200], meaning[160];
-        snprintf(remedy, sizeof remedy,
-                 "sudo usermod -aG %s $USER, then log in again; in a container: --device=%s --group-add %u",
-                 g ? g->gr_name : "render", name, (unsigned)st.st_gid);
-        snprintf(meaning, sizeof meaning, "the card exists, but this user has no access to it");
+        snprintf(
+            remedy, sizeof remedy,
+            _("sudo usermod -aG %s $USER, then log in again; in a container: --device=%s --group-add %u"),
+            g ? g->gr_name : "render", name, (unsigned)st.st_gid);
+        snprintf(meaning, sizeof meaning, _("the card exists, but this user has no access to it"));
         line_advise(doctor_add(d, FINDING_WARNING, "%s: %s (mode %03o, group %s)", name, strerror(result),
                                (unsigned)st.st_mode & 0777, g ? g->gr_name : "unknown"),
                     meaning, remedy);
@@ -84,9 +85,9 @@ static void check_permissions(struct doctor *d)
     if (kfd < 0 && amd && inside)
         line_advise(doctor_add(d, FINDING_MISSING, "no /dev/kfd in this container"),
                     "it was started without the card's device files",
-                    count[1] ? "start it with --device=/dev/kfd --device=/dev/dri --group-add video -v "
-                               "/opt/hyhal:/opt/hyhal:ro"
-                             : "start it with --device=/dev/kfd --device=/dev/dri --group-add video");
+                    count[1] ? N_("start it with --device=/dev/kfd --device=/dev/dri --group-add video -v "
+                                  "/opt/hyhal:/opt/hyhal:ro")
+                             : N_("start it with --device=/dev/kfd --device=/dev/dri --group-add video"));
     else if (kfd < 0 && amd)
         line_advise(doctor_add(d, FINDING_MISSING, "no /dev/kfd"),
                     "an AMD or Hygon card without its kernel driver",
@@ -154,7 +155,7 @@ static void check_drivers(struct doctor *d)
                     continue;
                 }
                 l = doctor_add(d, FINDING_OK, "%s:%d %s, %s, %.1f GiB, %d compute units, PCI %s",
-                               driver_names[kind], i, card.name, card.arch[0] ? card.arch : "unknown arch",
+                               driver_names[kind], i, card.name, card.arch[0] ? card.arch : _("unknown arch"),
                                (double)card.total_bytes / GIB, card.units, card.bus_id);
                 line_text(l, "arch", card.arch);
                 line_text(l, "bus_id", card.bus_id);
@@ -165,9 +166,10 @@ static void check_drivers(struct doctor *d)
             struct line *l = doctor_add(d, hardware || there ? FINDING_WARNING : FINDING_MISSING, "%s: %s",
                                         driver_names[kind], err.what);
             line_text(l, "driver", driver_names[kind]);
-            line_advise(
-                l, hardware ? "some cards cannot be used" : "no cards of that kind; training runs on the CPU",
-                hardware || there ? err.hint : NULL);
+            line_advise(l,
+                        hardware ? N_("some cards cannot be used")
+                                 : N_("no cards of that kind; training runs on the CPU"),
+                        hardware || there ? err.hint : NULL);
         }
     }
     if (loaded > 1)
@@ -187,26 +189,27 @@ static void report_library(struct doctor *d, const char *purpose, const char *wi
     line_text(l, "library", there ? library->path : "");
     if (!there)
         line_advise(l, without,
-                    wanted ? "search paths: meopt-devices(7); add a directory to "
-                             "LD_LIBRARY_PATH"
+                    wanted ? N_("search paths: meopt-devices(7); add a directory to "
+                                "LD_LIBRARY_PATH")
                            : NULL);
 }
 
 static void check_card_libraries(struct doctor *d)
 {
-    static const char slow[] = "without it MEOpt uses its own GEMM, which is slower",
-                      through_host[] = "without it cards communicate through host memory, which is slower",
-                      silent[] = "the dashboard shows no temperature or power";
+    static const char slow[] = N_("without it MEOpt uses its own GEMM, which is slower"),
+                      through_host[] =
+                          N_("without it cards communicate through host memory, which is slower"),
+                      silent[] = N_("the dashboard shows no temperature or power");
     static const struct {
         const char *purpose, *without;
         int vendor; /* 0: NVIDIA, 1: AMD and Hygon */
         enum library_id library;
-    } rows[] = {{"BLAS of AMD and Hygon", slow, 1, LIBRARY_ROCBLAS},
+    } rows[] = {{N_("BLAS of AMD and Hygon"), slow, 1, LIBRARY_ROCBLAS},
                 {"BLAS of NVIDIA", slow, 0, LIBRARY_CUBLAS},
-                {"collectives of AMD and Hygon", through_host, 1, LIBRARY_RCCL},
-                {"collectives of NVIDIA", through_host, 0, LIBRARY_NCCL},
-                {"telemetry of AMD and Hygon", silent, 1, LIBRARY_ROCM_SMI},
-                {"telemetry of NVIDIA", silent, 0, LIBRARY_NVML}};
+                {N_("collectives of AMD and Hygon"), through_host, 1, LIBRARY_RCCL},
+                {N_("collectives of NVIDIA"), through_host, 0, LIBRARY_NCCL},
+                {N_("telemetry of AMD and Hygon"), silent, 1, LIBRARY_ROCM_SMI},
+                {N_("telemetry of NVIDIA"), silent, 0, LIBRARY_NVML}};
     static const char *const mpi[] = {"libmpi.so.40", "libmpi.so.12", "libmpi.so", NULL};
     int count[VENDORS];
     doctor_count_cards(d, count);
@@ -249,7 +252,7 @@ const struct doctor_row doctor_cards[] = {
     {"settings", doctor_settings},
     {"variables", check_variables},
     {"drivers", check_drivers},
-    {"card libraries", check_card_libraries},
+    {N_("card libraries"), check_card_libraries},
     {"cards", check_cards},
     {NULL, NULL},
 };

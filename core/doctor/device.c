@@ -66,7 +66,7 @@ void work_bandwidth(struct work *w)
     bool right;
     double copy = device_copy_rate(w->device, block, each) * 1e-9, rate = triad_rate(w, block, rows, &right);
     struct line *l = work_add(w, "bandwidth", FINDING_OK, "copies %.1f GB/s, triad %.1f GB/s%s", copy, rate,
-                              right ? "" : ", wrong numbers");
+                              right ? "" : _(", wrong numbers"));
     line_real(l, "copy_gb_per_s", copy);
     line_real(l, "triad_gb_per_s", rate);
     work_result(w, l, right, NULL);
@@ -107,7 +107,7 @@ void work_copies(struct work *w)
         double down = copied(w, false, there, here, bytes);
         for (size_t i = 0; i < bytes; i++) right = right && here[i] == (char)(i * 31 >> 3);
         struct line *l = work_add(w, "copies", FINDING_OK, "pinned copies: %.1f GB/s to it, %.1f GB/s back%s",
-                                  up, down, right ? "" : ", wrong bytes returned");
+                                  up, down, right ? "" : _(", wrong bytes returned"));
         line_real(l, "to_gb_per_s", up);
         line_real(l, "from_gb_per_s", down);
         work_result(w, l, right, NULL);
@@ -155,7 +155,7 @@ void work_graph(struct work *w)
     struct line *l =
         off ? work_add(w, "graphs", FINDING_WARNING, "off: %s", off)
             : work_add(w, "graphs", FINDING_OK, "%d operations in %.3f ms as a graph, %.3f ms one by one%s",
-                       s.count, seconds[RUNS - 1] * 1e3, seconds[0] * 1e3, right ? "" : ", wrong numbers");
+                       s.count, seconds[RUNS - 1] * 1e3, seconds[0] * 1e3, right ? "" : _(", wrong numbers"));
     line_real(l, "graph_ms", seconds[RUNS - 1] * 1e3);
     line_real(l, "single_ms", seconds[0] * 1e3);
     if (off)
@@ -201,10 +201,11 @@ static void report_memory(struct work *w, double available, double total)
         struct line *l =
             work_add(w, "card", FINDING_WARNING, "%.1f of %.1f GiB are free, according to the driver",
                      available / GIB, total / GIB);
-        line_advise(l,
-                    card ? "the kernel lists no process that uses the rest: the driver may count differently"
-                         : "another process may use the rest",
-                    "list processes with hy-smi --showpids, rocm-smi --showpids or nvidia-smi");
+        line_advise(
+            l,
+            card ? N_("the kernel lists no process that uses the rest: the driver may count differently")
+                 : N_("another process may use the rest"),
+            "list processes with hy-smi --showpids, rocm-smi --showpids or nvidia-smi");
     }
 }
 
@@ -225,7 +226,7 @@ static void report_card(struct work *w)
 
 /* Default shape: a tower like ViT-B/16, or a small one for an emulated card. */
 static const struct doctor_shape usual = {"ViT-B/16", DTYPE_BF16, 8, 197, 768, 12, 3072, false, true},
-                                 little = {"a small tower", DTYPE_BF16, 2, 17, 64, 2, 128, false, true};
+                                 little = {N_("a small tower"), DTYPE_BF16, 2, 17, 64, 2, 128, false, true};
 
 /* Returns the seconds of a pass over 16 MiB: real cards take less than 0.1 ms. */
 static double pass_seconds(struct work *w)

@@ -16,7 +16,7 @@ struct line *doctor_add(struct doctor *d, enum finding finding, const char *form
     char text[640];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    text_format(text, sizeof text, format, args);
     va_end(args);
     d->rows = xrealloc(d->rows, (d->row_count + 1) * sizeof *d->rows);
     struct line *line = &d->rows[d->row_count++];
@@ -30,8 +30,8 @@ struct line *doctor_add(struct doctor *d, enum finding finding, const char *form
 
 void line_advise(struct line *line, const char *meaning, const char *remedy)
 {
-    if (meaning) name_printable(line->meaning, sizeof line->meaning, meaning);
-    if (remedy) name_printable(line->remedy, sizeof line->remedy, remedy);
+    if (meaning) name_printable(line->meaning, sizeof line->meaning, translation(meaning));
+    if (remedy) name_printable(line->remedy, sizeof line->remedy, translation(remedy));
 }
 
 static json_t *values(struct line *line)

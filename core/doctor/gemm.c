@@ -121,10 +121,10 @@ static void report(const struct trial *m, const struct result results[GPU_GEMM_C
     for (int by = 0; by < GPU_GEMM_COUNT; by++) {
         const struct result *r = &results[by];
         if (!r->available) continue;
-        const char *name = w->card ? by_names[hip][by] : "this machine";
+        const char *name = w->card ? by_names[hip][by] : _("this machine");
         double rate = 2.0 * (double)g->m * (double)g->n * (double)g->k / best(r) * 1e-9;
         char wrong[64] = "", remedy[200];
-        if (!r->right) snprintf(wrong, sizeof wrong, ": WRONG at call %d", r->wrong_call);
+        if (!r->right) snprintf(wrong, sizeof wrong, _(": WRONG at call %d"), r->wrong_call);
         struct line *l = work_add(w, "products", FINDING_OK,
                                   "%s %s, %lld x %lld x %lld %s by %s: %.3f and %.3f ms, %.3g TFLOP/s%s",
                                   m->shape->of, m->name, (long long)g->m, (long long)g->n, (long long)g->k,
@@ -135,7 +135,7 @@ static void report(const struct trial *m, const struct result results[GPU_GEMM_C
         line_real(l, "first_ms", r->ms[0]);
         line_real(l, "ms", r->ms[1]);
         line_real(l, "tflop_per_s", rate);
-        snprintf(remedy, sizeof remedy, "train without that library: %s=none", by_variables[hip][by]);
+        snprintf(remedy, sizeof remedy, _("train without that library: %s=none"), by_variables[hip][by]);
         if (r->right && by != GPU_OWN && best(r) > 1.5 * best(own) && !w->slow) {
             l->finding = FINDING_WARNING;
             line_advise(l, "slower than MEOpt's own kernel", remedy);
@@ -183,10 +183,10 @@ void work_gemms(struct work *w, const struct doctor_shape *s)
     const struct {
         const char *names[3];
         int64_t out, in;
-    } layers[] = {{{"qkv", "qkv, dx", "qkv, dW"}, 3 * D, D},
-                  {{"attention out", "attention out, dx", "attention out, dW"}, D, D},
-                  {{"mlp in", "mlp in, dx", "mlp in, dW"}, s->gated ? 2 * F : F, D},
-                  {{"mlp out", "mlp out, dx", "mlp out, dW"}, D, F}};
+    } layers[] = {{{"qkv", N_("qkv, dx"), N_("qkv, dW")}, 3 * D, D},
+                  {{N_("attention out"), N_("attention out, dx"), N_("attention out, dW")}, D, D},
+                  {{N_("mlp in"), N_("mlp in, dx"), N_("mlp in, dW")}, s->gated ? 2 * F : F, D},
+                  {{N_("mlp out"), N_("mlp out, dx"), N_("mlp out, dW")}, D, F}};
     enum dtype t = s->type;
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
         int64_t out = layers[i].out, in = layers[i].in;

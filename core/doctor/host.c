@@ -38,7 +38,7 @@ static const double GIB = 1073741824.0;
 static void check_system(struct doctor *d)
 {
     struct utsname u;
-    char *line = NULL, name[128] = "unknown distribution";
+    char *line = NULL, name[128] = N_("unknown distribution");
     char *path = doctor_path(d, "/etc/os-release");
     FILE *f = fopen(path, "re");
     size_t size = 0;
@@ -116,9 +116,9 @@ static void check_bandwidth(struct doctor *d)
     bool right = a[0] == 7 && a[COUNT - 1] == 7;
     free(a);
     double rate = 24.0 * COUNT / best * 1e-9;
-    struct line *l =
-        doctor_add(d, right ? FINDING_OK : FINDING_MISSING,
-                   right ? "STREAM triad %.1f GB/s" : "STREAM triad gives wrong numbers (%.1f GB/s)", rate);
+    struct line *l = doctor_add(
+        d, right ? FINDING_OK : FINDING_MISSING,
+        right ? N_("STREAM triad %.1f GB/s") : N_("STREAM triad gives wrong numbers (%.1f GB/s)"), rate);
     line_real(l, "triad_gb_per_s", rate);
     if (!right) line_advise(l, "the processor or its memory is faulty", "run a memory test");
 }
@@ -182,7 +182,7 @@ static void check_gemm(struct doctor *d)
         bool right;
         double rate = gemm_rate(device, types[i], 1024, &right) * 1e-9;
         struct line *l = doctor_add(d, right ? FINDING_OK : FINDING_MISSING, "GEMM %s %.1f GFLOP/s%s",
-                                    dtype_name(types[i]), rate, right ? "" : ", wrong numbers");
+                                    dtype_name(types[i]), rate, right ? "" : _(", wrong numbers"));
         line_text(l, "dtype", dtype_name(types[i]));
         line_real(l, "gflop_per_s", rate);
         if (!right)
@@ -241,7 +241,7 @@ static void check_memory(struct doctor *d)
     double total = meminfo(d, "MemTotal"), available = meminfo(d, "MemAvailable"), limit = cgroup_limit(d);
     struct line *l = doctor_add(d, available < 2 * GIB ? FINDING_WARNING : FINDING_OK,
                                 "%.1f GiB, %.1f GiB available%s", total / GIB, available / GIB,
-                                limit > 0 && limit < total ? "" : ", no limit of a control group");
+                                limit > 0 && limit < total ? "" : _(", no limit of a control group"));
     line_real(l, "total_bytes", total);
     line_real(l, "available_bytes", available);
     if (l->finding)
@@ -269,7 +269,7 @@ static void check_shm(struct doctor *d)
     int there = statvfs(path, &fs) == 0, writable = access(path, W_OK) == 0;
     free(path);
     if (!there || !writable) {
-        line_advise(doctor_add(d, FINDING_MISSING, there ? "/dev/shm cannot be written" : "no /dev/shm"),
+        line_advise(doctor_add(d, FINDING_MISSING, there ? N_("/dev/shm cannot be written") : "no /dev/shm"),
                     "ranks on one host communicate through it",
                     "mount -t tmpfs tmpfs /dev/shm, or start the container with --shm-size");
         return;
@@ -295,7 +295,7 @@ static const char *filesystem(const char *path)
     if (statfs(path, &fs) == 0)
         for (size_t i = 0; i < sizeof known / sizeof *known; i++)
             if (known[i].magic == ((unsigned long)fs.f_type & 0xffffffffu)) return known[i].name;
-    return "unknown file system";
+    return _("unknown file system");
 }
 
 /* Writes and syncs 64 MiB, so that the disk is measured and not the page cache. */
@@ -373,7 +373,7 @@ static void check_locale(struct doctor *d)
     if (!lang || !*lang) lang = getenv("LANG");
     bool utf8 = strcmp(codeset, "UTF-8") == 0;
     struct line *l = doctor_add(d, utf8 ? FINDING_OK : FINDING_WARNING, "%s (LANG %s)", codeset,
-                                lang && *lang ? lang : "not set");
+                                lang && *lang ? lang : _("not set"));
     if (!utf8)
         line_advise(l, "the dashboard draws with plain ASCII, and names in other scripts are escaped",
                     "export LC_ALL=C.UTF-8");
@@ -388,7 +388,7 @@ static void check_libraries(struct doctor *d)
                JANSSON_VERSION, zlibVersion(), png_get_libpng_ver(NULL));
     bool works = strcmp(uring, "io_uring") == 0; /* either is fine: threads cost some CPU time */
     doctor_add(d, FINDING_OK, "states in a file (optim.offload nvme) are moved by %s%s",
-               works ? uring : "threads: no io_uring, ", works ? "" : uring);
+               works ? uring : _("threads: no io_uring, "), works ? "" : uring);
 }
 
 const struct doctor_row doctor_host[] = {

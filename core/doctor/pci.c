@@ -9,7 +9,7 @@
 
 const struct doctor_vendor doctor_vendors[VENDORS] = {
     {PCI_AMD, "AMD", DRIVER_HIP},
-    {PCI_HYGON, "Hygon (DCU, by its newer name HCU)", DRIVER_HIP},
+    {PCI_HYGON, N_("Hygon (DCU, by its newer name HCU)"), DRIVER_HIP},
     {PCI_NVIDIA, "NVIDIA", DRIVER_CUDA}};
 
 /* Returns a number from a device's file on the PCI bus; 0 if there is none. */

@@ -107,11 +107,12 @@ static void compare_versions(struct doctor *d, const char *module, const char *d
     line_text(l, "dtk_version", dtk);
     if (fits) return;
     if (needed && tier)
-        snprintf(remedy, sizeof remedy, "install DTK %s, which supports this driver, or driver %s or later",
-                 releases, needed->driver);
-    else if (tier) snprintf(remedy, sizeof remedy, "install DTK %s, which supports this driver", releases);
-    else if (needed) snprintf(remedy, sizeof remedy, "install driver %s or later", needed->driver);
-    else snprintf(remedy, sizeof remedy, "install driver %s or later and its DTK", first->driver);
+        snprintf(remedy, sizeof remedy,
+                 _("install DTK %s, which supports this driver, or driver %s or later"), releases,
+                 needed->driver);
+    else if (tier) snprintf(remedy, sizeof remedy, _("install DTK %s, which supports this driver"), releases);
+    else if (needed) snprintf(remedy, sizeof remedy, _("install driver %s or later"), needed->driver);
+    else snprintf(remedy, sizeof remedy, _("install driver %s or later and its DTK"), first->driver);
     line_advise(l, "Hygon does not support the two together: calls fail or return wrong results", remedy);
 }
 
@@ -138,8 +139,8 @@ void doctor_dtk(struct doctor *d)
     if (hygon && !doctor_exists(d, "/opt/hyhal"))
         line_advise(doctor_add(d, FINDING_WARNING, "no /opt/hyhal"),
                     "the HIP runtime does not start without the driver's libraries there",
-                    doctor_in_container(d) ? "start the container with -v /opt/hyhal:/opt/hyhal:ro"
-                                           : "reinstall Hygon's driver");
+                    doctor_in_container(d) ? N_("start the container with -v /opt/hyhal:/opt/hyhal:ro")
+                                           : N_("reinstall Hygon's driver"));
 }
 
 /* ---- kernel settings ---- */

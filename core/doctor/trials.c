@@ -99,7 +99,7 @@ static bool part_near(const struct side *a, const struct side *b, int part, int6
 
 static void compare(struct work *w, const struct doctor_shape *s, int64_t images, struct side sides[2])
 {
-    static const char *const names[PARTS] = {NULL, "outputs", "sums of rows", NULL, "gradients"};
+    static const char *const names[PARTS] = {NULL, "outputs", N_("sums of rows"), NULL, "gradients"};
     int64_t counts[PARTS];
     part_sizes(s, images, counts);
     for (int i = 0; i < 2; i++) {
@@ -198,7 +198,7 @@ static int stepped(struct device *dev, struct meopt_options o, int64_t rows, int
         if (gradient) dev->upload(dev, gradient, values, (size_t)count * 4);
         else {
             code = MEOPT_NO_MEMORY;
-            snprintf(library->message, sizeof library->message, "no memory for a gradient");
+            snprintf(library->message, sizeof library->message, _("no memory for a gradient"));
         }
     }
     if (!code) code = meopt_step_begin(opt, 1, 1e-3, 1, library);
@@ -233,7 +233,7 @@ void work_optimizer(struct work *w, const struct doctor_shape *s)
         bool same = host.used == card.used && !differ;
         struct line *l = work_add(w, "optimizer", FINDING_OK, "a step of %s on %lld x %lld %s",
                                   meopt_rule_name(o.rule), (long long)rows, (long long)s->width,
-                                  same ? "is bit-identical to the CPU's" : "differs from the CPU's");
+                                  same ? _("is bit-identical to the CPU's") : _("differs from the CPU's"));
         line_text(l, "rule", meopt_rule_name(o.rule));
         line_real(l, "bytes", (double)card.used);
         line_real(l, "bytes_that_differ", (double)differ);

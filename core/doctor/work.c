@@ -13,7 +13,7 @@ struct line *work_add(struct work *w, const char *check, enum finding finding, c
     char text[600];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    text_format(text, sizeof text, format, args);
     va_end(args);
     struct line *l = doctor_add(w->doctor, finding, "%s: %s", w->spec, text);
     l->check = check;
@@ -28,8 +28,9 @@ void work_result(struct work *w, struct line *l, bool right, const char *remedy)
     w->wrong++;
     l->finding = FINDING_MISSING;
     line_advise(l, "training on it computes wrong results",
-                remedy ? remedy
-                       : "use another card (device.cards), or the CPU; send this report to the maintainers");
+                remedy
+                    ? remedy
+                    : N_("use another card (device.cards), or the CPU; send this report to the maintainers"));
 }
 
 /* splitmix64's last steps (Steele et al. 2014) */

@@ -26,7 +26,7 @@ static int nvml_open(void *library, char *why, size_t size)
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
         *symbols[i].to = dlsym(library, symbols[i].name);
         if (symbols[i].required && !*symbols[i].to) {
-            snprintf(why, size, "the library has no %s", symbols[i].name);
+            snprintf(why, size, _("the library has no %s"), symbols[i].name);
             return -1;
         }
     }
@@ -117,8 +117,8 @@ static int nvml_read(int card, int field, const struct helper_request *request, 
         break;
     case MONITOR_PROCESS: status = processes(handle, request, value); break;
     }
-    if (status == NVML_GPU_IS_LOST) *why = "the driver has lost the card";
-    if (status == NVML_NO_PERMISSION) *why = "no permission";
+    if (status == NVML_GPU_IS_LOST) *why = _("the driver has lost the card");
+    if (status == NVML_NO_PERMISSION) *why = _("no permission");
     if (status == 0) return 1;
     return status == NVML_NOT_SUPPORTED || status == NVML_NO_PERMISSION || status == NVML_NOT_FOUND ? 0 : -1;
 }

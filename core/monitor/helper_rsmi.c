@@ -31,7 +31,7 @@ static int rsmi_open(void *library, char *why, size_t size)
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
         *symbols[i].to = dlsym(library, symbols[i].name);
         if (symbols[i].required && !*symbols[i].to) {
-            snprintf(why, size, "the library has no %s", symbols[i].name);
+            snprintf(why, size, _("the library has no %s"), symbols[i].name);
             return -1;
         }
     }
@@ -117,7 +117,7 @@ static int rsmi_read(int card, int field, const struct helper_request *request, 
         break;
     default: return 0;
     }
-    if (status == RSMI_PERMISSION) *why = "no permission: is this user in the groups render and video?";
+    if (status == RSMI_PERMISSION) *why = _("no permission: is this user in the groups render and video?");
     if (status == 0) return 1;
     return status == RSMI_NOT_SUPPORTED || status == RSMI_FILE_ERROR || status == RSMI_PERMISSION ||
                    status == RSMI_NOT_YET_IMPLEMENTED || status == RSMI_NOT_FOUND

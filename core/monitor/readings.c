@@ -139,7 +139,7 @@ void monitor_note(struct monitor *m, const char *format, ...)
     char text[1024];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    text_format(text, sizeof text, format, args);
     va_end(args);
     name_printable(m->work.note, sizeof m->work.note, text);
 }

@@ -41,8 +41,8 @@ struct watch {
     double skip_until_s[MONITOR_CARDS][MONITOR_FIELDS], skip_s[MONITOR_CARDS][MONITOR_FIELDS];
 };
 
-static const char *const field_names[MONITOR_FIELDS] = {"memory in use", "memory size", "busy",
-                                                        "temperature",   "power",       "process memory"};
+static const char *const field_names[MONITOR_FIELDS] = {
+    N_("memory in use"), N_("memory size"), "busy", "temperature", "power", N_("process memory")};
 
 static bool stopping(struct monitor *m)
 {
@@ -155,8 +155,8 @@ static void watch_lost(struct monitor *m, struct watch *w, const char *how)
     char death[64];
     if (!late) {
         if (status > 0 && WIFSIGNALED(status))
-            snprintf(death, sizeof death, "the helper died of signal %d", WTERMSIG(status));
-        else snprintf(death, sizeof death, "the helper ended");
+            snprintf(death, sizeof death, _("the helper died of signal %d"), WTERMSIG(status));
+        else snprintf(death, sizeof death, _("the helper ended"));
         how = death;
     }
     const char *name = m->provider->name, *said = w->said;
@@ -231,7 +231,7 @@ static bool watch_until(struct monitor *m, struct watch *w, enum helper_kind las
         if (n <= 0) {
             if (clock_seconds() - w->heard_s < deadline) continue;
             char how[64];
-            snprintf(how, sizeof how, "no answer within %.3g s", deadline);
+            snprintf(how, sizeof how, _("no answer within %.3g s"), deadline);
             watch_lost(m, w, how);
             return false;
         }

@@ -175,7 +175,7 @@ int language_shape_dims(struct model_shape *g, const struct key_map *key_map, co
     if (f.config.type[0] && f.config.family != g->family)
         return error_set(err, EXIT_CONFIG, "supported: gpt2, llama, mistral, qwen2 and qwen3",
                          "config.json: a model of type %s is not supported%s", f.config.type,
-                         f.config.family ? " with these tensors" : "");
+                         f.config.family ? _(" with these tensors") : "");
     code = settle_table(g, key_map, weights, &f.config, err);
     if (!code) code = settle_blocks(g, key_map, weights, &f.config, ffn, err);
     if (!code) code = shape_settle_parts(g, key_map, weights, ffn, err);

@@ -120,13 +120,13 @@ static int check_head(const struct tower *t, const struct key_map *key_map, cons
     if (!p) return 0;
     struct values_place place = fit_place(key_map, t->model_shape.ffn, p, w);
     bool absent = fit_absent(&place), classifier = t->model_shape.classes > 0;
-    const char *kind = classifier ? "classifier" : "distillation head";
+    const char *kind = classifier ? "classifier" : _("distillation head");
     int64_t at = classifier ? names_classifier(key_map, w, "weight") : -1;
     const struct weights_tensor *found = at >= 0 ? weights_tensor(w, at) : NULL;
     char name[160], has[256];
     snprintf(has, sizeof has, "no %s", kind);
     if (found)
-        snprintf(has, sizeof has, "classifier %s of %lld classes and %lld inputs",
+        snprintf(has, sizeof has, _("classifier %s of %lld classes and %lld inputs"),
                  name_printable(name, sizeof name, found->name), (long long)found->shape[0],
                  (long long)(found->ndim == 2 ? found->shape[1] : 0));
     if (absent && t->options.head_loaded)

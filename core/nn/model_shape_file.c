@@ -53,7 +53,7 @@ static int no_family(const struct weights *weights, struct error *err)
     char unread[192] = "", name[80];
     const char *odd = weights_unread_name(weights, 0);
     if (odd)
-        snprintf(unread, sizeof unread, "; %s is %s, which is not supported",
+        snprintf(unread, sizeof unread, _("; %s is %s, which is not supported"),
                  name_printable(name, sizeof name, odd), weights_unread(weights, odd));
     return error_set(err, EXIT_CONFIG, supported, "no known model among its %lld tensors (no %s)%s",
                      (long long)weights_count(weights), keys, unread);
@@ -102,12 +102,12 @@ int shape_settle_parts(struct model_shape *g, const struct key_map *key_map, con
 {
     int found = find_parts(key_map, weights, ffn);
     static const char *const names[] = {"",
-                                        "a norm before the blocks",
-                                        "a norm inside the attention",
-                                        "a norm inside the feed-forward",
-                                        "biases of queries, keys and values",
-                                        "pooling by attention",
-                                        "norms of the queries and keys"};
+                                        N_("a norm before the blocks"),
+                                        N_("a norm inside the attention"),
+                                        N_("a norm inside the feed-forward"),
+                                        N_("biases of queries, keys and values"),
+                                        N_("pooling by attention"),
+                                        N_("norms of the queries and keys")};
     for (int i = 1; i < 7 && g->parts; i++)
         if ((found ^ g->parts) & 1 << i)
             return error_set(err, EXIT_CONFIG, "check the weight path and arch",
@@ -306,13 +306,14 @@ static int settle_positions(struct model_shape *g, const struct key_map *key_map
     int64_t others = !key_map->classless - place.zero_rows + place.held_rows;
     int64_t grid = square_root(pos->shape[pos->ndim - 2] - others);
     if (grid < 1)
-        return error_set(err, EXIT_CONFIG,
-                         square_root(pos->shape[pos->ndim - 2]) > 0
-                             ? "it is a square number: no such tower without a class token, or with one "
-                               "without position, is known here"
-                             : "positions of a square image are read, and with them that of the class token",
-                         "the position embedding has %lld rows, expected %lld + a square number",
-                         (long long)pos->shape[pos->ndim - 2], (long long)others);
+        return error_set(
+            err, EXIT_CONFIG,
+            square_root(pos->shape[pos->ndim - 2]) > 0
+                ? N_("it is a square number: no such tower without a class token, or with one "
+                     "without position, is known here")
+                : N_("positions of a square image are read, and with them that of the class token"),
+            "the position embedding has %lld rows, expected %lld + a square number",
+            (long long)pos->shape[pos->ndim - 2], (long long)others);
     return shape_settle(&g->pos_grid, grid, "pos_grid", pos->name, err);
 }
 

@@ -245,16 +245,16 @@ static int check_places(const struct key_map *as, enum library library, const st
     if (g->classes > 0 && (!names_classifier_as(as, "", key, sizeof key) || model_shape_projects(g)))
         return error_set(err, EXIT_CONFIG, "--format pt or safetensors, or --no-head",
                          "%s has no classifier after a %s tower%s", name, family_name(g->family),
-                         model_shape_projects(g) ? " with a projection" : "");
+                         model_shape_projects(g) ? _(" with a projection") : "");
     if (g->projected)
         return error_set(err, EXIT_CONFIG, "--format pt or safetensors",
                          "%s has no class for a %s tower with a projection", name, family_name(g->family));
     if (pool || plain || pre)
         return error_set(err, EXIT_CONFIG, "--format pt or safetensors", "%s has no class for a %s tower %s",
                          name, family_name(g->family),
-                         pre                     ? "without a norm before the blocks"
-                         : g->norms == POST_NORM ? "with post-norm"
-                                                 : "that pools so");
+                         pre                     ? _("without a norm before the blocks")
+                         : g->norms == POST_NORM ? _("with post-norm")
+                                                 : _("that pools so"));
     for (int i = 0; i < count; i++)
         if (list[i].role != ROLE_MASK && names_leaves_out(as, (enum role)list[i].role))
             return error_set(err, EXIT_CONFIG, "--format pt, safetensors or timm",

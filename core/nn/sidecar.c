@@ -258,7 +258,7 @@ static void timm_arguments(struct sidecar *b, const json_t *root)
             continue;
         char name[64];
         copy(name, sizeof name, key);
-        snprintf(b->odd, sizeof b->odd, "%s in model_args", name);
+        snprintf(b->odd, sizeof b->odd, _("%s in model_args"), name);
     }
 }
 
@@ -325,22 +325,22 @@ static bool is_of(const struct sidecar *b, const struct model_shape *g, char *wh
     } sizes[] = {{"width", b->sizes.width, g->width},
                  {"depth", b->sizes.depth, g->depth},
                  {"patch", b->sizes.patch, g->patch},
-                 {"hidden width", g->ffn == 1 + ACTIVATION_SWIGLU ? 0 : b->sizes.hidden, g->hidden},
-                 {"grid of positions", b->sizes.grid, g->pos_grid}};
+                 {N_("hidden width"), g->ffn == 1 + ACTIVATION_SWIGLU ? 0 : b->sizes.hidden, g->hidden},
+                 {N_("grid of positions"), b->sizes.grid, g->pos_grid}};
     if (b->family && g->family && b->family != g->family) {
-        snprintf(why, size, "it describes a %s tower, the checkpoint has a %s tower", family_name(b->family),
-                 family_name(g->family));
+        snprintf(why, size, _("it describes a %s tower, the checkpoint has a %s tower"),
+                 family_name(b->family), family_name(g->family));
         return false;
     }
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].says && sizes[i].is && sizes[i].says != sizes[i].is) {
-            snprintf(why, size, "its %s is %lld, the checkpoint's %lld", sizes[i].name,
+            snprintf(why, size, _("its %s is %lld, the checkpoint's %lld"), sizes[i].name,
                      (long long)sizes[i].says, (long long)sizes[i].is);
             return false;
         }
     bool fits = b->heads >= 0 && (!b->heads || !g->width || g->width % b->heads == 0);
     if (!fits)
-        snprintf(why, size, "width %lld is not a multiple of %lld heads", (long long)g->width,
+        snprintf(why, size, _("width %lld is not a multiple of %lld heads"), (long long)g->width,
                  (long long)b->heads);
     return fits;
 }
@@ -355,7 +355,7 @@ int sidecar_read(struct sidecar *b, const char *checkpoint, const struct model_s
     *b = (struct sidecar){0};
     if (!err) err = &local;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char *path = path_of(checkpoint, names[i]), why[128] = "it describes no supported tower";
+        char *path = path_of(checkpoint, names[i]), why[128] = N_("it describes no supported tower");
         json_t *root = NULL;
         if (!path) continue;
         int code = read_object(&root, path, err);

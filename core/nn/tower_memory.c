@@ -8,14 +8,14 @@
 
 bool tower_explains(const char *allocation)
 {
-    static const char *const names[] = {"tower weights",
-                                        "fp32 master weights",
-                                        "gradients of one block",
-                                        "gradients of two blocks",
+    static const char *const names[] = {N_("tower weights"),
+                                        N_("fp32 master weights"),
+                                        N_("gradients of one block"),
+                                        N_("gradients of two blocks"),
                                         "gradients",
                                         "activations",
-                                        "teacher outputs",
-                                        "gradients of the tied token table"};
+                                        N_("teacher outputs"),
+                                        N_("gradients of the tied token table")};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(names[i], allocation) == 0) return true;
     return false;
@@ -31,7 +31,7 @@ static void explain_weights(const struct tower *t, tower_tensor report, void *co
         char name[112];
         if (!tower_owns(t, p->group)) continue;
         report(context, t->options.weights_class, p->name, count * dtype_bytes(p->weight_type));
-        snprintf(name, sizeof name, "fp32 master of %s", p->name);
+        snprintf(name, sizeof name, _("fp32 master of %s"), p->name);
         if (p->master) report(context, t->options.weights_class, name, count * sizeof(float));
     }
 }
@@ -69,15 +69,15 @@ static void explain_block(const struct tower *t, int64_t block, tower_tensor rep
     const struct {
         const char *name;
         size_t bytes;
-    } kept[] = {{"stream after attention", tower_sum_norm(t) ? 0 : R * D * e},
-                {"queries, keys, values", R * Q * e},
+    } kept[] = {{N_("stream after attention"), tower_sum_norm(t) ? 0 : R * D * e},
+                {N_("queries, keys, values"), R * Q * e},
                 {"attention", coded ? 0 : R * A * e},
-                {"feed-forward before its activation",
+                {N_("feed-forward before its activation"),
                  coded ? R * G + tower_groups(R, G) * (sizeof(uint32_t) + sizeof(uint16_t)) : R * G * e},
-                {"attention sums", (size_t)(o->batch * g->heads * t->tokens) * sizeof(float)},
-                {"means of inner norms", 2 * norms * R * sizeof(float)},
-                {"norms of heads", tower_head_moments(t)},
-                {"branches before their norms", tower_norms_end(t) ? 2 * R * D * e : 0}};
+                {N_("attention sums"), (size_t)(o->batch * g->heads * t->tokens) * sizeof(float)},
+                {N_("means of inner norms"), 2 * norms * R * sizeof(float)},
+                {N_("norms of heads"), tower_head_moments(t)},
+                {N_("branches before their norms"), tower_norms_end(t) ? 2 * R * D * e : 0}};
     char name[96];
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         snprintf(name, sizeof name, "blocks.%lld.%s", (long long)block, kept[i].name);
@@ -138,7 +138,7 @@ static void explain_activations(const struct tower *t, tower_tensor report, void
         if (!tower_owns(t, (int)l + 1)) continue;
         snprintf(name, sizeof name, "blocks.%lld.input", (long long)l);
         report(context, o->activations_class, name, (size_t)o->slots * R * D * e);
-        snprintf(name, sizeof name, "blocks.%lld.means of norms", (long long)l);
+        snprintf(name, sizeof name, _("blocks.%lld.means of norms"), (long long)l);
         report(context, o->activations_class, name, (size_t)o->slots * 4 * R * sizeof(float));
     }
     bool shared = false; /* one block's tensors serve all */

@@ -14,7 +14,7 @@ int offload_failed(struct offload *o, int status, struct meopt_error *err, const
     va_list args;
     va_start(args, format);
     if (!o->failed) {
-        vsnprintf(o->why, sizeof o->why, format, args);
+        text_format(o->why, sizeof o->why, format, args);
         o->failed = status;
     }
     va_end(args);

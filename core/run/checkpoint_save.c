@@ -73,7 +73,7 @@ static int check_here(const char *path, const struct checkpoint_written *reporte
     if (fd >= 0) close(fd);
     if (code && err)
         snprintf(err->hint, sizeof err->hint,
-                 "put the run's directory on a file system that all hosts share");
+                 _("put the run's directory on a file system that all hosts share"));
     return code;
 }
 

@@ -186,7 +186,7 @@ static void name_of(char *dst, size_t size, const char *weight, const char *arch
     char run[96], text[128];
     int64_t step;
     if (checkpoint_named(weight, run, sizeof run, &step)) {
-        snprintf(text, sizeof text, "%s at step %lld", run, (long long)step);
+        snprintf(text, sizeof text, _("%s at step %lld"), run, (long long)step);
         name_printable(dst, size, text);
         return;
     }
@@ -267,7 +267,7 @@ void follow_take_event(struct follow *f, const char *text, size_t bytes)
     add_mark(f, follow_whole(object, "step"), event, message);
     run_time_text(when, sizeof when, "%m-%d %H:%M:%SZ", follow_number(object, "time"));
     int64_t step = follow_whole(object, "step");
-    snprintf(line, sizeof line, "%s  step %lld  %s%s%s", when, (long long)(step < 0 ? 0 : step), event,
+    snprintf(line, sizeof line, _("%s  step %lld  %s%s%s"), when, (long long)(step < 0 ? 0 : step), event,
              message[0] ? ": " : "", message);
     add_to_ring(f->events, &f->event_count, line);
     json_decref(object);

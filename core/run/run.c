@@ -70,7 +70,7 @@ static int open_lock(const char *directory, int *fd, struct error *err)
 {
     int code = file_open_below(directory, LOCK, O_RDWR | O_CREAT, fd, NULL, err);
     if (code && errno)
-        snprintf(err->hint, sizeof err->hint, "name the directory of a run that you may write to");
+        snprintf(err->hint, sizeof err->hint, _("name the directory of a run that you may write to"));
     return code;
 }
 

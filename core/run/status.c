@@ -68,8 +68,8 @@ int run_status_read(struct run_status *s, const char *directory, struct error *e
     s->here = strcmp(host, s->host) == 0;
     if (!code && !s->ended && s->here && s->pid > 0 && is_gone(s->pid, directory)) {
         snprintf(s->state, sizeof s->state, "lost");
-        snprintf(s->message, sizeof s->message, "process %d ended without a message", s->pid);
-        snprintf(s->hint, sizeof s->hint, "resume with: meopt train --resume");
+        snprintf(s->message, sizeof s->message, _("process %d ended without a message"), s->pid);
+        snprintf(s->hint, sizeof s->hint, _("resume with: meopt train --resume"));
     }
     free(text);
     free(config);

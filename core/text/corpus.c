@@ -221,7 +221,7 @@ static size_t find_end(const char *text, size_t bytes, bool whole, bool paragrap
     if (!cut && !whole) cut = bytes;
     if (cut && cut <= MOST_LINE) return cut;
     error_set(err, EXIT_FAILED, "split it into lines, or give --documents",
-              whole ? "a word of the text is longer than %d MiB" : "a document is longer than %d MiB",
+              whole ? N_("a word of the text is longer than %d MiB") : N_("a document is longer than %d MiB"),
               (whole ? MOST_JOB : MOST_LINE) >> 20);
     return 0;
 }

@@ -137,8 +137,9 @@ static int check_name(const char *path, const char *directory, struct error *err
     }
     if (!directory || !file_absent(path)) return 0;
     char *model = path_join(directory, "tokenizer.model");
-    error_set(err, EXIT_FAILED, file_absent(model) ? "give --tokenizer DIR or tokenizer.json" : hint,
-              "has no tokenizer.json%s", file_absent(model) ? "" : ", but SentencePiece's tokenizer.model");
+    error_set(err, EXIT_FAILED, file_absent(model) ? N_("give --tokenizer DIR or tokenizer.json") : hint,
+              "has no tokenizer.json%s",
+              file_absent(model) ? "" : _(", but SentencePiece's tokenizer.model"));
     free(model);
     return error_at(err, directory, 0, 0);
 }

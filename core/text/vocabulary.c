@@ -171,7 +171,7 @@ static int read_merges(struct tokenizer *t, json_t *merges, struct error *err)
             code = error_set(err, EXIT_INTEGRITY, NULL, "merge %zu: '%.40s' is not in the vocabulary", i,
                              a < 0   ? left
                              : b < 0 ? right
-                                     : "the merged token");
+                                     : _("the merged token"));
         else merge_insert(t, (uint64_t)a << 32 | (uint32_t)b, (uint32_t)i, ab);
     }
     text_free(&both);

@@ -56,14 +56,14 @@ void advice_diverged(const struct train_health *h, const struct run *run, const 
         if (checkpoint_before(run->directory, INT64_MAX, &newest, NULL) == 0 && newest > from)
             snprintf(at, sizeof at, " --at %lld", (long long)from);
         snprintf(err->hint, sizeof err->hint,
-                 "resume from step %lld at a lower rate: meopt train --resume %s%s optim.lr=%s",
+                 _("resume from step %lld at a lower rate: meopt train --resume %s%s optim.lr=%s"),
                  (long long)from, run_word(word, sizeof word, run->directory), at, rate);
         return;
     }
     char *path = run_path(run, "config.yaml");
     snprintf(err->hint, sizeof err->hint,
-             "no earlier checkpoint; begin again at a lower rate: meopt train %s optim.lr=%s%s",
-             run_word(word, sizeof word, path), rate, c->run.name[0] ? " --name again" : "");
+             _("no earlier checkpoint; begin again at a lower rate: meopt train %s optim.lr=%s%s"),
+             run_word(word, sizeof word, path), rate, c->run.name[0] ? _(" --name again") : "");
     free(path);
 }
 
@@ -101,7 +101,7 @@ void advice_memory(const struct run *run, const struct comm_options *ranks, size
                      r->step_s / l.now.step_s, r->keys, memory_option_note(r));
             if (!best || l.chosen < 0 || i == l.chosen) best = r;
         }
-        const char *label = l.chosen >= 0 ? "this fits" : "this needs the least memory";
+        const char *label = l.chosen >= 0 ? _("this fits") : _("this needs the least memory");
         if (best && may_resume(run, best->keys))
             snprintf(err->hint, sizeof err->hint, "%s: meopt train --resume %s %s", label,
                      run_word(word, sizeof word, run->directory), best->keys);

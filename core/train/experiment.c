@@ -257,13 +257,13 @@ static void fetch_hint(char *hint, size_t size, const char *key, const char *pat
         if (!at || (at[n] && at[n] != '/')) continue;
         char *within = strndup(path, (size_t)(at - path)), *dest = shell_path(within[0] ? within : "/");
         bool sample = strcmp(path_basename(within), "sample") == 0, here = strcmp(dest, ".") == 0;
-        snprintf(hint, size, "get it with: meopt fetch %s%s%s", sample ? "sample" : archives[i].source,
+        snprintf(hint, size, _("get it with: meopt fetch %s%s%s"), sample ? "sample" : archives[i].source,
                  here ? "" : " --dest ", here ? "" : dest);
         free(dest);
         free(within);
         return;
     }
-    snprintf(hint, size, "set %s; 'meopt fetch --list' lists what can be fetched", key);
+    snprintf(hint, size, _("set %s; 'meopt fetch --list' lists what can be fetched"), key);
 }
 
 int train_check_file(const struct config *c, const char *name, struct error *err)
@@ -275,7 +275,7 @@ int train_check_file(const struct config *c, const char *name, struct error *err
     /* other errors are reported when the file is read */
     if (!path[0] || access(path, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR)) return 0;
     char *bin = xasprintf("%s.bin", path); /* Megatron-LM's --data-path leaves it out */
-    if (access(bin, F_OK) == 0) snprintf(hint, sizeof hint, "set %s: %s", name, path_basename(bin));
+    if (access(bin, F_OK) == 0) snprintf(hint, sizeof hint, _("set %s: %s"), name, path_basename(bin));
     else fetch_hint(hint, sizeof hint, name, path);
     free(bin);
     if (path_is_dead_link(path, to, sizeof to))
@@ -314,7 +314,7 @@ int train_fallback_weights(const struct config *c, const char *directory, char *
         return 0;
     const char *tower = objective_tower(objective_of(c), true);
     char *from = checkpoint_named(began, run, sizeof run, &step)
-                     ? xasprintf("step %lld of run %s", (long long)step, run)
+                     ? xasprintf(_("step %lld of run %s"), (long long)step, run)
                      : xstrdup(began);
     int code = checkpoint_before(directory, INT64_MAX, &step, err);
     if (!code && step < 0) {

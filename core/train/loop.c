@@ -23,9 +23,12 @@ enum {
     RETRY_SECONDS = 60 /* between two attempts of a save that fails, unless one is due earlier */
 };
 
-const char *const train_phase_names[PHASE_COUNT] = {"loading weights",     "computing the teacher's outputs",
-                                                    "waiting for data",    "training",
-                                                    "saving a checkpoint", "ending",
+const char *const train_phase_names[PHASE_COUNT] = {N_("loading weights"),
+                                                    N_("computing the teacher's outputs"),
+                                                    N_("waiting for data"),
+                                                    "training",
+                                                    N_("saving a checkpoint"),
+                                                    "ending",
                                                     "evaluating"};
 
 /* ---- batches ---- */
@@ -103,7 +106,7 @@ static void pause_saving(struct train_loop *w, const struct error *why)
     bool paused = saving_is_paused(w);
     w->save_failed_at = clock_seconds();
     if (paused || !is_rank0(w)) return;
-    snprintf(w->run->notice, sizeof w->run->notice, "saving is paused since step %lld: %.200s",
+    snprintf(w->run->notice, sizeof w->run->notice, _("saving is paused since step %lld: %.200s"),
              (long long)w->p.step, why->what);
     log_warn("%s%s%s; saving is paused, the last checkpoint stays, training continues", why->file,
              why->file[0] ? ": " : "", why->what);
@@ -182,7 +185,7 @@ static int save_last(struct train_loop *w, struct error *err)
     }
     if (code && w->saved_step > 0)
         snprintf(err->hint, sizeof err->hint,
-                 "make the directory writable; resume from step %lld with: meopt train --resume %.150s",
+                 _("make the directory writable; resume from step %lld with: meopt train --resume %.150s"),
                  (long long)w->saved_step, w->run->directory);
     return code;
 }

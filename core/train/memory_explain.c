@@ -123,15 +123,15 @@ static void add_states(struct rows *rows, const struct trainer *t)
         struct meopt_tensor_info info;
         char name[EXPLAIN_NAME + 32];
         if (meopt_info(t->opt, (size_t)i, &info)) continue;
-        snprintf(name, sizeof name, "residual bits of %s", info.name);
+        snprintf(name, sizeof name, _("residual bits of %s"), info.name);
         bool here = !meopt_tensor_offloaded(t->opt, (size_t)i);
         if (here) add_row(rows, MEMORY_WEIGHTS, name, info.bytes.correction);
-        snprintf(name, sizeof name, "fp32 copy of %s", info.name);
+        snprintf(name, sizeof name, _("fp32 copy of %s"), info.name);
         size_t own = info.bytes.weights + info.bytes.copy, callers = info.bytes.callers;
         add_row(rows, MEMORY_WEIGHTS, name, own > callers ? own - callers : 0);
-        snprintf(name, sizeof name, "moments of %s", info.name);
+        snprintf(name, sizeof name, _("moments of %s"), info.name);
         if (here) add_row(rows, MEMORY_OPTIMIZER, name, info.bytes.moments);
-        snprintf(name, sizeof name, "accumulator of %s", info.name);
+        snprintf(name, sizeof name, _("accumulator of %s"), info.name);
         if (accumulated < 0 || t->student->parameters[t->parameter_of[i]].group == accumulated)
             add_row(rows, MEMORY_GRADIENTS, name, info.bytes.accumulators);
     }

@@ -133,7 +133,7 @@ static void report_offload(const struct trainer *t, const struct meopt_options *
     if (meopt_offloaded(t->opt, &info, NULL) || !info.how) return;
     log_info("optimizer states: %.1f MiB in a file in %s, moved by %s%s",
              (double)(info.moments + info.corrections) / 1048576.0, options->offload_dir, info.how,
-             info.direct ? "" : ", through the page cache: its file system has no O_DIRECT");
+             info.direct ? "" : _(", through the page cache: its file system has no O_DIRECT"));
     if (info.in_memory)
         log_warn("optim.offload_dir %s is on tmpfs: offloading there saves no memory; use a disk",
                  options->offload_dir);

@@ -283,11 +283,12 @@ static int plan_rank(struct plan *plan, const struct config *config, const struc
             code = error_set(err, EXIT_CONFIG, "get the file that it names, as with 'git annex get'",
                              "is a symbolic link to %s, which is not there", to);
         else
-            code = error_set(err, EXIT_CONFIG,
-                             needed ? "set model_t.arch and model_s.arch, or get the file with 'meopt fetch'"
-                                    : "set model.arch, or get the file with 'meopt fetch'",
-                             "the %s's checkpoint does not exist, and no key gives its model shape",
-                             objective_tower(objective_of(&copy), !teacher));
+            code =
+                error_set(err, EXIT_CONFIG,
+                          needed ? N_("set model_t.arch and model_s.arch, or get the file with 'meopt fetch'")
+                                 : N_("set model.arch, or get the file with 'meopt fetch'"),
+                          "the %s's checkpoint does not exist, and no key gives its model shape",
+                          objective_tower(objective_of(&copy), !teacher));
         error_at(err, weight, 0, 0);
     }
     if (code == 0) {

@@ -40,7 +40,7 @@ __attribute__((format(printf, 2, 3))) static void set_unsupported(struct preproc
     va_list args;
     if (f->odd[0]) return;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    text_format(text, sizeof text, format, args);
     va_end(args);
     name_printable(f->odd, sizeof f->odd, text);
 }

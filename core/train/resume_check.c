@@ -22,16 +22,17 @@ enum { META_BYTES = 1 << 24, NAMED = 4 /* images that a message names */ };
 static const struct {
     const char *key, *word; /* the effect; NULL: the numbers do not change */
 } may_change[] = {
-    {"train.epochs", "the schedule of the learning rate ends elsewhere"},
-    {"train.steps", "the schedule of the learning rate ends elsewhere"},
-    {"optim.lr", "the learning rate differs from here on"},
-    {"optim.min_lr", "the learning rate differs from here on"},
-    {"train.micro_batch", "the batch is the same, but summed in a different order"},
+    {"train.epochs", N_("the schedule of the learning rate ends elsewhere")},
+    {"train.steps", N_("the schedule of the learning rate ends elsewhere")},
+    {"optim.lr", N_("the learning rate differs from here on")},
+    {"optim.min_lr", N_("the learning rate differs from here on")},
+    {"train.micro_batch", N_("the batch is the same, but summed in a different order")},
     {"train.recompute", NULL},
     {"train.rounds", NULL},
     {"train.wave", NULL},
-    {"dist.reduce", "sums over ranks are rounded differently from here on"},
-    {"train.save_activations", "gradients are computed from activations in a different format from here on"},
+    {"dist.reduce", N_("sums over ranks are rounded differently from here on")},
+    {"train.save_activations",
+     N_("gradients are computed from activations in a different format from here on")},
     {"train.cache_teacher", NULL},
     {"data.max_bad", NULL},
     {"data.root", NULL},   /* images are compared by name and size */
@@ -103,13 +104,13 @@ static int compare_config(const json_t *before, const struct config *config, con
         const char *is = json_string_value(value), *word = NULL, *was = json_string_value(old);
         bool may = resume_check_may_change(key, force), numbers = config_keys[config_key_index(key)].numbers;
         if (!old && numbers && config->origins[config_key_index(key)].from != ORIGIN_DEFAULT)
-            was = "unknown to the version that began the run";
+            was = _("unknown to the version that began the run");
         if (!was || !is || strcmp(was, is) == 0) continue;
         if (may_row(key) >= 0) word = may_change[may_row(key)].word;
-        else if (is_forced(force, key)) word = "accepted by --force-resume";
+        else if (is_forced(force, key)) word = _("accepted by --force-resume");
         if (!may) {
             if (!first) first = key;
-            add_text(&wrong, "; ", xasprintf("%s was %s and is now %s", key, was, is));
+            add_text(&wrong, "; ", xasprintf(_("%s was %s and is now %s"), key, was, is));
             continue;
         }
         if (!*changed) *changed = json_object();
@@ -121,8 +122,8 @@ static int compare_config(const json_t *before, const struct config *config, con
     int code = 0;
     if (wrong) {
         char hint[320];
-        snprintf(hint, sizeof hint, "restore the value in config.yaml, or accept it with: --force-resume %s",
-                 first);
+        snprintf(hint, sizeof hint,
+                 _("restore the value in config.yaml, or accept it with: --force-resume %s"), first);
         code = error_set(err, EXIT_CONFIG, hint, "configuration differs from the run's original: %s", wrong);
     }
     free(wrong);
@@ -161,7 +162,7 @@ static void add_finding(struct finding *f, const char *name)
 /* Describes the differences of two lists, which are sorted by the bytes of their names. */
 static char *differences(const struct image_list *before, const struct image_list *now)
 {
-    struct finding found[] = {{"gone", 0, NULL}, {"new", 0, NULL}, {"of different size", 0, NULL}};
+    struct finding found[] = {{"gone", 0, NULL}, {"new", 0, NULL}, {N_("of different size"), 0, NULL}};
     char *text = NULL;
     for (int64_t i = 0, k = 0; i < before->count || k < now->count;) {
         const char *a = i < before->count ? before->names[i] : NULL,
@@ -255,10 +256,10 @@ static int compare_images(const struct run *run, const json_t *meta, const struc
     snprintf(is, sizeof is, "%08x", (unsigned)image_list_hash(&list));
     if (strcmp(was, is) != 0) {
         char *words = describe(run, &list, (uint32_t)strtoul(was, NULL, 16));
-        const char *which = words ? words : "the run has no list of them";
+        const char *which = words ? words : _("the run has no list of them");
         char *text = options.tokens
-                         ? xasprintf("token files differ from the run's: %s", which)
-                         : xasprintf("images differ from the run's: %lld before, %lld now (%s)",
+                         ? xasprintf(_("token files differ from the run's: %s"), which)
+                         : xasprintf(_("images differ from the run's: %lld before, %lld now (%s)"),
                                      (long long)json_integer_value(json_object_get(meta, "images")),
                                      (long long)list.count, which);
         if (is_forced(force, "data.root")) {
@@ -320,9 +321,9 @@ static int read_meta(const struct run *run, json_t **meta, struct error *err)
         if (!code && !*meta && !why.text[0]) /* jansson gives no reason */
             code = error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading it");
         else if (!code && !json_is_object(*meta)) {
-            code =
-                error_set(err, EXIT_INTEGRITY, "remove it to resume without comparing",
-                          "cannot parse the description of the run: %s", *meta ? "no JSON object" : why.text);
+            code = error_set(err, EXIT_INTEGRITY, "remove it to resume without comparing",
+                             "cannot parse the description of the run: %s",
+                             *meta ? _("no JSON object") : why.text);
         }
         if (code) error_at(err, path, why.line, why.column);
     }
@@ -394,9 +395,9 @@ int resume_check_weights(const struct run *run, const struct config *config, boo
         if (!is_forced(force, file)) {
             char hint[160];
             snprintf(hint, sizeof hint,
-                     "restore the original file, or accept this one with: --force-resume %s", file);
+                     _("restore the original file, or accept this one with: --force-resume %s"), file);
             code = error_set(err, EXIT_CONFIG, hint, "the %s's %s from the run's original: %s was %s, is %s",
-                             name, i ? "model differs" : "weights differ", i ? "it" : "the checksum",
+                             name, i ? _("model differs") : _("weights differ"), i ? "it" : _("the checksum"),
                              was + at, is[i] + at);
             error_at(err, path, 0, 0);
             continue;
@@ -446,10 +447,10 @@ static const json_t *start_row(const json_t *start, const char *name)
 /* Compares the values of the ranks that differ from rank 0. */
 static void compare_ranks(const char *row, const json_t *before, const json_t *now, json_t **changed)
 {
-    static const char equal[] = "equal on all ranks";
+    static const char equal[] = N_("equal on all ranks");
     char name[32], *was = before ? json_dumps(before, JSON_COMPACT | JSON_SORT_KEYS) : NULL,
                    *is = now ? json_dumps(now, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
-    snprintf(name, sizeof name, "%s by rank", row);
+    snprintf(name, sizeof name, _("%s by rank"), row);
     if (was || is) compare_words(name, was ? was : equal, is ? is : equal, changed);
     free(was);
     free(is);

@@ -17,8 +17,8 @@ int step_diverged(struct trainer *t, int64_t step, const char *what, bool moved,
     return error_set(err, EXIT_DIVERGED,
                      "a lower optim.lr, a longer warm-up or optim.clip_grad_norm may help",
                      "step %lld: %s; %s", (long long)step, what,
-                     moved ? "the update was partly applied; weights in memory are discarded"
-                           : "the update was not applied");
+                     moved ? _("the update was partly applied; weights in memory are discarded")
+                           : _("the update was not applied"));
 }
 
 /* State of the callbacks of a backward pass that releases gradients. */

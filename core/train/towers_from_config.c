@@ -258,7 +258,7 @@ static int settle_tokens(const struct config_tower *tower, struct model_shape *g
     if (tower->tied < 0 || (tower->tied > 0) == g->tied) return 0;
     return error_set(err, EXIT_CONFIG, "leave model.tied out",
                      "model.tied is %s, but the head of the checkpoint is %s", g->tied ? "false" : "true",
-                     g->tied ? "its token table" : "a matrix of its own");
+                     g->tied ? _("its token table") : _("a matrix of its own"));
 }
 
 /* Refuses a language model without its objective, and the objective without one. */
@@ -268,9 +268,9 @@ static int check_kind(const struct config *c, const struct model_shape *g, struc
     bool encoder = g->family == FAMILY_BERT;
     if (model_shape_language(g) == o->tokens && encoder == o->masked) return 0;
     return error_set(err, EXIT_CONFIG,
-                     encoder                    ? "set train.objective: masked"
-                     : !model_shape_language(g) ? "gpt2 and llama read tokens, bert masked ones"
-                                                : "set train.objective: language",
+                     encoder                    ? N_("set train.objective: masked")
+                     : !model_shape_language(g) ? N_("gpt2 and llama read tokens, bert masked ones")
+                                                : N_("set train.objective: language"),
                      "train.objective is %s, but the family of the model is %s", objective_of(c)->name,
                      family_name(g->family));
 }
@@ -288,8 +288,8 @@ static int settle(struct config *c, const struct config_tower *tower, const stru
     if (code) return code;
     if (!from_file && !random && tower->init != TOWER_INIT_RANDOM)
         return error_set(err, EXIT_CONFIG,
-                         alone ? "set model.weight, or model.init: random"
-                               : "set model.weight_t and model.weight_s",
+                         alone ? N_("set model.weight, or model.init: random")
+                               : N_("set model.weight_t and model.weight_s"),
                          "the %s has no checkpoint", objective_tower(objective_of(c), tower == &c->model_s));
     if (!from_file) {
         size_random(tower, size, teacher, g);

@@ -27,8 +27,8 @@ int trainer_library_error(const struct meopt_error *library, struct error *err)
     return error_set(
         err, codes[library->status],
         library->status == MEOPT_DEVICE_FAILED
-            ? "'meopt doctor' tries the card, dmesg has the kernel's words; what was saved stays: "
-              "meopt train --resume"
+            ? N_("'meopt doctor' tries the card, dmesg has the kernel's words; what was saved stays: "
+                 "meopt train --resume")
             : NULL,
         "optimizer: %s", library->message);
 }

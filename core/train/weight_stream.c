@@ -79,7 +79,7 @@ static size_t store_offset(const struct weight_stream *s, const struct parameter
 
 static int make_file(struct weight_stream *s, const char *directory, struct error *err)
 {
-    char hint[] = "train.scratch_dir: a directory on a disk with free space";
+    char hint[] = N_("train.scratch_dir: a directory on a disk with free space");
     char again[40];
     s->path = path_join(directory, ".meopt-weights-"); /* for messages: it has no name */
     s->fd = file_nameless(directory, 0);

@@ -43,7 +43,7 @@ static int add_shards(struct weights *w, json_t *map, const char *dir, struct er
         if (!shard_is_plain(name))
             code = error_set(err, EXIT_INTEGRITY, "do not trust this file",
                              "tensor %s is listed in %s, expected a weight file next to the index",
-                             quote(tensor, strlen(tensor)), name ? quote(name, strlen(name)) : "no file");
+                             quote(tensor, strlen(tensor)), name ? quote(name, strlen(name)) : _("no file"));
         else if (json_object_get(seen, name)) continue;
         else if (json_object_size(seen) == MAX_SHARDS)
             code = error_set(err, EXIT_INTEGRITY, "do not trust this file", "lists more than %d files",
@@ -196,32 +196,36 @@ static bool is_there(const char *dir, const char *name)
 static const struct {
     const char *file, *is, *hint;
 } kinds_of_directory[] = {
-    {"adapter_config.json", "is an adapter (LoRA or another of PEFT), not a model",
-     "merge it into its model and name that: merge_and_unload() of peft"},
-    {"snapshots", "is a model in Hugging Face's cache, expected one of its revisions",
-     "name the directory of a revision in its snapshots"},
-    {"zero_to_fp32.py", "is a checkpoint of DeepSpeed, sharded over its ranks",
-     "merge it: python zero_to_fp32.py . pytorch_model.bin, in that directory; up to ZeRO-2 "
-     "global_step*/mp_rank_00_model_states.pt has all of it, too"},
+    {"adapter_config.json", N_("is an adapter (LoRA or another of PEFT), not a model"),
+     N_("merge it into its model and name that: merge_and_unload() of peft")},
+    {"snapshots", N_("is a model in Hugging Face's cache, expected one of its revisions"),
+     N_("name the directory of a revision in its snapshots")},
+    {"zero_to_fp32.py", N_("is a checkpoint of DeepSpeed, sharded over its ranks"),
+     N_("merge it: python zero_to_fp32.py . pytorch_model.bin, in that directory; up to ZeRO-2 "
+        "global_step*/mp_rank_00_model_states.pt has all of it, too")},
     {"zero_pp_rank_0_mp_rank_00_model_states.pt",
-     "is a step of a DeepSpeed checkpoint (ZeRO-3), sharded over its ranks",
-     "merge it with the zero_to_fp32.py in the directory above, and name the resulting file"},
-    {"zero", "is a universal checkpoint of DeepSpeed, with a directory for each tensor",
-     "save the model whole: save_16bit_model() of DeepSpeed, or torch.save(model.state_dict(), ...)"},
-    {"pytorch_model_fsdp_0", "is a checkpoint of accelerate with FSDP",
-     "name the directory pytorch_model_fsdp_0 in it"},
-    {"latest_checkpointed_iteration.txt", "is a checkpoint of Megatron", "convert it to transformers' names"},
-    {"saved_model.pb", "is a SavedModel of TensorFlow", "convert it to PyTorch or safetensors"},
-    {"tf_model.h5", "is a model of TensorFlow",
-     "convert it with transformers before 5: from_pretrained(DIR, from_tf=True) and save_pretrained"},
-    {"flax_model.msgpack", "is a model of Flax",
-     "convert it with transformers before 5: from_pretrained(DIR, from_flax=True) and save_pretrained"},
-    {"_CHECKPOINT_METADATA", "is a checkpoint of Orbax (JAX)", "convert it to PyTorch or safetensors"},
-    {"manifest.ocdbt", "is a checkpoint of Orbax (JAX)", "convert it to PyTorch or safetensors"},
-    {"onnx", "is a model in ONNX", "name the PyTorch or safetensors file it was made from"},
-    {"model.onnx", "is a model in ONNX", "name the PyTorch or safetensors file it was made from"},
-    {"openvino_model.xml", "is a model of OpenVINO", "name the PyTorch or safetensors file it was made from"},
-    {"Manifest.json", "is a model of Core ML", "name the PyTorch or safetensors file it was made from"},
+     N_("is a step of a DeepSpeed checkpoint (ZeRO-3), sharded over its ranks"),
+     N_("merge it with the zero_to_fp32.py in the directory above, and name the resulting file")},
+    {"zero", N_("is a universal checkpoint of DeepSpeed, with a directory for each tensor"),
+     N_("save the model whole: save_16bit_model() of DeepSpeed, or torch.save(model.state_dict(), ...)")},
+    {"pytorch_model_fsdp_0", N_("is a checkpoint of accelerate with FSDP"),
+     N_("name the directory pytorch_model_fsdp_0 in it")},
+    {"latest_checkpointed_iteration.txt", N_("is a checkpoint of Megatron"),
+     N_("convert it to transformers' names")},
+    {"saved_model.pb", N_("is a SavedModel of TensorFlow"), N_("convert it to PyTorch or safetensors")},
+    {"tf_model.h5", N_("is a model of TensorFlow"),
+     N_("convert it with transformers before 5: from_pretrained(DIR, from_tf=True) and save_pretrained")},
+    {"flax_model.msgpack", N_("is a model of Flax"),
+     N_("convert it with transformers before 5: from_pretrained(DIR, from_flax=True) and save_pretrained")},
+    {"_CHECKPOINT_METADATA", N_("is a checkpoint of Orbax (JAX)"),
+     N_("convert it to PyTorch or safetensors")},
+    {"manifest.ocdbt", N_("is a checkpoint of Orbax (JAX)"), N_("convert it to PyTorch or safetensors")},
+    {"onnx", N_("is a model in ONNX"), N_("name the PyTorch or safetensors file it was made from")},
+    {"model.onnx", N_("is a model in ONNX"), N_("name the PyTorch or safetensors file it was made from")},
+    {"openvino_model.xml", N_("is a model of OpenVINO"),
+     N_("name the PyTorch or safetensors file it was made from")},
+    {"Manifest.json", N_("is a model of Core ML"),
+     N_("name the PyTorch or safetensors file it was made from")},
 };
 
 int weights_add_directory(struct weights *w, const char *path, struct error *err)

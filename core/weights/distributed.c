@@ -278,7 +278,7 @@ int weights_add_distributed(struct weights *w, const char *path, struct error *e
     int code = file_map_open(&map, metadata, err);
     if (code == 0) {
         pytorch_init(&d.torch);
-        w->format = "distributed checkpoint";
+        w->format = _("distributed checkpoint");
         code = read_metadata(&d, &map, err);
         if (code && !err->file[0]) error_at(err, metadata, 0, 0);
         pickle_free(&d.torch.pickle);

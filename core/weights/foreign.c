@@ -23,17 +23,17 @@ static const char *other_format(const struct file_map *map)
     static const uint8_t table_end[] = {0x57, 0xfb, 0x80, 0x8b, 0x24, 0x75, 0x47, 0xdb};
     const uint8_t *p = map->data;
     if (map->bytes < 16) return NULL;
-    if (memcmp(p + map->bytes - 8, table_end, 8) == 0) return "is the index of a TensorFlow checkpoint";
+    if (memcmp(p + map->bytes - 8, table_end, 8) == 0) return _("is the index of a TensorFlow checkpoint");
     if (map->bytes > 262 && memcmp(p + 257, "ustar", 5) == 0) return NULL;
     /* field 1, a small version; then a text or a message */
     if (p[0] == 0x08 && p[1] < 0x20 && p[2] % 8 == 2 && p[2] < 0x80)
-        return "is a protobuf message, as ONNX and TensorFlow models are";
+        return _("is a protobuf message, as ONNX and TensorFlow models are");
     /* a map whose first key is a text */
     const uint8_t *key = (p[0] & 0xf0) == 0x80 ? p + 1 : p[0] == 0xde ? p + 3 : p[0] == 0xdf ? p + 5 : NULL;
-    if (key && ((*key & 0xe0) == 0xa0 || *key == 0xd9)) return "is MessagePack, as Flax saves models";
-    if (memcmp(p + 4, "TFL3", 4) == 0) return "is a TensorFlow Lite model";
-    if (memcmp(p + 4, "ET1", 3) == 0) return "is an ExecuTorch program";
-    return memcmp(p, "ftrt", 4) == 0 || memcmp(p, "ptrt", 4) == 0 ? "is a TensorRT engine" : NULL;
+    if (key && ((*key & 0xe0) == 0xa0 || *key == 0xd9)) return _("is MessagePack, as Flax saves models");
+    if (memcmp(p + 4, "TFL3", 4) == 0) return _("is a TensorFlow Lite model");
+    if (memcmp(p + 4, "ET1", 3) == 0) return _("is an ExecuTorch program");
+    return memcmp(p, "ftrt", 4) == 0 || memcmp(p, "ptrt", 4) == 0 ? _("is a TensorRT engine") : NULL;
 }
 
 /* Returns whether the file is a line of text, as a server's error message. */
@@ -50,46 +50,49 @@ static bool is_text(const struct file_map *map)
 static const struct {
     const char *begin, *is, *hint;
 } kinds[] = {
-    {"version https://git-lfs", "is a git-lfs pointer, not the file itself",
-     "run 'git lfs pull' in its repository, or download the file itself"},
-    {"/annex/objects/", "is a git-annex pointer, not the file itself",
-     "run 'git annex get' in its repository, or download the file itself"},
-    {"<", "is a web page (HTML or XML), not a checkpoint",
-     "the server sent an error page: download the file again"},
-    {"\x1f\x8b", "is a gzip archive, expected a checkpoint", "unpack it first"},
-    {"\x28\xb5\x2f\xfd", "is a zstd archive, expected a checkpoint", "unpack it first"},
-    {"BZh", "is a bzip2 archive, expected a checkpoint", "unpack it first"},
-    {"\xfd\x37zXZ", "is an xz archive, expected a checkpoint", "unpack it first"},
-    {"\x04\x22\x4d\x18", "is an lz4 archive, expected a checkpoint", "unpack it first"},
-    {"7z\xbc\xaf", "is a 7-Zip archive, expected a checkpoint", "unpack it first"},
-    {"Rar!", "is a RAR archive, expected a checkpoint", "unpack it first"},
-    {"PK", "is a damaged or empty zip, expected a checkpoint", "get the file again"},
-    {"\x93NUMPY", "is a NumPy array, expected a checkpoint", "save it with torch.save or as safetensors"},
-    {"{", "is JSON without a weight_map, expected a checkpoint",
-     "name the weight file itself, the directory, or the index of the shards (*.index.json)"},
-    {"\x89HDF", "is an HDF5 file, expected a checkpoint", "save it with torch.save or as safetensors"},
-    {"GGUF", "is a GGUF file, expected a checkpoint",
-     "name the PyTorch or safetensors file it was made from"},
-    {"lmgg", "is a GGML file, expected a checkpoint",
-     "name the PyTorch or safetensors file it was made from"},
-    {"tjgg", "is a GGML file, expected a checkpoint",
-     "name the PyTorch or safetensors file it was made from"},
-    {"fmgg", "is a GGML file, expected a checkpoint",
-     "name the PyTorch or safetensors file it was made from"},
-    {"(dp", "is a pickle of protocol 0, which torch.save never writes",
-     "save it with torch.save or as safetensors"},
-    {"L1195470371460388013", "is a file of torch.save with pickle protocol 0 or 1, from before PyTorch 1.6",
+    {"version https://git-lfs", N_("is a git-lfs pointer, not the file itself"),
+     N_("run 'git lfs pull' in its repository, or download the file itself")},
+    {"/annex/objects/", N_("is a git-annex pointer, not the file itself"),
+     N_("run 'git annex get' in its repository, or download the file itself")},
+    {"<", N_("is a web page (HTML or XML), not a checkpoint"),
+     N_("the server sent an error page: download the file again")},
+    {"\x1f\x8b", N_("is a gzip archive, expected a checkpoint"), N_("unpack it first")},
+    {"\x28\xb5\x2f\xfd", N_("is a zstd archive, expected a checkpoint"), N_("unpack it first")},
+    {"BZh", N_("is a bzip2 archive, expected a checkpoint"), N_("unpack it first")},
+    {"\xfd\x37zXZ", N_("is an xz archive, expected a checkpoint"), N_("unpack it first")},
+    {"\x04\x22\x4d\x18", N_("is an lz4 archive, expected a checkpoint"), N_("unpack it first")},
+    {"7z\xbc\xaf", N_("is a 7-Zip archive, expected a checkpoint"), N_("unpack it first")},
+    {"Rar!", N_("is a RAR archive, expected a checkpoint"), N_("unpack it first")},
+    {"PK", N_("is a damaged or empty zip, expected a checkpoint"), N_("get the file again")},
+    {"\x93NUMPY", N_("is a NumPy array, expected a checkpoint"),
+     N_("save it with torch.save or as safetensors")},
+    {"{", N_("is JSON without a weight_map, expected a checkpoint"),
+     N_("name the weight file itself, the directory, or the index of the shards (*.index.json)")},
+    {"\x89HDF", N_("is an HDF5 file, expected a checkpoint"),
+     N_("save it with torch.save or as safetensors")},
+    {"GGUF", N_("is a GGUF file, expected a checkpoint"),
+     N_("name the PyTorch or safetensors file it was made from")},
+    {"lmgg", N_("is a GGML file, expected a checkpoint"),
+     N_("name the PyTorch or safetensors file it was made from")},
+    {"tjgg", N_("is a GGML file, expected a checkpoint"),
+     N_("name the PyTorch or safetensors file it was made from")},
+    {"fmgg", N_("is a GGML file, expected a checkpoint"),
+     N_("name the PyTorch or safetensors file it was made from")},
+    {"(dp", N_("is a pickle of protocol 0, which torch.save never writes"),
+     N_("save it with torch.save or as safetensors")},
+    {"L1195470371460388013",
+     N_("is a file of torch.save with pickle protocol 0 or 1, from before PyTorch 1.6"),
      "torch.save(torch.load(FILE), ...)"},
-    {"}q", "is a pickle of protocol 1, not a file of torch.save",
-     "save it with torch.save or as safetensors"},
-    {"ccollections\n", "is a pickle of protocol 0, which torch.save never writes",
-     "save it with torch.save or as safetensors"},
+    {"}q", N_("is a pickle of protocol 1, not a file of torch.save"),
+     N_("save it with torch.save or as safetensors")},
+    {"ccollections\n", N_("is a pickle of protocol 0, which torch.save never writes"),
+     N_("save it with torch.save or as safetensors")},
 };
 
 int weights_refuse_foreign(const struct file_map *map, struct error *err)
 {
-    static const char names[] = "name a file written by torch.save, or a safetensors file",
-                      again[] = "get the file again";
+    static const char names[] = N_("name a file written by torch.save, or a safetensors file"),
+                      again[] = N_("get the file again");
     if (map->bytes == 0)
         return error_set(err, EXIT_INTEGRITY, again, "is empty, expected a PyTorch or safetensors file");
     size_t zeros = run_of(map, "", 1), blank = run_of(map, " \t\r\n\xef\xbb\xbf", 7);

@@ -104,9 +104,10 @@ int pickle_opaque(struct pickle *p, const struct class_name *class, const struct
 
 const char *value_kind_name(const struct value *v)
 {
-    static const char *const names[] = {"nothing", "None",         "a bool",    "an int",    "a large int",
-                                        "a float", "a string",     "bytes",     "a tuple",   "a list",
-                                        "a dict",  "a class name", "an object", "a storage", "a tensor"};
+    static const char *const names[] = {
+        "nothing",       "None",          N_("a bool"),  N_("an int"), N_("a large int"), N_("a float"),
+        N_("a string"),  "bytes",         N_("a tuple"), N_("a list"), N_("a dict"),      N_("a class name"),
+        N_("an object"), N_("a storage"), N_("a tensor")};
     return names[v->kind];
 }
 

@@ -21,10 +21,13 @@ static const struct {
     const char *storage, *kind;
     unsigned bytes;
 } unread_types[] = {
-    {"ComplexFloatStorage", "complex64", 8},        {"ComplexDoubleStorage", "complex128", 16},
-    {"QInt8Storage", "quantized (qint8)", 1},       {"QUInt8Storage", "quantized (quint8)", 1},
-    {"QInt32Storage", "quantized (qint32)", 4},     {"QUInt4x2Storage", "quantized (quint4x2)", 1},
-    {"QUInt2x4Storage", "quantized (quint2x4)", 1},
+    {"ComplexFloatStorage", "complex64", 8},
+    {"ComplexDoubleStorage", "complex128", 16},
+    {"QInt8Storage", N_("quantized (qint8)"), 1},
+    {"QUInt8Storage", N_("quantized (quint8)"), 1},
+    {"QInt32Storage", N_("quantized (qint32)"), 4},
+    {"QUInt4x2Storage", N_("quantized (quint4x2)"), 1},
+    {"QUInt2x4Storage", N_("quantized (quint2x4)"), 1},
 };
 
 /* Functions that construct other kinds of tensors. */
@@ -34,12 +37,12 @@ static const struct {
     {"torch._utils", "_rebuild_sparse_tensor", "sparse"},
     {"torch._utils", "_rebuild_sparse_csr_tensor", "sparse"},
     {"torch._utils", "_rebuild_qtensor", "quantized"},
-    {"torch._utils", "_rebuild_meta_tensor_no_storage", "a meta tensor (without values)"},
-    {"torch._utils", "_rebuild_nested_tensor", "a nested tensor"},
-    {"torch._utils", "_rebuild_device_tensor_from_numpy", "of a device without storages"},
-    {"torch._utils", "_rebuild_device_tensor_from_cpu_tensor", "of a device without storages"},
-    {"numpy.core.multiarray", "_reconstruct", "a NumPy array"},
-    {"numpy._core.multiarray", "_reconstruct", "a NumPy array"},
+    {"torch._utils", "_rebuild_meta_tensor_no_storage", N_("a meta tensor (without values)")},
+    {"torch._utils", "_rebuild_nested_tensor", N_("a nested tensor")},
+    {"torch._utils", "_rebuild_device_tensor_from_numpy", N_("of a device without storages")},
+    {"torch._utils", "_rebuild_device_tensor_from_cpu_tensor", N_("of a device without storages")},
+    {"numpy.core.multiarray", "_reconstruct", N_("a NumPy array")},
+    {"numpy._core.multiarray", "_reconstruct", N_("a NumPy array")},
 };
 
 static int damaged(struct error *err, const char *what)
@@ -167,7 +170,7 @@ static int unread_tensor(struct pickle *p, const char *kind, const struct class_
     if (!t || !text) return err->code;
     bool torch = class && class->module_length == 5 && memcmp(class->module, "torch", 5) == 0;
     if (kind) snprintf(text, 128, "%s", kind);
-    else if (!class) snprintf(text, 128, "of an unknown kind");
+    else if (!class) snprintf(text, 128, _("of an unknown kind"));
     else if (torch) snprintf(text, 128, "%.60s", quote(class->name, class->name_length));
     else
         snprintf(text, 128, "a %.60s (%.50s)", quote(class->name, class->name_length),

@@ -43,17 +43,17 @@ static int refuse_zip(const struct container *c, struct error *err)
     static const struct {
         const char *suffix, *is, *hint;
     } kinds[] = {
-        {"/archive_format", "is a torch.export program (.pt2), expected a checkpoint",
-         "save its weights: torch.save(torch.export.load(FILE).state_dict, ...)"},
-        {"serialized_exported_program.json", "is a torch.export program (.pt2), expected a checkpoint",
-         "save its weights: torch.save(torch.export.load(FILE).state_dict, ...)"},
-        {".npy", "is an archive of NumPy arrays (.npz), expected a checkpoint",
-         "save it with torch.save or as safetensors"},
-        {".distcp", "is a zip around a checkpoint", "unpack it and name the file inside"},
-        {".safetensors", "is a zip around a checkpoint", "unpack it and name the file inside"},
-        {".pth", "is a zip around a checkpoint", "unpack it and name the file inside"},
-        {".pt", "is a zip around a checkpoint", "unpack it and name the file inside"},
-        {".bin", "is a zip around a checkpoint", "unpack it and name the file inside"},
+        {"/archive_format", N_("is a torch.export program (.pt2), expected a checkpoint"),
+         N_("save its weights: torch.save(torch.export.load(FILE).state_dict, ...)")},
+        {"serialized_exported_program.json", N_("is a torch.export program (.pt2), expected a checkpoint"),
+         N_("save its weights: torch.save(torch.export.load(FILE).state_dict, ...)")},
+        {".npy", N_("is an archive of NumPy arrays (.npz), expected a checkpoint"),
+         N_("save it with torch.save or as safetensors")},
+        {".distcp", N_("is a zip around a checkpoint"), N_("unpack it and name the file inside")},
+        {".safetensors", N_("is a zip around a checkpoint"), N_("unpack it and name the file inside")},
+        {".pth", N_("is a zip around a checkpoint"), N_("unpack it and name the file inside")},
+        {".pt", N_("is a zip around a checkpoint"), N_("unpack it and name the file inside")},
+        {".bin", N_("is a zip around a checkpoint"), N_("unpack it and name the file inside")},
     };
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (int64_t i = 0; i < c->zip.count; i++)

@@ -62,11 +62,11 @@ static int check_keys(const struct items *dict, struct error *err)
 
 static int not_a_state_dict(const struct value *top, struct error *err)
 {
-    static const char hint[] = "save the weights alone: torch.save(model.state_dict(), ...)";
+    static const char hint[] = N_("save the weights alone: torch.save(model.state_dict(), ...)");
     const struct class_name *c = value_class(top);
     if (c)
         return error_set(err, EXIT_INTEGRITY, hint, "contains %s %s.%s, expected a dictionary of tensors",
-                         top->kind == VALUE_CLASS ? "the class" : "an object of or made by",
+                         top->kind == VALUE_CLASS ? _("the class") : _("an object of or made by"),
                          quote(c->module, c->module_length), quote(c->name, c->name_length));
     return error_set(err, EXIT_INTEGRITY, hint, "contains %s, expected a dictionary of tensors",
                      value_kind_name(top));
@@ -183,7 +183,7 @@ int pytorch_add_tensor(struct weights *w, const char *name, size_t name_bytes, c
 /* Reports the content of a dictionary without tensors. */
 static int no_tensors(const struct items *dict, struct search *s, struct error *err)
 {
-    static const char model_alone[] = "save the weights alone: torch.save(model.state_dict(), ...)";
+    static const char model_alone[] = N_("save the weights alone: torch.save(model.state_dict(), ...)");
     char keys[320] = "";
     size_t used = 0;
     const struct value *fits = NULL;
@@ -199,9 +199,10 @@ static int no_tensors(const struct items *dict, struct search *s, struct error *
         used += (size_t)snprintf(keys + used, sizeof keys - used, "%s%.60s", used ? ", " : "",
                                  quote(key->u.text, key->length));
         if (tensors)
-            used += (size_t)snprintf(keys + used, sizeof keys - used, " of %lld tensors", (long long)tensors);
+            used +=
+                (size_t)snprintf(keys + used, sizeof keys - used, _(" of %lld tensors"), (long long)tensors);
         else if (value_class(v))
-            used += (size_t)snprintf(keys + used, sizeof keys - used, " of class %.60s",
+            used += (size_t)snprintf(keys + used, sizeof keys - used, _(" of class %.60s"),
                                      quote(value_class(v)->name, value_class(v)->name_length));
     }
     if (state && groups)
@@ -210,7 +211,7 @@ static int no_tensors(const struct items *dict, struct search *s, struct error *
     char hint[160];
     if (fits)
         snprintf(hint, sizeof hint,
-                 "save only the intended entry: torch.save(torch.load(FILE)['%.60s'], ...)",
+                 _("save only the intended entry: torch.save(torch.load(FILE)['%.60s'], ...)"),
                  quote(fits->u.text, fits->length));
     return error_set(err, EXIT_INTEGRITY, fits ? hint : model_alone,
                      "contains a dictionary without tensors (%u entries%s%s)", dict->count / 2,

@@ -24,7 +24,7 @@ struct level {
 int pytorch_add_module(struct weights *w, const struct value *top, storage_finder find, void *context,
                        struct error *err)
 {
-    static const char hint[] = "do not trust this file";
+    static const char hint[] = N_("do not trust this file");
     struct level levels[MAX_MODULE_DEPTH] = {{.attributes = attributes_of(top)}};
     char name[WEIGHTS_MAX_NAME_BYTES + 1];
     int64_t attributes = 0;

@@ -35,11 +35,11 @@ static int add_by_content(struct weights *w, const char *path, struct error *err
     bool pickle = map->bytes > 2 && map->data[0] == 0x80 && map->data[1] >= 2 && map->data[1] <= 5;
     bool safetensors = is_safetensors(map);
     if (!safetensors && (begins_with(map, "PK\3\4") || begins_with(map, "PK\5\6"))) {
-        w->format = "pytorch zip";
+        w->format = _("pytorch zip");
         return pytorch_zip_open(w, err);
     }
     if (!safetensors && pickle) {
-        w->format = "pytorch legacy";
+        w->format = _("pytorch legacy");
         return pytorch_legacy_open(w, err);
     }
     if (safetensors || (map->bytes > 8 && map->data[8] == '{' && !is_json(map))) {
@@ -64,18 +64,18 @@ static const char *unread_hint(const char *kind)
     static const struct {
         const char *begin, *hint;
     } hints[] = {
-        {"a DTensor",
-         "save whole tensors: get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) "
-         "of torch.distributed.checkpoint.state_dict"},
-        {"a NumPy array", "torch.save({k: torch.from_numpy(v) for k, v in values.items()}, ...)"},
-        {"sparse", "make it dense with .to_dense() and save again"},
-        {"quantized", "save the model before it is quantized, or .dequantize() each tensor"},
-        {"a view with", "save it with .resolve_neg().resolve_conj()"},
-        {"a meta tensor", "load the weights into the model before it is saved"},
+        {N_("a DTensor"),
+         N_("save whole tensors: get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) "
+            "of torch.distributed.checkpoint.state_dict")},
+        {N_("a NumPy array"), N_("torch.save({k: torch.from_numpy(v) for k, v in values.items()}, ...)")},
+        {"sparse", N_("make it dense with .to_dense() and save again")},
+        {"quantized", N_("save the model before it is quantized, or .dequantize() each tensor")},
+        {N_("a view with"), N_("save it with .resolve_neg().resolve_conj()")},
+        {N_("a meta tensor"), N_("load the weights into the model before it is saved")},
     };
     for (size_t i = 0; i < sizeof hints / sizeof *hints; i++)
         if (strncmp(kind, hints[i].begin, strlen(hints[i].begin)) == 0) return hints[i].hint;
-    return "convert it to float32, float16 or bfloat16 in PyTorch and save again";
+    return _("convert it to float32, float16 or bfloat16 in PyTorch and save again");
 }
 
 /* Refuses a file all of whose tensors are unsupported. */

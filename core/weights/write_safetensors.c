@@ -77,9 +77,9 @@ int weights_write_safetensors(const char *path, const struct weights_row *rows, 
     if (!header || header_bytes > SAFETENSORS_MAX_HEADER_BYTES) {
         free(header);
         error_set(err, texts && !header ? EXIT_HOST_MEMORY : EXIT_FAILED, NULL,
-                  !texts   ? "metadata that is not UTF-8 text"
-                  : header ? "the header exceeds the limit of the reader"
-                           : "out of memory for the header");
+                  !texts   ? N_("metadata that is not UTF-8 text")
+                  : header ? N_("the header exceeds the limit of the reader")
+                           : N_("out of memory for the header"));
         return error_at(err, path, 0, 0);
     }
     if ((code = writer_begin(&out, path, 8 + header_bytes + data_bytes, err)) != 0) goto done;

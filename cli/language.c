@@ -1,0 +1,117 @@
+/* The user's language: see language.h. */
+#include "cli/language.h"
+#include "core/base/file.h"
+#include "core/base/translate.h"
+
+#include <errno.h>
+#include <iconv.h>
+#include <langinfo.h>
+#include <locale.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A stream that converts UTF-8 to the terminal's encoding. */
+struct converter {
+    int fd;
+    iconv_t to;
+    char left[8]; /* the first bytes of a character whose rest follows in the next write */
+    size_t left_bytes;
+};
+static struct converter converters[2];
+
+static FILE *plain_stdout; /* NULL: stdout does not convert */
+
+FILE *language_plain_stdout(void) { return plain_stdout ? plain_stdout : stdout; }
+
+static bool write_all(int fd, const char *data, size_t bytes)
+{
+    while (bytes) {
+        ssize_t n = write(fd, data, bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        data += n;
+        bytes -= (size_t)n;
+    }
+    return true;
+}
+
+/* Bytes that are not UTF-8, as in names of files, are written unchanged; characters that the encoding does
+ * not have as '?'. */
+static ssize_t convert(void *cookie, const char *data, size_t bytes)
+{
+    struct converter *c = cookie;
+    size_t in_bytes = c->left_bytes + bytes, space = in_bytes * 2 + 16;
+    char *in = xmalloc(in_bytes + 1), *out = xmalloc(space), *from = in, *to = out;
+    memcpy(in, c->left, c->left_bytes);
+    memcpy(in + c->left_bytes, data, bytes);
+    c->left_bytes = 0;
+    while (in_bytes > 0 && iconv(c->to, &from, &in_bytes, &to, &space) == (size_t)-1) {
+        if (errno == EINVAL && in_bytes < sizeof c->left) {
+            memcpy(c->left, from, c->left_bytes = in_bytes);
+            break;
+        }
+        bool character = (*from & 0xC0) == 0xC0 && in_bytes > 1 && (from[1] & 0xC0) == 0x80;
+        *to++ = character ? '?' : *from;
+        space--;
+        do from++, in_bytes--;
+        while (character && in_bytes > 0 && (*from & 0xC0) == 0x80);
+    }
+    bool written = write_all(c->fd, out, (size_t)(to - out));
+    free(in);
+    free(out);
+    return written ? (ssize_t)bytes : -1;
+}
+
+static void convert_stream(FILE **stream, int fd, const char *encoding, int buffering)
+{
+    struct converter *c = &converters[fd - 1];
+    if (!isatty(fd) || (c->to = iconv_open(encoding, "UTF-8")) == (iconv_t)-1) return;
+    c->fd = fd;
+    FILE *converting = fopencookie(c, "w", (cookie_io_functions_t){.write = convert});
+    if (!converting) return;
+    setvbuf(converting, NULL, buffering, BUFSIZ);
+    if (fd == STDOUT_FILENO) plain_stdout = stdout;
+    *stream = converting;
+}
+
+/* Returns the value of a category in the environment, "" for none. */
+static const char *locale_of(const char *category)
+{
+    const char *names[] = {"LC_ALL", category, "LANG"};
+    for (int i = 0; i < 3; i++) {
+        const char *value = getenv(names[i]);
+        if (value && value[0]) return value;
+    }
+    return "";
+}
+
+/* Nodes of clusters often lack the locales of their users. Chinese in UTF-8 then uses C.UTF-8, which glibc
+ * has, and LANGUAGE. */
+static void use_missing_locale(void)
+{
+    const char *messages = locale_of("LC_MESSAGES"), *dot = strchr(messages, '.');
+    if (messages[0] != 'z' || messages[1] != 'h' || !dot ||
+        (strcasecmp(dot, ".UTF-8") && strcasecmp(dot, ".utf8")))
+        return;
+    if (!setlocale(LC_MESSAGES, "C.UTF-8") || !setlocale(LC_CTYPE, "C.UTF-8")) return;
+    setenv("LANGUAGE", "zh_CN", 0);
+}
+
+void language_open(int argc, char **argv)
+{
+    setlocale(LC_CTYPE, "");
+    if (!setlocale(LC_MESSAGES, "")) use_missing_locale();
+    const char *encoding = nl_langinfo(CODESET);
+    if (strcmp(encoding, "UTF-8") != 0 && strcmp(encoding, "ANSI_X3.4-1968") != 0) {
+        convert_stream(&stdout, STDOUT_FILENO, encoding, _IOLBF);
+        convert_stream(&stderr, STDERR_FILENO, encoding, _IONBF);
+    }
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--json") == 0) return;
+    char *directory = path_shipped_in("locale", "");
+    if (directory) translate_open(directory);
+    free(directory);
+}

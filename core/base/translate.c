@@ -1,0 +1,126 @@
+/* Translations: see translate.h. */
+#include "core/base/translate.h"
+
+#include <libintl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <wchar.h>
+
+#define DOMAIN "meopt"
+
+static bool opened;
+
+void translate_open(const char *directory)
+{
+    bindtextdomain(DOMAIN, directory);
+    bind_textdomain_codeset(DOMAIN, "UTF-8");
+    opened = true;
+}
+
+const char *translation(const char *text)
+{
+    return opened && text && text[0] ? dgettext(DOMAIN, text)
+                                     : text; /* the text of "" is the catalogue's head */
+}
+
+/* Formats one conversion, `%...` up to its letter, with the next argument. */
+#define FORMAT(type)                                                                                         \
+    do {                                                                                                     \
+        type value = va_arg(*args, type);                                                                    \
+        if (star_count == 0) n = snprintf(dst, size, spec, value);                                           \
+        else if (star_count == 1) n = snprintf(dst, size, spec, stars[0], value);                            \
+        else n = snprintf(dst, size, spec, stars[0], stars[1], value);                                       \
+    } while (0)
+
+struct arguments {
+    va_list list;
+};
+
+static int format_one(char *dst, size_t size, const char *spec, struct arguments *all)
+{
+    va_list *args = &all->list;
+    size_t length = strlen(spec);
+    char letter = spec[length - 1], before = spec[length - 2];
+    bool twice = length > 3 && spec[length - 3] == 'l';
+    int stars[2] = {0}, star_count = 0, n = 0;
+    for (const char *p = spec; *p && star_count < 2; p++)
+        if (*p == '*') stars[star_count++] = va_arg(*args, int);
+    if (letter == 's') {
+        const char *value = va_arg(*args, const char *);
+        if (value && strchr(value, ' ')) value = translation(value);
+        if (star_count == 0) n = snprintf(dst, size, spec, value);
+        else if (star_count == 1) n = snprintf(dst, size, spec, stars[0], value);
+        else n = snprintf(dst, size, spec, stars[0], stars[1], value);
+    } else if (strchr("aefgAEFG", letter)) FORMAT(double);
+    else if (letter == 'p') FORMAT(void *);
+    else if (before == 'z') FORMAT(size_t);
+    else if (before == 'j') FORMAT(intmax_t);
+    else if (before == 'l' && twice) FORMAT(long long);
+    else if (before == 'l') FORMAT(long);
+    else FORMAT(int);
+    return n;
+}
+
+int text_format(char *dst, size_t size, const char *format, va_list args)
+{
+    struct arguments all;
+    size_t used = 0;
+    format = translation(format);
+    if (!opened || strchr(format, '$')) return vsnprintf(dst, size, format, args);
+    va_copy(all.list, args);
+    for (const char *p = format; *p && used + 1 < size;) {
+        size_t plain = strcspn(p, "%"), length = 0;
+        char spec[32] = "";
+        if (!plain && p[1] != '%') length = 1 + strcspn(p + 1, "diouxXcsaefgAEFGp") + 1;
+        if (length && length < sizeof spec) {
+            memcpy(spec, p, length);
+            int n = format_one(dst + used, size - used, spec, &all);
+            used += n > 0 ? (size_t)n : 0;
+            p += length;
+            continue;
+        }
+        if (!plain) plain = 1, p++; /* "%%" */
+        for (; plain > 0 && used + 1 < size; plain--) dst[used++] = *p++;
+    }
+    va_end(all.list);
+    if (used >= size) used = size - 1;
+    dst[used] = 0;
+    return (int)used;
+}
+
+int text_columns(const char *text, size_t bytes)
+{
+    int columns = 0;
+    for (const unsigned char *p = (const unsigned char *)text;
+         *p && (size_t)((const char *)p - text) < bytes;) {
+        int n = *p < 0xC0 ? 0 : *p < 0xE0 ? 1 : *p < 0xF0 ? 2 : 3; /* bytes after the first */
+        uint32_t c = n ? *p & (0x3Fu >> n) : *p;
+        p++;
+        for (; n > 0 && (*p & 0xC0) == 0x80; n--) c = c << 6 | (*p++ & 0x3Fu);
+        int width = wcwidth((wchar_t)c);
+        columns += width < 0 ? 1 : width;
+    }
+    return columns;
+}
+
+size_t text_line(const char *text, int columns)
+{
+    size_t best = 0, bytes = 0;
+    while (text[bytes]) {
+        size_t next = bytes + 1;
+        while ((text[next] & 0xC0) == 0x80) next++;
+        if (bytes && (text[bytes] == ' ' || text[bytes] & 0x80)) best = bytes;
+        if (text_columns(text, next) > columns && text[bytes] != ' ') return best ? best : bytes;
+        bytes = next;
+    }
+    return bytes;
+}
+
+int text_pad(int columns, const char *text)
+{
+    int bytes = (int)strlen(text), spaces = (columns < 0 ? -columns : columns) - text_columns(text, SIZE_MAX);
+    bytes += spaces > 0 ? spaces : 0;
+    return columns < 0 ? -bytes : bytes;
+}

@@ -1,0 +1,36 @@
+/* Messages in the user's language: gettext's domain "meopt", whose texts are in po/.
+ *
+ * error_set, log_info and the other functions that po/extract.sh names translate their texts themselves.
+ * Other texts for people are marked: _("text") where it is used, N_("text") in a table, whose reader
+ * translates it.
+ * Texts that programs read (JSON, CSV, YAML, names of files and keys) are never translated. Everything inside
+ * the program is UTF-8. Without translate_open (any program that uses the library) all texts are English. */
+#ifndef MEOPT_BASE_TRANSLATE_H
+#define MEOPT_BASE_TRANSLATE_H
+
+#include <stdarg.h>
+#include <stddef.h>
+
+#define _(text)  translation(text)
+#define N_(text) text
+
+/* Returns the translation of a text, or the text itself; NULL for NULL. */
+const char *translation(const char *text) __attribute__((format_arg(1)));
+
+/* Translates from now on, with the texts that the locale of LC_MESSAGES chooses below `directory`. */
+void translate_open(const char *directory);
+
+/* vsnprintf with the translation of a format. An argument of %s with several words is translated, too, if it
+ * is a message. */
+int text_format(char *dst, size_t size, const char *format, va_list args)
+    __attribute__((format(printf, 3, 0)));
+
+/* Columns of a terminal that a UTF-8 text occupies, at most `bytes` bytes of it. */
+int text_columns(const char *text, size_t bytes);
+/* Returns the bytes of the longest line of at most `columns` columns at the start of a text, up to a blank,
+ * or between two characters of a script that has none. */
+size_t text_line(const char *text, int columns);
+/* Returns the width for printf's "%*s" (negative: "%-*s") with which a text occupies `columns` columns. */
+int text_pad(int columns, const char *text);
+
+#endif
