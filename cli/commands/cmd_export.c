@@ -295,8 +295,9 @@ static int export_in(const struct arguments *args, const char *run, struct error
                              "step", (json_int_t)t.from.step, "format", formats[t.format].name, "merge",
                              t.merge ? path_json(t.merge) : json_null()));
     else if (!code)
-        printf(_("%s: the model at step %lld%s%s\n"), t.out, (long long)t.from.step, t.merge ? " in " : "",
-               t.merge ? t.merge : "");
+        printf(t.format == FORMAT_PEFT ? _("%s: the adapter at step %lld%s%s\n")
+                                       : _("%s: the model at step %lld%s%s\n"),
+               t.out, (long long)t.from.step, t.merge ? " in " : "", t.merge ? t.merge : "");
     free(t.out);
     checkpoint_close(&t.from);
     return code;

@@ -24,13 +24,17 @@
 
 /* ---- A new run with the weights of an earlier one (--from) ---- */
 
-static int from_run(char **weights, const struct arguments *args, struct error *err)
+static int from_run(char **weights, bool *adapters, const struct arguments *args, struct error *err)
 {
     int code;
     bool best = strcmp(argument_text(args, "checkpoint", "last"), "best") == 0;
     int64_t step;
     char *run =
         run_named(argument_text(args, "from", NULL), argument_text(args, "run-dir", NULL), &code, err);
+    struct config own = {0};
+    if (!code) code = config_load_below(&own, run, NULL, 0, err);
+    *adapters = own.lora.rank > 0; /* the file has these alone */
+    config_free(&own);
     if (!code) code = run_weights_path(weights, run, best ? RUN_BEST : RUN_NEWEST, &step, err);
     free(run);
     return code;
@@ -40,16 +44,17 @@ int train_overrides(struct train_overrides *o, const struct arguments *args, str
 {
     bool resumes = argument_text(args, "resume", NULL) != NULL;
     int given = resumes ? 0 : 1, code = 0;
+    bool adapters;
     char *weights = NULL;
     *o = (struct train_overrides){xcalloc((size_t)args->operand_count + 3, sizeof *o->all), 0};
     for (int i = given; i < args->operand_count; i++) o->all[o->count++] = xstrdup(args->operands[i]);
     if (!argument_text(args, "from", NULL)) return 0;
-    if ((code = from_run(&weights, args, err)) != 0) {
+    if ((code = from_run(&weights, &adapters, args, err)) != 0) {
         train_overrides_free(o);
         return code;
     }
-    o->all[o->count++] = xasprintf("model_s.weight=%s", weights);
-    o->all[o->count++] = xstrdup("model_s.init=checkpoint");
+    o->all[o->count++] = xasprintf("%s=%s", adapters ? "lora.adapter" : "model_s.weight", weights);
+    if (!adapters) o->all[o->count++] = xstrdup("model_s.init=checkpoint");
     free(weights);
     return 0;
 }

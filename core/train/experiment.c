@@ -303,16 +303,19 @@ int train_check_files(const struct config *c, void (*missing)(void *context, con
     return code;
 }
 
-int train_fallback_weights(const struct config *c, const char *directory, char **path, struct error *err)
+char **train_began_with(struct config *c) { return c->lora.rank ? &c->lora.adapter : &c->model_s.weight; }
+
+int train_fallback_weights(struct config *c, const char *directory, char **path, struct error *err)
 {
     char run[256];
     int64_t step;
-    const char *began = c->model_s.weight;
+    bool adapters = c->lora.rank > 0;
+    const char *began = *train_began_with(c);
     *path = NULL;
-    if (c->model_s.init == TOWER_INIT_RANDOM || c->lora.rank || !began[0] || access(began, F_OK) == 0 ||
+    if ((c->model_s.init == TOWER_INIT_RANDOM && !adapters) || !began[0] || access(began, F_OK) == 0 ||
         (errno != ENOENT && errno != ENOTDIR))
         return 0;
-    const char *tower = objective_tower(objective_of(c), true);
+    const char *tower = adapters ? "adapter" : objective_tower(objective_of(c), true);
     char *from = checkpoint_named(began, run, sizeof run, &step)
                      ? xasprintf(_("step %lld of run %s"), (long long)step, run)
                      : xstrdup(began);

@@ -43,11 +43,12 @@ int train_check_files(const struct config *config, void (*missing)(void *context
 /* Checks the file or directory that one key names. */
 int train_check_file(const struct config *config, const char *key, struct error *err);
 
+/* Returns the field of what a run trains further: lora.adapter with adapters, else model_s.weight. */
+char **train_began_with(struct config *config);
 /* Sets *path to the model file of the run's own newest checkpoint if the run began from a checkpoint
- * (model_s.weight) that no longer exists, else to NULL. Returns EXIT_CONFIG if the run has no checkpoint. The
- * caller frees. */
-int train_fallback_weights(const struct config *config, const char *directory, char **path,
-                           struct error *err);
+ * (train_began_with) that no longer exists, else to NULL. Returns EXIT_CONFIG if the run has no checkpoint.
+ * The caller frees. */
+int train_fallback_weights(struct config *config, const char *directory, char **path, struct error *err);
 
 /* Checks files, model shapes and images of an experiment on the dry device, without allocating its memory.
  * Resolves the configuration. */

@@ -102,14 +102,15 @@ static int stop_while_loading(const struct train_loop *w, int code)
 static int load_trainer(struct train_loop *w, struct config *c, struct cache_pass *pass,
                         const struct comm_options *ranks, struct device **device, struct error *err)
 {
-    char *fallback = NULL, *began = c->model_s.weight;
+    char *fallback = NULL, **weights = train_began_with(c), *began = *weights;
     int code = pass->how->resume ? train_fallback_weights(c, w->run->directory, &fallback, err) : 0;
     if (!code) code = stop_while_loading(w, train_device_open(device, c, true, err));
-    if (fallback) c->model_s.weight = fallback;
+    if (fallback) *weights = fallback;
     if (!code)
         code = trainer_create_distributed(&w->t, c, *device, false, ranks, fill_cache_of_run, pass, err);
-    c->model_s.weight = began;
-    if (!code && fallback) code = resume_check_restore_student_crc(w->run, &w->t->student_content, err);
+    *weights = began;
+    if (!code && fallback && !c->lora.rank)
+        code = resume_check_restore_student_crc(w->run, &w->t->student_content, err);
     if (w->t) w->t->fallback_weights = fallback;
     else free(fallback);
     code = stop_while_loading(w, code);

@@ -1,5 +1,6 @@
 /* meta.json and plan.json: see meta.h. */
 #include "core/train/meta.h"
+#include "core/train/experiment.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/run/checkpoint.h"
@@ -80,7 +81,7 @@ static struct rank_info *report_ranks(struct trainer *t, int *code, struct error
     struct comm *ranks = &t->ranks;
     struct rank_info *all = xcalloc((size_t)ranks->size, sizeof *all), *own = &all[ranks->rank];
     struct plan plan, baseline;
-    char **weight = &t->config->model_s.weight, *began = *weight;
+    char **weight = train_began_with(t->config), *began = *weight;
     if (t->fallback_weights) *weight = t->fallback_weights;
     if ((own->planned = plan_own_device(&plan, t, true) == 0)) {
         own->use = plan.use;

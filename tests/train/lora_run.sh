@@ -60,6 +60,16 @@ cmp text again || fail "the merged model writes another text"
 "$MEOPT" eval vit.yaml lora.adapter=one/adapter --json >adapter.json 2>log || fail "eval of the adapter: exit $?"
 "$MEOPT" eval vit.yaml model.weight=one/student.safetensors model.heads=4 lora.rank=0 lora.alpha=0 --json >file.json 2>log || fail "eval of the file: $?"
 train begun 0 lora.adapter=one/adapter train.steps=1
+train from 0 --from one train.steps=1
+same begun from
+# The adapter that a run began with is gone: its own checkpoint has them.
+train whole 0 lora.adapter=one/adapter train.steps=4
+cp -r one/adapter source
+train cut 10 lora.adapter=source train.steps=4 --stop-after 2
+mv source moved
+"$MEOPT" train --resume cut --no-dashboard >out 2>log || fail "without the adapter that it began with: exit $?"
+same whole cut
+python3 -c 'import json; assert json.load(open("cut/meta.json"))["planned_peak_bytes"] > 0' || fail "no plan of the resumed run"
 "$MEOPT" plan vit.yaml train.global_batch=0 --json >plan.json 2>log || fail "plan: exit $?"
 python3 - <<'END' || fail "figures"
 import json, struct
