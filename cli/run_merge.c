@@ -56,8 +56,10 @@ static int read_tensor(void *context, size_t offset, void *dst, size_t bytes, st
     if (m->held != tensor->index) {
         m->values = xrealloc(m->values, (size_t)p->count * sizeof *m->values);
         m->held = -1;
-        int code = tower_read(m->tower, m->base, tensor->index, m->values, err);
+        const float *head = m->adapters[tensor->index];
+        int code = head ? 0 : tower_read(m->tower, m->base, tensor->index, m->values, err);
         if (code) return code;
+        if (head) memcpy(m->values, head, (size_t)p->count * sizeof *head);
         for (int i = 0; i < p->pair_count; i++) add_pair(m, &p->pairs[i], m->values);
         m->held = tensor->index;
     }
@@ -75,12 +77,12 @@ static int write_merged(struct merging *m, const char *path, struct error *err)
         const struct parameter *p = &t->parameters[i];
         if (p->adapter) continue;
         tensors[i] = (struct merged_tensor){m, i};
-        rows[count] =
-            (struct weights_row){.name = xasprintf("%s%s", family_prefix(t->model_shape.family), p->name),
-                                 .dtype = DTYPE_F32,
-                                 .ndim = p->ndim,
-                                 .read = read_tensor,
-                                 .context = &tensors[i]};
+        rows[count] = (struct weights_row){
+            .name = xasprintf("%s%s", p->head ? "" : family_prefix(t->model_shape.family), p->name),
+            .dtype = DTYPE_F32,
+            .ndim = p->ndim,
+            .read = read_tensor,
+            .context = &tensors[i]};
         for (int d = 0; d < p->ndim; d++) rows[count].shape[d] = p->shape[d];
         count++;
     }
@@ -98,6 +100,8 @@ int run_merge_open(struct weights **merged, const struct config *config, const s
     struct merging m = {.base = base, .held = -1};
     struct tower_options options = {.batch = 1, .compute = DTYPE_F32, .weight_type = DTYPE_F32};
     struct device *dry = NULL;
+    int64_t head = weights_find(adapters, "distill_head.weight");
+    if (head >= 0) options.target = weights_tensor(adapters, head)->shape[0];
     char *temporary = xasprintf("%s.merged.safetensors", path);
     int code = adapters_options(config, g, &options.lora, err);
     if (!code) code = device_open(&dry, "dry", 0, err);

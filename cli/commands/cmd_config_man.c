@@ -60,7 +60,7 @@ static const char *const sections[][2] = {
     {"model_t", "The teacher."},
     {"model_s", "The student."},
     {"loss", "The loss."},
-    {"lora", "Adapters of a language model (LoRA)."},
+    {"lora", "Adapters (LoRA) of a language model, or of the student or classifier of images."},
     {"data", "The images, or tokens."},
     {"data_s", "The images of a student whose preprocessing differs from the teacher's, for example one of "
                "a different family.\n"

@@ -7,6 +7,7 @@
 #include "core/base/file.h"
 #include "core/base/log.h"
 #include "core/device/facts.h"
+#include "core/train/adapters.h"
 #include "core/train/experiment.h"
 #include "core/train/preprocess.h"
 #include "core/train/trainer.h"
@@ -78,11 +79,13 @@ static int open_tower(struct embed *e, struct error *err)
                                     .weight_type = type,
                                     .weights_class = MEMORY_TEACHER,
                                     .activations_class = MEMORY_TEACHER};
+    if (e->student && (code = adapters_options(c, &e->model_shape, &options.lora, err)) != 0) return code;
     if ((code = tower_create(&e->tower, e->device, &e->model_shape, &options, err)) != 0) return code;
     if ((code = tower_load(e->tower, e->weights, NULL, NULL, err)) != 0) {
         if (!err->file[0]) error_at(err, checkpoint_of(e), 0, 0);
         return code;
     }
+    if (e->student && (code = adapters_load(c, e->tower, err)) != 0) return code;
     size_t input_bytes = model_shape_input_bytes(&e->model_shape, options.batch);
     e->scratch = device_alloc(e->device, MEMORY_WORKSPACE, e->tower->scratch_bytes, "scratch", err);
     if (!e->scratch) return err->code;

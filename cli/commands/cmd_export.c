@@ -10,6 +10,7 @@
 #include "cli/run_name.h"
 #include "cli/run_weights.h"
 #include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/nn/metadata.h"
 #include "core/nn/rename_keys.h"
@@ -55,17 +56,19 @@ struct task {
     struct weights *base; /* of adapters, which the checkpoint has alone; else NULL */
 };
 
+enum { MOST_META = 64 << 20 };
+static const char CLASSIFIER_WEIGHT[] = "classifier.weight";
+
 /* Reads values that the student's tensors do not determine: heads and activation from meta.json, others
  * from the metadata of the checkpoint. */
 static int read_description(struct task *t, struct error *err)
 {
-    enum { MOST_BYTES = 64 << 20 };
     struct metadata_found own;
     int code = metadata_read(&own, t->from.model, err);
     if (code) return code;
     char *path = path_join(t->run, "meta.json"), *text = NULL;
     size_t bytes = 0;
-    code = file_read_below(t->run, "meta.json", MOST_BYTES, &text, &bytes, err);
+    code = file_read_below(t->run, "meta.json", MOST_META, &text, &bytes, err);
     json_t *meta = code ? NULL : json_loadb(text, bytes, 0, NULL);
     const char *activation = json_string_value(json_object_get(meta, "student_activation"));
     t->classes = json_incref(json_object_get(meta, "classes"));
@@ -94,13 +97,26 @@ static int read_description(struct task *t, struct error *err)
 
 static bool has_adapters(const struct task *t) { return json_object_get(t->from.manifest, "base"); }
 
+/* Reads the classifier's size from the checkpoint, and the names of its classes. */
+static int read_classes(struct task *t, struct error *err)
+{
+    int64_t head = weights_find(t->from.model, CLASSIFIER_WEIGHT);
+    json_t *meta = json_read_below(t->run, "meta.json", MOST_META, err);
+    if (!meta) return err->code;
+    if (head >= 0 && !t->no_head) t->model_shape.classes = weights_tensor(t->from.model, head)->shape[0];
+    t->classes = json_incref(json_object_get(meta, "classes"));
+    json_decref(meta);
+    return 0;
+}
+
 static int read_student(struct task *t, struct error *err)
 {
     int code = config_load_below(&t->config, t->run, NULL, 0, err);
     if (!code && has_adapters(t)) {
         t->described = true;
         code = train_check_file(&t->config, "model_s.weight", err);
-        return code ? code : trainer_tower_shape(&t->config, true, &t->model_shape, &t->base, err);
+        if (!code) code = trainer_tower_shape(&t->config, true, &t->model_shape, &t->base, err);
+        return code ? code : read_classes(t, err);
     }
     if (!code) code = read_description(t, err);
     if (!code) code = model_shape_infer(&t->model_shape, t->from.model, t->config.model_s.head_dim, err);

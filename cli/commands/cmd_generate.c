@@ -237,13 +237,7 @@ static int open_tower(struct generate *g, struct error *err)
         if (!err->file[0]) error_at(err, g->config.model_s.weight, 0, 0);
         return code;
     }
-    if (g->config.lora.adapter[0]) {
-        struct weights *adapters = NULL;
-        code = adapters_open(&g->config, &adapters, err);
-        if (!code) code = tower_load_adapters(g->tower, adapters, NULL, NULL, err);
-        weights_close(adapters);
-        if (code) return code;
-    }
+    if ((code = adapters_load(&g->config, g->tower, err)) != 0) return code;
     g->scratch = device_alloc(g->device, MEMORY_WORKSPACE, g->tower->scratch_bytes, "scratch", err);
     if (!g->scratch) return err->code;
     g->input = device_alloc(g->device, MEMORY_DATA, model_shape_input_bytes(&g->shape, 1), "tokens", err);

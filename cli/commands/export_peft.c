@@ -6,6 +6,7 @@
 #include "core/base/json.h"
 #include "core/nn/lora.h"
 #include "core/train/adapters.h"
+#include "core/train/objective.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -26,6 +27,21 @@ static char *base_of(const struct config *c)
     return xstrdup(path);
 }
 
+/* Returns the name of a tensor in PEFT's file, malloc'ed: of the classifier that of timm's. */
+static char *peft_name(const char *name)
+{
+    bool classifier = strncmp(name, "classifier.", 11) == 0;
+    return xasprintf("base_model.model.%s%s", classifier ? "head" : "", classifier ? name + 10 : name);
+}
+
+/* Returns the modules that are trained as a whole; null: none. */
+static json_t *modules_to_save(const struct weights *adapters)
+{
+    if (weights_find(adapters, "classifier.weight") >= 0) return json_pack("[s]", "head");
+    if (weights_find(adapters, "distill_head.weight") >= 0) return json_pack("[s]", "distill_head");
+    return json_null();
+}
+
 static json_t *target_list(const struct model_shape *g, unsigned targets)
 {
     json_t *list = json_array();
@@ -40,7 +56,7 @@ static json_t *target_list(const struct model_shape *g, unsigned targets)
 }
 
 static int write_config(const char *directory, const struct config *c, const struct model_shape *g,
-                        struct error *err)
+                        const struct weights *adapters, struct error *err)
 {
     struct lora_options o;
     int code = adapters_options(c, g, &o, err);
@@ -48,12 +64,12 @@ static int write_config(const char *directory, const struct config *c, const str
     char *base = base_of(c), *path = path_join(directory, ADAPTER_CONFIG);
     double alpha = c->lora.alpha > 0 ? c->lora.alpha : (double)o.rank;
     bool conv1d = g->family == FAMILY_GPT2; /* transformers stores its matrices transposed */
-    json_t *root =
-        json_pack("{s:o, s:s, s:s, s:I, s:f, s:f, s:o, s:s, s:b, s:b, s:b, s:b, s:b, s:n}",
-                  "base_model_name_or_path", path_json(base), "peft_type", "LORA", "task_type", "CAUSAL_LM",
-                  "r", (json_int_t)o.rank, "lora_alpha", alpha, "lora_dropout", 0.0, "target_modules",
-                  target_list(g, o.targets), "bias", "none", "fan_in_fan_out", conv1d, "inference_mode", 1,
-                  "init_lora_weights", 1, "use_rslora", 0, "use_dora", 0, "modules_to_save");
+    json_t *root = json_pack(
+        "{s:o, s:s, s:s?, s:I, s:f, s:f, s:o, s:s, s:b, s:b, s:b, s:b, s:b, s:o}", "base_model_name_or_path",
+        path_json(base), "peft_type", "LORA", "task_type", objective_of(c)->tokens ? "CAUSAL_LM" : NULL, "r",
+        (json_int_t)o.rank, "lora_alpha", alpha, "lora_dropout", 0.0, "target_modules",
+        target_list(g, o.targets), "bias", "none", "fan_in_fan_out", conv1d, "inference_mode", 1,
+        "init_lora_weights", 1, "use_rslora", 0, "use_dora", 0, "modules_to_save", modules_to_save(adapters));
     if (root && alpha == (double)(json_int_t)alpha)
         json_object_set_new(root, "lora_alpha", json_integer((json_int_t)alpha));
     code = json_write(path, root, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(16), err);
@@ -73,10 +89,8 @@ static int write_values(const char *path, const struct weights *adapters, bool b
     for (int64_t i = 0; i < count && !code; i++) {
         const struct weights_tensor *t = weights_tensor(adapters, i);
         void *values = xmalloc((size_t)t->count * dtype_bytes(dtype));
-        rows[i] = (struct weights_row){.name = xasprintf("base_model.model.%s", t->name),
-                                       .dtype = dtype,
-                                       .ndim = t->ndim,
-                                       .data = values};
+        rows[i] =
+            (struct weights_row){.name = peft_name(t->name), .dtype = dtype, .ndim = t->ndim, .data = values};
         memcpy(rows[i].shape, t->shape, sizeof rows[i].shape);
         code = weights_read(adapters, i, values, dtype, err);
     }
@@ -93,7 +107,7 @@ int export_peft_write(const char *directory, const struct config *c, const struc
                       const struct weights *adapters, bool bf16, struct error *err)
 {
     char *path = path_join(directory, ADAPTER_VALUES);
-    int code = write_config(directory, c, g, err);
+    int code = write_config(directory, c, g, adapters, err);
     if (!code) code = write_values(path, adapters, bf16, err);
     if (!code) code = export_language_tokenizer(directory, c->model_s.weight, err);
     free(path);

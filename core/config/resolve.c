@@ -308,7 +308,7 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
                 {"data_s.", D},
                 {"loss.chunk", L | M},
                 {"loss.", D},
-                {"lora.", L},
+                {"lora.", D | C | L},
                 {"train.cache_teacher", D},
                 {"model_s.family", D},
                 {"train.label_smoothing", C | L | M},

@@ -185,8 +185,7 @@ const struct config_key config_keys[] = {
 
     INT("lora.rank", NULL, 0, 65536, "0", "train plan bench",
         "rank of the adapters (LoRA) that are trained in place of the model's weights, which stay as they "
-        "are; 0: "
-        "no adapters",
+        "are, but for a classifier or distillation head; 0: no adapters",
         lora.rank),
     REAL("lora.alpha", NULL, 0, 1e6, "0", "train",
          "factor of the adapters, times lora.rank: y = W x + alpha / rank B A x; 0: lora.rank", lora.alpha),
@@ -194,7 +193,7 @@ const struct config_key config_keys[] = {
      "matrices of each block that have adapters, separated by commas, as in PEFT's target_modules: q_proj, "
      "k_proj, "
      "v_proj, o_proj, gate_proj, up_proj, down_proj of llama; c_attn, c_fc, attn.c_proj, mlp.c_proj of gpt2; "
-     "all-linear: all of them",
+     "attn.qkv, attn.proj, mlp.fc1, mlp.fc2 of dinov2; all-linear: all of them",
      true, AT(lora.targets)},
     PATH("lora.adapter", "train",
          "adapters to begin with: a directory of PEFT, whose rank, alpha and targets are taken, or a file of "

@@ -173,14 +173,28 @@ int tower_read(const struct tower *t, const struct weights *w, int index, float 
     return read_values(&t->parameters[index], &place, w, values, err);
 }
 
-/* Returns the tensor of an adapter; -1: none. */
+/* Returns the number of tensors of adapters, of whatever model. */
+static int64_t count_adapters(const struct weights *w)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < weights_count(w); i++)
+        count += strstr(weights_tensor(w, i)->name, ".lora_") != NULL;
+    return count;
+}
+
+/* Returns the tensor of an adapter, or of the head, which PEFT keeps under the name of timm's; -1: none. */
 static int64_t find_adapter(const struct tower *t, const struct parameter *p, const struct weights *w)
 {
     static const char *const begins[] = {"base_model.model.", ""};
+    const char *end = p->head ? strrchr(p->name, '.') : "";
     int64_t at = -1;
     for (size_t i = 0; i < sizeof begins / sizeof *begins && at < 0; i++) {
-        char *name = xasprintf("%s%s%s", begins[i], family_prefix(t->model_shape.family), p->name);
+        char *name =
+                 xasprintf("%s%s%s", begins[i], p->head ? "" : family_prefix(t->model_shape.family), p->name),
+             *timm = xasprintf("%shead%s", begins[i], end);
         at = weights_find(w, name);
+        if (at < 0 && p->head) at = weights_find(w, timm);
+        free(timm);
         free(name);
     }
     return at;
@@ -192,10 +206,13 @@ static int load_adapter(struct tower *t, int index, const struct weights *w, flo
     const struct parameter *p = &t->parameters[index];
     int64_t at = find_adapter(t, p, w);
     const struct weights_tensor *found = at >= 0 ? weights_tensor(w, at) : NULL;
+    if (!found && p->head) return 0;
     if (!found)
         return error_set(err, EXIT_CONFIG, "lora.rank and lora.targets are those of the file",
                          "has no tensor %s", p->name);
-    if (found->ndim != 2 || found->shape[0] != p->shape[0] || found->shape[1] != p->shape[1])
+    bool same = found->ndim == p->ndim;
+    for (int d = 0; d < p->ndim && same; d++) same = found->shape[d] == p->shape[d];
+    if (!same)
         return error_set(err, EXIT_CONFIG, "is it an adapter of this model?", "tensor %s is not [%lldx%lld]",
                          p->name, (long long)p->shape[0], (long long)p->shape[1]);
     int code = weights_read(w, at, values, DTYPE_F32, err);
@@ -211,14 +228,14 @@ int tower_load_adapters(struct tower *t, const struct weights *w, parameter_valu
     if (!values) return out_of_host_memory(largest, err);
     int code = 0;
     for (int i = 0; i < t->parameter_count && !code; i++) {
-        if (!t->parameters[i].adapter) continue;
-        count++;
+        if (!t->parameters[i].adapter && !t->parameters[i].head) continue;
+        count += t->parameters[i].adapter;
         code = load_adapter(t, i, w, values, loaded, context, err);
     }
     free(values);
-    if (!code && count != weights_count(w))
+    if (!code && count != count_adapters(w))
         code = error_set(err, EXIT_CONFIG, "lora.targets are those of the file",
-                         "has %lld tensors, and %lld adapters of the model", (long long)weights_count(w),
+                         "has %lld tensors of adapters, and the model %lld", (long long)count_adapters(w),
                          (long long)count);
     if (code && err && !err->file[0]) error_at(err, weights_path(w), 0, 0);
     return code;

@@ -86,7 +86,8 @@ void lora_target_names(const struct model_shape *g, unsigned targets, char *text
     size_t at = 0;
     text[0] = 0;
     for (int i = 0; i < count; i++) {
-        const char *dot = strrchr(modules[i].name, '.'), *name = dot ? dot + 1 : modules[i].name;
+        const char *dot = strrchr(modules[i].name, '.'),
+                   *name = dot && g->vocabulary ? dot + 1 : modules[i].name;
         for (int k = 0; k < count; k++)
             if (k != i && fits(modules[k].name, name, strlen(name))) name = modules[i].name;
         if (!(targets & 1u << i) || at >= size) continue;

@@ -28,7 +28,8 @@ int lora_targets(const struct model_shape *model_shape, const char *text, unsign
                  struct error *err);
 
 /* Writes the names of the modules that have adapters, separated by commas: the last components, or whole
- * names where these are not enough to distinguish modules. */
+ * names where these are not enough to distinguish modules, and in an image tower, whose patch embedding has a
+ * "proj", too. */
 void lora_target_names(const struct model_shape *model_shape, unsigned targets, char *text, size_t size);
 
 /* Inserts the adapters into a list of parameters (parameters_list), at the end of each block; returns the new

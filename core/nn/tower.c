@@ -294,8 +294,11 @@ static int supported(const struct tower *t, struct error *err)
 /* Marks the frozen parameters. A tower without gradients has none: it is as a whole. */
 static void freeze(struct tower *t)
 {
-    for (int i = 0; i < t->parameter_count && t->options.lora.rank; i++)
-        t->parameters[i].trained = t->parameters[i].adapter;
+    for (int i = 0; i < t->parameter_count && t->options.lora.rank; i++) {
+        struct parameter *p = &t->parameters[i];
+        p->trained = p->adapter || p->head;
+        p->resident |= p->head && t->options.lora.resident;
+    }
     for (int i = 0; i < t->parameter_count && t->options.gradients != GRADIENTS_NONE; i++) {
         struct parameter *p = &t->parameters[i];
         bool end = p->group == t->group_count - 1 && t->options.frozen_end && !p->head;

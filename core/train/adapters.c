@@ -40,19 +40,12 @@ static int check_members(const json_t *o, struct error *err)
 {
     static const struct {
         const char *name, *is; /* the only value besides null, false, 0 and {} */
-    } rows[] = {{"peft_type", "LORA"},
-                {"bias", "none"},
-                {"use_dora", ""},
-                {"use_rslora", ""},
-                {"modules_to_save", ""},
-                {"rank_pattern", ""},
-                {"alpha_pattern", ""},
-                {"layer_replication", ""},
-                {"layers_to_transform", ""},
-                {"exclude_modules", ""},
-                {"target_parameters", ""},
-                {"lora_bias", ""},
-                {"trainable_token_indices", ""}};
+    } rows[] = {{"peft_type", "LORA"},     {"bias", "none"},
+                {"use_dora", ""},          {"use_rslora", ""},
+                {"rank_pattern", ""},      {"alpha_pattern", ""},
+                {"layer_replication", ""}, {"layers_to_transform", ""},
+                {"exclude_modules", ""},   {"target_parameters", ""},
+                {"lora_bias", ""},         {"trainable_token_indices", ""}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const json_t *value = json_object_get(o, rows[i].name);
         const char *text = json_string_value(value);
@@ -154,6 +147,16 @@ int adapters_open(const struct config *c, struct weights **weights, struct error
     char *path = directory ? path_join(c->lora.adapter, ADAPTER_VALUES) : xstrdup(c->lora.adapter);
     int code = weights_open(weights, path, err);
     free(path);
+    return code;
+}
+
+int adapters_load(const struct config *c, struct tower *tower, struct error *err)
+{
+    struct weights *weights = NULL;
+    if (!c->lora.adapter[0]) return 0;
+    int code = adapters_open(c, &weights, err);
+    if (!code) code = tower_load_adapters(tower, weights, NULL, NULL, err);
+    weights_close(weights);
     return code;
 }
 

@@ -23,5 +23,7 @@ int adapters_options(const struct config *config, const struct model_shape *mode
 json_t *adapters_base(const struct config *config, uint32_t crc32c);
 /* Opens the file of lora.adapter. */
 int adapters_open(const struct config *config, struct weights **weights, struct error *err);
+/* Reads lora.adapter, if it is set, into a tower that only computes. */
+int adapters_load(const struct config *config, struct tower *tower, struct error *err);
 
 #endif

@@ -372,6 +372,7 @@ static int settle_model(struct config *c, bool random, struct model_shape *g, st
     if (!code && g->classes < 1)
         code = error_set(err, EXIT_CONFIG, "set model.classes, or data.root",
                          "the number of classes is unknown: neither the images nor the checkpoint give it");
+    if (!code) code = adapters_settle(c, g, err);
     snprintf(text, sizeof text, "%lld", (long long)g->classes);
     if (!code && !c->model_s.classes) code = config_assign(c, "model_s.classes", text, err);
     if (!code) return 0;
@@ -402,6 +403,7 @@ int trainer_shapes(struct config *c, bool random, struct model_shape *teacher, s
         code = preprocess_assign_student(c, &images[1], pipeline_given, teacher, student,
                                          *student_weights != NULL, err);
     if (!code) code = check_pair(c, teacher, student, err);
+    if (!code) code = adapters_settle(c, student, err);
     if (code) {
         weights_close(*teacher_weights);
         weights_close(*student_weights);
@@ -439,6 +441,7 @@ int trainer_tower_shape(struct config *c, bool student, struct model_shape *g, s
             code = config_resolve(c, c->model.family ? c->model.family : (enum model_family)g->family, err);
         if (!code) code = preprocess_assign(c, &images, pipeline_given, err);
         if (!code && student) memcpy(c->images_from[1], c->images_from[0], sizeof c->images_from[0]);
+        if (!code && student) code = adapters_settle(c, g, err);
     }
     if (!code && !*weights)
         code = error_set(err, EXIT_CONFIG, NULL, "the %s has no checkpoint: its values are random",

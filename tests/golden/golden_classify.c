@@ -2,6 +2,7 @@
  * entropy of two smoothed labels, every gradient, six steps of torch.optim.AdamW; in bf16 the first step; and
  * a classifier with other classes. The files are those that the libraries save (tests/make/classifiers.py).
  * On a card: MEOPT_TEST_DEVICE=hip:0. */
+#include "core/nn/lora.h"
 #include "core/nn/tower.h"
 #include "tests/golden/golden_training.h"
 
@@ -35,13 +36,13 @@ static void *uploaded(struct device *device, const struct weights *golden, const
     return p;
 }
 
-/* A classifier of `classes`; CLASSES_UNKNOWN: as many as the file's. */
-static void subject_open(struct subject *s, const char *dir, const char *name_of_file, int64_t classes,
-                         enum dtype compute)
+/* A classifier of `classes`; CLASSES_UNKNOWN: as many as the file's. lora: its targets are all. */
+static void subject_open_in(struct subject *s, const char *root, const char *dir, const char *name_of_file,
+                            int64_t classes, enum dtype compute, struct lora_options lora)
 {
     struct error err = {0};
-    struct weights *file = golden_open("classify", dir, name_of_file),
-                   *golden = golden_open("classify", dir, "golden.safetensors");
+    struct weights *file = golden_open(root, dir, name_of_file),
+                   *golden = golden_open(root, dir, "golden.safetensors");
     const char *name = getenv("MEOPT_TEST_DEVICE") ? getenv("MEOPT_TEST_DEVICE") : "cpu";
     struct model_shape g = {.heads = 2, .image = 21, .classes = classes};
     *s = (struct subject){.batch = weights_tensor(golden, weights_find(golden, "share"))->count};
@@ -55,7 +56,9 @@ static void subject_open(struct subject *s, const char *dir, const char *name_of
                                     .grad_type = compute,
                                     .gradients = GRADIENTS_KEEP,
                                     .weights_class = MEMORY_WEIGHTS,
-                                    .activations_class = MEMORY_ACTIVATIONS};
+                                    .activations_class = MEMORY_ACTIVATIONS,
+                                    .lora = lora};
+    if (lora.rank) assert_int_equal(lora_targets(&g, "all-linear", &options.lora.targets, &err), 0);
     if (tower_create(&s->tower, s->device, &g, &options, &err) ||
         tower_init_random(s->tower, 1, true, NULL, NULL, &err) ||
         tower_load(s->tower, file, NULL, NULL, &err))
@@ -72,6 +75,12 @@ static void subject_open(struct subject *s, const char *dir, const char *name_of
     s->reference = reference_of(s->tower);
     weights_close(file);
     weights_close(golden);
+}
+
+static void subject_open(struct subject *s, const char *dir, const char *name_of_file, int64_t classes,
+                         enum dtype compute)
+{
+    subject_open_in(s, "classify", dir, name_of_file, classes, compute, (struct lora_options){0});
 }
 
 static void subject_close(struct subject *s)
@@ -168,6 +177,58 @@ static void equals_library(const char *dir)
     free(logits);
 }
 
+/* Reads PEFT's file into the tower, or into s->reference through a second tower. */
+static void load_adapters(struct subject *s, const char *dir, const char *file, bool reference)
+{
+    struct error err = {0};
+    struct weights *w = golden_open("lora", dir, file);
+    struct tower_options options = {.batch = 1, .lora = s->tower->options.lora};
+    struct tower *other = NULL;
+    if (reference && tower_create(&other, s->device, &s->tower->model_shape, &options, &err))
+        fail_msg("%s", err.what);
+    if (tower_load_adapters(reference ? other : s->tower, w, reference ? reference_set : NULL, &s->reference,
+                            &err))
+        fail_msg("%s: %s", dir, err.what);
+    tower_close(other);
+    weights_close(w);
+}
+
+/* Adapters of all matrices, below LayerScale, and the classifier. */
+static void adapters_equal_peft(void **state)
+{
+    (void)state;
+    static const char dir[] = "timm-vit-scale";
+    struct subject s;
+    struct weights *golden = golden_open("lora", dir, "golden.safetensors");
+    double *loss = golden_tensor(golden, "loss", NULL), worst_loss = 0, gradients = 0;
+    const char *worst = "";
+    subject_open_in(&s, "lora", dir, model, CLASSES_UNKNOWN, DTYPE_F32,
+                    (struct lora_options){.rank = 3, .scale = 2});
+    load_adapters(&s, dir, "adapter_model.safetensors", false);
+    for (int i = 0; i < s.tower->parameter_count; i++) {
+        const struct parameter *p = &s.tower->parameters[i];
+        assert_int_equal(p->trained, p->adapter || p->head);
+    }
+    adamw_open(&s.adamw, s.tower);
+    for (int64_t i = 0; i < STEPS; i++) {
+        worst_loss = fmax(worst_loss, fabs(forward(&s) - loss[i]) / loss[i]);
+        backward(&s);
+        if (i == 0) {
+            load_adapters(&s, dir, "gradient.safetensors", true);
+            gradients = gradient_error(&s.reference, NULL, &worst);
+        }
+        adamw_step(&s.adamw, i + 1);
+    }
+    load_adapters(&s, dir, "final.safetensors", true);
+    double end = end_error(&s);
+    printf("%-20s loss %.1e gradients %.1e (%s) final %.1e\n", dir, worst_loss, gradients, worst, end);
+    if (!(worst_loss <= 1e-5 && gradients <= 1e-5 && end <= 1e-5))
+        fail_msg("%s: outside the fp32 tolerance", dir);
+    subject_close(&s);
+    weights_close(golden);
+    free(loss);
+}
+
 static void classifiers_equal_the_libraries(void **state)
 {
     (void)state;
@@ -257,6 +318,7 @@ static void first_loss_of_a_new_classifier_is_ln_classes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(classifiers_equal_the_libraries),
+                                       cmocka_unit_test(adapters_equal_peft),
                                        cmocka_unit_test(classifiers_equal_the_libraries_in_bf16),
                                        cmocka_unit_test(first_loss_of_a_new_classifier_is_ln_classes),
                                        cmocka_unit_test(a_classifier_of_four_layers_is_replaced)};
