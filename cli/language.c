@@ -97,7 +97,8 @@ static void use_missing_locale(void)
         (strcasecmp(dot, ".UTF-8") && strcasecmp(dot, ".utf8")))
         return;
     if (!setlocale(LC_MESSAGES, "C.UTF-8") || !setlocale(LC_CTYPE, "C.UTF-8")) return;
-    setenv("LANGUAGE", "zh_CN", 0);
+    const char *chosen = getenv("LANGUAGE");
+    if (!chosen || !chosen[0]) setenv("LANGUAGE", "zh_CN", 1);
 }
 
 void language_open(int argc, char **argv)

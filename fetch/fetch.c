@@ -271,7 +271,7 @@ static int check_destination(struct job *j, bool *done)
         }
     } else if (lstat(tree, &st) == 0) {
         code = error_set(j->err, EXIT_FAILED, "move it away, or fetch into another --dest",
-                         "is there already, but not from a complete fetch (it has no " PUBLISH_MARKER ")");
+                         "is there already, but not from a complete fetch (it has no %s)", PUBLISH_MARKER);
         error_at(j->err, tree, 0, 0);
     }
     free(tree);

@@ -16,7 +16,7 @@ fourth='error_set error_errno bad refuse source_error problem work_add dash_put 
 fifth='bad problem dash_put node_error note_ambiguous comm_name_rank'
 seventh='document_error'
 eighth='document_error'
-git ls-files 'core/*.c' 'core/*.h' 'cli/*.c' 'cli/*.h' 'fetch/*.c' 'fetch/*.h' |
+find core cli fetch -name '*.[ch]' | LC_ALL=C sort |
     grep -vE '^core/(compare/(paper|output_html|plot_svg|plot_pdf)|run/prometheus|weights/write_pt)' >"$work/files"
 "$messages" >"$work/tables.c"
 pass() { # POSITION FUNCTION...

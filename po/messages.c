@@ -3,6 +3,7 @@
 #undef main
 #include "cli/command.h"
 #include "core/config/config.h"
+#include "core/run/scores.h"
 
 #include <stdio.h>
 
@@ -27,5 +28,7 @@ int main(void)
         for (const struct option *o = commands[i]->options; o && o->name; o++) put(o->help);
     }
     for (int key = 0; key < config_key_count; key++) put(config_keys[key].help);
+#define LABELS(number, key, label, compare, ...) put(label), put(compare);
+    SCORES(LABELS)
     return 0;
 }

@@ -72,7 +72,7 @@ static int join(struct links *k, struct error *err)
     code = comm_open(&k->all, &o, card ? k->card : k->cpu, err);
     k->joined = !code;
     if (code == EXIT_CONFIG && card)
-        snprintf(err->hint, sizeof err->hint, "omit --device: ranks are joined in host memory");
+        snprintf(err->hint, sizeof err->hint, _("omit --device: ranks are joined in host memory"));
     return code;
 }
 
@@ -246,15 +246,15 @@ static void report(const struct links *k, const struct link_report *r, bool json
         json_decref(j);
         return;
     }
-    printf("%d ranks on %d host%s, %s, gradients of %.4g MiB, %d times\n", n, k->hosts,
+    printf(_("%d ranks on %d host%s, %s, gradients of %.4g MiB, %d times\n"), n, k->hosts,
            k->hosts > 1 ? "s" : "", k->all.ops->name, (double)k->values * 2 / (1 << 20), k->repeat);
-    printf("  a rank%s   %10.4g GB/s +- %.0f %%\n",
-           k->hosts > 1 && k->host_ranks > 1 ? " in its host" : "            ", r->bandwidth,
+    printf(_("  a rank%s   %10.4g GB/s +- %.0f %%\n"),
+           k->hosts > 1 && k->host_ranks > 1 ? _(" in its host") : "            ", r->bandwidth,
            100 * r->spread);
-    if (k->hosts > 1) printf("  a host's network     %10.4g GB/s\n", r->network);
-    printf("  message to the next  %10.4g GB/s\n", r->message);
-    printf("  latency              %10.4g us per message\n", r->latency_us);
-    printf("use: meopt plan CONFIG --advise --ranks %d --bandwidth %.4g --latency %.4g", n, r->bandwidth,
+    if (k->hosts > 1) printf(_("  a host's network     %10.4g GB/s\n"), r->network);
+    printf(_("  message to the next  %10.4g GB/s\n"), r->message);
+    printf(_("  latency              %10.4g us per message\n"), r->latency_us);
+    printf(_("use: meopt plan CONFIG --advise --ranks %d --bandwidth %.4g --latency %.4g"), n, r->bandwidth,
            r->latency_us);
     if (k->hosts > 1) printf(" --network %.4g --nodes %d", r->network, k->hosts);
     printf("\n");

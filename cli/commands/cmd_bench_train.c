@@ -256,7 +256,8 @@ static void print_offloaded(const char *name, const size_t *classes)
 {
     for (int k = 0; k < MEMORY_CLASS_COUNT; k++)
         if (classes[k])
-            printf("in %-8s %.1f MiB of %s\n", name, (double)classes[k] / 1048576.0, memory_class_names[k]);
+            printf(_("in %-8s %.1f MiB of %s\n"), name, (double)classes[k] / 1048576.0,
+                   _(memory_class_names[k]));
 }
 
 /* Warns if the step had less than half of one CPU, unless it waited for a disk. */
@@ -285,7 +286,8 @@ static void print_text(const struct bench_result *f, bool profiled)
                f->published_gflops > 0 ? _("the card's published peak") : "measured");
     if (profiled) print_profile(f);
     for (int k = 0; k < MEMORY_CLASS_COUNT; k++)
-        printf("%-11s %.1f MiB\n", memory_class_names[k], (double)f->use.peak_bytes[k] / 1048576.0);
+        printf("%*s %.1f MiB\n", PAD(-11, _(memory_class_names[k])),
+               (double)f->use.peak_bytes[k] / 1048576.0);
     printf(_("peak        %.1f MiB\nresident    %.1f MiB, peak of the process\n"),
            (double)f->use.peak_total_bytes / 1048576.0, (double)f->resident / 1048576.0);
     print_offloaded("host", f->use.offloaded_peak_bytes[PLACE_HOST]);

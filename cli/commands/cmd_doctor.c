@@ -63,10 +63,10 @@ static struct error device_error;
 static int device_code;
 static void check_device(struct doctor *d) { device_code = doctor_device(d, device, &device_error); }
 
-static const struct doctor_row only[] = {{"device", check_device}, {NULL, NULL}};
-static const struct doctor_row first[] = {{"version", check_version}, {NULL, NULL}};
+static const struct doctor_row only[] = {{N_("device"), check_device}, {NULL, NULL}};
+static const struct doctor_row first[] = {{N_("version"), check_version}, {NULL, NULL}};
 static const struct doctor_row last[] = {
-    {"libraries", check_fetch_libraries}, {"terminal", check_terminal}, {NULL, NULL}};
+    {N_("libraries"), check_fetch_libraries}, {N_("terminal"), check_terminal}, {NULL, NULL}};
 
 /* ---- Shapes of a configuration ---- */
 
@@ -122,7 +122,7 @@ static void print(const struct doctor *d)
     for (size_t i = 0; i < d->row_count; i++) {
         const struct line *l = &d->rows[i];
         count[l->finding]++;
-        printf("%-8s %-15s %s\n", finding_names[l->finding], l->check, l->found);
+        printf("%*s %*s %s\n", PAD(-8, _(finding_names[l->finding])), PAD(-15, _(l->check)), l->found);
         if (l->meaning[0]) printf("%24s %s\n", "", l->meaning);
         if (l->remedy[0]) printf("%24s -> %s\n", "", l->remedy);
     }
@@ -132,7 +132,8 @@ static void print(const struct doctor *d)
 /* Draws progress in one line of the terminal. */
 static void show_progress(const struct doctor *d, const char *check)
 {
-    fprintf(stderr, _("\r\033[Kchecking %s (%zu results so far)"), check, d->row_count);
+    fputs("\r\033[K", stderr);
+    fprintf(stderr, _("checking %s (%zu results so far)"), check, d->row_count);
 }
 
 static void clear_progress(const struct doctor *d)

@@ -99,8 +99,10 @@ static int read_question(struct generate *g, const struct arguments *args, const
     if (!g->tokenizer)
         return error_set(err, EXIT_USAGE, "give --tokenizer DIR",
                          "--chat requires a tokenizer: the model has no tokenizer.json next to its weights");
+    char hint[160];
+    snprintf(hint, sizeof hint, _("give --template %s, or use --prompt"), CHAT_TEMPLATE_NAMES);
     if (!g->settings.chat)
-        return error_set(err, EXIT_USAGE, "give --template " CHAT_TEMPLATE_NAMES ", or use --prompt",
+        return error_set(err, EXIT_USAGE, hint,
                          "--chat requires a chat template that is known: the tokenizer has none");
     text_record_ask(&g->question, g->settings.chat, argument_text(args, "system", NULL), question);
     return 0;

@@ -185,8 +185,10 @@ static void show_progress(struct tokenize *t, bool last)
     size_text(all, (double)t->bytes);
     size_text(rate, speed);
     time_text(left, speed > 0 ? (double)(t->bytes - t->done) / speed : -1);
-    if (t->terminal) fprintf(stderr, "\r\033[2K%s/%s, %s/s, %s left", done, all, rate, left);
-    else log_info("%s/%s, %s/s, %s left", done, all, rate, left);
+    if (t->terminal) {
+        fputs("\r\033[2K", stderr);
+        fprintf(stderr, _("%s/%s, %s/s, %s left"), done, all, rate, left);
+    } else log_info("%s/%s, %s/s, %s left", done, all, rate, left);
     fflush(stderr);
 }
 

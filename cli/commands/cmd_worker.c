@@ -47,7 +47,7 @@ static void log_row(const char *name, const char *format, ...)
     va_start(args, format);
     text_format(text, sizeof text, format, args);
     va_end(args);
-    log_info("%-*s %s", text_pad(28, translation(name)), translation(name), text);
+    log_info("%*s %s", PAD(-28, translation(name)), text);
 }
 
 static void on_phase(void *context, enum train_phase at)
@@ -288,8 +288,8 @@ static void log_summary(const struct progress_printer *printer, const struct run
         if (printer->use.peak_bytes[c])
             log_row(memory_class_names[c], "%.1f MiB", (double)printer->use.peak_bytes[c] / 1048576.0);
     double peak = (double)printer->use.peak_total_bytes / 1048576.0;
-    if (printer->ranks.comm.size < 2) log_row("peak", "%.1f MiB", peak);
-    else log_row("peak", "%.1f MiB on rank %d, the largest", peak, printer->peak_rank);
+    if (printer->ranks.comm.size < 2) log_row(N_("peak"), "%.1f MiB", peak);
+    else log_row(N_("peak"), "%.1f MiB on rank %d, the largest", peak, printer->peak_rank);
     log_info("run %s", run->directory);
 }
 

@@ -20,7 +20,7 @@ static void print_setting(const struct explanation *e, int i, int ranks)
     }
     printf("  %-26s %8.2f   %5.0f %%   x %.2f   %s%s\n", s->name, peak / GIB, 100 * peak / now, s->compute,
            !limit                   ? ""
-           : s->peak_bytes <= limit ? "fits"
+           : s->peak_bytes <= limit ? _("fits")
                                     : _("does not fit"),
            i == e->settings.chosen ? _("  <- cheapest that fits") : "");
     printf("      %s", s->keys[0] ? s->keys : "(unchanged)");
@@ -53,7 +53,7 @@ void plan_memory_print_tensors(const struct explanation *e, int class)
         double all = (double)e->use.peak_bytes[c], rest = 0;
         int smaller = 0;
         if (class >= 0 ? c != class : all == 0) continue;
-        printf("\n%s, MiB: %.2f\n", memory_class_names[c], all / MIB);
+        printf("\n%s, MiB: %.2f\n", _(memory_class_names[c]), all / MIB);
         for (const struct explain_row *row = e->rows; row < e->rows + e->row_count; row++) {
             if (row->class != (enum memory_class)c) continue;
             if (row->bytes >= all / 1000) {

@@ -67,8 +67,8 @@ static void print_offloaded(const struct memory_use *use)
         const char *separator = "";
         for (int c = 0; c < MEMORY_CLASS_COUNT; c++) {
             if (!use->offloaded_peak_bytes[place][c]) continue;
-            if (!*separator) printf("  %s: ", names[place]);
-            printf("%s%s %.1f", separator, memory_class_names[c],
+            if (!*separator) printf("  %s: ", _(names[place]));
+            printf("%s%s %.1f", separator, _(memory_class_names[c]),
                    (double)use->offloaded_peak_bytes[place][c] / MIB);
             separator = ", ";
         }
@@ -81,15 +81,15 @@ static void print_memory(const struct plan_report *r)
     const struct memory_use *use = &r->plan->use;
     printf(r->plan->rank ? _("\nmemory of largest rank    MiB\n") : _("\nmemory of one rank        MiB\n"));
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++)
-        printf("  %-16s %12.1f\n", memory_class_names[c], (double)use->peak_bytes[c] / MIB);
-    printf("  %-16s %12.1f\n", "peak", (double)use->peak_total_bytes / MIB);
+        printf("  %*s %12.1f\n", PAD(-16, _(memory_class_names[c])), (double)use->peak_bytes[c] / MIB);
+    printf("  %*s %12.1f\n", PAD(-16, _("peak")), (double)use->peak_total_bytes / MIB);
     print_offloaded(use);
     if (r->plan->knn_bytes)
         printf(_("  data holds %.1f MiB for the features of %lld images (train.knn_bank)\n"),
                (double)r->plan->knn_bytes / MIB, (long long)r->config->train.knn_bank);
     if (r->evaluation_bytes) printf(_("meopt eval         %12.1f\n"), (double)r->evaluation_bytes / MIB);
     if (!r->card.bytes) return;
-    printf("%s %.1f MiB (%s)", use->peak_total_bytes <= r->card.bytes ? "fits" : "DOES NOT FIT",
+    printf("%s %.1f MiB (%s)", use->peak_total_bytes <= r->card.bytes ? _("fits") : _("DOES NOT FIT"),
            (double)r->card.bytes / MIB, r->card.name);
     if (r->largest_micro >= 0)
         printf(_("; largest micro-batch that fits: %lld"), (long long)r->largest_micro);

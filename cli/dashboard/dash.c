@@ -116,7 +116,7 @@ static bool answer(struct dash *d, int kind, wint_t c)
     bool stop = d->asks.word == confirm_stop;
     enum keys_answer answer = keys_confirm(&d->asks, kind, c);
     if (answer == KEYS_CANCELLED)
-        snprintf(d->message, sizeof d->message, _("not %s"), stop ? "stopped" : "resumed");
+        snprintf(d->message, sizeof d->message, stop ? _("not stopped") : _("not resumed"));
     if (answer == KEYS_CONFIRMED && stop) send_request(d, "stop", "asked to save and stop");
     d->resumes = answer == KEYS_CONFIRMED && !stop;
     return d->resumes;

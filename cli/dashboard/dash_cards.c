@@ -205,14 +205,16 @@ static void draw_titles(const struct dash *d, const struct columns *col, const s
     if (f->card_count) scale_of(f, &f->cards[0], &card);
     if (f->rank_count) snprintf(some, sizeof some, _("worst %d of %d: "), f->card_count, f->rank_count);
     snprintf(name, sizeof name, "%s%s%s", some,
-             f->card_count && f->cards[0].device[0] ? f->cards[0].device : "card",
+             f->card_count && f->cards[0].device[0] ? f->cards[0].device : _("card"),
              card ? "" : _("; bar: of the plan"));
     if (col->wide)
-        snprintf(line, sizeof line, "%20s %6s %6s %7s %9s %7s", "ours+others/total", "busy", "temp", "power",
-                 unit_of(f->scored[SCORE_TOKENS_PER_S])->rate, "wait");
+        snprintf(line, sizeof line, "%*s %*s %*s %*s %9s %*s", PAD(20, _("ours+others/total")),
+                 PAD(6, _("busy")), PAD(6, _("temp")), PAD(7, _("power")),
+                 unit_of(f->scored[SCORE_TOKENS_PER_S])->rate, PAD(7, _("wait")));
     else if (col->middle)
-        snprintf(line, sizeof line, "%19s %6s %5s %6s", "ours+others/total", "busy", "temp", "power");
-    else snprintf(line, sizeof line, "%13s %6s", "used/total", "busy");
+        snprintf(line, sizeof line, "%*s %*s %*s %*s", PAD(19, _("ours+others/total")), PAD(6, _("busy")),
+                 PAD(5, _("temp")), PAD(6, _("power")));
+    else snprintf(line, sizeof line, "%*s %*s", PAD(13, _("used/total")), PAD(6, _("busy")));
     dash_put(r->y, r->x, col->rank + col->bar, dash_paint(PAIR_DIM), name);
     dash_put(r->y, r->x + col->rank + col->bar + 1, col->text, dash_paint(PAIR_DIM), line);
 }
@@ -267,7 +269,7 @@ void dash_cards(struct dash *d, const struct dash_layout *l)
         else if (f->stages) snprintf(line, sizeof line, "%d s%d", c->rank, c->rank % f->stages);
         else snprintf(line, sizeof line, "%d", c->rank);
         dash_put(y, r->x, col.rank - 1, i == d->selected && count > 1 ? (int)A_REVERSE : dim, line);
-        draw_rank_mark(f, c, y, r->x + (int)strlen(line));
+        draw_rank_mark(f, c, y, r->x + screen_width(line));
         draw_bar(f, c, y, r->x + col.rank, col.bar);
         draw_figures(&col, &v, y, r->x, dim);
     }
@@ -353,7 +355,7 @@ static int put_classes(const struct follow_card *c, int y, int left, int w, bool
         const char letter[2] = {class_letters[i], 0};
         if (c->memory.class_bytes[i] <= 0) continue;
         dash_bytes(b, sizeof b, (double)c->memory.class_bytes[i]);
-        snprintf(line, sizeof line, "%s%s%s ", names ? memory_class_names[i] : "", names ? " " : "", b);
+        snprintf(line, sizeof line, "%s%s%s ", names ? _(memory_class_names[i]) : "", names ? " " : "", b);
         if (draw && x < left + w) dash_put(y, x, 1, dash_paint(PAIR_CLASS + i) | A_BOLD, letter);
         if (draw && x + 2 < left + w) dash_put(y, x + 2, left + w - x - 2, 0, line);
         x += 3 + screen_width(line);
@@ -399,9 +401,9 @@ static void draw_history(const struct dash *d, const struct follow_card *c, enum
         int pair;
         double top; /* minimum of the axis' upper end */
     } kinds[READING_COUNT] = {[READING_USED] = {N_("used memory"), "GiB", PAIR_RAW, 0},
-                              [READING_BUSY] = {"busy", "%", PAIR_GOOD, 100},
-                              [READING_TEMP] = {"temperature", "C", PAIR_BAD, 0},
-                              [READING_POWER] = {"power", "W", PAIR_SMOOTH, 0}};
+                              [READING_BUSY] = {N_("busy"), "%", PAIR_GOOD, 100},
+                              [READING_TEMP] = {N_("temperature"), "C", PAIR_BAD, 0},
+                              [READING_POWER] = {N_("power"), "W", PAIR_SMOOTH, 0}};
     const struct follow *f = d->run;
     const int pairs[4] = {0, kinds[which].pair, 0, 0};
     int n = c->readings ? f->reading_count : 0;
@@ -420,7 +422,7 @@ static void draw_history(const struct dash *d, const struct follow_card *c, enum
     if (isfinite(low) && which != READING_TEMP) low = 0;
     dash_plot_begin(&p, r->w - PLOT_LABELS, r->h - 2, d->glyphs, x_min, x_max, low, high, false);
     dash_plot_curve(&p, 1, x, y, n);
-    snprintf(line, sizeof line, _("%s, %s, by minute  %s"), kinds[which].name, kinds[which].unit,
+    snprintf(line, sizeof line, _("%s, %s, by minute  %s"), _(kinds[which].name), kinds[which].unit,
              dash_number(number, sizeof number, last));
     dash_put(r->y, r->x, r->w, A_BOLD, line);
     dash_plot_draw(r, &p, pairs);
@@ -433,8 +435,8 @@ static void draw_history(const struct dash *d, const struct follow_card *c, enum
 static void draw_hosts(const struct follow *f, const struct dash_rect *r)
 {
     char line[160], peak[24];
-    snprintf(line, sizeof line, "%-24s %5s %7s %10s %9s", "host", "ranks", "running", _("first rank"),
-             "peak");
+    snprintf(line, sizeof line, "%*s %*s %*s %*s %*s", PAD(-24, _("host")), PAD(5, _("ranks")),
+             PAD(7, _("running")), PAD(10, _("first rank")), PAD(9, _("peak")));
     if (r->h > 1) dash_put(r->y, r->x, r->w, dash_paint(PAIR_DIM), line);
     for (int i = 0; i < f->hosts_listed && i + 1 < r->h; i++) {
         const struct follow_host *h = &f->hosts[i];
@@ -460,14 +462,15 @@ static void draw_histories(const struct dash *d, const struct follow_card *c, co
  * none. */
 static bool places_line(char *line, size_t size, const struct run_memory *m, enum memory_place place)
 {
-    size_t n = (size_t)snprintf(line, size, "%-12s", place == PLACE_HOST ? _("in the host") : _("in files")),
+    size_t n = (size_t)snprintf(line, size, "%*s",
+                                PAD(-12, place == PLACE_HOST ? _("in the host") : _("in files"))),
            begin = n;
     char bytes[24];
     for (int i = 0; i < MEMORY_CLASS_COUNT && n < size; i++)
         if (m->offloaded_bytes[place][i] > 0)
             n += (size_t)snprintf(line + n, size - n, "%s %9s %s", n > begin ? "," : "",
                                   dash_bytes(bytes, sizeof bytes, (double)m->offloaded_bytes[place][i]),
-                                  memory_class_names[i]);
+                                  _(memory_class_names[i]));
     return n > begin;
 }
 
@@ -477,7 +480,7 @@ static bool waits_line(char *line, size_t size, const struct metric_line *last)
 {
     bool weights = last->step >= 0 && isfinite(last->stream_wait_ms),
          states = last->step >= 0 && isfinite(last->offload_wait_ms);
-    size_t n = (size_t)snprintf(line, size, "%-12s", "waited");
+    size_t n = (size_t)snprintf(line, size, "%*s", PAD(-12, _("waited")));
     if (weights) n += (size_t)snprintf(line + n, size - n, _(" for weights %.1f ms"), last->stream_wait_ms);
     if (states)
         n += (size_t)snprintf(line + n, size - n, _("%s for states %.1f ms"), weights ? "," : "",
@@ -497,13 +500,14 @@ void dash_memory(const struct dash *d, const struct dash_rect *r)
     dash_savings(d, &first);
     y += 2;
     if (y < r->y + r->h) {
-        snprintf(line, sizeof line, "   %-12s %9s %9s %14s", "class", "peak", "planned", _("without meopt"));
+        snprintf(line, sizeof line, "   %*s %*s %*s %*s", PAD(-12, _("class")), PAD(9, _("peak")),
+                 PAD(9, _("planned")), PAD(14, _("without meopt")));
         dash_put(y++, r->x, r->w, dash_paint(PAIR_DIM), line);
     }
     for (int i = 0; i < MEMORY_CLASS_COUNT && y < r->y + r->h; i++, y++) {
         const char letter[2] = {class_letters[i], 0};
         dash_put(y, r->x + 1, 1, dash_paint(PAIR_CLASS + i) | A_BOLD, letter);
-        snprintf(line, sizeof line, "%-12s %9s %9s %14s", memory_class_names[i],
+        snprintf(line, sizeof line, "%*s %9s %9s %14s", PAD(-12, _(memory_class_names[i])),
                  dash_bytes(now, sizeof now, c ? (double)c->memory.class_bytes[i] : -1),
                  dash_bytes(own, sizeof own, plan->peak_bytes > 0 ? (double)plan->class_bytes[i] : -1),
                  dash_bytes(base, sizeof base,
@@ -518,8 +522,9 @@ void dash_memory(const struct dash *d, const struct dash_rect *r)
     if (c && isfinite(others(c)) && y < r->y + r->h) {
         dash_put(y, r->x + 1, 1, dash_paint(PAIR_DIM) | A_BOLD, "X");
         char who[160];
-        snprintf(line, sizeof line, _("%-12s %9s  now: %s"), "others", dash_bytes(now, sizeof now, others(c)),
-                 holders_text(who, sizeof who, c, "other processes, the driver, contexts"));
+        snprintf(line, sizeof line, _("%*s %9s  now: %s"), PAD(-12, _("others")),
+                 dash_bytes(now, sizeof now, others(c)),
+                 holders_text(who, sizeof who, c, N_("other processes, the driver, contexts")));
         dash_put(y++, r->x + 3, r->w - 3, 0, line);
     }
     const struct follow_card *history =

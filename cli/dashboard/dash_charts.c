@@ -24,16 +24,16 @@ struct kind {
 static struct kind kind_of(int which)
 {
     static const struct kind kinds[CHART_COUNT] = {
-        [METRIC_LOSS] = {"loss", "", true, PAIR_RAW},
+        [METRIC_LOSS] = {N_("loss"), "", true, PAIR_RAW},
         [METRIC_GRAD_NORM] = {N_("grad norm"), "", true, PAIR_RAW},
         [METRIC_LR] = {"lr", "", false, PAIR_RAW},
         [METRIC_IMAGES_PER_S] = {"images/s", "", false, PAIR_SPEED},
         [METRIC_STEP_MS] = {N_("step time"), " ms", false, PAIR_SPEED},
         [METRIC_DATA_WAIT_MS] = {N_("wait for data"), " ms", false, PAIR_BAD},
         [CHART_CARDS + READING_USED] = {N_("used memory"), " GiB", false, PAIR_RAW},
-        [CHART_CARDS + READING_BUSY] = {"busy", "%", false, PAIR_GOOD},
-        [CHART_CARDS + READING_TEMP] = {"temperature", " C", false, PAIR_BAD},
-        [CHART_CARDS + READING_POWER] = {"power", " W", false, PAIR_SMOOTH},
+        [CHART_CARDS + READING_BUSY] = {N_("busy"), "%", false, PAIR_GOOD},
+        [CHART_CARDS + READING_TEMP] = {N_("temperature"), " C", false, PAIR_BAD},
+        [CHART_CARDS + READING_POWER] = {N_("power"), " W", false, PAIR_SMOOTH},
     };
     const struct score_row *score = follow_score((enum follow_metric)which);
     if (!score) return kinds[which];
@@ -180,7 +180,7 @@ static int nearest(const struct curve *c, double step)
 
 /* ---- drawing ---- */
 
-static const char *const axis_names[AXIS_COUNT] = {"step", "epoch", "min"};
+static const char *const axis_names[AXIS_COUNT] = {N_("step"), N_("epoch"), N_("minutes of training")};
 
 /* Draws the cursor line, under the curves. */
 static void draw_cursor(const struct dash *d, const struct dash_rect *r, const struct dash_plot *p, double x)
@@ -249,7 +249,7 @@ static void draw_title(const struct dash *d, int which, const struct dash_rect *
     for (int i = c->n - 1; at < 0 && i >= 0; i--)
         if (isfinite(c->y[i])) at = i;
     struct kind kind = kind_of(which);
-    int n = snprintf(line, sizeof line, "%s %s%s", kind.name,
+    int n = snprintf(line, sizeof line, "%s %s%s", _(kind.name),
                      dash_number(number, sizeof number, at < 0 ? NAN : c->y[at]), kind.unit);
     if (isfinite(d->cursor) && at >= 0)
         n += snprintf(line + n, sizeof line - (size_t)n, " @%.0f", c->step[at]);
@@ -258,7 +258,7 @@ static void draw_title(const struct dash *d, int which, const struct dash_rect *
     for (int i = 0; i < d->baseline_count && isfinite(d->cursor) && base[i].n; i++) {
         int b = nearest(&base[i], d->cursor);
         if (b < 0) continue;
-        name_printable(name, sizeof name, d->baseline_count > 1 ? dash_baseline_name(d, i) : "baseline");
+        name_printable(name, sizeof name, d->baseline_count > 1 ? dash_baseline_name(d, i) : _("baseline"));
         n += snprintf(line + n, sizeof line - (size_t)n, ", %.24s %s", name,
                       dash_number(number, sizeof number, base[i].y[b]));
     }
@@ -269,16 +269,16 @@ static void draw_title(const struct dash *d, int which, const struct dash_rect *
     window_of(d, &from, &to);
     if (which == METRIC_LOSS && isfinite(d->steps))
         n += snprintf(line + n, sizeof line - (size_t)n, _(", steps %.0f to %.0f"), from, to);
-    if (log) n += snprintf(line + n, sizeof line - (size_t)n, ", log");
+    if (log) n += snprintf(line + n, sizeof line - (size_t)n, _(", log"));
     if (cut)
         n += snprintf(line + n, sizeof line - (size_t)n, _(", %d outlier%s cut"), cut, cut == 1 ? "" : "s");
     dash_put(r->y, r->x, r->w, selected ? (int)A_REVERSE : (int)A_BOLD, line);
     if (which != METRIC_LOSS) return;
-    int x = r->x + n + 2;
-    if (d->raw) x = legend(r, x, PAIR_RAW, "raw");
-    if (d->smoothing > 0) x = legend(r, x, PAIR_SMOOTH, "smooth");
+    int x = r->x + screen_width(line) + 2;
+    if (d->raw) x = legend(r, x, PAIR_RAW, _("raw"));
+    if (d->smoothing > 0) x = legend(r, x, PAIR_SMOOTH, _("smooth"));
     for (int i = 0; i < d->baseline_count; i++) {
-        name_printable(name, sizeof name, d->baseline_count > 1 ? dash_baseline_name(d, i) : "baseline");
+        name_printable(name, sizeof name, d->baseline_count > 1 ? dash_baseline_name(d, i) : _("baseline"));
         x = legend(r, x, PAIR_BASELINE + i, name);
     }
 }
@@ -351,18 +351,18 @@ void dash_charts(struct dash *d, const struct dash_rect *r)
     if (d->chart >= count) d->chart = count - 1;
     d->charts_at_once = rows * columns;
     int page = d->chart / d->charts_at_once, pages = (count + d->charts_at_once - 1) / d->charts_at_once;
-    snprintf(line, sizeof line, _("charts %d to %d of %d%s, by %s%s"), page * d->charts_at_once + 1,
+    snprintf(line, sizeof line, _("charts %d to %d of %d%s, by %s"), page * d->charts_at_once + 1,
              page * d->charts_at_once + d->charts_at_once < count
                  ? page * d->charts_at_once + d->charts_at_once
                  : count,
              count, pages > 1 ? " (PgDn, PgUp)" : "",
-             d->axis == AXIS_EPOCH && d->run->epoch_steps <= 0 ? axis_names[AXIS_STEP] : axis_names[d->axis],
-             d->axis == AXIS_TIME ? _("utes of training") : "");
+             d->axis == AXIS_EPOCH && d->run->epoch_steps <= 0 ? _(axis_names[AXIS_STEP])
+                                                               : _(axis_names[d->axis]));
     size_t n = strlen(line);
     if (d->smoothing > 0)
         snprintf(line + n, sizeof line - n, _(", smoothed by %.3g"), dash_weights[d->smoothing]);
     dash_put(r->y, r->x, r->w, dash_paint(PAIR_DIM), line);
-    int x = r->x + (int)strlen(line) + 2;
+    int x = r->x + screen_width(line) + 2;
     for (int i = 0; i < d->baseline_count; i++) {
         char name[64];
         x = legend(r, x, PAIR_BASELINE + i, name_printable(name, sizeof name, dash_baseline_name(d, i)));

@@ -28,7 +28,10 @@ static void describe_state(const struct dash *d, char *dst, size_t size, int *pa
         return;
     }
     if (d->options->replay) {
-        snprintf(dst, size, "replay%s", d->paused ? ", paused" : f->replay_end ? ", end" : "");
+        snprintf(dst, size, "%s",
+                 d->paused       ? _("replay, paused")
+                 : f->replay_end ? _("replay, end")
+                                 : _("replay"));
         return;
     }
     if (d->run->gone) {
@@ -45,8 +48,8 @@ static void describe_state(const struct dash *d, char *dst, size_t size, int *pa
     }
     if (f->worker[0] && strcmp(f->worker, "running") != 0) {
         *pair = PAIR_BAD;
-        snprintf(dst, size, "%s for %s, while %s", f->worker,
-                 dash_duration(silent, sizeof silent, f->silent_s), f->phase);
+        snprintf(dst, size, _("%s for %s, while %s"), f->worker,
+                 dash_duration(silent, sizeof silent, f->silent_s), _(f->phase));
     } else if (f->live_time > 0 && (double)time(NULL) - f->live_time > SILENT_SECONDS) {
         *pair = PAIR_BAD;
         dash_duration(silent, sizeof silent, (double)time(NULL) - f->live_time);
@@ -56,7 +59,7 @@ static void describe_state(const struct dash *d, char *dst, size_t size, int *pa
                      s->here ? _("; training continues") : "");
     } else {
         snprintf(dst, size, "%s",
-                 f->phase[0] && strcmp(f->phase, "waiting for data") != 0 ? f->phase : s->state);
+                 f->phase[0] && strcmp(f->phase, "waiting for data") != 0 ? _(f->phase) : s->state);
     }
     if (d->paused) snprintf(dst + strlen(dst), size - strlen(dst), _(", drawing paused"));
 }
@@ -259,11 +262,13 @@ static void draw_footer(const struct dash *d, const struct dash_rect *r)
         return;
     }
     for (int i = 0; i < TAB_COUNT; i++) {
-        if (i == TAB_HELP) snprintf(text, sizeof text, "? help");
-        else if (r->w >= 60) snprintf(text, sizeof text, "%d %s", i + 1, dash_tab_names[i]);
-        else snprintf(text, sizeof text, "%d %.3s", i + 1, dash_tab_names[i]);
+        if (i == TAB_HELP) snprintf(text, sizeof text, _("? help"));
+        else if (r->w >= 60) snprintf(text, sizeof text, "%d %s", i + 1, _(dash_tab_names[i]));
+        else
+            snprintf(text, sizeof text, "%d %.*s", i + 1, (int)text_line(_(dash_tab_names[i]), 3),
+                     _(dash_tab_names[i]));
         dash_put(r->y, x, r->x + r->w - x, i == (int)d->tab ? (int)A_REVERSE : dash_paint(PAIR_DIM), text);
-        x += (int)strlen(text) + 2;
+        x += screen_width(text) + 2;
     }
     bool memory = d->tab == TAB_MEMORY, log = d->tab == TAB_LOG, back = isfinite(d->cursor);
     const char *all = back  ? _("Esc back to now")
@@ -280,9 +285,9 @@ static void draw_footer(const struct dash *d, const struct dash_rect *r)
                       : memory ? _("Enter why so much  q leave")
                                : _("r resume  q leave"),
                *hints = all;
-    if (x + 1 + (int)strlen(hints) > r->x + r->w) hints = few;
-    if (x + 1 + (int)strlen(hints) > r->x + r->w) hints = _("q leave");
-    int w = (int)strlen(hints);
+    if (x + 1 + screen_width(hints) > r->x + r->w) hints = few;
+    if (x + 1 + screen_width(hints) > r->x + r->w) hints = _("q leave");
+    int w = screen_width(hints);
     if (x + w <= r->x + r->w) dash_put(r->y, r->x + r->w - w, w, dash_paint(PAIR_DIM), hints);
 }
 

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const dash_tab_names[TAB_COUNT] = {"overview", "charts", "memory", "log", "help"};
+const char *const dash_tab_names[TAB_COUNT] = {N_("overview"), N_("charts"), N_("memory"), N_("log"),
+                                               N_("help")};
 
 /* ---- layout ---- */
 

@@ -18,7 +18,7 @@ static void row(const char *name, const char *format, ...)
     va_start(args, format);
     text_format(text, sizeof text, format, args);
     va_end(args);
-    snprintf(line, sizeof line, "  %-*s %s", text_pad(11, translation(name)), translation(name), text);
+    snprintf(line, sizeof line, "  %*s %s", PAD(-11, translation(name)), text);
     screen_line(line);
 }
 
@@ -36,7 +36,7 @@ static void memory_rows(const struct follow *f)
         snprintf(text + n, sizeof text - n, _(", without meopt %s: %+.0f%%"),
                  dash_bytes(without, sizeof without, (double)f->baseline.peak_bytes),
                  100 * ((double)m->peak_bytes / (double)f->baseline.peak_bytes - 1));
-    row("peak memory", "%s%s", peak, text);
+    row(N_("peak memory"), "%s%s", peak, text);
     n = 0;
     for (int c = 0; c <= MEMORY_CLASS_COUNT; c++) {
         if (n > 0 && (c == MEMORY_CLASS_COUNT || n > ROW_COLUMNS)) {
@@ -44,7 +44,8 @@ static void memory_rows(const struct follow *f)
             n = 0;
         }
         if (c < MEMORY_CLASS_COUNT && m->class_bytes[c] > 0)
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %s", n ? ", " : "", memory_class_names[c],
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %s", n ? ", " : "",
+                                  _(memory_class_names[c]),
                                   dash_bytes(bytes, sizeof bytes, (double)m->class_bytes[c]));
     }
 }
@@ -61,21 +62,21 @@ void dash_summary(const struct follow *f)
     if (f->card_count && f->cards[0].memory.peak_bytes > 0)
         printf(_(", peak %s"), dash_bytes(n3, sizeof n3, (double)f->cards[0].memory.peak_bytes));
     printf("\n");
-    if (s->message[0]) row("message", "%s", s->message);
-    if (s->hint[0]) row("hint", "%s", s->hint);
+    if (s->message[0]) row(N_("message"), "%s", s->message);
+    if (s->hint[0]) row(N_("hint"), "%s", s->hint);
     if (f->point_count && l->step > 0) {
-        row("loss", "first %s, best %s, last %s%s",
+        row(N_("loss"), "first %s, best %s, last %s%s",
             dash_number(n1, sizeof n1, f->points[0].values[METRIC_LOSS]),
             dash_number(n2, sizeof n2, f->best_loss), dash_number(n3, sizeof n3, l->loss),
             dash_scores(word, sizeof word, f, false));
-        if (dash_scores(word, sizeof word, f, true)[0]) row("evaluated", "%s", word + strspn(word, " "));
+        if (dash_scores(word, sizeof word, f, true)[0]) row(N_("evaluated"), "%s", word + strspn(word, " "));
         const struct unit *unit;
         double rate = metric_rate(l, &unit);
         row(unit->rate, "%s; epoch %lld", dash_number(n1, sizeof n1, rate), (long long)l->epoch);
     }
     memory_rows(f);
     if (checkpoint_before(f->directory, INT64_MAX, &saved, NULL) == 0 && saved >= 0)
-        row("checkpoint", "step %lld; meopt export %s writes the model", (long long)saved,
+        row(N_("checkpoint"), "step %lld; meopt export %s writes the model", (long long)saved,
             run_word(word, sizeof word, f->directory));
     int64_t from = f->event_count > EVENTS ? f->event_count - EVENTS : 0;
     for (int64_t i = from; i < f->event_count; i++)

@@ -77,7 +77,7 @@ static int draw_row(const struct dash *d, const struct explain_row *row, int y, 
     if (remedy)
         snprintf(advice, sizeof advice, "-%s x%.2f %s", dash_bytes(saved, sizeof saved, row->saved),
                  remedy->compute, remedy->keys);
-    if (x + (int)strlen(advice) > r->x + r->w) {
+    if (x + screen_width(advice) > r->x + r->w) {
         x = r->x + 13;
         lines++;
     }
@@ -108,11 +108,12 @@ void dash_why_draw(struct dash *d, const struct dash_rect *r)
     if (!e->use.peak_bytes[d->why.class]) select_class(d, 1);
     for (int c = 0; c < MEMORY_CLASS_COUNT; c++) {
         if (!e->use.peak_bytes[c]) continue;
-        snprintf(line, sizeof line, r->w >= 100 ? "%s %s" : "%.5s %s", memory_class_names[c],
+        const char *name = _(memory_class_names[c]);
+        snprintf(line, sizeof line, "%.*s %s", (int)text_line(name, r->w >= 100 ? 20 : 5), name,
                  dash_bytes(bytes, sizeof bytes, (double)e->use.peak_bytes[c]));
         dash_put(y, x, r->x + r->w - x, c == (int)d->why.class ? (int)A_REVERSE : dash_paint(PAIR_CLASS + c),
                  line);
-        x += (int)strlen(line) + 1;
+        x += screen_width(line) + 1;
     }
     dash_put(++y, r->x, r->w, dash_paint(PAIR_DIM),
              "planned, blocks together: what shrinks it, compute x, its key. up down Esc");

@@ -341,14 +341,14 @@ static void draw(struct workspace *w)
     }
     if (t->unread) snprintf(count, sizeof count, _("reading, %d of %d"), t->count - t->unread, t->count);
     else
-        snprintf(count, sizeof count, "%d of %d  by %s%s", t->shown_count, t->count,
-                 run_order_names[t->order], t->reversed ? ", reversed" : "");
-    snprintf(line, sizeof line, _("runs in %s%s%s"), t->directory, t->filter[0] ? "  filter: " : "",
+        snprintf(count, sizeof count, _("%d of %d  by %s%s"), t->shown_count, t->count,
+                 _(run_order_names[t->order]), t->reversed ? _(", reversed") : "");
+    snprintf(line, sizeof line, _("runs in %s%s%s"), t->directory, t->filter[0] ? _("  filter: ") : "",
              t->filter);
     attron(A_BOLD);
-    screen_put(0, 0, columns - (int)strlen(count) - 1, line, false);
+    screen_put(0, 0, columns - screen_width(count) - 1, line, false);
     attroff(A_BOLD);
-    screen_put(0, columns - (int)strlen(count), columns, count, false);
+    screen_put(0, columns - screen_width(count), columns, count, false);
     run_table_head(line, columns - 2, 0);
     attron(A_DIM);
     screen_put(1, 2, columns - 2, line, false);

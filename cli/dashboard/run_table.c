@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const run_order_names[ORDER_COUNT + 1] = {"age", "name", "state", "step", "loss", "peak", NULL};
+const char *const run_order_names[ORDER_COUNT + 1] = {N_("age"),  N_("name"), N_("state"), N_("step"),
+                                                      N_("loss"), N_("peak"), NULL};
 
 /* ---- the directory ---- */
 

@@ -244,7 +244,7 @@ static void draw_memory(const struct form *f, const struct boxes *b)
     for (int c = 0; c < MEMORY_CLASS_COUNT && y < b->height - 6; c++) {
         double bytes = (double)f->use.peak_bytes[c];
         size_text(text, sizeof text, bytes);
-        screen_put(y, x, 12, memory_class_names[c], true);
+        screen_put(y, x, 12, _(memory_class_names[c]), true);
         bar(y, x + 12, columns - 24, whole > 0 ? bytes / whole : 0, GOOD);
         snprintf(line, sizeof line, "%11s", text);
         screen_put(y++, x + columns - 12, 11, line, false);
@@ -266,7 +266,7 @@ static void draw_memory(const struct form *f, const struct boxes *b)
         bool fits = f->use.peak_total_bytes <= f->card_bytes;
         size_text(text, sizeof text, (double)f->card_bytes);
         bar(y++, x, columns - 1, whole / (double)f->card_bytes, fits ? GOOD : BAD);
-        snprintf(line, sizeof line, "%s %s", fits ? "fits" : "DOES NOT FIT", text);
+        snprintf(line, sizeof line, fits ? _("fits %s") : _("DOES NOT FIT %s"), text);
         attron(A_BOLD | paint(fits ? GOOD : BAD));
         screen_put(y, x, columns, line, false);
         attroff(A_BOLD | paint(fits ? GOOD : BAD));

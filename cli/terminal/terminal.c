@@ -29,8 +29,8 @@ bool screen_possible(void)
     if (can_draw(term)) return true;
     if (!term[0] || !can_draw(TERMINAL_FALLBACK)) return false;
     char shown[256];
-    log_warn("TERM=%s is unknown on this machine; drawing for " TERMINAL_FALLBACK,
-             name_printable(shown, sizeof shown, term));
+    log_warn("TERM=%s is unknown on this machine; drawing for %s", name_printable(shown, sizeof shown, term),
+             TERMINAL_FALLBACK);
     return setenv("TERM", TERMINAL_FALLBACK, 1) == 0;
 }
 

@@ -30,7 +30,9 @@ int text_columns(const char *text, size_t bytes);
 /* Returns the bytes of the longest line of at most `columns` columns at the start of a text, up to a blank,
  * or between two characters of a script that has none. */
 size_t text_line(const char *text, int columns);
-/* Returns the width for printf's "%*s" (negative: "%-*s") with which a text occupies `columns` columns. */
+/* Returns the width for printf's "%*s" with which a text occupies `columns` columns: negative, as columns,
+ * for a text at the left. PAD: both arguments of "%*s". */
 int text_pad(int columns, const char *text);
+#define PAD(columns, text) text_pad(columns, text), text
 
 #endif

@@ -42,8 +42,10 @@ static void add_memory(struct sentence *s)
     if (!now) return;
     if (fabs(change) < 0.05) snprintf(words, sizeof words, _("the same memory (%.1f MiB)"), now->mean / mib);
     else
-        snprintf(words, sizeof words, _("%.1f %% %s memory (%.1f MiB instead of %.1f)"), fabs(change),
-                 change < 0 ? "less" : "more", now->mean / mib, before->mean / mib);
+        snprintf(words, sizeof words,
+                 change < 0 ? _("%.1f %% less memory (%.1f MiB instead of %.1f)")
+                            : _("%.1f %% more memory (%.1f MiB instead of %.1f)"),
+                 fabs(change), now->mean / mib, before->mean / mib);
     add(s, words);
 }
 
@@ -55,8 +57,9 @@ static void add_time(struct sentence *s)
     double ratio = now->mean / before->mean;
     if (fabs(ratio - 1) < 0.005) snprintf(words, sizeof words, _("the same time per step"));
     else
-        snprintf(words, sizeof words, _("a step takes %.1f %% %s"), 100 * fabs(ratio - 1),
-                 ratio < 1 ? "less" : "longer");
+        snprintf(words, sizeof words,
+                 ratio < 1 ? _("a step takes %.1f %% less") : _("a step takes %.1f %% longer"),
+                 100 * fabs(ratio - 1));
     add(s, words);
 }
 
@@ -82,8 +85,10 @@ static void add_certainty(struct sentence *s)
     const struct cell *before, *now = cell_of(s, "converged_loss", &before);
     char words[200], *longer;
     if (now && isfinite(now->p))
-        snprintf(words, sizeof words, _("%d and %d runs: the loss %s (p = %.2g)"), before->n, now->n,
-                 now->p < 0.05 ? "differs" : _("does not differ significantly"), now->p);
+        snprintf(words, sizeof words,
+                 now->p < 0.05 ? _("%d and %d runs: the loss differs (p = %.2g)")
+                               : _("%d and %d runs: the loss does not differ significantly (p = %.2g)"),
+                 before->n, now->n, now->p);
     else if (now && isnan(now->ratio))
         snprintf(words, sizeof words, _("the losses are of different objectives"));
     else snprintf(words, sizeof words, _("one run each, so the significance is unknown"));
@@ -91,8 +96,8 @@ static void add_certainty(struct sentence *s)
     for (int r = 0, n = 0; r < s->table->row_count; r++) {
         const struct row *row = &s->table->rows[r];
         if (row->section != SECTION_COMPARABLE || n++ > NAMED) continue;
-        char *more =
-            xasprintf("%s%s%s", longer, n == 1 ? " NOT COMPARABLE (" : ", ", n <= NAMED ? row->label : "...");
+        char *more = xasprintf("%s%s%s", longer, n == 1 ? _(" NOT COMPARABLE (") : ", ",
+                               n <= NAMED ? _(row->label) : "...");
         free(longer);
         longer = more;
     }

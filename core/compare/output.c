@@ -9,7 +9,7 @@
 #include <string.h>
 #include <wchar.h>
 
-const char *const section_titles[3] = {"Facts", "Configuration", "NOT COMPARABLE"};
+const char *const section_titles[3] = {N_("Facts"), N_("Configuration"), N_("NOT COMPARABLE")};
 
 bool output_row(const struct row *row, const struct output_options *options)
 {
@@ -82,14 +82,14 @@ static void cell_words(char value[CELL_TEXT], char change[CELL_TEXT + 32], const
 static void print_section(FILE *out, const struct table *t, enum section section,
                           const struct output_options *o)
 {
-    int label = width_of(section_titles[section]), rows = 0,
+    int label = width_of(_(section_titles[section])), rows = 0,
         (*widths)[2] = xcalloc((size_t)t->column_count, sizeof *widths);
     char value[CELL_TEXT], change[CELL_TEXT + 32];
     for (int r = 0; r < t->row_count; r++) {
         const struct row *row = &t->rows[r];
         if (row->section != section || !output_row_shown(t, row, o)) continue;
         rows++;
-        if (width_of(row->label) > label) label = width_of(row->label);
+        if (width_of(_(row->label)) > label) label = width_of(_(row->label));
         for (int c = 0; c < t->column_count; c++) {
             cell_words(value, change, row, &row->cells[c], o->unicode);
             if (width_of(value) > widths[c][0]) widths[c][0] = width_of(value);
@@ -104,7 +104,7 @@ static void print_section(FILE *out, const struct table *t, enum section section
         const char *bold = o->color ? section == SECTION_COMPARABLE ? "\033[1;31m" : "\033[1m" : "",
                    *plain = o->color ? "\033[0m" : "";
         fputs(bold, out);
-        pad(out, section_titles[section], label, false);
+        pad(out, _(section_titles[section]), label, false);
         for (int c = 0; c < t->column_count; c++) {
             char name[320];
             snprintf(name, sizeof name, "%s%s", t->columns[c].name, c == t->reference ? " *" : "");
@@ -116,7 +116,7 @@ static void print_section(FILE *out, const struct table *t, enum section section
     for (int r = 0; r < t->row_count; r++) {
         const struct row *row = &t->rows[r];
         if (row->section != section || !output_row_shown(t, row, o)) continue;
-        pad(out, row->label, label, false);
+        pad(out, _(row->label), label, false);
         for (int c = 0; c < t->column_count; c++) {
             cell_words(value, change, row, &row->cells[c], o->unicode);
             fputs("   ", out);
@@ -126,7 +126,7 @@ static void print_section(FILE *out, const struct table *t, enum section section
                 pad(out, change, widths[c][1], true);
             }
         }
-        if (row->why) fprintf(out, "   %s", row->why);
+        if (row->why) fprintf(out, "   %s", _(row->why));
         fputc('\n', out);
     }
     if (rows) fputc('\n', out);

@@ -77,7 +77,7 @@ static void bars_terminal(FILE *out, const struct plot *p, int columns, bool blo
     for (int k = 0; k < MEMORY_CLASS_COUNT; k++) {
         if (!plot_has_class(p, k)) continue;
         class_cells(out, k, 1, blocks, color);
-        fprintf(out, " %s  ", memory_class_names[k]);
+        fprintf(out, " %s  ", _(memory_class_names[k]));
     }
     fputs("\n\n", out);
 }

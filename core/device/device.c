@@ -23,7 +23,8 @@ const char *dtype_name(enum dtype dtype)
 }
 
 const char *const memory_class_names[MEMORY_CLASS_COUNT] = {
-    "weights", "gradients", "optimizer", "activations", "teacher", "workspace", "comm", "data"};
+    N_("weights"), N_("gradients"), N_("optimizer"), N_("activations"),
+    N_("teacher"), N_("workspace"), N_("comm"),      N_("data")};
 
 const char *const memory_place_names[PLACE_COUNT] = {"host", "file"};
 

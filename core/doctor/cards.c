@@ -246,13 +246,13 @@ static void check_cards(struct doctor *d)
 }
 
 const struct doctor_row doctor_cards[] = {
-    {"hardware", check_hardware},
-    {"permissions", check_permissions},
-    {"toolkit", doctor_dtk},
-    {"settings", doctor_settings},
-    {"variables", check_variables},
-    {"drivers", check_drivers},
+    {N_("hardware"), check_hardware},
+    {N_("permissions"), check_permissions},
+    {N_("toolkit"), doctor_dtk},
+    {N_("settings"), doctor_settings},
+    {N_("variables"), check_variables},
+    {N_("drivers"), check_drivers},
     {N_("card libraries"), check_card_libraries},
-    {"cards", check_cards},
+    {N_("cards"), check_cards},
     {NULL, NULL},
 };

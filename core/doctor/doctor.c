@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const finding_names[] = {"ok", "warning", "missing"};
+const char *const finding_names[] = {N_("ok"), N_("warning"), N_("missing")};
 
 static const char *current; /* name of the running check */
 

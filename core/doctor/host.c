@@ -392,9 +392,9 @@ static void check_libraries(struct doctor *d)
 }
 
 const struct doctor_row doctor_host[] = {
-    {"system", check_system},       {"processor", check_processor},
-    {"bandwidth", check_bandwidth}, {"gemm", check_gemm},
-    {"memory", check_memory},       {"shm", check_shm},
-    {"disk", check_disk},           {"locale", check_locale},
-    {"libraries", check_libraries}, {NULL, NULL},
+    {N_("system"), check_system},       {N_("processor"), check_processor},
+    {N_("bandwidth"), check_bandwidth}, {N_("gemm"), check_gemm},
+    {N_("memory"), check_memory},       {N_("shm"), check_shm},
+    {N_("disk"), check_disk},           {N_("locale"), check_locale},
+    {N_("libraries"), check_libraries}, {NULL, NULL},
 };

@@ -8,7 +8,7 @@ export LOCPATH="$dir"
 . "$MEOPT_SOURCE/tests/cli/dash_run.sh"
 for run in dinov2-教师 dinov2-学生 eva_clip-lr1; do dash_run "$dir/runs/$run" 1 60; done
 start() { # LOCALE COMMAND
-    terminal 80 24 C.UTF-8 "NO_COLOR=1 LOCPATH='$dir'" "sh -c \"cd '$dir'; LC_ALL=$1 '$MEOPT' $2; echo status \\\$?; sleep 60\""
+    terminal 80 24 C.UTF-8 "NO_COLOR=1 LOCPATH='$dir'" "sh -c \"cd '$dir'; LC_ALL= LC_CTYPE=$1 LC_MESSAGES=C '$MEOPT' $2; echo status \\\$?; sleep 60\""
 }
 in_gbk() { printf %s "$1" | iconv -f UTF-8 -t GBK; }
 sent() { # BYTES: tmux takes UTF-8; what it is given reports
@@ -48,6 +48,6 @@ stop
 # as a line on a terminal in its encoding, in a file as it is
 command -v script >/dev/null || exit 0
 cd "$dir"
-COLUMNS=80 LC_ALL=zh_CN.GBK script -qec "'$MEOPT' runs" /dev/null </dev/null >bytes
+COLUMNS=80 LC_ALL= LC_CTYPE=zh_CN.GBK script -qec "'$MEOPT' runs" /dev/null </dev/null >bytes
 LC_ALL=C grep -q "$(in_gbk dinov2-学生) *done" bytes || fail "'meopt runs' under GBK"
-LC_ALL=zh_CN.GBK "$MEOPT" runs | grep -q '^dinov2-学生 ' || fail "a file has other names"
+LC_ALL= LC_CTYPE=zh_CN.GBK "$MEOPT" runs | grep -q '^dinov2-学生 ' || fail "a file has other names"
