@@ -103,9 +103,10 @@ static const utf8proc_option_t forms[] = {[STAGE_NFC] = UTF8PROC_COMPOSE | UTF8P
                                           [STAGE_NFKD] =
                                               UTF8PROC_DECOMPOSE | UTF8PROC_STABLE | UTF8PROC_COMPAT};
 
-static int to_form(struct encoder *e, enum stage_kind kind, const char *text, size_t bytes,
-                   struct text_buffer *to)
+static int form_part(struct encoder *e, enum stage_kind kind, const char *text, size_t bytes,
+                     struct text_buffer *to)
 {
+    if (!bytes) return 0;
     utf8proc_uint8_t *formed = NULL;
     utf8proc_ssize_t n =
         utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)bytes, &formed, forms[kind]);
@@ -116,6 +117,21 @@ static int to_form(struct encoder *e, enum stage_kind kind, const char *text, si
     text_append(to, (const char *)formed, (size_t)n);
     free(formed);
     return 0;
+}
+
+/* A character that version 9 of Unicode has not assigned stays, and neighbours do not join across it. */
+static int to_form(struct encoder *e, enum stage_kind kind, const char *text, size_t bytes,
+                   struct text_buffer *to)
+{
+    int code = 0;
+    for (size_t from = 0, at; from < bytes && !code;) {
+        uint32_t like;
+        at = recent_next(text, bytes, from, &like);
+        code = form_part(e, kind, text + from, at - from, to);
+        from = at < bytes ? at + utf8_length(text + at) : bytes;
+        text_append(to, text + at, from - at);
+    }
+    return code;
 }
 
 static bool is_control(uint32_t p)
@@ -160,15 +176,19 @@ static void each_character(enum stage_kind kind, const char *text, size_t bytes,
 static int replace(struct encoder *e, const struct stage *s, const char *text, size_t bytes,
                    struct text_buffer *to)
 {
+    struct text_buffer changed = {0};
+    const char *known = pattern_text(s->pattern, text, bytes, &changed);
     size_t at = 0, search = 0, begin, end;
     int found = 0;
-    while (search <= bytes && (found = pattern_find(e, s->pattern, text, bytes, search, &begin, &end)) == 1) {
+    while (search <= bytes &&
+           (found = pattern_find(e, s->pattern, known, bytes, search, &begin, &end)) == 1) {
         text_append(to, text + at, begin - at);
         text_append(to, s->content, strlen(s->content));
         at = end;
         search = end > begin ? end : end < bytes ? end + utf8_length(text + end) : bytes + 1;
     }
     text_append(to, text + at, bytes - at);
+    text_free(&changed);
     return found < 0 ? e->err->code : 0;
 }
 

@@ -9,12 +9,16 @@ enum { MATCH_LIMIT = 10000000, HEAP_LIMIT_KIB = 65536, DEPTH_LIMIT = 10000 };
 
 static const struct {
     char letter;
-    const char *members;
+    const char *members, *alone; /* alone: outside [] there are these, too */
 } classes[] = {
     {'s',
-     "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"},
-    {'w', "\\p{L}\\p{M}\\p{Nd}\\p{Pc}"},
-    {'d', "\\p{Nd}"},
+     "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}",
+     ""},
+    {'w',
+     "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}"
+     "\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}",
+     "\\xb2\\xb3\\xb9\\xbc-\\xbe"},
+    {'d', "\\p{Nd}", ""},
 };
 
 /* Appends the escape \c. Returns false for one with another meaning in PCRE2. */
@@ -26,7 +30,9 @@ static bool append_escape(struct text_buffer *to, char c, bool in_class)
         if (negated && in_class) return false;
         if (!in_class) text_append(to, negated ? "[^" : "[", negated ? 2 : 1);
         text_append(to, classes[i].members, strlen(classes[i].members));
-        if (!in_class) text_append(to, "]", 1);
+        if (in_class) return true;
+        text_append(to, classes[i].alone, strlen(classes[i].alone));
+        text_append(to, "]", 1);
         return true;
     }
     if (strchr("hHRXONKCGyYQEgkzZ", c) && c) return false;
@@ -92,6 +98,13 @@ int pattern_read(pcre2_code **code, json_t *object, const char *part, char **tex
     if (literal && !*literal) return error_set(err, EXIT_INTEGRITY, NULL, "%s: the pattern is empty", part);
     if (literal) *text = xstrdup(literal);
     return pattern_compile(code, literal ? literal : regex, literal != NULL, err);
+}
+
+const char *pattern_text(const pcre2_code *code, const char *text, size_t bytes, struct text_buffer *to)
+{
+    uint32_t options;
+    pcre2_pattern_info(code, PCRE2_INFO_ARGOPTIONS, &options);
+    return options & PCRE2_LITERAL ? text : recent_as_old(text, bytes, to);
 }
 
 int pattern_find(struct encoder *e, const pcre2_code *code, const char *text, size_t bytes, size_t from,

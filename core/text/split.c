@@ -4,7 +4,9 @@
 
 #include <stdlib.h>
 
-#define GPT2        "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+/* \w of Rust has two joiners. */
+#define WHITESPACE  "[\\w\\x{200c}\\x{200d}]+|[^\\w\\s\\x{200c}\\x{200d}]+"
 #define PUNCTUATION "[\\p{P}!-/:-@\\[-`{-~]"
 
 /* ---- reading ---- */
@@ -92,7 +94,7 @@ static int read_punctuation(struct tokenizer *t, json_t *o, struct error *err)
 static int read_whitespace(struct tokenizer *t, json_t *o, struct error *err)
 {
     int code = part_keys(o, "pre_tokenizer Whitespace", "type", err);
-    struct stage *s = code ? NULL : add_split(t, "\\w+|[^\\w\\s]+", false, SPLIT_REMOVED, err);
+    struct stage *s = code ? NULL : add_split(t, WHITESPACE, false, SPLIT_REMOVED, err);
     if (s) s->invert = true;
     return s ? 0 : err->code;
 }
@@ -185,11 +187,12 @@ static int emit(struct encoder *e, int stage, const char *text, const struct pie
 static int split_pattern(struct encoder *e, int stage, const char *text, size_t bytes)
 {
     const struct stage *s = &e->t->splitters.rows[stage];
+    const char *known = pattern_text(s->pattern, text, bytes, &e->stage_text[stage]);
     struct piece held = {0};
     size_t at = 0, search = 0, begin, end;
     int code = 0;
     while (at < bytes && !code) {
-        int found = search < bytes ? pattern_find(e, s->pattern, text, bytes, search, &begin, &end) : 0;
+        int found = search < bytes ? pattern_find(e, s->pattern, known, bytes, search, &begin, &end) : 0;
         if (found < 0) return e->err->code;
         if (found && end == begin) { /* an empty match splits nothing */
             search = begin + (begin < bytes ? utf8_length(text + begin) : 1);

@@ -38,6 +38,11 @@ static inline size_t utf8_length(const char *p)
 }
 void text_append_point(struct text_buffer *buffer, uint32_t point);
 bool point_is_space(uint32_t point); /* White_Space */
+/* Returns where the next character after version 9 of Unicode begins, or `bytes`; *like: an older one that
+ * stands for it. */
+size_t recent_next(const char *text, size_t bytes, size_t from, uint32_t *like);
+/* Returns the text with older characters of the same category and length for such: itself or *to. */
+const char *recent_as_old(const char *text, size_t bytes, struct text_buffer *to);
 
 static inline uint64_t hash_bytes(const char *p, size_t n)
 {
@@ -218,6 +223,8 @@ struct encoder {
     struct error *err;
 };
 
+/* Returns the text in which to look for the pattern, with the same positions: itself or *to. */
+const char *pattern_text(const pcre2_code *code, const char *text, size_t bytes, struct text_buffer *to);
 /* Finds the next match at or after `from`: 1, 0 none, -1 error. */
 int pattern_find(struct encoder *e, const pcre2_code *code, const char *text, size_t bytes, size_t from,
                  size_t *begin, size_t *end);

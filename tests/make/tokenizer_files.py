@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Golden data of tests/unit/tokenizer.c: small tokenizers in the form of those of published models, trained here, and what Hugging Face's
-`tokenizers` (0.23.3) makes of texts with them. Usage: tokenizer_files.py TEXT... (files to train on; tests/data/tokenizers is written)"""
+`tokenizers` (0.23.3) makes of texts with them. Usage: tokenizer_files.py TEXT... (files to train on; tests/data/tokenizers is written); without
+files the tokenizers stay, and the texts alone are written"""
 import json
 import os
 import random
@@ -69,8 +70,8 @@ def bert(files):
     return t
 
 
-def texts():
-    """Texts with characters that Unicode had in version 12, which all libraries know."""
+def texts(name):
+    """Texts with characters that Unicode had in version 12, which all libraries know; but for BERT's, newer ones as well."""
     r = random.Random(1)
     odd = "\u180e\x85\xa0\u2028\ufeff\u200b\u200d\u0130\u017f\u212a\u1e9e\ufb01\u0301\u0308\u0323\ufffd\ud7a3\u1100\u1161\u11a8\u2126\x00\x1f\x7f"
     pieces = ["  ", " ", "\n", "\r\n", "'s", "'S", "'ſ", "'LL", "ab", "1234567", "!!", "é", "e\u0301", "汉字", "<|endoftext|>", "</s>",
@@ -84,21 +85,31 @@ def texts():
         yield "".join(r.choice(odd + " aB1.") for _ in range(r.randrange(40)))
     for _ in range(20):
         yield "".join(chr(r.choice([r.randrange(32, 0x250), r.randrange(0x370, 0x520), r.randrange(0x4e00, 0x9f00), 0x1f600])) for _ in range(20))
+    # letters, marks, digits and signs of versions 10 to 16: matched by 16, normalized by 9
+    newer = "\u0560\u07fd\u0897\u1c89\u32ff\ua7da\U00010d40\U00010efc\U000119e0\U00011938\U00011f50\U0001e130\U0001e4ec\U0001fae9\U00031350\U0002ebf0"
+    if name != "bert":
+        for _ in range(30):
+            yield "".join(r.choice(newer * 2 + " \u0301\u0323aeB1.") for _ in range(r.randrange(1, 30)))
 
 
-def main():
-    files = sys.argv[1:]
-    made = {"gpt2": byte_level(files, None, None, ["<|endoftext|>"]),
+def train_all(files):
+    return {"gpt2": byte_level(files, None, None, ["<|endoftext|>"]),
             "roberta": byte_level(files, None, normalizers.NFC(), ["<|endoftext|>"], True),
             "llama3": llama3(files),
             "qwen": byte_level(files, LLAMA3.replace("{1,3}", ""), normalizers.NFC(), ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]),
             "llama2": llama2(files), "bert": bert(files)}
-    os.makedirs(OUT, exist_ok=True)
-    for name, t in made.items():
-        with open(os.path.join(OUT, name + ".json"), "w", encoding="utf-8") as f:
-            json.dump(json.loads(t.to_str()), f, ensure_ascii=False, separators=(",", ":"))
+
+
+def main():
+    if sys.argv[1:]:
+        os.makedirs(OUT, exist_ok=True)
+        for name, t in train_all(sys.argv[1:]).items():
+            with open(os.path.join(OUT, name + ".json"), "w", encoding="utf-8") as f:
+                json.dump(json.loads(t.to_str()), f, ensure_ascii=False, separators=(",", ":"))
+    for name in ("gpt2", "roberta", "llama3", "qwen", "llama2", "bert"):
+        t = Tokenizer.from_file(os.path.join(OUT, name + ".json"))
         with open(os.path.join(OUT, name + ".cases"), "w", encoding="utf-8") as f:
-            for text in texts():
+            for text in texts(name):
                 ids = t.encode(text).ids
                 json.dump({"text": text, "ids": ids, "decoded": t.decode(ids, skip_special_tokens=False)}, f, separators=(",", ":"))
                 f.write("\n")
