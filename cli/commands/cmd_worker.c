@@ -182,7 +182,8 @@ static void on_begin(void *context, const struct trainer *t, const struct device
     trainer_clipping(t->config, trainer_clips_exactly(t), t->twice, clipping, sizeof clipping);
     log_row("clipping", "%s", clipping);
     if (t->ranks.size > 1)
-        log_row("ranks", "%d, %lld %s per step", t->ranks.size, (long long)t->images, printer->unit->samples);
+        log_row("ranks", "%d, %lld %s per step", t->ranks.size, (long long)t->images,
+                _(printer->unit->samples));
     if (data_tokens(data))
         log_row("tokens", "%lld in %s: %lld samples of %lld", (long long)data_tokens(data),
                 t->config->data.root, (long long)data_images(data), (long long)t->config->model_s.context);

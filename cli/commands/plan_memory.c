@@ -15,15 +15,16 @@ static void print_setting(const struct explanation *e, int i, int ranks)
     double peak = (double)s->peak_bytes, now = (double)e->use.peak_total_bytes;
     size_t limit = e->settings.limit_bytes;
     if (!s->possible) {
-        printf(_("  %-26s not possible: %s\n"), s->name, s->why);
+        printf(_("  %*s not possible: %s\n"), PAD(-26, _(s->name)), s->why);
         return;
     }
-    printf("  %-26s %8.2f   %5.0f %%   x %.2f   %s%s\n", s->name, peak / GIB, 100 * peak / now, s->compute,
+    printf("  %*s %8.2f   %5.0f %%   x %.2f   %s%s\n", PAD(-26, _(s->name)), peak / GIB, 100 * peak / now,
+           s->compute,
            !limit                   ? ""
            : s->peak_bytes <= limit ? _("fits")
                                     : _("does not fit"),
            i == e->settings.chosen ? _("  <- cheapest that fits") : "");
-    printf("      %s", s->keys[0] ? s->keys : "(unchanged)");
+    printf("      %s", s->keys[0] ? s->keys : _("(unchanged)"));
     if (ranks > 1) printf(_("; each rank sends %.1f MiB per step"), s->sent / MIB);
     printf("\n");
 }
@@ -126,7 +127,7 @@ void plan_memory_print_fit(const struct memory_options *l, const char *path)
     for (int i = 0; i < l->count; i++) {
         const struct memory_option *r = &l->options[i];
         printf("  %8.2f  %8.3g   %s%s%s\n", (double)r->peak_bytes / GIB, r->step_s,
-               r->keys[0] ? r->keys : "(unchanged)", memory_option_note(r),
+               r->keys[0] ? r->keys : _("(unchanged)"), memory_option_note(r),
                i == l->chosen ? _("  <- fastest that fits") : "");
     }
     if (l->chosen >= 0 && l->options[l->chosen].keys[0])

@@ -22,7 +22,7 @@ static void print_tower(const char *role, const struct model_shape *shape, int64
 {
     char text[512];
     model_shape_text(shape, text, sizeof text);
-    printf("%s  %s: %.2f M parameters%s\n", role, text, (double)parameters / 1e6, note);
+    printf(_("%*s  %s: %.2f M parameters%s\n"), PAD(-7, _(role)), text, (double)parameters / 1e6, note);
 }
 
 static void print_model(const struct plan_report *r)
@@ -30,7 +30,7 @@ static void print_model(const struct plan_report *r)
     const struct plan *p = r->plan;
     char clipping[320];
     if (p->has_teacher) print_tower("teacher", &p->teacher, p->teacher_parameters, "");
-    print_tower(p->has_teacher ? "student" : "model  ", &p->student, p->student_parameters,
+    print_tower(p->has_teacher ? "student" : "model", &p->student, p->student_parameters,
                 p->student_parameters != model_shape_parameters(&p->student) ? " with its head" : "");
     char unit[48];
     const char *samples = unit_of(p->student.context > 0)->samples;
@@ -137,7 +137,7 @@ static void print_time(const struct plan_report *r)
                r->gflops_measured ? _(", the measured peak of GEMM") : "");
     if (r->epoch_hours > 0)
         printf(_("\nepoch    %.3g h: %lld %s"), r->epoch_hours, (long long)r->images,
-               unit_of(p->student.context > 0)->samples);
+               _(unit_of(p->student.context > 0)->samples));
     double tokens = rank_tokens_per_second(r);
     if (tokens > 0) printf(_("\nrate     %.4g tokens/s of one rank"), tokens);
     printf(_("\nupdate   %.2f GB of memory traffic per step\n"), p->update_bytes / 1e9);
@@ -163,10 +163,10 @@ static void print_published(const struct plan_report *r)
 {
     const double *published = r->published_mib, here[2] = {r->baseline_peak / MIB, r->meopt_peak / MIB};
     printf(_("\nat 32 images and one card     without      with MEOpt    ratio\n"));
-    printf("  published, MB            %9.0f      %9.0f     %.3f\n", published[0], published[1],
+    printf(_("  published, MB            %9.0f      %9.0f     %.3f\n"), published[0], published[1],
            published[1] / published[0]);
-    printf("  here, MiB                %9.0f      %9.0f     %.3f\n", here[0], here[1], here[1] / here[0]);
-    printf("  here / published             %.3f          %.3f\n", here[0] / published[0],
+    printf(_("  here, MiB                %9.0f      %9.0f     %.3f\n"), here[0], here[1], here[1] / here[0]);
+    printf(_("  here / published             %.3f          %.3f\n"), here[0] / published[0],
            here[1] / published[1]);
 }
 

@@ -92,7 +92,7 @@ static void draw_title(const struct dash *d, const struct dash_rect *r)
     struct bottleneck v = find_bottleneck(d);
     size_t n = strlen(state);
     if (v.kind && pair == PAIR_GOOD && dash_alive(d)) {
-        snprintf(state + n, sizeof state - n, ", %s", bottleneck_names[v.kind]);
+        snprintf(state + n, sizeof state - n, ", %s", _(bottleneck_names[v.kind]));
         if (v.kind != BOTTLENECK_COMPUTE) pair = PAIR_BAD;
     }
     int used = screen_width(state), space = r->w - used - 2, x = r->x + screen_width(name);
@@ -192,7 +192,7 @@ static void draw_events(const struct dash *d, const struct dash_rect *r)
         lines -= 2;
     } else if (v.kind && v.kind != BOTTLENECK_COMPUTE && lines >= 3) {
         char text[300];
-        snprintf(text, sizeof text, "%s: %s", bottleneck_names[v.kind], v.cause);
+        snprintf(text, sizeof text, "%s: %s", _(bottleneck_names[v.kind]), v.cause);
         dash_put(y++, r->x, r->w, dash_paint(PAIR_BAD) | A_BOLD, text);
         dash_put(y++, r->x, r->w, 0, v.remedy);
         lines -= 2;

@@ -57,7 +57,7 @@ static bool passes(const struct run_table *t, const struct run_brief *b)
     snprintf(words, sizeof words, "%s", t->filter);
     for (char *w = strtok_r(words, " ", &save); w; w = strtok_r(NULL, " ", &save))
         if (!strcasestr(b->name, w) && !strcasestr(state, w) && !strcasestr(b->device, w) &&
-            !strcasestr(bottleneck_names[b->bound_by], w))
+            !strcasestr(bottleneck_names[b->bound_by], w) && !strstr(_(bottleneck_names[b->bound_by]), w))
             return false;
     return true;
 }
@@ -262,7 +262,7 @@ static void cell_text(char *dst, size_t size, const struct run_brief *b, enum co
             snprintf(dst, size, "%+.0f%%", 100 * ((double)b->peak_bytes / (double)b->without_bytes - 1));
         else snprintf(dst, size, "-");
         break;
-    case COLUMN_BOUND: snprintf(dst, size, "%s", b->bound_by ? bottleneck_names[b->bound_by] : "-"); break;
+    case COLUMN_BOUND: snprintf(dst, size, "%s", b->bound_by ? _(bottleneck_names[b->bound_by]) : "-"); break;
     case COLUMN_BEST: best_text(dst, size, &b->best); break;
     case COLUMN_CURVE: curve_text(dst, size, b, ascii); break;
     case COLUMN_RATE: rate_text(dst, size, &b->last); break;

@@ -162,11 +162,11 @@ int ranks_cause(struct supervisor *v, struct error *err)
         *err = how;
         return code;
     }
-    const char *gone = strstr(v->why.what, "its connection ended");
-    if (gone)
+    const char *ended = _("its connection ended"), *lost = strstr(v->why.what, _("is gone")),
+               *gone = strstr(v->why.what, ended);
+    if (gone && lost)
         error_set(err, EXIT_RANK_LOST, how.hint, "%.*swas ended by signal %d (%s)%s",
-                  (int)(strstr(v->why.what, "is gone") - v->why.what), v->why.what, number, strsignal(number),
-                  gone + strlen("its connection ended"));
+                  (int)(lost - v->why.what), v->why.what, number, strsignal(number), gone + strlen(ended));
     else snprintf(err->hint, sizeof err->hint, "%s", how.hint);
     return v->lost_code;
 }

@@ -7,7 +7,8 @@
 void comm_stage_text(char text[COMM_STAGE_TEXT], int rank, int stages)
 {
     text[0] = 0;
-    if (stages > 1) snprintf(text, COMM_STAGE_TEXT, ", stage %d of replica %d", rank % stages, rank / stages);
+    if (stages > 1)
+        snprintf(text, COMM_STAGE_TEXT, _(", stage %d of replica %d"), rank % stages, rank / stages);
 }
 
 void comm_report(struct comm_report *report, const struct comm *comm, int code, const struct error *own)

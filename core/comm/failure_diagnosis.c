@@ -99,7 +99,7 @@ static int list_ranks(char *dst, size_t size, const struct hub *hub, rank_filter
         n += (size_t)snprintf(dst + n, size - n, "%s%d", separator, r);
         listed++;
     }
-    if (listed < count) snprintf(dst + n, size - n, " and %d more", count - listed);
+    if (listed < count) snprintf(dst + n, size - n, _(" and %d more"), count - listed);
     return count;
 }
 
@@ -130,18 +130,19 @@ static bool describe_position(char *dst, size_t size, const struct hub *hub, int
 {
     const struct rank_beat *b = &hub->ranks[r].beat, *newest = newest_waiting(hub, r);
     char waiting[200], call[100];
-    const char *phase = b->phase < hub->options.phase_count ? hub->options.phases[b->phase].name : "at work";
+    const char *phase =
+        b->phase < hub->options.phase_count ? _(hub->options.phases[b->phase].name) : _("at work");
     describe_call(call, sizeof call, b);
     int n = b->wait == RANK_WAITS
-                ? snprintf(dst, size, "; last seen at step %lld, in %s", (long long)b->step, call)
-                : snprintf(dst, size, "; last seen at step %lld, %s", (long long)b->step, phase);
+                ? snprintf(dst, size, _("; last seen at step %lld, in %s"), (long long)b->step, call)
+                : snprintf(dst, size, _("; last seen at step %lld, %s"), (long long)b->step, phase);
     if (!newest ||
         (b->wait == RANK_WAITS && are_comparable(b, newest) && b->collective >= newest->collective) ||
         n < 0 || (size_t)n >= size)
         return false;
     int count = list_ranks(waiting, sizeof waiting, hub, waits_in, newest);
     describe_call(call, sizeof call, newest);
-    snprintf(dst + n, size - (size_t)n, "; it misses %s, in which %s wait%s", call, waiting,
+    snprintf(dst + n, size - (size_t)n, _("; it misses %s, in which %s wait%s"), call, waiting,
              count > 1 ? "" : "s");
     return true;
 }
@@ -154,7 +155,7 @@ static void end_lost(struct hub *hub, int r, const char *problem, const char *hi
     bool missed = describe_position(position, sizeof position, hub, r);
     if (hub->loss_reported_at > 0 && !missed) {
         size_t n = strlen(position);
-        snprintf(position + n, sizeof position - n, "; rank %d reports: %.150s", hub->reporter,
+        snprintf(position + n, sizeof position - n, _("; rank %d reports: %.150s"), hub->reporter,
                  hub->report.what);
     }
     snprintf(what, sizeof what, "%.200s %s%.300s", who, problem, hub->complete ? position : "");
@@ -165,7 +166,7 @@ static void end_lost(struct hub *hub, int r, const char *problem, const char *hi
 
 static void end_disconnected(struct hub *hub)
 {
-    end_lost(hub, hub->disconnected, "is gone: its connection ended", hub->options.log_hint);
+    end_lost(hub, hub->disconnected, _("is gone: its connection ended"), hub->options.log_hint);
 }
 
 void diagnose_disconnect(struct hub *hub, int r, double now)
@@ -233,12 +234,12 @@ static bool diagnose_absent(struct hub *hub, double now)
     if (hub->complete) return false;
     if (now - hub->since <= hub->options.join_seconds) return true;
     int count = list_ranks(who, sizeof who, hub, is_absent, NULL);
-    snprintf(what, sizeof what, "%s of %d did not join within %.0f s", who, hub->options.size,
+    snprintf(what, sizeof what, _("%s of %d did not join within %.0f s"), who, hub->options.size,
              hub->options.join_seconds);
     for (int r = 0; r < hub->options.size && count == 1; r++)
         if (!hub->ranks[r].joined) absent = r;
     hub_fail(hub, EXIT_RANK_LOST, absent, what,
-             "check that all nodes see the run directory and reach the host of rank 0");
+             _("check that all nodes see the run directory and reach the host of rank 0"));
     return true;
 }
 
@@ -250,9 +251,9 @@ static bool diagnose_silent(struct hub *hub, double now)
     for (int r = 0; r < hub->options.size; r++) {
         const struct hub_rank *rank = &hub->ranks[r];
         if (rank->left || now - rank->beat_at <= HUB_SILENT_SECONDS) continue;
-        snprintf(problem, sizeof problem, "does not answer: no heartbeat for %.0f s", now - rank->beat_at);
+        snprintf(problem, sizeof problem, _("does not answer: no heartbeat for %.0f s"), now - rank->beat_at);
         end_lost(hub, r, problem,
-                 "check whether its process is stopped, its host is down or the network is cut");
+                 _("check whether its process is stopped, its host is down or the network is cut"));
         return true;
     }
     return false;
@@ -279,7 +280,7 @@ static bool diagnose_stuck(struct hub *hub, double now)
     char problem[96];
     for (int r = 0; r < hub->options.size; r++) {
         if (!is_stuck(hub, r, now)) continue;
-        snprintf(problem, sizeof problem, "is stuck: no progress for %.0f s",
+        snprintf(problem, sizeof problem, _("is stuck: no progress for %.0f s"),
                  now - hub->ranks[r].progress_at);
         end_lost(hub, r, problem, NULL);
         return true;
@@ -297,7 +298,7 @@ static void describe_waiting(char *dst, size_t size, const struct hub *hub, cons
     size_t n = 0;
     for (int r = 0; r < hub->options.size; r++) same = same && are_comparable(&hub->ranks[r].beat, first);
     describe_call(call, sizeof call, first);
-    if (same) snprintf(dst, size, " in %s", call);
+    if (same) snprintf(dst, size, _(" in %s"), call);
     for (int r = 0; r < hub->options.size && r < 4 && !same && n < size; r++) {
         describe_call(call, sizeof call, &hub->ranks[r].beat);
         n += (size_t)snprintf(dst + n, size - n, "%srank %d in %s", r ? ", " : ": ", r, call);
@@ -317,13 +318,14 @@ static bool diagnose_all_waiting(struct hub *hub, double now)
     }
     if (oldest < 0) return false;
     if (left >= 0) {
-        end_lost(hub, left, "has exited before the end of the run", NULL);
+        end_lost(hub, left, _("has exited before the end of the run"), NULL);
         return true;
     }
     char calls[320], what[420];
     describe_waiting(calls, sizeof calls, hub, &hub->ranks[oldest].beat);
-    snprintf(what, sizeof what, "all ranks wait for more than %.0f s%s", limit, calls);
-    hub_fail(hub, EXIT_RANK_LOST, -1, what, "check the network between the ranks: links, firewalls, drivers");
+    snprintf(what, sizeof what, _("all ranks wait for more than %.0f s%s"), limit, calls);
+    hub_fail(hub, EXIT_RANK_LOST, -1, what,
+             _("check the network between the ranks: links, firewalls, drivers"));
     return true;
 }
 

@@ -141,13 +141,13 @@ static bool is_incompatible(const struct hub *hub, const struct rank_facts *f, c
     char who[256];
     describe_rank(hub, who, sizeof who, f->rank, f);
     if (f->size != hub->options.size)
-        snprintf(why, size, "%s was started as one of %d ranks, the run has %d", who, f->size,
+        snprintf(why, size, _("%s was started as one of %d ranks, the run has %d"), who, f->size,
                  hub->options.size);
     else if (f->program_crc != e->program_crc || strcmp(f->version, e->version) != 0)
-        snprintf(why, size, "%s runs another program: meopt %s, checksum %08x, rank 0 has %s, %08x", who,
+        snprintf(why, size, _("%s runs another program: meopt %s, checksum %08x, rank 0 has %s, %08x"), who,
                  f->version, (unsigned)f->program_crc, e->version, (unsigned)e->program_crc);
     else if (f->config_hash != e->config_hash)
-        snprintf(why, size, "%s has another configuration: hash %016llx, rank 0 has %016llx", who,
+        snprintf(why, size, _("%s has another configuration: hash %016llx, rank 0 has %016llx"), who,
                  (unsigned long long)f->config_hash, (unsigned long long)e->config_hash);
     else return false;
     return true;
@@ -191,22 +191,22 @@ static void admit_rank(struct hub *hub, int peer, const struct rank_facts *f, do
         refuse(hub, peer, EXIT_CONFIG, why);
         if (!hub->complete)
             hub_fail(hub, EXIT_CONFIG, f->size == hub->options.size ? f->rank : -1, why,
-                     "start all ranks with the same launcher and program");
+                     _("start all ranks with the same launcher and program"));
         return;
     }
     if (hub->ranks[f->rank].joined) {
         char first[256];
         describe_rank(hub, first, sizeof first, f->rank, &hub->ranks[f->rank].facts);
-        snprintf(why, sizeof why, "%.200s was started twice: %.200s has already joined", who, first);
+        snprintf(why, sizeof why, _("%.200s was started twice: %.200s has already joined"), who, first);
         refuse(hub, peer, EXIT_CONFIG, why);
         return;
     }
     if ((other = rank_on_same_card(hub, f)) >= 0) {
-        snprintf(why, sizeof why, "ranks %d and %d of %s are on the same card, %s", other, f->rank, f->host,
-                 f->card);
+        snprintf(why, sizeof why, _("ranks %d and %d of %s are on the same card, %s"), other, f->rank,
+                 f->host, f->card);
         refuse(hub, peer, EXIT_CONFIG, why);
         hub_fail(hub, EXIT_CONFIG, f->rank, why,
-                 "give each rank its own card: --cards, or Slurm's GPU binding");
+                 _("give each rank its own card: --cards, or Slurm's GPU binding"));
         return;
     }
     struct hub_rank *rank = &hub->ranks[f->rank];
@@ -253,7 +253,7 @@ static void store_offer(struct hub *hub, int r, const struct wire_offer *offer)
     for (int i = 1; i < size; i++)
         if (strcmp(hub->ranks[i].offer_name, hub->ranks[0].offer_name) != 0) {
             char why[256];
-            snprintf(why, sizeof why, "rank %d offers its %s while rank 0 offers its %s", i,
+            snprintf(why, sizeof why, _("rank %d offers its %s while rank 0 offers its %s"), i,
                      hub->ranks[i].offer_name, hub->ranks[0].offer_name);
             hub_fail(hub, EXIT_RANK_LOST, i, why, NULL);
             return;

@@ -25,7 +25,7 @@ static bool nccl_fill(struct nccl_api *api, void *library, char *why, size_t siz
     for (size_t i = 0; i < sizeof nccl_symbols / sizeof *nccl_symbols; i++) {
         void *p = dlsym(library, nccl_symbols[i].symbol);
         if (!p) {
-            snprintf(why, size, "%s has no %s (required: release 2.14 or later)", api->path,
+            snprintf(why, size, _("%s has no %s (required: release 2.14 or later)"), api->path,
                      nccl_symbols[i].symbol);
             return false;
         }
@@ -37,7 +37,7 @@ static bool nccl_fill(struct nccl_api *api, void *library, char *why, size_t siz
     p = known && api->number >= NCCL_SPLITS_SINCE ? dlsym(library, "ncclCommSplit") : NULL;
     memcpy(&api->split, &p, sizeof p);
     if (known) return true;
-    snprintf(why, size, "%s does not report its version", api->path);
+    snprintf(why, size, _("%s does not report its version"), api->path);
     return false;
 }
 

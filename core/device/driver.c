@@ -31,13 +31,13 @@ static int not_loaded(enum driver_kind kind, const struct library *l, struct err
     const char *variable = library_variable(library_ids[kind]), *own = getenv(variable);
     if (own && *own)
         return error_set(err, EXIT_NO_CARD, NULL, "%s=%s does not load: %s", variable, l->path, l->why);
-    return error_set(err, EXIT_NO_CARD,
-                     kind == DRIVER_HIP ? N_("install the AMD or DTK driver, or 'module load' it (source "
-                                             "/opt/dtk/env.sh); see meopt-devices(7)")
-                                        : N_("install the NVIDIA driver; see meopt-devices(7)"),
-                     "no %s driver: %s is not installed (%s)", driver_names[kind],
-                     kind == DRIVER_HIP ? _("libgalaxyhip.so.5 or libamdhip64.so[.5|.6|.7]") : "libcuda.so.1",
-                     l->why);
+    return error_set(
+        err, EXIT_NO_CARD,
+        kind == DRIVER_HIP ? N_("install the AMD or DTK driver, or 'module load' it (source "
+                                "/opt/dtk/env.sh); see meopt-devices(7)")
+                           : N_("install the NVIDIA driver; see meopt-devices(7)"),
+        "no %s driver: %s is not installed (%s)", driver_names[kind],
+        kind == DRIVER_HIP ? N_("libgalaxyhip.so.5 or libamdhip64.so[.5|.6|.7]") : "libcuda.so.1", l->why);
 }
 
 int driver_open(struct driver *d, enum driver_kind kind, struct error *err)
@@ -75,7 +75,7 @@ const char *driver_text(const struct driver *d, int error, char *text, size_t si
     const char *words = NULL;
     if (d->hip_error) words = d->hip_error(error);
     else if (d->cuda_error && d->cuda_error(error, &words)) words = NULL;
-    snprintf(text, size, "%s (%d)", words && *words ? words : "unknown error", error);
+    snprintf(text, size, "%s (%d)", words && *words ? words : N_("unknown error"), error);
     return text;
 }
 

@@ -130,7 +130,7 @@ static int sentinel(struct device *dev, const char **wrong)
     int64_t n = WORDS;
     int32_t wave[2] = {0, 0}; /* the card's, the kernels' */
     void *p = NULL;
-    *wrong = "its kernels do not start";
+    *wrong = N_("its kernels do not start");
     int code = gpu->driver.allocate(&p, (WORDS + 2) * sizeof *words);
     if (!code) code = gpu->driver.fill(p, 0xA5, (WORDS + 2) * sizeof *words, gpu->stream);
     void *last = (char *)p + WORDS * sizeof *words;
@@ -145,9 +145,9 @@ static int sentinel(struct device *dev, const char **wrong)
     if (!code && !dev->pending.code) {
         *wrong = NULL;
         for (uint32_t i = 0; i < WORDS && !*wrong; i++)
-            if (words[i] != (seed ^ i * 2654435761u)) *wrong = "its kernels start but write nothing";
+            if (words[i] != (seed ^ i * 2654435761u)) *wrong = N_("its kernels start but write nothing");
         if (!*wrong && (wave[0] != wave[1] || (wave[0] != 32 && wave[0] != 64)))
-            *wrong = "its wave size differs from the card's";
+            *wrong = N_("its wave size differs from the card's");
     }
     if (p) gpu->driver.deallocate(p);
     return code;
@@ -163,7 +163,7 @@ static void note_memory(struct device *dev, int code)
     size_t own = available + gpu->arena.driver_bytes;
     snprintf(
         dev->memory_note, sizeof dev->memory_note,
-        "the driver says: %s; of %.0f MiB %.0f MiB are free, %.0f MiB are neither free nor this process's",
+        _("the driver says: %s; of %.0f MiB %.0f MiB are free, %.0f MiB are neither free nor this process's"),
         driver_text(&gpu->driver, code, text, sizeof text), (double)total / 1048576.0,
         (double)available / 1048576.0, total > own ? (double)(total - own) / 1048576.0 : 0);
 }
@@ -193,8 +193,8 @@ static int load_object(struct device *dev, struct error *err)
                     if (is_ptx(objects[i].arch))
                         log_warn("%s: no code object for %s: the driver compiles %s, which takes a while "
                                  "at the first start; build with -DMEOPT_GPU_ARCHS=%s",
-                                 dev->name, gpu->card.arch[0] ? gpu->card.arch : _("this arch"),
-                                 objects[i].path, gpu->card.arch[0] ? gpu->card.arch : _("its own"));
+                                 dev->name, gpu->card.arch[0] ? gpu->card.arch : N_("this arch"),
+                                 objects[i].path, gpu->card.arch[0] ? gpu->card.arch : N_("its own"));
                     return 0;
                 }
                 if (code == DRIVER_OUT_OF_MEMORY) {
@@ -214,14 +214,14 @@ static int load_object(struct device *dev, struct error *err)
             dev->pending.code = 0;
         }
     char hint[200];
-    snprintf(hint, sizeof hint, "build MEOpt with -DMEOPT_GPU_ARCHS=%s; see meopt-devices(7)",
-             gpu->card.arch[0] ? gpu->card.arch : "the card's arch");
+    snprintf(hint, sizeof hint, _("build MEOpt with -DMEOPT_GPU_ARCHS=%s; see meopt-devices(7)"),
+             gpu->card.arch[0] ? gpu->card.arch : N_("the card's arch"));
     if (!count)
         return error_set(err, EXIT_NO_CARD, hint, "no GPU code objects were built for %s cards; %s is %s",
                          driver_names[gpu->driver.kind], dev->name,
-                         gpu->card.arch[0] ? gpu->card.arch : _("of unknown arch"));
+                         gpu->card.arch[0] ? gpu->card.arch : N_("of unknown arch"));
     return error_set(err, EXIT_NO_CARD, hint, "no code object works on %s (%s): built for %s%s%s", dev->name,
-                     gpu->card.arch[0] ? gpu->card.arch : _("arch unknown"), built,
+                     gpu->card.arch[0] ? gpu->card.arch : N_("arch unknown"), built,
                      tried[0] ? "; tried " : "", tried);
 }
 
@@ -258,7 +258,7 @@ static void gpu_release(struct device *dev, void *p, size_t bytes)
 
 const char *gpu_gemms(const struct gpu *gpu)
 {
-    return gpu->lt ? lt_path(gpu->lt) : gpu->blas ? blas_path(gpu->blas) : "MEOpt's own kernel";
+    return gpu->lt ? lt_path(gpu->lt) : gpu->blas ? blas_path(gpu->blas) : N_("MEOpt's own kernel");
 }
 
 /* ---- Open and close ------------------------------------------------------------------------------------ */

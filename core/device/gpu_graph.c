@@ -40,7 +40,7 @@ static bool graphs_known(const struct driver *d)
 const char *graphs_off(const struct gpu *gpu)
 {
     if (gpu->graphs) return gpu->graphs->off ? gpu->graphs->why : NULL;
-    return graphs_unwanted() ? "MEOPT_GRAPHS=none" : "the driver has none";
+    return graphs_unwanted() ? "MEOPT_GRAPHS=none" : N_("the driver has none");
 }
 
 static void forget(struct gpu *gpu)

@@ -292,7 +292,7 @@ struct lt *lt_open(struct device *dev)
     gpu->lt = lt; /* for the probes */
     if (whole && lt->workspace && probe(dev, false) && probe(dev, true)) return lt;
     snprintf(gpu->lt_why, sizeof gpu->lt_why, "%.120s %s", lt->path,
-             !whole ? "lacks required functions" : "gives wrong results");
+             !whole ? N_("lacks required functions") : N_("gives wrong results"));
     dev->pending.code = 0;
     device_free(dev, lt->workspace);
     lt_close(lt);

@@ -40,7 +40,7 @@ static int64_t column_blocks(int64_t D) { return (D + GPU_THREADS - 1) / GPU_THR
  * blocks high. */
 static int gpu_supports(const struct device *dev, const struct operation_shape *s, struct error *err)
 {
-    static const char smaller[] = "reduce train.micro_batch";
+    static const char smaller[] = N_("reduce train.micro_batch");
     if (s->type != DTYPE_F32 && s->type != DTYPE_BF16)
         return error_set(err, EXIT_CONFIG, "train.precision: fp32 or bf16",
                          "operations on %s are not supported on cards", dtype_name(s->type));

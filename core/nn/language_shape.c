@@ -93,7 +93,7 @@ int language_shape_check(struct model_shape *g, int64_t head_dim, struct error *
                   {"depth", g->depth, 1024, "1 to 1024"},
                   {"heads", g->heads, 1024, "1 to 1024"},
                   {"head_dim", g->head_dim, 1024, "1 to 1024"},
-                  {"kv_heads", g->kv_heads, g->heads, "1 to heads"},
+                  {"kv_heads", g->kv_heads, g->heads, N_("1 to heads")},
                   {"hidden", g->hidden, 1 << 20, "1 to 1048576"}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].value < 1 || fields[i].value > fields[i].max)
@@ -161,20 +161,20 @@ double language_recompute_flops(const struct model_shape *g, int64_t blocks)
 /* Writes the properties of the attention, each after a comma. */
 static void text_of_attention(const struct model_shape *g, char *text, size_t size)
 {
-    static const char *const scalings[] = {"", " scaled linearly by ", " scaled as Llama 3's by ",
-                                           " scaled by YaRN by "};
+    static const char *const scalings[] = {"", N_(" scaled linearly by "), N_(" scaled as Llama 3's by "),
+                                           N_(" scaled by YaRN by ")};
     const struct rope_of_tokens *r = &g->rope;
     char groups[48] = "", window[48] = "", rope[96] = "", factor[24] = "";
     int parts = model_shape_parts(g);
     if (g->kv_heads != g->heads)
-        snprintf(groups, sizeof groups, ", %lld of keys and values", (long long)g->kv_heads);
-    if (g->window) snprintf(window, sizeof window, ", window %lld", (long long)g->window);
+        snprintf(groups, sizeof groups, _(", %lld of keys and values"), (long long)g->kv_heads);
+    if (g->window) snprintf(window, sizeof window, _(", window %lld"), (long long)g->window);
     if (r->scaling) snprintf(factor, sizeof factor, "%g", r->factor);
     if (model_shape_rotates(g))
-        snprintf(rope, sizeof rope, ", rotary base %g%s%s%s", r->theta, scalings[r->scaling], factor,
-                 g->assumed & ASSUMED_POSITIONS ? " (assumed)" : "");
-    snprintf(text, size, "%s%s%s%s%s", groups, parts & PART_QK_NORM ? ", norms of queries and keys" : "",
-             family_row(g->family)->rms && parts & PART_QKV_BIAS ? ", biases of queries, keys and values"
+        snprintf(rope, sizeof rope, _(", rotary base %g%s%s%s"), r->theta, _(scalings[r->scaling]), factor,
+                 g->assumed & ASSUMED_POSITIONS ? _(" (assumed)") : "");
+    snprintf(text, size, "%s%s%s%s%s", groups, parts & PART_QK_NORM ? _(", norms of queries and keys") : "",
+             family_row(g->family)->rms && parts & PART_QKV_BIAS ? _(", biases of queries, keys and values")
                                                                  : "",
              window, rope);
 }
@@ -209,13 +209,13 @@ void language_shape_text(const struct model_shape *g, char *text, size_t size)
     text_of_attention(g, attention, sizeof attention);
     text_of_said(g, said, sizeof said);
     snprintf(text, size,
-             "%s, %lld block%s of width %lld, %lld head%s of %lld%s%s, %s%s %lld wide, norm eps %g%s, "
-             "vocabulary %lld, %s head, context %lld of %lld%s",
+             _("%s, %lld block%s of width %lld, %lld head%s of %lld%s%s, %s%s %lld wide, norm eps %g%s, "
+               "vocabulary %lld, %s head, context %lld of %lld%s"),
              family_name(g->family), (long long)g->depth, g->depth == 1 ? "" : "s", (long long)g->width,
              (long long)g->heads, g->heads == 1 ? "" : "s", (long long)model_shape_head_dim(g),
-             g->assumed & ASSUMED_HEADS ? " (assumed)" : "", attention, model_shape_activation(g),
-             g->assumed & ASSUMED_ACTIVATION ? " (assumed)" : "", (long long)g->hidden,
-             (double)model_shape_norm_eps(g), g->assumed & ASSUMED_NORM_EPS ? " (assumed)" : "",
+             g->assumed & ASSUMED_HEADS ? _(" (assumed)") : "", attention, model_shape_activation(g),
+             g->assumed & ASSUMED_ACTIVATION ? _(" (assumed)") : "", (long long)g->hidden,
+             (double)model_shape_norm_eps(g), g->assumed & ASSUMED_NORM_EPS ? _(" (assumed)") : "",
              (long long)g->vocabulary, g->tied ? "tied" : "untied", (long long)g->context,
              (long long)g->positions, said);
 }

@@ -38,7 +38,7 @@ const char *model_shape_norms(const struct model_shape *g)
 
 static const char *assumed(const struct model_shape *g, int what)
 {
-    return g->assumed & what ? " (assumed)" : "";
+    return g->assumed & what ? _(" (assumed)") : "";
 }
 
 /* Properties that differ from most towers, each after a comma. */
@@ -51,59 +51,60 @@ static void text_of_kind(const struct model_shape *g, char *text, size_t size)
     char eps[32] = "";
     float usual = family_row(g->family)->norm_eps, is = model_shape_norm_eps(g);
     if (g->assumed & ASSUMED_NORM_EPS || is < usual || is > usual)
-        snprintf(eps, sizeof eps, ", norm eps %g", (double)is);
+        snprintf(eps, sizeof eps, _(", norm eps %g"), (double)is);
     snprintf(text, size, "%s%s%s%s%s%s%s%s",
-             post                         ? ", post-norm"
-             : g->assumed & ASSUMED_NORMS ? ", pre-norm"
+             post                         ? _(", post-norm")
+             : g->assumed & ASSUMED_NORMS ? _(", pre-norm")
                                           : "",
              assumed(g, ASSUMED_NORMS), eps, assumed(g, ASSUMED_NORM_EPS),
-             attn && ffn ? ", sub-LN"
-             : attn      ? ", sub-LN in the attention"
-             : ffn       ? ", sub-LN in the feed-forward"
+             attn && ffn ? _(", sub-LN")
+             : attn      ? _(", sub-LN in the attention")
+             : ffn       ? _(", sub-LN in the feed-forward")
                          : "",
-             family_has(row, ROLE_PRE_W) && !(parts & PART_PRE_NORM) ? ", no norm before the blocks" : "",
-             rotates                    ? ", rotary positions"
-             : row->rope_gated && !sure ? ", no rotary positions"
+             family_has(row, ROLE_PRE_W) && !(parts & PART_PRE_NORM) ? _(", no norm before the blocks") : "",
+             rotates                    ? _(", rotary positions")
+             : row->rope_gated && !sure ? _(", no rotary positions")
                                         : "",
              rotates || row->rope_gated ? assumed(g, ASSUMED_POSITIONS) : "");
 }
 
 void model_shape_text(const struct model_shape *g, char *text, size_t size)
 {
-    static const char *const pools[] = {"cls token",
-                                        "cls token",
-                                        "mean of the patches",
-                                        "norm of the patches' mean",
-                                        "norm of the mean of all tokens",
-                                        "mean of the patches before the last norm",
-                                        "mean of the cls and distillation tokens",
-                                        "cls token and mean of the patches"};
+    static const char *const pools[] = {N_("cls token"),
+                                        N_("cls token"),
+                                        N_("mean of the patches"),
+                                        N_("norm of the patches' mean"),
+                                        N_("norm of the mean of all tokens"),
+                                        N_("mean of the patches before the last norm"),
+                                        N_("mean of the cls and distillation tokens"),
+                                        N_("cls token and mean of the patches")};
     char heads[48] = "", pool[64], registers[48] = "", positions[80] = "", kind[192], classes[48] = "";
     long long grid = g->pos_grid;
     if (model_shape_language(g)) {
         language_shape_text(g, text, size);
         return;
     }
-    if (g->registers) snprintf(registers, sizeof registers, ", %lld registers", (long long)g->registers);
+    if (g->registers) snprintf(registers, sizeof registers, _(", %lld registers"), (long long)g->registers);
     if (g->classless && !family_row(g->family)->classless)
-        strncat(registers, ", no cls token", sizeof registers - strlen(registers) - 1);
+        strncat(registers, _(", no cls token"), sizeof registers - strlen(registers) - 1);
     if (model_shape_resizes(g) && g->pos_grid != g->image / g->patch)
-        snprintf(positions, sizeof positions, ", positions of %lldx%lld resized as %s does%s", grid, grid,
+        snprintf(positions, sizeof positions, _(", positions of %lldx%lld resized as %s does%s"), grid, grid,
                  pos_resize_name(model_shape_pos_resize(g)), assumed(g, ASSUMED_POSITIONS));
     if (g->assumed & ASSUMED_HEADS)
-        snprintf(heads, sizeof heads, " (assumed: %lld wide)", (long long)(g->width / g->heads));
+        snprintf(heads, sizeof heads, _(" (assumed: %lld wide)"), (long long)(g->width / g->heads));
     text_of_kind(g, kind, sizeof kind);
-    if (g->classes > 0) snprintf(classes, sizeof classes, ", %lld classes", (long long)g->classes);
-    snprintf(pool, sizeof pool, "%s", pools[g->pool]);
+    if (g->classes > 0) snprintf(classes, sizeof classes, _(", %lld classes"), (long long)g->classes);
+    snprintf(pool, sizeof pool, "%s", _(pools[g->pool]));
     if (model_shape_parts(g) & PART_ATTN_POOL)
-        snprintf(pool, sizeof pool, "attention pooling with %lld heads", (long long)g->pool_heads);
-    snprintf(text, size, "%s, %lld block%s of width %lld, %lld head%s%s, %s%s%s, %s%s%s%s%s%s, image %lld%s",
+        snprintf(pool, sizeof pool, _("attention pooling with %lld heads"), (long long)g->pool_heads);
+    snprintf(text, size,
+             _("%s, %lld block%s of width %lld, %lld head%s%s, %s%s%s, %s%s%s%s%s%s, image %lld%s"),
              family_name(g->family), (long long)g->depth, g->depth == 1 ? "" : "s", (long long)g->width,
              (long long)g->heads, g->heads == 1 ? "" : "s", heads, model_shape_activation(g),
              assumed(g, ASSUMED_ACTIVATION), kind, pool, assumed(g, ASSUMED_POOL),
-             g->classifier && g->classes <= 0           ? ", classifier not used"
-             : g->unprojected                           ? ", no projection"
-             : g->projected || g->assumed & ASSUMED_OUT ? ", projection"
+             g->classifier && g->classes <= 0           ? _(", classifier not used")
+             : g->unprojected                           ? _(", no projection")
+             : g->projected || g->assumed & ASSUMED_OUT ? _(", projection")
                                                         : "",
              assumed(g, ASSUMED_OUT), classes, registers, (long long)g->image, positions);
 }

@@ -13,8 +13,13 @@ static const double WAITS = 20, /* percent of a step */
     PRESSURE = 20,              /* percent of the time in which a process waited for a disk */
     HOT = 75, POWER_KEPT = 0.9, SLOWED = 1.1, BUSY = 70;
 
-const char *const bottleneck_names[BOTTLENECK_KINDS] = {
-    "", "fallback kernel", "straggler", "disk-bound", "data-bound", "throttled", "compute-bound"};
+const char *const bottleneck_names[BOTTLENECK_KINDS] = {"",
+                                                        N_("fallback kernel"),
+                                                        N_("straggler"),
+                                                        N_("disk-bound"),
+                                                        N_("data-bound"),
+                                                        N_("throttled"),
+                                                        N_("compute-bound")};
 
 static int by_value(const void *a, const void *b)
 {
@@ -77,7 +82,7 @@ static bool find_throttled(struct bottleneck *v, const struct follow *f, double 
         double best = best_ms(f);
         if (!(ms > SLOWED * best)) continue;
         v->kind = BOTTLENECK_THROTTLED;
-        snprintf(v->cause, sizeof v->cause, "card %d: %.0f C, %.0f of %.0f W; a step takes %.0f %% longer",
+        snprintf(v->cause, sizeof v->cause, _("card %d: %.0f C, %.0f of %.0f W; a step takes %.0f %% longer"),
                  card->rank, temp, power, most, 100 * (ms / best - 1));
         return true;
     }
@@ -88,14 +93,14 @@ static void set_data_remedy(struct bottleneck *v, const struct follow *f, const 
 {
     if (v->kind == BOTTLENECK_DISK)
         snprintf(v->remedy, sizeof v->remedy,
-                 "copy the data to a local disk: meopt train --resume %s data.root=/LOCAL/COPY", run);
+                 _("copy the data to a local disk: meopt train --resume %s data.root=/LOCAL/COPY"), run);
     else if (f->data_workers > 0)
         snprintf(v->remedy, sizeof v->remedy,
-                 "more decoding threads: meopt train --resume %s data.workers=%lld", run,
+                 _("more decoding threads: meopt train --resume %s data.workers=%lld"), run,
                  (long long)(2 * f->data_workers));
     else
         snprintf(v->remedy, sizeof v->remedy,
-                 "all CPUs decode: use more of them, for example with meopt sbatch --cpus");
+                 _("all CPUs decode: use more of them, for example with meopt sbatch --cpus"));
 }
 
 void bottleneck_find(struct bottleneck *v, const struct follow *f)
@@ -107,33 +112,35 @@ void bottleneck_find(struct bottleneck *v, const struct follow *f)
     if (f->fallback[0]) {
         v->kind = BOTTLENECK_FALLBACK;
         snprintf(v->cause, sizeof v->cause, "%.190s", f->fallback);
-        snprintf(v->remedy, sizeof v->remedy, "check the machine: meopt doctor");
+        snprintf(v->remedy, sizeof v->remedy, _("check the machine: meopt doctor"));
         return;
     }
     if (last_steps(f, &ms, &waiting) < FEWEST) return;
     for (int i = 0; i < f->card_count; i++) busy = fmax(busy, f->cards[i].busy_percent);
     if (f->slowest_rank >= 0 && f->slowest_costs >= WAITS) {
         v->kind = BOTTLENECK_STRAGGLER;
-        snprintf(v->cause, sizeof v->cause, "rank %d on %.60s: the others wait %.0f %% of a step for it",
+        snprintf(v->cause, sizeof v->cause, _("rank %d on %.60s: the others wait %.0f %% of a step for it"),
                  f->slowest_rank, f->slowest_host, f->slowest_costs);
-        snprintf(v->remedy, sizeof v->remedy, "check its host: ssh %.60s meopt doctor", f->slowest_host);
+        snprintf(v->remedy, sizeof v->remedy, _("check its host: ssh %.60s meopt doctor"), f->slowest_host);
     } else if (strncmp(f->status.message, "saving is paused", 16) == 0) {
         v->kind = BOTTLENECK_DISK;
         snprintf(v->cause, sizeof v->cause, "%.190s", f->status.message);
-        snprintf(v->remedy, sizeof v->remedy, "free disk space: df -h %s", run);
+        snprintf(v->remedy, sizeof v->remedy, _("free disk space: df -h %s"), run);
     } else if (waiting >= WAITS) {
         v->kind = f->io_percent >= PRESSURE ? BOTTLENECK_DISK : BOTTLENECK_DATA;
-        int n = snprintf(v->cause, sizeof v->cause, "%.0f %% of a step waits for data", waiting);
+        int n = snprintf(v->cause, sizeof v->cause, _("%.0f %% of a step waits for data"), waiting);
         if (v->kind == BOTTLENECK_DISK)
-            snprintf(v->cause + n, sizeof v->cause - (size_t)n, ", the disk stalls %.0f %%", f->io_percent);
+            snprintf(v->cause + n, sizeof v->cause - (size_t)n, _(", the disk stalls %.0f %%"),
+                     f->io_percent);
         set_data_remedy(v, f, run);
     } else if (find_throttled(v, f, ms)) {
         snprintf(v->remedy, sizeof v->remedy,
-                 "cool it, or use another card: meopt train --resume %s --cards N", run);
+                 _("cool it, or use another card: meopt train --resume %s --cards N"), run);
     } else if (!isfinite(busy) || busy >= BUSY) {
         v->kind = BOTTLENECK_COMPUTE;
-        int n = snprintf(v->cause, sizeof v->cause, "%.1f %% of a step waits for data", waiting);
+        int n = snprintf(v->cause, sizeof v->cause, _("%.1f %% of a step waits for data"), waiting);
         if (isfinite(busy))
-            snprintf(v->cause + n, sizeof v->cause - (size_t)n, ", the busiest card is %.0f %% busy", busy);
+            snprintf(v->cause + n, sizeof v->cause - (size_t)n, _(", the busiest card is %.0f %% busy"),
+                     busy);
     }
 }

@@ -434,9 +434,9 @@ static void note_origin(struct config *c, bool student, const struct preprocess_
 {
     char *text = c->images_from[student];
     size_t size = sizeof c->images_from[0];
-    if (pipeline_given) snprintf(text, size, "as the configuration says");
-    else if (found->from[0]) snprintf(text, size, "as %s says", found->from);
-    else snprintf(text, size, "(assumed: as data.pipeline %s has them)", data_pipeline_names[usual]);
+    if (pipeline_given) snprintf(text, size, _("as the configuration says"));
+    else if (found->from[0]) snprintf(text, size, _("as %s says"), found->from);
+    else snprintf(text, size, _("(assumed: as data.pipeline %s has them)"), data_pipeline_names[usual]);
 }
 
 int preprocess_assign(struct config *c, const struct preprocess_found *found, bool pipeline_given,
@@ -481,10 +481,10 @@ void preprocess_text(const struct config *c, bool student, char *text, size_t si
     char mean[80], std[80], resized[64];
     three_text(mean, sizeof mean, how.mean, " ");
     three_text(std, sizeof std, how.std, " ");
-    snprintf(resized, sizeof resized, "%s %d by %s as %s does, ",
-             how.resize == RESIZE_SQUASH ? "both sides to" : "shorter side to",
+    snprintf(resized, sizeof resized, _("%s %d by %s as %s does, "),
+             how.resize == RESIZE_SQUASH ? _("both sides to") : _("shorter side to"),
              preprocess_resized(&how, side), data_interpolation_names[1 + how.resample],
              how.as == RESIZE_AS_PIL ? "PIL" : "transformers");
-    snprintf(text, size, "%lld px, %scrop of the centre, mean %s, std %s, %s", (long long)side,
-             how.resize == RESIZE_EXACT ? "not resized, " : resized, mean, std, c->images_from[student]);
+    snprintf(text, size, _("%lld px, %scrop of the centre, mean %s, std %s, %s"), (long long)side,
+             how.resize == RESIZE_EXACT ? _("not resized, ") : resized, mean, std, c->images_from[student]);
 }

@@ -19,8 +19,8 @@ void start_table(const struct trainer *t, const char *telemetry, struct device_f
     snprintf(watch->is, sizeof watch->is, "%s", telemetry && *telemetry ? telemetry : "none");
     if (!card || (telemetry && *telemetry && strcmp(telemetry, "proc") != 0)) return;
     snprintf(watch->cost, sizeof watch->cost,
-             "the dashboard shows neither the card's temperature and power nor how busy it is");
-    snprintf(watch->remedy, sizeof watch->remedy, "'meopt doctor' says what is missing");
+             N_("the dashboard shows neither the card's temperature and power nor how busy it is"));
+    snprintf(watch->remedy, sizeof watch->remedy, N_("'meopt doctor' says what is missing"));
 }
 
 /* Rows that affect rounding. */
@@ -42,10 +42,10 @@ static void warn_differences(const struct trainer *t, const struct rank_rows *al
     uint32_t sets = ~0u;
     for (int r = 0; r < t->ranks.size; r++) sets &= all[r].cpu_sets;
     const char *best = facts_best_cpu_isa(sets);
-    if (count > 1) snprintf(more, sizeof more, " and %d more", count - 1);
+    if (count > 1) snprintf(more, sizeof more, _(" and %d more"), count - 1);
     bool sets_differ = row == 0 || strstr(all[0].is[row], "AMX") || strstr(all[other].is[row], "AMX");
     if (t->device->kind == DEVICE_CPU && best && sets_differ) /* otherwise a library differs */
-        snprintf(advice, sizeof advice, "; for results that repeat: MEOPT_CPU_ISA=%s on all ranks", best);
+        snprintf(advice, sizeof advice, _("; for results that repeat: MEOPT_CPU_ISA=%s on all ranks"), best);
     log_warn(
         "ranks compute differently: rank %d (host %s)%s has %s, rank 0 (host %s) has %s; results are rounded "
         "differently than by equal ranks%s",

@@ -247,18 +247,19 @@ bool trainer_clips_exactly(const struct trainer *t)
 void trainer_clipping(const struct config *config, bool exact, bool twice, char *text, size_t size)
 {
     bool release = config->optim.gradients == OPTIM_GRADIENTS_RELEASE;
-    const char *mode = "exact: by this step's norm, which costs nothing where gradients are kept";
+    const char *mode = _("exact: by this step's norm, which costs nothing where gradients are kept");
     if (!config_clips(config)) mode = "none";
-    else if (twice) mode = "exact: by this step's norm, which a backward pass of its own measures";
+    else if (twice) mode = _("exact: by this step's norm, which a backward pass of its own measures");
     else if (release && exact)
-        mode = "exact: by this step's norm, which costs nothing where gradients are accumulated";
+        mode = _("exact: by this step's norm, which costs nothing where gradients are accumulated");
     else if (release && config->optim.clip_mode == OPTIM_CLIP_MODE_BLOCK)
-        mode =
-            "block: each block by its share, as the configuration says; PyTorch's clip_grad_norm_ is exact";
+        mode = _(
+            "block: each block by its share, as the configuration says; PyTorch's clip_grad_norm_ is exact");
     else if (release)
-        mode = "previous: by the norm of the step before, for released gradients are gone before this step's "
-               "is known; exact, as PyTorch's clip_grad_norm_: optim.clip_mode=exact (a second backward "
-               "pass), optim.gradients=keep (their memory) or train.micro_batch";
+        mode =
+            _("previous: by the norm of the step before, for released gradients are gone before this step's "
+              "is known; exact, as PyTorch's clip_grad_norm_: optim.clip_mode=exact (a second backward "
+              "pass), optim.gradients=keep (their memory) or train.micro_batch");
     snprintf(text, size, "%s", mode);
 }
 

@@ -28,11 +28,11 @@ static const char *obstacle(const struct trainer *t)
 {
     const struct config *c = t->config;
     if (t->evaluates || (round_count(t) < 2 && !t->stages))
-        return "a step has one micro-batch: set train.micro_batch";
-    if (!t->release) return "gradients are kept: set optim.gradients release";
+        return _("a step has one micro-batch: set train.micro_batch");
+    if (!t->release) return _("gradients are kept: set optim.gradients release");
     if (c->train.save_activations == TRAIN_SAVE_ACTIVATIONS_8BIT)
-        return "activations are saved in 8 bits, but blocks are recomputed: set train.save_activations "
-               "minimal";
+        return _("activations are saved in 8 bits, but blocks are recomputed: set train.save_activations "
+                 "minimal");
     return NULL;
 }
 
@@ -49,18 +49,19 @@ static bool saves_memory(const struct trainer *t)
 
 void trainer_rounds(bool breadth, bool twice, int64_t count, int64_t wave, char *text, size_t size)
 {
-    const char *order = breadth
-                            ? "breadth: each block for all %lld micro-batches before the next block; blocks "
-                              "are recomputed%s"
-                            : "depth: all blocks for each of %lld micro-batches before the next%s";
+    const char *order =
+        breadth ? _("breadth: each block for all %lld micro-batches before the next block; blocks "
+                    "are recomputed%s")
+                : _("depth: all blocks for each of %lld micro-batches before the next%s");
     if (breadth && wave < count)
-        snprintf(text, size,
-                 "breadth, in waves: each block for %lld of %lld micro-batches before the next block; blocks "
-                 "are recomputed",
-                 (long long)wave, (long long)count);
+        snprintf(
+            text, size,
+            _("breadth, in waves: each block for %lld of %lld micro-batches before the next block; blocks "
+              "are recomputed"),
+            (long long)wave, (long long)count);
     else
         snprintf(text, size, order, (long long)count,
-                 breadth && twice ? ", and exact clipping takes a second backward pass" : "");
+                 breadth && twice ? _(", and exact clipping takes a second backward pass") : "");
 }
 
 int breadth_plan(struct trainer *t, struct error *err)

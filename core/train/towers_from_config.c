@@ -79,11 +79,11 @@ static void prefer_own(struct sidecar *b, const struct metadata_found *own)
     if (own->heads) b->heads = own->heads;
     if (own->ffn) {
         b->ffn = own->ffn;
-        snprintf(b->activation, sizeof b->activation, "its own");
+        snprintf(b->activation, sizeof b->activation, _("its own"));
     }
     if (own->pool) {
         b->pool_kind = own->pool;
-        snprintf(b->pool, sizeof b->pool, "its own");
+        snprintf(b->pool, sizeof b->pool, _("its own"));
     }
     if (own->norms) b->norms = own->norms;
     if (own->pool_heads) b->pool_heads = own->pool_heads;
