@@ -83,22 +83,72 @@ void text_record_free(struct text_record *r)
 
 /* ---- conversations ---- */
 
+/* As Python's strip(). Text that is not UTF-8, which is refused later, stays. */
 static void trim(const char **text, size_t *bytes)
 {
-    while (*bytes && strchr(" \t\r\n\v\f", **text)) ++*text, --*bytes;
-    while (*bytes && strchr(" \t\r\n\v\f", (*text)[*bytes - 1])) --*bytes;
+    uint32_t p;
+    if (utf8_invalid(*text, *bytes) < *bytes) return;
+    while (*bytes) {
+        size_t n = utf8_read(*text, &p);
+        if (!point_is_space(p) && (p < 0x1C || p > 0x1F)) break;
+        *text += n;
+        *bytes -= n;
+    }
+    while (*bytes) {
+        size_t at = *bytes - 1;
+        while (((uint8_t)(*text)[at] & 0xC0) == 0x80) at--;
+        utf8_read(*text + at, &p);
+        if (!point_is_space(p) && (p < 0x1C || p > 0x1F)) break;
+        *bytes = at;
+    }
 }
 
+static void trim_lines(const char **text, size_t *bytes, bool right)
+{
+    while (*bytes && **text == '\n') ++*text, --*bytes;
+    while (right && *bytes && (*text)[*bytes - 1] == '\n') --*bytes;
+}
+
+/* Returns what follows the last `mark` in the text, NULL: there is none. */
+static const char *after_last(const char *text, size_t bytes, const char *mark)
+{
+    const char *last = NULL, *end = text + bytes;
+    for (const char *p = text; (p = memmem(p, (size_t)(end - p), mark, strlen(mark))) != NULL;)
+        last = p += strlen(mark);
+    return last;
+}
+
+/* Takes the thought from the answer, and writes it if the answer follows the last question: a given one in
+ * one form, as a label; else an empty one if the answer is the last. */
+static void add_thought(struct text_record *r, const char **content, size_t *bytes, bool answers, bool last)
+{
+    const char *close = memmem(*content, *bytes, "</think>", 8), *thought = *content;
+    size_t length = close ? (size_t)(close - *content) : 0;
+    if (close) {
+        const char *end = *content + *bytes, *open = after_last(thought, length, "<think>");
+        if (open) thought = open, length = (size_t)(close - open);
+        trim_lines(&thought, &length, true);
+        *content = after_last(*content, *bytes, "</think>");
+        *bytes = (size_t)(end - *content);
+        trim_lines(content, bytes, false);
+    }
+    if (!answers || (!last && !length)) return;
+    add_text(r, "<think>\n", close != NULL);
+    add_span(r, thought, length, close != NULL);
+    add_text(r, "\n</think>\n\n", close != NULL);
+    trim_lines(content, bytes, false);
+}
+
+/* answers: the turn follows the last question. */
 static void add_turn(struct text_record *r, const struct chat_template *c, const char *role,
-                     const char *content, size_t bytes, bool last)
+                     const char *content, size_t bytes, bool answers, bool last)
 {
     bool label = strcmp(role, "assistant") == 0;
     if (c->trims) trim(&content, &bytes);
     add_text(r, c->before, false);
     add_text(r, role, false);
     add_text(r, c->after, false);
-    if (label && last && c->thinks && !memmem(content, bytes, "</think>", 8))
-        add_text(r, "<think>\n\n</think>\n\n", false);
+    if (label && c->thinks) add_thought(r, &content, &bytes, answers, last);
     add_span(r, content, bytes, label);
     add_text(r, c->end, label);
     add_text(r, c->between, false);
@@ -112,16 +162,33 @@ void text_record_ask(struct text_record *r, const struct chat_template *c, const
     r->plain = false;
     if (!system) system = c->system;
     add_text(r, c->begin, false);
-    if (system) add_turn(r, c, "system", system, strlen(system), false);
-    add_turn(r, c, "user", question, strlen(question), false);
+    if (system) add_turn(r, c, "system", system, strlen(system), false, false);
+    add_turn(r, c, "user", question, strlen(question), false, false);
     add_text(r, c->before, false);
     add_text(r, "assistant", false);
     add_text(r, c->after, false);
     if (c->thinks) add_text(r, "<think>\n\n</think>\n\n", false);
 }
 
+/* Returns the number of the last question, no result of a tool; if there is none, of the last message. */
+static size_t last_question(json_t *messages)
+{
+    static const char begin[] = "<tool_response>", end[] = "</tool_response>";
+    size_t count = json_array_size(messages), b = sizeof begin - 1, e = sizeof end - 1;
+    for (size_t i = count; i-- > 0;) {
+        json_t *message = json_array_get(messages, i), *content = json_object_get(message, "content");
+        const char *role = json_string_value(json_object_get(message, "role")),
+                   *text = json_string_value(content);
+        size_t n = json_string_length(content);
+        if (!role || strcmp(role, "user") != 0 || !text) continue;
+        bool tool = n >= e && strncmp(text, begin, b) == 0 && memcmp(text + n - e, end, e) == 0;
+        if (!tool) return i;
+    }
+    return count - 1;
+}
+
 static int read_message(struct text_record *r, const struct chat_template *c, json_t *messages, size_t i,
-                        struct error *err)
+                        size_t question, struct error *err)
 {
     static const char *const roles[] = {"system", "user", "assistant"};
     json_t *message = json_array_get(messages, i), *content = json_object_get(message, "content");
@@ -134,8 +201,8 @@ static int read_message(struct text_record *r, const struct chat_template *c, js
     if (!json_is_string(content) || json_array_size(json_object_get(message, "tool_calls")))
         return error_set(err, EXIT_FAILED, "write the message as text",
                          "message %zu: content is no string, or it has tool_calls", i);
-    if (i == 0 && c->system && !ours) add_turn(r, c, "system", c->system, strlen(c->system), false);
-    add_turn(r, c, role, json_string_value(content), json_string_length(content),
+    if (i == 0 && c->system && !ours) add_turn(r, c, "system", c->system, strlen(c->system), false, false);
+    add_turn(r, c, role, json_string_value(content), json_string_length(content), i > question,
              i + 1 == json_array_size(messages));
     return 0;
 }
@@ -143,13 +210,14 @@ static int read_message(struct text_record *r, const struct chat_template *c, js
 static int read_messages(struct text_record *r, const struct chat_template *c, json_t *messages,
                          struct error *err)
 {
+    size_t question = last_question(messages);
     int code = 0;
     if (!c)
         return error_set(err, EXIT_FAILED, "give --template, or the tokenizer of a chat model",
                          "messages require a chat template");
     add_text(r, c->begin, false);
     for (size_t i = 0; i < json_array_size(messages) && !code; i++)
-        code = read_message(r, c, messages, i, err);
+        code = read_message(r, c, messages, i, question, err);
     for (int64_t i = 0; i < r->count && !code; i++)
         if (r->spans[i].label) return 0;
     return code ? code

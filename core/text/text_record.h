@@ -14,7 +14,7 @@ struct chat_template {
     const char *begin, *before, *after, *end, *between; /* between: after `end`, never a label */
     const char *system;                                 /* of conversations without one; NULL: none */
     bool trims;                                         /* white space around a content is removed */
-    bool thinks;                                        /* the last answer follows an empty thought */
+    bool thinks;                                        /* keeps thoughts after the last question alone */
 };
 extern const struct chat_template chat_templates[];             /* ends with name NULL */
 #define CHAT_TEMPLATE_NAMES "chatml|qwen2|qwen2.5|qwen3|llama3" /* of the rows, for options */
