@@ -1,6 +1,7 @@
 /* main() of meopt: finds the command, parses its options by its table, runs it, and prints its error. */
 #include "cli/commands/cmd_config.h"
 #include "cli/command.h"
+#include "cli/help_topics.h"
 #include "cli/language.h"
 #include "core/base/file.h"
 #include "core/base/log.h"
@@ -87,6 +88,9 @@ static void usage(FILE *out)
     for (int i = 0; commands[i]; i++)
         if (!commands[i]->hidden)
             fprintf(out, "  %-14s %s\n", commands[i]->name, translation(commands[i]->summary));
+    fprintf(out, _("\nTopics of 'meopt help TOPIC':\n"));
+    for (const struct help_topic *t = help_topics; t->name; t++)
+        fprintf(out, "  %-14s %s\n", t->name, translation(t->summary));
     fprintf(out, _("\n'meopt' alone opens the list of runs. 'meopt COMMAND --help' lists the options of a "
                    "command, 'man meopt' the exit codes.\n"));
 }
@@ -133,6 +137,14 @@ static const char *first_word_at(const void *table, int i)
     return commands[i]->hidden ? "(hidden)" : words[i];
 }
 
+/* Returns the i-th word that 'meopt help' takes: a topic or a first word; NULL after the last. */
+static const char *help_word_at(const void *table, int i)
+{
+    int topics = 0;
+    while (help_topics[topics].name) topics++;
+    return i < topics ? help_topics[i].name : first_word_at(table, i - topics);
+}
+
 static int no_command(char **words, int count, struct error *err)
 {
     char hint[256] = N_("see 'meopt help'");
@@ -155,34 +167,32 @@ static int no_command(char **words, int count, struct error *err)
 static int help_run(const struct arguments *args, struct error *err)
 {
     int taken;
-    const struct command *command =
-        args->operand_count ? command_find(args->operands, args->operand_count, &taken) : NULL;
-    if (args->operand_count == 0) usage(stdout);
+    int count = args->operand_count;
+    const struct command *command = count ? command_find(args->operands, count, &taken) : NULL;
+    const struct help_topic *topic = count == 1 ? help_topic_named(args->operands[0]) : NULL;
+    if (count == 0) usage(stdout);
     else if (command) command_help(command);
-    else if (args->operand_count == 1 && is_group(args->operands[0])) group_usage(stdout, args->operands[0]);
-    else return no_command(args->operands, args->operand_count, err);
+    else if (topic) fputs(translation(topic->text), stdout);
+    else if (count == 1 && is_group(args->operands[0])) group_usage(stdout, args->operands[0]);
+    else if (count > 1 || is_group(args->operands[0])) return no_command(args->operands, count, err);
+    else {
+        char hint[256] = N_("see 'meopt help'");
+        const char *near = nearest_name(args->operands[0], help_word_at, NULL);
+        if (near) snprintf(hint, sizeof hint, _("did you mean 'meopt help %s'? see 'meopt help'"), near);
+        return error_set(err, EXIT_USAGE, hint, "no command or topic '%s'", args->operands[0]);
+    }
     return 0;
 }
 
-static int version_run(const struct arguments *args, struct error *err)
-{
-    (void)err;
-    if (argument_flag(args, "json")) print_json(json_pack("{s:s}", "version", meta_version()));
-    else printf("meopt %s\n", meta_version());
-    return 0;
-}
-
-const struct command cmd_help = {
-    "help", "[COMMAND]", "print the help of meopt, of a group of commands, or of one command",
-    NULL,   NULL,        0,
-    2,      false,       help_run};
-static const struct option version_options[] = {
-    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
-    {NULL, 0, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
-};
-const struct command cmd_version = {"version", "",    "print the version", NULL, version_options, 0,
-                                    0,         false, version_run};
-
+const struct command cmd_help = {"help",
+                                 "[COMMAND|TOPIC]",
+                                 "print the help of meopt, of a command, a group of commands, or a topic",
+                                 NULL,
+                                 NULL,
+                                 0,
+                                 2,
+                                 false,
+                                 help_run};
 /* Opens descriptors 0, 1 and 2 if they are closed, so that no file that is opened later receives messages.
  * Input is opened for writing and output for reading, so that using them still fails (as gnulib's stdopen).
  */

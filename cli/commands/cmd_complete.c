@@ -2,6 +2,7 @@
  * The completion files of the shells pass the words after "meopt", the unfinished one last. The output is
  * one candidate per line, and ":files" if a file name is possible. */
 #include "cli/command.h"
+#include "cli/help_topics.h"
 #include "cli/commands/cmd_config.h"
 #include "cli/commands/plan_card.h"
 #include "cli/run_name.h"
@@ -138,8 +139,11 @@ static void offer_operand(const struct command *command, const struct line *line
 {
     const char *what = command->operands;
     bool keys = strstr(what, "key=value") != NULL, first = operand == 0;
-    if (strcmp(command->name, "help") == 0) offer_commands(first ? NULL : line->words[taken], word);
-    else if (begins(what, "RUN") || begins(what, "[RUN")) offer_runs(line, word);
+    if (strcmp(command->name, "help") == 0) {
+        offer_commands(first ? NULL : line->words[taken], word);
+        for (const struct help_topic *t = help_topics; t->name && first; t++)
+            offer(t->name, strlen(t->name), word);
+    } else if (begins(what, "RUN") || begins(what, "[RUN")) offer_runs(line, word);
     else if (strcmp(command->name, "config new") == 0 && first) offer_templates(word);
     else if (begins(what, "[NAME")) {
         struct sources sources;

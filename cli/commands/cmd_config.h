@@ -38,5 +38,8 @@ struct config_template {
     size_t bytes;
 };
 extern const struct config_template config_templates[];
+/* The newest section of CHANGELOG.md; not terminated. */
+extern const char changelog[];
+extern const size_t changelog_bytes;
 
 #endif

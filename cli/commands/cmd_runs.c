@@ -58,6 +58,7 @@ static json_t *row_json(const struct run_brief *b)
     json_object_set_new(row, "planned_peak_bytes", count_or_null(b->peak_bytes));
     json_object_set_new(row, "planned_baseline_peak_bytes", count_or_null(b->without_bytes));
     json_object_set_new(row, "device", b->device[0] ? json_string(b->device) : json_null());
+    json_object_set_new(row, "job", b->job[0] ? json_string(b->job) : json_null());
     json_object_set_new(row, "bound_by",
                         b->bound_by ? json_string(bottleneck_names[b->bound_by]) : json_null());
     json_object_set_new(row, "started", b->started > 0 ? json_real(b->started) : json_null());
@@ -146,7 +147,7 @@ static const struct option runs_options[] = {
     {"state", 0, OPTION_TEXT, "STATE", "starting|training|silent|done|stopped|diverged|failed|lost|damaged",
      0, 0, "only runs in this state"},
     {"filter", 0, OPTION_TEXT, "WORDS", NULL, 0, 0,
-     "only runs whose name, state, device or bottleneck contains each of the words"},
+     "only runs whose name, state, job, device or bottleneck contains each of the words"},
     {"sort", 0, OPTION_TEXT, "BY", "age|name|state|step|loss|peak", 0, 0,
      "sort order (default age: newest first)"},
     {"reverse", 'r', OPTION_FLAG, NULL, NULL, 0, 0, "reverse the order"},

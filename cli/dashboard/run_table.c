@@ -57,7 +57,8 @@ static bool passes(const struct run_table *t, const struct run_brief *b)
     snprintf(words, sizeof words, "%s", t->filter);
     for (char *w = strtok_r(words, " ", &save); w; w = strtok_r(NULL, " ", &save))
         if (!strcasestr(b->name, w) && !strcasestr(state, w) && !strcasestr(b->device, w) &&
-            !strcasestr(bottleneck_names[b->bound_by], w) && !strstr(_(bottleneck_names[b->bound_by]), w))
+            !strcasestr(b->job, w) && !strcasestr(bottleneck_names[b->bound_by], w) &&
+            !strstr(_(bottleneck_names[b->bound_by]), w))
             return false;
     return true;
 }
@@ -122,6 +123,7 @@ enum column {
     COLUMN_BEST,
     COLUMN_RATE,
     COLUMN_SIGN,
+    COLUMN_JOB,
     COLUMN_DEVICE,
     COLUMN_COUNT
 };
@@ -135,7 +137,8 @@ static const struct {
     [COLUMN_PEAK] = {N_("peak"), 6, false},           [COLUMN_SAVED] = {N_("saved"), 5, false},
     [COLUMN_BOUND] = {N_("bound by"), 15, true},      [COLUMN_CURVE] = {"loss", 16, true},
     [COLUMN_BEST] = {N_("best"), 7, false},           [COLUMN_RATE] = {N_("rate"), 12, false},
-    [COLUMN_SIGN] = {N_("last sign, UTC"), 20, true}, [COLUMN_DEVICE] = {N_("device"), 16, true}};
+    [COLUMN_SIGN] = {N_("last sign, UTC"), 20, true}, [COLUMN_JOB] = {N_("job"), 12, true},
+    [COLUMN_DEVICE] = {N_("device"), 16, true}};
 enum { NAME_LEAST = 20 };
 
 /* Returns the number of columns that fit, and the width left for the name. */
@@ -267,6 +270,7 @@ static void cell_text(char *dst, size_t size, const struct run_brief *b, enum co
     case COLUMN_CURVE: curve_text(dst, size, b, ascii); break;
     case COLUMN_RATE: rate_text(dst, size, &b->last); break;
     case COLUMN_SIGN: run_time_text(dst, size, "%Y-%m-%dT%H:%M:%SZ", b->last_sign); break;
+    case COLUMN_JOB: snprintf(dst, size, "%s", b->job[0] ? b->job : "-"); break;
     case COLUMN_DEVICE: snprintf(dst, size, "%s", b->device); break;
     default: dst[0] = 0;
     }

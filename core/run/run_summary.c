@@ -88,6 +88,21 @@ static bool read_losses(struct run_brief *b)
     return true;
 }
 
+/* Sets the number of the job, as squeue has it. */
+static void read_job(struct run_brief *b, json_t *job)
+{
+    const char *id = json_string_value(json_object_get(job, "id")),
+               *array = json_string_value(json_object_get(job, "array")),
+               *task = json_string_value(json_object_get(job, "task"));
+    char text[100];
+    snprintf(text, sizeof text, "%.40s%s%.40s",
+             array && task ? array
+             : id          ? id
+                           : "",
+             array && task ? "_" : "", array && task ? task : "");
+    name_printable(b->job, sizeof b->job, text);
+}
+
 /* Reads values that do not change during a run. */
 static void read_static(struct run_brief *b)
 {
@@ -96,6 +111,7 @@ static void read_static(struct run_brief *b)
     const char *device = json_string_value(json_object_get(meta, "device"));
     b->started = isfinite(number(meta, "started")) ? number(meta, "started") : 0;
     name_printable(b->device, sizeof b->device, device ? device : "");
+    read_job(b, json_object_get(meta, "job"));
     b->peak_bytes = plan ? memory_parse(plan).peak_bytes : -1;
     b->without_bytes = plan ? memory_parse(json_object_get(plan, "baseline")).peak_bytes : -1;
     json_decref(plan);

@@ -177,6 +177,25 @@ static void set_classes(json_t *meta, const struct data *data)
     json_object_set_new(meta, "classes_crc32c", hex_or_null(data_classes_hash(data)));
 }
 
+/* Returns the job of Slurm that the run is part of; null: none. Values are those of the variables. */
+static json_t *job_json(void)
+{
+    static const struct {
+        const char *key, *variable;
+    } rows[] = {{"id", "SLURM_JOB_ID"},          {"array", "SLURM_ARRAY_JOB_ID"},
+                {"task", "SLURM_ARRAY_TASK_ID"}, {"partition", "SLURM_JOB_PARTITION"},
+                {"nodes", "SLURM_JOB_NODELIST"}, {"restarts", "SLURM_RESTART_COUNT"}};
+    char text[512];
+    if (!getenv(rows[0].variable)) return json_null();
+    json_t *job = json_object();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *value = getenv(rows[i].variable);
+        json_object_set_new(job, rows[i].key,
+                            value ? json_string(name_printable(text, sizeof text, value)) : json_null());
+    }
+    return job;
+}
+
 static int write_files(const struct run *run, const struct trainer *t, const struct rank_info *all,
                        const struct data *data, int64_t total, double peak_flops, json_t *start,
                        json_t *identity, struct error *err)
@@ -211,6 +230,7 @@ static int write_files(const struct run *run, const struct trainer *t, const str
     json_object_set_new(meta, "ranks", json_integer(ranks));
     json_object_set_new(meta, "model_flops_per_step", json_real(t->model_flops * (double)t->images));
     json_object_set_new(meta, "peak_flops", peak_flops > 0 ? json_real(peak_flops) : json_null());
+    json_object_set_new(meta, "job", job_json());
     if (ranks > 1) json_object_set_new(meta, "places", ranks_json(all, ranks));
     if (ranks > 1)
         json_object_set_new(
@@ -227,13 +247,13 @@ static int write_files(const struct run *run, const struct trainer *t, const str
                         bytes_or_null(or_unknown(most->compared, most->baseline.peak_total_bytes)));
     json_object_set_new(meta, "checkpoint_bytes", bytes_or_null(most->planned ? most->checkpoint_bytes : -1));
     json_object_set_new(meta, "config_hash", config_hash_text(t->config));
-    char from[256];
+    char from[256], *began = *train_began_with(t->config);
     int64_t from_step;
-    json_object_set_new(meta, "from",
-                        checkpoint_named(t->config->model_s.weight, from, sizeof from, &from_step)
-                            ? json_pack("{s:s, s:I, s:s}", "run", from, "step", (json_int_t)from_step, "path",
-                                        t->config->model_s.weight)
-                            : json_null());
+    json_object_set_new(
+        meta, "from",
+        checkpoint_named(began, from, sizeof from, &from_step)
+            ? json_pack("{s:s, s:I, s:s}", "run", from, "step", (json_int_t)from_step, "path", began)
+            : json_null());
     int code = 0;
     if (json_object_set(meta, "config", identity) || !json_object_get(meta, "data_crc32c")) {
         json_decref(meta); /* a resume compares these */

@@ -34,6 +34,7 @@ found=$("$MEOPT" complete -- config new eva | head -1)
 [ "$found" = eva_clip ] || fail "config new: $found"
 says "optim.lr " config get x.yaml optim.lr
 says "" nothing ""
+says "memory " help mem
 if command -v bash >/dev/null; then
     ln -s "$MEOPT" "$work/meopt"
     PATH="$work:$PATH" bash --norc -c '
@@ -43,7 +44,26 @@ if command -v bash >/dev/null; then
         [ "${COMPREPLY[*]}" = --name ] || { echo "bash: ${COMPREPLY[*]}" >&2; exit 1; }' bash "$MEOPT_SOURCE/configs/completion/meopt.bash"
 fi
 
-"$MEOPT" help | sed -n 's/^  \([a-z][a-z ]*[a-z]\)  .*/\1/p' | while read -r name; do
+if command -v fish >/dev/null; then
+    ln -sf "$MEOPT" "$work/meopt"
+    for try in "meopt train --na/--name" "meopt bench op/optim" "meopt plan x.yaml optim.na/optim.name="; do
+        found=$(PATH="$work:$PATH" HOME="$work" fish --no-config -c "source '$MEOPT_SOURCE/configs/completion/meopt.fish'; complete -C '${try%/*}'")
+        [ "$found" = "${try##*/}" ] || fail "fish: ${try%/*}: $found"
+    done
+fi
+# topics: one screen each, with its commands; a mistyped one is refused
+for topic in $("$MEOPT" help | sed -n '/^Topics/,/^$/s/^  \([a-z]*\) .*/\1/p'); do
+    "$MEOPT" help "$topic" >"$work/topic" || fail "help $topic"
+    [ "$(wc -l <"$work/topic")" -le 24 ] && [ "$(wc -L <"$work/topic")" -le 100 ] || fail "help $topic is more than a screen"
+    grep -o '^  meopt [a-z]*' "$work/topic" | sort -u | while read -r meopt command; do
+        "$MEOPT" "$command" --help >/dev/null 2>&1 || "$MEOPT" help "$command" >/dev/null || fail "help $topic: no command $command"
+    done
+done
+code=0
+"$MEOPT" help memry >/dev/null 2>&1 || code=$?
+[ $code = 2 ] || fail "a mistyped topic: $code"
+
+"$MEOPT" help | sed '/^Topics/,$d' | sed -n 's/^  \([a-z][a-z ]*[a-z]\)  .*/\1/p' | while read -r name; do
     case $name in help | version) continue ;; esac
     page=$MEOPT_SOURCE/man/meopt-$(echo "$name" | tr ' ' -).1
     [ -f "$page" ] || page=$MEOPT_SOURCE/man/meopt-${name%% *}.1

@@ -51,7 +51,7 @@ PY
 
 # help of everything that help lists, and of the groups
 expect 0 "$MEOPT" help
-sed -n 's/^  \([a-z][a-z ]*[a-z]\)  .*/\1/p' out >names
+sed '/^Topics/,$d' out | sed -n 's/^  \([a-z][a-z ]*[a-z]\)  .*/\1/p' >names
 [ "$(wc -l <names)" -ge 20 ] || fail "help lists few commands"
 while read -r name; do
     expect 0 "$MEOPT" help $name
@@ -71,7 +71,7 @@ says "'meopt config set'?"
 expect 2 "$MEOPT" confg
 says "'meopt config'?"
 expect 2 "$MEOPT" help benhc
-says "'meopt bench'?"
+says "'meopt help bench'?"
 expect 2 "$MEOPT" x
 expect 2 "$MEOPT" fetch coco2015
 says 'coco2014?'

@@ -1,0 +1,85 @@
+/* meopt version: the version; with --verbose what the program was built from and runs with, and what has
+ * changed. */
+#include "cli/command.h"
+#include "cli/commands/cmd_config.h"
+#include "core/base/translate.h"
+#include "core/train/meta.h"
+
+#include <archive.h>
+#include <curl/curl.h>
+#include <gnu/libc-version.h>
+#include <jansson.h>
+#include <openssl/crypto.h>
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <png.h>
+#include <stdio.h>
+#include <string.h>
+#include <utf8proc.h>
+#include <webp/decode.h>
+#include <yaml.h>
+#include <zlib.h>
+
+struct fact {
+    const char *name;
+    char value[96];
+};
+enum { FACTS = 16 };
+
+/* Fills what was known when the program was built, then the libraries it runs with; returns their number. */
+static int read_facts(struct fact all[FACTS])
+{
+    int n = 0, webp = WebPGetDecoderVersion();
+    char pcre[64] = "";
+    pcre2_config(PCRE2_CONFIG_VERSION, pcre);
+#define FACT(what, ...) (all[n].name = (what), snprintf(all[n++].value, sizeof all->value, __VA_ARGS__))
+    FACT("compiler", "%s %s", MEOPT_COMPILER, __VERSION__);
+    FACT("processor", "%s", MEOPT_PROCESSOR);
+    FACT("code objects", "%s", *MEOPT_ARCHS ? MEOPT_ARCHS : "none");
+    FACT("MPI", "%s", *MEOPT_MPI_VERSION ? MEOPT_MPI_VERSION : "none");
+    FACT("glibc", "%s", gnu_get_libc_version());
+    FACT("libcurl", "%s", curl_version_info(CURLVERSION_NOW)->version);
+    FACT("libarchive", "%s", archive_version_string() + strcspn(archive_version_string(), "0123456789"));
+    FACT("OpenSSL", "%s", OpenSSL_version(OPENSSL_VERSION));
+    FACT("libyaml", "%s", yaml_get_version_string());
+    FACT("jansson", "%s", jansson_version_str());
+    FACT("zlib", "%s", zlibVersion());
+    FACT("libpng", "%s", png_get_libpng_ver(NULL));
+    FACT("libwebp", "%d.%d.%d", webp >> 16, webp >> 8 & 255, webp & 255);
+    FACT("PCRE2", "%s", pcre);
+    FACT("utf8proc", "%s", utf8proc_version());
+#undef FACT
+    return n;
+}
+
+static int version_run(const struct arguments *args, struct error *err)
+{
+    bool verbose = argument_flag(args, "verbose");
+    struct fact all[FACTS];
+    int count = verbose ? read_facts(all) : 0;
+    (void)err;
+    if (argument_flag(args, "json")) {
+        json_t *root = json_pack("{s:s}", "version", meta_version()), *build = json_object();
+        for (int i = 0; i < count; i++) json_object_set_new(build, all[i].name, json_string(all[i].value));
+        if (verbose) json_object_set(root, "build", build);
+        if (verbose) json_object_set_new(root, "changes", json_stringn(changelog, changelog_bytes));
+        json_decref(build);
+        print_json(root);
+        return 0;
+    }
+    printf("meopt %s\n", meta_version());
+    for (int i = 0; i < count; i++) printf("  %-14s %s\n", all[i].name, all[i].value);
+    if (verbose) printf("\n%.*s", (int)changelog_bytes, changelog);
+    return 0;
+}
+
+static const struct option options[] = {
+    {"verbose", 'v', OPTION_FLAG, NULL, NULL, 0, 0, "also the compiler, the libraries, and what has changed"},
+    {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
+    {0},
+};
+
+const struct command cmd_version = {
+    "version", "",      "print the version, and with --verbose what it was built from and what has changed",
+    NULL,      options, 0,
+    0,         false,   version_run};

@@ -1,0 +1,82 @@
+/* The topics of 'meopt help': see help_topics.h. */
+#include "cli/help_topics.h"
+#include "core/base/translate.h"
+
+#include <string.h>
+
+const struct help_topic help_topics[] = {
+    {"memory", N_("what needs card memory, and which settings save it"),
+     N_("Where the memory of a card goes, and what it would be without MEOpt:\n"
+        "  meopt plan CONFIG\n"
+        "The settings that fit a size, fastest first, and the same chosen at the start:\n"
+        "  meopt plan CONFIG --fit 16GiB\n"
+        "  meopt train CONFIG train.memory=16GiB\n"
+        "One change at a time, with its price in computing:\n"
+        "  meopt plan CONFIG --what-if\n"
+        "\n"
+        "Settings, by what they save:\n"
+        "  activations     train.recompute: block; train.save_activations: 8bit; train.micro_batch\n"
+        "  weights         model.place: streamed; dist.shard: parameters; dist.pipeline\n"
+        "  gradients       optim.gradients: release; train.rounds: breadth\n"
+        "  optimizer       optim.preset; optim.offload: host or nvme; dist.shard: optimizer\n"
+        "  teacher         train.cache_teacher; model_t.place: streamed\n"
+        "  fine-tuning     lora.rank; model.freeze\n"
+        "\n"
+        "More: man meopt-plan, man meopt.yaml\n")},
+    {"ranks", N_("several cards, several hosts, Slurm"),
+     N_("One rank per card of this host, or ranks on the CPU:\n"
+        "  meopt train CONFIG --cards 0,1,2,3\n"
+        "  meopt train CONFIG --workers 2\n"
+        "Ranks of a launcher, on any number of hosts that share the directory of the run:\n"
+        "  mpirun -np 8 meopt train CONFIG\n"
+        "  srun meopt train CONFIG\n"
+        "A job of Slurm that saves before its time limit and resumes:\n"
+        "  meopt sbatch CONFIG --cards 4 -o job.sh\n"
+        "\n"
+        "train.global_batch keeps the images of a step, and its bits, with any number of ranks.\n"
+        "dist.shard divides optimizer states or weights among ranks, dist.pipeline the blocks.\n"
+        "Which form fits N ranks, with the links of this cluster:\n"
+        "  mpirun -np 8 meopt bench ranks\n"
+        "  meopt plan CONFIG --advise --ranks 8 --nodes 2\n"
+        "\n"
+        "More: man meopt-train, man meopt-sbatch\n")},
+    {"resume", N_("stop, resume, change and branch a run"),
+     N_("Stop after the current step and save; save and continue:\n"
+        "  meopt stop RUN\n"
+        "  meopt checkpoint RUN\n"
+        "Resume, bit-identical, also after kill -9 or on other ranks:\n"
+        "  meopt train --resume RUN\n"
+        "More steps, other values, an earlier checkpoint:\n"
+        "  meopt train --resume RUN --steps +500\n"
+        "  meopt train --resume RUN optim.lr=1.0e-5\n"
+        "  meopt train --resume RUN --at 400\n"
+        "A new run with the weights of another one:\n"
+        "  meopt train CONFIG --from RUN --checkpoint best\n"
+        "\n"
+        "A resume refuses what would change the result in silence, such as other images or another\n"
+        "teacher; --force-resume KEY accepts it, and events.jsonl records it.\n"
+        "train.checkpoint_steps and train.checkpoint_keep set how often and how many are saved.\n"
+        "\n"
+        "More: man meopt-train, man meopt-run\n")},
+    {"cards", N_("AMD, Hygon and NVIDIA cards"),
+     N_("What this machine has, and what is missing:\n"
+        "  meopt doctor\n"
+        "The driver, RCCL, NCCL and libraries for products are found when the program runs: ROCm,\n"
+        "DTK (source its env.sh first) or CUDA. No card is needed to plan:\n"
+        "  meopt plan CONFIG --card k100\n"
+        "  meopt plan --card list\n"
+        "Choose cards by number; *_VISIBLE_DEVICES hide cards:\n"
+        "  meopt train CONFIG --cards 0,2\n"
+        "  meopt train CONFIG device.type=cpu\n"
+        "Timings of a card, for plan and for a report:\n"
+        "  meopt bench gpu CONFIG\n"
+        "\n"
+        "More: man meopt-devices, man meopt-doctor, man meopt-bench-gpu\n")},
+    {0}};
+
+const struct help_topic *help_topic_named(const char *name)
+{
+    for (const struct help_topic *t = help_topics; t->name; t++)
+        if (strcmp(t->name, name) == 0) return t;
+    return NULL;
+}

@@ -1,0 +1,23 @@
+#!/bin/sh
+# The job of Slurm in meta.json and in the list of runs, also one of an array; a run without a job has none.
+set -eu
+. "$MEOPT_SOURCE/tests/train/quickstart.sh"
+few_images 8
+train() { # NAME: two steps
+    "$MEOPT" train configs/quickstart.yaml --name "$1" --no-dashboard train.steps=2 train.batch_size=4 data.workers=1 >out 2>log || fail "$1: exit $?"
+}
+unset SLURM_JOB_ID SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID
+train alone
+SLURM_JOB_ID=4711 SLURM_JOB_PARTITION=dcu SLURM_JOB_NODELIST='node[1-2]' train job
+SLURM_JOB_ID=4713 SLURM_ARRAY_JOB_ID=4712 SLURM_ARRAY_TASK_ID=1 train task
+"$MEOPT" runs --json >runs.json
+python3 - <<'END' || fail "the job"
+import json
+runs = {r["name"]: r["job"] for r in json.load(open("runs.json"))}
+assert runs == {"alone": None, "job": "4711", "task": "4712_1"}, runs
+meta = {name: json.load(open("runs/%s/meta.json" % name))["job"] for name in runs}
+assert meta["alone"] is None and meta["job"]["partition"] == "dcu" and meta["job"]["nodes"] == "node[1-2]", meta
+assert meta["job"]["array"] is None and meta["task"]["id"] == "4713" and meta["task"]["task"] == "1", meta
+END
+"$MEOPT" runs --filter 4712_1 --json >found.json
+python3 -c 'import json; assert [r["name"] for r in json.load(open("found.json"))] == ["task"]' || fail "--filter"
