@@ -1,6 +1,7 @@
 #!/bin/sh
 # Pages in Chinese say what the English ones say. By section, NAME.zh_CN.md has the commands and code of NAME.md (but for comments), its
-# numbers, its words in `code` and its links. Chinese and Latin words have a space between them, and punctuation is Chinese.
+# numbers, its words in `code` and its links. Chinese and Latin words have a space between them, and punctuation is Chinese. By section, a
+# page of man/zh_CN/man1 has the options, keys, variables, files, commands, examples, references and numbers of man/NAME.1.
 set -eu
 SOURCE=${MEOPT_SOURCE:-$(cd "$(dirname "$0")/../.." && pwd)}
 command -v python3 >/dev/null || { echo "python3 is missing"; exit 77; }
@@ -70,8 +71,8 @@ def links(path, text):
             yield f"link to #{anchor}, which is missing"
 
 
-def differences(english, chinese):
-    one, two = markdown_sections(english), markdown_sections(chinese)
+def differences(english, chinese, facts=markdown_sections):
+    one, two = facts(english), facts(chinese)
     if [level for level, _ in one] != [level for level, _ in two]:
         yield f"{len(one)} headings in English, {len(two)} in Chinese, or other levels"
         return
@@ -80,6 +81,36 @@ def differences(english, chinese):
             for name, missing in (("Chinese", a[kind] - b[kind]), ("English", b[kind] - a[kind])):
                 for fact in missing:
                     yield f"heading {number}: the {name} page lacks the {kind} {fact}"
+
+
+def manual_sections(text):
+    """As markdown_sections, of a manual page in mdoc; its text may have another order, so that a fact counts once."""
+    sections = []
+    literal = False
+    for line in text.splitlines():
+        if re.match(r"\.(Sh|Ss) ", line):
+            sections.append((line[1:3], collections.defaultdict(collections.Counter)))
+        if not sections:
+            continue
+        facts = sections[-1][1]
+        literal = not line.startswith(".Ed") and (literal or line.startswith(".Bd -literal"))
+        if literal or line.startswith(".Dl "):
+            facts["code"][without_comment(line)] = 1
+            continue
+        for number in NUMBER.findall(line):
+            facts["number"][number] = 1
+        for key in re.findall(r"\b[a-z]+_[a-z_]+\b", line):
+            facts["key"][key] = 1
+        macro = None
+        for word in line[1:].split() if line.startswith(".") else ():
+            if word in ("Fl", "Ic", "Cm", "Ev", "Pa", "Li", "Xr", "Ar", "Ql"):
+                macro = word
+            elif re.fullmatch("[A-Z][a-z]|[|]", word) or (word in ",;" and line.startswith(".Pq")):
+                macro = None
+            elif macro and word.isascii() and not re.fullmatch("[,.;:()]+", word):
+                facts[macro][word] = 1
+                macro = None if macro == "Xr" and word.isdigit() else macro
+    return sections
 
 
 failed = []
@@ -92,6 +123,17 @@ for name in names:
         if f"]({other})" not in page:
             findings.append(f"no link to {other}")
     failed += [f"{name}.zh_CN.md: {f}" for f in findings]
+pages = sorted(os.listdir("man/zh_CN/man1"))
+for name in pages:
+    page = read(f"man/zh_CN/man1/{name}")
+    text = re.sub(r"^\..*", "", page, flags=re.M)
+    enclosed = re.findall(rf"^\.(?:Pq|Brq|Dq|Sq|Ql) .* Ns [，。；：、（）].*", page, re.M)
+    failed += [f"man/zh_CN/man1/{name}: punctuation inside the enclosure: {line}" for line in enclosed]
+    failed += [f"man/zh_CN/man1/{name}: {f}" for f in [*differences(read(f"man/{name}"), page, manual_sections), *spacing(text)]]
+    try:
+        page.encode("gbk")
+    except UnicodeEncodeError as error:
+        failed.append(f"man/zh_CN/man1/{name}: {error}")
 # each kind of change on one side alone is found
 text = read("README.md")
 changes = [(r"^    meopt plan", "    meopt plam"), (r"\d\d\d\.\d MiB", "1.5 MiB"), (r"\]\(man/meopt-t", "](man/meopt-u"), (r"`meopt plan", "`meopt p"),
@@ -101,9 +143,14 @@ for pattern, new in changes:
     assert changed != text, pattern
     if not list(differences(changed, text)) or not list(differences(text, changed)):
         failed.append(f"a change of {pattern} in README.md remains undetected")
+text = read("man/meopt-sbatch.1")
+for pattern, new in ((r"^\.It Fl -gres", ".It Fl -gras"), (r"^\.Dl sbatch", ".Dl sbatsch"), (r"\(default 180\)", "(default 200)")):
+    changed = re.sub(pattern, new, text, count=1, flags=re.M)
+    if changed == text or not list(differences(changed, text, manual_sections)):
+        failed.append(f"a change of {pattern} in meopt-sbatch(1) remains undetected")
 for wrong in ("用PyTorch 打开", "打开, 然后", "显存 和内存", "打开 ，然后"):
     if not list(spacing(wrong)):
         failed.append(f"'{wrong}' is not found")
-print("\n".join(failed) or f"{len(names)} pages")
+print("\n".join(failed) or f"{len(names) + len(pages)} pages")
 sys.exit(1 if failed else 0)
 PYTHON
