@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 const char *const fetch_phase_names[] = {"waiting", "download", "unpack", "verify", "publish"};
-const char *const fetch_state_names[] = {"missing", "partial", "there", "foreign"};
+const char *const fetch_state_names[] = {N_("missing"), N_("partial"), N_("there"), N_("foreign")};
 
 static const char private_directory[] = ".meopt-fetch";
 

@@ -266,7 +266,7 @@ static int io_error(const char *what, const char *path, struct error *err)
 {
     int code = error_errno(err, EXIT_FAILED,
                            "free some space or check the permissions, then run the same command again",
-                           "cannot %s", what);
+                           "cannot %s", _(what));
     error_at(err, path, 0, 0);
     return code;
 }

@@ -52,7 +52,7 @@ static int write_error(const struct writer *w, const char *what, struct error *e
     char shown[300];
     name_printable(shown, sizeof shown, w->path);
     return error_errno(err, EXIT_FAILED, "free some space, then run the same command again", "cannot %s '%s'",
-                       what, shown);
+                       _(what), shown);
 }
 
 /* Opens the directory `path` under staging and creates missing components; follows no links. */
@@ -371,7 +371,8 @@ int unpack_wait(struct unpack *u, struct error *err)
                          "out of memory in the unpacking process");
     else if (!atomic_load(&u->shared->ended))
         code = error_set(err, EXIT_FAILED, "run the same command again",
-                         "the unpacking process ended with %s %d", WIFSIGNALED(status) ? "signal" : "status",
+                         "the unpacking process ended with %s %d",
+                         WIFSIGNALED(status) ? _("signal") : _("status"),
                          WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
     else {
         code = u->shared->code;

@@ -49,13 +49,16 @@ static int list(const struct arguments *args, const struct sources *sources)
 {
     bool json = argument_flag(args, "json");
     json_t *all = json_array();
-    if (!json) printf("%-18s %-9s %12s %12s  %s\n", "NAME", "STATE", "HERE", "ARCHIVE", "ABOUT");
+    if (!json)
+        printf("%*s %*s %*s %*s  %s\n", PAD(-18, _("NAME")), PAD(-9, _("STATE")), PAD(12, _("HERE")),
+               PAD(12, _("ARCHIVE")), _("ABOUT"));
     for (int i = 0; i < sources->count; i++) {
         const struct source *s = &sources->all[i];
         int64_t bytes = 0, total = -1;
         if (s->include_count) {
             if (!json)
-                printf("%-18s %-9s %12s %12s  %s\n", s->name, "group", "", "", s->about ? s->about : "");
+                printf("%-18s %*s %12s %12s  %s\n", s->name, PAD(-9, _("group")), "", "",
+                       s->about ? s->about : "");
             continue;
         }
         enum fetch_state state = fetch_check(s, dest_of(args, s), &bytes, &total);
@@ -69,7 +72,7 @@ static int list(const struct arguments *args, const struct sources *sources)
                                total >= 0 ? json_integer(total) : json_null(), "dest", dest_of(args, s),
                                "sha256", s->sha256[0] ? json_string(s->sha256) : json_null()));
         else
-            printf("%-18s %-9s %12s %12s  %s\n", s->name, fetch_state_names[state], a, b,
+            printf("%-18s %*s %12s %12s  %s\n", s->name, PAD(-9, _(fetch_state_names[state])), a, b,
                    s->about ? s->about : "");
     }
     if (json) json_print(stdout, all, JSON_INDENT(1) | JSON_PRESERVE_ORDER);

@@ -29,15 +29,16 @@ static void print_model(const struct plan_report *r)
 {
     const struct plan *p = r->plan;
     char clipping[320];
-    if (p->has_teacher) print_tower("teacher", &p->teacher, p->teacher_parameters, "");
-    print_tower(p->has_teacher ? "student" : "model", &p->student, p->student_parameters,
+    if (p->has_teacher) print_tower(N_("teacher"), &p->teacher, p->teacher_parameters, "");
+    print_tower(p->has_teacher ? N_("student") : N_("model"), &p->student, p->student_parameters,
                 p->student_parameters != model_shape_parameters(&p->student) ? " with its head" : "");
     char unit[48];
-    const char *samples = unit_of(p->student.context > 0)->samples;
+    const char *samples = _(unit_of(p->student.context > 0)->samples);
     snprintf(unit, sizeof unit, p->student.context ? _("%.*s of %lld tokens") : "%.*s",
-             (int)strlen(samples) - (p->batch == 1), samples, (long long)p->student.context);
+             (int)strlen(samples) - (p->batch == 1 && samples[strlen(samples) - 1] == 's'), samples,
+             (long long)p->student.context);
     for (int i = 0; i <= p->two && !p->student.context; i++)
-        printf(_("images   %s%s\n"), !p->two ? "" : i ? "student: " : "teacher: ", p->images[i]);
+        printf(_("images   %s%s\n"), !p->two ? "" : i ? _("student: ") : _("teacher: "), p->images[i]);
     printf(_("batch    %lld %s per step and rank, micro-batch %lld%s\n"), (long long)p->batch, unit,
            (long long)p->micro, p->from_checkpoints ? "" : _("; model shapes from arch, no checkpoint read"));
     if (p->micro < p->batch) {

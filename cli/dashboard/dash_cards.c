@@ -97,7 +97,7 @@ static char *holders_text(char *dst, size_t size, const struct follow_card *c, c
 {
     char bytes[24];
     size_t n = 0;
-    snprintf(dst, size, "%s", c->holder_count ? "" : otherwise);
+    snprintf(dst, size, "%s", c->holder_count ? "" : translation(otherwise));
     for (int i = 0; i < c->holder_count && n + 64 < size; i++)
         n += (size_t)snprintf(dst + n, size - n, "%s%d%s%s %s", i ? ", " : "", c->holders[i].pid,
                               c->holders[i].name[0] ? " " : "", c->holders[i].name,

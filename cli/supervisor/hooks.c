@@ -308,7 +308,8 @@ static void look(struct hooks *h)
     if (waitpid(h->pid, &status, WNOHANG) == h->pid) {
         h->pid = 0;
         if (status && !h->failed) {
-            log_warn("a hook ended with %s %d; see %s/hooks.log", WIFSIGNALED(status) ? "signal" : "status",
+            log_warn("a hook ended with %s %d; see %s/hooks.log",
+                     WIFSIGNALED(status) ? _("signal") : _("status"),
                      WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), h->directory);
             h->failed = true;
         }

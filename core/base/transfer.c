@@ -136,7 +136,7 @@ int transfers_wait(struct transfers *t, int slot, double *seconds, struct error 
     t->busy[slot] = false;
     if (!done.failed) return 0;
     const struct transfer *op = &done.op[done.which];
-    const char *what = done.which ? "reading" : "writing";
+    const char *what = done.which ? _("reading") : _("writing");
     if (done.failed < 0)
         return error_set(err, EXIT_FAILED, NULL,
                          "%s %zu bytes at %lld of the file in %s: the file ends before that", what, op->bytes,

@@ -87,14 +87,14 @@ int nccl_meet(struct comm *comm, const struct comm_options *o, struct nccl_meeti
 
 void comm_fact(const struct comm *comm, struct device_fact *fact)
 {
-    static const char *const words[][2] = {{"self", "none: one rank"},
-                                           {"local", "shared memory of this host"},
-                                           {"mpi", "MPI, through host memory"}};
+    static const char *const words[][2] = {{"self", N_("none: one rank")},
+                                           {"local", N_("shared memory of this host")},
+                                           {"mpi", N_("MPI, through host memory")}};
     char version[24], why[320];
     enum device_kind kind = side_stream_kind(comm->device);
     const struct nccl_api *api =
         strcmp(comm->ops->name, "nccl") == 0 ? nccl_load(kind, why, sizeof why) : NULL;
-    *fact = (struct device_fact){.name = "collectives"};
+    *fact = (struct device_fact){.name = N_("collectives")};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strcmp(comm->ops->name, words[i][0]) == 0) snprintf(fact->is, sizeof fact->is, "%s", words[i][1]);
     if (api) {
@@ -103,11 +103,11 @@ void comm_fact(const struct comm *comm, struct device_fact *fact)
                  api->path);
     } else if (comm->host_why[0]) {
         snprintf(fact->cost, sizeof fact->cost,
-                 "computing waits while gradients go through the host's memory");
+                 N_("computing waits while gradients go through the host's memory"));
         snprintf(fact->remedy, sizeof fact->remedy, "%s", comm->host_why);
     } else if (kind != DEVICE_CPU && comm->size > 1)
         snprintf(fact->cost, sizeof fact->cost,
-                 "computing waits while gradients go through the host's memory");
+                 N_("computing waits while gradients go through the host's memory"));
     const struct comm *whole = comm->whole ? comm->whole : comm;
     size_t length = strlen(fact->is);
     if (comm->size > 1 && whole->options.library)

@@ -29,12 +29,12 @@ void cpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
     char own[64];
     snprintf(facts[FACT_DEVICE].is, sizeof facts->is, "%s, %d thread%s", device->name, threads(),
              threads() == 1 ? "" : "s");
-    snprintf(facts[FACT_DRIVER].is, sizeof facts->is, "none: the processor needs none");
+    snprintf(facts[FACT_DRIVER].is, sizeof facts->is, N_("none: the processor needs none"));
     snprintf(facts[FACT_KERNELS].is, sizeof facts->is, "%s, optimizer %s", ops->isa,
              optim_kernels_find(NULL)->name);
     if (plain) {
         snprintf(facts[FACT_KERNELS].cost, sizeof facts->cost,
-                 "everything is several times slower than with AVX2");
+                 N_("everything is several times slower than with AVX2"));
         snprintf(facts[FACT_KERNELS].remedy, sizeof facts->remedy, "%s", cpu_plain_remedy());
     }
     snprintf(own, sizeof own, "MEOpt's own, %s", ops->isa);
@@ -44,7 +44,7 @@ void cpu_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
     else snprintf(facts[FACT_GEMM].is, sizeof facts->is, "%s", own);
     snprintf(facts[FACT_ATTENTION].is, sizeof facts->is, "%s%s", tiles ? "bf16 on AMX tiles, fp32 by " : "",
              ops->isa);
-    snprintf(facts[FACT_GRAPHS].is, sizeof facts->is, "none: operations are calls");
+    snprintf(facts[FACT_GRAPHS].is, sizeof facts->is, N_("none: operations are calls"));
 }
 
 uint32_t facts_cpu_sets(void)
@@ -63,8 +63,8 @@ const char *facts_best_cpu_isa(uint32_t sets)
 
 void device_facts(struct device *device, struct device_fact facts[DEVICE_FACTS])
 {
-    static const char *const names[DEVICE_FACTS] = {"device",   "driver",    "kernels",
-                                                    "products", "attention", "graphs"};
+    static const char *const names[DEVICE_FACTS] = {N_("device"),   N_("driver"),    N_("kernels"),
+                                                    N_("products"), N_("attention"), N_("graphs")};
     memset(facts, 0, DEVICE_FACTS * sizeof *facts);
     for (int i = 0; i < DEVICE_FACTS; i++) facts[i].name = names[i];
     if (gpu_is(device)) gpu_facts(device, facts);
@@ -75,8 +75,8 @@ char *fact_warning(const struct device_fact *fact, char *text, size_t size)
 {
     if (!fact->cost[0]) snprintf(text, size, "%s", "");
     else
-        snprintf(text, size, "%s: %s: %s%s%s", fact->name, fact->is, fact->cost, fact->remedy[0] ? "; " : "",
-                 fact->remedy);
+        snprintf(text, size, "%s: %s: %s%s%s", translation(fact->name), translation(fact->is),
+                 translation(fact->cost), fact->remedy[0] ? "; " : "", translation(fact->remedy));
     return text;
 }
 

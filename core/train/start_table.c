@@ -15,7 +15,7 @@ void start_table(const struct trainer *t, const char *telemetry, struct device_f
     device_facts(t->device, rows);
     comm_fact(&t->ranks, &rows[START_COLLECTIVES]);
     struct device_fact *watch = &rows[START_TELEMETRY];
-    watch->name = "telemetry";
+    watch->name = N_("telemetry");
     snprintf(watch->is, sizeof watch->is, "%s", telemetry && *telemetry ? telemetry : "none");
     if (!card || (telemetry && *telemetry && strcmp(telemetry, "proc") != 0)) return;
     snprintf(watch->cost, sizeof watch->cost,

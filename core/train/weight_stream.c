@@ -101,11 +101,11 @@ static int make_file(struct weight_stream *s, const char *directory, struct erro
 
 static int io_error(const struct weight_stream *s, bool write, size_t bytes, size_t at, struct error *err)
 {
-    int code =
-        error_errno(err, EXIT_FAILED,
-                    "check the disk and its free space; to use a different disk: meopt train --resume RUN "
-                    "train.scratch_dir=DIR",
-                    "cannot %s %zu bytes of streamed weights at %zu", write ? "write" : "read", bytes, at);
+    int code = error_errno(
+        err, EXIT_FAILED,
+        "check the disk and its free space; to use a different disk: meopt train --resume RUN "
+        "train.scratch_dir=DIR",
+        "cannot %s %zu bytes of streamed weights at %zu", write ? _("write") : _("read"), bytes, at);
     return error_at(err, s->path, 0, 0), code;
 }
 
