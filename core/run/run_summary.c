@@ -103,10 +103,13 @@ static void read_job(struct run_brief *b, json_t *job)
     name_printable(b->job, sizeof b->job, text);
 }
 
-/* Reads values that do not change during a run. */
+/* Reads values that change only when the run is started again. */
 static void read_static(struct run_brief *b)
 {
-    if (b->started > 0 && b->peak_bytes > 0) return;
+    struct stat st;
+    int64_t mark = mark_of(b, "meta.json", &st);
+    if (mark == b->meta_mark && b->started > 0 && b->peak_bytes > 0) return;
+    b->meta_mark = mark;
     json_t *meta = load(b, "meta.json"), *plan = load(b, "plan.json");
     const char *device = json_string_value(json_object_get(meta, "device"));
     b->started = isfinite(number(meta, "started")) ? number(meta, "started") : 0;

@@ -30,7 +30,7 @@ struct run_brief {
         losses[BRIEF_LOSSES]; /* from its first step to its last, evenly; NAN: none; see run_briefs_losses */
     /* private: state of the files when they were read */
     bool checked;
-    int64_t state_mark, metrics_mark, losses_mark;
+    int64_t state_mark, metrics_mark, losses_mark, meta_mark;
     double bottleneck_at; /* clock_seconds() */
 };
 

@@ -185,13 +185,16 @@ static json_t *job_json(void)
     } rows[] = {{"id", "SLURM_JOB_ID"},          {"array", "SLURM_ARRAY_JOB_ID"},
                 {"task", "SLURM_ARRAY_TASK_ID"}, {"partition", "SLURM_JOB_PARTITION"},
                 {"nodes", "SLURM_JOB_NODELIST"}, {"restarts", "SLURM_RESTART_COUNT"}};
-    char text[512];
-    if (!getenv(rows[0].variable)) return json_null();
+    const char *id = getenv(rows[0].variable);
+    if (!id || !*id) return json_null();
     json_t *job = json_object();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const char *value = getenv(rows[i].variable);
+        size_t size = value ? 4 * strlen(value) + 1 : 1; /* a list of nodes has any length */
+        char *text = xcalloc(size, 1);
         json_object_set_new(job, rows[i].key,
-                            value ? json_string(name_printable(text, sizeof text, value)) : json_null());
+                            value ? json_string(name_printable(text, size, value)) : json_null());
+        free(text);
     }
     return job;
 }

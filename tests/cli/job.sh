@@ -8,15 +8,20 @@ train() { # NAME: two steps
 }
 unset SLURM_JOB_ID SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID
 train alone
+SLURM_JOB_ID='' train empty
 SLURM_JOB_ID=4711 SLURM_JOB_PARTITION=dcu SLURM_JOB_NODELIST='node[1-2]' train job
+nodes=$(seq -s , 1001 3 1999)
+SLURM_JOB_ID=5 SLURM_JOB_NODELIST="n[$nodes]" SLURM_JOB_PARTITION="$(printf 'a\033[2J')" train many
 SLURM_JOB_ID=4713 SLURM_ARRAY_JOB_ID=4712 SLURM_ARRAY_TASK_ID=1 train task
 "$MEOPT" runs --json >runs.json
 python3 - <<'END' || fail "the job"
 import json
 runs = {r["name"]: r["job"] for r in json.load(open("runs.json"))}
-assert runs == {"alone": None, "job": "4711", "task": "4712_1"}, runs
+assert runs == {"alone": None, "empty": None, "job": "4711", "many": "5", "task": "4712_1"}, runs
 meta = {name: json.load(open("runs/%s/meta.json" % name))["job"] for name in runs}
 assert meta["alone"] is None and meta["job"]["partition"] == "dcu" and meta["job"]["nodes"] == "node[1-2]", meta
+assert meta["many"]["nodes"] == "n[%s]" % ",".join(map(str, range(1001, 2000, 3))), meta
+assert meta["many"]["partition"] == r"a\x1b[2J", meta
 assert meta["job"]["array"] is None and meta["task"]["id"] == "4713" and meta["task"]["task"] == "1", meta
 END
 "$MEOPT" runs --filter 4712_1 --json >found.json

@@ -99,6 +99,8 @@ job=$(sbatch --parsable -o "$work/job.log" job.sh)
 steps() { [ -e runs/job/metrics.jsonl ] && [ "$(wc -l 2>/dev/null <runs/job/metrics.jsonl || echo 0)" -ge "$1" ]; }
 until_true 120 "the job makes steps" steps 5
 "$MEOPT" runs >listed 2>&1 && grep -q job listed || fail "the run is listed while it trains: $(cat listed)"
+"$MEOPT" runs --filter "$job" --json | grep -q "\"job\": \"$job\"" || fail "the run has its job: $("$MEOPT" runs --json)"
+grep -q '"partition": "main"' runs/job/meta.json || fail "meta.json has the partition"
 scancel --signal=USR1 --batch "$job"
 requeued() { scontrol show job "$job" | grep -q 'Restarts=1'; }
 until_true 60 "warned, the job is back in the queue" requeued
@@ -107,6 +109,7 @@ ended() { scontrol show job "$job" | grep -q 'JobState=COMPLETED'; }
 until_true 600 "the job comes again and ends" ended
 [ "$(wc -l <runs/job/metrics.jsonl)" = 250 ] || fail "steps: $(wc -l <runs/job/metrics.jsonl)"
 grep -q '"resumed"' runs/job/events.jsonl || fail "not resumed"
+grep -q '"restarts": "1"' runs/job/meta.json || fail "meta.json has the restart"
 cmp runs/alone/ckpt/step-00000250/model.safetensors runs/job/ckpt/step-00000250/model.safetensors || fail "other weights than alone"
 
 # Cancelled: ends with what was saved, nothing is left running.

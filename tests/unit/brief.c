@@ -93,10 +93,32 @@ static void losses_are_read_where_they_are_asked_for(void **state)
     free_all(briefs);
 }
 
+/* A run that is resumed in another job, while a list of runs stays open. */
+static void a_resumed_run_has_its_new_job(void **state)
+{
+    (void)state;
+    struct run_brief briefs[RUNS];
+    make(briefs);
+    write_text(briefs[2].directory, "plan.json", "{\"peak_bytes\":7}");
+    write_text(briefs[2].directory, "meta.json", "{\"started\":5.0,\"job\":{\"id\":\"11\"}}");
+    run_briefs_read(briefs, RUNS, INFINITY, NULL);
+    assert_string_equal(briefs[2].job, "11");
+    assert_true(briefs[2].started == 5 && briefs[2].peak_bytes == 7);
+    write_text(briefs[2].directory, "meta.json", "{\"started\":600.0,\"job\":{\"id\":\"1234\"}}");
+    write_text(briefs[2].directory, "state.json",
+               "{\"state\":\"stopped\",\"step\":2,\"total_steps\":9,\"epoch\":0,\"pid\":12,\"host\":\"h\","
+               "\"time\":600,\"exit_code\":10}");
+    assert_true(run_briefs_read(briefs, RUNS, INFINITY, NULL) > 0);
+    assert_string_equal(briefs[2].job, "1234");
+    assert_true(briefs[2].started == 600);
+    free_all(briefs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_late_is_left_for_the_next_time),
-                                       cmocka_unit_test(losses_are_read_where_they_are_asked_for)};
+                                       cmocka_unit_test(losses_are_read_where_they_are_asked_for),
+                                       cmocka_unit_test(a_resumed_run_has_its_new_job)};
     if (!mkdtemp(root)) return 1;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     file_remove_tree(root, NULL);
