@@ -31,6 +31,7 @@ enum activation {
     ACTIVATION_SWIGLU,
     ACTIVATION_QUICK_GELU,
     ACTIVATION_GELU_TANH,
+    ACTIVATION_TANH, /* of poolers, which are small */
     ACTIVATION_COUNT
 };
 enum loss_kind { LOSS_MSE, LOSS_COSINE, LOSS_SMOOTH_L1 };

@@ -38,8 +38,8 @@ static int read_config(struct eval *e, const struct arguments *args, struct erro
     struct config *c = &e->config;
     int code = run_weights_config(c, &e->run, args->operands, args->operand_count, err);
     if (code) return code;
-    bool classes = objective_of(c)->labels && !objective_of(c)->tokens;
-    if (argument_text(args, "per-class", NULL) && !classes && c->train.eval != TRAIN_EVAL_KNN)
+    if (argument_text(args, "per-class", NULL) && !objective_of(c)->classes &&
+        c->train.eval != TRAIN_EVAL_KNN)
         return error_set(err, EXIT_CONFIG, "leave --per-class out", "train.objective %s has no classes",
                          objective_of(c)->name);
     e->average = argument_flag(args, "ema");
@@ -138,13 +138,22 @@ static int write_classes(const struct eval *e, const char *path, struct error *e
     return code;
 }
 
+/* What the figures are means over, and the key of their speed. */
+static const char *const *units(const struct eval *e)
+{
+    static const char *const rows[][2] = {
+        {"images", "images_per_s"}, {"tokens", "tokens_per_s"}, {"documents", "documents_per_s"}};
+    const struct objective *o = e->trainer->objective;
+    return rows[!o->tokens ? 0 : o->classes ? 2 : 1];
+}
+
 static void print_text(const struct eval *e)
 {
     char value[32];
     printf("%s", e->run ? e->run : e->config.path);
     if (e->run)
         printf(_(", step %lld%s"), (long long)e->step, e->average ? _(", average of the weights") : "");
-    const char *unit = data_tokens(e->data.val) ? "tokens" : "images";
+    const char *unit = units(e)[0];
     printf(": %lld %s", (long long)e->found.images, unit);
     for (int i = 0; i <= OBJECTIVE_METRICS && e->found.metrics[i].name; i++) {
         const struct score_row *row = score_named(e->found.metrics[i].name);
@@ -157,14 +166,12 @@ static void print_text(const struct eval *e)
 
 static void print_found(const struct eval *e)
 {
-    bool tokens = data_tokens(e->data.val) > 0;
-    json_int_t units = (json_int_t)e->found.images;
+    json_int_t count = (json_int_t)e->found.images;
     json_t *root = json_pack("{s:o, s:o, s:I}", "weight", path_json(e->config.model_s.weight), "step",
-                             e->run ? json_integer((json_int_t)e->step) : json_null(),
-                             tokens ? "tokens" : "images", units);
-    if (!tokens) json_object_set_new(root, "bad", json_integer(data_images(e->data.val) - units));
-    json_object_set_new(root, tokens ? "tokens_per_s" : "images_per_s",
-                        json_real((double)units / e->seconds));
+                             e->run ? json_integer((json_int_t)e->step) : json_null(), units(e)[0], count);
+    if (!e->trainer->objective->tokens)
+        json_object_set_new(root, "bad", json_integer(data_images(e->data.val) - count));
+    json_object_set_new(root, units(e)[1], json_real((double)count / e->seconds));
     json_object_set_new(root, "peak_bytes", json_integer((json_int_t)e->device->use.peak_total_bytes));
     for (int i = 0; i <= OBJECTIVE_METRICS && e->found.metrics[i].name; i++)
         json_object_set_new(root, e->found.metrics[i].name, json_real(e->found.metrics[i].value));
@@ -195,7 +202,7 @@ static const struct option options[] = {
      "checkpoint of the run (default: the best one, else the last)"},
     {"ema", 0, OPTION_FLAG, NULL, NULL, 0, 0, "evaluate the average of the run's weights (train.ema)"},
     {"per-class", 0, OPTION_TEXT, "FILE", NULL, 0, 0,
-     "write a CSV table: class, images, correct, top1 (a share)"},
+     "write a CSV table: class, images (of a text classifier: documents), correct, top1 (a share)"},
     {"json", 0, OPTION_FLAG, NULL, NULL, 0, 0, "machine-readable output"},
     {0},
 };

@@ -129,6 +129,8 @@ static int describe(struct tokenize *t, struct error *err)
     t->experiment = json_pack("{s:i,s:s,s:i,s:i,s:s,s:o}", "format", 1, "sha256", t->sha256, "end",
                               t->corpus.end, "documents", (int)t->corpus.documents, "template",
                               t->corpus.chat ? t->corpus.chat->name : "", "files", files);
+    if (t->experiment && t->corpus.label)
+        json_object_set_new(t->experiment, "label", json_string(t->corpus.label));
     return t->experiment ? 0 : error_set(err, EXIT_USAGE, NULL, "a file's name is not UTF-8");
 }
 
@@ -142,15 +144,21 @@ static int save_state(struct tokenize *t, const struct corpus_position *p, struc
                   (json_int_t)t->at.tokens, "written", (json_int_t)t->at.documents, "open",
                   (json_int_t)t->at.open, "largest", (json_int_t)t->at.largest, "done", (json_int_t)t->done,
                   "labels", (json_int_t)t->at.labels, "bits", t->at.bits);
+    json_t *classes = t->corpus.label ? json_array() : NULL;
+    for (int32_t i = 0; classes && i < token_writer_classes(t->writer); i++)
+        json_array_append_new(classes, json_string(token_writer_class_name(t->writer, i)));
+    if (classes) json_object_set_new(root, "classes", classes);
     code = json_write(t->state, root, JSON_COMPACT, err);
     json_decref(root);
     t->saved = clock_seconds();
     return code;
 }
 
-/* Reads where an earlier command stopped. Returns whether it is continued. */
-static bool read_state(struct tokenize *t)
+/* Reads where an earlier command stopped, and *classes, the names that it found. Returns whether it is
+ * continued. */
+static bool read_state(struct tokenize *t, json_t **classes)
 {
+    *classes = NULL;
     json_t *root = file_absent(t->state) ? NULL : json_read(t->state, MOST_STATE + (64 << 20), NULL);
     bool same = root && json_equal(json_object_get(root, "experiment"), t->experiment);
     json_int_t file, offset, tokens, written, open, largest, done, labels;
@@ -164,6 +172,7 @@ static bool read_state(struct tokenize *t)
         t->at = (struct token_position){(int64_t)tokens,  (int64_t)written, (int64_t)open,
                                         (int64_t)largest, (int64_t)labels,  bits};
         t->done = t->resumed = (int64_t)done;
+        *classes = json_incref(json_object_get(root, "classes")); /* strings: this program wrote them */
     } else if (!file_absent(t->state))
         log_warn("%s is of different files or options: beginning again", t->state);
     json_decref(root);
@@ -199,9 +208,11 @@ static int write_result(void *context, const struct corpus_result *r, struct err
     const int32_t *ids = r->tokens->ids;
     int code = 0;
     for (int64_t i = 0; i < r->piece_count && !code; i++) {
+        const struct corpus_piece *p = &r->pieces[i];
+        int32_t class = p->class ? token_writer_class(t->writer, p->class, err) : 0;
         code =
-            token_writer_add(t->writer, ids, r->pieces[i].count, r->pieces[i].label, r->pieces[i].ends, err);
-        ids += r->pieces[i].count;
+            class < 0 ? err->code : token_writer_add(t->writer, ids, p->count, p->label, p->ends, class, err);
+        ids += p->count;
     }
     t->done += r->bytes;
     if (!code) show_progress(t, false);
@@ -219,8 +230,8 @@ static int undo_names(const char *out, struct error *err)
     char *labels = xasprintf("%s.labels", out), *hidden = xasprintf("%s.labels.part", out);
     int code = 0, fd = open(part, O_RDWR | O_CLOEXEC);
     if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && file_absent(bin)) { /* and no other writes it now */
-        static const char *const made[] = {".idx", ".json"};
-        for (int i = 0; i < 2; i++) {
+        static const char *const made[] = {".idx", ".json", ".classes"};
+        for (int i = 0; i < 3; i++) {
             char *path = xasprintf("%s%s", out, made[i]);
             unlink(path);
             free(path);
@@ -241,7 +252,7 @@ static int undo_names(const char *out, struct error *err)
 /* Refuses to overwrite, and makes the name of the state. */
 static int open_output(struct tokenize *t, const struct arguments *args, struct error *err)
 {
-    static const char *const ends[] = {".bin", ".idx", ".json", ".labels"};
+    static const char *const ends[] = {".bin", ".idx", ".json", ".labels", ".classes"};
     const char *out = argument_text(args, "out", NULL);
     if (!out || !*out || out[strlen(out) - 1] == '/')
         return error_set(err, EXIT_USAGE, "-o data writes data.bin and data.idx",
@@ -251,7 +262,7 @@ static int open_output(struct tokenize *t, const struct arguments *args, struct 
     if (n > 4 && strcmp(out + n - 4, ".bin") == 0) t->out[n - 4] = 0;
     t->state = xasprintf("%s.part.json", t->out);
     int code = undo_names(t->out, err);
-    for (int i = 0; i < 4 && !code; i++) {
+    for (size_t i = 0; i < sizeof ends / sizeof *ends && !code; i++) {
         char *path = xasprintf("%s%s", t->out, ends[i]);
         if (!file_absent(path)) {
             code = error_set(err, EXIT_FAILED, "remove it, or give another name: -o NAME", "exists already");
@@ -272,6 +283,8 @@ static int write_description(struct tokenize *t, const char *tokenizer, struct e
                   t->corpus.end, "documents", (json_int_t)t->at.documents, "tokens", (json_int_t)t->at.tokens,
                   "largest", (json_int_t)t->at.largest, "labels", (json_int_t)t->at.labels, "template",
                   t->corpus.chat ? t->corpus.chat->name : NULL);
+    if (root && t->corpus.label)
+        json_object_set_new(root, "classes", json_integer(token_writer_classes(t->writer)));
     int code = json_write(path, root, JSON_INDENT(2) | JSON_PRESERVE_ORDER, err);
     json_decref(root);
     free(path);
@@ -287,23 +300,31 @@ static void report(struct tokenize *t, bool json)
                                  (json_int_t)t->at.documents, "tokens", (json_int_t)t->at.tokens, "labels",
                                  (json_int_t)t->at.labels, "bytes", (json_int_t)t->bytes, "end",
                                  t->corpus.end, "sha256", t->sha256, "seconds", seconds);
+        if (t->corpus.label)
+            json_object_set_new(root, "classes", json_integer(token_writer_classes(t->writer)));
         json_print(stdout, root, JSON_COMPACT | JSON_PRESERVE_ORDER);
         json_decref(root);
         return;
     }
-    char labels[48] = "";
+    char labels[48] = "", classes[48] = "";
+    if (t->corpus.label)
+        snprintf(classes, sizeof classes, _(" in %d classes"), (int)token_writer_classes(t->writer));
     if (t->at.labels < t->at.tokens)
         snprintf(labels, sizeof labels, _(", %lld labels"), (long long)t->at.labels);
-    printf(_("%s.bin, %s.idx: %lld documents, %lld tokens%s of %s in %.1f s\n"), t->out, t->out,
-           (long long)t->at.documents, (long long)t->at.tokens, labels, size_text(size, (double)t->bytes),
-           seconds);
+    printf(_("%s.bin, %s.idx: %lld documents%s, %lld tokens%s of %s in %.1f s\n"), t->out, t->out,
+           (long long)t->at.documents, classes, (long long)t->at.tokens, labels,
+           size_text(size, (double)t->bytes), seconds);
 }
 
 static int run_work(struct tokenize *t, const struct arguments *args, struct error *err)
 {
-    bool resumed = read_state(t);
-    int code = token_writer_open(&t->writer, t->out, tokenizer_vocabulary(t->tokenizer),
+    json_t *names;
+    bool resumed = read_state(t, &names);
+    int code = token_writer_open(&t->writer, t->out, tokenizer_vocabulary(t->tokenizer), t->corpus.label,
                                  resumed ? &t->at : NULL, err);
+    for (size_t i = 0; i < json_array_size(names) && !code; i++)
+        (void)token_writer_class(t->writer, json_string_value(json_array_get(names, i)), err);
+    json_decref(names);
     if (code) return code;
     char size[32];
     if (resumed) log_info("resuming after %s", size_text(size, (double)t->done));
@@ -327,7 +348,8 @@ static int tokenize_run(const struct arguments *args, struct error *err)
     static const char *const names[] = {"file", "line", "paragraph"};
     struct tokenize t = {.terminal = isatty(STDERR_FILENO)};
     const char *documents = argument_text(args, "documents", names[0]);
-    t.corpus = (struct corpus_options){.files = args->operands,
+    t.corpus = (struct corpus_options){.label = argument_text(args, "label", NULL),
+                                       .files = args->operands,
                                        .file_count = args->operand_count,
                                        .threads = (int)argument_int(args, "threads", processors_cores("")),
                                        .write = write_result,
@@ -354,6 +376,8 @@ static const struct option options[] = {
      "document of a text file (default: the file); a line of .jsonl is always one"},
     {"template", 0, OPTION_TEXT, "NAME", CHAT_TEMPLATE_NAMES, 0, 0,
      "form of conversations (default: that of tokenizer_config.json, if it is one of these)"},
+    {"label", 0, OPTION_TEXT, "KEY", NULL, 0, 0,
+     "key of the class of each record, to train a classifier: write NAME.classes as well"},
     {"end", 0, OPTION_TEXT, "TOKEN", NULL, 0, 0,
      "token after each document, or none (default: eos_token of tokenizer_config.json)"},
     {"threads", 0, OPTION_INT, "N", NULL, 1, 256, "number of threads (default: all cores)"},
@@ -361,14 +385,16 @@ static const struct option options[] = {
     {0},
 };
 
-const struct command cmd_tokenize = {"tokenize",
-                                     "FILE... --tokenizer DIR -o NAME",
-                                     "convert text to tokens for training",
-                                     "meopt tokenize books/*.txt --tokenizer gpt2/ -o books\n"
-                                     "meopt tokenize web.jsonl --tokenizer Qwen3-0.6B/ -o web\n"
-                                     "meopt tokenize chats.jsonl --tokenizer Qwen3-0.6B/ -o chats",
-                                     options,
-                                     1,
-                                     -1,
-                                     false,
-                                     tokenize_run};
+const struct command cmd_tokenize = {
+    "tokenize",
+    "FILE... --tokenizer DIR -o NAME",
+    "convert text to tokens for training",
+    "meopt tokenize books/*.txt --tokenizer gpt2/ -o books\n"
+    "meopt tokenize web.jsonl --tokenizer Qwen3-0.6B/ -o web\n"
+    "meopt tokenize chats.jsonl --tokenizer Qwen3-0.6B/ -o chats\n"
+    "meopt tokenize reviews.jsonl --tokenizer bert/ --label label -o reviews",
+    options,
+    1,
+    -1,
+    false,
+    tokenize_run};

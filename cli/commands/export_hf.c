@@ -78,23 +78,6 @@ static json_t *vit(const struct model_shape *g)
                      activation_of(g), "qkv_bias", 1, "layer_norm_eps", norm_eps(g));
 }
 
-/* Adds the names of the classes; LABEL_N where they are not known. */
-static void set_classes(json_t *o, int64_t count, const json_t *names)
-{
-    json_t *names_of = json_object(), *numbers = json_object();
-    for (int64_t i = 0; i < count; i++) {
-        char number[24], usual[32];
-        const char *name = json_string_value(json_array_get(names, (size_t)i));
-        snprintf(number, sizeof number, "%lld", (long long)i);
-        snprintf(usual, sizeof usual, "LABEL_%lld", (long long)i);
-        if (!name) name = usual;
-        json_object_set_new(names_of, number, json_string(name));
-        json_object_set_new(numbers, name, json_integer((json_int_t)i));
-    }
-    json_object_set_new(o, "id2label", names_of);
-    json_object_set_new(o, "label2id", numbers);
-}
-
 /* Returns in *theta the base of DINOv3's periods, base^(i / count). Periods in Meta's files are rounded to
  * bfloat16, those of transformers are not. */
 static int rope_theta(const struct model_shape *g, double *theta, struct error *err)
@@ -198,7 +181,7 @@ int export_hf_write(const char *directory, const struct model_shape *g, const js
                     const struct config *config, bool bf16, struct error *err)
 {
     if (model_shape_language(g))
-        return export_language_write(directory, g, config->model_s.weight, bf16, err);
+        return export_language_write(directory, g, classes, config->model_s.weight, bf16, err);
     int ratio = ratio_of(g);
     struct key_map as;
     bool plain = names_library(&as, LIBRARY_TRANSFORMERS, g) && names_plain(&as),
@@ -228,7 +211,7 @@ int export_hf_write(const char *directory, const struct model_shape *g, const js
         json_object_set_new(o, "patch_size", json_integer((json_int_t)g->patch));
         json_object_set_new(o, "torch_dtype", json_string(bf16 ? "bfloat16" : "float32"));
     }
-    if (o && g->classes > 0) set_classes(o, g->classes, classes);
+    if (o && g->classes > 0) export_set_classes(o, g->classes, classes);
     code = write_object(directory, "config.json", o, err);
     return code ? code : write_object(directory, "preprocessor_config.json", images(config), err);
 }

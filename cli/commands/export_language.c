@@ -66,6 +66,22 @@ int export_language_tokenizer(const char *directory, const char *original, struc
     return copy_from(directory, original, 1, sizeof names / sizeof *names, &found, err);
 }
 
+void export_set_classes(json_t *o, int64_t count, const json_t *classes)
+{
+    json_t *names_of = json_object(), *numbers = json_object();
+    for (int64_t i = 0; i < count; i++) {
+        char number[24], usual[32];
+        const char *name = json_string_value(json_array_get(classes, (size_t)i));
+        snprintf(number, sizeof number, "%lld", (long long)i);
+        snprintf(usual, sizeof usual, "LABEL_%lld", (long long)i);
+        if (!name) name = usual;
+        json_object_set_new(names_of, number, json_string(name));
+        json_object_set_new(numbers, name, json_integer((json_int_t)i));
+    }
+    json_object_set_new(o, "id2label", names_of);
+    json_object_set_new(o, "label2id", numbers);
+}
+
 /* A classes' model_type and name in transformers. */
 struct class_of {
     const char *type, *name;
@@ -76,15 +92,18 @@ struct class_of {
  * run began with. */
 static const struct class_of *class_of(const struct model_shape *g, const char *preferred)
 {
-    static const struct class_of classes[] = {
-        {"llama", "LlamaForCausalLM", false}, {"mistral", "MistralForCausalLM", true},
-        {"qwen2", "Qwen2ForCausalLM", false}, {"qwen3", "Qwen3ForCausalLM", false},
-        {"gpt2", "GPT2LMHeadModel", false},   {"bert", "BertForMaskedLM", false}};
-    enum { LLAMA, MISTRAL, QWEN2, QWEN3, GPT2, BERT };
+    static const struct class_of classes[] = {{"llama", "LlamaForCausalLM", false},
+                                              {"mistral", "MistralForCausalLM", true},
+                                              {"qwen2", "Qwen2ForCausalLM", false},
+                                              {"qwen3", "Qwen3ForCausalLM", false},
+                                              {"gpt2", "GPT2LMHeadModel", false},
+                                              {"bert", "BertForMaskedLM", false},
+                                              {"bert", "BertForSequenceClassification", false}};
+    enum { LLAMA, MISTRAL, QWEN2, QWEN3, GPT2, BERT, BERT_CLASSES };
     int parts = model_shape_parts(g);
     bool norms = parts & PART_QK_NORM, biases = parts & PART_QKV_BIAS;
     bool plain = !g->window && model_shape_kv_heads(g) == g->heads && model_shape_attn_width(g) == g->width;
-    if (family_row(g->family)->encoder) return &classes[BERT];
+    if (family_row(g->family)->encoder) return &classes[g->classes > 0 ? BERT_CLASSES : BERT];
     if (!family_row(g->family)->rms) return plain ? &classes[GPT2] : NULL;
     if (norms && biases) return NULL;
     if (norms) return &classes[QWEN3];
@@ -174,13 +193,13 @@ static int write_generation(const char *directory, const json_t *config, struct 
     return write_object(directory, generation, o, err);
 }
 
-int export_language_write(const char *directory, const struct model_shape *g, const char *original, bool bf16,
-                          struct error *err)
+int export_language_write(const char *directory, const struct model_shape *g, const json_t *classes,
+                          const char *original, bool bf16, struct error *err)
 {
     struct language_config began;
     struct error ignored = {0};
     json_t *from = NULL;
-    bool found;
+    bool found = false;
     if (!original[0] || language_config_read(&began, original, &ignored))
         began = (struct language_config){.family = FAMILY_UNKNOWN};
     const struct class_of *class = class_of(g, began.type);
@@ -198,6 +217,10 @@ int export_language_write(const char *directory, const struct model_shape *g, co
                                                    : gpt2(g);
     json_object_update(o, sizes);
     json_decref(sizes);
+    if (g->classes > 0) {
+        export_set_classes(o, g->classes, classes);
+        json_object_set_new(o, "problem_type", json_string("single_label_classification"));
+    }
     for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
         json_t *token = json_object_get(from, tokens[i]);
         json_object_set(o, tokens[i], token ? token : json_null());
@@ -205,8 +228,9 @@ int export_language_write(const char *directory, const struct model_shape *g, co
     json_decref(from);
     json_incref(o);
     int code = write_object(directory, "config.json", o, err);
-    if (!code) code = copy_from(directory, original, 0, 1, &found, err);
-    if (!code && !found) code = write_generation(directory, o, err);
+    bool generates = !family_row(g->family)->encoder || g->classes <= 0;
+    if (!code && generates) code = copy_from(directory, original, 0, 1, &found, err);
+    if (!code && generates && !found) code = write_generation(directory, o, err);
     json_decref(o);
     return code ? code : export_language_tokenizer(directory, original, err);
 }

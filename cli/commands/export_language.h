@@ -5,11 +5,15 @@
 
 #include "core/nn/nn.h"
 
-/* original: the model that the run began with, a directory or a file in one; "": none. Its tokenizer is
- * copied, and the numbers of its special tokens. EXIT_CONFIG if transformers has no class for such a
- * model. */
-int export_language_write(const char *directory, const struct model_shape *model_shape, const char *original,
-                          bool bf16, struct error *err);
+#include <jansson.h>
+
+/* Adds id2label and label2id to a config.json; LABEL_N where a name is not known. classes may be NULL. */
+void export_set_classes(json_t *config, int64_t count, const json_t *classes);
+/* classes: their names in a classifier, may be NULL. original: the model that the run began with, a directory
+ * or a file in one; "": none. Its tokenizer is copied, and the numbers of its special tokens. EXIT_CONFIG if
+ * transformers has no class for such a model. */
+int export_language_write(const char *directory, const struct model_shape *model_shape, const json_t *classes,
+                          const char *original, bool bf16, struct error *err);
 /* Copies the tokenizer's files that exist next to a model. */
 int export_language_tokenizer(const char *directory, const char *original, struct error *err);
 /* Returns whether a file of that name is one of these. */

@@ -184,7 +184,7 @@ static void count(const struct writer *w, int64_t n)
 static const struct {
     const char *objective, *english, *chinese;
 } tasks[] = {{"distill", "We distilled a teacher", "我们将教师模型"},
-             {"classify", "We trained a classifier", "我们训练了图像分类模型"},
+             {"classify", "We trained a classifier", "我们训练了分类模型"},
              {"language", "We trained a language model", "我们训练了语言模型"},
              {"masked", "We trained a masked language model", "我们训练了掩码语言模型"}};
 

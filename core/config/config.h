@@ -257,6 +257,8 @@ int config_assign(struct config *config, const char *key, const char *value, str
 /* Whether a step's gradients come from several forwards. config_clips: whether optim.clip_grad_norm or
  * LAMB's optim.max_grad_norm limits the gradient norm. */
 bool config_accumulates(const struct config *config);
+/* Returns whether the samples are tokens: by the objective, or by the family of a classifier. */
+bool config_reads_tokens(const struct config *config);
 /* Returns the bytes of a text such as "8GiB", "500MB" or "4096"; INT64_MIN: it is no such text, or 0. */
 int64_t config_bytes(const char *text);
 /* Returns train.memory: 0 not set, -1 auto, else bytes. */

@@ -46,12 +46,14 @@ bool config_given(const struct config *c, const char *key)
     return origin->from == ORIGIN_FILE || origin->from == ORIGIN_OVERRIDE;
 }
 
-/* set to a value different from the default */
-static bool reads_tokens(const struct config *c)
+bool config_reads_tokens(const struct config *c)
 {
-    return c->train.objective == TRAIN_OBJECTIVE_LANGUAGE || c->train.objective == TRAIN_OBJECTIVE_MASKED;
+    static const bool known[] = {[TRAIN_OBJECTIVE_LANGUAGE] = true, [TRAIN_OBJECTIVE_MASKED] = true};
+    return known[c->train.objective] || (c->train.objective == TRAIN_OBJECTIVE_CLASSIFY &&
+                                         tower_family(c, &c->model_s) == MODEL_FAMILY_BERT);
 }
 
+/* set to a value different from the default */
 static bool changed(const struct config *c, const char *name)
 {
     int key = config_key_index(name);
@@ -143,7 +145,7 @@ void resolve_defaults(struct config *c)
     }
     if (!teacher && !config_given(c, "optim.head_lr_scale")) c->optim.head_lr_scale = 1;
     if (c->optim.min_lr > c->optim.lr && !config_given(c, "optim.min_lr")) c->optim.min_lr = c->optim.lr / 20;
-    if (reads_tokens(c)) return; /* the rest is of images */
+    if (config_reads_tokens(c)) return; /* the rest is of images */
     if (!c->data.augment && c->data.flip < 0) c->data.flip = 0;
     if (c->model.family == MODEL_FAMILY_AUTO) return;
     if (c->loss.normalize < 0 && teacher) c->loss.normalize = usual[c->model.family].normalize;
@@ -170,7 +172,7 @@ static void check_tower(const struct config *c, const struct config_tower *t, co
                  t->family ? "model_s.family" : "model.family", model_family_names[said]);
         bad(context, key, true, "leave the family out", sentence);
     }
-    bool apart = reads_tokens(c); /* heads times head_dim is not the width */
+    bool apart = config_reads_tokens(c); /* heads times head_dim is not the width */
     int64_t heads = apart ? 0 : t->heads, head_dim = t->head_dim, width = t->width;
     snprintf(key, sizeof key, "%s.heads", section);
     if (heads && width && width % heads) {
@@ -299,7 +301,8 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
         D = 1 << TRAIN_OBJECTIVE_DISTILL,
         C = 1 << TRAIN_OBJECTIVE_CLASSIFY,
         L = 1 << TRAIN_OBJECTIVE_LANGUAGE,
-        M = 1 << TRAIN_OBJECTIVE_MASKED
+        M = 1 << TRAIN_OBJECTIVE_MASKED,
+        T = M << 1 /* classify, of text */
     };
     static const struct {
         const char *prefix;
@@ -311,8 +314,8 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
                 {"lora.", D | C | L},
                 {"train.cache_teacher", D},
                 {"model_s.family", D},
-                {"train.label_smoothing", C | L | M},
-                {"model_s.classes", C},
+                {"train.label_smoothing", C | T | L | M},
+                {"model_s.classes", C | T},
                 {"data.labels", C},
                 {"data.mixup", C},
                 {"data.cutmix", C},
@@ -321,26 +324,28 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
                 {"data.end", L | M},
                 {"data.mask_token", M},
                 {"data.special_tokens", M},
-                {"data.root", D | C | L | M},
-                {"data.include", D | C | L | M},
-                {"data.exclude", D | C | L | M},
-                {"data.val", D | C | L | M},
-                {"data.shuffle", D | C | L | M},
+                {"data.root", D | C | T | L | M},
+                {"data.include", D | C | T | L | M},
+                {"data.exclude", D | C | T | L | M},
+                {"data.val", D | C | T | L | M},
+                {"data.shuffle", D | C | T | L | M},
                 {"data.", D | C}, /* of images */
-                {"model_s.vocabulary", L | M},
-                {"model_s.context", L | M},
+                {"model_s.vocabulary", T | L | M},
+                {"model_s.context", T | L | M},
                 {"model_s.kv_heads", L},
                 {"model_s.tied", L},
                 {"model_s.window", L},
                 {"model_s.rope_theta", L},
-                {"model_s.norm_eps", D | C | L | M},
-                {"model_s.norm", D | C | M},
+                {"model_s.norm_eps", D | C | T | L | M},
+                {"model_s.norm", D | C | T | M},
                 {"model_s.patch", D | C},
                 {"model_s.pos_", D | C},
                 {"model_s.pool", D | C},
                 {"model_s.out", D | C}};
     char sentence[240];
     const char *objective = train_objective_names[c->train.objective];
+    bool text = c->train.objective == TRAIN_OBJECTIVE_CLASSIFY && config_reads_tokens(c);
+    int read_by = text ? T : 1 << c->train.objective;
     bool knn = c->train.eval == TRAIN_EVAL_KNN;
     if (knn && c->train.objective != TRAIN_OBJECTIVE_DISTILL)
         bad(context, "train.eval", true, "leave it out",
@@ -360,11 +365,15 @@ static void check_objective(const struct config *c, combination_bad bad, void *c
         }
         size_t i = 0, count = sizeof rows / sizeof *rows;
         while (i < count && strncmp(name, rows[i].prefix, strlen(rows[i].prefix)) != 0) i++;
-        if (i == count || rows[i].objectives & 1 << c->train.objective || !changed(c, name)) continue;
+        if (i == count || rows[i].objectives & read_by || !changed(c, name)) continue;
         if (knn && strcmp(name, "data.labels") == 0) continue;
-        snprintf(sentence, sizeof sentence, _("%s has no effect: train.objective is %s"),
-                 config_key_here(c, name), objective);
-        bad(context, name, true, "leave it out, or set train.objective", sentence);
+        snprintf(sentence, sizeof sentence, _("%s has no effect: train.objective is %s%s"),
+                 config_key_here(c, name), objective, text ? _(", of text") : "");
+        bool of_text = read_by == C && rows[i].objectives & T;
+        bad(context, name, true,
+            of_text ? N_("leave it out; a classifier of texts has model.family: bert")
+                    : N_("leave it out, or set train.objective"),
+            sentence);
     }
 }
 

@@ -149,9 +149,9 @@ const struct config_key config_keys[] = {
         model_s.classes),
 
     INT("model_s.vocabulary", "tokens", 0, 16777216, "0", MODEL_SHAPE,
-        "language: number of different tokens; 0: from arch or checkpoint", model_s.vocabulary),
+        "of tokens: number of different ones; 0: from arch or checkpoint", model_s.vocabulary),
     INT("model_s.context", "tokens", 0, 16777216, "0", MODEL_SHAPE,
-        "language: tokens of a sample; 0: the model's longest, at most 2048", model_s.context),
+        "of tokens: those of a sample; 0: the model's longest, at most 2048", model_s.context),
     INT("model_s.kv_heads", "heads", 0, 1024, "0", MODEL_SHAPE,
         "language: key and value heads, each for heads / kv_heads query heads; 0: from arch or checkpoint, "
         "else heads",
@@ -202,7 +202,7 @@ const struct config_key config_keys[] = {
 
     PATH("data.root", "train embed",
          "directory of images, JPEG, PNG and WebP, of tar archives of them, or of CIFAR-10 or CIFAR-100: see "
-         "IMAGES; language: a token file or a directory of them, see TOKENS",
+         "IMAGES; of language models: a token file or a directory of them, see TOKENS",
          data.root),
     TEXT("data.include", "train embed",
          "comma-separated patterns of the images to use; not set: all, or those for training if there are "
@@ -216,7 +216,7 @@ const struct config_key config_keys[] = {
         data.labels),
     PATH("data.val", "train",
          "images for validation: a directory like data.root, or a CSV list of images in data.root; the "
-         "directory may be data.root itself if it has a part for validation; language: token files",
+         "directory may be data.root itself if it has a part for validation; of language models: token files",
          data.val),
     INT("data.image_size", "pixels", 0, 4096, "0", MODEL_SHAPE,
         "side of the input; 0: from the files next to the checkpoint, else from its positions (dinov2's own: "
@@ -275,11 +275,12 @@ const struct config_key config_keys[] = {
     IMAGES("data_s", data_s.images),
 
     CHOICE("train.objective", train_objective, "distill", "train plan",
-           "distill: the output of a teacher; classify: the class of each image, without a teacher; "
+           "distill: the output of a teacher; classify: the class of each image, or of each text with "
+           "model.family bert, without a teacher; "
            "language: the next token of a text; masked: masked tokens of a text, by an encoder",
            train.objective),
     REAL("train.label_smoothing", "share", 0, 0.999, "0", "train",
-         "classify, language: share of the target that is spread evenly over all classes or tokens",
+         "classify, language, masked: share of the target that is spread evenly over all classes or tokens",
          train.label_smoothing),
     REAL("train.ema", "decay", 0, 0.9999999, "0", "train plan bench",
          "exponential moving average of the weights, with warm-up, in 2 more bytes per parameter (for "

@@ -84,7 +84,7 @@ struct data_options {
     int64_t prefetch;       /* batches ready ahead */
     double max_bad;         /* fatal share of undecodable images */
     const char *label_file; /* with labels: a CSV list, or "coarse" (labels.h); NULL or "": none */
-    bool labels;            /* read the class of each image (labels.h) */
+    bool labels;            /* read the class of each image, or of each document (labels.h) */
     bool validation;        /* the part for validation of a root with several parts */
     const struct data *classes; /* the training images, whose classes these have; NULL: their own */
     struct image_list *list;    /* the images, if they are listed already: taken over; NULL or empty: not */
@@ -105,8 +105,9 @@ struct data_batch {
     /* mixup or cutmix: class of the image that is mixed in, and share of the first, 0 to 1; NULL: off */
     const int32_t *labels2;
     const float *share;
-    /* Of token files: labels are (count, context), -1 for none. begins, ends: (count, context) first token of
-     * a token's document in the sample, and the one after its last; NULL: each sample is one document */
+    /* Of token files: labels are (count, context), -1 for none; with data_options.labels (count). begins,
+     * ends: (count, context) first token of a token's document in the sample, and the one after its last;
+     * NULL: each sample is one document */
     const int32_t *tokens; /* (count, context) */
     const int32_t *begins, *ends;
     int64_t count;

@@ -73,7 +73,7 @@ void label_sort_classes(struct image_list *list)
         number[entries[i].number] = kept - 1;
     }
     list->class_count = kept;
-    for (int64_t i = 0; i < list->count; i++) list->labels[i] = number[list->labels[i]];
+    for (int64_t i = 0; i < image_list_labels(list); i++) list->labels[i] = number[list->labels[i]];
     free(number);
     free(entries);
 }
@@ -98,7 +98,8 @@ int32_t label_number(const char *text)
 void label_add_numbers(struct image_list *list)
 {
     int32_t most = 0;
-    for (int64_t i = 0; i < list->count; i++) most = list->labels[i] > most ? list->labels[i] : most;
+    for (int64_t i = 0; i < image_list_labels(list); i++)
+        most = list->labels[i] > most ? list->labels[i] : most;
     for (int32_t i = 0; i <= most; i++) {
         char name[16];
         label_add_class(list, name, (size_t)snprintf(name, sizeof name, "%d", i));
@@ -187,7 +188,7 @@ static int label_cifar(struct image_list *list)
 static uint8_t *used_classes(const struct image_list *list)
 {
     uint8_t *used = xcalloc((size_t)list->class_count + 1, 1);
-    for (int64_t i = 0; i < list->count; i++) used[list->labels[i]] = 1;
+    for (int64_t i = 0; i < image_list_labels(list); i++) used[list->labels[i]] = 1;
     return used;
 }
 
@@ -201,9 +202,15 @@ static void report_empty(struct image_list *list, const char *what)
     free(used);
 }
 
+static const char *noun(const struct image_list *list)
+{
+    return list->documents ? _("documents") : _("images");
+}
+
 /* Renumbers the classes by those of the training images. */
 static int adopt_classes(struct image_list *list, const struct image_list *train, struct error *err)
 {
+    const char *samples = noun(list);
     int32_t *number = xcalloc((size_t)list->class_count, sizeof *number), count = train->class_count;
     struct class_entry *sorted = sorted_classes(train);
     uint8_t *trained = used_classes(train), *used = used_classes(list);
@@ -213,15 +220,18 @@ static int adopt_classes(struct image_list *list, const struct image_list *train
         if (used[i] && (number[i] < 0 || !trained[number[i]])) label_names_add(&unknown, list->classes[i]);
         free(list->classes[i]);
     }
-    for (int64_t i = 0; i < list->count && !unknown.count; i++) list->labels[i] = number[list->labels[i]];
+    for (int64_t i = 0; i < image_list_labels(list) && !unknown.count; i++)
+        list->labels[i] = number[list->labels[i]];
     list->class_count = 0;
     for (int32_t i = 0; i < count; i++) label_add_class(list, train->classes[i], strlen(train->classes[i]));
     int code = 0;
     if (unknown.count)
-        code = error_set(err, EXIT_FAILED, "exclude them with data.exclude, or add training images of them",
-                         "%lld classes have validation images, but no training images: %s",
-                         (long long)unknown.count, unknown.text);
-    else report_empty(list, "classes have no validation images");
+        code = error_set(err, EXIT_FAILED, "exclude them with data.exclude, or add such ones for training",
+                         "%lld classes have validation %s, but no training %s: %s", (long long)unknown.count,
+                         samples, samples, unknown.text);
+    else
+        report_empty(list, list->documents ? N_("classes have no validation documents")
+                                           : N_("classes have no validation images"));
     free(unknown.text);
     free(trained);
     free(used);
@@ -247,8 +257,9 @@ static int read_labels(struct image_list *list, const struct data_options *o, st
                   "data.labels coarse requires CIFAR-100, found other images");
         return error_at(err, o->root, 0, 0);
     }
-    list->labels = xcalloc((size_t)list->count, sizeof *list->labels);
-    int code = has_file(o)           ? label_from_file(list, o, err)
+    if (!o->tokens) list->labels = xcalloc((size_t)list->count, sizeof *list->labels);
+    int code = o->tokens             ? label_documents(list, o, err)
+               : has_file(o)         ? label_from_file(list, o, err)
                : list->class_count   ? label_cifar(list)
                : list->sidecar_count ? label_sidecars(list, o, err)
                                      : label_directories(list, o->root, err);
@@ -262,16 +273,17 @@ static int read_labels(struct image_list *list, const struct data_options *o, st
         free(used);
         if (kinds < 2)
             code = error_set(err, EXIT_FAILED, "classification requires at least two classes",
-                             "all %lld images are of one class, %s", (long long)list->count,
-                             list->classes[last]);
-        else report_empty(list, "classes have no training images");
+                             "all %lld %s are of one class, %s", (long long)image_list_labels(list),
+                             noun(list), list->classes[last]);
+        else
+            report_empty(list, list->documents ? N_("classes have no training documents")
+                                               : N_("classes have no training images"));
     }
     return code ? error_at(err, o->root, 0, 0), code : 0;
 }
 
 int image_list_open(struct image_list *list, const struct data_options *o, struct error *err)
 {
-    if (o->tokens) return token_list_open(list, o, err);
     bool given = o->include && o->include[0];
     struct image_search search = {.root = o->root,
                                   .include = has_file(o) && !given ? "*" : o->include, /* the file chooses */
@@ -279,7 +291,7 @@ int image_list_open(struct image_list *list, const struct data_options *o, struc
                                   .validation = o->validation,
                                   .labels = o->labels,
                                   .coarse = data_labels_coarse(o)};
-    int code = image_list_search(list, &search, err);
+    int code = o->tokens ? token_list_open(list, o, err) : image_list_search(list, &search, err);
     if (!code && o->labels && (code = read_labels(list, o, err)) != 0) image_list_free(list);
     return code;
 }
@@ -289,5 +301,6 @@ uint32_t image_list_classes_hash(const struct image_list *list)
     uint32_t crc = 0;
     for (int32_t i = 0; i < list->class_count; i++)
         crc = crc32c(crc, list->classes[i], strlen(list->classes[i]) + 1);
-    return list->labels ? crc32c(crc, list->labels, (size_t)list->count * sizeof *list->labels) : 0;
+    return list->labels ? crc32c(crc, list->labels, (size_t)image_list_labels(list) * sizeof *list->labels)
+                        : 0;
 }

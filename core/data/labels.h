@@ -4,6 +4,8 @@
  * contains all images (train/). Classes are numbered in the order of their names, as torchvision's
  * ImageFolder does with Python's sorted(); only directories with images are classes. Images outside of such a
  * directory are removed from the list and reported.
+ *
+ * Token files: each document has a class, in X.classes next to X.bin (token_file.h).
  */
 #ifndef MEOPT_DATA_LABELS_H
 #define MEOPT_DATA_LABELS_H

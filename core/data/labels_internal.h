@@ -27,5 +27,7 @@ void label_sort_classes(struct image_list *list);
 /* Each labels the images of a list, removes or refuses those without a class, and sets list->classes_from. */
 int label_sidecars(struct image_list *list, const struct data_options *o, struct error *err);
 int label_from_file(struct image_list *list, const struct data_options *o, struct error *err);
+/* The documents of token files, by X.classes (token_file.h). */
+int label_documents(struct image_list *list, const struct data_options *o, struct error *err);
 
 #endif

@@ -37,14 +37,20 @@ struct image_list {
     char *chosen; /* description of the part that was chosen; NULL: there is only one */
     char *unread; /* description of files with unknown endings and of skipped links; NULL: none */
     /* classes (labels.h); NULL: not read */
-    int32_t *labels; /* (count) */
-    char **classes;  /* (class_count) names, in the order of their numbers */
+    int32_t *labels;   /* (count), or (documents) */
+    int64_t documents; /* of token files with classes; 0: images */
+    char **classes;    /* (class_count) names, in the order of their numbers */
     int32_t class_count;
     struct image_sidecar *sidecars; /* (sidecar_count) .cls members of archives, with search.labels */
     int64_t sidecar_count;
     char *classes_from; /* description of where the classes come from */
     char *outside;      /* description of images and classes left out; NULL: none */
 };
+/* Returns the number of labels, if there are any. */
+static inline int64_t image_list_labels(const struct image_list *list)
+{
+    return list->documents ? list->documents : list->count;
+}
 struct image_search {
     const char *root, *include, *exclude; /* patterns may be NULL or "" */
     bool validation;                      /* images for validation, else for test; false: for training */

@@ -481,7 +481,11 @@ void data_subset(struct data *d, int64_t count)
     d->epoch_batches = (d->list.count + d->options.global - 1) / d->options.global;
 }
 
-void data_report(const struct data *d) { image_list_report(&d->list, d->root); }
+void data_report(const struct data *d)
+{
+    image_list_report(&d->list, d->root);
+    if (d->tokens) token_loader_report(d->tokens);
+}
 
 int data_start(struct data *d, int64_t step, struct error *err)
 {

@@ -206,6 +206,11 @@ char *token_file_description(const char *path)
     return is_bin(path) ? xasprintf("%.*s.json", (int)strlen(path) - 4, path) : NULL;
 }
 
+char *token_file_classes(const char *path)
+{
+    return is_bin(path) ? xasprintf("%.*s.classes", (int)strlen(path) - 4, path) : NULL;
+}
+
 bool token_file_is_label(const struct token_file *f, int64_t at)
 {
     return !f->labels.data || f->labels.data[LABELS_HEAD + at / 8] >> at % 8 & 1;
@@ -314,4 +319,13 @@ int64_t token_file_document_end(const struct token_file *f, int64_t at)
     }
     int64_t end = low < f->document_count ? document_start(f, low) : f->count;
     return end > at && end < f->count ? end : f->count;
+}
+
+int64_t token_file_documents(const struct token_file *f) { return f->index.data ? f->document_count - 1 : 0; }
+
+int64_t token_file_document(const struct token_file *f, int64_t document, int64_t *first)
+{
+    int64_t end = document_start(f, document + 1);
+    *first = document_start(f, document);
+    return end > *first ? end - *first : 0;
 }

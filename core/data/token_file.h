@@ -6,6 +6,9 @@
  *              the last is the number of sequences (Megatron-LM, indexed_dataset.py)
  *              X.labels, if it exists, says which tokens are labels: "MEOPTLBL", u64 tokens, then a bit for
  *              each token, the lowest of a byte first (meopt tokenize)
+ *              X.classes, if it exists, has a class for each document: "MEOPTCLS", u64 documents, u64
+ *              classes, i32 class of each document, then the name of each class, with its NUL (meopt tokenize
+ *              --label)
  *   llm.c      256 i32: magic 20240520, version 1, tokens, zeros; then u16. Or magic 20240801, version 7, and
  *              u32 (llm.c, dataloader.h)
  *   uint16     u16 alone (nanoGPT); uint32: u32 alone
@@ -60,6 +63,7 @@ char *token_file_index(const char *path);
 char *token_file_labels(const char *path);
 /* Returns the path of the description by `meopt tokenize`, X.json, malloc'ed; NULL as above. */
 char *token_file_description(const char *path);
+char *token_file_classes(const char *path);
 /* Returns whether training predicts a token. */
 bool token_file_is_label(const struct token_file *file, int64_t at);
 /* Copies `count` tokens from `at` on. Returns the first that is not below `vocabulary`, or is negative; -1:
@@ -70,5 +74,19 @@ int64_t token_file_read(const struct token_file *file, int64_t at, int64_t count
 int64_t token_file_value(const struct token_file *file, int64_t at);
 /* Returns the first token after `at` that begins another document; the count if there is none. */
 int64_t token_file_document_end(const struct token_file *file, int64_t at);
+/* Documents of a file with an index; 0: it has none. */
+int64_t token_file_documents(const struct token_file *file);
+/* Sets the first token of a document, and returns its tokens. */
+int64_t token_file_document(const struct token_file *file, int64_t document, int64_t *first);
+
+/* The content of X.classes, in memory that the caller owns. */
+struct document_classes {
+    int64_t documents, classes;
+    const uint8_t *of;  /* i32 of each document */
+    const char **names; /* (classes), malloc'ed */
+};
+int document_classes_parse(struct document_classes *classes, const uint8_t *data, size_t bytes,
+                           struct error *err);
+int32_t document_class(const struct document_classes *classes, int64_t document);
 
 #endif

@@ -16,7 +16,10 @@ static bool ends_with(const char *name, const char *ending)
     return n > k && strcmp(name + n - k, ending) == 0;
 }
 
-static bool is_part(const char *name) { return ends_with(name, ".idx") || ends_with(name, ".labels"); }
+bool token_list_part(const char *name)
+{
+    return ends_with(name, ".idx") || ends_with(name, ".labels") || ends_with(name, ".classes");
+}
 
 /* Adds a file if it exists; takes `name`. */
 static void add_part(struct image_list *list, const char *directory, char *name)
@@ -28,12 +31,13 @@ static void add_part(struct image_list *list, const char *directory, char *name)
     free(path);
 }
 
-/* Adds a file, its index and its labels. */
+/* Adds a file, its index, its labels and its classes. */
 static void add_file(struct image_list *list, const char *directory, const char *name, int64_t bytes)
 {
     image_list_add(list, xstrdup(name), (struct image_place){.bytes = bytes});
     add_part(list, directory, token_file_index(name));
     add_part(list, directory, token_file_labels(name));
+    add_part(list, directory, token_file_classes(name));
 }
 
 /* The entries of a directory that are not read. */
@@ -76,7 +80,7 @@ static int list_directory(struct image_list *list, struct left_out *left, const 
     while (!code && (errno = 0, entry = readdir(dir)) != NULL) {
         const char *name = entry->d_name;
         bool dots = strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
-        if (dots || is_part(name) || (!all && !image_list_matches(o->include, name)) ||
+        if (dots || token_list_part(name) || (!all && !image_list_matches(o->include, name)) ||
             image_list_matches(o->exclude, name))
             continue;
         if (name[0] == '.') left->hidden++;
@@ -105,7 +109,7 @@ static void describe(struct image_list *list, const struct left_out *left)
     char names[4 * 72] = "", unread[160] = "", name[64];
     size_t n = 0, files = 0;
     for (int64_t i = 0; i < list->count; i++) {
-        if (is_part(list->names[i]) || files++ >= NAMED) continue;
+        if (token_list_part(list->names[i]) || files++ >= NAMED) continue;
         n += (size_t)snprintf(names + n, sizeof names - n, "%s%s%s", n ? ", " : "",
                               name_printable(name, sizeof name, list->names[i]),
                               image_place(list->names[i]).bytes ? "" : " (empty)");

@@ -6,6 +6,7 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/json.h"
+#include "core/base/log.h"
 #include "core/base/progress.h"
 #include "core/data/mask.h"
 #include "core/data/token_file.h"
@@ -25,6 +26,10 @@ struct token_loader {
     int64_t file_count, tokens, samples;
     bool labelled; /* a file says which tokens are labels */
     bool bounded;  /* documents are apart, and the files have boundaries */
+    /* A sample is a document; NULL: a window of all tokens */
+    const int32_t *classes; /* of each document */
+    int64_t *documents_at;  /* (file_count + 1) first document of each file among all */
+    int64_t cut;            /* documents that are longer than a sample */
     int64_t next;
     int32_t *input, *labels, *begins, *ends; /* (batch, context) */
     int32_t *row;                            /* (context + 1) of one sample */
@@ -35,16 +40,19 @@ int64_t token_loader_tokens(const struct token_loader *l) { return l->tokens; }
 int64_t token_loader_samples(const struct token_loader *l) { return l->samples; }
 void token_loader_start(struct token_loader *l, int64_t batch) { l->next = batch; }
 
-static int64_t file_of(const struct token_loader *l, int64_t at)
+/* Returns the file that has item `at`, of which begins_at[i] is the first of file i. */
+static int64_t file_among(const struct token_loader *l, const int64_t *begins_at, int64_t at)
 {
     int64_t low = 0, high = l->file_count - 1;
     while (low < high) {
         int64_t middle = low + (high - low + 1) / 2;
-        if (l->begins_at[middle] <= at) low = middle;
+        if (begins_at[middle] <= at) low = middle;
         else high = middle - 1;
     }
     return low;
 }
+
+static int64_t file_of(const struct token_loader *l, int64_t at) { return file_among(l, l->begins_at, at); }
 
 /* ---- one sample ---- */
 
@@ -139,6 +147,35 @@ static int fill_slot(struct token_loader *l, int64_t slot, int64_t at, int64_t e
     return 0;
 }
 
+/* Sets the first token of a document among all, and returns its tokens. */
+static int64_t document_at(const struct token_loader *l, int64_t document, int64_t *first)
+{
+    int64_t file = file_among(l, l->documents_at, document),
+            count = token_file_document(&l->files[file], document - l->documents_at[file], first);
+    *first += l->begins_at[file];
+    return count;
+}
+
+/* Fills a slot with a document and padding, which is a document of its own. */
+static int fill_document(struct token_loader *l, int64_t slot, int64_t document, struct error *err)
+{
+    int64_t N = l->options.context, first, count = document_at(l, document, &first),
+            n = count < N ? count : N;
+    int32_t *input = l->input + slot * N;
+    int code = read_tokens(l, first, n, err);
+    for (int64_t i = 0; i < N && !code; i++) {
+        input[i] = i < n ? l->row[i] : 0;
+        l->begins[slot * N + i] = (int32_t)(i < n ? 0 : n);
+        l->ends[slot * N + i] = (int32_t)(i < n ? n : N);
+    }
+    if (!code && count > N) { /* the token that ends it */
+        code = read_tokens(l, first + count - 1, 1, err);
+        input[N - 1] = l->row[0];
+    }
+    l->labels[slot] = l->classes[document];
+    return code;
+}
+
 int token_check(const struct data_options *options, struct data_findings *findings, struct error *err)
 {
     enum { WINDOW = 4096 };
@@ -149,6 +186,7 @@ int token_check(const struct data_options *options, struct data_findings *findin
     if (code) return code;
     image_list_report(&list, options->root);
     o.whole = true;
+    o.labels = false;
     o.batch = o.micro = o.global = 1;
     o.ranks = 1;
     o.context = WINDOW;
@@ -179,16 +217,18 @@ static int64_t epoch_batches(const struct token_loader *l)
     return l->options.whole ? 1 : l->samples / l->options.global;
 }
 
-/* Returns the first token of the sample in a slot of a batch. */
+/* Returns the first token, or the document, of the sample in a slot of a batch. */
 static int64_t sample_at(const struct token_loader *l, int64_t batch, int64_t slot)
 {
     const struct data_options *o = &l->options;
-    if (o->whole) return ((batch * o->ranks + o->rank) * o->batch + slot) * o->context;
+    int64_t apart = l->classes ? 1 : o->context;
+    if (o->whole) return ((batch * o->ranks + o->rank) * o->batch + slot) * apart;
     int64_t row = (slot / o->micro * o->ranks + o->rank) * o->micro + slot % o->micro,
             position = batch % epoch_batches(l) * o->global + row,
             spare = l->tokens - 1 - l->samples * o->context;
     uint64_t epoch = (uint64_t)(batch / epoch_batches(l));
-    if (!o->shuffle) return position * o->context;
+    if (!o->shuffle) return position * apart;
+    if (l->classes) return data_shuffle(o->seed, epoch, position, l->samples);
     return data_shuffle(~o->seed, epoch, 0, spare + 1) +
            data_shuffle(o->seed, epoch, position, l->samples) * o->context;
 }
@@ -198,7 +238,9 @@ static void read_ahead(const struct token_loader *l, int64_t batch)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     for (int64_t slot = 0; slot < batch_samples(l, batch); slot++) {
-        int64_t at = sample_at(l, batch, slot), file = file_of(l, at);
+        int64_t at = sample_at(l, batch, slot);
+        if (l->classes) (void)document_at(l, at, &at);
+        int64_t file = file_of(l, at);
         const struct token_file *f = &l->files[file];
         size_t begin = (size_t)(f->first + (at - l->begins_at[file]) * f->width),
                end = begin + (size_t)((l->options.context + 1) * f->width);
@@ -216,7 +258,8 @@ int token_loader_next(struct token_loader *l, struct data_batch *batch, struct e
     int64_t epoch = o->whole ? 0 : l->next / epoch_batches(l);
     int code = 0;
     for (int64_t slot = 0; slot < count && !code; slot++)
-        code = fill_slot(l, slot, sample_at(l, l->next, slot), epoch, err);
+        code = l->classes ? fill_document(l, slot, sample_at(l, l->next, slot), err)
+                          : fill_slot(l, slot, sample_at(l, l->next, slot), epoch, err);
     *batch = (struct data_batch){.tokens = l->input,
                                  .labels = l->labels,
                                  .begins = l->bounded ? l->begins : NULL,
@@ -262,10 +305,9 @@ static int open_files(struct token_loader *l, const struct image_list *list, str
     int code = 0;
     l->files = xcalloc((size_t)list->count, sizeof *l->files);
     l->begins_at = xcalloc((size_t)list->count + 1, sizeof *l->begins_at);
+    l->documents_at = xcalloc((size_t)list->count + 1, sizeof *l->documents_at);
     for (int64_t i = 0; i < list->count && !code; i++) {
-        size_t n = strlen(list->names[i]);
-        if (n > 4 && strcmp(list->names[i] + n - 4, ".idx") == 0) continue;
-        if (n > 7 && strcmp(list->names[i] + n - 7, ".labels") == 0) continue;
+        if (token_list_part(list->names[i])) continue;
         char *path = single ? xstrdup(o->root) : path_join(o->root, list->names[i]);
         struct token_file *f = &l->files[l->file_count];
         code = token_file_open(f, path, o->tokens, err);
@@ -284,9 +326,38 @@ static int open_files(struct token_loader *l, const struct image_list *list, str
         l->bounded |= !o->joined && (f->index.data || o->end >= 0 || l->file_count > 0);
         if (o->shuffle && f->data.bytes) madvise((void *)(uintptr_t)f->data.data, f->data.bytes, MADV_RANDOM);
         l->tokens += f->count;
+        l->documents_at[l->file_count + 1] = l->documents_at[l->file_count] + token_file_documents(f);
         l->begins_at[++l->file_count] = l->tokens;
     }
     return code;
+}
+
+/* Sets the samples of an epoch where these are documents. */
+static int count_documents(struct token_loader *l, const struct image_list *list, struct error *err)
+{
+    int64_t first;
+    l->classes = list->labels;
+    l->samples = l->documents_at[l->file_count];
+    l->bounded = true;
+    if (l->samples != list->documents)
+        error_set(err, EXIT_FAILED, "wait until they are complete", "the token files have changed");
+    for (int64_t i = 0; i < l->samples && l->samples == list->documents; i++) {
+        int64_t count = document_at(l, i, &first);
+        l->cut += count > l->options.context && l->options.context;
+        if (count) continue;
+        error_set(err, EXIT_FAILED, "run meopt tokenize again", "document %lld has no tokens", (long long)i);
+        return error_at(err, l->options.root, 0, 0);
+    }
+    return l->samples == list->documents ? 0 : error_at(err, l->options.root, 0, 0);
+}
+
+void token_loader_report(const struct token_loader *l)
+{
+    if (l->cut)
+        log_info(
+            "%lld of %lld documents are longer than model.context %lld: their first tokens and the last one "
+            "are read",
+            (long long)l->cut, (long long)l->samples, (long long)l->options.context);
 }
 
 /* Sets the samples of an epoch. */
@@ -326,7 +397,7 @@ int token_loader_open(struct token_loader **loader, const struct data_options *o
     l->options = *options;
     l->bounded = options->masked && options->whole; /* padding is seen by no other token */
     int code = open_files(l, list, err);
-    if (!code) code = count_samples(l, err);
+    if (!code) code = options->labels ? count_documents(l, list, err) : count_samples(l, err);
     if (!code) code = allocate(l, err);
     if (code) token_loader_close(l);
     else *loader = l;
@@ -339,6 +410,7 @@ void token_loader_close(struct token_loader *l)
     for (int64_t i = 0; i < l->file_count; i++) token_file_close(&l->files[i]);
     free(l->files);
     free(l->begins_at);
+    free(l->documents_at);
     free(l->input);
     free(l->labels);
     free(l->begins);

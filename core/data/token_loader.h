@@ -5,6 +5,9 @@
  * windows of `context` tokens in the order of data_shuffle; less than two windows are left out. In file
  * order, and in a whole pass, windows begin at the first token; the last one of a whole pass may be padded.
  *
+ * With data_options.labels a sample is a document, padded to `context` tokens, and its label is its class.
+ * Of a longer one the first tokens and the last one remain. An epoch visits all in the order of data_shuffle.
+ *
  * Documents apart: a token sees and predicts only tokens of its document, so the last one has no label. They
  * end by Megatron's index, after each token data_options.end, and with their file.
  */
@@ -17,6 +20,8 @@
 /* Lists the token files of options->root: itself, or those in the directory that end in .bin, or else all,
  * and their indices. */
 int token_list_open(struct image_list *list, const struct data_options *options, struct error *err);
+/* Returns whether a listed name is that of an index, of labels or of classes. */
+bool token_list_part(const char *name);
 
 /* Reads all files: opens each, and compares each token with the vocabulary (0: unknown). */
 int token_check(const struct data_options *options, struct data_findings *findings, struct error *err);
@@ -27,6 +32,8 @@ int token_loader_open(struct token_loader **loader, const struct data_options *o
 void token_loader_close(struct token_loader *loader);
 int64_t token_loader_tokens(const struct token_loader *loader);
 int64_t token_loader_samples(const struct token_loader *loader); /* of an epoch */
+/* Logs how many documents are cut. */
+void token_loader_report(const struct token_loader *loader);
 void token_loader_start(struct token_loader *loader, int64_t batch);
 int token_loader_next(struct token_loader *loader, struct data_batch *batch, struct error *err);
 

@@ -9,7 +9,12 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-enum { BUFFER = 1 << 20, LABELS_HEAD = 16, LARGEST_U16 = 65500 /* as in Megatron-LM's best_fitting_dtype */ };
+enum {
+    BUFFER = 1 << 20,
+    LABELS_HEAD = 16,
+    LARGEST_U16 = 65500 /* as in Megatron-LM's best_fitting_dtype */,
+    MOST_CLASSES = 1 << 16
+};
 
 struct part {
     int fd;
@@ -20,6 +25,9 @@ struct part {
 
 struct token_writer {
     struct part tokens, lengths, labels; /* labels: once a token is none */
+    struct part classes;                 /* path NULL: none */
+    char **names;                        /* (name_count) */
+    int32_t *sorted, name_count;         /* sorted: their numbers in the order of the names */
     char *base;
     int width;
     struct token_position at;
@@ -78,7 +86,7 @@ static void part_close(struct part *p)
     free(p->buffer);
 }
 
-int token_writer_open(struct token_writer **writer, const char *base, int64_t vocabulary,
+int token_writer_open(struct token_writer **writer, const char *base, int64_t vocabulary, bool classes,
                       const struct token_position *at, struct error *err)
 {
     struct token_writer *w = xcalloc(1, sizeof *w);
@@ -92,9 +100,34 @@ int token_writer_open(struct token_writer **writer, const char *base, int64_t vo
     if (!code) code = part_open(&w->lengths, xasprintf("%s.idx.part", base), w->at.documents * 4, err);
     if (!code && w->at.labels < w->at.tokens)
         code = part_open(&w->labels, xasprintf("%s.labels.part", base), LABELS_HEAD + w->at.tokens / 8, err);
+    if (!code && classes)
+        code = part_open(&w->classes, xasprintf("%s.classes.part", base), w->at.documents * 4, err);
     if (code) token_writer_close(w);
     *writer = code ? NULL : w;
     return code;
+}
+
+int32_t token_writer_classes(const struct token_writer *w) { return w->name_count; }
+const char *token_writer_class_name(const struct token_writer *w, int32_t class) { return w->names[class]; }
+
+int32_t token_writer_class(struct token_writer *w, const char *name, struct error *err)
+{
+    int32_t low = 0, high = w->name_count, n = w->name_count;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2, order = strcmp(w->names[w->sorted[middle]], name);
+        if (order == 0) return w->sorted[middle];
+        if (order < 0) low = middle + 1;
+        else high = middle;
+    }
+    if (n == MOST_CLASSES) {
+        error_set(err, EXIT_FAILED, "is it the key of a class?", "there are more than %d classes", n);
+        return -1;
+    }
+    w->names = xrealloc(w->names, (size_t)(n + 1) * sizeof *w->names);
+    w->sorted = xrealloc(w->sorted, (size_t)(n + 1) * sizeof *w->sorted);
+    memmove(w->sorted + low + 1, w->sorted + low, (size_t)(n - low) * sizeof *w->sorted);
+    w->names[n] = xstrdup(name);
+    return w->sorted[low] = w->name_count++;
 }
 
 /* Opens the file of labels when a token is none: all tokens before it are. */
@@ -125,7 +158,7 @@ static int add_labels(struct token_writer *w, int64_t count, bool label, struct 
 }
 
 int token_writer_add(struct token_writer *w, const int32_t *ids, int64_t count, bool label, bool ends,
-                     struct error *err)
+                     int32_t class, struct error *err)
 {
     int code = count ? add_labels(w, count, label, err) : 0;
     for (int64_t i = 0; i < count && !code; i++) {
@@ -144,15 +177,22 @@ int token_writer_add(struct token_writer *w, const int32_t *ids, int64_t count, 
     put(length, (uint64_t)w->at.open, 4);
     w->at.documents++;
     w->at.open = 0;
-    return part_write(&w->lengths, length, 4, err);
+    code = part_write(&w->lengths, length, 4, err);
+    if (code || !w->classes.path) return code;
+    put(length, (uint32_t) class, 4);
+    return part_write(&w->classes, length, 4, err);
 }
 
 int token_writer_sync(struct token_writer *w, struct token_position *at, struct error *err)
 {
     int code = part_flush(&w->tokens, err);
     if (!code) code = part_flush(&w->lengths, err);
-    if (!code && w->labels.path) code = part_flush(&w->labels, err);
-    if (!code && w->labels.path) code = file_sync(w->labels.fd, w->labels.path, err);
+    struct part *const more[] = {&w->labels, &w->classes};
+    for (int i = 0; i < 2 && !code; i++) {
+        if (!more[i]->path) continue;
+        code = part_flush(more[i], err);
+        if (!code) code = file_sync(more[i]->fd, more[i]->path, err);
+    }
     if (!code) code = file_sync(w->tokens.fd, w->tokens.path, err);
     if (!code) code = file_sync(w->lengths.fd, w->lengths.path, err);
     *at = w->at;
@@ -214,23 +254,55 @@ static int end_labels(struct token_writer *w, struct error *err)
     return code ? code : rename_part(w, &w->labels, ".labels", err);
 }
 
-int token_writer_commit(struct token_writer *w, struct token_position *at, struct error *err)
+/* Writes the head, the class of each document, and the names. */
+static int write_classes(struct token_writer *w, struct part *to, struct error *err)
 {
-    char *index = xasprintf("%s.idx", w->base);
+    uint8_t head[24] = "MEOPTCLS";
+    struct file_map of;
+    put(head + 8, (uint64_t)w->at.documents, 8);
+    put(head + 16, (uint64_t)w->name_count, 8);
+    int code = part_write(to, head, sizeof head, err);
+    if (!code) code = file_map_descriptor(&of, w->classes.fd, w->classes.path, err);
+    if (code) return code;
+    for (int64_t i = 0; i < w->at.documents && !code; i++) code = part_write(to, of.data + 4 * i, 4, err);
+    file_map_close(&of);
+    for (int32_t i = 0; i < w->name_count && !code; i++) {
+        size_t bytes = strlen(w->names[i]) + 1;
+        code = bytes <= BUFFER
+                   ? part_write(to, w->names[i], bytes, err)
+                   : error_set(err, EXIT_FAILED, NULL, "the name of a class has %zu bytes", bytes);
+    }
+    return code ? code : part_flush(to, err);
+}
+
+/* Writes a file that is complete under its name, or not there. */
+static int write_whole(struct token_writer *w, const char *end,
+                       int (*write)(struct token_writer *w, struct part *to, struct error *err),
+                       struct error *err)
+{
+    char *path = xasprintf("%s%s", w->base, end);
     struct file_atomic f = {0};
-    int code = token_writer_sync(w, at, err);
-    if (!code) code = file_atomic_begin(&f, index, err);
+    int code = file_atomic_begin(&f, path, err);
     if (!code) {
-        struct part to = {.fd = f.fd, .path = index, .buffer = xmalloc(BUFFER)};
-        code = write_index(w, &to, err);
+        struct part to = {.fd = f.fd, .path = path, .buffer = xmalloc(BUFFER)};
+        code = write(w, &to, err);
         free(to.buffer);
         if (!code) code = file_atomic_commit(&f, err);
         else file_atomic_abort(&f);
     }
+    free(path);
+    return code;
+}
+
+int token_writer_commit(struct token_writer *w, struct token_position *at, struct error *err)
+{
+    int code = token_writer_sync(w, at, err);
+    if (!code) code = write_whole(w, ".idx", write_index, err);
+    if (!code && w->classes.path) code = write_whole(w, ".classes", write_classes, err);
     if (!code && w->labels.path) code = end_labels(w, err);
     if (!code) code = rename_part(w, &w->tokens, ".bin", err);
     if (!code) unlink(w->lengths.path);
-    free(index);
+    if (!code && w->classes.path) unlink(w->classes.path);
     return code;
 }
 
@@ -239,6 +311,7 @@ void token_writer_remove(struct token_writer *w)
     unlink(w->tokens.path);
     unlink(w->lengths.path);
     if (w->labels.path) unlink(w->labels.path);
+    if (w->classes.path) unlink(w->classes.path);
 }
 
 void token_writer_close(struct token_writer *w)
@@ -247,6 +320,10 @@ void token_writer_close(struct token_writer *w)
     part_close(&w->tokens);
     part_close(&w->lengths);
     part_close(&w->labels);
+    part_close(&w->classes);
+    for (int32_t i = 0; i < w->name_count; i++) free(w->names[i]);
+    free(w->names);
+    free(w->sorted);
     free(w->base);
     free(w);
 }

@@ -1,8 +1,8 @@
 /* Writes token files that can be resumed: X.bin and X.idx in Megatron's format (token_file.h), one document
  * per sequence, u16 tokens if the vocabulary permits it, else i32. X.labels (token_file.h) is written if some
- * tokens are no labels.
+ * tokens are no labels, X.classes if the documents have classes.
  *
- * Until the commit, the content is in X.bin.part and X.idx.part (the lengths alone). token_writer_sync
+ * Until the commit, the content is in X.bin.part, X.idx.part (the lengths alone) and so on. token_writer_sync
  * returns a position that token_writer_open resumes from: what was written after it is dropped.
  */
 #ifndef MEOPT_DATA_TOKEN_WRITE_H
@@ -22,13 +22,20 @@ struct token_position {
 };
 
 struct token_writer;
-/* Opens the files of the output `base` ("data" for data.bin) at a position (NULL: the beginning). A second
- * process with the same output is refused (EXIT_LOCKED). */
-int token_writer_open(struct token_writer **writer, const char *base, int64_t vocabulary,
+/* Opens the files of the output `base` ("data" for data.bin) at a position (NULL: the beginning). classes:
+ * each document has one. A second process with the same output is refused (EXIT_LOCKED). */
+int token_writer_open(struct token_writer **writer, const char *base, int64_t vocabulary, bool classes,
                       const struct token_position *at, struct error *err);
-/* Adds tokens to the current document. label: training predicts them. */
+/* Returns the number of a class by its name, which may be new: numbers are in the order of the first use.
+ * After a position is resumed, the names so far come first, in this order. */
+int32_t token_writer_class(struct token_writer *writer, const char *name,
+                           struct error *err); /* -1: too many */
+int32_t token_writer_classes(const struct token_writer *writer);
+const char *token_writer_class_name(const struct token_writer *writer, int32_t class);
+/* Adds tokens to the current document. label: training predicts them. class: of a document that ends, in a
+ * writer of classes. */
 int token_writer_add(struct token_writer *writer, const int32_t *ids, int64_t count, bool label, bool ends,
-                     struct error *err);
+                     int32_t class, struct error *err);
 /* Writes to the disk, and returns the position. */
 int token_writer_sync(struct token_writer *writer, struct token_position *at, struct error *err);
 /* Writes the index and gives the files their names. */

@@ -134,8 +134,8 @@ static void lay_ends(struct tower *t, char *base, size_t *at)
            pooled = tower_place(at, m->pooled_apart ? rows * (size_t)model_shape_pooled(g) * e : 0),
            projected = tower_place(at, m->roles[ROLE_HEAD_W] ? rows * (size_t)g->out * e : 0),
            mean = tower_place(at, averaged ? B * D * f : 0),
-           picked = tower_place(at, m->roles[ROLE_MLM_W] ? rows * D * e : 0),
-           picked_h = tower_place(at, m->roles[ROLE_MLM_W] ? rows * D * e : 0);
+           picked = tower_place(at, tower_picks_rows(t) ? rows * D * e : 0),
+           picked_h = tower_place(at, tower_picks_rows(t) ? rows * D * e : 0);
     if (tower_pools_by_attention(t)) *at = attn_pool_lay(t, &m->attn_pool, base, *at);
     if (!base) return;
     m->tokens = pre && embedding ? base + tokens : NULL;
@@ -196,10 +196,10 @@ static size_t lay_shared(struct tower *t, char *base)
         if (first < 0) first = l;
     }
     if (frozen && tower_has_ends(t)) lay_ends(t, base, &at);
-    bool ends = tower_has_ends(t), head = ends && m->roles[ROLE_MLM_W], types = ends && m->roles[ROLE_TYPES];
+    bool ends = tower_has_ends(t), head = ends && tower_picks_rows(t), types = ends && m->roles[ROLE_TYPES];
     size_t rows = (size_t)(o->batch * t->out_rows), n = (size_t)t->tokens;
     if (types) kept = n;
-    size_t numbers = tower_place(&at, head ? rows * sizeof(int32_t) : 0),
+    size_t numbers = tower_place(&at, head ? 2 * rows * sizeof(int32_t) : 0),
            ones = tower_place(&at, head ? rows * dtype_bytes(o->compute) : 0),
            of_types = tower_place(&at, types ? n * sizeof(int32_t) : 0);
     size_t pos = tower_place(&at, kept * D * f),

@@ -462,7 +462,7 @@ void tower_block_backward(const struct pass *pass, int64_t l)
 static void groups_backward(void *context)
 {
     const struct pass *pass = context;
-    const struct model *model = pass->tower->family->model;
+    const struct model *model = pass->tower->model;
     for (int group = pass->from; group >= pass->to; group--) {
         zero_small(pass, group);
         if (group == pass->tower->group_count - 1) model->head_backward(pass);

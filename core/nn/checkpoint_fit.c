@@ -254,6 +254,15 @@ static int check_shape(const struct parameter *p, const struct values_place *pla
     return 0;
 }
 
+/* Returns whether the tensor belongs to a head that a tower of this family may have, and this one has not. */
+static bool of_other_head(const struct key_map *key_map, const char *key)
+{
+    const char *const *heads = family_row(key_map->family)->heads_of;
+    for (int i = 0; i < FAMILY_OTHER_HEADS && heads[i]; i++)
+        if (strncmp(key, heads[i], strlen(heads[i])) == 0) return true;
+    return false;
+}
+
 /* Checks for names that some role reads, but not in this tower: a part that only some blocks have, or two
  * feed-forwards. tied: the file may have the head's matrix, which is not read. */
 static int all_used(const struct key_map *key_map, const bool *used, bool tied, const struct weights *weights,
@@ -270,6 +279,7 @@ static int all_used(const struct key_map *key_map, const bool *used, bool tied, 
             continue;
         const char *key = names_key(key_map, name, &block);
         if (names_use(key_map, key, block >= 0) != NAMES_READ) continue;
+        if (of_other_head(key_map, key)) continue;
         if (tied && block < 0 && head && strcmp(key, head) == 0) continue;
         return error_set(err, EXIT_CONFIG, "is the file whole?",
                          "the %s %s has tensor %s, which does not go with the first block or the rest of it",
@@ -293,7 +303,7 @@ int fit_shapes(const struct key_map *key_map, int ffn, const struct parameter *p
         bool absent = fit_absent(&place);
         /* only some parameters may be absent, and none with an unsupported type (complex, fp8, sparse,
          * ...) */
-        if (absent && ((!p->head && !p->resident) || weights_unread(weights, place.first)))
+        if (absent && ((!p->may_be_new && !p->resident) || weights_unread(weights, place.first)))
             code =
                 weights_refuse_missing(weights, place.first, "check the weight path and model.family", err);
         if (absent) continue;

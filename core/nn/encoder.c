@@ -64,60 +64,122 @@ void encoder_embed_backward(const struct pass *pass)
     language_embed_backward(pass);
 }
 
-static void activate(struct tower *t, void *y, int64_t rows)
+static void activate(struct tower *t, enum activation kind, void *y, int64_t rows)
 {
-    t->device->ops->activation_forward(
-        t->device, &(struct activation_value){.type = t->options.compute,
-                                              .kind = (enum activation)(t->model_shape.ffn - 1),
-                                              .h = t->memory->picked_h,
-                                              .y = y,
-                                              .R = rows,
-                                              .F = t->model_shape.width});
+    t->device->ops->activation_forward(t->device, &(struct activation_value){.type = t->options.compute,
+                                                                             .kind = kind,
+                                                                             .h = t->memory->picked_h,
+                                                                             .y = y,
+                                                                             .R = rows,
+                                                                             .F = t->model_shape.width});
+}
+static enum activation kind_of(const struct tower *t) { return (enum activation)(t->model_shape.ffn - 1); }
+
+/* picked = rows of the stream, picked_h = picked W^T + b */
+static void dense_of_rows(struct tower *t, const struct batch *in, const int32_t *picked,
+                          const struct parameter *w, const struct parameter *b)
+{
+    struct tower_memory *m = t->memory;
+    int64_t M = picked_rows(t, in), D = t->model_shape.width;
+    float *rows = (float *)(void *)(m->scratch + m->region_at);
+    t->device->ops->token_embed(t->device, &(struct token_embedding){.type = DTYPE_F32,
+                                                                     .tokens = picked,
+                                                                     .table = tower_stream(t),
+                                                                     .y = rows,
+                                                                     .R = M,
+                                                                     .N = M,
+                                                                     .D = D,
+                                                                     .rows = in->count * t->tokens});
+    t->device->ops->cast(t->device, rows, DTYPE_F32, m->picked, t->options.compute, M * D);
+    tower_linear(t, m->picked, w, f32(b), m->picked_h, t->options.compute, M);
+}
+
+/* From the gradient of the activation's output, in t1, to that of the stream, 0 in other rows. */
+static void dense_of_rows_backward(const struct pass *pass, enum activation kind, const int32_t *picked,
+                                   const struct parameter *w, const struct parameter *b)
+{
+    struct tower *t = pass->tower;
+    struct tower_memory *m = t->memory;
+    const struct device_ops *ops = t->device->ops;
+    enum dtype e = t->options.compute;
+    int64_t M = picked_rows(t, pass->batch), D = t->model_shape.width;
+    float *rows = (float *)(void *)(m->scratch + m->region_at);
+    void *t1 = m->scratch + m->t1_at, *dh = rows + M * D;
+    ops->activation_backward(
+        t->device,
+        &(struct activation_gradient){
+            .type = e, .kind = kind, .dy = t1, .h = m->picked_h, .dh = dh, .sums = b->grad, .R = M, .F = D});
+    tower_weight_gradient(pass, dh, D, m->picked, D, w, M);
+    tower_input_gradient(pass, dh, D, w, t1, D, false, M);
+    ops->cast(t->device, t1, e, rows, DTYPE_F32, M * D);
+    ops->token_embed_gradient(t->device,
+                              &(struct token_embedding_gradient){.type = DTYPE_F32,
+                                                                 .tokens = picked,
+                                                                 .order = m->numbers,
+                                                                 .dx = rows,
+                                                                 .dtable = tower_stream(t),
+                                                                 .R = M,
+                                                                 .N = M,
+                                                                 .D = D,
+                                                                 .rows = pass->batch->count * t->tokens});
 }
 
 void encoder_head(struct tower *t, const struct batch *in)
 {
     struct tower_memory *m = t->memory;
-    const struct device_ops *ops = t->device->ops;
-    enum dtype e = t->options.compute;
     int64_t M = picked_rows(t, in), D = t->model_shape.width;
-    float *rows = (float *)(void *)(m->scratch + m->region_at);
     void *act = m->scratch + m->t1_at;
-    ops->token_embed(t->device, &(struct token_embedding){.type = DTYPE_F32,
-                                                          .tokens = in->picked,
-                                                          .table = tower_stream(t),
-                                                          .y = rows,
-                                                          .R = M,
-                                                          .N = M,
-                                                          .D = D,
-                                                          .rows = in->count * t->tokens});
-    ops->cast(t->device, rows, DTYPE_F32, m->picked, e, M * D);
-    tower_linear(t, m->picked, m->roles[ROLE_MLM_W], f32(m->roles[ROLE_MLM_B]), m->picked_h, e, M);
-    activate(t, act, M);
+    dense_of_rows(t, in, in->picked, m->roles[ROLE_MLM_W], m->roles[ROLE_MLM_B]);
+    activate(t, kind_of(t), act, M);
     tower_norm(t, act, m->roles[ROLE_MLM_NORM_W], m->roles[ROLE_MLM_NORM_B], m->pooled, m->norm_mean,
                m->norm_rstd, M, D);
+}
+
+/* The first token of each sample: out = tanh(x W^T + b) C^T + c */
+void encoder_classify(struct tower *t, const struct batch *in)
+{
+    struct tower_memory *m = t->memory;
+    const int32_t *first = m->numbers + t->options.batch;
+    dense_of_rows(t, in, first, m->roles[ROLE_POOLER_W], m->roles[ROLE_POOLER_B]);
+    activate(t, ACTIVATION_TANH, m->pooled, in->count);
+    tower_linear(t, m->pooled, m->roles[ROLE_HEAD_W], f32(m->roles[ROLE_HEAD_B]), t->out, DTYPE_F32,
+                 in->count);
+}
+
+void encoder_classify_backward(const struct pass *pass)
+{
+    struct tower *t = pass->tower;
+    struct tower_memory *m = t->memory;
+    int64_t count = pass->batch->count;
+    void *dy = m->scratch + m->region_at;
+    t->device->ops->cast(t->device, pass->dout, DTYPE_F32, dy, t->options.compute, count * t->out_width);
+    tower_linear_backward(pass, dy, m->pooled, m->roles[ROLE_HEAD_W], m->roles[ROLE_HEAD_B],
+                          t->options.frozen_end ? NULL : m->scratch + m->t1_at, count);
+    if (!t->options.frozen_end)
+        dense_of_rows_backward(pass, ACTIVATION_TANH, m->numbers + t->options.batch, m->roles[ROLE_POOLER_W],
+                               m->roles[ROLE_POOLER_B]);
 }
 
 /* Region: the rows in F32, then the gradient of the activation's input. */
 size_t encoder_scratch(const struct tower *t)
 {
     size_t values = (size_t)(t->options.batch * t->out_rows * t->model_shape.width);
-    return t->memory->roles[ROLE_MLM_W] ? values * (sizeof(float) + dtype_bytes(t->options.compute)) : 0;
+    return tower_picks_rows(t) ? values * (sizeof(float) + dtype_bytes(t->options.compute)) : 0;
 }
 
 void encoder_head_backward(const struct pass *pass)
 {
     struct tower *t = pass->tower;
     struct tower_memory *m = t->memory;
-    const struct device_ops *ops = t->device->ops;
-    const struct parameter *w = m->roles[ROLE_MLM_W], *norm = m->roles[ROLE_MLM_NORM_W];
+    const struct parameter *norm = m->roles[ROLE_MLM_NORM_W];
     enum dtype e = t->options.compute;
     int64_t M = picked_rows(t, pass->batch), D = t->model_shape.width;
-    float *stream = tower_stream(t), *rows = (float *)(void *)(m->scratch + m->region_at);
-    void *t1 = m->scratch + m->t1_at, *dh = rows + M * D;
+    float *stream = tower_stream(t);
+    void *t1 = m->scratch + m->t1_at;
     language_loss_backward(pass);
-    activate(t, t1, M);
-    ops->layernorm_backward(t->device, &(struct layernorm_gradient){.type = DTYPE_F32,
+    activate(t, kind_of(t), t1, M);
+    t->device->ops->layernorm_backward(t->device,
+                                       &(struct layernorm_gradient){.type = DTYPE_F32,
                                                                     .x_type = e,
                                                                     .dy = stream,
                                                                     .x = t1,
@@ -130,27 +192,6 @@ void encoder_head_backward(const struct pass *pass)
                                                                     .R = M,
                                                                     .D = D,
                                                                     .to = stream});
-    ops->cast(t->device, stream, DTYPE_F32, t1, e, M * D);
-    ops->activation_backward(t->device,
-                             &(struct activation_gradient){.type = e,
-                                                           .kind = (enum activation)(t->model_shape.ffn - 1),
-                                                           .dy = t1,
-                                                           .h = m->picked_h,
-                                                           .dh = dh,
-                                                           .sums = m->roles[ROLE_MLM_B]->grad,
-                                                           .R = M,
-                                                           .F = D});
-    tower_weight_gradient(pass, dh, D, m->picked, D, w, M);
-    tower_input_gradient(pass, dh, D, w, t1, D, false, M);
-    ops->cast(t->device, t1, e, rows, DTYPE_F32, M * D);
-    ops->token_embed_gradient(t->device,
-                              &(struct token_embedding_gradient){.type = DTYPE_F32,
-                                                                 .tokens = pass->batch->picked,
-                                                                 .order = m->numbers,
-                                                                 .dx = rows,
-                                                                 .dtable = stream,
-                                                                 .R = M,
-                                                                 .N = M,
-                                                                 .D = D,
-                                                                 .rows = pass->batch->count * t->tokens});
+    t->device->ops->cast(t->device, stream, DTYPE_F32, t1, e, M * D);
+    dense_of_rows_backward(pass, kind_of(t), pass->batch->picked, m->roles[ROLE_MLM_W], m->roles[ROLE_MLM_B]);
 }

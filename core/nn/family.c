@@ -29,6 +29,13 @@ static const struct model encoder_model = {.embed = encoder_embed,
                                            .embed_backward = encoder_embed_backward,
                                            .owns_loss = true};
 
+static const struct model encoder_classifier = {.embed = encoder_embed,
+                                                .block = tower_block,
+                                                .head = encoder_classify,
+                                                .head_backward = encoder_classify_backward,
+                                                .block_backward = tower_block_backward,
+                                                .embed_backward = encoder_embed_backward};
+
 static const struct family_row rows[FAMILY_COUNT] = {
     [FAMILY_UNKNOWN] = {.prefix = "", .block_prefix = ""},
     [FAMILY_EVA] =
@@ -219,8 +226,8 @@ static const struct family_row rows[FAMILY_COUNT] = {
                       .rope = ROPE_TOKENS,
                       .rope_gated = true,
                       .model = &language_model},
-    /* Keys of BertForMaskedLM, except that queries, keys and values are one matrix. The pooler and the
-     * prediction of the next sentence are other heads. */
+    /* Keys of BertForMaskedLM and BertForSequenceClassification, except that queries, keys and values are one
+     * matrix. The prediction of the next sentence is another head. */
     [FAMILY_BERT] = {.prefix = "",
                      .block_prefix = "bert.encoder.layer.",
                      .keys = {[ROLE_TOKENS] = "bert.embeddings.word_embeddings.weight",
@@ -240,21 +247,25 @@ static const struct family_row rows[FAMILY_COUNT] = {
                               [ROLE_FC2_B] = "output.dense.bias",
                               [ROLE_NORM2_W] = "output.LayerNorm.weight",
                               [ROLE_NORM2_B] = "output.LayerNorm.bias",
+                              [ROLE_POOLER_W] = "bert.pooler.dense.weight",
+                              [ROLE_POOLER_B] = "bert.pooler.dense.bias",
                               [ROLE_MLM_W] = "cls.predictions.transform.dense.weight",
                               [ROLE_MLM_B] = "cls.predictions.transform.dense.bias",
                               [ROLE_MLM_NORM_W] = "cls.predictions.transform.LayerNorm.weight",
                               [ROLE_MLM_NORM_B] = "cls.predictions.transform.LayerNorm.bias",
                               [ROLE_LM_BIAS] = "cls.predictions.bias"},
                      .shapes = {[ROLE_POS] = "CD"},
-                     .ignored = {"bert.embeddings.position_ids", "bert.pooler.", "cls.seq_relationship.",
+                     .ignored = {"bert.embeddings.position_ids", "cls.seq_relationship.",
                                  "cls.predictions.decoder."} /* copies of the table and the bias */,
                      .language = true,
                      .encoder = true,
+                     .heads_of = {"cls.", "bert.pooler.", "pooler."},
                      .norms = SUM_NORM,
                      .classless = true,
                      .parts = PART_PRE_NORM | PART_QKV_BIAS,
                      .norm_eps = 1e-12f,
-                     .model = &encoder_model},
+                     .model = &encoder_model,
+                     .classifier = &encoder_classifier},
 };
 
 const struct family_row *family_row(enum family family) { return &rows[family]; }

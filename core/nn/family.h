@@ -58,6 +58,8 @@ enum role {
     ROLE_POOL_FC1_B,
     ROLE_POOL_FC2_W,
     ROLE_POOL_FC2_B,
+    ROLE_POOLER_W, /* of an encoder's classifier: tanh(x W^T + b) of the first token */
+    ROLE_POOLER_B,
     ROLE_MLM_W, /* head of a masked language model: norm(activation(x W^T + b)) before the logits */
     ROLE_MLM_B,
     ROLE_MLM_NORM_W,
@@ -89,7 +91,7 @@ enum role {
     [ROLE_FC1_W] = "mlp.fc1.weight", [ROLE_FC1_B] = "mlp.fc1.bias", [ROLE_FC2_W] = "mlp.fc2.weight",         \
     [ROLE_FC2_B] = "mlp.fc2.bias", [ROLE_NORM_W] = "norm.weight", [ROLE_NORM_B] = "norm.bias"
 
-enum { FAMILY_IGNORED = 8, FAMILY_HEADS = 6 };
+enum { FAMILY_IGNORED = 8, FAMILY_HEADS = 6, FAMILY_OTHER_HEADS = 3 };
 
 /* Rotary positions of the patches, two angles per frequency: one for the row, one for the column; of tokens,
  * one angle per frequency. */
@@ -112,6 +114,7 @@ struct family_row {
     const char *lora_qkv[3], *lora_gated[2];
     const char *
         ignored[FAMILY_IGNORED]; /* keys inside the tower that change no output; "head.": all that start so */
+    const char *heads_of[FAMILY_OTHER_HEADS]; /* beginnings of names of heads, of which a tower has one */
     float norm_eps;
     bool language;       /* reads tokens, not images */
     bool encoder;        /* of tokens: every token sees all of its document; elsewhere attention is causal */
@@ -140,6 +143,7 @@ struct family_row {
     int64_t image_grid;         /* default image / patch; 0: pos_grid */
     int64_t patch;              /* default; 0: 14 */
     const struct model *model;  /* tower.h */
+    const struct model *classifier; /* with model_shape.classes; NULL: model */
 };
 
 enum pos_resize model_shape_pos_resize(const struct model_shape *model_shape); /* resolves POS_RESIZE_USUAL */

@@ -461,7 +461,7 @@ struct forward {
 static void forward(void *context)
 {
     const struct forward *f = context;
-    const struct model *model = f->tower->family->model;
+    const struct model *model = f->tower->model;
     for (int group = f->from; group <= f->to; group++) {
         if (group == 0) model->embed(f->tower, f->batch);
         else if (group < f->tower->group_count - 1) model->block(f->tower, f->batch, group - 1);

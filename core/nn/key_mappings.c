@@ -405,8 +405,8 @@ const struct key_mapping key_mappings[] = {
      .swiglu = HF_DECODER_FFN},
     {.family = FAMILY_LLAMA,
      .probes = {"model.embed_tokens.weight", "model.layers.0.self_attn.qkv_proj.weight"}},
-    /* transformers: BertForMaskedLM, BertForPreTraining; with the names of norms in files that began with
-     * TensorFlow's */
+    /* transformers: BertForMaskedLM, BertForPreTraining, BertForSequenceClassification; with the names of
+     * norms in files that began with TensorFlow's */
     {.family = FAMILY_BERT,
      .probes = {"bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.attention.self.query.weight",
                 "bert.embeddings.LayerNorm.gamma"},
@@ -420,7 +420,8 @@ const struct key_mapping key_mappings[] = {
     {.family = FAMILY_BERT,
      .probes = {"bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.attention.self.query.weight"},
      .keys = {HF_BERT_ATTENTION},
-     .library = 1 + LIBRARY_TRANSFORMERS},
+     .library = 1 + LIBRARY_TRANSFORMERS,
+     .classifier_as = "classifier."},
     {.family = FAMILY_BERT,
      .probes = {"bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.attention.self.qkv.weight"}},
     /* BertModel, without a head */
@@ -430,8 +431,9 @@ const struct key_mapping key_mappings[] = {
      .keys = {HF_BERT_ATTENTION, [ROLE_TOKENS] = "embeddings.word_embeddings.weight",
               [ROLE_POS] = "embeddings.position_embeddings.weight",
               [ROLE_TYPES] = "embeddings.token_type_embeddings.weight",
-              [ROLE_PRE_W] = "embeddings.LayerNorm.weight", [ROLE_PRE_B] = "embeddings.LayerNorm.bias"},
-     .ignored = {"pooler.", "embeddings.position_ids"}},
+              [ROLE_PRE_W] = "embeddings.LayerNorm.weight", [ROLE_PRE_B] = "embeddings.LayerNorm.bias",
+              [ROLE_POOLER_W] = "pooler.dense.weight", [ROLE_POOLER_B] = "pooler.dense.bias"},
+     .ignored = {"embeddings.position_ids"}},
     /* Fallback: some tensors of a family, without those that only it has. The reader reports what is
      * missing. */
     {.family = FAMILY_EVA, .probes = {"patch_embed.proj.weight"}, .whole = true},

@@ -42,7 +42,7 @@ void language_embed_backward(const struct pass *pass)
                                                       .N = t->tokens,
                                                       .D = g->width,
                                                       .rows = g->vocabulary,
-                                                      .add = !pass->first || g->tied});
+                                                      .add = !pass->first || tower_tied(t)});
 }
 
 /* The last norm; its output stays for the loss. */

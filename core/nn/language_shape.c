@@ -146,10 +146,12 @@ static double matrix_of_ffn(const struct model_shape *g)
 double language_forward_flops(const struct model_shape *g)
 {
     double gates = g->ffn == 1 + ACTIVATION_SWIGLU ? 3 : 2;
-    double rows = (double)model_shape_head_rows(g), width = (double)g->width,
+    bool classifies = g->classes > 0;
+    double rows = classifies ? 1 : (double)model_shape_head_rows(g), width = (double)g->width,
+           outputs = (double)(classifies ? g->classes : g->vocabulary),
            transform = family_row(g->family)->encoder ? 2 * rows * width * width : 0;
     return (double)g->depth * (attention(g) + gates * matrix_of_ffn(g)) + transform +
-           2 * rows * width * (double)g->vocabulary;
+           2 * rows * width * outputs;
 }
 
 double language_recompute_flops(const struct model_shape *g, int64_t blocks)
@@ -205,9 +207,11 @@ static void text_of_said(const struct model_shape *g, char *text, size_t size)
 
 void language_shape_text(const struct model_shape *g, char *text, size_t size)
 {
-    char attention[288], said[160];
+    char attention[288], said[160], head[48];
     text_of_attention(g, attention, sizeof attention);
     text_of_said(g, said, sizeof said);
+    snprintf(head, sizeof head, "%s", g->tied ? "tied" : "untied");
+    if (g->classes > 0) snprintf(head, sizeof head, "%lld-class", (long long)g->classes);
     snprintf(text, size,
              _("%s, %lld block%s of width %lld, %lld head%s of %lld%s%s, %s%s %lld wide, norm eps %g%s, "
                "vocabulary %lld, %s head, context %lld of %lld%s"),
@@ -216,6 +220,5 @@ void language_shape_text(const struct model_shape *g, char *text, size_t size)
              g->assumed & ASSUMED_HEADS ? _(" (assumed)") : "", attention, model_shape_activation(g),
              g->assumed & ASSUMED_ACTIVATION ? _(" (assumed)") : "", (long long)g->hidden,
              (double)model_shape_norm_eps(g), g->assumed & ASSUMED_NORM_EPS ? _(" (assumed)") : "",
-             (long long)g->vocabulary, g->tied ? "tied" : "untied", (long long)g->context,
-             (long long)g->positions, said);
+             (long long)g->vocabulary, head, (long long)g->context, (long long)g->positions, said);
 }

@@ -127,12 +127,22 @@ static int settle_tied(struct model_shape *g, const struct found *f, const struc
             table = names_tensor(key_map, weights, ROLE_TOKENS, 0, 0);
     g->tied = head < 0;
     if (f->config.family && f->config.tied) g->tied = true;
-    else if (f->config.family && head < 0)
+    else if (f->config.family && head < 0 && family_row(g->family)->keys[ROLE_LM_HEAD])
         return error_set(err, EXIT_CONFIG, "use the file of the whole model (...ForCausalLM)",
                          "the checkpoint has no lm_head.weight, and config.json ties no embeddings");
     else if (head >= 0 && !f->config.family && !f->own.heads)
         return same_values(weights, head, table, &g->tied, err);
     return 0;
+}
+
+/* Sets the classes from the file's classifier, of a family that has one. */
+static void settle_classes(struct model_shape *g, const struct key_map *key_map,
+                           const struct weights *weights)
+{
+    bool asked = g->classes == CLASSES_UNKNOWN && family_row(g->family)->classifier;
+    int64_t at = asked ? names_classifier(key_map, weights, "weight") : -1;
+    const struct weights_tensor *t = at >= 0 ? weights_tensor(weights, at) : NULL;
+    if (t && t->ndim == 2) g->classes = t->shape[0];
 }
 
 /* Sets the properties that no tensor shows. */
@@ -173,7 +183,7 @@ int language_shape_dims(struct model_shape *g, const struct key_map *key_map, co
     if (!code) code = language_config_read(&f.config, weights_path(weights), err);
     if (code) return code;
     if (f.config.type[0] && f.config.family != g->family)
-        return error_set(err, EXIT_CONFIG, "supported: gpt2, llama, mistral, qwen2 and qwen3",
+        return error_set(err, EXIT_CONFIG, "supported: gpt2, llama, mistral, qwen2, qwen3 and bert",
                          "config.json: a model of type %s is not supported%s", f.config.type,
                          f.config.family ? _(" with these tensors") : "");
     code = settle_table(g, key_map, weights, &f.config, err);
@@ -183,5 +193,6 @@ int language_shape_dims(struct model_shape *g, const struct key_map *key_map, co
     if (!code) code = settle_heads(g, &f, key_map, weights, ffn, err);
     if (!code) code = settle_tied(g, &f, key_map, weights, err);
     if (!code) settle_rest(g, &f, ffn);
+    if (!code) settle_classes(g, key_map, weights);
     return code;
 }

@@ -121,6 +121,10 @@ static int check_head(const struct tower *t, const struct key_map *key_map, cons
     struct values_place place = fit_place(key_map, t->model_shape.ffn, p, w);
     bool absent = fit_absent(&place), classifier = t->model_shape.classes > 0;
     const char *kind = classifier ? "classifier" : _("distillation head");
+    const struct parameter *pooler = t->memory->roles[ROLE_POOLER_W];
+    struct values_place pooler_place;
+    if (pooler) pooler_place = fit_place(key_map, t->model_shape.ffn, pooler, w);
+    bool new_pooler = pooler && fit_absent(&pooler_place);
     int64_t at = classifier ? names_classifier(key_map, w, "weight") : -1;
     const struct weights_tensor *found = at >= 0 ? weights_tensor(w, at) : NULL;
     char name[160], has[256];
@@ -133,10 +137,14 @@ static int check_head(const struct tower *t, const struct key_map *key_map, cons
         return error_set(err, EXIT_USAGE, "train first, or name the run: meopt eval RUN",
                          "expected a %s of %lld %s and %lld inputs, found %s", kind, (long long)p->shape[0],
                          classifier ? "classes" : "outputs", (long long)p->shape[1], has);
+    if (new_pooler && t->options.head_loaded)
+        return weights_refuse_missing(w, pooler_place.first, "train first, or name the run: meopt eval RUN",
+                                      err);
     if (classifier && absent)
         log_info("%s: %s; a new one of %lld classes starts at zero", weights_path(w), has,
                  (long long)p->shape[0]);
     else if (classifier) log_info("%s: %s is loaded", weights_path(w), has);
+    if (new_pooler) log_info("%s: no pooler; a new one starts with random values", weights_path(w));
     return 0;
 }
 
@@ -285,7 +293,7 @@ int tower_init_random(struct tower *t, uint64_t seed, bool head_only, parameter_
         struct parameter *p = &t->parameters[i];
         uint64_t tensor = (uint64_t)(p->adapter ? ADAPTERS + i : i - adapters);
         adapters += p->adapter;
-        if (head_only && !p->head && !p->adapter) continue;
+        if (head_only && !p->may_be_new && !p->adapter) continue;
         bool zero = p->initial == INITIAL_ZERO, one = p->initial == INITIAL_ONE;
         float scale = p->initial == INITIAL_BRANCH    ? branch
                       : p->initial == INITIAL_UNIFORM ? 1 / sqrtf((float)p->shape[1])

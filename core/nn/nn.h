@@ -233,9 +233,10 @@ struct parameter {
     bool trained; /* has a gradient; false: mask_token, and frozen parameters (tower_options.frozen) */
     /* stays in memory with weight_buffers: mask_token, and what is frozen in a group that is trained */
     bool resident;
-    bool decay;   /* ndim >= 2 after removing dimensions of size 1 */
-    bool small;   /* norm, bias, LayerScale, token, position embedding: residual bits do not pay */
-    bool head;    /* distillation head or classifier: lr scaled by optim.head_lr_scale */
+    bool decay;      /* ndim >= 2 after removing dimensions of size 1 */
+    bool small;      /* norm, bias, LayerScale, token, position embedding: residual bits do not pay */
+    bool head;       /* distillation head or classifier: lr scaled by optim.head_lr_scale */
+    bool may_be_new; /* of a head: random if a checkpoint lacks it */
     bool adapter; /* A or B of an adapter (lora.h): role is its matrix's, of which it changes the rows from */
     int64_t first;           /* `first` on */
     struct lora_pair *pairs; /* the adapters of this matrix (tower.h), (pair_count) */
@@ -310,6 +311,7 @@ typedef int (*group_needed)(void *context, int group, int next, struct error *er
 struct tower {
     struct device *device;
     struct model_shape model_shape;
+    const struct model *model;       /* of the family: with its classifier, or without */
     const struct family_row *family; /* the row of model_shape.family (family.h) */
     struct tower_options options;
     int64_t tokens;  /* N */
@@ -387,8 +389,9 @@ typedef int (*parameter_values)(void *context, int index, const float *values, s
  *
  * tower_load reads values from a checkpoint: every parameter must exist with its shape, and be finite. The
  * distillation head (distill_head.weight, .bias) is loaded if present, otherwise unchanged: call
- * tower_init_random(head_only) first. A classifier is loaded if the file has one of its shape, under the
- * key of any library (names.h), and tower_load logs which it is. `loaded` may be NULL.
+ * tower_init_random(head_only) first. So is the pooler of an encoder's classifier. A classifier is loaded if
+ * the file has one of its shape, under the key of any library (names.h), and tower_load logs which it is.
+ * `loaded` may be NULL.
  */
 int tower_load(struct tower *tower, const struct weights *weights, parameter_values loaded, void *context,
                struct error *err);
@@ -400,7 +403,7 @@ int tower_read(const struct tower *tower, const struct weights *weights, int par
 int tower_load_adapters(struct tower *tower, const struct weights *weights, parameter_values loaded,
                         void *context, struct error *err);
 /* Seeded random values, the same on every machine: normal 0.02 (outputs of residual branches /
- * sqrt(2*depth)), norms and LayerScale 1, biases and a classifier 0; only the head when head_only. */
+ * sqrt(2*depth)), norms and LayerScale 1, biases and a classifier 0; only what may be new when head_only. */
 int tower_init_random(struct tower *tower, uint64_t seed, bool head_only, parameter_values loaded,
                       void *context, struct error *err);
 

@@ -11,7 +11,7 @@
  * of tokens, d one head, F hidden, G rows of the first feed-forward matrix, O out, T target, P rows of
  * the position embedding, R registers, U pooling queries, I 3O, N width of the last norm, W of the pooled
  * row, 3 channels, 2 token types, p patch side, 1. Flags: m GEMM operand, s small whatever its shape, h head,
- * f frozen: no gradient. */
+ * f frozen: no gradient, c only with a classifier, l only without one, n new if a checkpoint lacks it. */
 static const struct {
     const char *shape, *flags;
     enum initial initial;
@@ -66,11 +66,13 @@ static const struct {
     [ROLE_POOL_FC1_B] = {"F", "s", INITIAL_ZERO},
     [ROLE_POOL_FC2_W] = {"OF", "m", INITIAL_NORMAL},
     [ROLE_POOL_FC2_B] = {"O", "s", INITIAL_ZERO},
-    [ROLE_MLM_W] = {"DD", "m", INITIAL_NORMAL},
-    [ROLE_MLM_B] = {"D", "s", INITIAL_ZERO},
-    [ROLE_MLM_NORM_W] = {"D", "s", INITIAL_ONE},
-    [ROLE_MLM_NORM_B] = {"D", "s", INITIAL_ZERO},
-    [ROLE_LM_BIAS] = {"V", "s", INITIAL_ZERO},
+    [ROLE_POOLER_W] = {"DD", "mcn", INITIAL_NORMAL},
+    [ROLE_POOLER_B] = {"D", "scn", INITIAL_ZERO},
+    [ROLE_MLM_W] = {"DD", "ml", INITIAL_NORMAL},
+    [ROLE_MLM_B] = {"D", "sl", INITIAL_ZERO},
+    [ROLE_MLM_NORM_W] = {"D", "sl", INITIAL_ONE},
+    [ROLE_MLM_NORM_B] = {"D", "sl", INITIAL_ZERO},
+    [ROLE_LM_BIAS] = {"V", "sl", INITIAL_ZERO},
     [ROLE_NORM_W] = {"N", "s", INITIAL_ONE},
     [ROLE_NORM_B] = {"N", "s", INITIAL_ZERO},
     [ROLE_OUT_W] = {"OW", "m", INITIAL_NORMAL},
@@ -147,6 +149,7 @@ static struct parameter parameter_of(const struct model_shape *g, int64_t target
     p.matrix = flagged(role, 'm');
     p.small = flagged(role, 's');
     p.head = flagged(role, 'h');
+    p.may_be_new = p.head || flagged(role, 'n');
     p.resident = flagged(role, 'f');
     p.trained = !p.resident;
     return p;
@@ -177,6 +180,7 @@ int parameters_list(const struct model_shape *g, int64_t target, struct paramete
             const char *key =
                 g->classes > 0 && flagged(role, 'h') ? classifier_key(role) : family_key(row, role, g->ffn);
             if (!key || (flagged(role, 'h') && target == 0 && g->classes <= 0)) continue;
+            if (flagged(role, g->classes > 0 ? 'l' : 'c')) continue;
             if (role == ROLE_REGISTERS && g->registers == 0) continue;
             if (role == ROLE_CLS && g->classless) continue;
             if ((role == ROLE_LS1 || role == ROLE_LS2) && !has_layerscale(g, row)) continue;

@@ -246,16 +246,17 @@ static void upload_constants(struct tower *t)
 {
     const struct tower_memory *m = t->memory;
     int64_t rows = t->options.batch * t->out_rows;
-    int32_t *numbers = xcalloc((size_t)rows, sizeof *numbers);
+    int32_t *numbers = xcalloc(2 * (size_t)rows, sizeof *numbers);
     float *ones = xcalloc((size_t)rows, sizeof *ones);
     uint16_t *half = xcalloc((size_t)rows, sizeof *half);
     bool narrow = t->options.compute == DTYPE_BF16;
     for (int64_t i = 0; i < rows; i++) {
         numbers[i] = (int32_t)i;
+        numbers[rows + i] = (int32_t)(i / t->out_rows * t->tokens);
         ones[i] = 1;
         half[i] = 0x3F80; /* 1 in bf16 */
     }
-    if (m->numbers) t->device->upload(t->device, m->numbers, numbers, (size_t)rows * sizeof *numbers);
+    if (m->numbers) t->device->upload(t->device, m->numbers, numbers, 2 * (size_t)rows * sizeof *numbers);
     if (m->types) t->device->ops->fill(t->device, m->types, 0, (size_t)t->tokens * sizeof *m->types);
     if (m->ones)
         t->device->upload(t->device, m->ones, narrow ? (void *)half : (void *)ones,
@@ -347,7 +348,8 @@ int tower_create(struct tower **tower, struct device *device, const struct model
     t->tokens = model_shape_tokens(model_shape);
     t->patches = model_shape_patches(model_shape);
     t->resized = model_shape_resizes(model_shape);
-    t->owns_loss = t->family->model->owns_loss;
+    t->model = model_shape->classes > 0 && t->family->classifier ? t->family->classifier : t->family->model;
+    t->owns_loss = t->model->owns_loss;
     t->picks = t->owns_loss && t->family->encoder;
     t->rotated = t->owns_loss ? t->tokens : t->patches;
     t->out_rows = t->owns_loss            ? model_shape_head_rows(model_shape)

@@ -82,7 +82,7 @@ struct tower_memory {
     void *pooled;            /* pooled_type (B*out_rows, D) after the final norm */
     void *projected;         /* t (B*out_rows, O): input of the distillation head, when projected */
     void *picked, *picked_h; /* t (B*out_rows, D): input of an encoder's head, and of its activation */
-    int32_t *numbers;        /* (B*out_rows) from 0 on, with ROLE_MLM_W */
+    int32_t *numbers;        /* (2, B*out_rows) of an encoder: from 0 on; the first token of each sample */
     int32_t *types;          /* (N) token types: 0, with ROLE_TYPES; pos then has the sum of the first type */
     void *ones;              /* t (B*out_rows) of 1, with ROLE_LM_BIAS */
     float *pos;              /* (1 + P, D), classless (P, D): resized position embedding, if it is resized */
@@ -230,6 +230,8 @@ void image_embed_backward(const struct pass *pass);
 void encoder_embed(struct tower *tower, const struct batch *batch);
 void encoder_head(struct tower *tower, const struct batch *batch);
 void encoder_head_backward(const struct pass *pass);
+void encoder_classify(struct tower *tower, const struct batch *batch);
+void encoder_classify_backward(const struct pass *pass);
 void encoder_embed_backward(const struct pass *pass);
 /* Bytes of scratch of an encoder's head, in addition to those of the loss, at region_at. */
 size_t encoder_scratch(const struct tower *tower);
@@ -284,6 +286,11 @@ static inline bool tower_tied(const struct tower *tower)
 static inline bool tower_post_norm(const struct tower *tower)
 {
     return tower->model_shape.norms == POST_NORM;
+}
+/* The head computes some rows of the stream. */
+static inline bool tower_picks_rows(const struct tower *tower)
+{
+    return tower->memory->roles[ROLE_MLM_W] || tower->memory->roles[ROLE_POOLER_W];
 }
 static inline bool tower_sum_norm(const struct tower *tower) { return tower->model_shape.norms == SUM_NORM; }
 /* A norm ends a branch, and reads a tensor that is kept (u1, u2). */

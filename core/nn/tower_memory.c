@@ -110,9 +110,9 @@ static void explain_ends(const struct tower *t, tower_tensor report, void *conte
     report(context, o->activations_class, "output",
            rows * (ends * (t->memory->pooled_apart ? pooled * e : 0) +
                    ends * (t->memory->roles[ROLE_HEAD_W] ? (size_t)g->out * e : 0) + slots * out * f));
-    if (t->memory->roles[ROLE_MLM_W])
+    if (tower_picks_rows(t))
         report(context, o->activations_class, "rows of the head",
-               rows * (ends * 2 * D * e + sizeof(int32_t) + e));
+               rows * (ends * 2 * D * e + 2 * sizeof(int32_t) + e));
     if (t->memory->roles[ROLE_TYPES])
         report(context, o->activations_class, "positions and the first token type",
                (size_t)t->tokens * (D * f + sizeof(int32_t)));

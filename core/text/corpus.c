@@ -18,6 +18,7 @@ struct job {
     struct token_list tokens;
     struct corpus_piece *pieces;
     int64_t piece_count, piece_capacity;
+    struct text_buffer names; /* classes of the documents in turn, each with its NUL */
     struct error err;
     int code;
     size_t bad; /* offset of the error */
@@ -42,7 +43,7 @@ static void end_piece(struct job *j, int64_t before, bool label, bool ends)
         j->piece_capacity = 2 * j->piece_capacity + 64;
         j->pieces = xrealloc(j->pieces, (size_t)j->piece_capacity * sizeof *j->pieces);
     }
-    j->pieces[j->piece_count++] = (struct corpus_piece){j->tokens.count - before, label, ends};
+    j->pieces[j->piece_count++] = (struct corpus_piece){j->tokens.count - before, label, ends, NULL};
 }
 
 /* Encodes a span of a document. plain: with the tokens before and after a document that begins and ends. */
@@ -72,7 +73,13 @@ static int encode_document(const struct corpus_options *o, struct encoder *e, st
 static int encode_record(const struct corpus_options *o, struct encoder *e, struct job *j,
                          struct text_record *r, const char *line, size_t bytes)
 {
-    int code = text_record_read(r, line, bytes, o->chat, &j->err);
+    int code = text_record_read(r, line, bytes, o->chat, o->label, &j->err);
+    if (!code && o->label) {
+        text_append(&j->names, r->class.data, r->class.count);
+        text_append(&j->names, "", 1);
+        if (!r->count) /* an empty text has the tokens of the post-processor */
+            return encode_document(o, e, j, "", 0, true, true);
+    }
     for (int64_t i = 0; i < r->count && !code; i++)
         code = encode_span(o, e, j, r->text.data, r->spans[i], i == 0, i + 1 == r->count, r->plain);
     return code;
@@ -101,6 +108,17 @@ static size_t document_length(const char *text, size_t bytes, bool paragraph, si
     return end;
 }
 
+/* Gives each document that ends its class. */
+static void name_classes(struct job *j)
+{
+    const char *at = j->names.data;
+    for (int64_t i = 0; i < j->piece_count; i++) {
+        if (!j->pieces[i].ends) continue;
+        j->pieces[i].class = at;
+        at += strlen(at) + 1;
+    }
+}
+
 static int encode_job(const struct corpus_options *o, struct encoder *e, struct job *j)
 {
     bool whole = !j->records && o->documents == DOCUMENT_FILE;
@@ -113,6 +131,9 @@ static int encode_job(const struct corpus_options *o, struct encoder *e, struct 
         return error_set(&j->err, EXIT_FAILED, "convert it: iconv -t UTF-8; unpack it if it is compressed",
                          "byte 0x%02X is not UTF-8", (uint8_t)j->text[bad]);
     }
+    if (o->label && !j->records)
+        return error_set(&j->err, EXIT_FAILED, "write the texts and their classes to a .jsonl file",
+                         "is no .jsonl file, which --label requires");
     if (whole) return encode_document(o, e, j, j->text, j->bytes, j->begins, j->ends);
     for (size_t at = 0, next; at < j->bytes && !code; at += next) {
         bool paragraph = !j->records && o->documents == DOCUMENT_PARAGRAPH;
@@ -123,6 +144,7 @@ static int encode_job(const struct corpus_options *o, struct encoder *e, struct 
         else if (n) code = encode_document(o, e, j, text, n, true, true);
     }
     text_record_free(&record);
+    if (!code && o->label) name_classes(j);
     return code;
 }
 
@@ -141,6 +163,7 @@ static void *work(void *context)
         struct job *j = &c->jobs[c->taken++ % c->ring];
         pthread_mutex_unlock(&c->lock);
         j->tokens.count = j->piece_count = 0;
+        j->names.count = 0;
         j->code = encode_job(c->o, e, j);
         progress_mark();
         pthread_mutex_lock(&c->lock);
@@ -304,6 +327,7 @@ int corpus_encode(const struct corpus_options *o, struct error *err)
     for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
     for (int i = 0; i < c.ring; i++) {
         token_list_free(&c.jobs[i].tokens);
+        text_free(&c.jobs[i].names);
         free(c.jobs[i].pieces);
     }
     pthread_mutex_destroy(&c.lock);

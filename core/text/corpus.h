@@ -25,7 +25,8 @@ struct corpus_position {
 struct corpus_piece {
     int64_t count;
     bool label;
-    bool ends; /* the document */
+    bool ends;         /* the document */
+    const char *class; /* of a document that ends, with corpus_options.label; else NULL */
 };
 struct corpus_result {
     const struct token_list *tokens;
@@ -42,6 +43,7 @@ struct corpus_options {
     enum corpus_documents documents;  /* of text files */
     int32_t end;                      /* token after each document but conversations; -1: none */
     const struct chat_template *chat; /* NULL: conversations are refused */
+    const char *label;                /* key of the class of each record; NULL: none */
     struct corpus_position from;
     /* Receives the results in order. An error ends the work. */
     int (*write)(void *context, const struct corpus_result *result, struct error *err);

@@ -77,6 +77,7 @@ static void add_text(struct text_record *r, const char *text, bool label)
 void text_record_free(struct text_record *r)
 {
     text_free(&r->text);
+    text_free(&r->class);
     free(r->spans);
     *r = (struct text_record){0};
 }
@@ -225,8 +226,30 @@ static int read_messages(struct text_record *r, const struct chat_template *c, j
                             "no message is the assistant's: nothing to learn");
 }
 
+/* Reads a class: a name, a number from 0 on, or true or false. */
+static int read_class(struct text_record *r, const json_t *root, const char *key, struct error *err)
+{
+    const json_t *value = json_object_get(root, key);
+    char number[32] = "";
+    const char *text = json_is_boolean(value) ? (json_is_true(value) ? "true" : "false") : number;
+    size_t bytes;
+    if (json_is_integer(value) && json_integer_value(value) >= 0)
+        snprintf(number, sizeof number, "%lld", (long long)json_integer_value(value));
+    if (json_is_string(value)) text = json_string_value(value);
+    bytes = json_is_string(value) ? json_string_length(value) : strlen(text);
+    r->class.count = 0;
+    text_append(&r->class, text, bytes);
+    if (bytes && !memchr(text, 0, bytes)) return 0;
+    if (json_is_integer(value))
+        return error_set(err, EXIT_FAILED, "classes are numbered from 0; remove records without a class",
+                         "\"%.40s\" is %lld", key, (long long)json_integer_value(value));
+    return error_set(err, EXIT_FAILED,
+                     "a string or an integer, as in {\"text\": \"...\", \"label\": \"good\"}",
+                     "a record has no class under \"%.40s\"", key);
+}
+
 int text_record_read(struct text_record *r, const char *line, size_t bytes, const struct chat_template *chat,
-                     struct error *err)
+                     const char *label, struct error *err)
 {
     json_error_t why;
     json_t *root = json_parse(line, bytes, JSON_ALLOW_NUL, &why), *text = json_object_get(root, "text"),
@@ -235,10 +258,16 @@ int text_record_read(struct text_record *r, const char *line, size_t bytes, cons
     int code = 0;
     r->text.count = 0;
     r->count = 0;
-    r->plain = !json_is_array(messages);
+    r->plain = label || !json_is_array(messages);
     if (!root)
         code = error_set(err, EXIT_FAILED, "one JSON object per line", "is not JSON: %.200s", why.text);
-    else if (json_is_array(messages)) code = read_messages(r, chat, messages, err);
+    else if (label && !json_is_string(text))
+        code = error_set(err, EXIT_FAILED, "one object per line, as {\"text\": \"...\", \"label\": \"good\"}",
+                         "a record has no \"text\", which --label requires");
+    else if (label) {
+        add_span(r, json_string_value(text), json_string_length(text), true);
+        code = read_class(r, root, label, err);
+    } else if (json_is_array(messages)) code = read_messages(r, chat, messages, err);
     else if (json_is_string(prompt) && json_is_string(completion)) {
         add_span(r, json_string_value(prompt), json_string_length(prompt), false);
         add_span(r, json_string_value(completion), json_string_length(completion), true);

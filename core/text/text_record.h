@@ -1,5 +1,5 @@
 /* Records of .jsonl: a text, a conversation, or a prompt with its completion, as spans of which some are
- * labels. */
+ * labels; or a text with its class. */
 #ifndef MEOPT_TEXT_TEXT_RECORD_H
 #define MEOPT_TEXT_TEXT_RECORD_H
 
@@ -31,12 +31,14 @@ struct text_record {
     struct text_buffer text;
     struct text_span *spans;
     int64_t count, capacity;
-    bool plain; /* the tokens of the post-processor and the end token belong to it */
+    bool plain;               /* the tokens of the post-processor and the end token belong to it */
+    struct text_buffer class; /* its name or number, as text */
 };
 void text_record_free(struct text_record *record);
-/* Reads a line. chat NULL: conversations are refused. The caller names file and line. */
+/* Reads a line. chat NULL: conversations are refused. label: key of the class, with which records have a
+ * text; NULL: none. The caller names file and line. */
 int text_record_read(struct text_record *record, const char *line, size_t bytes,
-                     const struct chat_template *chat, struct error *err);
+                     const struct chat_template *chat, const char *label, struct error *err);
 /* Sets the record to a question of the user, up to where the answer begins. system: NULL: the template's. */
 void text_record_ask(struct text_record *record, const struct chat_template *chat, const char *system,
                      const char *question);

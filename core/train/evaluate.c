@@ -197,9 +197,9 @@ static void add_up(const struct trainer *t, const double *sums, int64_t rounds, 
     for (int64_t k = LOSS; k < width; k++)
         result->metrics[k - LOSS] = (struct metric){
             k < own ? t->objective->evaluation[k - LOSS] : knn_names[k - own], total[k] / total[UNITS]};
-    if (t->objective->tokens) /* e to the loss, after the means of the sums */
+    if (t->objective->perplexity) /* after the means of the sums */
         result->metrics[width - LOSS] =
-            (struct metric){t->objective->evaluation[width - LOSS], exp(result->metrics[0].value)};
+            (struct metric){t->objective->perplexity, exp(result->metrics[0].value)};
     free(total);
 }
 

@@ -54,6 +54,7 @@ static struct data_options token_options(const struct config *c)
                                  .batch = c->train.batch_size,
                                  .ranks = 1,
                                  .tokens = 1 + (enum token_form)c->data.tokens,
+                                 .labels = objective_of(c)->classes,
                                  .context = c->model_s.context,
                                  .vocabulary = c->model_s.vocabulary,
                                  .joined = c->data.documents == DATA_DOCUMENTS_JOINED,
@@ -69,7 +70,7 @@ struct data_options train_data_options(const struct config *c)
     if (objective_of(c)->tokens) return token_options(c);
     bool two = preprocess_two(c), both = two && !c->train.cache_teacher;
     struct data_options options = train_tower_images(c, two && !both);
-    options.labels = objective_of(c)->labels;
+    options.labels = objective_of(c)->classes;
     options.label_file = c->data.labels;
     options.mixup = c->data.mixup;
     options.cutmix = c->data.cutmix;
@@ -154,11 +155,17 @@ int train_list_classes(struct config *c, struct image_list *list, struct error *
 {
     char text[24];
     *list = (struct image_list){0};
-    if (!objective_of(c)->labels || objective_of(c)->tokens || c->model_s.classes || !c->data.root[0] ||
-        file_absent(c->data.root))
+    if (!objective_of(c)->classes || c->model_s.classes || !c->data.root[0] || file_absent(c->data.root))
         return 0;
     struct data_options options = train_data_options(c);
+    char *index = token_file_index(c->data.root); /* NULL: not of a token file */
     int code = image_list_open(list, &options, err);
+    if (code && !options.tokens && index && !file_absent(index)) {
+        code = error_set(err, EXIT_CONFIG, "set model.family: bert",
+                         "data.root is a token file, but without model.family images are classified");
+        error_at(err, c->data.root, 0, 0);
+    }
+    free(index);
     if (code) return code;
     snprintf(text, sizeof text, "%d", list->class_count);
     return config_assign(c, "model_s.classes", text, err);
@@ -174,10 +181,9 @@ int train_set_classes(struct config *c, struct error *err)
 
 int train_check_classes(const struct config *c, const struct data *data, int64_t classes, struct error *err)
 {
-    if (!objective_of(c)->labels || data_classes(data) <= classes) return 0;
+    if (!objective_of(c)->classes || data_classes(data) <= classes) return 0;
     error_set(err, EXIT_CONFIG, "leave model.classes out",
-              "model.classes is %lld, but the images have %d classes", (long long)classes,
-              data_classes(data));
+              "model.classes is %lld, but data.root has %d classes", (long long)classes, data_classes(data));
     return error_at(err, c->data.root, 0, 0);
 }
 

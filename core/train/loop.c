@@ -42,7 +42,7 @@ static int feed_fetch(void *context, int64_t index, struct batch *batch, const i
     if (f->batch.tokens) {
         int64_t first = index * f->micro * f->context;
         batch->input = f->batch.tokens + first;
-        batch->labels = f->batch.labels + first;
+        batch->labels = f->batch.labels + index * f->micro * f->labels_each;
         batch->begins = f->batch.begins ? f->batch.begins + first : NULL;
         batch->ends = f->batch.ends ? f->batch.ends + first : NULL;
         *ids = NULL;

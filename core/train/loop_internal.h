@@ -16,6 +16,7 @@ struct feed {
     bool last_step;
     int64_t micro, chunk; /* images and floats of a micro-batch */
     int64_t context;      /* tokens of a sample; 0: images */
+    int64_t labels_each;  /* of a sample of tokens */
 };
 
 /* Files of the run whose write failures never end it: each is warned about once. */

@@ -129,6 +129,7 @@ static int load_data(struct train_loop *w, const struct config *c, struct error 
     w->feed.micro = w->t->micro;
     w->feed.chunk = data_chunk(&options);
     w->feed.context = options.context;
+    w->feed.labels_each = w->t->labels_each;
     int code = data_open(&w->feed.data, &options, err);
     if (!code && is_rank0(w)) data_report(w->feed.data);
     if (!code) code = train_check_classes(c, w->feed.data, w->t->student->out_width, err);

@@ -77,6 +77,9 @@ static void evaluate_language(struct trainer *t, const struct batch *batch, cons
     tower_evaluate(t->student, &all);
 }
 
+/* Of classify, where a sample is a document. */
+enum { TEXT_CLASSES = TRAIN_OBJECTIVE_MASKED + 1 };
+
 static const struct objective rows[] = {
     [TRAIN_OBJECTIVE_DISTILL] = {.name = "distill",
                                  .metrics = {"cosine"},
@@ -88,31 +91,50 @@ static const struct objective rows[] = {
     [TRAIN_OBJECTIVE_CLASSIFY] = {.name = "classify",
                                   .metrics = {"top1", "top5"},
                                   .labels = true,
+                                  .classes = true,
                                   .units = labelled,
                                   .loss = loss_of_classification,
                                   .evaluate = evaluate_classification,
                                   .evaluation = {"val_loss", "val_top1", "val_top5"},
                                   .best = "val_top1"},
+    [TEXT_CLASSES] = {.name = "classify",
+                      .metrics = {"top1", "top5"},
+                      .labels = true,
+                      .classes = true,
+                      .tokens = true,
+                      .encoder = true,
+                      .units = labelled,
+                      .loss = loss_of_classification,
+                      .evaluate = evaluate_classification,
+                      .evaluation = {"val_loss", "val_top1", "val_top5"},
+                      .best = "val_top1"},
     [TRAIN_OBJECTIVE_LANGUAGE] = {.name = "language",
                                   .metrics = {"accuracy"},
                                   .labels = true,
                                   .tokens = true,
                                   .units = labelled,
                                   .evaluate = evaluate_language,
-                                  .evaluation = {"val_loss", "val_accuracy", "val_perplexity"},
+                                  .evaluation = {"val_loss", "val_accuracy"},
+                                  .perplexity = "val_perplexity",
                                   .best = "val_loss"},
     [TRAIN_OBJECTIVE_MASKED] = {.name = "masked",
                                 .metrics = {"accuracy"},
                                 .labels = true,
                                 .tokens = true,
+                                .encoder = true,
                                 .masked = true,
                                 .units = labelled,
                                 .evaluate = evaluate_language,
-                                .evaluation = {"val_loss", "val_accuracy", "val_perplexity"},
+                                .evaluation = {"val_loss", "val_accuracy"},
+                                .perplexity = "val_perplexity",
                                 .best = "val_loss"},
 };
 
-const struct objective *objective_of(const struct config *config) { return &rows[config->train.objective]; }
+const struct objective *objective_of(const struct config *config)
+{
+    bool text = config->train.objective == TRAIN_OBJECTIVE_CLASSIFY && config_reads_tokens(config);
+    return &rows[text ? TEXT_CLASSES : (int)config->train.objective];
+}
 
 const char *objective_tower(const struct objective *o, bool student)
 {

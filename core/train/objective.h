@@ -24,8 +24,10 @@ struct objective {
     const char *metrics[OBJECTIVE_METRICS]; /* means over the units, in the order of their sums; NULL: none */
     bool teacher;                           /* the target is a teacher's output */
     bool labels;                            /* the target is the batch's labels */
-    bool tokens;                            /* samples are tokens, each of which has a label; else images */
-    bool masked;                            /* the labels are of masked tokens, read by an encoder */
+    bool classes;                           /* each sample has one label, its class */
+    bool tokens;  /* samples are tokens, each of which has a label unless `classes` */
+    bool encoder; /* tokens are read by an encoder (family.h) */
+    bool masked;  /* the labels are of masked tokens */
     /* Returns the units of a micro-batch in host memory; NULL: its images. */
     int64_t (*units)(const struct trainer *t, const struct batch *host);
     /* NULL: the student's head computes it in backward (tower.owns_loss).
@@ -39,6 +41,7 @@ struct objective {
     void (*evaluate)(struct trainer *t, const struct batch *batch, const float *target, int64_t first,
                      int64_t count, double *sums);
     const char *evaluation[1 + OBJECTIVE_METRICS]; /* keys of its means, in the order of the sums */
+    const char *perplexity;                        /* key of e to the loss, after them; NULL: not given */
     const char *best;                              /* the one that chooses the best checkpoint */
 };
 

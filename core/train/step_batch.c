@@ -12,7 +12,7 @@ void step_select(struct trainer *t, int64_t slot)
     t->labels_more = t->more_labels[slot];
     t->slot = slot;
     t->input = (char *)t->input + by * (int64_t)trainer_input_bytes(t, t->micro);
-    if (t->labels) t->labels += by * arrays * t->micro * t->labels_each;
+    if (t->labels) t->labels += by * arrays * t->micro * t->values_each;
     if (t->keep) t->keep += by * 2 * t->student_shape.depth * t->micro;
     if (t->target) t->target += by * outs;
     if (t->dout) t->dout += by * outs;
@@ -74,7 +74,7 @@ static void token_order(const int32_t *tokens, int64_t count, int32_t *order, in
 enum { LABELS2 = 1, SHARE, BEGINS = 1, ENDS, ORDER };
 static int32_t *labels_at(const struct trainer *t, int array)
 {
-    return t->labels + array * t->micro * t->labels_each;
+    return t->labels + array * t->micro * t->values_each;
 }
 
 /* The last array: rows that an encoder predicts. */
@@ -102,9 +102,10 @@ static void pick_rows(const struct trainer *t, const struct batch *host, int32_t
 void step_set_labels(struct trainer *t, const struct batch *host)
 {
     struct device *dev = t->device;
-    bool tokens = t->student->owns_loss;
-    int64_t count = host->count * t->labels_each;
-    size_t bytes = (size_t)count * sizeof *t->labels;
+    bool tokens = t->objective->tokens;
+    int64_t count = host->count * t->values_each;
+    size_t bytes = (size_t)count * sizeof *t->labels,
+           labelled = (size_t)(host->count * t->labels_each) * sizeof *t->labels;
     const void *second = tokens ? host->begins : host->labels2,
                *third = tokens ? host->ends : (void *)host->share;
     if (t->student->picks) {
@@ -113,9 +114,9 @@ void step_set_labels(struct trainer *t, const struct batch *host)
         pick_rows(t, host, t->host_picked, labels);
         dev->upload(dev, picked_at(t), t->host_picked, head);
         dev->upload(dev, t->labels, labels, head);
-    } else dev->upload(dev, t->labels, host->labels, bytes);
+    } else dev->upload(dev, t->labels, host->labels, labelled);
     if (t->host_order && t->step) { /* only backward reads it */
-        token_order(host->input, count, t->host_order, t->host_order + t->micro * t->labels_each);
+        token_order(host->input, count, t->host_order, t->host_order + t->micro * t->values_each);
         dev->upload(dev, labels_at(t, ORDER), t->host_order, bytes);
     }
     t->labels_more = second != NULL;
@@ -195,35 +196,39 @@ struct batch step_batch(const struct trainer *t, int64_t index, int64_t count)
                           .count = count,
                           .labels = t->labels,
                           .keep = t->step ? t->keep : NULL};
-    if (t->student->owns_loss) {
+    if (t->objective->tokens) {
         batch.begins = t->labels_more ? labels_at(t, BEGINS) : NULL;
         batch.ends = t->labels_more ? labels_at(t, ENDS) : NULL;
-        batch.picked = t->student->picks ? picked_at(t) : NULL;
         batch.order = t->host_order ? labels_at(t, ORDER) : NULL;
+    }
+    if (t->student->owns_loss) {
+        batch.picked = t->student->picks ? picked_at(t) : NULL;
         batch.sums = t->sums + objective_sums(t->objective) * index;
         batch.weight = t->units > 0 ? (float)(1 / t->units) : 0;
         batch.smoothing = (float)t->config->train.label_smoothing;
-    } else if (t->labels_more) {
+    } else if (t->labels_more && !t->objective->tokens) {
         batch.labels2 = labels_at(t, LABELS2);
         batch.share = (const float *)(const void *)labels_at(t, SHARE);
     }
     return batch;
 }
 
-/* Refuses labels that the classifier does not have, and tokens outside the vocabulary. */
+/* Refuses labels that the classifier does not have, and tokens outside the vocabulary: those of documents
+ * are compared where they are read. */
 static int check_labels(const struct trainer *t, const struct batch *host, struct error *err)
 {
     bool tokens = t->student->owns_loss;
+    const char *samples = t->objective->tokens ? _("documents") : _("images");
     int64_t count = host->count * t->labels_each;
     const int32_t *labels[] = {host->labels, tokens ? host->input : host->labels2};
-    if (!host->labels) return error_set(err, EXIT_CONFIG, NULL, "the images have no labels");
+    if (!host->labels) return error_set(err, EXIT_CONFIG, NULL, "the %s have no labels", samples);
     for (int k = 0; k < 2; k++)
         for (int64_t i = 0; labels[k] && i < count; i++) {
             if (labels[k][i] >= (tokens && k ? 0 : -1) && labels[k][i] < t->student->out_width) continue;
             if (!tokens)
                 return error_set(err, EXIT_CONFIG, "raise model.classes",
-                                 "an image has the label %d, the classifier has %lld classes", labels[k][i],
-                                 (long long)t->student->out_width);
+                                 "one of the %s has the label %d, the classifier has %lld classes", samples,
+                                 labels[k][i], (long long)t->student->out_width);
             return error_set(err, EXIT_CONFIG, "use the tokenizer of the model",
                              "token %d at %lld of sample %lld, the vocabulary has %lld", labels[k][i],
                              (long long)(i % t->labels_each), (long long)(i / t->labels_each),

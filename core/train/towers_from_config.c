@@ -66,8 +66,7 @@ static int describe(const struct config *c, const struct config_tower *tower, bo
     else if (tower->arch == TOWER_ARCH_CUSTOM) g->tied = g->family == FAMILY_GPT2 || g->family == FAMILY_BERT;
     if (tower->rope_theta > 0) g->rope.theta = tower->rope_theta;
     if (objective_of(c)->tokens) g->head_dim = tower->head_dim ? tower->head_dim : g->head_dim;
-    if (objective_of(c)->labels && !objective_of(c)->tokens)
-        g->classes = tower->classes ? tower->classes : CLASSES_UNKNOWN;
+    if (objective_of(c)->classes) g->classes = tower->classes ? tower->classes : CLASSES_UNKNOWN;
     return 0;
 }
 
@@ -266,9 +265,10 @@ static int check_kind(const struct config *c, const struct model_shape *g, struc
 {
     const struct objective *o = objective_of(c);
     bool encoder = g->family == FAMILY_BERT;
-    if (model_shape_language(g) == o->tokens && encoder == o->masked) return 0;
+    if (model_shape_language(g) == o->tokens && encoder == o->encoder) return 0;
     return error_set(err, EXIT_CONFIG,
-                     encoder                    ? N_("set train.objective: masked")
+                     encoder && o->classes      ? N_("set model.family: bert")
+                     : encoder                  ? N_("set train.objective: masked, or classify")
                      : !model_shape_language(g) ? N_("gpt2 and llama read tokens, bert masked ones")
                                                 : N_("set train.objective: language"),
                      "train.objective is %s, but the family of the model is %s", objective_of(c)->name,
@@ -338,6 +338,17 @@ static int check_pair(const struct config *c, const struct model_shape *teacher,
     return 0;
 }
 
+/* Sets model.classes, which the data has given, or the checkpoint. */
+static int settle_class_count(struct config *c, const struct model_shape *g, struct error *err)
+{
+    char text[24];
+    if (g->classes < 1)
+        return error_set(err, EXIT_CONFIG, "set model.classes, or data.root",
+                         "the number of classes is unknown: neither data.root nor the checkpoint give it");
+    snprintf(text, sizeof text, "%lld", (long long)g->classes);
+    return c->model_s.classes ? 0 : config_assign(c, "model_s.classes", text, err);
+}
+
 /* Determines the shape of a language model. */
 static int settle_language(struct config *c, bool random, struct model_shape *g, struct weights **weights,
                            struct error *err)
@@ -354,6 +365,7 @@ static int settle_language(struct config *c, bool random, struct model_shape *g,
                          (long long)c->data.mask_token, (long long)c->data.special_tokens,
                          (long long)g->vocabulary);
     code = adapters_settle(c, g, err);
+    if (!code && objective_of(c)->classes) code = settle_class_count(c, g, err);
     return code ? code : config_resolve(c, (enum model_family)g->family, err);
 }
 
@@ -362,19 +374,14 @@ static int settle_model(struct config *c, bool random, struct model_shape *g, st
                         struct error *err)
 {
     struct preprocess_found images;
-    char text[24];
     bool pipeline_given = config_given(c, "data.pipeline");
     int code = settle(c, &c->model_s, NULL, random, g, weights, &images, err);
     if (!code && !c->data.image_size) c->data.image_size = g->image;
     if (!code) code = config_resolve(c, (enum model_family)g->family, err);
     if (!code) code = preprocess_assign(c, &images, pipeline_given, err);
     if (!code) memcpy(c->images_from[1], c->images_from[0], sizeof c->images_from[0]);
-    if (!code && g->classes < 1)
-        code = error_set(err, EXIT_CONFIG, "set model.classes, or data.root",
-                         "the number of classes is unknown: neither the images nor the checkpoint give it");
+    if (!code) code = settle_class_count(c, g, err);
     if (!code) code = adapters_settle(c, g, err);
-    snprintf(text, sizeof text, "%lld", (long long)g->classes);
-    if (!code && !c->model_s.classes) code = config_assign(c, "model_s.classes", text, err);
     if (!code) return 0;
     weights_close(*weights);
     *weights = NULL;

@@ -239,10 +239,11 @@ const void *trainer_student_input(const struct trainer *t) { return (const char 
  * has one more. */
 static int create_labels(struct trainer *t, struct error *err)
 {
-    bool tokens = t->student->owns_loss, order = tokens && !t->evaluates;
-    t->labels_each = tokens ? t->student->tokens : 1;
+    bool order = t->objective->tokens && !t->evaluates;
+    t->values_each = t->objective->tokens ? t->student->tokens : 1;
+    t->labels_each = t->objective->classes ? 1 : t->values_each;
     t->label_arrays = 3 + order + t->student->picks;
-    size_t count = (size_t)(t->micro * t->labels_each), arrays = (size_t)(t->slots * t->label_arrays);
+    size_t count = (size_t)(t->micro * t->values_each), arrays = (size_t)(t->slots * t->label_arrays);
     if (t->student->picks) t->host_picked = xcalloc(2 * count, sizeof *t->host_picked);
     if (order) t->host_order = xcalloc(2 * count, sizeof *t->host_order);
     t->labels = allocate(t, MEMORY_DATA, arrays * count * sizeof *t->labels, "labels", err);

@@ -81,13 +81,14 @@ struct trainer {
     struct device_event *taken, *arrived; /* next_input may be overwritten; it is filled */
     struct batch sent;                    /* host memory being copied to next_input; input NULL: none */
     int64_t labels_each;                  /* labels of a sample: 1, or one for each token */
-    /* device (arrays, micro, labels_each) of a micro-batch: labels, then second labels and shares F32, or
+    int64_t values_each;                  /* values of a sample in `labels`: 1, or its tokens */
+    /* device (arrays, micro, values_each) of a micro-batch: labels, then second labels and shares F32, or
      * begins, ends and order of tokens (struct batch); NULL: not read */
     int32_t *labels;
     bool labels_more; /* second labels, or begins and ends, are set */
     int64_t label_arrays;
     int32_t *host_picked; /* (2, micro, labels_each) of an encoder: labelled rows, and their labels */
-    int32_t *host_order;  /* (2, micro, labels_each), where the order of tokens is made; NULL: not read */
+    int32_t *host_order;  /* (2, micro, values_each), where the order of tokens is made; NULL: not read */
     struct knn *knn;      /* train.eval knn (knn.h), else NULL */
     float *keep;          /* device (2 depth, micro): drop path's factors of a micro-batch; NULL: off */
     float *host_keep;     /* where they are drawn */

@@ -429,6 +429,30 @@ static void quick_gelu_forward(int bf16, const void *h, void *y, int64_t n)
     IN_PIECES(quick_gelu_piece, h, y)
 }
 
+static inline void tanh_piece(int bf16, const void *h, void *y, int64_t at, int64_t end)
+{
+    float in[PIECE], out[PIECE];
+    int64_t count = end - at;
+    const float *x = read_piece(bf16, h, at, count, in);
+    for (int64_t i = 0; i < count; i++) out[i] = tanhf(x[i]);
+    store_piece(bf16, y, at, count, out);
+}
+static void tanh_forward(int bf16, const void *h, void *y, int64_t n) { IN_PIECES(tanh_piece, h, y) }
+
+static void tanh_gradient_piece(int bf16, const void *dy, const void *h, void *dh, void *act, int64_t at,
+                                int64_t end)
+{
+    float in[PIECE], dys[PIECE], out[PIECE], made[PIECE];
+    int64_t count = end - at;
+    const float *x = read_piece(bf16, h, at, count, in), *g = read_piece(bf16, dy, at, count, dys);
+    for (int64_t i = 0; i < count; i++) {
+        made[i] = tanhf(x[i]);
+        out[i] = g[i] * (1 - made[i] * made[i]);
+    }
+    store_piece(bf16, dh, at, count, out);
+    if (act) store_piece(bf16, act, at, count, made);
+}
+
 /* h (R, 2F) = [x1 | x2] */
 static void swiglu_forward(int bf16, const void *h, void *y, int64_t R, int64_t F)
 {
@@ -448,6 +472,7 @@ void NAME(activation_forward)(const struct activation_value *o)
     case ACTIVATION_SWIGLU: swiglu_forward(bf16, o->h, o->y, o->R, o->F); return;
     case ACTIVATION_QUICK_GELU: quick_gelu_forward(bf16, o->h, o->y, n); return;
     case ACTIVATION_GELU_TANH: gelu_tanh_forward(bf16, o->h, o->y, n); return;
+    case ACTIVATION_TANH: tanh_forward(bf16, o->h, o->y, n); return;
     default: gelu_forward(bf16, o->h, o->y, n);
     }
 }
@@ -465,6 +490,7 @@ static inline void gradient_piece(int bf16, const struct activation_gradient *o,
         quick_gelu_gradient_piece(bf16, o->dy, o->h, o->dh, o->act, here, end);
         return;
     case ACTIVATION_GELU_TANH: gelu_tanh_gradient_piece(bf16, o->dy, o->h, o->dh, o->act, here, end); return;
+    case ACTIVATION_TANH: tanh_gradient_piece(bf16, o->dy, o->h, o->dh, o->act, here, end); return;
     default: gelu_gradient_piece(bf16, o->dy, o->h, o->dh, o->act, here, end);
     }
 }

@@ -379,6 +379,14 @@ struct gelu {
                      x * 0.39894228040143268f * expf(-0.5f * x * x));
     }
 };
+struct tanh_of {
+    DEVICE_METHOD static float value(float x) { return tanhf(x); }
+    DEVICE_METHOD static float gradient(float dy, float x)
+    {
+        float y = tanhf(x);
+        return dy * (1.0f - y * y);
+    }
+};
 /* f = h s, s = 1 / (1 + exp(-1.702 h)) */
 struct quick_gelu {
     DEVICE_METHOD static float value(float x) { return x / (1.0f + expf(-1.702f * x)); }
@@ -500,6 +508,7 @@ DEVICE void swiglu_backward(const T *dy, const T *h, const float *bias, T *dh, T
     ACTIVATION(gelu, suffix, T, activation_forward<gelu>, activation_backward<gelu>)                         \
     ACTIVATION(quick_gelu, suffix, T, activation_forward<quick_gelu>, activation_backward<quick_gelu>)       \
     ACTIVATION(gelu_tanh, suffix, T, activation_forward<gelu_tanh>, activation_backward<gelu_tanh>)          \
+    ACTIVATION(tanh, suffix, T, activation_forward<tanh_of>, activation_backward<tanh_of>)                   \
     ACTIVATION(swiglu, suffix, T, swiglu_forward, swiglu_backward)
 ACTIVATIONS(f32, float)
 ACTIVATIONS(bf16, bf16)

@@ -1,7 +1,9 @@
-/* libFuzzer: a line of .jsonl; the first byte chooses the template of conversations. */
+/* libFuzzer: a line of .jsonl; the first byte chooses the template of conversations, and its highest bit a
+ * class. */
 #include "core/text/text_record.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
@@ -14,12 +16,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     while (chat_templates[rows].name) rows++;
     const struct chat_template *chat =
         data[0] % (rows + 1) < rows ? &chat_templates[data[0] % (rows + 1)] : NULL;
-    if (text_record_read(&r, (const char *)data + 1, bytes - 1, chat, &err) == 0)
+    const char *label = data[0] & 0x80 ? "label" : NULL;
+    if (text_record_read(&r, (const char *)data + 1, bytes - 1, chat, label, &err) == 0) {
+        if (label && (!r.class.count || memchr(r.class.data, 0, r.class.count))) abort();
         for (int64_t i = 0; i < r.count; i++) {
             if (r.spans[i].begin != end || r.spans[i].end <= end || r.spans[i].end > r.text.count) abort();
             if (i && r.spans[i].label == r.spans[i - 1].label) abort();
             end = r.spans[i].end;
         }
+    }
     text_record_free(&r);
     return 0;
 }

@@ -1,16 +1,31 @@
 /* Token files from outside: the first byte chooses the format, the next two the length of the index; then the
- * index and the tokens. */
+ * index and the tokens. All of it is also read as a file of classes. */
 #include "core/data/token_file.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+static void read_classes(const uint8_t *bytes, size_t size)
+{
+    struct error err;
+    struct document_classes c;
+    size_t letters = 0;
+    if (document_classes_parse(&c, bytes, size, &err)) return;
+    for (int64_t i = 0; i < c.documents; i++)
+        if (document_class(&c, i) < 0 || document_class(&c, i) >= c.classes) abort();
+    for (int64_t i = 0; i < c.classes; i++) letters += strlen(c.names[i]) + 1;
+    if (24 + 4 * (size_t)c.documents + letters != size) abort();
+    free(c.names);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     struct error err;
     struct token_file f = {0};
     bool in_index;
     int32_t to[64];
+    read_classes(bytes, size);
     if (size < 3) return 0;
     enum token_form form = TOKENS_AUTO + bytes[0] % (TOKEN_FORMS - TOKENS_AUTO);
     size_t index = (size_t)bytes[1] << 8 | bytes[2];

@@ -483,6 +483,105 @@ static void old_files_have_the_same_weights(void **state)
     unlink(path);
 }
 
+/* ---- BertForSequenceClassification ---- */
+
+enum { CLASSES = 5 };
+
+static void classifier_open(struct subject *s, const struct weights *golden)
+{
+    struct error err = {0};
+    struct tower_options options = options_of(DTYPE_F32);
+    struct weights *file = golden_open("bert_classify", "bert", "model.safetensors");
+    struct model_shape g = {.context = CONTEXT, .classes = CLASSES_UNKNOWN};
+    int32_t lengths[ROWS];
+    *s = (struct subject){.context = CONTEXT};
+    if (device_open(&s->device, "cpu", 0, &err) || model_shape_infer(&g, file, 0, &err) ||
+        tower_create(&s->tower, s->device, &g, &options, &err) ||
+        tower_load(s->tower, file, NULL, NULL, &err))
+        fail_msg("%s", err.what);
+    assert_true(g.classes == CLASSES && !s->tower->owns_loss && s->tower->out_width == CLASSES);
+    tower_bind_scratch(s->tower,
+                       device_alloc(s->device, MEMORY_WORKSPACE, s->tower->scratch_bytes, "scratch", &err));
+    s->arrays = device_alloc(s->device, MEMORY_DATA, ARRAYS * ROWS * sizeof *s->arrays, "tokens", &err);
+    s->sums = device_alloc(s->device, MEMORY_WORKSPACE, (3 + ROWS * CLASSES) * sizeof(double), "sums", &err);
+    s->reference = reference_of(s->tower);
+    read_rows(golden, "tokens", s->input);
+    read_rows(golden, "labels", s->labels);
+    read_rows(golden, "ends", lengths);
+    for (int i = 0; i < ROWS; i++) {
+        bool padding = i % CONTEXT >= lengths[i / CONTEXT];
+        s->begins[i] = padding ? lengths[i / CONTEXT] : 0;
+        s->ends[i] = padding ? CONTEXT : lengths[i / CONTEXT];
+    }
+    weights_close(file);
+}
+
+/* Computes loss and gradients, and returns the loss. */
+static double classifier_run(struct subject *s)
+{
+    struct error err = {0};
+    int32_t order[ROWS], *at[ARRAYS];
+    double sums[3];
+    order_rows(s->input, ROWS, order);
+    const int32_t *host[ARRAYS] = {s->input, s->labels, s->begins, s->ends, order, order};
+    for (int i = 0; i < ARRAYS; i++) {
+        at[i] = s->arrays + i * ROWS;
+        s->device->upload(s->device, at[i], host[i], ROWS * sizeof **at);
+    }
+    struct batch batch = {
+        .input = at[TOKENS], .count = BATCH, .begins = at[BEGINS], .ends = at[ENDS], .order = at[ORDER]};
+    float *gradient = (float *)(void *)(s->sums + 3);
+    s->device->ops->fill(s->device, s->sums, 0, sizeof sums);
+    tower_forward(s->tower, &batch);
+    s->device->ops->cross_entropy(s->device, &(struct cross_entropy){.logits = s->tower->out,
+                                                                     .label = at[LABELS],
+                                                                     .weight = 1.0f / BATCH,
+                                                                     .dlogits = gradient,
+                                                                     .loss = s->sums,
+                                                                     .top1 = s->sums + 1,
+                                                                     .top5 = s->sums + 2,
+                                                                     .R = BATCH,
+                                                                     .C = CLASSES});
+    assert_int_equal(tower_backward(s->tower, &batch, gradient, true, true, NULL, NULL, &err), 0);
+    s->device->download(s->device, sums, s->sums, sizeof sums);
+    return sums[0];
+}
+
+static void classifiers_equal_transformers(void **state)
+{
+    (void)state;
+    struct subject s;
+    struct weights *golden = golden_open("bert_classify", "bert", "golden.safetensors");
+    const char *name = "", *moved = "";
+    int64_t n;
+    double worst = 0, gradients = 0, logits = 0, *loss = golden_tensor(golden, "loss", NULL),
+           *expected = golden_tensor(golden, "logits", &n);
+    classifier_open(&s, golden);
+    adamw_open(&s.adamw, s.tower);
+    for (int i = 0; i < STEPS; i++) {
+        double found = classifier_run(&s);
+        worst = fmax(worst, fabs(found - loss[i]) / loss[i]);
+        if (i == 0) {
+            double *mine = device_values(s.device, s.tower->out, DTYPE_F32, n);
+            logits = rel_l2(mine, expected, n);
+            reference_read(&s.reference, "bert_classify", "bert", "gradient.safetensors");
+            gradients = gradient_error(&s.reference, NULL, &name);
+            free(mine);
+        }
+        adamw_step(&s.adamw, i + 1);
+    }
+    reference_read(&s.reference, "bert_classify", "bert", "final.safetensors");
+    double end = end_error(&s, &moved);
+    printf("%-12s logits %.1e loss %.1e gradients %.1e (%s) final %.1e (%s)\n", "classes", logits, worst,
+           gradients, name, end, moved);
+    if (!(logits <= 1e-5 && worst <= 1e-6 && gradients <= 1e-5 && end <= 1e-5))
+        fail_msg("outside the fp32 tolerance");
+    free(expected);
+    free(loss);
+    weights_close(golden);
+    subject_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(models_equal_transformers),
@@ -491,6 +590,7 @@ int main(void)
                                        cmocka_unit_test(packed_documents_equal_separate_ones),
                                        cmocka_unit_test(gradient_is_that_of_the_loss),
                                        cmocka_unit_test(evaluation_is_the_training_loss),
-                                       cmocka_unit_test(old_files_have_the_same_weights)};
+                                       cmocka_unit_test(old_files_have_the_same_weights),
+                                       cmocka_unit_test(classifiers_equal_transformers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

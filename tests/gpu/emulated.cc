@@ -240,6 +240,14 @@ static void elements(int64_t R, int64_t F)
     backward("gelu_tanh_backward_f32");
     same("gelu_tanh_forward", y, y2, 1e-6);
     same("gelu_tanh_backward", d, d2, 1e-6);
+    o.kind = ACTIVATION_TANH;
+    value.kind = ACTIVATION_TANH;
+    cpu->activation_forward(&value);
+    cpu->activation_backward(&o, nullptr);
+    launch("tanh_forward_f32", 2, 1, 128, (const float *)h.data(), (const float *)nullptr, y.data(), R, F);
+    backward("tanh_backward_f32");
+    same("tanh_forward", y, y2, 1e-6);
+    same("tanh_backward", d, d2, 1e-6);
     o.kind = ACTIVATION_SWIGLU;
     value.kind = ACTIVATION_SWIGLU;
     cpu->activation_forward(&value);

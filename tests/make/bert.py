@@ -4,7 +4,8 @@
     env/bin/python tests/make/bert.py tests/data/bert [NAME ...]
 
 As tests/make/language.py, for BertForMaskedLM: tokens, and labels at ROWS tokens of each sample (-1: none).
-`padded` has samples of 24, 17 and 9 tokens, whose attention_mask ends there: `ends` has their lengths.
+`padded` has samples of 24, 17 and 9 tokens, whose attention_mask ends there: `ends` has their lengths. `classes` is a
+BertForSequenceClassification, in tests/data/bert_classify/bert.
 Requires tests/tools/requirements.txt.
 """
 import copy
@@ -35,6 +36,12 @@ def bf16_errors(model, inputs, labels, loss, reference):
     return torch.tensor([abs(found.item() - loss) / loss, errors[-1], errors[len(errors) // 2]], dtype=torch.float64)
 
 
+def adamw_of(model):
+    groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": DECAY},
+              {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0}]
+    return torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.95), eps=1e-8)
+
+
 def make(name, lengths, root):
     torch.manual_seed(1)
     model = transformers.BertForMaskedLM(transformers.BertConfig(
@@ -56,9 +63,7 @@ def make(name, lengths, root):
     golden = {"tokens": tokens, "labels": labels, "ends": torch.tensor(lengths, dtype=torch.int32)}
     inputs = {"input_ids": tokens.long(), "attention_mask": mask.long()}
     model.double()
-    groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": DECAY},
-              {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0}]
-    optimizer = torch.optim.AdamW(groups, lr=LR, betas=(0.9, 0.95), eps=1e-8)
+    optimizer = adamw_of(model)
     losses = []
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -81,9 +86,44 @@ def make(name, lengths, root):
     print(name, sum(p.numel() for p in model.parameters()), losses[0], losses[-1], golden["bf16"].tolist())
 
 
+def make_classifier(root):
+    """BertForSequenceClassification: tokens, classes, the logits and gradients of the first step, the losses of all."""
+    torch.manual_seed(2)
+    model = transformers.BertForSequenceClassification(transformers.BertConfig(
+        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, num_labels=5,
+        max_position_embeddings=32, hidden_dropout_prob=0, attention_probs_dropout_prob=0, attn_implementation="eager"))
+    redraw(model, seed=7)
+    model.eval()
+    os.makedirs(root, exist_ok=True)
+    files = {"model": state_of(model, root)}
+    tokens = torch.randint(0, VOCABULARY, (BATCH, CONTEXT), dtype=torch.int32)
+    lengths, labels = torch.tensor([24, 17, 9]), torch.tensor([4, 0, 2], dtype=torch.int32)
+    model.double()
+    optimizer = adamw_of(model)
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        logits = model(tokens.long(), attention_mask=(torch.arange(CONTEXT) < lengths[:, None]).long()).logits
+        loss = torch.nn.functional.cross_entropy(logits, labels.long())
+        loss.backward()
+        losses.append(loss.item())
+        if step == 0:
+            files["gradient"] = state_of(gradients_of(model))
+            first = logits.detach().float()
+        optimizer.step()
+    files["final"] = state_of(model)
+    files["golden"] = {"tokens": tokens, "ends": lengths.int(), "labels": labels, "logits": first,
+                       "loss": torch.tensor(losses, dtype=torch.float64)}
+    for file, tensors in files.items():
+        save_file({k: v.contiguous() for k, v in tensors.items()}, os.path.join(root, file + ".safetensors"))
+
+
 CASES = {"bert": (24, 24, 24), "padded": (24, 17, 9)}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for case in sys.argv[2:] or CASES:
-        make(case, CASES[case], sys.argv[1])
+    for case in sys.argv[2:] or [*CASES, "classes"]:
+        if case in CASES:
+            make(case, CASES[case], sys.argv[1])
+        else:
+            make_classifier(os.path.join(os.path.dirname(sys.argv[1].rstrip("/")), "bert_classify", "bert"))

@@ -101,7 +101,7 @@ static void limits_are_those_of_the_functions(void **state)
     assert_int_equal(device_open(&device, "cpu", 0, &err), 0);
     for (int k = ACTIVATION_GELU; k < ACTIVATION_COUNT; k++)
         for (int half = 0; half < 2; half++) {
-            bool gated = k == ACTIVATION_SWIGLU;
+            bool gated = k == ACTIVATION_SWIGLU, bounded = k == ACTIVATION_TANH;
             float out[N], gradient[2 * N], ones[N], in[2 * N];
             uint16_t half_in[2 * N], half_ones[N], half_out[N], half_gradient[2 * N];
             for (int i = 0; i < 2 * N; i++) in[i] = widen(half_in[i] = bf16_from(i < N ? far[i] : 0.5f));
@@ -121,10 +121,12 @@ static void limits_are_those_of_the_functions(void **state)
                 else device->ops->activation_forward(device, &forward);
                 for (int i = 0; i < N; i++) {
                     float value = half ? widen(half_out[i]) : out[i], x = in[i], factor = gated ? 0.5f : 1;
-                    float want = x > 0   ? x * factor
-                                 : x < 0 ? 0
-                                         : x,
-                          slope = x > 0   ? factor
+                    float want = bounded && x > 0   ? 1
+                                 : bounded && x < 0 ? -1
+                                 : x > 0            ? x * factor
+                                 : x < 0            ? 0
+                                                    : x,
+                          slope = x > 0   ? bounded ? 0 : factor
                                   : x < 0 ? 0
                                           : x,
                           gate = x > 0   ? x

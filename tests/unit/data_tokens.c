@@ -296,15 +296,15 @@ static void labels_are_those_of_the_file(void **state)
     struct token_writer *w;
     struct token_position at;
     struct error err;
-    assert_int_equal(token_writer_open(&w, base, VOCABULARY, NULL, &err), 0);
+    assert_int_equal(token_writer_open(&w, base, VOCABULARY, false, NULL, &err), 0);
     for (int64_t i = 0; i < TOKENS; i++) {
         int32_t id = token(i);
-        assert_int_equal(token_writer_add(w, &id, 1, i < 20 || i % 3 != 0, i + 1 == TOKENS, &err), 0);
+        assert_int_equal(token_writer_add(w, &id, 1, i < 20 || i % 3 != 0, i + 1 == TOKENS, 0, &err), 0);
         if (i != 500) continue;
         assert_int_equal(token_writer_sync(w, &at, &err), 0);
-        assert_int_equal(token_writer_add(w, &id, 1, false, false, &err), 0); /* dropped */
+        assert_int_equal(token_writer_add(w, &id, 1, false, false, 0, &err), 0); /* dropped */
         token_writer_close(w);
-        assert_int_equal(token_writer_open(&w, base, VOCABULARY, &at, &err), 0);
+        assert_int_equal(token_writer_open(&w, base, VOCABULARY, false, &at, &err), 0);
     }
     assert_int_equal(token_writer_commit(w, &at, &err), 0);
     token_writer_close(w);
@@ -489,6 +489,82 @@ static void a_truncated_file_is_an_error(void **state)
     free(path);
 }
 
+/* Document i has 3 + 5i tokens, the first of which is i, and a class out of three. */
+enum { DOCUMENTS = 13, LENGTH = 16 };
+static int64_t document_length(int64_t i) { return 3 + 5 * i % 40; }
+
+static char *put_documents(const char *name)
+{
+    static const char *const names[] = {"zeta", "alpha", "mid"};
+    char *base = path_join(work, name), *path = xasprintf("%s.bin", base);
+    struct token_writer *w;
+    struct token_position at;
+    struct error err;
+    assert_int_equal(token_writer_open(&w, base, VOCABULARY, true, NULL, &err), 0);
+    for (int64_t i = 0; i < DOCUMENTS; i++)
+        for (int64_t k = 0, n = document_length(i); k < n; k++) {
+            int32_t id = (int32_t)(k ? 100 + k : i), class = token_writer_class(w, names[i % 3], &err);
+            assert_int_equal(token_writer_add(w, &id, 1, true, k + 1 == n, class, &err), 0);
+        }
+    assert_int_equal(token_writer_classes(w), 3);
+    assert_int_equal(token_writer_commit(w, &at, &err), 0);
+    token_writer_close(w);
+    free(base);
+    return path;
+}
+
+/* A sample is a document: padded, or cut before its last token. */
+static void check_document(const struct data_batch *b, int64_t slot, bool seen[DOCUMENTS])
+{
+    const int32_t *tokens = b->tokens + slot * LENGTH;
+    int64_t document = tokens[0], n = document_length(document), kept = n < LENGTH ? n : LENGTH;
+    static const int32_t class[] = {2, 0, 1}; /* in the order of the names */
+    assert_true(document < DOCUMENTS && !seen[document]);
+    seen[document] = true;
+    assert_int_equal(b->labels[slot], class[document % 3]);
+    for (int64_t k = 0; k < LENGTH; k++) {
+        int64_t of = k + 1 == kept ? n - 1 : k;
+        bool padding = k >= kept;
+        if (k) assert_int_equal(tokens[k], padding ? 0 : 100 + of);
+        assert_int_equal(b->begins[slot * LENGTH + k], padding ? kept : 0);
+        assert_int_equal(b->ends[slot * LENGTH + k], padding ? LENGTH : kept);
+    }
+}
+
+static void documents_are_samples_with_a_class(void **state)
+{
+    (void)state;
+    char *path = put_documents("classes");
+    for (int whole = 0; whole < 2; whole++) {
+        bool seen[DOCUMENTS] = {false}, again[DOCUMENTS] = {false}, moved = false;
+        struct data_options o = options(path);
+        o.labels = true;
+        o.context = LENGTH;
+        o.batch = whole ? 4 : DOCUMENTS;
+        o.whole = whole;
+        o.shuffle = !whole;
+        struct data *d = open_data(&o);
+        assert_int_equal(data_images(d), DOCUMENTS);
+        assert_int_equal(data_classes(d), 3);
+        assert_string_equal(data_class_name(d, 0), "alpha");
+        assert_true(data_classes_hash(d));
+        int64_t found = 0;
+        for (struct data_batch b; found < DOCUMENTS && (b = next(d)).count > 0; found += b.count)
+            for (int64_t i = 0; i < b.count; i++) {
+                if (whole) assert_int_equal(b.tokens[i * LENGTH], found + i);
+                moved |= b.tokens[i * LENGTH] != found + i;
+                check_document(&b, i, seen);
+            }
+        assert_int_equal(found, DOCUMENTS);
+        assert_int_equal(moved, !whole);
+        struct data_batch b = next(d); /* the next epoch */
+        assert_int_equal(b.count, whole ? 0 : DOCUMENTS);
+        for (int64_t i = 0; i < b.count; i++) check_document(&b, i, again);
+        data_close(d);
+    }
+    free(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -500,6 +576,7 @@ int main(void)
         cmocka_unit_test(a_token_out_of_the_vocabulary_is_refused),
         cmocka_unit_test(masks_depend_on_seed_epoch_and_sample),
         cmocka_unit_test(a_truncated_file_is_an_error),
+        cmocka_unit_test(documents_are_samples_with_a_class),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -96,7 +96,7 @@ static void export_to(const struct model_shape *g, const char *from, const char 
     if (!code)
         code = export_shards_write(to, rename_keys_rows(r), rename_keys_count(r),
                                    (const char *const[]){"format", "pt", NULL}, most, &err);
-    if (!code) code = export_language_write(to, g, original, false, &err);
+    if (!code) code = export_language_write(to, g, NULL, original, false, &err);
     if (code) fail_msg("%s: %s", to, err.what);
     rename_keys_close(r);
     weights_close(w);
@@ -190,11 +190,11 @@ static void models_without_a_class_are_refused(void **state)
     struct error err = {0};
     g.parts |= PART_QKV_BIAS;
     assert_int_equal(model_shape_check(&g, 0, NULL), 0);
-    assert_int_equal(export_language_write(directory, &g, "", false, &err), EXIT_CONFIG);
+    assert_int_equal(export_language_write(directory, &g, NULL, "", false, &err), EXIT_CONFIG);
     g = models[0].shape;
     g.kv_heads = 2;
     assert_int_equal(model_shape_check(&g, 0, NULL), 0);
-    assert_int_equal(export_language_write(directory, &g, "", false, &err), EXIT_CONFIG);
+    assert_int_equal(export_language_write(directory, &g, NULL, "", false, &err), EXIT_CONFIG);
 }
 
 int main(int count, char **arguments)

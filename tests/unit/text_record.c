@@ -38,7 +38,7 @@ static const struct chat_template *check_line(const char *text, size_t bytes, in
     assert_non_null(c);
     json_t *record = json_pack("{s:O}", "messages", json_object_get(row, "messages"));
     char *written = json_dumps(record, JSON_COMPACT);
-    if (text_record_read(&r, written, strlen(written), c, &err))
+    if (text_record_read(&r, written, strlen(written), c, NULL, &err))
         fail_msg("chats.jsonl:%d: %s", line, err.what);
     if (r.text.count != json_string_length(whole) ||
         memcmp(r.text.data, json_string_value(whole), r.text.count) != 0)
