@@ -7,7 +7,7 @@ packages="build-essential cmake ninja-build pkg-config libyaml-dev libcurl4-open
   libjpeg62-turbo-dev libpng-dev libwebp-dev zlib1g-dev libjansson-dev libpcre2-dev libutf8proc-dev libssl-dev libncurses-dev liburing-dev gettext ca-certificates"
 grep -qi ubuntu /etc/os-release && packages=$(echo "$packages" | sed 's/libjpeg62-turbo-dev/libjpeg-turbo8-dev/')
 [ "${1:-}" = test ] && packages="$packages libcmocka-dev clang clang-format libclang-rt-14-dev valgrind nginx-light tmux mandoc man-db locales
-  groff zip unzip zstd xz-utils openssl openmpi-bin libopenmpi-dev shellcheck fish python3 python3-venv libcap2-bin librocm-smi-dev"
+  groff zip unzip zstd xz-utils openssl openmpi-bin libopenmpi-dev shellcheck fish rpm python3 python3-venv libcap2-bin librocm-smi-dev"
 [ "${2:-}" = long ] && packages="$packages slurm-wlm munge iproute2 qemu-user"
 # Code objects for cards (gfx906, gfx90a): where the distribution has the compiler.
 if [ "${1:-}" = test ] && apt-cache show hipcc >/dev/null 2>&1; then packages="$packages hipcc"; fi

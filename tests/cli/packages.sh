@@ -1,0 +1,63 @@
+#!/bin/sh
+# Packages. The tarball runs from a directory that was moved, with its own libraries and an empty environment, and its bytes are those of a
+# second one; .deb and .rpm have the program, its data and the libraries that it depends on; the target uninstall removes what was installed.
+set -eu
+. "$MEOPT_SOURCE/tests/lib.sh"
+cd "$work"
+[ -x "$MEOPT_BUILD/meopt_relocatable" ] || { echo "skipped: no meopt_relocatable in this build"; exit 77; }
+if grep -q '^MEOPT_SANITIZE:BOOL=ON' "$MEOPT_BUILD/CMakeCache.txt"; then exit 77; fi
+export SOURCE_DATE_EPOCH=1700000000
+tarball() { sh "$MEOPT_SOURCE/configs/packaging/tarball.sh" "$MEOPT_BUILD" "$MEOPT_BUILD/meopt_relocatable" meopt-test "$1" >>out 2>>err || fail "tarball"; }
+mkdir one two
+tarball "$work/one"
+tarball "$work/two"
+archive=$(cd one && ls)
+cmp "one/$archive" "two/$archive" || fail "two tarballs of the same files differ"
+case $archive in meopt-test-linux-*-glibc2.*.tar.gz) ;; *) fail "the name $archive" ;; esac
+tar -xzf "one/$archive"
+mkdir "a place"
+mv meopt-test "a place/moved"
+bin="$work/a place/moved/bin/meopt"
+LC_ALL=C ldd "$bin" >libraries
+grep -q 'not found' libraries && fail "a library is missing"
+grep '=> /' libraries | grep -Ev '/(libc|libm|libdl|libpthread|librt|libresolv|libanl|libutil)\.so' >others
+grep -v "a place/moved" others | grep . && fail "libraries of the system"
+moved() { env -i HOME="$work" PATH=/usr/bin:/bin OMP_NUM_THREADS=1 "$bin" "$@" >out 2>err || fail "meopt $* from the tarball"; }
+moved fetch sample --dest sample
+moved config new quickstart quick.yaml
+moved train quick.yaml train.steps=2 train.batch_size=4 --no-dashboard
+env -i HOME="$work" PATH=/usr/bin:/bin "$bin" version >version || fail "version"
+
+package() { # GENERATOR ENDING
+    mkdir "$2"
+    (cd "$2" && cpack -G "$1" --config "$MEOPT_BUILD/CPackConfig.cmake" -B "$work/$2") >out 2>err || fail "cpack -G $1"
+    made=$(find "$work/$2" -maxdepth 1 -name "*.$2")
+    [ -s "$made" ] || fail "no .$2"
+}
+if command -v cpack >/dev/null && command -v dpkg-shlibdeps >/dev/null; then
+    package DEB deb
+    dpkg-deb -f "$made" Depends | grep -q 'libc6.*libcurl4' || fail "Depends: $(dpkg-deb -f "$made" Depends)"
+    dpkg-deb -x "$made" unpacked
+    [ "$(unpacked/usr/bin/meopt version)" = "$(cat version)" ] || fail "the program of .deb"
+    for file in share/man/man1/meopt.1 share/bash-completion/completions/meopt share/meopt/sources.yaml include/meopt.h; do
+        find "unpacked/usr/$file"* | grep -q . || fail ".deb lacks $file"
+    done
+fi
+if command -v rpmbuild >/dev/null; then
+    package RPM rpm
+    rpm -qpR "$made" 2>/dev/null | grep -q '^libcurl.so.4' || fail ".rpm does not require libcurl"
+    rpm -qpl "$made" 2>/dev/null >list
+    grep -qx /usr/bin/meopt list || fail ".rpm has no program"
+    if grep -Ex '/usr|/usr/(bin|lib|share|include|share/man)' list; then fail ".rpm owns a directory of the system"; fi
+fi
+
+DESTDIR="$work/destination" cmake --install "$MEOPT_BUILD" --prefix /opt/meopt >out 2>err || fail "install"
+cp "$MEOPT_BUILD/install_manifest.txt" .
+[ -x destination/opt/meopt/bin/meopt ] || fail "nothing was installed"
+DESTDIR="$work/destination" cmake -P "$MEOPT_SOURCE/core/uninstall.cmake" >out 2>err || fail "uninstall"
+rm -f "$MEOPT_BUILD/install_manifest.txt"
+left=$(find destination \( -type f -o -type l -o -name meopt \) ! -path destination/opt/meopt)
+[ -z "$left" ] || fail "left: $left"
+code=0
+cmake -P "$MEOPT_SOURCE/core/uninstall.cmake" >out 2>err || code=$?
+[ $code != 0 ] || fail "uninstalled twice"
