@@ -78,6 +78,77 @@ static bool is_array(const char *text)
     return *text;
 }
 
+/* ---- values of a sweep ---- */
+
+enum { SWEEP_KEYS = 8, SWEEP_RUNS = 1000 };
+
+/* The overrides with several values, as optim.lr=1e-5,2e-5: the runs are all combinations, the last key's
+ * values change first. */
+struct sweep {
+    int operand[SWEEP_KEYS], values[SWEEP_KEYS]; /* number of the operand, and of its values */
+    int keys, runs;                              /* 0: no key has several */
+};
+
+/* Returns the number of values of an override: commas separate those of a number or a choice, and belong to a
+ * text, such as lora.targets. */
+static int count_values(const char *override)
+{
+    const char *equals = strchr(override, '=');
+    char *name = equals ? strndup(override, (size_t)(equals - override)) : NULL;
+    int key = name ? config_key_index(name) : -1, count = 1;
+    free(name);
+    if (key < 0 || config_keys[key].type == CONFIG_TEXT || config_keys[key].type == CONFIG_PATH) return 1;
+    for (const char *p = equals; *p; p++) count += *p == ',';
+    return count;
+}
+
+static int read_sweep(struct sweep *s, const struct arguments *args, struct error *err)
+{
+    const char *array = argument_text(args, "array", NULL);
+    *s = (struct sweep){0};
+    for (int i = 1; i < args->operand_count; i++) {
+        int count = count_values(args->operands[i]);
+        if (count < 2) continue;
+        if (s->keys == SWEEP_KEYS)
+            return error_set(err, EXIT_USAGE, NULL, "more than %d keys have several values", SWEEP_KEYS);
+        s->runs = (s->runs ? s->runs : 1) * count;
+        s->operand[s->keys] = i;
+        s->values[s->keys++] = count;
+        if (s->runs > SWEEP_RUNS)
+            return error_set(err, EXIT_USAGE, "give fewer values",
+                             "the values have more than %d combinations", SWEEP_RUNS);
+    }
+    if (s->runs && array && (array[0] != '%' || !array[1] || array[1 + strspn(array + 1, "0123456789")]))
+        return error_set(err, EXIT_USAGE, "give --array %2 to run two at a time, or leave it out",
+                         "--array %.100s cannot be used with several values of a key", array);
+    return 0;
+}
+
+/* Returns the override of key k in a run, malloc'ed. */
+static char *sweep_override(const struct sweep *s, const struct arguments *args, int k, int run)
+{
+    const char *operand = args->operands[s->operand[k]], *p = strchr(operand, '=') + 1;
+    for (int i = s->keys - 1; i > k; i--) run /= s->values[i];
+    for (int i = run % s->values[k]; i > 0; i--) p = strchr(p, ',') + 1;
+    return xasprintf("%.*s%.*s", (int)(strchr(operand, '=') + 1 - operand), operand, (int)strcspn(p, ","), p);
+}
+
+/* Returns the name of a run, malloc'ed: NAME-lr=1e-5-seed=2. */
+static char *sweep_name(const struct sweep *s, const struct arguments *args, const char *name, int run)
+{
+    char *whole = xstrdup(name);
+    for (int k = 0; k < s->keys; k++) {
+        char *override = sweep_override(s, args, k, run), *equals = strchr(override, '='), *last = override;
+        for (char *p = override; p < equals; p++)
+            if (*p == '.') last = p + 1;
+        char *longer = xasprintf("%s-%s", whole, last);
+        free(whole);
+        free(override);
+        whole = longer;
+    }
+    return whole;
+}
+
 /* Writes one quoted word for the shell; with `array` every %a becomes the number of the task. */
 static void write_quoted(FILE *out, const char *text, bool array)
 {
@@ -93,7 +164,8 @@ struct job {
     const struct arguments *args;
     const struct config *config;
     char *program, *experiment, *parent, *name;
-    const char *array; /* NULL: one run */
+    struct sweep sweep;
+    const char *array; /* NULL: one run, or a sweep */
     int64_t cards;     /* per node; 0: trains on the CPU */
 };
 
@@ -146,7 +218,11 @@ static void write_requests(FILE *out, const struct job *job)
     write_line(out, "open-mode", "append", "a requeued job appends to its output file");
     if (job->array)
         write_line(out, "array", job->array, "one run per number, which replaces %a in overrides");
-    write_line(out, "output", job->array ? "slurm-%x-%A_%a.log" : "slurm-%x-%j.log", "");
+    if (job->sweep.runs) {
+        snprintf(text, sizeof text, "0-%d%.20s", job->sweep.runs - 1, argument_text(args, "array", ""));
+        write_line(out, "array", text, "one run per combination of values, see below");
+    }
+    write_line(out, "output", job->array || job->sweep.runs ? "slurm-%x-%A_%a.log" : "slurm-%x-%j.log", "");
 }
 
 static void write_environment(FILE *out, const struct job *job)
@@ -203,8 +279,37 @@ static const char shell_wait[] =
     "fi\n"
     "exit \"$code\"\n";
 
+static bool is_varied(const struct sweep *s, int operand)
+{
+    for (int k = 0; k < s->keys; k++)
+        if (s->operand[k] == operand) return true;
+    return false;
+}
+
+/* Sets name and values of the run from the number of the task. */
+static void write_sweep(FILE *out, const struct job *job)
+{
+    fputs("\n# The runs of the array.\ncase $SLURM_ARRAY_TASK_ID in\n", out);
+    for (int run = 0; run < job->sweep.runs; run++) {
+        char *name = sweep_name(&job->sweep, job->args, job->name, run);
+        fprintf(out, "%d) name=", run);
+        write_quoted(out, name, false);
+        fputs(" values=(", out);
+        for (int k = 0; k < job->sweep.keys; k++) {
+            char *override = sweep_override(&job->sweep, job->args, k, run);
+            if (k) fputc(' ', out);
+            write_quoted(out, override, false);
+            free(override);
+        }
+        fputs(") ;;\n", out);
+        free(name);
+    }
+    fputs("*) echo \"no run has the number '$SLURM_ARRAY_TASK_ID'\" >&2 && exit 2 ;;\nesac\n", out);
+}
+
 static void write_command(FILE *out, const struct job *job)
 {
+    if (job->sweep.runs) write_sweep(out, job);
     fputs("\n# Starts the run, or resumes it from its newest checkpoint. If one task fails, srun ends all.\n"
           "run() {\n"
           "    exec srun --kill-on-bad-exit=1 --cpus-per-task=\"${SLURM_CPUS_PER_TASK:-1}\" ",
@@ -213,14 +318,17 @@ static void write_command(FILE *out, const struct job *job)
     fputs(" train --resume-if-exists --no-dashboard --run-dir ", out);
     write_quoted(out, job->parent, false);
     fputs(" --name ", out);
-    write_quoted(out, job->name, false);
+    if (job->sweep.runs) fputs("\"$name\"", out);
+    else write_quoted(out, job->name, false);
     if (job->array) fputs("-\"$SLURM_ARRAY_TASK_ID\"", out);
     fputs(" -- ", out);
     write_quoted(out, job->experiment, false);
     for (int i = 1; i < job->args->operand_count; i++) {
+        if (is_varied(&job->sweep, i)) continue;
         fputc(' ', out);
         write_quoted(out, job->args->operands[i], job->array);
     }
+    if (job->sweep.runs) fputs(" \"${values[@]}\"", out);
     fputs("\n}\n", out);
     fprintf(out, shell_wait, (long long)argument_int(job->args, "warn", WARN_SECONDS),
             (long long)argument_int(job->args, "restarts", 3));
@@ -235,7 +343,13 @@ static void write_script_text(FILE *out, const struct job *job)
           "#     squeue --me                     its position in the queue\n#     meopt attach ",
           out);
     fprintf(out, "%s/%s%s    the dashboard, from any machine with access to the directory\n",
-            name_printable(experiment, sizeof experiment, job->parent), job->name, job->array ? "-N" : "");
+            name_printable(experiment, sizeof experiment, job->parent), job->name,
+            job->sweep.runs ? "-KEY=VALUE"
+            : job->array    ? "-N"
+                            : "");
+    if (job->array || job->sweep.runs)
+        fprintf(out, "#     meopt compare %s/%s-*    all runs of the array, with the settings that differ\n",
+                name_printable(experiment, sizeof experiment, job->parent), job->name);
     fputs("#     scancel --signal=USR1 --batch JOBID  save now, and requeue\n", out);
     write_requests(out, job);
     write_environment(out, job);
@@ -243,7 +357,8 @@ static void write_script_text(FILE *out, const struct job *job)
 }
 
 /* Checks values that Slurm would refuse only at submission, or would misinterpret. */
-static int check_options(const struct arguments *args, const char *name, struct error *err)
+static int check_options(const struct arguments *args, const struct sweep *sweep, const char *name,
+                         struct error *err)
 {
     static const char *const words[] = {"partition", "account", "gres", "mem", "time", "array"};
     const char *memory = argument_text(args, "mem", NULL), *array = argument_text(args, "array", NULL),
@@ -265,7 +380,7 @@ static int check_options(const struct arguments *args, const char *name, struct 
                          "--mem %.100s is not a size that sbatch accepts", memory);
     bool varied = false;
     for (int i = 1; i < args->operand_count; i++) varied |= strstr(args->operands[i], "%a") != NULL;
-    if (!code && array && !varied)
+    if (!code && array && !varied && !sweep->runs)
         code = error_set(err, EXIT_USAGE, "write %a in an override, for example train.seed=%a",
                          "--array %.100s would train the same run several times", array);
     if (!code && (name[0] == '.' || strchr(name, '/')))
@@ -299,10 +414,11 @@ static int write_script(const struct job *job, struct error *err)
     return code;
 }
 
-/* Loads the configuration of the array's first task. */
-static int load_first(struct config *config, const struct arguments *args, struct error *err)
+/* Loads the configuration of a run: the first one of an array, or a number of a sweep. */
+static int load_run(struct config *config, const struct arguments *args, const struct sweep *sweep, int run,
+                    struct error *err)
 {
-    const char *array = argument_text(args, "array", NULL);
+    const char *array = sweep->runs ? NULL : argument_text(args, "array", NULL);
     int count = args->operand_count - 1, digits = array ? (int)strspn(array, "0123456789") : 0;
     if (array && !is_array(array))
         return error_set(err, EXIT_USAGE, "for example 0-4, 1,3,7 or 0-15%2 (two at a time)",
@@ -317,16 +433,35 @@ static int load_first(struct config *config, const struct arguments *args, struc
             overrides[i] = whole;
         }
     }
+    for (int k = 0; k < sweep->keys; k++) {
+        char **to = &overrides[sweep->operand[k] - 1];
+        free(*to);
+        *to = sweep_override(sweep, args, k, run);
+    }
     int code = config_load(config, args->operands[0], overrides, count, err);
     for (int i = 0; i < count; i++) free(overrides[i]);
     free(overrides);
     return code;
 }
 
+/* Loads the first run, after each of a sweep has been checked. */
+static int load_runs(struct config *config, const struct arguments *args, const struct sweep *sweep,
+                     struct error *err)
+{
+    for (int run = sweep->runs - 1; run > 0; run--) {
+        int code = load_run(config, args, sweep, run, err);
+        if (code) return code;
+        config_free(config);
+    }
+    return load_run(config, args, sweep, 0, err);
+}
+
 static int sbatch_run(const struct arguments *args, struct error *err)
 {
     struct config config;
-    int code = load_first(&config, args, err);
+    struct sweep sweep;
+    int code = read_sweep(&sweep, args, err);
+    if (!code) code = load_runs(&config, args, &sweep, err);
     if (code) return code;
     const char *name = argument_text(args, "name", config.run.name[0] ? config.run.name : config.stem);
     const char *parent = argument_text(args, "run-dir", config.run.dir[0] ? config.run.dir : "runs");
@@ -337,11 +472,12 @@ static int sbatch_run(const struct arguments *args, struct error *err)
                       .experiment = realpath(args->operands[0], NULL),
                       .parent = absolute(parent),
                       .name = xstrdup(name),
-                      .array = argument_text(args, "array", NULL),
+                      .sweep = sweep,
+                      .array = sweep.runs ? NULL : argument_text(args, "array", NULL),
                       .cards = config.device.type == DEVICE_TYPE_CPU
                                    ? 0
                                    : argument_int(args, "cards", named > 0 ? named : 1)};
-    code = check_options(args, name, err);
+    code = check_options(args, &sweep, name, err);
     if (!code && (!job.program || !job.experiment))
         code = error_errno(err, EXIT_FAILED, NULL, "cannot find the path of this program or of %s",
                            args->operands[0]);
@@ -369,7 +505,9 @@ static const struct option options[] = {
     {"warn", 0, OPTION_INT, "SECONDS", NULL, 10, 65535,
      "seconds before the limit at which the run saves and is requeued (default 180)"},
     {"array", 0, OPTION_TEXT, "NUMBERS", NULL, 0, 0,
-     "one run per number, for example 0-4 or 0-15%2: NAME-0, NAME-1 ...; %a in an override is the number"},
+     "one run per number, for example 0-4 or 0-15%2: NAME-0, NAME-1 ...; %a in an override is the number; "
+     "%2: with "
+     "several values of a key, two at a time"},
     {"module", 0, OPTION_LIST, "NAME", NULL, 0, 0, "module to load; may be repeated"},
     {"run-dir", 0, OPTION_TEXT, "DIR", NULL, 0, 0,
      "directory of runs, which all nodes must see (default runs)"},
@@ -378,14 +516,16 @@ static const struct option options[] = {
     {0},
 };
 
-const struct command cmd_sbatch = {"sbatch",
-                                   "CONFIG [key=value ...]",
-                                   "write a job script for Slurm that starts or resumes a run",
-                                   "Examples:\n  meopt sbatch configs/eva_clip.yaml --cards 4 --partition "
-                                   "kshdtest --module compiler/dtk/25.04 "
-                                   "-o job.sh\n  sbatch job.sh",
-                                   options,
-                                   1,
-                                   -1,
-                                   false,
-                                   sbatch_run};
+const struct command cmd_sbatch = {
+    "sbatch",
+    "CONFIG [key=value ...]",
+    "write a job script for Slurm that starts or resumes a run",
+    "Examples:\n  meopt sbatch configs/eva_clip.yaml --cards 4 --partition "
+    "kshdtest --module compiler/dtk/25.04 "
+    "-o job.sh\n  sbatch job.sh\n"
+    "  meopt sbatch configs/eva_clip.yaml optim.lr=1.0e-5,2.0e-5,5.0e-5 -o sweep.sh",
+    options,
+    1,
+    -1,
+    false,
+    sbatch_run};

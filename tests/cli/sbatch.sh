@@ -62,6 +62,32 @@ has '#SBATCH --output=slurm-%x-%A_%a.log'
 grep -qF -- "--name 'eva_clip'-\"\$SLURM_ARRAY_TASK_ID\" -- '$here/eva_clip.yaml' 'train.seed='\"\$SLURM_ARRAY_TASK_ID\"'' 'optim.lr=1.0e-'\"\$SLURM_ARRAY_TASK_ID\"''" out || fail "the command of an array"
 bash -n out || fail "bash does not read the script of an array"
 
+# Several values of a key: an array with a run for each combination, whose name has the values.
+expect 0 "$MEOPT" sbatch eva_clip.yaml --name sweep --run-dir /r optim.lr=1.0e-5,2.0e-5,5.0e-5 train.seed=1,2 train.steps=9 -o sweep.sh
+has '#SBATCH --array=0-5' sweep.sh
+bash -n sweep.sh || fail "bash does not read the script of a sweep"
+if command -v shellcheck >/dev/null; then shellcheck -s bash -e SC2016 sweep.sh >out 2>err || fail "shellcheck of a sweep"; fi
+mkdir sweeps
+printf '#!/bin/bash\nprintf "[%%s]" "${@:10}" >>"$PLAY/sweeps/runs"\necho >>"$PLAY/sweeps/runs"\n' >sweeps/srun
+chmod +x sweeps/srun
+for task in 0 1 2 3 4 5; do PATH="$here/sweeps:$PATH" PLAY=$here SLURM_JOB_ID=7 SLURM_ARRAY_TASK_ID=$task bash sweep.sh >out 2>err || fail "task $task"; done
+for lr in 1.0e-5 2.0e-5 5.0e-5; do
+    for seed in 1 2; do echo "[sweep-lr=$lr-seed=$seed][--][$here/eva_clip.yaml][train.steps=9][optim.lr=$lr][train.seed=$seed]"; done
+done >wanted
+diff wanted sweeps/runs >&2 || fail "the runs of a sweep"
+code=0
+PATH="$here/sweeps:$PATH" PLAY=$here SLURM_JOB_ID=7 SLURM_ARRAY_TASK_ID=6 bash sweep.sh >out 2>err || code=$?
+[ $code = 2 ] || fail "a task without a run: $code"
+expect 0 "$MEOPT" sbatch eva_clip.yaml optim.lr=1.0e-5,2.0e-5 --array %1
+has '#SBATCH --array=0-1%1'
+expect 0 "$MEOPT" sbatch eva_clip.yaml device.cards=0,1 # a list is one value
+! grep -q -- --array out || fail "a list is taken for several values"
+expect 2 "$MEOPT" sbatch eva_clip.yaml optim.lr=1.0e-5,2.0e-5 --array 0-1
+expect 7 "$MEOPT" sbatch eva_clip.yaml optim.lr=1.0e-5,fast
+expect 7 "$MEOPT" sbatch eva_clip.yaml optim.lr=1.0e-5,
+many=$(seq -s, 40)
+expect 2 "$MEOPT" sbatch eva_clip.yaml train.seed="$many" train.steps="$many"
+
 # Names that shells take apart, and a program and a directory of the same kind.
 odd="o'd d\$(touch planted)\`x\`\"
 y"
