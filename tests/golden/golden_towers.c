@@ -170,9 +170,9 @@ static void check_blocks(const struct subject *s, const struct weights *golden, 
     const struct batch batch = {.input = s->images, .count = s->batch, .keep = s->keep};
     char key[160];
     int64_t n;
-    t->family->model->embed(t, &batch);
+    t->model->embed(t, &batch);
     for (int64_t l = 0; l < t->model_shape.depth; l++) {
-        t->family->model->block(t, &batch, l);
+        t->model->block(t, &batch, l);
         snprintf(key, sizeof key, "block.%lld.out", (long long)l);
         double *reference = golden_tensor(golden, key, &n);
         double *x = device_values(s->device, tower_stream(t), DTYPE_F32, n);

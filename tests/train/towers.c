@@ -269,18 +269,16 @@ static void another_kind_of_input_is_another_embed_over_the_same_blocks(void **s
                        tokens = subject_open(device_spec(), geometries[g],
                                              options_of(GRADIENTS_KEEP, 0, DTYPE_F32));
         struct tower *t = tokens.tower;
-        struct family_row row = *t->family;
-        struct model model = *row.model;
+        struct model model = *t->model;
         model.embed = tokens_embed;
         model.embed_backward = tokens_embed_backward;
-        row.model = &model;
-        t->family = &row;
+        t->model = &model;
 
         struct error err = {0};
         const struct batch pixels = {.input = image.images, .count = BATCH};
         int64_t values = BATCH * t->tokens * t->model_shape.width;
         float *embedded = noise(tokens.device, values, 3);
-        image.tower->family->model->embed(image.tower, &pixels);
+        image.tower->model->embed(image.tower, &pixels);
         void *x = downloaded(image.device, tower_stream(image.tower), (size_t)values * sizeof(float));
         tokens.device->upload(tokens.device, embedded, x, (size_t)values * sizeof(float));
         free(x);

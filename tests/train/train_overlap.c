@@ -149,31 +149,29 @@ static int timed_step(struct rank *r, struct trainer *t, int s)
 static int slow_steps(struct rank *r, struct trainer *t)
 {
     struct comm_ops ops = *t->ranks.ops;
-    struct model model = *t->student->family->model;
-    struct family_row family = *t->student->family;
+    struct model model = *t->student->model;
     int code = 0;
     if (r->options.rank == 0) {
         plain_ops = t->ranks.ops;
-        plain_model = family.model;
+        plain_model = t->student->model;
     }
     ops.exchange = slow_exchange;
     ops.gather = slow_gather;
     model.block = slow_block;
     model.block_backward = slow_block_backward;
-    family.model = &model;
     if ((code = comm_barrier(&t->ranks, &r->err)) != 0) return code;
     if (card) {
         for (int s = 0; s < STEPS && !code; s++) code = timed_step(r, t, s);
         return code;
     }
     const struct comm_ops *ops_before = t->ranks.ops;
-    const struct family_row *family_before = t->student->family;
+    const struct model *model_before = t->student->model;
     t->ranks.ops = &ops;
-    t->student->family = &family;
+    t->student->model = &model;
     for (int s = 0; s < STEPS && !code; s++)
         if (s != NEITHER && s != TRIED) code = timed_step(r, t, s);
     t->ranks.ops = ops_before;
-    t->student->family = family_before;
+    t->student->model = model_before;
     return code;
 }
 
