@@ -87,6 +87,12 @@ static void hash_url(const char *url, char out[65])
     for (int i = 0; i < 32; i++) snprintf(out + 2 * i, 3, "%02x", digest[i]);
 }
 
+/* Hash of what a part belongs to: the content's identity, or the current URL. */
+static void hash_remote(const struct run *r, int url, char out[65])
+{
+    hash_url(r->t->identity ? r->t->identity : r->t->urls[url], out);
+}
+
 static void notice(const struct run *r, const char *text)
 {
     if (r->t->notice) r->t->notice(r->t->context, text);
@@ -187,7 +193,7 @@ static void request(struct connection *s, int segment)
     curl_easy_setopt(c, CURLOPT_FAILONERROR, 1L);
     curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, protocols);
     curl_easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR, strncmp(url, "https:", 6) == 0 ? "https" : protocols);
-    curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 1L);
+    curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, r->t->authorization ? 0L : 1L);
     curl_easy_setopt(c, CURLOPT_MAXREDIRS, 5L);
     curl_easy_setopt(c, CURLOPT_SSL_VERIFYPEER, 1L);
     curl_easy_setopt(c, CURLOPT_SSL_VERIFYHOST, 2L);
@@ -209,6 +215,7 @@ static void request(struct connection *s, int segment)
     else if (file && *file) curl_easy_setopt(c, CURLOPT_CAINFO, file);
     if (directory && *directory) curl_easy_setopt(c, CURLOPT_CAPATH, directory);
     char range[64], *if_range = NULL;
+    if (r->t->authorization) s->list = curl_slist_append(NULL, r->t->authorization);
     if (segment < 0) {
         curl_easy_setopt(c, CURLOPT_RANGE, "0-0");
     } else {
@@ -221,11 +228,11 @@ static void request(struct connection *s, int segment)
             curl_easy_setopt(c, CURLOPT_RANGE, range);
             if (state->validator[0]) {
                 if_range = xasprintf("If-Range: %s", state->validator);
-                s->list = curl_slist_append(NULL, if_range);
-                curl_easy_setopt(c, CURLOPT_HTTPHEADER, s->list);
+                s->list = curl_slist_append(s->list, if_range);
             }
         }
     }
+    curl_easy_setopt(c, CURLOPT_HTTPHEADER, s->list);
     free(if_range);
     curl_multi_add_handle(r->multi, c);
 }
@@ -306,7 +313,7 @@ static int set_total(struct run *r, int64_t total, const char *validator)
                          "%s has %lld bytes, expected %lld", shown, (long long)total, (long long)r->t->size);
     state->total = total;
     snprintf(state->validator, sizeof state->validator, "%s", validator);
-    hash_url(r->t->urls[r->url], state->url_hash);
+    hash_remote(r, r->url, state->url_hash);
     split_segments(r);
     int code = r->t->sized(r->t->context, total, r->err);
     if (!code && total > 0) {
@@ -356,7 +363,7 @@ static int next_mirror(struct run *r, int code, const char *hint, const char *wh
     if (!r->t->pinned || r->part->state.total < 0)
         return restart_part(r, "the next mirror may have a different file");
     r->part->state.validator[0] = 0;
-    hash_url(r->t->urls[r->url], r->part->state.url_hash);
+    hash_remote(r, r->url, r->part->state.url_hash);
     return commit(r);
 }
 
@@ -554,7 +561,7 @@ int transfer_run(const struct transfer *t, struct partial *part, int *used, stru
         char hash[65];
         int same = -1;
         for (int i = 0; i < t->url_count && same < 0; i++) {
-            hash_url(t->urls[i], hash);
+            hash_remote(&r, i, hash);
             if (strcmp(hash, part->state.url_hash) == 0) same = i;
         }
         if (same >= 0 && part->state.total >= 0 && (part->state.validator[0] || t->pinned) &&

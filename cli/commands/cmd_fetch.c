@@ -5,9 +5,11 @@
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/nearest.h"
+#include "cli/commands/fetch_hub.h"
 #include "cli/commands/fetch_progress.h"
 #include "fetch/bundle.h"
 #include "fetch/fetch.h"
+#include "fetch/hub.h"
 #include "fetch/publish.h"
 
 #include <jansson.h>
@@ -424,7 +426,13 @@ static int fetch_run(const struct arguments *args, struct error *err)
         if (sigaction(stops[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
             sigaction(stops[i], &action, NULL); /* ignored signals (nohup) stay ignored */
     }
-    if (argument_flag(args, "list")) code = list(args, &sources);
+    int repositories = 0;
+    for (int i = 0; i < args->operand_count; i++) repositories += hub_is_name(args->operands[i]);
+    if (repositories && repositories == args->operand_count) code = fetch_hub(args, &stop_signal, err);
+    else if (repositories || argument_text(args, "include", NULL) || argument_text(args, "exclude", NULL))
+        code = error_set(err, EXIT_USAGE, "give hf:OWNER/REPO alone",
+                         "repositories of a hub and other archives need a command each");
+    else if (argument_flag(args, "list")) code = list(args, &sources);
     else if (argument_flag(args, "stream") && argument_flag(args, "keep-archive"))
         code = error_set(err, EXIT_USAGE, "use one of them", "--keep-archive cannot be used with --stream");
     else if (argument_text(args, "bundle", NULL) &&
@@ -445,9 +453,13 @@ static int fetch_run(const struct arguments *args, struct error *err)
 }
 
 static const struct option options[] = {
-    {"list", 'l', OPTION_FLAG, NULL, NULL, 0, 0, "list the sources and the state of each destination"},
+    {"list", 'l', OPTION_FLAG, NULL, NULL, 0, 0,
+     "list the sources and the state of each destination, or a repository's files"},
     {"dest", 'd', OPTION_TEXT, "DIR", NULL, 0, 0,
      "directory to unpack into (default: the working directory)"},
+    {"include", 0, OPTION_TEXT, "PATTERN,...", NULL, 0, 0,
+     "of a hub's repository, only the files that match: '*.json,*.safetensors'"},
+    {"exclude", 0, OPTION_TEXT, "PATTERN,...", NULL, 0, 0, "of a hub's repository, not the files that match"},
     {"from", 0, OPTION_TEXT, "URL|FILE", NULL, 0, 0,
      "read the archive from a mirror, a local file or a bundle, with the same checks"},
     {"bundle", 0, OPTION_TEXT, "FILE", NULL, 0, 0,
@@ -477,7 +489,8 @@ const struct command cmd_fetch = {
     "Examples:\n  meopt fetch coco2014 model-weight\n  meopt fetch sample --dest sample\n  meopt fetch "
     "--list\n"
     "  meopt fetch coco2014 --from /media/usb/COCO2014.tar.gz\n"
-    "  meopt fetch coco2014 model-weight --bundle all.tar\n  meopt fetch --from all.tar\n\n"
+    "  meopt fetch coco2014 model-weight --bundle all.tar\n  meopt fetch --from all.tar\n"
+    "  meopt fetch hf:facebook/dinov2-large --include '*.json,*.safetensors'\n\n"
     "After Ctrl-C or a crash, the same command resumes the download.",
     options,
     0,

@@ -1,0 +1,142 @@
+/* meopt fetch hf:OWNER/REPO: see fetch_hub.h. */
+#include "cli/commands/fetch_hub.h"
+
+#include "cli/commands/fetch_progress.h"
+#include "core/base/file.h"
+#include "core/base/json.h"
+#include "core/base/log.h"
+#include "fetch/hub.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+
+static void on_progress(void *context, int64_t bytes, int64_t total, int tries, double retry_in,
+                        const char *reason)
+{
+    struct fetch_progress p = {.phase = FETCH_DOWNLOAD,
+                               .bytes = bytes,
+                               .total = total,
+                               .tries = tries,
+                               .retry_in = retry_in,
+                               .reason = reason};
+    meter_progress(context, &p);
+}
+
+static int list_files(const struct arguments *args, const char *commit, const struct hub_files *files)
+{
+    bool json = argument_flag(args, "json");
+    json_t *all = json_array();
+    for (int i = 0; i < files->count; i++) {
+        const struct hub_file *f = &files->all[i];
+        char size[32];
+        if (json)
+            json_array_append_new(all, json_pack("{s:s, s:I, s:s, s:s}", "name", f->path, "bytes",
+                                                 (json_int_t)f->size, f->lfs ? "sha256" : "git_blob", f->id,
+                                                 "commit", commit));
+        else printf("%12s  %s\n", size_text(size, (double)f->size), f->path);
+    }
+    if (json) json_print(stdout, all, JSON_INDENT(1) | JSON_PRESERVE_ORDER);
+    json_decref(all);
+    return 0;
+}
+
+/* Compares the free space with the files that are not in the cache. */
+static int check_space(const char *directory, const struct hub_files *files, struct error *err)
+{
+    struct statvfs fs;
+    int64_t missing = 0;
+    char need[32], here[32];
+    int code = file_make_dirs(directory, err);
+    if (code || statvfs(directory, &fs) != 0) return code;
+    for (int i = 0; i < files->count; i++) {
+        char *blob = xasprintf("%s/blobs/%s", directory, files->all[i].id);
+        if (file_absent(blob)) missing += files->all[i].size;
+        free(blob);
+    }
+    double unused = (double)fs.f_bavail * (double)fs.f_frsize;
+    if ((double)missing <= unused) return 0;
+    error_set(err, EXIT_DISK, "free some space, set HF_HUB_CACHE, or give --include", "needs %s, %s are free",
+              size_text(need, (double)missing), size_text(here, unused));
+    return error_at(err, directory, 0, 0), EXIT_DISK;
+}
+
+static int fetch_files(const struct arguments *args, const struct hub *hub, const struct hub_name *name,
+                       const char *commit, const struct hub_files *files, struct error *err)
+{
+    size_t n = (size_t)files->count;
+    struct source *sources = xcalloc(n + 1, sizeof *sources);
+    struct fetch_item *items = xcalloc(n + 1, sizeof *items);
+    struct meter m;
+    char *directory = hub_directory(hub, name), *tree = xasprintf("%s/snapshots/%s", directory, commit),
+         a[32];
+    int64_t received = 0;
+    int code = check_space(directory, files, err);
+    for (size_t i = 0; i < n; i++) {
+        sources[i].name = files->all[i].path;
+        items[i] = (struct fetch_item){.source = &sources[i], .total = files->all[i].size};
+    }
+    meter_open(&m, items, files->count, argument_flag(args, "json"), argument_flag(args, "quiet"));
+    const struct hub_progress progress = {.context = &m, .progress = on_progress, .notice = meter_notice};
+    for (int i = 0; i < files->count && !code; i++) {
+        int64_t bytes = 0;
+        meter_begin(&m, i);
+        code = hub_fetch_file(hub, name, commit, &files->all[i], (int)argument_int(args, "connections", 1),
+                              &progress, &bytes, err);
+        meter_clear(&m);
+        received += bytes;
+        items[i].done = !code;
+        items[i].bytes = items[i].total;
+    }
+    if (!code) code = hub_finish(hub, name, commit, err);
+    if (!code && m.json)
+        meter_event(&m, json_pack("{s:s, s:s, s:s, s:i, s:I, s:I}", "event", "done", "tree", tree, "commit",
+                                  commit, "files", files->count, "bytes", (json_int_t)files->bytes,
+                                  "received_bytes", (json_int_t)received));
+    else if (!code && !m.quiet)
+        log_info("%s: %s, %d files, %s", name->repo, tree, files->count, size_text(a, (double)files->bytes));
+    free(tree);
+    free(directory);
+    free(items);
+    free(sources);
+    return code;
+}
+
+static int fetch_repository(const struct arguments *args, const struct hub *hub, const char *text,
+                            struct error *err)
+{
+    const char *include = argument_text(args, "include", NULL),
+               *exclude = argument_text(args, "exclude", NULL);
+    struct hub_name name;
+    struct hub_files files = {0};
+    char commit[41];
+    int code = hub_name_parse(&name, text, err);
+    if (!code) code = hub_list(hub, &name, commit, &files, err);
+    if (!code) hub_files_select(&files, include, exclude);
+    if (!code && files.count == 0)
+        code = error_set(err, EXIT_USAGE, "to list the files, add --list", "%s: no file matches", name.repo);
+    if (!code && argument_flag(args, "list")) code = list_files(args, commit, &files);
+    else if (!code) code = fetch_files(args, hub, &name, commit, &files, err);
+    hub_files_free(&files);
+    return code;
+}
+
+int fetch_hub(const struct arguments *args, const volatile sig_atomic_t *cancel, struct error *err)
+{
+    static const char *const texts[] = {"dest", "from", "bundle", "sha256"}, *const flags[] = {
+                                                                                 "trust",  "keep-archive",
+                                                                                 "stream", "verify",
+                                                                                 "repair", "dry-run"};
+    struct hub hub;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        if (argument_text(args, texts[i], NULL))
+            return error_set(err, EXIT_USAGE, NULL, "--%s cannot be used with hf:OWNER/REPO", texts[i]);
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
+        if (argument_flag(args, flags[i]))
+            return error_set(err, EXIT_USAGE, NULL, "--%s cannot be used with hf:OWNER/REPO", flags[i]);
+    int code = hub_open(&hub, cancel, err);
+    for (int i = 0; i < args->operand_count && !code; i++)
+        code = fetch_repository(args, &hub, args->operands[i], err);
+    hub_close(&hub);
+    return code;
+}

@@ -1,0 +1,86 @@
+/* Files of a repository of Hugging Face Hub, in the cache of huggingface_hub.
+ *
+ * API (huggingface_hub, hf_api.py and file_download.py): ENDPOINT/api/models/REPO/revision/REV gives
+ * the commit, .../tree/COMMIT?recursive=true its files with git's blob ids and the sha256 of LFS files, in
+ * pages (Link: rel="next"); ENDPOINT/REPO/resolve/COMMIT/PATH is a file, usually on another host.
+ *
+ * Cache: models--OWNER--REPO/blobs/ID (sha256 of an LFS file, git's blob id of any
+ * other), snapshots/COMMIT/PATH (links to blobs), refs/REV (the commit); .meopt-fetch has partial files.
+ */
+#ifndef MEOPT_FETCH_HUB_H
+#define MEOPT_FETCH_HUB_H
+
+#include "core/base/error.h"
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct hub_name {
+    char repo[200], revision[200]; /* OWNER/REPO; "main" if none was given */
+    bool dataset;
+};
+/* Returns whether the text is the name of a repository, right or wrong. */
+bool hub_is_name(const char *text);
+/* Parses hf:[datasets/]OWNER/REPO[@REV]. EXIT_USAGE. */
+int hub_name_parse(struct hub_name *name, const char *text, struct error *err);
+
+struct hub_file {
+    char *path; /* relative, without "..": hub_path_refused */
+    int64_t size;
+    char id[65]; /* name of its blob */
+    bool lfs;    /* id is a sha256, else git's blob id */
+};
+struct hub_files {
+    struct hub_file *all;
+    int count;
+    int64_t bytes;
+};
+void hub_files_free(struct hub_files *files);
+/* Returns why this path is not written below a directory, or NULL. */
+const char *hub_path_refused(const char *path);
+/* Adds one page of the list of files. EXIT_INTEGRITY: not a list, a refused path, or a wrong size or id. */
+int hub_files_add(struct hub_files *files, const char *json, size_t bytes, struct error *err);
+/* Reads the commit, 40 hexadecimal digits, of a description of a revision. EXIT_INTEGRITY. */
+int hub_commit_parse(char commit[41], const char *json, size_t bytes, struct error *err);
+/* Keeps the files that match a pattern of `include` (NULL: all) and none of `exclude`: patterns of fnmatch,
+ * in which * matches / as well, separated by commas. */
+void hub_files_select(struct hub_files *files, const char *include, const char *exclude);
+
+/* A hub, as the environment describes it. */
+struct hub {
+    char *endpoint, *cache;
+    char *authorization; /* header with the token, for the endpoint's origin alone; NULL: none */
+    const volatile sig_atomic_t *cancel;
+};
+/* Reads HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE. */
+int hub_open(struct hub *hub, const volatile sig_atomic_t *cancel, struct error *err);
+void hub_close(struct hub *hub);
+
+/* Returns whether both URLs have the same scheme, host and port. */
+bool hub_same_origin(const char *a, const char *b);
+/* Asks for the commit of the revision and its files. EXIT_NETWORK: also a missing or gated repository. */
+int hub_list(const struct hub *hub, const struct hub_name *name, char commit[41], struct hub_files *files,
+             struct error *err);
+/* Finds the address of a file's bytes. *authorized: it has the endpoint's origin. The caller frees *url. */
+int hub_locate(const struct hub *hub, const struct hub_name *name, const char *commit, const char *path,
+               char **url, bool *authorized, struct error *err);
+
+struct hub_progress {
+    void *context; /* of the functions of struct transfer */
+    void (*progress)(void *context, int64_t bytes, int64_t total, int tries, double retry_in,
+                     const char *reason);
+    void (*notice)(void *context, const char *text);
+};
+/* Directory of the repository in the cache; the caller frees it. */
+char *hub_directory(const struct hub *hub, const struct hub_name *name);
+/* Brings one file into the cache, resumed and verified, and links it in the snapshot. *received: over the
+ * network. */
+int hub_fetch_file(const struct hub *hub, const struct hub_name *name, const char *commit,
+                   const struct hub_file *file, int connections, const struct hub_progress *progress,
+                   int64_t *received, struct error *err);
+/* Records the revision's commit. Call it when all files are there. */
+int hub_finish(const struct hub *hub, const struct hub_name *name, const char *commit, struct error *err);
+
+#endif

@@ -1,0 +1,269 @@
+/* The environment of a hub and its cache: see hub.h. */
+#include "fetch/hub.h"
+
+#include "core/base/file.h"
+#include "core/base/retry.h"
+#include "fetch/download.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char *environment(const char *name)
+{
+    const char *text = getenv(name);
+    return text && *text ? text : NULL;
+}
+
+/* Reads a token: printable characters without spaces, in a file or the environment. NULL: none. */
+static char *read_token(const char *home)
+{
+    char *text = environment("HF_TOKEN") ? xstrdup(getenv("HF_TOKEN")) : NULL;
+    if (!text) {
+        size_t bytes = 0;
+        char *path =
+            environment("HF_TOKEN_PATH") ? xstrdup(getenv("HF_TOKEN_PATH")) : path_join(home, "token");
+        if (file_read(path, 4096, &text, &bytes, NULL) != 0) text = NULL;
+        free(path);
+    }
+    if (text) text[strcspn(text, " \t\r\n")] = 0;
+    for (const char *p = text; p && *p; p++)
+        if (*p < '!' || *p > '~') text[0] = 0;
+    if (text && !*text) free(text), text = NULL;
+    return text;
+}
+
+static bool loopback(const char *url)
+{
+    static const char *const hosts[] = {"127.0.0.1", "localhost", "[::1]"};
+    for (size_t i = 0; i < sizeof hosts / sizeof hosts[0]; i++) {
+        size_t n = strlen(hosts[i]);
+        if (strncasecmp(url + 7, hosts[i], n) == 0 && strchr(":/", url[7 + n])) return true;
+    }
+    return false;
+}
+
+int hub_open(struct hub *hub, const volatile sig_atomic_t *cancel, struct error *err)
+{
+    const char *offline = environment("HF_HUB_OFFLINE"), *user = environment("HOME");
+    *hub = (struct hub){.cancel = cancel};
+    if (offline && (strcmp(offline, "1") == 0 || strcasecmp(offline, "true") == 0 ||
+                    strcasecmp(offline, "yes") == 0 || strcasecmp(offline, "on") == 0))
+        return error_set(err, EXIT_NETWORK, "unset HF_HUB_OFFLINE",
+                         "HF_HUB_OFFLINE forbids requests to the hub");
+    char *base = environment("XDG_CACHE_HOME") ? xstrdup(getenv("XDG_CACHE_HOME"))
+                                               : path_join(user ? user : "", ".cache");
+    char *home = environment("HF_HOME") ? xstrdup(getenv("HF_HOME")) : path_join(base, "huggingface");
+    hub->cache = environment("HF_HUB_CACHE") ? xstrdup(getenv("HF_HUB_CACHE")) : path_join(home, "hub");
+    const char *endpoint = environment("HF_ENDPOINT") ? getenv("HF_ENDPOINT") : "https://huggingface.co";
+    hub->endpoint = xstrdup(endpoint);
+    for (size_t n = strlen(endpoint); n && endpoint[n - 1] == '/';) hub->endpoint[--n] = 0;
+    char *token = read_token(home);
+    bool plain = strncasecmp(endpoint, "http://", 7) == 0;
+    int code = 0;
+    if ((!plain && strncasecmp(endpoint, "https://", 8) != 0) || strpbrk(endpoint, "@?# "))
+        code =
+            error_set(err, EXIT_USAGE, "set HF_ENDPOINT=https://HOST", "HF_ENDPOINT is not the URL of a hub");
+    else if (token && plain && !loopback(hub->endpoint))
+        code = error_set(err, EXIT_USAGE, "use https:// in HF_ENDPOINT, or unset HF_TOKEN",
+                         "a token is not sent over http://");
+    if (token) hub->authorization = xasprintf("Authorization: Bearer %s", token);
+    free(token);
+    free(base);
+    free(home);
+    if (code) hub_close(hub);
+    return code;
+}
+
+void hub_close(struct hub *hub)
+{
+    free(hub->endpoint);
+    free(hub->cache);
+    free(hub->authorization);
+    *hub = (struct hub){0};
+}
+
+char *hub_directory(const struct hub *hub, const struct hub_name *name)
+{
+    int owner = (int)strcspn(name->repo, "/");
+    const char *kind = name->dataset ? "datasets" : "models";
+    if (!name->repo[owner]) return xasprintf("%s/%s--%s", hub->cache, kind, name->repo);
+    return xasprintf("%s/%s--%.*s--%s", hub->cache, kind, owner, name->repo, name->repo + owner + 1);
+}
+
+/* Compares the bytes with the file's checksum: sha256, or git's sha1 of "blob SIZE\0" and the bytes. */
+static int verify(int fd, const struct hub_file *file, struct error *err)
+{
+    EVP_MD_CTX *md = EVP_MD_CTX_new();
+    unsigned char *buffer = xmalloc(1 << 20), digest[EVP_MAX_MD_SIZE];
+    char head[64], text[2 * EVP_MAX_MD_SIZE + 1];
+    unsigned n = 0;
+    ssize_t got = 0;
+    bool ok = md && EVP_DigestInit_ex(md, file->lfs ? EVP_sha256() : EVP_sha1(), NULL) == 1;
+    int code = 0, length = snprintf(head, sizeof head, "blob %lld", (long long)file->size) + 1;
+    if (ok && !file->lfs) ok = EVP_DigestUpdate(md, head, (size_t)length) == 1;
+    for (int64_t at = 0; ok && (got = retry_read(fd, buffer, 1 << 20, at)) > 0; at += got)
+        ok = EVP_DigestUpdate(md, buffer, (size_t)got) == 1;
+    if (got < 0) code = error_errno(err, EXIT_FAILED, "check the disk", "cannot read %s back", file->path);
+    else if (!ok || EVP_DigestFinal_ex(md, digest, &n) != 1)
+        code = error_set(err, EXIT_FAILED, NULL, "cannot compute the checksum of %s", file->path);
+    for (unsigned i = 0; i < n; i++) snprintf(text + 2 * i, 3, "%02x", digest[i]);
+    if (!code && strcmp(text, file->id) != 0)
+        code = error_set(err, EXIT_INTEGRITY,
+                         "run the same command again; if it fails again, use another mirror",
+                         "%s: the checksum is %.12s..., expected %.12s...", file->path, text, file->id);
+    EVP_MD_CTX_free(md);
+    free(buffer);
+    return code;
+}
+
+/* Links snapshots/COMMIT/PATH to the blob. Links in the snapshot's directories are not followed. */
+static int link_blob(const char *directory, const char *commit, const struct hub_file *file,
+                     struct error *err)
+{
+    char *name = xasprintf("snapshots/%s/%s", commit, file->path), *up = xstrdup("../..");
+    for (const char *p = file->path; (p = strchr(p, '/')); p++) {
+        char *longer = xasprintf("../%s", up);
+        free(up);
+        up = longer;
+    }
+    char *target = xasprintf("%s/blobs/%s", up, file->id), *parent = path_dirname(name), old[4096];
+    struct file_place place = {.at = -1};
+    int code = file_make_dirs_below(directory, parent, err);
+    if (!code && file_place_open(&place, directory, name) != 0)
+        code = file_below_error(directory, name, "open", err);
+    if (!code) {
+        ssize_t n = readlinkat(place.at, place.name, old, sizeof old - 1);
+        old[n > 0 ? n : 0] = 0;
+        char *temporary = xasprintf(".meopt-link-%d", (int)getpid());
+        if (strcmp(old, target) != 0) {
+            unlinkat(place.at, temporary, 0);
+            if (symlinkat(target, place.at, temporary) != 0 ||
+                file_rename_at(place.at, temporary, place.name) != 0) {
+                code = error_errno(err, EXIT_FAILED, NULL, "cannot make the link %s", name);
+                unlinkat(place.at, temporary, 0);
+            }
+        }
+        free(temporary);
+    }
+    file_place_close(&place);
+    free(parent);
+    free(target);
+    free(up);
+    free(name);
+    return code;
+}
+
+struct pass {
+    const struct hub_progress *progress;
+    int64_t received;
+};
+
+static int on_sized(void *context, int64_t total, struct error *err)
+{
+    (void)context, (void)total, (void)err;
+    return 0;
+}
+
+static int on_arrived(void *context, int64_t contiguous, struct error *err)
+{
+    (void)context, (void)contiguous, (void)err;
+    return 0;
+}
+
+static void on_notice(void *context, const char *text)
+{
+    const struct pass *p = context;
+    if (p->progress->notice) p->progress->notice(p->progress->context, text);
+}
+
+static int on_restarted(void *context, const char *why, struct error *err)
+{
+    char text[256];
+    (void)err;
+    snprintf(text, sizeof text, _("restarting the download: %s"), why);
+    on_notice(context, text);
+    return 0;
+}
+
+static void on_progress(void *context, const struct transfer_progress *t)
+{
+    struct pass *p = context;
+    p->received = t->received;
+    if (p->progress->progress)
+        p->progress->progress(p->progress->context, t->bytes, t->total, t->tries, t->retry_in, t->reason);
+}
+
+/* Downloads a blob. A wrong one leaves nothing. */
+static int download(const struct hub *hub, const struct hub_name *name, const char *commit,
+                    const struct hub_file *file, int connections, struct pass *pass, const char *directory,
+                    const char *blob, struct error *err)
+{
+    struct partial part;
+    char *private = path_join(directory, ".meopt-fetch"), *url = NULL;
+    bool here = false, authorized = false;
+    int used = 0, code = partial_claim(&part, private, file->id, &here, err);
+    free(private);
+    if (code) return code;
+    code = hub_locate(hub, name, commit, file->path, &url, &authorized, err);
+    struct transfer t = {.urls = &url,
+                         .url_count = 1,
+                         .size = file->size,
+                         .pinned = true,
+                         .allow_plain = !code && strncasecmp(url, "http://", 7) == 0,
+                         .authorization = authorized ? hub->authorization : NULL,
+                         .identity = file->id,
+                         .connections = connections,
+                         .cancel = hub->cancel,
+                         .context = pass,
+                         .sized = on_sized,
+                         .arrived = on_arrived,
+                         .restarted = on_restarted,
+                         .progress = on_progress,
+                         .notice = on_notice};
+    if (!code) code = transfer_run(&t, &part, &used, err);
+    bool wrong = !code && (code = verify(part.fd, file, err)) == EXIT_INTEGRITY;
+    if (!code) code = partial_move(&part, blob, err);
+    struct error ignored = {0};
+    int released = partial_release(&part, code && !wrong, code ? &ignored : err);
+    free(url);
+    return code ? code : released;
+}
+
+int hub_fetch_file(const struct hub *hub, const struct hub_name *name, const char *commit,
+                   const struct hub_file *file, int connections, const struct hub_progress *progress,
+                   int64_t *received, struct error *err)
+{
+    char *directory = hub_directory(hub, name), *blobs = path_join(directory, "blobs");
+    char *blob = path_join(blobs, file->id);
+    struct pass pass = {.progress = progress};
+    struct stat st;
+    bool there = stat(blob, &st) == 0 && S_ISREG(st.st_mode) && st.st_size == file->size;
+    int code = file_make_dirs(blobs, err);
+    if (!code && !there) code = download(hub, name, commit, file, connections, &pass, directory, blob, err);
+    if (!code) code = link_blob(directory, commit, file, err);
+    *received = pass.received;
+    free(blob);
+    free(blobs);
+    free(directory);
+    return code;
+}
+
+int hub_finish(const struct hub *hub, const struct hub_name *name, const char *commit, struct error *err)
+{
+    if (strcmp(name->revision, commit) == 0) return 0;
+    char *directory = hub_directory(hub, name), *ref = path_join("refs", name->revision);
+    char *parent = path_dirname(ref);
+    int code = file_make_dirs_below(directory, parent, err);
+    if (!code) code = file_write_below(directory, ref, commit, strlen(commit), err);
+    free(parent);
+    free(ref);
+    free(directory);
+    return code;
+}

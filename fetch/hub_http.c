@@ -1,0 +1,283 @@
+/* Requests to a hub: see hub.h. A token is sent to the endpoint's scheme, host and port alone: redirects are
+ * followed here and not by libcurl, whose versions differ in what they send to another port. */
+#include "fetch/hub.h"
+
+#include "core/base/clock.h"
+#include "core/base/file.h"
+#include "fetch/http.h"
+#include "fetch/sources.h"
+
+#include <curl/curl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+enum { BODY_MOST = 64 << 20, HOPS = 5, TRIES = 6 };
+
+struct answer {
+    struct http_headers headers;
+    char error_code[64];
+    char *next, *location; /* of the next page, of a redirect */
+    char *body;
+    size_t bytes;
+    const volatile sig_atomic_t *cancel;
+    bool too_large;
+};
+
+static void answer_free(struct answer *a)
+{
+    free(a->next);
+    free(a->location);
+    free(a->body);
+}
+
+static size_t on_header(char *data, size_t size, size_t n, void *context)
+{
+    struct answer *a = context;
+    size_t bytes = size * n;
+    char *line = xasprintf("%.*s", (int)bytes, data);
+    http_header(&a->headers, data, bytes);
+    line[strcspn(line, "\r\n")] = 0;
+    if (strncasecmp(line, "x-error-code:", 13) == 0)
+        snprintf(a->error_code, sizeof a->error_code, "%s", line + 13 + strspn(line + 13, " "));
+    char *open = strchr(line, '<'), *close = open ? strchr(open, '>') : NULL;
+    if (strncasecmp(line, "link:", 5) == 0 && close && strstr(close, "rel=\"next\"")) {
+        free(a->next);
+        a->next = xasprintf("%.*s", (int)(close - open - 1), open + 1);
+    }
+    free(line);
+    return bytes;
+}
+
+static size_t on_body(char *data, size_t size, size_t n, void *context)
+{
+    struct answer *a = context;
+    size_t bytes = size * n;
+    if (bytes > BODY_MOST - a->bytes) return a->too_large = true, 0;
+    a->body = xrealloc(a->body, a->bytes + bytes + 1);
+    memcpy(a->body + a->bytes, data, bytes);
+    a->bytes += bytes;
+    a->body[a->bytes] = 0;
+    return bytes;
+}
+
+static int on_progress(void *context, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d)
+{
+    const struct answer *answer = context;
+    (void)a, (void)b, (void)c, (void)d;
+    return answer->cancel && *answer->cancel;
+}
+
+bool hub_same_origin(const char *a, const char *b)
+{
+    static const CURLUPart parts[] = {CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT};
+    CURLU *u = curl_url(), *v = curl_url();
+    bool same = u && v && !curl_url_set(u, CURLUPART_URL, a, 0) && !curl_url_set(v, CURLUPART_URL, b, 0);
+    for (int i = 0; i < 3 && same; i++) {
+        char *x = NULL, *y = NULL;
+        same = !curl_url_get(u, parts[i], &x, CURLU_DEFAULT_PORT) &&
+               !curl_url_get(v, parts[i], &y, CURLU_DEFAULT_PORT) && strcasecmp(x, y) == 0;
+        curl_free(x);
+        curl_free(y);
+    }
+    curl_url_cleanup(u);
+    curl_url_cleanup(v);
+    return same;
+}
+
+/* Sends one request and follows nothing. Returns the CURLcode. */
+static int request_once(const struct hub *hub, const char *url, bool head, struct answer *a)
+{
+    CURL *c = curl_easy_init();
+    if (!c) return CURLE_OUT_OF_MEMORY;
+    struct curl_slist *list = NULL;
+    *a = (struct answer){.headers = {.length = -1, .start = -1, .end = -1, .total = -1, .retry_after = -1},
+                         .cancel = hub->cancel};
+    if (hub->authorization && hub_same_origin(url, hub->endpoint))
+        list = curl_slist_append(NULL, hub->authorization);
+    const char *bundle = getenv("CURL_CA_BUNDLE"), *file = getenv("SSL_CERT_FILE"),
+               *directory = getenv("SSL_CERT_DIR"); /* as in curl(1) */
+    if (bundle && *bundle) curl_easy_setopt(c, CURLOPT_CAINFO, bundle);
+    else if (file && *file) curl_easy_setopt(c, CURLOPT_CAINFO, file);
+    if (directory && *directory) curl_easy_setopt(c, CURLOPT_CAPATH, directory);
+    curl_easy_setopt(c, CURLOPT_URL, url);
+    curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(c, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
+    curl_easy_setopt(c, CURLOPT_USERAGENT, "meopt");
+    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, 20L);
+    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, 30L);
+    curl_easy_setopt(c, CURLOPT_NOBODY, head ? 1L : 0L);
+    curl_easy_setopt(c, CURLOPT_HTTPHEADER, list);
+    curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
+    curl_easy_setopt(c, CURLOPT_HEADERDATA, a);
+    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body);
+    curl_easy_setopt(c, CURLOPT_WRITEDATA, a);
+    curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress);
+    curl_easy_setopt(c, CURLOPT_XFERINFODATA, a);
+    int rc = (int)curl_easy_perform(c);
+    char *to = NULL;
+    curl_easy_getinfo(c, CURLINFO_REDIRECT_URL, &to);
+    if (to) a->location = xstrdup(to);
+    curl_slist_free_all(list);
+    curl_easy_cleanup(c);
+    return rc;
+}
+
+/* Reports an answer that is neither a file nor a redirect. */
+static int refused(const struct hub_name *name, const char *path, const struct hub *hub,
+                   const struct answer *a, struct error *err)
+{
+    int status = a->headers.status;
+    char hint[320];
+    const char *token = hub->authorization ? _("HF_TOKEN has no access") : _("set HF_TOKEN");
+    if (strcmp(a->error_code, "GatedRepo") == 0) {
+        snprintf(hint, sizeof hint, _("accept its terms at %.100s/%.120s, and set HF_TOKEN"), hub->endpoint,
+                 name->repo);
+        return error_set(err, EXIT_NETWORK, hint, "the repository %s is gated", name->repo);
+    }
+    if (strcmp(a->error_code, "RevisionNotFound") == 0)
+        return error_set(err, EXIT_NETWORK, "give a branch, a tag or a commit after @",
+                         "the repository %s has no revision '%s'", name->repo, name->revision);
+    if (strcmp(a->error_code, "EntryNotFound") == 0)
+        return error_set(err, EXIT_NETWORK, "run the same command again",
+                         "the repository %s has no file '%s'", name->repo, path);
+    if (status == 401 || status == 403 || status == 404) {
+        snprintf(hint, sizeof hint, _("check the name; if the repository is private: %s"), token);
+        return error_set(err, EXIT_NETWORK, hint, "no repository %s, or no access to it (the hub answers %d)",
+                         name->repo, status);
+    }
+    return error_set(err, EXIT_NETWORK, "run the same command again later to resume",
+                     "%s: the hub answers %d", name->repo, status);
+}
+
+/* Sends a request until it is answered with less than 400. */
+static int request(const struct hub *hub, const struct hub_name *name, const char *url, bool head,
+                   struct answer *a, struct error *err)
+{
+    const char *scale = getenv("MEOPT_FETCH_PAUSE_SCALE"); /* for tests */
+    char shown[300];
+    url_printable(shown, sizeof shown, url);
+    for (int try = 1;; try++) {
+        int rc = request_once(hub, url, head, a), status = a->headers.status;
+        if (hub->cancel && *hub->cancel) {
+            answer_free(a);
+            return error_set(err, EXIT_SIGNAL + SIGINT, "run the same command again to resume", "stopped");
+        }
+        if (rc == CURLE_OK && status >= 200 && status < 400) return 0;
+        bool again = rc == CURLE_OK ? http_status_retry(status) : http_curl_retry(rc);
+        int code = rc == CURLE_OK ? refused(name, "", hub, a, err)
+                   : a->too_large
+                       ? error_set(err, EXIT_INTEGRITY, NULL, "%s: answer too long", shown)
+                       : error_set(err, EXIT_NETWORK, "check the network, https_proxy and HF_ENDPOINT",
+                                   "%s: %s", shown, curl_easy_strerror((CURLcode)rc));
+        int64_t after = a->headers.retry_after;
+        answer_free(a);
+        if (!again || try >= TRIES) return code;
+        double wait =
+            after >= 0 && after < 600 ? (double)after : http_backoff(try, 0.5) * (scale ? atof(scale) : 1);
+        for (double end = clock_seconds() + wait; clock_seconds() < end && !(hub->cancel && *hub->cancel);)
+            nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    }
+}
+
+static int redirected(const char *from, const char *to, struct error *err)
+{
+    char shown[300];
+    if (to && (strncasecmp(to, "https://", 8) == 0 ||
+               (strncasecmp(to, "http://", 7) == 0 && strncasecmp(from, "http://", 7) == 0)))
+        return 0;
+    return error_set(err, EXIT_NETWORK, NULL, "%s: meopt does not follow this redirect",
+                     url_printable(shown, sizeof shown, from));
+}
+
+/* Gets a JSON text; *next (may be NULL): the next page, or NULL. */
+static int get_json(const struct hub *hub, const struct hub_name *name, const char *url, struct answer *a,
+                    struct error *err)
+{
+    char *at = xstrdup(url);
+    int code = 0;
+    for (int hop = 0; !code; hop++) {
+        if ((code = request(hub, name, at, false, a, err)) != 0 || a->headers.status < 300) break;
+        code = redirected(at, hop < HOPS ? a->location : NULL, err);
+        free(at);
+        at = code ? NULL : xstrdup(a->location);
+        answer_free(a);
+    }
+    free(at);
+    return code;
+}
+
+/* Escapes all of a revision, or a path without its slashes. */
+static char *escape(const char *text, bool slashes)
+{
+    char *out = xmalloc(3 * strlen(text) + 1), *p = out;
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                     strchr("-._~", c) || (c == '/' && !slashes);
+        if (plain) *p++ = (char)c;
+        else p += sprintf(p, "%%%02X", c);
+    }
+    *p = 0;
+    return out;
+}
+
+int hub_list(const struct hub *hub, const struct hub_name *name, char commit[41], struct hub_files *files,
+             struct error *err)
+{
+    const char *kind = name->dataset ? "datasets" : "models";
+    char *revision = escape(name->revision, true);
+    char *url = xasprintf("%s/api/%s/%s/revision/%s", hub->endpoint, kind, name->repo, revision);
+    struct answer a;
+    int code = get_json(hub, name, url, &a, err);
+    free(revision);
+    free(url);
+    if (code) return code;
+    code = hub_commit_parse(commit, a.body ? a.body : "", a.bytes, err);
+    answer_free(&a);
+    url = xasprintf("%s/api/%s/%s/tree/%s?recursive=true&expand=false", hub->endpoint, kind, name->repo,
+                    commit);
+    while (!code && url) {
+        if ((code = get_json(hub, name, url, &a, err)) != 0) break;
+        code = hub_files_add(files, a.body ? a.body : "", a.bytes, err);
+        if (!code && a.next && (!hub_same_origin(a.next, hub->endpoint) || strcmp(a.next, url) == 0))
+            code =
+                error_set(err, EXIT_INTEGRITY, "check HF_ENDPOINT", "the hub's next page is on another host");
+        free(url);
+        url = a.next;
+        a.next = NULL;
+        answer_free(&a);
+    }
+    free(url);
+    return code;
+}
+
+int hub_locate(const struct hub *hub, const struct hub_name *name, const char *commit, const char *path,
+               char **url, bool *authorized, struct error *err)
+{
+    char *escaped = escape(path, false);
+    char *at = xasprintf("%s/%s%s/resolve/%s/%s", hub->endpoint, name->dataset ? "datasets/" : "", name->repo,
+                         commit, escaped);
+    int code = 0;
+    free(escaped);
+    for (int hop = 0; !code && hub_same_origin(at, hub->endpoint); hop++) {
+        struct answer a;
+        if ((code = request(hub, name, at, true, &a, err)) != 0) break;
+        bool last = a.headers.status < 300;
+        if (!last && (code = redirected(at, hop < HOPS ? a.location : NULL, err)) == 0) {
+            free(at);
+            at = xstrdup(a.location);
+        }
+        answer_free(&a);
+        if (last) break;
+    }
+    *authorized = !code && hub_same_origin(at, hub->endpoint);
+    *url = at;
+    if (code) free(at), *url = NULL;
+    return code;
+}

@@ -1,0 +1,113 @@
+"""A stand-in for Hugging Face Hub on one port, and the host of its large files on another one.
+hub_server.py PORTS LOG: writes both ports, then a line per request: hub|cdn METHOD PATH TOKEN RANGE."""
+import hashlib, json, os, random, re, sys, threading, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+commit = "0123456789abcdef0123456789abcdef01234567"
+big = random.Random(1).randbytes(3000000)
+files = {"config.json": b'{"a": 1}\n', "sub/dir/vocab.txt": b"one\ntwo\n", "model.safetensors": big, "empty": b""}
+log = open(sys.argv[2], "a", buffering=1)
+busy = {"count": 0}
+
+
+def oid(data):
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+def entry(path, data):
+    e = {"type": "file", "oid": oid(data), "size": len(data), "path": path}
+    if path.endswith(".safetensors"):
+        e["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 132}
+    return e
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def answer(self, status, body=b"", **headers):
+        self.send_response(status)
+        for k, v in headers.items():
+            self.send_header(k.replace("_", "-"), v)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def data(self, data):
+        etag = '"%s"' % hashlib.md5(data).hexdigest()
+        m = re.match(r"bytes=(\d+)-(\d*)$", self.headers.get("Range", ""))
+        if not m and (self.server is servers[0] or "kill" not in self.path):
+            return self.answer(200, data, ETag=etag)
+        a, b = (int(m[1]), int(m[2] or len(data) - 1)) if m else (0, len(data) - 1)
+        if m and a >= len(data):
+            return self.answer(416, Content_Range="bytes */%d" % len(data))
+        b = min(b, len(data) - 1)
+        self.send_response(206 if m else 200)
+        self.send_header("ETag", etag)
+        if m:
+            self.send_header("Content-Range", "bytes %d-%d/%d" % (a, b, len(data)))
+        self.send_header("Content-Length", str(b + 1 - a))
+        self.end_headers()
+        for at in range(a, b + 1, 32768):
+            self.wfile.write(data[at : min(at + 32768, b + 1)])
+            if "kill" in self.path:
+                time.sleep(0.02)
+
+    def handle(self):
+        try:
+            super().handle()
+        except OSError:
+            pass
+
+    def do_GET(self):
+        hub = self.server is servers[0]
+        log.write("%s %s %s %s %s\n" % ("hub" if hub else "cdn", self.command, self.path,
+                                       self.headers.get("Authorization", "-").replace(" ", "_"), self.headers.get("Range", "-")))
+        if not hub:
+            return self.data(big[:-1] + b"!" if "wrong" in self.path else big[:132] if "pointer" in self.path else big)
+        path = self.path.split("?")[0]
+        m = re.match(r"/api/(?:models|datasets)/me/(\w+)/(revision|tree)/(.+)$", path)
+        if m:
+            if m[1] == "gated":
+                return self.answer(403, X_Error_Code="GatedRepo")
+            if m[1] == "missing":
+                return self.answer(401, X_Error_Code="RepoNotFound")
+            if m[2] == "revision" and m[3] not in ("main", commit):
+                return self.answer(404, X_Error_Code="RevisionNotFound")
+            if m[1] == "busy" and busy["count"] < 2:
+                busy["count"] += 1
+                return self.answer(429 if busy["count"] == 1 else 503, Retry_After="0")
+            if m[2] == "revision":
+                return self.answer(200, json.dumps({"sha": commit}).encode())
+            names = {"up": "../x", "absolute": "/tmp/x", "nul": "a\0b", "dots": "a/../../x"}
+            page = [entry(p, d) for p, d in files.items()]
+            if m[1] in names:
+                page[0]["path"] = names[m[1]]
+            if m[1] == "lies":
+                page[2]["lfs"]["size"] += 1
+            if m[1] == "huge":
+                page[2]["lfs"]["size"] = 1 << 60
+            if "cursor=" in self.path:
+                return self.answer(200, json.dumps(page[2:]).encode())
+            link = '<http://%s%s&cursor=2>; rel="next"' % (self.headers["Host"], self.path)
+            return self.answer(200, json.dumps(page[:2]).encode(), Link=link)
+        m = re.match(r"/(?:datasets/)?me/(\w+)/resolve/%s/(.+)$" % commit, path)
+        if not m or m[2] not in files:
+            return self.answer(404, X_Error_Code="EntryNotFound")
+        if m[2].endswith(".safetensors"):
+            where = "http://127.0.0.1:%d/%s?signature=%d" % (ports[1], m[1], random.getrandbits(32))
+            return self.answer(302, Location=where)
+        self.data(b"changed!\n" if m[1] == "changed" and m[2] == "config.json" else files[m[2]])
+
+    do_HEAD = do_GET
+
+
+servers = [ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2)]
+ports = [s.server_address[1] for s in servers]
+open(sys.argv[1] + ".new", "w").write("%d %d\n" % tuple(ports))
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+threading.Thread(target=servers[1].serve_forever, daemon=True).start()
+servers[0].serve_forever()
