@@ -181,15 +181,6 @@ int tower_read(const struct tower *t, const struct weights *w, int index, float 
     return read_values(&t->parameters[index], &place, w, values, err);
 }
 
-/* Returns the number of tensors of adapters, of whatever model. */
-static int64_t count_adapters(const struct weights *w)
-{
-    int64_t count = 0;
-    for (int64_t i = 0; i < weights_count(w); i++)
-        count += strstr(weights_tensor(w, i)->name, ".lora_") != NULL;
-    return count;
-}
-
 /* Returns the tensor of an adapter, or of the head, which PEFT keeps under the name of timm's; -1: none. */
 static int64_t find_adapter(const struct tower *t, const struct parameter *p, const struct weights *w)
 {
@@ -208,7 +199,8 @@ static int64_t find_adapter(const struct tower *t, const struct parameter *p, co
     return at;
 }
 
-static int load_adapter(struct tower *t, int index, const struct weights *w, float *values,
+/* Sets used[] of the tensor. */
+static int load_adapter(struct tower *t, int index, const struct weights *w, float *values, bool *used,
                         parameter_values loaded, void *context, struct error *err)
 {
     const struct parameter *p = &t->parameters[index];
@@ -223,28 +215,45 @@ static int load_adapter(struct tower *t, int index, const struct weights *w, flo
     if (!same)
         return error_set(err, EXIT_CONFIG, "is it an adapter of this model?", "tensor %s is not [%lldx%lld]",
                          p->name, (long long)p->shape[0], (long long)p->shape[1]);
+    used[at] = true;
     int code = weights_read(w, at, values, DTYPE_F32, err);
     if (!code) code = weights_check_finite(w, at, values, DTYPE_F32, err);
     return code ? code : store_values(t, index, values, loaded, context, err);
 }
 
+/* Refuses what was not read: without it the model is another one. A tower may be read without its head. */
+static int check_used(const struct weights *w, const bool *used, struct error *err)
+{
+    static const char prefix[] = "base_model.model.";
+    for (int64_t i = 0; i < weights_count(w); i++) {
+        const char *name = weights_tensor(w, i)->name, *own = name;
+        char text[160];
+        if (strncmp(name, prefix, sizeof prefix - 1) == 0) own += sizeof prefix - 1;
+        bool head = strncmp(own, "head.", 5) == 0 || strncmp(own, "classifier.", 11) == 0 ||
+                    strncmp(own, "distill_head.", 13) == 0;
+        if (!used[i] && !head)
+            return error_set(err, EXIT_CONFIG,
+                             "lora.targets are those of the file; or merge it in PEFT: merge_and_unload()",
+                             "has tensor %s, which is no adapter of the model",
+                             name_printable(text, sizeof text, name));
+    }
+    return 0;
+}
+
 int tower_load_adapters(struct tower *t, const struct weights *w, parameter_values loaded, void *context,
                         struct error *err)
 {
-    int64_t largest, count = 0;
+    int64_t largest;
     float *values = staging(t, &largest);
     if (!values) return out_of_host_memory(largest, err);
+    bool *used = xcalloc((size_t)weights_count(w) + 1, sizeof *used);
     int code = 0;
-    for (int i = 0; i < t->parameter_count && !code; i++) {
-        if (!t->parameters[i].adapter && !t->parameters[i].head) continue;
-        count += t->parameters[i].adapter;
-        code = load_adapter(t, i, w, values, loaded, context, err);
-    }
+    for (int i = 0; i < t->parameter_count && !code; i++)
+        if (t->parameters[i].adapter || t->parameters[i].head)
+            code = load_adapter(t, i, w, values, used, loaded, context, err);
     free(values);
-    if (!code && count != count_adapters(w))
-        code = error_set(err, EXIT_CONFIG, "lora.targets are those of the file",
-                         "has %lld tensors of adapters, and the model %lld", (long long)count_adapters(w),
-                         (long long)count);
+    if (!code) code = check_used(w, used, err);
+    free(used);
     if (code && err && !err->file[0]) error_at(err, weights_path(w), 0, 0);
     return code;
 }

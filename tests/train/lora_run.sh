@@ -114,6 +114,18 @@ sed 's/"bias": "none"/"bias": "all"/' one/adapter/adapter_config.json >config
 cp -r one/adapter odd
 mv config odd/adapter_config.json
 refused 7 bias lora.adapter=odd
+# A module that PEFT trained as a whole (modules_to_save).
+python3 - <<'END'
+import json, struct
+file = open("one/adapter/adapter_model.safetensors", "rb").read()
+size = struct.unpack("<Q", file[:8])[0]
+header, values = json.loads(file[8 : 8 + size]), file[8 + size :]
+header["base_model.model.lm_head.weight"] = {"dtype": "F32", "shape": [256, 32], "data_offsets": [len(values), len(values) + 32768]}
+header = json.dumps(header).encode()
+open("odd/adapter_model.safetensors", "wb").write(struct.pack("<Q", len(header)) + header + values + bytes(32768))
+END
+cp one/adapter/adapter_config.json odd/
+refused 7 lm_head lora.adapter=odd
 "$MEOPT" export first --format peft >out 2>log && fail "adapters of a run without them"
 mv base gone
 "$MEOPT" train --resume one train.steps=22 --no-dashboard >out 2>log && fail "resumed without its base"
