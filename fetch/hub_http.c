@@ -155,9 +155,9 @@ static int refused(const struct hub_name *name, const char *path, const struct h
                      "%s: the hub answers %d", name->repo, status);
 }
 
-/* Sends a request until it is answered with less than 400. */
-static int request(const struct hub *hub, const struct hub_name *name, const char *url, bool head,
-                   struct answer *a, struct error *err)
+/* Sends a request until it is answered with less than 400. path: of a file of the repository, for errors. */
+static int request(const struct hub *hub, const struct hub_name *name, const char *path, const char *url,
+                   bool head, struct answer *a, struct error *err)
 {
     const char *scale = getenv("MEOPT_FETCH_PAUSE_SCALE"); /* for tests */
     char shown[300];
@@ -170,7 +170,7 @@ static int request(const struct hub *hub, const struct hub_name *name, const cha
         }
         if (rc == CURLE_OK && status >= 200 && status < 400) return 0;
         bool again = rc == CURLE_OK ? http_status_retry(status) : http_curl_retry(rc);
-        int code = rc == CURLE_OK ? refused(name, "", hub, a, err)
+        int code = rc == CURLE_OK ? refused(name, path, hub, a, err)
                    : a->too_large
                        ? error_set(err, EXIT_INTEGRITY, NULL, "%s: answer too long", shown)
                        : error_set(err, EXIT_NETWORK, "check the network, https_proxy and HF_ENDPOINT",
@@ -202,7 +202,7 @@ static int get_json(const struct hub *hub, const struct hub_name *name, const ch
     char *at = xstrdup(url);
     int code = 0;
     for (int hop = 0; !code; hop++) {
-        if ((code = request(hub, name, at, false, a, err)) != 0 || a->headers.status < 300) break;
+        if ((code = request(hub, name, "", at, false, a, err)) != 0 || a->headers.status < 300) break;
         code = redirected(at, hop < HOPS ? a->location : NULL, err);
         free(at);
         at = code ? NULL : xstrdup(a->location);
@@ -267,7 +267,7 @@ int hub_locate(const struct hub *hub, const struct hub_name *name, const char *c
     free(escaped);
     for (int hop = 0; !code && hub_same_origin(at, hub->endpoint); hop++) {
         struct answer a;
-        if ((code = request(hub, name, at, true, &a, err)) != 0) break;
+        if ((code = request(hub, name, path, at, true, &a, err)) != 0) break;
         bool last = a.headers.status < 300;
         if (!last && (code = redirected(at, hop < HOPS ? a.location : NULL, err)) == 0) {
             free(at);
