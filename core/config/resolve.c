@@ -395,9 +395,6 @@ static void check_lora(const struct config *c, combination_bad bad, void *contex
     if (c->dist.pipeline > 1)
         bad(context, "dist.pipeline", true, "set model.place: streamed",
             "stages of a pipeline have no adapters (lora.rank)");
-    if (c->dist.shard != DIST_SHARD_NONE)
-        bad(context, "dist.shard", true, "set model.place: streamed",
-            "adapters are not divided among ranks (lora.rank)");
 }
 
 void resolve_check(const struct config *c, combination_bad bad, void *context)

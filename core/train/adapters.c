@@ -14,9 +14,8 @@ int adapters_options(const struct config *c, const struct model_shape *g, struct
                      struct error *err)
 {
     struct lora_module modules[LORA_MODULES];
-    *o = (struct lora_options){.rank = c->lora.rank,
-                               .scale = c->lora.alpha > 0 ? (float)(c->lora.alpha / (double)c->lora.rank) : 1,
-                               .resident = c->model_s.place == TOWER_PLACE_STREAMED};
+    *o = (struct lora_options){
+        .rank = c->lora.rank, .scale = c->lora.alpha > 0 ? (float)(c->lora.alpha / (double)c->lora.rank) : 1};
     if (!c->lora.rank) return 0;
     int code = lora_targets(g, c->lora.targets, &o->targets, err), count = lora_modules(g, modules);
     for (int i = 0; i < count && !code; i++) {

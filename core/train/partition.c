@@ -10,41 +10,52 @@ struct position {
     int64_t element;
 };
 
-/* Returns the parameter of the group after `i` in memory order, without resident ones, and in a group that is
- * trained without frozen ones (the base of adapters); -1: none. */
-static int next_in_order(const struct tower *t, int group, int i)
+/* Returns whether a parameter has parts: of a partition of weights each that is not resident; else each
+ * trained one, and in a group without gradients each. */
+static bool counted(const struct tower *t, const struct partition *c, const struct parameter *p)
+{
+    return c->weights_only ? !p->resident : p->trained || (!p->resident && p->group < t->lowest);
+}
+
+/* Returns the parameter of the group after `i` in memory order; -1: none. */
+static int next_in_order(const struct tower *t, const struct partition *c, int group, int i)
 {
     bool matrices = i >= 0 && t->parameters[i].matrix;
     for (int pass = matrices; pass < 2; pass++) {
         for (int k = pass == (int)matrices ? i + 1 : 0; k < t->parameter_count; k++) {
             const struct parameter *p = &t->parameters[k];
-            bool counted = !p->resident && (p->trained || group < t->lowest);
-            if (p->group == group && counted && p->matrix == (pass == 1)) return k;
+            if (p->group == group && p->matrix == (pass == 1) && counted(t, c, p)) return k;
         }
     }
     return -1;
 }
 
 /* Returns the allowed cut nearest to `target` elements from the start of the group. */
-static struct position nearest_cut(const struct tower *t, int group, int64_t target)
+static struct position nearest_cut(const struct tower *t, const struct partition *c, int group,
+                                   int64_t target)
 {
-    for (int i = next_in_order(t, group, -1); i >= 0; i = next_in_order(t, group, i)) {
+    for (int i = next_in_order(t, c, group, -1); i >= 0; i = next_in_order(t, c, group, i)) {
         int64_t count = t->parameters[i].count;
         if (target < count) {
             int64_t element = (target + CUT_ELEMENTS / 2) / CUT_ELEMENTS * CUT_ELEMENTS;
             return element < count ? (struct position){i, element}
-                                   : (struct position){next_in_order(t, group, i), 0};
+                                   : (struct position){next_in_order(t, c, group, i), 0};
         }
         target -= count;
     }
     return (struct position){-1, 0};
 }
 
+static bool has_gradients(const struct tower *t, const struct partition *c, int group)
+{
+    return group >= t->lowest && !c->weights_only;
+}
+
 /* Return the span whose elements a group's offsets count, and the type of its matrices: the gradients, or the
  * weights of a frozen group. */
-static struct gradient_span span_of(const struct tower *t, int group)
+static struct gradient_span span_of(const struct tower *t, const struct partition *c, int group)
 {
-    if (group >= t->lowest) return tower_group_gradients(t, group);
+    if (has_gradients(t, c, group)) return tower_group_gradients(t, group);
     struct weight_span weights = tower_group_weights(t, group);
     struct gradient_span span = {.p = weights.p, .bytes = weights.bytes, .f32_bytes = weights.bytes};
     for (int i = 0; i < t->parameter_count; i++) {
@@ -54,24 +65,40 @@ static struct gradient_span span_of(const struct tower *t, int group)
     }
     return span;
 }
-static enum dtype matrix_type(const struct tower *t, int group)
+static enum dtype matrix_type(const struct tower *t, const struct partition *c, int group)
 {
-    return group >= t->lowest ? t->options.grad_type : t->options.weight_type;
+    return has_gradients(t, c, group) ? t->options.grad_type : t->options.weight_type;
+}
+
+/* Return where a parameter's weights, and those of the group's last one with parts, begin and end in the
+ * group's span of weights. */
+static int64_t weight_offset(const struct tower *t, const struct partition *c, const struct parameter *p)
+{
+    int first = next_in_order(t, c, p->group, -1);
+    return (int64_t)(p->weight_at - t->parameters[first].weight_at);
+}
+static int64_t weights_end(const struct tower *t, const struct partition *c, int group)
+{
+    int64_t end = 0;
+    for (int i = next_in_order(t, c, group, -1); i >= 0; i = next_in_order(t, c, group, i)) {
+        const struct parameter *p = &t->parameters[i];
+        end = weight_offset(t, c, p) + p->count * (int64_t)dtype_bytes(p->weight_type);
+    }
+    return end;
 }
 
 /* Sets the offsets of rank r in a group from the position where its part begins. */
 static void set_offsets(const struct tower *t, struct partition *c, int group, int r, struct position at)
 {
     struct partition_group *g = &c->groups[group];
-    struct gradient_span gradients = span_of(t, group);
-    struct weight_span weights = tower_group_weights(t, group);
-    size_t size = dtype_bytes(matrix_type(t, group));
+    struct gradient_span gradients = span_of(t, c, group);
+    size_t size = dtype_bytes(matrix_type(t, c, group));
     g->vectors[r] = (int64_t)(gradients.f32_bytes / sizeof(float));
     g->matrices[r] = at.parameter < 0 ? (int64_t)((gradients.bytes - gradients.f32_bytes) / size) : 0;
-    g->weights[r] = (int64_t)weights.bytes;
+    g->weights[r] = weights_end(t, c, group);
     if (at.parameter < 0) return;
     const struct parameter *p = &t->parameters[at.parameter];
-    g->weights[r] = (int64_t)p->weight_at + at.element * (int64_t)dtype_bytes(p->weight_type);
+    g->weights[r] = weight_offset(t, c, p) + at.element * (int64_t)dtype_bytes(p->weight_type);
     *(p->matrix ? &g->matrices[r] : &g->vectors[r]) = c->element[at.parameter] + at.element;
 }
 
@@ -80,7 +107,7 @@ static void set_part(const struct tower *t, struct partition *c, int group, stru
                      struct position to)
 {
     bool inside = false;
-    for (int i = next_in_order(t, group, -1); i >= 0; i = next_in_order(t, group, i)) {
+    for (int i = next_in_order(t, c, group, -1); i >= 0; i = next_in_order(t, c, group, i)) {
         if (i == from.parameter) inside = true;
         int64_t begin = i == from.parameter ? from.element : 0,
                 end = i == to.parameter ? to.element : t->parameters[i].count;
@@ -95,33 +122,36 @@ static void set_part(const struct tower *t, struct partition *c, int group, stru
 static void partition_one(const struct tower *t, struct partition *c, int group)
 {
     struct partition_group *g = &c->groups[group];
-    struct gradient_span span = span_of(t, group);
-    size_t size = dtype_bytes(matrix_type(t, group));
+    struct gradient_span span = span_of(t, c, group);
+    size_t size = dtype_bytes(matrix_type(t, c, group));
+    int first = next_in_order(t, c, group, -1);
     int64_t total = 0, *offsets = xcalloc(3 * ((size_t)c->ranks + 1), sizeof *offsets);
     g->vectors = offsets;
     g->matrices = offsets + c->ranks + 1;
     g->weights = offsets + 2 * (c->ranks + 1);
-    for (int i = next_in_order(t, group, -1); i >= 0; i = next_in_order(t, group, i)) {
+    g->span = first < 0 ? NULL : t->parameters[first].weight;
+    for (int i = next_in_order(t, c, group, -1); i >= 0; i = next_in_order(t, c, group, i)) {
         const struct parameter *p = &t->parameters[i];
-        size_t at = p->trained ? p->grad_at : p->weight_at;
+        size_t at = p->trained && !c->weights_only ? p->grad_at : p->weight_at;
         c->element[i] =
             (int64_t)((at - (p->matrix ? span.f32_bytes : 0)) / (p->matrix ? size : sizeof(float)));
         total += p->count;
     }
-    struct position from = {next_in_order(t, group, -1), 0};
+    struct position from = {first, 0};
     for (int r = 0; r < c->ranks; r++) {
-        struct position to =
-            r + 1 < c->ranks ? nearest_cut(t, group, total * (r + 1) / c->ranks) : (struct position){-1, 0};
+        struct position to = r + 1 < c->ranks ? nearest_cut(t, c, group, total * (r + 1) / c->ranks)
+                                              : (struct position){-1, 0};
         set_offsets(t, c, group, r + 1, to);
         if (r == c->rank && tower_owns(t, group)) set_part(t, c, group, from, to);
         from = to;
     }
 }
 
-struct partition *partition_make(const struct tower *t, int ranks, int rank)
+struct partition *partition_make(const struct tower *t, int ranks, int rank, bool weights_only)
 {
     struct partition *c = xcalloc(1, sizeof *c);
-    *c = (struct partition){.ranks = ranks, .rank = rank, .group_count = t->group_count};
+    *c = (struct partition){
+        .ranks = ranks, .rank = rank, .group_count = t->group_count, .weights_only = weights_only};
     c->groups = xcalloc((size_t)t->group_count, sizeof *c->groups);
     c->first = xcalloc((size_t)t->parameter_count, sizeof *c->first);
     c->count = xcalloc((size_t)t->parameter_count, sizeof *c->count);

@@ -16,18 +16,22 @@ enum { CUT_ELEMENTS = 32768 };
  * (of a frozen group: of its weights), and in bytes of its weights. */
 struct partition_group {
     int64_t *vectors, *matrices, *weights;
+    char *span; /* where its weights begin; NULL: none */
 };
 
 struct partition {
     int ranks, rank, group_count;
+    bool weights_only;
     struct partition_group *groups;
     int64_t *first,
         *count;       /* (parameters) this rank's elements of each; count may be 0, as of other stages' */
     int64_t *element; /* (parameters) offset of each in its group's vectors or matrices */
 };
 
-/* Returns the partition of a tower that has gradients. Resident parameters have no parts. */
-struct partition *partition_make(const struct tower *tower, int ranks, int rank);
+/* Returns the partition of a tower's gradients: trained parameters have parts, and those of groups without
+ * gradients, unless they are resident. weights_only: of its weights instead, all but the resident ones.
+ * Without adapters both divide weights alike. */
+struct partition *partition_make(const struct tower *tower, int ranks, int rank, bool weights_only);
 void partition_free(struct partition *cut);
 
 /* Computes where in a parameter each rank's part begins: offsets[ranks + 1], in `unit` bytes per element. */

@@ -31,12 +31,13 @@ static int64_t streams_sent(const struct tower *s, int64_t samples)
 static void count_exchanged(struct plan *p, const struct trainer *t)
 {
     const struct config *c = t->config;
-    int64_t rounds = dp_round_count(t), sent = 0, weights = 0, frozen = 0, own = 0;
+    int64_t rounds = dp_round_count(t), sent = 0, weights = 0, frozen = 0, begun = 0, own = 0;
     for (int i = 0; i < t->student->parameter_count; i++) {
         const struct parameter *q = &t->student->parameters[i];
         int64_t bytes = q->count * (int64_t)dtype_bytes(q->weight_type);
         if (!tower_owns(t->student, q->group)) continue;
         own += q->trained ? q->count : 0;
+        if (q->group < t->student->lowest && !q->resident) begun += bytes * (t->twice ? 2 : 1);
         if (!q->trained && !q->resident) frozen += bytes; /* read by forward passes only */
         if (!q->trained) continue;
         int64_t gradient = q->count * (int64_t)dtype_bytes(q->grad_type);
@@ -44,9 +45,12 @@ static void count_exchanged(struct plan *p, const struct trainer *t)
         sent += c->dist.reduce == DIST_REDUCE_LIBRARY ? q->count * (int64_t)sizeof(float) : gradient;
         weights += bytes;
     }
-    int64_t forwards = (rounds + t->wave - 1) / t->wave, passes = t->twice ? 3 : 2;
+    int64_t forwards = (rounds + t->wave - 1) / t->wave, passes = t->twice ? 3 : 2,
+            shard_bytes = (weights * passes + frozen) * forwards;
+    if (t->student->options.lora.rank) /* blocks are read by backward passes as well */
+        shard_bytes = (frozen * passes - begun) * forwards + weights;
     p->reduced_bytes = sent * rounds * (passes - 1);
-    p->gathered_bytes = c->dist.shard == DIST_SHARD_PARAMETERS  ? (weights * passes + frozen) * forwards
+    p->gathered_bytes = c->dist.shard == DIST_SHARD_PARAMETERS  ? shard_bytes
                         : c->dist.shard == DIST_SHARD_OPTIMIZER ? weights
                                                                 : own * 4;
     if (!t->stages) return;

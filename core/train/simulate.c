@@ -44,6 +44,8 @@ void simulate_inspect(void *context, const struct trainer *t)
         if (p->matrix && !table) g->work += (double)p->count;
         if (!p->resident) g->weight_bytes += (double)p->count * (double)dtype_bytes(p->weight_type);
         if (!p->trained) continue;
+        if (!s->sharded_weights || p->resident)
+            g->changed_bytes += (double)p->count * (double)dtype_bytes(p->weight_type);
         g->reduced_bytes +=
             (double)p->count * (double)dtype_bytes(library ? DTYPE_F32 : p->grad_type); /* dist.reduce */
         g->summed_bytes += (double)p->count * sizeof(float);
@@ -197,10 +199,11 @@ static void forward(const struct stages *p, int64_t from, int64_t to)
 static void update(struct simulation *s, int group)
 {
     const struct simulated_schedule *q = s->schedule;
-    for (int i = 0; i < 2; i++)
+    double changed = q->groups[group].changed_bytes;
+    for (int i = 0; i < 2 && changed <= 0; i++)
         if (s->slot[i] == group) s->slot[i] = -1;
-    if (!q->sharded || q->sharded_weights) return;
-    s->last_gather = begin(s, q->groups[group].weight_bytes);
+    if (!q->sharded || changed <= 0) return;
+    s->last_gather = begin(s, changed);
     if (!q->two_gradients) wait_until(s, s->last_gather);
 }
 

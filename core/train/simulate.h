@@ -26,6 +26,7 @@ struct simulated_group {
     double reduced_bytes; /* gradients of a micro-batch; 0: frozen */
     double summed_bytes;  /* sums in fp32 */
     double weight_bytes;  /* as sharding stores them; 0: in every rank */
+    double changed_bytes; /* gathered after an update */
 };
 
 /* A step of a configuration, without the speeds. */

@@ -83,6 +83,7 @@ void dp_close(struct trainer *t)
     if (!m) return;
     shard_close(m->shard);
     partition_free(m->partition);
+    partition_free(m->base);
     for (int i = 0; i < 2; i++) device_free(t->device, m->group_sums[i]);
     device_free(t->device, m->all_sums);
     free(m->all_sums_at);
@@ -131,9 +132,9 @@ static int reduce_group(struct comm *comm, void *context, struct error *err)
 /* All-gathers the weights that each rank has updated (communication thread). */
 static int gather_weights(struct comm *comm, void *context, struct error *err)
 {
-    struct group *g = context;
-    return comm_gather(comm, tower_group_weights(g->t->student, g->number).p,
-                       g->t->dp->partition->groups[g->number].weights, err);
+    const struct group *g = context;
+    const struct partition_group *cut = &g->t->dp->partition->groups[g->number];
+    return cut->span ? comm_gather(comm, cut->span, cut->weights, err) : 0;
 }
 
 void dp_begin_group(struct dp_pass *r, int group)
@@ -241,7 +242,7 @@ static int step_group(struct dp_pass *r, int group, struct error *err)
     size_t count = 0;
     bool moved = r->moved;
     r->moved = true;
-    if (t->dp->shard) shard_invalidate(t->dp->shard, group);
+    if (t->dp->shard && !t->dp->base) shard_invalidate(t->dp->shard, group);
     for (int i = 0; i < t->tensor_count; i++) {
         if (t->student->parameters[t->parameter_of[i]].group != group) continue;
         t->tensors[count] = (size_t)i;
@@ -258,7 +259,7 @@ static int step_group(struct dp_pass *r, int group, struct error *err)
     } else status = meopt_step_tensors(t->opt, t->tensors, t->gradients, count, r->scale, &library);
     if (status && status != MEOPT_NOT_FINITE) /* other ranks learn of that at the end of the step */
         return trainer_library_error(&library, err);
-    if (t->dp->sharded && !t->dp->shard) {
+    if (t->dp->sharded && (!t->dp->shard || t->dp->base)) {
         comm_begin(t->data, &g->gather);
         if (!t->data->overlaps) return comm_end(t->data, &g->gather, err);
     }
@@ -298,11 +299,12 @@ int dp_gather_weights(struct trainer *t, struct error *err)
     int code = 0;
     if (!dp_sharded(t)) return 0;
     if (t->dp->shard) shard_invalidate(t->dp->shard, -1);
-    if (!dp_divides_states(t) || t->dp->shard) return 0;
-    for (int group = t->student->lowest; group < t->student->group_count && !code; group++)
-        if (tower_owns(t->student, group))
-            code = comm_gather(t->data, tower_group_weights(t->student, group).p,
-                               t->dp->partition->groups[group].weights, err);
+    if (!dp_divides_states(t) || (t->dp->shard && !t->dp->base)) return 0;
+    for (int group = t->student->lowest; group < t->student->group_count && !code; group++) {
+        const struct partition_group *cut = &t->dp->partition->groups[group];
+        if (tower_owns(t->student, group) && cut->span)
+            code = comm_gather(t->data, cut->span, cut->weights, err);
+    }
     return code;
 }
 
@@ -312,7 +314,7 @@ int dp_gather_values(const struct trainer *t, int parameter, float *values, stru
     const struct parameter *p = &t->student->parameters[parameter];
     int stages = t->ranks.size / t->data->size;
     int64_t *offsets = xcalloc((size_t)t->ranks.size + 1, sizeof *offsets);
-    partition_offsets(t->dp->partition, t->student, parameter, sizeof *values, offsets);
+    partition_offsets(dp_partition_of(t, parameter), t->student, parameter, sizeof *values, offsets);
     if (!dp_cut_among_data(t, parameter)) /* the first replica has all of it */
         for (int q = 1; q <= t->data->size; q++) offsets[q] = p->count * (int64_t)sizeof *values;
     partition_stages(offsets, t->data->size, stages,

@@ -24,12 +24,20 @@ bool dp_divides(const struct trainer *t, int parameter)
     return (t->dp && t->stages) || dp_cut_among_data(t, parameter);
 }
 
+const struct partition *dp_partition_of(const struct trainer *t, int parameter)
+{
+    const struct data_parallel *m = t->dp;
+    return m->base && !t->student->parameters[parameter].trained ? m->base : m->partition;
+}
+
 void dp_part(const struct trainer *t, int parameter, int64_t *first, int64_t *count)
 {
     const struct parameter *p = &t->student->parameters[parameter];
     bool part = dp_cut_among_data(t, parameter);
-    *first = part ? t->dp->partition->first[parameter] : 0;
-    *count = part ? t->dp->partition->count[parameter] : tower_owns(t->student, p->group) ? p->count : 0;
+    *first = part ? dp_partition_of(t, parameter)->first[parameter] : 0;
+    *count = part                               ? dp_partition_of(t, parameter)->count[parameter]
+             : tower_owns(t->student, p->group) ? p->count
+                                                : 0;
 }
 
 int dp_weight_buffers(const struct trainer *t)
@@ -44,15 +52,19 @@ int dp_gradient_buffers(const struct trainer *t) { return t->data->size > 1 && t
 int dp_partition(struct trainer *t, struct error *err)
 {
     struct data_parallel *m = t->dp;
-    m->partition = partition_make(t->student, t->data->size, t->data->rank);
-    return dp_weight_buffers(t) ? shard_make(&m->shard, t->student, t->data, m->partition, err) : 0;
+    m->partition = partition_make(t->student, t->data->size, t->data->rank, false);
+    if (!dp_weight_buffers(t)) return 0;
+    if (t->student->options.lora.rank)
+        m->base = partition_make(t->student, t->data->size, t->data->rank, true);
+    return shard_make(&m->shard, t->student, t->data, m->base ? m->base : m->partition, err);
 }
 
 void *dp_weights(const struct trainer *t, int parameter)
 {
     const struct parameter *p = &t->student->parameters[parameter];
     int64_t first, count;
-    if (dp_cut_among_data(t, parameter) && t->dp->shard) return shard_part(t->dp->shard, parameter);
+    if (dp_cut_among_data(t, parameter) && t->dp->shard && !p->resident)
+        return shard_part(t->dp->shard, parameter);
     dp_part(t, parameter, &first, &count);
     return (char *)p->weight + (size_t)first * dtype_bytes(p->weight_type);
 }
@@ -102,11 +114,13 @@ static int64_t longest_part(const struct trainer *t)
     }
     for (int group = 0; group < t->student->group_count; group++)
         for (int r = 0; r < t->data->size; r++) {
-            const struct partition_group *g = &m->partition->groups[group];
+            const struct partition_group *g = &m->partition->groups[group],
+                                         *base = m->base ? &m->base->groups[group] : g;
             int64_t bytes[] = {(g->vectors[r + 1] - g->vectors[r]) * (int64_t)sizeof(float),
                                (g->matrices[r + 1] - g->matrices[r]) * size,
-                               m->sharded ? g->weights[r + 1] - g->weights[r] : 0};
-            for (int i = 0; i < 3; i++)
+                               m->sharded ? g->weights[r + 1] - g->weights[r] : 0,
+                               m->sharded ? base->weights[r + 1] - base->weights[r] : 0};
+            for (int i = 0; i < 4; i++)
                 if (bytes[i] > longest) longest = bytes[i];
         }
     return longest;
@@ -153,10 +167,10 @@ static double rank_bytes(const struct trainer *t, int rank)
 {
     const struct data_parallel *m = t->dp;
     struct meopt_bytes held = {0};
-    int64_t all = 0, most[2] = {0, 0};
+    int64_t all = 0, base = 0, most[2] = {0, 0};
     (void)meopt_held(t->opt, &held);
     double bytes = held.parameters ? (double)held.total / (double)held.parameters : 0;
-    if (m->shard) bytes += 2;
+    if (m->shard && !m->base) bytes += 2;
     if (m->all_sums) bytes += sizeof(float);
     for (int group = t->student->lowest; group < t->student->group_count; group++) {
         int64_t count = partition_of(m->partition, group, rank),
@@ -165,7 +179,11 @@ static double rank_bytes(const struct trainer *t, int rank)
         all += count;
         if (count > *of && m->group_sums[0]) *of = count;
     }
-    return bytes * (double)all + sizeof(float) * (double)(most[0] + most[1]);
+    for (int group = 0; group < t->student->group_count && m->base; group++) {
+        const int64_t *at = m->base->groups[group].weights;
+        base += at[rank + 1] - at[rank];
+    }
+    return bytes * (double)all + (double)base + sizeof(float) * (double)(most[0] + most[1]);
 }
 
 int dp_largest_rank(const struct trainer *t)

@@ -7,11 +7,12 @@
 #include "core/train/shard.h"
 
 struct data_parallel {
-    bool sharded;        /* states are sharded (dist.shard) */
-    bool step_at_end;    /* weights are updated after the last round, not inside backward */
-    int64_t micro_count; /* micro-batches of a step, of all ranks */
-    int64_t rounds;      /* micro-batches of a step of one rank, rounded up */
-    struct partition *partition;
+    bool sharded;                    /* states are sharded (dist.shard) */
+    bool step_at_end;                /* weights are updated after the last round, not inside backward */
+    int64_t micro_count;             /* micro-batches of a step, of all ranks */
+    int64_t rounds;                  /* micro-batches of a step of one rank, rounded up */
+    struct partition *partition;     /* of what is trained */
+    struct partition *base;          /* with `shard` and adapters: of the frozen weights; else NULL */
     struct shard *shard;             /* sharded weights (dist.shard parameters); else NULL */
     float *group_sums[2];            /* sums of two groups, round-robin, for updates inside backward */
     float *all_sums;                 /* sums of all groups, for further rounds or step_at_end; else NULL */
@@ -55,6 +56,8 @@ struct dp_pass {
 bool dp_divides(const struct trainer *t, int parameter);
 /* The same among the ranks with its group. */
 bool dp_cut_among_data(const struct trainer *t, int parameter);
+/* Returns the partition that has the parts of a parameter. */
+const struct partition *dp_partition_of(const struct trainer *t, int parameter);
 /* Return where this rank's vectors and matrices begin in a group's sums. */
 int64_t dp_own_vectors(const struct trainer *t, int group);
 int64_t dp_own_matrices(const struct trainer *t, int group);

@@ -174,6 +174,7 @@ static int create_student(struct trainer *t, const struct weights *weights, stru
     bool dry = t->device->kind == DEVICE_DRY;
     struct tower_options options = student_options(t);
     int code = adapters_options(t->config, &t->student_shape, &options.lora, err);
+    options.lora.resident = options.weight_buffers > 0;
     if (!code) code = tower_create(&t->student, t->device, &t->student_shape, &options, err);
     if (!code && t->config->model_s.place == TOWER_PLACE_STREAMED)
         code = weight_stream_open(&t->student_stream, t->student, trainer_scratch_directory(t), err);

@@ -468,7 +468,8 @@ static int load_checkpoint(struct trainer *t, const struct checkpoint *c, struct
     struct loading loading = {.trainer = t,
                               .parts = writers,
                               .stages = stages,
-                              .cut = writers > 1 ? partition_make(t->student, c->writers / stages, 0) : NULL,
+                              .cut = writers > 1 ? partition_make(t->student, c->writers / stages, 0, false)
+                                                 : NULL,
                               .offsets = xcalloc(writers + 1, sizeof *loading.offsets),
                               .present = xcalloc(writers, sizeof *loading.present),
                               .present_bytes = xcalloc(writers, sizeof *loading.present_bytes)};

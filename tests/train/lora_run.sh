@@ -1,6 +1,6 @@
 #!/bin/sh
-# Adapters (LoRA) of a language model from the YAML to the merged model: the same weights and metrics with a streamed base, on two ranks, in
-# other rounds and after a stop; checkpoints have the adapters alone; eval and generate read them; merged, and as an adapter to begin with,
+# Adapters (LoRA) of a language model from the YAML to the merged model: the same weights and metrics with a streamed base, on two and three
+# ranks with every dist.shard, in other rounds and after a stop; checkpoints have the adapters alone; eval and generate read them; merged, and as an adapter to begin with,
 # they give the figures of the run; a base that is gone or other, and keys without a meaning, are refused. The plan is what is held.
 set -u
 . "$MEOPT_SOURCE/tests/train/classifier.sh"
@@ -29,6 +29,51 @@ END
 train one 0
 train ranks2 0 --workers 2
 same one ranks2
+for shard in optimizer gradients parameters; do
+    for ranks in 2 3; do
+        train "$shard$ranks" 0 --workers $ranks dist.shard=$shard train.micro_batch=1
+    done
+done
+train small 0 train.micro_batch=1
+for run in optimizer2 optimizer3 gradients2 gradients3 parameters2 parameters3; do same small $run; done
+train kept 0 --workers 3 dist.shard=parameters train.micro_batch=1 optim.gradients=keep
+same small kept
+train turns 0 --workers 2 dist.shard=parameters train.micro_batch=1 train.rounds=breadth train.recompute=block
+same small turns
+train moved 10 --workers 3 dist.shard=parameters train.micro_batch=1 --stop-after 7
+"$MEOPT" train --resume moved --no-dashboard --workers 2 dist.shard=optimizer --stop-after 13 >out 2>log
+[ $? = 10 ] || fail "moved: resumed with two ranks and dist.shard optimizer"
+"$MEOPT" train --resume moved --no-dashboard --workers 3 dist.shard=parameters >out 2>log || fail "moved: exit $? on resume"
+same small moved
+# Adapters and a base of more elements than the smallest part; a rank is lost.
+wide="model.weight= model.init=random model.vocabulary=256 model.width=256 model.depth=2 model.heads=4 model.kv_heads=4 model.hidden=384
+    model.family=llama lora.rank=192 train.micro_batch=1 train.steps=4 train.eval_steps=4 train.precision=bf16"
+# shellcheck disable=SC2086
+{
+    train wide 0 $wide
+    train wide-optimizer 0 $wide --workers 3 dist.shard=optimizer
+    train wide-parameters 0 $wide --workers 3 dist.shard=parameters
+    train wide-twice 0 $wide --workers 2 dist.shard=parameters train.batch_size=2 train.micro_batch=2
+    train wide-whole 0 $wide --workers 2 train.batch_size=2 train.micro_batch=2
+}
+same wide wide-optimizer
+same wide wide-parameters
+same wide-whole wide-twice
+pid_of() { # NAME RANK: prints its process once it has made steps
+    python3 -c 'import json, sys
+print([r["pid"] for r in json.load(open(sys.argv[1] + "/live.json"))["ranks"] if r["rank"] == int(sys.argv[2]) and r["pid"] > 1 and r["step"] > 0][0])' \
+        "$1" "$2" >pid 2>pid.error
+}
+# shellcheck disable=SC2086
+"$MEOPT" train vit.yaml --run-dir . --name lost --no-dashboard $wide --workers 3 dist.shard=parameters train.steps=100000 \
+    train.eval_steps=100000 >out 2>log &
+run=$!
+wait_for 60 pid_of lost 2 || fail "no step: $(cat log pid.error)"
+kill -KILL "$(cat pid)"
+wait "$run"
+[ $? = 14 ] || fail "a lost rank: $(cat log)"
+"$MEOPT" export small >out 2>log && "$MEOPT" export parameters3 >out 2>log || fail "export of a sharded run"
+cmp small/adapter/adapter_model.safetensors parameters3/adapter/adapter_model.safetensors || fail "other adapters exported"
 train alone 0 train.global_batch=0
 same one alone
 train streamed 0 train.global_batch=0 model.place=streamed
@@ -91,7 +136,7 @@ assert manifest["base"]["path"].endswith("/base") and len(manifest["base"]["crc3
 config = json.load(open("one/adapter/adapter_config.json"))
 assert config["peft_type"] == "LORA" and config["r"] == 4 and config["lora_alpha"] == 8 and config["bias"] == "none", config
 assert config["target_modules"] == ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], config
-for run in ("alone", "streamed", "resident", "bf16streamed"):
+for run in ("alone", "streamed", "resident", "bf16streamed", "optimizer2", "optimizer3", "parameters2", "parameters3", "wide-parameters"):
     meta = json.load(open(run + "/meta.json"))
     assert meta["planned_peak_bytes"] == max(c["peak_bytes"] for l in lines(run).values() for c in l.get("cards", [])), (run, meta["planned_peak_bytes"])
 END
@@ -107,7 +152,7 @@ refused 7 q_proj lora.targets=query
 refused 7 lora.alpha lora.adapter=one/adapter lora.alpha=9
 refused 7 lora.targets lora.adapter=one/adapter lora.targets=q_proj
 refused 7 lora.rank dist.pipeline=2 --workers 2
-refused 7 lora.rank dist.shard=optimizer
+refused 7 model_s.place --workers 2 dist.shard=parameters model.place=streamed
 refused 7 lora.rank train.ema=0.9
 refused 7 lora.rank model.freeze=1
 sed 's/"bias": "none"/"bias": "all"/' one/adapter/adapter_config.json >config

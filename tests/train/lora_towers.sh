@@ -23,6 +23,10 @@ END
 meopt train lora.yaml --name one --no-dashboard train.global_batch=32
 meopt train lora.yaml --name two --no-dashboard train.global_batch=32 --workers 2 train.batch_size=16
 same one two
+for shard in optimizer parameters; do
+    meopt train lora.yaml --name $shard --no-dashboard train.global_batch=32 --workers 2 train.batch_size=16 dist.shard=$shard
+    same one $shard
+done
 meopt train lora.yaml --name whole --no-dashboard
 meopt train lora.yaml --name streamed --no-dashboard model.place=streamed
 same whole streamed
@@ -71,6 +75,10 @@ for name in quickstart quickstart_openclip quickstart_dinov2; do
     meopt train "$@" --name "$name" train.batch_size=8 train.global_batch=8
     meopt train "$@" --name "$name-two" train.batch_size=4 train.global_batch=8 --workers 2
     same "$name" "$name-two"
+    for shard in optimizer parameters; do
+        meopt train "$@" --name "$name-$shard" train.batch_size=4 train.global_batch=8 --workers 2 dist.shard=$shard
+        same "$name" "$name-$shard"
+    done
     meopt train "$@" --name "$name-whole" train.batch_size=8
     meopt train "$@" --name "$name-streamed" train.batch_size=8 model_s.place=streamed
     same "$name-whole" "$name-streamed"

@@ -252,7 +252,9 @@ static void the_plan_of_many_ranks_is_that_of_the_largest(void **state)
                            {"dist.shard=none", "train.global_batch=250"},
                            {"dist.shard=optimizer", "optim.gradients=release"},
                            {"dist.shard=gradients", "optim.gradients=keep"},
-                           {"dist.shard=parameters", "train.micro_batch=4"}};
+                           {"dist.shard=parameters", "train.micro_batch=4"},
+                           {"dist.shard=optimizer", "lora.rank=64"},
+                           {"dist.shard=parameters", "lora.rank=64"}};
     static const int sizes[] = {2, 3, 7};
     int other = 0;
     for (size_t i = 0; i < sizeof settings / sizeof *settings * 3; i++) {

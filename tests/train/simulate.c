@@ -23,7 +23,8 @@ static struct simulated_group groups[GROUPS];
 static struct simulated_schedule equal(double bytes, double sums, double weights)
 {
     for (int g = 0; g < GROUPS; g++)
-        groups[g] = (struct simulated_group){1.0 / GROUPS, bytes / GROUPS, sums / GROUPS, weights / GROUPS};
+        groups[g] =
+            (struct simulated_group){1.0 / GROUPS, bytes / GROUPS, sums / GROUPS, weights / GROUPS, 0};
     return (struct simulated_schedule){
         .group_count = GROUPS, .groups = groups, .micro_count = 4, .ranks = 4, .two_gradients = true};
 }
@@ -72,6 +73,7 @@ static void sums_and_updated_weights_are_gathered(void **state)
     (void)state;
     struct simulated_schedule s = equal(whole(1e8), whole(2e8), whole(1e8));
     near(simulate_step(&s, &slow, 4).sums_s, 0.13 + 0.23);
+    for (int g = 0; g < GROUPS; g++) groups[g].changed_bytes = groups[g].weight_bytes;
     s.sharded =
         true; /* weights instead of sums, after the reduction of the next group: the last two remain */
     struct simulated_step step = simulate_step(&s, &slow, 4);

@@ -336,7 +336,11 @@ static void ranks_have_the_bits_of_one(void **state)
                                        "train.micro_batch=3 train.recompute=block",
                                        "optim.gradients=keep train.micro_batch=1 train.save_activations=8bit",
                                        "optim.gradients=release optim.clip_mode=exact train.batch_size=3 "
-                                       "train.micro_batch=3 model.freeze=1"};
+                                       "train.micro_batch=3 model.freeze=1",
+                                       "optim.gradients=release optim.clip_mode=exact train.batch_size=3 "
+                                       "train.micro_batch=3 lora.rank=4",
+                                       "optim.gradients=release optim.clip_mode=block train.micro_batch=1 "
+                                       "lora.rank=4"};
     static const char *const shards[] = {"none", "optimizer", "parameters"};
     for (int m = 0; m < model_count; m++)
         for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {

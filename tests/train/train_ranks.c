@@ -188,7 +188,7 @@ static void parts_are_consecutive_and_complete(void **state)
     for (int ranks = 1; ranks <= 8; ranks++) {
         int64_t most = 0, all = 0, *next = xcalloc((size_t)s->parameter_count, sizeof *next);
         for (int r = 0; r < ranks; r++) {
-            struct partition *cut = partition_make(s, ranks, r);
+            struct partition *cut = partition_make(s, ranks, r, false);
             int64_t own = 0;
             for (int i = 0; i < s->parameter_count; i++) {
                 if (!cut->count[i]) continue;
