@@ -392,9 +392,6 @@ static void check_lora(const struct config *c, combination_bad bad, void *contex
     if (c->train.ema > 0)
         bad(context, "train.ema", true, "leave one of the two out",
             "train.ema averages weights, but lora.rank trains adapters alone");
-    if (c->dist.pipeline > 1)
-        bad(context, "dist.pipeline", true, "set model.place: streamed",
-            "stages of a pipeline have no adapters (lora.rank)");
 }
 
 void resolve_check(const struct config *c, combination_bad bad, void *context)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Adapters (LoRA) of a language model from the YAML to the merged model: the same weights and metrics with a streamed base, on two and three
-# ranks with every dist.shard, in other rounds and after a stop; checkpoints have the adapters alone; eval and generate read them; merged, and as an adapter to begin with,
+# ranks with every dist.shard, in stages of a pipeline, in other rounds and after a stop; checkpoints have the adapters alone; eval and generate read them; merged, and as an adapter to begin with,
 # they give the figures of the run; a base that is gone or other, and keys without a meaning, are refused. The plan is what is held.
 set -u
 . "$MEOPT_SOURCE/tests/train/classifier.sh"
@@ -40,6 +40,16 @@ train kept 0 --workers 3 dist.shard=parameters train.micro_batch=1 optim.gradien
 same small kept
 train turns 0 --workers 2 dist.shard=parameters train.micro_batch=1 train.rounds=breadth train.recompute=block
 same small turns
+for stages in 2 3; do
+    train "pipeline$stages" 0 --workers "$stages" dist.pipeline=$stages train.micro_batch=1 optim.gradients=release train.recompute=block
+    same small "pipeline$stages"
+done
+train divided 10 --workers 4 dist.pipeline=2 dist.shard=parameters train.micro_batch=1 optim.gradients=release train.recompute=block \
+    --stop-after 9
+"$MEOPT" train --resume divided --no-dashboard --workers 3 dist.pipeline=3 dist.shard=none --stop-after 14 >out 2>log
+[ $? = 10 ] || fail "divided: resumed with three stages"
+"$MEOPT" train --resume divided --no-dashboard --workers 2 dist.pipeline=1 dist.shard=optimizer >out 2>log || fail "divided: exit $? on resume"
+same small divided
 train moved 10 --workers 3 dist.shard=parameters train.micro_batch=1 --stop-after 7
 "$MEOPT" train --resume moved --no-dashboard --workers 2 dist.shard=optimizer --stop-after 13 >out 2>log
 [ $? = 10 ] || fail "moved: resumed with two ranks and dist.shard optimizer"
@@ -136,7 +146,7 @@ assert manifest["base"]["path"].endswith("/base") and len(manifest["base"]["crc3
 config = json.load(open("one/adapter/adapter_config.json"))
 assert config["peft_type"] == "LORA" and config["r"] == 4 and config["lora_alpha"] == 8 and config["bias"] == "none", config
 assert config["target_modules"] == ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], config
-for run in ("alone", "streamed", "resident", "bf16streamed", "optimizer2", "optimizer3", "parameters2", "parameters3", "wide-parameters"):
+for run in ("alone", "streamed", "resident", "bf16streamed", "optimizer2", "optimizer3", "parameters2", "parameters3", "pipeline2", "pipeline3", "wide-parameters"):
     meta = json.load(open(run + "/meta.json"))
     assert meta["planned_peak_bytes"] == max(c["peak_bytes"] for l in lines(run).values() for c in l.get("cards", [])), (run, meta["planned_peak_bytes"])
 END
@@ -151,7 +161,6 @@ refused 7 lora.rank lora.rank=40
 refused 7 q_proj lora.targets=query
 refused 7 lora.alpha lora.adapter=one/adapter lora.alpha=9
 refused 7 lora.targets lora.adapter=one/adapter lora.targets=q_proj
-refused 7 lora.rank dist.pipeline=2 --workers 2
 refused 7 model_s.place --workers 2 dist.shard=parameters model.place=streamed
 refused 7 lora.rank train.ema=0.9
 refused 7 lora.rank model.freeze=1

@@ -27,6 +27,8 @@ for shard in optimizer parameters; do
     meopt train lora.yaml --name $shard --no-dashboard train.global_batch=32 --workers 2 train.batch_size=16 dist.shard=$shard
     same one $shard
 done
+meopt train lora.yaml --name stages --no-dashboard train.global_batch=32 --workers 2 dist.pipeline=2 optim.gradients=release train.recompute=block
+same one stages
 meopt train lora.yaml --name whole --no-dashboard
 meopt train lora.yaml --name streamed --no-dashboard model.place=streamed
 same whole streamed
@@ -79,6 +81,9 @@ for name in quickstart quickstart_openclip quickstart_dinov2; do
         meopt train "$@" --name "$name-$shard" train.batch_size=4 train.global_batch=8 --workers 2 dist.shard=$shard
         same "$name" "$name-$shard"
     done
+    meopt train "$@" --name "$name-stages" train.batch_size=8 train.global_batch=8 --workers 2 dist.pipeline=2 optim.gradients=release \
+        train.recompute=block
+    same "$name" "$name-stages"
     meopt train "$@" --name "$name-whole" train.batch_size=8
     meopt train "$@" --name "$name-streamed" train.batch_size=8 model_s.place=streamed
     same "$name-whole" "$name-streamed"
