@@ -106,6 +106,9 @@ static int store_value(struct arguments *args, int index, const char *text, stru
     return 0;
 }
 
+/* "[FILE]" and not "FILE" in the table. */
+static bool may_lack_value(const struct option *o) { return o->value[0] == '['; }
+
 int arguments_parse(struct arguments *args, const struct command *command, int argc, char **argv,
                     struct error *err)
 {
@@ -117,6 +120,8 @@ int arguments_parse(struct arguments *args, const struct command *command, int a
     char hint[128];
     snprintf(hint, sizeof hint, _("see 'meopt %s --help'"), command->name);
     bool only_operands = false;
+    struct argument_value *taken = NULL; /* by an option that may lack its value */
+    char *taken_word = NULL;
     for (int i = 1; i < argc; i++) {
         char *word = argv[i];
         if (only_operands || word[0] != '-' || word[1] == 0) {
@@ -158,11 +163,20 @@ int arguments_parse(struct arguments *args, const struct command *command, int a
             args->values[index].count++;
             continue;
         }
-        if (!value && i + 1 < argc) value = argv[++i];
+        bool lacks = may_lack_value(o) && (i + 1 == argc || argv[i + 1][0] == '-');
+        if (!value && lacks) value = "";
+        else if (!value && i + 1 < argc) {
+            value = argv[++i];
+            if (may_lack_value(o)) taken = &args->values[index], taken_word = argv[i];
+        }
         if (!value)
             return error_set(err, EXIT_USAGE, hint, "option --%s requires a value %s", o->name, o->value);
         int code = store_value(args, index, value, err);
         if (code) return code;
+    }
+    if (taken && args->operand_count == command->min_operands - 1) { /* --merge RUN */
+        taken->texts[taken->count - 1][0] = 0;
+        args->operands[args->operand_count++] = taken_word;
     }
     if (args->operand_count < command->min_operands)
         return error_set(err, EXIT_USAGE, hint, "meopt %s requires %s", command->name, command->operands);

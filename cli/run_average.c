@@ -5,7 +5,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- one at a time ---- */
 
@@ -63,14 +62,13 @@ int run_average_each(const struct checkpoint *c,
     return code;
 }
 
-/* ---- as a file ---- */
+/* ---- as a model ---- */
 
 struct averages {
-    const struct checkpoint *checkpoint;
-    float **values; /* by index in the checkpoint's model; NULL: no average */
+    const struct weights *model; /* the checkpoint's */
+    float **values;              /* by index in it; NULL: no average */
+    struct averaged_tensor *tensors;
 };
-
-/* A tensor of the model, as written. */
 struct averaged_tensor {
     const struct averages *all;
     int64_t index;
@@ -79,14 +77,8 @@ struct averaged_tensor {
 static int read_tensor(void *context, size_t offset, void *dst, size_t bytes, struct error *err)
 {
     const struct averaged_tensor *t = context;
-    const struct weights *model = t->all->checkpoint->model;
-    float *values = t->all->values[t->index];
-    if (!values) {
-        t->all->values[t->index] = values =
-            xmalloc((size_t)weights_tensor(model, t->index)->count * sizeof *values);
-        int code = weights_read(model, t->index, values, DTYPE_F32, err);
-        if (code) return code;
-    }
+    const float *values = t->all->values[t->index];
+    if (!values) return weights_read(t->all->model, t->index, dst, DTYPE_F32, err);
     memcpy(dst, (const char *)values + offset, bytes);
     return 0;
 }
@@ -99,42 +91,38 @@ static int keep_values(void *context, int64_t tensor, float *values, struct erro
     return 0;
 }
 
-static int write_averages(struct averages *a, const char *path, struct error *err)
+static void close_averages(void *context)
 {
-    const struct weights *model = a->checkpoint->model;
-    int64_t count = weights_count(model);
-    struct weights_row *rows = xcalloc((size_t)count, sizeof *rows);
-    struct averaged_tensor *tensors = xcalloc((size_t)count, sizeof *tensors);
+    struct averages *a = context;
+    for (int64_t i = 0; i < weights_count(a->model); i++) free(a->values[i]);
+    free(a->values);
+    free(a->tensors);
+    free(a);
+}
+
+int run_average_open(struct weights **average, const struct checkpoint *c, struct error *err)
+{
+    int64_t count = weights_count(c->model);
+    struct averages *a = xcalloc(1, sizeof *a);
+    *a = (struct averages){c->model, xcalloc((size_t)count + 1, sizeof *a->values),
+                           xcalloc((size_t)count + 1, sizeof *a->tensors)};
+    int code = run_average_each(c, keep_values, a, err);
+    if (code) {
+        close_averages(a);
+        return code;
+    }
+    struct weights_row *rows = xcalloc((size_t)count + 1, sizeof *rows);
     for (int64_t i = 0; i < count; i++) {
-        const struct weights_tensor *t = weights_tensor(model, i);
-        tensors[i] = (struct averaged_tensor){a, i};
+        const struct weights_tensor *t = weights_tensor(c->model, i);
+        a->tensors[i] = (struct averaged_tensor){a, i};
         rows[i] = (struct weights_row){.name = t->name,
                                        .dtype = DTYPE_F32,
                                        .ndim = t->ndim,
                                        .read = read_tensor,
-                                       .context = &tensors[i]};
+                                       .context = &a->tensors[i]};
         memcpy(rows[i].shape, t->shape, sizeof rows[i].shape);
     }
-    int code = weights_write_safetensors(path, rows, count, NULL, err);
+    code = weights_open_rows(average, weights_path(c->model), rows, count, close_averages, a, err);
     free(rows);
-    free(tensors);
-    return code;
-}
-
-int run_average_open(struct weights **average, const struct checkpoint *c, const char *path,
-                     struct error *err)
-{
-    int64_t count = weights_count(c->model);
-    struct averages a = {c, xcalloc((size_t)count + 1, sizeof *a.values)};
-    char *temporary = xasprintf("%s.ema.safetensors", path);
-    int code = run_average_each(c, keep_values, &a, err);
-    if (!code) code = write_averages(&a, temporary, err);
-    if (!code) {
-        code = weights_open(average, temporary, err);
-        unlink(temporary);
-    }
-    for (int64_t i = 0; i < count; i++) free(a.values[i]);
-    free(a.values);
-    free(temporary);
     return code;
 }

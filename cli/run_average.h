@@ -10,9 +10,8 @@ int run_average_each(const struct checkpoint *c,
                      int (*take)(void *context, int64_t tensor, float *values, struct error *err),
                      void *context, struct error *err);
 
-/* Opens the student of the checkpoint with averages in place of its trained weights, through a temporary file
- * next to `path`, which is removed. EXIT_CONFIG: the checkpoint has no averages. The caller closes it. */
-int run_average_open(struct weights **average, const struct checkpoint *c, const char *path,
-                     struct error *err);
+/* Opens the student of the checkpoint with averages in place of its trained weights. EXIT_CONFIG: the
+ * checkpoint has no averages. The caller closes it, before the checkpoint. */
+int run_average_open(struct weights **average, const struct checkpoint *c, struct error *err);
 
 #endif

@@ -6,13 +6,14 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 struct merging {
+    struct device *dry;
     struct tower *tower; /* on the dry device: shapes alone */
     const struct weights *base;
-    float **adapters; /* by parameter */
-    float *values;    /* of parameter `held` */
+    struct merged_tensor *tensors; /* by parameter */
+    float **adapters;              /* by parameter */
+    float *values;                 /* of parameter `held` */
     int held;
 };
 struct merged_tensor {
@@ -67,57 +68,60 @@ static int read_tensor(void *context, size_t offset, void *dst, size_t bytes, st
     return 0;
 }
 
-static int write_merged(struct merging *m, const char *path, struct error *err)
+static void close_merging(void *context)
+{
+    struct merging *m = context;
+    for (int i = 0; m->adapters && i < m->tower->parameter_count; i++) free(m->adapters[i]);
+    free(m->adapters);
+    free(m->tensors);
+    free(m->values);
+    tower_close(m->tower);
+    if (m->dry) device_close(m->dry);
+    free(m);
+}
+
+static int open_rows(struct weights **merged, struct merging *m, struct error *err)
 {
     const struct tower *t = m->tower;
     struct weights_row *rows = xcalloc((size_t)t->parameter_count, sizeof *rows);
-    struct merged_tensor *tensors = xcalloc((size_t)t->parameter_count, sizeof *tensors);
+    m->tensors = xcalloc((size_t)t->parameter_count, sizeof *m->tensors);
     int64_t count = 0;
     for (int i = 0; i < t->parameter_count; i++) {
         const struct parameter *p = &t->parameters[i];
         if (p->adapter) continue;
-        tensors[i] = (struct merged_tensor){m, i};
+        m->tensors[i] = (struct merged_tensor){m, i};
         rows[count] = (struct weights_row){
             .name = xasprintf("%s%s", p->head ? "" : family_prefix(t->model_shape.family), p->name),
             .dtype = DTYPE_F32,
             .ndim = p->ndim,
             .read = read_tensor,
-            .context = &tensors[i]};
+            .context = &m->tensors[i]};
         for (int d = 0; d < p->ndim; d++) rows[count].shape[d] = p->shape[d];
         count++;
     }
-    int code = weights_write_safetensors(path, rows, count, NULL, err);
+    int code = weights_open_rows(merged, weights_path(m->base), rows, count, close_merging, m, err);
     for (int64_t i = 0; i < count; i++) free((void *)(uintptr_t)rows[i].name);
     free(rows);
-    free(tensors);
     return code;
 }
 
 int run_merge_open(struct weights **merged, const struct config *config, const struct model_shape *g,
-                   const struct weights *base, const struct weights *adapters, const char *path,
-                   struct error *err)
+                   const struct weights *base, const struct weights *adapters, struct error *err)
 {
-    struct merging m = {.base = base, .held = -1};
+    struct merging *m = xcalloc(1, sizeof *m);
     struct tower_options options = {.batch = 1, .compute = DTYPE_F32, .weight_type = DTYPE_F32};
-    struct device *dry = NULL;
     int64_t head = weights_find(adapters, "distill_head.weight");
+    m->base = base;
+    m->held = -1;
     if (head >= 0) options.target = weights_tensor(adapters, head)->shape[0];
-    char *temporary = xasprintf("%s.merged.safetensors", path);
     int code = adapters_options(config, g, &options.lora, err);
-    if (!code) code = device_open(&dry, "dry", 0, err);
-    if (!code) code = tower_create(&m.tower, dry, g, &options, err);
+    if (!code) code = device_open(&m->dry, "dry", 0, err);
+    if (!code) code = tower_create(&m->tower, m->dry, g, &options, err);
     if (!code) {
-        m.adapters = xcalloc((size_t)m.tower->parameter_count, sizeof *m.adapters);
-        code = tower_load_adapters(m.tower, adapters, keep_adapter, &m, err);
+        m->adapters = xcalloc((size_t)m->tower->parameter_count, sizeof *m->adapters);
+        code = tower_load_adapters(m->tower, adapters, keep_adapter, m, err);
     }
-    if (!code) code = write_merged(&m, temporary, err);
-    if (!code) code = weights_open(merged, temporary, err);
-    unlink(temporary);
-    for (int i = 0; m.adapters && i < m.tower->parameter_count; i++) free(m.adapters[i]);
-    free(m.adapters);
-    free(m.values);
-    tower_close(m.tower);
-    if (dry) device_close(dry);
-    free(temporary);
+    if (!code) return open_rows(merged, m, err);
+    close_merging(m);
     return code;
 }

@@ -43,7 +43,7 @@ static const struct {
                [FORMAT_PEFT] = {"peft", "adapter"}};
 
 struct task {
-    const char *run, *merge;
+    const char *run, *merge; /* merge: into that file, or NULL */
     enum format format;
     bool bf16, no_head, average;
     bool described; /* heads and activation are known: not for runs made before meta.json had them */
@@ -111,14 +111,14 @@ static int read_classes(struct task *t, struct error *err)
 
 static int read_student(struct task *t, struct error *err)
 {
-    int code = config_load_below(&t->config, t->run, NULL, 0, err);
-    if (!code && has_adapters(t)) {
+    int code = 0;
+    if (has_adapters(t)) {
         t->described = true;
         code = train_check_file(&t->config, "model_s.weight", err);
         if (!code) code = trainer_tower_shape(&t->config, true, &t->model_shape, &t->base, err);
         return code ? code : read_classes(t, err);
     }
-    if (!code) code = read_description(t, err);
+    code = read_description(t, err);
     if (!code) code = model_shape_infer(&t->model_shape, t->from.model, t->config.model_s.head_dim, err);
     if (t->model_shape.classes == CLASSES_UNKNOWN) t->model_shape.classes = 0;
     return code;
@@ -249,19 +249,18 @@ static int export_checkpoint(struct task *t, struct error *err)
         code = write_adapters(t, err);
         goto done;
     }
-    if (!code && t->average) code = run_average_open(&average, &t->from, t->out, err);
+    if (!code && t->average) code = run_average_open(&average, &t->from, err);
     if (!code && t->base)
-        code = run_merge_open(&average, &t->config, &t->model_shape, t->base, t->from.model, t->out, err);
+        code = run_merge_open(&average, &t->config, &t->model_shape, t->base, t->from.model, err);
     rename_keys_open(&r, average ? average : t->from.model, t->bf16 ? DTYPE_BF16 : DTYPE_F32);
     if (!code) code = make_rows(t, r, &original, err);
     if (!code) code = write_rows(t, r, err);
     rename_keys_close(r);
 done:
+    weights_close(average);
     weights_close(t->base);
     weights_close(original);
-    weights_close(average);
     json_decref(t->classes);
-    config_free(&t->config);
     return code;
 }
 
@@ -278,11 +277,20 @@ static int read_shard_size(const struct arguments *args, double *bytes, struct e
                      "--shard-size requires 1000 to 1e15 bytes, found '%.60s'", text);
 }
 
+/* Of adapters alone: for PEFT; of them merged: a language model's directory, as it was given. */
+static const char *default_format(const struct task *t, bool merged)
+{
+    if (!has_adapters(t) || t->merge) return "safetensors";
+    if (!merged) return "peft";
+    return t->config.train.objective == TRAIN_OBJECTIVE_LANGUAGE ? "hf" : "safetensors";
+}
+
 static int export_in(const struct arguments *args, const char *run, struct error *err)
 {
-    const char *format = argument_text(args, "format", NULL);
+    const char *format = argument_text(args, "format", NULL), *merge = argument_text(args, "merge", "");
+    bool merged = argument_flag(args, "merge");
     struct task t = {.run = run,
-                     .merge = argument_text(args, "merge", NULL),
+                     .merge = merge[0] ? merge : NULL,
                      .bf16 = strcmp(argument_text(args, "dtype", "fp32"), "bf16") == 0,
                      .no_head = argument_flag(args, "no-head"),
                      .average = argument_flag(args, "ema")};
@@ -297,15 +305,19 @@ static int export_in(const struct arguments *args, const char *run, struct error
         checkpoint_close(&t.from);
         return code;
     }
-    if (!format) format = has_adapters(&t) && !t.merge ? "peft" : "safetensors";
+    code = config_load_below(&t.config, run, NULL, 0, err);
+    if (!format) format = default_format(&t, merged);
     while (strcmp(formats[t.format].name, format) != 0) t.format++;
     const char *out = argument_text(args, "out", NULL);
     t.out = out ? xstrdup(out) : path_join(t.run, formats[t.format].out);
-    if (t.format == FORMAT_PEFT && (!has_adapters(&t) || t.merge))
+    if (!code && merged && !t.merge && !has_adapters(&t))
+        code = error_set(err, EXIT_USAGE, "give the model of the student's tower: --merge FILE",
+                         "--merge merges adapters, but the run trained none (lora.rank)");
+    else if (!code && t.format == FORMAT_PEFT && (!has_adapters(&t) || merged))
         code = error_set(err, EXIT_USAGE, "leave --format peft out",
-                         t.merge ? N_("--merge writes a whole model, and --format peft adapters alone")
-                                 : N_("the run trained no adapters (lora.rank)"));
-    else code = export_checkpoint(&t, err);
+                         merged ? N_("--merge writes a whole model, and --format peft adapters alone")
+                                : N_("the run trained no adapters (lora.rank)"));
+    else if (!code) code = export_checkpoint(&t, err);
     if (!code && argument_flag(args, "json"))
         print_json(json_pack("{s:o, s:o, s:I, s:s, s:o}", "path", path_json(t.out), "run", path_json(t.run),
                              "step", (json_int_t)t.from.step, "format", formats[t.format].name, "merge",
@@ -315,6 +327,7 @@ static int export_in(const struct arguments *args, const char *run, struct error
                                        : _("%s: the model at step %lld%s%s\n"),
                t.out, (long long)t.from.step, t.merge ? " in " : "", t.merge ? t.merge : "");
     free(t.out);
+    config_free(&t.config);
     checkpoint_close(&t.from);
     return code;
 }
@@ -333,8 +346,9 @@ static const struct option options[] = {
     {"format", 0, OPTION_TEXT, "FORMAT", "pt|safetensors|hf|timm|torchvision|openclip|peft", 0, 0,
      "output format (default safetensors; of adapters peft, and in the others the model with them merged)"},
     {"checkpoint", 0, OPTION_TEXT, "WHICH", "best|last", 0, 0, "checkpoint of the run (default last)"},
-    {"merge", 0, OPTION_TEXT, "ORIGINAL", NULL, 0, 0,
-     "write all tensors of this checkpoint, with the student's tower"},
+    {"merge", 0, OPTION_TEXT, "[ORIGINAL]", NULL, 0, 0,
+     "write all tensors of this checkpoint, with the student's tower; without it: the model with its "
+     "adapters"},
     {"no-head", 0, OPTION_FLAG, NULL, NULL, 0, 0, "leave out the distillation head or classifier"},
     {"ema", 0, OPTION_FLAG, NULL, NULL, 0, 0, "write the average of the weights (train.ema)"},
     {"dtype", 0, OPTION_TEXT, "TYPE", "fp32|bf16", 0, 0, "type of the student's values (default fp32)"},

@@ -134,9 +134,30 @@ int weights_open_descriptor(struct weights **out, int fd, const char *path, stru
     return finish(out, w, path, code, err);
 }
 
+int weights_open_rows(struct weights **out, const char *path, const struct weights_row *rows, int64_t count,
+                      void (*close)(void *context), void *context, struct error *err)
+{
+    struct weights *w = begin(out, path, err);
+    int code = 0;
+    w->format = "made";
+    w->made = xcalloc((size_t)count + 1, sizeof *w->made);
+    w->close_made = close;
+    w->made_context = context;
+    w->bytes = INT64_MAX; /* no file bounds the shapes */
+    for (int64_t i = 0; i < count && !code; i++) {
+        struct row row = {.tensor = {.dtype = rows[i].dtype, .ndim = rows[i].ndim}, .payload = -1};
+        memcpy(row.tensor.shape, rows[i].shape, sizeof row.tensor.shape);
+        w->made[i] = rows[i];
+        code = weights_add_row(w, &row, rows[i].name, strlen(rows[i].name), err);
+    }
+    return finish(out, w, path, code, err);
+}
+
 void weights_close(struct weights *w)
 {
     if (!w) return;
+    if (w->close_made) w->close_made(w->made_context);
+    free(w->made);
     for (int64_t i = 0; i < w->count; i++) free((char *)(uintptr_t)w->rows[i].tensor.name);
     for (char **m = w->metadata; m && *m; m++) free(*m);
     free(w->metadata);

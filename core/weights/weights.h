@@ -132,6 +132,12 @@ struct weights_row {
     void *context;
 };
 
+/* Opens rows as weights: `read` makes a tensor's values each time that they are read, whole, by one thread
+ * at a time. `path` is for messages. The rows are copied; `close`, which may be NULL, frees their context,
+ * also when this fails. */
+int weights_open_rows(struct weights **w, const char *path, const struct weights_row *rows, int64_t count,
+                      void (*close)(void *context), void *context, struct error *err);
+
 /* `metadata`: key, value, key, value, ..., NULL; or NULL. The header keeps the order of the rows; the payload
  * is sorted by width, widest type first. */
 int weights_write_safetensors(const char *path, const struct weights_row *rows, int64_t count,

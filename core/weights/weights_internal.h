@@ -69,7 +69,10 @@ struct weights {
     uint32_t *by_name;            /* indices of rows, sorted by name */
     struct payload *payloads;
     int64_t payload_count, payloads_capacity;
-    char **metadata; /* key, value, ..., NULL; or NULL */
+    char **metadata;          /* key, value, ..., NULL; or NULL */
+    struct weights_row *made; /* (count) of weights_open_rows; NULL: tensors of files */
+    void (*close_made)(void *context);
+    void *made_context;
 };
 
 /* A tensor of an unsupported kind; owns both texts. */

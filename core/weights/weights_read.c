@@ -246,26 +246,47 @@ static int read_row(const struct weights *w, const struct row *row, void *dst, e
     return 0;
 }
 
+/* Reads a tensor of weights_open_rows. */
+static int read_made(const struct weights_row *from, int64_t count, void *dst, enum dtype dst_type,
+                     struct error *err)
+{
+    size_t bytes = (size_t)count * dtype_bytes(from->dtype);
+    void *values = dst_type == from->dtype ? dst : malloc(bytes + 1);
+    if (!values) return error_set(err, EXIT_HOST_MEMORY, NULL, "out of memory reading weights");
+    int code = from->read(from->context, 0, values, bytes, err);
+    if (values == dst) return code;
+    if (!code) weights_convert(dst, dst_type, values, from->dtype, count);
+    free(values);
+    return code;
+}
+
 int64_t weights_place(const struct weights *w, int64_t index)
 {
     const struct row *row = &w->rows[index];
     int64_t shape[WEIGHTS_MAX_DIMS] = {1}, stride[WEIGHTS_MAX_DIMS] = {1};
     int ndim = join_dimensions(row, shape, stride);
-    bool one_piece = !row->piece_count && (ndim == 0 || (ndim == 1 && stride[0] == 1));
+    bool one_piece = !w->made && !row->piece_count && (ndim == 0 || (ndim == 1 && stride[0] == 1));
     return one_piece ? (int64_t)row->offset : -1;
+}
+
+static const char *path_of(const struct weights *w, const struct row *row)
+{
+    return w->made ? w->path : w->sources[row->source].path;
 }
 
 int weights_read(const struct weights *w, int64_t index, void *dst, enum dtype dst_type, struct error *err)
 {
     struct error local;
     const struct row *row = &w->rows[index];
-    int code = read_row(w, row, dst, dst_type, err ? err : &local);
+    if (!err) err = &local;
+    int code = w->made ? read_made(&w->made[index], row->tensor.count, dst, dst_type, err)
+                       : read_row(w, row, dst, dst_type, err);
     progress_mark();
-    if (code && err) {
+    if (code) {
         struct error inner = *err;
         error_set(err, inner.code, inner.hint[0] ? inner.hint : NULL, "tensor %s: %s",
                   quote(row->tensor.name, strlen(row->tensor.name)), inner.what);
-        error_at(err, w->sources[row->source].path, 0, 0);
+        error_at(err, path_of(w, row), 0, 0);
     }
     return code;
 }
@@ -313,6 +334,6 @@ int weights_check_finite(const struct weights *w, int64_t index, const void *val
               "tensor %s: %lld of its %lld values are NaN or infinite, the first is element %lld",
               quote(row->tensor.name, strlen(row->tensor.name)), (long long)found,
               (long long)row->tensor.count, (long long)first);
-    error_at(err, w->sources[row->source].path, 0, 0);
+    error_at(err, path_of(w, row), 0, 0);
     return EXIT_INTEGRITY;
 }

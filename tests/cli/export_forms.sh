@@ -162,6 +162,10 @@ done
 refused 7 'timm .* openclip ' "$MEOPT" export coca --format timm
 
 refused 2 '--merge' "$MEOPT" export clip --format openclip
+for form in "clip --merge" "--merge clip" "--merge -o out clip"; do
+    # shellcheck disable=SC2086 # several words
+    refused 2 'lora.rank' "$MEOPT" export $form
+done
 refused 7 '"vision_model\."' "$MEOPT" export clip --format openclip --merge "$names/clip"
 refused 7 'clip-vision: .* 2 ' "$MEOPT" export clip --merge "$names/clip-vision" -o out
 refused 7 'dinov2: .* openclip$' "$MEOPT" export clip --merge "$names/dinov2" -o out

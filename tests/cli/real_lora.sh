@@ -25,7 +25,7 @@ END
     sed -i "s/^model: .*/model: {weight: $name-base, context: 32}\nlora: {rank: 4, alpha: 6, targets: \"$targets\"}/" $name.yaml
     "$MEOPT" train $name.yaml --run-dir . --name "$name" --no-dashboard optim.lr=0.05 >out 2>log || fail "$name: exit $? with adapters"
     "$MEOPT" export "$name" >out 2>log || fail "$name: export: exit $?"
-    "$MEOPT" export "$name" --format hf --out "$name-merged" >out 2>log || fail "$name: merged: exit $?"
+    "$MEOPT" export "$name" --merge --out "$name-merged" >out 2>log || fail "$name: merged: exit $?"
     "$MEOPT" generate "$name" --checkpoint last --tokens 116,104,101 --count 24 --json >"$name.json" 2>log || fail "$name: generate: exit $?"
 done
 "$python" - <<'END' || fail "PEFT has other values"

@@ -40,7 +40,7 @@ meopt train --resume cut --no-dashboard
 same whole cut
 "$MEOPT" eval whole --checkpoint last --json >run.json 2>log || fail "eval of the run"
 meopt export whole
-meopt export whole --format timm --out merged.safetensors
+meopt export whole --merge --format timm --out merged.safetensors
 "$MEOPT" eval lora.yaml lora.adapter=runs/whole/adapter --json >adapter.json 2>log || fail "eval of the adapter"
 "$MEOPT" eval lora.yaml model.weight=merged.safetensors lora.rank=0 lora.alpha=0 --json >merged.json 2>log || fail "eval of the merged model"
 python3 - <<'END' || fail "figures"
@@ -58,7 +58,7 @@ assert all("lora_" in key or "head" in key for key in saved)
 END
 compare() { # NAME: the embeddings of the run and of the merged model, in fp32
     meopt embed "$1" model_s.dtype=fp32 -o adapted.npy
-    meopt export "$1" --format safetensors --out student.safetensors
+    meopt export --merge "$1" --out student.safetensors
     meopt embed "configs/$1.yaml" --role student model_s.dtype=fp32 model_s.weight="$PWD/student.safetensors" -o merged.npy
     python3 - <<'END' || fail "$1: the merged model has other embeddings"
 import json, struct
