@@ -1,8 +1,8 @@
 #!/bin/sh
-# Adapters that meopt trains load in PEFT, which continues a text with the same tokens, and the merged model is PEFT's: GPT-2, Llama, and one with wide heads.
-# Needs a Python with torch, transformers and safetensors (python.sh), and peft.
+# Adapters that meopt trains load in PEFT, which continues a text with the same tokens, and the merged model is PEFT's: GPT-2, Llama, one
+# with wide heads, and an image classifier in timm's class. Needs a Python with torch, transformers, timm and safetensors, and peft.
 set -eu
-set -- torch transformers safetensors
+set -- torch transformers timm safetensors
 . "$MEOPT_SOURCE/tests/tools/python.sh"
 "$python" -c 'import peft' 2>/dev/null || { echo "skipped: $python has no peft"; exit 77; }
 . "$MEOPT_SOURCE/tests/lib.sh"
@@ -47,4 +47,39 @@ for name in ("gpt2", "llama", "wide"):
     worst = max(relative(ours[key], theirs[key]) for key in theirs)
     assert theirs.keys() == ours.keys() and worst < 1e-6, (name, worst)
     print(name, "logits", relative(merged(tokens).logits, logits), "merged", worst)
+END
+tar -xzf "$MEOPT_SOURCE/configs/sample/digits.tar.gz"
+cat >vit.yaml <<'END'
+model: {arch: vit_ti16, init: random, width: 64, depth: 3, heads: 4, hidden: 128, patch: 2, pos_grid: 4, classes: 10}
+data: {root: digits/train, image_size: 8, crop_pct: 1, workers: 1}
+train: {objective: classify, batch_size: 32, steps: 30, precision: fp32}
+optim: {lr: 4.0e-3, warmup_steps: 0}
+device: {type: cpu}
+END
+"$MEOPT" train vit.yaml --run-dir . --name vit-first --no-dashboard >out 2>log || fail "vit: exit $?"
+"$MEOPT" export vit-first --run-dir . --format timm --out vit-base.safetensors >out 2>log || fail "vit: export of the base: exit $?"
+sed -i 's/^model: .*/model: {weight: vit-base.safetensors}\nlora: {rank: 4, alpha: 6}/' vit.yaml
+"$MEOPT" train vit.yaml --run-dir . --name vit --no-dashboard >out 2>log || fail "vit: exit $? with adapters"
+"$MEOPT" export vit --run-dir . >out 2>log || fail "vit: export: exit $?"
+"$MEOPT" export vit --run-dir . --merge --format timm --out vit-merged.safetensors >out 2>log || fail "vit: merged: exit $?"
+"$python" - <<'END' || fail "PEFT has other values for a classifier"
+import peft, timm, torch
+from safetensors.torch import load_file
+def load(path):
+    model = timm.models.VisionTransformer(img_size=8, patch_size=2, embed_dim=64, depth=3, num_heads=4, mlp_ratio=2, num_classes=10)
+    model.load_state_dict(load_file(path))
+    return model.eval()
+relative = lambda a, b: ((a - b).norm() / b.norm()).item()
+torch.manual_seed(1)
+images = torch.randn(16, 3, 8, 8)
+base, merged = load("vit-base.safetensors"), load("vit-merged.safetensors")
+plain = base(images)
+model = peft.PeftModel.from_pretrained(base, "vit/adapter").eval()
+logits = model(images)
+assert relative(plain, logits) > 1e-2 # the adapter does something
+assert relative(merged(images), logits) < 1e-5, relative(merged(images), logits)
+theirs, ours = dict(model.merge_and_unload().named_parameters()), dict(merged.named_parameters())
+worst = max(relative(ours[key], theirs[key]) for key in theirs)
+assert theirs.keys() == ours.keys() and worst < 1e-6, worst
+print("vit logits", relative(merged(images), logits), "merged", worst)
 END
